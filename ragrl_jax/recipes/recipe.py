@@ -1,0 +1,59 @@
+"""What a recipe is: the slots below, and nothing else."""
+
+import dataclasses
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from ragrl_jax import structs
+
+
+class Prompt(Protocol):
+  def messages(self, example: structs.Example) -> list[dict[str, str]]:
+    """The chat messages ({"role", "content"}) that open the episode."""
+
+
+class Parser(Protocol):
+  """Reads model text. It never sees the prompt or the environment's words."""
+
+  def stop(self, text: str) -> str:
+    """The stop string this model turn ended on, or "eos"; for transcripts, whose sampler is unknown."""
+
+  def answer(self, text: str) -> str | None:
+    """The final answer in the model's text, or None."""
+
+  def observed(self, said: str, text: str) -> tuple[str | None, tuple[structs.Passage, ...] | None]:
+    """(query, passages) that environment text `text` brings after model text `said`; (None, None) if it is a notice."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+  """One published system.
+
+  Attributes:
+    name: its room's name.
+    prompt: example → chat messages.
+    parser: model text → action and parts; written against that prompt.
+    play: async (example, policy, tools) → Episode: the episode as a coroutine that reads like the paper.
+    stops: every stop string that `play` uses: the engine compiles their automaton once.
+    score: (example, episode) → {term: unweighted number, or None where it cannot be scored}. Pure.
+    weights: step → {term: weight}.
+    outcome: (example, episode) → 0 or 1: unshaped correctness, for filters, progress bars and tables.
+    switches: the settings in force: the preset's, with single ones overridden.
+  """
+
+  name: str
+  prompt: Prompt
+  parser: Parser
+  play: Callable[[structs.Example, structs.Policy, structs.Tools], Awaitable[structs.Episode]]
+  stops: Sequence[str]
+  score: Callable[[structs.Example, structs.Episode], Mapping[str, float | None]]
+  weights: Callable[[int], Mapping[str, float]]
+  outcome: Callable[[structs.Example, structs.Episode], float]
+  switches: Mapping[str, Any]
+
+  def reward(self, terms: Mapping[str, float | None], step: int) -> float | None:
+    """The weighted sum of the terms; None as soon as a term with a weight cannot be scored."""
+    weights = self.weights(step)
+    if any(terms[name] is None for name, weight in weights.items() if weight):
+      return None
+    return float(sum(weight * terms[name] for name, weight in weights.items() if weight))

@@ -1,0 +1,67 @@
+"""The rooms' doors open one way, and core/ does no I/O."""
+
+import ast
+import pathlib
+
+import pytest
+
+import ragrl_jax
+
+ROOT = pathlib.Path(ragrl_jax.__file__).parent
+
+# A room may import rooms of earlier rows. Rooms of one row are strangers.
+ROWS = (
+    ("core", "structs", "config"),
+    ("parallel", "store"),
+    ("prompting", "models"),
+    ("data", "retrieval", "judging"),
+    ("rollout", "learner", "recipes"),
+    ("evaluation",),
+    ("train", "sft", "evaluate"),
+)
+ROW_OF = {room: row for row, rooms in enumerate(ROWS) for room in rooms}
+CORE_MAY_IMPORT = set(
+    "ragrl_jax jax numpy scipy jaxtyping abc bisect collections dataclasses difflib enum functools "
+    "heapq itertools json math re string typing unicodedata".split())
+CORE_MAY_NOT_CALL = {"open", "print", "input", "eval", "exec"}
+
+
+def imports_of(path):
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.Import):
+      yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      if node.level:
+        raise AssertionError(f"{path}: write imports from ragrl_jax down")
+      yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def room_of(path):
+  return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+FILES = [p for p in sorted(ROOT.rglob("*.py")) if p != ROOT / "__init__.py"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_to_earlier_rows(path):
+  here = room_of(path)
+  for name in imports_of(path):
+    top, *rest = name.split(".")
+    if top == "ragrl_jax" and rest and rest[0] != here:
+      assert ROW_OF[rest[0]] < ROW_OF[here], f"{here} may not import {rest[0]}"
+    if here == "recipes" and name.startswith("ragrl_jax.recipes.") and path.parent.name != "recipes":
+      own = path.relative_to(ROOT).parts[1]
+      assert rest[1] in (own, "recipe"), f"recipe {own} may not import {rest[1]}"
+    if here == "core":
+      assert top in CORE_MAY_IMPORT, f"core/ may not import {top}"
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if room_of(p) == "core"], ids=str)
+def test_core_is_pure(path):
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+      assert node.func.id not in CORE_MAY_NOT_CALL, f"line {node.lineno}"
+    if isinstance(node, ast.Attribute) and node.attr == "random":
+      assert ast.unparse(node.value) == "jax", f"line {node.lineno}: pass a key"
+    assert not isinstance(node, ast.Global), f"line {node.lineno}"
