@@ -1,0 +1,49 @@
+# Every target sets up what it needs: a virtual environment beside this file, from the pinned versions.
+PYTHON ?= python3
+NAME := $(notdir $(PYTHON))
+VENV ?= .venv-$(NAME)
+PARITY_VENV ?= .venv-parity-$(NAME)
+WORKERS ?= 2
+RUN = $(VENV)/bin/python
+PIP = -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: help quickstart test parity real lint bench
+help:  ## what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer).'
+
+$(VENV)/.ready: pyproject.toml constraints.txt tests/wheels.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python %d.%d is too old: ragrl_jax needs 3.11 or newer. Try make PYTHON=python3.12" % sys.version_info[:2])'
+	@echo "Setting up $(VENV) (a few minutes, once)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(RUN) $(PIP) --editable '.[dev]'
+	@$(RUN) $(PIP) --no-deps --requirement tests/wheels.txt
+	@touch $@
+
+$(PARITY_VENV)/.ready: pyproject.toml constraints.txt tests/wheels.txt
+	@echo "Setting up $(PARITY_VENV), with torch (a few minutes, once)"
+	@$(PYTHON) -m venv $(PARITY_VENV)
+	@$(PARITY_VENV)/bin/python $(PIP) --editable '.[dev,parity]'
+	@$(PARITY_VENV)/bin/python $(PIP) --no-deps --requirement tests/wheels.txt
+	@touch $@
+
+quickstart: $(VENV)/.ready  ## train a small model to search, in minutes, on this machine
+	$(RUN) launchers/quickstart.py --workdir out/quickstart
+
+test: $(VENV)/.ready  ## all tests that need neither torch nor real data
+	$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile -m "not parity and not real"
+
+parity: $(PARITY_VENV)/.ready  ## agreement with transformers and torch, in an environment of its own
+	$(PARITY_VENV)/bin/python -m pytest -m parity tests/parity
+
+real: $(PARITY_VENV)/.ready  ## real questions and corpora (RAGRL_DATA, or ../shared/data)
+	$(PARITY_VENV)/bin/python -m pytest -m real
+	$(PARITY_VENV)/bin/python benchmarks/real_retrieval.py
+	$(PARITY_VENV)/bin/python benchmarks/real_runs.py
+
+lint: $(VENV)/.ready  ## style
+	$(RUN) -m ruff check .
+
+bench: $(PARITY_VENV)/.ready  ## speed, as ratios against peers measured in the same run
+	$(PARITY_VENV)/bin/python benchmarks/rollout.py
+	$(VENV)/bin/python benchmarks/quickstart_seeds.py
