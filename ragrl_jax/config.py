@@ -81,3 +81,67 @@ def default_config() -> ml_collections.ConfigDict:
     sft=dict(steps=300, rows=16, environment_weight=0.3),
   ), convert_dict=True)
   return config.lock()
+
+
+SMOKE = dict(
+  steps=2,
+  model=dict(path="", dtype="float32", remat=False),
+  rollout=dict(prompts_per_step=2, group_size=2, lanes=4, rows=8, context=2048, prefill=256, block=128, max_new_tokens=16),
+  learner=dict(micro_rows=2, row_lengths=(2048,)),
+  checkpoint=dict(every=1),
+  evaluate=dict(examples=4),
+)
+
+
+def shrink(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """The same run in miniature: sizes shrink, rules (rewards, loss, recipe switches) stay. For ":smoke" variants."""
+  def set_all(into, sizes):
+    for name, value in sizes.items():
+      if isinstance(value, dict):
+        set_all(into[name], value)
+      else:
+        into[name] = value
+
+  set_all(config, SMOKE)
+  return config
+
+
+def validate(config: ml_collections.ConfigDict) -> None:
+  """Checks what the fields say of each other.
+
+  Raises:
+    ValueError: with the field's path, what it is and what it must be.
+  """
+  _check_types(config, default_config(), "config")
+  rollout, learner = config.rollout, config.learner
+
+  def need(holds: bool, message: str) -> None:
+    if not holds:
+      raise ValueError(message)
+
+  for name in ("prompts_per_step", "group_size", "lanes", "rows", "context", "chunk", "prefill", "block", "max_new_tokens"):
+    need(rollout[name] >= 1, f"config.rollout.{name}={rollout[name]}: it must be at least 1.")
+  need(rollout.rows >= rollout.lanes, f"config.rollout.rows={rollout.rows} is less than lanes={rollout.lanes}: every lane "
+       "decodes a cache row. Raise rows (twice the lanes hides searches) or lower lanes.")
+  need(rollout.max_new_tokens < rollout.context, f"config.rollout.max_new_tokens={rollout.max_new_tokens} leaves no room for "
+       f"a prompt in context={rollout.context}: raise context or lower max_new_tokens.")
+  need(rollout.temperature > 0, f"config.rollout.temperature={rollout.temperature}: training samples, so it must be above 0.")
+  need(config.advantage.kind != "group_relative" or rollout.group_size > 1, "config.rollout.group_size=1 with "
+       "config.advantage.kind='group_relative': a group of one has no spread and teaches nothing. Raise group_size.")
+  need(1 <= len(learner.row_lengths) <= 3, f"config.learner.row_lengths={learner.row_lengths}: one to three lengths; each "
+       "is compiled once.")
+  need(max(learner.row_lengths) >= rollout.context, f"config.learner.row_lengths={learner.row_lengths}: the longest must hold "
+       f"an episode of config.rollout.context={rollout.context} tokens.")
+  need(config.loss.kl_coef == 0 or config.loss.kl != "none", f"config.loss.kl_coef={config.loss.kl_coef} with config.loss.kl="
+       "'none': name an estimator ('k2', 'k3', …) or set the coefficient to 0.")
+
+
+def _check_types(config, default, path):
+  """ml_collections lets None and bool into an int field; a run must not find out later."""
+  for name, like in default.items():
+    value, where = config[name], f"{path}.{name}"
+    if isinstance(like, ml_collections.ConfigDict):
+      if like:
+        _check_types(value, like, where)
+    elif like is not None and (value is None or isinstance(value, bool) != isinstance(like, bool)):
+      raise ValueError(f"{where}={value!r}: it must be a {type(like).__name__}, such as {like!r}.")

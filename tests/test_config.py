@@ -1,0 +1,46 @@
+"""Settings: locked names, relations between fields, and the miniature of a run."""
+
+import pytest
+
+from ragrl_jax import config as config_lib
+
+
+def test_defaults_are_valid():
+  config_lib.validate(config_lib.default_config())
+
+
+def test_a_misspelt_field_says_which_was_meant():
+  with pytest.raises(AttributeError, match="Did you mean"):
+    config_lib.default_config().rollout.group_sise = 3
+
+
+@pytest.mark.parametrize("path, value, words", [
+  ("rollout.rows", 1, "rows=1 is less than lanes"),
+  ("rollout.group_size", 1, "a group of one"),
+  ("rollout.temperature", 0.0, "above 0"),
+  ("rollout.max_new_tokens", 600, "no room for a prompt"),
+  ("learner.row_lengths", (64,), "the longest must hold"),
+  ("loss.kl_coef", 0.1, "name an estimator"),
+  ("rollout.chunk", 0, "at least 1"),
+])
+def test_relations_are_checked(path, value, words):
+  config = config_lib.default_config()
+  config.update_from_flattened_dict({path: value})
+  with pytest.raises(ValueError, match=words):
+    config_lib.validate(config)
+
+
+@pytest.mark.parametrize("value", [None, True])
+def test_none_and_bool_are_no_ints(value):
+  config = config_lib.default_config()
+  config.rollout.group_size = value
+  with pytest.raises(ValueError, match="config.rollout.group_size"):
+    config_lib.validate(config)
+
+
+def test_shrink_changes_sizes_and_no_rule():
+  config, small = config_lib.default_config(), config_lib.shrink(config_lib.default_config())
+  config_lib.validate(small)
+  assert small.rollout.group_size < config.rollout.group_size
+  for rule in ("loss", "advantage", "recipe", "preset", "switches", "optimizer"):
+    assert small[rule] == config[rule]
