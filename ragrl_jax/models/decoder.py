@@ -1,0 +1,119 @@
+"""The decoder: one model for Qwen2/2.5, Qwen3 and Llama 3, its layers stacked [L, …] and scanned."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from ragrl_jax.models import attention, layers
+from ragrl_jax.models.config import DecoderConfig
+
+# attend(layer, q [B, T, H, h], k [B, T, KV, h], v [B, T, KV, h], carry) -> (out [B, T, H, h], carry)
+Attend = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
+
+
+class Decoder(nnx.Module):
+  """A causal language model whose attention can be handed in, so that the engine's cache is no business of it.
+
+  Attributes:
+    embedding: [V, D]. lm_head: [V, D], only if the config is not tied.
+    layers: one `Layer` whose parameters carry a leading axis of num_layers.
+    final_norm: [D].
+  """
+
+  def __init__(
+    self, config: DecoderConfig, *, rngs: nnx.Rngs, param_dtype=jnp.float32, dtype=jnp.float32, remat: bool = False,
+  ):
+    """Fresh weights.
+
+    Args:
+      config: the shape.
+      rngs: its `params` stream draws the weights.
+      param_dtype: of the stored weights.
+      dtype: of the matmuls' inputs and of the residual stream; norms, softmax and sums are float32 always.
+      remat: recompute a layer's inside in the backward pass instead of keeping it.
+    """
+    self.config, self.dtype, self.remat = config, jnp.dtype(dtype), remat
+    param_dtype = jnp.dtype(param_dtype)
+
+    def rows(scale):
+      values = jax.random.normal(rngs.params(), (config.vocab_size, config.d_model), jnp.float32) * scale
+      return nnx.Param(values.astype(param_dtype))
+
+    # The embedding is as large as what a branch adds (0.02 √D, about 0.2 at D = 128), else the first layers drown it;
+    # a tied unembedding needs logits near 0, which the final norm's small gain gives.
+    self.embedding = rows(0.02 * config.d_model**0.5)
+    if not config.tied:
+      self.lm_head = rows(0.02)
+    gain = config.d_model**-0.5 if config.tied else 1.0
+    self.final_norm = nnx.Param(jnp.full((config.d_model,), gain, param_dtype))
+
+    @nnx.split_rngs(splits=config.num_layers)
+    @nnx.vmap(in_axes=(0,), out_axes=0)
+    def stack(rngs):
+      return layers.Layer(config, rngs=rngs, param_dtype=param_dtype)
+
+    self.layers = stack(rngs)
+
+  def embed(self, tokens: jax.Array) -> jax.Array:
+    """tokens int [B, T] → [B, T, D]."""
+    return self.embedding[...].astype(self.dtype)[tokens]
+
+  def unembedding(self) -> jax.Array:
+    """[V, D]: logits are hidden @ unembedding.T."""
+    return (self.embedding if self.config.tied else self.lm_head)[...]
+
+  def run(self, x: jax.Array, positions: jax.Array, attend: Attend, carry: Any) -> tuple[jax.Array, Any]:
+    """The layers, with attention handed in.
+
+    Args:
+      x: [B, T, D], embedded tokens.
+      positions: int [B, T], for the rotation.
+      attend: called once a layer, traced once, with the layer's number (int32), q, k (normed and turned) and v.
+      carry: what `attend` takes and hands on: a cache, or ().
+
+    Returns:
+      (hidden [B, T, D] after the final norm, carry).
+    """
+    cos, sin = layers.rope_angles(positions, self.config)
+    graphdef, stacked = nnx.split(self.layers)
+
+    def block(state, inputs):
+      (x, carry), (number, params) = state, inputs
+      layer = nnx.merge(graphdef, params)
+      out, carry = attend(number, *layer.queries_keys_values(x, cos, sin), carry)
+      x = x + layer.merge_heads(out)
+      return (x + layer.mlp(x), carry), None
+
+    if self.remat:
+      block = jax.checkpoint(block, prevent_cse=False)
+    numbers = jnp.arange(self.config.num_layers, dtype=jnp.int32)
+    (x, carry), _ = jax.lax.scan(block, (x, carry), (numbers, stacked))
+    return layers.rms_norm(x, self.final_norm[...], self.config.norm_eps), carry
+
+  def hidden(
+    self, tokens: jax.Array, positions: jax.Array | None = None, segment_ids: jax.Array | None = None,
+  ) -> jax.Array:
+    """Hidden states [B, T, D] after the final norm, in the compute dtype.
+
+    Args:
+      tokens: int [B, T].
+      positions: int [B, T]; by default each segment counts from 0.
+      segment_ids: int [B, T]; 0 is padding. By default a row is one segment.
+    """
+    if segment_ids is None:
+      segment_ids = jnp.ones(tokens.shape, jnp.int32)
+    if positions is None:
+      positions = attention.segment_positions(segment_ids)
+    attend = lambda layer, q, k, v, carry: (attention.attend(q, k, v, segment_ids), carry)
+    return self.run(self.embed(tokens), positions, attend, ())[0]
+
+  def __call__(
+    self, tokens: jax.Array, positions: jax.Array | None = None, segment_ids: jax.Array | None = None,
+  ) -> jax.Array:
+    """Logits, float32 [B, T, V]. For tests and small use: training takes `hidden` and never holds [B, T, V]."""
+    x = self.hidden(tokens, positions, segment_ids)
+    return jax.lax.dot_general(
+      x, self.unembedding().astype(x.dtype), (((2,), (1,)), ((), ())), preferred_element_type=jnp.float32)
