@@ -1,0 +1,153 @@
+"""The episodes of a run, one JSON line each: what a human reads first.
+
+A step's file, `episodes/step_000012.jsonl`, is whole or absent. A row holds:
+
+    step prompt_index sample version            which episode: step of training, prompt and its group's sample
+    id question golds source hops gold_ids      the example
+    segments                                    in order: owner, text, ids; model: logprobs, stop, pieces, advantages;
+                                                environment: query, found (id, title, text, score)
+    facts ended failure                         what was asked of models; why it ended
+    terms weights reward outcome advantage      unweighted numbers (null: not scorable), what weighed them, their sum
+"""
+
+import codecs
+import os
+import pathlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ragrl_jax import structs
+from ragrl_jax.store import jsonl
+
+FOLDER = "episodes"
+
+
+def row(
+    example: structs.Example, episode: structs.Episode, *, step: int = 0, terms: Mapping[str, float | None],
+    weights: Mapping[str, float], reward: float | None, outcome: float | None,
+    advantage: float | Sequence[float] | None = None, tokenizer=None,
+) -> dict[str, Any]:
+  """The log's row of one episode.
+
+  Args:
+    example: the question it answers.
+    episode: what happened.
+    step: the optimiser steps done once this episode has been trained on, as in metrics.jsonl.
+    terms: unweighted reward terms; None where one cannot be scored.
+    weights: what weighs each term at this step.
+    reward: their weighted sum; None if the episode was not scored.
+    outcome: unshaped correctness, 0 or 1.
+    advantage: one number for the episode, or one for each of its tokens (a critic's; only the model's are kept).
+    tokenizer: gives each sampled token its text (`pieces`), so that a page can show tokens; left out if None.
+
+  Raises:
+    ValueError: token advantages that are not as many as the episode has tokens.
+  """
+  segments = [_segment(segment, tokenizer) for segment in episode.segments]
+  if advantage is not None and np.ndim(advantage):
+    advantage = _spread(np.asarray(advantage, np.float32), episode, segments)
+  return {
+    "step": step, "prompt_index": episode.prompt_index, "sample": episode.sample, "version": episode.version,
+    "id": example.id, "question": example.question, "golds": example.golds, "source": example.source,
+    "hops": example.hops, "gold_ids": gold_ids(example),
+    "ended": episode.ended, "failure": episode.failure,
+    "reward": reward, "outcome": outcome, "advantage": advantage, "terms": dict(terms), "weights": dict(weights),
+    "facts": episode.facts, "segments": segments,
+  }
+
+
+def gold_ids(example: structs.Example) -> list[str] | None:
+  """Ids of the passages that hold the answer's facts: `meta["gold_ids"]`, else the supporting ones; None if unknown."""
+  if "gold_ids" in example.meta:
+    return [str(i) for i in example.meta["gold_ids"]]
+  return [example.passages[i].id for i in example.supporting] or None
+
+
+def pieces(tokenizer, ids: Sequence[int]) -> list[str]:
+  """The text of each token; joined, they are `tokenizer.decode(ids)`.
+
+  A character whose bytes are spread over several tokens stands at the last of them.
+  """
+  decoder = codecs.getincrementaldecoder("utf-8")("replace")
+  texts = [decoder.decode(tokenizer.token_bytes(int(token))) for token in ids]
+  if texts:
+    texts[-1] += decoder.decode(b"", final=True)
+  return texts
+
+
+def write_episodes(workdir: str | os.PathLike, step: int, rows: Iterable[Mapping[str, Any]]) -> pathlib.Path:
+  """Writes a step's rows to episodes/step_*.jsonl at once: a kill leaves the whole file, or none."""
+  path = pathlib.Path(workdir) / FOLDER / f"step_{step:06d}.jsonl"
+  jsonl.write(path, rows)
+  return path
+
+
+def read_episodes(path: str | os.PathLike) -> list[dict[str, Any]]:
+  """The rows of one step's file.
+
+  Raises:
+    ValueError: a line that is not a JSON object, with file and line.
+  """
+  return list(jsonl.read(path))
+
+
+def steps(workdir: str | os.PathLike) -> dict[int, pathlib.Path]:
+  """The logged steps of a run, in order, and their files."""
+  found = {}
+  for path in (pathlib.Path(workdir) / FOLDER).glob("step_*.jsonl"):
+    if match := re.fullmatch(r"step_(\d+)\.jsonl", path.name):
+      found[int(match[1])] = path
+  return dict(sorted(found.items()))
+
+
+def cut(workdir: str | os.PathLike, restored: int | None) -> None:
+  """Removes the files of steps after the restored one (all, if None): the resumed run writes them again."""
+  for step, path in steps(workdir).items():
+    if restored is None or step > restored:
+      path.unlink()
+
+
+def episode_of(logged: Mapping[str, Any]) -> structs.Episode:
+  """The episode a row was made from, facts as JSON keeps them."""
+  def segment(item):
+    found = item.get("found")
+    return structs.Segment(
+        item["owner"], tuple(item["ids"]), item["text"], tuple(item.get("logprobs") or ()), item.get("stop", ""),
+        item.get("query"), None if found is None else tuple(structs.Passage(**passage) for passage in found))
+
+  return structs.Episode(
+      tuple(segment(item) for item in logged["segments"]), facts=logged["facts"], version=logged["version"],
+      ended=logged["ended"], failure=logged["failure"], prompt_index=logged["prompt_index"], sample=logged["sample"],
+      example_id=logged["id"])
+
+
+def _segment(segment: structs.Segment, tokenizer) -> dict[str, Any]:
+  item: dict[str, Any] = {"owner": segment.owner, "text": segment.text, "ids": [int(i) for i in segment.ids]}
+  if segment.owner == structs.MODEL:
+    item |= {"logprobs": jsonl.plain(np.asarray(segment.logprobs, np.float32)), "stop": segment.stop}
+    if tokenizer is not None:
+      item["pieces"] = pieces(tokenizer, segment.ids)
+  elif segment.found is not None or segment.query is not None:
+    item["query"] = segment.query
+    if segment.found is not None:
+      item["found"] = [{"id": p.id, "title": p.title, "text": p.text, "score": p.score} for p in segment.found]
+  return item
+
+
+def _spread(advantages: np.ndarray, episode: structs.Episode, segments: list[dict[str, Any]]) -> float | None:
+  """Gives each model segment its tokens' advantages; returns their mean."""
+  if advantages.shape != (episode.num_tokens,):
+    raise ValueError(f"advantages of shape {advantages.shape} for an episode of {episode.num_tokens} tokens: give one "
+                     "number, or one for each token, prompt and observations included.")
+  start, own = 0, []
+  for item in segments:
+    end = start + len(item["ids"])
+    if item["owner"] == structs.MODEL:
+      item["advantages"] = jsonl.plain(advantages[start:end])
+      own.append(advantages[start:end])
+    start = end
+  own = np.concatenate(own) if own else np.zeros(0, np.float32)
+  return float(own.mean()) if own.size else None

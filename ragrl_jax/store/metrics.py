@@ -1,0 +1,102 @@
+"""The metrics of a run: metrics.jsonl first, TensorBoard beside it."""
+
+import os
+import pathlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ragrl_jax.store import jsonl
+
+FILE = "metrics.jsonl"
+
+
+class MetricWriter:
+  """Appends one JSON object a step to metrics.jsonl and the same scalars to TensorBoard.
+
+  A row is `{"step": n, "time": seconds since 1970, …}`. `step` counts the optimiser steps done when the row was
+  written, so what is measured before training has step 0. A value that is not finite is written as null, and the row
+  then says in `nonfinite` how many there were. Nested mappings are joined by "/", text stays in the JSON alone.
+  """
+
+  def __init__(self, workdir: str | os.PathLike, *, restored: int | None = None, tensorboard: bool = True):
+    """Opens the run's files and cuts what a killed run wrote beyond its last checkpoint.
+
+    Args:
+      workdir: the run's folder; made if it does not exist.
+      restored: the step that was restored. Rows after it are cut: they will be written again. None: a new run, so
+        every old row goes.
+      tensorboard: whether to write event files, under `tensorboard/`.
+    """
+    self.path = pathlib.Path(workdir) / FILE
+    self.path.parent.mkdir(parents=True, exist_ok=True)
+    kept = jsonl.repair(self.path, keep=lambda row: restored is not None and row["step"] <= restored)
+    self._last = kept[-1]["step"] if kept else None
+    self._file = open(self.path, "a", encoding="utf-8", newline="\n")
+    self._board = None
+    if tensorboard:
+      # Imported here, since it takes a second and evaluation without it need not wait.
+      import tensorboardX
+      self._board = tensorboardX.SummaryWriter(
+          str(self.path.parent / "tensorboard"), purge_step=0 if restored is None else restored + 1)
+
+  def write(self, step: int, metrics: Mapping[str, Any]) -> None:
+    """Writes a step's row. What belongs to one step (an evaluation at its end, say) comes in one call.
+
+    Raises:
+      ValueError: a step at or before the last one, or a value that is neither a number nor text.
+    """
+    if self._last is not None and step <= self._last:
+      raise ValueError(f"metrics of step {step} after those of step {self._last}: a step has one row in {self.path}; "
+                       "collect its values and write them once.")
+    given = dict(_flat(metrics))
+    values = {name: _scalar(name, value) for name, value in given.items()}
+    row = {"step": int(step), "time": round(time.time(), 3), **values}
+    if nonfinite := sum(value is None and given[name] is not None for name, value in values.items()):
+      row["nonfinite"] = nonfinite
+    self._file.write(jsonl.line(row))
+    self._file.flush()
+    self._last = step
+    if self._board is not None:
+      for name, value in values.items():
+        if isinstance(value, int | float):
+          self._board.add_scalar(name, value, step, walltime=row["time"])
+
+  def close(self) -> None:
+    self._file.close()
+    if self._board is not None:
+      self._board.close()
+
+  def __enter__(self) -> "MetricWriter":
+    return self
+
+  def __exit__(self, *_) -> None:
+    self.close()
+
+
+def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
+  """The rows of a run, oldest first, beside a writer too: an unfinished last line is left out."""
+  path = pathlib.Path(workdir) / FILE
+  return list(jsonl.read(path, torn_end=True)) if path.exists() else []
+
+
+def _flat(metrics: Mapping[str, Any], prefix: str = ""):
+  for name, value in metrics.items():
+    if isinstance(value, Mapping):
+      yield from _flat(value, f"{prefix}{name}/")
+    else:
+      yield f"{prefix}{name}", value
+
+
+def _scalar(name: str, value: Any) -> int | float | str | None:
+  """A Python scalar from a Python, NumPy or JAX one; None for what is not finite."""
+  if name in ("step", "time", "nonfinite"):
+    raise ValueError(f"metric {name!r}: the writer keeps this name for itself; call it something else.")
+  if value is None or isinstance(value, str):
+    return value
+  array = np.asarray(value)
+  if array.ndim or array.dtype.kind not in "buifV":
+    raise ValueError(f"metric {name!r} is of type {array.dtype} and shape {array.shape}: give one number, or text.")
+  return jsonl.plain(array)

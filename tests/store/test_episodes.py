@@ -1,0 +1,123 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from ragrl_jax import structs
+from ragrl_jax.store import episodes
+
+MODEL, ENVIRONMENT = structs.MODEL, structs.ENVIRONMENT
+FOUND = (structs.Passage("p1", "Mazur", "Mazur is the river of Kel.", 2.5), structs.Passage("p2", "", "x</script>"))
+EXAMPLE = structs.Example(
+    "q1", "Which river?", ("Mazur", "the Mazur"), (structs.Passage("p1", "Mazur", "…"), structs.Passage("p9", "", "…")),
+    supporting=(0,), source="world", hops=1)
+EPISODE = structs.Episode(
+    (structs.Segment(ENVIRONMENT, (1, 2, 3), "Which river?"),
+     structs.Segment(MODEL, (4, 5), "<search>Kel</search>", (-0.1, -2.3), "</search>"),
+     structs.Segment(ENVIRONMENT, (6,), "<information>…</information>", query="Kel", found=FOUND),
+     structs.Segment(ENVIRONMENT, (7,), "one more try"),
+     structs.Segment(MODEL, (8, 9, 10), "<answer>Mazur</answer>", (-0.5, 0.0, -1e-9), "</answer>")),
+    facts={"verdict": 0.5, "vectors": np.float32([[0.1, 0.2]])}, version=3, ended="answer", prompt_index=7, sample=1,
+    example_id="q1")
+SCORED = dict(terms={"answer": 1.0, "format": None}, weights={"answer": 1.0, "format": 0.2}, reward=None, outcome=1)
+
+
+class Bytes:
+  """Ids are byte pairs' first and second halves; 256 is EOS."""
+
+  def token_bytes(self, token):
+    return b"" if token == 256 else bytes([token])
+
+  def decode(self, ids):
+    return b"".join(map(self.token_bytes, ids)).decode("utf-8", "replace")
+
+
+def logged(path, **given):
+  row = episodes.row(EXAMPLE, EPISODE, step=12, **(SCORED | given))
+  return episodes.read_episodes(episodes.write_episodes(path, 12, [row]))[0]
+
+
+def test_a_row_tells_the_whole_episode(tmp_path):
+  row = logged(tmp_path, advantage=np.float32(0.7))
+  assert (row["step"], row["prompt_index"], row["sample"], row["version"], row["id"]) == (12, 7, 1, 3, "q1")
+  assert (row["question"], row["golds"], row["gold_ids"], row["hops"]) == (
+      "Which river?", ["Mazur", "the Mazur"], ["p1"], 1)
+  assert (row["reward"], row["outcome"], row["advantage"]) == (None, 1, 0.7)
+  assert row["terms"] == {"answer": 1.0, "format": None} and row["weights"]["format"] == 0.2
+  assert row["facts"] == {"verdict": 0.5, "vectors": [[0.1, 0.2]]}
+  prompt, said, seen, notice, answer = row["segments"]
+  assert prompt == {"owner": ENVIRONMENT, "text": "Which river?", "ids": [1, 2, 3]}
+  assert said == {"owner": MODEL, "text": "<search>Kel</search>", "ids": [4, 5], "logprobs": [-0.1, -2.3],
+                  "stop": "</search>"}
+  assert seen["query"] == "Kel" and [p["id"] for p in seen["found"]] == ["p1", "p2"]
+  assert "found" not in notice and answer["logprobs"] == [-0.5, 0.0, -1e-9]
+
+
+def test_the_episode_comes_back(tmp_path):
+  back = episodes.episode_of(logged(tmp_path))
+  facts = {"verdict": 0.5, "vectors": [[0.1, 0.2]]}  # JSON knows no arrays
+  np.testing.assert_array_equal(back.segments[1].logprobs, EPISODE.segments[1].logprobs)
+  assert dataclasses.replace(back, facts={}) == dataclasses.replace(EPISODE, facts={}) and back.facts == facts
+  assert back.num_searches == 1
+
+
+def test_token_advantages_stand_at_the_models_tokens(tmp_path):
+  # Tokens 3, 4 and 7, 8, 9 are the model's; the mean of their advantages is (3 + 4 + 7 + 8 + 9) / 5 = 6.2.
+  row = logged(tmp_path, advantage=np.arange(10.0))
+  assert [s.get("advantages") for s in row["segments"]] == [None, [3, 4], None, None, [7, 8, 9]]
+  assert row["advantage"] == pytest.approx(6.2)
+  with pytest.raises(ValueError, match="10 tokens"):
+    logged(tmp_path, advantage=np.zeros(5))
+
+
+def test_pieces_join_to_the_text():
+  ids = [*"a é→".encode(), 256]
+  got = episodes.pieces(Bytes(), ids)
+  # é has two bytes and → three: the character stands at its last byte, EOS is empty.
+  assert got == ["a", " ", "", "é", "", "", "→", ""]
+  broken = [*"é".encode()[:1], 256]
+  assert "".join(episodes.pieces(Bytes(), broken)) == Bytes().decode(broken) == "\ufffd"
+  assert episodes.pieces(Bytes(), []) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pieces_of_any_bytes_join_to_the_text(seed):
+  ids = np.random.default_rng(seed).integers(100, 257, 50).tolist()
+  assert "".join(episodes.pieces(Bytes(), ids)) == Bytes().decode(ids)
+
+
+@pytest.mark.parametrize("meta, want", [({}, ["p1"]), ({"gold_ids": (5, "x")}, ["5", "x"]), ({"gold_ids": []}, [])])
+def test_gold_ids(meta, want):
+  assert episodes.gold_ids(dataclasses.replace(EXAMPLE, meta=meta)) == want
+  assert episodes.gold_ids(dataclasses.replace(EXAMPLE, supporting=())) is None
+
+
+def test_a_step_is_whole_or_absent(tmp_path):
+  def rows():
+    yield {"a": 1}
+    raise RuntimeError("killed")
+
+  with pytest.raises(RuntimeError):
+    episodes.write_episodes(tmp_path, 3, rows())
+  assert episodes.steps(tmp_path) == {} and list((tmp_path / "episodes").iterdir()) == []
+
+
+def test_steps_come_in_order_and_later_ones_can_be_cut(tmp_path):
+  assert episodes.steps(tmp_path) == {}
+  for step in (10, 9, 1_000_000, 100):
+    episodes.write_episodes(tmp_path, step, [{"step": step}])
+  (tmp_path / "episodes" / "step_notes.jsonl").write_text("not ours")
+  assert list(episodes.steps(tmp_path)) == [9, 10, 100, 1_000_000]
+  episodes.cut(tmp_path, 10)
+  assert list(episodes.steps(tmp_path)) == [9, 10]
+  episodes.cut(tmp_path, None)
+  assert episodes.steps(tmp_path) == {}
+  assert (tmp_path / "episodes" / "step_notes.jsonl").exists()
+
+
+def test_a_damaged_row_names_file_and_line(tmp_path):
+  path = episodes.write_episodes(tmp_path, 1, [{"a": 1}])
+  path.write_text(path.read_text() + json.dumps([1]) + "\n")
+  with pytest.raises(ValueError, match=r"step_000001\.jsonl:2"):
+    episodes.read_episodes(path)

@@ -1,0 +1,162 @@
+import json
+import os
+import struct
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tensorboardX.proto import event_pb2
+
+from ragrl_jax.store import jsonl, metrics
+
+
+def steps_of(workdir):
+  return [row["step"] for row in metrics.read_metrics(workdir)]
+
+
+def run(workdir, steps, **settings):
+  with metrics.MetricWriter(workdir, tensorboard=False, **settings) as writer:
+    for step in steps:
+      writer.write(step, {"loss": float(step)})
+
+
+def test_a_row_holds_step_time_and_plain_numbers(tmp_path):
+  with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
+    writer.write(1, {
+        "reward": jnp.float32(0.1), "bf": jnp.asarray(0.5, jnp.bfloat16), "n": np.int64(7), "on": True,
+        "term": {"answer": 1.0, "format": {"deep": 2}}, "bottleneck": "rollout", "gone": None})
+  (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+  row = json.loads(line)
+  assert row.pop("time") > 1.7e9
+  assert row == {"step": 1, "reward": 0.1, "bf": 0.5, "n": 7, "on": 1, "term/answer": 1.0, "term/format/deep": 2,
+                 "bottleneck": "rollout", "gone": None}
+  assert '"reward":0.1,' in line  # a float32 in its shortest form, not 0.10000000149011612
+
+
+def test_what_is_not_finite_becomes_null_and_is_counted(tmp_path):
+  with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
+    writer.write(1, {"a": float("nan"), "b": np.float32("inf"), "c": jnp.float32("-inf"), "d": 1.0, "e": None})
+    writer.write(2, {"a": 0.0})
+  first, second = (tmp_path / "metrics.jsonl").read_text().splitlines()
+  row = json.loads(first, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+  assert (row["a"], row["b"], row["c"], row["d"], row["e"], row["nonfinite"]) == (None, None, None, 1.0, None, 3)
+  assert "nonfinite" not in json.loads(second)
+
+
+def test_rows_are_readable_while_the_run_goes_on(tmp_path):
+  writer = metrics.MetricWriter(tmp_path, tensorboard=False)
+  writer.write(1, {"loss": 1.0})
+  assert steps_of(tmp_path) == [1]
+  writer.close()
+
+
+def test_resume_cuts_what_came_after_the_checkpoint(tmp_path):
+  run(tmp_path, range(6))
+  run(tmp_path, [4, 5, 6], restored=3)
+  assert steps_of(tmp_path) == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_new_run_starts_with_no_rows(tmp_path):
+  run(tmp_path, [0, 1, 2])
+  run(tmp_path, [0, 1])
+  assert steps_of(tmp_path) == [0, 1]
+
+
+@pytest.mark.parametrize("cut", [1, 8, 20])
+def test_a_line_torn_by_a_kill_is_repaired(tmp_path, cut):
+  run(tmp_path, [1, 2, 3])
+  path = tmp_path / "metrics.jsonl"
+  whole = path.read_bytes()
+  # cut=1 loses nothing but the newline: the row may be a shorter number than was meant, so it goes too.
+  path.write_bytes(whole[:-cut])
+  assert steps_of(tmp_path) == [1, 2]
+  run(tmp_path, [3, 4], restored=3)
+  assert steps_of(tmp_path) == [1, 2, 3, 4]
+  assert path.read_bytes().endswith(b"\n")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"step":1'])
+def test_a_file_with_no_whole_line_is_no_obstacle(tmp_path, content):
+  (tmp_path / "metrics.jsonl").write_bytes(content)
+  run(tmp_path, [1], restored=5)
+  assert steps_of(tmp_path) == [1]
+
+
+def test_a_damaged_line_in_the_middle_names_file_and_line(tmp_path):
+  run(tmp_path, [1, 2, 3])
+  path = tmp_path / "metrics.jsonl"
+  lines = path.read_text().splitlines(keepends=True)
+  path.write_text(lines[0] + "{oops}\n" + lines[2])
+  with pytest.raises(ValueError, match=r"metrics\.jsonl:2: not a JSON object"):
+    metrics.read_metrics(tmp_path)
+  path.write_text(lines[0] + "[1, 2]\n" + lines[2])
+  with pytest.raises(ValueError, match=r"metrics\.jsonl:2: a list"):
+    run(tmp_path, [4], restored=3)
+
+
+def test_a_step_has_one_row(tmp_path):
+  with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
+    writer.write(3, {"loss": 1.0})
+    for step in (3, 2):
+      with pytest.raises(ValueError, match="one row"):
+        writer.write(step, {"loss": 1.0})
+  with metrics.MetricWriter(tmp_path, restored=3, tensorboard=False) as writer, pytest.raises(ValueError, match="3"):
+    writer.write(3, {"loss": 1.0})
+
+
+@pytest.mark.parametrize("value", [np.ones(2), [1.0], object(), 1j])
+def test_a_value_that_is_no_number_is_refused_by_name(tmp_path, value):
+  with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
+    with pytest.raises(ValueError, match="'odd'"):
+      writer.write(1, {"odd": value})
+    with pytest.raises(ValueError, match="'step'"):
+      writer.write(1, {"step": 2})
+    writer.write(1, {"fine": 1})
+  assert steps_of(tmp_path) == [1]
+
+
+def scalars(folder):
+  """{(tag, step): value} of event files: records of [length u64, crc u32, Event, crc u32]."""
+  found = {}
+  for path in sorted(folder.iterdir()):
+    data, at = path.read_bytes(), 0
+    while at < len(data):
+      length, = struct.unpack_from("<Q", data, at)
+      event = event_pb2.Event.FromString(data[at + 12:at + 12 + length])
+      found |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
+      at += 16 + length
+  return found
+
+
+def test_tensorboard_gets_the_same_scalars(tmp_path):
+  with metrics.MetricWriter(tmp_path) as writer:
+    writer.write(1, {"reward": 0.25, "term": {"answer": 1}, "bottleneck": "rollout", "bad": float("nan")})
+    writer.write(2, {"reward": 0.5})
+  assert scalars(tmp_path / "tensorboard") == {("reward", 1): 0.25, ("term/answer", 1): 1.0, ("reward", 2): 0.5}
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+  path = tmp_path / "rows.jsonl"
+  jsonl.write(path, [{"a": 1}])
+
+  def rows():
+    yield {"a": 2}
+    raise RuntimeError("killed")
+
+  with pytest.raises(RuntimeError):
+    jsonl.write(path, rows())
+  assert list(jsonl.read(path)) == [{"a": 1}]
+  assert os.listdir(tmp_path) == ["rows.jsonl"]
+
+
+def test_a_line_stays_one_line():
+  text = jsonl.line({"a": "x\ny\u2028z\u2029é"})
+  assert len(text.splitlines()) == 1 and text.endswith("\n")
+  assert json.loads(text) == {"a": "x\ny\u2028z\u2029é"}
+
+
+def test_plain_keeps_float32_exactly():
+  values = np.float32([0.1, 1 / 3, 1e-30, 3e38, -0.0])
+  back = json.loads(json.dumps(jsonl.plain(values)))
+  np.testing.assert_array_equal(np.float32(back), values)
+  assert jsonl.plain({"a": (np.float32(0.1), {1: [np.float64("nan")]})}) == {"a": [0.1, {"1": [None]}]}
