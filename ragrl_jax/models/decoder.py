@@ -9,9 +9,12 @@ from flax import nnx
 
 from ragrl_jax.models import attention, layers
 from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.parallel import rules
 
 # attend(layer, q [B, T, H, h], k [B, T, KV, h], v [B, T, KV, h], carry) -> (out [B, T, H, h], carry)
 Attend = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
+
+STREAM = ("batch", "length", None)  # logical axes of the residual stream [B, T, D]
 
 
 class Decoder(nnx.Module):
@@ -25,6 +28,7 @@ class Decoder(nnx.Module):
 
   def __init__(
     self, config: DecoderConfig, *, rngs: nnx.Rngs, param_dtype=jnp.float32, dtype=jnp.float32, remat: bool = False,
+    mesh: jax.sharding.Mesh | None = None,
   ):
     """Fresh weights.
 
@@ -34,8 +38,9 @@ class Decoder(nnx.Module):
       param_dtype: of the stored weights.
       dtype: of the matmuls' inputs and of the residual stream; norms, softmax and sums are float32 always.
       remat: recompute a layer's inside in the backward pass instead of keeping it.
+      mesh: how activations are spread (`parallel/rules.py`); None says nothing about it.
     """
-    self.config, self.dtype, self.remat = config, jnp.dtype(dtype), remat
+    self.config, self.dtype, self.remat, self.mesh = config, jnp.dtype(dtype), remat, mesh
     param_dtype = jnp.dtype(param_dtype)
 
     def rows(scale):
@@ -59,7 +64,9 @@ class Decoder(nnx.Module):
 
   def embed(self, tokens: jax.Array) -> jax.Array:
     """tokens int [B, T] → [B, T, D]."""
-    return self.embedding[...].astype(self.dtype)[tokens]
+    # Rows are looked up whole: looking up pieces of them and then cutting the batch would move everything twice.
+    table = rules.constrain(self.embedding[...].astype(self.dtype), self.mesh, ("vocab", None))
+    return rules.constrain(table[tokens], self.mesh, STREAM)
 
   def unembedding(self) -> jax.Array:
     """[V, D]: logits are hidden @ unembedding.T."""
@@ -85,7 +92,8 @@ class Decoder(nnx.Module):
       layer = nnx.merge(graphdef, params)
       out, carry = attend(number, *layer.queries_keys_values(x, cos, sin), carry)
       x = x + layer.merge_heads(out)
-      return (x + layer.mlp(x), carry), None
+      x = rules.constrain(x + layer.mlp(x), self.mesh, STREAM)
+      return (x, carry), None
 
     if self.remat:
       block = jax.checkpoint(block, prevent_cse=False)

@@ -1,0 +1,44 @@
+"""The device mesh: four named axes, each 1 unless asked for."""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax.experimental import mesh_utils
+
+AXES = ("data", "fsdp", "tensor", "sequence")
+
+
+def make(
+  devices: Sequence[jax.Device], *, data: int = -1, fsdp: int = 1, tensor: int = 1, sequence: int = 1,
+) -> jax.sharding.Mesh:
+  """A mesh over these devices, neighbours on the last axes: tensor parallelism talks most.
+
+  Args:
+    devices: all of them are used.
+    data: rows are spread over it, weights repeated. One axis may be -1: what is left of the devices.
+    fsdp: rows and weights are spread over it.
+    tensor: heads, MLP width and vocabulary are spread over it.
+    sequence: a row's tokens are spread over it.
+
+  Raises:
+    ValueError: the axes do not multiply to the number of devices.
+  """
+  sizes = dict(zip(AXES, (data, fsdp, tensor, sequence)))
+  asked = ", ".join(f"{name}={size}" for name, size in sizes.items())
+  free = [name for name, size in sizes.items() if size == -1]
+  if len(free) > 1 or any(size < 1 and size != -1 for size in sizes.values()):
+    raise ValueError(f"mesh {asked}: sizes must be at least 1, and one may be -1 for what is left (config.mesh).")
+  fixed = math.prod(size for size in sizes.values() if size != -1)
+  if free:
+    sizes[free[0]] = len(devices) // fixed
+  if math.prod(sizes.values()) != len(devices) or 0 in sizes.values():
+    raise ValueError(
+      f"mesh {asked} does not fit {len(devices)} devices: the sizes must multiply to their number (config.mesh).")
+  shape = tuple(sizes.values())
+  if devices[0].platform == "tpu":  # the torus decides which devices are neighbours
+    grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+  else:
+    grid = np.asarray(devices).reshape(shape)
+  return jax.sharding.Mesh(grid, AXES)
