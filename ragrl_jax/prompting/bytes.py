@@ -1,0 +1,25 @@
+"""A tokenizer without a vocabulary: one id a byte. For tests, and for scoring transcripts without a model."""
+
+from collections.abc import Mapping, Sequence
+
+from ragrl_jax.prompting import chat
+
+
+class ByteTokenizer:
+  """Ids 0 to 255 are the bytes themselves, 256 is EOS, 257 is padding. See `prompting.tokenizer.Tokenizer`."""
+
+  vocab_size = 258
+  pad_id = 257
+  eos_ids = (256,)
+
+  def encode(self, text: str) -> list[int]:
+    return list(text.encode())
+
+  def token_bytes(self, token: int) -> bytes:
+    return bytes([token]) if 0 <= token < 256 else b""
+
+  def decode(self, ids: Sequence[int]) -> str:
+    return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
+
+  def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    return self.encode(chat.plain(messages))

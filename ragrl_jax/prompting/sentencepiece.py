@@ -1,0 +1,106 @@
+"""SentencePiece models: the adapter over a `.model` file, and the training of a small one."""
+
+import os
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+
+import sentencepiece
+from google.protobuf import message
+from sentencepiece import sentencepiece_model_pb2
+
+from ragrl_jax.prompting import chat
+
+SPACE = "\u2581"  # how a piece writes a space; the character itself is therefore read back as a space
+
+
+class SentencePieceTokenizer:
+  """Text ↔ ids over a SentencePiece model. See `prompting.tokenizer.Tokenizer`.
+
+  Many models put a space before the text and swallow repeated ones. Both are switched off here: a text is always the
+  continuation of something, and what comes back must be what went in. The model file's own normal form (NFKC, say)
+  stays as it was trained; `train` makes models that have none.
+
+  Args:
+    path: the `.model` file.
+    bos: the model wants its BOS before a prompt (Llama does; models of `train` do not).
+
+  Raises:
+    ValueError: no SentencePiece model, or one without an EOS piece.
+  """
+
+  def __init__(self, path: str | os.PathLike, *, bos: bool = False):
+    proto = sentencepiece_model_pb2.ModelProto()
+    try:
+      proto.ParseFromString(pathlib.Path(path).read_bytes())
+      proto.normalizer_spec.add_dummy_prefix = False
+      proto.normalizer_spec.remove_extra_whitespaces = False
+      self._pieces = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
+    except (message.DecodeError, RuntimeError) as error:  # RuntimeError: the library's word for a model it refuses
+      raise ValueError(f"{path}: not a SentencePiece model ({error}). Give the file that its trainer wrote.") from None
+    eos, pad = self._pieces.eos_id(), self._pieces.pad_id()
+    if eos < 0:
+      raise ValueError(f"{path}: the model has no EOS piece, so no turn could end. Train it with eos_id >= 0.")
+    self.vocab_size = self._pieces.get_piece_size()
+    self.eos_ids = (eos,)
+    self.pad_id = pad if pad >= 0 else eos
+    self._bos = [self._pieces.bos_id()] if bos else []
+    self._bytes = [self._piece_bytes(i) for i in range(self.vocab_size)]
+
+  def _piece_bytes(self, token: int) -> bytes:
+    piece = self._pieces.id_to_piece(token)
+    if self._pieces.is_control(token) or self._pieces.is_unknown(token) or self._pieces.is_unused(token):
+      return b""
+    if self._pieces.is_byte(token):
+      return bytes([int(piece[3:5], 16)])  # "<0x0A>"
+    return piece.replace(SPACE, " ").encode()
+
+  def encode(self, text: str) -> list[int]:
+    return self._pieces.encode(text)
+
+  def token_bytes(self, token: int) -> bytes:
+    return self._bytes[token] if 0 <= token < self.vocab_size else b""
+
+  def decode(self, ids: Sequence[int]) -> str:
+    return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
+
+  def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    return self._bos + self.encode(chat.plain(messages))
+
+
+def train(
+    lines: Iterable[str], *, vocab_size: int, marks: Sequence[str] = (), path: str | os.PathLike,
+    split_digits: bool = True, threads: int = 2,
+) -> SentencePieceTokenizer:
+  """Trains a BPE model on `lines` and writes it to `path`.
+
+  Each mark (`<think>`, `</search>`, …) is one piece wherever it stands. No space is added or removed anywhere, so that
+  a text has the same pieces in a demonstration as in a live result. Bytes are pieces too: nothing is unencodable.
+  Begin lines with a space where their first word should be the same pieces as inside a sentence.
+
+  Args:
+    lines: the texts; a line may hold newlines.
+    vocab_size: number of pieces at most, marks, 256 bytes and the four control pieces (pad 0, unk 1, bos 2, eos 3)
+      included; a small corpus may give fewer.
+    marks: texts that are one piece each.
+    path: where the model is written (`something.model`).
+    split_digits: every digit is its own piece.
+    threads: of the trainer.
+
+  Raises:
+    ValueError: no room for marks, bytes and control pieces in vocab_size, or a mark given twice.
+  """
+  fixed = 4 + 256 + len(marks)
+  if vocab_size <= fixed:
+    raise ValueError(f"vocab_size={vocab_size}: it must exceed {fixed}, which marks, bytes and control pieces take.")
+  if len(set(marks)) != len(marks):
+    raise ValueError(f"marks={list(marks)}: each must be given once.")
+  path = pathlib.Path(path)
+  part = path.with_name(path.name + ".part")
+  with part.open("wb") as file:
+    sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=iter(lines), model_writer=file, model_type="bpe", vocab_size=vocab_size,
+      user_defined_symbols=list(marks), normalization_rule_name="identity", add_dummy_prefix=False,
+      remove_extra_whitespaces=False, split_digits=split_digits, character_coverage=1.0, byte_fallback=True,
+      hard_vocab_limit=False, pad_id=0, unk_id=1, bos_id=2, eos_id=3, num_threads=threads, minloglevel=2)
+  part.replace(path)
+  return SentencePieceTokenizer(path)

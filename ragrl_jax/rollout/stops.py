@@ -1,0 +1,215 @@
+"""Stop strings on the device, exactly: one byte automaton, compiled over the vocabulary.
+
+A token is a run of bytes. It may end a stop string in its middle, end two of them, or hold one whole. So the
+Aho-Corasick automaton of all stop strings is run over the bytes of every token from every state, once:
+
+    state   what the text so far could be the beginning of; 0 at the start of every model segment
+    outcome what a token does in a state: the state it leads to, and the stops it completes, in the order in which their
+            last bytes come (of two that end on the same byte, the longer comes first)
+
+Which of those stops a row asked for is only known at run time; the first of its own in that order is the one that a
+plain search of the text would find.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ragrl_jax.prompting.tokenizer import Tokenizer
+
+EOS = "eos"
+MAX_STOPS = 30  # with EOS they are the bits of a non-negative int32
+
+
+class Table(NamedTuple):
+  """The compiled automaton: arrays to hand to jitted code.
+
+  Attributes:
+    outcome: [S, rows] small unsigned int: what token does in state.
+    state: [O] int32: the state an outcome leads to.
+    order: [O, K] int32: the stops an outcome completes, first completed first; -1 where there are no more.
+  """
+
+  outcome: jax.Array
+  state: jax.Array
+  order: jax.Array
+
+
+def advance(table: Table, state: jax.Array, token: jax.Array, accept: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """One token for every row.
+
+  Args:
+    table: `Stops(...).table`.
+    state: [W] int32, as the last call returned it; 0 at the start of a model segment.
+    token: [W] int32, in [0, rows).
+    accept: [W] int32, the stops that a row asked for, as `Stops.mask` gives them.
+
+  Returns:
+    (state [W] int32, stop [W] int32): the number of the accepted stop that the token completes first (an index into
+    `Stops.names`), or -1.
+  """
+  outcome = table.outcome[state, token].astype(jnp.int32)
+  order = table.order[outcome]  # [W, K]
+  mine = (order >= 0) & (((accept[:, None] >> jnp.maximum(order, 0)) & 1) == 1)
+  first = jnp.argmax(mine, axis=1)
+  stop = jnp.take_along_axis(order, first[:, None], axis=1)[:, 0]
+  return table.state[outcome], jnp.where(mine.any(axis=1), stop, -1)
+
+
+class Stops:
+  """The stop strings that an engine may be asked for, compiled over a tokenizer's vocabulary.
+
+  Args:
+    tokenizer: gives each token's bytes and the EOS ids.
+    strings: every stop string of the run, in any order; at most 30.
+    rows: rows of the model's embedding; those beyond the tokenizer's have no bytes and change nothing.
+
+  Attributes:
+    names: what a stop's number stands for: the strings, and "eos" last.
+    table: the device arrays of `advance`.
+
+  Raises:
+    ValueError: an empty string, one given twice, "eos", too many, or fewer rows than the vocabulary has.
+  """
+
+  def __init__(self, tokenizer: Tokenizer, strings: Sequence[str], *, rows: int):
+    _check(strings, rows, tokenizer)
+    self.names = (*strings, EOS)
+    self._bit = {name: 1 << i for i, name in enumerate(self.names)}
+    tokens = [tokenizer.token_bytes(i) if i < tokenizer.vocab_size else b"" for i in range(rows)]
+    outcome, state, order = compile_table(tokens, [s.encode() for s in strings], tokenizer.eos_ids)
+    self.table = Table(jnp.asarray(outcome), jnp.asarray(state), jnp.asarray(order))
+
+  def mask(self, strings: Sequence[str], *, eos: bool = True) -> int:
+    """The accept mask of a request that stops on these strings, and on EOS unless told otherwise.
+
+    Raises:
+      ValueError: a string that was not compiled.
+    """
+    unknown = [s for s in strings if s not in self._bit]
+    if unknown:
+      raise ValueError(f"stop strings {unknown} were not compiled: the engine knows {list(self.names[:-1])}; "
+                       "name them in the recipe's `stops`.")
+    mask = self._bit[EOS] if eos else 0
+    for s in strings:
+      mask |= self._bit[s]
+    return mask
+
+
+def _check(strings: Sequence[str], rows: int, tokenizer: Tokenizer) -> None:
+  if "" in strings or EOS in strings or len(set(strings)) != len(strings):
+    raise ValueError(f"stop strings {list(strings)}: each must be given once, be non-empty, and not be {EOS!r} "
+                     "(the name that EOS goes by).")
+  if len(strings) > MAX_STOPS:
+    raise ValueError(f"{len(strings)} stop strings: at most {MAX_STOPS} fit into a mask; drop some.")
+  if rows < tokenizer.vocab_size:
+    raise ValueError(f"rows={rows}: the tokenizer knows {tokenizer.vocab_size} ids, so some would have no embedding; "
+                     "give the model's own tokenizer (config.prompting.tokenizer).")
+
+
+def automaton(strings: Sequence[bytes]) -> tuple[np.ndarray, list[tuple[int, ...]]]:
+  """Aho-Corasick: (goto [S, 256] int32, for each state the strings that end there, longest first)."""
+  children: list[dict[int, int]] = [{}]
+  ends: list[tuple[int, ...]] = [()]
+  for number, string in enumerate(strings):
+    at = 0
+    for byte in string:
+      if byte not in children[at]:
+        children[at][byte] = len(children)
+        children.append({})
+        ends.append(())
+      at = children[at][byte]
+    ends[at] = (number,)
+  goto = np.zeros((len(children), 256), np.int32)
+  fail = [0] * len(children)
+  queue = [0]
+  for at in queue:  # breadth first: the failure state's row is complete before it is copied
+    if at:
+      goto[at] = goto[fail[at]]
+      ends[at] += ends[fail[at]]  # a shorter string that is this one's end
+    for byte, child in children[at].items():
+      fail[child] = int(goto[fail[at], byte]) if at else 0
+      goto[at, byte] = child
+      queue.append(child)
+  return goto, ends
+
+
+def compile_table(
+    tokens: Sequence[bytes], strings: Sequence[bytes], eos_ids: Sequence[int],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """(outcome [S, rows], state [O], order [O, K]) of `Table`, in numpy.
+
+  From most states most tokens go where they go from the start: only those whose path differs are walked anew.
+  """
+  goto, ends = automaton(strings)
+  states, rows = len(goto), len(tokens)
+  walk = _Walk(tokens, goto, ends)
+  every = np.arange(rows)
+  root_state, root_found = walk.run(np.zeros(rows, np.int32), every)
+  length = walk.length
+  first_byte = walk.data[np.minimum(walk.start, len(walk.data) - 1)]
+  # Pair (state, found list) -> outcome. Every state with nothing found comes first: outcome s leads to state s.
+  outcomes = {(s, 0): s for s in range(states)}
+  table = np.zeros((states, rows), np.int32)
+  table[0] = _number(root_state, root_found, outcomes)
+  for s in range(1, states):
+    table[s] = table[0]
+    table[s, length == 0] = s  # a token without bytes is not seen in the text
+    differs = goto[s] != goto[0]
+    again = np.flatnonzero((length > 0) & differs[first_byte])
+    table[s, again] = _number(*walk.run(np.full(len(again), s, np.int32), again), outcomes)
+  lists = [*walk.lists, (len(strings),)]
+  table[:, list(eos_ids)] = outcomes.setdefault((0, len(lists) - 1), len(outcomes))
+  order = np.full((len(outcomes), max(map(len, lists))), -1, np.int32)
+  for (_, found), row in outcomes.items():
+    order[row, :len(lists[found])] = lists[found]
+  state = np.array([s for s, _ in outcomes], np.int32)
+  return table.astype(np.min_scalar_type(len(outcomes) - 1)), state, order
+
+
+class _Walk:
+  """Runs many (state, token) pairs through the automaton at once, a byte a step, and collects what they complete.
+
+  `lists` holds every list of completed strings met so far, each once; lists[0] is the empty one.
+  """
+
+  def __init__(self, tokens, goto, ends):
+    self.goto, self.ends = goto, ends
+    self.length = np.array([len(t) for t in tokens], np.int64)
+    self.start = np.concatenate([[0], np.cumsum(self.length)[:-1]])
+    self.data = np.frombuffer(b"".join(tokens) or b"\0", np.uint8)
+    self.ending = np.array([bool(e) for e in ends])
+    self.lists: list[tuple[int, ...]] = [()]
+    self._number = {(): 0}
+
+  def run(self, state: np.ndarray, token: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(state at the end [N], number of the list of completed strings [N]) of N pairs."""
+    state, found = state.copy(), np.zeros(len(token), np.int32)
+    longest_first = np.argsort(-self.length[token], kind="stable")
+    lengths, starts = self.length[token][longest_first], self.start[token][longest_first]
+    for step in range(int(lengths[0]) if len(lengths) else 0):
+      live = longest_first[:np.searchsorted(-lengths, -step, side="left")]  # those with length > step
+      reached = self.goto[state[live], self.data[starts[:len(live)] + step]]
+      state[live] = reached
+      for i in live[self.ending[reached]]:
+        found[i] = self._longer(found[i], self.ends[state[i]])
+    return state, found
+
+  def _longer(self, number: int, completed: tuple[int, ...]) -> int:
+    have = self.lists[number]
+    longer = have + tuple(s for s in completed if s not in have)
+    if longer not in self._number:
+      self._number[longer] = len(self.lists)
+      self.lists.append(longer)
+    return self._number[longer]
+
+
+def _number(state: np.ndarray, found: np.ndarray, outcomes: dict[tuple[int, int], int]) -> np.ndarray:
+  """The outcome of every (state, found list) pair; new ones are added to `outcomes`."""
+  number = state.astype(np.int32)  # nothing found: outcome s leads to state s
+  for i in np.flatnonzero(found):
+    number[i] = outcomes.setdefault((int(state[i]), int(found[i])), len(outcomes))
+  return number
