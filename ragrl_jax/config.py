@@ -23,6 +23,7 @@ def default_config() -> ml_collections.ConfigDict:
     prompting=dict(
       tokenizer="",            # folder or sentencepiece file; empty: the model's folder
       chat=True,               # render messages through the tokenizer's chat template; False: bare text
+      markers="template",      # "own": role markers of ours, for templates that rewrite earlier turns
     ),
     data=dict(
       train="",                # FILE.jsonl[.gz], a folder's glob, or "hf:name/subset/split"
