@@ -1,0 +1,85 @@
+"""Searching passages: `load_index(path).search(queries, k)`."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from ragrl_jax.retrieval.api import Encoder, Retriever
+
+__all__ = ["build_index", "load_index"]
+
+
+def load_index(
+    path: str | os.PathLike, *, encoder: str | os.PathLike | Encoder | None = None, search: str = "faiss",
+    threads: int | None = None, dispatch: Callable[..., Any] | None = None, **remote: Any,
+) -> Retriever:
+  """A retriever from what `config.retrieval.index` names.
+
+  Args:
+    path: a folder that `build_index` made, the address of a retriever ("http://host:port"), or a recording
+      (FILE.jsonl of `replay.Recorder`).
+    encoder: for a dense index: the encoder, or its folder where it has moved; otherwise the one the index names.
+    search: for a dense index: "faiss", or "device" (exact, on the accelerators).
+    threads: FAISS's, a search; the machine's cores if None.
+    dispatch: see `dense.DenseRetriever`.
+    **remote: for an address: `remote.RemoteRetriever`'s timeout_s, deadline_s, retries, max_bytes.
+
+  Raises:
+    ValueError: nothing finished is there, or it does not fit together.
+    RetrievalFailed: nobody answers at that address.
+  """
+  where = os.fspath(path)
+  if where.startswith(("http://", "https://")):
+    from ragrl_jax.retrieval.remote import RemoteRetriever
+    return RemoteRetriever(where, **remote)
+  if remote:
+    raise ValueError(f"{sorted(remote)}: these settings are for a retriever at an address, {where!r} is none.")
+  if where.endswith(".jsonl"):
+    from ragrl_jax.retrieval.replay import Replay
+    return Replay(where)
+  return _local(pathlib.Path(where), encoder, search, threads, dispatch)
+
+
+def _local(folder: pathlib.Path, encoder, search: str, threads: int | None, dispatch) -> Retriever:
+  from ragrl_jax.retrieval import bm25, dense, encoders, faiss_index
+  from ragrl_jax.retrieval.build import FORMAT, INDEX, REQUEST
+  from ragrl_jax.retrieval.corpus import Corpus
+
+  if not (folder / INDEX).is_file():
+    why = ("its build did not finish: run the same build_index command again, it goes on where it stopped"
+           if (folder / REQUEST).is_file() else "build one with launchers/build_index.py (config.retrieval.index)")
+    raise ValueError(f"{folder}: no index here: {why}.")
+  card = json.loads((folder / INDEX).read_text())
+  if card.get("format") != FORMAT:
+    raise ValueError(f"{folder}: index format {card.get('format')!r}, this version reads {FORMAT}: build it again.")
+  corpus = Corpus(folder / "corpus")
+  if corpus.checksum != card["corpus"]["checksum"]:
+    raise ValueError(f"{folder}: the passages are not those the index was built from "
+                     f"({corpus.checksum[:12]}, not {card['corpus']['checksum'][:12]}): build it again.")
+  if card["encoder"]["kind"] == "bm25":
+    return bm25.BM25Retriever.load(folder / "bm25", corpus, card["bm25"])
+  made = encoders.again(card, folder, encoder)
+  vectors = dense.open_vectors(folder, rows=len(corpus), dim=card["dim"])
+  description = dict(kind="dense", encoder=card["encoder"]["settings"], factory=card["factory"],
+                     options=card["options"], dtype=card["dtype"], search=search)
+  if search == "device":
+    from ragrl_jax.retrieval.device import DeviceIndex
+    index = DeviceIndex(vectors, max_norm=card["max_norm"])
+  elif search != "faiss":
+    raise ValueError(f"search={search!r}: it must be 'faiss' or 'device'.")
+  elif card["factory"] == "Flat":
+    index = faiss_index.Flat(vectors, max_norm=card["max_norm"], threads=threads)
+  else:
+    index = faiss_index.Approximate(folder / "index.faiss", vectors, options=card["options"],
+                                    oversample=card["oversample"], threads=threads)
+  return dense.DenseRetriever(corpus, made, index, description=description, dispatch=dispatch)
+
+
+def build_index(*arguments: Any, **settings: Any) -> pathlib.Path:
+  """See `build.build_index`."""
+  from ragrl_jax.retrieval import build
+  return build.build_index(*arguments, **settings)

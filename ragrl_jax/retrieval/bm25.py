@@ -1,0 +1,75 @@
+"""Lexical search: bm25s, its scores computed when the index is built and memory-mapped when it is read."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import bm25s
+import numpy as np
+from tqdm import tqdm
+
+from ragrl_jax.retrieval import api
+from ragrl_jax.retrieval.corpus import Corpus
+from ragrl_jax.retrieval.ranking import ordered
+from ragrl_jax.retrieval.words import Words, title_and_text
+from ragrl_jax.structs import Passage
+
+
+class BM25Retriever:
+  """Passages that share a word with the query, by BM25 (Lucene's idf) over title and text."""
+
+  def __init__(self, corpus: Corpus, index: bm25s.BM25, words: Words):
+    self._corpus, self._index, self._words = corpus, index, words
+
+  @classmethod
+  def load(cls, folder: str | os.PathLike, corpus: Corpus, settings: Mapping[str, Any]) -> BM25Retriever:
+    index = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, load_corpus=False)
+    return cls(corpus, index, Words(**settings["words"]))
+
+  def describe(self) -> dict[str, Any]:
+    return dict(kind="bm25", k1=self._index.k1, b=self._index.b, words=self._words.settings, rows=len(self._corpus),
+                checksum=self._corpus.checksum)
+
+  def search(self, queries: Sequence[str], k: int) -> api.Answers:
+    return api.each(queries, k, lambda texts: [self._search(text, k) for text in texts])
+
+  def _search(self, query: str, k: int) -> list[Passage]:
+    ids = [self._index.vocab_dict[word] for word in self._words(query) if word in self._index.vocab_dict]
+    if not ids:
+      return []
+    scores = self._index.get_scores_from_ids(ids)
+    hits = np.flatnonzero(scores > 0)  # a passage without any of the words is no answer
+    if len(hits) > k:
+      # Everything that ties with the k-th stays in until the rows decide.
+      hits = hits[scores[hits] >= np.partition(scores[hits], len(hits) - k)[len(hits) - k]]
+    best = ordered(scores[hits], hits, k)
+    return [self._corpus.scored(row, score) for score, row in zip(*best)]
+
+
+def build(corpus: Corpus, folder: pathlib.Path, *, k1: float = 0.9, b: float = 0.4, stemmer: str = "",
+          stopwords: str = "english", progress: bool = True) -> dict[str, Any]:
+  """Writes bm25s's files. Words are numbered as they first appear, so the same corpus gives the same files.
+
+  Memory: about 4 bytes a word of the corpus while it is counted, and 12 a distinct word of a passage.
+
+  Returns:
+    The settings that `BM25Retriever.load` needs beside the files.
+
+  Raises:
+    ValueError: k1 or b outside their ranges, or a corpus without words.
+  """
+  if k1 < 0 or not 0 <= b <= 1:
+    raise ValueError(f"k1={k1}, b={b}: k1 must not be negative and b must lie in [0, 1].")
+  words, vocabulary, documents = Words(stemmer=stemmer, stopwords=stopwords), {}, []
+  for passage in tqdm(corpus, total=len(corpus), desc="bm25", unit=" passages", disable=not progress):
+    ids = [vocabulary.setdefault(word, len(vocabulary)) for word in words(title_and_text(passage))]
+    documents.append(np.array(ids, dtype=np.int32))
+  if not vocabulary:
+    raise ValueError("no passage holds a word that BM25 could find (two letters or more, no stop word).")
+  index = bm25s.BM25(k1=k1, b=b, method="lucene", backend="numpy")
+  index.index((documents, vocabulary), create_empty_token=False, show_progress=progress)
+  index.save(folder, allow_pickle=False, show_progress=False)
+  return dict(words=words.settings)

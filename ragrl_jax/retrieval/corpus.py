@@ -1,0 +1,164 @@
+"""Passages: read from JSON lines as a stream, kept on disk memory-mapped, with a checksum of their order."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import json
+import os
+import pathlib
+import zlib
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from tqdm import tqdm
+
+from ragrl_jax.structs import Passage
+
+ROWS, OFFSETS, CARD = "passages.jsonl", "offsets.npy", "corpus.json"
+
+
+def contents(passage: Passage) -> str:
+  """A passage as FlashRAG and Search-R1 write it: the title in double quotes, a line break, the text."""
+  return f'"{" ".join(passage.title.split())}"\n{passage.text}' if passage.title else passage.text
+
+
+def from_contents(text: str) -> tuple[str, str]:
+  """(title, text): the first line is the title, without the double quotes around it. One bare line is all text."""
+  first, newline, rest = text.partition("\n")
+  quoted = len(first) >= 2 and first[0] == first[-1] == '"'
+  if not newline and not quoted:
+    return "", text
+  return (first[1:-1] if quoted else first), rest
+
+
+def _passage(row, where: str) -> Passage:
+  """Raises ValueError with `where` in front when the row is no passage."""
+  wanted = '{"id", "title", "text"} or {"id", "contents"}'
+  if not isinstance(row, dict):
+    raise ValueError(f"{where}: a row must be a JSON object {wanted}, this is {type(row).__name__}.")
+  if "id" not in row or isinstance(row["id"], bool) or not isinstance(row["id"], str | int):
+    raise ValueError(f'{where}: "id" must be a string or a whole number, this row has {row.get("id")!r:.80}.')
+  if "contents" not in row and "text" not in row:
+    raise ValueError(f"{where}: a row must be {wanted}, this one has {sorted(map(str, row))}.")
+  for name in ("title", "text", "contents"):
+    value = row.get(name, "")
+    if not isinstance(value, str) and not (name == "title" and value is None):
+      raise ValueError(f'{where}: "{name}" must be a string, this row has {value!r:.80}.')
+  if "contents" in row:
+    title, text = from_contents(row["contents"])
+  else:
+    title, text = row.get("title") or "", row["text"]
+  try:
+    f"{row['id']}{title}{text}".encode()
+  except UnicodeEncodeError as error:
+    raise ValueError(f"{where}: the text holds half a surrogate pair ({error.reason}): write it as UTF-8.") from None
+  return Passage(str(row["id"]), title, text)
+
+
+def read_passages(path: str | os.PathLike) -> Iterator[Passage]:
+  """Streams FILE.jsonl or FILE.jsonl.gz: rows {"id", "title", "text"}, or FlashRAG's {"id", "contents"}.
+
+  Raises:
+    FileNotFoundError: no such file.
+    ValueError: a row that is no passage, or a cut or broken file; the message has file and line.
+  """
+  path = pathlib.Path(path)
+  if not path.is_file():
+    raise FileNotFoundError(f"{path}: no such corpus; it must be a file of JSON lines (.jsonl or .jsonl.gz).")
+  line = 0
+  with (gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")) as file:
+    try:
+      for line, raw in enumerate(file, 1):
+        if raw.strip():
+          yield _passage(json.loads(raw.decode("utf-8-sig" if line == 1 else "utf-8")), f"{path}:{line}")
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+      raise ValueError(f"{path}:{line}: not a line of JSON in UTF-8: {error}.") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+      raise ValueError(f"{path}:{line + 1}: the compressed file is cut or broken ({error}): fetch it again.") from None
+
+
+class Corpus:
+  """Passages on disk: `corpus[row]` reads one. Nothing but the offsets (8 bytes a passage, mapped too) is kept.
+
+  Attributes:
+    checksum: SHA-256 of the passages in their order: what an index is bound to.
+    path: its folder.
+  """
+
+  def __init__(self, path: str | os.PathLike):
+    """
+    Raises:
+      ValueError: the folder holds no whole corpus.
+    """
+    self.path = pathlib.Path(path)
+    if not (self.path / CARD).is_file():
+      raise ValueError(f"{self.path}: no corpus is stored here ({CARD} is missing): build the index again.")
+    card = json.loads((self.path / CARD).read_text())
+    self.checksum = card["checksum"]
+    self._offsets = np.load(self.path / OFFSETS, mmap_mode="r", allow_pickle=False)
+    size = (self.path / ROWS).stat().st_size
+    if len(self._offsets) != card["rows"] + 1 or int(self._offsets[-1]) != size:
+      raise ValueError(f"{self.path}: {ROWS} has {size} bytes where {int(self._offsets[-1])} were written: "
+                       "the copy is cut; copy it again or build the index again.")
+    self._rows = np.memmap(self.path / ROWS, dtype=np.uint8, mode="r")
+
+  def __len__(self) -> int:
+    return len(self._offsets) - 1
+
+  def __getitem__(self, row: int) -> Passage:
+    if not 0 <= row < len(self):
+      raise IndexError(f"row {row} of a corpus of {len(self)} passages")
+    raw = self._rows[int(self._offsets[row]):int(self._offsets[row + 1])].tobytes()
+    return Passage(*json.loads(raw))
+
+  def __iter__(self) -> Iterator[Passage]:
+    return (self[row] for row in range(len(self)))
+
+  def scored(self, row: int, score: float) -> Passage:
+    return dataclasses.replace(self[int(row)], score=float(score))
+
+  def verify(self) -> None:
+    """Reads everything once. Raises ValueError when the passages are not those that were stored."""
+    digest = hashlib.sha256()
+    for start in range(0, len(self._rows), 1 << 24):
+      digest.update(self._rows[start:start + (1 << 24)].tobytes())
+    if digest.hexdigest() != self.checksum:
+      raise ValueError(f"{self.path}: the passages were changed since they were indexed (checksum "
+                       f"{digest.hexdigest()[:12]}, not {self.checksum[:12]}): build the index again.")
+
+
+def store(passages: Iterable[Passage], path: str | os.PathLike, *, progress: bool = True) -> Corpus:
+  """Writes passages, as they come, to a folder that `Corpus` reads. The card is written last: no card, no corpus.
+
+  Raises:
+    ValueError: there is no passage at all.
+  """
+  path = pathlib.Path(path)
+  path.mkdir(parents=True, exist_ok=True)
+  (path / CARD).unlink(missing_ok=True)
+  digest, offset, count = hashlib.sha256(), 0, 0
+  raw_offsets = path / "offsets.partial"
+  with open(path / ROWS, "wb") as rows, open(raw_offsets, "wb") as offsets:
+    offsets.write(np.int64(0).tobytes())
+    for passage in tqdm(passages, desc="corpus", unit=" passages", disable=not progress):
+      raw = json.dumps([passage.id, passage.title, passage.text], ensure_ascii=False).encode() + b"\n"
+      rows.write(raw)
+      digest.update(raw)
+      offset += len(raw)
+      count += 1
+      offsets.write(np.int64(offset).tobytes())
+  if not count:
+    raise ValueError("the corpus has no passages: an index needs at least one.")
+  np.save(path / OFFSETS, np.memmap(raw_offsets, dtype=np.int64, mode="r"))
+  raw_offsets.unlink()
+  write_json(path / CARD, dict(rows=count, checksum=digest.hexdigest()))
+  return Corpus(path)
+
+
+def write_json(path: pathlib.Path, value) -> None:
+  """The file is there whole, or not at all."""
+  partial = path.with_name(path.name + ".partial")
+  partial.write_text(json.dumps(value, indent=1, ensure_ascii=False))
+  os.replace(partial, path)

@@ -1,0 +1,116 @@
+"""Dense search: an encoder makes vectors of passages and queries, an index ranks them by inner product."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from tqdm import tqdm
+
+from ragrl_jax.retrieval import api
+from ragrl_jax.retrieval.corpus import Corpus, write_json
+
+VECTORS, PROGRESS = "vectors.npy", "vectors.progress.json"
+
+
+class VectorIndex(Protocol):
+  def search(self, queries: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """float32 [n, D] → n pairs (float32 scores, int64 rows), best first, at most k of each."""
+
+
+class DenseRetriever:
+  """Passages by the inner product of encoded query and passage.
+
+  Attributes:
+    dispatch: runs the encoder (and an on-device index): `dispatch(function, *arguments)`. The thread that owns the
+      accelerators puts its queue here when searches come from other threads; by default they run where they are called.
+  """
+
+  def __init__(self, corpus: Corpus, encoder: api.Encoder, index: VectorIndex, *, description: Mapping[str, Any],
+               dispatch: Callable[..., Any] | None = None):
+    self._corpus, self._encoder, self._index, self._description = corpus, encoder, index, dict(description)
+    self.dispatch = dispatch or (lambda function, *arguments: function(*arguments))
+
+  def describe(self) -> dict[str, Any]:
+    return dict(self._description, rows=len(self._corpus), checksum=self._corpus.checksum)
+
+  def search(self, queries: Sequence[str], k: int) -> api.Answers:
+    return api.each(queries, k, lambda texts: self._search(texts, k))
+
+  def _search(self, texts: list[str], k: int) -> api.Answers:
+    vectors = np.ascontiguousarray(self.dispatch(self._encoder.queries, texts), dtype=np.float32)
+    if not np.isfinite(vectors).all():
+      bad = texts[int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])]
+      raise ValueError(f"the encoder gave a vector that is not finite for the query {bad!r:.200}.")
+    known = np.flatnonzero(vectors.any(axis=1))  # a zero vector knows nothing of the query: no answer
+    answers: api.Answers = [[] for _ in texts]
+    if len(known):
+      run = self.dispatch if getattr(self._index, "on_device", False) else lambda f, *a: f(*a)
+      for i, best in zip(known, run(self._index.search, vectors[known], k), strict=True):
+        answers[i] = [self._corpus.scored(row, score) for score, row in zip(*best)]
+    return answers
+
+
+def encode_corpus(corpus: Corpus, encoder: api.Encoder, folder: pathlib.Path, *, dtype: str = "float32",
+                  shard_rows: int = 8192, batch: int = 256, progress: bool = True) -> float:
+  """Passages → a memory-mapped array [N, dim] on disk, shard by shard. After a kill it goes on at the last whole shard.
+
+  Args:
+    dtype: "float32" or "float16" (half the room; scores are those of the rounded vectors).
+    shard_rows: passages between two notes of how far it came.
+    batch: passages handed to the encoder at a time.
+
+  Returns:
+    The longest vector's Euclidean norm.
+
+  Raises:
+    ValueError: an unknown dtype, or an encoder whose vectors are of another size or not finite.
+  """
+  if dtype not in ("float32", "float16"):
+    raise ValueError(f"dtype={dtype!r}: vectors are stored as 'float32' or 'float16'.")
+  path, notes = folder / VECTORS, folder / PROGRESS
+  done = json.loads(notes.read_text()) if notes.is_file() and path.is_file() else dict(rows=0, max_norm=0.0)
+  if done["rows"]:
+    vectors = np.lib.format.open_memmap(path, mode="r+")
+  else:
+    vectors = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(len(corpus), encoder.dim))
+  with tqdm(total=len(corpus), initial=done["rows"], desc="encode", unit=" passages", disable=not progress) as bar:
+    while done["rows"] < len(corpus):
+      end = min(done["rows"] + shard_rows, len(corpus))
+      for start in range(done["rows"], end, batch):
+        rows = range(start, min(start + batch, end))
+        vectors[rows.start:rows.stop] = _encoded(encoder, corpus, rows, vectors.dtype)
+        norms = np.linalg.norm(vectors[rows.start:rows.stop].astype(np.float64), axis=1)
+        done["max_norm"] = max(done["max_norm"], float(norms.max()))
+        bar.update(len(rows))
+      vectors.flush()
+      done["rows"] = end
+      write_json(notes, done)
+  return done["max_norm"]
+
+
+def _encoded(encoder: api.Encoder, corpus: Corpus, rows: range, dtype) -> np.ndarray:
+  made = np.asarray(encoder.passages([corpus[row] for row in rows]))
+  if made.shape != (len(rows), encoder.dim):
+    raise ValueError(f"the encoder gave an array {made.shape} for {len(rows)} passages: it must be "
+                     f"({len(rows)}, {encoder.dim}).")
+  with np.errstate(over="ignore"):
+    made = made.astype(dtype)
+  if not np.isfinite(made).all():
+    row = rows[int(np.flatnonzero(~np.isfinite(made).all(axis=1))[0])]
+    raise ValueError(f"the encoder gave a vector that is not finite in {np.dtype(dtype).name} for passage {row} "
+                     f"(id {corpus[row].id!r}): look at that passage, or store float32.")
+  return made
+
+
+def open_vectors(folder: str | os.PathLike, *, rows: int, dim: int) -> np.ndarray:
+  """The mapped array. Raises ValueError when it is not of the corpus beside it."""
+  path = pathlib.Path(folder) / VECTORS
+  vectors = np.load(path, mmap_mode="r", allow_pickle=False)
+  if vectors.shape != (rows, dim):
+    raise ValueError(f"{path}: vectors {vectors.shape} beside {rows} passages of {dim} dimensions: build it again.")
+  return vectors

@@ -1,0 +1,86 @@
+"""Which encoder an index was made with, and how to have it again when the index is searched."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from ragrl_jax.retrieval.api import Encoder
+from ragrl_jax.retrieval.corpus import Corpus
+from ragrl_jax.retrieval.hashing import HashingEncoder
+
+FITTED = "encoder.json"
+
+
+def named(encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | None) -> dict[str, Any]:
+  """What build.json and index.json say of the encoder (JSON).
+
+  Raises:
+    ValueError: neither a name, nor a folder, nor an encoder.
+  """
+  options = dict(options or {})
+  if not isinstance(encoder, str | os.PathLike):
+    if options:
+      raise ValueError("encoder_options are for an encoder given by name or folder, not for one that was handed in.")
+    return dict(kind="given", settings=dict(encoder.settings), dim=encoder.dim)
+  if str(encoder) == "bm25":
+    return dict(kind="bm25", options=options)
+  if str(encoder) == "hashing":
+    return dict(kind="hashing", options=options)
+  path = pathlib.Path(encoder)
+  if not (path / "config.json").is_file():
+    raise ValueError(f"encoder={str(encoder)!r}: it must be 'bm25', 'hashing', or a folder with a config.json and "
+                     "safetensors of a BERT-type encoder (or a decoder that embeds).")
+  return dict(kind="model", path=str(path), options=options)
+
+
+def fitted(encoder: str | os.PathLike | Encoder, chosen: Mapping[str, Any], corpus: Corpus,
+           out: pathlib.Path) -> Encoder:
+  """The encoder that encodes this corpus; what it learns from the corpus is kept in the index's folder."""
+  if chosen["kind"] == "given":
+    return encoder
+  if chosen["kind"] == "model":
+    return load_model(chosen["path"], **chosen["options"])
+  if not (out / FITTED).is_file():
+    HashingEncoder.fit(corpus, **chosen["options"]).save(out / FITTED)
+  return HashingEncoder.load(out / FITTED)
+
+
+def again(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLike | Encoder | None) -> Encoder:
+  """The encoder of a finished index, for its queries.
+
+  Args:
+    card: the index.json.
+    folder: of the index.
+    given: the encoder itself, or the folder it has moved to; None takes what the index names.
+
+  Raises:
+    ValueError: there is none, or it is not the one the vectors were made with.
+  """
+  kind = card["encoder"]["kind"]
+  if kind == "hashing":
+    encoder = HashingEncoder.load(folder / FITTED)
+  elif given is not None and not isinstance(given, str | os.PathLike):
+    encoder = given
+  elif kind == "model":
+    path = pathlib.Path(given or card["encoder"]["path"])
+    if not path.is_dir():
+      raise ValueError(f"{folder}: its encoder is not at {path} any more: load_index(…, encoder=FOLDER).")
+    encoder = load_model(path, **card["encoder"]["options"])
+  else:
+    raise ValueError(f"{folder}: built with an encoder that was handed in: hand it in again, load_index(…, encoder=…).")
+  settings, stored = dict(encoder.settings), card["encoder"]["settings"]
+  differs = [f"{name}: {settings.get(name)!r}, the index {stored.get(name)!r}"
+             for name in sorted({*settings, *stored} - {"path"}) if settings.get(name) != stored.get(name)]
+  if differs or encoder.dim != card["dim"]:
+    raise ValueError(f"{folder}: the encoder is not the one its vectors were made with ({'; '.join(differs)}).")
+  return encoder
+
+
+def load_model(path: str | os.PathLike, **options: Any) -> Encoder:
+  """A Flax text encoder from a Hugging Face folder."""
+  from ragrl_jax.models import encoder  # JAX and its models are loaded only where an index needs them
+
+  return encoder.load_encoder(path, **options)

@@ -1,0 +1,135 @@
+"""FAISS over the index's vectors: exact ("Flat"), or any factory string ("HNSW32", "IVF1024,PQ64", …).
+
+Threads: FAISS opens at most one OpenMP thread a query of a call, and never more than `threads`; the setting belongs to
+the calling thread, so it is made at every search. With a pool of n threads that search at once, n * threads of them may
+run: give a retriever that shares the machine with a learner `threads=1`.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import faiss
+import numpy as np
+from tqdm import tqdm
+
+from ragrl_jax.retrieval import ranking
+
+BLOCK = 1 << 16  # rows that are added, or converted to float32, at a time
+FEW = 16         # queries of one call that stay below FAISS's switch to BLAS, so that a batch probes as single ones do
+
+
+class Flat:
+  """Exact inner product: FAISS's exhaustive search straight over the memory-mapped vectors, with no copy of them."""
+
+  def __init__(self, vectors: np.ndarray, *, max_norm: float, threads: int | None = None):
+    self._vectors, self._max_norm, self._threads = vectors, max_norm, threads or cores()
+
+  def search(self, queries: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """float32 [n, D] → n pairs (scores, rows), best first, min(k, N) of each."""
+    k = min(k, len(self._vectors))
+    return ranking.exact(self._scan, self._vectors, queries, k, max_norm=self._max_norm)
+
+  def _scan(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    faiss.omp_set_num_threads(self._threads)
+    block = len(self._vectors) if self._vectors.dtype == np.float32 else BLOCK  # float16 is converted piece by piece
+    scores, rows = np.zeros((len(queries), 0), np.float32), np.zeros((len(queries), 0), np.int64)
+    for start in range(0, len(self._vectors), block):
+      part = np.asarray(self._vectors[start:start + block], dtype=np.float32)
+      found, at = faiss.knn(queries, part, min(count, len(part)), faiss.METRIC_INNER_PRODUCT)
+      scores, rows = np.concatenate([scores, found], axis=1), np.concatenate([rows, at + start], axis=1)
+      if scores.shape[1] > count:
+        keep = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+        scores, rows = np.take_along_axis(scores, keep, axis=1), np.take_along_axis(rows, keep, axis=1)
+    return scores, rows
+
+
+class Approximate:
+  """A FAISS index finds `oversample` times k candidates; the stored vectors give their true scores and order."""
+
+  def __init__(self, path: pathlib.Path, vectors: np.ndarray, *, options: str = "", oversample: int = 4,
+               threads: int | None = None):
+    """
+    Args:
+      path: the file `build` wrote; mapped, not read, where FAISS can.
+      vectors: what was indexed, [N, D].
+      options: FAISS's search parameters, as in "nprobe=32" or "efSearch=128".
+      oversample: candidates fetched for each passage wanted.
+
+    Raises:
+      ValueError: the file belongs to other vectors, or an option is unknown to this kind of index.
+    """
+    self._index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
+    if (self._index.ntotal, self._index.d) != vectors.shape:
+      raise ValueError(f"{path}: an index of {self._index.ntotal} vectors of {self._index.d} dimensions beside "
+                       f"{vectors.shape[0]} of {vectors.shape[1]}: build the index again.")
+    set_options(self._index, options)
+    self._vectors, self._oversample, self._threads = vectors, oversample, threads or cores()
+
+  def search(self, queries: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """float32 [n, D] → n pairs (scores, rows), best first, at most k of each."""
+    faiss.omp_set_num_threads(self._threads)
+    count = min(len(self._vectors), self._oversample * k)
+    found = []
+    for start in range(0, len(queries), FEW):
+      _, candidates = self._index.search(queries[start:start + FEW], count)
+      for query, rows in zip(queries[start:start + FEW], candidates):
+        rows = rows[rows >= 0]  # FAISS pads with -1
+        found.append(ranking.ordered(ranking.rescore(self._vectors, query, rows), rows, k))
+    return found
+
+
+def build(vectors: np.ndarray, path: pathlib.Path, *, factory: str, options: str = "", threads: int | None = None,
+          train_rows: int = 1 << 18, progress: bool = True) -> None:
+  """Trains a factory string's index on evenly spaced rows where it needs it, adds all vectors, writes the file.
+
+  HNSW links its graph from several threads: only threads=1 gives the same file twice.
+
+  Raises:
+    ValueError: FAISS does not know the factory string or an option, or there are too few vectors to train on.
+  """
+  faiss.omp_set_num_threads(threads or cores())
+  total, dim = vectors.shape
+  index = make(factory, dim)
+  set_options(index, options)
+  if not index.is_trained:
+    rows = np.unique(np.linspace(0, total - 1, min(total, train_rows)).astype(np.int64))
+    try:
+      index.train(np.asarray(vectors[rows], dtype=np.float32))
+    except RuntimeError as error:
+      raise ValueError(f"factory={factory!r} cannot be trained on {len(rows)} vectors: {_said(error)} "
+                       "Use fewer cells or codes, or 'Flat'.") from None
+  for start in tqdm(range(0, total, BLOCK), desc=factory, unit=" blocks", disable=not progress):
+    index.add(np.asarray(vectors[start:start + BLOCK], dtype=np.float32))
+  partial = path.with_name(path.name + ".partial")
+  faiss.write_index(index, str(partial))
+  os.replace(partial, path)
+
+
+def make(factory: str, dim: int) -> faiss.Index:
+  """An empty index. Raises ValueError when FAISS does not know the string."""
+  try:
+    return faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
+  except RuntimeError as error:
+    raise ValueError(f"factory={factory!r} is no index that FAISS can make over {dim} dimensions: {_said(error)} "
+                     "Use 'Flat', 'HNSW32' or 'IVF1024,PQ64', for example.") from None
+
+
+def set_options(index: faiss.Index, options: str) -> None:
+  """Raises ValueError when FAISS does not know an option of "name=value,name=value"."""
+  if options:
+    try:
+      faiss.ParameterSpace().set_index_parameters(index, options)
+    except RuntimeError as error:
+      raise ValueError(f"options={options!r} do not fit this index: {_said(error)} "
+                       "An IVF index has nprobe=…, an HNSW index efSearch=….") from None
+
+
+def cores() -> int:
+  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _said(error: RuntimeError) -> str:
+  """FAISS's message without its C++ location."""
+  return str(error).rsplit("\n", 1)[-1].split("failed: ")[-1].strip().rstrip(".") + "."

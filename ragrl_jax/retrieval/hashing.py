@@ -1,0 +1,115 @@
+"""A dense encoder without weights: BM25, folded into a vector of fixed size by random indexing.
+
+Every word has a sparse random code (`NONZEROS` entries of ±1/sqrt(NONZEROS)), drawn from a hash of seed and word. A
+passage is the sum of its words' codes times BM25's term weight and sqrt(idf); a query is the sum of its words' codes
+times sqrt(idf). Different words' codes are nearly orthogonal, so the inner product is the BM25 score plus noise of
+about idf / sqrt(dim) for every pair of different words. Splitting idf between the two sides keeps that noise small beside
+the weight of a frequent word, which often decides (a relation's name, say).
+
+Sources: random indexing, Kanerva et al. 2000; signed hashing, Weinberger et al. (arXiv 0902.2206); BM25, Robertson &
+Zaragoza 2009.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import hashlib
+import json
+import math
+import pathlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from ragrl_jax.retrieval.corpus import write_json
+from ragrl_jax.retrieval.words import Words
+from ragrl_jax.structs import Passage
+
+NONZEROS = 16
+
+
+class HashingEncoder:
+  """Made by `fit` or `load`; see the module's text. Words that no passage holds count nothing."""
+
+  def __init__(self, frequencies: dict[str, int], *, rows: int, mean_length: float, dim: int = 512, seed: int = 0,
+               title_weight: float = 2.0, k1: float = 0.9, b: float = 0.4):
+    """
+    Args:
+      frequencies: word → number of passages that hold it.
+      rows: number of passages.
+      mean_length: mean number of words of a passage, title words counted `title_weight` times.
+      dim: length of a vector, a multiple of 16.
+      seed: of the words' codes.
+      title_weight: what a word of the title counts, in words of the text.
+      k1, b: BM25's saturation and length normalisation.
+    """
+    if dim < NONZEROS or dim % NONZEROS:
+      raise ValueError(f"dim={dim}: the hashing encoder's dimension must be a multiple of {NONZEROS}.")
+    self.dim = dim
+    self.settings = dict(kind="hashing", dim=dim, seed=seed, title_weight=title_weight, k1=k1, b=b)
+    self._frequencies, self._rows, self._mean_length = frequencies, rows, mean_length
+    self._words = Words(pattern="all")
+
+  @classmethod
+  def fit(cls, passages: Iterable[Passage], *, title_weight: float = 2.0, **settings) -> HashingEncoder:
+    """Counts the words of a corpus, one pass."""
+    words, frequencies, length, rows = Words(pattern="all"), collections.Counter(), 0.0, 0
+    for passage in passages:
+      title, text = words(passage.title), words(passage.text)
+      frequencies.update({*title, *text})
+      length += title_weight * len(title) + len(text)
+      rows += 1
+    return cls(dict(frequencies), rows=rows, mean_length=length / max(rows, 1), title_weight=title_weight, **settings)
+
+  def save(self, path: pathlib.Path) -> None:
+    write_json(path, dict(
+        settings=self.settings, rows=self._rows, mean_length=self._mean_length, frequencies=self._frequencies))
+
+  @classmethod
+  def load(cls, path: pathlib.Path) -> HashingEncoder:
+    stored = json.loads(path.read_text())
+    settings = {name: value for name, value in stored["settings"].items() if name != "kind"}
+    return cls(stored["frequencies"], rows=stored["rows"], mean_length=stored["mean_length"], **settings)
+
+  def idf(self, word: str) -> float:
+    """ln(1 + (N - df + 1/2) / (df + 1/2)); 0 for a word that no passage holds."""
+    df = self._frequencies.get(word, 0)
+    return math.log1p((self._rows - df + 0.5) / (df + 0.5)) if df else 0.0
+
+  def queries(self, texts: Sequence[str]) -> np.ndarray:
+    return self._vectors([collections.Counter(self._words(text)) for text in texts])
+
+  def passages(self, passages: Sequence[Passage]) -> np.ndarray:
+    weights = []
+    for passage in passages:
+      counts: collections.Counter = collections.Counter(self._words(passage.text))
+      for word in self._words(passage.title):
+        counts[word] += self.settings["title_weight"]
+      weights.append(self._saturated(counts))
+    return self._vectors(weights)
+
+  def _saturated(self, counts: dict[str, float]) -> dict[str, float]:
+    """Word counts → BM25's term weights, without the idf."""
+    k1, b = self.settings["k1"], self.settings["b"]
+    floor = k1 * (1 - b + b * sum(counts.values()) / max(self._mean_length, 1e-9))
+    return {word: count * (k1 + 1) / (count + floor) for word, count in counts.items()}
+
+  def _vectors(self, weighted: Sequence[dict[str, float]]) -> np.ndarray:
+    out = np.zeros((len(weighted), self.dim), np.float32)
+    for row, weights in zip(out, weighted):
+      for word, weight in weights.items():
+        idf = self.idf(word)
+        if idf:
+          at, signs = _code(word, self.settings["seed"], self.dim)
+          row[at] += np.float32(weight * math.sqrt(idf / NONZEROS)) * signs
+    return out
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _code(word: str, seed: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
+  """(positions, signs): one entry in each of NONZEROS equal parts of the vector, so that no two fall together."""
+  digest = hashlib.blake2b(word.encode(), digest_size=4 * NONZEROS, salt=seed.to_bytes(8, "little")).digest()
+  draws = np.frombuffer(digest, dtype="<u4").astype(np.int64)
+  part = dim // NONZEROS
+  return np.arange(NONZEROS) * part + (draws >> 1) % part, np.where(draws & 1, 1, -1).astype(np.float32)
