@@ -1,11 +1,104 @@
-"""Messages as text: what a tokenizer without a chat template does with them."""
+"""Chat messages as text, and the check that a template leaves earlier turns alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+Messages = Sequence[Mapping[str, str]]
+
+_PROBE = (
+  {"role": "system", "content": "Rules first."},
+  {"role": "user", "content": "A question?"},
+  {"role": "assistant", "content": "<think>\nA thought.\n</think>\n\n<search> a query </search>"},
+  {"role": "user", "content": "<information>Doc 1(Title: T) A text.</information>"},
+  {"role": "assistant", "content": "<think>\nA second thought.\n</think>\n\n<answer> an answer </answer>"},
+  {"role": "user", "content": "A second question?"},
+)
 
 
-def plain(messages: Sequence[Mapping[str, str]]) -> str:
+@runtime_checkable
+class Templated(Protocol):
+  """A tokenizer that can write messages with role markers.
+
+  Attributes:
+    markers: whose they are, "template" or "own"; None where contents are written bare.
+  """
+
+  markers: str | None
+
+  def template(self, messages: Messages, *, open_turn: bool) -> str:
+    """The messages' text; with open_turn, up to where the assistant's next words go."""
+
+
+def plain(messages: Messages) -> str:
   """The contents, joined by empty lines: the prompt of a tokenizer without a template.
 
-  Source: Search-R1 hands the raw prompt text to such tokenizers (facts §6.1).
+  Source: Search-R1 hands the raw text to tokenizers that have no template.
   """
   return "\n\n".join(message["content"] for message in messages)
+
+
+def own(messages: Messages, *, open_turn: bool, known: Iterable[str]) -> str:
+  """Our own role markers, for models whose template rewrites earlier turns. They only ever append.
+
+  Args:
+    messages: role and content each.
+    open_turn: end where the assistant's next words go.
+    known: the tokenizer's control tokens: ChatML's or Llama 3's markers are used where it has them, else plain words.
+  """
+  known = set(known)
+  if {"<|im_start|>", "<|im_end|>"} <= known:
+    head, tail = "<|im_start|>{role}\n", "<|im_end|>\n"
+  elif {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"} <= known:
+    head, tail = "<|start_header_id|>{role}<|end_header_id|>\n\n", "<|eot_id|>"
+  else:
+    head, tail = "{role}:\n", "\n\n"
+  text = "".join(head.replace("{role}", m["role"]) + m["content"] + tail for m in messages)
+  return text + (head.replace("{role}", "assistant") if open_turn else "")
+
+
+def disarmed(messages: Messages, control: Iterable[str]) -> list[dict[str, str]]:
+  """The messages, with a space in every control token that a content spells out, so that it stays text."""
+  out = []
+  for message in messages:
+    content = message["content"]
+    for token in control:
+      if token in content:
+        content = content.replace(token, f"{token[0]} {token[1:]}")
+    out.append({**message, "content": content})
+  return out
+
+
+def check_append_only(tokenizer) -> None:
+  """Refuses a template that rewrites what was already said, such as one that drops past `<think>` blocks.
+
+  A conversation only ever appends tokens. Under such a template the model would be trained on texts that its users
+  never show it.
+
+  Args:
+    tokenizer: any; one without role markers passes.
+
+  Raises:
+    ValueError: with the turn that is rewritten, what it was and what became of it.
+  """
+  if not isinstance(tokenizer, Templated) or tokenizer.markers is None:
+    return
+  probe = list(_PROBE)
+  try:
+    tokenizer.template(probe[:2], open_turn=True)
+  except ValueError:  # no system turns in this template
+    probe = probe[1:]
+  for n in range(1, len(probe)):
+    before = tokenizer.template(probe[:n], open_turn=probe[n]["role"] == "assistant")
+    if probe[n]["role"] == "assistant":
+      before += probe[n]["content"]
+    for later in range(n + 1, len(probe) + 1):
+      after = tokenizer.template(probe[:later], open_turn=False)
+      if not after.startswith(before):
+        raise ValueError(_refusal(probe, n, later, before, after))
+
+
+def _refusal(probe, n, later, before, after) -> str:
+  same = next((i for i, (a, b) in enumerate(zip(before, after)) if a != b), min(len(before), len(after)))
+  return (f"the chat template rewrites turn {n + 1} ({probe[n]['role']}) once {later} turns are there: "
+          f"{before[same:same + 60]!r} became {after[same:same + 60]!r}. Tokens in a conversation are never rewritten: "
+          "set prompting.markers='own' (role markers that only append), or prompting.chat=False for bare text.")

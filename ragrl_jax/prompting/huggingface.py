@@ -1,0 +1,192 @@
+"""Tokenizers of Hugging Face folders: byte-level BPE (Qwen, Llama 3) and SentencePiece-type ones (Llama 2)."""
+
+import json
+import os
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+
+import jinja2
+import tokenizers
+import transformers
+
+from ragrl_jax.prompting import chat
+
+SPACE = "\u2581"  # how a SentencePiece-type piece writes a space
+_BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+_TAG = re.compile(r"</?[A-Za-z][\w-]*>")
+
+
+class HuggingFaceTokenizer:
+  """Text ↔ ids over a fast tokenizer in a local folder. See `prompting.tokenizer.Tokenizer`.
+
+  Two kinds of added tokens are kept apart. *Control* tokens (`<|im_start|>`, BOS, EOS, padding …) have no bytes, and
+  `encode` never makes one: a corpus that spells out `<|im_end|>` gets its letters. Everything else that was added
+  (`<think>`, and any other tag, even one that the folder calls special) is text and keeps it.
+
+  Args:
+    folder: holds tokenizer.json; generation_config.json (or config.json) names the EOS ids.
+    chat: render messages with role markers; False: bare text.
+    markers: "template" is the folder's chat template (bare text if it has none), "own" are ours, which only append.
+
+  Attributes:
+    control: the texts of the control tokens.
+    markers: the role markers in use, None for bare text.
+
+  Raises:
+    ValueError: no fast tokenizer there, a WordPiece-type one, no EOS, or a template that rewrites earlier turns.
+  """
+
+  def __init__(self, folder: str | os.PathLike, *, chat: bool = True, markers: str = "template"):
+    if markers not in ("template", "own"):
+      raise ValueError(f"markers={markers!r}: it must be 'template' or 'own' (config.prompting.markers).")
+    self._whole = _load(folder)
+    settings = json.loads(self._whole.backend_tokenizer.to_str())
+    self.eos_ids = _eos_ids(pathlib.Path(folder), self._whole)
+    self.pad_id = self.eos_ids[0] if self._whole.pad_token_id is None else self._whole.pad_token_id
+    self.vocab_size = 1 + max(self._whole.get_vocab().values())
+    added = {a["id"]: a for a in settings["added_tokens"]}
+    control = self._control(added)
+    self.control = tuple(sorted(added[i]["content"] for i in control if i in added))
+    self._bytes = _all_bytes(self._whole, settings, self.vocab_size, added, control)
+    self._text = _continuing(settings, control)
+    if not chat or (markers == "template" and self._whole.chat_template is None):
+      markers = None
+    self.markers = markers
+
+  def _control(self, added: Mapping[int, dict]) -> set[int]:
+    named = {*self.eos_ids, self.pad_id, *self._named()}
+    return named | {i for i, a in added.items() if a["special"] and not _TAG.fullmatch(a["content"])}
+
+  def _named(self) -> set[int]:
+    """Ids that go by a name. Lists such as additional_special_tokens are no names."""
+    names = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+    ids = (getattr(self._whole, f"{name}_token_id") for name in names)
+    return {i for i in ids if i is not None}
+
+  def encode(self, text: str) -> list[int]:
+    return self._text.encode(text, add_special_tokens=False).ids
+
+  def token_bytes(self, token: int) -> bytes:
+    return self._bytes[token] if 0 <= token < self.vocab_size else b""
+
+  def decode(self, ids: Sequence[int]) -> str:
+    return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
+
+  def template(self, messages: chat.Messages, *, open_turn: bool) -> str:
+    """The messages' text with role markers (`prompting.chat.Templated`); bare text where there are none.
+
+    Raises:
+      ValueError: the template refuses these messages.
+    """
+    messages = chat.disarmed(messages, self.control)
+    if self.markers is None:
+      return chat.plain(messages)
+    if self.markers == "own":
+      return chat.own(messages, open_turn=open_turn, known=self.control)
+    try:
+      return self._whole.apply_chat_template(messages, tokenize=False, add_generation_prompt=open_turn)
+    except jinja2.TemplateError as error:
+      roles = [m["role"] for m in messages]
+      raise ValueError(f"the chat template refuses the roles {roles}: {error}. Set prompting.markers='own', or "
+                       "prompting.chat=False for bare text.") from error
+
+  def render(self, messages: chat.Messages) -> list[int]:
+    text = self.template(messages, open_turn=True)
+    if self.markers == "template":  # a template writes its own BOS
+      return self._whole.encode(text, add_special_tokens=False)
+    ids = self._whole.encode(text)
+    while ids and ids[-1] in self.eos_ids:  # some tokenizers close what they encode
+      ids.pop()
+    return ids
+
+
+def _load(folder: str | os.PathLike) -> transformers.PreTrainedTokenizerFast:
+  if not (pathlib.Path(folder) / "tokenizer.json").is_file():
+    raise ValueError(f"{folder}: it has no tokenizer.json. Give a folder with a fast tokenizer (config.prompting."
+                     "tokenizer); `AutoTokenizer.from_pretrained(…).save_pretrained(folder)` writes one.")
+  return transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+
+
+def _eos_ids(folder: pathlib.Path, whole) -> tuple[int, ...]:
+  """Every EOS id: the generation config's (the model config's where there is none), then the tokenizer's own."""
+  ids = []
+  for name in ("generation_config.json", "config.json"):
+    if (folder / name).is_file():
+      named = json.loads((folder / name).read_text()).get("eos_token_id")
+      ids += [] if named is None else [named] if isinstance(named, int) else named
+      break
+  if whole.eos_token_id is not None:
+    ids.append(whole.eos_token_id)
+  if not ids:
+    raise ValueError(f"{folder}: no EOS id in generation_config.json, config.json or the tokenizer, so no turn could "
+                     "end. Name one as eos_token_id in generation_config.json.")
+  return tuple(dict.fromkeys(ids))
+
+
+def _nodes(settings):
+  """Every dict of a settings tree that has a "type", parents first."""
+  if isinstance(settings, dict):
+    if "type" in settings:
+      yield settings
+    for value in settings.values():
+      yield from _nodes(value)
+  elif isinstance(settings, list):
+    for value in settings:
+      yield from _nodes(value)
+
+
+def _all_bytes(whole, settings, size: int, added: Mapping[int, dict], control: set[int]) -> list[bytes]:
+  """The bytes of every id."""
+  decoders = {node["type"] for node in _nodes(settings["decoder"])}
+  if "ByteLevel" in decoders:
+    byte_of = {letter: byte for byte, letter in _byte_letters().items()}
+    read = lambda piece: b"".join(bytes([byte_of[c]]) if c in byte_of else c.encode() for c in piece)
+  elif decoders & {"Metaspace", "ByteFallback"}:
+    read = _read_sentencepiece
+  else:
+    raise ValueError(f"a tokenizer with decoder {sorted(decoders)} cannot serve a policy: its pieces do not say which "
+                     "bytes they stand for. Byte-level BPE and SentencePiece-type tokenizers do (WordPiece is for "
+                     "encoders).")
+  table = [b""] * size
+  for piece, i in whole.get_vocab().items():
+    if i not in control:
+      table[i] = added[i]["content"].encode() if i in added else read(piece)
+  return table
+
+
+def _read_sentencepiece(piece: str) -> bytes:
+  byte = _BYTE_PIECE.fullmatch(piece)
+  return bytes([int(byte[1], 16)]) if byte else piece.replace(SPACE, " ").encode()
+
+
+def _byte_letters() -> dict[int, str]:
+  """Byte → the printable letter that byte-level BPE writes for it (GPT-2's table).
+
+  Bytes that print keep their letter; the others get the letters from U+0100 on, in order.
+  """
+  prints = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+  others = [b for b in range(256) if b not in prints]
+  return {b: chr(b) for b in prints} | {b: chr(0x100 + i) for i, b in enumerate(others)}
+
+
+def _continuing(settings: dict, control: set[int]) -> tokenizers.Tokenizer:
+  """The same tokenizer for text that continues something: no space put in front, no control token made of text."""
+  if settings["normalizer"] is not None:
+    for node in _nodes(settings["normalizer"]):
+      if "normalizers" in node:
+        node["normalizers"] = [n for n in node["normalizers"] if n["type"] != "Prepend"]
+    if settings["normalizer"]["type"] == "Prepend":
+      settings["normalizer"] = None
+  for node in _nodes(settings["pre_tokenizer"]):
+    if node["type"] == "Metaspace":
+      node["prepend_scheme"] = "never"
+    elif node["type"] == "ByteLevel":
+      node["add_prefix_space"] = False
+  for token in settings["added_tokens"]:
+    token.update(special=token["id"] in control, lstrip=False, rstrip=False)
+  text = tokenizers.Tokenizer.from_str(json.dumps(settings))
+  text.encode_special_tokens = True  # special ones are read as letters
+  text.no_truncation()
+  text.no_padding()
+  return text
