@@ -1,0 +1,25 @@
+"""Published systems, a room each. `get` makes one ready to play."""
+
+from typing import Any
+
+from ragrl_jax.recipes.arena import recipe as arena
+from ragrl_jax.recipes.recipe import Recipe
+from ragrl_jax.recipes.search_r1 import recipe as search_r1
+
+RECIPES = {"arena": arena, "search_r1": search_r1}
+
+
+def get(name: str, variant: str | None = None, **switches: Any) -> Recipe:
+  """The recipe of this name.
+
+  Args:
+    name: one of RECIPES.
+    variant: one of its PRESETS; None is "paper".
+    **switches: single settings that differ from the preset's; `recipe.switches` shows those in force.
+
+  Raises:
+    ValueError: an unknown name, preset or switch, or a value the switch does not take.
+  """
+  if name not in RECIPES:
+    raise ValueError(f"there is no recipe {name!r}: use one of {', '.join(RECIPES)} (config.recipe).")
+  return RECIPES[name].build(variant, **switches)

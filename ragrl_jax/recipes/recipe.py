@@ -57,3 +57,29 @@ class Recipe:
     if any(terms[name] is None for name, weight in weights.items() if weight):
       return None
     return float(sum(weight * terms[name] for name, weight in weights.items() if weight))
+
+
+def settings(
+    name: str, presets: Mapping[str, Mapping[str, Any]], variant: str | None, switches: Mapping[str, Any],
+) -> dict[str, Any]:
+  """The preset's switches with single ones overridden. The first preset names them all; others hold differences.
+
+  Raises:
+    ValueError: a preset or a switch that the recipe does not have.
+  """
+  default = next(iter(presets))
+  variant = variant or default
+  if variant not in presets:
+    raise ValueError(f"{name} has no preset {variant!r}: use one of {', '.join(presets)} (config.preset).")
+  known = presets[default]
+  for switch in switches:
+    if switch not in known:
+      raise ValueError(f"{name} has no switch {switch!r}: use one of {', '.join(known)} (config.switches).")
+  return {**known, **presets[variant], **switches}
+
+
+def choose(name: str, value: Any, allowed: Sequence[Any]) -> None:
+  """Raises ValueError unless a switch has one of its values."""
+  if value not in allowed:
+    raise ValueError(
+      f"switch {name}={value!r}: it must be one of {', '.join(map(repr, allowed))} (config.switches.{name}).")

@@ -1,0 +1,202 @@
+"""Questions about the made-up world (`world.py`): what the quickstart, the tests and smoke runs ask.
+
+Every question comes with its golds, its hops, and which passage states each of them (`meta["decomposition"]`). Held-out
+questions are about entities that no training question, passage or demonstration names: only reading can answer them.
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+
+from ragrl_jax.data import world as world_lib
+from ragrl_jax.data.world import HELD_OUT, TRAIN, Settings, World, build
+from ragrl_jax.structs import Example, Passage
+
+__all__ = ["HELD_OUT", "TRAIN", "Settings", "World", "build", "lines", "questions"]
+
+COMPARISON, YES_NO = "comparison", "yes_no"
+_ATTEMPTS = 200  # draws of one question before its kind is called used up
+
+
+def questions(
+    world: World, count: int, *, part: str = TRAIN, mix: Mapping[int | str, float] | None = None, seed: int = 0,
+    passages: int = 0, difficulty: str = "easy", distinct: bool = True,
+) -> list[Example]:
+  """Draws questions about one part of a world.
+
+  Args:
+    world: what they are about.
+    count: how many.
+    part: TRAIN or HELD_OUT.
+    mix: kind → weight; a kind is a number of hops (1, 2, 3), "comparison" (which of two is older; the world needs
+      years) or "yes_no". Counts follow the weights exactly, up to one; {1: 4, 2: 6} if None.
+    seed: of the draw; the same seed and another part give unrelated questions.
+    passages: how many to hand over with each question, the golds among them, shuffled; 0 for a question that must
+      be searched for.
+    difficulty: "easy" asks for a name; "hard" asks for the way to it too, so that answers are sentences.
+    distinct: no question twice. False where more are wanted than the world has.
+
+  Raises:
+    ValueError: an unknown part, kind or difficulty; fewer passages than golds; a world with too few questions.
+  """
+  if part not in world.parts:
+    raise ValueError(f"part={part!r}: a world has {TRAIN!r} and {HELD_OUT!r}.")
+  if difficulty not in ("easy", "hard"):
+    raise ValueError(f"difficulty={difficulty!r}: use 'easy' or 'hard'.")
+  mix = {1: 4, 2: 6} if mix is None else dict(mix)
+  rng = random.Random(f"questions/{world.settings.seed}/{part}/{seed}")
+  kinds = _kinds(mix, count)
+  rng.shuffle(kinds)
+  drawn, seen = [], set()
+  for number, kind in enumerate(kinds):
+    for _ in range(_ATTEMPTS):
+      asked = _ask(world, part, kind, difficulty, rng)
+      if not distinct or asked["question"] not in seen:
+        break
+    else:
+      raise ValueError(f"{part} has no {count} different questions of the mix {mix}: ask for fewer, or distinct=False.")
+    seen.add(asked["question"])
+    drawn.append(_example(world, f"{part}-{seed}-{number}", kind, asked, passages, part, rng))
+  return drawn
+
+
+def lines(world: World, *, seed: int = 0, fillers: int = 3000, asked: int = 1000) -> Iterator[str]:
+  """Text to train a tokenizer on: the training part's passages, questions, and random names, no held-out one."""
+  yield from (passage.text for passage in world.passages if _is_in(world, passage, TRAIN))
+  yield from (example.question for example in questions(world, asked, seed=seed, distinct=False))
+  syllables = sorted({name[at:at + 3].lower() for name in world.parts[TRAIN].names for at in range(0, len(name), 3)})
+  rng = random.Random(f"lines/{world.settings.seed}/{seed}")
+  yield from world_lib.draw_names(rng, syllables, fillers, avoid=world.parts[HELD_OUT].names)
+
+
+def _is_in(world: World, passage: Passage, part: str) -> bool:
+  stated = world.stated[passage.id]
+  return bool(stated) and (stated[0].subject, stated[0].relation) in world.parts[part].facts
+
+
+def _kinds(mix: Mapping[int | str, float], count: int) -> list[int | str]:
+  """`count` kinds in the mix's proportions: whole parts first, then the largest remainders."""
+  for kind in mix:
+    if kind not in (1, 2, 3, COMPARISON, YES_NO):
+      raise ValueError(f"kind {kind!r} in the mix: it must be 1, 2 or 3 hops, {COMPARISON!r} or {YES_NO!r}.")
+  total = sum(mix.values())
+  if total <= 0 or min(mix.values()) < 0:
+    raise ValueError(f"mix={dict(mix)}: weights must be positive.")
+  shares = {kind: count * weight / total for kind, weight in mix.items()}
+  numbers = {kind: int(share) for kind, share in shares.items()}
+  by_remainder = sorted(mix, key=lambda kind: numbers[kind] - shares[kind])
+  for kind in by_remainder[:count - sum(numbers.values())]:
+    numbers[kind] += 1
+  return [kind for kind in mix for _ in range(numbers[kind])]
+
+
+def _ask(world: World, part: str, kind: int | str, difficulty: str, rng: random.Random) -> dict:
+  """{"question", "gold", "steps": [(subject, relation, object)]}."""
+  if kind == COMPARISON:
+    return _compare(world, part, rng)
+  if kind == YES_NO:
+    return _yes_no(world, part, rng)
+  return _chain(world, part, kind, difficulty, rng)
+
+
+def _chain(world: World, part: str, hops: int, difficulty: str, rng: random.Random) -> dict:
+  kinds, facts = world.parts[part].kinds, world.parts[part].facts
+  while True:
+    kind = rng.choice(sorted(kinds))
+    start = at = rng.choice(kinds[kind])
+    steps, been = [], {start}
+    for hop in range(hops):
+      # Years lead nowhere, so they can only be the last step.
+      onward = [r for r in world.relations_of(kind) if hop == hops - 1 or world.relations[r][1] != world_lib.YEAR]
+      relation = rng.choice(onward)
+      steps.append((at, relation, facts[at, relation]))
+      at, kind = facts[at, relation], world.relations[relation][1]
+      been.add(at)
+    if len(been) == hops + 1:  # a path that comes back to where it was asks less than it seems to
+      break
+  chain = " of the ".join(relation for _, relation, _ in reversed(steps)) + f" of {start}"
+  question = f"{'Who' if kind == world_lib.PERSON else 'What'} is the {chain}"
+  if difficulty == "easy":
+    return dict(question=question + "?", gold=at, steps=steps)
+  way = ", and ".join(f"the {relation} of {subject} is {found}" for subject, relation, found in steps)
+  return dict(question=question + ", step by step?", gold=way[0].upper() + way[1:] + ".", steps=steps)
+
+
+def _compare(world: World, part: str, rng: random.Random) -> dict:
+  if not world.settings.years:
+    raise ValueError("comparison questions need a world with years: build(years=True).")
+  kinds, facts = world.parts[part].kinds, world.parts[part].facts
+  relation = rng.choice(sorted(world_lib.YEARS))
+  while True:
+    pair = rng.sample(kinds[world.relations[relation][0]], 2)
+    years = [int(facts[name, relation]) for name in pair]
+    if years[0] != years[1]:
+      break
+  earlier = rng.random() < 0.5
+  gold = pair[(years[0] > years[1]) == earlier]
+  question = f"Which has the {'earlier' if earlier else 'later'} {relation}, {pair[0]} or {pair[1]}?"
+  return dict(question=question, gold=gold, steps=[(name, relation, facts[name, relation]) for name in pair])
+
+
+def _yes_no(world: World, part: str, rng: random.Random) -> dict:
+  """Half of them have the answer yes."""
+  kinds, facts = world.parts[part].kinds, world.parts[part].facts
+  yes = rng.random() < 0.5
+  while True:
+    relation = rng.choice(sorted(r for r, (_, found) in world.relations.items() if found != world_lib.YEAR))
+    subjects = kinds[world.relations[relation][0]]
+    first = rng.choice(subjects)
+    others = [s for s in subjects if s != first and (facts[s, relation] == facts[first, relation]) == yes]
+    if others:
+      break
+  pair = [first, rng.choice(others)]
+  rng.shuffle(pair)
+  question = f"Do {pair[0]} and {pair[1]} have the same {relation}?"
+  steps = [(name, relation, facts[name, relation]) for name in pair]
+  return dict(question=question, gold="yes" if yes else "no", steps=steps)
+
+
+def _example(
+    world: World, identity: str, kind: int | str, asked: dict, count: int, part: str, rng: random.Random) -> Example:
+  steps = asked["steps"]
+  golds = list(dict.fromkeys(world.where[subject, relation] for subject, relation, _ in steps))
+  places = _context(world, golds, steps, count, part, rng) if count else []
+  at = {where: place for place, where in enumerate(places)}
+  evidence = tuple((at[world.where[s, r]], _sentence(world, s, r)) for s, r, _ in steps) if count else ()
+  meta = dict(
+    type="bridge" if isinstance(kind, int) else kind, part=part,
+    gold_passages=[world.passages[where].id for where in golds],
+    decomposition=[
+      dict(subject=s, relation=r, object=o, passage=world.passage(s, r).id, memorised=(s, r) in world.memory,
+           counterfactual=world.counterfactual(s, r)) for s, r, o in steps],
+  )
+  return Example(
+    identity, asked["question"], (asked["gold"],), tuple(world.passages[where] for where in places),
+    tuple(sorted(at[where] for where in golds)) if count else (), source="made-up world", hops=len(steps),
+    evidence=evidence, meta=meta)
+
+
+def _sentence(world: World, subject: str, relation: str) -> str:
+  identity = world.passage(subject, relation).id
+  place = [(fact.subject, fact.relation) for fact in world.stated[identity]].index((subject, relation))
+  return world.sentences[identity][place]
+
+
+def _context(
+    world: World, golds: Sequence[int], steps: Sequence[tuple[str, str, str]], count: int, part: str,
+    rng: random.Random) -> list[int]:
+  """Positions of the golds among distractors: what else is said of the same entities first, then anything."""
+  if count < len(golds):
+    raise ValueError(f"passages={count}: a question with {len(golds)} gold passages needs at least as many.")
+  facts = world.parts[part].facts
+  near = [world.where[s, r] for s, _, _ in steps for r in world.relations if (s, r) in facts]
+  rng.shuffle(near)
+  places = list(dict.fromkeys([*golds, *near]))[:count]
+  keys = list(facts) if len(places) < count else []
+  if keys and count > len({world.where[key] for key in keys}):
+    raise ValueError(f"passages={count}: {part} has not so many passages that state a fact.")
+  while len(places) < count:
+    where = world.where[rng.choice(keys)]
+    if where not in places:
+      places.append(where)
+  rng.shuffle(places)
+  return places

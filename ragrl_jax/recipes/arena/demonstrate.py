@@ -1,0 +1,49 @@
+"""A scripted, imperfect player of the made-up world that cites: what SFT warms a model up with."""
+
+import random
+from collections.abc import Sequence
+
+from ragrl_jax.data.synthetic import World
+from ragrl_jax.structs import MODEL, Example
+
+FAULTS = ("stop", "wrong")
+
+
+def demonstrate(
+    example: Example, world: World, rng: random.Random, *, fault: float = 0.65, kinds: Sequence[str] = ("stop",),
+) -> list[tuple[str, str]]:
+  """Answers one question of `data.synthetic` that brings its passages, well or with a fault.
+
+  Args:
+    example: with passages, and its decomposition in meta.
+    world: it is about.
+    rng: draws the faults.
+    fault: share of questions answered with one.
+    kinds: which: "stop" cites and answers an earlier hop (a question of one hop has none); "wrong" cites and answers
+      a passage drawn at random.
+
+  Returns:
+    One ("model", text) turn, as `structs.Episode.from_text` takes it.
+
+  Raises:
+    ValueError: a kind that is none of FAULTS.
+  """
+  for kind in kinds:
+    if kind not in FAULTS:
+      raise ValueError(f"fault kind {kind!r}: use {', '.join(FAULTS)}.")
+  place = {passage.id: number for number, passage in enumerate(example.passages, 1)}
+  steps = [(place[hop["passage"]], hop["relation"], hop["object"]) for hop in example.meta["decomposition"]]
+  answer = example.golds[0]
+  kind = rng.choice(list(kinds)) if rng.random() < fault else ""
+  if kind == "stop" and len(steps) > 1:
+    steps = steps[:rng.randint(1, len(steps) - 1)]
+    answer = steps[-1][2]
+  elif kind == "wrong":
+    number = rng.randint(1, len(example.passages))
+    stated = world.stated[example.passages[number - 1].id]
+    if stated:
+      steps, answer = [(number, stated[0].relation, stated[0].object)], stated[0].object
+  cited = ", ".join(map(str, sorted({number for number, _, _ in steps})))
+  analysis = " ".join(f"[{number}] {relation} {found}." for number, relation, found in steps)
+  return [(MODEL, (
+    f"<relevance> [{cited}] </relevance>\n<analysis> {analysis} </analysis>\n<answer> {answer} </answer>"))]

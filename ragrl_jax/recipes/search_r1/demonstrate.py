@@ -1,0 +1,86 @@
+"""A scripted, imperfect player of the made-up world, in `play`'s own format: what SFT warms a model up with."""
+
+import random
+from collections.abc import Callable, Sequence
+
+from ragrl_jax.data.synthetic import World
+from ragrl_jax.prompting import passages
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
+
+FAULTS = ("stop", "wrong", "guess", "repeat")
+
+
+def demonstrate(
+    example: Example, world: World, search: Callable[[str], Sequence[Passage]], rng: random.Random, *,
+    fault: float = 0.65, kinds: Sequence[str] = ("stop",), think_always: bool = False,
+) -> list[tuple[str, str]]:
+  """Plays one question of `data.synthetic`, well or with a fault.
+
+  Args:
+    example: with its decomposition in meta.
+    world: it is about.
+    search: query → passages, best first: the live retriever's, so that demonstrations show what it finds.
+    rng: draws the faults.
+    fault: share of questions played with one.
+    kinds: which: "stop" answers with what an earlier hop found (a question of one hop has none); "wrong" asks for
+      another relation and answers with what it then reads; "guess" answers at once, any name of the right kind;
+      "repeat" asks everything twice.
+    think_always: think before every action, as the preset `format` wants it; else only at the start.
+
+  Returns:
+    ("model" | "environment", text) turns, as `structs.Episode.from_text` takes them.
+
+  Raises:
+    ValueError: a kind that is none of FAULTS.
+  """
+  for kind in kinds:
+    if kind not in FAULTS:
+      raise ValueError(f"fault kind {kind!r}: use {', '.join(FAULTS)}.")
+  steps = [(hop["subject"], hop["relation"], hop["object"]) for hop in example.meta["decomposition"]]
+  fault_kind = rng.choice(list(kinds)) if rng.random() < fault else ""
+  answer, asked = example.golds[0], list(steps)
+  if fault_kind == "guess":
+    asked, answer = [], rng.choice(_of_same_kind(world, example))
+  elif fault_kind == "stop" and len(steps) > 1:
+    asked = steps[:rng.randint(1, len(steps) - 1)]
+    answer = asked[-1][2]
+  elif fault_kind == "wrong":
+    at = rng.randrange(len(steps))
+    others = [r for r in world.relations_of(world.relations[steps[at][1]][0]) if r != steps[at][1]]
+    asked = [*steps[:at], (steps[at][0], rng.choice(others), "")]
+    answer = None
+  elif fault_kind == "repeat":
+    asked = [step for step in steps for _ in range(2)]
+  return _transcript(steps, asked, answer, world, search, think_always)
+
+
+def query(subject: str, relation: str) -> str:
+  return f"{relation} {subject}"
+
+
+def _transcript(steps, asked, answer, world, search, think_always) -> list[tuple[str, str]]:
+  plan = f"<think> {' '.join(relation for _, relation, _ in steps)} </think>"
+  turns, thought = [], plan
+  for i, (subject, relation, _) in enumerate(asked):
+    if i and think_always:
+      thought = f"<think> {relation} {subject} </think>"
+    turns.append((MODEL, f"{thought}<search> {query(subject, relation)} </search>"))
+    found = search(query(subject, relation))
+    turns.append((ENVIRONMENT, passages.block(found)))
+    thought = ""
+  if answer is None:  # whatever the last search brought
+    read = [fact for passage in found for fact in world.stated.get(passage.id, ())]
+    answer = read[0].object if read else asked[-1][0]
+  if asked and think_always:
+    thought = f"<think> {answer} </think>"
+  turns.append((MODEL, f"{thought}<answer> {answer} </answer>"))
+  return turns
+
+
+def _of_same_kind(world: World, example: Example) -> Sequence[str]:
+  """Names of the part and kind the gold is of; yes and no for a yes-or-no question."""
+  gold = example.golds[0]
+  for kind, names in world.parts[example.meta["part"]].kinds.items():
+    if gold in names:
+      return world.parts[example.meta["part"]].kinds[kind]
+  return ("yes", "no") if gold in ("yes", "no") else (gold,)

@@ -1,0 +1,99 @@
+"""Paid for being right; in the preset `format`, also for keeping the shape and for having found the gold."""
+
+import re
+from collections.abc import Mapping
+
+from ragrl_jax.core.metrics import qa
+from ragrl_jax.core.text import tags
+from ragrl_jax.core.text.normalize import normalize
+from ragrl_jax.recipes.search_r1.parser import Parser
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example
+
+_LETTERS = {"think": "T", "search": "S", "information": "I", "answer": "A"}
+_SHAPE = re.compile("T(SIT)*A")
+
+
+class Reward:
+  """Scores one episode. Only the model's own words are read as its answer, and never the prompt's.
+
+  Args:
+    parser: reads them.
+    use_format: score the terms "format" and "retrieval" too.
+    structure_weight: pay for an episode in shape.
+    final_share: what a wrong answer out of shape earns of it (the authors' 0.1 of 0.2).
+    retrieval_weight: pay for a wrong answer in shape that had the gold in its results.
+  """
+
+  def __init__(
+      self, parser: Parser, *, use_format: bool, structure_weight: float, final_share: float, retrieval_weight: float):
+    self.parser = parser
+    self.use_format = use_format
+    self.structure_weight = structure_weight
+    self.final_share = final_share
+    self.retrieval_weight = retrieval_weight
+
+  def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
+    """`answer` 0 or 1; `format` 0 to 1; `retrieval` 0 or 1. None where a tool had failed for good.
+
+    With weights (0.8, 0.2, retrieval_weight) this is the published table: right 1 (in shape) or 0.8; wrong 0.2 plus
+    retrieval (in shape) or 0.1; no answer 0.
+
+    Source: Search-R1's qa_em.py and qa_em_format.py (v0.3).
+    """
+    names = ("answer", "format", "retrieval") if self.use_format else ("answer",)
+    if episode.ended == "failed":
+      return dict.fromkeys(names)
+    answer = last_answer(self.parser, episode)
+    right = 0.0 if answer is None else qa.exact_match(answer, example.golds)
+    terms = dict(answer=right)
+    if self.use_format:
+      shaped = in_shape(episode)
+      consolation = self.final_share if answer is not None and not right else 0.0
+      terms["format"] = 1.0 if shaped else consolation
+      terms["retrieval"] = float(shaped and not right and gold_was_found(example, episode))
+    return terms
+
+  def weights(self, step: int) -> Mapping[str, float]:
+    del step  # the same throughout
+    if not self.use_format:
+      return dict(answer=1.0)
+    return {
+      "answer": 1.0 - self.structure_weight, "format": self.structure_weight, "retrieval": self.retrieval_weight}
+
+  def outcome(self, example: Example, episode: Episode) -> float:
+    answer = last_answer(self.parser, episode)
+    return 0.0 if answer is None else qa.exact_match(answer, example.golds)
+
+
+def last_answer(parser: Parser, episode: Episode) -> str | None:
+  """The last answer the model wrote, each turn read on its own: tags of two turns make no pair."""
+  for segment in reversed(episode.segments):
+    if segment.owner == MODEL:
+      answer = parser.answer(segment.text)
+      if answer is not None:
+        return answer
+  return None
+
+
+def in_shape(episode: Episode) -> bool:
+  """think, then any number of (search, results, think), then answer; nothing else but white space.
+
+  The results must be the environment's: a block that the model wrote itself breaks the shape, and so does a notice.
+  """
+  letters = []
+  for segment in episode.turns:
+    if segment.owner == ENVIRONMENT:
+      letters.append("I" if segment.found is not None else "?")
+      continue
+    parts = tags.sections(segment.text, tuple(_LETTERS))
+    if parts is None or any(part.name == "information" for part in parts):
+      return False
+    letters.extend(_LETTERS[part.name] for part in parts)
+  return _SHAPE.fullmatch("".join(letters)) is not None
+
+
+def gold_was_found(example: Example, episode: Episode) -> bool:
+  """Whether a normalised gold stands in a passage that a search brought."""
+  texts = [normalize(f"{p.title} {p.text}", "squad") for search in episode.searches for p in search.found]
+  golds = [gold for gold in (normalize(gold, "squad") for gold in example.golds) if gold]
+  return any(gold in text for text in texts for gold in golds)
