@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
-# What each family switches on. The names on the right are those of Hugging Face's config.json.
+from ragrl_jax.models import hf
+
+# Our family → the class transformers builds. The keys are config.json's model_type.
 ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
 
 
@@ -29,8 +32,9 @@ class DecoderConfig:
   Attributes:
     vocab_size: rows of the embedding; a tokenizer may know fewer ids.
     head_dim: width of one head; need not be d_model / num_heads.
-    qk_norm: RMSNorm over each head of q and k, before the rotation (Qwen3).
-    attention_bias: biases on q, k, v (Qwen2). `output_bias`: on o as well (Llama and Qwen3 with attention_bias).
+    rope_theta: base of the rotary frequencies.
+    qk_norm: RMSNorm over each head of q and k, before the rotation: Qwen3, always.
+    attention_bias: biases on q, k, v: Qwen2, always; on o too in the other families, where it is rare.
     tied: the embedding is also the unembedding.
     max_position: what config.json promises; the decoder itself has no limit.
     eos_ids, bos_id: kept for config.json; the tokenizer is what decides.
@@ -46,9 +50,8 @@ class DecoderConfig:
   rope_theta: float
   family: str = "qwen3"
   rope_scaling: RopeScaling | None = None
-  qk_norm: bool = False
+  qk_norm: bool = True
   attention_bias: bool = False
-  output_bias: bool = False
   tied: bool = True
   norm_eps: float = 1e-6
   max_position: int = 32768
@@ -56,21 +59,29 @@ class DecoderConfig:
   bos_id: int | None = None
 
   def __post_init__(self):
+    where = "config.model.shape, or the model folder's config.json"
     if self.family not in ARCHITECTURES:
-      raise ValueError(
-        f"model family {self.family!r}: it must be one of {', '.join(ARCHITECTURES)} (config.model.shape.family).")
+      raise ValueError(f"model family {self.family!r}: it must be one of {', '.join(ARCHITECTURES)} ({where}).")
     for name in ("vocab_size", "d_model", "num_layers", "num_heads", "num_kv_heads", "head_dim", "d_ff"):
       if getattr(self, name) < 1:
-        raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1 (config.model.shape.{name}).")
+        raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1 ({where}).")
     if self.num_heads % self.num_kv_heads:
       raise ValueError(
         f"{self.num_heads} query heads cannot share {self.num_kv_heads} key-value heads: num_heads must be a "
-        "multiple of num_kv_heads (config.model.shape).")
+        f"multiple of num_kv_heads ({where}).")
     if self.head_dim % 2:
-      raise ValueError(
-        f"head_dim is {self.head_dim}: rotary positions turn pairs, so it must be even (config.model.shape.head_dim).")
+      raise ValueError(f"head_dim is {self.head_dim}: rotary positions turn pairs, so it must be even ({where}).")
     if self.rope_theta <= 0:
-      raise ValueError(f"rope_theta is {self.rope_theta}: it must be above 0 (config.model.shape.rope_theta).")
+      raise ValueError(f"rope_theta is {self.rope_theta}: it must be above 0 ({where}).")
+    if self.qk_norm != (self.family == "qwen3") or (self.family == "qwen2" and not self.attention_bias):
+      raise ValueError(
+        f"{self.family} with qk_norm={self.qk_norm}, attention_bias={self.attention_bias} is a model transformers "
+        f"cannot load: qwen3 has q/k norm, qwen2 has attention bias and no norm, llama has no norm ({where}).")
+
+  @property
+  def output_bias(self) -> bool:
+    """Whether attention's output projection has a bias."""
+    return self.attention_bias and self.family != "qwen2"
 
   @classmethod
   def from_shape(cls, vocab_size: int, *, family: str, **shape: Any) -> DecoderConfig:
@@ -84,3 +95,56 @@ class DecoderConfig:
       raise ValueError(f"config.model.shape has {', '.join(unknown)}: it may have {', '.join(sorted(known))}.")
     implied = dict(qk_norm=family == "qwen3", attention_bias=family == "qwen2")
     return cls(vocab_size=vocab_size, family=family, **{**implied, **shape})
+
+  @classmethod
+  def from_hf(cls, values: Mapping[str, Any], where: str = "config.json") -> DecoderConfig:
+    """From the contents of a config.json.
+
+    Args:
+      values: its contents.
+      where: its path, for messages.
+
+    Raises:
+      ValueError: an architecture, or a switch of it, that this decoder does not compute; a setting that is missing.
+    """
+    need = lambda key: hf.required(values, key, where)
+    family = need("model_type")
+    if family not in ARCHITECTURES:
+      raise ValueError(
+        f"{where}: model_type {family!r} is no decoder we know: it must be one of {', '.join(ARCHITECTURES)}.")
+    hf.refuse(values, where, hidden_act=("silu",), mlp_bias=(False,), use_sliding_window=(False,))
+    kinds = set(values.get("layer_types") or ()) - {"full_attention"}
+    if kinds:
+      raise ValueError(f"{where}: layer_types has {', '.join(sorted(kinds))}: only full_attention is computed here.")
+    theta, scaling = hf.rope(values, where)
+    d_model, num_heads = need("hidden_size"), need("num_attention_heads")
+    head_dim = values.get("head_dim") or (128 if family == "qwen3" else d_model // num_heads)
+    eos = values.get("eos_token_id")
+    return cls(
+      vocab_size=need("vocab_size"), d_model=d_model, num_layers=need("num_hidden_layers"), num_heads=num_heads,
+      num_kv_heads=values.get("num_key_value_heads") or num_heads, head_dim=head_dim, d_ff=need("intermediate_size"),
+      rope_theta=float(theta), family=family, rope_scaling=scaling and RopeScaling(**scaling),
+      qk_norm=family == "qwen3", attention_bias=family == "qwen2" or bool(values.get("attention_bias", False)),
+      tied=bool(values.get("tie_word_embeddings", False)), norm_eps=float(need("rms_norm_eps")),
+      max_position=values.get("max_position_embeddings", 32768),
+      eos_ids=() if eos is None else tuple(eos) if isinstance(eos, list) else (eos,), bos_id=values.get("bos_token_id"))
+
+  def to_hf(self) -> dict[str, Any]:
+    """The contents of a config.json, with the rope settings in the layouts of transformers 4 and 5."""
+    scaling = None
+    if self.rope_scaling is not None:
+      scaling = dict(
+        rope_type="llama3", factor=self.rope_scaling.factor, low_freq_factor=self.rope_scaling.low_freq_factor,
+        high_freq_factor=self.rope_scaling.high_freq_factor,
+        original_max_position_embeddings=self.rope_scaling.original_max_position)
+    values = dict(
+      architectures=[ARCHITECTURES[self.family]], model_type=self.family, vocab_size=self.vocab_size,
+      hidden_size=self.d_model, num_hidden_layers=self.num_layers, num_attention_heads=self.num_heads,
+      num_key_value_heads=self.num_kv_heads, head_dim=self.head_dim, intermediate_size=self.d_ff, hidden_act="silu",
+      rms_norm_eps=self.norm_eps, tie_word_embeddings=self.tied, max_position_embeddings=self.max_position,
+      rope_theta=self.rope_theta, rope_scaling=scaling,
+      rope_parameters={**(scaling or dict(rope_type="default")), "rope_theta": self.rope_theta},
+      bos_token_id=self.bos_id, eos_token_id=self.eos_ids[0] if len(self.eos_ids) == 1 else list(self.eos_ids) or None)
+    if self.family != "qwen2":
+      values["attention_bias"] = self.attention_bias
+    return values

@@ -1,0 +1,146 @@
+"""Keys and values of the tokens so far, and attention to them. No other file knows how they lie in memory.
+
+Attention runs over the cache in fixed blocks with a running softmax. A block without a token of the row adds exact
+zeros, so a row's numbers are the same however long its neighbours are: they depend on that row alone. New keys and
+values travel through the layer scan beside the cache, which is only read there, and are written once, after the last
+layer: the cache is updated in place.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class Cache(NamedTuple):
+  """k and v, each [L, R, KV, T, h]: row r holds the first tokens of one conversation, in order."""
+
+  k: jax.Array
+  v: jax.Array
+
+
+class Fresh(NamedTuple):
+  """Keys and values of the tokens of this call, each [L, n, KV, t, h]: not yet in the cache."""
+
+  k: jax.Array
+  v: jax.Array
+
+
+def allocate(config, rows: int, length: int, dtype, sharding: jax.sharding.Sharding | None = None) -> Cache:
+  """An empty cache for a `DecoderConfig`, of `rows` rows of `length` tokens."""
+  shape = (config.num_layers, rows, config.num_kv_heads, length, config.head_dim)
+  return Cache(*(jnp.zeros(shape, dtype, device=sharding) for _ in range(2)))
+
+
+def bytes_per_row(config, length: int, dtype) -> int:
+  """Device memory of one row, in bytes."""
+  return 2 * config.num_layers * config.num_kv_heads * length * config.head_dim * jnp.dtype(dtype).itemsize
+
+
+def fresh(cache: Cache, rows: int, tokens: int) -> Fresh:
+  """Room for the new keys and values of a call of [rows, tokens]."""
+  layers, _, heads, _, size = cache.k.shape
+  return Fresh(*(jnp.zeros((layers, rows, heads, tokens, size), cache.k.dtype) for _ in range(2)))
+
+
+def attention(rows: jax.Array, lengths: jax.Array, block: int) -> Callable:
+  """The `attend` of `Decoder.run` for tokens that follow what the cache holds; its carry is (Cache, Fresh).
+
+  Args:
+    rows: int32 [n], the cache row of each sequence.
+    lengths: int32 [n]: the row's first `lengths` tokens are in the cache, the call's tokens come after them.
+    block: tokens attended to at a time; divides the cache's length.
+  """
+  def attend(layer, q, k, v, carry):
+    cache, new = carry
+    n, t, heads, size = q.shape
+    kv = k.shape[2]
+    k, v = (x.transpose(0, 2, 1, 3).astype(cache.k.dtype) for x in (k, v))  # [n, KV, t, h]
+    new = Fresh(*(jax.lax.dynamic_update_slice(buffer, x[None], (layer, 0, 0, 0, 0))
+                  for buffer, x in zip(new, (k, v))))
+    q = q.reshape(n, t, kv, heads // kv, size).transpose(0, 2, 3, 1, 4)  # [n, KV, G, t, h]
+    index = jnp.arange(t)
+    causal = jnp.broadcast_to((index[:, None] >= index[None, :])[None], (n, t, t))
+    start = _softmax(q, k, v, causal, None)
+
+    def more(j, state):
+      k, v = (_block(x, layer, rows, j, block) for x in cache)
+      seen = (j * block + jnp.arange(block))[None] < lengths[:, None]
+      return _softmax(q, k, v, jnp.broadcast_to(seen[:, None], (n, t, block)), state)
+
+    _, total, out = jax.lax.fori_loop(0, (lengths.max() + block - 1) // block, more, start)
+    out = (out / total[..., None]).transpose(0, 3, 1, 2, 4)
+    return out.reshape(n, t, heads, size).astype(q.dtype), (cache, new)
+
+  return attend
+
+
+def _block(x, layer, rows, j, block):
+  """Tokens [j · block, (j + 1) · block) of the rows in one layer: [n, KV, block, h]."""
+  size = (1, 1, x.shape[2], block, x.shape[4])
+  return jax.vmap(lambda row: jax.lax.dynamic_slice(x, (layer, row, 0, j * block, 0), size)[0, 0])(rows)
+
+
+def _softmax(q, k, v, mask, state):
+  """Takes keys and values [n, KV, s, h] into a running softmax of queries [n, KV, G, t, h]; mask is [n, t, s].
+
+  The state is (running maximum, sum of weights, weighted values), in float32; None to begin, and then every query must
+  see a key.
+  """
+  scores = jnp.einsum("nkgth,nksh->nkgts", q, k, preferred_element_type=jnp.float32) * (q.shape[-1] ** -0.5)
+  scores = jnp.where(mask[:, None, None], scores, -jnp.inf)
+  peak = scores.max(-1) if state is None else jnp.maximum(state[0], scores.max(-1))
+  weights = jnp.exp(scores - peak[..., None])
+  total = weights.sum(-1)
+  out = jnp.einsum("nkgts,nksh->nkgth", weights.astype(v.dtype), v, preferred_element_type=jnp.float32)
+  if state is None:
+    return peak, total, out
+  old, old_total, old_out = state
+  fade = jnp.exp(old - peak)
+  return peak, old_total * fade + total, old_out * fade[..., None] + out
+
+
+def write(cache: Cache, new: Fresh, rows: jax.Array, positions: jax.Array) -> Cache:
+  """Puts a call's keys and values at their places.
+
+  Args:
+    cache: where they go.
+    new: [L, n, KV, t, h].
+    rows: int32 [n]; a row that does not exist (`num_rows`) is dropped.
+    positions: int32 [n, t]; a position past the cache's length is dropped.
+  """
+  put = lambda x, y: x.at[:, rows[:, None], :, positions].set(y.transpose(1, 3, 0, 2, 4), mode="drop")
+  return Cache(*(put(x, y) for x, y in zip(cache, new)))
+
+
+def copy(cache: Cache, source: jax.Array, target: jax.Array, blocks: jax.Array, block: int) -> Cache:
+  """Copies the first `blocks[i]` blocks of row `source[i]` to row `target[i]`, in order; 0 blocks is nothing."""
+  def one(i, cache):
+    def part(j, cache):
+      def move(x):
+        size = (x.shape[0], 1, x.shape[2], block, x.shape[4])
+        piece = jax.lax.dynamic_slice(x, (0, source[i], 0, j * block, 0), size)
+        return jax.lax.dynamic_update_slice(x, piece, (0, target[i], 0, j * block, 0))
+      return Cache(*(move(x) for x in cache))
+    return jax.lax.fori_loop(0, blocks[i], part, cache)
+  return jax.lax.fori_loop(0, source.shape[0], one, cache)
+
+
+def take_row(cache: Cache, row: jax.Array) -> Cache:
+  """One row, [L, 1, KV, T, h]: what is kept on the host while its place is lent."""
+  return Cache(*(jax.lax.dynamic_slice_in_dim(x, row, 1, axis=1) for x in cache))
+
+
+def put_row(cache: Cache, saved: Cache, row: jax.Array) -> Cache:
+  """Puts back what `take_row` gave, bit for bit."""
+  return Cache(*(jax.lax.dynamic_update_slice_in_dim(x, y, row, axis=1) for x, y in zip(cache, saved)))
+
+
+def num_rows(cache: Cache) -> int:
+  return cache.k.shape[1]
+
+
+def to_host(saved: Cache) -> Cache:
+  return Cache(*(np.asarray(x) for x in saved))

@@ -1,0 +1,67 @@
+"""Reading a Hugging Face folder's JSON files: what must be there, and what would silently change the model."""
+
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+  """The object in a JSON file.
+
+  Raises:
+    ValueError: no such file, no JSON, or no object.
+  """
+  try:
+    values = json.loads(path.read_text(encoding="utf-8"))
+  except FileNotFoundError as error:
+    raise ValueError(f"{path} is missing: {path.parent} must be a model folder in Hugging Face's format.") from error
+  except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    raise ValueError(f"{path} is no JSON ({error}): fetch or export the model folder again.") from error
+  if not isinstance(values, dict):
+    raise ValueError(f"{path} holds a {type(values).__name__}: it must hold a JSON object.")
+  return values
+
+
+def required(values: Mapping[str, Any], key: str, where: str) -> Any:
+  """values[key], or a ValueError that names the file and the key."""
+  if values.get(key) is None:
+    raise ValueError(f"{where}: {key} is missing: add it as the model's authors published it.")
+  return values[key]
+
+
+def refuse(values: Mapping[str, Any], where: str, **allowed: tuple) -> None:
+  """Raises a ValueError for a setting that is there and none of the values we compute."""
+  for key, choices in allowed.items():
+    if key in values and values[key] is not None and values[key] not in choices:
+      raise ValueError(f"{where}: {key} is {values[key]!r}: only {' or '.join(map(repr, choices))} is computed here.")
+
+
+def rope(values: Mapping[str, Any], where: str) -> tuple[float, dict[str, Any] | None]:
+  """theta and the "llama3" scaling's settings (or None) from either layout of config.json.
+
+  transformers 5 writes `rope_parameters` {rope_theta, rope_type, …}; before, `rope_theta` stood at the top and
+  `rope_scaling` was null or {rope_type or type, …}.
+
+  Raises:
+    ValueError: theta is missing, the two layouts disagree, or the scaling is another one.
+  """
+  new, old = values.get("rope_parameters") or {}, values.get("rope_scaling") or {}
+  thetas = {float(theta) for theta in (new.get("rope_theta"), values.get("rope_theta")) if theta is not None}
+  if not thetas:
+    raise ValueError(
+      f"{where}: no rope_theta, neither at the top nor in rope_parameters. A guess would change every position: add it "
+      "as the model's authors published it.")
+  if len(thetas) > 1:
+    raise ValueError(f"{where}: rope_theta is {' and '.join(map(str, sorted(thetas)))}: keep the right one.")
+  settings = new if len(new) > 1 else old
+  kind = settings.get("rope_type", settings.get("type", "default"))
+  if kind == "default":
+    return thetas.pop(), None
+  if kind != "llama3":
+    raise ValueError(f"{where}: rope_type {kind!r}: only 'default' and 'llama3' are computed here.")
+  need = lambda key: required(settings, key, f"{where}, rope scaling")
+  return thetas.pop(), dict(
+    factor=float(need("factor")), low_freq_factor=float(need("low_freq_factor")),
+    high_freq_factor=float(need("high_freq_factor")),
+    original_max_position=int(need("original_max_position_embeddings")))

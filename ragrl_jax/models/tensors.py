@@ -1,0 +1,164 @@
+"""Safetensors files, read through memory maps and written as a stream: no tensor is held twice.
+
+The format: 8 bytes of header length, a JSON header {name: {dtype, shape, data_offsets}}, then the bytes.
+Source: github.com/huggingface/safetensors, README.
+"""
+
+import json
+import math
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+
+import ml_dtypes
+import numpy as np
+
+from ragrl_jax.models import hf
+
+DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+INDEX = "model.safetensors.index.json"
+MAX_HEADER = 100_000_000  # bytes; the format's own limit
+
+
+class TensorFolder:
+  """The tensors of a folder with `model.safetensors`, or with an index and its shards."""
+
+  def __init__(self, path: str | os.PathLike):
+    """Reads the headers only.
+
+    Raises:
+      ValueError: no safetensors there, a shard missing or damaged, an index that does not fit its shards.
+    """
+    self.path = pathlib.Path(path)
+    self._entries: dict[str, tuple[pathlib.Path, str, tuple[int, ...], int]] = {}
+    index = self.path / INDEX
+    if index.exists():
+      weight_map = hf.required(hf.read_json(index), "weight_map", str(index))
+      for shard in sorted(set(weight_map.values())):
+        if pathlib.Path(shard).name != shard:
+          raise ValueError(f"{index} names the shard {shard!r}: it must be the name of a file in the folder.")
+        self._add(self.path / shard)
+      if missing := sorted(set(weight_map) - set(self._entries)):
+        raise ValueError(f"{self.path / weight_map[missing[0]]} has no tensor {missing[0]}, which {index} puts there.")
+    elif (self.path / "model.safetensors").exists():
+      self._add(self.path / "model.safetensors")
+    else:
+      raise ValueError(
+        f"{self.path} holds neither model.safetensors nor {INDEX}: weights are read as safetensors only (a *.bin file "
+        "is a pickle, which is never opened: convert it with transformers' save_pretrained).")
+
+  def _add(self, file: pathlib.Path) -> None:
+    header, start = _read_header(file)
+    size = file.stat().st_size
+    for name, entry in header.items():
+      if name == "__metadata__":
+        continue
+      begin, end = entry["data_offsets"]
+      if start + end > size:
+        raise ValueError(
+          f"{file} is truncated: tensor {name} ends at byte {start + end}, the file has {size}. Fetch it again.")
+      if name in self._entries:
+        raise ValueError(f"tensor {name} is in {self._entries[name][0].name} and in {file}: remove one of them.")
+      dtype = entry["dtype"]
+      if dtype in DTYPES and end - begin != _bytes(entry["shape"], DTYPES[dtype]):
+        raise ValueError(
+          f"{file}: tensor {name} of shape {entry['shape']} {dtype} has {end - begin} bytes. Fetch it again.")
+      self._entries[name] = (file, dtype, tuple(entry["shape"]), start + begin)
+
+  def names(self) -> set[str]:
+    return set(self._entries)
+
+  def file(self, name: str) -> pathlib.Path:
+    return self._entries[name][0]
+
+  def open(self, name: str, shape: Sequence[int]) -> np.ndarray:
+    """The tensor as a read-only memory map: what is sliced out of it is all that is read.
+
+    Raises:
+      ValueError: no such tensor, another shape, or a number format that is none of float32, float16 and bfloat16.
+    """
+    if name not in self._entries:
+      raise ValueError(f"{self.path} has no tensor {name} of shape {tuple(shape)}, which config.json asks for.")
+    file, dtype, found, offset = self._entries[name]
+    if found != tuple(shape):
+      raise ValueError(f"{file}: tensor {name} has shape {found}, config.json asks for {tuple(shape)}.")
+    if dtype not in DTYPES:
+      raise ValueError(f"{file}: tensor {name} is {dtype}: it must be one of {', '.join(DTYPES)}.")
+    return np.memmap(file, dtype=DTYPES[dtype], mode="r", offset=offset, shape=found)
+
+
+def _read_header(file: pathlib.Path) -> tuple[dict, int]:
+  """The header and the byte at which the data begins."""
+  try:
+    with open(file, "rb") as stream:
+      length = int.from_bytes(stream.read(8), "little")
+      header = stream.read(min(length, MAX_HEADER))
+  except FileNotFoundError as error:
+    raise ValueError(f"{file} is missing: the folder is incomplete, fetch it again.") from error
+  if len(header) != length or not length:
+    raise ValueError(
+      f"{file} is truncated or no safetensors file: its header must have {length} bytes. Fetch it again.")
+  try:
+    return json.loads(header), 8 + length
+  except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    raise ValueError(f"{file} is no safetensors file ({error}). Fetch it again.") from error
+
+
+def write(
+  path: str | os.PathLike, entries: Sequence[tuple[str, tuple[int, ...], Callable[[], np.ndarray]]], dtype, *,
+  shard_bytes: int,
+) -> None:
+  """Writes a folder's tensors one after the other, so that one at a time is held.
+
+  Files get their names when all of them are whole: a writer that dies leaves the old ones.
+
+  Args:
+    path: an existing folder.
+    entries: (name, shape, function that returns the array).
+    dtype: what to store: float32, float16 or bfloat16.
+    shard_bytes: a file is closed before it would grow beyond this.
+  """
+  folder, dtype = pathlib.Path(path), np.dtype(dtype)
+  if dtype not in NAMES:
+    raise ValueError(f"weights cannot be stored as {dtype}: use one of {', '.join(map(str, NAMES))}.")
+  shards, filled = [[]], 0
+  for entry in entries:
+    size = _bytes(entry[1], dtype)
+    if filled and filled + size > shard_bytes:
+      shards.append([])
+      filled = 0
+    shards[-1].append(entry)
+    filled += size
+  names = ["model.safetensors"] if len(shards) == 1 else [
+    f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
+  for name, shard in zip(names, shards):
+    _write_file(folder / f"{name}.partial", shard, dtype)
+  for name in names:
+    os.replace(folder / f"{name}.partial", folder / name)
+  (folder / INDEX).unlink(missing_ok=True)
+  if len(names) > 1:
+    weight_map = {entry[0]: name for name, shard in zip(names, shards) for entry in shard}
+    total = sum(_bytes(shape, dtype) for _, shape, _ in entries)
+    text = json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=2)
+    (folder / INDEX).write_text(text + "\n", encoding="utf-8")
+
+
+def _bytes(shape: Sequence[int], dtype: np.dtype) -> int:
+  return dtype.itemsize * math.prod(shape)
+
+
+def _write_file(file: pathlib.Path, entries, dtype: np.dtype) -> None:
+  header, at = {"__metadata__": {"format": "pt"}}, 0
+  for name, shape, _ in entries:
+    end = at + _bytes(shape, dtype)
+    header[name], at = dict(dtype=NAMES[dtype], shape=list(shape), data_offsets=[at, end]), end
+  encoded = json.dumps(header).encode()
+  encoded += b" " * (-len(encoded) % 8)  # the data begin at a multiple of eight
+  with open(file, "wb") as stream:
+    stream.write(len(encoded).to_bytes(8, "little") + encoded)
+    for name, shape, read in entries:
+      array = read()
+      if array.shape != tuple(shape):
+        raise ValueError(f"tensor {name} has shape {array.shape}, it must have {tuple(shape)}.")
+      stream.write(np.ascontiguousarray(array, dtype).view(np.uint8).data)
