@@ -20,7 +20,7 @@ from typing import Any
 
 from ragrl_jax.retrieval import bm25, dense, encoders, faiss_index
 from ragrl_jax.retrieval.api import Encoder
-from ragrl_jax.retrieval.corpus import CARD, Corpus, read_passages, store, write_json
+from ragrl_jax.retrieval.corpus import CARD, Corpus, checksum, read_passages, store, write_json
 from ragrl_jax.structs import Passage
 
 INDEX, REQUEST, FORMAT = "index.json", "build.json", 1
@@ -57,22 +57,24 @@ def build_index(
     ValueError: a bad row (with file and line), a bad setting, or a folder that was begun for another request.
   """
   out = pathlib.Path(out)
+  if not isinstance(corpus, str | os.PathLike | Corpus):
+    corpus = tuple(corpus)
   chosen = encoders.named(encoder, encoder_options)
   request = dict(
       format=FORMAT, corpus=_source(corpus), encoder=chosen, factory=factory, options=options, oversample=oversample,
       dtype=dtype)
-  if chosen["kind"] != "bm25":
-    faiss_index.make(factory, 64 if chosen.get("dim") is None else chosen["dim"])  # a misspelt string fails now
-  if _already(out, request, overwrite=overwrite):
+  if _finished(out, request, overwrite=overwrite):
     return out
   out.mkdir(parents=True, exist_ok=True)
   write_json(out / REQUEST, request)
-  passages = _stored(corpus, out / "corpus", progress=progress)
+  passages = Corpus(out / "corpus") if (out / "corpus" / CARD).is_file() else store(
+      read_passages(corpus) if isinstance(corpus, str | os.PathLike) else corpus, out / "corpus", progress=progress)
   card = dict(request, corpus=dict(request["corpus"], rows=len(passages), checksum=passages.checksum))
   if chosen["kind"] == "bm25":
     card["bm25"] = bm25.build(passages, out / "bm25", progress=progress, **chosen["options"])
   else:
     made = encoders.fitted(encoder, chosen, passages, out)
+    faiss_index.set_options(faiss_index.make(factory, made.dim), options)  # a misspelt one fails before hours of work
     max_norm = dense.encode_corpus(
         passages, made, out, dtype=dtype, shard_rows=shard_rows, batch=batch, progress=progress)
     if factory != "Flat" and not (out / "index.faiss").is_file():
@@ -84,50 +86,37 @@ def build_index(
   return out
 
 
-def _source(corpus) -> dict[str, Any]:
-  """What tells one corpus from another before it is read."""
+def _source(corpus: str | os.PathLike | Iterable[Passage]) -> dict[str, Any]:
+  """What tells one corpus from another: of a file its name, size and time, of passages their checksum."""
   if isinstance(corpus, str | os.PathLike):
     path = pathlib.Path(corpus)
     if not path.is_file():
       raise FileNotFoundError(f"{path}: no such corpus; it must be a file of JSON lines (.jsonl or .jsonl.gz).")
     return dict(name=path.name, bytes=path.stat().st_size, modified_ns=path.stat().st_mtime_ns)
-  return dict(name="passages")
+  return dict(name="passages", sha256=corpus.checksum if isinstance(corpus, Corpus) else checksum(corpus))
 
 
-def _stored(corpus, folder: pathlib.Path, *, progress: bool) -> Corpus:
-  """The corpus on disk. One from a file is kept as it was begun; passages handed in are stored, and compared, again."""
-  if isinstance(corpus, str | os.PathLike):
-    if (folder / CARD).is_file():
-      return Corpus(folder)
-    return store(read_passages(corpus), folder, progress=progress)
-  before = Corpus(folder).checksum if (folder / CARD).is_file() else None
-  passages = store(corpus, folder, progress=progress)
-  if before not in (None, passages.checksum):
-    raise ValueError(f"{folder.parent}: begun with other passages: remove the folder, or build with overwrite=True.")
-  return passages
+def _finished(out: pathlib.Path, request: dict[str, Any], *, overwrite: bool) -> bool:
+  """Whether `out` holds the finished index of this request. What belongs to another one is cleared away.
 
-
-def _already(out: pathlib.Path, request: dict, *, overwrite: bool) -> bool:
-  """True when `out` is finished and of this request; clears it when it is of another and may be overwritten."""
+  Another FAISS index over the same vectors keeps them. An unfinished folder may change its FAISS settings freely; for
+  everything else `overwrite` is needed.
+  """
   if not out.exists() or not any(out.iterdir()):
     return False
-  if (out / REQUEST).is_file():
-    before = json.loads((out / REQUEST).read_text())
-    # Passages handed in have no name to tell them by: a finished index of some is never taken for one of others.
-    same = before == json.loads(json.dumps(request)) and not (
-        (out / INDEX).is_file() and "bytes" not in request["corpus"])
-    if same and not overwrite:
-      return (out / INDEX).is_file()
-    differs = [name for name in request if before.get(name) != request[name]] or ["passages"]
-  elif overwrite:
+  if not (out / REQUEST).is_file():
     raise ValueError(f"{out}: there is something here that build_index did not write: choose another folder.")
-  else:
-    differs = ["everything"]
-  if not overwrite:
-    raise ValueError(f"{out}: holds an index of another request ({', '.join(differs)}): choose another folder, or "
-                     "build with overwrite=True (--overwrite).")
-  for name in (INDEX, REQUEST, "encoder.json", dense.VECTORS, dense.PROGRESS, "index.faiss"):
+  before, finished = json.loads((out / REQUEST).read_text()), (out / INDEX).is_file()
+  differs = {name for name in request if before.get(name) != json.loads(json.dumps(request[name]))}
+  if not differs:
+    return finished
+  same_vectors = differs <= {"factory", "options", "oversample"}
+  if not overwrite and (finished or not same_vectors):
+    raise ValueError(f"{out}: holds an index of another request (other {', '.join(sorted(differs))}): choose another "
+                     "folder, or build with overwrite=True (--overwrite).")
+  for name in (INDEX, "index.faiss") + (() if same_vectors else (encoders.FITTED, dense.VECTORS, dense.PROGRESS)):
     (out / name).unlink(missing_ok=True)
-  for name in ("corpus", "bm25"):
-    shutil.rmtree(out / name, ignore_errors=True)
+  if not same_vectors:
+    shutil.rmtree(out / "corpus", ignore_errors=True)
+    shutil.rmtree(out / "bm25", ignore_errors=True)
   return False

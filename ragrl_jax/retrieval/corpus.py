@@ -143,7 +143,7 @@ def store(passages: Iterable[Passage], path: str | os.PathLike, *, progress: boo
   with open(path / ROWS, "wb") as rows, open(raw_offsets, "wb") as offsets:
     offsets.write(np.int64(0).tobytes())
     for passage in tqdm(passages, desc="corpus", unit=" passages", disable=not progress):
-      raw = json.dumps([passage.id, passage.title, passage.text], ensure_ascii=False).encode() + b"\n"
+      raw = _row(passage)
       rows.write(raw)
       digest.update(raw)
       offset += len(raw)
@@ -155,6 +155,18 @@ def store(passages: Iterable[Passage], path: str | os.PathLike, *, progress: boo
   raw_offsets.unlink()
   write_json(path / CARD, dict(rows=count, checksum=digest.hexdigest()))
   return Corpus(path)
+
+
+def checksum(passages: Iterable[Passage]) -> str:
+  """Of passages in memory: what `store` gives the same ones."""
+  digest = hashlib.sha256()
+  for passage in passages:
+    digest.update(_row(passage))
+  return digest.hexdigest()
+
+
+def _row(passage: Passage) -> bytes:
+  return json.dumps([passage.id, passage.title, passage.text], ensure_ascii=False).encode() + b"\n"
 
 
 def write_json(path: pathlib.Path, value) -> None:

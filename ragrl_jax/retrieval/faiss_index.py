@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 
 import faiss
 import numpy as np
@@ -131,5 +132,5 @@ def cores() -> int:
 
 
 def _said(error: RuntimeError) -> str:
-  """FAISS's message without its C++ location."""
-  return str(error).rsplit("\n", 1)[-1].split("failed: ")[-1].strip().rstrip(".") + "."
+  """FAISS's message without its C++ signature and location."""
+  return re.sub(r"(?s)^.*\.(cpp|h):\d+: (Error: .*? failed: )?", "", str(error)).strip().rstrip(".") + "."

@@ -3,8 +3,8 @@
 Every word has a sparse random code (`NONZEROS` entries of ±1/sqrt(NONZEROS)), drawn from a hash of seed and word. A
 passage is the sum of its words' codes times BM25's term weight and sqrt(idf); a query is the sum of its words' codes
 times sqrt(idf). Different words' codes are nearly orthogonal, so the inner product is the BM25 score plus noise of
-about idf / sqrt(dim) for every pair of different words. Splitting idf between the two sides keeps that noise small beside
-the weight of a frequent word, which often decides (a relation's name, say).
+about idf / sqrt(dim) for every pair of different words. Splitting idf between the two sides keeps that noise small
+beside the weight of a frequent word, which often decides (a relation's name, say).
 
 Sources: random indexing, Kanerva et al. 2000; signed hashing, Weinberger et al. (arXiv 0902.2206); BM25, Robertson &
 Zaragoza 2009.
