@@ -1,0 +1,88 @@
+"""Estimators of KL(policy || reference) from one sampled token, and what each is good for.
+
+With x = log pi(token), y = log pi_ref(token), gap = y - x, and tokens drawn from pi:
+
+| name | value           | gradient in x | good for |
+|------|-----------------|---------------|----------|
+| k1   | x - y           | 1             | a penalty in the reward; as a loss its mean gradient is 0: it pulls nowhere |
+| abs  | abs(x - y)      | sign(x - y)   | watching |
+| k2   | (x - y)^2 / 2   | x - y         | a loss: on-policy, its expected gradient is the KL's |
+| k3   | e^gap - gap - 1 | 1 - e^gap     | a value >= 0 of low variance; a steep loss where pi is far below it |
+| k1+  | k1's            | k2's          | the unbiased value with the right gradient |
+| k3+  | k3's            | k2's          | the same, of low variance |
+
+Source: J. Schulman, "Approximating KL divergence" (2020); the straight-through forms, verl `kl_penalty`.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ragrl_jax.core.masked import AnyArray
+
+ESTIMATORS = ("k1", "k2", "k3", "abs", "k1+", "k3+")
+
+
+def kl_penalty(
+    logprobs: Float[AnyArray, "*s"], ref_logprobs: Float[AnyArray, "*s"], estimator: str, *, tangent: float = 5.0,
+) -> Float[Array, "*s"]:
+  """One KL estimate a token, in nats.
+
+  Args:
+    logprobs: log pi of the sampled tokens; the gradient flows here.
+    ref_logprobs: log pi_ref of the same tokens; constant.
+    estimator: one of ESTIMATORS, see the module's table.
+    tangent: beyond |log-gap| = tangent, k3 goes on along its tangent: finite for any gap, and with a gradient that
+      keeps pulling back. (A clamped k3 has none: the penalty switches itself off where it is needed most.)
+
+  Returns:
+    float32, the shape of logprobs. k2 and k3 are >= 0.
+
+  Raises:
+    ValueError: an unknown estimator.
+  """
+  if estimator not in ESTIMATORS:
+    raise ValueError(f"KL estimator {estimator!r}: it must be one of {', '.join(ESTIMATORS)} (config.loss.kl).")
+  x = jnp.asarray(logprobs).astype(jnp.float32)
+  gap = jax.lax.stop_gradient(jnp.asarray(ref_logprobs).astype(jnp.float32)) - x
+  k2 = 0.5 * jnp.square(gap)
+  match estimator:
+    case "k1":
+      return -gap
+    case "abs":
+      return jnp.abs(gap)
+    case "k2":
+      return k2
+    case "k3":
+      return _k3(gap, tangent)
+  value = -gap if estimator == "k1+" else _k3(gap, tangent)
+  return k2 + jax.lax.stop_gradient(value - k2)
+
+
+def _k3(gap: Float[Array, "*s"], tangent: float) -> Float[Array, "*s"]:
+  near = jnp.abs(gap) <= tangent
+  safe = jnp.where(near, gap, 0.0)  # before exp: an overflow in the branch not taken would still spoil the gradient
+  at = jnp.sign(gap) * tangent
+  # expm1, since e^gap - 1 - gap cancels for small gaps.
+  return jnp.where(near, jnp.expm1(safe) - safe, jnp.expm1(at) - at + jnp.expm1(at) * (gap - at))
+
+
+def adapted_coefficient(
+    coefficient: float, measured: float, *, target: float, horizon: int, num_sequences: int, limit: float = 0.2,
+) -> float:
+  """The next KL coefficient of the adaptive controller.
+
+  coefficient * (1 + clip(measured / target - 1, +-limit) * num_sequences / horizon)
+
+  Args:
+    coefficient: the one in force.
+    measured: this step's mean KL a token, in nats.
+    target: the KL it steers to, in nats, > 0.
+    horizon: sequences over which it corrects itself.
+    num_sequences: sequences in this step.
+    limit: the most one step may react to.
+
+  Source: Ziegler et al. (arXiv 1909.08593) sec. 2.2.
+  """
+  error = min(max(measured / target - 1.0, -limit), limit)
+  return coefficient * (1.0 + error * num_sequences / horizon)

@@ -1,0 +1,163 @@
+"""The clipped surrogate, the value loss, and what they are averaged over: the sums behind GRPO, DAPO, GSPO and PPO."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Shaped
+
+from ragrl_jax.core import masked
+from ragrl_jax.core.masked import AnyArray, Mask
+
+AGGREGATIONS = ("token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm")
+MAX_LOG_RATIO = 20.0  # e^20 is far beyond any clip bound and far below float32's end
+
+Number = Shaped[AnyArray, ""] | float | int
+Totals = tuple[Number, Number]
+
+
+def aggregate(
+    per_token: Shaped[AnyArray, "R T"], mask: Mask, mode: str, *, segment_ids: Int[AnyArray, "R T"] | None = None,
+    totals: Totals | None = None, norm: float | None = None,
+) -> Float[Array, ""]:
+  """One number from one number a token.
+
+  | mode                    | formula (sequences: those with at least one trained token)       | as in |
+  |-------------------------|------------------------------------------------------------------|-------|
+  | token_mean              | sum over tokens / number of trained tokens                        | DAPO  |
+  | seq_mean_token_sum      | mean over sequences of their sums                                 | RLOO  |
+  | seq_mean_token_mean     | mean over sequences of their means                                | GRPO  |
+  | seq_mean_token_sum_norm | mean over sequences of their sums, divided by `norm`              | Dr. GRPO |
+
+  Args:
+    per_token: aligned with the token it speaks of; anything, inf and NaN too, where the mask is 0.
+    mask: 1 on trained tokens.
+    mode: a name of the table.
+    segment_ids: the sequences that share a row; without them a row is a sequence.
+    totals: (tokens, sequences) of the whole optimiser step when this call sees a part of it: the parts then add up to
+      what one call over everything gives. Counted from the mask if None.
+    norm: divisor in tokens of the last mode; the padded length T if None.
+
+  Returns:
+    A scalar; 0 where nothing is trained.
+
+  Raises:
+    ValueError: an unknown mode.
+  """
+  if mode not in AGGREGATIONS:
+    raise ValueError(f"aggregation {mode!r}: it must be one of {', '.join(AGGREGATIONS)} (config.loss.aggregation).")
+  tokens, sequences = _totals(mask, segment_ids, totals)
+  per_token = masked.keep(per_token, mask)
+  if mode == "token_mean":
+    return per_token.sum() / tokens
+  if mode == "seq_mean_token_mean":
+    length = masked.segment_sums(jnp.ones(per_token.shape, jnp.float32), mask, segment_ids)
+    return (per_token / jnp.maximum(length, 1.0)).sum() / sequences
+  # A sum over tokens of a sequence, summed over sequences, is a sum over tokens.
+  total = per_token.sum() / sequences
+  if mode == "seq_mean_token_sum_norm":
+    total = total / (per_token.shape[1] if norm is None else norm)
+  return total
+
+
+def _totals(mask, segment_ids, totals) -> tuple[Float[Array, ""], Float[Array, ""]]:
+  """(tokens, sequences) to divide by, at least 1 each."""
+  if totals is None:
+    totals = masked.as_bool(mask).sum(), masked.num_sequences(mask, segment_ids)
+  tokens, sequences = (jnp.maximum(jnp.asarray(x).astype(jnp.float32), 1.0) for x in totals)
+  return tokens, sequences
+
+
+def policy_loss(
+    logprobs: Shaped[AnyArray, "R T"], old_logprobs: Shaped[AnyArray, "R T"], advantages: Shaped[AnyArray, "R T"],
+    mask: Mask, *, clip_low: float, clip_high: float, dual_clip: float | None = None, aggregation: str,
+    ratio: str = "token", segment_ids: Int[AnyArray, "R T"] | None = None, totals: Totals | None = None,
+    norm: float | None = None,
+) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
+  """The clipped surrogate, to be minimised.
+
+  With rho = exp(logprobs - old_logprobs), a token's loss is max(-A rho, -A clip(rho, 1 - clip_low, 1 + clip_high));
+  with a dual clip and A < 0, at most -A * dual_clip.
+
+  Args:
+    logprobs: of the sampled tokens under the policy; the gradient flows here.
+    old_logprobs: of the same tokens at the update's start; constant.
+    advantages: one a token; constant.
+    mask: 1 on trained tokens. No other token's value reaches the loss or the gradient, not even inf or NaN.
+    clip_low, clip_high: the ratio's bounds, 1 - clip_low and 1 + clip_high.
+    dual_clip: > 1, or None for none.
+    aggregation: a mode of `aggregate`.
+    ratio: "token", or "sequence": every token of a sequence has the exponential of its mean log-gap.
+    segment_ids, totals, norm: as for `aggregate`.
+
+  Returns:
+    (loss, metrics): clip_fraction (tokens whose clipped branch is the larger loss), dual_clip_fraction, ratio (mean)
+    and old_kl (mean of the k3 estimate of KL(old || policy), in nats), all means over tokens with the same
+    denominator as token_mean.
+
+  Raises:
+    ValueError: unknown ratio or aggregation, a negative bound, or a dual_clip that is not above 1.
+
+  Source: PPO (arXiv 1707.06347) eq. 7; two bounds, DAPO (arXiv 2503.14476); dual clip, Ye et al. (arXiv 1912.09729)
+  eq. 5; sequence ratio, GSPO (arXiv 2507.18071) eq. 7.
+  """
+  _check(clip_low, clip_high, dual_clip, ratio)
+  on = masked.as_bool(mask)
+  advantages = jax.lax.stop_gradient(masked.keep(advantages, on))
+  gap = masked.keep(logprobs, on) - jax.lax.stop_gradient(masked.keep(old_logprobs, on))
+  if ratio == "sequence":
+    length = masked.segment_sums(jnp.ones(gap.shape, jnp.float32), on, segment_ids)
+    gap = masked.segment_sums(gap, on, segment_ids) / jnp.maximum(length, 1.0)
+  gap = jnp.clip(gap, -MAX_LOG_RATIO, MAX_LOG_RATIO)
+  rho = jnp.exp(gap)
+  plain = -advantages * rho
+  clipped = -advantages * jnp.clip(rho, 1.0 - clip_low, 1.0 + clip_high)
+  loss = jnp.maximum(plain, clipped)
+  dual = jnp.zeros(on.shape, bool)
+  if dual_clip is not None:
+    bound = -advantages * dual_clip
+    dual = (advantages < 0.0) & (loss > bound)
+    loss = jnp.where(dual, bound, loss)
+  tokens, _ = _totals(on, segment_ids, totals)
+  share = lambda x: jax.lax.stop_gradient(masked.total(x, on) / tokens)
+  metrics = dict(
+    clip_fraction=share(clipped > plain), dual_clip_fraction=share(dual), ratio=share(rho),
+    old_kl=share(rho - 1.0 - gap))
+  return aggregate(loss, on, aggregation, segment_ids=segment_ids, totals=totals, norm=norm), metrics
+
+
+def _check(clip_low, clip_high, dual_clip, ratio) -> None:
+  if ratio not in ("token", "sequence"):
+    raise ValueError(f"ratio={ratio!r}: it must be 'token' or 'sequence' (config.loss.ratio).")
+  if clip_low < 0 or clip_high < 0:
+    raise ValueError(
+      f"clip_low={clip_low}, clip_high={clip_high}: the bounds are 1 - clip_low and 1 + clip_high, so neither may be "
+      "negative (config.loss).")
+  if dual_clip is not None and not dual_clip > 1:
+    raise ValueError(f"dual_clip={dual_clip}: it must be above 1, or None for none (config.loss.dual_clip).")
+
+
+def value_loss(
+    values: Shaped[AnyArray, "R T"], old_values: Shaped[AnyArray, "R T"], returns: Shaped[AnyArray, "R T"],
+    mask: Mask, *, clip: float | None, aggregation: str, segment_ids: Int[AnyArray, "R T"] | None = None,
+    totals: Totals | None = None,
+) -> Float[Array, ""]:
+  """Half the larger of two squared errors: of the value, and of the value kept within `clip` of the old one.
+
+  Args:
+    values: the critic's; the gradient flows here.
+    old_values: its values at the update's start; constant.
+    returns: what they should be; constant.
+    mask: 1 on trained tokens.
+    clip: how far a value may move from the old one, in reward units; None for no clip.
+    aggregation, segment_ids, totals: as for `aggregate`.
+
+  Source: PPO's authors' code (openai/baselines, ppo2); verl `compute_value_loss`.
+  """
+  if clip is not None and clip < 0:
+    raise ValueError(f"value clip {clip}: it must be >= 0, or None for none.")
+  values = masked.keep(values, mask)
+  old_values, returns = (jax.lax.stop_gradient(masked.keep(x, mask)) for x in (old_values, returns))
+  error = jnp.square(values - returns)
+  if clip is not None:
+    near = old_values + jnp.clip(values - old_values, -clip, clip)
+    error = jnp.maximum(error, jnp.square(near - returns))
+  return 0.5 * aggregate(error, mask, aggregation, segment_ids=segment_ids, totals=totals)

@@ -1,0 +1,87 @@
+"""Sums, means and whitening under a mask, and sums over the sequences that share a packed row.
+
+Values where the mask is 0 are replaced before any arithmetic, never multiplied by 0: they may be inf or NaN.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Shaped
+
+# Arrays of JAX or NumPy alike. Masks are bool or 0/1 of any dtype.
+AnyArray = jax.Array | np.ndarray
+Mask = Shaped[AnyArray, "*s"]
+
+
+def as_bool(mask: Mask) -> Bool[Array, "*s"]:
+  """The mask as bool, whatever its dtype."""
+  return jnp.asarray(mask).astype(bool)
+
+
+def keep(x: Shaped[AnyArray, "*s"], mask: Mask) -> Float[Array, "*s"]:
+  """x in float32 where the mask is 1, exact zeros elsewhere (also where x is inf or NaN)."""
+  return jnp.where(as_bool(mask), jnp.asarray(x).astype(jnp.float32), 0.0)
+
+
+def total(x: Shaped[AnyArray, "*s"], mask: Mask) -> Float[Array, ""]:
+  """Sum of x over the masked places."""
+  return keep(x, mask).sum()
+
+
+def mean(x: Shaped[AnyArray, "*s"], mask: Mask) -> Float[Array, ""]:
+  """Mean of x over the masked places; 0 if there are none."""
+  return total(x, mask) / jnp.maximum(as_bool(mask).sum().astype(jnp.float32), 1.0)
+
+
+def whiten(x: Shaped[AnyArray, "*s"], mask: Mask, *, eps: float = 1e-8) -> Float[Array, "*s"]:
+  """(x - mean) / sqrt(var + eps) over the masked places, zeros elsewhere.
+
+  The variance is unbiased (n - 1 in the divisor). With fewer than two masked places there is no variance to divide
+  by, and everything is 0.
+
+  Source: verl `torch_functional.masked_whiten`, which leaves whitened values outside the mask; ours are zeros.
+  """
+  on = as_bool(mask)
+  count = on.sum().astype(jnp.float32)
+  centred = keep(jnp.asarray(x).astype(jnp.float32) - mean(x, on), on)
+  variance = jnp.square(centred).sum() / jnp.maximum(count - 1.0, 1.0)
+  return jnp.where(count > 1.0, centred * jax.lax.rsqrt(variance + eps), 0.0)
+
+
+def segment_sums(
+    x: Shaped[AnyArray, "R T"], mask: Mask, segment_ids: Int[AnyArray, "R T"] | None,
+) -> Float[Array, "R T"]:
+  """For every token, the sum of x over the masked tokens of its own sequence.
+
+  Args:
+    x: one number a token.
+    mask: which tokens count.
+    segment_ids: which sequence of its row a token belongs to, in 0..T; without them a row is one sequence.
+  """
+  kept = keep(x, mask)
+  if segment_ids is None:
+    return jnp.broadcast_to(kept.sum(axis=1, keepdims=True), kept.shape)
+  ids = _flat_ids(segment_ids)
+  return jax.ops.segment_sum(kept.reshape(-1), ids, num_segments=_num_segments(kept))[ids].reshape(kept.shape)
+
+
+def num_sequences(mask: Mask, segment_ids: Int[AnyArray, "R T"] | None = None) -> Float[Array, ""]:
+  """How many sequences have at least one masked token, as float32."""
+  on = as_bool(mask)
+  if segment_ids is None:
+    return on.any(axis=1).sum().astype(jnp.float32)
+  counts = jax.ops.segment_sum(
+    on.reshape(-1).astype(jnp.int32), _flat_ids(segment_ids), num_segments=_num_segments(on))
+  return (counts > 0).sum().astype(jnp.float32)
+
+
+def _num_segments(x) -> int:
+  rows, length = x.shape
+  return rows * (length + 1)
+
+
+def _flat_ids(segment_ids):
+  """Segment ids that differ between rows, flattened."""
+  rows, length = segment_ids.shape
+  first = jnp.arange(rows, dtype=jnp.int32)[:, None] * (length + 1)
+  return (first + jnp.asarray(segment_ids).astype(jnp.int32)).reshape(-1)

@@ -1,0 +1,40 @@
+"""Pure functions of the step: ramps, stages, mixing probabilities. Steps count from 0."""
+
+import bisect
+import math
+from collections.abc import Sequence
+
+
+def ramp(step: float, start: float, end: float, low: float = 0.0, high: float = 1.0) -> float:
+  """low until `start`, high from `end` on, a straight line between. A step at start == end is already high.
+
+  Raises:
+    ValueError: end before start.
+  """
+  if end < start:
+    raise ValueError(f"ramp from step {start} to step {end}: it must not end before it starts.")
+  if step >= end:
+    return high
+  return low + (high - low) * max(step - start, 0) / (end - start)
+
+
+def stage(step: float, boundaries: Sequence[float]) -> int:
+  """Which stage a step is in: the number of boundaries at or before it.
+
+  Raises:
+    ValueError: boundaries that do not rise.
+  """
+  if any(b <= a for a, b in zip(boundaries, boundaries[1:])):
+    raise ValueError(f"stage boundaries {tuple(boundaries)}: they must rise.")
+  return bisect.bisect_right(boundaries, step)
+
+
+def decay(step: float, total: float, *, rate: float = 1.0, floor: float = 0.0) -> float:
+  """max(floor, 1 - rate * step / total): CARE's share of easy questions (paper, Algorithm 1; floor 0.5 in its code)."""
+  return max(floor, 1.0 - rate * step / total)
+
+
+def cosine(step: float, total: float, *, final: float = 0.0) -> float:
+  """1 at step 0, `final` from `total` on, half a cosine between."""
+  done = min(max(step / total, 0.0), 1.0) if total > 0 else 1.0
+  return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * done))

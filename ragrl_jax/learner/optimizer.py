@@ -1,0 +1,69 @@
+"""Settings → one Optax chain: clip the accumulated gradient, then AdamW, or Muon for the hidden matrices."""
+
+from typing import Any
+
+import jax
+import optax
+from optax import contrib
+
+from ragrl_jax.learner.settings import OptimizerSettings
+
+
+def learning_rate(settings: OptimizerSettings) -> optax.Schedule:
+  """Optimiser step (from 0) → learning rate. The first step of a warm-up of n is already learning_rate / n."""
+  s = settings
+  rest = max(s.total_steps - s.warmup_steps, 1)
+  if s.schedule == "cosine":
+    after = optax.cosine_decay_schedule(s.learning_rate, rest, alpha=s.final_share)
+  else:
+    after = optax.constant_schedule(s.learning_rate)
+  if not s.warmup_steps:
+    return after
+  warm = optax.linear_schedule(s.learning_rate / s.warmup_steps, s.learning_rate, max(s.warmup_steps - 1, 1))
+  return optax.join_schedules([warm, after], [s.warmup_steps])
+
+
+def make(settings: OptimizerSettings) -> optax.GradientTransformation:
+  """The optimiser. Gradients of the whole step go in, updates come out.
+
+  Which parameter is what is read off the tree: a decoder stacks its layers, so below `layers` matrices have three
+  axes [L, in, out], and norms and biases two; outside, the embedding and the head have two and the final norm one.
+  """
+  s = settings
+  rate = learning_rate(s)
+  inner = optax.adamw(rate, b1=s.b1, b2=s.b2, weight_decay=s.weight_decay, mask=decayed)
+  if s.kind == "muon":
+    each_layer = contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
+    muon = optax.chain(
+      contrib.scale_by_muon(weight_dimension_numbers=lambda tree: jax.tree.map(lambda _: each_layer, tree)),
+      optax.stateless_with_tree_map(lambda update, _: update * _width_scale(update)),
+      optax.add_decayed_weights(s.weight_decay),
+      optax.scale_by_learning_rate(lambda step: s.muon_scale * rate(step)))
+    inner = optax.partition(dict(muon=muon, adamw=inner), kinds)
+  if not s.clip_norm:
+    return inner
+  return optax.chain(optax.clip_by_global_norm(s.clip_norm), inner)
+
+
+def kinds(params: Any) -> Any:
+  """"muon" for the layers' matrices, "adamw" for everything else."""
+  return jax.tree_util.tree_map_with_path(lambda path, x: "muon" if _is_hidden_matrix(path, x) else "adamw", params)
+
+
+def decayed(params: Any) -> Any:
+  """Whether a parameter is pulled to 0: matrices, embeddings and heads are, norms and biases are not."""
+  return jax.tree_util.tree_map_with_path(
+    lambda path, x: _is_hidden_matrix(path, x) or (not _in_layers(path) and x.ndim == 2), params)
+
+
+def _width_scale(x: jax.Array) -> float:
+  """Muon's factor for a matrix [.., in, out] that widens: sqrt(out / in), at least 1 (Jordan et al. 2024)."""
+  return max(1.0, x.shape[-1] / x.shape[-2]) ** 0.5
+
+
+def _in_layers(path) -> bool:
+  return "layers" in jax.tree_util.keystr(path)
+
+
+def _is_hidden_matrix(path, x) -> bool:
+  return _in_layers(path) and x.ndim == 3
