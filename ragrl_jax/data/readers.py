@@ -1,0 +1,88 @@
+"""Questions from files and from the Hugging Face hub, as Examples."""
+
+import glob
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from ragrl_jax.data import layouts, rows
+from ragrl_jax.structs import Example
+
+
+def read_examples(path: str | pathlib.Path, *, max_examples: int = 0) -> Iterator[Example]:
+  """Streams the examples of a file, of several, or of a Hugging Face dataset.
+
+  Args:
+    path: FILE.jsonl or FILE.json, either with .gz; a glob; a folder of such files; or "hf:NAME/SUBSET/SPLIT", where an
+      empty subset is the default one ("hf:owner/name//train") and NAME may be a folder. Rows may be our own (see
+      `layouts.ours`), FlashRAG's, or those of HotpotQA, 2WikiMultihopQA and MuSiQue as published.
+    max_examples: stop after so many; 0 is all.
+
+  Raises:
+    FileNotFoundError: nothing is there.
+    ValueError: a row that cannot be read or whose id was there before, with file and line; or no row at all.
+  """
+  if max_examples < 0:
+    raise ValueError(f"max_examples={max_examples}: it must be 0 (all) or more (config.data.max_examples).")
+  if not str(path):
+    raise ValueError("no file to read questions from: name one (config.data.train, config.data.evaluate).")
+  number = 0
+  for source, placed in _sources(str(path)):
+    for example in _examples(source, placed):
+      yield example
+      number += 1
+      if number == max_examples:
+        return
+  if not number:
+    raise ValueError(f"{path}: there are no questions in it (config.data).")
+
+
+def _examples(source: str, placed: Iterator[tuple[str, dict[str, Any]]]) -> Iterator[Example]:
+  seen = {}
+  for number, (where, row) in enumerate(placed):
+    try:
+      example = layouts.example(row, identity=f"{source}-{number}", source=source)
+    except ValueError as error:
+      raise ValueError(f"{where}: {error}") from error
+    if example.id in seen:
+      raise ValueError(f"{where}: the id {example.id!r} was there before, at {seen[example.id]}: ids must be unique.")
+    seen[example.id] = where
+    yield example
+
+
+def _sources(path: str) -> Iterator[tuple[str, Iterator[tuple[str, dict[str, Any]]]]]:
+  """(name, rows with their places) of everything that the path names."""
+  if path.startswith("hf:"):
+    yield _from_hub(path)
+    return
+  for file in files(path):
+    yield file.name.partition(".")[0], rows.read_rows(file)
+
+
+def files(path: str | pathlib.Path) -> list[pathlib.Path]:
+  """The file, the readable files of the folder, or those that match the glob, in order of their names."""
+  found = pathlib.Path(path)
+  if found.is_dir():
+    matches = [file for file in sorted(found.iterdir()) if file.name.endswith(rows.SUFFIXES)]
+    if not matches:
+      raise FileNotFoundError(f"{path}: the folder holds none of {', '.join('*' + s for s in rows.SUFFIXES)}.")
+    return matches
+  if not found.exists() and glob.has_magic(str(path)):
+    matches = [pathlib.Path(match) for match in sorted(glob.glob(str(path)))]
+    if not matches:
+      raise FileNotFoundError(f"{path}: no file matches (config.data).")
+    return matches
+  return [found]
+
+
+def _from_hub(path: str) -> tuple[str, Iterator[tuple[str, dict[str, Any]]]]:
+  name, _, split = path.removeprefix("hf:").rpartition("/")
+  name, _, subset = name.rpartition("/")
+  if not name or not split:
+    raise ValueError(
+      f"{path!r}: a Hugging Face dataset is named hf:NAME/SUBSET/SPLIT, with an empty subset for the default one, "
+      "e.g. hf:hotpotqa/hotpot_qa/distractor/validation or hf:owner/name//train (config.data).")
+  import datasets  # takes a second or two, and files do not need it
+
+  table = datasets.load_dataset(name, subset or None, split=split)
+  return pathlib.PurePath(name).name, ((f"{path} row {number}", row) for number, row in enumerate(table))

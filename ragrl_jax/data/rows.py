@@ -1,0 +1,94 @@
+"""JSON rows of a file, each with its place: .jsonl or .json (lines, or one array), plain or .gz."""
+
+import gzip
+import json
+import pathlib
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
+
+
+def read_rows(path: pathlib.Path) -> Iterator[tuple[str, dict[str, Any]]]:
+  """("file:line", row) for every row of the file. A byte-order mark and empty lines are passed over.
+
+  Raises:
+    FileNotFoundError: no such file.
+    ValueError: another kind of file, broken compression, no UTF-8, no JSON, or a row that is no object.
+  """
+  if not path.name.endswith(SUFFIXES):
+    raise ValueError(f"{path}: rows are read from {', '.join(SUFFIXES)}; convert the file or rename it.")
+  if not path.is_file():
+    raise FileNotFoundError(f"{path}: there is no such file (config.data).")
+  if path.name.endswith((".json", ".json.gz")):
+    found = _of_array(path, _whole(path))
+  else:
+    found = _of_lines(path, _lines(path))
+  for where, row in found:
+    if not isinstance(row, dict):
+      raise ValueError(f"{where}: a row must be a JSON object, this is {_kind(row)}.")
+    yield where, row
+
+
+def _lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
+  number = 0
+  try:
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+      for number, line in enumerate(file, 1):
+        yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
+  except UnicodeDecodeError as error:
+    raise ValueError(f"{path}:{number}: not UTF-8 ({error.reason} at byte {error.start} of the line).") from error
+  except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+    raise ValueError(f"{path}:{number + 1}: the compressed file is broken or cut off ({error}).") from error
+
+
+def _whole(path: pathlib.Path) -> str:
+  return "".join(line for _, line in _lines(path))
+
+
+def _of_lines(path: pathlib.Path, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
+  for number, line in lines:
+    if line.strip():
+      yield f"{path}:{number}", _parsed(f"{path}:{number}", line)
+
+
+def _of_array(path: pathlib.Path, text: str) -> Iterator[tuple[str, Any]]:
+  """The members of a JSON array, or the lines of a file that is none in spite of its name."""
+  start = _skip(text, 0)
+  if text[start:start + 1] != "[":
+    yield from _of_lines(path, enumerate(text.split("\n"), 1))  # not splitlines: U+2028 may stand in a string
+    return
+  decoder, at, line, counted = json.JSONDecoder(), _skip(text, start + 1), 1, 0
+  number = 0
+  while text[at:at + 1] != "]":
+    number += 1
+    line, counted = line + text.count("\n", counted, at), at
+    where = f"{path}:{line} (row {number})"
+    try:
+      row, at = decoder.raw_decode(text, at)
+    except (json.JSONDecodeError, RecursionError) as error:
+      raise ValueError(f"{where}: not JSON: {error}.") from error
+    yield where, row
+    at = _skip(text, at)
+    if text[at:at + 1] == ",":
+      at = _skip(text, at + 1)
+    elif text[at:at + 1] != "]":
+      raise ValueError(f"{where}: after a row there must be ',' or ']', here is {text[at:at + 20]!r}.")
+
+
+def _skip(text: str, at: int) -> int:
+  while at < len(text) and text[at] in " \t\r\n":
+    at += 1
+  return at
+
+
+def _parsed(where: str, line: str) -> Any:
+  try:
+    return json.loads(line)
+  except (json.JSONDecodeError, RecursionError) as error:
+    raise ValueError(f"{where}: not JSON: {error}.") from error
+
+
+def _kind(value: Any) -> str:
+  return {list: "a list", str: "a string", bool: "true or false", type(None): "null"}.get(type(value), "a number")

@@ -1,0 +1,76 @@
+"""Examples and passages → JSON lines that our readers take back. A file is there whole or not at all."""
+
+import contextlib
+import gzip
+import io
+import json
+import os
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, BinaryIO, TextIO
+
+from ragrl_jax.structs import Example, Passage
+
+
+def write_examples(
+    path: str | pathlib.Path, examples: Iterable[Example], *, turns: Sequence[Sequence[tuple[str, str]]] | None = None,
+) -> None:
+  """Writes examples, a line each, .gz if the name says so.
+
+  Args:
+    path: FILE.jsonl or FILE.jsonl.gz; its folder is made.
+    examples: see `layouts.ours` for the columns.
+    turns: a transcript for each example, [("model" | "environment", text), …]: a column that readers put into
+      `example.meta["turns"]`.
+  """
+  examples = list(examples)
+  if turns is not None and len(turns) != len(examples):
+    raise ValueError(f"{len(turns)} transcripts for {len(examples)} examples: there must be one for each.")
+  with _whole_file(path) as file:
+    for number, example in enumerate(examples):
+      row = to_row(example)
+      if turns is not None:
+        row["turns"] = [list(turn) for turn in turns[number]]
+      file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def write_passages(path: str | pathlib.Path, passages: Iterable[Passage]) -> None:
+  """Writes a corpus: {"id", "title", "text"}, a line each, .gz if the name says so."""
+  with _whole_file(path) as file:
+    for passage in passages:
+      row = dict(id=passage.id, title=passage.title, text=passage.text)
+      file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def to_row(example: Example) -> dict[str, Any]:
+  """The example in our own layout."""
+  meta = dict(example.meta)
+  if example.evidence:
+    meta["evidence"] = [list(pair) for pair in example.evidence]
+  return dict(
+    id=example.id, question=example.question, answers=list(example.golds),
+    passages=[dict(id=p.id, title=p.title, text=p.text) for p in example.passages],
+    supporting=list(example.supporting), hops=example.hops, source=example.source, meta=meta)
+
+
+@contextlib.contextmanager
+def _whole_file(path: str | pathlib.Path) -> Iterator[TextIO]:
+  path = pathlib.Path(path)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  part = path.with_name(f"{path.name}.{os.getpid()}.part")
+  try:
+    with open(part, "wb") as raw:
+      if path.suffix == ".gz":
+        # Neither name nor time inside: the same rows give the same file.
+        with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as packed, _text(packed) as file:
+          yield file
+      else:
+        with _text(raw) as file:
+          yield file
+    os.replace(part, path)
+  finally:
+    part.unlink(missing_ok=True)
+
+
+def _text(file: BinaryIO) -> TextIO:
+  return io.TextIOWrapper(file, encoding="utf-8", newline="\n")
