@@ -1,0 +1,88 @@
+"""Rows of predictions and episodes → numbers a reader can compare: means with intervals, wasted searches, tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+NEW_GOLD, NO_GOLD, REPEAT, UNKNOWN = "gold", "no gold", "repeat", "unknown"
+
+
+def searches(row: Mapping[str, Any]) -> list[str]:
+  """One verdict for each executed search of an episode's row (as `store.episodes.row` makes it).
+
+  "repeat": a query asked before, case and spaces apart. "gold": it brought a gold passage not yet shown. "no gold":
+  it brought none. "unknown": no repeat, and the example does not say which passages are gold.
+  """
+  golds = row.get("gold_ids")
+  asked, shown, verdicts = set(), set(), []
+  for segment in row["segments"]:
+    if segment.get("found") is None:
+      continue
+    query = " ".join((segment.get("query") or "").lower().split())
+    brought = {passage["id"] for passage in segment["found"]}
+    new = brought & set(golds or ()) - shown
+    verdicts.append(REPEAT if query in asked else UNKNOWN if golds is None else NEW_GOLD if new else NO_GOLD)
+    asked.add(query)
+    shown |= brought
+  return verdicts
+
+
+def wasted_searches(row: Mapping[str, Any]) -> int | None:
+  """Searches that repeat a query or bring no gold passage not yet shown; None if the gold passages are not known."""
+  if row.get("gold_ids") is None:
+    return None
+  return sum(verdict != NEW_GOLD for verdict in searches(row))
+
+
+# What a comparison shows: label, key in the metrics, whether more is better (None: neither).
+LINES = (
+  ("Exact match", "em", True), ("F1", "f1", True), ("Gold contained in the answer", "cover_em", True),
+  ("Correct by the recipe", "outcome", True), ("Answered", "answered", True),
+  ("Searches per question", "searches", None), ("Wasted searches per question", "wasted_searches", False),
+  ("Response tokens", "length", None),
+)
+
+
+def comparison(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+  """Rows of a before/after table of two evaluations' metrics, each {"label", "n", "before", "after"}.
+
+  A side is {"value", "low", "high"}, the bounds None where none were computed, or None where it was not measured.
+  Exact match is followed by its value for each number of hops and for each source, if there are several.
+  """
+  before, after = before or {}, after or {}
+  rows = []
+  for label, key, _ in LINES:
+    if after.get(key) is None and before.get(key) is None:
+      continue
+    rows.append({"label": label, "n": after.get("n", before.get("n")), "before": _side(before, key),
+                 "after": _side(after, key)})
+    if key == "em":
+      for group, wording in (("by_hops", "{}-hop"), ("by_source", "{}")):
+        parts = sorted({*before.get(group, {}), *after.get(group, {})})
+        for part in parts if len(parts) > 1 else ():
+          one, two = before.get(group, {}).get(part, {}), after.get(group, {}).get(part, {})
+          rows.append({"label": "   " + wording.format(part), "n": two.get("n", one.get("n")),
+                       "before": _side(one, key), "after": _side(two, key)})
+  return rows
+
+
+def _side(metrics: Mapping[str, Any], key: str) -> dict[str, float | None] | None:
+  if metrics.get(key) is None:
+    return None
+  low, high = metrics.get(f"{key}_interval") or (None, None)
+  return {"value": metrics[key], "low": low, "high": high}
+
+
+def text_table(rows: Sequence[Mapping[str, Any]], *, heads: tuple[str, str] = ("before", "after")) -> str:
+  """The comparison as plain text, columns aligned: `Exact match   .350 [.29, .42]   .940 [.91, .97]   n 300`."""
+  cells = [("", *heads, "n")] + [
+    (row["label"], _cell(row["before"]), _cell(row["after"]), "" if row["n"] is None else str(row["n"])) for row in rows]
+  widths = [max(len(cell[column]) for cell in cells) for column in range(4)]
+  lines = [f"{a:<{widths[0]}}   {b:<{widths[1]}}   {c:<{widths[2]}}   {n:>{widths[3]}}".rstrip() for a, b, c, n in cells]
+  return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+def _cell(side: Mapping[str, float | None] | None) -> str:
+  if side is None:
+    return "–"
+  bounds = "" if side["low"] is None else f"  [{side['low']:.3f}, {side['high']:.3f}]"
+  return f"{side['value']:.3f}{bounds}"

@@ -1,0 +1,182 @@
+"""A run's folder as training leaves it, made up: `python tests/evaluation/fake_run.py OUT [steps]`.
+
+The same arguments give the same numbers (times of writing aside). It goes through the true records and writers, so a
+page made of it is a page made of a run.
+"""
+
+import json
+import math
+import pathlib
+import re
+import sys
+
+import numpy as np
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import structs
+from ragrl_jax.prompting import passages
+from ragrl_jax.store import episodes, metrics
+
+PLACES = ("Velmar", "Tosk", "Brindal", "Kasovar", "Limnez", "Ordath", "Pelluc", "Quorn", "Sabrel", "Tindrum")
+PEOPLE = ("Zora Kelmut", "Ivo Brask", "Mila Tandor", "Ruk Vosnel", "Ada Perlund", "Jon Sikkar", "Lena Morvik")
+TRADES = ("painter", "surveyor", "glass-blower", "poet", "cartographer", "watchmaker", "botanist")
+PROMPT = (
+    "Answer the question. Search with <search>query</search>; what is found stands between <information> and "
+    "</information>. Give the answer as <answer>…</answer>.\n\nQuestion: {}\n")
+SEARCH, ANSWER = "</search>", "</answer>"
+
+
+class Words:
+  """A tokenizer of words and signs that learns as it reads; an é is two tokens, as byte-level vocabularies have it."""
+
+  def __init__(self):
+    self.ids: dict[bytes, int] = {b"": 0}
+    self.table = [b""]
+
+  def encode(self, text):
+    pieces = []
+    for word in re.findall(r" ?\w+|</?\w+>|\s+|.", text):
+      raw = word.encode()
+      cut = raw.find("é".encode()) + 1
+      pieces += [raw[:cut], raw[cut:]] if cut else [raw]
+    for raw in pieces:
+      if self.ids.setdefault(raw, len(self.table)) == len(self.table):
+        self.table.append(raw)
+    return [self.ids[raw] for raw in pieces]
+
+  def token_bytes(self, token):
+    return self.table[token]
+
+
+def passage(rng, number):
+  person, trade, place = rng.choice(PEOPLE), rng.choice(TRADES), rng.choice(PLACES)
+  wording = ("{0} was a {1} from {2}.", "In {2} lived the {1} {0}.", "The {1} {0}, née in {2}, worked there all year.")
+  text = wording[number % 3].format(person, trade, place)
+  return structs.Passage(f"p{number}", str(person), text + " The town lies on a river." * int(rng.integers(0, 3)))
+
+
+def example(rng, number):
+  gold = (passage(rng, 1000 + 2 * number), passage(rng, 1001 + 2 * number))
+  hops = 1 + number % 2
+  question = f"Where did {gold[0].title} live?" if hops == 1 else (
+      f"In which town was the friend of {gold[0].title}, who made maps, born?")
+  return structs.Example(
+      f"q{number:04d}", question, (str(rng.choice(PLACES)),), gold, tuple(range(hops)), source="made-up", hops=hops)
+
+
+def episode(rng, words, question, index, sample, skill):
+  """One episode; the greater the skill (0 to 1), the likelier it searches as often as it has hops, and is right."""
+
+  def segment(owner, text, **more):
+    ids = words.encode(text)
+    if owner == structs.MODEL:
+      ids += [0]
+      more["logprobs"] = tuple(float(x) for x in np.float32(-rng.exponential(0.9 - 0.7 * skill, len(ids))))
+    return structs.Segment(owner, tuple(ids), text, **more)
+
+  said = [segment(structs.ENVIRONMENT, PROMPT.format(question.question))]
+  searches = question.hops if rng.random() < 0.3 + 0.7 * skill else int(rng.integers(0, 4))
+  for hop in range(searches):
+    query = f"where was {question.passages[min(hop, 1)].title} born" if rng.random() < 0.85 else question.question
+    said.append(segment(structs.MODEL, f"<think>I need fact {hop + 1}.</think>\n<search>{query}</search>", stop=SEARCH))
+    hit = [question.passages[min(hop, 1)]] if rng.random() < 0.4 + 0.6 * skill else []
+    found = tuple(
+        structs.Passage(p.id, p.title, p.text, round(9.5 - 1.7 * place, 2))
+        for place, p in enumerate([*hit, *(passage(rng, int(rng.integers(0, 900))) for _ in range(3))][:3]))
+    said.append(segment(structs.ENVIRONMENT, passages.block(found), query=query, found=found))
+  right = bool(rng.random() < 0.1 + 0.85 * skill)
+  late = rng.random() < 0.12 * (1 - skill)
+  reply = question.golds[0] if right else str(rng.choice(PLACES))
+  text = "<think>I do not know yet, so I shall think about it once more" if late else (
+      f"<think>The passage says it.</think>\n<answer>{reply}</answer>")
+  said.append(segment(structs.MODEL, text, stop="length" if late else ANSWER))
+  return structs.Episode(
+      tuple(said), version=0, ended="length" if late else "answer", prompt_index=index, sample=sample,
+      example_id=question.id, facts={"judge": {"faithful": round(float(rng.random()), 3)}} if sample == 0 else {})
+
+
+def rewards(question, got):
+  answer = re.search(r"<answer>(.*)</answer>", got.model_text)
+  right = float(bool(answer) and answer[1] in question.golds)
+  terms = {"answer": right, "format": float(bool(answer)), "retrieval": float(got.num_searches >= question.hops)}
+  return terms, right
+
+
+def step_rows(step, skill, *, prompts=4, group=6):
+  rng, words, rows = np.random.default_rng(1000 + step), Words(), []
+  weights = {"answer": 1.0, "format": 0.2, "retrieval": 0.1}
+  for index in range(prompts):
+    question = example(rng, step * prompts + index)
+    group_of = [episode(rng, words, question, step * prompts + index, sample, skill) for sample in range(group)]
+    scored = [rewards(question, got) for got in group_of]
+    totals = np.array([sum(weights[name] * terms[name] for name in weights) for terms, _ in scored])
+    spread = totals.std(ddof=1)
+    for got, (terms, right), total in zip(group_of, scored, totals, strict=True):
+      advantage = (total - totals.mean()) / (spread + 1e-6) if spread > 0 else 0.0
+      if index == 1:  # as a critic gives them: one a token
+        advantage = advantage * np.linspace(0.2, 1.6, got.num_tokens)
+      rows.append(episodes.row(
+          question, got, step=step, terms=terms, weights=weights, reward=float(total), outcome=right,
+          advantage=advantage, tokenizer=words))
+  return rows
+
+
+def step_metrics(rng, step, skill):
+  noise = lambda scale: float(rng.normal(0, scale))
+  answer = min(1.0, max(0.0, 0.1 + 0.85 * skill + noise(0.04)))
+  seconds = {
+      "rollout": 1.1 + 0.4 * skill + abs(noise(0.1)), "retrieval_wait": 0.18 + abs(noise(0.03)), "judge_wait": 0.0,
+      "scoring": 0.31 + abs(noise(0.02)), "update": 0.9 + abs(noise(0.08)), "weights": 0.06}
+  if step == 1:
+    seconds["rollout"] += 9
+  tokens = 5200 + 900 * skill
+  return {
+      "reward": {"mean": answer + 0.2 * (0.9 + 0.1 * skill) + 0.1 * skill, "std": 0.5 - 0.4 * skill},
+      "term": {"answer": answer, "format": min(1.0, 0.88 + 0.12 * skill + noise(0.01)),
+               "retrieval": min(1.0, 0.4 + 0.6 * skill + noise(0.02))},
+      "outcome": answer,
+      "searches": 0.8 + 0.75 * skill + noise(0.05), "length": 42 + 20 * skill + noise(1.5),
+      "entropy": 0.9 - 0.75 * skill + abs(noise(0.02)),
+      "kl": 0.002 + 0.06 * skill ** 2 + abs(noise(0.003)), "grad_norm": float("nan") if step == 37 else
+      0.5 + abs(noise(0.25)) + (2.0 if step % 29 == 0 else 0), "clip_high_share": abs(noise(0.004)),
+      "clip_low_share": abs(noise(0.006)),
+      "sampler_gap": {"mean": abs(noise(2e-7)), "max": abs(noise(4e-6))}, "loss": noise(0.02),
+      "flat_groups": 0.2 + 0.4 * skill, "failed": 0, "learning_rate": 5e-4 * min(1.0, step / 10),
+      "seconds": {"total": sum(seconds.values()), **seconds}, "tokens_per_s": tokens / sum(seconds.values()),
+      "bottleneck": max(seconds, key=seconds.get)}
+
+
+def make(workdir, *, steps=120, logged_every=5):
+  """Fills the folder; returns it."""
+  workdir = pathlib.Path(workdir)
+  workdir.mkdir(parents=True, exist_ok=True)
+  config = config_lib.default_config()
+  config.steps = steps
+  (workdir / "config.json").write_text(config.to_json(indent=2))
+  rng = np.random.default_rng(0)
+  skill_at = lambda step: 1 / (1 + math.exp(-8 * (step / steps - 0.35)))
+  em = lambda skill: 0.12 + 0.8 * skill
+  with metrics.MetricWriter(workdir, tensorboard=False) as writer:
+    writer.write(0, {"eval": {"em": em(skill_at(0)), "f1": em(skill_at(0)) + 0.04, "searches": 0.9}})
+    for step in range(1, steps + 1):
+      row = step_metrics(rng, step, skill_at(step))
+      if step % (steps // 6) == 0:
+        skill = skill_at(step)
+        row["eval"] = {"em": em(skill), "f1": em(skill) + 0.03, "searches": 0.9 + 0.8 * skill}
+      writer.write(step, row)
+      if step % logged_every == 0 or step == 1:
+        episodes.write_episodes(workdir, step, step_rows(step, skill_at(step)))
+  score = lambda value, searches, wasted: {
+      "n": 300, "em": value, "em_interval": [value - 0.05, min(1.0, value + 0.05)], "f1": value + 0.03,
+      "f1_interval": [value - 0.02, min(1.0, value + 0.08)], "cover_em": value + 0.01, "answered": 0.97,
+      "searches": searches, "wasted_searches": wasted,
+      "by_hops": {"1": {"n": 120, "em": min(1.0, value + 0.3)}, "2": {"n": 180, "em": max(0.0, value - 0.2)}}}
+  before, after = score(em(skill_at(0)), 0.9, 0.41), score(em(skill_at(steps)), 1.62, 0.05)
+  (workdir / "summary.json").write_text(json.dumps({
+      "em_before": before["em"], "em_after": after["em"], "searches_before": 0.9, "searches_after": 1.62,
+      "seconds": 241.7, "seed": 0, "before": before, "after": after}))
+  return workdir
+
+
+if __name__ == "__main__":
+  print(make(sys.argv[1], steps=int(sys.argv[2]) if len(sys.argv) > 2 else 120))
