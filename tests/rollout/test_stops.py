@@ -1,0 +1,179 @@
+"""The stop automaton by hand: what it completes, names and forgets. Against real vocabularies: test_stops_search.py."""
+
+import itertools
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.rollout import stops
+
+
+class Listed:
+  """A vocabulary as a list of tokens; None is EOS."""
+
+  def __init__(self, *tokens):
+    self.tokens = tokens
+    self.vocab_size = len(tokens)
+    self.eos_ids = tuple(i for i, t in enumerate(tokens) if t is None)
+    self.pad_id = 0
+
+  def token_bytes(self, token):
+    return self.tokens[token] or b""
+
+
+def run(automaton, ids, accept):
+  """(names of the stop at each token, "" where there is none; the last state)."""
+  state, named = np.zeros(1, np.int32), []
+  for i in ids:
+    state, stop = stops.advance(automaton.table, state, np.array([i], np.int32), np.array([accept], np.int32))
+    named.append(automaton.names[int(stop[0])] if stop[0] >= 0 else "")
+  return named, int(state[0])
+
+
+def test_a_stop_in_the_middle_of_a_token():
+  vocabulary = Listed(b"ab", b"</", b"search", b">\n\n", b">")
+  automaton = stops.Stops(vocabulary, ["</search>"], rows=5)
+  accept = automaton.mask(["</search>"])
+  assert run(automaton, [0, 1, 2, 3], accept)[0] == ["", "", "", "</search>"]
+  assert run(automaton, [0, 1, 2, 4, 4], accept)[0] == ["", "", "", "</search>", ""]
+  assert run(automaton, [1, 2, 0, 4], accept)[0] == [""] * 4
+
+
+def test_of_two_in_one_token_the_first_accepted_one_is_named():
+  # "b>a>" completes "b>" at its second byte and "a>" at its fourth.
+  automaton = stops.Stops(Listed(b"b>a>"), ["a>", "b>"], rows=1)
+  assert run(automaton, [0], automaton.mask(["a>", "b>"]))[0] == ["b>"]
+  assert run(automaton, [0], automaton.mask(["a>"]))[0] == ["a>"]
+  assert run(automaton, [0], automaton.mask([]))[0] == [""]
+
+
+def test_of_two_that_end_on_one_byte_the_longer_is_named():
+  automaton = stops.Stops(Listed(b"x</a", b">"), ["a>", "</a>", ">"], rows=2)
+  assert run(automaton, [0, 1], automaton.mask(["a>", "</a>", ">"]))[0] == ["", "</a>"]
+  assert run(automaton, [0, 1], automaton.mask(["a>", ">"]))[0] == ["", "a>"]
+  assert run(automaton, [0, 1], automaton.mask([">"]))[0] == ["", ">"]
+
+
+def test_a_stop_that_is_not_accepted_hides_none_that_is():
+  # "ab" ends inside "xabc": the row that asked for "abc" alone goes on and finds it.
+  automaton = stops.Stops(Listed(b"xa", b"b", b"c"), ["ab", "abc"], rows=3)
+  assert run(automaton, [0, 1, 2], automaton.mask(["abc"]))[0] == ["", "", "abc"]
+
+
+def test_failed_beginnings_are_kept_as_far_as_they_count():
+  # After "aaa" the last two letters may still begin "aab".
+  automaton = stops.Stops(Listed(b"a", b"b"), ["aab"], rows=2)
+  assert run(automaton, [0, 0, 0, 0, 1], automaton.mask(["aab"]))[0] == ["", "", "", "", "aab"]
+
+
+def test_tokens_without_bytes_are_not_seen():
+  automaton = stops.Stops(Listed(b"</", b"s>", b""), ["</s>"], rows=7)
+  accept = automaton.mask(["</s>"])
+  for silent in (2, 3, 6):  # a control token, and rows beyond the vocabulary
+    assert run(automaton, [0, silent, 1], accept)[0] == ["", "", "</s>"]
+
+
+def test_every_eos_id_is_the_stop_eos_and_starts_afresh():
+  automaton = stops.Stops(Listed(b"</", None, b"s>", None), ["</s>"], rows=4)
+  accept = automaton.mask(["</s>"])
+  assert run(automaton, [0, 1, 2], accept) == (["", "eos", ""], 0)
+  assert run(automaton, [0, 3], accept) == (["", "eos"], 0)
+  assert run(automaton, [1], automaton.mask([], eos=False))[0] == [""]
+
+
+def test_a_character_cut_into_bytes_is_found():
+  automaton = stops.Stops(ByteTokenizer(), ["東"], rows=258)
+  assert run(automaton, [*"京東".encode()], automaton.mask(["東"]))[0] == [""] * 5 + ["東"]
+
+
+def test_rows_are_independent_and_it_compiles_once():
+  automaton = stops.Stops(ByteTokenizer(), ["ab", "b"], rows=300)
+  step = jax.jit(stops.advance)
+  state = jnp.zeros(3, jnp.int32)
+  accept = np.array([automaton.mask(["ab"]), automaton.mask(["b"]), automaton.mask([])], np.int32)
+  seen = []
+  for letter in "ab":
+    state, stop = step(automaton.table, state, np.full(3, ord(letter), np.int32), accept)
+    seen.append([automaton.names[i] if i >= 0 else "" for i in np.asarray(stop)])
+  assert seen == [["", "", ""], ["ab", "b", ""]]
+  assert stop.dtype == state.dtype == np.int32
+  assert step._cache_size() == 1
+
+
+def test_no_strings_at_all_leaves_eos():
+  automaton = stops.Stops(ByteTokenizer(), [], rows=258)
+  assert automaton.names == ("eos",)
+  assert run(automaton, [65, 256], automaton.mask([]))[0] == ["", "eos"]
+
+
+def test_thirty_strings_fit_into_a_mask():
+  strings = [f"</{i}>" for i in range(30)]
+  automaton = stops.Stops(ByteTokenizer(), strings, rows=258)
+  assert 0 < automaton.mask(strings) < 2**31
+  for s in strings:
+    assert run(automaton, s.encode(), automaton.mask(strings))[0][-1] == s
+  with pytest.raises(ValueError, match="at most 30"):
+    stops.Stops(ByteTokenizer(), [*strings, "x"], rows=258)
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.given(
+  strings=st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=5, unique=True),
+  tokens=st.lists(st.text("ab", max_size=5), min_size=1, max_size=6),
+  data=st.data())
+def test_small_alphabets_hold_every_overlap(strings, tokens, data):
+  # Two letters: strings that hold, end and begin one another, and tokens that complete several at once.
+  vocabulary = [t.encode() for t in tokens]
+  ids = data.draw(st.lists(st.integers(0, len(tokens) - 1), max_size=8))
+  accepted = data.draw(st.sets(st.sampled_from(strings)))
+  outcome, state, order = stops.compile_table(vocabulary, [s.encode() for s in strings], [])
+  at, text = 0, ""
+  for i in ids:
+    o = outcome[at, i]
+    got = next((strings[n] for n in order[o] if n >= 0 and strings[n] in accepted), None)
+    assert got == first_completed(text, tokens[i], accepted)
+    at, text = state[o], text + tokens[i]
+
+
+def first_completed(text, token, strings):
+  """By definition: grow the text letter by letter; the longest accepted string that it ends on first."""
+  for end in range(1, len(token) + 1):
+    grown = text + token[:end]
+    done = [s for s in strings if grown.endswith(s)]
+    if done:
+      return max(done, key=len)
+  return None
+
+
+def test_states_are_the_longest_beginnings():
+  strings = [b"abab", b"ba", b"b"]
+  goto, ends = stops.automaton(strings)
+  beginnings = sorted({s[:n] for s in strings for n in range(len(s) + 1)}, key=len)
+  assert len(goto) == len(beginnings)
+  named = {0: b""}  # state → the beginning it stands for, by the first text that reaches it
+  for letters in itertools.chain.from_iterable(itertools.product(b"abx", repeat=n) for n in range(1, 6)):
+    text, at = bytes(letters), 0
+    for byte in text:
+      at = int(goto[at, byte])
+    longest = max((b for b in beginnings if text.endswith(b)), key=len)
+    assert named.setdefault(at, longest) == longest
+    assert [strings[i] for i in ends[at]] == sorted((s for s in strings if text.endswith(s)), key=len, reverse=True)
+
+
+@pytest.mark.parametrize("strings, rows, message", [
+  (["a", ""], 258, "non-empty"), (["a", "a"], 258, "given once"), (["eos"], 258, "name that EOS goes by"),
+  (["a"], 200, "rows=200"),
+])
+def test_what_is_refused(strings, rows, message):
+  with pytest.raises(ValueError, match=message):
+    stops.Stops(ByteTokenizer(), strings, rows=rows)
+
+
+def test_a_string_that_was_not_compiled_is_refused():
+  with pytest.raises(ValueError, match="name them in the recipe's `stops`"):
+    stops.Stops(ByteTokenizer(), ["a"], rows=258).mask(["a", "b"])
