@@ -1,0 +1,131 @@
+"""Exact search on the accelerators: sharded inner products and a running top-k, in blocks."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from ragrl_jax.retrieval import ranking
+
+AXIS = "passages"
+
+
+class DeviceIndex:
+  """All vectors in the devices' memory, an equal share of the rows on each.
+
+  Searches compile once for each power of two of queries and of passages wanted. The result equals brute force over the
+  vectors as stored on the devices: candidates' scores are summed again on the host, ties go by row.
+  """
+
+  on_device = True
+
+  def __init__(self, vectors: np.ndarray, *, max_norm: float, dtype: str = "float32", devices=None,
+               block_rows: int = 1 << 14):
+    """
+    Args:
+      vectors: [N, D], mapped from disk or not; read once, a device's share at a time.
+      max_norm: the longest one's Euclidean norm.
+      dtype: "float32", or "bfloat16": half the memory, both sides rounded, sums in float32.
+      devices: which; this process's own by default.
+      block_rows: rows of a device that are scored at a time: [queries, block_rows] float32 exist at once.
+
+    Raises:
+      ValueError: another dtype.
+    """
+    if dtype not in ("float32", "bfloat16"):
+      raise ValueError(f"dtype={dtype!r}: vectors on devices are 'float32' or 'bfloat16'.")
+    self._dtype, self._vectors = jnp.dtype(dtype), vectors
+    self._max_norm = max_norm * (1.0 if dtype == "float32" else 1.01)  # rounding to 8 bits can lengthen a vector
+    devices = list(jax.local_devices() if devices is None else devices)
+    total, dim = vectors.shape
+    share = -(-total // len(devices))
+    self._block = min(block_rows, share)
+    share = -(-share // self._block) * self._block
+    self._shape = share * len(devices), dim
+    mesh = Mesh(np.array(devices), (AXIS,))
+    self._everywhere = NamedSharding(mesh, PartitionSpec())
+    self._stored = jax.make_array_from_callback(
+        self._shape, NamedSharding(mesh, PartitionSpec(AXIS, None)), self._part)
+    scan = jax.shard_map(
+        functools.partial(_best_of_all, block=self._block, total=total), mesh=mesh,
+        in_specs=(PartitionSpec(AXIS, None), PartitionSpec(), PartitionSpec()), out_specs=PartitionSpec(),
+        check_vma=False)
+    self._scan = jax.jit(scan)
+
+  def search(self, queries: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """float32 [n, D] → n pairs (scores, rows), best first, min(k, N) of each."""
+    queries = queries.astype(self._dtype).astype(np.float32)
+    k = min(k, len(self._vectors))
+    return ranking.exact(self._rough, _Rounded(self._vectors, self._dtype), queries, k, max_norm=self._max_norm)
+
+  def _rough(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The best by float32 sums, in one of few compiled shapes."""
+    wanted = min(_power_of_two(count), len(self._vectors))
+    padded = np.zeros((_power_of_two(len(queries)), queries.shape[1]), self._dtype)
+    padded[:len(queries)] = queries.astype(self._dtype)
+    places = np.zeros(wanted, np.int32)  # its length tells the compiled program how many to keep
+    scores, rows = self._scan(self._stored, *jax.device_put((padded, places), self._everywhere))
+    found = slice(0, len(queries)), slice(0, count)
+    return np.asarray(scores)[found], np.asarray(rows)[found].astype(np.int64)
+
+  def _part(self, index: tuple[slice, ...]) -> np.ndarray:
+    """The rows of one device; zeros after the last passage."""
+    start, stop, _ = index[0].indices(self._shape[0])
+    part = np.zeros((stop - start, self._shape[1]), self._dtype)
+    held = np.asarray(self._vectors[start:stop])
+    part[:len(held)] = held.astype(self._dtype)
+    return part
+
+
+class _Rounded:
+  """Rows of an array as the devices hold them."""
+
+  def __init__(self, vectors: np.ndarray, dtype):
+    self._vectors, self._dtype, self.shape = vectors, dtype, vectors.shape
+
+  def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+    return self._vectors[rows].astype(self._dtype)
+
+
+def _best_of_all(stored: jax.Array, queries: jax.Array, places: jax.Array, *, block: int, total: int):
+  """One device's part, then the best of all parts. Equal scores keep the order of the rows throughout.
+
+  Args:
+    stored: this device's rows [S, D].
+    queries: [n, D].
+    places: [count]; only its length is read.
+
+  Returns:
+    (float32 scores, int32 rows), both [n, count], best first.
+  """
+  share, count = stored.shape[0], places.shape[0]
+  keep, first = min(count, share), jax.lax.axis_index(AXIS) * share
+  precision = jax.lax.Precision.HIGHEST if stored.dtype == jnp.float32 else jax.lax.Precision.DEFAULT
+
+  def step(best, i):
+    part = jax.lax.dynamic_slice_in_dim(stored, i * block, block)
+    scores = jnp.einsum("nd,sd->ns", queries, part, precision=precision, preferred_element_type=jnp.float32)
+    rows = first + i * block + jnp.arange(block, dtype=jnp.int32)
+    scores = jnp.where((rows < total)[None, :], scores, -jnp.inf)
+    return _merged(*best, scores, jnp.broadcast_to(rows[None, :], scores.shape), keep), None
+
+  nothing = jnp.full((queries.shape[0], keep), -jnp.inf, jnp.float32), jnp.zeros((queries.shape[0], keep), jnp.int32)
+  best, _ = jax.lax.scan(step, nothing, jnp.arange(share // block, dtype=jnp.int32))
+  scores, rows = (jax.lax.all_gather(x, AXIS, axis=1, tiled=True) for x in best)
+  scores, at = jax.lax.top_k(scores, count)
+  return scores, jnp.take_along_axis(rows, at, axis=1)
+
+
+def _merged(best, best_rows, scores, rows, keep: int):
+  """The `keep` best of two lists. `top_k` prefers the earlier of equals, and the earlier rows stand in front."""
+  scores, rows = jnp.concatenate([best, scores], axis=1), jnp.concatenate([best_rows, rows], axis=1)
+  scores, at = jax.lax.top_k(scores, keep)
+  return scores, jnp.take_along_axis(rows, at, axis=1)
+
+
+def _power_of_two(n: int) -> int:
+  return 1 << (n - 1).bit_length()

@@ -1,0 +1,101 @@
+"""Records what a retriever answered, and plays it back: runs that repeat exactly, and need no retriever."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from ragrl_jax.retrieval import api
+from ragrl_jax.retrieval.api import Retriever
+from ragrl_jax.structs import Passage
+
+
+class Recorder:
+  """Passes searches on, and appends each new (query, k) with its passages to FILE.jsonl as one line."""
+
+  def __init__(self, retriever: Retriever, path: str | os.PathLike):
+    """A file that is there is gone on with: its answers stand, and a line that a kill cut short is dropped."""
+    self._retriever, self._path, self._lock = retriever, pathlib.Path(path), threading.Lock()
+    self._known: set[tuple[str, int]] = set()
+    self._path.parent.mkdir(parents=True, exist_ok=True)
+    if self._path.is_file():
+      rows, whole = _read(self._path)
+      self._known = {(query, k) for query, k, _ in rows}
+      os.truncate(self._path, whole)
+    else:
+      self._append(dict(retriever=dict(retriever.describe())))
+
+  def describe(self) -> dict[str, Any]:
+    return dict(self._retriever.describe())
+
+  def search(self, queries: Sequence[str], k: int) -> api.Answers:
+    answers = self._retriever.search(queries, k)
+    with self._lock:
+      for query, found in zip(queries, answers, strict=True):
+        if (query, k) not in self._known:
+          self._known.add((query, k))
+          self._append(dict(query=query, k=int(k), passages=[[p.id, p.title, p.text, p.score] for p in found]))
+    return answers
+
+  def _append(self, row: dict[str, Any]) -> None:
+    with open(self._path, "a", encoding="utf-8") as file:
+      file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+class Replay:
+  """Answers from a recording, and from nothing else."""
+
+  def __init__(self, path: str | os.PathLike):
+    """
+    Raises:
+      ValueError: no such file, or a line that is no record (with file and line).
+    """
+    self._path = pathlib.Path(path)
+    if not self._path.is_file():
+      raise ValueError(f"{self._path}: no such recording; make one with replay.Recorder.")
+    rows, _ = _read(self._path)
+    self._answers: dict[str, dict[int, list[Passage]]] = {}
+    for query, k, found in rows:
+      self._answers.setdefault(query, {}).setdefault(k, found)
+
+  def describe(self) -> dict[str, Any]:
+    return dict(kind="replay", recording=self._path.name, queries=len(self._answers))
+
+  def search(self, queries: Sequence[str], k: int) -> api.Answers:
+    """See `api.Retriever`. A recording with a larger k answers a smaller one.
+
+    Raises:
+      ValueError: a query that was not recorded with at least this k.
+    """
+    return api.each(queries, k, lambda texts: [self._recorded(text, k) for text in texts])
+
+  def _recorded(self, query: str, k: int) -> list[Passage]:
+    recorded = self._answers.get(query, {})
+    enough = min((n for n in recorded if n >= k), default=None)
+    if enough is None:
+      had = f"only with k={max(recorded)}" if recorded else f"not at all, {len(self._answers)} others are"
+      raise ValueError(f"{self._path}: the query {query!r:.200} with k={k} is not recorded ({had}): record it with "
+                       "replay.Recorder, or search an index.")
+    return recorded[enough][:k]
+
+
+def _read(path: pathlib.Path) -> tuple[list[tuple[str, int, list[Passage]]], int]:
+  """The records, and the bytes that whole lines take: what stands after the last line break was cut by a kill."""
+  rows, whole = [], 0
+  with open(path, "rb") as file:
+    for number, raw in enumerate(file, 1):
+      if not raw.endswith(b"\n"):
+        break
+      whole += len(raw)
+      try:
+        row = json.loads(raw)
+        if "query" in row:
+          found = [Passage(*fields) for fields in row["passages"]]
+          rows.append((row["query"], row["k"], found))
+      except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f'{path}:{number}: no record {{"query", "k", "passages"}} ({error}).') from None
+  return rows, whole

@@ -1,0 +1,155 @@
+"""The same checks for every retriever."""
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import uvicorn
+
+from ragrl_jax.retrieval import build_index, load_index, replay, server
+from ragrl_jax.structs import Passage
+
+WORDS = ("amber bridge canal délta ember forest garden harbour island jungle kettle lantern meadow needle orchard "
+         "pepper quarry river saddle timber 山 река").split()
+K = 7
+
+
+def passages():
+  """120 passages over a few words; the last three are copies of rows 0, 1 and 2 under other ids."""
+  draw = random.Random(3)
+  rows = [Passage(f"d{i}", draw.choice(WORDS), " ".join(draw.choices(WORDS, k=draw.randint(3, 12)))) for i in range(117)]
+  return rows + [Passage(f"copy{i}", rows[i].title, rows[i].text) for i in range(3)]
+
+
+QUERIES = ["amber bridge", "délta", "山 river", "the река of the garden", "lantern lantern meadow", "pepper",
+           "saddle timber quarry", "island amber kettle needle orchard"]
+
+
+def built(tmp, encoder, **settings):
+  build_index(passages(), encoder, tmp / "index", progress=False, **settings)
+  return tmp / "index"
+
+
+def remote(tmp, stack):
+  app = server.application(load_index(built(tmp, "bm25")), server.Limits(max_topk=1000))
+  running = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
+  thread = threading.Thread(target=running.run)
+  thread.start()
+  while not running.started:
+    assert thread.is_alive()
+  stack.append(lambda: (setattr(running, "should_exit", True), thread.join()))
+  return load_index(f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}")
+
+
+def replayed(tmp, stack):
+  del stack
+  recorder = replay.Recorder(load_index(built(tmp, "hashing")), tmp / "answers.jsonl")
+  for k in (K, 1000):
+    recorder.search([*QUERIES, "  amber\tbridge ", "xyzzy"], k)
+  return load_index(tmp / "answers.jsonl")
+
+
+def dense(search="faiss", **settings):
+  return lambda tmp, stack: load_index(built(tmp, "hashing", **settings), search=search)
+
+
+RETRIEVERS = {
+    "bm25": lambda tmp, stack: load_index(built(tmp, "bm25")),
+    "bm25 stemmed": lambda tmp, stack: load_index(built(tmp, "bm25", encoder_options=dict(stemmer="english"))),
+    "flat": dense(),
+    "flat float16": dense(dtype="float16"),
+    "HNSW": dense(factory="HNSW16", options="efSearch=64"),
+    "IVF-PQ": dense(factory="IVF4,PQ8x4", options="nprobe=4", oversample=16),
+    "device": dense(search="device"),
+    "remote": remote,
+    "replay": replayed,
+}
+
+
+@pytest.fixture(scope="module", params=RETRIEVERS)
+def retriever(request, tmp_path_factory):
+  stack = []
+  yield RETRIEVERS[request.param](tmp_path_factory.mktemp("retriever"), stack)
+  for end in stack:
+    end()
+
+
+def test_best_first_and_never_more_than_k(retriever):
+  for k in (1, 3, K):
+    for query, found in zip(QUERIES, retriever.search(QUERIES, k), strict=True):
+      scores = [p.score for p in found]
+      assert scores == sorted(scores, reverse=True) and all(isinstance(score, float) for score in scores)
+      assert 1 <= len(found) <= k and len({p.id for p in found}) == len(found)
+      # Every word of the world is in more than K passages, so the best one has one of the query's.
+      assert set(query.split()) & set(f"{found[0].title} {found[0].text}".split())
+
+
+def test_passages_are_those_of_the_corpus(retriever):
+  stored = {p.id: p for p in passages()}
+  for found in retriever.search(QUERIES, K):
+    for p in found:
+      assert (p.title, p.text) == (stored[p.id].title, stored[p.id].text)
+
+
+def test_a_smaller_k_is_a_prefix(retriever):
+  more, fewer = retriever.search(QUERIES, K), retriever.search(QUERIES, 3)
+  if type(retriever).__name__ == "DenseRetriever" and retriever.describe()["factory"] != "Flat":
+    pytest.skip("an inexact index may find more among more candidates")
+  assert [found[:3] for found in more] == fewer
+
+
+def test_same_query_same_answer_alone_and_in_a_batch(retriever):
+  together = retriever.search(QUERIES, K)
+  assert together == retriever.search(QUERIES, K)
+  assert together == [retriever.search([query], K)[0] for query in QUERIES]
+  many = retriever.search(QUERIES[::-1] * 5, K)
+  assert many == together[::-1] * 5
+
+
+def test_equal_scores_stand_in_the_order_of_the_corpus(retriever):
+  order = {p.id: i for i, p in enumerate(passages())}
+  tied = 0
+  for found in retriever.search(QUERIES, 1000):
+    for a, b in zip(found, found[1:]):
+      if a.score == b.score:
+        tied += 1
+        assert order[a.id] < order[b.id]
+  assert tied >= 3  # the copies
+
+
+def test_k_beyond_the_corpus_gives_no_more_than_there_is(retriever):
+  for found in retriever.search(QUERIES, 1000):
+    assert 1 <= len(found) <= 120 and len({p.id for p in found}) == len(found)
+
+
+def test_empty_queries_and_no_queries(retriever):
+  assert retriever.search([], K) == []
+  assert retriever.search(["", " \n\t"], K) == [[], []]
+  first, blank, last = retriever.search([QUERIES[0], "", QUERIES[1]], K)
+  assert blank == [] and [first, last] == retriever.search(QUERIES[:2], K)
+
+
+def test_a_query_of_unknown_words_has_no_answer(retriever):
+  assert retriever.search(["xyzzy"], K) == [[]]
+
+
+def test_bad_requests_are_refused(retriever):
+  with pytest.raises(ValueError, match="one string"):
+    retriever.search("amber bridge", K)
+  with pytest.raises(ValueError, match="query 1 is int"):
+    retriever.search(["amber", 3], K)
+  for k in (0, -1, True, 2.0):
+    with pytest.raises(ValueError, match="k="):
+      retriever.search(QUERIES, k)
+
+
+def test_several_threads_at_once(retriever):
+  expected = retriever.search(QUERIES, K)
+  with ThreadPoolExecutor(8) as pool:
+    answers = list(pool.map(lambda i: retriever.search([QUERIES[i % len(QUERIES)]], K)[0], range(64)))
+  assert answers == [expected[i % len(QUERIES)] for i in range(64)]
+
+
+def test_it_describes_itself(retriever):
+  assert retriever.describe()["kind"] in ("bm25", "dense", "remote", "replay")
