@@ -13,9 +13,10 @@ def read_examples(path: str | pathlib.Path, *, max_examples: int = 0) -> Iterato
   """Streams the examples of a file, of several, or of a Hugging Face dataset.
 
   Args:
-    path: FILE.jsonl or FILE.json, either with .gz; a glob; a folder of such files; or "hf:NAME/SUBSET/SPLIT", where an
-      empty subset is the default one ("hf:owner/name//train") and NAME may be a folder. Rows may be our own (see
-      `layouts.ours`), FlashRAG's, or those of HotpotQA, 2WikiMultihopQA and MuSiQue as published.
+    path: FILE.jsonl or FILE.json, either with .gz; a glob; a folder of such files; "hf:NAME/SUBSET/SPLIT", where an
+      empty subset is the default one ("hf:owner/name//train") and NAME may be a folder; or several of these with
+      commas between them. Rows may be our own (see `layouts.ours`), FlashRAG's, or those of HotpotQA,
+      2WikiMultihopQA and MuSiQue as published.
     max_examples: stop after so many; 0 is all.
 
   Raises:
@@ -52,11 +53,11 @@ def _examples(source: str, placed: Iterator[tuple[str, dict[str, Any]]]) -> Iter
 
 def _sources(path: str) -> Iterator[tuple[str, Iterator[tuple[str, dict[str, Any]]]]]:
   """(name, rows with their places) of everything that the path names."""
-  if path.startswith("hf:"):
-    yield _from_hub(path)
-    return
-  for file in files(path):
-    yield file.name.partition(".")[0], rows.read_rows(file)
+  for part in path.split(",") if not pathlib.Path(path).exists() else [path]:
+    if part.startswith("hf:"):
+      yield _from_hub(part)
+    else:
+      yield from ((file.name.partition(".")[0], rows.read_rows(file)) for file in files(part))
 
 
 def files(path: str | pathlib.Path) -> list[pathlib.Path]:

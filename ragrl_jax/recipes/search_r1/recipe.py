@@ -12,7 +12,7 @@ PRESETS = {
   "paper": dict(
     instructions="paper",      # "paper", "short", or "none" (the bare question)
     max_searches=4,            # turns before the forced answer; NQ's quick start has 2
-    max_passage_tokens=None,   # a longer passage is cut
+    max_passage_tokens=166,    # a longer passage is cut: three of them make the authors' 500
     action="last",             # or "first", of several complete pairs in one turn
     format=False,              # score the shape, too
     structure_weight=0.2,

@@ -1,0 +1,43 @@
+r"""Search-R1 (arXiv 2503.09516): reason, search, read, answer. Qwen2.5-3B or 7B, NQ + HotpotQA, the 2018 Wikipedia.
+
+Run:    python launchers/train.py --config configs/search_r1.py --workdir OUT \
+          --config.model.path=QWEN_FOLDER --config.retrieval.index=INDEX_OR_ADDRESS
+Variants, joined by commas: smoke (tiny sizes, same rules), format (pays for shape), repo (the authors' code's reading).
+Expect: not run yet at this size. The paper has .431 EM on average over seven sets for 7B by PPO.
+"""
+
+from ragrl_jax import config as config_lib
+
+VARIANTS = ("", "smoke", "grpo", "format", "repo")
+
+
+def get_config(variant: str = ""):
+  chosen = variant.split(",")
+  if not set(chosen) <= set(VARIANTS):
+    raise ValueError(f"configs/search_r1.py:{variant}: use {', '.join(VARIANTS[1:])}, joined by commas.")
+  config = config_lib.default_config()
+  config.recipe = "search_r1"
+  config.preset = next((name for name in ("format", "repo", "grpo") if name in chosen), "paper")
+  config.steps = 1005                        # code; 500 in the paper's text
+  config.data.train = "hf:RUC-NLPIR/FlashRAG_datasets/nq/train,hf:RUC-NLPIR/FlashRAG_datasets/hotpotqa/train"
+  config.data.evaluate = "hf:RUC-NLPIR/FlashRAG_datasets/nq/test"
+  config.model.update(dict(dtype="bfloat16", remat=True))
+  config.retrieval.top_k = 3                 # paper and code
+  config.rollout.update(dict(
+    prompts_per_step=512, group_size=5,      # paper and code
+    lanes=128, rows=256, context=4096,       # code's max_prompt_length: prompt, turns and results together
+    prefill=256, block=256,
+    max_new_tokens=500,                      # a turn
+    temperature=1.0, top_p=1.0))
+  config.advantage.update(dict(kind="group_relative", std="sample", eps=1e-6))
+  config.loss.update(dict(
+    aggregation="token_mean", clip_low=0.2, clip_high=0.2,
+    kl="k3", kl_coef=0.001,                  # code's low_var_kl, in the loss
+    updates_per_batch=2))                    # mini-batches of 256 of the 512 prompts
+  config.optimizer.update(dict(
+    learning_rate=1e-6, warmup_steps=286,    # 28.5 % of the steps, then constant
+    schedule="constant", weight_decay=0.01, clip_norm=1.0))
+  config.learner.update(dict(micro_rows=8, row_lengths=(2048, 4096), logprob_chunk=1024))
+  config.checkpoint.every = 100
+  config.evaluate.every = 50
+  return config_lib.shrink(config) if "smoke" in chosen else config

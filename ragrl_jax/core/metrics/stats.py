@@ -1,0 +1,115 @@
+"""Agreement between judges, paired tests, and intervals for a mean."""
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+import scipy.stats
+from jaxtyping import Num
+
+ALTERNATIVES = ("two-sided", "greater", "less")
+
+
+def cohen_kappa(a: Sequence[Hashable], b: Sequence[Hashable]) -> float:
+  """Agreement of two raters beyond chance: (p_o - p_e) / (1 - p_e).
+
+  p_o is the share of items they agree on, p_e the share expected of two raters who label at random with the same
+  frequencies. 1 where both use one and the same label throughout (0/0; they agree in everything).
+
+  Raises:
+    ValueError: different lengths, or no items.
+
+  Source: Cohen, "A coefficient of agreement for nominal scales" (1960).
+  """
+  if len(a) != len(b) or not len(a):
+    raise ValueError(f"two raters' labels of the same items are needed, these are {len(a)} and {len(b)}.")
+  a, b = list(a), list(b)
+  observed = sum(x == y for x, y in zip(a, b)) / len(a)
+  expected = sum(a.count(label) * b.count(label) for label in set(a)) / len(a) ** 2
+  return _beyond_chance(observed, expected)
+
+
+def fleiss_kappa(counts: Num[np.ndarray, "N K"] | Sequence[Sequence[int]]) -> float:
+  """Agreement of several raters beyond chance.
+
+  counts[i, j]: how many raters put item i into category j; every item has the same number of raters, at least two.
+  With P_i the share of agreeing pairs of raters on item i and p_j the share of category j overall, it is
+  (mean P_i - Σ p_j²) / (1 - Σ p_j²); 1 where one category has everything.
+
+  Raises:
+    ValueError: no items, one rater, or items with different numbers of raters.
+
+  Source: Fleiss, "Measuring nominal scale agreement among many raters" (1971).
+  """
+  table = np.asarray(counts, dtype=np.float64)
+  if table.ndim != 2 or not table.size:
+    raise ValueError(f"counts must be [items, categories], these have the shape {table.shape}.")
+  raters = table.sum(axis=1)
+  if raters[0] < 2 or np.any(raters != raters[0]) or np.any(table < 0):
+    raise ValueError("every item must have the same number of raters, at least two; the rows' sums are "
+                     f"{raters.min():g} to {raters.max():g}.")
+  agreeing = (table * (table - 1)).sum(axis=1) / (raters * (raters - 1))
+  shares = table.sum(axis=0) / table.sum()
+  return _beyond_chance(float(agreeing.mean()), float(np.square(shares).sum()))
+
+
+def wilcoxon(
+    x: Sequence[float], y: Sequence[float], *, alternative: str = "two-sided",
+) -> tuple[float, float]:
+  """The signed-rank test of paired scores: (statistic, p).
+
+  Pairs without a difference are dropped (Wilcoxon's own way); with none left there is nothing to reject: (0, 1).
+  The statistic is the sum of the ranks where x > y, for "two-sided" the smaller of the two sums. p is exact for small
+  samples without ties, else by the normal approximation.
+
+  Args:
+    x: scores, say one a data set.
+    y: the other system's, in the same order.
+    alternative: "two-sided", "greater" (x tends to be above y) or "less".
+
+  Raises:
+    ValueError: different lengths, no pairs, or another alternative.
+  """
+  if alternative not in ALTERNATIVES:
+    raise ValueError(f"alternative={alternative!r}: use {', '.join(map(repr, ALTERNATIVES))}.")
+  x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+  if x.shape != y.shape or x.ndim != 1 or not x.size:
+    raise ValueError(f"paired scores are needed, these have the shapes {x.shape} and {y.shape}.")
+  if not np.any(x != y):
+    return 0.0, 1.0
+  result = scipy.stats.wilcoxon(x, y, alternative=alternative, zero_method="wilcox")
+  return float(result.statistic), float(result.pvalue)
+
+
+def bootstrap_interval(
+    values: Sequence[float], *, seed: int, level: float = 0.95, resamples: int = 10_000,
+) -> tuple[float, float]:
+  """The percentile bootstrap interval of the mean: (low, high). One value has no spread: (value, value).
+
+  Args:
+    values: one score an item, say 0 or 1.
+    seed: of the resampling; the same seed gives the same interval.
+    level: share of resampled means inside, between 0 and 1.
+    resamples: how many.
+
+  Raises:
+    ValueError: no values, or a level outside (0, 1).
+
+  Source: Efron, "Bootstrap methods: another look at the jackknife" (1979).
+  """
+  values = np.asarray(values, dtype=np.float64)
+  if values.ndim != 1 or not values.size:
+    raise ValueError(f"an interval needs a list of values, these have the shape {values.shape}.")
+  if not 0.0 < level < 1.0:
+    raise ValueError(f"level={level}: it must be between 0 and 1.")
+  if np.all(values == values[0]):
+    return float(values[0]), float(values[0])
+  # The resampled sums in batches of about 2^22 numbers, whatever the size of the sample.
+  batch = max(1, 2**22 // values.size)
+  result = scipy.stats.bootstrap(
+    (values,), np.mean, n_resamples=resamples, batch=batch, vectorized=True, confidence_level=level,
+    method="percentile", rng=seed)
+  return float(result.confidence_interval.low), float(result.confidence_interval.high)
+
+
+def _beyond_chance(observed: float, expected: float) -> float:
+  return 1.0 if expected >= 1.0 else (observed - expected) / (1.0 - expected)
