@@ -12,7 +12,7 @@ def segment_positions(segment_ids: jax.Array) -> jax.Array:
   return index - jax.lax.cummax(jnp.where(starts, index, 0), axis=1)
 
 
-def attend(q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: jax.Array) -> jax.Array:
+def attend(q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: jax.Array, *, causal: bool = True) -> jax.Array:
   """Softmax attention to the earlier tokens of the same segment, itself included.
 
   Args:
@@ -29,7 +29,9 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: jax.Array) -> 
   scores = jnp.einsum("btkgh,bskh->bkgts", q, k, preferred_element_type=jnp.float32) * (h**-0.5)
   index = jnp.arange(T)
   mask = (segment_ids[:, :, None] == segment_ids[:, None, :]) & (segment_ids != 0)[:, :, None]
-  mask = (mask & (index[:, None] >= index[None, :])[None])[:, None, None]
+  if causal:
+    mask = mask & (index[:, None] >= index[None, :])[None]
+  mask = mask[:, None, None]
   scores = jnp.where(mask, scores, -1e30)
   weights = jnp.where(mask, jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True))), 0.0)
   weights = weights / jnp.maximum(weights.sum(-1, keepdims=True), 1e-30)

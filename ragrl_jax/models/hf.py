@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def read_json(path: pathlib.Path) -> dict[str, Any]:
-  """The object in a JSON file.
+def read_json(path: pathlib.Path, kind: type = dict) -> Any:
+  """The object (or list) in a JSON file.
 
   Raises:
-    ValueError: no such file, no JSON, or no object.
+    ValueError: no such file, no JSON, or JSON of another kind.
   """
   try:
     values = json.loads(path.read_text(encoding="utf-8"))
@@ -18,8 +18,8 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     raise ValueError(f"{path} is missing: {path.parent} must be a model folder in Hugging Face's format.") from error
   except (json.JSONDecodeError, UnicodeDecodeError) as error:
     raise ValueError(f"{path} is no JSON ({error}): fetch or export the model folder again.") from error
-  if not isinstance(values, dict):
-    raise ValueError(f"{path} holds a {type(values).__name__}: it must hold a JSON object.")
+  if not isinstance(values, kind):
+    raise ValueError(f"{path} holds a {type(values).__name__}: it must hold a {kind.__name__}.")
   return values
 
 

@@ -1,24 +1,21 @@
 """Decoder weights ↔ a Hugging Face folder (config.json and safetensors)."""
 
-import functools
+import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.experimental import multihost_utils
 
-from ragrl_jax.models import hf, tensors
+from ragrl_jax.models import hf, mapping, tensors
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import rules
 
-# Our parameter → its tensor there. Matrices under layers/ are transposed: [in, out] here, [out, in] there.
-TENSORS = {
+TABLE = {
   "embedding": "model.embed_tokens.weight",
   "final_norm": "model.norm.weight",
   "lm_head": "lm_head.weight",
@@ -42,7 +39,7 @@ TENSORS = {
 
 def load_pretrained(
   path: str | os.PathLike, *, dtype=jnp.float32, mesh: jax.sharding.Mesh | None = None, compute_dtype=None,
-  remat: bool = False,
+  remat: bool = False, head: bool = True,
 ) -> tuple[Decoder, DecoderConfig]:
   """A decoder from a Hugging Face folder.
 
@@ -52,6 +49,7 @@ def load_pretrained(
     mesh: spread the weights over it (`parallel/rules.py`): each device's part is read straight from disk.
     compute_dtype: of the matmuls; `dtype` by default.
     remat: as the Decoder's.
+    head: False leaves the unembedding out, for a decoder that embeds texts and may have been saved without one.
 
   Raises:
     ValueError: an unknown architecture; a tensor missing, surplus or of another shape; a damaged file.
@@ -59,66 +57,20 @@ def load_pretrained(
   folder = pathlib.Path(path)
   where = folder / "config.json"
   config = DecoderConfig.from_hf(hf.read_json(where), str(where))
+  if not head:
+    config = dataclasses.replace(config, tied=True)
   files = tensors.TensorFolder(folder)
+  table = TABLE
+  if "embed_tokens.weight" in files.names():  # saved without its head, the names begin one level lower
+    table = {name: tensor.removeprefix("model.") for name, tensor in TABLE.items()}
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(
     config, rngs=nnx.Rngs(0), param_dtype=dtype, dtype=dtype if compute_dtype is None else compute_dtype, remat=remat,
     mesh=mesh)))
-  _refuse_surplus(files, config, abstract)
-  shardings = None if mesh is None else jax.tree.leaves(rules.shardings(mesh, abstract))
-  params = [_load(files, name, leaf, shardings and shardings[i]) for i, (name, leaf) in enumerate(_named(abstract))]
-  return nnx.merge(graphdef, jax.tree.unflatten(jax.tree.structure(abstract), params)), config
-
-
-def _load(files, name: str, leaf, sharding) -> jax.Array:
-  if sharding is None:
-    return jnp.asarray(_read(files, name, leaf.shape, np.dtype(leaf.dtype), (slice(None),) * leaf.ndim))
-  parts = {}  # devices that hold the same part share one reading of it
-
-  def part(index):
-    bounds = tuple((piece.start, piece.stop) for piece in index)
-    if bounds not in parts:
-      parts[bounds] = _read(files, name, leaf.shape, np.dtype(leaf.dtype), index)
-    return parts[bounds]
-
-  return jax.make_array_from_callback(leaf.shape, sharding, part)
-
-
-def tensor_names(name: str, shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
-  """The tensors, with their shapes there, that make up our parameter: one, or one a layer."""
-  template = TENSORS[name]
-  if "{}" not in template:
-    return [(template, shape)]
-  return [(template.format(i), shape[:0:-1]) for i in range(shape[0])]
-
-
-def _refuse_surplus(files, config, abstract) -> None:
-  known = {tensor for name, leaf in _named(abstract) for tensor, _ in tensor_names(name, leaf.shape)}
   # Some tied checkpoints keep a copy of the embedding; older Llama files keep the rotary frequencies.
-  surplus = sorted(
-    tensor for tensor in files.names() - known
-    if not (config.tied and tensor == "lm_head.weight") and not tensor.endswith("rotary_emb.inv_freq"))
-  if surplus:
-    raise ValueError(
-      f"{files.file(surplus[0])}: tensor {surplus[0]} has no place in a {config.family} model as config.json describes "
-      f"it ({len(surplus)} such tensors): the two must be of one model.")
-
-
-def _read(files, name: str, shape, dtype, index: tuple[slice, ...]) -> np.ndarray:
-  """The part of our parameter at this index, from the files' tensors."""
-  entries = tensor_names(name, shape)
-  if "{}" not in TENSORS[name]:
-    return np.asarray(files.open(*entries[0])[index], dtype=dtype)
-  chosen = entries[index[0]]
-  sizes = [len(range(*part.indices(size))) for part, size in zip(index[1:], shape[1:])]
-  out = np.empty((len(chosen), *sizes), dtype)
-  for place, entry in zip(out, chosen):
-    place[...] = files.open(*entry)[index[:0:-1]].T
-  return out
-
-
-def _named(tree) -> Iterator[tuple[str, jax.Array]]:
-  for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-    yield "/".join(rules.names_of(path)), leaf
+  ignore = lambda name: (config.tied and name == "lm_head.weight") or name.endswith("rotary_emb.inv_freq")
+  mapping.refuse_surplus(files, table, abstract, ignore, config.family)
+  shardings = None if mesh is None else rules.shardings(mesh, abstract)
+  return nnx.merge(graphdef, mapping.load(files, table, abstract, shardings)), config
 
 
 def save_pretrained(
@@ -134,30 +86,15 @@ def save_pretrained(
     shard_bytes: files are closed before they would grow beyond this.
   """
   folder = pathlib.Path(path)
-  params = list(_named(nnx.split(model)[1]))
-  dtype = np.dtype(params[0][1].dtype if dtype is None else dtype)
-  entries = [
-    (*entry, functools.partial(_to_host, leaf, i if "{}" in TENSORS[name] else None))
-    for name, leaf in params for i, entry in enumerate(tensor_names(name, leaf.shape))]
+  params = nnx.split(model)[1]
+  dtype = np.dtype(jax.tree.leaves(params)[0].dtype if dtype is None else dtype)
+  entries = mapping.entries(TABLE, params)
   if jax.process_index() != 0:  # the others only hand over their parts
     for _, _, read in entries:
       read()
     return
   folder.mkdir(parents=True, exist_ok=True)
   tensors.write(folder, entries, dtype, shard_bytes=shard_bytes)
-  values = {**config.to_hf(), "torch_dtype": str(dtype)}
   partial = folder / "config.json.partial"
-  partial.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+  partial.write_text(json.dumps({**config.to_hf(), "torch_dtype": str(dtype)}, indent=2) + "\n", encoding="utf-8")
   os.replace(partial, folder / "config.json")
-
-
-@jax.jit
-def _layer(stacked, number):
-  return jax.lax.dynamic_index_in_dim(stacked, number, keepdims=False)
-
-
-def _to_host(leaf: jax.Array, layer: int | None) -> np.ndarray:
-  """The parameter, or one layer of it as its tensor lies in the file; gathered from all hosts if it is spread."""
-  part = leaf if layer is None else _layer(leaf, layer)
-  part = np.asarray(part if part.is_fully_addressable else multihost_utils.process_allgather(part, tiled=True))
-  return part if layer is None else part.T

@@ -1,0 +1,163 @@
+"""The bidirectional encoder of BERT: what E5, BGE, MiniLM and both towers of DPR are made of."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ragrl_jax.models import attention, hf, layers, mapping, tensors
+
+TABLE = {
+  "words": "embeddings.word_embeddings.weight",
+  "places": "embeddings.position_embeddings.weight",
+  "types": "embeddings.token_type_embeddings.weight",
+  "norm": "embeddings.LayerNorm.weight",
+  "norm_bias": "embeddings.LayerNorm.bias",
+  "pooler": "pooler.dense.weight",
+  "pooler_bias": "pooler.dense.bias",
+  "layers/q": "encoder.layer.{}.attention.self.query.weight",
+  "layers/k": "encoder.layer.{}.attention.self.key.weight",
+  "layers/v": "encoder.layer.{}.attention.self.value.weight",
+  "layers/o": "encoder.layer.{}.attention.output.dense.weight",
+  "layers/q_bias": "encoder.layer.{}.attention.self.query.bias",
+  "layers/k_bias": "encoder.layer.{}.attention.self.key.bias",
+  "layers/v_bias": "encoder.layer.{}.attention.self.value.bias",
+  "layers/o_bias": "encoder.layer.{}.attention.output.dense.bias",
+  "layers/attention_norm": "encoder.layer.{}.attention.output.LayerNorm.weight",
+  "layers/attention_norm_bias": "encoder.layer.{}.attention.output.LayerNorm.bias",
+  "layers/up": "encoder.layer.{}.intermediate.dense.weight",
+  "layers/up_bias": "encoder.layer.{}.intermediate.dense.bias",
+  "layers/down": "encoder.layer.{}.output.dense.weight",
+  "layers/down_bias": "encoder.layer.{}.output.dense.bias",
+  "layers/mlp_norm": "encoder.layer.{}.output.LayerNorm.weight",
+  "layers/mlp_norm_bias": "encoder.layer.{}.output.LayerNorm.bias",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class BertConfig:
+  """The shape of an encoder. `max_position`: the longest text it has position embeddings for, in tokens."""
+
+  vocab_size: int
+  d_model: int
+  num_layers: int
+  num_heads: int
+  d_ff: int
+  max_position: int
+  num_types: int
+  norm_eps: float
+
+  @classmethod
+  def from_hf(cls, values: Mapping[str, Any], where: str) -> "BertConfig":
+    """From the contents of a config.json (model_type bert or dpr).
+
+    Raises:
+      ValueError: another model, or a switch that this encoder does not compute.
+    """
+    need = lambda key: hf.required(values, key, where)
+    if need("model_type") not in ("bert", "dpr"):
+      raise ValueError(f"{where}: model_type {values['model_type']!r} is no BERT: it must be bert or dpr.")
+    hf.refuse(values, where, hidden_act=("gelu",), position_embedding_type=("absolute",), projection_dim=(0,),
+              is_decoder=(False,))
+    return cls(
+      vocab_size=need("vocab_size"), d_model=need("hidden_size"), num_layers=need("num_hidden_layers"),
+      num_heads=need("num_attention_heads"), d_ff=need("intermediate_size"),
+      max_position=need("max_position_embeddings"), num_types=values.get("type_vocab_size", 2),
+      norm_eps=float(values.get("layer_norm_eps", 1e-12)))
+
+
+def layer_norm(x: jax.Array, gain: jax.Array, bias: jax.Array, eps: float) -> jax.Array:
+  """(x - mean) / sqrt(variance + eps) · gain + bias over the last axis; in float32, returned in x's dtype."""
+  wide = x.astype(jnp.float32)
+  wide = wide - wide.mean(axis=-1, keepdims=True)
+  wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps)
+  shape = (1,) * (x.ndim - 1) + gain.shape
+  return (wide * gain.astype(jnp.float32).reshape(shape) + bias.astype(jnp.float32).reshape(shape)).astype(x.dtype)
+
+
+class BertLayer(nnx.Module):
+  """Attention and MLP, each followed by the sum's LayerNorm. Matrices are [in, out]."""
+
+  def __init__(self, c: BertConfig, param_dtype):
+    zeros = lambda *shape: nnx.Param(jnp.zeros(shape, param_dtype))
+    self.q, self.k, self.v, self.o = (zeros(c.d_model, c.d_model) for _ in range(4))
+    self.q_bias, self.k_bias, self.v_bias, self.o_bias = (zeros(c.d_model) for _ in range(4))
+    self.attention_norm, self.attention_norm_bias = zeros(c.d_model), zeros(c.d_model)
+    self.up, self.up_bias = zeros(c.d_model, c.d_ff), zeros(c.d_ff)
+    self.down, self.down_bias = zeros(c.d_ff, c.d_model), zeros(c.d_model)
+    self.mlp_norm, self.mlp_norm_bias = zeros(c.d_model), zeros(c.d_model)
+
+  def __call__(self, x: jax.Array, segment_ids: jax.Array, c: BertConfig) -> jax.Array:
+    heads = (*x.shape[:2], c.num_heads, c.d_model // c.num_heads)
+    q, k, v = (layers.linear(x, w[...], b[...]).reshape(heads) for w, b in (
+      (self.q, self.q_bias), (self.k, self.k_bias), (self.v, self.v_bias)))
+    out = attention.attend(q, k, v, segment_ids, causal=False).reshape(x.shape)
+    x = x + layers.linear(out, self.o[...], self.o_bias[...])
+    x = layer_norm(x, self.attention_norm[...], self.attention_norm_bias[...], c.norm_eps)
+    up = jax.nn.gelu(layers.linear(x, self.up[...], self.up_bias[...]), approximate=False)
+    x = x + layers.linear(up, self.down[...], self.down_bias[...])
+    return layer_norm(x, self.mlp_norm[...], self.mlp_norm_bias[...], c.norm_eps)
+
+
+class Bert(nnx.Module):
+  """Every token sees every other one of its text. Weights come from a checkpoint: a new one is all zeros."""
+
+  def __init__(self, config: BertConfig, *, pooler: bool, param_dtype=jnp.float32, dtype=jnp.float32):
+    self.config, self.dtype = config, jnp.dtype(dtype)
+    zeros = lambda *shape: nnx.Param(jnp.zeros(shape, param_dtype))
+    self.words = zeros(config.vocab_size, config.d_model)
+    self.places = zeros(config.max_position, config.d_model)
+    self.types = zeros(config.num_types, config.d_model)
+    self.norm, self.norm_bias = zeros(config.d_model), zeros(config.d_model)
+    if pooler:
+      self.pooler, self.pooler_bias = zeros(config.d_model, config.d_model), zeros(config.d_model)
+    self.layers = nnx.vmap(lambda _: BertLayer(config, param_dtype))(jnp.arange(config.num_layers))
+
+  def hidden(self, tokens: jax.Array, mask: jax.Array) -> jax.Array:
+    """[B, T, D] from tokens int [B, T] and a mask that is 1 on the text; T is at most `max_position`."""
+    c = self.config
+    x = self.words[...][tokens] + self.places[: tokens.shape[1]][None] + self.types[:1][None]
+    x = layer_norm(x.astype(self.dtype), self.norm[...], self.norm_bias[...], c.norm_eps)
+    segment_ids = mask.astype(jnp.int32)
+    graphdef, stacked = nnx.split(self.layers)
+    block = lambda x, params: (nnx.merge(graphdef, params)(x, segment_ids, c), None)
+    return jax.lax.scan(block, x, stacked)[0]
+
+  def pooled(self, first: jax.Array) -> jax.Array:
+    """tanh(W first + b): the pooler that BERT was pre-trained with. first is [B, D]; its matrix is [out, in]."""
+    return jnp.tanh(layers.linear(first, self.pooler[...].T, self.pooler_bias[...]))
+
+
+def load_bert(
+  path: str | os.PathLike, *, pooler: bool, dtype=jnp.float32, mesh: jax.sharding.Mesh | None = None,
+) -> tuple[Bert, BertConfig]:
+  """An encoder from a Hugging Face folder (BertModel, a model with a head on it, or a tower of DPR).
+
+  Args:
+    path: holds config.json and safetensors.
+    pooler: whether the pooler's weights are wanted; they may be missing otherwise.
+    dtype: of weights and matmuls.
+    mesh: every device of it holds the whole encoder.
+
+  Raises:
+    ValueError: no BERT; a tensor missing, surplus or of another shape; a damaged file.
+  """
+  folder = pathlib.Path(path)
+  where = folder / "config.json"
+  config = BertConfig.from_hf(hf.read_json(where), str(where))
+  files = tensors.TensorFolder(folder)
+  root = next((name for name in sorted(files.names()) if name.endswith(TABLE["words"])), TABLE["words"])
+  root = root.removesuffix(TABLE["words"])  # "", "bert." or "question_encoder.bert_model."
+  table = {name: root + tensor for name, tensor in TABLE.items()}
+  graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Bert(config, pooler=pooler, param_dtype=dtype, dtype=dtype)))
+  # Position ids were once stored; heads and poolers that are not asked for play no part in an embedding.
+  ignore = lambda name: name.endswith("position_ids") or name.startswith(("cls.", f"{root}pooler."))
+  mapping.refuse_surplus(files, table, abstract, ignore, "BERT")
+  whole = None if mesh is None else jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec()), abstract)
+  return nnx.merge(graphdef, mapping.load(files, table, abstract, whole)), config
