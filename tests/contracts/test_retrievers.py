@@ -18,7 +18,8 @@ K = 7
 def passages():
   """120 passages over a few words; the last three are copies of rows 0, 1 and 2 under other ids."""
   draw = random.Random(3)
-  rows = [Passage(f"d{i}", draw.choice(WORDS), " ".join(draw.choices(WORDS, k=draw.randint(3, 12)))) for i in range(117)]
+  rows = [Passage(f"d{i}", draw.choice(WORDS), " ".join(draw.choices(WORDS, k=draw.randint(3, 12))))
+          for i in range(117)]
   return rows + [Passage(f"copy{i}", rows[i].title, rows[i].text) for i in range(3)]
 
 

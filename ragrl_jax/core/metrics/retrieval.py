@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 
-def ndcg(ranked: Sequence[str], relevance: Mapping[str, float], k: int) -> float | None:
+def ndcg(ranked: Sequence[str], relevance: Mapping[str, int | float], k: int) -> float | None:
   """Normalised discounted cumulative gain at k.
 
   DCG@k = sum over ranks i = 1..k of rel_i / log2(i + 1), over the DCG@k of the best possible ranking. The gain is
@@ -33,7 +33,7 @@ def ndcg(ranked: Sequence[str], relevance: Mapping[str, float], k: int) -> float
   return _dcg(gains) / _dcg(ideal)
 
 
-def recall(ranked: Sequence[str], relevance: Mapping[str, float], k: int) -> float | None:
+def recall(ranked: Sequence[str], relevance: Mapping[str, int | float], k: int) -> float | None:
   """Share of the relevant passages (grade above 0) among the first k; None where no passage is relevant.
 
   Raises:
@@ -44,8 +44,8 @@ def recall(ranked: Sequence[str], relevance: Mapping[str, float], k: int) -> flo
   return len(wanted & set(ranked[:k])) / len(wanted) if wanted else None
 
 
-def _dcg(gains: Sequence[float]) -> float:
-  return sum(gain / math.log2(place + 2) for place, gain in enumerate(gains))
+def _dcg(gains: Sequence[int | float]) -> float:
+  return sum((gain / math.log2(place + 2) for place, gain in enumerate(gains)), 0.0)
 
 
 def _at_least_one(k: int) -> None:

@@ -1,0 +1,106 @@
+import collections
+import json
+import math
+import random
+import re
+
+import numpy as np
+import pytest
+from bm25s.stopwords import STOPWORDS_EN
+
+from ragrl_jax.retrieval import build_index, load_index
+from ragrl_jax.retrieval.words import Words
+from ragrl_jax.structs import Passage
+
+
+def bm25(passages, query, *, k1, b):
+  """BM25 with Lucene's idf, straight from its definition, in Python floats: one score a passage.
+
+  idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5)); score = sum over query tokens of
+  idf * tf / (tf + k1 * (1 - b + b * length / mean length)).
+  """
+  def tokens(text):
+    return [w for w in re.findall(r"\b\w\w+\b", text.lower()) if w not in STOPWORDS_EN]
+
+  documents = [tokens(f"{p.title}\n{p.text}") for p in passages]
+  mean = sum(map(len, documents)) / len(documents)
+  frequency = collections.Counter(word for document in documents for word in set(document))
+  scores = []
+  for document in documents:
+    counts, score = collections.Counter(document), 0.0
+    for word in tokens(query):
+      if counts[word]:
+        idf = math.log(1 + (len(documents) - frequency[word] + 0.5) / (frequency[word] + 0.5))
+        score += idf * counts[word] / (counts[word] + k1 * (1 - b + b * len(document) / mean))
+    scores.append(score)
+  return scores
+
+
+def world(n, seed):
+  draw = random.Random(seed)
+  words = [f"w{int(draw.paretovariate(0.6)) % 300}" for _ in range(3000)] + ["the", "of", "a"] * 200
+  return [Passage(f"p{i}", draw.choice(words), " ".join(draw.choices(words, k=draw.randint(1, 40)))) for i in range(n)]
+
+
+def test_by_hand(tmp_path):
+  # Three passages of one, one and two words; N = 3, mean length 4/3. "cat": df 2, idf = ln(1 + 1.5/2.5) = 0.470004.
+  # Length 1: norm = 0.9 * (0.6 + 0.4 * 0.75) = 0.81, score 0.470004/1.81 = 0.259671.
+  # Length 2: norm = 0.9 * (0.6 + 0.4 * 1.5) = 1.08, score 0.470004/2.08 = 0.225963.
+  build_index([Passage("0", "", "dog"), Passage("1", "cat", "dog"), Passage("2", "", "Cat!")], "bm25", tmp_path / "i",
+              progress=False)
+  found = load_index(tmp_path / "i").search(["cat"], 3)[0]
+  assert [p.id for p in found] == ["2", "1"]
+  assert [p.score for p in found] == pytest.approx([0.259671, 0.225963], abs=1e-6)
+
+
+@pytest.mark.parametrize("k1, b", [(0.9, 0.4), (1.5, 0.75), (0.0, 1.0)])
+def test_against_the_definition(tmp_path, k1, b):
+  passages = world(200, seed=int(k1 * 10))
+  build_index(passages, "bm25", tmp_path / "i", encoder_options=dict(k1=k1, b=b), progress=False)
+  retriever = load_index(tmp_path / "i")
+  draw = random.Random(1)
+  for _ in range(30):
+    query = " ".join(draw.choices(draw.choice(passages).text.split(), k=draw.randint(1, 6)))
+    scores = bm25(passages, query, k1=k1, b=b)
+    found = retriever.search([query], 10)[0]
+    positive = sorted((s for s in scores if s > 0), reverse=True)
+    assert len(found) == min(10, len(positive))
+    np.testing.assert_allclose([p.score for p in found], positive[:10], rtol=1e-5)
+    np.testing.assert_allclose([scores[int(p.id[1:])] for p in found], [p.score for p in found], rtol=1e-5)
+
+
+def test_stemming_finds_other_forms(tmp_path):
+  passages = [Passage("a", "", "He was running"), Passage("b", "", "A walk")]
+  build_index(passages, "bm25", tmp_path / "plain", progress=False)
+  build_index(passages, "bm25", tmp_path / "stem", encoder_options=dict(stemmer="english"), progress=False)
+  assert load_index(tmp_path / "plain").search(["runs"], 1) == [[]]
+  assert load_index(tmp_path / "stem").search(["runs"], 1)[0][0].id == "a"
+  assert load_index(tmp_path / "stem").describe()["words"]["stemmer"] == "english"
+
+
+def test_composed_and_decomposed_letters_are_one():
+  assert Words()("Caf\u00e9") == Words()("Cafe\u0301") == ["caf\u00e9"]
+
+
+def test_files_are_the_same_twice_mapped_and_unpickled(tmp_path):
+  for name in ("a", "b"):
+    build_index(world(50, seed=0), "bm25", tmp_path / name, progress=False)
+  files = sorted(p.name for p in (tmp_path / "a" / "bm25").iterdir())
+  assert len(files) == 5
+  for name in files:
+    raw = (tmp_path / "a" / "bm25" / name).read_bytes()
+    assert raw == (tmp_path / "b" / "bm25" / name).read_bytes()
+    if name.endswith(".npy"):
+      assert b"|O" not in raw[:128]  # no objects, so nothing to unpickle
+    else:
+      json.loads(raw)
+  assert isinstance(load_index(tmp_path / "a")._index.scores["data"], np.memmap)
+
+
+def test_bad_settings_are_refused(tmp_path):
+  for options, says in (
+      (dict(b=2), "b must lie"), (dict(stemmer="klingon"), "stemmer="), (dict(stopwords="x"), "stopwords=")):
+    with pytest.raises(ValueError, match=says):
+      build_index(world(5, seed=0), "bm25", tmp_path / says[:4].strip(), encoder_options=options, progress=False)
+  with pytest.raises(ValueError, match="no passage holds a word"):
+    build_index([Passage("a", "", "! of the")], "bm25", tmp_path / "none", progress=False)

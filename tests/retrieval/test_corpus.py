@@ -1,0 +1,123 @@
+import gzip
+import hashlib
+import json
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from ragrl_jax.retrieval.corpus import ROWS, Corpus, checksum, contents, from_contents, read_passages, store
+from ragrl_jax.structs import Passage
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+
+
+def write(path, *lines):
+  raw = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines).encode() + b"\n"
+  (gzip.open if path.suffix == ".gz" else open)(path, "wb").write(raw)
+  return path
+
+
+def test_both_kinds_of_rows(tmp_path):
+  path = write(
+      tmp_path / "c.jsonl", dict(id="a", title="Kaltun", text="The mentor of Kaltun is Belmor."),
+      dict(id=7, contents='"Evil (TV)"\nA series.\nSecond line.'),   # Search-R1: title in double quotes
+      dict(id="f", contents="Kaltun\nA town."),                      # FlashRAG: bare title
+      dict(id="n", contents="no title here"), dict(id="t", text="only text"), "",
+      dict(id="q", contents='"Title alone"'), dict(id="z", title=None, text=""))
+  assert list(read_passages(path)) == [
+      Passage("a", "Kaltun", "The mentor of Kaltun is Belmor."), Passage("7", "Evil (TV)", "A series.\nSecond line."),
+      Passage("f", "Kaltun", "A town."), Passage("n", "", "no title here"), Passage("t", "", "only text"),
+      Passage("q", "Title alone", ""), Passage("z", "", "")]
+
+
+def test_gz_reads_the_same(tmp_path):
+  rows = [dict(id=str(i), title="t", text="päss 山") for i in range(5)]
+  assert list(read_passages(write(tmp_path / "a.jsonl", *rows))) == list(
+      read_passages(write(tmp_path / "a.jsonl.gz", *rows)))
+
+
+@pytest.mark.parametrize("line, says", [
+    ("{not json", "not a line of JSON"), ("[1, 2]", "must be a JSON object"), ('{"text": "x"}', '"id" must be'),
+    ('{"id": null, "text": "x"}', '"id" must be'), ('{"id": true, "text": "x"}', '"id" must be'),
+    ('{"id": "x"}', "this one has"), ('{"id": "x", "text": 3}', '"text" must be a string'),
+    ('{"id": "x", "contents": null}', '"contents" must be a string'),
+    ('{"id": "x", "title": ["a"], "text": ""}', '"title" must be a string'),
+    ('{"id": "x", "text": "\\ud800"}', "surrogate"),
+])
+def test_a_bad_row_is_refused_with_file_and_line(tmp_path, line, says):
+  path = write(tmp_path / "bad.jsonl", dict(id="a", text="fine"), "", line, dict(id="b", text="fine"))
+  with pytest.raises(ValueError, match=f"bad.jsonl:3: .*{says}"):
+    list(read_passages(path))
+
+
+def test_bytes_that_are_no_utf8_are_refused_with_the_line(tmp_path):
+  (tmp_path / "b.jsonl").write_bytes(b'{"id": "a", "text": "x"}\n{"id": "b", "text": "\xff"}\n')
+  with pytest.raises(ValueError, match="b.jsonl:2: not a line of JSON in UTF-8"):
+    list(read_passages(tmp_path / "b.jsonl"))
+
+
+def test_a_cut_gz_is_refused(tmp_path):
+  rows = [dict(id=str(i), text=hashlib.sha256(str(i).encode()).hexdigest()) for i in range(2000)]
+  whole = write(tmp_path / "whole.jsonl.gz", *rows).read_bytes()
+  (tmp_path / "cut.jsonl.gz").write_bytes(whole[:len(whole) // 2])
+  with pytest.raises(ValueError, match=r"cut.jsonl.gz:\d+: the compressed file is cut or broken"):
+    list(read_passages(tmp_path / "cut.jsonl.gz"))
+  (tmp_path / "no.jsonl.gz").write_bytes(b'{"id": "a", "text": "plain text"}\n')
+  with pytest.raises(ValueError, match=r"no.jsonl.gz:1: the compressed file"):
+    list(read_passages(tmp_path / "no.jsonl.gz"))
+
+
+def test_a_missing_file_says_so(tmp_path):
+  with pytest.raises(FileNotFoundError, match="no such corpus"):
+    list(read_passages(tmp_path / "nowhere.jsonl"))
+
+
+@hypothesis.given(st.lists(st.builds(Passage, TEXT, TEXT, TEXT), min_size=1, max_size=6))
+def test_what_is_stored_comes_back(tmp_path_factory, passages):
+  folder = tmp_path_factory.mktemp("store")
+  kept = store(iter(passages), folder, progress=False)
+  assert list(kept) == passages and len(kept) == len(passages)
+  assert [Corpus(folder)[i] for i in reversed(range(len(passages)))] == passages[::-1]
+  assert kept.checksum == checksum(passages)
+  kept.verify()
+
+
+@hypothesis.given(TEXT, TEXT)
+def test_contents_and_back(title, text):
+  # A title is one line without its outer white space; nothing else is lost.
+  assert from_contents(contents(Passage("i", title, text))) == (" ".join(title.split()), text) or not title.split()
+
+
+def test_the_checksum_is_that_of_the_order(tmp_path):
+  a, b = Passage("a", "", "x"), Passage("b", "", "y")
+  assert checksum([a, b]) != checksum([b, a])
+  assert checksum([Passage("a", "bc", "")]) != checksum([Passage("a", "b", "c")])
+  assert checksum([a]) == checksum([Passage("a", "", "x", score=1.0)])
+
+
+def test_offsets_and_passages_are_mapped_not_read(tmp_path):
+  kept = store((Passage(str(i), "", "x" * 50) for i in range(100)), tmp_path, progress=False)
+  assert isinstance(kept._offsets, np.memmap) and isinstance(kept._rows, np.memmap)
+  with pytest.raises(IndexError):
+    kept[100]
+
+
+def test_changed_or_cut_passages_are_found_out(tmp_path):
+  kept = store((Passage(str(i), "", f"text {i}") for i in range(9)), tmp_path, progress=False)
+  raw = (tmp_path / ROWS).read_bytes()
+  (tmp_path / ROWS).write_bytes(raw.replace(b"text 4", b"TEXT 4"))
+  with pytest.raises(ValueError, match="changed since they were indexed"):
+    Corpus(tmp_path).verify()
+  (tmp_path / ROWS).write_bytes(raw[:-5])
+  with pytest.raises(ValueError, match="the copy is cut"):
+    Corpus(tmp_path)
+  assert kept.checksum
+
+
+def test_no_passages_no_corpus(tmp_path):
+  with pytest.raises(ValueError, match="no passages"):
+    store([], tmp_path, progress=False)
+  with pytest.raises(ValueError, match="no corpus is stored here"):
+    Corpus(tmp_path)
