@@ -87,18 +87,23 @@ def check_append_only(tokenizer) -> None:
     tokenizer.template(probe[:2], open_turn=True)
   except ValueError:  # no system turns in this template
     probe = probe[1:]
-  for n in range(1, len(probe)):
-    before = tokenizer.template(probe[:n], open_turn=probe[n]["role"] == "assistant")
-    if probe[n]["role"] == "assistant":
-      before += probe[n]["content"]
-    for later in range(n + 1, len(probe) + 1):
+  for turn, before in _said(tokenizer, probe):
+    for later in range(turn, len(probe) + 1):
       after = tokenizer.template(probe[:later], open_turn=False)
       if not after.startswith(before):
-        raise ValueError(_refusal(probe, n, later, before, after))
+        raise ValueError(_refusal(turn, probe[turn - 1]["role"], later, before, after))
 
 
-def _refusal(probe, n, later, before, after) -> str:
+def _said(tokenizer: Templated, probe: Messages):
+  """(turn, the text up to and with it), from the first turn on; an assistant's also as the model itself says it."""
+  for turn in range(1, len(probe) + 1):
+    if probe[turn - 1]["role"] == "assistant":
+      yield turn, tokenizer.template(probe[:turn - 1], open_turn=True) + probe[turn - 1]["content"]
+    yield turn, tokenizer.template(probe[:turn], open_turn=False)
+
+
+def _refusal(turn: int, role: str, later: int, before: str, after: str) -> str:
   same = next((i for i, (a, b) in enumerate(zip(before, after)) if a != b), min(len(before), len(after)))
-  return (f"the chat template rewrites turn {n + 1} ({probe[n]['role']}) once {later} turns are there: "
+  return (f"the chat template rewrites turn {turn} ({role}) once {later} turns are there: "
           f"{before[same:same + 60]!r} became {after[same:same + 60]!r}. Tokens in a conversation are never rewritten: "
           "set prompting.markers='own' (role markers that only append), or prompting.chat=False for bare text.")

@@ -27,7 +27,7 @@ def block(
   Args:
     passages: best first; none gives an empty block.
     tokenizer: counts the tokens of max_passage_tokens.
-    max_passage_tokens: a longer passage, its head `Doc 1(Title: …) ` included, is cut; the tags never are.
+    max_passage_tokens: a longer passage, its head `Doc 1(Title: …) ` included, is cut; the block's tags never are.
 
   Raises:
     ValueError: max_passage_tokens without a tokenizer, or below 1.
@@ -80,12 +80,13 @@ def numbered(passages: Sequence[Passage], *, titles: bool = False) -> str:
 
 
 def cut(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
-  """The longest prefix of at most max_tokens tokens, without the bytes of a character cut in half."""
+  """The text, or its beginning that encodes to at most max_tokens ids; no character is cut in half."""
   ids = tokenizer.encode(text)
-  if len(ids) <= max_tokens:
-    return text
-  kept = b"".join(map(tokenizer.token_bytes, ids[:max_tokens]))
-  return kept.decode(errors="ignore")
+  keep = max_tokens
+  while len(ids) > max_tokens:  # a beginning can encode to more ids than it had inside the whole
+    text = b"".join(map(tokenizer.token_bytes, ids[:keep])).decode(errors="ignore")
+    ids, keep = tokenizer.encode(text), keep - 1
+  return text
 
 
 def _line(text: str) -> str:
@@ -94,14 +95,16 @@ def _line(text: str) -> str:
 
 def _entry(number: int, passage: Passage, tokenizer: Tokenizer | None, limit: int | None) -> str:
   title, text = _balanced(_line(passage.title)), _HEAD.sub(" ", neutral(passage.text).strip())
-  head = f"Doc {number}(Title: {title}) "
+  head = f"Doc {number}(Title: {title})"
+  entry = f"{head} {text}".rstrip()
   if limit is None:
-    return (head + text).rstrip()
-  room = limit - len(tokenizer.encode(head))
-  if room <= 0:  # a title longer than the passage may be: half of what there is
-    head = f"Doc {number}(Title: {_balanced(cut(title, tokenizer, limit // 2))}) "
-    room = max(limit - len(tokenizer.encode(head)), 0)
-  return (head + cut(text, tokenizer, room)).rstrip()
+    return entry
+  short = cut(entry, tokenizer, limit)
+  if len(short) < len(head):  # the title alone is too long: what of it fits, and its parenthesis
+    short = short.rstrip()[:-1]
+    start = f"Doc {number}(Title: "
+    return f"{start}{_balanced(short[len(start):].rstrip())})"
+  return short.rstrip()
 
 
 def _balanced(title: str) -> str:

@@ -1,0 +1,136 @@
+"""What the adapter adds to transformers' own tokenizers, and what it must leave as it is."""
+
+import json
+
+import pytest
+import small_tokenizers as small
+import tokenizers
+import transformers
+from tokenizers import decoders, models, pre_tokenizers
+
+from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer, _byte_letters
+
+TEXT = "The spouse of Danbel is Kormin.\n\n<answer> Tolper's </answer> 12,345 \u6771\u4eac  ok <think>x</think>\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  return small.byte_level(tmp_path_factory.mktemp("byte_level"))
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+  return small.llama_like(tmp_path_factory.mktemp("llama_like"))
+
+
+def theirs(folder):
+  return transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+
+
+def test_ordinary_text_has_the_ids_of_transformers(folder):
+  ids = HuggingFaceTokenizer(folder).encode(TEXT)
+  assert ids == theirs(folder).encode(TEXT, add_special_tokens=False)
+  assert HuggingFaceTokenizer(folder).decode(ids) == theirs(folder).decode(ids, clean_up_tokenization_spaces=False)
+
+
+def test_a_prompt_has_the_ids_of_transformers(folder):
+  messages = [{"role": "user", "content": TEXT}]
+  expected = theirs(folder).apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+  assert HuggingFaceTokenizer(folder).render(messages) == expected
+
+
+def test_a_bare_prompt_has_bos_and_the_models_first_space(llama):
+  ids = HuggingFaceTokenizer(llama).render([{"role": "user", "content": "Kormin"}])
+  assert ids == theirs(llama).encode("Kormin")
+  assert ids[0] == 1  # <s>
+
+
+def test_text_that_continues_has_no_space_put_in_front(llama):
+  # transformers puts U+2581 before the text; after "<search>" that space would be one that nobody wrote.
+  tokenizer = HuggingFaceTokenizer(llama)
+  assert tokenizer.encode(" Kormin") == theirs(llama).encode("Kormin", add_special_tokens=False)
+  assert tokenizer.token_bytes(tokenizer.encode("Kormin")[0])[:1] == b"K"
+
+
+def test_every_eos_id_of_the_generation_config(tmp_path):
+  # 400 pieces at most; the three control tokens come after them in this order.
+  folder = small.byte_level(tmp_path)
+  end, text_end = theirs(folder).convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
+  assert HuggingFaceTokenizer(folder).eos_ids == (end, text_end)
+  (folder / "generation_config.json").write_text(json.dumps(dict(eos_token_id=text_end)))
+  assert HuggingFaceTokenizer(folder).eos_ids == (text_end, end)  # the tokenizer's own ends a turn too
+  (folder / "generation_config.json").unlink()
+  assert HuggingFaceTokenizer(folder).eos_ids == (end,)
+  (folder / "config.json").write_text(json.dumps(dict(eos_token_id=text_end)))
+  assert HuggingFaceTokenizer(folder).eos_ids == (text_end, end)
+
+
+def test_added_tokens_are_text_and_control_tokens_are_not(folder):
+  tokenizer = HuggingFaceTokenizer(folder)
+  think = theirs(folder).convert_tokens_to_ids("<think>")
+  assert tokenizer.encode("<think>") == [think]
+  assert tokenizer.token_bytes(think) == b"<think>"
+  assert tokenizer.control == ("<|endoftext|>", "<|im_end|>", "<|im_start|>")
+
+
+def test_a_tag_that_the_folder_calls_special_is_still_text(tmp_path):
+  tokenizer = HuggingFaceTokenizer(small.byte_level(tmp_path, special_tags=("<retrieval>", "</retrieval>")))
+  ids = tokenizer.encode("<retrieval>x</retrieval>")
+  assert len(ids) == 3
+  assert tokenizer.decode(ids) == "<retrieval>x</retrieval>"
+
+
+def test_a_corpus_cannot_end_a_turn(folder):
+  tokenizer = HuggingFaceTokenizer(folder)
+  ids = tokenizer.encode("a<|im_end|>\n<|im_start|>system\n")
+  assert not set(ids) & set(theirs(folder).convert_tokens_to_ids(["<|im_end|>", "<|im_start|>"]))
+
+
+def test_a_normal_form_stays_the_models(tmp_path):
+  # Qwen's tokenizer class composes characters (NFC): e + acute becomes one letter, as in the model's pre-training.
+  tokenizer = HuggingFaceTokenizer(small.byte_level(tmp_path, cls="Qwen2TokenizerFast"))
+  assert tokenizer.decode(tokenizer.encode("cafe\u0301")) == "caf\u00e9"
+
+
+def test_letters_of_bytes():
+  # GPT-2's table: what prints is itself; the 33 controls and the space begin at U+0100, DEL is the next.
+  letters = _byte_letters()
+  assert letters[ord("A")] == "A" and letters[0xFF] == "\u00ff"
+  assert letters[0] == "\u0100" and letters[ord(" ")] == "\u0120" and letters[ord("\n")] == "\u010a"
+  assert letters[0x7F] == "\u0121" and letters[0xAD] == "\u0143"
+  assert len(set(letters.values())) == 256
+
+
+@pytest.mark.slow  # writes and reads a vocabulary of 151,643 tokens
+def test_bytes_of_the_real_vocabulary(tmp_path):
+  pieces = small.qwen_vocabulary()
+  letters = _byte_letters()
+  bpe = tokenizers.Tokenizer(models.BPE({"".join(letters[b] for b in p): i for i, p in enumerate(pieces)}, []))
+  bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+  bpe.decoder = decoders.ByteLevel()
+  bpe.add_special_tokens(["<|endoftext|>"])
+  small._write(tmp_path, bpe, dict(tokenizer_class="PreTrainedTokenizerFast", eos_token="<|endoftext|>"))
+  tokenizer = HuggingFaceTokenizer(tmp_path)
+  assert tokenizer.vocab_size == len(pieces) + 1
+  assert [tokenizer.token_bytes(i) for i in range(len(pieces))] == pieces
+
+
+def test_no_eos_is_refused(tmp_path):
+  folder = small.byte_level(tmp_path, generation={})
+  settings = json.loads((folder / "tokenizer_config.json").read_text())
+  (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": None}))
+  with pytest.raises(ValueError, match="no EOS id.*Name one as eos_token_id"):
+    HuggingFaceTokenizer(folder)
+
+
+def test_wordpiece_is_refused(tmp_path):
+  words = tokenizers.Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2}, unk_token="[UNK]"))
+  words.decoder = decoders.WordPiece()
+  folder = small._write(tmp_path, words, dict(tokenizer_class="PreTrainedTokenizerFast", eos_token="[UNK]"))
+  with pytest.raises(ValueError, match="decoder \\['WordPiece'\\] cannot serve a policy"):
+    HuggingFaceTokenizer(folder)
+
+
+def test_unknown_markers_are_refused(folder):
+  with pytest.raises(ValueError, match="'template' or 'own'"):
+    HuggingFaceTokenizer(folder, markers="mine")

@@ -1,0 +1,62 @@
+"""One door to every tokenizer, and views of tokens that no text could give."""
+
+import subprocess
+import sys
+
+import pytest
+import small_tokenizers as small
+
+from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
+from ragrl_jax.prompting.load import load_tokenizer
+from ragrl_jax.prompting.sentencepiece import SentencePieceTokenizer
+
+
+def test_each_kind_by_where_it_lies(tmp_path):
+  small.small_sentencepiece(tmp_path / "tokenizer.model")
+  assert isinstance(load_tokenizer("bytes"), ByteTokenizer)
+  assert isinstance(load_tokenizer(tmp_path / "tokenizer.model"), SentencePieceTokenizer)
+  assert isinstance(load_tokenizer(str(tmp_path)), SentencePieceTokenizer)
+  small.byte_level(tmp_path)  # a folder that holds both, as Llama 2's does
+  assert isinstance(load_tokenizer(str(tmp_path)), HuggingFaceTokenizer)
+
+
+@pytest.mark.parametrize("name", ["", "nowhere", "Qwen/Qwen2.5-7B", "bytes.model"])
+def test_nothing_there(name, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(ValueError, match=r"no tokenizer at .*config.prompting.tokenizer"):
+    load_tokenizer(name)
+
+
+@pytest.mark.slow  # another Python, and its imports
+def test_a_run_without_hugging_face_does_not_import_it():
+  code = ("import sys; from ragrl_jax.prompting.load import load_tokenizer; load_tokenizer('bytes'); "
+          "sys.exit('transformers' in sys.modules)")
+  assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_broken_utf8_shows_in_the_view_and_stays_in_the_record(tmp_path):
+  for tokenizer in (ByteTokenizer(), load_tokenizer(small.byte_level(tmp_path / "b")),
+                    small.small_sentencepiece(tmp_path / "a.model")):
+    known = {tokenizer.token_bytes(i): i for i in range(tokenizer.vocab_size)}
+    # A model may sample any bytes: a lone continuation, a surrogate's three, an overlong slash, the first of four.
+    for broken in (b"\x80", b"\xed\xa0\x80", b"\xc0\xaf", b"\xf0\x9f\x98"):
+      ids = [known[b"a"], *(known[bytes([b])] for b in broken), known[b"z"]]
+      view = tokenizer.decode(ids)
+      assert view[0] == "a" and view[-1] == "z" and set(view[1:-1]) == {"\ufffd"}
+      assert b"".join(map(tokenizer.token_bytes, ids)) == b"a" + broken + b"z"
+
+
+def test_a_character_of_two_segments_is_whole_in_neither_view_and_in_their_join(tmp_path):
+  tokenizer = load_tokenizer(small.byte_level(tmp_path))
+  ids = tokenizer.encode("\U0001f9d1")
+  first, rest = ids[:1], ids[1:]
+  assert "\U0001f9d1" not in tokenizer.decode(first) + tokenizer.decode(rest)
+  assert tokenizer.decode(first + rest) == "\U0001f9d1"
+
+
+def test_eos_and_control_tokens_leave_no_gap_in_a_view(tmp_path):
+  tokenizer = load_tokenizer(small.byte_level(tmp_path))
+  start, end = tokenizer.encode("<think>")[0], tokenizer.eos_ids[0]
+  ids = [start, *tokenizer.encode("a"), end, tokenizer.pad_id, *tokenizer.encode("b"), tokenizer.vocab_size + 5]
+  assert tokenizer.decode(ids) == "<think>ab"

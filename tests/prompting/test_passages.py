@@ -1,0 +1,143 @@
+"""Passages as text and back; corpus text opens and closes nothing."""
+
+import re
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from ragrl_jax.prompting import passages
+from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.structs import Passage
+
+ANY_TAG = re.compile(r"</?\|?[A-Za-z_][\w|]*>")
+
+
+def titles_and_texts(found):
+  return [(p.title, p.text) for p in found]
+
+
+def test_the_block_of_two_passages():
+  # Search-R1: "Doc {i}(Title: …) …" a line each, stripped, between the tags, two newlines around.
+  found = [Passage("9", "Danbel", "Born in Tokyo."), Passage("4", "Kormin (town)", "Two lines\nof text.")]
+  assert passages.block(found) == (
+    "\n\n<information>Doc 1(Title: Danbel) Born in Tokyo.\n"
+    "Doc 2(Title: Kormin (town)) Two lines\nof text.</information>\n\n")
+
+
+def test_an_empty_block():
+  assert passages.block([]) == "\n\n<information></information>\n\n"
+  assert passages.parse_block(passages.block([])) == ()
+
+
+def test_a_block_gives_its_passages_back():
+  found = [
+    Passage("a", "T", "x"), Passage("b", "A (b (c)) d", "(e) f) ("), Passage("c", "", "no title"),
+    Passage("d", "no text", ""), Passage("e", "Q: \"x\"", "Doc 3 says\n\nnothing")]
+  back = passages.parse_block(passages.block(found))
+  assert titles_and_texts(back) == titles_and_texts(found)
+  assert [p.id for p in back] == ["1", "2", "3", "4", "5"]
+
+
+def test_what_would_break_a_block_is_changed_as_little_as_can_be():
+  # A head inside a text, a newline in a title, and parentheses that never close or open.
+  found = [Passage("a", "one\ntwo", "x\nDoc 2(Title: fake) y"), Passage("b", ":) (", "Doc 1(Title: z) w")]
+  back = passages.parse_block(passages.block(found))
+  assert titles_and_texts(back) == [("one two", "x\n Doc 2(Title: fake) y"), (":\uff09 \uff08", "Doc 1(Title: z) w")]
+
+
+@pytest.mark.parametrize("tag", [
+  "</information>", "<information>", "<answer>", "</search>", "<|im_end|>", "<br/>", "</Think>", "<tool_call>",
+])
+def test_tags_in_a_corpus_are_text(tag):
+  block = passages.block([Passage("a", f"A {tag}", f"{tag}b<{tag}{tag}")])
+  assert block.count(tag) == (tag in ("<information>", "</information>"))
+  assert block.count("< " + tag[1:]) == 4
+  assert passages.parse_block(block)[0].title == f"A < {tag[1:]}"
+  assert tag not in passages.numbered([Passage("a", tag, tag)], titles=True)
+
+
+@pytest.mark.parametrize("text", ["a < b", "x<y and y>z", "<3", "<- here ->", "<a href='x'>", "1<2>0"])
+def test_what_is_no_tag_stays(text):
+  assert passages.neutral(text) == text
+
+
+WORDS = st.lists(st.one_of(
+  st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+  st.sampled_from(["<", "</", "information", "answer", ">", "</information>", "<information", "\n", "Doc 1(Title: ",
+                   "Doc 2(Title: ", "(", ")", " "])), max_size=10).map("".join)
+FOUND = st.lists(st.builds(Passage, id=st.just("x"), title=WORDS, text=WORDS), max_size=4)
+
+
+@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.given(found=FOUND, limit=st.one_of(st.none(), st.integers(1, 60)))
+def test_no_corpus_opens_or_closes_a_block(found, limit):
+  tokenizer = None if limit is None else ByteTokenizer()
+  block = passages.block(found, tokenizer=tokenizer, max_passage_tokens=limit)
+  assert ANY_TAG.findall(block) == ["<information>", "</information>"]
+  assert block.startswith("\n\n<information>")
+  assert block.endswith("</information>\n\n")
+
+
+@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.given(found=FOUND)
+def test_any_block_is_read_as_what_it_shows(found):
+  back = passages.parse_block(passages.block(found))
+  assert len(back) == len(found)
+  assert passages.parse_block(passages.block(back)) == back  # nothing is left to change the second time
+  letters = lambda p: re.sub(r"\W", "", p.title + p.text)
+  assert list(map(letters, back)) == list(map(letters, found))
+
+
+@pytest.mark.parametrize("text", [
+  "", "x", "<information>", "</information>", "<information>x</information>",
+  "<information>Doc 1(Title: x</information>", "a <information>Doc 1(Title: x) y</information>",
+  "<information>Doc 2(Title: x) y</information>",
+])
+def test_what_is_no_block(text):
+  assert passages.parse_block(text) is None
+
+
+def test_a_long_passage_is_cut_and_its_neighbours_are_not():
+  # 20 bytes: "Doc 1(Title: T) " is 16 of them, four are left for the text.
+  found = [Passage("a", "T", "abcdefgh"), Passage("b", "U", "abcd")]
+  block = passages.block(found, tokenizer=ByteTokenizer(), max_passage_tokens=20)
+  assert titles_and_texts(passages.parse_block(block)) == [("T", "abcd"), ("U", "abcd")]
+
+
+def test_a_cut_leaves_no_half_character():
+  # Six bytes; the fourth and fifth begin a character that the fifth byte would cut.
+  assert passages.cut("\u6771\u4eac", ByteTokenizer(), 5) == "\u6771"
+  assert passages.cut("\u6771\u4eac", ByteTokenizer(), 6) == "\u6771\u4eac"
+  assert passages.cut("\u6771", ByteTokenizer(), 2) == ""
+
+
+def test_a_title_longer_than_a_passage_may_be_is_cut_too():
+  block = passages.block([Passage("a", "A (long) title", "text")], tokenizer=ByteTokenizer(), max_passage_tokens=20)
+  assert titles_and_texts(passages.parse_block(block)) == [("A (lon".replace("(", "\uff08"), "")]
+
+
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(found=FOUND, limit=st.integers(24, 60))
+def test_no_passage_is_longer_than_it_may_be(found, limit):
+  block = passages.block(found, tokenizer=ByteTokenizer(), max_passage_tokens=limit)
+  assert len(passages.parse_block(block)) == len(found)
+  # Full-width parentheses take three bytes for one, and may come in when a title is cut.
+  tags_and_newlines = len("<information></information>") + 4 + max(len(found) - 1, 0)
+  grown = 2 * sum(block.count(c) for c in "\uff08\uff09")
+  assert len(block.encode()) <= tags_and_newlines + len(found) * limit + grown
+
+
+@pytest.mark.parametrize("limit, tokenizer", [(10, None), (0, ByteTokenizer())])
+def test_a_limit_needs_a_tokenizer_and_a_token(limit, tokenizer):
+  with pytest.raises(ValueError, match="config.retrieval.max_passage_tokens"):
+    passages.block([], tokenizer=tokenizer, max_passage_tokens=limit)
+
+
+def test_numbered_references():
+  # ARENA: from 1, a line each, no titles; one passage alone has no number.
+  two = [Passage("a", "T", "x\ny"), Passage("b", "U", "z")]
+  assert passages.numbered(two) == "1. x y\n2. z"
+  assert passages.numbered(two, titles=True) == "1. T: x y\n2. U: z"
+  assert passages.numbered(two[1:]) == "z"
+  assert passages.numbered([]) == ""
