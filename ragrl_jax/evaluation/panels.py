@@ -11,36 +11,38 @@ MAX_POINTS = 1_200
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-  """One chart. `series` maps a line's label to the pattern of its column's name; the first match is drawn."""
+  """One chart. `series` maps a line's label to its column's name; with `zero_is_off`, a line that never leaves 0 is
+  of something switched off, and not drawn."""
 
   title: str
   note: str
   unit: str
   series: Mapping[str, str]
+  zero_is_off: bool = False
 
 
 PANELS = (
-  Panel("Reward", "Weighted sum of the terms, mean over scored episodes", "reward", {"reward": r"reward(/mean)?"}),
-  Panel("Outcome", "Share of training episodes that are right, unshaped", "share", {"outcome": r"outcome(/mean)?"}),
-  Panel("Held-out exact match", "Greedy answers to questions never trained on", "share",
-        {"EM": r"eval(uate)?/em", "F1": r"eval(uate)?/f1"}),
-  Panel("Searches per question", "Executed searches an episode", "searches", {
-    "training": r"(num_)?searches(/mean)?", "held-out": r"eval(uate)?/(num_)?searches"}),
-  Panel("Response length", "Tokens the model wrote in an episode", "tokens", {"tokens": r"(response_)?length(/mean)?"}),
-  Panel("Entropy", "Of the policy at sampled tokens; near zero nothing new is tried", "nats",
-        {"entropy": r"entropy(/mean)?"}),
-  Panel("KL to the reference", "How far the policy has moved from where it started", "nats",
-        {"KL": r"(ref_)?kl(/mean)?"}),
-  Panel("Gradient norm", "Before clipping", "norm", {"norm": r"grad_norm"}),
-  Panel("Clip fraction", "Trained tokens whose ratio left the trust region", "share", {
-    "clipped": r"clip(ped)?_(fraction|share)", "above": r"clip(ped)?_high(_fraction|_share)?",
-    "below": r"clip(ped)?_low(_fraction|_share)?", "dual": r"(dual_clip|clip_dual)(ped)?(_fraction|_share)?"}),
-  Panel("Sampler mismatch", "|log-probability when sampled − when scored|; above 0.01 look for a bug", "nats", {
-    "mean": r"(sampler_)?(mismatch|gap)(/mean)?", "max": r"(sampler_)?(mismatch|gap)[/_]max"}),
-  Panel("Throughput", "Tokens sampled and trained, over the whole step", "tokens/s", {
-    "tokens/s": r"tokens_per_s(econd)?"}),
+  Panel("Reward", "Weighted sum of the terms, mean over scored episodes", "reward", {"reward": "reward"}),
+  Panel("Outcome", "Share of training episodes that are right, unshaped", "share", {"outcome": "outcome"}),
+  Panel("Held-out exact match", "Answers to questions never trained on", "share",
+        {"EM": "evaluation/em", "F1": "evaluation/f1"}),
+  Panel("Searches per question", "Executed searches an episode", "searches",
+        {"training": "searches", "held-out": "evaluation/searches"}),
+  Panel("Response length", "Tokens the model wrote in an episode", "tokens", {"tokens": "response_tokens"}),
+  Panel("Groups without spread", "All samples earned the same: nothing to learn from", "share",
+        {"groups": "zero_spread_groups"}),
+  Panel("Entropy", "Of the policy at trained tokens; near zero nothing new is tried", "nats", {"entropy": "entropy"}),
+  Panel("KL", "To the reference policy, and from before to after the update", "nats",
+        {"reference": "kl", "update": "old_kl"}, zero_is_off=True),
+  Panel("Gradient norm", "Before clipping", "norm", {"norm": "grad_norm"}),
+  Panel("Clip fraction", "Trained tokens whose ratio left the clip range", "share",
+        {"clipped": "clip_fraction", "dual": "dual_clip_fraction"}, zero_is_off=True),
+  Panel("Sampler mismatch", "|log-probability as sampled − as scored|; above 0.01 look for a bug", "nats",
+        {"mismatch": "mismatch"}),
+  Panel("Throughput", "Tokens of the step's episodes over its seconds", "tokens/s",
+        {"tokens/s": "tokens_per_second"}),
 )
-TERM, TIME = re.compile(r"terms?/(.+)"), re.compile(r"(?:seconds|time)/(.+)")
+TERM, TIME = re.compile(r"term/(.+)"), re.compile(r"seconds/(.+)")
 _NOT_CURVES = {"step", "time"}
 
 
@@ -53,13 +55,12 @@ def curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   names = {name for row in rows for name, value in row.items() if isinstance(value, int | float)} - _NOT_CURVES
   every = -(-len(rows) // MAX_POINTS) if rows else 1
   stretches = [rows[i:i + every] for i in range(0, len(rows), every)]
+  flat = {name for name in names if not any(row.get(name) for row in rows)}
   panels, taken = [], set()
   for panel in PANELS:
-    series = []
-    for label, pattern in panel.series.items():
-      if match := min((n for n in names - taken if re.fullmatch(pattern, n)), default=None):
-        series.append({"label": label, "column": match})
-        taken.add(match)
+    known = names - flat if panel.zero_is_off else names
+    series = [{"label": label, "column": name} for label, name in panel.series.items() if name in known]
+    taken |= {line["column"] for line in series}
     if series:
       panels.append({"title": panel.title, "note": panel.note, "unit": panel.unit, "series": series})
     if panel.title == "Reward":
@@ -80,17 +81,18 @@ def curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def breakdown(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
   """Seconds of each part of a step: {"steps", "parts": [{"name", "seconds", "median", "share"}], "bottleneck"}.
 
-  Columns are `seconds/<part>`; what `seconds/total` leaves unexplained becomes the part "other". Medians are over all
+  Columns are `seconds/<part>`; what `seconds/step` leaves unexplained becomes the part "other". Medians are over all
   steps but the first, which compiles. The bottleneck is the part with the largest median. None without such columns.
   """
   rows = [row for row in rows if any(TIME.fullmatch(name) for name in row)]
   names = list(dict.fromkeys(name for row in rows for name in row if TIME.fullmatch(name)))
-  total = [name for name in names if TIME.fullmatch(name)[1] in ("total", "step")]
+  total = [name for name in names if TIME.fullmatch(name)[1] == "step"]
   parts = {TIME.fullmatch(name)[1]: [row.get(name) or 0.0 for row in rows] for name in names if name not in total}
   if not parts:
     return None
   if total:
-    left = [max(0.0, (row.get(total[0]) or 0.0) - sum(part[i] for part in parts.values())) for i, row in enumerate(rows)]
+    known = [sum(part[i] for part in parts.values()) for i in range(len(rows))]
+    left = [max(0.0, (row.get(total[0]) or 0.0) - seconds) for row, seconds in zip(rows, known)]
     if sum(left) > 0.01 * sum(row.get(total[0]) or 0.0 for row in rows):
       parts["other"] = left
   parts = {name: seconds for name, seconds in parts.items() if any(seconds)}

@@ -21,6 +21,7 @@ from ragrl_jax.evaluation import excerpt, panels, tables
 from ragrl_jax.store import jsonl, metrics
 
 TEMPLATES = pathlib.Path(__file__).parent / "page"
+FIGURES = (("em", "Exact match"), ("searches", "Searches per question"), ("wasted_searches", "Wasted searches"))
 SCRIPTS = ("base.js", "charts.js", "episodes.js")
 
 
@@ -88,12 +89,12 @@ def data_block(value: Any) -> markupsafe.Markup:
 
 def headline(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
   """The big numbers: [{"label", "before", "after"}] from summary.json, else from the first and last evaluated rows."""
-  held_out = [row for row in rows if any(name.startswith("eval/") for name in row)]
+  held_out = [row for row in rows if any(name.startswith("evaluation/") for name in row)]
   found = []
-  for name, label in (("em", "Exact match"), ("searches", "Searches per question"), ("wasted_searches", "Wasted searches")):
+  for name, label in FIGURES:
     before, after = (summary.get(f"{name}_{when}", (summary.get(when) or {}).get(name)) for when in ("before", "after"))
     if after is None and held_out:
-      before, after = held_out[0].get(f"eval/{name}"), held_out[-1].get(f"eval/{name}")
+      before, after = held_out[0].get(f"evaluation/{name}"), held_out[-1].get(f"evaluation/{name}")
     if after is not None:
       found.append({"label": label, "before": before, "after": after})
   return found
@@ -119,15 +120,26 @@ def _flat(config: Mapping[str, Any], prefix: str = ""):
 def _run(workdir: pathlib.Path, config, rows, summary) -> dict[str, Any]:
   """The page's head: what ran, how far, how long."""
   times = [row["time"] for row in rows]
-  bad = [row["step"] for row in rows if row.get("nonfinite")]
+  bad = [row["step"] for row in rows if row.get("nulls")]
   return {
     "name": workdir.resolve().name, "recipe": config.get("recipe", ""), "preset": config.get("preset", ""),
     "seed": config.get("seed", summary.get("seed")), "steps": rows[-1]["step"] if rows else 0,
     "of_steps": config.get("steps"), "model": _model(config.get("model") or {}),
-    "began": _clock(times[0]) if times else "", "seconds": summary.get("seconds") or (times[-1] - times[0] if times else 0),
+    "began": _clock(times[0]) if times else "",
+    "seconds": summary.get("seconds") or (times[-1] - times[0] if times else 0),
     "written": _clock(datetime.datetime.now(datetime.UTC).timestamp()),
-    "nonfinite": {"rows": len(bad), "first": bad[0]} if bad else None,
+    "nulls": {"rows": len(bad), "first": bad[0]} if bad else None, "warnings": _warnings(rows),
   }
+
+
+def _warnings(rows) -> list[dict[str, Any]]:
+  """What the run said aloud, each once: {"text", "first", "times"}."""
+  found: dict[str, dict[str, Any]] = {}
+  for row in rows:
+    for name, text in row.items():
+      if name.startswith("warning/") and text:
+        found.setdefault(name, {"text": str(text), "first": row["step"], "times": 0})["times"] += 1
+  return list(found.values())
 
 
 def _model(model: Mapping[str, Any]) -> str:

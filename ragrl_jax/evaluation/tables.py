@@ -38,7 +38,7 @@ LINES = (
   ("Exact match", "em", True), ("F1", "f1", True), ("Gold contained in the answer", "cover_em", True),
   ("Correct by the recipe", "outcome", True), ("Answered", "answered", True),
   ("Searches per question", "searches", None), ("Wasted searches per question", "wasted_searches", False),
-  ("Response tokens", "length", None),
+  ("Response tokens", "response_tokens", None),
 )
 
 
@@ -74,10 +74,12 @@ def _side(metrics: Mapping[str, Any], key: str) -> dict[str, float | None] | Non
 
 def text_table(rows: Sequence[Mapping[str, Any]], *, heads: tuple[str, str] = ("before", "after")) -> str:
   """The comparison as plain text, columns aligned: `Exact match   .350 [.29, .42]   .940 [.91, .97]   n 300`."""
-  cells = [("", *heads, "n")] + [
-    (row["label"], _cell(row["before"]), _cell(row["after"]), "" if row["n"] is None else str(row["n"])) for row in rows]
+  cells = [("", *heads, "n")]
+  for row in rows:
+    cells.append((row["label"], _cell(row["before"]), _cell(row["after"]), "" if row["n"] is None else str(row["n"])))
   widths = [max(len(cell[column]) for cell in cells) for column in range(4)]
-  lines = [f"{a:<{widths[0]}}   {b:<{widths[1]}}   {c:<{widths[2]}}   {n:>{widths[3]}}".rstrip() for a, b, c, n in cells]
+  line = "   ".join(f"{{:{side}{width}}}" for side, width in zip("<<<>", widths))
+  lines = [line.format(*cell).rstrip() for cell in cells]
   return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
 
 

@@ -18,7 +18,7 @@ class MetricWriter:
 
   A row is `{"step": n, "time": seconds since 1970, …}`. `step` counts the optimiser steps done when the row was
   written, so what is measured before training has step 0. A value that is not finite is written as null, and the row
-  then says in `nonfinite` how many there were. Nested mappings are joined by "/", text stays in the JSON alone.
+  then says in `nulls` how many there were. Nested mappings are joined by "/", text stays in the JSON alone.
   """
 
   def __init__(self, workdir: str | os.PathLike, *, restored: int | None = None, tensorboard: bool = True):
@@ -54,8 +54,8 @@ class MetricWriter:
     given = dict(_flat(metrics))
     values = {name: _scalar(name, value) for name, value in given.items()}
     row = {"step": int(step), "time": round(time.time(), 3), **values}
-    if nonfinite := sum(value is None and given[name] is not None for name, value in values.items()):
-      row["nonfinite"] = nonfinite
+    if nulls := sum(value is None and given[name] is not None for name, value in values.items()):
+      row["nulls"] = nulls
     self._file.write(jsonl.line(row))
     self._file.flush()
     self._last = step
@@ -92,7 +92,7 @@ def _flat(metrics: Mapping[str, Any], prefix: str = ""):
 
 def _scalar(name: str, value: Any) -> int | float | str | None:
   """A Python scalar from a Python, NumPy or JAX one; None for what is not finite."""
-  if name in ("step", "time", "nonfinite"):
+  if name in ("step", "time", "nulls"):
     raise ValueError(f"metric {name!r}: the writer keeps this name for itself; call it something else.")
   if value is None or isinstance(value, str):
     return value

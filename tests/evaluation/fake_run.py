@@ -70,7 +70,7 @@ def episode(rng, words, question, index, sample, skill):
   def segment(owner, text, **more):
     ids = words.encode(text)
     if owner == structs.MODEL:
-      ids += [0]
+      ids += [0] if more["stop"] == "eos" else []
       more["logprobs"] = tuple(float(x) for x in np.float32(-rng.exponential(0.9 - 0.7 * skill, len(ids))))
     return structs.Segment(owner, tuple(ids), text, **more)
 
@@ -89,9 +89,10 @@ def episode(rng, words, question, index, sample, skill):
   reply = question.golds[0] if right else str(rng.choice(PLACES))
   text = "<think>I do not know yet, so I shall think about it once more" if late else (
       f"<think>The passage says it.</think>\n<answer>{reply}</answer>")
-  said.append(segment(structs.MODEL, text, stop="length" if late else ANSWER))
+  stop = ANSWER if not late else "length" if sample % 2 else "eos"
+  said.append(segment(structs.MODEL, text, stop=stop))
   return structs.Episode(
-      tuple(said), version=0, ended="length" if late else "answer", prompt_index=index, sample=sample,
+      tuple(said), version=0, ended="answer" if stop == ANSWER else stop, prompt_index=index, sample=sample,
       example_id=question.id, facts={"judge": {"faithful": round(float(rng.random()), 3)}} if sample == 0 else {})
 
 
@@ -131,19 +132,20 @@ def step_metrics(rng, step, skill):
     seconds["rollout"] += 9
   tokens = 5200 + 900 * skill
   return {
-      "reward": {"mean": answer + 0.2 * (0.9 + 0.1 * skill) + 0.1 * skill, "std": 0.5 - 0.4 * skill},
+      "reward": answer + 0.2 * (0.9 + 0.1 * skill) + 0.1 * skill,
       "term": {"answer": answer, "format": min(1.0, 0.88 + 0.12 * skill + noise(0.01)),
                "retrieval": min(1.0, 0.4 + 0.6 * skill + noise(0.02))},
-      "outcome": answer,
-      "searches": 0.8 + 0.75 * skill + noise(0.05), "length": 42 + 20 * skill + noise(1.5),
+      "weight": {"answer": 1.0, "format": 0.2, "retrieval": 0.1}, "outcome": answer,
+      "searches": 0.8 + 0.75 * skill + noise(0.05), "response_tokens": 42 + 20 * skill + noise(1.5),
       "entropy": 0.9 - 0.75 * skill + abs(noise(0.02)),
-      "kl": 0.002 + 0.06 * skill ** 2 + abs(noise(0.003)), "grad_norm": float("nan") if step == 37 else
-      0.5 + abs(noise(0.25)) + (2.0 if step % 29 == 0 else 0), "clip_high_share": abs(noise(0.004)),
-      "clip_low_share": abs(noise(0.006)),
-      "sampler_gap": {"mean": abs(noise(2e-7)), "max": abs(noise(4e-6))}, "loss": noise(0.02),
-      "flat_groups": 0.2 + 0.4 * skill, "failed": 0, "learning_rate": 5e-4 * min(1.0, step / 10),
-      "seconds": {"total": sum(seconds.values()), **seconds}, "tokens_per_s": tokens / sum(seconds.values()),
-      "bottleneck": max(seconds, key=seconds.get)}
+      "kl": 0.002 + 0.06 * skill ** 2 + abs(noise(0.003)), "old_kl": abs(noise(0.001)),
+      "grad_norm": float("nan") if step == 37 else 0.5 + abs(noise(0.25)) + (2.0 if step % 29 == 0 else 0),
+      "clip_fraction": abs(noise(0.006)), "dual_clip_fraction": 0.0, "mismatch": abs(noise(2e-7)),
+      "loss": noise(0.02), "zero_spread_groups": min(1.0, 0.2 + 0.4 * skill + abs(noise(0.03))), "failed_share": 0.0,
+      "learning_rate": 5e-4 * min(1.0, step / 10), "ended": {"answer": 0.88 + 0.12 * skill},
+      "seconds": {**seconds, "step": sum(seconds.values())}, "tokens_per_second": tokens / sum(seconds.values()),
+      "bottleneck": max(seconds, key=seconds.get),
+      **({"warning/entropy": "Entropy fell below 0.2: the policy tries little that is new."} if step > 110 else {})}
 
 
 def make(workdir, *, steps=120, logged_every=5):
@@ -157,12 +159,12 @@ def make(workdir, *, steps=120, logged_every=5):
   skill_at = lambda step: 1 / (1 + math.exp(-8 * (step / steps - 0.35)))
   em = lambda skill: 0.12 + 0.8 * skill
   with metrics.MetricWriter(workdir, tensorboard=False) as writer:
-    writer.write(0, {"eval": {"em": em(skill_at(0)), "f1": em(skill_at(0)) + 0.04, "searches": 0.9}})
+    writer.write(0, {"evaluation": {"em": em(skill_at(0)), "f1": em(skill_at(0)) + 0.04, "searches": 0.9}})
     for step in range(1, steps + 1):
       row = step_metrics(rng, step, skill_at(step))
       if step % (steps // 6) == 0:
         skill = skill_at(step)
-        row["eval"] = {"em": em(skill), "f1": em(skill) + 0.03, "searches": 0.9 + 0.8 * skill}
+        row["evaluation"] = {"em": em(skill), "f1": em(skill) + 0.03, "searches": 0.9 + 0.8 * skill}
       writer.write(step, row)
       if step % logged_every == 0 or step == 1:
         episodes.write_episodes(workdir, step, step_rows(step, skill_at(step)))

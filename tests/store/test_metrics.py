@@ -39,8 +39,8 @@ def test_what_is_not_finite_becomes_null_and_is_counted(tmp_path):
     writer.write(2, {"a": 0.0})
   first, second = (tmp_path / "metrics.jsonl").read_text().splitlines()
   row = json.loads(first, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
-  assert (row["a"], row["b"], row["c"], row["d"], row["e"], row["nonfinite"]) == (None, None, None, 1.0, None, 3)
-  assert "nonfinite" not in json.loads(second)
+  assert (row["a"], row["b"], row["c"], row["d"], row["e"], row["nulls"]) == (None, None, None, 1.0, None, 3)
+  assert "nulls" not in json.loads(second)
 
 
 def test_rows_are_readable_while_the_run_goes_on(tmp_path):

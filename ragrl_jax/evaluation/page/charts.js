@@ -6,7 +6,7 @@ function ticks(low, high, wanted) {
   const raw = (high - low) / wanted, power = 10 ** Math.floor(Math.log10(raw));
   const unit = [1, 2, 2.5, 5, 10].map((m) => m * power).find((candidate) => candidate >= raw * 0.999);
   const found = [];
-  for (let i = Math.ceil(low / unit - 1e-9); i * unit <= high + unit * 1e-9; i++) found.push(i * unit);
+  for (let i = Math.ceil(low / unit - 1e-9); i * unit <= high + unit * 1e-9; i++) found.push(i === 0 ? 0 : i * unit);
   return found;
 }
 

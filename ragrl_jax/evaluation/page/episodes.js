@@ -31,17 +31,17 @@ class Browser {
     this.episode = element("article", "card episode", null, panes);
     this.#controls();
     this.#tooltips();
-    this.#fromAddress();
+    const asked = this.#fromAddress();
     addEventListener("hashchange", () => { if (this.#fromAddress()) this.show(); });
     this.show();
+    if (asked) document.getElementById("episodes").scrollIntoView();
   }
 
   // "#episode-120-0-3": step, group, sample; so that an episode can be pointed at.
   #fromAddress() {
     const match = /^#episode-(\d+)-(\d+)-(\d+)$/.exec(location.hash);
     if (!match) return false;
-    const place = this.steps.findIndex((step) => step.step === Number(match[1]));
-    if (place < 0) return false;
+    const place = nearest(this.steps.map((step) => step.step), Number(match[1]));
     [view.step, view.group, view.sample] = [place, Number(match[2]), Number(match[3])];
     return true;
   }
@@ -117,6 +117,13 @@ class Browser {
     this.#episode(open.group, open.samples.find((sample) => sample.sample === view.sample));
   }
 
+  // A choice of the reader's: shown, and kept in the address.
+  #pick(group, sample) {
+    [view.group, view.sample] = [group, sample];
+    history.replaceState(null, "", `#episode-${this.steps[view.step].step}-${group}-${sample}`);
+    this.show();
+  }
+
   #nothing() {
     this.episode.replaceChildren();
     element("div", "empty", "No episode fits.", this.groups);
@@ -136,7 +143,7 @@ class Browser {
     const right = group.samples.filter((sample) => sample.outcome > 0).length;
     element("div", "sub", `reward ${tidy(mean(group.samples.map((s) => s.reward)))} · ${right} of ${group.samples.length} right` +
             (group.hops ? ` · ${plural(group.hops, "hop")}` : ""), head);
-    head.addEventListener("click", () => { view.group = place; view.sample = samples[0].sample; this.show(); });
+    head.addEventListener("click", () => this.#pick(place, samples[0].sample));
     if (!open) return;
     const list = element("ul", "samples", null, box);
     for (const sample of samples) {
@@ -146,7 +153,7 @@ class Browser {
       element("span", "", `${plural(searchesOf(sample).length, "search")}, ${tokensOf(sample)} tokens`, button);
       element("span", "", tidy(sample.reward), button).title = "reward";
       button.setAttribute("aria-current", sample.sample === view.sample);
-      button.addEventListener("click", () => { view.sample = sample.sample; this.show(); });
+      button.addEventListener("click", () => this.#pick(place, sample.sample));
     }
   }
 
@@ -205,7 +212,7 @@ class Browser {
         const text = piece.slice(edges[e] - at, edges[e + 1] - at);
         if (inside) element("span", "tag", text, token); else token.append(text);
       }
-      if (!piece && one && i === pieces.length - 1) element("span", "end", "⏹", token);
+      if (!piece && one && i === pieces.length - 1) element("span", "end", "■", token);
       at += piece.length;
     });
   }

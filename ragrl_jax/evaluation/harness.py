@@ -1,0 +1,201 @@
+"""Questions in, one row an example and their means out: every example scored exactly once, in input order."""
+
+import json
+import pathlib
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ragrl_jax import structs
+from ragrl_jax.core.metrics import qa, stats
+from ragrl_jax.evaluation import scoring, tables
+from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.store import jsonl
+
+PREDICTIONS, METRICS, SETTINGS = "predictions.jsonl", "metrics.json", "settings.json"
+WITH_INTERVAL = ("em", "f1", "cover_em", "outcome")
+
+# (examples, number of the first) → their episodes, in the same order.
+Play = Callable[[Sequence[structs.Example], int], Sequence[structs.Episode]]
+
+
+def answer(recipe, episode: structs.Episode) -> str | None:
+  """The last answer the model wrote, each of its turns read on its own; None if it wrote none."""
+  for segment in reversed(episode.segments):
+    if segment.owner == structs.MODEL:
+      found = recipe.parser.answer(segment.text)
+      if found is not None:
+        return found
+  return None
+
+
+def prediction(recipe, scored: scoring.Scored) -> dict[str, Any]:
+  """The row of one example. An unanswered question scores 0; scores of an episode that failed are None."""
+  example, episode = scored.example, scored.episode
+  said = answer(recipe, episode)
+  failed = episode.ended == "failed"
+  measure = lambda metric: None if failed else 0.0 if said is None else metric(said, example.golds)
+  logged = episodes_lib.row(
+    example, episode, terms=scored.terms, weights=scored.weights, reward=scored.reward, outcome=scored.outcome)
+  return {
+    "id": example.id, "question": example.question, "golds": example.golds, "prediction": said,
+    "em": measure(qa.exact_match), "f1": measure(qa.f1), "cover_em": measure(qa.cover_em),
+    "outcome": scored.outcome, "terms": scored.terms, "num_searches": episode.num_searches,
+    "wasted_searches": tables.wasted_searches(logged), "ended": episode.ended, "failure": episode.failure,
+    "prompt_tokens": len(episode.segments[0].ids) if episode.segments else 0,
+    "response_tokens": sum(len(s.ids) for s in episode.turns if s.owner == structs.MODEL),
+    "episode_tokens": episode.num_tokens, "hops": example.hops, "source": example.source}
+
+
+def rows_of(
+    examples: Sequence[structs.Example], play: Play, recipe, *, batch: int, first: int = 0,
+) -> Iterator[list[tuple[dict[str, Any], scoring.Scored]]]:
+  """Plays `batch` examples at a time and yields their rows, in input order.
+
+  Raises:
+    RuntimeError: `play` gave back other episodes than were asked for.
+  """
+  for start in range(0, len(examples), batch):
+    part = examples[start:start + batch]
+    played = play(part, first + start)
+    given, wanted = [episode.example_id for episode in played], [example.id for example in part]
+    if given != wanted:
+      raise RuntimeError(f"{len(part)} questions were played and {len(played)} episodes came back, not one for each in "
+                         f"their order (first: asked {wanted[:1]}, got {given[:1]}).")
+    scored = scoring.score(recipe, part, played, 0)
+    yield [(prediction(recipe, one), one) for one in scored]
+
+
+def evaluate(
+    examples: Sequence[structs.Example], play: Play, recipe, out: pathlib.Path, *, settings: Mapping[str, Any],
+    batch: int = 256, progress: Callable[[int], None] = lambda done: None,
+) -> dict[str, Any]:
+  """Scores every example once and writes predictions.jsonl and metrics.json to `out`.
+
+  A killed run goes on where it stopped: rows are appended whole batches at a time, in input order, and those already
+  there are not played again.
+
+  Args:
+    examples: all questions.
+    play: plays some of them.
+    recipe: reads answers and scores.
+    out: the folder; made if it does not exist.
+    settings: what the scores depend on (checkpoint, data, recipe, retrieval, sampling); stands beside them in
+      metrics.json.
+    batch: questions played together.
+    progress: told how many are done, after each batch.
+
+  Raises:
+    ValueError: `out` holds predictions made under other settings or from other questions.
+  """
+  out.mkdir(parents=True, exist_ok=True)
+  settings = jsonl.plain(settings)
+  path = out / PREDICTIONS
+  rows = jsonl.repair(path)
+  if rows:
+    _check(out, rows, settings, examples)
+  else:
+    with jsonl.whole(out / SETTINGS) as part:
+      part.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+  resumed, began = len(rows), time.perf_counter()
+  progress(resumed)
+  with open(path, "a", encoding="utf-8", newline="\n") as file:
+    for found in rows_of(examples[resumed:], play, recipe, batch=batch, first=resumed):
+      rows += [row for row, _ in found]
+      file.writelines(jsonl.line(row) for row, _ in found)
+      file.flush()
+      progress(len(rows))
+  seconds = time.perf_counter() - began
+  metrics = summarise(rows) | {
+    "seconds": round(seconds, 3), "seconds_cover": len(rows) - resumed, "peak_memory": peak_memory(),
+    "settings": settings}
+  with jsonl.whole(out / METRICS) as part:
+    part.write_text(json.dumps(jsonl.plain(metrics), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+  return metrics
+
+
+def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+  """Means over the rows that could be scored, with 95 % bootstrap intervals over questions.
+
+  Returns:
+    n (scored), failed, em, f1, cover_em and outcome, each with `_interval`, answered (share), searches,
+    wasted_searches (None if gold passages are not known), response_tokens, terms, ended (counts), and by_hops and
+    by_source: {value: {n, em, em_interval, f1, searches}}.
+  """
+  known = [row for row in rows if row["ended"] != "failed"]
+  metrics: dict[str, Any] = {"n": len(known), "failed": len(rows) - len(known)}
+  for name in WITH_INTERVAL:
+    metrics |= _with_interval(name, known)
+  metrics["answered"] = _mean([row["prediction"] is not None for row in known])
+  metrics["searches"] = _mean([row["num_searches"] for row in known])
+  metrics["wasted_searches"] = _mean([row["wasted_searches"] for row in known])
+  metrics["response_tokens"] = _mean([row["response_tokens"] for row in known])
+  names = dict.fromkeys(name for row in known for name in row["terms"])
+  metrics["terms"] = {name: _mean([row["terms"].get(name) for row in known]) for name in names}
+  ends = [row["ended"] for row in rows]
+  metrics["ended"] = {why: ends.count(why) for why in sorted(set(ends))}
+  for group, key in (("by_hops", "hops"), ("by_source", "source")):
+    values = sorted({row[key] for row in known if row[key] not in (None, "")})
+    metrics[group] = {str(value): _part([row for row in known if row[key] == value]) for value in values}
+  return metrics
+
+
+def flat(metrics: Mapping[str, Any], prefix: str = "evaluation/") -> dict[str, float]:
+  """The numbers of `summarise` under one prefix, for a row of metrics.jsonl; intervals and unknowns are left out."""
+  found = {}
+  for name, value in metrics.items():
+    if isinstance(value, Mapping):
+      found |= flat(value, f"{prefix}{name}/")
+    elif isinstance(value, int | float):
+      found[prefix + name] = value
+  return found
+
+
+def peak_memory() -> dict[str, int]:
+  """Bytes: the most this process has held, and the most each kind of device says it has held at once."""
+  unit = 1 if sys.platform == "darwin" else 1024
+  found = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
+  for device in jax.local_devices():
+    held = (device.memory_stats() or {}).get("peak_bytes_in_use")
+    if held is not None:
+      found[device.platform] = max(found.get(device.platform, 0), held)
+  return found
+
+
+def _check(out: pathlib.Path, rows, settings, examples) -> None:
+  """Refuses to go on with what another run began."""
+  path = out / SETTINGS
+  before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+  differ = [name for name in sorted({*before, *settings}) if before.get(name) != settings.get(name)]
+  if differ:
+    raise ValueError(
+      f"{out} holds predictions made with other settings ({', '.join(f'{n}: {before.get(n)!r}' for n in differ)}; now "
+      f"{', '.join(repr(settings.get(n)) for n in differ)}): choose another --out, or delete the folder.")
+  given = [(example.id, example.question) for example in examples[:len(rows)]]
+  there = [(row["id"], row["question"]) for row in rows]
+  if there != given:
+    place = next((i for i, (one, other) in enumerate(zip(there, given)) if one != other), len(given))
+    raise ValueError(f"{out / PREDICTIONS}:{place + 1}: a prediction for another question than the data's at this "
+                     "place: choose another --out, or delete the folder.")
+
+
+def _part(rows) -> dict[str, Any]:
+  return {"n": len(rows), **_with_interval("em", rows), "f1": _mean([row["f1"] for row in rows]),
+          "searches": _mean([row["num_searches"] for row in rows])}
+
+
+def _with_interval(name: str, rows) -> dict[str, Any]:
+  values = np.asarray([row[name] for row in rows], np.float64)
+  if not values.size:
+    return {name: None, f"{name}_interval": None}
+  return {name: float(values.mean()), f"{name}_interval": list(stats.bootstrap_interval(values, seed=0))}
+
+
+def _mean(values) -> float | None:
+  known = [float(value) for value in values if value is not None]
+  return sum(known) / len(known) if known else None

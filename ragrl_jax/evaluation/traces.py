@@ -1,0 +1,89 @@
+"""One episode in a terminal: who wrote what, what was found, what it earned."""
+
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from ragrl_jax import structs
+from ragrl_jax.evaluation import tables
+
+_STYLES = {"bold": "1", "dim": "2", "model": "36", "environment": "33", "good": "32", "bad": "31"}
+_MARKS = {
+  tables.NEW_GOLD: "a new gold passage", tables.NO_GOLD: "no new gold passage", tables.REPEAT: "a repeated query"}
+_TAG = re.compile(r"</?[A-Za-z_][\w.|:-]*>")
+
+
+def trace(row: Mapping[str, Any], *, color: bool = False, width: int = 100) -> str:
+  """An episode's row (as `store.episodes.row` makes it) as text.
+
+  Every word of model and environment stays as it was, tags and retrieved text included; control characters are shown
+  as escapes, so that text from a corpus cannot steer the terminal.
+
+  Args:
+    row: one logged episode.
+    color: mark owners with ANSI colours. Without, only the words in the margin tell them apart.
+    width: columns to fill.
+  """
+  paint = lambda style, text: f"\033[{_STYLES[style]}m{text}\033[0m" if color else text
+  golds = set(row.get("gold_ids") or ())
+  verdicts = iter(tables.searches(row))
+  lines = [paint("bold", _safe(row["question"])), paint("dim", "gold: " + _safe(" / ".join(row["golds"]))), ""]
+  for number, segment in enumerate(row["segments"]):
+    model = segment["owner"] == structs.MODEL
+    owner = "model" if model else "environment"
+    name = "prompt" if number == 0 else owner
+    if segment.get("found") is not None:
+      verdict = next(verdicts)
+      found = ", ".join(_named(passage, golds) for passage in segment["found"]) or "nothing"
+      lines.append(_margin("found", paint("dim", found + (f" ({_MARKS[verdict]})" if verdict in _MARKS else ""))))
+    for part in _wrapped(segment["text"], width - 14):
+      if number and color:  # tags stand out; the owner's colour goes on after them
+        part = _TAG.sub(lambda tag: f"\033[{_STYLES['bold']}m{tag[0]}\033[22m", part)
+      lines.append(_margin(name, paint(owner, part) if number else paint("dim", part)))
+      name = ""
+  lines += ["", _ending(row, paint)]
+  return "\n".join(lines)
+
+
+def show(row: Mapping[str, Any], file: TextIO | None = None) -> None:
+  """Prints the trace; in colour if the file is a terminal and NO_COLOR is not set."""
+  file = file if file is not None else sys.stdout
+  color = file.isatty() and "NO_COLOR" not in os.environ
+  width = os.get_terminal_size(file.fileno()).columns if file.isatty() else 100
+  print(trace(row, color=color, width=min(max(width, 40), 120)), file=file)
+
+
+def _ending(row: Mapping[str, Any], paint) -> str:
+  parts = [f"{name} {_number(value)} × {row['weights'].get(name, 0):g}" for name, value in row["terms"].items()]
+  right = row["outcome"] is not None and row["outcome"] > 0
+  verdict = paint("good", "right") if right else paint("bad", "wrong" if row["outcome"] is not None else "not scored")
+  failure = f" ({_safe(row['failure'])})" if row["failure"] else ""
+  return _margin("reward", f"{_number(row['reward'])} = {' + '.join(parts) or '–'}; {verdict}; ended by "
+                           f"{_safe(row['ended']) or 'nothing'}{failure}")
+
+
+def _number(value: float | None) -> str:
+  return "none" if value is None else f"{value:.3g}"
+
+
+def _named(passage: Mapping[str, Any], golds: set[str]) -> str:
+  return _safe(passage["title"] or passage["id"]) + ("*" if passage["id"] in golds else "")
+
+
+def _margin(name: str, text: str) -> str:
+  return f"{name:>11} │ {text}"
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+  lines = []
+  for line in text.strip("\n").split("\n"):
+    lines += textwrap.wrap(_safe(line), width, drop_whitespace=False, replace_whitespace=False) or [""]
+  return lines
+
+
+def _safe(text: str) -> str:
+  """The text with control characters as escapes: what a corpus holds must not move the cursor or change the title."""
+  return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
