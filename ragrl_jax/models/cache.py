@@ -144,3 +144,12 @@ def num_rows(cache: Cache) -> int:
 
 def to_host(saved: Cache) -> Cache:
   return Cache(*(np.asarray(x) for x in saved))
+
+
+def sharding_like(params, config) -> jax.sharding.Sharding:
+  """Where a cache for these weights lies: on their devices, its key-value heads split as theirs if that divides."""
+  like = jax.tree.leaves(params)[0].sharding
+  if not isinstance(like, jax.sharding.NamedSharding):
+    return like
+  split = "tensor" if "tensor" in like.mesh.shape and config.num_kv_heads % like.mesh.shape["tensor"] == 0 else None
+  return jax.sharding.NamedSharding(like.mesh, jax.sharding.PartitionSpec(None, None, split, None, None))

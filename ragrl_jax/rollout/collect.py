@@ -1,0 +1,233 @@
+"""Plays one episode for every request: coroutines on an event loop, the engine on the calling thread."""
+
+import asyncio
+import collections
+import dataclasses
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from ragrl_jax import structs
+from ragrl_jax.rollout import conversation, rows
+from ragrl_jax.rollout.dispatch import Dispatch
+from ragrl_jax.rollout.engine import Counters, Engine, Turn
+from ragrl_jax.structs import Episode, Example
+
+Play = Callable[[Example, structs.Policy, structs.Tools], Awaitable[Episode]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """One episode to be played: sample number `sample` of prompt number `prompt_index` of the run."""
+
+  example: Example
+  prompt_index: int
+  sample: int = 0
+
+
+@dataclasses.dataclass
+class Report:
+  """Where a run's time went. Seconds are those of the thread that starts the programs.
+
+  Attributes:
+    seconds: of the whole run.
+    wait_s: with nothing to draw: all conversations waited for tools or for the host.
+    episodes, failed: finished so far; and those of them that a tool failed.
+    engine: the engine's own counters.
+  """
+
+  seconds: float = 0.0
+  wait_s: float = 0.0
+  episodes: int = 0
+  failed: int = 0
+  engine: Counters = dataclasses.field(default_factory=Counters)
+  started: float = dataclasses.field(default_factory=time.perf_counter)
+
+  @property
+  def tokens_per_s(self) -> float:
+    """Sampled tokens a second, up to now or to the end."""
+    seconds = self.seconds or time.perf_counter() - self.started
+    return self.engine.sampled_tokens / seconds if seconds else 0.0
+
+  def metrics(self) -> dict[str, float]:
+    """Flat numbers for the step report."""
+    return {
+      "rollout_s": self.seconds, "decode_s": self.engine.decode_s, "prefill_s": self.engine.prefill_s,
+      "tool_wait_s": self.wait_s, "sampled_tokens": self.engine.sampled_tokens,
+      "prefilled_tokens": self.engine.prefilled_tokens, "shared_tokens": self.engine.shared_tokens,
+      "lane_occupancy": self.engine.occupancy, "tokens_per_s": self.tokens_per_s,
+      "episodes": self.episodes, "episodes_failed": self.failed,
+    }
+
+
+class Rollout:
+  """Plays episodes.
+
+  Args:
+    engine: with weights loaded.
+    play: the recipe's coroutine.
+    tools: what it may ask.
+    seed: of the run.
+    sampling: how tokens are drawn.
+    reserve: tokens that an observation must leave for the next turn; by default a whole turn.
+    dispatch: shared with the tools whose work needs the accelerator; by default one of its own.
+
+  Attributes:
+    report: of the last run, or of the one under way.
+  """
+
+  def __init__(
+    self, engine: Engine, play: Play, tools: structs.Tools, *, seed: int, sampling: structs.Sampling,
+    reserve: int | None = None, dispatch: Dispatch | None = None,
+  ):
+    self.engine, self.play, self.tools, self.seed, self.sampling = engine, play, tools, seed, sampling
+    self.reserve = sampling.max_new_tokens if reserve is None else reserve
+    if self.reserve >= engine.context:
+      raise ValueError(f"a turn of {self.reserve} tokens does not fit into a context of {engine.context}: raise "
+                       "config.rollout.context or lower config.rollout.max_new_tokens.")
+    self.dispatch = dispatch or Dispatch()
+    self.report = Report()
+    self._texts = conversation.TextCache(engine.tokenizer)
+    self._loop: asyncio.AbstractEventLoop | None = None
+
+  def run(
+    self, requests: Sequence[Request], *, step: int, greedy: bool = False,
+    on_episode: Callable[[Episode], None] | None = None,
+  ) -> list[Episode]:
+    """Plays every request and returns the episodes in the requests' order.
+
+    Args:
+      requests: samples of one prompt should stand together: its tokens are then computed once.
+      step: of the run: with the seed and the request's numbers it decides what is drawn.
+      greedy: take the likeliest token always.
+      on_episode: called on this thread as each episode ends, in the order in which they end.
+
+    Raises:
+      What `play` raises, except ToolFailed: that ends its episode alone, as "failed".
+    """
+    sampling = dataclasses.replace(self.sampling, temperature=0.0) if greedy else self.sampling
+    self.report = Report(engine=Counters())
+    self.engine.counters = self.report.engine
+    run = _Run(self, list(requests), step, sampling, on_episode)
+    begin = time.perf_counter()
+    with self.dispatch.serving():
+      try:
+        run.drive()
+      finally:
+        run.stop()
+        self.report.seconds = time.perf_counter() - begin
+    return run.episodes
+
+  def close(self) -> None:
+    """Ends the event loop's thread."""
+    if self._loop is not None:
+      self._loop.call_soon_threadsafe(self._loop.stop)
+      self._loop = None
+
+  def loop(self) -> asyncio.AbstractEventLoop:
+    """The event loop, running in a thread of its own."""
+    if self._loop is None:
+      self._loop = asyncio.new_event_loop()
+      threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True).start()
+    return self._loop
+
+
+class _Run:
+  """One call of `Rollout.run`. `_start`, `_deliver` and `_episode` run on the event loop, the rest on the caller's."""
+
+  def __init__(self, rollout: Rollout, requests: list[Request], step: int, sampling, on_episode):
+    self.rollout, self.requests, self.step, self.sampling = rollout, requests, step, sampling
+    self.on_episode = on_episode
+    self.episodes: list[Any] = [None] * len(requests)
+    self.left = len(requests)
+    self.error: BaseException | None = None
+    self.tasks: set[asyncio.Task] = set()
+
+  def drive(self) -> None:
+    engine, dispatch, report = self.rollout.engine, self.rollout.dispatch, self.rollout.report
+    loop = self.rollout.loop()
+    loop.call_soon_threadsafe(self._start)
+    while self.left and self.error is None:
+      if not engine.busy:
+        begin = time.perf_counter()
+        dispatch.serve(wait_s=60.0)
+        report.wait_s += time.perf_counter() - begin
+        continue
+      dispatch.serve()
+      if ended := engine.step():
+        loop.call_soon_threadsafe(_deliver, ended)
+    if self.error is not None:
+      raise self.error
+
+  def stop(self) -> None:
+    """Ends what is still under way, after an error or an interruption."""
+    if self.left:
+      stopped = threading.Event()
+      self.rollout.loop().call_soon_threadsafe(self._cancel, stopped)
+      stopped.wait()
+    self.rollout.dispatch.serve()
+    if self.left:
+      self.rollout.engine.reset()
+
+  # ---- on the event loop ---------------------------------------------------------------------------------------------
+
+  def _start(self) -> None:
+    sizes = collections.Counter(request.prompt_index for request in self.requests)
+    groups = {index: rows.Group(size) for index, size in sizes.items() if size > 1}
+    for number, request in enumerate(self.requests):
+      task = asyncio.get_running_loop().create_task(self._episode(request, groups.get(request.prompt_index)))
+      self.tasks.add(task)
+      task.add_done_callback(lambda task, number=number: self._done(number, task))
+
+  async def _episode(self, request: Request, group: rows.Group | None) -> Episode:
+    rollout = self.rollout
+    policy = conversation.Policy(
+      rollout.engine, rollout.dispatch, rollout._texts,
+      keys=(rollout.seed, self.step, request.prompt_index, request.sample), sampling=self.sampling, group=group,
+      reserve=rollout.reserve, example_id=request.example.id)
+    try:
+      episode = await rollout.play(request.example, policy, rollout.tools)
+    except structs.ToolFailed as failure:
+      episode = policy.failed(str(failure) or type(failure).__name__)
+    finally:
+      policy.close()
+    # A play that builds its episode itself need not know who it is.
+    return dataclasses.replace(
+      episode, prompt_index=request.prompt_index, sample=request.sample, example_id=request.example.id,
+      version=rollout.engine.version)
+
+  def _done(self, number: int, task: asyncio.Task) -> None:
+    self.tasks.discard(task)
+    if task.cancelled():
+      return
+    if task.exception() is not None:
+      self.rollout.dispatch.post(self._fail, task.exception())
+    else:
+      self.rollout.dispatch.post(self._keep, number, task.result())
+
+  def _cancel(self, stopped: threading.Event) -> None:
+    tasks = list(self.tasks)
+    for task in tasks:
+      task.cancel()
+    waiting = asyncio.gather(*tasks, return_exceptions=True)
+    waiting.add_done_callback(lambda _: stopped.set())
+
+  # ---- on the caller's thread ----------------------------------------------------------------------------------------
+
+  def _keep(self, number: int, episode: Episode) -> None:
+    self.episodes[number] = episode
+    self.left -= 1
+    self.rollout.report.episodes += 1
+    self.rollout.report.failed += episode.ended == "failed"
+    if self.on_episode is not None:
+      self.on_episode(episode)
+
+  def _fail(self, error: BaseException) -> None:
+    self.error = self.error or error
+
+
+def _deliver(turns: list[Turn]) -> None:
+  for turn in turns:
+    if not turn.tag.done():
+      turn.tag.set_result(None)

@@ -1,0 +1,79 @@
+"""One thread starts every JAX program; the others hand it what they want run."""
+
+import concurrent.futures
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+class Dispatch:
+  """A queue of calls for the thread that serves it.
+
+  A pool thread that needs the accelerator (an encoder behind a search, a local judge) asks by `call`, and waits; the
+  event loop asks by `post`, which never waits.
+  """
+
+  def __init__(self):
+    self._calls: queue.SimpleQueue = queue.SimpleQueue()
+    self._server: int | None = None  # identity of the serving thread
+
+  def post(self, function: Callable[..., Any], *args: Any) -> None:
+    """Has the serving thread call it, later."""
+    self._calls.put((function, args))
+
+  def call(self, function: Callable[..., Any], *args: Any) -> Any:
+    """The function's result, computed by the serving thread; by this one if nobody serves. Raises what it raises."""
+    if self._server in (None, threading.get_ident()):
+      return function(*args)
+    answer: concurrent.futures.Future = concurrent.futures.Future()
+    self.post(_answer, answer, function, args)
+    return answer.result()
+
+  def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, always run by the serving thread."""
+    return lambda *args: self.call(function, *args)
+
+  @contextlib.contextmanager
+  def serving(self) -> Iterator[None]:
+    """Makes this thread the one that `serve` is called from."""
+    if self._server is not None:
+      raise ValueError("this dispatcher is being served already: one run at a time, from one thread.")
+    self._server = threading.get_ident()
+    try:
+      yield
+    finally:
+      self._server = None
+      self.serve()  # what was asked for meanwhile must not wait for ever
+
+  def serve(self, wait_s: float = 0.0) -> int:
+    """Runs every call in the queue and returns their number; waits at most so many seconds for the first."""
+    served = 0
+    while True:
+      try:
+        function, args = self._calls.get(timeout=wait_s) if wait_s and not served else self._calls.get_nowait()
+      except queue.Empty:
+        return served
+      function(*args)
+      served += 1
+
+
+class _Into:
+  """Puts an exception of its block into a future, whatever it is: it belongs to whoever asked."""
+
+  def __init__(self, future: concurrent.futures.Future):
+    self._future = future
+
+  def __enter__(self) -> None:
+    pass
+
+  def __exit__(self, kind, error, trace) -> bool:
+    if error is not None:
+      self._future.set_exception(error)
+    return error is not None
+
+
+def _answer(future: concurrent.futures.Future, function: Callable[..., Any], args: tuple) -> None:
+  with _Into(future):
+    future.set_result(function(*args))

@@ -1,0 +1,125 @@
+"""What an episode may ask: searches and judgements, gathered into batches and answered by a pool of threads."""
+
+import asyncio
+import concurrent.futures
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ragrl_jax.structs import Passage, ToolFailed
+
+Judge = Callable[[Sequence[tuple[str, str]]], Sequence[float | None]]
+
+
+class RetrievalTools:
+  """`structs.Tools` over a retriever and, if there is one, a judge.
+
+  Requests of the same moment go out as one batch; while every worker is busy, more of them gather.
+
+  Args:
+    retriever: `search(queries, k) -> a list of passages for each`; called from several threads.
+    top_k: passages a search returns unless it asks for another number.
+    timeout_s: of one batch; after it its searches fail.
+    workers: batches under way at a time.
+    max_batch: queries, or pairs, of one batch.
+    judge: pairs (premise, claim) → a verdict in [0, 1] or None for each.
+
+  Raises:
+    ValueError: sizes below 1.
+  """
+
+  def __init__(
+    self, retriever: Any, *, top_k: int = 3, timeout_s: float = 30.0, workers: int = 8, max_batch: int = 512,
+    judge: Judge | None = None,
+  ):
+    if min(top_k, workers, max_batch) < 1 or timeout_s <= 0:
+      raise ValueError(f"top_k={top_k}, workers={workers}, max_batch={max_batch}, timeout_s={timeout_s}: all must be "
+                       "positive (config.retrieval).")
+    self.top_k, self._judge = top_k, judge
+    pool = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix="tools")
+    batches = dict(pool=pool, workers=workers, max_batch=max_batch, timeout_s=timeout_s)
+    self._searches = _Batches(lambda queries, k: retriever.search(queries, k), "search", **batches)
+    self._verdicts = _Batches(lambda pairs, _: judge(pairs), "judge", **batches)
+
+  async def search(self, query: str, k: int | None = None) -> tuple[Passage, ...]:
+    """The k best passages. Raises ToolFailed when there is no answer in time."""
+    return tuple(await self._searches.ask(query, self.top_k if k is None else k))
+
+  async def judge(self, pairs: Sequence[tuple[str, str]]) -> tuple[float | None, ...]:
+    """One verdict a pair. Raises ToolFailed when there is no answer in time.
+
+    Raises:
+      ValueError: there is no judge.
+    """
+    if self._judge is None:
+      raise ValueError("this run has no judge, but its recipe asks for verdicts: RetrievalTools(…, judge=…).")
+    return tuple(await asyncio.gather(*(self._verdicts.ask(tuple(pair), 0) for pair in pairs)))
+
+
+class _Batches:
+  """Gathers single questions into batches for a blocking function. Everything but the function is on the event loop."""
+
+  def __init__(self, function, name: str, *, pool, workers: int, max_batch: int, timeout_s: float):
+    self._function, self._name, self._pool = function, name, pool
+    self._idle, self._max, self._timeout_s = workers, max_batch, timeout_s
+    self._waiting: dict[int, list[tuple[Any, asyncio.Future]]] = {}
+    self._planned = False
+    self._running: set[asyncio.Task] = set()
+
+  async def ask(self, question: Any, option: int) -> Any:
+    loop = asyncio.get_running_loop()
+    answer = loop.create_future()
+    self._waiting.setdefault(option, []).append((question, answer))
+    if not self._planned:  # after all coroutines that are ready now have asked, too
+      self._planned = True
+      loop.call_soon(self._send)
+    return await answer
+
+  def _send(self) -> None:
+    self._planned = False
+    while self._idle and self._waiting:
+      option, questions = next(iter(self._waiting.items()))
+      batch, rest = questions[:self._max], questions[self._max:]
+      del self._waiting[option]
+      if rest:
+        self._waiting[option] = rest
+      self._idle -= 1
+      work = asyncio.get_running_loop().run_in_executor(self._pool, self._function, [q for q, _ in batch], option)
+      task = asyncio.get_running_loop().create_task(asyncio.wait_for(work, self._timeout_s))
+      self._running.add(task)
+      task.add_done_callback(lambda task, batch=batch, option=option: self._returned(task, batch, option))
+
+  def _returned(self, task: asyncio.Task, batch: list[tuple[Any, asyncio.Future]], option: int) -> None:
+    self._running.discard(task)
+    self._idle += 1
+    if task.cancelled():
+      error = ToolFailed(f"{self._name} was cancelled.")
+    elif (error := task.exception()) is None and len(task.result()) != len(batch):
+      error = ToolFailed(f"{self._name} gave {len(task.result())} answers to {len(batch)} questions.")
+    elif isinstance(error, TimeoutError):
+      error = ToolFailed(f"{self._name} gave no answer within {self._timeout_s:g} s (config.retrieval.timeout_s).")
+    elif isinstance(error, OSError):
+      error = ToolFailed(f"{self._name} failed: {error}")
+    if error is None:
+      for (_, future), answer in zip(batch, task.result()):
+        _set(future, answer)
+    else:
+      self._refuse(batch, option, error)
+    self._send()
+
+  def _refuse(self, batch: list[tuple[Any, asyncio.Future]], option: int, error: BaseException) -> None:
+    """A failure that names its questions is theirs alone: the others ask again."""
+    named = set(getattr(error, "queries", ()))
+    theirs = [(q, future) for q, future in batch if q in named] or batch
+    for _, future in theirs:
+      _set(future, error=error)
+    if others := [(q, future) for q, future in batch if named and q not in named and theirs is not batch]:
+      self._waiting.setdefault(option, []).extend(others)
+
+
+def _set(future: asyncio.Future, answer: Any = None, error: BaseException | None = None) -> None:
+  if future.done():  # its episode was cancelled
+    return
+  if error is None:
+    future.set_result(answer)
+  else:
+    future.set_exception(error)
