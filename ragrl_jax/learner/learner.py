@@ -106,7 +106,7 @@ class Learner:
       checkpoint: where the last good checkpoint lies, for the message if the run has to stop.
 
     Returns:
-      (state, metrics). The metrics are those of the first optimiser step, but for skipped (a sum), and nonfinite.
+      (state, metrics). The metrics are those of the first optimiser step, but for skipped (a sum), and nonfinite_in_a_row.
 
     Raises:
       ValueError: no batches, or rows that the mesh does not divide.
@@ -152,16 +152,16 @@ class Learner:
   def _numbers(self, fetched, counts, checkpoint) -> dict[str, float]:
     found, steps = fetched
     bad = found[-1].pop("bad_gradients")
-    metrics = {name: float(x) for name, x in found[0].items() if name != "bad_gradients"}
+    metrics = {name: float(x) for name, x in found[0].items() if name not in ("bad_gradients", "nonfinite")}
     metrics |= dict(
-      skipped=float(sum(m["skipped"] for m in found)), nonfinite=float(found[-1]["nonfinite"]),
+      skipped=float(sum(m["skipped"] for m in found)), nonfinite_in_a_row=float(found[-1]["nonfinite"]),
       learning_rate=float(self.learning_rate(int(steps) - 1)), optimizer_step=float(steps))
     metrics |= {name: float(x) for name, x in counts.items() if name != "weight"}
-    if metrics["nonfinite"] >= self.settings.max_nonfinite:
+    if metrics["nonfinite_in_a_row"] >= self.settings.max_nonfinite:
       names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(self.params)]
       where = [name for name, is_bad in zip(names, bad) if is_bad]
       raise NonFinite(
-        f"{metrics['nonfinite']:.0f} optimiser steps in a row had a gradient that is not finite (loss "
+        f"{metrics['nonfinite_in_a_row']:.0f} optimiser steps in a row had a gradient that is not finite (loss "
         f"{metrics['loss']}, {len(where)} of {len(names)} parameters, first {', '.join(where[:3]) or 'none'}). "
         f"None of them was applied. Last good checkpoint: {checkpoint or 'none yet'}. Lower "
         "config.optimizer.learning_rate or raise config.loss.kl_coef, and start again from it.")
