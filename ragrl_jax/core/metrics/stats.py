@@ -1,15 +1,14 @@
 """Agreement between judges, paired tests, and intervals for a mean."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import scipy.stats
-from jaxtyping import Num
 
 ALTERNATIVES = ("two-sided", "greater", "less")
 
 
-def cohen_kappa(a: Sequence[Hashable], b: Sequence[Hashable]) -> float:
+def cohen_kappa(a: Sequence | np.ndarray, b: Sequence | np.ndarray) -> float:
   """Agreement of two raters beyond chance: (p_o - p_e) / (1 - p_e).
 
   p_o is the share of items they agree on, p_e the share expected of two raters who label at random with the same
@@ -28,7 +27,7 @@ def cohen_kappa(a: Sequence[Hashable], b: Sequence[Hashable]) -> float:
   return _beyond_chance(observed, expected)
 
 
-def fleiss_kappa(counts: Num[np.ndarray, "N K"] | Sequence[Sequence[int]]) -> float:
+def fleiss_kappa(counts: Sequence | np.ndarray) -> float:
   """Agreement of several raters beyond chance.
 
   counts[i, j]: how many raters put item i into category j; every item has the same number of raters, at least two.
@@ -53,7 +52,7 @@ def fleiss_kappa(counts: Num[np.ndarray, "N K"] | Sequence[Sequence[int]]) -> fl
 
 
 def wilcoxon(
-    x: Sequence[float], y: Sequence[float], *, alternative: str = "two-sided",
+    x: Sequence | np.ndarray, y: Sequence | np.ndarray, *, alternative: str = "two-sided",
 ) -> tuple[float, float]:
   """The signed-rank test of paired scores: (statistic, p).
 
@@ -81,7 +80,7 @@ def wilcoxon(
 
 
 def bootstrap_interval(
-    values: Sequence[float], *, seed: int, level: float = 0.95, resamples: int = 10_000,
+    values: Sequence | np.ndarray, *, seed: int, level: float = 0.95, resamples: int = 10_000,
 ) -> tuple[float, float]:
   """The percentile bootstrap interval of the mean: (low, high). One value has no spread: (value, value).
 

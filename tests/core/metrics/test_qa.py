@@ -1,0 +1,79 @@
+import json
+import pathlib
+
+import pytest
+
+from ragrl_jax.core.metrics import qa
+
+GOLDEN = json.loads((pathlib.Path(__file__).parents[2] / "golden" / "answers.json").read_text())
+
+
+@pytest.mark.parametrize("row", GOLDEN["rows"], ids=lambda row: row["prediction"][:20])
+def test_agrees_with_the_published_scripts(row):
+  prediction, golds = row["prediction"], [row["gold"]]
+  assert qa.exact_match(prediction, golds) == row["hotpotqa"]["em"]
+  assert qa.f1(prediction, golds, yes_no_rule=True) == pytest.approx(row["hotpotqa"]["f1"], abs=1e-8)
+  assert qa.exact_match(prediction, golds, style="spaced") == row["triviaqa"]["em"]
+  assert qa.f1(prediction, golds, style="spaced") == pytest.approx(row["triviaqa"]["f1"], abs=1e-8)
+  if "filco_f1" in row:
+    assert qa.f1(prediction, golds, unit="char") == pytest.approx(row["filco_f1"], abs=1e-8)
+
+
+def test_f1_by_hand():
+  # 3 words and 2 share one: precision 1/3, recall 1/2, 2 * 1 / (3 + 2).
+  assert qa.f1("the Eiffel Tower.", ["Eiffel Tower"], style="none", unit="word_set") == pytest.approx(0.4)
+  # Normalised they are the same two words.
+  assert qa.f1("the Eiffel Tower.", ["Eiffel Tower"]) == 1.0
+  # "barack obama" and "donald trump", 12 characters each, share one a, o, m, r and the space: 2 * 5 / 24.
+  assert qa.f1("Barack Obama", ["Donald Trump"], unit="char") == pytest.approx(10 / 24)
+  assert qa.f1("1994", ["1987"], unit="char") == pytest.approx(0.5)  # 1 and 9
+  # Multisets count repeats, sets do not: 2 * 1 / (3 + 1) and 1.
+  assert qa.f1("no no no", ["no"]) == pytest.approx(0.5)
+  assert qa.f1("no no no", ["no"], unit="word_set") == 1.0
+
+
+def test_best_over_golds_in_any_order():
+  golds = ["Rome", "Paris France", "Paris"]
+  assert qa.f1("paris", golds) == qa.f1("paris", golds[::-1]) == 1.0
+  assert qa.exact_match("paris", golds) == 1.0
+  assert qa.exact_match("paris", golds[:2]) == 0.0
+  assert qa.f1("paris", golds[:2]) == pytest.approx(2 / 3)
+  assert qa.exact_match("Paris", "Paris") == 1.0  # a lone string is one gold, not five letters
+
+
+def test_yes_no_rule():
+  assert qa.f1("yes it is", ["yes"]) == pytest.approx(0.5)
+  assert qa.f1("yes it is", ["yes"], yes_no_rule=True) == 0.0
+  assert qa.f1("Yes.", ["yes"], yes_no_rule=True) == 1.0
+
+
+@pytest.mark.parametrize("style", ["squad", "spaced"])
+@pytest.mark.parametrize("measure", [qa.exact_match, qa.f1, qa.cover_em])
+def test_texts_that_normalise_to_nothing(measure, style):
+  assert measure("", ["The The"], style=style) == 0.0
+  assert measure("a", ["the"], style=style) == 0.0
+  assert measure("?", ["the"], style=style) == 0.0
+  assert measure("", [""], style=style) == 0.0
+  assert measure("the the ", ["The The"], style=style) == 1.0  # the same text after all
+  assert measure("anything", [""], style=style) == 0.0
+
+
+def test_cover():
+  assert qa.cover_em("It was the Eiffel Tower, I think", ["eiffel tower"]) == 1.0
+  assert qa.cover_em("It was the Eiffel", ["eiffel tower"]) == 0.0
+  assert qa.cover_em("U.S.A.", ["U.S."], style="spaced") == 1.0
+  assert qa.cover_em("nothing", ["a", "not"]) == 1.0  # inside a word, as published
+
+
+def test_an_exact_match_has_full_marks_everywhere():
+  for row in GOLDEN["rows"]:
+    for style in ("squad", "spaced"):
+      if qa.exact_match(row["prediction"], [row["gold"]], style=style):
+        assert qa.f1(row["prediction"], [row["gold"]], style=style) == 1.0
+        assert qa.cover_em(row["prediction"], [row["gold"]], style=style) == 1.0
+
+
+def test_no_golds_and_unknown_unit():
+  assert qa.exact_match("x", []) == qa.f1("x", []) == qa.cover_em("x", []) == 0.0
+  with pytest.raises(ValueError, match="'word', 'char' or 'word_set'"):
+    qa.f1("x", ["x"], unit="letters")

@@ -1,0 +1,97 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from ragrl_jax.core.metrics import stats
+
+
+def test_cohen_by_hand():
+  # 50 grants: both yes 20, only the first yes 5, only the second yes 10, both no 15. p_o = 35/50 = 0.7;
+  # p_e = 25/50 * 30/50 + 25/50 * 20/50 = 0.5; kappa = 0.2 / 0.5.
+  a = ["y"] * 25 + ["n"] * 25
+  b = ["y"] * 20 + ["n"] * 5 + ["y"] * 10 + ["n"] * 15
+  assert stats.cohen_kappa(a, b) == pytest.approx(0.4)
+  assert stats.cohen_kappa(b, a) == pytest.approx(0.4)
+
+
+def test_cohen_edges():
+  assert stats.cohen_kappa([1, 1], [1, 1]) == 1.0  # 0/0: they agree in everything
+  assert stats.cohen_kappa([0, 1, 0, 1], [1, 0, 1, 0]) == -1.0
+  assert stats.cohen_kappa([1, 1, 1, 0], [1, 1, 0, 0]) == pytest.approx(0.5)  # p_o 3/4, p_e 3/4*2/4 + 1/4*2/4 = 1/2
+  with pytest.raises(ValueError, match="same items"):
+    stats.cohen_kappa([1], [1, 0])
+
+
+def test_fleiss_published_example():
+  # Fleiss's table as reprinted widely: 10 subjects, 14 raters, 5 categories; kappa = 0.210 there.
+  counts = [[0, 0, 0, 0, 14], [0, 2, 6, 4, 2], [0, 0, 3, 5, 6], [0, 3, 9, 2, 0], [2, 2, 8, 1, 1], [7, 7, 0, 0, 0],
+            [3, 2, 6, 3, 0], [2, 5, 3, 2, 2], [6, 5, 2, 1, 0], [0, 2, 2, 3, 7]]
+  assert stats.fleiss_kappa(counts) == pytest.approx(0.210, abs=5e-4)
+  assert stats.fleiss_kappa(np.array(counts)[::-1, ::-1].copy()) == pytest.approx(stats.fleiss_kappa(counts))
+
+
+def test_fleiss_edges():
+  assert stats.fleiss_kappa([[3, 0], [3, 0]]) == 1.0
+  assert stats.fleiss_kappa([[2, 0], [0, 2]]) == 1.0
+  # P_i = 0 for both, shares 1/2 each: (0 - 1/2) / (1 - 1/2).
+  assert stats.fleiss_kappa([[1, 1], [1, 1]]) == -1.0
+  with pytest.raises(ValueError, match="same number of raters"):
+    stats.fleiss_kappa([[1, 1], [2, 1]])
+  with pytest.raises(ValueError, match="items, categories"):
+    stats.fleiss_kappa([])
+
+
+def test_wilcoxon_exact():
+  # Seven data sets, all better: of the 2^7 sign patterns one has so large a sum: 1/128; the sum is 1 + … + 7.
+  x = [0.447, 0.65, 0.463, 0.445, 0.423, 0.206, 0.456]
+  y = [0.446, 0.64, 0.45, 0.42, 0.38, 0.15, 0.3]
+  assert stats.wilcoxon(x, y, alternative="greater") == (28.0, pytest.approx(1 / 128))
+  assert stats.wilcoxon(x, y) == (0.0, pytest.approx(2 / 128))
+  assert stats.wilcoxon(x, y, alternative="less")[1] == pytest.approx(1.0)
+
+
+def test_wilcoxon_by_enumeration():
+  differences = [1.5, -0.4, 2.2, 0.9, -3.0, 4.1]
+  ranks = [3, 1, 4, 2, 5, 6]  # of the absolute values
+  observed = sum(r for d, r in zip(differences, ranks) if d > 0)
+  sums = [sum(r for s, r in zip(signs, ranks) if s) for signs in itertools.product((0, 1), repeat=6)]
+  expected = sum(s >= observed for s in sums) / len(sums)
+  assert stats.wilcoxon(differences, [0.0] * 6, alternative="greater") == (observed, pytest.approx(expected))
+
+
+def test_wilcoxon_edges():
+  assert stats.wilcoxon([1, 2], [1, 2]) == (0.0, 1.0)
+  same = stats.wilcoxon([1, 2, 3], [1, 1, 1], alternative="greater")  # the pair without a difference is dropped
+  assert same == stats.wilcoxon([2, 3], [1, 1], alternative="greater")
+  with pytest.raises(ValueError, match="paired"):
+    stats.wilcoxon([1], [1, 2])
+  with pytest.raises(ValueError, match="two-sided"):
+    stats.wilcoxon([1], [2], alternative="more")
+
+
+def test_bootstrap_fits_the_normal_interval():
+  values = [1.0] * 300 + [0.0] * 700
+  low, high = stats.bootstrap_interval(values, seed=0)
+  half = 1.96 * math.sqrt(0.3 * 0.7 / 1000)  # 0.0284
+  assert low == pytest.approx(0.3 - half, abs=0.003)
+  assert high == pytest.approx(0.3 + half, abs=0.003)
+
+
+def test_bootstrap_depends_on_seed_and_level_only():
+  values = [0.0, 1.0, 1.0, 0.5, 0.25]
+  first = stats.bootstrap_interval(values, seed=1, resamples=500)
+  assert first == stats.bootstrap_interval(values, seed=1, resamples=500)
+  assert first != stats.bootstrap_interval([v + 1e-3 for v in values], seed=1, resamples=500)
+  inner = stats.bootstrap_interval(values, seed=1, resamples=500, level=0.5)
+  assert first[0] <= inner[0] <= inner[1] <= first[1]
+
+
+def test_bootstrap_edges():
+  assert stats.bootstrap_interval([0.5], seed=0) == (0.5, 0.5)
+  assert stats.bootstrap_interval([1, 1, 1], seed=0) == (1.0, 1.0)
+  with pytest.raises(ValueError, match="list of values"):
+    stats.bootstrap_interval([], seed=0)
+  with pytest.raises(ValueError, match="between 0 and 1"):
+    stats.bootstrap_interval([0, 1], seed=0, level=95.0)

@@ -1,0 +1,100 @@
+import random
+import re
+import time
+
+import pytest
+
+from ragrl_jax.core.text import tags
+
+PIECES = ["<a>", "</a>", "<b>", "</b>", "x", " ", "\n", "<", ">", "</", "a>", "<c>", "<<a>>", "é"]
+
+
+def texts(count, seed):
+  draw = random.Random(seed)
+  return ["".join(draw.choice(PIECES) for _ in range(draw.randint(0, 14))) for _ in range(count)]
+
+
+def test_pairs_by_hand():
+  text = "<a>1<a>2</a>3</a>"
+  # The first closing tag closes the last opening one before it; then none is open for the second.
+  assert tags.pairs(text, "a") == [tags.Pair("a", "2", 4, 12)]
+  assert text[4:12] == "<a>2</a>"
+  assert tags.pairs(text, "a", opening="first") == [tags.Pair("a", "1<a>2", 0, 12)]
+  assert [p.body for p in tags.pairs("<a>1</a><b>2</b><a></a>", ("a", "b"))] == ["1", "2", ""]
+  assert tags.pairs("<a>1</b>", ("a", "b")) == []
+  assert tags.last("<a>1</a><a>2</a>", "a").body == "2"
+  assert tags.last("</a><a>", "a") is None
+
+
+def test_first_match_is_the_shortest_match_pattern():
+  pattern = re.compile(r"<(a|b)>(.*?)</\1>", re.DOTALL)
+  matched = 0
+  for text in texts(4000, 0):
+    expected, got = pattern.search(text), tags.first_match(text, ("a", "b"))
+    assert (got is None) == (expected is None), text
+    if expected is not None:
+      assert (got.name, got.body, got.start, got.end) == (*expected.groups(), *expected.span()), text
+      matched += 1
+  assert matched > 500
+
+
+def test_pairs_hold_no_tag_of_their_own_name():
+  for text in texts(2000, 1):
+    for pair in tags.pairs(text, ("a", "b")):
+      assert f"<{pair.name}>" not in pair.body and f"</{pair.name}>" not in pair.body
+      assert text[pair.start:pair.end] == f"<{pair.name}>{pair.body}</{pair.name}>"
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+  ("1<a>2</a>3", "13"),
+  ("1<a>2", "1"),  # never closed: the rest is inside
+  ("1</a>2", "1</a>2"),  # nothing to close
+  ("<a>1<a>2</a>3</a>4", "3</a>4"),
+  ("<a></a>", ""),
+  ("", ""),
+])
+def test_without(text, expected):
+  assert tags.without(text, "a") == expected
+
+
+def test_without_leaves_no_opening_tag():
+  for text in texts(2000, 2):
+    left = tags.without(text, "a")
+    # Cutting can put the halves of a tag side by side; a text without stray halves has none left.
+    if "<a" not in text.replace("<a>", "") and "a>" not in text.replace("<a>", "").replace("</a>", ""):
+      assert "<a>" not in left
+
+
+@pytest.mark.parametrize(("text", "names"), [
+  (" <a>1</a>\n<b>2</b> ", ["a", "b"]),
+  ("<a></a><a></a>", ["a", "a"]),
+  ("", []),
+  ("  ", []),
+  ("x<a></a>", None),
+  ("<a></a>x", None),
+  ("<a></a>x<b></b>", None),
+  ("<a><b></b></a>", None),
+  ("<a>", None),
+  ("</a>", None),
+  ("<a></b>", None),
+  ("<a> 1 < 2 and <i> </a>", ["a"]),
+])
+def test_sections(text, names):
+  found = tags.sections(text, ("a", "b"))
+  assert (None if found is None else [pair.name for pair in found]) == names
+
+
+def test_linear_in_the_length():
+  text = "<a>" * 200_000 + "<" * 200_000
+  start = time.perf_counter()
+  tags.pairs(text, "a")
+  tags.first_match(text, ("a", "b"))
+  tags.without(text, "b")
+  tags.sections(text, ("a", "b"))
+  # A quadratic pattern would take minutes; this is a bound on the order of growth, not on speed.
+  assert time.perf_counter() - start < 20.0
+
+
+def test_unknown_opening():
+  with pytest.raises(ValueError, match="'last' or 'first'"):
+    tags.pairs("", "a", opening="middle")
