@@ -5,12 +5,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
 from ragrl_jax.core import groups, masked
-from ragrl_jax.core.masked import AnyArray, Mask
+from ragrl_jax.core.masked import AnyArray, Mask, Number
 
 
 def group_relative(
-    rewards: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"], *, std: str = "sample", std_floor: float = 0.0,
-    eps: float = 1e-6,
+    rewards: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"], *, std: str = "sample", std_floor: Number = 0.0,
+    eps: Number = 1e-6,
 ) -> Float[Array, "B"]:
   """Centres each reward on its group of samples for the same prompt.
 
@@ -65,7 +65,7 @@ def _centred(rewards: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"]) -> F
 
 
 def gae(
-    rewards: Shaped[AnyArray, "B T"], values: Shaped[AnyArray, "B T"], mask: Mask, *, gamma: float, lam: float,
+    rewards: Shaped[AnyArray, "B T"], values: Shaped[AnyArray, "B T"], mask: Mask, *, gamma: Number, lam: Number,
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
   """Generalised advantage estimation over the trained tokens of unpacked rows; untrained tokens are stepped over.
 
@@ -104,7 +104,7 @@ def gae(
 
 
 def reinforce_plus_plus(
-    rewards: Shaped[AnyArray, "B T"], mask: Mask, *, gamma: float,
+    rewards: Shaped[AnyArray, "B T"], mask: Mask, *, gamma: Number,
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
   """Discounted returns to go over trained tokens, whitened over the whole batch: no critic, no groups.
 

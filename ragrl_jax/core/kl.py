@@ -18,13 +18,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ragrl_jax.core.masked import AnyArray
+from ragrl_jax.core.masked import AnyArray, Number
 
 ESTIMATORS = ("k1", "k2", "k3", "abs", "k1+", "k3+")
 
 
 def kl_penalty(
-    logprobs: Float[AnyArray, "*s"], ref_logprobs: Float[AnyArray, "*s"], estimator: str, *, tangent: float = 5.0,
+    logprobs: Float[AnyArray, "*s"], ref_logprobs: Float[AnyArray, "*s"], estimator: str, *, tangent: Number = 5.0,
 ) -> Float[Array, "*s"]:
   """One KL estimate a token, in nats.
 
@@ -59,7 +59,7 @@ def kl_penalty(
   return k2 + jax.lax.stop_gradient(value - k2)
 
 
-def _k3(gap: Float[Array, "*s"], tangent: float) -> Float[Array, "*s"]:
+def _k3(gap: Float[Array, "*s"], tangent: Number) -> Float[Array, "*s"]:
   near = jnp.abs(gap) <= tangent
   safe = jnp.where(near, gap, 0.0)  # before exp: an overflow in the branch not taken would still spoil the gradient
   at = jnp.sign(gap) * tangent
@@ -68,7 +68,7 @@ def _k3(gap: Float[Array, "*s"], tangent: float) -> Float[Array, "*s"]:
 
 
 def adapted_coefficient(
-    coefficient: float, measured: float, *, target: float, horizon: int, num_sequences: int, limit: float = 0.2,
+    coefficient: Number, measured: Number, *, target: Number, horizon: int, num_sequences: int, limit: Number = 0.2,
 ) -> float:
   """The next KL coefficient of the adaptive controller.
 

@@ -5,18 +5,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
 from ragrl_jax.core import masked
-from ragrl_jax.core.masked import AnyArray, Mask
+from ragrl_jax.core.masked import AnyArray, Mask, Number
 
 AGGREGATIONS = ("token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm")
 MAX_LOG_RATIO = 20.0  # e^20 is far beyond any clip bound and far below float32's end
 
-Number = Shaped[AnyArray, ""] | float | int
-Totals = tuple[Number, Number]
+Count = Shaped[AnyArray, ""] | Number
+Totals = tuple[Count, Count]
 
 
 def aggregate(
     per_token: Shaped[AnyArray, "R T"], mask: Mask, mode: str, *, segment_ids: Int[AnyArray, "R T"] | None = None,
-    totals: Totals | None = None, norm: float | None = None,
+    totals: Totals | None = None, norm: Number | None = None,
 ) -> Float[Array, ""]:
   """One number from one number a token.
 
@@ -68,9 +68,9 @@ def _totals(mask, segment_ids, totals) -> tuple[Float[Array, ""], Float[Array, "
 
 def policy_loss(
     logprobs: Shaped[AnyArray, "R T"], old_logprobs: Shaped[AnyArray, "R T"], advantages: Shaped[AnyArray, "R T"],
-    mask: Mask, *, clip_low: float, clip_high: float, dual_clip: float | None = None, aggregation: str,
+    mask: Mask, *, clip_low: Number, clip_high: Number, dual_clip: Number | None = None, aggregation: str,
     ratio: str = "token", segment_ids: Int[AnyArray, "R T"] | None = None, totals: Totals | None = None,
-    norm: float | None = None,
+    norm: Number | None = None,
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
   """The clipped surrogate, to be minimised.
 
@@ -137,7 +137,7 @@ def _check(clip_low, clip_high, dual_clip, ratio) -> None:
 
 def value_loss(
     values: Shaped[AnyArray, "R T"], old_values: Shaped[AnyArray, "R T"], returns: Shaped[AnyArray, "R T"],
-    mask: Mask, *, clip: float | None, aggregation: str, segment_ids: Int[AnyArray, "R T"] | None = None,
+    mask: Mask, *, clip: Number | None, aggregation: str, segment_ids: Int[AnyArray, "R T"] | None = None,
     totals: Totals | None = None,
 ) -> Float[Array, ""]:
   """Half the larger of two squared errors: of the value, and of the value kept within `clip` of the old one.

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 # Arrays of JAX or NumPy alike. Masks are bool or 0/1 of any dtype.
 AnyArray = jax.Array | np.ndarray
+Number = float | int | np.number
 Mask = Shaped[AnyArray, "*s"]
 
 
@@ -33,7 +34,7 @@ def mean(x: Shaped[AnyArray, "*s"], mask: Mask) -> Float[Array, ""]:
   return total(x, mask) / jnp.maximum(as_bool(mask).sum().astype(jnp.float32), 1.0)
 
 
-def whiten(x: Shaped[AnyArray, "*s"], mask: Mask, *, eps: float = 1e-8) -> Float[Array, "*s"]:
+def whiten(x: Shaped[AnyArray, "*s"], mask: Mask, *, eps: Number = 1e-8) -> Float[Array, "*s"]:
   """(x - mean) / sqrt(var + eps) over the masked places, zeros elsewhere.
 
   The variance is unbiased (n - 1 in the divisor). With fewer than two masked places there is no variance to divide

@@ -4,8 +4,10 @@ import bisect
 import math
 from collections.abc import Sequence
 
+from ragrl_jax.core.masked import Number
 
-def ramp(step: float, start: float, end: float, low: float = 0.0, high: float = 1.0) -> float:
+
+def ramp(step: Number, start: Number, end: Number, low: Number = 0.0, high: Number = 1.0) -> float:
   """low until `start`, high from `end` on, a straight line between. A step at start == end is already high.
 
   Raises:
@@ -13,12 +15,12 @@ def ramp(step: float, start: float, end: float, low: float = 0.0, high: float = 
   """
   if end < start:
     raise ValueError(f"ramp from step {start} to step {end}: it must not end before it starts.")
-  if step >= end:
-    return high
-  return low + (high - low) * max(step - start, 0) / (end - start)
+  if step >= end or step <= start:
+    return float(high if step >= end else low)
+  return low + (high - low) * (step - start) / (end - start)
 
 
-def stage(step: float, boundaries: Sequence[float]) -> int:
+def stage(step: Number, boundaries: Sequence[Number]) -> int:
   """Which stage a step is in: the number of boundaries at or before it.
 
   Raises:
@@ -29,12 +31,12 @@ def stage(step: float, boundaries: Sequence[float]) -> int:
   return bisect.bisect_right(boundaries, step)
 
 
-def decay(step: float, total: float, *, rate: float = 1.0, floor: float = 0.0) -> float:
+def decay(step: Number, total: Number, *, rate: Number = 1.0, floor: Number = 0.0) -> float:
   """max(floor, 1 - rate * step / total): CARE's share of easy questions (paper, Algorithm 1; floor 0.5 in its code)."""
-  return max(floor, 1.0 - rate * step / total)
+  return float(max(floor, 1.0 - rate * step / total))
 
 
-def cosine(step: float, total: float, *, final: float = 0.0) -> float:
+def cosine(step: Number, total: Number, *, final: Number = 0.0) -> float:
   """1 at step 0, `final` from `total` on, half a cosine between."""
   done = min(max(step / total, 0.0), 1.0) if total > 0 else 1.0
   return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * done))

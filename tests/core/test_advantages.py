@@ -1,0 +1,113 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ragrl_jax.core import advantages
+
+ONE = jnp.zeros(4, jnp.int32)
+RIGHT = jnp.array([1.0, 0.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("std, want", [
+  # Deviations (.75, -.25, -.25, -.25), sum of squares .75. Sample: sqrt(.75 / 3) = .5. Population: sqrt(.75 / 4) = .433.
+  ("sample", [1.5, -0.5, -0.5, -0.5]),
+  ("population", [3**0.5, -1 / 3**0.5, -1 / 3**0.5, -1 / 3**0.5]),
+  ("none", [0.75, -0.25, -0.25, -0.25])])
+def test_group_relative_by_hand(std, want):
+  np.testing.assert_allclose(advantages.group_relative(RIGHT, ONE, std=std, eps=0.0), want, rtol=1e-6)
+
+
+def test_groups_are_found_wherever_they_stand():
+  # Group 7: 1, 2, 3: mean 2, sample std sqrt(2 / 2) = 1. Group 4 is constant.
+  rewards = jnp.array([1.0, 5.0, 2.0, 5.0, 3.0])
+  got = advantages.group_relative(rewards, jnp.array([7, 4, 7, 4, 7]), eps=0.0)
+  np.testing.assert_allclose(got, [-1.0, 0.0, 0.0, 0.0, 1.0], rtol=1e-6)
+
+
+def test_std_floor_by_hand():
+  # LEAR's example {0.49, 0.51}: population std 0.01, so without a floor ∓1, with 0.1 ∓0.01 / 0.1.
+  rewards, ids = jnp.array([0.49, 0.51]), jnp.array([0, 0])
+  how = dict(std="population", eps=0.0)
+  np.testing.assert_allclose(advantages.group_relative(rewards, ids, **how), [-1.0, 1.0], rtol=1e-4)
+  np.testing.assert_allclose(advantages.group_relative(rewards, ids, std_floor=0.1, **how), [-0.1, 0.1], rtol=1e-4)
+
+
+@pytest.mark.parametrize("std", ["sample", "population", "none"])
+@pytest.mark.parametrize("eps", [0.0, 1e-6])
+def test_constant_groups_and_groups_of_one_are_exact_zeros(std, eps):
+  # Seven times 0.7: the mean is not 0.7 in float32, and residue / almost-zero would be anything.
+  rewards, ids = jnp.array([0.7] * 7 + [3.0]), jnp.array([0] * 7 + [1])
+  np.testing.assert_array_equal(advantages.group_relative(rewards, ids, std=std, eps=eps), np.zeros(8))
+  np.testing.assert_array_equal(advantages.leave_one_out(rewards, ids), np.zeros(8))
+
+
+def test_leave_one_out_by_hand():
+  # 1 - mean(0, 0, 0) = 1; 0 - mean(1, 0, 0) = -1/3.
+  np.testing.assert_allclose(advantages.leave_one_out(RIGHT, ONE), [1.0, -1 / 3, -1 / 3, -1 / 3], rtol=1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from([0.0, 0.5, 1.0, -2.0]), min_size=6, max_size=6), st.permutations(range(6)),
+       st.integers(-3, 3))
+def test_shift_scale_and_order(rewards, order, shift):
+  ids, order = jnp.array([0, 1, 0, 1, 0, 2]), jnp.array(order)
+  r = jnp.array(rewards, jnp.float32)
+  got = advantages.group_relative(r, ids, eps=0.0)
+  np.testing.assert_allclose(advantages.group_relative(r[order], ids[order], eps=0.0), got[order], atol=1e-5)
+  np.testing.assert_allclose(advantages.group_relative(2.0 * r + shift, ids, eps=0.0), got, atol=1e-5)
+  np.testing.assert_allclose(
+    advantages.leave_one_out(r + shift, ids), advantages.leave_one_out(r, ids), atol=1e-5)
+
+
+def test_unknown_deviation_is_refused():
+  with pytest.raises(ValueError, match="'sample', 'population' or 'none'"):
+    advantages.group_relative(RIGHT, ONE, std="mad")
+
+
+def test_gae_by_hand():
+  # Trained tokens 0, 1, 3; token 2 is retrieved text. gamma .5, lam .5, V = (1, 2, ·, 3), r = (0, 0, ·, 4).
+  # t=3: delta = 4 - 3 = 1, A = 1.  t=1: delta = 0 + .5·3 - 2 = -.5, A = -.5 + .25·1 = -.25.
+  # t=0: delta = .5·2 - 1 = 0, A = .25·(-.25) = -.0625.  Returns A + V: .9375, 1.75, ·, 4.
+  got, returns = advantages.gae(
+    jnp.array([[0.0, 0.0, 9.0, 4.0]]), jnp.array([[1.0, 2.0, 9.0, 3.0]]), jnp.array([[1, 1, 0, 1]]), gamma=0.5, lam=0.5)
+  np.testing.assert_allclose(got, [[-0.0625, -0.25, 0.0, 1.0]], rtol=1e-6)
+  np.testing.assert_allclose(returns, [[0.9375, 1.75, 0.0, 4.0]], rtol=1e-6)
+
+
+def test_gae_without_critic_is_the_reward_to_go():
+  mask = jnp.array([[0, 1, 1, 0, 0, 1, 0]])
+  rewards = jnp.zeros((1, 7)).at[0, 5].set(1.0)
+  got, returns = advantages.gae(rewards, jnp.zeros((1, 7)), mask, gamma=1.0, lam=1.0)
+  np.testing.assert_array_equal(got, [[0, 1, 1, 0, 0, 1, 0]])  # before the retrieved text too
+  np.testing.assert_array_equal(returns, got)
+
+
+def test_gae_is_the_same_without_the_untrained_tokens():
+  key = jax.random.key(0)
+  rewards, values = jax.random.normal(key, (2, 1, 8))
+  on = np.array([0, 1, 0, 1, 1, 0, 0, 1], bool)
+  junk = jnp.where(on, 0.0, jnp.nan)[None]
+  full = advantages.gae(rewards + junk, values + junk, on[None], gamma=0.9, lam=0.8)
+  dense = advantages.gae(rewards[:, on], values[:, on], np.ones((1, 4), bool), gamma=0.9, lam=0.8)
+  for a, b in zip(full, dense):
+    np.testing.assert_allclose(a[:, on], b, rtol=1e-6)
+    np.testing.assert_array_equal(a[:, ~on], np.zeros((1, 4)))
+
+
+def test_gae_lam_zero_is_the_temporal_difference():
+  # lam 0: A_t = r_t + gamma V_t' - V_t.
+  got, _ = advantages.gae(jnp.ones((1, 3)), jnp.array([[1.0, 2.0, 4.0]]), jnp.ones((1, 3)), gamma=1.0, lam=0.0)
+  np.testing.assert_allclose(got, [[2.0, 3.0, -3.0]], rtol=1e-6)
+
+
+def test_reinforce_plus_plus_by_hand():
+  # gamma .5, a retrieved token between the two trained ones of row 0: returns to go (.5, 1); row 1: 0.
+  rewards = jnp.array([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+  mask = jnp.array([[1, 0, 1], [1, 0, 0]])
+  got, returns = advantages.reinforce_plus_plus(rewards, mask, gamma=0.5)
+  np.testing.assert_allclose(returns, [[0.5, 0.0, 1.0], [0.0, 0.0, 0.0]], rtol=1e-6)
+  # Whitened over the three: mean .5, unbiased variance (0 + .25 + .25) / 2 = .25.
+  np.testing.assert_allclose(got, [[0.0, 0.0, 1.0], [-1.0, 0.0, 0.0]], atol=1e-6)

@@ -1,0 +1,28 @@
+import jax.numpy as jnp
+import numpy as np
+
+from ragrl_jax.core import groups
+
+IDS = jnp.array([3, 1, 3, 9, 1])
+
+
+def test_sizes_and_constant_by_hand():
+  # Groups: 3 → (0.5, 0.5), 1 → (0, 1), 9 alone.
+  np.testing.assert_array_equal(groups.sizes(IDS), [2, 2, 2, 1, 2])
+  np.testing.assert_array_equal(groups.constant(jnp.array([0.5, 0, 0.5, 7, 1.0]), IDS), [True, False, True, True, False])
+
+
+def test_equal_up_to_rounding_is_constant():
+  # 0.1 + 0.2 and 0.3 differ in the last bit of float32: that is no spread. 1e-4 is.
+  x = jnp.array([0.1, 0.3], jnp.float32) + jnp.array([0.2, 0.0], jnp.float32)
+  both = jnp.array([0, 0])
+  assert groups.constant(x, both).all()
+  assert not groups.constant(jnp.array([0.3, 0.3001]), both).any()
+  # A large common part does not hide a real difference, nor does rounding at a large value count as one.
+  assert not groups.constant(jnp.array([100.0, 100.01]), both).any()
+  assert groups.constant(jnp.array([0.0, 0.0]), both).all()
+
+
+def test_informative_groups_keep_all_their_episodes():
+  np.testing.assert_array_equal(
+    groups.informative(np.array([1, 0, 1, 1, 1]), IDS), [False, True, False, False, True])

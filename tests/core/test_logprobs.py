@@ -1,0 +1,96 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from ragrl_jax.core import logprobs
+
+R, T, D, V = 3, 7, 4, 11
+MASK = np.array([[0, 1, 1, 0, 1, 1, 1], [0, 0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0, 0]])
+
+
+@pytest.fixture(scope="module")
+def inputs():
+  keys = jax.random.split(jax.random.key(0), 3)
+  hidden = 2.0 * jax.random.normal(keys[0], (R, T, D))
+  return hidden, jax.random.normal(keys[1], (V, D)), jax.random.randint(keys[2], (R, T), 0, V)
+
+
+def plain(hidden, weights, targets, mask, temperature):
+  """The same with all logits at once."""
+  logits = jnp.einsum("rtd,vd->rtv", hidden, weights) / temperature
+  on = mask.astype(jnp.float32)
+  return logprobs.from_logits(logits, targets) * on, logprobs.entropy(logits) * on
+
+
+def test_from_logits_and_entropy_by_hand():
+  # Softmax of (log 1, log 2, log 5) is (1, 2, 5) / 8.
+  logits = jnp.log(jnp.array([[1.0, 2.0, 5.0]]))
+  np.testing.assert_allclose(logprobs.from_logits(logits, jnp.array([1])), [np.log(2 / 8)], rtol=1e-6)
+  p = np.array([1, 2, 5]) / 8
+  np.testing.assert_allclose(logprobs.entropy(logits), [-(p * np.log(p)).sum()], rtol=1e-6)
+
+
+def test_entropy_where_tokens_are_excluded():
+  np.testing.assert_allclose(logprobs.entropy(jnp.array([[0.0, 0.0, -jnp.inf]])), [np.log(2)], rtol=1e-6)
+
+
+@pytest.mark.parametrize("chunk", [1, 6, 100])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_chunks_give_what_the_whole_gives(inputs, chunk, temperature):
+  mask = jnp.asarray(MASK)
+  got = logprobs.chunked(*inputs, mask, chunk=chunk, temperature=temperature)
+  for a, b in zip(got, plain(*inputs, mask, temperature)):
+    np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
+
+
+def test_gradients_are_those_of_the_whole(inputs):
+  hidden, weights, targets = inputs
+  mask = jnp.asarray(MASK)
+  g = jax.random.normal(jax.random.key(5), (2, R, T))
+  def pulled(f):
+    return jax.grad(lambda h, w: sum((x * c).sum() for x, c in zip(f(h, w), g)), (0, 1))(hidden, weights)
+  got = pulled(lambda h, w: logprobs.chunked(h, w, targets, mask, chunk=6, temperature=0.7))
+  for a, b in zip(got, pulled(lambda h, w: plain(h, w, targets, mask, 0.7))):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+  np.testing.assert_array_equal(got[0][MASK == 0], 0.0)  # no gradient where nothing is asked
+
+
+def test_gradients_are_the_derivatives(inputs):
+  hidden, weights, targets = inputs
+  f = lambda h, w: logprobs.chunked(h, w, targets, jnp.asarray(MASK), chunk=9)
+  check_grads(f, (hidden, weights), order=1, modes=["rev"], atol=0.03, rtol=0.03)
+
+
+def test_masked_states_may_be_anything(inputs):
+  hidden, weights, targets = inputs
+  mask = jnp.asarray(MASK)
+  broken = jnp.where(mask[..., None] > 0, hidden, jnp.nan)
+  f = lambda h: logprobs.chunked(h, weights, targets, mask, chunk=6)[0].sum()
+  np.testing.assert_array_equal(f(broken), f(hidden))
+  np.testing.assert_array_equal(jax.grad(f)(broken), jax.grad(f)(hidden))
+
+
+def test_bfloat16_states_sum_in_float32(inputs):
+  hidden, weights, targets = inputs
+  got, _ = logprobs.chunked(hidden.astype(jnp.bfloat16), weights, targets, jnp.asarray(MASK), chunk=8)
+  want, _ = plain(hidden, weights, targets, jnp.asarray(MASK), 1.0)
+  assert got.dtype == jnp.float32
+  np.testing.assert_allclose(got, want, atol=0.06)
+
+
+def test_the_logits_are_never_whole(inputs):
+  # The largest array of the compiled gradient, in elements, is far below R · T · V.
+  rows, length, vocabulary = 4, 64, 4096
+  def f(h, w):
+    ones = jnp.ones((rows, length), jnp.int32)
+    return sum(x.sum() for x in logprobs.chunked(h, w, ones, ones, chunk=16))
+  args = jax.ShapeDtypeStruct((rows, length, D), jnp.float32), jax.ShapeDtypeStruct((vocabulary, D), jnp.float32)
+  memory = jax.jit(jax.grad(f, (0, 1))).lower(*args).compile().memory_analysis()
+  assert memory.temp_size_in_bytes < 4 * rows * length * vocabulary / 3
+
+
+def test_greedy_is_refused(inputs):
+  with pytest.raises(ValueError, match="above 0"):
+    logprobs.chunked(*inputs, jnp.asarray(MASK), chunk=8, temperature=0.0)

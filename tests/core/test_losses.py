@@ -1,0 +1,155 @@
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from ragrl_jax.core import losses
+
+MASK = jnp.array([[1, 1, 1, 0], [1, 0, 0, 0]])
+X = jnp.array([[1.0, 2.0, 3.0, 100.0], [8.0, 100.0, 100.0, 100.0]])
+HOW = dict(clip_low=0.2, clip_high=0.3, aggregation="token_mean")
+
+
+@pytest.mark.parametrize("mode, want", [
+  ("token_mean", 14 / 4),             # (1 + 2 + 3 + 8) / 4 tokens
+  ("seq_mean_token_sum", 14 / 2),     # (6 + 8) / 2 sequences
+  ("seq_mean_token_mean", 10 / 2),    # (6 / 3 + 8) / 2
+  ("seq_mean_token_sum_norm", 7 / 4)])  # ... of the sums, divided by T = 4
+def test_aggregate_by_hand(mode, want):
+  np.testing.assert_allclose(losses.aggregate(X, MASK, mode), want, rtol=1e-6)
+
+
+def test_the_norm_is_the_default_length_or_what_is_said():
+  np.testing.assert_allclose(losses.aggregate(X, MASK, "seq_mean_token_sum_norm", norm=10), 0.7, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", losses.AGGREGATIONS)
+def test_packed_is_padded(mode):
+  # The two rows above as two segments of one row, with padding behind.
+  packed = jnp.array([[1.0, 2.0, 3.0, 8.0, 100.0, 100.0]])
+  mask, segments = jnp.array([[1, 1, 1, 1, 0, 0]]), jnp.array([[1, 1, 1, 2, 2, 0]])
+  got = losses.aggregate(packed, mask, mode, segment_ids=segments, norm=4)
+  np.testing.assert_allclose(got, losses.aggregate(X, MASK, mode, norm=4), rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", losses.AGGREGATIONS)
+def test_parts_add_up(mode):
+  parts = [losses.aggregate(X[i:i + 1], MASK[i:i + 1], mode, totals=(4, 2)) for i in range(2)]
+  np.testing.assert_allclose(sum(parts), losses.aggregate(X, MASK, mode), rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", losses.AGGREGATIONS)
+def test_a_sequence_without_trained_tokens_does_not_count(mode):
+  more = jnp.concatenate([X, X[:1]]), jnp.concatenate([MASK, jnp.zeros((1, 4), MASK.dtype)])
+  np.testing.assert_allclose(losses.aggregate(*more, mode), losses.aggregate(X, MASK, mode), rtol=1e-6)
+  assert float(losses.aggregate(X, jnp.zeros_like(MASK), mode)) == 0.0
+
+
+def one(gap, advantage, **how):
+  """(loss, slope in logprobs, metrics) of a single token."""
+  how = HOW | how
+  f = lambda x: losses.policy_loss(x, jnp.zeros((1, 1)), jnp.full((1, 1), advantage), jnp.ones((1, 1)), **how)
+  (loss, metrics), slope = jax.value_and_grad(f, has_aux=True)(jnp.full((1, 1), gap))
+  return float(loss), float(slope[0, 0]), {k: float(v) for k, v in metrics.items()}
+
+
+@pytest.mark.parametrize("ratio, advantage, want, clipped", [
+  (1.1, 1.0, -1.1, 0.0),   # inside the bounds: -A rho
+  (1.5, 1.0, -1.3, 1.0),   # above 1 + .3 and wanted more often: held at the bound
+  (0.5, 1.0, -0.5, 0.0),   # below the bound but wanted more often: not held
+  (0.5, -1.0, 0.8, 1.0),   # below 1 - .2 and wanted less often: held
+  (1.5, -1.0, 1.5, 0.0)])
+def test_clipping_by_hand(ratio, advantage, want, clipped):
+  loss, slope, metrics = one(np.log(ratio), advantage)
+  assert loss == pytest.approx(want, rel=1e-5)
+  assert slope == pytest.approx(0.0 if clipped else -advantage * ratio, rel=1e-5)
+  assert metrics["clip_fraction"] == clipped and metrics["ratio"] == pytest.approx(ratio, rel=1e-5)
+  assert metrics["old_kl"] == pytest.approx(ratio - 1 - np.log(ratio), rel=1e-3)
+
+
+def test_dual_clip_by_hand():
+  # A = -2, rho = 5: 10 without, at most 2 · 3 with; a positive advantage is not touched.
+  assert one(np.log(5.0), -2.0)[0] == pytest.approx(10.0, rel=1e-5)
+  loss, slope, metrics = one(np.log(5.0), -2.0, dual_clip=3.0)
+  assert (loss, slope, metrics["dual_clip_fraction"]) == (pytest.approx(6.0), 0.0, 1.0)
+  assert one(np.log(1.1), 2.0, dual_clip=3.0)[0] == one(np.log(1.1), 2.0)[0]
+
+
+def test_sequence_ratio_by_hand():
+  # Segment 1 has gaps (.2, .4): mean .3, rho e^.3 for both. Segment 2 has -.1. All inside the bounds of 50 %.
+  gaps, segments = jnp.array([[0.2, 9.0, 0.4, -0.1]]), jnp.array([[1, 1, 1, 2]])
+  mask, advantages = jnp.array([[1, 0, 1, 1]]), jnp.array([[1.0, 1.0, 1.0, -2.0]])
+  how = dict(clip_low=0.5, clip_high=0.5, aggregation="seq_mean_token_mean", ratio="sequence", segment_ids=segments)
+  f = lambda x: losses.policy_loss(x, jnp.zeros((1, 4)), advantages, mask, **how)[0]
+  np.testing.assert_allclose(f(gaps), (-np.exp(0.3) + 2 * np.exp(-0.1)) / 2, rtol=1e-6)
+  # d/dx of -e^{mean}: each of its two tokens gets half; halved again by the mean over two sequences.
+  np.testing.assert_allclose(
+    jax.grad(f)(gaps), [[-np.exp(0.3) / 4, 0.0, -np.exp(0.3) / 4, np.exp(-0.1)]], rtol=1e-5)
+
+
+CASES = list(itertools.product(losses.AGGREGATIONS, ["token", "sequence"], [None, 3.0]))
+
+
+@pytest.mark.parametrize("aggregation, ratio, dual_clip", CASES)
+def test_finite_and_silent_on_untrained_tokens_however_far_off_policy(aggregation, ratio, dual_clip):
+  gaps = jnp.array([[-120.0, 120.0, -30.0, 30.0, 0.0, 120.0, jnp.nan, jnp.inf],
+                    [120.0, -120.0, 88.5, -88.5, 1.0, jnp.nan, -jnp.inf, -120.0]])
+  mask = jnp.array([[1, 1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0, 0, 0]])
+  advantages = jnp.array([[1.0] * 7 + [jnp.nan], [-1.0] * 7 + [jnp.inf]])
+  f = lambda x: losses.policy_loss(
+    x, jnp.zeros((2, 8)), advantages, mask, clip_low=0.2, clip_high=0.28, dual_clip=dual_clip, ratio=ratio,
+    aggregation=aggregation)
+  (loss, metrics), gradient = jax.value_and_grad(f, has_aux=True)(gaps)
+  assert jnp.isfinite(loss) and jnp.isfinite(gradient).all()
+  assert all(jnp.isfinite(x) for x in metrics.values())
+  np.testing.assert_array_equal(gradient[:, 5:], 0.0)
+
+
+def test_policy_gradient_is_the_derivative():
+  key = jax.random.key(0)
+  x, old, advantages = 0.3 * jax.random.normal(key, (3, 2, 5))
+  mask = jnp.array([[1, 1, 0, 1, 0], [1, 0, 1, 1, 1]])
+  for aggregation, ratio in itertools.product(losses.AGGREGATIONS[:3:2], ["token", "sequence"]):
+    f = lambda x, a=aggregation, r=ratio: losses.policy_loss(
+      x, old, advantages, mask, clip_low=0.2, clip_high=0.2, aggregation=a, ratio=r)[0]
+    check_grads(f, (x,), order=1, modes=["rev"], eps=1e-3, atol=2e-3, rtol=2e-3)
+
+
+def test_on_policy_gradient_is_reinforce():
+  # Ratio 1: d loss / d logprob is -A / tokens.
+  x, advantages = jnp.full((1, 3), -2.0), jnp.array([[1.0, -2.0, 5.0]])
+  f = lambda x: losses.policy_loss(x, jax.lax.stop_gradient(x), advantages, jnp.array([[1, 1, 0]]), **HOW)[0]
+  np.testing.assert_allclose(jax.grad(f)(x), [[-0.5, 1.0, 0.0]], rtol=1e-6)
+
+
+def test_metrics_of_parts_add_up():
+  key = jax.random.key(1)
+  x, advantages = jax.random.normal(key, (2, 2, 4))
+  whole = losses.policy_loss(x, jnp.zeros((2, 4)), advantages, MASK, **HOW)[1]
+  parts = [losses.policy_loss(
+    x[i:i + 1], jnp.zeros((1, 4)), advantages[i:i + 1], MASK[i:i + 1], totals=(4, 2), **HOW)[1] for i in range(2)]
+  for name, value in whole.items():
+    np.testing.assert_allclose(parts[0][name] + parts[1][name], value, rtol=1e-6)
+
+
+def test_value_loss_by_hand():
+  # Old value 0, clip .5, return 2. Value 1: near .5; errors 1 and 2.25: the larger, halved. Value .2: (1.8)^2 / 2.
+  got = losses.value_loss(
+    jnp.array([[1.0, 0.2, 7.0]]), jnp.zeros((1, 3)), jnp.full((1, 3), 2.0), jnp.array([[1, 1, 0]]), clip=0.5,
+    aggregation="token_mean")
+  np.testing.assert_allclose(got, (2.25 / 2 + 1.8**2 / 2) / 2, rtol=1e-6)
+  got = losses.value_loss(
+    jnp.array([[1.0]]), jnp.zeros((1, 1)), jnp.full((1, 1), 2.0), jnp.ones((1, 1)), clip=None,
+    aggregation="seq_mean_token_sum")
+  np.testing.assert_allclose(got, 0.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("how, word", [
+  (dict(ratio="step"), "ratio='step'"), (dict(clip_low=-0.1), "negative"), (dict(dual_clip=1.0), "above 1"),
+  (dict(aggregation="mean"), "token_mean")])
+def test_what_is_refused(how, word):
+  with pytest.raises(ValueError, match=word):
+    losses.policy_loss(X, X, X, MASK, **(HOW | how))

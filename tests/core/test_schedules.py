@@ -1,0 +1,33 @@
+import pytest
+
+from ragrl_jax.core import schedules
+
+
+def test_ramp_by_hand():
+  # From step 10 to 20, 0 to 1: half-way at 15.
+  assert [schedules.ramp(s, 10, 20) for s in (0, 10, 15, 20, 99)] == [0.0, 0.0, 0.5, 1.0, 1.0]
+  assert schedules.ramp(15, 10, 20, low=2.0, high=1.0) == 1.5
+  assert schedules.ramp(5, 5, 5) == 1.0 and schedules.ramp(4, 5, 5) == 0.0  # a jump
+  with pytest.raises(ValueError, match="must not end before"):
+    schedules.ramp(0, 2, 1)
+
+
+def test_stage_by_hand():
+  assert [schedules.stage(s, (100, 200)) for s in (0, 99, 100, 199, 200)] == [0, 0, 1, 1, 2]
+  assert schedules.stage(7, ()) == 0
+  with pytest.raises(ValueError, match="must rise"):
+    schedules.stage(0, (5, 5))
+
+
+def test_decay_by_hand():
+  # CARE: T 350, eta 1: half easy at step 175, none at the end; its code never goes below a half.
+  assert schedules.decay(175, 350) == 0.5
+  assert schedules.decay(350, 350) == 0.0 and schedules.decay(400, 350) == 0.0
+  assert schedules.decay(300, 350, floor=0.5) == 0.5
+
+
+def test_cosine_by_hand():
+  assert schedules.cosine(0, 10) == 1.0
+  assert schedules.cosine(5, 10, final=0.1) == pytest.approx(0.55)  # half-way between 1 and 0.1
+  assert schedules.cosine(10, 10, final=0.1) == pytest.approx(0.1)
+  assert schedules.cosine(99, 10, final=0.1) == pytest.approx(0.1)
