@@ -8,7 +8,7 @@ _INT = r"-?(?:0|[1-9]\d{0,8})"
 _LIST = re.compile(rf"\s*\[\s*(?:{_INT}\s*(?:,\s*{_INT}\s*)*)?\]\s*", re.ASCII)
 
 
-def parse_ids(text: str, *, strict: bool = True) -> list[int] | None:
+def parse_ids(text: str, *, strict: bool = True) -> list | None:
   """The numbers in a JSON list, sorted, each once; None if the text is no such list.
 
   Args:
@@ -24,7 +24,7 @@ def parse_ids(text: str, *, strict: bool = True) -> list[int] | None:
     return None
 
 
-def overlap(ids: Collection[int] | None, golds: Collection[int]) -> float:
+def overlap(ids: Collection | None, golds: Collection[int]) -> float:
   """1 if the two are the same set, 0.5 if they share something (a superset does), else 0.
 
   Source: ARENA (arXiv 2505.13258) sec. 3.2.
