@@ -9,7 +9,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-BLOCK = 512  # tokens; a row of up to so many is one block
+BLOCK = 128  # tokens whose scores exist at once; measured on CPU against 64, 256 and 512 for rows of 128 to 2048
 MASKED = -1e30  # finite, so that a row with nothing to attend to gives zeros and no NaN
 
 
