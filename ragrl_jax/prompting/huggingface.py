@@ -45,11 +45,18 @@ class HuggingFaceTokenizer:
     self.eos_ids = _eos_ids(pathlib.Path(folder), self._whole)
     self.pad_id = self.eos_ids[0] if self._whole.pad_token_id is None else self._whole.pad_token_id
     self.vocab_size = 1 + max(self._whole.get_vocab().values())
+    if max(self.eos_ids) >= self.vocab_size:
+      raise ValueError(f"{folder}: EOS id {max(self.eos_ids)}, but the tokenizer knows {self.vocab_size} ids; correct "
+                       "eos_token_id in generation_config.json, or give the model's own tokenizer.")
     added = {a["id"]: a for a in settings["added_tokens"]}
     control = self._control(added)
     self.control = tuple(sorted(added[i]["content"] for i in control if i in added))
     self._bytes = _all_bytes(self._whole, settings, self.vocab_size, added, control)
     self._text = _continuing(settings, control)
+    for text in self.control:
+      if control & set(self.encode(text)):
+        raise ValueError(f"{folder}: this {settings['model']['type']} tokenizer makes a control token of the text "
+                         f"{text!r}, so a document could end a turn. Use a BPE tokenizer.")
     if not chat or (markers == "template" and self._whole.chat_template is None):
       markers = None
     self.markers = markers
@@ -113,7 +120,7 @@ def _eos_ids(folder: pathlib.Path, whole) -> tuple[int, ...]:
   ids = []
   for name in ("generation_config.json", "config.json"):
     if (folder / name).is_file():
-      named = json.loads((folder / name).read_text()).get("eos_token_id")
+      named = _read(folder / name).get("eos_token_id")
       ids += [] if named is None else [named] if isinstance(named, int) else named
       break
   if whole.eos_token_id is not None:
@@ -122,6 +129,13 @@ def _eos_ids(folder: pathlib.Path, whole) -> tuple[int, ...]:
     raise ValueError(f"{folder}: no EOS id in generation_config.json, config.json or the tokenizer, so no turn could "
                      "end. Name one as eos_token_id in generation_config.json.")
   return tuple(dict.fromkeys(ids))
+
+
+def _read(path: pathlib.Path) -> dict:
+  try:
+    return json.loads(path.read_text())
+  except json.JSONDecodeError as error:
+    raise ValueError(f"{path}:{error.lineno}: no JSON ({error.msg}). Copy the model's own file there.") from None
 
 
 def _nodes(settings):

@@ -18,7 +18,10 @@ class Tokenizer(Protocol):
   eos_ids: tuple[int, ...]
 
   def encode(self, text: str) -> list[int]:
-    """Ids of the text alone: no BOS or EOS added, and a leading space is kept as written."""
+    """Ids of the text alone: no BOS or EOS added, a leading space kept as written, no space put in front.
+
+    Text is data: what spells out a control token (`<|im_end|>`) is encoded as letters.
+    """
 
   def token_bytes(self, token: int) -> bytes:
     """The bytes this id appends. Empty for EOS, padding, other control tokens and rows without a token."""

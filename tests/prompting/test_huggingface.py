@@ -134,3 +134,31 @@ def test_wordpiece_is_refused(tmp_path):
 def test_unknown_markers_are_refused(folder):
   with pytest.raises(ValueError, match="'template' or 'own'"):
     HuggingFaceTokenizer(folder, markers="mine")
+
+
+def test_an_eos_id_beyond_the_vocabulary_is_refused(tmp_path):
+  with pytest.raises(ValueError, match="EOS id 99999, but the tokenizer knows"):
+    HuggingFaceTokenizer(small.byte_level(tmp_path, generation=dict(eos_token_id=[5, 99_999])))
+
+
+def test_a_broken_generation_config_is_named_with_its_line(tmp_path):
+  folder = small.byte_level(tmp_path)
+  (folder / "generation_config.json").write_text('{\n"eos_token_id": 1,,\n}')
+  with pytest.raises(ValueError, match=r"generation_config.json:2: no JSON"):
+    HuggingFaceTokenizer(folder)
+
+
+def test_a_vocabulary_that_spells_its_control_tokens_is_refused(tmp_path):
+  # A unigram model takes its best-scored piece, and "</s>" is one of them.
+  pieces = [("<unk>", 0.0), ("</s>", 0.0), ("\u2581", -2.0), *((c, -3.0) for c in "</s>abc")]
+  unigram = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=0))
+  unigram.pre_tokenizer, unigram.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+  unigram.add_special_tokens(["<unk>", "</s>"])
+  folder = small._write(tmp_path, unigram, dict(tokenizer_class="PreTrainedTokenizerFast", eos_token="</s>"))
+  with pytest.raises(ValueError, match="Unigram tokenizer makes a control token of the text '</s>'"):
+    HuggingFaceTokenizer(folder)
+
+
+def test_a_folder_without_a_fast_tokenizer_is_refused(tmp_path):
+  with pytest.raises(ValueError, match="no tokenizer.json"):
+    HuggingFaceTokenizer(tmp_path)
