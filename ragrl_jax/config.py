@@ -35,7 +35,6 @@ def default_config() -> ml_collections.ConfigDict:
       top_k=3,
       timeout_s=30.0,          # of one call
       retries=3,
-      max_passage_tokens=160,  # a longer passage is cut, its closing tag never
       max_failed_share=0.1,    # of a step's episodes; more, and the run stops with the reason
     ),
     rollout=dict(
@@ -47,7 +46,6 @@ def default_config() -> ml_collections.ConfigDict:
       chunk=16,                # tokens decoded between two looks at the host
       prefill=64,              # tokens a row takes in by one extension
       block=64,                # cache tokens attended to at a time
-      max_searches=2,
       temperature=1.0,
       top_k=0,
       top_p=1.0,

@@ -164,7 +164,7 @@ def _example(
   evidence = tuple((at[world.where[s, r]], _sentence(world, s, r)) for s, r, _ in steps) if count else ()
   meta = dict(
     type="bridge" if isinstance(kind, int) else kind, part=part,
-    gold_passages=[world.passages[where].id for where in golds],
+    gold_ids=[world.passages[where].id for where in golds],
     decomposition=[
       dict(subject=s, relation=r, object=o, passage=world.passage(s, r).id, memorised=(s, r) in world.memory,
            counterfactual=world.counterfactual(s, r)) for s, r, o in steps],

@@ -3,11 +3,9 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-import jax.numpy as jnp
 import numpy as np
 
 from ragrl_jax import structs
-from ragrl_jax.core import advantages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +17,7 @@ class Scored:
     weights: what weighs each term at this step.
     reward: the weighted sum; None if the episode failed or cannot be scored: it is then trained on by nobody.
     outcome: unshaped correctness, 0 or 1; None if the episode failed.
-    advantage: in reward deviations; 0 where reward is None.
+    advantage: in reward deviations; None where reward is, and before training has compared the group.
   """
 
   example: structs.Example
@@ -28,7 +26,7 @@ class Scored:
   weights: Mapping[str, float]
   reward: float | None
   outcome: float | None
-  advantage: float = 0.0
+  advantage: float | None = None
 
 
 def score(recipe, examples: Sequence[structs.Example], episodes: Sequence[structs.Episode], step: int) -> list[Scored]:
@@ -45,32 +43,6 @@ def score(recipe, examples: Sequence[structs.Example], episodes: Sequence[struct
   return scored
 
 
-def with_advantages(scored: Sequence[Scored], settings) -> list[Scored]:
-  """Fills in the advantages. What has no reward leaves its group's statistics.
-
-  Args:
-    scored: whole groups; episodes of one prompt share `prompt_index`.
-    settings: config.advantage.
-
-  Raises:
-    ValueError: an advantage kind that is not known.
-  """
-  kinds = {
-    "group_relative": lambda rewards, groups: advantages.group_relative(
-      rewards, groups, std=settings.std, std_floor=settings.std_floor, eps=settings.eps),
-    "leave_one_out": advantages.leave_one_out,
-  }
-  if settings.kind not in kinds:
-    raise ValueError(f"config.advantage.kind={settings.kind!r}: it must be one of {sorted(kinds)}.")
-  known = [i for i, one in enumerate(scored) if one.reward is not None]
-  values = np.zeros(len(scored), np.float32)
-  if known:
-    rewards = jnp.asarray([scored[i].reward for i in known], jnp.float32)
-    groups = jnp.asarray([scored[i].episode.prompt_index for i in known], jnp.int32)
-    values[known] = np.asarray(kinds[settings.kind](rewards, groups))
-  return [dataclasses.replace(one, advantage=float(value)) for one, value in zip(scored, values)]
-
-
 def summarise(scored: Sequence[Scored]) -> dict[str, float]:
   """The step's means over episodes that could be scored, and how many could not."""
   known = [one for one in scored if one.reward is not None]
@@ -84,7 +56,7 @@ def summarise(scored: Sequence[Scored]) -> dict[str, float]:
     "searches": mean([one.episode.num_searches for one in known]),
     "response_tokens": mean([sum(len(s.ids) for s in one.episode.turns if s.owner == structs.MODEL) for one in known]),
     "episode_tokens": mean([one.episode.num_tokens for one in known]),
-    "advantage_abs": mean([abs(one.advantage) for one in known]),
+    "advantage_abs": mean([abs(one.advantage) for one in known if one.advantage is not None]),
     "zero_spread_groups": mean([len({one.reward for one in group}) == 1 for group in groups.values()]),
     "failed_share": mean([one.episode.ended == "failed" for one in scored]),
     "unscorable": float(len(scored) - len(known)),

@@ -1,0 +1,25 @@
+"""Trains: python launchers/train.py --config configs/arena.py[:variant] --workdir OUT [--config.any.field=value]"""
+
+from absl import app, flags
+from ml_collections import config_flags
+from tqdm import tqdm
+
+from ragrl_jax import train
+
+CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: config, metrics, checkpoints, episodes, report.")
+
+
+def main(argv):
+  if len(argv) > 1:
+    raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
+  config = CONFIG.value
+  with tqdm(total=config.steps, unit="step") as bar:
+    for metrics in train.train(config, WORKDIR.value):
+      bar.update(metrics["step"] - bar.n)
+      bar.set_postfix_str(train.headline(metrics))
+
+
+if __name__ == "__main__":
+  flags.mark_flags_as_required(["config", "workdir"])
+  app.run(main)

@@ -1,0 +1,117 @@
+"""Everything that plays a recipe on questions, made from a config: tokenizer, model, retriever, engine."""
+
+import dataclasses
+import pathlib
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+
+from ragrl_jax import recipes, retrieval, structs
+from ragrl_jax.models import weights
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.prompting import load
+from ragrl_jax.recipes.recipe import Recipe
+from ragrl_jax.rollout import collect, engine as engine_lib, stops, tools as tools_lib
+
+
+@dataclasses.dataclass
+class Player:
+  """What plays.
+
+  Attributes:
+    tokenizer, recipe: as the config names them.
+    model: with the weights training starts from.
+    config: the decoder's.
+    retriever: None for recipes that never search.
+    engine: has no weights until `engine.load(params, version)`.
+    rollout: plays many episodes at once.
+  """
+
+  tokenizer: Any
+  recipe: Recipe
+  model: Decoder
+  config: DecoderConfig
+  retriever: Any
+  engine: engine_lib.Engine
+  rollout: collect.Rollout
+
+
+def tokenizer(config):
+  """The tokenizer of config.prompting, or of the model's folder."""
+  where = config.prompting.tokenizer or config.model.path
+  if not where:
+    raise ValueError("config.prompting.tokenizer is empty and so is config.model.path: name the folder or the "
+                     ".model file that holds the tokenizer.")
+  return load.load_tokenizer(where, chat=config.prompting.chat, markers=config.prompting.markers)
+
+
+def recipe(config) -> Recipe:
+  return recipes.get(config.recipe, config.preset, **config.switches.to_dict())
+
+
+def model(config, tokenizer) -> tuple[Decoder, DecoderConfig]:
+  """The decoder of config.model.path, or a new one of config.model.shape."""
+  settings = config.model
+  dtype, param_dtype = jnp.dtype(settings.dtype), jnp.dtype(settings.param_dtype)
+  if settings.path:
+    made, shape = weights.load_pretrained(settings.path, dtype=param_dtype)
+    made.dtype, made.remat = dtype, settings.remat
+    if shape.vocab_size < tokenizer.vocab_size:
+      raise ValueError(f"{settings.path}: the model has {shape.vocab_size} token rows, the tokenizer "
+                       f"{tokenizer.vocab_size} ids: they do not belong together (config.prompting.tokenizer).")
+    return made, shape
+  shape = DecoderConfig.from_shape(tokenizer.vocab_size, **settings.shape.to_dict())
+  return Decoder(
+    shape, rngs=nnx.Rngs(config.seed), param_dtype=param_dtype, dtype=dtype, remat=settings.remat), shape
+
+
+def build(config, *, seed: int | None = None) -> Player:
+  """A player from a config; its engine is warmed up when it is first used."""
+  words = tokenizer(config)
+  plays = recipe(config)
+  decoder, shape = model(config, words)
+  r = config.rollout
+  retriever = None
+  if config.retrieval.index:
+    retriever = retrieval.load_index(config.retrieval.index, **_remote(config.retrieval))
+  automaton = stops.Stops(words, plays.stops, rows=shape.vocab_size)
+  engine = engine_lib.Engine(
+    nnx.split(decoder)[0], words, automaton, lanes=r.lanes, rows=r.rows, context=r.context, chunk=r.chunk,
+    prefill=r.prefill, block=r.block)
+  used = tools_lib.RetrievalTools(retriever, top_k=config.retrieval.top_k, timeout_s=config.retrieval.timeout_s)
+  rollout = collect.Rollout(
+    engine, plays.play, used, seed=config.seed if seed is None else seed,
+    sampling=structs.Sampling(r.temperature, r.top_k, r.top_p, r.max_new_tokens))
+  return Player(words, plays, decoder, shape, retriever, engine, rollout)
+
+
+def answers(player: Player, examples: Sequence[structs.Example], first: int = 0) -> list[structs.Episode]:
+  """One greedy episode an example, in order, with the weights the engine has: what evaluations score."""
+  requests = [collect.Request(example, first + number) for number, example in enumerate(examples)]
+  return player.rollout.run(requests, step=0, greedy=True)
+
+
+def _remote(settings) -> dict[str, Any]:
+  if not settings.index.startswith(("http://", "https://")):
+    return {}
+  return dict(timeout_s=settings.timeout_s, retries=settings.retries)
+
+
+TOKENIZER_FILES = (
+  "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+  "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json")
+
+
+def save(model: Decoder, shape: DecoderConfig, config, out: pathlib.Path) -> None:
+  """A Hugging Face folder of model and tokenizer, as config.model.path takes it."""
+  weights.save_pretrained(model, shape, out)
+  source = pathlib.Path(config.prompting.tokenizer or config.model.path)
+  if source.is_file():
+    shutil.copyfile(source, out / "tokenizer.model")
+  for name in TOKENIZER_FILES:
+    if (source / name).is_file():
+      shutil.copyfile(source / name, out / name)

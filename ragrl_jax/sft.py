@@ -1,0 +1,98 @@
+"""Supervised fine-tuning on transcripts: the warm start. The same step as RL, with weights for advantages."""
+
+import functools
+import pathlib
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from flax import nnx
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import structs
+from ragrl_jax.data import readers
+from ragrl_jax.evaluation import player as player_lib
+from ragrl_jax.learner import learner as learner_lib, settings as settings_lib
+from ragrl_jax.rollout import pack
+from ragrl_jax.store import checkpoint, metrics as metrics_lib
+
+FILL = 0.92  # of a block's places that first-fit packing can count on; more would often open a second block
+
+def sft(
+  config, workdir: str | pathlib.Path, *, observe: Callable[[int, Any], dict[str, Any]] | None = None,
+) -> Iterator[dict[str, Any]]:
+  """Trains on the transcripts of config.data.train for config.steps steps; yields each step's metrics.
+
+  Each row of the data is a question with `turns`: [["model" | "environment", text], …], tokenised as play does it,
+  turn by turn. Model tokens weigh 1, the environment's config.sft.environment_weight. The result is saved as a
+  Hugging Face folder, `workdir`/model.
+
+  Args:
+    config: see ragrl_jax/config.py.
+    workdir: gets config.json, metrics.jsonl, checkpoints/ and model/.
+    observe: (step, model) → more metrics for the step's row; called after every step.
+  """
+  config_lib.validate(config)
+  workdir = pathlib.Path(workdir)
+  workdir.mkdir(parents=True, exist_ok=True)
+  words, plays = player_lib.tokenizer(config), player_lib.recipe(config)
+  model, shape = player_lib.model(config, words)
+  learner = learner_lib.Learner(
+    model, settings_lib.from_config(config, objective="sft"),
+    settings_lib.optimizer_from_config(config, total_steps=config.steps))
+  transcripts = [tokenised(plays, example, words, config.sft.environment_weight)
+                 for example in readers.read_examples(config.data.train, max_examples=config.data.max_examples)]
+
+  checkpoints = checkpoint.Checkpoints(workdir / "checkpoints", keep=config.checkpoint.keep)
+  state, restored = learner.init(config.seed), checkpoints.latest()
+  if restored is not None:
+    state, _ = checkpoints.restore(state)
+  (workdir / "config.json").write_text(config.to_json_best_effort(indent=1))
+  batches = blocks(transcripts, config)
+  with metrics_lib.MetricWriter(workdir, restored=restored, tensorboard=config.log.tensorboard) as writer:
+    for step in range((restored or 0) + 1, config.steps + 1):
+      state, metrics = learner.update(state, batches(step - 1))
+      if observe is not None:
+        nnx.update(model, state.params)
+        metrics |= observe(step, model)
+      writer.write(step, metrics)
+      if step % config.checkpoint.every == 0 or step == config.steps:
+        checkpoints.save(step, state, host=dict(step=step))
+      yield dict(step=step, **metrics)
+  nnx.update(model, state.params)
+  player_lib.save(model, shape, config, workdir / "model")
+
+
+def tokenised(recipe, example: structs.Example, tokenizer, environment_weight: float) -> tuple[list[int], list[float]]:
+  """(ids, weights) of one transcript; the prompt weighs as the environment does."""
+  if "turns" not in example.meta:
+    raise ValueError(f"example {example.id!r} has no `turns`: SFT needs transcripts, a list of "
+                     "['model' | 'environment', text] pairs in each row (config.data.train).")
+  episode = structs.Episode.from_text(recipe, example, [tuple(t) for t in example.meta["turns"]], tokenizer=tokenizer)
+  ids, weights = [], []
+  for segment in episode.segments:
+    ids += segment.ids
+    weights += [1.0 if segment.owner == structs.MODEL else environment_weight] * len(segment.ids)
+  return ids, weights
+
+
+def blocks(transcripts: Sequence[tuple[list[int], list[float]]], config) -> Callable[[int], list[structs.Batch]]:
+  """step (from 0) → its blocks of packed rows, nearly always one. Every epoch is shuffled anew, from seed and number."""
+  rows, lengths = config.learner.micro_rows, config.learner.row_lengths
+  mean = np.mean([len(ids) for ids, _ in transcripts])
+  size = max(1, int(FILL * rows * max(lengths) / mean))  # transcripts a step
+  steps_an_epoch = -(-len(transcripts) // size)
+
+  @functools.lru_cache(maxsize=1)
+  def order(epoch: int) -> list[int]:
+    shuffled = list(range(len(transcripts)))
+    random.Random(f"sft/{config.seed}/{epoch}").shuffle(shuffled)
+    return shuffled
+
+  def at(step: int) -> list[structs.Batch]:
+    epoch, part = divmod(step, steps_an_epoch)
+    chosen = order(epoch)[part * size:(part + 1) * size]
+    return pack.pack_weighted([transcripts[i] for i in chosen], rows=rows, lengths=lengths)
+
+  return at
