@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 
 from ragrl_jax.data.synthetic import World
 from ragrl_jax.prompting import passages
+from ragrl_jax.recipes.search_r1.play import NOTICE
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
 
-FAULTS = ("stop", "wrong", "guess", "repeat")
+FAULTS = ("stop", "wrong", "guess", "repeat", "invalid")
 
 
 def demonstrate(
@@ -24,7 +25,7 @@ def demonstrate(
     fault: share of questions played with one.
     kinds: which: "stop" answers with what an earlier hop found (a question of one hop has none); "wrong" asks for
       another relation and answers with what it then reads; "guess" answers at once, any name of the right kind;
-      "repeat" asks everything twice.
+      "repeat" asks everything twice; "invalid" forgets an opening tag, gets the notice, and tries again.
     think_always: think before every action, as the preset `format` wants it; else only at the start.
 
   Returns:
@@ -51,16 +52,18 @@ def demonstrate(
     answer = None
   elif fault_kind == "repeat":
     asked = [step for step in steps for _ in range(2)]
-  return _transcript(steps, asked, answer, world, search, think_always)
+  return _transcript(steps, asked, answer, world, search, think_always, invalid=fault_kind == "invalid")
 
 
 def query(subject: str, relation: str) -> str:
   return f"{relation} {subject}"
 
 
-def _transcript(steps, asked, answer, world, search, think_always) -> list[tuple[str, str]]:
+def _transcript(steps, asked, answer, world, search, think_always, invalid) -> list[tuple[str, str]]:
   plan = f"<think> {' '.join(relation for _, relation, _ in steps)} </think>"
   turns, thought = [], plan
+  if invalid:
+    turns = [(MODEL, f"{plan} {query(*asked[0][:2])} </search>"), (ENVIRONMENT, NOTICE)]
   for i, (subject, relation, _) in enumerate(asked):
     if i and think_always:
       thought = f"<think> {relation} {subject} </think>"

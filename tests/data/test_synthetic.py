@@ -1,0 +1,163 @@
+import collections
+import dataclasses
+
+import pytest
+
+from ragrl_jax.data import synthetic
+
+WORLD = synthetic.build(seed=5, entities=400, held_out=60, years=True, noise=0.05, memorised=0.3, counterfactual=0.5)
+MANY = synthetic.build(seed=5, entities=400, held_out=60, facts_per_passage=4)
+EVERY = {1: 1, 2: 1, 3: 1, "comparison": 1, "yes_no": 1}
+ASKED = synthetic.questions(WORLD, 300, mix=EVERY, passages=8)
+
+
+def solved(world, example):
+  """The answer by following the decomposition through what the passages state, and the question's own words."""
+  facts = {(f.subject, f.relation): f.object for stated in world.stated.values() for f in stated}
+  steps = example.meta["decomposition"]
+  for step in steps:
+    assert facts[step["subject"], step["relation"]] == step["object"]
+  found = [step["object"] for step in steps]
+  kind = example.meta["type"]
+  if kind == "yes_no":
+    return "yes" if found[0] == found[1] else "no"
+  if kind == "comparison":
+    years = [int(year) for year in found]
+    chosen = min(years) if "earlier" in example.question else max(years)
+    return steps[years.index(chosen)]["subject"]
+  for before, after in zip(steps, steps[1:]):
+    assert after["subject"] == before["object"]
+  assert example.question.endswith(f"of {steps[0]['subject']}?")
+  return found[-1]
+
+
+def test_golds_follow_from_the_passages():
+  for example in ASKED:
+    assert example.golds == (solved(WORLD, example),)
+    assert example.hops == len(example.meta["decomposition"])
+
+
+def test_supporting_evidence_and_ids_agree():
+  for world, asked in ((WORLD, ASKED), (MANY, synthetic.questions(MANY, 100, mix={2: 1, 3: 1}, passages=6))):
+    for example in asked:
+      golds = example.meta["gold_ids"]
+      assert sorted(example.passages[i].id for i in example.supporting) == sorted(golds)
+      assert set(golds) == {step["passage"] for step in example.meta["decomposition"]}
+      assert len(example.evidence) == example.hops
+      for (place, sentence), step in zip(example.evidence, example.meta["decomposition"]):
+        assert place in example.supporting and sentence in example.passages[place].text
+        assert step["subject"] in sentence and step["relation"] in sentence and step["object"] in sentence
+        assert world.passages[int(example.passages[place].id[1:])] == example.passages[place]
+
+
+def test_passages_are_different_and_as_many_as_asked_for():
+  for example in ASKED:
+    assert len({p.id for p in example.passages}) == len(example.passages) == 8
+  places = collections.Counter(place for example in ASKED for place in example.supporting)
+  assert min(places[i] for i in range(8)) > 20  # golds stand anywhere
+
+
+def test_the_mix_is_exact():
+  count = collections.Counter(example.hops for example in synthetic.questions(WORLD, 200, part=synthetic.HELD_OUT))
+  assert count == {1: 80, 2: 120}
+  kinds = [e.meta["type"] if e.meta["type"] != "bridge" else e.hops for e in synthetic.questions(WORLD, 7, mix=EVERY)]
+  assert sorted(collections.Counter(kinds).values()) == [1, 1, 1, 2, 2]
+
+
+def test_half_of_yes_no_is_yes():
+  asked = synthetic.questions(WORLD, 300, mix={"yes_no": 1})
+  assert 110 < sum(example.golds == ("yes",) for example in asked) < 190
+
+
+def test_no_path_crosses_itself():
+  for example in synthetic.questions(WORLD, 300, mix={3: 1}):
+    steps = example.meta["decomposition"]
+    assert len({steps[0]["subject"], *(step["object"] for step in steps)}) == 4
+
+
+def test_held_out_questions_share_no_name_with_training():
+  held_out = synthetic.questions(WORLD, 100, part=synthetic.HELD_OUT, mix=EVERY)
+  names = set(WORLD.parts[synthetic.HELD_OUT].names)
+  train_text = " ".join(
+    [e.question + " ".join(e.golds) + " ".join(p.text for p in e.passages) for e in ASKED]
+    + list(synthetic.lines(WORLD)))
+  assert not [name for name in names if name in train_text]
+  for example in held_out:
+    assert {step["subject"] for step in example.meta["decomposition"]} <= names
+    assert not any(step["memorised"] for step in example.meta["decomposition"])
+
+
+def test_draws_are_keyed():
+  again = synthetic.questions(WORLD, 300, mix=EVERY, passages=8)
+  assert again == ASKED
+  other = synthetic.questions(WORLD, 300, mix=EVERY, passages=8, seed=1)
+  assert len({e.question for e in other} & {e.question for e in ASKED}) < 100
+  assert {e.id for e in other}.isdisjoint(e.id for e in ASKED)
+
+
+def test_passages_do_not_change_the_first_question():
+  assert synthetic.questions(WORLD, 1, mix={2: 1})[0].question == synthetic.questions(
+    WORLD, 1, mix={2: 1}, passages=5)[0].question
+
+
+def test_distinct():
+  asked = synthetic.questions(WORLD, 500)
+  assert len({e.question for e in asked}) == 500
+  tiny = synthetic.build(seed=0, entities=8, held_out=8)
+  with pytest.raises(ValueError, match="distinct=False"):
+    synthetic.questions(tiny, 100, mix={1: 1})
+  assert len(synthetic.questions(tiny, 100, mix={1: 1}, distinct=False)) == 100
+
+
+def test_hard_answers_are_sentences():
+  example = synthetic.questions(WORLD, 1, mix={2: 1}, difficulty="hard", passages=12)[0]
+  first, second = example.meta["decomposition"]
+  assert example.question.endswith(", step by step?")
+  assert example.golds == (
+    f"The {first['relation']} of {first['subject']} is {first['object']}, and the {second['relation']} of "
+    f"{second['subject']} is {second['object']}.",)
+  assert len(example.passages) == 12
+
+
+def test_easy_with_one_passage():
+  for example in synthetic.questions(WORLD, 20, mix={1: 1}, passages=1):
+    assert example.supporting == (0,) and example.golds[0] in example.passages[0].text
+
+
+def test_memory_is_marked():
+  asked = synthetic.questions(WORLD, 300, mix={1: 1})
+  marks = collections.Counter(
+    (e.meta["decomposition"][0]["memorised"], e.meta["decomposition"][0]["counterfactual"]) for e in asked)
+  assert set(marks) == {(False, False), (True, False), (True, True)}
+  for example in asked:
+    step = example.meta["decomposition"][0]
+    if step["counterfactual"]:  # the passage is right, the memory is not
+      assert example.golds != (WORLD.memory[step["subject"], step["relation"]],)
+
+
+def test_years_only_end_a_chain():
+  for example in synthetic.questions(WORLD, 300, mix={2: 1, 3: 1}):
+    assert not any("year" in step["relation"] for step in example.meta["decomposition"][:-1])
+
+
+@pytest.mark.parametrize(("wrong", "message"), [
+  (dict(part="test"), "held_out"), (dict(mix={4: 1}), "1, 2 or 3"), (dict(mix={1: 0}), "positive"),
+  (dict(mix={}), "positive"), (dict(difficulty="medium"), "easy"), (dict(mix={3: 1}, passages=2), "at least as many"),
+  (dict(passages=100_000), "not so many")])
+def test_impossible_wishes(wrong, message):
+  with pytest.raises(ValueError, match=message):
+    synthetic.questions(WORLD, 3, **wrong)
+
+
+def test_comparison_needs_years():
+  with pytest.raises(ValueError, match="years=True"):
+    synthetic.questions(MANY, 1, mix={"comparison": 1})
+
+
+def test_no_questions():
+  assert synthetic.questions(WORLD, 0) == []
+
+
+def test_examples_can_be_replaced_but_not_changed():
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    ASKED[0].question = "?"

@@ -1,0 +1,140 @@
+import collections
+import hashlib
+import random
+
+import pytest
+
+from ragrl_jax.data import world as world_lib
+
+FULL = world_lib.build(
+  seed=3, entities=240, held_out=40, years=True, facts_per_passage=3, memorised=0.5, counterfactual=0.25, noise=0.1)
+PLAIN = world_lib.build(seed=3, entities=240, held_out=40)
+
+
+def digest(world):
+  text = "\n".join(f"{p.id}\t{p.title}\t{p.text}" for p in world.passages) + str(sorted(world.memory.items()))
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def test_the_same_world_on_every_platform():
+  # Recorded on Python 3.11, Linux: whoever changes what is drawn changes every number of the quickstart.
+  assert digest(FULL) == "84d40a8ba89c6e43"
+  assert digest(PLAIN) == "6f9b8f313836b6a1"
+
+
+def test_seeds_differ():
+  assert digest(world_lib.build(seed=4, entities=240, held_out=40)) != digest(PLAIN)
+
+
+def test_the_learnable_default():
+  settings = world_lib.Settings()
+  assert (settings.entities, settings.held_out, settings.syllables) == (4000, 120, 48)
+  assert len(world_lib.RELATIONS) == 9 and len(world_lib.WORDINGS) == 3
+  # Half people with 4 relations, a quarter companies with 3, a quarter towns with 2, each stated once:
+  # 4120 * (4/2 + 3/4 + 2/4) = 13,390.
+  assert len(world_lib.build().passages) == 13_390
+
+
+@pytest.mark.parametrize("world", [FULL, PLAIN], ids=["full", "plain"])
+def test_consistent(world):
+  for part in world.parts.values():
+    names = {kind: set(names) for kind, names in part.kinds.items()}
+    for (subject, relation), found in part.facts.items():
+      subjects, objects = world.relations[relation]
+      assert subject in names[subjects] and subject != found
+      if objects == world_lib.YEAR:
+        assert 1800 <= int(found) < 2000
+      else:
+        assert found in names[objects]  # no fact leads out of its part
+    for relation, (subjects, _) in world.relations.items():
+      assert all((subject, relation) in part.facts for subject in names[subjects])
+
+
+@pytest.mark.parametrize("world", [FULL, PLAIN], ids=["full", "plain"])
+def test_passages_state_their_facts_and_every_fact_is_stated_once(world):
+  facts = {key: found for part in world.parts.values() for key, found in part.facts.items()}
+  stated = collections.Counter()
+  for place, passage in enumerate(world.passages):
+    assert passage.text == " ".join(world.sentences[passage.id])
+    for fact, sentence in zip(world.stated[passage.id], world.sentences[passage.id]):
+      assert facts[fact.subject, fact.relation] == fact.object
+      assert world.where[fact.subject, fact.relation] == place
+      assert passage.title == fact.subject
+      assert sentence in {fact.sentence(wording) for wording in range(3)}
+      stated[fact.subject, fact.relation] += 1
+  assert stated == collections.Counter(facts.keys())  # each once
+  assert len({p.id for p in world.passages}) == len(world.passages)
+
+
+def test_all_wordings_are_used():
+  used = collections.Counter(
+    next(w for w in range(3) if fact.sentence(w) == sentence)
+    for passage in PLAIN.passages for fact, sentence in zip(PLAIN.stated[passage.id], PLAIN.sentences[passage.id]))
+  assert min(used.values()) > len(PLAIN.passages) / 4
+
+
+def test_facts_per_passage():
+  sizes = collections.Counter(len(facts) for facts in FULL.stated.values() if facts)
+  # People have 5 facts (a passage of 3 and one of 2), companies 4 (3 and 1), towns 2.
+  assert set(sizes) == {1, 2, 3}
+  assert all(len(facts) == 1 for facts in PLAIN.stated.values())
+
+
+def test_held_out_names_occur_nowhere_in_the_training_part():
+  for world in (FULL, PLAIN, world_lib.build(seed=0, entities=1000)):
+    train = " ".join(world.parts[world_lib.TRAIN].names).lower()
+    assert not [name for name in world.parts[world_lib.HELD_OUT].names if name.lower() in train]
+    names = [name for part in world.parts.values() for name in part.names]
+    assert len(names) == len(set(names))
+
+
+def test_names_are_two_or_three_syllables():
+  for name in PLAIN.parts[world_lib.TRAIN].names:
+    assert len(name) in (6, 9) and name[0].isupper()
+    for at in range(0, len(name), 3):
+      assert name[at:at + 3].lower()[1] in "aeiou" and name[at].lower() not in "aeiou" and name[at + 2] not in "aeiou"
+
+
+def test_memory():
+  assert not PLAIN.memory
+  train = FULL.parts[world_lib.TRAIN].facts
+  assert len(FULL.memory) == round(0.5 * len(train)) and set(FULL.memory) <= set(train)
+  contradicted = [key for key, known in FULL.memory.items() if known != train[key]]
+  assert len(contradicted) == round(0.25 * len(FULL.memory))
+  for key in FULL.memory:
+    assert FULL.counterfactual(*key) == (key in contradicted)
+    assert FULL.memory[key] != key[0]
+  assert {(f.subject, f.relation): f.object for f in FULL.recall()} == FULL.memory
+  assert not FULL.counterfactual(*next(iter(FULL.parts[world_lib.HELD_OUT].facts)))
+
+
+def test_a_passage_that_contradicts_the_memory_states_the_other_object():
+  for (subject, relation), known in FULL.memory.items():
+    if FULL.counterfactual(subject, relation):
+      stated = FULL.stated[FULL.passage(subject, relation).id]
+      assert known not in {fact.object for fact in stated if fact.relation == relation}
+
+
+def test_noise_states_nothing():
+  noise = [p for p in FULL.passages if not FULL.stated[p.id]]
+  assert len(noise) == round(0.1 * 280)
+  names = {name for part in FULL.parts.values() for name in part.names}
+  for passage in noise:
+    assert passage.title in names and passage.title in passage.text
+    assert not any(f"{relation} of" in passage.text for relation in FULL.relations)
+
+
+@pytest.mark.parametrize(("wrong", "message"), [
+  (dict(entities=7), "at least 8"), (dict(held_out=0), "at least 8"), (dict(facts_per_passage=0), "at least 1"),
+  (dict(noise=1.5), "share"), (dict(memorised=-0.1), "share"), (dict(syllables=4), "from 8"),
+  (dict(syllables=10, entities=4000), "raise syllables")])
+def test_impossible_settings(wrong, message):
+  with pytest.raises(ValueError, match=message):
+    world_lib.build(**wrong)
+
+
+def test_the_global_generator_is_left_alone():
+  random.seed(1)
+  before = random.getstate()
+  world_lib.build(entities=40, held_out=8)
+  assert random.getstate() == before
