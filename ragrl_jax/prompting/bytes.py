@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from ragrl_jax.prompting import chat
+from ragrl_jax.prompting.tokenizer import well_formed
 
 
 class ByteTokenizer:
@@ -13,7 +14,7 @@ class ByteTokenizer:
   eos_ids = (256,)
 
   def encode(self, text: str) -> list[int]:
-    return list(text.encode())
+    return list(well_formed(text).encode())
 
   def token_bytes(self, token: int) -> bytes:
     return bytes([token]) if 0 <= token < 256 else b""

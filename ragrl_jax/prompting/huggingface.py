@@ -11,6 +11,7 @@ import tokenizers
 import transformers
 
 from ragrl_jax.prompting import chat
+from ragrl_jax.prompting.tokenizer import well_formed
 
 SPACE = "\u2581"  # how a SentencePiece-type piece writes a space
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -72,7 +73,7 @@ class HuggingFaceTokenizer:
     return {i for i in ids if i is not None}
 
   def encode(self, text: str) -> list[int]:
-    return self._text.encode(text, add_special_tokens=False).ids
+    return self._text.encode(well_formed(text), add_special_tokens=False).ids
 
   def token_bytes(self, token: int) -> bytes:
     return self._bytes[token] if 0 <= token < self.vocab_size else b""
@@ -99,7 +100,7 @@ class HuggingFaceTokenizer:
                        "prompting.chat=False for bare text.") from error
 
   def render(self, messages: chat.Messages) -> list[int]:
-    text = self.template(messages, open_turn=True)
+    text = well_formed(self.template(messages, open_turn=True))
     if self.markers == "template":  # a template writes its own BOS
       return self._whole.encode(text, add_special_tokens=False)
     ids = self._whole.encode(text)

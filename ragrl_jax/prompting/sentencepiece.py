@@ -9,6 +9,7 @@ from google.protobuf import message
 from sentencepiece import sentencepiece_model_pb2
 
 from ragrl_jax.prompting import chat
+from ragrl_jax.prompting.tokenizer import well_formed
 
 SPACE = "\u2581"  # how a piece writes a space; the character itself is therefore read back as a space
 
@@ -55,7 +56,7 @@ class SentencePieceTokenizer:
     return piece.replace(SPACE, " ").encode()
 
   def encode(self, text: str) -> list[int]:
-    return self._pieces.encode(text)
+    return self._pieces.encode(well_formed(text))
 
   def token_bytes(self, token: int) -> bytes:
     return self._bytes[token] if 0 <= token < self.vocab_size else b""
@@ -98,7 +99,7 @@ def train(
   part = path.with_name(path.name + ".part")
   with part.open("wb") as file:
     sentencepiece.SentencePieceTrainer.train(
-      sentence_iterator=iter(lines), model_writer=file, model_type="bpe", vocab_size=vocab_size,
+      sentence_iterator=map(well_formed, lines), model_writer=file, model_type="bpe", vocab_size=vocab_size,
       user_defined_symbols=list(marks), normalization_rule_name="identity", add_dummy_prefix=False,
       remove_extra_whitespaces=False, split_digits=split_digits, character_coverage=1.0, byte_fallback=True,
       hard_vocab_limit=False, pad_id=0, unk_id=1, bos_id=2, eos_id=3, num_threads=threads, minloglevel=2)

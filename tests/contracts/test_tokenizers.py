@@ -77,6 +77,13 @@ def test_decode_is_the_join_of_the_bytes(tokenizer, data):
   assert tokenizer.decode(ids) == joined.decode(errors="replace")
 
 
+def test_lone_surrogates_are_replaced_and_pairs_joined(tokenizer):
+  # json.loads makes such strings of "\\ud83d"; no UTF-8 can hold them.
+  assert tokenizer.decode(tokenizer.encode("a\ud83db")) == "a\ufffdb"
+  assert tokenizer.decode(tokenizer.encode("\ud83d\ude00")) == "\U0001f600"
+  assert "Who\ufffd?" in tokenizer.decode(tokenizer.render([{"role": "user", "content": "Who\udc00?"}]))
+
+
 def test_ids_without_a_token_have_no_bytes(tokenizer):
   for i in (tokenizer.vocab_size, tokenizer.vocab_size + 1, 10**9, -1):
     assert tokenizer.token_bytes(i) == b""
