@@ -1,6 +1,7 @@
 """Decoder weights ↔ a Hugging Face folder (config.json and safetensors)."""
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -54,6 +55,14 @@ def load_pretrained(
   Raises:
     ValueError: an unknown architecture; a tensor missing, surplus or of another shape; a damaged file.
   """
+  config, files, table, graphdef, abstract = _opened(path, head=head, param_dtype=dtype, remat=remat, mesh=mesh,
+                                                     dtype=dtype if compute_dtype is None else compute_dtype)
+  shardings = None if mesh is None else rules.shardings(mesh, abstract)
+  return nnx.merge(graphdef, mapping.load(files, table, abstract, shardings)), config
+
+
+def _opened(path: str | os.PathLike, *, head: bool, **decoder):
+  """(config, files, table of names, the decoder split without arrays): all that is checked before a weight is read."""
   folder = pathlib.Path(path)
   where = folder / "config.json"
   config = DecoderConfig.from_hf(hf.read_json(where), str(where))
@@ -63,14 +72,41 @@ def load_pretrained(
   table = TABLE
   if "embed_tokens.weight" in files.names():  # saved without its head, the names begin one level lower
     table = {name: tensor.removeprefix("model.") for name, tensor in TABLE.items()}
-  graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(
-    config, rngs=nnx.Rngs(0), param_dtype=dtype, dtype=dtype if compute_dtype is None else compute_dtype, remat=remat,
-    mesh=mesh)))
+  graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), **decoder)))
   # Some tied checkpoints keep a copy of the embedding; older Llama files keep the rotary frequencies.
   ignore = lambda name: (config.tied and name == "lm_head.weight") or name.endswith("rotary_emb.inv_freq")
   mapping.refuse_surplus(files, table, abstract, ignore, config.family)
-  shardings = None if mesh is None else rules.shardings(mesh, abstract)
-  return nnx.merge(graphdef, mapping.load(files, table, abstract, shardings)), config
+  return config, files, table, graphdef, abstract
+
+
+def copy_pretrained(
+  source: str | os.PathLike, path: str | os.PathLike, *, dtype, shard_bytes: int = 5_000_000_000,
+) -> DecoderConfig:
+  """Checks a folder and writes it again in our layout and one number format; one tensor at a time is held.
+
+  Args:
+    source: a Hugging Face folder.
+    path: the folder to write, another one.
+    dtype: to store the weights in.
+    shard_bytes: files are closed before they would grow beyond this.
+
+  Returns:
+    The decoder's config.
+
+  Raises:
+    ValueError: as `load_pretrained`, or the two folders are one.
+  """
+  if pathlib.Path(source).resolve() == pathlib.Path(path).resolve():
+    raise ValueError(f"{path} is the folder that is read: write to another one.")
+  config, files, table, _, abstract = _opened(source, head=True)
+  entries = []
+  for name, leaf in mapping.named(abstract):
+    ours = mapping.tensor_names(TABLE, name, leaf.shape)
+    for (tensor, shape), (theirs, _) in zip(ours, mapping.tensor_names(table, name, leaf.shape)):
+      files.open(theirs, shape)  # every tensor is checked before the first is written
+      entries.append((tensor, shape, functools.partial(files.open, theirs, shape)))
+  _write(config, entries, path, np.dtype(dtype), shard_bytes)
+  return config
 
 
 def save_pretrained(
@@ -85,7 +121,6 @@ def save_pretrained(
     dtype: to store the weights in; as they are by default.
     shard_bytes: files are closed before they would grow beyond this.
   """
-  folder = pathlib.Path(path)
   params = nnx.split(model)[1]
   dtype = np.dtype(jax.tree.leaves(params)[0].dtype if dtype is None else dtype)
   entries = mapping.entries(TABLE, params)
@@ -93,6 +128,11 @@ def save_pretrained(
     for _, _, read in entries:
       read()
     return
+  _write(config, entries, path, dtype, shard_bytes)
+
+
+def _write(config: DecoderConfig, entries, path: str | os.PathLike, dtype: np.dtype, shard_bytes: int) -> None:
+  folder = pathlib.Path(path)
   folder.mkdir(parents=True, exist_ok=True)
   tensors.write(folder, entries, dtype, shard_bytes=shard_bytes)
   partial = folder / "config.json.partial"

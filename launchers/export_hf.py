@@ -1,0 +1,77 @@
+"""A run's checkpoint → a Hugging Face folder with its tokenizer, which `transformers` and servers load.
+
+    python launchers/export_hf.py --checkpoint RUN[/checkpoints/STEP] --out FOLDER [--dtype bfloat16]
+
+RUN holds the config.json that training wrote; its newest checkpoint is taken if no step is named. Only the weights are
+read, not the optimiser's state.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import orbax.checkpoint as ocp
+from flax import nnx
+
+from ragrl_jax import evaluate
+from ragrl_jax.evaluation import player
+from ragrl_jax.models import hf
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models.decoder import Decoder
+
+
+def shape_of(config) -> DecoderConfig:
+  """The decoder a run trains."""
+  if config.model.path:
+    where = pathlib.Path(config.model.path) / "config.json"
+    return DecoderConfig.from_hf(hf.read_json(where), str(where))
+  return DecoderConfig.from_shape(player.tokenizer(config).vocab_size, **config.model.shape.to_dict())
+
+
+def restore(steps: pathlib.Path, step: int, shape: DecoderConfig, dtype) -> Decoder:
+  """The decoder of RUN/checkpoints/STEP, on this process's first device.
+
+  Raises:
+    ValueError: the checkpoint holds another model.
+  """
+  graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(shape, rngs=nnx.Rngs(0), param_dtype=dtype)))
+  where = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+  wanted = {"params": nnx.to_pure_dict(abstract)}
+  wanted = jax.tree.map(lambda x: {"value": jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)}, wanted)
+  with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+    found = reader.restore(steps.absolute() / str(step) / "state", args=ocp.args.PyTreeRestore(
+      item=wanted, restore_args=ocp.checkpoint_utils.construct_restore_args(wanted), partial_restore=True))
+  leaves = jax.tree.leaves(found["params"])
+  for (path, leaf), array in zip(jax.tree_util.tree_leaves_with_path(abstract), leaves, strict=True):
+    if array.shape != leaf.shape:
+      raise ValueError(f"{steps / str(step)}: {jax.tree_util.keystr(path)} has shape {array.shape}, the run's "
+                       f"config.json asks for {leaf.shape}: they are not of one run.")
+  return nnx.merge(graphdef, jax.tree.unflatten(jax.tree.structure(abstract), leaves))
+
+
+def main() -> int:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--checkpoint", required=True, help="RUN or RUN/checkpoints/STEP")
+  parser.add_argument("--out", required=True)
+  parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
+  arguments = parser.parse_args()
+  try:
+    path = pathlib.Path(arguments.checkpoint)
+    _, steps, step = evaluate.locate(path if path.name.isdigit() else path / "checkpoints")
+    config = ml_collections.ConfigDict(hf.read_json(steps.parent / "config.json"))
+    shape = shape_of(config)
+    model = restore(steps, step, shape, jnp.dtype(arguments.dtype))
+    player.save(model, shape, config, pathlib.Path(arguments.out))
+  except (ValueError, OSError) as error:
+    print(f"export_hf: {error}", file=sys.stderr)
+    return 2
+  print(json.dumps(dict(model=arguments.out, step=step, dtype=arguments.dtype, family=shape.family)))
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())

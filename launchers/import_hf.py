@@ -1,0 +1,52 @@
+"""Checks a Hugging Face model folder and writes it as training wants it: every tensor present, one number format.
+
+    python launchers/import_hf.py --model Qwen2.5-3B/ --out models/qwen2.5-3b [--dtype bfloat16]
+
+Nothing is downloaded. Prints what it found as one line of JSON.
+"""
+
+import argparse
+import json
+import pathlib
+import shutil
+import sys
+
+import ml_dtypes
+import numpy as np
+
+from ragrl_jax.evaluation import player
+from ragrl_jax.models import weights
+from ragrl_jax.prompting import load
+
+DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+
+
+def main() -> int:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--model", required=True, help="folder with config.json, safetensors and tokenizer")
+  parser.add_argument("--out", required=True, help="folder to write; config.model.path of a run")
+  parser.add_argument("--dtype", default="bfloat16", choices=DTYPES, help="of the stored weights")
+  parser.add_argument("--shard_bytes", type=int, default=5_000_000_000, help="largest file")
+  arguments = parser.parse_args()
+  source, out = pathlib.Path(arguments.model), pathlib.Path(arguments.out)
+  try:
+    tokenizer = load.load_tokenizer(source)
+    config = weights.copy_pretrained(source, out, dtype=DTYPES[arguments.dtype], shard_bytes=arguments.shard_bytes)
+    if tokenizer.vocab_size > config.vocab_size:
+      raise ValueError(f"{source}: the tokenizer has {tokenizer.vocab_size} ids, the model {config.vocab_size} rows: "
+                       "they do not belong together.")
+    for name in player.TOKENIZER_FILES:
+      if (source / name).is_file():
+        shutil.copyfile(source / name, out / name)
+  except (ValueError, OSError) as error:
+    print(f"import_hf: {error}", file=sys.stderr)
+    return 2
+  print(json.dumps(dict(
+    model=str(out), family=config.family, layers=config.num_layers, d_model=config.d_model,
+    vocabulary=config.vocab_size, token_ids=tokenizer.vocab_size, eos_ids=list(tokenizer.eos_ids),
+    dtype=arguments.dtype, bytes=sum(file.stat().st_size for file in out.glob("*.safetensors")))))
+  return 0
+
+
+if __name__ == "__main__":
+  sys.exit(main())
