@@ -14,8 +14,8 @@ import numpy as np
 from flax import nnx
 from jax.experimental import multihost_utils
 
+from ragrl_jax.learner import flops, scoring, step
 from ragrl_jax.learner import optimizer as optimizer_lib
-from ragrl_jax.learner import scoring, step
 from ragrl_jax.learner import state as state_lib
 from ragrl_jax.learner.settings import OptimizerSettings, Settings
 from ragrl_jax.learner.state import TrainState
@@ -50,6 +50,7 @@ class Learner:
       reference: parameters of the reference policy; the model's own, as they are now, if the objective needs one.
     """
     self.settings, self.optimizer_settings, self.mesh = settings, optimizer, mesh
+    self.model_config = model.config
     self.graphdef, self.params = nnx.split(model)
     self.optimizer = optimizer_lib.make(optimizer)
     self.learning_rate = optimizer_lib.learning_rate(optimizer)
@@ -106,15 +107,19 @@ class Learner:
       checkpoint: where the last good checkpoint lies, for the message if the run has to stop.
 
     Returns:
-      (state, metrics). The metrics are those of the first optimiser step, but for skipped (a sum), and nonfinite_in_a_row.
+      (state, metrics). Means are over trained tokens of the whole step, over all hosts. Where there are several
+      optimiser steps they are the last one's, but for skipped (a sum). If no token at all is trained the state comes
+      back as it was, and `tokens` is 0.
 
     Raises:
       ValueError: no batches, or rows that the mesh does not divide.
       NonFinite: settings.max_nonfinite steps in a row were skipped.
     """
     if not batches:
-      raise ValueError("update was given no batches: a step needs at least one episode that could be scored.")
+      raise ValueError("update was given no batches: it needs at least one block, if only of empty rows.")
     counts = count(batches, self.settings)
+    if not counts["tokens"]:
+      return state, dict.fromkeys(step.SUMS, 0.0) | self._counted(counts)
     totals = np.asarray([counts["weight"], counts["sequences"]], np.float32)
     blocks = [self._prepare(state.params, batch) for batch in fill_up(batches)]
     found = []
@@ -151,12 +156,11 @@ class Learner:
 
   def _numbers(self, fetched, counts, checkpoint) -> dict[str, float]:
     found, steps = fetched
-    bad = found[-1].pop("bad_gradients")
-    metrics = {name: float(x) for name, x in found[0].items() if name not in ("bad_gradients", "nonfinite")}
+    bad = found[-1]["bad_gradients"]
+    metrics = {name: float(x) for name, x in found[-1].items() if name != "bad_gradients"}
     metrics |= dict(
-      skipped=float(sum(m["skipped"] for m in found)), nonfinite_in_a_row=float(found[-1]["nonfinite"]),
-      learning_rate=float(self.learning_rate(int(steps) - 1)), optimizer_step=float(steps))
-    metrics |= {name: float(x) for name, x in counts.items() if name != "weight"}
+      skipped=float(sum(m["skipped"] for m in found)), optimizer_step=float(steps),
+      learning_rate=float(self.learning_rate(max(int(steps) - 1, 0)))) | self._counted(counts)
     if metrics["nonfinite_in_a_row"] >= self.settings.max_nonfinite:
       names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(self.params)]
       where = [name for name, is_bad in zip(names, bad) if is_bad]
@@ -168,9 +172,19 @@ class Learner:
     return metrics
 
 
+  def _counted(self, counts) -> dict[str, float]:
+    """What the report shows of the totals, the operations they need among them."""
+    s = self.settings
+    passes = s.needs_reference + (s.objective == "policy" and not s.on_policy)
+    needed = flops.train(
+      self.model_config, tokens=counts["packed_tokens"], pairs=counts["pairs"], scored=counts["tokens"],
+      passes=passes, steps=s.updates_per_batch)
+    return {name: float(x) for name, x in counts.items() if name not in ("weight", "pairs")} | dict(flops=needed)
+
+
 def count(batches: Sequence[Batch], settings: Settings) -> dict[str, float]:
   """The step's totals over all blocks and hosts: what the loss is divided by, and what the report shows."""
-  trained = real = places = sequences = weight = silent = 0.0
+  trained = real = places = sequences = weight = silent = pairs = 0.0
   for b in batches:
     mask = np.asarray(b.loss_mask).astype(bool)
     ids = np.asarray(b.segment_ids)
@@ -180,13 +194,14 @@ def count(batches: Sequence[Batch], settings: Settings) -> dict[str, float]:
     sequences += sum(len(np.unique(row[on])) for row, on in zip(ids, mask))
     weight += np.asarray(b.advantages, np.float64)[mask].sum() if settings.objective == "sft" else mask.sum()
     silent += (mask & (np.asarray(b.advantages) == 0)).sum()
-  sums = np.asarray([trained, real, places, sequences, weight, silent], np.float64)
+    pairs += (np.asarray(b.positions, np.int64) + 1)[ids > 0].sum()
+  sums = np.asarray([trained, real, places, sequences, weight, silent, pairs], np.float64)
   if jax.process_count() > 1:
     sums = np.asarray(multihost_utils.process_allgather(sums)).sum(axis=0)
-  trained, real, places, sequences, weight, silent = sums.tolist()
+  trained, real, places, sequences, weight, silent, pairs = sums.tolist()
   return dict(
-    tokens=trained, packed_tokens=real, sequences=sequences, weight=weight, mask_coverage=trained / max(real, 1),
-    packing=real / places, zero_advantage_share=silent / max(trained, 1))
+    tokens=trained, pairs=pairs, packed_tokens=real, sequences=sequences, weight=weight,
+    mask_coverage=trained / max(real, 1), packing=real / places, zero_advantage_share=silent / max(trained, 1))
 
 
 def fill_up(batches: Sequence[Batch]) -> list[Batch]:

@@ -83,8 +83,8 @@ def apply(
   """One optimiser step on the accumulated gradient; if it is not finite, none: the state stays as it was.
 
   Returns:
-    (state, metrics): `sums` with grad_norm (before clipping), update_norm, skipped (0 or 1), nonfinite (skipped in a
-    row) and bad_gradients (bool, one a parameter, in the order of jax.tree.leaves).
+    (state, metrics): `sums` with grad_norm (before clipping), update_norm, skipped (0 or 1), nonfinite_in_a_row
+    and bad_gradients (bool, one a parameter, in the order of jax.tree.leaves).
   """
   bad = jnp.stack([~jnp.isfinite(g).all() for g in jax.tree.leaves(grads)])
   finite = jnp.isfinite(sums["loss"]) & ~bad.any()
@@ -99,5 +99,5 @@ def apply(
     nonfinite=jnp.where(finite, 0, state.nonfinite + 1), skipped=state.skipped + skipped)
   metrics = sums | dict(
     grad_norm=optax.global_norm(grads), update_norm=jnp.where(finite, optax.global_norm(updates), 0.0),
-    skipped=skipped, nonfinite=new.nonfinite, bad_gradients=bad)
+    skipped=skipped, nonfinite_in_a_row=new.nonfinite, bad_gradients=bad)
   return new, metrics

@@ -44,7 +44,8 @@ def pack(
     lengths: the row lengths T that may be used, at most three: each is one more compilation.
 
   Returns:
-    Blocks, the longest rows first; empty rows fill up the last of each length. No blocks if nothing was scored.
+    Blocks, the longest rows first; empty rows fill up the last of each length. If nothing was scored, one block of
+    empty rows: on a pod another host's episodes may have been.
 
   Raises:
     ValueError: an episode longer than the longest row, log-probabilities that do not belong to their tokens, or
@@ -135,7 +136,7 @@ def _fit(items: Sequence[Item], rows: int, lengths: tuple[int, ...]) -> list[tup
       room += [length] * rows
     blocks[at // rows][1][at % rows].append(i)
     room[at] -= size
-  return blocks
+  return blocks or [(lengths[-1], [[] for _ in range(rows)])]
 
 
 def _block(members: list[list[Item]], length: int) -> Batch:

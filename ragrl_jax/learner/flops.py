@@ -1,0 +1,53 @@
+"""How many floating-point operations a step needs, and what share of the hardware's that is (MFU)."""
+
+from typing import Any
+
+import jax
+
+# Peak bf16 operations a second of one device, dense, as the makers state them; found in `Device.device_kind`.
+PEAKS = (
+  ("v6 lite", 918e12), ("v6e", 918e12), ("v5 lite", 197e12), ("v5e", 197e12), ("v5p", 459e12), ("v5", 459e12),
+  ("v4", 275e12), ("h200", 989e12), ("h100", 989e12), ("a100", 312e12),
+)
+
+
+def matmul_parameters(config: Any) -> int:
+  """Parameters of the layers that every token is multiplied with; embedding and head are not among them."""
+  c = config
+  attention = c.d_model * c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads)
+  return c.num_layers * (attention + 3 * c.d_model * c.d_ff)
+
+
+def forward(config: Any, *, tokens: float, pairs: float, scored: float) -> float:
+  """Operations of one forward pass: two a multiply-add.
+
+  Args:
+    config: a DecoderConfig.
+    tokens: real tokens; padding is nothing anyone asked for.
+    pairs: (query, key) pairs attended to: n (n + 1) / 2 for a causal sequence of n tokens.
+    scored: tokens whose log-probability is wanted: only they need the head.
+
+  Source: Kaplan et al. (arXiv 2001.08361) sec. 2.1, with attention's scores and sums by pairs.
+  """
+  attention = 4.0 * config.num_layers * config.num_heads * config.head_dim * pairs
+  return 2.0 * matmul_parameters(config) * tokens + attention + 2.0 * config.vocab_size * config.d_model * scored
+
+
+def train(config: Any, *, tokens: float, pairs: float, scored: float, passes: int = 0, steps: int = 1) -> float:
+  """Operations of `steps` forward-and-backward passes (three forwards each) and of `passes` forwards for scoring.
+
+  What remat computes twice is not counted: MFU measures what was needed, not what was done.
+  """
+  return (3.0 * steps + passes) * forward(config, tokens=tokens, pairs=pairs, scored=scored)
+
+
+def peak(device: jax.Device) -> float | None:
+  """The device's peak operations a second in bf16; None if we do not know it (CPUs among others)."""
+  kind = device.device_kind.lower()
+  return next((value for name, value in PEAKS if name in kind), None)
+
+
+def mfu(operations: float, seconds: float, devices: int, device: jax.Device) -> float | None:
+  """Model FLOPs utilisation in 0..1; None where the peak is unknown."""
+  per_device = peak(device)
+  return None if per_device is None else operations / (seconds * devices * per_device)

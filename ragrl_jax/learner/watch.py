@@ -1,0 +1,107 @@
+"""Signs that a run learns nothing or falls apart, read off its metrics: what is said aloud, and when."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+  """When a warning is due. Shares are in 0..1; "first" is the median over the first `first` steps.
+
+  Attributes:
+    first: steps that say what is normal for this run, at least 1.
+    entropy_floor: nats a token under which the policy has stopped exploring.
+    entropy_share: of the first entropy under which it has collapsed; also, inverted, over which it has fallen apart.
+    kl_ceiling: nats a token.
+    length_share: responses shorter than this share of the first ones, or longer than its inverse.
+    zero_advantage_share: of trained tokens that teach nothing.
+    mask_coverage_floor: trained tokens over all tokens.
+    mismatch_ceiling: mean |learner's - sampler's log-probability|, nats.
+    clip_ceiling: share of clipped tokens.
+  """
+
+  first: int = 5
+  entropy_floor: float = 0.01
+  entropy_share: float = 0.2
+  kl_ceiling: float = 1.0
+  length_share: float = 0.33
+  zero_advantage_share: float = 0.9
+  mask_coverage_floor: float = 0.02
+  mismatch_ceiling: float = 0.05
+  clip_ceiling: float = 0.3
+
+
+def warnings(history: Sequence[Mapping[str, float]], *, searches_expected: bool = False,
+             limits: Limits | None = None) -> dict[str, str]:
+  """What is wrong with the last step, by name; empty if nothing is.
+
+  Args:
+    history: the metrics of every step so far, oldest first; metrics that a run does not have are not looked at.
+      Read are: zero_advantage_share, searches (mean an episode), entropy, kl, response_tokens (mean an episode),
+      mask_coverage, mismatch, clip_fraction, skipped.
+    searches_expected: the recipe has a tool to call.
+    limits: thresholds.
+
+  A step without a single search, or whose advantages are all zero, is said at once: such a run trains nothing, and
+  nothing else would show it. What needs to know the run's normal state is said after `limits.first` steps.
+  """
+  if not history:
+    return {}
+  limits, now, found = limits or Limits(), history[-1], {}
+
+  def say(name: str, wrong: bool | None, message: str) -> None:
+    if wrong:
+      found[name] = message
+
+  get = now.get
+  everything_zero = get("zero_advantage_share", 0.0) >= 1.0
+  say("no_signal", everything_zero,
+      "every advantage is 0: all samples of each prompt got the same reward, so nothing is learnt. See whether any is "
+      "ever right; raise config.rollout.group_size or temperature, or choose easier questions.")
+  say("little_signal", not everything_zero and get("zero_advantage_share", 0.0) > limits.zero_advantage_share,
+      f"{get('zero_advantage_share', 0):.0%} of the trained tokens have advantage 0: most groups have no spread.")
+  say("no_searches", searches_expected and get("searches") == 0,
+      "no episode called the search tool: see that the prompt asks for it and that its stop string can be sampled, and "
+      "read episodes/.")
+  say("little_trained", "mask_coverage" in now and now["mask_coverage"] < limits.mask_coverage_floor,
+      f"only {get('mask_coverage', 0):.1%} of the tokens are trained: the rest are prompts and retrieved text. Shorten "
+      "config.retrieval.max_passage_tokens or top_k.")
+  say("mismatch", get("mismatch", 0.0) > limits.mismatch_ceiling,
+      f"the learner's log-probabilities are {get('mismatch', 0):.3f} nats off the sampler's: temperature, weights or "
+      "dtype differ between them.")
+  say("far_from_reference", get("kl", 0.0) > limits.kl_ceiling,
+      f"KL to the reference is {get('kl', 0):.2f} nats a token: raise config.loss.kl_coef or lower the learning rate.")
+  say("clipping", get("clip_fraction", 0.0) > limits.clip_ceiling,
+      f"{get('clip_fraction', 0):.0%} of the tokens are clipped: lower config.loss.updates_per_batch or the learning "
+      "rate.")
+  say("skipped", get("skipped", 0.0) > 0,
+      "the gradient was not finite and the step was skipped: parameters and optimiser are as they were.")
+  if len(history) > limits.first:
+    _against_first(history, limits, say)
+  return found
+
+
+def _against_first(history, limits, say) -> None:
+  """What can only be seen beside the run's first steps."""
+  now = history[-1]
+
+  def first(name: str) -> float | None:
+    values = sorted(step[name] for step in history[:limits.first] if name in step)
+    return values[len(values) // 2] if values else None
+
+  entropy, start = now.get("entropy"), first("entropy")
+  if entropy is not None and start:
+    say("entropy_collapse", entropy < limits.entropy_floor or entropy < limits.entropy_share * start,
+        f"entropy fell from {start:.3f} to {entropy:.3f} nats a token: the policy has stopped exploring. Raise "
+        "config.loss.clip_high, temperature or config.loss.entropy_coef.")
+    say("entropy_explosion", entropy > start / limits.entropy_share,
+        f"entropy rose from {start:.3f} to {entropy:.3f} nats a token: the policy is falling apart. Lower "
+        "config.optimizer.learning_rate or raise config.loss.kl_coef.")
+  length, start = now.get("response_tokens"), first("response_tokens")
+  if length is not None and start:
+    say("length", not limits.length_share * start <= length <= start / limits.length_share,
+        f"responses went from {start:.0f} to {length:.0f} tokens: read episodes/ before going on.")
+  searches, start = now.get("searches"), first("searches")
+  if searches is not None and start:
+    say("searches_vanish", searches < limits.length_share * start,
+        f"searches per episode fell from {start:.2f} to {searches:.2f}: the policy is learning not to search.")
