@@ -88,3 +88,27 @@ def _cell(side: Mapping[str, float | None] | None) -> str:
     return "–"
   bounds = "" if side["low"] is None else f"  [{side['low']:.3f}, {side['high']:.3f}]"
   return f"{side['value']:.3f}{bounds}"
+
+
+def one(metrics: Mapping[str, Any]) -> str:
+  """One evaluation as plain text, with the retrieval it rests on."""
+  rows = comparison(None, metrics)
+  cells = [(row["label"], _cell(row["after"]), "" if row["n"] is None else f"n {row['n']}") for row in rows]
+  widths = [max((len(cell[column]) for cell in cells), default=0) for column in range(3)]
+  lines = [f"{a:<{widths[0]}}   {b:<{widths[1]}}   {n:>{widths[2]}}".rstrip() for a, b, n in cells]
+  if metrics.get("failed"):
+    lines.append(f"{metrics['failed']} questions failed and are in none of these numbers (see predictions.jsonl).")
+  settings = metrics.get("settings") or {}
+  for name in ("retrieval", "sampling", "checkpoint"):
+    if name in settings:
+      lines.append(f"{name}: {_said(settings[name])}")
+  if "seconds" in metrics:
+    held = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in metrics["peak_memory"].items())
+    lines.append(f"{metrics['seconds']:.1f} s for {metrics['seconds_cover']} questions; peak memory: {held}")
+  return "\n".join(lines)
+
+
+def _said(value: Any) -> str:
+  if isinstance(value, Mapping):
+    return ", ".join(f"{name} {_said(item)}" for name, item in value.items())
+  return "none" if value is None else str(value)

@@ -1,0 +1,146 @@
+"""Scoring a checkpoint on questions: the same meeting of rooms as training, without the learner.
+
+Read `evaluate` for a checkpoint on disk, `observer` for the held-out questions of a run under way.
+"""
+
+import hashlib
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from flax import nnx
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import structs
+from ragrl_jax.data import readers
+from ragrl_jax.evaluation import harness, scoring
+from ragrl_jax.evaluation import player as player_lib
+from ragrl_jax.learner import learner as learner_lib
+from ragrl_jax.learner import settings as settings_lib
+from ragrl_jax.rollout import collect
+from ragrl_jax.store import checkpoint as checkpoint_lib
+
+
+def evaluate(
+    config, checkpoint: str | pathlib.Path, data: str, out: str | pathlib.Path, *, sample: bool = False,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> dict[str, Any]:
+  """Scores every question of `data` once; writes out/predictions.jsonl and out/metrics.json; returns the latter.
+
+  Greedy, unless `sample` draws as config.rollout says. Called again after a kill, it goes on where it stopped.
+
+  Args:
+    config: recipe, retrieval and sizes (ragrl_jax/config.py). Its model is replaced by the checkpoint's.
+    checkpoint: a Hugging Face folder; a run's folder (its finished `model/`, else its newest checkpoint); or one step
+      of a run, RUN/checkpoints/40. The last two need the run's own config.
+    data: questions, as config.data.train takes them; config.data.max_examples bounds them.
+    out: the folder of the results.
+    progress: told (done, of how many).
+
+  Raises:
+    ValueError, FileNotFoundError: what cannot be read, or results of something else in `out`.
+  """
+  config_lib.validate(config)
+  config = config.copy_and_resolve_references()
+  folder, run, step = locate(checkpoint)
+  if folder is not None:
+    config.model.path = str(folder)
+  examples = list(readers.read_examples(data, max_examples=config.data.max_examples))
+  player = player_lib.build(config)
+  params = nnx.split(player.model)[1] if folder is not None else _restored(config, player, run, step)
+  player.engine.load(params, version=step)
+  r = config.rollout
+  sampling = dict(temperature=r.temperature, top_k=r.top_k, top_p=r.top_p, seed=config.seed) if sample else "greedy"
+  settings = dict(
+    checkpoint=str(checkpoint), weights=fingerprint(params), data=str(data), questions=len(examples),
+    recipe=config.recipe, preset=config.preset, switches=dict(player.recipe.switches), sampling=sampling,
+    max_new_tokens=r.max_new_tokens, context=r.context,
+    retrieval=None if player.retriever is None else dict(
+      index=config.retrieval.index, top_k=config.retrieval.top_k, **player.retriever.describe()))
+  return harness.evaluate(
+    examples, play_with(player, greedy=not sample), player.recipe, pathlib.Path(out), settings=settings,
+    batch=batch_of(config), progress=lambda done: progress(done, len(examples)))
+
+
+def observer(config, examples: Sequence[structs.Example] | None = None) -> Callable[[int, Any, Any], dict[str, Any]]:
+  """For `train`: measures held-out questions before training, every config.evaluate.every steps, and at the end.
+
+  Returns:
+    (step, player, params) → the numbers under "evaluation/", or nothing at a step that is not measured.
+  """
+  settings = config.evaluate
+  if examples is None:
+    examples = list(readers.read_examples(config.data.evaluate, max_examples=settings.examples))
+
+  def observe(step: int, player: player_lib.Player, params: Any) -> dict[str, Any]:
+    due = step == config.steps or (settings.every and step % settings.every == 0)
+    if not due:
+      return {}
+    metrics, _ = measure(player, params, examples, version=step, batch=batch_of(config))
+    return harness.flat(metrics)
+
+  return observe
+
+
+def measure(
+    player: player_lib.Player, params: Any, examples: Sequence[structs.Example], *, version: int = 0, batch: int = 256,
+) -> tuple[dict[str, Any], list[scoring.Scored]]:
+  """Greedy answers of these weights: (`harness.summarise`'s metrics, every episode with its score)."""
+  player.engine.load(params, version=version)
+  found = [pair for part in harness.rows_of(examples, play_with(player), player.recipe, batch=batch) for pair in part]
+  return harness.summarise([row for row, _ in found]), [scored for _, scored in found]
+
+
+def play_with(player: player_lib.Player, *, greedy: bool = True) -> harness.Play:
+  """The player's rollout as the harness calls it; draws depend on the question's number alone."""
+  return lambda examples, first: player.rollout.run(
+    [collect.Request(example, first + i) for i, example in enumerate(examples)], step=0, greedy=greedy)
+
+
+def batch_of(config) -> int:
+  """Questions played together: enough to keep the cache rows full most of the time."""
+  return config.evaluate.batch or 4 * config.rollout.rows
+
+
+def locate(checkpoint: str | pathlib.Path) -> tuple[pathlib.Path | None, pathlib.Path | None, int]:
+  """(Hugging Face folder, None, 0), or (None, folder of a run's checkpoints, step).
+
+  Raises:
+    FileNotFoundError: neither is there.
+  """
+  path = pathlib.Path(checkpoint)
+  for folder in (path, path / "model"):
+    if (folder / "config.json").exists() and any(folder.glob("*.safetensors")):
+      return folder, None, 0
+  if path.name.isdigit() and path.parent.name == "checkpoints" and path.is_dir():
+    return None, path.parent, int(path.name)
+  run = path if path.name == "checkpoints" else path / "checkpoints"
+  steps = [int(step.name) for step in run.iterdir() if step.name.isdigit()] if run.is_dir() else []
+  if not steps:
+    raise FileNotFoundError(
+      f"{checkpoint}: no model here. Name a Hugging Face folder (config.json and *.safetensors), a run's folder, or "
+      "one step of it, RUN/checkpoints/STEP (--checkpoint).")
+  return None, run, max(steps)
+
+
+def fingerprint(params: Any) -> str:
+  """Tells weights apart: a hash of every array's first thousand and last thousand values, in their order."""
+  digest = hashlib.sha256()
+  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+    flat = leaf.reshape(-1)
+    digest.update(f"{jax.tree_util.keystr(path)}{leaf.shape}{leaf.dtype}".encode())
+    digest.update(jax.device_get(flat[:1000]).tobytes() + jax.device_get(flat[-1000:]).tobytes())
+  return digest.hexdigest()[:16]
+
+
+def _restored(config, player: player_lib.Player, run: pathlib.Path, step: int) -> Any:
+  """The parameters of a run's checkpoint."""
+  learner = learner_lib.Learner(
+    player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config))
+  checkpoints = checkpoint_lib.Checkpoints(run, keep=config.checkpoint.keep)
+  try:
+    state, _ = checkpoints.restore(learner.init(config.seed), step)
+  finally:
+    checkpoints.close()
+  return state.params

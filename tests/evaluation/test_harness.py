@@ -1,0 +1,142 @@
+import dataclasses
+import json
+
+import pytest
+
+from ragrl_jax import recipes, structs
+from ragrl_jax.evaluation import harness
+
+RECIPE = recipes.get("search_r1")
+EXAMPLES = [
+    structs.Example(f"q{i}", f"Where is {i}?", (f"town {i}",), (structs.Passage("1", "t", "x"),), (0,),
+                    source="a" if i < 4 else "b", hops=1 + i % 2)
+    for i in range(10)]
+FOUND = "\n\n<information>Doc 1(Title: t) x</information>\n\n"
+RIGHT, WRONG, NONE = "right", "wrong", "none"
+
+
+def said(i):
+  """q0 to q5 right, q6 and q7 wrong by a word, q8 unanswered; q9 fails."""
+  return RIGHT if i < 6 else WRONG if i < 8 else NONE
+
+
+def episode(example):
+  i = int(example.id[1:])
+  turns = [("model", f"<search>{i}</search>"), ("environment", FOUND)] if i % 2 else []
+  last = {RIGHT: f"<answer>Town {i}.</answer>", WRONG: f"<answer>town {i} hall</answer>", NONE: "I do not know"}
+  played = structs.Episode.from_text(RECIPE, example, [*turns, ("model", last[said(i)])])
+  return dataclasses.replace(played, ended="failed", failure="down") if i == 9 else played
+
+
+def play(examples, first):
+  assert [int(e.id[1:]) for e in examples] == list(range(first, first + len(examples)))
+  return [episode(example) for example in examples]
+
+
+def evaluate(out, examples=EXAMPLES, play=play, batch=3, **settings):
+  return harness.evaluate(examples, play, RECIPE, out, settings={"checkpoint": "m", **settings}, batch=batch)
+
+
+def rows(out):
+  return [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+
+
+def test_every_example_once_in_order(tmp_path):
+  metrics = evaluate(tmp_path / "new" / "out")
+  got = rows(tmp_path / "new" / "out")
+  assert [row["id"] for row in got] == [e.id for e in EXAMPLES]
+  first, wrong, unanswered, failed = got[0], got[6], got[8], got[9]
+  assert (first["prediction"], first["em"], first["f1"], first["cover_em"], first["outcome"]) == ("Town 0.", 1, 1, 1, 1)
+  # "town 6 hall" against "town 6": 2 common words, F1 = 2·2 / (3 + 2).
+  assert (wrong["em"], wrong["f1"], wrong["cover_em"]) == (0, 0.8, 1)
+  assert (unanswered["prediction"], unanswered["em"], unanswered["f1"], unanswered["cover_em"]) == (None, 0, 0, 0)
+  assert (failed["em"], failed["outcome"], failed["terms"], failed["failure"]) == (None, None, {"answer": None}, "down")
+  assert [row["num_searches"] for row in got] == [0, 1] * 5
+  # The block's passage has the id of its place, "1", which is the gold's: the search was not wasted.
+  assert got[1]["wasted_searches"] == 0 and got[0]["wasted_searches"] == 0
+  assert got[0]["response_tokens"] == len("<answer>Town 0.</answer>")
+  assert metrics == json.loads((tmp_path / "new" / "out" / "metrics.json").read_text())
+
+
+def test_means_by_hand(tmp_path):
+  m = evaluate(tmp_path)
+  # Nine were scored: 6 right, 2 that cover the gold with F1 .8, 1 unanswered.
+  assert (m["n"], m["failed"]) == (9, 1)
+  assert m["em"] == pytest.approx(6 / 9) and m["cover_em"] == pytest.approx(8 / 9)
+  assert m["f1"] == pytest.approx((6 + 2 * 0.8) / 9) and m["answered"] == pytest.approx(8 / 9)
+  assert m["searches"] == pytest.approx(4 / 9) and m["wasted_searches"] == 0
+  low, high = m["em_interval"]
+  assert 0.2 < low < 6 / 9 < high <= 1
+  # Hops 1: q0 q2 q4 right, q6 wrong, q8 unanswered. Hops 2: q1 q3 q5 right, q7 wrong; q9 failed.
+  assert {hops: (part["n"], part["em"]) for hops, part in m["by_hops"].items()} == {"1": (5, 0.6), "2": (4, 0.75)}
+  assert m["by_source"]["a"]["em"] == 1.0 and m["by_source"]["b"]["n"] == 5
+  assert m["terms"] == {"answer": pytest.approx(6 / 9)}
+  assert m["ended"]["failed"] == 1 and sum(m["ended"].values()) == 10
+  assert m["settings"] == {"checkpoint": "m"} and m["seconds_cover"] == 10 and m["peak_memory"]["host"] > 2**20
+
+
+@pytest.mark.parametrize("torn", [0, 5])
+def test_a_kill_costs_no_answer_and_repeats_none(tmp_path, torn):
+  whole = evaluate(tmp_path / "whole")
+
+  def dies(examples, first):
+    if first >= 6:
+      raise KeyboardInterrupt
+    return play(examples, first)
+
+  with pytest.raises(KeyboardInterrupt):
+    evaluate(tmp_path / "killed", play=dies)
+  path = tmp_path / "killed" / "predictions.jsonl"
+  assert len(rows(tmp_path / "killed")) == 6 and not (tmp_path / "killed" / "metrics.json").exists()
+  if torn:  # the kill came in the middle of a line
+    path.write_bytes(path.read_bytes()[:-torn])
+  asked = []
+
+  def counted(examples, first):
+    asked.extend(example.id for example in examples)
+    return play(examples, first)
+
+  again = evaluate(tmp_path / "killed", play=counted)
+  assert asked == [e.id for e in EXAMPLES[5 if torn else 6:]]
+  assert path.read_bytes() == (tmp_path / "whole" / "predictions.jsonl").read_bytes()
+  timed = {"seconds", "seconds_cover", "peak_memory"}
+  assert {k: v for k, v in again.items() if k not in timed} == {k: v for k, v in whole.items() if k not in timed}
+  assert evaluate(tmp_path / "killed", play=None)["em"] == whole["em"]  # all done: nothing is played
+
+
+def test_results_of_something_else_are_not_continued(tmp_path):
+  evaluate(tmp_path)
+  with pytest.raises(ValueError, match="other settings.*checkpoint: 'm'; now 'other'"):
+    evaluate(tmp_path, checkpoint="other")
+  others = [dataclasses.replace(EXAMPLES[0], question="Why?"), *EXAMPLES[1:]]
+  with pytest.raises(ValueError, match=r"predictions\.jsonl:1: .*another question"):
+    evaluate(tmp_path, examples=others)
+  with pytest.raises(ValueError, match=r"predictions\.jsonl:5: "):
+    evaluate(tmp_path, examples=EXAMPLES[:4])
+  assert len(rows(tmp_path)) == 10
+
+
+def test_a_rollout_that_loses_a_question_is_found_out(tmp_path):
+  with pytest.raises(RuntimeError, match="3 questions were played and 2 episodes"):
+    evaluate(tmp_path, play=lambda examples, first: [episode(e) for e in examples][:2])
+  with pytest.raises(RuntimeError, match="not one for each in their order"):
+    evaluate(tmp_path, play=lambda examples, first: [episode(e) for e in examples][::-1])
+
+
+def test_nothing_scored_is_nothing_claimed():
+  m = harness.summarise([])
+  assert m["n"] == 0 and m["em"] is None and m["em_interval"] is None and m["by_hops"] == {}
+
+
+def test_flat_numbers_for_the_metrics_file(tmp_path):
+  flat = harness.flat(evaluate(tmp_path))
+  assert flat["evaluation/em"] == pytest.approx(6 / 9) and flat["evaluation/by_hops/2/em"] == 0.75
+  assert all(isinstance(value, int | float) for value in flat.values())
+  assert "evaluation/em_interval" not in flat
+
+
+def test_the_last_answer_counts_each_turn_on_its_own():
+  turns = [("model", "<answer>early</answer> <search>x</search>"), ("environment", FOUND), ("model", "more </answer>")]
+  assert harness.answer(RECIPE, structs.Episode.from_text(RECIPE, EXAMPLES[0], turns)) == "early"
+  spoken = [("model", "<answer>"), ("environment", FOUND), ("model", "x</answer>")]  # tags of two turns make no pair
+  assert harness.answer(RECIPE, structs.Episode.from_text(RECIPE, EXAMPLES[0], spoken)) is None

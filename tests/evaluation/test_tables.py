@@ -1,0 +1,75 @@
+import pytest
+
+from ragrl_jax.evaluation import tables
+
+
+def row(*searches, golds=("g1", "g2")):
+  """searches: (query, ids found)."""
+  segments = [{"owner": "environment", "text": "prompt"}]
+  for query, ids in searches:
+    segments.append({"owner": "model", "text": f"<search>{query}</search>"})
+    segments.append({"owner": "environment", "text": "…", "query": query, "found": [{"id": i} for i in ids]})
+  return {"segments": segments, "gold_ids": None if golds is None else list(golds)}
+
+
+@pytest.mark.parametrize("searches, verdicts", [
+    ([], []),
+    ([("a", ["g1", "x"]), ("b", ["g2"])], ["gold", "gold"]),
+    ([("a", ["x"])], ["no gold"]),
+    ([("a", [])], ["no gold"]),
+    # The second brings g1 again, which was shown: nothing new.
+    ([("a", ["g1"]), ("b", ["g1", "x"])], ["gold", "no gold"]),
+    # g2 is new beside the old g1.
+    ([("a", ["g1"]), ("b", ["g1", "g2"])], ["gold", "gold"]),
+    # The same query but for case and spaces is a repeat, even if it brought something new.
+    ([("Where is  Kel", ["x"]), (" where is kel ", ["g1"])], ["no gold", "repeat"]),
+])
+def test_verdicts_on_searches(searches, verdicts):
+  assert tables.searches(row(*searches)) == verdicts
+  assert tables.wasted_searches(row(*searches)) == sum(verdict != "gold" for verdict in verdicts)
+
+
+def test_without_known_gold_only_repeats_are_known():
+  unknown = row(("a", ["x"]), ("A", ["x"]), golds=None)
+  assert tables.searches(unknown) == ["unknown", "repeat"]
+  assert tables.wasted_searches(unknown) is None
+  # No passage is gold: every search is wasted.
+  assert tables.wasted_searches(row(("a", ["x"]), golds=())) == 1
+
+
+BEFORE = {"n": 10, "em": 0.25, "em_interval": [0.1, 0.4], "f1": 0.3, "searches": 1.0,
+          "by_hops": {"1": {"n": 4, "em": 0.5}, "2": {"n": 6, "em": 0.0}},
+          "by_source": {"world": {"n": 10, "em": 0.25}}}
+AFTER = {"n": 10, "em": 0.75, "em_interval": [0.6, 0.9], "f1": 0.8, "wasted_searches": 0.1,
+         "by_hops": {"1": {"n": 4, "em": 1.0}, "2": {"n": 6, "em": 0.5}},
+         "by_source": {"world": {"n": 10, "em": 0.75}}}
+
+
+def test_comparison_by_hop_and_with_gaps():
+  rows = {row["label"].strip(): row for row in tables.comparison(BEFORE, AFTER)}
+  # One source alone is no comparison of sources.
+  assert list(rows) == ["Exact match", "1-hop", "2-hop", "F1", "Searches per question", "Wasted searches per question"]
+  assert rows["Exact match"]["before"] == {"value": 0.25, "low": 0.1, "high": 0.4}
+  assert rows["2-hop"]["after"] == {"value": 0.5, "low": None, "high": None} and rows["2-hop"]["n"] == 6
+  assert rows["Searches per question"]["after"] is None
+  assert rows["Wasted searches per question"]["before"] is None
+  assert tables.comparison(None, None) == []
+
+
+def test_the_text_table_is_aligned():
+  lines = tables.text_table(tables.comparison(BEFORE, AFTER)).splitlines()
+  assert lines[2].split("   ")[0] == "Exact match"
+  assert "0.250  [0.100, 0.400]" in lines[2] and "0.750  [0.600, 0.900]" in lines[2]
+  ends = {len(line) for line in lines[2:]}
+  assert ends == {len(lines[1])}  # the counts stand in one column
+  starts = {line.index("0.") for line in lines[2:5]}
+  assert len(starts) == 1
+
+
+def test_one_evaluation_says_what_it_rests_on():
+  text = tables.one(AFTER | {
+      "failed": 2, "seconds": 3.21, "seconds_cover": 10, "peak_memory": {"host": 2**30},
+      "settings": {"retrieval": {"index": "wiki", "top_k": 3}, "sampling": "greedy", "checkpoint": "m"}})
+  assert "Exact match" in text and "0.750  [0.600, 0.900]" in text and "n 10" in text
+  assert "2 questions failed" in text and "retrieval: index wiki, top_k 3" in text
+  assert "3.2 s for 10 questions; peak memory: host 1.00 GiB" in text
