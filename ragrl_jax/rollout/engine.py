@@ -14,17 +14,18 @@ import time
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from ragrl_jax.models import cache as cache_lib
-from ragrl_jax.parallel import rules
 from ragrl_jax.prompting.tokenizer import Tokenizer
 from ragrl_jax.rollout import programs as p
 from ragrl_jax.rollout import rows as rows_lib
+from ragrl_jax.rollout.report import Counters
 from ragrl_jax.rollout.rows import NO_ROW, Group, Talk
 from ragrl_jax.rollout.stops import Stops
+
+NARROWEST = 8  # tokens: a narrower extension than this saves nothing
 
 
 @dataclasses.dataclass(eq=False)
@@ -49,26 +50,6 @@ class Turn:
   stop: int = p.RUNNING
 
 
-@dataclasses.dataclass
-class Counters:
-  """What the engine did, since the caller last made new ones. Seconds are the dispatching thread's."""
-
-  decode_s: float = 0.0
-  prefill_s: float = 0.0
-  sampled_tokens: int = 0
-  prefilled_tokens: int = 0
-  shared_tokens: int = 0    # prompt tokens that were copied, not computed
-  lane_steps: int = 0       # lanes × steps
-  chunks: int = 0
-  extensions: int = 0
-  lent_rows: int = 0
-
-  @property
-  def occupancy(self) -> float:
-    """Share of lane steps that drew a token."""
-    return self.sampled_tokens / self.lane_steps if self.lane_steps else 0.0
-
-
 class Engine:
   """Draws tokens for many conversations at once.
 
@@ -80,9 +61,9 @@ class Engine:
     rows: C ≥ W, conversations whose keys and values are kept.
     context: most tokens of a conversation.
     chunk: most tokens a lane draws between two looks at the host.
-    prefill: tokens a row takes in by one extension.
+    prefill: tokens a row takes in by one extension; what is left of at most a quarter of it goes by a narrower one.
     block: cache tokens attended to at a time.
-    prefill_rows: rows of one extension.
+    prefill_rows: rows of one extension; a narrower one takes four times as many.
     max_prompts: prompts kept for their groups at a time.
     refill: while others wait, a chunk ends as soon as this share of the lanes has fallen idle in it.
     mesh: where the weights are brought to, by the rules of `parallel/rules.py`; None leaves them where they are.
@@ -102,7 +83,10 @@ class Engine:
     if rows < lanes:
       raise ValueError(f"rows={rows} < lanes={lanes}: every lane needs a cache row (config.rollout.rows).")
     self.tokenizer, self.stops, self.context = tokenizer, stops, context
-    self.lanes, self.chunk, self.prefill, self.prefill_rows = lanes, chunk, prefill, prefill_rows
+    self.lanes, self.chunk = lanes, chunk
+    self._widths = {prefill: prefill_rows}  # width → rows of an extension
+    if prefill >= NARROWEST * 4:
+      self._widths[prefill // 4] = prefill_rows * 4
     self.num_rows, self.max_prompts, self.block, self.mesh = rows, max_prompts, block, mesh
     self.length = -(-context // block) * block  # of a row in the cache
     self.version = 0
@@ -127,7 +111,7 @@ class Engine:
       raise ValueError(f"weights of version {version} came while {len(self._rows.seated)} conversations are open: "
                        "end the run first; an episode is sampled by one version.")
     if self._cast is None:
-      self._cast = _caster(self._graphdef, params, self.mesh)
+      self._cast = p.caster(self._graphdef, params, self.mesh)
     self._params, self.version = self._cast(params), version
     if self._programs is None:
       self._build()
@@ -143,8 +127,8 @@ class Engine:
     self._table = np.zeros((self.lanes, p.COLUMNS), np.int32)
     self._table[:, p.ROW] = total
     for _ in range(2):  # the second time with what the first one gave back
-      cache = self._programs.extend(
-        self._params, cache, *rows_lib.extension([], self.prefill_rows, self.prefill, total))
+      for width, n in self._widths.items():
+        cache = self._programs.extend(self._params, cache, *rows_lib.extension([], n, width, total))
       cache = self._programs.copy(cache, np.zeros((self.lanes, 3), np.int32))
       cache = self._programs.put_row(cache, self._programs.take_row(cache, np.int32(0)), np.int32(0))
       saved = cache_lib.to_host(self._programs.take_row(cache, np.int32(0)))
@@ -292,7 +276,8 @@ class Engine:
     """Computes new shared prompts, then copies rows; what they were copied from may be free then."""
     fills = self._rows.fills
     while fills := [talk for talk in fills if talk.missing]:
-      self._extend(fills[:self.prefill_rows])
+      width = self._width(fills[0])
+      self._extend([t for t in fills if self._width(t) == width][:self._widths[width]], width)
     copies = self._rows.copies
     for at in range(0, len(copies), self.lanes):
       table = np.zeros((self.lanes, 3), np.int32)
@@ -303,24 +288,26 @@ class Engine:
 
   # ---- tokens in -----------------------------------------------------------------------------------------------------
 
+  def _width(self, talk: Talk) -> int:
+    """Of the extension that takes this conversation's next tokens: a matter of their number alone."""
+    return min(width for width in self._widths if width == max(self._widths) or talk.missing <= width)
+
   def _fill(self) -> bool:
     """Extends rows: full batches always, a part of one only if lanes would stay empty otherwise."""
     some = False
-    while self._filling:
-      empty = self.lanes - self._live - len(self._ready)
-      if len(self._filling) < self.prefill_rows and empty <= 0:
-        break
-      batch = [self._filling.popleft() for _ in range(min(self.prefill_rows, len(self._filling)))]
-      self._extend([turn.talk for turn in batch])
-      for turn in reversed(batch):
-        if turn.talk.missing:
-          self._filling.appendleft(turn)
-      self._ready.extend(turn for turn in batch if not turn.talk.missing)
-      some = True
+    for width, n in self._widths.items():  # the widest first: what it leaves may fit the next
+      while batch := [turn for turn in self._filling if self._width(turn.talk) == width][:n]:
+        if len(batch) < n and self._live + len(self._ready) >= self.lanes:
+          break
+        self._extend([turn.talk for turn in batch], width)
+        done = {turn for turn in batch if not turn.talk.missing}
+        self._ready.extend(turn for turn in batch if turn in done)
+        self._filling = collections.deque(turn for turn in self._filling if turn not in done)
+        some = True
     return some
 
-  def _extend(self, talks: list[Talk]) -> None:
-    tokens, table = rows_lib.extension(talks, self.prefill_rows, self.prefill, self.num_rows + self.max_prompts)
+  def _extend(self, talks: list[Talk], width: int) -> None:
+    tokens, table = rows_lib.extension(talks, self._widths[width], width, self.num_rows + self.max_prompts)
     self._cache = self._programs.extend(self._params, self._cache, tokens, table)
     for i, talk in enumerate(talks):
       talk.cached += int(table[i, 2])
@@ -380,22 +367,3 @@ class Engine:
     talk.cached = talk.settled = len(talk.ids) - 1
     talk.busy = False
     return turn
-
-
-def _caster(graphdef: nnx.GraphDef, params: Any, mesh: jax.sharding.Mesh | None):
-  """What turns the learner's weights into the engine's: the matmuls' dtype, and the engine's places, in one program.
-
-  Norms and biases stay as they are: the decoder computes them in float32.
-  """
-  dtype = nnx.merge(graphdef, params).dtype
-
-  def cast(path, x):
-    narrow = any(word in rules.names_of(path)[-1] for word in ("norm", "bias"))
-    return x if narrow or not jnp.issubdtype(x.dtype, jnp.floating) else x.astype(dtype)
-
-  convert = lambda params: jax.tree_util.tree_map_with_path(cast, params)
-  if mesh is not None:
-    return jax.jit(convert, out_shardings=rules.shardings(mesh, params))
-  if jax.tree.map(lambda x: x.dtype, params) == jax.tree.map(lambda x: x.dtype, jax.eval_shape(convert, params)):
-    return lambda params: params
-  return jax.jit(convert)

@@ -9,6 +9,7 @@ from flax import nnx
 
 from ragrl_jax.core import sampling
 from ragrl_jax.models import cache as cache_lib
+from ragrl_jax.parallel import rules
 from ragrl_jax.rollout import stops as stops_lib
 
 # What `decode` is told of each lane: the columns of its int32 table [W, COLUMNS]. The floats travel as their bits.
@@ -138,3 +139,22 @@ def bits(x: float) -> int:
 def floats(x: np.ndarray) -> np.ndarray:
   """int32 bits back to float32."""
   return np.ascontiguousarray(x).view(np.float32)
+
+
+def caster(graphdef: nnx.GraphDef, params: Any, mesh: jax.sharding.Mesh | None):
+  """What turns the learner's weights into the engine's: the matmuls' dtype, and the engine's places, in one program.
+
+  Norms and biases stay as they are: the decoder computes them in float32.
+  """
+  dtype = nnx.merge(graphdef, params).dtype
+
+  def cast(path, x):
+    narrow = any(word in rules.names_of(path)[-1] for word in ("norm", "bias"))
+    return x if narrow or not jnp.issubdtype(x.dtype, jnp.floating) else x.astype(dtype)
+
+  convert = lambda params: jax.tree_util.tree_map_with_path(cast, params)
+  if mesh is not None:
+    return jax.jit(convert, out_shardings=rules.shardings(mesh, params))
+  if jax.tree.map(lambda x: x.dtype, params) == jax.tree.map(lambda x: x.dtype, jax.eval_shape(convert, params)):
+    return lambda params: params
+  return jax.jit(convert)

@@ -1,0 +1,59 @@
+"""What a run of the engine did, and where its time went."""
+
+import dataclasses
+import time
+
+
+@dataclasses.dataclass
+class Counters:
+  """What the engine did, since the caller last made new ones. Seconds are the dispatching thread's."""
+
+  decode_s: float = 0.0
+  prefill_s: float = 0.0
+  sampled_tokens: int = 0
+  prefilled_tokens: int = 0
+  shared_tokens: int = 0    # prompt tokens that were copied, not computed
+  lane_steps: int = 0       # lanes × steps
+  chunks: int = 0
+  extensions: int = 0
+  lent_rows: int = 0
+
+  @property
+  def occupancy(self) -> float:
+    """Share of lane steps that drew a token."""
+    return self.sampled_tokens / self.lane_steps if self.lane_steps else 0.0
+
+
+@dataclasses.dataclass
+class Report:
+  """Where a run's time went. Seconds are those of the thread that starts the programs.
+
+  Attributes:
+    seconds: of the whole run.
+    wait_s: with nothing to draw: all conversations waited for tools or for the host.
+    episodes, failed: finished so far; and those of them that a tool failed.
+    engine: the engine's own counters.
+  """
+
+  seconds: float = 0.0
+  wait_s: float = 0.0
+  episodes: int = 0
+  failed: int = 0
+  engine: Counters = dataclasses.field(default_factory=Counters)
+  started: float = dataclasses.field(default_factory=time.perf_counter)
+
+  @property
+  def tokens_per_s(self) -> float:
+    """Sampled tokens a second, up to now or to the end."""
+    seconds = self.seconds or time.perf_counter() - self.started
+    return self.engine.sampled_tokens / seconds if seconds else 0.0
+
+  def metrics(self) -> dict[str, float]:
+    """Flat numbers for the step report."""
+    return {
+      "rollout_s": self.seconds, "decode_s": self.engine.decode_s, "prefill_s": self.engine.prefill_s,
+      "tool_wait_s": self.wait_s, "sampled_tokens": self.engine.sampled_tokens,
+      "prefilled_tokens": self.engine.prefilled_tokens, "shared_tokens": self.engine.shared_tokens,
+      "lane_occupancy": self.engine.occupancy, "tokens_per_s": self.tokens_per_s,
+      "episodes": self.episodes, "episodes_failed": self.failed,
+    }
