@@ -1,0 +1,124 @@
+import json
+
+import pytest
+
+from ragrl_jax.data import layouts
+
+CONTEXT = [["Rome", ["Rome is a city.", " It is old."]], ["Paris", ["Paris is a city."]], ["Rome", ["Another Rome."]]]
+FACTS = [["Paris", 0], ["Rome", 1], ["Rome", 0], ["Oslo", 0], ["Paris", 9]]
+HOTPOT = dict(
+  _id="5a", question="Which is older?", answer="Rome", type="comparison", level="hard", context=CONTEXT,
+  supporting_facts=FACTS)
+
+
+def read(row):
+  return layouts.example(row, identity="set-0", source="set")
+
+
+def columns(pairs, *names):
+  return {name: list(values) for name, values in zip(names, zip(*pairs))}
+
+
+HOTPOTS = {
+  "published": HOTPOT,
+  "hub": dict(
+    HOTPOT, context=columns(CONTEXT, "title", "sentences"), supporting_facts=columns(FACTS, "title", "sent_id")),
+  "objects": dict(
+    HOTPOT, context=[dict(title=t, sentences=s) for t, s in CONTEXT],
+    supporting_facts=[dict(title=t, sent_id=n) for t, n in FACTS]),
+  "json": dict(HOTPOT, context=json.dumps(CONTEXT), supporting_facts=json.dumps(FACTS)),
+}
+
+
+@pytest.mark.parametrize("shape", HOTPOTS)
+def test_hotpotqa(shape):
+  got = read(HOTPOTS[shape])
+  assert (got.id, got.question, got.golds, got.source) == ("5a", "Which is older?", ("Rome",), "set")
+  assert [(p.title, p.text) for p in got.passages] == [
+    ("Rome", "Rome is a city. It is old."), ("Paris", "Paris is a city."), ("Rome", "Another Rome.")]
+  # Found by title, the first of two Romes; Oslo is not there; Paris has no tenth sentence.
+  assert got.supporting == (0, 1)
+  assert got.evidence == ((1, "Paris is a city."), (0, "It is old."), (0, "Rome is a city."))
+  assert got.hops == 3 and got.meta["gold_titles"] == ["Paris", "Rome", "Oslo"]
+  assert got.meta["type"] == "comparison" and got.meta["level"] == "hard"
+  assert all(sentence in got.passages[place].text for place, sentence in got.evidence)
+
+
+def test_2wiki_sentences_are_joined_with_a_space():
+  row = dict(HOTPOT, context=[["Film", ["It is a film.", "Its director is X."]]], supporting_facts=[["Film", 1]],
+             evidences=[["Film", "director", "X"]])
+  got = read(row)
+  assert got.passages[0].text == "It is a film. Its director is X."
+  assert got.evidence == ((0, "Its director is X."),) and got.meta["evidences"] == [["Film", "director", "X"]]
+
+
+def test_musique():
+  row = dict(
+    id="2hop__1_2", question="Who?", answer="Ann", answer_aliases=["Anna", "Ann"], answerable=True,
+    paragraphs=[
+      dict(idx=0, title="A", paragraph_text="a text", is_supporting=False),
+      dict(idx=1, title="B", paragraph_text="b text", is_supporting=True),
+      dict(idx=2, title="C", paragraph_text="c text", is_supporting=True)],
+    question_decomposition=[
+      dict(id=7, question="B >> x", answer="Bob", paragraph_support_idx=2),
+      dict(id=8, question="#1 >> y", answer="Ann", paragraph_support_idx=1)])
+  got = read(row)
+  assert got.golds == ("Ann", "Anna") and got.hops == 2 and got.supporting == (1, 2)
+  assert got.evidence == ((1, "b text"), (2, "c text"))
+  assert got.meta == dict(answerable=True, decomposition=[
+    dict(question="B >> x", answer="Bob", passage=2), dict(question="#1 >> y", answer="Ann", passage=1)])
+  row["question_decomposition"][0]["paragraph_support_idx"] = None  # as in the unanswerable half
+  assert read(row).meta["decomposition"][0]["passage"] is None
+
+
+def test_flashrag():
+  got = read(dict(id="test_0", question="Q?", golden_answers=["x", "y"], metadata=dict(a=1), extra=2))
+  assert (got.id, got.golds, got.meta, got.passages, got.hops) == ("test_0", ("x", "y"), dict(a=1, extra=2), (), None)
+  chosen = read(dict(id="1", question="Q?", golden_answers=[1], choices=["no", "this"]))
+  assert chosen.golds == ("this",) and chosen.meta == dict(choices=["no", "this"])
+  with pytest.raises(ValueError, match="position from 0 to 1"):
+    read(dict(id="1", question="Q?", golden_answers=[2], choices=["no", "this"]))
+
+
+def test_flashrag_with_hotpotqa_inside():
+  metadata = dict(
+    type="bridge", context=columns(CONTEXT, "title", "content"), supporting_facts=columns(FACTS, "title", "sent_id"))
+  got = read(dict(id="1", question="Q?", golden_answers=["Rome"], metadata=metadata))
+  assert (got.supporting, got.hops, len(got.passages)) == ((0, 1), 2, 3)
+  assert "context" in metadata  # the row is left as it was
+
+
+def test_plain():
+  assert read(dict(question="Q?", answer=["x", "y"])).golds == ("x", "y")
+  got = read(dict(question="Q?", answer="x", views=3))
+  assert (got.id, got.golds, got.meta) == ("set-0", ("x",), dict(views=3))
+
+
+def test_unknown_columns_go_to_meta():
+  got = read(dict(id=7, question="Q?", answers=["x"], views=3, meta=dict(a=1)))
+  assert (got.id, got.meta) == ("7", dict(a=1, views=3))
+
+
+def test_passages_without_ids_get_the_same_one_for_the_same_text():
+  passages = [dict(title="T", text="a"), dict(title="T", text="b"), dict(text="a")]
+  row = dict(question="Q?", answers=["x"], passages=passages)
+  ids = [p.id for p in read(row).passages]
+  assert len(set(ids)) == 3 and ids == [p.id for p in read(row).passages]
+
+
+@pytest.mark.parametrize(("change", "message"), [
+  (dict(context=[["Rome", "one sentence"]]), r"context\[0\]"),
+  (dict(context="[1"), "not JSON"),
+  (dict(context=3), "'context' must be a list"),
+  (dict(supporting_facts=[["Rome"]]), "sentence number"),
+  (dict(supporting_facts=[["Rome", "0"]]), "sentence number"),
+  (dict(answer=None), "'answer' must hold"),
+])
+def test_bad_hotpotqa(change, message):
+  with pytest.raises(ValueError, match=message):
+    read({**HOTPOT, **change})
+
+
+def test_bad_musique():
+  with pytest.raises(ValueError, match=r"paragraphs\[0\]"):
+    read(dict(question="Q?", answer="x", paragraphs=[dict(title="a")]))

@@ -1,0 +1,187 @@
+import gzip
+import json
+
+import pytest
+
+from ragrl_jax.data import readers, synthetic, writers
+from ragrl_jax.structs import Passage
+
+GOOD = dict(id="q1", question="Who?", answers=["Me"])
+
+
+def put(path, *rows):
+  text = "".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows)
+  if path.suffix == ".gz":
+    path.write_bytes(gzip.compress(text.encode()))
+  else:
+    path.write_text(text)
+  return path
+
+
+def read(path, **options):
+  return list(readers.read_examples(path, **options))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_what_is_written_is_read(tmp_path, name):
+  world = synthetic.build(entities=60, held_out=8, years=True)
+  asked = synthetic.questions(world, 12, mix={1: 1, 2: 1, "yes_no": 1, "comparison": 1}, passages=5)
+  asked += synthetic.questions(world, 3, seed=1)
+  writers.write_examples(tmp_path / "deep" / name, asked)
+  assert read(tmp_path / "deep" / name) == asked
+
+
+def test_turns_go_to_meta(tmp_path):
+  world = synthetic.build(entities=60, held_out=8)
+  asked = synthetic.questions(world, 2)
+  turns = [[("model", "a <b> \u2028"), ("environment", "\n\nx")], []]
+  writers.write_examples(tmp_path / "a.jsonl.gz", asked, turns=turns)
+  got = read(tmp_path / "a.jsonl.gz")
+  assert [e.meta["turns"] for e in got] == [[["model", "a <b> \u2028"], ["environment", "\n\nx"]], []]
+  with pytest.raises(ValueError, match="one for each"):
+    writers.write_examples(tmp_path / "b.jsonl", asked, turns=turns[:1])
+  assert not (tmp_path / "b.jsonl").exists()
+
+
+def test_written_whole_or_not_at_all(tmp_path):
+  def failing():
+    yield Passage("1", "t", "x")
+    raise KeyboardInterrupt
+
+  with pytest.raises(KeyboardInterrupt):
+    writers.write_passages(tmp_path / "c.jsonl.gz", failing())
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_rows_make_the_same_file(tmp_path):
+  for name in ("a.jsonl.gz", "b.jsonl.gz"):
+    writers.write_passages(tmp_path / name, [Passage("1", "t", "x")])
+  assert (tmp_path / "a.jsonl.gz").read_bytes() == (tmp_path / "b.jsonl.gz").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
+def test_json_arrays_and_lines(tmp_path, name):
+  rows = [GOOD, dict(GOOD, id="q2")]
+  assert [e.id for e in read(put(tmp_path / name, json.dumps(rows)))] == ["q1", "q2"]
+  assert [e.id for e in read(put(tmp_path / name, json.dumps(rows, indent=2)))] == ["q1", "q2"]
+  assert [e.id for e in read(put(tmp_path / name, *rows))] == ["q1", "q2"]
+
+
+def test_empty_lines_and_byte_order_marks(tmp_path):
+  path = tmp_path / "a.jsonl"
+  path.write_bytes(b"\xef\xbb\xbf" + json.dumps(GOOD).encode() + b"\r\n\n  \n")
+  assert [e.id for e in read(path)] == ["q1"]
+
+
+def test_folders_globs_and_lists(tmp_path):
+  first = put(tmp_path / "a.jsonl", GOOD)
+  second = put(tmp_path / "b.jsonl.gz", GOOD)  # the same id in another file is another question
+  put(tmp_path / "README.md", "x")
+  assert [e.source for e in read(tmp_path)] == ["a", "b"]
+  assert [e.source for e in read(f"{tmp_path}/*.jsonl*")] == ["a", "b"]
+  assert [e.source for e in read(f"{second},{first}")] == ["b", "a"]
+  assert [e.source for e in read(tmp_path, max_examples=1)] == ["a"]
+
+
+def test_max_examples_does_not_read_on(tmp_path):
+  path = put(tmp_path / "a.jsonl", GOOD, "not json\n")
+  assert len(read(path, max_examples=1)) == 1
+
+
+@pytest.mark.parametrize(("row", "message"), [
+  ("{not json\n", "not JSON"),
+  ("[1, 2]\n", "a row must be a JSON object, this is a list"),
+  ("null\n", "this is null"),
+  ("true\n", "true or false"),
+  (dict(GOOD, id="q0"), "was there before"),
+  (dict(GOOD, answers=[]), "'answers' must hold at least one answer"),
+  (dict(GOOD, answers=["", "x"]), "each of them text"),
+  (dict(GOOD, answers=[1]), "each of them text"),
+  (dict(GOOD, question="  "), "'question' must be text"),
+  (dict(GOOD, id=True), "'id' must be text or a number"),
+  (dict(GOOD, supporting=[0]), "'supporting' holds 0"),
+  (dict(GOOD, passages=[dict(text="x")], supporting=[True]), "'supporting' holds True"),
+  (dict(GOOD, passages=[dict(text="x")], supporting=[-1]), "position from 0 to 0"),
+  (dict(GOOD, passages={"text": "x"}), "'passages' must be a list"),
+  (dict(GOOD, passages=["x"]), r"'passages\[0\]' must be an object"),
+  (dict(GOOD, passages=[dict(title=3, text="x")]), "title of"),
+  (dict(GOOD, hops="2"), "'hops' must be a whole number"),
+  (dict(GOOD, meta=[]), "'meta' must be an object"),
+  (dict(GOOD, meta=dict(evidence=[[0, 1]])), "position, sentence"),
+  (dict(GOOD, meta=dict(evidence=[[0, "x"]])), "'meta.evidence' holds 0"),
+  (dict(id="q1", query="Who?"), "is none we know"),
+  ('{"id": "q1", "question": "\\ud800", "answers": ["x"]}\n', "no Unicode"),
+])
+def test_a_bad_row_is_refused_with_file_and_line(tmp_path, row, message):
+  path = put(tmp_path / "bad.jsonl.gz", dict(GOOD, id="q0"), "\n", row)
+  with pytest.raises(ValueError, match=rf"bad\.jsonl\.gz:3.*{message}"):
+    read(path)
+
+
+def test_a_bad_row_of_an_array(tmp_path):
+  rows = [GOOD, dict(GOOD, id="q2", answers=[])]
+  with pytest.raises(ValueError, match=r"a\.json:1 \(row 2\).*at least one answer"):
+    read(put(tmp_path / "a.json", json.dumps(rows)))
+  with pytest.raises(ValueError, match=r"a\.json:6 \(row 2\)"):
+    read(put(tmp_path / "a.json", "[\n" + json.dumps(GOOD, indent=0).replace("\n", "") + "\n,\n\n\n"
+             + json.dumps(rows[1]) + "\n]"))
+  with pytest.raises(ValueError, match="row 1.*after a row"):
+    read(put(tmp_path / "a.json", "[" + json.dumps(GOOD) + " " + json.dumps(GOOD) + "]"))
+  with pytest.raises(ValueError, match="row 2.*not JSON"):
+    read(put(tmp_path / "a.json", "[" + json.dumps(GOOD) + ","))
+
+
+def test_broken_files(tmp_path):
+  whole = gzip.compress("".join(json.dumps(dict(GOOD, id=str(i))) + "\n" for i in range(2000)).encode())
+  (tmp_path / "cut.jsonl.gz").write_bytes(whole[:len(whole) // 2])
+  with pytest.raises(ValueError, match=r"cut\.jsonl\.gz:\d+: the compressed file is broken"):
+    read(tmp_path / "cut.jsonl.gz")
+  (tmp_path / "plain.jsonl.gz").write_text(json.dumps(GOOD))
+  with pytest.raises(ValueError, match="compressed file is broken"):
+    read(tmp_path / "plain.jsonl.gz")
+  (tmp_path / "latin.jsonl").write_bytes(json.dumps(GOOD).encode() + b"\n\xff\n")
+  with pytest.raises(ValueError, match=r"latin\.jsonl:2: not UTF-8"):
+    read(tmp_path / "latin.jsonl")
+  (tmp_path / "deep.jsonl").write_text("[" * 200_000 + "\n")
+  with pytest.raises(ValueError, match=r"deep\.jsonl:1: not JSON"):
+    read(tmp_path / "deep.jsonl")
+
+
+def test_nothing_there(tmp_path):
+  with pytest.raises(FileNotFoundError, match="no such file"):
+    read(tmp_path / "a.jsonl")
+  with pytest.raises(FileNotFoundError, match="no file matches"):
+    read(f"{tmp_path}/*.jsonl")
+  with pytest.raises(FileNotFoundError, match="holds none of"):
+    read(tmp_path)
+  with pytest.raises(ValueError, match="no questions"):
+    read(put(tmp_path / "a.jsonl", "\n"))
+  with pytest.raises(ValueError, match="convert the file"):
+    read(put(tmp_path / "a.csv", "x"))
+  with pytest.raises(ValueError, match="config.data.train"):
+    read("")
+  with pytest.raises(ValueError, match="max_examples=-1"):
+    read(tmp_path / "a.jsonl", max_examples=-1)
+
+
+@pytest.mark.parametrize("path", ["hf:squad", "hf:", "hf:a/b", "hf:owner/name/"])
+def test_names_of_the_hub(path):
+  with pytest.raises(ValueError, match="hf:NAME/SUBSET/SPLIT"):
+    read(path)
+
+
+@pytest.mark.slow  # the datasets library takes two seconds to import
+def test_a_dataset_of_the_datasets_library(tmp_path, monkeypatch):
+  monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+  import datasets
+
+  monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+  folder = tmp_path / "mini"
+  folder.mkdir()
+  put(folder / "train.jsonl", *(
+    dict(id=f"t{i}", question=f"Q{i}?", golden_answers=[f"a{i}", "b"], metadata=dict(level="hard")) for i in (0, 1)))
+  got = read(f"hf:{folder}//train")
+  assert [(e.id, e.golds, e.source, e.meta) for e in got] == [
+    ("t0", ("a0", "b"), "mini", {"level": "hard"}), ("t1", ("a1", "b"), "mini", {"level": "hard"})]
+  with pytest.raises(ValueError, match="nothing"):
+    read(f"hf:{folder}//nothing")
