@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 from collections.abc import Mapping
@@ -25,6 +26,11 @@ def named(encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | Non
     if options:
       raise ValueError("encoder_options are for an encoder given by name or folder, not for one that was handed in.")
     return dict(kind="given", settings=dict(encoder.settings), dim=encoder.dim)
+  try:
+    json.dumps(options)
+  except TypeError:
+    raise ValueError(f"encoder_options={options!r:.200}: they are stored with the index, so they must be JSON; hand in "
+                     "the encoder itself instead.") from None
   if str(encoder) == "bm25":
     return dict(kind="bm25", options=options)
   if str(encoder) == "hashing":

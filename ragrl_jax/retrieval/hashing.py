@@ -57,7 +57,7 @@ class HashingEncoder:
     words, frequencies, length, rows = Words(pattern="all"), collections.Counter(), 0.0, 0
     for passage in passages:
       title, text = words(passage.title), words(passage.text)
-      frequencies.update({*title, *text})
+      frequencies.update(dict.fromkeys([*title, *text], 1))
       length += title_weight * len(title) + len(text)
       rows += 1
     return cls(dict(frequencies), rows=rows, mean_length=length / max(rows, 1), title_weight=title_weight, **settings)

@@ -93,9 +93,8 @@ def _read(path: pathlib.Path) -> tuple[list[tuple[str, int, list[Passage]]], int
       whole += len(raw)
       try:
         row = json.loads(raw)
-        if "query" in row:
-          found = [Passage(*fields) for fields in row["passages"]]
-          rows.append((row["query"], row["k"], found))
+        if number > 1 or "retriever" not in row:  # the first line says what was recorded
+          rows.append((row["query"], row["k"], [Passage(*fields) for fields in row["passages"]]))
       except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f'{path}:{number}: no record {{"query", "k", "passages"}} ({error}).') from None
   return rows, whole

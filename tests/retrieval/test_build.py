@@ -1,0 +1,216 @@
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import ragrl_jax
+from ragrl_jax.retrieval import build, build_index, dense, load_index
+from ragrl_jax.retrieval.hashing import HashingEncoder
+from ragrl_jax.structs import Passage
+
+ROOT = pathlib.Path(ragrl_jax.__file__).parents[1]
+SETTINGS = dict(factory="HNSW8", encoder_options=dict(dim=64), shard_rows=32, batch=10, threads=1, progress=False)
+
+
+def some(n=200):
+  return [Passage(f"p{i}", f"Title {i % 7}", f"word{i % 13} word{i % 29} the fact number {i}") for i in range(n)]
+
+
+def write(path, passages):
+  path.write_text("".join(json.dumps(dict(id=p.id, title=p.title, text=p.text)) + "\n" for p in passages))
+  return path
+
+
+def files(folder):
+  return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+CHILD = """
+import itertools, json, os, sys, time, types
+from ragrl_jax.retrieval import build, build_index, dense, faiss_index, hashing
+
+def stuck():
+  print("stuck", flush=True)
+  time.sleep(1000)
+
+corpus, out, stage, settings = sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
+if stage == "corpus":
+  read = build.read_passages
+  def read_passages(path):
+    for i, passage in enumerate(read(path)):
+      if i == 150: stuck()
+      yield passage
+  build.read_passages = read_passages
+elif stage == "encode":  # in the fifth shard of 32, after one of its batches
+  calls, passages = itertools.count(), hashing.HashingEncoder.passages
+  hashing.HashingEncoder.passages = lambda self, rows: stuck() if next(calls) == 17 else passages(self, rows)
+elif stage == "faiss":
+  faiss_index.os = types.SimpleNamespace(**dict(vars(os), replace=lambda a, b: stuck()))
+elif stage == "end":
+  write = build.write_json
+  build.write_json = lambda path, value: stuck() if path.name == build.INDEX else write(path, value)
+build_index(corpus, "hashing", out, **settings)
+"""
+
+
+@pytest.mark.slow  # starts a process, and kills it
+@pytest.mark.parametrize("stage", ["corpus", "encode", "faiss", "end"])
+def test_a_killed_build_goes_on_and_ends_the_same(tmp_path, stage, monkeypatch):
+  corpus = write(tmp_path / "c.jsonl", some())
+  build_index(corpus, "hashing", tmp_path / "whole", **SETTINGS)
+  child = subprocess.Popen(
+      [sys.executable, "-c", CHILD, corpus, tmp_path / "out", stage, json.dumps(SETTINGS)], stdout=subprocess.PIPE,
+      cwd=ROOT, text=True)
+  assert child.stdout.readline() == "stuck\n"
+  child.send_signal(signal.SIGKILL)
+  child.wait()
+  with pytest.raises(ValueError, match="did not finish: run the same build_index command again"):
+    load_index(tmp_path / "out")
+  encoded, passages = [], HashingEncoder.passages
+  monkeypatch.setattr(
+      HashingEncoder, "passages", lambda self, rows: encoded.extend(p.id for p in rows) or passages(self, rows))
+  build_index(corpus, "hashing", tmp_path / "out", **SETTINGS)
+  # Four shards of 32 were noted before the kill in the fifth: 128 passages are not encoded again.
+  assert len(encoded) == dict(corpus=200, encode=200 - 128, faiss=0, end=0)[stage]
+  left = files(tmp_path / "out")
+  left.pop("index.faiss.partial", None)
+  assert left == files(tmp_path / "whole")
+  queries = ["word3 fact", "Title 5 number 77"]
+  assert load_index(tmp_path / "out").search(queries, 9) == load_index(tmp_path / "whole").search(queries, 9)
+
+
+def test_a_finished_index_is_left_as_it_is(tmp_path, monkeypatch):
+  corpus = write(tmp_path / "c.jsonl", some(20))
+  for source, out in ((corpus, tmp_path / "a"), (some(20), tmp_path / "b"), (iter(some(20)), tmp_path / "c")):
+    build_index(source, "hashing", out, progress=False)
+  before = {name: files(tmp_path / name) for name in "abc"}
+  monkeypatch.setattr(dense, "encode_corpus", lambda *a, **k: pytest.fail("encoded again"))
+  for source, out in ((corpus, tmp_path / "a"), (some(20), tmp_path / "b"), (iter(some(20)), tmp_path / "c")):
+    assert build_index(source, "hashing", out, progress=False) == out
+  assert before == {name: files(tmp_path / name) for name in "abc"}
+
+
+@pytest.mark.parametrize("change, says", [
+    (dict(corpus=some(21)), "corpus"), (dict(encoder="bm25"), "encoder"), (dict(dtype="float16"), "dtype"),
+    (dict(encoder_options=dict(dim=32)), "encoder"), (dict(factory="HNSW8"), "factory"),
+])
+def test_another_request_needs_overwrite(tmp_path, change, says):
+  ask = dict(corpus=some(20), encoder="hashing", out=tmp_path / "i", encoder_options=dict(dim=64), progress=False)
+  if change.get("encoder") == "bm25":
+    change = dict(change, encoder_options={})
+  build_index(**ask)
+  before = files(tmp_path / "i")
+  with pytest.raises(ValueError, match=rf"another request \(other {says}\)"):
+    build_index(**dict(ask, **change))
+  assert files(tmp_path / "i") == before
+  build_index(**dict(ask, **change), overwrite=True)
+  fresh = dict(ask, **change, out=tmp_path / "fresh")
+  build_index(**fresh)
+  after = files(tmp_path / "i")
+  assert after == files(tmp_path / "fresh")
+
+
+def test_another_faiss_index_keeps_the_vectors(tmp_path, monkeypatch):
+  build_index(some(50), "hashing", tmp_path / "i", progress=False)
+  monkeypatch.setattr(HashingEncoder, "passages", lambda self, rows: pytest.fail("encoded again"))
+  build_index(some(50), "hashing", tmp_path / "i", factory="HNSW8", overwrite=True, progress=False)
+  assert load_index(tmp_path / "i").describe()["factory"] == "HNSW8"
+
+
+def test_a_changed_corpus_file_is_noticed(tmp_path):
+  corpus = write(tmp_path / "c.jsonl", some(20))
+  build_index(corpus, "bm25", tmp_path / "i", progress=False)
+  write(corpus, some(30))
+  with pytest.raises(ValueError, match="other corpus"):
+    build_index(corpus, "bm25", tmp_path / "i", progress=False)
+
+
+def test_a_bad_row_leaves_no_index(tmp_path):
+  corpus = write(tmp_path / "c.jsonl", some(5))
+  corpus.write_text(corpus.read_text() + '{"id": "x"}\n')
+  with pytest.raises(ValueError, match="c.jsonl:6: a row must be"):
+    build_index(corpus, "bm25", tmp_path / "i", progress=False)
+  assert not (tmp_path / "i" / build.INDEX).exists()
+  write(corpus, some(6))  # mended: the same command, now with a file that differs, is refused until overwrite
+  build_index(corpus, "bm25", tmp_path / "i", progress=False, overwrite=True)
+  assert len(load_index(tmp_path / "i").search(["fact"], 10)[0]) == 6
+
+
+def test_bad_requests(tmp_path):
+  (tmp_path / "mine").mkdir()
+  (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+  cases = [
+      (dict(corpus=tmp_path / "no.jsonl"), FileNotFoundError, "no such corpus"),
+      (dict(corpus=[]), ValueError, "no passages"),
+      (dict(encoder="word2vec"), ValueError, "encoder='word2vec': it must be"),
+      (dict(out=tmp_path / "mine", overwrite=True), ValueError, "did not write"),
+      (dict(factory="HNSV"), ValueError, "no index that FAISS can make"),
+      (dict(factory="HNSW8", options="nprobe=3"), ValueError, "do not fit this index"),
+      (dict(dtype="int8"), ValueError, "dtype='int8'"),
+      (dict(encoder_options=dict(dim=object())), ValueError, "must be JSON"),
+      (dict(encoder=HashingEncoder.fit(some(3)), encoder_options=dict(dim=64)), ValueError, "not for one that was"),
+  ]
+  for i, (change, kind, says) in enumerate(cases):
+    with pytest.raises(kind, match=says):
+      build_index(**{**dict(corpus=some(20), encoder="hashing", out=tmp_path / f"{i}", progress=False), **change})
+    assert not (tmp_path / f"{i}" / build.INDEX).exists()
+  assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
+
+
+class Letters:
+  """Counts letters; made wrong in one way or another by the tests."""
+
+  dim = 26
+
+  def __init__(self, broken=None, name="letters"):
+    self.broken, self.settings = broken, dict(name=name)
+
+  def queries(self, texts):
+    vectors = np.array([[text.lower().count(chr(97 + i)) for i in range(26)] for text in texts], np.float32)
+    return vectors.reshape(len(texts), 26)
+
+  def passages(self, passages):
+    vectors = self.queries([p.text for p in passages])
+    if self.broken == "nan" and any(p.id == "p13" for p in passages):
+      vectors[[p.id for p in passages].index("p13"), 4] = np.nan
+    return vectors[:, :20] if self.broken == "shape" else vectors * (1e6 if self.broken == "huge" else 1)
+
+
+def test_an_encoder_handed_in(tmp_path):
+  passages = [Passage("a", "", "aaa"), Passage("b", "", "bb"), Passage("c", "", "abc")]
+  build_index(passages, Letters(), tmp_path / "i", progress=False)
+  found = load_index(tmp_path / "i", encoder=Letters()).search(["b", "?"], 3)
+  assert [(p.id, p.score) for p in found[0]] == [("b", 2.0), ("c", 1.0), ("a", 0.0)] and found[1] == []
+  with pytest.raises(ValueError, match="hand it in again"):
+    load_index(tmp_path / "i")
+  with pytest.raises(ValueError, match="not the one its vectors were made with .name: 'other'"):
+    load_index(tmp_path / "i", encoder=Letters(name="other"))
+
+
+@pytest.mark.parametrize("broken, dtype, says", [
+    ("nan", "float32", r"not finite in float32 for passage 13 \(id 'p13'\)"), ("shape", "float32", r"array \(20, 20\)"),
+    ("huge", "float16", "not finite in float16 for passage 0"),
+])
+def test_an_encoder_that_gives_nonsense_is_stopped(tmp_path, broken, dtype, says):
+  with pytest.raises(ValueError, match=says):
+    build_index(some(20), Letters(broken), tmp_path / "i", dtype=dtype, progress=False)
+
+
+def test_float16_vectors_take_half_the_room(tmp_path):
+  for dtype in ("float32", "float16"):
+    build_index(some(50), "hashing", tmp_path / dtype, dtype=dtype, progress=False)
+  full, half = ((tmp_path / d / dense.VECTORS).stat().st_size - 128 for d in ("float32", "float16"))
+  assert full == 2 * half == 50 * 512 * 4
+
+
+def test_searches_run_where_dispatch_says(tmp_path):
+  build_index(some(20), "hashing", tmp_path / "i", progress=False)
+  ran = []
+  retriever = load_index(tmp_path / "i", dispatch=lambda f, *a: (ran.append(f.__name__), f(*a))[1])
+  assert retriever.search(["fact"], 1) == load_index(tmp_path / "i").search(["fact"], 1) and ran == ["queries"]
+  load_index(tmp_path / "i", search="device", dispatch=retriever.dispatch).search(["fact"], 1)
+  assert ran == ["queries", "queries", "search"]

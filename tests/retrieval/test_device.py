@@ -1,0 +1,81 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ragrl_jax.retrieval.device import DeviceIndex
+
+
+def norm(vectors):
+  return float(np.linalg.norm(vectors.astype(np.float64), axis=1).max())
+
+
+def brute_force(vectors, queries, k):
+  scores = (queries.astype(np.float64)[:, None, :] * vectors.astype(np.float64)[None]).sum(axis=2).astype(np.float32)
+  rows = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+  return np.take_along_axis(scores, rows, axis=1), rows
+
+
+def check(index, vectors, queries, k):
+  scores, rows = brute_force(vectors, queries, k)
+  found = index.search(queries, k)
+  np.testing.assert_array_equal(np.array([r for _, r in found]), rows)
+  np.testing.assert_array_equal(np.array([s for s, _ in found]), scores)
+
+
+@pytest.mark.parametrize("num_devices", [1, 8])
+def test_float32_is_brute_force(num_devices):
+  draw = np.random.default_rng(0)
+  vectors, queries = draw.normal(size=(203, 12)).astype(np.float32), draw.normal(size=(5, 12)).astype(np.float32)
+  # 203 rows on 8 devices: the last has 21 of 26, in blocks of 8 (32 places a device).
+  index = DeviceIndex(vectors, max_norm=norm(vectors), devices=jax.devices()[:num_devices], block_rows=8)
+  check(index, vectors, queries, 10)
+  check(index, vectors, queries[:3], 12)   # other sizes, the same compiled shapes
+  check(index, vectors, queries, 203)      # all of them: every device gives all it has
+  assert len(index.search(queries, 1000)[0][1]) == 203
+
+
+def test_bfloat16_is_brute_force_over_rounded_vectors():
+  draw = np.random.default_rng(1)
+  vectors, queries = draw.normal(size=(150, 16)).astype(np.float32), draw.normal(size=(4, 16)).astype(np.float32)
+  index = DeviceIndex(vectors, max_norm=norm(vectors), dtype="bfloat16", block_rows=16)
+  assert index._stored.dtype == jnp.bfloat16
+  rounded = [x.astype(jnp.bfloat16).astype(np.float32) for x in (vectors, queries)]
+  check(index, rounded[0], rounded[1], 9)
+
+
+def test_each_device_holds_its_share_alone():
+  vectors = np.arange(64, dtype=np.float32).reshape(32, 2)
+  index = DeviceIndex(vectors, max_norm=norm(vectors), devices=jax.devices())
+  assert [shard.data.shape for shard in index._stored.addressable_shards] == [(4, 2)] * 8
+  np.testing.assert_array_equal(index._stored.addressable_shards[3].data, vectors[12:16])
+
+
+def test_copies_on_several_devices_come_in_the_order_of_rows():
+  vectors = np.tile(np.float32([[3.0, 4.0]]), (40, 1))
+  vectors[17] = [5.0, 5.0]
+  index = DeviceIndex(vectors, max_norm=norm(vectors), block_rows=2)
+  (scores, rows), = index.search(np.float32([[1.0, 1.0]]), 6)
+  assert rows.tolist() == [17, 0, 1, 2, 3, 4] and scores.tolist() == [10.0] + [7.0] * 5
+
+
+def test_padding_never_wins_over_negative_scores():
+  vectors = -np.ones((9, 3), np.float32)  # 9 rows on 8 devices: most places are padding, whose zeros would score 0
+  index = DeviceIndex(vectors, max_norm=norm(vectors))
+  (scores, rows), = index.search(np.ones((1, 3), np.float32), 9)
+  assert rows.tolist() == list(range(9)) and (scores == -3).all()
+
+
+def test_shapes_are_few():
+  draw = np.random.default_rng(2)
+  vectors = draw.normal(size=(100, 4)).astype(np.float32)
+  index = DeviceIndex(vectors, max_norm=norm(vectors), devices=jax.devices()[:1])
+  for n in range(1, 9):
+    for k in (1, 3, 5, 8):
+      index.search(draw.normal(size=(n, 4)).astype(np.float32), k)
+  assert index._scan._cache_size() <= 4  # 1, 2, 4, 8 queries; all these k fetch 16
+
+
+def test_another_dtype_is_refused():
+  with pytest.raises(ValueError, match="float32' or 'bfloat16"):
+    DeviceIndex(np.eye(2, dtype=np.float32), max_norm=1.0, dtype="int8")

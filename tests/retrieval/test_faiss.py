@@ -1,0 +1,150 @@
+import faiss
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from ragrl_jax.retrieval import faiss_index, ranking
+
+
+def brute_force(vectors, queries, k):
+  """Every inner product in float64, rounded to float32; best first, equal ones by row."""
+  scores = np.array([[np.sum(v.astype(np.float64) * q.astype(np.float64)) for v in vectors] for q in queries])
+  scores = scores.astype(np.float32)
+  rows = np.array([sorted(range(len(vectors)), key=lambda i, s=s: (-s[i], i))[:k] for s in scores])
+  return np.take_along_axis(scores, rows, axis=1), rows
+
+
+def flat(vectors, **settings):
+  return faiss_index.Flat(vectors, max_norm=float(np.linalg.norm(vectors.astype(np.float64), axis=1).max()), **settings)
+
+
+def clustered(n, dim, clusters, seed):
+  """Unit vectors around `clusters` centres, as sentences around topics."""
+  draw = np.random.default_rng(seed)
+  centres = draw.normal(size=(clusters, dim))
+  vectors = centres[draw.integers(clusters, size=n)] + 0.35 * draw.normal(size=(n, dim))
+  return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("num_queries", [1, 33])  # 33: FAISS hands batches from 20 on to BLAS
+def test_flat_is_brute_force(dtype, num_queries):
+  draw = np.random.default_rng(0)
+  vectors = draw.normal(size=(500, 24)).astype(dtype)
+  queries = draw.normal(size=(num_queries, 24)).astype(np.float32)
+  scores, rows = brute_force(vectors, queries, 10)
+  found = flat(vectors).search(queries, 10)
+  np.testing.assert_array_equal(np.array([r for _, r in found]), rows)
+  np.testing.assert_array_equal(np.array([s for s, _ in found]), scores)
+
+
+def test_blocks_change_nothing(monkeypatch):
+  draw = np.random.default_rng(1)
+  vectors, queries = draw.normal(size=(300, 8)).astype(np.float16), draw.normal(size=(5, 8)).astype(np.float32)
+  whole = flat(vectors).search(queries, 9)
+  monkeypatch.setattr(faiss_index, "BLOCK", 37)
+  for (a, b), (c, d) in zip(whole, flat(vectors).search(queries, 9)):
+    np.testing.assert_array_equal(a, c)
+    np.testing.assert_array_equal(b, d)
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.given(st.data())
+def test_ties_and_near_ties(data):
+  """Few distinct values, so that most scores are equal or differ in the last bit: the order is still brute force's."""
+  values = st.sampled_from([0.0, 1.0, -1.0, 0.1, np.float32(0.1) + np.float32(2**-27), 1e-3, 3.0])
+  rows, dim = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 5))
+  vectors = np.array(data.draw(st.lists(st.lists(values, min_size=dim, max_size=dim), min_size=rows, max_size=rows)),
+                     dtype=np.float32)
+  query = np.array([data.draw(st.lists(values, min_size=dim, max_size=dim))], dtype=np.float32)
+  k = data.draw(st.integers(1, 45))
+  scores, order = brute_force(vectors, query, min(k, rows))
+  (found_scores, found_rows), = flat(vectors).search(query, k)
+  np.testing.assert_array_equal(found_rows, order[0])
+  np.testing.assert_array_equal(found_scores, scores[0])
+
+
+def test_a_whole_corpus_of_copies_is_ranked_by_row():
+  # 3,000 copies: k + 8 candidates can be any of them, so the search has to widen until it has seen them all.
+  vectors = np.tile(np.random.default_rng(2).normal(size=(1, 16)).astype(np.float32), (3000, 1))
+  for queries in (vectors[:1], vectors[:25]):
+    for _, rows in flat(vectors).search(queries, 5):
+      assert rows.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_exact_widens_when_a_rough_search_errs_within_its_bound():
+  # Rough scores are off by up to the bound, and hide the best passage (row 90) behind 60 others.
+  draw = np.random.default_rng(3)
+  vectors = np.ones((100, 4), np.float32)
+  vectors[90] += np.float32(2**-22)
+  slack = 2.0 * 4 * 2.0**-24 * np.linalg.norm(vectors[90]) * 2.0
+  noise = draw.permutation(np.linspace(-slack / 2, 0, 100))
+  noise[90] = -slack / 4
+
+  def rough(queries, count):
+    scores = vectors.astype(np.float64) @ queries[0].astype(np.float64) + noise
+    rows = np.argsort(-scores)[:count]
+    return scores[rows][None].astype(np.float64), rows[None]
+
+  (_, rows), = ranking.exact(rough, vectors, np.ones((1, 4), np.float32), 2, max_norm=np.linalg.norm(vectors[90]))
+  assert rows.tolist() == [90, 0]
+
+
+@pytest.mark.parametrize("factory, options, least", [
+    ("HNSW32", "efSearch=64", 0.95), ("IVF64,Flat", "nprobe=8", 0.95), ("IVF64,PQ16", "nprobe=8", 0.9),
+    ("PCA24,IVF64,PQ12", "nprobe=8", 0.85), ("SQfp16", "", 0.99),
+])
+def test_inexact_indexes_find_nearly_everything(tmp_path, factory, options, least):
+  vectors, queries = clustered(4000, 32, 64, seed=0), clustered(64, 32, 64, seed=0)
+  truth = [set(rows) for _, rows in flat(vectors).search(queries, 10)]
+  faiss_index.build(vectors, tmp_path / "i", factory=factory, threads=1, train_rows=2500, progress=False)
+  found = faiss_index.Approximate(tmp_path / "i", vectors, options=options, oversample=4).search(queries, 10)
+  recall = np.mean([len(want & set(rows)) / 10 for want, (_, rows) in zip(truth, found)])
+  assert recall >= least
+  for (scores, rows), query in zip(found, queries):  # what it finds has its true score
+    np.testing.assert_array_equal(scores, ranking.rescore(vectors, query, rows))
+
+
+def test_one_thread_builds_the_same_file_twice(tmp_path):
+  vectors = clustered(1000, 16, 10, seed=1)
+  for factory in ("HNSW16", "IVF16,PQ8x4"):
+    for name in "ab":
+      faiss_index.build(vectors, tmp_path / name, factory=factory, threads=1, progress=False)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_options_do_what_they_say(tmp_path):
+  vectors = clustered(2000, 16, 40, seed=2)
+  faiss_index.build(vectors, tmp_path / "i", factory="IVF40,Flat", progress=False)
+  queries = np.random.default_rng(0).normal(size=(32, 16)).astype(np.float32)
+  truth = [rows.tolist() for _, rows in flat(vectors).search(queries, 5)]
+  hits = {}
+  for nprobe in (1, 40):
+    found = faiss_index.Approximate(tmp_path / "i", vectors, options=f"nprobe={nprobe}").search(queries, 5)
+    hits[nprobe] = sum(rows.tolist() == want for want, (_, rows) in zip(truth, found))
+  assert hits[40] == 32 > hits[1]  # all cells: exact
+
+
+def test_threads_are_set_in_the_calling_thread():
+  vectors = np.eye(4, dtype=np.float32)
+  faiss.omp_set_num_threads(2)
+  flat(vectors, threads=1).search(vectors, 2)
+  assert faiss.omp_get_max_threads() == 1
+  assert faiss_index.cores() >= 1
+
+
+@pytest.mark.parametrize("factory, options, says", [
+    ("HNSV32", "", "is no index that FAISS can make"), ("IVF8,PQ7", "", "is no index that FAISS can make"),
+    ("IVF512,Flat", "", "cannot be trained on 100 vectors"), ("IVF4,Flat", "nprob=3", "do not fit this index"),
+])
+def test_what_faiss_cannot_do_is_said(tmp_path, factory, options, says):
+  with pytest.raises(ValueError, match=says):
+    faiss_index.build(clustered(100, 16, 4, seed=0), tmp_path / "i", factory=factory, options=options, progress=False)
+  assert not (tmp_path / "i").exists()
+
+
+def test_an_index_of_other_vectors_is_refused(tmp_path):
+  faiss_index.build(clustered(100, 16, 4, seed=0), tmp_path / "i", factory="HNSW8", progress=False)
+  with pytest.raises(ValueError, match="an index of 100 vectors of 16 dimensions beside 99 of 16"):
+    faiss_index.Approximate(tmp_path / "i", clustered(99, 16, 4, seed=0))

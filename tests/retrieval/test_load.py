@@ -1,0 +1,57 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from ragrl_jax.retrieval import build_index, load_index
+from ragrl_jax.structs import Passage
+
+PASSAGES = [Passage(f"p{i}", "", f"word{i} fact") for i in range(12)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+  return build_index(PASSAGES, "hashing", tmp_path / "i", progress=False)
+
+
+def test_nothing_there(tmp_path):
+  with pytest.raises(ValueError, match="no index here: build one with launchers/build_index.py"):
+    load_index(tmp_path / "nowhere")
+
+
+def test_a_folder_can_be_moved(folder, tmp_path):
+  expected = load_index(folder).search(["word3"], 2)
+  shutil.move(folder, tmp_path / "elsewhere")
+  assert load_index(tmp_path / "elsewhere").search(["word3"], 2) == expected
+
+
+def test_other_passages_under_an_index_are_refused(folder, tmp_path):
+  other = build_index(PASSAGES[::-1], "hashing", tmp_path / "other", progress=False)
+  shutil.rmtree(folder / "corpus")
+  shutil.copytree(other / "corpus", folder / "corpus")
+  with pytest.raises(ValueError, match="the passages are not those the index was built from"):
+    load_index(folder)
+
+
+def test_vectors_of_another_size_are_refused(folder):
+  np.save(folder / "vectors.npy", np.zeros((11, 512), np.float32))
+  with pytest.raises(ValueError, match="beside 12 passages"):
+    load_index(folder)
+
+
+def test_vectors_are_never_unpickled(folder):
+  np.save(folder / "vectors.npy", np.array([object()] * 12, dtype=object), allow_pickle=True)
+  with pytest.raises(ValueError, match="Python object|allow_pickle"):
+    load_index(folder)
+
+
+def test_a_newer_format_and_unknown_settings_are_refused(folder):
+  with pytest.raises(ValueError, match="search='gpu': it must be"):
+    load_index(folder, search="gpu")
+  with pytest.raises(ValueError, match="settings are for a retriever at an address"):
+    load_index(folder, timeout_s=3)
+  card = json.loads((folder / "index.json").read_text())
+  (folder / "index.json").write_text(json.dumps(dict(card, format=2)))
+  with pytest.raises(ValueError, match="index format 2, this version reads 1"):
+    load_index(folder)

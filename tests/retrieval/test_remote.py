@@ -1,0 +1,300 @@
+"""Client and server over real sockets on this machine."""
+
+import http.server
+import json
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+import uvicorn
+
+from ragrl_jax.retrieval import api, build_index, load_index, server
+from ragrl_jax.retrieval.remote import RemoteRetriever
+from ragrl_jax.structs import Passage, ToolFailed
+
+PASSAGES = [Passage(f"p{i}", f"Tïtle {i}", f"word{i % 4} fact\nsecond line 山") for i in range(12)]
+
+
+class Scripted(http.server.ThreadingHTTPServer):
+  """Answers POST /retrieve by the next entry of a script: a dict, bytes, or a function of the handler."""
+
+  def __init__(self, *script, health=404):
+    self.script, self.health, self.asked = list(script), health, []
+    super().__init__(("127.0.0.1", 0), Handler)
+    threading.Thread(target=self.serve_forever, kwargs=dict(poll_interval=0.01), daemon=True).start()
+
+  @property
+  def address(self):
+    return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+  def do_GET(self):
+    self.reply(self.server.health, b'{"status": "ok"}')
+
+  def do_POST(self):
+    body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+    self.server.asked.append((self.path, body))
+    action = self.server.script.pop(0)
+    if callable(action):
+      action(self)
+    elif isinstance(action, int):
+      self.reply(action, b'{"error": "so it goes"}')
+    else:
+      self.reply(200, action if isinstance(action, bytes) else json.dumps(action).encode())
+
+  def reply(self, status, body):
+    self.send_response(status)
+    self.send_header("content-length", str(len(body)))
+    self.end_headers()
+    self.wfile.write(body)
+
+  def log_message(self, *arguments):
+    pass
+
+
+def client(scripted, **settings):
+  return RemoteRetriever(scripted.address, **{**dict(timeout_s=5.0, backoff_s=0.01), **settings})
+
+
+def hit(i, score=1.0):
+  return dict(document=dict(id=f"d{i}", contents=f'"Title {i}"\ntext {i}'), score=score)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+  index = load_index(build_index(PASSAGES, "bm25", tmp_path_factory.mktemp("i") / "i", progress=False))
+  limits = server.Limits(max_bytes=2000, max_queries=4, max_topk=6, default_topk=2)
+  running = uvicorn.Server(uvicorn.Config(server.application(index, limits), port=0, log_level="error"))
+  thread = threading.Thread(target=running.run)
+  thread.start()
+  while not running.started:
+    time.sleep(0.005)
+  yield index, f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}"
+  running.should_exit = True
+  thread.join()
+
+
+def test_client_and_server_give_what_the_index_gives(served):
+  index, address = served
+  remote = load_index(address)
+  queries = ["word1", "fact word3", "", "nothing"]
+  assert remote.search(queries, 5) == index.search(queries, 5)
+  many = [f"word{i % 4}" for i in range(10)]  # more than the server takes at once: sent in batches
+  assert RemoteRetriever(address, batch=4).search(many, 3) == index.search(many, 3)
+  assert remote.describe()["server"]["retriever"]["kind"] == "bm25"
+
+
+def test_both_shapes_of_the_protocol(served):
+  _, address = served
+  ask = dict(queries=["word1"], topk=3)
+  scored = httpx.post(f"{address}/retrieve", json=dict(ask, return_scores=True)).json()["result"]
+  bare = httpx.post(f"{address}/retrieve", json=ask).json()["result"]
+  assert [h["document"] for h in scored[0]] == bare[0] and all(h["score"] > 0 for h in scored[0])
+  assert bare[0][0] == dict(id="p1", contents='"Tïtle 1"\nword1 fact\nsecond line 山')
+
+
+def test_missing_null_and_zero_topk_are_the_default(served):
+  _, address = served
+  for extra in ({}, dict(topk=None), dict(topk=0)):
+    assert len(httpx.post(f"{address}/retrieve", json=dict(queries=["fact"], **extra)).json()["result"][0]) == 2
+  assert httpx.post(f"{address}/retrieve", json=dict(queries=[])).json() == dict(result=[])
+
+
+@pytest.mark.parametrize("body, status, says", [
+    (b"{", 400, "must be JSON"), (b"[]", 400, "list of strings"), (b"[" * 1500, 400, "must be JSON"),
+    (b'{"queries": "x"}', 400, "list of strings"), (b'{"queries": ["x", 1]}', 400, "list of strings"),
+    (b'{"queries": ["x"], "topk": 7}', 400, "at most 6 passages"), (b'{"queries": ["x"], "topk": -1}', 400, "topk"),
+    (b'{"queries": ["x"], "topk": "3"}', 400, "whole number"), (b'{"queries": ["x"], "topk": true}', 400, "whole"),
+    (b'{"queries": ["a", "b", "c", "d", "e"]}', 400, "at most 4"),
+    (b'{"queries": ["' + b"x" * 2000 + b'"]}', 413, "2000"),
+])
+def test_the_server_refuses_what_is_no_request(served, body, status, says):
+  _, address = served
+  response = httpx.post(f"{address}/retrieve", content=body)
+  assert response.status_code == status and says in response.json()["error"]
+
+
+def test_a_body_without_a_length_is_cut_off_too(served):
+  _, address = served
+  response = httpx.post(f"{address}/retrieve", content=(b"x" * 500 for _ in range(20)))
+  assert response.status_code == 413
+
+
+def test_other_pages_and_methods(served):
+  _, address = served
+  assert httpx.get(f"{address}/health").json()["status"] == "ok"
+  assert httpx.get(f"{address}/retrieve").status_code == 405
+  assert httpx.get(f"{address}/../../etc/passwd").status_code == 404
+
+
+def test_a_refused_topk_is_told_at_once(served):
+  _, address = served
+  remote = RemoteRetriever(address, retries=5, backoff_s=10.0)
+  with pytest.raises(api.RetrievalFailed, match=r"'word1' from .* after 1 calls: status 400: .*at most 6 passages"):
+    remote.search(["word1"], 7)
+
+
+def test_a_failing_retriever_behind_the_server_is_its_own_status():
+  class Down:
+    def describe(self):
+      return dict(kind="down")
+
+    def search(self, queries, k):
+      raise api.RetrievalFailed("the one behind is down", queries)
+
+  running = uvicorn.Server(uvicorn.Config(server.application(Down()), port=0, log_level="error"))
+  thread = threading.Thread(target=running.run)
+  thread.start()
+  while not running.started:
+    time.sleep(0.005)
+  remote = load_index(f"http://127.0.0.1:{running.servers[0].sockets[0].getsockname()[1]}", retries=1)
+  with pytest.raises(ToolFailed, match="after 2 calls: status 502: .*the one behind is down"):
+    remote.search(["x"], 1)
+  running.should_exit = True
+  thread.join()
+
+
+def test_it_asks_as_search_r1_does():
+  with Scripted(dict(result=[[hit(0)], []])) as peer:
+    client(peer).search(["a", "b"], 3)
+    assert peer.asked == [("/retrieve", dict(queries=["a", "b"], topk=3, return_scores=True))]
+
+
+@pytest.mark.parametrize("items, expected", [
+    ([hit(0, 2), hit(1, 1.5)], [Passage("d0", "Title 0", "text 0", 2.0), Passage("d1", "Title 1", "text 1", 1.5)]),
+    ([dict(id=7, contents='"T"\nx')], [Passage("7", "T", "x", None)]),                  # without scores
+    ([dict(id="a", title="T", text="x")], [Passage("a", "T", "x", None)]),
+    ([dict(document='"T"\nx', score=0.5)], [Passage("", "T", "x", 0.5)]),               # a rerank server: plain text
+    ([dict(document=dict(contents='"T"\nx'))], [Passage("", "T", "x", None)]),          # a search engine: no id
+    (["plain"], [Passage("", "", "plain", None)]),
+    ([hit(i) for i in range(9)], [Passage(f"d{i}", f"Title {i}", f"text {i}", 1.0) for i in range(3)]),  # more than k
+])
+def test_answers_of_other_servers(items, expected):
+  with Scripted(dict(result=[items])) as peer:
+    found, = client(peer).search(["q"], 3)
+    for got, want in zip(found, expected, strict=True):
+      assert (got.title, got.text, got.score) == (want.title, want.text, want.score)
+      assert got.id == want.id or (want.id == "" and len(got.id) == 16)  # a hash of the contents stands in for the id
+
+
+@pytest.mark.parametrize("answer, says", [
+    (dict(results=[]), "not {.result"), ([], "not {.result"), (dict(result=[[]]), "1 lists for 2 queries"),
+    (dict(result=[[], "x"]), "not {.result"), (dict(result=[[3], []]), "a result is not"),
+    (dict(result=[[dict(document=dict(id="a"))], []]), "a result is not"),
+    (dict(result=[[hit(0, "high")], []]), "not a finite number"),
+    (b'{"result": [[{"document": "x", "score": NaN}], []]}', "not a finite number"),
+])
+def test_nonsense_is_refused_and_names_the_queries(answer, says):
+  with Scripted(answer) as peer:
+    with pytest.raises(api.RetrievalFailed, match=f"no passages for 'first', 'second' .*{says}") as caught:
+      client(peer).search(["first", "second"], 3)
+    assert caught.value.queries == ("first", "second")
+
+
+def drop(handler):
+  handler.connection.shutdown(socket.SHUT_RDWR)
+
+
+def test_it_tries_again_after_what_may_pass():
+  with Scripted(503, drop, b"<html>", dict(result=[[hit(0)]])) as peer:
+    assert client(peer, retries=3).search(["q"], 1)[0][0].id == "d0"
+    assert len(peer.asked) == 4
+
+
+def test_it_gives_up_after_the_retries():
+  with Scripted(500, 502, 503) as peer:
+    with pytest.raises(api.RetrievalFailed, match="'q' from .* after 3 calls: status 503: .*so it goes"):
+      client(peer, retries=2).search(["q"], 1)
+
+
+def test_it_does_not_try_again_what_stays_wrong():
+  with Scripted(404) as peer:
+    with pytest.raises(api.RetrievalFailed, match="after 1 calls: status 404"):
+      client(peer, retries=5).search(["q"], 1)
+
+
+def slowly(handler):
+  """A byte every 20 ms: no single read is slow, the answer as a whole is."""
+  handler.send_response(200)
+  handler.send_header("content-length", "1000")
+  handler.end_headers()
+  for _ in range(100):
+    try:
+      handler.wfile.write(b" ")
+      handler.wfile.flush()
+    except OSError:
+      return
+    time.sleep(0.02)
+
+
+def test_a_call_ends_at_its_timeout_even_when_bytes_drip():
+  for action in (slowly, lambda handler: time.sleep(2)):
+    with Scripted(action, action) as peer:
+      start = time.monotonic()
+      with pytest.raises(api.RetrievalFailed, match="after 2 calls: .*(timed out|Timeout|within 0.2 s)"):
+        client(peer, timeout_s=0.2, retries=1).search(["q"], 1)
+      assert time.monotonic() - start < 1.9
+
+
+def test_the_deadline_is_for_all_calls_together():
+  with Scripted(*[503] * 50) as peer:
+    start = time.monotonic()
+    with pytest.raises(api.RetrievalFailed, match="the deadline of 0.3 s is spent"):
+      client(peer, retries=49, backoff_s=0.05, deadline_s=0.3).search(["q"], 1)
+    assert time.monotonic() - start < 1.0 and len(peer.asked) < 10
+
+
+def test_a_long_answer_is_not_read_to_its_end():
+  sent = []
+
+  def flood(handler):
+    handler.send_response(200)
+    handler.end_headers()
+    try:
+      for _ in range(2000):
+        handler.wfile.write(b"x" * 10_000)
+        sent.append(10_000)
+    except OSError:
+      pass
+
+  with Scripted(flood) as peer:
+    with pytest.raises(api.RetrievalFailed, match="longer than 100000 bytes"):
+      client(peer, max_bytes=100_000).search(["q"], 1)
+  assert sum(sent) < 20_000_000
+
+
+def test_nobody_there_is_said_with_what_to_do():
+  with socket.socket() as taken:
+    taken.bind(("127.0.0.1", 0))
+    address = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with pytest.raises(api.RetrievalFailed, match="no retriever answers at .*launchers/serve_retriever.py"):
+      load_index(address)
+    with pytest.raises(api.RetrievalFailed, match="'what was asked' from .* after 2 calls: ConnectError"):
+      RemoteRetriever(address, check=False, retries=1, backoff_s=0.01).search(["what was asked"], 1)
+
+
+def test_health():
+  with Scripted(health=404) as peer:  # Search-R1's own server has no such page
+    assert client(peer).health() == {}
+  with Scripted(health=200) as peer:
+    assert client(peer).health() == dict(status="ok")
+  with Scripted(health=500) as peer, pytest.raises(api.RetrievalFailed, match="not well: GET /health gave 500"):
+    client(peer)
+
+
+def test_an_address_may_end_in_retrieve():
+  with Scripted(dict(result=[[]])) as peer:
+    assert RemoteRetriever(peer.address + "/retrieve").search(["q"], 1) == [[]]
+    assert peer.asked[0][0] == "/retrieve"
+
+
+@pytest.mark.parametrize("settings", [
+    dict(timeout_s=0), dict(retries=-1), dict(batch=0), dict(max_bytes=0), dict(deadline_s=0)])
+def test_settings_out_of_range_are_refused(settings):
+  with pytest.raises(ValueError, match="must be positive"):
+    RemoteRetriever("http://127.0.0.1:1", check=False, **settings)
+  with pytest.raises(ValueError, match="begins with http"):
+    RemoteRetriever("127.0.0.1:8000")
