@@ -30,7 +30,7 @@ def get_config(variant: str = ""):
   config.steps = 24
   config.optimizer.update(dict(learning_rate=5e-4, warmup_steps=5, weight_decay=0.01, b2=0.98))
   if variant == "sft":
-    config.steps = 300
+    config.steps, config.checkpoint.every = 300, 100
     # Rows of twice the length pack better: a demonstration has 58 tokens on average, 90 at most.
     config.learner.update(dict(micro_rows=8, row_lengths=(288,)))
     config.optimizer.update(dict(

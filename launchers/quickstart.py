@@ -9,7 +9,7 @@ import random
 import shutil
 import time
 
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import config_flags
 from tqdm import tqdm
 
@@ -30,6 +30,7 @@ MARKS = [f"<{slash}{tag}>" for tag in ("think", "search", "information", "answer
 
 
 def main(_):
+  logging.set_verbosity(logging.WARNING)
   began, workdir, seed = time.perf_counter(), pathlib.Path(WORKDIR.value), SEED.value
   shutil.rmtree(workdir, ignore_errors=True)
   say = lambda text: tqdm.write(f"[{time.perf_counter() - began:4.0f} s] {text}")
@@ -72,7 +73,7 @@ def make_world(folder: pathlib.Path, seed: int) -> None:
   writers.write_examples(folder / "held_out.jsonl.gz", held_out)
   # A space before each line: a name is then the same pieces at its start as in the middle of a sentence.
   lines = [*(" " + line for line in synthetic.lines(world, seed=seed)), *(text for said in turns for _, text in said)]
-  sentencepiece.train(lines, vocab_size=640, marks=MARKS, path=folder / "tokenizer.model")
+  sentencepiece.train(lines, vocab_size=520, marks=MARKS, path=folder / "tokenizer.model")
 
 
 def demonstrations(world, asked, retriever, seed: int) -> list[list[tuple[str, str]]]:

@@ -1,6 +1,6 @@
 """Trains: python launchers/train.py --config configs/arena.py[:variant] --workdir OUT [--config.any.field=value]"""
 
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import config_flags
 from tqdm import tqdm
 
@@ -13,6 +13,7 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: config, metri
 def main(argv):
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
+  logging.set_verbosity(logging.WARNING)
   config = CONFIG.value
   with tqdm(total=config.steps, unit="step") as bar:
     for metrics in train.train(config, WORKDIR.value):

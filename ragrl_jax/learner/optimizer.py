@@ -40,9 +40,25 @@ def make(settings: OptimizerSettings) -> optax.GradientTransformation:
       optax.add_decayed_weights(s.weight_decay),
       optax.scale_by_learning_rate(lambda step: s.muon_scale * rate(step)))
     inner = optax.partition(dict(muon=muon, adamw=inner), kinds)
-  if not s.clip_norm:
-    return inner
-  return optax.chain(optax.clip_by_global_norm(s.clip_norm), inner)
+  return _promoting(optax.chain(optax.clip_by_global_norm(s.clip_norm), inner) if s.clip_norm else inner)
+
+
+def _promoting(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+  """Optax counts on JAX's implicit promotion of dtypes, which a run of ours may have switched off."""
+  def update(updates, state, params=None):
+    with jax.numpy_dtype_promotion("standard"):
+      return inner.update(updates, state, params)
+
+  return optax.GradientTransformation(inner.init, update)
+
+
+def _promoting(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+  """Optax's schedules and Muon mix floats with an int32 count, which callers with strict promotion refuse."""
+  def update(updates, state, params=None):
+    with jax.numpy_dtype_promotion("standard"):
+      return inner.update(updates, state, params)
+
+  return optax.GradientTransformation(inner.init, update)
 
 
 def kinds(params: Any) -> Any:

@@ -29,7 +29,7 @@ class Checkpoints:
       raise ValueError(f"keep={keep}: at least one checkpoint has to be kept (config.checkpoint.keep).")
     self.folder = pathlib.Path(folder).absolute()
     self._manager = ocp.CheckpointManager(
-      self.folder, item_names=("state", "host"),
+      self.folder, item_handlers=dict(state=ocp.StandardCheckpointHandler(), host=ocp.JsonCheckpointHandler()),
       options=ocp.CheckpointManagerOptions(
         max_to_keep=keep, create=True, cleanup_tmp_directories=True, enable_async_checkpointing=False))
 

@@ -1,0 +1,135 @@
+"""The joined loop on a tiny world: it runs, it resumes exactly, and a run killed at any moment ends as if it had not been."""
+
+import importlib.util
+import json
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+import tiny_world
+
+from ragrl_jax import sft, train
+from ragrl_jax.evaluation import player as player_lib
+from ragrl_jax.store import checkpoint, episodes as episodes_lib
+
+ROOT = pathlib.Path(__file__).parents[1]
+KILLS, STEPS = 10, 16
+
+
+def get_config(variant=""):
+  spec = importlib.util.spec_from_file_location("quickstart_config", ROOT / "configs" / "quickstart.py")
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module.get_config(variant)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("world")
+  tiny_world.make(folder)
+  return folder
+
+
+def final_state(workdir, like):
+  return checkpoint.Checkpoints(pathlib.Path(workdir) / "checkpoints", keep=9).restore(like)
+
+
+def arrays(workdir):
+  """The newest checkpoint's arrays by path, read without knowing the run's shape."""
+  import orbax.checkpoint as ocp
+  folder = pathlib.Path(workdir) / "checkpoints"
+  newest = max(int(p.name) for p in folder.iterdir() if p.name.isdigit())
+  tree = ocp.StandardCheckpointer().restore((folder / str(newest) / "state").absolute())
+  return newest, {jax.tree_util.keystr(path): np.asarray(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+@pytest.mark.slow  # three runs and their programs
+def test_warm_start_then_rl_then_resume(world, tmp_path):
+  config = tiny_world.config(world, get_config, "sft")
+  losses = [m["loss"] for m in sft.sft(config, tmp_path / "warm")]
+  assert losses[-1] < losses[0]
+
+  config = tiny_world.config(world, get_config)
+  config.model.path = str(tmp_path / "warm" / "model")
+  whole = list(train.train(config, tmp_path / "whole"))
+  assert [m["step"] for m in whole] == [1, 2, 3]
+  for name in ("reward", "outcome", "searches", "loss", "term/answer", "seconds/rollout", "bottleneck", "mismatch"):
+    assert name in whole[0], name
+  assert whole[0]["mismatch"] < 1e-4  # the sampler's log-probabilities are the learner's
+
+  # The same run, stopped after two steps and started again.
+  for metrics in train.train(config, tmp_path / "parts"):
+    if metrics["step"] == 2:
+      break
+  rest = list(train.train(config, tmp_path / "parts"))
+  assert rest[-1]["step"] == 3
+  (_, one), (_, other) = arrays(tmp_path / "whole"), arrays(tmp_path / "parts")
+  assert one.keys() == other.keys()
+  for name in one:
+    np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+  rows = [json.loads(line) for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
+  assert [row["step"] for row in rows] == [1, 2, 3]
+
+  logged = episodes_lib.read_episodes(episodes_lib.steps(tmp_path / "whole")[1])
+  assert len(logged) == 8
+  assert {s["owner"] for s in logged[0]["segments"]} == {"model", "environment"}
+
+  # What was saved at the end is a model folder that plays.
+  config.model.path = str(tmp_path / "whole" / "model")
+  player = player_lib.build(config)
+  assert player.config.d_model == 16
+
+
+@pytest.mark.slow  # a dozen starts of a process, 3 to 5 seconds each
+def test_a_run_that_is_killed_ten_times_ends_bit_for_bit_as_one_that_is_not(world, tmp_path):
+  def start(workdir, errors):
+    return subprocess.Popen(
+      [sys.executable, str(ROOT / "tests" / "crash_child.py"), str(world), str(workdir), str(STEPS)],
+      stdout=subprocess.DEVNULL, stderr=errors)
+
+  with open(tmp_path / "errors", "w+") as errors:
+    assert start(tmp_path / "whole", errors).wait(timeout=280) == 0, (tmp_path / "errors").read_text()[-2000:]
+    rng, kills, mid_checkpoint = random.Random(0), 0, 0
+    while kills < KILLS:
+      child = start(tmp_path / "killed", errors)
+      steps_before = newest(tmp_path / "killed")
+      if kills % 2:  # as soon as an unfinished checkpoint lies there
+        mid_checkpoint += kill_when(child, lambda: unfinished(tmp_path / "killed"))
+      else:  # a while after it has made a step
+        kill_when(child, lambda before=steps_before: newest(tmp_path / "killed") > before, after_s=rng.uniform(0, 0.4))
+      if child.returncode == 0:
+        break
+      assert child.returncode == -signal.SIGKILL, (tmp_path / "errors").read_text()[-2000:]
+      kills += 1
+    assert start(tmp_path / "killed", errors).wait(timeout=280) == 0, (tmp_path / "errors").read_text()[-2000:]
+  assert kills == KILLS and mid_checkpoint >= 3, (kills, mid_checkpoint)
+  (step, one), (other_step, other) = arrays(tmp_path / "whole"), arrays(tmp_path / "killed")
+  assert step == other_step == STEPS
+  for name in one:
+    np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+def newest(workdir) -> int:
+  return max((int(p.name) for p in (workdir / "checkpoints").glob("*") if p.name.isdigit()), default=0)
+
+
+def unfinished(workdir) -> bool:
+  return any("tmp" in p.name for p in (workdir / "checkpoints").glob("*"))
+
+
+def kill_when(child, ready, *, after_s: float = 0.0) -> bool:
+  """Kills the child once `ready()`; False if it ended before."""
+  while child.poll() is None:
+    if ready():
+      time.sleep(after_s)
+      child.send_signal(signal.SIGKILL)
+      child.wait()
+      return True
+    time.sleep(0.002)
+  return False

@@ -1,0 +1,44 @@
+"""A world of a few dozen entities and the config that trains on it in seconds: the quickstart's, shrunk."""
+
+import pathlib
+import random
+
+from ragrl_jax import retrieval
+from ragrl_jax.data import synthetic, writers
+from ragrl_jax.prompting import sentencepiece
+from ragrl_jax.recipes.search_r1 import demonstrate
+
+MARKS = [f"<{slash}{tag}>" for tag in ("think", "search", "information", "answer") for slash in ("", "/")]
+
+
+def make(folder: pathlib.Path, *, seed: int = 0) -> None:
+  """corpus, index, train and held-out questions, demonstrations, tokenizer.model in `folder`."""
+  world = synthetic.build(synthetic.Settings(seed=seed, entities=24, held_out=12, syllables=12))
+  writers.write_passages(folder / "corpus.jsonl", world.passages)
+  retrieval.build_index(folder / "corpus.jsonl", "hashing", folder / "index", progress=False)
+  retriever = retrieval.load_index(folder / "index")
+  asked = synthetic.questions(world, 40, seed=seed, distinct=False)
+  rng = random.Random(seed)
+  turns = [demonstrate.demonstrate(e, world, lambda q: retriever.search([q], 1)[0], rng) for e in asked]
+  writers.write_examples(folder / "demonstrations.jsonl", asked, turns=turns)
+  writers.write_examples(folder / "train.jsonl", synthetic.questions(world, 16, seed=seed + 1, distinct=False))
+  writers.write_examples(
+    folder / "held_out.jsonl", synthetic.questions(world, 8, part=synthetic.HELD_OUT, seed=seed, distinct=False))
+  lines = [*(" " + line for line in synthetic.lines(world, seed=seed, fillers=50, asked=50)),
+           *(text for said in turns for _, text in said)]
+  sentencepiece.train(lines, vocab_size=420, marks=MARKS, path=folder / "tokenizer.model", threads=1)
+
+
+def config(folder: pathlib.Path, get_config, variant: str = ""):
+  """configs/quickstart.py's settings over that world, with a model of a few thousand parameters."""
+  made = get_config(variant)
+  made.model.shape.update(dict(d_model=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, d_ff=32))
+  made.rollout.update(dict(
+    prompts_per_step=2, group_size=4, lanes=4, rows=8, context=160, chunk=8, prefill=32, block=32, max_new_tokens=12))
+  made.learner.update(dict(micro_rows=4, row_lengths=(192,), logprob_chunk=64))
+  made.optimizer.update(dict(learning_rate=1e-2, warmup_steps=1))
+  made.steps, made.checkpoint.every, made.log.tensorboard = 3, 1, False
+  made.prompting.tokenizer, made.retrieval.index = str(folder / "tokenizer.model"), str(folder / "index")
+  made.data.train = str(folder / ("demonstrations.jsonl" if variant == "sft" else "train.jsonl"))
+  made.data.evaluate = str(folder / "held_out.jsonl")
+  return made
