@@ -4,7 +4,7 @@ Writes DIR/predictions.jsonl (a row a question) and DIR/metrics.json, and prints
 after a kill, it goes on where it stopped.
 """
 
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import config_flags
 from tqdm import tqdm
 
@@ -21,6 +21,7 @@ SAMPLE = flags.DEFINE_bool("sample", False, "Draw as config.rollout says instead
 def main(argv):
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
+  logging.set_verbosity(logging.WARNING)
   with tqdm(unit="question") as bar:
     def progress(done: int, of: int) -> None:
       bar.total = of

@@ -3,6 +3,7 @@
 Read `evaluate` for a checkpoint on disk, `observer` for the held-out questions of a run under way.
 """
 
+import functools
 import hashlib
 import pathlib
 from collections.abc import Callable, Sequence
@@ -59,7 +60,7 @@ def evaluate(
     retrieval=None if player.retriever is None else dict(
       index=config.retrieval.index, top_k=config.retrieval.top_k, **player.retriever.describe()))
   return harness.evaluate(
-    examples, play_with(player, greedy=not sample), player.recipe, pathlib.Path(out), settings=settings,
+    examples, _play(player, greedy=not sample), player.recipe, pathlib.Path(out), settings=settings,
     batch=batch_of(config), progress=lambda done: progress(done, len(examples)))
 
 
@@ -88,14 +89,8 @@ def measure(
 ) -> tuple[dict[str, Any], list[scoring.Scored]]:
   """Greedy answers of these weights: (`harness.summarise`'s metrics, every episode with its score)."""
   player.engine.load(params, version=version)
-  found = [pair for part in harness.rows_of(examples, play_with(player), player.recipe, batch=batch) for pair in part]
+  found = [pair for part in harness.rows_of(examples, _play(player), player.recipe, batch=batch) for pair in part]
   return harness.summarise([row for row, _ in found]), [scored for _, scored in found]
-
-
-def play_with(player: player_lib.Player, *, greedy: bool = True) -> harness.Play:
-  """The player's rollout as the harness calls it; draws depend on the question's number alone."""
-  return lambda examples, first: player.rollout.run(
-    [collect.Request(example, first + i) for i, example in enumerate(examples)], step=0, greedy=greedy)
 
 
 def batch_of(config) -> int:
@@ -122,6 +117,14 @@ def locate(checkpoint: str | pathlib.Path) -> tuple[pathlib.Path | None, pathlib
       f"{checkpoint}: no model here. Name a Hugging Face folder (config.json and *.safetensors), a run's folder, or "
       "one step of it, RUN/checkpoints/STEP (--checkpoint).")
   return None, run, max(steps)
+
+
+def _play(player: player_lib.Player, *, greedy: bool = True) -> harness.Play:
+  """The player as the harness calls it; what is drawn depends on the question's number alone."""
+  if greedy:
+    return functools.partial(player_lib.answers, player)
+  return lambda examples, first: player.rollout.run(
+    [collect.Request(example, first + i) for i, example in enumerate(examples)], step=0)
 
 
 def fingerprint(params: Any) -> str:

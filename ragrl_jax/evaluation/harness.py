@@ -146,9 +146,14 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def flat(metrics: Mapping[str, Any], prefix: str = "evaluation/") -> dict[str, float]:
-  """The numbers of `summarise` under one prefix, for a row of metrics.jsonl; intervals and unknowns are left out."""
+  """The numbers of `summarise` under one prefix, for a row of metrics.jsonl.
+
+  Left out: intervals, what is not known, and the split by source where there is only one.
+  """
   found = {}
   for name, value in metrics.items():
+    if name == "by_source" and len(value) < 2:
+      continue
     if isinstance(value, Mapping):
       found |= flat(value, f"{prefix}{name}/")
     elif isinstance(value, int | float):

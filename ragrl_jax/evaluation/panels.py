@@ -26,8 +26,10 @@ PANELS = (
   Panel("Outcome", "Share of training episodes that are right, unshaped", "share", {"outcome": "outcome"}),
   Panel("Held-out exact match", "Answers to questions never trained on", "share",
         {"EM": "evaluation/em", "F1": "evaluation/f1"}),
+  Panel("Held-out exact match by hops", "Questions that need one fact, two, three", "share", {
+    f"{hops} {'hop' if hops == 1 else 'hops'}": f"evaluation/by_hops/{hops}/em" for hops in (1, 2, 3, 4)}),
   Panel("Searches per question", "Executed searches an episode", "searches",
-        {"training": "searches", "held-out": "evaluation/searches"}),
+        {"training": "searches", "held-out": "evaluation/searches", "wasted": "evaluation/wasted_searches"}),
   Panel("Response length", "Tokens the model wrote in an episode", "tokens", {"tokens": "response_tokens"}),
   Panel("Groups without spread", "All samples earned the same: nothing to learn from", "share",
         {"groups": "zero_spread_groups"}),

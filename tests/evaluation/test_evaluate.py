@@ -1,0 +1,111 @@
+"""evaluate.py on a real, tiny model with live search."""
+
+import json
+
+import pytest
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import evaluate, retrieval, structs
+from ragrl_jax.data import writers
+from ragrl_jax.evaluation import player as player_lib
+from ragrl_jax.learner import learner as learner_lib
+from ragrl_jax.learner import settings as settings_lib
+from ragrl_jax.models import weights
+from ragrl_jax.store import checkpoint
+
+pytestmark = pytest.mark.slow  # builds an engine for each test
+
+EXAMPLES = [structs.Example(f"q{i}", f"Where is {i}?", (f"town {i}",), hops=1 + i % 2) for i in range(7)]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+  """A folder with questions, an index, a model and a config that fits them."""
+  place = tmp_path_factory.mktemp("evaluate")
+  writers.write_examples(place / "questions.jsonl.gz", EXAMPLES)
+  writers.write_passages(
+      place / "corpus.jsonl.gz", [structs.Passage(str(i), f"Town {i}", f"Town {i} is where {i} is.") for i in range(9)])
+  retrieval.build_index(place / "corpus.jsonl.gz", "hashing", place / "index")
+  config = config_lib.default_config()
+  config.recipe, config.switches = "search_r1", dict(instructions="none", max_searches=1)
+  config.prompting.update(dict(tokenizer="bytes", chat=False))
+  config.model.shape = dict(
+      family="qwen3", d_model=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, d_ff=32, rope_theta=1e4,
+      tied=True)
+  config.retrieval.update(dict(index=str(place / "index"), top_k=1))
+  config.rollout.update(dict(lanes=2, rows=4, context=256, chunk=8, prefill=32, block=64, max_new_tokens=8))
+  config.evaluate.batch = 3
+  player = player_lib.build(config)
+  weights.save_pretrained(player.model, player.config, place / "model")
+  return place, config, player
+
+
+def predictions(out):
+  return [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+
+
+def run(place, config, out, *, checkpoint="model", **more):
+  return evaluate.evaluate(config, place / checkpoint, str(place / "questions.jsonl.gz"), place / out, **more)
+
+
+@pytest.fixture(scope="module")
+def whole(place):
+  """(metrics, predictions) of one uninterrupted evaluation."""
+  place, config, _ = place
+  return run(place, config, "whole"), predictions(place / "whole")
+
+
+def test_a_checkpoint_is_scored_and_a_kill_changes_nothing(place, whole):
+  (place, config, _), (metrics, got) = place, whole
+  assert [row["id"] for row in got] == [e.id for e in EXAMPLES] and metrics["n"] == 7
+  assert metrics["by_hops"]["1"]["n"] == 4 and metrics["settings"]["retrieval"]["top_k"] == 1
+  assert metrics["settings"]["retrieval"]["encoder"]["kind"] == "hashing"
+  assert all(row["ended"] != "failed" and row["response_tokens"] > 0 for row in got)
+  assert config.model.path == ""  # the caller's config is left alone
+
+  def dies(done, of):
+    if done == 6:
+      raise KeyboardInterrupt
+
+  with pytest.raises(KeyboardInterrupt):
+    run(place, config, "killed", progress=dies)
+  assert len(predictions(place / "killed")) == 6
+  again = run(place, config, "killed")
+  assert predictions(place / "killed") == got
+  assert again["em"] == metrics["em"] and again["seconds_cover"] == 1
+
+
+def test_a_runs_checkpoint_gives_what_its_model_gives(place, whole):
+  (place, config, player), (metrics, got) = place, whole
+  learner = learner_lib.Learner(
+      player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config))
+  saved = checkpoint.Checkpoints(place / "run" / "checkpoints", keep=2)
+  saved.save(3, learner.init(0), host=dict(step=3))
+  saved.close()
+  by_run = run(place, config, "by_run", checkpoint="run")
+  assert predictions(place / "by_run") == got
+  assert by_run["settings"]["weights"] == metrics["settings"]["weights"]
+
+
+def test_where_a_checkpoint_is_looked_for(place, tmp_path):
+  place, _, _ = place
+  assert evaluate.locate(place / "model") == (place / "model", None, 0)
+  assert evaluate.locate(place) == (place / "model", None, 0)  # a run's finished model
+  (tmp_path / "checkpoints" / "40").mkdir(parents=True)
+  (tmp_path / "checkpoints" / "8").mkdir()
+  assert evaluate.locate(tmp_path) == (None, tmp_path / "checkpoints", 40)
+  assert evaluate.locate(tmp_path / "checkpoints" / "8") == (None, tmp_path / "checkpoints", 8)
+  with pytest.raises(FileNotFoundError, match="no model here"):
+    evaluate.locate(tmp_path / "nowhere")
+
+
+def test_observer_measures_when_it_is_due(place):
+  place, config, player = place
+  config = config.copy_and_resolve_references()
+  config.steps, config.evaluate.every, config.data.evaluate = 5, 2, str(place / "questions.jsonl.gz")
+  config.evaluate.examples = 4
+  observe = evaluate.observer(config)
+  params = evaluate.nnx.split(player.model)[1]
+  assert observe(1, player, params) == {} and observe(3, player, params) == {}
+  assert observe(2, player, params)["evaluation/n"] == 4
+  assert observe(5, player, params) == observe(2, player, params)  # the last step, and greedy answers repeat
