@@ -83,3 +83,10 @@ def choose(name: str, value: Any, allowed: Sequence[Any]) -> None:
   if value not in allowed:
     raise ValueError(
       f"switch {name}={value!r}: it must be one of {', '.join(map(repr, allowed))} (config.switches.{name}).")
+
+
+def whole(name: str, value: Any, low: int) -> None:
+  """Raises ValueError unless a switch is a whole number of at least `low`."""
+  if not isinstance(value, int) or isinstance(value, bool) or value < low:
+    raise ValueError(
+      f"switch {name}={value!r}: it must be a whole number of at least {low} (config.switches.{name}).")

@@ -81,9 +81,13 @@ def _transcript(steps, asked, answer, world, search, think_always, invalid) -> l
 
 
 def _of_same_kind(world: World, example: Example) -> Sequence[str]:
-  """Names of the part and kind the gold is of; yes and no for a yes-or-no question."""
+  """What the gold might be: names of its part and kind, years, or yes and no."""
   gold = example.golds[0]
+  if gold in ("yes", "no"):
+    return ("yes", "no")
+  if gold.isdigit():
+    return tuple(str(year) for year in range(1800, 2000) if str(year) != gold)
   for kind, names in world.parts[example.meta["part"]].kinds.items():
     if gold in names:
       return world.parts[example.meta["part"]].kinds[kind]
-  return ("yes", "no") if gold in ("yes", "no") else (gold,)
+  return world.parts[example.meta["part"]].names  # a hard question's gold is a sentence: any name is wrong

@@ -30,6 +30,9 @@ def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
   use = recipe_lib.settings("search_r1", PRESETS, variant, switches)
   recipe_lib.choose("instructions", use["instructions"], tuple(INSTRUCTIONS))
   recipe_lib.choose("action", use["action"], ("last", "first"))
+  recipe_lib.whole("max_searches", use["max_searches"], 0)
+  if use["max_passage_tokens"] is not None:
+    recipe_lib.whole("max_passage_tokens", use["max_passage_tokens"], 1)
   prompt, parser = Prompt(use["instructions"]), Parser(use["action"])
   reward = Reward(
     parser, use_format=use["format"], structure_weight=use["structure_weight"], final_share=use["final_share"],

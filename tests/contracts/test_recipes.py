@@ -1,0 +1,168 @@
+"""What every recipe promises, whatever its paper. A new recipe is tested by being listed in `recipes.RECIPES`."""
+
+import copy
+import dataclasses
+import inspect
+import json
+import pathlib
+import re
+
+import pytest
+
+from ragrl_jax import recipes
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
+
+# The terms a recipe's presets score: names that reports, configs and papers' tables use.
+TERMS = {
+  ("arena", "paper"): {"format", "accuracy", "relevance", "bonus"},
+  ("arena", "repo"): {"format", "accuracy", "relevance", "bonus"},
+  ("search_r1", "paper"): {"answer"},
+  ("search_r1", "grpo"): {"answer"},
+  ("search_r1", "ppo"): {"answer"},
+  ("search_r1", "repo"): {"answer"},
+  ("search_r1", "format"): {"answer", "format", "retrieval"},
+}
+EVERY = [(name, preset) for name, module in recipes.RECIPES.items() for preset in module.PRESETS]
+PASSAGES = (Passage("a", "France", "Its capital is Paris."), Passage("b", "Norway", "Its capital is Oslo."))
+EXAMPLE = Example(
+  "q1", "What is the capital of France?", ("Paris",), PASSAGES, supporting=(0,), hops=1,
+  evidence=((0, "Its capital is Paris."),))
+TRANSCRIPTS = {
+  "empty": [],
+  "silent": [(MODEL, "")],
+  "told": [(ENVIRONMENT, "Paris <answer> Paris </answer>")],
+  "answer": [(MODEL, "<think> x </think><answer> Paris </answer>")],
+  "search": [(MODEL, "<search> x </search>"), (ENVIRONMENT, "\n\n<information>Doc 1(Title: a) b</information>\n\n"),
+             (MODEL, "<answer> Oslo </answer>")],
+  "cited": [(MODEL, "<relevance>[1]</relevance>\n<analysis>1</analysis>\n<answer>Paris</answer>")],
+  "odd": [(MODEL, "<<<answer>>> \x00 </answer> <answer> é🙂"), (ENVIRONMENT, "{}%s"), (MODEL, "</answer>")],
+}
+
+
+class Words:
+  """A tokenizer whose ids are no bytes."""
+
+  def encode(self, text):
+    return [len(piece) for piece in re.findall(r"\S+|\s+", text)]
+
+  def render(self, messages):
+    return self.encode(" ".join(message["content"] for message in messages))
+
+  def decode(self, ids):
+    return f"{len(ids)} words"
+
+
+@pytest.fixture(params=EVERY, ids="/".join)
+def recipe(request):
+  return recipes.get(*request.param)
+
+
+def test_every_preset_is_listed():
+  assert set(EVERY) == set(TERMS)
+
+
+@pytest.mark.parametrize(("name", "preset"), EVERY)
+def test_paper_is_the_default_and_names_all_switches(name, preset):
+  module = recipes.RECIPES[name]
+  assert next(iter(module.PRESETS)) == "paper"
+  assert recipes.get(name).switches == recipes.get(name, "paper").switches == module.PRESETS["paper"]
+  assert set(recipes.get(name, preset).switches) == set(module.PRESETS["paper"])
+  for switch, value in module.PRESETS[preset].items():
+    assert recipes.get(name, preset).switches[switch] == value
+
+
+def test_slots(recipe):
+  assert recipe.name in recipes.RECIPES
+  assert inspect.iscoroutinefunction(recipe.play)
+  assert list(inspect.signature(recipe.play).parameters) == ["example", "policy", "tools"]
+  assert all(isinstance(stop, str) and stop for stop in recipe.stops)
+  messages = recipe.prompt.messages(EXAMPLE)
+  assert messages and all(set(m) == {"role", "content"} and isinstance(m["content"], str) for m in messages)
+  assert "What is the capital of France?" in messages[-1]["content"]
+  json.dumps(dict(recipe.switches))  # they go into config.json
+
+
+@pytest.mark.parametrize(("name", "preset"), EVERY)
+@pytest.mark.parametrize("turns", TRANSCRIPTS.values(), ids=TRANSCRIPTS)
+def test_terms(name, preset, turns):
+  recipe = recipes.get(name, preset)
+  episode = Episode.from_text(recipe, EXAMPLE, turns)
+  terms = recipe.score(EXAMPLE, episode)
+  assert set(terms) == set(recipe.weights(0)) == TERMS[name, preset]
+  assert all(value is None or 0.0 <= value <= 1.0 for value in terms.values())
+  assert recipe.outcome(EXAMPLE, episode) in (0.0, 1.0)
+  reward = recipe.reward(terms, 0)
+  assert reward == pytest.approx(sum(weight * terms[term] for term, weight in recipe.weights(0).items()))
+
+
+@pytest.mark.parametrize("turns", TRANSCRIPTS.values(), ids=TRANSCRIPTS)
+def test_scoring_is_pure(recipe, turns):
+  episode = Episode.from_text(recipe, EXAMPLE, turns, facts={"verdict": 1})
+  before = copy.deepcopy((EXAMPLE, episode))
+  first = recipe.score(EXAMPLE, episode)
+  assert recipe.score(EXAMPLE, episode) == first == recipe.score(copy.deepcopy(EXAMPLE), copy.deepcopy(episode))
+  assert (EXAMPLE, episode) == before
+  assert recipes.get(recipe.name, **recipe.switches).score(EXAMPLE, episode) == first
+
+
+@pytest.mark.parametrize("turns", TRANSCRIPTS.values(), ids=TRANSCRIPTS)
+def test_ids_do_not_change_the_score(recipe, turns):
+  by_bytes = Episode.from_text(recipe, EXAMPLE, turns)
+  by_words = Episode.from_text(recipe, EXAMPLE, turns, tokenizer=Words())
+  assert recipe.score(EXAMPLE, by_bytes) == recipe.score(EXAMPLE, by_words)
+  for segment, (owner, text) in zip(by_bytes.turns, turns, strict=True):
+    assert (segment.owner, segment.text, bytes(segment.ids)) == (owner, text, text.encode())
+    assert len(segment.logprobs) == (len(segment.ids) if owner == MODEL else 0)
+
+
+def test_only_the_models_words_are_rewarded(recipe):
+  """The prompt, and anything the environment says, wins nothing by itself."""
+  prompt = recipe.prompt.messages(EXAMPLE)[-1]["content"]
+  shown = recipe.parser.answer(prompt)
+  example = EXAMPLE if not shown else dataclasses.replace(EXAMPLE, golds=(shown, "Paris"))
+  best = TRANSCRIPTS["cited"][0][1] + "<think> x </think><answer> Paris </answer>"
+  for turns in ([], [(ENVIRONMENT, best)], [(MODEL, ""), (ENVIRONMENT, best), (MODEL, "")]):
+    terms = recipe.score(example, Episode.from_text(recipe, example, turns))
+    assert not any(terms.values())
+    assert recipe.outcome(example, Episode.from_text(recipe, example, turns)) == 0.0
+
+
+def test_a_failed_episode_is_unscorable(recipe):
+  episode = dataclasses.replace(Episode.from_text(recipe, EXAMPLE, TRANSCRIPTS["answer"]), ended="failed", failure="x")
+  terms = recipe.score(EXAMPLE, episode)
+  assert set(terms.values()) == {None} and recipe.reward(terms, 0) is None
+
+
+def test_the_stop_of_a_turn(recipe):
+  for stop in recipe.stops:
+    assert recipe.parser.stop(f"x{stop}") == stop
+  assert recipe.parser.stop("x") == "eos"
+
+
+def test_notices_are_no_results(recipe):
+  assert recipe.parser.observed("<search> x </search>", "any notice") == (None, None)
+
+
+def test_unknown_names():
+  with pytest.raises(ValueError, match="arena, search_r1"):
+    recipes.get("search-r1")
+  with pytest.raises(ValueError, match="paper, grpo, ppo, format, repo"):
+    recipes.get("search_r1", "best")
+  with pytest.raises(ValueError, match="no switch 'max_turns'.*max_searches"):
+    recipes.get("search_r1", max_turns=3)
+  with pytest.raises(ValueError, match="max_searches=-1.*at least 0"):
+    recipes.get("search_r1", max_searches=-1)
+  with pytest.raises(ValueError, match="max_searches=True"):
+    recipes.get("search_r1", max_searches=True)
+  for name in recipes.RECIPES:
+    with pytest.raises(ValueError, match="instructions='none at all'.*'paper', 'short', 'none'"):
+      recipes.get(name, instructions="none at all")
+
+
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_the_readme_names_every_switch_and_preset(name):
+  module = recipes.RECIPES[name]
+  text = (pathlib.Path(module.__file__).parent / "README.md").read_text()
+  assert "Paper says" in text and "Authors' code does" in text and "We do" in text
+  for word in (*module.PRESETS["paper"], *module.PRESETS):
+    assert f"`{word}" in text, f"{word} is not in the README"

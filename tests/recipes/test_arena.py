@@ -1,0 +1,151 @@
+import dataclasses
+import random
+
+import pytest
+import scripted
+
+from ragrl_jax import recipes
+from ragrl_jax.recipes.arena.reward import gold_ids
+from ragrl_jax.structs import Episode, Example, Passage
+
+PASSAGES = tuple(Passage(str(i), f"T{i}", f"Text number {i}. More of {i}.") for i in range(1, 7))
+EXAMPLE = Example(
+  "1", "Who {is} it?", ("Ann Lee", "A. Lee"), PASSAGES, supporting=(0, 4),
+  evidence=((0, "Text number 1."), (4, "More of 5.")))
+paper, repo = recipes.get("arena"), recipes.get("arena", "repo")
+
+
+def said(ids="[1, 5]", answer="Ann Lee", analysis="see 1 and 5", glue="\n"):
+  return (f"<relevance>{ids}</relevance>{glue}<analysis>{analysis}</analysis>{glue}<answer>{answer}</answer>")
+
+
+def scored(text, recipe=paper, example=EXAMPLE):
+  terms = recipe.score(example, Episode.from_text(recipe, example, [("model", text)]))
+  return terms, recipe.reward(terms, 0)
+
+
+@pytest.mark.parametrize("recipe", [paper, repo], ids=["paper", "repo"])
+def test_fixtures(recipe):
+  assert scored(said(), recipe)[1] == 13.0  # all right: 1 + 1 + 1 + 10
+  assert scored(said("[1]"), recipe)[1] == 2.5  # right answer, some of the references
+  assert scored("So: " + said(), recipe)[1] == 2.0  # right answer and references, out of shape
+  assert scored(said("[2]", "Bob"), recipe)[1] == 1.0  # the shape alone
+  assert scored("", recipe) == (dict(format=0.0, accuracy=0.0, relevance=0.0, bonus=0.0), 0.0)
+
+
+@pytest.mark.parametrize(("text", "strict", "published"), [
+  (said(), 1, 1), (said() + "\n", 1, 1), (said(glue=""), 1, 1), (said(glue=" \n\t "), 1, 1), (said("", "", ""), 1, 1),
+  (said() + "\njunk\nmore", 0, 1),  # only the line has to end there
+  (said() + " ", 1, 0), (said() + " junk", 0, 0),
+  ("\n" + said(), 0, 0), (" " + said(), 0, 0), ("x" + said(), 0, 0),
+  (said(analysis="a < b"), 1, 0), (said(analysis="<i>x</i>"), 1, 0),
+  (said(analysis="<answer>x</answer>"), 0, 0),
+  (said().replace("<analysis>see 1 and 5</analysis>\n", ""), 0, 0),
+  (said().replace("</answer>", ""), 0, 0), (said() + said(), 0, 0), (said() + "\n" + said(), 0, 1),
+  (said(glue=" and "), 0, 0), ("", 0, 0),
+])
+def test_format(text, strict, published):
+  assert scored(text)[0]["format"] == strict
+  assert scored(text, repo)[0]["format"] == published
+
+
+def test_answer_and_references_are_paid_out_of_shape():
+  text = "junk <answer> ann lee. </answer> then <relevance>[5,1]</relevance>"
+  assert scored(text)[0] == dict(format=0.0, accuracy=1.0, relevance=1.0, bonus=0.0)
+
+
+def test_the_first_of_several_sections_counts():
+  text = "<answer>Bob</answer><answer>Ann Lee</answer><relevance>[1]</relevance><relevance>[1,5]</relevance>"
+  assert scored(text)[0] == dict(format=0.0, accuracy=0.0, relevance=0.5, bonus=0.0)
+
+
+@pytest.mark.parametrize(("answer", "right"), [
+  ("Lee", 1.0),  # gold "A. Lee": the point becomes a space, and then the A is an article
+  ("the Ann-Lee", 1.0), ("ANN_LEE", 1.0), ("annlee", 0.0), ("", 0.0), ("the", 0.0), ("Ann", 0.0)])
+def test_accuracy_is_exact_match_after_spacing(answer, right):
+  assert scored(said(answer=answer))[0]["accuracy"] == right
+
+
+def test_accuracy_as_f1():
+  recipe = recipes.get("arena", accuracy="f1")
+  terms, reward = scored(said(answer="Ann"), recipe)
+  assert terms["accuracy"] == pytest.approx(2 / 3) and terms["bonus"] == 0.0 and reward == pytest.approx(2 + 2 / 3)
+  assert recipe.outcome(EXAMPLE, Episode.from_text(recipe, EXAMPLE, [("model", said(answer="Ann"))])) == 0.0
+
+
+def test_lists_that_only_the_code_takes():
+  for ids in ("[1.0, 5.0]", "[true, 5]"):
+    assert scored(said(ids))[0]["relevance"] == 0.0
+    assert scored(said(ids), repo)[1] == 13.0
+
+
+def test_gold_ids():
+  assert gold_ids(EXAMPLE, "supporting") == gold_ids(EXAMPLE, "substring") == [1, 5]
+  # The second sentence stands in an earlier passage, too: by substring that one is the gold.
+  twice = dataclasses.replace(EXAMPLE, passages=(PASSAGES[0], Passage("x", "X", "More of 5."), *PASSAGES[2:]))
+  assert gold_ids(twice, "supporting") == [1, 5] and gold_ids(twice, "substring") == [1, 2]
+  lost = dataclasses.replace(EXAMPLE, evidence=((0, "Text number 1."), (4, "nowhere")))
+  assert gold_ids(lost, "substring") == [-1, 1]
+  assert scored(said(), repo, lost)[0]["relevance"] == 0.5  # a full match is impossible, as published
+  whole = dataclasses.replace(EXAMPLE, evidence=())  # a set that marks passages only
+  assert gold_ids(whole, "substring") == [1, 5]
+
+
+@pytest.mark.parametrize("recipe", [paper, repo], ids=["paper", "repo"])
+def test_unknown_golds_cannot_be_scored(recipe):
+  example = dataclasses.replace(EXAMPLE, supporting=(), evidence=())
+  terms, reward = scored(said("[]"), recipe, example)
+  assert terms == dict(format=1.0, accuracy=1.0, relevance=None, bonus=None) and reward is None
+
+
+def test_a_failed_episode_is_not_scored():
+  episode = dataclasses.replace(Episode.from_text(paper, EXAMPLE, [("model", said())]), ended="failed")
+  assert set(paper.score(EXAMPLE, episode).values()) == {None}
+
+
+def test_the_bonus_is_a_switch():
+  recipe = recipes.get("arena", bonus=0.0)
+  assert scored(said(), recipe)[1] == 3.0
+  assert recipe.weights(0) == dict(format=1.0, accuracy=1.0, relevance=1.0, bonus=0.0)
+
+
+def test_the_tape_of_an_episode():
+  episode, tape = scripted.play(paper, EXAMPLE, [said() + "\njunk"])
+  assert tape == [
+    ("start", paper.prompt.messages(EXAMPLE)[0]["content"]), ("generate", ("</answer>",), said()), ("end", "answer")]
+  assert episode.ended == "answer" and paper.reward(paper.score(EXAMPLE, episode), 0) == 13.0
+  episode, tape = scripted.play(repo, EXAMPLE, [said() + "\njunk"])
+  assert tape[1:] == [("generate", (), said() + "\njunk"), ("end", "eos")]
+  assert paper.stops == ("</answer>",) and repo.stops == ()
+
+
+def test_references_are_numbered_and_titles_are_a_switch():
+  content = paper.prompt.messages(EXAMPLE)[0]["content"]
+  assert "<question>Who {is} it?</question>" in content
+  assert "\n1. Text number 1. More of 1.\n2. Text number 2." in content and "T1" not in content
+  assert "1. T1: Text number 1." in recipes.get("arena", titles=True).prompt.messages(EXAMPLE)[0]["content"]
+  bare = recipes.get("arena", instructions="none").prompt.messages(EXAMPLE)[0]["content"]
+  assert bare.startswith("Who {is} it?\n1. Text") and bare.endswith("6. Text number 6. More of 6.")
+
+
+def test_the_prompts_own_example_is_never_scored():
+  example = dataclasses.replace(EXAMPLE, golds=("the answer alone: a word or a short phrase, no explanation",))
+  assert scored("", paper, example)[0] == dict(format=0.0, accuracy=0.0, relevance=0.0, bonus=0.0)
+
+
+PIECES = [
+  "<relevance>", "</relevance>", "<analysis>", "</analysis>", "<answer>", "</answer>", "[1, 5]", "[1]", "[", "Ann Lee",
+  "\n", " ", "<", "é", said(), said("[5,1]", glue=""), "[[[[", "1e999", "{0}"]
+
+
+@pytest.mark.slow  # ten thousand transcripts
+def test_no_transcript_breaks_anything():
+  draw = random.Random(0)
+  best = 0
+  for number in range(10_000):
+    recipe = (paper, repo)[number % 2]
+    terms, reward = scored("".join(draw.choice(PIECES) for _ in range(draw.randint(0, 7))), recipe)
+    assert set(terms) == set(recipe.weights(0)) and 0.0 <= reward <= 13.0
+    assert terms["bonus"] == float(terms["format"] == terms["accuracy"] == terms["relevance"] == 1.0)
+    best += reward == 13.0
+  assert best > 20

@@ -1,0 +1,149 @@
+import collections
+import random
+
+import pytest
+import scripted
+
+from ragrl_jax import recipes
+from ragrl_jax.data import synthetic
+from ragrl_jax.prompting import passages
+from ragrl_jax.recipes.arena import demonstrate as cite
+from ragrl_jax.recipes.search_r1 import demonstrate as search
+from ragrl_jax.recipes.search_r1.play import NOTICE
+from ragrl_jax.structs import Episode
+
+WORLD = synthetic.build(seed=2, entities=200, held_out=20, years=True)
+ASKED = synthetic.questions(WORLD, 60, mix={1: 1, 2: 1, 3: 1, "comparison": 1, "yes_no": 1}, passages=6)
+CHAINS = [example for example in ASKED if example.meta["type"] == "bridge"]
+recipe, shaped, arena = recipes.get("search_r1"), recipes.get("search_r1", "format"), recipes.get("arena")
+
+
+def look_up(query):
+  """The passage that a query in the demonstrations' words is about."""
+  relation, _, subject = query.rpartition(" ")
+  return [WORLD.passage(subject, relation)]
+
+
+def searching(example, **options):
+  return search.demonstrate(example, WORLD, look_up, random.Random(0), **options)
+
+
+def test_without_faults_every_question_is_answered():
+  for example in ASKED:
+    for always in (False, True):
+      episode = Episode.from_text(shaped, example, searching(example, fault=0.0, think_always=always))
+      assert episode.num_searches == example.hops
+      assert {p.text for s in episode.searches for p in s.found} == {
+        WORLD.passages[int(i[1:])].text for i in example.meta["gold_ids"]}
+      terms = shaped.score(example, episode)
+      assert terms["answer"] == 1.0
+      assert terms["format"] == float(always or example.hops == 0)
+
+
+def test_a_demonstration_is_what_play_would_have_made():
+  """Played live with the demonstration's own words, the episode is the demonstration, turn by turn."""
+  for fault, kinds in ((0.0, ("stop",)), (1.0, search.FAULTS)):
+    for example in CHAINS:
+      turns = search.demonstrate(example, WORLD, look_up, random.Random(example.id), fault=fault, kinds=kinds)
+      live = recipes.get("search_r1", max_searches=9, max_passage_tokens=None)
+      said = [text for owner, text in turns if owner == "model"]
+      results = [look_up(q) for q in (live.parser.search(text) for text in said) if q is not None]
+      episode, _ = scripted.play(live, example, said, results)
+      assert [(s.owner, s.text) for s in episode.turns] == turns
+
+
+def test_stops_after_an_earlier_hop():
+  for example in CHAINS:
+    episode = Episode.from_text(recipe, example, searching(example, fault=1.0, kinds=("stop",)))
+    steps = example.meta["decomposition"]
+    if example.hops == 1:
+      assert recipe.outcome(example, episode) == 1.0
+    else:
+      assert 1 <= episode.num_searches < example.hops
+      assert recipe.parser.answer(episode.model_text) == steps[episode.num_searches - 1]["object"]
+      assert recipe.outcome(example, episode) == 0.0
+
+
+def test_asks_for_the_wrong_relation():
+  for example in CHAINS:
+    episode = Episode.from_text(recipe, example, searching(example, fault=1.0, kinds=("wrong",)))
+    asked = episode.searches[-1]
+    relation, _, subject = asked.query.rpartition(" ")
+    step = example.meta["decomposition"][episode.num_searches - 1]
+    assert subject == step["subject"] and relation != step["relation"]
+    assert recipe.parser.answer(episode.model_text) in asked.found[0].text
+
+
+def test_guesses_without_searching():
+  for example in CHAINS:
+    episode = Episode.from_text(recipe, example, searching(example, fault=1.0, kinds=("guess",)))
+    answer = recipe.parser.answer(episode.model_text)
+    assert episode.num_searches == 0
+    if example.golds[0].isdigit():
+      assert answer.isdigit() and answer != example.golds[0]
+    else:
+      assert answer in WORLD.parts["train"].names
+
+
+def test_repeats_and_forgets():
+  for example in CHAINS:
+    episode = Episode.from_text(recipe, example, searching(example, fault=1.0, kinds=("repeat",)))
+    assert episode.num_searches == 2 * example.hops and recipe.outcome(example, episode) == 1.0
+    turns = searching(example, fault=1.0, kinds=("invalid",))
+    assert turns[1] == ("environment", NOTICE) and recipe.parser.act(turns[0][1]) is None
+    assert turns[0][1].endswith("</search>")  # so that generation ends there, as it would live
+    assert turns[2:] == searching(example, fault=0.0)
+
+
+def test_the_planted_share():
+  asked = synthetic.questions(WORLD, 400, mix={2: 1})
+  draw = random.Random(1)
+  counts = collections.Counter(len(search.demonstrate(example, WORLD, look_up, draw)) for example in asked)
+  # 65 % of 400 stop after one search (3 turns): 260, standard deviation 9.5.
+  assert set(counts) == {3, 5} and 225 < counts[3] < 295
+
+
+def test_the_same_draws_give_the_same_demonstrations():
+  for example in ASKED[:5]:
+    assert searching(example, kinds=search.FAULTS) == searching(example, kinds=search.FAULTS)
+
+
+def test_names_stand_behind_a_space():
+  """A name is then the same pieces in the question, the query, the passage and the answer."""
+  for example in CHAINS:
+    text = example.question + "".join(text for _, text in searching(example, fault=0.0))
+    for step in example.meta["decomposition"]:
+      for name in (step["subject"], step["object"]):
+        assert text.count(name) == text.count(" " + name)
+
+
+def test_citing_without_faults():
+  for example in ASKED:
+    turns = cite.demonstrate(example, WORLD, random.Random(0), fault=0.0)
+    for preset in (arena, recipes.get("arena", "repo")):
+      assert preset.reward(preset.score(example, Episode.from_text(preset, example, turns)), 0) == 13.0
+
+
+@pytest.mark.parametrize("kind", cite.FAULTS)
+def test_citing_with_faults(kind):
+  rewards = collections.Counter()
+  for number, example in enumerate(CHAINS):
+    turns = cite.demonstrate(example, WORLD, random.Random(number), fault=1.0, kinds=(kind,))
+    terms = arena.score(example, Episode.from_text(arena, example, turns))
+    assert terms["format"] == 1.0
+    rewards[arena.reward(terms, 0)] += 1
+    if kind == "stop" and example.hops > 1:
+      assert terms["relevance"] == 0.5 and terms["accuracy"] == 0.0
+  assert rewards[1.5] + rewards[1.0] > len(CHAINS) / 3
+
+
+def test_unknown_faults():
+  with pytest.raises(ValueError, match="stop, wrong, guess"):
+    searching(ASKED[0], kinds=("stumble",))
+  with pytest.raises(ValueError, match="stop, wrong"):
+    cite.demonstrate(ASKED[0], WORLD, random.Random(0), kinds=("guess",))
+
+
+def test_blocks_are_the_live_ones():
+  turns = searching(CHAINS[0], fault=0.0)
+  assert passages.parse_block(turns[1][1])[0].title == CHAINS[0].meta["decomposition"][0]["subject"]

@@ -1,0 +1,270 @@
+import dataclasses
+import json
+import pathlib
+import random
+
+import pytest
+import scripted
+
+from ragrl_jax import recipes
+from ragrl_jax.prompting import passages
+from ragrl_jax.recipes.search_r1 import play as play_lib
+from ragrl_jax.recipes.search_r1 import reward as reward_lib
+from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
+
+GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "search_r1_format.json").read_text())
+EXAMPLE = Example("1", "What is the capital of France", ("Paris", "the City of Paris"))
+FRANCE = Passage("p7", "France", "Its capital is Paris.", 0.9)
+BLOCK = passages.block([FRANCE])
+STOPS = ("</search>", "</answer>")
+paper, shaped, repo = (recipes.get("search_r1", name) for name in ("paper", "format", "repo"))
+
+
+def scored(turns, recipe=paper):
+  return recipe.score(EXAMPLE, Episode.from_text(recipe, EXAMPLE, turns))
+
+
+# ---- the episode ----------------------------------------------------------------------------------------------------
+
+
+def test_the_tape_of_an_episode():
+  first, last = "<think> hm </think><search> capital of France </search>", "<think> so </think><answer> Paris </answer>"
+  episode, tape = scripted.play(paper, EXAMPLE, [first + " and junk", last], [[FRANCE]])
+  assert tape == [
+    ("start", paper.prompt.messages(EXAMPLE)[0]["content"]),
+    ("generate", STOPS, first),
+    ("search", "capital of France"),
+    ("observe", BLOCK),
+    ("generate", STOPS, last),
+    ("end", "answer"),
+  ]
+  assert (episode.ended, episode.num_searches) == ("answer", 1)
+  assert episode.searches[0].query == "capital of France" and episode.searches[0].found == (FRANCE,)
+  assert paper.score(EXAMPLE, episode) == {"answer": 1.0} and paper.outcome(EXAMPLE, episode) == 1.0
+
+
+def test_an_invalid_action_gets_the_notice_and_goes_on():
+  script = ["I do not know.", "<search> x </answer>", "<answer> Paris </answer>"]
+  episode, tape = scripted.play(paper, EXAMPLE, script)
+  assert [event[0] for event in tape] == ["start", "generate", "observe", "generate", "observe", "generate", "end"]
+  assert tape[2] == tape[4] == ("observe", play_lib.NOTICE)
+  assert episode.ended == "answer" and episode.num_searches == 0
+  assert [(s.owner, s.found, s.query) for s in episode.turns[1::2]] == [("environment", None, None)] * 2
+  assert paper.score(EXAMPLE, episode) == {"answer": 1.0}
+
+
+def test_the_notice_is_not_read():
+  # Its own words hold "<answer> and </answer>": they are the environment's.
+  example = dataclasses.replace(EXAMPLE, golds=("and",))
+  episode, _ = scripted.play(recipes.get("search_r1", max_searches=1), example, ["hm", "hm"])
+  assert paper.parser.answer(episode.turns[1].text) == "and"
+  assert paper.score(example, episode) == {"answer": 0.0}
+
+
+@pytest.mark.parametrize("max_searches", [0, 1, 4])
+def test_n_searches_and_n_plus_one_generations(max_searches):
+  recipe = recipes.get("search_r1", max_searches=max_searches)
+  script = [f"<search> {i} </search>" for i in range(9)]
+  episode, tape = scripted.play(recipe, EXAMPLE, script, [[FRANCE]] * 9)
+  assert episode.ended == "searches" and episode.num_searches == max_searches
+  assert sum(event[0] == "generate" for event in tape) == max_searches + 1
+  assert recipe.score(EXAMPLE, episode) == {"answer": 0.0}
+
+
+def test_notices_count_as_turns():
+  recipe = recipes.get("search_r1", max_searches=2)
+  episode, _ = scripted.play(recipe, EXAMPLE, ["hm", "<search> x </search>", "hm", "never"], [[]])
+  assert episode.ended == "searches" and len(episode.turns) == 5
+
+
+def test_a_search_that_finds_nothing_is_a_search():
+  episode, tape = scripted.play(paper, EXAMPLE, ["<search> x </search>", "<answer> y </answer>"], [[]])
+  assert ("observe", "\n\n<information></information>\n\n") in tape
+  assert episode.num_searches == 1 and episode.searches[0].found == ()
+
+
+def test_a_full_context_ends_the_episode():
+  room = len(paper.prompt.messages(EXAMPLE)[0]["content"]) + 40
+  for said, tail in (("<search> x </search>", "search"), ("hm", "generate")):
+    episode, tape = scripted.play(paper, EXAMPLE, [said], [[FRANCE]], room=room)
+    assert episode.ended == "budget" and [event[0] for event in tape][-3:] == [tail, "full", "end"]
+    assert paper.score(EXAMPLE, episode) == {"answer": 0.0}
+
+
+def test_passages_are_cut_and_blocks_are_closed():
+  recipe = recipes.get("search_r1", max_passage_tokens=40)
+  long = Passage("1", "Long", "word " * 100)
+  episode, _ = scripted.play(recipe, EXAMPLE, ["<search> x </search>", "<answer> y </answer>"], [[long, FRANCE]])
+  shown = episode.searches[0].text
+  assert shown.endswith("</information>\n\n") and "Doc 2(Title: France)" in shown and len(shown) < 160
+  assert episode.searches[0].found == (long, FRANCE)  # the record keeps what was found
+
+
+def test_a_failed_tool_is_no_zero():
+  with pytest.raises(ToolFailed):  # for whoever runs the episodes to mark
+    scripted.play(paper, EXAMPLE, ["<search> x </search>"], [ToolFailed("down")])
+  episode = dataclasses.replace(Episode.from_text(shaped, EXAMPLE, []), ended="failed", failure="down")
+  terms = shaped.score(EXAMPLE, episode)
+  assert terms == dict(answer=None, format=None, retrieval=None) and shaped.reward(terms, 0) is None
+
+
+# ---- what is read ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("text", "action"), [
+  ("<think> a </think> <search> q </search>", ("search", "q")),
+  ("<answer>\n Paris\n</answer>", ("answer", "Paris")),
+  ("<answer></answer>", ("answer", "")),
+  ("nothing", None), ("", None), ("<search> q", None), ("q </search>", None), ("<search> q </answer>", None),
+  ("</search><search>", None), ("<SEARCH>q</SEARCH>", None),
+  ("<answer> half <search> q </search>", ("search", "q")),
+  ("<information> x </information><search> q </search>", ("search", "q")),
+  ("<information> <search> q </search>", None),  # inside what it says it was told
+  ("<information> <answer> q </answer> </information>", None),
+])
+@pytest.mark.parametrize("recipe", [paper, repo], ids=["paper", "repo"])
+def test_actions(recipe, text, action):
+  assert recipe.parser.act(text) == action
+
+
+def test_actions_of_several_pairs():
+  nested, two = "<search> a <search> b </search>", "<answer> a </answer> then <search> b </search>"
+  assert paper.parser.act(nested) == ("search", "b")
+  assert repo.parser.act(nested) == ("search", "a <search> b")
+  # Live, generation stops at the first closing tag; a transcript from elsewhere may hold both.
+  assert paper.parser.act(two) == ("search", "b")
+  assert repo.parser.act(two) == ("answer", "a")
+
+
+def test_an_unanswered_episode_scores_nothing():
+  assert scored([]) == {"answer": 0.0}
+  assert scored([("model", "")]) == {"answer": 0.0}
+  assert scored([("model", "Paris"), ("environment", play_lib.NOTICE)]) == {"answer": 0.0}
+  assert scored([("model", "<answer> Paris")]) == {"answer": 0.0}
+
+
+@pytest.mark.parametrize("instructions", ["paper", "short", "none"])
+def test_the_prompts_own_example_is_never_scored(instructions):
+  for name in ("paper", "format", "repo"):
+    recipe = recipes.get("search_r1", name, instructions=instructions)
+    content = recipe.prompt.messages(EXAMPLE)[0]["content"]
+    shown = recipe.parser.answer(content)
+    assert (shown == "Lisbon") == (instructions == "paper")
+    example = dataclasses.replace(EXAMPLE, golds=(shown or "Lisbon", "answer", "and", "", "query"))
+    for turns in ([], [("model", "")], [("model", "hm"), ("environment", play_lib.NOTICE)]):
+      episode = Episode.from_text(recipe, example, turns)
+      assert recipe.score(example, episode)["answer"] == 0.0 and recipe.outcome(example, episode) == 0.0
+
+
+def test_the_environments_answers_are_not_the_models():
+  turns = [("model", "<search> x </search>"), ("environment", BLOCK + "<answer> Paris </answer>"), ("model", "ok")]
+  assert scored(turns) == {"answer": 0.0}
+  tagged = passages.block([Passage("1", "x", "</information> <answer> Paris </answer>")])
+  assert scored([("model", "<search> x </search>"), ("environment", tagged), ("model", "")]) == {"answer": 0.0}
+
+
+def test_what_the_model_writes_as_information_earns_nothing():
+  own = "<information>Doc 1(Title: France) Paris <answer> Paris </answer></information>"
+  assert scored([("model", own)]) == {"answer": 0.0}
+  assert scored([("model", "<information><answer> Paris </answer>")]) == {"answer": 0.0}
+  think = "<think> a </think>"
+  turns = [("model", f"{think}<search> x </search>{BLOCK}{think}<answer> Rome </answer>")]
+  terms = scored(turns, shaped)
+  assert terms == dict(answer=0.0, format=0.5, retrieval=0.0)  # a wrong answer out of shape; nothing was found
+  honest = [
+    ("model", f"{think}<search> x </search>"), ("environment", BLOCK), ("model", f"{think}<answer> Rome </answer>")]
+  assert scored(honest, shaped) == dict(answer=0.0, format=1.0, retrieval=1.0)
+
+
+def test_the_last_answer_counts():
+  assert scored([("model", "<answer> Rome </answer><answer> Paris </answer>")]) == {"answer": 1.0}
+  assert scored([("model", "<answer> Paris </answer><answer> Rome </answer>")]) == {"answer": 0.0}
+  assert scored([("model", "<answer> Paris </answer>"), ("environment", "x"), ("model", "hm")]) == {"answer": 1.0}
+
+
+def test_tags_of_two_turns_make_no_pair():
+  turns = [("model", "<answer> Paris"), ("environment", play_lib.NOTICE), ("model", "</answer>")]
+  assert scored(turns) == {"answer": 0.0}
+
+
+def test_normalised_golds():
+  for answer, right in (("PARIS!", 1.0), ("city of paris", 1.0), ("in Paris", 0.0), ("", 0.0), ("the", 0.0)):
+    assert scored([("model", f"<answer> {answer} </answer>")]) == {"answer": right}
+  example = dataclasses.replace(EXAMPLE, golds=("?", "The The"))
+  for text, right in (("<answer></answer>", 0.0), ("<answer> a </answer>", 0.0), ("<answer>the the</answer>", 1.0)):
+    assert paper.score(example, Episode.from_text(paper, example, [("model", text)]))["answer"] == right
+
+
+# ---- the preset `format` --------------------------------------------------------------------------------------------
+
+
+def test_the_published_table():
+  think, block = "<think> a </think>", ("environment", BLOCK)
+  search = ("model", think + "<search> x </search>")
+  recipe = recipes.get("search_r1", "format", retrieval_weight=0.1)
+
+  def reward(*turns):
+    return recipe.reward(scored(list(turns), recipe), step=0)
+
+  assert reward(search, block, ("model", think + "<answer> Paris </answer>")) == pytest.approx(1.0)
+  assert reward(search, block, ("model", "<answer> Paris </answer>")) == pytest.approx(0.8)
+  assert reward(search, block, ("model", think + "<answer> Rome </answer>")) == pytest.approx(0.3)
+  assert reward(("model", think + "<answer> Rome </answer>")) == pytest.approx(0.2)
+  assert reward(("model", "<answer> Rome </answer>")) == pytest.approx(0.1)
+  assert reward(search, block, ("model", think)) == 0.0
+
+
+@pytest.mark.parametrize("number", range(len(GOLDEN["rows"])))
+def test_agrees_with_the_authors_code(number):
+  row = GOLDEN["rows"][number]
+  example = dataclasses.replace(EXAMPLE, golds=tuple(GOLDEN["golds"]))
+  recipe = recipes.get("search_r1", "format", retrieval_weight=0.1)
+  episode = Episode.from_text(recipe, example, row["turns"])
+  assert reward_lib.in_shape(episode) == row["valid"]
+  assert recipe.reward(recipe.score(example, episode), 0) == pytest.approx(row["score"])
+
+
+def test_a_notice_breaks_the_shape():
+  think = "<think> a </think>"
+  turns = [("model", think), ("environment", play_lib.NOTICE), ("model", think + "<answer> Paris </answer>")]
+  assert scored(turns, shaped) == dict(answer=1.0, format=0.0, retrieval=0.0)
+
+
+# ---- prompt ---------------------------------------------------------------------------------------------------------
+
+
+def test_questions_end_with_a_question_mark_and_may_hold_braces():
+  for question, shown in ((" Who ", "Who?"), ("Who?", "Who?"), ("What is {question} {0}?", "What is {question} {0}?")):
+    example = dataclasses.replace(EXAMPLE, question=question)
+    assert recipes.get("search_r1", instructions="none").prompt.messages(example) == [dict(role="user", content=shown)]
+    assert f"Question: {shown}\n" in paper.prompt.messages(example)[0]["content"]
+
+
+# ---- any transcript -------------------------------------------------------------------------------------------------
+
+PIECES = [
+  "<think>", "</think>", "<search>", "</search>", "<answer>", "</answer>", "<information>", "</information>", " Paris ",
+  " Rome ", "\n", "<", ">", "é", "the", BLOCK, play_lib.NOTICE, "<|im_end|>", "Doc 1(Title: ", "{0}",
+  "<answer> Paris </answer>", "<think> a </think>"]
+
+
+@pytest.mark.slow  # ten thousand transcripts
+def test_no_transcript_breaks_anything():
+  draw = random.Random(0)
+  recipes_ = [paper, shaped, repo]
+  right = 0
+  for number in range(10_000):
+    turns = []
+    for _ in range(draw.randint(0, 5)):
+      owner = draw.choice(["model", "model", "environment"])
+      turns.append((owner, "".join(draw.choice(PIECES) for _ in range(draw.randint(0, 8)))))
+    recipe = recipes_[number % 3]
+    episode = Episode.from_text(recipe, EXAMPLE, turns)
+    terms = recipe.score(EXAMPLE, episode)
+    assert set(terms) == set(recipe.weights(0)) and all(0.0 <= value <= 1.0 for value in terms.values())
+    assert terms["answer"] == recipe.outcome(EXAMPLE, episode)
+    # Whatever the environment says, the answer is the model's.
+    silent = [(owner, text if owner == "model" else "") for owner, text in turns]
+    assert terms["answer"] == recipe.score(EXAMPLE, Episode.from_text(recipe, EXAMPLE, silent))["answer"]
+    right += terms["answer"] == 1.0
+  assert right > 100  # the pieces do make right answers, too
