@@ -98,6 +98,6 @@ def apply(
     opt_state=pick(opt_state, state.opt_state), step=state.step + 1 - skipped,
     nonfinite=jnp.where(finite, 0, state.nonfinite + 1), skipped=state.skipped + skipped)
   metrics = sums | dict(
-    grad_norm=optax.global_norm(grads), update_norm=jnp.where(finite, optax.global_norm(updates), 0.0),
+    grad_norm=optax.tree.norm(grads), update_norm=jnp.where(finite, optax.tree.norm(updates), 0.0),
     skipped=skipped, nonfinite_in_a_row=new.nonfinite, bad_gradients=bad)
   return new, metrics

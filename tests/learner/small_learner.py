@@ -1,0 +1,59 @@
+"""A small decoder and small batches for the learner's tests."""
+
+import jax
+import numpy as np
+from flax import nnx
+
+from ragrl_jax.learner.learner import Learner
+from ragrl_jax.learner.settings import OptimizerSettings, Settings
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.rollout import pack
+
+CONFIG = DecoderConfig(
+  vocab_size=32, d_model=16, num_layers=2, num_heads=2, num_kv_heads=2, head_dim=8, d_ff=32, rope_theta=10_000.0,
+  qk_norm=True)
+OPTIMIZER = OptimizerSettings(learning_rate=1e-2, total_steps=100)
+ROWS, LENGTHS = 8, (24,)
+
+
+def model(seed=0, mesh=None):
+  return Decoder(CONFIG, rngs=nnx.Rngs(seed), mesh=mesh)
+
+
+def learner(settings=None, optimizer=OPTIMIZER, mesh=None, **how):
+  return Learner(model(mesh=mesh), settings or Settings(logprob_chunk=64), optimizer, mesh=mesh, **how)
+
+
+def items(count=10, seed=0):
+  """Sequences of 5 to 12 tokens, about half of them trained, with advantages and log-probabilities."""
+  draw = np.random.default_rng(seed)
+  made = []
+  for number in range(count):
+    size = int(draw.integers(5, 13))
+    mask = draw.random(size) < 0.6
+    mask[-1] = True
+    made.append(pack.Item(
+      tokens=draw.integers(0, CONFIG.vocab_size, size).astype(np.int32), loss_mask=mask,
+      advantages=np.full(size, draw.normal(), np.float32),
+      sampler_logprobs=draw.normal(-3.0, 0.3, size).astype(np.float32), group_id=number // 2, name=f"item {number}"))
+  return made
+
+
+def packed(sequences, rows=ROWS, lengths=LENGTHS):
+  return pack.pack_items(sequences, rows=rows, lengths=lengths)
+
+
+def padded(sequences, rows=ROWS, lengths=LENGTHS):
+  """One sequence a row."""
+  blocks = []
+  for start in range(0, len(sequences), rows):
+    part = [[s] for s in sequences[start:start + rows]]
+    blocks.append(pack._block(part + [[]] * (rows - len(part)), lengths[0]))
+  return blocks
+
+
+def distance(a, b):
+  """The largest difference between two trees of arrays."""
+  return max(float(np.max(np.abs(np.asarray(x, np.float64) - np.asarray(y, np.float64))))
+             for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))

@@ -1,0 +1,30 @@
+import dataclasses
+
+import pytest
+
+from ragrl_jax.learner import flops
+from ragrl_jax.models.config import DecoderConfig
+
+CONFIG = DecoderConfig(
+  vocab_size=10, d_model=4, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=4, d_ff=5, rope_theta=1e4)
+
+
+@dataclasses.dataclass
+class Device:
+  device_kind: str
+
+
+def test_operations_by_hand():
+  # A layer: q 4·8, k and v 4·4 each, o 8·4: 96; gate, up, down 4·5 each: 60. Two layers: 312.
+  assert flops.matmul_parameters(CONFIG) == 312
+  # 7 tokens: 2 · 312 · 7 = 4368. Attention: 2 layers · 2 heads · 4 · 2 (scores, sums) · 2 (multiply, add) · 28 pairs
+  # = 1792. Head, 5 tokens: 2 · 10 · 4 · 5 = 400.
+  assert flops.forward(CONFIG, tokens=7, pairs=28, scored=5) == 4368 + 1792 + 400
+  # Backward costs two forwards more; one scoring pass a further one.
+  assert flops.train(CONFIG, tokens=7, pairs=28, scored=5, passes=1, steps=2) == 7 * 6560
+
+
+def test_utilisation():
+  assert flops.mfu(989e12, 2.0, 4, Device("NVIDIA H200")) == pytest.approx(1 / 8)
+  assert flops.peak(Device("TPU v5 lite")) == 197e12 and flops.peak(Device("TPU v5p")) == 459e12
+  assert flops.mfu(1.0, 1.0, 1, Device("cpu")) is None

@@ -1,0 +1,310 @@
+"""The step as a whole: how rows are cut, packed and spread changes nothing; what must not train does not."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_learner as small
+from flax import nnx
+
+from ragrl_jax import structs
+from ragrl_jax.core import losses
+from ragrl_jax.learner import learner as learner_lib
+from ragrl_jax.learner import step
+from ragrl_jax.learner.settings import OptimizerSettings, Settings
+from ragrl_jax.parallel import mesh as mesh_lib
+
+# Everything at once: off-policy ratios, a sequence-level aggregation, KL and entropy.
+FULL = Settings(
+  aggregation="seq_mean_token_mean", kl="k3", kl_coef=0.3, entropy_coef=0.05, logprob_chunk=64, updates_per_batch=2,
+  temperature=0.8)
+
+
+def gradient(learner, batches, params=None):
+  """(loss, gradient) of a whole step, as update accumulates them."""
+  counts = learner_lib.count(batches, learner.settings)
+  totals = np.asarray([counts["weight"], counts["sequences"]], np.float32)
+  params = learner.params if params is None else params
+  grads, sums = learner._zeros(params)
+  for batch in batches:
+    grads, sums = learner._accumulate(grads, sums, params, learner.place(batch), totals)
+  return float(sums["loss"]), grads
+
+
+def off_policy(batches):
+  """Old and reference log-probabilities that differ from the policy's."""
+  old = lambda b, shift: np.where(b.loss_mask, b.sampler_logprobs + np.float32(shift), 0).astype(np.float32)
+  return [dataclasses.replace(b, old_logprobs=old(b, 0.1), ref_logprobs=old(b, -0.4)) for b in batches]
+
+
+@pytest.fixture(scope="module")
+def full():
+  return small.learner(FULL)
+
+
+@pytest.fixture(scope="module")
+def plain():
+  return small.learner()
+
+
+def test_loss_and_gradient_equal_a_plain_computation(full):
+  """One sequence at a time, all logits at once, no segments, no chunks, no accumulation."""
+  sequences = small.items()
+  graphdef, params = full.graphdef, full.params
+
+  def loss(params):
+    total, number = 0.0, len(sequences)
+    for s in sequences:
+      logits = nnx.merge(graphdef, params)(s.tokens[None])[0] / FULL.temperature
+      logp = jax.nn.log_softmax(logits)[:-1]
+      x = jnp.take_along_axis(logp, jnp.asarray(s.tokens[1:, None]), 1)[:, 0]
+      old, ref = s.sampler_logprobs[1:] + np.float32(0.1), s.sampler_logprobs[1:] - np.float32(0.4)
+      rho = jnp.exp(x - old)
+      a = s.advantages[1:]
+      surrogate = -jnp.minimum(a * rho, a * jnp.clip(rho, 0.8, 1.2))
+      kl = jnp.exp(ref - x) - (ref - x) - 1.0
+      entropy = -(jnp.exp(logp) * logp).sum(-1)
+      on = jnp.asarray(s.loss_mask[1:], jnp.float32)
+      total += ((surrogate + 0.3 * kl - 0.05 * entropy) * on).sum() / on.sum() / number
+    return total
+
+  want, want_grads = jax.jit(jax.value_and_grad(loss))(params)
+  got, got_grads = gradient(full, off_policy(small.packed(sequences)))
+  assert got == pytest.approx(float(want), rel=1e-5)
+  assert small.distance(got_grads, want_grads) < 1e-5
+
+
+def test_packing_padding_order_and_micro_batches_change_nothing(full):
+  sequences = small.items(16, seed=1)
+  want, want_grads = gradient(full, off_policy(small.padded(sequences)))
+  cuts = dict(
+    packed=small.packed(sequences), reversed=small.packed(sequences[::-1]), eight=small.padded(sequences, rows=2),
+    longer=small.packed(sequences, rows=4, lengths=(40,)))
+  assert [len(blocks) for blocks in cuts.values()] == [1, 1, 8, 1]
+  for name, batches in cuts.items():
+    got, grads = gradient(full, off_policy(batches))
+    assert got == pytest.approx(want, rel=1e-5), name
+    assert small.distance(grads, want_grads) < 1e-5, name
+
+
+def test_one_and_eight_devices_take_the_same_step(full):
+  batches = small.packed(small.items(16, seed=1))
+  want, want_grads = gradient(full, off_policy(batches))
+  mesh = mesh_lib.make(jax.devices(), data=4, fsdp=2)
+  spread = small.learner(FULL, mesh=mesh)
+  got, grads = gradient(spread, off_policy(batches))
+  assert got == pytest.approx(want, rel=1e-5)
+  assert small.distance(grads, want_grads) < 1e-5
+  one, metrics = full.update(full.init(0), batches)
+  eight, more = spread.update(spread.init(0), batches)
+  assert small.distance(one.params, eight.params) < 2e-4  # AdamW divides by the square root of tiny numbers
+  assert jax.tree.leaves(eight.params)[0].sharding.mesh == mesh
+  for name in ("loss", "kl", "entropy", "grad_norm", "tokens", "sequences"):
+    assert more[name] == pytest.approx(metrics[name], rel=1e-3), name
+
+
+def test_untrained_tokens_reach_nothing(full):
+  """Whatever stands at untrained places: advantages and log-probabilities may even be NaN."""
+  batches = off_policy(small.packed(small.items()))
+  spoil = lambda x, b: np.where(b.loss_mask, x, np.nan).astype(np.float32)
+  names = ("advantages", "sampler_logprobs", "old_logprobs", "ref_logprobs")
+  broken = [dataclasses.replace(b, **{n: spoil(getattr(b, n), b) for n in names}) for b in batches]
+  want, got = gradient(full, batches), gradient(full, broken)
+  assert got[0] == want[0] and small.distance(got[1], want[1]) == 0.0
+
+
+def test_environment_tokens_are_not_learnt(plain):
+  """Targets that are not trained may be any token: the last one of a sequence feeds no state either."""
+  sequences = [dataclasses.replace(s, loss_mask=np.where(np.arange(len(s.tokens)) < 4, s.loss_mask, False))
+               for s in small.items()]
+  sequences = [s for s in sequences if s.loss_mask[1:].any()]
+  other = [dataclasses.replace(s, tokens=np.where(np.arange(len(s.tokens)) < 4, s.tokens, 31 - s.tokens))
+           for s in sequences]
+  want, got = gradient(plain, small.packed(sequences)), gradient(plain, small.packed(other))
+  assert got[0] == pytest.approx(want[0], rel=1e-6) and small.distance(got[1], want[1]) < 1e-6
+
+
+@pytest.mark.parametrize("gap", [-120.0, -25.0, 25.0, 120.0])
+def test_finite_however_far_off_policy(full, gap):
+  batches = off_policy(small.packed(small.items()))
+  far = [dataclasses.replace(b, old_logprobs=b.old_logprobs + np.float32(gap),
+                             ref_logprobs=b.ref_logprobs + np.float32(gap)) for b in batches]
+  loss, grads = gradient(full, far)
+  assert np.isfinite(loss) and all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
+
+
+def test_score_is_the_models_log_probability(plain):
+  batch = small.packed(small.items())[0]
+  got = np.asarray(plain.score(plain.params, batch))
+  logits = jax.jit(small.model().__call__)(batch.tokens, batch.positions, batch.segment_ids)
+  logp = np.asarray(jax.nn.log_softmax(logits))
+  rows, columns = np.nonzero(batch.loss_mask)
+  np.testing.assert_allclose(
+    got[rows, columns], logp[rows, columns - 1, batch.tokens[rows, columns]], rtol=1e-5, atol=1e-5)
+  assert (got[~batch.loss_mask] == 0).all()
+
+
+def test_update_reports_and_moves(plain):
+  state = plain.init(0)
+  batches = small.packed(small.items())
+  scored = [dataclasses.replace(b, sampler_logprobs=np.asarray(plain.score(state.params, b))) for b in batches]
+  before = jax.tree.map(np.asarray, state.params)
+  state, metrics = plain.update(state, scored)
+  assert metrics["mismatch"] < 1e-6  # the same weights, the same temperature
+  assert metrics["ratio"] == pytest.approx(1.0) and metrics["clip_fraction"] == 0.0
+  tokens = sum(int(b.loss_mask.sum()) for b in batches)
+  assert metrics["tokens"] == tokens and metrics["sequences"] == 10
+  # On-policy, token mean: minus the mean advantage.
+  want = -sum(float(b.advantages.sum()) for b in batches) / tokens
+  assert metrics["loss"] == pytest.approx(want, rel=1e-5)
+  assert metrics["optimizer_step"] == 1 and metrics["skipped"] == 0
+  assert metrics["mask_coverage"] == pytest.approx(tokens / sum(int((b.segment_ids > 0).sum()) for b in batches))
+  assert small.distance(before, state.params) > 1e-3
+  assert small.distance(before, plain.params) == 0.0  # the model's own parameters survive the donation
+  assert all(isinstance(x, float) for x in metrics.values())
+
+
+def test_rewarded_tokens_become_likelier(plain):
+  sequences = [dataclasses.replace(s, advantages=np.full(len(s.tokens), (-1.0) ** i, np.float32))
+               for i, s in enumerate(small.items())]
+  batch = small.packed(sequences)[0]
+  state = plain.init(0)
+  before = np.asarray(plain.score(state.params, batch))
+  for _ in range(5):
+    state, _ = plain.update(state, [batch])
+  moved = np.asarray(plain.score(state.params, batch)) - before
+  assert moved[batch.advantages > 0].mean() > 0.01 > -0.01 > moved[batch.advantages < 0].mean()
+
+
+def test_several_updates_on_one_batch_keep_the_old_policy(full):
+  batches = small.packed(small.items())
+  state, metrics = full.update(full.init(0), batches)
+  assert int(state.step) == 2 and metrics["ratio"] != 1.0 and metrics["old_kl"] > 0
+  # The same by hand: old log-probabilities once, then two steps on them. The reference is the start itself.
+  by_hand = full.init(0)
+  blocks = [dataclasses.replace(b, old_logprobs=full.score(by_hand.params, b),
+                                ref_logprobs=full.score(full.reference, b)) for b in batches]
+  for _ in range(2):
+    _, grads = gradient(full, blocks, by_hand.params)
+    by_hand, _ = full._apply(by_hand, grads, full._zeros(full.params)[1])
+  assert small.distance(state.params, by_hand.params) == 0.0
+
+
+def test_kl_is_zero_at_the_reference_and_grows(full):
+  batches = small.packed(small.items())
+  state = full.init(0)
+  blocks = [dataclasses.replace(b, old_logprobs=full.score(state.params, b),
+                                ref_logprobs=full.score(full.reference, b)) for b in batches]
+  counts = learner_lib.count(blocks, FULL)
+  totals = np.asarray([counts["weight"], counts["sequences"]], np.float32)
+  _, sums = full._accumulate(*full._zeros(state.params), state.params, blocks[0], totals)
+  assert abs(float(sums["kl"])) < 1e-9
+  state, metrics = full.update(state, batches)
+  assert metrics["kl"] > 1e-6
+
+
+def test_a_gradient_that_is_not_finite_is_skipped_and_the_run_stopped(plain):
+  good = small.packed(small.items())
+  bad = [dataclasses.replace(b, advantages=np.where(b.loss_mask, np.inf, 0).astype(np.float32)) for b in good]
+  state, _ = plain.update(plain.init(0), good)
+  before = jax.tree.map(np.asarray, state)
+  state, metrics = plain.update(state, bad)
+  assert metrics["skipped"] == 1 and metrics["nonfinite_in_a_row"] == 1
+  assert small.distance((before.params, before.opt_state), (state.params, state.opt_state)) == 0.0
+  assert int(state.step) == 1 and int(state.skipped) == 1
+  state, metrics = plain.update(state, good)  # a good step in between starts the count again
+  assert metrics["nonfinite_in_a_row"] == 0 and int(state.step) == 2
+  state, _ = plain.update(state, bad)
+  state, _ = plain.update(state, bad)
+  with pytest.raises(learner_lib.NonFinite, match=r"3 optimiser steps in a row.*run/checkpoints/7"):
+    plain.update(state, bad, checkpoint="run/checkpoints/7")
+
+
+def test_nothing_scored_changes_nothing(plain):
+  state = plain.init(0)
+  before = jax.tree.map(np.asarray, state)
+  state, metrics = plain.update(state, small.packed([]))
+  assert metrics["tokens"] == 0 and small.distance(before, state) == 0.0
+  with pytest.raises(ValueError, match="at least one block"):
+    plain.update(state, [])
+
+
+def test_sft_weighs_tokens():
+  learner = small.learner(Settings(objective="sft", logprob_chunk=64))
+  sequences = small.items(4)
+  weighted = [dataclasses.replace(s, advantages=np.where(np.arange(len(s.tokens)) % 2, 1.0, 0.3).astype(np.float32))
+              for s in sequences]
+  batch = small.packed(weighted)[0]
+  logprobs = np.asarray(learner.score(learner.params, batch))
+  want = -(logprobs * batch.advantages).sum() / batch.advantages.sum()  # zeros where untrained
+  state, metrics = learner.update(learner.init(0), [batch])
+  assert metrics["loss"] == pytest.approx(float(want), rel=1e-5)
+  for _ in range(20):
+    state, metrics = learner.update(state, [batch])
+  assert metrics["loss"] < 0.75 * want
+
+
+class Compilations:
+  """Counts XLA compilations while it is open."""
+
+  def __enter__(self):
+    self.count, self.open = 0, True
+    jax.monitoring.register_event_duration_secs_listener(self._hear)
+    return self
+
+  def _hear(self, event, duration, **_):
+    self.count += self.open and event == "/jax/core/compile/backend_compile_duration"
+
+  def __exit__(self, *_):
+    self.open = False
+
+
+def test_no_compilation_after_warm_up(full):
+  state = full.init(0)
+  both = lambda seed, n: small.packed(small.items(n, seed=seed), lengths=(24, 12))
+  with Compilations() as cold:
+    state, _ = full.update(state, both(0, 16))
+  assert cold.count > 0  # the counter counts: two row lengths were new
+  with Compilations() as warm:
+    for seed, n in ((1, 3), (2, 16), (3, 40), (4, 9)):
+      state, _ = full.update(state, both(seed, n))
+  assert warm.count == 0
+
+
+def test_rows_the_mesh_does_not_divide_are_refused():
+  learner = small.learner(mesh=mesh_lib.make(jax.devices(), data=8))
+  with pytest.raises(ValueError, match="4 rows a block cannot be spread over 8 devices.*micro_rows"):
+    learner.score(learner.params, small.packed(small.items(4), rows=4)[0])
+
+
+def test_sums_are_what_the_step_says():
+  zeros = jnp.zeros((1, 2))
+  _, metrics = losses.policy_loss(
+    zeros, zeros, zeros, zeros + 1.0, clip_low=0.2, clip_high=0.2, aggregation="token_mean")
+  assert set(metrics) < set(step.SUMS)
+
+
+def test_counts_by_hand():
+  # One row: segment 1 trains 2 of 3 tokens, segment 2 none of 2; 3 places are padding. Pairs 1 + 2 + 3 and 1 + 2.
+  row = lambda *x: np.asarray([x])
+  zeros = np.zeros((1, 8), np.float32)
+  batch = structs.Batch(
+    tokens=row(*range(8)), segment_ids=row(1, 1, 1, 2, 2, 0, 0, 0), positions=row(0, 1, 2, 0, 1, 0, 0, 0),
+    loss_mask=row(0, 1, 1, 0, 0, 0, 0, 0), advantages=row(0, 0.5, 0, 0, 0, 0, 0, 0), sampler_logprobs=zeros,
+    old_logprobs=zeros, ref_logprobs=zeros, values=zeros, returns=zeros, group_ids=row(0, 0, 0, 1, 1, -1, -1, -1))
+  assert learner_lib.count([batch], Settings()) == dict(
+    tokens=2, sequences=1, packed_tokens=5, weight=2, pairs=9, mask_coverage=0.4, packing=5 / 8,
+    zero_advantage_share=0.5)
+  assert learner_lib.count([batch], Settings(objective="sft"))["weight"] == 0.5
+
+
+def test_muon_runs_and_learns():
+  learner = small.learner(Settings(objective="sft", logprob_chunk=64), OptimizerSettings(
+    kind="muon", learning_rate=2e-2, total_steps=20))
+  batch = small.packed([dataclasses.replace(s, advantages=np.ones_like(s.advantages)) for s in small.items(4)])[0]
+  state, first = learner.update(learner.init(0), [batch])
+  for _ in range(15):
+    state, metrics = learner.update(state, [batch])
+  assert metrics["loss"] < 0.8 * first["loss"]

@@ -1,0 +1,81 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from optax import contrib
+
+from ragrl_jax.learner import optimizer
+from ragrl_jax.learner.settings import OptimizerSettings
+
+PARAMS = dict(
+  embedding=jnp.ones((6, 4)), final_norm=jnp.ones(4),
+  layers=dict(q=jnp.ones((2, 4, 6)), q_norm=jnp.ones((2, 4)), q_bias=jnp.ones((2, 6))))
+
+
+def test_rates_by_hand():
+  # Warm-up of 4 on a line: 1/4, 2/4, 3/4, 4/4 of the peak; then constant.
+  rate = optimizer.learning_rate(OptimizerSettings(learning_rate=0.4, warmup_steps=4, total_steps=10))
+  np.testing.assert_allclose([float(rate(s)) for s in (0, 1, 3, 4, 9)], [0.1, 0.2, 0.4, 0.4, 0.4], rtol=1e-6)
+  # Cosine to a tenth over the 6 steps after the warm-up: half-way (step 7) (1 + .1) / 2.
+  rate = optimizer.learning_rate(OptimizerSettings(
+    learning_rate=0.4, warmup_steps=4, schedule="cosine", final_share=0.1, total_steps=10))
+  np.testing.assert_allclose([float(rate(s)) for s in (4, 7, 10, 99)], [0.4, 0.22, 0.04, 0.04], rtol=1e-5)
+  assert float(optimizer.learning_rate(OptimizerSettings(learning_rate=0.4, warmup_steps=1))(0)) == pytest.approx(0.4)
+
+
+def test_what_is_decayed_and_who_gets_muon():
+  assert optimizer.decayed(PARAMS) == dict(
+    embedding=True, final_norm=False, layers=dict(q=True, q_norm=False, q_bias=False))
+  assert optimizer.kinds(PARAMS) == dict(
+    embedding="adamw", final_norm="adamw", layers=dict(q="muon", q_norm="adamw", q_bias="adamw"))
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_decay_alone_pulls_matrices_only(kind):
+  # No gradient: an update is -rate · decay · parameter, 1e-2 · 0.5 (Muon: five times the rate) of ones.
+  made = optimizer.make(OptimizerSettings(kind=kind, learning_rate=1e-2, weight_decay=0.5))
+  updates, _ = made.update(jax.tree.map(jnp.zeros_like, PARAMS), made.init(PARAMS), PARAMS)
+  assert float(updates["embedding"][0, 0]) == pytest.approx(-5e-3)
+  assert float(updates["layers"]["q"][0, 0, 0]) == pytest.approx(-5e-3 * (5 if kind == "muon" else 1))
+  for name in ("q_norm", "q_bias"):
+    assert (updates["layers"][name] == 0).all()
+
+
+def test_the_clip_is_by_the_norm_of_everything():
+  made = optimizer.make(OptimizerSettings(learning_rate=1.0, weight_decay=0.0, clip_norm=1.0, b1=0.0, b2=0.0))
+  # Adam divides by |g|, so look at the state: the first moment is the clipped gradient.
+  grads = jax.tree.map(lambda x: jnp.full_like(x, 3.0), PARAMS)
+  _, state = made.update(grads, made.init(PARAMS), PARAMS)
+  moments = [x for x in jax.tree.leaves(state) if x.ndim]
+  size = sum(x.size for x in jax.tree.leaves(PARAMS))
+  assert any(np.allclose(m, 1 / size**0.5) for m in moments)
+
+
+def test_muon_of_stacked_layers_is_muon_of_each():
+  """One layer's update equals what Optax's own Muon makes of that matrix alone, wide and tall."""
+  grads = dict(layers=dict(
+    up=jax.random.normal(jax.random.key(0), (3, 4, 10)), down=jax.random.normal(jax.random.key(1), (3, 10, 4))))
+  params = jax.tree.map(jnp.zeros_like, grads)
+  made = optimizer.make(OptimizerSettings(
+    kind="muon", learning_rate=0.1, weight_decay=0.0, clip_norm=0.0, muon_scale=2.0))
+  updates, state = made.update(grads, made.init(params), params)
+  updates, _ = made.update(grads, state, params)
+  alone = contrib.muon(0.2)
+  for name in ("up", "down"):
+    for layer in range(3):
+      g, p = grads["layers"][name][layer], params["layers"][name][layer]
+      with jax.numpy_dtype_promotion("standard"):
+        want, theirs = alone.update(g, alone.init(p), p)
+        want, _ = alone.update(g, theirs, p)
+      np.testing.assert_allclose(updates["layers"][name][layer], want, rtol=2e-3, atol=2e-4)
+
+
+def test_adamw_is_optax():
+  grads = jax.tree.map(lambda x: jnp.linspace(-1, 1, x.size).reshape(x.shape), PARAMS)
+  made = optimizer.make(OptimizerSettings(learning_rate=1e-3, weight_decay=0.0, clip_norm=0.0))
+  theirs = optax.adamw(1e-3, weight_decay=0.0)
+  with jax.numpy_dtype_promotion("standard"):
+    want, _ = theirs.update(grads, theirs.init(PARAMS), PARAMS)
+  got, _ = made.update(grads, made.init(PARAMS), PARAMS)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), got, want)

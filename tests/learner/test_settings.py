@@ -1,0 +1,36 @@
+import pytest
+
+from ragrl_jax import config as config_lib
+from ragrl_jax.learner import settings
+from ragrl_jax.learner.settings import OptimizerSettings, Settings
+
+
+@pytest.mark.parametrize("how, word", [
+  (dict(kl="k1"), "does not depend on the reference"), (dict(kl="k9"), "config.loss.kl"),
+  (dict(aggregation="mean"), "config.loss.aggregation"), (dict(updates_per_batch=0), "at least 1"),
+  (dict(kl_coef=-1.0), "kl_coef"), (dict(objective="dpo"), "policy, sft")])
+def test_what_is_refused(how, word):
+  with pytest.raises(ValueError, match=word):
+    Settings(**how)
+
+
+@pytest.mark.parametrize("how, word", [
+  (dict(kind="sgd"), "adamw, muon"), (dict(schedule="linear"), "constant, cosine"),
+  (dict(warmup_steps=11, total_steps=10), "warmup_steps=11")])
+def test_what_the_optimizer_refuses(how, word):
+  with pytest.raises(ValueError, match=word):
+    OptimizerSettings(**how)
+
+
+def test_settings_come_from_the_config():
+  config = config_lib.default_config()
+  config.loss.update(dict(kl="k2", kl_coef=0.04, clip_high=0.28, updates_per_batch=2))
+  config.rollout.temperature = 0.9
+  config.learner.row_lengths = (128, 512)
+  got = settings.from_config(config)
+  assert (got.kl, got.kl_coef, got.clip_high, got.temperature, got.norm) == ("k2", 0.04, 0.28, 0.9, 512.0)
+  assert got.needs_reference and not got.on_policy
+  assert settings.optimizer_from_config(config).total_steps == 200  # 100 batches, two steps each
+  sft = settings.from_config(config, objective="sft")
+  assert (sft.kl, sft.temperature, sft.needs_reference) == ("none", 1.0, False)
+  assert settings.optimizer_from_config(config, total_steps=7).total_steps == 7
