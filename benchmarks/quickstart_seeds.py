@@ -1,4 +1,4 @@
-"""The quickstart's claim, seed by seed: python benchmarks/quickstart_seeds.py [--seeds 0,1,2] [--out out/quickstart_seeds]
+"""The quickstart's claim, seed by seed: python benchmarks/quickstart_seeds.py [--seeds 0,1,2] [--out FOLDER]
 
 For each seed: EM on held-out questions after the warm start and after RL, by number of hops, and what the same time
 spent on more supervised steps gives instead (the SFT-only curve). A finished seed is not run again.
@@ -14,9 +14,9 @@ from absl import app, flags, logging
 from flax import nnx
 from tqdm import tqdm
 
-from ragrl_jax import sft
+from ragrl_jax import evaluate, sft
 from ragrl_jax.data import readers
-from ragrl_jax.evaluation import harness, player as player_lib
+from ragrl_jax.evaluation import player as player_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
 SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Which seeds.")
@@ -36,15 +36,17 @@ def main(_):
   (out / "table.json").write_text(json.dumps(rows, indent=1))
   print(table(rows))
   missed = [r["seed"] for r in rows if r["warm"] > 0.5 or r["after"] < 0.85]
-  print(f"\nClaim (warm start <= 0.5 EM, after RL >= 0.85 EM): {'holds for every seed' if not missed else f'MISSED by seeds {missed}'}")
+  verdict = f"MISSED by seeds {missed}" if missed else "holds for every seed"
+  print(f"\nClaim (warm start <= 0.5 EM, after RL >= 0.85 EM): {verdict}")
   sys.exit(bool(missed))
 
 
 def row(summary: dict, curve: dict[str, float]) -> dict:
   hops = lambda side: {hop: round(part["em"], 3) for hop, part in summary[side]["by_hops"].items()}
-  return dict(seed=summary["seed"], warm=summary["em_before"], after=summary["em_after"], warm_by_hop=hops("before"),
-              after_by_hop=hops("after"), n=summary["after"]["n"], searches=[summary["searches_before"], summary["searches_after"]],
-              seconds=summary["seconds"], sft_only=curve)
+  return dict(
+    seed=summary["seed"], warm=summary["em_before"], after=summary["em_after"], warm_by_hop=hops("before"),
+    after_by_hop=hops("after"), n=summary["after"]["n"], seconds=summary["seconds"], sft_only=curve,
+    searches=[summary["searches_before"], summary["searches_after"]])
 
 
 def sft_only(workdir: pathlib.Path, seed: int) -> dict[str, float]:
@@ -62,16 +64,15 @@ def sft_only(workdir: pathlib.Path, seed: int) -> dict[str, float]:
   held_out = list(readers.read_examples(world / "held_out.jsonl.gz"))
   player = player_lib.build(config)
 
-  def evaluate(step, model):
+  def observe(step, model):
     if step % 75 and step != config.steps:
       return {}
-    player.engine.load(nnx.split(model)[1], version=step)
-    play = lambda part, first: player_lib.answers(player, part, first)
-    found = [r for part in harness.rows_of(held_out, play, player.recipe, batch=len(held_out)) for r, _ in part]
-    curve[str(step)] = round(harness.summarise(found)["em"], 3)
+    found, _ = evaluate.measure(player, nnx.split(model)[1], held_out, version=step)
+    curve[str(step)] = round(found["em"], 3)
     return {}
 
-  for _ in tqdm(sft.sft(config, workdir / "sft_only", observe=evaluate), total=config.steps, desc="SFT only", unit="step"):
+  steps = sft.sft(config, workdir / "sft_only", observe=observe)
+  for _ in tqdm(steps, total=config.steps, desc="SFT only", unit="step"):
     pass
   done.write_text(json.dumps(curve))
   return curve
@@ -82,8 +83,9 @@ def table(rows: list[dict]) -> str:
   lines = ["seed | warm start EM | after RL EM | searches | seconds | SFT only, EM by step"]
   for r in rows:
     curve = ", ".join(f"{step}: {em:.3f}" for step, em in r["sft_only"].items())
-    lines.append(f"{r['seed']} | {r['warm']:.3f} ({pair(r['warm_by_hop'])}) | {r['after']:.3f} ({pair(r['after_by_hop'])}) | "
-                 f"{r['searches'][0]:.2f} -> {r['searches'][1]:.2f} | {r['seconds']:.0f} | {curve}")
+    warm, after = (f"{r[side]:.3f} ({pair(r[f'{side}_by_hop'])})" for side in ("warm", "after"))
+    searches = " -> ".join(f"{n:.2f}" for n in r["searches"])
+    lines.append(f"{r['seed']} | {warm} | {after} | {searches} | {r['seconds']:.0f} | {curve}")
   return "\n".join(lines) + f"\n(n = {rows[0]['n']} held-out questions a seed, greedy)"
 
 

@@ -24,15 +24,15 @@ def get_config(variant: str = ""):
   config.rollout.update(dict(
     prompts_per_step=32, group_size=8, lanes=64, rows=256, context=144, chunk=24, prefill=32, block=144,
     max_new_tokens=24))
-  config.learner.update(dict(micro_rows=32, row_lengths=(144,), logprob_chunk=2048))
+  # Rows hold three to five episodes of some 70 tokens: longer rows pack better.
+  config.learner.update(dict(micro_rows=16, row_lengths=(256,), logprob_chunk=2048))
   config.evaluate.update(dict(every=8, examples=300))
   config.checkpoint.every = 8
   config.steps = 24
   config.optimizer.update(dict(learning_rate=5e-4, warmup_steps=5, weight_decay=0.01, b2=0.98))
   if variant == "sft":
     config.steps, config.checkpoint.every = 300, 100
-    # Rows of twice the length pack better: a demonstration has 58 tokens on average, 90 at most.
-    config.learner.update(dict(micro_rows=8, row_lengths=(288,)))
+    config.learner.micro_rows = 10
     config.optimizer.update(dict(
       kind="muon", learning_rate=4e-3, warmup_steps=50, schedule="cosine", final_share=0.1, muon_scale=5.0))
   return config

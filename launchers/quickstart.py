@@ -1,4 +1,4 @@
-"""From nothing to a model that learned to search, on this machine: python launchers/quickstart.py --workdir out/quickstart
+"""From nothing to a model that learned to search: python launchers/quickstart.py [--workdir out/quickstart] [--seed 0]
 
 A made-up world → its tokenizer → an index → a warm start on faulty demonstrations → RL with live search → what changed.
 """
@@ -13,9 +13,10 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 from tqdm import tqdm
 
-from ragrl_jax import retrieval, sft, train
+from ragrl_jax import evaluate, retrieval, sft, train
 from ragrl_jax.data import readers, synthetic, writers
-from ragrl_jax.evaluation import harness, player as player_lib, report, tables, traces
+from ragrl_jax.evaluation import harness, report, tables, traces
+from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.search_r1 import demonstrate
 from ragrl_jax.store import episodes as episodes_lib
@@ -43,7 +44,8 @@ def main(_):
   config = CONFIG.value
   config.model.path = str(workdir / "warm" / "model")
   held_out = list(readers.read_examples(config.data.evaluate))
-  say(f"warm start done; RL with live search, EM on {len(held_out)} held-out questions every {config.evaluate.every} steps")
+  say(f"warm start done; now RL with live search, held-out EM ({len(held_out)} questions) every "
+      f"{config.evaluate.every} steps")
   found = learn(config, workdir, held_out)
 
   before, after = found[0], found[config.steps]
@@ -105,17 +107,14 @@ def learn(config, workdir: pathlib.Path, held_out) -> dict[int, dict]:
   """RL; evaluations by step, step 0 before it."""
   found: dict[int, dict] = {}
 
-  def evaluate(step, player: player_lib.Player, params):
+  def observe(step, player: player_lib.Player, params):
     if step % config.evaluate.every and step != config.steps:
       return {}
-    player.engine.load(params, version=step)
-    play = lambda part, first: player_lib.answers(player, part, first)
-    parts = harness.rows_of(held_out, play, player.recipe, batch=len(held_out))
-    found[step] = harness.summarise([row for part in parts for row, _ in part])
+    found[step], _ = evaluate.measure(player, params, held_out, version=step)
     return harness.flat(found[step])
 
   with tqdm(total=config.steps, desc="RL (GRPO)", unit="step") as bar:
-    for metrics in train.train(config, workdir, observe=evaluate):
+    for metrics in train.train(config, workdir, observe=observe):
       bar.update(metrics["step"] - bar.n)
       bar.set_postfix_str(train.headline(metrics))
   return found

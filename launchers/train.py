@@ -4,7 +4,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 from tqdm import tqdm
 
-from ragrl_jax import train
+from ragrl_jax import evaluate, train
 
 CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: config, metrics, checkpoints, episodes, report.")
@@ -15,10 +15,14 @@ def main(argv):
     raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
   logging.set_verbosity(logging.WARNING)
   config = CONFIG.value
+  observe = evaluate.observer(config) if config.data.evaluate else None
   with tqdm(total=config.steps, unit="step") as bar:
-    for metrics in train.train(config, WORKDIR.value):
+    for metrics in train.train(config, WORKDIR.value, observe=observe):
       bar.update(metrics["step"] - bar.n)
       bar.set_postfix_str(train.headline(metrics))
+      for name, text in metrics.items():
+        if name.startswith("warning/"):
+          tqdm.write(f"step {metrics['step']}: {text}")
 
 
 if __name__ == "__main__":

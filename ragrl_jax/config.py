@@ -82,10 +82,13 @@ def default_config() -> ml_collections.ConfigDict:
   return config.lock()
 
 
+SIZES = (
+  "prompts_per_step", "group_size", "lanes", "rows", "context", "chunk", "prefill", "block", "max_new_tokens")
 SMOKE = dict(
   steps=2,
   model=dict(path="", dtype="float32", remat=False),
-  rollout=dict(prompts_per_step=2, group_size=2, lanes=4, rows=8, context=2048, prefill=256, block=128, max_new_tokens=16),
+  rollout=dict(
+    prompts_per_step=2, group_size=2, lanes=4, rows=8, context=2048, prefill=256, block=128, max_new_tokens=16),
   learner=dict(micro_rows=2, row_lengths=(2048,)),
   checkpoint=dict(every=1),
   evaluate=dict(examples=4),
@@ -114,25 +117,32 @@ def validate(config: ml_collections.ConfigDict) -> None:
   _check_types(config, default_config(), "config")
   rollout, learner = config.rollout, config.learner
 
-  def need(holds: bool, message: str) -> None:
+  small = [name for name in SIZES if rollout[name] < 1]
+  rules = [
+    (not small, f"config.rollout.{small}: each must be at least 1."),
+    (rollout.rows >= rollout.lanes,
+     f"config.rollout.rows={rollout.rows} is less than lanes={rollout.lanes}: every lane decodes a cache row. Raise rows "
+     "(twice the lanes hides searches) or lower lanes."),
+    (rollout.max_new_tokens < rollout.context,
+     f"config.rollout.max_new_tokens={rollout.max_new_tokens} leaves no room for a prompt in context={rollout.context}: "
+     "raise context or lower max_new_tokens."),
+    (rollout.temperature > 0,
+     f"config.rollout.temperature={rollout.temperature}: training samples, so it must be above 0."),
+    (config.advantage.kind != "group_relative" or rollout.group_size > 1,
+     "config.rollout.group_size=1 with config.advantage.kind='group_relative': a group of one has no spread and teaches "
+     "nothing. Raise group_size."),
+    (1 <= len(learner.row_lengths) <= 3,
+     f"config.learner.row_lengths={learner.row_lengths}: one to three lengths; each is compiled once."),
+    (max(learner.row_lengths, default=0) >= rollout.context,
+     f"config.learner.row_lengths={learner.row_lengths}: the longest must hold an episode of config.rollout.context="
+     f"{rollout.context} tokens."),
+    (config.loss.kl_coef == 0 or config.loss.kl != "none",
+     f"config.loss.kl_coef={config.loss.kl_coef} with config.loss.kl='none': name an estimator ('k2', 'k3', …) or set "
+     "the coefficient to 0."),
+  ]
+  for holds, message in rules:
     if not holds:
       raise ValueError(message)
-
-  for name in ("prompts_per_step", "group_size", "lanes", "rows", "context", "chunk", "prefill", "block", "max_new_tokens"):
-    need(rollout[name] >= 1, f"config.rollout.{name}={rollout[name]}: it must be at least 1.")
-  need(rollout.rows >= rollout.lanes, f"config.rollout.rows={rollout.rows} is less than lanes={rollout.lanes}: every lane "
-       "decodes a cache row. Raise rows (twice the lanes hides searches) or lower lanes.")
-  need(rollout.max_new_tokens < rollout.context, f"config.rollout.max_new_tokens={rollout.max_new_tokens} leaves no room for "
-       f"a prompt in context={rollout.context}: raise context or lower max_new_tokens.")
-  need(rollout.temperature > 0, f"config.rollout.temperature={rollout.temperature}: training samples, so it must be above 0.")
-  need(config.advantage.kind != "group_relative" or rollout.group_size > 1, "config.rollout.group_size=1 with "
-       "config.advantage.kind='group_relative': a group of one has no spread and teaches nothing. Raise group_size.")
-  need(1 <= len(learner.row_lengths) <= 3, f"config.learner.row_lengths={learner.row_lengths}: one to three lengths; each "
-       "is compiled once.")
-  need(max(learner.row_lengths) >= rollout.context, f"config.learner.row_lengths={learner.row_lengths}: the longest must hold "
-       f"an episode of config.rollout.context={rollout.context} tokens.")
-  need(config.loss.kl_coef == 0 or config.loss.kl != "none", f"config.loss.kl_coef={config.loss.kl_coef} with config.loss.kl="
-       "'none': name an estimator ('k2', 'k3', …) or set the coefficient to 0.")
 
 
 def _check_types(config, default, path):

@@ -13,9 +13,11 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import structs
 from ragrl_jax.data import readers
 from ragrl_jax.evaluation import player as player_lib
-from ragrl_jax.learner import learner as learner_lib, settings as settings_lib
+from ragrl_jax.learner import learner as learner_lib
+from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.rollout import pack
-from ragrl_jax.store import checkpoint, metrics as metrics_lib
+from ragrl_jax.store import checkpoint
+from ragrl_jax.store import metrics as metrics_lib
 
 FILL = 0.92  # of a block's places that first-fit packing can count on; more would often open a second block
 
@@ -78,7 +80,7 @@ def tokenised(recipe, example: structs.Example, tokenizer, environment_weight: f
 
 
 def blocks(transcripts: Sequence[tuple[list[int], list[float]]], config) -> Callable[[int], list[structs.Batch]]:
-  """step (from 0) → its blocks of packed rows, nearly always one. Every epoch is shuffled anew, from seed and number."""
+  """step (from 0) → its blocks of packed rows, nearly always one. Every epoch is shuffled anew, by seed and number."""
   rows, lengths = config.learner.micro_rows, config.learner.row_lengths
   mean = np.mean([len(ids) for ids, _ in transcripts])
   size = max(1, int(FILL * rows * max(lengths) / mean))  # transcripts a step

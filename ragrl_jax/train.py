@@ -7,15 +7,20 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
 from flax import nnx
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.data import readers, stream
 from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.evaluation import scoring
-from ragrl_jax.learner import advantages, learner as learner_lib, settings as settings_lib
+from ragrl_jax.learner import advantages, flops, watch
+from ragrl_jax.learner import learner as learner_lib
+from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.rollout import collect, pack
-from ragrl_jax.store import checkpoint, episodes as episodes_lib, metrics as metrics_lib
+from ragrl_jax.store import checkpoint
+from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.store import metrics as metrics_lib
 
 
 def train(
@@ -51,7 +56,7 @@ def train(
     first, cursor = host["step"], host["cursor"]
   (workdir / "config.json").write_text(config.to_json_best_effort(indent=1))
   episodes_lib.cut(workdir, restored)
-
+  history: list[dict[str, Any]] = []
 
   with metrics_lib.MetricWriter(workdir, restored=restored, tensorboard=config.log.tensorboard) as writer:
     if observe is not None and first == 0:
@@ -79,7 +84,10 @@ def train(
       report = player.rollout.report
       clock.move("rollout", "retrieval_wait", report.wait_s)
       metrics = scoring.summarise(scored) | learned | engine_metrics(report) | clock.report()
-      metrics |= throughput(metrics)
+      metrics |= throughput(metrics, player.config, learner.settings, played)
+      history.append(metrics)
+      metrics |= {f"warning/{name}": text for name, text in watch.warnings(
+        history, searches_expected=player.retriever is not None).items()}
 
       if observe is not None:
         metrics |= observe(step, player, state.params)
@@ -147,16 +155,23 @@ def engine_metrics(report: collect.Report) -> dict[str, float]:
   return {f"engine/{name}": value for name, value in report.metrics().items()}
 
 
-def throughput(metrics: dict[str, Any]) -> dict[str, Any]:
-  """Tokens a second of the whole step, and the phase to look at first."""
-  phases = {name.removeprefix("seconds/"): seconds for name, seconds in metrics.items()
-            if name.startswith("seconds/") and name != "seconds/step"}
-  return {"tokens_per_second": metrics["packed_tokens"] / metrics["seconds/step"],
-          "bottleneck": max(phases, key=phases.get)}
+def throughput(metrics: dict[str, Any], shape, settings, played) -> dict[str, Any]:
+  """Tokens a second of the whole step, the learner's share of the hardware's peak, and the phase to look at first."""
+  seconds = {name.removeprefix("seconds/"): value for name, value in metrics.items() if name.startswith("seconds/")}
+  step = seconds.pop("step")
+  lengths = [episode.num_tokens for episode in played]
+  operations = flops.train(
+    shape, tokens=sum(lengths), pairs=sum(n * (n + 1) / 2 for n in lengths), scored=metrics["tokens"],
+    passes=int(settings.needs_reference) + int(not settings.on_policy), steps=settings.updates_per_batch)
+  found = {"tokens_per_second": sum(lengths) / step, "bottleneck": max(seconds, key=seconds.get),
+           "learner_flops_per_second": operations / seconds["update"]}
+  mfu = flops.mfu(operations, seconds["update"], jax.device_count(), jax.devices()[0])
+  return found if mfu is None else found | {"mfu": mfu}
 
 
 def headline(metrics: dict[str, Any]) -> str:
   """The few numbers a progress bar shows."""
   shown = [("reward", "reward", ".3f"), ("outcome", "EM", ".3f"), ("searches", "searches", ".2f"),
-           ("evaluation/em", "held-out EM", ".3f"), ("tokens_per_second", "tok/s", ".0f"), ("bottleneck", "slowest", "")]
+           ("evaluation/em", "held-out EM", ".3f"), ("tokens_per_second", "tok/s", ".0f"),
+           ("bottleneck", "slowest", "")]
   return " ".join(f"{label} {metrics[name]:{form}}" for name, label, form in shown if name in metrics)

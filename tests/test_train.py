@@ -1,4 +1,4 @@
-"""The joined loop on a tiny world: it runs, it resumes exactly, and a run killed at any moment ends as if it had not been."""
+"""The joined loop on a tiny world: it runs, it resumes exactly, and kills at any moment change nothing."""
 
 import importlib.util
 import json
@@ -16,7 +16,8 @@ import tiny_world
 
 from ragrl_jax import sft, train
 from ragrl_jax.evaluation import player as player_lib
-from ragrl_jax.store import checkpoint, episodes as episodes_lib
+from ragrl_jax.store import checkpoint
+from ragrl_jax.store import episodes as episodes_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
 KILLS, STEPS = 10, 16

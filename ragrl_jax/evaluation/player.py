@@ -15,7 +15,9 @@ from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting import load
 from ragrl_jax.recipes.recipe import Recipe
-from ragrl_jax.rollout import collect, engine as engine_lib, stops, tools as tools_lib
+from ragrl_jax.rollout import collect, stops
+from ragrl_jax.rollout import engine as engine_lib
+from ragrl_jax.rollout import tools as tools_lib
 
 
 @dataclasses.dataclass
