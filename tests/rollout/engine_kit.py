@@ -1,0 +1,122 @@
+"""A small model and engine that the engine's tests share: each is compiled once."""
+
+import asyncio
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from ragrl_jax import structs
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.rollout import collect
+from ragrl_jax.rollout.engine import Engine
+from ragrl_jax.rollout.stops import Stops
+
+TOKENIZER = ByteTokenizer()
+CONFIG = DecoderConfig(
+  vocab_size=264, d_model=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=48, rope_theta=1e4)
+# A model that knows nothing writes any byte: with these, a turn ends after some 15 tokens.
+STOPS = (*"aeiot", "</search>", *"ABCDEFGHIJ")
+CONTEXT = 96
+SIZES = dict(lanes=4, rows=6, context=CONTEXT, chunk=8, prefill=32, block=32, prefill_rows=2, max_prompts=3)
+
+
+@functools.cache
+def model(seed=0):
+  return Decoder(CONFIG, rngs=nnx.Rngs(seed))
+
+
+@functools.cache
+def stops():
+  return Stops(TOKENIZER, STOPS, rows=CONFIG.vocab_size)
+
+
+def engine(seed=0, **sizes):
+  """An engine with weights loaded; the same sizes share one, which is handed out clean."""
+  return _engine(seed, tuple(sorted((SIZES | sizes).items())))
+
+
+@functools.cache
+def _engine(seed, sizes):
+  graphdef, params = nnx.split(model(seed))
+  made = Engine(graphdef, TOKENIZER, stops(), **dict(sizes))
+  made.load(params, version=7)
+  return made
+
+
+class Retriever:
+  """Answers every query with one passage that says it."""
+
+  def __init__(self):
+    self.batches = []
+
+  def search(self, queries, k):
+    self.batches.append(list(queries))
+    return [[structs.Passage(str(i), "T", f"found {len(q)}", 1.0) for i in range(k)] for q in queries]
+
+
+class Tools:
+  """Searches that take as long as `delay` says, on the event loop itself."""
+
+  def __init__(self, delay=lambda query: 0.0):
+    self.delay = delay
+
+  async def search(self, query, k=None):
+    await asyncio.sleep(self.delay(query))
+    return (structs.Passage("0", "T", f"found {len(query)}", 1.0),)
+
+  async def judge(self, pairs):
+    return (1.0,) * len(pairs)
+
+
+async def play(example, policy, tools, turns=3):
+  talk = policy.start(TOKENIZER.encode(example.question))
+  for turn in range(turns):
+    said = await talk.generate(stop=STOPS)
+    if turn == turns - 1:
+      break
+    found = await tools.search(said.text)
+    if not talk.observe(f"[{found[0].text}, {'x' * (len(said.ids) % 5)}]", query=said.text, found=found):
+      break
+  return talk.end()
+
+
+def requests(prompts, samples, first=0):
+  return [
+    collect.Request(structs.Example(f"e{i}", f"Question {i}{'?' * (i % 7)}", ("x",)), i, g)
+    for i in range(first, first + prompts) for g in range(samples)]
+
+
+def rollout(engine, play=play, tools=None, max_new_tokens=12, **settings):
+  sampling = structs.Sampling(max_new_tokens=max_new_tokens, **settings)
+  return collect.Rollout(engine, play, tools or Tools(), seed=3, sampling=sampling, reserve=max_new_tokens)
+
+
+def drawn(episode):
+  """(ids, log-probabilities) of all model tokens, for comparisons bit for bit."""
+  said = [s for s in episode.segments if s.owner == structs.MODEL]
+  return [s.ids for s in said], np.float32([x for s in said for x in s.logprobs]).tobytes()
+
+
+def scored(episode, temperature=1.0, seed=0):
+  """(sampler's, model's) log-probabilities of the model tokens, the model's from one forward pass over the whole."""
+  ids = [i for s in episode.segments for i in s.ids]
+  padded = jnp.asarray([ids + [0] * (CONTEXT - len(ids))])
+  logits = _forward(seed)(padded)[0] / temperature
+  table = np.asarray(jax.nn.log_softmax(logits))
+  ours, theirs, at = [], [], 0
+  for segment in episode.segments:
+    if segment.owner == structs.MODEL:
+      ours += segment.logprobs
+      theirs += [table[at + j - 1, token] for j, token in enumerate(segment.ids)]
+    at += len(segment.ids)
+  return np.array(ours), np.array(theirs)
+
+
+@functools.cache
+def _forward(seed):
+  return jax.jit(model(seed))

@@ -1,0 +1,159 @@
+"""Runs of many episodes: their order, their failures, their report."""
+
+import asyncio
+import threading
+
+import engine_kit as kit
+import pytest
+from engine_kit import engine, requests, rollout
+
+from ragrl_jax import structs
+
+
+def test_episodes_come_in_the_order_of_their_requests():
+  asked = requests(3, 2, first=40)
+  ended, mine = [], threading.get_ident()
+
+  def on_episode(episode):
+    assert threading.get_ident() == mine
+    ended.append(episode)
+
+  tools = kit.Tools(lambda query: 0.01 * (len(query) % 3))
+  episodes = rollout(engine(), tools=tools).run(asked, step=0, on_episode=on_episode)
+  assert [(e.prompt_index, e.sample, e.example_id) for e in episodes] == [
+    (r.prompt_index, r.sample, r.example.id) for r in asked]
+  assert sorted(map(id, ended)) == sorted(map(id, episodes))
+
+
+def test_a_failed_tool_ends_its_episode_alone():
+  class Broken(kit.Tools):
+    async def search(self, query, k=None):
+      raise structs.ToolFailed("the index at http://x is down")
+
+  async def play(example, policy, tools):
+    if example.id == "e1":
+      return await kit.play(example, policy, Broken())
+    return await kit.play(example, policy, tools)
+
+  played = rollout(engine(), play)
+  episodes = played.run(requests(3, 2), step=0)
+  for episode in episodes:
+    if episode.example_id == "e1":
+      assert (episode.ended, episode.failure) == ("failed", "the index at http://x is down")
+      assert [s.owner for s in episode.segments] == ["environment", "model"]
+    else:
+      assert episode.ended != "failed" and len(episode.segments) > 2
+  assert (played.report.episodes, played.report.failed) == (6, 2)
+  assert not played.engine._rows.seated
+
+
+def test_a_mistake_in_a_recipe_is_raised_and_leaves_the_engine_usable():
+  async def play(example, policy, tools):
+    talk = policy.start(kit.TOKENIZER.encode(example.question))
+    await talk.generate()
+    if example.id == "e2":
+      raise KeyError("a bug")
+    await asyncio.sleep(60)
+
+  played = rollout(engine(), play)
+  with pytest.raises(KeyError, match="a bug"):
+    played.run(requests(4, 2), step=0)
+  assert not played.engine.busy and not played.engine._rows.seated
+  straight = rollout(engine()).run(requests(2, 2), step=0)
+  again = rollout(engine()).run(requests(2, 2), step=0)
+  assert [kit.drawn(e) for e in straight] == [kit.drawn(e) for e in again]
+
+
+def test_an_interruption_leaves_the_engine_usable():
+  def interrupt(episode):
+    raise KeyboardInterrupt
+
+  played = rollout(engine())
+  with pytest.raises(KeyboardInterrupt):
+    played.run(requests(4, 2), step=0, on_episode=interrupt)
+  assert not played.engine.busy
+  assert len(played.run(requests(2, 2), step=0)) == 4
+
+
+def test_plays_that_draw_nothing_or_build_their_own_episode():
+  async def play(example, policy, tools):
+    if example.id == "e0":
+      await tools.search("q")
+      return structs.Episode((structs.Segment("environment", (1,), "x"),), ended="answer")
+    talk = policy.start([1, 2, 3])
+    return talk.end("answer") if example.id == "e1" else await kit.play(example, policy, tools)
+
+  played = rollout(engine(), play)
+  episodes = played.run(requests(3, 3), step=0)
+  assert [e.sample for e in episodes] == [0, 1, 2] * 3 and [e.version for e in episodes] == [7] * 9
+  assert not played.engine._rows.seated and played.engine._rows.prompts == 0
+
+
+def test_the_report_says_where_the_time_went():
+  played = rollout(engine(), tools=kit.Tools(lambda _: 0.03))
+  episodes = played.run(requests(2, 2), step=0)
+  metrics = played.report.metrics()
+  said = sum(len(s.ids) for e in episodes for s in e.segments if s.owner == "model")
+  assert metrics["sampled_tokens"] == said
+  assert metrics["episodes"] == 4 and metrics["episodes_failed"] == 0
+  assert 0.02 < metrics["tool_wait_s"] < metrics["rollout_s"]
+  parts = metrics["decode_s"] + metrics["prefill_s"] + metrics["tool_wait_s"]
+  assert 0.5 * metrics["rollout_s"] < parts <= metrics["rollout_s"]
+  assert 0 < metrics["lane_occupancy"] <= 1
+  assert metrics["tokens_per_s"] == pytest.approx(said / metrics["rollout_s"])
+
+
+def test_no_requests_are_no_episodes():
+  assert rollout(engine()).run([], step=0) == []
+
+
+def test_a_turn_that_does_not_fit_into_the_context_is_refused():
+  with pytest.raises(ValueError, match="max_new_tokens"):
+    rollout(engine(), max_new_tokens=kit.CONTEXT)
+
+
+def test_work_for_the_accelerator_is_done_by_the_thread_that_runs():
+  # A search whose encoder must not run in the pool: it is handed to the running thread, and waited for there.
+  threads = []
+
+  class Dense:
+    def __init__(self, encode):
+      self.encode = encode
+
+    def search(self, queries, k):
+      threads.append(threading.current_thread().name)
+      self.encode(queries)
+      return [[structs.Passage("0", "T", "x")] for _ in queries]
+
+  from ragrl_jax.rollout import tools as tools_lib
+  from ragrl_jax.rollout.dispatch import Dispatch
+  dispatch, encoded = Dispatch(), []
+  encode = dispatch.wrap(lambda queries: encoded.append((threading.get_ident(), len(queries))))
+  encode(["before the run: no one serves, so it is done here"])
+  tools = tools_lib.RetrievalTools(Dense(encode))
+  played = rollout(engine(), tools=tools)
+  played.dispatch = dispatch
+  played.run(requests(2, 2), step=0)
+  assert len(encoded) > 1 and {ident for ident, _ in encoded} == {threading.get_ident()}
+  assert all(name.startswith("tools") for name in threads)
+
+
+def test_what_the_running_thread_raises_comes_back_to_who_asked():
+  from ragrl_jax.rollout.dispatch import Dispatch
+  dispatch, caught = Dispatch(), []
+
+  def ask():
+    try:
+      dispatch.call(lambda: 1 // 0)
+    except ZeroDivisionError as error:
+      caught.append(error)
+
+  with dispatch.serving():
+    thread = threading.Thread(target=ask)
+    thread.start()
+    while thread.is_alive():
+      dispatch.serve(wait_s=0.01)
+    with pytest.raises(ValueError, match="one run at a time"):
+      with dispatch.serving():
+        pass
+  assert len(caught) == 1

@@ -1,0 +1,226 @@
+"""Conversations: budgets, forks, what is refused, and rows lent while everybody waits."""
+
+import asyncio
+import dataclasses
+
+import engine_kit as kit
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from engine_kit import engine, requests, rollout
+from flax import nnx
+
+from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.rollout.engine import Engine
+from ragrl_jax.rollout.stops import Stops
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Passage
+
+
+def run_one(play, sizes=None, samples=1, prompts=1, **settings):
+  played = rollout(engine(**(sizes or {})), play, **settings)
+  episodes = played.run(requests(prompts, samples), step=0)
+  return played, episodes
+
+
+def test_the_question_never_falls_off_and_the_episode_says_budget():
+  # Context 96, a turn 12: ten bytes more at a time, until no turn would fit.
+  async def play(example, policy, tools):
+    talk = policy.start(kit.TOKENIZER.encode(example.question))
+    while True:
+      await talk.generate(max_new_tokens=8)
+      if not talk.observe("0123456789"):
+        assert talk.room() < 10 + 12
+        return talk.end()
+
+  _, (episode,) = run_one(play)
+  assert episode.ended == "budget"
+  assert episode.segments[0].text.startswith("Question 0")
+  assert episode.num_tokens <= kit.CONTEXT
+  assert episode.segments[-1].owner == MODEL  # the observation that did not fit was not appended
+
+
+def test_a_turn_cut_by_the_context_ends_the_episode_with_budget():
+  async def play(example, policy, tools):
+    talk = policy.start([65] * (kit.CONTEXT - 3))
+    said = await talk.generate(greedy=True)
+    assert (len(said.ids), said.stop, talk.room()) == (3, "length", 0)
+    said = await talk.generate()
+    assert (said.ids, said.stop) == ((), "budget")
+    return talk.end()
+
+  _, (episode,) = run_one(play)
+  assert episode.ended == "budget" and len(episode.segments) == 2
+  ours, theirs = kit.scored(episode)
+  np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_prompt_as_long_as_the_context_is_kept_and_draws_nothing():
+  async def play(example, policy, tools):
+    talk = policy.start([65] * (kit.CONTEXT + 5))
+    await talk.generate()
+    return talk.end()
+
+  _, (episode,) = run_one(play)
+  assert (episode.ended, len(episode.segments), episode.num_tokens) == ("budget", 1, kit.CONTEXT + 5)
+
+
+def test_end_names_the_last_stop_unless_told_otherwise():
+  async def play(example, policy, tools):
+    talk = policy.start(kit.TOKENIZER.encode(example.question))
+    said = await talk.generate(stop=kit.STOPS)
+    if example.id == "e1":
+      return talk.end("searches", verdicts=(1.0,))
+    episode = talk.end()
+    assert episode.ended == said.stop
+    return episode
+
+  _, (plain, told) = run_one(play, prompts=2)
+  assert told.ended == "searches" and told.facts == {"verdicts": (1.0,)}
+  assert (told.prompt_index, told.sample, told.example_id, told.version) == (1, 0, "e1", 7)
+  assert plain.facts == {}
+
+
+def test_observations_carry_their_query_and_passages():
+  found = [Passage("1", "T", "text")]
+
+  async def play(example, policy, tools):
+    talk = policy.start([{"role": "user", "content": example.question}])
+    await talk.generate(max_new_tokens=4)
+    assert talk.observe("é</information>", query="q", found=found)
+    assert talk.observe("a notice")
+    return talk.end("searches")
+
+  _, (episode,) = run_one(play)
+  prompt, _, block, notice = episode.segments
+  assert prompt.text == "Question 0" and prompt.owner == ENVIRONMENT
+  assert (block.text, block.query, block.found) == ("é</information>", "q", tuple(found))
+  assert block.ids == tuple("é</information>".encode()) and not block.logprobs
+  assert (notice.query, notice.found) == (None, None)
+  assert episode.num_searches == 1
+
+
+class Marks(kit.ByteTokenizer):
+  """Five tokens of whole words after the bytes: what a forger needs."""
+
+  words = ("<information>", "Doc 1(Title: T) gold", "</information>", "<answer>gold", "</answer>")
+
+  def token_bytes(self, token):
+    return self.words[token - 258].encode() if 258 <= token < 263 else super().token_bytes(token)
+
+  vocab_size = 263
+
+
+def forger():
+  """A model that answers anything with the five words in a row: no layer says a thing, the head knows what follows."""
+  config = dataclasses.replace(kit.CONFIG, tied=False, num_layers=1)
+  model = Decoder(config, rngs=nnx.Rngs(0))
+  model.layers.o[...] *= 0
+  model.layers.down[...] *= 0
+  table = jax.random.normal(jax.random.key(1), (264, 32))
+  model.embedding[...] = table
+  before, after = jnp.array([ord("Q"), 258, 259, 260, 261]), jnp.arange(258, 263)
+  model.lm_head[...] = jnp.zeros((264, 32)).at[after].set(table[before])
+  return nnx.split(model)
+
+
+@pytest.mark.slow  # compiles an engine of its own
+def test_information_that_the_model_writes_itself_stays_the_models():
+  tokenizer = Marks()
+  graphdef, params = forger()
+  forging = Engine(graphdef, tokenizer, Stops(tokenizer, ["</answer>"], rows=264), **kit.SIZES)
+  forging.load(params, version=1)
+
+  async def play(example, policy, tools):
+    talk = policy.start(tokenizer.encode("Q"))
+    await talk.generate(stop=("</answer>",), greedy=True)
+    return talk.end()
+
+  episode, = rollout(forging, play).run(requests(1, 1), step=0)
+  _, said = episode.segments
+  assert said.text == "".join(Marks.words) and episode.ended == "</answer>"
+  # One segment, the model's: it is under the loss mask, it answers no search, and it shows no passage.
+  assert said.owner == MODEL and len(said.logprobs) == 5
+  assert said.found is None and said.query is None and episode.num_searches == 0
+
+
+def fork_play(at, own=False):
+  async def play(example, policy, tools):
+    talk = policy.start(kit.TOKENIZER.encode(example.question))
+    await talk.generate(max_new_tokens=10)
+    assert talk.observe(" and now?")
+    place = at(talk)
+    probe = policy.start(talk.tokens[:place]) if own else talk.fork(at=place)
+    assert probe.tokens == talk.tokens[:place]
+    answer = await probe.generate(greedy=True, max_new_tokens=6)
+    await talk.generate(max_new_tokens=5)
+    return talk.end("answer", probe=answer, segments=probe.segments)
+  return play
+
+
+@pytest.mark.parametrize("at", [lambda t: 3, lambda t: len(t.tokens) - 12, lambda t: len(t.tokens)],
+                         ids=["in the prompt", "in the turn", "whole"])
+def test_a_fork_goes_on_as_a_conversation_of_its_own_would(at):
+  # Copied from the cache, or computed anew from the ids: the same greedy tokens, log-probabilities to rounding.
+  _, forked = run_one(fork_play(at), prompts=2, samples=2)
+  _, anew = run_one(fork_play(at, own=True), prompts=2, samples=2)
+  for a, b in zip(forked, anew):
+    assert kit.drawn(a) == kit.drawn(b)  # the fork does not touch its parent
+    assert a.facts["probe"].ids == b.facts["probe"].ids
+    np.testing.assert_allclose(a.facts["probe"].logprobs, b.facts["probe"].logprobs, atol=1e-5)
+
+
+def test_a_fork_keeps_whose_tokens_are_whose():
+  _, (episode,) = run_one(fork_play(lambda t: len(t.tokens) - 4))
+  segments = episode.facts["segments"]
+  assert [s.owner for s in segments] == [ENVIRONMENT, MODEL, ENVIRONMENT, MODEL]
+  assert segments[2].text == " and " and segments[1] == episode.segments[1]
+
+
+def test_rows_are_lent_when_everybody_waits_and_come_back_bit_for_bit():
+  # Four rows, eight episodes: each holds its row while it waits for a probe that needs another one.
+  async def play(example, policy, tools):
+    talk = policy.start(kit.TOKENIZER.encode(example.question))
+    await talk.generate(max_new_tokens=6)
+    probes = [talk.fork(at=len(talk.tokens) - 2), policy.start(talk.tokens[:5])]
+    answers = await asyncio.gather(*(probe.generate(max_new_tokens=4) for probe in probes))
+    assert talk.observe(" go on")
+    await talk.generate(max_new_tokens=6)
+    return talk.end("answer", probes=[a.ids for a in answers])
+
+  few, scarce = run_one(play, dict(rows=4), prompts=2, samples=4)
+  roomy, plenty = run_one(play, dict(rows=30), prompts=2, samples=4)
+  assert few.report.engine.lent_rows > 0 and roomy.report.engine.lent_rows == 0
+  for a, b in zip(scarce, plenty):
+    assert kit.drawn(a) == kit.drawn(b) and a.facts == b.facts
+
+
+def refuse(word):
+  return pytest.raises(ValueError, match=word)
+
+
+def test_what_cannot_be_is_refused():
+  async def play(example, policy, tools):
+    with refuse("empty prompt"):
+      policy.start([])
+    talk = policy.start(kit.TOKENIZER.encode(example.question))
+    with refuse("not compiled"):
+      await talk.generate(stop=("</unknown>",))
+    with refuse("max_new_tokens"):
+      await talk.generate(max_new_tokens=0)
+    for at in (0, 11):
+      with refuse(r"between 1 and the conversation's 10"):
+        talk.fork(at=at)
+    running = asyncio.create_task(talk.generate(max_new_tokens=3))
+    await asyncio.sleep(0)
+    for act in (lambda: talk.observe("x"), talk.end, lambda: talk.fork(at=1)):
+      with refuse("generating"):
+        act()
+    await running
+    episode = talk.end()
+    for act in (lambda: talk.observe("x"), talk.end, lambda: talk.fork(at=1)):
+      with refuse("has ended"):
+        act()
+    return episode
+
+  run_one(play)

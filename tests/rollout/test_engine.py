@@ -1,0 +1,230 @@
+"""The engine against the model's own forward pass, and against itself in other circumstances."""
+
+import re
+
+import engine_kit as kit
+import jax
+import numpy as np
+import pytest
+from engine_kit import engine, requests, rollout
+
+from ragrl_jax import structs
+from ragrl_jax.rollout import conversation, programs
+from ragrl_jax.rollout import rows as rows_lib
+from ragrl_jax.rollout.engine import Engine, Turn
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_recorded_logprobs_are_the_forward_passes_over_the_whole_conversation(temperature):
+  # Three turns with observations between: each continued from the cache, never computed again.
+  episodes = rollout(engine(), temperature=temperature).run(requests(3, 4), step=0)
+  for episode in episodes:
+    ours, theirs = kit.scored(episode, temperature)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+  assert sum(len(e.segments) > 3 for e in episodes) > 6
+
+
+def test_greedy_draws_the_likeliest_and_records_temperature_one():
+  episode, = rollout(engine(), temperature=0.6).run(requests(1, 1), step=0, greedy=True)
+  ours, theirs = kit.scored(episode)
+  np.testing.assert_allclose(ours, theirs, atol=1e-5)
+  ids = [i for s in episode.segments for i in s.ids]
+  first = len(episode.segments[0].ids)
+  logits = kit._forward(0)(np.array([ids + [0] * (kit.CONTEXT - len(ids))]))[0]
+  assert ids[first] == int(np.argmax(logits[first - 1]))
+
+
+def test_filtered_sampling_records_the_unfiltered_distribution():
+  episode, = rollout(engine(), top_k=5, top_p=0.9).run(requests(1, 1), step=0)
+  ours, theirs = kit.scored(episode)
+  np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_segments_alternate_and_their_ids_are_the_record():
+  for episode in rollout(engine()).run(requests(2, 2), step=1):
+    owners = [s.owner for s in episode.segments]
+    assert owners[0] == structs.ENVIRONMENT and set(owners[1::2]) == {structs.MODEL}
+    for segment in episode.segments:
+      if segment.owner == structs.MODEL:
+        assert len(segment.ids) == len(segment.logprobs) <= 12
+        assert segment.text == kit.TOKENIZER.decode(segment.ids)
+        if segment.stop == "eos":
+          assert segment.ids[-1] in kit.TOKENIZER.eos_ids  # kept where it was sampled
+        elif segment.stop == "length":
+          assert len(segment.ids) == 12
+        else:
+          assert segment.text.endswith(segment.stop) and segment.stop in kit.STOPS
+
+
+def test_no_two_samples_of_a_group_share_random_numbers():
+  keys = {conversation.key_of(3, step, prompt, sample, talk)
+          for step in range(4) for prompt in range(8) for sample in range(8) for talk in range(3)}
+  assert len(keys) == 4 * 8 * 8 * 3
+  episodes = rollout(engine()).run(requests(2, 8), step=0)
+  assert len({kit.drawn(e)[0][0] for e in episodes[:8]}) == 8
+  # A refill goes on with the sample numbers, and another step draws anew.
+  again = rollout(engine()).run(requests(2, 8), step=1)
+  assert all(kit.drawn(a) != kit.drawn(b) for a, b in zip(episodes, again))
+
+
+def test_a_shared_prompt_changes_nothing_and_is_computed_once():
+  # Four rows, groups of eight: the prompt's own row outlives the first samples.
+  asked = requests(3, 8)
+  shared = rollout(engine(rows=4))
+  episodes = shared.run(asked, step=0)
+  alone, computed = rollout(engine()), 0
+  for sample in range(8):  # one sample of each prompt a run: no group, nothing to share
+    mine = [r for r in asked if r.sample == sample]
+    for request, episode in zip(mine, alone.run(mine, step=0), strict=True):
+      assert kit.drawn(episode) == kit.drawn(episodes[asked.index(request)])
+    assert alone.report.engine.shared_tokens == 0
+    computed += alone.report.engine.prefilled_tokens
+  prompts = sum(len(r.example.question) - 1 for r in asked)
+  assert shared.report.engine.shared_tokens == prompts
+  assert computed - shared.report.engine.prefilled_tokens == prompts - prompts // 8
+  assert shared.engine._rows.prompts == 0  # counted down to nothing
+
+
+def test_random_delays_and_permuted_rows_change_no_bit():
+  asked = requests(4, 4)
+  straight = rollout(engine()).run(asked, step=2)
+  rng = np.random.default_rng(0)
+  for trial in range(2):
+    delays = kit.Tools(lambda query: float(rng.exponential(0.01)))
+    order = np.random.default_rng(trial).permutation(len(asked))
+    episodes = rollout(engine(), tools=delays).run([asked[i] for i in order], step=2)
+    for i, episode in zip(order, episodes):
+      assert episode.prompt_index == asked[i].prompt_index and episode.sample == asked[i].sample
+      assert kit.drawn(episode) == kit.drawn(straight[i])
+
+
+@pytest.mark.slow  # compiles a second engine, of 32 lanes
+def test_with_other_lanes_tokens_differ_only_at_the_edges_of_the_distribution():
+  asked = requests(6, 8)
+  few, many = rollout(engine()).run(asked, step=4), rollout(engine(lanes=32, rows=32)).run(asked, step=4)
+  before = total = 0
+  for a, b in zip(few, many):
+    total += sum(len(s.ids) for s in a.segments if s.owner == structs.MODEL)
+    for segment, other in zip(a.segments, b.segments):
+      common = [x == y for x, y in zip(segment.ids, other.ids)]
+      at = common.index(False) if False in common else len(common)
+      if segment.owner == structs.MODEL:
+        before += at
+      if at < max(len(segment.ids), len(other.ids)):
+        assert segment.owner == structs.MODEL
+        assert _distance_to_an_edge(a, segment, at) < 1e-5
+        break
+  assert total > 500 and before >= 0.999 * total
+
+
+def _distance_to_an_edge(episode, segment, at):
+  """How far the number that drew token `at` of the segment lies from an edge of the model's distribution."""
+  from ragrl_jax.core import sampling
+  ids, place = [], 0
+  for s in episode.segments:
+    if s is segment:
+      place = len(ids) + at
+    ids += s.ids
+  key = np.array([conversation.key_of(3, 4, episode.prompt_index, episode.sample, 0)], np.int32).view(np.uint32)
+  number = float(sampling.uniforms(key, np.array([place], np.int32))[0])
+  logits = np.asarray(kit._forward(0)(np.array([ids + [0] * (kit.CONTEXT - len(ids))]))[0][place - 1], np.float64)
+  weights = np.exp(logits - logits.max())
+  return np.abs(np.cumsum(weights) / weights.sum() - number).min()
+
+
+COMPILING = ("/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/backend_compile_duration")
+
+
+def test_nothing_compiles_after_warm_up():
+  # The listener first shows that it hears a compilation at all.
+  heard = []
+  jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: heard.append(name))
+  jax.jit(lambda x: x * 3 + 1)(np.arange(17))
+  assert set(COMPILING) <= set(heard)
+
+  async def mixed(example, policy, tools):
+    talk = policy.start(kit.TOKENIZER.encode(example.question * (1 + int(example.id[1:]) % 4)))
+    await talk.generate(stop=kit.STOPS, max_new_tokens=5)
+    probe = talk.fork(at=len(talk.tokens) - 2)
+    await probe.generate(greedy=True, max_new_tokens=3)
+    for n in (1, 20, 9):
+      if not talk.observe("y" * n):
+        break
+      await talk.generate(stop=kit.STOPS[:2])
+    return talk.end()
+
+  graphdef, params = jax.tree.map(lambda x: x, engine()._graphdef), engine()._params
+  fresh = Engine(graphdef, kit.TOKENIZER, kit.stops(), **kit.SIZES)
+  fresh.load(params, version=1)
+  played = rollout(fresh, mixed)
+  heard.clear()
+  played.run(requests(5, 3), step=0)
+  rollout(fresh, top_k=3, top_p=0.5).run(requests(3, 2), step=1)
+  fresh.load(jax.tree.map(lambda x: x, params), version=2)
+  played.run(requests(2, 2), step=2, greedy=True)
+  assert played.report.engine.sampled_tokens > 50
+  assert not [name for name in heard if name in COMPILING]
+
+
+def test_decoding_copies_no_cache():
+  e = engine()
+  arguments = e._params, e._cache, e._table, np.array([1, 1], np.int32)
+  extension = rows_lib.extension([], 2, 32, 9)
+  for compiled in (e._programs.decode.lower(*arguments).compile(),
+                   e._programs.extend.lower(e._params, e._cache, *extension).compile()):
+    shape = "f32[" + ",".join(map(str, e._cache.k.shape)) + "]"
+    of_the_cache = re.findall(rf"= {re.escape(shape)}\S* ([\w-]+)\(", compiled.as_text())
+    assert "parameter" in of_the_cache
+    assert not {"copy", "transpose", "select", "concatenate"} & set(of_the_cache)
+    assert compiled.memory_analysis().alias_size_in_bytes >= 2 * e._cache.k.nbytes  # updated in place
+
+
+def test_a_waiting_row_gives_up_its_lane():
+  # Six rows over four lanes, every search takes 20 ms: lanes are never held by those who wait.
+  played = rollout(engine(), tools=kit.Tools(lambda _: 0.02))
+  played.run(requests(4, 4), step=0)
+  assert played.report.engine.occupancy > 0.3
+  assert played.report.wait_s > 0
+
+
+def turn(talk, budget=4):
+  return Turn(talk, budget, accept=0, temperature=1.0)
+
+
+def test_the_engine_alone_needs_no_event_loop():
+  e = engine()
+  talk = rows_lib.Talk(kit.TOKENIZER.encode("Hello"), (1, 2))
+  e.submit(turn(talk))
+  ended = []
+  while e.busy:
+    ended += e.step()
+  assert ended[0].stop == programs.FULL and len(ended[0].ids) == 4
+  assert talk.ids[5:] == ended[0].ids and talk.missing == 0
+  e.close(talk)
+  assert not e._rows.seated
+
+
+def test_weights_do_not_change_under_an_open_conversation():
+  e = engine()
+  talk = rows_lib.Talk([1, 2, 3], (1, 2))
+  e.submit(turn(talk))
+  with pytest.raises(ValueError, match="open"):
+    e.load(e._params, version=8)
+  while e.busy:
+    e.step()
+  with pytest.raises(ValueError, match="open"):
+    e.load(e._params, version=8)
+  e.close(talk)
+  e.load(e._params, version=7)
+
+
+@pytest.mark.parametrize("sizes", [dict(rows=3), dict(chunk=0), dict(block=0)])
+def test_sizes_that_do_not_fit_are_refused(sizes):
+  with pytest.raises(ValueError, match=next(iter(sizes))):
+    Engine(None, kit.TOKENIZER, kit.stops(), **(kit.SIZES | sizes))
+
+
+def test_an_engine_without_weights_says_so():
+  e = Engine(None, kit.TOKENIZER, kit.stops(), **kit.SIZES)
+  with pytest.raises(ValueError, match="load"):
+    e.step()

@@ -1,0 +1,143 @@
+"""Searches gathered into batches, deadlines, and failures that name their queries."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from ragrl_jax import structs
+from ragrl_jax.retrieval.api import RetrievalFailed
+from ragrl_jax.rollout.tools import RetrievalTools
+from ragrl_jax.structs import Passage, ToolFailed
+
+
+class Retriever:
+  def __init__(self, answer=lambda queries, k: None):
+    self.batches, self.answer = [], answer
+
+  def search(self, queries, k):
+    self.batches.append((tuple(queries), k))
+    given = self.answer(queries, k)
+    return [[Passage(q, "", q)] * k for q in queries] if given is None else given
+
+
+def ask(tools, *queries, **options):
+  async def all_of_them():
+    return await asyncio.gather(*(tools.search(q, **options) for q in queries), return_exceptions=True)
+  return asyncio.run(all_of_them())
+
+
+def test_searches_of_one_moment_are_one_batch():
+  retriever = Retriever()
+  got = ask(RetrievalTools(retriever, top_k=2), "a", "b", "c")
+  assert retriever.batches == [(("a", "b", "c"), 2)]
+  assert got == [(Passage(q, "", q),) * 2 for q in "abc"]
+
+
+def test_searches_for_other_numbers_are_other_batches():
+  retriever = Retriever()
+
+  async def both():
+    tools = RetrievalTools(retriever, top_k=1)
+    return await asyncio.gather(tools.search("a"), tools.search("b", 3), tools.search("c"))
+
+  found = asyncio.run(both())
+  assert sorted(retriever.batches) == [(("a", "c"), 1), (("b",), 3)]
+  assert [len(f) for f in found] == [1, 3, 1]
+
+
+def test_while_the_worker_is_busy_searches_gather():
+  release = threading.Event()
+  retriever = Retriever(lambda queries, k: release.wait(5) and None)
+
+  async def staggered():
+    tools = RetrievalTools(retriever, workers=1, max_batch=3)
+    tasks = []
+    for i in range(8):
+      tasks.append(asyncio.create_task(tools.search(str(i))))
+      await asyncio.sleep(0.005)
+    release.set()
+    return await asyncio.gather(*tasks)
+
+  assert len(asyncio.run(staggered())) == 8
+  assert [len(queries) for queries, _ in retriever.batches] == [1, 3, 3, 1]
+
+
+def test_a_deadline_fails_its_searches():
+  got = ask(RetrievalTools(Retriever(lambda *_: time.sleep(0.3)), timeout_s=0.05), "a", "b")
+  assert all(isinstance(x, ToolFailed) and "0.05 s" in str(x) for x in got)
+
+
+def test_a_failure_that_names_its_queries_is_theirs_alone():
+  def answer(queries, k):
+    if "bad" in queries:
+      raise RetrievalFailed("'bad' is too long", ["bad"])
+
+  retriever = Retriever(answer)
+  first, bad, last = ask(RetrievalTools(retriever), "x", "bad", "y")
+  assert isinstance(bad, ToolFailed) and "too long" in str(bad)
+  assert first[0].id == "x" and last[0].id == "y"
+  assert [queries for queries, _ in retriever.batches] == [("x", "bad", "y"), ("x", "y")]
+
+
+@pytest.mark.parametrize("error", [ToolFailed("down"), OSError("no route"), RetrievalFailed("down", ["a", "b"])])
+def test_a_failure_of_the_whole_batch_fails_all_of_it(error):
+  def answer(queries, k):
+    raise error
+
+  retriever = Retriever(answer)
+  got = ask(RetrievalTools(retriever), "a", "b")
+  assert all(isinstance(x, ToolFailed) for x in got) and len(retriever.batches) == 1
+
+
+def test_a_bug_in_a_retriever_reaches_every_asker_as_itself():
+  got = ask(RetrievalTools(Retriever(lambda queries, k: 1 // 0)), "a", "b")
+  assert all(isinstance(x, ZeroDivisionError) for x in got)
+
+
+def test_too_few_answers_are_a_failure():
+  got = ask(RetrievalTools(Retriever(lambda queries, k: [[]])), "a", "b")
+  assert all(isinstance(x, ToolFailed) and "1 answers to 2" in str(x) for x in got)
+
+
+def test_a_search_that_was_given_up_does_not_disturb_the_others():
+  async def one_gives_up():
+    tools = RetrievalTools(Retriever(lambda *_: time.sleep(0.05)))
+    tasks = [asyncio.create_task(tools.search(q)) for q in "ab"]
+    await asyncio.sleep(0.01)
+    tasks[0].cancel()
+    return await tasks[1]
+
+  assert asyncio.run(one_gives_up())[0].id == "b"
+
+
+def test_verdicts_are_gathered_too():
+  asked = []
+
+  def judge(pairs):
+    asked.append(list(pairs))
+    return [None if claim == "?" else float(premise == claim) for premise, claim in pairs]
+
+  async def two_episodes():
+    tools = RetrievalTools(Retriever(), judge=judge)
+    return await asyncio.gather(tools.judge([("a", "a"), ("a", "b")]), tools.judge([("a", "?")]))
+
+  assert asyncio.run(two_episodes()) == [(1.0, 0.0), (None,)]
+  assert len(asked) == 1
+
+
+def test_without_a_judge_asking_one_says_so():
+  with pytest.raises(ValueError, match="judge"):
+    asyncio.run(RetrievalTools(Retriever()).judge([("a", "b")]))
+
+
+@pytest.mark.parametrize("wrong", [dict(top_k=0), dict(workers=0), dict(max_batch=0), dict(timeout_s=0.0)])
+def test_sizes_must_be_positive(wrong):
+  with pytest.raises(ValueError, match="positive"):
+    RetrievalTools(Retriever(), **wrong)
+
+
+def test_tools_satisfy_the_contract():
+  for name in ("search", "judge"):
+    assert asyncio.iscoroutinefunction(getattr(RetrievalTools, name)) and hasattr(structs.Tools, name)
