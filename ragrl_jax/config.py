@@ -121,16 +121,16 @@ def validate(config: ml_collections.ConfigDict) -> None:
   rules = [
     (not small, f"config.rollout.{small}: each must be at least 1."),
     (rollout.rows >= rollout.lanes,
-     f"config.rollout.rows={rollout.rows} is less than lanes={rollout.lanes}: every lane decodes a cache row. Raise rows "
-     "(twice the lanes hides searches) or lower lanes."),
+     f"config.rollout.rows={rollout.rows} is less than lanes={rollout.lanes}: every lane decodes a cache row. Raise "
+     "rows (twice the lanes hides searches) or lower lanes."),
     (rollout.max_new_tokens < rollout.context,
-     f"config.rollout.max_new_tokens={rollout.max_new_tokens} leaves no room for a prompt in context={rollout.context}: "
-     "raise context or lower max_new_tokens."),
+     f"config.rollout.max_new_tokens={rollout.max_new_tokens} leaves no room for a prompt in "
+     f"context={rollout.context}: raise context or lower max_new_tokens."),
     (rollout.temperature > 0,
      f"config.rollout.temperature={rollout.temperature}: training samples, so it must be above 0."),
     (config.advantage.kind != "group_relative" or rollout.group_size > 1,
-     "config.rollout.group_size=1 with config.advantage.kind='group_relative': a group of one has no spread and teaches "
-     "nothing. Raise group_size."),
+     "config.rollout.group_size=1 with config.advantage.kind='group_relative': a group of one has no spread and "
+     "teaches nothing. Raise group_size."),
     (1 <= len(learner.row_lengths) <= 3,
      f"config.learner.row_lengths={learner.row_lengths}: one to three lengths; each is compiled once."),
     (max(learner.row_lengths, default=0) >= rollout.context,
