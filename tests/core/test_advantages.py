@@ -12,7 +12,7 @@ RIGHT = jnp.array([1.0, 0.0, 0.0, 0.0])
 
 
 @pytest.mark.parametrize("std, want", [
-  # Deviations (.75, -.25, -.25, -.25), sum of squares .75. Sample: sqrt(.75 / 3) = .5. Population: sqrt(.75 / 4) = .433.
+  # Deviations (.75, -.25, -.25, -.25), sum of squares .75. Sample: sqrt(.75 / 3) = .5; population: sqrt(.75 / 4).
   ("sample", [1.5, -0.5, -0.5, -0.5]),
   ("population", [3**0.5, -1 / 3**0.5, -1 / 3**0.5, -1 / 3**0.5]),
   ("none", [0.75, -0.25, -0.25, -0.25])])

@@ -9,7 +9,8 @@ IDS = jnp.array([3, 1, 3, 9, 1])
 def test_sizes_and_constant_by_hand():
   # Groups: 3 → (0.5, 0.5), 1 → (0, 1), 9 alone.
   np.testing.assert_array_equal(groups.sizes(IDS), [2, 2, 2, 1, 2])
-  np.testing.assert_array_equal(groups.constant(jnp.array([0.5, 0, 0.5, 7, 1.0]), IDS), [True, False, True, True, False])
+  values = jnp.array([0.5, 0, 0.5, 7, 1.0])
+  np.testing.assert_array_equal(groups.constant(values, IDS), [True, False, True, True, False])
 
 
 def test_equal_up_to_rounding_is_constant():

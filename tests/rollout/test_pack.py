@@ -1,0 +1,134 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ragrl_jax import structs
+from ragrl_jax.rollout import pack
+
+NAMES = [f.name for f in dataclasses.fields(structs.Batch)]
+
+
+def episode(prompt_index=4, sample=1):
+  """A prompt of 2, a model turn of 3, a result of 1, a model turn of 2."""
+  return structs.Episode(
+    segments=(
+      structs.Segment(structs.ENVIRONMENT, (10, 11), "q"),
+      structs.Segment(structs.MODEL, (20, 21, 22), "m", logprobs=(-1.0, -2.0, -3.0), stop="</search>"),
+      structs.Segment(structs.ENVIRONMENT, (30,), "r", query="m", found=()),
+      structs.Segment(structs.MODEL, (40, 41), "a", logprobs=(-4.0, -5.0), stop="</answer>")),
+    prompt_index=prompt_index, sample=sample, example_id="e7")
+
+
+def of_size(size, number=0):
+  ids = np.arange(size, dtype=np.int32) + 100 * number
+  on = np.ones(size, bool)
+  return pack.Item(ids, on, np.full(size, number + 1, np.float32), -ids.astype(np.float32), number, f"item {number}")
+
+
+def test_an_episode_by_hand():
+  (batch,) = pack.pack([episode()], [0.5], rows=1, lengths=(10,))
+  want = dict(
+    tokens=[10, 11, 20, 21, 22, 30, 40, 41, 0, 0], segment_ids=[1] * 8 + [0, 0], positions=[*range(8), 0, 0],
+    loss_mask=[0, 0, 1, 1, 1, 0, 1, 1, 0, 0], advantages=[0, 0, 0.5, 0.5, 0.5, 0, 0.5, 0.5, 0, 0],
+    sampler_logprobs=[0, 0, -1, -2, -3, 0, -4, -5, 0, 0], group_ids=[4] * 8 + [-1, -1])
+  for name, values in want.items():
+    np.testing.assert_array_equal(getattr(batch, name), [values], err_msg=name)
+  assert (batch.loss_mask.dtype, batch.tokens.dtype, batch.advantages.dtype) == (np.bool_, np.int32, np.float32)
+  for name in ("old_logprobs", "ref_logprobs", "values", "returns"):
+    np.testing.assert_array_equal(getattr(batch, name), np.zeros((1, 10), np.float32))
+
+
+def test_an_advantage_a_token():
+  (batch,) = pack.pack([episode()], [np.arange(8, dtype=np.float32)], rows=1, lengths=(8,))
+  np.testing.assert_array_equal(batch.advantages, [[0, 0, 2, 3, 4, 0, 6, 7]])
+
+
+def test_who_could_not_be_scored_is_left_out():
+  (batch,) = pack.pack([episode(1), episode(2)], [None, 0.0], rows=1, lengths=(16,))
+  assert set(np.unique(batch.group_ids)) == {-1, 2} and batch.loss_mask.sum() == 5
+  (empty,) = pack.pack([episode()], [None], rows=2, lengths=(16, 8))
+  assert empty.tokens.shape == (2, 8) and not empty.loss_mask.any() and (empty.segment_ids == 0).all()
+
+
+def test_the_first_token_is_never_trained():
+  (batch,) = pack.pack_items([of_size(3), of_size(3, 1)], rows=1, lengths=(6,))
+  np.testing.assert_array_equal(batch.loss_mask, [[False, True, True] * 2])
+  np.testing.assert_array_equal(batch.advantages, [[0, 1, 1, 0, 2, 2]])
+
+
+def test_first_fit_decreasing_by_hand():
+  # Sizes 3, 5, 2, 4 in rows of 8, two a block: 5 → row 0, 4 → row 1, 3 → row 0 (full), 2 → row 1.
+  (batch,) = pack.pack_items([of_size(n, i) for i, n in enumerate((3, 5, 2, 4))], rows=2, lengths=(8,))
+  np.testing.assert_array_equal(batch.group_ids, [[1] * 5 + [0] * 3, [3] * 4 + [2] * 2 + [-1] * 2])
+  np.testing.assert_array_equal(batch.segment_ids, [[1] * 5 + [2] * 3, [1] * 4 + [2] * 2 + [0] * 2])
+
+
+def test_lengths_are_chosen_and_paid_rows_filled_first():
+  # The 10 opens a block of T 12 with two rows; 7 fits its second row, 4 that row's rest. The 6 and the second 6 have
+  # no room there and open a block of T 6; nothing needs a third.
+  batches = pack.pack_items([of_size(n, i) for i, n in enumerate((7, 10, 4, 6, 6))], rows=2, lengths=(6, 12))
+  assert [b.tokens.shape for b in batches] == [(2, 12), (2, 6)]
+  np.testing.assert_array_equal(batches[0].group_ids[1], [0] * 7 + [2] * 4 + [-1])
+  assert (batches[1].segment_ids == 1).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 20), max_size=30), st.integers(1, 4))
+def test_every_token_is_packed_once_and_in_order(sizes, rows):
+  items = [of_size(n, i) for i, n in enumerate(sizes)]
+  batches = pack.pack_items(items, rows=rows, lengths=(20, 7))
+  found = {}
+  for batch in batches:
+    assert batch.tokens.shape[0] == rows and batch.tokens.shape[1] in (20, 7)
+    for row in range(rows):
+      for segment in range(1, batch.segment_ids[row].max() + 1):
+        here = np.flatnonzero(batch.segment_ids[row] == segment)
+        assert (np.diff(here) == 1).all()  # one stretch
+        np.testing.assert_array_equal(batch.positions[row, here], np.arange(len(here)))
+        found[int(batch.group_ids[row, here[0]])] = batch.tokens[row, here]
+      assert (batch.segment_ids[row][:-1] > 0)[batch.segment_ids[row][1:] > 0].all()  # padding only at the end
+  assert sorted(found) == list(range(len(items)))
+  for i, item in enumerate(items):
+    np.testing.assert_array_equal(found[i], item.tokens)
+
+
+def test_packing_the_same_twice_gives_the_same():
+  items = [of_size(n, i) for i, n in enumerate((5, 5, 5, 3, 3))]
+  one, two = (pack.pack_items(items, rows=2, lengths=(8,)) for _ in range(2))
+  for a, b in zip(one, two, strict=True):
+    for name in NAMES:
+      np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+
+
+def test_weighted_sequences_for_sft():
+  (batch,) = pack.pack_weighted([([7, 8, 9, 10], [1.0, 0.3, 0.0, 1.0])], rows=1, lengths=(5,))
+  np.testing.assert_array_equal(batch.loss_mask, [[False, True, False, True, False]])
+  np.testing.assert_allclose(batch.advantages, [[0, 0.3, 0, 1.0, 0]])
+  with pytest.raises(ValueError, match="demonstration 1: 2 ids with 1 weights"):
+    pack.pack_weighted([([1, 2], [1, 1]), ([1, 2], [1])], rows=1, lengths=(5,))
+
+
+def test_too_long_an_episode_says_what_to_change():
+  with pytest.raises(ValueError, match=r"episode 4\.1 \(example 'e7'\) has 8 tokens, the longest row 7.*row_lengths"):
+    pack.pack([episode()], [1.0], rows=1, lengths=(7,))
+
+
+@pytest.mark.parametrize("rows, lengths, word", [
+  (0, (8,), "micro_rows"), (1, (), "row_lengths"), (1, (8, 9, 10, 11), "one to three"), (1, (8, 8), "different"),
+  (1, (1,), "at least 2")])
+def test_impossible_shapes_are_refused(rows, lengths, word):
+  with pytest.raises(ValueError, match=word):
+    pack.pack([episode()], [1.0], rows=rows, lengths=lengths)
+
+
+def test_log_probabilities_must_belong_to_tokens():
+  broken = dataclasses.replace(episode(), segments=(structs.Segment(structs.MODEL, (1, 2), "", logprobs=(-1.0,)),))
+  with pytest.raises(ValueError, match="2 ids and 1 log-probabilities"):
+    pack.pack([broken], [1.0], rows=1, lengths=(8,))
+  with pytest.raises(ValueError, match="1 episodes with 0 advantages"):
+    pack.pack([episode()], [], rows=1, lengths=(8,))
+  with pytest.raises(ValueError, match="advantages of shape"):
+    pack.pack([episode()], [np.zeros(3)], rows=1, lengths=(8,))

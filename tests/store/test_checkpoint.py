@@ -1,0 +1,169 @@
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.store import checkpoint
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class State:
+  """As a TrainState: nested, of several dtypes, with scalars."""
+  params: dict
+  step: jax.Array
+  rng: jax.Array
+
+
+def state(scale=1.0):
+  draw = np.random.default_rng(0)
+  return State(
+    params=dict(
+      a=jnp.asarray(draw.normal(size=(8, 4)) * scale, jnp.float32), b=[jnp.asarray(draw.normal(size=3), jnp.bfloat16)]),
+    step=jnp.int32(7), rng=jax.random.key_data(jax.random.key(3)))
+
+
+def same(a, b):
+  for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+    assert x.dtype == y.dtype
+    np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
+  return jax.tree.structure(a) == jax.tree.structure(b)
+
+
+HOST = {"cursor": 17, "share": 0.1 + 0.2, "text": "ü \u2028", "groups": [[1, None, True], {"x": -1e-30}]}
+
+
+def test_what_is_saved_comes_back(tmp_path):
+  checkpoints = checkpoint.Checkpoints(tmp_path / "c", keep=2)
+  assert checkpoints.latest() is None
+  path = checkpoints.save(3, state(), HOST)
+  assert path == tmp_path / "c" / "3" and path.is_dir()
+  got, host = checkpoints.restore(state(0.0))
+  assert same(got, state()) and host == HOST
+  again = checkpoint.Checkpoints(tmp_path / "c", keep=2)  # another process
+  assert again.latest() == 3 and again.host() == HOST
+
+
+def test_the_newest_are_kept(tmp_path):
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=2)
+  for step in (1, 5, 9):
+    checkpoints.save(step, state(step), dict(step=step))
+  assert checkpoints.steps() == [5, 9] and checkpoints.latest() == 9
+  assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["5", "9"]
+  got, host = checkpoints.restore(state(), step=5)
+  assert host == dict(step=5) and same(got, state(5))
+
+
+def test_restored_onto_another_mesh(tmp_path):
+  mesh = lambda **axes: mesh_lib.make(jax.devices(), **axes)
+  spread = lambda m: jax.device_put(state(), NamedSharding(m, PartitionSpec()))
+  cut = lambda m, spec: dataclasses.replace(
+    spread(m), params=state().params | dict(a=jax.device_put(state().params["a"], NamedSharding(m, spec))))
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=1)
+  checkpoints.save(1, cut(mesh(data=2, fsdp=4), PartitionSpec("fsdp")), {})
+  like = cut(mesh(data=4, tensor=2), PartitionSpec(None, "tensor"))
+  got, _ = checkpoints.restore(like)
+  assert same(got, state()) and got.params["a"].sharding == like.params["a"].sharding
+  # Shapes alone say enough.
+  shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like)
+  assert same(checkpoints.restore(shapes)[0], state())
+
+
+def test_what_is_refused(tmp_path):
+  with pytest.raises(ValueError, match="config.checkpoint.keep"):
+    checkpoint.Checkpoints(tmp_path, keep=0)
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=1)
+  with pytest.raises(FileNotFoundError, match="no checkpoint at all"):
+    checkpoints.restore(state())
+  checkpoints.save(1, state(), {})
+  with pytest.raises(ValueError, match="exists"):
+    checkpoints.save(1, state(), {})
+  with pytest.raises(FileNotFoundError, match=r"no checkpoint 2 in .*\[1\]"):
+    checkpoints.restore(state(), step=2)
+  other = dataclasses.replace(state(), params=dict(a=jnp.zeros((9, 4)), b=state().params["b"]))
+  with pytest.raises(ValueError, match=r"params/a has shape \(8, 4\) there and \(9, 4\)"):
+    checkpoints.restore(other)
+
+
+@pytest.mark.parametrize("host, word", [
+  ({"a": [1, {"b": np.float32(1)}]}, r"host\.a\[1\]\.b is a float32"), ({"a": float("nan")}, "host.a=nan"),
+  ({"a": {1: 2}}, "key 1"), ({"a": {1, 2}}, "is a set")])
+def test_only_json_goes_beside_the_arrays(tmp_path, host, word):
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=1)
+  with pytest.raises(ValueError, match=word):
+    checkpoints.save(1, state(), host)
+  assert checkpoints.latest() is None
+
+
+def test_unfinished_checkpoints_are_ignored_and_removed(tmp_path):
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=3)
+  checkpoints.save(1, state(), dict(step=1))
+  checkpoints.save(2, state(2.0), dict(step=2))
+  checkpoints.close()
+  (tmp_path / "2").rename(tmp_path / "3.orbax-checkpoint-tmp")  # as a kill before the last rename leaves it
+  again = checkpoint.Checkpoints(tmp_path, keep=3)
+  assert again.steps() == [1] and again.restore(state())[1] == dict(step=1)
+  assert not (tmp_path / "3.orbax-checkpoint-tmp").exists()
+  again.save(3, state(3.0), dict(step=3))
+  assert again.latest() == 3
+
+
+WRITER = """
+import sys, jax, jax.numpy as jnp
+from ragrl_jax.store import checkpoint
+made = checkpoint.Checkpoints(sys.argv[1], keep=2)
+step = (made.latest() or 0) + 1
+print("ready", flush=True)
+while True:
+  made.save(step, dict(x=jnp.full((400_000,), float(step)), y=jnp.full((3, 5), float(step))), dict(step=step))
+  print(step, flush=True)
+  step += 1
+"""
+
+
+@pytest.mark.slow  # starts a fresh Python ten times
+def test_sigkill_at_any_moment_leaves_whole_checkpoints(tmp_path):
+  """Ten kills at random moments, most of them inside a save; each restart goes on from a whole checkpoint."""
+  draw, root = np.random.default_rng(0), pathlib.Path(checkpoint.__file__).parents[2]
+  environment = os.environ | dict(PYTHONPATH=str(root), JAX_PLATFORMS="cpu")
+  promised = 0
+  for _ in range(10):
+    process = subprocess.Popen(
+      [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(float(draw.uniform(0.05, 0.6)))
+    process.send_signal(signal.SIGKILL)
+    said = process.stdout.read().split()
+    process.wait()
+    promised = max([promised, *map(int, said)])
+    made = checkpoint.Checkpoints(tmp_path, keep=2)
+    latest = made.latest()
+    if latest is None:
+      assert promised == 0
+      continue
+    assert latest >= promised  # what save returned from is there
+    for step in made.steps():
+      got, host = made.restore(dict(x=jnp.zeros(400_000), y=jnp.zeros((3, 5))), step=step)
+      assert host == dict(step=step) and (got["x"] == step).all() and (got["y"] == step).all()
+    assert not [p for p in tmp_path.iterdir() if p.is_dir() and not p.name.isdigit()]
+    made.close()
+  assert promised > 2
+
+
+def test_nothing_is_pickled(tmp_path):
+  checkpoint.Checkpoints(tmp_path, keep=1).save(1, state(), HOST)
+  files = [p for p in tmp_path.rglob("*") if p.is_file()]
+  assert not [p for p in files if p.suffix in (".pkl", ".pickle", ".npy", ".npz", ".pt")]
+  assert not [p for p in files if p.read_bytes()[:2] in (b"\x80\x03", b"\x80\x04", b"\x80\x05")]
+  assert json.loads((tmp_path / "1" / "host" / "metadata").read_text()) == HOST
