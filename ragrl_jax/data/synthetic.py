@@ -166,8 +166,8 @@ def _example(
     type="bridge" if isinstance(kind, int) else kind, part=part,
     gold_ids=[world.passages[where].id for where in golds],
     decomposition=[
-      dict(subject=s, relation=r, object=o, passage=world.passage(s, r).id, memorised=(s, r) in world.memory,
-           counterfactual=world.counterfactual(s, r)) for s, r, o in steps],
+      dict(subject=s, relation=r, object=o, passage=world.passage(s, r).id, sentence=_sentence(world, s, r),
+           memorised=(s, r) in world.memory, counterfactual=world.counterfactual(s, r)) for s, r, o in steps],
   )
   return Example(
     identity, asked["question"], (asked["gold"],), tuple(world.passages[where] for where in places),
@@ -189,6 +189,7 @@ def _context(
     raise ValueError(f"passages={count}: a question with {len(golds)} gold passages needs at least as many.")
   facts = world.parts[part].facts
   near = [world.where[s, r] for s, _, _ in steps for r in world.relations if (s, r) in facts]
+  near += [world.noise[s] for s, _, _ in steps if s in world.noise]
   rng.shuffle(near)
   places = list(dict.fromkeys([*golds, *near]))[:count]
   keys = list(facts) if len(places) < count else []

@@ -103,6 +103,7 @@ class World:
     stated: passage id → the facts it states, in its order; empty for noise.
     sentences: passage id → its sentences, in the same order.
     where: (subject, relation) → position in `passages` of the one that states it.
+    noise: name → position of the passage that names it and states nothing.
     memory: (subject, relation) → the object that a model may know by heart; some differ from the passages.
     relations: relation → kinds of subject and object.
   """
@@ -113,6 +114,7 @@ class World:
   stated: Mapping[str, tuple[Fact, ...]]
   sentences: Mapping[str, tuple[str, ...]]
   where: Mapping[tuple[str, str], int]
+  noise: Mapping[str, int]
   memory: Mapping[tuple[str, str], str]
   relations: Mapping[str, tuple[str, str]]
 
@@ -149,7 +151,7 @@ def build(settings: Settings | None = None, **overrides) -> World:
   train = draw_names(rng, syllables, settings.entities, avoid=held_out)
   parts = {TRAIN: _part(rng, train, relations), HELD_OUT: _part(rng, held_out, relations)}
   memory = _memory(rng, parts[TRAIN], settings, relations)
-  passages, stated, sentences, where = [], {}, {}, {}
+  passages, stated, sentences, where, noise = [], {}, {}, {}, {}
   for part in parts.values():
     for facts in _grouped(part, settings.facts_per_passage):
       identity, said = f"p{len(passages)}", tuple(fact.sentence(rng.randrange(len(WORDINGS))) for fact in facts)
@@ -159,9 +161,9 @@ def build(settings: Settings | None = None, **overrides) -> World:
   names = [name for part in parts.values() for name in part.names]
   for name in rng.sample(names, round(settings.noise * len(names))):
     identity, said = f"p{len(passages)}", rng.choice(FILLERS).format(s=name)
-    stated[identity], sentences[identity] = (), (said,)
+    stated[identity], sentences[identity], noise[name] = (), (said,), len(passages)
     passages.append(Passage(identity, name, said))
-  return World(settings, parts, tuple(passages), stated, sentences, where, memory, relations)
+  return World(settings, parts, tuple(passages), stated, sentences, where, noise, memory, relations)
 
 
 def draw_names(rng: random.Random, syllables: Sequence[str], count: int, avoid: Sequence[str] = ()) -> list[str]:

@@ -31,6 +31,18 @@ def solved(world, example):
   return found[-1]
 
 
+def test_noise_stands_among_the_passages():
+  world = synthetic.build(seed=5, entities=60, held_out=8, noise=1.0)
+  seen = 0
+  for example in synthetic.questions(world, 20, mix={1: 1}, passages=5):
+    subject = example.meta["decomposition"][0]["subject"]
+    places = [i for i, p in enumerate(example.passages) if not world.stated[p.id]]
+    # At most 4 other facts and the noise are near, and there is room for 4 of them.
+    assert all(example.passages[i].title == subject for i in places) and not set(places) & set(example.supporting)
+    seen += len(places)
+  assert seen > 10
+
+
 def test_golds_follow_from_the_passages():
   for example in ASKED:
     assert example.golds == (solved(WORLD, example),)
@@ -46,6 +58,7 @@ def test_supporting_evidence_and_ids_agree():
       assert len(example.evidence) == example.hops
       for (place, sentence), step in zip(example.evidence, example.meta["decomposition"]):
         assert place in example.supporting and sentence in example.passages[place].text
+        assert sentence == step["sentence"]
         assert step["subject"] in sentence and step["relation"] in sentence and step["object"] in sentence
         assert world.passages[int(example.passages[place].id[1:])] == example.passages[place]
 

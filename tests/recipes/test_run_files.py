@@ -1,0 +1,37 @@
+import importlib.util
+import pathlib
+
+import pytest
+
+from ragrl_jax import recipes
+
+CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
+
+
+def load(name):
+  spec = importlib.util.spec_from_file_location(f"run_{name}", CONFIGS / f"{name}.py")
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+@pytest.mark.parametrize("name", ["arena", "search_r1"])
+def test_variants_choose_presets(name):
+  module = load(name)
+  for variant in set(module.VARIANTS) - {"", "smoke"}:
+    assert variant in recipes.RECIPES[name].PRESETS
+    for spelling in (variant, f"{variant},smoke", f"smoke,{variant}"):
+      assert module.get_config(spelling).preset == variant
+  assert module.get_config("smoke").preset == "paper"
+  with pytest.raises(ValueError, match="smoke"):
+    module.get_config("tiny")
+
+
+def test_published_numbers():
+  search, cite = load("search_r1").get_config(), load("arena").get_config()
+  assert (search.rollout.prompts_per_step, search.rollout.group_size, search.retrieval.top_k) == (512, 5, 3)
+  assert (search.optimizer.learning_rate, search.loss.kl, search.loss.kl_coef) == (1e-6, "k3", 0.001)
+  assert search.optimizer.warmup_steps == round(0.285 * search.steps)
+  assert (cite.rollout.prompts_per_step, cite.rollout.group_size, cite.rollout.temperature) == (256, 7, 0.9)
+  assert (cite.optimizer.learning_rate, cite.loss.kl, cite.loss.kl_coef) == (3e-6, "k2", 0.04)
+  assert (cite.advantage.std, cite.advantage.eps) == ("sample", 1e-4)
