@@ -22,28 +22,30 @@ class Panel:
 
 
 PANELS = (
-  Panel("Reward", "Weighted sum of the terms, mean over scored episodes", "reward", {"reward": "reward"}),
+  Panel("Reward", "Weighted sum of the terms, mean of episodes", "reward", {"reward": "reward"}),
   Panel("Outcome", "Share of training episodes that are right, unshaped", "share", {"outcome": "outcome"}),
   Panel("Held-out exact match", "Answers to questions never trained on", "share",
         {"EM": "evaluation/em", "F1": "evaluation/f1"}),
-  Panel("Held-out exact match by hops", "Questions that need one fact, two, three", "share", {
+  Panel("Held-out EM by hops", "Questions that need one fact, two, three", "share", {
     f"{hops} {'hop' if hops == 1 else 'hops'}": f"evaluation/by_hops/{hops}/em" for hops in (1, 2, 3, 4)}),
   Panel("Searches per question", "Executed searches an episode", "searches",
         {"training": "searches", "held-out": "evaluation/searches", "wasted": "evaluation/wasted_searches"}),
   Panel("Response length", "Tokens the model wrote in an episode", "tokens", {"tokens": "response_tokens"}),
   Panel("Groups without spread", "All samples earned the same: nothing to learn from", "share",
         {"groups": "zero_spread_groups"}),
-  Panel("Entropy", "Of the policy at trained tokens; near zero nothing new is tried", "nats", {"entropy": "entropy"}),
-  Panel("KL", "To the reference policy, and from before to after the update", "nats",
+  Panel("Entropy", "At trained tokens; near 0 nothing new is tried", "nats", {"entropy": "entropy"}),
+  Panel("KL", "To the reference, and over the updates of a step", "nats",
         {"reference": "kl", "update": "old_kl"}, zero_is_off=True),
   Panel("Gradient norm", "Before clipping", "norm", {"norm": "grad_norm"}),
   Panel("Clip fraction", "Trained tokens whose ratio left the clip range", "share",
         {"clipped": "clip_fraction", "dual": "dual_clip_fraction"}, zero_is_off=True),
-  Panel("Sampler mismatch", "|log-probability as sampled − as scored|; above 0.01 look for a bug", "nats",
+  Panel("Sampler mismatch", "|log-probability as sampled − as scored|", "nats",
         {"mismatch": "mismatch"}),
   Panel("Throughput", "Tokens of the step's episodes over its seconds", "tokens/s",
         {"tokens/s": "tokens_per_second"}),
 )
+# Parts of a step in the order they are stacked, so that each keeps its colour from run to run.
+PARTS = ("rollout", "retrieval_wait", "judge_wait", "scoring", "update", "weights", "other")
 TERM, TIME = re.compile(r"term/(.+)"), re.compile(r"seconds/(.+)")
 _NOT_CURVES = {"step", "time"}
 
@@ -68,7 +70,7 @@ def curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if panel.title == "Reward":
       for name in sorted(n for n in names if TERM.fullmatch(n)):
         term = TERM.fullmatch(name)[1]
-        panels.append({"title": f"Term: {term}", "note": "Unweighted, mean over scored episodes", "unit": "value",
+        panels.append({"title": f"Term: {term}", "note": "Unweighted, mean of episodes", "unit": "value",
                        "series": [{"label": term, "column": name}]})
         taken.add(name)
   rest = sorted(name for name in names - taken if not TIME.fullmatch(name))
@@ -97,7 +99,8 @@ def breakdown(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     left = [max(0.0, (row.get(total[0]) or 0.0) - seconds) for row, seconds in zip(rows, known)]
     if sum(left) > 0.01 * sum(row.get(total[0]) or 0.0 for row in rows):
       parts["other"] = left
-  parts = {name: seconds for name, seconds in parts.items() if any(seconds)}
+  order = {name: place for place, name in enumerate(PARTS)}
+  parts = {name: parts[name] for name in sorted(parts, key=lambda n: order.get(n, len(order))) if any(parts[name])}
   if not parts:
     return None
   medians = {name: statistics.median(seconds[1:] or seconds) for name, seconds in parts.items()}

@@ -87,7 +87,7 @@ def _cell(side: Mapping[str, float | None] | None) -> str:
   if side is None:
     return "–"
   bounds = "" if side["low"] is None else f"  [{side['low']:.3f}, {side['high']:.3f}]"
-  return f"{side['value']:.3f}{bounds}"
+  return f"{side['value']:.{3 if side['value'] < 10 else 1}f}{bounds}"
 
 
 def one(metrics: Mapping[str, Any]) -> str:

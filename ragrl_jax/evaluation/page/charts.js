@@ -130,7 +130,7 @@ class Curves {
 
 function steps(svg, x, first, last, width, height) {
   const all = ticks(first, last, Math.max(2, Math.floor(width / 80))).filter((tick) => Number.isInteger(tick));
-  drawn("line", {class: "base", x1: x(first), x2: x(last), y1: height - BOTTOM, y2: height - BOTTOM}, svg);
+  drawn("line", {class: "base", x1: LEFT, x2: width - RIGHT, y1: height - BOTTOM, y2: height - BOTTOM}, svg);
   for (const tick of all) {
     if (x(tick) > width - 44) continue;
     drawn("text", {x: x(tick), y: height - 6, "text-anchor": "middle"}, svg, tick.toLocaleString("en-US"));
@@ -179,12 +179,12 @@ class Stack {
       drawn("text", {x: LEFT - 7, y: y(tick) + 4, "text-anchor": "end"}, svg, tidy(tick));
     }
     drawn("text", {x: 0, y: 8}, svg, "seconds");
-    const count = this.time.steps.length, slot = (width - LEFT - RIGHT) / count, gap = slot > 4 ? 1 : 0;
+    const count = this.time.steps.length, slot = (width - LEFT - RIGHT) / count, gap = slot > 4 ? Math.min(4, 0.16 * slot) : 0;
     for (let i = 0; i < count; i++) {
       let below = 0;
       this.time.parts.forEach((part, p) => {
         const value = Math.min(part.seconds[i] ?? 0, this.top * 1.04 - below);
-        if (value > 0) drawn("rect", {class: "part" + p % 8, x: LEFT + i * slot, width: Math.max(slot - gap, 0.5),
+        if (value > 0) drawn("rect", {class: "part" + p % 8, x: LEFT + i * slot + gap / 2, width: Math.max(slot - gap, 0.5),
                                       y: y(below + value), height: Math.max(0, y(below) - y(below + value))}, svg);
         below += Math.max(0, value);
       });

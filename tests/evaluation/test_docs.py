@@ -1,0 +1,35 @@
+"""docs/metrics.md explains what is logged."""
+
+import pathlib
+import re
+
+import pytest
+
+from ragrl_jax import structs
+from ragrl_jax.evaluation import harness, scoring
+from ragrl_jax.learner import learner, settings, step, watch
+from ragrl_jax.rollout import pack, report
+
+ROOT = pathlib.Path(__file__).parents[2]
+EPISODE = structs.Episode(
+    (structs.Segment(structs.ENVIRONMENT, (1, 2), "?"), structs.Segment(structs.MODEL, (3,), "!", (-1.0,))),
+    ended="answer")
+
+
+def logged():
+  scored = scoring.Scored(structs.Example("q", "?", ("!",)), EPISODE, {"answer": 1.0}, {"answer": 1.0}, 1.0, 1.0, 0.5)
+  counted = learner.count(pack.pack([EPISODE], [0.5], rows=1, lengths=(8,)), settings.Settings())
+  names = [*step.SUMS, *scoring.summarise([scored]), *(f"engine/{name}" for name in report.Report().metrics())]
+  names += [name for name in counted if name not in ("weight", "pairs")]  # the two that the report leaves out
+  names += re.findall(r'say\("(\w+)"', pathlib.Path(watch.__file__).read_text())
+  names += [name.removeprefix("evaluation/") for name in harness.flat(harness.summarise([]))]
+  return sorted({re.sub(r"^(term|weight)/.*", r"\1/NAME", re.sub(r"^ended/.*", "ended/WHY", name)) for name in names})
+
+
+@pytest.mark.parametrize("name", logged())
+def test_every_metric_is_explained(name):
+  assert f"`{name}`" in (ROOT / "docs" / "metrics.md").read_text(), f"docs/metrics.md does not explain {name}"
+
+
+def test_there_are_names_to_look_for():
+  assert {"reward", "term/NAME", "loss", "mask_coverage", "engine/decode_s", "no_signal", "n"} <= set(logged())
