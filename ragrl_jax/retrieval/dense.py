@@ -26,13 +26,14 @@ class DenseRetriever:
   """Passages by the inner product of encoded query and passage.
 
   Attributes:
+    encoder: of queries and passages.
     dispatch: runs the encoder (and an on-device index): `dispatch(function, *arguments)`. The thread that owns the
       accelerators puts its queue here when searches come from other threads; by default they run where they are called.
   """
 
   def __init__(self, corpus: Corpus, encoder: api.Encoder, index: VectorIndex, *, description: Mapping[str, Any],
                dispatch: Callable[..., Any] | None = None):
-    self._corpus, self._encoder, self._index, self._description = corpus, encoder, index, dict(description)
+    self.encoder, self._corpus, self._index, self._description = encoder, corpus, index, dict(description)
     self.dispatch = dispatch or (lambda function, *arguments: function(*arguments))
 
   def describe(self) -> dict[str, Any]:
@@ -42,7 +43,7 @@ class DenseRetriever:
     return api.each(queries, k, lambda texts: self._search(texts, k))
 
   def _search(self, texts: list[str], k: int) -> api.Answers:
-    vectors = np.ascontiguousarray(self.dispatch(self._encoder.queries, texts), dtype=np.float32)
+    vectors = np.ascontiguousarray(self.dispatch(self.encoder.queries, texts), dtype=np.float32)
     if not np.isfinite(vectors).all():
       bad = texts[int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])]
       raise ValueError(f"the encoder gave a vector that is not finite for the query {bad!r:.200}.")
