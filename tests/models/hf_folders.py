@@ -1,0 +1,86 @@
+"""Model folders for tests, made without our own writer: every tensor is a function of its name."""
+
+import json
+import pathlib
+import zlib
+
+import numpy as np
+from safetensors.numpy import save_file
+
+COMMON = dict(hidden_act="silu", rms_norm_eps=1e-6, max_position_embeddings=128, torch_dtype="float32")
+
+
+def tensor(name, shape):
+  """The same numbers everywhere: sines whose frequency and phase hang on the name. Norms are near 1, others near 0."""
+  seed = zlib.crc32(name.encode())
+  wave = np.sin(np.arange(int(np.prod(shape)), dtype=np.float64) * (1.0 + seed % 1009 / 300.0) + seed % 7919)
+  values = 1.0 + 0.2 * wave if "norm" in name.lower() and name.endswith("weight") else 0.4 * wave
+  return values.reshape(shape).astype(np.float32)
+
+
+def write(folder, config, shapes, **changed):
+  """A folder of these tensors, {name: shape}. `changed` arrays replace the made ones; None leaves one out."""
+  folder = pathlib.Path(folder)
+  folder.mkdir(parents=True, exist_ok=True)
+  (folder / "config.json").write_text(json.dumps(config))
+  tensors = {name: tensor(name, shape) for name, shape in shapes.items()} | changed
+  save_file({name: value for name, value in tensors.items() if value is not None}, folder / "model.safetensors")
+  return folder
+
+
+def decoder_shapes(config):
+  """{name: shape} of a decoder's tensors, from its config.json."""
+  c = config
+  d, ff, h = c["hidden_size"], c["intermediate_size"], c["head_dim"]
+  q, kv = c["num_attention_heads"] * h, c["num_key_value_heads"] * h
+  shapes = {"model.embed_tokens.weight": (c["vocab_size"], d), "model.norm.weight": (d,)}
+  if not c["tie_word_embeddings"]:
+    shapes["lm_head.weight"] = (c["vocab_size"], d)
+  for i in range(c["num_hidden_layers"]):
+    layer = f"model.layers.{i}."
+    attention = dict(q=(q, d), k=(kv, d), v=(kv, d), o=(d, q))
+    shapes |= {f"{layer}self_attn.{n}_proj.weight": s for n, s in attention.items()}
+    shapes |= {f"{layer}mlp.{n}_proj.weight": s for n, s in dict(gate=(ff, d), up=(ff, d), down=(d, ff)).items()}
+    shapes |= {f"{layer}{n}_layernorm.weight": (d,) for n in ("input", "post_attention")}
+    if c["model_type"] == "qwen2":
+      shapes |= {f"{layer}self_attn.{n}_proj.bias": (s,) for n, s in dict(q=q, k=kv, v=kv).items()}
+    if c["model_type"] == "qwen3":
+      shapes |= {f"{layer}self_attn.{n}_norm.weight": (h,) for n in "qk"}
+  return shapes
+
+
+# head_dim is not hidden_size / heads, heads share keys, and the rope settings come in every layout there is.
+DECODERS = {
+  "qwen2": COMMON | dict(
+    model_type="qwen2", vocab_size=19, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=8, intermediate_size=24, tie_word_embeddings=False, rope_theta=1000.0),
+  "qwen3": COMMON | dict(
+    model_type="qwen3", vocab_size=19, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=8, intermediate_size=24, tie_word_embeddings=True,
+    rope_parameters=dict(rope_type="default", rope_theta=100.0)),
+  "llama": COMMON | dict(
+    model_type="llama", vocab_size=19, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=8, intermediate_size=24, tie_word_embeddings=False, rope_theta=1000.0,
+    rope_scaling=dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                      original_max_position_embeddings=32)),
+}
+BERT = dict(
+  model_type="bert", vocab_size=30, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24,
+  max_position_embeddings=32, type_vocab_size=2, layer_norm_eps=1e-12, hidden_act="gelu")
+
+
+def bert_shapes(config, prefix=""):
+  """{name: shape} of a BERT encoder with its pooler."""
+  d, ff = config["hidden_size"], config["intermediate_size"]
+  rows = dict(word="vocab_size", position="max_position_embeddings", token_type="type_vocab_size")
+  shapes = {f"embeddings.{n}_embeddings.weight": (config[key], d) for n, key in rows.items()}
+  pairs = {"pooler.dense": (d, d), "embeddings.LayerNorm": (d,)}
+  for i in range(config["num_hidden_layers"]):
+    layer = f"encoder.layer.{i}."
+    pairs |= {f"{layer}attention.self.{n}": (d, d) for n in ("query", "key", "value")}
+    pairs |= {f"{layer}attention.output.dense": (d, d), f"{layer}intermediate.dense": (ff, d),
+              f"{layer}output.dense": (d, ff), f"{layer}attention.output.LayerNorm": (d,),
+              f"{layer}output.LayerNorm": (d,)}
+  for name, shape in pairs.items():
+    shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+  return {prefix + name: shape for name, shape in shapes.items()}

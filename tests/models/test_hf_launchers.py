@@ -1,0 +1,97 @@
+"""import_hf and export_hf as a user calls them, in this process."""
+
+import importlib.util
+import json
+import pathlib
+import sys
+
+import hf_folders
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from ragrl_jax import config as config_lib
+from ragrl_jax.evaluation import player
+from ragrl_jax.learner import learner, settings
+from ragrl_jax.models import mapping, weights
+from ragrl_jax.store import checkpoint
+
+LAUNCHERS = pathlib.Path(__file__).parents[2] / "launchers"
+
+
+def run(name, monkeypatch, capsys, **arguments):
+  """(exit status, what it printed, what it complained of)."""
+  spec = importlib.util.spec_from_file_location(name, LAUNCHERS / f"{name}.py")
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  words = [word for key, value in arguments.items() for word in (f"--{key}", str(value))]
+  monkeypatch.setattr(sys, "argv", [name, *words])
+  status = module.main()
+  return status, *capsys.readouterr()
+
+
+def model_folder(path):
+  """A model of 300 rows with a byte-level tokenizer of 256 + 1 ids."""
+  from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+  config = hf_folders.DECODERS["qwen2"] | dict(vocab_size=300)
+  folder = hf_folders.write(path, config, hf_folders.decoder_shapes(config))
+  alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+  tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+  tokenizer.decoder = decoders.ByteLevel()
+  tokenizer.add_special_tokens(["<|endoftext|>"])
+  tokenizer.save(str(folder / "tokenizer.json"))
+  (folder / "tokenizer_config.json").write_text(json.dumps(dict(
+    tokenizer_class="PreTrainedTokenizerFast", eos_token="<|endoftext|>", pad_token="<|endoftext|>")))
+  return folder
+
+
+def test_import(tmp_path, monkeypatch, capsys):
+  folder = model_folder(tmp_path / "in")
+  status, out, _ = run("import_hf", monkeypatch, capsys, model=folder, out=tmp_path / "out", dtype="float32",
+                       shard_bytes=20_000)
+  said = json.loads(out)
+  assert status == 0 and (said["family"], said["vocabulary"], said["token_ids"]) == ("qwen2", 300, 257)
+  want, _ = weights.load_pretrained(folder)
+  got, _ = weights.load_pretrained(tmp_path / "out")
+  for (name, a), (_, b) in zip(*(mapping.named(nnx.split(model)[1]) for model in (want, got))):
+    np.testing.assert_array_equal(a, b, err_msg=name)
+  assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+
+
+def test_import_refuses_what_is_damaged(tmp_path, monkeypatch, capsys):
+  folder = model_folder(tmp_path / "in")
+  file = folder / "model.safetensors"
+  file.write_bytes(file.read_bytes()[:-4])
+  status, _, complaint = run("import_hf", monkeypatch, capsys, model=folder, out=tmp_path / "out")
+  assert status == 2 and "model.safetensors is truncated" in complaint and not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow  # compiles a learner's first state
+def test_export(tmp_path, monkeypatch, capsys):
+  config = config_lib.default_config()
+  config.model.path = str(model_folder(tmp_path / "in"))
+  model, _ = player.model(config, player.tokenizer(config))
+  graphdef, params = nnx.split(model)
+  trained = nnx.merge(graphdef, jax.tree.map(lambda x: x + 1.0, params))
+  made = learner.Learner(trained, settings.from_config(config), settings.optimizer_from_config(config))
+  run_folder = tmp_path / "run"
+  with_state = checkpoint.Checkpoints(run_folder / "checkpoints", keep=2)
+  with_state.save(7, made.init(0), dict(step=7))
+  with_state.close()
+  (run_folder / "config.json").write_text(config.to_json_best_effort())
+  for source, number in ((run_folder, "out"), (run_folder / "checkpoints" / "7", "again")):
+    status, out, complaint = run("export_hf", monkeypatch, capsys, checkpoint=source, out=tmp_path / number)
+    assert status == 0, complaint
+    assert json.loads(out)["step"] == 7
+    exported, _ = weights.load_pretrained(tmp_path / number)
+    for (name, a), (_, b) in zip(mapping.named(params), mapping.named(nnx.split(exported)[1]), strict=True):
+      np.testing.assert_array_equal(a + 1.0, b, err_msg=name)
+    assert (tmp_path / number / "tokenizer.json").exists()
+
+
+def test_export_of_nothing(tmp_path, monkeypatch, capsys):
+  status, _, complaint = run("export_hf", monkeypatch, capsys, checkpoint=tmp_path, out=tmp_path / "out")
+  assert status == 2 and "RUN/checkpoints/STEP" in complaint

