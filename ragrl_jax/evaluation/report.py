@@ -95,7 +95,7 @@ def headline(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> l
     before, after = (summary.get(f"{name}_{when}", (summary.get(when) or {}).get(name)) for when in ("before", "after"))
     if after is None and held_out:
       before, after = held_out[0].get(f"evaluation/{name}"), held_out[-1].get(f"evaluation/{name}")
-    if after is not None:
+    if after or before:  # a recipe that never searches has nothing to say of searches
       found.append({"label": label, "before": before, "after": after})
   return found
 

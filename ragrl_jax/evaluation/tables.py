@@ -33,13 +33,13 @@ def wasted_searches(row: Mapping[str, Any]) -> int | None:
   return sum(verdict != NEW_GOLD for verdict in searches(row))
 
 
-# What a comparison shows: label, key in the metrics, whether more is better (None: neither).
+# What a comparison shows: label, and key in the metrics.
 LINES = (
-  ("Exact match", "em", True), ("F1", "f1", True), ("Gold contained in the answer", "cover_em", True),
-  ("Correct by the recipe", "outcome", True), ("Answered", "answered", True),
-  ("Searches per question", "searches", None), ("Wasted searches per question", "wasted_searches", False),
-  ("Response tokens", "response_tokens", None),
+  ("Exact match", "em"), ("F1", "f1"), ("Gold contained in the answer", "cover_em"),
+  ("Correct by the recipe", "outcome"), ("Answered", "answered"), ("Searches per question", "searches"),
+  ("Wasted searches per question", "wasted_searches"), ("Response tokens", "response_tokens"),
 )
+SEARCHING = ("searches", "wasted_searches")  # left out where neither side searches
 
 
 def comparison(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -50,8 +50,9 @@ def comparison(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
   """
   before, after = before or {}, after or {}
   rows = []
-  for label, key, _ in LINES:
-    if after.get(key) is None and before.get(key) is None:
+  for label, key in LINES:
+    never_searches = not after.get("searches") and not before.get("searches")
+    if (after.get(key) is None and before.get(key) is None) or (never_searches and key in SEARCHING):
       continue
     rows.append({"label": label, "n": after.get("n", before.get("n")), "before": _side(before, key),
                  "after": _side(after, key)})

@@ -53,10 +53,19 @@ document.getElementById("scheme").click();
 seen.scheme = document.documentElement.dataset.scheme;
 parent.postMessage(JSON.stringify(seen), "*");
 """
-# A frame may be as narrow as a telephone, a headless window may not.
+# Frames, for they may be as narrow as a telephone, which a headless window may not.
 HOST = """<!doctype html>
-<iframe src="page.html" width="{}" height="900" style="border:0"></iframe><pre id="result"></pre>
-<script>onmessage = (event) => {{ document.getElementById("result").textContent = event.data; }};</script>"""
+{}<pre id="result"></pre>
+<script>
+const result = document.getElementById("result"), seen = {{}};
+onmessage = (event) => {{
+  const frame = [...document.querySelectorAll("iframe")].find((frame) => frame.contentWindow === event.source);
+  seen[frame.name] = JSON.parse(event.data);
+  result.textContent = JSON.stringify(seen);
+}};
+</script>"""
+FRAME = '<iframe name="{0} {1}" src="{0}.html" width="{1}" height="900" style="border:0"></iframe>\n'
+WIDTHS = (1280, 420)
 
 
 def opened(path, folder):
@@ -76,20 +85,48 @@ def test_it_runs_under_its_own_policy(page, tmp_path):
   assert dom.count("<svg") >= 14 and 'class="segment model"' in dom
 
 
-@pytest.mark.parametrize("width", [1280, 420])
-def test_what_a_reader_does(page, tmp_path, width):
-  text = page.read_text(encoding="utf-8")
-  # The policy forbids every other script, so the reader's comes into a copy without one.
-  text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
-  copy = tmp_path / "page.html"
-  copy.write_text(text.replace("</body>", f"<script>{ACTIONS}</script></body>"), encoding="utf-8")
-  host = tmp_path / "host.html"
-  host.write_text(HOST.format(width), encoding="utf-8")
-  dom = opened(host, tmp_path)
-  seen = json.loads(html.unescape(re.search(r'<pre id="result">(.*?)</pre>', dom, re.S)[1]))
+@pytest.fixture(scope="module")
+def seen(page, tmp_path_factory):
+  """{"page 420": what the reader saw, …}: two pages at two widths, in one browser."""
+  folder = tmp_path_factory.mktemp("seen")
+  pages = {"page": page.read_text(encoding="utf-8"), "long": report.render(too_long(report.gather(page.parent)))}
+  for name, text in pages.items():
+    # The policy forbids every other script, so the reader's comes into a copy without one.
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
+    (folder / f"{name}.html").write_text(
+        text.replace("</body>", f"<script>{ACTIONS}</script></body>"), encoding="utf-8")
+  frames = "".join(FRAME.format(name, width) for name in pages for width in WIDTHS)
+  (folder / "host.html").write_text(HOST.format(frames), encoding="utf-8")
+  dom = opened(folder / "host.html", folder)
+  return json.loads(html.unescape(re.search(r'<pre id="result">(.*?)</pre>', dom, re.S)[1]))
+
+
+def too_long(data):
+  """The page's data with words, lists and lines beyond all measure."""
+  long, lines = "Donaudampfschiff" * 40, "one line\n" * 60
+  data["run"] |= {"name": long[:120], "model": "/models/" + long, "recipe": long[:60]}
+  data["run"]["warnings"] = [{"text": long, "first": 1, "times": 2}]
+  data["settings"][0] |= {"changed": True, "value": long, "path": long[:80]}
+  for step in data["episodes"]["steps"]:
+    for group in step["groups"]:
+      group["question"], group["golds"], group["prompt"]["text"] = long, [long], lines + long
+      for sample in group["samples"]:
+        sample["terms"] |= {f"a term with a long name {i} {long[:30]}": 0.123 for i in range(8)}
+        sample["facts"], sample["failure"] = {long: [long] * 30}, long
+        for segment in sample["segments"]:
+          segment["query"], segment["text"] = long, lines + long
+          if "pieces" in segment:
+            segment["pieces"][0] = long
+          for passage in segment.get("found") or ():
+            passage["title"] = passage["text"] = long
+  return data
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_what_a_reader_does(page, seen, width):
+  seen = seen[f"page {width}"]
   assert seen["charts"] == len(report.gather(page.parent)["curves"]["panels"])
-  assert seen["wide"][1] == width
-  assert seen["wide"][0] <= seen["wide"][1] and seen["outside"] == []
+  assert seen["wide"] == [width, width] and seen["outside"] == []
   # The middle of one chart is step 30 of 60, and is read off all that have a value there.
   assert all(re.match(r"step \d+: ", text) for text in seen["reads"])
   assert {re.match(r"step (\d+)", text)[1] for text in seen["reads"][:3]} == {"30"}
@@ -100,6 +137,11 @@ def test_what_a_reader_does(page, tmp_path, width):
   assert re.fullmatch(r"#episode-\d+-\d+-\d+", seen["address"]) and seen["scheme"] in ("dark", "light")
   for word in ("NaN", "undefined", "[object", "null"):
     assert word not in seen["words"]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_is_too_long_for_the_page(seen, width):
+  assert seen[f"long {width}"]["outside"] == [] and seen[f"long {width}"]["wide"] == [width, width]
 
 
 def test_hostile_text_runs_nothing(page, tmp_path):

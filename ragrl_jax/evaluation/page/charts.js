@@ -95,7 +95,7 @@ class Curves {
     }
     drawn("text", {x: 0, y: 8}, svg, this.panel.unit);
     steps(svg, x, first, last, width, HEIGHT);
-    for (const line of this.lines) this.#line(svg, line, x, y);
+    for (const line of [...this.lines].reverse()) this.#line(svg, line, x, y);  // the first lies on top
     this.mark = drawn("g", {}, svg);
     this.box.replaceChildren(svg);
   }
