@@ -87,6 +87,7 @@ def test_warm_start_then_rl_then_resume(world, tmp_path):
   assert player.config.d_model == 16
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.slow  # a dozen starts of a process, 3 to 5 seconds each
 def test_a_run_that_is_killed_ten_times_ends_bit_for_bit_as_one_that_is_not(world, tmp_path):
   def start(workdir, errors):
@@ -95,7 +96,7 @@ def test_a_run_that_is_killed_ten_times_ends_bit_for_bit_as_one_that_is_not(worl
       stdout=subprocess.DEVNULL, stderr=errors)
 
   with open(tmp_path / "errors", "w+") as errors:
-    assert start(tmp_path / "whole", errors).wait(timeout=280) == 0, (tmp_path / "errors").read_text()[-2000:]
+    assert start(tmp_path / "whole", errors).wait(timeout=600) == 0, (tmp_path / "errors").read_text()[-2000:]
     rng, kills, mid_checkpoint = random.Random(0), 0, 0
     while kills < KILLS:
       child = start(tmp_path / "killed", errors)
@@ -108,7 +109,7 @@ def test_a_run_that_is_killed_ten_times_ends_bit_for_bit_as_one_that_is_not(worl
         break
       assert child.returncode == -signal.SIGKILL, (tmp_path / "errors").read_text()[-2000:]
       kills += 1
-    assert start(tmp_path / "killed", errors).wait(timeout=280) == 0, (tmp_path / "errors").read_text()[-2000:]
+    assert start(tmp_path / "killed", errors).wait(timeout=600) == 0, (tmp_path / "errors").read_text()[-2000:]
   assert kills == KILLS and mid_checkpoint >= 3, (kills, mid_checkpoint)
   (step, one), (other_step, other) = arrays(tmp_path / "whole"), arrays(tmp_path / "killed")
   assert step == other_step == STEPS
