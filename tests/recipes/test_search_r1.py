@@ -136,6 +136,17 @@ def test_actions_of_several_pairs():
   assert repo.parser.act(two) == ("answer", "a")
 
 
+@pytest.mark.parametrize(("text", "found"), [
+  (BLOCK, (Passage("1", "France", "Its capital is Paris."),)),
+  ("\n\n<information></information>\n\n", ()),
+  ("<information> Paris, they say. </information>", (Passage("1", "", "Paris, they say."),)),
+  (play_lib.NOTICE, None), ("<information> cut off", None), ("", None),
+])
+def test_what_the_environment_brings(text, found):
+  query = None if found is None else "q"
+  assert paper.parser.observed("<search> q </search>", text) == (query, found)
+
+
 def test_an_unanswered_episode_scores_nothing():
   assert scored([]) == {"answer": 0.0}
   assert scored([("model", "")]) == {"answer": 0.0}

@@ -44,6 +44,11 @@ class Parser:
     return next((stop for stop in STOPS if text.rstrip().endswith(stop)), "eos")
 
   def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
-    """(query, passages) of a result block; (None, None) for a notice."""
-    found = passages.parse_block(text)
+    """(query, passages) of a result block; (None, None) for a notice.
+
+    A block in another style than ours, as transcripts from elsewhere may have, is one passage without a title.
+    """
+    found, body = passages.parse_block(text), text.strip()
+    if found is None and body.startswith(passages.OPEN) and body.endswith(passages.CLOSE):
+      found = (Passage("1", "", body[len(passages.OPEN):-len(passages.CLOSE)].strip()),)
     return (None, None) if found is None else (self.search(said), found)
