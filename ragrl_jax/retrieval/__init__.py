@@ -15,7 +15,7 @@ __all__ = ["build_index", "load_index"]
 
 def load_index(
     path: str | os.PathLike, *, encoder: str | os.PathLike | Encoder | None = None, search: str = "faiss",
-    threads: int | None = None, dispatch: Callable[..., Any] | None = None, **remote: Any,
+    device_dtype: str = "float32", threads: int | None = None, dispatch: Callable[..., Any] | None = None, **remote: Any,
 ) -> Retriever:
   """A retriever from what `config.retrieval.index` names.
 
@@ -24,6 +24,7 @@ def load_index(
       (FILE.jsonl of `replay.Recorder`).
     encoder: for a dense index: the encoder, or its folder where it has moved; otherwise the one the index names.
     search: for a dense index: "faiss", or "device" (exact, on the accelerators).
+    device_dtype: of the vectors on the accelerators: "float32" or "bfloat16".
     threads: FAISS's, a search; the machine's cores if None.
     dispatch: see `dense.DenseRetriever`.
     **remote: for an address: `remote.RemoteRetriever`'s timeout_s, deadline_s, retries, max_bytes.
@@ -41,10 +42,10 @@ def load_index(
   if where.endswith(".jsonl"):
     from ragrl_jax.retrieval.replay import Replay
     return Replay(where)
-  return _local(pathlib.Path(where), encoder, search, threads, dispatch)
+  return _local(pathlib.Path(where), encoder, search, device_dtype, threads, dispatch)
 
 
-def _local(folder: pathlib.Path, encoder, search: str, threads: int | None, dispatch) -> Retriever:
+def _local(folder: pathlib.Path, encoder, search, device_dtype, threads, dispatch) -> Retriever:
   from ragrl_jax.retrieval import bm25, dense, encoders, faiss_index
   from ragrl_jax.retrieval.build import FORMAT, INDEX, REQUEST
   from ragrl_jax.retrieval.corpus import Corpus
@@ -68,7 +69,8 @@ def _local(folder: pathlib.Path, encoder, search: str, threads: int | None, disp
                      options=card["options"], dtype=card["dtype"], search=search)
   if search == "device":
     from ragrl_jax.retrieval.device import DeviceIndex
-    index = DeviceIndex(vectors, max_norm=card["max_norm"])
+    index = DeviceIndex(vectors, max_norm=card["max_norm"], dtype=device_dtype)
+    description["device_dtype"] = device_dtype
   elif search != "faiss":
     raise ValueError(f"search={search!r}: it must be 'faiss' or 'device'.")
   elif card["factory"] == "Flat":

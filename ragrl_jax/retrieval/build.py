@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pathlib
@@ -87,12 +88,13 @@ def build_index(
 
 
 def _source(corpus: str | os.PathLike | Iterable[Passage]) -> dict[str, Any]:
-  """What tells one corpus from another: of a file its name, size and time, of passages their checksum."""
+  """What tells one corpus from another: the SHA-256 of the file's bytes, or the passages' checksum."""
   if isinstance(corpus, str | os.PathLike):
     path = pathlib.Path(corpus)
     if not path.is_file():
       raise FileNotFoundError(f"{path}: no such corpus; it must be a file of JSON lines (.jsonl or .jsonl.gz).")
-    return dict(name=path.name, bytes=path.stat().st_size, modified_ns=path.stat().st_mtime_ns)
+    with open(path, "rb") as file:
+      return dict(name=path.name, sha256=hashlib.file_digest(file, "sha256").hexdigest())
   return dict(name="passages", sha256=corpus.checksum if isinstance(corpus, Corpus) else checksum(corpus))
 
 

@@ -39,7 +39,7 @@ def named(encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | Non
   if not (path / "config.json").is_file():
     raise ValueError(f"encoder={str(encoder)!r}: it must be 'bm25', 'hashing', or a folder with a config.json and "
                      "safetensors of a BERT-type encoder (or a decoder that embeds).")
-  return dict(kind="model", path=str(path), options=options)
+  return dict(kind="model", path=str(path.resolve()), options=options)
 
 
 def fitted(encoder: str | os.PathLike | Encoder, chosen: Mapping[str, Any], corpus: Corpus,

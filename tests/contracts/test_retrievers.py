@@ -51,8 +51,8 @@ def replayed(tmp, stack):
   return load_index(tmp / "answers.jsonl")
 
 
-def dense(search="faiss", **settings):
-  return lambda tmp, stack: load_index(built(tmp, "hashing", **settings), search=search)
+def dense(search="faiss", device_dtype="float32", **settings):
+  return lambda tmp, stack: load_index(built(tmp, "hashing", **settings), search=search, device_dtype=device_dtype)
 
 
 RETRIEVERS = {
@@ -63,6 +63,7 @@ RETRIEVERS = {
     "HNSW": dense(factory="HNSW16", options="efSearch=64"),
     "IVF-PQ": dense(factory="IVF4,PQ8x4", options="nprobe=4", oversample=16),
     "device": dense(search="device"),
+    "device bfloat16": dense(search="device", device_dtype="bfloat16"),
     "remote": remote,
     "replay": replayed,
 }

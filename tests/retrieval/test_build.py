@@ -124,7 +124,11 @@ def test_another_faiss_index_keeps_the_vectors(tmp_path, monkeypatch):
 def test_a_changed_corpus_file_is_noticed(tmp_path):
   corpus = write(tmp_path / "c.jsonl", some(20))
   build_index(corpus, "bm25", tmp_path / "i", progress=False)
-  write(corpus, some(30))
+  before = files(tmp_path / "i")
+  write(corpus, some(20))  # written again, the same: nothing to do
+  build_index(corpus, "bm25", tmp_path / "i", progress=False)
+  assert files(tmp_path / "i") == before
+  write(corpus, some(20)[::-1])  # the same passages in another order are another corpus
   with pytest.raises(ValueError, match="other corpus"):
     build_index(corpus, "bm25", tmp_path / "i", progress=False)
 

