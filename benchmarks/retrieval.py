@@ -102,8 +102,10 @@ def lexical(n: int) -> None:
 
 def hashed(n: int) -> None:
   draw = random.Random(0)
-  passages = [Passage(str(i), name := f"name{i % 5000}", f"The relation{i % 9} of {name} is name{draw.randrange(5000)}.")
-              for i in range(n)]
+  passages = []
+  for i in range(n):
+    name, other = f"name{i % 5000}", f"name{draw.randrange(5000)}"
+    passages.append(Passage(str(i), name, f"The relation{i % 9} of {name} is {other}."))
   with tempfile.TemporaryDirectory() as folder:
     start = time.perf_counter()
     build_index(passages, "hashing", folder, progress=False)

@@ -24,7 +24,7 @@ def main() -> int:
   parser.add_argument("--encoder_options", type=json.loads, default={}, metavar="JSON",
                       help='for example {"stemmer": "english"} for bm25, {"dim": 1024} for hashing')
   parser.add_argument("--shard_rows", type=int, default=8192, help="passages between two notes of progress")
-  parser.add_argument("--batch", type=int, default=1024, help="passages handed to the encoder at a time")
+  parser.add_argument("--batch", type=int, default=512, help="passages handed to the encoder at a time")
   parser.add_argument("--threads", type=int, default=None, help="FAISS's; all cores by default")
   parser.add_argument("--overwrite", action="store_true", help="replace an index of another request")
   arguments = vars(parser.parse_args())

@@ -15,7 +15,8 @@ __all__ = ["build_index", "load_index"]
 
 def load_index(
     path: str | os.PathLike, *, encoder: str | os.PathLike | Encoder | None = None, search: str = "faiss",
-    device_dtype: str = "float32", threads: int | None = None, dispatch: Callable[..., Any] | None = None, **remote: Any,
+    device_dtype: str = "float32", threads: int | None = None, dispatch: Callable[..., Any] | None = None,
+    **remote: Any,
 ) -> Retriever:
   """A retriever from what `config.retrieval.index` names.
 

@@ -30,7 +30,7 @@ INDEX, REQUEST, FORMAT = "index.json", "build.json", 1
 def build_index(
     corpus: str | os.PathLike | Iterable[Passage], encoder: str | os.PathLike | Encoder, out: str | os.PathLike, *,
     factory: str = "Flat", options: str = "", oversample: int = 4, dtype: str = "float32",
-    encoder_options: Mapping[str, Any] | None = None, shard_rows: int = 8192, batch: int = 1024,
+    encoder_options: Mapping[str, Any] | None = None, shard_rows: int = 8192, batch: int = 512,
     threads: int | None = None, overwrite: bool = False, progress: bool = True,
 ) -> pathlib.Path:
   """Builds an index that `load_index` reads. A finished folder of the same request is left as it is.

@@ -57,7 +57,7 @@ class DenseRetriever:
 
 
 def encode_corpus(corpus: Corpus, encoder: api.Encoder, folder: pathlib.Path, *, dtype: str = "float32",
-                  shard_rows: int = 8192, batch: int = 1024, progress: bool = True) -> float:
+                  shard_rows: int = 8192, batch: int = 512, progress: bool = True) -> float:
   """Passages → a memory-mapped array [N, dim] on disk, shard by shard. After a kill it goes on at the last whole shard.
 
   Args:
