@@ -41,6 +41,7 @@ def evaluate(
 
   Raises:
     ValueError, FileNotFoundError: what cannot be read, or results of something else in `out`.
+    harness.TooManyFailures: the retriever is down.
   """
   config_lib.validate(config)
   config = config.copy_and_resolve_references()
@@ -61,7 +62,8 @@ def evaluate(
       index=config.retrieval.index, top_k=config.retrieval.top_k, **player.retriever.describe()))
   return harness.evaluate(
     examples, _play(player, greedy=not sample), player.recipe, pathlib.Path(out), settings=settings,
-    batch=batch_of(config), progress=lambda done: progress(done, len(examples)))
+    batch=batch_of(config), max_failed_share=config.retrieval.max_failed_share,
+    progress=lambda done: progress(done, len(examples)))
 
 
 def observer(config, examples: Sequence[structs.Example] | None = None) -> Callable[[int, Any, Any], dict[str, Any]]:

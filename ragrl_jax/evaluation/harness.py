@@ -20,6 +20,10 @@ from ragrl_jax.store import jsonl
 PREDICTIONS, METRICS, SETTINGS = "predictions.jsonl", "metrics.json", "settings.json"
 WITH_INTERVAL = ("em", "f1", "cover_em", "outcome")
 
+class TooManyFailures(RuntimeError):
+  """More of a batch's questions failed than the config allows."""
+
+
 # (examples, number of the first) → their episodes, in the same order.
 Play = Callable[[Sequence[structs.Example], int], Sequence[structs.Episode]]
 
@@ -73,7 +77,7 @@ def rows_of(
 
 def evaluate(
     examples: Sequence[structs.Example], play: Play, recipe, out: pathlib.Path, *, settings: Mapping[str, Any],
-    batch: int = 256, progress: Callable[[int], None] = lambda done: None,
+    batch: int = 256, max_failed_share: float = 1.0, progress: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
   """Scores every example once and writes predictions.jsonl and metrics.json to `out`.
 
@@ -88,10 +92,12 @@ def evaluate(
     settings: what the scores depend on (checkpoint, data, recipe, retrieval, sampling); stands beside them in
       metrics.json.
     batch: questions played together.
+    max_failed_share: of a batch; more, and it stops before that batch is written.
     progress: told how many are done, after each batch.
 
   Raises:
     ValueError: `out` holds predictions made under other settings or from other questions.
+    TooManyFailures: a tool is down. What was done before stands, and the same call goes on from there.
   """
   out.mkdir(parents=True, exist_ok=True)
   settings = jsonl.plain(settings)
@@ -106,6 +112,7 @@ def evaluate(
   progress(resumed)
   with open(path, "a", encoding="utf-8", newline="\n") as file:
     for found in rows_of(examples[resumed:], play, recipe, batch=batch, first=resumed):
+      _refuse_failures([row for row, _ in found], max_failed_share)
       rows += [row for row, _ in found]
       file.writelines(jsonl.line(row) for row, _ in found)
       file.flush()
@@ -170,6 +177,15 @@ def peak_memory() -> dict[str, int]:
     if held is not None:
       found[device.platform] = max(found.get(device.platform, 0), held)
   return found
+
+
+def _refuse_failures(rows, share: float) -> None:
+  failed = [row["failure"] for row in rows if row["ended"] == "failed"]
+  if len(failed) > share * len(rows):
+    raise TooManyFailures(
+      f"{len(failed)} of {len(rows)} questions failed, more than config.retrieval.max_failed_share={share}. The first "
+      f"said: {failed[0]}. See that the retriever answers, or raise config.retrieval.timeout_s and retries; then run "
+      "the same command again: it goes on from here.")
 
 
 def _check(out: pathlib.Path, rows, settings, examples) -> None:

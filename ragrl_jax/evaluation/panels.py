@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-MAX_POINTS = 1_200
+MAX_POINTS = 1_200  # of a curve
+MAX_BARS = 300       # of the time breakdown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,9 +106,9 @@ def breakdown(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     return None
   medians = {name: statistics.median(seconds[1:] or seconds) for name, seconds in parts.items()}
   whole = sum(medians.values()) or 1.0
-  every = -(-len(rows) // MAX_POINTS)
+  every = -(-len(rows) // MAX_BARS)
   return {
-    "steps": [row["step"] for row in rows][every - 1::every] if every > 1 else [row["step"] for row in rows],
+    "steps": [row["step"] for row in rows][every - 1::every],
     "parts": [{"name": name.replace("_", " "), "median": _short(medians[name]), "share": _short(medians[name] / whole),
                "seconds": [_mean(seconds[i:i + every]) for i in range(0, len(seconds) - len(seconds) % every, every)]}
               for name, seconds in parts.items()],

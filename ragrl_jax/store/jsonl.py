@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 
 
+_PLAIN = {int, str, bool, type(None)}
+
+
 def plain(value: Any) -> Any:
   """The value as JSON knows it: arrays and tuples become lists, NaN and infinities None.
 
@@ -22,8 +25,9 @@ def plain(value: Any) -> Any:
     return value if math.isfinite(value) else None
   if isinstance(value, Mapping):
     return {str(key): plain(item) for key, item in value.items()}
-  if isinstance(value, list | tuple | set | frozenset):
-    return [plain(item) for item in value]
+  if isinstance(value, list | tuple):
+    # Token ids by the million: nothing to do for what JSON knows already.
+    return list(value) if set(map(type, value)) <= _PLAIN else [plain(item) for item in value]
   array = np.asarray(value)
   if array.dtype == object:
     raise ValueError(f"a {type(value).__name__} cannot be logged: give numbers, text, lists or mappings of them.")

@@ -123,6 +123,14 @@ def test_a_rollout_that_loses_a_question_is_found_out(tmp_path):
     evaluate(tmp_path, play=lambda examples, first: [episode(e) for e in examples][::-1])
 
 
+def test_a_tool_that_is_down_stops_it_and_costs_nothing_done(tmp_path):
+  # The last batch is q9 alone, and it fails.
+  with pytest.raises(harness.TooManyFailures, match="1 of 1 questions failed.*max_failed_share=0.5.*said: down"):
+    harness.evaluate(EXAMPLES, play, RECIPE, tmp_path, settings={"checkpoint": "m"}, batch=3, max_failed_share=0.5)
+  assert len(rows(tmp_path)) == 9 and not (tmp_path / "metrics.json").exists()
+  assert evaluate(tmp_path)["failed"] == 1
+
+
 def test_nothing_scored_is_nothing_claimed():
   m = harness.summarise([])
   assert m["n"] == 0 and m["em"] is None and m["em_interval"] is None and m["by_hops"] == {}

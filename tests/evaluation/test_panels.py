@@ -54,7 +54,7 @@ def test_the_bottleneck_is_the_largest_median_after_the_first_step():
   assert found["steps"] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("count", [1, panels.MAX_POINTS, panels.MAX_POINTS + 1, 3 * panels.MAX_POINTS - 1])
+@pytest.mark.parametrize("count", [1, panels.MAX_BARS, panels.MAX_BARS + 1, 3 * panels.MAX_BARS - 1])
 def test_every_bar_has_its_step(count):
   found = panels.breakdown([seconds(step, rollout=1.0) for step in range(1, count + 1)])
-  assert len(found["steps"]) == len(found["parts"][0]["seconds"]) <= panels.MAX_POINTS
+  assert len(found["steps"]) == len(found["parts"][0]["seconds"]) <= panels.MAX_BARS
