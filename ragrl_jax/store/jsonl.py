@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-
 _PLAIN = {int, str, bool, type(None)}
 
 
@@ -25,7 +24,7 @@ def plain(value: Any) -> Any:
     return value if math.isfinite(value) else None
   if isinstance(value, Mapping):
     return {str(key): plain(item) for key, item in value.items()}
-  if isinstance(value, list | tuple):
+  if isinstance(value, list | tuple | set | frozenset):
     # Token ids by the million: nothing to do for what JSON knows already.
     return list(value) if set(map(type, value)) <= _PLAIN else [plain(item) for item in value]
   array = np.asarray(value)
