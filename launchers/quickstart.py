@@ -75,7 +75,7 @@ def make_world(folder: pathlib.Path, seed: int) -> None:
   writers.write_examples(folder / "held_out.jsonl.gz", held_out)
   # A space before each line: a name is then the same pieces at its start as in the middle of a sentence.
   lines = [*(" " + line for line in synthetic.lines(world, seed=seed)), *(text for said in turns for _, text in said)]
-  sentencepiece.train(lines, vocab_size=520, marks=MARKS, path=folder / "tokenizer.model")
+  sentencepiece.train(lines, vocab_size=506, marks=MARKS, path=folder / "tokenizer.model")
 
 
 def demonstrations(world, asked, retriever, seed: int) -> list[list[tuple[str, str]]]:

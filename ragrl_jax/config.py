@@ -105,6 +105,7 @@ def shrink(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
         into[name] = value
 
   set_all(config, SMOKE)
+  config.optimizer.warmup_steps = min(config.optimizer.warmup_steps, config.steps)
   return config
 
 

@@ -39,5 +39,6 @@ def test_config_begins_with_its_story(path):
 @pytest.mark.parametrize("path", [path for path in FILES if path.stem not in VARIANTS], ids=lambda path: path.stem)
 def test_smoke_changes_no_rule(path):
   full, small = load(path).get_config(), load(path).get_config("smoke")
+  full.optimizer.warmup_steps = small.optimizer.warmup_steps  # a length, not a rule
   for rule in ("recipe", "preset", "switches", "loss", "advantage", "optimizer", "retrieval"):
     assert full[rule] == small[rule], rule
