@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from ragrl_jax.evaluation import excerpt, panels, tables
 from ragrl_jax.store import jsonl, metrics
 
 TEMPLATES = pathlib.Path(__file__).parent / "page"
+_MARKUP = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 FIGURES = (("em", "Exact match"), ("searches", "Searches per question"), ("wasted_searches", "Wasted searches"))
 SCRIPTS = ("base.js", "charts.js", "episodes.js")
 
@@ -81,10 +83,7 @@ def render(data: Mapping[str, Any]) -> str:
 
 def data_block(value: Any) -> markupsafe.Markup:
   """JSON that can stand in a <script> element whatever text it holds: no character in it opens or closes markup."""
-  text = json.dumps(jsonl.plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-  for sign in "<>&\u2028\u2029":
-    text = text.replace(sign, f"\\u{ord(sign):04x}")
-  return markupsafe.Markup(text)
+  return markupsafe.Markup(jsonl.escaped(value, _MARKUP))
 
 
 def headline(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

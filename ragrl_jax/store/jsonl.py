@@ -5,11 +5,14 @@ import json
 import math
 import os
 import pathlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+# Separators that JSON allows in text but str.splitlines takes for line ends, and halves of pairs that UTF-8 lacks.
+_UNSAFE = re.compile("[\u2028\u2029\ud800-\udfff]")
 _PLAIN = {int, str, bool, type(None)}
 
 
@@ -39,9 +42,13 @@ def plain(value: Any) -> Any:
 
 def line(row: Mapping[str, Any]) -> str:
   """One row as one line of strict JSON (no NaN, no raw line separators), newline included."""
-  text = json.dumps(plain(row), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-  # Two separators that JSON allows in text, but str.splitlines and older JavaScript take for line ends.
-  return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029") + "\n"
+  return escaped(row, _UNSAFE) + "\n"
+
+
+def escaped(value: Any, signs: re.Pattern[str]) -> str:
+  """Compact strict JSON in which these signs, which may stand in strings only, are written as \\uXXXX."""
+  text = json.dumps(plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+  return signs.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
 
 def read(path: str | os.PathLike, *, torn_end: bool = False) -> Iterator[dict[str, Any]]:

@@ -94,7 +94,8 @@ def test_hostile_text_stays_text(tmp_path, fake_run):
   assert taken["question"] == HOSTILE and taken["samples"][0]["facts"] == {HOSTILE: HOSTILE}
 
 
-@pytest.mark.parametrize("value", ["</script>", "<!--", "&", "\u2028", "]]>", "é→", None, float("nan"), {"<": ["<"]}])
+@pytest.mark.parametrize("value", [
+    "</script>", "<!--", "&", "\u2028", "]]>", "é→", "\ud800", None, float("nan"), {"<": ["<"]}])
 def test_data_blocks_hold_no_markup(value):
   block = str(report.data_block(value))
   assert not re.search("[<>&\u2028\u2029]", block)

@@ -150,9 +150,10 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
 
 
 def test_a_line_stays_one_line():
-  text = jsonl.line({"a": "x\ny\u2028z\u2029é"})
-  assert len(text.splitlines()) == 1 and text.endswith("\n")
-  assert json.loads(text) == {"a": "x\ny\u2028z\u2029é"}
+  row = {"a": "x\ny\u2028z\u2029é🙂", "half a pair": "\ud800"}
+  text = jsonl.line(row)
+  assert len(text.splitlines()) == 1 and text.endswith("\n") and "é🙂" in text
+  assert json.loads(text.encode()) == row
 
 
 def test_plain_keeps_float32_exactly():
