@@ -1,25 +1,32 @@
-"""Writes the page of a run: python launchers/report.py WORKDIR [--out FILE.html] [--episodes 480] [--megabytes 12]"""
+"""Writes the page of a run: python launchers/report.py --workdir OUT [--out FILE.html]
 
-import argparse
+One self-contained file with the curves, where the time went, and a browser of sampled episodes. The run may still be
+going on.
+"""
+
 import sys
+
+from absl import app, flags
 
 from ragrl_jax.evaluation import report
 
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a training run.")
+OUT = flags.DEFINE_string("out", None, "The page's file; WORKDIR/report.html if not given.")
+EPISODES = flags.DEFINE_integer("episodes", 480, "Episodes put into the page at most.", lower_bound=1)
+MEGABYTES = flags.DEFINE_float("megabytes", 12, "Size of these episodes at most.", lower_bound=0)
 
-def main() -> None:
-  parser = argparse.ArgumentParser(description="Writes report.html, one self-contained file, from a run's folder.")
-  parser.add_argument("workdir", help="the --workdir of a training run, finished or not")
-  parser.add_argument("--out", help="the page's file (default: WORKDIR/report.html)")
-  parser.add_argument("--episodes", type=int, default=480, help="episodes put into the page at most (default 480)")
-  parser.add_argument("--megabytes", type=float, default=12, help="size of these episodes at most (default 12)")
-  given = parser.parse_args()
+
+def main(argv):
+  if len(argv) > 1:
+    raise app.UsageError(f"unknown argument {argv[1]!r}: the run's folder is given as --workdir OUT")
   try:
     path = report.write_report(
-        given.workdir, given.out, max_episodes=given.episodes, max_bytes=int(given.megabytes * 1e6))
+      WORKDIR.value, OUT.value, max_episodes=EPISODES.value, max_bytes=int(MEGABYTES.value * 1e6))
   except ValueError as error:
-    sys.exit(f"report: {error}")
+    sys.exit(str(error))
   print(path)
 
 
 if __name__ == "__main__":
-  main()
+  flags.mark_flags_as_required(["workdir"])
+  app.run(main)
