@@ -5,6 +5,7 @@ Read `evaluate` for a checkpoint on disk, `observer` for the held-out questions 
 
 import functools
 import hashlib
+import json
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,7 +35,7 @@ def evaluate(
   Args:
     config: recipe, retrieval and sizes (ragrl_jax/config.py). Its model is replaced by the checkpoint's.
     checkpoint: a Hugging Face folder; a run's folder (its finished `model/`, else its newest checkpoint); or one step
-      of a run, RUN/checkpoints/40. The last two need the run's own config.
+      of a run, RUN/checkpoints/40.
     data: questions, as config.data.train takes them; config.data.max_examples bounds them.
     out: the folder of the results.
     progress: told (done, of how many).
@@ -48,6 +49,8 @@ def evaluate(
   folder, run, step = locate(checkpoint)
   if folder is not None:
     config.model.path = str(folder)
+  else:
+    _as_trained(config, run.parent / "config.json")
   examples = list(readers.read_examples(data, max_examples=config.data.max_examples))
   player = player_lib.build(config)
   params = nnx.split(player.model)[1] if folder is not None else _restored(config, player, run, step)
@@ -137,6 +140,16 @@ def fingerprint(params: Any) -> str:
     digest.update(f"{jax.tree_util.keystr(path)}{leaf.shape}{leaf.dtype}".encode())
     digest.update(jax.device_get(flat[:1000]).tobytes() + jax.device_get(flat[-1000:]).tobytes())
   return digest.hexdigest()[:16]
+
+
+def _as_trained(config, path: pathlib.Path) -> None:
+  """Takes over what decides on the checkpoint's arrays, and the tokenizer, from the run's own config."""
+  if not path.exists():
+    return
+  trained = json.loads(path.read_text(encoding="utf-8"))
+  for name in ("model", "optimizer", "loss"):
+    config[name].update(trained[name])
+  config.prompting.tokenizer = config.prompting.tokenizer or trained["prompting"]["tokenizer"]
 
 
 def _restored(config, player: player_lib.Player, run: pathlib.Path, step: int) -> Any:

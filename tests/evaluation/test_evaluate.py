@@ -82,7 +82,10 @@ def test_a_runs_checkpoint_gives_what_its_model_gives(place, whole):
   saved = checkpoint.Checkpoints(place / "run" / "checkpoints", keep=2)
   saved.save(3, learner.init(0), host=dict(step=3))
   saved.close()
-  by_run = run(place, config, "by_run", checkpoint="run")
+  (place / "run" / "config.json").write_text(config.to_json())
+  other = config.copy_and_resolve_references()
+  other.model.shape.update(dict(d_model=32, num_layers=2))  # what the checkpoint is decides on the model
+  by_run = run(place, other, "by_run", checkpoint="run")
   assert predictions(place / "by_run") == got
   assert by_run["settings"]["weights"] == metrics["settings"]["weights"]
 
