@@ -55,6 +55,7 @@ class Learner:
     self.optimizer = optimizer_lib.make(optimizer)
     self.learning_rate = optimizer_lib.learning_rate(optimizer)
     if mesh is not None:
+      _check_hosts(mesh)
       self.params = jax.device_put(self.params, rules.shardings(mesh, self.params))
     self.reference = reference
     if settings.needs_reference and reference is None:
@@ -108,8 +109,8 @@ class Learner:
 
     Returns:
       (state, metrics). Means are over trained tokens of the whole step, over all hosts. Where there are several
-      optimiser steps they are the last one's, but for skipped (a sum). If no token at all is trained the state comes
-      back as it was, and `tokens` is 0.
+      optimiser steps they are the last one's, but for skipped (a sum) and mismatch (the first's). If no token at all
+      is trained the state comes back as it was, and `tokens` is 0.
 
     Raises:
       ValueError: no batches, or rows that the mesh does not divide.
@@ -159,6 +160,7 @@ class Learner:
     bad = found[-1]["bad_gradients"]
     metrics = {name: float(x) for name, x in found[-1].items() if name != "bad_gradients"}
     metrics |= dict(
+      mismatch=float(found[0]["mismatch"]),  # only the first step's policy is the one that sampled
       skipped=float(sum(m["skipped"] for m in found)), optimizer_step=float(steps),
       learning_rate=float(self.learning_rate(max(int(steps) - 1, 0)))) | self._counted(counts)
     if metrics["nonfinite_in_a_row"] >= self.settings.max_nonfinite:
@@ -180,6 +182,20 @@ class Learner:
       self.model_config, tokens=counts["packed_tokens"], pairs=counts["pairs"], scored=counts["tokens"],
       passes=passes, steps=s.updates_per_batch)
     return {name: float(x) for name, x in counts.items() if name not in ("weight", "pairs")} | dict(flops=needed)
+
+
+def _check_hosts(mesh: jax.sharding.Mesh) -> None:
+  """Each host brings its own rows, so the devices that share rows must all be one host's.
+
+  Raises:
+    ValueError: tensor or sequence parallelism that reaches over hosts.
+  """
+  grid = mesh.devices.reshape(rules.ways(mesh, rules.MESH_AXES["batch"]), -1)  # data and fsdp come first
+  for sharing in grid:
+    if len({device.process_index for device in sharing}) > 1:
+      raise ValueError(
+        f"mesh {dict(mesh.shape)}: devices of several hosts would share the same rows. Keep config.mesh.tensor * "
+        "config.mesh.sequence within a host's devices.")
 
 
 def count(batches: Sequence[Batch], settings: Settings) -> dict[str, float]:

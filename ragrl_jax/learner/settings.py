@@ -19,7 +19,7 @@ class Settings:
   Attributes:
     objective: "policy" (clipped surrogate) or "sft" (weighted log-likelihood; `Batch.advantages` holds the weights).
     aggregation, clip_low, clip_high, dual_clip, ratio: as for `core.losses.policy_loss`.
-    norm: divisor of seq_mean_token_sum_norm in tokens; None: the longest row length.
+    norm: divisor of seq_mean_token_sum_norm in tokens; a config gives the longest row length.
     kl: an estimator's name puts kl_coef times the penalty into the loss; "none".
     kl_tangent: |log-gap| from which k3 is continued by its tangent.
     entropy_coef: times the mean entropy is taken off the loss.
@@ -56,6 +56,10 @@ class Settings:
     for name, least in (("updates_per_batch", 1), ("logprob_chunk", 1), ("max_nonfinite", 1)):
       if getattr(self, name) < least:
         raise ValueError(f"{name}={getattr(self, name)}: it must be at least {least} (config.loss, config.learner).")
+    if self.aggregation == "seq_mean_token_sum_norm" and self.norm is None:
+      raise ValueError(
+        "config.loss.aggregation='seq_mean_token_sum_norm' needs norm, the tokens to divide by: rows of several "
+        "lengths have no padded length in common.")
     if self.kl_coef < 0:
       raise ValueError(f"config.loss.kl_coef={self.kl_coef}: it must be at least 0.")
 

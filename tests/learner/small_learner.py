@@ -4,6 +4,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner.learner import Learner
 from ragrl_jax.learner.settings import OptimizerSettings, Settings
 from ragrl_jax.models.config import DecoderConfig
@@ -15,6 +16,7 @@ CONFIG = DecoderConfig(
   qk_norm=True)
 OPTIMIZER = OptimizerSettings(learning_rate=1e-2, total_steps=100)
 ROWS, LENGTHS = 8, (24,)
+HOSTS_SETTINGS = Settings(aggregation="seq_mean_token_mean", entropy_coef=0.1, logprob_chunk=64)
 
 
 def model(seed=0, mesh=None):
@@ -51,6 +53,17 @@ def padded(sequences, rows=ROWS, lengths=LENGTHS):
     part = [[s] for s in sequences[start:start + rows]]
     blocks.append(pack._block(part + [[]] * (rows - len(part)), lengths[0]))
   return blocks
+
+
+def gradient(learner, batches, params=None):
+  """(loss, gradient) of a whole step, as update accumulates them."""
+  counts = learner_lib.count(batches, learner.settings)
+  totals = np.asarray([counts["weight"], counts["sequences"]], np.float32)
+  params = learner.params if params is None else params
+  grads, sums = learner._zeros(params)
+  for batch in batches:
+    grads, sums = learner._accumulate(grads, sums, params, learner.place(batch), totals)
+  return float(sums["loss"]), grads
 
 
 def distance(a, b):

@@ -22,17 +22,6 @@ FULL = Settings(
   temperature=0.8)
 
 
-def gradient(learner, batches, params=None):
-  """(loss, gradient) of a whole step, as update accumulates them."""
-  counts = learner_lib.count(batches, learner.settings)
-  totals = np.asarray([counts["weight"], counts["sequences"]], np.float32)
-  params = learner.params if params is None else params
-  grads, sums = learner._zeros(params)
-  for batch in batches:
-    grads, sums = learner._accumulate(grads, sums, params, learner.place(batch), totals)
-  return float(sums["loss"]), grads
-
-
 def off_policy(batches):
   """Old and reference log-probabilities that differ from the policy's."""
   old = lambda b, shift: np.where(b.loss_mask, b.sampler_logprobs + np.float32(shift), 0).astype(np.float32)
@@ -71,30 +60,30 @@ def test_loss_and_gradient_equal_a_plain_computation(full):
     return total
 
   want, want_grads = jax.jit(jax.value_and_grad(loss))(params)
-  got, got_grads = gradient(full, off_policy(small.packed(sequences)))
+  got, got_grads = small.gradient(full, off_policy(small.packed(sequences)))
   assert got == pytest.approx(float(want), rel=1e-5)
   assert small.distance(got_grads, want_grads) < 1e-5
 
 
 def test_packing_padding_order_and_micro_batches_change_nothing(full):
   sequences = small.items(16, seed=1)
-  want, want_grads = gradient(full, off_policy(small.padded(sequences)))
+  want, want_grads = small.gradient(full, off_policy(small.padded(sequences)))
   cuts = dict(
     packed=small.packed(sequences), reversed=small.packed(sequences[::-1]), eight=small.padded(sequences, rows=2),
     longer=small.packed(sequences, rows=4, lengths=(40,)))
   assert [len(blocks) for blocks in cuts.values()] == [1, 1, 8, 1]
   for name, batches in cuts.items():
-    got, grads = gradient(full, off_policy(batches))
+    got, grads = small.gradient(full, off_policy(batches))
     assert got == pytest.approx(want, rel=1e-5), name
     assert small.distance(grads, want_grads) < 1e-5, name
 
 
 def test_one_and_eight_devices_take_the_same_step(full):
   batches = small.packed(small.items(16, seed=1))
-  want, want_grads = gradient(full, off_policy(batches))
+  want, want_grads = small.gradient(full, off_policy(batches))
   mesh = mesh_lib.make(jax.devices(), data=4, fsdp=2)
   spread = small.learner(FULL, mesh=mesh)
-  got, grads = gradient(spread, off_policy(batches))
+  got, grads = small.gradient(spread, off_policy(batches))
   assert got == pytest.approx(want, rel=1e-5)
   assert small.distance(grads, want_grads) < 1e-5
   one, metrics = full.update(full.init(0), batches)
@@ -111,7 +100,7 @@ def test_untrained_tokens_reach_nothing(full):
   spoil = lambda x, b: np.where(b.loss_mask, x, np.nan).astype(np.float32)
   names = ("advantages", "sampler_logprobs", "old_logprobs", "ref_logprobs")
   broken = [dataclasses.replace(b, **{n: spoil(getattr(b, n), b) for n in names}) for b in batches]
-  want, got = gradient(full, batches), gradient(full, broken)
+  want, got = small.gradient(full, batches), small.gradient(full, broken)
   assert got[0] == want[0] and small.distance(got[1], want[1]) == 0.0
 
 
@@ -122,7 +111,7 @@ def test_environment_tokens_are_not_learnt(plain):
   sequences = [s for s in sequences if s.loss_mask[1:].any()]
   other = [dataclasses.replace(s, tokens=np.where(np.arange(len(s.tokens)) < 4, s.tokens, 31 - s.tokens))
            for s in sequences]
-  want, got = gradient(plain, small.packed(sequences)), gradient(plain, small.packed(other))
+  want, got = small.gradient(plain, small.packed(sequences)), small.gradient(plain, small.packed(other))
   assert got[0] == pytest.approx(want[0], rel=1e-6) and small.distance(got[1], want[1]) < 1e-6
 
 
@@ -131,7 +120,7 @@ def test_finite_however_far_off_policy(full, gap):
   batches = off_policy(small.packed(small.items()))
   far = [dataclasses.replace(b, old_logprobs=b.old_logprobs + np.float32(gap),
                              ref_logprobs=b.ref_logprobs + np.float32(gap)) for b in batches]
-  loss, grads = gradient(full, far)
+  loss, grads = small.gradient(full, far)
   assert np.isfinite(loss) and all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
 
 
@@ -187,7 +176,7 @@ def test_several_updates_on_one_batch_keep_the_old_policy(full):
   blocks = [dataclasses.replace(b, old_logprobs=full.score(by_hand.params, b),
                                 ref_logprobs=full.score(full.reference, b)) for b in batches]
   for _ in range(2):
-    _, grads = gradient(full, blocks, by_hand.params)
+    _, grads = small.gradient(full, blocks, by_hand.params)
     by_hand, _ = full._apply(by_hand, grads, full._zeros(full.params)[1])
   assert small.distance(state.params, by_hand.params) == 0.0
 

@@ -8,6 +8,7 @@ from ragrl_jax.learner.settings import OptimizerSettings, Settings
 @pytest.mark.parametrize("how, word", [
   (dict(kl="k1"), "does not depend on the reference"), (dict(kl="k9"), "config.loss.kl"),
   (dict(aggregation="mean"), "config.loss.aggregation"), (dict(updates_per_batch=0), "at least 1"),
+  (dict(aggregation="seq_mean_token_sum_norm"), "needs norm"),
   (dict(kl_coef=-1.0), "kl_coef"), (dict(objective="dpo"), "policy, sft")])
 def test_what_is_refused(how, word):
   with pytest.raises(ValueError, match=word):

@@ -1,0 +1,50 @@
+"""A state that went through a checkpoint trains on, bit for bit, as if it had not; compute options keep the masters."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_learner as small
+from flax import nnx
+
+from ragrl_jax.learner.learner import Learner
+from ragrl_jax.learner.settings import OptimizerSettings, Settings
+from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.store import checkpoint
+
+SETTINGS = Settings(kl="k2", kl_coef=0.1, logprob_chunk=64)
+
+
+def batches(step):
+  return small.packed(small.items(12, seed=step))
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_resume_is_exact(tmp_path, kind):
+  optimizer = OptimizerSettings(kind=kind, learning_rate=1e-2, warmup_steps=2, schedule="cosine", total_steps=6)
+  learner = small.learner(SETTINGS, optimizer)
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=1)
+  state = learner.init(0)
+  for step in range(4):
+    state, _ = learner.update(state, batches(step))
+    if step == 1:
+      checkpoints.save(2, state, dict(step=2))
+  again = small.learner(SETTINGS, optimizer)  # as a new process would make it
+  resumed, host = checkpoint.Checkpoints(tmp_path, keep=1).restore(again.init(1))
+  for step in range(host["step"], 4):
+    resumed, metrics = again.update(resumed, batches(step))
+  for one, other in zip(jax.tree.leaves(state), jax.tree.leaves(resumed), strict=True):
+    np.testing.assert_array_equal(one, other)
+  assert metrics["optimizer_step"] == 4
+
+
+def test_remat_changes_nothing_and_bfloat16_little():
+  plain = small.learner()
+  made = lambda **how: Learner(Decoder(small.CONFIG, rngs=nnx.Rngs(0), **how), plain.settings, small.OPTIMIZER)
+  _, want = small.gradient(plain, batches(0))
+  _, remat = small.gradient(made(remat=True), batches(0))
+  assert small.distance(remat, want) < 1e-6
+  _, rough = small.gradient(made(dtype=jnp.bfloat16), batches(0))
+  assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(rough))  # the masters' gradient
+  size = lambda tree: sum(float(jnp.square(x).sum()) for x in jax.tree.leaves(tree)) ** 0.5
+  assert 0 < size(jax.tree.map(jnp.subtract, rough, want)) < 0.05 * size(want)
