@@ -12,23 +12,28 @@ MAX_BARS = 300       # of the time breakdown
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-  """One chart. `series` maps a line's label to its column's name; with `zero_is_off`, a line that never leaves 0 is
-  of something switched off, and not drawn."""
+  """One chart.
+
+  Attributes:
+    series: line's label → column's name.
+    zero_is_off: a line that never leaves 0 is of something switched off, and not drawn.
+    featured: stands beside the summary.
+  """
 
   title: str
   note: str
   unit: str
   series: Mapping[str, str]
   zero_is_off: bool = False
+  featured: bool = False
 
 
 PANELS = (
   Panel("Reward", "Weighted sum of the terms, mean of episodes", "reward", {"reward": "reward"}),
   Panel("Outcome", "Share of training episodes that are right, unshaped", "share", {"outcome": "outcome"}),
-  Panel("Held-out exact match", "Answers to questions never trained on", "share",
-        {"EM": "evaluation/em", "F1": "evaluation/f1"}),
-  Panel("Held-out EM by hops", "Questions that need one fact, two, three", "share", {
-    f"{hops} {'hop' if hops == 1 else 'hops'}": f"evaluation/by_hops/{hops}/em" for hops in (1, 2, 3, 4)}),
+  Panel("Held-out exact match", "Greedy answers to questions never trained on, by the facts they need", "share", {
+    "all": "evaluation/em", "1 hop": "evaluation/by_hops/1/em",
+    **{f"{hops} hops": f"evaluation/by_hops/{hops}/em" for hops in (2, 3, 4)}}, featured=True),
   Panel("Searches per question", "Executed searches an episode", "searches",
         {"training": "searches", "held-out": "evaluation/searches", "wasted": "evaluation/wasted_searches"}),
   Panel("Response length", "Tokens the model wrote in an episode", "tokens", {"tokens": "response_tokens"}),
@@ -67,20 +72,24 @@ def curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     series = [{"label": label, "column": name} for label, name in panel.series.items() if name in known]
     taken |= {line["column"] for line in series}
     if series:
-      panels.append({"title": panel.title, "note": panel.note, "unit": panel.unit, "series": series})
+      panels.append(_panel(panel.title, panel.note, panel.unit, series, featured=panel.featured))
     if panel.title == "Reward":
       for name in sorted(n for n in names if TERM.fullmatch(n)):
         term = TERM.fullmatch(name)[1]
-        panels.append({"title": f"Term: {term}", "note": "Unweighted, mean of episodes", "unit": "value",
-                       "series": [{"label": term, "column": name}]})
+        lines = [{"label": term, "column": name}]
+        panels.append(_panel(f"Term: {term}", "Unweighted, mean of episodes", "value", lines))
         taken.add(name)
   rest = sorted(name for name in names - taken if not TIME.fullmatch(name))
-  more = [{"title": name, "note": "", "unit": "", "series": [{"label": name, "column": name}]} for name in rest]
+  more = [_panel(name, "", "", [{"label": name, "column": name}]) for name in rest]
   drawn = sorted(taken | set(rest))
   return {
     "steps": [stretch[-1]["step"] for stretch in stretches], "every": every, "panels": panels, "more": more,
     "columns": {name: [_mean(row.get(name) for row in stretch) for stretch in stretches] for name in drawn},
   }
+
+
+def _panel(title: str, note: str, unit: str, series: list[dict[str, str]], featured: bool = False) -> dict[str, Any]:
+  return {"title": title, "note": note, "unit": unit, "series": series, "featured": featured}
 
 
 def breakdown(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

@@ -26,7 +26,7 @@ const set = (title, value) => {
   select.value = value;
   select.dispatchEvent(new Event("change"));
 };
-seen.charts = all("#curves svg").length;
+seen.charts = all("#curves svg, #featured svg").length;
 seen.words = document.body.innerText;
 seen.wide = [document.documentElement.scrollWidth, innerWidth];
 seen.outside = all("main *").filter((e) => !e.closest(".scroll, svg, details, .groups") &&
@@ -34,7 +34,7 @@ seen.outside = all("main *").filter((e) => !e.closest(".scroll, svg, details, .g
 const box = document.querySelector("#curves .chart svg").parentElement, at = box.getBoundingClientRect();
 const middle = at.left + LEFT + (at.width - LEFT - RIGHT) / 2;
 box.dispatchEvent(new PointerEvent("pointermove", {clientX: middle, clientY: at.top + 50}));
-seen.reads = all("#curves .read").map((e) => e.textContent);
+seen.reads = all("#curves .read, #featured .read").map((e) => e.textContent);
 seen.shaded = all(".token.positive, .token.negative").length;
 set("Shade", "probability");
 seen.unlikely = all(".segment .token.unlikely").length;
@@ -129,7 +129,7 @@ def test_what_a_reader_does(page, seen, width):
   assert seen["wide"] == [width, width] and seen["outside"] == []
   # The middle of one chart is step 30 of 60, and is read off all that have a value there.
   assert all(re.match(r"step \d+: ", text) for text in seen["reads"])
-  assert {re.match(r"step (\d+)", text)[1] for text in seen["reads"][:3]} == {"30"}
+  assert {re.match(r"step (\d+)", text)[1] for text in seen["reads"][1:4]} == {"30"}
   assert seen["shaded"] > 0 and seen["unlikely"] > 0
   assert "log-probability" in seen["tip"] and "advantage" in seen["tip"]
   assert seen["wrong"] and all(text.startswith("✗") for text in seen["wrong"])

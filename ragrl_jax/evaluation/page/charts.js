@@ -38,14 +38,15 @@ function nearest(steps, step) {
 }
 
 class Curves {
-  constructor(panel, parent) {
+  constructor(panel, parent, height = HEIGHT) {
     this.panel = panel;
+    this.height = height;
     this.lines = panel.series.map((series, i) => {
       // Every line keeps only its own steps: an evaluation is measured now and then.
       const all = DATA.curves.columns[series.column];
       const places = all.map((_, place) => place).filter((place) => all[place] !== null);
       const values = places.map((place) => all[place]);
-      return {label: series.label, tone: "line" + Math.min(i, 3), values, steps: places.map((p) => DATA.curves.steps[p])};
+      return {label: series.label, tone: "line" + Math.min(i, 4), values, steps: places.map((p) => DATA.curves.steps[p])};
     });
     this.card = element("div", "card chart", null, parent);
     const top = element("div", "top", null, this.card);
@@ -84,17 +85,17 @@ class Curves {
     const [first, last] = this.span;
     const [low, high] = range(this.lines.map((line) => line.values), this.panel.unit);
     const x = (step) => LEFT + (step - first) / (last - first) * (width - LEFT - RIGHT);
-    const y = (value) => TOP + (high - value) / (high - low) * (HEIGHT - TOP - BOTTOM);
+    const y = (value) => TOP + (high - value) / (high - low) * (this.height - TOP - BOTTOM);
     this.x = x; this.y = y;
     const words = this.lines.map((line) => `${line.label} from ${tidy(line.values[0])} to ${tidy(line.values.at(-1))}`);
-    const svg = drawn("svg", {viewBox: `0 0 ${width} ${HEIGHT}`, height: HEIGHT, role: "img",
+    const svg = drawn("svg", {viewBox: `0 0 ${width} ${this.height}`, height: this.height, role: "img",
                               "aria-label": `${this.panel.title}: ${words.join(", ")}`});
-    for (const tick of ticks(low, high, 3)) {
+    for (const tick of ticks(low, high, this.height > 200 ? 5 : 3)) {
       drawn("line", {class: "rule", x1: LEFT, x2: width - RIGHT, y1: y(tick), y2: y(tick)}, svg);
       drawn("text", {x: LEFT - 7, y: y(tick) + 4, "text-anchor": "end"}, svg, tidy(tick));
     }
     drawn("text", {x: 0, y: 8}, svg, this.panel.unit);
-    steps(svg, x, first, last, width, HEIGHT);
+    steps(svg, x, first, last, width, this.height);
     for (const line of [...this.lines].reverse()) this.#line(svg, line, x, y);  // the first lies on top
     this.mark = drawn("g", {}, svg);
     this.box.replaceChildren(svg);
@@ -120,7 +121,7 @@ class Curves {
     if (!this.mark) return;
     this.mark.replaceChildren();
     if (step === null) return;
-    drawn("line", {class: "cursor", x1: this.x(parts[0].step), x2: this.x(parts[0].step), y1: TOP, y2: HEIGHT - BOTTOM}, this.mark);
+    drawn("line", {class: "cursor", x1: this.x(parts[0].step), x2: this.x(parts[0].step), y1: TOP, y2: this.height - BOTTOM}, this.mark);
     for (const part of parts) {
       const group = drawn("g", {class: part.line.tone}, this.mark);
       drawn("circle", {class: "dot", cx: this.x(part.step), cy: this.y(part.value), r: 3.5}, group);
@@ -198,7 +199,10 @@ class Stack {
 }
 
 const curvesBox = document.getElementById("curves"), more = document.getElementById("more");
-if (curvesBox) DATA.curves.panels.forEach((panel) => new Curves(panel, curvesBox));
+const featured = document.getElementById("featured");
+if (curvesBox) DATA.curves.panels.forEach((panel) => {
+  if (panel.featured && featured) new Curves(panel, featured, 300); else new Curves(panel, curvesBox);
+});
 if (more) {
   DATA.curves.more.forEach((panel) => new Curves(panel, more.querySelector(".grid")));
   more.addEventListener("toggle", () => charts.forEach((chart) => chart.draw()));

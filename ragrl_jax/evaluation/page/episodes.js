@@ -31,6 +31,7 @@ class Browser {
     this.episode = element("article", "card episode", null, panes);
     this.#controls();
     this.#tooltips();
+    this.start();
     const asked = this.#fromAddress();
     addEventListener("hashchange", () => { if (this.#fromAddress()) this.show(); });
     this.show();
@@ -95,8 +96,17 @@ class Browser {
     this.episode.addEventListener("pointerleave", () => { this.tip.style.visibility = "hidden"; });
   }
 
+  // Of a new step, the group whose samples differ most, and a right answer in it that took searching.
   start() {
-    [view.group, view.sample] = [0, 0];
+    const spread = (group) => {
+      const rewards = group.samples.map((sample) => sample.reward).filter((reward) => reward !== null);
+      const middle = mean(rewards);
+      return mean(rewards.map((reward) => (reward - middle) ** 2)) ?? -1;
+    };
+    const worth = (sample) => 100 * (sample.outcome ?? -1) + searchesOf(sample).length;
+    const groups = this.steps[view.step].groups;
+    view.group = groups.reduce((best, group, place) => spread(group) > spread(groups[best]) ? place : best, 0);
+    view.sample = groups[view.group].samples.reduce((best, sample) => worth(sample) > worth(best) ? sample : best).sample;
   }
 
   show() {
