@@ -42,11 +42,12 @@ PANELS = (
   Panel("Entropy", "At trained tokens; near 0 nothing new is tried", "nats", {"entropy": "entropy"}),
   Panel("KL", "To the reference, and over the updates of a step", "nats",
         {"reference": "kl", "update": "old_kl"}, zero_is_off=True),
+  Panel("Loss", "What is minimised; in RL its size says little", "loss", {"loss": "loss"}),
   Panel("Gradient norm", "Before clipping", "norm", {"norm": "grad_norm"}),
   Panel("Clip fraction", "Trained tokens whose ratio left the clip range", "share",
         {"clipped": "clip_fraction", "dual": "dual_clip_fraction"}, zero_is_off=True),
   Panel("Sampler mismatch", "|log-probability as sampled − as scored|", "nats",
-        {"mismatch": "mismatch"}),
+        {"mismatch": "mismatch"}, zero_is_off=True),
   Panel("Throughput", "Tokens of the step's episodes over its seconds", "tokens/s",
         {"tokens/s": "tokens_per_second"}),
 )

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +28,7 @@ class MetricWriter:
     Args:
       workdir: the run's folder; made if it does not exist.
       restored: the step that was restored. Rows after it are cut: they will be written again. None: a new run, so
-        every old row goes.
+        every old row goes, and every old event file.
       tensorboard: whether to write event files, under `tensorboard/`.
     """
     self.path = pathlib.Path(workdir) / FILE
@@ -39,8 +40,10 @@ class MetricWriter:
     if tensorboard:
       # Imported here, since it takes a second and evaluation without it need not wait.
       import tensorboardX
-      self._board = tensorboardX.SummaryWriter(
-          str(self.path.parent / "tensorboard"), purge_step=0 if restored is None else restored + 1)
+      folder = self.path.parent / "tensorboard"
+      for old in folder.glob("events.out.tfevents.*") if restored is None else ():
+        old.unlink()
+      self._board = tensorboardX.SummaryWriter(str(folder), purge_step=None if restored is None else restored + 1)
 
   def write(self, step: int, metrics: Mapping[str, Any]) -> None:
     """Writes a step's row. What belongs to one step (an evaluation at its end, say) comes in one call.
@@ -62,7 +65,7 @@ class MetricWriter:
     if self._board is not None:
       for name, value in values.items():
         if isinstance(value, int | float):
-          self._board.add_scalar(name, value, step, walltime=row["time"])
+          self._board.add_scalar(re.sub(r"[^\w./-]", "_", name), value, step, walltime=row["time"])
 
   def close(self) -> None:
     self._file.close()

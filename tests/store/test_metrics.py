@@ -135,6 +135,16 @@ def test_tensorboard_gets_the_same_scalars(tmp_path):
   assert scalars(tmp_path / "tensorboard") == {("reward", 1): 0.25, ("term/answer", 1): 1.0, ("reward", 2): 0.5}
 
 
+def test_tensorboard_of_a_new_run_and_of_a_resumed_one(tmp_path):
+  for restored, steps in ((None, (1, 2, 3)), (None, (1, 2)), (1, (2, 3))):
+    with metrics.MetricWriter(tmp_path, restored=restored) as writer:
+      for step in steps:
+        writer.write(step, {f"after {restored}": step})
+  # The first run's events are gone; what the resumed run writes again is purged from the second's by a mark.
+  assert scalars(tmp_path / "tensorboard").keys() == {
+      ("after_None", 1), ("after_None", 2), ("after_1", 2), ("after_1", 3)}
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path):
   path = tmp_path / "rows.jsonl"
   jsonl.write(path, [{"a": 1}])
