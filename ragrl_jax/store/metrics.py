@@ -43,7 +43,9 @@ class MetricWriter:
       folder = self.path.parent / "tensorboard"
       for old in folder.glob("events.out.tfevents.*") if restored is None else ():
         old.unlink()
-      self._board = tensorboardX.SummaryWriter(str(folder), purge_step=None if restored is None else restored + 1)
+      # Two files of one second would have one name, and the later would take the earlier's place.
+      self._board = tensorboardX.SummaryWriter(
+          str(folder), purge_step=None if restored is None else restored + 1, filename_suffix=f".{time.time_ns()}")
 
   def write(self, step: int, metrics: Mapping[str, Any]) -> None:
     """Writes a step's row. What belongs to one step (an evaluation at its end, say) comes in one call.
