@@ -68,8 +68,7 @@ def build_index(
     return out
   out.mkdir(parents=True, exist_ok=True)
   write_json(out / REQUEST, request)
-  passages = Corpus(out / "corpus") if (out / "corpus" / CARD).is_file() else store(
-      read_passages(corpus) if isinstance(corpus, str | os.PathLike) else corpus, out / "corpus", progress=progress)
+  passages = _stored(corpus, out, progress=progress)
   card = dict(request, corpus=dict(request["corpus"], rows=len(passages), checksum=passages.checksum))
   if chosen["kind"] == "bm25":
     card["bm25"] = bm25.build(passages, out / "bm25", progress=progress, **chosen["options"])
@@ -98,11 +97,26 @@ def _source(corpus: str | os.PathLike | Iterable[Passage]) -> dict[str, Any]:
   return dict(name="passages", sha256=corpus.checksum if isinstance(corpus, Corpus) else checksum(corpus))
 
 
+def _stored(corpus: str | os.PathLike | Iterable[Passage], out: pathlib.Path, *, progress: bool) -> Corpus:
+  """The passages on disk. When a row is bad nothing stays behind."""
+  if (out / "corpus" / CARD).is_file():
+    return Corpus(out / "corpus")
+  try:
+    return store(
+        read_passages(corpus) if isinstance(corpus, str | os.PathLike) else corpus, out / "corpus", progress=progress)
+  except ValueError:
+    shutil.rmtree(out / "corpus")
+    (out / REQUEST).unlink()
+    if not any(out.iterdir()):
+      out.rmdir()
+    raise
+
+
 def _finished(out: pathlib.Path, request: dict[str, Any], *, overwrite: bool) -> bool:
   """Whether `out` holds the finished index of this request. What belongs to another one is cleared away.
 
-  Another FAISS index over the same vectors keeps them. An unfinished folder may change its FAISS settings freely; for
-  everything else `overwrite` is needed.
+  Another FAISS index over the same vectors keeps them. An unfinished folder may change its FAISS settings freely, and
+  everything before its passages are stored; otherwise `overwrite` is needed.
   """
   if not out.exists() or not any(out.iterdir()):
     return False
@@ -113,7 +127,8 @@ def _finished(out: pathlib.Path, request: dict[str, Any], *, overwrite: bool) ->
   if not differs:
     return finished
   same_vectors = differs <= {"factory", "options", "oversample"}
-  if not overwrite and (finished or not same_vectors):
+  free = not finished and (same_vectors or not (out / "corpus" / CARD).is_file())
+  if not overwrite and not free:
     raise ValueError(f"{out}: holds an index of another request (other {', '.join(sorted(differs))}): choose another "
                      "folder, or build with overwrite=True (--overwrite).")
   for name in (INDEX, "index.faiss") + (() if same_vectors else (encoders.FITTED, dense.VECTORS, dense.PROGRESS)):

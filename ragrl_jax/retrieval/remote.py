@@ -69,17 +69,17 @@ class RemoteRetriever:
       RetrievalFailed: nobody answers, or the server says it is not well.
     """
     try:
-      response = self._client.get(f"{self._base}/health", timeout=min(self._timeout, 10.0))
-    except httpx.HTTPError as error:
+      status, raw = self._call("GET", "/health", b"", time.monotonic() + 10.0)
+    except (_Failed, _Refused, httpx.HTTPError) as error:
       raise api.RetrievalFailed(
-          f"no retriever answers at {self._base} ({_name(error)}): start it with launchers/serve_retriever.py, "
+          f"no retriever answers at {self._base} ({_said(error)}): start it with launchers/serve_retriever.py, "
           "or correct config.retrieval.index.") from error
-    if response.status_code in (404, 405):
+    if status in (404, 405):
       return {}
-    if response.status_code != 200:
-      raise api.RetrievalFailed(f"the retriever at {self._base} is not well: GET /health gave {response.status_code}.")
+    if status != 200:
+      raise api.RetrievalFailed(f"the retriever at {self._base} is not well: GET /health gave {status}.")
     try:
-      said = response.json()
+      said = json.loads(raw)
     except ValueError:
       return {}
     return said if isinstance(said, dict) else {}
@@ -108,36 +108,30 @@ class RemoteRetriever:
         time.sleep(wait)
       calls += 1
       try:
-        return _answers(self._call(body, until), texts, k)
+        return _answers(*self._call("POST", "/retrieve", body, until), texts, k)
       except _Refused as error:
-        why = str(error)
+        why = _said(error)
         break
       except (_Failed, httpx.HTTPError) as error:
-        why = str(error) if isinstance(error, _Failed) else _name(error)
+        why = _said(error)
     some = ", ".join(repr(text[:80]) for text in texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
     raise api.RetrievalFailed(f"no passages for {some} from {self._base} after {calls} calls: {why}.", texts)
 
-  def _call(self, body: bytes, until: float) -> Any:
-    """One POST, read up to the limits; the parsed JSON."""
+  def _call(self, method: str, page: str, body: bytes, until: float) -> tuple[int, bytes]:
+    """(status, body) of one call, read up to the limits of time and length."""
     until = min(until, time.monotonic() + self._timeout)
-    headers = {"content-type": "application/json", "accept-encoding": "identity"}
     timeout = httpx.Timeout(max(until - time.monotonic(), 0.001))
+    headers = {"content-type": "application/json", "accept-encoding": "identity"}  # so that lengths are what is read
+    raw = bytearray()
     with self._client.stream(
-        "POST", f"{self._base}/retrieve", content=body, headers=headers, timeout=timeout) as response:
-      raw = bytearray()
+        method, f"{self._base}{page}", content=body, headers=headers, timeout=timeout) as response:
       for chunk in response.iter_raw():
         raw += chunk
         if len(raw) > self._max_bytes:
           raise _Refused(f"the answer is longer than {self._max_bytes} bytes (max_bytes)")
         if time.monotonic() > until:
           raise _Failed(f"the answer was not complete within {self._timeout:g} s (config.retrieval.timeout_s)")
-    if response.status_code != 200:
-      kind = _Failed if response.status_code in RETRY else _Refused
-      raise kind(f"status {response.status_code}: {raw[:300].decode(errors='replace')!r}")
-    try:
-      return json.loads(raw)
-    except ValueError:
-      raise _Failed(f"the answer is no JSON: {raw[:80].decode(errors='replace')!r}") from None
+    return response.status_code, bytes(raw)
 
 
 class _Failed(Exception):
@@ -148,7 +142,14 @@ class _Refused(Exception):
   """The next call would fail as well."""
 
 
-def _answers(said: Any, texts: Sequence[str], k: int) -> api.Answers:
+def _answers(status: int, raw: bytes, texts: Sequence[str], k: int) -> api.Answers:
+  if status != 200:
+    kind = _Failed if status in RETRY else _Refused
+    raise kind(f"status {status}: {raw[:300].decode(errors='replace')!r}")
+  try:
+    said = json.loads(raw)
+  except ValueError:
+    raise _Failed(f"the answer is no JSON: {raw[:80].decode(errors='replace')!r}") from None
   result = said.get("result") if isinstance(said, dict) else None
   if not isinstance(result, list) or not all(isinstance(found, list) for found in result):
     raise _Refused('the answer is not {"result": [[…], …]}')
@@ -178,5 +179,8 @@ def _item(item: Any) -> Passage:
   return Passage(str(name), title if isinstance(title, str) else "", text, None if score is None else float(score))
 
 
-def _name(error: httpx.HTTPError) -> str:
-  return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+def _said(error: Exception) -> str:
+  """httpx's errors may have no text of their own."""
+  if isinstance(error, httpx.HTTPError):
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+  return str(error)

@@ -87,6 +87,11 @@ def test_best_first_and_never_more_than_k(retriever):
       assert set(query.split()) & set(f"{found[0].title} {found[0].text}".split())
 
 
+def test_different_queries_get_different_answers(retriever):
+  first = [found[0].id for found in retriever.search(QUERIES, K)]
+  assert len(set(first)) >= len(QUERIES) - 2
+
+
 def test_passages_are_those_of_the_corpus(retriever):
   stored = {p.id: p for p in passages()}
   for found in retriever.search(QUERIES, K):

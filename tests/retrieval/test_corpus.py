@@ -15,7 +15,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
 def write(path, *lines):
   raw = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines).encode() + b"\n"
-  (gzip.open if path.suffix == ".gz" else open)(path, "wb").write(raw)
+  path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
   return path
 
 
@@ -74,6 +74,7 @@ def test_a_missing_file_says_so(tmp_path):
     list(read_passages(tmp_path / "nowhere.jsonl"))
 
 
+@hypothesis.settings(max_examples=50, deadline=None)
 @hypothesis.given(st.lists(st.builds(Passage, TEXT, TEXT, TEXT), min_size=1, max_size=6))
 def test_what_is_stored_comes_back(tmp_path_factory, passages):
   folder = tmp_path_factory.mktemp("store")
@@ -84,6 +85,7 @@ def test_what_is_stored_comes_back(tmp_path_factory, passages):
   kept.verify()
 
 
+@hypothesis.settings(max_examples=50, deadline=None)
 @hypothesis.given(TEXT, TEXT)
 def test_contents_and_back(title, text):
   # A title is one line without its outer white space; nothing else is lost.

@@ -217,11 +217,11 @@ def test_it_does_not_try_again_what_stays_wrong():
 
 
 def slowly(handler):
-  """A byte every 20 ms: no single read is slow, the answer as a whole is."""
+  """A byte every 20 ms for a minute: no single read is slow, the answer as a whole is."""
   handler.send_response(200)
-  handler.send_header("content-length", "1000")
+  handler.send_header("content-length", "10000")
   handler.end_headers()
-  for _ in range(100):
+  for _ in range(3000):
     try:
       handler.wfile.write(b" ")
       handler.wfile.flush()
@@ -231,12 +231,12 @@ def slowly(handler):
 
 
 def test_a_call_ends_at_its_timeout_even_when_bytes_drip():
-  for action in (slowly, lambda handler: time.sleep(2)):
+  for action in (slowly, lambda handler: time.sleep(60)):
     with Scripted(action, action) as peer:
       start = time.monotonic()
       with pytest.raises(api.RetrievalFailed, match="after 2 calls: .*(timed out|Timeout|within 0.2 s)"):
         client(peer, timeout_s=0.2, retries=1).search(["q"], 1)
-      assert time.monotonic() - start < 1.9
+      assert time.monotonic() - start < 30  # not the two minutes that two answers would take
 
 
 def test_the_deadline_is_for_all_calls_together():
@@ -244,7 +244,7 @@ def test_the_deadline_is_for_all_calls_together():
     start = time.monotonic()
     with pytest.raises(api.RetrievalFailed, match="the deadline of 0.3 s is spent"):
       client(peer, retries=49, backoff_s=0.05, deadline_s=0.3).search(["q"], 1)
-    assert time.monotonic() - start < 1.0 and len(peer.asked) < 10
+    assert time.monotonic() - start < 30 and len(peer.asked) < 10  # 49 doubling waits would outlast us all
 
 
 def test_a_long_answer_is_not_read_to_its_end():
