@@ -74,7 +74,7 @@ def test_a_missing_file_says_so(tmp_path):
     list(read_passages(tmp_path / "nowhere.jsonl"))
 
 
-@hypothesis.settings(max_examples=50, deadline=None)
+@hypothesis.settings(max_examples=25, deadline=None)
 @hypothesis.given(st.lists(st.builds(Passage, TEXT, TEXT, TEXT), min_size=1, max_size=6))
 def test_what_is_stored_comes_back(tmp_path_factory, passages):
   folder = tmp_path_factory.mktemp("store")
