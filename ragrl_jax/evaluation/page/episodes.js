@@ -96,17 +96,21 @@ class Browser {
     this.episode.addEventListener("pointerleave", () => { this.tip.style.visibility = "hidden"; });
   }
 
-  // Of a new step, the group whose samples differ most, and a right answer in it that took searching.
+  // Of a new step, the group whose samples differ most; of that, the best paid right answer that took most searches.
   start() {
     const spread = (group) => {
       const rewards = group.samples.map((sample) => sample.reward).filter((reward) => reward !== null);
       const middle = mean(rewards);
       return mean(rewards.map((reward) => (reward - middle) ** 2)) ?? -1;
     };
-    const worth = (sample) => 100 * (sample.outcome ?? -1) + searchesOf(sample).length;
+    const worth = (sample) => [sample.outcome ?? -1, sample.reward ?? -1, searchesOf(sample).length];
+    const better = (one, other) => {
+      const place = worth(one).findIndex((value, i) => value !== worth(other)[i]);
+      return place >= 0 && worth(one)[place] > worth(other)[place];
+    };
     const groups = this.steps[view.step].groups;
     view.group = groups.reduce((best, group, place) => spread(group) > spread(groups[best]) ? place : best, 0);
-    view.sample = groups[view.group].samples.reduce((best, sample) => worth(sample) > worth(best) ? sample : best).sample;
+    view.sample = groups[view.group].samples.reduce((best, sample) => better(sample, best) ? sample : best).sample;
   }
 
   show() {
@@ -155,12 +159,13 @@ class Browser {
             (group.hops ? ` · ${plural(group.hops, "hop")}` : ""), head);
     head.addEventListener("click", () => this.#pick(place, samples[0].sample));
     if (!open) return;
-    const list = element("ul", "samples", null, box);
+    const list = element("ul", "samples", null, box), searching = group.samples.some((s) => searchesOf(s).length);
     for (const sample of samples) {
       const button = element("button", "", null, element("li", "", null, list));
       const [tone, sign, word] = verdictOf(sample);
       element("span", tone, sign, button).title = word;
-      element("span", "", `${plural(searchesOf(sample).length, "search")}, ${tokensOf(sample)} tokens`, button);
+      const count = searching ? plural(searchesOf(sample).length, "search") + ", " : "";
+      element("span", "", `${count}${tokensOf(sample)} tokens`, button);
       element("span", "", tidy(sample.reward), button).title = "reward";
       button.setAttribute("aria-current", sample.sample === view.sample);
       button.addEventListener("click", () => this.#pick(place, sample.sample));
