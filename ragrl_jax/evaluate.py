@@ -70,7 +70,7 @@ def evaluate(
 
 
 def observer(config, examples: Sequence[structs.Example] | None = None) -> Callable[[int, Any, Any], dict[str, Any]]:
-  """For `train`: measures held-out questions before training, every config.evaluate.every steps, and at the end.
+  """For `train`: measures held-out questions at the end, and every config.evaluate.every steps, 0 among them, if set.
 
   Returns:
     (step, player, params) → the numbers under "evaluation/", or nothing at a step that is not measured.
