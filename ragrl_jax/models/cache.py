@@ -34,11 +34,6 @@ def allocate(config, rows: int, length: int, dtype, sharding: jax.sharding.Shard
   return Cache(*(jnp.zeros(shape, dtype, device=sharding) for _ in range(2)))
 
 
-def bytes_per_row(config, length: int, dtype) -> int:
-  """Device memory of one row, in bytes."""
-  return 2 * config.num_layers * config.num_kv_heads * length * config.head_dim * jnp.dtype(dtype).itemsize
-
-
 def fresh(cache: Cache, rows: int, tokens: int) -> Fresh:
   """Room for the new keys and values of a call of [rows, tokens]."""
   layers, _, heads, _, size = cache.k.shape

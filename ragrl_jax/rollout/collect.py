@@ -89,13 +89,16 @@ class Rollout:
     """Ends the event loop's thread."""
     if self._loop is not None:
       self._loop.call_soon_threadsafe(self._loop.stop)
+      self._thread.join()
+      self._loop.close()
       self._loop = None
 
   def loop(self) -> asyncio.AbstractEventLoop:
     """The event loop, running in a thread of its own."""
     if self._loop is None:
       self._loop = asyncio.new_event_loop()
-      threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True).start()
+      self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
+      self._thread.start()
     return self._loop
 
 

@@ -87,6 +87,8 @@ class Policy:
     ids = [i for segment in segments for i in segment.ids]
     talk = rows.Talk(ids, key_of(*self.keys, number), family=self, nested=number > 0, group=group)
     self.conversations.append(Conversation(self, talk, segments))
+    if number == 1:
+      self.conversations[0]._talk.nested = True
     return self.conversations[-1]
 
   def close(self) -> None:

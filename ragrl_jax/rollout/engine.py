@@ -191,13 +191,8 @@ class Engine:
     """Whether `step` has something to do."""
     return bool(self._live or self._ready or self._filling or self._returning or self._waiting)
 
-  @property
-  def live(self) -> int:
-    """Lanes that would draw in the next step."""
-    return min(self.lanes, self._live + len(self._ready) + len(self._filling))
-
-  def step(self, steps: int | None = None) -> list[Turn]:
-    """Seats, fills, and draws at most `steps` tokens a lane (`chunk` by default); returns the turns that ended."""
+  def step(self) -> list[Turn]:
+    """Seats, fills, and draws at most `chunk` tokens a lane; returns the turns that ended."""
     if self._params is None:
       raise ValueError("the engine has no weights: call engine.load(params, version) first.")
     begin = time.perf_counter()
@@ -208,7 +203,7 @@ class Engine:
     if not self._live:
       return []
     begin = time.perf_counter()
-    ended = self._decode(min(steps or self.chunk, self.chunk))
+    ended = self._decode()
     self.counters.decode_s += time.perf_counter() - begin
     return ended
 
@@ -248,6 +243,8 @@ class Engine:
       self._copy_parent(talk, talk.parent)
     if talk.group is None:
       return
+    if self._rows.short_of_prompts:
+      self._settle()
     entry = self._rows.prompt(talk)
     if entry is not None:
       talk.cached = len(talk.ids) - 1
@@ -328,11 +325,11 @@ class Engine:
           turn.talk.ids[-1], turn.talk.cached, turn.talk.row, 1, turn.budget, 0, turn.accept, turn.top_k,
           *turn.talk.key, p.bits(turn.temperature), p.bits(turn.top_p))
 
-  def _decode(self, steps: int) -> list[Turn]:
+  def _decode(self) -> list[Turn]:
     backlog = self._ready or self._filling
     least = max(1, self._live - self._idle_steps + 1) if backlog else 1
     self._cache, out = self._programs.decode(
-      self._params, self._cache, self._table, np.array([steps, least], np.int32))
+      self._params, self._cache, self._table, np.array([self.chunk, least], np.int32))
     out = np.asarray(out)
     tokens, logprobs = out[:self.chunk].T, p.floats(out[self.chunk:2 * self.chunk].T)
     count, automaton, stop = out[2 * self.chunk:]

@@ -23,7 +23,7 @@ class Talk:
     ids: every token so far. All but the last must be in the cache before the next one can be drawn.
     key: two int32: what its random numbers are drawn with.
     family: whose it is: the conversations of one episode have one.
-    nested: its family has another conversation, which may be waiting for it.
+    nested: its family has other conversations, which may be waiting for it.
     group: of the samples that begin with the same ids, if it is its sample's first conversation.
     parent: the conversation whose first `shared` tokens it begins with.
     cached: tokens in the cache.
@@ -123,6 +123,11 @@ class Rows:
         self.freed.append((self._free_prompts, self._prompts.pop(key)[1].row))
       if not self.copies:
         self.settle()
+
+  @property
+  def short_of_prompts(self) -> bool:
+    """Whether every prompt row is in use, but some will be free once the copies are done."""
+    return not self._free_prompts and any(free is self._free_prompts for free, _ in self.freed)
 
   @property
   def prompts(self) -> int:

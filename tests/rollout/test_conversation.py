@@ -195,6 +195,21 @@ def test_rows_are_lent_when_everybody_waits_and_come_back_bit_for_bit():
     assert kit.drawn(a) == kit.drawn(b) and a.facts == b.facts
 
 
+def test_a_first_conversation_that_waits_for_its_second_is_seated():
+  # Every row is held by a second conversation whose episode goes on with its first.
+  async def play(example, policy, tools):
+    first, second = (policy.start(kit.TOKENIZER.encode(example.question + name)) for name in "ab")
+    await second.generate(max_new_tokens=3)
+    await tools.search("")
+    await first.generate(max_new_tokens=3)
+    await second.generate(max_new_tokens=3)
+    return first.end("answer", second=second.end())
+
+  played, episodes = run_one(play, dict(rows=4), prompts=8, tools=kit.Tools(lambda _: 0.01))
+  assert played.report.engine.lent_rows > 0
+  assert [len(e.facts["second"].segments) for e in episodes] == [3] * 8
+
+
 def refuse(word):
   return pytest.raises(ValueError, match=word)
 

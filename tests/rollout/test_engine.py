@@ -85,6 +85,16 @@ def test_a_shared_prompt_changes_nothing_and_is_computed_once():
   assert shared.engine._rows.prompts == 0  # counted down to nothing
 
 
+def test_prompt_rows_go_round_when_more_prompts_are_seated_at_once_than_there_are():
+  # Thirty rows take all 5 x 4 samples at once; three prompt rows serve five prompts.
+  asked = requests(5, 4)
+  played = rollout(engine(rows=30))
+  episodes = played.run(asked, step=0)
+  assert played.report.engine.shared_tokens == sum(len(r.example.question) - 1 for r in asked)
+  for episode, few in zip(episodes, rollout(engine()).run(asked, step=0)):
+    assert kit.drawn(episode) == kit.drawn(few)
+
+
 def test_random_delays_and_permuted_rows_change_no_bit():
   asked = requests(4, 4)
   straight = rollout(engine()).run(asked, step=2)

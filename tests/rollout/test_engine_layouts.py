@@ -1,0 +1,55 @@
+"""The engine in other dtypes and on several devices."""
+
+import engine_kit as kit
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from engine_kit import requests, rollout
+from flax import nnx
+
+from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.parallel import rules
+from ragrl_jax.rollout.engine import Engine
+
+
+@pytest.mark.slow  # compiles an engine of its own
+def test_the_matmuls_dtype_is_the_decoders_and_norms_stay_float32():
+  model = Decoder(kit.CONFIG, rngs=nnx.Rngs(0), dtype=jnp.bfloat16)
+  graphdef, params = nnx.split(model)
+  narrow = Engine(graphdef, kit.TOKENIZER, kit.stops(), **kit.SIZES)
+  narrow.load(params, version=1)
+  dtypes = {rules.names_of(path)[-1]: leaf.dtype for path, leaf in jax.tree_util.tree_leaves_with_path(narrow._params)}
+  assert {dtypes[name] for name in ("embedding", "q", "o", "gate", "down")} == {jnp.dtype(jnp.bfloat16)}
+  assert {dtypes[name] for name in ("final_norm", "attention_norm", "q_norm")} == {jnp.dtype(jnp.float32)}
+  assert narrow._cache.k.dtype == jnp.bfloat16
+  forward = jax.jit(model)
+  for episode in rollout(narrow).run(requests(2, 2), step=0):
+    ids = [i for s in episode.segments for i in s.ids]
+    table = jax.nn.log_softmax(forward(jnp.asarray([ids + [0] * (kit.CONTEXT - len(ids))]))[0])
+    first = len(episode.segments[0].ids)
+    said = episode.segments[1]
+    want = table[np.arange(first - 1, first - 1 + len(said.ids)), np.array(said.ids)]
+    # bfloat16 keeps 8 bits: logits of a few units differ by hundredths between two ways of summing.
+    np.testing.assert_allclose(said.logprobs, want, atol=0.05)
+
+
+@pytest.mark.slow  # compiles for two devices
+def test_weights_come_from_the_learners_layout_to_the_engines():
+  devices = jax.devices()[:2]
+  learners, engines = mesh_lib.make(devices, fsdp=2), mesh_lib.make(devices, data=1, tensor=2)
+  graphdef, params = nnx.split(kit.model())
+  params = jax.device_put(params, rules.shardings(learners, params))
+  split = Engine(graphdef, kit.TOKENIZER, kit.stops(), mesh=engines, **kit.SIZES)
+  split.load(params, version=1)
+  assert split._cache.k.sharding.spec[2] == "tensor"
+  episodes = rollout(split).run(requests(2, 2), step=0)
+  for a, b in zip(episodes, rollout(kit.engine()).run(requests(2, 2), step=0)):
+    assert kit.drawn(a)[0] == kit.drawn(b)[0]
+    np.testing.assert_allclose(*kit.scored(a), atol=1e-5)
+  # Again with a later step's weights: what was compiled for the first serves them, too.
+  before = split._programs.decode._cache_size(), split._programs.extend._cache_size()
+  split.load(jax.tree.map(lambda x: x * 1, params), version=2)
+  rollout(split).run(requests(2, 2), step=1)
+  assert (split._programs.decode._cache_size(), split._programs.extend._cache_size()) == before
