@@ -90,7 +90,7 @@ def test_sequence_ratio_by_hand():
     jax.grad(f)(gaps), [[-np.exp(0.3) / 4, 0.0, -np.exp(0.3) / 4, np.exp(-0.1)]], rtol=1e-5)
 
 
-CASES = list(itertools.product(losses.AGGREGATIONS, ["token", "sequence"], [None, 3.0]))
+CASES = [(a, *how) for a in losses.AGGREGATIONS for how in (("token", None), ("sequence", 3.0))]
 
 
 @pytest.mark.parametrize("aggregation, ratio, dual_clip", CASES)

@@ -94,6 +94,14 @@ def test_one_and_eight_devices_take_the_same_step(full):
     assert more[name] == pytest.approx(metrics[name], rel=1e-3), name
 
 
+def test_weights_and_tokens_may_be_spread_too(full):
+  batches = off_policy(small.packed(small.items(16, seed=1)))
+  want, want_grads = small.gradient(full, batches)
+  spread = small.learner(FULL, mesh=mesh_lib.make(jax.devices(), data=1, fsdp=2, tensor=2, sequence=2))
+  got, grads = small.gradient(spread, batches)
+  assert got == pytest.approx(want, rel=1e-5) and small.distance(grads, want_grads) < 1e-5
+
+
 def test_untrained_tokens_reach_nothing(full):
   """Whatever stands at untrained places: advantages and log-probabilities may even be NaN."""
   batches = off_policy(small.packed(small.items()))
