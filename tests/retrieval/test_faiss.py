@@ -126,12 +126,26 @@ def test_options_do_what_they_say(tmp_path):
   assert hits[40] == 32 > hits[1]  # all cells: exact
 
 
-def test_threads_are_set_in_the_calling_thread():
+def test_only_a_long_search_opens_threads(monkeypatch):
   vectors = np.eye(4, dtype=np.float32)
   faiss.omp_set_num_threads(2)
-  flat(vectors, threads=1).search(vectors, 2)
-  assert faiss.omp_get_max_threads() == 1
+  flat(vectors, threads=3).search(vectors, 2)
+  assert faiss.omp_get_max_threads() == 1  # the setting of this thread, which searched
+  monkeypatch.setattr(faiss_index, "LONG", 64)
+  flat(vectors, threads=3).search(vectors, 2)  # 4 queries by 16 numbers
+  assert faiss.omp_get_max_threads() == 3
   assert faiss_index.cores() >= 1
+
+
+def test_a_large_batch_is_searched_in_parts(tmp_path):
+  vectors = clustered(500, 16, 20, seed=3)
+  faiss_index.build(vectors, tmp_path / "i", factory="IVF20,PQ8x4", threads=1, progress=False)
+  index = faiss_index.Approximate(tmp_path / "i", vectors, options="nprobe=4", threads=2)
+  together = index.search(vectors[:100], 5)
+  for query, (scores, rows) in zip(vectors[:100], together, strict=True):
+    (alone, at), = index.search(query[None], 5)
+    np.testing.assert_array_equal(rows, at)
+    np.testing.assert_array_equal(scores, alone)
 
 
 @pytest.mark.parametrize("factory, options, says", [
