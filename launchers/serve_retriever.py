@@ -17,6 +17,7 @@ def main() -> int:
   parser.add_argument("--host", default="127.0.0.1")
   parser.add_argument("--port", type=int, default=8000)
   parser.add_argument("--encoder", default=None, help="the encoder's folder, where it has moved")
+  parser.add_argument("--options", default=None, help="FAISS search parameters, where not those it was built with")
   parser.add_argument("--search", default="faiss", choices=("faiss", "device"), help="device: exact, on accelerators")
   parser.add_argument("--threads", type=int, default=None, help="FAISS's, a search; all cores by default")
   limits = server.Limits()
@@ -26,7 +27,8 @@ def main() -> int:
   parser.add_argument("--default_topk", type=int, default=limits.default_topk, help="where a request names none")
   given = parser.parse_args()
   try:
-    retriever = load_index(given.index, encoder=given.encoder, search=given.search, threads=given.threads)
+    local = dict(encoder=given.encoder, search=given.search, options=given.options, threads=given.threads)
+    retriever = load_index(given.index, **local)
   except (ValueError, OSError) as error:
     print(f"serve_retriever: {error}", file=sys.stderr)
     return 2

@@ -15,8 +15,8 @@ __all__ = ["build_index", "load_index"]
 
 def load_index(
     path: str | os.PathLike, *, encoder: str | os.PathLike | Encoder | None = None, search: str = "faiss",
-    device_dtype: str = "float32", threads: int | None = None, dispatch: Callable[..., Any] | None = None,
-    **remote: Any,
+    options: str | None = None, device_dtype: str = "float32", threads: int | None = None,
+    dispatch: Callable[..., Any] | None = None, **remote: Any,
 ) -> Retriever:
   """A retriever from what `config.retrieval.index` names.
 
@@ -25,6 +25,7 @@ def load_index(
       (FILE.jsonl of `replay.Recorder`).
     encoder: for a dense index: the encoder, or its folder where it has moved; otherwise the one the index names.
     search: for a dense index: "faiss", or "device" (exact, on the accelerators).
+    options: FAISS's search parameters, as in "nprobe=64", where they are to differ from those it was built with.
     device_dtype: of the vectors on the accelerators: "float32" or "bfloat16".
     threads: FAISS's, a search; the machine's cores if None.
     dispatch: see `dense.DenseRetriever`.
@@ -43,10 +44,10 @@ def load_index(
   if where.endswith(".jsonl"):
     from ragrl_jax.retrieval.replay import Replay
     return Replay(where)
-  return _local(pathlib.Path(where), encoder, search, device_dtype, threads, dispatch)
+  return _local(pathlib.Path(where), encoder, search, options, device_dtype, threads, dispatch)
 
 
-def _local(folder: pathlib.Path, encoder, search, device_dtype, threads, dispatch) -> Retriever:
+def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads, dispatch) -> Retriever:
   from ragrl_jax.retrieval import bm25, dense, encoders, faiss_index
   from ragrl_jax.retrieval.build import FORMAT, INDEX, REQUEST
   from ragrl_jax.retrieval.corpus import Corpus
@@ -64,10 +65,11 @@ def _local(folder: pathlib.Path, encoder, search, device_dtype, threads, dispatc
                      f"({corpus.checksum[:12]}, not {card['corpus']['checksum'][:12]}): build it again.")
   if card["encoder"]["kind"] == "bm25":
     return bm25.BM25Retriever.load(folder / "bm25", corpus, card["bm25"])
+  options = card["options"] if options is None else options
   made = encoders.again(card, folder, encoder)
   vectors = dense.open_vectors(folder, rows=len(corpus), dim=card["dim"])
   description = dict(kind="dense", encoder=card["encoder"]["settings"], factory=card["factory"],
-                     options=card["options"], dtype=card["dtype"], search=search)
+                     options=options, dtype=card["dtype"], search=search)
   if search == "device":
     from ragrl_jax.retrieval.device import DeviceIndex
     index = DeviceIndex(vectors, max_norm=card["max_norm"], dtype=device_dtype)
@@ -77,8 +79,8 @@ def _local(folder: pathlib.Path, encoder, search, device_dtype, threads, dispatc
   elif card["factory"] == "Flat":
     index = faiss_index.Flat(vectors, max_norm=card["max_norm"], threads=threads)
   else:
-    index = faiss_index.Approximate(folder / "index.faiss", vectors, options=card["options"],
-                                    oversample=card["oversample"], threads=threads)
+    index = faiss_index.Approximate(folder / "index.faiss", vectors, options=options, oversample=card["oversample"],
+                                    threads=threads)
   return dense.DenseRetriever(corpus, made, index, description=description, dispatch=dispatch)
 
 

@@ -46,6 +46,18 @@ def test_vectors_are_never_unpickled(folder):
     load_index(folder)
 
 
+def test_search_parameters_can_change(tmp_path):
+  many = [Passage(f"p{i}", "", f"word{i} other{i % 17}") for i in range(200)]
+  folder = build_index(many, "hashing", tmp_path / "ivf", factory="IVF20,Flat", options="nprobe=1", progress=False)
+  queries = [f"other{i}" for i in range(17)]
+  narrow, wide = load_index(folder), load_index(folder, options="nprobe=20")
+  exact = load_index(build_index(many, "hashing", tmp_path / "flat", progress=False)).search(queries, 3)
+  assert wide.search(queries, 3) == exact != narrow.search(queries, 3)
+  assert wide.describe()["options"] == "nprobe=20" and narrow.describe()["options"] == "nprobe=1"
+  with pytest.raises(ValueError, match="do not fit this index"):
+    load_index(folder, options="efSearch=3")
+
+
 def test_a_newer_format_and_unknown_settings_are_refused(folder):
   with pytest.raises(ValueError, match="search='gpu': it must be"):
     load_index(folder, search="gpu")
