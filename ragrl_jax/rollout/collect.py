@@ -72,6 +72,7 @@ class Rollout:
     Raises:
       What `play` raises, except ToolFailed: that ends its episode alone, as "failed".
     """
+    self.engine.check()
     sampling = dataclasses.replace(self.sampling, temperature=0.0) if greedy else self.sampling
     self.report = Report(engine=Counters())
     self.engine.counters = self.report.engine
@@ -128,6 +129,8 @@ class _Run:
         loop.call_soon_threadsafe(_deliver, ended)
     if self.error is not None:
       raise self.error
+    while engine.busy:  # turns that nobody waits for any more
+      engine.step()
 
   def stop(self) -> None:
     """Ends what is still under way, after an error or an interruption."""

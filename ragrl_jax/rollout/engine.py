@@ -92,7 +92,7 @@ class Engine:
     self.version = 0
     self.counters = Counters()
     self._graphdef, self._params, self._programs, self._cast = graphdef, None, None, None
-    self._idle_steps = max(1, int(lanes * refill))
+    self._idle_lanes = max(1, int(lanes * refill))
     self._forget()
 
   # ---- weights -------------------------------------------------------------------------------------------------------
@@ -119,11 +119,12 @@ class Engine:
 
   def _build(self) -> None:
     """The cache, and every program once, so that nothing compiles later."""
-    model = nnx.merge(self._graphdef, self._params)
+    model = nnx.eval_shape(lambda: nnx.merge(self._graphdef, self._params))
     sharding = cache_lib.sharding_like(self._params, model.config)
     total = self.num_rows + self.max_prompts
     self._programs = p.Programs(self._graphdef, self.stops.table, chunk=self.chunk, block=self.block, sharding=sharding)
-    cache = cache_lib.allocate(model.config, total, self.length, model.dtype, sharding)
+    self._empty_cache = lambda: cache_lib.allocate(model.config, total, self.length, model.dtype, sharding)
+    cache = self._empty_cache()
     self._table = np.zeros((self.lanes, p.COLUMNS), np.int32)
     self._table[:, p.ROW] = total
     for _ in range(2):  # the second time with what the first one gave back
@@ -150,6 +151,13 @@ class Engine:
 
   # ---- what callers do ----------------------------------------------------------------------------------------------
 
+  def check(self) -> None:
+    """Raises ValueError if there are no weights, or if they were given away since they were loaded."""
+    if self._params is None:
+      raise ValueError("the engine has no weights: call engine.load(params, version) first.")
+    if any(leaf.is_deleted() for leaf in jax.tree.leaves(self._params)):
+      raise ValueError(f"the weights of version {self.version} were donated to an update: load the new ones first.")
+
   def submit(self, turn: Turn) -> None:
     """Asks for a turn of an open conversation. `step` returns it when it has ended."""
     turn.talk.busy = True
@@ -162,8 +170,10 @@ class Engine:
       self._waiting.append(turn)
 
   def close(self, talk: Talk) -> None:
-    """Ends a conversation that has no turn under way; its row is free once its forks have their copies."""
+    """Ends a conversation: after the turn under way, if there is one. Its row is free once its forks have copies."""
     talk.closed = True
+    if talk.busy:
+      return
     if talk.group is not None:
       self.leave(talk.group)
       talk.group = None
@@ -185,16 +195,17 @@ class Engine:
   def reset(self) -> None:
     """Forgets every conversation and turn: after an error."""
     self._forget()
+    if self._programs is not None and self._cache.k.is_deleted():  # a program was interrupted that had been given it
+      self._cache = self._empty_cache()
 
   @property
   def busy(self) -> bool:
-    """Whether `step` has something to do."""
-    return bool(self._live or self._ready or self._filling or self._returning or self._waiting)
+    """Whether `step` has something to do now. Turns may still wait for a row when it has not."""
+    return bool(self._live or self._ready or self._filling or (
+      (self._returning or self._waiting) and self._rows.free) or (self._returning and self._rows.lender(None)))
 
   def step(self) -> list[Turn]:
     """Seats, fills, and draws at most `chunk` tokens a lane; returns the turns that ended."""
-    if self._params is None:
-      raise ValueError("the engine has no weights: call engine.load(params, version) first.")
     begin = time.perf_counter()
     if self._seat() | self._fill():
       jax.block_until_ready(self._cache)
@@ -327,7 +338,7 @@ class Engine:
 
   def _decode(self) -> list[Turn]:
     backlog = self._ready or self._filling
-    least = max(1, self._live - self._idle_steps + 1) if backlog else 1
+    least = max(1, self._live - self._idle_lanes + 1) if backlog else 1
     self._cache, out = self._programs.decode(
       self._params, self._cache, self._table, np.array([self.chunk, least], np.int32))
     out = np.asarray(out)
@@ -363,4 +374,6 @@ class Engine:
     talk.ids += turn.ids
     talk.cached = talk.settled = len(talk.ids) - 1
     talk.busy = False
+    if talk.closed:
+      self.close(talk)
     return turn

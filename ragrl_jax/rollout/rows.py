@@ -74,6 +74,11 @@ class Rows:
     self.copies: list[tuple[int, int, int]] = []
     self.freed: list[tuple[list[int], int]] = []
 
+  @property
+  def free(self) -> int:
+    """Rows that nobody has."""
+    return len(self._free)
+
   def give(self, talk: Talk) -> bool:
     """A free row for the conversation, if there is one."""
     if not self._free:

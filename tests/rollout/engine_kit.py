@@ -22,7 +22,7 @@ CONFIG = DecoderConfig(
 # A model that knows nothing writes any byte: with these, a turn ends after some 15 tokens.
 STOPS = (*"aeiot", "</search>", *"ABCDEFGHIJ")
 CONTEXT = 96
-SIZES = dict(lanes=4, rows=6, context=CONTEXT, chunk=8, prefill=32, block=32, prefill_rows=2, max_prompts=3)
+SIZES = dict(lanes=4, rows=6, context=CONTEXT, chunk=8, prefill=32, block=32, prefill_rows=2, max_prompts=2)
 
 
 @functools.cache

@@ -47,6 +47,37 @@ def test_a_failed_tool_ends_its_episode_alone():
   assert not played.engine._rows.seated
 
 
+def test_a_turn_whose_episode_has_failed_disturbs_nobody():
+  # A probe fails while the conversation beside it is still drawing: its row is not given away under its lane.
+  async def play(example, policy, tools):
+    if example.id != "e1":
+      return await kit.play(example, policy, tools)
+
+    async def fails():
+      await asyncio.sleep(0.005)
+      raise structs.ToolFailed("no judge")
+
+    talk = policy.start(kit.TOKENIZER.encode(example.question))
+    await asyncio.gather(talk.generate(), fails())
+
+  played = rollout(engine(), play)
+  asked = requests(4, 4)
+  straight = rollout(engine()).run(asked, step=0)
+  for a, b in zip(played.run(asked, step=0), straight):
+    assert a.ended == "failed" if a.example_id == "e1" else kit.drawn(a) == kit.drawn(b)
+  assert not played.engine._rows.seated and not played.engine.busy
+
+
+def test_an_engine_whose_rows_all_wait_sleeps():
+  # More episodes than rows, and every row waits for a search: the thread must not spin meanwhile.
+  played = rollout(engine(), tools=kit.Tools(lambda _: 0.2))
+  steps, step = [], played.engine.step
+  played.engine.step = lambda: steps.append(1) or step()
+  played.run(requests(4, 4), step=0)
+  del played.engine.step
+  assert len(steps) < 200 and played.report.wait_s > 0.2
+
+
 def test_a_mistake_in_a_recipe_is_raised_and_leaves_the_engine_usable():
   async def play(example, policy, tools):
     talk = policy.start(kit.TOKENIZER.encode(example.question))

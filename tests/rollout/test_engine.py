@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from engine_kit import engine, requests, rollout
+from flax import nnx
 
 from ragrl_jax import structs
 from ragrl_jax.rollout import conversation, programs
@@ -86,13 +87,14 @@ def test_a_shared_prompt_changes_nothing_and_is_computed_once():
 
 
 def test_prompt_rows_go_round_when_more_prompts_are_seated_at_once_than_there_are():
-  # Thirty rows take all 5 x 4 samples at once; three prompt rows serve five prompts.
-  asked = requests(5, 4)
-  played = rollout(engine(rows=30))
+  # Six rows take 3 x 2 samples at once; two prompt rows serve the three prompts.
+  asked = requests(3, 2)
+  played = rollout(engine())
   episodes = played.run(asked, step=0)
   assert played.report.engine.shared_tokens == sum(len(r.example.question) - 1 for r in asked)
-  for episode, few in zip(episodes, rollout(engine()).run(asked, step=0)):
-    assert kit.drawn(episode) == kit.drawn(few)
+  assert played.engine._rows.prompts == 0
+  for request, episode in zip(asked, episodes):
+    assert kit.drawn(episode) == kit.drawn(played.run([request], step=0)[0])
 
 
 def test_random_delays_and_permuted_rows_change_no_bit():
@@ -179,7 +181,7 @@ def test_nothing_compiles_after_warm_up():
 def test_decoding_copies_no_cache():
   e = engine()
   arguments = e._params, e._cache, e._table, np.array([1, 1], np.int32)
-  extension = rows_lib.extension([], 2, 32, 9)
+  extension = rows_lib.extension([], 2, 32, 8)
   for compiled in (e._programs.decode.lower(*arguments).compile(),
                    e._programs.extend.lower(e._params, e._cache, *extension).compile()):
     shape = "f32[" + ",".join(map(str, e._cache.k.shape)) + "]"
@@ -237,4 +239,13 @@ def test_sizes_that_do_not_fit_are_refused(sizes):
 def test_an_engine_without_weights_says_so():
   e = Engine(None, kit.TOKENIZER, kit.stops(), **kit.SIZES)
   with pytest.raises(ValueError, match="load"):
-    e.step()
+    rollout(e).run(requests(1, 1), step=0)
+
+
+def test_weights_that_were_donated_are_not_sampled_from():
+  graphdef, params = nnx.split(kit.model(seed=5))
+  e = Engine(graphdef, kit.TOKENIZER, kit.stops(), **kit.SIZES)
+  e.load(params, version=3)
+  jax.jit(lambda tree: jax.tree.map(lambda x: x * 1, tree), donate_argnums=0)(params)
+  with pytest.raises(ValueError, match="version 3 were donated"):
+    rollout(e).run(requests(1, 1), step=0)
