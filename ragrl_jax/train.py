@@ -60,17 +60,17 @@ def train(
 
   with metrics_lib.MetricWriter(workdir, restored=restored, tensorboard=config.log.tensorboard) as writer:
     if observe is not None and first == 0:
-      player.engine.load(state.params, version=0)
       yield _written(writer, 0, observe(0, player, state.params))
     for step in range(first + 1, config.steps + 1):
       clock = Clock()
       with clock("weights"):
         player.engine.load(state.params, version=step - 1)
       with clock("rollout"):
-        drawn = {index: examples[which] for index, which in draws.draw(cursor, config.rollout.prompts_per_step)}
-        requests = [collect.Request(example, index, sample)
-                    for index, example in drawn.items() for sample in range(config.rollout.group_size)]
+        requests = [collect.Request(examples[which], index, sample)
+                    for index, which in draws.draw(cursor, config.rollout.prompts_per_step)
+                    for sample in range(config.rollout.group_size)]
         played = player.rollout.run(requests, step=step)
+      clock.move("rollout", "retrieval_wait", player.rollout.report.wait_s)
       with clock("scoring"):
         scored = scoring.score(player.recipe, [request.example for request in requests], played, step)
         refuse_failures(scored, config.retrieval.max_failed_share)
@@ -79,28 +79,35 @@ def train(
                             lengths=config.learner.row_lengths)
       with clock("update"):
         state, learned = learner.update(state, batches, checkpoint=str(checkpoints.latest()))
-      cursor += len(drawn)
+      cursor += config.rollout.prompts_per_step
 
-      report = player.rollout.report
-      clock.move("rollout", "retrieval_wait", report.wait_s)
-      metrics = scoring.summarise(scored) | learned | engine_metrics(report) | clock.report()
+      metrics = scoring.summarise(scored) | learned | engine_metrics(player.rollout.report) | clock.report()
       metrics |= throughput(metrics, player.config, learner.settings, played)
       history.append(metrics)
-      metrics |= {f"warning/{name}": text for name, text in watch.warnings(
-        history, searches_expected=player.retriever is not None).items()}
-
+      metrics |= warnings(history, player)
       if observe is not None:
         metrics |= observe(step, player, state.params)
       if config.log.episodes_every and step % config.log.episodes_every == 0:
-        episodes_lib.write_episodes(workdir, step, [
-          episodes_lib.row(one.example, one.episode, step=step, terms=one.terms, weights=one.weights, reward=one.reward,
-                           outcome=one.outcome, advantage=one.advantage, tokenizer=player.tokenizer) for one in scored])
+        log_episodes(workdir, step, scored, player.tokenizer)
       row = _written(writer, step, metrics)
       if step % config.checkpoint.every == 0 or step == config.steps:
         checkpoints.save(step, state, host=dict(step=step, cursor=cursor, seed=config.seed))
       yield row
   nnx.update(player.model, state.params)
   player_lib.save(player.model, player.config, config, workdir / "model")
+
+
+def warnings(history: list[dict[str, Any]], player: player_lib.Player) -> dict[str, str]:
+  """What is wrong with the last step, said aloud under warning/."""
+  found = watch.warnings(history, searches_expected=player.retriever is not None)
+  return {f"warning/{name}": text for name, text in found.items()}
+
+
+def log_episodes(workdir: pathlib.Path, step: int, scored: list[scoring.Scored], tokenizer) -> None:
+  """Every sampled episode of the step, with what it earned."""
+  episodes_lib.write_episodes(workdir, step, [
+    episodes_lib.row(one.example, one.episode, step=step, terms=one.terms, weights=one.weights, reward=one.reward,
+                     outcome=one.outcome, advantage=one.advantage, tokenizer=tokenizer) for one in scored])
 
 
 def _written(writer: metrics_lib.MetricWriter, step: int, metrics: dict[str, Any]) -> dict[str, Any]:

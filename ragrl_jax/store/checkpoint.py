@@ -20,7 +20,7 @@ class Checkpoints:
   """The checkpoints of one run, the newest `keep` of them."""
 
   def __init__(self, folder: str | pathlib.Path, keep: int):
-    """Opens the folder, makes it if need be, and removes what a killed run left unfinished.
+    """Opens the folder, makes it if need be, and has what a killed run left unfinished removed before the next save.
 
     Raises:
       ValueError: keep below 1.
