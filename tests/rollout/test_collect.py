@@ -53,12 +53,14 @@ def test_a_turn_whose_episode_has_failed_disturbs_nobody():
     if example.id != "e1":
       return await kit.play(example, policy, tools)
 
+    talk = policy.start(kit.TOKENIZER.encode(example.question))
+
     async def fails():
-      await asyncio.sleep(0.005)
+      while talk._talk.row < 0:  # until it has a row, and soon a lane
+        await asyncio.sleep(0.001)
       raise structs.ToolFailed("no judge")
 
-    talk = policy.start(kit.TOKENIZER.encode(example.question))
-    await asyncio.gather(talk.generate(), fails())
+    await asyncio.gather(talk.generate(max_new_tokens=60), fails())
 
   played = rollout(engine(), play)
   asked = requests(4, 4)

@@ -216,6 +216,18 @@ def test_the_engine_alone_needs_no_event_loop():
   assert not e._rows.seated
 
 
+def test_a_row_is_not_given_away_under_a_turn_that_nobody_waits_for():
+  e = engine()
+  talk = rows_lib.Talk(kit.TOKENIZER.encode("Hello"), (1, 2))
+  e.submit(turn(talk, budget=20))
+  assert e.step() == []  # 8 of 20 tokens
+  e.close(talk)
+  assert e._rows.free == kit.SIZES["rows"] - 1
+  while e.busy:
+    e.step()
+  assert e._rows.free == kit.SIZES["rows"] and len(talk.ids) == 25
+
+
 def test_weights_do_not_change_under_an_open_conversation():
   e = engine()
   talk = rows_lib.Talk([1, 2, 3], (1, 2))
