@@ -134,6 +134,7 @@ def test_two_towers_without_normalisation(tmp_path):
   assert np.abs(both[0] - both[1]).max() > 0.01
 
 
+@pytest.mark.slow  # two lengths of a decoder to compile
 def test_a_decoder_embeds_with_its_last_token(tmp_path):
   config = hf_folders.DECODERS["qwen3"]
   made = encoder.load_encoder(

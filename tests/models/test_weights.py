@@ -94,10 +94,8 @@ def test_loading_onto_a_mesh(folder, sizes, monkeypatch):
   parts = [share for ndim, share in reads if ndim == 3]
   ways = sizes.get("fsdp", 1) * sizes.get("tensor", 1)
   assert parts == [1 / ways] * (7 * ways)  # q, k, v, o, gate, up, down
-  plain, _ = weights.load_pretrained(folder)
-  equal(plain, spread)
-  tokens = jnp.asarray(np.arange(16).reshape(2, 8) % 19)
-  np.testing.assert_allclose(jax.jit(lambda m, t: m(t))(spread, tokens), plain(tokens), atol=1e-5)
+  assert not spread.layers.q[...].is_fully_replicated or ways == 1
+  equal(weights.load_pretrained(folder)[0], spread)
 
 
 def test_a_saved_mesh_is_the_same_folder(folder, tmp_path):

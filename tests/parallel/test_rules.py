@@ -17,7 +17,11 @@ SHAPE = dict(d_model=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, 
 
 
 def decoder(family="qwen3", tied=True, mesh=None, vocab=32):
-  return Decoder(DecoderConfig.from_shape(vocab, family=family, tied=tied, **SHAPE), rngs=nnx.Rngs(0), mesh=mesh)
+  """(graphdef, parameters), drawn by NumPy, which compiles nothing."""
+  config = DecoderConfig.from_shape(vocab, family=family, tied=tied, **SHAPE)
+  graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), mesh=mesh)))
+  draw = np.random.default_rng(0)
+  return graphdef, jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.3, x.shape), jnp.float32), abstract)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +35,7 @@ def specs(mesh, tree):
 
 
 def test_where_parameters_lie(mesh):
-  found = specs(mesh, nnx.split(decoder("qwen2", tied=False))[1])
+  found = specs(mesh, decoder("qwen2", tied=False)[1])
   assert found["embedding"] == found["lm_head"] == P("tensor", "fsdp")
   assert found["layers/q"] == found["layers/up"] == P(None, "fsdp", "tensor")
   assert found["layers/o"] == found["layers/down"] == P(None, "tensor", "fsdp")
@@ -41,7 +45,7 @@ def test_where_parameters_lie(mesh):
 
 @pytest.mark.parametrize("make", [optax.adamw, optax.contrib.muon])
 def test_moments_lie_as_their_parameters_do(mesh, make):
-  params = nnx.split(decoder())[1]
+  params = decoder()[1]
   of_params, of_moments = specs(mesh, params), specs(mesh, make(1e-3).init(params))
   matched = {name: spec for name, spec in of_moments.items() for own in of_params if name.endswith(own)}
   assert len(matched) >= len(of_params)
@@ -57,7 +61,7 @@ def test_a_parameter_without_a_rule_is_refused(mesh):
 
 def test_sizes_the_mesh_does_not_divide():
   eight = mesh_lib.make(jax.devices(), data=1, tensor=8)
-  odd = nnx.split(decoder(vocab=33))[1]
+  odd = decoder(vocab=33)[1]
   assert specs(eight, {"embedding": odd["embedding"]})["embedding"] == P(None, "fsdp")  # a vocabulary may stay whole
   with pytest.raises(ValueError, match=r"layers/gate: its axis 'ff' of size 20 cannot be cut into 8.*config.mesh"):
     rules.shardings(eight, {"layers": {"gate": jnp.zeros((2, 16, 20))}})
@@ -72,14 +76,13 @@ def test_activations_of_any_size(mesh):
   assert rules.constrain(3, None, ("batch",)) == 3  # without a mesh nothing is said
 
 
-@pytest.mark.slow  # compiles a backward pass for each mesh
-@pytest.mark.parametrize("sizes", [dict(data=1, fsdp=2, tensor=2, sequence=2), dict(data=1, fsdp=8)])
-def test_every_mesh_computes_the_same(sizes):
+@pytest.mark.slow  # compiles a backward pass for eight devices
+def test_a_mesh_of_every_axis_computes_the_same():
   tokens = jnp.asarray(np.random.default_rng(0).integers(0, 32, (8, 16)))
   segment_ids = jnp.asarray([[1] * 5 + [2] * 8 + [0] * 3] * 8)
 
   def run(mesh):
-    graphdef, params = nnx.split(decoder(mesh=mesh))
+    graphdef, params = decoder(mesh=mesh)
     batch = tokens, segment_ids
     if mesh is not None:
       params = jax.device_put(params, rules.shardings(mesh, params))
@@ -93,6 +96,6 @@ def test_every_mesh_computes_the_same(sizes):
 
     return loss(params, *batch)
 
-  want, got = run(None), run(mesh_lib.make(jax.devices(), **sizes))
+  want, got = run(None), run(mesh_lib.make(jax.devices(), data=1, fsdp=2, tensor=2, sequence=2))
   for one, two in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
-    np.testing.assert_allclose(one, two, atol=1e-6)
+    np.testing.assert_allclose(one, two, atol=1e-5)
