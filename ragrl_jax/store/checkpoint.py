@@ -4,34 +4,48 @@
     folder/<step>/host/    one JSON object: data cursor, curriculum, config, episodes sampled but not yet trained on
 
 A step's folder gets its name only when everything in it lies on the disk, so that a kill at any moment leaves either
-the whole checkpoint or an unfinished folder, which nobody takes for one and the next start removes.
+the whole checkpoint or an unfinished folder, which nobody takes for one and the next run removes. In the same way an
+old step's folder loses its name before anything in it is deleted.
 """
 
 import math
 import pathlib
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 
+DELETED = "deleted"  # where old steps are renamed to, so that none is ever half there
+
 
 class Checkpoints:
   """The checkpoints of one run, the newest `keep` of them."""
 
-  def __init__(self, folder: str | pathlib.Path, keep: int):
+  def __init__(self, folder: str | pathlib.Path, keep: int, *, read_only: bool = False):
     """Opens the folder, makes it if need be, and has what a killed run left unfinished removed before the next save.
+
+    Args:
+      folder: of one run's checkpoints, seen by all its hosts.
+      keep: how many stay.
+      read_only: for whoever only looks, perhaps while the run goes on: nothing is made or removed.
 
     Raises:
       ValueError: keep below 1.
+      FileNotFoundError: read_only, and there is no such folder.
     """
     if keep < 1:
       raise ValueError(f"keep={keep}: at least one checkpoint has to be kept (config.checkpoint.keep).")
     self.folder = pathlib.Path(folder).absolute()
+    self._read_only = read_only
+    if read_only and not self.folder.is_dir():
+      raise FileNotFoundError(f"no folder {self.folder}: give a run's checkpoints/.")
+    writing = dict(max_to_keep=keep, create=True, cleanup_tmp_directories=True, todelete_subdir=DELETED)
     self._manager = ocp.CheckpointManager(
       self.folder, item_handlers=dict(state=ocp.StandardCheckpointHandler(), host=ocp.JsonCheckpointHandler()),
       options=ocp.CheckpointManagerOptions(
-        max_to_keep=keep, create=True, cleanup_tmp_directories=True, enable_async_checkpointing=False))
+        enable_async_checkpointing=False, **(dict(read_only=True, create=False) if read_only else writing)))
 
   def save(self, step: int, state: Any, host: Mapping[str, Any]) -> pathlib.Path:
     """Writes both; returns where when all of it lies on the disk. Older checkpoints than the newest `keep` go.
@@ -42,14 +56,18 @@ class Checkpoints:
       host: what JSON can hold, and nothing else: floats come back bit for bit, tuples as lists.
 
     Raises:
-      ValueError: the step exists, or `host` holds what JSON cannot (the message says where).
+      ValueError: read-only, or the step exists, or `host` holds what JSON cannot (the message says where).
     """
+    if self._read_only:
+      raise ValueError(f"{self.folder} was opened read-only: nothing is saved there.")
     _check_json(host, "host")
     if step in self._manager.all_steps():
       raise ValueError(f"checkpoint {self.path(step)} exists: a step is saved once; remove it or use another workdir.")
     self._manager.save(step, args=ocp.args.Composite(
       state=ocp.args.StandardSave(state), host=ocp.args.JsonSave(dict(host))))
     self._manager.wait_until_finished()
+    if jax.process_index() == 0:
+      shutil.rmtree(self.folder / DELETED, ignore_errors=True)
     return self.path(step)
 
   def restore(self, like: Any, step: int | None = None) -> tuple[Any, dict[str, Any]]:

@@ -115,8 +115,22 @@ def test_unfinished_checkpoints_are_ignored_and_removed(tmp_path):
   again = checkpoint.Checkpoints(tmp_path, keep=3)
   assert again.steps() == [1] and again.restore(state())[1] == dict(step=1)
   again.save(3, state(3.0), dict(step=3))
-  assert not (tmp_path / "3.orbax-checkpoint-tmp").exists()
   assert again.latest() == 3
+  assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["1", "3"]
+
+
+def test_a_reader_leaves_a_running_save_alone(tmp_path):
+  writer = checkpoint.Checkpoints(tmp_path, keep=3)
+  writer.save(1, state(), dict(step=1))
+  (tmp_path / "2.orbax-checkpoint-tmp").mkdir()  # being written
+  reader = checkpoint.Checkpoints(tmp_path, keep=1, read_only=True)
+  assert reader.latest() == 1 and same(reader.restore(state())[0], state())
+  reader.close()
+  assert (tmp_path / "2.orbax-checkpoint-tmp").exists()
+  with pytest.raises(ValueError, match="read-only"):
+    reader.save(2, state(), {})
+  with pytest.raises(FileNotFoundError, match="checkpoints/"):
+    checkpoint.Checkpoints(tmp_path / "none", keep=1, read_only=True)
 
 
 WRITER = """
@@ -142,22 +156,20 @@ def test_sigkill_at_any_moment_leaves_whole_checkpoints(tmp_path):
     process = subprocess.Popen(
       [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout.readline() == "ready\n"
-    time.sleep(float(draw.uniform(0.05, 0.6)))
+    started = time.perf_counter()
+    said = [process.stdout.readline()]  # one save is done, the next is under way
+    time.sleep(float(draw.uniform(0, 2)) * (time.perf_counter() - started))
     process.send_signal(signal.SIGKILL)
-    said = process.stdout.read().split()
+    said += process.stdout.read().split()
     process.wait()
     promised = max([promised, *map(int, said)])
     made = checkpoint.Checkpoints(tmp_path, keep=2)
-    latest = made.latest()
-    if latest is None:
-      assert promised == 0
-      continue
-    assert latest >= promised  # what save returned from is there
+    assert made.latest() >= promised  # what save returned from is there
     for step in made.steps():
       got, host = made.restore(dict(x=jnp.zeros(400_000), y=jnp.zeros((3, 5))), step=step)
       assert host == dict(step=step) and (got["x"] == step).all() and (got["y"] == step).all()
     made.close()
-  assert promised > 0
+  assert promised >= 10
   made = checkpoint.Checkpoints(tmp_path, keep=2)
   made.save(promised + 2, dict(x=jnp.zeros(400_000), y=jnp.zeros((3, 5))), dict(step=promised + 2))
   assert not [p for p in tmp_path.iterdir() if p.is_dir() and not p.name.isdigit()]
