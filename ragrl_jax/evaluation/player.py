@@ -60,8 +60,8 @@ def model(config, tokenizer) -> tuple[Decoder, DecoderConfig]:
   settings = config.model
   dtype, param_dtype = jnp.dtype(settings.dtype), jnp.dtype(settings.param_dtype)
   if settings.path:
-    made, shape = weights.load_pretrained(settings.path, dtype=param_dtype)
-    made.dtype, made.remat = dtype, settings.remat
+    made, shape = weights.load_pretrained(
+      settings.path, dtype=param_dtype, compute_dtype=dtype, remat=settings.remat)
     if shape.vocab_size < tokenizer.vocab_size:
       raise ValueError(f"{settings.path}: the model has {shape.vocab_size} token rows, the tokenizer "
                        f"{tokenizer.vocab_size} ids: they do not belong together (config.prompting.tokenizer).")
