@@ -15,7 +15,7 @@ from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting import load
 from ragrl_jax.recipes.recipe import Recipe
-from ragrl_jax.rollout import collect, stops
+from ragrl_jax.rollout import collect, dispatch, stops
 from ragrl_jax.rollout import engine as engine_lib
 from ragrl_jax.rollout import tools as tools_lib
 
@@ -77,17 +77,19 @@ def build(config, *, seed: int | None = None) -> Player:
   plays = recipe(config)
   decoder, shape = model(config, words)
   r = config.rollout
-  retriever = None
+  retriever, queue = None, dispatch.Dispatch()
   if config.retrieval.index:
-    retriever = retrieval.load_index(config.retrieval.index, **_remote(config.retrieval))
+    # Searches come from a pool of threads; encoders and on-device indexes run on the thread that runs the engine.
+    retriever = retrieval.load_index(config.retrieval.index, dispatch=queue.call, **_remote(config.retrieval))
   automaton = stops.Stops(words, plays.stops, rows=shape.vocab_size)
   engine = engine_lib.Engine(
     nnx.split(decoder)[0], words, automaton, lanes=r.lanes, rows=r.rows, context=r.context, chunk=r.chunk,
     prefill=r.prefill, block=r.block)
-  used = tools_lib.RetrievalTools(retriever, top_k=config.retrieval.top_k, timeout_s=config.retrieval.timeout_s)
+  used = tools_lib.RetrievalTools(
+    retriever, top_k=config.retrieval.top_k, timeout_s=config.retrieval.timeout_s * (config.retrieval.retries + 1))
   rollout = collect.Rollout(
     engine, plays.play, used, seed=config.seed if seed is None else seed,
-    sampling=structs.Sampling(r.temperature, r.top_k, r.top_p, r.max_new_tokens))
+    sampling=structs.Sampling(r.temperature, r.top_k, r.top_p, r.max_new_tokens), dispatch=queue)
   return Player(words, plays, decoder, shape, retriever, engine, rollout)
 
 

@@ -43,17 +43,22 @@ class DenseRetriever:
     return api.each(queries, k, lambda texts: self._search(texts, k))
 
   def _search(self, texts: list[str], k: int) -> api.Answers:
-    vectors = np.ascontiguousarray(self.dispatch(self.encoder.queries, texts), dtype=np.float32)
+    encode = self._where(self.encoder, default=True)
+    vectors = np.ascontiguousarray(encode(self.encoder.queries, texts), dtype=np.float32)
     if not np.isfinite(vectors).all():
       bad = texts[int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])]
       raise ValueError(f"the encoder gave a vector that is not finite for the query {bad!r:.200}.")
     known = np.flatnonzero(vectors.any(axis=1))  # a zero vector knows nothing of the query: no answer
     answers: api.Answers = [[] for _ in texts]
     if len(known):
-      run = self.dispatch if getattr(self._index, "on_device", False) else lambda f, *a: f(*a)
+      run = self._where(self._index, default=False)
       for i, best in zip(known, run(self._index.search, vectors[known], k), strict=True):
         answers[i] = [self._corpus.scored(row, score) for score, row in zip(*best)]
     return answers
+
+  def _where(self, worker: Any, *, default: bool) -> Callable[..., Any]:
+    """How to call it: through `dispatch` if it works on the accelerators (`on_device`), else here."""
+    return self.dispatch if getattr(worker, "on_device", default) else lambda function, *a: function(*a)
 
 
 def encode_corpus(corpus: Corpus, encoder: api.Encoder, folder: pathlib.Path, *, dtype: str = "float32",

@@ -32,6 +32,8 @@ NONZEROS = 16
 class HashingEncoder:
   """Made by `fit` or `load`; see the module's text. Words that no passage holds count nothing."""
 
+  on_device = False  # NumPy alone: nothing to wait for the accelerators' thread with
+
   def __init__(self, frequencies: dict[str, int], *, rows: int, mean_length: float, dim: int = 512, seed: int = 0,
                title_weight: float = 2.0, k1: float = 0.9, b: float = 0.4):
     """
