@@ -54,6 +54,8 @@ class TensorFolder:
     for name, entry in header.items():
       if name == "__metadata__":
         continue
+      if not isinstance(entry, dict) or {"dtype", "shape", "data_offsets"} - set(entry):
+        raise ValueError(f"{file}: the entry of tensor {name} lacks dtype, shape or data_offsets. Fetch it again.")
       begin, end = entry["data_offsets"]
       if start + end > size:
         raise ValueError(
@@ -109,7 +111,10 @@ def _read_header(file: pathlib.Path) -> tuple[dict, int]:
     raise ValueError(
       f"{file} is truncated or no safetensors file: its header must have {length} bytes. Fetch it again.")
   try:
-    return json.loads(header), 8 + length
+    entries = json.loads(header)
+    if not isinstance(entries, dict):
+      raise ValueError(f"{file} is no safetensors file: its header holds no object. Fetch it again.")
+    return entries, 8 + length
   except (json.JSONDecodeError, UnicodeDecodeError) as error:
     raise ValueError(f"{file} is no safetensors file ({error}). Fetch it again.") from error
 

@@ -139,7 +139,9 @@ def test_a_truncated_file_is_named_with_its_tensor(folder, tmp_path):
   with pytest.raises(ValueError, match=r"model.safetensors is truncated: tensor model.* ends at byte"):
     weights.load_pretrained(tmp_path)
   for cut, says in ((whole[:100], "truncated or no safetensors"), (b"", "truncated or no safetensors"),
-                    ((9).to_bytes(8, "little") + b"not json!", "no safetensors file")):
+                    ((9).to_bytes(8, "little") + b"not json!", "no safetensors file"),
+                    ((2).to_bytes(8, "little") + b"[]", "holds no object"),
+                    ((10).to_bytes(8, "little") + b'{"x":{ } }', "tensor x lacks dtype")):
     file.write_bytes(cut)
     with pytest.raises(ValueError, match=says):
       weights.load_pretrained(tmp_path)
