@@ -195,7 +195,7 @@ def generate(graphdef, params, theirs, rounds):
 
 def rl(graphdef, params, theirs, rounds):
   turns, starts = lengths(64, 3, 8, 96), prompts(8)
-  ours = Ours(graphdef, params, lanes=16, rows=32, context=512, chunk=16, prefill=PROMPT, block=64)
+  ours = Ours(graphdef, params, lanes=16, rows=32, context=512, chunk=16, prefill=PROMPT, block=128)
   took = best(rounds, ours=lambda: ours.play(starts, turns), theirs_16=lambda: theirs.play(starts, turns, 16),
               theirs_64=lambda: theirs.play(starts, turns, 64))
   show("rl", turns.sum(), took, "aim 3")
@@ -203,7 +203,7 @@ def rl(graphdef, params, theirs, rounds):
 
 def retriever(graphdef, params, theirs, rounds):
   turns, starts = lengths(96, 3, 64, 128), prompts(12)
-  ours = Ours(graphdef, params, lanes=16, rows=32, context=640, chunk=16, prefill=PROMPT, block=64)
+  ours = Ours(graphdef, params, lanes=16, rows=32, context=640, chunk=16, prefill=PROMPT, block=128)
   took = best(rounds, ours=lambda: ours.play(starts, turns, 0.2), instant=lambda: ours.play(starts, turns))
   show("retriever", turns.sum(), took, "aim 0.9")
 
