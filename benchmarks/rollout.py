@@ -204,8 +204,18 @@ def rl(graphdef, params, theirs, rounds):
 def retriever(graphdef, params, theirs, rounds):
   turns, starts = lengths(96, 3, 64, 128), prompts(12)
   ours = Ours(graphdef, params, lanes=16, rows=32, context=640, chunk=16, prefill=PROMPT, block=128)
-  took = best(rounds, ours=lambda: ours.play(starts, turns, 0.2), instant=lambda: ours.play(starts, turns))
+  reports = {}
+
+  def side(name, seconds):
+    took = ours.play(starts, turns, seconds)
+    reports[name] = ours.report
+    return took
+
+  took = best(rounds, ours=lambda: side("ours", 0.2), instant=lambda: side("instant", 0.0))
   show("retriever", turns.sum(), took, "aim 0.9")
+  # What a busy machine does not blur: how many steps were made, and how long there was nothing to draw.
+  for name, report in reports.items():
+    print(f"  {name}: lanes full {report.engine.occupancy:.3f}, idle {report.wait_s:.2f} of {report.seconds:.1f} s")
 
 
 def show(name, tokens, took, aim):
