@@ -39,10 +39,11 @@ def sft(
   workdir = pathlib.Path(workdir)
   workdir.mkdir(parents=True, exist_ok=True)
   words, plays = player_lib.tokenizer(config), player_lib.recipe(config)
-  model, shape = player_lib.model(config, words)
+  mesh = player_lib.mesh(config)
+  model, shape = player_lib.model(config, words, mesh)
   learner = learner_lib.Learner(
     model, settings_lib.from_config(config, objective="sft"),
-    settings_lib.optimizer_from_config(config, total_steps=config.steps))
+    settings_lib.optimizer_from_config(config, total_steps=config.steps), mesh=mesh)
   transcripts = [tokenised(plays, example, words, config.sft.environment_weight)
                  for example in readers.read_examples(config.data.train, max_examples=config.data.max_examples)]
 

@@ -47,7 +47,7 @@ def train(
   draws = stream.Stream(len(examples), seed=config.seed)
   player = player_lib.build(config)
   learner = learner_lib.Learner(
-    player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config))
+    player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config), mesh=player.mesh)
 
   checkpoints = checkpoint.Checkpoints(workdir / "checkpoints", keep=config.checkpoint.keep)
   state, first, cursor, restored = learner.init(config.seed), 0, 0, checkpoints.latest()

@@ -87,6 +87,18 @@ def test_warm_start_then_rl_then_resume(world, tmp_path):
   assert player.config.d_model == 16
 
 
+@pytest.mark.slow  # programs for one device and for four
+def test_four_devices_take_the_steps_of_one(world, tmp_path):
+  one = tiny_world.config(world, get_config)
+  one.steps, one.optimizer.learning_rate = 2, 1e-3
+  four = one.copy_and_resolve_references()
+  four.mesh.update(dict(data=2, fsdp=2))
+  alone, together = (list(train.train(c, tmp_path / name)) for name, c in (("one", one), ("four", four)))
+  for a, b in zip(alone, together, strict=True):
+    for name in ("loss", "reward", "grad_norm", "entropy", "tokens"):
+      np.testing.assert_allclose(a[name], b[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
 @pytest.mark.timeout(1200)
 @pytest.mark.slow  # a dozen starts of a process, 3 to 5 seconds each
 def test_a_run_that_is_killed_ten_times_ends_bit_for_bit_as_one_that_is_not(world, tmp_path):

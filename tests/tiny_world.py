@@ -37,6 +37,7 @@ def config(folder: pathlib.Path, get_config, variant: str = ""):
     prompts_per_step=2, group_size=4, lanes=4, rows=8, context=160, chunk=8, prefill=32, block=32, max_new_tokens=12))
   made.learner.update(dict(micro_rows=4, row_lengths=(192,), logprob_chunk=64))
   made.optimizer.update(dict(learning_rate=1e-2, warmup_steps=1))
+  made.mesh.data = 1  # one of the tests' eight devices
   made.steps, made.checkpoint.every, made.log.tensorboard = 3, 1, False
   made.prompting.tokenizer, made.retrieval.index = str(folder / "tokenizer.model"), str(folder / "index")
   made.data.train = str(folder / ("demonstrations.jsonl" if variant == "sft" else "train.jsonl"))

@@ -1,11 +1,13 @@
 """Everything that plays a recipe on questions, made from a config: tokenizer, model, retriever, engine."""
 
 import dataclasses
+import math
 import pathlib
 import shutil
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 
@@ -13,6 +15,7 @@ from ragrl_jax import recipes, retrieval, structs
 from ragrl_jax.models import weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.prompting import load
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.rollout import collect, dispatch, stops
@@ -31,6 +34,7 @@ class Player:
     retriever: None for recipes that never search.
     engine: has no weights until `engine.load(params, version)`.
     rollout: plays many episodes at once.
+    mesh: the devices that share weights and rows; None for one device.
   """
 
   tokenizer: Any
@@ -40,6 +44,7 @@ class Player:
   retriever: Any
   engine: engine_lib.Engine
   rollout: collect.Rollout
+  mesh: jax.sharding.Mesh | None
 
 
 def tokenizer(config):
@@ -55,27 +60,38 @@ def recipe(config) -> Recipe:
   return recipes.get(config.recipe, config.preset, **config.switches.to_dict())
 
 
-def model(config, tokenizer) -> tuple[Decoder, DecoderConfig]:
-  """The decoder of config.model.path, or a new one of config.model.shape."""
+def mesh(config) -> jax.sharding.Mesh | None:
+  """The devices of config.mesh; None if that is one. Sizes without a -1 take the first so many devices."""
+  sizes = config.mesh.to_dict()
+  devices = jax.devices()
+  if -1 not in sizes.values():
+    devices = devices[:math.prod(sizes.values())]
+  return None if len(devices) == 1 else mesh_lib.make(devices, **sizes)
+
+
+def model(config, tokenizer, mesh: jax.sharding.Mesh | None = None) -> tuple[Decoder, DecoderConfig]:
+  """The decoder of config.model.path, or a new one of config.model.shape, spread over the mesh."""
   settings = config.model
   dtype, param_dtype = jnp.dtype(settings.dtype), jnp.dtype(settings.param_dtype)
   if settings.path:
     made, shape = weights.load_pretrained(
-      settings.path, dtype=param_dtype, compute_dtype=dtype, remat=settings.remat)
+      settings.path, dtype=param_dtype, compute_dtype=dtype, remat=settings.remat, mesh=mesh)
     if shape.vocab_size < tokenizer.vocab_size:
       raise ValueError(f"{settings.path}: the model has {shape.vocab_size} token rows, the tokenizer "
                        f"{tokenizer.vocab_size} ids: they do not belong together (config.prompting.tokenizer).")
     return made, shape
   shape = DecoderConfig.from_shape(tokenizer.vocab_size, **settings.shape.to_dict())
-  return Decoder(
-    shape, rngs=nnx.Rngs(config.seed), param_dtype=param_dtype, dtype=dtype, remat=settings.remat), shape
+  made = Decoder(
+    shape, rngs=nnx.Rngs(config.seed), param_dtype=param_dtype, dtype=dtype, remat=settings.remat, mesh=mesh)
+  return made, shape
 
 
 def build(config, *, seed: int | None = None) -> Player:
   """A player from a config; its engine is warmed up when it is first used."""
   words = tokenizer(config)
   plays = recipe(config)
-  decoder, shape = model(config, words)
+  devices = mesh(config)
+  decoder, shape = model(config, words, devices)
   r = config.rollout
   retriever, queue = None, dispatch.Dispatch()
   if config.retrieval.index:
@@ -84,13 +100,13 @@ def build(config, *, seed: int | None = None) -> Player:
   automaton = stops.Stops(words, plays.stops, rows=shape.vocab_size)
   engine = engine_lib.Engine(
     nnx.split(decoder)[0], words, automaton, lanes=r.lanes, rows=r.rows, context=r.context, chunk=r.chunk,
-    prefill=r.prefill, block=r.block)
+    prefill=r.prefill, block=r.block, mesh=devices)
   used = tools_lib.RetrievalTools(
     retriever, top_k=config.retrieval.top_k, timeout_s=config.retrieval.timeout_s * (config.retrieval.retries + 1))
   rollout = collect.Rollout(
     engine, plays.play, used, seed=config.seed if seed is None else seed,
     sampling=structs.Sampling(r.temperature, r.top_k, r.top_p, r.max_new_tokens), dispatch=queue)
-  return Player(words, plays, decoder, shape, retriever, engine, rollout)
+  return Player(words, plays, decoder, shape, retriever, engine, rollout, devices)
 
 
 def answers(player: Player, examples: Sequence[structs.Example], first: int = 0) -> list[structs.Episode]:
