@@ -113,6 +113,10 @@ class Episode:
   def num_tokens(self) -> int:
     return sum(len(s.ids) for s in self.segments)
 
+  @property
+  def num_model_tokens(self) -> int:
+    return sum(len(s.ids) for s in self.segments if s.owner == MODEL)
+
   @classmethod
   def from_text(cls, recipe, example: Example, turns: Sequence[tuple[str, str]], facts=None, tokenizer=None) -> Episode:
     """An episode from its transcript: for tests and for scoring transcripts from elsewhere.

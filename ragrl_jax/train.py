@@ -116,9 +116,13 @@ def _written(writer: metrics_lib.MetricWriter, step: int, metrics: dict[str, Any
 
 
 def with_advantages(scored: list[scoring.Scored], settings) -> list[scoring.Scored]:
-  """Compares each episode with its group; one without a reward leaves the group's statistics and gets None."""
+  """Compares each episode with its group; one without a reward leaves the group's statistics and gets None.
+
+  So does one whose prompt left no room for a single token (ended "budget"): there is nothing of it to train.
+  """
   found = advantages.of_episodes(
-    [one.reward for one in scored], [one.episode.prompt_index for one in scored], **settings.to_dict())
+    [one.reward if one.episode.num_model_tokens else None for one in scored],
+    [one.episode.prompt_index for one in scored], **settings.to_dict())
   return [dataclasses.replace(one, advantage=value) for one, value in zip(scored, found)]
 
 

@@ -87,6 +87,14 @@ def test_warm_start_then_rl_then_resume(world, tmp_path):
   assert player.config.d_model == 16
 
 
+@pytest.mark.slow  # programs of its own shapes
+def test_a_prompt_that_fills_the_context_trains_nothing_and_breaks_nothing(world, tmp_path):
+  config = tiny_world.config(world, get_config)
+  config.steps, config.rollout.context, config.switches.instructions = 1, 40, "short"
+  metrics, = train.train(config, tmp_path)
+  assert metrics["ended/budget"] == 1.0 and metrics["tokens"] == 0 and metrics["response_tokens"] == 0
+
+
 @pytest.mark.slow  # programs for one device and for four
 def test_four_devices_take_the_steps_of_one(world, tmp_path):
   one = tiny_world.config(world, get_config)

@@ -52,7 +52,7 @@ def prediction(recipe, scored: scoring.Scored) -> dict[str, Any]:
     "outcome": scored.outcome, "terms": scored.terms, "num_searches": episode.num_searches,
     "wasted_searches": tables.wasted_searches(logged), "ended": episode.ended, "failure": episode.failure,
     "prompt_tokens": len(episode.segments[0].ids) if episode.segments else 0,
-    "response_tokens": sum(len(s.ids) for s in episode.turns if s.owner == structs.MODEL),
+    "response_tokens": episode.num_model_tokens,
     "episode_tokens": episode.num_tokens, "hops": example.hops, "source": example.source}
 
 

@@ -54,7 +54,7 @@ def summarise(scored: Sequence[Scored]) -> dict[str, float]:
     "reward": mean([one.reward for one in known]),
     "outcome": mean([one.outcome for one in known]),
     "searches": mean([one.episode.num_searches for one in known]),
-    "response_tokens": mean([sum(len(s.ids) for s in one.episode.turns if s.owner == structs.MODEL) for one in known]),
+    "response_tokens": mean([one.episode.num_model_tokens for one in known]),
     "episode_tokens": mean([one.episode.num_tokens for one in known]),
     "advantage_abs": mean([abs(one.advantage) for one in known if one.advantage is not None]),
     "zero_spread_groups": mean([len({one.reward for one in group}) == 1 for group in groups.values()]),
