@@ -5,7 +5,7 @@ VENV ?= .venv-$(NAME)
 PARITY_VENV ?= .venv-parity-$(NAME)
 WORKERS ?= 2
 RUN = $(VENV)/bin/python
-PIP = -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP = -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: help quickstart test parity real lint bench
 help:  ## what can be made
