@@ -77,7 +77,7 @@ def default_config() -> ml_collections.ConfigDict:
     checkpoint=dict(every=50, keep=2),
     evaluate=dict(every=0, examples=200, batch=0),     # every 0: only at the end
     log=dict(episodes_every=1, tensorboard=True),
-    sft=dict(steps=300, rows=16, environment_weight=0.3),
+    sft=dict(environment_weight=0.3),                  # of prompt and results, where the model's own tokens weigh 1
   ), convert_dict=True)
   return config.lock()
 
