@@ -26,7 +26,7 @@ def get_config(variant: str = ""):
     max_new_tokens=24))
   # Rows hold three to five episodes of some 70 tokens: longer rows pack better.
   config.learner.update(dict(micro_rows=16, row_lengths=(256,), logprob_chunk=2048))
-  config.evaluate.update(dict(every=8, examples=300))
+  config.evaluate.update(dict(every=4, examples=300))
   config.checkpoint.every = 8
   config.steps = 24
   config.optimizer.update(dict(learning_rate=5e-4, warmup_steps=5, weight_decay=0.01, b2=0.98))
