@@ -7,6 +7,7 @@ Expect: not run yet at this size. The paper has EM .628 / .660 / .400 on HotpotQ
 """
 
 from ragrl_jax import config as config_lib
+from ragrl_jax import recipes
 
 VARIANTS = ("", "smoke", "repo")
 
@@ -17,6 +18,7 @@ def get_config(variant: str = ""):
     raise ValueError(f"configs/arena.py:{variant}: use {', '.join(VARIANTS[1:])}, joined by commas.")
   config = config_lib.default_config()
   config.recipe = "arena"
+  config.switches = recipes.switches("arena")
   config.preset = "repo" if "repo" in chosen else "paper"
   config.steps = 95                          # one epoch of 24,500 questions
   config.data.train = "hf:hotpotqa/hotpot_qa/distractor/train"  # the paper adds 2WikiMultihopQA and MuSiQue

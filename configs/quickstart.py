@@ -9,13 +9,15 @@ first. RL, paid for right answers alone, finds out that searching again pays.
 """
 
 from ragrl_jax import config as config_lib
+from ragrl_jax import recipes
 
 
 def get_config(variant: str = ""):
   """Variant "sft" holds the warm start's settings."""
   config = config_lib.default_config()
   config.recipe, config.preset = "search_r1", "grpo"
-  config.switches = dict(instructions="none", max_searches=2)
+  config.switches = recipes.switches("search_r1")
+  config.switches.update(dict(instructions="none", max_searches=2))
   config.prompting.chat = False
   config.model.shape = dict(
     family="qwen3", d_model=128, num_layers=4, num_heads=4, num_kv_heads=4, head_dim=32, d_ff=344,

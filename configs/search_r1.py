@@ -7,6 +7,7 @@ Expect: not run yet at this size. The paper has .431 EM on average over seven se
 """
 
 from ragrl_jax import config as config_lib
+from ragrl_jax import recipes
 
 VARIANTS = ("", "smoke", "grpo", "format", "repo")
 
@@ -17,6 +18,7 @@ def get_config(variant: str = ""):
     raise ValueError(f"configs/search_r1.py:{variant}: use {', '.join(VARIANTS[1:])}, joined by commas.")
   config = config_lib.default_config()
   config.recipe = "search_r1"
+  config.switches = recipes.switches("search_r1")
   config.preset = next((name for name in ("format", "repo", "grpo") if name in chosen), "paper")
   config.steps = 1005                        # code; 500 in the paper's text
   config.data.train = "hf:RUC-NLPIR/FlashRAG_datasets/nq/train,hf:RUC-NLPIR/FlashRAG_datasets/hotpotqa/train"

@@ -5,6 +5,7 @@ from ml_collections import config_flags
 from tqdm import tqdm
 
 from ragrl_jax import evaluate, train
+from ragrl_jax.evaluation import report
 
 CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: config, metrics, checkpoints, episodes, report.")
@@ -23,6 +24,7 @@ def main(argv):
       for name, text in metrics.items():
         if name.startswith("warning/"):
           tqdm.write(f"step {metrics['step']}: {text}")
+  print(f"The run's page: {report.write_report(WORKDIR.value)}")
 
 
 if __name__ == "__main__":

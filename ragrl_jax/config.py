@@ -8,7 +8,7 @@ def default_config() -> ml_collections.ConfigDict:
   config = ml_collections.ConfigDict(dict(
     recipe="search_r1",        # a name of ragrl_jax.recipes
     preset="paper",            # one of the recipe's PRESETS
-    switches={},               # single switches of the recipe that differ from the preset
+    switches={},               # of the recipe (recipes.switches(name)): one that is set overrides the preset's
     seed=0,
     steps=100,                 # optimiser steps
     model=dict(

@@ -2,11 +2,21 @@
 
 from typing import Any
 
+from ml_collections import config_dict
+
 from ragrl_jax.recipes.arena import recipe as arena
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.recipes.search_r1 import recipe as search_r1
 
 RECIPES = {"arena": arena, "search_r1": search_r1}
+
+
+def switches(name: str) -> dict[str, Any]:
+  """A config's `switches`: every switch of the recipe by name, unset. Set one, there or on the command line
+  (`--config.switches.NAME=value`), and it overrides the preset's."""
+  default = next(iter(RECIPES[name].PRESETS.values()))
+  kind = lambda value: int if value is None else type(value)  # what may be None is a limit
+  return {switch: config_dict.placeholder(kind(value)) for switch, value in default.items()}
 
 
 def get(name: str, variant: str | None = None, **switches: Any) -> Recipe:

@@ -64,6 +64,8 @@ def settings(
 ) -> dict[str, Any]:
   """The preset's switches with single ones overridden. The first preset names them all; others hold differences.
 
+  A switch given as None stays as the preset has it: that is what configs hold for those nobody set.
+
   Raises:
     ValueError: a preset or a switch that the recipe does not have.
   """
@@ -75,7 +77,7 @@ def settings(
   for switch in switches:
     if switch not in known:
       raise ValueError(f"{name} has no switch {switch!r}: use one of {', '.join(known)} (config.switches).")
-  return {**known, **presets[variant], **switches}
+  return {**known, **presets[variant], **{switch: value for switch, value in switches.items() if value is not None}}
 
 
 def choose(name: str, value: Any, allowed: Sequence[Any]) -> None:
