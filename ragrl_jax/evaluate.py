@@ -155,7 +155,7 @@ def _as_trained(config, path: pathlib.Path) -> None:
 def _restored(config, player: player_lib.Player, run: pathlib.Path, step: int) -> Any:
   """The parameters of a run's checkpoint."""
   learner = learner_lib.Learner(
-    player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config))
+    player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config), mesh=player.mesh)
   checkpoints = checkpoint_lib.Checkpoints(run, keep=config.checkpoint.keep, read_only=True)
   try:
     state, _ = checkpoints.restore(learner.init(config.seed), step)
