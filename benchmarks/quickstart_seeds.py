@@ -4,7 +4,6 @@ For each seed: EM on held-out questions after the warm start and after RL, by nu
 spent on more supervised steps gives instead (the SFT-only curve). A finished seed is not run again.
 """
 
-import importlib.util
 import json
 import pathlib
 import subprocess
@@ -14,6 +13,7 @@ from absl import app, flags, logging
 from flax import nnx
 from tqdm import tqdm
 
+from ragrl_jax import config as config_lib
 from ragrl_jax import evaluate, sft
 from ragrl_jax.data import readers
 from ragrl_jax.evaluation import player as player_lib
@@ -54,10 +54,7 @@ def sft_only(workdir: pathlib.Path, seed: int) -> dict[str, float]:
   done = workdir / "sft_only.json"
   if done.is_file():
     return json.loads(done.read_text())
-  spec = importlib.util.spec_from_file_location("quickstart_config", ROOT / "configs" / "quickstart.py")
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  config, world, curve = module.get_config("sft"), workdir / "world", {}
+  config, world, curve = config_lib.load(ROOT / "configs" / "quickstart.py", "sft"), workdir / "world", {}
   config.steps, config.seed = SFT_STEPS.value, seed
   config.prompting.tokenizer, config.retrieval.index = str(world / "tokenizer.model"), str(world / "index")
   config.data.train = str(world / "demonstrations.jsonl.gz")

@@ -7,7 +7,6 @@ model answers nothing right. Needs the folder of questions and corpora: RAGRL_DA
 repository.
 """
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -18,6 +17,7 @@ import time
 from absl import app, flags, logging
 from tqdm import tqdm
 
+from ragrl_jax import config as config_lib
 from ragrl_jax import evaluate, retrieval, train
 from ragrl_jax.data import readers
 from ragrl_jax.evaluation import harness
@@ -52,7 +52,7 @@ def main(_):
   for recipe, train_set, dev_set, sizes in (
       ("arena", "musique_train", "hotpotqa_dev", dict(context=6144, prefill=512, block=256)),
       ("search_r1", "hotpotqa_train", "hotpotqa_dev", dict(context=2048, prefill=256, block=256, max_new_tokens=64))):
-    config = load_config(recipe)
+    config = config_lib.load(ROOT / "configs" / f"{recipe}.py", "smoke")
     config.model.shape, config.prompting.tokenizer, config.prompting.chat = SHAPE, str(tokenizer), False
     config.data.train, config.data.evaluate = str(data / "qa" / f"{train_set}.jsonl.gz"), ""
     config.retrieval.index = str(index) if recipe == "search_r1" else ""
@@ -72,13 +72,6 @@ def read_all(data: pathlib.Path) -> None:
       examples = list(readers.read_examples(path))
       supported = sum(bool(example.supporting) for example in examples)
       print(f"{path.name}: {len(examples)} questions, {supported} with supporting passages")
-
-
-def load_config(recipe: str):
-  spec = importlib.util.spec_from_file_location(f"config_{recipe}", ROOT / "configs" / f"{recipe}.py")
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module.get_config("smoke")
 
 
 def run(config, questions: pathlib.Path, workdir: pathlib.Path) -> dict:

@@ -27,7 +27,6 @@ DEMONSTRATIONS = flags.DEFINE_integer("demonstrations", 6000, "Scripted episodes
 HELD_OUT = flags.DEFINE_integer("held_out", 300, "Questions about entities that training never saw.")
 CONFIG = config_flags.DEFINE_config_file("config", "configs/quickstart.py")
 SFT_CONFIG = config_flags.DEFINE_config_file("sft_config", "configs/quickstart.py:sft")
-MARKS = [f"<{slash}{tag}>" for tag in ("think", "search", "information", "answer") for slash in ("", "/")]
 
 
 def main(_):
@@ -75,7 +74,7 @@ def make_world(folder: pathlib.Path, seed: int) -> None:
   writers.write_examples(folder / "held_out.jsonl.gz", held_out)
   # A space before each line: a name is then the same pieces at its start as in the middle of a sentence.
   lines = [*(" " + line for line in synthetic.lines(world, seed=seed)), *(text for said in turns for _, text in said)]
-  sentencepiece.train(lines, vocab_size=506, marks=MARKS, path=folder / "tokenizer.model")
+  sentencepiece.train(lines, vocab_size=506, marks=demonstrate.MARKS, path=folder / "tokenizer.model")
 
 
 def demonstrations(world, asked, retriever, seed: int) -> list[list[tuple[str, str]]]:

@@ -1,5 +1,8 @@
 """Every setting of a run, once, with its unit. A file under configs/ holds only what differs from here."""
 
+import importlib.util
+import pathlib
+
 import ml_collections
 
 
@@ -80,6 +83,14 @@ def default_config() -> ml_collections.ConfigDict:
     sft=dict(environment_weight=0.3),                  # of prompt and results, where the model's own tokens weigh 1
   ), convert_dict=True)
   return config.lock()
+
+
+def load(path: str | pathlib.Path, variant: str = "") -> ml_collections.ConfigDict:
+  """The settings of a file under configs/, as the launchers' `--config=PATH:VARIANT` gives them."""
+  spec = importlib.util.spec_from_file_location(f"config_{pathlib.Path(path).stem}", path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module.get_config(variant)
 
 
 SIZES = (

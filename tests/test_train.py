@@ -1,6 +1,5 @@
 """The joined loop on a tiny world: it runs, it resumes exactly, and kills at any moment change nothing."""
 
-import importlib.util
 import json
 import pathlib
 import random
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import tiny_world
 
+from ragrl_jax import config as config_lib
 from ragrl_jax import sft, train
 from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.store import checkpoint
@@ -24,10 +24,7 @@ KILLS, STEPS = 10, 16
 
 
 def get_config(variant=""):
-  spec = importlib.util.spec_from_file_location("quickstart_config", ROOT / "configs" / "quickstart.py")
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module.get_config(variant)
+  return config_lib.load(ROOT / "configs" / "quickstart.py", variant)
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,6 @@ from ragrl_jax.data import synthetic, writers
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.search_r1 import demonstrate
 
-MARKS = [f"<{slash}{tag}>" for tag in ("think", "search", "information", "answer") for slash in ("", "/")]
-
 
 def make(folder: pathlib.Path, *, seed: int = 0) -> None:
   """corpus, index, train and held-out questions, demonstrations, tokenizer.model in `folder`."""
@@ -26,7 +24,7 @@ def make(folder: pathlib.Path, *, seed: int = 0) -> None:
     folder / "held_out.jsonl", synthetic.questions(world, 8, part=synthetic.HELD_OUT, seed=seed, distinct=False))
   lines = [*(" " + line for line in synthetic.lines(world, seed=seed, fillers=50, asked=50)),
            *(text for said in turns for _, text in said)]
-  sentencepiece.train(lines, vocab_size=420, marks=MARKS, path=folder / "tokenizer.model", threads=1)
+  sentencepiece.train(lines, vocab_size=420, marks=demonstrate.MARKS, path=folder / "tokenizer.model", threads=1)
 
 
 def config(folder: pathlib.Path, get_config, variant: str = ""):

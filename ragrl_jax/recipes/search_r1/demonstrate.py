@@ -9,6 +9,8 @@ from ragrl_jax.recipes.search_r1.play import NOTICE
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
 
 FAULTS = ("stop", "wrong", "guess", "repeat", "invalid")
+# What a tokenizer trained for this format keeps as one piece each.
+MARKS = tuple(f"<{slash}{tag}>" for tag in ("think", "search", "information", "answer") for slash in ("", "/"))
 
 
 def demonstrate(
