@@ -53,6 +53,12 @@ def default_config() -> ml_collections.ConfigDict:
       top_k=0,
       top_p=1.0,
       max_new_tokens=64,       # a turn
+      filter=dict(             # dynamic sampling: a step trains on groups whose samples differ
+        metric="none",         # in "outcome", or in "total", the whole reward; "none" trains on every group
+        tolerance=1e-6,        # largest less smallest: up to this they are equal
+        max_draws=4,           # batches of prompts_per_step prompts a step may draw until it has enough
+        surplus="discard",     # of groups found too many; "keep": the next step's, one step stale
+      ),
     ),
     advantage=dict(kind="group_relative", std="sample", std_floor=0.0, eps=1e-6),
     loss=dict(
@@ -140,6 +146,16 @@ def validate(config: ml_collections.ConfigDict) -> None:
      f"context={rollout.context}: raise context or lower max_new_tokens."),
     (rollout.temperature > 0,
      f"config.rollout.temperature={rollout.temperature}: training samples, so it must be above 0."),
+    (rollout.filter.metric in ("none", "outcome", "total"),
+     f"config.rollout.filter.metric={rollout.filter.metric!r}: it must be 'none', 'outcome' or 'total'."),
+    (rollout.filter.metric == "none" or rollout.group_size > 1,
+     f"config.rollout.filter.metric={rollout.filter.metric!r} with group_size=1: no group of one has a spread, so all "
+     "would be discarded. Raise group_size, or set the metric to 'none'."),
+    (rollout.filter.tolerance >= 0 and rollout.filter.max_draws >= 1,
+     f"config.rollout.filter: tolerance={rollout.filter.tolerance} must be at least 0 and "
+     f"max_draws={rollout.filter.max_draws} at least 1."),
+    (rollout.filter.surplus in ("discard", "keep"),
+     f"config.rollout.filter.surplus={rollout.filter.surplus!r}: it must be 'discard' or 'keep'."),
     (config.advantage.kind != "group_relative" or rollout.group_size > 1,
      "config.rollout.group_size=1 with config.advantage.kind='group_relative': a group of one has no spread and "
      "teaches nothing. Raise group_size."),

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import pathlib
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,8 @@ from ragrl_jax.evaluation import scoring
 from ragrl_jax.learner import advantages, flops, watch
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
-from ragrl_jax.rollout import collect, pack
+from ragrl_jax.rollout import pack, report
+from ragrl_jax.rollout import supply as supply_lib
 from ragrl_jax.store import checkpoint
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import metrics as metrics_lib
@@ -38,22 +40,27 @@ def train(
 
   Raises:
     ValueError: a config or an input that cannot be trained on.
-    learner.NonFinite, TooManyFailures: the run had to stop; the message says why and what to change.
+    learner.NonFinite, supply.TooManyFailures: the run had to stop; the message says why and what to change.
   """
   config_lib.validate(config)
   workdir = pathlib.Path(workdir)
   workdir.mkdir(parents=True, exist_ok=True)
   examples = list(readers.read_examples(config.data.train, max_examples=config.data.max_examples))
-  draws = stream.Stream(len(examples), seed=config.seed)
   player = player_lib.build(config)
+  supply = supply_lib.Supply(
+    player.rollout, examples, stream.Stream(len(examples), seed=config.seed).draw,
+    functools.partial(scoring.measure, player.recipe, config.rollout.filter.metric),
+    prompts_per_step=config.rollout.prompts_per_step, group_size=config.rollout.group_size,
+    filter=supply_lib.Filter(**config.rollout.filter), max_failed_share=config.retrieval.max_failed_share)
   learner = learner_lib.Learner(
     player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config), mesh=player.mesh)
 
   checkpoints = checkpoint.Checkpoints(workdir / "checkpoints", keep=config.checkpoint.keep)
-  state, first, cursor, restored = learner.init(config.seed), 0, 0, checkpoints.latest()
+  state, first, restored = learner.init(config.seed), 0, checkpoints.latest()
   if restored is not None:
     state, host = checkpoints.restore(state)
-    first, cursor = host["step"], host["cursor"]
+    first = host["step"]
+    supply.restore(host["supply"])
   (workdir / "config.json").write_text(config.to_json_best_effort(indent=1))
   episodes_lib.cut(workdir, restored)
   history: list[dict[str, Any]] = []
@@ -66,23 +73,20 @@ def train(
       with clock("weights"):
         player.engine.load(state.params, version=step - 1)
       with clock("rollout"):
-        requests = [collect.Request(examples[which], index, sample)
-                    for index, which in draws.draw(cursor, config.rollout.prompts_per_step)
-                    for sample in range(config.rollout.group_size)]
-        played = player.rollout.run(requests, step=step)
-      clock.move("rollout", "retrieval_wait", player.rollout.report.wait_s)
+        supplied = supply.take(step)
+      played = supply.reported()
+      clock.move("rollout", "retrieval_wait", played.wait_s)
       with clock("scoring"):
-        scored = scoring.score(player.recipe, [request.example for request in requests], played, step)
-        refuse_failures(scored, config.retrieval.max_failed_share)
+        episodes = supplied.episodes
+        scored = scoring.score(player.recipe, [supply.example(episode) for episode in episodes], episodes, step)
         scored = with_advantages(scored, config.advantage)
-        batches = pack.pack(played, [one.advantage for one in scored], rows=config.learner.micro_rows,
+        batches = pack.pack(episodes, [one.advantage for one in scored], rows=config.learner.micro_rows,
                             lengths=config.learner.row_lengths)
       with clock("update"):
         state, learned = learner.update(state, batches, checkpoint=str(checkpoints.latest()))
-      cursor += config.rollout.prompts_per_step
 
-      metrics = scoring.summarise(scored) | learned | engine_metrics(player.rollout.report) | clock.report()
-      metrics |= throughput(metrics, player.config, learner.settings, played)
+      metrics = scoring.summarise(scored) | supplied.metrics | learned | engine_metrics(played) | clock.report()
+      metrics |= throughput(metrics, player.config, learner.settings, episodes)
       history.append(metrics)
       metrics |= warnings(history, player)
       if observe is not None:
@@ -91,7 +95,7 @@ def train(
         log_episodes(workdir, step, scored, player.tokenizer)
       row = _written(writer, step, metrics)
       if step % config.checkpoint.every == 0 or step == config.steps:
-        checkpoints.save(step, state, host=dict(step=step, cursor=cursor, seed=config.seed))
+        checkpoints.save(step, state, host=dict(step=step, seed=config.seed, supply=supply.saved()))
       yield row
   nnx.update(player.model, state.params)
   player_lib.save(player.model, player.config, config, workdir / "model")
@@ -104,7 +108,7 @@ def warnings(history: list[dict[str, Any]], player: player_lib.Player) -> dict[s
 
 
 def log_episodes(workdir: pathlib.Path, step: int, scored: list[scoring.Scored], tokenizer) -> None:
-  """Every sampled episode of the step, with what it earned."""
+  """Every episode the step trained on, with what it earned."""
   episodes_lib.write_episodes(workdir, step, [
     episodes_lib.row(one.example, one.episode, step=step, terms=one.terms, weights=one.weights, reward=one.reward,
                      outcome=one.outcome, advantage=one.advantage, tokenizer=tokenizer) for one in scored])
@@ -124,19 +128,6 @@ def with_advantages(scored: list[scoring.Scored], settings) -> list[scoring.Scor
     [one.reward if one.episode.num_model_tokens else None for one in scored],
     [one.episode.prompt_index for one in scored], **settings.to_dict())
   return [dataclasses.replace(one, advantage=value) for one, value in zip(scored, found)]
-
-
-class TooManyFailures(RuntimeError):
-  """More of a step's episodes failed than the config allows."""
-
-
-def refuse_failures(scored: list[scoring.Scored], share: float) -> None:
-  """Stops the run when a tool is down: a few failed episodes are masked, many are no training."""
-  failed = [one.episode.failure for one in scored if one.episode.ended == "failed"]
-  if len(failed) > share * len(scored):
-    raise TooManyFailures(
-      f"{len(failed)} of {len(scored)} episodes failed, more than config.retrieval.max_failed_share={share}. The first "
-      f"said: {failed[0]}. See that the retriever answers, or raise config.retrieval.timeout_s and retries.")
 
 
 class Clock:
@@ -161,16 +152,16 @@ class Clock:
     return report | {"seconds/step": sum(self._seconds.values())}
 
 
-def engine_metrics(report: collect.Report) -> dict[str, float]:
+def engine_metrics(played: report.Report) -> dict[str, float]:
   """What the engine did, under names of their own."""
-  return {f"engine/{name}": value for name, value in report.metrics().items()}
+  return {f"engine/{name}": value for name, value in played.metrics().items()}
 
 
-def throughput(metrics: dict[str, Any], shape, settings, played) -> dict[str, Any]:
+def throughput(metrics: dict[str, Any], shape, settings, episodes) -> dict[str, Any]:
   """Tokens a second of the whole step, the learner's share of the hardware's peak, and the phase to look at first."""
   seconds = {name.removeprefix("seconds/"): value for name, value in metrics.items() if name.startswith("seconds/")}
   step = seconds.pop("step")
-  lengths = [episode.num_tokens for episode in played]
+  lengths = [episode.num_tokens for episode in episodes]
   operations = flops.train(
     shape, tokens=sum(lengths), pairs=sum(n * (n + 1) / 2 for n in lengths), scored=metrics["tokens"],
     passes=int(settings.needs_reference) + int(not settings.on_policy), steps=settings.updates_per_batch)

@@ -22,6 +22,10 @@ def test_a_misspelt_field_says_which_was_meant():
   ("learner.row_lengths", (64,), "the longest must hold"),
   ("loss.kl_coef", 0.1, "name an estimator"),
   ("rollout.chunk", 0, "at least 1"),
+  ("rollout.filter.metric", "reward", "'none', 'outcome' or 'total'"),
+  ("rollout.filter.surplus", "save", "'discard' or 'keep'"),
+  ("rollout.filter.max_draws", 0, "at least 1"),
+  ("rollout.filter.tolerance", -1e-6, "at least 0"),
 ])
 def test_relations_are_checked(path, value, words):
   config = config_lib.default_config()

@@ -14,8 +14,9 @@ import pytest
 import tiny_world
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import sft, train
+from ragrl_jax import sft, structs, train
 from ragrl_jax.evaluation import player as player_lib
+from ragrl_jax.evaluation import scoring
 from ragrl_jax.store import checkpoint
 from ragrl_jax.store import episodes as episodes_lib
 
@@ -47,6 +48,15 @@ def arrays(workdir):
   return newest, {jax.tree_util.keystr(path): np.asarray(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
 
 
+def assert_same(workdir, other):
+  """The two runs' newest checkpoints hold the same arrays, to the bit. Returns their step."""
+  (step, one), (other_step, two) = arrays(workdir), arrays(other)
+  assert step == other_step and one.keys() == two.keys()
+  for name in one:
+    np.testing.assert_array_equal(one[name], two[name], err_msg=name)
+  return step
+
+
 @pytest.mark.slow  # three runs and their programs
 def test_warm_start_then_rl_then_resume(world, tmp_path):
   config = tiny_world.config(world, get_config, "sft")
@@ -67,10 +77,7 @@ def test_warm_start_then_rl_then_resume(world, tmp_path):
       break
   rest = list(train.train(config, tmp_path / "parts"))
   assert rest[-1]["step"] == 3
-  (_, one), (_, other) = arrays(tmp_path / "whole"), arrays(tmp_path / "parts")
-  assert one.keys() == other.keys()
-  for name in one:
-    np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+  assert_same(tmp_path / "whole", tmp_path / "parts")
   rows = [json.loads(line) for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
   assert [row["step"] for row in rows] == [1, 2, 3]
 
@@ -82,6 +89,55 @@ def test_warm_start_then_rl_then_resume(world, tmp_path):
   config.model.path = str(tmp_path / "whole" / "model")
   player = player_lib.build(config)
   assert player.config.d_model == 16
+
+
+@pytest.fixture
+def rewarding(monkeypatch):
+  """Rewards that a model which knows nothing earns, by the sum of the ids it wrote; many groups have no spread."""
+  def score(recipe, examples, episodes, step):
+    sums = [sum(i for s in e.segments if s.owner == structs.MODEL for i in s.ids) for e in episodes]
+    weights = recipe.weights(step)
+    return [scoring.Scored(x, e, dict.fromkeys(weights, 0.0), weights, total % 7 / 7, float(total % 5 == 0))
+            for x, e, total in zip(examples, episodes, sums, strict=True)]
+
+  monkeypatch.setattr(scoring, "score", score)
+
+
+@pytest.mark.slow  # three runs
+def test_dynamic_sampling_fills_up_its_steps_and_resumes_with_what_it_kept(world, tmp_path, rewarding):
+  config = tiny_world.config(world, get_config)
+  config.steps, config.rollout.prompts_per_step = 4, 3
+  config.rollout.filter.update(dict(metric="outcome", surplus="keep", max_draws=8))
+  whole = list(train.train(config, tmp_path / "whole"))
+  for metrics in whole:
+    logged = episodes_lib.read_episodes(episodes_lib.steps(tmp_path / "whole")[metrics["step"]])
+    groups = [row["prompt_index"] for row in logged]
+    assert len(logged) == 12 and groups == sorted(groups) and metrics["groups/missing"] == 0
+    for group in set(groups):
+      assert {row["outcome"] for row in logged if row["prompt_index"] == group} == {0, 1}
+  total = lambda name: sum(m[name] for m in whole)
+  assert total("groups/draws") > 4 and total("groups/discarded_share") > 0 and total("groups/stale") > 0
+
+  # Stopped where groups were kept for the next step, and started again.
+  stop = next(m["step"] for m in whole[:-1] if m["groups/surplus"])
+  for metrics in train.train(config, tmp_path / "parts"):
+    if metrics["step"] == stop:
+      break
+  host = checkpoint.Checkpoints(tmp_path / "parts" / "checkpoints", keep=9).host()
+  assert host["supply"]["surplus"] and host["supply"]["cursor"] == 3 * sum(m["groups/draws"] for m in whole[:stop])
+  rest = list(train.train(config, tmp_path / "parts"))
+  timed = ("seconds/", "engine/", "learner_flops", "tokens_per_second", "bottleneck", "warning/")
+  same = lambda rows: [{name: x for name, x in m.items() if not name.startswith(timed)} for m in rows]
+  assert same(rest) == same(whole[stop:])
+  assert_same(tmp_path / "whole", tmp_path / "parts")
+
+  # Nothing has a spread: the step says so, and the parameters stay as they are.
+  config.rollout.filter.update(dict(tolerance=2.0, max_draws=2))
+  config.steps = 1
+  metrics, = train.train(config, tmp_path / "none")
+  assert metrics["groups/trained"] == 0 and metrics["groups/drawn"] == 6
+  assert "none of the 6" in metrics["warning/no_groups"]
+  assert metrics["tokens"] == 0 and arrays(tmp_path / "none")[1]["['step']"] == 0
 
 
 @pytest.mark.slow  # programs of its own shapes
@@ -128,10 +184,7 @@ def test_a_run_that_is_killed_ten_times_ends_bit_for_bit_as_one_that_is_not(worl
       kills += 1
     assert start(tmp_path / "killed", errors).wait(timeout=600) == 0, (tmp_path / "errors").read_text()[-2000:]
   assert kills == KILLS and mid_checkpoint >= 3, (kills, mid_checkpoint)
-  (step, one), (other_step, other) = arrays(tmp_path / "whole"), arrays(tmp_path / "killed")
-  assert step == other_step == STEPS
-  for name in one:
-    np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+  assert assert_same(tmp_path / "whole", tmp_path / "killed") == STEPS
 
 
 def newest(workdir) -> int:

@@ -22,20 +22,31 @@ def sizes(group_ids: Int[AnyArray, "B"]) -> Float[Array, "B"]:
   return same_group(group_ids).sum(axis=1).astype(jnp.float32)
 
 
-def constant(values: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"]) -> Bool[Array, "B"]:
-  """For every episode, whether its group's values are all equal up to rounding. A group of one is constant."""
+def constant(
+  values: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"], *, tolerance: float = 0.0,
+) -> Bool[Array, "B"]:
+  """For every episode, whether its group's values are all equal up to rounding. A group of one is constant.
+
+  Args:
+    values: of the episodes.
+    group_ids: the prompt each answers.
+    tolerance: a spread (largest less smallest) of up to this is none either, whatever the size of the values.
+  """
   x = jnp.asarray(values).astype(jnp.float32)
   same = same_group(group_ids)
   low = jnp.where(same, x[None, :], jnp.inf).min(axis=1)
   high = jnp.where(same, x[None, :], -jnp.inf).max(axis=1)
-  return high - low <= TOLERANCE * jnp.maximum(jnp.abs(high), jnp.abs(low))
+  rounding = TOLERANCE * jnp.maximum(jnp.abs(high), jnp.abs(low))
+  return high - low <= jnp.maximum(rounding, jnp.float32(tolerance))
 
 
-def informative(outcomes: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"]) -> Bool[Array, "B"]:
-  """The keep-mask of dynamic sampling: True for the episodes of groups whose outcomes differ.
+def informative(
+  values: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"], *, tolerance: float = 1e-6,
+) -> Bool[Array, "B"]:
+  """The keep-mask of dynamic sampling: True for the episodes of groups whose values differ by more than the tolerance.
 
-  Ask it of the unshaped outcome, not of the reward: a shaped reward has spread where nothing was right or wrong.
+  Ask it of the unshaped outcome rather than of the reward: a shaped reward has spread where nothing was right or wrong.
 
   Source: DAPO (arXiv 2503.14476) sec. 3.2. There (and in verl) a group of one is kept; here it teaches nothing.
   """
-  return ~constant(outcomes, group_ids)
+  return ~constant(values, group_ids, tolerance=tolerance)

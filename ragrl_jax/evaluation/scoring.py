@@ -43,6 +43,18 @@ def score(recipe, examples: Sequence[structs.Example], episodes: Sequence[struct
   return scored
 
 
+def measure(
+  recipe, metric: str, examples: Sequence[structs.Example], episodes: Sequence[structs.Episode], step: int,
+) -> list[float | None]:
+  """What dynamic sampling looks at: each episode's outcome, or its whole reward ("total").
+
+  None for an episode that cannot be trained on, since a term is unknown or it has no token of the model's.
+  """
+  scored = score(recipe, examples, episodes, step)
+  return [None if one.reward is None or not one.episode.num_model_tokens
+          else one.outcome if metric == "outcome" else one.reward for one in scored]
+
+
 def summarise(scored: Sequence[Scored]) -> dict[str, float]:
   """The step's means over episodes that could be scored, and how many could not."""
   known = [one for one in scored if one.reward is not None]

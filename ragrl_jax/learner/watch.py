@@ -38,7 +38,7 @@ def warnings(history: Sequence[Mapping[str, float]], *, searches_expected: bool 
   Args:
     history: the metrics of every step so far, oldest first; metrics that a run does not have are not looked at.
       Read are: zero_advantage_share, searches (mean an episode), entropy, kl, response_tokens (mean an episode),
-      mask_coverage, mismatch, clip_fraction, skipped.
+      mask_coverage, mismatch, clip_fraction, skipped, groups/trained, groups/missing.
     searches_expected: the recipe has a tool to call.
     limits: thresholds.
 
@@ -54,6 +54,16 @@ def warnings(history: Sequence[Mapping[str, float]], *, searches_expected: bool 
       found[name] = message
 
   get = now.get
+  if get("groups/trained") == 0:
+    say("no_groups", True,
+        f"none of the {get('groups/drawn', 0):.0f} groups drawn had a spread: the step trained on nothing and left the "
+        "parameters as they were. Raise config.rollout.group_size, temperature or filter.max_draws, or choose "
+        "questions that are sometimes answered rightly.")
+    return found
+  say("few_groups", get("groups/missing", 0) > 0,
+      f"{get('groups/draws', 0):.0f} draws found {get('groups/trained', 0):.0f} groups with a spread, "
+      f"{get('groups/missing', 0):.0f} fewer than a step wants: it trained on what there was. Raise "
+      "config.rollout.filter.max_draws or group_size.")
   everything_zero = get("zero_advantage_share", 0.0) >= 1.0
   say("no_signal", everything_zero,
       "every advantage is 0: all samples of each prompt got the same reward, so nothing is learnt. See whether any is "
@@ -86,7 +96,7 @@ def _against_first(history, limits, say) -> None:
   now = history[-1]
 
   def first(name: str) -> float | None:
-    values = sorted(step[name] for step in history[:limits.first] if name in step)
+    values = sorted(step[name] for step in history[:limits.first] if name in step and step.get("groups/trained") != 0)
     return values[len(values) // 2] if values else None
 
   entropy, start = now.get("entropy"), first("entropy")

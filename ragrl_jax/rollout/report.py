@@ -48,6 +48,13 @@ class Report:
     seconds = self.seconds or time.perf_counter() - self.started
     return self.engine.sampled_tokens / seconds if seconds else 0.0
 
+  def add(self, other: "Report") -> None:
+    """Takes another run's numbers to its own."""
+    for mine, more in ((self, other), (self.engine, other.engine)):
+      for field in dataclasses.fields(mine):
+        if field.name not in ("engine", "started"):
+          setattr(mine, field.name, getattr(mine, field.name) + getattr(more, field.name))
+
   def metrics(self) -> dict[str, float]:
     """Flat numbers for the step report."""
     return {

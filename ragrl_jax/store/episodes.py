@@ -11,6 +11,7 @@ A step's file, `episodes/step_000012.jsonl`, is whole or absent. A row holds:
 """
 
 import codecs
+import dataclasses
 import os
 import pathlib
 import re
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ragrl_jax import structs
-from ragrl_jax.store import jsonl
+from ragrl_jax.store import exact, jsonl
 
 FOLDER = "episodes"
 
@@ -112,16 +113,31 @@ def cut(workdir: str | os.PathLike, restored: int | None) -> None:
 
 def episode_of(logged: Mapping[str, Any]) -> structs.Episode:
   """The episode a row was made from, facts as JSON keeps them."""
-  def segment(item):
-    found = item.get("found")
-    return structs.Segment(
-        item["owner"], tuple(item["ids"]), item["text"], tuple(item.get("logprobs") or ()), item.get("stop", ""),
-        item.get("query"), None if found is None else tuple(structs.Passage(**passage) for passage in found))
-
   return structs.Episode(
-      tuple(segment(item) for item in logged["segments"]), facts=logged["facts"], version=logged["version"],
+      tuple(_segment_of(item) for item in logged["segments"]), facts=logged["facts"], version=logged["version"],
       ended=logged["ended"], failure=logged["failure"], prompt_index=logged["prompt_index"], sample=logged["sample"],
       example_id=logged["id"])
+
+
+def record(episode: structs.Episode) -> dict[str, Any]:
+  """The episode alone as JSON, to be trained on later: `of_record` gives it back, facts and all, to the bit."""
+  return {
+    "id": episode.example_id, "prompt_index": episode.prompt_index, "sample": episode.sample,
+    "version": episode.version, "ended": episode.ended, "failure": episode.failure,
+    "facts": exact.encode(episode.facts), "segments": [_segment(segment, None) for segment in episode.segments]}
+
+
+def of_record(saved: Mapping[str, Any]) -> structs.Episode:
+  """The episode that `record` was given."""
+  return dataclasses.replace(episode_of(saved), facts=exact.decode(saved["facts"]))
+
+
+def _segment_of(item: Mapping[str, Any]) -> structs.Segment:
+  found = item.get("found")
+  logprobs = np.asarray(item.get("logprobs") or (), np.float32)  # the file has the fewest digits that say which float32
+  return structs.Segment(
+      item["owner"], tuple(item["ids"]), item["text"], tuple(logprobs.tolist()), item.get("stop", ""),
+      item.get("query"), None if found is None else tuple(structs.Passage(**passage) for passage in found))
 
 
 def _segment(segment: structs.Segment, tokenizer) -> dict[str, Any]:

@@ -27,3 +27,16 @@ def test_equal_up_to_rounding_is_constant():
 def test_informative_groups_keep_all_their_episodes():
   np.testing.assert_array_equal(
     groups.informative(np.array([1, 0, 1, 1, 1]), IDS), [False, True, False, False, True])
+
+
+def test_a_spread_within_the_tolerance_is_none():
+  both = jnp.array([0, 0])
+  assert groups.constant(jnp.array([0.3, 0.3001]), both, tolerance=1e-3).all()
+  assert not groups.constant(jnp.array([0.3, 0.302]), both, tolerance=1e-3).any()
+  # Seven rewards of 0.7 have a standard deviation of 6e-8 in NumPy's float32; a term worth 1e-4 is a spread.
+  seven = np.full(7, 0.7, np.float32)
+  assert not groups.informative(seven, np.zeros(7, np.int32)).any()
+  seven[3] += np.float32(1e-4)
+  assert groups.informative(seven, np.zeros(7, np.int32)).all()
+  # The tolerance is absolute: rounding at a large value stays none however small it is.
+  assert groups.constant(np.float32([1e6, np.nextafter(np.float32(1e6), np.float32(2e6))]), both, tolerance=1e-9).all()

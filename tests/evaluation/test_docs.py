@@ -8,7 +8,7 @@ import pytest
 from ragrl_jax import structs
 from ragrl_jax.evaluation import harness, scoring
 from ragrl_jax.learner import learner, settings, step, watch
-from ragrl_jax.rollout import pack, report
+from ragrl_jax.rollout import pack, report, supply
 
 ROOT = pathlib.Path(__file__).parents[2]
 EPISODE = structs.Episode(
@@ -21,6 +21,7 @@ def logged():
   counted = learner.count(pack.pack([EPISODE], [0.5], rows=1, lengths=(8,)), settings.Settings())
   names = [*step.SUMS, *scoring.summarise([scored]), *(f"engine/{name}" for name in report.Report().metrics())]
   names += [name for name in counted if name not in ("weight", "pairs")]  # the two that the report leaves out
+  names += re.findall(r'"(groups/\w+|staleness)"', pathlib.Path(supply.__file__).read_text())
   names += re.findall(r'say\("(\w+)"', pathlib.Path(watch.__file__).read_text())
   names += [name.removeprefix("evaluation/") for name in harness.flat(harness.summarise([]))]
   return sorted({re.sub(r"^(term|weight)/.*", r"\1/NAME", re.sub(r"^ended/.*", "ended/WHY", name)) for name in names})
@@ -32,4 +33,5 @@ def test_every_metric_is_explained(name):
 
 
 def test_there_are_names_to_look_for():
-  assert {"reward", "term/NAME", "loss", "mask_coverage", "engine/decode_s", "no_signal", "n"} <= set(logged())
+  found = set(logged())
+  assert {"reward", "term/NAME", "loss", "mask_coverage", "engine/decode_s", "no_signal", "groups/draws", "n"} <= found

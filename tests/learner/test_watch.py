@@ -36,3 +36,12 @@ def test_said_beside_the_first_steps(change, name):
 
 def test_no_searches_is_nothing_where_there_is_no_tool():
   assert watch.warnings([CALM | dict(searches=0.0)]) == {}
+
+
+def test_dynamic_sampling_that_finds_too_little_says_so():
+  empty = {"groups/drawn": 8.0, "groups/trained": 0.0, "groups/missing": 2.0, "entropy": 0.0, "mask_coverage": 0.0}
+  # Nothing was trained on: its zeros mean nothing, and one warning is enough.
+  assert list(watch.warnings([empty] * 9)) == ["no_groups"]
+  few = {"groups/draws": 4.0, "groups/trained": 1.0, "groups/missing": 1.0, "entropy": 1.0}
+  assert list(watch.warnings([empty] * 2 + [few] * 9)) == ["few_groups"]
+  assert watch.warnings([few | {"groups/missing": 0.0}]) == {}

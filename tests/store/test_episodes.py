@@ -12,12 +12,18 @@ FOUND = (structs.Passage("p1", "Mazur", "Mazur is the river of Kel.", 2.5), stru
 EXAMPLE = structs.Example(
     "q1", "Which river?", ("Mazur", "the Mazur"), (structs.Passage("p1", "Mazur", "…"), structs.Passage("p9", "", "…")),
     supporting=(0,), source="world", hops=1)
+
+
+def f32(*values):
+  return tuple(np.float32(values).tolist())  # as samplers give them
+
+
 EPISODE = structs.Episode(
     (structs.Segment(ENVIRONMENT, (1, 2, 3), "Which river?"),
-     structs.Segment(MODEL, (4, 5), "<search>Kel</search>", (-0.1, -2.3), "</search>"),
+     structs.Segment(MODEL, (4, 5), "<search>Kel</search>", f32(-0.1, -2.3), "</search>"),
      structs.Segment(ENVIRONMENT, (6,), "<information>…</information>", query="Kel", found=FOUND),
      structs.Segment(ENVIRONMENT, (7,), "one more try"),
-     structs.Segment(MODEL, (8, 9, 10), "<answer>Mazur</answer>", (-0.5, 0.0, -1e-9), "</answer>")),
+     structs.Segment(MODEL, (8, 9, 10), "<answer>Mazur</answer>", f32(-0.5, 0.0, -1e-9), "</answer>")),
     facts={"verdict": 0.5, "vectors": np.float32([[0.1, 0.2]])}, version=3, ended="answer", prompt_index=7, sample=1,
     example_id="q1")
 SCORED = dict(terms={"answer": 1.0, "format": None}, weights={"answer": 1.0, "format": 0.2}, reward=None, outcome=1)
@@ -60,6 +66,27 @@ def test_the_episode_comes_back(tmp_path):
   np.testing.assert_array_equal(back.segments[1].logprobs, EPISODE.segments[1].logprobs)
   assert dataclasses.replace(back, facts={}) == dataclasses.replace(EPISODE, facts={}) and back.facts == facts
   assert back.num_searches == 1
+
+
+def test_a_record_gives_the_episode_back_to_the_bit():
+  vectors = np.float32([[0.1, 1 / 3]])
+  facts = {"verdict": 0.1 + 0.2, "vectors": vectors, "pairs": ((1, None), (2, True)), "said": {"who": ["a", "b"]}}
+  episode = dataclasses.replace(EPISODE, facts=facts, ended="failed", failure="no \ud800 index")
+  saved = json.loads(json.dumps(episodes.record(episode)))
+  back = episodes.of_record(saved)
+  found = back.facts.pop("vectors")
+  assert found.dtype == np.float32 and found.tobytes() == vectors.tobytes() and found.shape == (1, 2)
+  assert dataclasses.replace(episode, facts={k: v for k, v in facts.items() if k != "vectors"}) == back
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_float32_log_probability_survives_the_log(seed):
+  bits = np.random.default_rng(seed).integers(0, 2**31, 500, dtype=np.int64).astype(np.int32)
+  values = -bits.view(np.float32)
+  values = values[np.isfinite(values)]
+  said = structs.Segment(MODEL, tuple(range(len(values))), "x", tuple(values.tolist()), "eos")
+  episode = structs.Episode((structs.Segment(ENVIRONMENT, (1,), "?"), said))
+  assert episodes.of_record(json.loads(json.dumps(episodes.record(episode)))) == episode
 
 
 def test_token_advantages_stand_at_the_models_tokens(tmp_path):

@@ -1,0 +1,203 @@
+"""Where a step's groups come from: prompts are drawn and played, and the groups that teach something are kept.
+
+Dynamic sampling (DAPO): a group whose samples are all right, or all wrong, has no gradient. Batches of prompts are
+drawn until enough groups have a spread, or until no more may be drawn; then the step makes do with what there is.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ragrl_jax.core import groups as groups_lib
+from ragrl_jax.rollout.collect import Request
+from ragrl_jax.rollout.report import Report
+from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.structs import Episode, Example
+
+MAX_STALENESS = 1  # steps by which the weights that sampled an episode may be older than those it trains
+
+Group = tuple[Episode, ...]  # the samples of one prompt
+
+
+class TooManyFailures(RuntimeError):
+  """More of the episodes failed than the config allows."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Filter:
+  """Which groups a step trains on.
+
+  Attributes:
+    metric: "outcome" or "total": what must differ within a group; "none" keeps every group.
+    tolerance: a spread (largest less smallest) of up to this is none.
+    max_draws: batches of prompts a step may draw, at least 1.
+    surplus: what becomes of groups beyond those the step needs: "discard" as DAPO does, or "keep" for the next step.
+  """
+
+  metric: str = "none"
+  tolerance: float = 1e-6
+  max_draws: int = 4
+  surplus: str = "discard"
+
+
+@dataclasses.dataclass(frozen=True)
+class Supplied:
+  """What a step trains on: whole groups in the order drawn, and how they were found."""
+
+  step: int
+  groups: tuple[Group, ...]
+  metrics: Mapping[str, float]
+
+  @property
+  def episodes(self) -> list[Episode]:
+    return [episode for group in self.groups for episode in group]
+
+
+class Supply:
+  """Groups for one step after another.
+
+  Args:
+    rollout: plays: `run(requests, step=)` → an episode each, and its `report`.
+    examples: the questions.
+    draw: (cursor, count) → (running number of the prompt, position of its example) for so many prompts.
+    measure: (examples, episodes, step) → what the filter's metric says of each episode; None: it cannot be scored.
+    prompts_per_step: groups of a step, and prompts of a draw.
+    group_size: samples of a prompt.
+    filter: which groups count.
+    max_failed_share: of a draw's episodes; more, and the run stops.
+
+  Attributes:
+    cursor: prompts drawn so far.
+    report: what playing took since `reported` was last called.
+  """
+
+  def __init__(
+    self, rollout, examples: Sequence[Example], draw: Callable[[int, int], Sequence[tuple[int, int]]],
+    measure: Callable[[Sequence[Example], Sequence[Episode], int], Sequence[float | None]], *, prompts_per_step: int,
+    group_size: int, filter: Filter, max_failed_share: float,
+  ):
+    self._rollout, self._examples, self._draw, self._measure = rollout, examples, draw, measure
+    self._prompts, self._group_size, self._filter = prompts_per_step, group_size, filter
+    self._max_failed_share = max_failed_share
+    self.cursor = 0
+    self.report = Report()
+    self._surplus: tuple[Group, ...] = ()
+
+  def take(self, step: int) -> Supplied:
+    """The groups that this step trains on, sampled now by the weights that `step − 1` steps have made.
+
+    There are prompts_per_step of them, or fewer when the filter's max_draws is spent: none, even. What an earlier step
+    found too much of comes first: it was drawn first.
+
+    Raises:
+      TooManyFailures: a tool is down.
+      ValueError: an episode is older than MAX_STALENESS allows.
+    """
+    return self._checked(self._gather(step))
+
+  def example(self, episode: Episode) -> Example:
+    """The example that an episode answers."""
+    (_, place), = self._draw(episode.prompt_index, 1)
+    return self._examples[place]
+
+  def reported(self) -> Report:
+    """What playing took since this was last asked."""
+    report, self.report = self.report, Report()
+    return report
+
+  # ---- checkpoints ---------------------------------------------------------------------------------------------------
+
+  def saved(self) -> dict[str, Any]:
+    """Cursor, and whole groups sampled but not yet trained on, for a checkpoint's JSON."""
+    return dict(cursor=self.cursor, surplus=_to_json(self._surplus))
+
+  def restore(self, saved: Mapping[str, Any]) -> None:
+    """Goes on from what `saved` gave.
+
+    Raises:
+      ValueError: a group that answers another question than its prompt now draws.
+    """
+    self.cursor = saved["cursor"]
+    self._surplus = self._from_json(saved["surplus"])
+
+  def _from_json(self, groups) -> tuple[Group, ...]:
+    found = tuple(tuple(episodes_lib.of_record(record) for record in group) for group in groups)
+    for episode in (group[0] for group in found):
+      if (now := self.example(episode).id) != episode.example_id:
+        raise ValueError(
+          f"the checkpoint holds samples of prompt {episode.prompt_index} for example {episode.example_id!r}; with "
+          f"this config that prompt is example {now!r}. config.data.train, max_examples or seed have changed: put them "
+          "back, or start in a new workdir.")
+    return found
+
+  # ---- drawing -------------------------------------------------------------------------------------------------------
+
+  def _gather(self, step: int) -> Supplied:
+    kept, draws, drawn, dull, values = list(self._surplus[:self._prompts]), 0, 0, 0, []
+    while len(kept) < self._prompts and draws < self._filter.max_draws:
+      draws += 1
+      fresh = self._play(step)
+      drawn += len(fresh)
+      if self._filter.metric != "none":
+        spread, measured = self._with_spread(fresh, step)
+        dull += len(fresh) - len(spread)
+        values += measured
+        fresh = spread
+      kept += fresh
+    surplus = kept[self._prompts:]
+    self._surplus = tuple(surplus) if self._filter.surplus == "keep" else ()
+    metrics = {
+      "groups/draws": draws, "groups/drawn": drawn, "groups/discarded_share": dull / max(drawn, 1),
+      "groups/surplus": len(surplus), "groups/missing": max(0, self._prompts - len(kept))}
+    if values:
+      metrics["groups/metric"] = float(np.mean(values))
+    return Supplied(step, tuple(kept[:self._prompts]), {name: float(x) for name, x in metrics.items()})
+
+  def _play(self, step: int) -> list[Group]:
+    """One draw: prompts_per_step groups."""
+    prompts = self._draw(self.cursor, self._prompts)
+    self.cursor += self._prompts
+    episodes = self._rollout.run(
+      [Request(self._examples[place], index, sample) for index, place in prompts for sample in range(self._group_size)],
+      step=step)
+    self.report.add(self._rollout.report)
+    refuse_failures(episodes, self._max_failed_share)
+    return [tuple(episodes[at:at + self._group_size]) for at in range(0, len(episodes), self._group_size)]
+
+  def _with_spread(self, groups: Sequence[Group], step: int) -> tuple[list[Group], list[float]]:
+    """The groups whose known values differ, and all known values."""
+    episodes = [episode for group in groups for episode in group]
+    values = self._measure([self.example(episode) for episode in episodes], episodes, step)
+    # Whoever could not be scored is a group of its own: it has no spread, and takes none away.
+    ids = [episode.prompt_index if value is not None else -1 - i
+           for i, (episode, value) in enumerate(zip(episodes, values, strict=True))]
+    numbers = np.asarray([0.0 if value is None else value for value in values], np.float32)
+    keep = np.asarray(groups_lib.informative(numbers, np.asarray(ids, np.int32), tolerance=self._filter.tolerance))
+    spread = {index for index, kept in zip(ids, keep) if kept}
+    return [g for g in groups if g[0].prompt_index in spread], [value for value in values if value is not None]
+
+  def _checked(self, supplied: Supplied) -> Supplied:
+    """With how old its groups are."""
+    ages = [supplied.step - 1 - group[0].version for group in supplied.groups]
+    if max(ages, default=0) > MAX_STALENESS:
+      raise ValueError(
+        f"step {supplied.step} would train on episodes that weights {max(ages)} steps old have sampled; at most "
+        f"{MAX_STALENESS} is allowed. The checkpoint's groups are not those of its step: start in a new workdir.")
+    return dataclasses.replace(supplied, metrics={
+      **supplied.metrics, "groups/trained": float(len(ages)), "groups/stale": float(sum(age > 0 for age in ages)),
+      "staleness": float(np.mean(ages)) if ages else 0.0})
+
+
+def refuse_failures(episodes: Sequence[Episode], share: float) -> None:
+  """Stops the run when a tool is down: a few failed episodes are masked, many are no training."""
+  failed = [episode.failure for episode in episodes if episode.ended == "failed"]
+  if len(failed) > share * len(episodes):
+    raise TooManyFailures(
+      f"{len(failed)} of {len(episodes)} episodes failed, more than config.retrieval.max_failed_share={share}. The "
+      f"first said: {failed[0]}. See that the retriever answers, or raise config.retrieval.timeout_s and retries.")
+
+
+def _to_json(groups: Sequence[Group]) -> list[list[dict[str, Any]]]:
+  return [[episodes_lib.record(episode) for episode in group] for group in groups]
