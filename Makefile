@@ -49,4 +49,5 @@ lint: $(VENV)/.ready  ## style
 
 bench: $(PARITY_VENV)/.ready  ## speed, as ratios against peers measured in the same run
 	$(PARITY_VENV)/bin/python benchmarks/rollout.py
+	$(PARITY_VENV)/bin/python benchmarks/learner.py $(if $(TUNIX_PYTHON),--tunix_python $(TUNIX_PYTHON))
 	$(VENV)/bin/python benchmarks/quickstart_seeds.py
