@@ -3,7 +3,7 @@
     python launchers/export_hf.py --checkpoint RUN[/checkpoints/STEP] --out FOLDER [--dtype bfloat16]
 
 RUN holds the config.json that training wrote; its newest checkpoint is taken if no step is named. Only the weights are
-read, not the optimiser's state.
+read, not the optimiser's state. LoRA adapters are merged into the model they were trained on.
 """
 
 import argparse
@@ -13,13 +13,13 @@ import sys
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import orbax.checkpoint as ocp
 from flax import nnx
 
+from ragrl_jax import config as config_lib
 from ragrl_jax import evaluate
 from ragrl_jax.evaluation import player
-from ragrl_jax.models import hf
+from ragrl_jax.models import hf, lora
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 
@@ -32,13 +32,18 @@ def shape_of(config) -> DecoderConfig:
   return DecoderConfig.from_shape(player.tokenizer(config).vocab_size, **config.model.shape.to_dict())
 
 
-def restore(steps: pathlib.Path, step: int, shape: DecoderConfig, dtype) -> Decoder:
-  """The decoder of RUN/checkpoints/STEP, on this process's first device.
+def restore(steps: pathlib.Path, step: int, model: Decoder) -> Decoder:
+  """This decoder with what RUN/checkpoints/STEP holds of it, on this process's first device.
+
+  Args:
+    steps: RUN/checkpoints.
+    step: which.
+    model: of the run. Its trained weights may be without arrays: they are replaced.
 
   Raises:
     ValueError: the checkpoint holds another model.
   """
-  graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(shape, rngs=nnx.Rngs(0), param_dtype=dtype)))
+  graphdef, abstract, frozen = lora.split(model)
   where = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
   wanted = {"params": nnx.to_pure_dict(abstract)}
   wanted = jax.tree.map(lambda x: {"value": jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)}, wanted)
@@ -50,7 +55,17 @@ def restore(steps: pathlib.Path, step: int, shape: DecoderConfig, dtype) -> Deco
     if array.shape != leaf.shape:
       raise ValueError(f"{steps / str(step)}: {jax.tree_util.keystr(path)} has shape {array.shape}, the run's "
                        f"config.json asks for {leaf.shape}: they are not of one run.")
-  return nnx.merge(graphdef, jax.tree.unflatten(jax.tree.structure(abstract), leaves))
+  return nnx.merge(graphdef, jax.tree.unflatten(jax.tree.structure(abstract), leaves), frozen)
+
+
+def settings_of(run: pathlib.Path):
+  """The config of a run: what says which model it trains."""
+  written = hf.read_json(run / "config.json")
+  config = config_lib.default_config()
+  config.seed = written["seed"]
+  for name in ("model", "prompting"):
+    config[name].update(written[name])
+  return config
 
 
 def main() -> int:
@@ -62,10 +77,14 @@ def main() -> int:
   try:
     path = pathlib.Path(arguments.checkpoint)
     _, steps, step = evaluate.locate(path if path.name.isdigit() else path / "checkpoints")
-    config = ml_collections.ConfigDict(hf.read_json(steps.parent / "config.json"))
-    shape = shape_of(config)
-    model = restore(steps, step, shape, jnp.dtype(arguments.dtype))
-    player.save(model, shape, config, pathlib.Path(arguments.out))
+    config, dtype = settings_of(steps.parent), jnp.dtype(arguments.dtype)
+    if config.model.lora.rank or config.model.lora.path:
+      model, shape = player.model(config, player.tokenizer(config))
+    else:
+      shape = shape_of(config)
+      model = nnx.eval_shape(lambda: Decoder(shape, rngs=nnx.Rngs(0), param_dtype=dtype))
+    model = lora.merged(restore(steps, step, model))
+    player.save(model, shape, config, pathlib.Path(arguments.out), dtype=dtype)
   except (ValueError, OSError) as error:
     print(f"export_hf: {error}", file=sys.stderr)
     return 2

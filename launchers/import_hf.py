@@ -1,8 +1,9 @@
 """Checks a Hugging Face model folder and writes it as training wants it: every tensor present, one number format.
 
-    python launchers/import_hf.py --model Qwen2.5-3B/ --out models/qwen2.5-3b [--dtype bfloat16]
+    python launchers/import_hf.py --model Qwen2.5-3B/ --out models/qwen2.5-3b [--dtype bfloat16] [--adapters PEFT/]
 
-Nothing is downloaded. Prints what it found as one line of JSON.
+With --adapters, a PEFT folder's LoRA is merged into the weights. Nothing is downloaded. Prints what it found as one
+line of JSON.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from ragrl_jax.evaluation import player
-from ragrl_jax.models import weights
+from ragrl_jax.models import peft, weights
 from ragrl_jax.prompting import load
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
@@ -25,13 +26,22 @@ def main() -> int:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--model", required=True, help="folder with config.json, safetensors and tokenizer")
   parser.add_argument("--out", required=True, help="folder to write; config.model.path of a run")
+  parser.add_argument("--adapters", help="PEFT folder to merge into the model")
   parser.add_argument("--dtype", default="bfloat16", choices=DTYPES, help="of the stored weights")
   parser.add_argument("--shard_bytes", type=int, default=5_000_000_000, help="largest file")
   arguments = parser.parse_args()
   source, out = pathlib.Path(arguments.model), pathlib.Path(arguments.out)
   try:
     tokenizer = load.load_tokenizer(source)
-    config = weights.copy_pretrained(source, out, dtype=DTYPES[arguments.dtype], shard_bytes=arguments.shard_bytes)
+    how = dict(dtype=DTYPES[arguments.dtype], shard_bytes=arguments.shard_bytes)
+    if arguments.adapters:
+      if source.resolve() == out.resolve():
+        raise ValueError(f"{out} is the folder that is read: write to another one (--out).")
+      model, config = weights.load_pretrained(source)
+      peft.load_adapters(model, arguments.adapters)
+      weights.save_pretrained(model, config, out, **how)
+    else:
+      config = weights.copy_pretrained(source, out, **how)
     if tokenizer.vocab_size > config.vocab_size:
       raise ValueError(f"{source}: the tokenizer has {tokenizer.vocab_size} ids, the model {config.vocab_size} rows: "
                        "they do not belong together.")

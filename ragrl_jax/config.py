@@ -22,6 +22,12 @@ def default_config() -> ml_collections.ConfigDict:
       param_dtype="float32",   # the masters'
       dtype="float32",         # the matmuls'; bfloat16 on accelerators
       remat=False,             # recompute a layer's activations in the backward pass
+      lora=dict(
+        rank=0,                # 0: every parameter is trained; else only adapters are, of float32
+        alpha=16.0,            # over rank: what an adapter's output is multiplied by
+        layers="q k v o gate up down",  # which matrices: words, each a regular expression (models/lora.py)
+        path="",               # PEFT folder to start from, which then says rank, alpha and layers
+      ),
     ),
     prompting=dict(
       tokenizer="",            # folder or sentencepiece file; empty: the model's folder
@@ -144,6 +150,12 @@ def validate(config: ml_collections.ConfigDict) -> None:
     (rollout.max_new_tokens < rollout.context,
      f"config.rollout.max_new_tokens={rollout.max_new_tokens} leaves no room for a prompt in "
      f"context={rollout.context}: raise context or lower max_new_tokens."),
+    (config.model.lora.rank >= 0 and config.model.lora.alpha > 0,
+     f"config.model.lora.rank={config.model.lora.rank}, alpha={config.model.lora.alpha}: rank must be at least 0 (no "
+     "adapters), alpha above 0."),
+    (not (config.model.lora.rank and config.model.lora.path),
+     f"config.model.lora.rank={config.model.lora.rank} with path={config.model.lora.path!r}: the folder says the rank. "
+     "Set rank to 0, or leave path empty for fresh adapters."),
     (rollout.temperature > 0,
      f"config.rollout.temperature={rollout.temperature}: training samples, so it must be above 0."),
     (rollout.filter.metric in ("none", "outcome", "total"),

@@ -20,6 +20,7 @@ from ragrl_jax.evaluation import harness, scoring
 from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
+from ragrl_jax.models import lora, peft
 from ragrl_jax.rollout import collect
 from ragrl_jax.store import checkpoint as checkpoint_lib
 
@@ -34,8 +35,8 @@ def evaluate(
 
   Args:
     config: recipe, retrieval and sizes (ragrl_jax/config.py). Its model is replaced by the checkpoint's.
-    checkpoint: a Hugging Face folder; a run's folder (its finished `model/`, else its newest checkpoint); or one step
-      of a run, RUN/checkpoints/40.
+    checkpoint: a Hugging Face folder, or PEFT's with adapters; a run's folder (its finished `model/`, else its newest
+      checkpoint); or one step of a run, RUN/checkpoints/40.
     data: questions, as config.data.train takes them; config.data.max_examples bounds them.
     out: the folder of the results.
     progress: told (done, of how many).
@@ -48,19 +49,22 @@ def evaluate(
   config = config.copy_and_resolve_references()
   folder, run, step = locate(checkpoint)
   if folder is not None:
-    config.model.path = str(folder)
+    adapters = peft.is_folder(folder)
+    config.model.path = peft.base(folder, config.model.path) if adapters else str(folder)
+    config.model.lora.update(dict(rank=0, path=str(folder) if adapters else ""))
   else:
     _as_trained(config, run.parent / "config.json")
   examples = list(readers.read_examples(data, max_examples=config.data.max_examples))
   player = player_lib.build(config)
-  params = nnx.split(player.model)[1] if folder is not None else _restored(config, player, run, step)
+  params = lora.split(player.model)[1] if folder is not None else _restored(config, player, run, step)
   player.engine.load(params, version=step)
+  nnx.update(player.model, params)
   r = config.rollout
   sampling = dict(temperature=r.temperature, top_k=r.top_k, top_p=r.top_p, seed=config.seed) if sample else "greedy"
   settings = dict(
-    checkpoint=str(checkpoint), weights=fingerprint(params), data=str(data), questions=len(examples),
-    recipe=config.recipe, preset=config.preset, switches=dict(player.recipe.switches), sampling=sampling,
-    max_new_tokens=r.max_new_tokens, context=r.context,
+    checkpoint=str(checkpoint), weights=fingerprint(nnx.split(player.model)[1]), data=str(data),
+    questions=len(examples), recipe=config.recipe, preset=config.preset, switches=dict(player.recipe.switches),
+    sampling=sampling, max_new_tokens=r.max_new_tokens, context=r.context,
     retrieval=None if player.retriever is None else dict(
       index=config.retrieval.index, top_k=config.retrieval.top_k, **player.retriever.describe()))
   return harness.evaluate(
@@ -104,14 +108,14 @@ def batch_of(config) -> int:
 
 
 def locate(checkpoint: str | pathlib.Path) -> tuple[pathlib.Path | None, pathlib.Path | None, int]:
-  """(Hugging Face folder, None, 0), or (None, folder of a run's checkpoints, step).
+  """(folder of a model or of adapters, None, 0), or (None, folder of a run's checkpoints, step).
 
   Raises:
     FileNotFoundError: neither is there.
   """
   path = pathlib.Path(checkpoint)
   for folder in (path, path / "model"):
-    if (folder / "config.json").exists() and any(folder.glob("*.safetensors")):
+    if ((folder / "config.json").exists() or peft.is_folder(folder)) and any(folder.glob("*.safetensors")):
       return folder, None, 0
   if path.name.isdigit() and path.parent.name == "checkpoints" and path.is_dir():
     return None, path.parent, int(path.name)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ragrl_jax import recipes, retrieval, structs
-from ragrl_jax.models import weights
+from ragrl_jax.models import lora, peft, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
@@ -70,7 +70,17 @@ def mesh(config) -> jax.sharding.Mesh | None:
 
 
 def model(config, tokenizer, mesh: jax.sharding.Mesh | None = None) -> tuple[Decoder, DecoderConfig]:
-  """The decoder of config.model.path, or a new one of config.model.shape, spread over the mesh."""
+  """The decoder of config.model.path, or a new one of config.model.shape, spread over the mesh, with its adapters."""
+  made, shape = _base(config, tokenizer, mesh)
+  settings = config.model.lora
+  if settings.path:
+    peft.load_adapters(made, settings.path)
+  elif settings.rank:
+    lora.add(made, rank=settings.rank, alpha=settings.alpha, layers=settings.layers, seed=config.seed)
+  return made, shape
+
+
+def _base(config, tokenizer, mesh) -> tuple[Decoder, DecoderConfig]:
   settings = config.model
   dtype, param_dtype = jnp.dtype(settings.dtype), jnp.dtype(settings.param_dtype)
   if settings.path:
@@ -98,9 +108,10 @@ def build(config, *, seed: int | None = None) -> Player:
     # Searches come from a pool of threads; encoders and on-device indexes run on the thread that runs the engine.
     retriever = retrieval.load_index(config.retrieval.index, dispatch=queue.call, **_remote(config.retrieval))
   automaton = stops.Stops(words, plays.stops, rows=shape.vocab_size)
+  graphdef, _, frozen = lora.split(decoder)
   engine = engine_lib.Engine(
-    nnx.split(decoder)[0], words, automaton, lanes=r.lanes, rows=r.rows, context=r.context, chunk=r.chunk,
-    prefill=r.prefill, block=r.block, mesh=devices)
+    graphdef, words, automaton, lanes=r.lanes, rows=r.rows, context=r.context, chunk=r.chunk, prefill=r.prefill,
+    block=r.block, mesh=devices, frozen=frozen)
   used = tools_lib.RetrievalTools(
     retriever, top_k=config.retrieval.top_k, timeout_s=config.retrieval.timeout_s * (config.retrieval.retries + 1))
   rollout = collect.Rollout(
@@ -126,9 +137,23 @@ TOKENIZER_FILES = (
   "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json")
 
 
-def save(model: Decoder, shape: DecoderConfig, config, out: pathlib.Path) -> None:
-  """A Hugging Face folder of model and tokenizer, as config.model.path takes it."""
-  weights.save_pretrained(model, shape, out)
+def save(model: Decoder, shape: DecoderConfig, config, out: pathlib.Path, dtype=None) -> None:
+  """A Hugging Face folder of model and tokenizer, as config.model.path takes it, or for a model with adapters PEFT's,
+  as config.model.lora.path takes it.
+
+  A base that was made new lies in no folder that its adapters could be put on: they are merged into it.
+
+  Args:
+    model: what to save; adapters are float32 always.
+    shape: its config.
+    config: of the run: what it started from.
+    out: the folder.
+    dtype: to store the model's weights in; as they are by default.
+  """
+  if lora.has(model) and config.model.path:
+    peft.save_adapters(model, out, base=str(pathlib.Path(config.model.path).resolve()))
+  else:
+    weights.save_pretrained(model, shape, out, dtype=dtype)
   source = pathlib.Path(config.prompting.tokenizer or config.model.path)
   if source.is_file():
     shutil.copyfile(source, out / "tokenizer.model")

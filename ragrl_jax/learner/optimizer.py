@@ -62,8 +62,9 @@ def _promoting(inner: optax.GradientTransformation) -> optax.GradientTransformat
 
 
 def kinds(params: Any) -> Any:
-  """"muon" for the layers' matrices, "adamw" for everything else."""
-  return jax.tree_util.tree_map_with_path(lambda path, x: "muon" if _is_hidden_matrix(path, x) else "adamw", params)
+  """"muon" for the layers' matrices, "adamw" for everything else, adapters among it."""
+  hidden = lambda path, x: _is_hidden_matrix(path, x) and "_lora_" not in jax.tree_util.keystr(path)
+  return jax.tree_util.tree_map_with_path(lambda path, x: "muon" if hidden(path, x) else "adamw", params)
 
 
 def decayed(params: Any) -> Any:

@@ -137,22 +137,29 @@ class Layer(nnx.Module):
     self.down = matrix(c.d_ff, c.d_model, 0.3)
     self.config = config
 
+  def project(self, x, name):
+    """x [B, T, in] through the matrix of this name, with its bias and its adapter (`models/lora.py`) if it has them."""
+    bias, a = getattr(self, f"{name}_bias", None), getattr(self, f"{name}_lora_a", None)
+    y = linear(x, getattr(self, name)[...], None if bias is None else bias[...])
+    if a is None:
+      return y
+    narrow = linear(x, a[...]) * (self.lora_alpha / a.shape[-1])
+    return y + linear(narrow, getattr(self, f"{name}_lora_b")[...])
+
   def queries_keys_values(self, x, cos, sin):
     """The normed input's q [B, T, H, h], k and v [B, T, KV, h]; q and k normed and turned."""
     c = self.config
     x = rms_norm(x, self.attention_norm[...], c.norm_eps)
-    biases = (self.q_bias[...], self.k_bias[...], self.v_bias[...]) if c.attention_bias else (None,) * 3
-    q, k, v = (linear(x, w[...], b).reshape(*x.shape[:2], -1, c.head_dim)
-               for w, b in zip((self.q, self.k, self.v), biases))
+    q, k, v = (self.project(x, name).reshape(*x.shape[:2], -1, c.head_dim) for name in ("q", "k", "v"))
     if c.qk_norm:
       q, k = rms_norm(q, self.q_norm[...], c.norm_eps), rms_norm(k, self.k_norm[...], c.norm_eps)
     return rotate(q, cos, sin), rotate(k, cos, sin), v
 
   def merge_heads(self, out):
     """out [B, T, H, h] → what attention adds to the residual stream, [B, T, D]."""
-    return linear(out.reshape(*out.shape[:2], -1), self.o[...], self.o_bias[...] if self.config.output_bias else None)
+    return self.project(out.reshape(*out.shape[:2], -1), "o")
 
   def mlp(self, x):
     """What the gated MLP adds: down(silu(gate x) · up x), behind its norm."""
     x = rms_norm(x, self.mlp_norm[...], self.config.norm_eps)
-    return linear(gated(linear(x, self.gate[...]), linear(x, self.up[...])), self.down[...])
+    return self.project(gated(self.project(x, "gate"), self.project(x, "up")), "down")

@@ -17,22 +17,26 @@ from ragrl_jax.models import hf
 
 DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-INDEX = "model.safetensors.index.json"
 MAX_HEADER = 100_000_000  # bytes; the format's own limit
 
 
 class TensorFolder:
   """The tensors of a folder with `model.safetensors`, or with an index and its shards."""
 
-  def __init__(self, path: str | os.PathLike):
+  def __init__(self, path: str | os.PathLike, *, stem: str = "model", config: str = "config.json"):
     """Reads the headers only.
+
+    Args:
+      path: the folder.
+      stem: of the file's name.
+      config: the file that says which tensors there must be, for messages.
 
     Raises:
       ValueError: no safetensors there, a shard missing or damaged, an index that does not fit its shards.
     """
-    self.path = pathlib.Path(path)
+    self.path, self._config = pathlib.Path(path), config
     self._entries: dict[str, tuple[pathlib.Path, str, tuple[int, ...], int]] = {}
-    index = self.path / INDEX
+    index, file = self.path / f"{stem}.safetensors.index.json", self.path / f"{stem}.safetensors"
     if index.exists():
       weight_map = hf.required(hf.read_json(index), "weight_map", str(index))
       for shard in sorted(set(weight_map.values())):
@@ -41,11 +45,11 @@ class TensorFolder:
         self._add(self.path / shard)
       if missing := sorted(set(weight_map) - set(self._entries)):
         raise ValueError(f"{self.path / weight_map[missing[0]]} has no tensor {missing[0]}, which {index} puts there.")
-    elif (self.path / "model.safetensors").exists():
-      self._add(self.path / "model.safetensors")
+    elif file.exists():
+      self._add(file)
     else:
       raise ValueError(
-        f"{self.path} holds neither model.safetensors nor {INDEX}: weights are read as safetensors only (a *.bin file "
+        f"{self.path} holds neither {file.name} nor {index.name}: weights are read as safetensors only (a *.bin file "
         "is a pickle, which is never opened: convert it with transformers' save_pretrained).")
 
   def _add(self, file: pathlib.Path) -> None:
@@ -90,10 +94,10 @@ class TensorFolder:
       ValueError: no such tensor, another shape, or a number format that is none of float32, float16 and bfloat16.
     """
     if name not in self._entries:
-      raise ValueError(f"{self.path} has no tensor {name} of shape {tuple(shape)}, which config.json asks for.")
+      raise ValueError(f"{self.path} has no tensor {name} of shape {tuple(shape)}, which {self._config} asks for.")
     file, dtype, found, offset = self._entries[name]
     if found != tuple(shape):
-      raise ValueError(f"{file}: tensor {name} has shape {found}, config.json asks for {tuple(shape)}.")
+      raise ValueError(f"{file}: tensor {name} has shape {found}, {self._config} asks for {tuple(shape)}.")
     if dtype not in DTYPES:
       raise ValueError(f"{file}: tensor {name} is {dtype}: it must be one of {', '.join(DTYPES)}.")
     return np.memmap(file, dtype=DTYPES[dtype], mode="r", offset=offset, shape=found)
@@ -121,7 +125,7 @@ def _read_header(file: pathlib.Path) -> tuple[dict, int]:
 
 def write(
   path: str | os.PathLike, entries: Sequence[tuple[str, tuple[int, ...], Callable[[], np.ndarray]]], dtype, *,
-  shard_bytes: int,
+  shard_bytes: int, stem: str = "model",
 ) -> None:
   """Writes a folder's tensors one after the other, so that one at a time is held.
 
@@ -132,6 +136,7 @@ def write(
     entries: (name, shape, function that returns the array).
     dtype: what to store: float32, float16 or bfloat16.
     shard_bytes: a file is closed before it would grow beyond this.
+    stem: of the files' names.
   """
   folder, dtype = pathlib.Path(path), np.dtype(dtype)
   if dtype not in NAMES:
@@ -144,18 +149,19 @@ def write(
       filled = 0
     shards[-1].append(entry)
     filled += size
-  names = ["model.safetensors"] if len(shards) == 1 else [
-    f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
+  names = [f"{stem}.safetensors"] if len(shards) == 1 else [
+    f"{stem}-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
   for name, shard in zip(names, shards):
     _write_file(folder / f"{name}.partial", shard, dtype)
   for name in names:
     os.replace(folder / f"{name}.partial", folder / name)
-  (folder / INDEX).unlink(missing_ok=True)
+  index = folder / f"{stem}.safetensors.index.json"
+  index.unlink(missing_ok=True)
   if len(names) > 1:
     weight_map = {entry[0]: name for name, shard in zip(names, shards) for entry in shard}
     total = sum(_bytes(shape, dtype) for _, shape, _ in entries)
     text = json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=2)
-    (folder / INDEX).write_text(text + "\n", encoding="utf-8")
+    index.write_text(text + "\n", encoding="utf-8")
 
 
 def _bytes(shape: Sequence[int], dtype: np.dtype) -> int:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ragrl_jax.models import hf, mapping, tensors
+from ragrl_jax.models import hf, lora, mapping, tensors
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import rules
@@ -115,13 +115,14 @@ def save_pretrained(
   """Writes config.json and safetensors that `transformers` loads. One tensor at a time is held on the host.
 
   Args:
-    model: the decoder, its weights on any devices. Every process of a run must call.
+    model: the decoder, its weights on any devices; LoRA adapters are merged into them. Every process of a run must
+      call.
     config: its config.
     path: the folder, made if need be.
     dtype: to store the weights in; as they are by default.
     shard_bytes: files are closed before they would grow beyond this.
   """
-  params = nnx.split(model)[1]
+  params = nnx.split(lora.merged(model))[1]
   dtype = np.dtype(jax.tree.leaves(params)[0].dtype if dtype is None else dtype)
   entries = mapping.entries(TABLE, params)
   if jax.process_index() != 0:  # the others only hand over their parts

@@ -41,6 +41,11 @@ PARAMETERS: dict[str, tuple[str | None, ...]] = {
   "layers/down": ("layer", "ff", "embed"),
   "ns_coeffs": (None,),      # Muon's polynomial
 }
+# LoRA's A reads what its matrix reads, B writes what it writes; the rank is narrow and stays whole.
+for _name in ("q", "k", "v", "o", "gate", "up", "down"):
+  _layer, _rows, _columns = PARAMETERS[f"layers/{_name}"]
+  PARAMETERS[f"layers/{_name}_lora_a"] = (_layer, _rows, None)
+  PARAMETERS[f"layers/{_name}_lora_b"] = (_layer, None, _columns)
 
 # A vocabulary comes with the checkpoint and may have any size: where the mesh does not divide it, it stays whole.
 MAY_STAY_WHOLE = {"vocab"}

@@ -67,6 +67,7 @@ class Engine:
     max_prompts: prompts kept for their groups at a time.
     refill: while others wait, a chunk ends as soon as this share of the lanes has fallen idle in it.
     mesh: where the weights are brought to, by the rules of `parallel/rules.py`; None leaves them where they are.
+    frozen: the decoder's weights that are the same in every version; `load` is given the others.
 
   Raises:
     ValueError: sizes that do not fit together.
@@ -75,7 +76,7 @@ class Engine:
   def __init__(
     self, graphdef: nnx.GraphDef, tokenizer: Tokenizer, stops: Stops, *, lanes: int, rows: int, context: int,
     chunk: int = 16, prefill: int = 64, block: int = 64, prefill_rows: int = 4, max_prompts: int = 8,
-    refill: float = 0.125, mesh: jax.sharding.Mesh | None = None,
+    refill: float = 0.125, mesh: jax.sharding.Mesh | None = None, frozen: nnx.State | None = None,
   ):
     sizes = dict(lanes=lanes, context=context, chunk=chunk, prefill=prefill, block=block, prefill_rows=prefill_rows)
     if bad := [f"{name}={size}" for name, size in sizes.items() if size < 1]:
@@ -91,7 +92,8 @@ class Engine:
     self.length = -(-context // block) * block  # of a row in the cache
     self.version = 0
     self.counters = Counters()
-    self._graphdef, self._params, self._programs, self._cast = graphdef, None, None, None
+    self._graphdef, self._frozen, self._params = graphdef, nnx.State({}) if frozen is None else frozen, None
+    self._programs, self._cast = None, None
     self._idle_lanes = max(1, int(lanes * refill))
     self._forget()
 
@@ -101,7 +103,7 @@ class Engine:
     """Takes new weights; what the old ones computed is forgotten.
 
     Args:
-      params: the decoder's, on any devices.
+      params: the decoder's but for the frozen ones, on any devices.
       version: what episodes sampled with them will say.
 
     Raises:
@@ -111,8 +113,10 @@ class Engine:
       raise ValueError(f"weights of version {version} came while {len(self._rows.seated)} conversations are open: "
                        "end the run first; an episode is sampled by one version.")
     if self._cast is None:
-      self._cast = p.caster(self._graphdef, params, self.mesh)
-    self._params, self.version = self._cast(params), version
+      dtype = nnx.merge(self._graphdef, params, self._frozen).dtype
+      self._cast = p.caster(dtype, params, self.mesh)
+      self._frozen = p.caster(dtype, self._frozen, self.mesh)(self._frozen)
+    self._params, self.version = nnx.merge_state(self._frozen, self._cast(params)), version
     if self._programs is None:
       self._build()
     self._forget()

@@ -141,13 +141,11 @@ def floats(x: np.ndarray) -> np.ndarray:
   return np.ascontiguousarray(x).view(np.float32)
 
 
-def caster(graphdef: nnx.GraphDef, params: Any, mesh: jax.sharding.Mesh | None):
+def caster(dtype: jnp.dtype, params: Any, mesh: jax.sharding.Mesh | None):
   """What turns the learner's weights into the engine's: the matmuls' dtype, and the engine's places, in one program.
 
   Norms and biases stay as they are: the decoder computes them in float32.
   """
-  dtype = nnx.merge(graphdef, params).dtype
-
   def cast(path, x):
     narrow = any(word in rules.names_of(path)[-1] for word in ("norm", "bias"))
     return x if narrow or not jnp.issubdtype(x.dtype, jnp.floating) else x.astype(dtype)

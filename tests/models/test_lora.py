@@ -1,0 +1,268 @@
+"""Adapters: what they add, what is trained, and their folder with every way in which it can be wrong."""
+
+import json
+import re
+
+import hf_folders
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from safetensors.numpy import load_file, save_file
+
+from ragrl_jax.models import layers, lora, mapping, peft, weights
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.parallel import rules
+
+SHAPE = dict(d_model=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=24, rope_theta=100.0, tied=True)
+V = 29
+TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, V, (2, 12)))
+
+
+def fresh(*, family="qwen3", rank=4, alpha=8.0, pattern=".*", drawn=True, seed=0, mesh=None, **how):
+  """A model with adapters, its weights drawn by NumPy; `drawn` gives the adapters a B that is not zero."""
+  config = DecoderConfig.from_shape(V, family=family, **SHAPE)
+  graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), mesh=mesh, **how)))
+  draw = np.random.default_rng(seed)
+  model = nnx.merge(graphdef, jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.5, x.shape), x.dtype), abstract))
+  if rank:
+    lora.add(model, rank=rank, alpha=alpha, layers=pattern, seed=seed)
+  if drawn and rank:
+    nnx.update(model, jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.3, x.shape), x.dtype), lora.split(model)[1]))
+  return model
+
+
+@jax.jit
+def logits(model):
+  return model(TOKENS)
+
+
+def equal(one, two):
+  for (name, a), (other, b) in zip(*(mapping.named(nnx.split(model)[1]) for model in (one, two)), strict=True):
+    assert name == other
+    np.testing.assert_array_equal(a, b, err_msg=name)
+
+
+def test_a_layer_by_hand():
+  # x = (1, 2); W = I; A = (3, 1)ᵀ of rank 1, so x A = 5; alpha / rank = 2; B = (1, -1): y = (1, 2) + 2 · 5 · (1, -1).
+  layer = nnx.eval_shape(lambda: layers.Layer(DecoderConfig.from_shape(
+    V, family="llama", **SHAPE | dict(d_model=2)), rngs=nnx.Rngs(0), param_dtype=jnp.float32))
+  layer.q, layer.lora_alpha = nnx.Param(jnp.eye(2)), 2.0
+  layer.q_lora_a, layer.q_lora_b = lora.Adapter(jnp.array([[3.0], [1.0]])), lora.Adapter(jnp.array([[1.0, -1.0]]))
+  np.testing.assert_allclose(layer.project(jnp.array([[[1.0, 2.0]]]), "q"), [[[11.0, -8.0]]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("pattern, names", [
+  ("q k v o gate up down", lora.MATRICES), (".*", lora.MATRICES), ("down q", ("q", "down")), ("[qkvo]", tuple("qkvo")),
+  ("gate|up|down", ("gate", "up", "down")), ("q q|v", ("q", "v"))])
+def test_patterns(pattern, names):
+  assert lora.chosen(pattern) == names
+
+
+@pytest.mark.parametrize("pattern, says", [
+  ("q_proj", "'q_proj' matches none of q, k"), ("q (", "'\\(' is no regular"), (" ", "names no matrix"),
+  ("q lm_head", "'lm_head' matches none")])
+def test_patterns_that_name_nothing(pattern, says):
+  with pytest.raises(ValueError, match=f"{says}.*config.model.lora.layers"):
+    lora.chosen(pattern)
+
+
+def test_fresh_adapters_change_nothing_and_are_drawn_as_peft_draws_them():
+  base, model = fresh(rank=0), fresh(drawn=False)
+  np.testing.assert_allclose(logits(model), logits(base), atol=1e-5)  # another program sums in another order
+  found = dict(mapping.named(lora.split(model)[1]))
+  assert len(found) == 14 and all(leaf.dtype == jnp.float32 for leaf in found.values())
+  assert found["layers/down_lora_a"].shape == (2, 24, 4) and found["layers/down_lora_b"].shape == (2, 4, 16)
+  for name, leaf in found.items():
+    if name.endswith("_b"):
+      assert (leaf == 0).all(), name
+    else:  # uniform within ± 1 / √in: its deviation is the bound over √3
+      bound = leaf.shape[1] ** -0.5
+      assert np.abs(leaf).max() <= bound and np.std(leaf) == pytest.approx(bound / 3**0.5, rel=0.15), name
+  few = dict(mapping.named(lora.split(fresh(pattern="down", drawn=False))[1]))
+  np.testing.assert_array_equal(few["layers/down_lora_a"], found["layers/down_lora_a"])  # whoever else has some
+
+
+def test_what_is_trained_and_what_is_frozen():
+  model = fresh(pattern="q v")
+  assert lora.trainable(model) is lora.Adapter and lora.trainable(fresh(rank=0)) is nnx.Param
+  graphdef, adapters, frozen = lora.split(model)
+  assert {name for name, _ in mapping.named(adapters)} == {f"layers/{n}_lora_{s}" for n in "qv" for s in "ab"}
+  equal(nnx.merge(graphdef, adapters, frozen), model)
+  equal(nnx.merge(graphdef, nnx.merge_state(frozen, adapters)), model)
+  assert not jax.tree.leaves(lora.split(fresh(rank=0))[2])
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+def test_merged_is_the_same_and_without_is_the_base(family):
+  model, base = fresh(family=family, pattern="q o gate down"), fresh(family=family, rank=0)
+  before = logits(model)
+  assert np.abs(before - logits(base)).max() > 0.1
+  graphdef, adapters, frozen = lora.split(model)
+  reference = lora.without(adapters)
+  np.testing.assert_allclose(logits(nnx.merge(graphdef, reference, frozen)), logits(base), atol=1e-5)
+  assert all(a is not b for a, b in zip(*map(jax.tree.leaves, (reference, adapters)), strict=True))
+  merged = lora.merged(model)
+  assert nnx.split(merged)[0] == nnx.split(base)[0]
+  np.testing.assert_allclose(logits(merged), before, atol=1e-5 * float(np.abs(before).max()))
+  equal(model, fresh(family=family, pattern="q o gate down"))  # the model itself stays as it was
+
+
+@pytest.mark.slow  # a backward pass to compile
+def test_gradients_are_those_of_the_merged_matrices():
+  # With W' = W + s A B: dL/dA = s (dL/dW') Bᵀ and dL/dB = s Aᵀ (dL/dW').
+  model = fresh(pattern="k down", alpha=6.0)
+  scale = 6.0 / 4
+
+  def loss(trained, graphdef, frozen):
+    return jax.nn.log_softmax(nnx.merge(graphdef, trained, frozen)(TOKENS))[..., 0].mean()
+
+  graphdef, adapters, frozen = lora.split(model)
+  got = dict(mapping.named(jax.jit(jax.grad(loss), static_argnums=1)(adapters, graphdef, frozen)))
+  whole, params, rest = lora.split(lora.merged(model))
+  want = dict(mapping.named(jax.jit(jax.grad(loss), static_argnums=1)(params, whole, rest)))
+  parts = dict(mapping.named(adapters))
+  for name in ("k", "down"):
+    a, b, of_w = parts[f"layers/{name}_lora_a"], parts[f"layers/{name}_lora_b"], want[f"layers/{name}"]
+    np.testing.assert_allclose(got[f"layers/{name}_lora_a"], scale * np.einsum("lio,lro->lir", of_w, b), atol=2e-6)
+    np.testing.assert_allclose(got[f"layers/{name}_lora_b"], scale * np.einsum("lir,lio->lro", a, of_w), atol=2e-6)
+  assert got.keys() == parts.keys()
+
+
+def test_a_bfloat16_base_has_float32_adapters():
+  model = fresh(param_dtype=jnp.bfloat16, dtype=jnp.bfloat16)
+  _, adapters, frozen = lora.split(model)
+  assert {x.dtype for x in jax.tree.leaves(adapters)} == {jnp.dtype(jnp.float32)}
+  assert {x.dtype for x in jax.tree.leaves(frozen)} == {jnp.dtype(jnp.bfloat16)}
+  merged = lora.merged(model)
+  assert {x.dtype for x in jax.tree.leaves(nnx.split(merged)[1])} == {jnp.dtype(jnp.bfloat16)}
+  graphdef = nnx.split(fresh())[0]  # the same in float32
+  exact = logits(nnx.merge(graphdef, jax.tree.map(lambda x: x.astype(jnp.float32), nnx.split(model)[1])))
+  for rounded in (model, merged):  # logits of about 5 after two layers with 8 bits of mantissa
+    assert np.abs(logits(rounded) - exact).mean() < 0.1
+
+
+def test_adapters_lie_on_the_mesh_as_their_matrices_do(tmp_path):
+  mesh = mesh_lib.make(jax.devices(), data=2, fsdp=2, tensor=2)
+  model = fresh(mesh=mesh, drawn=False)
+  specs = lambda m: {name: leaf.sharding.spec for name, leaf in mapping.named(lora.split(m)[1])}
+  found, P = specs(model), jax.sharding.PartitionSpec
+  assert found["layers/q_lora_a"] == P(None, "fsdp", None) and found["layers/q_lora_b"] == P(None, None, "tensor")
+  assert found["layers/down_lora_a"] == P(None, "tensor", None) and found["layers/o_lora_b"] == P(None, None, "fsdp")
+  assert rules.parameter_axes(("mu", "layers", "up_lora_b")) == ("layer", None, "ff")  # and so do their moments
+  peft.save_adapters(model, tmp_path, base="")
+  again = fresh(mesh=mesh, rank=0)
+  peft.load_adapters(again, tmp_path)
+  assert specs(again) == found
+  equal(again, model)
+
+
+def test_twice_is_refused():
+  with pytest.raises(ValueError, match="has LoRA adapters already"):
+    lora.add(fresh(), rank=2, alpha=1.0, layers="q", seed=0)
+  with pytest.raises(ValueError, match="config.model.lora.rank"):
+    lora.add(fresh(rank=0), rank=0, alpha=1.0, layers="q", seed=0)
+
+
+def test_a_full_folder_of_a_model_with_adapters_holds_them_merged(tmp_path):
+  model = fresh()
+  weights.save_pretrained(model, model.config, tmp_path)
+  equal(weights.load_pretrained(tmp_path)[0], lora.merged(model))
+
+
+# ---- the folder ------------------------------------------------------------------------------------------------------
+
+Q1B = "base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  path = tmp_path_factory.mktemp("adapters")
+  peft.save_adapters(fresh(pattern="q down", alpha=6.5), path, base="models/base")
+  return path
+
+
+def test_the_folder_and_back(folder, tmp_path):
+  model, again = fresh(pattern="q down", alpha=6.5), fresh(rank=0)
+  peft.load_adapters(again, folder)
+  equal(again, model)
+  assert again.layers.lora_alpha == 6.5 and nnx.split(again)[0] == nnx.split(model)[0]
+  stored = load_file(folder / "adapter_model.safetensors")  # another program's reader
+  assert len(stored) == 2 * 2 * 2
+  np.testing.assert_array_equal(stored[Q1B], model.layers.q_lora_b[1].T)
+  values = json.loads((folder / "adapter_config.json").read_text())
+  assert (values["r"], values["lora_alpha"], values["target_modules"]) == (4, 6.5, ["q_proj", "down_proj"])
+  assert not list(folder.glob("*.partial"))
+
+
+def test_where_the_base_is(folder, tmp_path):
+  with pytest.raises(ValueError, match="adapter_config.json: the base model 'models/base'.*config.model.path"):
+    peft.base(folder, "")
+  assert peft.base(folder, str(tmp_path)) == str(tmp_path)  # it has moved
+  peft.save_adapters(fresh(), tmp_path / "here", base=str(folder))
+  assert peft.base(tmp_path / "here", str(tmp_path)) == str(folder)
+
+
+def changed(folder, path, settings=None, tensors=None):
+  """A copy of the folder with these settings and tensors; None leaves one out."""
+  values = json.loads((folder / "adapter_config.json").read_text()) | (settings or {})
+  stored = load_file(folder / "adapter_model.safetensors") | (tensors or {})
+  path.mkdir(exist_ok=True)
+  (path / "adapter_config.json").write_text(json.dumps(values))
+  save_file({name: x for name, x in stored.items() if x is not None}, path / "adapter_model.safetensors")
+  return path
+
+
+@pytest.mark.parametrize("targets", [
+  ["self_attn.q_proj", "down_proj"], r"model\.layers\.\d+\.(self_attn\.q|mlp\.down)_proj", r".*\.(q|down)_proj",
+  ["down_proj", "model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj"]])
+def test_every_way_to_name_modules(targets, folder, tmp_path):
+  model = fresh(rank=0)
+  peft.load_adapters(model, changed(folder, tmp_path, dict(target_modules=targets, lora_dropout=0.1)))
+  equal(model, fresh(pattern="q down", alpha=6.5))
+
+
+@pytest.mark.parametrize("settings, says", [
+  (dict(use_dora=True), "use_dora is True"), (dict(bias="all"), "bias is 'all'"),
+  (dict(use_rslora=True), "use_rslora is True"), (dict(rank_pattern={"q_proj": 2}), "rank_pattern is"),
+  (dict(modules_to_save=["lm_head"]), "modules_to_save is"), (dict(layers_to_transform=[0]), "layers_to_transform is"),
+  (dict(init_lora_weights="pissa"), "init_lora_weights is 'pissa'"), (dict(peft_type="IA3"), "peft_type is 'IA3'"),
+  (dict(a_new_switch=1), "a_new_switch is 1"), (dict(r=None), "r is missing"), (dict(r="4"), "r is '4'"),
+  (dict(target_modules=["q_proj", "lm_head"]), "target module 'lm_head' is none"),
+  (dict(target_modules="q_proj"), "target module 'q_proj' is none"),
+  (dict(target_modules="("), "'\\(' is no regular expression"),
+  (dict(target_modules=["down_proj", "layers.0.self_attn.q_proj"]), "names q_proj in some of 2 layers"),
+])
+def test_settings_that_are_not_computed(settings, says, folder, tmp_path):
+  with pytest.raises(ValueError, match=rf"adapter_config\.json.*{says}"):
+    peft.load_adapters(fresh(rank=0), changed(folder, tmp_path, settings))
+
+
+@pytest.mark.parametrize("settings, tensors, says", [
+  (dict(r=8), {}, r"layers.0.mlp.down_proj.lora_A.weight has shape \(4, 24\), adapter_config.json asks for \(8, 24"),
+  ({}, {Q1B: None}, rf"no tensor {re.escape(Q1B)} of shape \(32, 4\), which adapter_config.json"),
+  ({}, {Q1B: np.zeros((16, 4), np.float32)}, rf"adapter_model.safetensors: tensor {re.escape(Q1B)} has shape \(16, 4"),
+  ({}, {"lm_head.lora_A": np.zeros((4, 16), np.float32)}, "adapter_model.safetensors: tensor lm_head.lora_A is no"),
+  (dict(target_modules=["q_proj"]), {}, r"mlp.down_proj.lora_A.weight is no adapter.*does not name its module"),
+])
+def test_tensors_that_do_not_fit(settings, tensors, says, folder, tmp_path):
+  with pytest.raises(ValueError, match=says):
+    peft.load_adapters(fresh(rank=0), changed(folder, tmp_path, settings, tensors))
+
+
+def test_no_adapters_there_and_no_pickles(tmp_path):
+  with pytest.raises(ValueError, match="adapter_config.json is missing"):
+    peft.load_adapters(fresh(rank=0), tmp_path)
+  (tmp_path / "adapter_config.json").write_text(json.dumps(dict(r=2, lora_alpha=2, target_modules=["q_proj"])))
+  (tmp_path / "adapter_model.bin").write_bytes(b"never opened")
+  with pytest.raises(ValueError, match="neither adapter_model.safetensors nor.*safetensors only"):
+    peft.load_adapters(fresh(rank=0), tmp_path)
+
+
+def test_families_share_the_names():
+  for config in hf_folders.DECODERS.values():
+    tensors = hf_folders.decoder_shapes(config)
+    assert {f"{module.format(i)}.weight" for module in peft.MODULES.values() for i in range(2)} <= set(tensors)

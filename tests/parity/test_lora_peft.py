@@ -1,0 +1,110 @@
+"""Adapters against PEFT: its folders here and ours there, the same logits and gradients, merged and not."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from ragrl_jax.models import lora, mapping, weights
+from ragrl_jax.models import peft as folders
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models.decoder import Decoder
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+peft = pytest.importorskip("peft")
+pytestmark = pytest.mark.parity
+torch.set_num_threads(1)
+
+TOLERANCE = 1e-4  # of logits and gradients, in float32
+SHAPE = dict(d_model=24, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=40, rope_theta=1000.0)
+TOKENS = np.random.default_rng(7).integers(0, 31, (3, 11))
+
+
+def base(family, path):
+  """Ours, drawn by NumPy, and theirs, read from its folder."""
+  config = DecoderConfig.from_shape(31, family=family, tied=family == "qwen3", **SHAPE)
+  graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
+  draw = np.random.default_rng(3)
+  leaves = [jnp.asarray(draw.normal(float("norm" in name), 0.3, leaf.shape), jnp.float32)
+            for name, leaf in mapping.named(abstract)]
+  model = nnx.merge(graphdef, jax.tree.unflatten(jax.tree.structure(abstract), leaves))
+  weights.save_pretrained(model, config, path)
+  return model, transformers.AutoModelForCausalLM.from_pretrained(
+    path, dtype=torch.float32, attn_implementation="eager")
+
+
+def logits_and_gradients(model):
+  """Of the mean log-probability of token 0: logits, and gradients of the adapters by PEFT's names."""
+  graphdef, adapters, frozen = lora.split(model)
+
+  def loss(adapters):
+    logits = nnx.merge(graphdef, adapters, frozen)(jnp.asarray(TOKENS))
+    return jax.nn.log_softmax(logits)[..., 0].mean(), logits
+
+  gradients, logits = jax.jit(jax.grad(loss, has_aux=True))(adapters)
+  by_name = {tensor: np.asarray(part).T for name, leaf in mapping.named(gradients)
+             for (tensor, _), part in zip(mapping.tensor_names(folders.TENSORS, name, leaf.shape), leaf)}
+  return np.asarray(logits), by_name
+
+
+def compare(ours, theirs):
+  logits, gradients = logits_and_gradients(ours)
+  output = theirs(torch.as_tensor(TOKENS)).logits
+  np.testing.assert_allclose(logits, output.detach().numpy(), atol=TOLERANCE, rtol=TOLERANCE)
+  torch.log_softmax(output, -1)[..., 0].mean().backward()
+  found = {name.replace(".default", ""): parameter.grad.numpy() for name, parameter in theirs.named_parameters()
+           if parameter.requires_grad}
+  assert found.keys() == gradients.keys()
+  for name, gradient in found.items():
+    np.testing.assert_allclose(gradients[name], gradient, atol=TOLERANCE, rtol=TOLERANCE, err_msg=name)
+  return logits
+
+
+@pytest.mark.parametrize("family, pattern", [("qwen2", "q v"), ("qwen3", ".*"), ("llama", "o gate|up|down")])
+def test_our_folder_in_peft(family, pattern, tmp_path):
+  ours, theirs = base(family, tmp_path / "base")
+  lora.add(ours, rank=4, alpha=10.0, layers=pattern, seed=1)
+  draw = np.random.default_rng(4)
+  nnx.update(ours, jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.3, x.shape), x.dtype), lora.split(ours)[1]))
+  plain = theirs(torch.as_tensor(TOKENS)).logits.detach().numpy()
+  folders.save_adapters(ours, tmp_path / "adapters", base=str(tmp_path / "base"))
+  with_adapters = peft.PeftModel.from_pretrained(theirs, tmp_path / "adapters", is_trainable=True)
+  logits = compare(ours, with_adapters)
+  assert np.abs(logits - plain).max() > 0.1
+
+  # What we export merged is what PEFT merges; PEFT's switch for the reference policy is `without`.
+  with torch.no_grad(), with_adapters.disable_adapter():
+    off = with_adapters(torch.as_tensor(TOKENS)).logits.numpy()
+  graphdef, adapters, frozen = lora.split(ours)
+  reference = nnx.merge(graphdef, lora.without(adapters), frozen)(jnp.asarray(TOKENS))
+  np.testing.assert_allclose(reference, off, atol=TOLERANCE, rtol=TOLERANCE)
+  weights.save_pretrained(ours, ours.config, tmp_path / "merged")
+  exported = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
+  for (name, a), b in zip(with_adapters.merge_and_unload().state_dict().items(), exported.state_dict().values()):
+    np.testing.assert_allclose(a.numpy(), b.numpy(), atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("family, targets", [
+  ("qwen2", "all-linear"), ("qwen3", ["q_proj", "down_proj"]), ("llama", r".*\.(k|up)_proj")])
+def test_pefts_folder_here(family, targets, tmp_path):
+  ours, theirs = base(family, tmp_path / "base")
+  torch.manual_seed(0)
+  theirs = peft.get_peft_model(theirs, peft.LoraConfig(
+    task_type="CAUSAL_LM", r=3, lora_alpha=5, target_modules=targets, lora_dropout=0.1, init_lora_weights=False))
+  theirs.save_pretrained(tmp_path / "adapters")
+  folders.load_adapters(ours, tmp_path / "adapters")
+  compare(ours, theirs.eval())
+
+
+def test_fresh_adapters_are_of_one_distribution(tmp_path):
+  """PEFT's A and ours: the same bound, the same deviation; B zeros in both."""
+  ours, theirs = base("llama", tmp_path / "base")
+  lora.add(ours, rank=16, alpha=16.0, layers="q", seed=0)
+  torch.manual_seed(0)
+  theirs = peft.get_peft_model(theirs, peft.LoraConfig(r=16, lora_alpha=16, target_modules=["q_proj"]))
+  drawn = [p.detach().numpy() for name, p in theirs.named_parameters() if "lora_A" in name]
+  for one in (np.stack(drawn), np.asarray(ours.layers.q_lora_a[...])):
+    assert np.abs(one).max() == pytest.approx(24**-0.5, rel=0.02) and one.std() == pytest.approx(72**-0.5, rel=0.06)
+  assert all((p == 0).all() for name, p in theirs.named_parameters() if "lora_B" in name)
