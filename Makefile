@@ -51,3 +51,4 @@ bench: $(PARITY_VENV)/.ready  ## speed, as ratios against peers measured in the 
 	$(PARITY_VENV)/bin/python benchmarks/rollout.py
 	$(PARITY_VENV)/bin/python benchmarks/learner.py $(if $(TUNIX_PYTHON),--tunix_python $(TUNIX_PYTHON))
 	$(VENV)/bin/python benchmarks/quickstart_seeds.py
+	$(VENV)/bin/python benchmarks/quotes.py

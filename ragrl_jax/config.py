@@ -36,8 +36,11 @@ def default_config() -> ml_collections.ConfigDict:
     ),
     data=dict(
       train="",                # FILE.jsonl[.gz], a folder's glob, or "hf:name/subset/split"
+      hard="",                 # with a recipe that has a curriculum: the hard questions, `train` being the easy ones
       evaluate="",
       max_examples=0,          # 0: all
+      drop_long=False,         # leave out training questions whose prompt leaves no room for max_new_tokens
+      noise=0,                 # random passages of other questions mixed into each one that is evaluated
     ),
     retrieval=dict(
       index="",                # folder of build_index, or the http://… address of a retriever

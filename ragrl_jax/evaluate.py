@@ -16,7 +16,7 @@ from flax import nnx
 from ragrl_jax import config as config_lib
 from ragrl_jax import structs
 from ragrl_jax.data import readers
-from ragrl_jax.evaluation import harness, scoring
+from ragrl_jax.evaluation import harness, questions, scoring
 from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
@@ -54,7 +54,8 @@ def evaluate(
     config.model.lora.update(dict(rank=0, path=str(folder) if adapters else ""))
   else:
     _as_trained(config, run.parent / "config.json")
-  examples = list(readers.read_examples(data, max_examples=config.data.max_examples))
+  examples = questions.with_noise(
+    list(readers.read_examples(data, max_examples=config.data.max_examples)), config.data.noise, seed=config.seed)
   player = player_lib.build(config)
   params = lora.split(player.model)[1] if folder is not None else _restored(config, player, run, step)
   player.engine.load(params, version=step)
@@ -64,7 +65,7 @@ def evaluate(
   settings = dict(
     checkpoint=str(checkpoint), weights=fingerprint(nnx.split(player.model)[1]), data=str(data),
     questions=len(examples), recipe=config.recipe, preset=config.preset, switches=dict(player.recipe.switches),
-    sampling=sampling, max_new_tokens=r.max_new_tokens, context=r.context,
+    sampling=sampling, noise=config.data.noise, max_new_tokens=r.max_new_tokens, context=r.context,
     retrieval=None if player.retriever is None else dict(
       index=config.retrieval.index, top_k=config.retrieval.top_k, **player.retriever.describe()))
   return harness.evaluate(

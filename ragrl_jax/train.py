@@ -12,9 +12,8 @@ import jax
 from flax import nnx
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.data import readers, stream
 from ragrl_jax.evaluation import player as player_lib
-from ragrl_jax.evaluation import scoring
+from ragrl_jax.evaluation import questions, scoring
 from ragrl_jax.learner import advantages, flops, watch
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
@@ -45,10 +44,10 @@ def train(
   config_lib.validate(config)
   workdir = pathlib.Path(workdir)
   workdir.mkdir(parents=True, exist_ok=True)
-  examples = list(readers.read_examples(config.data.train, max_examples=config.data.max_examples))
   player = player_lib.build(config)
+  examples, draws = questions.training(config, player)
   supply = supply_lib.Supply(
-    player.rollout, examples, stream.Stream(len(examples), seed=config.seed).draw,
+    player.rollout, examples, draws.draw,
     functools.partial(scoring.measure, player.recipe, config.rollout.filter.metric),
     prompts_per_step=config.rollout.prompts_per_step, group_size=config.rollout.group_size,
     filter=supply_lib.Filter(**config.rollout.filter), max_failed_share=config.retrieval.max_failed_share)

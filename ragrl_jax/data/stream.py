@@ -2,6 +2,7 @@
 
 import functools
 import random
+from collections.abc import Callable
 
 
 class Stream:
@@ -37,3 +38,37 @@ class Stream:
     order = list(range(self.size))
     random.Random(f"{self.seed}/{epoch}").shuffle(order)  # the same on every platform and Python
     return order
+
+
+class Mixture:
+  """An endless stream over an easy and a hard set, whose shares change as the run goes on: a curriculum.
+
+  Each draw stands alone, with replacement, and depends on seed and running number only.
+
+  Args:
+    easy, hard: number of examples of each; positions count through the easy ones first.
+    share: step, from 1 → chance of an easy one. The step is counted in full batches of prompts drawn; it is the
+      optimiser's where each step draws one.
+    prompts_per_step: of such a batch.
+    seed: of the draws.
+
+  Source: CARE (EMNLP 2025) Algorithm 1.
+  """
+
+  def __init__(self, easy: int, hard: int, *, share: Callable[[int], float], prompts_per_step: int, seed: int):
+    if min(easy, hard) < 1:
+      raise ValueError(f"a mixture of {easy} easy and {hard} hard examples: there must be at least one of each "
+                       "(config.data.train, config.data.hard).")
+    self.easy, self.hard, self.share, self.prompts_per_step, self.seed = easy, hard, share, prompts_per_step, seed
+
+  def draw(self, cursor: int, count: int) -> list[tuple[int, int]]:
+    """The next `count` draws after `cursor`: (running number of the prompt, position of its example)."""
+    return [(index, self.at(index)) for index in range(cursor, cursor + count)]
+
+  def at(self, index: int) -> int:
+    """Position of the example that draw number `index` asks."""
+    step, slot = divmod(index, self.prompts_per_step)
+    drawn = random.Random(f"mixture/{self.seed}/{step}/{slot}")
+    if drawn.random() < self.share(step + 1):
+      return drawn.randrange(self.easy)
+    return self.easy + drawn.randrange(self.hard)

@@ -1,5 +1,6 @@
 """Questions in, one row an example and their means out: every example scored exactly once, in input order."""
 
+import functools
 import json
 import pathlib
 import resource
@@ -13,7 +14,7 @@ import numpy as np
 
 from ragrl_jax import structs
 from ragrl_jax.core.metrics import qa, stats
-from ragrl_jax.evaluation import scoring, tables
+from ragrl_jax.evaluation import evidence, scoring, tables
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import jsonl
 
@@ -30,6 +31,8 @@ Play = Callable[[Sequence[structs.Example], int], Sequence[structs.Episode]]
 
 def answer(recipe, episode: structs.Episode) -> str | None:
   """The last answer the model wrote, each of its turns read on its own; None if it wrote none."""
+  if "answer" in episode.facts:  # the policy only prepared what another generator answered from
+    return episode.facts["answer"]
   for segment in reversed(episode.segments):
     if segment.owner == structs.MODEL:
       found = recipe.parser.answer(segment.text)
@@ -49,11 +52,13 @@ def prediction(recipe, scored: scoring.Scored) -> dict[str, Any]:
   return {
     "id": example.id, "question": example.question, "golds": example.golds, "prediction": said,
     "em": measure(qa.exact_match), "f1": measure(qa.f1), "cover_em": measure(qa.cover_em),
+    "char_f1": measure(functools.partial(qa.f1, unit="char")),
     "outcome": scored.outcome, "terms": scored.terms, "num_searches": episode.num_searches,
     "wasted_searches": tables.wasted_searches(logged), "ended": episode.ended, "failure": episode.failure,
     "prompt_tokens": len(episode.segments[0].ids) if episode.segments else 0,
     "response_tokens": episode.num_model_tokens,
-    "episode_tokens": episode.num_tokens, "hops": example.hops, "source": example.source}
+    "episode_tokens": episode.num_tokens, "hops": example.hops, "source": example.source,
+    **evidence.row(recipe, example, episode)}
 
 
 def rows_of(
@@ -130,14 +135,16 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   """Means over the rows that could be scored, with 95 % bootstrap intervals over questions.
 
   Returns:
-    n (scored), failed, em, f1, cover_em and outcome, each with `_interval`, answered (share), searches,
-    wasted_searches (None if gold passages are not known), response_tokens, terms, ended (counts), and by_hops and
+    n (scored), failed, em, f1, cover_em and outcome, each with `_interval`, char_f1, answered (share), searches,
+    wasted_searches (None if gold passages are not known), response_tokens, terms, ended (counts), what
+    `evidence.summarise` finds, and by_hops and
     by_source: {value: {n, em, em_interval, f1, searches}}.
   """
   known = [row for row in rows if row["ended"] != "failed"]
   metrics: dict[str, Any] = {"n": len(known), "failed": len(rows) - len(known)}
   for name in WITH_INTERVAL:
     metrics |= _with_interval(name, known)
+  metrics["char_f1"] = _mean([row["char_f1"] for row in known])
   metrics["answered"] = _mean([row["prediction"] is not None for row in known])
   metrics["searches"] = _mean([row["num_searches"] for row in known])
   metrics["wasted_searches"] = _mean([row["wasted_searches"] for row in known])
@@ -146,6 +153,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   metrics["terms"] = {name: _mean([row["terms"].get(name) for row in known]) for name in names}
   ends = [row["ended"] for row in rows]
   metrics["ended"] = {why: ends.count(why) for why in sorted(set(ends))}
+  metrics |= evidence.summarise(known)
   for group, key in (("by_hops", "hops"), ("by_source", "source")):
     values = sorted({row[key] for row in known if row[key] not in (None, "")})
     metrics[group] = {str(value): _part([row for row in known if row[key] == value]) for value in values}

@@ -38,6 +38,8 @@ LINES = (
   ("Exact match", "em"), ("F1", "f1"), ("Gold contained in the answer", "cover_em"),
   ("Correct by the recipe", "outcome"), ("Answered", "answered"), ("Searches per question", "searches"),
   ("Wasted searches per question", "wasted_searches"), ("Response tokens", "response_tokens"),
+  ("Evidence holds a gold", "answer_recall"), ("Evidence BLEU", "evidence_bleu"),
+  ("Evidence ROUGE-L", "evidence_rouge_l"), ("Passage tokens per evidence token", "compression"),
 )
 SEARCHING = ("searches", "wasted_searches")  # left out where neither side searches
 

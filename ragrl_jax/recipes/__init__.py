@@ -5,10 +5,11 @@ from typing import Any
 from ml_collections import config_dict
 
 from ragrl_jax.recipes.arena import recipe as arena
+from ragrl_jax.recipes.care import recipe as care
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.recipes.search_r1 import recipe as search_r1
 
-RECIPES = {"arena": arena, "search_r1": search_r1}
+RECIPES = {"arena": arena, "care": care, "search_r1": search_r1}
 
 
 def switches(name: str) -> dict[str, Any]:

@@ -39,6 +39,9 @@ class Recipe:
     weights: step → {term: weight}.
     outcome: (example, episode) → 0 or 1: unshaped correctness, for filters, progress bars and tables.
     switches: the settings in force: the preset's, with single ones overridden.
+    evidence: (example, episode) → the text that it rests its answer on, for tables; None where a recipe leaves none.
+    mixture: step → chance that a question is drawn from the easy set, where config.data.hard names another; None for
+      one set only.
   """
 
   name: str
@@ -50,6 +53,8 @@ class Recipe:
   weights: Callable[[int], Mapping[str, float]]
   outcome: Callable[[structs.Example, structs.Episode], float]
   switches: Mapping[str, Any]
+  evidence: Callable[[structs.Example, structs.Episode], str] | None = None
+  mixture: Callable[[int], float] | None = None
 
   def reward(self, terms: Mapping[str, float | None], step: int) -> float | None:
     """The weighted sum of the terms; None as soon as a term with a weight cannot be scored."""

@@ -16,6 +16,8 @@ from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
 TERMS = {
   ("arena", "paper"): {"format", "accuracy", "relevance", "bonus"},
   ("arena", "repo"): {"format", "accuracy", "relevance", "bonus"},
+  **{("care", preset): {"accuracy", "format", "retrieval"}
+     for preset in ("paper", "repo", "mean", "no_retrieval", "easy_only")},
   ("search_r1", "paper"): {"answer"},
   ("search_r1", "grpo"): {"answer"},
   ("search_r1", "ppo"): {"answer"},
@@ -35,6 +37,7 @@ TRANSCRIPTS = {
   "search": [(MODEL, "<search> x </search>"), (ENVIRONMENT, "\n\n<information>Doc 1(Title: a) b</information>\n\n"),
              (MODEL, "<answer> Oslo </answer>")],
   "cited": [(MODEL, "<relevance>[1]</relevance>\n<analysis>1</analysis>\n<answer>Paris</answer>")],
+  "quoted": [(MODEL, "<think><retrieval>Its capital is Paris.</retrieval></think> Answer: Paris")],
   "odd": [(MODEL, "<<<answer>>> \x00 </answer> <answer> é🙂"), (ENVIRONMENT, "{}%s"), (MODEL, "</answer>")],
 }
 
@@ -119,11 +122,13 @@ def test_only_the_models_words_are_rewarded(recipe):
   """The prompt, and anything the environment says, wins nothing by itself."""
   prompt = recipe.prompt.messages(EXAMPLE)[-1]["content"]
   shown = recipe.parser.answer(prompt)
+  silence = recipe.score(EXAMPLE, Episode.from_text(recipe, EXAMPLE, []))
+  assert not any(silence.values()) or (recipe.name, recipe.switches["retrieval"]) == ("care", "repo")  # published so
   example = EXAMPLE if not shown else dataclasses.replace(EXAMPLE, golds=(shown, "Paris"))
   best = TRANSCRIPTS["cited"][0][1] + "<think> x </think><answer> Paris </answer>"
   for turns in ([], [(ENVIRONMENT, best)], [(MODEL, ""), (ENVIRONMENT, best), (MODEL, "")]):
     terms = recipe.score(example, Episode.from_text(recipe, example, turns))
-    assert not any(terms.values())
+    assert terms == silence
     assert recipe.outcome(example, Episode.from_text(recipe, example, turns)) == 0.0
 
 
@@ -144,7 +149,7 @@ def test_notices_are_no_results(recipe):
 
 
 def test_unknown_names():
-  with pytest.raises(ValueError, match="arena, search_r1"):
+  with pytest.raises(ValueError, match="arena, care"):
     recipes.get("search-r1")
   with pytest.raises(ValueError, match="paper, grpo, ppo, format, repo"):
     recipes.get("search_r1", "best")

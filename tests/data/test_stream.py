@@ -2,7 +2,7 @@ import collections
 
 import pytest
 
-from ragrl_jax.data.stream import Stream
+from ragrl_jax.data.stream import Mixture, Stream
 
 
 def test_every_epoch_draws_every_example_once():
@@ -50,3 +50,30 @@ def test_one_example():
 def test_impossible_draws(size, cursor, count):
   with pytest.raises(ValueError):
     Stream(size, seed=0).draw(cursor, count)
+
+
+# ---- two sets -------------------------------------------------------------------------------------------------------
+
+
+def mixture(share, *, seed=0):
+  return Mixture(10, 1000, share=share, prompts_per_step=2000, seed=seed)
+
+
+def test_a_mixture_follows_its_share():
+  mixed = mixture(lambda step: {1: 1.0, 2: 0.3, 3: 0.0}[step])
+  easy = [sum(which < 10 for _, which in mixed.draw(2000 * batch, 2000)) for batch in range(3)]
+  assert easy[0] == 2000 and easy[2] == 0
+  assert 530 < easy[1] < 670  # 600, standard deviation 20.5
+  assert {which for _, which in mixed.draw(0, 2000)} == set(range(10))
+  assert len({which for _, which in mixed.draw(4000, 2000)}) > 800
+
+
+def test_a_mixtures_draw_depends_on_seed_and_number_alone():
+  half = lambda step: 0.5
+  whole = mixture(half).draw(100, 40)
+  assert [index for index, _ in whole] == list(range(100, 140))
+  assert mixture(half).draw(100, 15) + mixture(half).draw(115, 25) == whole
+  for other in (mixture(half).draw(2100, 40), mixture(half, seed=1).draw(100, 40)):
+    assert [which for _, which in other] != [which for _, which in whole]
+  with pytest.raises(ValueError, match="config.data.hard"):
+    Mixture(3, 0, share=half, prompts_per_step=1, seed=0)

@@ -1,0 +1,61 @@
+"""How long the soft quote check takes on contexts of 2,000, 8,000 and 32,000 tokens, beside difflib's plain window.
+
+    python benchmarks/quotes.py
+
+Texts of made-up words with the letters of English; a token is taken as 0.75 words. The quotes are sentences of the
+context with one letter in `noise` changed (found), and sentences that are not in it (not found). Both must give
+the same verdicts. Times are of one quote, the context's index included.
+"""
+
+import difflib
+import random
+import time
+
+from ragrl_jax.core.rewards import quotes
+
+LETTERS = "eeeeeeeeeeeetttttttttaaaaaaaaooooooooiiiiiiinnnnnnnssssssrrrrrrhhhhhhllllddddccuummffppggwwyybbvk"
+
+
+def plain(quote: str, context: str, threshold: float = quotes.SOFT) -> bool:
+  """Every window, one after the other."""
+  words, quote = context.lower().split(), " ".join(quote.lower().split())
+  size = len(quote.split())
+  return any(
+    difflib.SequenceMatcher(None, " ".join(words[i:i + size]), quote).ratio() >= threshold
+    for i in range(len(words) - size + 1))
+
+
+def text(rng: random.Random, words: int, vocabulary: list[str]) -> list[str]:
+  return [rng.choice(vocabulary) for _ in range(words)]
+
+
+def spoilt(rng: random.Random, quote: str, noise: int) -> str:
+  return "".join(rng.choice("xqz") if rng.randrange(noise) == 0 else letter for letter in quote)
+
+
+def main() -> None:
+  rng = random.Random(0)
+  vocabulary = ["".join(rng.choice(LETTERS) for _ in range(rng.randint(2, 9))) for _ in range(3000)]
+  print("tokens  quote     difflib window   ours       ratio   same verdicts")
+  for tokens in (2000, 8000, 32000):
+    words = text(rng, int(0.75 * tokens), vocabulary)
+    context = " ".join(words)
+    for length in (8, 20, 60):
+      asked = []
+      for _ in range(2):
+        at = rng.randrange(len(words) - length)
+        asked += [spoilt(rng, " ".join(words[at:at + length]), 25), " ".join(text(rng, length, vocabulary))]
+      begin = time.perf_counter()
+      theirs = [plain(quote, context) for quote in asked]
+      middle = time.perf_counter()
+      quotes._index.cache_clear()
+      quotes.soft.cache_clear()
+      ours = [quotes.soft(quote, context) for quote in asked]
+      end = time.perf_counter()
+      window_ms, ours_ms = 250 * (middle - begin), 250 * (end - middle)
+      print(f"{tokens:6d}  {length:2d} words  {window_ms:11.1f} ms  {ours_ms:7.2f} ms  {window_ms / ours_ms:6.0f}x  "
+            f"{ours == theirs} ({sum(ours)} of {len(ours)} found)", flush=True)
+
+
+if __name__ == "__main__":
+  main()

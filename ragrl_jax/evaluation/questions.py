@@ -1,0 +1,77 @@
+"""Which questions a run trains on and in what order, and which it is tested on: readers and streams, from a config."""
+
+import dataclasses
+import random
+from collections.abc import Sequence
+
+from ragrl_jax import structs
+from ragrl_jax.data import readers, stream
+from ragrl_jax.evaluation.player import Player
+
+
+def training(config, player: Player) -> tuple[list[structs.Example], stream.Stream | stream.Mixture]:
+  """The questions of config.data.train, with those of config.data.hard behind them, and how they are drawn.
+
+  Raises:
+    ValueError: config.data.hard with a recipe that has no curriculum; or no question left that fits.
+  """
+  data, mixture = config.data, player.recipe.mixture
+  easy = _fitting(config, player, data.train)
+  if not data.hard:
+    return easy, stream.Stream(len(easy), seed=config.seed)
+  if mixture is None:
+    raise ValueError(
+      f"config.data.hard={data.hard!r}, but the recipe {player.recipe.name} has no curriculum that "
+      "draws from it: leave it empty, or name both sets in config.data.train, with a comma between them.")
+  hard = _fitting(config, player, data.hard)
+  return easy + hard, stream.Mixture(
+    len(easy), len(hard), share=mixture, prompts_per_step=config.rollout.prompts_per_step, seed=config.seed)
+
+
+def _fitting(config, player: Player, path: str) -> list[structs.Example]:
+  examples = list(readers.read_examples(path, max_examples=config.data.max_examples))
+  if not config.data.drop_long:
+    return examples
+  room = config.rollout.context - config.rollout.max_new_tokens
+  fitting = [e for e in examples if len(player.tokenizer.render(player.recipe.prompt.messages(e))) <= room]
+  if not fitting:
+    raise ValueError(f"{path}: no prompt of its {len(examples)} questions fits into the {room} tokens that "
+                     "config.rollout.context leaves beside max_new_tokens: raise it, or show fewer passages.")
+  return fitting
+
+
+def with_noise(examples: Sequence[structs.Example], count: int, *, seed: int) -> list[structs.Example]:
+  """Each example with `count` passages of other examples mixed in at random places.
+
+  Drawn by (seed, id) alone, so that an example gets the same ones whatever is asked beside it, as long as the set is
+  the same; with a larger count it gets those of the smaller one and more. Passages it has already are not drawn.
+
+  Raises:
+    ValueError: the set has too few other passages.
+
+  Source: LEAR sec. 4 (the test with 0 to 8 random passages beside five retrieved ones).
+  """
+  if not count:
+    return list(examples)
+  pool = list({(passage.title, passage.text): passage for example in examples for passage in example.passages}.values())
+  return [_noisy(example, count, pool, random.Random(f"noise/{seed}/{example.id}")) for example in examples]
+
+
+def _noisy(example: structs.Example, count: int, pool: Sequence[structs.Passage], rng: random.Random):
+  own = {(passage.title, passage.text) for passage in example.passages}
+  if len(pool) - len(own) < count:
+    raise ValueError(f"example {example.id!r}: {count} random passages were asked for and the set has "
+                     f"{len(pool) - len(own)} others (config.data.noise).")
+  order = list(range(len(example.passages)))  # where the example's own passages end up
+  mixed = list(example.passages)
+  for _ in range(count):
+    drawn = rng.choice(pool)
+    while (drawn.title, drawn.text) in own:
+      drawn = rng.choice(pool)
+    own.add((drawn.title, drawn.text))
+    at = rng.randint(0, len(mixed))
+    mixed.insert(at, drawn)
+    order = [place + (place >= at) for place in order]
+  return dataclasses.replace(
+    example, passages=tuple(mixed), supporting=tuple(order[place] for place in example.supporting),
+    evidence=tuple((order[place], sentence) for place, sentence in example.evidence))

@@ -1,0 +1,51 @@
+"""A scripted, imperfect player of the made-up world that quotes: what SFT warms a model up with."""
+
+import random
+from collections.abc import Sequence
+
+from ragrl_jax.data.synthetic import World
+from ragrl_jax.structs import MODEL, Example
+
+FAULTS = ("stop", "wrong", "misquote", "silent")
+# What a tokenizer trained for this format keeps as one piece each.
+MARKS = ("<think>", "</think>", "<retrieval>", "</retrieval>", "Answer:")
+
+
+def demonstrate(
+    example: Example, world: World, rng: random.Random, *, fault: float = 0.65, kinds: Sequence[str] = ("stop",),
+) -> list[tuple[str, str]]:
+  """Answers one question of `data.synthetic` that brings its passages, well or with a fault.
+
+  Args:
+    example: with passages, and its decomposition in meta.
+    world: it is about.
+    rng: draws the faults.
+    fault: share of questions answered with one.
+    kinds: which: "stop" quotes and answers an earlier hop (a question of one hop has none); "wrong" quotes and answers
+      a passage drawn at random; "misquote" changes a name in each quote; "silent" quotes nothing.
+
+  Returns:
+    One ("model", text) turn, as `structs.Episode.from_text` takes it.
+
+  Raises:
+    ValueError: a kind that is none of FAULTS.
+  """
+  for kind in kinds:
+    if kind not in FAULTS:
+      raise ValueError(f"fault kind {kind!r}: use {', '.join(FAULTS)}.")
+  steps = [(hop["relation"], hop["subject"], hop["object"], hop["sentence"]) for hop in example.meta["decomposition"]]
+  answer = example.golds[0]
+  kind = rng.choice(list(kinds)) if rng.random() < fault else ""
+  if kind == "stop" and len(steps) > 1:
+    steps = steps[:rng.randint(1, len(steps) - 1)]
+    answer = steps[-1][2]
+  elif kind == "wrong":
+    passage = rng.choice([passage for passage in example.passages if world.stated[passage.id]])
+    fact, sentence = world.stated[passage.id][0], world.sentences[passage.id][0]
+    steps, answer = [(fact.relation, fact.subject, fact.object, sentence)], fact.object
+  elif kind == "misquote":
+    names = world.parts[example.meta["part"]].names
+    steps = [(r, s, o, sentence.replace(o, rng.choice([n for n in names if n != o]))) for r, s, o, sentence in steps]
+  quote = "" if kind == "silent" else " <retrieval> {} </retrieval>"
+  thoughts = "".join(f" {r} {s}{quote.replace('{}', sentence)} {o}" for r, s, o, sentence in steps)
+  return [(MODEL, f"<think>{thoughts} </think> Answer: {answer}")]

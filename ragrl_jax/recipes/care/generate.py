@@ -1,0 +1,108 @@
+"""The warm start's transcripts: one model reasons to an answer, another works the gold sentences into its reasoning."""
+
+import asyncio
+import collections
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from ragrl_jax.core.metrics import qa
+from ragrl_jax.core.rewards import quotes
+from ragrl_jax.prompting import passages
+from ragrl_jax.recipes.care.parser import ANSWER
+from ragrl_jax.recipes.care.prompt import Prompt
+from ragrl_jax.structs import MODEL, Example, ToolFailed
+
+REASON = (
+  "You read a context closely to answer a question. Whenever a step of your reasoning rests on something that the "
+  "context says, first name what you have to know for it (\"I need to know …\"), and only then take the step. At the "
+  "very end write \"Answer:\" and the answer, as short as can be: a word or a phrase.\nContext: ")
+INSERT = (
+  "Below are a question, a line of reasoning that solves it, and sentences of evidence, one a line. Work all of the "
+  "sentences into the reasoning, each just before what is concluded from it; one may be used several times. Not a sign "
+  "of any sentence may change. Reply with the whole new reasoning and nothing else.\nQuestion: ")
+_TAG = re.compile(r"</?(?:think|retrieval)>")
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+  """What a model said: the text, and its reasoning where the endpoint gives that apart ("" if not)."""
+
+  content: str
+  reasoning: str = ""
+
+
+class Chat(Protocol):
+  async def ask(self, messages: Sequence[Mapping[str, str]]) -> Reply:
+    """Raises ToolFailed when there is no answer in time."""
+
+
+async def transcripts(
+    examples: Sequence[Example], reasoner: Chat, inserter: Chat, *, concurrency: int = 16,
+    progress: Callable[[collections.Counter], None] = lambda fates: None,
+) -> tuple[list[tuple[Example, list[tuple[str, str]]]], collections.Counter]:
+  """([(example, its turns)] of those that were kept, in the examples' order, and how many met which fate).
+
+  Args:
+    examples: with passages, golds and gold sentences (`evidence`).
+    reasoner: M_R, which reads the context.
+    inserter: M_I, which does not.
+    concurrency: examples under way at a time.
+    progress: told the fates so far, after each example.
+
+  Fates: "kept"; "no evidence" (the data marks no gold sentence, or one the passages do not hold: not asked); "no
+  answer" (an endpoint gave none in time: to be asked again); "wrong answer"; "tags" (the reply holds tags of its own);
+  "evidence changed" (a gold sentence is missing).
+
+  Source: CARE sec. 3.2 and appendix C (DeepSeek-R1, then DeepSeek-V3).
+  """
+  fates, gate = collections.Counter(), asyncio.Semaphore(concurrency)
+
+  async def one(example: Example):
+    async with gate:
+      try:
+        fate, turns = await transcript(example, reasoner, inserter)
+      except ToolFailed:
+        fate, turns = "no answer", None
+    fates[fate] += 1
+    progress(fates)
+    return turns
+
+  found = await asyncio.gather(*map(one, examples))
+  return [(example, turns) for example, turns in zip(examples, found) if turns is not None], fates
+
+
+async def transcript(example: Example, reasoner: Chat, inserter: Chat):
+  """(fate, turns or None) of one example."""
+  facts = list(dict.fromkeys(quotes.collapse(passages.neutral(sentence)) for _, sentence in example.evidence))
+  context = Prompt().context(example)
+  if not facts or not all(quotes.exact(fact, context) for fact in facts):
+    return "no evidence", None
+  asked = REASON + "\n\n".join(context) + f"\nQuestion: {example.question}"
+  thought, answer = read(await reasoner.ask([dict(role="user", content=asked)]))
+  if not thought or answer is None or not qa.exact_match(answer, example.golds):
+    return "wrong answer", None
+  lines = "\n".join(facts)
+  asked = f"{INSERT}{example.question}\nReasoning: {thought}\nEvidence, a sentence a line:\n{lines}\nThe new reasoning:"
+  reply = (await inserter.ask([dict(role="user", content=asked)])).content.strip()
+  if _TAG.search(reply):
+    return "tags", None
+  if not all(fact in reply for fact in facts):
+    return "evidence changed", None
+  return "kept", [(MODEL, f"<think>\n{wrapped(reply, facts)}\n</think>\n\n{ANSWER} {example.golds[0]}")]
+
+
+def read(reply: Reply) -> tuple[str, str | None]:
+  """(reasoning, answer or None) of M_R's reply. The reasoning is what the endpoint gives apart, else what stands
+  between think tags, else what stands before the last "Answer:"."""
+  inside, closing, rest = reply.content.rpartition("</think>")
+  before, found, answer = rest.rpartition(ANSWER)
+  thought = reply.reasoning or (inside.replace("<think>", "", 1) if closing else before)
+  return thought.strip(), answer.strip() if found else None
+
+
+def wrapped(text: str, facts: Sequence[str]) -> str:
+  """Every occurrence of a fact between retrieval tags; of facts inside one another, the longest."""
+  pattern = "|".join(map(re.escape, sorted(facts, key=len, reverse=True)))
+  return re.sub(pattern, lambda fact: f"<retrieval>{fact[0]}</retrieval>", text)

@@ -1,0 +1,49 @@
+"""What the model is told: think, quote the context inside the thinking, answer at the end."""
+
+import dataclasses
+import functools
+
+from ragrl_jax.prompting import passages
+from ragrl_jax.structs import Example, Passage
+
+INSTRUCTIONS = {
+  "paper": (
+    "Think first, as an inner monologue, and then give the final answer. The thinking stands between <think> and "
+    "</think>. While you think, quote the texts of the prompt that carry the reasoning forward, word for word, each "
+    "between <retrieval> and </retrieval>, and quote nowhere else. The final answer stands at the very end, after "
+    "\"Answer:\"."),
+  "short": (
+    "Reply with <think> thoughts, with <retrieval>quotes of the context</retrieval> </think> Answer: short answer"),
+  "none": "",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompt:
+  """A system message and a user message with context and question.
+
+  Attributes:
+    instructions: a key of INSTRUCTIONS; "none" leaves the system message out.
+    system: put before the instructions: the model's own default system prompt, as the paper does it.
+    titles: show each passage's title above its text.
+  """
+
+  instructions: str = "paper"
+  system: str = ""
+  titles: bool = True
+
+  def messages(self, example: Example) -> list[dict[str, str]]:
+    context = "\n\n".join(self.context(example))
+    user = f"{context}\n\nQuestion: {example.question}" if context else example.question
+    system = " ".join(part for part in (self.system, INSTRUCTIONS[self.instructions]) if part)
+    return [dict(role="system", content=system)] * bool(system) + [dict(role="user", content=user)]
+
+  def context(self, example: Example) -> tuple[str, ...]:
+    """The passages as they are shown: what looks like a tag in them is broken up, so that none can be quoted out."""
+    return tuple(_shown(passage, self.titles) for passage in example.passages)
+
+
+@functools.lru_cache(maxsize=4096)  # the samples of a group read the same ones
+def _shown(passage: Passage, titles: bool) -> str:
+  head = f"{passages.neutral(passage.title)}\n" if titles and passage.title else ""
+  return head + passages.neutral(passage.text)

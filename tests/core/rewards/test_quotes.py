@@ -1,0 +1,72 @@
+import difflib
+import random
+
+import pytest
+
+from ragrl_jax.core.rewards import quotes
+
+CONTEXT = "The Eiffel Tower\nstands in   Paris. It was built in 1889 by Gustave Eiffel's company."
+
+
+def plain(quote, context, threshold=quotes.SOFT):
+  """Every window of as many words, one after the other: what `soft` must agree with."""
+  words, quote = context.lower().split(), " ".join(quote.lower().split())
+  size = len(quote.split())
+  if not quote:
+    return False
+  return any(
+    difflib.SequenceMatcher(None, " ".join(words[i:i + size]), quote).ratio() >= threshold
+    for i in range(len(words) - size + 1))
+
+
+@pytest.mark.parametrize(("quote", "there"), [
+  ("stands in Paris.", True), ("Tower stands\tin\n\nParis.", True), ("  1889 ", True), (CONTEXT, True),
+  ("stands in paris.", False), ("Eiffel stands", False), ("", False), (" \n", False)])
+def test_exact(quote, there):
+  assert quotes.exact(quote, [CONTEXT, "another"]) == there
+
+
+def test_a_quote_over_two_contexts_stands_in_neither():
+  assert quotes.exact("one two", ["one two three"]) and not quotes.exact("two three", ["one two", "three four"])
+  assert not quotes.exact("x", [])
+
+
+@pytest.mark.parametrize(("quote", "found"), [
+  ("STANDS IN PARIS.", True),
+  # Window "in paris. it was built", 22 letters, against 21: 20 match in order; 2 · 20 / 43 = .93.
+  ("in Paris It was buit", True),
+  ("stands in Berlin.", False),  # "stands in " and little else: 2 · 11 / 33
+  ("", False), ("word " * 40, False)])
+def test_soft(quote, found):
+  assert quotes.soft(quote, CONTEXT) == plain(quote, CONTEXT) == found
+
+
+def test_difflib_hardly_finds_long_near_matches_and_neither_do_we():
+  context = "abcde " * 60
+  for quote, found in ((context, True), ("b" + context[1:], False), ("b" + context[1:180], True)):
+    assert quotes.soft(quote, context) == plain(quote, context) == found
+
+
+def test_soft_gives_the_plain_windows_verdicts():
+  draw = random.Random(0)
+  found = 0
+  for number in range(800):
+    letters = draw.choice(["ab", "abcd", "abcdefgh", "é😀x"])
+    words = ["".join(draw.choice(letters) for _ in range(draw.randint(1, 6))) for _ in range(draw.choice([2, 5, 20]))]
+    context = [draw.choice(words) for _ in range(draw.choice([0, 3, 20, 60]))]
+    size = draw.choice([0, 1, 2, 5, 10, 50])
+    if number % 50 == 0:  # long enough for letters to become junk
+      words = ["".join(draw.choice("etaoinshrdlucmfwygpbvkxqjz") for _ in range(5)) for _ in range(200)]
+      context, size = [draw.choice(words) for _ in range(90)], 60
+    if context and number % 3:
+      at = draw.randrange(len(context))
+      quote = "".join(
+        letter if draw.random() > 0.1 else draw.choice(letters) for letter in " ".join(context[at:at + size]))
+    else:
+      quote = " ".join(draw.choice(words) for _ in range(size))
+    threshold = draw.choice([0.85, 0.85, 0.5, 0.95, 1.0])
+    context = " ".join(context)
+    verdict = plain(quote, context, threshold)
+    assert quotes.soft(quote, context, threshold) == verdict, (quote, context, threshold)
+    found += verdict
+  assert 100 < found < 700  # both verdicts occur

@@ -1,0 +1,51 @@
+import dataclasses
+
+import pytest
+
+from ragrl_jax import recipes
+from ragrl_jax.evaluation import evidence, harness, scoring
+from ragrl_jax.structs import Episode, Example, Passage
+
+GOLD = "The tower stands in Paris."
+
+
+def test_bleu_and_rouge_by_hand():
+  assert evidence.bleu([GOLD, "a b c d"], [GOLD, "a b c d"]) == pytest.approx(100.0)
+  assert evidence.bleu(["x y z w"], ["a b c d"]) == pytest.approx(0.0, abs=15)  # smoothed
+  # Longest common subsequence "the tower in paris" is 4 of 4 and of 5 words: 2 · 4 / 9.
+  assert evidence.rouge_l(["the tower in paris", GOLD], [GOLD, GOLD]) == pytest.approx((8 / 9 + 1) / 2)
+
+
+def test_rows_and_means():
+  recipe = recipes.get("care")
+  example = Example("1", "Where?", ("Paris",), (Passage("1", "T", GOLD + " It is tall."),), evidence=((0, GOLD),))
+  rows = []
+  for text, facts in (
+      (f"<think><retrieval>{GOLD}</retrieval></think> Answer: Paris", dict(evidence_tokens=5, passage_tokens=50)),
+      ("Answer: Rome", dict(evidence_tokens=0, passage_tokens=50)),
+      (f"<think><retrieval>{GOLD}</retrieval></think> Answer: sirap", dict(evidence_tokens=20, passage_tokens=40))):
+    episode = Episode.from_text(recipe, example, [("model", text)], facts=facts)
+    rows.append(harness.prediction(recipe, scoring.score(recipe, [example], [episode], 0)[0]))
+  assert rows[0]["evidence"] == rows[0]["gold_evidence"] == GOLD and rows[1]["evidence"] == ""
+  found = harness.summarise(rows)
+  assert found["answer_recall"] == pytest.approx(2 / 3)
+  assert found["compression"] == pytest.approx((10 + 2) / 2)  # the empty one has no ratio
+  assert found["compression_total"] == pytest.approx(140 / 25)
+  assert found["evidence_rouge_l"] == pytest.approx(2 / 3) and 0 < found["evidence_bleu"] < 100
+  # "paris", "rome", "sirap" against "paris": letters in common 5, 1 (r), 5 of 10, 9, 10.
+  assert found["char_f1"] == pytest.approx((1 + 2 / 9 + 1) / 3)
+  assert found["f1"] == pytest.approx(1 / 3)
+
+
+def test_what_another_generator_answered_counts():
+  recipe = recipes.get("care")
+  example = Example("1", "Where?", ("Paris",))
+  episode = Episode.from_text(recipe, example, [("model", "Answer: Rome")], facts=dict(answer="Paris"))
+  assert harness.answer(recipe, episode) == "Paris"
+  assert harness.answer(recipe, dataclasses.replace(episode, facts={})) == "Rome"
+
+
+def test_recipes_without_evidence_say_nothing_of_it():
+  assert evidence.summarise([{"id": "1"}]) == {}
+  recipe = recipes.get("arena")
+  assert evidence.row(recipe, Example("1", "?", ("a",)), Episode(())) == {}

@@ -1,0 +1,186 @@
+"""The warm start's data, made over real HTTP against a server that follows a script."""
+
+import asyncio
+import json
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import uvicorn
+from starlette import applications, responses, routing
+
+from ragrl_jax import recipes
+from ragrl_jax.data import readers, writers
+from ragrl_jax.recipes.care import chat, generate
+from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
+
+ROOT = pathlib.Path(__file__).parents[2]
+PASSAGES = (
+  Passage("a", "Tower", "The tower stands in Paris. It is tall."), Passage("b", "Paris", "Paris is in France."))
+FACTS = ((0, "The tower stands in Paris."), (1, "Paris is in France."))
+
+
+def question(name, **fields):
+  return Example(name, f"Question {name}?", ("France",), **{**dict(passages=PASSAGES, evidence=FACTS), **fields})
+
+
+class Server:
+  """Answers chat completions by `answer(model, prompt) → text, dict (a whole message), status, or seconds to wait`."""
+
+  def __init__(self, answer):
+    self.answer, self.asked, self.open, self.most = answer, [], 0, 0
+    app = applications.Starlette(routes=[routing.Route("/v1/chat/completions", self.complete, methods=["POST"])])
+    self.server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+    self.thread = threading.Thread(target=self.server.run, daemon=True)
+    self.thread.start()
+    while not self.server.started:
+      time.sleep(0.005)
+    self.url = f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}/v1"
+
+  async def complete(self, request):
+    body = await request.json()
+    self.asked.append((body["model"], body["messages"][-1]["content"], body))
+    self.open += 1
+    self.most = max(self.most, self.open)
+    said = self.answer(body["model"], body["messages"][-1]["content"])
+    await asyncio.sleep(said if isinstance(said, float) else 0.01)
+    self.open -= 1
+    if isinstance(said, int | float):
+      status = said if isinstance(said, int) else 200
+      return responses.JSONResponse(dict(error="so it goes"), status, headers={"retry-after-ms": "1"})
+    message = said if isinstance(said, dict) else dict(content=said)
+    return responses.JSONResponse(dict(
+      id="1", object="chat.completion", created=0, model=body["model"],
+      choices=[dict(index=0, finish_reason="stop", message=dict(role="assistant", **message))]))
+
+  def close(self):
+    self.server.should_exit = True
+    self.thread.join()
+
+
+@pytest.fixture
+def serve():
+  running = []
+
+  def start(answer):
+    running.append(Server(answer))
+    return running[-1]
+
+  yield start
+  for server in running:
+    server.close()
+
+
+def endpoint(server, model, folder, **settings):
+  return chat.Endpoint(
+    server.url, model, folder=folder, **{**dict(timeout_s=5.0, deadline_s=5.0, retries=2), **settings})
+
+
+def run(server, examples, folder, **settings):
+  async def go():
+    models = [endpoint(server, name, folder, **settings) for name in ("reads", "inserts")]
+    try:
+      return await generate.transcripts(examples, *models, concurrency=4)
+    finally:
+      for model in models:
+        await model.close()
+
+  return asyncio.run(go())
+
+
+REASONED = "I need to know where it stands. Then the country."
+WOVEN = "First: The tower stands in Paris. Then: Paris is in France. So The tower stands in Paris. It is France."
+
+
+def by_question(model, prompt):
+  if "Question wrong?" in prompt:
+    return f"{REASONED} Answer: Spain"
+  if model == "reads":
+    if "Question apart?" in prompt:
+      return dict(content="Answer: the France", reasoning_content=REASONED)
+    return f"<think>{REASONED}</think> It is so. Answer: France"
+  if "Question changed?" in prompt:
+    return WOVEN.replace("Paris is in France.", "Paris lies in France.")
+  if "Question tagged?" in prompt:
+    return f"<think>{WOVEN}"
+  return WOVEN
+
+
+def test_who_is_kept(serve, tmp_path):
+  server = serve(by_question)
+  examples = [question(name) for name in ("good", "wrong", "apart", "changed", "tagged")]
+  examples += [question("bare", evidence=()), question("elsewhere", evidence=((0, "The tower stands in Rome."),))]
+  kept, fates = run(server, examples, tmp_path)
+  assert [example.id for example, _ in kept] == ["good", "apart"]
+  assert fates == {
+    "kept": 2, "wrong answer": 1, "evidence changed": 1, "tags": 1, "no evidence": 2}
+  reads = [prompt for model, prompt, _ in server.asked if model == "reads"]
+  inserts = [prompt for model, prompt, _ in server.asked if model == "inserts"]
+  assert len(reads) == 5 and len(inserts) == 4 and 1 < server.most <= 4
+  assert all("It is tall." in prompt for prompt in reads) and not any("It is tall." in prompt for prompt in inserts)
+  assert all(REASONED in p and "\nThe tower stands in Paris.\nParis is in France.\n" in p for p in inserts)
+
+  recipe = recipes.get("care")
+  for example, turns in kept:
+    terms = recipe.score(example, Episode.from_text(recipe, example, turns))
+    assert terms == dict(accuracy=1.0, format=1.0, retrieval=1.0)
+    assert recipe.parser.quotes(turns[0][1]) == [FACTS[0][1], FACTS[1][1], FACTS[0][1]]
+
+  # Again, with one more: only what is missing is asked.
+  before = len(server.asked)
+  again, _ = run(server, [*examples, question("new")], tmp_path)
+  assert [prompt.count("Question new?") for _, prompt, _ in server.asked[before:]] == [1, 1]
+  assert again[:2] == kept
+
+
+def test_an_endpoint_that_fails_now_and_then(serve, tmp_path):
+  script = [503, 429, "Answer: x", 500, 500, 500, 1.5]
+  server = serve(lambda model, prompt: script.pop(0))
+  ask = lambda text, **settings: asyncio.run(
+    endpoint(server, "reads", tmp_path, **settings).ask([dict(role="user", content=text)]))
+  assert ask("one", sampling=dict(temperature=0.5)) == generate.Reply("Answer: x")  # at the third attempt
+  assert server.asked[0][2]["temperature"] == 0.5
+  with pytest.raises(ToolFailed, match="no answer within retries"):
+    ask("two")
+  assert len(server.asked) == 6
+  began = time.perf_counter()
+  with pytest.raises(ToolFailed, match="0.2 s"):
+    ask("three", deadline_s=0.2)
+  assert time.perf_counter() - began < 1.2
+  script[:] = ["now", "too"]
+  assert ask("two").content == "now" and ask("two").content == "now"  # a failure is not kept, an answer is
+  assert ask("two", sampling=dict(temperature=0.1)).content == "too"  # other sampling, another question
+
+
+def test_a_refusal_stops_the_run_and_a_dead_endpoint_only_its_questions(serve, tmp_path):
+  import openai
+  with pytest.raises(openai.AuthenticationError):
+    run(serve(lambda model, prompt: 401), [question("good")], tmp_path)
+  kept, fates = run(serve(lambda model, prompt: 500), [question("a"), question("b")], tmp_path, retries=0)
+  assert not kept and fates == {"no answer": 2}
+  with pytest.raises(ValueError, match="http://"):
+    chat.Endpoint("localhost:8000", "m", folder=tmp_path)
+
+
+def test_of_facts_inside_one_another_the_longest_is_wrapped():
+  text = generate.wrapped("a b c. b c. (a)", ["b c.", "a b c.", "(a)"])
+  assert text == "<retrieval>a b c.</retrieval> <retrieval>b c.</retrieval> <retrieval>(a)</retrieval>"
+
+
+@pytest.mark.slow  # a process of its own
+def test_the_launcher(serve, tmp_path):
+  server = serve(by_question)
+  writers.write_examples(tmp_path / "asked.jsonl", [question("good"), question("wrong")])
+  command = [
+    sys.executable, str(ROOT / "launchers" / "make_sft_data.py"), f"--data={tmp_path}/asked.jsonl",
+    f"--out={tmp_path}/sft.jsonl.gz", f"--answers={tmp_path}/answers", f"--reasoner_url={server.url}",
+    "--reasoner_model=reads", f"--inserter_url={server.url}", "--inserter_model=inserts"]
+  done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+  assert done.returncode == 0, done.stderr
+  assert "1  kept" in done.stdout and "1  wrong answer" in done.stdout
+  made, = readers.read_examples(tmp_path / "sft.jsonl.gz")
+  assert made.id == "good" and made.meta["turns"][0][1].startswith("<think>\nFirst: <retrieval>The tower")
+  assert json.loads(next((tmp_path / "answers").glob("*/*.json")).read_text())["question"]["max_tokens"] == 4096

@@ -1,0 +1,55 @@
+"""Recipes on given passages, from questions to trained steps and held-out answers, with a tiny random model."""
+
+import json
+import pathlib
+import random
+
+import pytest
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import evaluate, train
+from ragrl_jax.data import synthetic, writers
+from ragrl_jax.prompting import sentencepiece
+from ragrl_jax.recipes.care import demonstrate
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("world")
+  world = synthetic.build(synthetic.Settings(seed=0, entities=24, held_out=12, syllables=12))
+  ask = lambda count, **options: synthetic.questions(world, count, distinct=False, passages=3, **options)
+  writers.write_examples(folder / "easy.jsonl", ask(12))
+  writers.write_examples(folder / "hard.jsonl", ask(12, seed=1, difficulty="hard"))
+  writers.write_examples(folder / "held_out.jsonl", ask(4, part=synthetic.HELD_OUT))
+  rng = random.Random(0)
+  said = [text for e in ask(40) for _, text in demonstrate.demonstrate(e, world, rng)]
+  sentencepiece.train([*synthetic.lines(world, fillers=50, asked=50), *said], vocab_size=420,
+                      marks=demonstrate.MARKS, path=folder / "tokenizer.model", threads=1)
+  return folder
+
+
+def small(name, world, variant="smoke"):
+  made = config_lib.load(ROOT / "configs" / f"{name}.py", variant)
+  made.model.shape.update(dict(d_model=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, d_ff=32))
+  made.rollout.update(dict(context=192, chunk=8, prefill=32, block=32, max_new_tokens=12))
+  made.learner.update(dict(row_lengths=(192,), logprob_chunk=64))
+  made.mesh.data, made.log.tensorboard, made.switches.instructions = 1, False, "none"
+  made.prompting.update(dict(tokenizer=str(world / "tokenizer.model"), chat=False))
+  made.data.update(dict(train=str(world / "easy.jsonl"), evaluate=str(world / "held_out.jsonl")))
+  return made
+
+
+@pytest.mark.slow  # the run's programs
+def test_care(world, tmp_path):
+  config = small("care", world)
+  config.data.hard = str(world / "hard.jsonl")
+  config.switches.easy_steps = 2  # α is 1/2 in step 1 and 0 in step 2
+  rows = list(train.train(config, tmp_path, observe=evaluate.observer(config)))
+  start, *rows = rows
+  assert start["step"] == 0 and [row["step"] for row in rows] == [1, 2]
+  assert {"term/accuracy", "term/format", "term/retrieval"} <= rows[0].keys() and rows[0]["mismatch"] < 1e-4
+  assert {"evaluation/answer_recall", "evaluation/evidence_rouge_l", "evaluation/char_f1"} <= rows[1].keys()
+  second = [json.loads(line) for line in (tmp_path / "episodes" / "step_000002.jsonl").read_text().splitlines()]
+  assert len(second) == 4 and all("step by step" in row["question"] for row in second)  # hard ones only
