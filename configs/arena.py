@@ -35,7 +35,7 @@ def get_config(variant: str = ""):
     aggregation="token_mean",                # code, but over the whole step; the paper prints a mean over sequences
     clip_low=0.2, clip_high=0.2,             # the code's (TRL's) default; with one update per batch it never acts
     kl="k2", kl_coef=0.04,                   # paper and code; the coefficient is the code's
-    updates_per_batch=1))
+    epochs=1, minibatches=1))
   config.optimizer.update(dict(
     learning_rate=3e-6, warmup_steps=10,     # a tenth of the steps
     schedule="cosine", final_share=0.0, weight_decay=0.0, clip_norm=1.0))

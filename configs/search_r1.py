@@ -35,7 +35,7 @@ def get_config(variant: str = ""):
   config.loss.update(dict(
     aggregation="token_mean", clip_low=0.2, clip_high=0.2,
     kl="k3", kl_coef=0.001,                  # code's low_var_kl, in the loss
-    updates_per_batch=2))                    # mini-batches of 256 of the 512 prompts
+    minibatches=2))                          # of 256 of the 512 prompts
   config.optimizer.update(dict(
     learning_rate=1e-6, warmup_steps=286,    # 28.5 % of the steps, then constant
     schedule="constant", weight_decay=0.01, clip_norm=1.0))

@@ -69,16 +69,35 @@ def default_config() -> ml_collections.ConfigDict:
         surplus="discard",     # of groups found too many; "keep": the next step's, one step stale
       ),
     ),
-    advantage=dict(kind="group_relative", std="sample", std_floor=0.0, eps=1e-6),
+    advantage=dict(
+      kind="group_relative",   # leave_one_out, reinforce_plus_plus, reinforce_plus_plus_baseline; gae with a critic
+      credit="episode",        # "turn": a turn answers for its own and later rewards
+      std="sample", std_floor=0.0, eps=1e-6,           # of group_relative
+      gamma=1.0, lam=1.0,      # of gae and reinforce_plus_plus, a trained token
+      whiten=True,             # gae's advantages, over the batch
+    ),
     loss=dict(
       aggregation="token_mean",
       clip_low=0.2, clip_high=0.2, dual_clip=None,
       ratio="token",
-      kl="none",               # an estimator's name puts the penalty into the loss
+      kl="none",               # an estimator's name puts the penalty into the loss or the reward
+      kl_in="loss",
       kl_coef=0.0,
+      kl_target=0.0,           # nats a token that kl_coef is steered to; 0: it is fixed
+      kl_horizon=10_000,       # sequences it takes
       entropy_coef=0.0,
-      updates_per_batch=1,     # optimiser steps on one batch of episodes
+      importance_cap=None,     # largest weight that corrects for the sampler's mismatch; None: no weights
+      epochs=1,                # passes over one batch of episodes
+      minibatches=1,           # optimiser steps a pass
     ),
+    critic=dict(
+      kind="none",             # "own" decoder, or a value head on the policy's ("shared")
+      learning_rate=1e-5, warmup_steps=0,              # the rest as config.optimizer has it
+      clip=0.5,                # of a value's move, reward units; None: no clip
+      coef=0.5,                # of the value loss, where the trunk is shared
+      alone_steps=0,           # optimiser steps at the start in which only the critic learns
+    ),
+    reward=dict(overlong_limit=0, overlong_buffer=0, overlong_factor=1.0),  # DAPO's, in model tokens; limit 0: none
     optimizer=dict(
       kind="adamw",            # or "muon" for hidden matrices, AdamW for the rest
       learning_rate=1e-6, warmup_steps=0, schedule="constant", final_share=0.1,
@@ -132,6 +151,8 @@ def shrink(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
 
   set_all(config, SMOKE)
   config.optimizer.warmup_steps = min(config.optimizer.warmup_steps, config.steps)
+  config.critic.warmup_steps = min(config.critic.warmup_steps, config.steps)
+  config.loss.minibatches = min(config.loss.minibatches, config.rollout.prompts_per_step)
   return config
 
 
@@ -171,9 +192,12 @@ def validate(config: ml_collections.ConfigDict) -> None:
      f"max_draws={rollout.filter.max_draws} at least 1."),
     (rollout.filter.surplus in ("discard", "keep"),
      f"config.rollout.filter.surplus={rollout.filter.surplus!r}: it must be 'discard' or 'keep'."),
-    (config.advantage.kind != "group_relative" or rollout.group_size > 1,
-     "config.rollout.group_size=1 with config.advantage.kind='group_relative': a group of one has no spread and "
-     "teaches nothing. Raise group_size."),
+    (config.advantage.kind in ("gae", "reinforce_plus_plus") or rollout.group_size > 1,
+     f"config.rollout.group_size=1 with config.advantage.kind={config.advantage.kind!r}: a group of one has no spread "
+     "and teaches nothing. Raise group_size."),
+    (1 <= config.loss.minibatches <= rollout.prompts_per_step,
+     f"config.loss.minibatches={config.loss.minibatches}: each needs a prompt of config.rollout.prompts_per_step="
+     f"{rollout.prompts_per_step}."),
     (1 <= len(learner.row_lengths) <= 3,
      f"config.learner.row_lengths={learner.row_lengths}: one to three lengths; each is compiled once."),
     (max(learner.row_lengths, default=0) >= rollout.context,

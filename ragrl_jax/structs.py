@@ -226,6 +226,7 @@ class Batch:
     positions: int32; the place of the token in its own sequence.
     loss_mask: bool; True where the policy sampled the token. The first token of a sequence is never trained.
     advantages: float32; 0 where nothing is trained. In SFT, the token's weight.
+    rewards: float32; what each token earns: an episode's reward on its last trained token, a turn's on the turn's.
     sampler_logprobs, old_logprobs, ref_logprobs: float32; as sampled, at the update's start, of the reference.
     values, returns: float32; the critic's (zeros without one).
     group_ids: int32; prompt index of the sequence a token belongs to, -1 for padding.
@@ -236,6 +237,7 @@ class Batch:
   positions: np.ndarray | jax.Array
   loss_mask: np.ndarray | jax.Array
   advantages: np.ndarray | jax.Array
+  rewards: np.ndarray | jax.Array
   sampler_logprobs: np.ndarray | jax.Array
   old_logprobs: np.ndarray | jax.Array
   ref_logprobs: np.ndarray | jax.Array

@@ -12,9 +12,11 @@ import jax
 from flax import nnx
 
 from ragrl_jax import config as config_lib
+from ragrl_jax import structs
+from ragrl_jax.core.rewards.overlong import overlong_penalty
 from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.evaluation import questions, scoring
-from ragrl_jax.learner import advantages, flops, watch
+from ragrl_jax.learner import flops, watch
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.rollout import pack, report
@@ -48,7 +50,7 @@ def train(
   examples, draws = questions.training(config, player)
   supply = supply_lib.Supply(
     player.rollout, examples, draws.draw,
-    functools.partial(scoring.measure, player.recipe, config.rollout.filter.metric),
+    functools.partial(scoring.measure, player.recipe, config.rollout.filter.metric, penalty=overlong(config.reward)),
     prompts_per_step=config.rollout.prompts_per_step, group_size=config.rollout.group_size,
     filter=supply_lib.Filter(**config.rollout.filter), max_failed_share=config.retrieval.max_failed_share)
   learner = learner_lib.Learner(
@@ -66,37 +68,39 @@ def train(
 
   with metrics_lib.MetricWriter(workdir, restored=restored, tensorboard=config.log.tensorboard) as writer:
     if observe is not None and first == 0:
-      yield _written(writer, 0, observe(0, player, state.params))
+      yield _written(writer, 0, observe(0, player, learner.policy(state.params)))
     for step in range(first + 1, config.steps + 1):
       clock = Clock()
       with clock("weights"):
-        player.engine.load(state.params, version=step - 1)
+        player.engine.load(learner.policy(state.params), version=step - 1)
       with clock("rollout"):
         supplied = supply.take(step)
       played = supply.reported()
       clock.move("rollout", "retrieval_wait", played.wait_s)
       with clock("scoring"):
         episodes = supplied.episodes
-        scored = scoring.score(player.recipe, [supply.example(episode) for episode in episodes], episodes, step)
-        scored = with_advantages(scored, config.advantage)
-        batches = pack.pack(episodes, [one.advantage for one in scored], rows=config.learner.micro_rows,
-                            lengths=config.learner.row_lengths)
+        scored = scoring.score(player.recipe, [supply.example(episode) for episode in episodes], episodes, step,
+                               penalty=overlong(config.reward))
+        parts = by_prompts(scored, config.loss.minibatches)
+        ready = learner.prepare(state, *(packed(part, config.learner) for part in parts))
+        scored = [one for part, blocks in zip(parts, ready.host)
+                  for one in with_advantages(part, blocks, config.learner)]
       with clock("update"):
-        state, learned = learner.update(state, batches, checkpoint=str(checkpoints.latest()))
+        state, learned = learner.train(state, ready, checkpoint=str(checkpoints.latest()))
 
       metrics = scoring.summarise(scored) | supplied.metrics | learned | engine_metrics(played) | clock.report()
       metrics |= throughput(metrics, player.config, learner.settings, episodes)
       history.append(metrics)
       metrics |= warnings(history, player)
       if observe is not None:
-        metrics |= observe(step, player, state.params)
+        metrics |= observe(step, player, learner.policy(state.params))
       if config.log.episodes_every and step % config.log.episodes_every == 0:
         log_episodes(workdir, step, scored, player.tokenizer)
       row = _written(writer, step, metrics)
       if step % config.checkpoint.every == 0 or step == config.steps:
         checkpoints.save(step, state, host=dict(step=step, seed=config.seed, supply=supply.saved()))
       yield row
-  nnx.update(player.model, state.params)
+  nnx.update(player.model, learner.policy(state.params))
   player_lib.save(player.model, player.config, config, workdir / "model")
 
 
@@ -118,15 +122,42 @@ def _written(writer: metrics_lib.MetricWriter, step: int, metrics: dict[str, Any
   return dict(step=step, **metrics)
 
 
-def with_advantages(scored: list[scoring.Scored], settings) -> list[scoring.Scored]:
-  """Compares each episode with its group; one without a reward leaves the group's statistics and gets None.
+def overlong(settings) -> Callable[[structs.Episode], float] | None:
+  """DAPO's penalty for episodes in which the model wrote too much; None if there is no limit."""
+  if not settings.overlong_limit:
+    return None
+  return lambda episode: overlong_penalty(
+    episode.num_model_tokens, limit=settings.overlong_limit, buffer=settings.overlong_buffer,
+    factor=settings.overlong_factor)
 
-  So does one whose prompt left no room for a single token (ended "budget"): there is nothing of it to train.
-  """
-  found = advantages.of_episodes(
-    [one.reward if one.episode.num_model_tokens else None for one in scored],
-    [one.episode.prompt_index for one in scored], **settings.to_dict())
-  return [dataclasses.replace(one, advantage=value) for one, value in zip(scored, found)]
+
+def by_prompts(scored: list[scoring.Scored], parts: int) -> list[list[scoring.Scored]]:
+  """As many lists, each with its share of the prompts, in order: groups stay whole."""
+  prompts = list(dict.fromkeys(one.episode.prompt_index for one in scored))
+  part_of = {prompt: number * parts // len(prompts) for number, prompt in enumerate(prompts)}
+  return [[one for one in scored if part_of[one.episode.prompt_index] == part] for part in range(parts)]
+
+
+def packed(scored: list[scoring.Scored], settings) -> list[structs.Batch]:
+  """Blocks of the episodes that can be trained on: those with a reward and a token of the model's."""
+  return pack.pack([one.episode for one in scored], [one.turns if _trains(one) else None for one in scored],
+                   rows=settings.micro_rows, lengths=settings.row_lengths)
+
+
+def _trains(one: scoring.Scored) -> bool:
+  # A prompt may leave no room for a single token ("budget"): there is nothing of such an episode to train.
+  return one.reward is not None and one.episode.num_model_tokens > 0
+
+
+def with_advantages(scored: list[scoring.Scored], blocks: list[structs.Batch], settings) -> list[scoring.Scored]:
+  """The episodes with the mean advantage of their trained tokens, read off the blocks that `packed` made."""
+  trained = [one for one in scored if _trains(one)]
+  blocks = [block for block in blocks if block.segment_ids.any()]  # a pod fills up with empty ones
+  places = pack.places([one.episode.num_tokens for one in trained], rows=settings.micro_rows,
+                       lengths=settings.row_lengths)
+  means = {id(one): float(blocks[b].advantages[row, here][blocks[b].loss_mask[row, here]].mean())
+           for one, (b, row, here) in zip(trained, places)}
+  return [dataclasses.replace(one, advantage=means.get(id(one))) for one in scored]
 
 
 class Clock:
@@ -161,9 +192,8 @@ def throughput(metrics: dict[str, Any], shape, settings, episodes) -> dict[str, 
   seconds = {name.removeprefix("seconds/"): value for name, value in metrics.items() if name.startswith("seconds/")}
   step = seconds.pop("step")
   lengths = [episode.num_tokens for episode in episodes]
-  operations = flops.train(
-    shape, tokens=sum(lengths), pairs=sum(n * (n + 1) / 2 for n in lengths), scored=metrics["tokens"],
-    passes=int(settings.needs_reference) + int(not settings.on_policy), steps=settings.updates_per_batch)
+  operations = flops.update(
+    shape, settings, tokens=sum(lengths), pairs=sum(n * (n + 1) / 2 for n in lengths), scored=metrics["tokens"])
   found = {"tokens_per_second": sum(lengths) / step, "bottleneck": max(seconds, key=seconds.get),
            "learner_flops_per_second": operations / seconds["update"]}
   mfu = flops.mfu(operations, seconds["update"], jax.device_count(), jax.devices()[0])

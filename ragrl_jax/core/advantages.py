@@ -1,5 +1,7 @@
 """From rewards to advantages: within groups of samples ([B]), or along a trajectory ([B, T])."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
@@ -56,6 +58,34 @@ def leave_one_out(rewards: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"])
   size = groups.sizes(group_ids)
   advantage = _centred(rewards, group_ids) * size / jnp.maximum(size - 1.0, 1.0)
   return jnp.where(groups.constant(rewards, group_ids), 0.0, advantage)
+
+
+def by_turn(
+    rewards: Shaped[AnyArray, "B K"], turns: Int[AnyArray, "B"], group_ids: Int[AnyArray, "B"],
+    compare: Callable[[Array, Array], Array],
+) -> Float[Array, "B K"]:
+  """One advantage a turn: what is still to be earned from a turn on, compared with the group at the same turn.
+
+  A turn is answerable for its own reward and all later ones. Its rivals are the group's returns from the same turn; a
+  sample that ended earlier stands in with its last turn. So where everything is paid at the end, every turn gets what
+  `compare` gives the whole episode.
+
+  Args:
+    rewards: of the turns, reward units; what stands beyond an episode's last turn is ignored.
+    turns: how many each episode has, at least 1.
+    group_ids: which prompt each episode answers.
+    compare: ([B] rewards, [B] group ids) -> [B], such as `group_relative`.
+
+  Returns:
+    Advantages, zeros beyond the last turn.
+  """
+  number = jnp.arange(rewards.shape[1], dtype=jnp.int32)[None, :]
+  last = jnp.asarray(turns).astype(jnp.int32)[:, None] - 1
+  kept = masked.keep(rewards, number <= last)
+  to_go = jnp.flip(jnp.cumsum(jnp.flip(kept, axis=1), axis=1), axis=1)
+  to_go = jnp.take_along_axis(to_go, jnp.minimum(number, last), axis=1)
+  found = jax.vmap(compare, in_axes=(1, None), out_axes=1)(to_go, jnp.asarray(group_ids))
+  return jnp.where(number <= last, found, 0.0)
 
 
 def _centred(rewards: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"]) -> Float[Array, "B"]:

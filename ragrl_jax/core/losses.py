@@ -70,7 +70,7 @@ def policy_loss(
     logprobs: Shaped[AnyArray, "R T"], old_logprobs: Shaped[AnyArray, "R T"], advantages: Shaped[AnyArray, "R T"],
     mask: Mask, *, clip_low: Number, clip_high: Number, dual_clip: Number | None = None, aggregation: str,
     ratio: str = "token", segment_ids: Int[AnyArray, "R T"] | None = None, totals: Totals | None = None,
-    norm: Number | None = None,
+    norm: Number | None = None, weights: Shaped[AnyArray, "R T"] | None = None,
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
   """The clipped surrogate, to be minimised.
 
@@ -87,6 +87,7 @@ def policy_loss(
     aggregation: a mode of `aggregate`.
     ratio: "token", or "sequence": every token of a sequence has the exponential of its mean log-gap.
     segment_ids, totals, norm: as for `aggregate`.
+    weights: constant factors of the tokens' losses, such as `importance_weights`; 1 if None.
 
   Returns:
     (loss, metrics): clip_fraction (tokens whose clipped branch is the larger loss), dual_clip_fraction, ratio (mean)
@@ -116,12 +117,38 @@ def policy_loss(
     bound = -advantages * dual_clip
     dual = (advantages < 0.0) & (loss > bound)
     loss = jnp.where(dual, bound, loss)
+  if weights is not None:
+    loss = loss * jax.lax.stop_gradient(masked.keep(weights, on))
   tokens, _ = _totals(on, segment_ids, totals)
   share = lambda x: jax.lax.stop_gradient(masked.total(x, on) / tokens)
   metrics = dict(
     clip_fraction=share(clipped > plain), dual_clip_fraction=share(dual), ratio=share(rho),
     old_kl=share(rho - 1.0 - gap))
   return aggregate(loss, on, aggregation, segment_ids=segment_ids, totals=totals, norm=norm), metrics
+
+
+def importance_weights(
+    old_logprobs: Shaped[AnyArray, "R T"], sampler_logprobs: Shaped[AnyArray, "R T"], mask: Mask, *, cap: Number,
+) -> Float[Array, "R T"]:
+  """min(pi_old / pi_sampler, cap) a token: what corrects for tokens that were drawn from another distribution.
+
+  The sampler's may be older weights, another dtype or another program. Weights are constants; 0 on untrained tokens.
+
+  Args:
+    old_logprobs: of the sampled tokens under the learner's policy at the update's start.
+    sampler_logprobs: of the same tokens as they were drawn.
+    mask: 1 on trained tokens.
+    cap: the largest weight, >= 1; cutting only the large ones trades a little bias for a bounded variance.
+
+  Source: Espeholt et al. (arXiv 1802.01561) sec. 4.1; per token for language models, Yao et al., "Your efficient RL
+  framework secretly brings you off-policy RL training" (2025).
+  """
+  if not cap >= 1:
+    raise ValueError(f"importance_cap={cap}: it must be at least 1, or None for no weights (config.loss).")
+  on = masked.as_bool(mask)
+  gap = masked.keep(old_logprobs, on) - masked.keep(sampler_logprobs, on)
+  weights = jnp.minimum(jnp.exp(jnp.clip(gap, -MAX_LOG_RATIO, MAX_LOG_RATIO)), cap)
+  return jax.lax.stop_gradient(masked.keep(weights, on))
 
 
 def _check(clip_low, clip_high, dual_clip, ratio) -> None:

@@ -33,12 +33,23 @@ def forward(config: Any, *, tokens: float, pairs: float, scored: float) -> float
   return 2.0 * matmul_parameters(config) * tokens + attention + 2.0 * config.vocab_size * config.d_model * scored
 
 
-def train(config: Any, *, tokens: float, pairs: float, scored: float, passes: int = 0, steps: int = 1) -> float:
-  """Operations of `steps` forward-and-backward passes (three forwards each) and of `passes` forwards for scoring.
+def update(config: Any, settings: Any, *, tokens: float, pairs: float, scored: float) -> float:
+  """Operations of the learner's work on one batch of episodes: an optimiser step is three forward passes.
 
-  What remat computes twice is not counted: MFU measures what was needed, not what was done.
+  Old and reference policies take a forward pass each; a critic of its own learns as the policy does, but needs no
+  head, and is asked for its values first. What remat computes twice is not counted: MFU measures what was needed, not
+  what was done.
+
+  Args:
+    config: a DecoderConfig.
+    settings: the learner's.
+    tokens, pairs, scored: of the batch, see `forward`.
   """
-  return (3.0 * steps + passes) * forward(config, tokens=tokens, pairs=pairs, scored=scored)
+  s = settings
+  passes = 3.0 * s.epochs + s.needs_reference + s.scores_old
+  of_critic = dict(none=0.0, shared=1.0, own=1.0 + 3.0 * s.epochs)[s.critic.kind]
+  return (passes * forward(config, tokens=tokens, pairs=pairs, scored=scored)
+          + of_critic * forward(config, tokens=tokens, pairs=pairs, scored=0.0))
 
 
 def peak(device: jax.Device) -> float | None:

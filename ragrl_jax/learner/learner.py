@@ -1,11 +1,13 @@
-"""The learner: packed batches in, one optimiser step done, numbers out.
+"""The learner: packed batches in, optimiser steps done, numbers out.
 
 Everything runs in a handful of compiled programs, one set a row length: `score`, `accumulate`, `apply`. Nothing is
-compiled after each length was seen once, and the host waits for the device once a step, for the numbers.
+compiled after each length was seen once, and the host waits for the device once a step, for the numbers (twice where
+a critic or a KL penalty in the reward has to be known before the advantages).
 """
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import jax
@@ -14,26 +16,52 @@ import numpy as np
 from flax import nnx
 from jax.experimental import multihost_utils
 
+from ragrl_jax.core import kl as kl_lib
+from ragrl_jax.learner import advantages as advantages_lib
+from ragrl_jax.learner import blocks as blocks_lib
 from ragrl_jax.learner import flops, scoring, step
 from ragrl_jax.learner import optimizer as optimizer_lib
-from ragrl_jax.learner import state as state_lib
+from ragrl_jax.learner.programs import Trained
 from ragrl_jax.learner.settings import OptimizerSettings, Settings
 from ragrl_jax.learner.state import TrainState
+from ragrl_jax.models import lora
+from ragrl_jax.models.critic import Critic, ValueParam
 from ragrl_jax.parallel import rules
 from ragrl_jax.structs import Batch
+
+NOT_SHOWN = ("weight", "pairs", "places", "silent")  # counts that the report leaves out
+OF_CRITIC = ("value_loss", "critic_grad_norm", "critic_skipped")
 
 
 class NonFinite(RuntimeError):
   """Too many steps in a row had a gradient that is not finite."""
 
 
-class Learner:
-  """Trains one model.
+@dataclasses.dataclass(frozen=True)
+class Ready:
+  """One batch of episodes, ready to be trained on.
 
   Attributes:
-    graphdef: the model without its parameters.
-    params: those it came with; `init` copies them, for an update donates its state.
-    reference: the frozen policy of the KL term, None if there is none.
+    minibatches: blocks on their devices, a list an optimiser step of one epoch.
+    host: the same blocks on the host, with their advantages; for logs.
+    counts: what each mini-batch's sums are divided by, over all hosts.
+    metrics: what was found on the way.
+  """
+
+  minibatches: list[list[Batch]]
+  host: list[list[Batch]]
+  counts: list[dict[str, float]]
+  metrics: dict[str, float]
+
+
+class Learner:
+  """Trains one model, or its LoRA adapters if it has any, and its critic if there is one.
+
+  Attributes:
+    trained: the model's parameters and programs.
+    critic: the same of a critic of its own, None without one.
+    params: the model's trained parameters as they came.
+    reference: trained parameters of the frozen policy of the KL term, None if there is none.
   """
 
   def __init__(
@@ -47,141 +75,242 @@ class Learner:
       settings: the objective.
       optimizer: its settings.
       mesh: devices that share rows and parameters; None: one device.
-      reference: parameters of the reference policy; the model's own, as they are now, if the objective needs one.
+      reference: trained parameters of the reference policy, if the objective needs one; by default the model without
+        its adapters, which costs no memory, or, if it has none, a copy of its parameters as they are now.
     """
-    self.settings, self.optimizer_settings, self.mesh = settings, optimizer, mesh
-    self.model_config = model.config
-    self.graphdef, self.params = nnx.split(model)
-    self.optimizer = optimizer_lib.make(optimizer)
-    self.learning_rate = optimizer_lib.learning_rate(optimizer)
     if mesh is not None:
       _check_hosts(mesh)
-      self.params = jax.device_put(self.params, rules.shardings(mesh, self.params))
+    s = settings
+    self.settings, self.mesh, self.model_config = s, mesh, model.config
+    self.learning_rate = optimizer_lib.learning_rate(optimizer)
+    self._shared = s.critic.kind == "shared"
+    self.trained = Trained(
+      Critic(model) if self._shared else model,
+      optimizer_lib.make(optimizer, head=s.critic.optimizer if self._shared else None),
+      functools.partial(step.policy_objective, settings=s), names=step.SUMS, kl_coef=s.kl_coef, mesh=mesh,
+      trainable=nnx.Any(lora.trainable(model), ValueParam))
+    self.critic = None
+    if s.critic.kind == "own":
+      self.critic = Trained(
+        Critic(nnx.clone(lora.merged(model))), optimizer_lib.make(s.critic.optimizer),
+        functools.partial(step.value_objective, settings=s), names=("loss",), mesh=mesh, trainable=nnx.Param)
+    self.params = self.trained.params
     self.reference = reference
-    if settings.needs_reference and reference is None:
-      self.reference = jax.tree.map(jnp.copy, self.params)
-    self._build()
+    if s.needs_reference and reference is None:
+      self.reference = (lora.without if lora.has(model) else functools.partial(jax.tree.map, jnp.copy))(self.params)
+    self._score, self._values = jax.jit(self._scored), jax.jit(self._valued)
 
-  def _build(self):
-    s, graphdef = self.settings, self.graphdef
-    make = lambda params, seed: state_lib.init(params, self.optimizer, seed)
-    params_at = state_at = None
-    if self.mesh is not None:
-      state = jax.eval_shape(lambda p: make(p, 0), self.params)
-      params_at, state_at = rules.shardings(self.mesh, self.params), self._state_shardings(state)
-    sums_at = None if self.mesh is None else jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
-    out = lambda *shardings: {} if self.mesh is None else dict(out_shardings=shardings)
-    copied = lambda p, seed: make(jax.tree.map(jnp.copy, p), seed)
-    self._init = jax.jit(copied, static_argnums=1, **({} if state_at is None else dict(out_shardings=state_at)))
-    self._zeros = jax.jit(step.zeros, **out(params_at, sums_at))
-    self._accumulate = jax.jit(
-      lambda grads, sums, params, batch, totals: step.accumulate(grads, sums, params, batch, totals, graphdef, s),
-      donate_argnums=(0, 1), **out(params_at, sums_at))
-    self._apply = jax.jit(
-      lambda state, grads, sums: step.apply(state, grads, sums, self.optimizer), donate_argnums=0,
-      **out(state_at, sums_at))
-    self._score = jax.jit(lambda params, batch: scoring.scores(
-      nnx.merge(graphdef, params), batch, temperature=s.temperature, chunk=s.logprob_chunk)[0])
+  def _scored(self, params, frozen, batch):
+    model = self.trained.model(params, frozen)
+    return scoring.scores(model.trunk if self._shared else model, batch, temperature=self.settings.temperature,
+                          chunk=self.settings.logprob_chunk)[0]
 
-  def _state_shardings(self, state: TrainState) -> TrainState:
-    whole = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
-    return TrainState(
-      params=rules.shardings(self.mesh, state.params), opt_state=rules.shardings(self.mesh, state.opt_state),
-      step=whole, rng=whole, nonfinite=whole, skipped=whole)
+  def _valued(self, params, frozen, batch):
+    critic = (self.trained if self._shared else self.critic).model(params, frozen)
+    return critic(batch.tokens, batch.positions, batch.segment_ids)
 
   def init(self, seed: int) -> TrainState:
-    """The state before the first step, from a copy of the model's parameters."""
-    return self._init(self.params, seed)
+    """The state before the first step, from copies of the parameters."""
+    state = self.trained.init(self.params, seed)
+    if self.critic is None:
+      return state
+    return dataclasses.replace(state, critic=self.critic.init(self.critic.params, seed))
+
+  def policy(self, params: Any) -> Any:
+    """All of the policy's parameters, with these for the trained ones: what engines and exports take."""
+    whole = nnx.merge_state(params, self.trained.frozen) if jax.tree.leaves(self.trained.frozen) else params
+    return whole["trunk"] if self._shared else whole
 
   def score(self, params: Any, batch: Batch) -> jax.Array:
     """Log-probabilities [R, T] of the tokens under the mask, at the sampler's temperature; zeros elsewhere."""
-    return self._score(params, self.place(batch))
+    return self._score(params, self.trained.frozen, self.place(batch))
+
+  def values(self, state: TrainState, batch: Batch) -> jax.Array:
+    """The critic's values [R, T]."""
+    params, frozen = state.params, self.trained.frozen
+    if self.critic is not None:
+      params, frozen = state.critic.params, self.critic.frozen
+    return self._values(params, frozen, self.place(batch))
 
   def update(
-    self, state: TrainState, batches: Sequence[Batch], *, checkpoint: str = "",
+    self, state: TrainState, *minibatches: Sequence[Batch], checkpoint: str = "",
   ) -> tuple[TrainState, dict[str, float]]:
-    """Trains on one batch of episodes, cut into blocks: settings.updates_per_batch optimiser steps.
+    """Trains on one batch of episodes: settings.epochs times one optimiser step a mini-batch.
 
     Args:
       state: donated: use the one that comes back.
-      batches: blocks of packed rows, of this host's episodes.
+      minibatches: each a list of blocks of packed rows, of this host's episodes.
       checkpoint: where the last good checkpoint lies, for the message if the run has to stop.
 
     Returns:
-      (state, metrics). Means are over trained tokens of the whole step, over all hosts. Where there are several
-      optimiser steps they are the last one's, but for skipped (a sum) and mismatch (the first's). If no token at all
-      is trained the state comes back as it was, and `tokens` is 0.
+      (state, metrics). Means are over trained tokens of a whole optimiser step, over all hosts; where there are
+      several steps, over those too, but for skipped (a sum), nonfinite_in_a_row (the last) and mismatch (the first
+      epoch's: later policies are not the one that sampled). If no token at all is trained the state comes back as it
+      was, and `tokens` is 0.
 
     Raises:
       ValueError: no batches, or rows that the mesh does not divide.
       NonFinite: settings.max_nonfinite steps in a row were skipped.
     """
-    if not batches:
-      raise ValueError("update was given no batches: it needs at least one block, if only of empty rows.")
-    counts = count(batches, self.settings)
-    if not counts["tokens"]:
-      return state, dict.fromkeys(step.SUMS, 0.0) | self._counted(counts)
-    totals = np.asarray([counts["weight"], counts["sequences"]], np.float32)
-    blocks = [self._prepare(state.params, batch) for batch in fill_up(batches)]
-    found = []
-    for _ in range(self.settings.updates_per_batch):
-      grads, sums = self._zeros(state.params)
-      for block in blocks:
-        grads, sums = self._accumulate(grads, sums, state.params, block, totals)
-      state, metrics = self._apply(state, grads, sums)
-      found.append(metrics)
-    return state, self._numbers(jax.device_get((found, state.step)), counts, checkpoint)
+    return drain(self.updating(state, *minibatches, checkpoint=checkpoint))
 
-  def _prepare(self, params: Any, batch: Batch) -> Batch:
-    """The block on its devices, with the old and the reference policy's log-probabilities where they are needed."""
-    batch = self.place(batch)
-    if self.settings.objective == "policy" and not self.settings.on_policy:
-      batch = dataclasses.replace(batch, old_logprobs=self._score(params, batch))
-    if self.settings.needs_reference:
-      batch = dataclasses.replace(batch, ref_logprobs=self._score(self.reference, batch))
-    return batch
+  def updating(self, state: TrainState, *minibatches: Sequence[Batch], checkpoint: str = "") -> Generator:
+    """`update` as a generator that yields after each program it dispatches, for work that is done beside it."""
+    ready = yield from self._preparing(state, minibatches)
+    return (yield from self._training(state, ready, checkpoint))
+
+  def prepare(self, state: TrainState, *minibatches: Sequence[Batch]) -> Ready:
+    """The first half of `update`: the old policy's, the reference's and the critic's numbers, then advantages."""
+    return drain(self._preparing(state, minibatches))
+
+  def train(self, state: TrainState, ready: Ready, *, checkpoint: str = "") -> tuple[TrainState, dict[str, float]]:
+    """The second half of `update`."""
+    return drain(self._training(state, ready, checkpoint))
+
+  def _preparing(self, state, minibatches):
+    s = self.settings
+    if not minibatches or not all(minibatches):
+      raise ValueError("update was given no batches: it needs at least one block, if only of empty rows.")
+    filled = [blocks_lib.fill_up(batches) for batches in minibatches]
+    host, found = [batch for batches in filled for batch in batches], []
+    for batch in host:
+      placed, scored = self.place(batch), {}
+      if s.scores_old:
+        scored["old_logprobs"] = self.score(state.params, placed)
+        yield
+      if s.needs_reference:
+        scored["ref_logprobs"] = self.score(self.reference, placed)
+        yield
+      if s.critic.kind != "none":
+        scored["values"] = self.values(state, placed)
+        yield
+      found.append(scored)
+    metrics: dict[str, float] = {}
+    if s.advantage is not None:
+      host, metrics = self._advantages(state, host, found)
+    placed = [dataclasses.replace(self.place(batch), **scored) for batch, scored in zip(host, found)]
+    sizes = [len(batches) for batches in filled]
+    host = blocks_lib.cut(host, sizes)
+    return Ready(blocks_lib.cut(placed, sizes), host, [blocks_lib.count(part, s) for part in host], metrics)
+
+  def _advantages(self, state, host, found):
+    """The blocks with advantages, from their rewards and from what the device found."""
+    s, penalties, values = self.settings, None, None
+    fetch = lambda name: [self._local(scored[name]) for scored in found]
+    if s.kl != "none" and s.kl_in == "reward":
+      coefficient = float(state.kl_coef)
+      penalties = [coefficient * np.asarray(kl_lib.kl_penalty(old, reference, s.kl, tangent=s.kl_tangent))
+                   for old, reference in zip(fetch("old_logprobs"), fetch("ref_logprobs"))]
+    if s.critic.kind != "none":
+      values = fetch("values")
+    return advantages_lib.assign(host, s.advantage, values=values, penalties=penalties)
+
+  def _training(self, state, ready, checkpoint):
+    s = self.settings
+    counts = blocks_lib.whole_batch(ready.counts)
+    if not counts["tokens"]:
+      return state, dict.fromkeys(step.SUMS, 0.0) | ready.metrics | self._counted(counts)
+    alone = s.critic.alone_steps - int(state.critic.step) if s.critic.alone_steps else 0
+    found, of_critic = [], []
+    parts = [(blocks, count) for blocks, count in zip(ready.minibatches, ready.counts) if count["tokens"]]
+    for number, (blocks, count) in enumerate(parts * s.epochs):
+      totals = np.asarray([count["weight"], count["sequences"]], np.float32)
+      if self.critic is not None:
+        critic, metrics = yield from self.critic.steps(state.critic, blocks, totals)
+        state = dataclasses.replace(state, critic=critic)
+        of_critic.append(metrics)
+      if number >= alone:
+        critic, policy = state.critic, dataclasses.replace(state, critic=None)
+        policy, metrics = yield from self.trained.steps(policy, blocks, totals)
+        state = dataclasses.replace(policy, critic=critic)
+        found.append(metrics)
+    found, of_critic, done = jax.device_get((found, of_critic, state.step))
+    _refuse_nonfinite(found, self.trained.params, s, checkpoint)
+    if self.critic is not None:
+      _refuse_nonfinite(of_critic, self.critic.params, s, checkpoint, what="critic: ")
+    metrics = self._numbers(found, len(parts), int(done)) | _critic_numbers(of_critic)
+    metrics |= ready.metrics | self._counted(counts) | dict(kl_coef=float(state.kl_coef))
+    return self._steered(state, metrics), metrics
+
+  def _numbers(self, found, per_epoch: int, done: int) -> dict[str, float]:
+    """Means over the optimiser steps that the policy took."""
+    if not found:
+      return dict.fromkeys((*step.SUMS, "grad_norm", "update_norm", "skipped", "nonfinite_in_a_row"), 0.0)
+    mean = lambda name, part=found: float(np.mean([m[name] for m in part]))
+    metrics = {name: mean(name) for name in found[0] if name != "bad_gradients"}
+    return metrics | dict(
+      mismatch=mean("mismatch", found[:per_epoch]), skipped=float(sum(m["skipped"] for m in found)),
+      nonfinite_in_a_row=float(found[-1]["nonfinite_in_a_row"]), optimizer_step=float(done),
+      learning_rate=float(self.learning_rate(max(done - 1, 0))))
+
+  def _steered(self, state: TrainState, metrics: dict[str, float]) -> TrainState:
+    """The state with the KL coefficient that the adaptive controller wants next."""
+    s = self.settings
+    if not s.kl_target:
+      return state
+    coefficient = kl_lib.adapted_coefficient(
+      float(state.kl_coef), metrics["kl"], target=s.kl_target, horizon=s.kl_horizon,
+      num_sequences=int(metrics["sequences"]))
+    return dataclasses.replace(
+      state, kl_coef=jax.device_put(np.float32(coefficient), state.kl_coef.sharding))
 
   def place(self, batch: Batch) -> Batch:
     """The batch on the mesh's devices, rows spread over them; each host brings its own rows."""
     if self.mesh is None:
       return batch
-    spec = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec(
-      rules.MESH_AXES["batch"], rules.MESH_AXES["length"]))
     rows, ways = batch.tokens.shape[0] * jax.process_count(), rules.ways(self.mesh, rules.MESH_AXES["batch"])
     if rows % ways:
       raise ValueError(
         f"{rows} rows a block cannot be spread over {ways} devices: config.learner.micro_rows, times the hosts, must "
         "be a multiple of config.mesh.data * config.mesh.fsdp.")
-    one = lambda x: x if isinstance(x, jax.Array) else jax.make_array_from_process_local_data(spec, x)
+    at = rules.batch_sharding(self.mesh)
+    one = lambda x: x if isinstance(x, jax.Array) else jax.make_array_from_process_local_data(at, x)
     return jax.tree.map(one, batch)
 
-  def _numbers(self, fetched, counts, checkpoint) -> dict[str, float]:
-    found, steps = fetched
-    bad = found[-1]["bad_gradients"]
-    metrics = {name: float(x) for name, x in found[-1].items() if name != "bad_gradients"}
-    metrics |= dict(
-      mismatch=float(found[0]["mismatch"]),  # only the first step's policy is the one that sampled
-      skipped=float(sum(m["skipped"] for m in found)), optimizer_step=float(steps),
-      learning_rate=float(self.learning_rate(max(int(steps) - 1, 0)))) | self._counted(counts)
-    if metrics["nonfinite_in_a_row"] >= self.settings.max_nonfinite:
-      names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(self.params)]
-      where = [name for name, is_bad in zip(names, bad) if is_bad]
-      raise NonFinite(
-        f"{metrics['nonfinite_in_a_row']:.0f} optimiser steps in a row had a gradient that is not finite (loss "
-        f"{metrics['loss']}, {len(where)} of {len(names)} parameters, first {', '.join(where[:3]) or 'none'}). "
-        f"None of them was applied. Last good checkpoint: {checkpoint or 'none yet'}. Lower "
-        "config.optimizer.learning_rate or raise config.loss.kl_coef, and start again from it.")
-    return metrics
-
+  def _local(self, x: jax.Array) -> np.ndarray:
+    """This host's rows of an array over all hosts' rows."""
+    if jax.process_count() > 1:
+      spec = rules.batch_sharding(self.mesh).spec
+      x = multihost_utils.global_array_to_host_local_array(x, self.mesh, spec)
+    return np.asarray(x)
 
   def _counted(self, counts) -> dict[str, float]:
     """What the report shows of the totals, the operations they need among them."""
     s = self.settings
-    passes = s.needs_reference + (s.objective == "policy" and not s.on_policy)
-    needed = flops.train(
-      self.model_config, tokens=counts["packed_tokens"], pairs=counts["pairs"], scored=counts["tokens"],
-      passes=passes, steps=s.updates_per_batch)
-    return {name: float(x) for name, x in counts.items() if name not in ("weight", "pairs")} | dict(flops=needed)
+    needed = flops.update(
+      self.model_config, s, tokens=counts["packed_tokens"], pairs=counts["pairs"], scored=counts["tokens"])
+    return {name: float(x) for name, x in counts.items() if name not in NOT_SHOWN} | dict(flops=needed)
+
+
+def drain(steps: Generator) -> Any:
+  """Runs a generator to its end; what it returns."""
+  while True:
+    try:
+      next(steps)
+    except StopIteration as end:
+      return end.value
+
+
+def _critic_numbers(found) -> dict[str, float]:
+  if not found:
+    return {}
+  mean = lambda name: float(np.mean([m[name] for m in found]))
+  return dict(zip(OF_CRITIC, (mean("loss"), mean("grad_norm"), float(sum(m["skipped"] for m in found)))))
+
+
+def _refuse_nonfinite(found, params, settings: Settings, checkpoint: str, what: str = "") -> None:
+  """Stops the run when too many steps in a row were skipped."""
+  bad = [m for m in found if m["nonfinite_in_a_row"] >= settings.max_nonfinite]
+  if not bad:
+    return
+  last = bad[-1]
+  names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+  where = [name for name, is_bad in zip(names, last["bad_gradients"]) if is_bad]
+  raise NonFinite(
+    f"{what}{last['nonfinite_in_a_row']:.0f} optimiser steps in a row had a gradient that is not finite (loss "
+    f"{float(last['loss'])}, {len(where)} of {len(names)} parameters, first {', '.join(where[:3]) or 'none'}). "
+    f"None of them was applied. Last good checkpoint: {checkpoint or 'none yet'}. Lower "
+    "config.optimizer.learning_rate or raise config.loss.kl_coef, and start again from it.")
 
 
 def _check_hosts(mesh: jax.sharding.Mesh) -> None:
@@ -196,51 +325,3 @@ def _check_hosts(mesh: jax.sharding.Mesh) -> None:
       raise ValueError(
         f"mesh {dict(mesh.shape)}: devices of several hosts would share the same rows. Keep config.mesh.tensor * "
         "config.mesh.sequence within a host's devices.")
-
-
-def count(batches: Sequence[Batch], settings: Settings) -> dict[str, float]:
-  """The step's totals over all blocks and hosts: what the loss is divided by, and what the report shows."""
-  trained = real = places = sequences = weight = silent = pairs = 0.0
-  for b in batches:
-    mask = np.asarray(b.loss_mask).astype(bool)
-    ids = np.asarray(b.segment_ids)
-    trained += mask.sum()
-    real += (ids > 0).sum()
-    places += ids.size
-    sequences += sum(len(np.unique(row[on])) for row, on in zip(ids, mask))
-    weight += np.asarray(b.advantages, np.float64)[mask].sum() if settings.objective == "sft" else mask.sum()
-    silent += (mask & (np.asarray(b.advantages) == 0)).sum()
-    pairs += (np.asarray(b.positions, np.int64) + 1)[ids > 0].sum()
-  sums = np.asarray([trained, real, places, sequences, weight, silent, pairs], np.float64)
-  if jax.process_count() > 1:
-    sums = np.asarray(multihost_utils.process_allgather(sums)).sum(axis=0)
-  trained, real, places, sequences, weight, silent, pairs = sums.tolist()
-  return dict(
-    tokens=trained, pairs=pairs, packed_tokens=real, sequences=sequences, weight=weight,
-    mask_coverage=trained / max(real, 1), packing=real / places, zero_advantage_share=silent / max(trained, 1))
-
-
-def fill_up(batches: Sequence[Batch]) -> list[Batch]:
-  """Longest rows first, with empty blocks added until every host has as many of each length as the busiest."""
-  batches = sorted(batches, key=lambda b: -b.tokens.shape[1])
-  if jax.process_count() == 1:
-    return batches
-  lengths = sorted({b.tokens.shape[1] for b in batches}, reverse=True)
-  mine = np.zeros((3, 2), np.int64)
-  mine[:len(lengths)] = [(t, sum(b.tokens.shape[1] == t for b in batches)) for t in lengths]
-  everyone = np.asarray(multihost_utils.process_allgather(mine)).reshape(-1, 2)
-  out = []
-  for length in sorted({int(t) for t, n in everyone if n}, reverse=True):
-    have = [b for b in batches if b.tokens.shape[1] == length]
-    need = max(int(n) for t, n in everyone if t == length)
-    out += have + [empty(batches[0].tokens.shape[0], length)] * (need - len(have))
-  return out
-
-
-def empty(rows: int, length: int) -> Batch:
-  """A block of padding."""
-  ints, floats = np.zeros((rows, length), np.int32), np.zeros((rows, length), np.float32)
-  return Batch(
-    tokens=ints, segment_ids=ints, positions=ints, loss_mask=np.zeros((rows, length), bool), advantages=floats,
-    sampler_logprobs=floats, old_logprobs=floats, ref_logprobs=floats, values=floats, returns=floats,
-    group_ids=ints - 1)

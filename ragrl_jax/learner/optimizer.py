@@ -23,13 +23,23 @@ def learning_rate(settings: OptimizerSettings) -> optax.Schedule:
   return optax.join_schedules([warm, after], [s.warmup_steps])
 
 
-def make(settings: OptimizerSettings) -> optax.GradientTransformation:
+def make(settings: OptimizerSettings, head: OptimizerSettings | None = None) -> optax.GradientTransformation:
   """The optimiser. Gradients of the whole step go in, updates come out.
 
   Which parameter is what is read off the tree: a decoder stacks its layers, so below `layers` matrices have three
   axes [L, in, out], and norms and biases two; outside, the embedding and the head have two and the final norm one.
+
+  Args:
+    settings: of the model.
+    head: of a value head in the same tree; its gradient is clipped by itself.
   """
-  s = settings
+  whole = _chain(settings)
+  if head is not None:
+    whole = optax.partition(dict(model=whole, value_head=_chain(head)), _which_head)
+  return _promoting(whole)
+
+
+def _chain(s: OptimizerSettings) -> optax.GradientTransformation:
   rate = learning_rate(s)
   inner = optax.adamw(rate, b1=s.b1, b2=s.b2, weight_decay=s.weight_decay, mask=decayed)
   if s.kind == "muon":
@@ -40,16 +50,7 @@ def make(settings: OptimizerSettings) -> optax.GradientTransformation:
       optax.add_decayed_weights(s.weight_decay),
       optax.scale_by_learning_rate(lambda step: s.muon_scale * rate(step)))
     inner = optax.partition(dict(muon=muon, adamw=inner), kinds)
-  return _promoting(optax.chain(optax.clip_by_global_norm(s.clip_norm), inner) if s.clip_norm else inner)
-
-
-def _promoting(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-  """Optax counts on JAX's implicit promotion of dtypes, which a run of ours may have switched off."""
-  def update(updates, state, params=None):
-    with jax.numpy_dtype_promotion("standard"):
-      return inner.update(updates, state, params)
-
-  return optax.GradientTransformation(inner.init, update)
+  return optax.chain(optax.clip_by_global_norm(s.clip_norm), inner) if s.clip_norm else inner
 
 
 def _promoting(inner: optax.GradientTransformation) -> optax.GradientTransformation:
@@ -71,6 +72,11 @@ def decayed(params: Any) -> Any:
   """Whether a parameter is pulled to 0: matrices, embeddings and heads are, norms and biases are not."""
   return jax.tree_util.tree_map_with_path(
     lambda path, x: _is_hidden_matrix(path, x) or (not _in_layers(path) and x.ndim == 2), params)
+
+
+def _which_head(params: Any) -> Any:
+  name = lambda path: "value_head" if "value_" in jax.tree_util.keystr(path) else "model"
+  return jax.tree_util.tree_map_with_path(lambda path, _: name(path), params)
 
 
 def _width_scale(x: jax.Array) -> float:

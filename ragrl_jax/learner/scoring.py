@@ -9,7 +9,9 @@ from ragrl_jax.core import logprobs as logprobs_lib
 from ragrl_jax.structs import Batch
 
 
-def scores(model: Any, batch: Batch, *, temperature: float, chunk: int) -> tuple[jax.Array, jax.Array]:
+def scores(
+    model: Any, batch: Batch, *, temperature: float, chunk: int, hidden: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
   """(logprobs, entropies) float32 [R, T] of the tokens under `loss_mask`, zeros elsewhere.
 
   Entry t speaks of token t and comes from the hidden state at t - 1 of the same sequence; a sequence's first token is
@@ -20,8 +22,10 @@ def scores(model: Any, batch: Batch, *, temperature: float, chunk: int) -> tuple
     batch: packed rows.
     temperature: the sampler's.
     chunk: tokens whose logits exist at once.
+    hidden: the model's states of this batch, if they are known.
   """
-  hidden = model.hidden(batch.tokens, batch.positions, batch.segment_ids)
+  if hidden is None:
+    hidden = model.hidden(batch.tokens, batch.positions, batch.segment_ids)
   # State t predicts token t + 1: targets and mask move back by one, results forward. What wraps around is masked.
   mask = jnp.roll(batch.loss_mask.astype(bool).at[:, 0].set(False), -1, axis=1)
   found = logprobs_lib.chunked(

@@ -5,12 +5,12 @@ rows are cut.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
 
 from ragrl_jax.core import kl as kl_lib
 from ragrl_jax.core import losses, masked
@@ -19,62 +19,101 @@ from ragrl_jax.learner.settings import Settings
 from ragrl_jax.learner.state import TrainState
 from ragrl_jax.structs import Batch
 
-# What `accumulate` adds up: the loss, and means over the step's trained tokens.
-SUMS = ("loss", "policy_loss", "kl", "entropy", "clip_fraction", "dual_clip_fraction", "ratio", "old_kl", "mismatch")
+# What the policy's `accumulate` adds up: the loss, and means over the step's trained tokens.
+SUMS = ("loss", "policy_loss", "kl", "entropy", "clip_fraction", "dual_clip_fraction", "ratio", "old_kl", "mismatch",
+        "importance", "importance_capped", "value_loss")
+
+# (model, batch, totals [2], kl_coef) → (this block's share of the loss, its metrics)
+Objective = Callable[[Any, Batch, jax.Array, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
 
 
-def loss(
-    params: Any, batch: Batch, totals: jax.Array, graphdef: nnx.GraphDef, settings: Settings,
+def policy_objective(
+    model: Any, batch: Batch, totals: jax.Array, kl_coef: jax.Array, settings: Settings,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
   """This block's share of the step's loss, and of its metrics (SUMS).
 
   Args:
-    params: float32 masters.
+    model: the policy; with a shared critic, that critic, whose trunk the policy is.
     batch: one block of packed rows.
     totals: float32 [2], trained tokens (for SFT: the sum of their weights) and sequences of the whole step.
-    graphdef: the model without its parameters.
+    kl_coef: float32, the penalty's weight in the loss.
     settings: the objective.
   """
   s = settings
-  model = nnx.merge(graphdef, params)
-  logprobs, entropies = scoring.scores(model, batch, temperature=s.temperature, chunk=s.logprob_chunk)
+  policy = model.trunk if s.critic.kind == "shared" else model
+  hidden = policy.hidden(batch.tokens, batch.positions, batch.segment_ids)
+  logprobs, entropies = scoring.scores(
+    policy, batch, temperature=s.temperature, chunk=s.logprob_chunk, hidden=hidden)
   mask, totals = batch.loss_mask, (totals[0], totals[1])
-  add_up = dict(segment_ids=batch.segment_ids, totals=totals, norm=s.norm)
-  weights = batch.advantages if s.objective == "sft" else jnp.ones(mask.shape, jnp.float32)
-  share = lambda x: masked.total(jax.lax.stop_gradient(x) * weights, mask) / jnp.maximum(totals[0], 1e-6)
   found = dict.fromkeys(SUMS, jnp.float32(0.0))
   if s.objective == "sft":
     # A weighted mean over tokens: the aggregation settings are the policy's.
+    weights = batch.advantages
     value = -masked.total(logprobs * weights, mask) / jnp.maximum(totals[0], 1e-6)
   else:
-    old = jax.lax.stop_gradient(logprobs) if s.on_policy else batch.old_logprobs
-    value, more = losses.policy_loss(
-      logprobs, old, batch.advantages, mask, clip_low=s.clip_low, clip_high=s.clip_high, dual_clip=s.dual_clip,
-      aggregation=s.aggregation, ratio=s.ratio, **add_up)
-    gap = logprobs - masked.keep(batch.sampler_logprobs, mask)
-    found |= more | dict(policy_loss=value, mismatch=share(jnp.abs(gap)))
-    if s.kl != "none":
-      ref = masked.keep(batch.ref_logprobs, mask)
-      penalty = kl_lib.kl_penalty(logprobs, ref, s.kl, tangent=s.kl_tangent)
-      value = value + s.kl_coef * losses.aggregate(penalty, mask, s.aggregation, **add_up)
-      found["kl"] = share(penalty)
-    if s.entropy_coef:
-      value = value - s.entropy_coef * losses.aggregate(entropies, mask, s.aggregation, **add_up)
-  return value, found | dict(loss=value, entropy=share(entropies))
+    weights = jnp.ones(mask.shape, jnp.float32)
+    value, more = _policy(logprobs, entropies, batch, totals, kl_coef, s)
+    found |= more
+  if s.critic.kind == "shared":
+    found["value_loss"] = _value(model.values(hidden), batch, totals, s)
+    value = value + s.critic.coef * found["value_loss"]
+  entropy = masked.total(jax.lax.stop_gradient(entropies) * weights, mask) / jnp.maximum(totals[0], 1e-6)
+  return value, found | dict(loss=value, entropy=entropy)
+
+
+def _policy(logprobs, entropies, batch, totals, kl_coef, s):
+  """The clipped surrogate with its penalties, and their metrics."""
+  mask = batch.loss_mask
+  add_up = dict(segment_ids=batch.segment_ids, totals=totals, norm=s.norm)
+  share = lambda x: masked.total(jax.lax.stop_gradient(x), mask) / jnp.maximum(totals[0], 1e-6)
+  old = masked.keep(batch.old_logprobs, mask) if s.scores_old else jax.lax.stop_gradient(logprobs)
+  found = dict(mismatch=share(jnp.abs(logprobs - masked.keep(batch.sampler_logprobs, mask))))
+  weights = None
+  if s.importance_cap is not None:
+    weights = losses.importance_weights(old, batch.sampler_logprobs, mask, cap=s.importance_cap)
+    found |= dict(importance=share(weights), importance_capped=share(weights >= s.importance_cap))
+  value, more = losses.policy_loss(
+    logprobs, old, batch.advantages, mask, clip_low=s.clip_low, clip_high=s.clip_high, dual_clip=s.dual_clip,
+    aggregation=s.aggregation, ratio=s.ratio, weights=weights, **add_up)
+  found |= more | dict(policy_loss=value)
+  if s.kl != "none":
+    # Where it is paid for in the reward it is only looked at here.
+    penalty = kl_lib.kl_penalty(logprobs, masked.keep(batch.ref_logprobs, mask), s.kl, tangent=s.kl_tangent)
+    found["kl"] = share(penalty)
+    if s.kl_in == "loss":
+      value = value + kl_coef * losses.aggregate(penalty, mask, s.aggregation, **add_up)
+  if s.entropy_coef:
+    value = value - s.entropy_coef * losses.aggregate(entropies, mask, s.aggregation, **add_up)
+  return value, found
+
+
+def value_objective(
+    critic: Any, batch: Batch, totals: jax.Array, _: jax.Array, settings: Settings,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+  """The loss of a critic with a trunk of its own, and its metrics ("loss")."""
+  value = _value(critic(batch.tokens, batch.positions, batch.segment_ids), batch, (totals[0], totals[1]), settings)
+  return value, dict(loss=value)
+
+
+def _value(values, batch, totals, s):
+  # A mean over tokens whatever the policy's aggregation is: a value speaks of a token, not of a sequence.
+  return losses.value_loss(
+    values, batch.values, batch.returns, batch.loss_mask, clip=s.critic.clip, aggregation="token_mean",
+    segment_ids=batch.segment_ids, totals=totals)
 
 
 def accumulate(
-    grads: Any, sums: dict[str, jax.Array], params: Any, batch: Batch, totals: jax.Array, graphdef: nnx.GraphDef,
-    settings: Settings,
+    grads: Any, sums: dict[str, jax.Array], loss: Callable[..., tuple[jax.Array, dict[str, jax.Array]]], params: Any,
+    *given: Any,
 ) -> tuple[Any, dict[str, jax.Array]]:
-  """Adds one block's gradient and metrics to what came before (both donated)."""
-  (_, found), new = jax.value_and_grad(loss, has_aux=True)(params, batch, totals, graphdef, settings)
+  """Adds one block's gradient and metrics, of loss(params, *given), to what came before (both donated)."""
+  (_, found), new = jax.value_and_grad(loss, has_aux=True)(params, *given)
   return jax.tree.map(jnp.add, grads, new), jax.tree.map(jnp.add, sums, found)
 
 
-def zeros(params: Any) -> tuple[Any, dict[str, jax.Array]]:
+def zeros(params: Any, names: tuple[str, ...]) -> tuple[Any, dict[str, jax.Array]]:
   """What `accumulate` starts from."""
-  return jax.tree.map(jnp.zeros_like, params), dict.fromkeys(SUMS, jnp.float32(0.0))
+  return jax.tree.map(jnp.zeros_like, params), dict.fromkeys(names, jnp.float32(0.0))
 
 
 def apply(

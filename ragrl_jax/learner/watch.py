@@ -82,8 +82,7 @@ def warnings(history: Sequence[Mapping[str, float]], *, searches_expected: bool 
   say("far_from_reference", get("kl", 0.0) > limits.kl_ceiling,
       f"KL to the reference is {get('kl', 0):.2f} nats a token: raise config.loss.kl_coef or lower the learning rate.")
   say("clipping", get("clip_fraction", 0.0) > limits.clip_ceiling,
-      f"{get('clip_fraction', 0):.0%} of the tokens are clipped: lower config.loss.updates_per_batch or the learning "
-      "rate.")
+      f"{get('clip_fraction', 0):.0%} of the tokens are clipped: lower config.loss.epochs or the learning rate.")
   say("skipped", get("skipped", 0.0) > 0,
       "the gradient was not finite and the step was skipped: parameters and optimiser are as they were.")
   if len(history) > limits.first:

@@ -39,7 +39,10 @@ PARAMETERS: dict[str, tuple[str | None, ...]] = {
   "layers/gate": ("layer", "embed", "ff"),
   "layers/up": ("layer", "embed", "ff"),
   "layers/down": ("layer", "ff", "embed"),
+  "value_head": (None,),
+  "value_bias": (None,),
   "ns_coeffs": (None,),      # Muon's polynomial
+  "rng": (None,),
 }
 # LoRA's A reads what its matrix reads, B writes what it writes; the rank is narrow and stays whole.
 for _name in ("q", "k", "v", "o", "gate", "up", "down"):

@@ -42,6 +42,8 @@ class Recipe:
     evidence: (example, episode) → the text that it rests its answer on, for tables; None where a recipe leaves none.
     mixture: step → chance that a question is drawn from the easy set, where config.data.hard names another; None for
       one set only.
+    credit: (example, episode) → {term: one number a model segment, adding up to the term}, for terms that single turns
+      earn; None: everything is earned by the last turn. Only per-turn and per-token advantages look at it.
   """
 
   name: str
@@ -55,6 +57,7 @@ class Recipe:
   switches: Mapping[str, Any]
   evidence: Callable[[structs.Example, structs.Episode], str] | None = None
   mixture: Callable[[int], float] | None = None
+  credit: Callable[[structs.Example, structs.Episode], Mapping[str, Sequence[float]]] | None = None
 
   def reward(self, terms: Mapping[str, float | None], step: int) -> float | None:
     """The weighted sum of the terms; None as soon as a term with a weight cannot be scored."""

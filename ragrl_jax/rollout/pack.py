@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +17,11 @@ class Item:
   Attributes:
     tokens: int ids.
     loss_mask: bool, True where it is trained; the first token never is, whatever is said here.
-    advantages: float; in SFT the token's weight.
+    advantages: float; in SFT the token's weight; zeros where they come from the rewards later.
     sampler_logprobs: float, of the tokens under the mask.
     group_id: the prompt's running number.
     name: what an error message calls it.
+    rewards: float, what each token earns; None for nothing.
   """
 
   tokens: np.ndarray
@@ -28,18 +30,19 @@ class Item:
   sampler_logprobs: np.ndarray
   group_id: int = 0
   name: str = ""
+  rewards: np.ndarray | None = None
 
 
 def pack(
-    episodes: Sequence[structs.Episode], advantages: Sequence[float | np.ndarray | None], *, rows: int,
+    episodes: Sequence[structs.Episode], rewards: Sequence[Sequence[float] | None], *, rows: int,
     lengths: Sequence[int],
 ) -> list[Batch]:
-  """Episodes with their advantages → blocks [rows, T].
+  """Episodes with what they earned → blocks [rows, T].
 
   Args:
     episodes: in a fixed order: the blocks depend on it.
-    advantages: one a episode: a number for all its model tokens, an array with one number a token, or None: the
-      episode could not be scored and is left out.
+    rewards: for each episode one number a model segment, laid on the segment's last token, or None: the episode could
+      not be scored, or has no token to train, and is left out.
     rows: of a block.
     lengths: the row lengths T that may be used, at most three: each is one more compilation.
 
@@ -48,13 +51,23 @@ def pack(
     empty rows: on a pod another host's episodes may have been.
 
   Raises:
-    ValueError: an episode longer than the longest row, log-probabilities that do not belong to their tokens, or
-      impossible rows or lengths.
+    ValueError: an episode longer than the longest row, log-probabilities or rewards that do not belong to their
+      segments, or impossible rows or lengths.
   """
-  if len(episodes) != len(advantages):
-    raise ValueError(f"{len(episodes)} episodes with {len(advantages)} advantages: each needs one (or None).")
-  items = [of_episode(e, a) for e, a in zip(episodes, advantages) if a is not None]
+  items = [of_episode(e, r) for e, r in zip(episodes, rewards, strict=True) if r is not None]
   return pack_items(items, rows=rows, lengths=lengths)
+
+
+def places(sizes: Sequence[int], *, rows: int, lengths: Sequence[int]) -> list[tuple[int, int, slice]]:
+  """(block, row, tokens) of each of several sequences of these sizes, as `pack` lays them."""
+  found: list[Any] = [None] * len(sizes)
+  for block, (_, members) in enumerate(_fit(sizes, [str(i) for i in range(len(sizes))], rows, check(rows, lengths))):
+    for row, items in enumerate(members):
+      start = 0
+      for i in items:
+        found[i] = (block, row, slice(start, start + sizes[i]))
+        start += sizes[i]
+  return found
 
 
 def pack_weighted(
@@ -71,10 +84,14 @@ def pack_weighted(
   return pack_items(items, rows=rows, lengths=lengths)
 
 
-def of_episode(episode: structs.Episode, advantage: float | np.ndarray) -> Item:
-  """All segments' ids in order; the model's are trained, the environment's never."""
+def of_episode(episode: structs.Episode, rewards: Sequence[float]) -> Item:
+  """All segments' ids in order; the model's are trained, the environment's never.
+
+  A reward lands on the last token of its model segment; where a segment has none, on the last one trained before it,
+  or, before any, on the first one trained after it.
+  """
   name = f"episode {episode.prompt_index}.{episode.sample} (example {episode.example_id!r})"
-  tokens, mask, logprobs = [], [], []
+  tokens, mask, logprobs, ends = [], [], [], []
   for s in episode.segments:
     mine = s.owner == structs.MODEL
     if mine and len(s.logprobs) != len(s.ids):
@@ -82,19 +99,25 @@ def of_episode(episode: structs.Episode, advantage: float | np.ndarray) -> Item:
     tokens += s.ids
     mask += [mine] * len(s.ids)
     logprobs += s.logprobs if mine else (0.0,) * len(s.ids)
+    if mine:
+      ends.append(len(tokens))
+  if len(rewards) != len(ends):
+    raise ValueError(f"{name}: {len(rewards)} rewards for {len(ends)} model segments; one each is needed.")
   tokens, mask = np.asarray(tokens, np.int32), np.asarray(mask, bool)
-  advantages = np.asarray(advantage, np.float32)
-  if advantages.ndim and advantages.shape != tokens.shape:
-    raise ValueError(f"{name}: advantages of shape {advantages.shape} for {len(tokens)} tokens; one each is needed.")
+  earned = np.zeros(tokens.shape, np.float32)
+  trained = np.flatnonzero(mask)
+  for end, reward in zip(ends, rewards):
+    if trained.size:
+      earned[trained[max(np.searchsorted(trained, end) - 1, 0)]] += reward
   return Item(
-    tokens, mask, np.broadcast_to(advantages, tokens.shape), np.asarray(logprobs, np.float32),
+    tokens, mask, np.zeros(tokens.shape, np.float32), np.asarray(logprobs, np.float32), rewards=earned,
     group_id=episode.prompt_index, name=name)
 
 
 def pack_items(items: Sequence[Item], *, rows: int, lengths: Sequence[int]) -> list[Batch]:
   """First-fit decreasing into blocks of `rows` rows, see `pack`."""
   lengths = check(rows, lengths)
-  blocks = _fit(items, rows, lengths)
+  blocks = _fit([len(item.tokens) for item in items], [item.name for item in items], rows, lengths)
   return [_block([[items[i] for i in row] for row in members], length) for length, members in blocks]
 
 
@@ -114,7 +137,9 @@ def check(rows: int, lengths: Sequence[int]) -> tuple[int, ...]:
   return different
 
 
-def _fit(items: Sequence[Item], rows: int, lengths: tuple[int, ...]) -> list[tuple[int, list[list[int]]]]:
+def _fit(
+    sizes: Sequence[int], names: Sequence[str], rows: int, lengths: tuple[int, ...],
+) -> list[tuple[int, list[list[int]]]]:
   """Which items share a row: (T, one list of item numbers a row) a block.
 
   Each item goes to the first row with room for it. A block of rows is opened, at the smallest length that holds the
@@ -122,11 +147,11 @@ def _fit(items: Sequence[Item], rows: int, lengths: tuple[int, ...]) -> list[tup
   """
   blocks: list[tuple[int, list[list[int]]]] = []
   room: list[int] = []  # of every open row, in the order of the blocks
-  for i in sorted(range(len(items)), key=lambda i: (-len(items[i].tokens), i)):
-    size = len(items[i].tokens)
+  for i in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+    size = sizes[i]
     if size > lengths[0]:
       raise ValueError(
-        f"{items[i].name} has {size} tokens, the longest row {lengths[0]}: raise config.learner.row_lengths to at "
+        f"{names[i]} has {size} tokens, the longest row {lengths[0]}: raise config.learner.row_lengths to at "
         "least config.rollout.context, or lower the latter.")
     at = next((r for r, left in enumerate(room) if left >= size), None)
     if at is None:
@@ -145,7 +170,7 @@ def _block(members: list[list[Item]], length: int) -> Batch:
   ints = lambda fill=0: np.full(shape, fill, np.int32)
   floats = lambda: np.zeros(shape, np.float32)
   tokens, segment_ids, positions, group_ids = ints(), ints(), ints(), ints(-1)
-  loss_mask, advantages, sampler_logprobs = np.zeros(shape, bool), floats(), floats()
+  loss_mask, advantages, rewards, sampler_logprobs = np.zeros(shape, bool), floats(), floats(), floats()
   for r, row in enumerate(members):
     start = 0
     for number, item in enumerate(row, start=1):
@@ -156,9 +181,10 @@ def _block(members: list[list[Item]], length: int) -> Batch:
       positions[here] = np.arange(len(item.tokens), dtype=np.int32)
       loss_mask[here] = mask
       advantages[here] = np.where(mask, item.advantages, 0.0)
+      rewards[here] = 0.0 if item.rewards is None else item.rewards
       sampler_logprobs[here] = np.where(mask, item.sampler_logprobs, 0.0)
       start += len(item.tokens)
   return Batch(
     tokens=tokens, segment_ids=segment_ids, positions=positions, loss_mask=loss_mask, advantages=advantages,
-    sampler_logprobs=sampler_logprobs, old_logprobs=floats(), ref_logprobs=floats(), values=floats(),
+    rewards=rewards, sampler_logprobs=sampler_logprobs, old_logprobs=floats(), ref_logprobs=floats(), values=floats(),
     returns=floats(), group_ids=group_ids)

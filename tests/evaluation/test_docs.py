@@ -7,7 +7,7 @@ import pytest
 
 from ragrl_jax import structs
 from ragrl_jax.evaluation import harness, scoring
-from ragrl_jax.learner import learner, settings, step, watch
+from ragrl_jax.learner import advantages, blocks, learner, settings, step, watch
 from ragrl_jax.rollout import pack, report, supply
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -17,10 +17,13 @@ EPISODE = structs.Episode(
 
 
 def logged():
-  scored = scoring.Scored(structs.Example("q", "?", ("!",)), EPISODE, {"answer": 1.0}, {"answer": 1.0}, 1.0, 1.0, 0.5)
-  counted = learner.count(pack.pack([EPISODE], [0.5], rows=1, lengths=(8,)), settings.Settings())
-  names = [*step.SUMS, *scoring.summarise([scored]), *(f"engine/{name}" for name in report.Report().metrics())]
-  names += [name for name in counted if name not in ("weight", "pairs")]  # the two that the report leaves out
+  example, ones = structs.Example("q", "?", ("!",)), {"answer": 1.0}
+  scored = scoring.Scored(example, EPISODE, ones, ones, 1.0, 1.0, (1.0,), 0.5)
+  packed = pack.pack([EPISODE], [(0.5,)], rows=1, lengths=(8,))
+  counted = blocks.whole_batch([blocks.count(packed, settings.Settings())])
+  names = [*step.SUMS, *learner.OF_CRITIC, *advantages.FOUND, *scoring.summarise([scored])]
+  names += [f"engine/{name}" for name in report.Report().metrics()]
+  names += [name for name in counted if name not in learner.NOT_SHOWN]
   names += re.findall(r'"(groups/\w+|staleness)"', pathlib.Path(supply.__file__).read_text())
   names += re.findall(r'say\("(\w+)"', pathlib.Path(watch.__file__).read_text())
   names += [name.removeprefix("evaluation/") for name in harness.flat(harness.summarise([]))]

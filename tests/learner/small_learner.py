@@ -4,7 +4,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from ragrl_jax.learner import learner as learner_lib
+from ragrl_jax.learner import blocks
 from ragrl_jax.learner.learner import Learner
 from ragrl_jax.learner.settings import OptimizerSettings, Settings
 from ragrl_jax.models.config import DecoderConfig
@@ -57,12 +57,14 @@ def padded(sequences, rows=ROWS, lengths=LENGTHS):
 
 def gradient(learner, batches, params=None):
   """(loss, gradient) of a whole step, as update accumulates them."""
-  counts = learner_lib.count(batches, learner.settings)
+  counts = blocks.count(batches, learner.settings)
   totals = np.asarray([counts["weight"], counts["sequences"]], np.float32)
   params = learner.params if params is None else params
-  grads, sums = learner._zeros(params)
+  trained = learner.trained
+  grads, sums = trained.zeros(params)
   for batch in batches:
-    grads, sums = learner._accumulate(grads, sums, params, learner.place(batch), totals)
+    grads, sums = trained.accumulate(
+      grads, sums, params, trained.frozen, learner.place(batch), totals, np.float32(learner.settings.kl_coef))
   return float(sums["loss"]), grads
 
 

@@ -1,29 +1,174 @@
-import math
+"""Rewards → advantages, over whole sequences: packing, hosts and untrained tokens do not matter."""
 
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
 import pytest
+import small_learner as small
 
+from ragrl_jax.core import advantages as core
+from ragrl_jax.core import masked
 from ragrl_jax.learner import advantages
+from ragrl_jax.learner.settings import AdvantageSettings
+
+KINDS = ("group_relative", "leave_one_out", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gae")
 
 
-def test_unscorable_episodes_leave_their_group():
-  # Group 5: (1, 0, None, 0): mean 1/3 of the three scored, not 1/4; sample std sqrt(2/3 / 2) = .577.
-  got = advantages.of_episodes([1.0, 0.0, None, 0.0, 1.0, 1.0], [5, 5, 5, 5, 2, 2], eps=0.0)
-  assert got[2] is None
-  assert got[:2] + got[3:] == pytest.approx([2 / 3 / 3**-0.5, -(3**0.5) / 3, -(3**0.5) / 3, 0.0, 0.0], rel=1e-5)
+def earning(count=12, seed=0):
+  """Sequences in groups of four, with a reward on the last trained token and some before."""
+  draw = np.random.default_rng(seed)
+  made = []
+  for number, item in enumerate(small.items(count, seed)):
+    trained = np.flatnonzero(item.loss_mask[1:]) + 1
+    rewards = np.zeros(len(item.tokens), np.float32)
+    rewards[trained[-1]] = draw.integers(0, 2)
+    rewards[trained[0]] += 0.25 * draw.integers(0, 2)
+    made.append(dataclasses.replace(item, rewards=rewards, group_id=number // 4))
+  return made
 
 
-def test_whoever_is_left_alone_gets_zero():
-  assert advantages.of_episodes([1.0, None], [0, 0]) == [0.0, None]
-  assert advantages.of_episodes([None], [0]) == [None]
+def read(batches, name="advantages"):
+  """Token ids of a sequence → its column. The items of a test have different tokens."""
+  return {batches[p.block].tokens[p.row, p.here].tobytes(): getattr(batches[p.block], name)[p.row, p.here]
+          for p in advantages.sequences(batches)}
 
 
-def test_leave_one_out():
-  got = advantages.of_episodes([1.0, 0.0, 0.0, 0.0], [0] * 4, kind="leave_one_out")
-  assert got == pytest.approx([1.0, -1 / 3, -1 / 3, -1 / 3], rel=1e-5)
+def test_group_relative_by_hand():
+  # Group (1, 0, 0, 0): 1.5 and -0.5, on every trained token of the episode.
+  items = [dataclasses.replace(item, rewards=np.where(np.arange(len(item.tokens)) == len(item.tokens) - 1, r, 0.0))
+           for item, r in zip(earning(4), (1.0, 0.0, 0.0, 0.0))]
+  batches, metrics = advantages.assign(small.packed(items), AdvantageSettings(eps=0.0))
+  for item, want in zip(items, (1.5, -0.5, -0.5, -0.5)):
+    on = np.where(np.arange(len(item.tokens)) > 0, item.loss_mask, False)
+    np.testing.assert_allclose(read(batches)[item.tokens.tobytes()], np.where(on, want, 0.0), rtol=1e-6)
+  assert metrics["return_mean"] > 0
+
+
+@pytest.mark.parametrize("credit", ["episode", "turn"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_packing_changes_nothing(kind, credit):
+  settings = AdvantageSettings(kind=kind, credit=credit, gamma=0.9, lam=0.8)
+  items, found = earning(), []
+  for batches in (small.packed(items), small.padded(items), small.packed(items[::-1])):
+    draw = lambda b: np.where(b.loss_mask, np.sin(b.tokens + b.positions), np.nan).astype(np.float32)
+    values = [draw(b) for b in batches] if kind == "gae" else None
+    batches, metrics = advantages.assign(batches, settings, values=values)
+    found.append((read(batches), read(batches, "returns"), metrics))
+  for other in found[1:]:
+    for one, two in zip(found[0][:2], other[:2]):
+      assert one.keys() == two.keys()
+      for key in one:
+        np.testing.assert_allclose(one[key], two[key], rtol=1e-4, atol=1e-6)
+    assert other[2] == pytest.approx(found[0][2], rel=1e-5)
+
+
+def stretched(item, where=(2, 4)):
+  """The same sequence with untrained tokens put in."""
+  insert = lambda x, filler: np.insert(x, list(where), filler)
+  return dataclasses.replace(
+    item, tokens=insert(item.tokens, 7), loss_mask=insert(item.loss_mask, False), rewards=insert(item.rewards, 0.0),
+    advantages=insert(item.advantages, 0.0), sampler_logprobs=insert(item.sampler_logprobs, 0.0))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_untrained_tokens_in_between_change_no_trained_tokens_advantage(kind):
+  settings = AdvantageSettings(kind=kind, gamma=0.9, lam=0.8)
+  items = earning()
+  on_trained = []
+  for variant in (items, [stretched(item) for item in items]):
+    batches = small.padded(variant, rows=12)
+    # One value a trained token, the same in both.
+    values = [np.where(b.loss_mask, np.sin(np.cumsum(b.loss_mask, axis=1)), 5.0) for b in batches]
+    batches, _ = advantages.assign(batches, settings, values=values if kind == "gae" else None)
+    on_trained.append([batches[0].advantages[row][batches[0].loss_mask[row]] for row in range(12)])
+  for one, two in zip(*on_trained, strict=True):
+    np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+
+
+def turns(*stretches, group):
+  """A sequence of trained stretches, each of (tokens, reward on its last), with an observation between."""
+  mask, rewards = [False], [0.0]
+  for size, reward in stretches:
+    mask += [True] * size + [False]
+    rewards += [0.0] * (size - 1) + [reward, 0.0]
+  n = len(mask)
+  return dataclasses.replace(
+    small.items(1)[0], tokens=np.arange(n, dtype=np.int32) + 3 * group, loss_mask=np.asarray(mask),
+    advantages=np.zeros(n, np.float32), sampler_logprobs=np.zeros(n, np.float32),
+    rewards=np.asarray(rewards, np.float32), group_id=group)
+
+
+def test_a_turn_answers_for_its_own_and_later_rewards():
+  # Returns to go: (3, 2) and (1, 1): the second sample ended after a turn and stands in with it.
+  items = [turns((2, 1.0), (1, 2.0), group=0), turns((3, 1.0), group=0)]
+  settings = AdvantageSettings(credit="turn", std="none")
+  batches, _ = advantages.assign(small.padded(items), settings)
+  np.testing.assert_allclose(batches[0].advantages[0, :6], [0, 1, 1, 0, 0.5, 0])
+  np.testing.assert_allclose(batches[0].advantages[1, :5], [0, -1, -1, -1, 0])
+
+
+def test_paid_at_the_end_a_turn_has_its_episodes_advantage():
+  items = [turns((2, 0.0), (1, 1.0), group=0), turns((3, 0.0), group=0), turns((1, 0.0), (2, 0.0), (1, 1.0), group=0)]
+  found = [read(advantages.assign(small.padded(items), AdvantageSettings(credit=credit))[0])
+           for credit in ("episode", "turn")]
+  for key in found[0]:
+    np.testing.assert_allclose(found[0][key], found[1][key], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["gae", "reinforce_plus_plus"])
+def test_a_reward_after_an_observation_reaches_the_turns_before_it(kind):
+  items = [turns((2, 0.0), (1, 1.0), group=0), turns((2, 0.0), (1, 0.0), group=1)]
+  batches = small.padded(items)
+  zeros = [np.zeros(b.tokens.shape, np.float32) for b in batches]
+  batches, _ = advantages.assign(batches, AdvantageSettings(kind=kind, whiten=False),
+                                 values=zeros if kind == "gae" else None)
+  np.testing.assert_allclose(batches[0].returns[0, :6], [0, 1, 1, 0, 1, 0])
+  assert (batches[0].advantages[0, 1:3] > batches[0].advantages[1, 1:3]).all()
+
+
+def test_whitening_is_cores():
+  batches, _ = advantages.assign(small.padded(earning()), AdvantageSettings(kind="reinforce_plus_plus"))
+  stack = lambda name: np.concatenate([getattr(b, name) for b in batches])
+  want, returns = core.reinforce_plus_plus(stack("rewards"), stack("loss_mask"), gamma=1.0)
+  np.testing.assert_allclose(stack("advantages"), want, rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(stack("returns"), returns, rtol=1e-6)
+  centred = advantages.assign(small.padded(earning()), AdvantageSettings(kind="reinforce_plus_plus_baseline"))[0]
+  plain = advantages.assign(small.padded(earning()), AdvantageSettings(std="none"))[0]
+  want = masked.whiten(np.concatenate([b.advantages for b in plain]), stack("loss_mask"))
+  np.testing.assert_allclose(np.concatenate([b.advantages for b in centred]), want, rtol=1e-4, atol=1e-6)
+
+
+def test_a_penalty_is_paid_out_of_the_reward():
+  items = earning(4)
+  batches = small.padded(items, rows=4)
+  taken = [np.full(b.tokens.shape, 0.5, np.float32) for b in batches]
+  got = read(advantages.assign(batches, AdvantageSettings(kind="leave_one_out"), penalties=taken)[0])
+  total = np.asarray([(item.rewards - 0.5 * item.loss_mask)[1:][item.loss_mask[1:]].sum() for item in items])
+  want = core.leave_one_out(jnp.asarray(total), jnp.zeros(4, jnp.int32))
+  for item, one in zip(items, want):
+    assert got[item.tokens.tobytes()].sum() == pytest.approx(float(one) * item.loss_mask[1:].sum(), rel=1e-4)
+
+
+def test_explained_variance():
+  batches = small.padded(earning())
+  settings = AdvantageSettings(kind="gae")
+  returns = [b.returns for b in advantages.assign(batches, settings, values=[0 * b.rewards for b in batches])[0]]
+  assert advantages.assign(batches, settings, values=returns)[1]["explained_variance"] == pytest.approx(1.0)
+  constant = [np.full(r.shape, 3.0, np.float32) for r in returns]
+  assert advantages.assign(batches, settings, values=constant)[1]["explained_variance"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_nothing_to_train_gives_nothing():
+  batches, metrics = advantages.assign(small.packed([]), AdvantageSettings())
+  assert not batches[0].advantages.any() and metrics == dict(return_mean=0.0)
 
 
 def test_what_is_refused():
-  with pytest.raises(ValueError, match="reward 1 is nan"):
-    advantages.of_episodes([0.0, math.nan], [0, 0])
-  with pytest.raises(ValueError, match="config.advantage.kind='gae'"):
-    advantages.of_episodes([0.0], [0], kind="gae")
+  items = [dataclasses.replace(item, rewards=np.full(len(item.tokens), np.nan, np.float32)) for item in small.items(2)]
+  with pytest.raises(ValueError, match="a reward is nan"):
+    advantages.assign(small.packed(items), AdvantageSettings())
+  for how, word in ((dict(kind="dpo"), "config.advantage.kind"), (dict(credit="token"), "episode, turn"),
+                    (dict(lam=1.5), "between 0 and 1")):
+    with pytest.raises(ValueError, match=word):
+      AdvantageSettings(**how)

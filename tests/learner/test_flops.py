@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 
 from ragrl_jax.learner import flops
+from ragrl_jax.learner.settings import AdvantageSettings, CriticSettings, Settings
 from ragrl_jax.models.config import DecoderConfig
 
 CONFIG = DecoderConfig(
@@ -20,8 +21,10 @@ def test_operations_by_hand():
   # 7 tokens: 2 · 312 · 7 = 4368. Attention: 2 layers · 2 heads · 4 · 2 (scores, sums) · 2 (multiply, add) · 28 pairs
   # = 1792. Head, 5 tokens: 2 · 10 · 4 · 5 = 400.
   assert flops.forward(CONFIG, tokens=7, pairs=28, scored=5) == 4368 + 1792 + 400
-  # Backward costs two forwards more; one scoring pass a further one.
-  assert flops.train(CONFIG, tokens=7, pairs=28, scored=5, passes=1, steps=2) == 7 * 6560
+  # Backward costs two forwards more, twice; reference and old policy one each; an own critic, without the head's 400,
+  # one for its values and six to learn.
+  settings = Settings(kl="k3", epochs=2, critic=CriticSettings(kind="own"), advantage=AdvantageSettings(kind="gae"))
+  assert flops.update(CONFIG, settings, tokens=7, pairs=28, scored=5) == 8 * 6560 + 7 * 6160
 
 
 def test_utilisation():

@@ -11,6 +11,7 @@ from flax import nnx
 
 from ragrl_jax import structs
 from ragrl_jax.core import losses
+from ragrl_jax.learner import blocks as blocks_lib
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import step
 from ragrl_jax.learner.settings import OptimizerSettings, Settings
@@ -18,7 +19,7 @@ from ragrl_jax.parallel import mesh as mesh_lib
 
 # Everything at once: off-policy ratios, a sequence-level aggregation, KL and entropy.
 FULL = Settings(
-  aggregation="seq_mean_token_mean", kl="k3", kl_coef=0.3, entropy_coef=0.05, logprob_chunk=64, updates_per_batch=2,
+  aggregation="seq_mean_token_mean", kl="k3", kl_coef=0.3, entropy_coef=0.05, logprob_chunk=64, epochs=2,
   temperature=0.8)
 
 
@@ -41,7 +42,7 @@ def plain():
 def test_loss_and_gradient_equal_a_plain_computation(full):
   """One sequence at a time, all logits at once, no segments, no chunks, no accumulation."""
   sequences = small.items()
-  graphdef, params = full.graphdef, full.params
+  graphdef, params = full.trained.graphdef, full.params
 
   def loss(params):
     total, number = 0.0, len(sequences)
@@ -184,7 +185,7 @@ def test_several_updates_on_one_batch_keep_the_old_policy(full):
                                 ref_logprobs=full.score(full.reference, b)) for b in batches]
   for _ in range(2):
     _, grads = small.gradient(full, blocks, by_hand.params)
-    by_hand, _ = full._apply(by_hand, grads, full._zeros(full.params)[1])
+    by_hand, _ = full.trained.apply(by_hand, grads, full.trained.zeros(full.params)[1])
   assert small.distance(state.params, by_hand.params) == 0.0
 
 
@@ -193,9 +194,11 @@ def test_kl_is_zero_at_the_reference_and_grows(full):
   state = full.init(0)
   blocks = [dataclasses.replace(b, old_logprobs=full.score(state.params, b),
                                 ref_logprobs=full.score(full.reference, b)) for b in batches]
-  counts = learner_lib.count(blocks, FULL)
+  counts = blocks_lib.count(blocks, FULL)
   totals = np.asarray([counts["weight"], counts["sequences"]], np.float32)
-  _, sums = full._accumulate(*full._zeros(state.params), state.params, blocks[0], totals)
+  trained = full.trained
+  _, sums = trained.accumulate(
+    *trained.zeros(state.params), state.params, trained.frozen, blocks[0], totals, state.kl_coef)
   assert abs(float(sums["kl"])) < 1e-9
   state, metrics = full.update(state, batches)
   assert metrics["kl"] > 1e-6
@@ -289,11 +292,14 @@ def test_counts_by_hand():
   batch = structs.Batch(
     tokens=row(*range(8)), segment_ids=row(1, 1, 1, 2, 2, 0, 0, 0), positions=row(0, 1, 2, 0, 1, 0, 0, 0),
     loss_mask=row(0, 1, 1, 0, 0, 0, 0, 0), advantages=row(0, 0.5, 0, 0, 0, 0, 0, 0), sampler_logprobs=zeros,
-    old_logprobs=zeros, ref_logprobs=zeros, values=zeros, returns=zeros, group_ids=row(0, 0, 0, 1, 1, -1, -1, -1))
-  assert learner_lib.count([batch], Settings()) == dict(
-    tokens=2, sequences=1, packed_tokens=5, weight=2, pairs=9, mask_coverage=0.4, packing=5 / 8,
-    zero_advantage_share=0.5)
-  assert learner_lib.count([batch], Settings(objective="sft"))["weight"] == 0.5
+    rewards=zeros, old_logprobs=zeros, ref_logprobs=zeros, values=zeros, returns=zeros,
+    group_ids=row(0, 0, 0, 1, 1, -1, -1, -1))
+  counts = blocks_lib.count([batch], Settings())
+  assert counts == dict(tokens=2, sequences=1, packed_tokens=5, places=8, weight=2, pairs=9, silent=1)
+  assert blocks_lib.whole_batch([counts, counts]) == dict(
+    tokens=4, sequences=2, packed_tokens=10, places=16, weight=4, pairs=18, silent=2, mask_coverage=0.4,
+    packing=5 / 8, zero_advantage_share=0.5)
+  assert blocks_lib.count([batch], Settings(objective="sft"))["weight"] == 0.5
 
 
 def test_muon_runs_and_learns():

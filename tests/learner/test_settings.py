@@ -7,9 +7,12 @@ from ragrl_jax.learner.settings import OptimizerSettings, Settings
 
 @pytest.mark.parametrize("how, word", [
   (dict(kl="k1"), "does not depend on the reference"), (dict(kl="k9"), "config.loss.kl"),
-  (dict(aggregation="mean"), "config.loss.aggregation"), (dict(updates_per_batch=0), "at least 1"),
+  (dict(aggregation="mean"), "config.loss.aggregation"), (dict(epochs=0), "at least 1"),
+  (dict(minibatches=0), "at least 1"),
   (dict(aggregation="seq_mean_token_sum_norm"), "needs norm"),
-  (dict(kl_coef=-1.0), "kl_coef"), (dict(objective="dpo"), "policy, sft")])
+  (dict(kl_coef=-1.0), "kl_coef"), (dict(kl="k3", kl_in="reward"), "needs advantages"),
+  (dict(critic=settings.CriticSettings(kind="own")), "nothing else does"),
+  (dict(advantage=settings.AdvantageSettings(kind="gae")), "needs a critic"), (dict(objective="dpo"), "policy, sft")])
 def test_what_is_refused(how, word):
   with pytest.raises(ValueError, match=word):
     Settings(**how)
@@ -25,12 +28,12 @@ def test_what_the_optimizer_refuses(how, word):
 
 def test_settings_come_from_the_config():
   config = config_lib.default_config()
-  config.loss.update(dict(kl="k2", kl_coef=0.04, clip_high=0.28, updates_per_batch=2))
+  config.loss.update(dict(kl="k2", kl_coef=0.04, clip_high=0.28, epochs=2))
   config.rollout.temperature = 0.9
   config.learner.row_lengths = (128, 512)
   got = settings.from_config(config)
   assert (got.kl, got.kl_coef, got.clip_high, got.temperature, got.norm) == ("k2", 0.04, 0.28, 0.9, 512.0)
-  assert got.needs_reference and not got.on_policy
+  assert got.needs_reference and got.scores_old and got.steps == 2
   assert settings.optimizer_from_config(config).total_steps == 200  # 100 batches, two steps each
   sft = settings.from_config(config, objective="sft")
   assert (sft.kl, sft.temperature, sft.needs_reference) == ("none", 1.0, False)

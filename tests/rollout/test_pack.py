@@ -29,25 +29,37 @@ def of_size(size, number=0):
 
 
 def test_an_episode_by_hand():
-  (batch,) = pack.pack([episode()], [0.5], rows=1, lengths=(10,))
+  (batch,) = pack.pack([episode()], [(0.25, 0.5)], rows=1, lengths=(10,))
   want = dict(
     tokens=[10, 11, 20, 21, 22, 30, 40, 41, 0, 0], segment_ids=[1] * 8 + [0, 0], positions=[*range(8), 0, 0],
-    loss_mask=[0, 0, 1, 1, 1, 0, 1, 1, 0, 0], advantages=[0, 0, 0.5, 0.5, 0.5, 0, 0.5, 0.5, 0, 0],
+    loss_mask=[0, 0, 1, 1, 1, 0, 1, 1, 0, 0], rewards=[0, 0, 0, 0, 0.25, 0, 0, 0.5, 0, 0],
     sampler_logprobs=[0, 0, -1, -2, -3, 0, -4, -5, 0, 0], group_ids=[4] * 8 + [-1, -1])
   for name, values in want.items():
     np.testing.assert_array_equal(getattr(batch, name), [values], err_msg=name)
   assert (batch.loss_mask.dtype, batch.tokens.dtype, batch.advantages.dtype) == (np.bool_, np.int32, np.float32)
-  for name in ("old_logprobs", "ref_logprobs", "values", "returns"):
+  for name in ("advantages", "old_logprobs", "ref_logprobs", "values", "returns"):
     np.testing.assert_array_equal(getattr(batch, name), np.zeros((1, 10), np.float32))
 
 
-def test_an_advantage_a_token():
-  (batch,) = pack.pack([episode()], [np.arange(8, dtype=np.float32)], rows=1, lengths=(8,))
-  np.testing.assert_array_equal(batch.advantages, [[0, 0, 2, 3, 4, 0, 6, 7]])
+def test_a_turn_without_tokens_lends_its_reward_to_a_neighbour():
+  said = lambda n: structs.Segment(structs.MODEL, tuple(range(n)), "", logprobs=(0.0,) * n)
+  result = structs.Segment(structs.ENVIRONMENT, (9,), "")
+  earned = lambda *segments, rewards: pack.of_episode(structs.Episode(segments), rewards).rewards.tolist()
+  assert earned(result, said(2), result, said(0), rewards=(1.0, 4.0)) == [0, 0, 5, 0]
+  assert earned(result, said(0), result, said(2), rewards=(1.0, 4.0)) == [0, 0, 1, 4]
+  assert earned(result, said(0), rewards=(1.0,)) == [0]
+
+
+def test_places_are_where_pack_lays_them():
+  sizes = (3, 5, 2, 4, 7, 8)
+  items = [of_size(n, i) for i, n in enumerate(sizes)]
+  batches = pack.pack_items(items, rows=2, lengths=(8, 4))
+  for item, (block, row, here) in zip(items, pack.places(sizes, rows=2, lengths=(8, 4)), strict=True):
+    np.testing.assert_array_equal(batches[block].tokens[row, here], item.tokens)
 
 
 def test_who_could_not_be_scored_is_left_out():
-  (batch,) = pack.pack([episode(1), episode(2)], [None, 0.0], rows=1, lengths=(16,))
+  (batch,) = pack.pack([episode(1), episode(2)], [None, (0.0, 0.0)], rows=1, lengths=(16,))
   assert set(np.unique(batch.group_ids)) == {-1, 2} and batch.loss_mask.sum() == 5
   (empty,) = pack.pack([episode()], [None], rows=2, lengths=(16, 8))
   assert empty.tokens.shape == (2, 8) and not empty.loss_mask.any() and (empty.segment_ids == 0).all()
@@ -113,7 +125,7 @@ def test_weighted_sequences_for_sft():
 
 def test_too_long_an_episode_says_what_to_change():
   with pytest.raises(ValueError, match=r"episode 4\.1 \(example 'e7'\) has 8 tokens, the longest row 7.*row_lengths"):
-    pack.pack([episode()], [1.0], rows=1, lengths=(7,))
+    pack.pack([episode()], [(0.0, 1.0)], rows=1, lengths=(7,))
 
 
 @pytest.mark.parametrize("rows, lengths, word", [
@@ -121,14 +133,12 @@ def test_too_long_an_episode_says_what_to_change():
   (1, (1,), "at least 2")])
 def test_impossible_shapes_are_refused(rows, lengths, word):
   with pytest.raises(ValueError, match=word):
-    pack.pack([episode()], [1.0], rows=rows, lengths=lengths)
+    pack.pack([episode()], [(0.0, 1.0)], rows=rows, lengths=lengths)
 
 
 def test_log_probabilities_must_belong_to_tokens():
   broken = dataclasses.replace(episode(), segments=(structs.Segment(structs.MODEL, (1, 2), "", logprobs=(-1.0,)),))
   with pytest.raises(ValueError, match="2 ids and 1 log-probabilities"):
-    pack.pack([broken], [1.0], rows=1, lengths=(8,))
-  with pytest.raises(ValueError, match="1 episodes with 0 advantages"):
-    pack.pack([episode()], [], rows=1, lengths=(8,))
-  with pytest.raises(ValueError, match="advantages of shape"):
-    pack.pack([episode()], [np.zeros(3)], rows=1, lengths=(8,))
+    pack.pack([broken], [(1.0,)], rows=1, lengths=(8,))
+  with pytest.raises(ValueError, match="3 rewards for 2 model segments"):
+    pack.pack([episode()], [(0.0, 0.0, 1.0)], rows=1, lengths=(8,))

@@ -1,0 +1,80 @@
+"""One trained model's compiled programs: what the policy and a critic of its own have in common."""
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from ragrl_jax.learner import state as state_lib
+from ragrl_jax.learner import step
+from ragrl_jax.learner.state import TrainState
+from ragrl_jax.parallel import rules
+from ragrl_jax.structs import Batch
+
+
+class Trained:
+  """A model's parameters and the programs that take optimiser steps on them.
+
+  Attributes:
+    graphdef: the model without its parameters.
+    params: the trained ones, as they came; `init` copies them, for a step donates its state.
+    frozen: the model's other parameters.
+  """
+
+  def __init__(
+    self, model: nnx.Module, optimizer: optax.GradientTransformation, objective: step.Objective, *, trainable: Any,
+    mesh: jax.sharding.Mesh | None, names: tuple[str, ...], kl_coef: float = 0.0,
+  ):
+    """Builds the programs; nothing is compiled yet.
+
+    Args:
+      model: with what `objective` calls.
+      optimizer: Optax's.
+      objective: (model, batch, totals, kl_coef) → (loss, metrics).
+      trainable: an nnx filter.
+      mesh: devices that share rows and parameters; None: one device.
+      names: of the metrics that `objective` gives.
+      kl_coef: the state's first.
+    """
+    self.optimizer, self.mesh = optimizer, mesh
+    self.graphdef, self.params, self.frozen = nnx.split(model, trainable, ...)
+    if mesh is not None:
+      self.params, self.frozen = (jax.device_put(x, rules.shardings(mesh, x)) for x in (self.params, self.frozen))
+    graphdef = self.graphdef
+
+    def loss(params, frozen, *given):
+      return objective(nnx.merge(graphdef, params, frozen), *given)
+
+    make = lambda params, seed: state_lib.init(jax.tree.map(jnp.copy, params), optimizer, seed, kl_coef=kl_coef)
+    outs = {}
+    if mesh is not None:
+      state_at = rules.shardings(mesh, jax.eval_shape(lambda p: make(p, 0), self.params))
+      whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+      outs = dict(init=state_at, zeros=(state_at.params, whole), accumulate=(state_at.params, whole),
+                  apply=(state_at, whole))
+    out = lambda name: dict(out_shardings=outs[name]) if name in outs else {}
+    self.init = jax.jit(make, static_argnums=1, **out("init"))
+    self.zeros = jax.jit(lambda params: step.zeros(params, names), **out("zeros"))
+    self.accumulate = jax.jit(
+      lambda grads, sums, params, frozen, *given: step.accumulate(grads, sums, loss, params, frozen, *given),
+      donate_argnums=(0, 1), **out("accumulate"))
+    self.apply = jax.jit(
+      lambda state, grads, sums: step.apply(state, grads, sums, optimizer), donate_argnums=0, **out("apply"))
+
+  def model(self, params: Any, frozen: Any) -> nnx.Module:
+    """The model with these parameters, inside a program."""
+    return nnx.merge(self.graphdef, params, frozen)
+
+  def steps(
+    self, state: TrainState, blocks: Sequence[Batch], totals: np.ndarray,
+  ) -> Generator[None, None, tuple[TrainState, dict[str, Any]]]:
+    """One optimiser step over these blocks; yields after each program it dispatches."""
+    grads, sums = self.zeros(state.params)
+    for block in blocks:
+      grads, sums = self.accumulate(grads, sums, state.params, self.frozen, block, totals, state.kl_coef)
+      yield
+    return self.apply(state, grads, sums)

@@ -1,0 +1,192 @@
+"""The critic, mini-batches, penalties in the reward, and the coefficients that move."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_learner as small
+from flax import nnx
+
+from ragrl_jax.core import kl as kl_lib
+from ragrl_jax.core import losses
+from ragrl_jax.learner import advantages
+from ragrl_jax.learner.learner import Learner
+from ragrl_jax.learner.settings import AdvantageSettings, CriticSettings, OptimizerSettings, Settings
+from ragrl_jax.models import lora
+
+GAE = AdvantageSettings(kind="gae", gamma=0.95, lam=0.9)
+FAST = OptimizerSettings(learning_rate=3e-2, total_steps=100, weight_decay=0.0)
+
+
+def ppo(kind, **how):
+  critic = CriticSettings(kind=kind, optimizer=FAST, **{k: how.pop(k) for k in ("alone_steps", "coef") if k in how})
+  return Settings(advantage=GAE, critic=critic, logprob_chunk=64, **how)
+
+
+def earning(count=12):
+  """The reward is decided by the first token, so that a critic can know it."""
+  made = []
+  for item in small.items(count):
+    rewards = np.zeros(len(item.tokens), np.float32)
+    rewards[-1] = item.tokens[0] % 2
+    made.append(dataclasses.replace(item, rewards=rewards, advantages=np.zeros_like(item.advantages)))
+  return made
+
+
+@pytest.fixture(scope="module")
+def own():
+  return small.learner(ppo("own", minibatches=2, kl="k1", kl_in="reward", kl_coef=0.05))
+
+
+def test_a_critic_of_its_own_learns_the_returns(own):
+  minibatches = [small.packed(earning()[:6]), small.packed(earning()[6:])]
+  state, first = own.update(own.init(0), *minibatches)
+  assert (int(state.step), int(state.critic.step)) == (2, 2)
+  for _ in range(30):
+    state, metrics = own.update(state, *minibatches)
+  assert metrics["explained_variance"] > 0.5 > first["explained_variance"]
+  assert metrics["value_loss"] < 0.5 * first["value_loss"] and metrics["critic_skipped"] == 0
+  assert small.distance(own.critic.params, state.critic.params) > 1e-3  # trunk and head moved
+  assert first["value_mean"] == 0.0  # a fresh head guesses nothing
+
+
+def test_the_first_step_by_hand(own):
+  """Advantages from GAE over the KL-penalised rewards, whitened over both mini-batches; then the clipped surrogate."""
+  state, items = own.init(0), earning()
+  halves = [small.packed(items[:6]), small.packed(items[6:])]
+  reference = jax.tree.map(lambda x: x + 0.02, own.reference)
+  moved = small.learner(own.settings, reference=reference)
+  ready = moved.prepare(state, *halves)
+  blocks = [b for part in halves for b in part]
+  old = [np.asarray(own.score(state.params, b)) for b in blocks]
+  ref = [np.asarray(own.score(reference, b)) for b in blocks]
+  values = [np.asarray(own.values(state, b)) for b in blocks]
+  paid = [0.05 * (o - r) for o, r in zip(old, ref)]  # k1
+  want, _ = advantages.assign(blocks, GAE, values=values, penalties=paid)
+  got = [b for part in ready.minibatches for b in part]
+  for a, b in zip(want, got, strict=True):
+    np.testing.assert_allclose(a.advantages, b.advantages, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(a.returns, b.returns, rtol=1e-4, atol=1e-5)
+  for b, o, r, v in zip(got, old, ref, values):
+    np.testing.assert_allclose(b.old_logprobs, o, rtol=1e-5)
+    np.testing.assert_allclose(b.ref_logprobs, r, rtol=1e-5)
+    np.testing.assert_allclose(b.values, v)
+  _, metrics = moved.train(state, ready)
+  on = [b.loss_mask for b in blocks]
+  flat = lambda arrays: np.concatenate([a[m] for a, m in zip(arrays, on)])
+  whitened = flat([b.advantages for b in want])
+  assert abs(whitened.mean()) < 1e-5 and whitened.std(ddof=1) == pytest.approx(1.0, rel=1e-4)
+  first = [b for b in want[:1]]
+  assert metrics["tokens"] == sum(m.sum() for m in on) and metrics["sequences"] == 12
+  assert metrics["ratio"] != 1.0  # the second step's policy is not the old one
+  assert first[0].advantages[first[0].loss_mask].size > 0
+
+
+def test_a_shared_trunk_learns_from_both_losses():
+  learner = small.learner(ppo("shared", coef=1.0))
+  batches = small.packed(earning())
+  state = learner.init(0)
+  assert set(learner.policy(state.params)) == set(nnx.split(small.model())[1])  # what engines and exports take
+  want = learner.policy(state.params)["embedding"][...]
+  np.testing.assert_array_equal(want, small.model().embedding[...])
+  state, first = learner.update(state, batches)
+  for _ in range(30):
+    state, metrics = learner.update(state, batches)
+  assert metrics["value_loss"] < 0.5 * first["value_loss"] and metrics["explained_variance"] > 0.5
+  assert state.critic is None
+
+
+def test_the_critic_may_learn_alone_first():
+  learner = small.learner(ppo("own", alone_steps=2))
+  batches, state = small.packed(earning()), learner.init(0)
+  before = jax.tree.map(np.asarray, state.params)
+  for done in (1, 2):
+    state, metrics = learner.update(state, batches)
+    assert (int(state.critic.step), int(state.step), metrics["policy_loss"]) == (done, 0, 0.0)
+  assert small.distance(before, state.params) == 0.0
+  state, _ = learner.update(state, batches)
+  assert (int(state.critic.step), int(state.step)) == (3, 1) and small.distance(before, state.params) > 0
+
+
+def test_a_gradient_of_the_critic_that_is_not_finite_is_skipped(own):
+  bad = [dataclasses.replace(b, rewards=np.where(b.loss_mask, 1e25, 0).astype(np.float32))
+         for b in small.packed(earning())]
+  state = own.init(0)
+  before = jax.tree.map(np.asarray, state.critic)
+  state, metrics = own.update(state, bad)
+  assert metrics["critic_skipped"] == 1
+  assert small.distance((before.params, before.opt_state), (state.critic.params, state.critic.opt_state)) == 0.0
+
+
+def test_mini_batches_are_steps_of_their_own():
+  """Two mini-batches take the steps that two updates with the old policy of the first would take."""
+  settings = Settings(logprob_chunk=64, epochs=2, minibatches=2)
+  learner, items = small.learner(settings), small.items(12)
+  halves = [small.packed(items[:6]), small.packed(items[6:])]
+  state, metrics = learner.update(learner.init(0), *halves)
+  assert int(state.step) == 4 and metrics["optimizer_step"] == 4
+  hand = learner.init(0)
+  blocks = [[dataclasses.replace(b, old_logprobs=learner.score(hand.params, b)) for b in part] for part in halves]
+  for part in blocks * 2:
+    _, grads = small.gradient(learner, part, hand.params)
+    hand, _ = learner.trained.apply(hand, grads, learner.trained.zeros(hand.params)[1])
+  assert small.distance(state.params, hand.params) == 0.0
+  # A mini-batch in which nothing could be scored is no step.
+  state, metrics = learner.update(learner.init(0), halves[0], small.packed([]))
+  assert int(state.step) == 2
+
+
+def test_the_kl_coefficient_is_steered_to_its_target():
+  learner = small.learner(Settings(
+    logprob_chunk=64, kl="k2", kl_coef=0.1, kl_target=1e-9, kl_horizon=100, advantage=AdvantageSettings(std="none")))
+  batches, state = small.packed(earning()), learner.init(0)
+  state, first = learner.update(state, batches)
+  assert first["kl_coef"] == pytest.approx(0.1) and first["kl"] < 1e-9
+  # On the reference itself KL is 0: clip(0 / target - 1, -0.2) = -0.2, 12 of 100 sequences.
+  assert float(state.kl_coef) == pytest.approx(0.1 * (1 - 0.2 * 0.12))
+  state, second = learner.update(state, batches)
+  assert second["kl"] > 1e-9 and second["kl_coef"] == pytest.approx(0.1 * (1 - 0.2 * 0.12))
+  want = kl_lib.adapted_coefficient(second["kl_coef"], second["kl"], target=1e-9, horizon=100, num_sequences=12)
+  assert float(state.kl_coef) == pytest.approx(want, rel=1e-6)
+
+
+def test_importance_weights_correct_for_the_sampler():
+  settings = Settings(logprob_chunk=64, importance_cap=1.5)
+  learner = small.learner(settings)
+  batches = small.packed(small.items())
+  ours = [np.asarray(learner.score(learner.params, b)) for b in batches]
+  drawn = [np.where(b.loss_mask, o - np.log(1 + (b.tokens % 3)), np.nan).astype(np.float32)
+           for b, o in zip(batches, ours)]
+  batches = [dataclasses.replace(b, sampler_logprobs=d) for b, d in zip(batches, drawn)]
+  loss, _ = small.gradient(learner, batches)
+  weights = [np.minimum(1 + (b.tokens % 3), 1.5) for b in batches]
+  tokens = sum(b.loss_mask.sum() for b in batches)
+  want = -sum((w * b.advantages)[b.loss_mask].sum() for w, b in zip(weights, batches)) / tokens
+  assert loss == pytest.approx(float(want), rel=1e-4)
+  capped = losses.importance_weights(jnp.zeros((1, 2)), jnp.asarray([[-200.0, 200.0]]), jnp.ones((1, 2)), cap=2.0)
+  np.testing.assert_allclose(capped, [[2.0, np.exp(-20.0)]], rtol=1e-5)
+  with pytest.raises(ValueError, match="importance_cap=0.5"):
+    losses.importance_weights(jnp.zeros((1, 2)), jnp.zeros((1, 2)), jnp.ones((1, 2)), cap=0.5)
+
+
+def test_only_adapters_are_trained_and_the_reference_is_the_base():
+  model = small.model()
+  lora.add(model, rank=2, alpha=4.0, layers="q v", seed=0)
+  settings = Settings(logprob_chunk=64, kl="k3", kl_coef=0.1, critic=CriticSettings("shared", FAST), advantage=GAE)
+  learner = Learner(model, settings, FAST)
+  state, batches = learner.init(0), small.packed(earning())
+  sizes = lambda tree: sum(x.size for x in jax.tree.leaves(tree))
+  assert sizes(state.params) == 4 * 2 * 2 * 16 + 17  # A and B of two matrices in two layers; the value head
+  assert sizes(state.opt_state) < 2 * sizes(state.params) + 10  # two moments each, and counts
+  before = jax.tree.map(np.asarray, learner.trained.frozen)
+  for _ in range(3):
+    state, metrics = learner.update(state, batches)
+  assert metrics["update_norm"] > 0 and small.distance(before, learner.trained.frozen) == 0.0
+  base = small.learner()
+  for batch in batches:
+    want = np.asarray(base.score(base.params, batch))
+    np.testing.assert_allclose(learner.score(learner.reference, batch), want, rtol=1e-5, atol=1e-6)
+    assert np.abs(np.asarray(learner.score(state.params, batch)) - want).max() > 1e-4
+  assert {"embedding", "layers"} < set(learner.policy(state.params))  # adapters and base: what engines take
