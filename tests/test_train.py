@@ -94,11 +94,13 @@ def test_warm_start_then_rl_then_resume(world, tmp_path):
 @pytest.fixture
 def rewarding(monkeypatch):
   """Rewards that a model which knows nothing earns, by the sum of the ids it wrote; many groups have no spread."""
-  def score(recipe, examples, episodes, step):
+  def score(recipe, examples, episodes, step, **_):
     sums = [sum(i for s in e.segments if s.owner == structs.MODEL for i in s.ids) for e in episodes]
     weights = recipe.weights(step)
-    return [scoring.Scored(x, e, dict.fromkeys(weights, 0.0), weights, total % 7 / 7, float(total % 5 == 0))
-            for x, e, total in zip(examples, episodes, sums, strict=True)]
+    turns = [sum(s.owner == structs.MODEL for s in e.segments) for e in episodes]
+    return [scoring.Scored(x, e, dict.fromkeys(weights, 0.0), weights, total % 7 / 7, float(total % 5 == 0),
+                           (0.0,) * (number - 1) + (total % 7 / 7,))
+            for x, e, total, number in zip(examples, episodes, sums, turns, strict=True)]
 
   monkeypatch.setattr(scoring, "score", score)
 

@@ -117,9 +117,8 @@ class Learner:
     return dataclasses.replace(state, critic=self.critic.init(self.critic.params, seed))
 
   def policy(self, params: Any) -> Any:
-    """All of the policy's parameters, with these for the trained ones: what engines and exports take."""
-    whole = nnx.merge_state(params, self.trained.frozen) if jax.tree.leaves(self.trained.frozen) else params
-    return whole["trunk"] if self._shared else whole
+    """The policy's part of a state's parameters, without a shared critic's head: what engines and exports take."""
+    return params["trunk"] if self._shared else params
 
   def score(self, params: Any, batch: Batch) -> jax.Array:
     """Log-probabilities [R, T] of the tokens under the mask, at the sampler's temperature; zeros elsewhere."""
