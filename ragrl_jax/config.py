@@ -62,6 +62,8 @@ def default_config() -> ml_collections.ConfigDict:
       top_k=0,
       top_p=1.0,
       max_new_tokens=64,       # a turn
+      ahead=0,                 # 1: a step is sampled beside the learning of the one before, so one step stale (the
+                               # engine keeps its own copy of the weights; loss.importance_cap corrects for the lag)
       filter=dict(             # dynamic sampling: a step trains on groups whose samples differ
         metric="none",         # in "outcome", or in "total", the whole reward; "none" trains on every group
         tolerance=1e-6,        # largest less smallest: up to this they are equal
@@ -192,6 +194,11 @@ def validate(config: ml_collections.ConfigDict) -> None:
      f"max_draws={rollout.filter.max_draws} at least 1."),
     (rollout.filter.surplus in ("discard", "keep"),
      f"config.rollout.filter.surplus={rollout.filter.surplus!r}: it must be 'discard' or 'keep'."),
+    (rollout.ahead in (0, 1),
+     f"config.rollout.ahead={rollout.ahead}: it must be 0, or 1 for episodes that are at most one step stale."),
+    (not rollout.ahead or rollout.filter.surplus == "discard",
+     "config.rollout.filter.surplus='keep' with config.rollout.ahead=1: groups kept from a step that was sampled ahead "
+     "would be two steps stale. Discard them, or set ahead to 0."),
     (config.advantage.kind in ("gae", "reinforce_plus_plus") or rollout.group_size > 1,
      f"config.rollout.group_size=1 with config.advantage.kind={config.advantage.kind!r}: a group of one has no spread "
      "and teaches nothing. Raise group_size."),

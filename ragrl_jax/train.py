@@ -19,7 +19,7 @@ from ragrl_jax.evaluation import questions, scoring
 from ragrl_jax.learner import flops, watch
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
-from ragrl_jax.rollout import pack, report
+from ragrl_jax.rollout import dispatch, pack, report
 from ragrl_jax.rollout import supply as supply_lib
 from ragrl_jax.store import checkpoint
 from ragrl_jax.store import episodes as episodes_lib
@@ -75,8 +75,6 @@ def train(
         player.engine.load(learner.policy(state.params), version=step - 1)
       with clock("rollout"):
         supplied = supply.take(step)
-      played = supply.reported()
-      clock.move("rollout", "retrieval_wait", played.wait_s)
       with clock("scoring"):
         episodes = supplied.episodes
         scored = scoring.score(player.recipe, [supply.example(episode) for episode in episodes], episodes, step,
@@ -85,8 +83,15 @@ def train(
         ready = learner.prepare(state, *(packed(part, config.learner) for part in parts))
         scored = [one for part, blocks in zip(parts, ready.host)
                   for one in with_advantages(part, blocks, config.learner)]
+      learning = dispatch.Work(learner.training(state, ready, checkpoint=str(checkpoints.latest())))
+      if config.rollout.ahead and step < config.steps:
+        with clock("rollout"):
+          supply.sample_ahead(step + 1, learning)
       with clock("update"):
-        state, learned = learner.train(state, ready, checkpoint=str(checkpoints.latest()))
+        state, learned = learning.finish()
+      played = supply.reported()
+      clock.move("rollout", "retrieval_wait", played.wait_s)
+      clock.move("rollout", "update", played.beside_s)
 
       metrics = scoring.summarise(scored) | supplied.metrics | learned | engine_metrics(played) | clock.report()
       metrics |= throughput(metrics, player.config, learner.settings, episodes)

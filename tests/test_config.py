@@ -22,6 +22,7 @@ def test_a_misspelt_field_says_which_was_meant():
   ("learner.row_lengths", (64,), "the longest must hold"),
   ("loss.kl_coef", 0.1, "name an estimator"),
   ("rollout.chunk", 0, "at least 1"),
+  ("rollout.ahead", 2, "at most one step stale"),
   ("rollout.filter.metric", "reward", "'none', 'outcome' or 'total'"),
   ("rollout.filter.surplus", "save", "'discard' or 'keep'"),
   ("rollout.filter.max_draws", 0, "at least 1"),
@@ -31,6 +32,13 @@ def test_relations_are_checked(path, value, words):
   config = config_lib.default_config()
   config.update_from_flattened_dict({path: value})
   with pytest.raises(ValueError, match=words):
+    config_lib.validate(config)
+
+
+def test_what_is_sampled_ahead_is_not_kept_any_longer():
+  config = config_lib.default_config()
+  config.rollout.ahead, config.rollout.filter.surplus = 1, "keep"
+  with pytest.raises(ValueError, match="two steps stale"):
     config_lib.validate(config)
 
 

@@ -1,5 +1,6 @@
 """The joined loop on a tiny world: it runs, it resumes exactly, and kills at any moment change nothing."""
 
+import dataclasses
 import json
 import pathlib
 import random
@@ -9,14 +10,16 @@ import sys
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_world
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import sft, structs, train
+from ragrl_jax import sft, train
+from ragrl_jax.data import readers, stream
 from ragrl_jax.evaluation import player as player_lib
-from ragrl_jax.evaluation import scoring
+from ragrl_jax.rollout import collect
 from ragrl_jax.store import checkpoint
 from ragrl_jax.store import episodes as episodes_lib
 
@@ -93,16 +96,15 @@ def test_warm_start_then_rl_then_resume(world, tmp_path):
 
 @pytest.fixture
 def rewarding(monkeypatch):
-  """Rewards that a model which knows nothing earns, by the sum of the ids it wrote; many groups have no spread."""
-  def score(recipe, examples, episodes, step, **_):
-    sums = [sum(i for s in e.segments if s.owner == structs.MODEL for i in s.ids) for e in episodes]
-    weights = recipe.weights(step)
-    turns = [sum(s.owner == structs.MODEL for s in e.segments) for e in episodes]
-    return [scoring.Scored(x, e, dict.fromkeys(weights, 0.0), weights, total % 7 / 7, float(total % 5 == 0),
-                           (0.0,) * (number - 1) + (total % 7 / 7,))
-            for x, e, total, number in zip(examples, episodes, sums, turns, strict=True)]
+  """Rewards that a model which knows nothing earns."""
+  recipe = player_lib.recipe
+  monkeypatch.setattr(player_lib, "recipe", lambda config: tiny_world.rewarding(recipe(config)))
 
-  monkeypatch.setattr(scoring, "score", score)
+
+def untimed(rows):
+  """The steps' metrics that another run of the same steps has, too."""
+  timed = ("seconds/", "engine/", "learner_flops", "tokens_per_second", "bottleneck", "warning/")
+  return [{name: x for name, x in row.items() if not name.startswith(timed)} for row in rows]
 
 
 @pytest.mark.slow  # three runs
@@ -128,9 +130,7 @@ def test_dynamic_sampling_fills_up_its_steps_and_resumes_with_what_it_kept(world
   host = checkpoint.Checkpoints(tmp_path / "parts" / "checkpoints", keep=9).host()
   assert host["supply"]["surplus"] and host["supply"]["cursor"] == 3 * sum(m["groups/draws"] for m in whole[:stop])
   rest = list(train.train(config, tmp_path / "parts"))
-  timed = ("seconds/", "engine/", "learner_flops", "tokens_per_second", "bottleneck", "warning/")
-  same = lambda rows: [{name: x for name, x in m.items() if not name.startswith(timed)} for m in rows]
-  assert same(rest) == same(whole[stop:])
+  assert untimed(rest) == untimed(whole[stop:])
   assert_same(tmp_path / "whole", tmp_path / "parts")
 
   # Nothing has a spread: the step says so, and the parameters stay as they are.
@@ -162,31 +162,68 @@ def test_four_devices_take_the_steps_of_one(world, tmp_path):
       np.testing.assert_allclose(a[name], b[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow  # three runs
+def test_a_step_sampled_ahead_is_what_its_weights_sample_and_comes_back_on_resume(world, tmp_path, rewarding):
+  config = tiny_world.config(world, get_config)
+  config.steps, config.rollout.ahead = 4, 1
+  seen = []
+
+  def observe(step, player, params):
+    seen.append(jax.tree.map(np.array, params))
+    return {}
+
+  whole = list(train.train(config, tmp_path / "whole", observe=observe))[1:]
+  assert [m["staleness"] for m in whole] == [0, 1, 1, 1]
+  assert [m["groups/stale"] for m in whole] == [0, 2, 2, 2]
+  assert whole[1]["mismatch"] > 10 * whole[0]["mismatch"]  # the policy has moved since
+  # Engine seconds are of what was sampled during a step: two steps' episodes in the first, none in the last.
+  assert [m["engine/episodes"] for m in whole] == [16, 8, 8, 0]
+  player = player_lib.build(config)
+  for step in (1, 2, 3, 4):
+    logged = episodes_lib.read_episodes(episodes_lib.steps(tmp_path / "whole")[step])
+    version = max(step - 2, 0)
+    player.engine.load(jax.tree.map(jnp.asarray, seen[version]), version=version)
+    draws = stream.Stream(16, seed=config.seed).draw(2 * (step - 1), 2)
+    examples = list(readers.read_examples(config.data.train))
+    played = player.rollout.run(
+      [collect.Request(examples[at], index, sample) for index, at in draws for sample in range(4)], step=step)
+    assert [dataclasses.replace(e, facts={}) for e in played] == [
+      dataclasses.replace(episodes_lib.episode_of(row), facts={}) for row in logged]
+
+  for metrics in train.train(config, tmp_path / "parts"):
+    if metrics["step"] == 2:
+      break
+  rest = list(train.train(config, tmp_path / "parts"))
+  assert untimed(rest) == untimed(whole[2:])
+  assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
 @pytest.mark.timeout(1200)
-@pytest.mark.slow  # a dozen starts of a process, 3 to 5 seconds each
-def test_a_run_that_is_killed_ten_times_ends_bit_for_bit_as_one_that_is_not(world, tmp_path):
+@pytest.mark.slow  # a start of a process for every kill, 3 to 5 seconds each
+@pytest.mark.parametrize("ahead, steps, kills", [(0, STEPS, KILLS), (1, 6, 3)])
+def test_a_run_that_is_killed_again_and_again_ends_bit_for_bit_as_one_that_is_not(world, tmp_path, ahead, steps, kills):
   def start(workdir, errors):
     return subprocess.Popen(
-      [sys.executable, str(ROOT / "tests" / "crash_child.py"), str(world), str(workdir), str(STEPS)],
+      [sys.executable, str(ROOT / "tests" / "crash_child.py"), str(world), str(workdir), str(steps), str(ahead)],
       stdout=subprocess.DEVNULL, stderr=errors)
 
   with open(tmp_path / "errors", "w+") as errors:
     assert start(tmp_path / "whole", errors).wait(timeout=600) == 0, (tmp_path / "errors").read_text()[-2000:]
-    rng, kills, mid_checkpoint = random.Random(0), 0, 0
-    while kills < KILLS:
+    rng, killed, mid_checkpoint = random.Random(0), 0, 0
+    while killed < kills:
       child = start(tmp_path / "killed", errors)
       steps_before = newest(tmp_path / "killed")
-      if kills % 2:  # as soon as an unfinished checkpoint lies there
+      if killed % 2:  # as soon as an unfinished checkpoint lies there
         mid_checkpoint += kill_when(child, lambda: unfinished(tmp_path / "killed"))
       else:  # a while after it has made a step
         kill_when(child, lambda before=steps_before: newest(tmp_path / "killed") > before, after_s=rng.uniform(0, 0.4))
       if child.returncode == 0:
         break
       assert child.returncode == -signal.SIGKILL, (tmp_path / "errors").read_text()[-2000:]
-      kills += 1
+      killed += 1
     assert start(tmp_path / "killed", errors).wait(timeout=600) == 0, (tmp_path / "errors").read_text()[-2000:]
-  assert kills == KILLS and mid_checkpoint >= 3, (kills, mid_checkpoint)
-  assert assert_same(tmp_path / "whole", tmp_path / "killed") == STEPS
+  assert killed == kills and mid_checkpoint >= kills // 3, (killed, mid_checkpoint)
+  assert assert_same(tmp_path / "whole", tmp_path / "killed") == steps
 
 
 def newest(workdir) -> int:

@@ -111,7 +111,7 @@ def build(config, *, seed: int | None = None) -> Player:
   graphdef, _, frozen = lora.split(decoder)
   engine = engine_lib.Engine(
     graphdef, words, automaton, lanes=r.lanes, rows=r.rows, context=r.context, chunk=r.chunk, prefill=r.prefill,
-    block=r.block, mesh=devices, frozen=frozen)
+    block=r.block, mesh=devices, frozen=frozen, own_weights=r.ahead > 0)
   used = tools_lib.RetrievalTools(
     retriever, top_k=config.retrieval.top_k, timeout_s=config.retrieval.timeout_s * (config.retrieval.retries + 1))
   rollout = collect.Rollout(

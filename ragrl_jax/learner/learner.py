@@ -156,7 +156,7 @@ class Learner:
   def updating(self, state: TrainState, *minibatches: Sequence[Batch], checkpoint: str = "") -> Generator:
     """`update` as a generator that yields after each program it dispatches, for work that is done beside it."""
     ready = yield from self._preparing(state, minibatches)
-    return (yield from self._training(state, ready, checkpoint))
+    return (yield from self.training(state, ready, checkpoint))
 
   def prepare(self, state: TrainState, *minibatches: Sequence[Batch]) -> Ready:
     """The first half of `update`: the old policy's, the reference's and the critic's numbers, then advantages."""
@@ -164,7 +164,7 @@ class Learner:
 
   def train(self, state: TrainState, ready: Ready, *, checkpoint: str = "") -> tuple[TrainState, dict[str, float]]:
     """The second half of `update`."""
-    return drain(self._training(state, ready, checkpoint))
+    return drain(self.training(state, ready, checkpoint))
 
   def _preparing(self, state, minibatches):
     s = self.settings
@@ -204,7 +204,8 @@ class Learner:
       values = fetch("values")
     return advantages_lib.assign(host, s.advantage, values=values, penalties=penalties)
 
-  def _training(self, state, ready, checkpoint):
+  def training(self, state: TrainState, ready: Ready, checkpoint: str = "") -> Generator:
+    """`train` as a generator that yields after each program it dispatches, for work that is done beside it."""
     s = self.settings
     counts = blocks_lib.whole_batch(ready.counts)
     if not counts["tokens"]:

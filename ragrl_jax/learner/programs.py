@@ -71,10 +71,10 @@ class Trained:
 
   def steps(
     self, state: TrainState, blocks: Sequence[Batch], totals: np.ndarray,
-  ) -> Generator[None, None, tuple[TrainState, dict[str, Any]]]:
-    """One optimiser step over these blocks; yields after each program it dispatches."""
+  ) -> Generator[Any, None, tuple[TrainState, dict[str, Any]]]:
+    """One optimiser step over these blocks; yields what each program makes, after it has dispatched it."""
     grads, sums = self.zeros(state.params)
     for block in blocks:
       grads, sums = self.accumulate(grads, sums, state.params, self.frozen, block, totals, state.kl_coef)
-      yield
+      yield sums
     return self.apply(state, grads, sums)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ragrl_jax import structs
 from ragrl_jax.rollout import conversation, rows
-from ragrl_jax.rollout.dispatch import Dispatch
+from ragrl_jax.rollout.dispatch import Dispatch, Work
 from ragrl_jax.rollout.engine import Engine, Turn
 from ragrl_jax.rollout.report import Counters, Report
 from ragrl_jax.structs import Episode, Example
@@ -59,7 +59,7 @@ class Rollout:
 
   def run(
     self, requests: Sequence[Request], *, step: int, greedy: bool = False,
-    on_episode: Callable[[Episode], None] | None = None,
+    on_episode: Callable[[Episode], None] | None = None, beside: Work | None = None,
   ) -> list[Episode]:
     """Plays every request and returns the episodes in the requests' order.
 
@@ -68,15 +68,17 @@ class Rollout:
       step: of the run: with the seed and the request's numbers it decides what is drawn.
       greedy: take the likeliest token always.
       on_episode: called on this thread as each episode ends, in the order in which they end.
+      beside: other work for this thread and the accelerator, done whenever no conversation has anything to draw. What
+        is left of it at the end is the caller's to finish.
 
     Raises:
-      What `play` raises, except ToolFailed: that ends its episode alone, as "failed".
+      What `play` raises, except ToolFailed: that ends its episode alone, as "failed". What `beside` raises.
     """
     self.engine.check()
     sampling = dataclasses.replace(self.sampling, temperature=0.0) if greedy else self.sampling
     self.report = Report(engine=Counters())
     self.engine.counters = self.report.engine
-    run = _Run(self, list(requests), step, sampling, on_episode)
+    run = _Run(self, list(requests), step, sampling, on_episode, beside)
     begin = time.perf_counter()
     with self.dispatch.serving():
       try:
@@ -106,9 +108,9 @@ class Rollout:
 class _Run:
   """One call of `Rollout.run`. `_start`, `_deliver` and `_episode` run on the event loop, the rest on the caller's."""
 
-  def __init__(self, rollout: Rollout, requests: list[Request], step: int, sampling, on_episode):
+  def __init__(self, rollout: Rollout, requests: list[Request], step: int, sampling, on_episode, beside):
     self.rollout, self.requests, self.step, self.sampling = rollout, requests, step, sampling
-    self.on_episode = on_episode
+    self.on_episode, self.beside = on_episode, beside
     self.episodes: list[Any] = [None] * len(requests)
     self.left = len(requests)
     self.error: BaseException | None = None
@@ -121,8 +123,12 @@ class _Run:
     while self.left and self.error is None:
       if not engine.busy:
         begin = time.perf_counter()
-        dispatch.serve(wait_s=60.0)
-        report.wait_s += time.perf_counter() - begin
+        if self.beside is not None and self.beside.advance():
+          dispatch.serve()
+          report.beside_s += time.perf_counter() - begin
+        else:
+          dispatch.serve(wait_s=60.0)
+          report.wait_s += time.perf_counter() - begin
         continue
       dispatch.serve()
       if ended := engine.step():

@@ -4,8 +4,10 @@ import concurrent.futures
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
+
+import jax
 
 
 class Dispatch:
@@ -57,6 +59,40 @@ class Dispatch:
         return served
       function(*args)
       served += 1
+
+
+class Work:
+  """What the dispatching thread may do a piece at a time, whenever it would wait for something else.
+
+  Args:
+    pieces: yields after every program it has started: an array that the program makes, to be waited for, or None.
+      What it returns is the work's result.
+  """
+
+  def __init__(self, pieces: Generator[Any, None, Any]):
+    self._pieces, self._done, self._result = pieces, False, None
+
+  def advance(self) -> bool:
+    """Does one piece, and waits until the device has done it; False, and nothing, if all is done.
+
+    The wait keeps programs from piling up before those of whoever comes back first. Raises what the piece raises.
+    """
+    if self._done:
+      return False
+    jax.block_until_ready(self._next())
+    return True
+
+  def finish(self) -> Any:
+    """Starts all that is left; the result."""
+    while not self._done:
+      self._next()
+    return self._result
+
+  def _next(self) -> Any:
+    try:
+      return next(self._pieces)
+    except StopIteration as end:
+      self._done, self._result = True, end.value
 
 
 class _Into:

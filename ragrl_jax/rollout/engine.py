@@ -68,6 +68,7 @@ class Engine:
     refill: while others wait, a chunk ends as soon as this share of the lanes has fallen idle in it.
     mesh: where the weights are brought to, by the rules of `parallel/rules.py`; None leaves them where they are.
     frozen: the decoder's weights that are the same in every version; `load` is given the others.
+    own_weights: keep a copy of the weights: whoever gave them may overwrite theirs while these are still drawn with.
 
   Raises:
     ValueError: sizes that do not fit together.
@@ -77,6 +78,7 @@ class Engine:
     self, graphdef: nnx.GraphDef, tokenizer: Tokenizer, stops: Stops, *, lanes: int, rows: int, context: int,
     chunk: int = 16, prefill: int = 64, block: int = 64, prefill_rows: int = 4, max_prompts: int = 8,
     refill: float = 0.125, mesh: jax.sharding.Mesh | None = None, frozen: nnx.State | None = None,
+    own_weights: bool = False,
   ):
     sizes = dict(lanes=lanes, context=context, chunk=chunk, prefill=prefill, block=block, prefill_rows=prefill_rows)
     if bad := [f"{name}={size}" for name, size in sizes.items() if size < 1]:
@@ -89,6 +91,7 @@ class Engine:
     if prefill >= NARROWEST * 4:
       self._widths[prefill // 4] = prefill_rows * 4
     self.num_rows, self.max_prompts, self.block, self.mesh = rows, max_prompts, block, mesh
+    self._own_weights = own_weights
     self.length = -(-context // block) * block  # of a row in the cache
     self.version = 0
     self.counters = Counters()
@@ -114,7 +117,7 @@ class Engine:
                        "end the run first; an episode is sampled by one version.")
     if self._cast is None:
       dtype = nnx.merge(self._graphdef, params, self._frozen).dtype
-      self._cast = p.caster(dtype, params, self.mesh)
+      self._cast = p.caster(dtype, params, self.mesh, own=self._own_weights)
       self._frozen = p.caster(dtype, self._frozen, self.mesh)(self._frozen)
     self._params, self.version = nnx.merge_state(self._frozen, self._cast(params)), version
     if self._programs is None:

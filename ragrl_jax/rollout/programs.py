@@ -141,18 +141,21 @@ def floats(x: np.ndarray) -> np.ndarray:
   return np.ascontiguousarray(x).view(np.float32)
 
 
-def caster(dtype: jnp.dtype, params: Any, mesh: jax.sharding.Mesh | None):
+def caster(dtype: jnp.dtype, params: Any, mesh: jax.sharding.Mesh | None, *, own: bool = False):
   """What turns the learner's weights into the engine's: the matmuls' dtype, and the engine's places, in one program.
 
-  Norms and biases stay as they are: the decoder computes them in float32.
+  Norms and biases stay as they are: the decoder computes them in float32. With `own` no memory is shared between the
+  two, so that an update may overwrite what it was given.
   """
   def cast(path, x):
     narrow = any(word in rules.names_of(path)[-1] for word in ("norm", "bias"))
-    return x if narrow or not jnp.issubdtype(x.dtype, jnp.floating) else x.astype(dtype)
+    keeps = narrow or not jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == dtype
+    return (jnp.copy(x) if own else x) if keeps else x.astype(dtype)
 
   convert = lambda params: jax.tree_util.tree_map_with_path(cast, params)
   if mesh is not None:
     return jax.jit(convert, out_shardings=rules.shardings(mesh, params))
-  if jax.tree.map(lambda x: x.dtype, params) == jax.tree.map(lambda x: x.dtype, jax.eval_shape(convert, params)):
+  dtypes = lambda tree: jax.tree.map(lambda x: x.dtype, tree)
+  if not own and dtypes(params) == dtypes(jax.eval_shape(convert, params)):
     return lambda params: params
   return jax.jit(convert)

@@ -31,12 +31,14 @@ class Report:
   Attributes:
     seconds: of the whole run.
     wait_s: with nothing to draw: all conversations waited for tools or for the host.
+    beside_s: with nothing to draw, and given to other work.
     episodes, failed: finished so far; and those of them that a tool failed.
     engine: the engine's own counters.
   """
 
   seconds: float = 0.0
   wait_s: float = 0.0
+  beside_s: float = 0.0
   episodes: int = 0
   failed: int = 0
   engine: Counters = dataclasses.field(default_factory=Counters)
@@ -59,7 +61,7 @@ class Report:
     """Flat numbers for the step report."""
     return {
       "rollout_s": self.seconds, "decode_s": self.engine.decode_s, "prefill_s": self.engine.prefill_s,
-      "tool_wait_s": self.wait_s, "sampled_tokens": self.engine.sampled_tokens,
+      "tool_wait_s": self.wait_s, "beside_s": self.beside_s, "sampled_tokens": self.engine.sampled_tokens,
       "prefilled_tokens": self.engine.prefilled_tokens, "shared_tokens": self.engine.shared_tokens,
       "lane_occupancy": self.engine.occupancy, "tokens_per_s": self.tokens_per_s,
       "episodes": self.episodes, "episodes_failed": self.failed,

@@ -12,6 +12,7 @@ import numpy as np
 
 from ragrl_jax.core import groups as groups_lib
 from ragrl_jax.rollout.collect import Request
+from ragrl_jax.rollout.dispatch import Work
 from ragrl_jax.rollout.report import Report
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import Episode, Example
@@ -46,7 +47,6 @@ class Filter:
 class Supplied:
   """What a step trains on: whole groups in the order drawn, and how they were found."""
 
-  step: int
   groups: tuple[Group, ...]
   metrics: Mapping[str, float]
 
@@ -59,7 +59,7 @@ class Supply:
   """Groups for one step after another.
 
   Args:
-    rollout: plays: `run(requests, step=)` → an episode each, and its `report`.
+    rollout: plays: `run(requests, step=, beside=)` → an episode each, and its `report`.
     examples: the questions.
     draw: (cursor, count) → (running number of the prompt, position of its example) for so many prompts.
     measure: (examples, episodes, step) → what the filter's metric says of each episode; None: it cannot be scored.
@@ -84,9 +84,10 @@ class Supply:
     self.cursor = 0
     self.report = Report()
     self._surplus: tuple[Group, ...] = ()
+    self._ahead: Supplied | None = None
 
   def take(self, step: int) -> Supplied:
-    """The groups that this step trains on, sampled now by the weights that `step − 1` steps have made.
+    """The groups that this step trains on: those sampled ahead for it, or else sampled now.
 
     There are prompts_per_step of them, or fewer when the filter's max_draws is spent: none, even. What an earlier step
     found too much of comes first: it was drawn first.
@@ -95,7 +96,12 @@ class Supply:
       TooManyFailures: a tool is down.
       ValueError: an episode is older than MAX_STALENESS allows.
     """
-    return self._checked(self._gather(step))
+    ready, self._ahead = self._ahead, None
+    return _checked(step, ready or self._gather(step, None))
+
+  def sample_ahead(self, step: int, beside: Work) -> None:
+    """Samples this coming step's groups beside other work, with the weights the engine has now."""
+    self._ahead = self._gather(step, beside)
 
   def example(self, episode: Episode) -> Example:
     """The example that an episode answers."""
@@ -111,7 +117,8 @@ class Supply:
 
   def saved(self) -> dict[str, Any]:
     """Cursor, and whole groups sampled but not yet trained on, for a checkpoint's JSON."""
-    return dict(cursor=self.cursor, surplus=_to_json(self._surplus))
+    ahead = self._ahead and dict(groups=_to_json(self._ahead.groups), metrics=dict(self._ahead.metrics))
+    return dict(cursor=self.cursor, surplus=_to_json(self._surplus), ahead=ahead)
 
   def restore(self, saved: Mapping[str, Any]) -> None:
     """Goes on from what `saved` gave.
@@ -121,6 +128,8 @@ class Supply:
     """
     self.cursor = saved["cursor"]
     self._surplus = self._from_json(saved["surplus"])
+    ahead = saved["ahead"]
+    self._ahead = ahead and Supplied(self._from_json(ahead["groups"]), ahead["metrics"])
 
   def _from_json(self, groups) -> tuple[Group, ...]:
     found = tuple(tuple(episodes_lib.of_record(record) for record in group) for group in groups)
@@ -134,11 +143,11 @@ class Supply:
 
   # ---- drawing -------------------------------------------------------------------------------------------------------
 
-  def _gather(self, step: int) -> Supplied:
+  def _gather(self, step: int, beside: Work | None) -> Supplied:
     kept, draws, drawn, dull, values = list(self._surplus[:self._prompts]), 0, 0, 0, []
     while len(kept) < self._prompts and draws < self._filter.max_draws:
       draws += 1
-      fresh = self._play(step)
+      fresh = self._play(step, beside)
       drawn += len(fresh)
       if self._filter.metric != "none":
         spread, measured = self._with_spread(fresh, step)
@@ -153,15 +162,15 @@ class Supply:
       "groups/surplus": len(surplus), "groups/missing": max(0, self._prompts - len(kept))}
     if values:
       metrics["groups/metric"] = float(np.mean(values))
-    return Supplied(step, tuple(kept[:self._prompts]), {name: float(x) for name, x in metrics.items()})
+    return Supplied(tuple(kept[:self._prompts]), {name: float(x) for name, x in metrics.items()})
 
-  def _play(self, step: int) -> list[Group]:
+  def _play(self, step: int, beside: Work | None) -> list[Group]:
     """One draw: prompts_per_step groups."""
     prompts = self._draw(self.cursor, self._prompts)
     self.cursor += self._prompts
     episodes = self._rollout.run(
       [Request(self._examples[place], index, sample) for index, place in prompts for sample in range(self._group_size)],
-      step=step)
+      step=step, beside=beside)
     self.report.add(self._rollout.report)
     refuse_failures(episodes, self._max_failed_share)
     return [tuple(episodes[at:at + self._group_size]) for at in range(0, len(episodes), self._group_size)]
@@ -178,16 +187,17 @@ class Supply:
     spread = {index for index, kept in zip(ids, keep) if kept}
     return [g for g in groups if g[0].prompt_index in spread], [value for value in values if value is not None]
 
-  def _checked(self, supplied: Supplied) -> Supplied:
-    """With how old its groups are."""
-    ages = [supplied.step - 1 - group[0].version for group in supplied.groups]
-    if max(ages, default=0) > MAX_STALENESS:
-      raise ValueError(
-        f"step {supplied.step} would train on episodes that weights {max(ages)} steps old have sampled; at most "
-        f"{MAX_STALENESS} is allowed. The checkpoint's groups are not those of its step: start in a new workdir.")
-    return dataclasses.replace(supplied, metrics={
-      **supplied.metrics, "groups/trained": float(len(ages)), "groups/stale": float(sum(age > 0 for age in ages)),
-      "staleness": float(np.mean(ages)) if ages else 0.0})
+
+def _checked(step: int, supplied: Supplied) -> Supplied:
+  """With how old its groups are when this step trains on them."""
+  ages = [step - 1 - group[0].version for group in supplied.groups]
+  if max(ages, default=0) > MAX_STALENESS:
+    raise ValueError(
+      f"step {step} would train on episodes that weights {max(ages)} steps old have sampled; at most {MAX_STALENESS} "
+      "is allowed. The checkpoint's groups are not those of its step: start in a new workdir.")
+  return dataclasses.replace(supplied, metrics={
+    **supplied.metrics, "groups/trained": float(len(ages)), "groups/stale": float(sum(age > 0 for age in ages)),
+    "staleness": float(np.mean(ages)) if ages else 0.0})
 
 
 def refuse_failures(episodes: Sequence[Episode], share: float) -> None:

@@ -2,12 +2,15 @@
 
 import asyncio
 import threading
+import time
 
 import engine_kit as kit
+import jax.numpy as jnp
 import pytest
 from engine_kit import engine, requests, rollout
 
 from ragrl_jax import structs
+from ragrl_jax.rollout import dispatch
 
 
 def test_episodes_come_in_the_order_of_their_requests():
@@ -134,6 +137,39 @@ def test_the_report_says_where_the_time_went():
   assert 0.5 * metrics["rollout_s"] < parts <= metrics["rollout_s"]
   assert 0 < metrics["lane_occupancy"] <= 1
   assert metrics["tokens_per_s"] == pytest.approx(said / metrics["rollout_s"])
+
+
+def test_other_work_is_done_while_every_conversation_waits():
+  asked, tape = requests(2, 2), []
+  plain = rollout(engine()).run(asked, step=0)
+
+  def pieces():
+    for _ in range(200):
+      tape.append((threading.get_ident(), played.engine.busy))
+      time.sleep(0.001)
+      yield jnp.float32(1.0)
+    return "done"
+
+  played = rollout(engine(), tools=kit.Tools(lambda _: 0.05))
+  work = dispatch.Work(pieces())
+  beside = played.run(asked, step=0, beside=work)
+  assert [kit.drawn(e) for e in beside] == [kit.drawn(e) for e in plain]
+  # On this thread, only when the engine had nothing to draw, and in the time that would have been waited.
+  assert 10 < len(tape) and set(tape) == {(threading.get_ident(), False)}
+  assert 0.05 < played.report.beside_s < played.report.seconds and played.report.wait_s < 0.05
+  done = len(tape)
+  assert work.finish() == "done" and len(tape) == 200 > done
+
+
+def test_a_mistake_in_other_work_ends_the_run_and_leaves_the_engine_usable():
+  def pieces():
+    yield
+    raise FloatingPointError("not finite")
+
+  played = rollout(engine(), tools=kit.Tools(lambda _: 0.02))
+  with pytest.raises(FloatingPointError):
+    played.run(requests(2, 2), step=0, beside=dispatch.Work(pieces()))
+  assert not played.engine.busy and len(played.run(requests(2, 2), step=0)) == 4
 
 
 def test_no_requests_are_no_episodes():

@@ -10,6 +10,7 @@ from engine_kit import engine, requests, rollout
 from flax import nnx
 
 from ragrl_jax import structs
+from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.rollout import conversation, programs
 from ragrl_jax.rollout import rows as rows_lib
 from ragrl_jax.rollout.engine import Engine, Turn
@@ -261,3 +262,15 @@ def test_weights_that_were_donated_are_not_sampled_from():
   jax.jit(lambda tree: jax.tree.map(lambda x: x * 1, tree), donate_argnums=0)(params)
   with pytest.raises(ValueError, match="version 3 were donated"):
     rollout(e).run(requests(1, 1), step=0)
+
+
+def test_an_engine_with_weights_of_its_own_draws_on_when_the_learners_are_overwritten():
+  # In float32 nothing is cast, and in bfloat16 norms are not: without a copy they would be the learner's own.
+  for dtype in (jax.numpy.float32, jax.numpy.bfloat16):
+    _, params = nnx.split(Decoder(kit.CONFIG, rngs=nnx.Rngs(0), dtype=dtype))
+    cast = programs.caster(jax.numpy.dtype(dtype), params, None, own=True)
+    own, before = cast(params), jax.tree.map(np.array, params)
+    jax.jit(lambda tree: jax.tree.map(lambda x: x * 2, tree), donate_argnums=0)(params)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(params))
+    for mine, old in zip(jax.tree.leaves(own), jax.tree.leaves(before), strict=True):
+      np.testing.assert_array_equal(np.asarray(mine, np.float32), old.astype(mine.dtype).astype(np.float32))

@@ -6,6 +6,7 @@ import pytest
 
 from ragrl_jax import structs
 from ragrl_jax.rollout import supply as supply_lib
+from ragrl_jax.rollout.dispatch import Work
 from ragrl_jax.rollout.report import Report
 
 GROUP, PROMPTS, QUESTIONS = 2, 3, 7
@@ -22,7 +23,9 @@ class Rollout:
   def __init__(self, version=0, broken=()):
     self.version, self.broken, self.tape, self.report = version, broken, [], Report()
 
-  def run(self, requests, *, step):
+  def run(self, requests, *, step, beside=None):
+    if beside is not None:
+      beside.advance()
     self.tape.append((step, sorted({r.prompt_index for r in requests})))
     assert [(r.prompt_index, r.sample) for r in requests] == [
       (i, g) for i in self.tape[-1][1] for g in range(GROUP)]
@@ -146,6 +149,44 @@ def test_a_resumed_supply_goes_on_as_if_never_stopped():
   resumed.restore(saved)
   rollout.version = 1
   assert resumed.take(2) == whole.take(2) and resumed.saved() == whole.saved() and again.tape == rollout.tape[-1:]
+
+
+def test_what_was_sampled_ahead_is_the_next_steps_beside_other_work():
+  done = []
+
+  def pieces():
+    for piece in range(5):
+      done.append(piece)
+      yield
+    return "learnt"
+
+  rollout, supply = make(spread_in(1, 2, 4), rollout=Rollout(version=3))
+  work = Work(pieces())
+  supply.sample_ahead(5, work)
+  assert done == [0, 1]  # a piece beside each of the two draws
+  assert work.finish() == work.finish() == "learnt" and done == [0, 1, 2, 3, 4] and not work.advance()
+  saved = json.loads(json.dumps(supply.saved()))
+  found = supply.take(5)
+  assert prompts(found) == [1, 2, 4] and rollout.tape == [(5, [0, 1, 2]), (5, [3, 4, 5])]
+  assert (found.metrics["staleness"], found.metrics["groups/stale"], found.metrics["groups/draws"]) == (1, 3, 2)
+  assert supply.saved()["ahead"] is None
+
+  # A resumed run trains on the same groups, and draws on from the same prompt.
+  again, resumed = make(spread_in(6, 7, 8), rollout=Rollout(version=5))
+  resumed.restore(saved)
+  assert resumed.take(5) == found and again.tape == []
+  assert prompts(resumed.take(6)) == [6, 7, 8]
+  # Taken a step late it would be two steps old.
+  resumed.restore(saved)
+  with pytest.raises(ValueError, match="step 6 would train on episodes that weights 2 steps old"):
+    resumed.take(6)
+
+
+def test_no_group_at_all_can_be_sampled_ahead_too():
+  rollout, supply = make(spread_in(), max_draws=1)
+  supply.sample_ahead(1, Work(iter(())))
+  supply.restore(json.loads(json.dumps(supply.saved())))
+  assert supply.take(1).groups == () and len(rollout.tape) == 1
 
 
 def test_groups_of_other_questions_are_not_restored():
