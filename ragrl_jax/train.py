@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import pathlib
 import time
 from collections.abc import Callable, Iterator
@@ -50,7 +49,8 @@ def train(
   examples, draws = questions.training(config, player)
   supply = supply_lib.Supply(
     player.rollout, examples, draws.draw,
-    functools.partial(scoring.measure, player.recipe, config.rollout.filter.metric, penalty=overlong(config.reward)),
+    lambda *given: scoring.measure(
+      player.recipe, config.rollout.filter.metric, *given, penalty=overlong(config.reward)),
     prompts_per_step=config.rollout.prompts_per_step, group_size=config.rollout.group_size,
     filter=supply_lib.Filter(**config.rollout.filter), max_failed_share=config.retrieval.max_failed_share)
   learner = learner_lib.Learner(
@@ -71,6 +71,8 @@ def train(
       yield _written(writer, 0, observe(0, player, learner.policy(state.params)))
     for step in range(first + 1, config.steps + 1):
       clock = Clock()
+      if player.recipe.follow is not None:  # rows after the restored step are gone: a resumed run follows alike
+        player.recipe = player.recipe.follow(metrics_lib.read_metrics(workdir))
       with clock("weights"):
         player.engine.load(learner.policy(state.params), version=step - 1)
       with clock("rollout"):

@@ -23,6 +23,12 @@ TERMS = {
   ("search_r1", "ppo"): {"answer"},
   ("search_r1", "repo"): {"answer"},
   ("search_r1", "format"): {"answer", "format", "retrieval"},
+  **{("veritas", preset): {"answer", "information_think", "think_answer", "think_search"}
+     for preset in ("paper", "em", "em_it", "em_ta", "no_ramp", "repo")},
+  **{("when_to_search", preset): {"answer_explore", "answer_economise", "search", "format"}
+     for preset in ("paper", "exact", "printed", "no_search_reward", "no_stage_one", "no_stage_two",
+                    "no_answer_reward", "unified")},
+  ("veritas", "em_format"): {"answer", "information_think", "think_answer", "think_search", "format"},
 }
 EVERY = [(name, preset) for name, module in recipes.RECIPES.items() for preset in module.PRESETS]
 PASSAGES = (Passage("a", "France", "Its capital is Paris."), Passage("b", "Norway", "Its capital is Oslo."))
@@ -92,10 +98,15 @@ def test_terms(name, preset, turns):
   episode = Episode.from_text(recipe, EXAMPLE, turns)
   terms = recipe.score(EXAMPLE, episode)
   assert set(terms) == set(recipe.weights(0)) == TERMS[name, preset]
-  assert all(value is None or 0.0 <= value <= 1.0 for value in terms.values())
+  least = -1.0 if name == "when_to_search" else 0.0
+  assert all(value is None or least <= value <= 1.0 for value in terms.values())
   assert recipe.outcome(EXAMPLE, episode) in (0.0, 1.0)
   reward = recipe.reward(terms, 0)
-  assert reward == pytest.approx(sum(weight * terms[term] for term, weight in recipe.weights(0).items()))
+  paid = [(weight, terms[term]) for term, weight in recipe.weights(0).items() if weight]
+  if any(value is None for _, value in paid):
+    assert reward is None
+  else:
+    assert reward == pytest.approx(sum(weight * value for weight, value in paid))
 
 
 @pytest.mark.parametrize("turns", TRANSCRIPTS.values(), ids=TRANSCRIPTS)
@@ -123,7 +134,8 @@ def test_only_the_models_words_are_rewarded(recipe):
   prompt = recipe.prompt.messages(EXAMPLE)[-1]["content"]
   shown = recipe.parser.answer(prompt)
   silence = recipe.score(EXAMPLE, Episode.from_text(recipe, EXAMPLE, []))
-  assert not any(silence.values()) or (recipe.name, recipe.switches["retrieval"]) == ("care", "repo")  # published so
+  if recipe.name != "care" or recipe.switches["retrieval"] != "repo":  # published so
+    assert not any(value > 0.0 for value in silence.values())
   example = EXAMPLE if not shown else dataclasses.replace(EXAMPLE, golds=(shown, "Paris"))
   best = TRANSCRIPTS["cited"][0][1] + "<think> x </think><answer> Paris </answer>"
   for turns in ([], [(ENVIRONMENT, best)], [(MODEL, ""), (ENVIRONMENT, best), (MODEL, "")]):

@@ -66,11 +66,12 @@ class ScriptedConversation:
 
 
 class ScriptedTools:
-  """Answers every search with the next of its results, and writes the query on the policy's tape."""
+  """Answers every search with the next of its results and every pair with the next verdict; all goes on the tape."""
 
-  def __init__(self, policy, results):
+  def __init__(self, policy, results, verdicts=()):
     self.policy = policy
     self.results = list(results)
+    self.verdicts = list(verdicts)
 
   async def search(self, query, k=None):
     self.policy.tape.append(("search", query))
@@ -80,13 +81,18 @@ class ScriptedTools:
     return tuple(result)
 
   async def judge(self, pairs):
-    raise AssertionError("no recipe here asks a judge")
+    self.policy.tape.append(("judge", tuple(pairs)))
+    return tuple(self.verdicts.pop(0) for _ in pairs)
+
+  async def embed(self, texts):
+    self.policy.tape.append(("embed", tuple(texts)))
+    return tuple((float(len(text)), 1.0) for text in texts)
 
 
-def play(recipe, example, script, results=(), *, room=100_000):
+def play(recipe, example, script, results=(), *, room=100_000, verdicts=()):
   """(episode, tape) of one scripted episode."""
   import asyncio
 
   policy = ScriptedPolicy(script, room=room)
-  episode = asyncio.run(recipe.play(example, policy, ScriptedTools(policy, results)))
+  episode = asyncio.run(recipe.play(example, policy, ScriptedTools(policy, results, verdicts)))
   return episode, policy.tape

@@ -15,10 +15,10 @@ def load(name):
   return module
 
 
-@pytest.mark.parametrize("name", ["arena", "search_r1"])
+@pytest.mark.parametrize("name", ["arena", "search_r1", "veritas", "when_to_search"])
 def test_variants_choose_presets(name):
   module = load(name)
-  for variant in set(module.VARIANTS) - {"", "smoke"}:
+  for variant in set(module.VARIANTS) - {"", "smoke", "table"}:  # the KL of a paper's table is no preset
     assert variant in recipes.RECIPES[name].PRESETS
     for spelling in (variant, f"{variant},smoke", f"smoke,{variant}"):
       assert module.get_config(spelling).preset == variant
@@ -30,6 +30,14 @@ def test_variants_choose_presets(name):
 def test_published_numbers():
   search, cite = load("search_r1").get_config(), load("arena").get_config()
   assert (search.rollout.prompts_per_step, search.rollout.group_size, search.retrieval.top_k) == (512, 5, 3)
+  ppo = load("veritas").get_config()
+  assert (ppo.rollout.prompts_per_step, ppo.rollout.group_size, ppo.loss.minibatches) == (512, 1, 2)
+  assert (ppo.advantage.kind, ppo.advantage.gamma, ppo.advantage.lam, ppo.critic.kind) == ("gae", 1.0, 1.0, "own")
+  assert (ppo.loss.kl, ppo.loss.kl_in, ppo.loss.kl_coef, ppo.critic.learning_rate) == ("k1", "reward", 0.001, 1e-5)
+  when = load("when_to_search").get_config()
+  assert (when.rollout.prompts_per_step, when.rollout.group_size, when.rollout.context) == (32, 32, 2048 + 16384)
+  assert (when.loss.clip_high, when.loss.kl, when.rollout.filter.metric) == (0.28, "none", "total")
+  assert (load("when_to_search").get_config("table").loss.kl_coef, when.retrieval.top_k) == (1e-4, 5)
   assert (search.optimizer.learning_rate, search.loss.kl, search.loss.kl_coef) == (1e-6, "k3", 0.001)
   assert search.optimizer.warmup_steps == round(0.285 * search.steps)
   assert (cite.rollout.prompts_per_step, cite.rollout.group_size, cite.rollout.temperature) == (256, 7, 0.9)

@@ -8,7 +8,7 @@ import scripted
 
 from ragrl_jax import recipes
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes.search_r1 import play as play_lib
+from ragrl_jax.prompting.search_turns import NOTICE
 from ragrl_jax.recipes.search_r1 import reward as reward_lib
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
 
@@ -47,7 +47,7 @@ def test_an_invalid_action_gets_the_notice_and_goes_on():
   script = ["I do not know.", "<search> x </answer>", "<answer> Paris </answer>"]
   episode, tape = scripted.play(paper, EXAMPLE, script)
   assert [event[0] for event in tape] == ["start", "generate", "observe", "generate", "observe", "generate", "end"]
-  assert tape[2] == tape[4] == ("observe", play_lib.NOTICE)
+  assert tape[2] == tape[4] == ("observe", NOTICE)
   assert episode.ended == "answer" and episode.num_searches == 0
   assert [(s.owner, s.found, s.query) for s in episode.turns[1::2]] == [("environment", None, None)] * 2
   assert paper.score(EXAMPLE, episode) == {"answer": 1.0}
@@ -140,7 +140,7 @@ def test_actions_of_several_pairs():
   (BLOCK, (Passage("1", "France", "Its capital is Paris."),)),
   ("\n\n<information></information>\n\n", ()),
   ("<information> Paris, they say. </information>", (Passage("1", "", "Paris, they say."),)),
-  (play_lib.NOTICE, None), ("<information> cut off", None), ("", None),
+  (NOTICE, None), ("<information> cut off", None), ("", None),
 ])
 def test_what_the_environment_brings(text, found):
   query = None if found is None else "q"
@@ -150,7 +150,7 @@ def test_what_the_environment_brings(text, found):
 def test_an_unanswered_episode_scores_nothing():
   assert scored([]) == {"answer": 0.0}
   assert scored([("model", "")]) == {"answer": 0.0}
-  assert scored([("model", "Paris"), ("environment", play_lib.NOTICE)]) == {"answer": 0.0}
+  assert scored([("model", "Paris"), ("environment", NOTICE)]) == {"answer": 0.0}
   assert scored([("model", "<answer> Paris")]) == {"answer": 0.0}
 
 
@@ -162,7 +162,7 @@ def test_the_prompts_own_example_is_never_scored(instructions):
     shown = recipe.parser.answer(content)
     assert (shown == "Lisbon") == (instructions == "paper")
     example = dataclasses.replace(EXAMPLE, golds=(shown or "Lisbon", "answer", "and", "", "query"))
-    for turns in ([], [("model", "")], [("model", "hm"), ("environment", play_lib.NOTICE)]):
+    for turns in ([], [("model", "")], [("model", "hm"), ("environment", NOTICE)]):
       episode = Episode.from_text(recipe, example, turns)
       assert recipe.score(example, episode)["answer"] == 0.0 and recipe.outcome(example, episode) == 0.0
 
@@ -194,7 +194,7 @@ def test_the_last_answer_counts():
 
 
 def test_tags_of_two_turns_make_no_pair():
-  turns = [("model", "<answer> Paris"), ("environment", play_lib.NOTICE), ("model", "</answer>")]
+  turns = [("model", "<answer> Paris"), ("environment", NOTICE), ("model", "</answer>")]
   assert scored(turns) == {"answer": 0.0}
 
 
@@ -237,7 +237,7 @@ def test_agrees_with_the_authors_code(number):
 
 def test_a_notice_breaks_the_shape():
   think = "<think> a </think>"
-  turns = [("model", think), ("environment", play_lib.NOTICE), ("model", think + "<answer> Paris </answer>")]
+  turns = [("model", think), ("environment", NOTICE), ("model", think + "<answer> Paris </answer>")]
   assert scored(turns, shaped) == dict(answer=1.0, format=0.0, retrieval=0.0)
 
 
@@ -255,7 +255,7 @@ def test_questions_end_with_a_question_mark_and_may_hold_braces():
 
 PIECES = [
   "<think>", "</think>", "<search>", "</search>", "<answer>", "</answer>", "<information>", "</information>", " Paris ",
-  " Rome ", "\n", "<", ">", "é", "the", BLOCK, play_lib.NOTICE, "<|im_end|>", "Doc 1(Title: ", "{0}",
+  " Rome ", "\n", "<", ">", "é", "the", BLOCK, NOTICE, "<|im_end|>", "Doc 1(Title: ", "{0}",
   "<answer> Paris </answer>", "<think> a </think>"]
 
 

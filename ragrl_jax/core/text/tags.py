@@ -58,8 +58,22 @@ def last(text: str, names: str | Sequence[str]) -> Pair | None:
   return found[-1] if found else None
 
 
+def outer(text: str, names: str | Sequence[str]) -> list[Pair]:
+  """The pairs that stand in no other pair of these names, in order. Of two that cross, the one that ends last.
+
+  Example: in "<a>1<b>2</b></a><b>3</b>" they are a and the second b.
+  """
+  kept: list[Pair] = []
+  for pair in reversed(pairs(text, names)):
+    if not kept or pair.end <= kept[-1].start:
+      kept.append(pair)
+  return kept[::-1]
+
+
 def without(text: str, name: str) -> str:
   """The text without its `<name>…</name>` stretches; one that is never closed goes on to the end of the text."""
+  if f"<{name}>" not in text:
+    return text
   kept, at, inside = [], 0, False
   for tag in _pattern((name,)).finditer(text):
     closing = bool(tag.group(1))

@@ -1,14 +1,10 @@
 """The episode: think, search, read, again, and answer."""
 
 from ragrl_jax.prompting import passages
+from ragrl_jax.prompting.search_turns import NOTICE
 from ragrl_jax.recipes.search_r1.parser import STOPS, Parser
 from ragrl_jax.recipes.search_r1.prompt import Prompt
 from ragrl_jax.structs import Episode, Example, Policy, Tools
-
-# The environment's words after a turn that neither searches nor answers.
-NOTICE = (
-  "\nThat was no valid action. To search, I put a query between <search> and </search>; to answer, I put the answer "
-  "between <answer> and </answer>. Another try.\n")
 
 
 def build(prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_tokens: int | None):

@@ -1,16 +1,12 @@
 """Paid for being right; in the preset `format`, also for keeping the shape and for having found the gold."""
 
-import re
 from collections.abc import Mapping
 
 from ragrl_jax.core.metrics import qa
-from ragrl_jax.core.text import tags
 from ragrl_jax.core.text.normalize import normalize
+from ragrl_jax.prompting.search_turns import in_shape, last_answer
 from ragrl_jax.recipes.search_r1.parser import Parser
-from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example
-
-_LETTERS = {"think": "T", "search": "S", "information": "I", "answer": "A"}
-_SHAPE = re.compile("T(SIT)*A")
+from ragrl_jax.structs import Episode, Example
 
 
 class Reward:
@@ -63,33 +59,6 @@ class Reward:
   def outcome(self, example: Example, episode: Episode) -> float:
     answer = last_answer(self.parser, episode)
     return 0.0 if answer is None else qa.exact_match(answer, example.golds)
-
-
-def last_answer(parser: Parser, episode: Episode) -> str | None:
-  """The last answer the model wrote, each turn read on its own: tags of two turns make no pair."""
-  for segment in reversed(episode.segments):
-    if segment.owner == MODEL:
-      answer = parser.answer(segment.text)
-      if answer is not None:
-        return answer
-  return None
-
-
-def in_shape(episode: Episode) -> bool:
-  """think, then any number of (search, results, think), then answer; nothing else but white space.
-
-  The results must be the environment's: a block that the model wrote itself breaks the shape, and so does a notice.
-  """
-  letters = []
-  for segment in episode.turns:
-    if segment.owner == ENVIRONMENT:
-      letters.append("I" if segment.found is not None else "?")
-      continue
-    parts = tags.sections(segment.text, tuple(_LETTERS))
-    if parts is None or any(part.name == "information" for part in parts):
-      return False
-    letters.extend(_LETTERS[part.name] for part in parts)
-  return _SHAPE.fullmatch("".join(letters)) is not None
 
 
 def gold_was_found(example: Example, episode: Episode) -> bool:

@@ -26,6 +26,17 @@ def test_pairs_by_hand():
   assert tags.last("</a><a>", "a") is None
 
 
+def test_outer_pairs():
+  bodies = lambda text: [(pair.name, pair.body) for pair in tags.outer(text, ("a", "b"))]
+  assert bodies("<a>1<b>2</b></a><b>3</b>") == [("a", "1<b>2</b>"), ("b", "3")]
+  assert bodies("<a>1<b>2</a>3</b>") == [("b", "2</a>3")]  # of two that cross, the later end
+  assert bodies("<a>1<b>2</b>") == [("b", "2")]  # a tag that is never closed opens nothing
+  for text in texts(2000, 3):
+    found = tags.outer(text, ("a", "b"))
+    assert set(found) <= set(tags.pairs(text, ("a", "b")))
+    assert all(one.end <= two.start for one, two in zip(found, found[1:])), text
+
+
 def test_first_match_is_the_shortest_match_pattern():
   pattern = re.compile(r"<(a|b)>(.*?)</\1>", re.DOTALL)
   matched = 0

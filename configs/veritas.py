@@ -1,0 +1,49 @@
+r"""VERITAS (OpenReview mZ0gGlXe1F): search, and think about what was found. Qwen2.5-7B base, NQ + HotpotQA.
+
+Run:    python launchers/train.py --config configs/veritas.py --workdir OUT \
+          --config.model.path=QWEN_FOLDER --config.retrieval.index=INDEX_OR_ADDRESS
+Variants, joined by commas: smoke (tiny sizes, same rules); the arms em, em_it, em_ta, em_format; no_ramp; repo.
+Expect: not run yet at this size. The paper has .445 EM on average over seven sets, .447 for em_it.
+"""
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import recipes
+
+VARIANTS = ("", "smoke", "em", "em_it", "em_ta", "em_format", "no_ramp", "repo")
+
+
+def get_config(variant: str = ""):
+  chosen = variant.split(",")
+  if not set(chosen) <= set(VARIANTS):
+    raise ValueError(f"configs/veritas.py:{variant}: use {', '.join(VARIANTS[1:])}, joined by commas.")
+  config = config_lib.default_config()
+  config.recipe = "veritas"
+  config.switches = recipes.switches("veritas")
+  config.preset = next((name for name in VARIANTS[2:] if name in chosen), "paper")
+  config.steps = 1005                        # Search-R1's code
+  config.data.train = "hf:RUC-NLPIR/FlashRAG_datasets/nq/train,hf:RUC-NLPIR/FlashRAG_datasets/hotpotqa/train"
+  config.data.evaluate = "hf:RUC-NLPIR/FlashRAG_datasets/nq/test"
+  config.model.update(dict(dtype="bfloat16", remat=True))
+  config.retrieval.top_k = 3                 # paper
+  config.rollout.update(dict(
+    prompts_per_step=512, lanes=128, rows=256, context=4096, prefill=256, block=256,
+    max_new_tokens=500,                      # a turn
+    temperature=1.0, top_p=1.0))
+  config.learner.update(dict(micro_rows=8, row_lengths=(2048, 4096), logprob_chunk=1024))
+  config.checkpoint.every = 100
+  config.evaluate.every = 50
+  ppo(config)
+  return config_lib.shrink(config) if "smoke" in chosen else config
+
+
+def ppo(config):
+  """Search-R1's code."""
+  config.rollout.group_size = 1              # a critic needs no group
+  config.advantage.update(dict(kind="gae", gamma=1.0, lam=1.0, whiten=True))
+  config.loss.update(dict(
+    aggregation="token_mean", clip_low=0.2, clip_high=0.2, kl="k1", kl_in="reward", kl_coef=0.001, entropy_coef=0.001,
+    minibatches=2))                          # of 256 of the 512 prompts
+  config.critic.update(dict(kind="own", learning_rate=1e-5, clip=0.5, warmup_steps=30))  # 1.5 % of the updates
+  config.optimizer.update(dict(
+    learning_rate=1e-6, warmup_steps=572,    # 28.5 % of the updates, then constant
+    schedule="constant", weight_decay=0.01, clip_norm=1.0))

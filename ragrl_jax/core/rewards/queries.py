@@ -1,0 +1,69 @@
+"""Pay for how it was searched: queries that are short, and several that ask for different things."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+_WORD = re.compile(r"\w+(?:['’]\w+)*")
+INTERROGATIVES = frozenset("what who whom whose which when where why how".split())
+FUNCTION_WORDS = INTERROGATIVES | frozenset(
+  "a about after against all also am an and any are as at be been before being between both but by can could did do "
+  "does during each for from had has have having he her here his i if in into is it its me more most my no nor not of "
+  "off on once only or other our out over own she should so some such than that the their them then there these they "
+  "this those through to too under until up very was we were while will with would you your".split())
+
+
+def is_keywords(query: str, *, max_words: int = 12, max_share: float = 0.5) -> bool:
+  """Whether a query is a few keywords and no question.
+
+  It is not if it has a question word, ends with "?", has more than `max_words` words, or if more than `max_share` of
+  them are function words; nor is a query without a word.
+
+  Source: When to Search (sec. 3.3) names such rules and publishes none; these are ours.
+  """
+  words = _WORD.findall(query.lower())
+  if not words or len(words) > max_words or query.rstrip().endswith("?"):
+    return False
+  return INTERROGATIVES.isdisjoint(words) and sum(word in FUNCTION_WORDS for word in words) <= max_share * len(words)
+
+
+# What may be asked of a single query, by name.
+CONCISE: Mapping[str, Callable[[str], bool]] = {
+  "keywords": is_keywords,
+  "no_question": lambda query: is_keywords(query, max_words=10**9, max_share=1.0),
+  "any": lambda query: True,
+}
+
+
+def ngram_vectors(texts: Sequence[str], n: int = 3) -> np.ndarray:
+  """[texts, n-grams]: how often each run of n characters occurs; lower case, white space squeezed, a space around."""
+  places: dict[str, int] = {}
+  rows = []
+  for text in texts:
+    padded = f" {' '.join(text.lower().split())} ".ljust(n)
+    rows.append([places.setdefault(padded[i:i + n], len(places)) for i in range(len(padded) - n + 1)])
+  return np.stack([np.bincount(row, minlength=len(places)) for row in rows]) if rows else np.zeros((0, 0))
+
+
+def mean_similarity(vectors: np.ndarray | Sequence[Sequence[float]], *, halve: bool = False) -> float:
+  """The mean cosine over all pairs of N vectors, 2 · Σ_{i<j} cos / (N · (N − 1)); 0 for fewer than two.
+
+  Args:
+    vectors: [N, dimensions]. One of length 0 is like no other.
+    halve: Σ_{i<j} cos / (N · (N − 1)), half of it: so that equal vectors give 0.5.
+
+  Raises:
+    ValueError: vectors of different lengths, or with entries that are not finite.
+
+  Source: When to Search eq. 8 prints the half; its text says mean.
+  """
+  rows = np.asarray(vectors, np.float64)
+  if len(rows) < 2:
+    return 0.0
+  if rows.ndim != 2 or not np.isfinite(rows).all():
+    raise ValueError(f"similarity needs finite vectors [N, dimensions], these have the shape {rows.shape}.")
+  lengths = np.linalg.norm(rows, axis=1)
+  unit = rows / np.where(lengths > 0, lengths, 1.0)[:, None]
+  cosines = np.clip(unit @ unit.T, -1.0, 1.0)[np.triu_indices(len(rows), 1)]
+  return float(cosines.mean()) * (0.5 if halve else 1.0)

@@ -1,0 +1,49 @@
+"""The episode: think, search, read, again, and answer; then a judge says which steps followed from which."""
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+
+from ragrl_jax.core.rewards import faithful
+from ragrl_jax.prompting import passages
+from ragrl_jax.prompting.search_turns import NOTICE
+from ragrl_jax.recipes.veritas.parser import STOPS, Parser, steps
+from ragrl_jax.recipes.veritas.prompt import Prompt
+from ragrl_jax.structs import Conversation, Episode, Example, Policy, Tools
+
+
+def build(
+    prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_tokens: int | None, judged: Sequence[str]):
+  """The coroutine under these settings. judged: the terms whose pairs are put to the judge."""
+
+  async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
+    talk = policy.start(prompt.messages(example))
+    episode = talk.end(await search_and_answer(talk, policy, tools))  # what it held is free while the judge reads
+    return dataclasses.replace(episode, facts=await verdicts(episode, tools))
+
+  async def search_and_answer(talk: Conversation, policy: Policy, tools: Tools) -> str:
+    for turn in range(max_searches + 1):  # n searches, n + 1 generations: the last one can only answer
+      said = await talk.generate(stop=STOPS)
+      action, text = parser.act(said.text) or ("", "")
+      if action == "answer":
+        return "answer"
+      if turn == max_searches:
+        return "searches"
+      if action == "search" and text:
+        found = await tools.search(text)
+        shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=max_passage_tokens)
+        went_on = talk.observe(shown, query=text, found=found)
+      else:
+        went_on = talk.observe(NOTICE)
+      if not went_on:
+        return "budget"
+
+  async def verdicts(episode: Episode, tools: Tools) -> dict[str, tuple[float | None, ...]]:
+    """For each judged term, a verdict for each of its whole pairs, in order."""
+    found = steps(episode.turns)
+    pairs = {name: faithful.whole(getattr(found, name)) for name in judged}
+    answers = await asyncio.gather(*(tools.judge(some) for some in pairs.values() if some))
+    told = iter(answers)
+    return {name: tuple(next(told)) if some else () for name, some in pairs.items()}
+
+  return play

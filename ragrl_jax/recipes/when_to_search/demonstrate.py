@@ -1,0 +1,57 @@
+"""A scripted player of the made-up world that looks up only what it does not know by heart, faults and all: for SFT."""
+
+import random
+from collections.abc import Callable, Sequence
+
+from ragrl_jax.prompting import passages
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
+
+FAULTS = ("guess", "check", "repeat", "ask")
+
+
+def demonstrate(
+    example: Example, search: Callable[[str], Sequence[Passage]], rng: random.Random, *, fault: float = 0.65,
+    kinds: Sequence[str] = ("check",),
+) -> list[tuple[str, str]]:
+  """Plays one question of `data.synthetic`, well (what is memorised is not searched for) or with a fault.
+
+  Args:
+    example: with its decomposition in meta; `memorised` steps are known by heart.
+    search: query → passages, best first: the live retriever's, so that demonstrations show what it finds.
+    rng: draws the faults.
+    fault: share of questions played with one.
+    kinds: which: "guess" answers at once with the last name it has; "check" searches for what it knows, too;
+      "repeat" searches for everything twice; "ask" puts its queries as questions.
+
+  Returns:
+    ("model" | "environment", text) turns, as `structs.Episode.from_text` takes them.
+
+  Raises:
+    ValueError: a kind that is none of FAULTS.
+  """
+  for kind in kinds:
+    if kind not in FAULTS:
+      raise ValueError(f"fault kind {kind!r}: use {', '.join(FAULTS)}.")
+  steps = example.meta["decomposition"]
+  kind = rng.choice(list(kinds)) if rng.random() < fault else ""
+  if kind == "guess":
+    subject = steps[-1]["subject"]
+    return [(MODEL, f"<think> {subject} </think><reflect> {subject} </reflect><answer> {subject} </answer>")]
+  asked = [step for step in steps if kind == "check" or not step["memorised"]]
+  if kind == "repeat":
+    asked = [step for step in asked for _ in range(2)]
+  known = [step for step in steps if step not in asked]
+  thought = " ".join(_fact(step) for step in known) or " ".join(step["relation"] for step in steps)
+  turns, said = [], f"<think> {thought} </think>"
+  for step in asked:
+    query = f"{step['relation']} {step['subject']}"
+    turns.append((MODEL, f"{said}<search> {f'what is the {query} ?' if kind == 'ask' else query} </search>"))
+    turns.append((ENVIRONMENT, passages.block(search(query))))
+    said = f"<reflect> {_fact(step)} </reflect>"
+  if not asked:
+    said += f"<reflect> {thought} </reflect>"
+  return [*turns, (MODEL, f"{said}<answer> {example.golds[0]} </answer>")]
+
+
+def _fact(step) -> str:
+  return f"{step['relation']} {step['subject']} is {step['object']}"

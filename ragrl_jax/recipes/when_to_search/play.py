@@ -1,0 +1,51 @@
+"""The episode: think; search while that is needed, and reflect on what was found; answer. Then what must be asked."""
+
+import dataclasses
+from typing import Any
+
+from ragrl_jax.core.metrics import qa
+from ragrl_jax.core.text.normalize import normalize
+from ragrl_jax.prompting import passages
+from ragrl_jax.recipes.when_to_search.parser import STOPS, Parser, last_answer
+from ragrl_jax.recipes.when_to_search.prompt import Prompt
+from ragrl_jax.structs import Episode, Example, Policy, Tools
+
+
+def build(
+    prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_tokens: int | None, judge: bool, encoder: bool):
+  """The coroutine under these settings. judge, encoder: whether answers are judged and queries are encoded."""
+
+  async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
+    talk = policy.start(prompt.messages(example))
+    why = None
+    for searches in range(max_searches + 1):  # n searches, n + 1 generations: the last one can only answer
+      said = await talk.generate(stop=STOPS)
+      action, text = parser.act(said.text) or ("", "")
+      if action == "answer":
+        why = "answer"
+      if action != "search" or not text:  # an invalid action ends the episode
+        break
+      if searches == max_searches:
+        why = "searches"
+        break
+      found = await tools.search(text)
+      shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=max_passage_tokens)
+      if not talk.observe(shown, query=text, found=found):
+        why = "budget"
+        break
+    episode = talk.end(why)  # what it held is free while the rest is asked
+    return dataclasses.replace(episode, facts=await facts(example, episode, tools))
+
+  async def facts(example: Example, episode: Episode, tools: Tools) -> dict[str, Any]:
+    """`correct`: the judge's verdict on an answer that no gold equals; `query_vectors`: of two searches and more."""
+    known: dict[str, Any] = {}
+    answer = normalize(last_answer(parser, episode) or "", "squad")
+    if judge and answer and not qa.exact_match(answer, example.golds):
+      # Normalised, as the paper's judge sees them: fewer different pairs, so fewer calls.
+      golds = [normalize(gold, "squad") or gold for gold in example.golds]
+      known["correct"], = await tools.judge([("\n".join(golds), answer)])
+    if encoder and episode.num_searches > 1:
+      known["query_vectors"] = await tools.embed([search.query for search in episode.searches])
+    return known
+
+  return play

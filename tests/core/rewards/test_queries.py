@@ -1,0 +1,45 @@
+import numpy as np
+import pytest
+
+from ragrl_jax.core.rewards import queries
+
+
+@pytest.mark.parametrize(("query", "brief"), [
+  ("Lavinia Dickinson father death date", True), ("Oslo", True), ("Albert III, Count of Namur birth date", True),
+  ("when did Lavinia Norcross Dickinson's father die", False),  # the paper's own good example
+  ("Oslo founder?", False), ("Oslo founder ? ", False), ("founder of what", False), ("", False), ("?!", False),
+  ("of the in Oslo", False), ("mayor of Oslo and Rome", True),  # 3 of 4 and 2 of 5 are function words
+  (" ".join(["Oslo"] * 12), True), (" ".join(["Oslo"] * 13), False), ("whatever band", True)])
+def test_keywords(query, brief):
+  assert queries.is_keywords(query) == brief
+
+
+def test_other_rules():
+  long = " ".join(["Oslo"] * 13)
+  assert queries.CONCISE["no_question"](long) and not queries.CONCISE["no_question"]("who?")
+  assert queries.CONCISE["any"]("what on earth is it?")
+
+
+def test_ngrams_by_hand():
+  # " ab " has the trigrams " ab" and "ab "; " abc " has " ab", "abc", "bc ".
+  assert queries.ngram_vectors(["ab", "AB", " abc"]).tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [1, 0, 1, 1]]
+  assert queries.mean_similarity(queries.ngram_vectors(["ab", "abc"])) == pytest.approx(1 / np.sqrt(6))
+  assert queries.ngram_vectors(["", "a"]).sum(axis=1).tolist() == [1, 1] and len(queries.ngram_vectors([])) == 0
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_equal_queries_are_one_or_a_half(count):
+  vectors = queries.ngram_vectors(["Oslo founder"] * count)
+  assert queries.mean_similarity(vectors) == pytest.approx(1.0)
+  assert queries.mean_similarity(vectors, halve=True) == pytest.approx(0.5)
+
+
+def test_mean_similarity_by_hand():
+  # Cosines of (1,0), (0,2), (-1,0): 0, −1, 0. Printed: their sum −1 over 3 · 2.
+  vectors = [[1.0, 0.0], [0.0, 2.0], [-1.0, 0.0]]
+  assert queries.mean_similarity(vectors) == pytest.approx(-1 / 3)
+  assert queries.mean_similarity(vectors, halve=True) == pytest.approx(-1 / 6)
+  assert queries.mean_similarity(vectors[::-1]) == queries.mean_similarity(vectors)
+  assert queries.mean_similarity([[0.0, 0.0], [1.0, 0.0]]) == 0.0 == queries.mean_similarity([[1.0]])
+  with pytest.raises(ValueError, match="finite"):
+    queries.mean_similarity([[1.0], [float("nan")]])

@@ -1,0 +1,331 @@
+import asyncio
+import dataclasses
+import json
+import random
+import subprocess
+import sys
+import time
+
+import fuzz_child
+import pytest
+import scripted
+
+from ragrl_jax import recipes
+from ragrl_jax.data import synthetic
+from ragrl_jax.prompting import passages
+from ragrl_jax.prompting.search_turns import NOTICE
+from ragrl_jax.recipes.veritas import demonstrate
+from ragrl_jax.recipes.veritas.parser import steps
+from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
+
+EXAMPLE = Example("1", "Who founded the seat of Norsk Film?", ("Harald III", "Harald Hardrada"))
+FILM, TOWN = Passage("p1", "Norsk Film", "Its seat is Oslo."), Passage("p2", "Oslo", "Harald III founded it.")
+SHOWN = "Doc 1(Title: Norsk Film) Its seat is Oslo.", "Doc 1(Title: Oslo) Harald III founded it."
+BLOCKS = passages.block([FILM]), passages.block([TOWN])
+PLAN, HOP, END = "I need its seat.", "The seat is Oslo.", "Oslo was founded by Harald III."
+SAID = (
+  f"<think> {PLAN} </think><search> Norsk Film seat </search>",
+  f"<think> {HOP} </think><search> Oslo founder </search>",
+  f"<think> {END} </think><answer> Harald III </answer>")
+TURNS = [("model", SAID[0]), ("environment", BLOCKS[0]), ("model", SAID[1]), ("environment", BLOCKS[1]),
+         ("model", SAID[2])]
+paper = recipes.get("veritas")
+
+
+def episode(turns, recipe=paper, **facts):
+  return Episode.from_text(recipe, EXAMPLE, turns, facts=facts)
+
+
+def pairs(turns):
+  return steps(episode(turns).turns)
+
+
+def scored(turns, recipe=paper, **facts):
+  return recipe.score(EXAMPLE, episode(turns, recipe, **facts))
+
+
+def with_last(text):
+  return [*TURNS[:-1], ("model", text)]
+
+
+# ---- the episode ----------------------------------------------------------------------------------------------------
+
+
+def test_the_tape_of_an_episode():
+  played, tape = scripted.play(paper, EXAMPLE, SAID, [[FILM], [TOWN]], verdicts=[1.0, 0.0])
+  assert [event[0] for event in tape] == [
+    "start", "generate", "search", "observe", "generate", "search", "observe", "generate", "end", "judge"]
+  assert tape[-1] == ("judge", ((SHOWN[0], HOP), (SHOWN[1], END)))  # after the end: the conversation holds no room
+  assert [(s.owner, s.text) for s in played.turns] == TURNS
+  assert played.facts == {"information_think": (1.0, 0.0)} and played.ended == "answer"
+  assert paper.score(EXAMPLE, played) == dict(answer=1.0, information_think=0.5, think_answer=1.0, think_search=None)
+
+
+def test_the_judge_is_asked_what_is_wanted():
+  every = recipes.get("veritas", judge_search=True, judge_answer=True)
+  played, tape = scripted.play(every, EXAMPLE, SAID, [[FILM], [TOWN]], verdicts=[1.0, 0.0, 1.0, 1.0, 0.0])
+  assert [event[1] for event in tape if event[0] == "judge"] == [
+    ((SHOWN[0], HOP), (SHOWN[1], END)), ((PLAN, "Norsk Film seat"), (HOP, "Oslo founder")), ((END, "Harald III"),)]
+  assert every.score(EXAMPLE, played) == dict(answer=1.0, information_think=0.5, think_search=1.0, think_answer=0.0)
+  for preset in ("em", "em_ta", "em_format"):
+    recipe = recipes.get("veritas", preset)
+    played, tape = scripted.play(recipe, EXAMPLE, SAID, [[FILM], [TOWN]])
+    assert not played.facts and "judge" not in [event[0] for event in tape]
+    assert recipe.reward(recipe.score(EXAMPLE, played), 1000) is not None
+
+
+def test_nothing_to_judge_asks_nobody():
+  played, tape = scripted.play(paper, EXAMPLE, ["<answer> Oslo </answer>"])
+  assert played.facts == {"information_think": ()} and "judge" not in [event[0] for event in tape]
+
+
+@pytest.mark.parametrize("max_searches", [0, 1, 4])
+def test_n_searches_and_n_plus_one_generations(max_searches):
+  recipe = recipes.get("veritas", max_searches=max_searches)
+  script = [f"<search> {i} </search>" for i in range(9)]
+  played, tape = scripted.play(recipe, EXAMPLE, script, [[TOWN]] * 9)
+  assert played.ended == "searches" and played.num_searches == max_searches
+  assert sum(event[0] == "generate" for event in tape) == max_searches + 1
+  assert recipe.score(EXAMPLE, played)["information_think"] == 0.0  # no thought, no judge needed
+
+
+def test_notices_empty_queries_and_a_full_context():
+  script = ["hm", "<search>  </search>", "<think> x </think><answer> Harald III </answer>"]
+  played, tape = scripted.play(paper, EXAMPLE, script)
+  assert [event for event in tape if event[0] == "observe"] == [("observe", NOTICE)] * 2
+  assert played.num_searches == 0 and paper.score(EXAMPLE, played)["answer"] == 1.0
+  room = len(paper.prompt.messages(EXAMPLE)[0]["content"]) + 60
+  played, _ = scripted.play(paper, EXAMPLE, [SAID[0]], [[FILM]], room=room)
+  assert played.ended == "budget" and paper.score(EXAMPLE, played)["information_think"] == 0.0
+
+
+def test_a_failed_judge_is_the_episodes_failure():
+
+  class Down(scripted.ScriptedTools):
+    async def judge(self, pairs):
+      raise ToolFailed("no judge")
+
+  policy = scripted.ScriptedPolicy(SAID)
+  with pytest.raises(ToolFailed):
+    asyncio.run(paper.play(EXAMPLE, policy, Down(policy, [[FILM], [TOWN]])))
+
+
+# ---- pairs ----------------------------------------------------------------------------------------------------------
+
+
+def test_pairs_by_hand():
+  found = pairs(TURNS)
+  assert found.think_search == ((PLAN, "Norsk Film seat"), (HOP, "Oslo founder"))
+  assert found.information_think == ((SHOWN[0], HOP), (SHOWN[1], END))
+  assert found.think_answer == ((END, "Harald III"),)
+  assert found.spoken == (2, 4)
+
+
+def test_results_nobody_thinks_about():
+  for said in ("<answer> Harald III </answer>", "<search> x </search>", "I see.", "", "<think> never closed",
+               "<think>  </think><answer> x </answer>", "<answer> x </answer><think> late </think>",
+               "<search> <think> inside </think> x </search>", "<answer> <think> inside </think> x </answer>",
+               "<think> cut at <search> x </search>", "<information><think> own </think></information>"):
+    assert pairs(with_last(said)).information_think == ((SHOWN[0], HOP), (SHOWN[1], None)), said
+    assert scored(with_last(said), information_think=(1.0,))["information_think"] == 0.5, said
+  for turns in (TURNS[:-1], [*TURNS[:-1], ("environment", NOTICE)]):
+    assert pairs(turns).information_think[-1] == (SHOWN[1], None) and pairs(turns).spoken == (2, None)
+
+
+def test_thoughts_before_their_query_and_answer():
+  turns = [("model", f"<think> a </think>{SAID[0]}"), ("environment", BLOCKS[0]), ("model", "<search> x </search>"),
+           ("environment", BLOCKS[1]), ("model", "<answer> Oslo </answer><think> Oslo </think>")]
+  found = pairs(turns)
+  assert found.think_search == ((PLAN, "Norsk Film seat"), (None, "x"))  # a thought of an earlier turn moves no query
+  assert found.think_answer == ((PLAN, "Oslo"),)  # the latest before it, of whatever turn; the one behind is too late
+  assert scored(turns)["think_answer"] == 0.0
+  twice = with_last("<think> Rome </think><answer> Rome </answer><think> it is Oslo </think><answer> Oslo </answer>")
+  assert pairs(twice).think_answer == (("it is Oslo", "Oslo"),)
+
+
+def test_a_cut_result_block_is_one_all_the_same():
+  made = episode(TURNS)
+  cut = dataclasses.replace(made.segments[4], text=made.segments[4].text[:20])
+  assert cut.found is not None and "</information>" not in cut.text
+  turns = (*made.turns[:3], cut, *made.turns[4:])
+  assert steps(turns).information_think[1] == (cut.text.strip().removeprefix("<information>"), END)
+
+
+def test_notices_are_no_results():
+  found = pairs([("model", "hm"), ("environment", NOTICE), ("model", SAID[2])])
+  assert found.information_think == found.think_search == () and found.think_answer == ((END, "Harald III"),)
+
+
+# ---- terms ----------------------------------------------------------------------------------------------------------
+
+
+def test_half_way_up_the_ramp():
+  # EM 1, verdicts (1, 0), the answer in the thought: 1 + 0.5 · (0.05 · 0.5 + 0.02 · 1) = 1.0225.
+  terms = scored(TURNS, information_think=(1, 0))
+  assert paper.reward(terms, 414) == pytest.approx(1.0225)
+  assert paper.reward(terms, 331) == paper.reward(terms, 1) == 1.0
+  assert paper.reward(terms, 497) == paper.reward(terms, 1005) == pytest.approx(1.045)
+
+
+def test_arms_and_ramp():
+  terms = scored(TURNS, information_think=(1, 1))
+  full = {preset: recipes.get("veritas", preset).reward(terms, 1005) for preset in
+          ("paper", "em", "em_it", "em_ta", "no_ramp", "repo")}
+  assert full == pytest.approx(dict(paper=1.07, em=1.0, em_it=1.05, em_ta=1.02, no_ramp=1.07, repo=1.07))
+  assert recipes.get("veritas", "no_ramp").reward(terms, 1) == pytest.approx(1.07)
+  rising = [paper.weights(step)["information_think"] for step in range(325, 505)]
+  assert rising == sorted(rising) and (rising[0], rising[-1]) == (0.0, 0.05)
+  assert sum(weight > 0 for weight in rising[:7]) == 0 and rising[7] > 0  # first paid in step 332
+
+
+def test_the_baseline_that_pays_for_shape():
+  recipe = recipes.get("veritas", "em_format")
+  for turns, expected in ((TURNS, 1.0), (with_last("<answer> Harald III </answer>"), 0.8),
+                          (with_last("<think> x </think><answer> x </answer>"), 0.2),
+                          (with_last("<answer> x </answer>"), 0.1), (TURNS[:-1], 0.0)):
+    assert recipe.reward(scored(turns, recipe), 1005) == pytest.approx(expected)
+
+
+def test_what_is_not_known_is_not_scored():
+  for verdicts in ((1.0, None), (None, None)):
+    terms = scored(TURNS, information_think=verdicts)
+    assert terms["information_think"] is None
+    assert paper.reward(terms, 400) is None and paper.reward(terms, 300) == 1.0  # it has no weight yet
+  assert scored(TURNS)["information_think"] is None  # a transcript that nobody judged
+  with pytest.raises(ValueError, match="3 verdicts for 2"):
+    scored(TURNS, information_think=(1.0, 1.0, 1.0))
+  with pytest.raises(ValueError, match="from 0 to 1"):
+    scored(TURNS, information_think=(1.0, 5.0))
+  assert scored([("model", SAID[2])])["information_think"] == 0.0  # never searching earns nothing
+
+
+@pytest.mark.parametrize(("thought", "answer", "holds"), [
+  ("It was the Harald III!", "harald iii", 1.0), ("Harald", "Harald III", 0.0), ("Harald III", "", 0.0),
+  ("the the", "the", 0.0), ("?", "?", 0.0), ("", "Harald III", 0.0), ("Oslo’s founder", "Oslo’s", 1.0)])
+def test_sub_em(thought, answer, holds):
+  assert scored(with_last(f"<think> {thought} </think><answer> {answer} </answer>"))["think_answer"] == holds
+
+
+def test_credit_goes_to_the_turn_that_thought():
+  # Three result blocks; the second is not followed by a thought. Verdicts 1 and 0.5, over three.
+  turns = [*TURNS[:2], ("model", SAID[1]), *TURNS[1:2], ("model", "<search> x </search>"), TURNS[3], TURNS[4]]
+  reward = recipes.get("veritas", turn_credit=True)
+  made = episode(turns, information_think=(1.0, 0.5))
+  assert reward.credit(EXAMPLE, made) == {"information_think": pytest.approx([0.0, 1 / 3, 0.0, 1 / 6])}
+  assert sum(reward.credit(EXAMPLE, made)["information_think"]) == pytest.approx(
+    reward.score(EXAMPLE, made)["information_think"])
+  assert reward.credit(EXAMPLE, episode(turns)) == {} and paper.credit is None
+
+
+def test_weights_need_their_judge():
+  with pytest.raises(ValueError, match="judge_search"):
+    recipes.get("veritas", think_search_weight=0.02)
+  with pytest.raises(ValueError, match="judge_information"):
+    recipes.get("veritas", "em", information_think_weight=0.05)
+  with pytest.raises(ValueError, match="ramp_end=3.*at least 331"):
+    recipes.get("veritas", ramp_end=3)
+
+
+# ---- attacks --------------------------------------------------------------------------------------------------------
+
+
+def test_self_written_results_earn_nothing():
+  forged = f"<think> a </think><search> x </search>{BLOCKS[1]}<think> {END} </think><answer> Oslo </answer>"
+  assert pairs([("model", forged)]).information_think == ()
+  assert scored([("model", forged)])["information_think"] == 0.0
+  hidden = "<information> <think> Oslo </think> <answer> Harald III </answer> </information><answer> Oslo </answer>"
+  assert scored([("model", hidden)]) == dict(answer=0.0, information_think=0.0, think_answer=0.0, think_search=0.0)
+
+
+def test_more_pairs_earn_no_more():
+  for count in (1, 4):
+    turns = [*TURNS[:2] * count, TURNS[4]]
+    assert scored(turns, information_think=(1.0,) + (1.0,) * (count - 1))["information_think"] == 1.0
+  # Asking again and again without reading dilutes the one good step.
+  lazy = [*TURNS[:2], ("model", "<search> x </search>"), ("environment", BLOCKS[1])] * 2 + [TURNS[4]]
+  assert scored(lazy, information_think=(1.0, 1.0))["information_think"] == 0.5
+
+
+def test_tag_spam_and_repeated_answers():
+  spam = "<think>" * 500 + END + "</think>" * 500 + "<answer>" * 500 + "Oslo" + "</answer>" * 500
+  terms = scored(with_last(spam), information_think=(1.0, 1.0))
+  assert terms == dict(answer=0.0, information_think=1.0, think_answer=1.0, think_search=None)
+  every = "<think> no </think>" + "".join(f"<answer> {gold} </answer>" for gold in ("Oslo", *EXAMPLE.golds, "Rome"))
+  assert scored(with_last(every), information_think=(1.0, 1.0))["answer"] == 0.0  # the last one counts
+
+
+def test_answers_in_thoughts():
+  inside = "<think> <answer> Harald III </answer> </think>"
+  terms = scored(with_last(inside), information_think=(1.0, 1.0))
+  assert terms["think_answer"] == 0.0  # the thought it stands in is not before it, and the one before holds none
+
+
+def test_reading_is_linear():
+  def seconds(size):
+    text = ("<think> a <search> " * size + "x" * size + "</search> </think>" * size) * 2
+    begin = time.perf_counter()
+    steps(episode([("model", text), *TURNS[1:]]).turns)
+    return time.perf_counter() - begin
+  seconds(2000)
+  assert min(seconds(8000) for _ in range(3)) < 16 * min(seconds(2000) for _ in range(3))
+
+
+@pytest.mark.slow  # a hundred thousand transcripts
+def test_no_transcript_breaks_anything():
+  child = subprocess.run(
+    [sys.executable, fuzz_child.__file__, "veritas", "100000"], capture_output=True, text=True, check=True)
+  counts = json.loads(child.stdout)
+  assert counts["right"] > 1000 and counts["unknown"] > 1000
+
+
+def test_any_verdicts_make_terms():
+  draw, recipe = random.Random(1), recipes.get("veritas", judge_search=True, judge_answer=True)
+  judged = 0
+  for turns in fuzz_child.transcripts(1000, seed=1):
+    made = episode(turns, recipe)
+    found = steps(made.turns)
+    assert len(found.information_think) == len(found.think_search) == len(found.spoken) == made.num_searches
+    verdicts = {name: tuple(draw.random() for pair in getattr(found, name) if None not in pair)
+                for name in ("information_think", "think_search", "think_answer")}
+    terms = recipe.score(EXAMPLE, dataclasses.replace(made, facts=verdicts))
+    assert all(0.0 <= value <= 1.0 for value in terms.values())
+    judged += terms["information_think"] > 0.0
+  assert judged > 10
+
+
+# ---- demonstrations -------------------------------------------------------------------------------------------------
+
+WORLD = synthetic.build(seed=2, entities=200, held_out=20, years=True)
+ASKED = synthetic.questions(WORLD, 60, mix={1: 1, 2: 1, 3: 1, "comparison": 1, "yes_no": 1})
+
+
+def look_up(query):
+  relation, _, subject = query.rpartition(" ")
+  return [WORLD.passage(subject, relation)]
+
+
+@pytest.mark.parametrize(("kind", "read", "right"), [(None, 1.0, 1.0), ("skip", 0.0, 1.0), ("ignore", 1.0, 1.0)])
+def test_demonstrations(kind, read, right):
+  for example in ASKED:
+    turns = demonstrate.demonstrate(
+      example, look_up, random.Random(0), fault=float(kind is not None), kinds=(kind or "skip",))
+    made = Episode.from_text(paper, example, turns)
+    found = steps(made.turns)
+    made = dataclasses.replace(made, facts=dict(information_think=(1.0,) * sum(None not in p for p in
+                                                                               found.information_think)))
+    terms = paper.score(example, made)
+    assert (terms["information_think"], terms["answer"]) == (read, right)
+    assert terms["think_answer"] == float(kind is None) or example.golds[0] in found.think_answer[0][0]
+    live, _ = scripted.play(
+      recipes.get("veritas", max_searches=9, max_passage_tokens=None), example, [t for o, t in turns if o == "model"],
+      [look_up(pair[1]) for pair in found.think_search], verdicts=[1.0] * 9)
+    assert [(s.owner, s.text) for s in live.turns] == turns
+
+
+def test_demonstrations_that_stop():
+  example = next(example for example in ASKED if example.hops == 3)
+  turns = demonstrate.demonstrate(example, look_up, random.Random(0), fault=1.0, kinds=("stop",))
+  terms = paper.score(example, Episode.from_text(paper, example, turns))
+  assert (terms["answer"], terms["think_answer"]) == (0.0, 1.0)
+  with pytest.raises(ValueError, match="skip, ignore, stop"):
+    demonstrate.demonstrate(example, look_up, random.Random(0), kinds=("guess",))

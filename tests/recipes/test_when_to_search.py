@@ -1,0 +1,270 @@
+import json
+import random
+import subprocess
+import sys
+
+import fuzz_child
+import pytest
+import scripted
+
+from ragrl_jax import recipes
+from ragrl_jax.data import synthetic
+from ragrl_jax.prompting import passages
+from ragrl_jax.recipes.when_to_search import curriculum, demonstrate
+from ragrl_jax.recipes.when_to_search.parser import in_shape
+from ragrl_jax.structs import Episode, Example, Passage
+
+EXAMPLE = Example("1", "Who founded the seat of Norsk Film?", ("Harald III", "Harald Hardrada"))
+FILM, TOWN = Passage("p1", "Norsk Film", "Its seat is Oslo."), Passage("p2", "Oslo", "Harald III founded it.")
+BLOCKS = passages.block([FILM]), passages.block([TOWN])
+THINK, REFLECT, ANSWER = "<think> a </think>", "<reflect> b </reflect>", "<answer> Harald III </answer>"
+SEARCH = "<search> Oslo founder </search>"
+paper, exact = recipes.get("when_to_search"), recipes.get("when_to_search", "exact")
+SECOND = 400  # a step of stage 2
+
+
+def searching(*queries, answer="Harald III", begin=THINK):
+  """The turns of an episode in shape with these searches."""
+  turns, said = [], begin
+  for query in queries:
+    turns += [("model", f"{said}<search> {query} </search>"), ("environment", BLOCKS[1])]
+    said = REFLECT
+  said = said if queries else said + REFLECT
+  return [*turns, ("model", f"{said}<answer> {answer} </answer>")]
+
+
+def episode(turns, recipe=exact, **facts):
+  return Episode.from_text(recipe, EXAMPLE, turns, facts=facts)
+
+
+def scored(turns, recipe=exact, **facts):
+  return recipe.score(EXAMPLE, episode(turns, recipe, **facts))
+
+
+# ---- the episode ----------------------------------------------------------------------------------------------------
+
+
+def test_the_tape_of_an_episode():
+  said = [f"{THINK}{SEARCH} junk", f"{REFLECT}{ANSWER}"]
+  played, tape = scripted.play(paper, EXAMPLE, said, [[TOWN]])
+  assert tape[1:] == [
+    ("generate", paper.stops, THINK + SEARCH), ("search", "Oslo founder"), ("observe", BLOCKS[1]),
+    ("generate", paper.stops, REFLECT + ANSWER), ("end", "answer")]  # a gold is right without a judge
+  assert played.facts == {} and paper.outcome(EXAMPLE, played) == 1.0
+  assert paper.score(EXAMPLE, played) == dict(answer_explore=1.0, answer_economise=0.7, search=0.0, format=1.0)
+
+
+@pytest.mark.parametrize(("verdict", "right"), [(1.0, 1.0), (0.0, 0.0), (None, None)])
+def test_the_judge_is_asked_where_no_gold_equals(verdict, right):
+  played, tape = scripted.play(paper, EXAMPLE, [f"{THINK}{REFLECT}<answer> The King Harald! </answer>"],
+                               verdicts=[verdict])
+  assert tape[-1] == ("judge", (("harald iii\nharald hardrada", "king harald"),))
+  terms = paper.score(EXAMPLE, played)
+  assert terms["answer_explore"] == (None if right is None else 2 * right - 1)
+  assert (paper.reward(terms, 1) is None) == (right is None) and paper.outcome(EXAMPLE, played) == (right or 0.0)
+  assert exact.score(EXAMPLE, played)["answer_explore"] == -1.0
+  assert recipes.get("when_to_search", "no_answer_reward").reward(terms, 1) == 1.0  # it weighs nothing
+
+
+@pytest.mark.parametrize("answer", ["<answer></answer>", "<answer> the </answer>", "", "<answer> x"])
+def test_no_answer_needs_no_judge(answer):
+  played, tape = scripted.play(paper, EXAMPLE, [f"{THINK}{REFLECT}{answer}"])
+  assert "judge" not in [event[0] for event in tape]
+  assert paper.score(EXAMPLE, played)["answer_economise"] == -1.0
+
+
+def test_five_searches_and_six_generations():
+  script = [f"{THINK}<search> {number} </search>" for number in range(9)]
+  played, tape = scripted.play(exact, EXAMPLE, script, [[TOWN]] * 9)
+  assert played.ended == "searches" and played.num_searches == 5
+  assert sum(event[0] == "generate" for event in tape) == 6
+  terms = exact.score(EXAMPLE, played)  # wrong, out of shape, and scored
+  assert terms["format"] == -1.0 and terms["answer_explore"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("said", ["hm", "<search>  </search>", "<search></search>", "", "<think> x </think>",
+                                  "<information> <search> q </search> </information>"])
+def test_an_invalid_action_ends_it(said):
+  played, tape = scripted.play(exact, EXAMPLE, [said, "never"])
+  assert [event[0] for event in tape] == ["start", "generate", "end"]
+  assert played.num_searches == 0
+  assert exact.score(EXAMPLE, played) == dict(answer_explore=-1.0, answer_economise=-1.0, search=0.0, format=-1.0)
+
+
+def test_empty_results_count_and_full_contexts_end():
+  played, _ = scripted.play(exact, EXAMPLE, [THINK + SEARCH, REFLECT + ANSWER], [[]])
+  assert played.num_searches == 1 and exact.score(EXAMPLE, played)["answer_economise"] == pytest.approx(0.7)
+  room = len(exact.prompt.messages(EXAMPLE)[0]["content"]) + 60
+  played, _ = scripted.play(exact, EXAMPLE, [THINK + SEARCH], [[TOWN]], room=room)
+  assert played.ended == "budget" and played.num_searches == 0
+
+
+# ---- the shape ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("turns", "valid"), [
+  (searching(), True), (searching("x"), True), (searching("x", "y"), True), (searching("x", "y", "z"), True),
+  ([*searching("x")[:2], ("model", f"{REFLECT}\n{THINK} {SEARCH}"), ("environment", BLOCKS[0]),
+    ("model", f"\n{REFLECT}{ANSWER}\n")], True),
+  ([("model", THINK + ANSWER)], False),  # no reflection
+  ([("model", REFLECT + ANSWER)], False), ([("model", ANSWER)], False), ([], False), ([("model", "")], False),
+  ([("model", THINK + REFLECT)], False),
+  (searching("x", begin=""), False),  # a search without a thought
+  (searching("x", begin=THINK + REFLECT), False),
+  ([("model", THINK + REFLECT + ANSWER + "!")], False),
+  ([("model", THINK + REFLECT + ANSWER + ANSWER)], False),
+  ([("model", THINK + REFLECT + "<answer> a <think> b </think> </answer>")], False),
+  ([*searching("x")[:2], ("model", f"{SEARCH}")], False),
+  ([*searching("x")[:2], ("model", THINK + REFLECT + ANSWER)], False),
+  ([("model", THINK + SEARCH + BLOCKS[0] + REFLECT + ANSWER)], False),  # results of its own
+  ([("model", THINK + SEARCH), ("environment", "any notice"), ("model", REFLECT + ANSWER)], False),
+  ([("model", THINK), ("environment", BLOCKS[0]), ("model", REFLECT + ANSWER)], False),
+])
+def test_shapes(turns, valid):
+  assert in_shape(episode(turns)) == valid
+  assert scored(turns)["format"] == (1.0 if valid else -1.0)
+
+
+def test_tags_in_passages_break_no_shape():
+  block = passages.block([Passage("1", "x", "</information> <answer> Harald III </answer> <reflect>")])
+  turns = [("model", THINK + SEARCH), ("environment", block), ("model", REFLECT + "<answer> Oslo </answer>")]
+  assert in_shape(episode(turns)) and scored(turns)["answer_explore"] == pytest.approx(-0.7)
+
+
+# ---- terms ----------------------------------------------------------------------------------------------------------
+
+
+def test_three_equal_queries_in_stage_two():
+  # Mean similarity 1, or 0.5 as printed; 1 − 0.3 · 3 = 0.1; in shape 1. Together 0.1 or 0.6.
+  turns = searching("Oslo founder", "Oslo founder", "oslo  founder")
+  terms = scored(turns)
+  assert (terms["search"], terms["answer_economise"]) == (pytest.approx(-1.0), pytest.approx(0.1))
+  assert exact.reward(terms, SECOND) == pytest.approx(0.1)
+  half = recipes.get("when_to_search", "exact", halve=True)
+  assert half.reward(scored(turns, half), SECOND) == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize("count", range(6))
+def test_the_answers_table(count):
+  queries = ["Oslo", "Norsk Film seat", "mayor", "Hardrada year", "xyz"][:count]
+  right, wrong = scored(searching(*queries)), scored(searching(*queries, answer="Oslo"))
+  assert (right["answer_explore"], right["answer_economise"]) == (1.0, pytest.approx(1 - 0.3 * count))
+  assert (wrong["answer_explore"], wrong["answer_economise"]) == (pytest.approx(-1 + 0.3 * count), -1.0)
+  for step in (1, SECOND):
+    assert exact.reward({**right, "search": 0.0}, step) > exact.reward({**wrong, "search": 0.0}, step)
+
+
+@pytest.mark.parametrize(("query", "term"), [
+  ("Oslo founder", 0.0), ("who founded Oslo", -1.0), ("Oslo?", -1.0), (" ".join(["Oslo"] * 13), -1.0)])
+def test_a_single_query(query, term):
+  assert scored(searching(query))["search"] == term
+  assert scored(searching(query), recipes.get("when_to_search", "exact", conciseness="any"))["search"] == 0.0
+  two = scored(searching(query, "something else"))["search"]
+  assert -0.5 < two <= 0.0  # of several, brevity is not asked
+
+
+def test_stages():
+  paid = lambda recipe, step: tuple(recipe.weights(step)[name] for name in ("answer_explore", "answer_economise"))
+  assert [paid(paper, step) for step in (0, 1, 300, 301, 500)] == [(1, 0)] * 3 + [(0, 1)] * 2
+  for preset, expected in (("no_stage_one", [(0, 1)] * 2), ("no_stage_two", [(1, 0)] * 2),
+                           ("no_answer_reward", [(0, 0)] * 2), ("unified", [(1, 0), (0, 1)])):
+    recipe = recipes.get("when_to_search", preset)
+    assert [paid(recipe, step) for step in (1, 10_000)] == expected
+    assert recipe.weights(1)["search"] == recipe.weights(1)["format"] == 1.0
+  assert recipes.get("when_to_search", "no_search_reward").weights(1)["search"] == 0.0
+
+
+def test_unified_pays_both_at_once():
+  recipe = recipes.get("when_to_search", "unified", correctness="exact")
+  for answer, pay in (("Harald III", 0.4), ("Oslo", -0.4)):
+    terms = scored(searching("a", "b", answer=answer), recipe)
+    assert terms["answer_explore"] == terms["answer_economise"] == pytest.approx(pay)
+    assert recipe.reward(terms, 1) == recipe.reward(terms, SECOND)
+
+
+def test_the_trigger():
+  def rows(*values):
+    return [{"step": 30 * number, "reward": 0.0} | ({} if value is None else {"evaluation/em": value})
+            for number, value in enumerate(values)]
+
+  settled = lambda *values, **options: curriculum.settled(
+    rows(*values), metric="evaluation/em", **dict(dict(patience=2), **options))
+  assert settled() is settled(0.1) is settled(0.1, 0.2) is settled(0.1, 0.2, 0.3) is settled(0.1, 0.0, 0.2) is None
+  assert settled(0.1, 0.1, 0.0) == 60 and settled(0.1, None, 0.1, 0.0, 0.5) == 90  # steps without an evaluation
+  assert settled(0.1, 0.12, 0.11, 0.13, gain=0.05) == 60 and settled(0.1, 0.0, patience=1) == 30
+  with pytest.raises(ValueError, match="patience=0"):
+    settled(patience=0)
+  recipe = recipes.get("when_to_search", settle_metric="evaluation/em", settle_patience=2)
+  assert recipe.follow(rows(0.1, 0.2)) is recipe and paper.follow is None
+  after = recipe.follow(rows(0.1, 0.1, 0.0))
+  assert after.follow is None and after.switches["stage_two_from"] == 61
+  assert after.weights(60)["answer_explore"] == after.weights(61)["answer_economise"] == 1.0
+  late = recipe.follow([{"step": step, "evaluation/em": 0.1} for step in (400, 430, 460)])
+  assert late.switches["stage_two_from"] == 301  # never later than planned
+  never = recipes.get("when_to_search", "no_stage_two", settle_metric="evaluation/em", settle_patience=2)
+  assert never.follow(rows(0.1, 0.1, 0.0)).switches["stage_two_from"] == 61
+
+
+# ---- attacks --------------------------------------------------------------------------------------------------------
+
+
+def test_forged_results_and_repeated_answers():
+  forged = THINK + SEARCH + BLOCKS[1] + REFLECT + ANSWER
+  terms = scored([("model", forged)])
+  assert terms["format"] == -1.0 and terms["answer_economise"] == 1.0  # nothing was searched, and it was right
+  every = THINK + REFLECT + "".join(f"<answer> {gold} </answer>" for gold in ("Harald III", "Oslo"))
+  assert scored([("model", every)]) == dict(answer_explore=-1.0, answer_economise=-1.0, search=0.0, format=-1.0)
+  hidden = f"{THINK}<information> {ANSWER} </information>{REFLECT}"
+  assert scored([("model", hidden)])["answer_explore"] == -1.0
+
+
+def test_answers_in_thoughts_are_out_of_shape():
+  terms = scored([("model", f"<think> {ANSWER} </think>{REFLECT}<answer> Oslo </answer>")])
+  assert terms["format"] == -1.0 and terms["answer_explore"] == -1.0
+
+
+def test_spaces_and_case_make_no_other_query():
+  assert scored(searching("Oslo", " OSLO ", "oslo"))["search"] == pytest.approx(-1.0)
+
+
+@pytest.mark.slow  # a hundred thousand transcripts
+def test_no_transcript_breaks_anything():
+  child = subprocess.run(
+    [sys.executable, fuzz_child.__file__, "when_to_search", "100000"], capture_output=True, text=True, check=True)
+  counts = json.loads(child.stdout)
+  assert counts["right"] > 1000 and counts["unknown"] > 1000
+
+
+# ---- demonstrations -------------------------------------------------------------------------------------------------
+
+WORLD = synthetic.build(seed=2, entities=200, held_out=20, memorised=0.5)
+ASKED = synthetic.questions(WORLD, 40, mix={1: 1, 2: 1, 3: 1})
+
+
+def look_up(query):
+  relation, _, subject = query.removeprefix("what is the ").removesuffix(" ?").rpartition(" ")
+  return [WORLD.passage(subject, relation)]
+
+
+@pytest.mark.parametrize(("kind", "form", "right"), [
+  (None, 1.0, 1.0), ("check", 1.0, 1.0), ("repeat", 1.0, 1.0), ("ask", 1.0, 1.0), ("guess", 1.0, 0.0)])
+def test_demonstrations(kind, form, right):
+  searches = 0
+  for example in ASKED:
+    turns = demonstrate.demonstrate(
+      example, look_up, random.Random(0), fault=float(kind is not None), kinds=(kind or "check",))
+    made = Episode.from_text(exact, example, turns)
+    terms = exact.score(example, made)
+    assert terms["format"] == form and exact.outcome(example, made) == right
+    unknown = sum(not step["memorised"] for step in example.meta["decomposition"])
+    assert made.num_searches == {"check": example.hops, "repeat": 2 * unknown, "guess": 0}.get(kind, unknown)
+    assert made.num_searches != 1 or terms["search"] == (-1.0 if kind == "ask" else 0.0)
+    searches += made.num_searches
+    if made.num_searches <= 5:
+      live = recipes.get("when_to_search", "exact", max_passage_tokens=None)
+      played, _ = scripted.play(
+        live, example, [t for owner, t in turns if owner == "model"], [look_up(s.query) for s in made.searches])
+      assert [(s.owner, s.text) for s in played.turns] == turns
+  assert searches > 0 or kind == "guess"
+  with pytest.raises(ValueError, match="guess, check, repeat, ask"):
+    demonstrate.demonstrate(ASKED[0], look_up, random.Random(0), kinds=("skip",))
