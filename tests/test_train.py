@@ -94,6 +94,29 @@ def test_warm_start_then_rl_then_resume(world, tmp_path):
   assert player.config.d_model == 16
 
 
+@pytest.mark.slow  # two runs
+def test_search_r1_trains_by_ppo_and_resumes_exactly(world, tmp_path):
+  """The rules of configs/search_r1.py:ppo at the size of the tiny world; stopped after two steps and gone on with."""
+  rules = config_lib.load(ROOT / "configs" / "search_r1.py", "ppo")
+  config = tiny_world.config(world, get_config)
+  config.preset = rules.preset
+  for name in ("advantage", "loss", "critic"):
+    config[name].update(rules[name])
+  config.critic.update(dict(learning_rate=1e-2, warmup_steps=1))
+  config.rollout.update(dict(prompts_per_step=6, group_size=1))
+  rows = list(train.train(config, tmp_path / "whole"))
+  assert [row["optimizer_step"] for row in rows] == [2.0, 4.0, 6.0]  # two mini-batches a step
+  assert all(row["value_loss"] >= 0 and row["explained_variance"] <= 1 and row["critic_skipped"] == 0 for row in rows)
+  assert rows[-1]["kl"] != 0 and rows[0]["kl_coef"] == pytest.approx(0.001)
+  part = train.train(config, tmp_path / "part")
+  assert [next(part)["step"] for _ in range(2)] == [1, 2]
+  part.close()
+  list(train.train(config, tmp_path / "part"))
+  assert_same(tmp_path / "whole", tmp_path / "part")
+  logged = next(iter(episodes_lib.read_episodes(episodes_lib.steps(tmp_path / "whole")[3])))
+  assert isinstance(logged["advantage"], float)
+
+
 @pytest.fixture
 def rewarding(monkeypatch):
   """Rewards that a model which knows nothing earns."""
