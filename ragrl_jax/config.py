@@ -49,6 +49,21 @@ def default_config() -> ml_collections.ConfigDict:
       retries=3,
       max_failed_share=0.1,    # of a step's episodes; more, and the run stops with the reason
     ),
+    judge=dict(
+      kind="none",             # "exact", "lexical", "nli", "llm" or "reward_model"
+      prompt="information_think",  # what is asked: a name of judging/prompts.py
+      path="",                 # nli: folder of a T5; reward_model: of a decoder, or of its adapters
+      endpoint="",             # llm: "http(s)://host/v1" of any server of OpenAI's chat protocol; empty: OpenAI's own
+      model="",                # llm: its name there
+      key_variable="OPENAI_API_KEY",  # llm: the environment variable with the key, which is stored nowhere
+      threshold=0.5,           # lexical, nli, reward_model: scores from here on are 1, others 0; 0: the score itself
+      cache="",                # file in which verdicts are kept from run to run; empty: none
+      timeout_s=30.0,          # llm: of one call
+      retries=3,
+      concurrency=16,          # llm: calls at a time
+      batch=8,                 # nli, reward_model: pairs computed together
+      max_tokens=1024,         # nli, reward_model: of a pair
+    ),
     rollout=dict(
       prompts_per_step=32,     # P
       group_size=8,            # G; B = P * G episodes a step

@@ -67,7 +67,8 @@ def evaluate(
     questions=len(examples), recipe=config.recipe, preset=config.preset, switches=dict(player.recipe.switches),
     sampling=sampling, noise=config.data.noise, max_new_tokens=r.max_new_tokens, context=r.context,
     retrieval=None if player.retriever is None else dict(
-      index=config.retrieval.index, top_k=config.retrieval.top_k, **player.retriever.describe()))
+      index=config.retrieval.index, top_k=config.retrieval.top_k, **player.retriever.describe()),
+    judge=None if player.judge is None else dict(player.judge.describe()))
   return harness.evaluate(
     examples, _play(player, greedy=not sample), player.recipe, pathlib.Path(out), settings=settings,
     batch=batch_of(config), max_failed_share=config.retrieval.max_failed_share,

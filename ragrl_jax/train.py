@@ -93,6 +93,7 @@ def train(
         state, learned = learning.finish()
       played = supply.reported()
       clock.move("rollout", "retrieval_wait", played.wait_s)
+      clock.move("rollout", "judge_wait", played.judge_wait_s)
       clock.move("rollout", "update", played.beside_s)
 
       metrics = scoring.summarise(scored) | supplied.metrics | learned | engine_metrics(played) | clock.report()

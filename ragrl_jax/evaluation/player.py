@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ragrl_jax import recipes, retrieval, structs
+from ragrl_jax import judging, recipes, retrieval, structs
 from ragrl_jax.models import lora, peft, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
@@ -32,6 +32,7 @@ class Player:
     model: with the weights training starts from.
     config: the decoder's.
     retriever: None for recipes that never search.
+    judge: None for recipes that ask for no verdicts.
     engine: has no weights until `engine.load(params, version)`.
     rollout: plays many episodes at once.
     mesh: the devices that share weights and rows; None for one device.
@@ -42,6 +43,7 @@ class Player:
   model: Decoder
   config: DecoderConfig
   retriever: Any
+  judge: judging.Judge | None
   engine: engine_lib.Engine
   rollout: collect.Rollout
   mesh: jax.sharding.Mesh | None
@@ -107,17 +109,19 @@ def build(config, *, seed: int | None = None) -> Player:
   if config.retrieval.index:
     # Searches come from a pool of threads; encoders and on-device indexes run on the thread that runs the engine.
     retriever = retrieval.load_index(config.retrieval.index, dispatch=queue.call, **_remote(config.retrieval))
+  judge = judging.load(config.judge, dtype=config.model.dtype, mesh=devices, dispatch=queue.call)
   automaton = stops.Stops(words, plays.stops, rows=shape.vocab_size)
   graphdef, _, frozen = lora.split(decoder)
   engine = engine_lib.Engine(
     graphdef, words, automaton, lanes=r.lanes, rows=r.rows, context=r.context, chunk=r.chunk, prefill=r.prefill,
     block=r.block, mesh=devices, frozen=frozen, own_weights=r.ahead > 0)
   used = tools_lib.RetrievalTools(
-    retriever, top_k=config.retrieval.top_k, timeout_s=config.retrieval.timeout_s * (config.retrieval.retries + 1))
+    retriever, top_k=config.retrieval.top_k, timeout_s=config.retrieval.timeout_s * (config.retrieval.retries + 1),
+    judge=judge)
   rollout = collect.Rollout(
     engine, plays.play, used, seed=config.seed if seed is None else seed,
     sampling=structs.Sampling(r.temperature, r.top_k, r.top_p, r.max_new_tokens), dispatch=queue)
-  return Player(words, plays, decoder, shape, retriever, engine, rollout, devices)
+  return Player(words, plays, decoder, shape, retriever, judge, engine, rollout, devices)
 
 
 def answers(player: Player, examples: Sequence[structs.Example], first: int = 0) -> list[structs.Episode]:

@@ -41,6 +41,12 @@ PARAMETERS: dict[str, tuple[str | None, ...]] = {
   "layers/down": ("layer", "ff", "embed"),
   "value_head": (None,),
   "value_bias": (None,),
+  "layers/cross_norm": ("layer", None),
+  "layers/cross_q": ("layer", "embed", "heads"),
+  "layers/cross_k": ("layer", "embed", "heads"),
+  "layers/cross_v": ("layer", "embed", "heads"),
+  "layers/cross_o": ("layer", "heads", "embed"),
+  "relative_bias": (None, None),
   "ns_coeffs": (None,),      # Muon's polynomial
   "rng": (None,),
 }

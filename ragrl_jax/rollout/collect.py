@@ -110,7 +110,7 @@ class _Run:
 
   def __init__(self, rollout: Rollout, requests: list[Request], step: int, sampling, on_episode, beside):
     self.rollout, self.requests, self.step, self.sampling = rollout, requests, step, sampling
-    self.on_episode, self.beside = on_episode, beside
+    self.on_episode, self.beside, self.tools = on_episode, beside, _Asked(rollout.tools)
     self.episodes: list[Any] = [None] * len(requests)
     self.left = len(requests)
     self.error: BaseException | None = None
@@ -127,8 +127,11 @@ class _Run:
           dispatch.serve()
           report.beside_s += time.perf_counter() - begin
         else:
+          judged = self.tools.judging_s()
           dispatch.serve(wait_s=60.0)
-          report.wait_s += time.perf_counter() - begin
+          judged = self.tools.judging_s() - judged
+          report.judge_wait_s += judged
+          report.wait_s += time.perf_counter() - begin - judged
         continue
       dispatch.serve()
       if ended := engine.step():
@@ -165,7 +168,7 @@ class _Run:
       keys=(rollout.seed, self.step, request.prompt_index, request.sample), sampling=self.sampling, group=group,
       reserve=rollout.reserve, example_id=request.example.id)
     try:
-      episode = await rollout.play(request.example, policy, rollout.tools)
+      episode = await rollout.play(request.example, policy, self.tools)
     except structs.ToolFailed as failure:
       episode = policy.failed(str(failure) or type(failure).__name__)
     finally:
@@ -203,6 +206,43 @@ class _Run:
 
   def _fail(self, error: BaseException) -> None:
     self.error = self.error or error
+
+
+class _Asked:
+  """The tools, and for how long judgements were under way and no search: what a wait was for.
+
+  What is not timed (`__getattr__`) is the tools' own.
+  """
+
+  def __init__(self, tools: structs.Tools):
+    self._tools = tools
+    self._state = 0, 0, 0.0, 0.0  # searches, judgements; seconds up to the last change, and when that was
+
+  def judging_s(self) -> float:
+    """Seconds so far. Any thread may ask: the state is replaced as a whole."""
+    searches, judgements, seconds, changed = self._state
+    return seconds + (time.perf_counter() - changed if judgements and not searches else 0.0)
+
+  def _count(self, searches: int, judgements: int) -> None:
+    seconds = self.judging_s()
+    self._state = self._state[0] + searches, self._state[1] + judgements, seconds, time.perf_counter()
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._tools, name)
+
+  async def search(self, query: str, k: int | None = None) -> tuple[structs.Passage, ...]:
+    self._count(1, 0)
+    try:
+      return await self._tools.search(query, k)
+    finally:
+      self._count(-1, 0)
+
+  async def judge(self, pairs: Sequence[tuple[str, str]]) -> tuple[float | None, ...]:
+    self._count(0, 1)
+    try:
+      return await self._tools.judge(pairs)
+    finally:
+      self._count(0, -1)
 
 
 def _deliver(turns: list[Turn]) -> None:

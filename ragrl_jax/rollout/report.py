@@ -30,7 +30,8 @@ class Report:
 
   Attributes:
     seconds: of the whole run.
-    wait_s: with nothing to draw: all conversations waited for tools or for the host.
+    wait_s: with nothing to draw: conversations waited for searches or for the host.
+    judge_wait_s: with nothing to draw and no search under way: they waited for verdicts.
     beside_s: with nothing to draw, and given to other work.
     episodes, failed: finished so far; and those of them that a tool failed.
     engine: the engine's own counters.
@@ -38,6 +39,7 @@ class Report:
 
   seconds: float = 0.0
   wait_s: float = 0.0
+  judge_wait_s: float = 0.0
   beside_s: float = 0.0
   episodes: int = 0
   failed: int = 0
@@ -61,7 +63,8 @@ class Report:
     """Flat numbers for the step report."""
     return {
       "rollout_s": self.seconds, "decode_s": self.engine.decode_s, "prefill_s": self.engine.prefill_s,
-      "tool_wait_s": self.wait_s, "beside_s": self.beside_s, "sampled_tokens": self.engine.sampled_tokens,
+      "tool_wait_s": self.wait_s + self.judge_wait_s, "beside_s": self.beside_s,
+      "sampled_tokens": self.engine.sampled_tokens,
       "prefilled_tokens": self.engine.prefilled_tokens, "shared_tokens": self.engine.shared_tokens,
       "lane_occupancy": self.engine.occupancy, "tokens_per_s": self.tokens_per_s,
       "episodes": self.episodes, "episodes_failed": self.failed,

@@ -2,12 +2,11 @@
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from ragrl_jax.judging.api import Judge
 from ragrl_jax.structs import Passage, ToolFailed
-
-Judge = Callable[[Sequence[tuple[str, str]]], Sequence[float | None]]
 
 
 class RetrievalTools:
@@ -19,9 +18,9 @@ class RetrievalTools:
     retriever: `search(queries, k) -> a list of passages for each`; called from several threads.
     top_k: passages a search returns unless it asks for another number.
     timeout_s: of one batch; after it its searches fail.
-    workers: batches under way at a time.
-    max_batch: queries, or pairs, of one batch.
-    judge: pairs (premise, claim) → a verdict in [0, 1] or None for each.
+    workers: batches of searches under way at a time.
+    max_batch: queries of one batch.
+    judge: asked for verdicts at its own pace; called from several threads.
 
   Raises:
     ValueError: sizes below 1.
@@ -35,10 +34,12 @@ class RetrievalTools:
       raise ValueError(f"top_k={top_k}, workers={workers}, max_batch={max_batch}, timeout_s={timeout_s}: all must be "
                        "positive (config.retrieval).")
     self.top_k, self._judge = top_k, judge
-    pool = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix="tools")
-    batches = dict(pool=pool, workers=workers, max_batch=max_batch, timeout_s=timeout_s)
-    self._searches = _Batches(lambda queries, k: retriever.search(queries, k), "search", **batches)
-    self._verdicts = _Batches(lambda pairs, _: judge(pairs), "judge", **batches)
+    self._searches = _Batches(lambda queries, k: retriever.search(queries, k), "search", workers=workers,
+                              max_batch=max_batch, timeout_s=timeout_s, setting="config.retrieval.timeout_s")
+    if judge is not None:
+      pace = judge.pace
+      self._verdicts = _Batches(lambda pairs, _: judge.judge(pairs), "judge", workers=pace.workers,
+                                max_batch=pace.batch, timeout_s=pace.deadline_s, setting="config.judge.timeout_s")
 
   async def search(self, query: str, k: int | None = None) -> tuple[Passage, ...]:
     """The k best passages. Raises ToolFailed when there is no answer in time."""
@@ -51,15 +52,16 @@ class RetrievalTools:
       ValueError: there is no judge.
     """
     if self._judge is None:
-      raise ValueError("this run has no judge, but its recipe asks for verdicts: RetrievalTools(…, judge=…).")
+      raise ValueError("this run has no judge, but its recipe asks for verdicts: set config.judge.kind.")
     return tuple(await asyncio.gather(*(self._verdicts.ask(tuple(pair), 0) for pair in pairs)))
 
 
 class _Batches:
   """Gathers single questions into batches for a blocking function. Everything but the function is on the event loop."""
 
-  def __init__(self, function, name: str, *, pool, workers: int, max_batch: int, timeout_s: float):
-    self._function, self._name, self._pool = function, name, pool
+  def __init__(self, function, name: str, *, workers: int, max_batch: int, timeout_s: float, setting: str):
+    self._function, self._name, self._setting = function, name, setting
+    self._pool = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix=f"tools-{name}")
     self._idle, self._max, self._timeout_s = workers, max_batch, timeout_s
     self._waiting: dict[int, list[tuple[Any, asyncio.Future]]] = {}
     self._planned = False
@@ -96,7 +98,7 @@ class _Batches:
     elif (error := task.exception()) is None and len(task.result()) != len(batch):
       error = ToolFailed(f"{self._name} gave {len(task.result())} answers to {len(batch)} questions.")
     elif isinstance(error, TimeoutError):
-      error = ToolFailed(f"{self._name} gave no answer within {self._timeout_s:g} s (config.retrieval.timeout_s).")
+      error = ToolFailed(f"{self._name} gave no answer within {self._timeout_s:g} s ({self._setting}).")
     elif isinstance(error, OSError):
       error = ToolFailed(f"{self._name} failed: {error}")
     if error is None:

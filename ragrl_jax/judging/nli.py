@@ -1,0 +1,79 @@
+"""Natural language inference by a T5: does the premise entail the claim?"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from flax import nnx
+
+from ragrl_jax.judging import api, local
+from ragrl_jax.models import t5
+from ragrl_jax.prompting import load
+
+
+class NLI:
+  """"premise: … hypothesis: …" → the probability of "1" (entailed) against "0", at the decoder's first step.
+
+  A premise that is too long loses its end; a claim that alone is too long gets None.
+
+  Args:
+    path: a Hugging Face folder of a T5 with its tokenizer (spiece.model, or tokenizer.json).
+    threshold: of `api.graded`; 0.5 is the model's own greedy answer.
+    batch: pairs computed together.
+    max_tokens: of premise and claim together.
+    dtype: of weights and matmuls.
+    mesh: the devices that share the weights.
+    dispatch: see `judging.load`.
+
+  Raises:
+    ValueError: no T5 there, no tokenizer, or one that cannot write 1 and 0.
+
+  Source: TRUE (arXiv 2204.04991), model google/t5_xxl_true_nli_mixture.
+  """
+
+  def __init__(
+      self, path: str | os.PathLike, *, threshold: float = 0.5, batch: int = 8, max_tokens: int = 1024,
+      dtype: str = "float32", mesh: Any = None, dispatch: Callable[..., Any] | None = None):
+    if not path:
+      raise ValueError("config.judge.path is empty: name the folder of the T5 that judges entailment.")
+    folder = pathlib.Path(path)
+    pieces = folder / "spiece.model"
+    self._tokenizer = load.load_tokenizer(pieces if pieces.is_file() else folder)
+    self._threshold = api.in_range(threshold)
+    model, _ = t5.load_t5(folder, dtype=jax.numpy.dtype(dtype), mesh=mesh)
+    yes, no = (self._tokenizer.encode(" " + label)[0] for label in ("1", "0"))
+    if yes == no:
+      raise ValueError(f"{folder}: its tokenizer begins 1 and 0 with the same piece, so it cannot be asked for either.")
+    graphdef, params = nnx.split(model)
+    run = jax.jit(lambda params, tokens, mask: _entailed(nnx.merge(graphdef, params), tokens, mask, yes, no))
+    self._rows = local.Rows(
+      lambda tokens, mask: run(params, tokens, mask), batch=batch, max_tokens=max_tokens, dispatch=dispatch)
+    self.pace, self._mark = self._rows.pace, local.mark(folder)
+
+  def describe(self) -> dict[str, Any]:
+    return dict(kind="nli", weights=self._mark, threshold=self._threshold, max_tokens=self._rows.max_tokens)
+
+  def judge(self, pairs: Sequence[api.Pair]) -> api.Verdicts:
+    """See `api.Judge`."""
+    return api.each(pairs, self._verdicts)
+
+  def _verdicts(self, pairs: list[api.Pair]) -> api.Verdicts:
+    scores = self._rows.scores([self._row(*pair) for pair in pairs])
+    return [None if score is None else api.graded(score, self._threshold) for score in scores]
+
+  def _row(self, premise: str, claim: str) -> list[int] | None:
+    # T5's own tokenizer squeezes white space and puts a space in front; pieces never cross a space.
+    ids = lambda text: self._tokenizer.encode(" " + " ".join(text.split()))
+    end = ids(f"hypothesis: {claim}") + [self._tokenizer.eos_ids[0]]
+    start = ids(f"premise: {premise}")
+    room = self._rows.max_tokens - len(end)
+    return start[:room] + end if room > 0 else None
+
+
+def _entailed(model: t5.T5, tokens, mask, yes: int, no: int):
+  logits = model.first_logits(tokens, mask)
+  return jax.nn.sigmoid(logits[:, yes] - logits[:, no])

@@ -1,0 +1,94 @@
+"""A decoder that was trained to print a judge's verdict, run here: VERITAS's distilled reward model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from ragrl_jax.judging import api, local, prompts
+from ragrl_jax.models import lora, peft, weights
+from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.prompting import load, passages
+
+
+class RewardModel:
+  """The probability of the prompt's word for 1 against its word for 0, where the decoder begins its answer.
+
+  A premise that is too long loses its end; a claim that alone is too long gets None.
+
+  Args:
+    path: a Hugging Face folder of the decoder with its tokenizer; or one of PEFT's adapters, whose adapter_config.json
+      names that folder.
+    prompt: one of `prompts.PROMPTS`: the one it was trained on.
+    threshold: of `api.graded`; 0.5 is the digit it would print.
+    batch: pairs computed together.
+    max_tokens: of the whole prompt.
+    dtype: of weights and matmuls.
+    mesh: the devices that share the weights.
+    dispatch: see `judging.load`.
+
+  Raises:
+    ValueError: no decoder there, no tokenizer, or one in which the two words begin alike.
+
+  Source: VERITAS sec. 3.2: Qwen2.5-14B-Instruct with LoRA, which emits only the digit.
+  """
+
+  def __init__(
+      self, path: str | os.PathLike, *, prompt: str, threshold: float = 0.5, batch: int = 8, max_tokens: int = 2048,
+      dtype: str = "float32", mesh: Any = None, dispatch: Callable[..., Any] | None = None):
+    if not path:
+      raise ValueError("config.judge.path is empty: name the folder of the decoder that judges.")
+    folder = peft.base(path, "") if peft.is_folder(path) else path
+    self._tokenizer, self._prompt, self._name = load.load_tokenizer(folder), prompts.get(prompt), prompt
+    self._threshold = api.in_range(threshold)
+    labels = [self._tokenizer.encode(label)[0] for label in self._prompt.labels]
+    if labels[0] == labels[1]:
+      raise ValueError(f"{path}: its tokenizer begins {' and '.join(self._prompt.labels)} with the same token.")
+    model, _ = weights.load_pretrained(folder, dtype=jnp.dtype(dtype), mesh=mesh)
+    self._mark = local.mark(folder)
+    if folder != path:
+      peft.load_adapters(model, path)
+      model = lora.merged(model)
+      self._mark += local.mark(path, stem=peft.STEM, config=peft.CONFIG)
+    graphdef, params = nnx.split(model)
+    run = jax.jit(lambda params, tokens, mask: _preferred(nnx.merge(graphdef, params), tokens, mask, labels))
+    self._rows = local.Rows(
+      lambda tokens, mask: run(params, tokens, mask), batch=batch, max_tokens=max_tokens, dispatch=dispatch)
+    self.pace = self._rows.pace
+
+  def describe(self) -> dict[str, Any]:
+    return dict(kind="reward_model", weights=self._mark, prompt=self._name, wording=self._prompt.mark,
+                threshold=self._threshold, max_tokens=self._rows.max_tokens)
+
+  def judge(self, pairs: Sequence[api.Pair]) -> api.Verdicts:
+    """See `api.Judge`."""
+    return api.each(pairs, self._verdicts)
+
+  def _verdicts(self, pairs: list[api.Pair]) -> api.Verdicts:
+    scores = self._rows.scores([self._row(*pair) for pair in pairs])
+    return [None if score is None else api.graded(score, self._threshold) for score in scores]
+
+  def _row(self, premise: str, claim: str) -> list[int] | None:
+    tokens, limit = self._tokenizer, self._rows.max_tokens
+    ids = tokens.render(self._prompt.messages(premise, claim))
+    while len(ids) > limit:
+      room = len(tokens.encode(premise)) - (len(ids) - limit)
+      if room < 1:
+        return None
+      premise = passages.cut(premise, tokens, room)
+      ids = tokens.render(self._prompt.messages(premise, claim))
+    return ids
+
+
+def _preferred(model: Decoder, tokens, mask, labels: Sequence[int]):
+  """P(first label) / (P(first) + P(second)) after the last token of the mask, [B]."""
+  states = model.hidden(tokens, segment_ids=mask)
+  last = jnp.take_along_axis(states, (mask.sum(axis=1) - 1)[:, None, None] % states.shape[1], axis=1)[:, 0]
+  rows = model.unembedding()[jnp.asarray(labels)].astype(jnp.float32)
+  logits = jnp.einsum("bd,cd->bc", last.astype(jnp.float32), rows, precision=jax.lax.Precision.HIGHEST)
+  return jax.nn.sigmoid(logits[:, 0] - logits[:, 1])

@@ -1,0 +1,264 @@
+"""T5's encoder-decoder (v1.0 and v1.1), for judging entailment: a text in, the first word of the answer out."""
+
+import dataclasses
+import math
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from ragrl_jax.models import hf, layers, mapping, tensors
+from ragrl_jax.parallel import rules
+
+# Activation of the MLP by config.json's feed_forward_proj, and whether a second matrix gates it.
+ACTIVATIONS = {
+  "relu": (jax.nn.relu, False),
+  "gated-gelu": (lambda x: jax.nn.gelu(x, approximate=True), True),
+  "gated-silu": (jax.nn.silu, True),
+}
+MASKED = -1e30
+
+
+@dataclasses.dataclass(frozen=True)
+class T5Config:
+  """The shape of a T5.
+
+  Attributes:
+    num_layers, num_decoder_layers: of the encoder and of the decoder.
+    head_dim: of one head; need not be d_model / num_heads.
+    mlp: a name of ACTIVATIONS: "relu" in v1.0, "gated-gelu" in v1.1.
+    num_buckets, max_distance: of relative positions, in tokens.
+    scaled: hidden states are divided by √d_model before the unembedding: v1.0.
+    tied: the embedding is also the unembedding: v1.0.
+    start_id: what the decoder begins with.
+  """
+
+  vocab_size: int
+  d_model: int
+  num_layers: int
+  num_decoder_layers: int
+  num_heads: int
+  head_dim: int
+  d_ff: int
+  mlp: str
+  num_buckets: int
+  max_distance: int
+  norm_eps: float
+  scaled: bool
+  tied: bool
+  start_id: int
+
+  @classmethod
+  def from_hf(cls, values: Mapping[str, Any], where: str, *, own_head: bool) -> "T5Config":
+    """From the contents of a config.json.
+
+    Args:
+      values: its contents.
+      where: its path, for messages.
+      own_head: the folder holds an unembedding of its own.
+
+    Raises:
+      ValueError: another model, or an MLP that is not computed here.
+    """
+    need = lambda key: hf.required(values, key, where)
+    if need("model_type") != "t5":
+      raise ValueError(f"{where}: model_type {values['model_type']!r} is no T5: it must be t5.")
+    hf.refuse(values, where, feed_forward_proj=tuple(ACTIVATIONS))
+    # transformers 5 writes the scale as a setting of its own; before, it hung on whether the embedding is tied.
+    scaled = values.get("scale_decoder_outputs", values.get("tie_word_embeddings", True))
+    start = values.get("decoder_start_token_id", values.get("pad_token_id"))
+    return cls(
+      vocab_size=need("vocab_size"), d_model=need("d_model"), num_layers=need("num_layers"),
+      num_decoder_layers=values.get("num_decoder_layers") or need("num_layers"), num_heads=need("num_heads"),
+      head_dim=need("d_kv"), d_ff=need("d_ff"), mlp=values.get("feed_forward_proj", "relu"),
+      num_buckets=need("relative_attention_num_buckets"),
+      max_distance=values.get("relative_attention_max_distance", 128),
+      norm_eps=float(values.get("layer_norm_epsilon", 1e-6)), scaled=scaled, tied=scaled or not own_head,
+      start_id=0 if start is None else start)
+
+
+def buckets(queries: int, keys: int, *, bidirectional: bool, num_buckets: int, max_distance: int) -> np.ndarray:
+  """Which learnt bias a pair of places takes, int [queries, keys], from how far the key lies behind the query.
+
+  Near places have a bucket each, far ones share theirs in logarithmic steps up to max_distance, and all beyond it take
+  the last. Source: T5 (arXiv 1910.10683) sec. 2.1, and its public code.
+  """
+  offset = np.arange(keys)[None, :] - np.arange(queries)[:, None]
+  first = np.zeros_like(offset)
+  if bidirectional:
+    num_buckets //= 2
+    first, distance = np.where(offset > 0, num_buckets, 0), np.abs(offset)
+  else:
+    distance = np.maximum(-offset, 0)
+  near = num_buckets // 2
+  ratio = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(near))
+  far = near + (ratio / np.float32(math.log(max_distance / near)) * np.float32(num_buckets - near)).astype(np.int64)
+  return first + np.where(distance < near, distance, np.minimum(far, num_buckets - 1))
+
+
+def attend(q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array) -> jax.Array:
+  """softmax(q kᵀ + bias) v, without a scale, as T5 has it. q [B, T, H, h], k and v [B, S, H, h], bias [B|1, H|1, T, S].
+
+  Softmax and sums are float32. Returns [B, T, H · h].
+  """
+  scores = jnp.einsum("bthd,bshd->bhts", q, k, preferred_element_type=jnp.float32)
+  shape = (scores.shape[0], scores.shape[1], *bias.shape[2:])
+  weights = jax.nn.softmax(scores + jnp.broadcast_to(bias, shape), axis=-1).astype(q.dtype)
+  out = jnp.einsum("bhts,bshd->bthd", weights, v, preferred_element_type=jnp.float32)
+  return out.astype(q.dtype).reshape(*q.shape[:2], -1)
+
+
+class T5Layer(nnx.Module):
+  """Attention to its own sequence, in the decoder to the encoder's too, and the MLP, each behind an RMSNorm."""
+
+  def __init__(self, c: T5Config, *, cross: bool, param_dtype):
+    zeros = lambda *shape: nnx.Param(jnp.zeros(shape, param_dtype))
+    inner = c.num_heads * c.head_dim
+    self.config, self.cross = c, cross
+    self.attention_norm, self.mlp_norm = zeros(c.d_model), zeros(c.d_model)
+    self.q, self.k, self.v = (zeros(c.d_model, inner) for _ in range(3))
+    self.o = zeros(inner, c.d_model)
+    if cross:
+      self.cross_norm = zeros(c.d_model)
+      self.cross_q, self.cross_k, self.cross_v = (zeros(c.d_model, inner) for _ in range(3))
+      self.cross_o = zeros(inner, c.d_model)
+    if ACTIVATIONS[c.mlp][1]:
+      self.gate = zeros(c.d_model, c.d_ff)
+    self.up, self.down = zeros(c.d_model, c.d_ff), zeros(c.d_ff, c.d_model)
+
+  def __call__(self, x, bias, states, states_bias):
+    """x [B, T, D] → [B, T, D]; the decoder's also read states [B, S, D]. Biases as `attend` takes them."""
+    c = self.config
+    heads = lambda x, w: layers.linear(x, w[...]).reshape(*x.shape[:2], c.num_heads, c.head_dim)
+    y = layers.rms_norm(x, self.attention_norm[...], c.norm_eps)
+    x = x + layers.linear(attend(heads(y, self.q), heads(y, self.k), heads(y, self.v), bias), self.o[...])
+    if self.cross:
+      y = layers.rms_norm(x, self.cross_norm[...], c.norm_eps)
+      out = attend(heads(y, self.cross_q), heads(states, self.cross_k), heads(states, self.cross_v), states_bias)
+      x = x + layers.linear(out, self.cross_o[...])
+    y = layers.rms_norm(x, self.mlp_norm[...], c.norm_eps)
+    activation, gated = ACTIVATIONS[c.mlp]
+    up = layers.linear(y, self.up[...])
+    up = activation(layers.linear(y, self.gate[...])) * up if gated else activation(up)
+    return x + layers.linear(up, self.down[...])
+
+
+class Stack(nnx.Module):
+  """The encoder, or the decoder: layers scanned, which share one table of biases for relative positions."""
+
+  def __init__(self, c: T5Config, *, decoder: bool, param_dtype):
+    self.config, self.decoder = c, decoder
+    number = c.num_decoder_layers if decoder else c.num_layers
+    self.relative_bias = nnx.Param(jnp.zeros((c.num_buckets, c.num_heads), param_dtype))
+    self.final_norm = nnx.Param(jnp.zeros((c.d_model,), param_dtype))
+    self.layers = nnx.vmap(lambda _: T5Layer(c, cross=decoder, param_dtype=param_dtype))(jnp.arange(number))
+
+  def __call__(self, x: jax.Array, mask: jax.Array, states: jax.Array | None = None) -> jax.Array:
+    """x [B, T, D] → [B, T, D] after the final norm.
+
+    Args:
+      x: embedded tokens.
+      mask: bool [B, S], True on the text: this sequence's in the encoder; that of `states` in the decoder.
+      states: [B, S, D], what the encoder gave; the decoder's.
+    """
+    c, T = self.config, x.shape[1]
+    places = buckets(T, T, bidirectional=not self.decoder, num_buckets=c.num_buckets, max_distance=c.max_distance)
+    bias = self.relative_bias[...].astype(jnp.float32)[jnp.asarray(places)].transpose(2, 0, 1)[None]
+    hidden = jnp.where(mask, 0.0, MASKED)[:, None, None, :]
+    if self.decoder:
+      own, others = jnp.where(jnp.asarray(np.tri(T, dtype=bool))[None, None], bias, MASKED), hidden
+    else:
+      own, others = jnp.where(mask[:, None, None, :], bias, MASKED), None
+    graphdef, stacked = nnx.split(self.layers)
+    block = lambda x, params: (nnx.merge(graphdef, params)(x, own, states, others), None)
+    return layers.rms_norm(jax.lax.scan(block, x, stacked)[0], self.final_norm[...], c.norm_eps)
+
+
+class T5(nnx.Module):
+  """Weights come from a checkpoint: a new one is all zeros."""
+
+  def __init__(self, config: T5Config, *, param_dtype=jnp.float32, dtype=jnp.float32):
+    self.config, self.dtype = config, jnp.dtype(dtype)
+    self.embedding = nnx.Param(jnp.zeros((config.vocab_size, config.d_model), param_dtype))
+    self.encoder = Stack(config, decoder=False, param_dtype=param_dtype)
+    self.decoder = Stack(config, decoder=True, param_dtype=param_dtype)
+    if not config.tied:
+      self.lm_head = nnx.Param(jnp.zeros((config.vocab_size, config.d_model), param_dtype))
+
+  def encode(self, tokens: jax.Array, mask: jax.Array) -> jax.Array:
+    """The encoder's states [B, T, D] from tokens int [B, T] and a mask that is 1 on the text."""
+    return self.encoder(self.embedding[...][tokens].astype(self.dtype), mask.astype(bool))
+
+  def __call__(self, tokens: jax.Array, mask: jax.Array, decoder_tokens: jax.Array) -> jax.Array:
+    """Logits, float32 [B, S, V], of what follows each of the decoder's tokens, int [B, S].
+
+    Args:
+      tokens, mask: the text that is read, as `encode` takes it; a row needs at least one token.
+      decoder_tokens: what was written so far, beginning with the config's start_id.
+    """
+    states = self.encode(tokens, mask)
+    x = self.decoder(self.embedding[...][decoder_tokens].astype(self.dtype), mask.astype(bool), states)
+    if self.config.scaled:
+      x = x * jnp.asarray(self.config.d_model**-0.5, x.dtype)
+    head = (self.embedding if self.config.tied else self.lm_head)[...]
+    return jnp.einsum("bsd,vd->bsv", x, head.astype(x.dtype), preferred_element_type=jnp.float32)
+
+  def first_logits(self, tokens: jax.Array, mask: jax.Array) -> jax.Array:
+    """Logits, float32 [B, V], of the first token of the answer."""
+    start = jnp.full((tokens.shape[0], 1), self.config.start_id, jnp.int32)
+    return self(tokens, mask, start)[:, 0]
+
+
+def _table(c: T5Config) -> dict[str, str]:
+  """Our names → the folder's."""
+  table = {"embedding": "shared.weight", "lm_head": "lm_head.weight"}
+  gated = ACTIVATIONS[c.mlp][1]
+  for stack, mlp in (("encoder", 1), ("decoder", 2)):
+    block = f"{stack}.block.{{}}.layer"
+    table |= {
+      f"{stack}/final_norm": f"{stack}.final_layer_norm.weight",
+      f"{stack}/relative_bias": f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+      f"{stack}/layers/attention_norm": f"{block}.0.layer_norm.weight",
+      f"{stack}/layers/mlp_norm": f"{block}.{mlp}.layer_norm.weight",
+      f"{stack}/layers/up": f"{block}.{mlp}.DenseReluDense.{'wi_1' if gated else 'wi'}.weight",
+      f"{stack}/layers/gate": f"{block}.{mlp}.DenseReluDense.wi_0.weight",
+      f"{stack}/layers/down": f"{block}.{mlp}.DenseReluDense.wo.weight",
+      f"{stack}/layers/cross_norm": f"{block}.1.layer_norm.weight",
+    }
+    for name in "qkvo":
+      table[f"{stack}/layers/{name}"] = f"{block}.0.SelfAttention.{name}.weight"
+      table[f"{stack}/layers/cross_{name}"] = f"{block}.1.EncDecAttention.{name}.weight"
+  return table
+
+
+def load_t5(
+  path: str | os.PathLike, *, dtype=jnp.float32, mesh: jax.sharding.Mesh | None = None,
+) -> tuple[T5, T5Config]:
+  """A T5 from a Hugging Face folder: config.json and safetensors, one file or shards with an index.
+
+  Args:
+    path: the folder.
+    dtype: of weights and matmuls; norms, softmax and sums are float32. float16 overflows in large T5s.
+    mesh: spread the weights over it (`parallel/rules.py`).
+
+  Raises:
+    ValueError: no T5; a tensor missing, surplus or of another shape; a damaged file.
+  """
+  folder = pathlib.Path(path)
+  where = folder / "config.json"
+  values, files = hf.read_json(where), tensors.TensorFolder(folder)
+  config = T5Config.from_hf(values, str(where), own_head="lm_head.weight" in files.names())
+  table = _table(config)
+  graphdef, abstract = nnx.split(nnx.eval_shape(lambda: T5(config, param_dtype=dtype, dtype=dtype)))
+  # Old files keep copies of the embedding, and a bias for the attention between the stacks that nothing uses.
+  ignore = lambda name: (
+    name.endswith("embed_tokens.weight") or name.endswith("EncDecAttention.relative_attention_bias.weight")
+    or (config.tied and name == "lm_head.weight"))
+  mapping.refuse_surplus(files, table, abstract, ignore, "T5")
+  shardings = None if mesh is None else rules.shardings(mesh, abstract)
+  return nnx.merge(graphdef, mapping.load(files, table, abstract, shardings)), config

@@ -1,0 +1,89 @@
+"""The same checks for every judge."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import judge_folders
+import pytest
+from scripted_server import serving
+
+from ragrl_jax import config, judging
+from ragrl_jax.judging import api
+
+FACTS = ["The Rhine passes Basel, Strasbourg and Cologne.", "Paris\nthe City of Light", "山 река délta"]
+CLAIMS = ["Cologne lies on the Rhine, as Basel does", "paris.", "река", "Berlin has three opera houses", "1 yes 0 no"]
+PAIRS = [(fact, claim) for fact in FACTS for claim in CLAIMS]
+
+
+def settings(**changed):
+  return config.default_config().judge.to_dict() | dict(batch=4, max_tokens=512, threshold=0.0) | changed
+
+
+def says(messages, number):
+  """A judge of length: so that verdicts differ and hang on the pair alone."""
+  return "1" if len(messages[-1]["content"]) % 2 else "0"
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+  with pytest.MonkeyPatch.context() as patch, serving(says) as (endpoint, _):
+    patch.setenv("NO_PROXY", "127.0.0.1")
+    yield endpoint
+
+
+KINDS = ("exact", "lexical", "nli", "reward_model", "llm", "llm cached", "llm about answers")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def judge(request, tmp_path_factory, endpoint):
+  folder = tmp_path_factory.mktemp("judge")
+  kind, _, variant = request.param.partition(" ")
+  chosen = dict(kind=kind)
+  if kind == "llm":
+    chosen |= dict(endpoint=endpoint, model="m", cache=str(folder / "verdicts") if variant == "cached" else "",
+                   prompt="correctness" if variant == "about answers" else "information_think")
+  if kind in ("nli", "reward_model"):
+    chosen["path"] = str(judge_folders.t5(folder) if kind == "nli" else judge_folders.decoder(folder))
+  return judging.load(settings(**chosen))
+
+
+def test_one_verdict_a_pair_between_0_and_1_or_none(judge):
+  verdicts = judge.judge(PAIRS)
+  assert len(verdicts) == len(PAIRS)
+  assert all(verdict is None or isinstance(verdict, float) and 0.0 <= verdict <= 1.0 for verdict in verdicts)
+  assert len({verdict for verdict in verdicts}) > 1 or judge.describe().get("prompt") == "correctness"
+
+
+def test_a_verdict_hangs_on_its_pair_alone(judge):
+  together = judge.judge(PAIRS)
+  assert judge.judge(PAIRS[::-1] + PAIRS) == together[::-1] + together
+  assert [judge.judge([pair])[0] for pair in PAIRS] == together
+
+
+def test_a_blank_claim_is_worth_nothing_and_no_pairs_nothing(judge):
+  assert judge.judge([(FACTS[0], ""), (FACTS[0], " \n\t")]) == [0.0, 0.0]
+  assert judge.judge([]) == []
+
+
+def test_odd_texts_are_judged(judge):
+  odd = ["{0} %s {x}", "</think></information> 1", "\ud800 \x00", "<|im_end|>", "x" * 2000]
+  assert len(judge.judge([(FACTS[0], text) for text in odd] + [(text, "Basel") for text in odd + [""]])) == 11
+
+
+def test_only_pairs_are_judged(judge):
+  for wrong in ("text", ["ab"], [("a", None)]):
+    with pytest.raises(ValueError, match="pair"):
+      judge.judge(wrong)
+
+
+def test_several_threads_at_once(judge):
+  expected = judge.judge(PAIRS)
+  with ThreadPoolExecutor(4) as pool:
+    got = list(pool.map(lambda i: judge.judge([PAIRS[i % len(PAIRS)]])[0], range(24)))
+  assert got == [expected[i % len(PAIRS)] for i in range(24)]
+
+
+def test_it_describes_itself_and_its_pace(judge):
+  said = json.loads(json.dumps(judge.describe()))
+  assert said["kind"] in judging.KINDS
+  assert isinstance(judge.pace, api.Pace) and judge.pace.batch >= 1 and judge.pace.workers >= 1

@@ -1,0 +1,134 @@
+"""Judges that run here: what the model is shown, what its numbers mean, and texts that are too long."""
+
+import jax
+import jax.numpy as jnp
+import judge_folders
+import numpy as np
+import pytest
+import sentencepiece
+from flax import nnx
+
+from ragrl_jax.judging import nli, prompts, reward_model
+from ragrl_jax.models import lora, peft, t5, weights
+
+PREMISE, CLAIM = "The Rhine  passes\nBasel and Cologne.", "it flows through Cologne"
+
+
+@pytest.fixture(scope="module")
+def t5_folder(tmp_path_factory):
+  return judge_folders.t5(tmp_path_factory.mktemp("t5"))
+
+
+@pytest.fixture(scope="module")
+def decoder_folder(tmp_path_factory):
+  return judge_folders.decoder(tmp_path_factory.mktemp("decoder"))
+
+
+def share(logits, yes, no):
+  """P(yes) of the two: the softmax over them, written out."""
+  one, zero = np.exp(float(logits[yes])), np.exp(float(logits[no]))
+  return one / (one + zero)
+
+
+class Recorded:
+  """A dispatcher that notes what it is asked to run: (rows, length)."""
+
+  def __init__(self):
+    self.asked = []
+
+  def __call__(self, function, rows, length):
+    self.asked.append((len(rows), length))
+    return function(rows, length)
+
+
+@pytest.fixture(scope="module")
+def entailment(t5_folder):
+  return nli.NLI(t5_folder, threshold=0.0, batch=3, max_tokens=200, dispatch=Recorded())
+
+
+def test_nli_shows_what_the_tokenizer_makes_of_the_whole_text(entailment, t5_folder):
+  pieces = sentencepiece.SentencePieceProcessor(model_file=str(t5_folder / "spiece.model"))  # with its own normal form
+  ids = pieces.encode(f"premise: {PREMISE} hypothesis: {CLAIM}") + [1]
+  assert entailment._row(PREMISE, CLAIM) == ids
+  model, _ = t5.load_t5(t5_folder)
+  first = nnx.jit(lambda model, tokens: model.first_logits(tokens, jnp.ones_like(tokens)))
+  logits = first(model, jnp.asarray([ids]))[0]
+  yes, no = pieces.encode("1")[0], pieces.encode("0")[0]
+  assert entailment.judge([(PREMISE, CLAIM)]) == [pytest.approx(share(logits, yes, no), abs=1e-5)]
+
+
+def test_what_needs_the_accelerator_is_dispatched_in_few_shapes(entailment):
+  recorded = entailment._rows._dispatch
+  recorded.asked.clear()
+  pairs = [("Basel " * n, CLAIM) for n in range(1, 14)]
+  verdicts = entailment.judge(pairs)
+  assert sum(rows for rows, _ in recorded.asked) == len(pairs) == len(verdicts) and entailment.pace.batch == 3
+  assert all(rows <= 3 and length in (64, 128) for rows, length in recorded.asked)
+
+
+def test_threshold_half_is_what_the_model_would_print(entailment, monkeypatch):
+  pairs = [(PREMISE, CLAIM), *((PREMISE, f"river {n}") for n in range(8))]
+  scores = entailment.judge(pairs)
+  monkeypatch.setattr(entailment, "_threshold", 0.5)
+  assert entailment.judge(pairs) == [float(score >= 0.5) for score in scores]
+
+
+def test_nli_cuts_the_premise_and_never_the_claim(t5_folder):
+  judge = nli.NLI(t5_folder, max_tokens=40)
+  end = judge._row("", CLAIM)[-len(judge._tokenizer.encode(f" hypothesis: {CLAIM}")) - 1:]
+  row = judge._row(PREMISE * 50, CLAIM)
+  assert len(row) == 40 and row[-len(end):] == end and row[:5] == judge._row(PREMISE, CLAIM)[:5]
+  assert judge._row(PREMISE, CLAIM * 50) is None
+
+
+@pytest.mark.slow  # imports transformers, compiles a decoder twice
+def test_reward_model_reads_the_decoder_where_its_answer_begins(decoder_folder):
+  judge = reward_model.RewardModel(decoder_folder, prompt="information_think", threshold=0.0, batch=2, max_tokens=1024)
+  ids = judge._row(PREMISE, CLAIM)
+  assert ids == judge._tokenizer.render(prompts.get("information_think").messages(PREMISE, CLAIM))
+  model, _ = weights.load_pretrained(decoder_folder)
+  logits = nnx.jit(lambda model, tokens: model(tokens))(model, jnp.asarray([ids]))[0, -1]
+  yes, no = (judge._tokenizer.encode(label)[0] for label in "10")
+  assert judge.judge([(PREMISE, CLAIM)]) == [pytest.approx(share(logits, yes, no), abs=1e-5)]
+
+
+def test_reward_model_cuts_the_premise_and_keeps_question_and_claim(decoder_folder):
+  judge = reward_model.RewardModel(decoder_folder, prompt="information_think", max_tokens=900)
+  row = judge._row(PREMISE * 100, CLAIM)
+  text = judge._tokenizer.decode(row)
+  assert 850 < len(row) <= 900 and CLAIM in text and "Write only that digit." in text and PREMISE in text
+  assert judge._row(PREMISE, CLAIM * 100) is None
+  assert judge.judge([(PREMISE, CLAIM * 100)]) == [None]
+
+
+@pytest.mark.slow  # three decoders are compiled
+def test_reward_model_from_adapters(decoder_folder, tmp_path):
+  # Matrices of zeros change nothing but the mark; others are another judge.
+  plain = reward_model.RewardModel(decoder_folder, prompt="information_think", threshold=0.0, max_tokens=1024)
+  for number, scale in enumerate((0.0, 5.0)):
+    model, _ = weights.load_pretrained(decoder_folder)
+    lora.add(model, rank=2, alpha=4.0, layers="q down", seed=1)
+    graphdef, adapters, rest = lora.split(model)
+    model = nnx.merge(graphdef, jax.tree.map(lambda x, scale=scale: x + scale, adapters), rest)
+    peft.save_adapters(model, tmp_path / str(number), base=str(decoder_folder))
+    judge = reward_model.RewardModel(tmp_path / str(number), prompt="information_think", threshold=0.0, max_tokens=1024)
+    same = judge.judge([(PREMISE, CLAIM)])[0] == pytest.approx(plain.judge([(PREMISE, CLAIM)])[0], abs=1e-6)
+    assert same == (scale == 0.0) and judge.describe()["weights"] != plain.describe()["weights"]
+
+
+def test_weights_and_words_are_what_a_judge_is(t5_folder, decoder_folder):
+  one = reward_model.RewardModel(decoder_folder, prompt="information_think").describe()
+  assert one != reward_model.RewardModel(decoder_folder, prompt="think_search").describe()
+  assert one == reward_model.RewardModel(decoder_folder, prompt="information_think", batch=3).describe()
+  assert nli.NLI(t5_folder).describe()["weights"] != one["weights"]
+  assert one["threshold"] == 0.5
+
+
+def test_folders_that_cannot_judge(t5_folder, decoder_folder, tmp_path):
+  with pytest.raises(ValueError, match="must be t5"):
+    nli.NLI(decoder_folder)
+  (tmp_path / "config.json").write_text((t5_folder / "config.json").read_text())
+  with pytest.raises(ValueError, match="no tokenizer"):
+    nli.NLI(tmp_path)
+  with pytest.raises(ValueError, match="no tokenizer"):
+    reward_model.RewardModel(t5_folder, prompt="information_think")
