@@ -23,6 +23,7 @@ def test_a_misspelt_field_says_which_was_meant():
   ("loss.kl_coef", 0.1, "name an estimator"),
   ("rollout.chunk", 0, "at least 1"),
   ("rollout.ahead", 2, "at most one step stale"),
+  ("model.lora.rank", -1, "rank must be at least 0"),
   ("rollout.filter.metric", "reward", "'none', 'outcome' or 'total'"),
   ("rollout.filter.surplus", "save", "'discard' or 'keep'"),
   ("rollout.filter.max_draws", 0, "at least 1"),
@@ -39,6 +40,13 @@ def test_what_is_sampled_ahead_is_not_kept_any_longer():
   config = config_lib.default_config()
   config.rollout.ahead, config.rollout.filter.surplus = 1, "keep"
   with pytest.raises(ValueError, match="two steps stale"):
+    config_lib.validate(config)
+
+
+def test_a_folder_of_adapters_says_their_rank():
+  config = config_lib.default_config()
+  config.model.lora.update(dict(rank=8, path="run/model"))
+  with pytest.raises(ValueError, match="the folder says the rank"):
     config_lib.validate(config)
 
 

@@ -31,6 +31,15 @@ def test_what_is_decayed_and_who_gets_muon():
     embedding="adamw", final_norm="adamw", layers=dict(q="muon", q_norm="adamw", q_bias="adamw"))
 
 
+def test_adapters_are_matrices_for_adamw():
+  params = dict(layers=dict(q_lora_a=jnp.ones((2, 4, 3)), q_lora_b=jnp.ones((2, 3, 6))))
+  for kind in ("adamw", "muon"):  # Muon has nothing to do here
+    made = optimizer.make(OptimizerSettings(kind=kind, learning_rate=1e-2, weight_decay=0.5))
+    updates, _ = made.update(jax.tree.map(jnp.zeros_like, params), made.init(params), params)
+    for update in updates["layers"].values():
+      np.testing.assert_allclose(update, -5e-3, rtol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_decay_alone_pulls_matrices_only(kind):
   # No gradient: an update is -rate · decay · parameter, 1e-2 · 0.5 (Muon: five times the rate) of ones.

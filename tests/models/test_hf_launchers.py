@@ -7,6 +7,7 @@ import sys
 
 import hf_folders
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -14,7 +15,7 @@ from flax import nnx
 from ragrl_jax import config as config_lib
 from ragrl_jax.evaluation import player
 from ragrl_jax.learner import learner, settings
-from ragrl_jax.models import mapping, weights
+from ragrl_jax.models import lora, mapping, peft, weights
 from ragrl_jax.store import checkpoint
 
 LAUNCHERS = pathlib.Path(__file__).parents[2] / "launchers"
@@ -90,6 +91,38 @@ def test_export(tmp_path, monkeypatch, capsys):
     for (name, a), (_, b) in zip(mapping.named(params), mapping.named(nnx.split(exported)[1]), strict=True):
       np.testing.assert_array_equal(a + 1.0, b, err_msg=name)
     assert (tmp_path / number / "tokenizer.json").exists()
+
+
+def test_adapters_are_merged_on_the_way_in_and_out(tmp_path, monkeypatch, capsys):
+  config = config_lib.default_config()
+  config.model.path = str(model_folder(tmp_path / "base"))
+  config.model.lora.update(dict(rank=2, alpha=3.0, layers="k|up"))
+  model, _ = player.model(config, player.tokenizer(config))
+  draw = np.random.default_rng(0)
+  trained = jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.3, x.shape), x.dtype), lora.split(model)[1])
+  (tmp_path / "run").mkdir()
+  (tmp_path / "run" / "config.json").write_text(config.to_json_best_effort())
+  saved = checkpoint.Checkpoints(tmp_path / "run" / "checkpoints", keep=1)
+  saved.save(3, dict(params=trained), dict(step=3))  # of the base, nothing
+  saved.close()
+  nnx.update(model, trained)
+  player.save(model, model.config, config, tmp_path / "adapters")
+  assert peft.base(tmp_path / "adapters", "") == config.model.path
+  assert (tmp_path / "adapters" / "tokenizer.json").exists()
+
+  calls = dict(export_hf=dict(checkpoint=tmp_path / "run"),
+               import_hf=dict(model=config.model.path, adapters=tmp_path / "adapters", dtype="float32"))
+  want = dict(mapping.named(nnx.split(lora.merged(model))[1]))
+  base = dict(mapping.named(nnx.split(weights.load_pretrained(config.model.path)[0])[1]))
+  for name, arguments in calls.items():
+    status, _, complaint = run(name, monkeypatch, capsys, out=tmp_path / name, **arguments)
+    assert status == 0, complaint
+    got = dict(mapping.named(nnx.split(weights.load_pretrained(tmp_path / name)[0])[1]))
+    for parameter, leaf in got.items():
+      np.testing.assert_allclose(leaf, want[parameter], atol=1e-6, err_msg=parameter)
+      assert (parameter in ("layers/k", "layers/up")) == (np.abs(leaf - base[parameter]).max() > 0.01), parameter
+  status, _, complaint = run("import_hf", monkeypatch, capsys, out=config.model.path, **calls["import_hf"])
+  assert status == 2 and "write to another one" in complaint
 
 
 def test_export_of_nothing(tmp_path, monkeypatch, capsys):

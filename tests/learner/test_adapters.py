@@ -1,0 +1,62 @@
+"""Training adapters: what has a state, what stays to the byte, and what the reference policy is."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_learner as kit
+
+from ragrl_jax.learner.learner import Learner
+from ragrl_jax.learner.settings import Settings
+from ragrl_jax.models import lora
+from ragrl_jax.parallel import rules
+
+pytestmark = pytest.mark.slow  # compiles a learner's programs for each objective
+
+
+def learner(**settings):
+  model = kit.model()
+  lora.add(model, rank=4, alpha=8.0, layers="q v|down", seed=0)
+  return Learner(model, Settings(logprob_chunk=64, **settings), kit.OPTIMIZER)
+
+
+def names(tree):
+  return {"/".join(rules.names_of(path)) for path, leaf in jax.tree_util.tree_leaves_with_path(tree) if leaf.ndim}
+
+
+def test_supervised_steps_train_adapters_and_nothing_else():
+  made = learner(objective="sft")
+  before = jax.tree.map(lambda x: np.asarray(x).tobytes(), made.trained.frozen)
+  state = made.init(0)
+  adapters = {f"layers/{n}_lora_{s}" for n in ("q", "v", "down") for s in "ab"}
+  assert names(state.params) == adapters
+  assert {"/".join(name.split("/")[-2:]) for name in names(state.opt_state)} == adapters
+  batches = kit.packed([dataclasses.replace(item, advantages=np.ones_like(item.advantages)) for item in kit.items()])
+  losses = []
+  for _ in range(8):
+    state, metrics = made.update(state, batches)
+    losses.append(metrics["loss"])
+  assert losses[-1] < losses[0] - 0.01
+  assert jax.tree.map(lambda x: np.asarray(x).tobytes(), made.trained.frozen) == before
+
+
+def test_policy_steps_move_away_from_the_base_which_is_the_reference():
+  made = learner(kl="k3", kl_coef=0.1)
+  batches = kit.packed(kit.items())
+  base = kit.learner()
+  of_base = base.score(base.params, batches[0])
+  state = made.init(0)
+  draw = np.random.default_rng(0)  # as if it had been trained before
+  begun = jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.1, x.shape), x.dtype), state.params)
+  state = dataclasses.replace(state, params=begun)
+  at_start = np.asarray(made.score(state.params, batches[0]))
+  assert np.abs(at_start - of_base).max() > 1e-3
+  np.testing.assert_allclose(made.score(made.reference, batches[0]), of_base, atol=1e-5)
+  gain = lambda params: float((np.asarray(made.score(params, batches[0])) * batches[0].advantages).sum())
+  first = gain(state.params)
+  for _ in range(4):
+    state, metrics = made.update(state, batches)
+  assert metrics["kl"] > 1e-6 and gain(state.params) > first
+  np.testing.assert_allclose(made.score(made.reference, batches[0]), of_base, atol=1e-5)  # still
