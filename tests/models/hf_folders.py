@@ -84,3 +84,36 @@ def bert_shapes(config, prefix=""):
   for name, shape in pairs.items():
     shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
   return {prefix + name: shape for name, shape in shapes.items()}
+
+
+T5 = dict(
+  model_type="t5", vocab_size=29, d_model=16, d_kv=6, d_ff=24, num_layers=2, num_decoder_layers=1, num_heads=2,
+  relative_attention_num_buckets=8, relative_attention_max_distance=10, layer_norm_epsilon=1e-6,
+  decoder_start_token_id=0, pad_token_id=0, eos_token_id=1)
+T5S = {
+  "v1.0": T5 | dict(feed_forward_proj="relu", tie_word_embeddings=True),
+  "v1.1": T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+}
+
+
+def t5_shapes(config):
+  """{name: shape} of a T5's tensors; with an unembedding of its own where config.json says so."""
+  c = config
+  d, ff, inner = c["d_model"], c["d_ff"], c["num_heads"] * c["d_kv"]
+  shapes = {"shared.weight": (c["vocab_size"], d)}
+  if not c["tie_word_embeddings"]:
+    shapes["lm_head.weight"] = (c["vocab_size"], d)
+  up = ("wi_0", "wi_1") if c["feed_forward_proj"].startswith("gated") else ("wi",)
+  attention = dict.fromkeys("qkv", (inner, d)) | dict(o=(d, inner))
+  for stack, layers, parts in (("encoder", c["num_layers"], ("SelfAttention",)),
+                               ("decoder", c["num_decoder_layers"], ("SelfAttention", "EncDecAttention"))):
+    shapes[f"{stack}.final_layer_norm.weight"] = (d,)
+    shapes[f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"] = (
+      c["relative_attention_num_buckets"], c["num_heads"])
+    for i in range(layers):
+      for j, part in enumerate(parts):
+        shapes |= {f"{stack}.block.{i}.layer.{j}.{part}.{n}.weight": s for n, s in attention.items()}
+      mlp = f"{stack}.block.{i}.layer.{len(parts)}.DenseReluDense"
+      shapes |= {f"{mlp}.{n}.weight": (ff, d) for n in up} | {f"{mlp}.wo.weight": (d, ff)}
+      shapes |= {f"{stack}.block.{i}.layer.{j}.layer_norm.weight": (d,) for j in range(len(parts) + 1)}
+  return shapes

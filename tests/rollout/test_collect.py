@@ -83,6 +83,24 @@ def test_an_engine_whose_rows_all_wait_sleeps():
   assert len(steps) < 200 and played.report.wait_s > 0.2
 
 
+def test_waiting_for_verdicts_is_told_from_waiting_for_searches():
+  class Tools(kit.Tools):
+    async def judge(self, pairs):
+      await asyncio.sleep(0.3)
+      return (1.0,) * len(pairs)
+
+  async def play(example, policy, tools):
+    await tools.search("q")
+    await tools.judge([("a", "b")])
+    return policy.start([1, 2, 3]).end("answer")
+
+  played = rollout(engine(), play, tools=Tools(lambda _: 0.15))
+  played.run(requests(2, 2), step=0)
+  assert 0.25 < played.report.judge_wait_s and 0.1 < played.report.wait_s < 0.25
+  metrics = played.report.metrics()
+  assert metrics["tool_wait_s"] == played.report.wait_s + played.report.judge_wait_s
+
+
 def test_a_mistake_in_a_recipe_is_raised_and_leaves_the_engine_usable():
   async def play(example, policy, tools):
     talk = policy.start(kit.TOKENIZER.encode(example.question))

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from ragrl_jax import structs
+from ragrl_jax.judging import api
 from ragrl_jax.retrieval.api import RetrievalFailed
 from ragrl_jax.rollout.tools import RetrievalTools
 from ragrl_jax.structs import Passage, ToolFailed
@@ -112,19 +113,49 @@ def test_a_search_that_was_given_up_does_not_disturb_the_others():
   assert asyncio.run(one_gives_up())[0].id == "b"
 
 
-def test_verdicts_are_gathered_too():
-  asked = []
+class Judge:
+  """1 for equal texts, None for "?"; `fails` are pairs it fails on."""
 
-  def judge(pairs):
-    asked.append(list(pairs))
+  def __init__(self, fails=(), **pace):
+    self.asked, self.fails, self.pace = [], fails, api.Pace(**pace)
+
+  def judge(self, pairs):
+    self.asked.append(list(pairs))
+    if lost := [pair for pair in pairs if pair in self.fails]:
+      raise api.JudgeFailed("down", lost)
     return [None if claim == "?" else float(premise == claim) for premise, claim in pairs]
 
-  async def two_episodes():
-    tools = RetrievalTools(Retriever(), judge=judge)
-    return await asyncio.gather(tools.judge([("a", "a"), ("a", "b")]), tools.judge([("a", "?")]))
 
-  assert asyncio.run(two_episodes()) == [(1.0, 0.0), (None,)]
-  assert len(asked) == 1
+def verdicts(judge, *asked):
+  async def episodes():
+    tools = RetrievalTools(Retriever(), judge=judge)
+    return await asyncio.gather(*(tools.judge(pairs) for pairs in asked), return_exceptions=True)
+
+  return asyncio.run(episodes())
+
+
+def test_verdicts_are_gathered_too():
+  judge = Judge()
+  assert verdicts(judge, [("a", "a"), ("a", "b")], [("a", "?")]) == [(1.0, 0.0), (None,)]
+  assert len(judge.asked) == 1
+
+
+def test_a_judge_is_asked_at_its_own_pace():
+  judge = Judge(batch=2, workers=1)
+  assert verdicts(judge, [("a", str(i)) for i in range(5)]) == [(0.0,) * 5]
+  assert [len(pairs) for pairs in judge.asked] == [2, 2, 1]
+
+
+def test_a_judge_that_fails_fails_the_episodes_that_asked():
+  lost, kept = verdicts(Judge(fails=[("a", "x")]), [("a", "a"), ("a", "x")], [("b", "b")])
+  assert isinstance(lost, ToolFailed) and str(lost) == "down" and kept == (1.0,)
+
+
+def test_a_judge_that_says_nothing_in_time_fails():
+  judge = Judge(deadline_s=0.05)
+  judge.judge = lambda pairs: time.sleep(0.3)
+  (got,) = verdicts(judge, [("a", "a")])
+  assert isinstance(got, ToolFailed) and "config.judge.timeout_s" in str(got)
 
 
 def test_without_a_judge_asking_one_says_so():
