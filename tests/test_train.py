@@ -223,7 +223,7 @@ def test_a_step_sampled_ahead_is_what_its_weights_sample_and_comes_back_on_resum
 
 @pytest.mark.timeout(1200)
 @pytest.mark.slow  # a start of a process for every kill, 3 to 5 seconds each
-@pytest.mark.parametrize("ahead, steps, kills", [(0, STEPS, KILLS), (1, 6, 3)])
+@pytest.mark.parametrize("ahead, steps, kills", [(0, STEPS, KILLS), (1, 10, 2)])
 def test_a_run_that_is_killed_again_and_again_ends_bit_for_bit_as_one_that_is_not(world, tmp_path, ahead, steps, kills):
   def start(workdir, errors):
     return subprocess.Popen(
