@@ -1,15 +1,17 @@
 r"""VERITAS (OpenReview mZ0gGlXe1F): search, and think about what was found. Qwen2.5-7B base, NQ + HotpotQA.
 
 Run:    python launchers/train.py --config configs/veritas.py --workdir OUT \
-          --config.model.path=QWEN_FOLDER --config.retrieval.index=INDEX_OR_ADDRESS
-Variants, joined by commas: smoke (tiny sizes, same rules); the arms em, em_it, em_ta, em_format; no_ramp; repo.
+          --config.model.path=QWEN_FOLDER --config.retrieval.index=INDEX_OR_ADDRESS \
+          --config.judge.kind=reward_model --config.judge.path=JUDGE_FOLDER
+Variants, joined by commas: smoke (tiny sizes, same rules); the arms em, em_it, em_ta, em_format; no_ramp; repo;
+        reward_model (for launchers/sft.py on the pairs of launchers/make_judge_data.py).
 Expect: not run yet at this size. The paper has .445 EM on average over seven sets, .447 for em_it.
 """
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 
-VARIANTS = ("", "smoke", "em", "em_it", "em_ta", "em_format", "no_ramp", "repo")
+VARIANTS = ("", "smoke", "em", "em_it", "em_ta", "em_format", "no_ramp", "repo", "reward_model")
 
 
 def get_config(variant: str = ""):
@@ -25,6 +27,9 @@ def get_config(variant: str = ""):
   config.data.evaluate = "hf:RUC-NLPIR/FlashRAG_datasets/nq/test"
   config.model.update(dict(dtype="bfloat16", remat=True))
   config.retrieval.top_k = 3                 # paper
+  chosen_switches = recipes.get("veritas", config.preset).switches
+  if chosen_switches["task"] == "agent" and chosen_switches["judge_information"]:
+    config.judge.kind = "lexical" if "smoke" in chosen else "reward_model"  # paper: a distilled one of 14B
   config.rollout.update(dict(
     prompts_per_step=512, lanes=128, rows=256, context=4096, prefill=256, block=256,
     max_new_tokens=500,                      # a turn
@@ -32,7 +37,10 @@ def get_config(variant: str = ""):
   config.learner.update(dict(micro_rows=8, row_lengths=(2048, 4096), logprob_chunk=1024))
   config.checkpoint.every = 100
   config.evaluate.every = 50
-  ppo(config)
+  if config.preset == "reward_model":
+    distil(config)
+  else:
+    ppo(config)
   return config_lib.shrink(config) if "smoke" in chosen else config
 
 
@@ -47,3 +55,12 @@ def ppo(config):
   config.optimizer.update(dict(
     learning_rate=1e-6, warmup_steps=572,    # 28.5 % of the updates, then constant
     schedule="constant", weight_decay=0.01, clip_norm=1.0))
+
+
+def distil(config):
+  """Paper: 24,000 pairs, LoRA; rank, rate and epochs are not given."""
+  config.model.lora.update(dict(rank=16, alpha=32.0))
+  config.steps = 780                         # about three epochs: a block holds some 90 pairs
+  config.optimizer.update(dict(learning_rate=1e-4, warmup_steps=30, schedule="cosine", final_share=0.1))
+  config.learner.update(dict(micro_rows=16, row_lengths=(4096,)))
+  config.sft.environment_weight = 0.0        # only the digit

@@ -1,7 +1,8 @@
 r"""Learning When to Search: search only if it pays. Qwen3-4B or 8B, 2WikiMultihopQA, Wikipedia of September 2025, DAPO.
 
 Run:    python launchers/train.py --config configs/when_to_search.py --workdir OUT \
-          --config.model.path=QWEN_FOLDER --config.retrieval.index=INDEX_OR_ADDRESS
+          --config.model.path=QWEN_FOLDER --config.retrieval.index=INDEX_OR_ADDRESS \
+          --config.judge.endpoint=http://JUDGE/v1
 Variants, joined by commas: smoke (tiny sizes, same rules); table (the KL of the paper's table; its text has none);
         exact (no judge), printed (the printed similarity); the ablations no_search_reward, no_stage_one, no_stage_two,
         no_answer_reward, unified.
@@ -29,6 +30,10 @@ def get_config(variant: str = ""):
   config.prompting.markers = "own"           # Qwen3's template drops earlier thoughts
   config.model.update(dict(dtype="bfloat16", remat=True))
   config.retrieval.top_k = 5                 # paper
+  if config.preset != "exact":
+    config.judge.update(dict(
+      kind="exact" if "smoke" in chosen else "llm", prompt="correctness",  # paper: YES or NO
+      model="Qwen3-235B-A22B-Instruct"))
   config.rollout.update(dict(
     prompts_per_step=32, group_size=32,      # paper
     lanes=64, rows=128, context=18432,       # paper: prompt 2048, all that follows 16384

@@ -210,6 +210,9 @@ class Tools(Protocol):
   async def judge(self, pairs: Sequence[tuple[str, str]]) -> tuple[float | None, ...]:
     """One verdict in [0, 1] a (premise, claim) pair; None where none was to be had."""
 
+  async def embed(self, texts: Sequence[str]) -> tuple[tuple[float, ...], ...]:
+    """One vector of length 1 a text, to four decimals: facts are logged and kept. ValueError without an encoder."""
+
 
 class ToolFailed(RuntimeError):
   """A tool gave no answer within its retries and deadline. Its episode is masked and counted, never scored as 0."""

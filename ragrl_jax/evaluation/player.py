@@ -18,6 +18,7 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.prompting import load
 from ragrl_jax.recipes.recipe import Recipe
+from ragrl_jax.retrieval import encoders
 from ragrl_jax.rollout import collect, dispatch, stops
 from ragrl_jax.rollout import engine as engine_lib
 from ragrl_jax.rollout import tools as tools_lib
@@ -117,7 +118,7 @@ def build(config, *, seed: int | None = None) -> Player:
     block=r.block, mesh=devices, frozen=frozen, own_weights=r.ahead > 0)
   used = tools_lib.RetrievalTools(
     retriever, top_k=config.retrieval.top_k, timeout_s=config.retrieval.timeout_s * (config.retrieval.retries + 1),
-    judge=judge)
+    judge=judge, encode=_encode(config.retrieval.query_encoder, queue))
   rollout = collect.Rollout(
     engine, plays.play, used, seed=config.seed if seed is None else seed,
     sampling=structs.Sampling(r.temperature, r.top_k, r.top_p, r.max_new_tokens), dispatch=queue)
@@ -128,6 +129,14 @@ def answers(player: Player, examples: Sequence[structs.Example], first: int = 0)
   """One greedy episode an example, in order, with the weights the engine has: what evaluations score."""
   requests = [collect.Request(example, first + number) for number, example in enumerate(examples)]
   return player.rollout.run(requests, step=0, greedy=True)
+
+
+def _encode(folder: str, queue: dispatch.Dispatch):
+  """Texts → vectors, computed on the thread that runs the engine; None without an encoder."""
+  if not folder:
+    return None
+  encoder = encoders.load_model(folder)
+  return lambda texts: queue.call(encoder.queries, list(texts))
 
 
 def _remote(settings) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 import asyncio
 import concurrent.futures
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from ragrl_jax.judging.api import Judge
 from ragrl_jax.structs import Passage, ToolFailed
@@ -21,6 +23,7 @@ class RetrievalTools:
     workers: batches of searches under way at a time.
     max_batch: queries of one batch.
     judge: asked for verdicts at its own pace; called from several threads.
+    encode: texts → float32 [texts, dimensions]; called from one thread at a time.
 
   Raises:
     ValueError: sizes below 1.
@@ -28,14 +31,17 @@ class RetrievalTools:
 
   def __init__(
     self, retriever: Any, *, top_k: int = 3, timeout_s: float = 30.0, workers: int = 8, max_batch: int = 512,
-    judge: Judge | None = None,
+    judge: Judge | None = None, encode: Callable[[Sequence[str]], np.ndarray] | None = None,
   ):
     if min(top_k, workers, max_batch) < 1 or timeout_s <= 0:
       raise ValueError(f"top_k={top_k}, workers={workers}, max_batch={max_batch}, timeout_s={timeout_s}: all must be "
                        "positive (config.retrieval).")
-    self.top_k, self._judge = top_k, judge
+    self.top_k, self._judge, self._encode = top_k, judge, encode
     self._searches = _Batches(lambda queries, k: retriever.search(queries, k), "search", workers=workers,
                               max_batch=max_batch, timeout_s=timeout_s, setting="config.retrieval.timeout_s")
+    if encode is not None:
+      self._vectors = _Batches(lambda texts, _: _unit(encode(texts)), "the encoder of queries", workers=1,
+                               max_batch=max_batch, timeout_s=timeout_s, setting="config.retrieval.timeout_s")
     if judge is not None:
       pace = judge.pace
       self._verdicts = _Batches(lambda pairs, _: judge.judge(pairs), "judge", workers=pace.workers,
@@ -54,6 +60,19 @@ class RetrievalTools:
     if self._judge is None:
       raise ValueError("this run has no judge, but its recipe asks for verdicts: set config.judge.kind.")
     return tuple(await asyncio.gather(*(self._verdicts.ask(tuple(pair), 0) for pair in pairs)))
+
+  async def embed(self, texts: Sequence[str]) -> tuple[tuple[float, ...], ...]:
+    """See `structs.Tools`. Raises ToolFailed when there is no answer in time."""
+    if self._encode is None:
+      raise ValueError("this run has no encoder of queries, but its recipe compares their vectors: name its folder "
+                       "(config.retrieval.query_encoder), or compare characters (config.switches.similarity='ngrams').")
+    return tuple(await asyncio.gather(*(self._vectors.ask(text, 0) for text in texts)))
+
+
+def _unit(vectors: np.ndarray) -> list[tuple[float, ...]]:
+  lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+  unit = np.asarray(vectors, np.float64) / np.where(lengths > 0, lengths, 1)
+  return [tuple(row) for row in np.round(unit, 4).tolist()]
 
 
 class _Batches:

@@ -12,7 +12,7 @@ FILES = sorted((pathlib.Path(__file__).parents[2] / "configs").glob("*.py"))
 VARIANTS = {
   "quickstart": ("", "sft"),
   "care": ("", "smoke", "repo", "mean", "no_retrieval", "easy_only", "sft", "sft,smoke"),
-  "veritas": ("", "smoke", "em", "em_it", "em_ta", "em_format", "no_ramp", "repo"),
+  "veritas": ("", "smoke", "em", "em_it", "em_ta", "em_format", "no_ramp", "repo", "reward_model"),
   "when_to_search": ("", "smoke", "table", "exact", "printed", "no_search_reward", "no_stage_one", "no_stage_two",
                      "no_answer_reward", "unified"),
 }

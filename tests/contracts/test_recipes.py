@@ -28,6 +28,7 @@ TERMS = {
   **{("when_to_search", preset): {"answer_explore", "answer_economise", "search", "format"}
      for preset in ("paper", "exact", "printed", "no_search_reward", "no_stage_one", "no_stage_two",
                     "no_answer_reward", "unified")},
+  ("veritas", "reward_model"): {"answer"},
   ("veritas", "em_format"): {"answer", "information_think", "think_answer", "think_search", "format"},
 }
 EVERY = [(name, preset) for name, module in recipes.RECIPES.items() for preset in module.PRESETS]

@@ -24,7 +24,7 @@ def world(tmp_path_factory):
 def test_two_steps(world, tmp_path, name):
   load = lambda variant="": config_lib.load(CONFIGS / f"{name}.py", variant)
   config = tiny_world.config(world, lambda variant: load("smoke"))
-  config.steps, config.prompting.chat, config.preset = 2, False, dict(veritas="em_ta", when_to_search="exact")[name]
+  config.steps, config.prompting.chat, config.judge.kind = 2, False, "lexical"
   config.model.update(dict(dtype="float32", remat=False))
   config.switches.instructions = "none"
   if name == "when_to_search":

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import random
 import subprocess
@@ -99,6 +100,20 @@ def test_empty_results_count_and_full_contexts_end():
   assert played.ended == "budget" and played.num_searches == 0
 
 
+def test_query_vectors_are_facts():
+  printed = recipes.get("when_to_search", "printed", correctness="exact")
+  said = [f"{THINK}<search> a b </search>", f"{REFLECT}<search> c </search>", REFLECT + ANSWER]
+  played, tape = scripted.play(printed, EXAMPLE, said, [[TOWN]] * 2)
+  assert tape[-1] == ("embed", ("a b", "c"))
+  vectors = played.facts["query_vectors"]
+  assert vectors == ((3.0, 1.0), (1.0, 1.0))  # the script's: length and 1
+  # cos = (3 + 1) / (√10 · √2) = 0.8944; printed, its half.
+  assert printed.score(EXAMPLE, played)["search"] == pytest.approx(-0.4472, abs=1e-4)
+  assert printed.score(EXAMPLE, dataclasses.replace(played, facts={}))["search"] is None
+  played, tape = scripted.play(printed, EXAMPLE, [THINK + SEARCH, REFLECT + ANSWER], [[TOWN]])
+  assert tape[-1] == ("end", "answer")  # one query is like no other
+
+
 # ---- the shape ------------------------------------------------------------------------------------------------------
 
 
@@ -142,6 +157,15 @@ def test_three_equal_queries_in_stage_two():
   assert exact.reward(terms, SECOND) == pytest.approx(0.1)
   half = recipes.get("when_to_search", "exact", halve=True)
   assert half.reward(scored(turns, half), SECOND) == pytest.approx(0.6)
+
+
+def test_a_wrong_answer_after_five_searches_in_stage_one():
+  # −1 + 0.3 · 5 = 0.5; similarity 0.4; in shape 1: 1.1.
+  # Five vectors of one common part c and one part of their own, cosine c² = 0.4.
+  vectors = [[0.4**0.5] + [0.6**0.5 * (i == j) for j in range(5)] for i in range(5)]
+  recipe = recipes.get("when_to_search", "exact", similarity="encoder")
+  terms = scored(searching(*"abcde", answer="Oslo"), recipe, query_vectors=vectors)
+  assert recipe.reward(terms, 1) == pytest.approx(1.1)
 
 
 @pytest.mark.parametrize("count", range(6))

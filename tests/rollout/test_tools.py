@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from ragrl_jax import structs
@@ -172,3 +173,21 @@ def test_sizes_must_be_positive(wrong):
 def test_tools_satisfy_the_contract():
   for name in ("search", "judge"):
     assert asyncio.iscoroutinefunction(getattr(RetrievalTools, name)) and hasattr(structs.Tools, name)
+
+
+def test_vectors_are_of_length_one_and_short():
+  asked = []
+
+  def encode(texts):
+    asked.append(tuple(texts))
+    return np.array([[len(text), 1.0] for text in texts], np.float32) * (np.array(texts) != "none")[:, None]
+
+  async def both():
+    tools = RetrievalTools(Retriever(), encode=encode)
+    return await asyncio.gather(tools.embed(["a", "bcd"]), tools.embed(["none"]))
+
+  first, second = asyncio.run(both())
+  assert asked == [("a", "bcd", "none")]
+  assert first == ((0.7071, 0.7071), (0.9487, 0.3162)) and second == ((0.0, 0.0),)  # 3 and 1 over √10
+  with pytest.raises(ValueError, match="query_encoder"):
+    asyncio.run(RetrievalTools(Retriever()).embed(["a"]))

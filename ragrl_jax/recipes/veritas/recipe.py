@@ -3,6 +3,7 @@
 from typing import Any
 
 from ragrl_jax.recipes import recipe as recipe_lib
+from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.recipes.veritas import play as play_lib
 from ragrl_jax.recipes.veritas.parser import STOPS, Parser
 from ragrl_jax.recipes.veritas.prompt import INSTRUCTIONS, Prompt
@@ -10,6 +11,7 @@ from ragrl_jax.recipes.veritas.reward import Reward
 
 PRESETS = {
   "paper": dict(
+    task="agent",              # or "judge": the reward model's own training (distil.py)
     instructions="paper",      # "paper", "short", or "none" (the bare question)
     max_searches=4,            # turns before the forced answer
     max_passage_tokens=166,    # a longer passage is cut: three of them make Search-R1's 500
@@ -33,12 +35,14 @@ PRESETS = {
     information_think_weight=0.0, think_answer_weight=0.0, judge_information=False, structure_weight=0.2),
   "no_ramp": dict(ramp_start=0, ramp_end=0),
   "repo": dict(action="first"),
+  "reward_model": dict(task="judge"),
 }
 JUDGED = dict(information_think="judge_information", think_search="judge_search", think_answer="judge_answer")
 
 
 def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
   use = recipe_lib.settings("veritas", PRESETS, variant, switches)
+  recipe_lib.choose("task", use["task"], ("agent", "judge"))
   recipe_lib.choose("instructions", use["instructions"], tuple(INSTRUCTIONS))
   recipe_lib.choose("action", use["action"], ("last", "first"))
   recipe_lib.whole("max_searches", use["max_searches"], 0)
@@ -50,6 +54,10 @@ def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
     if use[f"{term}_weight"] and not use[JUDGED[term]]:
       raise ValueError(f"switch {term}_weight={use[f'{term}_weight']} pays for verdicts that nobody is asked for: set "
                        f"{JUDGED[term]} (config.switches.{JUDGED[term]}).")
+  if use["task"] == "judge":
+    return recipe_lib.Recipe(
+      name="veritas", prompt=distil.Prompt(), parser=distil.Parser(), play=distil.play, stops=(), score=distil.score,
+      weights=lambda step: dict(answer=1.0), outcome=distil.outcome, switches=use)
   prompt, parser = Prompt(use["instructions"]), Parser(use["action"])
   reward = Reward(
     parser, faithful_weights={term: use[f"{term}_weight"] for term in JUDGED},

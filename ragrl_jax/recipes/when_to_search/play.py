@@ -5,6 +5,7 @@ from typing import Any
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text.normalize import normalize
+from ragrl_jax.judging import references
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.when_to_search.parser import STOPS, Parser, last_answer
 from ragrl_jax.recipes.when_to_search.prompt import Prompt
@@ -43,7 +44,7 @@ def build(
     if judge and answer and not qa.exact_match(answer, example.golds):
       # Normalised, as the paper's judge sees them: fewer different pairs, so fewer calls.
       golds = [normalize(gold, "squad") or gold for gold in example.golds]
-      known["correct"], = await tools.judge([("\n".join(golds), answer)])
+      known["correct"], = await tools.judge([(references(golds), answer)])
     if encoder and episode.num_searches > 1:
       known["query_vectors"] = await tools.embed([search.query for search in episode.searches])
     return known

@@ -24,11 +24,11 @@ PRESETS = {
     correctness="judge",       # of answers that no gold equals; "exact": they are wrong
     search_weight=1.0,
     conciseness="keywords",    # a name of core.rewards.queries.CONCISE
-    similarity="ngrams",       # of queries, by character trigrams
+    similarity="ngrams",       # of queries, by character trigrams; "encoder": by their vectors
     halve=False,               # True: the printed formula, half the mean
   ),
   "exact": dict(correctness="exact"),
-  "printed": dict(halve=True),
+  "printed": dict(similarity="encoder", halve=True),
   "no_search_reward": dict(search_weight=0.0),
   "no_stage_one": dict(stage_two_from=0),
   "no_stage_two": dict(stage_two_from=None),
@@ -43,7 +43,7 @@ def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
   recipe_lib.choose("answer", use["answer"], ANSWER)
   recipe_lib.choose("correctness", use["correctness"], ("judge", "exact"))
   recipe_lib.choose("conciseness", use["conciseness"], tuple(queries.CONCISE))
-  recipe_lib.choose("similarity", use["similarity"], ("ngrams",))
+  recipe_lib.choose("similarity", use["similarity"], ("ngrams", "encoder"))
   recipe_lib.whole("max_searches", use["max_searches"], 0)
   recipe_lib.whole("settle_patience", use["settle_patience"], 1)
   for name, low in (("max_passage_tokens", 1), ("stage_two_from", 0)):

@@ -1,0 +1,57 @@
+"""VERITAS's reward model, its training data and its test:
+
+  python launchers/make_judge_data.py --config configs/veritas.py --config.judge.kind=llm … --episodes RUN --out DIR
+  python launchers/make_judge_data.py --config configs/veritas.py --config.judge.path=MODEL --compare HELD_OUT
+
+The first has the config's judge label the (results, thought) pairs of a run's logged episodes and writes
+DIR/train.jsonl.gz, as launchers/sft.py --config configs/veritas.py:reward_model takes it, and DIR/held_out.jsonl.gz.
+The second prints how the config's judge agrees with labels. With config.judge.cache set, either goes on after a kill.
+"""
+
+import json
+import pathlib
+import random
+
+from absl import app, flags
+from ml_collections import config_flags
+
+from ragrl_jax import judging
+from ragrl_jax.data import readers, writers
+from ragrl_jax.recipes.veritas import distil
+from ragrl_jax.store import episodes as episodes_lib
+
+CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
+EPISODES = flags.DEFINE_string("episodes", "", "Folder of a run; its episodes/step_*.jsonl are read.")
+COMPARE = flags.DEFINE_string("compare", "", "Labelled pairs, FILE.jsonl[.gz], in place of --episodes and --out.")
+OUT = flags.DEFINE_string("out", "", "Folder of train.jsonl.gz and held_out.jsonl.gz.")
+MAX_PAIRS = flags.DEFINE_integer("max_pairs", 27_000, "Label so many, drawn at random.", lower_bound=1)
+HELD_OUT = flags.DEFINE_integer("held_out", 3_000, "So many, or a few more, are kept from training.", lower_bound=1)
+
+
+def main(argv):
+  if len(argv) > 1:
+    raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
+  config = CONFIG.value
+  judge = judging.load(config.judge, dtype=config.model.dtype)
+  if judge is None:
+    raise app.UsageError("config.judge.kind='none': name the judge that is to label, or to be compared.")
+  if COMPARE.value:
+    pairs = list(readers.read_examples(COMPARE.value))
+    print(json.dumps(distil.agreement(pairs, judge.judge([distil.asked(pair) for pair in pairs])), indent=1))
+    return
+  if not EPISODES.value or not OUT.value:
+    raise app.UsageError("give --episodes and --out, or --compare.")
+  logged = (row for path in episodes_lib.steps(EPISODES.value).values() for row in episodes_lib.read_episodes(path))
+  pairs = distil.pairs(episodes_lib.episode_of(row) for row in logged)
+  pairs = random.Random(config.seed).sample(pairs, min(len(pairs), MAX_PAIRS.value))
+  labelled = distil.labelled(pairs, judge.judge([distil.asked(pair) for pair in pairs]))
+  for name, part in zip(("train", "held_out"), distil.split(labelled, HELD_OUT.value, seed=config.seed), strict=True):
+    path = pathlib.Path(OUT.value) / f"{name}.jsonl.gz"
+    writers.write_examples(path, part, turns=distil.transcripts(part))
+    print(f"{path}: {len(part)} pairs, {sum(pair.golds == ('1',) for pair in part)} of them 1")
+  print(f"{len(pairs) - len(labelled)} pairs got no verdict")
+
+
+if __name__ == "__main__":
+  flags.mark_flag_as_required("config")
+  app.run(main)

@@ -1,0 +1,129 @@
+"""The distilled judge: pairs of logged episodes, labelled by a larger judge → questions a decoder learns to answer.
+
+A pair is an example whose question is the claim, whose one passage is the premise and whose gold is the digit; the
+preset "reward_model" asks it in the words of `judging.prompts`, in training and in service alike.
+"""
+
+import dataclasses
+import random
+from collections.abc import Iterable, Sequence
+
+from ragrl_jax.core.metrics import stats
+from ragrl_jax.core.rewards import faithful
+from ragrl_jax.judging import prompts
+from ragrl_jax.recipes.veritas.parser import steps
+from ragrl_jax.structs import MODEL, Episode, Example, Passage, Policy, Tools
+
+
+def pairs(episodes: Iterable[Episode], term: str = "information_think") -> list[Example]:
+  """Every whole pair of the episodes, each once, not yet labelled; `source` is the question it comes from."""
+  found: dict[tuple[str, str], Example] = {}
+  for episode in episodes:
+    for premise, claim in faithful.whole(getattr(steps(episode.turns), term)):
+      name = f"{episode.example_id}/{len(found)}"
+      found.setdefault((premise, claim), Example(
+        name, claim, (), (Passage("1", "", premise),), source=episode.example_id))
+  return list(found.values())
+
+
+def asked(example: Example) -> tuple[str, str]:
+  """(premise, claim), as judges take them."""
+  return (example.passages[0].text if example.passages else "", example.question)
+
+
+def labelled(examples: Sequence[Example], verdicts: Sequence[float | None]) -> list[Example]:
+  """Those with a verdict; from 0.5 on its digit is 1."""
+  return [dataclasses.replace(example, golds=("1" if verdict >= 0.5 else "0",))
+          for example, verdict in zip(examples, verdicts, strict=True) if verdict is not None]
+
+
+def split(examples: Sequence[Example], held_out: int, *, seed: int) -> tuple[list[Example], list[Example]]:
+  """(training, held-out) pairs, shuffled; a question's pairs are all on one side.
+
+  Raises:
+    ValueError: nothing would be left to train on.
+  """
+  order = sorted({example.source for example in examples})
+  random.Random(f"distil/{seed}").shuffle(order)
+  counts = dict.fromkeys(order, 0)
+  for example in examples:
+    counts[example.source] += 1
+  kept, taken = 0, set()
+  for source in order:
+    if kept >= held_out:
+      break
+    taken.add(source)
+    kept += counts[source]
+  if len(taken) == len(order):
+    raise ValueError(f"held_out={held_out} of {len(examples)} pairs: no question would be left to train on.")
+  place = {source: number for number, source in enumerate(order)}
+  shuffled = sorted(examples, key=lambda example: place[example.source])
+  return [e for e in shuffled if e.source not in taken], [e for e in shuffled if e.source in taken]
+
+
+def transcripts(examples: Sequence[Example]) -> list[list[tuple[str, str]]]:
+  """What SFT trains on: the digit, and nothing else."""
+  return [[(MODEL, example.golds[0])] for example in examples]
+
+
+def agreement(examples: Sequence[Example], verdicts: Sequence[float | None]) -> dict[str, float]:
+  """How a judge agrees with the labels: `consistency` (share of equal digits) and Cohen's `kappa`, over `n` pairs.
+
+  `unread` pairs without a verdict are in neither. `ones` is the labels' share of 1: near 0 or 1, κ says little.
+
+  Raises:
+    ValueError: not one verdict.
+  """
+  both = [(example.golds[0], "1" if verdict >= 0.5 else "0")
+          for example, verdict in zip(examples, verdicts, strict=True) if verdict is not None]
+  if not both:
+    raise ValueError("the judge gave no verdict on any of the pairs.")
+  labels, said = zip(*both)
+  return dict(
+    n=len(both), unread=len(verdicts) - len(both), ones=labels.count("1") / len(both),
+    consistency=sum(a == b for a, b in both) / len(both), kappa=stats.cohen_kappa(labels, said))
+
+
+# ---- the judge as a recipe of one turn ------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompt:
+  """The judge's own messages."""
+
+  name: str = "information_think"
+
+  def messages(self, example: Example) -> list[dict[str, str]]:
+    return prompts.get(self.name).messages(*asked(example))
+
+
+class Parser:
+  """Reads a digit."""
+
+  def answer(self, text: str) -> str | None:
+    verdict = prompts.read_digit(text)
+    return None if verdict is None else str(int(verdict))
+
+  def stop(self, text: str) -> str:
+    return "eos"
+
+  def observed(self, said: str, text: str):
+    return None, None
+
+
+async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
+  del tools  # it judges alone
+  talk = policy.start(Prompt().messages(example))
+  await talk.generate()
+  return talk.end()
+
+
+def score(example: Example, episode: Episode) -> dict[str, float | None]:
+  """`answer`: 1 if the digit is the label."""
+  if episode.ended == "failed":
+    return dict(answer=None)
+  return dict(answer=outcome(example, episode))
+
+
+def outcome(example: Example, episode: Episode) -> float:
+  return float(Parser().answer(episode.model_text) in example.golds)

@@ -1,0 +1,96 @@
+"""The judge's training data, its agreement with labels, and the launcher, over a lexical judge."""
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import scripted
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import judging, recipes, sft
+from ragrl_jax.data import readers
+from ragrl_jax.judging import prompts
+from ragrl_jax.prompting import passages
+from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.recipes.veritas import distil
+from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.structs import Episode, Example, Passage
+
+ROOT = pathlib.Path(__file__).parents[2]
+agent, judge = recipes.get("veritas", "em"), recipes.get("veritas", "reward_model")
+
+
+def searched(number, thought):
+  example = Example(f"q{number}", f"Question {number}?", ("x",))
+  block = passages.block([Passage("1", "Oslo", f"It has {number} mayors.")])
+  return example, Episode.from_text(agent, example, [
+    ("model", "<search> Oslo </search>"), ("environment", block), ("model", f"{thought}<answer> x </answer>")])
+
+
+EPISODES = [searched(n, f"<think> There are {n if n % 3 else 'many'} mayors of Oslo. </think>") for n in range(12)]
+PAIRS = distil.pairs(episode for _, episode in EPISODES)
+
+
+def test_pairs_are_whole_and_stand_once():
+  assert [distil.asked(pair) for pair in PAIRS[:2]] == [
+    ("Doc 1(Title: Oslo) It has 0 mayors.", "There are many mayors of Oslo."),
+    ("Doc 1(Title: Oslo) It has 1 mayors.", "There are 1 mayors of Oslo.")]
+  again = distil.pairs([EPISODES[0][1], EPISODES[0][1], searched(5, "")[1]])
+  assert [distil.asked(pair) for pair in again] == [distil.asked(PAIRS[0])] and again[0].source == "q0"
+
+
+def test_labels_and_split():
+  labelled = distil.labelled(PAIRS[:4], (1.0, None, 0.0, 0.5))
+  assert [(pair.source, pair.golds) for pair in labelled] == [("q0", ("1",)), ("q2", ("0",)), ("q3", ("1",))]
+  twice = [pair for pair in PAIRS for _ in range(2)]
+  train, held_out = distil.split(twice, 5, seed=0)
+  assert len(held_out) == 6 and len(train) == 18  # a question's pairs stay together
+  assert not {pair.source for pair in train} & {pair.source for pair in held_out}
+  assert distil.split(twice, 5, seed=0) == (train, held_out) != distil.split(twice, 5, seed=1)
+  with pytest.raises(ValueError, match="held_out=24 of 24"):
+    distil.split(twice, 24, seed=0)
+
+
+def test_agreement_by_hand():
+  # Labels 1 1 0 0, verdicts 1 0 0 0 and one unread: p_o = 3/4, p_e = 1/2 · 1/4 + 1/2 · 3/4 = 1/2, κ = 1/2.
+  labelled = distil.labelled(PAIRS[:5], (1.0, 1.0, 0.0, 0.0, 1.0))
+  assert distil.agreement(labelled, (0.9, 0.1, 0.2, 0.0, None)) == pytest.approx(
+    dict(n=4, unread=1, ones=0.5, consistency=0.75, kappa=0.5))
+  with pytest.raises(ValueError, match="no verdict"):
+    distil.agreement(labelled, (None,) * 5)
+
+
+def test_the_judge_is_asked_in_training_as_in_service():
+  pair = distil.labelled(PAIRS[1:2], (1.0,))[0]
+  assert judge.prompt.messages(pair) == prompts.get("information_think").messages(*distil.asked(pair))
+  for said, right in (("1", 1.0), (" 1\n", 1.0), ("0", 0.0), ("10", 0.0), ("1 or 0", 0.0), ("", 0.0)):
+    played, _ = scripted.play(judge, pair, [said])
+    assert judge.score(pair, played) == {"answer": right}, said
+
+
+def test_only_the_digit_is_trained():
+  pair = distil.labelled(PAIRS[:1], (0.0,))[0]
+  row = dataclasses.replace(pair, meta=dict(turns=distil.transcripts([pair])[0]))
+  ids, weights = sft.tokenised(judge, row, ByteTokenizer(), 0.0)
+  assert bytes(ids).endswith(b"Write only that digit.0") and sum(weights) == weights[-1] == 1.0
+
+
+@pytest.mark.slow  # two starts of a process
+def test_from_a_run_to_data_and_agreement(tmp_path):
+  episodes_lib.write_episodes(tmp_path, 1, [
+    episodes_lib.row(example, episode, terms={}, weights={}, reward=0.0, outcome=0.0) for example, episode in EPISODES])
+  config = config_lib.load(ROOT / "configs" / "veritas.py", "smoke")
+  assert config.judge.kind == "lexical"
+  start = [sys.executable, str(ROOT / "launchers" / "make_judge_data.py"), f"--config={ROOT}/configs/veritas.py:smoke"]
+  say = lambda *flags: subprocess.run([*start, *flags], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+  said = say(f"--episodes={tmp_path}", f"--out={tmp_path}", "--held_out=4")
+  assert "held_out.jsonl.gz: 4 pairs" in said and "0 pairs got no verdict" in said
+  held_out = list(readers.read_examples(str(tmp_path / "held_out.jsonl.gz")))
+  verdicts = judging.load(config.judge).judge([distil.asked(pair) for pair in held_out])
+  assert [pair.golds for pair in held_out] == [(str(int(verdict)),) for verdict in verdicts]
+  assert [pair.meta["turns"] for pair in held_out] == [[["model", pair.golds[0]]] for pair in held_out]
+  found = json.loads(say(f"--compare={tmp_path}/held_out.jsonl.gz"))
+  assert (found["n"], found["consistency"], found["kappa"]) == (4, 1.0, 1.0)  # the judge against itself
