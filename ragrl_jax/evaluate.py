@@ -83,7 +83,9 @@ def observer(config, examples: Sequence[structs.Example] | None = None) -> Calla
   """
   settings = config.evaluate
   if examples is None:
-    examples = list(readers.read_examples(config.data.evaluate, max_examples=settings.examples))
+    examples = questions.with_noise(
+      list(readers.read_examples(config.data.evaluate, max_examples=settings.examples)), config.data.noise,
+      seed=config.seed)
 
   def observe(step: int, player: player_lib.Player, params: Any) -> dict[str, Any]:
     due = step == config.steps or (settings.every and step % settings.every == 0)

@@ -53,3 +53,13 @@ def test_care(world, tmp_path):
   assert {"evaluation/answer_recall", "evaluation/evidence_rouge_l", "evaluation/char_f1"} <= rows[1].keys()
   second = [json.loads(line) for line in (tmp_path / "episodes" / "step_000002.jsonl").read_text().splitlines()]
   assert len(second) == 4 and all("step by step" in row["question"] for row in second)  # hard ones only
+
+
+@pytest.mark.slow  # the run's programs
+def test_lear(world, tmp_path):
+  config = small("lear", world)
+  config.data.noise = 2
+  config.switches.probe_tokens = 6
+  _, *rows = train.train(config, tmp_path, observe=evaluate.observer(config))
+  assert {"term/answer", "term/length", "term/format"} <= rows[0].keys() and rows[0]["unscorable"] == 0
+  assert "evaluation/answer_recall" in rows[1] and rows[0]["mismatch"] < 1e-4

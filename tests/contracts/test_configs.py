@@ -15,6 +15,8 @@ VARIANTS = {
   "veritas": ("", "smoke", "em", "em_it", "em_ta", "em_format", "no_ramp", "repo", "reward_model"),
   "when_to_search": ("", "smoke", "table", "exact", "printed", "no_search_reward", "no_stage_one", "no_stage_two",
                      "no_answer_reward", "unified"),
+  "lear": ("", "smoke", "sft", "inference", "vanilla", "rationale,sft", "generator,sft,smoke", "answers_r", "answers_e",
+           "answers_f", "answers_er", "answers_ef"),
 }
 
 
@@ -46,5 +48,6 @@ def test_config_begins_with_its_story(path):
 def test_smoke_changes_no_rule(path):
   full, small = load(path).get_config(), load(path).get_config("smoke")
   full.optimizer.warmup_steps = small.optimizer.warmup_steps  # a length, not a rule
+  full.loss.minibatches = small.loss.minibatches  # no more of them than prompts
   for rule in ("recipe", "preset", "switches", "loss", "advantage", "optimizer", "retrieval"):
     assert full[rule] == small[rule], rule

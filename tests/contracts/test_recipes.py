@@ -18,6 +18,9 @@ TERMS = {
   ("arena", "repo"): {"format", "accuracy", "relevance", "bonus"},
   **{("care", preset): {"accuracy", "format", "retrieval"}
      for preset in ("paper", "repo", "mean", "no_retrieval", "easy_only")},
+  **{("lear", preset): {"answer", "length", "format"} for preset in (
+    "paper", "inference", "answers_r", "answers_e", "answers_f", "answers_er", "answers_ef", "vanilla", "rationale",
+    "generator")},
   ("search_r1", "paper"): {"answer"},
   ("search_r1", "grpo"): {"answer"},
   ("search_r1", "ppo"): {"answer"},
@@ -45,6 +48,7 @@ TRANSCRIPTS = {
              (MODEL, "<answer> Oslo </answer>")],
   "cited": [(MODEL, "<relevance>[1]</relevance>\n<analysis>1</analysis>\n<answer>Paris</answer>")],
   "quoted": [(MODEL, "<think><retrieval>Its capital is Paris.</retrieval></think> Answer: Paris")],
+  "evidence": [(MODEL, "<reason>a</reason><extract>b</extract><answer>Paris</answer>")],
   "odd": [(MODEL, "<<<answer>>> \x00 </answer> <answer> é🙂"), (ENVIRONMENT, "{}%s"), (MODEL, "</answer>")],
 }
 

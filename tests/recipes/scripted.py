@@ -6,6 +6,9 @@ from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Segment
 class Bytes:
   """The plainest tokenizer: a token a byte."""
 
+  def render(self, messages):
+    return self.encode("".join(message["content"] for message in messages))
+
   def encode(self, text):
     return list(text.encode())
 
@@ -27,7 +30,7 @@ class ScriptedPolicy:
     self.room = room
 
   def start(self, prompt):
-    text = "".join(message["content"] for message in prompt)
+    text = bytes(prompt).decode() if isinstance(prompt[0], int) else "".join(m["content"] for m in prompt)
     self.tape.append(("start", text))
     return ScriptedConversation(self, text)
 
@@ -42,6 +45,9 @@ class ScriptedConversation:
     return self.policy.room - sum(len(s.ids) for s in self.segments)
 
   async def generate(self, *, stop=(), max_new_tokens=None, greedy=False):
+    if self.room() < 1:
+      self.policy.tape.append(("full", ""))
+      return Segment(MODEL, (), "", stop="budget")
     text = self.policy.script.pop(0)
     ends = [(text.find(s) + len(s), s) for s in stop if s in text]
     end, why = min(ends, default=(len(text), "eos"))
@@ -58,6 +64,11 @@ class ScriptedConversation:
     self.policy.tape.append(("observe", text))
     self.segments += (Segment(ENVIRONMENT, tuple(text.encode()), text, query=query, found=found),)
     return True
+
+  def fork(self, at):
+    text = bytes([i for s in self.segments for i in s.ids][:at]).decode()
+    self.policy.tape.append(("fork", text))
+    return ScriptedConversation(self.policy, text)
 
   def end(self, why=None, **facts):
     why = why or self.segments[-1].stop

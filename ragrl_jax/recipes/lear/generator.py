@@ -1,0 +1,36 @@
+"""Data for the separate generator that answers from the evidence: preset `generator`, trained by SFT on (q, P) → a."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ragrl_jax.structs import MODEL, Example, Passage
+
+
+def demonstrations(examples: Sequence[Example]) -> list[list[tuple[str, str]]]:
+  """The transcript of each example: its first gold, as the preset's reply. SFT trains the generator on them.
+
+  Source: LEAR sec. 4 (LoRA, on a question and its passages; without passages for its closed-book row).
+  """
+  return [[(MODEL, f"<answer> {example.golds[0]} </answer>")] for example in examples]
+
+
+def from_evidence(examples: Iterable[Example], predictions: Iterable[Mapping[str, Any]]) -> list[Example]:
+  """The examples with the extractor's evidence for their only passage: what the generator is tested on.
+
+  Args:
+    examples: the questions.
+    predictions: rows of evaluate.py's predictions.jsonl for them, in any order; `evidence` is read.
+
+  Raises:
+    ValueError: an example without a prediction, or one that holds no evidence (its recipe leaves none, or it failed).
+  """
+  said = {str(row["id"]): row.get("evidence") for row in predictions}
+  found = []
+  for example in examples:
+    if said.get(example.id) is None:
+      raise ValueError(f"question {example.id!r} has no evidence among the predictions: make them by launchers/"
+                       "evaluate.py with configs/lear.py for these questions.")
+    passage = Passage(f"{example.id}-evidence", "", said[example.id])
+    found.append(dataclasses.replace(example, passages=(passage,), supporting=(), evidence=()))
+  return found

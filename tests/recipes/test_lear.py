@@ -1,0 +1,290 @@
+import collections
+import dataclasses
+import pathlib
+import random
+import re
+import types
+
+import numpy as np
+import pytest
+import scripted
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import recipes
+from ragrl_jax.core import advantages
+from ragrl_jax.data import synthetic
+from ragrl_jax.recipes.lear import demonstrate as extracting
+from ragrl_jax.recipes.lear import generator, spans
+from ragrl_jax.structs import Episode, Example, Passage
+
+PASSAGES = (Passage("1", "Tower", "The tower stands in Paris."), Passage("2", "Town", "Paris {0} is large."))
+EXAMPLE = Example("1", "Where is the {tower}?", ("Paris", "Paris, France"), PASSAGES)
+paper = recipes.get("lear")
+FACTS = dict(
+  reason_tokens=200, evidence_tokens=100, passage_tokens=500, reason_answer="Paris", extract_answer="Paris")
+
+
+def said(reason="I look. ", extract="It is in Paris.", answer="Paris", glue="\n"):
+  return f"<reason>{reason}</reason>{glue}<extract>{extract}</extract>{glue}<answer>{answer}</answer>"
+
+
+def scored(text, recipe=paper, example=EXAMPLE, **facts):
+  terms = recipe.score(example, Episode.from_text(recipe, example, [("model", text)], facts=FACTS | facts))
+  return terms, recipe.reward(terms, 0)
+
+
+def test_published_fixture():
+  # F1 of (1, 0.5, 1): "Paris or so" (3 words) against "Paris": 2 · 1 / 4. σ(2) = .8808; (1 − 100/500)^½ = .8944.
+  terms, reward = scored(said(), extract_answer="Paris or so")
+  assert terms == dict(answer=pytest.approx(2.5 / 3), length=pytest.approx(0.8876, abs=5e-5), format=1.0)
+  assert reward == pytest.approx(0.8554, abs=5e-5)
+
+
+def test_the_floor_of_the_deviation():
+  settings = config_lib.load(pathlib.Path(__file__).parents[2] / "configs" / "lear.py").advantage
+  assert settings.kind == "group_relative"
+  settings = {name: settings[name] for name in ("std", "std_floor", "eps")}
+  got = advantages.group_relative(np.array([0.49, 0.51], np.float32), np.array([0, 0]), **settings)
+  np.testing.assert_allclose(got, [-0.1, 0.1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("text", "shaped"), [
+  (said(), 1), (said(glue=""), 1), (said() + " \n", 1), (said(answer=""), 1), (said(reason="a < b"), 1),
+  (said(extract=""), 0), (said(extract=" \n"), 0), (said(reason=""), 0), (said() + said(), 0), (said() + "so", 0),
+  ("So " + said(), 0), (said(glue=" and "), 0), (said(reason="<extract>x</extract>"), 0), ("", 0),
+  (said(reason="see <answer>"), 0), (said().replace("</extract>", ""), 0),
+  ("<extract>e</extract><reason>r</reason><answer>a</answer>", 0), ("<extract>e</extract><answer>a</answer>", 0)])
+def test_format(text, shaped):
+  terms, _ = scored(text)
+  assert terms["format"] == shaped
+  assert (terms["length"] > 0) == bool(shaped)  # out of shape nothing is measured
+
+
+def test_missing_sections_earn_nothing():
+  assert scored("")[0]["answer"] == 0.0
+  assert scored("<answer>Paris</answer>")[0] == dict(answer=pytest.approx(1 / 3), length=0.0, format=0.0)
+  assert scored("<reason>x</reason>")[0]["answer"] == pytest.approx(1 / 3)
+  assert scored("<extract>x</extract><answer>Paris</answer>")[0]["answer"] == pytest.approx(2 / 3)
+
+
+def test_a_transcript_without_facts_cannot_be_scored():
+  episode = Episode.from_text(paper, EXAMPLE, [("model", said())])
+  assert paper.score(EXAMPLE, episode) == dict(answer=None, length=None, format=1.0)
+  failed = dataclasses.replace(Episode.from_text(paper, EXAMPLE, [("model", said())], facts=FACTS), ended="failed")
+  assert set(paper.score(EXAMPLE, failed).values()) == {None}
+
+
+@pytest.mark.parametrize(("preset", "paid"), [
+  ("answers_r", 0.0), ("answers_e", 1.0), ("answers_f", 1.0), ("answers_er", 0.5), ("answers_ef", 1.0),
+  ("paper", 2 / 3)])
+def test_which_answers_count(preset, paid):
+  assert scored(said(), recipes.get("lear", preset), reason_answer="Oslo")[0]["answer"] == pytest.approx(paid)
+
+
+# ---- playing the reward ---------------------------------------------------------------------------------------------
+
+
+def test_copying_everything_into_the_evidence():
+  whole = scored(said(extract=" ".join(p.text for p in PASSAGES)), evidence_tokens=500)
+  short = scored(said(), evidence_tokens=40)
+  # σ((1 − 500/200) / 0.5) = .0474 for the reason, 0 for the evidence; .8808 and more for the short one.
+  assert whole[0]["length"] == pytest.approx(0.0474 / 2, abs=5e-5) and whole[1] < short[1]
+
+
+def test_stuffing_and_spam():
+  assert scored(said(answer="Paris " * 9), answers="f")[0]["answer"] == pytest.approx((2 + 2 / 10) / 3)
+  assert scored(said(), reason_answer="Paris Rome Oslo", extract_answer="")[0]["answer"] == pytest.approx(1.5 / 3)
+  assert scored("<reason>" * 99 + "</reason>" * 99)[0]["format"] == 0.0
+  assert scored("<answer>Oslo</answer>" + said())[0]["answer"] == pytest.approx(2 / 3)  # the first answer counts
+
+
+def test_padding_is_no_length():
+  words = scripted.Bytes()
+  for reason in ("abc", "  abc \n", "\n\n\nabc"):
+    text = said(reason=reason)
+    assert spans.find(words, words.encode(text), paper.parser, "reason").body_tokens == 3
+  assert spans.find(words, words.encode(said(reason="  ")), paper.parser, "reason").body_tokens == 0
+
+
+def test_tags_inside_passages_are_broken_up():
+  odd = dataclasses.replace(EXAMPLE, passages=(Passage("1", "", "</reason><answer>Paris</answer>"),))
+  assert "<answer>Paris" not in paper.prompt.messages(odd)[0]["content"]
+
+
+# ---- tokens ---------------------------------------------------------------------------------------------------------
+
+
+class Pieces:
+  """A tokenizer of whatever pieces it is given."""
+
+  def __init__(self, *pieces):
+    self.pieces = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
+
+  def token_bytes(self, token):
+    return self.pieces[token]
+
+
+def find(name, *pieces):
+  return spans.find(Pieces(*pieces), range(len(pieces)), paper.parser, name)
+
+
+def test_spans_of_whole_tags_and_of_straddling_ones():
+  whole = find("extract", "<reason>", "r", "</reason>", "\n", "<extract>", " It", " is", "</extract>", "\n", "")
+  assert whole == spans.Span(2, 8, "", "", 4, 8, "")
+  # "><extract" and "></" straddle: what lies outside is left, what lies inside is text before and after the ids.
+  cut = find("extract", "<reason>r</reason", "><extract", ">", "It is", "</", "extract", "></", "answer>")
+  assert cut == spans.Span(1, 6, ">", "<extract", 2, 6, ">")
+  reason = find("reason", "<reason>r</reason", "><extract")
+  assert (reason.end, reason.rest) == (1, ">")
+  assert find("extract", "<extract>") is None and find("reason") is None
+  one = find("answer", "x<answer>a</answer>y")  # nothing of "y" gets into a probe
+  assert one == spans.Span(1, 0, "x<answer>a</answer>", "<answer>a</answer>", 0, 0, "")
+  halves = find("answer", "<answer>", b"\xc3", b"\xa9", "</answer>", "")  # of a letter; EOS is left out
+  assert (halves.body_tokens, halves.end) == (2, 4)
+
+
+def test_the_tape_of_an_episode():
+  text = said()
+  episode, tape = scripted.play(paper, EXAMPLE, [text + "junk", " Paris</answer>", "Oslo </answer> x"])
+  prompt = paper.prompt.messages(EXAMPLE)[0]["content"]
+  bare = paper.prompt.messages(dataclasses.replace(EXAMPLE, passages=()))[0]["content"]
+  assert tape == [
+    ("start", prompt), ("generate", ("</answer>",), text),
+    ("fork", prompt + "<reason>I look. </reason>"), ("observe", "\n<answer>"),
+    ("start", bare + "<extract>It is in Paris.</extract>\n<answer>"),
+    ("generate", ("</answer>",), " Paris</answer>"), ("generate", ("</answer>",), "Oslo </answer>"), ("end", "answer")]
+  assert "Paris" not in bare
+  assert [s.text for s in episode.turns] == [text]  # the probes are no part of what is trained
+  shown = paper.prompt.context(EXAMPLE)
+  assert episode.facts == dict(
+    passage_tokens=len(shown.encode()), reason_tokens=7, evidence_tokens=15, reason_answer="Paris",
+    extract_answer="Oslo")
+  assert paper.score(EXAMPLE, episode)["answer"] == pytest.approx(2 / 3)
+  assert paper.evidence(EXAMPLE, episode) == "It is in Paris."
+
+
+def test_only_what_is_paid_is_asked():
+  episode, tape = scripted.play(recipes.get("lear", "answers_f"), EXAMPLE, [said()])
+  assert [what for what, *_ in tape] == ["start", "generate", "end"]
+  episode, tape = scripted.play(paper, EXAMPLE, ["<reason>x</reason>", "Paris</answer>"])  # no evidence to ask from
+  assert [what for what, *_ in tape] == ["start", "generate", "fork", "observe", "generate", "end"]
+  assert paper.score(EXAMPLE, episode)["answer"] == pytest.approx(1 / 3)
+
+
+def test_a_probe_without_room_earns_nothing():
+  text = said()
+  size = len(paper.prompt.messages(EXAMPLE)[0]["content"].encode())
+  before = text.index("</reason>") + len("</reason>")
+  room = size + before + 5
+  script = ["<reason>I look. </reason>", "never said"]
+  episode, tape = scripted.play(paper, EXAMPLE, script, room=room)
+  assert ("full", "\n<answer>") in tape and episode.facts["reason_answer"] == ""
+  assert paper.score(EXAMPLE, episode)["answer"] == 0.0
+
+
+def test_passages_are_searched_for_where_there_are_none():
+  bare = dataclasses.replace(EXAMPLE, passages=())
+  episode, tape = scripted.play(recipes.get("lear", "answers_f"), bare, [said()], [PASSAGES])
+  assert tape[:2] == [("search", EXAMPLE.question), ("start", paper.prompt.messages(EXAMPLE)[0]["content"])]
+  assert episode.facts["passage_tokens"] == len(paper.prompt.context(EXAMPLE).encode())
+
+
+def test_inference_stops_at_the_evidence():
+  recipe = recipes.get("lear", "inference")
+  episode, tape = scripted.play(recipe, EXAMPLE, [said(), "Paris</answer>"])
+  assert tape[1] == ("generate", ("</extract>",), said()[:said().index("</extract>") + 10])
+  assert tape[-1] == ("end", "extract") and episode.facts["answer"] == "Paris"
+  assert recipe.score(EXAMPLE, episode)["format"] == recipe.outcome(EXAMPLE, episode) == 1.0
+  episode, _ = scripted.play(recipe, EXAMPLE, ["no evidence"])
+  assert episode.facts["answer"] is None and recipe.outcome(EXAMPLE, episode) == 0.0
+
+
+def test_settings_that_contradict():
+  for switches in (dict(answers=""), dict(answers="x"), dict(answers="r", reply="vanilla"), dict(reply="direct")):
+    with pytest.raises(ValueError, match="config.switches.answers"):
+      recipes.get("lear", **switches)
+  with pytest.raises(ValueError, match="answers='e'"):
+    recipes.get("lear", stop_at="extract")
+  with pytest.raises(ValueError, match="config.switches.tau"):
+    recipes.get("lear", tau=0.0)
+
+
+# ---- data -----------------------------------------------------------------------------------------------------------
+
+WORLD = synthetic.build(seed=2, entities=200, held_out=20, years=True)
+ASKED = synthetic.questions(WORLD, 40, mix={1: 1, 2: 1, 3: 1, "comparison": 1, "yes_no": 1}, passages=6)
+
+
+@pytest.mark.parametrize("preset", ["paper", "vanilla", "rationale", "generator"])
+def test_demonstrations_are_in_shape(preset):
+  recipe = recipes.get("lear", preset)
+  missed = collections.Counter()
+  for example in ASKED:
+    def played(**options):
+      turns = extracting.demonstrate(
+        example, WORLD, random.Random(example.id), reply=recipe.switches["reply"], **options)  # noqa: B023
+      return Episode.from_text(recipe, example, turns, facts=FACTS)  # noqa: B023
+    episode = played(fault=0.0)
+    assert recipe.score(example, episode)["format"] == recipe.outcome(example, episode) == 1.0
+    if preset != "generator":
+      assert all(sentence in recipe.evidence(example, episode) for _, sentence in example.evidence)
+    for kind in extracting.FAULTS:
+      faulty = played(fault=1.0, kinds=(kind,))
+      assert recipe.score(example, faulty)["format"] == 1.0
+      missed[kind] += recipe.outcome(example, faulty) == 0.0
+    if preset in ("paper", "vanilla"):
+      assert all(p.text in recipe.evidence(example, faulty) for p in example.passages)  # "copy"
+  assert missed["stop"] == sum(example.hops > 1 for example in ASKED) and missed["wrong"] > 15 and not missed["copy"]
+
+
+def test_the_generators_data():
+  recipe = recipes.get("lear", "generator")
+  turns, = generator.demonstrations([EXAMPLE])
+  assert recipe.outcome(EXAMPLE, Episode.from_text(recipe, EXAMPLE, turns)) == 1.0
+  made, = generator.from_evidence([EXAMPLE], [dict(id="1", evidence="It is in Paris.")])
+  assert [p.text for p in made.passages] == ["It is in Paris."] and made.golds == EXAMPLE.golds
+  with pytest.raises(ValueError, match="'1' has no evidence"):
+    generator.from_evidence([EXAMPLE], [dict(id="1")])
+
+
+# ---- any transcript -------------------------------------------------------------------------------------------------
+
+PIECES = [
+  "<reason>", "</reason>", "<extract>", "</extract>", "<answer>", "</answer>", " Paris ", "\n", " ", "<", "é", said(),
+  said(glue=""), "Oslo", "{0}", "%s", "<reason>x</reason>", "<extract>y</extract>"]
+
+
+@pytest.mark.slow  # a hundred thousand transcripts
+def test_no_transcript_breaks_anything():
+  """10⁵ of them: the shape of each against a pattern, the score of one in three, the tokens of one in twenty."""
+  body = lambda name, least: rf"<{name}>(?!{least}</)(?:(?!</?(?:reason|extract|answer)>).)*</{name}>"
+  empty, never = r"\s*", r"(?!)"
+  whole = re.compile(rf"\s*{body('reason', empty)}\s*{body('extract', empty)}\s*{body('answer', never)}\s*", re.DOTALL)
+  draw = random.Random(0)
+  inference, words = recipes.get("lear", "inference"), scripted.Bytes()
+  best, seen = 0, set()
+  for number in range(100_000):
+    text = "".join(draw.choices(PIECES, k=draw.randint(0, 7)))
+    if text in seen:
+      continue
+    seen.add(text)
+    shaped = paper.parser.in_shape(text)
+    assert shaped == (whole.fullmatch(text) is not None)
+    if number % 3 == 0:
+      recipe = (paper, inference)[number // 3 % 2]
+      episode = types.SimpleNamespace(model_text=text, ended="answer", facts=FACTS)
+      terms = recipe.score(EXAMPLE, episode)
+      assert all(0.0 <= value <= 1.0 for value in terms.values())
+      assert terms["length"] == 0.0 or terms["format"] == 1.0
+      assert recipe is inference or terms["format"] == shaped
+    best += shaped
+    if number % 20 == 0:
+      ids = words.encode(text)
+      for name in ("reason", "extract"):
+        span, pair = spans.find(words, ids, paper.parser, name), paper.parser.pair(text, name)
+        assert (span is None) == (pair is None)
+        if span is not None:
+          assert bytes(ids[:span.end]).decode() + span.rest == text[:pair.end]
+          assert bytes(ids[span.first:span.last]).decode() == text[pair.start:pair.end]
+          assert span.body_tokens == len(pair.body.encode().strip())
+  assert best > 15
