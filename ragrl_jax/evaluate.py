@@ -155,13 +155,13 @@ def _as_trained(config, path: pathlib.Path) -> None:
   if not path.exists():
     return
   trained = json.loads(path.read_text(encoding="utf-8"))
-  for name in ("model", "optimizer", "loss"):
+  for name in ("model", "optimizer", "loss", "advantage", "critic"):
     config[name].update(trained[name])
   config.prompting.tokenizer = config.prompting.tokenizer or trained["prompting"]["tokenizer"]
 
 
 def _restored(config, player: player_lib.Player, run: pathlib.Path, step: int) -> Any:
-  """The parameters of a run's checkpoint."""
+  """The policy's trained parameters of a run's checkpoint."""
   learner = learner_lib.Learner(
     player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config), mesh=player.mesh)
   checkpoints = checkpoint_lib.Checkpoints(run, keep=config.checkpoint.keep, read_only=True)
@@ -169,4 +169,4 @@ def _restored(config, player: player_lib.Player, run: pathlib.Path, step: int) -
     state, _ = checkpoints.restore(learner.init(config.seed), step)
   finally:
     checkpoints.close()
-  return state.params
+  return learner.policy(state.params)

@@ -1,0 +1,62 @@
+"""LoRA from end to end: a supervised run, RL that goes on from its adapters, an evaluation of both."""
+
+import pathlib
+
+import numpy as np
+import pytest
+import test_train
+import tiny_world
+from flax import nnx
+from safetensors.numpy import load_file
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import evaluate, sft, train
+from ragrl_jax.evaluation import player as player_lib
+from ragrl_jax.models import peft, weights
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def get_config(variant=""):
+  return config_lib.load(ROOT / "configs" / "quickstart.py", variant)
+
+
+@pytest.mark.slow  # three runs, an evaluation and their programs
+def test_supervised_then_rl_then_an_evaluation(tmp_path):
+  tiny_world.make(tmp_path)
+  config = tiny_world.config(tmp_path, get_config, "sft")
+  model, shape = player_lib.model(config, player_lib.tokenizer(config))
+  weights.save_pretrained(model, shape, tmp_path / "base")
+  base = (tmp_path / "base" / "model.safetensors").read_bytes()
+
+  config.model.path = str(tmp_path / "base")
+  config.model.lora.update(dict(rank=4, alpha=8.0))
+  losses = [metrics["loss"] for metrics in sft.sft(config, tmp_path / "warm")]
+  assert losses[-1] < losses[0]
+  _, kept = test_train.arrays(tmp_path / "warm")
+  assert all("_lora_" in name for name, array in kept.items() if array.ndim > 1)  # nothing of the base
+  warm = tmp_path / "warm" / "model"
+  assert peft.base(warm, "") == config.model.path and not (warm / "config.json").exists()
+
+  config = tiny_world.config(tmp_path, get_config)
+  config.model.path, config.model.lora.path = str(tmp_path / "base"), str(warm)
+  config.loss.kl, config.loss.kl_coef, config.steps = "k3", 0.01, 2
+  whole = list(train.train(config, tmp_path / "whole"))
+  assert whole[0]["mismatch"] < 1e-4  # the engine plays with the adapters that are trained
+  assert whole[0]["kl"] > 1e-6  # the reference is the base, not what the supervised run made of it
+  next(train.train(config, tmp_path / "parts"))
+  assert [metrics["step"] for metrics in train.train(config, tmp_path / "parts")] == [2]
+  (_, one), (_, other) = (test_train.arrays(tmp_path / name) for name in ("whole", "parts"))
+  assert one.keys() == other.keys()
+  for name in one:
+    np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+  before, after = (load_file(folder / "adapter_model.safetensors") for folder in (warm, tmp_path / "whole" / "model"))
+  assert before.keys() == after.keys() and any((before[name] != after[name]).any() for name in after)
+  assert (tmp_path / "base" / "model.safetensors").read_bytes() == base
+
+  # The finished folder is evaluated with the adapters it holds, on the base that it names.
+  config.data.max_examples, config.model.path, config.model.lora.path = 4, "", ""
+  found = evaluate.evaluate(config, tmp_path / "whole", config.data.evaluate, tmp_path / "out")
+  config.model.path, config.model.lora.path = str(tmp_path / "base"), str(tmp_path / "whole" / "model")
+  model, _ = player_lib.model(config, player_lib.tokenizer(config))
+  assert found["n"] == 4 and found["settings"]["weights"] == evaluate.fingerprint(nnx.split(model)[1])
