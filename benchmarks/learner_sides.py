@@ -29,9 +29,9 @@ def padded(rows, width, left=False):
 
 
 class Ours:
-  """Packed rows through `Learner.update`."""
+  """Packed rows through `Learner.update`; "apart" lays every sequence down with its own prompt."""
 
-  def __init__(self, folder, work, threads):
+  def __init__(self, folder, work, threads, name):
     from ragrl_jax.learner.learner import Learner
     from ragrl_jax.learner.settings import OptimizerSettings, Settings
     from ragrl_jax.models import weights
@@ -48,7 +48,7 @@ class Ours:
       mask = np.arange(len(tokens)) >= len(e["prompt"])
       items.append(pack.Item(
         tokens, mask, np.full(len(tokens), e["advantage"], np.float32), np.zeros(len(tokens), np.float32), e["group"]))
-    self.batches = pack.pack_items(items, **work["ours"])
+    self.batches = pack.pack_items(items, **work["packing"], share_prefix=name == "ours" and work["shares"])
     self.state = self.learner.init(0)
 
   def step(self):
@@ -58,14 +58,15 @@ class Ours:
   def gradient(self, path):
     from flax import nnx
 
-    from ragrl_jax.learner import learner as learner_lib
+    from ragrl_jax.learner import blocks
 
-    counts = learner_lib.count(self.batches, self.learner.settings)
-    grads, sums = self.learner._zeros(self.learner.params)
+    counts, trained = blocks.count(self.batches, self.learner.settings), self.learner.trained
+    grads, sums = trained.zeros(self.learner.params)
     for batch in self.batches:
-      grads, sums = self.learner._accumulate(
-        grads, sums, self.learner.params, batch, np.asarray([counts["tokens"], counts["sequences"]], np.float32))
-    self.weights.save_pretrained(nnx.merge(self.learner.graphdef, grads), self.config, path)
+      grads, sums = trained.accumulate(
+        grads, sums, self.learner.params, trained.frozen, batch,
+        np.asarray([counts["tokens"], counts["sequences"]], np.float32), np.float32(0.0))
+    self.weights.save_pretrained(nnx.merge(nnx.split(self.model)[0], grads), self.config, path)
 
 
 class Torch:
@@ -75,7 +76,7 @@ class Torch:
   attention without a mask is faster.
   """
 
-  def __init__(self, folder, work, threads):
+  def __init__(self, folder, work, threads, name):
     import torch
     import transformers
 
@@ -137,7 +138,7 @@ class Tunix:
   Gradients of micro-batches are added up in the program that computes them, which costs less than its MultiSteps.
   """
 
-  def __init__(self, folder, work, threads):
+  def __init__(self, folder, work, threads, name):
     import jax
     import optax
     from flax import nnx
@@ -204,7 +205,7 @@ def main():
   answer = lambda **row: print(json.dumps(row), file=answers, flush=True)
   peak_mb = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
   work = json.loads((folder / "workload.json").read_text())
-  side = dict(ours=Ours, torch=Torch, tunix=Tunix)[side](folder, work, threads)
+  side = dict(ours=Ours, apart=Ours, torch=Torch, tunix=Tunix)[side](folder, work, threads, side)
   answer(ready=True, peak_mb=peak_mb())
   for line in sys.stdin:
     command, *rest = line.split()

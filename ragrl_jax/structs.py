@@ -233,6 +233,10 @@ class Batch:
     sampler_logprobs, old_logprobs, ref_logprobs: float32; as sampled, at the update's start, of the reference.
     values, returns: float32; the critic's (zeros without one).
     group_ids: int32; prompt index of the sequence a token belongs to, -1 for padding.
+    prefix_ids: int32; the segment that a token sees besides its own. Sequences that begin alike share the beginning:
+      it is a segment of its own, and theirs continue it, positions included. None where nothing is shared.
+
+          tokens a b c|d e|d f   segments 1 1 1|2 2|3 3   positions 0 1 2|3 4|3 4   prefixes 1 1 1|1 1|1 1
   """
 
   tokens: np.ndarray | jax.Array
@@ -247,3 +251,4 @@ class Batch:
   values: np.ndarray | jax.Array
   returns: np.ndarray | jax.Array
   group_ids: np.ndarray | jax.Array
+  prefix_ids: np.ndarray | jax.Array | None = None

@@ -53,17 +53,18 @@ def fill_up(batches: Sequence[Batch]) -> list[Batch]:
   for length in sorted({int(t) for t, n in everyone if n}, reverse=True):
     have = [b for b in batches if b.tokens.shape[1] == length]
     need = max(int(n) for t, n in everyone if t == length)
-    out += have + [empty(batches[0].tokens.shape[0], length)] * (need - len(have))
+    filler = empty(batches[0].tokens.shape[0], length, shares=batches[0].prefix_ids is not None)
+    out += have + [filler] * (need - len(have))
   return out
 
 
-def empty(rows: int, length: int) -> Batch:
-  """A block of padding."""
+def empty(rows: int, length: int, *, shares: bool = False) -> Batch:
+  """A block of padding; with prefix_ids if the other blocks have them."""
   ints, floats = np.zeros((rows, length), np.int32), np.zeros((rows, length), np.float32)
   return Batch(
     tokens=ints, segment_ids=ints, positions=ints, loss_mask=np.zeros((rows, length), bool), advantages=floats,
     rewards=floats, sampler_logprobs=floats, old_logprobs=floats, ref_logprobs=floats, values=floats, returns=floats,
-    group_ids=ints - 1)
+    group_ids=ints - 1, prefix_ids=ints if shares else None)
 
 
 def cut(batches: Sequence[Batch], sizes: Sequence[int]) -> list[list[Batch]]:

@@ -107,7 +107,7 @@ class Learner:
 
   def _valued(self, params, frozen, batch):
     critic = (self.trained if self._shared else self.critic).model(params, frozen)
-    return critic(batch.tokens, batch.positions, batch.segment_ids)
+    return critic(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
 
   def init(self, seed: int) -> TrainState:
     """The state before the first step, from copies of the parameters."""

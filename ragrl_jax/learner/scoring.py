@@ -18,14 +18,14 @@ def scores(
   never under the mask, so that no state speaks of another sequence's token.
 
   Args:
-    model: a decoder with `hidden(tokens, positions, segment_ids)` and `unembedding()`.
+    model: a decoder with `hidden(tokens, positions, segment_ids, prefix_ids)` and `unembedding()`.
     batch: packed rows.
     temperature: the sampler's.
     chunk: tokens whose logits exist at once.
     hidden: the model's states of this batch, if they are known.
   """
   if hidden is None:
-    hidden = model.hidden(batch.tokens, batch.positions, batch.segment_ids)
+    hidden = model.hidden(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
   # State t predicts token t + 1: targets and mask move back by one, results forward. What wraps around is masked.
   mask = jnp.roll(batch.loss_mask.astype(bool).at[:, 0].set(False), -1, axis=1)
   found = logprobs_lib.chunked(

@@ -41,7 +41,7 @@ def policy_objective(
   """
   s = settings
   policy = model.trunk if s.critic.kind == "shared" else model
-  hidden = policy.hidden(batch.tokens, batch.positions, batch.segment_ids)
+  hidden = policy.hidden(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
   logprobs, entropies = scoring.scores(
     policy, batch, temperature=s.temperature, chunk=s.logprob_chunk, hidden=hidden)
   mask, totals = batch.loss_mask, (totals[0], totals[1])
@@ -91,7 +91,8 @@ def value_objective(
     critic: Any, batch: Batch, totals: jax.Array, _: jax.Array, settings: Settings,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
   """The loss of a critic with a trunk of its own, and its metrics ("loss")."""
-  value = _value(critic(batch.tokens, batch.positions, batch.segment_ids), batch, (totals[0], totals[1]), settings)
+  values = critic(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
+  value = _value(values, batch, (totals[0], totals[1]), settings)
   return value, dict(loss=value)
 
 

@@ -8,6 +8,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
 
 BLOCK = 128  # tokens whose scores exist at once; measured on CPU against 64, 256 and 512 for rows of 128 to 2048
 MASKED = -1e30  # finite, so that a row with nothing to attend to gives zeros and no NaN
@@ -22,7 +23,8 @@ def segment_positions(segment_ids: jax.Array) -> jax.Array:
 
 
 def attend(
-  q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: jax.Array, *, causal: bool = True, block: int = BLOCK,
+  q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: jax.Array, prefix_ids: jax.Array | None = None, *,
+  causal: bool = True, block: int = BLOCK, sharded: bool = False,
 ) -> jax.Array:
   """Softmax attention to the tokens of the same segment: the earlier ones and itself, or all of them.
 
@@ -30,8 +32,10 @@ def attend(
     q: [B, T, H, h].
     k, v: [B, T, KV, h]; H / KV neighbouring query heads share one.
     segment_ids: int [B, T]; 0 is padding, which attends to nothing and is attended to by nobody.
+    prefix_ids: int [B, T], the segment that each token sees besides its own, as `structs.Batch` has it; None for none.
     causal: whether later tokens are hidden.
     block: tokens whose scores exist at once, as queries and as keys.
+    sharded: whether rows or heads are spread over devices. If not, CPUs take one row after the other.
 
   Returns:
     [B, T, H, h] in q's dtype; exact zeros at padding.
@@ -39,32 +43,50 @@ def attend(
   B, T, H, h = q.shape
   KV = k.shape[2]
   block = min(block, T)
+  prefix_ids = segment_ids if prefix_ids is None else prefix_ids
   # Each head's tokens become rows of one matrix, the heads that share keys beside each other: [B, KV, T, G, h].
   q = q.reshape(B, T, KV, H // KV, h).transpose(0, 2, 1, 3, 4)
   k, v = k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)
   if rest := -T % block:
     q = jnp.pad(q, ((0, 0), (0, 0), (0, rest), (0, 0), (0, 0)))
     k, v = (jnp.pad(x, ((0, 0), (0, 0), (0, rest), (0, 0))) for x in (k, v))
-    segment_ids = jnp.pad(segment_ids, ((0, 0), (0, rest)))
-  out = _attend(q, k, v, segment_ids, causal, block)
+    segment_ids, prefix_ids = (jnp.pad(x, ((0, 0), (0, rest))) for x in (segment_ids, prefix_ids))
+  out = _attend(q, k, v, segment_ids, prefix_ids, causal, block, sharded)
   return out[:, :, :T].transpose(0, 2, 1, 3, 4).reshape(B, T, H, h)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
-def _attend(q, k, v, segment_ids, causal, block):
-  return _forward(q, k, v, segment_ids, causal, block)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
+def _attend(q, k, v, segment_ids, prefix_ids, causal, block, sharded):
+  return _attend_forward(q, k, v, segment_ids, prefix_ids, causal, block, sharded)[0]
 
 
-def _attend_forward(q, k, v, segment_ids, causal, block):
-  out, sums = _forward(q, k, v, segment_ids, causal, block)
-  return out, (q, k, v, segment_ids, out, sums)
+def _attend_forward(q, k, v, segment_ids, prefix_ids, causal, block, sharded):
+  run = functools.partial(_forward, causal=causal, block=block)
+  out, sums = _by_platform(run, sharded, q, k, v, segment_ids, prefix_ids)
+  return out, (q, k, v, segment_ids, prefix_ids, out, sums)
 
 
-def _attend_backward(causal, block, saved, gradient):
-  return *_backward(*saved, gradient, causal, block), None
+def _attend_backward(causal, block, sharded, saved, gradient):
+  run = functools.partial(_backward, causal=causal, block=block)
+  return *_by_platform(run, sharded, *saved, gradient), None, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
+
+
+def _by_platform(run, sharded: bool, *arrays):
+  """run(*arrays, row_major=…), on CPUs row by row: a row's scores stay in the cache, and it skips its own blocks."""
+  def rows(*arrays):
+    one = lambda row: tuple(x[0] for x in run(*(x[None] for x in row), row_major=_row_major))
+    return jax.lax.map(one, arrays)
+
+  whole = functools.partial(run, row_major=lambda x: x)
+  return whole(*arrays) if sharded else jax.lax.platform_dependent(*arrays, cpu=rows, default=whole)
+
+
+def _row_major(x):
+  """A copy in this order of axes, where XLA would hand a transposed view to a slower matmul."""
+  return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
 def _dot(a, b, contract_a: int, contract_b: int):
@@ -73,15 +95,21 @@ def _dot(a, b, contract_a: int, contract_b: int):
     a, b, (((contract_a,), (contract_b,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32)
 
 
-def _scores(q, k, queries, keys, seen):
-  """Scores [B, KV, t, G, s] of one pair of blocks, and their mask. `seen` is bool [t, s], or None for everything."""
+def _scores(q, k, queries, keys, seen, row_major):
+  """Scores [B, KV, t, G, s] of one pair of blocks, MASKED where a query must not look.
+
+  `queries` are the ids [B, t] of two segments, either of which is seen; `keys` those of the keys' own [B, s]. `seen` is
+  bool [t, s], or None for everything.
+  """
   B, KV, t, G, h = q.shape
   scores = _dot(q.reshape(B, KV, t * G, h), k, 3, 3).reshape(B, KV, t, G, -1) * (h**-0.5)
-  mask = (queries[:, :, None] == keys[:, None, :]) & (queries != 0)[:, :, None]
+  own, other = queries
+  mask = (own[:, :, None] == keys[:, None, :]) | (other[:, :, None] == keys[:, None, :])
+  mask = mask & (own != 0)[:, :, None]
   if seen is not None:
     mask = mask & seen[None]
-  mask = mask[:, None, :, None, :]
-  return jnp.where(mask, scores, MASKED), mask
+  # A sum and not a choice: on CPUs the mask is written down once for all heads.
+  return scores + row_major(jnp.where(mask, 0.0, MASKED))[:, None, :, None, :]
 
 
 def _seen(i, j, causal: bool, block: int):
@@ -95,37 +123,41 @@ def _cut(x, i, block: int, axis: int):
   return jax.lax.dynamic_slice_in_dim(x, i * block, block, axis)
 
 
-def _bounds(segment_ids, causal: bool, block: int):
-  """For every block of queries the first and one past the last block of keys that may matter, int [n] each.
+def _needed(segment_ids, prefix_ids, causal: bool, block: int):
+  """For every block of queries how many blocks of keys may matter, int [n], and which, first, in int [n, n].
 
-  A pair of blocks matters if, in some row, their ranges of segment ids touch: exact for packed rows, whose ids ascend,
-  and never too narrow for any others.
+  A pair of blocks matters if, in some row, a range of the queries' ids touches the keys': exact for packed rows, whose
+  ids ascend, and never too narrow for any others.
   """
   n = segment_ids.shape[1] // block
-  ids = segment_ids.reshape(-1, n, block)
-  low = jnp.where(ids == 0, jnp.iinfo(ids.dtype).max, ids).min(axis=2)
-  high = ids.max(axis=2)
-  touch = ((low[:, :, None] <= high[:, None, :]) & (high[:, :, None] >= low[:, None, :])).any(axis=0)
+
+  def ranges(ids):
+    ids = ids.reshape(-1, n, block)
+    return jnp.where(ids == 0, jnp.iinfo(ids.dtype).max, ids).min(axis=2), ids.max(axis=2)
+
+  low, high = ranges(segment_ids)
+  touch = jnp.zeros((n, n), bool)
+  for first, last in ((low, high), ranges(prefix_ids)):
+    touch |= ((first[:, :, None] <= high[:, None, :]) & (last[:, :, None] >= low[:, None, :])).any(axis=0)
   if causal:
     touch = touch & (jnp.arange(n)[:, None] >= jnp.arange(n)[None, :])
-  first = jnp.where(touch.any(axis=1), touch.argmax(axis=1), n)
-  last = jnp.where(touch.any(axis=1), n - touch[:, ::-1].argmax(axis=1), 0)
-  return first, last
+  return touch.sum(axis=1, dtype=jnp.int32), jnp.argsort(~touch, axis=1, stable=True).astype(jnp.int32)
 
 
-def _forward(q, k, v, segment_ids, causal: bool, block: int):
+def _forward(q, k, v, segment_ids, prefix_ids, *, causal: bool, block: int, row_major):
   """(out like q, log-sum-exp of the scores [B, KV, T, G])."""
   B, KV, T, G, h = q.shape
 
-  def rows(i, first, last):
-    queries, ids = _cut(q, i, block, 2), _cut(segment_ids, i, block, 1)
+  def rows(i, count, which):
+    queries, ids = _cut(q, i, block, 2), tuple(_cut(x, i, block, 1) for x in (segment_ids, prefix_ids))
 
     def pair(j, state):
       top, total, out = state
-      scores, mask = _scores(queries, _cut(k, j, block, 2), ids, _cut(segment_ids, j, block, 1),
-                             _seen(i, j, causal, block))
+      scores = _scores(queries, _cut(k, j, block, 2), ids, _cut(segment_ids, j, block, 1),
+                       _seen(i, j, causal, block), row_major)
       new = jnp.maximum(top, scores.max(axis=-1))
-      weights = jnp.where(mask, jnp.exp(scores - new[..., None]), 0.0)
+      # 1 where nothing was seen yet; `shrink` takes that back to 0 with the first token that is.
+      weights = jnp.exp(scores - new[..., None])
       shrink = jnp.exp(top - new)
       values = _dot(weights.astype(v.dtype).reshape(B, KV, block * G, block), _cut(v, j, block, 2), 3, 2)
       return (new, total * shrink + weights.sum(axis=-1),
@@ -133,47 +165,60 @@ def _forward(q, k, v, segment_ids, causal: bool, block: int):
 
     shape = (B, KV, block, G)
     state = jnp.full(shape, MASKED, jnp.float32), jnp.zeros(shape, jnp.float32), jnp.zeros((*shape, h), jnp.float32)
-    top, total, out = pair(0, state) if T == block else jax.lax.fori_loop(first, last, pair, state)
+    if T == block:
+      top, total, out = pair(0, state)
+    else:
+      top, total, out = jax.lax.fori_loop(0, count, lambda j, state: pair(which[j], state), state)
+    # Padding sees nothing. Its weights in the backward pass are exp(MASKED - (-MASKED)), zero.
+    real = (ids[0] != 0)[:, None, :, None]
     total = jnp.maximum(total, 1e-30)
-    return (out / total[..., None]).astype(q.dtype), top + jnp.log(total)
+    out = jnp.where(real[..., None], out / total[..., None], 0.0)
+    return out.astype(q.dtype), jnp.where(real, top + jnp.log(total), -MASKED)
 
   if T == block:
-    return rows(0, 0, 1)
-  out, sums = jax.lax.map(lambda x: rows(*x), (jnp.arange(T // block), *_bounds(segment_ids, causal, block)))
+    return rows(0, None, None)
+  out, sums = jax.lax.map(
+    lambda x: rows(*x), (jnp.arange(T // block), *_needed(segment_ids, prefix_ids, causal, block)))
   return jnp.moveaxis(out, 0, 2).reshape(q.shape), jnp.moveaxis(sums, 0, 2).reshape(B, KV, T, G)
 
 
-def _backward(q, k, v, segment_ids, out, sums, gradient, causal: bool, block: int):
+def _backward(q, k, v, segment_ids, prefix_ids, out, sums, gradient, *, causal: bool, block: int, row_major):
   """Gradients of q, k and v."""
   B, KV, T, G, h = q.shape
   # Per query: the part of every score's gradient that comes from the softmax's divisor.
   shared = jnp.sum(out.astype(jnp.float32) * gradient.astype(jnp.float32), axis=-1)
   flat = lambda x: x.reshape(B, KV, block * G, -1)
+  turned = lambda x: row_major(x.transpose(0, 1, 3, 2))
 
   def rows(carry, inputs):
-    i, first, last = inputs
-    queries, ids, g = _cut(q, i, block, 2), _cut(segment_ids, i, block, 1), flat(_cut(gradient, i, block, 2))
+    i, count, which = inputs
+    queries, g = _cut(q, i, block, 2), flat(_cut(gradient, i, block, 2))
+    ids = tuple(_cut(x, i, block, 1) for x in (segment_ids, prefix_ids))
     top, common = _cut(sums, i, block, 2)[..., None], _cut(shared, i, block, 2)[..., None]
 
     def pair(j, state):
       dq, dk, dv = state
       keys, values = _cut(k, j, block, 2), _cut(v, j, block, 2)
-      scores, mask = _scores(queries, keys, ids, _cut(segment_ids, j, block, 1), _seen(i, j, causal, block))
-      weights = jnp.where(mask, jnp.exp(scores - top), 0.0)
+      scores = _scores(queries, keys, ids, _cut(segment_ids, j, block, 1), _seen(i, j, causal, block), row_major)
+      weights = jnp.exp(scores - top)
       ds = weights * (_dot(g, values, 3, 3).reshape(weights.shape) - common) * (h**-0.5)
       ds, weights = flat(ds).astype(q.dtype), flat(weights).astype(q.dtype)
       add = lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, _cut(x, j, block, 2) + y, j * block, 2)
       dq = dq + _dot(ds, keys, 3, 2)
-      return dq, add(dk, _dot(ds, flat(queries), 2, 2)), add(dv, _dot(weights, g, 2, 2))
+      return dq, add(dk, _dot(turned(ds), flat(queries), 3, 2)), add(dv, _dot(turned(weights), g, 3, 2))
 
     state = jnp.zeros((B, KV, block * G, h), jnp.float32), *carry
-    dq, *carry = pair(0, state) if T == block else jax.lax.fori_loop(first, last, pair, state)
+    if T == block:
+      dq, *carry = pair(0, state)
+    else:
+      dq, *carry = jax.lax.fori_loop(0, count, lambda j, state: pair(which[j], state), state)
     return tuple(carry), dq.reshape(B, KV, block, G, h).astype(q.dtype)
 
   zeros = jnp.zeros(k.shape, jnp.float32), jnp.zeros(v.shape, jnp.float32)
   if T == block:
-    (dk, dv), dq = rows(zeros, (0, 0, 1))
+    (dk, dv), dq = rows(zeros, (0, None, None))
   else:
-    (dk, dv), dq = jax.lax.scan(rows, zeros, (jnp.arange(T // block), *_bounds(segment_ids, causal, block)))
+    (dk, dv), dq = jax.lax.scan(
+      rows, zeros, (jnp.arange(T // block), *_needed(segment_ids, prefix_ids, causal, block)))
     dq = jnp.moveaxis(dq, 0, 2).reshape(q.shape)
   return dq, dk.astype(k.dtype), dv.astype(v.dtype)

@@ -31,6 +31,8 @@ class Critic(nnx.Module):
                          preferred_element_type=jnp.float32)
     return jnp.roll(guesses + self.value_bias[...][None], 1, axis=1)
 
-  def __call__(self, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array) -> jax.Array:
+  def __call__(
+    self, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array, prefix_ids: jax.Array | None = None,
+  ) -> jax.Array:
     """Values float32 [R, T]. A sequence's first token has none: what stands there is no value."""
-    return self.values(self.trunk.hidden(tokens, positions, segment_ids))
+    return self.values(self.trunk.hidden(tokens, positions, segment_ids, prefix_ids))

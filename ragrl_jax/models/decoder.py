@@ -103,6 +103,7 @@ class Decoder(nnx.Module):
 
   def hidden(
     self, tokens: jax.Array, positions: jax.Array | None = None, segment_ids: jax.Array | None = None,
+    prefix_ids: jax.Array | None = None,
   ) -> jax.Array:
     """Hidden states [B, T, D] after the final norm, in the compute dtype.
 
@@ -110,12 +111,14 @@ class Decoder(nnx.Module):
       tokens: int [B, T].
       positions: int [B, T]; by default each segment counts from 0.
       segment_ids: int [B, T]; 0 is padding. By default a row is one segment.
+      prefix_ids: int [B, T], the segment that each token sees besides its own; by default none.
     """
     if segment_ids is None:
       segment_ids = jnp.ones(tokens.shape, jnp.int32)
     if positions is None:
       positions = attention.segment_positions(segment_ids)
-    attend = lambda layer, q, k, v, carry: (attention.attend(q, k, v, segment_ids), carry)
+    attend = lambda layer, q, k, v, carry: (attention.attend(
+      q, k, v, segment_ids, prefix_ids, sharded=self.mesh is not None), carry)
     return self.run(self.embed(tokens), positions, attend, ())[0]
 
   def __call__(

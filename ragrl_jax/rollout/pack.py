@@ -22,6 +22,7 @@ class Item:
     group_id: the prompt's running number.
     name: what an error message calls it.
     rewards: float, what each token earns; None for nothing.
+    start: position of its first token; above 0 it continues the item before it in its row (see `families`).
   """
 
   tokens: np.ndarray
@@ -31,6 +32,7 @@ class Item:
   group_id: int = 0
   name: str = ""
   rewards: np.ndarray | None = None
+  start: int = 0
 
 
 def pack(
@@ -114,11 +116,64 @@ def of_episode(episode: structs.Episode, rewards: Sequence[float]) -> Item:
     group_id=episode.prompt_index, name=name)
 
 
-def pack_items(items: Sequence[Item], *, rows: int, lengths: Sequence[int]) -> list[Batch]:
-  """First-fit decreasing into blocks of `rows` rows, see `pack`."""
+def pack_items(
+    items: Sequence[Item], *, rows: int, lengths: Sequence[int], share_prefix: bool = False,
+) -> list[Batch]:
+  """First-fit decreasing into blocks of `rows` rows, see `pack`.
+
+  With share_prefix, what a group's items have in common is laid down once a row, before those that the row holds.
+  """
   lengths = check(rows, lengths)
-  blocks = _fit([len(item.tokens) for item in items], [item.name for item in items], rows, lengths)
-  return [_block([[items[i] for i in row] for row in members], length) for length, members in blocks]
+  units = families(items, lengths[0]) if share_prefix else [[item] for item in items]
+  sizes = [sum(len(item.tokens) for item in unit) for unit in units]
+  blocks = _fit(sizes, [unit[0].name for unit in units], rows, lengths)
+  return [_block([[item for i in row for item in units[i]] for row in members], length, share_prefix)
+          for length, members in blocks]
+
+
+def families(items: Sequence[Item], longest: int) -> list[list[Item]]:
+  """Items that must share a row: for each group the beginning its items have in common, then what each adds to it.
+
+  The last common token is left to each item, so that a state that predicts a trained token stands before it in its
+  own segment. A group that does not fit into a row of `longest` tokens becomes several families.
+  """
+  groups: dict[int, list[Item]] = {}
+  for item in items:
+    groups.setdefault(item.group_id, []).append(item)
+  units = []
+  for members in groups.values():
+    common = _common(members) - 1
+    if common < 1 or len(members) == 1:
+      units += [[item] for item in members]
+      continue
+    fitting: list[list[Item]] = []
+    room: list[int] = []
+    for item in sorted(members, key=lambda item: -len(item.tokens)):
+      size = len(item.tokens) - common
+      at = next((i for i, left in enumerate(room) if left >= size), None)
+      if at is None:
+        at = len(room)
+        fitting.append([])
+        room.append(longest - common)
+      fitting[at].append(item)
+      room[at] -= size
+    for some in fitting:
+      units.append(some if len(some) == 1 else [_part(some[0], 0, common), *(_part(x, common, None) for x in some)])
+  return units
+
+
+def _common(items: Sequence[Item]) -> int:
+  """How many tokens all items begin with, before any of them is trained."""
+  lengths = [int(np.argmax(x.loss_mask)) if x.loss_mask.any() else len(x.tokens) for x in items]
+  begins = np.stack([x.tokens[:min(lengths)] for x in items])
+  same = (begins == begins[:1]).all(axis=0)
+  return int(same.size if same.all() else np.argmin(same))
+
+
+def _part(item: Item, start: int, stop: int | None) -> Item:
+  arrays = {f.name: getattr(item, f.name)[start:stop] for f in dataclasses.fields(item)
+            if isinstance(getattr(item, f.name), np.ndarray)}
+  return dataclasses.replace(item, start=start, **arrays)
 
 
 def check(rows: int, lengths: Sequence[int]) -> tuple[int, ...]:
@@ -164,21 +219,22 @@ def _fit(
   return blocks or [(lengths[-1], [[] for _ in range(rows)])]
 
 
-def _block(members: list[list[Item]], length: int) -> Batch:
+def _block(members: list[list[Item]], length: int, share_prefix: bool = False) -> Batch:
   """One block of rows."""
   shape = (len(members), length)
   ints = lambda fill=0: np.full(shape, fill, np.int32)
   floats = lambda: np.zeros(shape, np.float32)
-  tokens, segment_ids, positions, group_ids = ints(), ints(), ints(), ints(-1)
+  tokens, segment_ids, prefix_ids, positions, group_ids = ints(), ints(), ints(), ints(), ints(-1)
   loss_mask, advantages, rewards, sampler_logprobs = np.zeros(shape, bool), floats(), floats(), floats()
   for r, row in enumerate(members):
-    start = 0
+    start = root = 0
     for number, item in enumerate(row, start=1):
+      root = root if item.start else number
       here = (r, slice(start, start + len(item.tokens)))
       mask = item.loss_mask.copy()
       mask[:1] = False  # no state in this sequence comes before its first token
       tokens[here], segment_ids[here], group_ids[here] = item.tokens, number, item.group_id
-      positions[here] = np.arange(len(item.tokens), dtype=np.int32)
+      prefix_ids[here], positions[here] = root, item.start + np.arange(len(item.tokens), dtype=np.int32)
       loss_mask[here] = mask
       advantages[here] = np.where(mask, item.advantages, 0.0)
       rewards[here] = 0.0 if item.rewards is None else item.rewards
@@ -187,4 +243,4 @@ def _block(members: list[list[Item]], length: int) -> Batch:
   return Batch(
     tokens=tokens, segment_ids=segment_ids, positions=positions, loss_mask=loss_mask, advantages=advantages,
     rewards=rewards, sampler_logprobs=sampler_logprobs, old_logprobs=floats(), ref_logprobs=floats(), values=floats(),
-    returns=floats(), group_ids=group_ids)
+    returns=floats(), group_ids=group_ids, prefix_ids=prefix_ids if share_prefix else None)

@@ -86,11 +86,47 @@ def test_bfloat16_inputs_are_summed_in_float32():
 def test_blocks_of_other_segments_are_skipped(causal):
   # Three blocks of 8. Row 0 holds segments 1, 1, 2; row 1 holds 1, 2 and padding, 0.
   segments = jnp.array([[1] * 16 + [2] * 8, [1] * 8 + [2] * 4 + [0] * 12], jnp.int32)
-  first, last = attention._bounds(segments, causal, 8)
+  count, which = attention._needed(segments, segments, causal, 8)
   # Queries of block 0 need keys of block 0 (and, looking ahead, 1: row 0). Block 1 needs 0 and 1. Block 2 is alone.
-  assert first.tolist() == [0, 0, 2] and last.tolist() == ([1, 2, 3] if causal else [2, 2, 3])
+  assert count.tolist() == ([1, 2, 1] if causal else [2, 2, 1])
+  assert [w[:n] for w, n in zip(which.tolist(), count.tolist())] == [[0] if causal else [0, 1], [0, 1], [2]]
 
 
 def test_positions_restart_with_each_segment():
   got = attention.segment_positions(jnp.array([[1, 1, 1, 2, 2, 0, 0], [0, 0, 3, 3, 1, 1, 1]], jnp.int32))
   assert got.tolist() == [[0, 1, 2, 0, 1, 0, 1], [0, 1, 0, 1, 0, 1, 2]]
+
+
+def test_a_segment_that_continues_another_sees_both():
+  # Row 0: 2 and 3 continue 1, 4 stands alone. Its members apart: rows of 1 + 2, 1 + 3 and 4, one segment each.
+  segments = jnp.array([[1] * 9 + [2] * 4 + [3] * 6 + [4] * 3 + [0] * 2], jnp.int32)
+  prefixes = jnp.where(segments < 4, jnp.minimum(segments, 1), segments)
+  q, k, v, weight = (x[:1] for x in arrays())
+  members = [np.r_[0:9, 9:13], np.r_[0:9, 13:19], np.r_[19:22]]
+
+  @functools.partial(jax.jit, static_argnames="sharded")
+  def together(q, k, v, sharded):
+    out, back = jax.vjp(lambda *x: attention.attend(*x, segments, prefixes, block=8, sharded=sharded), q, k, v)
+    return out, back(weight)
+
+  def apart(q, k, v):
+    out = jnp.zeros_like(q)
+    for at in members:
+      ones = np.ones((1, T), np.int32)
+      ones[:, len(at):] = 0
+      found = attend_row(*(jnp.pad(x[:, at], ((0, 0), (0, T - len(at)), (0, 0), (0, 0))) for x in (q, k, v)), ones)
+      out = out.at[:, at].set(found[:, :len(at)])
+    return out
+
+  attend_row = lambda q, k, v, ids: attention.attend(q, k, v, jnp.asarray(ids), block=T)
+  want, back = jax.jit(lambda q, k, v: (lambda out, back: (out, back(weight)))(*jax.vjp(apart, q, k, v)))(q, k, v)
+  for sharded in (False, True):
+    got, gradients = together(q, k, v, sharded)
+    np.testing.assert_allclose(got, want, atol=2e-6)
+    for mine, theirs in zip(gradients, back):
+      np.testing.assert_allclose(mine, theirs, atol=5e-6)
+  # Blocks of 4: queries 12 to 15 hold the end of 2 and the start of 3; they need all of 1 too. The last block is of 4
+  # alone; the one before it holds 3, that needs 1, as well.
+  count, which = attention._needed(segments, prefixes, True, 4)
+  assert [sorted(w[:n]) for w, n in zip(which.tolist(), count.tolist())] == [
+    [0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4], [4, 5]]

@@ -142,3 +142,45 @@ def test_log_probabilities_must_belong_to_tokens():
     pack.pack([broken], [(1.0,)], rows=1, lengths=(8,))
   with pytest.raises(ValueError, match="3 rewards for 2 model segments"):
     pack.pack([episode()], [(0.0, 0.0, 1.0)], rows=1, lengths=(8,))
+
+
+def shared(sizes, prompt=3, group=7):
+  """Items of one group: the same prompt, then so many tokens each, all trained."""
+  made = []
+  for number, size in enumerate(sizes):
+    ids = np.concatenate([np.arange(prompt), 100 * (number + 1) + np.arange(size)]).astype(np.int32)
+    made.append(pack.Item(ids, np.arange(len(ids)) >= prompt, np.full(len(ids), number + 1, np.float32),
+                          -ids.astype(np.float32), group, f"item {number}"))
+  return made
+
+
+def test_a_shared_prompt_by_hand():
+  # Prompts 0 1 2; the last token stays with each. The other group has one item and is laid down whole.
+  items = [*shared((1, 2)), *shared((2,), prompt=2, group=8)]
+  (batch,) = pack.pack_items(items, rows=1, lengths=(12,), share_prefix=True)
+  want = dict(
+    tokens=[0, 1, 2, 200, 201, 2, 100, 0, 1, 100, 101, 0], segment_ids=[1, 1, 2, 2, 2, 3, 3, 4, 4, 4, 4, 0],
+    prefix_ids=[1, 1, 1, 1, 1, 1, 1, 4, 4, 4, 4, 0], positions=[0, 1, 2, 3, 4, 2, 3, 0, 1, 2, 3, 0],
+    loss_mask=[0, 0, 0, 1, 1, 0, 1, 0, 0, 1, 1, 0], advantages=[0, 0, 0, 2, 2, 0, 1, 0, 0, 1, 1, 0],
+    sampler_logprobs=[0, 0, 0, -200, -201, 0, -100, 0, 0, -100, -101, 0],
+    group_ids=[7] * 7 + [8] * 4 + [-1])
+  for name, values in want.items():
+    np.testing.assert_array_equal(getattr(batch, name), [values], err_msg=name)
+  (apart,) = pack.pack_items(items, rows=1, lengths=(13,))
+  assert apart.prefix_ids is None
+
+
+def test_a_group_too_long_for_a_row_becomes_several_families():
+  # Rows of 9 hold the 2 shared tokens and 7 more: 1 + 4 with 1 + 1, then 1 + 3 with 1 + 2. Nothing is lost.
+  batches = pack.pack_items(shared((3, 1, 4, 2)), rows=2, lengths=(9,), share_prefix=True)
+  np.testing.assert_array_equal(batches[0].positions, [[0, 1, 2, 3, 4, 5, 6, 2, 3], [0, 1, 2, 3, 4, 5, 2, 3, 4]])
+  assert len(batches) == 1 and sorted(batches[0].tokens[batches[0].loss_mask].tolist()) == [
+    100, 101, 102, 200, 300, 301, 302, 303, 400, 401]
+
+
+def test_only_what_is_common_and_untrained_is_shared():
+  one, two = shared((3, 3))
+  told = dataclasses.replace(two, tokens=np.array([0, 9, 2, 200, 201, 202], np.int32))  # another second token
+  for items in ([one, told], [one, dataclasses.replace(two, loss_mask=np.ones(6, bool))]):
+    (batch,) = pack.pack_items(items, rows=2, lengths=(6,), share_prefix=True)
+    np.testing.assert_array_equal(batch.prefix_ids, batch.segment_ids)

@@ -1,0 +1,64 @@
+"""A prompt that is computed once for its group: the loss and the gradient stay what they are."""
+
+import jax
+import numpy as np
+import pytest
+import small_learner as small
+
+from ragrl_jax.learner import blocks as blocks_lib
+from ragrl_jax.learner.settings import Settings
+from ragrl_jax.rollout import pack
+
+# Sequence means, entropies and a temperature: whatever reads segments or positions takes part.
+SETTINGS = Settings(aggregation="seq_mean_token_mean", entropy_coef=0.1, temperature=0.8, logprob_chunk=64)
+
+
+def groups():
+  """Two groups of three: prompts of 6 and 5 tokens, then turns of the model and of the environment."""
+  draw = np.random.default_rng(2)
+  ids = lambda n: draw.integers(0, small.CONFIG.vocab_size, n)
+  made = []
+  for group, length in enumerate((6, 5)):
+    prompt = ids(length)
+    for sample in range(3):
+      more = int(draw.integers(2, 6))
+      tokens = np.concatenate([prompt, ids(more)]).astype(np.int32)
+      mask = np.arange(len(tokens)) >= length
+      mask[length + 1] = more < 4  # an observation in the middle of the longer ones
+      made.append(pack.Item(tokens, mask, np.full(len(tokens), draw.normal(), np.float32),
+                            np.where(mask, -3.0, 0.0).astype(np.float32), group, f"{group}.{sample}"))
+  return made
+
+
+@pytest.fixture(scope="module")
+def learner():
+  return small.learner(SETTINGS)
+
+
+def test_loss_and_gradient_stay(learner):
+  items = groups()
+  together = pack.pack_items(items, rows=2, lengths=(24,), share_prefix=True)
+  assert len(together) == 1 and (together[0].prefix_ids != together[0].segment_ids).any()
+  want_loss, want = small.gradient(learner, small.padded(items, rows=2))  # one sequence a row
+  got_loss, got = small.gradient(learner, together)
+  assert abs(got_loss - want_loss) < 1e-6
+  for mine, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+    assert np.linalg.norm(mine - theirs) <= 1e-5 * np.linalg.norm(theirs)
+
+
+def test_what_is_counted(learner):
+  items = groups()
+  together, apart = (blocks_lib.count(pack.pack_items(items, rows=2, lengths=(24,), share_prefix=share), SETTINGS)
+                     for share in (True, False))
+  for name in ("tokens", "sequences", "weight"):
+    assert together[name] == apart[name]
+  # Each group's prompt, less its last token, is there once and not three times.
+  assert apart["packed_tokens"] - together["packed_tokens"] == 2 * (5 + 4)
+
+
+def test_an_update_and_empty_blocks_fit_the_same_program(learner):
+  blocks = pack.pack_items(groups(), rows=2, lengths=(24,), share_prefix=True)
+  filler = blocks_lib.empty(2, 24, shares=True)
+  assert jax.tree.structure(filler) == jax.tree.structure(blocks[0])
+  state, metrics = learner.update(learner.init(0), [*blocks, filler])
+  assert metrics["tokens"] == blocks[0].loss_mask.sum() and np.isfinite(metrics["loss"])
