@@ -32,7 +32,7 @@ OUT = flags.DEFINE_string("out", "out/algorithms", "Folder for the runs.")
 DOCS = flags.DEFINE_bool("docs", False, "Write the table and the figure to docs/.")
 ONE = flags.DEFINE_string("one", "", "ARM/SEED: this run only, in this process.")
 
-STEPS, EVERY = 16, 4
+STEPS, EVERY = 12, 3
 EPISODES = 256  # sampled a step at most
 SHARED = dict(
   rollout=dict(prompts_per_step=32, group_size=8), loss=dict(minibatches=2),
@@ -87,7 +87,7 @@ def run(out: pathlib.Path, arm: str, seed: int) -> None:
   config = config_lib.load("configs/quickstart.py")
   for part in (SHARED, ALGORITHMS[NAMES[arm]]):
     config.update(part)
-  config.steps, config.checkpoint.every, config.evaluate.every, config.log.tensorboard = STEPS, 4, EVERY, False
+  config.steps, config.checkpoint.every, config.evaluate.every, config.log.tensorboard = STEPS, 3, EVERY, False
   quickstart.use_world(config, warm / "world", seed)
   config.model.path = str(warm / "sft" / "model")
   held_out = list(readers.read_examples(config.data.evaluate))

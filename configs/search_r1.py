@@ -38,7 +38,7 @@ def get_config(variant: str = ""):
     kl="k3", kl_coef=0.001,                  # code's low_var_kl, in the loss
     minibatches=2))                          # of 256 of the 512 prompts
   config.optimizer.update(dict(
-    learning_rate=1e-6, warmup_steps=286,    # 28.5 % of the steps, then constant
+    learning_rate=1e-6, warmup_steps=572,    # 28.5 % of the updates, two a step; then constant
     schedule="constant", weight_decay=0.01, clip_norm=1.0))
   if "ppo" in chosen:                        # the authors' PPO script, v0.2
     config.rollout.group_size = 1
