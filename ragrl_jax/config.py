@@ -125,7 +125,7 @@ def default_config() -> ml_collections.ConfigDict:
     learner=dict(
       micro_rows=8,            # rows of one accumulation block
       row_lengths=(512,),      # T: at most three
-      logprob_chunk=512,       # tokens whose logits exist at once
+      logprob_chunk=512,       # tokens whose logits a device holds at once
       max_nonfinite=3,         # skipped steps in a row before the run stops
     ),
     mesh=dict(data=-1, fsdp=1, tensor=1, sequence=1),  # -1: what is left of the devices

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from ragrl_jax.core import logprobs as logprobs_lib
+from ragrl_jax.parallel import rules
 from ragrl_jax.structs import Batch
 
 
@@ -28,7 +29,9 @@ def scores(
     hidden = model.hidden(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
   # State t predicts token t + 1: targets and mask move back by one, results forward. What wraps around is masked.
   mask = jnp.roll(batch.loss_mask.astype(bool).at[:, 0].set(False), -1, axis=1)
+  weights = model.unembedding()
   found = logprobs_lib.chunked(
-    hidden, model.unembedding(), jnp.roll(batch.tokens, -1, axis=1), mask, chunk=chunk, temperature=temperature)
+    hidden, weights, jnp.roll(batch.tokens, -1, axis=1), mask, chunk=chunk, temperature=temperature,
+    spread=rules.head(model.mesh, hidden, weights))
   logprobs, entropies = (jnp.roll(x, 1, axis=1) for x in found)
   return logprobs, entropies

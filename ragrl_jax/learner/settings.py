@@ -142,7 +142,7 @@ class Settings:
     advantage: how rewards become advantages; None: the batches hold advantages already.
     critic: PPO's.
     temperature: the sampler's; the learner scores with the same one (greedy samplers are scored at 1).
-    logprob_chunk: tokens whose logits exist at once.
+    logprob_chunk: tokens whose logits a device holds at once.
     max_nonfinite: skipped steps in a row before the run stops.
   """
 

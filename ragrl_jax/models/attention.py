@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 
+from ragrl_jax.models import splash
+
 BLOCK = 128  # tokens whose scores exist at once; measured on CPU against 64, 256 and 512 for rows of 128 to 2048
 MASKED = -1e30  # finite, so that a row with nothing to attend to gives zeros and no NaN
 
@@ -24,9 +26,11 @@ def segment_positions(segment_ids: jax.Array) -> jax.Array:
 
 def attend(
   q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: jax.Array, prefix_ids: jax.Array | None = None, *,
-  causal: bool = True, block: int = BLOCK, sharded: bool = False,
+  causal: bool = True, block: int = BLOCK, mesh: jax.sharding.Mesh | None = None,
 ) -> jax.Array:
   """Softmax attention to the tokens of the same segment: the earlier ones and itself, or all of them.
+
+  The mesh's devices decide how: on TPUs it is the Splash kernel, which knows no prefixes; else what this file does.
 
   Args:
     q: [B, T, H, h].
@@ -34,12 +38,15 @@ def attend(
     segment_ids: int [B, T]; 0 is padding, which attends to nothing and is attended to by nobody.
     prefix_ids: int [B, T], the segment that each token sees besides its own, as `structs.Batch` has it; None for none.
     causal: whether later tokens are hidden.
-    block: tokens whose scores exist at once, as queries and as keys.
-    sharded: whether rows or heads are spread over devices. If not, CPUs take one row after the other.
+    block: tokens whose scores exist at once, as queries and as keys (Splash has its own).
+    mesh: how rows and heads are spread; None: one device of the default kind. CPUs then take one row after the other.
 
   Returns:
     [B, T, H, h] in q's dtype; exact zeros at padding.
   """
+  platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
+  if platform == "tpu" and prefix_ids is None:
+    return splash.attend(q, k, v, segment_ids, causal=causal, mesh=mesh)
   B, T, H, h = q.shape
   KV = k.shape[2]
   block = min(block, T)
@@ -51,7 +58,7 @@ def attend(
     q = jnp.pad(q, ((0, 0), (0, 0), (0, rest), (0, 0), (0, 0)))
     k, v = (jnp.pad(x, ((0, 0), (0, 0), (0, rest), (0, 0))) for x in (k, v))
     segment_ids, prefix_ids = (jnp.pad(x, ((0, 0), (0, rest))) for x in (segment_ids, prefix_ids))
-  out = _attend(q, k, v, segment_ids, prefix_ids, causal, block, sharded)
+  out = _attend(q, k, v, segment_ids, prefix_ids, causal, block, mesh is not None)
   return out[:, :, :T].transpose(0, 2, 1, 3, 4).reshape(B, T, H, h)
 
 

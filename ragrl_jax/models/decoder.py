@@ -64,9 +64,10 @@ class Decoder(nnx.Module):
 
   def embed(self, tokens: jax.Array) -> jax.Array:
     """tokens int [B, T] → [B, T, D]."""
-    # Rows are looked up whole: looking up pieces of them and then cutting the batch would move everything twice.
-    table = rules.constrain(self.embedding[...].astype(self.dtype), self.mesh, ("vocab", None))
-    return rules.constrain(table[tokens], self.mesh, STREAM)
+    # Every device looks up its own columns, of all tokens; then tokens and columns change places. The table stays.
+    tokens = rules.constrain(tokens, self.mesh, ("replica", "length"))
+    columns = rules.constrain(self.embedding[...][tokens], self.mesh, ("replica", "length", "embed"))
+    return rules.constrain(columns.astype(self.dtype), self.mesh, STREAM)
 
   def unembedding(self) -> jax.Array:
     """[V, D]: logits are hidden @ unembedding.T."""
@@ -118,7 +119,7 @@ class Decoder(nnx.Module):
     if positions is None:
       positions = attention.segment_positions(segment_ids)
     attend = lambda layer, q, k, v, carry: (attention.attend(
-      q, k, v, segment_ids, prefix_ids, sharded=self.mesh is not None), carry)
+      q, k, v, segment_ids, prefix_ids, mesh=self.mesh), carry)
     return self.run(self.embed(tokens), positions, attend, ())[0]
 
   def __call__(

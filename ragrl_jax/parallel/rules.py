@@ -7,6 +7,8 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from ragrl_jax.core import spread as spread_lib
+
 # Logical axis → the mesh axes it is spread over. None: every device holds the whole of it.
 MESH_AXES: dict[str | None, str | tuple[str, ...] | None] = {
   None: None,
@@ -16,6 +18,7 @@ MESH_AXES: dict[str | None, str | tuple[str, ...] | None] = {
   "heads": "tensor",         # heads · head_dim
   "ff": "tensor",
   "batch": ("data", "fsdp"),
+  "replica": "data",         # a batch's rows while fsdp cuts its features instead
   "length": "sequence",
 }
 
@@ -127,11 +130,23 @@ def constrain(x: jax.Array, mesh: Mesh | None, axes: Sequence[str | None]) -> ja
   """
   if mesh is None:
     return x
-  parts = []
-  for name, size in zip(axes, x.shape, strict=True):
-    part = MESH_AXES[name]
-    parts.append(part if size % ways(mesh, part) == 0 else None)
-  return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*parts)))
+  return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, activation(mesh, axes, x.shape)))
+
+
+def activation(mesh: Mesh, axes: Sequence[str | None], shape: Sequence[int]) -> PartitionSpec:
+  """The mesh axes of an activation with these logical axes, those left out that do not divide it."""
+  parts = ((MESH_AXES[name], size) for name, size in zip(axes, shape, strict=True))
+  return PartitionSpec(*(part if size % ways(mesh, part) == 0 else None for part, size in parts))
+
+
+def head(mesh: Mesh | None, hidden: jax.Array, unembedding: jax.Array) -> spread_lib.Spread:
+  """How hidden states [R, T, D] and an unembedding [V, D] lie, for `core.logprobs.chunked`."""
+  if mesh is None or mesh.size == 1:
+    return spread_lib.ONE_DEVICE
+  long = lambda part: tuple(a for a in ((part,) if isinstance(part, str) else part or ()) if mesh.shape[a] > 1)
+  rows, length, _ = activation(mesh, ("batch", "length", None), hidden.shape)
+  vocab, embed = spec(mesh, ("vocab", "embed"), unembedding.shape, "the unembedding")
+  return spread_lib.Spread(mesh, long(rows), long(length), long(vocab), long(embed))
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ragrl_jax.models import attention
+from ragrl_jax.parallel import mesh as mesh_lib
 
 B, T, H, KV, h = 4, 24, 4, 2, 8
 # One segment; two and padding behind; padding before and ids that fall; nothing but padding.
@@ -104,9 +105,9 @@ def test_a_segment_that_continues_another_sees_both():
   q, k, v, weight = (x[:1] for x in arrays())
   members = [np.r_[0:9, 9:13], np.r_[0:9, 13:19], np.r_[19:22]]
 
-  @functools.partial(jax.jit, static_argnames="sharded")
-  def together(q, k, v, sharded):
-    out, back = jax.vjp(lambda *x: attention.attend(*x, segments, prefixes, block=8, sharded=sharded), q, k, v)
+  @functools.partial(jax.jit, static_argnames="mesh")
+  def together(q, k, v, mesh):
+    out, back = jax.vjp(lambda *x: attention.attend(*x, segments, prefixes, block=8, mesh=mesh), q, k, v)
     return out, back(weight)
 
   def apart(q, k, v):
@@ -120,8 +121,8 @@ def test_a_segment_that_continues_another_sees_both():
 
   attend_row = lambda q, k, v, ids: attention.attend(q, k, v, jnp.asarray(ids), block=T)
   want, back = jax.jit(lambda q, k, v: (lambda out, back: (out, back(weight)))(*jax.vjp(apart, q, k, v)))(q, k, v)
-  for sharded in (False, True):
-    got, gradients = together(q, k, v, sharded)
+  for mesh in (None, mesh_lib.make(jax.devices()[:1])):
+    got, gradients = together(q, k, v, mesh)
     np.testing.assert_allclose(got, want, atol=2e-6)
     for mine, theirs in zip(gradients, back):
       np.testing.assert_allclose(mine, theirs, atol=5e-6)

@@ -1,0 +1,67 @@
+"""Attention within segments on TPUs: the Splash kernel that ships with JAX, one call a device."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu import splash_attention
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ragrl_jax.parallel import rules
+
+LANES = 128  # a block of tokens is a multiple of it
+BLOCKS = (512, 256, LANES)  # the widest that divides the row: wider blocks read keys and values less often
+
+
+def attend(
+  q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: jax.Array, *, causal: bool = True,
+  mesh: jax.sharding.Mesh | None = None, interpret: bool = False,
+) -> jax.Array:
+  """As `attention.attend`, which says what the arrays are.
+
+  Args:
+    mesh: each device takes its rows and heads, and of the queries its stretch of the rows; None: one device.
+    interpret: run the kernel's steps as plain JAX, on any device: for tests.
+  """
+  B, T, H, h = q.shape
+  queries, heads = PartitionSpec(None, None, None, None), 1
+  if mesh is not None:
+    queries = rules.activation(mesh, ("batch", "length", "heads", None), q.shape)
+    heads = rules.ways(mesh, queries[2])
+  if k.shape[2] % heads:  # fewer key heads than devices: as few copies as give every device one
+    copies = next(n for n in range(2, H // k.shape[2] + 1) if not H // k.shape[2] % n and not n * k.shape[2] % heads)
+    k, v = (jnp.repeat(x, copies, axis=2) for x in (k, v))
+  stretches = 1 if mesh is None else rules.ways(mesh, queries[1])
+  if rest := -T % (LANES * stretches):
+    q, k, v = (jnp.pad(x, ((0, 0), (0, rest), (0, 0), (0, 0))) for x in (q, k, v))
+    segment_ids = jnp.pad(segment_ids, ((0, 0), (0, rest)))
+  kernel = _kernel(H, T + rest, causal, heads, stretches, interpret)
+
+  def local(kernel, q, k, v, ids, key_ids):
+    # The kernel has no scale of its own. [t, H, h] → [H, t, h], a row at a time.
+    q = (q.astype(jnp.float32) * h**-0.5).astype(q.dtype)
+    one = lambda q, k, v, ids, key_ids: kernel(
+      *(x.transpose(1, 0, 2) for x in (q, k, v)), segment_ids=splash_attention.SegmentIds(ids, key_ids))
+    out = jax.vmap(one)(q, k, v, ids, key_ids).transpose(0, 2, 1, 3)
+    return jnp.where((ids != 0)[:, :, None, None], out, jnp.zeros_like(out))  # padding attended to padding
+
+  if mesh is not None:
+    rows, length, kept, _ = queries
+    keys = PartitionSpec(rows, None, kept, None)
+    mask = kernel.manual_sharding_spec(NamedSharding(mesh, PartitionSpec(kept, length if causal else None)))
+    local = jax.shard_map(
+      local, mesh=mesh, in_specs=(mask, queries, keys, keys, PartitionSpec(rows, length), PartitionSpec(rows, None)),
+      out_specs=queries, check_vma=False)
+  return local(kernel, q, k, v, segment_ids, segment_ids)[:, :T]
+
+
+def _kernel(heads: int, tokens: int, causal: bool, head_shards: int, stretches: int, interpret: bool):
+  """The kernel for [heads, tokens, h], its mask known block by block when it is built."""
+  block = next(size for size in BLOCKS if tokens // stretches % size == 0)
+  sizes = splash_attention.BlockSizes(
+    block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=block, block_q_dq=block, block_kv_dq=block)
+  if causal:
+    mask = splash_attention.CausalMask((tokens, tokens))
+  else:  # the same for every stretch of queries
+    mask, stretches = splash_attention.FullMask((tokens // stretches, tokens)), 1
+  return splash_attention.make_splash_mha(
+    splash_attention.MultiHeadMask([mask] * heads), block_sizes=sizes, head_shards=head_shards,
+    q_seq_shards=stretches, interpret=interpret)

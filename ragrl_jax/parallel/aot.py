@@ -1,0 +1,101 @@
+"""Programs compiled ahead of time for machines that are not there, and what their text says of memory and traffic.
+
+libtpu (the extra `tpu`) holds the whole compiler: it refuses what does not fit and lowers kernels, and it needs no TPU.
+"""
+
+import dataclasses
+import math
+import os
+import re
+
+import jax
+from jax.experimental import topologies
+
+COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
+# Read when libtpu is loaded: no question to a cloud's metadata server, no lock between processes, no log files.
+SETTINGS = dict(
+  TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1", TPU_LOG_DIR="disabled",
+  TPU_ACCELERATOR_TYPE="v5litepod-8", TPU_WORKER_HOSTNAMES="localhost")
+BITS = dict(pred=8, s4=4, u4=4, bf16=16)  # of the types whose name does not end in them
+
+
+def devices(topology: str, slices: int = 1) -> list[jax.Device]:
+  """The devices of a TPU slice, "v5e:2x4" or "v5p:4x4x4", to make a mesh of and compile for.
+
+  Raises:
+    RuntimeError: libtpu is not installed.
+    ValueError: no slice has that name.
+  """
+  for name, value in SETTINGS.items():
+    os.environ.setdefault(name, value)
+  try:
+    found = topologies.get_topology_desc(
+      platform="tpu", topology_name=topology, **({} if slices == 1 else dict(num_slices=slices)))
+  except jax.errors.JaxRuntimeError as error:
+    raise ValueError(
+      f"topology {topology!r} with {slices} slices: libtpu knows none of that name; they look like v5e:2x4, v6e:16x16 "
+      "or v5p:4x4x4.") from error
+  except (ImportError, FileNotFoundError, NotImplementedError) as error:
+    raise RuntimeError("compiling for TPUs needs libtpu: pip install 'ragrl_jax[tpu]'.") from error
+  return list(found.devices)
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+  """One instruction that moves data between devices.
+
+  Attributes:
+    kind: of COLLECTIVES.
+    size: elements of its largest array, on one device.
+    bytes: of that array.
+    times: how often a call of the program runs it, loops counted; both branches of a condition count.
+    loops: how many loops it stands in.
+  """
+
+  kind: str
+  size: int
+  bytes: int
+  times: int
+  loops: int
+
+
+def collectives(text: str) -> list[Collective]:
+  """All of a compiled program's, from `Compiled.as_text()`."""
+  bodies, entry = _computations(text)
+  found = []
+
+  def walk(name: str, times: int, loops: int):
+    for line in bodies[name]:
+      if match := re.search(rf"= (.*?) ({'|'.join(COLLECTIVES)})(?:-start)?\(", line):
+        size, width = max(_arrays(match[1]))
+        found.append(Collective(match[2], size, size * width // 8, times, loops))
+      if re.search(r"\bwhile\(", line):
+        count = re.search(r'known_trip_count\W+n\W+(\d+)', line)
+        walk(re.search(r"body=%?([\w.\-]+)", line)[1], times * int(count[1] if count else 1), loops + 1)
+      else:
+        called = re.findall(r"(?:calls|true_computation|false_computation|to_apply)=%?([\w.\-]+)", line)
+        called += re.findall(r"%?([\w.\-]+)", " ".join(re.findall(r"branch_computations=\{(.*?)\}", line)))
+        for other in called:
+          walk(other, times, loops)
+
+  walk(entry, 1, 0)
+  return found
+
+
+def _computations(text: str) -> tuple[dict[str, list[str]], str]:
+  """(the lines of each computation, the entry's name)."""
+  bodies, name, entry = {}, "", ""
+  for line in text.splitlines():
+    if match := re.match(r"(ENTRY )?%?([\w.\-]+) \(.*\{$", line):
+      name = match[2]
+      bodies[name] = []
+      entry = name if match[1] else entry
+    elif name:
+      bodies[name].append(line)
+  return bodies, entry
+
+
+def _arrays(types: str) -> list[tuple[int, int]]:
+  """(elements, bits of one) of every array in a type."""
+  return [(math.prod(int(n) for n in sizes.split(",") if n), BITS.get(kind) or int(re.search(r"\d+", kind)[0]))
+          for kind, sizes in re.findall(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]", types)]

@@ -1,0 +1,91 @@
+"""The head on a mesh: every device holds a piece of the vocabulary, and the numbers stay."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from ragrl_jax.core import logprobs
+from ragrl_jax.core.spread import ONE_DEVICE
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.parallel import aot, rules
+from ragrl_jax.parallel import mesh as mesh_lib
+
+R, T, D = 8, 6, 16
+
+
+def arrays(vocab):
+  draw = np.random.default_rng(0)
+  normal = lambda *shape: jnp.asarray(draw.normal(size=shape), jnp.float32)
+  mask = (draw.random((R, T)) < 0.6) & (np.arange(R) > 0)[:, None]  # a row, and so a device, with nothing to do
+  targets = jnp.asarray(draw.integers(0, vocab, (R, T)), jnp.int32)
+  return normal(R, T, D), 0.5 * normal(vocab, D), targets, jnp.asarray(mask), normal(2, R, T)
+
+
+def run(mesh, vocab):
+  hidden, weights, targets, mask, weigh = arrays(vocab)
+  spread = rules.head(mesh, hidden, weights)
+  if mesh is not None:
+    at = NamedSharding(mesh, P(spread.rows, spread.length))
+    hidden, targets, mask = (jax.device_put(x, at) for x in (hidden, targets, mask))
+    weights = jax.device_put(weights, NamedSharding(mesh, P(spread.vocab, spread.embed)))
+
+  @jax.jit
+  def f(hidden, weights):
+    call = lambda h, w: logprobs.chunked(h, w, targets, mask, chunk=3, temperature=0.7, spread=spread)
+    found, back = jax.vjp(call, hidden, weights)
+    return found, back(tuple(weigh))
+
+  return jax.device_get(f(hidden, weights))
+
+
+@pytest.mark.parametrize("vocab, sizes", [
+  (35, dict(fsdp=8)),  # 35: a vocabulary that no mesh divides
+  (32, dict(data=2, fsdp=2, tensor=2)), (34, dict(fsdp=4, tensor=2)),  # 17 rows a device, in four pieces
+  (35, dict(fsdp=2, tensor=2, sequence=2)),
+])
+def test_a_mesh_computes_what_one_device_computes(vocab, sizes):
+  mesh = mesh_lib.make(jax.devices(), **{"data": 1, **sizes})
+  for one, two in zip(jax.tree.leaves(run(None, vocab)), jax.tree.leaves(run(mesh, vocab)), strict=True):
+    np.testing.assert_allclose(one, two, atol=1e-5)
+
+
+def test_how_it_lies():
+  hidden, weights = arrays(32)[:2]
+  mesh = mesh_lib.make(jax.devices(), data=2, fsdp=2, tensor=2)
+  found = rules.head(mesh, hidden, weights)
+  assert (found.rows, found.vocab, found.embed) == (("data", "fsdp"), ("tensor",), ("fsdp",))
+  assert found.gathered == ("fsdp",) and found.pieces == ("tensor", "fsdp")
+  assert rules.head(mesh, hidden[:3], weights).rows == ()  # three rows on four devices stay whole
+  for alone in (None, mesh_lib.make(jax.devices()[:1])):
+    assert rules.head(alone, hidden, weights) == ONE_DEVICE
+
+
+@pytest.mark.parametrize("sizes", [dict(fsdp=8), dict(fsdp=4, tensor=2)])
+def test_no_array_as_large_as_a_parameter_travels_outside_a_layer(sizes):
+  mesh = mesh_lib.make(jax.devices(), data=1, **sizes)
+  config = DecoderConfig(
+    vocab_size=1024, d_model=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=48, rope_theta=100.0)
+  graphdef, params = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), mesh=mesh, remat=True)))
+  where = rules.shardings(mesh, params)
+  params = jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), params, where)
+  tokens = jax.ShapeDtypeStruct((8, 8), jnp.int32, sharding=rules.batch_sharding(mesh))
+
+  def loss(params, tokens):
+    model = nnx.merge(graphdef, params)
+    hidden, weights = model.hidden(tokens), model.unembedding()
+    spread = rules.head(mesh, hidden, weights)
+    return logprobs.chunked(hidden, weights, tokens, jnp.ones_like(tokens), chunk=8, spread=spread)[0].sum()
+
+  compiled = jax.jit(jax.grad(loss), out_shardings=where).lower(params, tokens).compile()
+  found = aot.collectives(compiled.as_text())
+  assert {"all-gather", "all-to-all", "reduce-scatter"} <= {c.kind for c in found}
+  parameter, piece = 1024 * 32, 1024 * 32 // mesh.shape["fsdp"]
+  assert max(c.size for c in found) < parameter
+  assert all(c.kind == "all-to-all" and c.size <= piece for c in found if not c.loops and c.size > 8 * 8 * 32)
+  largest = 2 * 32 * 48  # layers · d_model · d_ff: none of them is gathered for several layers at once
+  assert all(c.size < largest for c in found if c.kind == "all-gather")
