@@ -39,7 +39,7 @@ def get_config(variant: str = ""):
   config.optimizer.update(dict(
     learning_rate=3e-6, warmup_steps=10,     # a tenth of the steps
     schedule="cosine", final_share=0.0, weight_decay=0.0, clip_norm=1.0))
-  config.learner.update(dict(micro_rows=4, row_lengths=(2560, 5120), logprob_chunk=1024))
+  config.learner.update(dict(micro_rows=4, row_lengths=(2560, 5120), share_prompts=True, logprob_chunk=1024))
   config.checkpoint.every = 25               # code
   config.evaluate.every = 25
   return config_lib.shrink(config) if "smoke" in chosen else config

@@ -46,7 +46,7 @@ def get_config(variant: str = ""):
     minibatches=4,                           # paper: 1024 prompts in 256s; code: 512 in 128s
     entropy_coef=0.0))                       # not in the paper; code: 0.001
   config.optimizer.update(dict(learning_rate=1e-6, schedule="constant", warmup_steps=0, weight_decay=0.01))
-  config.learner.update(dict(micro_rows=4, row_lengths=(4096, 8192), logprob_chunk=1024))
+  config.learner.update(dict(micro_rows=4, row_lengths=(4096, 8192), share_prompts=True, logprob_chunk=1024))
   config.checkpoint.every = 50
   config.evaluate.every = 50
   if config.preset == "easy_only":

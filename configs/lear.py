@@ -46,7 +46,7 @@ def get_config(variant: str = ""):
     clip_low=0.2, clip_high=0.2,             # paper
     kl="k3", kl_coef=1e-2))                  # paper; the estimator is not given
   config.optimizer.update(dict(learning_rate=1e-6, schedule="constant", warmup_steps=0, weight_decay=0.0))
-  config.learner.update(dict(micro_rows=8, row_lengths=(3072,), logprob_chunk=1024))
+  config.learner.update(dict(micro_rows=8, row_lengths=(3072,), share_prompts=True, logprob_chunk=1024))
   config.checkpoint.every = 50
   config.evaluate.every = 50                 # the paper keeps the best on its development set
   if "sft" in chosen:                        # the study of sec. 2.2 (620 transcripts, 3 epochs), and the generator

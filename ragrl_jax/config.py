@@ -125,6 +125,7 @@ def default_config() -> ml_collections.ConfigDict:
     learner=dict(
       micro_rows=8,            # rows of one accumulation block
       row_lengths=(512,),      # T: at most three
+      share_prompts=False,     # compute the prompt of a group's samples once a row: for long prompts
       logprob_chunk=512,       # tokens whose logits a device holds at once
       max_nonfinite=3,         # skipped steps in a row before the run stops
     ),

@@ -82,9 +82,10 @@ def train(
         scored = scoring.score(player.recipe, [supply.example(episode) for episode in episodes], episodes, step,
                                penalty=overlong(config.reward))
         parts = by_prompts(scored, config.loss.minibatches)
-        ready = learner.prepare(state, *(packed(part, config.learner) for part in parts))
-        scored = [one for part, blocks in zip(parts, ready.host)
-                  for one in with_advantages(part, blocks, config.learner)]
+        items = [[pack.of_episode(one.episode, one.turns) for one in part if trains(one)] for part in parts]
+        ready = learner.prepare(state, *(pack.pack_items(part, **packing(config.learner)) for part in items))
+        scored = [one for part, packed, blocks in zip(parts, items, ready.host)
+                  for one in with_advantages(part, packed, blocks, packing(config.learner))]
       learning = dispatch.Work(learner.training(state, ready, checkpoint=str(checkpoints.latest())))
       if config.rollout.ahead and step < config.steps:
         with clock("rollout"):
@@ -146,26 +147,24 @@ def by_prompts(scored: list[scoring.Scored], parts: int) -> list[list[scoring.Sc
   return [[one for one in scored if part_of[one.episode.prompt_index] == part] for part in range(parts)]
 
 
-def packed(scored: list[scoring.Scored], settings) -> list[structs.Batch]:
-  """Blocks of the episodes that can be trained on: those with a reward and a token of the model's."""
-  return pack.pack([one.episode for one in scored], [one.turns if _trains(one) else None for one in scored],
-                   rows=settings.micro_rows, lengths=settings.row_lengths)
-
-
-def _trains(one: scoring.Scored) -> bool:
-  # A prompt may leave no room for a single token ("budget"): there is nothing of such an episode to train.
+def trains(one: scoring.Scored) -> bool:
+  """Whether there is anything to learn from: a reward, and a token of the model's (a prompt may leave no room)."""
   return one.reward is not None and one.episode.num_model_tokens > 0
 
 
-def with_advantages(scored: list[scoring.Scored], blocks: list[structs.Batch], settings) -> list[scoring.Scored]:
-  """The episodes with the mean advantage of their trained tokens, read off the blocks that `packed` made."""
-  trained = [one for one in scored if _trains(one)]
+def packing(settings) -> dict[str, Any]:
+  """How rows are packed, from config.learner."""
+  return dict(rows=settings.micro_rows, lengths=settings.row_lengths, share_prefix=settings.share_prompts)
+
+
+def with_advantages(
+  scored: list[scoring.Scored], items: list[pack.Item], blocks: list[structs.Batch], how: dict[str, Any],
+) -> list[scoring.Scored]:
+  """The episodes with the mean advantage of their trained tokens, read off the blocks their items were packed into."""
   blocks = [block for block in blocks if block.segment_ids.any()]  # a pod fills up with empty ones
-  places = pack.places([one.episode.num_tokens for one in trained], rows=settings.micro_rows,
-                       lengths=settings.row_lengths)
-  means = {id(one): float(blocks[b].advantages[row, here][blocks[b].loss_mask[row, here]].mean())
-           for one, (b, row, here) in zip(trained, places)}
-  return [dataclasses.replace(one, advantage=means.get(id(one))) for one in scored]
+  means = iter([float(blocks[b].advantages[row, here][blocks[b].loss_mask[row, here]].mean())
+                for b, row, here in pack.places(items, **how)])
+  return [dataclasses.replace(one, advantage=next(means) if trains(one) else None) for one in scored]
 
 
 class Clock:

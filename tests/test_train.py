@@ -117,6 +117,22 @@ def test_search_r1_trains_by_ppo_and_resumes_exactly(world, tmp_path):
   assert isinstance(logged["advantage"], float)
 
 
+@pytest.mark.slow  # two runs
+def test_a_prompt_computed_once_for_its_samples_changes_nothing(world, tmp_path, rewarding):
+  config = tiny_world.config(world, get_config)
+  config.steps, config.learner.row_lengths, found = 1, (640,), []
+  for shared in (False, True):
+    config.learner.share_prompts = shared
+    (row,) = train.train(config, tmp_path / str(shared))
+    logged = episodes_lib.read_episodes(episodes_lib.steps(tmp_path / str(shared))[1])
+    found.append((row, [episode["advantage"] for episode in logged]))
+  (alone, one), (together, two) = found
+  assert one == two and any(one)
+  for name in ("loss", "entropy", "grad_norm", "tokens", "sequences", "mismatch"):
+    assert together[name] == pytest.approx(alone[name], rel=1e-4, abs=1e-6), name
+  assert together["packed_tokens"] < alone["packed_tokens"]
+
+
 @pytest.fixture
 def rewarding(monkeypatch):
   """Rewards that a model which knows nothing earns."""

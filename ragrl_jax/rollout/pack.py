@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -37,7 +36,7 @@ class Item:
 
 def pack(
     episodes: Sequence[structs.Episode], rewards: Sequence[Sequence[float] | None], *, rows: int,
-    lengths: Sequence[int],
+    lengths: Sequence[int], share_prefix: bool = False,
 ) -> list[Batch]:
   """Episodes with what they earned → blocks [rows, T].
 
@@ -47,6 +46,7 @@ def pack(
       not be scored, or has no token to train, and is left out.
     rows: of a block.
     lengths: the row lengths T that may be used, at most three: each is one more compilation.
+    share_prefix: lay down once a row what the samples of a prompt have in common.
 
   Returns:
     Blocks, the longest rows first; empty rows fill up the last of each length. If nothing was scored, one block of
@@ -57,19 +57,7 @@ def pack(
       segments, or impossible rows or lengths.
   """
   items = [of_episode(e, r) for e, r in zip(episodes, rewards, strict=True) if r is not None]
-  return pack_items(items, rows=rows, lengths=lengths)
-
-
-def places(sizes: Sequence[int], *, rows: int, lengths: Sequence[int]) -> list[tuple[int, int, slice]]:
-  """(block, row, tokens) of each of several sequences of these sizes, as `pack` lays them."""
-  found: list[Any] = [None] * len(sizes)
-  for block, (_, members) in enumerate(_fit(sizes, [str(i) for i in range(len(sizes))], rows, check(rows, lengths))):
-    for row, items in enumerate(members):
-      start = 0
-      for i in items:
-        found[i] = (block, row, slice(start, start + sizes[i]))
-        start += sizes[i]
-  return found
+  return pack_items(items, rows=rows, lengths=lengths, share_prefix=share_prefix)
 
 
 def pack_weighted(
@@ -123,12 +111,33 @@ def pack_items(
 
   With share_prefix, what a group's items have in common is laid down once a row, before those that the row holds.
   """
+  return [_block(members, length, share_prefix) for length, members in _laid(items, rows, lengths, share_prefix)]
+
+
+def places(
+    items: Sequence[Item], *, rows: int, lengths: Sequence[int], share_prefix: bool = False,
+) -> list[tuple[int, int, slice]]:
+  """(block, row, tokens) of each item as `pack_items` lays it: of all its tokens, or of those it does not share.
+
+  The items' names tell them apart.
+  """
+  found = {}
+  for block, (_, members) in enumerate(_laid(items, rows, lengths, share_prefix)):
+    for row, parts in enumerate(members):
+      start = 0
+      for part in parts:  # a shared beginning bears the name of an item whose own part comes later
+        found[part.name] = (block, row, slice(start, start + len(part.tokens)))
+        start += len(part.tokens)
+  return [found[item.name] for item in items]
+
+
+def _laid(items, rows, lengths, share_prefix) -> list[tuple[int, list[list[Item]]]]:
+  """(T, the items or parts of items in each row) a block."""
   lengths = check(rows, lengths)
   units = families(items, lengths[0]) if share_prefix else [[item] for item in items]
   sizes = [sum(len(item.tokens) for item in unit) for unit in units]
   blocks = _fit(sizes, [unit[0].name for unit in units], rows, lengths)
-  return [_block([[item for i in row for item in units[i]] for row in members], length, share_prefix)
-          for length, members in blocks]
+  return [(length, [[item for i in row for item in units[i]] for row in members]) for length, members in blocks]
 
 
 def families(items: Sequence[Item], longest: int) -> list[list[Item]]:

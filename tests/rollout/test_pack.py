@@ -51,11 +51,19 @@ def test_a_turn_without_tokens_lends_its_reward_to_a_neighbour():
 
 
 def test_places_are_where_pack_lays_them():
-  sizes = (3, 5, 2, 4, 7, 8)
-  items = [of_size(n, i) for i, n in enumerate(sizes)]
+  items = [of_size(n, i) for i, n in enumerate((3, 5, 2, 4, 7, 8))]
   batches = pack.pack_items(items, rows=2, lengths=(8, 4))
-  for item, (block, row, here) in zip(items, pack.places(sizes, rows=2, lengths=(8, 4)), strict=True):
+  for item, (block, row, here) in zip(items, pack.places(items, rows=2, lengths=(8, 4)), strict=True):
     np.testing.assert_array_equal(batches[block].tokens[row, here], item.tokens)
+  # Samples that share a beginning: the place is of what each adds to it, its trained tokens all in there.
+  starts = lambda n: dataclasses.replace(
+    of_size(n, n), tokens=np.concatenate([[1, 2, 3], np.arange(n - 3) + 10 * n]).astype(np.int32), group_id=0,
+    loss_mask=np.arange(n) >= 3)
+  items, how = [starts(n) for n in (6, 7, 8, 9)], dict(rows=2, lengths=(16,), share_prefix=True)
+  batches = pack.pack_items(items, **how)
+  for item, (block, row, here) in zip(items, pack.places(items, **how), strict=True):
+    np.testing.assert_array_equal(batches[block].tokens[row, here], item.tokens[2:])
+    assert batches[block].loss_mask[row, here].sum() == item.loss_mask.sum()
 
 
 def test_who_could_not_be_scored_is_left_out():
