@@ -14,7 +14,8 @@ from absl import app, flags
 from tqdm import tqdm
 
 from ragrl_jax.data import readers, writers
-from ragrl_jax.recipes.care import chat, generate
+from ragrl_jax.prompting import endpoint as endpoint_lib
+from ragrl_jax.recipes.care import generate
 
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
 OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts, as launchers/sft.py takes them.")
@@ -31,8 +32,8 @@ for role, what in (("reasoner", "reads the context and reasons"), ("inserter", "
   flags.DEFINE_string(f"{role}_model", None, "Its name there.")
 
 
-def endpoint(role: str) -> chat.Endpoint:
-  return chat.Endpoint(
+def endpoint(role: str) -> endpoint_lib.Endpoint:
+  return endpoint_lib.Endpoint(
     flags.FLAGS[f"{role}_url"].value, flags.FLAGS[f"{role}_model"].value, folder=ANSWERS.value,
     key=os.environ.get(f"{role.upper()}_KEY", "none"), timeout_s=TIMEOUT_S.value, deadline_s=DEADLINE_S.value,
     retries=RETRIES.value, sampling=dict(temperature=TEMPERATURE.value, max_tokens=MAX_TOKENS.value))

@@ -11,6 +11,8 @@ from ragrl_jax import recipes
 FILES = sorted((pathlib.Path(__file__).parents[2] / "configs").glob("*.py"))
 VARIANTS = {
   "quickstart": ("", "sft"),
+  "arena": ("", "smoke", "repo", "f1", "judge", "judge,smoke", "no_bonus", "naive", "direct", "k3", "without_2wiki",
+            "sft", "sft,direct,smoke"),
   "care": ("", "smoke", "repo", "mean", "no_retrieval", "easy_only", "sft", "sft,smoke"),
   "veritas": ("", "smoke", "em", "em_it", "em_ta", "em_format", "no_ramp", "repo", "reward_model"),
   "when_to_search": ("", "smoke", "table", "exact", "printed", "no_search_reward", "no_stage_one", "no_stage_two",

@@ -14,8 +14,10 @@ from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
 
 # The terms a recipe's presets score: names that reports, configs and papers' tables use.
 TERMS = {
-  ("arena", "paper"): {"format", "accuracy", "relevance", "bonus"},
-  ("arena", "repo"): {"format", "accuracy", "relevance", "bonus"},
+  **{("arena", preset): {"format", "accuracy", "relevance", "bonus"}
+     for preset in ("paper", "repo", "f1", "judge", "no_bonus")},
+  ("arena", "naive"): {"format", "accuracy"},
+  ("arena", "direct"): {"format", "accuracy"},
   **{("care", preset): {"accuracy", "format", "retrieval"}
      for preset in ("paper", "repo", "mean", "no_retrieval", "easy_only")},
   **{("lear", preset): {"answer", "length", "format"} for preset in (

@@ -73,6 +73,56 @@ def test_accuracy_as_f1():
   assert recipe.outcome(EXAMPLE, Episode.from_text(recipe, EXAMPLE, [("model", said(answer="Ann"))])) == 0.0
 
 
+JUDGED = recipes.get("arena", "judge")
+
+
+@pytest.mark.parametrize(("answer", "verdicts", "accuracy", "reward"), [
+  ("Lee the elder", (1.0,), 1.0, 13.0), ("Lee the elder", (0.5,), 0.5, 2.5), ("Bob", (0.0,), 0.0, 2.0),
+  ("Bob", (None,), None, None),  # a verdict nobody could read
+  ("the ANN_LEE", (), 1.0, 13.0), ("", (), 0.0, 2.0)])  # nobody is asked
+def test_accuracy_as_a_judge_sees_it(answer, verdicts, accuracy, reward):
+  episode, tape = scripted.play(JUDGED, EXAMPLE, [said(answer=answer)], verdicts=verdicts)
+  assert [entry for entry in tape if entry[0] == "judge"] == [("judge", (("Ann Lee\nA. Lee", answer),))] * len(verdicts)
+  assert episode.facts == (dict(correct=verdicts[0]) if verdicts else {})
+  terms = JUDGED.score(EXAMPLE, episode)
+  assert (terms["accuracy"], JUDGED.reward(terms, 0)) == (accuracy, reward)
+  assert terms["relevance"] == 1.0 and terms["bonus"] == (None if accuracy is None else float(accuracy == 1.0))
+  assert JUDGED.outcome(EXAMPLE, episode) == float(answer == "the ANN_LEE")  # comparable over the three accuracies
+
+
+def test_a_transcript_without_its_verdict_cannot_be_scored():
+  assert scored(said(answer="Bob"), JUDGED)[1] is None and scored(said(), JUDGED)[1] == 13.0
+
+
+def test_no_judge_is_asked_where_none_is_paid():
+  assert [entry[0] for entry in scripted.play(paper, EXAMPLE, [said(answer="Bob")])[1]] == ["start", "generate", "end"]
+
+
+@pytest.mark.parametrize(("text", "shape", "accuracy"), [
+  ("<think>[1] and [5]</think>\n<answer>Ann Lee</answer>", 1.0, 1.0),
+  ("<think>x</think> <answer>Bob</answer>", 1.0, 0.0), ("<answer>Ann Lee</answer>", 0.0, 1.0),
+  ("so <think>x</think><answer>Ann Lee</answer>", 0.0, 1.0),
+  ("<think>x<think>y</think></think><answer>Ann Lee</answer>", 0.0, 1.0),
+  (said(), 0.0, 1.0), ("<think>x</think>", 0.0, 0.0)])
+def test_naive_grpo_pays_for_shape_and_answer(text, shape, accuracy):
+  naive = recipes.get("arena", "naive")
+  unmarked = dataclasses.replace(EXAMPLE, supporting=(), evidence=())  # gold references are no matter here
+  for example in (EXAMPLE, unmarked):
+    terms, reward = scored(text, naive, example)
+    assert terms == dict(format=shape, accuracy=accuracy) and reward == shape + accuracy
+  assert naive.weights(0) == dict(format=1.0, accuracy=1.0)
+  told = naive.prompt.messages(EXAMPLE)[0]["content"]
+  assert "EXACTLY two sections" in told and "<think>" in told and "relevance" not in told
+
+
+def test_direct_answers():
+  direct = recipes.get("arena", "direct")
+  assert scored("<answer>Ann Lee</answer>", direct) == (dict(format=1.0, accuracy=1.0), 2.0)
+  assert scored(said(), direct)[0] == dict(format=0.0, accuracy=1.0)
+  told = direct.prompt.messages(EXAMPLE)[0]["content"]
+  assert "one section" in told and "think" not in told and "analysis" not in told
+
+
 def test_lists_that_only_the_code_takes():
   for ids in ("[1.0, 5.0]", "[true, 5]"):
     assert scored(said(ids))[0]["relevance"] == 0.0

@@ -14,7 +14,8 @@ from starlette import applications, responses, routing
 
 from ragrl_jax import recipes
 from ragrl_jax.data import readers, writers
-from ragrl_jax.recipes.care import chat, generate
+from ragrl_jax.prompting import endpoint as endpoint_lib
+from ragrl_jax.recipes.care import generate
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -75,7 +76,7 @@ def serve():
 
 
 def endpoint(server, model, folder, **settings):
-  return chat.Endpoint(
+  return endpoint_lib.Endpoint(
     server.url, model, folder=folder, **{**dict(timeout_s=5.0, deadline_s=5.0, retries=2), **settings})
 
 
@@ -141,7 +142,7 @@ def test_an_endpoint_that_fails_now_and_then(serve, tmp_path):
   server = serve(lambda model, prompt: script.pop(0))
   ask = lambda text, **settings: asyncio.run(
     endpoint(server, "reads", tmp_path, **settings).ask([dict(role="user", content=text)]))
-  assert ask("one", sampling=dict(temperature=0.5)) == generate.Reply("Answer: x")  # at the third attempt
+  assert ask("one", sampling=dict(temperature=0.5)) == endpoint_lib.Reply("Answer: x")  # at the third attempt
   assert server.asked[0][2]["temperature"] == 0.5
   with pytest.raises(ToolFailed, match="no answer within retries"):
     ask("two")
@@ -162,7 +163,7 @@ def test_a_refusal_stops_the_run_and_a_dead_endpoint_only_its_questions(serve, t
   kept, fates = run(serve(lambda model, prompt: 500), [question("a"), question("b")], tmp_path, retries=0)
   assert not kept and fates == {"no answer": 2}
   with pytest.raises(ValueError, match="http://"):
-    chat.Endpoint("localhost:8000", "m", folder=tmp_path)
+    endpoint_lib.Endpoint("localhost:8000", "m", folder=tmp_path)
 
 
 def test_of_facts_inside_one_another_the_longest_is_wrapped():

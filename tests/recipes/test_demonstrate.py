@@ -124,6 +124,16 @@ def test_citing_without_faults():
       assert preset.reward(preset.score(example, Episode.from_text(preset, example, turns)), 0) == 13.0
 
 
+@pytest.mark.parametrize(("preset", "reply"), [("naive", "thought"), ("direct", "direct")])
+def test_replies_of_the_baselines(preset, reply):
+  baseline = recipes.get("arena", preset)
+  for example in ASKED:
+    turns = cite.demonstrate(example, WORLD, random.Random(0), reply=reply, fault=0.0)
+    assert baseline.reward(baseline.score(example, Episode.from_text(baseline, example, turns)), 0) == 2.0
+  with pytest.raises(ValueError, match="cited, thought, direct"):
+    cite.demonstrate(ASKED[0], WORLD, random.Random(0), reply="naive")
+
+
 @pytest.mark.parametrize("kind", cite.FAULTS)
 def test_citing_with_faults(kind):
   rewards = collections.Counter()

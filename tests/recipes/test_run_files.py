@@ -18,7 +18,8 @@ def load(name):
 @pytest.mark.parametrize("name", ["arena", "search_r1", "veritas", "when_to_search"])
 def test_variants_choose_presets(name):
   module = load(name)
-  for variant in set(module.VARIANTS) - {"", "smoke", "table"}:  # the KL of a paper's table is no preset
+  # The KL of a paper's table is no preset.
+  for variant in getattr(module, "PRESETS", set(module.VARIANTS) - {"", "smoke", "table"}):
     assert variant in recipes.RECIPES[name].PRESETS
     for spelling in (variant, f"{variant},smoke", f"smoke,{variant}"):
       assert module.get_config(spelling).preset == variant
@@ -39,7 +40,24 @@ def test_published_numbers():
   assert (when.loss.clip_high, when.loss.kl, when.rollout.filter.metric) == (0.28, "none", "total")
   assert (load("when_to_search").get_config("table").loss.kl_coef, when.retrieval.top_k) == (1e-4, 5)
   assert (search.optimizer.learning_rate, search.loss.kl, search.loss.kl_coef) == (1e-6, "k3", 0.001)
-  assert search.optimizer.warmup_steps == round(0.285 * search.steps)
+  assert search.optimizer.warmup_steps == search.loss.minibatches * round(0.285 * search.steps)  # it counts updates
   assert (cite.rollout.prompts_per_step, cite.rollout.group_size, cite.rollout.temperature) == (256, 7, 0.9)
   assert (cite.optimizer.learning_rate, cite.loss.kl, cite.loss.kl_coef) == (3e-6, "k2", 0.04)
   assert (cite.advantage.std, cite.advantage.eps) == ("sample", 1e-4)
+
+
+def test_arena_variants():
+  arena = load("arena")
+  assert (arena.get_config("k3").loss.kl, arena.get_config("naive").loss.kl) == ("k3", "k3")
+  assert arena.get_config("judge").judge.kind == "llm" and arena.get_config("judge,smoke").judge.kind == "exact"
+  assert arena.get_config("sft,direct").preset == "direct"
+  with pytest.raises(ValueError, match="one of repo, f1"):
+    arena.get_config("f1,judge")
+  everything = arena.get_config().data
+  for held_out in arena.WITHOUT:
+    data = arena.get_config(held_out).data
+    train, test = set(data.train.split(",")), set(data.evaluate.split(","))
+    assert len(train) == 2 and train < set(everything.train.split(","))
+    assert len(test) == 1 and test < set(everything.evaluate.split(","))
+    left_out, = set(everything.train.split(",")) - train
+    assert left_out.rpartition("/")[0] == test.pop().rpartition("/")[0]

@@ -1,16 +1,18 @@
-"""A scripted, imperfect player of the made-up world that cites: what SFT warms a model up with."""
+"""A scripted, imperfect player of the made-up world: what SFT warms a model up with, in any of the three replies."""
 
 import random
 from collections.abc import Sequence
 
 from ragrl_jax.data.synthetic import World
+from ragrl_jax.recipes.arena.prompt import SECTIONS
 from ragrl_jax.structs import MODEL, Example
 
 FAULTS = ("stop", "wrong")
 
 
 def demonstrate(
-    example: Example, world: World, rng: random.Random, *, fault: float = 0.65, kinds: Sequence[str] = ("stop",),
+    example: Example, world: World, rng: random.Random, *, reply: str = "cited", fault: float = 0.65,
+    kinds: Sequence[str] = ("stop",),
 ) -> list[tuple[str, str]]:
   """Answers one question of `data.synthetic` that brings its passages, well or with a fault.
 
@@ -18,6 +20,7 @@ def demonstrate(
     example: with passages, and its decomposition in meta.
     world: it is about.
     rng: draws the faults.
+    reply: a key of SECTIONS.
     fault: share of questions answered with one.
     kinds: which: "stop" cites and answers an earlier hop (a question of one hop has none); "wrong" cites and answers
       a passage drawn at random.
@@ -26,8 +29,10 @@ def demonstrate(
     One ("model", text) turn, as `structs.Episode.from_text` takes it.
 
   Raises:
-    ValueError: a kind that is none of FAULTS.
+    ValueError: a kind that is none of FAULTS, or an unknown reply.
   """
+  if reply not in SECTIONS:
+    raise ValueError(f"reply={reply!r}: use {', '.join(SECTIONS)}.")
   for kind in kinds:
     if kind not in FAULTS:
       raise ValueError(f"fault kind {kind!r}: use {', '.join(FAULTS)}.")
@@ -43,7 +48,8 @@ def demonstrate(
     stated = world.stated[example.passages[number - 1].id]
     if stated:
       steps, answer = [(number, stated[0].relation, stated[0].object)], stated[0].object
-  cited = ", ".join(map(str, sorted({number for number, _, _ in steps})))
+  cited = sorted({number for number, _, _ in steps})
   analysis = " ".join(f"[{number}] {relation} {found}." for number, relation, found in steps)
-  return [(MODEL, (
-    f"<relevance> [{cited}] </relevance>\n<analysis> {analysis} </analysis>\n<answer> {answer} </answer>"))]
+  thought = " ".join(f"{relation} {found}." for _, relation, found in steps)
+  bodies = dict(relevance=cited, analysis=analysis, think=thought, answer=answer)
+  return [(MODEL, "\n".join(f"<{name}> {bodies[name]} </{name}>" for name in SECTIONS[reply]))]

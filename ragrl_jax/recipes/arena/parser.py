@@ -1,36 +1,35 @@
-"""Model text → its three sections. Written against `prompt.py`."""
+"""Model text → its sections. Written against `prompt.py`."""
 
 import dataclasses
 import re
 
 from ragrl_jax.core.text import tags
+from ragrl_jax.recipes.arena.prompt import SECTIONS
 from ragrl_jax.structs import Passage
 
-NAMES = ("relevance", "analysis", "answer")
 STOPS = ("</answer>",)
-
-# As the authors' code checks it: no "<" in a body, and after the answer only the line has to end, not the text.
-_REPO = re.compile(
-  r"<relevance>[^<]*</relevance>\s*<analysis>[^<]*</analysis>\s*<answer>[^<]*</answer>$", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
 class Parser:
   """
   Attributes:
-    shape: "strict": the three sections are the whole text, with nothing but white space between and after them, and no
+    shape: "strict": the sections are the whole text, with nothing but white space between and after them, and no
       body holds one of their tags. "repo": as the authors' code, where junk on later lines passes and "a < b" does not.
+    sections: their names, in order.
   """
 
   shape: str = "strict"
+  sections: tuple[str, ...] = SECTIONS["cited"]
 
   def in_shape(self, text: str) -> bool:
-    if self.shape == "repo":
-      return _REPO.match(text) is not None
-    if not text.startswith("<relevance>"):
+    if self.shape == "repo":  # no "<" in a body, and after the answer only the line has to end, not the text
+      pattern = r"\s*".join(f"<{name}>[^<]*</{name}>" for name in self.sections)
+      return re.match(f"{pattern}$", text, re.MULTILINE) is not None
+    if not text.startswith(f"<{self.sections[0]}>"):
       return False
-    parts = tags.sections(text, NAMES)
-    return parts is not None and tuple(part.name for part in parts) == NAMES
+    parts = tags.sections(text, self.sections)
+    return parts is not None and tuple(part.name for part in parts) == self.sections
 
   def section(self, text: str, name: str) -> str | None:
     """The first complete section of this name, stripped, whatever stands around it."""

@@ -1,18 +1,26 @@
-"""The episode: one turn."""
+"""The episode: one turn; then, if answers are judged, the judge reads one that is not exactly right."""
 
+import dataclasses
 from collections.abc import Sequence
 
+from ragrl_jax.core.metrics import qa
+from ragrl_jax.judging import references
+from ragrl_jax.recipes.arena.parser import Parser
 from ragrl_jax.recipes.arena.prompt import Prompt
 from ragrl_jax.structs import Episode, Example, Policy, Tools
 
 
-def build(prompt: Prompt, *, stops: Sequence[str]):
-  """The coroutine under these settings."""
+def build(prompt: Prompt, parser: Parser, *, stops: Sequence[str], judge: bool):
+  """The coroutine under these settings. judge: whether the fact `correct` is asked for."""
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
-    del tools  # the references are in the prompt
     talk = policy.start(prompt.messages(example))
     said = await talk.generate(stop=stops)
-    return talk.end("answer" if said.stop in stops else None)
+    episode = talk.end("answer" if said.stop in stops else None)  # what it held is free while the judge reads
+    answer = parser.answer(episode.model_text)
+    if not judge or not answer or qa.exact_match(answer, example.golds, style="spaced"):
+      return episode
+    verdict, = await tools.judge([(references(example.golds), answer)])
+    return dataclasses.replace(episode, facts=dict(correct=verdict))
 
   return play

@@ -1,36 +1,52 @@
-"""What the model is told: name the useful references, argue from them, answer."""
+"""What the model is told: which sections to reply in. ARENA's are the useful references, the argument, the answer."""
 
 import dataclasses
 
 from ragrl_jax.prompting import passages
 from ragrl_jax.structs import Example
 
-INSTRUCTIONS = {
-  "paper": (
-    "A user puts a question to an assistant, together with references; each of these starts with its number. "
-    "The assistant replies in EXACTLY three sections and writes nothing outside them:\n"
-    "<relevance>the numbers of the useful references, and of no others, in square brackets, e.g. [1,5]</relevance>\n"
-    "<analysis>how the references, taken together, lead to the answer, with the number of the reference that supports "
-    "each claim</analysis>\n"
-    "<answer>the answer alone: a word or a short phrase, no explanation</answer>\n"
-    "**User**:\n<question>{question}</question>\n<references>\n{references}\n</references>"),
-  "short": (
-    "Reply with <relevance>[numbers of the useful references]</relevance> <analysis>why</analysis> "
-    "<answer>short answer</answer>.\n<question>{question}</question>\n<references>\n{references}\n</references>"),
-  "none": "{question}\n{references}",
-}
+# The sections of a reply, in order: ARENA's, and its baselines'.
+SECTIONS = {"cited": ("relevance", "analysis", "answer"), "thought": ("think", "answer"), "direct": ("answer",)}
+INSTRUCTIONS = ("paper", "short", "none")
+
+_COUNT = {1: "one section and writes nothing outside it", 2: "EXACTLY two sections and writes nothing outside them",
+          3: "EXACTLY three sections and writes nothing outside them"}
+_TOLD = dict(
+  relevance="the numbers of the useful references, and of no others, in square brackets, e.g. [1,5]",
+  analysis="how the references, taken together, lead to the answer, with the number of the reference that supports "
+           "each claim",
+  think="how the references, taken together, lead to the answer",
+  answer="the answer alone: a word or a short phrase, no explanation")
+_SHORT = dict(relevance="[numbers of the useful references]", analysis="why", think="why", answer="short answer")
 
 
 @dataclasses.dataclass(frozen=True)
 class Prompt:
-  """One user message. titles: show each reference's title, which the authors' prompt leaves out."""
+  """One user message.
+
+  Attributes:
+    instructions: one of INSTRUCTIONS; "none" is question and references alone.
+    reply: a key of SECTIONS.
+    titles: show each reference's title, which the authors' prompt leaves out.
+  """
 
   instructions: str = "paper"
+  reply: str = "cited"
   titles: bool = False
 
   def messages(self, example: Example) -> list[dict[str, str]]:
-    head, rest = INSTRUCTIONS[self.instructions].split("{question}")
-    middle, tail = rest.split("{references}")
-    # Not str.format: questions and passages may hold braces.
-    content = head + example.question + middle + passages.numbered(example.passages, titles=self.titles) + tail
+    references = passages.numbered(example.passages, titles=self.titles)
+    asked = f"<question>{example.question}</question>\n<references>\n{references}\n</references>"
+    if self.instructions == "none":
+      content = f"{example.question}\n{references}"
+    elif self.instructions == "short":
+      content = f"Reply with {self._sections(_SHORT, ' ')}.\n{asked}"
+    else:
+      content = (
+        "A user puts a question to an assistant, together with references; each of these starts with its number. The "
+        f"assistant replies in {_COUNT[len(SECTIONS[self.reply])]}:\n"
+        f"{self._sections(_TOLD, chr(10))}\n**User**:\n{asked}")
     return [dict(role="user", content=content)]
+
+  def _sections(self, told: dict[str, str], glue: str) -> str:
+    return glue.join(f"<{name}>{told[name]}</{name}>" for name in SECTIONS[self.reply])

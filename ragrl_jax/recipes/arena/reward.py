@@ -7,7 +7,7 @@ from ragrl_jax.core.rewards import citations
 from ragrl_jax.recipes.arena.parser import Parser
 from ragrl_jax.structs import Episode, Example
 
-TERMS = ("format", "accuracy", "relevance", "bonus")
+ACCURACY = ("exact", "f1", "judge")
 
 
 class Reward:
@@ -18,7 +18,7 @@ class Reward:
     gold_ids: "supporting" (positions by title, as the data gives them) or "substring" (see `gold_ids`).
     strict_ids: accept nothing but a JSON list of plain integers.
     bonus: weight of the bonus.
-    accuracy: "exact" or "f1".
+    accuracy: "exact", "f1", or "judge": an answer that is not exactly right is worth the verdict among the facts.
   """
 
   def __init__(self, parser: Parser, *, gold_ids: str, strict_ids: bool, bonus: float, accuracy: str):
@@ -27,31 +27,42 @@ class Reward:
     self.strict_ids = strict_ids
     self.bonus = bonus
     self.accuracy = accuracy
+    self.cites = "relevance" in parser.sections
+    self.terms = ("format", "accuracy", "relevance", "bonus") if self.cites else ("format", "accuracy")
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
     """`format` 0 or 1, `accuracy` 0 to 1, `relevance` 0, 0.5 or 1, `bonus` 1 iff the three are 1.
 
-    `relevance` and `bonus` are None where it is not known which passages support the answer.
+    `relevance` and `bonus` are None where it is not known which passages support the answer, `accuracy` and `bonus`
+    where a verdict is missing. A reply without a relevance section has the first two terms only.
 
     Source: ARENA (arXiv 2505.13258) sec. 3.2; the answer and the numbers are paid out of shape, too.
     """
     if episode.ended == "failed":
-      return dict.fromkeys(TERMS)
+      return dict.fromkeys(self.terms)
     text = episode.model_text
-    shape = float(self.parser.in_shape(text))
-    measure = qa.f1 if self.accuracy == "f1" else qa.exact_match
-    accuracy = measure(self.parser.answer(text) or "", example.golds, style="spaced")
+    terms = dict(format=float(self.parser.in_shape(text)), accuracy=self.right(example, episode))
+    if not self.cites:
+      return terms
     golds = gold_ids(example, self.gold_ids)
     if not golds:
-      return dict(format=shape, accuracy=accuracy, relevance=None, bonus=None)
+      return terms | dict(relevance=None, bonus=None)
     ids = citations.parse_ids(self.parser.section(text, "relevance") or "", strict=self.strict_ids)
-    relevance = citations.overlap(ids, golds)
-    return dict(
-      format=shape, accuracy=accuracy, relevance=relevance, bonus=float(shape == accuracy == relevance == 1.0))
+    terms["relevance"] = citations.overlap(ids, golds)
+    unknown = terms["accuracy"] is None
+    return terms | dict(bonus=None if unknown else float(all(value == 1.0 for value in terms.values())))
+
+  def right(self, example: Example, episode: Episode) -> float | None:
+    """How right the answer is. A missing one is wrong, and no judge has to be asked."""
+    answer = self.parser.answer(episode.model_text) or ""
+    if self.accuracy == "f1":
+      return qa.f1(answer, example.golds, style="spaced")
+    exact = qa.exact_match(answer, example.golds, style="spaced")
+    return episode.facts.get("correct") if self.accuracy == "judge" and answer and not exact else exact
 
   def weights(self, step: int) -> Mapping[str, float]:
     del step  # the same throughout
-    return dict(format=1.0, accuracy=1.0, relevance=1.0, bonus=self.bonus)
+    return dict.fromkeys(self.terms, 1.0) | (dict(bonus=self.bonus) if self.cites else {})
 
   def outcome(self, example: Example, episode: Episode) -> float:
     return qa.exact_match(self.parser.answer(episode.model_text) or "", example.golds, style="spaced")

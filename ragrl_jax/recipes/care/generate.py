@@ -1,18 +1,16 @@
 """The warm start's transcripts: one model reasons to an answer, another works the gold sentences into its reasoning."""
 
-import asyncio
-import collections
-import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import quotes
-from ragrl_jax.prompting import passages
+from ragrl_jax.prompting import endpoint, passages
+from ragrl_jax.prompting.endpoint import Chat, Reply
 from ragrl_jax.recipes.care.parser import ANSWER
 from ragrl_jax.recipes.care.prompt import Prompt
-from ragrl_jax.structs import MODEL, Example, ToolFailed
+from ragrl_jax.structs import MODEL, Example
 
 REASON = (
   "You read a context closely to answer a question. Whenever a step of your reasoning rests on something that the "
@@ -25,31 +23,13 @@ INSERT = (
 _TAG = re.compile(r"</?(?:think|retrieval)>")
 
 
-@dataclasses.dataclass(frozen=True)
-class Reply:
-  """What a model said: the text, and its reasoning where the endpoint gives that apart ("" if not)."""
-
-  content: str
-  reasoning: str = ""
-
-
-class Chat(Protocol):
-  async def ask(self, messages: Sequence[Mapping[str, str]]) -> Reply:
-    """Raises ToolFailed when there is no answer in time."""
-
-
-async def transcripts(
-    examples: Sequence[Example], reasoner: Chat, inserter: Chat, *, concurrency: int = 16,
-    progress: Callable[[collections.Counter], None] = lambda fates: None,
-) -> tuple[list[tuple[Example, list[tuple[str, str]]]], collections.Counter]:
-  """([(example, its turns)] of those that were kept, in the examples' order, and how many met which fate).
+async def transcripts(examples: Sequence[Example], reasoner: Chat, inserter: Chat, **how: Any):
+  """See `endpoint.transcripts`, which takes `how`.
 
   Args:
     examples: with passages, golds and gold sentences (`evidence`).
     reasoner: M_R, which reads the context.
     inserter: M_I, which does not.
-    concurrency: examples under way at a time.
-    progress: told the fates so far, after each example.
 
   Fates: "kept"; "no evidence" (the data marks no gold sentence, or one the passages do not hold: not asked); "no
   answer" (an endpoint gave none in time: to be asked again); "wrong answer"; "tags" (the reply holds tags of its own);
@@ -57,20 +37,7 @@ async def transcripts(
 
   Source: CARE sec. 3.2 and appendix C (DeepSeek-R1, then DeepSeek-V3).
   """
-  fates, gate = collections.Counter(), asyncio.Semaphore(concurrency)
-
-  async def one(example: Example):
-    async with gate:
-      try:
-        fate, turns = await transcript(example, reasoner, inserter)
-      except ToolFailed:
-        fate, turns = "no answer", None
-    fates[fate] += 1
-    progress(fates)
-    return turns
-
-  found = await asyncio.gather(*map(one, examples))
-  return [(example, turns) for example, turns in zip(examples, found) if turns is not None], fates
+  return await endpoint.transcripts(examples, lambda example: transcript(example, reasoner, inserter), **how)
 
 
 async def transcript(example: Example, reasoner: Chat, inserter: Chat):

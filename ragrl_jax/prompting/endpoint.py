@@ -1,17 +1,61 @@
-"""A model behind an OpenAI-compatible endpoint, with its answers kept on disk."""
+"""A model behind an OpenAI-compatible endpoint, with its answers kept on disk, and transcripts made by its help."""
 
 import asyncio
+import collections
+import dataclasses
 import hashlib
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import openai
 
-from ragrl_jax.recipes.care.generate import Reply
 from ragrl_jax.store import jsonl
-from ragrl_jax.structs import ToolFailed
+from ragrl_jax.structs import Example, ToolFailed
+
+Turns = list[tuple[str, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+  """What a model said: the text, and its reasoning where the endpoint gives that apart ("" if not)."""
+
+  content: str
+  reasoning: str = ""
+
+
+class Chat(Protocol):
+  async def ask(self, messages: Sequence[Mapping[str, str]]) -> Reply:
+    """Raises ToolFailed when there is no answer in time."""
+
+
+async def transcripts(
+    examples: Sequence[Example], make: Callable[[Example], Awaitable[tuple[str, Turns | None]]], *,
+    concurrency: int = 16, progress: Callable[[collections.Counter], None] = lambda fates: None,
+) -> tuple[list[tuple[Example, Turns]], collections.Counter]:
+  """([(example, its turns)] of those that were kept, in the examples' order, and how many met which fate).
+
+  Args:
+    examples: the questions.
+    make: example → (fate, turns or None). If it raises ToolFailed the fate is "no answer": to be asked again.
+    concurrency: examples under way at a time.
+    progress: told the fates so far, after each example.
+  """
+  fates, gate = collections.Counter(), asyncio.Semaphore(concurrency)
+
+  async def one(example: Example):
+    async with gate:
+      try:
+        fate, turns = await make(example)
+      except ToolFailed:
+        fate, turns = "no answer", None
+    fates[fate] += 1
+    progress(fates)
+    return turns
+
+  found = await asyncio.gather(*map(one, examples))
+  return [(example, turns) for example, turns in zip(examples, found) if turns is not None], fates
 
 
 class Endpoint:

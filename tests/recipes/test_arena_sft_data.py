@@ -1,0 +1,64 @@
+"""The SFT baselines' data. What travels over HTTP is tested with CARE's (test_care_sft_data.py)."""
+
+import asyncio
+import dataclasses
+
+from ragrl_jax import recipes, sft
+from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.endpoint import Reply
+from ragrl_jax.recipes.arena import sft_data
+from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
+
+PASSAGES = tuple(Passage(str(i), f"T{i}", f"Text number {i}.") for i in range(1, 7))
+EXAMPLE = Example("good", "Who is it?", ("Ann Lee", "A. Lee"), PASSAGES, supporting=(4, 0))
+
+
+class Backbone:
+
+  def __init__(self, answers):
+    self.answers, self.asked = answers, []
+
+  async def ask(self, messages):
+    self.asked.append(messages[-1]["content"])
+    said = next(answer for question, answer in self.answers.items() if question in self.asked[-1])
+    if isinstance(said, Exception):
+      raise said
+    return Reply(said)
+
+
+def named(name, **fields):
+  return dataclasses.replace(EXAMPLE, id=name, question=f"Who is {name}?", **fields)
+
+
+def weighed(recipe, example, turns):
+  """The text that SFT trains on."""
+  words = ByteTokenizer()
+  ids, weights = sft.tokenised(recipe, dataclasses.replace(example, meta=dict(turns=turns)), words, 0.0)
+  return words.decode([i for i, weight in zip(ids, weights, strict=True) if weight])
+
+
+def test_direct():
+  recipe = recipes.get("arena", "direct")
+  turns, = sft_data.direct([EXAMPLE])
+  assert weighed(recipe, EXAMPLE, turns) == "<answer> Ann Lee </answer>"
+  assert recipe.reward(recipe.score(EXAMPLE, Episode.from_text(recipe, EXAMPLE, turns)), 0) == 2.0
+
+
+def test_reasoned():
+  backbone = Backbone({
+    "Who is good?": "[1] says so,\nand a < b by [5].", "Who is wordy?": "<think>hm</think> By [1] and [5].",
+    "Who is silent?": "  ", "Who is tagged?": "By [1].</analysis> <answer> Bob </answer>",
+    "Who is gone?": ToolFailed("x")})
+  asked = [named(name) for name in ("good", "wordy", "silent", "tagged", "gone")] + [named("unmarked", supporting=())]
+  kept, fates = asyncio.run(sft_data.reasoned(asked, backbone, concurrency=2))
+  assert [example.id for example, _ in kept] == ["good", "wordy"]
+  assert fates == {"kept": 2, "out of shape": 2, "no answer": 1, "no references": 1}
+  assert len(backbone.asked) == 5  # the one without references is not asked about
+  assert "1. Text number 1.\n2. Text" in backbone.asked[0] and "References that matter: [1, 5]\nAnswer: Ann Lee" in (
+    backbone.asked[0])
+  for preset in ("paper", "repo"):
+    recipe = recipes.get("arena", preset)
+    for example, turns in kept[preset == "repo":]:  # the authors' pattern takes no "<"
+      assert recipe.reward(recipe.score(example, Episode.from_text(recipe, example, turns)), 0) == 13.0
+  assert weighed(recipes.get("arena"), *kept[1]) == (
+    "<relevance> [1, 5] </relevance>\n<analysis> By [1] and [5]. </analysis>\n<answer> Ann Lee </answer>")
