@@ -1,4 +1,4 @@
-"""T5 against recorded outputs of transformers, and folders that do not fit; more in tests/parity/test_t5.py."""
+"""T5 against recorded outputs of transformers, and folders that do not fit; more in tests/parity/test_t5_parity.py."""
 
 import json
 import pathlib
