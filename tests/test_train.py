@@ -1,13 +1,8 @@
-"""The joined loop on a tiny world: it runs, it resumes exactly, and kills at any moment change nothing."""
+"""The joined loop on a tiny world: it runs, and it resumes exactly."""
 
 import dataclasses
 import json
 import pathlib
-import random
-import signal
-import subprocess
-import sys
-import time
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +19,6 @@ from ragrl_jax.store import checkpoint
 from ragrl_jax.store import episodes as episodes_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
-KILLS, STEPS = 10, 16
 
 
 def get_config(variant=""):
@@ -36,28 +30,6 @@ def world(tmp_path_factory):
   folder = tmp_path_factory.mktemp("world")
   tiny_world.make(folder)
   return folder
-
-
-def final_state(workdir, like):
-  return checkpoint.Checkpoints(pathlib.Path(workdir) / "checkpoints", keep=9).restore(like)
-
-
-def arrays(workdir):
-  """The newest checkpoint's arrays by path, read without knowing the run's shape."""
-  import orbax.checkpoint as ocp
-  folder = pathlib.Path(workdir) / "checkpoints"
-  newest = max(int(p.name) for p in folder.iterdir() if p.name.isdigit())
-  tree = ocp.StandardCheckpointer().restore((folder / str(newest) / "state").absolute())
-  return newest, {jax.tree_util.keystr(path): np.asarray(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
-
-
-def assert_same(workdir, other):
-  """The two runs' newest checkpoints hold the same arrays, to the bit. Returns their step."""
-  (step, one), (other_step, two) = arrays(workdir), arrays(other)
-  assert step == other_step and one.keys() == two.keys()
-  for name in one:
-    np.testing.assert_array_equal(one[name], two[name], err_msg=name)
-  return step
 
 
 @pytest.mark.slow  # three runs and their programs
@@ -80,7 +52,7 @@ def test_warm_start_then_rl_then_resume(world, tmp_path):
       break
   rest = list(train.train(config, tmp_path / "parts"))
   assert rest[-1]["step"] == 3
-  assert_same(tmp_path / "whole", tmp_path / "parts")
+  tiny_world.assert_same(tmp_path / "whole", tmp_path / "parts")
   rows = [json.loads(line) for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
   assert [row["step"] for row in rows] == [1, 2, 3]
 
@@ -112,7 +84,7 @@ def test_search_r1_trains_by_ppo_and_resumes_exactly(world, tmp_path):
   assert [next(part)["step"] for _ in range(2)] == [1, 2]
   part.close()
   list(train.train(config, tmp_path / "part"))
-  assert_same(tmp_path / "whole", tmp_path / "part")
+  tiny_world.assert_same(tmp_path / "whole", tmp_path / "part")
   logged = next(iter(episodes_lib.read_episodes(episodes_lib.steps(tmp_path / "whole")[3])))
   assert isinstance(logged["advantage"], float)
 
@@ -170,7 +142,7 @@ def test_dynamic_sampling_fills_up_its_steps_and_resumes_with_what_it_kept(world
   assert host["supply"]["surplus"] and host["supply"]["cursor"] == 3 * sum(m["groups/draws"] for m in whole[:stop])
   rest = list(train.train(config, tmp_path / "parts"))
   assert untimed(rest) == untimed(whole[stop:])
-  assert_same(tmp_path / "whole", tmp_path / "parts")
+  tiny_world.assert_same(tmp_path / "whole", tmp_path / "parts")
 
   # Nothing has a spread: the step says so, and the parameters stay as they are.
   config.rollout.filter.update(dict(tolerance=2.0, max_draws=2))
@@ -234,52 +206,4 @@ def test_a_step_sampled_ahead_is_what_its_weights_sample_and_comes_back_on_resum
       break
   rest = list(train.train(config, tmp_path / "parts"))
   assert untimed(rest) == untimed(whole[2:])
-  assert_same(tmp_path / "whole", tmp_path / "parts")
-
-
-@pytest.mark.timeout(1200)
-@pytest.mark.slow  # a start of a process for every kill, 3 to 5 seconds each
-@pytest.mark.parametrize("ahead, steps, kills", [(0, STEPS, KILLS), (1, 10, 2)])
-def test_a_run_that_is_killed_again_and_again_ends_bit_for_bit_as_one_that_is_not(world, tmp_path, ahead, steps, kills):
-  def start(workdir, errors):
-    return subprocess.Popen(
-      [sys.executable, str(ROOT / "tests" / "crash_child.py"), str(world), str(workdir), str(steps), str(ahead)],
-      stdout=subprocess.DEVNULL, stderr=errors)
-
-  with open(tmp_path / "errors", "w+") as errors:
-    assert start(tmp_path / "whole", errors).wait(timeout=600) == 0, (tmp_path / "errors").read_text()[-2000:]
-    rng, killed, mid_checkpoint = random.Random(0), 0, 0
-    while killed < kills:
-      child = start(tmp_path / "killed", errors)
-      steps_before = newest(tmp_path / "killed")
-      if killed % 2:  # as soon as an unfinished checkpoint lies there
-        mid_checkpoint += kill_when(child, lambda: unfinished(tmp_path / "killed"))
-      else:  # a while after it has made a step
-        kill_when(child, lambda before=steps_before: newest(tmp_path / "killed") > before, after_s=rng.uniform(0, 0.4))
-      if child.returncode == 0:
-        break
-      assert child.returncode == -signal.SIGKILL, (tmp_path / "errors").read_text()[-2000:]
-      killed += 1
-    assert start(tmp_path / "killed", errors).wait(timeout=600) == 0, (tmp_path / "errors").read_text()[-2000:]
-  assert killed == kills and mid_checkpoint >= kills // 3, (killed, mid_checkpoint)
-  assert assert_same(tmp_path / "whole", tmp_path / "killed") == steps
-
-
-def newest(workdir) -> int:
-  return max((int(p.name) for p in (workdir / "checkpoints").glob("*") if p.name.isdigit()), default=0)
-
-
-def unfinished(workdir) -> bool:
-  return any("tmp" in p.name for p in (workdir / "checkpoints").glob("*"))
-
-
-def kill_when(child, ready, *, after_s: float = 0.0) -> bool:
-  """Kills the child once `ready()`; False if it ended before."""
-  while child.poll() is None:
-    if ready():
-      time.sleep(after_s)
-      child.send_signal(signal.SIGKILL)
-      child.wait()
-      return True
-    time.sleep(0.002)
-  return False
+  tiny_world.assert_same(tmp_path / "whole", tmp_path / "parts")

@@ -4,6 +4,10 @@ import dataclasses
 import pathlib
 import random
 
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
 from ragrl_jax import retrieval, structs
 from ragrl_jax.data import synthetic, writers
 from ragrl_jax.prompting import sentencepiece
@@ -50,3 +54,20 @@ def config(folder: pathlib.Path, get_config, variant: str = ""):
   made.data.train = str(folder / ("demonstrations.jsonl" if variant == "sft" else "train.jsonl"))
   made.data.evaluate = str(folder / "held_out.jsonl")
   return made
+
+
+def arrays(workdir):
+  """The newest checkpoint's arrays by path, read without knowing the run's shape."""
+  folder = pathlib.Path(workdir) / "checkpoints"
+  newest = max(int(p.name) for p in folder.iterdir() if p.name.isdigit())
+  tree = ocp.StandardCheckpointer().restore((folder / str(newest) / "state").absolute())
+  return newest, {jax.tree_util.keystr(path): np.asarray(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def assert_same(workdir, other):
+  """The two runs' newest checkpoints hold the same arrays, to the bit. Returns their step."""
+  (step, one), (other_step, two) = arrays(workdir), arrays(other)
+  assert step == other_step and one.keys() == two.keys()
+  for name in one:
+    np.testing.assert_array_equal(one[name], two[name], err_msg=name)
+  return step
