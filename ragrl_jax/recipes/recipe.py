@@ -1,6 +1,7 @@
 """What a recipe is: the slots below, and nothing else."""
 
 import dataclasses
+import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -103,3 +104,15 @@ def whole(name: str, value: Any, low: int) -> None:
   if not isinstance(value, int) or isinstance(value, bool) or value < low:
     raise ValueError(
       f"switch {name}={value!r}: it must be a whole number of at least {low} (config.switches.{name}).")
+
+
+def draw_fault(kinds: Sequence[str], known: Sequence[str], share: float, rng: random.Random) -> str:
+  """The fault that a scripted demonstration is given: one of `kinds` in a `share` of them, "" in the others.
+
+  Raises:
+    ValueError: a kind that is none of `known`.
+  """
+  for kind in kinds:
+    if kind not in known:
+      raise ValueError(f"fault kind {kind!r}: use {', '.join(known)}.")
+  return rng.choice(list(kinds)) if rng.random() < share else ""

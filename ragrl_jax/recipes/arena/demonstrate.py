@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from ragrl_jax.data.synthetic import World
 from ragrl_jax.recipes.arena.prompt import SECTIONS
+from ragrl_jax.recipes.recipe import draw_fault
 from ragrl_jax.structs import MODEL, Example
 
 FAULTS = ("stop", "wrong")
@@ -33,13 +34,10 @@ def demonstrate(
   """
   if reply not in SECTIONS:
     raise ValueError(f"reply={reply!r}: use {', '.join(SECTIONS)}.")
-  for kind in kinds:
-    if kind not in FAULTS:
-      raise ValueError(f"fault kind {kind!r}: use {', '.join(FAULTS)}.")
   place = {passage.id: number for number, passage in enumerate(example.passages, 1)}
   steps = [(place[hop["passage"]], hop["relation"], hop["object"]) for hop in example.meta["decomposition"]]
   answer = example.golds[0]
-  kind = rng.choice(list(kinds)) if rng.random() < fault else ""
+  kind = draw_fault(kinds, FAULTS, fault, rng)
   if kind == "stop" and len(steps) > 1:
     steps = steps[:rng.randint(1, len(steps) - 1)]
     answer = steps[-1][2]

@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 
 from ragrl_jax.data.synthetic import World
+from ragrl_jax.recipes.recipe import draw_fault
 from ragrl_jax.structs import MODEL, Example
 
 FAULTS = ("stop", "wrong", "misquote", "silent")
@@ -30,12 +31,9 @@ def demonstrate(
   Raises:
     ValueError: a kind that is none of FAULTS.
   """
-  for kind in kinds:
-    if kind not in FAULTS:
-      raise ValueError(f"fault kind {kind!r}: use {', '.join(FAULTS)}.")
   steps = [(hop["relation"], hop["subject"], hop["object"], hop["sentence"]) for hop in example.meta["decomposition"]]
   answer = example.golds[0]
-  kind = rng.choice(list(kinds)) if rng.random() < fault else ""
+  kind = draw_fault(kinds, FAULTS, fault, rng)
   if kind == "stop" and len(steps) > 1:
     steps = steps[:rng.randint(1, len(steps) - 1)]
     answer = steps[-1][2]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from ragrl_jax.data.synthetic import World
 from ragrl_jax.prompting import passages
 from ragrl_jax.prompting.search_turns import NOTICE
+from ragrl_jax.recipes.recipe import draw_fault
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
 
 FAULTS = ("stop", "wrong", "guess", "repeat", "invalid")
@@ -36,11 +37,8 @@ def demonstrate(
   Raises:
     ValueError: a kind that is none of FAULTS.
   """
-  for kind in kinds:
-    if kind not in FAULTS:
-      raise ValueError(f"fault kind {kind!r}: use {', '.join(FAULTS)}.")
   steps = [(hop["subject"], hop["relation"], hop["object"]) for hop in example.meta["decomposition"]]
-  fault_kind = rng.choice(list(kinds)) if rng.random() < fault else ""
+  fault_kind = draw_fault(kinds, FAULTS, fault, rng)
   answer, asked = example.golds[0], list(steps)
   if fault_kind == "guess":
     asked, answer = [], rng.choice(_of_same_kind(world, example))

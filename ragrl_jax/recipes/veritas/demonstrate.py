@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from ragrl_jax.prompting import passages
+from ragrl_jax.recipes.recipe import draw_fault
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
 
 FAULTS = ("skip", "ignore", "stop")
@@ -29,11 +30,8 @@ def demonstrate(
   Raises:
     ValueError: a kind that is none of FAULTS.
   """
-  for kind in kinds:
-    if kind not in FAULTS:
-      raise ValueError(f"fault kind {kind!r}: use {', '.join(FAULTS)}.")
   steps = [(hop["subject"], hop["relation"], hop["object"]) for hop in example.meta["decomposition"]]
-  answer, kind = example.golds[0], rng.choice(list(kinds)) if rng.random() < fault else ""
+  answer, kind = example.golds[0], draw_fault(kinds, FAULTS, fault, rng)
   if kind == "stop" and len(steps) > 1:
     steps = steps[:rng.randint(1, len(steps) - 1)]
     answer = steps[-1][2]

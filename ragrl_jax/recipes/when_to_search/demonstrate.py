@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from ragrl_jax.prompting import passages
+from ragrl_jax.recipes.recipe import draw_fault
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
 
 FAULTS = ("guess", "check", "repeat", "ask")
@@ -29,11 +30,8 @@ def demonstrate(
   Raises:
     ValueError: a kind that is none of FAULTS.
   """
-  for kind in kinds:
-    if kind not in FAULTS:
-      raise ValueError(f"fault kind {kind!r}: use {', '.join(FAULTS)}.")
   steps = example.meta["decomposition"]
-  kind = rng.choice(list(kinds)) if rng.random() < fault else ""
+  kind = draw_fault(kinds, FAULTS, fault, rng)
   if kind == "guess":
     subject = steps[-1]["subject"]
     return [(MODEL, f"<think> {subject} </think><reflect> {subject} </reflect><answer> {subject} </answer>")]
