@@ -3,7 +3,8 @@
     python launchers/export_hf.py --checkpoint RUN[/checkpoints/STEP] --out FOLDER [--dtype bfloat16]
 
 RUN holds the config.json that training wrote; its newest checkpoint is taken if no step is named. Only the weights are
-read, not the optimiser's state. LoRA adapters are merged into the model they were trained on.
+read, not the optimiser's state, nor the value head of a critic that shares them. LoRA adapters are merged into the
+model they were trained on.
 """
 
 import argparse
@@ -32,20 +33,22 @@ def shape_of(config) -> DecoderConfig:
   return DecoderConfig.from_shape(player.tokenizer(config).vocab_size, **config.model.shape.to_dict())
 
 
-def restore(steps: pathlib.Path, step: int, model: Decoder) -> Decoder:
+def restore(steps: pathlib.Path, step: int, model: Decoder, *, shared: bool = False) -> Decoder:
   """This decoder with what RUN/checkpoints/STEP holds of it, on this process's first device.
 
   Args:
     steps: RUN/checkpoints.
     step: which.
     model: of the run. Its trained weights may be without arrays: they are replaced.
+    shared: a value head was trained on it, and the checkpoint has it as the critic's trunk.
 
   Raises:
     ValueError: the checkpoint holds another model.
   """
   graphdef, abstract, frozen = lora.split(model)
   where = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-  wanted = {"params": nnx.to_pure_dict(abstract)}
+  wanted = nnx.to_pure_dict(abstract)
+  wanted = {"params": {"trunk": wanted} if shared else wanted}
   wanted = jax.tree.map(lambda x: {"value": jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)}, wanted)
   with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
     found = reader.restore(steps.absolute() / str(step) / "state", args=ocp.args.PyTreeRestore(
@@ -63,7 +66,7 @@ def settings_of(run: pathlib.Path):
   written = hf.read_json(run / "config.json")
   config = config_lib.default_config()
   config.seed = written["seed"]
-  for name in ("model", "prompting"):
+  for name in ("model", "prompting", "critic"):
     config[name].update(written[name])
   return config
 
@@ -83,7 +86,7 @@ def main() -> int:
     else:
       shape = shape_of(config)
       model = nnx.eval_shape(lambda: Decoder(shape, rngs=nnx.Rngs(0), param_dtype=dtype))
-    model = lora.merged(restore(steps, step, model))
+    model = lora.merged(restore(steps, step, model, shared=config.critic.kind == "shared"))
     player.save(model, shape, config, pathlib.Path(arguments.out), dtype=dtype)
   except (ValueError, OSError) as error:
     print(f"export_hf: {error}", file=sys.stderr)

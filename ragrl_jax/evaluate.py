@@ -57,6 +57,7 @@ def evaluate(
   examples = questions.with_noise(
     list(readers.read_examples(data, max_examples=config.data.max_examples)), config.data.noise, seed=config.seed)
   player = player_lib.build(config)
+  examples = questions.fitting(config, player, examples)
   params = lora.split(player.model)[1] if folder is not None else _restored(config, player, run, step)
   player.engine.load(params, version=step)
   nnx.update(player.model, params)
@@ -65,7 +66,8 @@ def evaluate(
   settings = dict(
     checkpoint=str(checkpoint), weights=fingerprint(nnx.split(player.model)[1]), data=str(data),
     questions=len(examples), recipe=config.recipe, preset=config.preset, switches=dict(player.recipe.switches),
-    sampling=sampling, noise=config.data.noise, max_new_tokens=r.max_new_tokens, context=r.context,
+    sampling=sampling, noise=config.data.noise, cut_middle=config.data.cut_middle, max_new_tokens=r.max_new_tokens,
+    context=r.context,
     retrieval=None if player.retriever is None else dict(
       index=config.retrieval.index, top_k=config.retrieval.top_k, **player.retriever.describe()),
     judge=None if player.judge is None else dict(player.judge.describe()))
@@ -91,7 +93,8 @@ def observer(config, examples: Sequence[structs.Example] | None = None) -> Calla
     due = step == config.steps or (settings.every and step % settings.every == 0)
     if not due:
       return {}
-    metrics, _ = measure(player, params, examples, version=step, batch=batch_of(config))
+    metrics, _ = measure(
+      player, params, questions.fitting(config, player, examples), version=step, batch=batch_of(config))
     return harness.flat(metrics)
 
   return observe

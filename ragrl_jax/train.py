@@ -98,7 +98,7 @@ def train(
       clock.move("rollout", "update", played.beside_s)
 
       metrics = scoring.summarise(scored) | supplied.metrics | learned | engine_metrics(played) | clock.report()
-      metrics |= throughput(metrics, player.config, learner.settings, episodes)
+      metrics |= throughput(metrics, player.config, learner, episodes)
       history.append(metrics)
       metrics |= warnings(history, player)
       if observe is not None:
@@ -194,13 +194,14 @@ def engine_metrics(played: report.Report) -> dict[str, float]:
   return {f"engine/{name}": value for name, value in played.metrics().items()}
 
 
-def throughput(metrics: dict[str, Any], shape, settings, episodes) -> dict[str, Any]:
+def throughput(metrics: dict[str, Any], shape, learner, episodes) -> dict[str, Any]:
   """Tokens a second of the whole step, the learner's share of the hardware's peak, and the phase to look at first."""
   seconds = {name.removeprefix("seconds/"): value for name, value in metrics.items() if name.startswith("seconds/")}
   step = seconds.pop("step")
   lengths = [episode.num_tokens for episode in episodes]
   operations = flops.update(
-    shape, settings, tokens=sum(lengths), pairs=sum(n * (n + 1) / 2 for n in lengths), scored=metrics["tokens"])
+    shape, learner.settings, tokens=sum(lengths), pairs=sum(n * (n + 1) / 2 for n in lengths),
+    scored=metrics["tokens"], adapters=learner.adapters)
   found = {"tokens_per_second": sum(lengths) / step, "bottleneck": max(seconds, key=seconds.get),
            "learner_flops_per_second": operations / seconds["update"]}
   mfu = flops.mfu(operations, seconds["update"], jax.device_count(), jax.devices()[0])

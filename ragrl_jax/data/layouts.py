@@ -28,7 +28,8 @@ def example(row: Row, *, identity: str, source: str) -> Example:
       return made
   raise ValueError(
     f"a row with the columns {sorted(row)} is none we know: it needs 'question' and 'answers' (ours), 'golden_answers' "
-    "(FlashRAG), 'answer' with 'context' (HotpotQA, 2WikiMultihopQA) or with 'paragraphs' (MuSiQue).")
+    "(FlashRAG), 'answer' with 'context' (HotpotQA, 2WikiMultihopQA) or with 'paragraphs' (MuSiQue), 'input' with "
+    "'context' and 'answers' (LongBench), 'passage' with 'answers_spans' (DROP), 'query' with 'passages' (MS MARCO).")
 
 
 def ours(row: Row, identity: str, source: str) -> Example:
@@ -103,6 +104,50 @@ def musique(row: Row, identity: str, source: str) -> Example:
     tuple(supporting), source, len(steps) or None, evidence, meta)
 
 
+def longbench(row: Row, identity: str, source: str) -> Example:
+  """LongBench's rows, {"input", "context", "answers", "length", "dataset", …, "_id"}: the context is one passage."""
+  context = row["context"]
+  if not isinstance(context, str):
+    raise ValueError(f"'context' must be text, this is {context!r:.80}.")
+  known = {"_id", "input", "context", "answers", "dataset"}
+  meta = {column: value for column, value in row.items() if column not in known}
+  return Example(
+    _identity(row, ("_id",), identity), _question(row, "input"), _golds(row, "answers"), (_made("", context),),
+    source=str(row.get("dataset") or source), meta=meta)
+
+
+def drop(row: Row, identity: str, source: str) -> Example:
+  """DROP as the Hugging Face hub has it: {"section_id", "query_id", "passage", "question", "answers_spans"}.
+
+  Any of the spans is a right answer: several people's answers and the parts of one are not told apart there.
+  """
+  if not isinstance(row["passage"], str):
+    raise ValueError(f"'passage' must be text, this is {row['passage']!r:.80}.")
+  answers = _object(row, "answers_spans")
+  meta = dict(section_id=row.get("section_id"), answer_types=list(dict.fromkeys(_list(answers, "types"))))
+  return Example(
+    _identity(row, ("query_id",), identity), _question(row), _golds(dict(spans=answers.get("spans")), "spans"),
+    (_made("", row["passage"]),), (0,), source, 1, meta=meta)
+
+
+def ms_marco(row: Row, identity: str, source: str) -> Example:
+  """MS MARCO's questions as the Hugging Face hub has them: {"query_id", "query", "answers", "passages": {columns}}.
+
+  A question without an answer keeps the published gold, "No Answer Present.", and meta["answerable"] says so.
+  """
+  columns = _object(row, "passages")
+  texts, selected = _list(columns, "passage_text"), _list(columns, "is_selected")
+  if len(texts) != len(selected) or not all(isinstance(text, str) for text in texts):
+    raise ValueError("'passages' must have the columns 'passage_text', of texts, and 'is_selected', of that length.")
+  golds = _golds(row, "answers")
+  meta = dict(
+    answerable=golds != ("No Answer Present.",), query_type=row.get("query_type"), urls=_list(columns, "url"))
+  supporting = tuple(i for i, chosen in enumerate(selected) if chosen)
+  return Example(
+    _identity(row, ("query_id",), identity), _question(row, "query"), golds,
+    tuple(_made("", text) for text in texts), supporting, source, len(supporting) or None, meta=meta)
+
+
 def plain(row: Row, identity: str, source: str) -> Example:
   """{"question", "answer"} and nothing to read, as NQ-open has it; the answer is a string or a list of them."""
   meta = {column: value for column, value in row.items() if column not in ("id", "question", "answer")}
@@ -112,7 +157,9 @@ def plain(row: Row, identity: str, source: str) -> Example:
 
 # What columns show which layout, in the order they are looked for.
 LAYOUTS: tuple[tuple[tuple[str, ...], Callable[[Row, str, str], Example]], ...] = (
-  (("golden_answers",), flashrag), (("answers",), ours), (("paragraphs", "answer"), musique),
+  (("golden_answers",), flashrag), (("input", "context", "answers"), longbench),
+  (("query", "query_id", "passages", "answers"), ms_marco), (("passage", "answers_spans"), drop),
+  (("answers",), ours), (("paragraphs", "answer"), musique),
   (("context", "answer"), hotpotqa), (("answer",), plain))
 
 
@@ -185,10 +232,10 @@ def _passage(value: Any, where: str) -> Passage:
   return Passage(str(value.get("id") or passage_id(title, value["text"])), title, value["text"])
 
 
-def _question(row: Row) -> str:
-  question = row.get("question")
+def _question(row: Row, column: str = "question") -> str:
+  question = row.get(column)
   if not isinstance(question, str) or not question.strip():
-    raise ValueError(f"'question' must be text, this is {question!r}.")
+    raise ValueError(f"{column!r} must be text, this is {question!r}.")
   return question
 
 

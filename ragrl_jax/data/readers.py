@@ -16,7 +16,7 @@ def read_examples(path: str | pathlib.Path, *, max_examples: int = 0) -> Iterato
     path: FILE.jsonl or FILE.json, either with .gz; a glob; a folder of such files; "hf:NAME/SUBSET/SPLIT", where an
       empty subset is the default one ("hf:owner/name//train") and NAME may be a folder; or several of these with
       commas between them. Rows may be our own (see `layouts.ours`), FlashRAG's, or those of HotpotQA,
-      2WikiMultihopQA and MuSiQue as published.
+      2WikiMultihopQA, MuSiQue and LongBench as published, and of DROP and MS MARCO as the hub has them.
     max_examples: stop after so many; 0 is all.
 
   Raises:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ragrl_jax import structs
 from ragrl_jax.data import readers, stream
 from ragrl_jax.evaluation.player import Player
+from ragrl_jax.prompting import passages
 
 
 def training(config, player: Player) -> tuple[list[structs.Example], stream.Stream | stream.Mixture]:
@@ -38,6 +39,35 @@ def _fitting(config, player: Player, path: str) -> list[structs.Example]:
     raise ValueError(f"{path}: no prompt of its {len(examples)} questions fits into the {room} tokens that "
                      "config.rollout.context leaves beside max_new_tokens: raise it, or show fewer passages.")
   return fitting
+
+
+def fitting(config, player: Player, examples: Sequence[structs.Example]) -> Sequence[structs.Example]:
+  """With config.data.cut_middle, examples whose prompts leave room for max_new_tokens: the longest passage loses its
+  middle, as much as has to go, and the next one if that is not enough. Evidence is named as before, cut out or not.
+
+  Raises:
+    ValueError: a question that does not fit without any passage.
+
+  Source: LongBench's prediction code and CARE's, which cut prompts to 32,768 tokens.
+  """
+  if not config.data.cut_middle:
+    return examples
+  words, room = player.tokenizer, config.rollout.context - config.rollout.max_new_tokens
+  return [_cut(example, words, player.recipe.prompt, room) for example in examples]
+
+
+def _cut(example: structs.Example, words, prompt, room: int) -> structs.Example:
+  while (over := len(words.render(prompt.messages(example))) - room) > 0:
+    sizes = [len(words.encode(passage.text)) for passage in example.passages]
+    size = max(sizes, default=0)
+    if not size:
+      raise ValueError(f"example {example.id!r}: its question alone is {over} tokens longer than the {room} that "
+                       "config.rollout.context leaves beside max_new_tokens: raise it.")
+    at = sizes.index(size)
+    passage = example.passages[at]
+    passage = dataclasses.replace(passage, text=passages.cut_middle(passage.text, words, max(size - over, 0)))
+    example = dataclasses.replace(example, passages=(*example.passages[:at], passage, *example.passages[at + 1:]))
+  return example
 
 
 def with_noise(examples: Sequence[structs.Example], count: int, *, seed: int) -> list[structs.Example]:

@@ -33,23 +33,32 @@ def forward(config: Any, *, tokens: float, pairs: float, scored: float) -> float
   return 2.0 * matmul_parameters(config) * tokens + attention + 2.0 * config.vocab_size * config.d_model * scored
 
 
-def update(config: Any, settings: Any, *, tokens: float, pairs: float, scored: float) -> float:
+def update(
+    config: Any, settings: Any, *, tokens: float, pairs: float, scored: float, adapters: int = 0,
+) -> float:
   """Operations of the learner's work on one batch of episodes: an optimiser step is three forward passes.
 
-  Old and reference policies take a forward pass each; a critic of its own learns as the policy does, but needs no
-  head, and is asked for its values first. What remat computes twice is not counted: MFU measures what was needed, not
-  what was done.
+  The three are the forward pass F, gradients of inputs, and gradients of weights. Frozen matrices need no third; what
+  attention multiplies are all inputs, and adapters of a parameters in all add 2 a a token to a pass and need all three.
+  With F_m for the matrices and the head, F_a for attention, a step is then 2 F_m + 3 F_a + 3 · 2 a · tokens.
+
+  Old and reference policies take a forward pass each, the reference without adapters; a critic of its own has none,
+  learns as a policy does, but needs no head, and is asked for its values first. What remat computes twice is not
+  counted: MFU measures what was needed, not what was done.
 
   Args:
     config: a DecoderConfig.
     settings: the learner's.
     tokens, pairs, scored: of the batch, see `forward`.
+    adapters: LoRA's parameters, the only ones that are trained; 0: all are.
   """
   s = settings
-  passes = 3.0 * s.epochs + s.needs_reference + s.scores_old
-  of_critic = dict(none=0.0, shared=1.0, own=1.0 + 3.0 * s.epochs)[s.critic.kind]
-  return (passes * forward(config, tokens=tokens, pairs=pairs, scored=scored)
-          + of_critic * forward(config, tokens=tokens, pairs=pairs, scored=0.0))
+  base, without_head = (forward(config, tokens=tokens, pairs=pairs, scored=n) for n in (scored, 0.0))
+  more = 2.0 * adapters * tokens
+  unneeded = forward(config, tokens=tokens, pairs=0.0, scored=scored) if adapters else 0.0
+  of_critic = dict(none=0.0, shared=without_head + more, own=(1.0 + 3.0 * s.epochs) * without_head)[s.critic.kind]
+  return (s.epochs * (3.0 * (base + more) - unneeded) + s.scores_old * (base + more) + s.needs_reference * base
+          + of_critic)
 
 
 def peak(device: jax.Device) -> float | None:

@@ -61,6 +61,7 @@ class Learner:
     trained: the model's parameters and programs.
     critic: the same of a critic of its own, None without one.
     params: the model's trained parameters as they came.
+    adapters: how many of them are LoRA's; then no others of the policy are trained.
     reference: trained parameters of the frozen policy of the KL term, None if there is none.
   """
 
@@ -94,7 +95,7 @@ class Learner:
       self.critic = Trained(
         Critic(nnx.clone(lora.merged(model))), optimizer_lib.make(s.critic.optimizer),
         functools.partial(step.value_objective, settings=s), names=("loss",), mesh=mesh, trainable=nnx.Param)
-    self.params = self.trained.params
+    self.params, self.adapters = self.trained.params, lora.size(model)
     self.reference = reference
     if s.needs_reference and reference is None:
       self.reference = (lora.without if lora.has(model) else functools.partial(jax.tree.map, jnp.copy))(self.params)
@@ -278,7 +279,8 @@ class Learner:
     """What the report shows of the totals, the operations they need among them."""
     s = self.settings
     needed = flops.update(
-      self.model_config, s, tokens=counts["packed_tokens"], pairs=counts["pairs"], scored=counts["tokens"])
+      self.model_config, s, tokens=counts["packed_tokens"], pairs=counts["pairs"], scored=counts["tokens"],
+      adapters=self.adapters)
     return {name: float(x) for name, x in counts.items() if name not in NOT_SHOWN} | dict(flops=needed)
 
 

@@ -108,6 +108,11 @@ def has(model: nnx.Module) -> bool:
   return bool(jax.tree.leaves(nnx.state(model, Adapter)))
 
 
+def size(model: nnx.Module) -> int:
+  """Parameters of its adapters; 0 without any."""
+  return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, Adapter)))
+
+
 def trainable(model: nnx.Module) -> type[nnx.Param]:
   """The filter of what training changes: the adapters, or every parameter of a model that has none."""
   return Adapter if has(model) else nnx.Param

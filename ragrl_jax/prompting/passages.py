@@ -89,6 +89,20 @@ def cut(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
   return text
 
 
+def cut_middle(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
+  """The text, or its first and last halves of max_tokens ids together; no character is cut in half.
+
+  Source: LongBench's prediction code, which cuts the whole prompt so.
+  """
+  ids = tokenizer.encode(text)
+  keep = max_tokens
+  while len(ids) > max_tokens:  # see `cut`
+    halves = (ids[:(keep + 1) // 2], ids[len(ids) - keep // 2:])
+    text = "".join(b"".join(map(tokenizer.token_bytes, half)).decode(errors="ignore") for half in halves)
+    ids, keep = tokenizer.encode(text), keep - 1
+  return text
+
+
 def _line(text: str) -> str:
   return " ".join(neutral(text).split())
 

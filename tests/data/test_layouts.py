@@ -122,3 +122,55 @@ def test_bad_hotpotqa(change, message):
 def test_bad_musique():
   with pytest.raises(ValueError, match=r"paragraphs\[0\]"):
     read(dict(question="Q?", answer="x", paragraphs=[dict(title="a")]))
+
+
+LONGBENCH = dict(
+  input="Who is it?", context="Passage 1:\nRome\nRome is a city.\n\nPassage 2:\n…", answers=["Ann", "Anna"],
+  length=3659, dataset="hotpotqa", language="en", all_classes=None, _id="23b8")
+
+
+def test_longbench():
+  got = read(LONGBENCH)
+  assert (got.id, got.question, got.golds, got.source) == ("23b8", "Who is it?", ("Ann", "Anna"), "hotpotqa")
+  assert [(p.title, p.text) for p in got.passages] == [("", LONGBENCH["context"])]
+  assert got.meta == dict(length=3659, language="en", all_classes=None)
+  assert got.supporting == () and got.hops is None  # not known
+
+
+DROP = dict(
+  section_id="nfl_1184", query_id="f37e", passage="They won 20 to 13.", question="How many?",
+  answers_spans=dict(spans=["20", "20", "twenty"], types=["number", "number", "span"]))
+
+
+def test_drop():
+  got = read(DROP)
+  assert (got.id, got.question, got.golds) == ("f37e", "How many?", ("20", "twenty"))
+  assert [p.text for p in got.passages] == ["They won 20 to 13."] and (got.supporting, got.hops) == ((0,), 1)
+  assert got.meta == dict(section_id="nfl_1184", answer_types=["number", "span"])
+
+
+MS_MARCO = dict(
+  query_id=9652, query="what is rba", query_type="description", answers=["A bank."], wellFormedAnswers="[]",
+  passages=dict(is_selected=[0, 1], passage_text=["Since 2007.", "It is a bank."], url=["u1", "u2"]))
+
+
+def test_ms_marco():
+  got = read(MS_MARCO)
+  assert (got.id, got.question, got.golds) == ("9652", "what is rba", ("A bank.",))
+  assert [p.text for p in got.passages] == ["Since 2007.", "It is a bank."] and (got.supporting, got.hops) == ((1,), 1)
+  assert got.meta == dict(answerable=True, query_type="description", urls=["u1", "u2"])
+  silent = read(dict(MS_MARCO, answers=["No Answer Present."], passages=dict(
+    is_selected=[0], passage_text=["Since 2007."], url=["u1"])))
+  assert (silent.supporting, silent.hops, silent.meta["answerable"]) == ((), None, False)
+
+
+@pytest.mark.parametrize(("row", "message"), [
+  (dict(LONGBENCH, context=["a"]), "'context' must be text"), (dict(LONGBENCH, input=""), "'input' must be text"),
+  (dict(LONGBENCH, answers=[]), "'answers' must hold"), (dict(DROP, passage=None), "'passage' must be text"),
+  (dict(DROP, answers_spans=dict(spans=[], types=[])), "'spans' must hold"),
+  (dict(MS_MARCO, answers=[]), "'answers' must hold"),
+  (dict(MS_MARCO, passages=dict(is_selected=[1], passage_text=[])), "of that length"),
+  (dict(MS_MARCO, passages=[]), "'passages' must be an object")])
+def test_bad_rows_of_those_three(row, message):
+  with pytest.raises(ValueError, match=message):
+    read(row)

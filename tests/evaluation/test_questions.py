@@ -59,3 +59,30 @@ def test_noise_is_keyed_and_keeps_the_positions_right():
     assert set(after.passages) <= set(longer.passages)
   with pytest.raises(ValueError, match="config.data.noise"):
     questions.with_noise(examples, 5, seed=0)
+
+
+def test_what_is_too_long_for_an_evaluation_loses_its_middle():
+  config = config_lib.default_config()
+  config.rollout.update(dict(context=140, max_new_tokens=40))
+  words = ByteTokenizer()
+  player = types.SimpleNamespace(tokenizer=words, recipe=recipes.get("care", instructions="none", titles=False))
+  size = lambda example: len(words.render(player.recipe.prompt.messages(example)))
+  text = "".join(chr(97 + i % 26) for i in range(300))
+  short = Example("s", "Who?", ("a",), PASSAGES[:1])
+  long = Example("l", "Who?", ("a",), (PASSAGES[0], Passage("p", "", text)), supporting=(1,))
+  assert questions.fitting(config, player, [short, long]) == [short, long]
+  config.data.cut_middle = True
+  same, cut = questions.fitting(config, player, [short, long])
+  assert same is short and size(cut) == 100 and size(long) > 300
+  assert cut.passages[0] == PASSAGES[0] and cut.supporting == (1,)
+  kept, gone = cut.passages[1].text, size(long) - 100
+  half = -(-(300 - gone) // 2)
+  assert kept == text[:half] + text[half + gone:]
+  # The longest first, then the next one.
+  two = Example("t", "Who?", ("a",), tuple(Passage(str(i), "", text[:n]) for i, n in enumerate((60, 70))))
+  config.rollout.context = 80
+  cut, = questions.fitting(config, player, [two])
+  assert size(cut) == 40 and not cut.passages[1].text and 0 < len(cut.passages[0].text) < 60
+  config.rollout.context = 50
+  with pytest.raises(ValueError, match="'t'.*longer than the 10"):
+    questions.fitting(config, player, [two])

@@ -27,6 +27,20 @@ def test_operations_by_hand():
   assert flops.update(CONFIG, settings, tokens=7, pairs=28, scored=5) == 8 * 6560 + 7 * 6160
 
 
+def test_operations_of_adapters_by_hand():
+  # Rank 2 on q (4 and 8 wide) and down (5 and 4 wide): 2 · (12 + 9) = 42 parameters a layer, 84 in all; for 7 tokens
+  # 2 · 84 · 7 = 1176 a pass. Matrices and head, 4368 + 400, twice; attention's 1792 and the adapters three times:
+  step = 2 * 4768 + 3 * 1792 + 3 * 1176
+  sizes = dict(tokens=7, pairs=28, scored=5, adapters=84)
+  assert flops.update(CONFIG, Settings(), **sizes) == step
+  # Three passes over the batch; the old policy has adapters, the reference has not.
+  settings = Settings(kl="k3", epochs=3)
+  assert flops.update(CONFIG, settings, **sizes) == 3 * step + (6560 + 1176) + 6560
+  # Values of a shared trunk: a pass with adapters and without the head's 400.
+  shared = Settings(critic=CriticSettings(kind="shared"), advantage=AdvantageSettings(kind="gae"))
+  assert flops.update(CONFIG, shared, **sizes) == step + 6160 + 1176
+
+
 def test_utilisation():
   assert flops.mfu(989e12, 2.0, 4, Device("NVIDIA H200")) == pytest.approx(1 / 8)
   assert flops.peak(Device("TPU v5 lite")) == 197e12 and flops.peak(Device("TPU v5p")) == 459e12

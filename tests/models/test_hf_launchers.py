@@ -125,6 +125,31 @@ def test_adapters_are_merged_on_the_way_in_and_out(tmp_path, monkeypatch, capsys
   assert status == 2 and "write to another one" in complaint
 
 
+@pytest.mark.parametrize("rank", [0, 2])
+def test_export_of_a_policy_with_a_value_head(tmp_path, monkeypatch, capsys, rank):
+  config = config_lib.default_config()
+  config.model.path = str(model_folder(tmp_path / "base"))
+  config.model.lora.update(dict(rank=rank, layers="q down"))
+  config.critic.kind = "shared"
+  config.advantage.kind = "gae"
+  model, _ = player.model(config, player.tokenizer(config))
+  trained = learner.Learner(model, settings.from_config(config), settings.optimizer_from_config(config))
+  draw = np.random.default_rng(0)
+  params = jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.3, x.shape), x.dtype), trained.params)
+  assert "value_head" in params and bool(rank) == bool(trained.adapters)
+  (tmp_path / "run").mkdir()
+  (tmp_path / "run" / "config.json").write_text(config.to_json_best_effort())
+  saved = checkpoint.Checkpoints(tmp_path / "run" / "checkpoints", keep=1)
+  saved.save(3, dict(params=params), dict(step=3))
+  saved.close()
+  status, _, complaint = run("export_hf", monkeypatch, capsys, checkpoint=tmp_path / "run", out=tmp_path / "out")
+  assert status == 0, complaint
+  nnx.update(model, trained.policy(params))
+  want = dict(mapping.named(nnx.split(lora.merged(model))[1]))
+  for name, leaf in mapping.named(nnx.split(weights.load_pretrained(tmp_path / "out")[0])[1]):
+    np.testing.assert_allclose(leaf, want[name], atol=1e-6, err_msg=name)
+
+
 def test_export_of_nothing(tmp_path, monkeypatch, capsys):
   status, _, complaint = run("export_hf", monkeypatch, capsys, checkpoint=tmp_path, out=tmp_path / "out")
   assert status == 2 and "RUN/checkpoints/STEP" in complaint

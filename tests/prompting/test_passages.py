@@ -112,6 +112,15 @@ def test_a_cut_leaves_no_half_character():
   assert passages.cut("\u6771", ByteTokenizer(), 2) == ""
 
 
+def test_cut_in_the_middle():
+  assert passages.cut_middle("abcdefgh", ByteTokenizer(), 8) == "abcdefgh"
+  assert passages.cut_middle("abcdefgh", ByteTokenizer(), 5) == "abcgh"
+  assert passages.cut_middle("abcdefgh", ByteTokenizer(), 1) == "a"
+  assert passages.cut_middle("ab", ByteTokenizer(), 0) == ""
+  # Three bytes a character: 4 at the front hold one whole one, 4 at the end, too.
+  assert passages.cut_middle("\u6771\u4eac\u90fd\u5e02", ByteTokenizer(), 8) == "\u6771\u5e02"
+
+
 def test_a_title_longer_than_a_passage_may_be_is_cut_too():
   block = passages.block([Passage("a", "A (long) title", "text")], tokenizer=ByteTokenizer(), max_passage_tokens=20)
   assert titles_and_texts(passages.parse_block(block)) == [("A (lon".replace("(", "\uff08"), "")]
