@@ -1,4 +1,4 @@
-"""The run files of the recipes that search, on a tiny world: their own rules, a model of a few thousand parameters."""
+"""The run files of recipes that search or ask a judge, on a tiny world: their own rules, a few thousand parameters."""
 
 import math
 import pathlib
@@ -8,6 +8,7 @@ import tiny_world
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import train
+from ragrl_jax.data import synthetic, writers
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 
@@ -39,3 +40,20 @@ def test_two_steps(world, tmp_path, name):
   assert terms == {
     "veritas": {"answer", "information_think", "think_answer", "think_search"},
     "when_to_search": {"answer_explore", "answer_economise", "search", "format"}}[name]
+
+
+@pytest.mark.slow  # programs of its own shapes
+def test_two_steps_with_passages_at_hand_and_a_judge(world, tmp_path):
+  config = tiny_world.config(world, lambda variant: config_lib.load(CONFIGS / "arena.py", "judge,smoke"))
+  config.steps, config.prompting.chat, config.retrieval.index = 2, False, ""
+  config.switches.instructions = "none"
+  config.rollout.update(dict(context=512, prefill=64))
+  config.learner.row_lengths = (512,)
+  asked = synthetic.questions(
+    synthetic.build(synthetic.Settings(seed=0, entities=24, held_out=12, syllables=12)), 6, passages=3, distinct=False)
+  writers.write_examples(tmp_path / "asked.jsonl", asked)
+  config.data.train = config.data.evaluate = str(tmp_path / "asked.jsonl")
+  rows = list(train.train(config, tmp_path / "run"))
+  assert all(row["tokens"] > 0 and math.isfinite(row["loss"]) and math.isfinite(row["kl"]) for row in rows)
+  assert {key.removeprefix("term/") for key in rows[0] if key.startswith("term/")} == {
+    "format", "accuracy", "relevance", "bonus"}
