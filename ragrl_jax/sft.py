@@ -15,6 +15,7 @@ from ragrl_jax.data import readers
 from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
+from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import pack
 from ragrl_jax.store import checkpoint
 from ragrl_jax.store import metrics as metrics_lib
@@ -51,9 +52,11 @@ def sft(
   state, restored = learner.init(config.seed), checkpoints.latest()
   if restored is not None:
     state, _ = checkpoints.restore(state)
-  (workdir / "config.json").write_text(config.to_json_best_effort(indent=1))
+  if hosts.is_first():
+    (workdir / "config.json").write_text(config.to_json_best_effort(indent=1))
   batches = blocks(transcripts, config)
-  with metrics_lib.MetricWriter(workdir, restored=restored, tensorboard=config.log.tensorboard) as writer:
+  with metrics_lib.MetricWriter(
+      workdir, restored=restored, tensorboard=config.log.tensorboard, silent=not hosts.is_first()) as writer:
     for step in range((restored or 0) + 1, config.steps + 1):
       state, metrics = learner.update(state, batches(step - 1))
       if observe is not None:

@@ -18,6 +18,7 @@ from ragrl_jax.evaluation import questions, scoring
 from ragrl_jax.learner import flops, watch
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
+from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import dispatch, pack, report
 from ragrl_jax.rollout import supply as supply_lib
 from ragrl_jax.store import checkpoint
@@ -30,7 +31,8 @@ def train(
 ) -> Iterator[dict[str, Any]]:
   """Trains until `config.steps`, going on from the workdir's last checkpoint; yields each step's metrics.
 
-  A generator: progress bars and early stops stay outside the loop.
+  A generator: progress bars and early stops stay outside the loop. On several hosts (`parallel/hosts.py`) all call it
+  with the same config and a workdir that all see: each plays its own prompts, all train together, the first one logs.
 
   Args:
     config: see ragrl_jax/config.py.
@@ -62,17 +64,20 @@ def train(
     state, host = checkpoints.restore(state)
     first = host["step"]
     supply.restore(host["supply"])
-  (workdir / "config.json").write_text(config.to_json_best_effort(indent=1))
-  episodes_lib.cut(workdir, restored)
+  if hosts.is_first():
+    (workdir / "config.json").write_text(config.to_json_best_effort(indent=1))
+    episodes_lib.cut(workdir, restored)
   history: list[dict[str, Any]] = []
 
-  with metrics_lib.MetricWriter(workdir, restored=restored, tensorboard=config.log.tensorboard) as writer:
+  with metrics_lib.MetricWriter(
+      workdir, restored=restored, tensorboard=config.log.tensorboard, silent=not hosts.is_first()) as writer:
     if observe is not None and first == 0:
       yield _written(writer, 0, observe(0, player, learner.policy(state.params)))
     for step in range(first + 1, config.steps + 1):
       clock = Clock()
       if player.recipe.follow is not None:  # rows after the restored step are gone: a resumed run follows alike
-        player.recipe = player.recipe.follow(metrics_lib.read_metrics(workdir))
+        seen = metrics_lib.read_metrics(workdir) if hosts.is_first() else []
+        player.recipe = player.recipe.follow(hosts.exchange(seen)[0])
       with clock("weights"):
         player.engine.load(learner.policy(state.params), version=step - 1)
       with clock("rollout"):
@@ -103,7 +108,7 @@ def train(
       metrics |= warnings(history, player)
       if observe is not None:
         metrics |= observe(step, player, learner.policy(state.params))
-      if config.log.episodes_every and step % config.log.episodes_every == 0:
+      if hosts.is_first() and config.log.episodes_every and step % config.log.episodes_every == 0:
         log_episodes(workdir, step, scored, player.tokenizer)
       row = _written(writer, step, metrics)
       if step % config.checkpoint.every == 0 or step == config.steps:
@@ -161,7 +166,6 @@ def with_advantages(
   scored: list[scoring.Scored], items: list[pack.Item], blocks: list[structs.Batch], how: dict[str, Any],
 ) -> list[scoring.Scored]:
   """The episodes with the mean advantage of their trained tokens, read off the blocks their items were packed into."""
-  blocks = [block for block in blocks if block.segment_ids.any()]  # a pod fills up with empty ones
   means = iter([float(blocks[b].advantages[row, here][blocks[b].loss_mask[row, here]].mean())
                 for b, row, here in pack.places(items, **how)])
   return [dataclasses.replace(one, advantage=next(means) if trains(one) else None) for one in scored]

@@ -15,11 +15,12 @@ from ragrl_jax import judging, recipes, retrieval, structs
 from ragrl_jax.models import lora, peft, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.parallel import hosts, rules
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.prompting import load
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.retrieval import encoders
-from ragrl_jax.rollout import collect, dispatch, stops
+from ragrl_jax.rollout import collect, dispatch, shares, stops
 from ragrl_jax.rollout import engine as engine_lib
 from ragrl_jax.rollout import tools as tools_lib
 
@@ -35,8 +36,8 @@ class Player:
     retriever: None for recipes that never search.
     judge: None for recipes that ask for no verdicts.
     engine: has no weights until `engine.load(params, version)`.
-    rollout: plays many episodes at once.
-    mesh: the devices that share weights and rows; None for one device.
+    rollout: plays many episodes at once; on several hosts, each its share.
+    mesh: the devices, of all hosts, that share weights and rows; None for one device.
   """
 
   tokenizer: Any
@@ -46,7 +47,7 @@ class Player:
   retriever: Any
   judge: judging.Judge | None
   engine: engine_lib.Engine
-  rollout: collect.Rollout
+  rollout: collect.Rollout | shares.Shares
   mesh: jax.sharding.Mesh | None
 
 
@@ -69,6 +70,9 @@ def mesh(config) -> jax.sharding.Mesh | None:
   devices = jax.devices()
   if -1 not in sizes.values():
     devices = devices[:math.prod(sizes.values())]
+  if (missing := hosts.count() - len({device.process_index for device in devices})):
+    raise ValueError(f"config.mesh={sizes}: these {len(devices)} devices leave {missing} of {hosts.count()} hosts "
+                     "without any: set one size to -1, or let the sizes multiply to all devices.")
   return None if len(devices) == 1 else mesh_lib.make(devices, **sizes)
 
 
@@ -96,6 +100,9 @@ def _base(config, tokenizer, mesh) -> tuple[Decoder, DecoderConfig]:
   shape = DecoderConfig.from_shape(tokenizer.vocab_size, **settings.shape.to_dict())
   made = Decoder(
     shape, rngs=nnx.Rngs(config.seed), param_dtype=param_dtype, dtype=dtype, remat=settings.remat, mesh=mesh)
+  if mesh is not None:
+    params = nnx.state(made)
+    nnx.update(made, jax.device_put(params, rules.shardings(mesh, params)))
   return made, shape
 
 
@@ -110,9 +117,12 @@ def build(config, *, seed: int | None = None) -> Player:
   if config.retrieval.index:
     # Searches come from a pool of threads; encoders and on-device indexes run on the thread that runs the engine.
     retriever = retrieval.load_index(config.retrieval.index, dispatch=queue.call, **_remote(config.retrieval))
-  judge = judging.load(config.judge, dtype=config.model.dtype, mesh=devices, dispatch=queue.call)
+  here = None if devices is None else devices.local_mesh  # engines and judges do not wait for other hosts
+  judge = judging.load(config.judge, dtype=config.model.dtype, mesh=here, dispatch=queue.call)
   automaton = stops.Stops(words, plays.stops, rows=shape.vocab_size)
-  graphdef, _, frozen = lora.split(decoder)
+  sampler = nnx.merge(*nnx.split(decoder))  # the same weights, computed with on this host's devices
+  sampler.mesh = here
+  graphdef, _, frozen = lora.split(sampler)
   engine = engine_lib.Engine(
     graphdef, words, automaton, lanes=r.lanes, rows=r.rows, context=r.context, chunk=r.chunk, prefill=r.prefill,
     block=r.block, mesh=devices, frozen=frozen, own_weights=r.ahead > 0)
@@ -122,6 +132,8 @@ def build(config, *, seed: int | None = None) -> Player:
   rollout = collect.Rollout(
     engine, plays.play, used, seed=config.seed if seed is None else seed,
     sampling=structs.Sampling(r.temperature, r.top_k, r.top_p, r.max_new_tokens), dispatch=queue)
+  if hosts.count() > 1:
+    rollout = shares.Shares(rollout)
   return Player(words, plays, decoder, shape, retriever, judge, engine, rollout, devices)
 
 
@@ -167,6 +179,8 @@ def save(model: Decoder, shape: DecoderConfig, config, out: pathlib.Path, dtype=
     peft.save_adapters(model, out, base=str(pathlib.Path(config.model.path).resolve()))
   else:
     weights.save_pretrained(model, shape, out, dtype=dtype)
+  if not hosts.is_first():
+    return
   source = pathlib.Path(config.prompting.tokenizer or config.model.path)
   if source.is_file():
     shutil.copyfile(source, out / "tokenizer.model")

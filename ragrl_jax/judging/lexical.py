@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
-
-from bm25s.stopwords import STOPWORDS_EN_PLUS
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.judging import api
 
-_STOP_WORDS = frozenset(normalize(word, "squad") for word in STOPWORDS_EN_PLUS)
+
+@functools.cache
+def _stop_words() -> frozenset[str]:
+  from bm25s.stopwords import STOPWORDS_EN_PLUS  # here: its import starts JAX, which hosts must have joined before
+  return frozenset(normalize(word, "squad") for word in STOPWORDS_EN_PLUS)
 
 
 class Exact:
@@ -75,4 +78,4 @@ def overlap(premise: str, claim: str) -> float:
 
 
 def _words(text: str) -> set[str]:
-  return set(normalize(text, "squad").split()) - _STOP_WORDS
+  return set(normalize(text, "squad").split()) - _stop_words()

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 
 from ragrl_jax.core import advantages as core
 from ragrl_jax.learner.settings import AdvantageSettings
@@ -151,12 +150,10 @@ def _padded(arrays, rows, length, dtype):
 
 
 def _whitened(advantages, masks) -> list[np.ndarray]:
-  """(A − mean) / sqrt(var + 1e-8) over the trained tokens of all hosts, as `core.masked.whiten`."""
+  """(A − mean) / sqrt(var + 1e-8) over all trained tokens, as `core.masked.whiten`."""
   mine = np.concatenate([a[m] for a, m in zip(advantages, masks)] or [np.zeros(0)]).astype(np.float64)
-  count, total = _everywhere(mine.size, mine.sum())
-  mean = total / max(count, 1.0)
-  (squares,) = _everywhere(np.square(mine - mean).sum())
-  scale = (squares / max(count - 1.0, 1.0) + 1e-8) ** -0.5 if count > 1 else 0.0
+  mean = mine.sum() / max(mine.size, 1)
+  scale = (np.square(mine - mean).sum() / (mine.size - 1) + 1e-8) ** -0.5 if mine.size > 1 else 0.0
   return [np.where(m, (a - mean) * scale, 0.0).astype(np.float32) for a, m in zip(advantages, masks)]
 
 
@@ -166,26 +163,15 @@ def _describe(returns, masks, values) -> dict[str, float]:
   got = flat(returns)
   guessed = np.zeros_like(got) if values is None else flat(values)
   error = got - guessed
-  n, total, square, off, off_square, guess = _everywhere(
-    got.size, got.sum(), np.square(got).sum(), error.sum(), np.square(error).sum(), guessed.sum())
-  n = max(n, 1.0)
+  total, square, off, off_square, guess = (float(x) for x in (
+    got.sum(), np.square(got).sum(), error.sum(), np.square(error).sum(), guessed.sum()))
+  n = max(got.size, 1)
   found = dict(return_mean=total / n)
   if values is not None:
     variance = square / n - (total / n) ** 2
     unexplained = off_square / n - (off / n) ** 2
     found |= dict(value_mean=guess / n, explained_variance=1.0 - unexplained / variance if variance > 1e-12 else 0.0)
   return found
-
-
-def _everywhere(*numbers: float) -> list[float]:
-  """Sums over all hosts."""
-  mine = np.asarray(numbers, np.float64)
-  if jax.process_count() > 1:
-    # As two float32 halves: JAX carries no float64.
-    high = mine.astype(np.float32)
-    both = np.stack([high, (mine - high).astype(np.float32)])
-    mine = np.asarray(multihost_utils.process_allgather(both)).astype(np.float64).sum(axis=(0, 1))
-  return mine.tolist()
 
 
 def _put_back(batches, where, columns) -> list[Batch]:

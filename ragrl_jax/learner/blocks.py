@@ -1,17 +1,15 @@
-"""Blocks of packed rows: what they hold, over all hosts, and empty ones where a host has fewer than the others."""
+"""Blocks of packed rows: what they hold, and empty ones."""
 
 from collections.abc import Sequence
 
-import jax
 import numpy as np
-from jax.experimental import multihost_utils
 
 from ragrl_jax.learner.settings import Settings
 from ragrl_jax.structs import Batch
 
 
 def count(batches: Sequence[Batch], settings: Settings) -> dict[str, float]:
-  """An optimiser step's totals over all blocks and hosts: what the loss is divided by, and what the report shows."""
+  """An optimiser step's totals over all blocks: what the loss is divided by, and what the report shows."""
   trained = real = places = sequences = weight = silent = pairs = 0.0
   for b in batches:
     mask = np.asarray(b.loss_mask).astype(bool)
@@ -23,12 +21,9 @@ def count(batches: Sequence[Batch], settings: Settings) -> dict[str, float]:
     weight += np.asarray(b.advantages, np.float64)[mask].sum() if settings.objective == "sft" else mask.sum()
     silent += (mask & (np.asarray(b.advantages) == 0)).sum()
     pairs += (np.asarray(b.positions, np.int64) + 1)[ids > 0].sum()
-  sums = np.asarray([trained, real, places, sequences, weight, silent, pairs], np.float64)
-  if jax.process_count() > 1:
-    sums = np.asarray(multihost_utils.process_allgather(sums)).sum(axis=0)
-  trained, real, places, sequences, weight, silent, pairs = sums.tolist()
-  return dict(
-    tokens=trained, pairs=pairs, packed_tokens=real, places=places, sequences=sequences, weight=weight, silent=silent)
+  return {name: float(x) for name, x in dict(
+    tokens=trained, pairs=pairs, packed_tokens=real, places=places, sequences=sequences, weight=weight,
+    silent=silent).items()}
 
 
 def whole_batch(counts: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -38,24 +33,6 @@ def whole_batch(counts: Sequence[dict[str, float]]) -> dict[str, float]:
     mask_coverage=total["tokens"] / max(total["packed_tokens"], 1),
     packing=total["packed_tokens"] / max(total["places"], 1),
     zero_advantage_share=total["silent"] / max(total["tokens"], 1))
-
-
-def fill_up(batches: Sequence[Batch]) -> list[Batch]:
-  """Longest rows first, with empty blocks added until every host has as many of each length as the busiest."""
-  batches = sorted(batches, key=lambda b: -b.tokens.shape[1])
-  if jax.process_count() == 1:
-    return batches
-  lengths = sorted({b.tokens.shape[1] for b in batches}, reverse=True)
-  mine = np.zeros((3, 2), np.int64)
-  mine[:len(lengths)] = [(t, sum(b.tokens.shape[1] == t for b in batches)) for t in lengths]
-  everyone = np.asarray(multihost_utils.process_allgather(mine)).reshape(-1, 2)
-  out = []
-  for length in sorted({int(t) for t, n in everyone if n}, reverse=True):
-    have = [b for b in batches if b.tokens.shape[1] == length]
-    need = max(int(n) for t, n in everyone if t == length)
-    filler = empty(batches[0].tokens.shape[0], length, shares=batches[0].prefix_ids is not None)
-    out += have + [filler] * (need - len(have))
-  return out
 
 
 def empty(rows: int, length: int, *, shares: bool = False) -> Batch:

@@ -44,7 +44,7 @@ class Ready:
   Attributes:
     minibatches: blocks on their devices, a list an optimiser step of one epoch.
     host: the same blocks on the host, with their advantages; for logs.
-    counts: what each mini-batch's sums are divided by, over all hosts.
+    counts: what each mini-batch's sums are divided by.
     metrics: what was found on the way.
   """
 
@@ -79,8 +79,6 @@ class Learner:
       reference: trained parameters of the reference policy, if the objective needs one; by default the model without
         its adapters, which costs no memory, or, if it has none, a copy of its parameters as they are now.
     """
-    if mesh is not None:
-      _check_hosts(mesh)
     s = settings
     self.settings, self.mesh, self.model_config = s, mesh, model.config
     self.learning_rate = optimizer_lib.learning_rate(optimizer)
@@ -139,11 +137,11 @@ class Learner:
 
     Args:
       state: donated: use the one that comes back.
-      minibatches: each a list of blocks of packed rows, of this host's episodes.
+      minibatches: each a list of blocks of packed rows; on several hosts all bring all of them.
       checkpoint: where the last good checkpoint lies, for the message if the run has to stop.
 
     Returns:
-      (state, metrics). Means are over trained tokens of a whole optimiser step, over all hosts; where there are
+      (state, metrics). Means are over trained tokens of a whole optimiser step; where there are
       several steps, over those too, but for skipped (a sum), nonfinite_in_a_row (the last) and mismatch (the first
       epoch's: later policies are not the one that sampled). If no token at all is trained the state comes back as it
       was, and `tokens` is 0.
@@ -171,7 +169,7 @@ class Learner:
     s = self.settings
     if not minibatches or not all(minibatches):
       raise ValueError("update was given no batches: it needs at least one block, if only of empty rows.")
-    filled = [blocks_lib.fill_up(batches) for batches in minibatches]
+    filled = [sorted(batches, key=lambda b: -b.tokens.shape[1]) for batches in minibatches]  # longest rows first
     host, found = [batch for batches in filled for batch in batches], []
     for batch in host:
       placed, scored = self.place(batch), {}
@@ -196,7 +194,7 @@ class Learner:
   def _advantages(self, state, host, found):
     """The blocks with advantages, from their rewards and from what the device found."""
     s, penalties, values = self.settings, None, None
-    fetch = lambda name: [self._local(scored[name]) for scored in found]
+    fetch = lambda name: [_whole(scored[name]) for scored in found]
     if s.kl != "none" and s.kl_in == "reward":
       coefficient = float(state.kl_coef)
       penalties = [coefficient * np.asarray(kl_lib.kl_penalty(old, reference, s.kl, tangent=s.kl_tangent))
@@ -256,24 +254,18 @@ class Learner:
       state, kl_coef=jax.device_put(np.float32(coefficient), state.kl_coef.sharding))
 
   def place(self, batch: Batch) -> Batch:
-    """The batch on the mesh's devices, rows spread over them; each host brings its own rows."""
+    """The batch on the mesh's devices, rows spread over them."""
     if self.mesh is None:
       return batch
-    rows, ways = batch.tokens.shape[0] * jax.process_count(), rules.ways(self.mesh, rules.MESH_AXES["batch"])
+    rows, ways = batch.tokens.shape[0], rules.ways(self.mesh, rules.MESH_AXES["batch"])
     if rows % ways:
       raise ValueError(
-        f"{rows} rows a block cannot be spread over {ways} devices: config.learner.micro_rows, times the hosts, must "
-        "be a multiple of config.mesh.data * config.mesh.fsdp.")
+        f"{rows} rows a block cannot be spread over {ways} devices: config.learner.micro_rows must be a multiple of "
+        "config.mesh.data * config.mesh.fsdp.")
     at = rules.batch_sharding(self.mesh)
-    one = lambda x: x if isinstance(x, jax.Array) else jax.make_array_from_process_local_data(at, x)
+    # By global index: devices of several hosts may share rows.
+    one = lambda x: x if isinstance(x, jax.Array) else jax.make_array_from_callback(x.shape, at, lambda i: x[i])
     return jax.tree.map(one, batch)
-
-  def _local(self, x: jax.Array) -> np.ndarray:
-    """This host's rows of an array over all hosts' rows."""
-    if jax.process_count() > 1:
-      spec = rules.batch_sharding(self.mesh).spec
-      x = multihost_utils.global_array_to_host_local_array(x, self.mesh, spec)
-    return np.asarray(x)
 
   def _counted(self, counts) -> dict[str, float]:
     """What the report shows of the totals, the operations they need among them."""
@@ -315,15 +307,6 @@ def _refuse_nonfinite(found, params, settings: Settings, checkpoint: str, what: 
     "config.optimizer.learning_rate or raise config.loss.kl_coef, and start again from it.")
 
 
-def _check_hosts(mesh: jax.sharding.Mesh) -> None:
-  """Each host brings its own rows, so the devices that share rows must all be one host's.
-
-  Raises:
-    ValueError: tensor or sequence parallelism that reaches over hosts.
-  """
-  grid = mesh.devices.reshape(rules.ways(mesh, rules.MESH_AXES["batch"]), -1)  # data and fsdp come first
-  for sharing in grid:
-    if len({device.process_index for device in sharing}) > 1:
-      raise ValueError(
-        f"mesh {dict(mesh.shape)}: devices of several hosts would share the same rows. Keep config.mesh.tensor * "
-        "config.mesh.sequence within a host's devices.")
+def _whole(x: jax.Array) -> np.ndarray:
+  """An array that may be spread over several hosts."""
+  return np.asarray(x if x.is_fully_addressable else multihost_utils.process_allgather(x, tiled=True))

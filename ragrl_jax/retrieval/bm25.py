@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import bm25s
 import numpy as np
 from tqdm import tqdm
 
@@ -16,6 +15,9 @@ from ragrl_jax.retrieval.corpus import Corpus
 from ragrl_jax.retrieval.ranking import ordered
 from ragrl_jax.retrieval.words import Words, title_and_text
 from ragrl_jax.structs import Passage
+
+if TYPE_CHECKING:
+  import bm25s  # else where it is used: its import starts JAX, which hosts must have joined before
 
 
 class BM25Retriever:
@@ -26,6 +28,7 @@ class BM25Retriever:
 
   @classmethod
   def load(cls, folder: str | os.PathLike, corpus: Corpus, settings: Mapping[str, Any]) -> BM25Retriever:
+    import bm25s
     index = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, load_corpus=False)
     return cls(corpus, index, Words(**settings["words"]))
 
@@ -69,6 +72,7 @@ def build(corpus: Corpus, folder: pathlib.Path, *, k1: float = 0.9, b: float = 0
     documents.append(np.array(ids, dtype=np.int32))
   if not vocabulary:
     raise ValueError("no passage holds a word that BM25 could find (two letters or more, no stop word).")
+  import bm25s
   index = bm25s.BM25(k1=k1, b=b, method="lucene", backend="numpy")
   index.index((documents, vocabulary), create_empty_token=False, show_progress=progress)
   index.save(folder, allow_pickle=False, show_progress=False)

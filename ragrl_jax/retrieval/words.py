@@ -5,7 +5,6 @@ import threading
 import unicodedata
 
 import Stemmer
-from bm25s.stopwords import STOPWORDS_EN
 
 from ragrl_jax.structs import Passage
 
@@ -40,7 +39,10 @@ class Words:
       raise ValueError(f"stemmer={stemmer!r}: it must be '' or one of {', '.join(Stemmer.algorithms())}.")
     self.settings = dict(pattern=pattern, stopwords=stopwords, stemmer=stemmer)
     self._find = PATTERNS[pattern].findall
-    self._drop = frozenset(STOPWORDS_EN) if stopwords == "english" else frozenset()
+    self._drop = frozenset()
+    if stopwords == "english":
+      from bm25s.stopwords import STOPWORDS_EN  # here: its import starts JAX, which hosts must have joined before
+      self._drop = frozenset(STOPWORDS_EN)
     self._local = threading.local()  # a Snowball stemmer keeps state: one for each thread
 
   def __call__(self, text: str) -> list[str]:

@@ -9,7 +9,7 @@ from flax import nnx
 
 from ragrl_jax.core import sampling
 from ragrl_jax.models import cache as cache_lib
-from ragrl_jax.parallel import rules
+from ragrl_jax.parallel import hosts, rules
 from ragrl_jax.rollout import stops as stops_lib
 
 # What `decode` is told of each lane: the columns of its int32 table [W, COLUMNS]. The floats travel as their bits.
@@ -153,6 +153,9 @@ def caster(dtype: jnp.dtype, params: Any, mesh: jax.sharding.Mesh | None, *, own
     return (jnp.copy(x) if own else x) if keeps else x.astype(dtype)
 
   convert = lambda params: jax.tree_util.tree_map_with_path(cast, params)
+  if mesh is not None and mesh.is_multi_process:  # each host's engine has all weights, over that host's devices
+    spread = jax.jit(convert, out_shardings=rules.shardings(hosts.per_host(mesh), params))
+    return lambda params: hosts.own(spread(params), mesh)
   if mesh is not None:
     return jax.jit(convert, out_shardings=rules.shardings(mesh, params))
   dtypes = lambda tree: jax.tree.map(lambda x: x.dtype, tree)

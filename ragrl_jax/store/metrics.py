@@ -22,7 +22,9 @@ class MetricWriter:
   then says in `nulls` how many there were. Nested mappings are joined by "/", text stays in the JSON alone.
   """
 
-  def __init__(self, workdir: str | os.PathLike, *, restored: int | None = None, tensorboard: bool = True):
+  def __init__(
+    self, workdir: str | os.PathLike, *, restored: int | None = None, tensorboard: bool = True, silent: bool = False,
+  ):
     """Opens the run's files and cuts what a killed run wrote beyond its last checkpoint.
 
     Args:
@@ -30,13 +32,16 @@ class MetricWriter:
       restored: the step that was restored. Rows after it are cut: they will be written again. None: a new run, so
         every old row goes, and every old event file.
       tensorboard: whether to write event files, under `tensorboard/`.
+      silent: touch no file: another host of the run writes.
     """
+    self._last, self._file, self._board = None, None, None
+    if silent:
+      return
     self.path = pathlib.Path(workdir) / FILE
     self.path.parent.mkdir(parents=True, exist_ok=True)
     kept = jsonl.repair(self.path, keep=lambda row: restored is not None and row["step"] <= restored)
     self._last = kept[-1]["step"] if kept else None
     self._file = open(self.path, "a", encoding="utf-8", newline="\n")
-    self._board = None
     if tensorboard:
       # Imported here, since it takes a second and evaluation without it need not wait.
       import tensorboardX
@@ -56,6 +61,8 @@ class MetricWriter:
     if self._last is not None and step <= self._last:
       raise ValueError(f"metrics of step {step} after those of step {self._last}: a step has one row in {self.path}; "
                        "collect its values and write them once.")
+    if self._file is None:
+      return
     given = dict(_flat(metrics))
     values = {name: _scalar(name, value) for name, value in given.items()}
     row = {"step": int(step), "time": round(time.time(), 3), **values}
@@ -70,7 +77,8 @@ class MetricWriter:
           self._board.add_scalar(re.sub(r"[^\w./-]", "_", name), value, step, walltime=row["time"])
 
   def close(self) -> None:
-    self._file.close()
+    if self._file is not None:
+      self._file.close()
     if self._board is not None:
       self._board.close()
 

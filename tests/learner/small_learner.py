@@ -16,7 +16,6 @@ CONFIG = DecoderConfig(
   qk_norm=True)
 OPTIMIZER = OptimizerSettings(learning_rate=1e-2, total_steps=100)
 ROWS, LENGTHS = 8, (24,)
-HOSTS_SETTINGS = Settings(aggregation="seq_mean_token_mean", entropy_coef=0.1, logprob_chunk=64)
 
 
 def model(seed=0, mesh=None):

@@ -1,0 +1,145 @@
+"""Several hosts that run one program: joining them, what each says to all, and each host's own devices.
+
+Every host runs the same loop over the same numbers. Where they do different things (each plays its own prompts) they
+tell each other what came of it by `exchange`; everything after that is the same everywhere again.
+"""
+
+import json
+import os
+import sys
+import traceback
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding
+
+
+class Joined:
+  """Makes this process one of several, for the length of a `with` block.
+
+  A host that fails inside takes the job down: it says why and leaves at once, without waiting for the others, and
+  they are ended as soon as they miss it (in a collective operation, or after `heartbeat_s`). A host that is killed is
+  missed in the same way.
+
+  Args:
+    coordinator: "address:port" of host 0, as all hosts see it; "" with `count` of None: this process is alone, or,
+      with `automatic`, JAX asks the machine (TPU VMs, Slurm, MPI).
+    count: processes in all.
+    number: of this one, from 0.
+    automatic: find out coordinator, count and number.
+    wait_s: how long to wait for all hosts to come.
+    heartbeat_s: a host that has not been heard of for so long is taken for dead.
+
+  Raises:
+    ValueError: flags that do not belong together.
+    TimeoutError: hosts that did not come.
+  """
+
+  def __init__(
+    self, coordinator: str | None = None, count: int | None = None, number: int | None = None, *,
+    automatic: bool = False, wait_s: int = 300, heartbeat_s: int = 100,
+  ):
+    given = [x is not None for x in (coordinator, count, number)]
+    if any(given) and (automatic or not all(given)):
+      raise ValueError(
+        f"coordinator={coordinator!r}, num_processes={count}, process_id={number}, distributed={automatic}: give the "
+        "first three together, or distributed alone for machines that JAX can ask, or none on a single host.")
+    if all(given) and not 0 <= number < count:
+      raise ValueError(f"process_id={number} with num_processes={count}: it must be in 0 … {count - 1}.")
+    self._several = automatic or all(given)
+    self._settings = dict(
+      coordinator_address=coordinator, num_processes=count, process_id=number, initialization_timeout=wait_s,
+      heartbeat_timeout_seconds=heartbeat_s)
+
+  def __enter__(self) -> "Joined":
+    if not self._several:
+      return self
+    try:
+      jax.distributed.initialize(**self._settings)
+    except jax.errors.JaxRuntimeError as error:
+      s = self._settings
+      raise TimeoutError(
+        f"not all of the {s['num_processes']} hosts came to {s['coordinator_address']} within "
+        f"{s['initialization_timeout']} s: start the same command on every host, with its own --process_id. JAX says: "
+        f"{error}") from error
+    return self
+
+  def __exit__(self, kind, error, trace) -> None:
+    if not self._several:
+      return
+    if error is None:
+      jax.distributed.shutdown()
+      return
+    # Python's own way out would wait at JAX's last barrier for hosts that wait for this one.
+    traceback.print_exception(error)
+    print(f"host {number()} of {count()} ends with the error above, and the job with it: start the same command on "
+          "all hosts again, and it goes on from the last checkpoint.", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def count() -> int:
+  """Hosts of this job."""
+  return jax.process_count()
+
+
+def number() -> int:
+  """This host's, from 0."""
+  return jax.process_index()
+
+
+def is_first() -> bool:
+  """Whether this is the host that writes what one host writes: metrics, logs, pages."""
+  return jax.process_index() == 0
+
+
+def exchange(value: Any) -> list[Any]:
+  """What every host says, in the hosts' order. All must call it, in the same order among their programs.
+
+  Args:
+    value: JSON; comes back as JSON gives it back, floats to the bit.
+  """
+  mine = np.frombuffer(json.dumps(value).encode(), np.uint8)
+  if count() == 1:
+    return [json.loads(mine.tobytes())]
+  sizes = multihost_utils.process_allgather(np.asarray([mine.size], np.int32))[:, 0]
+  room = 1 << int(sizes.max() - 1).bit_length()  # few shapes: each is compiled once
+  said = multihost_utils.process_allgather(np.pad(mine, (0, room - mine.size)))
+  return [json.loads(row[:size].tobytes()) for row, size in zip(said, sizes)]
+
+
+def per_host(mesh: Mesh) -> Mesh:
+  """The same devices in the same order, each axis cut in two: `<axis>_hosts` over hosts, `<axis>` within one.
+
+  What is spread over this mesh by the rules of `rules.py`, which know `<axis>` alone, lies whole on each host.
+
+  Raises:
+    ValueError: a host's devices are no block of the mesh.
+  """
+  inside = mesh.local_mesh.shape
+  shape = [part for name, size in mesh.shape.items() for part in (size // inside[name], inside[name])]
+  names = [name for axis in mesh.axis_names for name in (f"{axis}_hosts", axis)]
+  grid = mesh.devices.reshape(shape)
+  blocks = grid.transpose(*range(0, grid.ndim, 2), *range(1, grid.ndim, 2)).reshape(-1, mesh.local_mesh.size)
+  for block in blocks:
+    if len({device.process_index for device in block}) > 1:
+      raise ValueError(f"mesh {dict(mesh.shape)}: a host's devices are no block of it, so that no engine fits on them; "
+                       "choose sizes that cut the hosts' devices evenly (config.mesh).")
+  return Mesh(grid, names)
+
+
+def own(tree: Any, mesh: Mesh) -> Any:
+  """This host's copy of arrays that lie whole on every host, as arrays over its own devices.
+
+  Args:
+    tree: spread over `per_host(mesh)`.
+    mesh: over all hosts.
+  """
+  def one(x):
+    here = NamedSharding(mesh.local_mesh, x.sharding.spec)
+    return jax.make_array_from_single_device_arrays(x.shape, here, [part.data for part in x.addressable_shards])
+
+  return jax.tree.map(one, tree)

@@ -1,0 +1,98 @@
+"""Several real processes train as one does; one that is killed takes the others down, and one process goes on."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import hosts_child
+import pytest
+import tiny_world
+
+from ragrl_jax.parallel import hosts
+from ragrl_jax.rollout import shares
+from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.store import metrics as metrics_lib
+
+TWO = dict(data=2, fsdp=2)
+
+
+def start(count, world, workdir, steps, logs):
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+  children = []
+  for number in range(count):
+    with open(logs / f"{number}.txt", "w") as log:
+      children.append(subprocess.Popen(
+        [sys.executable, hosts_child.__file__, *map(str, (number, count, port, world, workdir, steps))],
+        stdout=log, stderr=subprocess.STDOUT, env=os.environ | dict(JAX_PLATFORMS="cpu")))
+  return children
+
+
+def wait_for(ready, children, logs, seconds=240):
+  end = time.monotonic() + seconds
+  while not ready():
+    gone = [number for number, child in enumerate(children) if child.poll() is not None]
+    assert not gone and time.monotonic() < end, (gone, *((logs / f"{i}.txt").read_text()[-3000:] for i in (0, 1)))
+    time.sleep(0.05)
+
+
+def sampled(workdir, step):
+  """Who was asked what, and the ids that were drawn."""
+  return [(row["prompt_index"], row["sample"], row["id"], [s["ids"] for s in row["segments"]])
+          for row in episodes_lib.read_episodes(episodes_lib.steps(workdir)[step])]
+
+
+@pytest.mark.slow  # two fresh Pythons and one run here compile all of the run's programs
+def test_two_hosts_train_as_one_a_killed_one_ends_the_job_and_one_host_resumes(tmp_path):
+  world = tmp_path / "world"
+  world.mkdir()
+  tiny_world.make(world)
+  children = start(2, world, tmp_path / "two", 1000, tmp_path)
+  try:
+    wait_for(lambda: (tmp_path / "two" / "checkpoints" / "2").is_dir(), children, tmp_path)
+    children[1].send_signal(signal.SIGKILL)
+    children[1].wait()
+    killed = time.monotonic()
+    assert children[0].wait(timeout=60) != 0
+    assert time.monotonic() - killed < 45  # the heartbeat's ten seconds, and JAX's own way of noticing
+  finally:
+    for child in children:
+      child.kill()
+  said = (tmp_path / "0.txt").read_text()
+  assert "host 0 of 2 ends" in said or "another task died" in said or "unhealthy" in said, said[-3000:]
+  found = {row["step"]: row for row in metrics_lib.read_metrics(tmp_path / "two")}
+  last = max(int(folder.name) for folder in (tmp_path / "two" / "checkpoints").iterdir() if folder.name.isdigit())
+
+  # One process with as many devices goes on where they stopped, and another one did the whole.
+  list(hosts_child.run(world, tmp_path / "one", last + 1, **TWO))
+  list(hosts_child.run(world, tmp_path / "two", last + 1, **TWO))
+  resumed = {row["step"]: row for row in metrics_lib.read_metrics(tmp_path / "two")}
+  same = ("prompts", "groups/drawn", "groups/surplus", "groups/trained", "episodes", "engine/sampled_tokens", "tokens")
+  for want in metrics_lib.read_metrics(tmp_path / "one"):
+    for got in [resumed[want["step"]], *([found[want["step"]]] if want["step"] <= last else [])]:
+      assert [got.get(name) for name in same] == [want.get(name) for name in same], want["step"]
+      for name in ("loss", "reward", "grad_norm", "entropy", "mismatch", "evaluation/em"):
+        assert got.get(name) == (pytest.approx(want[name], rel=1e-5, abs=1e-5) if name in want else None), name
+    if want["step"]:
+      assert sampled(tmp_path / "two", want["step"]) == sampled(tmp_path / "one", want["step"])
+
+
+def test_shares_are_all_prompts_once_and_differ_by_one_at_most():
+  for count in (1, 2, 4, 7):
+    parts = [shares.share(range(10), number, count) for number in range(count)]
+    assert sorted(prompt for part in parts for prompt in part) == list(range(10))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_flags_that_do_not_belong_together_are_refused():
+  for given in (dict(coordinator="a:1"), dict(coordinator="a:1", count=2, number=1, automatic=True)):
+    with pytest.raises(ValueError, match="give the first three together"):
+      hosts.Joined(**given)
+  with pytest.raises(ValueError, match="process_id=2 with num_processes=2"):
+    hosts.Joined("a:1", 2, 2)
+  with hosts.Joined():  # alone
+    assert hosts.is_first() and hosts.exchange({"x": 0.1}) == [{"x": 0.1}]
