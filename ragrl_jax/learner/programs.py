@@ -15,6 +15,10 @@ from ragrl_jax.learner.state import TrainState
 from ragrl_jax.parallel import rules
 from ragrl_jax.structs import Batch
 
+# XLA's options for `accumulate`. Instead of multiplying by a cut matrix piece by piece it gathers a layer's matrices
+# in bfloat16: temporaries are a tenth less (benchmarks/tpu_step.py).
+COMPILER = dict(tpu=dict(xla_jf_spmd_threshold_for_windowed_einsum_mib="1000000"))
+
 
 class Trained:
   """A model's parameters and the programs that take optimiser steps on them.
@@ -32,7 +36,7 @@ class Trained:
     """Builds the programs; nothing is compiled yet.
 
     Args:
-      model: with what `objective` calls.
+      model: with what `objective` calls; of ShapeDtypeStructs where programs are only compiled (on a mesh).
       optimizer: Optax's.
       objective: (model, batch, totals, kl_coef) → (loss, metrics).
       trainable: an nnx filter.
@@ -43,14 +47,14 @@ class Trained:
     self.optimizer, self.mesh = optimizer, mesh
     self.graphdef, self.params, self.frozen = nnx.split(model, trainable, ...)
     if mesh is not None:
-      self.params, self.frozen = (jax.device_put(x, rules.shardings(mesh, x)) for x in (self.params, self.frozen))
+      self.params, self.frozen = (rules.place(mesh, x) for x in (self.params, self.frozen))
     graphdef = self.graphdef
 
     def loss(params, frozen, *given):
       return objective(nnx.merge(graphdef, params, frozen), *given)
 
     make = lambda params, seed: state_lib.init(jax.tree.map(jnp.copy, params), optimizer, seed, kl_coef=kl_coef)
-    outs = {}
+    outs, platform = {}, jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
     if mesh is not None:
       state_at = rules.shardings(mesh, jax.eval_shape(lambda p: make(p, 0), self.params))
       whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
@@ -61,7 +65,7 @@ class Trained:
     self.zeros = jax.jit(lambda params: step.zeros(params, names), **out("zeros"))
     self.accumulate = jax.jit(
       lambda grads, sums, params, frozen, *given: step.accumulate(grads, sums, loss, params, frozen, *given),
-      donate_argnums=(0, 1), **out("accumulate"))
+      donate_argnums=(0, 1), compiler_options=COMPILER.get(platform), **out("accumulate"))
     self.apply = jax.jit(
       lambda state, grads, sums: step.apply(state, grads, sums, optimizer), donate_argnums=0, **out("apply"))
 

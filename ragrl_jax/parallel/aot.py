@@ -35,7 +35,7 @@ def devices(topology: str, slices: int = 1) -> list[jax.Device]:
     raise ValueError(
       f"topology {topology!r} with {slices} slices: libtpu knows none of that name; they look like v5e:2x4, v6e:16x16 "
       "or v5p:4x4x4.") from error
-  except (ImportError, FileNotFoundError, NotImplementedError) as error:
+  except (ImportError, FileNotFoundError, RuntimeError) as error:
     raise RuntimeError("compiling for TPUs needs libtpu: pip install 'ragrl_jax[tpu]'.") from error
   return list(found.devices)
 
@@ -60,7 +60,10 @@ class Collective:
 
 
 def collectives(text: str) -> list[Collective]:
-  """All of a compiled program's, from `Compiled.as_text()`."""
+  """All of a compiled program's, from `Compiled.as_text()`.
+
+  A loop whose count the text does not tell counts once; on TPUs one that runs beside several fusions stands in each.
+  """
   bodies, entry = _computations(text)
   found = []
 

@@ -123,6 +123,16 @@ def shardings(mesh: Mesh, tree: Any) -> Any:
   return jax.tree_util.tree_map_with_path(one, tree)
 
 
+def place(mesh: Mesh, tree: Any) -> Any:
+  """A tree of parameters or of optimiser state on the mesh; of ShapeDtypeStructs, only the word that it is there."""
+  def one(leaf, at):
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+      return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at)
+    return jax.device_put(leaf, at)
+
+  return jax.tree.map(one, tree, shardings(mesh, tree))
+
+
 def constrain(x: jax.Array, mesh: Mesh | None, axes: Sequence[str | None]) -> jax.Array:
   """Says inside `jit` how an activation is spread; an axis its mesh axes do not divide stays whole. No mesh, no word.
 

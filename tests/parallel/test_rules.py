@@ -34,6 +34,16 @@ def specs(mesh, tree):
           for path, sharding in jax.tree_util.tree_leaves_with_path(rules.shardings(mesh, tree))}
 
 
+def test_placing_what_is_only_a_shape(mesh):
+  real = {"final_norm": jnp.ones(16), "embedding": jnp.ones((32, 16))}
+  placed, promised = rules.place(mesh, real), rules.place(mesh, jax.eval_shape(lambda: real))
+  for name, array in placed.items():
+    shape = promised[name]
+    assert isinstance(shape, jax.ShapeDtypeStruct)
+    assert (shape.shape, shape.dtype, shape.sharding) == (array.shape, array.dtype, array.sharding)
+    np.testing.assert_array_equal(array, real[name])
+
+
 def test_where_parameters_lie(mesh):
   found = specs(mesh, decoder("qwen2", tied=False)[1])
   assert found["embedding"] == found["lm_head"] == P("tensor", "fsdp")

@@ -1,0 +1,100 @@
+"""The learner's `accumulate` (loss and gradient of a block of rows) compiled for a TPU slice that is not there.
+
+Run:    python benchmarks/tpu_step.py [--cases 2x8192,2x32768,28x2048] [--topology v5e:2x4] [--chunk 256] [--layers N]
+        [--tokens T] [--text OUT.hlo]
+
+Needs libtpu (pip install 'ragrl_jax[tpu]') and no TPU. Qwen3-0.6B's widths with V 151,936, fsdp over all chips, one row
+a chip, remat, bf16 over float32 masters; no weights are made. A case is LAYERSxTOKENS. Memory is of one chip and what
+the compiler reserves: temporaries, and the most that lives at once with the arguments. It refuses what does not fit.
+Seconds are of lowering and compiling, of this process: CPU seconds on a machine that others use, wall on a quiet one.
+Nothing is run, so that none of these figures says how fast a step is.
+"""
+
+import argparse
+import dataclasses
+import os
+import pathlib
+import sys
+import time
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # libtpu is only the compiler
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from ragrl_jax.learner import step
+from ragrl_jax.learner.programs import Trained
+from ragrl_jax.learner.settings import Settings
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.parallel import aot, rules
+from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.structs import Batch
+
+CASES = "2x8192,2x32768,28x2048"
+WIDTHS = dict(vocab_size=151_936, d_model=1024, num_heads=16, num_kv_heads=8, head_dim=128, d_ff=3072, rope_theta=1e6)
+KINDS = dict(loss_mask=jnp.bool_, tokens=jnp.int32, segment_ids=jnp.int32, positions=jnp.int32, group_ids=jnp.int32)
+
+
+def lower(devices, layers, tokens, chunk):
+  """`accumulate` of one block, a row a device, traced."""
+  mesh = mesh_lib.make(devices, data=1, fsdp=-1)
+  make = lambda: Decoder(
+    DecoderConfig(num_layers=layers, **WIDTHS), rngs=nnx.Rngs(0), dtype=jnp.bfloat16, remat=True, mesh=mesh)
+  settings = Settings(logprob_chunk=chunk)
+  objective = lambda *given: step.policy_objective(*given, settings)
+  trained = Trained(
+    nnx.eval_shape(make), optax.identity(), objective, trainable=nnx.Param, mesh=mesh, names=step.SUMS)
+  rows = {field.name: jax.ShapeDtypeStruct(
+    (mesh.shape["fsdp"], tokens), KINDS.get(field.name, jnp.float32), sharding=rules.batch_sharding(mesh))
+    for field in dataclasses.fields(Batch)}
+  number = lambda *shape: jax.ShapeDtypeStruct(
+    shape, jnp.float32, sharding=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
+  sums = dict.fromkeys(step.SUMS, number())
+  block = Batch(**rows | dict(prefix_ids=None))
+  return trained.accumulate.lower(trained.params, sums, trained.params, trained.frozen, block, number(2), number())
+
+
+def measure(devices, layers, tokens, chunk, text):
+  wall, cpu = time.perf_counter(), time.process_time()
+  try:
+    compiled = lower(devices, layers, tokens, chunk).compile()
+  except jax.errors.JaxRuntimeError as error:
+    if "RESOURCE_EXHAUSTED" not in str(error):
+      raise
+    return "does not fit: " + " ".join(str(error).split())[:300]
+  wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+  memory = compiled.memory_analysis()
+  if text:
+    pathlib.Path(text).write_text(compiled.as_text())
+  gib = lambda size: f"{size / 2**30:.3f} GiB"
+  return (f"temporaries {gib(memory.temp_size_in_bytes)}, peak {gib(memory.peak_memory_in_bytes)}, {cpu:.1f} CPU s, "
+          f"{wall:.1f} s wall")
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--cases", default=CASES)
+  parser.add_argument("--layers", type=int, help="with --tokens: one case instead of --cases")
+  parser.add_argument("--tokens", type=int)
+  parser.add_argument("--topology", default="v5e:2x4")
+  parser.add_argument("--chunk", type=int, default=256, help="tokens whose logits a chip holds at once")
+  parser.add_argument("--text", help="where to write the last case's program")
+  args = parser.parse_args()
+  if (args.layers is None) != (args.tokens is None):
+    parser.error("--layers and --tokens go together")
+  cases = args.cases if args.layers is None else f"{args.layers}x{args.tokens}"
+  try:
+    devices = aot.devices(args.topology)
+  except (RuntimeError, ValueError) as error:
+    sys.exit(str(error))
+  for case in cases.split(","):
+    layers, tokens = (int(n) for n in case.split("x"))
+    print(f"{args.topology}, {layers} layers, {tokens} tokens a chip: "
+          + measure(devices, layers, tokens, args.chunk, args.text), flush=True)
+
+
+if __name__ == "__main__":
+  main()

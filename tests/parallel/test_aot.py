@@ -1,0 +1,73 @@
+"""What a compiled program's text says of its traffic, and what is said where libtpu or a slice is missing."""
+
+import jax
+import pytest
+
+from ragrl_jax.parallel import aot
+
+TEXT = """HloModule jit_f, is_scheduled=true
+
+%inner (p: (s32[], bf16[4,8])) -> (s32[], bf16[4,8]) {
+  %p = (s32[], bf16[4,8]) parameter(0)
+  %ag = (bf16[4,8], bf16[32,8]) all-gather-start(bf16[4,8] %x), dimensions={0}
+  ROOT %t = (s32[], bf16[4,8]) tuple(%i, %y)
+}
+
+%condition (p.1: (s32[], bf16[4,8])) -> pred[] {
+  ROOT %less = pred[] compare(%a, %b), direction=LT
+}
+
+%fused (p.2: f32[6]) -> f32[3] {
+  ROOT %rs = f32[3]{0} reduce-scatter(f32[6] %p.2), dimensions={0}, to_apply=%add
+}
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  ROOT %sum = f32[] add(f32[] %a, f32[] %b)
+}
+
+%outer (p.3: (s32[], f32[6])) -> (s32[], f32[6]) {
+  %w = (s32[], bf16[4,8]) while(%init), condition=%condition, body=%inner, backend_config={"known_trip_count":{"n":"5"}}
+  %f = f32[3]{0} fusion(f32[6] %g), kind=kCustom, calls=%fused
+  ROOT %t.1 = (s32[], f32[6]) tuple(%i, %z)
+}
+
+%yes (p.4: pred[7]) -> pred[7] {
+  ROOT %aa = pred[7]{0} all-to-all(pred[7] %p.4), dimensions={0}
+}
+
+%no (p.5: pred[7]) -> pred[7] {
+  ROOT %p.5 = pred[7]{0} parameter(0)
+}
+
+ENTRY %main (x: f32[6]) -> f32[] {
+  %w.1 = (s32[], f32[6]) while(%start), condition=%condition, body=%outer, backend_config={"known_trip_count":{"n":"3"}}
+  %c = pred[7]{0} conditional(s32[] %which, pred[7] %u, pred[7] %u), branch_computations={%yes, %no}
+  ROOT %ar = f32[] all-reduce(f32[] %r), replica_groups={}, to_apply=%add
+}
+"""
+
+
+def test_loops_multiply_and_fusions_and_branches_are_entered():
+  assert sorted((c.kind, c.size, c.bytes, c.times, c.loops) for c in aot.collectives(TEXT)) == [
+    ("all-gather", 256, 512, 15, 2),  # the larger array of an asynchronous pair
+    ("all-reduce", 1, 4, 1, 0),
+    ("all-to-all", 7, 7, 1, 0),
+    ("reduce-scatter", 3, 12, 3, 1),
+  ]
+
+
+@pytest.mark.parametrize("raised, told, says", [
+  (ModuleNotFoundError("libtpu"), RuntimeError, r"ragrl_jax\[tpu\]"),
+  (RuntimeError("JAX TPU support not installed"), RuntimeError, r"ragrl_jax\[tpu\]"),
+  (FileNotFoundError("libtpu.so"), RuntimeError, r"ragrl_jax\[tpu\]"),
+  (jax.errors.JaxRuntimeError("INVALID_ARGUMENT: no such topology"), ValueError, "topology 'v9:1x1' with 1 slices"),
+])
+def test_what_is_missing_is_named(monkeypatch, raised, told, says):
+  def refuse(**_):
+    raise raised
+
+  for name, value in aot.SETTINGS.items():
+    monkeypatch.setenv(name, value)
+  monkeypatch.setattr(aot.topologies, "get_topology_desc", refuse)
+  with pytest.raises(told, match=says):
+    aot.devices("v9:1x1")
