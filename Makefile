@@ -7,7 +7,7 @@ WORKERS ?= 2
 RUN = $(VENV)/bin/python
 PIP = -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help quickstart test parity real lint bench
+.PHONY: help quickstart test long parity real lint bench
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer).'
@@ -33,8 +33,11 @@ quickstart bench: export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
 quickstart: $(VENV)/.ready  ## train a small model to search, in minutes, on this machine
 	$(RUN) launchers/quickstart.py --workdir out/quickstart
 
-test: $(VENV)/.ready  ## all tests that need neither torch nor real data
-	$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile -m "not parity and not real"
+test: $(VENV)/.ready  ## the tests that need neither torch nor real data, in minutes
+	$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile -m "not parity and not real and not long"
+
+long: $(VENV)/.ready  ## whole runs, several hosts, a hundred thousand transcripts a recipe
+	$(RUN) -m pytest --numprocesses $(WORKERS) --dist load -m long
 
 parity: $(PARITY_VENV)/.ready  ## agreement with transformers and torch, in an environment of its own
 	$(PARITY_VENV)/bin/python -m pytest -m parity tests/parity

@@ -46,7 +46,7 @@ def sampled(workdir, step):
           for row in episodes_lib.read_episodes(episodes_lib.steps(workdir)[step])]
 
 
-@pytest.mark.slow  # two fresh Pythons and one run here compile all of the run's programs
+@pytest.mark.long  # two fresh Pythons and one run here compile all of the run's programs
 def test_two_hosts_train_as_one_a_killed_one_ends_the_job_and_one_host_resumes(tmp_path):
   world = tmp_path / "world"
   world.mkdir()

@@ -4,7 +4,6 @@ import pathlib
 
 import numpy as np
 import pytest
-import test_train
 import tiny_world
 from flax import nnx
 from safetensors.numpy import load_file
@@ -21,7 +20,7 @@ def get_config(variant=""):
   return config_lib.load(ROOT / "configs" / "quickstart.py", variant)
 
 
-@pytest.mark.slow  # three runs, an evaluation and their programs
+@pytest.mark.long  # three runs, an evaluation and their programs
 def test_supervised_then_rl_then_an_evaluation(tmp_path):
   tiny_world.make(tmp_path)
   config = tiny_world.config(tmp_path, get_config, "sft")
@@ -33,7 +32,7 @@ def test_supervised_then_rl_then_an_evaluation(tmp_path):
   config.model.lora.update(dict(rank=4, alpha=8.0))
   losses = [metrics["loss"] for metrics in sft.sft(config, tmp_path / "warm")]
   assert losses[-1] < losses[0]
-  _, kept = test_train.arrays(tmp_path / "warm")
+  _, kept = tiny_world.arrays(tmp_path / "warm")
   assert all("_lora_" in name for name, array in kept.items() if array.ndim > 1)  # nothing of the base
   warm = tmp_path / "warm" / "model"
   assert peft.base(warm, "") == config.model.path and not (warm / "config.json").exists()
@@ -46,7 +45,7 @@ def test_supervised_then_rl_then_an_evaluation(tmp_path):
   assert whole[0]["kl"] > 1e-6  # the reference is the base, not what the supervised run made of it
   next(train.train(config, tmp_path / "parts"))
   assert [metrics["step"] for metrics in train.train(config, tmp_path / "parts")] == [2]
-  (_, one), (_, other) = (test_train.arrays(tmp_path / name) for name in ("whole", "parts"))
+  (_, one), (_, other) = (tiny_world.arrays(tmp_path / name) for name in ("whole", "parts"))
   assert one.keys() == other.keys()
   for name in one:
     np.testing.assert_array_equal(one[name], other[name], err_msg=name)

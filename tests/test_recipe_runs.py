@@ -41,7 +41,7 @@ def small(name, world, variant="smoke"):
   return made
 
 
-@pytest.mark.slow  # the run's programs
+@pytest.mark.long  # the run's programs
 def test_care(world, tmp_path):
   config = small("care", world)
   config.data.hard = str(world / "hard.jsonl")
@@ -55,7 +55,7 @@ def test_care(world, tmp_path):
   assert len(second) == 4 and all("step by step" in row["question"] for row in second)  # hard ones only
 
 
-@pytest.mark.slow  # the run's programs
+@pytest.mark.long  # the run's programs
 def test_lear(world, tmp_path):
   config = small("lear", world)
   config.data.noise = 2

@@ -66,7 +66,7 @@ def test_warm_start_then_rl_then_resume(world, tmp_path):
   assert player.config.d_model == 16
 
 
-@pytest.mark.slow  # two runs
+@pytest.mark.long  # two runs
 def test_search_r1_trains_by_ppo_and_resumes_exactly(world, tmp_path):
   """The rules of configs/search_r1.py:ppo at the size of the tiny world; stopped after two steps and gone on with."""
   rules = config_lib.load(ROOT / "configs" / "search_r1.py", "ppo")
@@ -89,7 +89,7 @@ def test_search_r1_trains_by_ppo_and_resumes_exactly(world, tmp_path):
   assert isinstance(logged["advantage"], float)
 
 
-@pytest.mark.slow  # two runs
+@pytest.mark.long  # two runs
 def test_a_prompt_computed_once_for_its_samples_changes_nothing(world, tmp_path, rewarding):
   config = tiny_world.config(world, get_config)
   config.steps, config.learner.row_lengths, found = 1, (640,), []
@@ -150,7 +150,7 @@ def test_dynamic_sampling_fills_up_its_steps_and_resumes_with_what_it_kept(world
   metrics, = train.train(config, tmp_path / "none")
   assert metrics["groups/trained"] == 0 and metrics["groups/drawn"] == 6
   assert "none of the 6" in metrics["warning/no_groups"]
-  assert metrics["tokens"] == 0 and arrays(tmp_path / "none")[1]["['step']"] == 0
+  assert metrics["tokens"] == 0 and tiny_world.arrays(tmp_path / "none")[1]["['step']"] == 0
 
 
 @pytest.mark.slow  # programs of its own shapes

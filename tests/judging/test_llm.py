@@ -88,7 +88,7 @@ def test_never_more_calls_at_a_time_than_allowed():
       thread.start()
     for thread in threads:
       thread.join()
-  assert len(server.asked) == 12 and server.most == 3
+  assert len(server.asked) == 12 and 1 < server.most <= 3
 
 
 def test_what_is_kept_is_not_asked_for_again(tmp_path):

@@ -189,7 +189,7 @@ PIECES = [
   said(ONE), "Tower stand in Paris.", "{0}", "%s"]
 
 
-@pytest.mark.slow  # a hundred thousand transcripts
+@pytest.mark.long  # a hundred thousand transcripts
 def test_no_transcript_breaks_anything():
   """10⁵ of them, those that differ read, half of these scored; against the patterns of the authors' code."""
   whole = re.compile(r"<think>.*</think>.*Answer:.*", re.DOTALL)

@@ -254,7 +254,7 @@ PIECES = [
   said(glue=""), "Oslo", "{0}", "%s", "<reason>x</reason>", "<extract>y</extract>"]
 
 
-@pytest.mark.slow  # a hundred thousand transcripts
+@pytest.mark.long  # a hundred thousand transcripts
 def test_no_transcript_breaks_anything():
   """10⁵ of them: the shape of each against a pattern, the score of one in three, the tokens of one in twenty."""
   body = lambda name, least: rf"<{name}>(?!{least}</)(?:(?!</?(?:reason|extract|answer)>).)*</{name}>"

@@ -270,7 +270,7 @@ def test_reading_is_linear():
   assert min(seconds(8000) for _ in range(3)) < 16 * min(seconds(2000) for _ in range(3))
 
 
-@pytest.mark.slow  # a hundred thousand transcripts
+@pytest.mark.long  # a hundred thousand transcripts
 def test_no_transcript_breaks_anything():
   child = subprocess.run(
     [sys.executable, fuzz_child.__file__, "veritas", "100000"], capture_output=True, text=True, check=True)

@@ -251,7 +251,7 @@ def test_spaces_and_case_make_no_other_query():
   assert scored(searching("Oslo", " OSLO ", "oslo"))["search"] == pytest.approx(-1.0)
 
 
-@pytest.mark.slow  # a hundred thousand transcripts
+@pytest.mark.long  # a hundred thousand transcripts
 def test_no_transcript_breaks_anything():
   child = subprocess.run(
     [sys.executable, fuzz_child.__file__, "when_to_search", "100000"], capture_output=True, text=True, check=True)
