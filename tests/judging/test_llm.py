@@ -81,14 +81,14 @@ def test_a_failure_names_its_pairs_and_hands_over_the_others():
 
 
 def test_never_more_calls_at_a_time_than_allowed():
-  with serving(lambda messages, n: (0.05, "1")) as (endpoint, server):
+  with serving(lambda messages, n: (0.3, "1")) as (endpoint, server):
     made = judge(endpoint, concurrency=3)
     threads = [threading.Thread(target=made.judge, args=([("p", f"{t} {i}") for i in range(4)],)) for t in range(3)]
     for thread in threads:
       thread.start()
     for thread in threads:
       thread.join()
-  assert len(server.asked) == 12 and 1 < server.most <= 3
+  assert len(server.asked) == 12 and server.most == 3
 
 
 def test_what_is_kept_is_not_asked_for_again(tmp_path):
