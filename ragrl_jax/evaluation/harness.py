@@ -15,15 +15,12 @@ import numpy as np
 from ragrl_jax import structs
 from ragrl_jax.core.metrics import qa, stats
 from ragrl_jax.evaluation import evidence, scoring, tables
+from ragrl_jax.rollout.supply import TooManyFailures
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import jsonl
 
 PREDICTIONS, METRICS, SETTINGS = "predictions.jsonl", "metrics.json", "settings.json"
 WITH_INTERVAL = ("em", "f1", "cover_em", "outcome")
-
-class TooManyFailures(RuntimeError):
-  """More of a batch's questions failed than the config allows."""
-
 
 # (examples, number of the first) → their episodes, in the same order.
 Play = Callable[[Sequence[structs.Example], int], Sequence[structs.Episode]]
