@@ -7,7 +7,7 @@ WORKERS ?= 2
 RUN = $(VENV)/bin/python
 PIP = -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help quickstart test long parity real lint bench
+.PHONY: help quickstart test long parity real lint bench papers
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer).'
@@ -55,3 +55,6 @@ bench: $(PARITY_VENV)/.ready  ## speed, as ratios against peers measured in the 
 	$(PARITY_VENV)/bin/python benchmarks/learner.py $(if $(TUNIX_PYTHON),--tunix_python $(TUNIX_PYTHON))
 	$(VENV)/bin/python benchmarks/quickstart_seeds.py
 	$(VENV)/bin/python benchmarks/quotes.py
+
+papers: $(VENV)/.ready  ## five papers' claims in miniature: hours, a run at a time, or MINUTES=60 of it
+	$(RUN) benchmarks/papers/run.py --docs --minutes $(or $(MINUTES),0)

@@ -1,0 +1,193 @@
+"""A paper's claims on the made-up world: what is made, what is trained from one warm start, what is measured."""
+
+import dataclasses
+import json
+import pathlib
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "launchers"))
+
+import quickstart  # noqa: E402
+
+from ragrl_jax import config as config_lib  # noqa: E402
+from ragrl_jax import evaluate, recipes, retrieval, train  # noqa: E402
+from ragrl_jax.data import readers, synthetic, writers  # noqa: E402
+from ragrl_jax.evaluation import harness  # noqa: E402
+from ragrl_jax.evaluation import player as player_lib  # noqa: E402
+from ragrl_jax.models import lora  # noqa: E402
+from ragrl_jax.prompting import sentencepiece  # noqa: E402
+from ragrl_jax.store import jsonl  # noqa: E402
+from ragrl_jax.structs import Episode, Example  # noqa: E402
+
+WARM = "warm"  # the arm that takes no RL step
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+  """What one arm reached: the mean of `measure` on `test`, at the end or at a step of its curve (first test only)."""
+
+  arm: str
+  measure: str
+  test: str = ""  # the paper's first
+  step: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+  """`side` is more than `other` by `least` at least (0: by anything), or less than it where `lower`.
+
+  Attributes:
+    text: what the paper says, short.
+    least: of side - other (other - side where `lower`); negative where it is enough not to be much worse.
+    note: what was tried, for the page.
+  """
+
+  text: str
+  side: Side
+  other: Side | float
+  least: float = 0.0
+  lower: bool = False
+  note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Paper:
+  """
+  Attributes:
+    name: the recipe's.
+    world: fields of `synthetic.Settings`.
+    questions: (world, seed) → file → questions. "train", "demonstrations" and the tests' must be there.
+    demonstrate: (example, world, query → passages, rng) → the turns of a scripted, faulty player.
+    marks, vocab_size: of the tokenizer.
+    base: what the config of every run differs in from the defaults.
+    sft, rl: and of the warm start, and of all arms.
+    arms: arm → what it differs in.
+    tests: held-out sets, by file name → switches of the recipe set for it. The first is measured every `every` steps.
+    measure: (world, example, episode) → numbers, by the world's own facts; None where one does not apply.
+    claims: what is looked at.
+    shown: the measures drawn, the first above the second.
+    searches: whether there is a corpus to search.
+  """
+
+  name: str
+  world: Mapping[str, Any]
+  questions: Callable[[synthetic.World, int], Mapping[str, Sequence[Example]]]
+  demonstrate: Callable[..., list[tuple[str, str]]]
+  marks: Sequence[str]
+  vocab_size: int
+  base: Mapping[str, Any]
+  sft: Mapping[str, Any]
+  rl: Mapping[str, Any]
+  arms: Mapping[str, Mapping[str, Any]]
+  tests: Mapping[str, Mapping[str, Any]]
+  measure: Callable[[synthetic.World, Example, Episode], Mapping[str, float | None]]
+  claims: Sequence[Claim]
+  shown: tuple[str, str]
+  every: int = 4
+  searches: bool = False
+
+
+def settings(paper: Paper, folder: pathlib.Path, seed: int, *parts: Mapping[str, Any]):
+  """The config of a run in the world under `folder`."""
+  config = config_lib.default_config()
+  config.recipe, config.switches = paper.name, recipes.switches(paper.name)
+  for part in (paper.base, *parts):
+    config.update(part)
+  config.prompting.chat, config.log.tensorboard = False, False
+  quickstart.use_world(config, folder, seed)
+  if not paper.searches:
+    config.retrieval.index = ""
+  config.data.evaluate = str(folder / f"{next(iter(paper.tests))}.jsonl.gz")
+  if config.data.hard:
+    config.data.hard = str(folder / config.data.hard)
+  return config
+
+
+def make_world(paper: Paper, folder: pathlib.Path, seed: int) -> None:
+  """Questions, demonstrations, tokenizer, and what is searched, under `folder`."""
+  world = synthetic.build(synthetic.Settings(seed=seed, **paper.world))
+  search = None
+  if paper.searches:
+    writers.write_passages(folder / "corpus.jsonl.gz", world.passages)
+    retrieval.build_index(folder / "corpus.jsonl.gz", "hashing", folder / "index")
+    retriever = retrieval.load_index(folder / "index")
+    top_k = paper.base["retrieval"]["top_k"]
+    search = lambda query: retriever.search([query], top_k)[0]
+  files = dict(paper.questions(world, seed))
+  asked = files.pop("demonstrations")
+  rng = random.Random(f"{paper.name}/{seed}")
+  turns = [paper.demonstrate(example, world, search, rng) for example in asked]
+  writers.write_examples(folder / "demonstrations.jsonl.gz", asked, turns=turns)
+  for name, examples in files.items():
+    writers.write_examples(folder / f"{name}.jsonl.gz", examples)
+  # A space before each line: a name is then the same pieces at its start as in the middle of a sentence.
+  lines = [*(" " + line for line in synthetic.lines(world, seed=seed)), *(text for said in turns for _, text in said)]
+  sentencepiece.train(lines, vocab_size=paper.vocab_size, marks=paper.marks, path=folder / "tokenizer.model", threads=1)
+
+
+def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
+  """One arm from its warm start; what it reached is written to out/ARM/result.json. The warm start makes the world."""
+  began, workdir = time.perf_counter(), out / arm
+  if arm == WARM:
+    make_world(paper, out / "world", seed)
+    quickstart.warm_start(settings(paper, out / "world", seed, paper.sft), out / "sft")
+  made = time.perf_counter()
+  config = settings(paper, out / "world", seed, paper.rl, paper.arms.get(arm, {}))
+  config.model.path = str(out / "sft" / "model")
+  world = synthetic.build(synthetic.Settings(seed=seed, **paper.world))
+  tests = {name: list(readers.read_examples(str(out / "world" / f"{name}.jsonl.gz"))) for name in paper.tests}
+  first, reached = next(iter(tests)), {}
+
+  def observe(step, player, params):
+    last = step == config.steps or arm == WARM
+    if not last and (step == 0 or step % paper.every):  # step 0 is the warm start's
+      return {}
+    for name in tests if last else [first]:
+      reached[name] = measured(paper, world, config, name, player, params, tests[name], step)
+    return {f"evaluation/{key}": value for key, value in reached[first].items() if value is not None}
+
+  curve = {}
+  if arm == WARM:
+    player = player_lib.build(config)
+    observe(0, player, lora.split(player.model)[1])
+    curve[0] = reached[first]
+  else:
+    for metrics in train.train(config, workdir, observe=observe):
+      print(f"{paper.name} {arm} {seed}: {metrics['step']}/{config.steps} {train.headline(metrics)}", flush=True)
+    for row in jsonl.read(workdir / "metrics.jsonl"):
+      known = {k.removeprefix("evaluation/"): v for k, v in row.items() if k.startswith("evaluation/")}
+      curve |= {row["step"]: known} if known else {}
+  result = dict(
+    paper=paper.name, arm=arm, seed=seed, seconds=round(time.perf_counter() - made, 1), warm_seconds=round(made - began, 1),
+    commit=commit(), curve=curve, reached=reached)
+  workdir.mkdir(exist_ok=True)
+  (workdir / "result.json").write_text(json.dumps(result))
+  return result
+
+
+def measured(paper, world, config, name, player, params, examples, step) -> dict[str, float | None]:
+  """Means over a test's questions, greedy, the recipe set as the test wants it."""
+  trained, switches = player.recipe, {key: v for key, v in config.switches.items() if v is not None}
+  player.recipe = recipes.get(config.recipe, config.preset, **(switches | dict(paper.tests[name])))
+  try:
+    metrics, scored = evaluate.measure(player, params, examples, version=step)
+  finally:
+    player.recipe = trained
+  rows = [paper.measure(world, one.example, one.episode) for one in scored]
+  found = harness.flat(metrics, prefix="")
+  for key in rows[0]:
+    known = [float(row[key]) for row in rows if row[key] is not None]
+    found[key] = sum(known) / len(known) if known else None
+    found[f"{key}/n"] = len(known)
+  return found
+
+
+def commit() -> str:
+  said = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+  return said.stdout.strip() or "unknown"

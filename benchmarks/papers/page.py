@@ -1,0 +1,152 @@
+"""The table of claims and the figure, from whatever runs are finished."""
+
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import matplotlib
+import numpy as np
+from miniature import WARM, Claim, Paper, Side
+
+from ragrl_jax.core.metrics import stats
+
+Rows = Mapping[tuple[str, str, int], Mapping[str, Any]]
+
+
+def read_rows(path: pathlib.Path) -> dict[tuple[str, str, int], dict[str, Any]]:
+  """(paper, arm, seed) → a run's result, from a file with one a line; nothing if there is no file."""
+  if not path.is_file():
+    return {}
+  rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+  return {(row["paper"], row["arm"], row["seed"]): row for row in rows}
+
+
+def value(rows: Rows, paper: str, side: Side | float, seed: int) -> float | None:
+  """What the arm reached with this seed; None where it has not run, or has nothing to measure."""
+  if not isinstance(side, Side):
+    return float(side)
+  row = rows.get((paper, side.arm, seed))
+  if row is None:
+    return None
+  if side.step is not None:
+    return row["curve"].get(str(side.step), {}).get(side.measure)
+  test = side.test or next(iter(row["reached"]))
+  return row["reached"].get(test, {}).get(side.measure)
+
+
+def judged(paper: Paper, claim: Claim, rows: Rows) -> dict[str, Any] | None:
+  """Means, the difference's interval, and the seeds that agree; None before any seed has both sides."""
+  pairs = [(value(rows, paper.name, claim.side, seed), value(rows, paper.name, claim.other, seed))
+           for seed in sorted({seed for name, _, seed in rows if name == paper.name})]
+  pairs = [pair for pair in pairs if None not in pair]
+  if not pairs:
+    return None
+  side, other = np.asarray(pairs, float).T
+  gains = other - side if claim.lower else side - other
+  agree = int(np.sum(gains >= claim.least if claim.least else gains > 0))
+  return dict(side=side.mean(), other=other.mean(), interval=stats.bootstrap_interval(side - other, seed=0),
+              agree=agree, n=len(pairs))
+
+
+def tables(papers: Mapping[str, Paper], rows: Rows) -> str:
+  """One table: claim | with | without | interval | seeds that agree, n."""
+  lines = ["| | claim | with | without | difference, 95 % | seeds that agree, n | shows |", "|---" * 7 + "|"]
+  for paper in papers.values():
+    for claim in paper.claims:
+      found = judged(paper, claim, rows)
+      if found is None:
+        lines.append(f"| {paper.name} | {claim.text} | | | | not run | |")
+        continue
+      low, high = found["interval"]
+      shows = "yes" if found["agree"] == found["n"] else "no" if not found["agree"] else "not in every seed"
+      lines.append(
+        f"| {paper.name} | {claim.text} | {found['side']:.3f} | {found['other']:.3f} | {low:+.3f} to {high:+.3f} "
+        f"| {found['agree']} of {found['n']} | {shows} |")
+  return "\n".join(lines)
+
+
+def notes(papers: Mapping[str, Paper], rows: Rows) -> str:
+  """What was tried where a claim does not show, and what each arm reached on the first test."""
+  parts = []
+  for paper in papers.values():
+    test = next(iter(paper.tests))
+    arms = [arm for arm in (WARM, *paper.arms) if any(key[:2] == (paper.name, arm) for key in rows)]
+    parts.append(f"## {paper.name}\n\n{paper.__doc__ or ''}".rstrip())
+    said = [f"- {claim.text}: {claim.note}" for claim in paper.claims if claim.note]
+    lines = [f"| arm | {paper.shown[0]} | {paper.shown[1]} | seconds a run | seeds | commit |", "|---" * 6 + "|"]
+    for arm in arms:
+      runs = [row for key, row in rows.items() if key[:2] == (paper.name, arm)]
+      means = []
+      for measure in paper.shown:
+        known = [row["reached"][test].get(measure) for row in runs]
+        known = [number for number in known if number is not None]
+        means.append(f"{np.mean(known):.3f}" if known else "")
+      lines.append(f"| {arm} | {means[0]} | {means[1]} | {np.mean([row['seconds'] for row in runs]):.0f} "
+                   f"| {len(runs)} | {', '.join(sorted({row['commit'] for row in runs}))} |")
+    parts += ["\n".join(said)] * bool(said) + ["\n".join(lines)]
+  return "\n\n".join(parts)
+
+
+def figure(papers: Mapping[str, Paper], rows: Rows, path: pathlib.Path) -> None:
+  """Two curves a paper over the steps, a line an arm, its seeds as a band."""
+  matplotlib.use("agg")
+  from matplotlib import pyplot
+
+  drawn, axes = pyplot.subplots(2, len(papers), figsize=(4 * len(papers), 7), dpi=110, squeeze=False)
+  for column, paper in enumerate(papers.values()):
+    for line, measure in enumerate(paper.shown):
+      plot = axes[line, column]
+      for arm in paper.arms:
+        curve(plot, paper, arm, measure, rows)
+      plot.set(title=paper.name if not line else "", xlabel="step", ylabel=measure)
+      plot.grid(alpha=0.3)
+    axes[0, column].legend(frameon=False, fontsize=7)
+  drawn.tight_layout()
+  drawn.savefig(path)
+  pyplot.close(drawn)
+
+
+def curve(plot, paper: Paper, arm: str, measure: str, rows: Rows) -> None:
+  """One arm's mean over seeds, from the warm start's on."""
+  seeds = sorted(seed for name, had, seed in rows if (name, had) == (paper.name, arm))
+  lines = []
+  for seed in seeds:
+    start = rows.get((paper.name, WARM, seed), dict(curve={}))["curve"]
+    points = {int(step): row.get(measure) for step, row in (start | rows[paper.name, arm, seed]["curve"]).items()}
+    lines.append({step: number for step, number in sorted(points.items()) if number is not None})
+  steps = sorted(set.intersection(*map(set, lines))) if lines else []
+  if not steps:
+    return
+  values = np.asarray([[line[step] for step in steps] for line in lines])
+  (mark,) = plot.plot(steps, values.mean(axis=0), marker="o", markersize=2, label=arm)
+  plot.fill_between(steps, values.min(axis=0), values.max(axis=0), color=mark.get_color(), alpha=0.12)
+
+
+def write(papers: Mapping[str, Paper], rows: Rows, docs: pathlib.Path) -> None:
+  """docs/papers.md, the runs it is made of, and the figure."""
+  order = [(paper.name, arm) for paper in papers.values() for arm in (WARM, *paper.arms)]
+  kept = sorted((key for key in rows if key[:2] in order), key=lambda key: (order.index(key[:2]), key[2]))
+  (docs / "papers.jsonl").write_text("".join(json.dumps(rows[key]) + "\n" for key in kept), encoding="utf-8")
+  kept = {key: rows[key] for key in kept}
+  (docs / "papers.md").write_text(
+    PAGE.format(table=tables(papers, kept), notes=notes(papers, kept)), encoding="utf-8")
+  figure(papers, kept, docs / "papers.png")
+
+
+PAGE = """# Five papers' claims, in miniature
+
+`make papers` (`python benchmarks/papers/run.py --docs`) wrote this page, whatever it shows, from the runs kept in
+`papers.jsonl`. Every run goes on from one warm start a paper and seed, in the made-up world, with a model of under 1M
+parameters, on one core. What a claim is measured by are the world's own facts (which passage states which fact), never
+the judge that was rewarded; answers are greedy, to questions about names that training never saw.
+
+{table}
+
+*with*, *without*: means over seeds. *difference*: of the two, bootstrap interval over seeds. *seeds that agree*: in how
+many the claim holds. A model of this size shows what a rule does to behaviour; it does not show what it does to a 7B.
+
+{notes}
+
+![Curves](papers.png)
+"""

@@ -1,0 +1,111 @@
+"""Five papers' claims, re-tested in miniature: python benchmarks/papers/run.py [--docs] [--minutes 60] [--seeds 0,1,2]
+
+For each paper and seed: a made-up world and one kept warm start, from which every arm takes its RL steps. A run that is
+finished is not run again, here or by whoever committed docs/papers.jsonl; one that was killed goes on from its last
+checkpoint. As many runs at a time as there are cores, each on a core of its own (results depend on the number of
+threads). The table is made of whatever runs are finished; --docs writes docs/papers.md, .jsonl and .png.
+"""
+
+import importlib
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+from absl import app, flags
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+import page  # noqa: E402
+from miniature import ROOT, WARM  # noqa: E402
+from miniature import run as run_one  # noqa: E402
+
+PAPERS = ("care", "arena", "veritas", "lear", "when_to_search")
+
+OUT = flags.DEFINE_string("out", "out/papers", "Folder for the runs.")
+SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Which seeds.")
+ONLY = flags.DEFINE_list("papers", PAPERS, "Which papers.")
+ARMS = flags.DEFINE_list("arms", [], "Which arms; all if empty.")
+MINUTES = flags.DEFINE_float("minutes", 0.0, "No run is started that would end later (0: no bound).")
+JOBS = flags.DEFINE_integer("jobs", 0, "Runs at a time; 0: a run a core.")
+DOCS = flags.DEFINE_bool("docs", False, "Write the table and the figure to docs/.")
+AGAIN = flags.DEFINE_bool("again", False, "Do not count the runs of docs/papers.jsonl as finished.")
+ONE = flags.DEFINE_string("one", "", "PAPER/ARM/SEED: this run only, in this process.")
+
+RUN_MINUTES = 3.0  # at most, without the warm start
+
+
+def main(_):
+  os.chdir(ROOT)
+  out = pathlib.Path(OUT.value)
+  if ONE.value:
+    paper, arm, seed = ONE.value.split("/")
+    run_one(importlib.import_module(paper).PAPER, arm, int(seed), out / paper / seed)
+    return
+  papers = {name: importlib.import_module(name).PAPER for name in (PAPERS if DOCS.value else ONLY.value)}
+  kept = {} if AGAIN.value else page.read_rows(ROOT / "docs" / "papers.jsonl")
+  work = [(paper, arm, int(seed)) for seed in SEEDS.value for paper in ONLY.value
+          for arm in (WARM, *papers[paper].arms) if arm == WARM or not ARMS.value or arm in ARMS.value]
+  failed = play(out, [run for run in work if run not in kept])
+  kept = {key: row for key, row in kept.items() if key[0] in papers}
+  rows = kept | {key: row for path in sorted(out.glob("*/*/*/result.json"))
+                 for key, row in page.read_rows(path).items() if key[0] in papers}
+  print(page.tables(papers, rows))
+  if DOCS.value:
+    page.write(papers, rows, ROOT / "docs")
+  if failed:
+    raise SystemExit(f"failed: {', '.join('/'.join(map(str, run)) for run in failed)}; see {out}/PAPER/SEED/ARM.log.")
+
+
+def play(out: pathlib.Path, todo: list) -> list:
+  """Runs what has no result yet, warm starts first; the failed ones are returned."""
+  began, failed, running = time.monotonic(), [], {}
+  cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None]
+  free = cores[:JOBS.value] if JOBS.value else list(cores)
+  result = lambda paper, arm, seed: out / paper / str(seed) / arm / "result.json"
+  todo = [run for run in todo if not result(*run).is_file()]
+  total = len(todo)
+  while todo or running:
+    late = MINUTES.value and time.monotonic() - began > 60 * (MINUTES.value - RUN_MINUTES)
+    ready = [] if late else [
+      run for run in todo if run[1] == WARM or (out / run[0] / str(run[2]) / "sft" / "model").is_dir()
+      and (run[0], WARM, run[2]) not in running]
+    # A warm start that was made elsewhere must be made here, too.
+    ready += [] if late else [
+      lack for lack in dict.fromkeys((paper, WARM, seed) for paper, _, seed in todo)
+      if lack not in (*todo, *running, *failed) and not (out / lack[0] / str(lack[2]) / "sft" / "model").is_dir()]
+    if ready and free:
+      chosen, core = ready[0], free.pop()
+      todo = [run for run in todo if run != chosen]
+      running[chosen] = start(out, chosen, core), core, time.monotonic()
+      continue
+    if not running:
+      break
+    time.sleep(0.5)
+    for run, (process, core, since) in list(running.items()):
+      if process.poll() is not None:
+        del running[run]
+        free.append(core)
+        failed += [run] if process.returncode else []
+        print(f"{'FAILED ' if process.returncode else ''}{'/'.join(map(str, run))}: "
+              f"{time.monotonic() - since:.0f} s; {total - len(todo) - len(running)} of {total}", flush=True)
+        if process.returncode and run[1] == WARM:
+          todo = [other for other in todo if (other[0], other[2]) != (run[0], run[2])]
+  return failed
+
+
+def start(out: pathlib.Path, run, core) -> subprocess.Popen:
+  """The run in a process of its own, on its own core; one cache of compiled programs for all."""
+  folder = out / run[0] / str(run[2])
+  folder.mkdir(parents=True, exist_ok=True)
+  environment = os.environ | dict(JAX_COMPILATION_CACHE_DIR=str((out / "compiled").resolve()))
+  with open(folder / f"{run[1]}.log", "w") as log:
+    process = subprocess.Popen(
+      [sys.executable, __file__, f"--one={'/'.join(map(str, run))}", f"--out={out}"], env=environment, stdout=log,
+      stderr=subprocess.STDOUT, preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}))
+  return process
+
+
+if __name__ == "__main__":
+  app.run(main)
