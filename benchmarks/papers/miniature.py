@@ -164,8 +164,8 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
       known = {k.removeprefix("evaluation/"): v for k, v in row.items() if k.startswith("evaluation/")}
       curve |= {row["step"]: known} if known else {}
   result = dict(
-    paper=paper.name, arm=arm, seed=seed, seconds=round(time.perf_counter() - made, 1), warm_seconds=round(made - began, 1),
-    commit=commit(), curve=curve, reached=reached)
+    paper=paper.name, arm=arm, seed=seed, commit=commit(), seconds=round(time.perf_counter() - made, 1),
+    warm_seconds=round(made - began, 1), curve=curve, reached=reached)
   workdir.mkdir(exist_ok=True)
   (workdir / "result.json").write_text(json.dumps(result))
   return result

@@ -17,9 +17,9 @@ from absl import app, flags
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-import page  # noqa: E402
-from miniature import ROOT, WARM  # noqa: E402
-from miniature import run as run_one  # noqa: E402
+import page
+from miniature import ROOT, WARM
+from miniature import run as run_one
 
 PAPERS = ("care", "arena", "veritas", "lear", "when_to_search")
 
