@@ -25,7 +25,7 @@ PAPERS = ("care", "arena", "veritas", "lear", "when_to_search")
 
 OUT = flags.DEFINE_string("out", "out/papers", "Folder for the runs.")
 SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Which seeds.")
-ONLY = flags.DEFINE_list("papers", PAPERS, "Which papers.")
+ONLY = flags.DEFINE_list("papers", list(PAPERS), "Which papers.")
 ARMS = flags.DEFINE_list("arms", [], "Which arms; all if empty.")
 MINUTES = flags.DEFINE_float("minutes", 0.0, "No run is started that would end later (0: no bound).")
 JOBS = flags.DEFINE_integer("jobs", 0, "Runs at a time; 0: a run a core.")
