@@ -1,5 +1,6 @@
 """The table of claims and the figure, from whatever runs are finished."""
 
+import importlib
 import json
 import pathlib
 from collections.abc import Mapping
@@ -72,7 +73,7 @@ def notes(papers: Mapping[str, Paper], rows: Rows) -> str:
   for paper in papers.values():
     test = next(iter(paper.tests))
     arms = [arm for arm in (WARM, *paper.arms) if any(key[:2] == (paper.name, arm) for key in rows)]
-    parts.append(f"## {paper.name}\n\n{paper.__doc__ or ''}".rstrip())
+    parts.append(f"## {paper.name}\n\n{importlib.import_module(paper.name).__doc__}".rstrip())
     said = [f"- {claim.text}: {claim.note}" for claim in paper.claims if claim.note]
     lines = [f"| arm | {paper.shown[0]} | {paper.shown[1]} | seconds a run | seeds | commit |", "|---" * 6 + "|"]
     for arm in arms:
