@@ -71,15 +71,20 @@ def sft(
 
 
 def tokenised(recipe, example: structs.Example, tokenizer, environment_weight: float) -> tuple[list[int], list[float]]:
-  """(ids, weights) of one transcript; the prompt weighs as the environment does."""
+  """(ids, weights) of one transcript; the prompt weighs as the environment does.
+
+  A model turn that no stop string ends is followed by EOS, which is trained too: else nobody would teach it to end.
+  """
   if "turns" not in example.meta:
     raise ValueError(f"example {example.id!r} has no `turns`: SFT needs transcripts, a list of "
                      "['model' | 'environment', text] pairs in each row (config.data.train).")
   episode = structs.Episode.from_text(recipe, example, [tuple(t) for t in example.meta["turns"]], tokenizer=tokenizer)
   ids, weights = [], []
   for segment in episode.segments:
-    ids += segment.ids
-    weights += [1.0 if segment.owner == structs.MODEL else environment_weight] * len(segment.ids)
+    ends = segment.owner == structs.MODEL and segment.stop == "eos"
+    said = [*segment.ids, *tokenizer.eos_ids[:1]] if ends else segment.ids
+    ids += said
+    weights += [1.0 if segment.owner == structs.MODEL else environment_weight] * len(said)
   return ids, weights
 
 

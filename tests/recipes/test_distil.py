@@ -71,11 +71,13 @@ def test_the_judge_is_asked_in_training_as_in_service():
     assert judge.score(pair, played) == {"answer": right}, said
 
 
-def test_only_the_digit_is_trained():
+def test_only_the_digit_and_the_end_are_trained():
   pair = distil.labelled(PAIRS[:1], (0.0,))[0]
   row = dataclasses.replace(pair, meta=dict(turns=distil.transcripts([pair])[0]))
   ids, weights = sft.tokenised(judge, row, ByteTokenizer(), 0.0)
-  assert bytes(ids).endswith(b"Write only that digit.0") and sum(weights) == weights[-1] == 1.0
+  end, = ByteTokenizer.eos_ids
+  assert ids[-1] == end and bytes(ids[:-1]).endswith(b"Write only that digit.0")
+  assert weights[-2:] == [1.0, 1.0] and sum(weights) == 2.0
 
 
 @pytest.mark.slow  # two starts of a process
