@@ -173,12 +173,14 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
 
 def measured(paper, world, config, name, player, params, examples, step) -> dict[str, float | None]:
   """Means over a test's questions, greedy, the recipe set as the test wants it."""
-  trained, switches = player.recipe, {key: v for key, v in config.switches.items() if v is not None}
+  trained = player.recipe, player.rollout.play
+  switches = {key: value for key, value in config.switches.items() if value is not None}
   player.recipe = recipes.get(config.recipe, config.preset, **(switches | dict(paper.tests[name])))
+  player.rollout.play = player.recipe.play
   try:
     metrics, scored = evaluate.measure(player, params, examples, version=step)
   finally:
-    player.recipe = trained
+    player.recipe, player.rollout.play = trained
   rows = [paper.measure(world, one.example, one.episode) for one in scored]
   found = harness.flat(metrics, prefix="")
   for key in rows[0]:
