@@ -132,7 +132,7 @@ def default_config() -> ml_collections.ConfigDict:
     ),
     mesh=dict(data=-1, fsdp=1, tensor=1, sequence=1),  # -1: what is left of the devices
     checkpoint=dict(every=50, keep=2),
-    evaluate=dict(every=0, examples=200, batch=0),     # every 0: only at the end
+    evaluate=dict(every=0, examples=200, batch=0),     # every 0: only at the end; batch 1: latency is measured
     log=dict(episodes_every=1, tensorboard=True),
     sft=dict(environment_weight=0.3),                  # of prompt and results, where the model's own tokens weigh 1
   ), convert_dict=True)

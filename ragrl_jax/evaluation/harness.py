@@ -4,6 +4,7 @@ import functools
 import json
 import pathlib
 import resource
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -93,7 +94,8 @@ def evaluate(
     out: the folder; made if it does not exist.
     settings: what the scores depend on (checkpoint, data, recipe, retrieval, sampling); stands beside them in
       metrics.json.
-    batch: questions played together.
+    batch: questions played together. One at a time, `latency` stands in the metrics: the median of the seconds from a
+      question to its scored answer, over those played by this call (the first waits for compilation, too).
     max_failed_share: of a batch; more, and it stops before that batch is written.
     progress: told how many are done, after each batch.
 
@@ -110,19 +112,24 @@ def evaluate(
   else:
     with jsonl.whole(out / SETTINGS) as part:
       part.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-  resumed, began = len(rows), time.perf_counter()
+  resumed, began, took = len(rows), time.perf_counter(), []
   progress(resumed)
+  asked = began
   with open(path, "a", encoding="utf-8", newline="\n") as file:
     for found in rows_of(examples[resumed:], play, recipe, batch=batch, first=resumed):
+      took.append(time.perf_counter() - asked)
       _refuse_failures([row for row, _ in found], max_failed_share)
       rows += [row for row, _ in found]
       file.writelines(jsonl.line(row) for row, _ in found)
       file.flush()
       progress(len(rows))
+      asked = time.perf_counter()
   seconds = time.perf_counter() - began
   metrics = summarise(rows) | {
     "seconds": round(seconds, 3), "seconds_cover": len(rows) - resumed, "peak_memory": peak_memory(),
     "settings": settings}
+  if batch == 1 and took:
+    metrics["latency"] = round(statistics.median(took), 6)
   with jsonl.whole(out / METRICS) as part:
     part.write_text(json.dumps(jsonl.plain(metrics), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
   return metrics

@@ -108,6 +108,8 @@ def one(metrics: Mapping[str, Any]) -> str:
   if "seconds" in metrics:
     held = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in metrics["peak_memory"].items())
     lines.append(f"{metrics['seconds']:.1f} s for {metrics['seconds_cover']} questions; peak memory: {held}")
+  if "latency" in metrics:
+    lines.append(f"{metrics['latency']:.3f} s from a question to its answer, one at a time (median)")
   return "\n".join(lines)
 
 

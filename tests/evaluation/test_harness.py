@@ -75,6 +75,19 @@ def test_means_by_hand(tmp_path):
   assert m["settings"] == {"checkpoint": "m"} and m["seconds_cover"] == 10 and m["peak_memory"]["host"] > 2**20
 
 
+def test_one_question_at_a_time_tells_how_long_each_takes(tmp_path, monkeypatch):
+  clock = [0.0]
+  monkeypatch.setattr(harness.time, "perf_counter", lambda: clock[0])
+
+  def takes(examples, first):
+    clock[0] += 60.0 if first == 0 else 1.0 + first  # the first waits for the compiler
+    return play(examples, first)
+
+  alone = evaluate(tmp_path / "alone", play=takes, batch=1)
+  assert alone["latency"] == 6.5 and alone["seconds"] == 60 + sum(range(2, 11))  # 2 to 10 and 60: the middle two 6, 7
+  assert "latency" not in evaluate(tmp_path / "together")
+
+
 @pytest.mark.parametrize("torn", [0, 5])
 def test_a_kill_costs_no_answer_and_repeats_none(tmp_path, torn):
   whole = evaluate(tmp_path / "whole")

@@ -72,4 +72,5 @@ def test_one_evaluation_says_what_it_rests_on():
       "settings": {"retrieval": {"index": "wiki", "top_k": 3}, "sampling": "greedy", "checkpoint": "m"}})
   assert "Exact match" in text and "0.750  [0.600, 0.900]" in text and "n 10" in text
   assert "2 questions failed" in text and "retrieval: index wiki, top_k 3" in text
-  assert "3.2 s for 10 questions; peak memory: host 1.00 GiB" in text
+  assert "3.2 s for 10 questions; peak memory: host 1.00 GiB" in text and "one at a time" not in text
+  assert "0.250 s from a question to its answer, one at a time" in tables.one(AFTER | {"latency": 0.25})
