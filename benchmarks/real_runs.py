@@ -1,10 +1,10 @@
 """Recipes end to end on real questions with a small random model: python benchmarks/real_runs.py [--out out/real]
 
-Reads every HotpotQA, 2WikiMultihopQA and MuSiQue file, trains `arena` (the questions' own passages, prompts of 1 to 4
-thousand tokens) and `search_r1` (BM25 over HotpotQA's corpus) for a few steps, and evaluates both on real questions
-through the same doors as any run. It shows that nothing crashes and no question is lost, and what it costs; a random
-model answers nothing right. Needs the folder of questions and corpora: RAGRL_DATA, or ../shared/data beside this
-repository.
+Reads every HotpotQA, 2WikiMultihopQA and MuSiQue file, trains all six recipes for a few steps, those on given passages
+with prompts of up to 4 thousand tokens, those that search with BM25 over HotpotQA's corpus, and evaluates them on real
+questions through the same doors as any run. It shows that nothing crashes and no question is lost, and what it costs; a
+random model answers nothing right, and its judges are those of the smoke variants. Needs the folder of questions and
+corpora: RAGRL_DATA, or ../shared/data beside this repository.
 """
 
 import json
@@ -28,6 +28,18 @@ ROOT = pathlib.Path(__file__).parents[1]
 OUT = flags.DEFINE_string("out", "out/real", "Folder for indexes, runs and predictions.")
 QUESTIONS = flags.DEFINE_integer("questions", 200, "Questions of each evaluation.")
 SETS = ("hotpotqa", "2wikimultihopqa", "musique")
+LONG = dict(context=6144, prefill=512, block=256)
+SEARCH = dict(context=2048, prefill=256, block=256, max_new_tokens=64)
+# recipe → questions to train on, to evaluate on, whether it searches, the engine's sizes, other settings
+RUNS = dict(
+  arena=("musique_train", "hotpotqa_dev", False, LONG, {}),
+  search_r1=("hotpotqa_train", "hotpotqa_dev", True, SEARCH, {}),
+  care=("drop_dev", "musique_dev", False, LONG, dict(data=dict(hard="msmarco_sample"), switches=dict(easy_steps=2))),
+  lear=("nq_open_dev", "triviaqa_dev", True, SEARCH, {}),
+  veritas=("2wikimultihopqa_train", "popqa_test", True, SEARCH, {}),
+  # All episodes of a random model earn the same, so that a step draws as often as it may and finds no group.
+  when_to_search=("2wikimultihopqa_train", "strategyqa_train", True, SEARCH,
+                  dict(rollout=dict(filter=dict(max_draws=2)))))
 SHAPE = dict(family="qwen3", d_model=64, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16, d_ff=160,
              rope_theta=1e6, tied=True)
 
@@ -49,13 +61,13 @@ def main(_):
   retrieval.build_index(data / "corpora" / "hotpotqa.jsonl.gz", "bm25", index)
 
   rows = []
-  for recipe, train_set, dev_set, sizes in (
-      ("arena", "musique_train", "hotpotqa_dev", dict(context=6144, prefill=512, block=256)),
-      ("search_r1", "hotpotqa_train", "hotpotqa_dev", dict(context=2048, prefill=256, block=256, max_new_tokens=64))):
+  for recipe, (train_set, dev_set, searches, sizes, others) in RUNS.items():
     config = config_lib.load(ROOT / "configs" / f"{recipe}.py", "smoke")
     config.model.shape, config.prompting.tokenizer, config.prompting.chat = SHAPE, str(tokenizer), False
+    config.update(others)
     config.data.train, config.data.evaluate = str(data / "qa" / f"{train_set}.jsonl.gz"), ""
-    config.retrieval.index = str(index) if recipe == "search_r1" else ""
+    config.data.hard = config.data.hard and str(data / "qa" / f"{config.data.hard}.jsonl.gz")
+    config.retrieval.index = str(index) if searches else ""
     config.rollout.update(sizes)
     config.learner.row_lengths = (config.rollout.context,)
     config.data.max_examples = QUESTIONS.value
