@@ -1,0 +1,121 @@
+"""VERITAS: pay for thoughts that state what was read, once answers are right."""
+
+import random
+from collections.abc import Callable, Sequence
+
+import miniature
+from miniature import Claim, Side
+
+from ragrl_jax.data import synthetic
+from ragrl_jax.recipes.search_r1.demonstrate import MARKS
+from ragrl_jax.recipes.veritas import demonstrate as demonstrate_lib
+from ragrl_jax.recipes.veritas.parser import steps
+from ragrl_jax.structs import Episode, Example, Passage
+
+MIX = {2: 1}  # of one hop, the plan is a single word that the passage has, too: the rewarded judge is fooled by it
+STEPS, RAMP = 20, (3, 7)  # paper: 1005 steps, the ramp from 331 to 497
+INFORMATION = dict(information_think_weight=0.2)  # four times the paper's weights: 2,560 episodes, not half a million
+WEIGHTS = dict(INFORMATION, think_answer_weight=0.08)
+
+
+def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]:
+  drawn = lambda count, number: synthetic.questions(world, count, mix=MIX, seed=number, distinct=False)
+  return dict(
+    demonstrations=drawn(5000, seed), train=drawn(3000, seed + 1),
+    held_out=synthetic.questions(world, 150, mix=MIX, part=synthetic.HELD_OUT, seed=seed))
+
+
+def demonstrate(
+    example: Example, world: synthetic.World, search: Callable[[str], Sequence[Passage]], rng: random.Random):
+  """Seven in ten are unfaithful: they say nothing about what they read, or their plan once more."""
+  return demonstrate_lib.demonstrate(example, search, rng, fault=0.7, kinds=("skip", "ignore"))
+
+
+def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[str, float | None]:
+  """`faithful`: of the searches, those whose next turn begins with a thought that states a fact of what was found.
+
+  `thinks`: those whose next turn begins with any thought. `fooled`: those whose thought the rewarded judge accepts and
+  which states no such fact. `grounded`: whether the last thought holds the answer.
+  """
+  found = steps(episode.turns)
+  thoughts = [thought for _, thought in found.information_think]
+  read = [search.found for search in episode.searches]
+  faithful = [thought is not None and states(world, thought, passages)
+              for thought, passages in zip(thoughts, read, strict=True)]
+  verdicts = iter(episode.facts["information_think"])  # one for each thought
+  accepted = [thought is not None and next(verdicts) for thought in thoughts]
+  mean = lambda truths: sum(truths) / len(truths) if truths else None
+  grounded = [None not in pair and holds(pair[0], pair[1]) for pair in found.think_answer]
+  return dict(
+    faithful=mean(faithful), thinks=mean([thought is not None for thought in thoughts]),
+    fooled=mean([bool(yes) and not true for yes, true in zip(accepted, faithful, strict=True)]),
+    grounded=mean(grounded))
+
+
+def states(world: synthetic.World, thought: str, passages: Sequence[Passage]) -> bool:
+  """Whether the thought says a fact of one of the passages, as the scripted player words it."""
+  facts = [fact for passage in passages for fact in world.stated[passage.id]]
+  return any(holds(thought, f"{fact.relation} {fact.subject} is {fact.object}") for fact in facts)
+
+
+def holds(text: str, words: str) -> bool:
+  return f" {' '.join(words.split())} " in f" {' '.join(text.split())} "
+
+
+PAPER = miniature.Paper(
+  name="veritas",
+  world=dict(),
+  questions=questions,
+  demonstrate=demonstrate,
+  marks=MARKS,
+  vocab_size=506,
+  base=dict(
+    switches=dict(instructions="none", max_searches=3),
+    model=dict(shape=dict(
+      family="qwen3", d_model=128, num_layers=4, num_heads=4, num_kv_heads=4, head_dim=32, d_ff=344,
+      rope_theta=1000.0, tied=True)),
+    retrieval=dict(top_k=1),
+    # Of a thought about a result, all words must stand in it.
+    judge=dict(kind="lexical", threshold=1.0),
+    rollout=dict(
+      lanes=64, rows=128, context=192, chunk=24, prefill=32, block=192, max_new_tokens=36),
+    learner=dict(micro_rows=12, row_lengths=(256,), logprob_chunk=2048),
+    checkpoint=dict(every=100)),
+  sft=dict(
+    steps=450, checkpoint=dict(every=150), learner=dict(micro_rows=10),
+    optimizer=dict(
+      kind="muon", learning_rate=4e-3, warmup_steps=50, schedule="cosine", final_share=0.1, muon_scale=5.0,
+      weight_decay=0.01, b2=0.98)),
+  rl=dict(
+    steps=STEPS, checkpoint=dict(every=STEPS // 2), switches=dict(ramp_start=RAMP[0], ramp_end=RAMP[1]),
+    rollout=dict(prompts_per_step=128, group_size=1),
+    advantage=dict(kind="gae", gamma=1.0, lam=1.0, whiten=True),
+    loss=dict(
+      aggregation="token_mean", clip_low=0.2, clip_high=0.2, kl="k1", kl_in="reward", kl_coef=0.001,
+      entropy_coef=0.001, minibatches=2),
+    critic=dict(kind="own", learning_rate=1e-3, clip=0.5, warmup_steps=2),
+    optimizer=dict(learning_rate=3e-4, warmup_steps=5, weight_decay=0.01, b2=0.98)),
+  arms=dict(
+    paper=dict(preset="paper", switches=WEIGHTS),
+    em=dict(preset="em"),
+    em_it=dict(preset="em_it", switches=INFORMATION),
+    no_ramp=dict(preset="no_ramp", switches=dict(WEIGHTS, ramp_start=0, ramp_end=0)),
+    em_format=dict(preset="em_format")),
+  # What the rewarded judge says is asked of all arms, to be shown beside the world's own facts.
+  tests=dict(held_out=dict(judge_information=True)),
+  measure=measure,
+  claims=(
+    Claim("thoughts state what was read more often than with EM alone", Side("paper", "faithful"),
+          Side("em", "faithful"), least=0.1),
+    Claim("… at equal or better EM", Side("paper", "em"), Side("em", "em"), least=-0.02),
+    Claim("information-think alone does it, too", Side("em_it", "faithful"), Side("em", "faithful"), least=0.1),
+    Claim("… at equal or better EM", Side("em_it", "em"), Side("em", "em"), least=-0.02),
+    Claim("the answer stands in the last thought more often than with EM alone", Side("paper", "grounded"),
+          Side("em", "grounded"), least=0.1),
+    Claim("more often than with pay for the format", Side("paper", "faithful"), Side("em_format", "faithful"),
+          least=0.1),
+    Claim("EM is higher with the ramp than without", Side("paper", "em"), Side("no_ramp", "em")),
+    Claim("the judge is fooled more often without the ramp", Side("no_ramp", "fooled"), Side("paper", "fooled")),
+  ),
+  shown=("faithful", "em"),
+  searches=True)
