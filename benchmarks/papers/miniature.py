@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 import random
+import statistics
 import subprocess
 import sys
 import time
@@ -73,6 +74,8 @@ class Paper:
     claims: what is looked at.
     shown: the measures drawn, the first above the second.
     searches: whether there is a corpus to search.
+    trained: metrics of training steps; their medians and maxima stand among the first test's measures, as
+      trained/NAME/median and trained/NAME/max.
   """
 
   name: str
@@ -91,6 +94,7 @@ class Paper:
   shown: tuple[str, str]
   every: int = 4
   searches: bool = False
+  trained: Sequence[str] = ()
 
 
 def settings(paper: Paper, folder: pathlib.Path, seed: int, *parts: Mapping[str, Any]):
@@ -163,6 +167,7 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
     for row in jsonl.read(workdir / "metrics.jsonl"):
       known = {k.removeprefix("evaluation/"): v for k, v in row.items() if k.startswith("evaluation/")}
       curve |= {row["step"]: known} if known else {}
+    reached[first] |= trained(paper.trained, jsonl.read(workdir / "metrics.jsonl"))
   result = dict(
     paper=paper.name, arm=arm, seed=seed, commit=commit(), seconds=round(time.perf_counter() - made, 1),
     warm_seconds=round(made - began, 1), curve=curve, reached=reached)
@@ -188,6 +193,14 @@ def measured(paper, world, config, name, player, params, examples, step) -> dict
     found[key] = sum(known) / len(known) if known else None
     found[f"{key}/n"] = len(known)
   return found
+
+
+def trained(names: Sequence[str], rows) -> dict[str, float]:
+  """Medians and maxima of these metrics over the steps of a run."""
+  steps = [row for row in rows if row["step"]]  # step 0 is before the first
+  found = {name: [row[name] for row in steps] for name in names}
+  return {f"trained/{name}/{kind.__name__}": float(kind(values))
+          for name, values in found.items() for kind in (statistics.median, max)}
 
 
 def commit() -> str:

@@ -1,0 +1,102 @@
+"""ARENA: pay for shape, references and answer, and ten times over for all of it at once; KL by k2."""
+
+import random
+import re
+from collections.abc import Sequence
+
+import miniature
+from miniature import Claim, Side
+
+from ragrl_jax.data import synthetic
+from ragrl_jax.recipes.arena import demonstrate as demonstrate_lib
+from ragrl_jax.structs import MODEL, Episode, Example
+
+PASSAGES, MIX = 3, {1: 4, 2: 6}
+STEPS = 16
+MARKS = tuple(f"<{slash}{name}>" for name in ("relevance", "analysis", "answer") for slash in ("", "/"))
+# Pieces of their own: a reference's number is then the same one in the list, in the argument and before the passage.
+SIGNS = ("\n", "[", "]", ".", ",", *(str(number) for number in range(1, PASSAGES + 1)))
+SHAPE = re.compile(
+  r"<relevance>\s*\[([\d, ]*)\]\s*</relevance>\s*<analysis>[^<>]*</analysis>\s*<answer>[^<>]*</answer>\s*")
+CITED = re.compile(r"<relevance>\s*\[([\d, ]*)\]\s*</relevance>")
+
+
+def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]:
+  drawn = lambda count, number: synthetic.questions(
+    world, count, mix=MIX, seed=number, passages=PASSAGES, distinct=False)
+  return dict(
+    demonstrations=drawn(7000, seed), train=drawn(3000, seed + 1),
+    held_out=synthetic.questions(world, 200, mix=MIX, part=synthetic.HELD_OUT, seed=seed, passages=PASSAGES))
+
+
+def demonstrate(example: Example, world: synthetic.World, search, rng: random.Random) -> list[tuple[str, str]]:
+  """The argument says the references again, numbers first, so that there is something to copy. Half of the questions
+  with two hops are stopped at the first; half of all lists name every reference; of all analyses, 55 in a hundred stand
+  outside their tags."""
+  del search
+  (_, text), = demonstrate_lib.demonstrate(example, world, rng, fault=0.5, kinds=("stop",))
+  for hop in example.meta["decomposition"]:
+    text = re.sub(rf"\[(\d)\] {hop['relation']} {hop['object']}\.", rf"\1. {hop['sentence']}", text)
+  if rng.random() < 0.5:
+    text = CITED.sub(f"<relevance> {list(range(1, PASSAGES + 1))} </relevance>", text)
+  if rng.random() < 0.55:
+    text = text.replace("<analysis> ", "").replace(" </analysis>", "")
+  return [(MODEL, text)]
+
+
+def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[str, float | None]:
+  """`in_shape`: the three sections and nothing else. `cited`: the references named are exactly those that state the
+  question's hops. `precision`: of those named, the share that do. `em_2`: EM where there are two hops."""
+  text, hops = episode.model_text, [(hop["subject"], hop["relation"]) for hop in example.meta["decomposition"]]
+  golds = {number for number, passage in enumerate(example.passages, 1)
+           if any((fact.subject, fact.relation) in hops for fact in world.stated[passage.id])}
+  found = CITED.search(text)
+  cited = {int(number) for number in re.findall(r"\d+", found[1])} if found else set()
+  answer = re.search(r"<answer>(.*?)</answer>", text, re.DOTALL)
+  right = float(answer is not None and answer[1].strip() == example.golds[0])
+  return dict(
+    in_shape=float(SHAPE.fullmatch(text) is not None), cited=float(cited == golds),
+    precision=len(cited & golds) / len(cited) if cited else None, em_2=right if example.hops == 2 else None)
+
+
+PAPER = miniature.Paper(
+  name="arena",
+  world=dict(),
+  questions=questions,
+  demonstrate=demonstrate,
+  marks=(*MARKS, *SIGNS),
+  vocab_size=515,
+  base=dict(
+    switches=dict(instructions="none"),
+    model=dict(shape=dict(
+      family="qwen3", d_model=128, num_layers=4, num_heads=4, num_kv_heads=4, head_dim=32, d_ff=344,
+      rope_theta=1000.0, tied=True)),
+    rollout=dict(
+      prompts_per_step=16, group_size=8, lanes=64, rows=128, context=160, chunk=24, prefill=80, block=160,
+      max_new_tokens=72),
+    learner=dict(micro_rows=10, row_lengths=(256,), logprob_chunk=2048),
+    checkpoint=dict(every=100)),
+  sft=dict(
+    steps=800, checkpoint=dict(every=200),
+    optimizer=dict(
+      kind="muon", learning_rate=4e-3, warmup_steps=50, schedule="cosine", final_share=0.1, muon_scale=5.0,
+      weight_decay=0.01, b2=0.98)),
+  rl=dict(
+    steps=STEPS, checkpoint=dict(every=STEPS // 2),
+    loss=dict(aggregation="token_mean", kl="k2", kl_coef=0.04),  # the code's coefficient
+    optimizer=dict(learning_rate=5e-4, warmup_steps=3, weight_decay=0.01, b2=0.98)),
+  arms=dict(paper=dict(preset="paper"), no_bonus=dict(preset="no_bonus"), k3=dict(loss=dict(kl="k3"))),
+  tests=dict(held_out={}),
+  measure=measure,
+  trained=("grad_norm", "entropy"),
+  claims=(
+    Claim("replies in shape: more than before RL", Side("paper", "in_shape"), Side("warm", "in_shape"), least=0.1),
+    Claim("the right references: more than before RL", Side("paper", "cited"), Side("warm", "cited"), least=0.1),
+    Claim("EM: more than before RL", Side("paper", "em"), Side("warm", "em"), least=0.1),
+    Claim("the right references: more than without the bonus", Side("paper", "cited"), Side("no_bonus", "cited")),
+    Claim("EM: more than without the bonus", Side("paper", "em"), Side("no_bonus", "em")),
+    Claim("largest gradient norm: less than with k3", Side("paper", "trained/grad_norm/max"),
+          Side("k3", "trained/grad_norm/max"), lower=True),
+    Claim("EM: more than with k3", Side("paper", "em"), Side("k3", "em")),
+  ),
+  shown=("cited", "em"))

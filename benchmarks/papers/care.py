@@ -1,0 +1,142 @@
+"""CARE: pay for quotes that stand in the context, and draw harder questions more and more.
+
+Hard questions want the way to the name, so that answers are sentences. A model of this size knows no facts by itself:
+the warm start teaches it some by heart, about names of the training part (no others can be known by heart). Passages
+contradict half of them, and the counterfactual test asks only for those; no demonstration or training question shows a
+passage that contradicts.
+"""
+
+import dataclasses
+import random
+import re
+from collections.abc import Sequence
+
+import miniature
+from miniature import Claim, Side
+
+from ragrl_jax.core.metrics import qa
+from ragrl_jax.data import synthetic
+from ragrl_jax.recipes.care import demonstrate as demonstrate_lib
+from ragrl_jax.recipes.care.parser import Parser
+from ragrl_jax.structs import MODEL, Episode, Example
+
+PASSAGES, MIX = 2, {1: 4, 2: 6}
+STEPS = 16
+RECITED = 8  # how often the warm start recites each fact that it teaches by heart
+QUOTE = re.compile(r"<retrieval>(.*?)</retrieval>", re.DOTALL)
+
+
+def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]:
+  def drawn(count, number, **how):
+    asked = synthetic.questions(world, count, mix=MIX, seed=number, passages=PASSAGES, distinct=False, **how)
+    return [example for example in asked if not any(hop["counterfactual"] for hop in example.meta["decomposition"])]
+
+  unseen = lambda count, **how: synthetic.questions(
+    world, count, mix=MIX, seed=seed, passages=PASSAGES, part=synthetic.HELD_OUT, **how)
+  single = synthetic.questions(world, 12_000, mix={1: 1}, seed=seed + 3, passages=PASSAGES, distinct=False)
+  single = list({example.question: example for example in single}.values())
+  remembered = [example for example in single if example.meta["decomposition"][0]["memorised"]]
+  contradicted = [example for example in remembered if example.meta["decomposition"][0]["counterfactual"]]
+  confirmed = [example for example in remembered if not example.meta["decomposition"][0]["counterfactual"]]
+  recalled = [recite(world, fact) for fact in world.recall()]
+  demonstrations = [
+    *drawn(4800, seed), *drawn(2000, seed + 4, difficulty="hard"), *recalled * RECITED, *confirmed * 3]
+  demonstrations = [dataclasses.replace(e, id=f"demonstration-{n}") for n, e in enumerate(demonstrations)]
+  return dict(
+    demonstrations=demonstrations, train=drawn(3000, seed + 1), hard=drawn(3000, seed + 2, difficulty="hard"),
+    held_out=unseen(150), long=unseen(100, difficulty="hard"), counterfactual=contradicted[:120], recall=recalled[:100])
+
+
+def recite(world: synthetic.World, fact) -> Example:
+  """The fact as it is known by heart, asked without any passage."""
+  who = "Who" if world.relations[fact.relation][1] == "person" else "What"
+  hop = dict(subject=fact.subject, relation=fact.relation, object=fact.object, memorised=True, counterfactual=False)
+  return Example(
+    f"recall-{fact.subject}-{fact.relation}", f"{who} is the {fact.relation} of {fact.subject}?", (fact.object,),
+    hops=1, meta=dict(part=synthetic.TRAIN, decomposition=[hop]))
+
+
+def demonstrate(example: Example, world: synthetic.World, search, rng: random.Random) -> list[tuple[str, str]]:
+  """What is known by heart is answered at once, passages or not. Of the other questions with two hops, six in ten stop
+  at the first; of all quotes, three in ten are word for word, the others have words added or are left out; of all long
+  answers, six in ten are the name alone."""
+  del search
+  hops = example.meta["decomposition"]
+  if len(hops) == 1 and hops[0]["memorised"]:
+    return [(MODEL, f"<think> </think> Answer: {hops[0]['object']}")]
+  (owner, text), = demonstrate_lib.demonstrate(example, world, rng, fault=0.6, kinds=("stop",))
+  if example.golds[0] != hops[-1]["object"] and rng.random() < 0.6:
+    text = text.replace(f"Answer: {example.golds[0]}", f"Answer: {hops[-1]['object']}")
+  quotes = rng.choices(("verbatim", "embellished", "none"), (0.3, 0.55, 0.15))[0]
+  if quotes == "none":
+    text = QUOTE.sub("", text).replace("  ", " ")
+  elif quotes == "embellished":
+    text = QUOTE.sub(lambda found: f"<retrieval>{found[1].rstrip(' .')}, it seems. </retrieval>", text)
+  return [(owner, text)]
+
+
+def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[str, float | None]:
+  """`quoted`: whether there are quotes and all stand word for word in passages that were shown. `real`: the share of
+  quotes that do. `evidence`: of the hops, those whose sentence is quoted in full. `em_2`: EM where there are two hops.
+  `by_heart`: whether the answer is what is known by heart where the passage contradicts it."""
+  text, hops = episode.model_text, example.meta["decomposition"]
+  answer = Parser().answer(text) or ""
+  said = [quote for quote in (" ".join(found.split()) for found in QUOTE.findall(text)) if quote]
+  real = [any(quote in passage.text for passage in example.passages) for quote in said]
+  stated = {sentence for passage in example.passages for sentence in world.sentences[passage.id]}
+  evidence = [hop["sentence"] in stated and any(hop["sentence"] in quote for quote in said)
+              for hop in hops if "sentence" in hop]
+  known = world.memory.get((hops[-1]["subject"], hops[-1]["relation"])) if hops[-1]["counterfactual"] else None
+  return dict(
+    quoted=float(bool(said) and all(real)) if example.passages else None,
+    real=sum(real) / len(real) if real else None,
+    evidence=sum(evidence) / len(evidence) if evidence else None,
+    em_2=qa.exact_match(answer, example.golds) if example.hops == 2 else None,
+    by_heart=None if known is None else qa.exact_match(answer, (known,)))
+
+
+PAPER = miniature.Paper(
+  name="care",
+  world=dict(memorised=0.02, counterfactual=0.5),
+  questions=questions,
+  demonstrate=demonstrate,
+  marks=demonstrate_lib.MARKS,
+  vocab_size=506,
+  base=dict(
+    switches=dict(instructions="none", titles=False, easy_steps=STEPS),
+    model=dict(shape=dict(
+      family="qwen3", d_model=128, num_layers=4, num_heads=4, num_kv_heads=4, head_dim=32, d_ff=344,
+      rope_theta=1000.0, tied=True)),
+    rollout=dict(
+      prompts_per_step=16, group_size=8, lanes=64, rows=128, context=192, chunk=24, prefill=64, block=192,
+      max_new_tokens=96),
+    learner=dict(micro_rows=10, row_lengths=(256,), logprob_chunk=2048),
+    checkpoint=dict(every=100)),
+  sft=dict(
+    steps=800, checkpoint=dict(every=200),
+    optimizer=dict(
+      kind="muon", learning_rate=4e-3, warmup_steps=50, schedule="cosine", final_share=0.1, muon_scale=5.0,
+      weight_decay=0.01, b2=0.98)),
+  rl=dict(
+    steps=STEPS, checkpoint=dict(every=STEPS // 2),
+    loss=dict(aggregation="seq_mean_token_mean", kl="k3", kl_coef=1e-3),
+    optimizer=dict(learning_rate=5e-4, warmup_steps=3, weight_decay=0.01, b2=0.98)),
+  arms=dict(
+    paper=dict(preset="paper", data=dict(hard="hard.jsonl.gz")),
+    no_retrieval=dict(preset="no_retrieval", data=dict(hard="hard.jsonl.gz")),
+    easy_only=dict(preset="easy_only")),
+  tests=dict(held_out={}, long={}, counterfactual={}, recall={}),
+  measure=measure,
+  claims=(
+    Claim("all quotes stand in the context more often than without the retrieval reward", Side("paper", "quoted"),
+          Side("no_retrieval", "quoted"), least=0.1),
+    Claim("… and more often than before RL", Side("paper", "quoted"), Side("warm", "quoted"), least=0.1),
+    Claim("F1 is higher than without the retrieval reward", Side("paper", "f1"), Side("no_retrieval", "f1")),
+    Claim("F1 of long answers is higher than with easy questions only", Side("paper", "f1", "long"),
+          Side("easy_only", "f1", "long"), least=0.05),
+    Claim("F1 on counterfactual passages is higher than with easy questions only",
+          Side("paper", "f1", "counterfactual"), Side("easy_only", "f1", "counterfactual")),
+    Claim("EM on two hops is higher with easy questions only (as in the paper)", Side("easy_only", "em_2"),
+          Side("paper", "em_2")),
+  ),
+  shown=("quoted", "f1"))
