@@ -1,4 +1,10 @@
-"""VERITAS: pay for thoughts that state what was read, once answers are right."""
+"""VERITAS: pay for thoughts that state what was read, once answers are right.
+
+The judge that is rewarded compares words; what is measured is whether the thought states a fact that the passages
+found by that search state. Tried on seed 0 before these settings: with the paper's own weights (0.05 and 0.02) twenty
+steps of 128 episodes brought nothing, sampled faithfulness went from .28 to .06, as it does with EM alone; a warm start
+of 300 steps copies too badly for so small a bonus to be seen at all (sampled EM .69).
+"""
 
 import random
 from collections.abc import Callable, Sequence
@@ -13,7 +19,7 @@ from ragrl_jax.recipes.veritas.parser import steps
 from ragrl_jax.structs import Episode, Example, Passage
 
 MIX = {2: 1}  # of one hop, the plan is a single word that the passage has, too: the rewarded judge is fooled by it
-STEPS, RAMP = 20, (3, 7)  # paper: 1005 steps, the ramp from 331 to 497
+STEPS, RAMP = 20, (2, 6)  # paper: 1005 steps, the ramp from 331 to 497
 INFORMATION = dict(information_think_weight=0.2)  # four times the paper's weights: 2,560 episodes, not half a million
 WEIGHTS = dict(INFORMATION, think_answer_weight=0.08)
 
@@ -27,8 +33,8 @@ def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]
 
 def demonstrate(
     example: Example, world: synthetic.World, search: Callable[[str], Sequence[Passage]], rng: random.Random):
-  """Seven in ten are unfaithful: they say nothing about what they read, or their plan once more."""
-  return demonstrate_lib.demonstrate(example, search, rng, fault=0.7, kinds=("skip", "ignore"))
+  """Seven in ten are unfaithful: most of those say nothing about what they read, the others their plan once more."""
+  return demonstrate_lib.demonstrate(example, search, rng, fault=0.7, kinds=("skip", "skip", "skip", "ignore"))
 
 
 def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[str, float | None]:
@@ -94,7 +100,7 @@ PAPER = miniature.Paper(
       aggregation="token_mean", clip_low=0.2, clip_high=0.2, kl="k1", kl_in="reward", kl_coef=0.001,
       entropy_coef=0.001, minibatches=2),
     critic=dict(kind="own", learning_rate=1e-3, clip=0.5, warmup_steps=2),
-    optimizer=dict(learning_rate=3e-4, warmup_steps=5, weight_decay=0.01, b2=0.98)),
+    optimizer=dict(learning_rate=5e-4, warmup_steps=5, weight_decay=0.01, b2=0.98)),
   arms=dict(
     paper=dict(preset="paper", switches=WEIGHTS),
     em=dict(preset="em"),

@@ -1,4 +1,10 @@
-"""When to Search: searching is tried out first, and saved later; what is known by heart needs none."""
+"""When to Search: searching is tried out first, and saved later; what is known by heart needs none.
+
+Half of the test asks for one of some 190 memorised facts, half for names that training never saw. Tried on seed 0
+before these settings: a warm start of 400 steps that looks up half of what it knows ends stage 1 without any direct
+answer left to find again in stage 2; with as many known as unknown questions in training, EM fell from .975 to .925 in
+16 steps of stage 2, for unknown names began to be answered without a search, too.
+"""
 
 import dataclasses
 import random
@@ -28,7 +34,7 @@ def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]
     return [dataclasses.replace(example, id=f"{number}-{i}") for i, example in enumerate(rng.sample(drawn, len(drawn)))]
 
   return dict(
-    demonstrations=mixed(2500, 4500, seed), train=mixed(1500, 1500, seed + 1),
+    demonstrations=mixed(2500, 4500, seed), train=mixed(1000, 2000, seed + 1),
     mixed=rng.sample(known, 100) + synthetic.questions(world, 100, mix=MIX, part=held_out, seed=seed))
 
 
