@@ -1,12 +1,14 @@
 """The learner's `accumulate` (loss and gradient of a block of rows) compiled for a TPU slice that is not there.
 
-Run:    python benchmarks/tpu_step.py [--cases 2x8192,2x32768,28x2048] [--topology v5e:2x4] [--chunk 256] [--layers N]
-        [--tokens T] [--text OUT.hlo]
+Run:    python benchmarks/tpu_step.py [--cases 2x8192,2x32768,28x2048,28x2048@O1] [--topology v5e:2x4] [--chunk 256]
+        [--layers N] [--tokens T] [--text OUT.hlo]
 
 Needs libtpu (pip install 'ragrl_jax[tpu]') and no TPU. Qwen3-0.6B's widths with V 151,936, fsdp over all chips, one row
-a chip, remat, bf16 over float32 masters; no weights are made. A case is LAYERSxTOKENS. Memory is of one chip and what
-the compiler reserves: temporaries, and the most that lives at once with the arguments. It refuses what does not fit.
-Seconds are of lowering and compiling, of this process: CPU seconds on a machine that others use, wall on a quiet one.
+a chip, remat, bf16 over float32 masters; no weights are made. A case is LAYERSxTOKENS, or LAYERSxTOKENS@LEVEL with
+jax_optimization_level (O1 compiles four times as fast, hides no collectives behind work and needs more memory).
+Memory is of one chip and what the compiler reserves: temporaries, and the most that lives at once with the arguments.
+It refuses what does not fit. Seconds are of lowering and compiling, of this process: CPU seconds on a machine that
+others use, wall on a quiet one.
 Nothing is run, so that none of these figures says how fast a step is.
 """
 
@@ -33,7 +35,7 @@ from ragrl_jax.parallel import aot, rules
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.structs import Batch
 
-CASES = "2x8192,2x32768,28x2048"
+CASES = "2x8192,2x32768,28x2048,28x2048@O1"
 WIDTHS = dict(vocab_size=151_936, d_model=1024, num_heads=16, num_kv_heads=8, head_dim=128, d_ff=3072, rope_theta=1e6)
 KINDS = dict(loss_mask=jnp.bool_, tokens=jnp.int32, segment_ids=jnp.int32, positions=jnp.int32, group_ids=jnp.int32)
 
@@ -91,8 +93,10 @@ def main():
   except (RuntimeError, ValueError) as error:
     sys.exit(str(error))
   for case in cases.split(","):
-    layers, tokens = (int(n) for n in case.split("x"))
-    print(f"{args.topology}, {layers} layers, {tokens} tokens a chip: "
+    size, _, level = case.partition("@")
+    layers, tokens = (int(n) for n in size.split("x"))
+    jax.config.update("jax_optimization_level", level or "UNKNOWN")
+    print(f"{args.topology}, {layers} layers, {tokens} tokens a chip{level and f', {level}'}: "
           + measure(devices, layers, tokens, args.chunk, args.text), flush=True)
 
 

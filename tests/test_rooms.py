@@ -17,7 +17,7 @@ ROWS = (
     ("data", "retrieval", "judging"),
     ("rollout", "learner", "recipes"),
     ("evaluation",),
-    ("train", "sft", "evaluate"),
+    ("train", "sft", "evaluate", "compile_check"),
 )
 ROW_OF = {room: row for row, rooms in enumerate(ROWS) for room in rooms}
 CORE_MAY_IMPORT = set(

@@ -72,7 +72,8 @@ class Learner:
     """Builds the programs; nothing is compiled yet.
 
     Args:
-      model: a decoder with `hidden` and `unembedding`.
+      model: a decoder with `hidden` and `unembedding`; of ShapeDtypeStructs where programs are only compiled: then
+        `reference` must be given.
       settings: the objective.
       optimizer: its settings.
       mesh: devices that share rows and parameters; None: one device.
@@ -84,14 +85,14 @@ class Learner:
     self.learning_rate = optimizer_lib.learning_rate(optimizer)
     self._shared = s.critic.kind == "shared"
     self.trained = Trained(
-      Critic(model) if self._shared else model,
+      _built(Critic, model) if self._shared else model,
       optimizer_lib.make(optimizer, head=s.critic.optimizer if self._shared else None),
       functools.partial(step.policy_objective, settings=s), names=step.SUMS, kl_coef=s.kl_coef, mesh=mesh,
       trainable=nnx.Any(lora.trainable(model), ValueParam))
     self.critic = None
     if s.critic.kind == "own":
       self.critic = Trained(
-        Critic(nnx.clone(lora.merged(model))), optimizer_lib.make(s.critic.optimizer),
+        _built(lambda model: Critic(nnx.clone(lora.merged(model))), model), optimizer_lib.make(s.critic.optimizer),
         functools.partial(step.value_objective, settings=s), names=("loss",), mesh=mesh, trainable=nnx.Param)
     self.params, self.adapters = self.trained.params, lora.size(model)
     self.reference = reference
@@ -310,3 +311,9 @@ def _refuse_nonfinite(found, params, settings: Settings, checkpoint: str, what: 
 def _whole(x: jax.Array) -> np.ndarray:
   """An array that may be spread over several hosts."""
   return np.asarray(x if x.is_fully_addressable else multihost_utils.process_allgather(x, tiled=True))
+
+
+def _built(make, model: nnx.Module) -> nnx.Module:
+  """make(model); of a model of ShapeDtypeStructs, whose programs are only compiled, one of ShapeDtypeStructs."""
+  abstract = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(nnx.state(model)))
+  return nnx.eval_shape(make, model) if abstract else make(model)

@@ -7,6 +7,7 @@ import dataclasses
 import math
 import os
 import re
+from collections.abc import Iterator, Mapping
 
 import jax
 from jax.experimental import topologies
@@ -60,32 +61,49 @@ class Collective:
 
 
 def collectives(text: str) -> list[Collective]:
-  """All of a compiled program's, from `Compiled.as_text()`.
-
-  A loop whose count the text does not tell counts once; on TPUs one that runs beside several fusions stands in each.
-  """
-  bodies, entry = _computations(text)
-  found = []
-
-  def walk(name: str, times: int, loops: int):
-    for line in bodies[name]:
-      if match := re.search(rf"= (.*?) ({'|'.join(COLLECTIVES)})(?:-start)?\(", line):
-        size, width = max(_arrays(match[1]))
-        found.append(Collective(match[2], size, size * width // 8, times, loops))
-      if re.search(r"\bwhile\(", line):
-        count = re.search(r'known_trip_count\W+n\W+(\d+)', line)
-        walk(re.search(r"body=%?([\w.\-]+)", line)[1], times * int(count[1] if count else 1), loops + 1)
-      else:
-        called = re.findall(r"(?:calls|true_computation|false_computation|to_apply)=%?([\w.\-]+)", line)
-        called += re.findall(r"%?([\w.\-]+)", " ".join(re.findall(r"branch_computations=\{(.*?)\}", line)))
-        for other in called:
-          walk(other, times, loops)
-
-  walk(entry, 1, 0)
-  return found
+  """All of a compiled program's, from `Compiled.as_text()`. A loop whose count the text does not tell counts once."""
+  bodies, entry = computations(text)
+  fused = {name for lines in bodies.values() for line in lines if " fusion(" in line for name in called(line)}
+  found = {}
+  for place, (name, line, times, loops) in enumerate(walk(bodies, entry)):
+    if match := re.search(rf"= (.*?) ({'|'.join(COLLECTIVES)})(?:-start)?\(", line):
+      size, width = max(arrays(match[1]))
+      # On TPUs one that runs beside several fusions stands in each, with the same channel.
+      channel = re.search(r"channel_id=(\d+)", line) if name in fused else None
+      key = (match[2], channel[1]) if channel else place
+      one = Collective(match[2], size, size * width // 8, times, loops)
+      found[key] = max(one, found.get(key, one), key=lambda c: c.times)
+  return list(found.values())
 
 
-def _computations(text: str) -> tuple[dict[str, list[str]], str]:
+def walk(bodies: Mapping[str, list[str]], name: str, times: int = 1, loops: int = 0) -> Iterator[tuple]:
+  """(computation, line, how often a call runs it, in how many loops) of all that `name` runs, fusions' insides too."""
+  for line in bodies[name]:
+    yield name, line, times, loops
+    if re.search(r"\bwhile\(", line):
+      yield from walk(bodies, re.search(r"body=%?([\w.\-]+)", line)[1], times * _count(bodies, line), loops + 1)
+    else:
+      for other in called(line):
+        yield from walk(bodies, other, times, loops)
+
+
+def _count(bodies: Mapping[str, list[str]], line: str) -> int:
+  """How often a loop runs: as the text says, or as its condition compares a number from 0 on with; 1 if neither."""
+  if known := re.search(r"known_trip_count\W+n\W+(\d+)", line):
+    return int(known[1])
+  condition = "\n".join(bodies[re.search(r"condition=%?([\w.\-]+)", line)[1]])
+  root = re.search(r"ROOT .*compare\(%?[\w.\-]+, %?([\w.\-]+)\), direction=LT", condition)
+  bound = root and re.search(rf"%?{re.escape(root[1])} = s32\[\]\S* constant\((\d+)\)", condition)
+  return int(bound[1]) if bound else 1
+
+
+def called(line: str) -> list[str]:
+  """The computations that an instruction runs; both branches of a condition, no loop's."""
+  found = re.findall(r"(?:calls|true_computation|false_computation|to_apply)=%?([\w.\-]+)", line)
+  return found + re.findall(r"%?([\w.\-]+)", " ".join(re.findall(r"branch_computations=\{(.*?)\}", line)))
+
+
+def computations(text: str) -> tuple[dict[str, list[str]], str]:
   """(the lines of each computation, the entry's name)."""
   bodies, name, entry = {}, "", ""
   for line in text.splitlines():
@@ -98,7 +116,7 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
   return bodies, entry
 
 
-def _arrays(types: str) -> list[tuple[int, int]]:
+def arrays(types: str) -> list[tuple[int, int]]:
   """(elements, bits of one) of every array in a type."""
   return [(math.prod(int(n) for n in sizes.split(",") if n), BITS.get(kind) or int(re.search(r"\d+", kind)[0]))
           for kind, sizes in re.findall(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]", types)]

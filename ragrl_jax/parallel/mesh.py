@@ -38,7 +38,26 @@ def make(
       f"mesh {asked} does not fit {len(devices)} devices: the sizes must multiply to their number (config.mesh).")
   shape = tuple(sizes.values())
   if devices[0].platform == "tpu":  # the torus decides which devices are neighbours
-    grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    inside = within_host(shape, len(devices) // len({device.process_index for device in devices}))
+    hosts = tuple(size // part for size, part in zip(shape, inside))
+    grid = mesh_utils.create_hybrid_device_mesh(
+      inside, hosts, devices, process_is_granule=True, allow_split_physical_axes=True)
   else:
     grid = np.asarray(devices).reshape(shape)
   return jax.sharding.Mesh(grid, AXES)
+
+
+def within_host(shape: Sequence[int], devices: int) -> tuple[int, ...]:
+  """The part of a mesh of this shape that one host's devices fill, the last axes first: engines run on such a block.
+
+  Raises:
+    ValueError: the host's devices fill no block.
+  """
+  parts, left = [], devices
+  for size in reversed(shape):
+    parts.append(math.gcd(size, left))
+    left //= parts[-1]
+  if left > 1:
+    raise ValueError(f"mesh {tuple(shape)}: a host's {devices} devices fill no block of it; choose sizes that they "
+                     "divide (config.mesh).")
+  return tuple(reversed(parts))

@@ -56,6 +56,37 @@ def test_loops_multiply_and_fusions_and_branches_are_entered():
   ]
 
 
+def test_a_collective_that_runs_beside_several_fusions_counts_once():
+  """As TPUs' compiler writes it: the same channel in each; the loop's count stands in its condition alone."""
+  text = """HloModule jit_g
+
+%beside (p: bf16[4]) -> bf16[32] {
+  ROOT %g = bf16[32]{0} all-gather(%p), channel_id=7, dimensions={0}
+}
+
+%then (p.1: bf16[4]) -> bf16[32] {
+  ROOT %g.1 = bf16[32]{0} all-gather(%p.1), channel_id=7, dimensions={0}
+}
+
+%condition (s: (s32[])) -> pred[] {
+  %bound = s32[]{:T(128)} constant(28)
+  %i = s32[]{:T(128)} get-tuple-element(%s), index=0
+  ROOT %lt = pred[]{:T(512)} compare(%i, %bound), direction=LT
+}
+
+%body (s.1: (s32[])) -> (s32[]) {
+  %f = bf16[32]{0} fusion(%x), kind=kCustom, calls=%beside
+  %f.1 = bf16[32]{0} fusion(%x), kind=kCustom, calls=%then
+  ROOT %t = (s32[]) tuple(%j)
+}
+
+ENTRY %main (x: s32[]) -> (s32[]) {
+  ROOT %w = (s32[]) while(%start), condition=%condition, body=%body
+}
+"""
+  assert aot.collectives(text) == [aot.Collective("all-gather", 32, 64, 28, 1)]
+
+
 @pytest.mark.parametrize("raised, told, says", [
   (ModuleNotFoundError("libtpu"), RuntimeError, r"ragrl_jax\[tpu\]"),
   (RuntimeError("JAX TPU support not installed"), RuntimeError, r"ragrl_jax\[tpu\]"),
