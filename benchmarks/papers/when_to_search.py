@@ -1,9 +1,12 @@
 """When to Search: searching is tried out first, and saved later; what is known by heart needs none.
 
 Half of the test asks for one of some 190 memorised facts, half for names that training never saw. Tried on seed 0
-before these settings: a warm start of 400 steps that looks up half of what it knows ends stage 1 without any direct
-answer left to find again in stage 2; with as many known as unknown questions in training, EM fell from .975 to .925 in
-16 steps of stage 2, for unknown names began to be answered without a search, too.
+before these settings:
+- a warm start of 400 steps that looks up half of what it knows: stage 1 leaves no direct answer to be found again in
+  stage 2; so does training on two unknown questions for a known one;
+- 8 steps of stage 1: a direct answer is rare after them, and comes back after 10 more;
+- 15 steps of stage 2: searches fall to .61 a question, but EM to .89 from .96, for new names begin to be answered
+  without a search, too. It is the length of stage 2 that this trade depends on: 9 steps were chosen on this seed.
 """
 
 import dataclasses
@@ -20,7 +23,7 @@ from ragrl_jax.recipes.when_to_search import demonstrate as demonstrate_lib
 from ragrl_jax.recipes.when_to_search.parser import Parser, last_answer
 from ragrl_jax.structs import Episode, Example, Passage
 
-STEPS, STAGE_TWO = 24, 9
+STEPS, STAGE_TWO = 15, 7
 MIX = {1: 2, 2: 1}  # of what is not known
 
 
@@ -34,7 +37,7 @@ def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]
     return [dataclasses.replace(example, id=f"{number}-{i}") for i, example in enumerate(rng.sample(drawn, len(drawn)))]
 
   return dict(
-    demonstrations=mixed(2500, 4500, seed), train=mixed(1000, 2000, seed + 1),
+    demonstrations=mixed(2500, 4500, seed), train=mixed(1500, 1500, seed + 1),
     mixed=rng.sample(known, 100) + synthetic.questions(world, 100, mix=MIX, part=held_out, seed=seed))
 
 
@@ -114,9 +117,11 @@ PAPER = miniature.Paper(
     Claim("searches fall in stage 2", Side("paper", "searches"), Side("paper", "searches", step=STAGE_TWO - 1),
           lower=True),
     Claim("… with EM within 2 points", Side("paper", "em"), Side("paper", "em", step=STAGE_TWO - 1), least=-0.02),
-    Claim("what is known by heart is answered without a search more often than after the warm start",
-          Side("paper", "known_direct"), Side("warm", "known_direct")),
-    Claim("… and what is not known with one", Side("paper", "unknown_found"), Side("warm", "unknown_found")),
+    Claim("stage 2 answers what is known by heart without a search more often",
+          Side("paper", "known_direct"), Side("paper", "known_direct", step=STAGE_TWO - 1)),
+    Claim("… and more often than without stage 2", Side("paper", "known_direct"), Side("no_stage_two", "known_direct")),
+    Claim("what is not known is found more often than after the warm start", Side("paper", "unknown_found"),
+          Side("warm", "unknown_found")),
     Claim("searches for what is known are fewer than for what is not", Side("paper", "searches_known"),
           Side("paper", "searches_unknown"), least=0.5, lower=True),
     Claim("without stage 1 it searches less", Side("no_stage_one", "searches"), Side("paper", "searches"), lower=True),
@@ -128,5 +133,5 @@ PAPER = miniature.Paper(
     Claim("… and repeats itself more", Side("no_search_reward", "repeated"), Side("paper", "repeated")),
     Claim("without pay for answers it answers worse", Side("no_answer_reward", "em"), Side("paper", "em"), lower=True),
   ),
-  shown=("searches", "em"),
+  shown=("searches", "em"), every=3,
   searches=True)
