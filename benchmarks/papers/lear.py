@@ -1,0 +1,126 @@
+"""LEAR on the made-up world: what evidence alone is worth, how short it is, and which answers have to be paid for."""
+
+import random
+
+from miniature import WARM, Claim, Paper, Side
+
+from ragrl_jax.data import synthetic
+from ragrl_jax.evaluation import questions as questions_lib
+from ragrl_jax.recipes.lear import parser as parser_lib
+from ragrl_jax.recipes.lear import prompt as prompt_lib
+from ragrl_jax.recipes.lear.demonstrate import MARKS
+from ragrl_jax.structs import MODEL
+
+GIVEN = 6  # passages a question comes with
+SHOWN = (2, 3, 4, 5, 6, 6, 6, 8, 10, 14)  # and a demonstration's
+# A line's number is one piece, the same in the list and where it is cited.
+SIGNS = ("\n", *(str(number) for number in range(1, max(SHOWN) + 1)))
+READ = parser_lib.Parser()
+
+
+def questions(world, seed):
+  """Training questions bring GIVEN passages, demonstrations from 2 (reading is learnt with few first) to as many as the
+  test with the most noise."""
+  ask = lambda count, draw, passages, **options: synthetic.questions(
+    world, count, seed=draw, passages=passages, **options)
+  shown = [example for draw, given in enumerate(SHOWN)
+           for example in ask(1000, 100 * seed + draw, given, distinct=False)]
+  held_out = ask(150, seed, GIVEN, part=synthetic.HELD_OUT)
+  return dict(
+    train=ask(2000, 100 * seed + 50, GIVEN, distinct=False), demonstrations=shown, held_out=held_out, full=held_out,
+    **{f"noise_{count}": questions_lib.with_noise(held_out, count, seed=seed) for count in (4, 8)})
+
+
+def demonstrate(example, world, search, rng: random.Random):
+  """Looks up one hop after the other, citing the passage's line; a quarter replies without a reason.
+
+  Faults: "stop" answers the first of two hops; "thin" finds the answer and keeps the first fact alone for evidence,
+  which cannot give it; "copy" takes all passages for evidence.
+  """
+  del world, search
+  hops = example.meta["decomposition"]
+  lines = {passage.id: f"{place}. {passage.title}: {passage.text}"
+           for place, passage in enumerate(example.passages, 1)}
+  fault = rng.choices(("", "stop", "thin", "copy"), (4, 3, 2, len(lines) <= GIVEN))[0]
+  hops = hops[:1] if fault == "stop" else hops
+  reason = " ".join(
+    f"{hop['relation']} of {hop['subject']}? {lines[hop['passage']]} So {hop['object']}." for hop in hops)
+  evidence = [hop["sentence"] for hop in (hops[:1] if fault == "thin" else hops)]
+  if fault == "copy":
+    evidence = [passage.text for passage in example.passages]
+  bodies = dict(reason=reason, extract=" ".join(evidence), answer=hops[-1]["object"])
+  reply = prompt_lib.SECTIONS["vanilla" if rng.random() < 0.25 else "rational"]
+  return [(MODEL, "\n".join(f"<{name}> {bodies[name]} </{name}>" for name in reply))]
+
+
+def measure(world, example, episode):
+  """Of the evidence: whether it states each fact that the question needs, sentences copied without need, and others
+  that no passage holds. All as the world knows them."""
+  said = READ.section(episode.model_text, "extract") or ""
+  needed = {hop["sentence"] for hop in example.meta["decomposition"]}
+  given = {sentence for passage in example.passages for sentence in world.sentences[passage.id]}
+  wrote = [sentence.strip() + "." for sentence in said.split(".") if sentence.strip()]
+  return dict(
+    evidence_tokens=episode.facts["evidence_tokens"],
+    states_all=float(all(sentence in said for sentence in needed)),
+    spare=float(sum(sentence in given - needed for sentence in wrote)),
+    made_up=sum(sentence not in given for sentence in wrote) / len(wrote) if wrote else None)
+
+
+ALONE = dict(stop_at="extract", answers="e")  # the answer from the evidence alone
+FULL, FOUR, EIGHT = "full", "noise_4", "noise_8"
+CLAIMS = [
+  Claim("EM from the evidence alone is within 3 points of the same model's with all passages before it",
+        Side("paper", "em"), Side("paper", "em", FULL), least=-0.03),
+  Claim("at a compression of 5 or more (passages / evidence, sums of tokens)",
+        Side("paper", "compression_total"), 5.0),
+  Claim("RL lifts EM from the evidence", Side("paper", "em"), Side(WARM, "em"), least=0.1),
+  Claim("RL lifts the share of evidence that states every fact needed",
+        Side("paper", "states_all"), Side(WARM, "states_all"), least=0.1),
+  *(Claim(f"reasoning first beats direct extraction, {said}: EM from the evidence",
+          Side("paper", "em", test), Side("direct", "em", test))
+    for said, test in (("no noise", "held_out"), ("4 noise passages", FOUR), ("8 noise passages", EIGHT))),
+  Claim("8 noise passages cost less than direct extraction has without any: EM from the evidence",
+        Side("paper", "em", EIGHT), Side("direct", "em")),
+  *(Claim(f"three answers paid beat {said} alone: EM from the evidence",
+          Side("paper", "em"), Side(f"answers_{letter}", "em"))
+    for letter, said in (("r", "the one from the reason"), ("e", "the one from the evidence"), ("f", "the full one"))),
+  Claim("... and the evidence states every fact needed more often than where the full answer alone is paid",
+        Side("paper", "states_all"), Side("answers_f", "states_all")),
+  Claim("the length reward shortens the evidence (tokens)",
+        Side("paper", "evidence_tokens"), Side("no_length", "evidence_tokens"), lower=True),
+  Claim("and costs no EM from the evidence", Side("paper", "em"), Side("no_length", "em"), least=-0.03),
+]
+
+PAPER = Paper(
+  name="lear", world=dict(entities=4000), questions=questions, demonstrate=demonstrate,
+  marks=(*MARKS, *SIGNS), vocab_size=512,
+  base=dict(
+    switches=dict(instructions="none", probe_tokens=12),
+    model=dict(shape=dict(
+      family="qwen3", d_model=128, num_layers=4, num_heads=4, num_kv_heads=4, head_dim=32, d_ff=344,
+      rope_theta=1000.0, tied=True)),
+    rollout=dict(
+      prompts_per_step=16, group_size=8, lanes=64, rows=192, context=448, chunk=24, prefill=64, block=64,
+      max_new_tokens=144)),
+  sft=dict(
+    steps=700, checkpoint=dict(every=175), learner=dict(micro_rows=8, row_lengths=(448,), logprob_chunk=2048),
+    sft=dict(environment_weight=0.0),
+    optimizer=dict(
+      kind="muon", learning_rate=4e-3, warmup_steps=50, schedule="cosine", final_share=0.1, muon_scale=5.0,
+      weight_decay=0.01, b2=0.98)),
+  rl=dict(
+    steps=12, checkpoint=dict(every=6),
+    learner=dict(micro_rows=4, row_lengths=(1024,), share_prompts=True, logprob_chunk=2048),
+    advantage=dict(std="population", std_floor=0.1, eps=0.0), loss=dict(aggregation="seq_mean_token_mean"),
+    optimizer=dict(learning_rate=5e-4, warmup_steps=3, weight_decay=0.01, b2=0.98)),
+  arms={
+    "paper": {},
+    "no_length": dict(switches=dict(length_weight=0.0)),
+    **{f"answers_{letter}": dict(switches=dict(answers=letter)) for letter in "ref"},
+    "direct": dict(switches=dict(
+      # Weights by which no reply with a reason is worth more than one without, however right.
+      reply="vanilla", answers="ef", answer_weight=0.5, format_weight=0.4)),
+  },
+  tests=dict(held_out=ALONE, full=dict(answers="f"), noise_4=ALONE, noise_8=ALONE),
+  measure=measure, claims=CLAIMS, shown=("em", "evidence_tokens"), every=4)
