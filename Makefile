@@ -40,7 +40,7 @@ long: $(VENV)/.ready  ## whole runs, several hosts, a hundred thousand transcrip
 	$(RUN) -m pytest --numprocesses $(WORKERS) --dist load -m long
 
 parity: $(PARITY_VENV)/.ready  ## agreement with transformers and torch, in an environment of its own
-	$(PARITY_VENV)/bin/python -m pytest -m parity tests/parity
+	$(PARITY_VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m parity tests/parity
 
 real: $(PARITY_VENV)/.ready  ## real questions and corpora (RAGRL_DATA, or ../shared/data)
 	$(PARITY_VENV)/bin/python -m pytest -m real

@@ -1,5 +1,11 @@
-"""One of several hosts that train the tiny world: python tests/hosts_child.py NUMBER COUNT PORT WORLD WORKDIR STEPS"""
+"""One of several hosts that train the tiny world:
 
+    python tests/hosts_child.py NUMBER COUNT PORT WORLD WORKDIR STEPS DEVICES MESH
+
+DEVICES are this host's own, MESH is JSON.
+"""
+
+import json
 import pathlib
 import sys
 
@@ -14,8 +20,6 @@ from ragrl_jax import config as config_lib  # noqa: E402
 from ragrl_jax import evaluate, train  # noqa: E402
 from ragrl_jax.evaluation import player  # noqa: E402
 from ragrl_jax.parallel import hosts  # noqa: E402
-
-DEVICES = 4
 
 
 def settings(world, steps, **mesh):
@@ -40,9 +44,9 @@ def run(world, workdir, steps, **mesh):
 
 
 if __name__ == "__main__":
-  number, count, port, world, workdir, steps = *map(int, sys.argv[1:4]), *map(pathlib.Path, sys.argv[4:6]), sys.argv[6]
-  jax.config.update("jax_num_cpu_devices", DEVICES // count)
+  number, count, port, steps, devices = (int(sys.argv[place]) for place in (1, 2, 3, 6, 7))
+  world, workdir, mesh = pathlib.Path(sys.argv[4]), pathlib.Path(sys.argv[5]), json.loads(sys.argv[8])
+  jax.config.update("jax_num_cpu_devices", devices)
   with hosts.Joined(f"127.0.0.1:{port}", count, number, wait_s=120, heartbeat_s=10):
-    mesh = dict(data=2, fsdp=2) if count == 2 else dict(data=1, fsdp=2, tensor=2)
-    for metrics in run(world, workdir, int(steps), **mesh):
+    for metrics in run(world, workdir, steps, **mesh):
       print(metrics["step"], metrics.get("loss"), flush=True)

@@ -1,5 +1,6 @@
 """Several real processes train as one does; one that is killed takes the others down, and one process goes on."""
 
+import json
 import os
 import signal
 import socket
@@ -19,7 +20,7 @@ from ragrl_jax.store import metrics as metrics_lib
 TWO = dict(data=2, fsdp=2)
 
 
-def start(count, world, workdir, steps, logs):
+def start(count, devices, mesh, world, workdir, steps, logs):
   with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
@@ -27,7 +28,8 @@ def start(count, world, workdir, steps, logs):
   for number in range(count):
     with open(logs / f"{number}.txt", "w") as log:
       children.append(subprocess.Popen(
-        [sys.executable, hosts_child.__file__, *map(str, (number, count, port, world, workdir, steps))],
+        [sys.executable, hosts_child.__file__,
+         *map(str, (number, count, port, world, workdir, steps, devices, json.dumps(mesh)))],
         stdout=log, stderr=subprocess.STDOUT, env=os.environ | dict(JAX_PLATFORMS="cpu")))
   return children
 
@@ -51,7 +53,7 @@ def test_two_hosts_train_as_one_a_killed_one_ends_the_job_and_one_host_resumes(t
   world = tmp_path / "world"
   world.mkdir()
   tiny_world.make(world)
-  children = start(2, world, tmp_path / "two", 1000, tmp_path)
+  children = start(2, 2, TWO, world, tmp_path / "two", 1000, tmp_path)
   try:
     wait_for(lambda: (tmp_path / "two" / "checkpoints" / "2").is_dir(), children, tmp_path)
     children[1].send_signal(signal.SIGKILL)
@@ -71,14 +73,44 @@ def test_two_hosts_train_as_one_a_killed_one_ends_the_job_and_one_host_resumes(t
   list(hosts_child.run(world, tmp_path / "one", last + 1, **TWO))
   list(hosts_child.run(world, tmp_path / "two", last + 1, **TWO))
   resumed = {row["step"]: row for row in metrics_lib.read_metrics(tmp_path / "two")}
-  same = ("prompts", "groups/drawn", "groups/surplus", "groups/trained", "episodes", "engine/sampled_tokens", "tokens")
   for want in metrics_lib.read_metrics(tmp_path / "one"):
     for got in [resumed[want["step"]], *([found[want["step"]]] if want["step"] <= last else [])]:
-      assert [got.get(name) for name in same] == [want.get(name) for name in same], want["step"]
-      for name in ("loss", "reward", "grad_norm", "entropy", "mismatch", "evaluation/em"):
-        assert got.get(name) == (pytest.approx(want[name], rel=1e-5, abs=1e-5) if name in want else None), name
+      check_equal(got, want)
     if want["step"]:
       assert sampled(tmp_path / "two", want["step"]) == sampled(tmp_path / "one", want["step"])
+
+
+def check_equal(got, want):
+  """Two rows of metrics.jsonl: the same prompts and episodes, the same numbers but for the order of sums."""
+  same = ("prompts", "groups/drawn", "groups/surplus", "groups/trained", "episodes", "engine/sampled_tokens", "tokens")
+  assert [got.get(name) for name in same] == [want.get(name) for name in same], want["step"]
+  for name in ("loss", "reward", "grad_norm", "entropy", "mismatch", "evaluation/em"):
+    assert got.get(name) == (pytest.approx(want[name], rel=1e-5, abs=1e-5) if name in want else None), name
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("count, devices, mesh", [
+  (4, 1, dict(data=1, fsdp=2, tensor=2)),  # every axis spans hosts
+  (4, 2, dict(data=2, fsdp=2, tensor=2)),
+])
+def test_four_hosts_train_five_steps_as_one_and_two_go_on(tmp_path, count, devices, mesh):
+  world = tmp_path / "world"
+  world.mkdir()
+  tiny_world.make(world)
+  for hosts_now, steps in ((count, 5), (2, 6)):
+    children = start(hosts_now, count * devices // hosts_now, mesh, world, tmp_path / "many", steps, tmp_path)
+    try:
+      ended = [child.wait(timeout=400) for child in children]
+      assert not any(ended), (tmp_path / "0.txt").read_text()[-3000:]
+    finally:
+      for child in children:
+        child.kill()
+    list(hosts_child.run(world, tmp_path / "one", steps, **mesh))
+  found = {row["step"]: row for row in metrics_lib.read_metrics(tmp_path / "many")}
+  for want in metrics_lib.read_metrics(tmp_path / "one"):
+    check_equal(found[want["step"]], want)
+    if want["step"]:
+      assert sampled(tmp_path / "many", want["step"]) == sampled(tmp_path / "one", want["step"])
 
 
 def test_shares_are_all_prompts_once_and_differ_by_one_at_most():
