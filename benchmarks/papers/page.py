@@ -59,10 +59,10 @@ def tables(papers: Mapping[str, Paper], rows: Rows) -> str:
       if found is None:
         lines.append(f"| {paper.name} | {claim.text} | | | | not run | |")
         continue
-      low, high = found["interval"]
+      interval = "{:+.3f} to {:+.3f}".format(*found["interval"]) if found["n"] > 1 else "one seed"
       shows = "yes" if found["agree"] == found["n"] else "no" if not found["agree"] else "not in every seed"
       lines.append(
-        f"| {paper.name} | {claim.text} | {found['side']:.3f} | {found['other']:.3f} | {low:+.3f} to {high:+.3f} "
+        f"| {paper.name} | {claim.text} | {found['side']:.3f} | {found['other']:.3f} | {interval} "
         f"| {found['agree']} of {found['n']} | {shows} |")
   return "\n".join(lines)
 
@@ -102,7 +102,8 @@ def figure(papers: Mapping[str, Paper], rows: Rows, path: pathlib.Path) -> None:
         curve(plot, paper, arm, measure, rows)
       plot.set(title=paper.name if not line else "", xlabel="step", ylabel=measure)
       plot.grid(alpha=0.3)
-    axes[0, column].legend(frameon=False, fontsize=7)
+    if axes[0, column].lines:
+      axes[0, column].legend(frameon=False, fontsize=7)
   drawn.tight_layout()
   drawn.savefig(path)
   pyplot.close(drawn)
