@@ -45,7 +45,7 @@ def judged(paper: Paper, claim: Claim, rows: Rows) -> dict[str, Any] | None:
     return None
   side, other = np.asarray(pairs, float).T
   gains = other - side if claim.lower else side - other
-  agree = int(np.sum(gains >= claim.least if claim.least else gains > 0))
+  agree = int(np.sum(gains >= claim.least - 1e-9 if claim.least else gains > 0))  # .5 - .4 is less than .1
   return dict(side=side.mean(), other=other.mean(), interval=stats.bootstrap_interval(side - other, seed=0),
               agree=agree, n=len(pairs))
 
