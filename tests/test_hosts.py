@@ -89,6 +89,7 @@ def check_equal(got, want):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)  # six processes and this one compile a run's programs each
 @pytest.mark.parametrize("count, devices, mesh", [
   (4, 1, dict(data=1, fsdp=2, tensor=2)),  # every axis spans hosts
   (4, 2, dict(data=2, fsdp=2, tensor=2)),
