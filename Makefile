@@ -7,7 +7,7 @@ WORKERS ?= 2
 RUN = $(VENV)/bin/python
 PIP = -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help quickstart test long parity real lint bench papers
+.PHONY: help quickstart test long hosts parity real lint bench papers
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer).'
@@ -34,10 +34,13 @@ quickstart: $(VENV)/.ready  ## train a small model to search, in minutes, on thi
 	$(RUN) launchers/quickstart.py --workdir out/quickstart
 
 test: $(VENV)/.ready  ## the tests that need neither torch nor real data, in minutes
-	$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile -m "not parity and not real and not long"
+	$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile -m "not parity and not real and not long and not hosts"
 
 long: $(VENV)/.ready  ## whole runs, several hosts, a hundred thousand transcripts a recipe
 	$(RUN) -m pytest --numprocesses $(WORKERS) --dist load -m long
+
+hosts: $(VENV)/.ready  ## four processes train as one: not beside other work, they wait for each other
+	$(RUN) -m pytest -m hosts
 
 parity: $(PARITY_VENV)/.ready  ## agreement with transformers and torch, in an environment of its own
 	$(PARITY_VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m parity tests/parity

@@ -88,8 +88,8 @@ def check_equal(got, want):
     assert got.get(name) == (pytest.approx(want[name], rel=1e-5, abs=1e-5) if name in want else None), name
 
 
-@pytest.mark.long
-@pytest.mark.timeout(900)  # six processes and this one compile a run's programs each
+@pytest.mark.hosts  # six processes and this one compile a run's programs each
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("count, devices, mesh", [
   (4, 1, dict(data=1, fsdp=2, tensor=2)),  # every axis spans hosts
   (4, 2, dict(data=2, fsdp=2, tensor=2)),
