@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from ragrl_jax.compile_check import KINDS
 from ragrl_jax.learner import step
 from ragrl_jax.learner.programs import Trained
 from ragrl_jax.learner.settings import Settings
@@ -37,7 +38,6 @@ from ragrl_jax.structs import Batch
 
 CASES = "2x8192,2x32768,28x2048,28x2048@O1"
 WIDTHS = dict(vocab_size=151_936, d_model=1024, num_heads=16, num_kv_heads=8, head_dim=128, d_ff=3072, rope_theta=1e6)
-KINDS = dict(loss_mask=jnp.bool_, tokens=jnp.int32, segment_ids=jnp.int32, positions=jnp.int32, group_ids=jnp.int32)
 
 
 def lower(devices, layers, tokens, chunk):

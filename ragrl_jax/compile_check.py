@@ -1,7 +1,7 @@
 """A run's programs compiled for TPU slices that are not there: what fits, what moves, how fast it could be at best.
 
 Nothing is run and no weights are made: sizes come from the config and the model's shape, memory and collectives from
-libtpu's compiler, floating-point operations and HBM traffic from arithmetic (`learner/flops.py`, `traffic` below).
+libtpu's compiler, floating-point operations from `learner/flops.py`, HBM traffic from `_Compiler.train_bytes`.
 """
 
 import dataclasses
@@ -92,6 +92,11 @@ class Report:
     return chips.of(self.topology)
 
   @property
+  def peak(self) -> float:
+    """bf16 operations a second of a chip."""
+    return dict(flops.PEAKS)[self.topology.split(":")[0]]
+
+  @property
   def needed(self) -> float:
     """Bytes a chip: all that is resident, and the temporaries of the program that needs most."""
     return sum(self.resident.values()) + max(program.temporaries for program in self.programs)
@@ -103,7 +108,7 @@ class Report:
   def seconds(self, program: Program) -> tuple[float, str]:
     """(the least a call can take, what bounds it)."""
     chip = self.chip
-    return max((program.flops / chip.flops, "compute"), (program.hbm / chip.bandwidth, "hbm"),
+    return max((program.flops / self.peak, "compute"), (program.hbm / chip.bandwidth, "hbm"),
                (program.sent / chip.interconnect, "ici"))
 
   @property
@@ -124,7 +129,7 @@ class Report:
     """Of the learner's programs at the roofline, remat's second pass counted as work that was not asked for."""
     mine = [program for program in self.programs if program.name.startswith("learner")]
     seconds = sum(program.calls * self.seconds(program)[0] for program in mine)
-    return self.needed_flops / (seconds * self.chip.flops) if seconds else 0.0
+    return self.needed_flops / (seconds * self.peak) if seconds else 0.0
 
 
 def check(

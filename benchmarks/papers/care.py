@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 import miniature
-from miniature import Claim, Side
+from miniature import DECODER, MUON, Claim, Side
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import synthetic
@@ -104,9 +104,7 @@ PAPER = miniature.Paper(
   vocab_size=506,
   base=dict(
     switches=dict(instructions="none", titles=False, easy_steps=STEPS),
-    model=dict(shape=dict(
-      family="qwen3", d_model=128, num_layers=4, num_heads=4, num_kv_heads=4, head_dim=32, d_ff=344,
-      rope_theta=1000.0, tied=True)),
+    model=dict(shape=DECODER),
     rollout=dict(
       prompts_per_step=16, group_size=8, lanes=64, rows=128, context=192, chunk=24, prefill=64, block=192,
       max_new_tokens=96),
@@ -114,9 +112,7 @@ PAPER = miniature.Paper(
     checkpoint=dict(every=100)),
   sft=dict(
     steps=800, checkpoint=dict(every=200),
-    optimizer=dict(
-      kind="muon", learning_rate=4e-3, warmup_steps=50, schedule="cosine", final_share=0.1, muon_scale=5.0,
-      weight_decay=0.01, b2=0.98)),
+    optimizer=MUON),
   rl=dict(
     steps=STEPS, checkpoint=dict(every=STEPS // 2),
     loss=dict(aggregation="seq_mean_token_mean", kl="k3", kl_coef=1e-3),

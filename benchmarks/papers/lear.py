@@ -2,7 +2,7 @@
 
 import random
 
-from miniature import WARM, Claim, Paper, Side
+from miniature import DECODER, MUON, WARM, Claim, Paper, Side
 
 from ragrl_jax.data import synthetic
 from ragrl_jax.evaluation import questions as questions_lib
@@ -97,18 +97,14 @@ PAPER = Paper(
   marks=(*MARKS, *SIGNS), vocab_size=512,
   base=dict(
     switches=dict(instructions="none", probe_tokens=12),
-    model=dict(shape=dict(
-      family="qwen3", d_model=128, num_layers=4, num_heads=4, num_kv_heads=4, head_dim=32, d_ff=344,
-      rope_theta=1000.0, tied=True)),
+    model=dict(shape=DECODER),
     rollout=dict(
       prompts_per_step=16, group_size=8, lanes=64, rows=192, context=448, chunk=24, prefill=64, block=64,
       max_new_tokens=144)),
   sft=dict(
     steps=700, checkpoint=dict(every=175), learner=dict(micro_rows=8, row_lengths=(448,), logprob_chunk=2048),
     sft=dict(environment_weight=0.0),
-    optimizer=dict(
-      kind="muon", learning_rate=4e-3, warmup_steps=50, schedule="cosine", final_share=0.1, muon_scale=5.0,
-      weight_decay=0.01, b2=0.98)),
+    optimizer=MUON),
   rl=dict(
     steps=12, checkpoint=dict(every=6),
     learner=dict(micro_rows=4, row_lengths=(1024,), share_prompts=True, logprob_chunk=2048),

@@ -27,6 +27,8 @@ from ragrl_jax.store import jsonl  # noqa: E402
 from ragrl_jax.structs import Episode, Example  # noqa: E402
 
 WARM = "warm"  # the arm that takes no RL step
+QUICKSTART = config_lib.load(ROOT / "configs" / "quickstart.py", "sft")
+DECODER, MUON = QUICKSTART.model.shape.to_dict(), QUICKSTART.optimizer.to_dict()  # of the model, and of its warm start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,10 +166,11 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
   else:
     for metrics in train.train(config, workdir, observe=observe):
       print(f"{paper.name} {arm} {seed}: {metrics['step']}/{config.steps} {train.headline(metrics)}", flush=True)
-    for row in jsonl.read(workdir / "metrics.jsonl"):
+    rows = list(jsonl.read(workdir / "metrics.jsonl"))
+    for row in rows:
       known = {k.removeprefix("evaluation/"): v for k, v in row.items() if k.startswith("evaluation/")}
       curve |= {row["step"]: known} if known else {}
-    reached[first] |= trained(paper.trained, jsonl.read(workdir / "metrics.jsonl"))
+    reached[first] |= trained(paper.trained, rows)
   result = dict(
     paper=paper.name, arm=arm, seed=seed, commit=commit(), seconds=round(time.perf_counter() - made, 1),
     warm_seconds=round(made - began, 1), curve=curve, reached=reached)

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 
 import miniature
-from miniature import Claim, Side
+from miniature import DECODER, MUON, Claim, Side
 
 from ragrl_jax.data import synthetic
 from ragrl_jax.recipes.search_r1.demonstrate import MARKS
@@ -77,9 +77,7 @@ PAPER = miniature.Paper(
   vocab_size=506,
   base=dict(
     switches=dict(instructions="none", max_searches=3),
-    model=dict(shape=dict(
-      family="qwen3", d_model=128, num_layers=4, num_heads=4, num_kv_heads=4, head_dim=32, d_ff=344,
-      rope_theta=1000.0, tied=True)),
+    model=dict(shape=DECODER),
     retrieval=dict(top_k=1),
     # Of a thought about a result, all words must stand in it.
     judge=dict(kind="lexical", threshold=1.0),
@@ -89,9 +87,7 @@ PAPER = miniature.Paper(
     checkpoint=dict(every=100)),
   sft=dict(
     steps=450, checkpoint=dict(every=150), learner=dict(micro_rows=10),
-    optimizer=dict(
-      kind="muon", learning_rate=4e-3, warmup_steps=50, schedule="cosine", final_share=0.1, muon_scale=5.0,
-      weight_decay=0.01, b2=0.98)),
+    optimizer=MUON),
   rl=dict(
     steps=STEPS, checkpoint=dict(every=STEPS // 2), switches=dict(ramp_start=RAMP[0], ramp_end=RAMP[1]),
     rollout=dict(prompts_per_step=128, group_size=1),

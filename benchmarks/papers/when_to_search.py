@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Sequence
 
 import miniature
-from miniature import Claim, Side
+from miniature import DECODER, MUON, Claim, Side
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import synthetic
@@ -85,18 +85,14 @@ PAPER = miniature.Paper(
   vocab_size=508,
   base=dict(
     switches=dict(instructions="none", max_searches=4, correctness="exact"),
-    model=dict(shape=dict(
-      family="qwen3", d_model=128, num_layers=4, num_heads=4, num_kv_heads=4, head_dim=32, d_ff=344,
-      rope_theta=1000.0, tied=True)),
+    model=dict(shape=DECODER),
     retrieval=dict(top_k=1),
     rollout=dict(
       lanes=64, rows=128, context=240, chunk=24, prefill=32, block=240, max_new_tokens=40),
     learner=dict(micro_rows=12, row_lengths=(256,), logprob_chunk=2048)),
   sft=dict(
     steps=600, checkpoint=dict(every=200), learner=dict(micro_rows=10),
-    optimizer=dict(
-      kind="muon", learning_rate=4e-3, warmup_steps=50, schedule="cosine", final_share=0.1, muon_scale=5.0,
-      weight_decay=0.01, b2=0.98)),
+    optimizer=MUON),
   rl=dict(
     steps=STEPS, checkpoint=dict(every=STEPS // 2), switches=dict(stage_two_from=STAGE_TWO),
     rollout=dict(prompts_per_step=16, group_size=8, filter=dict(metric="total", tolerance=1e-6, max_draws=2)),

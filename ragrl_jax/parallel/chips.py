@@ -1,4 +1,4 @@
-"""What a TPU chip has: memory and the speeds that bound a program. Sources: the makers' data sheets."""
+"""What a TPU chip has: memory, and the speeds of its links. Sources: the makers' data sheets."""
 
 import dataclasses
 
@@ -8,22 +8,20 @@ class Chip:
   """
   Attributes:
     hbm: bytes of memory that programs may use.
-    flops: bf16 operations a second, dense.
     bandwidth: of HBM, bytes a second.
     interconnect: bytes a second that leave the chip over all its links to neighbours.
   """
 
   hbm: float
-  flops: float
   bandwidth: float
   interconnect: float
 
 
 # By the first part of a topology's name. HBM: what libtpu lets a program use (it says so when it refuses one).
 CHIPS = {
-  "v5e": Chip(hbm=15.75 * 2**30, flops=197e12, bandwidth=819e9, interconnect=200e9),
-  "v5p": Chip(hbm=95.74 * 2**30, flops=459e12, bandwidth=2765e9, interconnect=600e9),
-  "v6e": Chip(hbm=31.25 * 2**30, flops=918e12, bandwidth=1640e9, interconnect=448e9),
+  "v5e": Chip(hbm=15.75 * 2**30, bandwidth=819e9, interconnect=200e9),
+  "v5p": Chip(hbm=95.74 * 2**30, bandwidth=2765e9, interconnect=600e9),
+  "v6e": Chip(hbm=31.25 * 2**30, bandwidth=1640e9, interconnect=448e9),
 }
 
 
