@@ -36,7 +36,7 @@ def demonstrate(example: Example, world: synthetic.World, search, rng: random.Ra
   del search
   (_, text), = demonstrate_lib.demonstrate(example, world, rng, fault=0.5, kinds=("stop",))
   for hop in example.meta["decomposition"]:
-    text = re.sub(rf"\[(\d)\] {hop['relation']} {hop['object']}\.", rf"\1. {hop['sentence']}", text)
+    text = re.sub(rf"\[(\d)\] {hop['relation']} {hop['object']}\.", rf"{hop['sentence']} [\1]", text)
   if rng.random() < 0.5:
     text = CITED.sub(f"<relevance> {list(range(1, PASSAGES + 1))} </relevance>", text)
   if rng.random() < 0.55:
@@ -61,7 +61,7 @@ def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[
 
 PAPER = miniature.Paper(
   name="arena",
-  world=dict(),
+  world=dict(wordings=1),
   questions=questions,
   demonstrate=demonstrate,
   marks=(*MARKS, *SIGNS),

@@ -11,10 +11,9 @@ from ragrl_jax.recipes.lear import prompt as prompt_lib
 from ragrl_jax.recipes.lear.demonstrate import MARKS
 from ragrl_jax.structs import MODEL
 
-GIVEN = 6  # passages a question comes with
-SHOWN = (2, 3, 4, 5, 6, 6, 6, 8, 10, 14)  # and a demonstration's
-# A line's number is one piece, the same in the list and where it is cited.
-SIGNS = ("\n", *(str(number) for number in range(1, max(SHOWN) + 1)))
+GIVEN = 8  # passages a question comes with
+SHOWN = (2, 2, 3, 3, 4, 6, 8, 8, 12, 16)  # and a demonstration's
+SIGNS = ("\n", "[", "]", ".", *(str(number) for number in range(1, max(SHOWN) + 1)))
 READ = parser_lib.Parser()
 
 
@@ -32,23 +31,20 @@ def questions(world, seed):
 
 
 def demonstrate(example, world, search, rng: random.Random):
-  """Looks up one hop after the other, citing the passage's line; a quarter replies without a reason.
+  """The reason looks up one hop after the other, the evidence keeps to the order of the passages; a quarter replies
+  without a reason.
 
   Faults: "stop" answers the first of two hops; "thin" finds the answer and keeps the first fact alone for evidence,
   which cannot give it; "copy" takes all passages for evidence.
   """
   del world, search
   hops = example.meta["decomposition"]
-  lines = {passage.id: f"{place}. {passage.title}: {passage.text}"
-           for place, passage in enumerate(example.passages, 1)}
-  fault = rng.choices(("", "stop", "thin", "copy"), (4, 3, 2, len(lines) <= GIVEN))[0]
+  fault = rng.choices(("", "stop", "thin", "copy"), (4, 3, 2, len(example.passages) <= GIVEN))[0]
   hops = hops[:1] if fault == "stop" else hops
-  reason = " ".join(
-    f"{hop['relation']} of {hop['subject']}? {lines[hop['passage']]} So {hop['object']}." for hop in hops)
-  evidence = [hop["sentence"] for hop in (hops[:1] if fault == "thin" else hops)]
-  if fault == "copy":
-    evidence = [passage.text for passage in example.passages]
-  bodies = dict(reason=reason, extract=" ".join(evidence), answer=hops[-1]["object"])
+  kept = {hop["passage"] for hop in (hops[:1] if fault == "thin" else hops)}
+  evidence = [passage.text for passage in example.passages if fault == "copy" or passage.id in kept]
+  bodies = dict(
+    reason=" ".join(hop["sentence"] for hop in hops), extract=" ".join(evidence), answer=hops[-1]["object"])
   reply = prompt_lib.SECTIONS["vanilla" if rng.random() < 0.25 else "rational"]
   return [(MODEL, "\n".join(f"<{name}> {bodies[name]} </{name}>" for name in reply))]
 
@@ -93,17 +89,16 @@ CLAIMS = [
 ]
 
 PAPER = Paper(
-  name="lear", world=dict(entities=4000), questions=questions, demonstrate=demonstrate,
+  name="lear", world=dict(wordings=1), questions=questions, demonstrate=demonstrate,
   marks=(*MARKS, *SIGNS), vocab_size=512,
   base=dict(
-    switches=dict(instructions="none", probe_tokens=12),
+    switches=dict(instructions="none", titles=False, probe_tokens=12),
     model=dict(shape=DECODER),
     rollout=dict(
       prompts_per_step=16, group_size=8, lanes=64, rows=192, context=448, chunk=24, prefill=64, block=64,
       max_new_tokens=144)),
   sft=dict(
     steps=700, checkpoint=dict(every=175), learner=dict(micro_rows=8, row_lengths=(448,), logprob_chunk=2048),
-    sft=dict(environment_weight=0.0),
     optimizer=MUON),
   rl=dict(
     steps=12, checkpoint=dict(every=6),
