@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 
 import miniature
-from miniature import DECODER, MUON, Claim, Side
+from miniature import DECODER, MUON, WORDING, Claim, Side
 
 from ragrl_jax.data import synthetic
 from ragrl_jax.recipes.arena import demonstrate as demonstrate_lib
@@ -61,7 +61,7 @@ def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[
 
 PAPER = miniature.Paper(
   name="arena",
-  world=dict(wordings=1),
+  world=dict(wordings=(WORDING,)),
   questions=questions,
   demonstrate=demonstrate,
   marks=(*MARKS, *SIGNS),

@@ -2,7 +2,7 @@
 
 import random
 
-from miniature import DECODER, MUON, WARM, Claim, Paper, Side
+from miniature import DECODER, MUON, WARM, WORDING, Claim, Paper, Side
 
 from ragrl_jax.data import synthetic
 from ragrl_jax.evaluation import questions as questions_lib
@@ -11,8 +11,8 @@ from ragrl_jax.recipes.lear import prompt as prompt_lib
 from ragrl_jax.recipes.lear.demonstrate import MARKS
 from ragrl_jax.structs import MODEL
 
-GIVEN = 8  # passages a question comes with
-SHOWN = (2, 2, 3, 3, 4, 6, 8, 8, 12, 16)  # and a demonstration's
+GIVEN, MIX = 6, {1: 6, 2: 4}  # passages a question comes with, and its hops
+SHOWN = (2, 2, 3, 3, 4, 6, 6, 6, 10, 14)  # and a demonstration's
 SIGNS = ("\n", "[", "]", ".", *(str(number) for number in range(1, max(SHOWN) + 1)))
 READ = parser_lib.Parser()
 
@@ -21,7 +21,7 @@ def questions(world, seed):
   """Training questions bring GIVEN passages, demonstrations from 2 (reading is learnt with few first) to as many as the
   test with the most noise."""
   ask = lambda count, draw, passages, **options: synthetic.questions(
-    world, count, seed=draw, passages=passages, **options)
+    world, count, mix=MIX, seed=draw, passages=passages, **options)
   shown = [example for draw, given in enumerate(SHOWN)
            for example in ask(1000, 100 * seed + draw, given, distinct=False)]
   held_out = ask(150, seed, GIVEN, part=synthetic.HELD_OUT)
@@ -89,16 +89,16 @@ CLAIMS = [
 ]
 
 PAPER = Paper(
-  name="lear", world=dict(wordings=1), questions=questions, demonstrate=demonstrate,
+  name="lear", world=dict(wordings=(WORDING,)), questions=questions, demonstrate=demonstrate,
   marks=(*MARKS, *SIGNS), vocab_size=512,
   base=dict(
     switches=dict(instructions="none", titles=False, probe_tokens=12),
     model=dict(shape=DECODER),
     rollout=dict(
-      prompts_per_step=16, group_size=8, lanes=64, rows=192, context=448, chunk=24, prefill=64, block=64,
+      prompts_per_step=16, group_size=8, lanes=64, rows=192, context=288, chunk=24, prefill=64, block=64,
       max_new_tokens=144)),
   sft=dict(
-    steps=700, checkpoint=dict(every=175), learner=dict(micro_rows=8, row_lengths=(448,), logprob_chunk=2048),
+    steps=800, checkpoint=dict(every=200), learner=dict(micro_rows=10, row_lengths=(288,), logprob_chunk=2048),
     optimizer=MUON),
   rl=dict(
     steps=12, checkpoint=dict(every=6),

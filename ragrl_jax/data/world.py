@@ -35,8 +35,8 @@ class Fact:
   relation: str
   object: str
 
-  def sentence(self, wording: int) -> str:
-    return WORDINGS[wording].format(s=self.subject, r=self.relation, o=self.object)
+  def sentence(self, wording: str) -> str:
+    return wording.format(s=self.subject, r=self.relation, o=self.object)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Settings:
     held_out: in the held-out part, divided likewise.
     syllables: how many different ones names are built of.
     facts_per_passage: at most so many facts of one subject in one passage.
-    wordings: of WORDINGS, so many of the first are used; with one, what follows words seen before is always the same.
+    wordings: of sentences, with {s}, {r} and {o} for subject, relation and object; one is drawn for each fact.
     years: people and companies have a birth or founding year, too (comparisons need them).
     memorised: share of the training part's facts that a model may know by heart (`World.memory`).
     counterfactual: share of those whose passage says something else than the memory.
@@ -61,7 +61,7 @@ class Settings:
   held_out: int = 120
   syllables: int = 48
   facts_per_passage: int = 1
-  wordings: int = len(WORDINGS)
+  wordings: tuple[str, ...] = WORDINGS
   years: bool = False
   memorised: float = 0.0
   counterfactual: float = 0.0
@@ -73,8 +73,9 @@ class Settings:
         raise ValueError(f"{name}={getattr(self, name)}: a world needs at least 8 entities in each part.")
     if self.facts_per_passage < 1:
       raise ValueError(f"facts_per_passage={self.facts_per_passage}: it must be at least 1.")
-    if not 1 <= self.wordings <= len(WORDINGS):
-      raise ValueError(f"wordings={self.wordings}: it must be from 1 to {len(WORDINGS)}.")
+    for wording in self.wordings or ("",):
+      if not all(slot in wording for slot in ("{s}", "{r}", "{o}")):
+        raise ValueError(f"wordings={self.wordings}: each must hold {{s}}, {{r}} and {{o}}, and there must be one.")
     for name in ("memorised", "counterfactual", "noise"):
       if not 0.0 <= getattr(self, name) <= 1.0:
         raise ValueError(f"{name}={getattr(self, name)}: it is a share, from 0 to 1.")
@@ -160,7 +161,7 @@ def build(settings: Settings | None = None, **overrides) -> World:
   passages, stated, sentences, where, noise = [], {}, {}, {}, {}
   for part in parts.values():
     for facts in _grouped(part, settings.facts_per_passage):
-      identity, said = f"p{len(passages)}", tuple(fact.sentence(rng.randrange(settings.wordings)) for fact in facts)
+      identity, said = f"p{len(passages)}", tuple(fact.sentence(rng.choice(settings.wordings)) for fact in facts)
       where.update({(fact.subject, fact.relation): len(passages) for fact in facts})
       stated[identity], sentences[identity] = facts, said
       passages.append(Passage(identity, facts[0].subject, " ".join(said)))

@@ -60,7 +60,7 @@ def test_passages_state_their_facts_and_every_fact_is_stated_once(world):
       assert facts[fact.subject, fact.relation] == fact.object
       assert world.where[fact.subject, fact.relation] == place
       assert passage.title == fact.subject
-      assert sentence in {fact.sentence(wording) for wording in range(3)}
+      assert sentence in {fact.sentence(wording) for wording in world_lib.WORDINGS}
       stated[fact.subject, fact.relation] += 1
   assert stated == collections.Counter(facts.keys())  # each once
   assert len({p.id for p in world.passages}) == len(world.passages)
@@ -68,9 +68,19 @@ def test_passages_state_their_facts_and_every_fact_is_stated_once(world):
 
 def test_all_wordings_are_used():
   used = collections.Counter(
-    next(w for w in range(3) if fact.sentence(w) == sentence)
+    next(w for w in world_lib.WORDINGS if fact.sentence(w) == sentence)
     for passage in PLAIN.passages for fact, sentence in zip(PLAIN.stated[passage.id], PLAIN.sentences[passage.id]))
   assert min(used.values()) > len(PLAIN.passages) / 4
+
+
+def test_a_world_may_have_its_own_wordings():
+  world = world_lib.build(entities=40, wordings=("{s} has the {r} {o}.",))
+  for passage in world.passages:
+    (fact,), (sentence,) = world.stated[passage.id], world.sentences[passage.id]
+    assert passage.text == sentence == f"{fact.subject} has the {fact.relation} {fact.object}."
+  for wrong in ((), ("{s} has {o}.",)):
+    with pytest.raises(ValueError, match="wordings=.*each must hold"):
+      world_lib.Settings(wordings=wrong)
 
 
 def test_facts_per_passage():
