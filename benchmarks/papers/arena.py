@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 
 import miniature
-from miniature import DECODER, MUON, WORDING, Claim, Side
+from miniature import DECODER, MUON, READABLE, Claim, Side
 
 from ragrl_jax.data import synthetic
 from ragrl_jax.recipes.arena import demonstrate as demonstrate_lib
@@ -25,7 +25,7 @@ def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]
   drawn = lambda count, number: synthetic.questions(
     world, count, mix=MIX, seed=number, passages=PASSAGES, distinct=False)
   return dict(
-    demonstrations=drawn(7000, seed), train=drawn(3000, seed + 1),
+    demonstrations=drawn(14000, seed), train=drawn(3000, seed + 1),
     held_out=synthetic.questions(world, 200, mix=MIX, part=synthetic.HELD_OUT, seed=seed, passages=PASSAGES))
 
 
@@ -61,11 +61,11 @@ def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[
 
 PAPER = miniature.Paper(
   name="arena",
-  world=dict(wordings=(WORDING,)),
+  world=READABLE,
   questions=questions,
   demonstrate=demonstrate,
   marks=(*MARKS, *SIGNS),
-  vocab_size=515,
+  vocab_size=660,
   base=dict(
     switches=dict(instructions="none"),
     model=dict(shape=DECODER),

@@ -2,7 +2,7 @@
 
 import random
 
-from miniature import DECODER, MUON, WARM, WORDING, Claim, Paper, Side
+from miniature import DECODER, MUON, READABLE, WARM, Claim, Paper, Side
 
 from ragrl_jax.data import synthetic
 from ragrl_jax.evaluation import questions as questions_lib
@@ -23,7 +23,7 @@ def questions(world, seed):
   ask = lambda count, draw, passages, **options: synthetic.questions(
     world, count, mix=MIX, seed=draw, passages=passages, **options)
   shown = [example for draw, given in enumerate(SHOWN)
-           for example in ask(1000, 100 * seed + draw, given, distinct=False)]
+           for example in ask(1400, 100 * seed + draw, given, distinct=False)]
   held_out = ask(150, seed, GIVEN, part=synthetic.HELD_OUT)
   return dict(
     train=ask(2000, 100 * seed + 50, GIVEN, distinct=False), demonstrations=shown, held_out=held_out, full=held_out,
@@ -89,8 +89,8 @@ CLAIMS = [
 ]
 
 PAPER = Paper(
-  name="lear", world=dict(wordings=(WORDING,)), questions=questions, demonstrate=demonstrate,
-  marks=(*MARKS, *SIGNS), vocab_size=512,
+  name="lear", world=READABLE, questions=questions, demonstrate=demonstrate,
+  marks=(*MARKS, *SIGNS), vocab_size=660,
   base=dict(
     switches=dict(instructions="none", titles=False, probe_tokens=12),
     model=dict(shape=DECODER),

@@ -26,7 +26,8 @@ from ragrl_jax.prompting import sentencepiece  # noqa: E402
 from ragrl_jax.store import jsonl  # noqa: E402
 from ragrl_jax.structs import Episode, Example  # noqa: E402
 
-WORDING = "{s} has the {r} {o}."  # where several passages are shown: what to look for stands beside what it leads to
+# Where several passages are shown: what is looked for stands beside what it leads to, and few names share a syllable.
+READABLE = dict(wordings=("{s} has the {r} {o}.",), syllables=120)
 WARM = "warm"  # the arm that takes no RL step
 QUICKSTART = config_lib.load(ROOT / "configs" / "quickstart.py", "sft")
 DECODER, MUON = QUICKSTART.model.shape.to_dict(), QUICKSTART.optimizer.to_dict()  # of the model, and of its warm start
@@ -140,11 +141,11 @@ def make_world(paper: Paper, folder: pathlib.Path, seed: int) -> None:
 
 def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
   """One arm from its warm start; what it reached is written to out/ARM/result.json. The warm start makes the world."""
-  began, workdir = time.perf_counter(), out / arm
+  began, workdir = time.process_time(), out / arm
   if arm == WARM:
     make_world(paper, out / "world", seed)
     quickstart.warm_start(settings(paper, out / "world", seed, paper.sft), out / "sft")
-  made = time.perf_counter()
+  made = time.process_time()
   config = settings(paper, out / "world", seed, paper.rl, paper.arms.get(arm, {}))
   config.model.path = str(out / "sft" / "model")
   world = synthetic.build(synthetic.Settings(seed=seed, **paper.world))
@@ -173,7 +174,7 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
       curve |= {row["step"]: known} if known else {}
     reached[first] |= trained(paper.trained, rows)
   result = dict(
-    paper=paper.name, arm=arm, seed=seed, commit=commit(), seconds=round(time.perf_counter() - made, 1),
+    paper=paper.name, arm=arm, seed=seed, commit=commit(), seconds=round(time.process_time() - made, 1),
     warm_seconds=round(made - began, 1), curve=curve, reached=reached)
   workdir.mkdir(exist_ok=True)
   (workdir / "result.json").write_text(json.dumps(result))

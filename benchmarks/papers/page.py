@@ -75,7 +75,7 @@ def notes(papers: Mapping[str, Paper], rows: Rows) -> str:
     arms = [arm for arm in (WARM, *paper.arms) if any(key[:2] == (paper.name, arm) for key in rows)]
     parts.append(f"## {paper.name}\n\n{importlib.import_module(paper.name).__doc__}".rstrip())
     said = [f"- {claim.text}: {claim.note}" for claim in paper.claims if claim.note]
-    lines = [f"| arm | {paper.shown[0]} | {paper.shown[1]} | seconds a run | seeds | commit |", "|---" * 6 + "|"]
+    lines = [f"| arm | {paper.shown[0]} | {paper.shown[1]} | core seconds a run | seeds | commit |", "|---" * 6 + "|"]
     for arm in arms:
       runs = [row for key, row in rows.items() if key[:2] == (paper.name, arm)]
       means = []
