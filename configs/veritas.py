@@ -9,7 +9,8 @@ Expect: not run yet at this size. The paper has .445 EM on average over seven se
 """
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import judging, recipes
+from ragrl_jax.recipes.veritas.recipe import JUDGED
 
 VARIANTS = ("", "smoke", "em", "em_it", "em_ta", "em_format", "no_ramp", "repo", "reward_model")
 
@@ -30,6 +31,9 @@ def get_config(variant: str = ""):
   chosen_switches = recipes.get("veritas", config.preset).switches
   if chosen_switches["task"] == "agent" and chosen_switches["judge_information"]:
     config.judge.kind = "lexical" if "smoke" in chosen else "reward_model"  # paper: a distilled one of 14B
+  config.judges = {term: judging.unset(config.judge) for term in JUDGED}  # a dimension may have its own
+  for term in ("think_search", "think_answer"):
+    config.judges[term].prompt = term
   config.rollout.update(dict(
     prompts_per_step=512, lanes=128, rows=256, context=4096, prefill=256, block=256,
     max_new_tokens=500,                      # a turn

@@ -3,9 +3,10 @@
   python launchers/make_judge_data.py --config configs/veritas.py --config.judge.kind=llm … --episodes RUN --out DIR
   python launchers/make_judge_data.py --config configs/veritas.py --config.judge.path=MODEL --compare HELD_OUT
 
-The first has the config's judge label the (results, thought) pairs of a run's logged episodes and writes
-DIR/train.jsonl.gz, as launchers/sft.py --config configs/veritas.py:reward_model takes it, and DIR/held_out.jsonl.gz.
-The second prints how the config's judge agrees with labels. With config.judge.cache set, either goes on after a kill.
+The first has the config's judge label the pairs of a run's logged episodes, (results, thought) unless --term names
+others, and writes DIR/train.jsonl.gz, as launchers/sft.py --config configs/veritas.py:reward_model takes it, and
+DIR/held_out.jsonl.gz. The second prints how the config's judge agrees with labels. With config.judge.cache set, either
+goes on after a kill.
 """
 
 import json
@@ -23,6 +24,8 @@ from ragrl_jax.store import episodes as episodes_lib
 CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
 EPISODES = flags.DEFINE_string("episodes", "", "Folder of a run; its episodes/step_*.jsonl are read.")
 COMPARE = flags.DEFINE_string("compare", "", "Labelled pairs, FILE.jsonl[.gz], in place of --episodes and --out.")
+TERM = flags.DEFINE_enum("term", "information_think", ["information_think", "think_search", "think_answer"],
+                         "Whose pairs; its judge (config.judges) labels, or is compared.")
 OUT = flags.DEFINE_string("out", "", "Folder of train.jsonl.gz and held_out.jsonl.gz.")
 MAX_PAIRS = flags.DEFINE_integer("max_pairs", 27_000, "Label so many, drawn at random.", lower_bound=1)
 HELD_OUT = flags.DEFINE_integer("held_out", 3_000, "So many, or a few more, are kept from training.", lower_bound=1)
@@ -32,8 +35,8 @@ def main(argv):
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
   config = CONFIG.value
-  judge = judging.load(config.judge, dtype=config.model.dtype)
-  if judge is None:
+  judges = judging.of_terms(config.judge, config.judges, [TERM.value], dtype=config.model.dtype)
+  if (judge := judges.get(TERM.value)) is None:
     raise app.UsageError("config.judge.kind='none': name the judge that is to label, or to be compared.")
   if COMPARE.value:
     pairs = list(readers.read_examples(COMPARE.value))
@@ -42,7 +45,7 @@ def main(argv):
   if not EPISODES.value or not OUT.value:
     raise app.UsageError("give --episodes and --out, or --compare.")
   logged = (row for path in episodes_lib.steps(EPISODES.value).values() for row in episodes_lib.read_episodes(path))
-  pairs = distil.pairs(episodes_lib.episode_of(row) for row in logged)
+  pairs = distil.pairs((episodes_lib.episode_of(row) for row in logged), TERM.value)
   pairs = random.Random(config.seed).sample(pairs, min(len(pairs), MAX_PAIRS.value))
   labelled = distil.labelled(pairs, judge.judge([distil.asked(pair) for pair in pairs]))
   for name, part in zip(("train", "held_out"), distil.split(labelled, HELD_OUT.value, seed=config.seed), strict=True):

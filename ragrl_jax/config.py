@@ -66,6 +66,7 @@ def default_config() -> ml_collections.ConfigDict:
       batch=8,                 # nli, reward_model: pairs computed together
       max_tokens=1024,         # nli, reward_model: of a pair
     ),
+    judges={},                 # term → its own judge (judging.of_terms): a field that is set overrides `judge`'s there
     rollout=dict(
       prompts_per_step=32,     # P
       group_size=8,            # G; B = P * G episodes a step

@@ -70,7 +70,7 @@ def evaluate(
     context=r.context,
     retrieval=None if player.retriever is None else dict(
       index=config.retrieval.index, top_k=config.retrieval.top_k, **player.retriever.describe()),
-    judge=None if player.judge is None else dict(player.judge.describe()))
+    judges={term: dict(judge.describe()) for term, judge in player.judges.items()})
   return harness.evaluate(
     examples, _play(player, greedy=not sample), player.recipe, pathlib.Path(out), settings=settings,
     batch=batch_of(config), max_failed_share=config.retrieval.max_failed_share,

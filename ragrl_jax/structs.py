@@ -207,8 +207,8 @@ class Tools(Protocol):
   async def search(self, query: str, k: int | None = None) -> tuple[Passage, ...]:
     """The k best passages (the config's number if None). Raises ToolFailed when retries and deadline are spent."""
 
-  async def judge(self, pairs: Sequence[tuple[str, str]]) -> tuple[float | None, ...]:
-    """One verdict in [0, 1] a (premise, claim) pair; None where none was to be had."""
+  async def judge(self, pairs: Sequence[tuple[str, str]], term: str = "") -> tuple[float | None, ...]:
+    """One verdict in [0, 1] a (premise, claim) pair, by the judge of the term; None where none was to be had."""
 
   async def embed(self, texts: Sequence[str]) -> tuple[tuple[float, ...], ...]:
     """One vector of length 1 a text, to four decimals: facts are logged and kept. ValueError without an encoder."""

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import pathlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -34,7 +34,7 @@ class Player:
     model: with the weights training starts from.
     config: the decoder's.
     retriever: None for recipes that never search.
-    judge: None for recipes that ask for no verdicts.
+    judges: by term, "" for terms without their own; none for recipes that ask for no verdicts.
     engine: has no weights until `engine.load(params, version)`.
     rollout: plays many episodes at once; on several hosts, each its share.
     mesh: the devices, of all hosts, that share weights and rows; None for one device.
@@ -45,7 +45,7 @@ class Player:
   model: Decoder
   config: DecoderConfig
   retriever: Any
-  judge: judging.Judge | None
+  judges: Mapping[str, judging.Judge]
   engine: engine_lib.Engine
   rollout: collect.Rollout | shares.Shares
   mesh: jax.sharding.Mesh | None
@@ -118,7 +118,8 @@ def build(config, *, seed: int | None = None) -> Player:
     # Searches come from a pool of threads; encoders and on-device indexes run on the thread that runs the engine.
     retriever = retrieval.load_index(config.retrieval.index, dispatch=queue.call, **_remote(config.retrieval))
   here = None if devices is None else devices.local_mesh  # engines and judges do not wait for other hosts
-  judge = judging.load(config.judge, dtype=config.model.dtype, mesh=here, dispatch=queue.call)
+  judges = judging.of_terms(
+    config.judge, config.judges, plays.judged, dtype=config.model.dtype, mesh=here, dispatch=queue.call)
   automaton = stops.Stops(words, plays.stops, rows=shape.vocab_size)
   sampler = nnx.merge(*nnx.split(decoder))  # the same weights, computed with on this host's devices
   sampler.mesh = here
@@ -128,13 +129,13 @@ def build(config, *, seed: int | None = None) -> Player:
     block=r.block, mesh=devices, frozen=frozen, own_weights=r.ahead > 0)
   used = tools_lib.RetrievalTools(
     retriever, top_k=config.retrieval.top_k, timeout_s=config.retrieval.timeout_s * (config.retrieval.retries + 1),
-    judge=judge, encode=_encode(config.retrieval.query_encoder, queue))
+    judges=judges, encode=_encode(config.retrieval.query_encoder, queue))
   rollout = collect.Rollout(
     engine, plays.play, used, seed=config.seed if seed is None else seed,
     sampling=structs.Sampling(r.temperature, r.top_k, r.top_p, r.max_new_tokens), dispatch=queue)
   if hosts.count() > 1:
     rollout = shares.Shares(rollout)
-  return Player(words, plays, decoder, shape, retriever, judge, engine, rollout, devices)
+  return Player(words, plays, decoder, shape, retriever, judges, engine, rollout, devices)
 
 
 def answers(player: Player, examples: Sequence[structs.Example], first: int = 0) -> list[structs.Episode]:

@@ -1,14 +1,16 @@
-"""Judging pairs (premise, claim): `load(settings).judge(pairs)`."""
+"""Judging pairs (premise, claim): `load(settings).judge(pairs)`; `of_terms` makes a run's judges."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from ml_collections import config_dict
 
 from ragrl_jax.judging import prompts
 from ragrl_jax.judging.api import Judge, references
 
-__all__ = ["KINDS", "load", "references"]
+__all__ = ["KINDS", "Judge", "load", "of_terms", "references", "unset"]
 
 KINDS = ("none", "exact", "lexical", "nli", "llm", "reward_model")
 
@@ -46,6 +48,42 @@ def load(
     from ragrl_jax.judging.lexical import ExactFirst
     judge = ExactFirst(judge)
   return judge
+
+
+def of_terms(
+    settings: Mapping[str, Any], by_term: Mapping[str, Mapping[str, Any]], terms: Sequence[str] = (), **here: Any,
+) -> dict[str, Judge]:
+  """The judges of a run: that of config.judge under "", and those of the terms.
+
+  Terms with the same settings share their judge.
+
+  Args:
+    settings: config.judge.
+    by_term: config.judges: term → fields of config.judge that are others for it; None leaves a field as it is.
+    terms: those that the recipe asks for by name (`Recipe.judged`); for others no weights are loaded.
+    **here: `load`'s.
+
+  Raises:
+    ValueError: see `load`; a field that is none of config.judge's.
+  """
+  made, judges = [], {}
+  for term in ("", *terms):
+    changed = {field: value for field, value in by_term.get(term, {}).items() if value is not None}
+    if unknown := sorted(set(changed) - set(settings)):
+      raise ValueError(f"config.judges.{term} sets {', '.join(unknown)}: use fields of config.judge.")
+    chosen = {**settings, **changed}
+    judge = next((judge for known, judge in made if known == chosen), None)
+    if judge is None and (judge := load(chosen, **here)) is not None:
+      made.append((chosen, judge))
+    if judge is not None:
+      judges[term] = judge
+  return judges
+
+
+def unset(settings: Mapping[str, Any]) -> dict[str, Any]:
+  """A term's part of config.judges: every field of config.judge by name, unset. Set one, there or on the command line
+  (`--config.judges.TERM.FIELD=value`), and it overrides config.judge's for that term."""
+  return {field: config_dict.placeholder(type(value)) for field, value in settings.items()}
 
 
 def _made(kind: str, settings: Mapping[str, Any], here: Mapping[str, Any]) -> Judge:

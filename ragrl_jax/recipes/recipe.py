@@ -45,6 +45,7 @@ class Recipe:
       one set only.
     credit: (example, episode) → {term: one number a model segment, adding up to the term}, for terms that single turns
       earn; None: everything is earned by the last turn. Only per-turn and per-token advantages look at it.
+    judged: terms whose verdicts `play` asks for by their names: each may have a judge of its own (config.judges).
     follow: rows of metrics.jsonl so far → the recipe of the next step, for stages that begin by what was measured; a
       pure function. None: the same recipe throughout.
   """
@@ -61,6 +62,7 @@ class Recipe:
   evidence: Callable[[structs.Example, structs.Episode], str] | None = None
   mixture: Callable[[int], float] | None = None
   credit: Callable[[structs.Example, structs.Episode], Mapping[str, Sequence[float]]] | None = None
+  judged: Sequence[str] = ()
   follow: Callable[[Sequence[Mapping[str, Any]]], "Recipe"] | None = None
 
   def reward(self, terms: Mapping[str, float | None], step: int) -> float | None:

@@ -237,10 +237,10 @@ class _Asked:
     finally:
       self._count(-1, 0)
 
-  async def judge(self, pairs: Sequence[tuple[str, str]]) -> tuple[float | None, ...]:
+  async def judge(self, pairs: Sequence[tuple[str, str]], term: str = "") -> tuple[float | None, ...]:
     self._count(0, 1)
     try:
-      return await self._tools.judge(pairs)
+      return await self._tools.judge(pairs, term)
     finally:
       self._count(0, -1)
 

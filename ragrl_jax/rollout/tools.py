@@ -2,7 +2,7 @@
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from ragrl_jax.structs import Passage, ToolFailed
 
 
 class RetrievalTools:
-  """`structs.Tools` over a retriever and, if there is one, a judge.
+  """`structs.Tools` over a retriever and, if there are any, judges.
 
   Requests of the same moment go out as one batch; while every worker is busy, more of them gather.
 
@@ -22,7 +22,7 @@ class RetrievalTools:
     timeout_s: of one batch; after it its searches fail.
     workers: batches of searches under way at a time.
     max_batch: queries of one batch.
-    judge: asked for verdicts at its own pace; called from several threads.
+    judges: by term, "" for terms without their own; each is asked at its own pace and called from several threads.
     encode: texts → float32 [texts, dimensions]; called from one thread at a time.
 
   Raises:
@@ -31,35 +31,34 @@ class RetrievalTools:
 
   def __init__(
     self, retriever: Any, *, top_k: int = 3, timeout_s: float = 30.0, workers: int = 8, max_batch: int = 512,
-    judge: Judge | None = None, encode: Callable[[Sequence[str]], np.ndarray] | None = None,
+    judges: Mapping[str, Judge] | None = None, encode: Callable[[Sequence[str]], np.ndarray] | None = None,
   ):
     if min(top_k, workers, max_batch) < 1 or timeout_s <= 0:
       raise ValueError(f"top_k={top_k}, workers={workers}, max_batch={max_batch}, timeout_s={timeout_s}: all must be "
                        "positive (config.retrieval).")
-    self.top_k, self._judge, self._encode = top_k, judge, encode
+    self.top_k, self._encode = top_k, encode
     self._searches = _Batches(lambda queries, k: retriever.search(queries, k), "search", workers=workers,
                               max_batch=max_batch, timeout_s=timeout_s, setting="config.retrieval.timeout_s")
     if encode is not None:
       self._vectors = _Batches(lambda texts, _: _unit(encode(texts)), "the encoder of queries", workers=1,
                                max_batch=max_batch, timeout_s=timeout_s, setting="config.retrieval.timeout_s")
-    if judge is not None:
-      pace = judge.pace
-      self._verdicts = _Batches(lambda pairs, _: judge.judge(pairs), "judge", workers=pace.workers,
-                                max_batch=pace.batch, timeout_s=pace.deadline_s, setting="config.judge.timeout_s")
+    judges = dict(judges or {})
+    asked = {id(judge): _verdicts(judge) for judge in judges.values()}  # terms of one judge fill its batches together
+    self._judges = {term: asked[id(judge)] for term, judge in judges.items()}
 
   async def search(self, query: str, k: int | None = None) -> tuple[Passage, ...]:
     """The k best passages. Raises ToolFailed when there is no answer in time."""
     return tuple(await self._searches.ask(query, self.top_k if k is None else k))
 
-  async def judge(self, pairs: Sequence[tuple[str, str]]) -> tuple[float | None, ...]:
-    """One verdict a pair. Raises ToolFailed when there is no answer in time.
+  async def judge(self, pairs: Sequence[tuple[str, str]], term: str = "") -> tuple[float | None, ...]:
+    """One verdict a pair, by the term's judge. Raises ToolFailed when there is no answer in time.
 
     Raises:
       ValueError: there is no judge.
     """
-    if self._judge is None:
+    if (judge := self._judges.get(term, self._judges.get(""))) is None:
       raise ValueError("this run has no judge, but its recipe asks for verdicts: set config.judge.kind.")
-    return tuple(await asyncio.gather(*(self._verdicts.ask(tuple(pair), 0) for pair in pairs)))
+    return tuple(await asyncio.gather(*(judge.ask(tuple(pair), 0) for pair in pairs)))
 
   async def embed(self, texts: Sequence[str]) -> tuple[tuple[float, ...], ...]:
     """See `structs.Tools`. Raises ToolFailed when there is no answer in time."""
@@ -67,6 +66,12 @@ class RetrievalTools:
       raise ValueError("this run has no encoder of queries, but its recipe compares their vectors: name its folder "
                        "(config.retrieval.query_encoder), or compare characters (config.switches.similarity='ngrams').")
     return tuple(await asyncio.gather(*(self._vectors.ask(text, 0) for text in texts)))
+
+
+def _verdicts(judge: Judge) -> "_Batches":
+  pace = judge.pace
+  return _Batches(lambda pairs, _: judge.judge(pairs), "judge", workers=pace.workers, max_batch=pace.batch,
+                  timeout_s=pace.deadline_s, setting="config.judge.timeout_s")
 
 
 def _unit(vectors: np.ndarray) -> list[tuple[float, ...]]:

@@ -87,3 +87,27 @@ def test_it_describes_itself_and_its_pace(judge):
   said = json.loads(json.dumps(judge.describe()))
   assert said["kind"] in judging.KINDS
   assert isinstance(judge.pace, api.Pace) and judge.pace.batch >= 1 and judge.pace.workers >= 1
+
+
+def test_a_run_has_a_judge_a_term(endpoint, monkeypatch):
+  """Results judged by a model, answers by words, queries by the default; what is not set is the default's."""
+  monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+  terms = ("information_think", "think_search", "think_answer")
+  made = config.default_config()
+  made.judges = {term: judging.unset(made.judge) for term in terms}
+  by_term = made.judges
+  by_term.information_think.update(dict(kind="llm", endpoint=endpoint, model="m"))
+  by_term.think_answer.threshold = 1.0
+  judges = judging.of_terms(settings(kind="lexical", threshold=0.5), by_term, terms)
+  assert {term: judge.describe()["kind"] for term, judge in judges.items()} == {
+    "": "lexical", "information_think": "llm", "think_search": "lexical", "think_answer": "lexical"}
+  assert judges["think_search"] is judges[""] is not judges["think_answer"]
+  assert judges["think_answer"].judge(PAIRS[:1]) == [0.0] != judges["think_search"].judge(PAIRS[:1])
+  assert len(judges["information_think"].judge(PAIRS)) == len(PAIRS)
+  # What nobody asks for is not loaded, and a run may have judges of terms alone.
+  by_term.think_search.kind = "reward_model"
+  assert set(judging.of_terms(settings(), by_term, terms[:1])) == {"information_think"}
+  with pytest.raises(ValueError, match="config.judge.path"):
+    judging.of_terms(settings(), by_term, terms)
+  with pytest.raises(ValueError, match="config.judges.think_answer sets treshold"):
+    judging.of_terms(settings(), dict(think_answer=dict(treshold=1.0)), ["think_answer"])

@@ -91,7 +91,7 @@ class ScriptedTools:
       raise result
     return tuple(result)
 
-  async def judge(self, pairs):
+  async def judge(self, pairs, term=""):
     self.policy.tape.append(("judge", tuple(pairs)))
     return tuple(self.verdicts.pop(0) for _ in pairs)
 

@@ -71,6 +71,17 @@ def test_the_judge_is_asked_in_training_as_in_service():
     assert judge.score(pair, played) == {"answer": right}, said
 
 
+def test_the_switch_words_the_question():
+  bare = recipes.get("veritas", "reward_model", judge_prompt="information_think_bare")
+  (message,) = bare.prompt.messages(PAIRS[1])
+  assert message["content"] == (
+    "<information>Doc 1(Title: Oslo) It has 1 mayors.</information>\n\n<think> There are 1 mayors of Oslo. </think>")
+  played, tape = scripted.play(bare, PAIRS[1], ["1"])
+  assert tape[0] == ("start", message["content"]) and played.model_text == "1"
+  with pytest.raises(ValueError, match="judge_prompt='correctness'.*information_think_bare"):
+    recipes.get("veritas", "reward_model", judge_prompt="correctness")  # whose answer is a word
+
+
 def test_only_the_digit_and_the_end_are_trained():
   pair = distil.labelled(PAIRS[:1], (0.0,))[0]
   row = dataclasses.replace(pair, meta=dict(turns=distil.transcripts([pair])[0]))

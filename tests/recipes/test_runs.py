@@ -28,6 +28,9 @@ def test_two_steps(world, tmp_path, name):
   config.steps, config.prompting.chat, config.judge.kind = 2, False, "lexical"
   config.model.update(dict(dtype="float32", remat=False))
   config.switches.instructions = "none"
+  if name == "veritas":  # a judge for each of two dimensions
+    config.switches.judge_answer = True
+    config.judges.think_answer.update(dict(kind="exact"))
   if name == "when_to_search":
     config.steps = 3
     config.rollout.filter.metric = "none"  # what a model without training says is all worth the same

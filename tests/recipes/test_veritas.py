@@ -74,6 +74,26 @@ def test_the_judge_is_asked_what_is_wanted():
     assert recipe.reward(recipe.score(EXAMPLE, played), 1000) is not None
 
 
+def test_each_dimension_asks_its_own_judge():
+
+  class Named(scripted.ScriptedTools):
+    def __init__(self, *args):
+      super().__init__(*args)
+      self.terms = {}
+
+    async def judge(self, pairs, term=""):
+      self.terms[term] = len(pairs)
+      return await super().judge(pairs, term)
+
+  every = recipes.get("veritas", judge_search=True, judge_answer=True)
+  policy = scripted.ScriptedPolicy(SAID)
+  tools = Named(policy, [[FILM], [TOWN]], [1.0] * 5)
+  asyncio.run(every.play(EXAMPLE, policy, tools))
+  assert tools.terms == dict(information_think=2, think_search=2, think_answer=1)
+  assert set(every.judged) == set(tools.terms) and paper.judged == ("information_think",)
+  assert recipes.get("veritas", "em").judged == ()
+
+
 def test_nothing_to_judge_asks_nobody():
   played, tape = scripted.play(paper, EXAMPLE, ["<answer> Oslo </answer>"])
   assert played.facts == {"information_think": ()} and "judge" not in [event[0] for event in tape]
@@ -102,7 +122,7 @@ def test_notices_empty_queries_and_a_full_context():
 def test_a_failed_judge_is_the_episodes_failure():
 
   class Down(scripted.ScriptedTools):
-    async def judge(self, pairs):
+    async def judge(self, pairs, term=""):
       raise ToolFailed("no judge")
 
   policy = scripted.ScriptedPolicy(SAID)

@@ -85,7 +85,7 @@ def test_an_engine_whose_rows_all_wait_sleeps():
 
 def test_waiting_for_verdicts_is_told_from_waiting_for_searches():
   class Tools(kit.Tools):
-    async def judge(self, pairs):
+    async def judge(self, pairs, term=""):
       await asyncio.sleep(0.3)
       return (1.0,) * len(pairs)
 

@@ -129,7 +129,7 @@ class Judge:
 
 def verdicts(judge, *asked):
   async def episodes():
-    tools = RetrievalTools(Retriever(), judge=judge)
+    tools = RetrievalTools(Retriever(), judges={"": judge})
     return await asyncio.gather(*(tools.judge(pairs) for pairs in asked), return_exceptions=True)
 
   return asyncio.run(episodes())
@@ -145,6 +145,23 @@ def test_a_judge_is_asked_at_its_own_pace():
   judge = Judge(batch=2, workers=1)
   assert verdicts(judge, [("a", str(i)) for i in range(5)]) == [(0.0,) * 5]
   assert [len(pairs) for pairs in judge.asked] == [2, 2, 1]
+
+
+def test_a_term_may_have_a_judge_of_its_own():
+  every, own = Judge(), Judge(fails=[("a", "x")])
+
+  async def one_moment():
+    tools = RetrievalTools(Retriever(), judges={"": every, "search": every, "answer": own})
+    return await asyncio.gather(
+      tools.judge([("a", "a")]), tools.judge([("a", "b")], "search"), tools.judge([("a", "?")], "thought"),
+      tools.judge([("b", "b")], "answer"), tools.judge([("a", "x")], "answer"), return_exceptions=True)
+
+  *known, lost = asyncio.run(one_moment())
+  assert known == [(1.0,), (0.0,), (None,), (1.0,)] and isinstance(lost, ToolFailed)
+  assert every.asked == [[("a", "a"), ("a", "b"), ("a", "?")]]  # one batch for all terms of one judge
+  assert own.asked == [[("b", "b"), ("a", "x")], [("b", "b")]]
+  with pytest.raises(ValueError, match="config.judge.kind"):
+    asyncio.run(RetrievalTools(Retriever(), judges={"answer": own}).judge([("a", "b")], "search"))
 
 
 def test_a_judge_that_fails_fails_the_episodes_that_asked():

@@ -1,7 +1,8 @@
 """The distilled judge: pairs of logged episodes, labelled by a larger judge → questions a decoder learns to answer.
 
 A pair is an example whose question is the claim, whose one passage is the premise and whose gold is the digit; the
-preset "reward_model" asks it in the words of `judging.prompts`, in training and in service alike.
+preset "reward_model" asks it in the words of `judging.prompts`, in training and in service alike (its switch
+`judge_prompt`, config.judge.prompt).
 """
 
 import dataclasses
@@ -89,9 +90,9 @@ def agreement(examples: Sequence[Example], verdicts: Sequence[float | None]) -> 
 
 @dataclasses.dataclass(frozen=True)
 class Prompt:
-  """The judge's own messages."""
+  """The judge's own messages. name: of `prompts.PROMPTS`."""
 
-  name: str = "information_think"
+  name: str
 
   def messages(self, example: Example) -> list[dict[str, str]]:
     return prompts.get(self.name).messages(*asked(example))
@@ -111,11 +112,16 @@ class Parser:
     return None, None
 
 
-async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
-  del tools  # it judges alone
-  talk = policy.start(Prompt().messages(example))
-  await talk.generate()
-  return talk.end()
+def build(prompt: Prompt):
+  """The coroutine that asks for one digit."""
+
+  async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
+    del tools  # it judges alone
+    talk = policy.start(prompt.messages(example))
+    await talk.generate()
+    return talk.end()
+
+  return play
 
 
 def score(example: Example, episode: Episode) -> dict[str, float | None]:

@@ -42,7 +42,7 @@ def build(
     """For each judged term, a verdict for each of its whole pairs, in order."""
     found = steps(episode.turns)
     pairs = {name: faithful.whole(getattr(found, name)) for name in judged}
-    answers = await asyncio.gather(*(tools.judge(some) for some in pairs.values() if some))
+    answers = await asyncio.gather(*(tools.judge(some, term) for term, some in pairs.items() if some))
     told = iter(answers)
     return {name: tuple(next(told)) if some else () for name, some in pairs.items()}
 

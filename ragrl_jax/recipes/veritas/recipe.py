@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ragrl_jax.judging import prompts
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.recipes.veritas import play as play_lib
@@ -12,6 +13,7 @@ from ragrl_jax.recipes.veritas.reward import Reward
 PRESETS = {
   "paper": dict(
     task="agent",              # or "judge": the reward model's own training (distil.py)
+    judge_prompt="information_think",  # of task "judge": what it is asked, a name of judging/prompts.py
     instructions="paper",      # "paper", "short", or "none" (the bare question)
     max_searches=4,            # turns before the forced answer
     max_passage_tokens=166,    # a longer passage is cut: three of them make Search-R1's 500
@@ -37,12 +39,14 @@ PRESETS = {
   "repo": dict(action="first"),
   "reward_model": dict(task="judge"),
 }
+DIGITS = tuple(name for name, prompt in prompts.PROMPTS.items() if prompt.read is prompts.read_digit)
 JUDGED = dict(information_think="judge_information", think_search="judge_search", think_answer="judge_answer")
 
 
 def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
   use = recipe_lib.settings("veritas", PRESETS, variant, switches)
   recipe_lib.choose("task", use["task"], ("agent", "judge"))
+  recipe_lib.choose("judge_prompt", use["judge_prompt"], DIGITS)
   recipe_lib.choose("instructions", use["instructions"], tuple(INSTRUCTIONS))
   recipe_lib.choose("action", use["action"], ("last", "first"))
   recipe_lib.whole("max_searches", use["max_searches"], 0)
@@ -55,17 +59,18 @@ def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
       raise ValueError(f"switch {term}_weight={use[f'{term}_weight']} pays for verdicts that nobody is asked for: set "
                        f"{JUDGED[term]} (config.switches.{JUDGED[term]}).")
   if use["task"] == "judge":
+    asks = distil.Prompt(use["judge_prompt"])
     return recipe_lib.Recipe(
-      name="veritas", prompt=distil.Prompt(), parser=distil.Parser(), play=distil.play, stops=(), score=distil.score,
+      name="veritas", prompt=asks, parser=distil.Parser(), play=distil.build(asks), stops=(), score=distil.score,
       weights=lambda step: dict(answer=1.0), outcome=distil.outcome, switches=use)
   prompt, parser = Prompt(use["instructions"]), Parser(use["action"])
   reward = Reward(
     parser, faithful_weights={term: use[f"{term}_weight"] for term in JUDGED},
     ramp=(use["ramp_start"], use["ramp_end"]), sub_em=not use["judge_answer"],
     structure_weight=use["structure_weight"], final_share=use["final_share"])
+  judged = tuple(term for term, switch in JUDGED.items() if use[switch])
   play = play_lib.build(
-    prompt, parser, max_searches=use["max_searches"], max_passage_tokens=use["max_passage_tokens"],
-    judged=[term for term, switch in JUDGED.items() if use[switch]])
+    prompt, parser, max_searches=use["max_searches"], max_passage_tokens=use["max_passage_tokens"], judged=judged)
   return recipe_lib.Recipe(
     name="veritas", prompt=prompt, parser=parser, play=play, stops=STOPS, score=reward.score, weights=reward.weights,
-    outcome=reward.outcome, switches=use, credit=reward.credit if use["turn_credit"] else None)
+    outcome=reward.outcome, switches=use, judged=judged, credit=reward.credit if use["turn_credit"] else None)

@@ -1,0 +1,60 @@
+"""VERITAS's reward model from labels to service: pairs, a split, LoRA that learns to print the digit, verdicts."""
+
+import asyncio
+import pathlib
+import shutil
+
+import pytest
+import tiny_world
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import judging, sft
+from ragrl_jax.data import writers
+from ragrl_jax.evaluation import player as player_lib
+from ragrl_jax.models import peft, weights
+from ragrl_jax.prompting import sentencepiece
+from ragrl_jax.recipes.veritas import distil
+from ragrl_jax.rollout.tools import RetrievalTools
+from ragrl_jax.structs import Example, Passage
+
+ROOT = pathlib.Path(__file__).parents[1]
+PROMPT, MARKS = "information_think_bare", ("<information>", "</information>", "<think>", "</think>")
+
+
+def pairs(count):
+  """Thoughts that say what was read, and thoughts that say nothing: each a word that alone tells."""
+  said = lambda n: f"Oslo has {n} mayors" if n % 2 else f"nothing {n} here"
+  return [Example(str(n), said(n), (), (Passage("1", "", f"Oslo has {n} mayors."),), source=f"q{n // 2}")
+          for n in range(count)]
+
+
+@pytest.mark.slow  # a decoder is trained, and compiled once more to serve
+def test_from_labels_to_service(tmp_path):
+  config = tiny_world.config(tmp_path, lambda variant: config_lib.load(ROOT / "configs" / "quickstart.py", variant))
+  lines = [distil.Prompt(PROMPT).messages(pair)[0]["content"] for pair in pairs(40)]
+  sentencepiece.train(lines + ["0", "1"], vocab_size=300, marks=MARKS, path=tmp_path / "tokenizer.model", threads=1)
+  model, shape = player_lib.model(config, player_lib.tokenizer(config))
+  weights.save_pretrained(model, shape, tmp_path / "base")
+  shutil.copyfile(tmp_path / "tokenizer.model", tmp_path / "base" / "tokenizer.model")
+
+  labeller = judging.load(config.judge.to_dict() | dict(kind="lexical", threshold=1.0))
+  learnt, held_out = distil.split(
+    distil.labelled(pairs(120), labeller.judge([distil.asked(pair) for pair in pairs(120)])), 24, seed=0)
+  writers.write_examples(tmp_path / "train.jsonl", learnt, turns=distil.transcripts(learnt))
+  config.recipe, config.preset, config.switches = "veritas", "reward_model", dict(judge_prompt=PROMPT)
+  config.model.path, config.data.train = str(tmp_path / "base"), str(tmp_path / "train.jsonl")
+  config.model.lora.update(dict(rank=8, alpha=16.0))
+  config.steps, config.checkpoint.every, config.sft.environment_weight = 30, 30, 0.0
+  losses = [metrics["loss"] for metrics in sft.sft(config, tmp_path / "run")]
+  assert losses[-1] < losses[0] and peft.is_folder(tmp_path / "run" / "model")
+
+  service = dict(kind="reward_model", prompt=PROMPT, path=str(tmp_path / "run" / "model"), batch=16, max_tokens=128)
+  judges = judging.of_terms(config.judge, dict(information_think=service), ["information_think"])
+  tools, asked = RetrievalTools(None, judges=judges), [distil.asked(pair) for pair in held_out]
+
+  async def of_two_episodes():
+    return await asyncio.gather(*(tools.judge(some, "information_think") for some in (asked[:9], asked[9:])))
+
+  first, rest = asyncio.run(of_two_episodes())
+  found = distil.agreement(held_out, first + rest)
+  assert found["n"] == 24 and found["ones"] == 0.5 and found["consistency"] >= 0.9 and found["kappa"] >= 0.8
