@@ -1,9 +1,9 @@
 """CARE: pay for quotes that stand in the context, and draw harder questions more and more.
 
 Hard questions want the way to the name, so that answers are sentences. A model of this size knows no facts by itself:
-the warm start teaches it some by heart, about names of the training part (no others can be known by heart). Passages
-contradict half of them, and the counterfactual test asks only for those; no demonstration or training question shows a
-passage that contradicts.
+the warm start teaches it some by heart, about names of the training part (no others can be known by heart), and to
+answer from memory where the passages say nothing. Passages contradict half of them, and the counterfactual test asks
+only for those; no demonstration or training question shows a passage that contradicts.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 import miniature
-from miniature import DECODER, MUON, Claim, Side
+from miniature import DECODER, MUON, READABLE, Claim, Side
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import synthetic
@@ -21,7 +21,7 @@ from ragrl_jax.recipes.care.parser import Parser
 from ragrl_jax.structs import MODEL, Episode, Example
 
 PASSAGES, MIX = 2, {1: 4, 2: 6}
-STEPS = 16
+STEPS = 24
 RECITED = 8  # how often the warm start recites each fact that it teaches by heart
 QUOTE = re.compile(r"<retrieval>(.*?)</retrieval>", re.DOTALL)
 
@@ -39,8 +39,11 @@ def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]
   contradicted = [example for example in remembered if example.meta["decomposition"][0]["counterfactual"]]
   confirmed = [example for example in remembered if not example.meta["decomposition"][0]["counterfactual"]]
   recalled = [recite(world, fact) for fact in world.recall()]
+  others = drawn(4 * len(remembered), seed + 5)
+  absent = [dataclasses.replace(example, passages=other.passages, supporting=(), evidence=())
+            for example, other in zip(remembered * 3, others, strict=False)]
   demonstrations = [
-    *drawn(4800, seed), *drawn(2000, seed + 4, difficulty="hard"), *recalled * RECITED, *confirmed * 3]
+    *drawn(9600, seed), *drawn(4000, seed + 4, difficulty="hard"), *recalled * RECITED, *confirmed * 3, *absent]
   demonstrations = [dataclasses.replace(e, id=f"demonstration-{n}") for n, e in enumerate(demonstrations)]
   return dict(
     demonstrations=demonstrations, train=drawn(3000, seed + 1), hard=drawn(3000, seed + 2, difficulty="hard"),
@@ -97,11 +100,11 @@ def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[
 
 PAPER = miniature.Paper(
   name="care",
-  world=dict(memorised=0.02, counterfactual=0.5),
+  world=dict(READABLE, memorised=0.02, counterfactual=0.5),
   questions=questions,
   demonstrate=demonstrate,
   marks=demonstrate_lib.MARKS,
-  vocab_size=506,
+  vocab_size=650,
   base=dict(
     switches=dict(instructions="none", titles=False, easy_steps=STEPS),
     model=dict(shape=DECODER),

@@ -12,7 +12,7 @@ from ragrl_jax.recipes.lear.demonstrate import MARKS
 from ragrl_jax.structs import MODEL
 
 GIVEN, MIX = 6, {1: 6, 2: 4}  # passages a question comes with, and its hops
-SHOWN = (2, 2, 3, 3, 4, 6, 6, 6, 10, 14)  # and a demonstration's
+SHOWN = (2, 2, 2, 3, 3, 4, 5, 6, 6, 14)  # and a demonstration's
 SIGNS = ("\n", "[", "]", ".", *(str(number) for number in range(1, max(SHOWN) + 1)))
 READ = parser_lib.Parser()
 
@@ -98,7 +98,8 @@ PAPER = Paper(
       prompts_per_step=16, group_size=8, lanes=64, rows=192, context=288, chunk=24, prefill=64, block=64,
       max_new_tokens=144)),
   sft=dict(
-    steps=800, checkpoint=dict(every=200), learner=dict(micro_rows=10, row_lengths=(288,), logprob_chunk=2048),
+    steps=1400, checkpoint=dict(every=350), sft=dict(environment_weight=0.1),
+    learner=dict(micro_rows=10, row_lengths=(288,), logprob_chunk=2048),
     optimizer=MUON),
   rl=dict(
     steps=12, checkpoint=dict(every=6),
