@@ -98,8 +98,7 @@ PAPER = Paper(
       prompts_per_step=16, group_size=8, lanes=64, rows=192, context=288, chunk=24, prefill=64, block=64,
       max_new_tokens=144)),
   sft=dict(
-    steps=1400, checkpoint=dict(every=350), sft=dict(environment_weight=0.1),
-    learner=dict(micro_rows=10, row_lengths=(288,), logprob_chunk=2048),
+    steps=1400, checkpoint=dict(every=350), learner=dict(micro_rows=10, row_lengths=(288,), logprob_chunk=2048),
     optimizer=MUON),
   rl=dict(
     steps=12, checkpoint=dict(every=6),
