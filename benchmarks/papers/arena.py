@@ -12,7 +12,7 @@ from ragrl_jax.recipes.arena import demonstrate as demonstrate_lib
 from ragrl_jax.structs import MODEL, Episode, Example
 
 PASSAGES, MIX = 3, {1: 4, 2: 6}
-STEPS = 28
+STEPS = 20
 MARKS = tuple(f"<{slash}{name}>" for name in ("relevance", "analysis", "answer") for slash in ("", "/"))
 # Pieces of their own: a reference's number is then the same one in the list, in the argument and before the passage.
 SIGNS = ("\n", "[", "]", ".", ",", *(str(number) for number in range(1, PASSAGES + 1)))
