@@ -38,7 +38,8 @@ def get_config(variant: str = ""):
   config.data.train = ",".join(train for name, (train, _) in SETS.items() if name != held_out)
   config.data.evaluate = ",".join(test for name, (_, test) in SETS.items() if held_out in (None, name))
   if config.preset == "judge" and "smoke" not in chosen:
-    config.judge.update(dict(kind="llm", prompt="answer", model="gpt-4o-2024-11-20"))
+    config.judge.update(dict(
+      kind="llm", prompt="answer", model="gpt-4o-2024-11-20", cache="out/verdicts.sqlite"))
   elif config.preset == "judge":
     config.judge.update(dict(kind="exact", prompt="answer"))
   config.model.update(dict(dtype="bfloat16", remat=True))

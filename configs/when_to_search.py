@@ -33,7 +33,7 @@ def get_config(variant: str = ""):
   if config.preset != "exact":
     config.judge.update(dict(
       kind="exact" if "smoke" in chosen else "llm", prompt="correctness",  # paper: YES or NO
-      model="Qwen3-235B-A22B-Instruct"))
+      model="Qwen3-235B-A22B-Instruct", cache="out/verdicts.sqlite"))  # the same answer is judged once
   config.rollout.update(dict(
     prompts_per_step=32, group_size=32,      # paper
     lanes=64, rows=128, context=18432,       # paper: prompt 2048, all that follows 16384

@@ -41,6 +41,7 @@ def default_config() -> ml_collections.ConfigDict:
       max_examples=0,          # 0: all
       drop_long=False,         # leave out training questions whose prompt leaves no room for max_new_tokens
       cut_middle=False,        # take out the middle of what is read in evaluation, where the prompt leaves no such room
+      evidence="",             # for evaluation: questions that mark gold sentences, where those asked mark none
       noise=0,                 # random passages of other questions mixed into each one that is evaluated
     ),
     retrieval=dict(

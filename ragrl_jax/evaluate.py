@@ -15,7 +15,6 @@ from flax import nnx
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import structs
-from ragrl_jax.data import readers
 from ragrl_jax.evaluation import harness, questions, scoring
 from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.learner import learner as learner_lib
@@ -54,8 +53,7 @@ def evaluate(
     config.model.lora.update(dict(rank=0, path=str(folder) if adapters else ""))
   else:
     _as_trained(config, run.parent / "config.json")
-  examples = questions.with_noise(
-    list(readers.read_examples(data, max_examples=config.data.max_examples)), config.data.noise, seed=config.seed)
+  examples = questions.testing(config, data, max_examples=config.data.max_examples)
   player = player_lib.build(config)
   examples = questions.fitting(config, player, examples)
   params = lora.split(player.model)[1] if folder is not None else _restored(config, player, run, step)
@@ -66,8 +64,8 @@ def evaluate(
   settings = dict(
     checkpoint=str(checkpoint), weights=fingerprint(nnx.split(player.model)[1]), data=str(data),
     questions=len(examples), recipe=config.recipe, preset=config.preset, switches=dict(player.recipe.switches),
-    sampling=sampling, noise=config.data.noise, cut_middle=config.data.cut_middle, max_new_tokens=r.max_new_tokens,
-    context=r.context,
+    sampling=sampling, noise=config.data.noise, evidence=config.data.evidence, cut_middle=config.data.cut_middle,
+    max_new_tokens=r.max_new_tokens, context=r.context,
     retrieval=None if player.retriever is None else dict(
       index=config.retrieval.index, top_k=config.retrieval.top_k, **player.retriever.describe()),
     judges={term: dict(judge.describe()) for term, judge in player.judges.items()})
@@ -85,9 +83,7 @@ def observer(config, examples: Sequence[structs.Example] | None = None) -> Calla
   """
   settings = config.evaluate
   if examples is None:
-    examples = questions.with_noise(
-      list(readers.read_examples(config.data.evaluate, max_examples=settings.examples)), config.data.noise,
-      seed=config.seed)
+    examples = questions.testing(config, config.data.evaluate, max_examples=settings.examples)
 
   def observe(step: int, player: player_lib.Player, params: Any) -> dict[str, Any]:
     due = step == config.steps or (settings.every and step % settings.every == 0)

@@ -43,6 +43,20 @@ def test_easy_and_hard_questions(tmp_path):
   assert made(tmp_path, "arena", train="short")[1].draw(0, 4) != []
 
 
+def test_gold_sentences_come_from_the_original_question():
+  whole = Passage("", "", "Passage 1:\nParis\nIt is large. It is old.")
+  asked = [Example("l1", "What is  large", ("Paris",), (whole,)), Example("l2", "Else?", ("x",), (whole,)),
+           Example("l3", "Own?", ("x",), (whole,), evidence=((0, "It is old."),))]
+  originals = [Example("h1", "what is large?", ("Paris",), PASSAGES, (1,), evidence=((1, "It is large."),)),
+               Example("h2", "Else?", ("x",), PASSAGES),
+               Example("h3", "Own?", ("x",), PASSAGES, evidence=((2, "No."),))]
+  found = questions.with_evidence(asked, originals)
+  assert [e.evidence for e in found] == [((0, "It is large."),), (), ((0, "It is old."),)]
+  assert [e.id for e in found] == ["l1", "l2", "l3"] and found[1] == asked[1]
+  with pytest.raises(ValueError, match="config.data.evidence"):
+    questions.with_evidence(asked[1:2], originals)
+
+
 def test_noise_is_keyed_and_keeps_the_positions_right():
   examples = [
     Example(str(i), "?", ("a",), (PASSAGES[i], Passage("", "own", f"own {i}")), supporting=(1,),

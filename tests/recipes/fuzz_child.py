@@ -1,6 +1,7 @@
 """Scores made-up transcripts, without the tests' type checks, which take most of the time: fuzz_child.py RECIPE COUNT.
 
-Prints how many were right, and how many had a term that could not be scored. Any other output is a fault.
+Every preset takes its turn. Prints how many were right, how many earned all that there is, and how many had a term that
+could not be scored. Any other output is a fault.
 """
 
 import json
@@ -12,36 +13,63 @@ from ragrl_jax.prompting import passages
 from ragrl_jax.prompting.search_turns import NOTICE
 from ragrl_jax.structs import Episode, Example, Passage
 
-EXAMPLE = Example("1", "Who founded Oslo?", ("Harald III", "Harald Hardrada"))
-BLOCKS = (passages.block([Passage("1", "Oslo", "Harald III founded it.")]), passages.block([]))
+FOUND = Passage("1", "Oslo", "Harald III founded it.")
+EXAMPLE = Example(
+  "1", "Who founded Oslo?", ("Harald III", "Harald Hardrada"), (FOUND, Passage("2", "Rome", "Rome lies {0} <answer>.")),
+  supporting=(0,), evidence=((0, FOUND.text),))
+BLOCKS = (passages.block([FOUND]), passages.block([]))
 TAGS = ("think", "search", "answer", "information", "reflect")
-PIECES = (
-  *(f"<{slash}{tag}>" for tag in TAGS for slash in ("", "/")), *(f"<{tag}> Oslo </{tag}>" for tag in TAGS),
-  "<answer> Harald III </answer>", "<think> Harald III </think>", "<search> Oslo founder </search>", " Harald III ",
-  " Oslo ", "\n", "<", "é", "the", "<|im_end|>", "<<think>>", "{0}%s", "\x00", BLOCKS[0])
+COMMON = (
+  "<answer> Harald III </answer>", "<think> Harald III </think>", " Harald III ", " Oslo ", "\n", "<", "é", "the",
+  "<|im_end|>", "<<think>>", "{0}%s", "\x00")
+pairs = lambda *names: tuple(f"<{slash}{name}>" for name in names for slash in ("", "/"))
+SEARCHING = (*COMMON, *pairs(*TAGS), *(f"<{tag}> Oslo </{tag}>" for tag in TAGS), "<search> Oslo founder </search>",
+             BLOCKS[0])
+PIECES = {
+  "arena": (*COMMON, *pairs("relevance", "analysis", "think", "answer"), "[1]", "[1, 2]", "[[[[", "1e999",
+            "<relevance>[1]</relevance>", "<analysis> a < b </analysis>",
+            "<relevance>[1]</relevance>\n<analysis>1</analysis>\n<answer>Harald III</answer>"),
+  "care": (*COMMON, *pairs("think", "retrieval"), "Answer:", FOUND.text, "Harald III found it.",
+           f"<think><retrieval>{FOUND.text}</retrieval></think> Answer: Harald III",
+           f"<retrieval>{FOUND.text}</retrieval>"),
+  "lear": (*COMMON, *pairs("reason", "extract", "answer"), "<reason> Oslo </reason>", "<extract> Oslo </extract>",
+           "<reason>r</reason><extract>e</extract><answer>Harald III</answer>"),
+}
 
 
-def transcripts(count, seed=0):
+def transcripts(count, seed=0, pieces=SEARCHING):
   draw = random.Random(seed)
   for _ in range(count):
     yield [("environment", draw.choice((*BLOCKS, NOTICE, "x"))) if draw.random() < 0.35
-           else ("model", "".join(draw.choices(PIECES, k=int(6 * draw.random()))))
+           else ("model", "".join(draw.choices(pieces, k=int(6 * draw.random()))))
            for _ in range(int(5 * draw.random()))]
+
+
+def facts(name, draw):
+  """What a model would have had to be asked, here and there with something missing, and lengths of 0."""
+  if name != "lear":
+    return {}
+  answers = ("Harald III", "Oslo", "", None)
+  return dict(
+    reason_tokens=draw.randrange(9), evidence_tokens=draw.randrange(9), passage_tokens=draw.randrange(9),
+    reason_answer=draw.choice(answers), extract_answer=draw.choice(answers))
 
 
 def main(name, count):
   presets = [recipes.get(name, preset) for preset in recipes.RECIPES[name].PRESETS]
-  right = unknown = 0
-  for number, turns in enumerate(transcripts(count)):
+  draw, right, full, unknown = random.Random(0), 0, 0, 0
+  for number, turns in enumerate(transcripts(count, pieces=PIECES.get(name, SEARCHING))):
     recipe = presets[number % len(presets)]
-    episode = Episode.from_text(recipe, EXAMPLE, turns)
+    episode = Episode.from_text(recipe, EXAMPLE, turns, facts=facts(name, draw))
     terms = recipe.score(EXAMPLE, episode)
+    least = -1.0 if name == "when_to_search" else 0.0
     for term, value in terms.items():
-      if value is not None and not -1.0 <= value <= 1.0:
+      if value is not None and not least <= value <= 1.0:
         raise SystemExit(f"{recipe.name} {term}={value} of {turns!r}")
     right += recipe.outcome(EXAMPLE, episode)
+    full += all(value == 1.0 for value in terms.values())
     unknown += None in terms.values()
-  print(json.dumps(dict(right=right, unknown=unknown)))
+  print(json.dumps(dict(right=right, full=full, unknown=unknown)))
 
 
 if __name__ == "__main__":

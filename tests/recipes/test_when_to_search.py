@@ -247,6 +247,19 @@ def test_answers_in_thoughts_are_out_of_shape():
   assert terms["format"] == -1.0 and terms["answer_explore"] == -1.0
 
 
+@pytest.mark.parametrize("text", [
+  "<think>" * 99 + "</think>" * 99 + REFLECT, "<search>" * 99, "<answer>" * 99 + "Oslo" + "</answer>" * 99,
+  (THINK + REFLECT) * 99 + "<answer> Oslo </answer>", "</answer></reflect></think>" * 99])
+def test_tag_spam(text):
+  assert scored([("model", text)]) == dict(answer_explore=-1.0, answer_economise=-1.0, search=0.0, format=-1.0)
+
+
+def test_copying_everything_into_the_answer():
+  whole = " ".join((FILM.text, TOWN.text))
+  assert scored(searching("Oslo", answer=whole))["answer_economise"] == -1.0
+  assert scored(searching("Oslo", answer="Harald III, Harald Hardrada"))["answer_economise"] == -1.0
+
+
 def test_spaces_and_case_make_no_other_query():
   assert scored(searching("Oslo", " OSLO ", "oslo"))["search"] == pytest.approx(-1.0)
 

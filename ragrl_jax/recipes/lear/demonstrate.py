@@ -50,7 +50,6 @@ def demonstrate(
   evidence = " ".join(sentence for *_, sentence in steps)
   if kind == "copy":
     evidence = " ".join(passage.text for passage in example.passages)
-  wanted = " ".join(f"{relation} of {subject}?" for relation, subject, _, _ in steps)
-  read = " ".join(f"{sentence} So {found}." for _, _, found, sentence in steps)
-  bodies = dict(reason=f"{wanted} {read}", extract=evidence, answer=answer)
+  reason = " ".join(f"{relation} of {subject}? {sentence} So {found}." for relation, subject, found, sentence in steps)
+  bodies = dict(reason=reason, extract=evidence, answer=answer)
   return [(MODEL, "\n".join(f"<{name}> {bodies[name]} </{name}>" for name in SECTIONS[reply]))]

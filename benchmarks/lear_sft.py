@@ -1,0 +1,175 @@
+"""LEAR's study of what evidence is worth (sec. 2.2), in miniature: python benchmarks/lear_sft.py [--seed 0]
+
+A small model learns to read passages of the made-up world and to reply in any of four ways. From it, by LoRA on right
+transcripts, come three extractors (evidence alone, a reason and then evidence, a reason alone) and a generator that
+knows only questions with passages. Held-out questions, about names that training never saw, then go to each extractor;
+the generator answers from what it gave. Configs are configs/lear.py's own with other sizes; adapters have its ranks.
+
+What is finished is not made again. Minutes on one core; results depend on the number of threads.
+"""
+
+import pathlib
+import random
+import time
+
+import jax
+from absl import app, flags, logging
+from tqdm import tqdm
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import evaluate, recipes, sft
+from ragrl_jax.core.metrics import stats
+from ragrl_jax.data import readers, synthetic, writers
+from ragrl_jax.evaluation import player as player_lib
+from ragrl_jax.prompting import sentencepiece
+from ragrl_jax.recipes.lear import demonstrate, generator
+from ragrl_jax.recipes.lear.prompt import SECTIONS
+from ragrl_jax.store import jsonl
+
+ROOT = pathlib.Path(__file__).parents[1]
+QUICKSTART = config_lib.load(ROOT / "configs" / "quickstart.py", "sft")  # of the model, and of how it learns to read
+
+OUT = flags.DEFINE_string("out", "out/lear_sft", "Folder for everything this makes, a folder a seed.")
+SEED = flags.DEFINE_integer("seed", 0, "Seed of the world, the model and the transcripts.")
+STEPS = flags.DEFINE_integer("steps", 700, "Steps in which the model learns to read.")
+QUESTIONS = flags.DEFINE_integer("questions", 200, "Held-out questions.")
+
+REPLIES = {"vanilla": "vanilla", "rational": "", "rationale": "rationale"}  # reply → variant of configs/lear.py
+SYLLABLES = 160
+GIVEN = 4  # passages a held-out question comes with
+SHOWN = (2, 3, 4, 4)  # and those the model learns to read with
+TRANSCRIPTS, EPOCHS = 620, 3  # paper
+LATENCY = 20  # questions asked one at a time
+RATE = 2e-3  # of adapters; a thousand times as many parameters want 1e-4
+SIZES = dict(
+  rollout=dict(lanes=64, rows=128, context=256, chunk=24, prefill=64, block=64, max_new_tokens=136),
+  learner=dict(micro_rows=10, row_lengths=(256,), logprob_chunk=2048, share_prompts=False),
+  switches=dict(instructions="none", titles=False))
+
+
+def main(_):
+  logging.set_verbosity(logging.WARNING)
+  began, out = time.perf_counter(), pathlib.Path(OUT.value) / str(SEED.value)
+  jax.config.update("jax_compilation_cache_dir", str((out / "compiled").resolve()))  # arms compile the same programs
+  say = lambda text: print(f"[{time.perf_counter() - began:4.0f} s] {text}", flush=True)
+  if not (out / "world" / "tokenizer.model").is_file():
+    make_world(out / "world")
+  base = tuned(out, "base", "sft", "")
+  say("a model that reads and replies in any way")
+  answering = tuned(out, "generator", "sft,generator", base)
+  tests = str(out / "world" / "held_out.jsonl.gz")
+  rows = [row("all passages", {}, [], answers(out, "generator", "generator", answering, tests))]
+  say("the generator")
+  for reply, variant in REPLIES.items():
+    extractor = tuned(out, reply, f"sft,{variant}", base)
+    found = answers(out, reply, variant, extractor, tests)
+    predictions = list(jsonl.read(out / reply / "answers" / "predictions.jsonl"))
+    asked = str(out / reply / "asked.jsonl.gz")
+    writers.write_examples(asked, generator.from_evidence(readers.read_examples(tests), predictions))
+    rows.append(row(reply, found, predictions, answers(out, f"{reply}_generator", "generator", answering, asked)))
+    say(reply)
+  print(table(rows))
+
+
+def make_world(folder: pathlib.Path) -> None:
+  """Held-out questions, transcripts of the base, of each reply and of the generator, and the tokenizer."""
+  seed = SEED.value
+  # What is asked for stands beside what it leads to, and names share few syllables: a model of this size then learns in
+  # minutes to read several passages.
+  world = synthetic.build(synthetic.Settings(seed=seed, syllables=SYLLABLES, wordings=("{s} has the {r} {o}.",)))
+  ask = lambda count, draw, **options: synthetic.questions(
+    world, count, seed=100 * seed + draw, distinct=False, **options)
+  rng = random.Random(f"lear_sft/{seed}")
+  show = lambda asked, **options: [demonstrate.demonstrate(e, world, rng, **options) for e in asked]
+
+  shown = [e for draw, given in enumerate(SHOWN) for e in ask(1500, draw, passages=given)]
+  shown += ask(500, len(SHOWN), passages=1, mix={1: 1})
+  turns = [demonstrate.demonstrate(e, world, rng, reply=rng.choice(list(SECTIONS)), fault=0.3, kinds=("stop", "copy"))
+           for e in shown]
+  writers.write_examples(folder / "base.jsonl.gz", shown, turns=turns)
+  asked = ask(TRANSCRIPTS, 50, passages=GIVEN)
+  for reply in REPLIES:  # the same questions for all: only the reply differs
+    writers.write_examples(folder / f"{reply}.jsonl.gz", asked, turns=show(asked, reply=reply, fault=0.0))
+  writers.write_examples(folder / "generator.jsonl.gz", asked, turns=generator.demonstrations(asked))
+  held_out = synthetic.questions(world, QUESTIONS.value, part=synthetic.HELD_OUT, seed=seed, passages=GIVEN)
+  writers.write_examples(folder / "held_out.jsonl.gz", held_out)
+  lines = [*(" " + line for line in synthetic.lines(world, seed=seed)), *(text for said in turns for _, text in said)]
+  sentencepiece.train(lines, vocab_size=464 + SYLLABLES, marks=(*demonstrate.MARKS, "\n", ".", "?"),
+                      path=folder / "tokenizer.model", threads=1)
+
+
+def settings(out: pathlib.Path, variant: str):
+  """configs/lear.py with the sizes of a small model."""
+  config = config_lib.load(ROOT / "configs" / "lear.py", variant)
+  config.update(SIZES)
+  config.seed, config.log.tensorboard = SEED.value, False
+  config.model.update(dict(dtype="float32", remat=False, shape=QUICKSTART.model.shape))
+  config.prompting.update(dict(tokenizer=str(out / "world" / "tokenizer.model"), chat=False))
+  return config
+
+
+def tuned(out: pathlib.Path, name: str, variant: str, base: str) -> str:
+  """The folder of the model trained on this name's transcripts: adapters of `base`, for EPOCHS epochs; or, without one,
+  a whole model, for STEPS steps."""
+  config = settings(out, variant)
+  config.data.train, config.model.path = str(out / "world" / f"{name}.jsonl.gz"), base
+  if base:
+    config.steps, config.sft.environment_weight = EPOCHS * epoch(config), 0.0
+    config.optimizer.update(dict(learning_rate=RATE, warmup_steps=config.steps // 10, weight_decay=0.0))
+  else:
+    config.steps, config.model.lora.rank = STEPS.value, 0
+    config.sft.environment_weight = 0.1  # most of it cannot be foretold: names
+    config.optimizer.update(QUICKSTART.optimizer)
+  if not (out / name / "model").is_dir():
+    with tqdm(total=config.steps, desc=name, unit="step") as bar:
+      for metrics in sft.sft(config, out / name):
+        bar.update(metrics["step"] - bar.n)
+        bar.set_postfix_str(f"loss {metrics['loss']:.3f}")
+  return str(out / name / "model")
+
+
+def epoch(config) -> int:
+  """Steps in which every transcript is seen once."""
+  words, plays = player_lib.tokenizer(config), player_lib.recipe(config)
+  lengths = [len(sft.tokenised(plays, example, words, 0.0)[0]) for example in readers.read_examples(config.data.train)]
+  room = sft.FILL * config.learner.micro_rows * max(config.learner.row_lengths)
+  return -(-len(lengths) // int(room * len(lengths) / sum(lengths)))
+
+
+def answers(out: pathlib.Path, name: str, variant: str, model: str, questions: str) -> dict:
+  """The metrics of a model on questions, and the seconds from a question to its answer where they come one at a time:
+  from the evidence alone where the reply has any, as configs/lear.py:inference does it."""
+  config = settings(out, variant)
+  config.switches.answers = "f"  # no probes
+  found = evaluate.evaluate(config, model, questions, out / name / "answers")
+  if "extract" in SECTIONS[recipes.get("lear", config.preset).switches["reply"]]:
+    config.switches.update(dict(stop_at="extract", answers="e"))
+  config.evaluate.batch, config.data.max_examples = 1, LATENCY
+  return found | dict(latency=evaluate.evaluate(config, model, questions, out / name / "one_by_one")["latency"])
+
+
+def row(name: str, found, predictions, answered) -> list[str]:
+  """One line of the table: the extractor's part, and what the generator made of it."""
+  em = [f"{answered['em']:.3f}", span(answered["em_interval"])]
+  if not predictions:
+    return [name, "", "", "", "", *em, "", f"{answered['latency']:.3f}"]
+  recall = [prediction["answer_recall"] for prediction in predictions]
+  tokens = [prediction["evidence_tokens"] for prediction in predictions]
+  return [
+    name, f"{sum(recall) / len(recall):.3f}", span(stats.bootstrap_interval(recall, seed=0)),
+    f"{sum(tokens) / len(tokens):.1f}", f"{found['compression_total']:.1f}", *em, f"{found['em']:.3f}",
+    f"{found['latency']:.3f}"]
+
+
+def span(bounds) -> str:
+  return "{:.3f} to {:.3f}".format(*bounds)
+
+
+def table(rows: list[list[str]]) -> str:
+  head = ["extractor", "answer recall", "95 %", "tokens", "compression", "generator's EM", "95 %", "own EM",
+          "s a question"]
+  return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *rows])
+
+
+if __name__ == "__main__":
+  app.run(main)

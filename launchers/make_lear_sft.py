@@ -1,0 +1,83 @@
+"""The data of LEAR's study of vanilla, rational and rationale evidence, as launchers/sft.py takes it:
+
+  python launchers/make_lear_sft.py --data QUESTIONS --out DIR --answers KEPT --url URL --model NAME
+  python launchers/make_lear_sft.py --data QUESTIONS --out DIR
+
+The first has a teacher, behind an OpenAI-compatible endpoint, reason, extract and answer, and writes what it got right
+three times, DIR/vanilla.jsonl.gz, DIR/rational.jsonl.gz and DIR/rationale.jsonl.gz, for --config
+configs/lear.py:sft,vanilla, :sft and :sft,rationale. What it says is kept in KEPT: started again, it is asked only for
+what is missing. The API key is read from the environment, TEACHER_KEY. The second writes the questions to test on,
+DIR/answerable.jsonl.gz: those with a passage that holds a right answer. In both, --index finds the passages of
+questions that bring none.
+"""
+
+import asyncio
+import dataclasses
+import os
+import pathlib
+
+from absl import app, flags
+from tqdm import tqdm
+
+from ragrl_jax import retrieval
+from ragrl_jax.data import readers, writers
+from ragrl_jax.prompting import endpoint
+from ragrl_jax.recipes.lear import sft_data
+
+DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
+OUT = flags.DEFINE_string("out", None, "Folder of the files.")
+MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Stop after so many questions; 0 is all.", lower_bound=0)
+INDEX = flags.DEFINE_string("index", "", "Folder of build_index, or a retriever's address.")
+TOP_K = flags.DEFINE_integer("top_k", 5, "Passages found for a question.", lower_bound=1)
+URL = flags.DEFINE_string("url", "", "Endpoint of the teacher, such as http://localhost:8000/v1.")
+MODEL = flags.DEFINE_string("model", "", "Its name there.")
+ANSWERS = flags.DEFINE_string("answers", "", "Folder in which its answers are kept.")
+CONCURRENCY = flags.DEFINE_integer("concurrency", 16, "Questions under way at a time.", lower_bound=1)
+MAX_TOKENS = flags.DEFINE_integer("max_tokens", 8192, "Of one answer, its thoughts included.", lower_bound=1)
+
+
+async def teach(examples):
+  teacher = endpoint.Endpoint(
+    URL.value, MODEL.value, folder=ANSWERS.value, key=os.environ.get("TEACHER_KEY", "none"),
+    sampling=dict(max_tokens=MAX_TOKENS.value))
+  try:
+    with tqdm(total=len(examples), unit="question") as bar:
+      return await sft_data.taught(
+        examples, teacher, concurrency=CONCURRENCY.value, progress=lambda fates: bar.update(fates.total() - bar.n))
+  finally:
+    await teacher.close()
+
+
+def with_passages(examples):
+  bare = [example for example in examples if not example.passages]
+  if not INDEX.value or not bare:
+    return examples
+  found = retrieval.load_index(INDEX.value).search([example.question for example in bare], TOP_K.value)
+  passages = {example.id: tuple(hits) for example, hits in zip(bare, found)}
+  return [dataclasses.replace(e, passages=passages[e.id]) if e.id in passages else e for e in examples]
+
+
+def main(argv):
+  if len(argv) > 1:
+    raise app.UsageError(f"unknown argument {argv[1]!r}")
+  if len({bool(flag.value) for flag in (URL, MODEL, ANSWERS)}) > 1:
+    raise app.UsageError("--url, --model and --answers belong together: give all of them, or none for test questions.")
+  examples = with_passages(list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value)))
+  out = pathlib.Path(OUT.value)
+  if not URL.value:
+    kept = sft_data.answerable(examples)
+    writers.write_examples(out / "answerable.jsonl.gz", kept)
+    print(f"{len(kept)} of {len(examples)}: {out / 'answerable.jsonl.gz'}")
+    return
+  kept, fates = asyncio.run(teach(examples))
+  for reply in sft_data.ARMS:
+    turns = [sft_data.arm(turns, reply) for _, turns in kept]
+    writers.write_examples(out / f"{reply}.jsonl.gz", [example for example, _ in kept], turns=turns)
+  for fate, count in fates.most_common():
+    print(f"{count:7d}  {fate}")
+  print(out)
+
+
+if __name__ == "__main__":
+  flags.mark_flags_as_required(["data", "out"])
+  app.run(main)

@@ -1,0 +1,55 @@
+"""Transcripts of the study of what evidence is worth: a teacher's reason, evidence and answer, and parts of them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ragrl_jax.core.metrics import qa
+from ragrl_jax.prompting import endpoint
+from ragrl_jax.prompting.endpoint import Chat
+from ragrl_jax.recipes.lear.parser import Parser
+from ragrl_jax.recipes.lear.prompt import SECTIONS, Prompt
+from ragrl_jax.structs import MODEL, Example
+
+ARMS = ("vanilla", "rational", "rationale")
+LONGEST = 100  # words of evidence
+
+
+async def taught(examples: Sequence[Example], teacher: Chat, **how: Any):
+  """The teacher's replies in the recipe's own shape; see `endpoint.transcripts`, which takes `how`.
+
+  Args:
+    examples: with passages and golds.
+    teacher: shown the recipe's prompt.
+
+  Fates: "kept"; "no passages" (not asked); "no answer" (none in time: to be asked again); "out of shape"; "wrong
+  answer"; "long evidence" (above LONGEST words).
+
+  Source: LEAR sec. 2.2 (DeepSeek-R1, 1,000 NQ questions, of which about 620 were kept).
+  """
+  parser = Parser()
+
+  async def one(example: Example):
+    if not example.passages:
+      return "no passages", None
+    reply = await teacher.ask(Prompt().messages(example))
+    text = reply.content.rpartition("</think>")[2].strip()  # a reasoning model's own thoughts are no part of it
+    if not parser.in_shape(text):
+      return "out of shape", None
+    if not qa.exact_match(parser.answer(text) or "", example.golds):
+      return "wrong answer", None
+    if len((parser.section(text, "extract") or "").split()) > LONGEST:
+      return "long evidence", None
+    return "kept", [(MODEL, text)]
+
+  return await endpoint.transcripts(examples, one, **how)
+
+
+def arm(turns: endpoint.Turns, reply: str) -> endpoint.Turns:
+  """The same transcript with the sections of this reply alone (a key of SECTIONS)."""
+  (_, text), = turns
+  return [(MODEL, "\n".join(f"<{name}> {Parser().section(text, name)} </{name}>" for name in SECTIONS[reply]))]
+
+
+def answerable(examples: Sequence[Example]) -> list[Example]:
+  """Those with a passage that holds a gold: what the study is tested on."""
+  return [e for e in examples if any(qa.cover_em(passage.text, e.golds) for passage in e.passages)]

@@ -1,0 +1,89 @@
+"""The study's data. What goes wrong on the way to an endpoint is tested with CARE's (test_care_sft_data.py)."""
+
+import asyncio
+import dataclasses
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from test_care_sft_data import Server
+
+from ragrl_jax import recipes, retrieval
+from ragrl_jax.data import readers, writers
+from ragrl_jax.prompting.endpoint import Reply
+from ragrl_jax.recipes.lear import sft_data
+from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
+
+ROOT = pathlib.Path(__file__).parents[2]
+PASSAGES = (Passage("1", "Tower", "The tower stands in Paris."), Passage("2", "Town", "Lyon is large."))
+REPLY = "<reason>I look.</reason>\n<extract>It is in Paris.</extract><answer>Paris</answer>"
+
+
+def named(name, **fields):
+  return Example(name, f"Where is {name}?", ("Paris", "Paris, France"), **{**dict(passages=PASSAGES), **fields})
+
+
+class Teacher:
+
+  def __init__(self, answers):
+    self.answers, self.asked = answers, []
+
+  async def ask(self, messages):
+    self.asked.append(messages[-1]["content"])
+    said = next(answer for name, answer in self.answers.items() if f"Where is {name}?" in self.asked[-1])
+    if isinstance(said, Exception):
+      raise said
+    return Reply(said)
+
+
+def test_who_is_kept():
+  teacher = Teacher({
+    "it": REPLY, "thoughtful": f"<think> <answer>Rome</answer> </think>\n{REPLY}\n", "tagged": REPLY + REPLY,
+    "wrong": REPLY.replace(">Paris", ">x"), "wordy": REPLY.replace("It is", "It " * 100), "gone": ToolFailed("x")})
+  asked = [*map(named, ("it", "thoughtful", "wrong", "tagged", "wordy", "gone")), named("bare", passages=())]
+  kept, fates = asyncio.run(sft_data.taught(asked, teacher, concurrency=2))
+  assert [example.id for example, _ in kept] == ["it", "thoughtful"]
+  assert fates == {
+    "kept": 2, "wrong answer": 1, "out of shape": 1, "long evidence": 1, "no answer": 1, "no passages": 1}
+  assert len(teacher.asked) == 6 and "The tower stands in Paris." in teacher.asked[0]
+
+
+@pytest.mark.parametrize(("reply", "preset", "text"), [
+  ("rational", "paper", "<reason> I look. </reason>\n<extract> It is in Paris. </extract>\n<answer> Paris </answer>"),
+  ("vanilla", "vanilla", "<extract> It is in Paris. </extract>\n<answer> Paris </answer>"),
+  ("rationale", "rationale", "<reason> I look. </reason>\n<answer> Paris </answer>")])
+def test_arms_are_parts_of_one_reply(reply, preset, text):
+  turns = sft_data.arm([("model", REPLY)], reply)
+  assert turns == [("model", text)]
+  recipe, example = recipes.get("lear", preset), named("it")
+  episode = Episode.from_text(recipe, example, turns)
+  assert recipe.score(example, episode)["format"] == recipe.outcome(example, episode) == 1.0
+
+
+def test_answerable():
+  far = named("far", passages=PASSAGES[1:])
+  assert sft_data.answerable([named("it"), far, named("bare", passages=())]) == [named("it")]
+
+
+@pytest.mark.long  # two processes
+def test_the_launcher(tmp_path):
+  server = Server(lambda model, prompt: REPLY if "The tower stands" in prompt else "I do not know")
+  writers.write_passages(tmp_path / "corpus.jsonl", PASSAGES)
+  retrieval.build_index(tmp_path / "corpus.jsonl", "bm25", tmp_path / "index", progress=False)
+  bare = dataclasses.replace(named("tower", passages=()), question="Where does the tower stand?")
+  writers.write_examples(tmp_path / "asked.jsonl", [bare, named("b", passages=PASSAGES[1:])])
+  command = [
+    sys.executable, str(ROOT / "launchers" / "make_lear_sft.py"), f"--data={tmp_path}/asked.jsonl",
+    f"--out={tmp_path}/out", f"--index={tmp_path}/index", "--top_k=1"]
+  try:
+    for more in ([], [f"--answers={tmp_path}/answers", f"--url={server.url}", "--model=m"]):
+      done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=120)
+      assert done.returncode == 0, done.stderr
+  finally:
+    server.close()
+  assert "1  kept" in done.stdout and "1  out of shape" in done.stdout
+  for name in ("answerable", *sft_data.ARMS):
+    made, = readers.read_examples(tmp_path / "out" / f"{name}.jsonl.gz")
+    assert made.id == "tower" and made.passages[0].text == PASSAGES[0].text
+    assert ("turns" in made.meta) == (name != "answerable")
