@@ -2,7 +2,7 @@ r"""CARE (EMNLP 2025): quote the context while reasoning, then answer. 7B to 14B
 
 Run:    python launchers/train.py --config configs/care.py --workdir OUT --config.model.path=SFT_FOLDER \
           --config.data.train=DROP.jsonl.gz --config.data.hard=MS_MARCO.jsonl.gz
-        SFT before it: launchers/make_sft_data.py, then launchers/sft.py --config configs/care.py:sft
+        SFT before it: launchers/make_sft_data.py, launchers/sft.py --config configs/care.py:sft, launchers/export_hf.py
 Variants, joined by commas: smoke (tiny sizes, same rules), sft (the warm start), repo (the authors' code's reading),
 mean (pays the share of real quotes), and the ablations no_retrieval and easy_only.
 Expect: not run yet at this size. The paper's Qwen2.5-7B goes from F1 45.79 to 56.81 on four LongBench sets, and from
