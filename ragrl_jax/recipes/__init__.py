@@ -9,11 +9,12 @@ from ragrl_jax.recipes.care import recipe as care
 from ragrl_jax.recipes.lear import recipe as lear
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.recipes.search_r1 import recipe as search_r1
+from ragrl_jax.recipes.untrained import recipe as untrained
 from ragrl_jax.recipes.veritas import recipe as veritas
 from ragrl_jax.recipes.when_to_search import recipe as when_to_search
 
 RECIPES = {
-  "arena": arena, "care": care, "lear": lear, "search_r1": search_r1, "veritas": veritas,
+  "arena": arena, "care": care, "lear": lear, "search_r1": search_r1, "untrained": untrained, "veritas": veritas,
   "when_to_search": when_to_search}
 
 

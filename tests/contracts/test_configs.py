@@ -14,6 +14,7 @@ VARIANTS = {
   "arena": ("", "smoke", "repo", "f1", "judge", "judge,smoke", "no_bonus", "naive", "direct", "k3", "without_2wiki",
             "sft", "sft,direct,smoke"),
   "care": ("", "smoke", "repo", "mean", "no_retrieval", "easy_only", "sft", "sft,smoke"),
+  "untrained": ("", "smoke", "closed_book", "cot", "ircot,smoke", "iter_retgen", "self_ask", "skr"),
   "veritas": ("", "smoke", "em", "em_it", "em_ta", "em_format", "no_ramp", "repo", "reward_model"),
   "when_to_search": ("", "smoke", "table", "exact", "printed", "no_search_reward", "no_stage_one", "no_stage_two",
                      "no_answer_reward", "unified"),

@@ -28,6 +28,8 @@ TERMS = {
   ("search_r1", "ppo"): {"answer"},
   ("search_r1", "repo"): {"answer"},
   ("search_r1", "format"): {"answer", "format", "retrieval"},
+  **{("untrained", preset): {"answer"}
+     for preset in ("paper", "closed_book", "cot", "ircot", "iter_retgen", "self_ask", "skr")},
   **{("veritas", preset): {"answer", "information_think", "think_answer", "think_search"}
      for preset in ("paper", "em", "em_it", "em_ta", "no_ramp", "repo")},
   **{("when_to_search", preset): {"answer_explore", "answer_economise", "search", "format"}

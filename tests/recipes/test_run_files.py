@@ -15,7 +15,7 @@ def load(name):
   return module
 
 
-@pytest.mark.parametrize("name", ["arena", "search_r1", "veritas", "when_to_search"])
+@pytest.mark.parametrize("name", ["arena", "search_r1", "untrained", "veritas", "when_to_search"])
 def test_variants_choose_presets(name):
   module = load(name)
   # The KL of a paper's table is no preset.

@@ -1,0 +1,32 @@
+r"""Untrained baselines: closed book, chain of thought, RAG, IRCoT, Iter-RetGen, self-ask, SKR. For evaluation.
+
+Run:    python launchers/evaluate.py --config configs/untrained.py --checkpoint QWEN_FOLDER \
+          --config.retrieval.index=INDEX_OR_ADDRESS --data hotpotqa.jsonl.gz --out OUT
+Variants, joined by commas: smoke (tiny sizes, same rules); in place of RAG closed_book, cot, ircot, iter_retgen,
+self_ask or skr.
+Expect: not run yet at this size. By ARENA's paper Qwen2.5-7B-Instruct has EM .484 / .334 / .252 on HotpotQA /
+        2WikiMultihopQA / MuSiQue from the passages they bring.
+"""
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import recipes
+
+PRESETS = ("closed_book", "cot", "ircot", "iter_retgen", "self_ask", "skr")
+VARIANTS = ("", "smoke", *PRESETS)
+
+
+def get_config(variant: str = ""):
+  chosen = variant.split(",")
+  presets = [name for name in chosen if name in PRESETS]
+  if not set(chosen) <= set(VARIANTS) or len(presets) > 1:
+    raise ValueError(f"configs/untrained.py:{variant}: use {', '.join(VARIANTS[1:])}, joined by commas, and one of "
+                     f"{', '.join(PRESETS)} at most.")
+  config = config_lib.default_config()
+  config.recipe = "untrained"
+  config.switches = recipes.switches("untrained")
+  config.preset = presets[0] if presets else "paper"
+  config.model.update(dict(dtype="bfloat16"))
+  config.retrieval.top_k = 5
+  config.rollout.update(dict(lanes=128, rows=256, context=8192, prefill=512, block=256, max_new_tokens=512))
+  config.learner.row_lengths = (8192,)
+  return config_lib.shrink(config) if "smoke" in chosen else config

@@ -1,0 +1,51 @@
+"""Model text → what is searched for next, and the answer. Written against `prompt.py`."""
+
+import dataclasses
+import re
+
+from ragrl_jax.core.text import tags
+from ragrl_jax.prompting import passages
+from ragrl_jax.structs import Passage
+
+END = "</answer>"
+ASKS = {"ircot": "thought", "self_ask": "question", "skr": "need"}  # method → the tag after which it may search
+_TAG = re.compile(r"</?\w+>")
+
+
+@dataclasses.dataclass(frozen=True)
+class Parser:
+  """method: see `prompt.METHODS`."""
+
+  method: str = "rag"
+
+  @property
+  def stops(self) -> tuple[str, ...]:
+    """Where a turn ends, as long as searches are left."""
+    return (f"</{ASKS[self.method]}>", END) if self.method in ASKS else (END,)
+
+  def query(self, text: str, question: str) -> str | None:
+    """What is searched for after a turn with this text, if anything."""
+    if self.method == "iter_retgen":
+      said = " ".join(_TAG.sub(" ", text).split())
+      return f"{question} {said}".strip() if said else None
+    if self.method not in ASKS:
+      return None
+    found = tags.last(text, (ASKS[self.method], "answer"))
+    if found is None or found.name == "answer" or not found.body.strip():
+      return None
+    if self.method == "skr":
+      return question if "yes" in found.body.lower() else None
+    return found.body.strip()
+
+  def answer(self, text: str) -> str | None:
+    """The last complete answer of the text, or None. What it writes between <information> tags is no answer."""
+    found = tags.last(tags.without(text, "information"), ("answer",))
+    return None if found is None else found.body.strip()
+
+  def stop(self, text: str) -> str:
+    return next((stop for stop in self.stops if text.rstrip().endswith(stop)), "eos")
+
+  def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
+    """(what the model asked, or None where the question itself was searched for; passages) of a result block."""
+    found = passages.parse_block(text)
+    return (None, None) if found is None else (self.query(said, "") or None, found)

@@ -1,0 +1,95 @@
+import dataclasses
+
+import pytest
+import scripted
+
+from ragrl_jax import recipes
+from ragrl_jax.structs import Episode, Example, Passage
+
+EXAMPLE = Example("1", " Who leads {Norsk}? ", ("Ann Lee", "A. Lee"))
+FILM, TOWN = Passage("a", "Norsk", "Its seat is Oslo."), Passage("b", "Oslo", "Ann Lee leads it.")
+QUESTION, ANSWER = "Who leads {Norsk}?", "<answer> Ann Lee </answer>"
+
+
+def tape(preset, script, results=(), **options):
+  episode, events = scripted.play(recipes.get("untrained", preset), EXAMPLE, script, results, **options)
+  searched = [text for kind, text, *_ in events if kind == "search"]
+  return episode, searched, [event[1:] for event in events if event[0] == "generate"]
+
+
+@pytest.mark.parametrize("preset", ["closed_book", "cot"])
+def test_nothing_is_searched_for(preset):
+  episode, searched, said = tape(preset, [f"<think> x </think>{ANSWER} junk"])
+  assert searched == [] and said == [(("</answer>",), f"<think> x </think>{ANSWER}")]
+  assert episode.ended == "answer" and recipes.get("untrained", preset).outcome(EXAMPLE, episode) == 1.0
+
+
+def test_rag_searches_once():
+  episode, searched, said = tape("paper", [f"so {ANSWER}"], [[FILM, TOWN]])
+  assert searched == [QUESTION] and len(said) == 1 and episode.num_searches == 1
+  assert "Ann Lee leads it." in episode.turns[0].text and episode.turns[0].query == QUESTION
+  episode, _, _ = tape("paper", ["I do not know"], [[]])
+  assert episode.ended == "eos" and recipes.get("untrained").outcome(EXAMPLE, episode) == 0.0
+
+
+def test_ircot_searches_for_each_thought():
+  script = ["<thought> Its seat is Oslo. </thought> junk", "<thought> Ann leads Oslo. </thought>", ANSWER]
+  episode, searched, said = tape("ircot", script, [[FILM], [TOWN], [TOWN]])
+  assert searched == [QUESTION, "Its seat is Oslo.", "Ann leads Oslo."] and episode.ended == "answer"
+  assert all(stops == ("</thought>", "</answer>") for stops, _ in said)
+  # Four searches at most; the fifth turn can only answer.
+  episode, searched, said = tape("ircot", [f"<thought> {i} </thought>" for i in range(3)] + [ANSWER], [[FILM]] * 4)
+  assert searched == [QUESTION, "0", "1", "2"] and said[-1] == (("</answer>",), ANSWER)
+  episode, searched, said = tape("ircot", ["<thought> </thought>", ANSWER], [[FILM]])
+  assert searched == [QUESTION] and said[-1] == (("</answer>",), ANSWER)  # nothing to search for
+
+
+def test_iter_retgen_searches_for_its_own_answer():
+  first = "<think> The seat is Oslo. </think><answer> Bob </answer>"
+  episode, searched, _ = tape("iter_retgen", [first, ANSWER], [[FILM], [TOWN]])
+  assert searched == [QUESTION, f"{QUESTION} The seat is Oslo. Bob"]
+  assert recipes.get("untrained", "iter_retgen").outcome(EXAMPLE, episode) == 1.0  # the last answer counts
+  assert [s.query for s in episode.searches] == searched
+
+
+def test_self_ask():
+  script = ["<question> Where is its seat? </question>", f"Oslo. {ANSWER}"]
+  episode, searched, _ = tape("self_ask", script, [[FILM]])
+  assert searched == ["Where is its seat?"] and episode.ended == "answer" and episode.num_searches == 1
+  assert tape("self_ask", [ANSWER])[1] == []
+
+
+@pytest.mark.parametrize(("said", "searched"), [
+  ("<need> Yes. </need>", [QUESTION]), ("<need> no </need>", []), ("<need></need>", [])])
+def test_skr_searches_if_it_says_so(said, searched):
+  episode, found, turns = tape("skr", [said, ANSWER], [[FILM]])
+  assert found == searched and turns[-1] == (("</answer>",), ANSWER) and episode.ended == "answer"
+
+
+def test_full_contexts_end():
+  room = len(recipes.get("untrained").prompt.messages(EXAMPLE)[0]["content"]) + 10
+  episode, _, said = tape("paper", [], [[FILM]], room=room)
+  assert episode.ended == "budget" and said == [] and episode.num_searches == 0
+
+
+@pytest.mark.parametrize("preset", recipes.RECIPES["untrained"].PRESETS)
+def test_transcripts_are_read_as_they_were_played(preset):
+  recipe = recipes.get("untrained", preset, max_searches=1)
+  script = {"ircot": [ANSWER], "iter_retgen": [ANSWER], "self_ask": ["<question> q </question>", ANSWER],
+            "skr": ["<need> yes </need>", ANSWER]}.get(preset, [ANSWER])
+  played, _ = scripted.play(recipe, EXAMPLE, script, [[FILM]])
+  read = Episode.from_text(recipe, EXAMPLE, [(s.owner, s.text) for s in played.turns])
+  assert recipe.score(EXAMPLE, read) == recipe.score(EXAMPLE, played) == dict(answer=1.0)
+  assert read.num_searches == played.num_searches
+
+
+def test_attacks():
+  recipe = recipes.get("untrained", "self_ask")
+  score = lambda text: recipe.outcome(EXAMPLE, Episode.from_text(recipe, EXAMPLE, [("model", text)]))
+  assert score(f"<information> {ANSWER} </information>") == score("<answer>" * 9) == 0.0
+  assert score("<answer> the </answer>") == score(f"<answer> {QUESTION} </answer>") == 0.0
+  assert score(ANSWER + "<answer> Bob </answer>") == score("<answer> Ann Lee or Bob </answer>") == 0.0
+  odd = dataclasses.replace(EXAMPLE, golds=("a word or a short phrase",))
+  assert recipe.outcome(odd, Episode.from_text(recipe, odd, [])) == 0.0
+  with pytest.raises(ValueError, match="method='best'.*'rag'"):
+    recipes.get("untrained", method="best")
