@@ -67,7 +67,7 @@ RUNS = {
   **{f"arena_without_{held_out}": Run("arena", train, f"{held_out}_dev", LONG) for held_out, train in OTHERS.items()},
   "arena_direct": Run("arena", OTHERS["musique"], "musique_dev", LONG | dict(preset="direct"), supervised=True),
   "arena_naive": Run("arena", OTHERS["musique"], "musique_dev", LONG | dict(preset="naive")),
-  "ircot": Run("untrained", "hotpotqa_train", "hotpotqa_dev", SEARCH | dict(preset="ircot")),  # two steps make it a model
+  "ircot": Run("untrained", "hotpotqa_train", "hotpotqa_dev", SEARCH | dict(preset="ircot")),  # two steps make a model
   "search_r1": Run("search_r1", "hotpotqa_train", "hotpotqa_dev", SEARCH),
   "care": Run("care", "drop_dev", "musique_dev", LONG | dict(
     data=dict(hard="msmarco_sample"), switches=dict(easy_steps=2))),
