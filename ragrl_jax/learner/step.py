@@ -20,8 +20,8 @@ from ragrl_jax.learner.state import TrainState
 from ragrl_jax.structs import Batch
 
 # What the policy's `accumulate` adds up: the loss, and means over the step's trained tokens.
-SUMS = ("loss", "policy_loss", "kl", "entropy", "clip_fraction", "dual_clip_fraction", "ratio", "old_kl", "mismatch",
-        "importance", "importance_capped", "value_loss")
+SUMS = ("loss", "policy_loss", "kl", "kl_k2", "kl_k3", "entropy", "clip_fraction", "dual_clip_fraction", "ratio",
+        "old_kl", "mismatch", "importance", "importance_capped", "value_loss")
 
 # (model, batch, totals [2], kl_coef) → (this block's share of the loss, its metrics)
 Objective = Callable[[Any, Batch, jax.Array, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
@@ -78,8 +78,11 @@ def _policy(logprobs, entropies, batch, totals, kl_coef, s):
   found |= more | dict(policy_loss=value)
   if s.kl != "none":
     # Where it is paid for in the reward it is only looked at here.
-    penalty = kl_lib.kl_penalty(logprobs, masked.keep(batch.ref_logprobs, mask), s.kl, tangent=s.kl_tangent)
+    reference = masked.keep(batch.ref_logprobs, mask)
+    penalty = kl_lib.kl_penalty(logprobs, reference, s.kl, tangent=s.kl_tangent)
     found["kl"] = share(penalty)
+    found |= {f"kl_{name}": share(kl_lib.kl_penalty(logprobs, reference, name, tangent=s.kl_tangent))
+              for name in ("k2", "k3")}  # the same in every run, whichever is paid for
     if s.kl_in == "loss":
       value = value + kl_coef * losses.aggregate(penalty, mask, s.aggregation, **add_up)
   if s.entropy_coef:

@@ -202,6 +202,7 @@ def test_kl_is_zero_at_the_reference_and_grows(full):
   assert abs(float(sums["kl"])) < 1e-9
   state, metrics = full.update(state, batches)
   assert metrics["kl"] > 1e-6
+  assert metrics[f"kl_{FULL.kl}"] == pytest.approx(metrics["kl"]) and min(metrics["kl_k2"], metrics["kl_k3"]) > 1e-6
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_and_the_run_stopped(plain):
