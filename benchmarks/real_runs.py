@@ -39,6 +39,7 @@ ONLY = flags.DEFINE_list("only", [], "Which runs; all if empty.")
 SETS = ("hotpotqa", "2wikimultihopqa", "musique")
 LONG = dict(rollout=dict(context=6144, prefill=512, block=256))
 SEARCH = dict(rollout=dict(context=2048, prefill=256, block=256, max_new_tokens=64), retrieval=dict(index="bm25"))
+FEW = dict(data=dict(max_examples=40))  # questions, where another run has asked many
 LONGBENCH = "longbench_hotpotqa"  # made here
 
 
@@ -64,10 +65,10 @@ class Run:
 OTHERS = {held_out: ",".join(f"{name}_train" for name in SETS if name != held_out) for held_out in SETS}
 RUNS = {
   "arena": Run("arena", "musique_train", "hotpotqa_dev", LONG),
-  **{f"arena_without_{held_out}": Run("arena", train, f"{held_out}_dev", LONG) for held_out, train in OTHERS.items()},
-  "arena_direct": Run("arena", OTHERS["musique"], "musique_dev", LONG | dict(preset="direct"), supervised=True),
-  "arena_naive": Run("arena", OTHERS["musique"], "musique_dev", LONG | dict(preset="naive")),
-  "ircot": Run("untrained", "hotpotqa_train", "hotpotqa_dev", SEARCH | dict(preset="ircot")),  # two steps make a model
+  **{f"arena_without_{held_out}": Run("arena", train, f"{held_out}_dev", LONG, FEW) for held_out, train in OTHERS.items()},
+  "arena_direct": Run("arena", OTHERS["musique"], "musique_dev", LONG | dict(preset="direct"), FEW, supervised=True),
+  "arena_naive": Run("arena", OTHERS["musique"], "musique_dev", LONG | dict(preset="naive"), FEW),
+  "ircot": Run("untrained", "hotpotqa_train", "hotpotqa_dev", SEARCH | dict(preset="ircot"), FEW),  # two steps make a model
   "search_r1": Run("search_r1", "hotpotqa_train", "hotpotqa_dev", SEARCH),
   "care": Run("care", "drop_dev", "musique_dev", LONG | dict(
     data=dict(hard="msmarco_sample"), switches=dict(easy_steps=2))),
