@@ -61,14 +61,15 @@ class Run:
   supervised: bool = False
 
 
-# ARENA on two sets, tested on the third.
 OTHERS = {held_out: ",".join(f"{name}_train" for name in SETS if name != held_out) for held_out in SETS}
+THIRD = {  # ARENA on two sets, tested on the third
+  f"arena_without_{held_out}": Run("arena", train, f"{held_out}_dev", LONG, FEW) for held_out, train in OTHERS.items()}
 RUNS = {
   "arena": Run("arena", "musique_train", "hotpotqa_dev", LONG),
-  **{f"arena_without_{held_out}": Run("arena", train, f"{held_out}_dev", LONG, FEW) for held_out, train in OTHERS.items()},
+  **THIRD,
   "arena_direct": Run("arena", OTHERS["musique"], "musique_dev", LONG | dict(preset="direct"), FEW, supervised=True),
   "arena_naive": Run("arena", OTHERS["musique"], "musique_dev", LONG | dict(preset="naive"), FEW),
-  "ircot": Run("untrained", "hotpotqa_train", "hotpotqa_dev", SEARCH | dict(preset="ircot"), FEW),  # two steps make a model
+  "ircot": Run("untrained", "hotpotqa_train", "hotpotqa_dev", SEARCH | dict(preset="ircot"), FEW),  # any model will do
   "search_r1": Run("search_r1", "hotpotqa_train", "hotpotqa_dev", SEARCH),
   "care": Run("care", "drop_dev", "musique_dev", LONG | dict(
     data=dict(hard="msmarco_sample"), switches=dict(easy_steps=2))),
