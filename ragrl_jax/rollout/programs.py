@@ -103,8 +103,10 @@ class Programs:
       hidden, (cache, new) = model.run(
         model.embed(token[:, None]), length[:, None], attend, (cache, cache_lib.fresh(cache, lanes, 1)))
       cache = cache_lib.write(cache, new, jnp.where(live, table[:, ROW], absent), length[:, None])
+      # Features lie as the unembedding's do, so that logits are summed over devices and the matrix stays in its pieces.
+      last = rules.constrain(hidden[:, 0], model.mesh, (None, "embed"))
       logits = jax.lax.dot_general(
-        hidden[:, 0], unembedding.astype(hidden.dtype), (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
+        last, unembedding.astype(last.dtype), (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
       drawn, logprob = sampling.draw(logits, numbers[t], temperature, table[:, TOP_K], top_p)
       after, stop = stops_lib.advance(self.stops, automaton, drawn, table[:, ACCEPT])
       spent = jnp.where(t + 1 >= table[:, BUDGET], FULL, RUNNING)

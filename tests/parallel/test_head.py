@@ -4,16 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from ragrl_jax.core import logprobs
 from ragrl_jax.core.spread import ONE_DEVICE
-from ragrl_jax.models.config import DecoderConfig
-from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.parallel import aot, rules
 from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.parallel import rules
 
 R, T, D = 8, 6, 16
 
@@ -63,29 +60,3 @@ def test_how_it_lies():
   assert rules.head(mesh, hidden[:3], weights).rows == ()  # three rows on four devices stay whole
   for alone in (None, mesh_lib.make(jax.devices()[:1])):
     assert rules.head(alone, hidden, weights) == ONE_DEVICE
-
-
-@pytest.mark.parametrize("sizes", [dict(fsdp=8), dict(fsdp=4, tensor=2)])
-def test_no_array_as_large_as_a_parameter_travels_outside_a_layer(sizes):
-  mesh = mesh_lib.make(jax.devices(), data=1, **sizes)
-  config = DecoderConfig(
-    vocab_size=1024, d_model=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=48, rope_theta=100.0)
-  graphdef, params = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), mesh=mesh, remat=True)))
-  where = rules.shardings(mesh, params)
-  params = jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), params, where)
-  tokens = jax.ShapeDtypeStruct((8, 8), jnp.int32, sharding=rules.batch_sharding(mesh))
-
-  def loss(params, tokens):
-    model = nnx.merge(graphdef, params)
-    hidden, weights = model.hidden(tokens), model.unembedding()
-    spread = rules.head(mesh, hidden, weights)
-    return logprobs.chunked(hidden, weights, tokens, jnp.ones_like(tokens), chunk=8, spread=spread)[0].sum()
-
-  compiled = jax.jit(jax.grad(loss), out_shardings=where).lower(params, tokens).compile()
-  found = aot.collectives(compiled.as_text())
-  assert {"all-gather", "all-to-all", "reduce-scatter"} <= {c.kind for c in found}
-  parameter, piece = 1024 * 32, 1024 * 32 // mesh.shape["fsdp"]
-  assert max(c.size for c in found) < parameter
-  assert all(c.kind == "all-to-all" and c.size <= piece for c in found if not c.loops and c.size > 8 * 8 * 32)
-  largest = 2 * 32 * 48  # layers · d_model · d_ff: none of them is gathered for several layers at once
-  assert all(c.size < largest for c in found if c.kind == "all-gather")

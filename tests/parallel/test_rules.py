@@ -1,5 +1,8 @@
 """One table says where every parameter and activation lies."""
 
+import pathlib
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +11,7 @@ import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
+import ragrl_jax
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
@@ -109,3 +113,12 @@ def test_a_mesh_of_every_axis_computes_the_same():
   want, got = run(None), run(mesh_lib.make(jax.devices(), data=1, fsdp=2, tensor=2, sequence=2))
   for one, two in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
     np.testing.assert_allclose(one, two, atol=1e-5)
+
+
+@pytest.mark.parametrize("room", ["core", "models", "learner", "rollout", "parallel"])
+def test_no_global_list_of_devices_is_asked(room):
+  """Whoever builds a run hands in its mesh."""
+  files = sorted((pathlib.Path(ragrl_jax.__file__).parent / room).rglob("*.py"))
+  assert files
+  for file in files:
+    assert not re.search(r"\b(local_)?devices\(\)|device_count\(", file.read_text()), file

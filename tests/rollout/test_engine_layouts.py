@@ -62,11 +62,13 @@ def test_adapters_are_loaded_anew_and_their_frozen_base_is_cast_once():
   assert [program._cache_size() for program in programs] == compiled
 
 
-@pytest.mark.slow  # compiles for two devices
+@pytest.mark.slow  # compiles for eight devices
 def test_weights_come_from_the_learners_layout_to_the_engines():
-  devices = jax.devices()[:2]
-  learners, engines = mesh_lib.make(devices, fsdp=2), mesh_lib.make(devices, data=1, tensor=2)
-  graphdef, params = nnx.split(kit.model())
+  devices = jax.devices()
+  learners, engines = mesh_lib.make(devices, data=1, fsdp=8), mesh_lib.make(devices, data=2, fsdp=2, tensor=2)
+  model = nnx.merge(*nnx.split(kit.model()))
+  model.mesh = engines
+  graphdef, params = nnx.split(model)
   params = jax.device_put(params, rules.shardings(learners, params))
   split = Engine(graphdef, kit.TOKENIZER, kit.stops(), mesh=engines, **kit.SIZES)
   split.load(params, version=1)

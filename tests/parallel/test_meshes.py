@@ -1,0 +1,147 @@
+"""Every mesh computes what one device computes, and no program sends a whole parameter round."""
+
+import dataclasses
+import functools
+
+import engine_kit as kit
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import small_learner as small
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ragrl_jax.learner import step
+from ragrl_jax.learner.learner import Learner
+from ragrl_jax.learner.settings import OptimizerSettings, Settings
+from ragrl_jax.models import cache as cache_lib
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.parallel import aot, rules
+from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.rollout import programs, stops
+from ragrl_jax.rollout.engine import Engine
+
+SETTINGS = Settings(
+  aggregation="seq_mean_token_mean", kl="k3", kl_coef=0.3, entropy_coef=0.05, logprob_chunk=64, temperature=0.8)
+OPTIMIZER = OptimizerSettings(learning_rate=1e-3, total_steps=100)
+# (data, fsdp, tensor, sequence)
+MESHES = [(8, 1, 1, 1), (4, 2, 1, 1), (2, 2, 2, 1), (1, 8, 1, 1), (1, 2, 2, 2)]
+
+
+def mesh_of(sizes):
+  return mesh_lib.make(jax.devices(), **dict(zip(mesh_lib.AXES, sizes)))
+
+
+def trained(mesh=None):
+  """(scores, state after two optimiser steps, metrics of both)."""
+  learner = small.learner(SETTINGS, OPTIMIZER, mesh=mesh)
+  batches = [small.packed(small.items(16, seed=seed)) for seed in (1, 2)]
+  scores = [np.asarray(learner.score(learner.params, batch)) for batch in batches[0]]
+  state, metrics = learner.init(0), []
+  for blocks in batches:
+    state, found = learner.update(state, blocks)
+    metrics.append(found)
+  return scores, state, metrics
+
+
+def played(mesh=None):
+  """Episodes of a few turns with searches between them."""
+  if mesh is None:
+    return kit.rollout(kit.engine()).run(kit.requests(2, 2), step=0)
+  model = nnx.merge(*nnx.split(kit.model()))
+  model.mesh = mesh
+  graphdef, params = nnx.split(model)
+  engine = Engine(graphdef, kit.TOKENIZER, kit.stops(), mesh=mesh, **kit.SIZES)
+  engine.load(rules.place(mesh, params), version=7)
+  return kit.rollout(engine).run(kit.requests(2, 2), step=0)
+
+
+alone = functools.cache(lambda: (trained(), played()))
+
+
+@pytest.mark.long  # compiles a learner and an engine for eight devices
+@pytest.mark.parametrize("sizes", MESHES, ids=str)
+def test_training_scoring_and_sampling_are_one_devices(sizes):
+  (scores, state, metrics), episodes = alone()
+  mesh = mesh_of(sizes)
+  their_scores, their_state, their_metrics = trained(mesh)
+  assert jax.tree.leaves(their_state.params)[0].sharding.mesh == mesh
+  assert small.distance(scores, their_scores) < 1e-5
+  assert small.distance(state.params, their_state.params) < 1e-5
+  for one, two in zip(metrics, their_metrics, strict=True):
+    for name in ("loss", "kl", "entropy", "grad_norm", "mismatch"):
+      assert two[name] == pytest.approx(one[name], abs=1e-5), name
+  for one, two in zip(episodes, played(mesh), strict=True):
+    assert kit.drawn(one)[0] == kit.drawn(two)[0]
+    numbers = [np.frombuffer(kit.drawn(x)[1], np.float32) for x in (one, two)]
+    np.testing.assert_allclose(*numbers, atol=1e-5)
+
+
+# ---- what moves ------------------------------------------------------------------------------------------------------
+
+SHAPE = DecoderConfig(
+  vocab_size=2048, d_model=64, num_layers=4, num_heads=4, num_kv_heads=2, head_dim=16, d_ff=160, rope_theta=100.0)
+ROWS, LENGTH = 8, 4  # few tokens, and one lane: activations are smaller than any matrix
+
+
+@functools.cache
+def lowered(sizes):
+  """{program: a function that lowers it}, from shapes alone."""
+  mesh = mesh_of(sizes)
+  model = nnx.eval_shape(lambda: Decoder(SHAPE, rngs=nnx.Rngs(0), remat=True))
+  model.mesh = mesh
+  graphdef, params = nnx.split(model)
+  params = rules.place(mesh, params)
+  learner = Learner(model, dataclasses.replace(SETTINGS, logprob_chunk=8), OPTIMIZER, mesh=mesh, reference=params)
+  whole = NamedSharding(mesh, PartitionSpec())
+  array = lambda dtype, at, *shape: jax.ShapeDtypeStruct(shape, dtype, sharding=at)
+  ints, floats = functools.partial(array, jnp.int32, whole), functools.partial(array, jnp.float32, whole)
+  like = small.packed(small.items(1))[0]
+  block = jax.tree.map(lambda x: array(x.dtype, rules.batch_sharding(mesh), ROWS, LENGTH), like)
+  one = learner.trained
+  state = rules.place(mesh, jax.eval_shape(lambda p: one.init(p, 0), one.params))
+  sums = dict.fromkeys(step.SUMS, floats())
+  at = cache_lib.sharding_like(params, SHAPE)
+  cache = jax.eval_shape(lambda: cache_lib.allocate(SHAPE, 6, 64, jnp.float32))
+  cache = jax.tree.map(lambda x: array(x.dtype, at, *x.shape), cache)
+  table = stops.Table(
+    jnp.zeros((4, SHAPE.vocab_size), jnp.uint8), jnp.zeros((4,), jnp.int32), jnp.full((4, 1), -1, jnp.int32))
+  engine = programs.Programs(graphdef, table, chunk=8, block=32, sharding=at)
+  return dict(
+    accumulate=lambda: one.accumulate.lower(
+      state.params, sums, state.params, one.frozen, block, floats(2), state.kl_coef),
+    apply=lambda: one.apply.lower(state, state.params, sums),
+    score=lambda: learner._score.lower(one.params, one.frozen, block),
+    extend=lambda: engine.extend.lower(params, cache, ints(2, 16), ints(2, 3)),
+    decode=lambda: engine.decode.lower(params, cache, ints(1, programs.COLUMNS), ints(2)))
+
+
+IN_LAYERS = dict(decode=2)  # how many loops a layer stands in; 1 elsewhere: decode's own loop draws tokens
+
+
+PROGRAMS = ("accumulate", "apply", "score", "extend", "decode")
+QUICK = [((2, 2, 2, 1), name) for name in ("accumulate", "decode")]
+
+
+@pytest.mark.parametrize("sizes, name", [
+  pytest.param(sizes, name, marks=[] if (sizes, name) in QUICK else pytest.mark.long)
+  for sizes in MESHES for name in PROGRAMS], ids=str)
+def test_no_parameter_is_gathered_outside_a_layer(sizes, name):
+  mesh = mesh_of(sizes)
+  found = aot.collectives(lowered(sizes)[name]().compile().as_text())
+  gathered = [c for c in found if c.kind == "all-gather"]
+  d, tensor = SHAPE.d_model, mesh.shape["tensor"]
+  narrowest, widest = SHAPE.num_kv_heads * SHAPE.head_dim * d, d * SHAPE.d_ff  # k's and the MLP's matrix of one layer
+  for c in gathered:
+    if c.loops < IN_LAYERS.get(name, 1):
+      assert c.size < SHAPE.num_layers * narrowest // tensor, c
+    else:
+      assert c.size <= widest, c  # one layer's at a time
+  if name == "accumulate":
+    if mesh.shape["fsdp"] > 1:  # the compiler's text is still understood
+      assert {"all-gather", "all-to-all"} <= {c.kind for c in found}
+    # Gradients are summed over the devices that share a parameter, each its own piece of it.
+    pieces = mesh.shape["fsdp"] * tensor
+    assert all(c.size <= SHAPE.vocab_size * d // pieces for c in found if not c.loops)
