@@ -1,8 +1,9 @@
-"""Exact search on the accelerators: sharded inner products and a running top-k, in blocks."""
+"""Exact search on the accelerators: sharded inner products in blocks, the best of each group of rows, the best rows."""
 
 from __future__ import annotations
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ragrl_jax.retrieval import ranking
 
 AXIS = "passages"
+GROUP = 128  # rows of which the first pass keeps the best score, where the block allows it
 
 
 class DeviceIndex:
@@ -51,7 +53,7 @@ class DeviceIndex:
     self._stored = jax.make_array_from_callback(
         self._shape, NamedSharding(mesh, PartitionSpec(AXIS, None)), self._part)
     scan = jax.shard_map(
-        functools.partial(_best_of_all, block=self._block, total=total), mesh=mesh,
+        functools.partial(best_of_all, block=self._block, total=total), mesh=mesh,
         in_specs=(PartitionSpec(AXIS, None), PartitionSpec(), PartitionSpec()), out_specs=PartitionSpec(),
         check_vma=False)
     self._scan = jax.jit(scan)
@@ -91,40 +93,49 @@ class _Rounded:
     return self._vectors[rows].astype(self._dtype)
 
 
-def _best_of_all(stored: jax.Array, queries: jax.Array, places: jax.Array, *, block: int, total: int):
+def best_of_all(stored: jax.Array, queries: jax.Array, places: jax.Array, *, block: int, total: int):
   """One device's part, then the best of all parts. Equal scores keep the order of the rows throughout.
+
+  The whole part is read once, and of each group of rows the best score is kept: the k best rows lie in the k groups
+  whose best are highest, and only those are scored again, row by row.
 
   Args:
     stored: this device's rows [S, D].
     queries: [n, D].
     places: [count]; only its length is read.
+    block: rows scored at a time; divides S.
+    total: rows that there are on all devices; the rest is padding.
 
   Returns:
-    (float32 scores, int32 rows), both [n, count], best first.
+    (float32 scores, int32 rows), both [n, count], best first. The last score is no less than what any row that is
+    left out got in the first pass.
   """
   share, count = stored.shape[0], places.shape[0]
   keep, first = min(count, share), jax.lax.axis_index(AXIS) * share
+  group = math.gcd(block, GROUP)
   precision = jax.lax.Precision.HIGHEST if stored.dtype == jnp.float32 else jax.lax.Precision.DEFAULT
+  dot = functools.partial(jnp.einsum, precision=precision, preferred_element_type=jnp.float32)
+  real = lambda scores, rows: jnp.where(first + rows < total, scores, -jnp.inf)
 
-  def step(best, i):
-    part = jax.lax.dynamic_slice_in_dim(stored, i * block, block)
-    scores = jnp.einsum("nd,sd->ns", queries, part, precision=precision, preferred_element_type=jnp.float32)
-    rows = first + i * block + jnp.arange(block, dtype=jnp.int32)
-    scores = jnp.where((rows < total)[None, :], scores, -jnp.inf)
-    return _merged(*best, scores, jnp.broadcast_to(rows[None, :], scores.shape), keep), None
+  def step(_, i):
+    scores = dot("nd,sd->ns", queries, jax.lax.dynamic_slice_in_dim(stored, i * block, block))
+    scores = real(scores, (i * block + jnp.arange(block, dtype=jnp.int32))[None])
+    return None, scores.reshape(len(queries), block // group, group).max(axis=2)
 
-  nothing = jnp.full((queries.shape[0], keep), -jnp.inf, jnp.float32), jnp.zeros((queries.shape[0], keep), jnp.int32)
-  best, _ = jax.lax.scan(step, nothing, jnp.arange(share // block, dtype=jnp.int32))
+  _, tops = jax.lax.scan(step, None, jnp.arange(share // block, dtype=jnp.int32))
+  tops, groups = jax.lax.top_k(tops.transpose(1, 0, 2).reshape(len(queries), -1), min(keep, share // group))
+  left = tops[:, -1] if keep < share // group else jnp.full((len(queries),), -jnp.inf)
+
+  def again(given):
+    query, groups = given
+    rows = (jnp.sort(groups)[:, None] * group + jnp.arange(group, dtype=jnp.int32)[None]).reshape(-1)  # in order
+    scores, at = jax.lax.top_k(real(dot("d,sd->s", query, stored[rows]), rows), keep)
+    return scores, first + rows[at]
+
+  best = jax.lax.map(again, (queries, groups))  # one query after the other: its candidates alone are gathered
   scores, rows = (jax.lax.all_gather(x, AXIS, axis=1, tiled=True) for x in best)
   scores, at = jax.lax.top_k(scores, count)
-  return scores, jnp.take_along_axis(rows, at, axis=1)
-
-
-def _merged(best, best_rows, scores, rows, keep: int):
-  """The `keep` best of two lists. `top_k` prefers the earlier of equals, and the earlier rows stand in front."""
-  scores, rows = jnp.concatenate([best, scores], axis=1), jnp.concatenate([best_rows, rows], axis=1)
-  scores, at = jax.lax.top_k(scores, keep)
-  return scores, jnp.take_along_axis(rows, at, axis=1)
+  return scores.at[:, -1].max(jax.lax.pmax(left, AXIS)), jnp.take_along_axis(rows, at, axis=1)
 
 
 def _power_of_two(n: int) -> int:
