@@ -4,6 +4,7 @@ A table names, for each of our parameters, its tensor; `{}` stands for the layer
 [in, out] here, [out, in] in the files. Other parameters lie as they are.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from ragrl_jax.models.tensors import TensorFolder
 from ragrl_jax.parallel import rules
 
 Table = Mapping[str, str]
+PIECE = 2**26  # bytes of an array that leave the devices at once
 
 
 def named(tree: Any) -> Iterator[tuple[str, Any]]:
@@ -43,7 +45,8 @@ def refuse_surplus(files: TensorFolder, table: Table, abstract: Any, ignore: Cal
 
 
 def load(files: TensorFolder, table: Table, abstract: Any, shardings: Any = None) -> Any:
-  """The tree of arrays that `abstract` describes. With shardings, each device's part is read straight from disk.
+  """The tree of arrays that `abstract` describes. With shardings, each device's part is read straight from disk, and
+  beside the arrays one part is held at a time.
 
   Raises:
     ValueError: a tensor is missing or has another shape.
@@ -51,24 +54,23 @@ def load(files: TensorFolder, table: Table, abstract: Any, shardings: Any = None
   spread = None if shardings is None else jax.tree.leaves(shardings)
   leaves = []
   for i, (name, leaf) in enumerate(named(abstract)):
-    entries, stacked = tensor_names(table, name, leaf.shape), "{}" in table[name]
-    if spread is None:
-      leaves.append(jnp.asarray(_read(files, entries, stacked, leaf, (slice(None),) * leaf.ndim)))
-    else:
-      leaves.append(jax.make_array_from_callback(leaf.shape, spread[i], _reader(files, entries, stacked, leaf)))
+    read = functools.partial(_read, files, tensor_names(table, name, leaf.shape), "{}" in table[name], leaf)
+    leaves.append(jnp.asarray(read((slice(None),) * leaf.ndim)) if spread is None
+                  else _part_by_part(leaf.shape, spread[i], read))
   return jax.tree.unflatten(jax.tree.structure(abstract), leaves)
 
 
-def _reader(files, entries, stacked, leaf):
-  parts = {}  # devices that hold the same part share one reading of it
-
-  def part(index):
-    bounds = tuple((piece.start, piece.stop) for piece in index)
-    if bounds not in parts:
-      parts[bounds] = _read(files, entries, stacked, leaf, index)
-    return parts[bounds]
-
-  return part
+def _part_by_part(shape, sharding: jax.sharding.Sharding, read: Callable[[tuple[slice, ...]], np.ndarray]) -> jax.Array:
+  """An array whose parts are read one after the other; devices that hold the same part share one reading of it."""
+  holders: dict[tuple, list] = {}
+  for device, index in sharding.addressable_devices_indices_map(shape).items():
+    holders.setdefault(tuple((piece.start, piece.stop) for piece in index), []).append(device)
+  parts = []
+  for bounds, devices in holders.items():
+    part = read(tuple(slice(*ends) for ends in bounds))
+    parts += [jax.device_put(part, device) for device in devices]
+    jax.block_until_ready(parts)  # the host's copy goes before the next one comes
+  return jax.make_array_from_single_device_arrays(shape, sharding, parts)
 
 
 def _read(files, entries, stacked, leaf, index: tuple[slice, ...]) -> np.ndarray:
@@ -84,13 +86,26 @@ def _read(files, entries, stacked, leaf, index: tuple[slice, ...]) -> np.ndarray
   return out
 
 
-def entries(table: Table, params: Any) -> list[tuple[str, tuple[int, ...], Callable[[], np.ndarray]]]:
-  """What `tensors.write` takes: every tensor's name, shape and reader, gathered from all hosts when it is read."""
+def entries(
+  table: Table, params: Any,
+) -> list[tuple[str, tuple[int, ...], Callable[[], Iterator[np.ndarray]]]]:
+  """What `tensors.write` takes: every tensor's name, shape and reader, gathered from all hosts when it is read.
+
+  All hosts must read all of them, in order.
+  """
   found = []
   for name, leaf in named(params):
     for i, (tensor, shape) in enumerate(tensor_names(table, name, leaf.shape)):
-      found.append((tensor, shape, _to_host(leaf, i if "{}" in table[name] else None)))
+      read = functools.partial(_layer_to_host, leaf, i) if "{}" in table[name] else functools.partial(_pieces, leaf)
+      found.append((tensor, shape, read))
   return found
+
+
+def hand_over(entries) -> None:
+  """What the processes do that do not write, while the first one writes these entries."""
+  for _, _, read in entries:
+    for _ in read():
+      pass
 
 
 @jax.jit
@@ -98,10 +113,29 @@ def _layer(stacked, number):
   return jax.lax.dynamic_index_in_dim(stacked, number, keepdims=False)
 
 
-def _to_host(leaf: jax.Array, layer: int | None) -> Callable[[], np.ndarray]:
-  def read():
-    part = leaf if layer is None else _layer(leaf, layer)
-    part = np.asarray(part if part.is_fully_addressable else multihost_utils.process_allgather(part, tiled=True))
-    return part if layer is None else part.T
+def _layer_to_host(leaf: jax.Array, layer: int) -> Iterator[np.ndarray]:
+  yield np.concatenate(list(_pieces(_layer(leaf, np.int32(layer))))).T
 
-  return read
+
+@functools.partial(jax.jit, static_argnames="size")
+def _rows(part, start, size):
+  return jax.lax.dynamic_slice_in_dim(part, start, size)
+
+
+def _pieces(x: jax.Array) -> Iterator[np.ndarray]:
+  """The array in stretches of its first axis, of PIECE bytes at most: no device or host holds all of it on the way."""
+  if not x.is_fully_addressable:
+    x = multihost_utils.process_allgather(x, tiled=True)
+    yield x
+    return
+  rows = max(1, PIECE // (x.nbytes // len(x)))
+  for start in range(0, len(x), rows):
+    stop = min(start + rows, len(x))
+    piece = np.empty((stop - start, *x.shape[1:]), x.dtype)
+    for shard in x.addressable_shards:
+      first, last, _ = shard.index[0].indices(len(x))
+      low, high = max(start, first), min(stop, last)
+      if shard.replica_id == 0 and low < high:
+        # A slice, for NumPy's view of an array stays in memory as long as the array.
+        piece[low - start:high - start, *shard.index[1:]] = _rows(shard.data, np.int32(low - first), high - low)
+    yield piece

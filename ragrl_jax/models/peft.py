@@ -60,9 +60,8 @@ def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str) -> None
   names = [name for name in lora.MATRICES if hasattr(model.layers, lora.A.format(name))]
   rank, alpha = getattr(model.layers, lora.A.format(names[0])).shape[-1], model.layers.lora_alpha
   entries = mapping.entries(TENSORS, lora.split(model)[1])
-  if jax.process_index() != 0:  # the others only hand over their parts
-    for _, _, read in entries:
-      read()
+  if jax.process_index() != 0:
+    mapping.hand_over(entries)
     return
   folder = pathlib.Path(path)
   folder.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import ml_dtypes
 import numpy as np
@@ -124,7 +124,8 @@ def _read_header(file: pathlib.Path) -> tuple[dict, int]:
 
 
 def write(
-  path: str | os.PathLike, entries: Sequence[tuple[str, tuple[int, ...], Callable[[], np.ndarray]]], dtype, *,
+  path: str | os.PathLike,
+  entries: Sequence[tuple[str, tuple[int, ...], Callable[[], np.ndarray | Iterable[np.ndarray]]]], dtype, *,
   shard_bytes: int, stem: str = "model",
 ) -> None:
   """Writes a folder's tensors one after the other, so that one at a time is held.
@@ -133,7 +134,7 @@ def write(
 
   Args:
     path: an existing folder.
-    entries: (name, shape, function that returns the array).
+    entries: (name, shape, function that returns the array, or its stretches along the first axis).
     dtype: what to store: float32, float16 or bfloat16.
     shard_bytes: a file is closed before it would grow beyond this.
     stem: of the files' names.
@@ -178,7 +179,11 @@ def _write_file(file: pathlib.Path, entries, dtype: np.dtype) -> None:
   with open(file, "wb") as stream:
     stream.write(len(encoded).to_bytes(8, "little") + encoded)
     for name, shape, read in entries:
-      array = read()
-      if array.shape != tuple(shape):
-        raise ValueError(f"tensor {name} has shape {array.shape}, it must have {tuple(shape)}.")
-      stream.write(np.ascontiguousarray(array, dtype).view(np.uint8).data)
+      found, rows = read(), 0
+      for piece in (found,) if isinstance(found, np.ndarray) else found:
+        if piece.shape[1:] != tuple(shape[1:]):
+          raise ValueError(f"tensor {name} has shape {piece.shape}, it must have {tuple(shape)}.")
+        rows += len(piece)
+        stream.write(np.ascontiguousarray(piece, dtype).view(np.uint8).data)
+      if rows != shape[0]:
+        raise ValueError(f"tensor {name} has {rows} rows, it must have {tuple(shape)}.")

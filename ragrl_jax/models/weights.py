@@ -112,7 +112,7 @@ def copy_pretrained(
 def save_pretrained(
   model: Decoder, config: DecoderConfig, path: str | os.PathLike, *, dtype=None, shard_bytes: int = 5_000_000_000,
 ) -> None:
-  """Writes config.json and safetensors that `transformers` loads. One tensor at a time is held on the host.
+  """Writes config.json and safetensors that `transformers` loads. The host holds one layer's tensor, or a piece of one.
 
   Args:
     model: the decoder, its weights on any devices; LoRA adapters are merged into them. Every process of a run must
@@ -125,9 +125,8 @@ def save_pretrained(
   params = nnx.split(lora.merged(model))[1]
   dtype = np.dtype(jax.tree.leaves(params)[0].dtype if dtype is None else dtype)
   entries = mapping.entries(TABLE, params)
-  if jax.process_index() != 0:  # the others only hand over their parts
-    for _, _, read in entries:
-      read()
+  if jax.process_index() != 0:
+    mapping.hand_over(entries)
     return
   _write(config, entries, path, dtype, shard_bytes)
 

@@ -10,7 +10,8 @@ from ragrl_jax.models.shapes import SHAPES
 # Of the published safetensors.
 PARAMETERS = {
   "qwen2.5-1.5b": 1_543_714_304, "qwen2.5-7b": 7_615_616_512, "qwen2.5-14b": 14_770_033_664,
-  "qwen3-0.6b": 596_049_920, "qwen3-4b": 4_022_468_096, "qwen3-8b": 8_190_735_360, "llama-3.1-8b": 8_030_261_248,
+  "qwen3-0.6b": 596_049_920, "qwen3-1.7b": 1_720_574_976, "qwen3-4b": 4_022_468_096, "qwen3-8b": 8_190_735_360,
+  "llama-3.1-8b": 8_030_261_248,
 }
 
 

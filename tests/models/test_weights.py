@@ -98,10 +98,23 @@ def test_loading_onto_a_mesh(folder, sizes, monkeypatch):
   equal(weights.load_pretrained(folder)[0], spread)
 
 
-def test_a_saved_mesh_is_the_same_folder(folder, tmp_path):
+@pytest.mark.parametrize("piece", [2**26, 200])  # the embedding [19, 16] in one piece, and three rows at a time
+def test_a_saved_mesh_is_the_same_folder(folder, tmp_path, piece, monkeypatch):
+  monkeypatch.setattr(mapping, "PIECE", piece)
   spread, config = weights.load_pretrained(folder, mesh=mesh_lib.make(jax.devices(), data=1, fsdp=4, tensor=2))
   weights.save_pretrained(spread, config, tmp_path)
   equal(weights.load_pretrained(folder)[0], weights.load_pretrained(tmp_path)[0])
+
+
+def test_a_mesh_is_saved_a_piece_at_a_time(folder, monkeypatch):
+  spread, _ = weights.load_pretrained(folder, mesh=mesh_lib.make(jax.devices(), data=2, fsdp=2, tensor=2))
+  monkeypatch.setattr(mapping, "PIECE", 200)
+  pieces = {name: [piece.nbytes for piece in read()] for name, shape, read in mapping.entries(
+    weights.TABLE, nnx.split(spread)[1]) if name in ("model.embed_tokens.weight", Q0)}
+  assert pieces["model.embed_tokens.weight"] == [3 * 64] * 6 + [64] and pieces[Q0] == [32 * 64]  # a layer is one
+  wide = spread.embedding[...]
+  list(mapping._pieces(wide))
+  assert wide._npy_value is None  # no copy stays with the array
 
 
 def test_names_without_a_head_and_a_tied_copy(tmp_path):
