@@ -1,4 +1,10 @@
-"""ARENA: pay for shape, references and answer, and ten times over for all of it at once; KL by k2."""
+"""ARENA: pay for shape, references and answer, and ten times over for all of it at once; KL by k2.
+
+A reply names its references before it argues: what a question of two hops needs for that cannot be read off in one go,
+so that exact lists stay rare. Tried on seed 0 before these settings: facts in three wordings and names of 48 syllables
+(EM 0 after 800 supervised steps; one wording: .22; and 120 syllables, so that few names share one: .56); 28 RL steps
+(exact lists rise to .48 by step 20 and fall to .27, EM stays at .76).
+"""
 
 import random
 import re
