@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from ragrl_jax.models import splash
+from ragrl_jax.models import cudnn, splash
 
 BLOCK = 128  # tokens whose scores exist at once; measured on CPU against 64, 256 and 512 for rows of 128 to 2048
 MASKED = -1e30  # finite, so that a row with nothing to attend to gives zeros and no NaN
@@ -30,7 +30,9 @@ def attend(
 ) -> jax.Array:
   """Softmax attention to the tokens of the same segment: the earlier ones and itself, or all of them.
 
-  The mesh's devices decide how: on TPUs it is the Splash kernel, which knows no prefixes; else what this file does.
+  The mesh's devices decide how: on TPUs it is the Splash kernel, on GPUs cuDNN's (16 bits, rows that are not cut), and
+  neither knows prefixes; else it is what this file does. cuDNN knows no segments either: which of the two computes a
+  batch is decided when it runs, by whether all its rows hold one segment each (`cudnn.single`).
 
   Args:
     q: [B, T, H, h].
@@ -47,10 +49,18 @@ def attend(
   platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
   if platform == "tpu" and prefix_ids is None:
     return splash.attend(q, k, v, segment_ids, causal=causal, mesh=mesh)
+  blocks = functools.partial(_blockwise, causal=causal, block=block, sharded=mesh is not None)
+  if platform == "gpu" and prefix_ids is None and cudnn.takes(q, mesh):
+    fused = functools.partial(cudnn.attend, causal=causal, mesh=mesh)
+    return jax.lax.cond(cudnn.single(segment_ids), fused, lambda *x: blocks(*x, x[3]), q, k, v, segment_ids)
+  return blocks(q, k, v, segment_ids, segment_ids if prefix_ids is None else prefix_ids)
+
+
+def _blockwise(q, k, v, segment_ids, prefix_ids, *, causal: bool, block: int, sharded: bool):
+  """`attend` in plain JAX, on any device."""
   B, T, H, h = q.shape
   KV = k.shape[2]
   block = min(block, T)
-  prefix_ids = segment_ids if prefix_ids is None else prefix_ids
   # Each head's tokens become rows of one matrix, the heads that share keys beside each other: [B, KV, T, G, h].
   q = q.reshape(B, T, KV, H // KV, h).transpose(0, 2, 1, 3, 4)
   k, v = k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)
@@ -58,7 +68,7 @@ def attend(
     q = jnp.pad(q, ((0, 0), (0, 0), (0, rest), (0, 0), (0, 0)))
     k, v = (jnp.pad(x, ((0, 0), (0, 0), (0, rest), (0, 0))) for x in (k, v))
     segment_ids, prefix_ids = (jnp.pad(x, ((0, 0), (0, rest))) for x in (segment_ids, prefix_ids))
-  out = _attend(q, k, v, segment_ids, prefix_ids, causal, block, mesh is not None)
+  out = _attend(q, k, v, segment_ids, prefix_ids, causal, block, sharded)
   return out[:, :, :T].transpose(0, 2, 1, 3, 4).reshape(B, T, H, h)
 
 

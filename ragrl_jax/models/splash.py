@@ -26,9 +26,7 @@ def attend(
   if mesh is not None:
     queries = rules.activation(mesh, ("batch", "length", "heads", None), q.shape)
     heads = rules.ways(mesh, queries[2])
-  if k.shape[2] % heads:  # fewer key heads than devices: as few copies as give every device one
-    copies = next(n for n in range(2, H // k.shape[2] + 1) if not H // k.shape[2] % n and not n * k.shape[2] % heads)
-    k, v = (jnp.repeat(x, copies, axis=2) for x in (k, v))
+  k, v = keys_for_all(k, v, H, heads)
   stretches = 1 if mesh is None else rules.ways(mesh, queries[1])
   if rest := -T % (LANES * stretches):
     q, k, v = (jnp.pad(x, ((0, 0), (0, rest), (0, 0), (0, 0))) for x in (q, k, v))
@@ -51,6 +49,15 @@ def attend(
       local, mesh=mesh, in_specs=(mask, queries, keys, keys, PartitionSpec(rows, length), PartitionSpec(rows, None)),
       out_specs=queries, check_vma=False)
   return local(kernel, q, k, v, segment_ids, segment_ids)[:, :T]
+
+
+def keys_for_all(k: jax.Array, v: jax.Array, heads: int, devices: int) -> tuple[jax.Array, jax.Array]:
+  """Keys and values [B, T, KV, h] for query heads that devices share: as few copies as give every device a head."""
+  KV = k.shape[2]
+  if KV % devices == 0:
+    return k, v
+  copies = next(n for n in range(2, heads // KV + 1) if not heads // KV % n and not n * KV % devices)
+  return jnp.repeat(k, copies, axis=2), jnp.repeat(v, copies, axis=2)
 
 
 def _kernel(heads: int, tokens: int, causal: bool, head_shards: int, stretches: int, interpret: bool):
