@@ -12,7 +12,7 @@ from ragrl_jax.recipes.lear.demonstrate import MARKS
 from ragrl_jax.structs import MODEL
 
 GIVEN, MIX = 6, {1: 6, 2: 4}  # passages a question comes with, and its hops
-SHOWN = (2, 2, 2, 3, 3, 4, 5, 6, 6, 14)  # and a demonstration's
+SHOWN = (2, 2, 2, 3, 3, 4, 6, 6, 10, 14)  # and a demonstration's
 SIGNS = ("\n", "[", "]", ".", *(str(number) for number in range(1, max(SHOWN) + 1)))
 READ = parser_lib.Parser()
 
@@ -101,7 +101,7 @@ PAPER = Paper(
     steps=1400, checkpoint=dict(every=350), learner=dict(micro_rows=10, row_lengths=(288,), logprob_chunk=2048),
     optimizer=MUON),
   rl=dict(
-    steps=12, checkpoint=dict(every=6),
+    steps=28, checkpoint=dict(every=14),
     learner=dict(micro_rows=4, row_lengths=(1024,), share_prompts=True, logprob_chunk=2048),
     advantage=dict(std="population", std_floor=0.1, eps=0.0), loss=dict(aggregation="seq_mean_token_mean"),
     optimizer=dict(learning_rate=5e-4, warmup_steps=3, weight_decay=0.01, b2=0.98)),
