@@ -37,14 +37,32 @@ def make(
     raise ValueError(
       f"mesh {asked} does not fit {len(devices)} devices: the sizes must multiply to their number (config.mesh).")
   shape = tuple(sizes.values())
-  if devices[0].platform == "tpu":  # the torus decides which devices are neighbours
-    inside = within_host(shape, len(devices) // len({device.process_index for device in devices}))
-    hosts = tuple(size // part for size, part in zip(shape, inside))
-    grid = mesh_utils.create_hybrid_device_mesh(
-      inside, hosts, devices, process_is_granule=True, allow_split_physical_axes=True)
+  if len({device.process_index for device in devices}) > 1 and devices[0].platform == "tpu":
+    grid = host_by_host(devices, shape)
+  elif devices[0].platform == "tpu":  # the torus decides which devices are neighbours
+    grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
   else:
     grid = np.asarray(devices).reshape(shape)
   return jax.sharding.Mesh(grid, AXES)
+
+
+def host_by_host(devices: Sequence[jax.Device], shape: Sequence[int]) -> np.ndarray:
+  """TPUs of several hosts in this shape: each host's chips are one block of it, in the same order in all of them.
+
+  Were it another order in one of them (as `mesh_utils.create_hybrid_device_mesh` has it), a mesh axis would connect
+  chips that lie differently to each other from host to host: libtpu gives up on such collectives on v5e:8x8.
+  """
+  by_host: dict[int, list[jax.Device]] = {}
+  for device in devices:
+    by_host.setdefault(device.process_index, []).append(device)
+  place = lambda device: (*reversed(device.coords), device.core_on_chip)
+  chips = [sorted(by_host[host], key=place) for host in sorted(by_host)]
+  inside = within_host(shape, len(chips[0]))
+  grid = np.empty(len(devices), object)
+  grid[:] = [device for host in chips for device in host]
+  grid = grid.reshape(*(size // part for size, part in zip(shape, inside)), *inside)
+  half = len(shape)
+  return grid.transpose([axis for pair in zip(range(half), range(half, 2 * half)) for axis in pair]).reshape(shape)
 
 
 def within_host(shape: Sequence[int], devices: int) -> tuple[int, ...]:

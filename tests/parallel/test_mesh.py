@@ -1,4 +1,7 @@
+import dataclasses
+
 import jax
+import numpy as np
 import pytest
 
 from ragrl_jax.parallel import mesh
@@ -22,3 +25,24 @@ def test_one_device():
 def test_sizes_that_do_not_fit(sizes, says):
   with pytest.raises(ValueError, match=says):
     mesh.make(jax.devices(), **sizes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+  process_index: int
+  coords: tuple[int, int, int]
+  core_on_chip: int = 0
+
+
+def test_every_hosts_chips_lie_in_one_order():
+  # v5e:4x4 as libtpu counts it: four hosts of 2 × 2 chips. Devices come in any order.
+  chips = [Chip(x // 2 + 2 * (y // 2), (x, y, 0)) for x in range(4) for y in range(4)]
+  grid = mesh.host_by_host(chips, (1, 4, 4, 1))[0, :, :, 0]
+  assert [[chip.coords[:2] for chip in host] for host in grid] == [
+    [(x + a, y + b) for b in range(2) for a in range(2)] for y in (0, 2) for x in (0, 2)]
+  grid = mesh.host_by_host(chips, (2, 4, 2, 1))
+  for host in range(4):
+    places = np.argwhere(np.vectorize(lambda chip, host=host: chip.process_index == host)(grid))
+    assert [len(set(axis)) for axis in places.T] == [1, 2, 2, 1]
+    where = [grid[tuple(place)].coords[:2] for place in places]
+    assert [(x - where[0][0], y - where[0][1]) for x, y in where] == [(0, 0), (1, 0), (0, 1), (1, 1)]
