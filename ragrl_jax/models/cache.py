@@ -74,8 +74,9 @@ def attention(rows: jax.Array, lengths: jax.Array, block: int) -> Callable:
 
 def _block(x, layer, rows, j, block):
   """Tokens [j · block, (j + 1) · block) of the rows in one layer: [n, KV, block, h]."""
-  size = (1, 1, x.shape[2], block, x.shape[4])
-  return jax.vmap(lambda row: jax.lax.dynamic_slice(x, (layer, row, 0, j * block, 0), size)[0, 0])(rows)
+  # By number and not by its first token: where a slice may begin anywhere, TPUs lay the whole cache out anew for it.
+  L, R, KV, T, h = x.shape
+  return x.reshape(L, R, KV, T // block, block, h).at[layer, rows, :, j].get(mode="clip")
 
 
 def _softmax(q, k, v, mask, state):
@@ -104,9 +105,39 @@ def write(cache: Cache, new: Fresh, rows: jax.Array, positions: jax.Array) -> Ca
     cache: where they go.
     new: [L, n, KV, t, h].
     rows: int32 [n]; a row that does not exist (`num_rows`) is dropped.
-    positions: int32 [n, t]; a position past the cache's length is dropped.
+    positions: int32 [n, t], ascending by one; past the cache's length they are dropped, from any token on.
   """
+  # For a scatter TPUs lay the whole cache out anew; slices are written where they are.
+  return jax.lax.platform_dependent(cache, new, rows, positions, tpu=_one_by_one, default=_scatter)
+
+
+def _scatter(cache, new, rows, positions):
   put = lambda x, y: x.at[:, rows[:, None], :, positions].set(y.transpose(1, 3, 0, 2, 4), mode="drop")
+  return Cache(*(put(x, y) for x, y in zip(cache, new)))
+
+
+def _one_by_one(cache, new, rows, positions):
+  step = lambda i, cache: _write_row(cache, new, rows, positions, i)
+  return jax.lax.fori_loop(0, rows.shape[0], step, cache)
+
+
+def _write_row(cache, new, rows, positions, i):
+  """`write` of sequence i: what lies where its tokens go is read, and written back with them."""
+  t, length = positions.shape[1], cache.k.shape[3]
+  at = jax.lax.dynamic_slice_in_dim(positions, i, 1)[0]
+  first = jnp.clip(at[0], 0, length - t)
+  place = first + jnp.arange(t, dtype=jnp.int32)
+  source = place - at[0]  # which new token goes to a place
+  inside = jnp.clip(source, 0, t - 1)
+  wanted = (source >= 0) & (at[inside] == place) & (rows[i] < num_rows(cache))
+  row = jnp.minimum(rows[i], num_rows(cache) - 1)
+
+  def put(x, y):
+    where = (0, row, 0, first, 0)
+    old = jax.lax.dynamic_slice(x, where, (x.shape[0], 1, x.shape[2], t, x.shape[4]))
+    y = jnp.take(jax.lax.dynamic_slice_in_dim(y, i, 1, axis=1), inside, axis=3)
+    return jax.lax.dynamic_update_slice(x, jnp.where(wanted[:, None], y, old), where)
+
   return Cache(*(put(x, y) for x, y in zip(cache, new)))
 
 
