@@ -22,13 +22,14 @@ TOPOLOGY = flags.DEFINE_string("topology", None, "Slice: v5e:2x4, v5e:16x16, v6e
 SLICES = flags.DEFINE_integer("slices", 1, "So many of them, joined by the data centre's network.")
 SHAPE = flags.DEFINE_string("shape", "", f"Model: {', '.join(SHAPES)}; else what config.model says.")
 FILL = flags.DEFINE_float("fill", 0.5, "Mean length of an episode over config.rollout.context.")
+DRAWN = flags.DEFINE_float("drawn", 0.5, "Share of an episode that the model writes.")
 JSON = flags.DEFINE_bool("json", False, "Print JSON.")
 
 
 def main(_):
   try:
     report = compile_check.check(
-      CONFIG.value, TOPOLOGY.value, slices=SLICES.value, shape=SHAPE.value, fill=FILL.value)
+      CONFIG.value, TOPOLOGY.value, slices=SLICES.value, shape=SHAPE.value, fill=FILL.value, drawn=DRAWN.value)
   except (RuntimeError, ValueError) as error:
     sys.exit(str(error))
   print(json.dumps(report.to_json(), indent=1) if JSON.value else text(report))
@@ -42,14 +43,15 @@ def text(report: compile_check.Report) -> str:
   stays = [("resident on a chip", "GiB"), *((name, gib(size)) for name, size in report.resident.items()),
            ("largest temporaries", gib(max(program.temporaries for program in report.programs))),
            ("together", gib(report.needed)), ("a chip has", gib(report.chip.hbm))]
-  rows = [("program", "compile s", "temporaries GiB", "peak GiB", "TFLOP", "HBM GB", "sent GB", "collectives",
-           "least ms", "bound", "calls a step")]
+  rows = [("program", "compile s", "temporaries GiB", "peak GiB", "TFLOP", "HBM GB", "sent GB", "between slices GB",
+           "collectives", "least ms", "bound", "calls a step")]
   for one in report.programs:
     seconds, bound = report.seconds(one)
     said = ", ".join(f"{count} {kind}" for kind, count in one.collectives.items())
     rows.append((
       one.name, f"{one.compile_s:.0f}", gib(one.temporaries), gib(one.peak), f"{one.flops / 1e12:.2f}",
-      f"{one.hbm / 1e9:.2f}", f"{one.sent / 1e9:.2f}", said or "-", f"{1000 * seconds:.1f}", bound, str(one.calls)))
+      f"{one.hbm / 1e9:.2f}", f"{one.sent / 1e9:.2f}", f"{one.dcn / 1e9:.2f}", said or "-", f"{1000 * seconds:.1f}",
+      bound, str(one.calls)))
   errors = [f"{one.name} does not compile: {one.error}" for one in report.programs if one.error]
   return "\n\n".join([
     f"{report.slices} × {report.topology}, {report.devices} chips, {report.hosts} hosts; {axes}; "

@@ -16,7 +16,7 @@ ROWS = (
     ("prompting", "models"),
     ("data", "retrieval", "judging"),
     ("rollout", "learner", "recipes"),
-    ("evaluation",),
+    ("evaluation", "plan"),
     ("train", "sft", "evaluate", "compile_check"),
 )
 ROW_OF = {room: row for row, rooms in enumerate(ROWS) for room in rooms}

@@ -41,6 +41,12 @@ def devices(topology: str, slices: int = 1) -> list[jax.Device]:
   return list(found.devices)
 
 
+def one_host(topology: str) -> str:
+  """The slice of a single host of these chips, as libtpu counts hosts: "v5e:2x2", "v5p:2x2x1"."""
+  kind, _, sizes = topology.partition(":")
+  return f"{kind}:2x2" + "x1" * (sizes.count("x") - 1)
+
+
 @dataclasses.dataclass(frozen=True)
 class Collective:
   """One instruction that moves data between devices.
@@ -68,12 +74,36 @@ def collectives(text: str) -> list[Collective]:
   for place, (name, line, times, loops) in enumerate(walk(bodies, entry)):
     if match := re.search(rf"= (.*?) ({'|'.join(COLLECTIVES)})(?:-start)?\(", line):
       size, width = max(arrays(match[1]))
+      if match[2] == "reduce-scatter":  # what goes in is larger than what comes out
+        size *= _group(line)
       # On TPUs one that runs beside several fusions stands in each, with the same channel.
       channel = re.search(r"channel_id=(\d+)", line) if name in fused else None
       key = (match[2], channel[1]) if channel else place
       one = Collective(match[2], size, size * width // 8, times, loops)
       found[key] = max(one, found.get(key, one), key=lambda c: c.times)
   return list(found.values())
+
+
+def between_slices(text: str) -> int:
+  """Bytes a chip hands to the data centre's network in a call, or takes from it, whichever is more; loops counted.
+
+  libtpu cuts a collective over several slices into one within each and a `send` and `recv` of what is left.
+  """
+  bodies, entry = computations(text)
+  found = dict.fromkeys(("send", "recv"), 0)
+  for _, line, times, _ in walk(bodies, entry):
+    if "xla_megascale" in line and (match := re.search(r"= \((\w+\[[\d,]*\]).*? (send|recv)\(", line)):
+      [(size, width)] = arrays(match[1])
+      found[match[2]] += size * width // 8 * times
+  return max(found.values())
+
+
+def _group(line: str) -> int:
+  """How many devices talk to each other in a collective; 1 if its text does not say."""
+  if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", line):
+    return listed[1].count(",") + 1
+  counted = re.search(r"replica_groups=\[\d+,(\d+)\]<=", line)
+  return int(counted[1]) if counted else 1
 
 
 def walk(bodies: Mapping[str, list[str]], name: str, times: int = 1, loops: int = 0) -> Iterator[tuple]:

@@ -102,3 +102,56 @@ def test_what_is_missing_is_named(monkeypatch, raised, told, says):
   monkeypatch.setattr(aot.topologies, "get_topology_desc", refuse)
   with pytest.raises(told, match=says):
     aot.devices("v9:1x1")
+
+
+BETWEEN = """HloModule jit_f, is_scheduled=true
+
+%body (p: (s32[], bf16[4,8])) -> (s32[], bf16[4,8]) {
+  %s = (bf16[2,8,16]{2,1,0:T(8,128)(2,1)}, u32[], token[]) send(%x, %a), channel_id=2, is_host_transfer=true, \
+frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",_xla_megascale_transfer_type="ALL_GATHER"}
+  %sd = token[] send-done(%s), frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime"}
+  %r = (bf16[2,2,8,16]{3,2,1,0}, u32[], token[]) recv(%a), channel_id=1, is_host_transfer=true, \
+frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",_xla_megascale_transfer_type="ALL_GATHER"}
+  %rd = (bf16[2,2,8,16]{3,2,1,0}, token[]) recv-done(%r)
+  ROOT %t = (s32[], bf16[4,8]) tuple(%i, %y)
+}
+
+%condition (p.1: (s32[], bf16[4,8])) -> pred[] {
+  ROOT %less = pred[] compare(%a, %b), direction=LT
+}
+
+ENTRY %main (x: f32[6]) -> f32[6] {
+  %w = (s32[], bf16[4,8]) while(%init), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"3"}}
+  %s.1 = (f32[5]{0}, u32[], token[]) send(%x, %a), is_host_transfer=true, \
+frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",_xla_megascale_transfer_type="ALL_REDUCE"}
+  %s.2 = (f32[7]{0}, u32[], token[]) send(%x, %a), is_host_transfer=true
+  ROOT %p = f32[6]{0} parameter(0)
+}
+"""
+
+
+def test_bytes_between_slices():
+  # Three times 256 numbers of two bytes go out and 512 come in; the entry's five of four bytes go out; one send is to
+  # the host itself.
+  assert aot.between_slices(BETWEEN) == 3 * 2 * 512
+  assert aot.between_slices(BETWEEN.replace("bf16[2,2,8,16]", "bf16[2,8,16]")) == 3 * 2 * 256 + 5 * 4
+  assert aot.between_slices(TEXT) == 0
+
+
+def test_the_slice_of_one_host():
+  assert aot.one_host("v5e:16x16") == "v5e:2x2" and aot.one_host("v5p:8x8x8") == "v5p:2x2x1"
+
+
+@pytest.mark.parametrize("groups, devices", [
+  ("replica_groups={{0,2,4,6},{1,3,5,7}}", 4), ("replica_groups=[2,8]<=[4,4]T(1,0)", 8), ("", 1)])
+def test_a_reduce_scatter_takes_in_more_than_it_gives(groups, devices):
+  text = f"""%add (a: f32[], b: f32[]) -> f32[] {{
+  ROOT %sum = f32[] add(%a, %b)
+}}
+
+ENTRY %main (x: f32[6]) -> f32[6] {{
+  %rs = f32[3,2]{{1,0}} reduce-scatter(%x), channel_id=1, {groups}, dimensions={{0}}, to_apply=%add
+  ROOT %p = f32[6]{{0}} parameter(0)
+}}
+"""
+  assert aot.collectives(text) == [aot.Collective("reduce-scatter", 6 * devices, 24 * devices, 1, 0)]

@@ -79,3 +79,35 @@ def test_the_launcher_says_what_does_not_fit(tmp_path):
 def test_what_fits():
   report = compile_check.check(small(), "v5e:2x4", only=("learner: apply",))
   assert report.fits and report.programs[0].error == ""
+
+
+def test_the_engines_cache_stays_in_place():
+  config = small()
+  config.mesh.update(dict(fsdp=1, tensor=2, data=2))
+  config.rollout.update(dict(lanes=64, rows=64, context=4096, prefill=64, block=256))
+  config.learner.row_lengths = (4096,)
+  report = compile_check.check(config, "v5e:2x2", only=("engine: prefill", "engine: decode"))
+  assert len(report.programs) == 2
+  for program in report.programs:
+    assert not program.error and program.temporaries < 0.5 * report.resident["engine: cache"]
+
+
+GATHER = """
+import jax, sys
+from jax.sharding import NamedSharding, PartitionSpec as P
+from ragrl_jax.parallel import aot
+from ragrl_jax.parallel import mesh as mesh_lib
+mesh = mesh_lib.make(aot.devices(sys.argv[1]), data=1, fsdp=-1, tensor=4)
+f = jax.shard_map(lambda x: jax.lax.all_gather(x, "fsdp", tiled=True), mesh=mesh, in_specs=P(("fsdp", "tensor")),
+                  out_specs=P("tensor"), check_vma=False)
+x = jax.ShapeDtypeStruct((64 * mesh.size, 128), "float32", sharding=NamedSharding(mesh, P(("fsdp", "tensor"))))
+jax.jit(f).lower(x).compile()
+"""
+
+
+@pytest.mark.parametrize("topology", ["v5e:8x8", "v5e:16x16", "v6e:8x8", "v5p:4x4x4"])
+def test_an_axis_across_hosts_compiles(topology):
+  # In a process of its own: libtpu ends it where chips lie differently from host to host.
+  done = subprocess.run([sys.executable, "-c", GATHER, topology], capture_output=True, text=True, check=False,
+                        env=os.environ | dict(JAX_PLATFORMS="cpu"))
+  assert done.returncode == 0, done.stderr[:500]

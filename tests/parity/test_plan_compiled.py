@@ -1,0 +1,53 @@
+"""The arithmetic of `ragrl_jax/plan/` beside what libtpu makes of a small run."""
+
+import jax
+import pytest
+
+from ragrl_jax import compile_check
+from ragrl_jax import config as config_lib
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.plan import search
+from ragrl_jax.plan.memory import Axes
+
+pytestmark = pytest.mark.parity
+SMALL = dict(family="qwen3", d_model=512, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=128, d_ff=1024,
+             rope_theta=1e6, tied=False)
+STAYS = 1e-4  # the moments' step counters are left out
+SENT, ROOM = (0.5, 2.0), (0.8, 2.5)  # ICI bytes and temporaries, arithmetic over compiled; 7B models are closer
+
+
+def small(variant):
+  config = config_lib.load("configs/search_r1.py", variant)
+  config.model.shape = SMALL
+  config.rollout.update(dict(context=1024, lanes=16, rows=32, prompts_per_step=16))
+  config.learner.update(dict(row_lengths=(1024,), logprob_chunk=256))
+  return search.Choice(Axes(fsdp=4, tensor=2), 8, 16, 32, 256).into(config)
+
+
+@pytest.fixture
+def quick():
+  before = jax.config.jax_optimization_level
+  jax.config.update("jax_optimization_level", "O1")
+  yield
+  jax.config.update("jax_optimization_level", before)
+
+
+@pytest.mark.parametrize("variant", ["grpo", "ppo"])
+def test_what_stays_is_what_is_compiled_for(variant, quick):
+  config = small(variant)
+  report = compile_check.check(config, "v5e:2x4", only=("learner: accumulate",))
+  shape = DecoderConfig.from_shape(151_936, **SMALL)
+  said = search.estimate(config, shape, search.Slice("v5e:2x4", 8))
+  of = lambda name: sum(size for key, size in report.resident.items() if key.split(":")[0] == name)
+  assert said.resident["learner"] == pytest.approx(of("learner"), rel=STAYS)
+  assert said.resident["reference"] == of("reference")
+  assert said.resident.get("critic", 0) == pytest.approx(of("learner critic"), rel=STAYS)
+  assert said.resident["engine: weights"] == report.resident["engine: weights"]
+  assert said.resident["engine: cache"] == report.resident["engine: cache"]
+  assert (said.tokens, said.parameters) == (report.tokens, report.parameters)
+
+  mine, theirs = said.programs[0], report.programs[0]
+  assert (mine.name, mine.calls, mine.hbm) == (theirs.name, theirs.calls, theirs.hbm)
+  assert mine.flops == theirs.flops
+  assert SENT[0] < mine.sent / theirs.sent < SENT[1]
+  assert ROOM[0] < mine.temporaries / theirs.temporaries < ROOM[1]

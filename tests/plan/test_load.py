@@ -1,0 +1,81 @@
+import pytest
+
+from ragrl_jax import config as config_lib
+from ragrl_jax.learner import settings as settings_lib
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.plan import load as load_lib
+
+# d 8, 2 layers, 2 heads of 4 over one key-value head, d_ff 16, 10 tokens: a layer's matrices have
+# 8 · 8 (q) + 2 · 8 · 4 (k, v) + 8 · 8 (o) + 3 · 8 · 16 = 64 + 64 + 64 + 384 = 576 parameters.
+SHAPE = DecoderConfig(vocab_size=10, d_model=8, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=4, d_ff=16,
+                      rope_theta=1e4)
+
+
+def made(**learner):
+  config = config_lib.default_config()
+  config.rollout.update(dict(
+    prompts_per_step=3, group_size=4, context=100, lanes=2, rows=2, chunk=5, prefill=10, block=50))
+  config.learner.update(dict(micro_rows=2, row_lengths=(100,)) | learner)
+  return config
+
+
+def test_every_episode_reads_its_own_prompt():
+  found = load_lib.load(made(), fill=0.5, drawn=0.2)  # 12 episodes of 50 tokens, 10 of them drawn
+  assert (found.episodes, found.length, found.drawn, found.tokens) == (12, 50, 10, 600)
+  assert found.read == 12 * 40 and found.packed == 600
+  assert found.pairs == 12 * 50 * 51 / 2
+
+
+def test_a_shared_prompt_counts_once_a_group():
+  found = load_lib.load(made(share_prompts=True), fill=0.5, drawn=0.2)
+  assert found.tokens == 600 and found.read == 3 * 40 and found.packed == 3 * 40 + 12 * 10
+  # A drawn token sees the prompt, those before it, and itself.
+  assert found.pairs == 3 * 40 * 41 / 2 + 12 * sum(40 + i for i in range(1, 11))
+
+
+def test_blocks_end_with_their_mini_batch():
+  config = made()
+  load = load_lib.load(config, fill=0.5, drawn=0.2)
+  cut = load_lib.blocks(config, SHAPE, load)
+  assert (cut.count, cut.updates, cut.rows, cut.length) == (3, 1, 2, 100)  # 600 tokens by 200
+  # Two a multiply-add; attention's two products by 2 layers of 2 heads of 4; the head for drawn tokens.
+  forward = 2 * 2 * 576 * 600 + 2 * 2 * 2 * 2 * 2 * 4 * load.pairs / 2 + 2 * 10 * 8 * 120
+  assert cut.forward == pytest.approx(forward / 3) and cut.whole == pytest.approx(forward)
+  config.loss.update(dict(minibatches=2, epochs=3))
+  cut = load_lib.blocks(config, SHAPE, load)  # 300 tokens a mini-batch take 2 blocks
+  assert (cut.count, cut.updates) == (2 * 2 * 3, 6)
+  assert cut.forward == pytest.approx(forward / 3) and cut.whole == pytest.approx(forward)
+
+
+@pytest.mark.parametrize("variant, passes", [
+  ("grpo", 3 + 1 + 1),     # two steps a batch want the old policy's scores, k3 the reference's
+  ("ppo", 6 + 1 + 1),      # a critic learns too
+])
+def test_passes_that_are_asked_for(variant, passes):
+  assert load_lib.passes(settings_lib.from_config(config_lib.load("configs/search_r1.py", variant))) == passes
+
+
+def test_the_engines_calls():
+  config = made()
+  load = load_lib.load(config, fill=0.5, drawn=0.2)
+  weights, token = 1000.0, 8.0  # bytes of a chip; the cache: 2 rows and 8 prompts' of 100 tokens
+  found = load_lib.engine(config, SHAPE, load, 2, weights=weights, cache=token * 10 * 100)
+  assert found.fills == 6  # 480 tokens, half of them this host's, by 4 rows of 10
+  assert found.chunks == 6  # 120 tokens, half of them, by 2 lanes are 30 steps
+  # A step reads the weights, and of each lane 40 tokens and half of 10.
+  assert found.chunk_bytes == 5 * (weights + 2 * token * 45)
+  assert found.fill_bytes == weights + 4 * token * 20
+  matrices, attention, head = 2 * 2 * 576, 4 * 2 * 2 * 4, 2 * 10 * 8
+  assert found.chunk_flops == 5 * 2 * (matrices + attention * 45 + head)
+  assert found.fill_flops == 40 * (matrices + attention * 20)
+  config.rollout.lanes = 16  # more than there are episodes: 10 steps, for 10 tokens of each
+  assert load_lib.engine(config, SHAPE, load, 2, weights=weights, cache=token * 10 * 100).chunks == 2
+
+
+def test_training_bytes():
+  found = load_lib.train_bytes(SHAPE, dict(data=1, fsdp=4, tensor=2), 100, width=2, remat=True, parameters=1400)
+  weights = 4 * 2 * 2 * 576 / 2  # four passes over half of the matrices, in bf16
+  gradient = 2 * 4 * 1400 / 8  # read and written
+  token = 6 * 8 + (2 * 2 + 2 * 1) * 4 / 2 + 3 * 16 / 2
+  activations = 2 * 100 * 2 * token * 2 * 4  # written and read, by layer and pass
+  assert found == pytest.approx(weights + gradient + activations + 2 * 2 * 4 * 100 * 10 / 2)

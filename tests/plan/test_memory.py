@@ -1,0 +1,59 @@
+import jax
+import pytest
+from flax import nnx
+
+from ragrl_jax import compile_check
+from ragrl_jax import config as config_lib
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.parallel import rules
+from ragrl_jax.plan import memory
+from ragrl_jax.plan.memory import Axes
+
+SHAPE = DecoderConfig(vocab_size=12, d_model=8, num_layers=2, num_heads=2, num_kv_heads=2, head_dim=4, d_ff=16,
+                      rope_theta=1e4)
+
+
+def test_a_chips_parameters():
+  # q, k, v, o are 8 · 8 each and the MLP's 3 · 8 · 16: 640 a layer.
+  assert memory.layer_matrices(SHAPE) == 4 * 64 + 384
+  found = memory.counted(SHAPE, Axes(fsdp=4, tensor=2))
+  assert (found.matrices, found.tables) == (2 * 640 / 8, 12 * 8 / 8)
+  assert found.narrow == 2 * (2 * 8 + 2 * 4) + 8  # norms of layers and heads, and the last
+  assert memory.counted(SHAPE, Axes(tensor=8)).tables == 12 * 8  # 8 does not divide 12: the table stays whole
+
+
+@pytest.mark.parametrize("family, tied, axes", [
+  ("qwen3", True, Axes(data=2, fsdp=2, tensor=2)), ("qwen2", False, Axes(fsdp=4, tensor=2)),
+  ("llama", False, Axes(data=4, fsdp=2)), ("qwen3", False, Axes(fsdp=2, tensor=2, sequence=2)),
+])
+def test_parameters_as_the_rules_spread_them(family, tied, axes):
+  shape = DecoderConfig.from_shape(36, family=family, tied=tied, d_model=16, num_layers=3, num_heads=4, num_kv_heads=2,
+                                   head_dim=8, d_ff=32, rope_theta=1e4)
+  mesh = mesh_lib.make(jax.devices(), data=axes.data, fsdp=axes.fsdp, tensor=axes.tensor, sequence=axes.sequence)
+  model = compile_check.abstract_model(config_lib.default_config(), shape, mesh)
+  placed = rules.place(mesh, nnx.state(model, nnx.Param))
+  assert 4 * memory.counted(shape, axes).all == compile_check._bytes(placed)
+
+
+def test_what_stays():
+  config = config_lib.default_config()
+  config.rollout.update(dict(rows=4, lanes=4, context=60, block=50))
+  axes = Axes(fsdp=4, tensor=2)
+  here = axes.here(4)
+  assert here == Axes(fsdp=2, tensor=2)
+  mine = 2 * 640 / 8 + 12 * 8 / 8 + 56
+  found = memory.of_learner(SHAPE, axes, reference=True, critic=True)
+  assert found["learner"] == 16 * mine and found["reference"] == 4 * mine  # masters, two moments, gradient
+  assert found["critic"] == 16 * (mine + 8 + 1)
+  assert set(memory.of_learner(SHAPE, axes, reference=False, critic=False)) == {"learner"}
+  found = memory.of_engine(SHAPE, config, here)
+  assert found["engine: weights"] == 2 * (2 * 640 + 12 * 8) / 4 + 4 * 56
+  # Keys and values in bf16, of 4 rows and 8 prompts of two blocks, one of two heads.
+  assert found["engine: cache"] == 2 * 2 * 2 * 12 * 100 * 1 * 4
+
+
+def test_heads_that_tensor_does_not_divide_stay_whole():
+  config = config_lib.default_config()
+  whole, cut = (memory.cache(SHAPE, config, Axes(tensor=n)) for n in (4, 2))
+  assert whole == 2 * cut
