@@ -7,7 +7,7 @@ WORKERS ?= 2
 RUN = $(VENV)/bin/python
 PIP = -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help quickstart test long hosts parity real lint bench papers
+.PHONY: help quickstart test long hosts parity real lint bench papers scale
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer).'
@@ -61,3 +61,6 @@ bench: $(PARITY_VENV)/.ready  ## speed, as ratios against peers measured in the 
 
 papers: $(VENV)/.ready  ## five papers' claims in miniature: hours, a run at a time, or MINUTES=60 of it
 	$(RUN) benchmarks/papers/run.py --docs --minutes $(or $(MINUTES),0)
+
+scale: $(PARITY_VENV)/.ready  ## what fits on which TPU slice, and how fast at best: half an hour, or MINUTES=3 of it
+	$(PARITY_VENV)/bin/python benchmarks/scale/run.py --docs --minutes $(or $(MINUTES),0)

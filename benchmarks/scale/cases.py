@@ -1,0 +1,105 @@
+"""Which models, recipes and slices the page is about."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ragrl_jax import config as config_lib
+from ragrl_jax.models.shapes import SHAPES
+from ragrl_jax.plan import search
+
+MODELS = ("qwen3-4b", "qwen2.5-7b", "qwen3-8b", "llama-3.1-8b", "qwen2.5-14b")
+FILL = 0.5  # an episode's mean length over config.rollout.context
+MARGIN = 0.1  # of a chip's memory, which a plan leaves free
+
+# By what Google sells them as: a v5p's name counts its two cores a chip.
+SLICES = {
+  "v5e-64": search.Slice("v5e:8x8", 64),
+  "v5e-256": search.Slice("v5e:16x16", 256),
+  "2 × v5e-256": search.Slice("v5e:16x16", 512, 2),
+  "v6e-64": search.Slice("v6e:8x8", 64),
+  "v5p-64": search.Slice("v5p:2x4x4", 32),
+  "v5p-128": search.Slice("v5p:4x4x4", 64),
+  "v5p-512": search.Slice("v5p:4x8x8", 256),
+  "v5p-1024": search.Slice("v5p:8x8x8", 512),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """A recipe's sizes.
+
+  Attributes:
+    file, variant: of configs/.
+    searches: whether the model searches: then half of an episode is drawn; else one reply of max_new_tokens at most.
+    note: who else has these sizes.
+  """
+
+  file: str
+  variant: str = ""
+  searches: bool = False
+  note: str = ""
+
+  def config(self) -> Any:
+    return config_lib.load(f"configs/{self.file}.py", self.variant)
+
+  def drawn(self, config: Any) -> float:
+    """Share of an episode that the model writes."""
+    return 0.5 if self.searches else min(0.5, config.rollout.max_new_tokens / (FILL * config.rollout.context))
+
+
+RUNS = {
+  "search_r1": Run("search_r1", searches=True, note="GRPO"),
+  "veritas": Run("veritas", searches=True, note="PPO with a critic of its own; search_r1:ppo has the same sizes"),
+  "care": Run("care"),
+  "arena": Run("arena"),
+  "lear": Run("lear"),
+  "when_to_search": Run("when_to_search", searches=True, note="DAPO, no reference; before dynamic sampling"),
+}
+
+# What is compiled, the most telling first: each recipe once, each model and slice, then one recipe over all slices.
+COMPILED = (
+  ("qwen2.5-7b", "search_r1", "v5e-64"),
+  ("qwen2.5-7b", "arena", "v6e-64"),
+  ("qwen2.5-7b", "veritas", "v5p-64"),
+  ("qwen2.5-14b", "care", "v5p-512"),
+  ("qwen3-8b", "when_to_search", "v5p-512"),
+  ("llama-3.1-8b", "lear", "v6e-64"),
+  ("qwen3-4b", "care", "v5e-256"),
+  ("qwen2.5-7b", "search_r1", "v5e-256"),
+  ("qwen2.5-7b", "search_r1", "v6e-64"),
+  ("qwen2.5-7b", "search_r1", "v5p-512"),
+  ("qwen2.5-7b", "search_r1", "2 × v5e-256"),
+  ("qwen2.5-14b", "search_r1", "v6e-64"),
+  ("qwen3-4b", "when_to_search", "v6e-64"),
+  ("llama-3.1-8b", "arena", "v5p-64"),
+  ("qwen3-8b", "lear", "v5e-64"),
+  ("qwen2.5-7b", "search_r1", "v5p-64"),
+  ("qwen2.5-14b", "veritas", "v5p-512"),
+  ("qwen2.5-7b", "care", "v5e-64"),
+  ("qwen3-8b", "arena", "v5e-256"),
+  ("llama-3.1-8b", "care", "v6e-64"),
+)
+
+
+def choice_of(row: Mapping[str, Any]) -> search.Choice:
+  """What a kept row was compiled with."""
+  return search.Choice(search.Axes(**row["axes"]), row["micro_rows"], row["lanes"], row["rows"], row["logprob_chunk"])
+
+
+def plan(model: str, run: str, where: str, refused: frozenset[search.Choice] = frozenset()):
+  """(choice, report) of the best plan by arithmetic; None if nothing fits."""
+  config = RUNS[run].config()
+  return search.best(config, SHAPES[model], SLICES[where], margin=MARGIN, fill=FILL, drawn=RUNS[run].drawn(config),
+                     refused=refused)
+
+
+def least(model: str, run: str, where: str) -> float:
+  """Bytes a chip of the smallest plan."""
+  return search.least(RUNS[run].config(), SHAPES[model], SLICES[where])
+
+
+def estimate(model: str, run: str, where: str, choice: search.Choice):
+  """What the arithmetic says of one choice."""
+  config = RUNS[run].config()
+  return search.estimate(choice.into(config), SHAPES[model], SLICES[where], fill=FILL, drawn=RUNS[run].drawn(config))

@@ -1,0 +1,106 @@
+"""What fits where, and how fast at best: python benchmarks/scale/run.py [--docs] [--minutes 3] [--level O1]
+
+By arithmetic: the best mesh of every TPU slice for every model and recipe (cases.py). Some of the winners are compiled
+with libtpu, which needs no TPU; each compiled one is a line of docs/scale.jsonl and is not compiled again, so that a
+run that was ended goes on. One that does not fit is kept too, and the next best is tried. --docs writes docs/scale.md
+and .png from whatever is compiled.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # libtpu is only the compiler
+
+from absl import app, flags
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+import cases
+import page
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+KEPT = ROOT / "docs" / "scale.jsonl"
+TRIES = 2  # plans of one case that may turn out not to fit
+
+DOCS = flags.DEFINE_bool("docs", False, "Write the page and the figure.")
+MINUTES = flags.DEFINE_float("minutes", 0.0, "Nothing is compiled any more after so many (0: no bound).")
+LEVEL = flags.DEFINE_string("level", "O1", "jax_optimization_level: O2 is a run's own, O1 compiles four times as fast.")
+COMPILE = flags.DEFINE_bool("compile", True, "Compile what is not yet.")
+ONE = flags.DEFINE_string("one", "", "A row to compile, as JSON, in this process; printed with its report.")
+
+
+def main(_):
+  os.chdir(ROOT)
+  if ONE.value:
+    print(json.dumps(compiled(json.loads(ONE.value))))
+    return
+  if COMPILE.value:
+    play()
+  if DOCS.value:
+    page.write(page.read_rows(KEPT), ROOT / "docs")
+
+
+def play() -> None:
+  """Compiles case after case, each in a process of its own: libtpu may end it."""
+  began = time.monotonic()
+  while not (MINUTES.value and time.monotonic() - began > 60 * MINUTES.value):
+    row = missing(page.read_rows(KEPT))
+    if row is None:
+      return
+    done = subprocess.run(
+      [sys.executable, __file__, f"--one={json.dumps(row)}"], env=os.environ | dict(JAX_OPTIMIZATION_LEVEL=LEVEL.value),
+      capture_output=True, text=True, check=False)
+    if done.returncode:
+      said = [line for line in done.stderr.splitlines() if line.strip()]
+      row |= dict(failed=next((line for line in said if "failed" in line), said[-1] if said else "")[:300])
+    else:
+      row = json.loads(done.stdout.splitlines()[-1])
+    with open(KEPT, "a", encoding="utf-8") as file:
+      file.write(json.dumps(row) + "\n")
+    print(f"{row['model']} {row['run']} {row['slice']}: {row.get('failed') or said_of(row)}", flush=True)
+
+
+def said_of(row) -> str:
+  report = row["report"]
+  return (f"{'fits' if report['fits'] else 'does not fit'}, {report['needed'] / 2**30:.1f} GiB, "
+          f"{report['step_s']:.1f} s; {row['cpu_s']:.0f} CPU s")
+
+
+def missing(rows):
+  """The next row to compile; None if all are."""
+  for model, run, where in cases.COMPILED:
+    mine = [row for row in rows if (row["model"], row["run"], row["slice"]) == (model, run, where)]
+    if any(row.get("report", {}).get("fits") for row in mine) or len(mine) >= TRIES:
+      continue
+    found = cases.plan(model, run, where, frozenset(cases.choice_of(row) for row in mine))
+    if found is not None:
+      choice, _ = found
+      return dict(model=model, run=run, slice=where, axes=dataclasses.asdict(choice.axes),
+                  micro_rows=choice.micro_rows, lanes=choice.lanes, rows=choice.rows,
+                  logprob_chunk=choice.logprob_chunk, level=LEVEL.value)
+  return None
+
+
+def compiled(row):
+  """The row with what libtpu reports of it."""
+  import libtpu  # its version is part of the result
+
+  from ragrl_jax import compile_check
+  began, run, where = time.process_time(), cases.RUNS[row["run"]], cases.SLICES[row["slice"]]
+  config = run.config()
+  drawn = run.drawn(config)
+  cases.choice_of(row).into(config)
+  report = compile_check.check(config, where.topology, slices=where.slices, shape=row["model"], fill=cases.FILL,
+                               drawn=drawn)
+  commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+  return row | dict(report=report.to_json(), cpu_s=round(time.process_time() - began, 1),
+                    libtpu=libtpu.__version__, commit=commit.stdout.strip())
+
+
+if __name__ == "__main__":
+  app.run(main)
