@@ -1,5 +1,6 @@
 """LEAR on the made-up world: what evidence alone is worth, how short it is, and which answers have to be paid for."""
 
+import dataclasses
 import random
 
 from miniature import DECODER, MUON, READABLE, WARM, Claim, Paper, Side
@@ -9,7 +10,7 @@ from ragrl_jax.evaluation import questions as questions_lib
 from ragrl_jax.recipes.lear import parser as parser_lib
 from ragrl_jax.recipes.lear import prompt as prompt_lib
 from ragrl_jax.recipes.lear.demonstrate import MARKS
-from ragrl_jax.structs import MODEL
+from ragrl_jax.structs import ENVIRONMENT, MODEL
 
 GIVEN, MIX = 6, {1: 6, 2: 4}  # passages a question comes with, and its hops
 SHOWN = (2, 2, 2, 3, 3, 4, 6, 6, 10, 14)  # and a demonstration's
@@ -24,28 +25,35 @@ def questions(world, seed):
     world, count, mix=MIX, seed=draw, passages=passages, **options)
   shown = [example for draw, given in enumerate(SHOWN)
            for example in ask(1400, 100 * seed + draw, given, distinct=False)]
+  alone = [dataclasses.replace(example, passages=(), supporting=(), evidence=())
+           for example in ask(2500, 100 * seed + 40, GIVEN, distinct=False)]
   held_out = ask(150, seed, GIVEN, part=synthetic.HELD_OUT)
   return dict(
-    train=ask(2000, 100 * seed + 50, GIVEN, distinct=False), demonstrations=shown, held_out=held_out, full=held_out,
+    train=ask(2000, 100 * seed + 50, GIVEN, distinct=False), demonstrations=shown + alone,
+    held_out=held_out, full=held_out,
     **{f"noise_{count}": questions_lib.with_noise(held_out, count, seed=seed) for count in (4, 8)})
 
 
 def demonstrate(example, world, search, rng: random.Random):
-  """The reason looks up one hop after the other, the evidence keeps to the order of the passages; a quarter replies
-  without a reason.
+  """The reason looks up one hop after the other, the evidence keeps to the order of the passages. A fifth replies
+  without a reason, 15 in a hundred without evidence: an answer from the reason alone looks like that. Without passages,
+  the evidence is given and only the answer is the player's: as an answer from the evidence alone is asked for.
 
   Faults: "stop" answers the first of two hops; "thin" finds the answer and keeps the first fact alone for evidence,
   which cannot give it; "copy" takes all passages for evidence.
   """
   del world, search
   hops = example.meta["decomposition"]
+  if not example.passages:
+    given = " ".join(hop["sentence"] for hop in rng.sample(hops, len(hops)))
+    return [(ENVIRONMENT, f"<extract> {given} </extract>\n"), (MODEL, f"<answer> {hops[-1]['object']} </answer>")]
   fault = rng.choices(("", "stop", "thin", "copy"), (4, 3, 2, len(example.passages) <= GIVEN))[0]
   hops = hops[:1] if fault == "stop" else hops
   kept = {hop["passage"] for hop in (hops[:1] if fault == "thin" else hops)}
   evidence = [passage.text for passage in example.passages if fault == "copy" or passage.id in kept]
   bodies = dict(
     reason=" ".join(hop["sentence"] for hop in hops), extract=" ".join(evidence), answer=hops[-1]["object"])
-  reply = prompt_lib.SECTIONS["vanilla" if rng.random() < 0.25 else "rational"]
+  reply = prompt_lib.SECTIONS[rng.choices(("rational", "vanilla", "rationale"), (65, 20, 15))[0]]
   return [(MODEL, "\n".join(f"<{name}> {bodies[name]} </{name}>" for name in reply))]
 
 
