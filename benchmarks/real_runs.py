@@ -3,10 +3,10 @@
 Reads every HotpotQA, 2WikiMultihopQA and MuSiQue file, trains all six recipes for a few steps, those on given passages
 with prompts of up to 4 thousand tokens, those that search with BM25 over HotpotQA's corpus, and evaluates them on real
 questions through the same doors as any run. So, too, ARENA on two sets and tested on the third, its baselines, CARE on
-long contexts in LongBench's layout, and LEAR stopping at its evidence, a question at a time. It shows that nothing
-crashes and no question is lost, and what it costs; a random model answers nothing right, so that RL finds nothing to
-learn from, and its judges are those of the smoke variants. Needs the folder of questions and corpora: RAGRL_DATA, or
-../shared/data beside this repository.
+long contexts in LongBench's layout, and LEAR stopping at its evidence, a question at a time, with noise. It shows that
+nothing crashes and no question is lost, and what it costs; a random model answers nothing right, so that RL finds
+nothing to learn from, and its judges are those of the smoke variants. Needs the folder of questions and corpora:
+RAGRL_DATA, or ../shared/data beside this repository.
 """
 
 import dataclasses
@@ -78,7 +78,7 @@ RUNS = {
     data=dict(cut_middle=True, evidence="hotpotqa_dev", max_examples=60))),
   "lear": Run("lear", "nq_open_dev", "triviaqa_dev", SEARCH),
   "lear_inference": Run("lear", "hotpotqa_train", "hotpotqa_dev", LONG, dict(
-    preset="inference", evaluate=dict(batch=1), data=dict(max_examples=20))),
+    preset="inference", evaluate=dict(batch=1), data=dict(max_examples=20, noise=8))),
   "veritas": Run("veritas", "2wikimultihopqa_train", "popqa_test", SEARCH),
   # All episodes of a random model earn the same, so that a step draws as often as it may and finds no group.
   "when_to_search": Run("when_to_search", "2wikimultihopqa_train", "strategyqa_train", SEARCH | dict(

@@ -7,10 +7,12 @@ import random
 import pytest
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import evaluate, train
-from ragrl_jax.data import synthetic, writers
+from ragrl_jax import evaluate, sft, train
+from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.prompting import sentencepiece
-from ragrl_jax.recipes.care import demonstrate
+from ragrl_jax.recipes.arena import demonstrate as arena
+from ragrl_jax.recipes.care import demonstrate as care
+from ragrl_jax.recipes.lear import demonstrate as lear
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -24,9 +26,9 @@ def world(tmp_path_factory):
   writers.write_examples(folder / "hard.jsonl", ask(12, seed=1, difficulty="hard"))
   writers.write_examples(folder / "held_out.jsonl", ask(4, part=synthetic.HELD_OUT))
   rng = random.Random(0)
-  said = [text for e in ask(40) for _, text in demonstrate.demonstrate(e, world, rng)]
+  said = [text for e in ask(40) for _, text in care.demonstrate(e, world, rng)]
   sentencepiece.train([*synthetic.lines(world, fillers=50, asked=50), *said], vocab_size=420,
-                      marks=demonstrate.MARKS, path=folder / "tokenizer.model", threads=1)
+                      marks=care.MARKS, path=folder / "tokenizer.model", threads=1)
   return folder
 
 
@@ -41,6 +43,14 @@ def small(name, world, variant="smoke"):
   return made
 
 
+def vanilla(example, world, rng):
+  return lear.demonstrate(example, world, rng, reply="vanilla")
+
+
+def direct(example, world, rng):
+  return arena.demonstrate(example, world, rng, reply="direct")
+
+
 @pytest.mark.long  # the run's programs
 def test_care(world, tmp_path):
   config = small("care", world)
@@ -53,6 +63,29 @@ def test_care(world, tmp_path):
   assert {"evaluation/answer_recall", "evaluation/evidence_rouge_l", "evaluation/char_f1"} <= rows[1].keys()
   second = [json.loads(line) for line in (tmp_path / "episodes" / "step_000002.jsonl").read_text().splitlines()]
   assert len(second) == 4 and all("step by step" in row["question"] for row in second)  # hard ones only
+
+
+@pytest.mark.long  # the runs' programs
+@pytest.mark.parametrize(("name", "variant", "demonstrated", "rank"), [
+  ("care", "sft", care.demonstrate, 8), ("lear", "sft,vanilla", vanilla, 16), ("arena", "sft,direct", direct, 0)])
+def test_supervised_then_rl(world, tmp_path, name, variant, demonstrated, rank):
+  """The warm start and the baselines of the configs: adapters where the paper has them, merged for a new model."""
+  config = small(name, world, f"{variant},smoke")
+  assert (config.model.lora.rank, config.model.lora.alpha) == (rank, 2.0 * rank or 16.0)
+  config.steps, config.learner.micro_rows, config.learner.row_lengths = 12, 4, (320,)
+  config.optimizer.update(dict(learning_rate=2e-2, warmup_steps=1))
+  asked = list(readers.read_examples(config.data.train))
+  made, rng = synthetic.build(synthetic.Settings(seed=0, entities=24, held_out=12, syllables=12)), random.Random(0)
+  config.data.train = str(tmp_path / "sft.jsonl")
+  writers.write_examples(config.data.train, asked, turns=[demonstrated(e, made, rng) for e in asked])
+  losses = [metrics["loss"] for metrics in sft.sft(config, tmp_path / "sft")]
+  assert losses[-1] < losses[0]
+  config = small(name, world, f"{variant.removeprefix('sft').removeprefix(',')},smoke".removeprefix(","))
+  config.model.path, config.steps, config.data.hard = str(tmp_path / "sft" / "model"), 1, ""
+  config.optimizer.warmup_steps = 0
+  config.switches.update(dict(probe_tokens=6) if name == "lear" else {})
+  row, = train.train(config, tmp_path / "rl")
+  assert row["mismatch"] < 1e-4 and row["episodes"] == 4
 
 
 @pytest.mark.long  # the run's programs
