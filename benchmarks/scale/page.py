@@ -14,6 +14,7 @@ from ragrl_jax.plan.load import load
 
 GIB = 2**30
 SHOWN = "search_r1"  # the figure's recipe
+MODEL = "qwen2.5-7b"  # of the table of decoding's share
 
 
 def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
@@ -32,7 +33,7 @@ def write(rows: Sequence[dict[str, Any]], docs: pathlib.Path) -> None:
   (docs / "scale.md").write_text(PAGE.format(
     slices=slices(), runs=runs(), plans="\n\n".join(f"### {run}\n\n{best(plans, rows, run)}" for run in cases.RUNS),
     compiled=compiled(rows), parts=parts(rows), good=good(rows), scaling=scaling(plans), versions=versions(rows),
-    margin=f"{cases.MARGIN:.0%}"), encoding="utf-8")
+    margin=f"{100 * cases.MARGIN:.0f} %", drawing=drawing(plans), never=never(plans)), encoding="utf-8")
   figure(plans, rows, docs / "scale.png")
 
 
@@ -178,6 +179,32 @@ def scaling(plans) -> str:
   return table(["model", "chips", "chips: tokens/s (a chip's, of the smallest slice's)"], lines)
 
 
+def drawing(plans) -> str:
+  """Decoding's share of a step of one model."""
+  def share(found):
+    if found is None:
+      return "–"
+    _, report = found
+    decode = next(one for one in report.programs if one.name == "engine: decode")
+    return f"{decode.calls * report.seconds(decode)[0] / report.step_s:.0%}"
+
+  return table([MODEL, *cases.SLICES],
+               [[run, *(share(plans[MODEL, run, where]) for where in cases.SLICES)] for run in cases.RUNS])
+
+
+def never(plans) -> str:
+  """What fits on no slice of a kind of chip, as a list."""
+  lines = []
+  for kind in dict.fromkeys(where.topology.split(":")[0] for where in cases.SLICES.values()):
+    names = [name for name, where in cases.SLICES.items() if where.topology.startswith(kind)]
+    out = {model: [run for run in cases.RUNS if all(plans[model, run, name] is None for name in names)]
+           for model in cases.MODELS}
+    said = [f"{model} ({'every recipe' if len(runs) == len(cases.RUNS) else ', '.join(runs)})"
+            for model, runs in out.items() if runs]
+    lines.append(f"- {', '.join(names)}: {'; '.join(said) if said else 'everything fits on one of them'}")
+  return "\n".join(lines)
+
+
 def versions(rows) -> str:
   found = sorted({(row["libtpu"], row["level"]) for row in rows if "libtpu" in row})
   spent = sum(row.get("cpu_s", 0.0) for row in rows)
@@ -277,6 +304,18 @@ Arithmetic: step time; mesh, decoding lanes a host; memory of a chip. A star: th
 nothing fits, with what the smallest plan needs.
 
 {plans}
+
+What fits on none:
+
+{never}
+
+What every host keeps for its engine decides it: all weights in bf16 over four chips, and a cache of whole rows, eight
+of them for the prompts of groups. More chips do not make that smaller; more chips an engine would.
+
+Decoding's share of those steps. Where it is large, more lanes are what is missing (memory); on many chips, an
+episode's tokens, which are drawn one after the other.
+
+{drawing}
 
 ## What libtpu says
 
