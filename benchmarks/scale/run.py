@@ -1,12 +1,11 @@
 """What fits where, and how fast at best: python benchmarks/scale/run.py [--docs] [--minutes 3] [--level O1]
 
-By arithmetic: the best mesh of every TPU slice for every model and recipe (cases.py). Some of the winners are compiled
-with libtpu, which needs no TPU; each compiled one is a line of docs/scale.jsonl and is not compiled again, so that a
-run that was ended goes on. One that does not fit is kept too, and the next best is tried. --docs writes docs/scale.md
-and .png from whatever is compiled.
+By arithmetic: the best mesh of every TPU slice for every model and recipe (scale_cases.py). Some of the winners are
+compiled with libtpu, which needs no TPU; each compiled one is a line of docs/scale.jsonl and is not compiled again, so
+that a run that was ended goes on. One that does not fit is kept too, and the next best is tried. --docs writes
+docs/scale.md and .png from whatever is compiled.
 """
 
-import dataclasses
 import json
 import os
 import pathlib
@@ -20,12 +19,11 @@ from absl import app, flags
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-import cases
-import page
+import scale_cases as cases
+import scale_page as page
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KEPT = ROOT / "docs" / "scale.jsonl"
-TRIES = 2  # plans of one case that may turn out not to fit
 
 DOCS = flags.DEFINE_bool("docs", False, "Write the page and the figure.")
 MINUTES = flags.DEFINE_float("minutes", 0.0, "Nothing is compiled any more after so many (0: no bound).")
@@ -49,7 +47,7 @@ def play() -> None:
   """Compiles case after case, each in a process of its own: libtpu may end it."""
   began = time.monotonic()
   while not (MINUTES.value and time.monotonic() - began > 60 * MINUTES.value):
-    row = missing(page.read_rows(KEPT))
+    row = cases.missing(page.read_rows(KEPT), LEVEL.value)
     if row is None:
       return
     done = subprocess.run(
@@ -69,21 +67,6 @@ def said_of(row) -> str:
   report = row["report"]
   return (f"{'fits' if report['fits'] else 'does not fit'}, {report['needed'] / 2**30:.1f} GiB, "
           f"{report['step_s']:.1f} s; {row['cpu_s']:.0f} CPU s")
-
-
-def missing(rows):
-  """The next row to compile; None if all are."""
-  for model, run, where in cases.COMPILED:
-    mine = [row for row in rows if (row["model"], row["run"], row["slice"]) == (model, run, where)]
-    if any(row.get("report", {}).get("fits") for row in mine) or len(mine) >= TRIES:
-      continue
-    found = cases.plan(model, run, where, frozenset(cases.choice_of(row) for row in mine))
-    if found is not None:
-      choice, _ = found
-      return dict(model=model, run=run, slice=where, axes=dataclasses.asdict(choice.axes),
-                  micro_rows=choice.micro_rows, lanes=choice.lanes, rows=choice.rows,
-                  logprob_chunk=choice.logprob_chunk, level=LEVEL.value)
-  return None
 
 
 def compiled(row):

@@ -1,7 +1,7 @@
 """Which models, recipes and slices the page is about."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import config as config_lib
@@ -10,6 +10,7 @@ from ragrl_jax.plan import search
 
 MODELS = ("qwen3-4b", "qwen2.5-7b", "qwen3-8b", "llama-3.1-8b", "qwen2.5-14b")
 FILL = 0.5  # an episode's mean length over config.rollout.context
+TRIES = 2  # plans of one case that may turn out not to fit
 MARGIN = 0.1  # of a chip's memory, which a plan leaves free
 
 # By what Google sells them as: a v5p's name counts its two cores a chip.
@@ -103,3 +104,18 @@ def estimate(model: str, run: str, where: str, choice: search.Choice):
   """What the arithmetic says of one choice."""
   config = RUNS[run].config()
   return search.estimate(choice.into(config), SHAPES[model], SLICES[where], fill=FILL, drawn=RUNS[run].drawn(config))
+
+
+def missing(rows: Sequence[Mapping[str, Any]], level: str) -> dict[str, Any] | None:
+  """The next row to compile, at this optimisation level; None if all are."""
+  for model, run, where in COMPILED:
+    mine = [row for row in rows if (row["model"], row["run"], row["slice"]) == (model, run, where)]
+    if any(row.get("report", {}).get("fits") for row in mine) or len(mine) >= TRIES:
+      continue
+    found = plan(model, run, where, frozenset(choice_of(row) for row in mine))
+    if found is not None:
+      choice, _ = found
+      return dict(model=model, run=run, slice=where, axes=dataclasses.asdict(choice.axes),
+                  micro_rows=choice.micro_rows, lanes=choice.lanes, rows=choice.rows,
+                  logprob_chunk=choice.logprob_chunk, level=level)
+  return None

@@ -6,8 +6,8 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-import cases
 import matplotlib
+import scale_cases as cases
 
 from ragrl_jax.parallel import chips
 from ragrl_jax.plan.load import load
@@ -310,7 +310,8 @@ What fits on none:
 {never}
 
 What every host keeps for its engine decides it: all weights in bf16 over four chips, and a cache of whole rows, eight
-of them for the prompts of groups. More chips do not make that smaller; more chips an engine would.
+of them for the prompts of groups. More chips do not make that smaller; an engine over several hosts would, and there is
+none yet.
 
 Decoding's share of those steps. Where it is large, more lanes are what is missing (memory); on many chips, an
 episode's tokens, which are drawn one after the other.
