@@ -3,7 +3,7 @@
 import dataclasses
 import random
 
-from miniature import DECODER, MUON, READABLE, WARM, Claim, Paper, Side
+from miniature import DECODER, MUON, SHORT, WARM, Claim, Paper, Side
 
 from ragrl_jax.data import synthetic
 from ragrl_jax.evaluation import questions as questions_lib
@@ -97,7 +97,7 @@ CLAIMS = [
 ]
 
 PAPER = Paper(
-  name="lear", world=READABLE, questions=questions, demonstrate=demonstrate,
+  name="lear", world=SHORT, questions=questions, demonstrate=demonstrate,
   marks=(*MARKS, *SIGNS), vocab_size=660,
   base=dict(
     switches=dict(instructions="none", titles=False, probe_tokens=12),
