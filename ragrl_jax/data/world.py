@@ -87,7 +87,7 @@ class Settings:
       raise ValueError(f"lengths={self.lengths}: names have 2 or 3 syllables.")
     if self.entities + self.held_out > self.syllables ** max(self.lengths) // 2:
       raise ValueError(
-        f"{self.entities} + {self.held_out} names of {self.lengths} syllables do not fit into {self.syllables} of them: "
+        f"{self.entities} + {self.held_out} names of {self.lengths} syllables do not fit into {self.syllables}: "
         "raise syllables.")
 
 
