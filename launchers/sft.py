@@ -1,14 +1,17 @@
 """Fine-tunes on transcripts: python launchers/sft.py --config CONFIG --workdir OUT --config.data.train=FILE.jsonl[.gz]
 
 Each row is a question with `turns`: [["model" | "environment", text], …]. OUT/model is the result, as
-config.model.path takes it. Started again after a kill, it goes on from the last checkpoint.
+config.model.path takes it. Started again after a kill, it goes on from the last checkpoint. On several hosts the same
+command runs on each, with the flags of launchers/train.py.
 """
 
+import host_flags
 from absl import app, flags, logging
 from ml_collections import config_flags
 from tqdm import tqdm
 
 from ragrl_jax import sft
+from ragrl_jax.parallel import hosts
 
 CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: config, metrics, checkpoints, model.")
@@ -18,12 +21,17 @@ def main(argv):
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
   logging.set_verbosity(logging.WARNING)
-  config = CONFIG.value
-  with tqdm(total=config.steps, unit="step") as bar:
+  with host_flags.joined():
+    run(CONFIG.value)
+
+
+def run(config):
+  with tqdm(total=config.steps, unit="step", disable=not hosts.is_first()) as bar:
     for metrics in sft.sft(config, WORKDIR.value):
       bar.update(metrics["step"] - bar.n)
       bar.set_postfix_str(f"loss {metrics['loss']:.3f} grad norm {metrics['grad_norm']:.2f}")
-  print(f"{WORKDIR.value}/model")
+  if hosts.is_first():
+    print(f"{WORKDIR.value}/model")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ On several hosts the same command runs on each: with --distributed where JAX can
 Slurm), else with --coordinator=HOST0:PORT --num_processes=N --process_id=0 … N-1. All must see OUT.
 """
 
+import host_flags
 from absl import app, flags, logging
 from ml_collections import config_flags
 from tqdm import tqdm
@@ -15,21 +16,12 @@ from ragrl_jax.parallel import hosts
 CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: config, metrics, checkpoints, episodes, report.")
 
-DISTRIBUTED = flags.DEFINE_bool("distributed", False, "One of several hosts; JAX finds the others.")
-COORDINATOR = flags.DEFINE_string("coordinator", None, "Address and port of process 0, as all hosts see it.")
-NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "Processes in all.")
-PROCESS_ID = flags.DEFINE_integer("process_id", None, "Number of this one, from 0.")
-HOSTS_WAIT_S = flags.DEFINE_integer("hosts_wait_s", 300, "How long to wait for all hosts to come.")
-HEARTBEAT_S = flags.DEFINE_integer("heartbeat_s", 100, "A host that is not heard of for so long ends the job.")
-
 
 def main(argv):
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
   logging.set_verbosity(logging.WARNING)
-  with hosts.Joined(
-      COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value, automatic=DISTRIBUTED.value,
-      wait_s=HOSTS_WAIT_S.value, heartbeat_s=HEARTBEAT_S.value):
+  with host_flags.joined():
     run(CONFIG.value)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -12,26 +13,48 @@ import hosts_child
 import pytest
 import tiny_world
 
+from ragrl_jax import config as config_lib
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import shares
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import metrics as metrics_lib
 
+ROOT = pathlib.Path(__file__).parents[1]
 TWO = dict(data=2, fsdp=2)
 
 
-def start(count, devices, mesh, world, workdir, steps, logs):
+def free_port():
   with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
-    port = free.getsockname()[1]
+    return free.getsockname()[1]
+
+
+def start_all(commands, logs):
+  """A process a command, its output in logs/NUMBER.txt."""
   children = []
-  for number in range(count):
+  for number, command in enumerate(commands):
     with open(logs / f"{number}.txt", "w") as log:
       children.append(subprocess.Popen(
-        [sys.executable, hosts_child.__file__,
-         *map(str, (number, count, port, world, workdir, steps, devices, json.dumps(mesh)))],
-        stdout=log, stderr=subprocess.STDOUT, env=os.environ | dict(JAX_PLATFORMS="cpu")))
+        [sys.executable, *map(str, command)], stdout=log, stderr=subprocess.STDOUT,
+        env=os.environ | dict(JAX_PLATFORMS="cpu", PYTHONPATH=str(ROOT))))
   return children
+
+
+def start(count, devices, mesh, world, workdir, steps, logs):
+  port = free_port()
+  return start_all(
+    [(hosts_child.__file__, number, count, port, world, workdir, steps, devices, json.dumps(mesh))
+     for number in range(count)], logs)
+
+
+def end_all(children, logs, seconds=400):
+  """Waits until all have ended well."""
+  try:
+    ended = [child.wait(timeout=seconds) for child in children]
+    assert not any(ended), "\n".join((logs / f"{i}.txt").read_text()[-3000:] for i, code in enumerate(ended) if code)
+  finally:
+    for child in children:
+      child.kill()
 
 
 def wait_for(ready, children, logs, seconds=240):
@@ -99,19 +122,59 @@ def test_four_hosts_train_five_steps_as_one_and_two_go_on(tmp_path, count, devic
   world.mkdir()
   tiny_world.make(world)
   for hosts_now, steps in ((count, 5), (2, 6)):
-    children = start(hosts_now, count * devices // hosts_now, mesh, world, tmp_path / "many", steps, tmp_path)
-    try:
-      ended = [child.wait(timeout=400) for child in children]
-      assert not any(ended), (tmp_path / "0.txt").read_text()[-3000:]
-    finally:
-      for child in children:
-        child.kill()
+    end_all(start(hosts_now, count * devices // hosts_now, mesh, world, tmp_path / "many", steps, tmp_path), tmp_path)
     list(hosts_child.run(world, tmp_path / "one", steps, **mesh))
   found = {row["step"]: row for row in metrics_lib.read_metrics(tmp_path / "many")}
   for want in metrics_lib.read_metrics(tmp_path / "one"):
     check_equal(found[want["step"]], want)
     if want["step"]:
       assert sampled(tmp_path / "many", want["step"]) == sampled(tmp_path / "one", want["step"])
+
+
+@pytest.mark.hosts  # fourteen fresh Pythons
+@pytest.mark.timeout(600)
+def test_what_any_number_of_hosts_saved_any_number_restores(tmp_path):
+  folders = {count: tmp_path / str(count) for count in (1, 2, 4)}
+  child = pathlib.Path(__file__).with_name("checkpoint_child.py")
+  for verb in ("save", "restore"):
+    for count, own in folders.items():
+      port = free_port()
+      which = [own] if verb == "save" else folders.values()
+      end_all(start_all([(child, number, count, port, verb, *which) for number in range(count)], tmp_path), tmp_path)
+
+
+@pytest.mark.hosts  # three processes compile the step
+@pytest.mark.timeout(600)
+def test_supervised_fine_tuning_on_two_hosts_is_ones(tmp_path):
+  """Through the launcher and its flags."""
+  world = tmp_path / "world"
+  world.mkdir()
+  tiny_world.make(world)
+  load = lambda variant: config_lib.load(ROOT / "configs" / "quickstart.py", variant)
+  made = flat(tiny_world.config(world, load, "sft"))
+  changed = [f"--config.{name}={value}" for name, value in made.items() if value != flat(load("sft")).get(name)]
+  for count in (1, 2):
+    port, workdir = free_port(), tmp_path / str(count)
+    command = [ROOT / "launchers" / "sft.py", f"--config={ROOT}/configs/quickstart.py:sft", f"--workdir={workdir}",
+               *changed, f"--config.mesh.data={count}"]
+    joining = [] if count == 1 else [f"--coordinator=127.0.0.1:{port}", f"--num_processes={count}"]
+    end_all(start_all(
+      [[*command, *joining, *([f"--process_id={number}"] if joining else [])] for number in range(count)],
+      tmp_path), tmp_path)
+  one, two = (metrics_lib.read_metrics(tmp_path / str(count)) for count in (1, 2))
+  assert len(one) == len(two) == made["steps"]
+  for want, got in zip(one, two):
+    for name in ("loss", "grad_norm", "tokens"):
+      assert got[name] == pytest.approx(want[name], rel=1e-5), name
+  assert (tmp_path / "2" / "model" / "model.safetensors").is_file()
+
+
+def flat(config, at=""):
+  """{path: value} of a config's settings."""
+  found = {}
+  for name, value in config.items():
+    found |= flat(value, f"{at}{name}.") if hasattr(value, "items") else {f"{at}{name}": value}
+  return found
 
 
 def test_shares_are_all_prompts_once_and_differ_by_one_at_most():

@@ -1,0 +1,19 @@
+"""The flags of launchers that run on several hosts."""
+
+from absl import flags
+
+from ragrl_jax.parallel import hosts
+
+DISTRIBUTED = flags.DEFINE_bool("distributed", False, "One of several hosts; JAX finds the others.")
+COORDINATOR = flags.DEFINE_string("coordinator", None, "Address and port of process 0, as all hosts see it.")
+NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "Processes in all.")
+PROCESS_ID = flags.DEFINE_integer("process_id", None, "Number of this one, from 0.")
+HOSTS_WAIT_S = flags.DEFINE_integer("hosts_wait_s", 300, "How long to wait for all hosts to come.")
+HEARTBEAT_S = flags.DEFINE_integer("heartbeat_s", 100, "A host that is not heard of for so long ends the job.")
+
+
+def joined() -> hosts.Joined:
+  """This process as one of several, as the flags say, or alone: for a `with` block around everything."""
+  return hosts.Joined(
+    COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value, automatic=DISTRIBUTED.value,
+    wait_s=HOSTS_WAIT_S.value, heartbeat_s=HEARTBEAT_S.value)
