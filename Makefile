@@ -7,7 +7,7 @@ WORKERS ?= 2
 RUN = $(VENV)/bin/python
 PIP = -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help quickstart test long hosts parity real lint bench papers scale
+.PHONY: help quickstart test long hosts parity real lint bench gpu papers scale
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer).'
@@ -58,6 +58,9 @@ bench: $(PARITY_VENV)/.ready  ## speed, as ratios against peers measured in the 
 	$(PARITY_VENV)/bin/python benchmarks/learner.py $(if $(TUNIX_PYTHON),--tunix_python $(TUNIX_PYTHON))
 	$(VENV)/bin/python benchmarks/quickstart_seeds.py
 	$(VENV)/bin/python benchmarks/quotes.py
+
+gpu: $(VENV)/.ready  ## speed on a GPU (pip install jax[cuda13] into the environment): writes docs/performance.md
+	$(RUN) benchmarks/gpu.py $(if $(TORCH_PYTHON),--python_torch $(TORCH_PYTHON))
 
 papers: $(VENV)/.ready  ## five papers' claims in miniature: hours, a run at a time, or MINUTES=60 of it
 	$(RUN) benchmarks/papers/run.py --docs --minutes $(or $(MINUTES),0)

@@ -1,0 +1,121 @@
+r"""Speed on a GPU, in one call: writes docs/performance.md.
+
+Run:    python benchmarks/gpu.py [--out docs/performance.md] [--only decode,learn,switch,search] [--python_torch PYTHON]
+
+  decode   64 conversations of 512 tokens read and 512 drawn, random weights of Qwen2.5-1.5B and 7B in bfloat16: the
+           engine's tokens a second, against what reading all weights and the mean cache once a token allows.
+  learn    GRPO steps on 16 rows of 4,096 tokens, half of each sequence trained, remat: all of 1.5B's parameters
+           (float32 masters), LoRA of rank 16 on 7B. One sequence a row (cuDNN's attention), and four (blockwise).
+           MFU counts what the step needs (learner/flops.py), not what remat computes twice.
+  switch   from the learner's parameters to an engine that may draw with them.
+  search   exact search, 64 queries over 21,000,000 random rows of 768 bfloat16 numbers, the ten best of each.
+Beside them the same decoding and the same step in transformers and torch, where that Python has torch with CUDA. Every
+measurement has a process and the whole card to itself. Needs a GPU of 80 GB (jax[cuda13]); without one nothing is
+measured, and a page that holds no figures yet says so.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "performance.md"
+MEASURED_ON = "Measured on"
+NONE = "not measured"
+SMALLER, LARGER = "qwen2.5-1.5b", "qwen2.5-7b"
+# (side, part, shape) of every process; "+lora" trains adapters.
+WORK = [
+  *((side, "decode", shape) for shape in (SMALLER, LARGER) for side in ("ours", "torch")),
+  *((side, "learn", shape) for shape in (SMALLER, f"{LARGER}+lora") for side in ("ours", "torch")),
+  ("ours", "switch", SMALLER), ("ours", "switch", f"{LARGER}+lora"), ("ours", "search", "")]
+ASKS = """
+import json, jax
+from importlib.metadata import version
+print(json.dumps(dict(platform=jax.default_backend(), name=jax.devices()[0].device_kind, jax=version("jax"))))
+"""
+
+
+def page(found: dict[tuple[str, str, str], dict], where: str = "") -> str:
+  """The page of these results, {(side, part, shape): what gpu_parts.measure found, or dict(error=…)}."""
+  def value(side, part, shape, *path):
+    at = found.get((side, part, shape), {})
+    for name in path:
+      at = at.get(name) if isinstance(at, dict) else None
+    return at
+
+  def shown(number, form, unit=""):
+    return NONE if number is None else f"{number:{form}}{unit}"
+
+  lines = [
+    "# Performance on a GPU", "",
+    "Written by `python benchmarks/gpu.py`, whose head says what is measured and how.",
+    f"{MEASURED_ON} {where}." if where else
+    f"No GPU has run it yet: every figure is \"{NONE}\". Speeds on CPU stand in the [README](../README.md#speed).", "",
+    "| Decoding, batch 64 | tokens/s | HBM bound | share (aim 70 %) | transformers + torch, tokens/s |",
+    "|---|---|---|---|---|"]
+  for shape in (SMALLER, LARGER):
+    ours = lambda name, shape=shape: value("ours", "decode", shape, name)
+    lines.append(f"| {shape} | {shown(ours('tokens_per_s'), ',.0f')} | {shown(ours('bound'), ',.0f')} | "
+                 f"{shown(ours('share'), '.1%')} | {shown(value('torch', 'decode', shape, 'tokens_per_s'), ',.0f')} |")
+  lines += ["", "| Training step | tokens/s | MFU (aim 50 %) | transformers + torch, tokens/s |", "|---|---|---|---|"]
+  for shape, what in ((SMALLER, "all parameters"), (f"{LARGER}+lora", "LoRA")):
+    for kind, rows in (("single", "one sequence a row"), ("packed", "four sequences a row")):
+      ours = lambda name, shape=shape, kind=kind: value("ours", "learn", shape, kind, name)
+      theirs = value("torch", "learn", shape, "single", "tokens_per_s") if kind == "single" else None
+      lines.append(f"| {shape.removesuffix('+lora')}, {what}, {rows} | {shown(ours('tokens_per_s'), ',.0f')} | "
+                   f"{shown(ours('mfu'), '.1%')} | {shown(theirs, ',.0f') if kind == 'single' else '–'} |")
+  lines += ["", "| | |", "|---|---|"]
+  for shape, what in ((SMALLER, "1.5B, all parameters"), (f"{LARGER}+lora", "7B, LoRA")):
+    lines.append(f"| Learner → engine, {what} | {shown(value('ours', 'switch', shape, 'seconds'), '.3f', ' s')} |")
+  taken, bound = (value("ours", "search", "", name) for name in ("ms", "bound_ms"))
+  lines.append(f"| Exact search, 21M × 768 bfloat16, a batch of 64 (aim 10 ms) | {shown(taken, '.1f', ' ms')} |")
+  lines.append(f"| … reading all rows once from HBM | {shown(bound, '.1f', ' ms')} |")
+  if errors := [(key, result["error"]) for key, result in found.items() if "error" in result]:
+    lines += ["", "Not measured, and why:", ""]
+    lines += [f"- {' '.join(key).strip()}: {error}" for key, error in errors]
+  lines += ["", *ATTENTION, ""]
+  return "\n".join(lines)
+
+
+ATTENTION = (
+  "Attention on GPUs is cuDNN's fused kernel where every row of a batch holds one sequence, in 16 bits",
+  "(`models/cudnn.py`); rows of several sequences, and prompts that a group shares (`learner.share_prompts`), are",
+  "computed blockwise in plain JAX, for cuDNN would want their mask as [T, T].")
+
+
+def run(python: str, side: str, part: str, shape: str, *flags: str) -> dict:
+  """What that process found, or dict(error=…)."""
+  script = pathlib.Path(__file__).with_name("gpu_parts.py")
+  command = [python, str(script), side, part, *([shape] if shape else []), *flags]
+  path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+  done = subprocess.run(command, capture_output=True, text=True, env=os.environ | dict(PYTHONPATH=path))
+  if done.returncode:
+    return dict(error=(done.stderr.strip().splitlines() or ["no message"])[-1][:300])
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+def main():
+  cli = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+  cli.add_argument("--out", type=pathlib.Path, default=PAGE)
+  cli.add_argument("--only", default="decode,learn,switch,search")
+  cli.add_argument("--python_torch", default=sys.executable, help="a Python with torch for CUDA, transformers and peft")
+  args = cli.parse_args()
+  asked = subprocess.run([sys.executable, "-c", ASKS], capture_output=True, text=True, check=True)
+  device = json.loads(asked.stdout.splitlines()[-1])
+  if device["platform"] != "gpu":
+    if not args.out.is_file() or MEASURED_ON not in args.out.read_text():
+      args.out.write_text(page({}))
+    sys.exit(f"no GPU here (JAX finds {device['platform']}): nothing was measured.")
+  found = {}
+  for side, part, shape in WORK:
+    if part in args.only.split(","):
+      found[side, part, shape] = run(sys.executable if side == "ours" else args.python_torch, side, part, shape)
+      print(side, part, shape, json.dumps(found[side, part, shape]), flush=True)
+      args.out.write_text(page(found, f"one {device['name']}, jax {device['jax']}"))
+
+
+if __name__ == "__main__":
+  main()

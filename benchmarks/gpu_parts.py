@@ -1,0 +1,345 @@
+"""One measurement of benchmarks/gpu.py in a process of its own: SIDE PART CASE [--small], one line of JSON out.
+
+SIDE is "ours" or "torch" (transformers). The functions take sizes, so that tests run them on any device; what needs the
+hardware's figures is None where those are not known.
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+import sys
+import time
+
+import numpy as np
+
+# Bytes a second of a device's memory, as the makers state them; found in its name, the first that fits.
+BANDWIDTHS = (("h200", 4.8e12), ("h100 pcie", 2.0e12), ("h100", 3.35e12), ("a100-sxm4-80gb", 2.039e12))
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+  """What is measured at.
+
+  Attributes:
+    lanes, prompt, new, chunk: of decoding: conversations, tokens read and drawn of each, tokens a program draws.
+    rows, length, micro_rows: of a learner's step: rows of `length` tokens, half of each trained, so many at once.
+    packed: sequences a row where rows are packed.
+    rank: of LoRA.
+    vectors, dim, queries, k, block: of the search: rows and numbers in each, a batch, how many are found, rows at once.
+    rounds: the best of so many counts.
+  """
+
+  lanes: int = 64
+  prompt: int = 512
+  new: int = 512
+  chunk: int = 64
+  rows: int = 16
+  length: int = 4096
+  micro_rows: int = 4
+  packed: int = 4
+  rank: int = 16
+  vectors: int = 21_000_000
+  dim: int = 768
+  queries: int = 64
+  k: int = 10
+  block: int = 2**17
+  rounds: int = 3
+
+
+SMALL = Sizes(lanes=4, prompt=8, new=8, chunk=4, rows=4, length=32, micro_rows=2, packed=2, rank=2, vectors=4096,
+              dim=16, queries=4, k=3, block=512, rounds=1)
+
+
+def bandwidth(name: str) -> float | None:
+  """Of a device with this name; None if it is not in BANDWIDTHS."""
+  return next((value for word, value in BANDWIDTHS if word in name.lower()), None)
+
+
+def decode_bytes(config, lanes: int, tokens: float) -> float:
+  """Bytes that one token of every lane needs to be read: all matrices, the head, and `tokens` of each lane's cache."""
+  from ragrl_jax.learner import flops
+
+  weights = 2.0 * (flops.matmul_parameters(config) + config.vocab_size * config.d_model)
+  return weights + 4.0 * lanes * tokens * config.num_layers * config.num_kv_heads * config.head_dim
+
+
+def best(rounds: int, run) -> float:
+  """Seconds of the fastest of so many runs, after one that warms up."""
+  run()
+  seconds = []
+  for _ in range(rounds):
+    start = time.perf_counter()
+    run()
+    seconds.append(time.perf_counter() - start)
+  return min(seconds)
+
+
+# ---- ours ------------------------------------------------------------------------------------------------------------
+
+
+class Ids:
+  """A tokenizer that knows only how many ids there are."""
+
+  pad_id, eos_ids = 0, ()
+
+  def __init__(self, size: int):
+    self.vocab_size = size
+
+  def token_bytes(self, token: int) -> bytes:
+    return b""
+
+
+def model(config, *, param_dtype, remat: bool = False):
+  """A random decoder that computes in bfloat16, drawn on the device."""
+  import jax
+  import jax.numpy as jnp
+  from flax import nnx
+
+  from ragrl_jax.models.decoder import Decoder
+
+  make = lambda: Decoder(config, rngs=nnx.Rngs(0), param_dtype=param_dtype, dtype=jnp.bfloat16, remat=remat)
+  graphdef, _ = nnx.split(nnx.eval_shape(make))
+  return nnx.merge(graphdef, jax.jit(lambda: nnx.state(make()))())
+
+
+def engine(config, graphdef, sizes: Sizes, frozen=None):
+  from ragrl_jax.rollout.engine import Engine
+  from ragrl_jax.rollout.stops import Stops
+
+  words = Ids(config.vocab_size)
+  return Engine(
+    graphdef, words, Stops(words, [], rows=config.vocab_size), lanes=sizes.lanes, rows=sizes.lanes,
+    context=sizes.prompt + sizes.new, chunk=sizes.chunk, prefill=sizes.prompt, block=min(256, sizes.prompt),
+    frozen=frozen)
+
+
+def decode(config, sizes: Sizes) -> dict:
+  """The engine's tokens a second while every lane draws; what reading weights and cache alone would allow."""
+  import jax
+  import jax.numpy as jnp
+  from flax import nnx
+
+  from ragrl_jax.rollout.engine import Turn
+  from ragrl_jax.rollout.report import Counters
+  from ragrl_jax.rollout.rows import Talk
+
+  graphdef, params = nnx.split(model(config, param_dtype=jnp.bfloat16))
+  made, draw, rates = engine(config, graphdef, sizes), np.random.default_rng(0), []
+  made.load(params, version=0)
+  for step in range(sizes.rounds + 1):
+    made.counters = Counters()
+    talks = [Talk(draw.integers(0, config.vocab_size, sizes.prompt).tolist(), (step, lane))
+             for lane in range(sizes.lanes)]
+    for talk in talks:
+      made.submit(Turn(talk, sizes.new, 0))
+    while made.busy:
+      made.step()
+    for talk in talks:
+      made.close(talk)
+    rates.append(made.counters.sampled_tokens / made.counters.decode_s)
+  speed = bandwidth(jax.devices()[0].device_kind)
+  needed = decode_bytes(config, sizes.lanes, sizes.prompt + sizes.new / 2)
+  bound = None if speed is None else sizes.lanes * speed / needed
+  return dict(tokens_per_s=max(rates[1:]), bound=bound, share=bound and max(rates[1:]) / bound)
+
+
+def sequences(config, sizes: Sizes, parts: int):
+  """Rows of `parts` sequences each, the second half of each one trained."""
+  from ragrl_jax.rollout import pack
+
+  draw, size = np.random.default_rng(0), sizes.length // parts
+  zeros = np.zeros(size, np.float32)
+  items = [pack.Item(draw.integers(0, config.vocab_size, size).astype(np.int32), np.arange(size) >= size // 2,
+                     zeros + np.float32(draw.normal()), zeros) for _ in range(sizes.rows * parts)]
+  return pack.pack_items(items, rows=sizes.micro_rows, lengths=(sizes.length,))
+
+
+def learner(config, sizes: Sizes, rank: int):
+  import jax.numpy as jnp
+
+  from ragrl_jax.learner.learner import Learner
+  from ragrl_jax.learner.settings import OptimizerSettings, Settings
+  from ragrl_jax.models import lora
+
+  made = model(config, param_dtype=jnp.bfloat16 if rank else jnp.float32, remat=True)
+  if rank:
+    lora.add(made, rank=rank, alpha=2.0 * rank, layers=".*", seed=0)
+  return made, Learner(made, Settings(logprob_chunk=1024), OptimizerSettings(total_steps=1000))
+
+
+def learn(config, sizes: Sizes, rank: int = 0) -> dict:
+  """Tokens a second and MFU of optimiser steps: rows of one sequence, which cuDNN takes, and packed rows."""
+  import jax
+
+  from ragrl_jax.learner import flops
+
+  _, made = learner(config, sizes, rank)
+  state, found = made.init(0), {}
+  for name, parts in dict(single=1, packed=sizes.packed).items():
+    batches, metrics = sequences(config, sizes, parts), {}
+
+    def step(batches=batches, metrics=metrics):
+      nonlocal state
+      state, new = made.update(state, batches)
+      metrics.update(new)
+
+    seconds = best(sizes.rounds, step)
+    found[name] = dict(
+      tokens_per_s=sizes.rows * sizes.length / seconds, loss=metrics["loss"],
+      mfu=flops.mfu(metrics["flops"], seconds, 1, jax.devices()[0]))
+  return found
+
+
+def switch(config, sizes: Sizes, rank: int = 0) -> dict:
+  """Seconds from the learner's parameters to an engine that may draw with them, both in memory."""
+  import jax
+
+  from ragrl_jax.models import lora
+
+  made, trains = learner(config, sizes, rank)
+  graphdef, _, frozen = lora.split(made)
+  draws, state = engine(config, graphdef, sizes, frozen), trains.init(0)
+
+  def load():
+    draws.load(trains.policy(state.params), version=0)
+    jax.block_until_ready(draws._params)
+
+  return dict(seconds=best(sizes.rounds, load))
+
+
+def search(sizes: Sizes) -> dict:
+  """Milliseconds of a batch of exact search over random rows; what reading them once would take."""
+  import jax
+  import jax.numpy as jnp
+  from jax.sharding import Mesh, PartitionSpec
+
+  from ragrl_jax.retrieval import device
+
+  blocks = -(-sizes.vectors // sizes.block)
+  mesh = Mesh(np.array(jax.devices()[:1]), (device.AXIS,))
+
+  @jax.jit
+  def rows(key):  # a block at a time: float32 is drawn
+    one = lambda key: jax.random.normal(key, (sizes.block, sizes.dim), jnp.float32).astype(jnp.bfloat16)
+    return jax.lax.map(one, jax.random.split(key, blocks)).reshape(-1, sizes.dim)
+
+  stored = rows(jax.random.key(0))
+  scan = jax.jit(jax.shard_map(
+    functools.partial(device.best_of_all, block=sizes.block, total=sizes.vectors), mesh=mesh,
+    in_specs=(PartitionSpec(device.AXIS, None), PartitionSpec(), PartitionSpec()), out_specs=PartitionSpec(),
+    check_vma=False))
+  queries = jax.random.normal(jax.random.key(1), (sizes.queries, sizes.dim), jnp.float32).astype(jnp.bfloat16)
+  places = jnp.zeros(sizes.k, jnp.int32)
+  seconds = best(max(10, sizes.rounds), lambda: jax.block_until_ready(scan(stored, queries, places)))
+  speed = bandwidth(jax.devices()[0].device_kind)
+  return dict(ms=1e3 * seconds, bound_ms=speed and 1e3 * 2.0 * sizes.vectors * sizes.dim / speed)
+
+
+# ---- transformers and torch ------------------------------------------------------------------------------------------
+
+
+def torch_model(config, *, dtype):
+  import torch
+  import transformers
+
+  transformers.logging.set_verbosity_error()
+  where = "cuda" if torch.cuda.is_available() else "cpu"
+  values = config.to_hf()
+  with torch.device(where):
+    return transformers.AutoModelForCausalLM.from_config(
+      transformers.AutoConfig.for_model(**values), dtype=dtype, attn_implementation="sdpa"), where
+
+
+def _waiting(where: str) -> None:
+  import torch
+
+  if where == "cuda":
+    torch.cuda.synchronize()
+
+
+def torch_decode(config, sizes: Sizes) -> dict:
+  """`generate` at temperature 1 in bfloat16; prompts are read in the same seconds, a small part of them."""
+  import torch
+
+  made, where = torch_model(config, dtype=torch.bfloat16)
+  made.eval()
+  ids = torch.randint(0, config.vocab_size, (sizes.lanes, sizes.prompt), device=where)
+
+  def run():
+    with torch.no_grad():
+      made.generate(ids, attention_mask=torch.ones_like(ids), do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
+                    max_new_tokens=sizes.new, min_new_tokens=sizes.new, eos_token_id=None, pad_token_id=0)
+    _waiting(where)
+
+  return dict(tokens_per_s=sizes.lanes * sizes.new / best(sizes.rounds, run))
+
+
+def torch_learn(config, sizes: Sizes, rank: int = 0) -> dict:
+  """GRPO's step on the same rows, one sequence each: float32 masters under autocast, or LoRA by peft on bfloat16."""
+  import torch
+
+  made, where = torch_model(config, dtype=torch.bfloat16 if rank else torch.float32)
+  made.train()
+  made.gradient_checkpointing_enable(gradient_checkpointing_kwargs=dict(use_reentrant=False))
+  if rank:
+    import peft
+
+    made = peft.get_peft_model(made, peft.LoraConfig(
+      r=rank, lora_alpha=2 * rank, lora_dropout=0.0, task_type="CAUSAL_LM", target_modules="all-linear"))
+    for name, parameter in made.named_parameters():
+      if "lora_" in name:
+        parameter.data = parameter.data.float()
+  trained = [parameter for parameter in made.parameters() if parameter.requires_grad]
+  optimizer = torch.optim.AdamW(trained, lr=1e-6, fused=where == "cuda")
+  ids = torch.randint(0, config.vocab_size, (sizes.rows, sizes.length), device=where)
+  said = sizes.length - sizes.length // 2
+  advantages = torch.randn(sizes.rows, 1, device=where)
+
+  def step():
+    optimizer.zero_grad(set_to_none=True)
+    for start in range(0, sizes.rows, sizes.micro_rows):
+      part = ids[start:start + sizes.micro_rows]
+      with torch.autocast(where, dtype=torch.bfloat16):
+        logits = made(input_ids=part, use_cache=False, logits_to_keep=said + 1).logits[:, :-1]
+      logprobs = -torch.nn.functional.cross_entropy(
+        logits.reshape(-1, logits.shape[-1]).float(), part[:, -said:].reshape(-1), reduction="none").view(-1, said)
+      ratio, gain = torch.exp(logprobs - logprobs.detach()), advantages[start:start + sizes.micro_rows]
+      each = -torch.minimum(ratio * gain, torch.clamp(ratio, 0.8, 1.2) * gain)
+      (each.sum() / (sizes.rows * said)).backward()
+    torch.nn.utils.clip_grad_norm_(trained, 1.0)
+    optimizer.step()
+    _waiting(where)
+
+  return dict(single=dict(tokens_per_s=sizes.rows * sizes.length / best(sizes.rounds, step)))
+
+
+def measure(side: str, part: str, shape: str, small: bool) -> dict:
+  """What one process finds; `shape` names the model, with "+lora" behind it for adapters."""
+  from ragrl_jax.models.shapes import SHAPES
+
+  sizes = SMALL if small else Sizes()
+  if part == "search":
+    return search(sizes)
+  name, _, adapters = shape.partition("+")
+  config = SHAPES[name]
+  if small:
+    config = dataclasses.replace(
+      config, vocab_size=64, d_model=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=48)
+  run = {"ours": dict(decode=decode, learn=learn, switch=switch), "torch": dict(decode=torch_decode, learn=torch_learn)}
+  return run[side][part](config, sizes, **(dict(rank=sizes.rank) if adapters else {}))
+
+
+def main():
+  cli = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+  cli.add_argument("side", choices=("ours", "torch"))
+  cli.add_argument("part", choices=("decode", "learn", "switch", "search"))
+  cli.add_argument("shape", nargs="?", default="")
+  cli.add_argument("--small", action="store_true", help="sizes that any device takes")
+  args = cli.parse_args()
+  json.dump(measure(args.side, args.part, args.shape, args.small), sys.stdout)
+  print()
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,18 @@
+"""The GPU benchmark's other side, in small."""
+
+import pathlib
+import sys
+
+import pytest
+
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "benchmarks"))
+import gpu_parts
+
+pytestmark = pytest.mark.parity
+
+
+@pytest.mark.parametrize("part, shape", [
+  ("decode", "qwen2.5-1.5b"), ("learn", "qwen2.5-1.5b"), ("learn", "qwen2.5-7b+lora")])
+def test_transformers_and_torch_run_in_small(part, shape):
+  found = gpu_parts.measure("torch", part, shape, small=True)
+  assert dict(decode=lambda: found["tokens_per_s"], learn=lambda: found["single"]["tokens_per_s"])[part]() > 0

@@ -1,0 +1,61 @@
+"""The GPU benchmark's arithmetic and its page; every part of it runs, if only in small."""
+
+import dataclasses
+import pathlib
+import sys
+
+import pytest
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "benchmarks"))
+import gpu
+import gpu_parts
+
+from ragrl_jax.models.shapes import SHAPES
+
+
+def test_the_page_says_what_was_not_measured():
+  text = gpu.PAGE.read_text()
+  assert gpu.MEASURED_ON in text or text == gpu.page({})
+  assert gpu.page({}).count(gpu.NONE) == 22 + 1  # every figure, and the head
+
+
+def test_the_page_shows_figures_and_reasons():
+  found = {
+    ("ours", "decode", gpu.SMALLER): dict(tokens_per_s=12345.6, bound=20000.0, share=0.617),
+    ("torch", "decode", gpu.SMALLER): dict(error="torch has no CUDA"),
+    ("ours", "learn", gpu.SMALLER): dict(single=dict(tokens_per_s=9000.0, mfu=0.512, loss=0.0),
+                                         packed=dict(tokens_per_s=8000.0, mfu=None, loss=0.0)),
+    ("ours", "search", ""): dict(ms=9.44, bound_ms=6.72)}
+  text = gpu.page(found, "one H200")
+  assert "| qwen2.5-1.5b | 12,346 | 20,000 | 61.7% | not measured |" in text and "Measured on one H200." in text
+  assert "one sequence a row | 9,000 | 51.2% | not measured |" in text and "| 8,000 | not measured | – |" in text
+  assert "| 9.4 ms |" in text and "| 6.7 ms |" in text
+  assert f"- torch decode {gpu.SMALLER}: torch has no CUDA" in text
+
+
+def test_bounds_by_hand():
+  config = SHAPES["qwen2.5-1.5b"]
+  # 28 layers of q, o 1536 × 1536, k, v 1536 × 256 and three times 1536 × 8960; the head 151,936 × 1536; 2 bytes each.
+  weights = 2 * (28 * (2 * 1536 * 1536 + 2 * 1536 * 256 + 3 * 1536 * 8960) + 151_936 * 1536)
+  assert gpu_parts.decode_bytes(config, 64, 768.0) == weights + 64 * 768 * 28 * 2 * 2 * 128 * 2
+  assert gpu_parts.bandwidth("NVIDIA H200") == 4.8e12 and gpu_parts.bandwidth("NVIDIA H100 80GB HBM3") == 3.35e12
+  assert gpu_parts.bandwidth("NVIDIA H100 PCIe") == 2.0e12 and gpu_parts.bandwidth("cpu") is None
+
+
+def test_search_runs_in_small():
+  assert gpu_parts.search(gpu_parts.SMALL)["ms"] > 0
+
+
+@pytest.mark.long  # compiles an engine and two learners
+@pytest.mark.parametrize("part, shape", [
+  ("decode", "qwen2.5-1.5b"), ("learn", "qwen2.5-1.5b"), ("learn", "qwen2.5-7b+lora"), ("switch", "qwen2.5-7b+lora")])
+def test_ours_runs_in_small(part, shape):
+  found = gpu_parts.measure("ours", part, shape, small=True)
+  assert dict(decode=lambda: found["tokens_per_s"], learn=lambda: found["packed"]["tokens_per_s"],
+              switch=lambda: found["seconds"])[part]() > 0
+
+
+def test_sizes_are_the_pages():
+  sizes = dataclasses.asdict(gpu_parts.Sizes())
+  assert (sizes["lanes"], sizes["vectors"], sizes["dim"], sizes["queries"], sizes["packed"]) == (
+    64, 21_000_000, 768, 64, 4)
