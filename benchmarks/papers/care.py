@@ -114,7 +114,7 @@ PAPER = miniature.Paper(
     learner=dict(micro_rows=10, row_lengths=(256,), logprob_chunk=2048),
     checkpoint=dict(every=100)),
   sft=dict(
-    steps=1000, checkpoint=dict(every=500),
+    steps=2000, checkpoint=dict(every=500),
     optimizer=MUON),
   rl=dict(
     steps=STEPS, checkpoint=dict(every=STEPS // 2),
