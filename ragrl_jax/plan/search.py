@@ -99,7 +99,8 @@ def _learner(config, shape, where, made, settings, axes):
   mine, whole = (memory.counted(shape, one).all for one in (axes, Axes()))
   traffic = load_lib.train_bytes(
     shape, dataclasses.asdict(axes), programs.chip_tokens(config, axes), width=2, remat=True, parameters=whole)
-  between = 4.0 * mine * (where.slices > 1)  # data lies across slices, and nothing else
+  # Data lies across slices, nothing else does: the gradient is added up within each, and every chip sends its part on.
+  between = 4.0 * mine * where.slices / axes.data * (where.slices > 1)
   found = [Program(
     "learner: accumulate", 0.0, programs.accumulate_room(shape, config, axes), flops=4 * cut.forward / axes.size,
     hbm=traffic, sent=programs.accumulate_sent(shape, config, axes), dcn=between, calls=cut.count)]

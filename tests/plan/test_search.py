@@ -69,3 +69,7 @@ def test_only_gradients_cross_slices():
   crossing = {one.name: one.dcn for one in report.programs if one.dcn}
   # A chip's sixteenth of the gradient, in float32.
   assert crossing == {"learner: accumulate": pytest.approx(4 * report.parameters / 16, rel=0.01)}
+  config = search.Choice(Axes(data=8, fsdp=4), 32, 16, 32, 256).into(small())
+  report = search.estimate(config, SHAPE, search.Slice("v5e:4x4", 32, 2))
+  # A chip's quarter, of which each of a slice's four takes one to the other slice.
+  assert report.programs[0].dcn == pytest.approx(4 * report.parameters / 4 / 4, rel=0.01)
