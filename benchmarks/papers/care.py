@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 import miniature
-from miniature import DECODER, MUON, SHORT, Claim, Side
+from miniature import DECODER, MUON, READABLE, Claim, Side
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import synthetic
@@ -100,7 +100,7 @@ def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[
 
 PAPER = miniature.Paper(
   name="care",
-  world=dict(SHORT, memorised=0.02, counterfactual=0.5),
+  world=dict(READABLE, memorised=0.02, counterfactual=0.5),
   questions=questions,
   demonstrate=demonstrate,
   marks=demonstrate_lib.MARKS,
@@ -114,7 +114,7 @@ PAPER = miniature.Paper(
     learner=dict(micro_rows=10, row_lengths=(256,), logprob_chunk=2048),
     checkpoint=dict(every=100)),
   sft=dict(
-    steps=2000, checkpoint=dict(every=500),
+    steps=1200, checkpoint=dict(every=400), sft=dict(environment_weight=1.0),
     optimizer=MUON),
   rl=dict(
     steps=STEPS, checkpoint=dict(every=STEPS // 2),

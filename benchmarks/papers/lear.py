@@ -3,7 +3,7 @@
 import dataclasses
 import random
 
-from miniature import DECODER, MUON, SHORT, WARM, Claim, Paper, Side
+from miniature import DECODER, MUON, READABLE, WARM, Claim, Paper, Side
 
 from ragrl_jax.data import synthetic
 from ragrl_jax.evaluation import questions as questions_lib
@@ -97,7 +97,7 @@ CLAIMS = [
 ]
 
 PAPER = Paper(
-  name="lear", world=SHORT, questions=questions, demonstrate=demonstrate,
+  name="lear", world=READABLE, questions=questions, demonstrate=demonstrate,
   marks=(*MARKS, *SIGNS), vocab_size=660,
   base=dict(
     switches=dict(instructions="none", titles=False, probe_tokens=12),
@@ -106,7 +106,8 @@ PAPER = Paper(
       prompts_per_step=16, group_size=8, lanes=64, rows=192, context=288, chunk=24, prefill=64, block=64,
       max_new_tokens=144)),
   sft=dict(
-    steps=1400, checkpoint=dict(every=350), learner=dict(micro_rows=10, row_lengths=(288,), logprob_chunk=2048),
+    steps=1400, checkpoint=dict(every=350), sft=dict(environment_weight=1.0),
+    learner=dict(micro_rows=10, row_lengths=(288,), logprob_chunk=2048),
     optimizer=MUON),
   rl=dict(
     steps=28, checkpoint=dict(every=14),

@@ -28,7 +28,6 @@ from ragrl_jax.structs import Episode, Example  # noqa: E402
 
 # Where several passages are shown: what is looked for stands beside what it leads to, and few names share a syllable.
 READABLE = dict(wordings=("{s} has the {r} {o}.",), syllables=120)
-SHORT = dict(READABLE, lengths=(2,))  # and names are shorter to copy
 WARM = "warm"  # the arm that takes no RL step
 QUICKSTART = config_lib.load(ROOT / "configs" / "quickstart.py", "sft")
 DECODER, MUON = QUICKSTART.model.shape.to_dict(), QUICKSTART.optimizer.to_dict()  # of the model, and of its warm start

@@ -48,7 +48,6 @@ class Settings:
     entities: in the training part: half people, a quarter companies, a quarter towns.
     held_out: in the held-out part, divided likewise.
     syllables: how many different ones names are built of.
-    lengths: of names, in syllables; one is drawn for each name.
     facts_per_passage: at most so many facts of one subject in one passage.
     wordings: of sentences, with {s}, {r} and {o} for subject, relation and object; one is drawn for each fact.
     years: people and companies have a birth or founding year, too (comparisons need them).
@@ -61,7 +60,6 @@ class Settings:
   entities: int = 4000
   held_out: int = 120
   syllables: int = 48
-  lengths: tuple[int, ...] = (2, 3, 3)
   facts_per_passage: int = 1
   wordings: tuple[str, ...] = WORDINGS
   years: bool = False
@@ -83,12 +81,9 @@ class Settings:
         raise ValueError(f"{name}={getattr(self, name)}: it is a share, from 0 to 1.")
     if not 8 <= self.syllables <= len(_SYLLABLES):
       raise ValueError(f"syllables={self.syllables}: it must be from 8 to {len(_SYLLABLES)}.")
-    if not self.lengths or not set(self.lengths) <= {2, 3}:
-      raise ValueError(f"lengths={self.lengths}: names have 2 or 3 syllables.")
-    if self.entities + self.held_out > self.syllables ** max(self.lengths) // 2:
+    if self.entities + self.held_out > self.syllables**3 // 2:
       raise ValueError(
-        f"{self.entities} + {self.held_out} names of {self.lengths} syllables do not fit into {self.syllables}: "
-        "raise syllables.")
+        f"{self.entities} + {self.held_out} names do not fit into {self.syllables} syllables: raise syllables.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,8 +154,8 @@ def build(settings: Settings | None = None, **overrides) -> World:
   rng = random.Random(f"world/{settings.seed}")
   syllables = random.Random("syllables").sample(_SYLLABLES, settings.syllables)  # the same for all seeds
   relations = RELATIONS | (YEARS if settings.years else {})
-  held_out = draw_names(rng, syllables, settings.held_out, lengths=settings.lengths)
-  train = draw_names(rng, syllables, settings.entities, avoid=held_out, lengths=settings.lengths)
+  held_out = draw_names(rng, syllables, settings.held_out)
+  train = draw_names(rng, syllables, settings.entities, avoid=held_out)
   parts = {TRAIN: _part(rng, train, relations), HELD_OUT: _part(rng, held_out, relations)}
   memory = _memory(rng, parts[TRAIN], settings, relations)
   passages, stated, sentences, where, noise = [], {}, {}, {}, {}
@@ -178,13 +173,11 @@ def build(settings: Settings | None = None, **overrides) -> World:
   return World(settings, parts, tuple(passages), stated, sentences, where, noise, memory, relations)
 
 
-def draw_names(
-    rng: random.Random, syllables: Sequence[str], count: int, *, avoid: Sequence[str] = (),
-    lengths: Sequence[int] = Settings.lengths) -> list[str]:
+def draw_names(rng: random.Random, syllables: Sequence[str], count: int, avoid: Sequence[str] = ()) -> list[str]:
   """Different names of two or three syllables; none of `avoid` is one of them or a part of one."""
   names, taken, apart = [], set(avoid), frozenset(avoid)
   while len(names) < count:
-    parts = [rng.choice(syllables) for _ in range(rng.choice(lengths))]
+    parts = [rng.choice(syllables) for _ in range(rng.choice((2, 3, 3)))]
     name = "".join(parts).capitalize()
     within = ["".join(parts[:2]).capitalize(), "".join(parts[1:]).capitalize()] if len(parts) == 3 else []
     if name in taken or any(part in apart for part in within):

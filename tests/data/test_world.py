@@ -83,17 +83,6 @@ def test_a_world_may_have_its_own_wordings():
       world_lib.Settings(wordings=wrong)
 
 
-def test_names_have_the_lengths_asked_for():
-  names = world_lib.build(entities=40, held_out=8, lengths=(2,)).parts[world_lib.TRAIN].names
-  assert {len(name) for name in names} == {6}  # syllables of three letters
-  assert {len(name) for name in PLAIN.parts[world_lib.TRAIN].names} == {6, 9}
-  for wrong in ((), (1, 2), (4,)):
-    with pytest.raises(ValueError, match="lengths=.*2 or 3 syllables"):
-      world_lib.Settings(lengths=wrong)
-  with pytest.raises(ValueError, match="do not fit"):
-    world_lib.Settings(lengths=(2,))  # 4,120 names, 48² / 2 = 1,152
-
-
 def test_facts_per_passage():
   sizes = collections.Counter(len(facts) for facts in FULL.stated.values() if facts)
   # People have 5 facts (a passage of 3 and one of 2), companies 4 (3 and 1), towns 2.
