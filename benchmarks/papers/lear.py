@@ -13,16 +13,16 @@ from ragrl_jax.recipes.lear.demonstrate import MARKS
 from ragrl_jax.structs import ENVIRONMENT, MODEL
 
 GIVEN, MIX = 6, {1: 6, 2: 4}  # passages a question comes with, and its hops
-SHOWN = (2, 2, 2, 3, 3, 4, 6, 6, 10, 14)  # and a demonstration's
+SHOWN = (1, 1, 2, 2, 3, 4, 6, 6, 10, 14)  # and a demonstration's
 SIGNS = ("\n", "[", "]", ".", *(str(number) for number in range(1, max(SHOWN) + 1)))
 READ = parser_lib.Parser()
 
 
 def questions(world, seed):
-  """Training questions bring GIVEN passages, demonstrations from 2 (reading is learnt with few first) to as many as the
-  test with the most noise."""
+  """Training questions bring GIVEN passages, demonstrations from the one that is needed (copying is learnt with few
+  first, and choosing after it) to as many as the test with the most noise."""
   ask = lambda count, draw, passages, **options: synthetic.questions(
-    world, count, mix=MIX, seed=draw, passages=passages, **options)
+    world, count, mix=MIX if passages > 1 else {1: 1}, seed=draw, passages=passages, **options)
   shown = [example for draw, given in enumerate(SHOWN)
            for example in ask(1400, 100 * seed + draw, given, distinct=False)]
   alone = [dataclasses.replace(example, passages=(), supporting=(), evidence=())
@@ -106,7 +106,7 @@ PAPER = Paper(
       prompts_per_step=16, group_size=8, lanes=64, rows=192, context=288, chunk=24, prefill=64, block=64,
       max_new_tokens=144)),
   sft=dict(
-    steps=1400, checkpoint=dict(every=350), sft=dict(environment_weight=1.0),
+    steps=1800, checkpoint=dict(every=450),
     learner=dict(micro_rows=10, row_lengths=(288,), logprob_chunk=2048),
     optimizer=MUON),
   rl=dict(
