@@ -8,11 +8,10 @@ OpenAI-compatible endpoint, write the reasoning, for --config configs/arena.py:s
 again, it is asked only for what is missing. The API key is read from the environment, BACKBONE_KEY.
 """
 
-import asyncio
 import os
 
+import asking
 from absl import app, flags
-from tqdm import tqdm
 
 from ragrl_jax.data import readers, writers
 from ragrl_jax.prompting import endpoint
@@ -29,16 +28,11 @@ TEMPERATURE = flags.DEFINE_float("temperature", 0.9, "Of the backbone.", lower_b
 MAX_TOKENS = flags.DEFINE_integer("max_tokens", 1024, "Of one answer.", lower_bound=1)
 
 
-async def reason(examples):
+def reason(examples):
   backbone = endpoint.Endpoint(
     URL.value, MODEL.value, folder=ANSWERS.value, key=os.environ.get("BACKBONE_KEY", "none"),
     sampling=dict(temperature=TEMPERATURE.value, max_tokens=MAX_TOKENS.value))
-  try:
-    with tqdm(total=len(examples), unit="question") as bar:
-      return await sft_data.reasoned(
-        examples, backbone, concurrency=CONCURRENCY.value, progress=lambda fates: bar.update(fates.total() - bar.n))
-  finally:
-    await backbone.close()
+  return asking.ask(sft_data.reasoned, examples, backbone, concurrency=CONCURRENCY.value)
 
 
 def main(argv):
@@ -50,10 +44,9 @@ def main(argv):
   if not URL.value:
     writers.write_examples(OUT.value, examples, turns=sft_data.direct(examples))
   else:
-    kept, fates = asyncio.run(reason(examples))
+    kept, fates = reason(examples)
     writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])
-    for fate, count in fates.most_common():
-      print(f"{count:7d}  {fate}")
+    asking.report(fates)
   print(OUT.value)
 
 

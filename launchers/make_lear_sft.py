@@ -11,13 +11,12 @@ DIR/answerable.jsonl.gz: those with a passage that holds a right answer. In both
 questions that bring none.
 """
 
-import asyncio
 import dataclasses
 import os
 import pathlib
 
+import asking
 from absl import app, flags
-from tqdm import tqdm
 
 from ragrl_jax import retrieval
 from ragrl_jax.data import readers, writers
@@ -36,16 +35,11 @@ CONCURRENCY = flags.DEFINE_integer("concurrency", 16, "Questions under way at a 
 MAX_TOKENS = flags.DEFINE_integer("max_tokens", 8192, "Of one answer, its thoughts included.", lower_bound=1)
 
 
-async def teach(examples):
+def teach(examples):
   teacher = endpoint.Endpoint(
     URL.value, MODEL.value, folder=ANSWERS.value, key=os.environ.get("TEACHER_KEY", "none"),
     sampling=dict(max_tokens=MAX_TOKENS.value))
-  try:
-    with tqdm(total=len(examples), unit="question") as bar:
-      return await sft_data.taught(
-        examples, teacher, concurrency=CONCURRENCY.value, progress=lambda fates: bar.update(fates.total() - bar.n))
-  finally:
-    await teacher.close()
+  return asking.ask(sft_data.taught, examples, teacher, concurrency=CONCURRENCY.value)
 
 
 def with_passages(examples):
@@ -69,12 +63,11 @@ def main(argv):
     writers.write_examples(out / "answerable.jsonl.gz", kept)
     print(f"{len(kept)} of {len(examples)}: {out / 'answerable.jsonl.gz'}")
     return
-  kept, fates = asyncio.run(teach(examples))
+  kept, fates = teach(examples)
   for reply in sft_data.ARMS:
     turns = [sft_data.arm(turns, reply) for _, turns in kept]
     writers.write_examples(out / f"{reply}.jsonl.gz", [example for example, _ in kept], turns=turns)
-  for fate, count in fates.most_common():
-    print(f"{count:7d}  {fate}")
+  asking.report(fates)
   print(out)
 
 

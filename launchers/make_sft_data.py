@@ -7,11 +7,10 @@ The questions bring passages and gold sentences (HotpotQA's files do). What the 
 again, it asks only for what is missing. API keys are read from the environment, REASONER_KEY and INSERTER_KEY.
 """
 
-import asyncio
 import os
 
+import asking
 from absl import app, flags
-from tqdm import tqdm
 
 from ragrl_jax.data import readers, writers
 from ragrl_jax.prompting import endpoint as endpoint_lib
@@ -39,25 +38,14 @@ def endpoint(role: str) -> endpoint_lib.Endpoint:
     retries=RETRIES.value, sampling=dict(temperature=TEMPERATURE.value, max_tokens=MAX_TOKENS.value))
 
 
-async def make(examples):
-  models = [endpoint("reasoner"), endpoint("inserter")]
-  try:
-    with tqdm(total=len(examples), unit="question") as bar:
-      return await generate.transcripts(
-        examples, *models, concurrency=CONCURRENCY.value, progress=lambda fates: bar.update(fates.total() - bar.n))
-  finally:
-    for model in models:
-      await model.close()
-
-
 def main(argv):
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}")
   examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
-  kept, fates = asyncio.run(make(examples))
+  kept, fates = asking.ask(
+    generate.transcripts, examples, endpoint("reasoner"), endpoint("inserter"), concurrency=CONCURRENCY.value)
   writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])
-  for fate, count in fates.most_common():
-    print(f"{count:7d}  {fate}")
+  asking.report(fates)
   print(OUT.value)
 
 
