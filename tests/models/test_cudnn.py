@@ -6,38 +6,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attention_kit import arrays, run
 from jax._src.cudnn import fused_attention_stablehlo
 
 from ragrl_jax.models import attention, cudnn
 from ragrl_jax.parallel import mesh as mesh_lib
 
-B, T, H, KV, h = 4, 40, 4, 2, 8
+SHAPE = B, T, H, KV, h = 4, 40, 4, 2, 8
 SINGLE = np.array([[1] * 40, [3] * 17 + [0] * 23, [1] + [0] * 39, [0] * 40], np.int32)
 PACKED = np.where(np.arange(T) < 9, 1, SINGLE + 1).astype(np.int32)
-
-
-def arrays(dtype=jnp.float32):
-  draw = np.random.default_rng(0)
-  return [jnp.asarray(draw.normal(size=(B, T, heads, h)), dtype) for heads in (H, KV, KV, H)]
-
-
-def run(attend):
-  """(output, gradients of q, k, v)."""
-  *inputs, weight = arrays()
-
-  @jax.jit
-  def f(*inputs):
-    out, back = jax.vjp(lambda q, k, v: attend(q, k, v, jnp.asarray(SINGLE)), *inputs)
-    return out, back(weight)
-
-  return jax.device_get(f(*inputs))
 
 
 @pytest.mark.parametrize("causal, sizes", [(True, None), (False, dict(fsdp=2, tensor=4))])  # four share two key heads
 def test_cudnn_is_asked_for_what_blockwise_attention_computes(causal, sizes):
   mesh = None if sizes is None else mesh_lib.make(jax.devices(), data=1, **sizes)
-  want = run(functools.partial(attention.attend, causal=causal))
-  got = run(functools.partial(cudnn.attend, causal=causal, mesh=mesh, implementation="xla"))
+  want = run(functools.partial(attention.attend, causal=causal), SHAPE, SINGLE)
+  got = run(functools.partial(cudnn.attend, causal=causal, mesh=mesh, implementation="xla"), SHAPE, SINGLE)
   for one, two in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
     np.testing.assert_allclose(one, two, atol=1e-5)
     np.testing.assert_array_equal(two[SINGLE == 0], 0.0)
@@ -53,9 +37,9 @@ def test_what_is_chosen(monkeypatch):
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
   monkeypatch.setattr(cudnn, "attend", lambda q, k, v, ids, *, causal, mesh: jnp.full_like(q, 7))
   fused = lambda q, k, v, *ids: bool((attention.attend(q, k, v, *map(jnp.asarray, ids)) == 7).all())
-  q, k, v, _ = arrays(jnp.bfloat16)
+  q, k, v, _ = arrays(SHAPE, jnp.bfloat16)
   assert fused(q, k, v, SINGLE) and not fused(q, k, v, PACKED) and not fused(q, k, v, SINGLE, SINGLE)
-  assert not fused(*arrays()[:3], SINGLE)
+  assert not fused(*arrays(SHAPE)[:3], SINGLE)
   assert not cudnn.takes(q, mesh_lib.make(jax.devices(), data=4, sequence=2))
   heads = lambda size: jnp.zeros((1, 1, 1, size), jnp.float16)
   assert cudnn.takes(heads(128)) and not cudnn.takes(heads(136)) and not cudnn.takes(heads(60))
