@@ -74,9 +74,8 @@ def main(_):
 def make_world(folder: pathlib.Path) -> None:
   """Held-out questions, transcripts of the base, of each reply and of the generator, and the tokenizer."""
   seed = SEED.value
-  # What is asked for stands beside what it leads to, and names share few syllables: a model of this size then learns in
-  # minutes to read several passages.
-  world = synthetic.build(synthetic.Settings(seed=seed, syllables=SYLLABLES, wordings=("{s} has the {r} {o}.",)))
+  # With names that share few syllables, too, a model of this size learns in minutes to read several passages.
+  world = synthetic.build(synthetic.Settings(seed=seed, syllables=SYLLABLES, wordings=(synthetic.BESIDE,)))
   ask = lambda count, draw, **options: synthetic.questions(
     world, count, seed=100 * seed + draw, distinct=False, **options)
   rng = random.Random(f"lear_sft/{seed}")

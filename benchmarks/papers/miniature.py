@@ -26,8 +26,7 @@ from ragrl_jax.prompting import sentencepiece  # noqa: E402
 from ragrl_jax.store import jsonl  # noqa: E402
 from ragrl_jax.structs import Episode, Example  # noqa: E402
 
-# Where several passages are shown: what is looked for stands beside what it leads to, and few names share a syllable.
-READABLE = dict(wordings=("{s} has the {r} {o}.",), syllables=120)
+READABLE = dict(wordings=(synthetic.BESIDE,), syllables=120)  # where several passages are shown
 WARM = "warm"  # the arm that takes no RL step
 QUICKSTART = config_lib.load(ROOT / "configs" / "quickstart.py", "sft")
 DECODER, MUON = QUICKSTART.model.shape.to_dict(), QUICKSTART.optimizer.to_dict()  # of the model, and of its warm start

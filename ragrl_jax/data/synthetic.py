@@ -8,10 +8,10 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 
 from ragrl_jax.data import world as world_lib
-from ragrl_jax.data.world import HELD_OUT, TRAIN, Settings, World, build
+from ragrl_jax.data.world import BESIDE, HELD_OUT, TRAIN, Settings, World, build
 from ragrl_jax.structs import Example, Passage
 
-__all__ = ["HELD_OUT", "TRAIN", "Settings", "World", "build", "lines", "questions"]
+__all__ = ["BESIDE", "HELD_OUT", "TRAIN", "Settings", "World", "build", "lines", "questions"]
 
 COMPARISON, YES_NO = "comparison", "yes_no"
 _ATTEMPTS = 200  # draws of one question before its kind is called used up

@@ -24,6 +24,8 @@ RELATIONS = {
 }
 YEARS = {"birth year": (PERSON, YEAR), "founding year": (COMPANY, YEAR)}
 WORDINGS = ("The {r} of {s} is {o}.", "{o} is the {r} of {s}.", "{s} has {o} as {r}.")
+# What is asked for stands beside what it leads to: small models learn sooner to read several passages.
+BESIDE = "{s} has the {r} {o}."
 FILLERS = (
   "{s} was in the news last week.", "Nobody wrote down what {s} was like in those days.",
   "Of {s} there are many stories, and few agree.", "A picture of {s} hangs in the hall.")
