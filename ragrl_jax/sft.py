@@ -24,6 +24,7 @@ FILL = 0.92  # of a block's places that first-fit packing can count on; more wou
 
 def sft(
   config, workdir: str | pathlib.Path, *, observe: Callable[[int, Any], dict[str, Any]] | None = None,
+  reached: Callable[[dict[str, Any]], bool] = lambda row: False,
 ) -> Iterator[dict[str, Any]]:
   """Trains on the transcripts of config.data.train for config.steps steps; yields each step's metrics.
 
@@ -35,6 +36,7 @@ def sft(
     config: see ragrl_jax/config.py.
     workdir: gets config.json, metrics.jsonl, checkpoints/ and model/.
     observe: (step, model) → more metrics for the step's row; called after every step.
+    reached: a step's row → whether the run has reached what it is for, and ends there as it would at config.steps.
   """
   config_lib.validate(config)
   workdir = pathlib.Path(workdir)
@@ -63,9 +65,13 @@ def sft(
         nnx.update(model, state.params)
         metrics |= observe(step, model)
       writer.write(step, metrics)
-      if step % config.checkpoint.every == 0 or step == config.steps:
+      row = dict(step=step, **metrics)
+      last = reached(row) or step == config.steps
+      if step % config.checkpoint.every == 0 or last:
         checkpoints.save(step, state, host=dict(step=step))
-      yield dict(step=step, **metrics)
+      yield row
+      if last:
+        break
   nnx.update(model, state.params)
   player_lib.save(model, shape, config, workdir / "model")
 

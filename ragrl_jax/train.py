@@ -28,6 +28,7 @@ from ragrl_jax.store import metrics as metrics_lib
 
 def train(
   config, workdir: str | pathlib.Path, *, observe: Callable[[int, Any, Any], dict[str, Any]] | None = None,
+  reached: Callable[[dict[str, Any]], bool] = lambda row: False,
 ) -> Iterator[dict[str, Any]]:
   """Trains until `config.steps`, going on from the workdir's last checkpoint; yields each step's metrics.
 
@@ -39,6 +40,7 @@ def train(
     workdir: gets config.json, metrics.jsonl, TensorBoard events, checkpoints/ and episodes/.
     observe: (step, player, params) → more metrics for the step's row, such as an evaluation's; called before
       training with step 0 and after every step.
+    reached: a step's row → whether the run has reached what it is for, and ends there as it would at config.steps.
 
   Raises:
     ValueError: a config or an input that cannot be trained on.
@@ -111,9 +113,12 @@ def train(
       if hosts.is_first() and config.log.episodes_every and step % config.log.episodes_every == 0:
         log_episodes(workdir, step, scored, player.tokenizer)
       row = _written(writer, step, metrics)
-      if step % config.checkpoint.every == 0 or step == config.steps:
+      last = reached(row) or step == config.steps
+      if step % config.checkpoint.every == 0 or last:
         checkpoints.save(step, state, host=dict(step=step, seed=config.seed, supply=supply.saved()))
       yield row
+      if last:
+        break
   nnx.update(player.model, learner.policy(state.params))
   player_lib.save(player.model, player.config, config, workdir / "model")
 
