@@ -15,7 +15,6 @@ import json
 import os
 import pathlib
 import random
-import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -31,6 +30,7 @@ from ragrl_jax.evaluation import harness
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.arena import sft_data
 from ragrl_jax.retrieval import corpus
+from ragrl_jax.store import fresh
 
 ROOT = pathlib.Path(__file__).parents[1]
 OUT = flags.DEFINE_string("out", "out/real", "Folder for indexes, runs and predictions.")
@@ -158,7 +158,7 @@ def settings(made: Run, qa: pathlib.Path, out: pathlib.Path):
 def run(name: str, made: Run, qa: pathlib.Path, out: pathlib.Path) -> dict:
   """Trains from nothing, then evaluates; what it cost."""
   workdir = out / name
-  shutil.rmtree(workdir, ignore_errors=True)
+  fresh.folder(workdir)
   config, asked, questions = settings(made, qa, out)
   began = time.perf_counter()
   if made.supervised:

@@ -12,7 +12,6 @@ player. The adapters then learn from the policy's own pairs, and from nothing el
 import dataclasses
 import pathlib
 import random
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -35,6 +34,7 @@ from ragrl_jax.recipes.veritas import demonstrate, distil  # noqa: E402
 from ragrl_jax.recipes.veritas.parser import steps  # noqa: E402
 from ragrl_jax.rollout import collect  # noqa: E402
 from ragrl_jax.store import episodes as episodes_lib  # noqa: E402
+from ragrl_jax.store import fresh  # noqa: E402
 from ragrl_jax.structs import Episode, Example  # noqa: E402
 
 OUT = flags.DEFINE_string("out", "out/reward_model", "Folder for everything this makes; it is emptied first.")
@@ -56,7 +56,7 @@ def main(_):
   logging.set_verbosity(logging.WARNING)
   began, seed, out = time.perf_counter(), SEED.value, pathlib.Path(OUT.value)
   say = lambda text: print(f"[{time.perf_counter() - began:4.0f} s] {text}", flush=True)
-  shutil.rmtree(out, ignore_errors=True)
+  fresh.folder(out)
   papers = pathlib.Path(PAPERS.value) / "veritas" / str(seed)
   if not (papers / miniature.WARM / "result.json").is_file():
     miniature.run(veritas.PAPER, miniature.WARM, seed, papers)

@@ -1,77 +1,97 @@
 """From nothing to a model that learned to search: python launchers/quickstart.py [--workdir out/quickstart] [--seed 0]
 
 A made-up world → its tokenizer → an index → a warm start on faulty demonstrations → RL with live search → what changed.
+Both stages of training end by what they have reached on development questions of their own, not after a number of
+steps; config.steps is the most they may take. The held-out questions decide nothing.
 """
 
 import json
+import os
 import pathlib
 import random
-import shutil
+import sys
 import time
 
+import jax
 from absl import app, flags, logging
+from flax import nnx
 from ml_collections import config_flags
 from tqdm import tqdm
 
 from ragrl_jax import evaluate, retrieval, sft, train
+from ragrl_jax.core import stopping
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.evaluation import harness, report, tables, traces
 from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.search_r1 import demonstrate
 from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.store import fresh
 
-WORKDIR = flags.DEFINE_string("workdir", "out/quickstart", "Folder for everything this makes; it is emptied first.")
+WORKDIR = flags.DEFINE_string(
+  "workdir", "out/quickstart", "Folder for everything this makes; what an earlier quickstart left there is removed.")
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the world, the model, the demonstrations and the sampling.")
 DEMONSTRATIONS = flags.DEFINE_integer("demonstrations", 6000, "Scripted episodes of the warm start.")
 HELD_OUT = flags.DEFINE_integer("held_out", 300, "Questions about entities that training never saw.")
 CONFIG = config_flags.DEFINE_config_file("config", "configs/quickstart.py")
 SFT_CONFIG = config_flags.DEFINE_config_file("sft_config", "configs/quickstart.py:sft")
 
+DEVELOPMENT = 200             # questions that decide when a stage ends, about entities that no other question names
+WARM_EM, WARM_ANSWERED = 0.97, 0.99  # of its one-hop questions: what the warm start is for, twice in a row
+PATIENCE, RISE = 3, 0.005     # RL ends when so many measurements in a row brought no better EM
+CLAIM = 0.85                  # held-out EM that a run must reach
+TYPICAL = dict(warm=300, rl=24)  # steps; for the estimate of the time left alone
+RL_COST = 7.0                 # seconds of an RL step over those of a supervised one; for the estimate alone
+
 
 def main(_):
   logging.set_verbosity(logging.WARNING)
   began, workdir, seed = time.perf_counter(), pathlib.Path(WORKDIR.value), SEED.value
-  shutil.rmtree(workdir, ignore_errors=True)
+  fresh.folder(workdir)
   say = lambda text: tqdm.write(f"[{time.perf_counter() - began:4.0f} s] {text}")
   make_world(workdir / "world", seed)
-  say("world, index, tokenizer and demonstrations are made")
+  say("world, index, tokenizer and demonstrations are made; now the warm start, in which nothing shows for a while: "
+      "a small model learns to copy names all at once")
   for config in (CONFIG.value, SFT_CONFIG.value):
     use_world(config, workdir / "world", seed)
-
-  warm_start(SFT_CONFIG.value, workdir / "warm")
   config = CONFIG.value
+  warm = warm_start(SFT_CONFIG.value, workdir / "warm")
+  say(f"warm start {'done' if warm['reached'] else 'NOT reached'} after {warm['steps']} steps: one-hop EM "
+      f"{warm['em'][-1]:.3f} on development questions; now RL with live search")
+
   config.model.path = str(workdir / "warm" / "model")
   held_out = list(readers.read_examples(config.data.evaluate))
-  say(f"warm start done; now RL with live search, held-out EM ({len(held_out)} questions) every "
-      f"{config.evaluate.every} steps")
-  found = learn(config, workdir, held_out)
-
-  before, after = found[0], found[config.steps]
+  found, curve = learn(config, workdir, held_out)
+  before, after = found[0], found[max(found)]
   seconds = time.perf_counter() - began
   summary = dict(
     em_before=before["em"], em_after=after["em"], searches_before=before["searches"],
-    searches_after=after["searches"], seconds=round(seconds, 1), seed=seed, before=before, after=after)
+    searches_after=after["searches"], seconds=round(seconds, 1), seed=seed, warm=warm,
+    rl=dict(steps=max(found), em=curve), machine=machine(), before=before, after=after)
   (workdir / "summary.json").write_text(json.dumps(summary, indent=1))
   page = report.write_report(workdir)
   print("\nHeld-out questions, greedy; every name in them is new to the model\n")
   print(tables.text_table(tables.comparison(before, after)))
   print("\nOne sampled episode of the last step\n")
-  traces.show(last_episode(workdir, config.steps))
-  print(f"\nThe run's page: {page}\n{seconds:.0f} s in all")
+  traces.show(last_episode(workdir, max(found)))
+  if missed := verdict(summary, config):
+    print(f"\n{missed}")
+  print(f"\n{seconds:.0f} s in all. The run's page, for a browser: {page}\n"
+        "Next: your own model, questions and corpus, by the commands of README.md under that heading.")
+  sys.exit(1 if missed else 0)
 
 
 def make_world(folder: pathlib.Path, seed: int) -> None:
   """Corpus, index, questions, demonstrations and tokenizer, under `folder`."""
-  world = synthetic.build(synthetic.Settings(seed=seed))
+  world = synthetic.build(synthetic.Settings(seed=seed, development=80))
   writers.write_passages(folder / "corpus.jsonl.gz", world.passages)
   retrieval.build_index(folder / "corpus.jsonl.gz", "hashing", folder / "index")
   asked = synthetic.questions(world, DEMONSTRATIONS.value, seed=seed, distinct=False)
   turns = demonstrations(world, asked, retrieval.load_index(folder / "index"), seed)
   writers.write_examples(folder / "demonstrations.jsonl.gz", asked, turns=turns)
   writers.write_examples(folder / "train.jsonl.gz", synthetic.questions(world, 4000, seed=seed + 1, distinct=False))
-  held_out = synthetic.questions(world, HELD_OUT.value, part=synthetic.HELD_OUT, seed=seed)
-  writers.write_examples(folder / "held_out.jsonl.gz", held_out)
+  for part, count in ((synthetic.HELD_OUT, HELD_OUT.value), (synthetic.DEVELOPMENT, DEVELOPMENT)):
+    writers.write_examples(folder / f"{part}.jsonl.gz", synthetic.questions(world, count, part=part, seed=seed))
   # A space before each line: a name is then the same pieces at its start as in the middle of a sentence.
   lines = [*(" " + line for line in synthetic.lines(world, seed=seed)), *(text for said in turns for _, text in said)]
   sentencepiece.train(lines, vocab_size=506, marks=demonstrate.MARKS, path=folder / "tokenizer.model")
@@ -94,29 +114,115 @@ def use_world(config, folder: pathlib.Path, seed: int) -> None:
   config.data.evaluate = str(folder / "held_out.jsonl.gz")
 
 
-def warm_start(config, workdir: pathlib.Path) -> None:
+def development(config) -> list:
+  """The questions that decide when a stage ends; they lie beside the held-out ones."""
+  return list(readers.read_examples(pathlib.Path(config.data.evaluate).parent / "development.jsonl.gz"))
+
+
+def warm_start(config, workdir: pathlib.Path) -> dict:
+  """Fine-tunes on the demonstrations until the model searches, reads and copies: until it answers one-hop questions.
+
+  Returns:
+    {"reached": whether it got there within config.steps, "steps", "em" and "answered": a number a measurement}.
+  """
+  asked = [example for example in development(config) if example.hops == 1]
   config.data.train = str(pathlib.Path(config.data.train).parent / "demonstrations.jsonl.gz")
-  with tqdm(total=config.steps, desc="warm start (SFT)", unit="step") as bar:
-    for metrics in sft.sft(config, workdir):
-      bar.update()
-      bar.set_postfix_str(f"loss {metrics['loss']:.3f}")
+  player, curve = player_lib.build(config), dict(em=[], answered=[])
+
+  def observe(step, model):
+    if step % config.evaluate.every:
+      return {}
+    measured, _ = evaluate.measure(player, nnx.split(model)[1], asked, version=step)
+    for name in curve:
+      curve[name].append(measured[name])
+    return {f"development/{name}": values[-1] for name, values in curve.items()}
+
+  reached = lambda row: stopping.holds(curve["em"], WARM_EM) and stopping.holds(curve["answered"], WARM_ANSWERED)
+  left = Left(warm=TYPICAL["warm"], rl=TYPICAL["rl"])
+  with bar("warm start (SFT)", config.steps) as shown:
+    for metrics in sft.sft(config, workdir, observe=observe, reached=reached):
+      em = f"one-hop EM {curve['em'][-1]:.2f} (until {WARM_EM}), " if curve["em"] else ""
+      tick(shown, f"loss {metrics['loss']:.2f}, {em}{left.after('warm', metrics['step'])}")
+  return dict(reached=reached(None), steps=metrics["step"], **curve)
 
 
-def learn(config, workdir: pathlib.Path, held_out) -> dict[int, dict]:
-  """RL; evaluations by step, step 0 before it."""
-  found: dict[int, dict] = {}
+def learn(config, workdir: pathlib.Path, held_out) -> tuple[dict[int, dict], list[float]]:
+  """RL until EM on the development questions has stopped rising.
+
+  Returns:
+    (the held-out questions' metrics by step: before the first and after the last; the development EM, measured every
+    config.evaluate.every steps from step 0).
+  """
+  asked, found, curve = development(config), {}, []
+  over = lambda: stopping.stopped_rising(curve, patience=PATIENCE, rise=RISE)
 
   def observe(step, player: player_lib.Player, params):
     if step % config.evaluate.every and step != config.steps:
       return {}
-    found[step], _ = evaluate.measure(player, params, held_out, version=step)
-    return harness.flat(found[step])
+    measured, _ = evaluate.measure(player, params, asked, version=step)
+    curve.append(measured["em"])
+    metrics = harness.flat(measured, prefix="development/")
+    if step == 0 or step == config.steps or over():
+      found[step], _ = evaluate.measure(player, params, held_out, version=step)
+      metrics |= harness.flat(found[step])
+    return metrics
 
-  with tqdm(total=config.steps, desc="RL (GRPO)", unit="step") as bar:
-    for metrics in train.train(config, workdir, observe=observe):
-      bar.update(metrics["step"] - bar.n)
-      bar.set_postfix_str(train.headline(metrics))
-  return found
+  left = Left(rl=TYPICAL["rl"])
+  with bar("RL (GRPO)", config.steps) as shown:
+    for metrics in train.train(config, workdir, observe=observe, reached=lambda row: over()):
+      if metrics["step"]:
+        text = f"EM {metrics['outcome']:.2f}, searches {metrics['searches']:.2f}, development EM {curve[-1]:.2f}"
+        tick(shown, f"{text}, {left.after('rl', metrics['step'])}")
+  return found, curve
+
+
+class Left:
+  """The time left in all, from the seconds a step has taken so far and the steps that are typical."""
+
+  def __init__(self, **steps: int):
+    self._steps, self._began = steps, None
+
+  def after(self, stage: str, done: int) -> str:
+    """"about 3 min left" after `done` steps of `stage`; the first step is not counted, since it compiles."""
+    now = time.perf_counter()
+    if self._began is None:
+      self._began, self._first = now, done
+      return "the time left shows soon"
+    a_step = (now - self._began) / (done - self._first)
+    rest = max(self._steps[stage] - done, 0) * a_step
+    if stage == "warm":
+      rest += self._steps["rl"] * RL_COST * a_step
+    return f"about {rest / 60:.0f} min left" if rest > 90 else f"about {max(rest, 10):.0f} s left"
+
+
+def bar(what: str, most: int) -> tqdm:
+  return tqdm(total=most, desc=what, bar_format="{desc}: step {n_fmt}, at most {total_fmt} [{elapsed}] {postfix}")
+
+
+def tick(shown: tqdm, text: str) -> None:
+  shown.set_postfix_str(text, refresh=False)
+  shown.update()
+
+
+def machine() -> dict:
+  """What the last digits of a run depend on."""
+  threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+  return dict(threads=threads, xla_flags=os.environ.get("XLA_FLAGS", ""), jax=jax.__version__)
+
+
+def verdict(summary: dict, config) -> str:
+  """Empty if the run shows what it is for; else what is missing and what to try."""
+  if summary["em_after"] >= CLAIM:
+    return ""
+  if not summary["warm"]["reached"]:
+    what = (f"the warm start did not reach one-hop EM {WARM_EM} within {summary['warm']['steps']} steps. Raise "
+            "--sft_config.steps, or try another --seed")
+  elif summary["rl"]["steps"] == config.steps:
+    what = f"EM was still rising after {config.steps} steps of RL. Raise --config.steps"
+  else:
+    what = "EM on development questions stopped rising before. Try another --seed, or raise --config.evaluate.every"
+  return (f"MISSED: held-out EM {summary['em_after']:.3f} after RL, where every run should reach {CLAIM}: {what}. "
+          "summary.json holds the curves and the machine: please report it.")
 
 
 def last_episode(workdir: pathlib.Path, step: int) -> dict:

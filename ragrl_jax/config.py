@@ -123,7 +123,8 @@ def default_config() -> ml_collections.ConfigDict:
     reward=dict(overlong_limit=0, overlong_buffer=0, overlong_factor=1.0),  # DAPO's, in model tokens; limit 0: none
     optimizer=dict(
       kind="adamw",            # or "muon" for hidden matrices, AdamW for the rest
-      learning_rate=1e-6, warmup_steps=0, schedule="constant", final_share=0.1,
+      learning_rate=1e-6, warmup_steps=0,
+      schedule="constant", final_share=0.1,  # "cosine"; "inverse_sqrt" for a run whose end is not known
       b1=0.9, b2=0.999, weight_decay=0.01, clip_norm=1.0,
       muon_scale=5.0,          # Muon's learning rate over AdamW's
     ),

@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "launchers"))
 import quickstart  # noqa: E402
 
 from ragrl_jax import config as config_lib  # noqa: E402
-from ragrl_jax import evaluate, recipes, retrieval, train  # noqa: E402
+from ragrl_jax import evaluate, recipes, retrieval, sft, train  # noqa: E402
 from ragrl_jax.data import readers, synthetic, writers  # noqa: E402
 from ragrl_jax.evaluation import harness  # noqa: E402
 from ragrl_jax.evaluation import player as player_lib  # noqa: E402
@@ -32,7 +32,8 @@ from ragrl_jax.structs import Episode, Example  # noqa: E402
 READABLE = dict(wordings=(synthetic.BESIDE,), syllables=200, entities=60_000)
 WARM = "warm"  # the arm that takes no RL step
 QUICKSTART = config_lib.load(ROOT / "configs" / "quickstart.py", "sft")
-DECODER, MUON = QUICKSTART.model.shape.to_dict(), QUICKSTART.optimizer.to_dict()  # of the model, and of its warm start
+DECODER = QUICKSTART.model.shape.to_dict()
+MUON = QUICKSTART.optimizer.to_dict() | dict(schedule="cosine", final_share=0.1)  # of the warm start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +157,10 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
     config = settings(paper, out / "world", seed, paper.sft)
     if first:
       config.steps, config.model.path = paper.later_steps, str(first / "sft" / "model")
-    quickstart.warm_start(config, out / "sft")
+    config.data.train = str(out / "world" / "demonstrations.jsonl.gz")
+    for metrics in sft.sft(config, out / "sft"):
+      if metrics["step"] % 50 == 0:
+        print(f"{paper.name} {seed}: warm {metrics['step']}/{config.steps} loss {metrics['loss']:.3f}", flush=True)
   made = time.process_time()
   config = settings(paper, out / "world", seed, paper.rl, paper.arms.get(arm, {}))
   config.model.path = str(out / "sft" / "model")

@@ -8,10 +8,10 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 
 from ragrl_jax.data import world as world_lib
-from ragrl_jax.data.world import BESIDE, HELD_OUT, TRAIN, Settings, World, build
+from ragrl_jax.data.world import BESIDE, DEVELOPMENT, HELD_OUT, TRAIN, Settings, World, build
 from ragrl_jax.structs import Example, Passage
 
-__all__ = ["BESIDE", "HELD_OUT", "TRAIN", "Settings", "World", "build", "lines", "questions"]
+__all__ = ["BESIDE", "DEVELOPMENT", "HELD_OUT", "TRAIN", "Settings", "World", "build", "lines", "questions"]
 
 COMPARISON, YES_NO = "comparison", "yes_no"
 _ATTEMPTS = 200  # draws of one question before its kind is called used up
@@ -26,7 +26,7 @@ def questions(
   Args:
     world: what they are about.
     count: how many.
-    part: TRAIN or HELD_OUT.
+    part: TRAIN, HELD_OUT or DEVELOPMENT.
     mix: kind → weight; a kind is a number of hops (1, 2, 3), "comparison" (which of two is older; the world needs
       years) or "yes_no". Counts follow the weights exactly, up to one; {1: 4, 2: 6} if None.
     seed: of the draw; the same seed and another part give unrelated questions.
@@ -39,7 +39,7 @@ def questions(
     ValueError: an unknown part, kind or difficulty; fewer passages than golds; a world with too few questions.
   """
   if part not in world.parts:
-    raise ValueError(f"part={part!r}: a world has {TRAIN!r} and {HELD_OUT!r}.")
+    raise ValueError(f"part={part!r}: this world has {', '.join(map(repr, world.parts))}.")
   if difficulty not in ("easy", "hard"):
     raise ValueError(f"difficulty={difficulty!r}: use 'easy' or 'hard'.")
   mix = {1: 4, 2: 6} if mix is None else dict(mix)
@@ -60,12 +60,13 @@ def questions(
 
 
 def lines(world: World, *, seed: int = 0, fillers: int = 3000, asked: int = 1000) -> Iterator[str]:
-  """Text to train a tokenizer on: the training part's passages, questions, and random names, no held-out one."""
+  """Text to train a tokenizer on: the training part's passages, questions, and random names, none of another part."""
   yield from (passage.text for passage in world.passages if _is_in(world, passage, TRAIN))
   yield from (example.question for example in questions(world, asked, seed=seed, distinct=False))
   syllables = sorted({name[at:at + 3].lower() for name in world.parts[TRAIN].names for at in range(0, len(name), 3)})
   rng = random.Random(f"lines/{world.settings.seed}/{seed}")
-  yield from world_lib.draw_names(rng, syllables, fillers, avoid=world.parts[HELD_OUT].names)
+  unseen = [name for part in world.parts if part != TRAIN for name in world.parts[part].names]
+  yield from world_lib.draw_names(rng, syllables, fillers, avoid=unseen)
 
 
 def _is_in(world: World, passage: Passage, part: str) -> bool:

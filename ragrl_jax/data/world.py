@@ -1,8 +1,8 @@
 """A made-up world: people, companies and towns, one object a (subject, relation), and the passages that say so.
 
 Names are built of consonant-vowel-consonant syllables, so that a small sentencepiece model finds the syllables and a
-model can copy names it never saw. The world has a training part and a held-out part; no fact leads from one to the
-other, and no held-out name occurs, even as a part of a word, in the training part.
+model can copy names it never saw. The world has a training part, a held-out part and, if asked for, a development part;
+no fact leads from one to another, and no name of the latter two occurs, even as a part of a word, in the training part.
 
 Everything is drawn by `random.Random` from the seed: the same world on every platform.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ragrl_jax.structs import Passage
 
-TRAIN, HELD_OUT = "train", "held_out"
+TRAIN, HELD_OUT, DEVELOPMENT = "train", "held_out", "development"
 PERSON, COMPANY, TOWN, YEAR = "person", "company", "town", "year"
 
 # relation → (kind of its subject, kind of its object)
@@ -49,6 +49,7 @@ class Settings:
     seed: of everything below.
     entities: in the training part: half people, a quarter companies, a quarter towns.
     held_out: in the held-out part, divided likewise.
+    development: in the development part, for decisions that the held-out part must not make; 0: there is none.
     syllables: how many different ones names are built of.
     facts_per_passage: at most so many facts of one subject in one passage.
     wordings: of sentences, with {s}, {r} and {o} for subject, relation and object; one is drawn for each fact.
@@ -61,6 +62,7 @@ class Settings:
   seed: int = 0
   entities: int = 4000
   held_out: int = 120
+  development: int = 0
   syllables: int = 48
   facts_per_passage: int = 1
   wordings: tuple[str, ...] = WORDINGS
@@ -73,6 +75,8 @@ class Settings:
     for name in ("entities", "held_out"):
       if getattr(self, name) < 8:
         raise ValueError(f"{name}={getattr(self, name)}: a world needs at least 8 entities in each part.")
+    if self.development and self.development < 8:
+      raise ValueError(f"development={self.development}: a part needs at least 8 entities; 0 leaves it out.")
     if self.facts_per_passage < 1:
       raise ValueError(f"facts_per_passage={self.facts_per_passage}: it must be at least 1.")
     for wording in self.wordings or ("",):
@@ -83,14 +87,15 @@ class Settings:
         raise ValueError(f"{name}={getattr(self, name)}: it is a share, from 0 to 1.")
     if not 8 <= self.syllables <= len(_SYLLABLES):
       raise ValueError(f"syllables={self.syllables}: it must be from 8 to {len(_SYLLABLES)}.")
-    if self.entities + self.held_out > self.syllables**3 // 2:
+    if self.entities + self.held_out + self.development > self.syllables**3 // 2:
       raise ValueError(
-        f"{self.entities} + {self.held_out} names do not fit into {self.syllables} syllables: raise syllables.")
+        f"{self.entities} + {self.held_out} + {self.development} names do not fit into {self.syllables} syllables: "
+        "raise syllables.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """One of the two closed parts. kinds: kind → names; facts: (subject, relation) → what the passages say."""
+  """One of the closed parts. kinds: kind → names; facts: (subject, relation) → what the passages say."""
 
   kinds: Mapping[str, tuple[str, ...]]
   facts: Mapping[tuple[str, str], str]
@@ -105,8 +110,8 @@ class World:
   """
   Attributes:
     settings: what it was drawn from.
-    parts: TRAIN and HELD_OUT.
-    passages: the corpus, both parts and the noise.
+    parts: TRAIN, HELD_OUT and, if the settings ask for it, DEVELOPMENT.
+    passages: the corpus, all parts and the noise.
     stated: passage id → the facts it states, in its order; empty for noise.
     sentences: passage id → its sentences, in the same order.
     where: (subject, relation) → position in `passages` of the one that states it.
@@ -156,9 +161,11 @@ def build(settings: Settings | None = None, **overrides) -> World:
   rng = random.Random(f"world/{settings.seed}")
   syllables = random.Random("syllables").sample(_SYLLABLES, settings.syllables)  # the same for all seeds
   relations = RELATIONS | (YEARS if settings.years else {})
-  held_out = draw_names(rng, syllables, settings.held_out)
-  train = draw_names(rng, syllables, settings.entities, avoid=held_out)
-  parts = {TRAIN: _part(rng, train, relations), HELD_OUT: _part(rng, held_out, relations)}
+  unseen = draw_names(rng, syllables, settings.held_out + settings.development)
+  train = draw_names(rng, syllables, settings.entities, avoid=unseen)
+  parts = {TRAIN: _part(rng, train, relations), HELD_OUT: _part(rng, unseen[:settings.held_out], relations)}
+  if settings.development:
+    parts[DEVELOPMENT] = _part(rng, unseen[settings.held_out:], relations)
   memory = _memory(rng, parts[TRAIN], settings, relations)
   passages, stated, sentences, where, noise = [], {}, {}, {}, {}
   for part in parts.values():

@@ -15,6 +15,9 @@ def learning_rate(settings: OptimizerSettings) -> optax.Schedule:
   rest = max(s.total_steps - s.warmup_steps, 1)
   if s.schedule == "cosine":
     after = optax.cosine_decay_schedule(s.learning_rate, rest, alpha=s.final_share)
+  elif s.schedule == "inverse_sqrt":
+    top = max(s.warmup_steps, 1)
+    after = lambda step: s.learning_rate * (top / (step + top)) ** 0.5
   else:
     after = optax.constant_schedule(s.learning_rate)
   if not s.warmup_steps:

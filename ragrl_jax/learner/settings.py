@@ -13,7 +13,7 @@ COUNTED = ("gae", "reinforce_plus_plus")
 CREDITS = ("episode", "turn")
 CRITICS = ("none", "own", "shared")
 PLACES = ("loss", "reward")
-SCHEDULES = ("constant", "cosine")
+SCHEDULES = ("constant", "cosine", "inverse_sqrt")
 OPTIMIZERS = ("adamw", "muon")
 
 
@@ -67,7 +67,8 @@ class OptimizerSettings:
 
   Attributes:
     learning_rate: the peak, after `warmup_steps` on a straight line from 0.
-    schedule: "constant", or "cosine" down to final_share * learning_rate at `total_steps`.
+    schedule: "constant"; "cosine" down to final_share * learning_rate at `total_steps`; or, for a run whose end is not
+      known, "inverse_sqrt": learning_rate * sqrt(n / step) after n = max(warmup_steps, 1) steps.
     clip_norm: the accumulated gradient is scaled down to this global norm; 0 for no clipping.
     weight_decay: on matrices and embeddings; never on norms and biases.
     muon_scale: Muon's learning rate over AdamW's.

@@ -22,6 +22,13 @@ def test_rates_by_hand():
     learning_rate=0.4, warmup_steps=4, schedule="cosine", final_share=0.1, total_steps=10))
   np.testing.assert_allclose([float(rate(s)) for s in (4, 7, 10, 99)], [0.4, 0.22, 0.04, 0.04], rtol=1e-5)
   assert float(optimizer.learning_rate(OptimizerSettings(learning_rate=0.4, warmup_steps=1))(0)) == pytest.approx(0.4)
+  # Inverse square root: 4 steps up, then .4 * sqrt(4 / step): a half at step 16, a third at 36, wherever the run ends.
+  for total_steps in (20, 999):
+    rate = optimizer.learning_rate(OptimizerSettings(
+      learning_rate=0.4, warmup_steps=4, schedule="inverse_sqrt", total_steps=total_steps))
+    np.testing.assert_allclose([float(rate(s)) for s in (3, 4, 16, 36)], [0.4, 0.4, 0.2, 0.4 / 3], rtol=1e-6)
+  rate = optimizer.learning_rate(OptimizerSettings(learning_rate=0.4, schedule="inverse_sqrt"))
+  np.testing.assert_allclose([float(rate(s)) for s in (0, 3)], [0.4, 0.2], rtol=1e-6)  # n = 1
 
 
 def test_what_is_decayed_and_who_gets_muon():

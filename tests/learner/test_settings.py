@@ -19,7 +19,7 @@ def test_what_is_refused(how, word):
 
 
 @pytest.mark.parametrize("how, word", [
-  (dict(kind="sgd"), "adamw, muon"), (dict(schedule="linear"), "constant, cosine"),
+  (dict(kind="sgd"), "adamw, muon"), (dict(schedule="linear"), "constant, cosine, inverse_sqrt"),
   (dict(warmup_steps=11, total_steps=10), "warmup_steps=11")])
 def test_what_the_optimizer_refuses(how, word):
   with pytest.raises(ValueError, match=word):

@@ -1,0 +1,28 @@
+import pytest
+
+from ragrl_jax.store import fresh
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
+  (tmp_path / "thesis").mkdir()
+  (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
+  with pytest.raises(ValueError, match="did not make.*Nothing was touched: name a new folder"):
+    fresh.folder(tmp_path)
+  assert (tmp_path / "thesis" / "chapter.tex").read_text() == "years of work"
+  assert [path.name for path in tmp_path.iterdir()] == ["thesis"]
+
+
+def test_a_folder_made_here_is_emptied_again(tmp_path):
+  path = fresh.folder(tmp_path / "out" / "run")
+  (path / "checkpoints").mkdir()
+  (path / "metrics.jsonl").write_text("{}")
+  assert fresh.folder(path) == path
+  assert [left.name for left in path.iterdir()] == [fresh.MARKER]
+
+
+def test_an_empty_folder_may_be_used_and_a_file_may_not(tmp_path):
+  (tmp_path / "empty").mkdir()
+  assert (fresh.folder(tmp_path / "empty") / fresh.MARKER).is_file()
+  (tmp_path / "file").write_text("text")
+  with pytest.raises(ValueError, match="is no folder"):
+    fresh.folder(tmp_path / "file")
