@@ -1,6 +1,7 @@
-"""Seven algorithms on the made-up world, same warm start, same budget: python benchmarks/algorithms.py [--seeds 0,1,2]
+"""Seven algorithms on the made-up world, same warm start, same budget: python benchmarks/algorithms.py [--machines]
 
-Each run goes on from the quickstart's warm start of its seed and takes STEPS steps of EPISODES sampled episodes. A
+Each run goes on from the quickstart's warm start of its seed and machine, which has reached its criterion
+(benchmarks/quickstart_seeds.py; made first where it is missing), and takes STEPS steps of EPISODES sampled episodes. A
 finished run is not run again; one that was killed goes on from its last checkpoint. The table and the figure are made
 from whatever runs are finished: --docs writes them to docs/algorithms.md and docs/algorithms.png.
 """
@@ -8,29 +9,26 @@ from whatever runs are finished: --docs writes them to docs/algorithms.md and do
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import time
 
+import machines
 import matplotlib
 import numpy as np
+import quickstart_seeds
 from absl import app, flags, logging
+from tqdm import tqdm
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import evaluate, train
+from ragrl_jax.core.metrics import stats
+from ragrl_jax.store import jsonl
 
 ROOT = pathlib.Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "launchers"))
-
-import quickstart  # noqa: E402
-
-from ragrl_jax import config as config_lib  # noqa: E402
-from ragrl_jax.core.metrics import stats  # noqa: E402
-from ragrl_jax.data import readers  # noqa: E402
-from ragrl_jax.store import jsonl  # noqa: E402
-
-SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Which seeds.")
+# --seeds, --machines and --out are quickstart_seeds': where its warm starts are; the runs here lie beside them.
 ARMS = flags.DEFINE_list("arms", [], "Which algorithms; all if empty.")
-OUT = flags.DEFINE_string("out", "out/algorithms", "Folder for the runs.")
 DOCS = flags.DEFINE_bool("docs", False, "Write the table and the figure to docs/.")
-ONE = flags.DEFINE_string("one", "", "ARM/SEED: this run only, in this process.")
+ONE = flags.DEFINE_string("one", "", "ARM/SEED/MACHINE: this run only, in this process.")
 
 STEPS, EVERY = 12, 2
 EPISODES = 256  # sampled a step at most
@@ -58,47 +56,50 @@ NAMES = {name.lower().replace(". ", "_").replace("++", "_plus_plus"): name for n
 def main(_):
   logging.set_verbosity(logging.WARNING)
   os.chdir(ROOT)
-  out = pathlib.Path(OUT.value)
+  out = pathlib.Path(quickstart_seeds.OUT.value).resolve()
   if ONE.value:
-    arm, seed = ONE.value.split("/")
-    run(out, arm, int(seed))
+    run(out, *ONE.value.split("/"))
     return
+  wanted = quickstart_seeds.wanted()
+  quickstart_seeds.run_all(out, wanted)
   # One cache of compiled programs for all runs: most of them are the same.
-  environment = os.environ | dict(JAX_COMPILATION_CACHE_DIR=str((out / "compiled").resolve()))
-  for seed in SEEDS.value:
-    for arm in ARMS.value or NAMES:
-      if not (out / f"{arm}_{seed}" / "result.json").is_file():
-        print(f"{NAMES[arm]}, seed {seed}", flush=True)
-        subprocess.run([sys.executable, __file__, f"--one={arm}/{seed}", f"--out={out}"], check=True, env=environment)
-  results = [json.loads(path.read_text()) for path in sorted(out.glob("*/result.json"))]
+  os.environ["JAX_COMPILATION_CACHE_DIR"] = str(out / "compiled")
+  asked = [(arm, str(seed), machine) for seed, machine in wanted for arm in ARMS.value or NAMES]
+  machines.run([
+    machines.Job(one[2], [sys.executable, __file__, f"--one={'/'.join(one)}", f"--out={out}"],
+                 folder(out, *one).with_suffix(".log"))
+    for one in asked if not (folder(out, *one) / "result.json").is_file()], cwd=ROOT)
+  results = [json.loads(path.read_text()) for path in sorted(out.glob("algorithms/*/result.json"))]
   text = table(results)
   print(text)
   if DOCS.value:
     (ROOT / "docs" / "algorithms.md").write_text(PAGE.format(
-      table=text, steps=STEPS, episodes=EPISODES, seeds=len({r["seed"] for r in results}), n=results[0]["n"]))
+      table=text, steps=STEPS, episodes=EPISODES, n=results[0]["n"], runs=said(results)))
     figure(results, ROOT / "docs" / "algorithms.png")
 
 
-def run(out: pathlib.Path, arm: str, seed: int) -> None:
-  """One arm from the seed's warm start."""
-  warm, workdir = out / f"warm_{seed}", out / f"{arm}_{seed}"
-  if not (warm / "done").is_file():
-    warm_start(warm, seed)
+def folder(out: pathlib.Path, arm: str, seed: str, machine: str) -> pathlib.Path:
+  return out / "algorithms" / f"{arm}_{machines.slug(machine)}_{seed}"
+
+
+def run(out: pathlib.Path, arm: str, seed: str, machine: str) -> None:
+  """One arm from the warm start of the seed and the machine."""
+  made, workdir = quickstart_seeds.folder(out, int(seed), machine), folder(out, arm, seed, machine)
   config = config_lib.load("configs/quickstart.py")
   for part in (SHARED, ALGORITHMS[NAMES[arm]]):
     config.update(part)
   config.steps, config.checkpoint.every, config.evaluate.every, config.log.tensorboard = STEPS, 4, EVERY, False
-  quickstart.use_world(config, warm / "world", seed)
-  config.model.path = str(warm / "sft" / "model")
-  held_out = list(readers.read_examples(config.data.evaluate))
+  quickstart_seeds.use_world(config, made / "world", int(seed))
+  config.model.path = str(made / "warm" / "model")
   began = time.perf_counter()
-  quickstart.learn(config, workdir, held_out)
+  for _ in tqdm(train.train(config, workdir, observe=evaluate.observer(config)), total=STEPS, unit="step"):
+    pass
   seconds = time.perf_counter() - began
   rows = {row["step"]: row for row in jsonl.read(workdir / "metrics.jsonl")}
   trained = [rows[step] for step in range(1, STEPS + 1)]
   median = lambda name: float(np.median([row[name] for row in trained[1:]]))  # the first step compiles
   result = dict(
-    arm=arm, seed=seed, n=int(rows[0]["evaluation/n"]), seconds=seconds,
+    arm=arm, seed=int(seed), machine=machine, n=int(rows[0]["evaluation/n"]), seconds=seconds,
     em={step: row["evaluation/em"] for step, row in rows.items() if "evaluation/em" in row},
     tokens_per_second=median("tokens_per_second"), update_share=median("seconds/update") / median("seconds/step"),
     entropy=[trained[0]["entropy"], trained[-1]["entropy"]], clip_fraction=median("clip_fraction"),
@@ -107,17 +108,8 @@ def run(out: pathlib.Path, arm: str, seed: int) -> None:
   (workdir / "result.json").write_text(json.dumps(result, indent=1))
 
 
-def warm_start(folder: pathlib.Path, seed: int) -> None:
-  """The quickstart's world and its warm start, kept for all arms of the seed."""
-  quickstart.make_world(folder / "world", seed)
-  config = config_lib.load("configs/quickstart.py", "sft")
-  quickstart.use_world(config, folder / "world", seed)
-  quickstart.warm_start(config, folder / "sft")
-  (folder / "done").touch()
-
-
 def by_arm(results):
-  """[(name, its results, seed by seed)], best final EM first."""
+  """[(name, its results, run by run)], best final EM first."""
   arms = {arm: [r for r in results if r["arm"] == arm] for arm in NAMES}
   found = [(NAMES[arm], runs) for arm, runs in arms.items() if runs]
   return sorted(found, key=lambda item: -np.mean([last(r) for r in item[1]]))
@@ -127,11 +119,18 @@ def last(result) -> float:
   return result["em"][str(STEPS)]
 
 
+def said(results) -> str:
+  """Over what the means are."""
+  seeds, kinds = sorted({r["seed"] for r in results}), sorted({r["machine"] for r in results})
+  return f"{len({(r['seed'], r['machine']) for r in results})} runs (seeds {seeds}; {', '.join(kinds)})"
+
+
 def table(results) -> str:
-  """One row an algorithm: means over its seeds."""
+  """One row an algorithm: means over its runs."""
   steps = range(0, STEPS + 1, EVERY)
   lines = ["| | " + " | ".join(f"EM, step {s}" for s in steps)
-           + " | by seed | gain, 95 % | worst fall | entropy | clipped | largest KL a step | tokens/s | learns |",
+           + " | least and most at the end | gain, 95 % | worst fall | entropy | clipped | largest KL a step "
+           "| tokens/s | learns |",
            "|---" * (len(steps) + 9) + "|"]
   return "\n".join(lines + [row(name, runs, steps) for name, runs in by_arm(results)])
 
@@ -146,14 +145,14 @@ def row(name: str, runs, steps) -> str:
   entropy = np.mean([r["entropy"] for r in runs], axis=0)
   return (
     f"| {name} | " + " | ".join(f"{em(s):.3f}" for s in steps)
-    + f" | {' '.join(f'{last(r):.3f}' for r in runs)} | {np.mean(gains):+.3f} ({low:+.3f} to {high:+.3f})"
+    + f" | {min(map(last, runs)):.3f} to {max(map(last, runs)):.3f} | {np.mean(gains):+.3f} ({low:+.3f} to {high:+.3f})"
     f" | {fall:.3f} | {entropy[0]:.3f} → {entropy[1]:.3f} | {mean('clip_fraction'):.1%}"
     f" | {mean('largest_old_kl'):.1e} | {mean('tokens_per_second'):.0f}"
-    f" | {'yes' if min(gains) >= 0.2 else 'no' if max(gains) < 0.2 else 'not every seed'} |")
+    f" | {'yes' if min(gains) >= 0.2 else 'no' if max(gains) < 0.2 else 'not every run'} |")
 
 
 def figure(results, path: pathlib.Path) -> None:
-  """EM over steps, a line an algorithm, its seeds as a band."""
+  """EM over steps, a line an algorithm, its runs as a band."""
   matplotlib.use("agg")
   from matplotlib import pyplot
 
@@ -172,15 +171,15 @@ def figure(results, path: pathlib.Path) -> None:
 
 PAGE = """# Seven algorithms, one world
 
-`python benchmarks/algorithms.py --docs` wrote this page. Every run goes on from the quickstart's warm start of its seed
-(0.8M parameters, made-up world) and takes {steps} steps; a step samples at most {episodes} episodes and takes two
-optimiser steps, each on half of the prompts. Reward: exact match alone. Learning rate 2e-4 for all of them; nothing
-was tuned. EM: {n} held-out questions, greedy, mean of {seeds} seeds.
+`python benchmarks/algorithms.py --docs` wrote this page. Every run goes on from the quickstart's warm start of its
+seed and machine (0.8M parameters, made-up world), which ended by its criterion, and takes {steps} steps; a step samples
+at most {episodes} episodes and takes two optimiser steps, each on half of the prompts. Reward: exact match alone.
+Learning rate 2e-4 for all of them; nothing was tuned. EM: {n} held-out questions, greedy, mean of {runs}.
 
 {table}
 
-- *by seed*: EM at the end. *gain*: over the warm start, bootstrap interval over seeds. *learns*: +0.2 in every seed.
-- *worst fall*: the largest drop of EM from one evaluation to any later one, over all seeds.
+- *gain*: over the warm start, bootstrap interval over runs. *learns*: +0.2 in every run.
+- *worst fall*: the largest drop of EM from one evaluation to any later one, over all runs.
 - *entropy*: nats a token, first and last step. *clipped*: median share of clipped tokens. *largest KL a step*: of
   KL(old ‖ new) over one step's updates.
 - *tokens/s*: median over the steps but the first, sampling included, on the machine that ran it: compare within the

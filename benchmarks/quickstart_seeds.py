@@ -2,17 +2,16 @@
 
 A machine is a number of threads and an instruction set: sums are cut differently on each, so that weights differ in
 their last digits, and whether a small model learns must not hang on those. --machines runs every seed on all three of
-MACHINES; without it, on the first. Beside them, for each seed on the first: what as many supervised steps again bring
-instead of RL. A finished run is not run again.
+machines.MACHINES; without it, on the first. Beside them, for each seed on the first: what as many supervised steps
+again bring instead of RL. A finished run is not run again.
 """
 
 import json
-import os
 import pathlib
 import statistics
-import subprocess
 import sys
 
+import machines
 from absl import app, flags, logging
 from tqdm import tqdm
 
@@ -28,21 +27,17 @@ MACHINES_TOO = flags.DEFINE_bool("machines", False, "On every machine of MACHINE
 SFT_ONLY = flags.DEFINE_bool("sft_only", True, "Also as many supervised steps again, instead of RL.")
 OUT = flags.DEFINE_string("out", "out/quickstart_seeds", "Folder for the runs and table.json.")
 
-# name → (threads, XLA_FLAGS)
-MACHINES = {"2 threads": (2, ""), "1 thread": (1, ""), "1 thread, AVX2": (1, "--xla_cpu_max_isa=AVX2")}
 WARM_AT_MOST, AFTER, MEAN = 0.5, 0.90, 0.95  # EM: the planted weakness; every run after RL; their mean
 
 
 def main(_):
   logging.set_verbosity(logging.WARNING)
   out = pathlib.Path(OUT.value)
-  machines = list(MACHINES) if MACHINES_TOO.value else list(MACHINES)[:1]
-  wanted = [(seed, machine) for machine in machines for seed in map(int, SEEDS.value)]
-  run_all(out, wanted)
+  run_all(out, wanted())
   rows = []
-  for seed, machine in wanted:
+  for seed, machine in wanted():
     workdir = folder(out, seed, machine)
-    more = sft_again(workdir, seed) if SFT_ONLY.value and machine == machines[0] else None
+    more = sft_again(workdir, seed) if SFT_ONLY.value and machine == machines.FIRST else None
     rows.append(row(machine, json.loads((workdir / "summary.json").read_text()), more))
   (out / "table.json").write_text(json.dumps(rows, indent=1))
   print(table(rows))
@@ -55,38 +50,26 @@ def main(_):
   sys.exit(not holds)
 
 
+def wanted() -> list[tuple[int, str]]:
+  """(seed, machine) of every run asked for."""
+  kinds = list(machines.MACHINES) if MACHINES_TOO.value else [machines.FIRST]
+  return [(seed, machine) for machine in kinds for seed in map(int, SEEDS.value)]
+
+
 def folder(out: pathlib.Path, seed: int, machine: str) -> pathlib.Path:
-  return out / f"{machine.replace(', ', '_').replace(' ', '_')}_{seed}"
+  return out / f"{machines.slug(machine)}_{seed}"
 
 
-def run_all(out: pathlib.Path, wanted: list[tuple[int, str]]) -> None:
-  """Those without a summary; as many beside each other as there are cores for their threads."""
-  if not hasattr(os, "sched_setaffinity"):
-    raise NotImplementedError("this system cannot bind a process to cores, which is how a number of threads is set "
-                              "here: run it on Linux.")
-  cores, running = sorted(os.sched_getaffinity(0)), []
-  waiting = [pair for pair in wanted if not (folder(out, *pair) / "summary.json").is_file()]
-  while waiting or running:
-    threads = MACHINES[waiting[0][1]][0] if waiting else 0
-    if waiting and (len(cores) >= threads or not running):
-      taken, cores = cores[:threads], cores[threads:]
-      running.append((start(out, *waiting.pop(0), taken), taken))
-      continue
-    process, taken = running.pop(0)
-    process.wait()  # 1: it missed its own claim, which its row shows; a run that died has no summary
-    cores = sorted(cores + taken)
-
-
-def start(out: pathlib.Path, seed: int, machine: str, cores: list[int]) -> subprocess.Popen:
-  workdir, xla_flags = folder(out, seed, machine), MACHINES[machine][1]
-  print(f"seed {seed}, {machine}: {workdir}", flush=True)
-  environment = os.environ | dict(XLA_FLAGS=f"{os.environ.get('XLA_FLAGS', '')} {xla_flags}".strip())
-  workdir.parent.mkdir(parents=True, exist_ok=True)
-  with open(workdir.with_suffix(".log"), "w") as log:
-    return subprocess.Popen(
-      [sys.executable, str(ROOT / "launchers" / "quickstart.py"), f"--workdir={workdir}", f"--seed={seed}"],
-      cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT,
-      preexec_fn=lambda: os.sched_setaffinity(0, cores))
+def run_all(out: pathlib.Path, pairs: list[tuple[int, str]]) -> None:
+  """Runs the quickstart for each (seed, machine) that has no summary yet."""
+  missing = [pair for pair in pairs if not (folder(out, *pair) / "summary.json").is_file()]
+  command = lambda seed, workdir: [sys.executable, "launchers/quickstart.py", f"--workdir={workdir}", f"--seed={seed}"]
+  jobs = [(machine, seed, folder(out, seed, machine).resolve()) for seed, machine in missing]
+  machines.run([machines.Job(machine, command(seed, workdir), workdir.with_suffix(".log"))
+                for machine, seed, workdir in jobs], cwd=ROOT)
+  for _, _, workdir in jobs:
+    if not (workdir / "summary.json").is_file():
+      raise RuntimeError(f"{workdir} has no result: its log, {workdir.with_suffix('.log')}, says why.")
 
 
 def row(machine: str, summary: dict, more: float | None) -> dict:
@@ -98,14 +81,21 @@ def row(machine: str, summary: dict, more: float | None) -> dict:
     searches=[summary["searches_before"], summary["searches_after"]])
 
 
+def use_world(config, world: pathlib.Path, seed: int) -> None:
+  """A finished quickstart's tokenizer, index and questions."""
+  config.seed = seed
+  config.prompting.tokenizer, config.retrieval.index = str(world / "tokenizer.model"), str(world / "index")
+  config.data.train, config.data.evaluate = str(world / "train.jsonl.gz"), str(world / "held_out.jsonl.gz")
+
+
 def sft_again(workdir: pathlib.Path, seed: int) -> float:
   """Held-out EM after the warm start's steps once more, from its end, on the same demonstrations."""
   done = workdir / "sft_again.json"
   if done.is_file():
     return json.loads(done.read_text())["em"]
   config, world = config_lib.load(ROOT / "configs" / "quickstart.py", "sft"), workdir / "world"
-  config.steps, config.seed = json.loads((workdir / "summary.json").read_text())["warm"]["steps"], seed
-  config.prompting.tokenizer, config.retrieval.index = str(world / "tokenizer.model"), str(world / "index")
+  use_world(config, world, seed)
+  config.steps = json.loads((workdir / "summary.json").read_text())["warm"]["steps"]
   config.data.train, config.model.path = str(world / "demonstrations.jsonl.gz"), str(workdir / "warm" / "model")
   for _ in tqdm(sft.sft(config, workdir / "sft_again"), total=config.steps, desc="as many steps again", unit="step"):
     pass

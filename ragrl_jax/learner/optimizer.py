@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from optax import contrib
 
@@ -17,7 +18,7 @@ def learning_rate(settings: OptimizerSettings) -> optax.Schedule:
     after = optax.cosine_decay_schedule(s.learning_rate, rest, alpha=s.final_share)
   elif s.schedule == "inverse_sqrt":
     top = max(s.warmup_steps, 1)
-    after = lambda step: s.learning_rate * (top / (step + top)) ** 0.5
+    after = lambda step: s.learning_rate * (top / (top + jnp.maximum(step, 0))) ** 0.5  # below 0 it is asked, not used
   else:
     after = optax.constant_schedule(s.learning_rate)
   if not s.warmup_steps:

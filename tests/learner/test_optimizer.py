@@ -26,7 +26,7 @@ def test_rates_by_hand():
   for total_steps in (20, 999):
     rate = optimizer.learning_rate(OptimizerSettings(
       learning_rate=0.4, warmup_steps=4, schedule="inverse_sqrt", total_steps=total_steps))
-    np.testing.assert_allclose([float(rate(s)) for s in (3, 4, 16, 36)], [0.4, 0.4, 0.2, 0.4 / 3], rtol=1e-6)
+    np.testing.assert_allclose([float(rate(s)) for s in (0, 3, 4, 16, 36)], [0.1, 0.4, 0.4, 0.2, 0.4 / 3], rtol=1e-6)
   rate = optimizer.learning_rate(OptimizerSettings(learning_rate=0.4, schedule="inverse_sqrt"))
   np.testing.assert_allclose([float(rate(s)) for s in (0, 3)], [0.4, 0.2], rtol=1e-6)  # n = 1
 
