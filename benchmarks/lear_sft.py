@@ -119,7 +119,7 @@ def tuned(out: pathlib.Path, name: str, variant: str, base: str) -> str:
     config.steps, config.model.lora.rank = STEPS.value, 0
     config.sft.environment_weight = 0.1  # most of it cannot be foretold: names
     config.optimizer.update(QUICKSTART.optimizer)
-    config.optimizer.update(dict(schedule="cosine", final_share=0.1))
+    config.optimizer.update(dict(learning_rate=4e-3, schedule="cosine", final_share=0.1))
   if not (out / name / "model").is_dir():
     with tqdm(total=config.steps, desc=name, unit="step") as bar:
       for metrics in sft.sft(config, out / name):

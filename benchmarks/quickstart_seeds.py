@@ -65,6 +65,7 @@ def run_all(out: pathlib.Path, pairs: list[tuple[int, str]]) -> None:
   missing = [pair for pair in pairs if not (folder(out, *pair) / "summary.json").is_file()]
   command = lambda seed, workdir: [sys.executable, "launchers/quickstart.py", f"--workdir={workdir}", f"--seed={seed}"]
   jobs = [(machine, seed, folder(out, seed, machine).resolve()) for seed, machine in missing]
+  jobs.sort(key=lambda job: machines.MACHINES[job[0]][0])  # of one thread first: they run beside each other
   machines.run([machines.Job(machine, command(seed, workdir), workdir.with_suffix(".log"))
                 for machine, seed, workdir in jobs], cwd=ROOT)
   for _, _, workdir in jobs:

@@ -7,8 +7,8 @@ Expect: exact match on held-out questions from about 0.4 after the warm start to
 The demonstrations of the warm start are faulty on purpose: two thirds of those that need two searches stop after the
 first. RL, paid for right answers alone, finds out that searching again pays.
 
-Both stages end by what they have reached (launchers/quickstart.py); `steps` is the most they may take, and learning
-rates are constant, since a schedule would have to know the end.
+Both stages end by what they have reached (launchers/quickstart.py); `steps` is the most they may take, and no learning
+rate's schedule needs to know the end.
 """
 
 from ragrl_jax import config as config_lib
@@ -40,5 +40,6 @@ def get_config(variant: str = ""):
   if variant == "sft":
     config.steps, config.checkpoint.every, config.evaluate.every = 900, 100, 25
     config.learner.micro_rows = 10
-    config.optimizer.update(dict(kind="muon", learning_rate=4e-3, warmup_steps=50, muon_scale=5.0))
+    config.optimizer.update(dict(
+      kind="muon", learning_rate=6e-3, warmup_steps=50, schedule="inverse_sqrt", muon_scale=5.0))
   return config

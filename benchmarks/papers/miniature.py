@@ -33,7 +33,8 @@ READABLE = dict(wordings=(synthetic.BESIDE,), syllables=200, entities=60_000)
 WARM = "warm"  # the arm that takes no RL step
 QUICKSTART = config_lib.load(ROOT / "configs" / "quickstart.py", "sft")
 DECODER = QUICKSTART.model.shape.to_dict()
-MUON = QUICKSTART.optimizer.to_dict() | dict(schedule="cosine", final_share=0.1)  # of the warm start
+# Of the warm starts, which know their end.
+MUON = QUICKSTART.optimizer.to_dict() | dict(learning_rate=4e-3, schedule="cosine", final_share=0.1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,40 @@
+"""The quickstart's launcher, far too short to learn anything: what it says then, and what it leaves alone."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def quickstart(workdir: pathlib.Path, *flags: str) -> subprocess.CompletedProcess:
+  command = [sys.executable, ROOT / "launchers" / "quickstart.py", f"--workdir={workdir}", *flags]
+  return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+
+
+@pytest.mark.slow  # imports of a process of its own
+def test_it_does_not_empty_a_folder_it_did_not_make(tmp_path):
+  (tmp_path / "thesis.tex").write_text("years of work")
+  done = quickstart(tmp_path)
+  assert done.returncode != 0 and "did not make" in done.stderr
+  assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.long  # both stages of training
+def test_a_run_that_misses_its_claim_says_so_and_fails(tmp_path):
+  done = quickstart(
+    tmp_path / "run", "--demonstrations=300", "--held_out=20", "--sft_config.steps=50", "--config.steps=4",
+    "--config.rollout.prompts_per_step=4", "--config.rollout.group_size=2", "--config.log.tensorboard=False")
+  assert done.returncode == 1, done.stderr
+  assert "MISSED: held-out EM 0.000 after RL" in done.stdout
+  assert "the warm start did not reach one-hop EM 0.97 within 50 steps. Raise --sft_config.steps" in done.stdout
+  last = done.stdout.strip().splitlines()[-2:]
+  assert f"The run's page, for a browser: {tmp_path}/run/report.html" in last[0] and last[1].startswith("Next: ")
+  assert "about" in done.stderr and "left" in done.stderr  # the bar's estimate
+  summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+  assert summary["warm"]["steps"] == 50 and not summary["warm"]["reached"] and len(summary["warm"]["em"]) == 2
+  assert summary["rl"]["steps"] == 4 and len(summary["rl"]["em"]) == 2
+  assert summary["machine"]["threads"] >= 1
