@@ -25,7 +25,7 @@ from ragrl_jax.core.metrics import stats
 from ragrl_jax.store import jsonl
 
 ROOT = pathlib.Path(__file__).parents[1]
-# --seeds, --machines and --out are quickstart_seeds': where its warm starts are; the runs here lie beside them.
+# --out is quickstart_seeds': where its warm starts are; the runs here lie in algorithms/ there.
 ARMS = flags.DEFINE_list("arms", [], "Which algorithms; all if empty.")
 DOCS = flags.DEFINE_bool("docs", False, "Write the table and the figure to docs/.")
 ONE = flags.DEFINE_string("one", "", "ARM/SEED/MACHINE: this run only, in this process.")
@@ -60,7 +60,7 @@ def main(_):
   if ONE.value:
     run(out, *ONE.value.split("/"))
     return
-  wanted = quickstart_seeds.wanted()
+  wanted = machines.wanted()
   quickstart_seeds.run_all(out, wanted)
   # One cache of compiled programs for all runs: most of them are the same.
   os.environ["JAX_COMPILATION_CACHE_DIR"] = str(out / "compiled")

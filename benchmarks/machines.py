@@ -10,6 +10,11 @@ import pathlib
 import subprocess
 from collections.abc import Sequence
 
+from absl import flags
+
+SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2", "3", "4"], "Which seeds.")
+ALL = flags.DEFINE_bool("machines", False, "Every seed on every machine of MACHINES, not only on the first.")
+
 # name → (threads, XLA_FLAGS)
 MACHINES = {"2 threads": (2, ""), "1 thread": (1, ""), "1 thread, AVX2": (1, "--xla_cpu_max_isa=AVX2")}
 FIRST = next(iter(MACHINES))
@@ -24,13 +29,18 @@ class Job:
   log: pathlib.Path
 
 
+def wanted() -> list[tuple[int, str]]:
+  """(seed, machine) of every run that --seeds and --machines ask for."""
+  return [(seed, machine) for machine in (MACHINES if ALL.value else [FIRST]) for seed in map(int, SEEDS.value)]
+
+
 def slug(machine: str) -> str:
   """Its name as a part of a file's."""
   return machine.replace(", ", "_").replace(" ", "_")
 
 
 def run(jobs: Sequence[Job], *, cwd: pathlib.Path) -> None:
-  """Runs all jobs, as many beside each other as there are cores for their threads, in their order.
+  """Runs all jobs, those of few threads first, as many beside each other as there are cores for their threads.
 
   A job's exit status is not looked at: what it was to make tells whether it did.
 
@@ -40,7 +50,8 @@ def run(jobs: Sequence[Job], *, cwd: pathlib.Path) -> None:
   if not hasattr(os, "sched_setaffinity"):
     raise NotImplementedError("this system cannot bind a process to cores, which is how a number of threads is set "
                               "here: run it on Linux.")
-  waiting, running, cores = list(jobs), [], sorted(os.sched_getaffinity(0))
+  waiting = sorted(jobs, key=lambda job: MACHINES[job.machine][0])
+  running, cores = [], sorted(os.sched_getaffinity(0))
   while waiting or running:
     threads = MACHINES[waiting[0].machine][0] if waiting else len(cores) + 1
     if waiting and (threads <= len(cores) or not running):
@@ -55,7 +66,7 @@ def run(jobs: Sequence[Job], *, cwd: pathlib.Path) -> None:
 def _start(job: Job, cores: list[int], cwd: pathlib.Path) -> subprocess.Popen:
   flags = f"{os.environ.get('XLA_FLAGS', '')} {MACHINES[job.machine][1]}".strip()
   job.log.parent.mkdir(parents=True, exist_ok=True)
-  print(f"{job.log.stem}: began on {job.machine}", flush=True)
+  print(f"{job.log.stem}: began", flush=True)
   with open(job.log, "w") as log:
     return subprocess.Popen(
       list(map(str, job.command)), cwd=cwd, env=os.environ | dict(XLA_FLAGS=flags), stdout=log,

@@ -22,8 +22,6 @@ from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.models import lora
 
 ROOT = pathlib.Path(__file__).parents[1]
-SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2", "3", "4"], "Which seeds.")
-MACHINES_TOO = flags.DEFINE_bool("machines", False, "On every machine of MACHINES, not only on the first.")
 SFT_ONLY = flags.DEFINE_bool("sft_only", True, "Also as many supervised steps again, instead of RL.")
 OUT = flags.DEFINE_string("out", "out/quickstart_seeds", "Folder for the runs and table.json.")
 
@@ -33,9 +31,9 @@ WARM_AT_MOST, AFTER, MEAN = 0.5, 0.90, 0.95  # EM: the planted weakness; every r
 def main(_):
   logging.set_verbosity(logging.WARNING)
   out = pathlib.Path(OUT.value)
-  run_all(out, wanted())
+  run_all(out, machines.wanted())
   rows = []
-  for seed, machine in wanted():
+  for seed, machine in machines.wanted():
     workdir = folder(out, seed, machine)
     more = sft_again(workdir, seed) if SFT_ONLY.value and machine == machines.FIRST else None
     rows.append(row(machine, json.loads((workdir / "summary.json").read_text()), more))
@@ -50,12 +48,6 @@ def main(_):
   sys.exit(not holds)
 
 
-def wanted() -> list[tuple[int, str]]:
-  """(seed, machine) of every run asked for."""
-  kinds = list(machines.MACHINES) if MACHINES_TOO.value else [machines.FIRST]
-  return [(seed, machine) for machine in kinds for seed in map(int, SEEDS.value)]
-
-
 def folder(out: pathlib.Path, seed: int, machine: str) -> pathlib.Path:
   return out / f"{machines.slug(machine)}_{seed}"
 
@@ -65,7 +57,6 @@ def run_all(out: pathlib.Path, pairs: list[tuple[int, str]]) -> None:
   missing = [pair for pair in pairs if not (folder(out, *pair) / "summary.json").is_file()]
   command = lambda seed, workdir: [sys.executable, "launchers/quickstart.py", f"--workdir={workdir}", f"--seed={seed}"]
   jobs = [(machine, seed, folder(out, seed, machine).resolve()) for seed, machine in missing]
-  jobs.sort(key=lambda job: machines.MACHINES[job[0]][0])  # of one thread first: they run beside each other
   machines.run([machines.Job(machine, command(seed, workdir), workdir.with_suffix(".log"))
                 for machine, seed, workdir in jobs], cwd=ROOT)
   for _, _, workdir in jobs:
