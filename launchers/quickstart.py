@@ -38,7 +38,8 @@ SFT_CONFIG = config_flags.DEFINE_config_file("sft_config", "configs/quickstart.p
 
 DEVELOPMENT = 200             # questions that decide when a stage ends, about entities that no other question names
 WARM_EM, WARM_ANSWERED = 0.97, 0.99  # of its one-hop questions: what the warm start is for, twice in a row
-PATIENCE, RISE = 3, 0.005     # RL ends when so many measurements in a row brought no better EM
+# RL ends when so many measurements in a row brought no better EM, once it has gained GAIN at all.
+PATIENCE, RISE, GAIN = 3, 0.005, 0.1
 CLAIM = 0.85                  # held-out EM that a run must reach
 TYPICAL = dict(warm=300, rl=24)  # steps; for the estimate of the time left alone
 RL_COST = 7.0                 # seconds of an RL step over those of a supervised one; for the estimate alone
@@ -76,8 +77,8 @@ def main(_):
   traces.show(last_episode(workdir, max(found)))
   if missed := verdict(summary, config):
     print(f"\n{missed}")
-  print(f"\n{seconds:.0f} s in all. The run's page, for a browser: {page}\n"
-        "Next: your own model, questions and corpus, by the commands of README.md under that heading.")
+  print(f"\n{seconds:.0f} s in all.\nNow open {page} in a browser; then README.md, 'Your own model, questions and "
+        "corpus', has the commands for yours.")
   sys.exit(1 if missed else 0)
 
 
@@ -154,7 +155,7 @@ def learn(config, workdir: pathlib.Path, held_out) -> tuple[dict[int, dict], lis
     config.evaluate.every steps from step 0).
   """
   asked, found, curve = development(config), {}, []
-  over = lambda: stopping.stopped_rising(curve, patience=PATIENCE, rise=RISE)
+  over = lambda: stopping.stopped_rising(curve, patience=PATIENCE, rise=RISE, gain=GAIN)
 
   def observe(step, player: player_lib.Player, params):
     if step % config.evaluate.every and step != config.steps:
@@ -218,7 +219,7 @@ def verdict(summary: dict, config) -> str:
     what = (f"the warm start did not reach one-hop EM {WARM_EM} within {summary['warm']['steps']} steps. Raise "
             "--sft_config.steps, or try another --seed")
   elif summary["rl"]["steps"] == config.steps:
-    what = f"EM was still rising after {config.steps} steps of RL. Raise --config.steps"
+    what = f"EM had not stopped rising, or not begun, after {config.steps} steps of RL. Raise --config.steps"
   else:
     what = "EM on development questions stopped rising before. Try another --seed, or raise --config.evaluate.every"
   return (f"MISSED: held-out EM {summary['em_after']:.3f} after RL, where every run should reach {CLAIM}: {what}. "

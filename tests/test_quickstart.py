@@ -31,8 +31,7 @@ def test_a_run_that_misses_its_claim_says_so_and_fails(tmp_path):
   assert done.returncode == 1, done.stderr
   assert "MISSED: held-out EM 0.000 after RL" in done.stdout
   assert "the warm start did not reach one-hop EM 0.97 within 50 steps. Raise --sft_config.steps" in done.stdout
-  last = done.stdout.strip().splitlines()[-2:]
-  assert f"The run's page, for a browser: {tmp_path}/run/report.html" in last[0] and last[1].startswith("Next: ")
+  assert f"Now open {tmp_path}/run/report.html in a browser" in done.stdout.strip().splitlines()[-1]
   assert "about" in done.stderr and "left" in done.stderr  # the bar's estimate
   summary = json.loads((tmp_path / "run" / "summary.json").read_text())
   assert summary["warm"]["steps"] == 50 and not summary["warm"]["reached"] and len(summary["warm"]["em"]) == 2

@@ -26,3 +26,10 @@ def test_a_level_holds_when_it_is_measured_twice(curve, expected):
 ])
 def test_a_curve_has_stopped_rising(curve, expected):
   assert stopping.stopped_rising(curve, patience=2, rise=0.005) is expected
+
+
+def test_a_curve_that_has_not_begun_to_rise_has_not_stopped():
+  flat = [0.4, 0.4, 0.41, 0.4]
+  assert stopping.stopped_rising(flat, patience=3, rise=0.02)
+  assert not stopping.stopped_rising(flat, patience=3, rise=0.02, gain=0.05)
+  assert stopping.stopped_rising([*flat, 0.5, 0.5, 0.5, 0.5], patience=3, rise=0.02, gain=0.05)
