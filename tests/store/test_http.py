@@ -1,0 +1,153 @@
+"""One deadline, a cap, and named errors, against servers that misbehave on real sockets."""
+
+import contextlib
+import json
+import re
+import socket
+import threading
+import time
+
+import pytest
+
+from ragrl_jax.store import http
+
+
+@contextlib.contextmanager
+def peer(*parts, drip=b""):
+  """A server that answers every connection with these bytes, then drips until its client is gone. Gives the address."""
+  listening, asked = socket.create_server(("127.0.0.1", 0)), []
+
+  def answer(connection):
+    with contextlib.suppress(OSError), connection:
+      said = connection.makefile("rb")
+      head = b"".join(iter(said.readline, b"\r\n"))
+      length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+      asked.append((head, said.read(int(length[1]) if length else 0)))
+      connection.sendall(b"".join(parts))
+      while drip:
+        connection.sendall(drip)
+        time.sleep(0.01)
+
+  def accept():
+    with contextlib.suppress(OSError):
+      while True:
+        threading.Thread(target=answer, args=(listening.accept()[0],), daemon=True).start()
+
+  threading.Thread(target=accept, daemon=True).start()
+  with listening:
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}/page", asked
+
+
+def response(body, *headers, status="200 OK"):
+  lines = [f"HTTP/1.1 {status}", f"content-length: {len(body)}", *headers]
+  return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def post(url, seconds=5.0, **settings):
+  return http.post_json(url, dict(a="é"), deadline=time.monotonic() + seconds, max_bytes=20_000, **settings)
+
+
+def test_a_reply():
+  with peer(response(b'{"x": [1]}', "Retry-After: 2")) as (url, asked):
+    reply = post(url, headers={"Authorization": "Bearer secret"})
+  assert (reply.status, reply.body, reply.retry_after_s) == (200, dict(x=[1]), 2.0)
+  head, body = asked[0]
+  assert head.startswith(b"POST /page HTTP/1.1") and b"authorization: Bearer secret" in head
+  assert b"accept-encoding: identity" in head and json.loads(body) == dict(a="é")
+
+
+def test_a_get():
+  with peer(response(b"[]")) as (url, asked):
+    assert http.get_json(url, deadline=time.monotonic() + 5, max_bytes=10).body == []
+  assert asked[0][0].startswith(b"GET /page")
+
+
+def test_a_refusal_may_have_any_body():
+  with peer(response(b"<html>" * 100, "retry-after: \xb2", status="503 Busy")) as (url, _):
+    reply = post(url)
+  assert (reply.status, reply.body, reply.retry_after_s) == (503, None, None) and len(reply.text) == 300
+
+
+@pytest.mark.parametrize("start, drip", [
+    (b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"), (b"HTTP/1.1 200 OK\r\n\r\n", b" "),
+    (b"", b"HTTP/1.1 100 Continue\r\n\r\n")], ids=["headers", "body", "continue"])
+def test_one_deadline_for_the_whole_call(start, drip):
+  with peer(start, drip=drip) as (url, _):
+    begun = time.monotonic()
+    with pytest.raises(http.NoAnswerInTime, match="no whole answer within"):
+      post(url, 0.2)
+    assert time.monotonic() - begun < 20  # it would drip for ever
+
+
+def test_silence_ends_at_the_deadline_too():
+  with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(http.NoAnswerInTime):
+    post(f"http://127.0.0.1:{silent.getsockname()[1]}", 0.1)
+
+
+def test_no_time_left():
+  with pytest.raises(http.NoAnswerInTime, match="no time was left"):
+    post("http://127.0.0.1:1", 0.0)
+
+
+@pytest.mark.parametrize("body, says", [
+    (b"[" * 9000, "nested too deep"), (b'{"a":' * 3000, "nested too deep"), (b"1" * 9000, "no JSON .*digits"),
+    (b'"\xff"', "no JSON .*utf-8"), (b"", "no JSON"), (b"<html>", "no JSON .*<html>")])
+def test_what_is_no_json_is_said(body, says):
+  with peer(response(body)) as (url, _), pytest.raises(http.NotJSON, match=says):
+    post(url)
+
+
+def test_nothing_is_decompressed():
+  with peer(response(b"\x1f\x8b", "content-encoding: gzip")) as (url, _):
+    with pytest.raises(http.NotJSON, match="compressed"):
+      post(url)
+
+
+def test_a_long_answer_is_not_read_to_its_end():
+  with peer(b"HTTP/1.1 200 OK\r\n\r\n", drip=b" " * 100_000) as (url, _):
+    with pytest.raises(http.AnswerTooLarge, match="longer than 20000 bytes"):
+      post(url)
+
+
+@pytest.mark.parametrize("answer", [
+    b"", b"SSH-2.0-x\r\n\r\n", response(b"xyz")[:-1], b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 40_000],
+    ids=["closed", "no HTTP", "cut", "endless headers"])
+def test_a_broken_connection(answer):
+  with peer(answer) as (url, _), pytest.raises(http.ConnectionFailed):
+    post(url)
+
+
+def test_nobody_there():
+  with socket.socket() as taken:
+    taken.bind(("127.0.0.1", 0))
+    with pytest.raises(http.ConnectionFailed, match="ConnectError"):
+      post(f"http://127.0.0.1:{taken.getsockname()[1]}")
+
+
+def test_a_header_that_cannot_be_sent_is_not_shown():
+  with pytest.raises(ValueError, match="header 'authorization' holds signs") as caught:
+    post("http://127.0.0.1:1", headers={"authorization": "Bearer hunter2\n"})
+  assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://x:port", "127.0.0.1:80", "http://"])
+def test_no_address(url):
+  with pytest.raises(ValueError, match="address"):
+    post(url)
+
+
+def test_many_threads_share_the_loop():
+  with peer(response(b"1")) as (url, _):
+    got = []
+    threads = [threading.Thread(target=lambda: got.append(post(url).body)) for _ in range(32)]
+    for thread in threads:
+      thread.start()
+    for thread in threads:
+      thread.join()
+  assert got == [1] * 32
+
+
+def test_a_call_does_not_keep_its_process_alive():
+  with peer(response(b"1")) as (url, _):
+    post(url)
+  assert all(thread.daemon for thread in threading.enumerate() if thread.name == "http")
