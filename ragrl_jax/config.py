@@ -49,6 +49,7 @@ def default_config() -> ml_collections.ConfigDict:
       top_k=3,
       timeout_s=30.0,          # of one call
       retries=3,
+      wait_s=300.0,            # for a retriever at an address that stopped answering, until its searches fail
       query_encoder="",        # folder of an encoder, for recipes that compare queries with each other
       max_failed_share=0.1,    # of a step's episodes; more, and the run stops with the reason
     ),

@@ -128,7 +128,7 @@ def build(config, *, seed: int | None = None) -> Player:
     graphdef, words, automaton, lanes=r.lanes, rows=r.rows, context=r.context, chunk=r.chunk, prefill=r.prefill,
     block=r.block, mesh=devices, frozen=frozen, own_weights=r.ahead > 0)
   used = tools_lib.RetrievalTools(
-    retriever, top_k=config.retrieval.top_k, timeout_s=config.retrieval.timeout_s * (config.retrieval.retries + 1),
+    retriever, top_k=config.retrieval.top_k, timeout_s=_longest(config.retrieval),
     judges=judges, encode=_encode(config.retrieval.query_encoder, queue))
   rollout = collect.Rollout(
     engine, plays.play, used, seed=config.seed if seed is None else seed,
@@ -153,10 +153,15 @@ def _encode(folder: str, queue: dispatch.Dispatch):
   return lambda texts: queue.call(encoder.queries, list(texts))
 
 
+def _longest(settings) -> float:
+  """Seconds a search may take: its calls, the wait for a retriever that is gone, and a call more to say what failed."""
+  return settings.timeout_s * (settings.retries + 2) + settings.wait_s * bool(_remote(settings))
+
+
 def _remote(settings) -> dict[str, Any]:
   if not settings.index.startswith(("http://", "https://")):
     return {}
-  return dict(timeout_s=settings.timeout_s, retries=settings.retries)
+  return dict(timeout_s=settings.timeout_s, retries=settings.retries, wait_s=settings.wait_s)
 
 
 TOKENIZER_FILES = (

@@ -29,7 +29,7 @@ def load_index(
     device_dtype: of the vectors on the accelerators: "float32" or "bfloat16".
     threads: FAISS's, a search; the machine's cores if None.
     dispatch: see `dense.DenseRetriever`.
-    **remote: for an address: `remote.RemoteRetriever`'s timeout_s, deadline_s, retries, max_bytes.
+    **remote: for an address: `remote.RemoteRetriever`'s timeout_s, deadline_s, retries, wait_s, max_bytes.
 
   Raises:
     ValueError: nothing finished is there, or it does not fit together.

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-import json
-import math
+import logging
 import random
+import reprlib
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-
-import httpx
 
 from ragrl_jax.retrieval import api
 from ragrl_jax.retrieval.corpus import from_contents
+from ragrl_jax.retrieval.outage import Outage
+from ragrl_jax.store import http
 from ragrl_jax.structs import Passage
 
 RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})  # what may pass; any other refusal will be the same next time
+HEALTH_S = 10.0
 
 
 class RemoteRetriever:
@@ -25,20 +28,27 @@ class RemoteRetriever:
   Answers are read in both shapes, with scores ({"document": …, "score": …}) and without, and as search-engine servers
   give them: no id (then a hash of the contents), no score, more items than asked for (the rest is dropped). The order
   is the server's. Proxies of the environment are not used.
+
+  A server that is busy (429 or 503 with Retry-After) is asked again when it says, within the deadline. One that
+  nobody finds any more is waited for.
   """
 
   def __init__(self, address: str, *, timeout_s: float = 30.0, deadline_s: float | None = None, retries: int = 3,
-               backoff_s: float = 0.25, max_bytes: int = 64 << 20, batch: int = 512, check: bool = True):
+               wait_s: float = 0.0, backoff_s: float = 0.25, max_bytes: int = 64 << 20, batch: int = 512,
+               check: bool = True, say: Callable[[str], None] = logging.warning):
     """
     Args:
       address: "http://host:port", or the whole "http://host:port/retrieve".
       timeout_s: of one call, from connecting to the last byte.
       deadline_s: of all calls of one search, waits included; by default timeout_s for every allowed call.
       retries: further calls after a failed one.
+      wait_s: how long an outage (no connection, no answer in time, status 5xx) is waited for: all searches together
+        poll GET /health, and go on when somebody answers. A search takes at most deadline_s + wait_s.
       backoff_s: wait before the first retry; it doubles with each, and is spread by ±50 %.
       max_bytes: of an answer; a longer one is not read to its end.
       batch: queries sent in one call; more are split.
       check: ask for the server's health now.
+      say: told when an outage begins and ends.
 
     Raises:
       ValueError: no http(s) address, or a setting out of range.
@@ -46,21 +56,25 @@ class RemoteRetriever:
     """
     if not address.startswith(("http://", "https://")):
       raise ValueError(f"{address!r}: a retriever's address begins with http:// or https://.")
-    if timeout_s <= 0 or retries < 0 or batch < 1 or max_bytes < 1 or (deadline_s is not None and deadline_s <= 0):
-      raise ValueError(f"timeout_s={timeout_s}, deadline_s={deadline_s}, retries={retries}, max_bytes={max_bytes}, "
-                       f"batch={batch}: times and sizes must be positive, retries 0 or more (config.retrieval).")
+    if (timeout_s <= 0 or retries < 0 or batch < 1 or max_bytes < 1 or wait_s < 0
+        or (deadline_s is not None and deadline_s <= 0)):
+      raise ValueError(f"timeout_s={timeout_s}, deadline_s={deadline_s}, retries={retries}, wait_s={wait_s}, "
+                       f"max_bytes={max_bytes}, batch={batch}: times and sizes must be positive, retries and wait_s 0 "
+                       "or more (config.retrieval).")
     self._base = address.rstrip("/").removesuffix("/retrieve")
-    self._timeout, self._retries, self._backoff = timeout_s, retries, backoff_s
+    self._timeout, self._retries, self._wait, self._backoff = timeout_s, retries, wait_s, backoff_s
     self._deadline = deadline_s if deadline_s is not None else timeout_s * (retries + 1)
     self._max_bytes, self._batch = max_bytes, batch
-    self._client = httpx.Client(timeout=timeout_s, follow_redirects=False, trust_env=False)
+    self._outage = Outage(f"the retriever at {self._base}", self._answers, wait_s=wait_s,
+                          setting="config.retrieval.wait_s", say=say)
     self._health = self.health() if check else {}
 
   def describe(self) -> dict[str, Any]:
     return dict(kind="remote", address=self._base, server=self._health)
 
   def close(self) -> None:
-    self._client.close()
+    """Searches that wait for the server fail now."""
+    self._outage.close()
 
   def health(self) -> dict[str, Any]:
     """GET /health: what the server says of itself; empty for a server that knows no such page (Search-R1's own).
@@ -69,26 +83,36 @@ class RemoteRetriever:
       RetrievalFailed: nobody answers, or the server says it is not well.
     """
     try:
-      status, raw = self._call("GET", "/health", b"", time.monotonic() + 10.0)
-    except (_Failed, _Refused, httpx.HTTPError) as error:
+      reply = self._asked_for_health()
+    except http.NotJSON:
+      return {}
+    except http.CallFailed as error:
       raise api.RetrievalFailed(
-          f"no retriever answers at {self._base} ({_said(error)}): start it with launchers/serve_retriever.py, "
+          f"no retriever answers at {self._base} ({error}): start it with launchers/serve_retriever.py, "
           "or correct config.retrieval.index.") from error
-    if status in (404, 405):
+    if reply.status in (404, 405):
       return {}
-    if status != 200:
-      raise api.RetrievalFailed(f"the retriever at {self._base} is not well: GET /health gave {status}.")
+    if reply.status != 200:
+      raise api.RetrievalFailed(f"the retriever at {self._base} is not well: GET /health gave {reply.status}.")
+    return reply.body if isinstance(reply.body, dict) else {}
+
+  def _answers(self) -> bool:
     try:
-      said = json.loads(raw)
-    except ValueError:
-      return {}
-    return said if isinstance(said, dict) else {}
+      return self._asked_for_health().status < 500
+    except http.NotJSON:
+      return True
+    except http.CallFailed:
+      return False
+
+  def _asked_for_health(self) -> http.Reply:
+    until = time.monotonic() + min(HEALTH_S, self._timeout)
+    return http.get_json(f"{self._base}/health", deadline=until, max_bytes=self._max_bytes)
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:
     """See `api.Retriever`.
 
     Raises:
-      RetrievalFailed: no good answer within retries and deadline; says which queries.
+      RetrievalFailed: no good answer within retries, deadline and wait; says which queries.
     """
     return api.each(queries, k, lambda texts: self._in_batches(texts, k))
 
@@ -97,64 +121,84 @@ class RemoteRetriever:
     return [found for batch in batches for found in self._search(batch, k)]
 
   def _search(self, texts: list[str], k: int) -> api.Answers:
-    until, why, calls = time.monotonic() + self._deadline, "", 0
-    body = json.dumps(dict(queries=texts, topk=int(k), return_scores=True)).encode()
-    for attempt in range(self._retries + 1):
-      if attempt:
-        wait = self._backoff * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)
-        if time.monotonic() + wait >= until:
-          why += f"; the deadline of {self._deadline:g} s is spent"
-          break
-        time.sleep(wait)
-      calls += 1
-      try:
-        return _answers(*self._call("POST", "/retrieve", body, until), texts, k)
-      except _Refused as error:
-        why = _said(error)
+    tried, give_up = _Tried(), time.monotonic() + self._deadline + self._wait
+    found = self._tries(texts, k, tried, give_up)
+    was_away = True
+    while found is None and tried.away and self._wait and time.monotonic() < give_up:
+      looks = self._outage.wait(tried.reasons[-1])
+      if looks is None:
+        tried.reasons[-1] += f"; nobody answered for {self._wait:g} s (config.retrieval.wait_s)"
         break
-      except (_Failed, httpx.HTTPError) as error:
-        why = _said(error)
+      if not looks and not was_away:  # it is there, and fails these queries all the same
+        break
+      was_away = looks > 0
+      found = self._tries(texts, k, tried, give_up)
+    if found is not None:
+      return found
     some = ", ".join(repr(text[:80]) for text in texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
-    raise api.RetrievalFailed(f"no passages for {some} from {self._base} after {calls} calls: {why}.", texts)
+    *before, why = tried.reasons
+    if others := [reason for reason in dict.fromkeys(before[-5:]) if reason != why]:
+      why += f" (before that: {'; '.join(others)})"
+    raise api.RetrievalFailed(f"no passages for {some} from {self._base} after {tried.calls} calls: {why}.", texts)
 
-  def _call(self, method: str, page: str, body: bytes, until: float) -> tuple[int, bytes]:
-    """(status, body) of one call, read up to the limits of time and length."""
-    until = min(until, time.monotonic() + self._timeout)
-    timeout = httpx.Timeout(max(until - time.monotonic(), 0.001))
-    headers = {"content-type": "application/json", "accept-encoding": "identity"}  # so that lengths are what is read
-    raw = bytearray()
-    with self._client.stream(
-        method, f"{self._base}{page}", content=body, headers=headers, timeout=timeout) as response:
-      for chunk in response.iter_raw():
-        raw += chunk
-        if len(raw) > self._max_bytes:
-          raise _Refused(f"the answer is longer than {self._max_bytes} bytes (max_bytes)")
-        if time.monotonic() > until:
-          raise _Failed(f"the answer was not complete within {self._timeout:g} s (config.retrieval.timeout_s)")
-    return response.status_code, bytes(raw)
+  def _tries(self, texts: list[str], k: int, tried: _Tried, give_up: float) -> api.Answers | None:
+    """One call and its retries, noted in `tried`; None when they are spent."""
+    until, left, busy = min(time.monotonic() + self._deadline, give_up), self._retries, None
+    backoff = self._backoff
+    while True:
+      call_until = min(until, time.monotonic() + self._timeout)
+      try:
+        tried.calls += 1
+        reply = http.post_json(f"{self._base}/retrieve", dict(queries=texts, topk=int(k), return_scores=True),
+                               deadline=call_until, max_bytes=self._max_bytes)
+        if reply.status == 200:
+          return _read(reply.body, texts, k)
+        tried.note(f"status {reply.status}: {reply.text!r}", away=reply.status >= 500)
+        if reply.status not in RETRY:
+          return None
+        busy = reply.retry_after_s if reply.status in (429, 503) else None
+      except http.AnswerTooLarge:
+        tried.note(f"the answer is longer than {self._max_bytes} bytes (max_bytes)", away=False)
+        return None
+      except http.NoAnswerInTime:
+        tried.note(f"no whole answer within {self._timeout:g} s (config.retrieval.timeout_s)", away=True)
+      except (http.ConnectionFailed, http.NotJSON, _Bad) as error:
+        tried.note(str(error), away=isinstance(error, http.ConnectionFailed))
+      if busy is None:
+        left -= 1
+      pause = max(backoff * random.uniform(0.5, 1.5), busy or 0.0)
+      if left < 0:
+        return None
+      if time.monotonic() + pause >= until:
+        tried.reasons[-1] += f"; the deadline of {self._deadline:g} s is spent"
+        return None
+      time.sleep(pause)
+      backoff, busy = backoff * (2 if busy is None else 1), None
 
 
-class _Failed(Exception):
-  """This call failed; the next one may not."""
+@dataclasses.dataclass
+class _Tried:
+  """What became of the calls of one search. `away`: at the last one nobody answered."""
+
+  calls: int = 0
+  away: bool = False
+  reasons: list[str] = dataclasses.field(default_factory=list)
+
+  def note(self, why: str, *, away: bool) -> None:
+    self.reasons.append(why)
+    self.away = away
 
 
-class _Refused(Exception):
-  """The next call would fail as well."""
+class _Bad(Exception):
+  """JSON that is no answer."""
 
 
-def _answers(status: int, raw: bytes, texts: Sequence[str], k: int) -> api.Answers:
-  if status != 200:
-    kind = _Failed if status in RETRY else _Refused
-    raise kind(f"status {status}: {raw[:300].decode(errors='replace')!r}")
-  try:
-    said = json.loads(raw)
-  except ValueError:
-    raise _Failed(f"the answer is no JSON: {raw[:80].decode(errors='replace')!r}") from None
+def _read(said: Any, texts: Sequence[str], k: int) -> api.Answers:
   result = said.get("result") if isinstance(said, dict) else None
   if not isinstance(result, list) or not all(isinstance(found, list) for found in result):
-    raise _Refused('the answer is not {"result": [[…], …]}')
+    raise _Bad('the answer is not {"result": [[…], …]}')
   if len(result) != len(texts):
-    raise _Refused(f"the answer has {len(result)} lists for {len(texts)} queries")
+    raise _Bad(f"the answer has {len(result)} lists for {len(texts)} queries")
   return [[_item(item) for item in found[:k]] for found in result]
 
 
@@ -166,21 +210,27 @@ def _item(item: Any) -> Passage:
   if isinstance(document, str):
     document = dict(contents=document)
   if not isinstance(document, dict) or not isinstance(document.get("contents", document.get("text")), str):
-    raise _Refused(f'a result is not {{"document": {{"id", "contents"}}, "score"}}: {item!r:.120}')
+    raise _Bad(f'a result is not {{"document": {{"id", "contents"}}, "score"}}: {reprlib.repr(item)}')
   if "contents" in document:
     title, text = from_contents(document["contents"])
   else:
     title, text = document.get("title"), document["text"]
-  if score is not None and (isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score)):
-    raise _Refused(f"a result's score is not a finite number: {score!r:.80}")
+  if score is not None:
+    score = _number(score)
+  title = title if isinstance(title, str) else ""
   name = document.get("id")
-  if name is None:
-    name = hashlib.sha256(f"{title}\n{text}".encode("utf-8", "replace")).hexdigest()[:16]
-  return Passage(str(name), title if isinstance(title, str) else "", text, None if score is None else float(score))
+  if not isinstance(name, str | int | float | None):
+    raise _Bad(f"a result's id is neither a string nor a number: {reprlib.repr(name)}")
+  try:
+    encoded = f"{title}\n{text}".encode()
+  except UnicodeEncodeError:
+    raise _Bad(f"a result's text holds half a surrogate pair: {text[:80]!r}") from None
+  name = hashlib.sha256(encoded).hexdigest()[:16] if name is None else str(name)
+  return Passage(name, title, text, score)
 
 
-def _said(error: Exception) -> str:
-  """httpx's errors may have no text of their own."""
-  if isinstance(error, httpx.HTTPError):
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-  return str(error)
+def _number(score: Any) -> float:
+  """JSON's numbers may be infinite, no number at all, or integers that no float holds."""
+  if not isinstance(score, bool) and isinstance(score, int | float) and abs(score) <= sys.float_info.max:
+    return float(score)
+  raise _Bad(f"a result's score is not a finite number: {reprlib.repr(score)}")

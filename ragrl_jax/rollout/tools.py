@@ -1,7 +1,8 @@
 """What an episode may ask: searches and judgements, gathered into batches and answered by a pool of threads."""
 
 import asyncio
-import concurrent.futures
+import contextlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -93,7 +94,6 @@ class _Batches:
 
   def __init__(self, function, name: str, *, workers: int, max_batch: int, timeout_s: float, setting: str):
     self._function, self._name, self._setting = function, name, setting
-    self._pool = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix=f"tools-{name}")
     self._idle, self._max, self._timeout_s = workers, max_batch, timeout_s
     self._waiting: dict[int, list[tuple[Any, asyncio.Future]]] = {}
     self._planned = False
@@ -117,7 +117,7 @@ class _Batches:
       if rest:
         self._waiting[option] = rest
       self._idle -= 1
-      work = asyncio.get_running_loop().run_in_executor(self._pool, self._function, [q for q, _ in batch], option)
+      work = _beside(f"tools-{self._name}", self._function, [q for q, _ in batch], option)
       task = asyncio.get_running_loop().create_task(asyncio.wait_for(work, self._timeout_s))
       self._running.add(task)
       task.add_done_callback(lambda task, batch=batch, option=option: self._returned(task, batch, option))
@@ -148,6 +148,24 @@ class _Batches:
       _set(future, error=error)
     if others := [(q, future) for q, future in batch if named and q not in named and theirs is not batch]:
       self._waiting.setdefault(option, []).extend(others)
+
+
+def _beside(name: str, function, *arguments) -> asyncio.Future:
+  """What the function gives, from a thread that keeps no failed run alive: a pool's threads are waited for at exit."""
+  loop = asyncio.get_running_loop()
+  given = loop.create_future()
+
+  def work():
+    answer, error = None, None
+    try:
+      answer = function(*arguments)
+    except BaseException as raised:  # noqa: BLE001  (the asker gets it)
+      error = raised
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+      loop.call_soon_threadsafe(_set, given, answer, error)
+
+  threading.Thread(target=work, name=name, daemon=True).start()
+  return given
 
 
 def _set(future: asyncio.Future, answer: Any = None, error: BaseException | None = None) -> None:

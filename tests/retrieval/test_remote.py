@@ -1,5 +1,7 @@
 """Client and server over real sockets on this machine."""
 
+import concurrent.futures
+import contextlib
 import http.server
 import json
 import socket
@@ -32,7 +34,8 @@ class Scripted(http.server.ThreadingHTTPServer):
 
 class Handler(http.server.BaseHTTPRequestHandler):
   def do_GET(self):
-    self.reply(self.server.health, b'{"status": "ok"}')
+    health = self.server.health
+    self.reply(health(self.server) if callable(health) else health, b'{"status": "ok"}')
 
   def do_POST(self):
     body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -186,11 +189,18 @@ def test_answers_of_other_servers(items, expected):
     (dict(result=[[dict(document=dict(id="a"))], []]), "a result is not"),
     (dict(result=[[hit(0, "high")], []]), "not a finite number"),
     (b'{"result": [[{"document": "x", "score": NaN}], []]}', "not a finite number"),
+    (b'{"result": [[{"document": "x", "score": 1' + b"0" * 400 + b'}], []]}', "not a finite number"),
+    (b'{"result": [[{"document": "x", "score": 1' + b"0" * 5000 + b'}], []]}', "no JSON .*digits"),
+    (b'{"result": [[{"document": "x", "score": 1e999}], []]}', "not a finite number"),
+    (b'{"result": ' + b"[" * 5000, "nested too deep"), (b'{"result": [["\xff"], []]}', "no JSON .*utf-8"),
+    (b'{"result": [[' + b"[" * 500 + b"]" * 500 + b'], []]}', "a result is not"),
+    (b'{"result": [["\\ud800"], []]}', "half a surrogate pair"),
+    (dict(result=[[dict(hit(0)["document"], id=[])], []]), "id is"),
 ])
 def test_nonsense_is_refused_and_names_the_queries(answer, says):
-  with Scripted(answer) as peer:
-    with pytest.raises(api.RetrievalFailed, match=f"no passages for 'first', 'second' .*{says}") as caught:
-      client(peer).search(["first", "second"], 3)
+  with Scripted(answer, answer) as peer:
+    with pytest.raises(api.RetrievalFailed, match=f"'first', 'second' .* after 2 calls: .*{says}") as caught:
+      client(peer, retries=1).search(["first", "second"], 3)
     assert caught.value.queries == ("first", "second")
 
 
@@ -264,6 +274,91 @@ def test_a_long_answer_is_not_read_to_its_end():
     with pytest.raises(api.RetrievalFailed, match="longer than 100000 bytes"):
       client(peer, max_bytes=100_000).search(["q"], 1)
   assert sum(sent) < 20_000_000
+
+
+def dribble(handler):
+  """A line of headers every 10 ms, for ever."""
+  handler.send_response(200)
+  with contextlib.suppress(OSError):
+    while True:
+      handler.wfile.write(b"x: y\r\n")
+      time.sleep(0.01)
+
+
+def test_a_call_ends_at_its_timeout_when_headers_drip():
+  with Scripted(dribble, dribble) as peer:
+    start = time.monotonic()
+    with pytest.raises(api.RetrievalFailed, match="after [12] calls: no whole answer within 0.2 s"):
+      client(peer, timeout_s=0.2, retries=1, check=False).search(["q"], 1)
+    assert time.monotonic() - start < 20
+
+
+def test_a_busy_server_is_asked_again_when_it_says():
+  def busy(handler):
+    handler.send_response(503)
+    handler.send_header("retry-after", "0.05")
+    handler.send_header("content-length", "0")
+    handler.end_headers()
+
+  with Scripted(*[busy] * 5, dict(result=[[hit(0)]])) as peer:
+    start = time.monotonic()
+    assert client(peer, retries=0).search(["q"], 1)[0][0].id == "d0"  # being busy is no failure
+    assert time.monotonic() - start >= 0.25
+
+
+def test_an_outage_is_waited_for_by_one_poll_of_all_threads():
+  looks, said = [], []
+
+  def health(server):
+    looks.append(threading.current_thread())
+    return 503 if len(looks) < 3 else 200
+
+  def gone_at_first(handler):
+    if len(looks) < 3:
+      drop(handler)
+    else:
+      handler.reply(200, json.dumps(dict(result=[[hit(0)]])).encode())
+
+  with Scripted(*[gone_at_first] * 100, health=health) as peer:
+    remote = client(peer, retries=0, wait_s=60.0, check=False, say=said.append)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+      found = list(pool.map(lambda i: remote.search([f"q{i}"], 1), range(8)))
+  assert all(passages[0].id == "d0" for passages, in found)
+  assert len(looks) < 8  # three of the first poll; a thread that failed late may look again
+  assert len(said) == 2 and "does not answer (" in said[0] and "up to 60 s (config.retrieval.wait_s)" in said[0]
+  assert "answers again after" in said[1]
+
+
+def test_an_outage_ends_in_a_failure_after_wait_s():
+  with socket.socket() as taken:
+    taken.bind(("127.0.0.1", 0))
+    remote = RemoteRetriever(f"http://127.0.0.1:{taken.getsockname()[1]}", check=False, retries=0, wait_s=0.5,
+                             say=lambda said: None)
+    with pytest.raises(api.RetrievalFailed, match="'q' from .* ConnectError.*; nobody answered for 0.5 s"):
+      remote.search(["q"], 1)
+    start = time.monotonic()
+    with pytest.raises(api.RetrievalFailed, match="nobody answered"):  # the same outage is not waited for twice
+      remote.search(["q"], 1)
+    assert time.monotonic() - start < 0.4
+
+
+def test_a_server_that_is_well_and_fails_a_query_is_not_waited_for():
+  with Scripted(*[500] * 20, health=200) as peer:
+    with pytest.raises(api.RetrievalFailed, match="after 4 calls: status 500"):
+      client(peer, retries=1, wait_s=60.0).search(["q"], 1)
+
+
+def test_closing_ends_the_wait():
+  waiting = threading.Event()
+  with socket.socket() as taken:
+    taken.bind(("127.0.0.1", 0))
+    remote = RemoteRetriever(f"http://127.0.0.1:{taken.getsockname()[1]}", check=False, retries=0, wait_s=600.0,
+                             say=lambda said: waiting.set())
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+      search = pool.submit(remote.search, ["q"], 1)
+      assert waiting.wait(20)
+      remote.close()
+      assert isinstance(search.exception(20), api.RetrievalFailed)
 
 
 def test_nobody_there_is_said_with_what_to_do():

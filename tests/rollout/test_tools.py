@@ -119,6 +119,18 @@ def test_a_search_that_was_given_up_does_not_disturb_the_others():
   assert asyncio.run(one_gives_up())[0].id == "b"
 
 
+def test_a_search_under_way_keeps_no_process_alive():
+  release, threads = threading.Event(), []
+
+  def stuck(*_):
+    threads.append(threading.current_thread())
+    release.wait(60)
+
+  got = ask(RetrievalTools(Retriever(stuck), timeout_s=0.05), "a")
+  assert isinstance(got[0], ToolFailed) and threads[0].is_alive() and threads[0].daemon
+  release.set()
+
+
 class Judge:
   """1 for equal texts, None for "?"; `fails` are pairs it fails on."""
 
