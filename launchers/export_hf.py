@@ -23,6 +23,7 @@ from ragrl_jax.evaluation import player
 from ragrl_jax.models import hf, lora
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.store import checkpoint
 
 
 def shape_of(config) -> DecoderConfig:
@@ -80,6 +81,7 @@ def main() -> int:
   try:
     path = pathlib.Path(arguments.checkpoint)
     _, steps, step = evaluate.locate(path if path.name.isdigit() else path / "checkpoints")
+    checkpoint.refuse_damaged(steps / str(step))
     config, dtype = settings_of(steps.parent), jnp.dtype(arguments.dtype)
     if config.model.lora.rank or config.model.lora.path:
       model, shape = player.model(config, player.tokenizer(config))

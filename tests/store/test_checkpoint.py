@@ -2,6 +2,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.store import checkpoint
+from ragrl_jax.store import checkpoint, sums
 
 
 @jax.tree_util.register_dataclass
@@ -111,7 +112,7 @@ def test_unfinished_checkpoints_are_ignored_and_removed(tmp_path):
   checkpoints.save(1, state(), dict(step=1))
   checkpoints.save(2, state(2.0), dict(step=2))
   checkpoints.close()
-  (tmp_path / "2").rename(tmp_path / "3.orbax-checkpoint-tmp")  # as a kill before the last rename leaves it
+  (tmp_path / "2").rename(tmp_path / "3.tmp")  # as a kill before the last rename leaves it
   again = checkpoint.Checkpoints(tmp_path, keep=3)
   assert again.steps() == [1] and again.restore(state())[1] == dict(step=1)
   again.save(3, state(3.0), dict(step=3))
@@ -122,15 +123,85 @@ def test_unfinished_checkpoints_are_ignored_and_removed(tmp_path):
 def test_a_reader_leaves_a_running_save_alone(tmp_path):
   writer = checkpoint.Checkpoints(tmp_path, keep=3)
   writer.save(1, state(), dict(step=1))
-  (tmp_path / "2.orbax-checkpoint-tmp").mkdir()  # being written
+  (tmp_path / "2.tmp").mkdir()  # being written
   reader = checkpoint.Checkpoints(tmp_path, keep=1, read_only=True)
   assert reader.latest() == 1 and same(reader.restore(state())[0], state())
   reader.close()
-  assert (tmp_path / "2.orbax-checkpoint-tmp").exists()
+  assert (tmp_path / "2.tmp").exists()
   with pytest.raises(ValueError, match="read-only"):
     reader.save(2, state(), {})
   with pytest.raises(FileNotFoundError, match="checkpoints/"):
     checkpoint.Checkpoints(tmp_path / "none", keep=1, read_only=True)
+
+
+def flip(path):
+  """One bit in the middle."""
+  content = bytearray(path.read_bytes())
+  content[len(content) // 2] ^= 1
+  path.write_bytes(content)
+
+
+def test_damage_of_any_kind_to_any_file_is_found(tmp_path):
+  checkpoint.Checkpoints(tmp_path, keep=1).save(1, state(), HOST)
+  folder = tmp_path / "1"
+  files = [path for path in folder.rglob("*") if path.is_file() and path.name != sums.FILE]
+  assert len(files) > 8 and sums.damage(folder) == ""
+  subprocess.run(["sha256sum", "--check", "--quiet", sums.FILE], cwd=folder, check=True)
+  for path in files:
+    whole, name = path.read_bytes(), path.name
+    for harm in (flip, lambda path: os.truncate(path, path.stat().st_size - 1), pathlib.Path.unlink):
+      harm(path)
+      found = sums.damage(folder)
+      assert name in found, (name, found)
+      with pytest.raises(checkpoint.Damaged, match=name):
+        checkpoint.refuse_damaged(folder)
+      path.write_bytes(whole)
+  whole = (folder / sums.FILE).read_bytes()
+  for content in (b"", whole[:-1].rpartition(b"\n")[0], whole.replace(b"  state", b" state"), b"\xff" + whole):
+    (folder / sums.FILE).write_bytes(content)
+    assert sums.damage(folder), content
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_newest_sound_one_aloud(tmp_path):
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=3)
+  for step in (1, 2, 3):
+    checkpoints.save(step, state(step), dict(step=step))
+  flip(max((path for path in (tmp_path / "3").rglob("*") if path.is_file()), key=lambda path: path.stat().st_size))
+  (tmp_path / "2" / "host.json").unlink()
+  with pytest.raises(checkpoint.Damaged, match=r"checkpoints?.*3: .*SHA-256 differs\. Others: \[1, 2\]"):
+    checkpoints.restore(state(), step=3)  # who names a step gets that one
+  reader = checkpoint.Checkpoints(tmp_path, keep=1, read_only=True)
+  with pytest.warns(UserWarning, match="Step 1 is sound"):
+    assert reader.restore(state())[1] == dict(step=1)
+  assert reader.steps() == [1, 2, 3]
+  with pytest.warns(UserWarning, match=r"3: state/.*differs; .*2: host\.json is missing\. Step 1 is sound") as said:
+    got, host = checkpoints.restore(state())
+  assert len(said) == 1 and host == dict(step=1) and same(got, state(1))
+  assert checkpoints.steps() == [1] and (tmp_path / "3.damaged").is_dir()
+  checkpoints.save(3, state(3.0), dict(step=3))  # the step is made again
+  assert checkpoints.restore(state())[1] == dict(step=3)
+  for step in (1, 3):
+    flip(tmp_path / str(step) / sums.FILE)
+  with pytest.raises(checkpoint.Damaged, match="no sound checkpoint.*new workdir") as error:
+    checkpoints.restore(state())
+  assert "\n" not in str(error.value) and checkpoints.steps() == [1, 3]
+
+
+def test_a_full_disk_is_one_line_and_the_older_checkpoint_stays(tmp_path, caplog, capfd):
+  big = dict(x=jnp.asarray(np.random.default_rng(0).normal(size=40_000), jnp.float32))
+  checkpoints = checkpoint.Checkpoints(tmp_path, keep=2)
+  checkpoints.save(1, big, dict(step=1))
+  soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))  # no file above 50 kB: as a disk that is full
+  try:
+    with pytest.raises(OSError, match="checkpoint 2 could not be written: File too large.*on from step 1") as error:
+      checkpoints.save(2, big, dict(step=2))
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+  assert error.value.__suppress_context__ and not caplog.records and not "".join(capfd.readouterr())
+  assert [path.name for path in tmp_path.iterdir()] == ["1"]
+  checkpoints.save(2, big, dict(step=2))
+  assert same(checkpoints.restore(big)[0], big)
 
 
 WRITER = """
@@ -180,4 +251,4 @@ def test_nothing_is_pickled(tmp_path):
   files = [p for p in tmp_path.rglob("*") if p.is_file()]
   assert not [p for p in files if p.suffix in (".pkl", ".pickle", ".npy", ".npz", ".pt")]
   assert not [p for p in files if p.read_bytes()[:2] in (b"\x80\x03", b"\x80\x04", b"\x80\x05")]
-  assert json.loads((tmp_path / "1" / "host" / "metadata").read_text()) == HOST
+  assert json.loads((tmp_path / "1" / "host.json").read_text()) == HOST

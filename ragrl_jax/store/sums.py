@@ -1,0 +1,58 @@
+"""SHA-256 of every file of a folder, in a file beside them that `sha256sum --check SHA256SUMS` reads."""
+
+import concurrent.futures
+import hashlib
+import os
+import pathlib
+import re
+
+FILE = "SHA256SUMS"
+_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
+
+
+def write(folder: str | os.PathLike) -> None:
+  """Writes the sums of all files below the folder; when it returns they lie on the disk."""
+  folder = pathlib.Path(folder)
+  names = _names(folder)
+  lines = [f"{digest}  {name}\n" for name, digest in zip(names, _digests(folder, names))]
+  with open(folder / FILE, "w", encoding="utf-8", newline="\n") as file:
+    file.writelines(lines)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def damage(folder: str | os.PathLike) -> str:
+  """The first file below the folder that is not what `write` saw, and what is wrong with it; "" if all are sound."""
+  folder, sums = pathlib.Path(folder), {}
+  try:
+    text = (folder / FILE).read_text(encoding="utf-8")
+    for number, line in enumerate(text.splitlines(), start=1):
+      if not (match := _LINE.fullmatch(line)):
+        return f"{FILE}:{number} is damaged"
+      sums[match[2]] = match[1]
+    if unknown := set(_names(folder)) - sums.keys():
+      return f"{min(unknown)} is not in {FILE}, which was cut"
+    for name, digest in zip(sums, _digests(folder, sums)):
+      if digest != sums[name]:
+        return f"{name} is not what was saved: its SHA-256 differs"
+  except FileNotFoundError as error:
+    return f"{pathlib.Path(error.filename).relative_to(folder)} is missing"
+  except (OSError, UnicodeDecodeError) as error:
+    return f"it cannot be read: {error}"
+  return "" if sums else f"{FILE} is empty"
+
+
+def _names(folder: pathlib.Path) -> list[str]:
+  """All files but the sums' own, and but hidden ones, which file managers leave behind."""
+  names = (path.relative_to(folder).as_posix() for path in folder.rglob("[!.]*") if path.is_file())
+  return sorted(name for name in names if name != FILE)
+
+
+def _digests(folder: pathlib.Path, names):
+  """The files' sums in order; hashing lets go of Python's lock, so that threads read and hash side by side."""
+  def digest(name: str) -> str:
+    with open(folder / name, "rb") as file:
+      return hashlib.file_digest(file, "sha256").hexdigest()
+
+  with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+    yield from pool.map(digest, names)
