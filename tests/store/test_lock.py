@@ -1,0 +1,68 @@
+"""One process at a time in a run's folder."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ragrl_jax.store import lock
+
+HOLDER = """
+import sys
+from ragrl_jax.store import lock
+with lock.held(sys.argv[1]):
+  print("held", flush=True)
+  sys.stdin.read()
+"""
+
+
+def test_the_second_process_hears_who_is_there_and_a_killed_one_blocks_nobody(tmp_path):
+  holder = subprocess.Popen(
+    [sys.executable, "-c", HOLDER, tmp_path / "run"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+  assert holder.stdout.readline() == "held\n"
+  with pytest.raises(lock.Held, match=rf"run is being trained in: process {holder.pid} on .* since 2.*another workdir"):
+    with lock.held(tmp_path / "run"):
+      pass
+  holder.send_signal(signal.SIGKILL)
+  holder.wait()
+  assert json.loads((tmp_path / "run" / lock.FILE).read_text())["pid"] == holder.pid  # its name is still there
+  for _ in range(2):
+    with lock.held(tmp_path / "run") as check:
+      check()
+      assert json.loads((tmp_path / "run" / lock.FILE).read_text())["pid"] == os.getpid()
+      with pytest.raises(lock.Held, match=f"process {os.getpid()}"), lock.held(tmp_path / "run"):
+        pass
+    assert (tmp_path / "run" / lock.FILE).read_text() == ""
+
+
+@pytest.mark.parametrize("flock", [None, lambda *_: None, OSError(95, "not supported")])
+def test_another_machines_name_counts_while_its_file_is_touched(tmp_path, monkeypatch, flock):
+  """As on a shared file system whose flock another machine does not see, or that has none."""
+  if flock is not None:
+    def stub(*_):
+      if isinstance(flock, OSError):
+        raise flock
+    monkeypatch.setattr(fcntl, "flock", stub)
+  path, quick = tmp_path / lock.FILE, dict(beat_s=0.02, watched_s=0.2)
+  path.write_text(json.dumps(dict(machine="another", host="far", pid=7, since=time.time())))
+  with lock.held(tmp_path, **quick) as check:  # nobody touched it: dead
+    check()
+    path.write_text(json.dumps(dict(machine="another", host="far", pid=7, since=time.time())))  # both started at once
+    with pytest.raises(lock.Held, match="process 7 on far"):
+      check()
+    if flock is not None:  # the first one's beat is still there
+      with pytest.raises(lock.Held, match="process 7 on far"), lock.held(tmp_path, **quick):
+        pass
+  assert json.loads(path.read_text())["pid"] == 7  # not ours to empty
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"pid": 1}'])
+def test_a_torn_file_is_nobodys(tmp_path, content):
+  (tmp_path / lock.FILE).write_bytes(content)
+  with lock.held(tmp_path):
+    pass
