@@ -27,7 +27,7 @@ def main(argv):
 
 def run(config):
   with tqdm(total=config.steps, unit="step", disable=not hosts.is_first()) as bar:
-    for metrics in sft.sft(config, WORKDIR.value):
+    for metrics in sft.sft(config, WORKDIR.value, say=tqdm.write, **host_flags.going_on()):
       bar.update(metrics["step"] - bar.n)
       bar.set_postfix_str(f"loss {metrics['loss']:.3f} grad norm {metrics['grad_norm']:.2f}")
   if hosts.is_first():

@@ -28,7 +28,7 @@ def main(argv):
 def run(config):
   observe = evaluate.observer(config) if config.data.evaluate else None
   with tqdm(total=config.steps, unit="step", disable=not hosts.is_first()) as bar:
-    for metrics in train.train(config, WORKDIR.value, observe=observe):
+    for metrics in train.train(config, WORKDIR.value, observe=observe, say=tqdm.write, **host_flags.going_on()):
       bar.update(metrics["step"] - bar.n)
       bar.set_postfix_str(train.headline(metrics))
       for name, text in metrics.items():

@@ -15,16 +15,17 @@ from ragrl_jax.data import readers
 from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
-from ragrl_jax.parallel import hosts
+from ragrl_jax.parallel import hosts, stopping
 from ragrl_jax.rollout import pack
-from ragrl_jax.store import checkpoint
 from ragrl_jax.store import metrics as metrics_lib
+from ragrl_jax.store import run as run_lib
 
 FILL = 0.92  # of a block's places that first-fit packing can count on; more would often open a second block
 
 def sft(
   config, workdir: str | pathlib.Path, *, observe: Callable[[int, Any], dict[str, Any]] | None = None,
-  reached: Callable[[dict[str, Any]], bool] = lambda row: False,
+  reached: Callable[[dict[str, Any]], bool] = lambda row: False, resume: str = "auto", accept_changes: bool = False,
+  say: Callable[[str], None] = print,
 ) -> Iterator[dict[str, Any]]:
   """Trains on the transcripts of config.data.train for config.steps steps; yields each step's metrics.
 
@@ -37,10 +38,18 @@ def sft(
     workdir: gets config.json, metrics.jsonl, checkpoints/ and model/.
     observe: (step, model) → more metrics for the step's row; called after every step.
     reached: a step's row → whether the run has reached what it is for, and ends there as it would at config.steps.
+    resume, accept_changes, say: as for train.train.
+
+  Raises:
+    ValueError, lock.Held, learner.NonFinite, hosts.Stopped: as train.train does.
   """
   config_lib.validate(config)
-  workdir = pathlib.Path(workdir)
-  workdir.mkdir(parents=True, exist_ok=True)
+  with run_lib.opened(pathlib.Path(workdir), config, resume=resume, accept_changes=accept_changes, say=say) as run:
+    if not run.finished:
+      yield from _tuned(config, run, observe, reached)
+
+
+def _tuned(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, Any]]:
   words, plays = player_lib.tokenizer(config), player_lib.recipe(config)
   mesh = player_lib.mesh(config)
   model, shape = player_lib.model(config, words, mesh)
@@ -50,30 +59,32 @@ def sft(
   transcripts = [tokenised(plays, example, words, config.sft.environment_weight)
                  for example in readers.read_examples(config.data.train, max_examples=config.data.max_examples)]
 
-  checkpoints = checkpoint.Checkpoints(workdir / "checkpoints", keep=config.checkpoint.keep)
-  state, restored = learner.init(config.seed), checkpoints.latest()
-  if restored is not None:
-    state, _ = checkpoints.restore(state)
-  if hosts.is_first():
-    (workdir / "config.json").write_text(config.to_json_best_effort(indent=1))
+  state, host = run.restore(learner.init(config.seed))
+  first, done = run.restored or 0, host is not None and host["reached"]
+  step = first
   batches = blocks(transcripts, config)
-  with metrics_lib.MetricWriter(
-      workdir, restored=restored, tensorboard=config.log.tensorboard, silent=not hosts.is_first()) as writer:
-    for step in range((restored or 0) + 1, config.steps + 1):
+  with stopping.Signals() as signals, metrics_lib.MetricWriter(
+      run.workdir, restored=run.restored, tensorboard=config.log.tensorboard, silent=not hosts.is_first()) as writer:
+    for step in range(first + 1, first + 1 if done else config.steps + 1):
       state, metrics = learner.update(state, batches(step - 1))
       if observe is not None:
         nnx.update(model, state.params)
         metrics |= observe(step, model)
       writer.write(step, metrics)
       row = dict(step=step, **metrics)
-      last = reached(row) or step == config.steps
+      done = bool(reached(row))
+      last = done or step == config.steps
       if step % config.checkpoint.every == 0 or last:
-        checkpoints.save(step, state, host=dict(step=step))
+        run.save(step, state, {}, reached=done)
       yield row
       if last:
         break
+      if number := signals.caught():
+        run.leave(step, state, {})
+        raise hosts.Stopped(number)
   nnx.update(model, state.params)
-  player_lib.save(model, shape, config, workdir / "model")
+  player_lib.save(model, shape, config, run.workdir / "model")
+  run.end(step, reached=done)
 
 
 def tokenised(recipe, example: structs.Example, tokenizer, environment_weight: float) -> tuple[list[int], list[float]]:

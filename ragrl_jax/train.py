@@ -1,6 +1,7 @@
 """Training: where the rooms meet. Read `train` top to bottom."""
 
 import contextlib
+import copy
 import dataclasses
 import pathlib
 import time
@@ -18,38 +19,50 @@ from ragrl_jax.evaluation import questions, scoring
 from ragrl_jax.learner import flops, watch
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
-from ragrl_jax.parallel import hosts
+from ragrl_jax.parallel import hosts, stopping
 from ragrl_jax.rollout import dispatch, pack, report
 from ragrl_jax.rollout import supply as supply_lib
-from ragrl_jax.store import checkpoint
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import metrics as metrics_lib
+from ragrl_jax.store import run as run_lib
 
 
 def train(
   config, workdir: str | pathlib.Path, *, observe: Callable[[int, Any, Any], dict[str, Any]] | None = None,
-  reached: Callable[[dict[str, Any]], bool] = lambda row: False,
+  reached: Callable[[dict[str, Any]], bool] = lambda row: False, resume: str = "auto", accept_changes: bool = False,
+  say: Callable[[str], None] = print,
 ) -> Iterator[dict[str, Any]]:
   """Trains until `config.steps`, going on from the workdir's last checkpoint; yields each step's metrics.
 
   A generator: progress bars and early stops stay outside the loop. On several hosts (`parallel/hosts.py`) all call it
   with the same config and a workdir that all see: each plays its own prompts, all train together, the first one logs.
+  SIGTERM, Ctrl-C and a tool that is down end it with the last finished step saved.
 
   Args:
     config: see ragrl_jax/config.py.
-    workdir: gets config.json, metrics.jsonl, TensorBoard events, checkpoints/ and episodes/.
+    workdir: gets config.json, metrics.jsonl, TensorBoard events, checkpoints/, episodes/ and model/.
     observe: (step, player, params) → more metrics for the step's row, such as an evaluation's; called before
       training with step 0 and after every step.
     reached: a step's row → whether the run has reached what it is for, and ends there as it would at config.steps.
+    resume: "auto", "must" or "never" go on from a checkpoint.
+    accept_changes: go on from one of other settings (store/settings.py), which is recorded.
+    say: told where the run goes on, or that it is finished.
 
   Raises:
-    ValueError: a config or an input that cannot be trained on.
+    ValueError: a config or an input that cannot be trained on; a run of other settings in the workdir.
+    lock.Held: another process trains in the workdir.
     learner.NonFinite, supply.TooManyFailures: the run had to stop; the message says why and what to change.
+    hosts.Stopped: a signal ended it.
   """
   config_lib.validate(config)
-  workdir = pathlib.Path(workdir)
-  workdir.mkdir(parents=True, exist_ok=True)
-  player = player_lib.build(config)
+  with run_lib.opened(pathlib.Path(workdir), config, resume=resume, accept_changes=accept_changes, say=say) as run:
+    if not run.finished:
+      yield from _trained(config, run, observe, reached)
+
+
+def _trained(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, Any]]:
+  # ---- the rooms -----------------------------------------------------------------------------------------------------
+  workdir, player = run.workdir, player_lib.build(config)
   examples, draws = questions.training(config, player)
   supply = supply_lib.Supply(
     player.rollout, examples, draws.draw,
@@ -60,43 +73,49 @@ def train(
   learner = learner_lib.Learner(
     player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config), mesh=player.mesh)
 
-  checkpoints = checkpoint.Checkpoints(workdir / "checkpoints", keep=config.checkpoint.keep)
-  state, first, restored = learner.init(config.seed), 0, checkpoints.latest()
-  if restored is not None:
-    state, host = checkpoints.restore(state)
-    first = host["step"]
+  # ---- where it goes on ----------------------------------------------------------------------------------------------
+  state, host = run.restore(learner.init(config.seed))
+  first, done = run.restored or 0, False
+  if host is not None:
     supply.restore(host["supply"])
+    done = host["reached"]
   if hosts.is_first():
-    (workdir / "config.json").write_text(config.to_json_best_effort(indent=1))
-    episodes_lib.cut(workdir, restored)
+    episodes_lib.cut(workdir, run.restored)
   history: list[dict[str, Any]] = []
+  step, saving_s = first, 0.0
 
-  with metrics_lib.MetricWriter(
-      workdir, restored=restored, tensorboard=config.log.tensorboard, silent=not hosts.is_first()) as writer:
+  # ---- the steps -----------------------------------------------------------------------------------------------------
+  with stopping.Signals() as signals, metrics_lib.MetricWriter(
+      workdir, restored=run.restored, tensorboard=config.log.tensorboard, silent=not hosts.is_first()) as writer:
     if observe is not None and first == 0:
-      yield _written(writer, 0, observe(0, player, learner.policy(state.params)))
-    for step in range(first + 1, config.steps + 1):
-      clock = Clock()
+      yield _written(writer, 0, _observed(observe, 0, player, learner.policy(state.params)))
+    for step in range(first + 1, first + 1 if done else config.steps + 1):
+      clock, before, failed = Clock(), copy.copy(supply), None
       if player.recipe.follow is not None:  # rows after the restored step are gone: a resumed run follows alike
         seen = metrics_lib.read_metrics(workdir) if hosts.is_first() else []
         player.recipe = player.recipe.follow(hosts.exchange(seen)[0])
-      with clock("weights"):
-        player.engine.load(learner.policy(state.params), version=step - 1)
-      with clock("rollout"):
-        supplied = supply.take(step)
-      with clock("scoring"):
-        episodes = supplied.episodes
-        scored = scoring.score(player.recipe, [supply.example(episode) for episode in episodes], episodes, step,
-                               penalty=overlong(config.reward))
-        parts = by_prompts(scored, config.loss.minibatches)
-        items = [[pack.of_episode(one.episode, one.turns) for one in part if trains(one)] for part in parts]
-        ready = learner.prepare(state, *(pack.pack_items(part, **packing(config.learner)) for part in items))
-        scored = [one for part, packed, blocks in zip(parts, items, ready.host)
-                  for one in with_advantages(part, packed, blocks, packing(config.learner))]
-      learning = dispatch.Work(learner.training(state, ready, checkpoint=str(checkpoints.latest())))
-      if config.rollout.ahead and step < config.steps:
+      with _saving_what_is_done(run, step - 1, state, before):
+        with clock("weights"):
+          player.engine.load(learner.policy(state.params), version=step - 1)
         with clock("rollout"):
-          supply.sample_ahead(step + 1, learning)
+          supplied = supply.take(step)
+        with clock("scoring"):
+          episodes = supplied.episodes
+          scored = scoring.score(player.recipe, [supply.example(episode) for episode in episodes], episodes, step,
+                                 penalty=overlong(config.reward))
+          parts = by_prompts(scored, config.loss.minibatches)
+          items = [[pack.of_episode(one.episode, one.turns) for one in part if trains(one)] for part in parts]
+          ready = learner.prepare(state, *(pack.pack_items(part, **packing(config.learner)) for part in items))
+          scored = [one for part, packed, blocks in zip(parts, items, ready.host)
+                    for one in with_advantages(part, packed, blocks, packing(config.learner))]
+      learning = dispatch.Work(learner.training(state, ready, checkpoint=str(run.checkpoints.latest())))
+      if config.rollout.ahead and step < config.steps:
+        before = copy.copy(supply)
+        with clock("rollout"):
+          try:
+            supply.sample_ahead(step + 1, learning)
+          except supply_lib.TooManyFailures as error:  # raised when this step is done and saved
+            supply, failed = before, error
       with clock("update"):
         state, learned = learning.finish()
       played = supply.reported()
@@ -108,19 +127,50 @@ def train(
       metrics |= throughput(metrics, player.config, learner, episodes)
       history.append(metrics)
       metrics |= warnings(history, player, config.steps)
+      metrics |= {"seconds/checkpoint": saving_s} if saving_s else {}  # of the step before: its row came first
       if observe is not None:
-        metrics |= observe(step, player, learner.policy(state.params))
+        metrics |= _observed(observe, step, player, learner.policy(state.params))
       if hosts.is_first() and config.log.episodes_every and step % config.log.episodes_every == 0:
         log_episodes(workdir, step, scored, player.tokenizer)
-      row = _written(writer, step, metrics)
-      last = reached(row) or step == config.steps
+      row, saving_s = _written(writer, step, metrics), 0.0
+      done = bool(reached(row))
+      last = done or step == config.steps
       if step % config.checkpoint.every == 0 or last:
-        checkpoints.save(step, state, host=dict(step=step, seed=config.seed, supply=supply.saved()))
+        began = time.perf_counter()
+        run.save(step, state, dict(supply=supply.saved()), reached=done)
+        saving_s = time.perf_counter() - began
       yield row
       if last:
         break
+      if (number := signals.caught()) or failed:
+        run.leave(step, state, dict(supply=supply.saved()))
+        raise failed or hosts.Stopped(number)
+
+  # ---- the model -----------------------------------------------------------------------------------------------------
   nnx.update(player.model, learner.policy(state.params))
   player_lib.save(player.model, player.config, config, workdir / "model")
+  run.end(step, reached=done)
+
+
+@contextlib.contextmanager
+def _saving_what_is_done(run: run_lib.Run, step: int, state: Any, supply: supply_lib.Supply) -> Iterator[None]:
+  """Saves the last finished step before an error ends the run, unless its checkpoint is there already.
+
+  On several hosts only what all of them raise: the others would wait for the one that fails alone.
+  """
+  try:
+    yield
+  except Exception as error:
+    if step and (hosts.count() == 1 or isinstance(error, supply_lib.TooManyFailures)):
+      run.leave(step, state, dict(supply=supply.saved()))
+    raise
+
+
+def _observed(observe, step: int, player: player_lib.Player, params: Any) -> dict[str, Any]:
+  """What `observe` finds, and the seconds it took, if it found anything."""
+  began = time.perf_counter()
+  found = observe(step, player, params)
+  return found | {"seconds/evaluate": time.perf_counter() - began} if found else {}
 
 
 def warnings(history: list[dict[str, Any]], player: player_lib.Player, steps: int) -> dict[str, str]:

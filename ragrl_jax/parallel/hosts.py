@@ -16,6 +16,13 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 
 
+class Stopped(SystemExit):
+  """All hosts end here, by agreement and in order, since a signal asked for it; the code is 128 + the signal's."""
+
+  def __init__(self, signal: int):
+    super().__init__(128 + signal)
+
+
 class Joined:
   """Makes this process one of several, for the length of a `with` block.
 
@@ -69,7 +76,7 @@ class Joined:
   def __exit__(self, kind, error, trace) -> None:
     if not self._several:
       return
-    if error is None:
+    if error is None or isinstance(error, Stopped):
       jax.distributed.shutdown()
       return
     # Python's own way out would wait at JAX's last barrier for hosts that wait for this one.

@@ -1,0 +1,108 @@
+"""The settings a run was made with, its config.json: how they are written, and which may differ when it goes on."""
+
+import fnmatch
+import json
+import pathlib
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ragrl_jax import config as config_lib
+from ragrl_jax.store import jsonl
+
+FILE, CHANGES = "config.json", "changes.jsonl"
+
+# Patterns of the settings that change no bit of what is trained, and why. All others do, or might by the order of a
+# sum: the mesh, lanes and block sizes among them. config.steps is free where no learning rate falls towards it.
+FREE = {
+  "log.*": "what is written",
+  "checkpoint.*": "when it is saved",
+  "evaluate.*": "held-out questions are played greedily beside training, and move nothing of it",
+  "data.evaluate": "as evaluate",
+  "data.evidence": "as evaluate",
+  "data.noise": "as evaluate",
+  "data.cut_middle": "as evaluate",
+  "retrieval.*_s": "how long is waited for an answer, not what it says",
+  "judge.*_s": "as retrieval",
+  "judges.*_s": "as retrieval",
+  "*.retries": "as retrieval",
+  "*.max_failed_share": "when the run stops",
+  "judge*.concurrency": "how many are asked at a time",
+  "judge*.cache": "the verdicts are those the judge gave",
+  "judge*.key_variable": "who pays",
+}
+
+
+def write(workdir: pathlib.Path, config) -> None:
+  """Writes the config's config.json: ASCII whatever text it holds, and addresses without user and password."""
+  with jsonl.whole(workdir / FILE) as part:
+    part.write_text(json.dumps(_values(config), indent=1), encoding="ascii")
+
+
+def differences(workdir: pathlib.Path, config) -> dict[str, tuple[Any, Any]]:
+  """Path → (what it was, what it is now) of each setting that differs from the folder's config.json.
+
+  A setting that the file lacks, since it is new, was its default.
+
+  Raises:
+    ValueError: the file is missing or damaged.
+  """
+  path = workdir / FILE
+  try:
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    was = _flat(_values(config_lib.default_config())) | _flat(saved)
+  except (FileNotFoundError, AttributeError, ValueError) as error:
+    raise ValueError(f"{path} is missing or damaged ({error}), so that nobody knows which settings the checkpoints "
+                     "beside it were made with. Put it back, use another workdir, or remove it and go on by "
+                     "--accept_changes.") from error
+  now = _flat(_values(config))
+  nothing = object()
+  found = {name: (was.get(name, nothing), now.get(name, nothing)) for name in [*now, *(was.keys() - now.keys())]}
+  return {name: tuple(None if value is nothing else value for value in pair)
+          for name, pair in found.items() if pair[0] != pair[1]}
+
+
+def refuse_others(workdir: pathlib.Path, changes: Mapping[str, tuple[Any, Any]], config) -> None:
+  """Refuses to go on where the changes change the run.
+
+  Raises:
+    ValueError: with each such setting, what it was and what it is.
+  """
+  bound = {name: pair for name, pair in changes.items() if not _is_free(name, config)}
+  if bound:
+    said = "; ".join(f"config.{name} was {was!r}, is {now!r}" for name, (was, now) in sorted(bound.items())[:12])
+    more = f"; and {len(bound) - 12} more" if len(bound) > 12 else ""
+    raise ValueError(
+      f"{workdir} holds a run of other settings: {said}{more}. Put them back, use another workdir, or go on all the "
+      f"same by --accept_changes (accept_changes=True), which {CHANGES} then records.")
+
+
+def record(workdir: pathlib.Path, step: int, changes: Mapping[str, tuple[Any, Any]]) -> None:
+  """Adds to the folder's changes.jsonl from which step on which settings were others."""
+  with open(workdir / CHANGES, "a", encoding="utf-8", newline="\n") as file:
+    file.write(jsonl.line(dict(step=step, time=round(time.time(), 3), changes=changes)))
+
+
+def without_credentials(text: str) -> str:
+  """The text with every address in it as ADDRESS instead of as USER:PASSWORD@ADDRESS."""
+  return re.sub(r"(\b[a-zA-Z][a-zA-Z0-9+.-]*://)[^/?#\s]*@", r"\1", text)
+
+
+def _is_free(name: str, config) -> bool:
+  if name == "steps":
+    return config.optimizer.schedule != "cosine"
+  return any(fnmatch.fnmatchcase(name, pattern) for pattern in FREE)
+
+
+def _values(config) -> dict[str, Any]:
+  """The settings as JSON knows them, without credentials."""
+  return json.loads(config.to_json_best_effort(), object_hook=lambda values: {
+    name: without_credentials(value) if isinstance(value, str) else value for name, value in values.items()})
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+  found = {}
+  for name, value in values.items():
+    found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+  return found

@@ -1,0 +1,164 @@
+"""A run's folder: which settings may differ when it goes on, when it does, and when it is over."""
+
+import json
+import os
+import signal
+import threading
+
+import jax.numpy as jnp
+import pytest
+
+from ragrl_jax import config as config_lib
+from ragrl_jax.parallel import hosts, stopping
+from ragrl_jax.store import checkpoint, lock, run, settings
+
+STATE = dict(x=jnp.arange(3.0))
+
+
+def settings_of(**given):
+  config = config_lib.default_config()
+  for name, value in given.items():
+    *path, last = name.split("__")
+    at = config
+    for part in path:
+      at = at[part]
+    with at.unlocked():
+      at[last] = value
+  return config
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory):
+  """A folder with a checkpoint of step 5."""
+  folder = tmp_path_factory.mktemp("old")
+  with run.opened(folder, settings_of(steps=9), say=lambda text: None) as made:
+    made.restore(STATE)
+    made.save(5, STATE, {})
+  return folder
+
+
+def opened(folder, config, **given):
+  said = []
+  with run.opened(folder, config, say=said.append, **given) as made:
+    return made, said
+
+
+CHANGED = dict(
+  recipe="care", preset="repo", switches__instructions="short", seed=1, model__path="m", model__dtype="bfloat16",
+  model__shape__d_model=64, data__train="t", data__max_examples=3, retrieval__index="i", retrieval__top_k=5,
+  rollout__group_size=4, rollout__lanes=16, rollout__temperature=0.5, rollout__filter__metric="total",
+  optimizer__learning_rate=1e-3, critic__learning_rate=1e-3, loss__kl="k3", advantage__kind="leave_one_out",
+  prompting__chat=False, judge__kind="lexical", judge__endpoint="http://there/v1", mesh__fsdp=2,
+  learner__micro_rows=4, judges__answer=dict(threshold=0.9))
+FREE = dict(
+  steps=10, log__tensorboard=False, checkpoint__every=7, checkpoint__keep=3, evaluate__every=2, evaluate__batch=3,
+  data__evaluate="e", retrieval__timeout_s=5.0, retrieval__retries=9, retrieval__max_failed_share=0.5,
+  judge__cache="c", judge__concurrency=2, judges__answer=dict(timeout_s=9.0))
+
+
+def test_settings_that_change_the_run_are_refused_by_name_and_others_are_not(old):
+  for name, value in CHANGED.items():
+    with pytest.raises(ValueError, match=rf"other settings: config\.{name.replace('__', '.')}.* is .*accept_changes"):
+      opened(old, settings_of(steps=9, **{name: value}))
+  for name, value in FREE.items():
+    opened(old, settings_of(**(dict(steps=9) | {name: value})))
+  with pytest.raises(ValueError, match="config.optimizer.schedule was 'constant', is 'cosine'; config.steps was 9, is"):
+    opened(old, settings_of(steps=8, optimizer__schedule="cosine"))  # the rate falls towards the last step
+  many = settings_of(**(CHANGED | FREE))
+  with pytest.raises(ValueError, match="and 1[0-9] more") as error:
+    opened(old, many)
+  assert "\n" not in str(error.value) and "config.log" not in str(error.value)
+
+
+def test_every_pattern_of_the_free_settings_is_of_a_setting():
+  config = config_lib.default_config()
+  with config.judges.unlocked():
+    config.judges.answer = dict(config.judge)
+  names = settings._flat(settings._values(config))
+  for pattern in settings.FREE:
+    assert settings.fnmatch.filter(names, pattern), pattern
+
+
+def test_accepted_changes_are_recorded_and_hold_from_then_on(tmp_path):
+  with run.opened(tmp_path, settings_of(), say=lambda text: None) as made:
+    made.restore(STATE)
+    made.save(5, STATE, {})
+  other = settings_of(seed=3, log__tensorboard=False)
+  said = []
+  with run.opened(tmp_path, other, accept_changes=True, say=said.append) as made:
+    assert made.restore(STATE)[1] == dict(step=5, reached=False) and made.restored == 5
+  assert said == [f"{tmp_path}: going on from step 5, of at most 100"]
+  row, = map(json.loads, (tmp_path / settings.CHANGES).read_text().splitlines())
+  assert row["step"] == 5 and row["changes"] == {"seed": [0, 3], "log.tensorboard": [True, False]}
+  opened(tmp_path, other)
+  with pytest.raises(ValueError, match="config.seed was 3, is 0"):
+    opened(tmp_path, settings_of())
+  (tmp_path / settings.FILE).write_text("{")
+  with pytest.raises(ValueError, match="config.json is missing or damaged.*remove it"):
+    opened(tmp_path, other)
+
+
+def test_what_must_be_there_and_what_must_not(old, tmp_path):
+  with pytest.raises(ValueError, match="--resume=must, but .*no checkpoint"):
+    opened(tmp_path / "new", settings_of(), resume="must")
+  opened(tmp_path / "new", settings_of(), resume="never")
+  with pytest.raises(ValueError, match="--resume=never, but .*holds a run"):
+    opened(old, settings_of(steps=9), resume="never")
+  opened(old, settings_of(steps=9), resume="must")
+  with pytest.raises(ValueError, match="one of auto, must, never"):
+    opened(old, settings_of(steps=9), resume="yes")
+
+
+@pytest.mark.parametrize("reached, more", [(False, False), (True, True)])
+def test_a_finished_run_says_so(tmp_path, reached, more):
+  with run.opened(tmp_path, settings_of(steps=5), say=lambda text: None) as made:
+    made.restore(STATE)
+    made.save(5, STATE, {}, reached=reached)
+  assert not opened(tmp_path, settings_of(steps=5))[0].finished  # killed before the model was saved
+  with run.opened(tmp_path, settings_of(steps=5), say=lambda text: None) as made:
+    assert made.restore(STATE)[1]["reached"] == reached
+    made.end(5, reached=reached)
+  made, (said,) = opened(tmp_path, settings_of(steps=5))
+  assert made.finished and "is finished: it has its 5 steps" in said
+  assert opened(tmp_path, settings_of(steps=6))[0].finished == more  # what has been reached is not trained on
+
+
+def test_only_who_holds_the_folder_saves(tmp_path):
+  with run.opened(tmp_path, settings_of(), say=lambda text: None) as made:
+    with pytest.raises(lock.Held, match=f"process {os.getpid()} on"), run.opened(tmp_path, settings_of()):
+      pass
+    owner = json.loads((tmp_path / lock.FILE).read_text())
+    (tmp_path / lock.FILE).write_text(json.dumps(owner | dict(host="far")))
+    with pytest.raises(lock.Held, match="on far"):
+      made.save(1, STATE, {})
+  checkpoint.Checkpoints(tmp_path / "checkpoints", keep=1, read_only=True)  # whoever only reads is let in
+
+
+def test_half_a_surrogate_and_a_password_are_written_so_that_they_can_be_read(tmp_path):
+  config = settings_of(
+    data__train="half \ud800", retrieval__index="http://user:p%40ss@host:80/a@b?c=d@e", judge__endpoint="https://me@x/v1",
+    judges__answer=dict(endpoint="http://a:b@c"))
+  settings.write(tmp_path, config)
+  text = (tmp_path / settings.FILE).read_text(encoding="ascii")
+  assert "half \\ud800" in text and "user" not in text and "p%40ss" not in text
+  saved = json.loads(text)
+  assert saved["retrieval"]["index"] == "http://host:80/a@b?c=d@e" and saved["judge"]["endpoint"] == "https://x/v1"
+  assert saved["judges"]["answer"]["endpoint"] == "http://c"
+  assert settings.differences(tmp_path, config) == {}
+  assert config.retrieval.index.startswith("http://user")  # in use as it was
+
+
+def test_the_first_signal_is_noted_and_the_handlers_come_back():
+  before = [signal.getsignal(number) for number in stopping.SIGNALS]
+  for number in stopping.SIGNALS:
+    with stopping.Signals() as signals:
+      assert signals.caught() == 0
+      signal.raise_signal(number)
+      assert signals.caught() == number
+      # A second one would now end the process as if nobody listened.
+      assert [signal.getsignal(other) for other in stopping.SIGNALS] == [signal.SIG_DFL] * 2
+    assert [signal.getsignal(other) for other in stopping.SIGNALS] == before
+  assert hosts.Stopped(signal.SIGTERM).code == 143 and hosts.Stopped(signal.SIGINT).code == 130
+  thread = threading.Thread(target=lambda: stopping.Signals().__enter__().__exit__())  # Python has none there
+  thread.start()
+  thread.join()

@@ -1,0 +1,123 @@
+"""However a run ends before its last step, the same call goes on from the last finished one, bit for bit."""
+
+import json
+import pathlib
+import signal
+
+import pytest
+import tiny_world
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import sft, train
+from ragrl_jax.evaluation import player as player_lib
+from ragrl_jax.parallel import hosts
+from ragrl_jax.rollout import supply
+from ragrl_jax.store import metrics as metrics_lib
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("world")
+  tiny_world.make(folder)
+  return folder
+
+
+def settings(world, variant=""):
+  load = lambda variant: config_lib.load(ROOT / "configs" / "quickstart.py", variant)
+  config = tiny_world.config(world, load, variant)
+  config.steps, config.checkpoint.every = 4, 50
+  return config
+
+
+@pytest.fixture(autouse=True)
+def rewarding(monkeypatch):
+  recipe = player_lib.recipe
+  monkeypatch.setattr(player_lib, "recipe", lambda config: tiny_world.rewarding(recipe(config)))
+
+
+def on(step, do):
+  """An observer that does something after this step's update, as if it came from outside."""
+  def observe(now, *_):
+    if now == step:
+      do()
+    return {}
+
+  return observe
+
+
+@pytest.mark.slow  # five runs of one world
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_signals_tools_that_are_down_and_flipped_bits_cost_no_finished_step(world, tmp_path, monkeypatch, ahead):
+  config, said = settings(world), []
+  config.rollout.ahead = ahead
+  start = lambda **given: train.train(config, tmp_path / "run", say=said.append, **given)
+
+  with pytest.raises(hosts.Stopped) as stopped:
+    list(start(observe=on(1, lambda: signal.raise_signal(signal.SIGTERM))))
+  assert stopped.value.code == 143 and "step 1 is saved; the same command goes on from it" in said[-1]
+
+  refuse = supply.refuse_failures
+
+  def down(episodes, share):
+    if episodes[0].prompt_index == 4 + 2 * ahead:  # of step 3, or of step 4, which is sampled while step 3 is learned
+      raise supply.TooManyFailures("the retriever is down")
+    refuse(episodes, share)
+
+  monkeypatch.setattr(supply, "refuse_failures", down)
+  with pytest.raises(supply.TooManyFailures, match="is down"):
+    list(start())
+  monkeypatch.setattr(supply, "refuse_failures", refuse)
+  at = 2 + ahead
+  assert "going on from step 1, of at most 4" in said[-2] and f"step {at} is saved" in said[-1]
+  assert [row["step"] for row in metrics_lib.read_metrics(tmp_path / "run")] == list(range(at + 1))
+
+  newest = max((tmp_path / "run" / "checkpoints" / str(at) / "state").rglob("*"), key=lambda path: path.stat().st_size)
+  content = bytearray(newest.read_bytes())
+  content[len(content) // 2] ^= 1
+  newest.write_bytes(content)
+  with pytest.warns(UserWarning, match=f"damaged checkpoint.*{newest.name}.*Step 1 is sound"):
+    rows = list(start())
+  assert [row["step"] for row in rows] == [2, 3, 4] and rows[-1]["seconds/step"] > 0
+  assert [row["step"] for row in metrics_lib.read_metrics(tmp_path / "run")] == [0, 1, 2, 3, 4]
+
+  list(train.train(config, tmp_path / "whole", say=said.append))
+  assert tiny_world.assert_same(tmp_path / "whole", tmp_path / "run") == 4
+  assert list(start()) == [] and "is finished: it has its 4 steps" in said[-1]
+
+
+@pytest.mark.slow  # runs of one world
+@pytest.mark.parametrize("variant, begin", [("sft", sft.sft), ("", train.train)])
+def test_a_run_that_has_reached_what_it_is_for_is_over(world, tmp_path, variant, begin):
+  config, said = settings(world, variant), []
+  start = lambda reached=lambda row: False: list(begin(config, tmp_path, reached=reached, say=said.append))
+  assert [row["step"] for row in start(lambda row: row["step"] == 2)] == [1, 2]
+  (tmp_path / "finished.json").unlink()  # as a kill leaves it, before the model is saved
+  (tmp_path / "model" / "model.safetensors").unlink()
+  assert start() == [] and (tmp_path / "model" / "model.safetensors").is_file()
+  assert "going on from step 2" in said[-1]
+  config.steps = 5
+  assert start() == [] and "is finished" in said[-1]
+
+
+@pytest.mark.slow  # a run of fine-tuning
+def test_fine_tuning_ends_by_a_signal_where_it_goes_on(world, tmp_path):
+  config = settings(world, "sft")
+  with pytest.raises(hosts.Stopped) as stopped:
+    list(sft.sft(config, tmp_path / "run", observe=on(2, lambda: signal.raise_signal(signal.SIGINT))))
+  assert stopped.value.code == 130
+  assert [row["step"] for row in sft.sft(config, tmp_path / "run")] == [3, 4]
+  list(sft.sft(config, tmp_path / "whole"))
+  tiny_world.assert_same(tmp_path / "whole", tmp_path / "run")
+
+
+@pytest.mark.slow  # a run
+def test_evaluation_and_checkpoints_are_timed(world, tmp_path):
+  config = settings(world)
+  config.steps, config.checkpoint.every = 2, 1
+  observe = lambda step, *_: {"evaluation/em": 0.5} if step < 2 else {}
+  list(train.train(config, tmp_path, observe=observe))
+  before, first, second = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+  assert before["seconds/evaluate"] >= 0 and first["seconds/evaluate"] >= 0 and "seconds/evaluate" not in second
+  assert second["seconds/checkpoint"] > 0 and "seconds/checkpoint" not in first
