@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import unicodedata
 from collections.abc import Callable
 
 from ragrl_jax.judging import api
@@ -18,7 +19,8 @@ from ragrl_jax.prompting.tokenizer import well_formed
 
 Messages = list[dict[str, str]]
 
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+# A 1 or 0 that stands alone: no part of a (Latin) word or a longer number, without sign, fraction or per cent.
+_DIGIT = re.compile(r"(?<![A-Za-z0-9_.,+\-\u2010-\u2013\u2212])[01](?![A-Za-z0-9_]|[.,]\d|\s*%)")
 _YES_NO = re.compile(r"\b(?:yes|no)\b")
 
 
@@ -56,9 +58,12 @@ def get(name: str) -> Prompt:
 
 
 def read_digit(text: str) -> float | None:
-  """1 or 0 if that is the only number in the answer."""
-  said = set(_NUMBER.findall(_answer(text)))
-  return float(said.pop()) if said in ({"0"}, {"1"}) else None
+  """1 or 0 if that is the only number in the answer, however often; None beside any other, in whatever script."""
+  answer = _answer(text)
+  said, rest = set(_DIGIT.findall(answer)), _DIGIT.sub("", answer)
+  if len(said) != 1 or any(unicodedata.category(sign).startswith("N") for sign in rest):
+    return None
+  return float(said.pop())
 
 
 def read_word(text: str) -> float | None:
@@ -79,8 +84,9 @@ def read_substring(text: str) -> float | None:
 
 
 def _answer(text: str) -> str:
-  """What follows a reasoning model's thoughts."""
-  return text.rpartition("</think>")[2]
+  """What follows a reasoning model's thoughts; nothing where they were cut off before their end."""
+  rest = text.rpartition("</think>")[2]
+  return "" if "<think>" in rest else rest
 
 
 def _chat(system: str, user: str) -> Messages:
