@@ -1,9 +1,12 @@
 """Verdicts on disk: asked for once, whoever asks, and whole whatever kills the writer."""
 
+import logging
 import os
 import pathlib
+import random
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
 import threading
@@ -12,6 +15,7 @@ import cache_child
 import pytest
 
 from ragrl_jax.judging import api
+from ragrl_jax.judging import cache as cache_lib
 from ragrl_jax.judging.cache import Cached
 
 
@@ -121,8 +125,103 @@ def test_two_killed_writers_leave_whole_verdicts(tmp_path):
   assert Cached(Never(), file).judge(pairs) == [float(int(claim) % 2) for _, claim in pairs]
 
 
-def test_a_file_of_something_else_is_refused(tmp_path):
-  (tmp_path / "v").write_text("my notes\n" * 200)
-  with pytest.raises(ValueError, match="config.judge.cache"):
-    Cached(Judge(), tmp_path / "v")
-  assert (tmp_path / "v").read_text().startswith("my notes")
+# ---- what befalls the file -------------------------------------------------------------------------------------------
+
+PAIRS = [("p", str(i)) for i in range(100)]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+  """The bytes of a file that holds a verdict on each of PAIRS."""
+  file = tmp_path_factory.mktemp("sound") / "v"
+  judge = Judge()
+  judge.judge = lambda pairs: [int(claim) / 100 for _, claim in pairs]  # 0.05 is PAIRS[5]'s
+  Cached(judge, file).judge(PAIRS)
+  return file.read_bytes()
+
+
+def flipped(raw, place, bit=1):
+  return raw[:place] + bytes([raw[place] ^ bit]) + raw[place + 1:]
+
+
+def asked_for_all(file):
+  """Whether the judge is asked for every pair: the file gives none. Its verdicts are the judge's either way."""
+  judge = Judge(0.5)
+  assert len(Cached(judge, file).judge(PAIRS)) == len(PAIRS)
+  return judge.asked == PAIRS
+
+
+@pytest.mark.parametrize("damage", [
+  lambda raw: b"my notes\n" * 200,
+  lambda raw: raw[:-1000],
+  lambda raw: raw[:50],
+  lambda raw: flipped(raw, 3),  # of the words that every database begins with
+  lambda raw: flipped(raw, raw.index(struct.pack("<d", 0.05))),
+], ids=["text", "truncated", "cut short", "header", "one bit of one verdict"])
+def test_a_damaged_file_is_set_aside_aloud(tmp_path, caplog, sound, damage):
+  raw = damage(sound)
+  (tmp_path / "v").write_bytes(raw)
+  (tmp_path / "v-journal").write_bytes(b"")
+  assert asked_for_all(tmp_path / "v")
+  assert [record.levelname for record in caplog.records] == ["WARNING"] and "v.damaged1" in caplog.text
+  assert (tmp_path / "v.damaged1").read_bytes() == raw and not (tmp_path / "v-journal").exists()
+  assert not asked_for_all(tmp_path / "v") and len(caplog.records) == 1  # the new one is in use
+
+
+def test_bytes_at_random_give_no_wrong_verdict_and_no_raw_error(tmp_path, sound):
+  logging.disable(logging.WARNING)
+  try:
+    rng, truth = random.Random(0), [int(claim) / 100 for _, claim in PAIRS]
+    for case in range(8):
+      file, raw = tmp_path / str(case), bytearray(sound)
+      for _ in range(1 + case % 3):
+        raw[rng.randrange(200 if case % 2 else len(raw))] = rng.randrange(256)
+      file.write_bytes(raw)
+      judge = Judge()
+      judge.judge = lambda pairs: [truth[PAIRS.index(pair)] for pair in pairs]
+      assert Cached(judge, file).judge(PAIRS) == truth, case
+  finally:
+    logging.disable(logging.NOTSET)
+
+
+def test_a_file_damaged_under_a_run_is_set_aside_once(tmp_path, caplog, sound):
+  (tmp_path / "v").write_bytes(sound)
+  runs = [Cached(Judge(0.5), tmp_path / "v") for _ in range(2)]
+  assert runs[0].judge(PAIRS[:1]) == runs[1].judge(PAIRS[:1]) == [0.0]
+  (tmp_path / "v").write_bytes(b"\0" * len(sound))
+  assert runs[0].judge(PAIRS[:1]) == [0.501] == runs[1].judge(PAIRS[:1])  # the second finds the new file
+  assert [path.name for path in tmp_path.glob("v.*")] == ["v.damaged1"] and len(caplog.records) == 1
+
+
+def test_a_locked_file_is_done_without_aloud(tmp_path, monkeypatch, caplog, sound):
+  monkeypatch.setattr(cache_lib, "_BUSY_S", 0.02)
+  (tmp_path / "v").write_bytes(sound)
+  judge = Judge(0.5)
+  made, other = Cached(judge, tmp_path / "v"), sqlite3.connect(tmp_path / "v", isolation_level=None)
+  other.execute("BEGIN EXCLUSIVE")
+  assert made.judge(PAIRS[:2]) == [0.501, 0.502] and made.judge(PAIRS[:2]) == [0.503, 0.504]
+  assert [record.levelname for record in caplog.records] == ["WARNING"] and "locked" in caplog.text
+  assert asked_for_all(tmp_path / "v")  # a run may begin, too
+  other.close()
+  assert made.judge(PAIRS[:1]) == [0.505]  # it is left alone for a while
+  made._rest_until = 0.0
+  assert made.judge(PAIRS[:2]) == [0.0, 0.01] and not list(tmp_path.glob("v.*"))
+
+
+def test_files_of_before_the_checksums_are_read(tmp_path):
+  with sqlite3.connect(tmp_path / "v") as connection:
+    connection.execute("CREATE TABLE verdicts (key BLOB PRIMARY KEY, verdict REAL NOT NULL) WITHOUT ROWID")
+    connection.execute("INSERT INTO verdicts VALUES (?, 0.25)", (Cached(Judge(), tmp_path / "w")._key(PAIRS[0]),))
+  connection.close()
+  assert Cached(Judge(), tmp_path / "v").judge(PAIRS[:2]) == [0.25, 0.001]
+
+
+def test_what_can_be_no_file_of_verdicts_is_refused(tmp_path):
+  with sqlite3.connect(tmp_path / "other") as connection:
+    connection.execute("CREATE TABLE history (url TEXT)")
+  connection.close()
+  before = (tmp_path / "other").read_bytes()
+  for place, why in (("other", "tables history"), (".", "directory"), ("other/v", "irectory|exists")):
+    with pytest.raises(ValueError, match=f"{why}.*config.judge.cache"):
+      Cached(Judge(), tmp_path / place)
+  assert (tmp_path / "other").read_bytes() == before
