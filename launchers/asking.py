@@ -1,26 +1,35 @@
-"""What the launchers share that have chat models write transcripts."""
+"""What the launchers share that have models write transcripts or verdicts."""
 
 import asyncio
+import sys
 
+from absl import flags
 from tqdm import tqdm
+
+from ragrl_jax.prompting import endpoint
+
+MAX_MISSING = flags.DEFINE_float(
+  "max_missing", 0.05, "Exit with 1 if more than this share got no answer; what did is written all the same.",
+  lower_bound=0.0, upper_bound=1.0)
 
 
 def ask(make, examples, *models, concurrency: int):
-  """(kept, fates) of `make(examples, *models, concurrency=…, progress=…)`, with a bar; then the models are closed."""
-  return asyncio.run(_ask(make, examples, models, concurrency))
+  """(kept, fates) of `make(examples, *models, concurrency=…, progress=…)`, with a bar."""
+  with tqdm(total=len(examples), unit="question") as bar:
+    return asyncio.run(make(
+      examples, *models, concurrency=concurrency, progress=lambda fates: bar.update(fates.total() - bar.n)))
 
 
-async def _ask(make, examples, models, concurrency):
-  try:
-    with tqdm(total=len(examples), unit="question") as bar:
-      return await make(
-        examples, *models, concurrency=concurrency, progress=lambda fates: bar.update(fates.total() - bar.n))
-  finally:
-    for model in models:
-      await model.close()
-
-
-def report(fates) -> None:
-  """Prints what became of the questions, the most frequent first."""
+def report(fates, out) -> None:
+  """Prints what became of the questions, the most frequent first, and where the kept ones are; then `settle`."""
   for fate, count in fates.most_common():
     print(f"{count:7d}  {fate}")
+  print(out)
+  settle(fates[endpoint.NO_ANSWER], fates.total(), "questions")
+
+
+def settle(missing: int, total: int, what: str) -> None:
+  """Ends the program with 1 if too much is missing."""
+  if missing > MAX_MISSING.value * total:
+    sys.exit(f"{missing} of {total} {what} got no answer, more than --max_missing={MAX_MISSING.value:g} of them. The "
+             "others are written; the same command asks again for what is missing, and for nothing else that is kept.")

@@ -30,7 +30,7 @@ MAX_TOKENS = flags.DEFINE_integer("max_tokens", 1024, "Of one answer.", lower_bo
 
 def reason(examples):
   backbone = endpoint.Endpoint(
-    URL.value, MODEL.value, folder=ANSWERS.value, key=os.environ.get("BACKBONE_KEY", "none"),
+    URL.value, MODEL.value, folder=ANSWERS.value, key=os.environ.get("BACKBONE_KEY", ""),
     sampling=dict(temperature=TEMPERATURE.value, max_tokens=MAX_TOKENS.value))
   return asking.ask(sft_data.reasoned, examples, backbone, concurrency=CONCURRENCY.value)
 
@@ -43,11 +43,11 @@ def main(argv):
   examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
   if not URL.value:
     writers.write_examples(OUT.value, examples, turns=sft_data.direct(examples))
+    print(OUT.value)
   else:
     kept, fates = reason(examples)
     writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])
-    asking.report(fates)
-  print(OUT.value)
+    asking.report(fates, OUT.value)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,16 @@
 
 The first has the config's judge label the pairs of a run's logged episodes, (results, thought) unless --term names
 others, and writes DIR/train.jsonl.gz, as launchers/sft.py --config configs/veritas.py:reward_model takes it, and
-DIR/held_out.jsonl.gz. The second prints how the config's judge agrees with labels. A pair that the judge refuses gets
-no verdict. With config.judge.cache set, either goes on after a kill, which costs the last 256 pairs at most.
+DIR/held_out.jsonl.gz. The second prints how the config's judge agrees with labels. A pair that the judge refuses is
+asked once more at the end, and then has no verdict; above a share of such pairs (--max_missing) the exit status is 1.
+With config.judge.cache set, either goes on after a kill, which costs the last 256 pairs at most.
 """
 
 import json
 import pathlib
 import random
 
+import asking
 from absl import app, flags
 from ml_collections import config_flags
 from tqdm import tqdm
@@ -41,7 +43,9 @@ def main(argv):
     raise app.UsageError("config.judge.kind='none': name the judge that is to label, or to be compared.")
   if COMPARE.value:
     pairs = list(readers.read_examples(COMPARE.value))
-    print(json.dumps(distil.agreement(pairs, judged(judge, pairs)), indent=1))
+    found = judged(judge, pairs)
+    print(json.dumps(distil.agreement(pairs, found), indent=1))
+    asking.settle(found.count(None), len(pairs), "pairs")
     return
   if not EPISODES.value or not OUT.value:
     raise app.UsageError("give --episodes and --out, or --compare.")
@@ -54,6 +58,7 @@ def main(argv):
     writers.write_examples(path, part, turns=distil.transcripts(part))
     print(f"{path}: {len(part)} pairs, {sum(pair.golds == ('1',) for pair in part)} of them 1")
   print(f"{len(pairs) - len(labelled)} pairs got no verdict")
+  asking.settle(len(pairs) - len(labelled), len(pairs), "pairs")
 
 
 def judged(judge, pairs) -> list[float | None]:

@@ -34,7 +34,7 @@ MAX_TOKENS = flags.DEFINE_integer("max_tokens", 8192, "Of one answer, its though
 
 def teach(examples):
   teacher = endpoint.Endpoint(
-    URL.value, MODEL.value, folder=ANSWERS.value, key=os.environ.get("TEACHER_KEY", "none"),
+    URL.value, MODEL.value, folder=ANSWERS.value, key=os.environ.get("TEACHER_KEY", ""),
     sampling=dict(max_tokens=MAX_TOKENS.value))
   return asking.ask(sft_data.taught, examples, teacher, concurrency=CONCURRENCY.value)
 
@@ -55,8 +55,7 @@ def main(argv):
   for reply in sft_data.ARMS:
     turns = [sft_data.arm(turns, reply) for _, turns in kept]
     writers.write_examples(out / f"{reply}.jsonl.gz", [example for example, _ in kept], turns=turns)
-  asking.report(fates)
-  print(out)
+  asking.report(fates, out)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ for role, what in (("reasoner", "reads the context and reasons"), ("inserter", "
 def endpoint(role: str) -> endpoint_lib.Endpoint:
   return endpoint_lib.Endpoint(
     flags.FLAGS[f"{role}_url"].value, flags.FLAGS[f"{role}_model"].value, folder=ANSWERS.value,
-    key=os.environ.get(f"{role.upper()}_KEY", "none"), timeout_s=TIMEOUT_S.value, deadline_s=DEADLINE_S.value,
+    key=os.environ.get(f"{role.upper()}_KEY", ""), timeout_s=TIMEOUT_S.value, deadline_s=DEADLINE_S.value,
     retries=RETRIES.value, sampling=dict(temperature=TEMPERATURE.value, max_tokens=MAX_TOKENS.value))
 
 
@@ -45,8 +45,7 @@ def main(argv):
   kept, fates = asking.ask(
     generate.transcripts, examples, endpoint("reasoner"), endpoint("inserter"), concurrency=CONCURRENCY.value)
   writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])
-  asking.report(fates)
-  print(OUT.value)
+  asking.report(fates, OUT.value)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,7 @@ def default_config() -> ml_collections.ConfigDict:
       concurrency=16,          # llm: calls at a time
       batch=8,                 # nli, reward_model: pairs computed together
       max_tokens=1024,         # nli, reward_model: of a pair
+      max_failed_share=0.5,    # of a step's episodes, failed by judges or without a verdict; more, and the run stops
     ),
     judges={},                 # term → its own judge (judging.of_terms): a field that is set overrides `judge`'s there
     rollout=dict(

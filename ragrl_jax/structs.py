@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 MODEL, ENVIRONMENT = "model", "environment"
+NO_VERDICT = "no_verdict"  # the fact that says why a judge gave no verdict on an episode, which is then not scored
 
 
 @dataclasses.dataclass(frozen=True)

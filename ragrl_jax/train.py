@@ -69,7 +69,8 @@ def _trained(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, A
     lambda *given: scoring.measure(
       player.recipe, config.rollout.filter.metric, *given, penalty=overlong(config.reward)),
     prompts_per_step=config.rollout.prompts_per_step, group_size=config.rollout.group_size,
-    filter=supply_lib.Filter(**config.rollout.filter), max_failed_share=config.retrieval.max_failed_share)
+    filter=supply_lib.Filter(**config.rollout.filter), max_failed_share=config.retrieval.max_failed_share,
+    max_unjudged_share=config.judge.max_failed_share)
   learner = learner_lib.Learner(
     player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config), mesh=player.mesh)
 

@@ -167,12 +167,15 @@ class _Run:
       rollout.engine, rollout.dispatch, rollout._texts,
       keys=(rollout.seed, self.step, request.prompt_index, request.sample), sampling=self.sampling, group=group,
       reserve=rollout.reserve, example_id=request.example.id)
+    tools = _Heard(self.tools)
     try:
-      episode = await rollout.play(request.example, policy, self.tools)
+      episode = await rollout.play(request.example, policy, tools)
     except structs.ToolFailed as failure:
       episode = policy.failed(str(failure) or type(failure).__name__)
     finally:
       policy.close()
+    if tools.no_verdict:
+      episode = dataclasses.replace(episode, facts={**episode.facts, structs.NO_VERDICT: tools.no_verdict})
     # A play that builds its episode itself need not know who it is.
     return dataclasses.replace(
       episode, prompt_index=request.prompt_index, sample=request.sample, example_id=request.example.id,
@@ -243,6 +246,26 @@ class _Asked:
       return await self._tools.judge(pairs, term)
     finally:
       self._count(0, -1)
+
+
+class _Heard:
+  """The tools of one episode, and why a judge gave no verdict on it; "" while there is one on every pair."""
+
+  def __init__(self, tools: Any):
+    self._tools, self.no_verdict = tools, ""
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._tools, name)
+
+  async def judge(self, pairs: Sequence[tuple[str, str]], term: str = "") -> tuple[float | None, ...]:
+    try:
+      verdicts = await self._tools.judge(pairs, term)
+    except structs.ToolFailed as failure:
+      self.no_verdict = str(failure) or type(failure).__name__
+      raise
+    if None in verdicts:
+      self.no_verdict = "the judge's answer could not be read (the log shows the first such), or the pair was too long"
+    return verdicts
 
 
 def _deliver(turns: list[Turn]) -> None:

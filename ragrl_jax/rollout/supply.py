@@ -15,7 +15,7 @@ from ragrl_jax.rollout.collect import Request
 from ragrl_jax.rollout.dispatch import Work
 from ragrl_jax.rollout.report import Report
 from ragrl_jax.store import episodes as episodes_lib
-from ragrl_jax.structs import Episode, Example
+from ragrl_jax.structs import NO_VERDICT, Episode, Example
 
 MAX_STALENESS = 1  # steps by which the weights that sampled an episode may be older than those it trains
 
@@ -66,7 +66,8 @@ class Supply:
     prompts_per_step: groups of a step, and prompts of a draw.
     group_size: samples of a prompt.
     filter: which groups count.
-    max_failed_share: of a draw's episodes; more, and the run stops.
+    max_failed_share: of a draw's episodes; more that a search or an encoder failed, and the run stops.
+    max_unjudged_share: the same, of those that a judge failed or gave no verdict on.
 
   Attributes:
     cursor: prompts drawn so far.
@@ -76,11 +77,11 @@ class Supply:
   def __init__(
     self, rollout, examples: Sequence[Example], draw: Callable[[int, int], Sequence[tuple[int, int]]],
     measure: Callable[[Sequence[Example], Sequence[Episode], int], Sequence[float | None]], *, prompts_per_step: int,
-    group_size: int, filter: Filter, max_failed_share: float,
+    group_size: int, filter: Filter, max_failed_share: float, max_unjudged_share: float = 0.5,
   ):
     self._rollout, self._examples, self._draw, self._measure = rollout, examples, draw, measure
     self._prompts, self._group_size, self._filter = prompts_per_step, group_size, filter
-    self._max_failed_share = max_failed_share
+    self._max_failed_share, self._max_unjudged_share = max_failed_share, max_unjudged_share
     self.cursor = 0
     self.report = Report()
     self._surplus: tuple[Group, ...] = ()
@@ -172,7 +173,7 @@ class Supply:
       [Request(self._examples[place], index, sample) for index, place in prompts for sample in range(self._group_size)],
       step=step, beside=beside)
     self.report.add(self._rollout.report)
-    refuse_failures(episodes, self._max_failed_share)
+    refuse_failures(episodes, self._max_failed_share, self._max_unjudged_share)
     return [tuple(episodes[at:at + self._group_size]) for at in range(0, len(episodes), self._group_size)]
 
   def _with_spread(self, groups: Sequence[Group], step: int) -> tuple[list[Group], list[float]]:
@@ -200,13 +201,19 @@ def _checked(step: int, supplied: Supplied) -> Supplied:
     "staleness": float(np.mean(ages)) if ages else 0.0})
 
 
-def refuse_failures(episodes: Sequence[Episode], share: float) -> None:
-  """Stops the run when a tool is down: a few failed episodes are masked, many are no training."""
-  failed = [episode.failure for episode in episodes if episode.ended == "failed"]
+def refuse_failures(episodes: Sequence[Episode], share: float, unjudged_share: float) -> None:
+  """Stops the run when a tool is down: a few episodes without a reward are masked, many are no training."""
+  unjudged = [episode.facts[NO_VERDICT] for episode in episodes if NO_VERDICT in episode.facts]
+  failed = [episode.failure for episode in episodes if episode.ended == "failed" and NO_VERDICT not in episode.facts]
   if len(failed) > share * len(episodes):
     raise TooManyFailures(
       f"{len(failed)} of {len(episodes)} episodes failed, more than config.retrieval.max_failed_share={share}. The "
       f"first said: {failed[0]}. See that the retriever answers, or raise config.retrieval.timeout_s and retries.")
+  if len(unjudged) > unjudged_share * len(episodes):
+    raise TooManyFailures(
+      f"{len(unjudged)} of {len(episodes)} episodes have no verdict, more than config.judge.max_failed_share="
+      f"{unjudged_share}. The first one's reason: {unjudged[0]}. See that the judge answers as its prompt asks, or "
+      "raise config.judge.timeout_s and retries.")
 
 
 def _to_json(groups: Sequence[Group]) -> list[list[dict[str, Any]]]:

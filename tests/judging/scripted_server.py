@@ -18,8 +18,8 @@ def completion(text):
 
 
 class Scripted:
-  """Answers every call by `answer(messages, number of the call)`: a text, a status, a dict, bytes, or a pair
-  (seconds to wait, one of these).
+  """Answers every call by `answer(messages, number of the call)`: a text, a status, a dict, bytes, a Response, or a
+  pair (seconds to wait, one of these).
 
   Attributes:
     asked: the calls' bodies. keys: their authorisation. most: how many were under way at a time.
@@ -43,6 +43,8 @@ class Scripted:
       self.running -= 1
     if isinstance(said, int):
       return JSONResponse(dict(error=dict(message="so it goes")), said, headers={"retry-after": "0"})
+    if isinstance(said, Response):
+      return said
     if isinstance(said, bytes):
       return Response(said, media_type="application/json")
     return JSONResponse(said if isinstance(said, dict) else completion(said))

@@ -1,18 +1,20 @@
 """The judge behind HTTP, against a scripted server on a real socket."""
 
+import base64
+import contextlib
+import gzip
+import json
+import socket
 import threading
 import time
 
 import pytest
 from scripted_server import completion, serving
+from starlette.responses import Response
 
 from ragrl_jax.judging import api, llm
 from ragrl_jax.judging.cache import Cached
-
-
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch):
-  monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+from ragrl_jax.prompting import completions
 
 
 def judge(endpoint, **changed):
@@ -46,11 +48,111 @@ def test_replies_that_are_no_completion_are_asked_again(reply):
   assert len(server.asked) == 2
 
 
-def test_a_refusal_is_final():
-  with serving(lambda messages, n: 401) as (endpoint, server):
-    with pytest.raises(api.JudgeFailed, match="status 401.*so it goes.*config.judge"):
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+def test_a_refusal_is_final_and_speaks_in_its_own_words_cut_and_escaped(monkeypatch, status):
+  monkeypatch.setenv("JUDGE_KEY", "s3cret-of-ours")
+  words = "so it goes\x1b[31m\n" + "x" * 250 + "end"
+  with serving(lambda messages, n: Response(words, status)) as (endpoint, server):
+    with pytest.raises(api.JudgeFailed, match=f"status {status}.*so it goes.*config.judge") as failure:
+      judge(endpoint, key_variable="JUDGE_KEY").judge([("p", "c")])
+  assert len(server.asked) == 1 and "after 1 call:" in str(failure.value)
+  assert str(failure.value).isprintable() and "end" not in str(failure.value)
+
+
+def test_a_server_that_tells_the_key_is_not_quoted(monkeypatch):
+  monkeypatch.setenv("JUDGE_KEY", "s3cret-of-ours")
+  with serving(lambda messages, n: Response("you sent s3cret-of-ours", 401)) as (endpoint, _):
+    with pytest.raises(api.JudgeFailed, match="you sent") as failure:
+      judge(endpoint, key_variable="JUDGE_KEY").judge([("p", "c")])
+  assert "s3cret" not in str(failure.value)
+
+
+def test_credentials_of_an_address_are_used_and_nowhere_shown():
+  with serving(lambda messages, n: "1" if n == 1 else 401) as (endpoint, server):
+    made = judge(endpoint.replace("://", "://me:s3cret@"))
+    assert made.judge([("p", "c")]) == [1.0]
+    assert server.keys == ["Basic " + base64.b64encode(b"me:s3cret").decode()]
+    with pytest.raises(api.JudgeFailed) as failure:
+      made.judge([("p", "c")])
+  assert made.describe()["endpoint"] == endpoint and endpoint in str(failure.value)
+  assert "s3cret" not in str(failure.value)
+  with pytest.raises(ValueError, match="http://") as refused:
+    judge("ftp://me:s3cret@host/v1")
+  assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("reply", [
+  b"[" * 100_000, b'{"choices": ' + b"9" * 5000 + b"}", b'{"choices": "\xff\xfe"}', b"x" * 3000,
+  Response(gzip.compress(json.dumps(completion("1")).encode()), headers={"content-encoding": "gzip"}),
+  {"choices": [{"message": {"content": ["1"]}}]}, {"choices": [[]]}, {"choices": [{"message": "1"}]},
+], ids=["deep", "long integer", "bad UTF-8", "long", "gzip", "list", "no choice", "no message"])
+def test_whatever_cannot_be_read_is_asked_for_again(monkeypatch, reply):
+  monkeypatch.setattr(completions, "MAX_BYTES", 2000 if reply == b"x" * 3000 else 1 << 20)
+  with serving(lambda messages, n: reply if n == 1 else "0") as (endpoint, server):
+    assert judge(endpoint).judge([("p", "c")]) == [0.0]
+  assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize("said", [b"\xb2", b"-1", b"nan", b"9" * 400, b"Wed, 21 Oct 2099 07:28:00 GMT"])
+def test_a_retry_after_that_is_nonsense_is_none(said):
+  def reply(messages, n):
+    if n > 1:
+      return "1"
+    refusal = Response("later", 429)
+    refusal.raw_headers.append((b"retry-after", said))
+    return refusal
+
+  with serving(reply) as (endpoint, server):
+    assert judge(endpoint).judge([("p", "c")]) == [1.0]
+  assert len(server.asked) == 2
+
+
+def test_a_retry_after_beyond_the_deadline_is_not_waited_for():
+  with serving(lambda messages, n: Response("later", 429, headers={"retry-after": "86400"})) as (endpoint, server):
+    with pytest.raises(api.JudgeFailed, match="status 429: 'later'; the deadline of 15 s is spent"):
       judge(endpoint).judge([("p", "c")])
   assert len(server.asked) == 1
+
+
+@contextlib.contextmanager
+def dribbling(start):
+  """A server that says `start` at once and then a byte every 30 ms, for as long as anybody listens."""
+  listening, over = socket.create_server(("127.0.0.1", 0)), threading.Event()
+
+  def serve():
+    while not over.is_set():
+      with contextlib.suppress(OSError):
+        talk, _ = listening.accept()
+        with talk:
+          talk.sendall(start)
+          while not over.wait(0.03):
+            talk.sendall(b"x")
+
+  thread = threading.Thread(target=serve, daemon=True)
+  thread.start()
+  try:
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+  finally:
+    over.set()
+    listening.close()
+
+
+@pytest.mark.parametrize("start", [
+  b"HTTP/1.1 200 OK\r\nX-Slow: ", b"HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n"], ids=["headers", "body"])
+def test_a_dribbling_server_is_given_up_within_the_deadline(start):
+  with dribbling(start) as endpoint:
+    began = time.monotonic()
+    with pytest.raises(api.JudgeFailed, match="after 2 calls: NoAnswerInTime"):
+      judge(endpoint, timeout_s=0.2, retries=1).judge([("p", "c")])
+    assert time.monotonic() - began < 1.5
+
+
+@pytest.mark.parametrize("said,why", [("It depends\n", "'It depends"), (dict(choices=[
+  dict(finish_reason="length", message=dict(role="assistant", content="I think 1"))]), "cut off")])
+def test_the_first_answer_that_is_no_verdict_is_logged(caplog, said, why):
+  with serving(lambda messages, n: said) as (endpoint, _):
+    assert judge(endpoint).judge([("p", "a"), ("p", "b")]) == [None, None]
+  assert len(caplog.records) == 1 and why in caplog.text
 
 
 def test_an_answer_that_cannot_be_read_is_none_and_not_asked_for_again():
@@ -62,7 +164,7 @@ def test_an_answer_that_cannot_be_read_is_none_and_not_asked_for_again():
 def test_a_slow_server_is_given_up_within_the_deadline():
   with serving(lambda messages, n: (1.5, "1")) as (endpoint, server):
     began = time.monotonic()
-    with pytest.raises(api.JudgeFailed, match="Timeout"):
+    with pytest.raises(api.JudgeFailed, match="NoAnswerInTime"):
       judge(endpoint, timeout_s=0.2, retries=2).judge([("p", "c")])
     assert time.monotonic() - began < 1.5
   assert 1 <= len(server.asked) <= 3

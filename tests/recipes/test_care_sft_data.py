@@ -1,12 +1,14 @@
 """The warm start's data, made over real HTTP against a server that follows a script."""
 
 import asyncio
+import collections
 import json
 import pathlib
 import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 import uvicorn
@@ -51,7 +53,7 @@ class Server:
     self.open -= 1
     if isinstance(said, int | float):
       status = said if isinstance(said, int) else 200
-      return responses.JSONResponse(dict(error="so it goes"), status, headers={"retry-after-ms": "1"})
+      return responses.JSONResponse(dict(error="so it goes"), status, headers={"retry-after": "0"})
     message = said if isinstance(said, dict) else dict(content=said)
     return responses.JSONResponse(dict(
       id="1", object="chat.completion", created=0, model=body["model"],
@@ -77,19 +79,12 @@ def serve():
 
 def endpoint(server, model, folder, **settings):
   return endpoint_lib.Endpoint(
-    server.url, model, folder=folder, **{**dict(timeout_s=5.0, deadline_s=5.0, retries=2), **settings})
+    server.url, model, folder=folder, **{**dict(timeout_s=5.0, deadline_s=5.0, retries=2, backoff_s=0.01), **settings})
 
 
 def run(server, examples, folder, **settings):
-  async def go():
-    models = [endpoint(server, name, folder, **settings) for name in ("reads", "inserts")]
-    try:
-      return await generate.transcripts(examples, *models, concurrency=4)
-    finally:
-      for model in models:
-        await model.close()
-
-  return asyncio.run(go())
+  models = [endpoint(server, name, folder, **settings) for name in ("reads", "inserts")]
+  return asyncio.run(generate.transcripts(examples, *models, concurrency=4))
 
 
 REASONED = "I need to know where it stands. Then the country."
@@ -97,6 +92,8 @@ WOVEN = "First: The tower stands in Paris. Then: Paris is in France. So The towe
 
 
 def by_question(model, prompt):
+  if "Question refused?" in prompt:
+    return 400
   if "Question wrong?" in prompt:
     return f"{REASONED} Answer: Spain"
   if model == "reads":
@@ -144,11 +141,11 @@ def test_an_endpoint_that_fails_now_and_then(serve, tmp_path):
     endpoint(server, "reads", tmp_path, **settings).ask([dict(role="user", content=text)]))
   assert ask("one", sampling=dict(temperature=0.5)) == endpoint_lib.Reply("Answer: x")  # at the third attempt
   assert server.asked[0][2]["temperature"] == 0.5
-  with pytest.raises(ToolFailed, match="no answer within retries"):
+  with pytest.raises(ToolFailed, match="gave no answer after 3 calls: status 500"):
     ask("two")
   assert len(server.asked) == 6
   began = time.perf_counter()
-  with pytest.raises(ToolFailed, match="0.2 s"):
+  with pytest.raises(ToolFailed, match="NoAnswerInTime"):
     ask("three", deadline_s=0.2)
   assert time.perf_counter() - began < 1.2
   script[:] = ["now", "too"]
@@ -156,14 +153,49 @@ def test_an_endpoint_that_fails_now_and_then(serve, tmp_path):
   assert ask("two", sampling=dict(temperature=0.1)).content == "too"  # other sampling, another question
 
 
-def test_a_refusal_stops_the_run_and_a_dead_endpoint_only_its_questions(serve, tmp_path):
-  import openai
-  with pytest.raises(openai.AuthenticationError):
-    run(serve(lambda model, prompt: 401), [question("good")], tmp_path)
-  kept, fates = run(serve(lambda model, prompt: 500), [question("a"), question("b")], tmp_path, retries=0)
+def test_settings_that_are_wrong_stop_the_job_at_once(serve, tmp_path):
+  server = serve(lambda model, prompt: 401)
+  with pytest.raises(ConnectionError, match="reads at http://.*status 401.*address, model and key"):
+    run(server, [question(str(number)) for number in range(60)], tmp_path)
+  assert len(server.asked) < 20  # what was under way
+  server = serve(lambda model, prompt: 500)
+  with pytest.raises(ConnectionError, match="status 500"):  # nobody there
+    run(server, [question(str(number)) for number in range(60)], tmp_path, retries=0)
+  assert 32 <= len(server.asked) < 50
+  kept, fates = run(server, [question("a"), question("b")], tmp_path, retries=0)
   assert not kept and fates == {"no answer": 2}
   with pytest.raises(ValueError, match="http://"):
     endpoint_lib.Endpoint("localhost:8000", "m", folder=tmp_path)
+
+
+def test_a_question_that_is_refused_is_skipped_counted_and_asked_again_at_the_end(serve, tmp_path, caplog):
+  """One refusal in twenty, which stays, and one failure that passes."""
+  failed = []
+
+  def answer(model, prompt):
+    if "Question 7?" in prompt:
+      failed.append(7)
+      return 400
+    if "Question 9?" in prompt and 9 not in failed:
+      failed.append(9)
+      return 503
+    return by_question(model, prompt)
+
+  server = serve(answer)
+  kept, fates = run(server, [question(str(number)) for number in range(20)], tmp_path, retries=0)
+  assert [example.id for example, _ in kept] == [str(number) for number in range(20) if number != 7]
+  assert fates == {"kept": 19, "no answer": 1} and failed.count(7) == 2
+  assert len(caplog.records) == 1 and "2 of 20 questions got no answer" in caplog.text
+
+
+def test_the_exit_status_tells_when_too_much_is_missing(monkeypatch, capsys):
+  monkeypatch.syspath_prepend(ROOT / "launchers")
+  import asking
+  monkeypatch.setattr(asking, "MAX_MISSING", types.SimpleNamespace(value=0.05))
+  asking.report(collections.Counter({"kept": 19, "no answer": 1}), "OUT")
+  assert capsys.readouterr().out == "     19  kept\n      1  no answer\nOUT\n"
+  with pytest.raises(SystemExit, match="2 of 20 questions got no answer.*--max_missing=0.05"):
+    asking.report(collections.Counter({"kept": 18, "no answer": 2}), "OUT")
 
 
 def test_of_facts_inside_one_another_the_longest_is_wrapped():
@@ -174,14 +206,14 @@ def test_of_facts_inside_one_another_the_longest_is_wrapped():
 @pytest.mark.slow  # a process of its own
 def test_the_launcher(serve, tmp_path):
   server = serve(by_question)
-  writers.write_examples(tmp_path / "asked.jsonl", [question("good"), question("wrong")])
+  writers.write_examples(tmp_path / "asked.jsonl", [question("good"), question("wrong"), question("refused")])
   command = [
     sys.executable, str(ROOT / "launchers" / "make_sft_data.py"), f"--data={tmp_path}/asked.jsonl",
     f"--out={tmp_path}/sft.jsonl.gz", f"--answers={tmp_path}/answers", f"--reasoner_url={server.url}",
     "--reasoner_model=reads", f"--inserter_url={server.url}", "--inserter_model=inserts"]
   done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-  assert done.returncode == 0, done.stderr
-  assert "1  kept" in done.stdout and "1  wrong answer" in done.stdout
+  assert done.returncode == 1 and "1 of 3 questions got no answer" in done.stderr, done.stderr
+  assert "1  kept" in done.stdout and "1  wrong answer" in done.stdout and "1  no answer" in done.stdout
   made, = readers.read_examples(tmp_path / "sft.jsonl.gz")
   assert made.id == "good" and made.meta["turns"][0][1].startswith("<think>\nFirst: <retrieval>The tower")
   assert json.loads(next((tmp_path / "answers").glob("*/*.json")).read_text())["question"]["max_tokens"] == 4096

@@ -89,7 +89,14 @@ def test_a_pair_that_is_refused_has_no_verdict_and_stops_nothing(tmp_path):
   cached = Cached(judge, tmp_path / "v")
   first, second = (distil.verdicts(cached, ASKED, at_once=5) for _ in range(2))
   assert first == second == [1.0, 1.0, None, *[1.0] * 6, None]
-  assert judge.calls[-2:] == [[("p", "2")], [("p", "9")]]  # again only the refused ones
+  # Again only the refused ones: in their parts, and together at the end.
+  assert judge.calls[-3:] == [[("p", "2")], [("p", "9")], [("p", "2"), ("p", "9")]]
+
+
+def test_a_pair_whose_failure_passes_has_its_verdict_in_the_end():
+  judge = Refuses("2", "7")
+  found = distil.verdicts(judge, ASKED, at_once=5, progress=lambda done: done < 10 or setattr(judge, "claims", ("7",)))
+  assert found == [1.0] * 7 + [None] + [1.0] * 2 and judge.calls[-1] == [("p", "2"), ("p", "7")]
 
 
 def test_a_kill_costs_one_part(tmp_path):

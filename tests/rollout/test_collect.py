@@ -50,6 +50,23 @@ def test_a_failed_tool_ends_its_episode_alone():
   assert not played.engine._rows.seated
 
 
+def test_an_episode_without_a_verdict_says_why():
+  class Tools(kit.Tools):
+    async def judge(self, pairs, term=""):
+      if pairs == ["e1"]:
+        raise structs.ToolFailed("status 401: 'no key'")
+      return (None,) if pairs == ["e2"] else (1.0,)
+
+  async def play(example, policy, tools):
+    verdicts = await tools.judge([example.id])
+    return policy.start([1, 2, 3]).end("answer", said=verdicts)
+
+  good, failed, unread = rollout(engine(), play, tools=Tools(lambda _: 0.0)).run(requests(3, 1), step=0)
+  assert good.facts == {"said": (1.0,)}
+  assert failed.ended == "failed" and failed.facts == {structs.NO_VERDICT: "status 401: 'no key'"} and failed.failure
+  assert unread.ended == "answer" and "could not be read" in unread.facts[structs.NO_VERDICT]
+
+
 def test_a_turn_whose_episode_has_failed_disturbs_nobody():
   # A probe fails while the conversation beside it is still drawing: its row is not given away under its lane.
   async def play(example, policy, tools):

@@ -20,8 +20,8 @@ def draw(cursor, count):
 class Rollout:
   """Plays at once; `tape` holds every run's step and prompts. An episode says of itself who it is."""
 
-  def __init__(self, version=0, broken=()):
-    self.version, self.broken, self.tape, self.report = version, broken, [], Report()
+  def __init__(self, version=0, broken=(), unjudged=()):
+    self.version, self.broken, self.unjudged, self.tape, self.report = version, broken, unjudged, [], Report()
 
   def run(self, requests, *, step, beside=None):
     if beside is not None:
@@ -36,10 +36,11 @@ class Rollout:
   def episode(self, request):
     failed = (request.prompt_index, request.sample) in self.broken
     said = structs.Segment(structs.MODEL, (5,), "!", (-0.5,), "eos")
+    facts = {structs.NO_VERDICT: "status 401"} if (request.prompt_index, request.sample) in self.unjudged else {}
     return structs.Episode(
-      (structs.Segment(structs.ENVIRONMENT, (1,), "?"), said), version=self.version, failure="down" * failed,
-      ended="failed" if failed else "eos", prompt_index=request.prompt_index, sample=request.sample,
-      example_id=request.example.id)
+      (structs.Segment(structs.ENVIRONMENT, (1,), "?"), said), version=self.version, facts=facts,
+      failure="down" * failed, ended="failed" if failed else "eos", prompt_index=request.prompt_index,
+      sample=request.sample, example_id=request.example.id)
 
 
 def spread_in(*prompts, unknown=()):
@@ -217,3 +218,15 @@ def test_a_tool_that_is_down_stops_the_run_and_one_failure_does_not():
   with pytest.raises(supply_lib.TooManyFailures, match="3 of 6 episodes failed.*max_failed_share=0.4.*said: down"):
     supply.take(1)
   assert len(rollout.tape) == 1  # at once, not after max_draws
+
+
+def test_a_judge_that_gives_no_verdicts_stops_the_run():
+  """Failed or only unread: an episode counts as the judge's, and not as the retriever's."""
+  pairs = [(0, 0), (1, 0), (1, 1), (2, 0)]
+  for broken in ([], pairs):
+    _, supply = make(spread_in(0, 1, 2), rollout=Rollout(broken=broken, unjudged=pairs), share=0.0)
+    why = r"4 of 6 episodes have no verdict, more than config.judge.max_failed_share=0.5.*status 401"
+    with pytest.raises(supply_lib.TooManyFailures, match=why):
+      supply.take(1)
+    _, supply = make(spread_in(0, 1, 2), rollout=Rollout(broken=broken[:3], unjudged=pairs[:3]), share=0.0)
+    supply.take(1)

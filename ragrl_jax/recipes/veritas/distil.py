@@ -38,7 +38,8 @@ def verdicts(
 ) -> list[float | None]:
   """What the judge says of (premise, claim) pairs, asked `at_once` at a time; None where it gives no answer.
 
-  With a cache each part is kept when it is done: a kill costs the verdicts of one part.
+  With a cache each part is kept when it is done: a kill costs the verdicts of one part. Pairs that got no answer are
+  asked once more at the end.
 
   Args:
     judge: asked.
@@ -50,6 +51,7 @@ def verdicts(
     JudgeFailed: the judge is down: no answer on a whole part, or on any pair yet.
   """
   found: list[float | None] = []
+  lost: list[int] = []
   for start in range(0, len(pairs), at_once):
     part = pairs[start:start + at_once]
     try:
@@ -57,9 +59,24 @@ def verdicts(
     except api.JudgeFailed as error:
       if not error.answered and (len(part) == at_once or not start):
         raise
-      found += api.each(part, lambda asked, known=error.answered: [known.get(pair) for pair in asked])
+      found += _answered(error, part)
+      lost += [number for number in range(start, len(found)) if found[number] is None]
     progress(len(found))
+  for start in range(0, len(lost), at_once):
+    numbers = lost[start:start + at_once]
+    part = [pairs[number] for number in numbers]
+    try:
+      again = judge.judge(part)
+    except api.JudgeFailed as error:
+      again = _answered(error, part)
+    for number, verdict in zip(numbers, again, strict=True):
+      found[number] = verdict
   return found
+
+
+def _answered(error: api.JudgeFailed, part: Sequence[tuple[str, str]]) -> list[float | None]:
+  """The verdicts that came in spite of a failure, None where none did."""
+  return api.each(part, lambda asked: [error.answered.get(pair) for pair in asked])
 
 
 def labelled(examples: Sequence[Example], verdicts: Sequence[float | None]) -> list[Example]:

@@ -1,0 +1,168 @@
+"""Chat completions over HTTP, of any server that speaks OpenAI's protocol: what judges and teachers are asked by.
+
+A server's answer is trusted in nothing: not in its pace, its length or its shape (`store/http.py`).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import ipaddress
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import httpx
+
+from ragrl_jax.prompting.tokenizer import well_formed
+from ragrl_jax.store import http
+from ragrl_jax.store.addresses import without_credentials
+from ragrl_jax.structs import ToolFailed
+
+OPENAI = "https://api.openai.com/v1"
+RETRY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})  # what may pass; other refusals will be the same again
+MAX_BYTES = 8 << 20  # of an answer
+WORDS = 200  # of a refusal's own words, characters that a message quotes
+
+
+class NoCompletion(ToolFailed):
+  """No answer to one question. `status`: of the refusal that ended it, 0 where retries or deadline are spent."""
+
+  def __init__(self, message: str, status: int = 0):
+    super().__init__(message)
+    self.status = status
+
+
+@dataclasses.dataclass(frozen=True)
+class Completion:
+  """What a model said.
+
+  Attributes:
+    content: the text.
+    reasoning: where the server gives that apart ("" if not).
+    cut: whether it was cut off before its end.
+  """
+
+  content: str
+  reasoning: str = ""
+  cut: bool = False
+
+
+class Completions:
+  """Asks one model; may be used from several threads.
+
+  Args:
+    endpoint: "https://host/v1"; empty is OpenAI's own. It may hold credentials, which are shown nowhere.
+    model: its name there.
+    key: sent as the bearer token; "" for servers without keys. It is shown nowhere.
+    timeout_s: of one call, from connecting to the last byte.
+    deadline_s: of all calls for one answer, waits included.
+    retries: further calls after a failed one.
+    backoff_s: wait before the first retry; it doubles with each, and is spread by ±50 %. A server's Retry-After in
+      seconds is kept to where it is longer.
+
+  Raises:
+    ValueError: no such address, or a key that cannot be sent.
+  """
+
+  def __init__(self, endpoint: str, model: str, *, key: str = "", timeout_s: float, deadline_s: float, retries: int,
+               backoff_s: float = 0.5):
+    self.where = without_credentials(endpoint) or "OpenAI"
+    try:
+      host = httpx.URL(endpoint or OPENAI).host
+    except httpx.InvalidURL as error:
+      raise ValueError(f"{self.where!r}: no address that can be called ({error}).") from None
+    if not host or not (endpoint or OPENAI).startswith(("http://", "https://")):
+      raise ValueError(f"{self.where!r}: an endpoint's address begins with http:// or https:// and mostly ends with "
+                       "/v1.")
+    if not (key.isascii() and key.isprintable() and key == key.strip()):
+      raise ValueError(f"the key for {self.where} holds signs that no key has, such as a line break at its end.")
+    self.model, self._timeout, self._deadline, self._retries = model, timeout_s, deadline_s, retries
+    self._backoff, self._proxies = backoff_s, not _is_here(host)
+    self._url = (endpoint or OPENAI).rstrip("/") + "/chat/completions"
+    self._secret = lambda: key  # as a function it is in no log of this object's fields
+
+  def ask(self, messages: Sequence[Mapping[str, str]], **sampling: Any) -> Completion:
+    """The model's answer. sampling: temperature, max_tokens, … as the server names them.
+
+    Raises:
+      NoCompletion: a refusal, or none within retries and deadline; with the server's own words.
+    """
+    payload, until = dict(model=self.model, messages=list(messages), **sampling), time.monotonic() + self._deadline
+    why, calls, wait, status = "", 0, 0.0, 0
+    while calls <= self._retries and status in RETRY | {0}:
+      if calls:
+        wait = max(wait, self._backoff * 2 ** (calls - 1) * random.uniform(0.5, 1.5))
+        if time.monotonic() + wait >= until:
+          why += f"; the deadline of {self._deadline:g} s is spent"
+          break
+        time.sleep(wait)
+      calls += 1
+      status, wait = 0, 0.0
+      try:
+        reply = self._call(payload, until)
+      except http.CallFailed as error:
+        why = f"{type(error).__name__}: {error}"
+        continue
+      if reply.status >= 300:
+        status, wait = reply.status, reply.retry_after_s or 0.0
+        why = f"status {status}: {self._words(reply.text)}"
+      elif (said := _read(reply.body)) is not None:
+        return said
+      else:
+        why = f"the server's reply is no chat completion: {self._words(reply.text)}"
+    raise NoCompletion(f"{self.model} at {self.where} gave no answer after {calls} call{'s' * (calls != 1)}: {why}",
+                       status if status not in RETRY else 0)
+
+  def _call(self, payload: Mapping[str, Any], until: float) -> http.Reply:
+    key = self._secret()
+    return http.post_json(
+      self._url, payload, deadline=min(until, time.monotonic() + self._timeout), max_bytes=MAX_BYTES,
+      headers={"authorization": f"Bearer {key}"} if key else None, proxies=self._proxies)
+
+  def _words(self, text: str) -> str:
+    """The server's own, cut and escaped; from where they quote the key on, nothing."""
+    key = self._secret()
+    said = text.partition(key[:8])[0] if len(key) > 3 else text
+    return repr(said[:WORDS])
+
+
+def daemon(function: Callable[..., Any], *arguments: Any) -> concurrent.futures.Future:
+  """What the call gives, on a thread of its own that keeps no process alive: a pool's would, up to its deadline."""
+  future: concurrent.futures.Future = concurrent.futures.Future()
+  future.set_running_or_notify_cancel()
+
+  def work() -> None:
+    try:
+      future.set_result(function(*arguments))
+    except BaseException as error:  # noqa: BLE001 — raised where the result is asked for
+      future.set_exception(error)
+
+  threading.Thread(target=work, name="completions", daemon=True).start()
+  return future
+
+
+def _read(body: Any) -> Completion | None:
+  """The first choice of a chat completion; None where there is none."""
+  choices = body.get("choices") if isinstance(body, dict) else None
+  choice = choices[0] if isinstance(choices, list) and choices else None
+  message = choice.get("message") if isinstance(choice, dict) else None
+  if not isinstance(message, dict):
+    return None
+  content, reasoning = message.get("content"), message.get("reasoning_content")
+  reasoning = reasoning if isinstance(reasoning, str) else ""
+  if content is None and reasoning:  # cut off in its thoughts
+    content = ""
+  if not isinstance(content, str):
+    return None
+  return Completion(well_formed(content), well_formed(reasoning), choice.get("finish_reason") == "length")
+
+
+def _is_here(host: str) -> bool:
+  """Whether it is this machine, which no proxy is asked for."""
+  try:
+    return ipaddress.ip_address(host).is_loopback
+  except ValueError:
+    return host == "localhost"
