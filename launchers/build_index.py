@@ -10,6 +10,7 @@ import json
 import sys
 
 from ragrl_jax.retrieval import build_index, load_index
+from ragrl_jax.store import compiled
 
 
 def main() -> int:
@@ -28,6 +29,7 @@ def main() -> int:
   parser.add_argument("--threads", type=int, default=None, help="FAISS's; all cores by default")
   parser.add_argument("--overwrite", action="store_true", help="replace an index of another request")
   arguments = vars(parser.parse_args())
+  compiled.keep()
   try:
     out = build_index(**arguments)
     print(json.dumps(dict(index=str(out), **load_index(out).describe()), ensure_ascii=False))

@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from ragrl_jax import evaluate
 from ragrl_jax.evaluation import tables
+from ragrl_jax.store import compiled
 
 CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
 CHECKPOINT = flags.DEFINE_string("checkpoint", None, "Hugging Face folder, run's folder, or RUN/checkpoints/STEP.")
@@ -22,6 +23,7 @@ def main(argv):
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
   logging.set_verbosity(logging.WARNING)
+  compiled.keep()
   with tqdm(unit="question") as bar:
     def progress(done: int, of: int) -> None:
       bar.total = of

@@ -22,6 +22,7 @@ from tqdm import tqdm
 from ragrl_jax import judging
 from ragrl_jax.data import readers, writers
 from ragrl_jax.recipes.veritas import distil
+from ragrl_jax.store import compiled
 from ragrl_jax.store import episodes as episodes_lib
 
 CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
@@ -37,6 +38,7 @@ HELD_OUT = flags.DEFINE_integer("held_out", 3_000, "So many, or a few more, are 
 def main(argv):
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
+  compiled.keep()
   config = CONFIG.value
   judges = judging.of_terms(config.judge, config.judges, [TERM.value], dtype=config.model.dtype)
   if (judge := judges.get(TERM.value)) is None:

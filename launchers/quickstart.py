@@ -25,6 +25,7 @@ from ragrl_jax.evaluation import harness, report, tables, traces
 from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.search_r1 import demonstrate
+from ragrl_jax.store import compiled
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import fresh
 
@@ -47,6 +48,7 @@ RL_COST = 7.0                 # seconds of an RL step over those of a supervised
 
 def main(_):
   logging.set_verbosity(logging.WARNING)
+  compiled.keep()
   began, workdir, seed = time.perf_counter(), pathlib.Path(WORKDIR.value), SEED.value
   fresh.folder(workdir)
   say = lambda text: tqdm.write(f"[{time.perf_counter() - began:4.0f} s] {text}")

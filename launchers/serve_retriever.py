@@ -9,6 +9,7 @@ import argparse
 import sys
 
 from ragrl_jax.retrieval import load_index, server
+from ragrl_jax.store import compiled
 
 
 def main() -> int:
@@ -26,6 +27,7 @@ def main() -> int:
   parser.add_argument("--max_topk", type=int, default=limits.max_topk, help="passages a query")
   parser.add_argument("--default_topk", type=int, default=limits.default_topk, help="where a request names none")
   given = parser.parse_args()
+  compiled.keep()
   try:
     local = dict(encoder=given.encoder, search=given.search, options=given.options, threads=given.threads)
     retriever = load_index(given.index, **local)

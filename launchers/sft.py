@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from ragrl_jax import sft
 from ragrl_jax.parallel import hosts
+from ragrl_jax.store import compiled
 
 CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: config, metrics, checkpoints, model.")
@@ -21,6 +22,7 @@ def main(argv):
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
   logging.set_verbosity(logging.WARNING)
+  compiled.keep()
   with host_flags.joined():
     run(CONFIG.value)
 

@@ -1,0 +1,130 @@
+"""Compiled programs, kept on disk: a second start reads them instead of compiling for half a minute.
+
+This sets things for the whole process, so launchers call `keep` and the library never does.
+"""
+
+import hashlib
+import os
+import pathlib
+import platform
+import sys
+import threading
+from collections.abc import Callable
+
+import filelock
+import jax
+from tqdm import tqdm
+
+LIMIT = 4 << 30  # bytes on disk; beyond it JAX drops what was used longest ago
+LEAST_S = 0.2  # programs that compile faster are not worth a file
+SILENT_S = 2.0  # and these need no words
+EVENT = "/jax/core/compile/backend_compile_duration"
+
+
+def keep() -> pathlib.Path | None:
+  """Keeps compiled programs, and says which ones take long to compile. Call it once, before any program runs.
+
+  They lie in `place()`; JAX_COMPILATION_CACHE_DIR, where it is set, wins, and then JAX's own settings hold for it.
+
+  Returns:
+    The folder; None where it cannot be used, which is said on stderr: the run goes on without.
+  """
+  if given := jax.config.jax_compilation_cache_dir:
+    announce(given)
+    return pathlib.Path(given)
+  try:
+    folder = place()
+    _prepare(folder)
+  except (OSError, RuntimeError) as error:
+    _say(f"compiled programs are not kept ({error}): set JAX_COMPILATION_CACHE_DIR to a folder of your own")
+    announce("")
+    return None
+  jax.config.update("jax_compilation_cache_dir", str(folder))
+  jax.config.update("jax_compilation_cache_max_size", LIMIT)
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_S)
+  announce(str(folder))
+  return folder
+
+
+def place() -> pathlib.Path:
+  """$XDG_CACHE_HOME, else ~/.cache, then /ragrl_jax/compiled, and a folder for machines that compile alike.
+
+  A CPU's program is cut for its instructions, which another machine may lack, and its sums for the number of its
+  threads, which JAX's own key leaves out: a run would get other last digits with the cache than without.
+
+  Raises:
+    RuntimeError: this user has no home folder.
+  """
+  given = os.environ.get("XDG_CACHE_HOME", "")
+  caches = pathlib.Path(given) if os.path.isabs(given) else pathlib.Path.home() / ".cache"
+  return caches / "ragrl_jax" / "compiled" / f"{platform.machine()}-{_processor()}-{_threads()}"
+
+
+def announce(folder: str, *, say: Callable[[str], None] | None = None, after_s: float = SILENT_S) -> Callable[[], None]:
+  """Says what is being compiled once it has taken `after_s` seconds, and how long it took. Returns what ends that."""
+  say, kept = say or _say, f" (once: it is kept in {folder})" if folder else ""
+  waiting: dict[tuple[int, str], threading.Timer] = {}
+
+  def begun(event: str, _: float, fun_name: str = "", **__) -> None:
+    if event == EVENT:
+      timer = threading.Timer(after_s, say, [f"compiling {_plain(fun_name)} …{kept}"])
+      timer.daemon = True
+      waiting[threading.get_ident(), fun_name] = timer
+      timer.start()
+
+  def ended(event: str, seconds: float, fun_name: str = "", **_) -> None:
+    if event == EVENT and (timer := waiting.pop((threading.get_ident(), fun_name), None)) is not None:
+      timer.cancel()
+      if seconds >= after_s:
+        say(f"compiled {_plain(fun_name)} in {seconds:.1f} s")
+
+  jax.monitoring.register_scalar_listener(begun)
+  jax.monitoring.register_event_duration_secs_listener(ended)
+
+  def end() -> None:
+    jax.monitoring.unregister_scalar_listener(begun)
+    jax.monitoring.unregister_event_duration_listener(ended)
+
+  return end
+
+
+def _prepare(folder: pathlib.Path) -> None:
+  """Makes the folder for this user alone, and clears away what a killed process left half written.
+
+  Raises:
+    OSError: it cannot be written, or others can: whoever writes there runs code in this process.
+  """
+  folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+  state = folder.stat()
+  if state.st_uid != os.getuid() or state.st_mode & 0o022:
+    raise PermissionError(f"{folder} can be written by others")
+  with filelock.FileLock(folder / ".lockfile", timeout=10):  # JAX's own: nobody is in the middle of a file
+    for program in folder.glob("*-cache"):
+      if not program.with_name(program.name.removesuffix("-cache") + "-atime").exists():  # JAX writes it last
+        program.unlink()
+
+
+def _processor() -> str:
+  """Eight letters for the processor's kind and its instructions."""
+  try:
+    first = pathlib.Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+  except FileNotFoundError:  # no Linux
+    first = [f"model {platform.processor()}"]
+  kind = [line for line in first if line.startswith(("vendor_id", "cpu family", "model", "flags", "Features", "CPU "))]
+  return hashlib.sha256("\n".join(kind).encode()).hexdigest()[:8]
+
+
+def _threads() -> str:
+  """How many threads XLA's CPU programs are cut for."""
+  count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+  return os.environ.get("PJRT_NPROC") or os.environ.get("NPROC") or str(count)
+
+
+def _plain(name: str) -> str:
+  """jit(_decode) → decode."""
+  return name.removeprefix("jit(").removesuffix(")").strip("_")
+
+
+def _say(text: str) -> None:
+  if jax.process_index() == 0:  # all hosts compile the same
+    tqdm.write(text, file=sys.stderr)
