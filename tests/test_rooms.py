@@ -3,8 +3,6 @@
 import ast
 import pathlib
 
-import pytest
-
 import ragrl_jax
 
 ROOT = pathlib.Path(ragrl_jax.__file__).parent
@@ -43,25 +41,25 @@ def room_of(path):
 FILES = [p for p in sorted(ROOT.rglob("*.py")) if p != ROOT / "__init__.py"]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_point_to_earlier_rows(path):
-  here = room_of(path)
-  for name in imports_of(path):
-    top, *rest = name.split(".")
-    if top == "ragrl_jax" and rest and rest[0] != here:
-      assert ROW_OF[rest[0]] < ROW_OF[here], f"{here} may not import {rest[0]}"
-    if here == "recipes" and name.startswith("ragrl_jax.recipes.") and path.parent.name != "recipes":
-      own = path.relative_to(ROOT).parts[1]
-      assert rest[1] in (own, "recipe"), f"recipe {own} may not import {rest[1]}"
-    if here == "core":
-      assert top in CORE_MAY_IMPORT, f"core/ may not import {top}"
+def test_imports_point_to_earlier_rows():
+  for path in FILES:
+    here = room_of(path)
+    for name in imports_of(path):
+      top, *rest = name.split(".")
+      if top == "ragrl_jax" and rest and rest[0] != here:
+        assert ROW_OF[rest[0]] < ROW_OF[here], f"{path}: {here} may not import {rest[0]}"
+      if here == "recipes" and name.startswith("ragrl_jax.recipes.") and path.parent.name != "recipes":
+        own = path.relative_to(ROOT).parts[1]
+        assert rest[1] in (own, "recipe"), f"{path}: recipe {own} may not import {rest[1]}"
+      if here == "core":
+        assert top in CORE_MAY_IMPORT, f"{path}: core/ may not import {top}"
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if room_of(p) == "core"], ids=str)
-def test_core_is_pure(path):
-  for node in ast.walk(ast.parse(path.read_text())):
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-      assert node.func.id not in CORE_MAY_NOT_CALL, f"line {node.lineno}"
-    if isinstance(node, ast.Attribute) and node.attr == "random":
-      assert ast.unparse(node.value) == "jax", f"line {node.lineno}: pass a key"
-    assert not isinstance(node, ast.Global), f"line {node.lineno}"
+def test_core_is_pure():
+  for path in (path for path in FILES if room_of(path) == "core"):
+    for node in ast.walk(ast.parse(path.read_text())):
+      if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        assert node.func.id not in CORE_MAY_NOT_CALL, f"{path}:{node.lineno}"
+      if isinstance(node, ast.Attribute) and node.attr == "random":
+        assert ast.unparse(node.value) == "jax", f"{path}:{node.lineno}: pass a key"
+      assert not isinstance(node, ast.Global), f"{path}:{node.lineno}"

@@ -71,6 +71,14 @@ class Words:
     return f"{len(ids)} words"
 
 
+def scored_by(name):
+  """(preset, recipe, transcript's name, its turns): every preset of a recipe on every transcript."""
+  for preset in recipes.RECIPES[name].PRESETS:
+    recipe = recipes.get(name, preset)
+    for transcript, turns in TRANSCRIPTS.items():
+      yield preset, recipe, transcript, turns
+
+
 @pytest.fixture(params=EVERY, ids="/".join)
 def recipe(request):
   return recipes.get(*request.param)
@@ -118,43 +126,48 @@ def test_slots(recipe):
   json.dumps(dict(recipe.switches))  # they go into config.json
 
 
-@pytest.mark.parametrize(("name", "preset"), EVERY)
-@pytest.mark.parametrize("turns", TRANSCRIPTS.values(), ids=TRANSCRIPTS)
-def test_terms(name, preset, turns):
-  recipe = recipes.get(name, preset)
-  episode = Episode.from_text(recipe, EXAMPLE, turns)
-  terms = recipe.score(EXAMPLE, episode)
-  assert set(terms) == set(recipe.weights(0)) == TERMS[name, preset]
-  least = -1.0 if name == "when_to_search" else 0.0
-  assert all(value is None or least <= value <= 1.0 for value in terms.values())
-  outcome = recipe.outcome(EXAMPLE, episode)
-  assert outcome in (0.0, 1.0) or outcome is None and recipe.switches["correctness"] == "judge"
-  reward = recipe.reward(terms, 0)
-  paid = [(weight, terms[term]) for term, weight in recipe.weights(0).items() if weight]
-  if any(value is None for _, value in paid):
-    assert reward is None
-  else:
-    assert reward == pytest.approx(sum(weight * value for weight, value in paid))
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_terms(name):
+  for preset, recipe, transcript, turns in scored_by(name):
+    which = f"{preset} of {transcript!r}"
+    episode = Episode.from_text(recipe, EXAMPLE, turns)
+    terms = recipe.score(EXAMPLE, episode)
+    assert set(terms) == set(recipe.weights(0)) == TERMS[name, preset], which
+    least = -1.0 if name == "when_to_search" else 0.0
+    assert all(value is None or least <= value <= 1.0 for value in terms.values()), which
+    outcome = recipe.outcome(EXAMPLE, episode)
+    assert outcome in (0.0, 1.0) or outcome is None and recipe.switches["correctness"] == "judge", which
+    reward = recipe.reward(terms, 0)
+    paid = [(weight, terms[term]) for term, weight in recipe.weights(0).items() if weight]
+    if any(value is None for _, value in paid):
+      assert reward is None, which
+    else:
+      assert reward == pytest.approx(sum(weight * value for weight, value in paid)), which
 
 
-@pytest.mark.parametrize("turns", TRANSCRIPTS.values(), ids=TRANSCRIPTS)
-def test_scoring_is_pure(recipe, turns):
-  episode = Episode.from_text(recipe, EXAMPLE, turns, facts={"verdict": 1})
-  before = copy.deepcopy((EXAMPLE, episode))
-  first = recipe.score(EXAMPLE, episode)
-  assert recipe.score(EXAMPLE, episode) == first == recipe.score(copy.deepcopy(EXAMPLE), copy.deepcopy(episode))
-  assert (EXAMPLE, episode) == before
-  assert recipes.get(recipe.name, **recipe.switches).score(EXAMPLE, episode) == first
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_scoring_is_pure(name):
+  for preset, recipe, transcript, turns in scored_by(name):
+    which = f"{preset} of {transcript!r}"
+    episode = Episode.from_text(recipe, EXAMPLE, turns, facts={"verdict": 1})
+    before = copy.deepcopy((EXAMPLE, episode))
+    first = recipe.score(EXAMPLE, episode)
+    assert recipe.score(EXAMPLE, episode) == first, which
+    assert recipe.score(copy.deepcopy(EXAMPLE), copy.deepcopy(episode)) == first, which
+    assert (EXAMPLE, episode) == before, which
+    assert recipes.get(recipe.name, **recipe.switches).score(EXAMPLE, episode) == first, which
 
 
-@pytest.mark.parametrize("turns", TRANSCRIPTS.values(), ids=TRANSCRIPTS)
-def test_ids_do_not_change_the_score(recipe, turns):
-  by_bytes = Episode.from_text(recipe, EXAMPLE, turns)
-  by_words = Episode.from_text(recipe, EXAMPLE, turns, tokenizer=Words())
-  assert recipe.score(EXAMPLE, by_bytes) == recipe.score(EXAMPLE, by_words)
-  for segment, (owner, text) in zip(by_bytes.turns, turns, strict=True):
-    assert (segment.owner, segment.text, bytes(segment.ids)) == (owner, text, text.encode())
-    assert len(segment.logprobs) == (len(segment.ids) if owner == MODEL else 0)
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_ids_do_not_change_the_score(name):
+  for preset, recipe, transcript, turns in scored_by(name):
+    which = f"{preset} of {transcript!r}"
+    by_bytes = Episode.from_text(recipe, EXAMPLE, turns)
+    by_words = Episode.from_text(recipe, EXAMPLE, turns, tokenizer=Words())
+    assert recipe.score(EXAMPLE, by_bytes) == recipe.score(EXAMPLE, by_words), which
+    for segment, (owner, text) in zip(by_bytes.turns, turns, strict=True):
+      assert (segment.owner, segment.text, bytes(segment.ids)) == (owner, text, text.encode()), which
+      assert len(segment.logprobs) == (len(segment.ids) if owner == MODEL else 0), which
 
 
 def test_only_the_models_words_are_rewarded(recipe):
