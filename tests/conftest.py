@@ -1,13 +1,19 @@
-"""Strict settings for every test, made before JAX starts."""
+"""Strict settings for every test, made before JAX starts, and an eye on what a worker holds."""
 
+import ctypes
+import gc
 import os
 import pathlib
+import resource
+import sys
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import jax
+import psutil
+import pytest
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -16,7 +22,56 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_compilation_cache_dir", str(pathlib.Path(__file__).parents[1] / ".cache" / "jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
+ROOM = 1 << 30  # bytes a worker may hold before it gives back what it can
+PEAKS = pytest.StashKey[dict]()
+
 
 def pytest_collection_modifyitems(items):
   """The longest files first: a worker takes a whole file, and one that starts last is waited for."""
   items.sort(key=lambda item: item.path.name not in ("test_train.py", "test_crash.py"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+  """Two workers fit on a small machine: compiling leaves gigabytes freed but kept, and JAX keeps every program."""
+  if _held() > ROOM:
+    _trim()
+  if _held() > ROOM and (nextitem is None or nextitem.path != item.path):  # most files use programs of their own
+    jax.clear_caches()
+    gc.collect()
+    _trim()
+
+
+def pytest_sessionfinish(session):
+  output = getattr(session.config, "workeroutput", None)
+  if output is not None:
+    output["peak"] = _peak()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+  if (peak := getattr(node, "workeroutput", {}).get("peak")) is not None:
+    node.config.stash.setdefault(PEAKS, {})[node.gateway.id] = peak
+
+
+def pytest_terminal_summary(terminalreporter, config):
+  peaks = config.stash.get(PEAKS, None) or {"main": _peak()}
+  for name, peak in sorted(peaks.items()):
+    terminalreporter.write_line(f"worker {name}: peak {peak / 2**30:.1f} GB")
+
+
+def _peak() -> int:
+  """The most memory this process held, in bytes."""
+  unit = 1 if sys.platform == "darwin" else 1024
+  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _held() -> int:
+  """What this process holds now, in bytes."""
+  return psutil.Process().memory_info().rss
+
+
+def _trim() -> None:
+  """Gives freed memory back to the system; glibc keeps it in its arenas."""
+  if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+    libc.malloc_trim(0)
