@@ -4,9 +4,10 @@
   python launchers/compare.py --verdicts 'PAIRS_A/*.jsonl.gz' --verdicts 'PAIRS_B/*.jsonl.gz' [--verdicts …]
 
 The first takes what launchers/evaluate.py wrote for two and more systems on the same questions, one --results each, a
-folder or a glob of folders ('out/a/*', one a set): the means of every set, their macro average, and the paired Wilcoxon
-test of the sets' means against the first system. The second takes pairs that launchers/make_judge_data.py had labelled
-by two and more judges, one --verdicts each: the rate at which they agree, and Fleiss' kappa.
+folder or a glob of folders ('out/a/*', one a set): the means of every set, their macro average, and two tests against
+the first system: of the questions' scores, paired by question, and of several sets' means, paired by set. The second
+takes pairs that launchers/make_judge_data.py had labelled by two and more judges, one --verdicts each: the rate at
+which they agree, and Fleiss' kappa.
 """
 
 import glob

@@ -18,13 +18,27 @@ def by_set(rows: Rows) -> dict[str, dict[str, float]]:
   for row in rows:
     if row["ended"] == "failed":
       continue
-    found = {name: row[column] for name, column in _COLUMNS.items()}
-    found |= {f"terms/{name}": value for name, value in row["terms"].items()}
     of_set = values.setdefault(row["source"] or "", {})
-    for name, value in found.items():
-      if value is not None:
-        of_set.setdefault(name, []).append(float(value))
+    for name, value in _scores(row).items():
+      of_set.setdefault(name, []).append(value)
   return {name: {measure: sum(some) / len(some) for measure, some in values[name].items()} for name in sorted(values)}
+
+
+def by_question(rows: Rows) -> dict[str, dict[Any, float]]:
+  """{measure: {(set, id): its value}}, of the questions that did not fail and where it is known."""
+  found: dict[str, dict[Any, float]] = {}
+  for row in rows:
+    if row["ended"] != "failed":
+      for name, value in _scores(row).items():
+        found.setdefault(name, {})[row["source"] or "", row["id"]] = value
+  return found
+
+
+def _scores(row: Mapping[str, Any]) -> dict[str, float]:
+  """What is known of a row, by measure."""
+  found = {name: row[column] for name, column in _COLUMNS.items()}
+  found |= {f"terms/{name}": value for name, value in row["terms"].items()}
+  return {name: float(value) for name, value in found.items() if value is not None}
 
 
 def macro(sets: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -41,10 +55,15 @@ def macro(sets: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 def compare(results: Mapping[str, Rows]) -> dict[str, dict[str, Any]]:
   """Two and more systems' evaluations on the same questions.
 
+  Two things are paired with the first system's, each in a two-sided test of its own. The means of the sets, by the
+  signed-rank test, where there are several: it says whether the difference would show on further sets, and with fewer
+  than six of them no p is below .05. The scores of the questions, by the permutation test: it says whether the
+  difference would show on further questions of these sets.
+
   Returns:
     {measure: {"sets": {set: [a mean a system]}, "macro": [one a system], "wilcoxon": [(statistic, p), one for each
-    system after the first]}} of the measures that every system has on every set. The test is the two-sided signed-rank
-    test of the sets' means against the first system's: with fewer than six sets no p is below .05.
+    system after the first; none of one set], "questions": [(mean difference, p), likewise], "paired": questions for
+    which all systems have a value}} of the measures that every system has on every set.
 
   Raises:
     ValueError: fewer than two systems, other questions for one of them, or no measure that all have.
@@ -58,15 +77,19 @@ def compare(results: Mapping[str, Rows]) -> dict[str, dict[str, Any]]:
       alone = len(asked[names[0]] - asked[name]), len(asked[name] - asked[names[0]])
       raise ValueError(f"{names[0]} and {name} were asked different questions: {alone[0]} and {alone[1]} are one's "
                        "alone.")
-  sets = [by_set(results[name]) for name in names]
+  sets, questions = [by_set(results[name]) for name in names], [by_question(results[name]) for name in names]
   averages = [macro(found) if found.keys() == sets[0].keys() else {} for found in sets]
   compared = {}
   for measure in averages[0]:
     if all(measure in average for average in averages):
       scores = {name: [found[name][measure] for found in sets] for name in sets[0]}
       first, *others = zip(*scores.values())
-      compared[measure] = dict(sets=scores, macro=[average[measure] for average in averages],
-                               wilcoxon=[stats.wilcoxon(other, first) for other in others])
+      paired = sorted(set.intersection(*({*of[measure]} for of in questions)))
+      base, *rest = [[of[measure][question] for question in paired] for of in questions]
+      compared[measure] = dict(
+        sets=scores, macro=[average[measure] for average in averages], paired=len(paired),
+        wilcoxon=[stats.wilcoxon(other, first) for other in others] if len(scores) > 1 else [],
+        questions=[stats.paired_permutation(other, base) for other in rest] if paired else [])
   if not compared:
     raise ValueError(f"{', '.join(names)}: no measure has a value for every system on every set.")
   return compared
@@ -101,11 +124,18 @@ def text(compared: Mapping[str, Mapping[str, Any]], systems: Sequence[str]) -> s
   for measure, found in compared.items():
     cells = [(measure, *systems)]
     cells += [(name or "(no name)", *(f"{value:.3f}" for value in means)) for name, means in found["sets"].items()]
-    cells.append(("macro average", *(f"{value:.3f}" for value in found["macro"])))
-    tests = [f"{p:.3f}" for _, p in found["wilcoxon"]]
-    cells.append((f"p (Wilcoxon, {len(found['sets'])} sets)", "", *tests))
+    if len(found["sets"]) > 1:
+      cells.append(("macro average", *(f"{value:.3f}" for value in found["macro"])))
+    if found["wilcoxon"]:
+      cells.append((f"p, paired by set ({len(found['sets'])}; Wilcoxon)", "", *map(_p, found["wilcoxon"])))
+    if found["questions"]:
+      cells.append((f"p, paired by question ({found['paired']}; permutation)", "", *map(_p, found["questions"])))
     widths = [max(len(cell[column]) for cell in cells) for column in range(len(cells[0]))]
     blocks.append("\n".join(
       f"{cell[0]:<{widths[0]}}" + "".join(f"   {value:>{width}}" for value, width in zip(cell[1:], widths[1:]))
       for cell in cells))
   return "\n\n".join(blocks)
+
+
+def _p(found: tuple[float, float]) -> str:
+  return "< 0.001" if found[1] < 0.001 else f"{found[1]:.3f}"

@@ -47,9 +47,33 @@ def test_systems_are_compared_over_sets():
   assert em["wilcoxon"] == [(0.0, pytest.approx(2 / 2**6)), (0.0, 1.0)]
   lines = compare.text({"em": em}, ("a", "b", "again")).splitlines()
   assert lines[0].split() == ["em", "a", "b", "again"] and lines[2].split() == ["s1", "0.500", "1.000", "0.500"]
-  assert lines[-2].startswith("macro average") and lines[-1].split() == [
-    "p", "(Wilcoxon,", "7", "sets)", "0.031", "1.000"]
-  assert len(lines) == 10 and len(set(map(len, lines))) == 1
+  assert lines[-3].startswith("macro average")
+  assert lines[-2].split() == ["p,", "paired", "by", "set", "(7;", "Wilcoxon)", "0.031", "1.000"]
+  # The same six differences among 28 questions: 2 / 2^6 again.
+  assert lines[-1].split() == ["p,", "paired", "by", "question", "(28;", "permutation)", "0.031", "1.000"]
+  assert len(lines) == 11 and len(set(map(len, lines))) == 1
+
+
+def test_one_set_is_paired_by_question():
+  # Means of one set have no spread, and their test says 1.000 whatever the scores: the questions are the sample.
+  one = lambda right: [dict(id=f"q{j}", source="dev", ended="answer", em=float(j in right), f1=0.0, cover_em=0.0,
+                            outcome=None, num_searches=1, terms={}) for j in range(100)]
+  better, shuffled = one(range(20, 80)), one(range(20, 80))[::-1]
+  found = compare.compare({"a": one(range(40, 80)), "b": better, "again": shuffled})["em"]
+  assert found["wilcoxon"] == [] and found["paired"] == 100
+  assert found["questions"][0] == found["questions"][1] == (pytest.approx(0.2), pytest.approx(2e-4, abs=2e-4))
+  lines = compare.text({"em": found}, ("a", "b", "again")).splitlines()
+  assert lines[-1].split()[:6] == ["p,", "paired", "by", "question", "(100;", "permutation)"]
+  assert "< 0.001" in lines[-1] and not any("Wilcoxon" in line or "macro" in line for line in lines)
+
+
+def test_only_questions_that_all_have_are_paired():
+  rows = lambda values: [dict(id=i, source="dev", ended="failed" if v is None else "answer", em=v, f1=v, cover_em=v,
+                              outcome=v, num_searches=0, terms={}) for i, v in enumerate(values)]
+  found = compare.compare({"a": rows([1, None, 0, 1]), "b": rows([1, 1, 1, None])})["em"]
+  assert found["paired"] == 2 and found["questions"] == [(0.5, 1.0)]  # a pair that differs may stand either way
+  alone = compare.compare({"a": rows([1, None]), "b": rows([None, 1])})["em"]
+  assert alone["paired"] == 0 and alone["questions"] == []
 
 
 def test_what_cannot_be_compared_is_refused():

@@ -71,6 +71,26 @@ def test_wilcoxon_edges():
     stats.wilcoxon([1], [2], alternative="more")
 
 
+def test_paired_permutation_by_enumeration():
+  # Right by one system only: five questions the one, one the other. McNemar, exact: 2 (1 + 6) / 2^6.
+  x, y = [1, 1, 1, 1, 1, 0, 1, 0, 0, 1], [0, 0, 0, 0, 0, 1, 1, 0, 0, 1]
+  assert stats.paired_permutation(x, y) == (pytest.approx(0.4), pytest.approx(14 / 64))
+  differences = [1.5, -0.4, 2.2, 0.9, -3.0, 4.1]
+  sums = [sum(s * d for s, d in zip(signs, differences)) for signs in itertools.product((-1, 1), repeat=6)]
+  expected = sum(abs(s) >= sum(differences) - 1e-9 for s in sums) / len(sums)
+  assert stats.paired_permutation(differences, [0.0] * 6) == (pytest.approx(5.3 / 6), pytest.approx(expected))
+
+
+def test_paired_permutation_edges():
+  # Sixty against forty, and 900 alike: drawn, since 2^100 cannot be counted. Binomial: 2 P(X >= 60 | 100, 1/2) = 0.0569.
+  many = stats.paired_permutation([1] * 60 + [0] * 40 + [1] * 900, [0] * 60 + [1] * 40 + [1] * 900)
+  assert many == (pytest.approx(0.02), pytest.approx(0.0569, abs=0.008))
+  assert stats.paired_permutation([1, 0.5], [1, 0.5]) == (0.0, 1.0)
+  assert stats.paired_permutation([1, 0], [0, 1]) == (0.0, 1.0)
+  with pytest.raises(ValueError, match="paired"):
+    stats.paired_permutation([1], [1, 2])
+
+
 def test_bootstrap_fits_the_normal_interval():
   values = [1.0] * 300 + [0.0] * 700
   low, high = stats.bootstrap_interval(values, seed=0)
