@@ -1,32 +1,37 @@
-"""Writes the page of a run: python launchers/report.py --workdir OUT [--out FILE.html]
+"""Writes the page of a run, or of several side by side:
 
-One self-contained file with the curves, where the time went, and a browser of sampled episodes. The run may still be
-going on.
+  python launchers/report.py --workdir OUT [--out FILE.html]
+  python launchers/report.py --workdir OUT_A --workdir OUT_B [--workdir …] --out FILE.html
+
+The first is one self-contained file with the curves, where the time went, and a browser of sampled episodes. The second
+lays the runs' curves over each other, with the settings in which they differ. Runs may still be going on.
 """
 
 import sys
 
 from absl import app, flags
 
-from ragrl_jax.evaluation import report
+from ragrl_jax.evaluation import excerpt, report, side_by_side
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a training run.")
-OUT = flags.DEFINE_string("out", None, "The page's file; WORKDIR/report.html if not given.")
-EPISODES = flags.DEFINE_integer("episodes", 480, "Episodes put into the page at most.", lower_bound=1)
-MEGABYTES = flags.DEFINE_float("megabytes", 12, "Size of these episodes at most.", lower_bound=0)
+WORKDIR = flags.DEFINE_multi_string("workdir", [], "Folder of a training run; several are laid side by side.")
+OUT = flags.DEFINE_string("out", None, "The page's file; WORKDIR/report.html if not given, for one run.")
+MEGABYTES = flags.DEFINE_float(
+  "megabytes", excerpt.MAX_BYTES / 1e6, "Size of the episodes put into the page, compressed, at most.", lower_bound=0)
 
 
 def main(argv):
-  if len(argv) > 1:
-    raise app.UsageError(f"unknown argument {argv[1]!r}: the run's folder is given as --workdir OUT")
+  if len(argv) > 1 or not WORKDIR.value:
+    raise app.UsageError("the run's folder is given as --workdir OUT; several side by side, once each.")
+  if len(WORKDIR.value) > 1 and OUT.value is None:
+    raise app.UsageError("the page of several runs needs a name: --out FILE.html")
   try:
-    path = report.write_report(
-      WORKDIR.value, OUT.value, max_episodes=EPISODES.value, max_bytes=int(MEGABYTES.value * 1e6))
+    if len(WORKDIR.value) > 1:
+      print(side_by_side.write(WORKDIR.value, OUT.value))
+    else:
+      print(report.write_report(WORKDIR.value[0], OUT.value, max_bytes=int(MEGABYTES.value * 1e6)))
   except ValueError as error:
     sys.exit(str(error))
-  print(path)
 
 
 if __name__ == "__main__":
-  flags.mark_flags_as_required(["workdir"])
   app.run(main)

@@ -1,7 +1,10 @@
 """A bounded share of a run's episode logs, in the form the page's browser reads."""
 
+import dataclasses
 import json
 import os
+import pathlib
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,62 +12,110 @@ from ragrl_jax import structs
 from ragrl_jax.evaluation import tables
 from ragrl_jax.store import episodes, jsonl
 
-MAX_STEPS = 16
+MAX_STEPS = 32
+MAX_BYTES = 12_000_000
 
 
-def excerpt(workdir: str | os.PathLike, *, max_episodes: int = 480, max_bytes: int = 12_000_000) -> dict[str, Any]:
+def excerpt(workdir: str | os.PathLike, *, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
   """Chooses steps evenly over the run, first and last among them, and whole groups in the order they were drawn.
 
-  Every chosen step gives one group, then each a second, and so on, until the next group would pass a limit. One group
-  is always taken, however big.
+  The last step gives its groups first, as far as they fill half of the room. Then every step gives one group, then each
+  a second, and so on, until the next group would not fit. One group is always taken, however big.
+
+  Args:
+    workdir: the run's folder.
+    max_bytes: of the episodes in the page, each compressed on its own. The page compresses a step's together, to
+      about half of it.
 
   Returns:
-    {"steps": [{"step", "groups": [...], "in_file": groups}], "logged": steps with a log, "taken": episodes}.
+    {"steps": [{"step", "file", "groups": [...], "episodes", "taken", "reward", "outcome"}], "logged": steps with a log,
+    "episodes", "taken"}: of each chosen step all groups, with `samples` None where only what sums them up is taken;
+    reward and outcome are means over the whole file.
   """
   files = episodes.steps(workdir)
-  count = min(len(files), MAX_STEPS, max(1, max_episodes))
-  places = sorted({round(i * (len(files) - 1) / max(1, count - 1)) for i in range(count)}) if files else []
+  count = min(len(files), MAX_STEPS)
+  places = sorted({round(i * (len(files) - 1) / max(1, count - 1)) for i in range(count)})
   chosen = [list(files)[place] for place in places]
-  # Enough for an even share of the episodes, were every group of two samples; the rest is dropped as it is read.
-  most = max(1, max_episodes // max(1, 2 * len(chosen)))
-  read = {step: _groups(files[step], most, 2 * max_bytes // len(chosen)) for step in chosen}
-  taken, used, spent = {step: [] for step in chosen}, 0, 0
-  rounds = range(max((len(groups) for groups, _ in read.values()), default=0))
-  for place, step in ((place, step) for place in rounds for step in chosen if place < len(read[step][0])):
-    group = read[step][0][place]
-    size = len(json.dumps(group))
-    if used and (used + len(group["samples"]) > max_episodes or spent + size > max_bytes):
-      break
-    taken[step].append(group)
-    used, spent = used + len(group["samples"]), spent + size
-  return {"steps": [{"step": step, "groups": taken[step], "in_file": read[step][1]} for step in chosen if taken[step]],
-          "logged": len(files), "taken": used}
+  even = 2 * max_bytes // max(1, count)
+  read = {step: _read(files[step], max_bytes if step == chosen[-1] else even) for step in chosen}
+  _take(list(read.values()), max_bytes)
+  steps = [_step(step, files[step], read[step]) for step in chosen]
+  return {"steps": steps, "logged": len(files), "episodes": sum(step["episodes"] for step in steps),
+          "taken": sum(step["taken"] for step in steps)}
 
 
-def _groups(path, most: int, most_bytes: int) -> tuple[list[dict[str, Any]], int]:
-  """The first groups of a file, and how many it has. Rows of further groups are not kept: a file may be huge."""
-  groups: dict[int, dict[str, Any]] = {}
-  seen, spent = set(), 0
+@dataclasses.dataclass
+class _Group:
+  """A group while its file is read: what sums it up, and its samples as compressed JSON unless there was no room."""
+
+  about: dict[str, Any]
+  prompt: dict[str, Any]
+  ends: list[tuple[Any, Any, str]] = dataclasses.field(default_factory=list)  # (reward, outcome, ended) of each sample
+  samples: list[bytes] | None = dataclasses.field(default_factory=list)
+  taken: bool = False
+
+  @property
+  def size(self) -> int:
+    """Bytes in the page: base64 writes three as four."""
+    return sum(map(len, self.samples)) * 4 // 3
+
+
+def _read(path: pathlib.Path, most_bytes: int) -> list[_Group]:
+  """A file's groups, in its order. Samples beyond `most_bytes` are not kept: a file may be huge."""
+  groups: dict[int, _Group] = {}
+  spent = 0
   for row in jsonl.read(path):
-    index = row["prompt_index"]
-    seen.add(index)
-    if index not in groups:
-      if len(groups) == most or spent > most_bytes:
-        continue
-      groups[index] = {
-        "prompt_index": index, "id": row["id"], "question": row["question"], "golds": row["golds"],
-        "hops": row.get("hops"), "source": row.get("source") or "", "prompt": _prompt(row), "samples": []}
-    sample = compact(row)
-    spent += len(json.dumps(sample))
-    groups[index]["samples"].append(sample)
-  for group in groups.values():
-    group["samples"].sort(key=lambda sample: sample["sample"])
-  return list(groups.values()), len(seen)
+    group = groups.get(row["prompt_index"])
+    if group is None:
+      first = row["segments"][0]
+      group = groups[row["prompt_index"]] = _Group(
+        {name: row.get(name) for name in ("prompt_index", "id", "question", "golds", "hops")},
+        {"text": first["text"], "tokens": len(first["ids"])}, samples=[] if spent <= most_bytes else None)
+    group.ends.append((row["reward"], row["outcome"], row["ended"]))
+    if group.samples is not None:
+      group.samples.append(zlib.compress(json.dumps(compact(row)).encode()))
+      spent += len(group.samples[-1]) * 4 // 3
+  return list(groups.values())
 
 
-def _prompt(row: Mapping[str, Any]) -> dict[str, Any]:
-  first = row["segments"][0]
-  return {"text": first["text"], "tokens": len(first["ids"])}
+def _take(steps: list[list[_Group]], max_bytes: int) -> None:
+  """Marks the groups that are taken, by the rule of `excerpt`."""
+  left = max_bytes
+  for group in steps[-1] if steps else ():
+    if group.samples is None or (left < max_bytes and group.size > left - max_bytes // 2):
+      break
+    group.taken, left = True, left - group.size
+  for place in range(max(map(len, steps), default=0)):
+    for group in (groups[place] for groups in steps if place < len(groups) and not groups[place].taken):
+      if group.samples is None or group.size > left:
+        return
+      group.taken, left = True, left - group.size
+
+
+def _step(step: int, path: pathlib.Path, groups: list[_Group]) -> dict[str, Any]:
+  ends = [end for group in groups for end in group.ends]
+  return {
+    "step": step, "file": f"{path.parent.name}/{path.name}", "groups": [_group(group) for group in groups],
+    "episodes": len(ends), "taken": sum(len(group.ends) for group in groups if group.taken),
+    "reward": _mean(reward for reward, _, _ in ends), "outcome": _mean(outcome for _, outcome, _ in ends)}
+
+
+def _group(group: _Group) -> dict[str, Any]:
+  """What the list of groups shows, and the samples if they were taken."""
+  samples = None
+  if group.taken:
+    samples = sorted((json.loads(zlib.decompress(raw)) for raw in group.samples), key=lambda sample: sample["sample"])
+  rewards = [reward for reward, _, _ in group.ends if reward is not None]
+  return group.about | {
+    "count": len(group.ends), "reward": _mean(rewards),
+    "spread": _round(max(rewards) - min(rewards)) if rewards else None,
+    "right": sum((outcome or 0) > 0 for _, outcome, _ in group.ends),
+    "kinds": sorted({(_verdict(reward, outcome), ended) for reward, outcome, ended in group.ends}),
+    "prompt": group.prompt if group.taken else None, "samples": samples}
+
+
+def _verdict(reward: float | None, outcome: float | None) -> str:
+  return "unscored" if reward is None or outcome is None else "right" if outcome > 0 else "wrong"
 
 
 def compact(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,6 +143,11 @@ def compact(row: Mapping[str, Any]) -> dict[str, Any]:
     "reward": _round(row["reward"]), "outcome": row["outcome"], "advantage": _round(row["advantage"]),
     "terms": {name: _round(value) for name, value in row["terms"].items()}, "weights": row["weights"],
     "segments": segments}
+
+
+def _mean(values) -> float | None:
+  known = [value for value in values if value is not None]
+  return _round(sum(known) / len(known)) if known else None
 
 
 def _round(value):

@@ -1,48 +1,33 @@
-"""A run's folder → one self-contained page: summary, curves, where the time went, an episode browser.
+"""A run's folder → one self-contained page: summary, curves, where the time went, an episode browser."""
 
-The page loads nothing, and its content policy admits only the script it was written with. Text of models and corpora
-reaches it as JSON in a data block and as text nodes, never as markup.
-"""
-
-import base64
 import datetime
-import hashlib
 import json
 import os
 import pathlib
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jinja2
-import markupsafe
-
 from ragrl_jax import config as config_lib
-from ragrl_jax.evaluation import excerpt, panels, tables
+from ragrl_jax.evaluation import excerpt, panels, rendering, tables
 from ragrl_jax.store import jsonl, metrics
 
-TEMPLATES = pathlib.Path(__file__).parent / "page"
-_MARKUP = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 FIGURES = (("em", "Exact match"), ("searches", "Searches per question"), ("wasted_searches", "Wasted searches"))
-SCRIPTS = ("base.js", "charts.js", "episodes.js")
 
 
 def write_report(
-    workdir: str | os.PathLike, out: str | os.PathLike | None = None, *, max_episodes: int = 480,
-    max_bytes: int = 12_000_000,
+    workdir: str | os.PathLike, out: str | os.PathLike | None = None, *, max_bytes: int = excerpt.MAX_BYTES,
 ) -> pathlib.Path:
   """Writes the page of a finished or running run.
 
   Args:
     workdir: holds config.json and metrics.jsonl, and maybe episodes/ and summary.json.
     out: the page's file; `workdir/report.html` if None.
-    max_episodes: so many episodes are put into the page at most.
-    max_bytes: and so many bytes of them.
+    max_bytes: of the episodes put into the page, see `excerpt.excerpt`.
 
   Raises:
     ValueError: the folder holds no run, or a file in it is damaged (named with its line).
   """
-  page = render(gather(workdir, max_episodes=max_episodes, max_bytes=max_bytes))
+  page = rendering.run(gather(workdir, max_bytes=max_bytes))
   out = pathlib.Path(out) if out is not None else pathlib.Path(workdir) / "report.html"
   with jsonl.whole(out) as part:
     part.write_text(page, encoding="utf-8")
@@ -51,39 +36,38 @@ def write_report(
 
 def gather(workdir: str | os.PathLike, **limits: int) -> dict[str, Any]:
   """Everything the page says, as plain data."""
+  found = read(workdir)
+  rows, summary = found["rows"], found["summary"]
+  held_out = tables.held_out(rows)
+  episodes = excerpt.excerpt(workdir, **limits)
+  logged = {row["step"]: row for row in rows}
+  for step in episodes["steps"]:  # as the curves have it: of all hosts' episodes, where the log is the first host's
+    step |= {name: logged[step["step"]][name] for name in ("reward", "outcome")
+             if logged.get(step["step"], {}).get(name) is not None}
+  return {
+    "run": found["run"], "headline": headline(summary, rows),
+    "table": tables.comparison(
+      *((summary.get("before"), summary.get("after")) if "after" in summary else (one and one[1] for one in held_out))),
+    "measured": None if "after" in summary else [one and one[0] for one in held_out],
+    "curves": panels.curves({found["run"]["name"]: rows}, searching=found["searching"]),
+    "time": panels.breakdown(rows), "episodes": episodes, "settings": settings(found["config"]),
+  }
+
+
+def read(workdir: str | os.PathLike) -> dict[str, Any]:
+  """A run's files: {"run": the page's head, "config", "summary", "rows", "searching"}.
+
+  Raises:
+    ValueError: as `write_report`.
+  """
   workdir = pathlib.Path(workdir)
   config = _json(workdir / "config.json")
   rows = metrics.read_metrics(workdir)
   if config is None and not rows:
     raise ValueError(f"{workdir} holds neither config.json nor {metrics.FILE}: give the --workdir of a training run.")
-  summary = _json(workdir / "summary.json") or {}
-  return {
-    "run": _run(workdir, config or {}, rows, summary),
-    "headline": headline(summary, rows),
-    "table": tables.comparison(summary.get("before"), summary.get("after")),
-    "curves": panels.curves(rows),
-    "time": panels.breakdown(rows),
-    "episodes": excerpt.excerpt(workdir, **limits),
-    "settings": settings(config or {}),
-  }
-
-
-def render(data: Mapping[str, Any]) -> str:
-  """The page's HTML."""
-  environment = jinja2.Environment(
-      loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
-      lstrip_blocks=True)
-  style = (TEMPLATES / "page.css").read_text(encoding="utf-8")
-  script = "\n".join((TEMPLATES / name).read_text(encoding="utf-8") for name in SCRIPTS)
-  payload = {name: data[name] for name in ("curves", "time", "episodes")}
-  return environment.get_template("report.html.jinja").render(
-      **data, style=markupsafe.Markup(style), script=markupsafe.Markup(script), payload=data_block(payload),
-      style_hash=_hash(style), script_hash=_hash(script))
-
-
-def data_block(value: Any) -> markupsafe.Markup:
-  """JSON that can stand in a <script> element whatever text it holds: no character in it opens or closes markup."""
-  return markupsafe.Markup(jsonl.escaped(value, _MARKUP))
+  config, summary = config or {}, _json(workdir / "summary.json") or {}
+  return {"run": _run(workdir, config, rows, summary), "config": config, "summary": summary, "rows": rows,
+          "searching": bool(((config.get("retrieval") or {"index": True}).get("index")))}
 
 
 def headline(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -101,23 +85,29 @@ def headline(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> l
 
 def settings(config: Mapping[str, Any]) -> list[dict[str, Any]]:
   """Every setting as {"path", "value", "default", "changed"}; a setting the library does not know counts as changed."""
-  known = dict(_flat(config_lib.default_config().to_dict()))
+  known = dict(flat(config_lib.default_config().to_dict()))
   return [
-    {"path": path, "value": json.dumps(value, ensure_ascii=False), "changed": path not in known or known[path] != value,
-     "default": json.dumps(known[path]) if path in known else ""}
-    for path, value in _flat(config)]
+    {"path": path, "value": said(value), "changed": path not in known or known[path] != value,
+     "default": said(known[path]) if path in known else ""}
+    for path, value in flat(config)]
 
 
-def _flat(config: Mapping[str, Any], prefix: str = ""):
+def said(value: Any) -> str:
+  """A setting's value as JSON has it."""
+  return json.dumps(value, ensure_ascii=False)
+
+
+def flat(config: Mapping[str, Any], prefix: str = ""):
+  """(dotted path, value) of every setting."""
   for name, value in config.items():
     if isinstance(value, Mapping) and value:
-      yield from _flat(value, f"{prefix}{name}.")
+      yield from flat(value, f"{prefix}{name}.")
     else:
       yield prefix + name, list(value) if isinstance(value, tuple) else value
 
 
 def _run(workdir: pathlib.Path, config, rows, summary) -> dict[str, Any]:
-  """The page's head: what ran, how far, how long."""
+  """The page's head: what ran, how far, how long (by the steps' own seconds: a clock may be set back, a run resumed)."""
   times = [row["time"] for row in rows]
   bad = [row["step"] for row in rows if row.get("nulls")]
   return {
@@ -125,7 +115,7 @@ def _run(workdir: pathlib.Path, config, rows, summary) -> dict[str, Any]:
     "seed": config.get("seed", summary.get("seed")), "steps": rows[-1]["step"] if rows else 0,
     "of_steps": config.get("steps"), "model": _model(config.get("model") or {}),
     "began": _clock(times[0]) if times else "",
-    "seconds": summary.get("seconds") or (times[-1] - times[0] if times else 0),
+    "seconds": summary.get("seconds") or panels.seconds(rows),
     "written": _clock(datetime.datetime.now(datetime.UTC).timestamp()),
     "nulls": {"rows": len(bad), "first": bad[0]} if bad else None, "warnings": _warnings(rows),
   }
@@ -162,7 +152,3 @@ def _json(path: pathlib.Path) -> Any:
   if not isinstance(value, dict):
     raise ValueError(f"{path}: a {type(value).__name__}, where a JSON object must be.")
   return value
-
-
-def _hash(text: str) -> str:
-  return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

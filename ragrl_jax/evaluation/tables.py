@@ -72,6 +72,29 @@ def comparison(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
   return rows
 
 
+def held_out(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]] | None]:
+  """The first and the last evaluation of a run's metrics, each (step, metrics as `harness.summarise` has them).
+
+  Without a second evaluation the first is None; both are, without any.
+  """
+  found = []
+  for row in rows:
+    nested: dict[str, Any] = {}
+    for name, value in row.items():
+      if name.startswith("evaluation/") and isinstance(value, int | float):
+        group, _, rest = name.removeprefix("evaluation/").partition("/")
+        part, _, key = rest.rpartition("/")  # a source's name may hold a slash
+        if not rest:
+          nested[group] = value
+        elif group in ("by_hops", "by_source"):
+          nested.setdefault(group, {}).setdefault(part, {})[key] = value
+        else:
+          nested.setdefault(group, {})[rest] = value
+    if nested:
+      found.append((row["step"], nested))
+  return [found[0] if len(found) > 1 else None, found[-1] if found else None]
+
+
 def _n(metrics: Mapping[str, Any], key: str) -> int | None:
   """Questions that a mean is over."""
   unknown = metrics.get("unjudged", 0) if key == "outcome" else 0

@@ -142,7 +142,7 @@ def step_metrics(rng, step, skill):
       "grad_norm": float("nan") if step == 37 else 0.5 + abs(noise(0.25)) + (2.0 if step % 29 == 0 else 0),
       "clip_fraction": abs(noise(0.006)), "dual_clip_fraction": 0.0, "mismatch": abs(noise(2e-7)),
       "loss": noise(0.02), "zero_spread_groups": min(1.0, 0.2 + 0.4 * skill + abs(noise(0.03))), "failed_share": 0.0,
-      "learning_rate": 5e-4 * min(1.0, step / 10), "ended": {"answer": 0.88 + 0.12 * skill},
+      "learning_rate": 5e-4 * min(1.0, step / 10), "ended": {"answer": 0.88 + 0.12 * skill, **({"length": 0.12 * (1 - skill)} if step % 3 == 0 else {})},
       "seconds": {**seconds, "step": sum(seconds.values())}, "tokens_per_second": tokens / sum(seconds.values()),
       "bottleneck": max(seconds, key=seconds.get),
       **({"warning/entropy": "Entropy fell below 0.2: the policy tries little that is new."} if step > 110 else {})}
@@ -171,6 +171,7 @@ def make(workdir, *, steps=120, logged_every=5):
       if step % (steps // 6) == 0:
         skill = skill_at(step)
         row["evaluation"] = evaluated(em(skill), 0.9 + 0.8 * skill)
+        row["seconds"] |= {"evaluate": 6.5, "checkpoint": 0.8}
       writer.write(step, row)
       if step % logged_every == 0 or step == 1:
         episodes.write_episodes(workdir, step, step_rows(step, skill_at(step)))

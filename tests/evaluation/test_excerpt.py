@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from ragrl_jax.evaluation import excerpt
@@ -25,11 +23,16 @@ def write(folder, steps, groups=3, samples=2, **more):
     episodes.write_episodes(folder, step, [row(g, s, step=step, **more) for g in range(groups) for s in range(samples)])
 
 
+def held(step):
+  return [group["prompt_index"] for group in step["groups"] if group["samples"] is not None]
+
+
 def test_a_small_log_is_taken_whole(tmp_path):
   write(tmp_path, [1, 5], groups=3)
   got = excerpt.excerpt(tmp_path)
-  assert (got["logged"], got["taken"]) == (2, 12)
-  assert [(s["step"], s["in_file"], len(s["groups"])) for s in got["steps"]] == [(1, 3, 3), (5, 3, 3)]
+  assert (got["logged"], got["episodes"], got["taken"]) == (2, 12, 12)
+  assert [(s["step"], s["file"], s["episodes"], held(s)) for s in got["steps"]] == [
+    (1, "episodes/step_000001.jsonl", 6, [0, 1, 2]), (5, "episodes/step_000005.jsonl", 6, [0, 1, 2])]
 
 
 def test_steps_are_spread_with_first_and_last(tmp_path):
@@ -41,25 +44,40 @@ def test_steps_are_spread_with_first_and_last(tmp_path):
   assert max(gaps) - min(gaps) <= 1
 
 
-@pytest.mark.parametrize("limits", [{"max_episodes": 8}, {"max_bytes": 4_000}])
-def test_limits_hold_and_every_step_has_its_turn(tmp_path, limits):
-  write(tmp_path, [1, 2, 3], groups=5)
-  got = excerpt.excerpt(tmp_path, **limits)
-  assert got["taken"] <= limits.get("max_episodes", 99)
-  assert len(json.dumps(got["steps"])) < 1.6 * limits.get("max_bytes", 1e9)
-  taken = [len(s["groups"]) for s in got["steps"]]
-  assert len(taken) == 3 and max(taken) - min(taken) <= 1
-  assert all(len(group["samples"]) == 2 for s in got["steps"] for group in s["groups"])  # groups stay whole
+def test_the_last_step_comes_first_and_every_step_has_its_turn(tmp_path):
+  write(tmp_path, [1, 2, 3], groups=8)
+  one = excerpt._read(tmp_path / "episodes" / "step_000001.jsonl", 10**6)[0].size
+  got = excerpt.excerpt(tmp_path, max_bytes=int(12.5 * one))
+  # Half of the room, six groups, is the last step's; the rest goes round: one each, then a second each, then a third.
+  taken = [len(held(s)) for s in got["steps"]]
+  assert 12 <= sum(taken) <= 13 and taken[2] == max(taken) >= 6 and abs(taken[0] - taken[1]) <= 1 and min(taken) >= 2
+  assert got["taken"] == 2 * sum(taken) and got["episodes"] == 48
+  for step in got["steps"]:  # of the others, what the list shows
+    assert len(step["groups"]) == 8 and held(step) == [*range(len(held(step)))]
+    left = step["groups"][-1]
+    assert (left["question"], left["golds"], left["count"], left["right"]) == ("Who?", ["me"], 2, 2)
+    assert left["kinds"] == [("right", "answer")] and left["prompt"] is None and left["reward"] == 0.123
+
+
+def test_means_are_over_the_whole_file(tmp_path):
+  rows = [row(g, s) | {"reward": float(g), "outcome": g % 2} for g in range(8) for s in range(2)]
+  rows[0] |= {"reward": None, "outcome": None, "ended": "failed"}
+  episodes.write_episodes(tmp_path, 1, rows)
+  (step,) = excerpt.excerpt(tmp_path, max_bytes=10)["steps"]
+  assert step["taken"] == 2 and step["reward"] == pytest.approx(56 / 15, abs=0.01) and step["outcome"] == 0.533
+  first = step["groups"][0]
+  assert (first["reward"], first["spread"], first["right"], first["count"]) == (0.0, 0.0, 0, 2)
+  assert first["kinds"] == [("unscored", "failed"), ("wrong", "answer")]
 
 
 def test_one_group_is_taken_however_big(tmp_path):
   write(tmp_path, [1], groups=4, text="x" * 10_000)
   got = excerpt.excerpt(tmp_path, max_bytes=100)
-  assert got["taken"] == 2 and got["steps"][0]["in_file"] == 4
+  assert got["taken"] == 2 and len(got["steps"][0]["groups"]) == 4
 
 
 def test_no_log(tmp_path):
-  assert excerpt.excerpt(tmp_path) == {"steps": [], "logged": 0, "taken": 0}
+  assert excerpt.excerpt(tmp_path) == {"steps": [], "logged": 0, "episodes": 0, "taken": 0}
 
 
 def test_what_a_sample_keeps():

@@ -1,57 +1,91 @@
-"""The page in a browser: it runs under its own policy, answers the reader, and fits its window."""
+"""The page in a browser: it runs under its own policy, answers the reader, and fits its window.
+
+`make browser` runs these where there is a Chromium; $CHROMIUM names another.
+"""
 
 import html
 import json
+import os
+import pathlib
 import re
 import shutil
 import subprocess
 
 import pytest
 
-from ragrl_jax.evaluation import report
+from ragrl_jax.evaluation import rendering, report, side_by_side
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+BROWSER = os.environ.get("CHROMIUM") or next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ("--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
          "--disable-component-update --disable-sync --hide-scrollbars --virtual-time-budget=4000").split()
+PICTURES = pathlib.Path(__file__).parents[2] / "out" / "browser"  # for a person to look at
 pytestmark = [
-    pytest.mark.slow,  # a browser starts for each test
+    pytest.mark.browser, pytest.mark.slow,  # a browser starts for each test
     pytest.mark.skipif(BROWSER is None, reason="no chromium here: the page is not opened in a browser"),
 ]
 
 # What a reader does, and what the page is like after it.
 ACTIONS = """
 const seen = {}, all = (selector) => [...document.querySelectorAll(selector)];
-const set = (title, value) => {
-  const select = all(".tools label").find((label) => label.textContent.startsWith(title)).querySelector("select");
-  select.value = value;
-  select.dispatchEvent(new Event("change"));
+const field = (title, kind = "select") => all(".tools label").find((label) => label.textContent.startsWith(title)).querySelector(kind);
+const set = (title, value, kind) => {
+  field(title, kind).value = value;
+  field(title, kind).dispatchEvent(new Event(kind ? "input" : "change"));
 };
-seen.charts = all("#curves svg, #featured svg").length;
-seen.words = document.body.innerText;
-seen.wide = [document.documentElement.scrollWidth, innerWidth];
-seen.outside = all("main *").filter((e) => !e.closest(".scroll, svg, details, .groups") &&
-  e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.tagName + "." + e.className);
-const box = document.querySelector("#curves .chart svg").parentElement, at = box.getBoundingClientRect();
-const middle = at.left + LEFT + (at.width - LEFT - RIGHT) / 2;
-box.dispatchEvent(new PointerEvent("pointermove", {clientX: middle, clientY: at.top + 50}));
-seen.reads = all("#curves .read, #featured .read").map((e) => e.textContent);
-seen.shaded = all(".token.positive, .token.negative").length;
-set("Shade", "probability");
-seen.unlikely = all(".segment .token.unlikely").length;
-const token = document.querySelector(".segment .token[data-tip]");
-token.dispatchEvent(new PointerEvent("pointerover", {bubbles: true}));
-seen.tip = document.getElementById("tip").textContent;
-set("Outcome", "wrong");
-seen.wrong = all(".samples button").map((e) => e.textContent);
-set("Ended", "eos");
-seen.ended = all(".chip").map((e) => e.textContent).filter((text) => text.startsWith("ended"));
-set("Outcome", ""); set("Ended", "");
-all(".group > button").at(-1).click();
-seen.address = location.hash;
-document.getElementById("more").open = true;
-document.getElementById("scheme").click();
-seen.scheme = document.documentElement.dataset.scheme;
-parent.postMessage(JSON.stringify(seen), "*");
+const press = (key) => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
+const chosen = () => [view.step, view.group, view.sample];
+const marked = (fit) => charts.find((chart) => chart.panel?.series.some((line) => fit(line.column))).card;
+const parts = (card) => card.querySelector(".curve").getAttribute("d").split("M").length - 1;
+(async () => {
+  if (browsed) { await browsed; await browser.ready; }
+  seen.charts = all("#curves svg, #featured svg").length;
+  seen.words = document.body.innerText;
+  seen.height = document.documentElement.scrollHeight;
+  seen.wide = [document.documentElement.scrollWidth, innerWidth];
+  seen.outside = all("body *").filter((e) => !e.closest(".scroll, svg, details, .groups, #tip") &&
+    e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.tagName + "." + e.className);
+  const box = document.querySelector("#curves .chart svg").parentElement, at = box.getBoundingClientRect();
+  const middle = at.left + LEFT + (at.width - LEFT - RIGHT) / 2;
+  box.dispatchEvent(new PointerEvent("pointermove", {clientX: middle, clientY: at.top + 50}));
+  seen.reads = all("#curves .read, #featured .read").map((e) => e.textContent);
+  set("Smoothing", 0, "input");
+  seen.rough = all("#curves .raw").length;
+  document.getElementById("more").open = true;
+  redraw();
+  seen.parts = [parts(marked((name) => name === "grad_norm")), parts(marked((name) => name.startsWith("evaluation/"))),
+                parts(marked((name) => name === "ended/length"))];
+  set("Smoothing", 2, "input");
+  seen.smooth = [all("#curves .raw").length, field("Smoothing", "output").textContent];
+  seen.csv = csv().split("\\n").slice(0, 3);
+  seen.steps = all(".step option").map((e) => e.textContent);
+  seen.shaded = all(".token.positive, .token.negative").length;
+  set("Shade", "probability");
+  seen.unlikely = all(".segment .token.unlikely").length;
+  const token = document.querySelector(".segment .token[data-tip]");
+  token.dispatchEvent(new PointerEvent("pointerover", {bubbles: true}));
+  seen.tip = document.getElementById("tip").textContent;
+  set("Outcome", "wrong");
+  seen.wrong = all(".samples button").map((e) => e.textContent);
+  set("Ended", "eos");
+  seen.ended = all(".chip").map((e) => e.textContent).filter((text) => text.startsWith("ended"));
+  set("Outcome", ""); set("Ended", "");
+  set("Search", "kelmut", "input[type=search]");
+  seen.found = all(".group .question").map((e) => e.textContent);
+  set("Search", "no such words", "input[type=search]");
+  seen.none = document.querySelector(".groups").textContent + document.querySelector(".episode").textContent;
+  set("Search", "", "input[type=search]");
+  all(".group > button")[0].click();
+  document.querySelector(".samples button").focus();
+  seen.keys = ["", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp"].map((key) => { if (key) press(key); return chosen(); });
+  all(".group > button").at(-1).click();
+  seen.address = location.hash;
+  document.querySelector('[aria-label="Step before"]').click();
+  await new Promise((done) => setTimeout(done, 300));
+  seen.before = [view.step, document.querySelector(".episode h3").textContent];
+  document.getElementById("scheme").click();
+  seen.scheme = document.documentElement.dataset.scheme;
+})().catch((error) => { seen.error = String(error.stack); }).then(() => parent.postMessage(JSON.stringify(seen), "*"));
 """
 # Frames, for they may be as narrow as a telephone, which a headless window may not.
 HOST = """<!doctype html>
@@ -65,13 +99,14 @@ onmessage = (event) => {{
 }};
 </script>"""
 FRAME = '<iframe name="{0} {1}" src="{0}.html" width="{1}" height="900" style="border:0"></iframe>\n'
-WIDTHS = (1280, 420)
+WIDTHS = (1400, 390)
 
 
-def opened(path, folder):
+def opened(path, folder, *flags, size=(1400, 1000)):
+  """The document as the browser leaves it."""
   done = subprocess.run(
-      [BROWSER, *FLAGS, f"--user-data-dir={folder / 'profile'}", "--window-size=1400,1000", "--dump-dom",
-       path.as_uri()], capture_output=True, text=True, timeout=120)
+      [BROWSER, *FLAGS, f"--user-data-dir={folder / 'profile'}", f"--window-size={size[0]},{size[1]}",
+       *(flags or ["--dump-dom"]), path.as_uri()], capture_output=True, text=True, timeout=250)
   return done.stdout
 
 
@@ -80,16 +115,34 @@ def page(fake_run):
   return report.write_report(fake_run)
 
 
+@pytest.fixture(scope="module")
+def several(fake_run, tmp_path_factory):
+  """The page of three runs, the last with gaps."""
+  folder = tmp_path_factory.mktemp("several")
+  rows = (fake_run / "metrics.jsonl").read_text().splitlines(keepends=True)
+  for name, kept in (("first", rows), ("second", rows[:40]), ("third </script>", rows[:20] + rows[30:])):
+    shutil.copytree(fake_run, folder / name.replace("/", ""), ignore=shutil.ignore_patterns("episodes", "*.html"))
+    (folder / name.replace("/", "") / "metrics.jsonl").write_text("".join(kept))
+  return side_by_side.write(sorted(folder.iterdir()), folder / "runs.html")
+
+
 def test_it_runs_under_its_own_policy(page, tmp_path):
   dom = opened(page, tmp_path)
   assert dom.count("<svg") >= 14 and 'class="segment model"' in dom
 
 
+def test_several_runs(several, tmp_path):
+  dom = opened(several, tmp_path)
+  assert dom.count("<svg") >= 14 and dom.count('aria-pressed="true"') == 3
+  assert 'aria-label="Reward: first from' in dom and "third &lt;" in dom
+
+
 @pytest.fixture(scope="module")
 def seen(page, tmp_path_factory):
-  """{"page 420": what the reader saw, …}: two pages at two widths, in one browser."""
+  """{"page 390": what the reader saw, …}: two pages at two widths, in one browser."""
   folder = tmp_path_factory.mktemp("seen")
-  pages = {"page": page.read_text(encoding="utf-8"), "long": report.render(too_long(report.gather(page.parent)))}
+  data = report.gather(page.parent, max_bytes=50_000)
+  pages = {"page": page.read_text(encoding="utf-8"), "long": rendering.run(too_long(data))}
   for name, text in pages.items():
     # The policy forbids every other script, so the reader's comes into a copy without one.
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
@@ -101,6 +154,24 @@ def seen(page, tmp_path_factory):
   return json.loads(html.unescape(re.search(r'<pre id="result">(.*?)</pre>', dom, re.S)[1]))
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_pictures(page, several, seen, tmp_path, width, scheme):
+  PICTURES.mkdir(parents=True, exist_ok=True)
+  for name, path in (("run", page), ("runs", several)):
+    text = path.read_text(encoding="utf-8").replace('<html lang="en">', f'<html lang="en" data-scheme="{scheme}">')
+    (tmp_path / "shown.html").write_text(text, encoding="utf-8")
+    height, out = seen[f"page {width}"]["height"], PICTURES / f"{name}_{width}_{scheme}.png"
+    out.unlink(missing_ok=True)
+    # The policy of a frame is the page's own.
+    (tmp_path / "host.html").write_text(
+        f'<!doctype html><body style="margin:0"><iframe src="shown.html" width="{width}" height="{height}" '
+        'style="border:0;display:block"></iframe>')
+    opened(tmp_path / "host.html", tmp_path, f"--screenshot={out}", size=(max(500, width), height))
+    picture = out.read_bytes()
+    assert picture.startswith(b"\x89PNG") and len(picture) > 50_000
+
+
 def too_long(data):
   """The page's data with words, lists and lines beyond all measure."""
   long, lines = "Donaudampfschiff" * 40, "one line\n" * 60
@@ -109,7 +180,10 @@ def too_long(data):
   data["settings"][0] |= {"changed": True, "value": long, "path": long[:80]}
   for step in data["episodes"]["steps"]:
     for group in step["groups"]:
-      group["question"], group["golds"], group["prompt"]["text"] = long, [long], lines + long
+      group["question"], group["golds"] = long, [long]
+      if group["samples"] is None:
+        continue
+      group["prompt"]["text"] = lines + long
       for sample in group["samples"]:
         sample["terms"] |= {f"a term with a long name {i} {long[:30]}": 0.123 for i in range(8)}
         sample["facts"], sample["failure"] = {long: [long] * 30}, long
@@ -125,6 +199,7 @@ def too_long(data):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_what_a_reader_does(page, seen, width):
   seen = seen[f"page {width}"]
+  assert "error" not in seen, seen["error"]
   assert seen["charts"] == len(report.gather(page.parent)["curves"]["panels"])
   assert seen["wide"] == [width, width] and seen["outside"] == []
   # The middle of one chart is step 30 of 60, and is read off all that have a value there.
@@ -140,26 +215,62 @@ def test_what_a_reader_does(page, seen, width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+def test_curves_can_be_smoothed_and_taken_away(page, seen, width):
+  seen = seen[f"page {width}"]
+  # The norm of step 37 was not finite: a gap. Evaluations, ten steps apart, are joined. Endings none took are zeros.
+  assert seen["parts"] == [2, 1, 1]
+  assert seen["rough"] == 0 and seen["smooth"][0] > 10 and seen["smooth"][1] == "mean of 5 steps"
+  head, first, second = (line.split(",") for line in seen["csv"])
+  assert head[0] == "step" and {"reward", "evaluation/em", "ended/length"} <= set(head) and head[1:] == sorted(head[1:])
+  cells = dict(zip(head, second))
+  assert first[0] == "0" and cells["step"] == "1" and float(cells["reward"]) > 0 and cells["evaluation/em"] == ""
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_episodes_are_found_and_walked_through(page, seen, width):
+  seen = seen[f"page {width}"]
+  steps = report.gather(page.parent)["episodes"]["steps"]
+  # The mean of the step's row in metrics.jsonl, not of the groups in the page.
+  assert seen["steps"][-1] == f"60 · reward {steps[-1]['reward']:.3g}"
+  questions = [group["question"] for step in [steps[-1], *steps[:-1]] for group in step["groups"]]
+  assert 1 < len(seen["found"]) < len(questions)
+  assert seen["found"] == [question for question in questions if "Kelmut" in question]
+  assert "No group of other steps" in seen["none"] and "None of the others does." in seen["none"]
+  assert seen["keys"] == [[12, 0, 0], [12, 0, 1], [12, 1, 0], [12, 0, 5], [12, 0, 5]]
+  assert seen["before"][0] == 11 and seen["before"][1] in [group["question"] for group in steps[11]["groups"]]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 def test_nothing_is_too_long_for_the_page(seen, width):
   assert seen[f"long {width}"]["outside"] == [] and seen[f"long {width}"]["wide"] == [width, width]
 
 
 def test_hostile_text_runs_nothing(page, tmp_path):
   data = report.gather(page.parent)
-  attack = "</script><script>document.title='OWNED'</script><img src=x onerror=\"document.title='OWNED'\">"
+  attack = ("</script><script>document.title='OWNED'</script><img src=x onerror=\"document.title='OWNED'\">"
+            "<a href=\"javascript:document.title='OWNED'\">\u2028\u202e\u200b\udc00{{ 7 * 7 }}")
+  data["episodes"]["steps"][-1]["file"] = data["run"]["name"] = attack
+  data["curves"]["panels"][0] |= {"title": attack, "note": attack, "unit": attack}
+  data["curves"]["runs"][0]["name"] = attack
   for step in data["episodes"]["steps"]:
     for group in step["groups"]:
       group["question"], group["golds"], group["prompt"]["text"] = attack, [attack], attack
+      group["prompt"]["parts"], group["kinds"] = [attack, attack], [("right", attack), ("wrong", attack)]
       for sample in group["samples"]:
-        sample["facts"], sample["ended"] = {attack: attack}, attack
+        sample["facts"], sample["ended"], sample["failure"] = {attack: attack}, attack, attack
+        sample["terms"][attack] = 1.0
         for segment in sample["segments"]:
           segment["text"], segment["stop"], segment["query"] = attack, attack, attack
           if "pieces" in segment:
-            segment["pieces"][0] = attack
+            segment["pieces"][0], segment["control"] = attack, {"1": attack}
           for passage in segment.get("found") or ():
             passage["title"] = passage["text"] = attack
   bad = tmp_path / "bad.html"
-  bad.write_text(report.render(data), encoding="utf-8")
+  bad.write_text(rendering.run(data), encoding="utf-8")
   dom = opened(bad, tmp_path)
-  assert "<title>fake" in dom and "OWNED" not in re.search(r"<title>(.*?)</title>", dom)[1]
-  assert 'class="segment model"' in dom and "<img" not in dom
+  title = html.unescape(re.search(r"<title>(.*?)</title>", dom)[1])
+  assert title.startswith("</script><script>document.title='OWNED'") and title != "OWNED"
+  assert 'class="segment model"' in dom and "<img" not in dom and "<a href=\"java" not in dom
+  # What cannot be seen, or turns the letters beside it round, stands there as an escape.
+  episode = dom[dom.index('class="segment model"'):dom.index('id="settings"')]
+  assert "\\u{202e}\\u{200b}" in episode and not re.search("[\u202e\u200b\u2028]", episode)

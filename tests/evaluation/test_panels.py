@@ -1,3 +1,5 @@
+"""Which curves are drawn, where they have gaps, and where the time went."""
+
 import pytest
 
 from ragrl_jax.evaluation import panels
@@ -10,12 +12,14 @@ def test_curves_find_their_columns_and_the_rest_is_shown_too():
        "grad_norm": None, "odd/one": 3, "bottleneck": "rollout", "kl": 0.0, "old_kl": 0.0},
       {"step": 2, "time": 7.0, "reward": 1.123456789, "term/format": 0.5, "term/answer": 1.0, "grad_norm": 2.0,
        "evaluation/em": 0.5, "kl": 0.0, "old_kl": 0.125}]
-  found = panels.curves(rows)
+  found = panels.curves({"run": rows})
+  (run,) = found["runs"]
   titles = [panel["title"] for panel in found["panels"]]
   assert titles == ["Reward", "Term: answer", "Term: format", "Held-out exact match", "KL", "Gradient norm"]
-  assert found["steps"] == [0, 1, 2] and found["every"] == 1
-  assert found["columns"]["reward"] == [None, 1.0, 1.1235]
-  assert found["columns"]["grad_norm"] == [None, None, 2.0] and found["columns"]["evaluation/em"] == [0.25, None, 0.5]
+  assert run["steps"] == [0, 1, 2] and run["every"] == 1
+  assert run["columns"]["reward"] == [None, 1.0, 1.1235]
+  assert run["columns"]["grad_norm"] == [None, None, 2.0] and run["columns"]["evaluation/em"] == [0.25, None, 0.5]
+  assert run["joined"] == ["evaluation/em"]  # not measured at step 1; the gradient norm was, and was not finite
   # A KL that never leaves 0 is switched off: it is no curve of its chart, but is not hidden either.
   drawn = {panel["title"]: [line["column"] for line in panel["series"]] for panel in found["panels"]}
   assert drawn["KL"] == ["old_kl"]
@@ -24,14 +28,46 @@ def test_curves_find_their_columns_and_the_rest_is_shown_too():
 
 def test_long_runs_are_averaged():
   steps = 2 * panels.MAX_POINTS + 1  # three rows a point
-  found = panels.curves([{"step": step, "time": 0.0, "reward": float(step % 3)} for step in range(1, steps + 1)])
+  rows = [{"step": step, "time": 0.0, "reward": float(step % 3)} for step in range(1, steps + 1)]
+  (found,) = panels.curves({"run": rows})["runs"]
   assert found["every"] == 3 and len(found["steps"]) <= panels.MAX_POINTS
   assert found["steps"][:2] == [3, 6] and found["steps"][-1] == steps
   assert found["columns"]["reward"][:3] == [1.0, 1.0, 1.0]  # (1 + 2 + 0) / 3
 
 
+def test_a_way_of_ending_that_none_took_is_zero():
+  # Only the ways that a step's episodes took are logged: a curve through them alone would jump over the zeros.
+  ended = ({"answer": 1.0}, {"answer": 0.5, "length": 0.5}, {"answer": 1.0}, {"length": 1.0}, None)
+  rows = [{"step": i, "time": 0.0, "reward": 1.0, **{f"ended/{why}": share for why, share in (ways or {}).items()}}
+          for i, ways in enumerate(ended)]
+  (run,) = panels.curves({"run": rows})["runs"]
+  assert run["columns"]["ended/length"] == [0.0, 0.5, 0.0, 1.0, None] and run["joined"] == []
+  assert run["columns"]["ended/answer"] == [1.0, 0.5, 1.0, 0.0, None]
+
+
+def test_without_a_retriever_searches_are_not_shown():
+  rows = [{"step": step, "time": 0.0, "reward": 1.0, "searches": 0.0, "evaluation/searches": 0.0} for step in (1, 2)]
+  titles = lambda **more: [chart["title"] for place in ("panels", "more") for chart in
+                           panels.curves({"run": rows}, **more)[place]]
+  assert titles(searching=False) == ["Reward"]
+  assert titles(searching=True) == ["Reward", "Searches per question"]  # a policy that never searches must be seen
+
+
+def test_several_runs_share_a_chart():
+  rows = lambda steps, **more: [{"step": step, "time": 0.0, "reward": 1.0 * step, **more} for step in range(steps)]
+  found = panels.curves({"a": rows(3, kl=0.0, old_kl=0.5), "b": rows(2, **{"evaluation/em": 0.5, "new": 1})})
+  lines = {chart["title"]: [(line["label"], line["column"], line["run"]) for line in chart["series"]]
+           for chart in found["panels"] + found["more"]}
+  assert lines == {
+    "Reward": [("a", "reward", 0), ("b", "reward", 1)], "Held-out exact match": [("b", "evaluation/em", 1)],
+    "KL": [("a", "old_kl", 0)], "kl": [("a", "kl", 0)], "new": [("b", "new", 1)]}
+  assert [run["steps"] for run in found["runs"]] == [[0, 1, 2], [0, 1]]
+  both = panels.curves({"a": rows(2, kl=1.0, old_kl=0.5), "b": rows(2)})
+  assert [chart["title"] for chart in both["panels"]] == ["Reward", "KL: reference", "KL: update"]
+
+
 def test_no_rows_no_curves():
-  assert panels.curves([])["panels"] == [] and panels.breakdown([]) is None
+  assert panels.curves({"run": []})["panels"] == [] and panels.breakdown([]) is None
   assert panels.breakdown([{"step": 1, "time": 0.0, "reward": 1.0}]) is None
   assert panels.breakdown([{"step": 1, "time": 0.0, "seconds/step": 0.0}]) is None
 
@@ -50,7 +86,8 @@ def test_the_bottleneck_is_the_largest_median_after_the_first_step():
   # 5 - 3 - 1 = 1 second is unexplained; a part that is always 0 is left out.
   assert list(parts) == ["rollout", "update", "other"]
   assert parts["other"]["seconds"] == [0.0, 1.0, 1.0, 1.0]
-  assert (parts["rollout"]["median"], parts["rollout"]["share"]) == (3.0, 0.6)
+  assert (parts["rollout"]["median"], parts["rollout"]["total"]) == (3.0, 12.0)
+  assert parts["rollout"]["share"] == pytest.approx(12 / 78, rel=1e-4) and found["total"] == 78.0
   assert found["steps"] == [1, 2, 3, 4]
 
 
@@ -58,3 +95,13 @@ def test_the_bottleneck_is_the_largest_median_after_the_first_step():
 def test_every_bar_has_its_step(count):
   found = panels.breakdown([seconds(step, rollout=1.0) for step in range(1, count + 1)])
   assert len(found["steps"]) == len(found["parts"][0]["seconds"]) <= panels.MAX_BARS
+
+
+def test_evaluations_and_checkpoints_are_in_the_breakdown():
+  rows = [seconds(0, evaluate=20.0)] + [seconds(step, rollout=3.0, step=3.0) for step in range(1, 10)]
+  rows.append(seconds(10, rollout=3.0, step=3.0, evaluate=20.0, checkpoint=10.0))
+  found = panels.breakdown(rows)
+  shown = {part["name"]: (part["median"], part["total"], part["share"]) for part in found["parts"]}
+  assert shown == {"rollout": (3.0, 30.0, 0.375), "evaluate": (0.0, 40.0, 0.5), "checkpoint": (0.0, 10.0, 0.125)}
+  assert found["bottleneck"] == "rollout" and panels.seconds(rows) == 80.0
+  assert panels.seconds([{"step": 1, "time": 0.0}]) is None

@@ -1,3 +1,5 @@
+import base64
+import gzip
 import html
 import json
 import re
@@ -5,14 +7,20 @@ import shutil
 
 import pytest
 
-from ragrl_jax.evaluation import report
+from ragrl_jax.evaluation import rendering, report
 from ragrl_jax.store import episodes, jsonl, metrics
 
-HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&lt;\u2028\u2029{{ 7 * 7 }}<!--"
+HOSTILE = ("</script><script>alert(1)</script><img src=x onerror=alert(2)>&lt;\u2028\u2029{{ 7 * 7 }}<!--"
+           "<a href='javascript:alert(3)' onclick=\"alert(4)\">\u202ex\ufeff\udc00")
 
 
 def data_of(page):
   return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])
+
+
+def unpacked(page, name):
+  block = re.search(rf'<script type="text/plain" id="{name}">(.*?)</script>', page, re.S)[1]
+  return json.loads(gzip.decompress(base64.b64decode(block, validate=True)))
 
 
 @pytest.fixture(scope="module")
@@ -25,21 +33,22 @@ def test_the_page_is_one_file_that_loads_nothing(page):
   assert "default-src 'none'" in page
   shown = page.replace("http://www.w3.org/2000/svg", "")  # a name, not an address
   assert not re.search(r"https?://|//cdn|@import|url\(|<link|<iframe|\ssrc=", shown)
-  assert page.count("<script") == 2 and page.count("</script>") == 2
+  assert page.count("<script") == page.count("</script>") == 16  # the data, 13 steps and their list, the one that runs
+  assert len(re.findall(r'<script type="(?:text/plain|application/json)"', page)) == 15
 
 
 def test_text_nodes_only():
   # The scripts make no markup of text, so nothing a model wrote can become an element.
-  for name in report.SCRIPTS:
-    script = (report.TEMPLATES / name).read_text(encoding="utf-8")
+  for name in rendering.SCRIPTS:
+    script = (rendering.TEMPLATES / name).read_text(encoding="utf-8")
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\(|</script", script)
 
 
 def test_the_policy_names_the_script_that_is_there(page):
   script = re.search(r"<script>(.*?)</script>", page, re.S)[1]
   style = re.search(r"<style>(.*?)</style>", page, re.S)[1]
-  assert f"script-src '{report._hash(script)}'" in page
-  assert f"style-src '{report._hash(style)}'" in page
+  assert f"script-src '{rendering.hash_of(script)}'" in page
+  assert f"style-src '{rendering.hash_of(style)}'" in page
 
 
 def test_what_the_page_says(page):
@@ -48,7 +57,8 @@ def test_what_the_page_says(page):
   assert "search_r1" in words and "Steps 60" in words and "qwen3, 4 layers of 128" in words
   assert "Exact match 0.166 → 0.916" in words
   assert "The bottleneck is rollout" in words
-  assert "312 episodes of 13 steps are in this page" in words  # 13 logged steps, 4 groups of 6
+  assert "All 312 episodes of 13 steps are in this page." in words  # 13 logged steps, 4 groups of 6
+  assert "evaluate – 39 s" in words and "not timed" not in words
   assert "First at step 37, in 1 row of metrics.jsonl" in words  # the gradient norm that was not finite
   assert "steps 60 100" in words  # the one setting that differs, its value and its default
 
@@ -59,9 +69,9 @@ def test_the_curves_data(page):
   for title in ("Reward", "Term: answer", "Term: format", "Term: retrieval", "Outcome", "Searches per question",
                 "Response length", "Entropy", "KL", "Gradient norm", "Clip fraction", "Sampler mismatch", "Throughput"):
     assert title in titles
-  assert len(data["curves"]["steps"]) == 61
+  assert len(data["curves"]["runs"][0]["steps"]) == 61
   assert {part["name"] for part in data["time"]["parts"]} >= {"rollout", "retrieval wait", "update"}
-  one = data["episodes"]["steps"][0]["groups"][0]["samples"][0]
+  one = unpacked(page, "step-0")[0]["samples"][0]
   assert one["terms"].keys() == one["weights"].keys() and one["segments"][0]["owner"] == "model"
 
 
@@ -86,18 +96,19 @@ def test_hostile_text_stays_text(tmp_path, fake_run):
   (run / "config.json").write_text(json.dumps(config))
   with metrics.MetricWriter(run, restored=60, tensorboard=False) as writer:
     writer.write(61, {f"term/{HOSTILE}": 1.0, "warning/w": HOSTILE, f"seconds/{HOSTILE}": 100.0})
-  page = report.render(report.gather(run))
-  assert page.count("<script") == 2 and page.count("</script>") == 2
-  assert "<img" not in page and "<!--" not in page and "49" not in re.search(r"<h1>(.*?)</h1>", page)[1]
-  assert "\u2028" not in page.split('id="data">')[1]
-  taken = data_of(page)["episodes"]["steps"][-1]["groups"][0]
-  assert taken["question"] == HOSTILE and taken["samples"][0]["facts"] == {HOSTILE: HOSTILE}
+  page = rendering.run(report.gather(run))
+  assert page.count("<script") == page.count("</script>") == 16
+  assert "<img" not in page and "<a href='" not in page and "<!--" not in page and "49" not in re.search(r"<h1>(.*?)</h1>", page)[1]
+  assert "\u2028" not in page.split('id="data">')[1] and page.encode()
+  assert unpacked(page, "all-groups")["steps"][-1]["groups"][0]["question"] == HOSTILE
+  taken = unpacked(page, "step-12")[0]["samples"][0]
+  assert taken["facts"] == {HOSTILE: HOSTILE} and taken["segments"][0]["pieces"][0] == HOSTILE
 
 
 @pytest.mark.parametrize("value", [
     "</script>", "<!--", "&", "\u2028", "]]>", "é→", "\ud800", None, float("nan"), {"<": ["<"]}])
 def test_data_blocks_hold_no_markup(value):
-  block = str(report.data_block(value))
+  block = str(rendering.data_block(value))
   assert not re.search("[<>&\u2028\u2029]", block)
   assert json.loads(block) == (None if value != value else value)
 
@@ -111,7 +122,8 @@ def test_a_run_that_has_only_begun(tmp_path):
   assert "No step has been logged yet" in page and "No episode has been logged yet" in page
   with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
     writer.write(1, {"reward": 0.5})
-  assert data_of(report.render(report.gather(tmp_path)))["curves"]["columns"] == {"reward": [0.5]}
+  assert data_of(rendering.run(report.gather(tmp_path)))["curves"]["runs"][0]["columns"] == {
+    "reward": [0.5]}
 
 
 def test_damaged_files_are_named(tmp_path):
@@ -128,6 +140,40 @@ def test_headline_falls_back_on_the_metrics():
   assert report.headline({}, rows) == [{"label": "Exact match", "before": 0.2, "after": 0.6}]
   assert report.headline({"em_before": 0.1, "em_after": 0.9}, rows)[0]["after"] == 0.9
   assert report.headline({}, rows[1:2]) == []
+
+
+def test_held_out_questions_before_and_after_without_a_summary(tmp_path):
+  with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
+    writer.write(4, {"evaluation": {"n": 8, "em": 0.25, "by_hops": {"1": {"em": 0.5, "n": 4}, "2": {"em": 0.0, "n": 4}}}})
+    writer.write(5, {"reward": 1.0})
+    writer.write(6, {"evaluation": {"n": 8, "em": 0.5, "by_source": {"a/b": {"em": 1.0, "n": 2}, "c": {"em": 0.0, "n": 6}}}})
+  found = report.gather(tmp_path)
+  lines = {line["label"].strip(): tuple(line[side] and line[side]["value"] for side in ("before", "after"))
+           for line in found["table"]}
+  assert lines == {"Exact match": (0.25, 0.5), "1-hop": (0.5, None), "2-hop": (0.0, None), "a/b": (None, 1.0),
+                   "c": (None, 0.0)}
+  assert found["measured"] == [4, 6] and "Step 4</th>" in rendering.run(found)
+
+
+def test_the_step_means_are_those_of_the_curves(fake_run, tmp_path):
+  found = report.gather(fake_run, max_bytes=1)
+  (row,) = [row for row in metrics.read_metrics(fake_run) if row["step"] == 60]
+  last = found["episodes"]["steps"][-1]
+  assert (last["reward"], last["outcome"], last["taken"]) == (row["reward"], row["outcome"], 6)
+  page = rendering.run(found)
+  assert "6 of the 312 episodes of 13 steps are in this page" in page
+  assert [group["held"] for group in unpacked(page, "all-groups")["steps"][-1]["groups"]] == [True, False, False, False]
+
+
+def test_a_clock_that_was_set_back_and_half_a_surrogate(tmp_path):
+  (tmp_path / "config.json").write_text('{"recipe": "\\ud800", "model": {"path": "a\\udfff"}}')
+  rows = [{"step": step, "time": 2e9 - 1000 * step, "reward": 1.0, "seconds/rollout": 2.0} for step in (1, 2)]
+  jsonl.write(tmp_path / metrics.FILE, rows)
+  assert report.gather(tmp_path)["run"]["seconds"] == 4.0
+  page = report.write_report(tmp_path).read_text(encoding="utf-8")
+  assert "a\ufffd" in page
+  jsonl.write(tmp_path / metrics.FILE, [{"step": 1, "time": 2.0}, {"step": 2, "time": 1.0}])
+  assert report.gather(tmp_path)["run"]["seconds"] is None  # no step said how long it took
 
 
 def test_settings_are_compared_with_the_defaults():

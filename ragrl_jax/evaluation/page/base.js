@@ -2,10 +2,14 @@
 // What the page's parts share. Text from models and corpora only ever becomes text nodes.
 const DATA = JSON.parse(document.getElementById("data").textContent);
 
+// What cannot be seen, or turns the order of what stands beside it, as an escape: a query of zero-width letters shows.
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|\udb40[\udc00-\udc7f]/g;
+const visible = (text) => String(text).replace(UNSEEN, (sign) => `\\u{${sign.codePointAt(0).toString(16)}}`);
+
 function element(tag, className, text, parent) {
   const made = document.createElement(tag);
   if (className) made.className = className;
-  if (text !== undefined && text !== null) made.textContent = text;
+  if (text !== undefined && text !== null) made.textContent = visible(text);
   if (parent) parent.append(made);
   return made;
 }
@@ -13,9 +17,17 @@ function element(tag, className, text, parent) {
 function drawn(tag, attributes, parent, text) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  if (text !== undefined) made.textContent = text;
+  if (text !== undefined) made.textContent = visible(text);
   if (parent) parent.append(made);
   return made;
+}
+
+// What a block of the page holds: JSON, compressed, in base64.
+async function unpacked(name) {
+  const letters = atob(document.getElementById(name).textContent);
+  const bytes = Uint8Array.from(letters, (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
 }
 
 // 0.1234 → "0.123", 1234.5 → "1,235", 2.1e-7 → "2.1e−7": three digits, whatever the size.

@@ -1,0 +1,81 @@
+"""Several runs' folders → one self-contained page: their curves in the same charts, and what sets them apart."""
+
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from ragrl_jax.evaluation import panels, rendering, report
+from ragrl_jax.store import jsonl
+
+FIGURES = (
+  ("Steps", "step"), ("Reward", "reward"), ("Outcome", "outcome"), ("Held-out exact match", "evaluation/em"),
+  ("Searches", "searches"), ("Response tokens", "response_tokens"), ("Tokens a second", "tokens_per_second"),
+)
+
+
+def write(workdirs: Sequence[str | os.PathLike], out: str | os.PathLike) -> pathlib.Path:
+  """Writes the page of two and more runs to `out`.
+
+  Raises:
+    ValueError: one of the folders holds no run or is named twice, or a file in it is damaged.
+  """
+  page = rendering.runs(gather(workdirs))
+  with jsonl.whole(out) as part:
+    part.write_text(page, encoding="utf-8")
+  return pathlib.Path(out)
+
+
+def gather(workdirs: Sequence[str | os.PathLike]) -> dict[str, Any]:
+  """Everything the page says, as plain data."""
+  names = distinct([pathlib.Path(workdir).resolve() for workdir in workdirs])
+  found = dict(zip(names, map(report.read, workdirs)))
+  searching = any(one["searching"] for one in found.values())
+  return {
+    "runs": [one["run"] | {"name": name} for name, one in found.items()],
+    "figures": figures([one["rows"] for one in found.values()], searching=searching),
+    "settings": differing([dict(report.flat(one["config"])) for one in found.values()]),
+    "times": times([panels.breakdown(one["rows"]) for one in found.values()]),
+    "curves": panels.curves({name: one["rows"] for name, one in found.items()}, searching=searching),
+  }
+
+
+def distinct(folders: Sequence[pathlib.Path]) -> list[str]:
+  """The shortest ends of the paths that tell them apart: seed_0 and seed_1, or a/seed_0 and b/seed_0.
+
+  Raises:
+    ValueError: a folder is there twice.
+  """
+  if len(set(folders)) < len(folders):
+    twice = next(folder for folder in folders if folders.count(folder) > 1)
+    raise ValueError(f"--workdir={twice} is given twice: name each run once.")
+  for length in range(1, max(len(folder.parts) for folder in folders) + 1):
+    names = ["/".join(folder.parts[-length:]) for folder in folders]
+    if len(set(names)) == len(names):
+      return names
+  return list(map(str, folders))
+
+
+def figures(runs: Sequence[panels.Rows], *, searching: bool) -> list[dict[str, Any]]:
+  """[{"label", "values"}]: each run's last value of what at least one of them has; searches only if one can search."""
+  last = lambda rows, name: next((row[name] for row in reversed(rows) if row.get(name) is not None), None)
+  found = [{"label": label, "values": [last(rows, name) for rows in runs]} for label, name in FIGURES
+           if searching or name != "searches"]
+  return [line for line in found if any(value is not None for value in line["values"])]
+
+
+def differing(configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+  """[{"path", "values"}]: the settings that are not the same in all runs; a run without one has None."""
+  paths = dict.fromkeys(path for config in configs for path in config)
+  lines = [{"path": path, "values": [report.said(config[path]) if path in config else None for config in configs]}
+           for path in paths]
+  return [line for line in lines if len(set(line["values"])) > 1]
+
+
+def times(breakdowns: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
+  """[{"name", "values"}]: seconds of each part at the median of a run's steps, and of its whole steps."""
+  names = dict.fromkeys(part["name"] for found in breakdowns if found for part in found["parts"])
+  of = lambda found, name: next((part["median"] for part in found["parts"] if part["name"] == name), 0.0)
+  lines = [{"name": name, "values": [of(found, name) if found else None for found in breakdowns]} for name in names]
+  whole = [found["median"] if found else None for found in breakdowns]
+  return [*lines, {"name": "a whole step", "values": whole}] if lines else []

@@ -1,0 +1,48 @@
+"""The page of several runs."""
+
+import json
+import pathlib
+import re
+
+import pytest
+
+from ragrl_jax.evaluation import side_by_side
+from ragrl_jax.store import metrics
+
+
+def run(folder, reward, **config):
+  folder.mkdir(parents=True)
+  (folder / "config.json").write_text(json.dumps({"recipe": "arena", "seed": 0, "retrieval": {"index": ""}} | config))
+  with metrics.MetricWriter(folder, tensorboard=False) as writer:
+    for step in (1, 2, 3):
+      writer.write(step, {"reward": reward * step, "searches": 0.0, "seconds": {"rollout": 2.0, "step": 2.5}})
+  return folder
+
+
+def test_runs_are_told_apart():
+  names = lambda *paths: side_by_side.distinct([pathlib.Path(path) for path in paths])
+  assert names("/out/a", "/out/b") == ["a", "b"]
+  assert names("/out/x/seed_0", "/out/y/seed_0", "/out/y/seed_1") == ["x/seed_0", "y/seed_0", "y/seed_1"]
+  with pytest.raises(ValueError, match="--workdir=/out/a is given twice"):
+    names("/out/a", "/out/b", "/out/a")
+
+
+def test_what_the_page_of_several_runs_says(tmp_path):
+  runs = [run(tmp_path / "a", 0.25), run(tmp_path / "b</script><img>", 0.5, seed=7, new={"x": [1, 2]})]
+  page = side_by_side.write(runs, tmp_path / "runs.html").read_text(encoding="utf-8")
+  data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
+  assert [run["columns"]["reward"] for run in data["curves"]["runs"]] == [[0.25, 0.5, 0.75], [0.5, 1.0, 1.5]]
+  assert [chart["title"] for chart in data["curves"]["panels"]] == ["Reward"]  # and no searches: arena makes none
+  assert page.count("<script") == page.count("</script>") == 2 and "<img>" not in page
+  found = side_by_side.gather(runs)
+  assert found["settings"] == [
+    {"path": "seed", "values": ["0", "7"]}, {"path": "new.x", "values": [None, "[1, 2]"]}]
+  assert found["figures"] == [{"label": "Steps", "values": [3, 3]}, {"label": "Reward", "values": [0.75, 1.5]}]
+  assert found["times"] == [{"name": "rollout", "values": [2.0, 2.0]}, {"name": "other", "values": [0.5, 0.5]},
+                            {"name": "a whole step", "values": [2.5, 2.5]}]
+
+
+def test_a_folder_without_a_run_is_named(tmp_path):
+  with pytest.raises(ValueError, match="none holds neither"):
+    side_by_side.write([run(tmp_path / "a", 1.0), tmp_path / "none"], tmp_path / "runs.html")
+  assert not (tmp_path / "runs.html").exists()
