@@ -21,7 +21,7 @@ from ragrl_jax.store import jsonl
 TEMPLATES = pathlib.Path(__file__).parent / "page"
 CURVES = ("base.js", "curves.js", "learning.js")
 SCRIPTS = (*CURVES, "stack.js", "episode.js", "browser.js")
-_MARKUP = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
+_MARKUP = re.compile("[<>&\u2028\u2029]")
 
 
 def run(data: Mapping[str, Any]) -> str:
@@ -64,8 +64,11 @@ def packed(value: Any) -> str:
 
 
 def data_block(value: Any) -> markupsafe.Markup:
-  """JSON that can stand in a <script> element whatever text it holds: no character in it opens or closes markup."""
-  return markupsafe.Markup(jsonl.escaped(value, _MARKUP))
+  """JSON that can stand in a <script> element whatever text it holds: no character in it opens or closes markup.
+
+  Halves of surrogate pairs become U+FFFD: a browser may stumble over them.
+  """
+  return markupsafe.Markup(well_formed(jsonl.escaped(value, _MARKUP)))
 
 
 def hash_of(text: str) -> str:

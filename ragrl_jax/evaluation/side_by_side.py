@@ -57,11 +57,11 @@ def distinct(folders: Sequence[pathlib.Path]) -> list[str]:
 
 
 def figures(runs: Sequence[panels.Rows], *, searching: bool) -> list[dict[str, Any]]:
-  """[{"label", "values"}]: each run's last value of what at least one of them has; searches only if one can search."""
+  """[{"label", "values"}]: each run's last value of what at least one has; no searches where none can search."""
   last = lambda rows, name: next((row[name] for row in reversed(rows) if row.get(name) is not None), None)
-  found = [{"label": label, "values": [last(rows, name) for rows in runs]} for label, name in FIGURES
-           if searching or name != "searches"]
-  return [line for line in found if any(value is not None for value in line["values"])]
+  found = [(name, {"label": label, "values": [last(rows, name) for rows in runs]}) for label, name in FIGURES]
+  return [line for name, line in found
+          if any(line["values"] if name == "searches" and not searching else [v is not None for v in line["values"]])]
 
 
 def differing(configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -77,5 +77,6 @@ def times(breakdowns: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
   names = dict.fromkeys(part["name"] for found in breakdowns if found for part in found["parts"])
   of = lambda found, name: next((part["median"] for part in found["parts"] if part["name"] == name), 0.0)
   lines = [{"name": name, "values": [of(found, name) if found else None for found in breakdowns]} for name in names]
+  lines = [line for line in lines if any(line["values"])]  # evaluations and checkpoints are in few steps
   whole = [found["median"] if found else None for found in breakdowns]
   return [*lines, {"name": "a whole step", "values": whole}] if lines else []

@@ -107,6 +107,7 @@ def opened(path, folder, *flags, size=(1400, 1000)):
   done = subprocess.run(
       [BROWSER, *FLAGS, f"--user-data-dir={folder / 'profile'}", f"--window-size={size[0]},{size[1]}",
        *(flags or ["--dump-dom"]), path.as_uri()], capture_output=True, text=True, timeout=250)
+  assert done.returncode == 0, done.stderr[-2000:]
   return done.stdout
 
 
