@@ -1,6 +1,7 @@
 """The bidirectional encoder of BERT: what E5, BGE, MiniLM and both towers of DPR are made of."""
 
 import dataclasses
+import functools
 import os
 import pathlib
 from collections.abc import Mapping
@@ -60,15 +61,15 @@ class BertConfig:
     Raises:
       ValueError: another model, or a switch that this encoder does not compute.
     """
-    need = lambda key: hf.required(values, key, where)
-    if need("model_type") not in ("bert", "dpr"):
+    size = functools.partial(hf.whole, values, where=where)
+    if hf.required(values, "model_type", where) not in ("bert", "dpr"):
       raise ValueError(f"{where}: model_type {values['model_type']!r} is no BERT: it must be bert or dpr.")
     hf.refuse(values, where, hidden_act=("gelu",), position_embedding_type=("absolute",), projection_dim=(0,),
               is_decoder=(False,))
     return cls(
-      vocab_size=need("vocab_size"), d_model=need("hidden_size"), num_layers=need("num_hidden_layers"),
-      num_heads=need("num_attention_heads"), d_ff=need("intermediate_size"),
-      max_position=need("max_position_embeddings"), num_types=values.get("type_vocab_size", 2),
+      vocab_size=size("vocab_size"), d_model=size("hidden_size"), num_layers=size("num_hidden_layers"),
+      num_heads=size("num_attention_heads"), d_ff=size("intermediate_size"),
+      max_position=size("max_position_embeddings"), num_types=size("type_vocab_size", default=2),
       norm_eps=float(values.get("layer_norm_eps", 1e-12)))
 
 
@@ -152,6 +153,7 @@ def load_bert(
   where = folder / "config.json"
   config = BertConfig.from_hf(hf.read_json(where), str(where))
   files = tensors.TensorFolder(folder)
+  mapping.refuse_layers(files, str(where), num_hidden_layers=config.num_layers)
   root = next((name for name in sorted(files.names()) if name.endswith(TABLE["words"])), TABLE["words"])
   root = root.removesuffix(TABLE["words"])  # "", "bert." or "question_encoder.bert_model."
   table = {name: root + tensor for name, tensor in TABLE.items()}

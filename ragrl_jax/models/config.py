@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -107,27 +109,30 @@ class DecoderConfig:
     Raises:
       ValueError: an architecture, or a switch of it, that this decoder does not compute; a setting that is missing.
     """
-    need = lambda key: hf.required(values, key, where)
-    family = need("model_type")
-    if family not in ARCHITECTURES:
+    size = functools.partial(hf.whole, values, where=where)
+    family = hf.required(values, "model_type", where)
+    if not isinstance(family, str) or family not in ARCHITECTURES:
       raise ValueError(
         f"{where}: model_type {family!r} is no decoder we know: it must be one of {', '.join(ARCHITECTURES)}.")
     hf.refuse(values, where, hidden_act=("silu",), mlp_bias=(False,), use_sliding_window=(False,))
-    kinds = set(values.get("layer_types") or ()) - {"full_attention"}
-    if kinds:
-      raise ValueError(f"{where}: layer_types has {', '.join(sorted(kinds))}: only full_attention is computed here.")
+    kinds = values.get("layer_types") or ["full_attention"]
+    if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
+      raise ValueError(f"{where}: layer_types has {reprlib.repr(kinds)}: only full_attention is computed here.")
     theta, scaling = hf.rope(values, where)
-    d_model, num_heads = need("hidden_size"), need("num_attention_heads")
-    head_dim = values.get("head_dim") or (128 if family == "qwen3" else d_model // num_heads)
+    d_model, num_heads = size("hidden_size"), size("num_attention_heads")
+    head_dim = size("head_dim", default=128 if family == "qwen3" else max(1, d_model // num_heads))
     eos = values.get("eos_token_id")
+    eos = [] if eos is None else eos if isinstance(eos, list) else [eos]
+    if not all(type(i) is int for i in eos):
+      raise ValueError(f"{where}: eos_token_id is {eos!r}: it must be an id or a list of ids.")
     return cls(
-      vocab_size=need("vocab_size"), d_model=d_model, num_layers=need("num_hidden_layers"), num_heads=num_heads,
-      num_kv_heads=values.get("num_key_value_heads") or num_heads, head_dim=head_dim, d_ff=need("intermediate_size"),
+      vocab_size=size("vocab_size"), d_model=d_model, num_layers=size("num_hidden_layers"), num_heads=num_heads,
+      num_kv_heads=size("num_key_value_heads", default=num_heads), head_dim=head_dim, d_ff=size("intermediate_size"),
       rope_theta=float(theta), family=family, rope_scaling=scaling and RopeScaling(**scaling),
       qk_norm=family == "qwen3", attention_bias=family == "qwen2" or bool(values.get("attention_bias", False)),
-      tied=bool(values.get("tie_word_embeddings", False)), norm_eps=float(need("rms_norm_eps")),
-      max_position=values.get("max_position_embeddings", 32768),
-      eos_ids=() if eos is None else tuple(eos) if isinstance(eos, list) else (eos,), bos_id=values.get("bos_token_id"))
+      tied=bool(values.get("tie_word_embeddings", False)), norm_eps=hf.number(values, "rms_norm_eps", where),
+      max_position=size("max_position_embeddings", default=32768), eos_ids=tuple(eos),
+      bos_id=values.get("bos_token_id"))
 
   def to_hf(self) -> dict[str, Any]:
     """The contents of a config.json, with the rope settings in the layouts of transformers 4 and 5."""

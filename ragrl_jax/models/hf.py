@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,9 @@ def read_json(path: pathlib.Path, kind: type = dict) -> Any:
     values = json.loads(path.read_text(encoding="utf-8"))
   except FileNotFoundError as error:
     raise ValueError(f"{path} is missing: {path.parent} must be a model folder in Hugging Face's format.") from error
-  except (json.JSONDecodeError, UnicodeDecodeError) as error:
+  except OSError as error:
+    raise ValueError(f"{path} cannot be read ({error.strerror}): it must be a file of a model folder.") from error
+  except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, a number of thousands of digits; or too deep
     raise ValueError(f"{path} is no JSON ({error}): fetch or export the model folder again.") from error
   if not isinstance(values, kind):
     raise ValueError(f"{path} holds a {type(values).__name__}: it must hold a {kind.__name__}.")
@@ -28,6 +31,28 @@ def required(values: Mapping[str, Any], key: str, where: str) -> Any:
   if values.get(key) is None:
     raise ValueError(f"{where}: {key} is missing: add it as the model's authors published it.")
   return values[key]
+
+
+def whole(values: Mapping[str, Any], key: str, where: str, default: int | None = None) -> int:
+  """values[key], a whole number from 1, or `default` where it is missing or null.
+
+  Raises:
+    ValueError: it is missing and there is no default, or it is something else.
+  """
+  value = required(values, key, where) if default is None else values.get(key)
+  if value is None:
+    return default
+  if type(value) is not int or not 1 <= value < 2**31:
+    raise ValueError(f"{where}: {key} is {reprlib.repr(value)}: it must be a whole number from 1 to {2**31 - 1}.")
+  return value
+
+
+def number(values: Mapping[str, Any], key: str, where: str) -> float:
+  """values[key], a finite number; a ValueError if it is missing or something else."""
+  value = required(values, key, where)
+  if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e30:
+    raise ValueError(f"{where}: {key} is {reprlib.repr(value)}: it must be a number.")
+  return float(value)
 
 
 def refuse(values: Mapping[str, Any], where: str, **allowed: tuple) -> None:
@@ -47,7 +72,10 @@ def rope(values: Mapping[str, Any], where: str) -> tuple[float, dict[str, Any] |
     ValueError: theta is missing, the two layouts disagree, or the scaling is another one.
   """
   new, old = values.get("rope_parameters") or {}, values.get("rope_scaling") or {}
-  thetas = {float(theta) for theta in (new.get("rope_theta"), values.get("rope_theta")) if theta is not None}
+  for key, given in (("rope_parameters", new), ("rope_scaling", old)):
+    if not isinstance(given, dict):
+      raise ValueError(f"{where}: {key} is {given!r}: it must be an object or null.")
+  thetas = {number(given, "rope_theta", where) for given in (new, values) if given.get("rope_theta") is not None}
   if not thetas:
     raise ValueError(
       f"{where}: no rope_theta, neither at the top nor in rope_parameters. A guess would change every position: add it "
@@ -60,8 +88,7 @@ def rope(values: Mapping[str, Any], where: str) -> tuple[float, dict[str, Any] |
     return thetas.pop(), None
   if kind != "llama3":
     raise ValueError(f"{where}: rope_type {kind!r}: only 'default' and 'llama3' are computed here.")
-  need = lambda key: required(settings, key, f"{where}, rope scaling")
+  need = lambda key: number(settings, key, f"{where}, rope scaling")
   return thetas.pop(), dict(
-    factor=float(need("factor")), low_freq_factor=float(need("low_freq_factor")),
-    high_freq_factor=float(need("high_freq_factor")),
-    original_max_position=int(need("original_max_position_embeddings")))
+    factor=need("factor"), low_freq_factor=need("low_freq_factor"), high_freq_factor=need("high_freq_factor"),
+    original_max_position=whole(settings, "original_max_position_embeddings", f"{where}, rope scaling"))

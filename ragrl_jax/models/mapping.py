@@ -34,6 +34,21 @@ def tensor_names(table: Table, name: str, shape: Sequence[int]) -> list[tuple[st
   return [(template.format(i), tuple(shape[:0:-1])) for i in range(shape[0])]
 
 
+def refuse_layers(files: TensorFolder, where: str, **layers: int) -> None:
+  """Raises a ValueError for numbers of layers that the folder cannot hold. They are looked at before anything is made
+  of that size: a config.json may say anything.
+
+  Args:
+    files: the folder's tensors.
+    where: the path of its config.json.
+    **layers: the number by its key there.
+  """
+  for key, number in layers.items():
+    if number > len(files.names()):
+      raise ValueError(f"{where}: {key} is {number}, and there are {len(files.names())} tensors beside it: the two "
+                       "must be of one model.")
+
+
 def refuse_surplus(files: TensorFolder, table: Table, abstract: Any, ignore: Callable[[str], bool], model: str) -> None:
   """Raises a ValueError for a tensor that the model has no place for and that is not to be ignored."""
   known = {tensor for name, leaf in named(abstract) for tensor, _ in tensor_names(table, name, leaf.shape)}
@@ -49,8 +64,11 @@ def load(files: TensorFolder, table: Table, abstract: Any, shardings: Any = None
   beside the arrays one part is held at a time.
 
   Raises:
-    ValueError: a tensor is missing or has another shape.
+    ValueError: a tensor is missing or has another shape; all are looked at before anything is allocated.
   """
+  for name, leaf in named(abstract):
+    for entry in tensor_names(table, name, leaf.shape):
+      files.check(*entry)
   spread = None if shardings is None else jax.tree.leaves(shardings)
   leaves = []
   for i, (name, leaf) in enumerate(named(abstract)):

@@ -1,6 +1,7 @@
 """T5's encoder-decoder (v1.0 and v1.1), for judging entailment: a text in, the first word of the answer out."""
 
 import dataclasses
+import functools
 import math
 import os
 import pathlib
@@ -65,19 +66,19 @@ class T5Config:
     Raises:
       ValueError: another model, or an MLP that is not computed here.
     """
-    need = lambda key: hf.required(values, key, where)
-    if need("model_type") != "t5":
+    size = functools.partial(hf.whole, values, where=where)
+    if hf.required(values, "model_type", where) != "t5":
       raise ValueError(f"{where}: model_type {values['model_type']!r} is no T5: it must be t5.")
     hf.refuse(values, where, feed_forward_proj=tuple(ACTIVATIONS))
     # transformers 5 writes the scale as a setting of its own; before, it hung on whether the embedding is tied.
     scaled = values.get("scale_decoder_outputs", values.get("tie_word_embeddings", True))
     start = values.get("decoder_start_token_id", values.get("pad_token_id"))
     return cls(
-      vocab_size=need("vocab_size"), d_model=need("d_model"), num_layers=need("num_layers"),
-      num_decoder_layers=values.get("num_decoder_layers") or need("num_layers"), num_heads=need("num_heads"),
-      head_dim=need("d_kv"), d_ff=need("d_ff"), mlp=values.get("feed_forward_proj", "relu"),
-      num_buckets=need("relative_attention_num_buckets"),
-      max_distance=values.get("relative_attention_max_distance", 128),
+      vocab_size=size("vocab_size"), d_model=size("d_model"), num_layers=size("num_layers"),
+      num_decoder_layers=size("num_decoder_layers", default=size("num_layers")), num_heads=size("num_heads"),
+      head_dim=size("d_kv"), d_ff=size("d_ff"), mlp=values.get("feed_forward_proj", "relu"),
+      num_buckets=size("relative_attention_num_buckets"),
+      max_distance=size("relative_attention_max_distance", default=128),
       norm_eps=float(values.get("layer_norm_epsilon", 1e-6)), scaled=scaled, tied=scaled or not own_head,
       start_id=0 if start is None else start)
 
@@ -253,6 +254,7 @@ def load_t5(
   where = folder / "config.json"
   values, files = hf.read_json(where), tensors.TensorFolder(folder)
   config = T5Config.from_hf(values, str(where), own_head="lm_head.weight" in files.names())
+  mapping.refuse_layers(files, str(where), num_layers=config.num_layers, num_decoder_layers=config.num_decoder_layers)
   table = _table(config)
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: T5(config, param_dtype=dtype, dtype=dtype)))
   # Old files keep copies of the embedding, and a bias for the attention between the stacks that nothing uses.

@@ -8,7 +8,9 @@ import json
 import math
 import os
 import pathlib
+import reprlib
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -39,6 +41,8 @@ class TensorFolder:
     index, file = self.path / f"{stem}.safetensors.index.json", self.path / f"{stem}.safetensors"
     if index.exists():
       weight_map = hf.required(hf.read_json(index), "weight_map", str(index))
+      if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+        raise ValueError(f"{index}: weight_map must name a file for each tensor. Fetch it again.")
       for shard in sorted(set(weight_map.values())):
         if pathlib.Path(shard).name != shard:
           raise ValueError(f"{index} names the shard {shard!r}: it must be the name of a file in the folder.")
@@ -54,23 +58,19 @@ class TensorFolder:
 
   def _add(self, file: pathlib.Path) -> None:
     header, start = _read_header(file)
-    size = file.stat().st_size
-    for name, entry in header.items():
-      if name == "__metadata__":
-        continue
-      if not isinstance(entry, dict) or {"dtype", "shape", "data_offsets"} - set(entry):
-        raise ValueError(f"{file}: the entry of tensor {name} lacks dtype, shape or data_offsets. Fetch it again.")
-      begin, end = entry["data_offsets"]
-      if start + end > size:
-        raise ValueError(
-          f"{file} is truncated: tensor {name} ends at byte {start + end}, the file has {size}. Fetch it again.")
+    room = file.stat().st_size - start
+    ends, last = 0, ""  # bytes are given away in order: what begins before the last end belongs to two tensors
+    entries = [(name, *_entry(file, name, entry)) for name, entry in header.items() if name != "__metadata__"]
+    for name, dtype, shape, begin, end in sorted(entries, key=lambda entry: entry[3:]):
+      if end > room:
+        raise ValueError(f"{file} is truncated: tensor {name} ends at byte {start + end}, the file has {start + room}. "
+                         "Fetch it again.")
+      if begin < ends:
+        raise ValueError(f"{file}: tensors {last} and {name} lie on the same bytes. Fetch it again.")
       if name in self._entries:
         raise ValueError(f"tensor {name} is in {self._entries[name][0].name} and in {file}: remove one of them.")
-      dtype = entry["dtype"]
-      if dtype in DTYPES and end - begin != _bytes(entry["shape"], DTYPES[dtype]):
-        raise ValueError(
-          f"{file}: tensor {name} of shape {entry['shape']} {dtype} has {end - begin} bytes. Fetch it again.")
-      self._entries[name] = (file, dtype, tuple(entry["shape"]), start + begin)
+      self._entries[name] = (file, dtype, shape, start + begin)
+      ends, last = end, name
 
   def names(self) -> set[str]:
     return set(self._entries)
@@ -87,20 +87,42 @@ class TensorFolder:
         parts.append(f"{name} {dtype} {shape} ".encode() + stream.read(64))
     return b"\n".join(parts)
 
-  def open(self, name: str, shape: Sequence[int]) -> np.ndarray:
-    """The tensor as a read-only memory map: what is sliced out of it is all that is read.
-
-    Raises:
-      ValueError: no such tensor, another shape, or a number format that is none of float32, float16 and bfloat16.
-    """
+  def check(self, name: str, shape: Sequence[int]) -> None:
+    """Raises a ValueError unless there is a tensor of this name and shape in one of DTYPES."""
     if name not in self._entries:
       raise ValueError(f"{self.path} has no tensor {name} of shape {tuple(shape)}, which {self._config} asks for.")
-    file, dtype, found, offset = self._entries[name]
+    file, dtype, found, _ = self._entries[name]
     if found != tuple(shape):
       raise ValueError(f"{file}: tensor {name} has shape {found}, {self._config} asks for {tuple(shape)}.")
     if dtype not in DTYPES:
       raise ValueError(f"{file}: tensor {name} is {dtype}: it must be one of {', '.join(DTYPES)}.")
+
+  def open(self, name: str, shape: Sequence[int]) -> np.ndarray:
+    """The tensor as a read-only memory map: what is sliced out of it is all that is read.
+
+    Raises:
+      ValueError: see `check`.
+    """
+    self.check(name, shape)
+    file, dtype, found, offset = self._entries[name]
     return np.memmap(file, dtype=DTYPES[dtype], mode="r", offset=offset, shape=found)
+
+
+def _entry(file: pathlib.Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
+  """(dtype, shape, begin, end) of a header's entry; a ValueError if it is not of the format's types and sizes."""
+  if not isinstance(entry, dict) or {"dtype", "shape", "data_offsets"} - set(entry):
+    raise ValueError(f"{file}: the entry of tensor {name} lacks dtype, shape or data_offsets. Fetch it again.")
+  dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+  counts = lambda values: isinstance(values, list) and all(type(x) is int and 0 <= x < 2**63 for x in values)
+  if not (isinstance(dtype, str) and counts(shape) and counts(offsets) and len(offsets) == 2
+          and offsets[0] <= offsets[1]):
+    found = ", ".join(f"{key} {reprlib.repr(entry[key])}" for key in ("dtype", "shape", "data_offsets"))
+    raise ValueError(f"{file}: tensor {name} has {found}: they must be a name, sizes from 0, and a first and a last "
+                     "byte from 0. Fetch it again.")
+  if dtype in DTYPES and offsets[1] - offsets[0] != _bytes(shape, DTYPES[dtype]):
+    raise ValueError(f"{file}: tensor {name} of shape {reprlib.repr(shape)} {dtype} has "
+                     f"{offsets[1] - offsets[0]} bytes. Fetch it again.")
+  return dtype, tuple(shape), *offsets
 
 
 def _read_header(file: pathlib.Path) -> tuple[dict, int]:
@@ -116,11 +138,11 @@ def _read_header(file: pathlib.Path) -> tuple[dict, int]:
       f"{file} is truncated or no safetensors file: its header must have {length} bytes. Fetch it again.")
   try:
     entries = json.loads(header)
-    if not isinstance(entries, dict):
-      raise ValueError(f"{file} is no safetensors file: its header holds no object. Fetch it again.")
-    return entries, 8 + length
-  except (json.JSONDecodeError, UnicodeDecodeError) as error:
+  except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, a number of thousands of digits; or too deep
     raise ValueError(f"{file} is no safetensors file ({error}). Fetch it again.") from error
+  if not isinstance(entries, dict):
+    raise ValueError(f"{file} is no safetensors file: its header holds no object. Fetch it again.")
+  return entries, 8 + length
 
 
 def write(

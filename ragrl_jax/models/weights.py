@@ -38,6 +38,16 @@ TABLE = {
 }
 
 
+def config_of(path: str | os.PathLike) -> DecoderConfig:
+  """The decoder's config of a Hugging Face folder.
+
+  Raises:
+    ValueError: no config.json there, or one of a model that this decoder does not compute.
+  """
+  where = pathlib.Path(path) / "config.json"
+  return DecoderConfig.from_hf(hf.read_json(where), str(where))
+
+
 def load_pretrained(
   path: str | os.PathLike, *, dtype=jnp.float32, mesh: jax.sharding.Mesh | None = None, compute_dtype=None,
   remat: bool = False, head: bool = True,
@@ -65,10 +75,11 @@ def _opened(path: str | os.PathLike, *, head: bool, **decoder):
   """(config, files, table of names, the decoder split without arrays): all that is checked before a weight is read."""
   folder = pathlib.Path(path)
   where = folder / "config.json"
-  config = DecoderConfig.from_hf(hf.read_json(where), str(where))
+  config = config_of(folder)
   if not head:
     config = dataclasses.replace(config, tied=True)
   files = tensors.TensorFolder(folder)
+  mapping.refuse_layers(files, str(where), num_hidden_layers=config.num_layers)
   table = TABLE
   if "embed_tokens.weight" in files.names():  # saved without its head, the names begin one level lower
     table = {name: tensor.removeprefix("model.") for name, tensor in TABLE.items()}

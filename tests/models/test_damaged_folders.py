@@ -1,0 +1,131 @@
+"""Folders that somebody damaged, or made to do harm: one line with the file's name, and nothing allocated."""
+
+import json
+import random
+import time
+
+import hf_folders
+import pytest
+
+from ragrl_jax.models import tensors, weights
+
+QWEN = hf_folders.DECODERS["qwen2"]
+Q0 = "model.layers.0.self_attn.q_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  return hf_folders.write(tmp_path_factory.mktemp("qwen2"), QWEN, hf_folders.decoder_shapes(QWEN))
+
+
+@pytest.fixture
+def rewritten(folder, tmp_path):
+  """header → None: writes a folder with this header over the sound folder's data, and config.json beside it."""
+  whole = (folder / "model.safetensors").read_bytes()
+  length = 8 + int.from_bytes(whole[:8], "little")
+
+  def write(header):
+    encoded = header if isinstance(header, bytes) else json.dumps(header).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(encoded).to_bytes(8, "little") + encoded + whole[length:])
+    (tmp_path / "config.json").write_text(json.dumps(QWEN))
+    return tmp_path
+
+  write.header = json.loads(whole[8:length])
+  return write
+
+
+def changed(header, **entry):
+  return header | {Q0: header[Q0] | entry}
+
+
+@pytest.mark.parametrize("entry, says", [
+  (dict(data_offsets=[-2048, 0]), "data_offsets"), (dict(data_offsets=[2048, 0]), "data_offsets"),
+  (dict(data_offsets=[0.0, 2048.0]), "data_offsets"), (dict(data_offsets=None), "data_offsets"),
+  (dict(data_offsets=[0, 2048, 4096]), "data_offsets"), (dict(data_offsets=["0", "2048"]), "data_offsets"),
+  (dict(shape=[-32, -16]), "shape"), (dict(shape=[32.0, 16]), "shape"), (dict(shape="32, 16"), "shape"),
+  (dict(shape=[True, 512]), "shape"), (dict(dtype=None), "dtype"), (dict(dtype=["F32"]), "dtype"),
+  (dict(shape=[10**15, 16]), "has 2048 bytes"), (dict(data_offsets=[0, 10**12]), "bytes"),
+])
+def test_entries_of_wrong_types_and_sizes(rewritten, entry, says):
+  with pytest.raises(ValueError, match=rf"model\.safetensors.*{Q0}.*{says}"):
+    tensors.TensorFolder(rewritten(changed(rewritten.header, **entry)))
+
+
+def test_tensors_on_the_same_bytes(rewritten):
+  names = [name for name in rewritten.header if name.endswith("q_proj.weight")]
+  header = changed(rewritten.header, data_offsets=rewritten.header[names[1]]["data_offsets"])
+  with pytest.raises(ValueError, match=r"model\.safetensors: tensors .* lie on the same bytes"):
+    tensors.TensorFolder(rewritten(header))
+
+
+@pytest.mark.parametrize("header, says", [
+  (b"[" * 100_000, "no safetensors file"), (b'{"x": ' + b"9" * 5000 + b"}", "no safetensors file"),
+  (b'{"x": 1}', "lacks dtype"), (b"\xff\xfe", "no safetensors file"), (b"null", "holds no object"),
+])
+def test_headers_that_are_none(rewritten, header, says):
+  with pytest.raises(ValueError, match=rf"model\.safetensors.*{says}"):
+    tensors.TensorFolder(rewritten(header))
+
+
+def test_hundreds_of_fuzzed_headers_load_or_are_refused_by_name(rewritten):
+  rng = random.Random(0)
+  odd = [-1, 0, 2**63, 2**70, 1.5, None, True, "F32", [], {}, [0], [[0, 8]], "\ud800", float("nan"), [8, 0], [-8, 8]]
+
+  def fuzzed():
+    header = json.loads(json.dumps(rewritten.header))
+    for _ in range(rng.randint(1, 3)):
+      name = rng.choice(sorted(header))
+      kind = rng.randrange(5)
+      if kind == 0:
+        header[name] = rng.choice(odd)
+      elif kind == 1 and isinstance(header[name], dict):
+        header[name][rng.choice(["dtype", "shape", "data_offsets", "more"])] = rng.choice(odd)
+      elif kind == 2 and isinstance(header[name], dict) and isinstance(header[name].get("data_offsets"), list):
+        header[name]["data_offsets"] = [rng.randint(-9, 9999), rng.randint(-9, 9999)]
+      elif kind == 3:
+        header.pop(name)
+      else:
+        return rng.randbytes(rng.randint(0, 200)) + json.dumps(header).encode()[:rng.randint(0, 4000)]
+    return header
+
+  refused = 0
+  for _ in range(400):
+    where = rewritten(fuzzed())
+    try:
+      found = tensors.TensorFolder(where)
+      for name, shape in hf_folders.decoder_shapes(QWEN).items():
+        found.open(name, shape)
+    except ValueError as error:
+      refused += 1
+      assert str(where) in str(error) and "\n" not in str(error), error
+  assert refused > 300
+
+
+@pytest.mark.parametrize("change", [
+  dict(num_hidden_layers=10**9), dict(num_hidden_layers=2**40), dict(hidden_size=2**30), dict(vocab_size=10**30),
+  dict(intermediate_size=2**30), dict(num_hidden_layers="two"), dict(num_hidden_layers=-1), dict(hidden_size=1.5),
+  dict(vocab_size=True), dict(head_dim=[8]), dict(rms_norm_eps="small"), dict(rope_theta=[1]), dict(rope_scaling=[1]),
+  dict(model_type=["qwen2"]), dict(eos_token_id="end"), dict(layer_types=7), dict(max_position_embeddings="long"),
+])
+def test_a_config_that_asks_for_anything_is_refused_before_anything_is_made(folder, tmp_path, change):
+  (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+  (tmp_path / "config.json").write_text(json.dumps(QWEN | change))
+  begin = time.perf_counter()
+  with pytest.raises(ValueError, match=rf"{tmp_path}.*({next(iter(change))}|tensor)"):
+    weights.load_pretrained(tmp_path)
+  assert time.perf_counter() - begin < 60  # it took minutes, and all memory
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"num_hidden_layers": ' + "9" * 5000 + "}"])
+def test_json_that_breaks_its_reader(folder, tmp_path, text):
+  (tmp_path / "config.json").write_text(text)
+  with pytest.raises(ValueError, match="config.json is no JSON"):
+    weights.load_pretrained(tmp_path)
+
+
+def test_an_index_that_names_no_files(folder, tmp_path):
+  (tmp_path / "config.json").write_text(json.dumps(QWEN))
+  for weight_map in ({Q0: 1}, [Q0], "model.safetensors", {Q0: None}):
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(dict(weight_map=weight_map)))
+    with pytest.raises(ValueError, match="index.json: weight_map must name a file"):
+      weights.load_pretrained(tmp_path)
