@@ -25,9 +25,8 @@ from ragrl_jax.evaluation import harness, report, tables, traces
 from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.search_r1 import demonstrate
-from ragrl_jax.store import compiled
+from ragrl_jax.store import compiled, fresh
 from ragrl_jax.store import episodes as episodes_lib
-from ragrl_jax.store import fresh
 
 WORKDIR = flags.DEFINE_string(
   "workdir", "out/quickstart", "Folder for everything this makes; what an earlier quickstart left there is removed.")
