@@ -105,13 +105,26 @@ def repair(path: str | os.PathLike, *, keep=lambda row: True) -> list[dict[str, 
 
 
 @contextlib.contextmanager
+def naming(path: str | os.PathLike) -> Iterator[None]:
+  """Has the system's complaint about what the block writes name the file: of a full disk it says no more than that."""
+  try:
+    yield
+  except OSError as error:
+    if error.filename is not None:
+      raise
+    raise OSError(
+      error.errno, f"{error.strerror}: mend that (make room, say), then start the same command again", str(path)) from None
+
+
+@contextlib.contextmanager
 def whole(path: str | os.PathLike) -> Iterator[pathlib.Path]:
   """Gives a temporary path beside `path`; when the block ends well it becomes `path` in one move, else it is gone."""
   path = pathlib.Path(path)
   path.parent.mkdir(parents=True, exist_ok=True)
   part = path.with_name(f".{path.name}.{os.getpid()}.part")
   try:
-    yield part
+    with naming(path):
+      yield part
     os.replace(part, path)
   finally:
     part.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """The metrics of a run: metrics.jsonl first, TensorBoard beside it."""
 
+import errno
 import os
 import pathlib
 import re
@@ -41,7 +42,7 @@ class MetricWriter:
     self.path.parent.mkdir(parents=True, exist_ok=True)
     kept = jsonl.repair(self.path, keep=lambda row: restored is not None and row["step"] <= restored)
     self._last = kept[-1]["step"] if kept else None
-    self._file = open(self.path, "a", encoding="utf-8", newline="\n")
+    self._file = open(self.path, "ab", buffering=0)  # no rest of a row that a full disk refused comes later
     if tensorboard:
       # Imported here, since it takes a second and evaluation without it need not wait.
       import tensorboardX
@@ -57,6 +58,7 @@ class MetricWriter:
 
     Raises:
       ValueError: a step at or before the last one, or a value that is neither a number nor text.
+      OSError: the disk is full; the next start cuts the half row that may stand there.
     """
     if self._last is not None and step <= self._last:
       raise ValueError(f"metrics of step {step} after those of step {self._last}: a step has one row in {self.path}; "
@@ -68,8 +70,10 @@ class MetricWriter:
     row = {"step": int(step), "time": round(time.time(), 3), **values}
     if nulls := sum(value is None and given[name] is not None for name, value in values.items()):
       row["nulls"] = nulls
-    self._file.write(jsonl.line(row))
-    self._file.flush()
+    with jsonl.naming(self.path):
+      line = jsonl.line(row).encode()
+      if self._file.write(line) < len(line):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     self._last = step
     if self._board is not None:
       for name, value in values.items():

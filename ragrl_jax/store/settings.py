@@ -3,13 +3,12 @@
 import fnmatch
 import json
 import pathlib
-import re
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.store import jsonl
+from ragrl_jax.store import addresses, jsonl
 
 FILE, CHANGES = "config.json", "changes.jsonl"
 
@@ -84,11 +83,6 @@ def record(workdir: pathlib.Path, step: int, changes: Mapping[str, tuple[Any, An
     file.write(jsonl.line(dict(step=step, time=round(time.time(), 3), changes=changes)))
 
 
-def without_credentials(text: str) -> str:
-  """The text with every address in it as ADDRESS instead of as USER:PASSWORD@ADDRESS."""
-  return re.sub(r"(\b[a-zA-Z][a-zA-Z0-9+.-]*://)[^/?#\s]*@", r"\1", text)
-
-
 def _is_free(name: str, config) -> bool:
   if name == "steps":
     return config.optimizer.schedule != "cosine"
@@ -98,7 +92,7 @@ def _is_free(name: str, config) -> bool:
 def _values(config) -> dict[str, Any]:
   """The settings as JSON knows them, without credentials."""
   return json.loads(config.to_json_best_effort(), object_hook=lambda values: {
-    name: without_credentials(value) if isinstance(value, str) else value for name, value in values.items()})
+    name: addresses.without_credentials(value) if isinstance(value, str) else value for name, value in values.items()})
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

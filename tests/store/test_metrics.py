@@ -1,5 +1,6 @@
 import json
 import os
+import resource
 import struct
 
 import jax.numpy as jnp
@@ -171,3 +172,22 @@ def test_plain_keeps_float32_exactly():
   back = json.loads(json.dumps(jsonl.plain(values)))
   np.testing.assert_array_equal(np.float32(back), values)
   assert jsonl.plain({"a": (np.float32(0.1), {1: [np.float64("nan")]})}) == {"a": [0.1, {"1": [None]}]}
+
+
+def test_a_full_disk_is_one_error_that_names_the_file_and_loses_no_row(tmp_path):
+  soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+  writer = metrics.MetricWriter(tmp_path, tensorboard=False)
+  writer.write(1, {"loss": 1.0})
+  resource.setrlimit(resource.RLIMIT_FSIZE, (writer.path.stat().st_size + 9, hard))  # so many bytes are left
+  try:
+    with pytest.raises(OSError, match=r"make room, say.*metrics\.jsonl") as error:
+      writer.write(2, {"loss": 2.0})
+    with pytest.raises(OSError, match=r"make room, say.*whole\.jsonl"):
+      jsonl.write(tmp_path / "whole.jsonl", [{"text": "x" * 999}])
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+  writer.close()
+  assert "\n" not in str(error.value) and not (tmp_path / "whole.jsonl").exists()
+  assert writer.path.read_bytes()[-1:] != b"\n" and steps_of(tmp_path) == [1]
+  run(tmp_path, [2], restored=1)
+  assert steps_of(tmp_path) == [1, 2]
