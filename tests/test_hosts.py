@@ -143,6 +143,38 @@ def test_what_any_number_of_hosts_saved_any_number_restores(tmp_path):
       end_all(start_all([(child, number, count, port, verb, *which) for number in range(count)], tmp_path), tmp_path)
 
 
+@pytest.mark.hosts  # five fresh Pythons
+def test_a_signal_to_one_host_ends_all_at_one_step_and_a_second_job_waits_outside(tmp_path):
+  child, workdir = pathlib.Path(__file__).with_name("stopping_child.py"), tmp_path / "run"
+  begin = lambda logs, count: start_all(
+    [(child, number, count, port, workdir) for port in [free_port()] for number in range(count)], logs)
+  stepped = lambda logs: (logs / "1.txt").exists() and "3\n" in (logs / "1.txt").read_text()
+  last = 0
+  for attempt in (1, 2):
+    logs = tmp_path / str(attempt)
+    logs.mkdir()
+    children = begin(logs, 2)
+    try:
+      wait_for(lambda logs=logs: stepped(logs), children, logs)
+      if attempt == 1:
+        (tmp_path / "other").mkdir()
+        other, = begin(tmp_path / "other", 1)
+        assert other.wait(timeout=120) == 1
+        assert f"process {children[0].pid} on" in (tmp_path / "other" / "0.txt").read_text()
+      children[1].send_signal(signal.SIGTERM)
+      assert [child.wait(timeout=60) for child in children] == [143, 143], (logs / "0.txt").read_text()[-3000:]
+    finally:
+      for process in children:
+        process.kill()
+    saved = sorted(int(path.name) for path in (workdir / "checkpoints").iterdir())
+    assert len(saved) == attempt and saved[-1] > last
+    last = saved[-1]
+    said = (logs / "0.txt").read_text()
+    assert f"step {last} is saved; the same command goes on from it" in said
+    assert "is saved" not in (logs / "1.txt").read_text()
+  assert f"going on from step {saved[0]}, of at most 1000" in said
+
+
 @pytest.mark.hosts  # three processes compile the step
 @pytest.mark.timeout(600)
 def test_supervised_fine_tuning_on_two_hosts_is_ones(tmp_path):

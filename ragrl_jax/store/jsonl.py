@@ -112,8 +112,8 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
   except OSError as error:
     if error.filename is not None:
       raise
-    raise OSError(
-      error.errno, f"{error.strerror}: mend that (make room, say), then start the same command again", str(path)) from None
+    said = f"{error.strerror}: mend that (make room, say), then start the same command again"
+    raise OSError(error.errno, said, str(path)) from None
 
 
 @contextlib.contextmanager

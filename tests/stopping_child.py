@@ -1,0 +1,31 @@
+"""One of several hosts that save a step again and again until a signal ends them:
+
+    python tests/stopping_child.py NUMBER COUNT PORT WORKDIR
+"""
+
+import pathlib
+import sys
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ragrl_jax import config as config_lib
+from ragrl_jax.parallel import hosts, stopping
+from ragrl_jax.store import run as run_lib
+
+if __name__ == "__main__":
+  number, count, port = map(int, sys.argv[1:4])
+  config = config_lib.default_config()
+  config.steps, config.checkpoint.keep = 1000, 1000
+  jax.config.update("jax_num_cpu_devices", 1)
+  with hosts.Joined(f"127.0.0.1:{port}", count, number, wait_s=120, heartbeat_s=60):
+    with run_lib.opened(pathlib.Path(sys.argv[4]), config) as run:
+      everywhere = NamedSharding(jax.make_mesh((count,), ("data",)), PartitionSpec())
+      state, _ = run.restore(dict(x=jax.make_array_from_callback((3,), everywhere, lambda _: np.zeros(3, np.float32))))
+      with stopping.Signals() as signals:
+        for step in range((run.restored or 0) + 1, config.steps + 1):
+          print(step, flush=True)
+          if caught := signals.caught():
+            run.leave(step, state, {})
+            raise hosts.Stopped(caught)
