@@ -5,84 +5,193 @@
                     without return_scores → {"result": [[{"id", "contents"}, …], …]}
     GET /health     → {"status": "ok", "retriever": …}
 
-Requests beyond the limits are refused: 413 for a long body, 400 with {"error"} for the rest.
+Requests beyond the limits are refused: 413 for a long body, 400 with {"error"} for the rest, 503 with Retry-After when
+too many queries wait.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import ipaddress
 import json
+import resource
+import urllib.parse
 from typing import Any
 
-import anyio.to_thread
 import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from ragrl_jax.retrieval.api import Retriever
 from ragrl_jax.retrieval.corpus import contents
+from ragrl_jax.retrieval.guard import Guard, protocol
+from ragrl_jax.retrieval.searches import Full, Searches
 from ragrl_jax.structs import Passage, ToolFailed
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-  """What one request may ask for.
+  """What one request may ask for, and all of them together.
 
   Attributes:
     max_bytes: of the body.
     max_queries: in one request.
     max_topk: passages for one query.
     default_topk: when "topk" is missing, null or 0, as in Search-R1's server.
+    max_waiting: queries of all requests that wait for a search.
+    workers: searches at a time.
+    batch: queries of one search.
   """
 
   max_bytes: int = 4 << 20
   max_queries: int = 1024
   max_topk: int = 100
   default_topk: int = 3
+  max_waiting: int = 4096
+  workers: int = 2
+  batch: int = 64
 
 
-def application(retriever: Retriever, limits: Limits = Limits()) -> Starlette:
-  """The ASGI application. Searches run in a pool of threads, so the retriever's `search` must bear several at once."""
+def application(retriever: Retriever, limits: Limits = Limits(), *, local: bool = False) -> Application:
+  """The ASGI application.
 
-  async def retrieve(request: Request) -> Response:
-    body = await _body(request, limits.max_bytes)
-    if body is None:
-      return _error(413, f"the body is longer than {limits.max_bytes} bytes: send fewer queries at a time.")
-    try:
-      queries, topk, with_scores = _asked(body, limits)
-    except ValueError as error:
-      return _error(400, str(error))
-    try:
-      answers = await anyio.to_thread.run_sync(retriever.search, queries, topk)
-    except ToolFailed as error:
-      return _error(502, str(error))
-    return JSONResponse(dict(result=[[_hit(passage, with_scores) for passage in found] for found in answers]))
-
-  async def health(request: Request) -> Response:
-    del request
-    return JSONResponse(dict(status="ok", retriever=dict(retriever.describe()), limits=dataclasses.asdict(limits)))
-
-  return Starlette(routes=[Route("/retrieve", retrieve, methods=["POST"]), Route("/health", health, methods=["GET"])])
+  Args:
+    retriever: its `search` is called from several threads at once.
+    limits: of requests.
+    local: answer only requests whose Host is this machine's loopback, whatever the port: a page that a browser loaded
+      from elsewhere, under a name that leads here, is refused.
+  """
+  return Application(retriever, limits, local)
 
 
 def serve(retriever: Retriever, *, host: str = "127.0.0.1", port: int = 8000, limits: Limits = Limits()) -> None:
   """Serves until interrupted. Only this machine is answered unless `host` says otherwise: there is no password."""
-  uvicorn.run(application(retriever, limits), host=host, port=port, log_level="warning", access_log=False)
-
-
-async def _body(request: Request, most: int) -> bytes | None:
-  """The body, or None as soon as it is longer than `most`."""
-  raw = bytearray()
+  config = configured(retriever, host=host, port=port, limits=limits)
   try:
-    async for chunk in request.stream():
-      raw += chunk
-      if len(raw) > most:
-        return None
-  except ClientDisconnect:
-    return b""
-  return bytes(raw)
+    uvicorn.Server(config).run()
+  except KeyboardInterrupt:
+    return
+
+
+def configured(retriever: Retriever, *, host: str = "127.0.0.1", port: int = 8000, limits: Limits = Limits(),
+               guard: Guard | None = None) -> uvicorn.Config:
+  """What `serve` runs. It ends within five seconds of SIGTERM, whatever its clients do."""
+  guard = guard or Guard()
+  guard = dataclasses.replace(guard, max_connections=_descriptors(guard.max_connections))
+  return uvicorn.Config(
+      application(retriever, limits, local=_is_loopback(host)), host=host, port=port, log_level="error",
+      access_log=False, http=protocol(guard), ws="none", lifespan="off", proxy_headers=False,
+      server_header=False, timeout_keep_alive=15, timeout_graceful_shutdown=guard.grace_s)
+
+
+class Application:
+  """See `application`."""
+
+  def __init__(self, retriever: Retriever, limits: Limits, local: bool):
+    self._retriever, self._limits, self._local = retriever, limits, local
+    self._searches = Searches(retriever.search, _rendered, workers=limits.workers, batch=limits.batch,
+                              waiting=limits.max_waiting)
+
+  async def __call__(self, scope, receive, send) -> None:
+    if scope["type"] != "http":
+      raise NotImplementedError(f"{scope['type']!r}: only HTTP is served.")
+    if refused := _unwelcome(dict(scope["headers"]), local=self._local):
+      return await _error(send, *refused)
+    page, method = scope["path"], scope["method"]
+    wanted = {"/retrieve": "POST", "/health": "GET"}.get(page)
+    if wanted is None:
+      await _error(send, 404, f"no page {page[:80]!r}: POST /retrieve, or GET /health.")
+    elif method != wanted:
+      await _error(send, 405, f"{page} is asked by {wanted}.", (b"allow", wanted.encode()))
+    elif page == "/health":
+      said = dict(status="ok", retriever=dict(self._retriever.describe()), limits=dataclasses.asdict(self._limits))
+      await _reply(send, 200, json.dumps(said, ensure_ascii=False).encode())
+    else:
+      await self._retrieve(receive, send)
+
+  async def _retrieve(self, receive, send) -> None:
+    body = await _body(receive, self._limits.max_bytes)
+    if body is None:  # the caller left
+      return
+    if len(body) > self._limits.max_bytes:
+      return await _error(send, 413, f"the body is longer than {self._limits.max_bytes} bytes: send fewer queries at a "
+                          "time.", (b"connection", b"close"))
+    try:
+      answer = self._searches.submit(*_asked(body, self._limits))
+    except ValueError as error:
+      return await _error(send, 400, str(error))
+    except Full:
+      return await _error(send, 503, f"more than {self._limits.max_waiting} queries wait: ask again in a second.",
+                          (b"retry-after", b"1"))
+    watch = asyncio.create_task(_given_up(receive, answer))
+    try:
+      found = await answer
+    except ToolFailed as error:
+      return await _error(send, 502, str(error))
+    except asyncio.CancelledError:
+      if asyncio.current_task().cancelling():  # the server ends
+        raise
+      return  # the caller left
+    finally:
+      watch.cancel()
+    await _reply(send, 200, b'{"result":[' + b",".join(found) + b"]}")
+
+
+async def _given_up(receive, answer: asyncio.Future) -> None:
+  """Gives the search up when its caller leaves."""
+  while (await receive())["type"] != "http.disconnect":
+    pass
+  answer.cancel()
+
+
+async def _body(receive, most: int) -> bytes | None:
+  """The body, cut soon after `most` bytes; None when the caller left."""
+  raw = bytearray()
+  while True:
+    message = await receive()
+    if message["type"] == "http.disconnect":
+      return None
+    raw += message.get("body", b"")
+    if not message.get("more_body", False) or len(raw) > most:
+      return bytes(raw)
+
+
+def _unwelcome(headers: dict[bytes, bytes], *, local: bool) -> tuple[int, str, tuple[bytes, bytes]] | None:
+  """Why a request is refused for its headers alone: (status, message, header)."""
+  close = (b"connection", b"close")
+  if b"content-length" in headers and b"transfer-encoding" in headers:
+    return 400, "Content-Length and Transfer-Encoding contradict each other: send one of them.", close
+  host = headers.get(b"host", b"").decode("latin-1")
+  if local and not _is_loopback(_name(host)):
+    return 400, f"Host {host[:80]!r}: this server is reached as localhost; --host opens it to other names.", close
+  origin = headers.get(b"origin")
+  if origin is not None and origin.decode("latin-1") != f"http://{host}":
+    return 403, "this server answers no pages of other sites.", close
+  return None
+
+
+def _name(host: str) -> str:
+  """Of a Host header, without the port."""
+  try:
+    return urllib.parse.urlsplit(f"//{host}").hostname or ""
+  except ValueError:
+    return ""
+
+
+def _is_loopback(host: str) -> bool:
+  try:
+    return ipaddress.ip_address(host).is_loopback
+  except ValueError:
+    return host.lower() == "localhost"
+
+
+def _descriptors(wanted: int) -> int:
+  """How many connections there are descriptors for, up to `wanted`; the process's own limit is raised where it may."""
+  spare = 64  # the index's files, and what Python has open
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  if soft < wanted + spare:
+    soft = min(hard, wanted + spare) if hard != resource.RLIM_INFINITY else wanted + spare
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+  return max(min(wanted, soft - spare), 1)
 
 
 def _asked(body: bytes, limits: Limits) -> tuple[list[str], int, bool]:
@@ -105,10 +214,21 @@ def _asked(body: bytes, limits: Limits) -> tuple[list[str], int, bool]:
   return queries, topk, bool(said.get("return_scores"))
 
 
+def _rendered(found: list[Passage], with_scores: bool) -> bytes:
+  """One query's passages in JSON."""
+  return json.dumps([_hit(passage, with_scores) for passage in found], ensure_ascii=False).encode()
+
+
 def _hit(passage: Passage, with_scores: bool) -> dict[str, Any]:
   document = dict(id=passage.id, contents=contents(passage))
   return dict(document=document, score=passage.score) if with_scores else document
 
 
-def _error(status: int, message: str) -> JSONResponse:
-  return JSONResponse(dict(error=message), status_code=status)
+async def _error(send, status: int, message: str, *headers: tuple[bytes, bytes]) -> None:
+  await _reply(send, status, json.dumps(dict(error=message)).encode(), *headers)
+
+
+async def _reply(send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+  headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *headers]
+  await send(dict(type="http.response.start", status=status, headers=headers))
+  await send(dict(type="http.response.body", body=body))

@@ -1,0 +1,233 @@
+"""The server under attack: half-open connections, floods, callers that leave, requests of other sites."""
+
+import concurrent.futures
+import contextlib
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+import uvicorn
+
+from ragrl_jax.retrieval import server
+from ragrl_jax.retrieval.guard import Guard
+from ragrl_jax.structs import Passage
+
+
+class Slow:
+  """Answers when it is let; notes what it was asked."""
+
+  def __init__(self):
+    self.go, self.began, self.asked = threading.Event(), threading.Event(), []
+
+  def describe(self):
+    return dict(kind="slow")
+
+  def search(self, queries, k):
+    self.asked.append((list(queries), k))
+    self.began.set()
+    self.go.wait(20)
+    if "bad" in queries:
+      raise ValueError("bad")
+    return [[Passage(query, "", query, 1.0)] * k for query in queries]
+
+
+@contextlib.contextmanager
+def running(retriever=None, limits=None, guard=None, host="127.0.0.1"):
+  """Gives (the port, the server)."""
+  retriever, limits = retriever or Slow(), limits or server.Limits()
+  running = uvicorn.Server(server.configured(retriever, host=host, port=0, limits=limits, guard=guard))
+  thread = threading.Thread(target=running.run)
+  thread.start()
+  while not running.started:
+    time.sleep(0.005)
+  try:
+    yield running.servers[0].sockets[0].getsockname()[1], running
+  finally:
+    getattr(retriever, "go", threading.Event()).set()
+    running.should_exit = True
+    thread.join()
+
+
+def connected(port, said=b""):
+  connection = socket.create_connection(("127.0.0.1", port), timeout=20)
+  connection.sendall(said)
+  return connection
+
+
+def post(port, *queries, k=1, **headers):
+  address = f"http://127.0.0.1:{port}/retrieve"
+  return httpx.post(address, json=dict(queries=queries, topk=k), headers=headers, timeout=20)
+
+
+def request(body=b'{"queries": ["q"], "topk": 1}', *headers, host="localhost"):
+  lines = ["POST /retrieve HTTP/1.1", f"Host: {host}", *(headers or [f"Content-Length: {len(body)}"])]
+  return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+HALF = (b"", b"POST /retrieve HTTP/1.1\r\nHost: localhost\r\nx", request()[:-1])
+
+
+def test_half_open_connections_make_room_for_a_fresh_one():
+  with running(guard=Guard(max_connections=20)) as (port, _), contextlib.ExitStack() as open_:
+    for i in range(100):
+      open_.enter_context(connected(port, HALF[i % 3]))
+    assert httpx.get(f"http://127.0.0.1:{port}/health", timeout=20).status_code == 200
+
+
+def test_where_all_wait_for_answers_one_more_is_told():
+  slow = Slow()
+  with running(slow, guard=Guard(max_connections=2)) as (port, state), contextlib.ExitStack() as open_:
+    for _ in range(2):
+      open_.enter_context(connected(port, request()))
+    slow.began.wait(20)
+    while len(state.server_state.tasks) < 2:
+      time.sleep(0.005)
+    with connected(port) as third:
+      assert third.recv(1000).startswith(b"HTTP/1.1 503") and third.recv(10) == b""
+
+
+@pytest.mark.parametrize("half", HALF, ids=["silent", "headers", "body"])
+def test_deadlines_of_headers_and_bodies(half):
+  with running(guard=Guard(header_s=0.1, body_s=0.1)) as (port, _), connected(port, half) as connection:
+    assert connection.recv(1000).startswith(b"HTTP/1.1 408") and connection.recv(10) == b""
+
+
+def test_a_second_request_that_drips_is_cut_off_too():
+  slow = Slow()
+  slow.go.set()
+  with running(slow, guard=Guard(header_s=0.2)) as (port, _), connected(port, request()) as connection:
+    assert connection.recv(10_000).startswith(b"HTTP/1.1 200")
+    with pytest.raises(OSError):  # it is closed under our hands
+      for _ in range(2000):
+        connection.sendall(b"G")
+        time.sleep(0.01)
+
+
+def test_a_waiting_answer_has_no_deadline():
+  slow = Slow()
+  with running(slow, guard=Guard(header_s=0.05, body_s=0.05)) as (port, _), connected(port, request()) as connection:
+    slow.began.wait(20)
+    time.sleep(0.2)
+    slow.go.set()
+    assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("half", [HALF[1], HALF[2], request()], ids=["headers", "body", "unanswered"])
+def test_it_ends_soon_whatever_its_clients_do(half):
+  slow = Slow()
+  with running(slow, guard=Guard(grace_s=0.2)) as (port, state), connected(port, half):
+    while not state.server_state.connections:
+      time.sleep(0.005)
+    if half == request():
+      slow.began.wait(20)
+    state.should_exit = True
+    began = time.monotonic()
+    while state.server_state.tasks and time.monotonic() < began + 20:
+      time.sleep(0.005)
+    assert time.monotonic() - began < 10  # not the twenty seconds that the search takes
+  assert server.configured(slow).timeout_graceful_shutdown <= 4
+
+
+def test_what_callers_left_is_not_searched():
+  slow = Slow()
+  with running(slow, server.Limits(workers=1, batch=4)) as (port, state):
+    first = connected(port, request())
+    slow.began.wait(20)
+    body = b'{"queries": [' + b",".join([b'"x"'] * 300) + b'], "topk": 100}'
+    left = [connected(port, request(body)) for _ in range(10)]
+    while len(state.server_state.tasks) < 11:
+      time.sleep(0.005)
+    for connection in left:
+      connection.close()
+    while len(state.server_state.tasks) > 1:
+      time.sleep(0.005)
+    slow.go.set()
+    assert post(port, "last").json() == dict(result=[[dict(id="last", contents="last")]])
+    first.close()
+  assert slow.asked == [(["q"], 1), (["last"], 1)]
+
+
+def test_a_short_request_waits_for_no_long_one():
+  slow, limits = Slow(), server.Limits(workers=1, batch=8)
+  with running(slow, limits) as (port, state), concurrent.futures.ThreadPoolExecutor(2) as pool:
+    long = pool.submit(post, port, *["long"] * 200)
+    slow.began.wait(20)
+    short = pool.submit(post, port, "short")
+    while len(state.server_state.tasks) < 2:
+      time.sleep(0.005)
+    slow.go.set()
+    assert short.result(20).status_code == 200 and len(long.result(20).json()["result"]) == 200
+  assert "short" in [query for queries, _ in slow.asked[:4] for query in queries]
+
+
+def test_concurrent_requests_are_one_search_and_get_their_own_answers():
+  slow = Slow()
+  with running(slow, server.Limits(workers=1)) as (port, state), concurrent.futures.ThreadPoolExecutor(8) as pool:
+    first = pool.submit(post, port, "first")
+    slow.began.wait(20)
+    others = [pool.submit(post, port, f"q{i}", "bad" if i == 3 else "x", k=2 if i == 5 else 1) for i in range(6)]
+    while len(state.server_state.tasks) < 7:
+      time.sleep(0.005)
+    slow.go.set()
+    answers = [other.result(20) for other in others]
+    assert first.result(20).status_code == 200
+  assert [answer.status_code for answer in answers] == [200, 200, 200, 500, 200, 200]
+  assert all(answer.json()["result"][0][0]["id"] == f"q{i}" for i, answer in enumerate(answers) if i != 3)
+  assert sorted(len(queries) for queries, _ in slow.asked) == sorted([1, 10, 2, 2, 2, 2, 2, 2])  # together, k=2, alone
+
+
+def test_too_much_that_waits_is_refused_with_when_to_come_back():
+  slow = Slow()
+  with running(slow, server.Limits(workers=1, max_waiting=3)) as (port, state), contextlib.ExitStack() as open_:
+    for i in range(2):  # one is searched, one waits
+      open_.enter_context(connected(port, request(b'{"queries": ["a", "b"]}')))
+      slow.began.wait(20)
+      while len(state.server_state.tasks) < i + 1:
+        time.sleep(0.005)
+    refused = post(port, "c", "d")
+    assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
+    assert "ask again" in refused.json()["error"]
+    slow.go.set()
+
+
+def answer_to(port, said):
+  with connected(port, said) as connection:
+    parts = iter(lambda: connection.recv(1 << 16), b"")
+    first = next(parts)
+    if b"connection: close" in first:
+      return first + b"".join(parts)
+    return first
+
+
+@pytest.mark.parametrize("headers, status", [
+    (("Content-Length: 5", "Transfer-Encoding: chunked"), b"400"), (("Content-Length: 5", "Content-Length: 6"), b"400"),
+    (("Transfer-Encoding: chunked, identity",), b"400"), (("Content-Length: -5",), b"400")])
+def test_lengths_that_contradict_each_other_are_refused(headers, status):
+  with running() as (port, _):
+    said = answer_to(port, request(b"0\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", *headers))
+  assert said.startswith(b"HTTP/1.1 " + status) and said.count(b"HTTP/1.1 ") == 1  # and what follows is no request
+
+
+@pytest.mark.parametrize("host, status", [
+    ("localhost", 200), ("localhost:1", 200), ("127.0.0.1:80", 200), ("[::1]:8000", 200), ("LOCALHOST", 200),
+    ("evil.example", 400), ("evil.example:8000", 400), ("localhost.evil.example", 400), ("[::1", 400), ("", 400)])
+def test_only_local_names_are_answered_on_loopback(host, status):
+  with running() as (port, _):
+    said = answer_to(port, f"GET /health HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+  assert said.startswith(f"HTTP/1.1 {status}".encode())
+
+
+def test_any_name_is_answered_where_it_was_opened():
+  with running(host="0.0.0.0") as (port, _):
+    assert answer_to(port, b"GET /health HTTP/1.1\r\nHost: search.lab\r\n\r\n").startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("origin, status", [
+    ("http://evil.example", 403), ("null", 403), ("http://localhost:3000", 403), ("http://127.0.0.1:{port}", 200)])
+def test_pages_of_other_sites_are_refused(origin, status):
+  slow = Slow()
+  slow.go.set()
+  with running(slow) as (port, _):
+    assert post(port, "q", origin=origin.format(port=port)).status_code == status
