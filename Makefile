@@ -3,13 +3,16 @@ PYTHON ?= python3
 NAME := $(notdir $(PYTHON))
 VENV ?= .venv-$(NAME)
 PARITY_VENV ?= .venv-parity-$(NAME)
+NEWEST_VENV ?= .venv-newest-$(NAME)
 WORKERS ?= 2
 RUN = $(VENV)/bin/python
-PIP = -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
+NEWEST_PIP = -m pip install --quiet --quiet --disable-pip-version-check
+PIP = $(NEWEST_PIP) --constraint constraints.txt
+FAST = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not parity and not real and not long and not hosts"
 
-.PHONY: help quickstart test long hosts parity real lint bench gpu papers scale
+.PHONY: help quickstart test test-newest long hosts parity real lint bench gpu papers scale
 help:  ## what can be made
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer).'
 
 $(VENV)/.ready: pyproject.toml constraints.txt tests/wheels.txt
@@ -34,7 +37,16 @@ quickstart: $(VENV)/.ready  ## train a small model to search, in minutes, on thi
 	$(RUN) launchers/quickstart.py --workdir out/quickstart
 
 test: $(VENV)/.ready  ## the tests that need neither torch nor real data, in minutes
-	$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile -m "not parity and not real and not long and not hosts"
+	$(RUN) -m pytest $(FAST)
+
+test-newest:  ## the same tests and the quickstart with the newest version of everything, whatever constraints.txt says
+	@$(PYTHON) -m venv $(NEWEST_VENV)
+	@$(NEWEST_VENV)/bin/python $(NEWEST_PIP) --upgrade --upgrade-strategy eager --editable '.[dev]'
+	@$(NEWEST_VENV)/bin/python $(NEWEST_PIP) --no-deps --requirement tests/wheels.txt
+	@$(NEWEST_VENV)/bin/python --version
+	@$(NEWEST_VENV)/bin/python -m pip list --format freeze --disable-pip-version-check | tr '\n' ' '; echo
+	$(NEWEST_VENV)/bin/python -m pytest $(FAST)
+	$(NEWEST_VENV)/bin/python launchers/quickstart.py --workdir out/quickstart-newest
 
 long: $(VENV)/.ready  ## whole runs, several hosts, a hundred thousand transcripts a recipe
 	$(RUN) -m pytest --numprocesses $(WORKERS) --dist load -m long
