@@ -108,7 +108,7 @@ def paired_permutation(
     return float(np.mean(x - y)), 1.0
   result = scipy.stats.permutation_test(
     (differences,), np.sum, permutation_type="samples", vectorized=True, n_resamples=resamples,
-    batch=max(1, 2**22 // differences.size), rng=np.random.default_rng(seed))
+    batch=max(1, 2**22 // differences.size), rng=seed)
   return float(np.mean(x - y)), float(min(1.0, result.pvalue))
 
 
