@@ -9,7 +9,8 @@ import json
 import os
 import sys
 
-from absl import app, flags
+import commands
+from absl import flags
 from ml_collections import config_flags
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # libtpu is only the compiler
@@ -27,11 +28,8 @@ JSON = flags.DEFINE_bool("json", False, "Print JSON.")
 
 
 def main(_):
-  try:
-    report = compile_check.check(
-      CONFIG.value, TOPOLOGY.value, slices=SLICES.value, shape=SHAPE.value, fill=FILL.value, drawn=DRAWN.value)
-  except (RuntimeError, ValueError) as error:
-    sys.exit(str(error))
+  report = compile_check.check(
+    CONFIG.value, TOPOLOGY.value, slices=SLICES.value, shape=SHAPE.value, fill=FILL.value, drawn=DRAWN.value)
   print(json.dumps(report.to_json(), indent=1) if JSON.value else text(report))
   sys.exit(not report.fits)
 
@@ -71,4 +69,4 @@ def columns(rows: list[tuple[str, ...]]) -> str:
 
 if __name__ == "__main__":
   flags.mark_flags_as_required(["config", "topology"])
-  app.run(main)
+  commands.run(main)

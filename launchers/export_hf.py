@@ -7,11 +7,10 @@ read, not the optimiser's state, nor the value head of a critic that shares them
 model they were trained on.
 """
 
-import argparse
 import json
 import pathlib
-import sys
 
+import commands
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
@@ -20,7 +19,7 @@ from flax import nnx
 from ragrl_jax import config as config_lib
 from ragrl_jax import evaluate
 from ragrl_jax.evaluation import player
-from ragrl_jax.models import hf, lora
+from ragrl_jax.models import hf, lora, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.store import checkpoint
@@ -29,8 +28,7 @@ from ragrl_jax.store import checkpoint
 def shape_of(config) -> DecoderConfig:
   """The decoder a run trains."""
   if config.model.path:
-    where = pathlib.Path(config.model.path) / "config.json"
-    return DecoderConfig.from_hf(hf.read_json(where), str(where))
+    return weights.config_of(config.model.path)
   return DecoderConfig.from_shape(player.tokenizer(config).vocab_size, **config.model.shape.to_dict())
 
 
@@ -73,29 +71,25 @@ def settings_of(run: pathlib.Path):
 
 
 def main() -> int:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser = commands.Parser(__doc__)
   parser.add_argument("--checkpoint", required=True, help="RUN or RUN/checkpoints/STEP")
   parser.add_argument("--out", required=True)
   parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
   arguments = parser.parse_args()
-  try:
-    path = pathlib.Path(arguments.checkpoint)
-    _, steps, step = evaluate.locate(path if path.name.isdigit() else path / "checkpoints")
-    checkpoint.refuse_damaged(steps / str(step))
-    config, dtype = settings_of(steps.parent), jnp.dtype(arguments.dtype)
-    if config.model.lora.rank or config.model.lora.path:
-      model, shape = player.model(config, player.tokenizer(config))
-    else:
-      shape = shape_of(config)
-      model = nnx.eval_shape(lambda: Decoder(shape, rngs=nnx.Rngs(0), param_dtype=dtype))
-    model = lora.merged(restore(steps, step, model, shared=config.critic.kind == "shared"))
-    player.save(model, shape, config, pathlib.Path(arguments.out), dtype=dtype)
-  except (ValueError, OSError) as error:
-    print(f"export_hf: {error}", file=sys.stderr)
-    return 2
+  path = pathlib.Path(arguments.checkpoint)
+  _, steps, step = evaluate.locate(path if path.name.isdigit() else path / "checkpoints")
+  checkpoint.refuse_damaged(steps / str(step))
+  config, dtype = settings_of(steps.parent), jnp.dtype(arguments.dtype)
+  if config.model.lora.rank or config.model.lora.path:
+    model, shape = player.model(config, player.tokenizer(config))
+  else:
+    shape = shape_of(config)
+    model = nnx.eval_shape(lambda: Decoder(shape, rngs=nnx.Rngs(0), param_dtype=dtype))
+  model = lora.merged(restore(steps, step, model, shared=config.critic.kind == "shared"))
+  player.save(model, shape, config, pathlib.Path(arguments.out), dtype=dtype)
   print(json.dumps(dict(model=arguments.out, step=step, dtype=arguments.dtype, family=shape.family)))
   return 0
 
 
 if __name__ == "__main__":
-  sys.exit(main())
+  commands.call(main)

@@ -6,12 +6,11 @@ With --adapters, a PEFT folder's LoRA is merged into the weights. Nothing is dow
 line of JSON.
 """
 
-import argparse
 import json
 import pathlib
 import shutil
-import sys
 
+import commands
 import ml_dtypes
 import numpy as np
 
@@ -23,7 +22,7 @@ DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.f
 
 
 def main() -> int:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser = commands.Parser(__doc__)
   parser.add_argument("--model", required=True, help="folder with config.json, safetensors and tokenizer")
   parser.add_argument("--out", required=True, help="folder to write; config.model.path of a run")
   parser.add_argument("--adapters", help="PEFT folder to merge into the model")
@@ -31,26 +30,25 @@ def main() -> int:
   parser.add_argument("--shard_bytes", type=int, default=5_000_000_000, help="largest file")
   arguments = parser.parse_args()
   source, out = pathlib.Path(arguments.model), pathlib.Path(arguments.out)
-  try:
-    tokenizer = load.load_tokenizer(source)
-    how = dict(dtype=DTYPES[arguments.dtype], shard_bytes=arguments.shard_bytes)
-    if arguments.adapters:
-      if source.resolve() == out.resolve():
-        raise ValueError(f"{out} is the folder that is read: write to another one (--out).")
-      model, config = weights.load_pretrained(source)
-      peft.load_adapters(model, arguments.adapters)
-      weights.save_pretrained(model, config, out, **how)
-    else:
-      config = weights.copy_pretrained(source, out, **how)
-    if tokenizer.vocab_size > config.vocab_size:
-      raise ValueError(f"{source}: the tokenizer has {tokenizer.vocab_size} ids, the model {config.vocab_size} rows: "
-                       "they do not belong together.")
-    for name in player.TOKENIZER_FILES:
-      if (source / name).is_file():
-        shutil.copyfile(source / name, out / name)
-  except (ValueError, OSError) as error:
-    print(f"import_hf: {error}", file=sys.stderr)
-    return 2
+  player.check_folder("--model", str(source))
+  tokenizer = load.load_tokenizer(source)
+  how = dict(dtype=DTYPES[arguments.dtype], shard_bytes=arguments.shard_bytes)
+  if arguments.adapters:
+    if source.resolve() == out.resolve():
+      raise ValueError(f"{out} is the folder that is read: write to another one (--out).")
+    model, config = weights.load_pretrained(source)
+    peft.load_adapters(model, arguments.adapters)
+    weights.save_pretrained(model, config, out, **how)
+  else:
+    config = weights.copy_pretrained(source, out, **how)
+  if tokenizer.vocab_size > config.vocab_size:
+    raise ValueError(f"{source}: the tokenizer has {tokenizer.vocab_size} ids, the model {config.vocab_size} rows: "
+                     "they do not belong together.")
+  for name in player.TOKENIZER_FILES:
+    if (source / name).is_file():
+      shutil.copyfile(source / name, out / name)
+  if not (out / "generation_config.json").exists():
+    weights.write_generation_config(out, tokenizer.eos_ids, config.bos_id)
   print(json.dumps(dict(
     model=str(out), family=config.family, layers=config.num_layers, d_model=config.d_model,
     vocabulary=config.vocab_size, token_ids=tokenizer.vocab_size, eos_ids=list(tokenizer.eos_ids),
@@ -59,4 +57,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-  sys.exit(main())
+  commands.call(main)

@@ -5,13 +5,14 @@ config.model.path takes it. Started again after a kill, it goes on from the last
 command runs on each, with the flags of launchers/train.py.
 """
 
+import commands
 import host_flags
 from absl import app, flags, logging
 from ml_collections import config_flags
 from tqdm import tqdm
 
 from ragrl_jax import sft
-from ragrl_jax.parallel import hosts
+from ragrl_jax.parallel import hosts, mesh
 from ragrl_jax.store import compiled
 
 CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
@@ -23,11 +24,13 @@ def main(argv):
     raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
   logging.set_verbosity(logging.WARNING)
   compiled.keep()
+  commands.ready(CONFIG.value, "workdir", WORKDIR.value)
   with host_flags.joined():
     run(CONFIG.value)
 
 
 def run(config):
+  mesh.devices()
   with tqdm(total=config.steps, unit="step", disable=not hosts.is_first()) as bar:
     for metrics in sft.sft(config, WORKDIR.value, say=tqdm.write, **host_flags.going_on()):
       bar.update(metrics["step"] - bar.n)
@@ -38,4 +41,4 @@ def run(config):
 
 if __name__ == "__main__":
   flags.mark_flags_as_required(["config", "workdir"])
-  app.run(main)
+  commands.run(main)

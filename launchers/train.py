@@ -4,6 +4,7 @@ On several hosts the same command runs on each: with --distributed where JAX can
 Slurm), else with --coordinator=HOST0:PORT --num_processes=N --process_id=0 … N-1. All must see OUT.
 """
 
+import commands
 import host_flags
 from absl import app, flags, logging
 from ml_collections import config_flags
@@ -11,7 +12,7 @@ from tqdm import tqdm
 
 from ragrl_jax import evaluate, train
 from ragrl_jax.evaluation import report
-from ragrl_jax.parallel import hosts
+from ragrl_jax.parallel import hosts, mesh
 from ragrl_jax.store import compiled
 
 CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
@@ -23,18 +24,22 @@ def main(argv):
     raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
   logging.set_verbosity(logging.WARNING)
   compiled.keep()
+  commands.ready(CONFIG.value, "workdir", WORKDIR.value)
   with host_flags.joined():
     run(CONFIG.value)
 
 
 def run(config):
+  mesh.devices()
   observe = evaluate.observer(config) if config.data.evaluate else None
+  said: set[str] = set()  # warnings are written for every step, and told once
   with tqdm(total=config.steps, unit="step", disable=not hosts.is_first()) as bar:
     for metrics in train.train(config, WORKDIR.value, observe=observe, say=tqdm.write, **host_flags.going_on()):
       bar.update(metrics["step"] - bar.n)
       bar.set_postfix_str(train.headline(metrics))
       for name, text in metrics.items():
-        if name.startswith("warning/") and hosts.is_first():
+        if name.startswith("warning/") and name not in said and hosts.is_first():
+          said.add(name)
           tqdm.write(f"step {metrics['step']}: {text}")
   if hosts.is_first():
     print(f"The run's page: {report.write_report(WORKDIR.value)}")
@@ -42,4 +47,4 @@ def run(config):
 
 if __name__ == "__main__":
   flags.mark_flags_as_required(["config", "workdir"])
-  app.run(main)
+  commands.run(main)

@@ -1,6 +1,8 @@
 """Every setting of a run, once, with its unit. A file under configs/ holds only what differs from here."""
 
 import importlib.util
+import json
+import math
 import pathlib
 
 import ml_collections
@@ -154,8 +156,48 @@ def load(path: str | pathlib.Path, variant: str = "") -> ml_collections.ConfigDi
   return module.get_config(variant)
 
 
-SIZES = (
-  "prompts_per_step", "group_size", "lanes", "rows", "context", "chunk", "prefill", "block", "max_new_tokens")
+def of_run(folder: str | pathlib.Path) -> ml_collections.ConfigDict:
+  """The settings of a run, from its config.json. What is newer than the run has its default; unset switches are left
+  out.
+
+  Raises:
+    ValueError: there is none, it is no run's, or it has a setting that there is no more.
+  """
+  path = pathlib.Path(folder) / "config.json"
+  try:
+    written = json.loads(path.read_text(encoding="utf-8"))
+  except (OSError, ValueError, RecursionError) as error:
+    raise ValueError(f"{path}: this is no run's config.json ({error}).") from error
+  if not isinstance(written, dict) or not {"recipe", "rollout"} <= written.keys():
+    raise ValueError(f"{path}: this is no run's config.json, which launchers/train.py and sft.py write.")
+  config = default_config()
+  with config.unlocked():
+    _take(config, written, str(path))
+  return config.lock()
+
+
+def _take(config, written, where: str) -> None:
+  """Sets what a JSON object says; empty sections of the default (switches, judges) take what there is."""
+  for name, value in written.items():
+    if name not in config:
+      raise ValueError(f"{where}: there is no setting {name!r} in this version: remove it there.")
+    like = config[name]
+    if isinstance(like, ml_collections.ConfigDict) and isinstance(value, dict):
+      if like and name != "shape":  # a shape may have more, see models/config.py
+        _take(like, value, where)
+      else:
+        config[name] = _set_ones(value)
+    else:
+      config[name] = tuple(value) if isinstance(value, list) else value
+
+
+def _set_ones(values: dict) -> ml_collections.ConfigDict:
+  """Without those that are None: nobody set them."""
+  return ml_collections.ConfigDict({
+    name: _set_ones(value) if isinstance(value, dict) else value
+    for name, value in values.items() if value is not None})
+
+
 SMOKE = dict(
   steps=2,
   model=dict(path="", dtype="float32", remat=False),
@@ -184,8 +226,49 @@ def shrink(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   return config
 
 
+DTYPES = ("float32", "bfloat16", "float16")
+# Settings that hold one of a few names; the rooms that read them check the same ones (tests/test_config.py).
+CHOICES = {
+  "model.shape.family": ("qwen2", "qwen3", "llama"),
+  "model.param_dtype": DTYPES, "model.dtype": DTYPES,
+  "prompting.markers": ("template", "own"),
+  "judge.kind": ("none", "exact", "lexical", "nli", "llm", "reward_model"),
+  "rollout.ahead": (0, 1),
+  "rollout.filter.metric": ("none", "outcome", "total"),
+  "rollout.filter.surplus": ("discard", "keep"),
+  "advantage.kind": (
+    "group_relative", "leave_one_out", "reinforce_plus_plus_baseline", "gae", "reinforce_plus_plus"),
+  "advantage.credit": ("episode", "turn"),
+  "advantage.std": ("sample", "population", "none"),
+  "loss.aggregation": ("token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm"),
+  "loss.ratio": ("token", "sequence"),
+  "loss.kl": ("none", "k1", "k2", "k3", "abs", "k1+", "k3+"),
+  "loss.kl_in": ("loss", "reward"),
+  "critic.kind": ("none", "own", "shared"),
+  "optimizer.kind": ("adamw", "muon"),
+  "optimizer.schedule": ("constant", "cosine"),
+}
+# Least value → settings that may not be below it.
+AT_LEAST = {
+  1: """steps retrieval.top_k judge.concurrency judge.batch judge.max_tokens rollout.prompts_per_step rollout.group_size
+     rollout.lanes rollout.rows rollout.context rollout.chunk rollout.prefill rollout.block rollout.max_new_tokens
+     rollout.filter.max_draws loss.kl_horizon loss.epochs loss.minibatches learner.micro_rows learner.logprob_chunk
+     learner.max_nonfinite checkpoint.every checkpoint.keep""",
+  0: """data.max_examples data.noise retrieval.retries retrieval.max_failed_share judge.retries rollout.top_k
+     rollout.filter.tolerance advantage.std_floor advantage.eps advantage.gamma advantage.lam loss.clip_low
+     loss.clip_high loss.kl_coef loss.kl_target critic.learning_rate critic.warmup_steps critic.coef critic.alone_steps
+     reward.overlong_limit reward.overlong_buffer optimizer.learning_rate optimizer.warmup_steps optimizer.final_share
+     optimizer.weight_decay optimizer.clip_norm evaluate.every evaluate.examples evaluate.batch log.episodes_every
+     sft.environment_weight""",
+}
+# Shares, which are at most 1, and times and the like, which are above 0.
+AT_MOST_ONE = ("retrieval.max_failed_share", "rollout.top_p", "advantage.gamma", "advantage.lam",
+               "optimizer.final_share")
+ABOVE_ZERO = ("retrieval.timeout_s", "judge.timeout_s", "rollout.temperature", "rollout.top_p", "optimizer.muon_scale")
+
+
 def validate(config: ml_collections.ConfigDict, *, training: bool = True) -> None:
-  """Checks what the fields say of each other.
+  """Checks every setting that has a few names or a range, and what the fields say of each other. Nothing is loaded.
 
   Args:
     config: all settings.
@@ -195,61 +278,94 @@ def validate(config: ml_collections.ConfigDict, *, training: bool = True) -> Non
     ValueError: with the field's path, what it is and what it must be.
   """
   _check_types(config, default_config(), "config")
-  rollout, learner = config.rollout, config.learner
+  for path, names in CHOICES.items():
+    _check_name(f"config.{path}", _at(config, path), names)
+  for term, judge in config.judges.items():
+    if judge.get("kind") is not None:
+      _check_name(f"config.judges.{term}.kind", judge.kind, CHOICES["judge.kind"])
+  bounds = [(path, least, _at(config, path) >= least, "at least") for least, paths in AT_LEAST.items()
+            for path in paths.split()]
+  bounds += [(path, 1, _at(config, path) <= 1, "at most") for path in AT_MOST_ONE]
+  bounds += [(path, 0, _at(config, path) > 0, "above") for path in ABOVE_ZERO]
+  for path, bound, holds, words in bounds:
+    if not holds:
+      raise ValueError(f"config.{path}={_at(config, path)}: it must be {words} {bound}.")
+  for holds, message in [*_of_rollout(config), *_of_learning(config, training)]:
+    if not holds:
+      raise ValueError(message)
 
-  small = [name for name in SIZES if rollout[name] < 1]
-  rules = [
-    (not small, f"config.rollout.{small}: each must be at least 1."),
+
+def _of_rollout(config) -> list[tuple[bool, str]]:
+  """What the settings of model and rollout say of each other: (whether it is so, what is wrong if not)."""
+  rollout, lora, mesh = config.rollout, config.model.lora, config.mesh.to_dict()
+  return [
     (rollout.rows >= rollout.lanes,
      f"config.rollout.rows={rollout.rows} is less than lanes={rollout.lanes}: every lane decodes a cache row. Raise "
      "rows (twice the lanes hides searches) or lower lanes."),
     (rollout.max_new_tokens < rollout.context,
      f"config.rollout.max_new_tokens={rollout.max_new_tokens} leaves no room for a prompt in "
      f"context={rollout.context}: raise context or lower max_new_tokens."),
-    (config.model.lora.rank >= 0 and config.model.lora.alpha > 0,
-     f"config.model.lora.rank={config.model.lora.rank}, alpha={config.model.lora.alpha}: rank must be at least 0 (no "
-     "adapters), alpha above 0."),
-    (not (config.model.lora.rank and config.model.lora.path),
-     f"config.model.lora.rank={config.model.lora.rank} with path={config.model.lora.path!r}: the folder says the rank. "
-     "Set rank to 0, or leave path empty for fresh adapters."),
+    (rollout.prefill <= rollout.context,
+     f"config.rollout.prefill={rollout.prefill} is more than context={rollout.context}: a row takes in so many tokens "
+     "at a time. Lower prefill or raise context."),
+    (lora.rank >= 0 and lora.alpha > 0,
+     f"config.model.lora.rank={lora.rank}, alpha={lora.alpha}: rank must be at least 0 (no adapters), alpha above 0."),
+    (not (lora.rank and lora.path),
+     f"config.model.lora.rank={lora.rank} with path={lora.path!r}: the folder says the rank. Set rank to 0, or leave "
+     "path empty for fresh adapters."),
     (0 <= rollout.reserve < rollout.context,
      f"config.rollout.reserve={rollout.reserve}: it must be 0 (a whole turn of max_new_tokens), or at least 1 and less "
      f"than context={rollout.context}."),
-    (rollout.temperature > 0,
-     f"config.rollout.temperature={rollout.temperature}: training samples, so it must be above 0."),
-    (rollout.filter.metric in ("none", "outcome", "total"),
-     f"config.rollout.filter.metric={rollout.filter.metric!r}: it must be 'none', 'outcome' or 'total'."),
     (rollout.filter.metric == "none" or rollout.group_size > 1,
      f"config.rollout.filter.metric={rollout.filter.metric!r} with group_size=1: no group of one has a spread, so all "
      "would be discarded. Raise group_size, or set the metric to 'none'."),
-    (rollout.filter.tolerance >= 0 and rollout.filter.max_draws >= 1,
-     f"config.rollout.filter: tolerance={rollout.filter.tolerance} must be at least 0 and "
-     f"max_draws={rollout.filter.max_draws} at least 1."),
-    (rollout.filter.surplus in ("discard", "keep"),
-     f"config.rollout.filter.surplus={rollout.filter.surplus!r}: it must be 'discard' or 'keep'."),
-    (rollout.ahead in (0, 1),
-     f"config.rollout.ahead={rollout.ahead}: it must be 0, or 1 for episodes that are at most one step stale."),
     (not rollout.ahead or rollout.filter.surplus == "discard",
      "config.rollout.filter.surplus='keep' with config.rollout.ahead=1: groups kept from a step that was sampled ahead "
      "would be two steps stale. Discard them, or set ahead to 0."),
+    (all(size >= 1 or size == -1 for size in mesh.values()) and list(mesh.values()).count(-1) <= 1,
+     f"config.mesh={mesh}: sizes must be at least 1, and one may be -1 for what is left of the devices."),
+  ]
+
+
+def _of_learning(config, training: bool) -> list[tuple[bool, str]]:
+  """The same of what the learner is told."""
+  loss, rollout, lengths = config.loss, config.rollout, config.learner.row_lengths
+  above = lambda value, least: value is None or (_is_number(value) and value > least)
+  return [
     (config.advantage.kind in ("gae", "reinforce_plus_plus") or rollout.group_size > 1,
      f"config.rollout.group_size=1 with config.advantage.kind={config.advantage.kind!r}: a group of one has no spread "
      "and teaches nothing. Raise group_size."),
-    (1 <= config.loss.minibatches <= rollout.prompts_per_step,
-     f"config.loss.minibatches={config.loss.minibatches}: each needs a prompt of config.rollout.prompts_per_step="
+    (loss.minibatches <= rollout.prompts_per_step,
+     f"config.loss.minibatches={loss.minibatches}: each needs a prompt of config.rollout.prompts_per_step="
      f"{rollout.prompts_per_step}."),
-    (1 <= len(learner.row_lengths) <= 3,
-     f"config.learner.row_lengths={learner.row_lengths}: one to three lengths; each is compiled once."),
-    (not training or max(learner.row_lengths, default=0) >= rollout.context,
-     f"config.learner.row_lengths={learner.row_lengths}: the longest must hold an episode of config.rollout.context="
+    (1 <= len(lengths) <= 3 and all(type(length) is int and length >= 1 for length in lengths),
+     f"config.learner.row_lengths={lengths}: one to three lengths in tokens; each is compiled once."),
+    (not training or max((x for x in lengths if type(x) is int), default=0) >= rollout.context,
+     f"config.learner.row_lengths={lengths}: the longest must hold an episode of config.rollout.context="
      f"{rollout.context} tokens."),
-    (config.loss.kl_coef == 0 or config.loss.kl != "none",
-     f"config.loss.kl_coef={config.loss.kl_coef} with config.loss.kl='none': name an estimator ('k2', 'k3', …) or set "
-     "the coefficient to 0."),
+    (loss.kl_coef == 0 or loss.kl != "none",
+     f"config.loss.kl_coef={loss.kl_coef} with config.loss.kl='none': name an estimator ('k2', 'k3', …) or set the "
+     "coefficient to 0."),
+    (above(loss.dual_clip, 1), f"config.loss.dual_clip={loss.dual_clip!r}: it must be None or a number above 1."),
+    (above(loss.importance_cap, 0),
+     f"config.loss.importance_cap={loss.importance_cap!r}: it must be None or a number above 0."),
   ]
-  for holds, message in rules:
-    if not holds:
-      raise ValueError(message)
+
+
+def _at(config, path: str):
+  for name in path.split("."):
+    config = config[name]
+  return config
+
+
+def _is_number(value) -> bool:
+  return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _check_name(where: str, value, names) -> None:
+  if value not in names:
+    *most, last = map(repr, names)
+    raise ValueError(f"{where}={value!r}: it must be {', '.join(most)} or {last}.")
 
 
 def _check_types(config, default, path):
@@ -261,3 +377,5 @@ def _check_types(config, default, path):
         _check_types(value, like, where)
     elif like is not None and (value is None or isinstance(value, bool) != isinstance(like, bool)):
       raise ValueError(f"{where}={value!r}: it must be a {type(like).__name__}, such as {like!r}.")
+    elif isinstance(like, float) and not math.isfinite(value):
+      raise ValueError(f"{where}={value!r}: it must be a finite number, such as {like!r}.")

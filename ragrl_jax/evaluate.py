@@ -14,7 +14,7 @@ import jax
 from flax import nnx
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import structs
+from ragrl_jax import judging, recipes, structs
 from ragrl_jax.evaluation import harness, questions, scoring
 from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.learner import learner as learner_lib
@@ -54,8 +54,10 @@ def evaluate(
   else:
     _as_trained(config, run.parent / "config.json")
   examples = questions.testing(config, data, max_examples=config.data.max_examples)
-  player = player_lib.build(config)
+  questions.check_passages(config, player_lib.recipe(config), examples, str(data))
+  player = player_lib.build(config, training=False)
   examples = questions.fitting(config, player, examples)
+  questions.check_room(config, player.tokenizer, player.recipe.prompt, examples, str(data))
   params = lora.split(player.model)[1] if folder is not None else _restored(config, player, run, step)
   player.engine.load(params, version=step)
   nnx.update(player.model, params)
@@ -84,6 +86,8 @@ def observer(config, examples: Sequence[structs.Example] | None = None) -> Calla
   settings = config.evaluate
   if examples is None:
     examples = questions.testing(config, config.data.evaluate, max_examples=settings.examples)
+    questions.check_passages(
+      config, player_lib.recipe(config), examples, f"config.data.evaluate={config.data.evaluate}")
 
   def observe(step: int, player: player_lib.Player, params: Any) -> dict[str, Any]:
     due = step == config.steps or (settings.every and step % settings.every == 0)
@@ -129,6 +133,28 @@ def locate(checkpoint: str | pathlib.Path) -> tuple[pathlib.Path | None, pathlib
       f"{checkpoint}: no model here. Name a Hugging Face folder (config.json and *.safetensors), a run's folder, or "
       "one step of it, RUN/checkpoints/STEP (--checkpoint).")
   return None, run, max(steps)
+
+
+def config_of(checkpoint: str | pathlib.Path):
+  """The settings of the run that a checkpoint belongs to, every switch of its recipe among them.
+
+  Args:
+    checkpoint: as `evaluate` takes it.
+
+  Raises:
+    ValueError: it belongs to no run whose config.json is there.
+  """
+  path = pathlib.Path(checkpoint).absolute()
+  for folder in (path, path.parent, path.parent.parent):  # RUN, RUN/model or RUN/checkpoints, RUN/checkpoints/STEP
+    if (folder / "checkpoints").is_dir() and (folder / "config.json").is_file():
+      config = config_lib.of_run(folder)
+      break
+  else:
+    raise ValueError(f"{checkpoint}: no run's folder, whose config.json says how to ask it: give --config.")
+  with config.unlocked():
+    config.switches = {**recipes.switches(config.recipe), **config.switches}
+    config.judges = {term: {**judging.unset(config.judge), **judge} for term, judge in config.judges.items()}
+  return config
 
 
 def _play(player: player_lib.Player, *, greedy: bool = True) -> harness.Play:

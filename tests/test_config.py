@@ -23,7 +23,7 @@ def test_a_misspelt_field_says_which_was_meant():
   ("loss.kl_coef", 0.1, "name an estimator"),
   ("rollout.chunk", 0, "at least 1"),
   ("rollout.reserve", 512, "reserve=512.*less than context=512"),
-  ("rollout.ahead", 2, "at most one step stale"),
+  ("rollout.ahead", 2, "0 or 1"),
   ("model.lora.rank", -1, "rank must be at least 0"),
   ("rollout.filter.metric", "reward", "'none', 'outcome' or 'total'"),
   ("rollout.filter.surplus", "save", "'discard' or 'keep'"),

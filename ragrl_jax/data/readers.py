@@ -6,6 +6,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
+
 from ragrl_jax.data import layouts, rows
 from ragrl_jax.structs import Example
 
@@ -90,7 +92,13 @@ def _from_hub(path: str) -> tuple[str, Iterator[tuple[str, dict[str, Any]]]]:
       "e.g. hf:hotpotqa/hotpot_qa/distractor/validation or hf:owner/name//train (config.data).")
   import datasets  # takes a second or two, and files do not need it
 
-  table = datasets.load_dataset(name, subset or None, split=split)
+  try:
+    table = datasets.load_dataset(name, subset or None, split=split)
+  except (OSError, httpx.HTTPError) as error:
+    why = " ".join(str(error).split())
+    raise ValueError(f"{path!r}: the Hugging Face hub does not give it ({why}). Name a file in its place "
+                     "(config.data.train=FILE.jsonl, config.data.evaluate=FILE.jsonl or nothing), or let this machine "
+                     "reach the hub.") from error
   numbers = range(len(table))
   if drawn:
     if int(count) > len(table):

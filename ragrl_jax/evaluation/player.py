@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import pathlib
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ragrl_jax import judging, recipes, retrieval, structs
+from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import lora, peft, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
@@ -52,12 +54,32 @@ class Player:
 
 
 def tokenizer(config):
-  """The tokenizer of config.prompting, or of the model's folder."""
+  """The tokenizer of config.prompting, or of the model's folder.
+
+  Raises:
+    ValueError: there is none; or config.prompting.chat is set and it has no chat template.
+  """
   where = config.prompting.tokenizer or config.model.path
   if not where:
     raise ValueError("config.prompting.tokenizer is empty and so is config.model.path: name the folder or the "
                      ".model file that holds the tokenizer.")
-  return load.load_tokenizer(where, chat=config.prompting.chat, markers=config.prompting.markers)
+  if not config.prompting.tokenizer:
+    check_folder("config.model.path", where)
+  words = load.load_tokenizer(where, chat=config.prompting.chat, markers=config.prompting.markers)
+  if config.prompting.chat and where != "bytes" and getattr(words, "markers", None) is None:
+    raise ValueError(
+      f"config.prompting.chat=True, but the tokenizer at {where} has no chat template: set config.prompting.chat=False "
+      "for bare text, or, where it is a Hugging Face folder, config.prompting.markers='own' for role markers of ours.")
+  return words
+
+
+def check_folder(setting: str, where: str) -> None:
+  """Raises a ValueError, which names the setting, unless there is such a folder."""
+  if not pathlib.Path(where).is_dir():
+    hub = re.fullmatch(r"[\w.-]+/[\w.-]+", where)
+    raise ValueError(
+      f"{setting}={where!r}: there is no such folder, and models are read from folders (config.json, *.safetensors, "
+      "tokenizer)." + (f" If it is a name on the hub: `hf download {where} --local-dir FOLDER`." if hub else ""))
 
 
 def recipe(config) -> Recipe:
@@ -65,11 +87,20 @@ def recipe(config) -> Recipe:
 
 
 def mesh(config) -> jax.sharding.Mesh | None:
-  """The devices of config.mesh; None if that is one. Sizes without a -1 take the first so many devices."""
+  """The devices of config.mesh; None if that is one. Sizes without a -1 take the first so many devices.
+
+  Raises:
+    ValueError: there are fewer, or JAX has none of the kind it was told to use.
+  """
   sizes = config.mesh.to_dict()
-  devices = jax.devices()
+  devices = mesh_lib.devices()
+  asked = math.prod(size for size in sizes.values() if size != -1)
+  if asked > len(devices):
+    raise ValueError(
+      f"config.mesh={sizes} asks for {asked} devices, and JAX sees {len(devices)} ({devices[0].platform}): lower the "
+      "sizes, or see that JAX is the accelerators' (pip install 'ragrl_jax[cuda]' or 'ragrl_jax[tpu]').")
   if -1 not in sizes.values():
-    devices = devices[:math.prod(sizes.values())]
+    devices = devices[:asked]
   if (missing := hosts.count() - len({device.process_index for device in devices})):
     raise ValueError(f"config.mesh={sizes}: these {len(devices)} devices leave {missing} of {hosts.count()} hosts "
                      "without any: set one size to -1, or let the sizes multiply to all devices.")
@@ -91,6 +122,7 @@ def _base(config, tokenizer, mesh) -> tuple[Decoder, DecoderConfig]:
   settings = config.model
   dtype, param_dtype = jnp.dtype(settings.dtype), jnp.dtype(settings.param_dtype)
   if settings.path:
+    check_folder("config.model.path", settings.path)
     made, shape = weights.load_pretrained(
       settings.path, dtype=param_dtype, compute_dtype=dtype, remat=settings.remat, mesh=mesh)
     if shape.vocab_size < tokenizer.vocab_size:
@@ -106,10 +138,42 @@ def _base(config, tokenizer, mesh) -> tuple[Decoder, DecoderConfig]:
   return made, shape
 
 
-def build(config, *, seed: int | None = None) -> Player:
-  """A player from a config; its engine is warmed up when it is first used."""
-  words = tokenizer(config)
+def check_context(config, tokenizer) -> None:
+  """Raises a ValueError if config.rollout.context is more than the model's positions, stretched ones included."""
+  if config.model.path:
+    shape = weights.config_of(config.model.path)
+  else:
+    shape = DecoderConfig.from_shape(tokenizer.vocab_size, **config.model.shape.to_dict())
+  scaling = shape.rope_scaling
+  reach = max(shape.max_position, int(scaling.factor * scaling.original_max_position) if scaling else 0)
+  if config.rollout.context > reach:
+    raise ValueError(
+      f"config.rollout.context={config.rollout.context} is more than the {reach} positions that the model was made for "
+      f"({config.model.path or 'config.model.shape'}: max_position{'_embeddings' if config.model.path else ''}): lower "
+      "it, or take a model that reaches so far.")
+
+
+def build(config, *, seed: int | None = None, training: bool = True) -> Player:
+  """A player from a config; its engine is warmed up when it is first used.
+
+  Args:
+    config: all settings. What can be said of them without weights and index is said before these are read.
+    seed: of what is drawn; config.seed by default.
+    training: whether a learner will be made, too, from the same config.
+
+  Raises:
+    ValueError: settings that do not fit each other, the model or this machine.
+  """
   plays = recipe(config)
+  if plays.searches and not plays.needs_passages and not config.retrieval.index:
+    raise ValueError(
+      f"config.retrieval.index is empty, but the recipe {plays.name} searches: name a folder of "
+      "launchers/build_index.py, or the http://… address of a retriever.")
+  if training:
+    settings_lib.from_config(config)
+    settings_lib.optimizer_from_config(config)
+  words = tokenizer(config)
+  check_context(config, words)
   devices = mesh(config)
   decoder, shape = model(config, words, devices)
   r = config.rollout
@@ -194,3 +258,5 @@ def save(model: Decoder, shape: DecoderConfig, config, out: pathlib.Path, dtype=
   for name in TOKENIZER_FILES:
     if (source / name).is_file():
       shutil.copyfile(source / name, out / name)
+  if (out / "config.json").exists() and not (out / "generation_config.json").exists():
+    weights.write_generation_config(out, shape.eos_ids or tokenizer(config).eos_ids, shape.bos_id)

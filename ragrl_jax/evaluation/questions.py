@@ -8,29 +8,90 @@ from ragrl_jax import structs
 from ragrl_jax.data import readers, stream
 from ragrl_jax.evaluation.player import Player
 from ragrl_jax.prompting import passages
+from ragrl_jax.recipes.recipe import Recipe
 
 
 def training(config, player: Player) -> tuple[list[structs.Example], stream.Stream | stream.Mixture]:
   """The questions of config.data.train, with those of config.data.hard behind them, and how they are drawn.
 
   Raises:
-    ValueError: config.data.hard with a recipe that has no curriculum; or no question left that fits.
+    ValueError: config.data.hard with a recipe that has no curriculum; or questions that it can do nothing with.
   """
   data, mixture = config.data, player.recipe.mixture
-  easy = _fitting(config, player, data.train)
+  easy = _fitting(config, player, "config.data.train", data.train)
   if not data.hard:
     return easy, stream.Stream(len(easy), seed=config.seed)
   if mixture is None:
     raise ValueError(
       f"config.data.hard={data.hard!r}, but the recipe {player.recipe.name} has no curriculum that "
       "draws from it: leave it empty, or name both sets in config.data.train, with a comma between them.")
-  hard = _fitting(config, player, data.hard)
+  hard = _fitting(config, player, "config.data.hard", data.hard)
   return easy + hard, stream.Mixture(
     len(easy), len(hard), share=mixture, prompts_per_step=config.rollout.prompts_per_step, seed=config.seed)
 
 
-def _fitting(config, player: Player, path: str) -> list[structs.Example]:
+def check_passages(config, recipe: Recipe, examples: Sequence[structs.Example], what: str) -> None:
+  """Refuses questions without the passages that the recipe's prompt shows.
+
+  Args:
+    config: all settings.
+    recipe: what plays.
+    examples: all questions of a set; some may lack passages where others have them.
+    what: names the set: a setting or a flag.
+
+  Raises:
+    ValueError: nothing in the set can be scored, or nothing can be searched for it.
+  """
+  bare = sum(not example.passages for example in examples)
+  if not recipe.needs_passages or not bare:
+    return
+  if recipe.searches and not config.retrieval.index:
+    raise ValueError(f"{what}: {bare} of its {len(examples)} questions bring no passages, and there is nothing to "
+                     f"search for {recipe.name}: set config.retrieval.index, or name questions with `passages`.")
+  if not recipe.searches and bare == len(examples):
+    raise ValueError(f"{what}: none of its {len(examples)} questions brings passages, which {recipe.name} reads: "
+                     "nothing in this set can be scored. Name one whose rows have `passages`.")
+
+
+def check_scores(recipe: Recipe, examples: Sequence[structs.Example], what: str) -> None:
+  """Refuses questions whose answers the recipe can never pay for.
+
+  Raises:
+    ValueError: with the terms that are not known for any of them.
+  """
+  if recipe.searches or not recipe.needs_passages:  # what is found, or judged, is not known beforehand
+    return
+  terms: dict = {}
+  for example in examples:
+    terms = recipe.score(example, structs.Episode(()))
+    if recipe.reward(terms, 1) is not None:
+      return
+  unknown = ", ".join(name for name, value in terms.items() if value is None)
+  raise ValueError(f"{what}: nothing in this set can be scored: {recipe.name}'s {unknown} is not known for any of its "
+                   f"{len(examples)} questions. Name one whose rows mark the `supporting` passages.")
+
+
+def check_room(config, tokenizer, prompt, examples: Sequence[structs.Example], what: str) -> None:
+  """Refuses questions of which no prompt leaves room for a single token.
+
+  Raises:
+    ValueError: with the shortest prompt's length.
+  """
+  sizes = []
+  for example in examples:
+    sizes.append(len(tokenizer.render(prompt.messages(example))))
+    if sizes[-1] < config.rollout.context:
+      return
+  raise ValueError(f"{what}: no prompt fits: the shortest of {len(sizes)} has {min(sizes)} tokens, and "
+                   f"config.rollout.context={config.rollout.context} holds prompt, turns and results. Raise it, and "
+                   "config.learner.row_lengths with it.")
+
+
+def _fitting(config, player: Player, what: str, path: str) -> list[structs.Example]:
   examples = list(readers.read_examples(path, max_examples=config.data.max_examples))
+  check_passages(config, player.recipe, examples, f"{what}={path}")
+  check_scores(player.recipe, examples, f"{what}={path}")
+  check_room(config, player.tokenizer, player.recipe.prompt, examples, f"{what}={path}")
   if not config.data.drop_long:
     return examples
   room = config.rollout.context - config.rollout.max_new_tokens

@@ -74,8 +74,8 @@ def warnings(history: Sequence[Mapping[str, float]], *, searches_expected: bool 
       "no episode called the search tool: see that the prompt asks for it and that its stop string can be sampled, and "
       "read episodes/.")
   say("little_trained", "mask_coverage" in now and now["mask_coverage"] < limits.mask_coverage_floor,
-      f"only {get('mask_coverage', 0):.1%} of the tokens are trained: the rest are prompts and retrieved text. Shorten "
-      "config.retrieval.max_passage_tokens or top_k.")
+      f"only {get('mask_coverage', 0):.1%} of the tokens are trained: the rest are prompts and retrieved text. Lower "
+      "config.switches.max_passage_tokens or config.retrieval.top_k, or raise config.rollout.context.")
   say("mismatch", get("mismatch", 0.0) > limits.mismatch_ceiling,
       f"the learner's log-probabilities are {get('mismatch', 0):.3f} nats off the sampler's: temperature, weights or "
       "dtype differ between them.")

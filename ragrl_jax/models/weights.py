@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import pathlib
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -140,6 +141,14 @@ def save_pretrained(
     mapping.hand_over(entries)
     return
   _write(config, entries, path, dtype, shard_bytes)
+
+
+def write_generation_config(path: str | os.PathLike, eos_ids: Sequence[int], bos_id: int | None) -> None:
+  """Says in a model's folder which ids end a turn: without this file, servers go by config.json alone."""
+  ids = list(eos_ids)
+  values = dict(bos_token_id=bos_id, eos_token_id=ids[0] if len(ids) == 1 else ids)
+  values = {name: value for name, value in values.items() if value is not None}
+  (pathlib.Path(path) / "generation_config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
 def _write(config: DecoderConfig, entries, path: str | os.PathLike, dtype: np.dtype, shard_bytes: int) -> None:

@@ -38,7 +38,7 @@ def block(
   if max_passage_tokens is not None and (tokenizer is None or max_passage_tokens < 1):
     raise ValueError(
       f"max_passage_tokens={max_passage_tokens}: it must be at least 1 and needs the tokenizer that counts them "
-      "(config.retrieval.max_passage_tokens).")
+      "(config.switches.max_passage_tokens).")
   entries = [_entry(i, p, tokenizer, max_passage_tokens) for i, p in enumerate(passages, 1)]
   return f"\n\n{OPEN}{chr(10).join(entries)}{CLOSE}\n\n"
 

@@ -51,6 +51,9 @@ class Recipe:
     judged: terms whose verdicts `play` asks for by their names: each may have a judge of its own (config.judges).
     follow: rows of metrics.jsonl so far → the recipe of the next step, for stages that begin by what was measured; a
       pure function. None: the same recipe throughout.
+    searches: `play` may search, so that there must be a retriever.
+    needs_passages: the prompt shows passages that the question brings; with `searches`, those found for one that brings
+      none.
   """
 
   name: str
@@ -67,6 +70,8 @@ class Recipe:
   credit: Callable[[structs.Example, structs.Episode], Mapping[str, Sequence[float]]] | None = None
   judged: Sequence[str] = ()
   follow: Callable[[Sequence[Mapping[str, Any]]], "Recipe"] | None = None
+  searches: bool = False
+  needs_passages: bool = False
 
   def reward(self, terms: Mapping[str, float | None], step: int) -> float | None:
     """The weighted sum of the terms; None as soon as a term with a weight cannot be scored."""

@@ -44,4 +44,4 @@ def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
   play = play_lib.build(prompt, parser, stops=stops, judge=use["accuracy"] == "judge")
   return recipe_lib.Recipe(
     name="arena", prompt=prompt, parser=parser, play=play, stops=stops,
-    score=reward.score, weights=reward.weights, outcome=reward.outcome, switches=use)
+    score=reward.score, weights=reward.weights, outcome=reward.outcome, switches=use, needs_passages=True)

@@ -44,4 +44,5 @@ def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
   return recipe_lib.Recipe(
     name="care", prompt=prompt, parser=parser, play=play_lib.build(prompt), stops=(), score=reward.score,
     weights=reward.weights, outcome=reward.outcome, switches=use, evidence=reward.evidence,
-    mixture=curriculum.build(rate=use["easy_rate"], floor=use["easy_floor"], total=use["easy_steps"]))
+    mixture=curriculum.build(rate=use["easy_rate"], floor=use["easy_floor"], total=use["easy_steps"]),
+    needs_passages=True)

@@ -65,4 +65,5 @@ def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
   return recipe_lib.Recipe(
     name="lear", prompt=prompt, parser=parser, play=play, stops=(END, EXTRACTED), score=reward.score,
     weights=reward.weights, outcome=reward.outcome, switches=use,
-    evidence=None if use["reply"] == "direct" else reward.evidence)
+    evidence=None if use["reply"] == "direct" else reward.evidence, searches=use["top_k"] > 0,
+    needs_passages=use["top_k"] > 0)

@@ -41,4 +41,4 @@ def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
     prompt, parser, max_searches=use["max_searches"], max_passage_tokens=use["max_passage_tokens"])
   return recipe_lib.Recipe(
     name="search_r1", prompt=prompt, parser=parser, play=play, stops=STOPS, score=reward.score, weights=reward.weights,
-    outcome=reward.outcome, switches=use)
+    outcome=reward.outcome, switches=use, searches=use["max_searches"] > 0)

@@ -73,4 +73,5 @@ def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
     prompt, parser, max_searches=use["max_searches"], max_passage_tokens=use["max_passage_tokens"], judged=judged)
   return recipe_lib.Recipe(
     name="veritas", prompt=prompt, parser=parser, play=play, stops=STOPS, score=reward.score, weights=reward.weights,
-    outcome=reward.outcome, switches=use, judged=judged, credit=reward.credit if use["turn_credit"] else None)
+    outcome=reward.outcome, switches=use, judged=judged, credit=reward.credit if use["turn_credit"] else None,
+    searches=use["max_searches"] > 0)

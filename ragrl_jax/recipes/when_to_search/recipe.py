@@ -70,5 +70,5 @@ def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
   recipe = recipe_lib.Recipe(
     name="when_to_search", prompt=prompt, parser=parser, play=play, stops=STOPS, score=reward.score,
     weights=reward.weights, outcome=reward.outcome, switches=use,
-    follow=follow if use["settle_metric"] else None)
+    follow=follow if use["settle_metric"] else None, searches=use["max_searches"] > 0)
   return recipe

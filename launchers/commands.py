@@ -1,0 +1,196 @@
+"""How every launcher starts and ends: flags are read, `main` runs, and a user's mistake is told in one line.
+
+Exit status: 0; 2 for a mistake, found before anything expensive; 1 for a run that had to stop, or a bug, whose
+traceback is shown. With --traceback every error shows its own.
+"""
+
+import os
+
+os.environ.setdefault("JAX_TRACEBACK_FILTERING", "off")  # its shortened ones hide where an error was raised
+
+import argparse
+import functools
+import inspect
+import linecache
+import pathlib
+import re
+import sys
+import traceback
+
+from absl import app, flags
+from ml_collections import config_flags
+
+from ragrl_jax import config as config_lib
+
+HOME = pathlib.Path(__file__).resolve().parents[1]
+OURS = tuple(str(HOME / room) + os.sep for room in ("ragrl_jax", "launchers", "configs"))
+
+
+class Whole(flags.IntegerParser):
+  """Whole numbers, 1e3 among them."""
+
+  def convert(self, argument):
+    try:
+      return super().convert(argument)
+    except ValueError:
+      pass
+    try:
+      value = float(argument)
+    except ValueError:
+      value = 0.5
+    if not value.is_integer():
+      raise ValueError(f"{argument!r} is no whole number")
+    return int(value)
+
+
+config_flags.register_flag_parser_for_type(int, Whole())
+
+
+def run(main) -> None:
+  """Runs an absl launcher: `main(argv)` with its flags read."""
+  shown = _wants_traceback()
+  read = functools.partial(guarded, _parsed, shown=shown)
+  app.run(functools.partial(guarded, main, shown=shown), flags_parser=read)
+
+
+def call(main) -> None:
+  """Runs a launcher that reads its arguments itself: `main()`, which returns the exit status."""
+  shown = _wants_traceback()
+  sys.exit(guarded(main, shown=shown))
+
+
+def guarded(function, *arguments, shown: bool = False):
+  """function(*arguments); an error of a user's making, or of a run that had to stop, becomes one line and an exit."""
+  try:
+    return function(*arguments)
+  except Exception as error:
+    status = status_of(error)
+    if shown or status is None:
+      raise
+    message = " ".join(str(error).split()) or type(error).__name__
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(status)
+
+
+def status_of(error: Exception) -> int | None:
+  """2 for a mistake, 1 for a run that had to stop, None for a bug.
+
+  A mistake is what our own doors raise, and what the machine refuses (a folder, a full disk); a ValueError that merely
+  happened, in our code or another's, is a bug. What stops a run has a class of its own in ragrl_jax.
+  """
+  if isinstance(error, OSError | app.UsageError | flags.Error):
+    return 2
+  if type(error).__module__.startswith("ragrl_jax"):
+    return 1
+  if not isinstance(error, ValueError | RuntimeError) or not _raised_by_us(error):
+    return None
+  return 2 if isinstance(error, ValueError | NotImplementedError) else 1
+
+
+def _raised_by_us(error: Exception) -> bool:
+  frame = traceback.extract_tb(error.__traceback__)[-1]
+  line = linecache.getline(frame.filename, frame.lineno or 0)
+  return os.path.abspath(frame.filename).startswith(OURS) and "raise " in line
+
+
+def ready(config, flag: str, path: str, *, training: bool = True) -> None:
+  """Checks the settings, and makes the folder of results that a flag names.
+
+  Raises:
+    ValueError: settings that are refused; a folder that cannot be made or written to.
+  """
+  config_lib.validate(config, training=training)
+  try:
+    pathlib.Path(path).mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise ValueError(f"--{flag}={path}: no folder can be made there ({error.strerror}). Name another one.") from error
+  if not os.access(path, os.W_OK | os.X_OK):
+    raise ValueError(f"--{flag}={path}: this folder cannot be written to. Name another one.")
+
+
+class Parser(argparse.ArgumentParser):
+  """Of a launcher that reads its arguments itself: its text as it stands, and mistakes in one line."""
+
+  def __init__(self, text: str):
+    super().__init__(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+  def error(self, message: str):
+    self.exit(2, f"error: {message} (--help shows an example).\n")
+
+
+# ---- flags -----------------------------------------------------------------------------------------------------------
+
+
+def _wants_traceback() -> bool:
+  shown = "--traceback" in sys.argv[1:]
+  sys.argv = [word for word in sys.argv if word != "--traceback"]
+  return shown
+
+
+def _parsed(argv: list[str]) -> list[str]:
+  """What is left of the arguments when all flags are read. The flags' own errors are made one sentence."""
+  if {"--help", "-help", "-h"} & set(argv[1:]):
+    print(usage())
+    sys.exit(0)
+  try:
+    rest = flags.FLAGS(argv)
+  except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+    raise flags.Error(_said(error, argv)) from error
+  for name in flags.FLAGS:
+    flag = flags.FLAGS[name]
+    if config_flags.config_flags.is_config_flag(flag) and flag.value is not None:
+      path = flag.config_filename.split(":")[0]
+      if not pathlib.Path(path).is_file():
+        raise ValueError(_no_file(name, path))
+  return rest
+
+
+def _said(error: BaseException, argv: list[str]) -> str:
+  """What a parser's error says to the one who typed the flags."""
+  file = next((word.split("=", 1) for word in argv if re.match(r"--?\w*config=", word)), None)
+  if file and isinstance(error, OSError):
+    return _no_file(file[0].lstrip("-"), file[1].split(":")[0])
+  first = error
+  while first.__cause__ or first.__context__:
+    first = first.__cause__ or first.__context__
+  frames = traceback.extract_tb(first.__traceback__)
+  if file and (here := [frame for frame in frames if frame.filename == file[1].split(":")[0]]):
+    return str(first) if isinstance(first, ValueError) else f"{here[-1].filename}:{here[-1].lineno}: {_text(first)}"
+  if isinstance(error, AttributeError | KeyError):  # of the settings: 'stepz' Did you mean "steps" …
+    name = re.match(r"'(\w+)'", _text(error))
+    word = next((word for word in argv if name and re.match(rf"--?[\w.]*\.{name[1]}(\.|=|$)", word)), "a setting")
+    return f"{word.split('=')[0]}: there is no such setting: {_text(error)}"
+  found = re.match(r"flag --(\w+)=None: Flag --\w+ must have a value", str(error))
+  return f"--{found[1]} is missing (--help shows an example)." if found else str(error)
+
+
+def _text(error: BaseException) -> str:
+  while error.args and isinstance(error.args[0], BaseException):
+    error = error.args[0]
+  return str(error.args[0]) if error.args else type(error).__name__
+
+
+def _no_file(flag: str, path: str) -> str:
+  there = ", ".join(sorted(file.name for file in pathlib.Path(path).parent.glob("*.py")))
+  return f"--{flag}={path}: there is no such file" + (f"; beside it are {there}." if there else ".")
+
+
+def usage() -> str:
+  """The launcher's own text and flags, without those of the libraries."""
+  main = sys.modules["__main__"]
+  shown = {id(flag): flag for name, value in vars(main).items() if (flag := _flag(value)) is not None}
+  for module in ("host_flags", "index_flags"):
+    if module in sys.modules:
+      shown |= {id(flag): flag for value in vars(sys.modules[module]).values() if (flag := _flag(value)) is not None}
+  lines = [inspect.cleandoc(main.__doc__ or ""), ""]
+  for flag in shown.values():
+    default = "" if flag.default in (None, "") else f" [{flag.default}]"
+    lines.append(f"  --{flag.name:<16} {' '.join(flag.help.split())}{default}")
+  if any(config_flags.config_flags.is_config_flag(flag) for flag in shown.values()):
+    lines.append("  --config.A.B=VALUE any setting of ragrl_jax/config.py: --config.model.path=FOLDER,\n"
+                 "                     --config.data.train=FILE, --config.retrieval.index=FOLDER, --config.steps=100")
+  return "\n".join([*lines, "  --traceback        show where an error was raised", "  --helpfull         all flags"])
+
+
+def _flag(value):
+  return flags.FLAGS[value.name] if isinstance(value, flags.FlagHolder) else None

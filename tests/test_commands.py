@@ -1,0 +1,153 @@
+"""How launchers begin and end: one line for a mistake, a traceback for a bug, flags with their names."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+from ml_collections import config_flags
+
+from ragrl_jax import structs
+from ragrl_jax.data import readers
+from ragrl_jax.learner import learner
+
+ROOT = pathlib.Path(__file__).parents[1]
+LAUNCHERS = ROOT / "launchers"
+
+
+@pytest.fixture
+def commands(monkeypatch):
+  monkeypatch.syspath_prepend(LAUNCHERS)
+  import commands
+  return commands
+
+
+def test_every_launcher_ends_by_the_same_rules():
+  for file in LAUNCHERS.glob("*.py"):
+    text = file.read_text()
+    if "__main__\"" in text:
+      assert "commands.run(main)" in text or "commands.call(main)" in text, file.name
+
+
+def raises(error):
+  def main():
+    raise error
+
+  return main
+
+
+def no_json():
+  import json
+  return json.loads("{")
+
+
+def test_mistakes_are_one_line_and_bugs_are_shown(commands, capsys):
+  asks = lambda: list(readers.read_examples("/nowhere/asked.jsonl"))  # FileNotFoundError, raised by a door of ours
+  negative = lambda: list(readers.read_examples("x", max_examples=-1))  # ValueError, likewise
+  disk = raises(OSError(28, "No space left on device"))
+  stops = raises(learner.NonFinite("the loss is not finite.\nLower the rate."))
+  for main, status, says in ((asks, 2, "no such file"), (negative, 2, "max_examples=-1"), (disk, 2, "No space left"),
+                             (stops, 1, "not finite. Lower"), (raises(structs.ToolFailed("gone")), 1, "gone")):
+    with pytest.raises(SystemExit) as ended:
+      commands.guarded(main)
+    said = capsys.readouterr().err
+    assert ended.value.code == status and said.startswith("error: ") and says in said and said.count("\n") == 1
+    with pytest.raises(type(error_of(main))):
+      commands.guarded(main, shown=True)  # --traceback
+  for bug in (no_json, lambda: int("x"), lambda: {}["x"], raises(ValueError("by nobody of ours"))):
+    with pytest.raises(type(error_of(bug))):
+      commands.guarded(bug)
+
+
+def error_of(function):
+  try:
+    function()
+  except Exception as error:  # noqa: BLE001 (whatever it is: the caller asks for its type)
+    return error
+
+
+@pytest.fixture
+def parse(commands, monkeypatch, capsys):
+  """Arguments → (settings, None), or (None, what was said)."""
+  def parsed(*words):
+    known = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", flag_values=known)
+    flags.DEFINE_string("workdir", None, "Folder.", flag_values=known)
+    flags.mark_flags_as_required(["config", "workdir"], flag_values=known)
+    monkeypatch.setattr(flags, "FLAGS", known)
+    monkeypatch.setattr(sys, "argv", ["train.py", *words])
+    try:
+      commands.guarded(commands._parsed, sys.argv)
+    except SystemExit as ended:
+      said = capsys.readouterr().err
+      assert ended.code == 2 and said.startswith("error: ") and said.count("\n") == 1
+      return None, said
+    return known.config, None
+
+  monkeypatch.chdir(ROOT)
+  return parsed
+
+
+CONFIG = "--config=configs/search_r1.py:smoke"
+
+
+def test_whole_numbers_may_be_written_as_people_do(parse):
+  assert parse(CONFIG, "--workdir=x", "--config.steps=1e3")[0].steps == 1000
+  assert parse(CONFIG, "--workdir=x", "--config.steps=7")[0].steps == 7
+  for bad in ("1.5", "1e3x", "many", "nan", "inf"):
+    assert f"--config.steps={bad}: '{bad}' is no whole number" in parse(CONFIG, "--workdir=x", f"--config.steps={bad}")[1]
+
+
+@pytest.mark.parametrize("words, says", [
+  ((CONFIG, "--workdir=x", "--config.stepz=3"), "--config.stepz: there is no such setting: 'stepz' Did you mean \"steps\""),
+  ((CONFIG, "--workdir=x", "--config.rollout.contxt=3"), '--config.rollout.contxt: .*"context"'),
+  ((CONFIG, "--workdir=x", "--config.nothing.there=3"), "--config.nothing.there: there is no such setting"),
+  ((CONFIG, "--workdirr=x"), "'workdirr'. Did you mean: workdir"),
+  ((CONFIG,), "--workdir is missing"), (("--workdir=x",), "--config is missing"),
+  (("--config=configs/none.py", "--workdir=x"), "--config=configs/none.py: there is no such file; beside it are arena.py"),
+  (("--config=configs/none.py", "--workdir=x", "--config.steps=3"), "--config=configs/none.py: there is no such file"),
+  (("--config=configs/search_r1.py:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, grpo"),
+  ((CONFIG, "--workdir=x", "--config.model.remat=maybe"), "--config.model.remat=maybe"),
+  (("--config.steps=3", CONFIG, "--workdir=x"), "before a value for --config"),
+])
+def test_flags_that_are_wrong(parse, words, says):
+  found, said = parse(*words)
+  assert found is None
+  assert __import__("re").search(says, said), said
+
+
+def test_a_config_file_that_is_wrong_is_named_with_its_line(parse, tmp_path):
+  file = tmp_path / "mine.py"
+  file.write_text("from ragrl_jax import config as config_lib\n\n\ndef get_config(_=''):\n"
+                  "  config = config_lib.default_config()\n  config.rollout.group_sise = 3\n  return config\n")
+  assert f"{file}:6: " in parse(f"--config={file}", "--workdir=x")[1]
+
+
+def test_a_folder_that_cannot_be_made_is_named_with_its_flag(commands, tmp_path):
+  from ragrl_jax import config as config_lib
+  (tmp_path / "file").write_text("")
+  for path in (tmp_path / "file", tmp_path / "file" / "inside", "/proc/run"):
+    with pytest.raises(ValueError, match=f"--workdir={path}: no folder can be made there"):
+      commands.ready(config_lib.default_config(), "workdir", str(path))
+  commands.ready(config_lib.default_config(), "workdir", str(tmp_path / "a" / "b"))
+
+
+@pytest.mark.slow  # starts a process that imports everything
+def test_a_launcher_as_it_is_called(tmp_path):
+  command = [sys.executable, LAUNCHERS / "train.py", CONFIG, f"--workdir={tmp_path}/run", "--config.model.dtype=bf16"]
+  told = subprocess.run(command, cwd=ROOT, env=os.environ | dict(PYTHONPATH=str(ROOT)), capture_output=True, text=True)
+  assert told.returncode == 2 and told.stdout == ""
+  assert told.stderr == "error: config.model.dtype='bf16': it must be 'float32', 'bfloat16' or 'float16'.\n"
+  assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow  # starts a process that imports everything
+def test_help_is_short():
+  command = [sys.executable, LAUNCHERS / "evaluate.py", "--help"]
+  told = subprocess.run(command, cwd=ROOT, env=os.environ | dict(PYTHONPATH=str(ROOT)), capture_output=True, text=True)
+  lines = told.stdout.splitlines()
+  assert told.returncode == 0 and len(lines) < 25 and lines[0].startswith("Scores a checkpoint: python launchers/")
+  for flag in ("--checkpoint", "--data", "--out", "--config.A.B=VALUE", "--traceback", "--helpfull"):
+    assert any(line.strip().startswith(flag) for line in lines), flag

@@ -1,0 +1,279 @@
+"""What a newcomer's mistakes meet: refused with the setting's name, before weights and index are loaded."""
+
+import ast
+import dataclasses
+import json
+import pathlib
+import re
+import sys
+import types
+
+import jax
+import ml_collections
+import pytest
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import evaluate, judging, recipes, retrieval, sft, structs, train
+from ragrl_jax.core import kl, losses
+from ragrl_jax.data import readers, writers
+from ragrl_jax.evaluation import player as player_lib
+from ragrl_jax.evaluation import questions
+from ragrl_jax.learner import settings
+from ragrl_jax.models import weights
+from ragrl_jax.models.config import ARCHITECTURES
+from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.prompting import load
+
+ROOT = pathlib.Path(__file__).parents[1]
+NAMES = {path: "nonsense" for path in config_lib.CHOICES} | {"rollout.ahead": 2, "model.dtype": "bf16"}
+NUMBERS = {
+  path: least - 1 for least, paths in config_lib.AT_LEAST.items() for path in paths.split()
+} | {"rollout.top_p": 1.5, "advantage.gamma": 2.0, "retrieval.timeout_s": 0.0, "learner.row_lengths": (0,),
+     "loss.dual_clip": "much", "loss.importance_cap": -1.0, "mesh.data": 0, "rollout.temperature": float("nan"),
+     "rollout.prefill": 1024, "optimizer.learning_rate": float("inf")}
+BAD = list(NAMES.items()) + list(NUMBERS.items())
+
+
+def changed(path, value):
+  config = config_lib.default_config()
+  config.update_from_flattened_dict({path: float(value) if type(config_lib._at(config, path)) is float else value})
+  return config
+
+
+def refuse(*arguments, **named):
+  raise AssertionError("loaded before the settings were looked at")
+
+
+@pytest.fixture
+def nothing_loads(monkeypatch):
+  for room, name in ((weights, "load_pretrained"), (retrieval, "load_index"), (load, "load_tokenizer"),
+                     (readers, "read_examples"), (player_lib, "Decoder")):
+    monkeypatch.setattr(room, name, refuse)
+
+
+def test_the_names_are_those_of_the_rooms_that_read_them():
+  for path, names in {
+    "model.shape.family": ARCHITECTURES, "judge.kind": judging.KINDS, "advantage.kind": settings.COMPARED
+    + settings.COUNTED, "advantage.credit": settings.CREDITS, "loss.aggregation": losses.AGGREGATIONS,
+    "loss.kl": ("none", *kl.ESTIMATORS), "loss.kl_in": settings.PLACES, "critic.kind": settings.CRITICS,
+    "optimizer.kind": settings.OPTIMIZERS, "optimizer.schedule": settings.SCHEDULES}.items():
+    assert sorted(config_lib.CHOICES[path]) == sorted(names), path
+
+
+def test_bad_values_are_refused_before_anything_is_loaded(nothing_loads, tmp_path):
+  assert len(BAD) >= 40
+  for path, value in BAD:
+    config = changed(path, value)
+    field = path if path != "mesh.data" else "mesh"
+    for run in (config_lib.validate, lambda c: list(train.train(c, tmp_path)), lambda c: list(sft.sft(c, tmp_path)),
+                lambda c: evaluate.evaluate(c, tmp_path, "none.jsonl", tmp_path / "out")):
+      with pytest.raises(ValueError, match=rf"config\.{field.rpartition('.')[0]}.*{field.rpartition('.')[2]}"):
+        run(config)
+
+
+def test_a_judge_of_one_term_is_looked_at_too():
+  config = config_lib.default_config()
+  with config.unlocked():
+    config.judges = dict(think_answer=dict(kind="oracle"))
+  with pytest.raises(ValueError, match="config.judges.think_answer.kind='oracle'.*'nli'"):
+    config_lib.validate(config)
+
+
+@pytest.mark.parametrize("change, says", [
+  (dict(recipe="care", preset="nonsense"), "config.preset"), (dict(recipe="nonsense"), "config.recipe"),
+  ({"switches": dict(max_searches=-1)}, "config.switches.max_searches"),
+  ({}, r"config.retrieval.index is empty, but the recipe search_r1 searches"),
+  ({"loss.kl": "k1", "recipe": "care"}, "pulls nowhere"), ({"critic.kind": "own", "recipe": "care"}, "needs a critic"),
+  ({"optimizer.warmup_steps": 101, "recipe": "care"}, "warmup_steps=101"),
+])
+def test_what_only_the_rooms_know_is_refused_before_weights_are_read(nothing_loads, tmp_path, change, says):
+  config = config_lib.default_config()
+  config.update_from_flattened_dict({name: value for name, value in change.items() if name != "switches"})
+  with config.unlocked():
+    config.switches = change.get("switches", {})
+  with pytest.raises(ValueError, match=says):
+    list(train.train(config, tmp_path))
+
+
+# ---- model, tokenizer, devices ---------------------------------------------------------------------------------------
+
+
+def test_a_name_of_the_hub_is_no_folder():
+  config = config_lib.default_config()
+  config.model.path = "Qwen/Qwen2.5-3B"
+  with pytest.raises(ValueError, match="config.model.path='Qwen/Qwen2.5-3B': there is no such folder.*hf download"):
+    player_lib.tokenizer(config)
+  with pytest.raises(ValueError, match="config.model.path='Qwen/Qwen2.5-3B': there is no such folder.*hf download"):
+    player_lib.model(config, None)
+
+
+def test_chat_without_a_template_is_refused(monkeypatch):
+  config = config_lib.default_config()
+  config.prompting.tokenizer = "folder"
+  bare = dataclasses.make_dataclass("Bare", [("markers", str | None, None)])
+  monkeypatch.setattr(load, "load_tokenizer", lambda where, **how: bare())
+  with pytest.raises(ValueError, match="no chat template: set config.prompting.chat=False.*markers='own'"):
+    player_lib.tokenizer(config)
+  config.prompting.chat = False
+  assert player_lib.tokenizer(config).markers is None
+  config.prompting.chat = True
+  monkeypatch.setattr(load, "load_tokenizer", lambda where, **how: bare("own"))
+  assert player_lib.tokenizer(config).markers == "own"
+
+
+@pytest.mark.parametrize("context, scaling, fits", [
+  (128, None, True), (129, None, False), (256, 4.0, True), (257, 4.0, False)])
+def test_the_context_is_what_the_model_was_made_for(tmp_path, context, scaling, fits):
+  values = dict(
+    model_type="llama", vocab_size=9, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+    rms_norm_eps=1e-6, rope_theta=1e4, max_position_embeddings=128, rope_scaling=scaling and dict(
+      rope_type="llama3", factor=scaling, low_freq_factor=1.0, high_freq_factor=4.0,
+      original_max_position_embeddings=64))
+  (tmp_path / "config.json").write_text(json.dumps(values))
+  config = config_lib.default_config()
+  config.model.path, config.rollout.context = str(tmp_path), context
+  if fits:
+    player_lib.check_context(config, None)
+  else:
+    with pytest.raises(ValueError, match=f"config.rollout.context={context} is more than the {context - 1} positions"):
+      player_lib.check_context(config, None)
+
+
+@pytest.mark.parametrize("sizes", [dict(data=1, fsdp=8), dict(data=-1, fsdp=8), dict(data=2)])
+def test_more_devices_than_there_are(monkeypatch, sizes):
+  monkeypatch.setattr(jax, "devices", lambda: jax.local_devices()[:1])
+  config = config_lib.default_config()
+  assert player_lib.mesh(config) is None
+  config.mesh.update(sizes)
+  with pytest.raises(ValueError, match=r"asks for . devices, and JAX sees 1 \(cpu\).*ragrl_jax\[cuda\]"):
+    player_lib.mesh(config)
+
+
+@pytest.mark.parametrize("error", [AssertionError(), RuntimeError("Unable to initialize backend 'cuda'")])
+def test_a_platform_that_is_not_here(monkeypatch, error):
+  def none():
+    raise error
+
+  monkeypatch.setattr(jax, "devices", none)
+  monkeypatch.setattr(mesh_lib, "asked_platforms", lambda: "cuda")
+  with pytest.raises(ValueError, match=r"JAX_PLATFORMS=cuda: .*pip install 'ragrl_jax\[cuda\]'"):
+    mesh_lib.devices()
+
+
+# ---- questions -------------------------------------------------------------------------------------------------------
+
+PASSAGES = tuple(structs.Passage(str(i), f"T{i}", "a text") for i in range(2))
+BARE = [structs.Example(f"q{i}", "Who?", ("x",)) for i in range(3)]
+SHOWN = [dataclasses.replace(example, passages=PASSAGES) for example in BARE]
+MARKED = [dataclasses.replace(example, supporting=(0,)) for example in SHOWN]
+
+
+@pytest.mark.parametrize("name", ["arena", "care"])
+def test_questions_without_the_passages_that_are_read(name):
+  config, recipe = config_lib.default_config(), recipes.get(name)
+  with pytest.raises(ValueError, match="data.jsonl: none of its 3 questions brings passages.*nothing.*scored"):
+    questions.check_passages(config, recipe, BARE, "data.jsonl")
+  questions.check_passages(config, recipe, BARE[:1] + SHOWN, "data.jsonl")
+
+
+def test_questions_whose_passages_must_be_searched_for():
+  config, recipe = config_lib.default_config(), recipes.get("lear")
+  with pytest.raises(ValueError, match="1 of its 4 questions bring no passages.*config.retrieval.index"):
+    questions.check_passages(config, recipe, BARE[:1] + SHOWN, "data.jsonl")
+  config.retrieval.index = "index"
+  questions.check_passages(config, recipe, BARE, "data.jsonl")
+  questions.check_passages(config_lib.default_config(), recipes.get("lear", top_k=0), BARE, "data.jsonl")
+  questions.check_passages(config_lib.default_config(), recipes.get("search_r1"), BARE, "data.jsonl")
+
+
+def test_questions_that_nobody_can_be_paid_for():
+  with pytest.raises(ValueError, match="nothing in this set can be scored: arena's relevance, bonus is not known"):
+    questions.check_scores(recipes.get("arena"), SHOWN, "data.jsonl")
+  for name in recipes.RECIPES:
+    questions.check_scores(recipes.get(name), SHOWN + MARKED, "data.jsonl")
+
+
+@pytest.mark.parametrize("which", ["train", "evaluate"])
+def test_a_context_that_no_prompt_fits_into(tmp_path, which):
+  writers.write_examples(tmp_path / "asked.jsonl", BARE)
+  config = config_lib.default_config()
+  config.prompting.update(dict(tokenizer="bytes", chat=False))
+  config.rollout.update(dict(context=256, lanes=2, rows=2, prefill=32))
+  words = load.load_tokenizer("bytes")
+  player = player_lib.Player(words, recipes.get("search_r1"), *[None] * 7)
+  config.data.train = str(tmp_path / "asked.jsonl")
+  with pytest.raises(ValueError, match=r"no prompt fits: the shortest of 3 has \d+ tokens.*config.rollout.context=256"):
+    if which == "train":
+      questions.training(config, player)
+    else:
+      questions.check_room(config, words, player.recipe.prompt, BARE, "asked.jsonl")
+  config.rollout.context = 2048
+  assert len(questions.training(config, player)[0]) == 3
+
+
+def test_a_hub_that_cannot_be_reached_says_what_to_set(monkeypatch):
+  def gone(*arguments, **named):
+    raise ConnectionError("Couldn't reach 'owner/name' on the Hub (LocalEntryNotFoundError)")
+
+  monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=gone))
+  with pytest.raises(ValueError, match=r"hf:owner/name//dev.*config.data.evaluate=FILE.jsonl or nothing"):
+    list(readers.read_examples("hf:owner/name//dev"))
+
+
+# ---- what is written and said ----------------------------------------------------------------------------------------
+
+
+def test_an_evaluation_takes_the_runs_own_settings(tmp_path):
+  config = config_lib.load(ROOT / "configs" / "veritas.py", "smoke,em_it")
+  config.rollout.context, config.switches.max_searches, config.judges.think_search.kind = 1024, 2, "exact"
+  run = tmp_path / "run"
+  (run / "checkpoints" / "40").mkdir(parents=True)
+  (run / "model").mkdir()
+  (run / "model" / "config.json").write_text("{}")
+  (run / "config.json").write_text(config.to_json_best_effort(indent=1))
+  for checkpoint in (run, run / "model", run / "checkpoints", run / "checkpoints" / "40"):
+    assert evaluate.config_of(checkpoint).to_dict() == config.to_dict()
+  read = evaluate.config_of(run)
+  assert read.is_locked and read.learner.row_lengths == config.learner.row_lengths
+  config_lib.validate(read)
+  read.switches.action = "first"  # one that nobody set can be set still
+  for bad in (tmp_path, tmp_path / "nowhere"):
+    with pytest.raises(ValueError, match="give --config"):
+      evaluate.config_of(bad)
+  written = json.loads((run / "config.json").read_text())
+  (run / "config.json").write_text(json.dumps(written | dict(stepz=3)))
+  with pytest.raises(ValueError, match="config.json: there is no setting 'stepz'"):
+    evaluate.config_of(run)
+
+
+def test_a_model_says_what_ends_a_turn(tmp_path):
+  weights.write_generation_config(tmp_path, (5,), None)
+  assert json.loads((tmp_path / "generation_config.json").read_text()) == dict(eos_token_id=5)
+  weights.write_generation_config(tmp_path, (5, 7), 1)
+  assert json.loads((tmp_path / "generation_config.json").read_text()) == dict(eos_token_id=[5, 7], bos_token_id=1)
+
+
+def test_settings_that_messages_name_are_there():
+  config = config_lib.default_config()
+  switches = {switch for room in recipes.RECIPES.values() for switch in next(iter(room.PRESETS.values()))}
+  wrong = []
+  for file in sorted([*(ROOT / "ragrl_jax").rglob("*.py"), *(ROOT / "launchers").glob("*.py")]):
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+      if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        for path in re.findall(r"(?<![\w./-])config((?:\.[a-z]\w*)+)", node.value):
+          if not resolves(path.split(".")[1:], config, switches):
+            wrong.append(f"{file.relative_to(ROOT)}:{node.lineno}: config{path}")
+  assert not wrong, "\n".join(wrong)
+
+
+def resolves(names, config, switches) -> bool:
+  """Whether these names lead to a setting, or are a file's (config.json)."""
+  if names[0] in ("json", "py", "judges"):  # config.judges.TERM.FIELD
+    return True
+  if names[0] == "switches":
+    return len(names) == 1 or names[1] in switches
+  for name in names:
+    if not isinstance(config, ml_collections.ConfigDict) or name not in config:
+      return False
+    config = config[name]
+  return True
