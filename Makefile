@@ -10,7 +10,7 @@ NEWEST_PIP = -m pip install --quiet --quiet --disable-pip-version-check
 PIP = $(NEWEST_PIP) --constraint constraints.txt
 FAST = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not parity and not real and not long and not hosts"
 
-.PHONY: help quickstart test test-newest long hosts parity real lint bench gpu papers scale
+.PHONY: help quickstart test test-newest browser long hosts parity real lint bench gpu papers scale
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer).'
@@ -47,6 +47,10 @@ test-newest:  ## the same tests and the quickstart with the newest version of ev
 	@$(NEWEST_VENV)/bin/python -m pip list --format freeze --disable-pip-version-check | tr '\n' ' '; echo
 	$(NEWEST_VENV)/bin/python -m pytest $(FAST)
 	$(NEWEST_VENV)/bin/python launchers/quickstart.py --workdir out/quickstart-newest
+
+browser: $(VENV)/.ready  ## the run's page in Chromium, installed where it may be; pictures in out/browser/
+	@chromium=$$(.ci/chromium) || { echo "no browser: the page was not opened"; exit 0; }; \
+	CHROMIUM="$$chromium" $(RUN) -m pytest -m browser tests/evaluation && echo "Pictures of the page: out/browser/"
 
 long: $(VENV)/.ready  ## whole runs, several hosts, a hundred thousand transcripts a recipe
 	$(RUN) -m pytest --numprocesses $(WORKERS) --dist load -m long

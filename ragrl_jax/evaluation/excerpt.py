@@ -70,7 +70,7 @@ def _read(path: pathlib.Path, most_bytes: int) -> list[_Group]:
       first = row["segments"][0]
       group = groups[row["prompt_index"]] = _Group(
         {name: row.get(name) for name in ("prompt_index", "id", "question", "golds", "hops")},
-        {"text": first["text"], "tokens": len(first["ids"])}, samples=[] if spent <= most_bytes else None)
+        {"tokens": len(first["ids"])} | _text(first), samples=[] if spent <= most_bytes else None)
     group.ends.append((row["reward"], row["outcome"], row["ended"]))
     if group.samples is not None:
       group.samples.append(zlib.compress(json.dumps(compact(row)).encode()))
@@ -129,10 +129,11 @@ def compact(row: Mapping[str, Any]) -> dict[str, Any]:
       item["stop"] = segment.get("stop", "")
       item |= {"pieces": segment["pieces"]} if "pieces" in segment else {"text": segment["text"]}
       item["logprobs"] = [_round(value) for value in segment["logprobs"]]
+      item |= {"control": {place: name for place, _, name in segment["control"]}} if "control" in segment else {}
       if "advantages" in segment:
         item["advantages"] = [_round(value) for value in segment["advantages"]]
     else:
-      item["text"] = segment["text"]
+      item |= _text(segment)
       item["query"] = segment.get("query")
       if segment.get("found") is not None:
         item["found"] = [passage | {"gold": passage["id"] in golds} for passage in segment["found"]]
@@ -143,6 +144,12 @@ def compact(row: Mapping[str, Any]) -> dict[str, Any]:
     "reward": _round(row["reward"]), "outcome": row["outcome"], "advantage": _round(row["advantage"]),
     "terms": {name: _round(value) for name, value in row["terms"].items()}, "weights": row["weights"],
     "segments": segments}
+
+
+def _text(segment: Mapping[str, Any]) -> dict[str, Any]:
+  """An environment's text, and with its control tokens: `parts` are text and token by turns."""
+  parts = episodes.parts(segment)
+  return {"text": segment["text"]} | ({"parts": parts} if len(parts) > 1 else {})
 
 
 def _mean(values) -> float | None:

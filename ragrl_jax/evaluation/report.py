@@ -67,7 +67,7 @@ def read(workdir: str | os.PathLike) -> dict[str, Any]:
     raise ValueError(f"{workdir} holds neither config.json nor {metrics.FILE}: give the --workdir of a training run.")
   config, summary = config or {}, _json(workdir / "summary.json") or {}
   return {"run": _run(workdir, config, rows, summary), "config": config, "summary": summary, "rows": rows,
-          "searching": bool(((config.get("retrieval") or {"index": True}).get("index")))}
+          "searching": bool((config.get("retrieval") or {"index": True}).get("index"))}
 
 
 def headline(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ def flat(config: Mapping[str, Any], prefix: str = ""):
 
 
 def _run(workdir: pathlib.Path, config, rows, summary) -> dict[str, Any]:
-  """The page's head: what ran, how far, how long (by the steps' own seconds: a clock may be set back, a run resumed)."""
+  """The page's head: what ran, how far, how long. Clocks are set back and runs resumed: the steps' seconds count."""
   times = [row["time"] for row in rows]
   bad = [row["step"] for row in rows if row.get("nulls")]
   return {

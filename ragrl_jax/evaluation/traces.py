@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from ragrl_jax import structs
 from ragrl_jax.evaluation import tables
+from ragrl_jax.store import episodes
 
 _STYLES = {"bold": "1", "dim": "2", "model": "36", "environment": "33", "good": "32", "bad": "31"}
 _MARKS = {
@@ -19,8 +20,8 @@ _TAG = re.compile(r"</?[A-Za-z_][\w.|:-]*>")
 def trace(row: Mapping[str, Any], *, color: bool = False, width: int = 100) -> str:
   """An episode's row (as `store.episodes.row` makes it) as text.
 
-  Every word of model and environment stays as it was, tags and retrieved text included; control characters are shown
-  as escapes, so that text from a corpus cannot steer the terminal.
+  Every word of model and environment stays as it was, tags, control tokens and retrieved text included; control
+  characters are shown as escapes, so that text from a corpus cannot steer the terminal.
 
   Args:
     row: one logged episode.
@@ -39,7 +40,7 @@ def trace(row: Mapping[str, Any], *, color: bool = False, width: int = 100) -> s
       verdict = next(verdicts)
       found = ", ".join(_named(passage, golds) for passage in segment["found"]) or "nothing"
       lines.append(_margin("found", paint("dim", found + (f" ({_MARKS[verdict]})" if verdict in _MARKS else ""))))
-    for part in _wrapped(segment["text"], width - 14):
+    for part in _wrapped("".join(episodes.parts(segment)), width - 14):
       if number and color:  # tags stand out; the owner's colour goes on after them
         part = _TAG.sub(lambda tag: f"\033[{_STYLES['bold']}m{tag[0]}\033[22m", part)
       lines.append(_margin(name, paint(owner, part) if number else paint("dim", part)))

@@ -12,6 +12,7 @@ class ByteTokenizer:
   vocab_size = 258
   pad_id = 257
   eos_ids = (256,)
+  control_names = {256: "<eos>", 257: "<pad>"}
 
   def encode(self, text: str) -> list[int]:
     return list(well_formed(text).encode())

@@ -52,6 +52,7 @@ class HuggingFaceTokenizer:
     added = {a["id"]: a for a in settings["added_tokens"]}
     control = self._control(added)
     self.control = tuple(sorted(added[i]["content"] for i in control if i in added))
+    self.control_names = {i: self._whole.convert_ids_to_tokens(i) for i in sorted(control)}
     self._bytes = _all_bytes(self._whole, settings, self.vocab_size, added, control)
     self._text = _continuing(settings, control)
     for text in self.control:

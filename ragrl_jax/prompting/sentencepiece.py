@@ -45,6 +45,8 @@ class SentencePieceTokenizer:
     self.eos_ids = (eos,)
     self.pad_id = pad if pad >= 0 else eos
     self._bos = [self._pieces.bos_id()] if bos else []
+    self.control_names = {i: self._pieces.id_to_piece(i) for i in range(self.vocab_size)
+                          if self._pieces.is_control(i) or self._pieces.is_unknown(i)}
     self._bytes = [self._piece_bytes(i) for i in range(self.vocab_size)]
 
   def _piece_bytes(self, token: int) -> bytes:

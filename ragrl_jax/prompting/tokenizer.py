@@ -11,11 +11,13 @@ class Tokenizer(Protocol):
     vocab_size: number of ids the tokenizer knows; a model's embedding may have more rows.
     pad_id: what empty places are filled with; never used to find padding.
     eos_ids: every id that ends a turn.
+    control_names: id → name of the control tokens, for a reader: they have no bytes, and no text holds them.
   """
 
   vocab_size: int
   pad_id: int
   eos_ids: tuple[int, ...]
+  control_names: Mapping[int, str]
 
   def encode(self, text: str) -> list[int]:
     """Ids of the text alone: no BOS or EOS added, a leading space kept as written, no space put in front.

@@ -5,7 +5,8 @@ A step's file, `episodes/step_000012.jsonl`, is whole or absent. A row holds:
     step prompt_index sample version            which episode: step of training, prompt and its group's sample
     id question golds source hops gold_ids      the example
     segments                                    in order: owner, text, ids; model: logprobs, stop, pieces, advantages;
-                                                environment: query, found (id, title, text, score)
+                                                environment: query, found (id, title, text, score); control: the tokens
+                                                that no text holds (place in ids, place in text, name), if any
     facts ended failure                         what was asked of models; why it ended
     terms weights reward outcome advantage      unweighted numbers (null: not scorable), what weighed them, their sum
 """
@@ -42,7 +43,8 @@ def row(
     reward: their weighted sum; None if the episode was not scored.
     outcome: unshaped correctness, 0 or 1.
     advantage: one number for the episode, or one for each of its tokens (a critic's; only the model's are kept).
-    tokenizer: gives each sampled token its text (`pieces`), so that a page can show tokens; left out if None.
+    tokenizer: gives each sampled token its text (`pieces`), and control tokens their names (`control`), so that a page
+      can show them; left out if None.
 
   Raises:
     ValueError: token advantages that are not as many as the episode has tokens.
@@ -77,6 +79,28 @@ def pieces(tokenizer, ids: Sequence[int]) -> list[str]:
   if texts:
     texts[-1] += decoder.decode(b"", final=True)
   return texts
+
+
+def control(tokenizer, ids: Sequence[int]) -> list[tuple[int, int, str]]:
+  """(place in ids, place in the text, name) of every control token."""
+  names = tokenizer.control_names
+  if names.keys().isdisjoint(ids):
+    return []
+  found, at = [], 0
+  for place, (token, piece) in enumerate(zip(ids, pieces(tokenizer, ids))):
+    if token in names:
+      found.append((place, at, names[token]))
+    at += len(piece)
+  return found
+
+
+def parts(segment: Mapping[str, Any]) -> list[str]:
+  """The text of a row's segment and the names of its control tokens by turns, a text first and last."""
+  found, last = [], 0
+  for _, at, name in segment.get("control", ()):
+    found += [segment["text"][last:at], name]
+    last = at
+  return [*found, segment["text"][last:]]
 
 
 def write_episodes(workdir: str | os.PathLike, step: int, rows: Iterable[Mapping[str, Any]]) -> pathlib.Path:
@@ -142,6 +166,8 @@ def _segment_of(item: Mapping[str, Any]) -> structs.Segment:
 
 def _segment(segment: structs.Segment, tokenizer) -> dict[str, Any]:
   item: dict[str, Any] = {"owner": segment.owner, "text": segment.text, "ids": [int(i) for i in segment.ids]}
+  if tokenizer is not None and (names := control(tokenizer, item["ids"])):
+    item["control"] = names
   if segment.owner == structs.MODEL:
     item |= {"logprobs": jsonl.plain(np.asarray(segment.logprobs, np.float32)), "stop": segment.stop}
     if tokenizer is not None:

@@ -96,6 +96,12 @@ def test_eos_and_padding_are_ids_without_bytes(tokenizer):
     assert tokenizer.token_bytes(i) == b""
 
 
+def test_control_tokens_have_names_and_no_bytes(tokenizer):
+  assert {*tokenizer.eos_ids, tokenizer.pad_id} <= set(tokenizer.control_names)
+  for i, name in tokenizer.control_names.items():
+    assert name and tokenizer.token_bytes(i) == b""
+
+
 def test_nearly_every_id_has_its_own_bytes(tokenizer):
   # A table shifted by one, or a family of pieces read as nothing, would show here.
   known = [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)]

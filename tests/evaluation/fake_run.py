@@ -29,9 +29,11 @@ SEARCH, ANSWER = "</search>", "</answer>"
 class Words:
   """A tokenizer of words and signs that learns as it reads; an é is two tokens, as byte-level vocabularies have it."""
 
+  control_names = {0: "<|im_end|>", 1: "<|im_start|>"}
+
   def __init__(self):
-    self.ids: dict[bytes, int] = {b"": 0}
-    self.table = [b""]
+    self.ids: dict[bytes, int] = {b"": 0, b"<|im_start|>": 1}
+    self.table = [b"", b""]
 
   def encode(self, text):
     pieces = []
@@ -64,6 +66,13 @@ def example(rng, number):
       f"q{number:04d}", question, (str(rng.choice(PLACES)),), gold, tuple(range(hops)), source="made-up", hops=hops)
 
 
+def prompted(words, asked, reply):
+  """A prompt as chat templates make it: control tokens stand between its texts and in none of them."""
+  start, end = words.ids[b"<|im_start|>"], 0
+  ids = [start, *words.encode(asked), end, *words.encode("\n"), start, *words.encode(reply)]
+  return structs.Segment(structs.ENVIRONMENT, tuple(ids), f"{asked}\n{reply}")
+
+
 def episode(rng, words, question, index, sample, skill):
   """One episode; the greater the skill (0 to 1), the likelier it searches as often as it has hops, and is right."""
 
@@ -74,7 +83,7 @@ def episode(rng, words, question, index, sample, skill):
       more["logprobs"] = tuple(float(x) for x in np.float32(-rng.exponential(0.9 - 0.7 * skill, len(ids))))
     return structs.Segment(owner, tuple(ids), text, **more)
 
-  said = [segment(structs.ENVIRONMENT, PROMPT.format(question.question))]
+  said = [prompted(words, "user\n" + PROMPT.format(question.question), "assistant\n")]
   searches = question.hops if rng.random() < 0.3 + 0.7 * skill else int(rng.integers(0, 4))
   for hop in range(searches):
     query = f"where was {question.passages[min(hop, 1)].title} born" if rng.random() < 0.85 else question.question
@@ -142,7 +151,8 @@ def step_metrics(rng, step, skill):
       "grad_norm": float("nan") if step == 37 else 0.5 + abs(noise(0.25)) + (2.0 if step % 29 == 0 else 0),
       "clip_fraction": abs(noise(0.006)), "dual_clip_fraction": 0.0, "mismatch": abs(noise(2e-7)),
       "loss": noise(0.02), "zero_spread_groups": min(1.0, 0.2 + 0.4 * skill + abs(noise(0.03))), "failed_share": 0.0,
-      "learning_rate": 5e-4 * min(1.0, step / 10), "ended": {"answer": 0.88 + 0.12 * skill, **({"length": 0.12 * (1 - skill)} if step % 3 == 0 else {})},
+      "learning_rate": 5e-4 * min(1.0, step / 10),
+      "ended": {"answer": 0.88 + 0.12 * skill} | ({} if step % 3 else {"length": 0.12 * (1 - skill)}),
       "seconds": {**seconds, "step": sum(seconds.values())}, "tokens_per_second": tokens / sum(seconds.values()),
       "bottleneck": max(seconds, key=seconds.get),
       **({"warning/entropy": "Entropy fell below 0.2: the policy tries little that is new."} if step > 110 else {})}

@@ -80,6 +80,14 @@ def test_no_log(tmp_path):
   assert excerpt.excerpt(tmp_path) == {"steps": [], "logged": 0, "episodes": 0, "taken": 0}
 
 
+def test_control_tokens_stand_apart_from_text_that_spells_them():
+  logged = row(0, 1)
+  logged["segments"][1]["control"] = [(0, 5, "<|im_end|>")]
+  logged["segments"][2] |= {"text": "a<|x|>b", "control": [(0, 0, "<|x|>"), (9, 7, "<|y|>")]}
+  said, seen = excerpt.compact(logged)["segments"]
+  assert said["control"] == {0: "<|im_end|>"} and seen["parts"] == ["", "<|x|>", "a<|x|>b", "<|y|>", ""]
+
+
 def test_what_a_sample_keeps():
   sample = excerpt.compact(row(0, 1))
   said, seen = sample["segments"]  # the prompt stands in the group, once

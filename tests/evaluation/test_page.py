@@ -28,7 +28,8 @@ pytestmark = [
 # What a reader does, and what the page is like after it.
 ACTIONS = """
 const seen = {}, all = (selector) => [...document.querySelectorAll(selector)];
-const field = (title, kind = "select") => all(".tools label").find((label) => label.textContent.startsWith(title)).querySelector(kind);
+const field = (title, kind = "select") =>
+  all(".tools label").find((label) => label.textContent.startsWith(title)).querySelector(kind);
 const set = (title, value, kind) => {
   field(title, kind).value = value;
   field(title, kind).dispatchEvent(new Event(kind ? "input" : "change"));
@@ -58,6 +59,7 @@ const parts = (card) => card.querySelector(".curve").getAttribute("d").split("M"
   set("Smoothing", 2, "input");
   seen.smooth = [all("#curves .raw").length, field("Smoothing", "output").textContent];
   seen.csv = csv().split("\\n").slice(0, 3);
+  seen.control = all(".segment.prompt .control").map((e) => e.textContent);
   seen.steps = all(".step option").map((e) => e.textContent);
   seen.shaded = all(".token.positive, .token.negative").length;
   set("Shade", "probability");
@@ -77,7 +79,10 @@ const parts = (card) => card.querySelector(".curve").getAttribute("d").split("M"
   set("Search", "", "input[type=search]");
   all(".group > button")[0].click();
   document.querySelector(".samples button").focus();
-  seen.keys = ["", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp"].map((key) => { if (key) press(key); return chosen(); });
+  seen.keys = ["", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp"].map((key) => {
+    if (key) press(key);
+    return chosen();
+  });
   all(".group > button").at(-1).click();
   seen.address = location.hash;
   document.querySelector('[aria-label="Step before"]').click();
@@ -206,6 +211,7 @@ def test_what_a_reader_does(page, seen, width):
   # The middle of one chart is step 30 of 60, and is read off all that have a value there.
   assert all(re.match(r"step \d+: ", text) for text in seen["reads"])
   assert {re.match(r"step (\d+)", text)[1] for text in seen["reads"][1:4]} == {"30"}
+  assert seen["control"] == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]
   assert seen["shaded"] > 0 and seen["unlikely"] > 0
   assert "log-probability" in seen["tip"] and "advantage" in seen["tip"]
   assert seen["wrong"] and all(text.startswith("✗") for text in seen["wrong"])

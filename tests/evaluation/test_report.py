@@ -98,7 +98,7 @@ def test_hostile_text_stays_text(tmp_path, fake_run):
     writer.write(61, {f"term/{HOSTILE}": 1.0, "warning/w": HOSTILE, f"seconds/{HOSTILE}": 100.0})
   page = rendering.run(report.gather(run))
   assert page.count("<script") == page.count("</script>") == 16
-  assert "<img" not in page and "<a href='" not in page and "<!--" not in page and "49" not in re.search(r"<h1>(.*?)</h1>", page)[1]
+  assert not re.search("<img|<a href='|<!--", page) and "49" not in re.search(r"<h1>(.*?)</h1>", page)[1]
   assert "\u2028" not in page.split('id="data">')[1] and page.encode()
   shown = HOSTILE.replace("\udc00", "\ufffd")
   assert unpacked(page, "all-groups")["steps"][-1]["groups"][0]["question"] == shown
@@ -145,9 +145,10 @@ def test_headline_falls_back_on_the_metrics():
 
 def test_held_out_questions_before_and_after_without_a_summary(tmp_path):
   with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
-    writer.write(4, {"evaluation": {"n": 8, "em": 0.25, "by_hops": {"1": {"em": 0.5, "n": 4}, "2": {"em": 0.0, "n": 4}}}})
+    part = lambda em: {"em": em, "n": 4}
+    writer.write(4, {"evaluation": {"n": 8, "em": 0.25, "by_hops": {"1": part(0.5), "2": part(0.0)}}})
     writer.write(5, {"reward": 1.0})
-    writer.write(6, {"evaluation": {"n": 8, "em": 0.5, "by_source": {"a/b": {"em": 1.0, "n": 2}, "c": {"em": 0.0, "n": 6}}}})
+    writer.write(6, {"evaluation": {"n": 8, "em": 0.5, "by_source": {"a/b": part(1.0), "c": part(0.0)}}})
   found = report.gather(tmp_path)
   lines = {line["label"].strip(): tuple(line[side] and line[side]["value"] for side in ("before", "after"))
            for line in found["table"]}

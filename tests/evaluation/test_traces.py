@@ -34,6 +34,12 @@ def test_colours_take_nothing_away():
   assert "\x1b[2J" not in colored  # a passage cannot clear the screen
 
 
+def test_control_tokens_are_shown():
+  first, *rest = ROW["segments"]
+  row = ROW | {"segments": [first | {"control": [(0, 0, "<|im_start|>")]}, *rest]}
+  assert "prompt │ <|im_start|>Which river?" in traces.trace(row)
+
+
 def test_a_file_gets_no_colours():
   file = io.StringIO()
   traces.show(ROW, file)

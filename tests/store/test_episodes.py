@@ -32,6 +32,8 @@ SCORED = dict(terms={"answer": 1.0, "format": None}, weights={"answer": 1.0, "fo
 class Bytes:
   """Ids are byte pairs' first and second halves; 256 is EOS."""
 
+  control_names = {256: "<|end|>"}
+
   def token_bytes(self, token):
     return b"" if token == 256 else bytes([token])
 
@@ -106,6 +108,17 @@ def test_pieces_join_to_the_text():
   broken = [*"é".encode()[:1], 256]
   assert "".join(episodes.pieces(Bytes(), broken)) == Bytes().decode(broken) == "\ufffd"
   assert episodes.pieces(Bytes(), []) == []
+
+
+def test_control_tokens_are_named_where_they_stand():
+  # No text holds them, so a reader would take a chat's roles for words, and what spells one out for the token itself.
+  ids = (256, *"a é".encode(), 256, 256, *b"<|end|>")
+  segment = structs.Segment(ENVIRONMENT, ids, Bytes().decode(ids))
+  told = episodes.row(EXAMPLE, structs.Episode((segment,)), **SCORED, tokenizer=Bytes())["segments"][0]
+  assert told["control"] == [(0, 0, "<|end|>"), (5, 3, "<|end|>"), (6, 3, "<|end|>")] and told["text"] == "a é<|end|>"
+  assert episodes.parts(told) == ["", "<|end|>", "a é", "<|end|>", "", "<|end|>", "<|end|>"]
+  plain = episodes.row(EXAMPLE, EPISODE, **SCORED, tokenizer=Bytes())["segments"][0]
+  assert "control" not in plain and episodes.parts(plain) == ["Which river?"]
 
 
 @pytest.mark.parametrize("seed", range(20))

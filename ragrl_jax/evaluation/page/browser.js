@@ -119,8 +119,7 @@ class Browser {
     if (!there) return;
     this.#pick(...there);
     const button = this.groups.querySelector('[aria-current="true"], .group.open > button');
-    button?.focus();
-    button?.scrollIntoView({block: "nearest"});
+    button?.focus({preventScroll: true});
   }
 
   // Of a new step, the group whose samples differ most; of that, the best paid right answer that took most searches.
@@ -143,6 +142,7 @@ class Browser {
     this.next.disabled = view.step === this.steps.length - 1;
     this.shown = this.now.map((group, place) => ({group, place, samples: (group.samples ?? []).filter(fits)}))
       .filter((entry) => fitting(entry.group));
+    const scrolled = this.groups.scrollTop;
     this.groups.replaceChildren();
     const all = this.now.length, found = this.shown.length, missing = step.episodes - step.taken;
     element("div", "count", (found < all ? `${found} of ${plural(all, "group")}` : plural(all, "group")) +
@@ -152,9 +152,18 @@ class Browser {
     if (open?.samples.length && !open.samples.some((sample) => sample.sample === view.sample)) view.sample = open.samples[0].sample;
     for (const entry of this.shown) this.#group(entry, entry === open);
     if (view.words) this.#elsewhere();
+    this.#keepInSight(scrolled);
     if (!open) this.#nothing();
     else if (!open.group.samples) this.#absent(step, open.group);
     else new Episode(this.episode, open.group, open.samples.find((sample) => sample.sample === view.sample), this.largest, view.shade);
+  }
+
+  // The list stays where it was, unless the open group would be out of its window.
+  #keepInSight(scrolled) {
+    this.groups.scrollTop = scrolled;
+    const open = this.groups.querySelector(".group.open")?.getBoundingClientRect(), list = this.groups.getBoundingClientRect();
+    if (!open || (open.top >= list.top && open.bottom <= list.bottom)) return;
+    this.groups.scrollTop += open.top - list.top - 8;
   }
 
   // A choice of the reader's: shown, and kept in the address.

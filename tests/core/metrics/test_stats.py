@@ -82,7 +82,7 @@ def test_paired_permutation_by_enumeration():
 
 
 def test_paired_permutation_edges():
-  # Sixty against forty, and 900 alike: drawn, since 2^100 cannot be counted. Binomial: 2 P(X >= 60 | 100, 1/2) = 0.0569.
+  # Sixty against forty, and 900 alike: 2^100 swaps cannot be counted. Binomial: 2 P(X >= 60 | 100, 1/2) = 0.0569.
   many = stats.paired_permutation([1] * 60 + [0] * 40 + [1] * 900, [0] * 60 + [1] * 40 + [1] * 900)
   assert many == (pytest.approx(0.02), pytest.approx(0.0569, abs=0.008))
   assert stats.paired_permutation([1, 0.5], [1, 0.5]) == (0.0, 1.0)
