@@ -39,7 +39,8 @@ const chosen = () => [view.step, view.group, view.sample];
 const marked = (fit) => charts.find((chart) => chart.panel?.series.some((line) => fit(line.column))).card;
 const parts = (card) => card.querySelector(".curve").getAttribute("d").split("M").length - 1;
 (async () => {
-  if (browsed) { await browsed; await browser.ready; }
+  const browses = document.getElementById("browser") !== null;
+  if (browses) { await browsed; await browser.ready; }
   seen.charts = all("#curves svg, #featured svg").length;
   seen.words = document.body.innerText;
   seen.height = document.documentElement.scrollHeight;
@@ -59,6 +60,15 @@ const parts = (card) => card.querySelector(".curve").getAttribute("d").split("M"
   set("Smoothing", 2, "input");
   seen.smooth = [all("#curves .raw").length, field("Smoothing", "output").textContent];
   seen.csv = csv().split("\\n").slice(0, 3);
+  if (!browses) {
+    const of = (selector) => all(selector).length, button = document.querySelector(".switches button");
+    const lines = of("#curves .curve");
+    button.click();
+    seen.switched = [lines - of("#curves .curve"), of("#curves svg")];
+    button.click();
+    seen.narrow = all(".chart h3").filter((e) => e.clientHeight > 50).map((e) => e.textContent);
+    return;
+  }
   seen.control = all(".segment.prompt .control").map((e) => e.textContent);
   seen.steps = all(".step option").map((e) => e.textContent);
   seen.shaded = all(".token.positive, .token.negative").length;
@@ -123,10 +133,11 @@ def page(fake_run):
 
 @pytest.fixture(scope="module")
 def several(fake_run, tmp_path_factory):
-  """The page of three runs, the last with gaps."""
+  """The page of ten runs, of different lengths."""
   folder = tmp_path_factory.mktemp("several")
   rows = (fake_run / "metrics.jsonl").read_text().splitlines(keepends=True)
-  for name, kept in (("first", rows), ("second", rows[:40]), ("third </script>", rows[:20] + rows[30:])):
+  more = [(f"seed_{seed}", rows[seed:]) for seed in range(7)]
+  for name, kept in (("first", rows), ("second", rows[:40]), ("third </script>", rows[:20] + rows[30:]), *more):
     shutil.copytree(fake_run, folder / name.replace("/", ""), ignore=shutil.ignore_patterns("episodes", "*.html"))
     (folder / name.replace("/", "") / "metrics.jsonl").write_text("".join(kept))
   return side_by_side.write(sorted(folder.iterdir()), folder / "runs.html")
@@ -139,16 +150,17 @@ def test_it_runs_under_its_own_policy(page, tmp_path):
 
 def test_several_runs(several, tmp_path):
   dom = opened(several, tmp_path)
-  assert dom.count("<svg") >= 14 and dom.count('aria-pressed="true"') == 3
+  assert dom.count("<svg") >= 14 and dom.count('aria-pressed="true"') == 10
   assert 'aria-label="Reward: first from' in dom and "third &lt;" in dom
 
 
 @pytest.fixture(scope="module")
-def seen(page, tmp_path_factory):
-  """{"page 390": what the reader saw, …}: two pages at two widths, in one browser."""
+def seen(page, several, tmp_path_factory):
+  """{"page 390": what the reader saw, …}: three pages at two widths, in one browser."""
   folder = tmp_path_factory.mktemp("seen")
   data = report.gather(page.parent, max_bytes=50_000)
-  pages = {"page": page.read_text(encoding="utf-8"), "long": rendering.run(too_long(data))}
+  pages = {"page": page.read_text(encoding="utf-8"), "runs": several.read_text(encoding="utf-8"),
+           "long": rendering.run(too_long(data))}
   for name, text in pages.items():
     # The policy forbids every other script, so the reader's comes into a copy without one.
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
@@ -164,10 +176,10 @@ def seen(page, tmp_path_factory):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_pictures(page, several, seen, tmp_path, width, scheme):
   PICTURES.mkdir(parents=True, exist_ok=True)
-  for name, path in (("run", page), ("runs", several)):
+  for name, shown, path in (("run", "page", page), ("runs", "runs", several)):
     text = path.read_text(encoding="utf-8").replace('<html lang="en">', f'<html lang="en" data-scheme="{scheme}">')
     (tmp_path / "shown.html").write_text(text, encoding="utf-8")
-    height, out = seen[f"page {width}"]["height"], PICTURES / f"{name}_{width}_{scheme}.png"
+    height, out = seen[f"{shown} {width}"]["height"], PICTURES / f"{name}_{width}_{scheme}.png"
     out.unlink(missing_ok=True)
     # The policy of a frame is the page's own.
     (tmp_path / "host.html").write_text(
@@ -245,6 +257,15 @@ def test_episodes_are_found_and_walked_through(page, seen, width):
   assert "No group of other steps" in seen["none"] and "None of the others does." in seen["none"]
   assert seen["keys"] == [[12, 0, 0], [12, 0, 1], [12, 1, 0], [12, 0, 5], [12, 0, 5]]
   assert seen["before"][0] == 11 and seen["before"][1] in [group["question"] for group in steps[11]["groups"]]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_runs_can_be_switched_off(seen, width):
+  seen = seen[f"runs {width}"]
+  assert "error" not in seen, seen["error"]
+  assert seen["wide"] == [width, width] and seen["outside"] == [] and seen["narrow"] == []
+  assert seen["switched"] == [seen["charts"]] * 2  # every chart has lost the first run's line
+  assert seen["csv"][0].startswith("run,step,") and seen["csv"][1].startswith("first,0,")
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -134,8 +134,11 @@ class Curves {
         nearest(line.steps, step, line.values);
       return {line, step: line.steps[place], value: line.values[place] ?? null};
     });
-    this.read.textContent = parts.map((part) => tidy(part.value)).join(" · ");
-    if (step !== null && parts.length) this.read.textContent = `step ${parts[0].step}: ${this.read.textContent}`;
+    this.read.replaceChildren(step !== null && parts.length ? `step ${parts[0].step}: ` : "");
+    parts.forEach((part, i) => {
+      if (i) this.read.append(" · ");
+      element("span", parts.length > 1 ? part.line.tone : "", tidy(part.value), this.read);
+    });
     if (!this.mark) return;
     this.mark.replaceChildren();
     if (step === null || !parts.length) return;
