@@ -3,11 +3,15 @@
 import json
 import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
 
 from ragrl_jax.evaluation import side_by_side
 from ragrl_jax.store import metrics
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def run(folder, reward, **config):
@@ -46,3 +50,15 @@ def test_a_folder_without_a_run_is_named(tmp_path):
   with pytest.raises(ValueError, match="none holds neither"):
     side_by_side.write([run(tmp_path / "a", 1.0), tmp_path / "none"], tmp_path / "runs.html")
   assert not (tmp_path / "runs.html").exists()
+
+
+@pytest.mark.slow  # two starts of a process
+def test_the_launcher(tmp_path):
+  runs = [f"--workdir={run(tmp_path / name, 1.0)}" for name in ("a", "b")]
+  say = lambda *given: subprocess.run(
+    [sys.executable, ROOT / "launchers" / "report.py", *given], capture_output=True, text=True)
+  said = say(*runs)
+  assert said.returncode and "--out FILE.html" in said.stdout + said.stderr
+  said = say(*runs, f"--out={tmp_path / 'runs.html'}")
+  assert said.stdout.strip() == str(tmp_path / "runs.html") and "2 runs side by side" in pathlib.Path(
+    said.stdout.strip()).read_text(), said.stderr

@@ -42,6 +42,7 @@ function csv() {
 function download(parent) {
   const button = element("button", "plain", "Download CSV", parent);
   button.type = "button";
+  button.title = "The points of all curves, before smoothing; metrics.jsonl has every digit and the text";
   button.addEventListener("click", () => {
     const link = element("a");
     link.href = URL.createObjectURL(new Blob([csv()], {type: "text/csv"}));
