@@ -2,14 +2,11 @@
 
 import json
 import os
-import signal
-import threading
 
 import jax.numpy as jnp
 import pytest
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.parallel import hosts, stopping
 from ragrl_jax.store import checkpoint, lock, run, settings
 
 STATE = dict(x=jnp.arange(3.0))
@@ -146,19 +143,3 @@ def test_half_a_surrogate_and_a_password_are_written_so_that_they_can_be_read(tm
   assert saved["judges"]["answer"]["endpoint"] == "http://c"
   assert settings.differences(tmp_path, config) == {}
   assert config.retrieval.index.startswith("http://user")  # in use as it was
-
-
-def test_the_first_signal_is_noted_and_the_handlers_come_back():
-  before = [signal.getsignal(number) for number in stopping.SIGNALS]
-  for number in stopping.SIGNALS:
-    with stopping.Signals() as signals:
-      assert signals.caught() == 0
-      signal.raise_signal(number)
-      assert signals.caught() == number
-      # A second one would now end the process as if nobody listened.
-      assert [signal.getsignal(other) for other in stopping.SIGNALS] == [signal.SIG_DFL] * 2
-    assert [signal.getsignal(other) for other in stopping.SIGNALS] == before
-  assert hosts.Stopped(signal.SIGTERM).code == 143 and hosts.Stopped(signal.SIGINT).code == 130
-  thread = threading.Thread(target=lambda: stopping.Signals().__enter__().__exit__())  # Python has none there
-  thread.start()
-  thread.join()

@@ -1,0 +1,58 @@
+"""The first signal is noted, the second ends the process."""
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from ragrl_jax.parallel import hosts, stopping
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_the_first_signal_is_noted_and_the_handlers_come_back(number, code, capfd):
+  before = [signal.getsignal(number) for number in stopping.SIGNALS]
+  with stopping.Signals() as signals:
+    assert signals.caught() == 0
+    signal.raise_signal(number)
+    signal.raise_signal(number)  # the same one, come by another way
+    assert signals.caught() == number
+  assert [signal.getsignal(number) for number in stopping.SIGNALS] == before
+  assert capfd.readouterr().err.count(f"{number.name}: the step under way is finished and saved first") == 1
+  assert hosts.Stopped(number).code == code
+
+
+def test_a_thread_without_signals_is_left_alone():
+  found = []
+
+  def run():
+    with stopping.Signals() as signals:
+      found.append(signals.caught())
+
+  thread = threading.Thread(target=run)
+  thread.start()
+  thread.join()
+  assert found == [0]
+
+
+BUSY = """
+import ctypes, os
+from ragrl_jax.parallel import stopping
+stopping.SOON_S = 0.0
+with stopping.Signals():
+  print("in a program", flush=True)
+  ctypes.CDLL(None).sleep(60)  # no handler of Python's runs until it ends
+  ctypes.CDLL(None).sleep(60)
+"""
+
+
+def test_a_second_signal_ends_the_process_whatever_it_computes():
+  pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+  with subprocess.Popen([sys.executable, "-c", BUSY], **pipes) as busy:
+    assert busy.stdout.readline() == "in a program\n"
+    busy.send_signal(signal.SIGTERM)
+    while "a second signal ends at once" not in busy.stderr.readline():
+      pass
+    busy.send_signal(signal.SIGTERM)
+    assert busy.wait(timeout=30) == 143
