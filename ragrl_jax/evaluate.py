@@ -42,7 +42,7 @@ def evaluate(
 
   Raises:
     ValueError, FileNotFoundError: what cannot be read, or results of something else in `out`.
-    harness.TooManyFailures: the retriever is down.
+    harness.TooManyFailures: the retriever or a judge is down.
   """
   config_lib.validate(config, training=False)
   config = config.copy_and_resolve_references()
@@ -74,7 +74,7 @@ def evaluate(
   return harness.evaluate(
     examples, _play(player, greedy=not sample), player.recipe, pathlib.Path(out), settings=settings,
     batch=batch_of(config), max_failed_share=config.retrieval.max_failed_share,
-    progress=lambda done: progress(done, len(examples)))
+    max_unjudged_share=config.judge.max_failed_share, progress=lambda done: progress(done, len(examples)))
 
 
 def observer(config, examples: Sequence[structs.Example] | None = None) -> Callable[[int, Any, Any], dict[str, Any]]:

@@ -16,7 +16,7 @@ import numpy as np
 from ragrl_jax import structs
 from ragrl_jax.core.metrics import qa, stats
 from ragrl_jax.evaluation import compare, evidence, scoring, tables
-from ragrl_jax.rollout.supply import TooManyFailures
+from ragrl_jax.rollout.supply import TooManyFailures, refuse_failures
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import jsonl
 
@@ -83,7 +83,8 @@ def rows_of(
 
 def evaluate(
     examples: Sequence[structs.Example], play: Play, recipe, out: pathlib.Path, *, settings: Mapping[str, Any],
-    batch: int = 256, max_failed_share: float = 1.0, progress: Callable[[int], None] = lambda done: None,
+    batch: int = 256, max_failed_share: float = 1.0, max_unjudged_share: float = 1.0,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
   """Scores every example once and writes predictions.jsonl and metrics.json to `out`.
 
@@ -99,7 +100,7 @@ def evaluate(
       metrics.json.
     batch: questions played together. One at a time, `latency` stands in the metrics: the median of the seconds from a
       question to its scored answer, over those played by this call (the first waits for compilation, too).
-    max_failed_share: of a batch; more, and it stops before that batch is written.
+    max_failed_share, max_unjudged_share: of a batch (`refuse_failures`); more, and it stops before that is written.
     progress: told how many are done, after each batch.
 
   Raises:
@@ -121,7 +122,7 @@ def evaluate(
   with open(path, "a", encoding="utf-8", newline="\n") as file:
     for found in rows_of(examples[resumed:], play, recipe, batch=batch, first=resumed):
       took.append(time.perf_counter() - asked)
-      _refuse_failures([row for row, _ in found], max_failed_share)
+      _refuse_failures([one.episode for _, one in found], max_failed_share, max_unjudged_share)
       rows += [row for row, _ in found]
       file.writelines(jsonl.line(row) for row, _ in found)
       file.flush()
@@ -199,13 +200,11 @@ def peak_memory() -> dict[str, int]:
   return found
 
 
-def _refuse_failures(rows, share: float) -> None:
-  failed = [row["failure"] for row in rows if row["ended"] == "failed"]
-  if len(failed) > share * len(rows):
-    raise TooManyFailures(
-      f"{len(failed)} of {len(rows)} questions failed, more than config.retrieval.max_failed_share={share}. The first "
-      f"said: {failed[0]}. See that the retriever answers, or raise config.retrieval.timeout_s and retries; then run "
-      "the same command again: it goes on from here.")
+def _refuse_failures(episodes: Sequence[structs.Episode], share: float, unjudged_share: float) -> None:
+  try:
+    refuse_failures(episodes, share, unjudged_share)
+  except TooManyFailures as error:
+    raise TooManyFailures(f"{error} Then run the same command again: it goes on from here.") from None
 
 
 def _check(out: pathlib.Path, rows, settings, examples) -> None:

@@ -208,12 +208,13 @@ def refuse_failures(episodes: Sequence[Episode], share: float, unjudged_share: f
   if len(failed) > share * len(episodes):
     raise TooManyFailures(
       f"{len(failed)} of {len(episodes)} episodes failed, more than config.retrieval.max_failed_share={share}. The "
-      f"first said: {failed[0]}. See that the retriever answers, or raise config.retrieval.timeout_s and retries.")
+      f"first said: {failed[0].rstrip('.')}. See that the retriever answers, or raise "
+      "config.retrieval.timeout_s and retries.")
   if len(unjudged) > unjudged_share * len(episodes):
     raise TooManyFailures(
       f"{len(unjudged)} of {len(episodes)} episodes have no verdict, more than config.judge.max_failed_share="
-      f"{unjudged_share}. The first one's reason: {unjudged[0]}. See that the judge answers as its prompt asks, or "
-      "raise config.judge.timeout_s and retries.")
+      f"{unjudged_share}. The first one's reason: {unjudged[0].rstrip('.')}. See that the judge answers "
+      "as its prompt asks, or raise config.judge.timeout_s and retries.")
 
 
 def _to_json(groups: Sequence[Group]) -> list[list[dict[str, Any]]]:

@@ -146,7 +146,7 @@ def test_a_rollout_that_loses_a_question_is_found_out(tmp_path):
 
 def test_a_tool_that_is_down_stops_it_and_costs_nothing_done(tmp_path):
   # The last batch is q9 alone, and it fails.
-  with pytest.raises(harness.TooManyFailures, match="1 of 1 questions failed.*max_failed_share=0.5.*said: down"):
+  with pytest.raises(harness.TooManyFailures, match="1 of 1 episodes failed.*share=0.5.*said: down.*same command"):
     harness.evaluate(EXAMPLES, play, RECIPE, tmp_path, settings={"checkpoint": "m"}, batch=3, max_failed_share=0.5)
   assert len(rows(tmp_path)) == 9 and not (tmp_path / "metrics.json").exists()
   assert evaluate(tmp_path)["failed"] == 1
