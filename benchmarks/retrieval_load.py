@@ -104,8 +104,8 @@ def main() -> int:
         print(f"{clients:5d} clients, {name:8s}: {row['rate']:6.0f} requests/s, p50 {row['p50']:6.1f} ms, "
               f"p99 {row['p99']:7.1f} ms, {row['cpu']:5.2f} ms of a core a request", flush=True)
       if given.against:
-        here, against = best["here"], best["against"]
-        print(f"{'':15s}ratio: {here['rate'] / against['rate']:.2f}, of a core's time {against['cpu'] / here['cpu']:.2f}")
+        here, peer = best["here"], best["against"]
+        print(f"{'':15s}ratio: {here['rate'] / peer['rate']:.2f}, of a core's time {peer['cpu'] / here['cpu']:.2f}")
     for server, _ in servers.values():
       server.terminate()
       server.wait()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 from collections.abc import Callable
@@ -16,7 +15,7 @@ __all__ = ["build_index", "load_index"]
 def load_index(
     path: str | os.PathLike, *, encoder: str | os.PathLike | Encoder | None = None, search: str = "faiss",
     options: str | None = None, device_dtype: str = "float32", threads: int | None = None,
-    dispatch: Callable[..., Any] | None = None, **remote: Any,
+    dispatch: Callable[..., Any] | None = None, verify_bytes: int = 256 << 20, **remote: Any,
 ) -> Retriever:
   """A retriever from what `config.retrieval.index` names.
 
@@ -29,6 +28,8 @@ def load_index(
     device_dtype: of the vectors on the accelerators: "float32" or "bfloat16".
     threads: FAISS's, a search; the machine's cores if None.
     dispatch: see `dense.DenseRetriever`.
+    verify_bytes: up to this size in all, an index's files are compared with the SHA-256 they were built with; beyond,
+      with their sizes alone.
     **remote: for an address: `remote.RemoteRetriever`'s timeout_s, deadline_s, retries, wait_s, max_bytes.
 
   Raises:
@@ -44,30 +45,32 @@ def load_index(
   if where.endswith(".jsonl"):
     from ragrl_jax.retrieval.replay import Replay
     return Replay(where)
-  return _local(pathlib.Path(where), encoder, search, options, device_dtype, threads, dispatch)
+  return _local(pathlib.Path(where), encoder, search, options, device_dtype, threads, dispatch, verify_bytes)
 
 
-def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads, dispatch) -> Retriever:
-  from ragrl_jax.retrieval import bm25, dense, encoders, faiss_index
+def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads, dispatch, verify_bytes) -> Retriever:
+  from ragrl_jax.retrieval import bm25, dense, encoders, faiss_index, seal
   from ragrl_jax.retrieval.build import FORMAT, INDEX, REQUEST
-  from ragrl_jax.retrieval.corpus import Corpus
+  from ragrl_jax.retrieval.corpus import Corpus, read_card
 
   if not (folder / INDEX).is_file():
     why = ("its build did not finish: run the same build_index command again, it goes on where it stopped"
            if (folder / REQUEST).is_file() else "build one with launchers/build_index.py (config.retrieval.index)")
     raise ValueError(f"{folder}: no index here: {why}.")
-  card = json.loads((folder / INDEX).read_text())
+  card = read_card(folder / INDEX, ("corpus", "encoder"))
   if card.get("format") != FORMAT:
     raise ValueError(f"{folder}: index format {card.get('format')!r}, this version reads {FORMAT}: build it again.")
   corpus = Corpus(folder / "corpus")
   if corpus.checksum != card["corpus"]["checksum"]:
     raise ValueError(f"{folder}: the passages are not those the index was built from "
                      f"({corpus.checksum[:12]}, not {card['corpus']['checksum'][:12]}): build it again.")
-  if card["encoder"]["kind"] == "bm25":
+  lexical = card["encoder"]["kind"] == "bm25"
+  vectors = None if lexical else dense.open_vectors(folder, rows=len(corpus), dim=card["dim"])
+  seal.check(folder, card.get("files"), verify_bytes=verify_bytes)
+  if lexical:
     return bm25.BM25Retriever.load(folder / "bm25", corpus, card["bm25"])
   options = card["options"] if options is None else options
   made = encoders.again(card, folder, encoder)
-  vectors = dense.open_vectors(folder, rows=len(corpus), dim=card["dim"])
   description = dict(kind="dense", encoder=card["encoder"]["settings"], factory=card["factory"],
                      options=options, dtype=card["dtype"], search=search)
   if search == "device":

@@ -30,6 +30,10 @@ class BM25Retriever:
   def load(cls, folder: str | os.PathLike, corpus: Corpus, settings: Mapping[str, Any]) -> BM25Retriever:
     import bm25s
     index = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, load_corpus=False)
+    columns = len(index.scores["indptr"]) - 1
+    if len(index.vocab_dict) != columns:
+      raise ValueError(f"{pathlib.Path(folder) / 'vocab.index.json'}: {len(index.vocab_dict)} words beside scores of "
+                       f"{columns}: copy the index again, or build it again.")
     return cls(corpus, index, Words(**settings["words"]))
 
   def describe(self) -> dict[str, Any]:

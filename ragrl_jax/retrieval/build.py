@@ -1,6 +1,6 @@
 """Corpus → index folder: what `launchers/build_index.py` calls. Killed at any moment, it goes on when called again.
 
-    OUT/index.json     what it is; written last: without it the folder is unfinished
+    OUT/index.json     what it is, and the digests of its files; written last: without it the folder is unfinished
     OUT/build.json     what was asked for: a build goes on only for the same request
     OUT/corpus/        the passages, mapped from disk, with the checksum of their order
     OUT/bm25/          bm25s's arrays and vocabulary                                        (encoder "bm25")
@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ragrl_jax.retrieval import bm25, dense, encoders, faiss_index
+from ragrl_jax.retrieval import bm25, dense, encoders, faiss_index, seal
 from ragrl_jax.retrieval.api import Encoder
 from ragrl_jax.retrieval.corpus import CARD, Corpus, checksum, read_passages, store, write_json
 from ragrl_jax.structs import Passage
@@ -82,7 +82,7 @@ def build_index(
       faiss_index.build(
           vectors, out / "index.faiss", factory=factory, options=options, threads=threads, progress=progress)
     card.update(encoder=dict(chosen, settings=dict(made.settings)), dim=made.dim, max_norm=max_norm)
-  write_json(out / INDEX, card)
+  write_json(out / INDEX, dict(card, files=seal.sealed(out)))
   return out
 
 

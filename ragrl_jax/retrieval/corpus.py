@@ -95,7 +95,7 @@ class Corpus:
     self.path = pathlib.Path(path)
     if not (self.path / CARD).is_file():
       raise ValueError(f"{self.path}: no corpus is stored here ({CARD} is missing): build the index again.")
-    card = json.loads((self.path / CARD).read_text())
+    card = read_card(self.path / CARD, ("rows", "checksum"))
     self.checksum = card["checksum"]
     self._offsets = np.load(self.path / OFFSETS, mmap_mode="r", allow_pickle=False)
     size = (self.path / ROWS).stat().st_size
@@ -167,6 +167,17 @@ def checksum(passages: Iterable[Passage]) -> str:
 
 def _row(passage: Passage) -> bytes:
   return json.dumps([passage.id, passage.title, passage.text], ensure_ascii=False).encode() + b"\n"
+
+
+def read_card(path: pathlib.Path, names: Iterable[str]) -> dict:
+  """A file of `write_json` that has these entries. Raises ValueError, with its path, when it is something else."""
+  try:
+    card = json.loads(path.read_text())
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f"{path}: no JSON that can be read ({error}): copy the index again, or build it again.") from None
+  if missing := [name for name in names if not isinstance(card, dict) or name not in card]:
+    raise ValueError(f"{path}: {missing[0]!r} is missing: copy the index again, or build it again.")
+  return card
 
 
 def write_json(path: pathlib.Path, value) -> None:

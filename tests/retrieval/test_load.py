@@ -46,6 +46,65 @@ def test_vectors_are_never_unpickled(folder):
     load_index(folder)
 
 
+@pytest.fixture
+def lexical(tmp_path):
+  return build_index(PASSAGES, "bm25", tmp_path / "bm25", progress=False)
+
+
+def changed(path, old, new):
+  raw = path.read_bytes()
+  assert old in raw
+  path.write_bytes(raw.replace(old, new, 1))
+
+
+@pytest.mark.parametrize("name, old, new, says", [
+    ("corpus/passages.jsonl", b"word3", b"word4", "changed since the index was built"),
+    ("corpus/corpus.json", b'"rows": 12', b'"rows": 12 ', "bytes, where"),
+    ("corpus/corpus.json", b'"rows"', b'"r0ws"', "'rows' is missing"),
+    ("bm25/vocab.index.json", b'"word3"', b'"word_"', "changed since the index was built"),
+    ("bm25/params.index.json", b"0.9", b"0.8", "changed since the index was built"),
+    ("index.json", b"{", b"[", "no JSON that can be read"),
+])
+def test_an_edited_file_is_refused_by_its_name(lexical, name, old, new, says):
+  changed(lexical / name, old, new)
+  with pytest.raises(ValueError, match=f"{name}: .*{says}"):
+    load_index(lexical)
+
+
+def test_an_empty_vocabulary_is_refused(lexical):
+  (lexical / "bm25" / "vocab.index.json").write_text("{}")
+  with pytest.raises(ValueError, match=r"vocab.index.json: 2 bytes, where"):
+    load_index(lexical)
+  without_digests(lexical)
+  with pytest.raises(ValueError, match=r"vocab.index.json: 0 words beside scores of 13"):
+    load_index(lexical)
+
+
+def test_a_changed_vector_is_refused_and_a_missing_file_too(folder):
+  vectors = np.load(folder / "vectors.npy")
+  np.save(folder / "vectors.npy", -vectors)
+  with pytest.raises(ValueError, match="vectors.npy: changed since"):
+    load_index(folder)
+  assert load_index(folder, verify_bytes=1000)  # sizes alone, where contents are too many to read
+  (folder / "encoder.json").unlink()
+  with pytest.raises(ValueError, match="encoder.json: this file of the index is missing"):
+    load_index(folder, verify_bytes=0)
+
+
+def without_digests(folder):
+  card = json.loads((folder / "index.json").read_text())
+  del card["files"]
+  (folder / "index.json").write_text(json.dumps(card))
+
+
+def test_an_index_without_digests_loads_with_a_warning(folder, caplog):
+  expected = load_index(folder).search(["word3"], 2)
+  assert not caplog.records
+  without_digests(folder)
+  assert load_index(folder).search(["word3"], 2) == expected
+  assert ["without the digests" in record.getMessage() for record in caplog.records] == [True]
+
+
 def test_search_parameters_can_change(tmp_path):
   many = [Passage(f"p{i}", "", f"word{i} other{i % 17}") for i in range(200)]
   folder = build_index(many, "hashing", tmp_path / "ivf", factory="IVF20,Flat", options="nprobe=1", progress=False)

@@ -1,0 +1,47 @@
+"""Sizes and SHA-256 of an index's files: kept in its index.json when it is built, compared when it is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+PARTS = ("corpus/*", "bm25/*", "encoder.json", "vectors.npy", "index.faiss")
+AGAIN = "copy the index again, or build it again with --overwrite"
+
+
+def sealed(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
+  """Path below the folder → its bytes and sha256, for every file that a search reads."""
+  paths = sorted(path for part in PARTS for path in folder.glob(part) if path.suffix != ".partial")
+  return {path.relative_to(folder).as_posix(): dict(bytes=path.stat().st_size, sha256=_sha256(path)) for path in paths}
+
+
+def check(folder: pathlib.Path, files: Mapping[str, Mapping[str, Any]] | None, *, verify_bytes: int) -> None:
+  """Compares sizes always, and contents where all files together have at most `verify_bytes`.
+
+  Raises:
+    ValueError: a file is missing, of another size, or of other contents; it says which.
+  """
+  if files is None:
+    logging.warning("%s: an index of an older version, without the digests of its files: damage to them is not "
+                    "noticed. Building it again adds them.", folder)
+    return
+  for name, stored in files.items():
+    path = folder / name
+    if not path.is_file():
+      raise ValueError(f"{path}: this file of the index is missing: {AGAIN}.")
+    if path.stat().st_size != stored["bytes"]:
+      raise ValueError(f"{path}: {path.stat().st_size} bytes, where {stored['bytes']} were written: {AGAIN}.")
+  if sum(stored["bytes"] for stored in files.values()) > verify_bytes:
+    return
+  for name, stored in files.items():
+    if (found := _sha256(folder / name)) != stored["sha256"]:
+      raise ValueError(f"{folder / name}: changed since the index was built (SHA-256 {found[:12]}, not "
+                       f"{stored['sha256'][:12]}): {AGAIN}.")
+
+
+def _sha256(path: pathlib.Path) -> str:
+  with open(path, "rb") as file:
+    return hashlib.file_digest(file, "sha256").hexdigest()
