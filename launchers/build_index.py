@@ -15,7 +15,7 @@ from ragrl_jax.store import compiled
 
 def main() -> int:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--corpus", required=True, help='rows {"id", "title", "text"} or {"id", "contents"}')
+  parser.add_argument("--corpus", required=True, help='rows {"id", "title", "text"} or {"id", "contents"}; BEIR\'s too')
   parser.add_argument("--encoder", required=True, help="bm25, hashing, or a Hugging Face folder")
   parser.add_argument("--out", required=True)
   parser.add_argument("--factory", default="Flat", help="FAISS factory string of a dense index (default: exact)")
@@ -24,7 +24,8 @@ def main() -> int:
   parser.add_argument("--dtype", default="float32", choices=("float32", "float16"), help="of the stored vectors")
   parser.add_argument("--encoder_options", type=json.loads, default={}, metavar="JSON",
                       help='for example {"stemmer": "english"} for bm25, {"dim": 1024} for hashing')
-  parser.add_argument("--shard_rows", type=int, default=8192, help="passages between two notes of progress")
+  parser.add_argument("--shard_rows", type=int, default=8192, help="passages between two notes of progress, at most")
+  parser.add_argument("--note_s", type=float, default=20.0, help="seconds between two notes of progress, at most")
   parser.add_argument("--batch", type=int, default=512, help="passages handed to the encoder at a time")
   parser.add_argument("--threads", type=int, default=None, help="FAISS's; all cores by default")
   parser.add_argument("--overwrite", action="store_true", help="replace an index of another request")

@@ -21,7 +21,7 @@ from typing import Any
 
 from ragrl_jax.retrieval import bm25, dense, encoders, faiss_index, seal
 from ragrl_jax.retrieval.api import Encoder
-from ragrl_jax.retrieval.corpus import CARD, Corpus, checksum, read_passages, store, write_json
+from ragrl_jax.retrieval.corpus import CARD, Corpus, Twice, checksum, lines_of, read_passages, store, write_json
 from ragrl_jax.structs import Passage
 
 INDEX, REQUEST, FORMAT = "index.json", "build.json", 1
@@ -30,13 +30,14 @@ INDEX, REQUEST, FORMAT = "index.json", "build.json", 1
 def build_index(
     corpus: str | os.PathLike | Iterable[Passage], encoder: str | os.PathLike | Encoder, out: str | os.PathLike, *,
     factory: str = "Flat", options: str = "", oversample: int = 4, dtype: str = "float32",
-    encoder_options: Mapping[str, Any] | None = None, shard_rows: int = 8192, batch: int = 512,
+    encoder_options: Mapping[str, Any] | None = None, shard_rows: int = 8192, note_s: float = 20.0, batch: int = 512,
     threads: int | None = None, overwrite: bool = False, progress: bool = True,
 ) -> pathlib.Path:
   """Builds an index that `load_index` reads. A finished folder of the same request is left as it is.
 
   Args:
-    corpus: FILE.jsonl[.gz] (rows {"id", "title", "text"} or {"id", "contents"}), or the passages themselves.
+    corpus: FILE.jsonl[.gz] (rows {"id", "title", "text"}, {"id", "contents"} or {"_id", "title", "text"}), or the
+      passages themselves. No two may have the same id.
     encoder: "bm25", "hashing" (dense, without weights), a Hugging Face folder, or an `api.Encoder`.
     out: the folder to make.
     factory: FAISS's factory string for a dense index: "Flat" (exact), "HNSW32", "IVF1024,PQ64", …
@@ -45,7 +46,8 @@ def build_index(
     dtype: of the stored vectors: "float32" or "float16".
     encoder_options: keyword arguments of the encoder: for "bm25" k1, b, stemmer, stopwords; for "hashing" dim, seed,
       title_weight, k1, b; for a folder those of `models.encoder.load_encoder`.
-    shard_rows: passages encoded between two notes of progress; a killed build loses at most so many.
+    shard_rows: passages encoded between two notes of progress, at most.
+    note_s: seconds between two notes, at most: what a killed build loses, and one batch.
     batch: passages handed to the encoder at a time.
     threads: FAISS's, while it builds; the machine's cores if None.
     overwrite: start anew where the folder holds something else.
@@ -76,7 +78,7 @@ def build_index(
     made = encoders.fitted(encoder, chosen, passages, out)
     faiss_index.set_options(faiss_index.make(factory, made.dim), options)  # a misspelt one fails before hours of work
     max_norm = dense.encode_corpus(
-        passages, made, out, dtype=dtype, shard_rows=shard_rows, batch=batch, progress=progress)
+        passages, made, out, dtype=dtype, shard_rows=shard_rows, note_s=note_s, batch=batch, progress=progress)
     if factory != "Flat" and not (out / "index.faiss").is_file():
       vectors = dense.open_vectors(out, rows=len(passages), dim=made.dim)
       faiss_index.build(
@@ -101,14 +103,17 @@ def _stored(corpus: str | os.PathLike | Iterable[Passage], out: pathlib.Path, *,
   """The passages on disk. When a row is bad nothing stays behind."""
   if (out / "corpus" / CARD).is_file():
     return Corpus(out / "corpus")
+  is_file = isinstance(corpus, str | os.PathLike)
   try:
-    return store(
-        read_passages(corpus) if isinstance(corpus, str | os.PathLike) else corpus, out / "corpus", progress=progress)
-  except ValueError:
+    return store(read_passages(corpus) if is_file else corpus, out / "corpus", unique=True, progress=progress)
+  except ValueError as error:
     shutil.rmtree(out / "corpus")
     (out / REQUEST).unlink()
     if not any(out.iterdir()):
       out.rmdir()
+    if isinstance(error, Twice) and is_file:
+      first, second = lines_of(corpus, error.rows)
+      raise Twice(error.name, error.rows, f"{corpus}:{first} and {corpus}:{second}") from None
     raise
 
 

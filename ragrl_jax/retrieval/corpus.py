@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import gzip
 import hashlib
@@ -35,11 +36,12 @@ def from_contents(text: str) -> tuple[str, str]:
 
 def _passage(row, where: str) -> Passage:
   """Raises ValueError with `where` in front when the row is no passage."""
-  wanted = '{"id", "title", "text"} or {"id", "contents"}'
+  wanted = '{"id", "title", "text"}, {"id", "contents"} or BEIR\'s {"_id", "title", "text"}'
   if not isinstance(row, dict):
     raise ValueError(f"{where}: a row must be a JSON object {wanted}, this is {type(row).__name__}.")
-  if "id" not in row or isinstance(row["id"], bool) or not isinstance(row["id"], str | int):
-    raise ValueError(f'{where}: "id" must be a string or a whole number, this row has {row.get("id")!r:.80}.')
+  given = row.get("id", row.get("_id"))
+  if isinstance(given, bool) or not isinstance(given, str | int):
+    raise ValueError(f'{where}: "id" must be a string or a whole number, this row has {given!r:.80}.')
   if "contents" not in row and "text" not in row:
     raise ValueError(f"{where}: a row must be {wanted}, this one has {sorted(map(str, row))}.")
   for name in ("title", "text", "contents"):
@@ -51,14 +53,15 @@ def _passage(row, where: str) -> Passage:
   else:
     title, text = row.get("title") or "", row["text"]
   try:
-    f"{row['id']}{title}{text}".encode()
+    f"{given}{title}{text}".encode()
   except UnicodeEncodeError as error:
     raise ValueError(f"{where}: the text holds half a surrogate pair ({error.reason}): write it as UTF-8.") from None
-  return Passage(str(row["id"]), title, text)
+  return Passage(str(given), title, text)
 
 
 def read_passages(path: str | os.PathLike) -> Iterator[Passage]:
-  """Streams FILE.jsonl or FILE.jsonl.gz: rows {"id", "title", "text"}, or FlashRAG's {"id", "contents"}.
+  """Streams FILE.jsonl or FILE.jsonl.gz: rows {"id", "title", "text"}, FlashRAG's {"id", "contents"}, or BEIR's
+  {"_id", "title", "text"}.
 
   Raises:
     FileNotFoundError: no such file.
@@ -129,16 +132,22 @@ class Corpus:
                        f"{digest.hexdigest()[:12]}, not {self.checksum[:12]}): build the index again.")
 
 
-def store(passages: Iterable[Passage], path: str | os.PathLike, *, progress: bool = True) -> Corpus:
+def store(passages: Iterable[Passage], path: str | os.PathLike, *, unique: bool = False,
+          progress: bool = True) -> Corpus:
   """Writes passages, as they come, to a folder that `Corpus` reads. The card is written last: no card, no corpus.
+
+  Args:
+    unique: refuse two passages with the same id.
+    progress: show a bar.
 
   Raises:
     ValueError: there is no passage at all.
+    Twice: two passages have the same id (only with `unique`).
   """
   path = pathlib.Path(path)
   path.mkdir(parents=True, exist_ok=True)
   (path / CARD).unlink(missing_ok=True)
-  digest, offset, count = hashlib.sha256(), 0, 0
+  digest, offset, count, ids = hashlib.sha256(), 0, 0, array.array("q")  # 8 bytes an id, however many there are
   raw_offsets = path / "offsets.partial"
   with open(path / ROWS, "wb") as rows, open(raw_offsets, "wb") as offsets:
     offsets.write(np.int64(0).tobytes())
@@ -148,13 +157,42 @@ def store(passages: Iterable[Passage], path: str | os.PathLike, *, progress: boo
       digest.update(raw)
       offset += len(raw)
       count += 1
+      ids.append(hash(passage.id))
       offsets.write(np.int64(offset).tobytes())
   if not count:
     raise ValueError("the corpus has no passages: an index needs at least one.")
   np.save(path / OFFSETS, np.memmap(raw_offsets, dtype=np.int64, mode="r"))
   raw_offsets.unlink()
   write_json(path / CARD, dict(rows=count, checksum=digest.hexdigest()))
-  return Corpus(path)
+  stored = Corpus(path)
+  if unique:
+    _refuse_twins(stored, np.asarray(ids))
+  return stored
+
+
+class Twice(ValueError):
+  """Two passages with one id: `rows`, counted from 0."""
+
+  def __init__(self, name: str, rows: tuple[int, int], where: str):
+    super().__init__(f"{where}: the id {name!r:.80} is there twice: every passage must have one of its own.")
+    self.name, self.rows = name, rows
+
+
+def _refuse_twins(stored: Corpus, hashes: np.ndarray) -> None:
+  order = np.argsort(hashes, kind="stable")
+  same = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
+  for first, second in sorted(zip(order[same].tolist(), order[same + 1].tolist())):
+    if stored[first].id == stored[second].id:  # else two ids happen to have the same hash
+      (stored.path / CARD).unlink()
+      raise Twice(stored[first].id, (first, second), f"passages {first} and {second}")
+
+
+def lines_of(path: str | os.PathLike, rows: Iterable[int]) -> list[int]:
+  """The lines, from 1, of passages of a file, from 0: blank lines are no passages."""
+  path, wanted = pathlib.Path(path), set(rows)
+  with (gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")) as file:
+    filled = (line for line, raw in enumerate(file, 1) if raw.strip())
+    return [line for row, line in enumerate(filled) if row in wanted]
 
 
 def checksum(passages: Iterable[Passage]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -62,12 +63,14 @@ class DenseRetriever:
 
 
 def encode_corpus(corpus: Corpus, encoder: api.Encoder, folder: pathlib.Path, *, dtype: str = "float32",
-                  shard_rows: int = 8192, batch: int = 512, progress: bool = True) -> float:
-  """Passages → a memory-mapped array [N, dim] on disk, shard by shard. After a kill it goes on at the last whole shard.
+                  shard_rows: int = 8192, note_s: float = 20.0, batch: int = 512, progress: bool = True) -> float:
+  """Passages → a memory-mapped array [N, dim] on disk. After a kill it goes on at the last note of how far it came.
 
   Args:
     dtype: "float32" or "float16" (half the room; scores are those of the rounded vectors).
-    shard_rows: passages between two notes of how far it came.
+    shard_rows: passages between two notes, at most. Batches begin anew with each shard, so that they are the same
+      ones wherever a build goes on.
+    note_s: seconds between two notes, at most, and the time of a batch.
     batch: passages handed to the encoder at a time.
 
   Returns:
@@ -84,18 +87,19 @@ def encode_corpus(corpus: Corpus, encoder: api.Encoder, folder: pathlib.Path, *,
     vectors = np.lib.format.open_memmap(path, mode="r+")
   else:
     vectors = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(len(corpus), encoder.dim))
+  noted = time.monotonic()
   with tqdm(total=len(corpus), initial=done["rows"], desc="encode", unit=" passages", disable=not progress) as bar:
     while done["rows"] < len(corpus):
-      end = min(done["rows"] + shard_rows, len(corpus))
-      for start in range(done["rows"], end, batch):
-        rows = range(start, min(start + batch, end))
-        vectors[rows.start:rows.stop] = _encoded(encoder, corpus, rows, vectors.dtype)
-        norms = np.linalg.norm(vectors[rows.start:rows.stop].astype(np.float64), axis=1)
-        done["max_norm"] = max(done["max_norm"], float(norms.max()))
-        bar.update(len(rows))
-      vectors.flush()
-      done["rows"] = end
-      write_json(notes, done)
+      shard_end = min((done["rows"] // shard_rows + 1) * shard_rows, len(corpus))
+      rows = range(done["rows"], min(done["rows"] + batch, shard_end))
+      vectors[rows.start:rows.stop] = _encoded(encoder, corpus, rows, vectors.dtype)
+      norms = np.linalg.norm(vectors[rows.start:rows.stop].astype(np.float64), axis=1)
+      done = dict(rows=rows.stop, max_norm=max(done["max_norm"], float(norms.max())))
+      bar.update(len(rows))
+      if rows.stop == shard_end or time.monotonic() - noted >= note_s:
+        vectors.flush()
+        write_json(notes, done)
+        noted = time.monotonic()
   return done["max_norm"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +37,10 @@ def named(encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | Non
   if str(encoder) == "hashing":
     return dict(kind="hashing", options=options)
   path = pathlib.Path(encoder)
+  if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(encoder)):
+    here = path.name
+    raise ValueError(f"encoder={str(encoder)!r}: there is no such folder. Where it is a name on the Hugging Face hub, "
+                     f"fetch it (hf download {encoder} --local-dir {here}) and name the folder: --encoder {here}.")
   if not (path / "config.json").is_file():
     raise ValueError(f"encoder={str(encoder)!r}: it must be 'bm25', 'hashing', or a folder with a config.json and "
                      "safetensors of a BERT-type encoder (or a decoder that embeds).")

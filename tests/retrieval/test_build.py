@@ -1,3 +1,4 @@
+import gzip
 import json
 import pathlib
 import signal
@@ -142,6 +143,45 @@ def test_a_bad_row_leaves_nothing(tmp_path):
   write(corpus, some(6))  # mended: the same command builds it
   build_index(corpus, "bm25", tmp_path / "i", progress=False)
   assert len(load_index(tmp_path / "i").search(["fact"], 10)[0]) == 6
+
+
+@pytest.mark.parametrize("name", ["c.jsonl", "c.jsonl.gz"])
+def test_an_id_that_is_there_twice_is_refused_with_both_lines(tmp_path, name):
+  rows = [json.dumps(dict(id=f"p{i}", text="fact")) for i in (0, 1, 2, 3, 1, 4)]
+  text = "\n".join([rows[0], "", *rows[1:]]).encode()  # a blank line is no passage
+  (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+  with pytest.raises(ValueError, match=rf"{name}:3 and .*{name}:6: the id 'p1' is there twice"):
+    build_index(tmp_path / name, "bm25", tmp_path / "i", progress=False)
+  assert not (tmp_path / "i").exists()
+  with pytest.raises(ValueError, match="passages 0 and 2: the id 'a' is there twice"):
+    build_index([Passage(i, "", "fact") for i in "aba"], "bm25", tmp_path / "i", progress=False)
+
+
+def test_the_hub_s_name_of_an_encoder_is_answered_with_how_to_get_it(tmp_path):
+  with pytest.raises(ValueError, match=r"hf download intfloat/e5-base-v2 --local-dir e5-base-v2.*--encoder e5-base-v2"):
+    build_index(some(3), "intfloat/e5-base-v2", tmp_path / "i", progress=False)
+  assert not (tmp_path / "i").exists()
+
+
+def test_a_killed_build_goes_on_by_the_clock_too(tmp_path, monkeypatch):
+  settings = dict(encoder_options=dict(dim=64), shard_rows=100, batch=8, progress=False)
+  build_index(some(), "hashing", tmp_path / "whole", **settings)
+  passages, encoded = HashingEncoder.passages, []
+
+  def killed(self, rows):
+    if len(encoded) == 56:
+      raise KeyboardInterrupt
+    encoded.extend(p.id for p in rows)
+    return passages(self, rows)
+
+  monkeypatch.setattr(HashingEncoder, "passages", killed)
+  with pytest.raises(KeyboardInterrupt):
+    build_index(some(), "hashing", tmp_path / "out", note_s=0.0, **settings)
+  again = []
+  monkeypatch.setattr(HashingEncoder, "passages", lambda self, rows: again.append(len(rows)) or passages(self, rows))
+  build_index(some(), "hashing", tmp_path / "out", note_s=0.0, **settings)
+  assert again == [8] * 5 + [4] + [8] * 12 + [4]  # 56 of the first shard are there
+  assert files(tmp_path / "out") == files(tmp_path / "whole")
 
 
 def test_bad_requests(tmp_path):

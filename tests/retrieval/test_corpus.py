@@ -32,6 +32,12 @@ def test_both_kinds_of_rows(tmp_path):
       Passage("q", "Title alone", ""), Passage("z", "", "")]
 
 
+def test_beir_rows_are_read(tmp_path):
+  path = write(tmp_path / "beir.jsonl", dict(_id="MED-10", title="Statins", text="A study.", metadata=dict(url="x")),
+               dict(_id=7, title="", text="Another."))
+  assert list(read_passages(path)) == [Passage("MED-10", "Statins", "A study."), Passage("7", "", "Another.")]
+
+
 def test_gz_reads_the_same(tmp_path):
   rows = [dict(id=str(i), title="t", text="päss 山") for i in range(5)]
   assert list(read_passages(write(tmp_path / "a.jsonl", *rows))) == list(
