@@ -60,7 +60,7 @@ def split(episodes: Mapping[str, Any]) -> tuple[dict[str, Any], list[list[Any]]]
 
 def packed(value: Any) -> str:
   """JSON, compressed, in letters that open and close nothing."""
-  return base64.b64encode(gzip.compress(data_block(value).encode(), mtime=0)).decode()
+  return base64.b64encode(gzip.compress(data_block(value).encode(), compresslevel=6, mtime=0)).decode()
 
 
 def data_block(value: Any) -> markupsafe.Markup:

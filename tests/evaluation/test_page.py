@@ -286,8 +286,9 @@ def test_hostile_text_runs_nothing(page, tmp_path):
       group["prompt"]["parts"], group["kinds"] = [attack, attack], [("right", attack), ("wrong", attack)]
       for sample in group["samples"]:
         sample["facts"], sample["ended"], sample["failure"] = {attack: attack}, attack, attack
-        sample["terms"][attack] = 1.0
+        sample["terms"][attack], sample["advantage"] = 1.0, 1e-9  # rounding, and no scale to shade by
         for segment in sample["segments"]:
+          segment.pop("advantages", None)
           segment["text"], segment["stop"], segment["query"] = attack, attack, attack
           if "pieces" in segment:
             segment["pieces"][0], segment["control"] = attack, {"1": attack}
@@ -301,4 +302,5 @@ def test_hostile_text_runs_nothing(page, tmp_path):
   assert 'class="segment model"' in dom and "<img" not in dom and "<a href=\"java" not in dom
   # What cannot be seen, or turns the letters beside it round, stands there as an escape.
   episode = dom[dom.index('class="segment model"'):dom.index('id="settings"')]
+  assert "No advantage in this step" in dom and 'class="ramp"' not in dom
   assert "\\u{202e}\\u{200b}" in episode and not re.search("[\u202e\u200b\u2028]", episode)
