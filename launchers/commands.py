@@ -80,9 +80,8 @@ def status_of(error: Exception) -> int | None:
   """
   if isinstance(error, OSError | app.UsageError | flags.Error):
     return 2
-  if type(error).__module__.startswith("ragrl_jax"):
-    return 1
-  if not isinstance(error, ValueError | RuntimeError) or not _raised_by_us(error):
+  ours = type(error).__module__.startswith("ragrl_jax")
+  if not ours and not (isinstance(error, ValueError | RuntimeError) and _raised_by_us(error)):
     return None
   return 2 if isinstance(error, ValueError | NotImplementedError) else 1
 
@@ -150,12 +149,14 @@ def _said(error: BaseException, argv: list[str]) -> str:
   file = next((word.split("=", 1) for word in argv if re.match(r"--?\w*config=", word)), None)
   if file and isinstance(error, OSError):
     return _no_file(file[0].lstrip("-"), file[1].split(":")[0])
-  first = error
-  while first.__cause__ or first.__context__:
-    first = first.__cause__ or first.__context__
-  frames = traceback.extract_tb(first.__traceback__)
-  if file and (here := [frame for frame in frames if frame.filename == file[1].split(":")[0]]):
-    return str(first) if isinstance(first, ValueError) else f"{here[-1].filename}:{here[-1].lineno}: {_text(first)}"
+  chain = [error]  # from what was raised last to what began it
+  while following := chain[-1].__cause__ or chain[-1].__context__:
+    chain.append(following)
+  for one in reversed(chain):
+    lines = [frame.lineno for frame in traceback.extract_tb(one.__traceback__)
+             if file and frame.filename == file[1].split(":")[0]]
+    if lines:
+      return str(one) if isinstance(one, ValueError) else f"{file[1].split(':')[0]}:{lines[-1]}: {_text(one)}"
   if isinstance(error, AttributeError | KeyError):  # of the settings: 'stepz' Did you mean "steps" …
     name = re.match(r"'(\w+)'", _text(error))
     word = next((word for word in argv if name and re.match(rf"--?[\w.]*\.{name[1]}(\.|=|$)", word)), "a setting")
@@ -165,9 +166,11 @@ def _said(error: BaseException, argv: list[str]) -> str:
 
 
 def _text(error: BaseException) -> str:
+  """What ml_collections says of a setting that is not there, without all those that are."""
   while error.args and isinstance(error.args[0], BaseException):
     error = error.args[0]
-  return str(error.args[0]) if error.args else type(error).__name__
+  said, _, near = (str(error.args[0]) if error.args else type(error).__name__).partition("Did you mean")
+  return f"{said.split(' Other fields present')[0].strip()} {near and f'Did you mean{near}'}".strip()
 
 
 def _no_file(flag: str, path: str) -> str:

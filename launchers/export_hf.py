@@ -67,6 +67,7 @@ def settings_of(run: pathlib.Path):
   config.seed = written["seed"]
   for name in ("model", "prompting", "critic"):
     config[name].update(written[name])
+  config.prompting.chat = False  # nothing is rendered here
   return config
 
 

@@ -1,5 +1,6 @@
 """Every setting of a run, once, with its unit. A file under configs/ holds only what differs from here."""
 
+import functools
 import importlib.util
 import json
 import math
@@ -148,6 +149,11 @@ def default_config() -> ml_collections.ConfigDict:
   return config.lock()
 
 
+@functools.cache
+def _defaults() -> ml_collections.ConfigDict:
+  return default_config()
+
+
 def load(path: str | pathlib.Path, variant: str = "") -> ml_collections.ConfigDict:
   """The settings of a file under configs/, as the launchers' `--config=PATH:VARIANT` gives them."""
   spec = importlib.util.spec_from_file_location(f"config_{pathlib.Path(path).stem}", path)
@@ -277,7 +283,7 @@ def validate(config: ml_collections.ConfigDict, *, training: bool = True) -> Non
   Raises:
     ValueError: with the field's path, what it is and what it must be.
   """
-  _check_types(config, default_config(), "config")
+  _check_types(config, _defaults(), "config")
   for path, names in CHOICES.items():
     _check_name(f"config.{path}", _at(config, path), names)
   for term, judge in config.judges.items():

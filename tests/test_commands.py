@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -97,16 +98,17 @@ def test_whole_numbers_may_be_written_as_people_do(parse):
   assert parse(CONFIG, "--workdir=x", "--config.steps=1e3")[0].steps == 1000
   assert parse(CONFIG, "--workdir=x", "--config.steps=7")[0].steps == 7
   for bad in ("1.5", "1e3x", "many", "nan", "inf"):
-    assert f"--config.steps={bad}: '{bad}' is no whole number" in parse(CONFIG, "--workdir=x", f"--config.steps={bad}")[1]
+    said = parse(CONFIG, "--workdir=x", f"--config.steps={bad}")[1]
+    assert f"--config.steps={bad}: '{bad}' is no whole number" in said
 
 
 @pytest.mark.parametrize("words, says", [
-  ((CONFIG, "--workdir=x", "--config.stepz=3"), "--config.stepz: there is no such setting: 'stepz' Did you mean \"steps\""),
+  ((CONFIG, "--workdir=x", "--config.stepz=3"), '--config.stepz: there is no such setting: .* Did you mean "steps"'),
   ((CONFIG, "--workdir=x", "--config.rollout.contxt=3"), '--config.rollout.contxt: .*"context"'),
   ((CONFIG, "--workdir=x", "--config.nothing.there=3"), "--config.nothing.there: there is no such setting"),
   ((CONFIG, "--workdirr=x"), "'workdirr'. Did you mean: workdir"),
   ((CONFIG,), "--workdir is missing"), (("--workdir=x",), "--config is missing"),
-  (("--config=configs/none.py", "--workdir=x"), "--config=configs/none.py: there is no such file; beside it are arena.py"),
+  (("--config=configs/none.py", "--workdir=x"), "--config=configs/none.py: there is no such file; .* arena.py"),
   (("--config=configs/none.py", "--workdir=x", "--config.steps=3"), "--config=configs/none.py: there is no such file"),
   (("--config=configs/search_r1.py:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, grpo"),
   ((CONFIG, "--workdir=x", "--config.model.remat=maybe"), "--config.model.remat=maybe"),
@@ -115,7 +117,7 @@ def test_whole_numbers_may_be_written_as_people_do(parse):
 def test_flags_that_are_wrong(parse, words, says):
   found, said = parse(*words)
   assert found is None
-  assert __import__("re").search(says, said), said
+  assert re.search(says, said), said
 
 
 def test_a_config_file_that_is_wrong_is_named_with_its_line(parse, tmp_path):

@@ -91,8 +91,8 @@ def _fitting(config, player: Player, what: str, path: str) -> list[structs.Examp
   examples = list(readers.read_examples(path, max_examples=config.data.max_examples))
   check_passages(config, player.recipe, examples, f"{what}={path}")
   check_scores(player.recipe, examples, f"{what}={path}")
-  check_room(config, player.tokenizer, player.recipe.prompt, examples, f"{what}={path}")
   if not config.data.drop_long:
+    check_room(config, player.tokenizer, player.recipe.prompt, examples, f"{what}={path}")
     return examples
   room = config.rollout.context - config.rollout.max_new_tokens
   fitting = [e for e in examples if len(player.tokenizer.render(player.recipe.prompt.messages(e))) <= room]

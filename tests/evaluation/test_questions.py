@@ -12,15 +12,15 @@ from ragrl_jax.structs import Example, Passage
 PASSAGES = tuple(Passage("", f"T{i}", f"Text of number {i}.") for i in range(3))
 
 
-def made(folder, recipe="care", **data):
+def made(folder, recipe="care", context=1000, **data):
   config = config_lib.default_config()
-  short = [Example(f"s{i}", "Who?", ("a",), PASSAGES[:1]) for i in range(4)]
+  short = [Example(f"s{i}", "Who?", ("a",), PASSAGES[:1], (0,)) for i in range(4)]
   long = [Example(f"l{i}", "Who?", ("a",), (Passage("", "", "word " * 500),)) for i in range(3)]
   for name, examples in (("short", short), ("mixed", short + long), ("long", long)):
     writers.write_examples(folder / f"{name}.jsonl", examples)
   config.data.update({key: str(folder / f"{value}.jsonl") if isinstance(value, str) else value
                       for key, value in data.items()})
-  config.rollout.update(dict(context=1000, max_new_tokens=100, prompts_per_step=5))
+  config.rollout.update(dict(context=context, max_new_tokens=100, prompts_per_step=5))
   player = types.SimpleNamespace(tokenizer=ByteTokenizer(), recipe=recipes.get(recipe, instructions="none"))
   return questions.training(config, player)
 
@@ -33,13 +33,13 @@ def test_long_prompts_are_left_out_whole(tmp_path):
 
 
 def test_easy_and_hard_questions(tmp_path):
-  examples, draws = made(tmp_path, train="short", hard="long")
+  examples, draws = made(tmp_path, context=4000, train="short", hard="long")
   assert [e.id[0] for e in examples] == list("sssslll")
   # α falls from 349/350 at the first step to 0 at step 350, whose draws begin at 349 · 5.
   early, late = ([examples[which].id[0] for _, which in draws.draw(cursor, 200)] for cursor in (0, 349 * 5))
   assert early.count("s") > 150 and late.count("s") == 0
   with pytest.raises(ValueError, match="no curriculum"):
-    made(tmp_path, "arena", train="short", hard="long")
+    made(tmp_path, "arena", context=4000, train="short", hard="long")
   assert made(tmp_path, "arena", train="short")[1].draw(0, 4) != []
 
 

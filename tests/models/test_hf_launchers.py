@@ -23,12 +23,18 @@ LAUNCHERS = pathlib.Path(__file__).parents[2] / "launchers"
 
 def run(name, monkeypatch, capsys, **arguments):
   """(exit status, what it printed, what it complained of)."""
+  monkeypatch.syspath_prepend(LAUNCHERS)
+  import commands
+
   spec = importlib.util.spec_from_file_location(name, LAUNCHERS / f"{name}.py")
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
   words = [word for key, value in arguments.items() for word in (f"--{key}", str(value))]
   monkeypatch.setattr(sys, "argv", [name, *words])
-  status = module.main()
+  try:
+    status = commands.guarded(module.main)
+  except SystemExit as ended:
+    status = ended.code
   return status, *capsys.readouterr()
 
 
@@ -95,7 +101,7 @@ def test_export(tmp_path, monkeypatch, capsys):
 
 def test_adapters_are_merged_on_the_way_in_and_out(tmp_path, monkeypatch, capsys):
   config = config_lib.default_config()
-  config.model.path = str(model_folder(tmp_path / "base"))
+  config.model.path, config.prompting.chat = str(model_folder(tmp_path / "base")), False
   config.model.lora.update(dict(rank=2, alpha=3.0, layers="k|up"))
   model, _ = player.model(config, player.tokenizer(config))
   draw = np.random.default_rng(0)
