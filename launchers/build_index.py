@@ -9,6 +9,8 @@ import argparse
 import json
 import sys
 
+import commands
+
 from ragrl_jax.retrieval import build_index, load_index
 from ragrl_jax.store import compiled
 
@@ -41,4 +43,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-  sys.exit(main())
+  commands.call(main)

@@ -15,6 +15,7 @@ import json
 import pathlib
 import sys
 
+import commands
 from absl import app, flags
 
 from ragrl_jax.data import readers
@@ -57,4 +58,4 @@ def judges() -> str:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  commands.run(main)

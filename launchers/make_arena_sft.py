@@ -11,6 +11,7 @@ again, it is asked only for what is missing. The API key is read from the enviro
 import os
 
 import asking
+import commands
 from absl import app, flags
 
 from ragrl_jax.data import readers, writers
@@ -52,4 +53,4 @@ def main(argv):
 
 if __name__ == "__main__":
   flags.mark_flags_as_required(["data", "out"])
-  app.run(main)
+  commands.run(main)

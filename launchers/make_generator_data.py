@@ -11,6 +11,7 @@ everything is for --config configs/lear.py:generator. --index finds the passages
 it transcripts of such questions are question → answer, for the closed-book row.
 """
 
+import commands
 import index_flags
 from absl import app, flags
 
@@ -39,4 +40,4 @@ def main(argv):
 
 if __name__ == "__main__":
   flags.mark_flags_as_required(["data", "out"])
-  app.run(main)
+  commands.run(main)

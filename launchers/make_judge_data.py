@@ -15,6 +15,7 @@ import pathlib
 import random
 
 import asking
+import commands
 from absl import app, flags
 from ml_collections import config_flags
 from tqdm import tqdm
@@ -72,4 +73,4 @@ def judged(judge, pairs) -> list[float | None]:
 
 if __name__ == "__main__":
   flags.mark_flag_as_required("config")
-  app.run(main)
+  commands.run(main)

@@ -15,6 +15,7 @@ import os
 import pathlib
 
 import asking
+import commands
 import index_flags
 from absl import app, flags
 
@@ -60,4 +61,4 @@ def main(argv):
 
 if __name__ == "__main__":
   flags.mark_flags_as_required(["data", "out"])
-  app.run(main)
+  commands.run(main)

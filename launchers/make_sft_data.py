@@ -10,6 +10,7 @@ again, it asks only for what is missing. API keys are read from the environment,
 import os
 
 import asking
+import commands
 from absl import app, flags
 
 from ragrl_jax.data import readers, writers
@@ -51,4 +52,4 @@ def main(argv):
 if __name__ == "__main__":
   flags.mark_flags_as_required(
     ["data", "out", "answers", "reasoner_url", "reasoner_model", "inserter_url", "inserter_model"])
-  app.run(main)
+  commands.run(main)

@@ -12,8 +12,9 @@ import random
 import sys
 import time
 
+import commands
 import jax
-from absl import app, flags, logging
+from absl import flags, logging
 from flax import nnx
 from ml_collections import config_flags
 from tqdm import tqdm
@@ -235,4 +236,4 @@ def last_episode(workdir: pathlib.Path, step: int) -> dict:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  commands.run(main)

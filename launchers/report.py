@@ -7,8 +7,7 @@ The first is one self-contained file with the curves, where the time went, and a
 lays the runs' curves over each other, with the settings in which they differ. Runs may still be going on.
 """
 
-import sys
-
+import commands
 from absl import app, flags
 
 from ragrl_jax.evaluation import excerpt, report, side_by_side
@@ -24,14 +23,11 @@ def main(argv):
     raise app.UsageError("the run's folder is given as --workdir OUT; several side by side, once each.")
   if len(WORKDIR.value) > 1 and OUT.value is None:
     raise app.UsageError("the page of several runs needs a name: --out FILE.html")
-  try:
-    if len(WORKDIR.value) > 1:
-      print(side_by_side.write(WORKDIR.value, OUT.value))
-    else:
-      print(report.write_report(WORKDIR.value[0], OUT.value, max_bytes=int(MEGABYTES.value * 1e6)))
-  except ValueError as error:
-    sys.exit(str(error))
+  if len(WORKDIR.value) > 1:
+    print(side_by_side.write(WORKDIR.value, OUT.value))
+  else:
+    print(report.write_report(WORKDIR.value[0], OUT.value, max_bytes=int(MEGABYTES.value * 1e6)))
 
 
 if __name__ == "__main__":
-  app.run(main)
+  commands.run(main)

@@ -8,6 +8,8 @@ Only this machine is answered; --host 0.0.0.0 opens it to every machine that can
 import argparse
 import sys
 
+import commands
+
 from ragrl_jax.retrieval import load_index, server
 from ragrl_jax.store import compiled
 
@@ -41,4 +43,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-  sys.exit(main())
+  commands.call(main)
