@@ -10,7 +10,7 @@ NEWEST_PIP = -m pip install --quiet --quiet --disable-pip-version-check
 PIP = $(NEWEST_PIP) --constraint constraints.txt
 FAST = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not parity and not real and not long and not hosts"
 
-.PHONY: help quickstart test test-newest browser long hosts parity real lint bench gpu papers scale
+.PHONY: help quickstart test test-newest browser long faults hosts parity real lint bench gpu papers scale
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer).'
@@ -57,6 +57,9 @@ long: $(VENV)/.ready  ## whole runs, several hosts, a hundred thousand transcrip
 
 hosts: $(VENV)/.ready  ## four processes train as one: not beside other work, they wait for each other
 	$(RUN) -m pytest -m hosts
+
+faults: $(VENV)/.ready  ## runs under seeded faults end as undisturbed ones: PLANS=100 FIRST=0, then a soak (SOAK=0: none)
+	$(RUN) tests/faults/run.py --plans $(or $(PLANS),100) --first $(or $(FIRST),0) --soak=$(or $(SOAK),1)
 
 parity: $(PARITY_VENV)/.ready  ## agreement with transformers and torch, in an environment of its own
 	$(PARITY_VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m parity tests/parity

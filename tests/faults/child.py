@@ -1,0 +1,84 @@
+"""One start of the small search run: launchers/train.py in a process of its own, as `main` is called there.
+
+Its recipe always searches and asks the judge, and it brings the faults that a process can only have by itself.
+"""
+
+import dataclasses
+import os
+import pathlib
+import resource
+import runpy
+import sys
+import time
+
+import psutil
+
+ROOT = pathlib.Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "launchers")]
+os.environ |= dict(
+  JAX_PLATFORMS="cpu", NO_PROXY="127.0.0.1", JAX_COMPILATION_CACHE_DIR=str(ROOT / ".cache" / "jax"),
+  JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0")  # tracing and loading is what a start costs
+
+from ragrl_jax import structs, train  # noqa: E402
+from ragrl_jax.evaluation import player  # noqa: E402
+from ragrl_jax.prompting import passages  # noqa: E402
+
+
+def searching(recipe):
+  """The recipe with a play that searches for whatever a model writes that has learned nothing, and asks about it."""
+
+  async def play(example, policy, tools):
+    talk = policy.start(recipe.prompt.messages(example))
+    said = await talk.generate(stop=())
+    found = await tools.search(f"{example.question} {said.text}")
+    talk.observe(passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=24), query=said.text, found=found)
+    said = await talk.generate(stop=())
+    verdict, = await tools.judge(((found[0].text, said.text),), "follows")
+    return dataclasses.replace(talk.end("answer"), facts=dict(follows=(verdict,)))
+
+  def score(example, episode):
+    wrote = sum(i for s in episode.segments if s.owner == structs.MODEL for i in s.ids)
+    return dict(follows=episode.facts.get("follows", (None,))[0], wrote=wrote % 7 / 7)
+
+  return dataclasses.replace(
+    recipe, play=play, score=score, weights=lambda step: dict(follows=1.0, wrote=1.0), judged=("follows",),
+    outcome=lambda example, episode: float(score(example, episode)["wrote"] > 0.5))
+
+
+def watched(steps, faults):
+  """The run's steps; each may bring a fault of this process."""
+  for number, row in enumerate(steps):
+    if not number:
+      print(f"first step {row['step']}", flush=True)
+    if "disk" in faults and row["step"] >= faults["disk"][0]:
+      _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+      resource.setrlimit(resource.RLIMIT_FSIZE, (faults["disk"][1], most))
+    if "clock" in faults and row["step"] >= faults["clock"][0]:
+      jump(faults.pop("clock")[1])
+    if "memory" in faults:
+      with open(faults["memory"], "a") as file:
+        file.write(f"{psutil.Process().memory_info().rss / 2**20:.3f}\n")
+    yield row
+
+
+def jump(seconds):
+  now, now_ns = time.time, time.time_ns
+  time.time, time.time_ns = lambda: now() + seconds, lambda: now_ns() + int(seconds * 1e9)
+
+
+def main(flags, faults, said, errors):
+  """Runs the launcher to its end.
+
+  Args:
+    flags: launchers/train.py's.
+    faults: {"disk": (step, bytes)}: from this step on no file grows longer; {"clock": (step, seconds)}: the wall clock
+      jumps; {"memory": file}: gets the resident MB after every step.
+    said: pipe for stdout. errors: for stderr. A limit on files is none on them.
+  """
+  os.dup2(said.fileno(), 1)
+  os.dup2(errors.fileno(), 2)
+  plain, trains = player.recipe, train.train
+  player.recipe = lambda config: searching(plain(config))
+  train.train = lambda *args, **settings: watched(trains(*args, **settings), dict(faults))
+  sys.argv = [str(ROOT / "launchers" / "train.py"), *flags]
+  runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,0 +1,239 @@
+"""One plan: starts the small search run, brings its faults, starts it again, and sees how it ends."""
+
+import contextlib
+import dataclasses
+import multiprocessing
+import os
+import pathlib
+import random
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import child
+import plans
+import record
+import servers
+import tiny_world
+
+from ragrl_jax.retrieval import corpus
+
+SIGNALS = dict(kill=signal.SIGKILL, damage=signal.SIGKILL, term=signal.SIGTERM, interrupt=signal.SIGINT)
+ENDS = {signal.SIGKILL: (-9,), signal.SIGTERM: (143, -15), signal.SIGINT: (130, -2)}  # a start's exit codes
+SPOILS = ("outage", "garbage", "half", "slow")  # a tool's requests
+OWN = ("disk", "clock")  # which child.py brings
+# What the last line of a start that had to end says: by the tool or the kind of what went wrong.
+WORDS = dict(retriever="retriev|search", judge="judge", disk="disk|space|too large|write")
+CLEAR = re.compile(r"(error|[\w.]*(Error|Failed|Failures|Finite)): .")
+HANGS_S = 1200.0  # a start that takes longer is stuck, on a busy machine too
+MAX_STARTS = 16
+
+# Forked from a process that has imported everything: that is half of a start's seconds.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload([
+  "child", "small_search", "ragrl_jax.evaluation.report", "ragrl_jax.judging.llm", "ragrl_jax.retrieval.remote"])
+
+
+@dataclasses.dataclass
+class Live:
+  """A fault of the plan under way."""
+
+  fault: plans.Fault
+  came: bool = False
+  over: bool = False
+  passed: int = 0  # requests since its step
+  struck: int = 0  # requests it has spoilt
+  ended: int = 0  # starts that ended under it
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+  """How a plan ended. story: what its starts came to; problem: what should not have happened, or ""."""
+
+  plan: plans.Plan
+  story: tuple[str, ...]
+  problem: str
+  seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Scene:
+  """What every run shares: the folder of the tiny world, and the tools by name."""
+
+  world: pathlib.Path
+  tools: dict[str, servers.Tool]
+
+
+@contextlib.contextmanager
+def scene(folder: pathlib.Path) -> Iterator[Scene]:
+  """The world, made in `folder`, and both tools, while the block runs."""
+  folder.mkdir(parents=True)
+  tiny_world.make(folder)
+  passages = list(corpus.read_passages(folder / "corpus.jsonl"))
+  with servers.Tool("retriever", servers.retrieve(passages)) as one, servers.Tool("judge", servers.judge) as two:
+    yield Scene(folder, dict(retriever=one, judge=two))
+
+
+class Run:
+  """The small search run under a plan, in `folder`. flags: more of launchers/train.py's."""
+
+  def __init__(self, plan: plans.Plan, scene: Scene, folder: pathlib.Path, *flags: str):
+    self.plan, self.scene, self.folder, self.workdir = plan, scene, folder, folder / "run"
+    self.live = [Live(fault) for fault in plan.faults]
+    self.process: multiprocessing.Process | None = None
+    self.sent: list[signal.Signals] = []  # to this start
+    self.step, self.starts, self.lock = 0, 0, threading.RLock()
+    self.damaged: object = None  # the mark of a checkpoint
+    port = {name: tool.port for name, tool in scene.tools.items()}
+    self.flags = [
+      f"--config={pathlib.Path(__file__).with_name('small_search.py')}:{scene.world}", f"--workdir={self.workdir}",
+      f"--config.rollout.ahead={plan.ahead}", f"--config.retrieval.index=http://127.0.0.1:{port['retriever']}",
+      f"--config.judge.endpoint=http://127.0.0.1:{port['judge']}/v1",
+      f"--config.judge.cache={folder / 'verdicts.db'}", *flags]
+
+  def start(self, **own: object) -> tuple[int | None, str, str]:
+    """One start, to its end: (exit code, None if it hung; stdout, stderr). own: more of what `child.main` takes."""
+    self.sent, self.starts = [], self.starts + 1
+    own |= {live.fault.kind: (live.fault.step, live.fault.lasts) for live in self.live
+            if live.fault.kind in OWN and not live.over}
+    (out, said), (err, errors) = FORKS.Pipe(duplex=False), FORKS.Pipe(duplex=False)
+    self.process = FORKS.Process(target=child.main, args=(self.flags, own, said, errors))
+    self.process.start()
+    for tool in self.scene.tools.values():
+      tool.faults = self.request
+    said.close()
+    errors.close()
+    held = [_Reader(pipe) for pipe in (out, err)]
+    until = time.monotonic() + HANGS_S
+    while self.process.is_alive() and time.monotonic() < until:
+      self.look()
+      self.process.join(0.01)
+    hung = self.process.is_alive()
+    self.process.kill()
+    self.process.join()
+    said, errors = (reader.text() for reader in held)
+    (self.folder / f"stderr.{self.starts}").write_text(errors)
+    self.after()
+    return None if hung else self.process.exitcode, said, errors
+
+  # ---- faults --------------------------------------------------------------------------------------------------------
+
+  def request(self, tool: str) -> plans.Fault | None:
+    """What goes wrong with this request. Signals that wait for one are sent."""
+    with self.lock:
+      self.look(tool)
+      for live in self.due(SPOILS):
+        if live.fault.at == tool:
+          live.passed += 1
+          if live.passed > live.fault.after:
+            live.came, live.struck = True, live.struck + 1
+            live.over = live.fault.how == "refused" or live.struck >= live.fault.lasts
+            return live.fault
+    return None
+
+  def look(self, tool: str = "") -> None:
+    """Takes in what step the run has made, and sends the signals whose moment it is."""
+    with self.lock:
+      self.step = max(self.step, record.steps_made(self.workdir))
+      for live in self.due(SIGNALS):
+        at = live.fault.at
+        live.passed += at == tool
+        if {"row": True, "checkpoint": record.unfinished(self.workdir)}.get(at, live.passed > live.fault.after):
+          with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(self.process.pid, SIGNALS[live.fault.kind])
+            live.came = live.over = True
+            self.sent.append(SIGNALS[live.fault.kind])
+
+  def due(self, kinds) -> list[Live]:
+    return [live for live in self.live if live.fault.kind in kinds and not live.over and self.step >= live.fault.step]
+
+  def after(self) -> None:
+    """What follows from the end of a start."""
+    self.step = max(self.step, record.steps_made(self.workdir))
+    for live in self.live:
+      fault = live.fault
+      if fault.kind == "damage" and live.came and not live.ended and len(record.checkpoints(self.workdir)) > 1:
+        rng = random.Random(f"faults/{self.plan.seed}/damage")
+        self.damaged = record.damage(self.workdir, fault.how, rng)
+      if fault.kind in OWN and self.step >= fault.step:
+        live.came = live.over = True
+      live.ended += live.came
+      live.over |= live.ended >= fault.starts
+
+  # ---- checks --------------------------------------------------------------------------------------------------------
+
+  def expected(self) -> int:
+    """The first step of the next start: the one after the newest sound checkpoint."""
+    return max((step for step in record.checkpoints(self.workdir) if record.mark(self.workdir, step) != self.damaged),
+               default=0) + 1
+
+  def wrong(self, code: int | None, errors: str) -> str:
+    """What is wrong with how a start ended; "" if nothing is."""
+    last = last_line(errors)
+    if code is None:
+      return f"still running after {HANGS_S:g} s"
+    if code == 0 or any(code in ENDS[sent] for sent in self.sent):
+      return ""
+    if code < 0 or not CLEAR.match(last):
+      return f"exit code {code}, and {last!r} as the last line"
+    came = [live.fault for live in self.live if live.came]
+    words = {words for fault in came for name, words in WORDS.items() if name in (fault.at, fault.kind)}
+    # Where others keep the machine busy, a tool may be late by itself.
+    if not re.search("|".join([*words, "timed out", "timeout", "within"]), last, re.IGNORECASE):
+      return f"exit code {code}, and a last line that names none of what came: {last}"
+    return ""
+
+
+def undisturbed(ahead: int, scene: Scene, folder: pathlib.Path) -> dict[str, str]:
+  """What the run makes if nothing happens to it."""
+  run = Run(plans.Plan(0, ahead, ()), scene, folder)
+  code, _, errors = run.start()
+  if code != 0:
+    raise RuntimeError(f"the undisturbed run ended with exit code {code}:\n{errors[-4000:]}")
+  return record.made(run.workdir)
+
+
+def play(plan: plans.Plan, scene: Scene, folder: pathlib.Path, undisturbed: dict[str, str]) -> Outcome:
+  """Starts the run until it ends well, which it has to do with all that the undisturbed run made."""
+  run, story, problem, begin = Run(plan, scene, folder), [], "", time.monotonic()
+  while not problem:
+    expected = run.expected()
+    code, said, errors = run.start()
+    first = re.search(r"first step (\d+)", said)
+    story.append(f"exit {code}" + ("" if code == 0 else f" ({last_line(errors)[:100]})"))
+    problem = run.wrong(code, errors)
+    if not problem and first and int(first[1]) != expected:
+      problem = f"start {run.starts} went on with step {first[1]}, where a sound checkpoint lets it with {expected}"
+    if code == 0 or problem:
+      break
+    if run.starts == MAX_STARTS:
+      problem = f"not at its end after {MAX_STARTS} starts"
+  if not problem and (name := record.difference(undisturbed, record.made(run.workdir))):
+    problem = f"{name} is not the undisturbed run's"
+  return Outcome(plan, tuple(story), problem, time.monotonic() - begin)
+
+
+def last_line(errors: str) -> str:
+  """The last line that is not blank, as a terminal shows it."""
+  lines = [line.rpartition("\r")[2].strip() for line in errors.splitlines()]
+  return next((line for line in reversed(lines) if line), "")
+
+
+class _Reader:
+  """Reads a pipe to its end beside the rest."""
+
+  def __init__(self, pipe):
+    self._pipe, self._held = pipe, b""
+    self._thread = threading.Thread(target=self._read, daemon=True)
+    self._thread.start()
+
+  def _read(self) -> None:
+    while more := os.read(self._pipe.fileno(), 1 << 16):
+      self._held += more
+
+  def text(self) -> str:
+    self._thread.join()
+    self._pipe.close()
+    return self._held.decode(errors="replace")

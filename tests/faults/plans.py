@@ -1,0 +1,74 @@
+"""Plans of faults, drawn from a seed: when, what, and for how long."""
+
+import dataclasses
+import random
+
+STEPS, EVERY = 8, 2  # of the small run, and of its checkpoints
+TOOLS = ("retriever", "judge")
+OUTAGES = ("refused", "reset", "silent", "status")
+GARBAGE = ("html", "deep", "score", "number", "nan", "bytes", "gzip")
+HALVES = ("cut", "few", "empty")
+SLOW = ("late", "too late", "dribbled")
+DAMAGE = ("bit", "bit", "cut", "lost")
+POINTS = ("row", "checkpoint", *TOOLS)
+KINDS = {  # kind → how it may come
+  "kill": ("",), "outage": OUTAGES, "damage": DAMAGE, "slow": SLOW, "term": ("",), "garbage": GARBAGE,
+  "disk": ("full",), "half": HALVES, "interrupt": ("",), "clock": ("jump",)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+  """One thing that goes wrong.
+
+  Attributes:
+    step: it comes once the run has made so many steps.
+    kind, how: one of KINDS, and in which way.
+    at: of a tool's fault the tool; of a signal and of damage (which follows a SIGKILL) where the signal strikes: when a
+      step's "row" is written, while a "checkpoint" is, or while a tool is asked.
+    after: requests to the tool that pass before.
+    lasts: a tool's: so many requests. disk: bytes that a file may still have. clock: seconds of the jump.
+    starts: starts of the run that a tool's fault may end before it is over.
+  """
+
+  step: int
+  kind: str
+  how: str
+  at: str = ""
+  after: int = 0
+  lasts: float = 0
+  starts: int = 1
+
+  def __str__(self) -> str:
+    much = f"{self.lasts:g}" if self.lasts else ""
+    said = " ".join(word for word in (self.kind, self.at, self.how, much, f"at {self.step}") if word)
+    return said + (f"+{self.after}" if self.after else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """The faults of one run. ahead: its config.rollout.ahead."""
+
+  seed: int
+  ahead: int
+  faults: tuple[Fault, ...]
+
+
+def draw(seed: int) -> Plan:
+  """The plan of this seed: one to four faults. Ten seeds in a row have every kind between them."""
+  rng, kinds = random.Random(f"faults/{seed}"), list(KINDS)
+  chosen = [kinds[seed % len(kinds)], *rng.choices(kinds, k=rng.choice((0, 0, 1, 1, 2, 3)))]
+  faults = [_fault(rng, kind) for kind in chosen]
+  return Plan(seed, rng.randrange(2), tuple(sorted(faults, key=lambda fault: fault.step)))
+
+
+def _fault(rng: random.Random, kind: str) -> Fault:
+  how, step = rng.choice(KINDS[kind]), rng.randrange(STEPS)
+  if kind in ("outage", "garbage", "half", "slow"):
+    return Fault(step, kind, how, rng.choice(TOOLS), rng.randrange(4), rng.choice((1, 2, 4, 8, 40)), rng.choice((1, 2)))
+  if kind == "disk":
+    return Fault(step, kind, how, lasts=rng.choice((1, 1 << 12, 1 << 14, 1 << 16)))
+  if kind == "clock":
+    return Fault(step, kind, how, lasts=rng.choice((-1, 1)) * rng.choice((60, 86_400, 10**9)))
+  if kind == "damage":  # to the newest of two checkpoints at least
+    step = rng.randrange(2 * EVERY + 1, STEPS)
+  return Fault(step, kind, how, rng.choice(POINTS), rng.randrange(4))

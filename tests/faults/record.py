@@ -1,0 +1,73 @@
+"""What a run's folder holds, read from outside: its steps, its checkpoints, and whether two runs made the same."""
+
+import hashlib
+import json
+import pathlib
+import random
+
+import tiny_world
+
+TIMED = ("seconds/", "engine/", "learner_flops", "tokens_per_second", "bottleneck", "warning/", "time")
+
+
+def steps_made(workdir: pathlib.Path) -> int:
+  """The step of the last whole row of metrics.jsonl."""
+  path = workdir / "metrics.jsonl"
+  rows = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+  return json.loads(rows[-1])["step"] if rows else 0
+
+
+def checkpoints(workdir: pathlib.Path) -> list[int]:
+  """Steps of the checkpoints that have their names, oldest first."""
+  return sorted(int(path.name) for path in (workdir / "checkpoints").glob("*") if path.name.isdigit())
+
+
+def unfinished(workdir: pathlib.Path) -> bool:
+  """Whether one is being written."""
+  return any("tmp" in path.name for path in (workdir / "checkpoints").glob("*"))
+
+
+def mark(workdir: pathlib.Path, step: int) -> tuple[int, int]:
+  """Of this checkpoint and no later one of the same step."""
+  return step, (workdir / "checkpoints" / str(step)).stat().st_ino
+
+
+def damage(workdir: pathlib.Path, how: str, rng: random.Random) -> tuple[int, int]:
+  """Flips a "bit" of the newest checkpoint's files, or has one "cut" short or "lost". Returns its mark."""
+  step = checkpoints(workdir)[-1]
+  files = sorted(path for path in (workdir / "checkpoints" / str(step)).rglob("*") if path.is_file())
+  files = [path for path in files if path.stat().st_size]
+  path = rng.choices(files, [file.stat().st_size for file in files])[0]  # any byte is as likely as any other
+  if how == "lost":
+    path.unlink()
+    return mark(workdir, step)
+  held = bytearray(path.read_bytes())
+  place = rng.randrange(len(held))
+  if how == "cut":
+    del held[place:]
+  else:
+    held[place] ^= 1 << rng.randrange(8)
+  path.write_bytes(held)
+  return mark(workdir, step)
+
+
+def made(workdir: pathlib.Path) -> dict[str, str]:
+  """SHA-256 by name of everything that a run of the same config has to make again, to the bit."""
+  _, arrays = tiny_world.arrays(workdir)
+  found = {f"array {name}": _hash(str((x.dtype, x.shape)).encode() + x.tobytes()) for name, x in arrays.items()}
+  found["model/model.safetensors"] = _hash((workdir / "model" / "model.safetensors").read_bytes())
+  for line in (workdir / "metrics.jsonl").read_text().splitlines():
+    row = {name: value for name, value in json.loads(line).items() if not name.startswith(TIMED)}
+    found[f"metrics of step {row['step']}"] = _hash(json.dumps(row, sort_keys=True).encode())
+  for path in sorted((workdir / "episodes").iterdir()):
+    found[f"episodes/{path.name}"] = _hash(path.read_bytes())
+  return found
+
+
+def difference(one: dict[str, str], other: dict[str, str]) -> str:
+  """The first thing that is not the same in both; "" if there is none."""
+  return next((name for name in [*one, *other] if one.get(name) != other.get(name)), "")
+
+
+def _hash(held: bytes) -> str:
+  return hashlib.sha256(held).hexdigest()

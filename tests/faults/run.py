@@ -1,0 +1,66 @@
+"""Seeded plans of faults against a small run: python tests/faults/run.py [--plans 100] [--first 0] [--seed N]
+
+Each plan's run has to end with all that the undisturbed run made, to the bit; where it has to stop on the way, it says
+why in one clear line and goes on, when the fault is gone, from its newest sound checkpoint. --seed repeats one plan and
+keeps its folder. A soak of 120 steps follows: the resident memory must not grow.
+"""
+
+import pathlib
+import sys
+import tempfile
+import time
+
+import numpy as np
+from absl import app, flags, logging
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+import driver
+import plans
+
+PLANS = flags.DEFINE_integer("plans", 100, "How many plans.")
+FIRST = flags.DEFINE_integer("first", 0, "Seed of the first one.")
+SEED = flags.DEFINE_integer("seed", None, "Only this plan, and no soak.")
+SOAK = flags.DEFINE_bool("soak", True, "Whether to end with the soak.")
+
+SOAK_STEPS = 120
+MAX_SLOPE = 0.1  # MB a step
+
+
+def main(_):
+  logging.set_verbosity(logging.WARNING)
+  folder = pathlib.Path(tempfile.mkdtemp(prefix="faults-"))
+  seeds = range(FIRST.value, FIRST.value + PLANS.value) if SEED.value is None else [SEED.value]
+  with driver.scene(folder / "world") as scene:
+    undisturbed = {ahead: driver.undisturbed(ahead, scene, folder / f"undisturbed_{ahead}") for ahead in (0, 1)}
+    begin, failed = time.monotonic(), []
+    for seed in seeds:
+      plan = plans.draw(seed)
+      outcome = driver.play(plan, scene, folder / str(seed), undisturbed[plan.ahead])
+      print(f"{seed:>4}  {', '.join(map(str, plan.faults))}\n      {' → '.join(outcome.story)}; "
+            f"{outcome.problem or 'same weights'}; {outcome.seconds:.0f} s", flush=True)
+      if outcome.problem:
+        failed.append(seed)
+        print(f"      python tests/faults/run.py --seed {seed}; its folder: {folder / str(seed)}", flush=True)
+    print(f"{len(seeds) - len(failed)} of {len(seeds)} plans as they must be, {time.monotonic() - begin:.0f} s"
+          + (f"; not {', '.join(map(str, failed))}" if failed else ""), flush=True)
+    grows = SOAK.value and SEED.value is None and soak(scene, folder / "soak") > MAX_SLOPE
+  raise SystemExit(1 if failed or grows else 0)
+
+
+def soak(scene, folder: pathlib.Path) -> float:
+  """MB a step by which memory grew in the second half of a long run."""
+  run = driver.Run(plans.Plan(0, 0, ()), scene, folder, f"--config.steps={SOAK_STEPS}")
+  code, _, errors = run.start(memory=str(folder / "memory"))
+  if code:
+    raise RuntimeError(f"the soak ended with exit code {code}: {driver.last_line(errors)}")
+  megabytes = np.loadtxt(folder / "memory")
+  half = len(megabytes) // 2
+  slope = float(np.polyfit(np.arange(half, len(megabytes)), megabytes[half:], 1)[0])
+  print(f"soak: {len(megabytes)} steps, {megabytes[-1]:.0f} MB at the end, {slope:+.4f} MB a step over the second half "
+        f"(at most {MAX_SLOPE:g})", flush=True)
+  return slope
+
+
+if __name__ == "__main__":
+  app.run(main)

@@ -1,0 +1,167 @@
+"""A retriever and a judge over HTTP: answers are a function of the question, and they fail as they are told to."""
+
+import contextlib
+import hashlib
+import http.server
+import json
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from plans import Fault
+
+from ragrl_jax.retrieval import corpus
+
+LINGER = struct.pack("ii", 1, 0)  # a close that resets the connection
+GARBAGE = {
+  "html": b"<html><body>502 Bad Gateway</body></html>",
+  "deep": b"[" * 200_000 + b"]" * 200_000,
+  "score": b'{"result": [[{"document": {"id": "1", "contents": "a"}, "score": 1' + b"0" * 400 + b'}]], "choices": [1]}',
+  "number": b'{"result": 1, "choices": 1' + b"0" * 10_000 + b"}",
+  "nan": b'{"result": [[{"document": {"id": "1", "contents": "a"}, "score": NaN}]], "choices": NaN}',
+  "bytes": b'{"result": "\xff\xfe\x80"}',
+  "gzip": b"\x1f\x8b\x08\x00 not a stream",
+}
+
+
+def retrieve(passages: Sequence) -> Callable[[dict], dict]:
+  """The answer of Search-R1's protocol: the first passages by a hash of query and passage number."""
+  def answer(asked):
+    found = []
+    for query in asked["queries"]:
+      first = int.from_bytes(hashlib.sha256(query.encode()).digest()[:4], "big")
+      chosen = [passages[(first + n) % len(passages)] for n in range(asked["topk"])]
+      found.append([dict(document=dict(id=p.id, contents=corpus.contents(p)), score=1 / (n + 1))
+                    for n, p in enumerate(chosen)])
+    return dict(result=found)
+
+  return answer
+
+
+def judge(asked: dict) -> dict:
+  """A chat completion: 0 or 1, by a hash of the messages."""
+  digit = hashlib.sha256(json.dumps(asked["messages"]).encode()).digest()[0] % 2
+  return dict(id="c", object="chat.completion", created=0, model="scripted", choices=[
+    dict(index=0, finish_reason="stop", message=dict(role="assistant", content=str(digit)))])
+
+
+class Tool:
+  """A server on loopback, for the length of a `with` block.
+
+  Args:
+    name: one of plans.TOOLS.
+    answer: request → reply, both JSON.
+
+  Attributes:
+    port: stays the same while it refuses connections, too.
+    faults: name → what goes wrong with this request, if anything; called for every request.
+  """
+
+  def __init__(self, name: str, answer: Callable[[dict], dict]):
+    self.name, self.answer, self.port = name, answer, 0
+    self.faults: Callable[[str], Fault | None] = lambda name: None
+    self._lock, self._server = threading.Lock(), None
+
+  def __enter__(self) -> "Tool":
+    self._open()
+    return self
+
+  def __exit__(self, *_) -> None:
+    with self._lock:
+      self._close()
+
+  def refuse(self, seconds: float) -> None:
+    """Nobody listens for a while."""
+    def later():
+      with self._lock:
+        self._close()
+        time.sleep(seconds)
+        self._open()
+
+    threading.Thread(target=later, daemon=True).start()
+
+  def _open(self) -> None:
+    self._server = _Server(("127.0.0.1", self.port), type("Bound", (_Handler,), dict(tool=self)))
+    self.port = self._server.server_port
+    threading.Thread(target=self._server.serve_forever, kwargs=dict(poll_interval=0.02), daemon=True).start()
+
+  def _close(self) -> None:
+    self._server.shutdown()
+    self._server.server_close()
+
+
+class _Server(http.server.ThreadingHTTPServer):
+  daemon_threads = True
+
+  def handle_error(self, request, client_address):
+    if not isinstance(sys.exception(), ConnectionError):  # a caller that was killed
+      super().handle_error(request, client_address)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+  tool: Tool
+  protocol_version = "HTTP/1.1"
+  disable_nagle_algorithm = True
+
+  def do_GET(self):  # the name that http.server calls
+    self._reply(lambda: dict(status="ok"))
+
+  def do_POST(self):
+    asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+    self._reply(lambda: self.tool.answer(asked))
+
+  def _reply(self, answer):
+    fault = self.tool.faults(self.tool.name)
+    with contextlib.suppress(ConnectionError, TimeoutError):  # the caller left
+      if fault is None:
+        self._send(json.dumps(answer()).encode())
+      else:
+        getattr(self, f"_{fault.kind}")(fault.how, answer, fault)
+
+  def _send(self, body: bytes, status: int = 200, cut: int | None = None, **headers: str):
+    self.send_response(status)
+    for name, value in (dict(content_type="application/json", content_length=str(len(body))) | headers).items():
+      self.send_header(name.replace("_", "-"), value)
+    self.end_headers()
+    self.wfile.write(body[:cut])
+
+  def _outage(self, how, answer, fault):
+    self.close_connection = True
+    if how == "status":
+      return self._send(b'{"error": "away"}', 503, retry_after="0")
+    if how == "silent":
+      time.sleep(3.0)
+    if how == "refused":
+      self.tool.refuse(min(fault.lasts, 10) / 4)
+    self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER)
+    self.connection.close()
+
+  def _garbage(self, how, answer, fault):
+    self._send(GARBAGE[how], **({"content_encoding": "gzip"} if how == "gzip" else {}))
+
+  def _half(self, how, answer, fault):
+    said = answer()
+    if how == "cut":
+      self.close_connection = True
+      body = json.dumps(said).encode()
+      return self._send(body, cut=len(body) // 2)
+    kept = {name: value[:-1] if isinstance(value, list) else value for name, value in said.items()}
+    self._send(json.dumps(kept if how == "few" else {}).encode())
+
+  def _slow(self, how, answer, fault):
+    body = json.dumps(answer()).encode()
+    if how != "dribbled":
+      time.sleep(0.2 if how == "late" else 3.0)
+      return self._send(body)
+    self.close_connection = True
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    for byte in head:
+      self.wfile.write(bytes([byte]))
+      time.sleep(0.1)
+    self.wfile.write(body)
+
+  def log_message(self, *_):
+    pass
