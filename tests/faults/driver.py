@@ -27,7 +27,7 @@ OWN = ("disk", "clock")  # which child.py brings
 # What the last line of a start that had to end says: by the tool or the kind of what went wrong.
 WORDS = dict(retriever="retriev|search", judge="judge", disk="disk|space|too large|write")
 CLEAR = re.compile(r"(error|[\w.]*(Error|Failed|Failures|Finite)): .")
-HANGS_S = 1200.0  # a start that takes longer is stuck, on a busy machine too
+HANGS_S = 1800.0  # a start that takes longer is stuck, on a busy machine too
 MAX_STARTS = 16
 
 # Forked from a process that has imported everything: that is half of a start's seconds.
@@ -188,7 +188,8 @@ class Run:
 
 def undisturbed(ahead: int, scene: Scene, folder: pathlib.Path) -> dict[str, str]:
   """What the run makes if nothing happens to it."""
-  run = Run(plans.Plan(0, ahead, ()), scene, folder)
+  patient = [f"--config.{tool}.timeout_s=300" for tool in ("retrieval", "judge")]  # others may keep the machine busy
+  run = Run(plans.Plan(0, ahead, ()), scene, folder, *patient)
   code, _, errors = run.start()
   if code != 0:
     raise RuntimeError(f"the undisturbed run ended with exit code {code}:\n{errors[-4000:]}")

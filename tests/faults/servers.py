@@ -15,6 +15,7 @@ from plans import Fault
 
 from ragrl_jax.retrieval import corpus
 
+TOO_LATE_S = 5.0  # after small_search.TIMEOUT_S
 LINGER = struct.pack("ii", 1, 0)  # a close that resets the connection
 GARBAGE = {
   "html": b"<html><body>502 Bad Gateway</body></html>",
@@ -133,7 +134,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     if how == "status":
       return self._send(b'{"error": "away"}', 503, retry_after="0")
     if how == "silent":
-      time.sleep(3.0)
+      time.sleep(TOO_LATE_S)
     if how == "refused":
       self.tool.refuse(min(fault.lasts, 10) / 4)
     self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER)
@@ -154,7 +155,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
   def _slow(self, how, answer, fault):
     body = json.dumps(answer()).encode()
     if how != "dribbled":
-      time.sleep(0.2 if how == "late" else 3.0)
+      time.sleep(0.2 if how == "late" else TOO_LATE_S)
       return self._send(body)
     self.close_connection = True
     head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()

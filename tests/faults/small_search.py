@@ -15,7 +15,7 @@ import plans  # noqa: E402
 import quickstart  # noqa: E402
 import tiny_world  # noqa: E402
 
-TIMEOUT_S = 2.0
+TIMEOUT_S = 4.0  # of one call to a tool
 
 
 def get_config(variant: str):
