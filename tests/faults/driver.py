@@ -21,12 +21,10 @@ import tiny_world
 from ragrl_jax.retrieval import corpus
 
 SIGNALS = dict(kill=signal.SIGKILL, damage=signal.SIGKILL, term=signal.SIGTERM, interrupt=signal.SIGINT)
-ENDS = {signal.SIGKILL: (-9,), signal.SIGTERM: (143, -15), signal.SIGINT: (130, -2)}  # a start's exit codes
 SPOILS = ("outage", "garbage", "half", "slow")  # a tool's requests
 OWN = ("disk", "clock")  # which child.py brings
 # What the last line of a start that had to end says: by the tool or the kind of what went wrong.
 WORDS = dict(retriever="retriev|search", judge="judge", disk="disk|space|too large|write")
-CLEAR = re.compile(r"(error|[\w.]*(Error|Failed|Failures|Finite)): .")
 HANGS_S = 1800.0  # a start that takes longer is stuck, on a busy machine too
 MAX_STARTS = 16
 
@@ -83,8 +81,8 @@ class Run:
     self.plan, self.scene, self.folder, self.workdir = plan, scene, folder, folder / "run"
     self.live = [Live(fault) for fault in plan.faults]
     self.process: multiprocessing.Process | None = None
-    self.sent: list[signal.Signals] = []  # to this start
-    self.step, self.starts, self.lock = 0, 0, threading.RLock()
+    self.sent: list[tuple[signal.Signals, bool]] = []  # to this start; whether it was under way
+    self.asks, self.step, self.starts, self.lock = False, 0, 0, threading.RLock()
     self.damaged: object = None  # the mark of a checkpoint
     port = {name: tool.port for name, tool in scene.tools.items()}
     self.flags = [
@@ -95,7 +93,7 @@ class Run:
 
   def start(self, **own: object) -> tuple[int | None, str, str]:
     """One start, to its end: (exit code, None if it hung; stdout, stderr). own: more of what `child.main` takes."""
-    self.sent, self.starts = [], self.starts + 1
+    self.sent, self.asks, self.starts = [], False, self.starts + 1
     own |= {live.fault.kind: (live.fault.step, live.fault.lasts) for live in self.live
             if live.fault.kind in OWN and not live.over}
     (out, said), (err, errors) = FORKS.Pipe(duplex=False), FORKS.Pipe(duplex=False)
@@ -120,9 +118,10 @@ class Run:
 
   # ---- faults --------------------------------------------------------------------------------------------------------
 
-  def request(self, tool: str) -> plans.Fault | None:
+  def request(self, tool: str, asks: bool) -> plans.Fault | None:
     """What goes wrong with this request. Signals that wait for one are sent."""
     with self.lock:
+      self.asks |= asks
       self.look(tool)
       for live in self.due(SPOILS):
         if live.fault.at == tool:
@@ -144,7 +143,7 @@ class Run:
           with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.kill(self.process.pid, SIGNALS[live.fault.kind])
             live.came = live.over = True
-            self.sent.append(SIGNALS[live.fault.kind])
+            self.sent.append((SIGNALS[live.fault.kind], self.asks))
 
   def due(self, kinds) -> list[Live]:
     return [live for live in self.live if live.fault.kind in kinds and not live.over and self.step >= live.fault.step]
@@ -171,12 +170,15 @@ class Run:
 
   def wrong(self, code: int | None, errors: str) -> str:
     """What is wrong with how a start ended; "" if nothing is."""
-    last = last_line(errors)
+    last, sent = last_line(errors), [number for number, _ in self.sent]
     if code is None:
       return f"still running after {HANGS_S:g} s"
-    if code == 0 or any(code in ENDS[sent] for sent in self.sent):
+    if code == 0 or (code == -signal.SIGKILL and signal.SIGKILL in sent):
       return ""
-    if code < 0 or not CLEAR.match(last):
+    if any(code in (128 + number, -number) for number in sent):
+      # The first signal lets the run save its step; a second one ends it at once, and so does one before its first.
+      return "" if code > 0 or len(sent) > 1 or not self.sent[0][1] else f"it died of {sent[0].name}, and saved nothing"
+    if code < 0 or not re.match(r"error: .", last) or "Traceback" in errors:
       return f"exit code {code}, and {last!r} as the last line"
     came = [live.fault for live in self.live if live.came]
     words = {words for fault in came for name, words in WORDS.items() if name in (fault.at, fault.kind)}

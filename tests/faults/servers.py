@@ -58,12 +58,13 @@ class Tool:
 
   Attributes:
     port: stays the same while it refuses connections, too.
-    faults: name → what goes wrong with this request, if anything; called for every request.
+    faults: (name, whether it asks, rather than looks whether somebody is there) → what goes wrong with this request,
+      if anything; called for every request.
   """
 
   def __init__(self, name: str, answer: Callable[[dict], dict]):
     self.name, self.answer, self.port = name, answer, 0
-    self.faults: Callable[[str], Fault | None] = lambda name: None
+    self.faults: Callable[[str, bool], Fault | None] = lambda name, asks: None
     self._lock, self._server = threading.Lock(), None
 
   def __enter__(self) -> "Tool":
@@ -115,7 +116,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     self._reply(lambda: self.tool.answer(asked))
 
   def _reply(self, answer):
-    fault = self.tool.faults(self.tool.name)
+    fault = self.tool.faults(self.tool.name, self.command == "POST")
     with contextlib.suppress(ConnectionError, TimeoutError):  # the caller left
       if fault is None:
         self._send(json.dumps(answer()).encode())

@@ -1,6 +1,7 @@
 """A run under a plan of faults ends as one that nothing happened to; and the plans, their tools and their checks."""
 
 import random
+import signal
 import types
 
 import driver
@@ -40,7 +41,7 @@ def test_tools_answer_alike_and_fail_as_told():
   asked, told = dict(queries=["a", "b"], topk=1), []
   passages = [types.SimpleNamespace(id=str(n), title="", text=f"text {n}") for n in range(9)]
   with servers.Tool("retriever", servers.retrieve(passages)) as tool, httpx.Client(trust_env=False) as client:
-    tool.faults = lambda name: told.pop() if told else None
+    tool.faults = lambda name, asks: told.pop() if told else None
     ask = lambda: client.post(f"http://127.0.0.1:{tool.port}/retrieve", json=asked)
     whole = ask().json()
     assert len(whole["result"]) == 2 and whole == ask().json()
@@ -75,8 +76,13 @@ def test_an_end_is_clear_if_its_last_line_names_what_came(tmp_path):
   plan = plans.Plan(0, 0, (plans.Fault(0, "outage", "reset", "judge"),))
   tools = {name: types.SimpleNamespace(port=1) for name in plans.TOOLS}
   run = driver.Run(plan, driver.Scene(tmp_path, tools), tmp_path)
+  run.sent = [(signal.SIGTERM, True)]
+  assert run.wrong(143, "") == "" and "died of" in run.wrong(-15, "")  # a signal is answered, once the run is under way
+  run.sent = [(signal.SIGTERM, False)]
+  assert run.wrong(-15, "") == "" and "last line" in run.wrong(-9, "")
   said = "step\n\r 10%|#\rerror: the judge gave no answer.\n\n"
   assert "names none" in run.wrong(2, said)  # no fault has come yet
   run.live[0].came = True
   assert run.wrong(2, said) == "" and run.wrong(0, "") == ""
-  assert all(run.wrong(*end) for end in ((2, "error: no passages."), (1, "KeyError"), (-11, said), (None, said)))
+  assert all(run.wrong(*end) for end in (
+    (2, "error: no passages."), (1, "KeyError: 'judge'"), (1, f"Traceback …\n{said}"), (-11, said), (None, said)))
