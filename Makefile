@@ -8,7 +8,7 @@ WORKERS ?= 2
 RUN = $(VENV)/bin/python
 NEWEST_PIP = -m pip install --quiet --quiet --disable-pip-version-check
 PIP = $(NEWEST_PIP) --constraint constraints.txt
-FAST = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not parity and not real and not long and not hosts"
+FAST = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not parity and not real and not long and not hosts and not browser"
 
 .PHONY: help quickstart test test-newest browser long faults hosts parity real lint bench gpu papers scale
 help:  ## what can be made

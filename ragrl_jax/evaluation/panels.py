@@ -36,7 +36,8 @@ PANELS = (
   Panel("Outcome", "Share of training episodes that are right, unshaped", "share", {"outcome": "outcome"}),
   Panel("Held-out exact match", "Greedy answers to questions never trained on, by the facts they need", "share", {
     "all": "evaluation/em", "1 hop": "evaluation/by_hops/1/em",
-    **{f"{hops} hops": f"evaluation/by_hops/{hops}/em" for hops in (2, 3, 4)}}, featured=True),
+    **{f"{hops} hops": f"evaluation/by_hops/{hops}/em" for hops in (2, 3, 4)},
+    "development": "development/em"}, featured=True),
   Panel("Searches per question", "Executed searches an episode", "searches",
         {"training": "searches", "held-out": "evaluation/searches", "wasted": "evaluation/wasted_searches"},
         searching=True),
