@@ -19,7 +19,7 @@ from ragrl_jax.judging import api
 _SCHEMA = "CREATE TABLE IF NOT EXISTS verdicts (key BLOB PRIMARY KEY, verdict REAL NOT NULL) WITHOUT ROWID"
 _MARK = 0x72616772  # the file's application_id: it is one of ours, even where its table cannot be read
 _AT_ONCE = 500  # keys of one question to SQLite
-_BUSY_S = 5.0  # how long another process's lock is waited for
+_BUSY_S = 10.0  # how long another process's lock is waited for
 _REST_S = 60.0  # how long a file that could not be used is left alone
 _PASSING = frozenset({
   sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY,
@@ -35,9 +35,9 @@ class Cached:
   a kill leaves all of them or none, and several runs may share the file. The first verdict stands: whoever was second
   gets it, too, so that a run which is repeated sees the same. None is not kept.
 
-  Nothing that befalls the file stops a run. While it is locked or cannot be written the judge is asked for every pair.
-  A damaged file, down to one bit of one verdict, is set aside under another name, and a new one is begun. Both are
-  logged as warnings.
+  Nothing that befalls the file stops a run. While it is locked or cannot be written the judge is asked instead, and its
+  verdicts wait in memory. A damaged file, down to one bit of one verdict, is set aside under another name, and a new
+  one is begun. Both are logged as warnings.
 
   Args:
     judge: what answers for pairs that are new.
@@ -50,6 +50,7 @@ class Cached:
   def __init__(self, judge: api.Judge, path: str | os.PathLike):
     self._judge, self.pace, self._path = judge, judge.pace, pathlib.Path(path)
     self._identity = json.dumps(judge.describe(), sort_keys=True)
+    self._unsaved: dict[bytes, float] = {}  # verdicts that wait for the file
     self._lock = threading.Lock()  # over all that follows: one connection serves every thread
     self._connection: sqlite3.Connection | None = None
     self._file: tuple[int, int] | None = None  # which file the connection is to
@@ -91,13 +92,18 @@ class Cached:
         found.update(connection.execute(f"SELECT key, verdict FROM verdicts WHERE key IN ({marks})", some))
       return {key: _unsealed(key, kept) for key, kept in found.items()}
 
-    return self._use(read, {})
+    return {key: self._unsaved[key] for key in keys if key in self._unsaved} | self._use(read, {})
 
   def _keep(self, verdicts: Mapping[bytes, float | None]) -> dict[bytes, float]:
     """Writes them, and gives those that now stand: another's, where that came first."""
     told = {key: verdict for key, verdict in verdicts.items() if verdict is not None}
-    self._use(lambda connection: connection.executemany(
-      "INSERT OR IGNORE INTO verdicts VALUES (?, ?)", [(key, _sealed(key, told[key])) for key in told]), None)
+    for key, verdict in told.items():
+      self._unsaved.setdefault(key, verdict)
+    rows = [(key, _sealed(key, verdict)) for key, verdict in self._unsaved.copy().items()]
+    write = lambda connection: connection.executemany("INSERT OR IGNORE INTO verdicts VALUES (?, ?)", rows)
+    if self._use(write, None) is not None:
+      for key, _ in rows:
+        self._unsaved.pop(key, None)
     return told | self._read(list(told))
 
   # ---- the file, and what befalls it ---------------------------------------------------------------------------------
@@ -124,7 +130,8 @@ class Cached:
       return
     self._disconnect()
     self._file = found
-    self._connection = sqlite3.connect(self._path, timeout=_BUSY_S, check_same_thread=False)
+    self._connection = sqlite3.connect(
+      self._path, timeout=_BUSY_S, isolation_level="IMMEDIATE", check_same_thread=False)  # a writer waits its turn
     self._connection.text_factory = bytes
     self._connection.execute(_SCHEMA)
     self._connection.execute("SELECT key, verdict FROM verdicts LIMIT 0")

@@ -53,7 +53,7 @@ def test_reasoned():
   kept, fates = asyncio.run(sft_data.reasoned(asked, backbone, concurrency=2))
   assert [example.id for example, _ in kept] == ["good", "wordy"]
   assert fates == {"kept": 2, "out of shape": 2, "no answer": 1, "no references": 1}
-  assert len(backbone.asked) == 5  # the one without references is not asked about
+  assert len(backbone.asked) == 6  # the one without references is not asked about, the one that is gone twice
   assert "1. Text number 1.\n2. Text" in backbone.asked[0] and "References that matter: [1, 5]\nAnswer: Ann Lee" in (
     backbone.asked[0])
   for preset in ("paper", "repo"):

@@ -46,7 +46,7 @@ def test_who_is_kept():
   assert [example.id for example, _ in kept] == ["it", "thoughtful"]
   assert fates == {
     "kept": 2, "wrong answer": 1, "out of shape": 1, "long evidence": 1, "no answer": 1, "no passages": 1}
-  assert len(teacher.asked) == 6 and "The tower stands in Paris." in teacher.asked[0]
+  assert len(teacher.asked) == 7 and "The tower stands in Paris." in teacher.asked[0]
 
 
 @pytest.mark.parametrize(("reply", "preset", "text"), [
