@@ -262,10 +262,10 @@ AT_LEAST = {
      learner.max_nonfinite checkpoint.every checkpoint.keep""",
   0: """data.max_examples data.noise retrieval.retries retrieval.max_failed_share judge.retries
      judge.max_failed_share rollout.top_k rollout.filter.tolerance advantage.std_floor advantage.eps advantage.gamma
-     advantage.lam loss.clip_low loss.clip_high loss.kl_coef loss.kl_target critic.learning_rate critic.warmup_steps critic.coef critic.alone_steps
-     reward.overlong_limit reward.overlong_buffer optimizer.learning_rate optimizer.warmup_steps optimizer.final_share
-     optimizer.weight_decay optimizer.clip_norm evaluate.every evaluate.examples evaluate.batch log.episodes_every
-     sft.environment_weight""",
+     advantage.lam loss.clip_low loss.clip_high loss.kl_coef loss.kl_target critic.learning_rate critic.warmup_steps
+     critic.coef critic.alone_steps reward.overlong_limit reward.overlong_buffer optimizer.learning_rate
+     optimizer.warmup_steps optimizer.final_share optimizer.weight_decay optimizer.clip_norm evaluate.every
+     evaluate.examples evaluate.batch log.episodes_every sft.environment_weight""",
 }
 # Shares, which are at most 1, and times and the like, which are above 0.
 AT_MOST_ONE = ("retrieval.max_failed_share", "judge.max_failed_share", "rollout.top_p", "advantage.gamma",

@@ -21,6 +21,7 @@ from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import lora, peft
 from ragrl_jax.rollout import collect
+from ragrl_jax.store import addresses
 from ragrl_jax.store import checkpoint as checkpoint_lib
 
 
@@ -69,7 +70,7 @@ def evaluate(
     sampling=sampling, noise=config.data.noise, evidence=config.data.evidence, cut_middle=config.data.cut_middle,
     max_new_tokens=r.max_new_tokens, context=r.context, reserve=r.reserve or None,
     retrieval=None if player.retriever is None else dict(
-      index=config.retrieval.index, top_k=config.retrieval.top_k, **player.retriever.describe()),
+      index=addresses.without_credentials(config.retrieval.index), top_k=config.retrieval.top_k, **player.retriever.describe()),
     judges={term: dict(judge.describe()) for term, judge in player.judges.items()})
   return harness.evaluate(
     examples, _play(player, greedy=not sample), player.recipe, pathlib.Path(out), settings=settings,
