@@ -70,7 +70,8 @@ def evaluate(
     sampling=sampling, noise=config.data.noise, evidence=config.data.evidence, cut_middle=config.data.cut_middle,
     max_new_tokens=r.max_new_tokens, context=r.context, reserve=r.reserve or None,
     retrieval=None if player.retriever is None else dict(
-      index=addresses.without_credentials(config.retrieval.index), top_k=config.retrieval.top_k, **player.retriever.describe()),
+      index=addresses.without_credentials(config.retrieval.index), top_k=config.retrieval.top_k,
+      **player.retriever.describe()),
     judges={term: dict(judge.describe()) for term, judge in player.judges.items()})
   return harness.evaluate(
     examples, _play(player, greedy=not sample), player.recipe, pathlib.Path(out), settings=settings,
