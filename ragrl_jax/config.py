@@ -252,7 +252,7 @@ CHOICES = {
   "loss.kl_in": ("loss", "reward"),
   "critic.kind": ("none", "own", "shared"),
   "optimizer.kind": ("adamw", "muon"),
-  "optimizer.schedule": ("constant", "cosine"),
+  "optimizer.schedule": ("constant", "cosine", "inverse_sqrt"),
 }
 # Least value → settings that may not be below it.
 AT_LEAST = {

@@ -60,10 +60,10 @@ def test_signals_tools_that_are_down_and_flipped_bits_cost_no_finished_step(worl
 
   refuse = supply.refuse_failures
 
-  def down(episodes, share):
+  def down(episodes, *shares):
     if episodes[0].prompt_index == 4 + 2 * ahead:  # of step 3, or of step 4, which is sampled while step 3 is learned
       raise supply.TooManyFailures("the retriever is down")
-    refuse(episodes, share)
+    refuse(episodes, *shares)
 
   monkeypatch.setattr(supply, "refuse_failures", down)
   with pytest.raises(supply.TooManyFailures, match="is down"):
