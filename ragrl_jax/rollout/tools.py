@@ -1,4 +1,4 @@
-"""What an episode may ask: searches and judgements, gathered into batches and answered by a pool of threads."""
+"""What an episode may ask: searches and judgements, gathered into batches and answered by threads of their own."""
 
 import asyncio
 import contextlib
@@ -95,6 +95,7 @@ class _Batches:
   def __init__(self, function, name: str, *, workers: int, max_batch: int, timeout_s: float, setting: str):
     self._function, self._name, self._setting = function, name, setting
     self._idle, self._max, self._timeout_s = workers, max_batch, timeout_s
+    self._permits = threading.Semaphore(workers)  # a batch that was given up keeps its own until it ends
     self._waiting: dict[int, list[tuple[Any, asyncio.Future]]] = {}
     self._planned = False
     self._running: set[asyncio.Task] = set()
@@ -117,7 +118,7 @@ class _Batches:
       if rest:
         self._waiting[option] = rest
       self._idle -= 1
-      work = _beside(f"tools-{self._name}", self._function, [q for q, _ in batch], option)
+      work = _beside(f"tools-{self._name}", self._permits, self._function, [q for q, _ in batch], option)
       task = asyncio.get_running_loop().create_task(asyncio.wait_for(work, self._timeout_s))
       self._running.add(task)
       task.add_done_callback(lambda task, batch=batch, option=option: self._returned(task, batch, option))
@@ -150,7 +151,7 @@ class _Batches:
       self._waiting.setdefault(option, []).extend(others)
 
 
-def _beside(name: str, function, *arguments) -> asyncio.Future:
+def _beside(name: str, permits: threading.Semaphore, function, *arguments) -> asyncio.Future:
   """What the function gives, from a thread that keeps no failed run alive: a pool's threads are waited for at exit."""
   loop = asyncio.get_running_loop()
   given = loop.create_future()
@@ -158,7 +159,8 @@ def _beside(name: str, function, *arguments) -> asyncio.Future:
   def work():
     answer, error = None, None
     try:
-      answer = function(*arguments)
+      with permits:
+        answer = function(*arguments)
     except BaseException as raised:  # noqa: BLE001  (the asker gets it)
       error = raised
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
