@@ -35,7 +35,7 @@ def main(argv):
   commands.ready(CONFIG.value, "out", OUT.value, training=False)
   evaluate.locate(CHECKPOINT.value)
   mesh.devices()
-  with tqdm(unit="question") as bar:
+  with tqdm(unit="question", delay=0.1) as bar:  # not before the questions begin
     def progress(done: int, of: int) -> None:
       bar.total = of
       bar.update(done - bar.n)

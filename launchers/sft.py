@@ -12,7 +12,8 @@ from ml_collections import config_flags
 from tqdm import tqdm
 
 from ragrl_jax import sft
-from ragrl_jax.parallel import hosts, mesh
+from ragrl_jax.evaluation import player
+from ragrl_jax.parallel import hosts
 from ragrl_jax.store import compiled
 
 CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
@@ -30,7 +31,7 @@ def main(argv):
 
 
 def run(config):
-  mesh.devices()
+  player.mesh(config)  # is refused before anything is shown
   with tqdm(total=config.steps, unit="step", disable=not hosts.is_first()) as bar:
     for metrics in sft.sft(config, WORKDIR.value, say=tqdm.write, **host_flags.going_on()):
       bar.update(metrics["step"] - bar.n)

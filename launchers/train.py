@@ -11,8 +11,8 @@ from ml_collections import config_flags
 from tqdm import tqdm
 
 from ragrl_jax import evaluate, train
-from ragrl_jax.evaluation import report
-from ragrl_jax.parallel import hosts, mesh
+from ragrl_jax.evaluation import player, report
+from ragrl_jax.parallel import hosts
 from ragrl_jax.store import compiled
 
 CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
@@ -30,7 +30,7 @@ def main(argv):
 
 
 def run(config):
-  mesh.devices()
+  player.check(config)
   observe = evaluate.observer(config) if config.data.evaluate else None
   said: set[str] = set()  # warnings are written for every step, and told once
   with tqdm(total=config.steps, unit="step", disable=not hosts.is_first()) as bar:

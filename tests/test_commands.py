@@ -28,7 +28,7 @@ def commands(monkeypatch):
 def test_every_launcher_ends_by_the_same_rules():
   for file in LAUNCHERS.glob("*.py"):
     text = file.read_text()
-    if "__main__\"" in text:
+    if 'if __name__ == "__main__":' in text:
       assert "commands.run(main)" in text or "commands.call(main)" in text, file.name
 
 

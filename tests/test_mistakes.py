@@ -133,10 +133,10 @@ def test_the_context_is_what_the_model_was_made_for(tmp_path, context, scaling, 
   config = config_lib.default_config()
   config.model.path, config.rollout.context = str(tmp_path), context
   if fits:
-    player_lib.check_context(config, None)
+    player_lib.check_context(config)
   else:
     with pytest.raises(ValueError, match=f"config.rollout.context={context} is more than the {context - 1} positions"):
-      player_lib.check_context(config, None)
+      player_lib.check_context(config)
 
 
 @pytest.mark.parametrize("sizes", [dict(data=1, fsdp=8), dict(data=-1, fsdp=8), dict(data=2)])
@@ -184,6 +184,15 @@ def test_questions_whose_passages_must_be_searched_for():
   questions.check_passages(config, recipe, BARE, "data.jsonl")
   questions.check_passages(config_lib.default_config(), recipes.get("lear", top_k=0), BARE, "data.jsonl")
   questions.check_passages(config_lib.default_config(), recipes.get("search_r1"), BARE, "data.jsonl")
+
+
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_recipes_say_whether_they_search_and_what_they_show(name):
+  recipe = recipes.get(name)
+  assert recipe.needs_passages == (recipe.prompt.messages(SHOWN[0]) != recipe.prompt.messages(BARE[0]))
+  assert recipe.searches == (name not in ("arena", "care"))
+  if "max_searches" in recipe.switches:
+    assert not recipes.get(name, max_searches=0).searches
 
 
 def test_questions_that_nobody_can_be_paid_for():

@@ -138,28 +138,12 @@ def _base(config, tokenizer, mesh) -> tuple[Decoder, DecoderConfig]:
   return made, shape
 
 
-def check_context(config, tokenizer) -> None:
-  """Raises a ValueError if config.rollout.context is more than the model's positions, stretched ones included."""
-  if config.model.path:
-    shape = weights.config_of(config.model.path)
-  else:
-    shape = DecoderConfig.from_shape(tokenizer.vocab_size, **config.model.shape.to_dict())
-  scaling = shape.rope_scaling
-  reach = max(shape.max_position, int(scaling.factor * scaling.original_max_position) if scaling else 0)
-  if config.rollout.context > reach:
-    raise ValueError(
-      f"config.rollout.context={config.rollout.context} is more than the {reach} positions that the model was made for "
-      f"({config.model.path or 'config.model.shape'}: max_position{'_embeddings' if config.model.path else ''}): lower "
-      "it, or take a model that reaches so far.")
-
-
-def build(config, *, seed: int | None = None, training: bool = True) -> Player:
-  """A player from a config; its engine is warmed up when it is first used.
+def check(config, *, training: bool = True) -> None:
+  """Looks at everything that can be said of a run without its weights, index and questions; takes no time.
 
   Args:
-    config: all settings. What can be said of them without weights and index is said before these are read.
-    seed: of what is drawn; config.seed by default.
-    training: whether a learner will be made, too, from the same config.
+    config: all settings.
+    training: whether a learner will be made, too.
 
   Raises:
     ValueError: settings that do not fit each other, the model or this machine.
@@ -172,8 +156,39 @@ def build(config, *, seed: int | None = None, training: bool = True) -> Player:
   if training:
     settings_lib.from_config(config)
     settings_lib.optimizer_from_config(config)
+  check_context(config)
+  mesh(config)
+
+
+def check_context(config) -> None:
+  """Raises a ValueError if config.rollout.context is more than the model's positions, stretched ones included."""
+  path = config.model.path
+  if path:
+    check_folder("config.model.path", path)
+  shape = weights.config_of(path) if path else DecoderConfig.from_shape(1, **config.model.shape.to_dict())
+  scaling = shape.rope_scaling
+  reach = max(shape.max_position, int(scaling.factor * scaling.original_max_position) if scaling else 0)
+  if config.rollout.context > reach:
+    raise ValueError(
+      f"config.rollout.context={config.rollout.context} is more than the {reach} positions that the model was made for "
+      f"({path or 'config.model.shape'}: max_position{'_embeddings' if path else ''}): lower it, or take a model that "
+      "reaches so far.")
+
+
+def build(config, *, seed: int | None = None, training: bool = True) -> Player:
+  """A player from a config; its engine is warmed up when it is first used.
+
+  Args:
+    config: all settings; they are checked before weights and index are read.
+    seed: of what is drawn; config.seed by default.
+    training: whether a learner will be made, too, from the same config.
+
+  Raises:
+    ValueError: see `check`, `tokenizer`, and what is read.
+  """
+  check(config, training=training)
+  plays = recipe(config)
   words = tokenizer(config)
-  check_context(config, words)
   devices = mesh(config)
   decoder, shape = model(config, words, devices)
   r = config.rollout

@@ -79,7 +79,7 @@ def test_import_refuses_what_is_damaged(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow  # compiles a learner's first state
 def test_export(tmp_path, monkeypatch, capsys):
   config = config_lib.default_config()
-  config.model.path = str(model_folder(tmp_path / "in"))
+  config.model.path, config.prompting.chat = str(model_folder(tmp_path / "in")), False
   model, _ = player.model(config, player.tokenizer(config))
   graphdef, params = nnx.split(model)
   trained = nnx.merge(graphdef, jax.tree.map(lambda x: x + 1.0, params))
@@ -97,6 +97,7 @@ def test_export(tmp_path, monkeypatch, capsys):
     for (name, a), (_, b) in zip(mapping.named(params), mapping.named(nnx.split(exported)[1]), strict=True):
       np.testing.assert_array_equal(a + 1.0, b, err_msg=name)
     assert (tmp_path / number / "tokenizer.json").exists()
+    assert json.loads((tmp_path / number / "generation_config.json").read_text()) == dict(eos_token_id=256)
 
 
 def test_adapters_are_merged_on_the_way_in_and_out(tmp_path, monkeypatch, capsys):
@@ -134,7 +135,7 @@ def test_adapters_are_merged_on_the_way_in_and_out(tmp_path, monkeypatch, capsys
 @pytest.mark.parametrize("rank", [0, 2])
 def test_export_of_a_policy_with_a_value_head(tmp_path, monkeypatch, capsys, rank):
   config = config_lib.default_config()
-  config.model.path = str(model_folder(tmp_path / "base"))
+  config.model.path, config.prompting.chat = str(model_folder(tmp_path / "base")), False
   config.model.lora.update(dict(rank=rank, layers="q down"))
   config.critic.kind = "shared"
   config.advantage.kind = "gae"

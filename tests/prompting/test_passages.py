@@ -139,7 +139,7 @@ def test_no_passage_is_longer_than_it_may_be(found, limit):
 
 @pytest.mark.parametrize("limit, tokenizer", [(10, None), (0, ByteTokenizer())])
 def test_a_limit_needs_a_tokenizer_and_a_token(limit, tokenizer):
-  with pytest.raises(ValueError, match="config.retrieval.max_passage_tokens"):
+  with pytest.raises(ValueError, match="config.switches.max_passage_tokens"):
     passages.block([], tokenizer=tokenizer, max_passage_tokens=limit)
 
 
