@@ -9,6 +9,7 @@ import tiny_world
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import judging, sft
+from ragrl_jax.core import stopping
 from ragrl_jax.data import writers
 from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.models import peft, weights
@@ -28,6 +29,11 @@ def pairs(count):
           for n in range(count)]
 
 
+def reached_at(run):
+  """The step at which a run ends by its criterion."""
+  return [row["step"] for row in run][-1]
+
+
 @pytest.mark.slow  # a decoder is trained, and compiled once more to serve
 def test_from_labels_to_service(tmp_path):
   config = tiny_world.config(tmp_path, lambda variant: config_lib.load(ROOT / "configs" / "quickstart.py", variant))
@@ -44,9 +50,15 @@ def test_from_labels_to_service(tmp_path):
   config.recipe, config.preset, config.switches = "veritas", "reward_model", dict(judge_prompt=PROMPT)
   config.model.path, config.data.train = str(tmp_path / "base"), str(tmp_path / "train.jsonl")
   config.model.lora.update(dict(rank=8, alpha=16.0))
-  config.steps, config.checkpoint.every, config.sft.environment_weight = 30, 30, 0.0
-  losses = [metrics["loss"] for metrics in sft.sft(config, tmp_path / "run")]
-  assert losses[-1] < losses[0] and peft.is_folder(tmp_path / "run" / "model")
+  config.steps, config.checkpoint.every, config.sft.environment_weight = 120, 120, 0.0
+  curve = []  # of minus the loss: it rises by .40 within 20 steps, and no further
+
+  def reached(row):
+    curve.append(-row["loss"])
+    return stopping.stopped_rising(curve, patience=5, rise=0.005, gain=0.25)
+
+  assert reached_at(sft.sft(config, tmp_path / "run", reached=reached)) < 120
+  assert peft.is_folder(tmp_path / "run" / "model")
 
   service = dict(kind="reward_model", prompt=PROMPT, path=str(tmp_path / "run" / "model"), batch=16, max_tokens=128)
   judges = judging.of_terms(config.judge, dict(information_think=service), ["information_think"])
@@ -57,4 +69,5 @@ def test_from_labels_to_service(tmp_path):
 
   first, rest = asyncio.run(of_two_episodes())
   found = distil.agreement(held_out, first + rest)
+  # All 24 agree on 1 and 2 threads, on AVX2, and with jax 0.10 and 0.12.
   assert found["n"] == 24 and found["ones"] == 0.5 and found["consistency"] >= 0.9 and found["kappa"] >= 0.8

@@ -112,7 +112,7 @@ class _Run:
     self.rollout, self.requests, self.step, self.sampling = rollout, requests, step, sampling
     self.on_episode, self.beside, self.tools = on_episode, beside, _Asked(rollout.tools)
     self.episodes: list[Any] = [None] * len(requests)
-    self.left = len(requests)
+    self.left, self.over = len(requests), False
     self.error: BaseException | None = None
     self.tasks: set[asyncio.Task] = set()
 
@@ -140,16 +140,19 @@ class _Run:
       raise self.error
     while engine.busy:  # turns that nobody waits for any more
       engine.step()
+    self.over = True
 
   def stop(self) -> None:
     """Ends what is still under way, after an error or an interruption."""
-    if self.left:
-      stopped = threading.Event()
-      self.rollout.loop().call_soon_threadsafe(self._cancel, stopped)
-      stopped.wait()
+    if self.over:
+      self.rollout.dispatch.serve()
+      return
+    self.on_episode = None  # it may be what raised; episodes that ended meanwhile would have it raise again
+    stopped = threading.Event()
+    self.rollout.loop().call_soon_threadsafe(self._cancel, stopped)
+    stopped.wait()
     self.rollout.dispatch.serve()
-    if self.left:
-      self.rollout.engine.reset()
+    self.rollout.engine.reset()
 
   # ---- on the event loop ---------------------------------------------------------------------------------------------
 

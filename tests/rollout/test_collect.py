@@ -146,6 +146,35 @@ def test_an_interruption_leaves_the_engine_usable():
   assert len(played.run(requests(2, 2), step=0)) == 4
 
 
+@pytest.mark.parametrize("count", [1, 4])
+def test_an_interruption_is_not_repeated_by_episodes_that_ended_meanwhile(count, monkeypatch):
+  """Of one episode, and of several that wait to be told of: the first one's interruption ends the run once."""
+  played = rollout(engine(), kit.play)
+  ended, post, told = threading.Semaphore(0), played.dispatch.post, []
+
+  def posted(function, *args):
+    post(function, *args)
+    if getattr(function, "__name__", "") == "_keep":
+      ended.release()
+
+  def interrupt(episode):
+    told.append(episode)
+    for _ in range(count):  # all have ended, and the others wait for this thread
+      assert ended.acquire(timeout=20)
+    raise KeyboardInterrupt
+
+  async def at_once(example, policy, tools):
+    return structs.Episode((structs.Segment("environment", (1,), "x"),), ended="answer")
+
+  monkeypatch.setattr(played.dispatch, "post", posted)
+  played.play = at_once
+  with pytest.raises(KeyboardInterrupt):
+    played.run(requests(count, 1), step=0, on_episode=interrupt)
+  assert len(told) == 1 and not played.engine.busy
+  played.play = kit.play
+  assert len(played.run(requests(2, 2), step=0)) == 4
+
+
 def test_plays_that_draw_nothing_or_build_their_own_episode():
   async def play(example, policy, tools):
     if example.id == "e0":
