@@ -8,6 +8,7 @@ import os
 import pathlib
 import resource
 import runpy
+import signal
 import sys
 import time
 
@@ -81,4 +82,8 @@ def main(flags, faults, said, errors):
   player.recipe = lambda config: searching(plain(config))
   train.train = lambda *args, **settings: watched(trains(*args, **settings), dict(faults))
   sys.argv = [str(ROOT / "launchers" / "train.py"), *flags]
-  runpy.run_path(sys.argv[0], run_name="__main__")
+  try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+  except KeyboardInterrupt:  # what python does at its end, and multiprocessing does not
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)

@@ -48,9 +48,18 @@ class Live:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-  """How a plan ended. story: what its starts came to; problem: what should not have happened, or ""."""
+  """How a plan ended.
+
+  Attributes:
+    plan: what was to go wrong.
+    missed: faults whose moment never came.
+    story: the starts' ends.
+    problem: what should not have happened, or "".
+    seconds: of it all.
+  """
 
   plan: plans.Plan
+  missed: tuple[plans.Fault, ...]
   story: tuple[str, ...]
   problem: str
   seconds: float
@@ -205,7 +214,7 @@ def play(plan: plans.Plan, scene: Scene, folder: pathlib.Path, undisturbed: dict
     expected = run.expected()
     code, said, errors = run.start()
     first = re.search(r"first step (\d+)", said)
-    story.append(f"exit {code}" + ("" if code == 0 else f" ({last_line(errors)[:100]})"))
+    story.append(f"exit {code}" + (f" ({last_line(errors)[:160]})" if "error: " in errors else ""))
     problem = run.wrong(code, errors)
     if not problem and first and int(first[1]) != expected:
       problem = f"start {run.starts} went on with step {first[1]}, where a sound checkpoint lets it with {expected}"
@@ -215,7 +224,8 @@ def play(plan: plans.Plan, scene: Scene, folder: pathlib.Path, undisturbed: dict
       problem = f"not at its end after {MAX_STARTS} starts"
   if not problem and (name := record.difference(undisturbed, record.made(run.workdir))):
     problem = f"{name} is not the undisturbed run's"
-  return Outcome(plan, tuple(story), problem, time.monotonic() - begin)
+  missed = tuple(live.fault for live in run.live if not live.came)
+  return Outcome(plan, missed, tuple(story), problem, time.monotonic() - begin)
 
 
 def last_line(errors: str) -> str:

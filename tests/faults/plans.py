@@ -70,5 +70,5 @@ def _fault(rng: random.Random, kind: str) -> Fault:
   if kind == "clock":
     return Fault(step, kind, how, lasts=rng.choice((-1, 1)) * rng.choice((60, 86_400, 10**9)))
   if kind == "damage":  # to the newest of two checkpoints at least
-    step = rng.randrange(2 * EVERY + 1, STEPS)
-  return Fault(step, kind, how, rng.choice(POINTS), rng.randrange(4))
+    step = rng.randrange(2 * EVERY + 1, STEPS - 1)
+  return Fault(step, kind, how, rng.choice(POINTS), rng.randrange(2))

@@ -37,8 +37,7 @@ def main(_):
     for seed in seeds:
       plan = plans.draw(seed)
       outcome = driver.play(plan, scene, folder / str(seed), undisturbed[plan.ahead])
-      print(f"{seed:>4}  {', '.join(map(str, plan.faults))}\n      {' → '.join(outcome.story)}; "
-            f"{outcome.problem or 'same weights'}; {outcome.seconds:.0f} s", flush=True)
+      print(told(outcome), flush=True)
       if outcome.problem:
         failed.append(seed)
         print(f"      python tests/faults/run.py --seed {seed}; its folder: {folder / str(seed)}", flush=True)
@@ -46,6 +45,13 @@ def main(_):
           + (f"; not {', '.join(map(str, failed))}" if failed else ""), flush=True)
     grows = SOAK.value and SEED.value is None and soak(scene, folder / "soak") > MAX_SLOPE
   raise SystemExit(1 if failed or grows else 0)
+
+
+def told(outcome) -> str:
+  """A plan in two lines."""
+  faults = [f"{fault}" + (" (not met)" if fault in outcome.missed else "") for fault in outcome.plan.faults]
+  return (f"{outcome.plan.seed:>4}  {', '.join(faults)}\n      {' → '.join(outcome.story)}; "
+          f"{outcome.problem or 'same weights'}; {outcome.seconds:.0f} s")
 
 
 def soak(scene, folder: pathlib.Path) -> float:
