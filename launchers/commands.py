@@ -22,8 +22,7 @@ from ml_collections import config_flags
 
 from ragrl_jax import config as config_lib
 
-HOME = pathlib.Path(__file__).resolve().parents[1]
-OURS = tuple(str(HOME / room) + os.sep for room in ("ragrl_jax", "launchers", "configs"))
+OURS = tuple(str(pathlib.Path(file).resolve().parent) + os.sep for file in (config_lib.__file__, __file__))
 
 
 class Whole(flags.IntegerParser):
@@ -89,7 +88,7 @@ def status_of(error: Exception) -> int | None:
 def _raised_by_us(error: Exception) -> bool:
   frame = traceback.extract_tb(error.__traceback__)[-1]
   line = linecache.getline(frame.filename, frame.lineno or 0)
-  return os.path.abspath(frame.filename).startswith(OURS) and "raise " in line
+  return os.path.realpath(frame.filename).startswith(OURS) and "raise " in line
 
 
 def ready(config, flag: str, path: str, *, training: bool = True) -> None:
