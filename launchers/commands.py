@@ -186,7 +186,7 @@ def usage() -> str:
       shown |= {id(flag): flag for value in vars(sys.modules[module]).values() if (flag := _flag(value)) is not None}
   lines = [inspect.cleandoc(main.__doc__ or ""), ""]
   for flag in shown.values():
-    default = "" if flag.default in (None, "") else f" [{flag.default}]"
+    default = "" if flag.default in (None, "", []) else f" [{flag.default}]"
     lines.append(f"  --{flag.name:<16} {' '.join(flag.help.split())}{default}")
   if any(config_flags.config_flags.is_config_flag(flag) for flag in shown.values()):
     lines.append("  --config.A.B=VALUE any setting of ragrl_jax/config.py: --config.model.path=FOLDER,\n"
