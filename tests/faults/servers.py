@@ -112,7 +112,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     self._reply(lambda: dict(status="ok"))
 
   def do_POST(self):
-    asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+    length = int(self.headers["content-length"])
+    body = self.rfile.read(length)
+    if len(body) < length:  # from a caller that was killed
+      self.close_connection = True
+      return
+    asked = json.loads(body)
     self._reply(lambda: self.tool.answer(asked))
 
   def _reply(self, answer):
