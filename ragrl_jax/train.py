@@ -278,4 +278,6 @@ def headline(metrics: dict[str, Any]) -> str:
   shown = [("reward", "reward", ".3f"), ("outcome", "EM", ".3f"), ("searches", "searches", ".2f"),
            ("evaluation/em", "held-out EM", ".3f"), ("tokens_per_second", "tok/s", ".0f"),
            ("bottleneck", "slowest", "")]
-  return " ".join(f"{label} {metrics[name]:{form}}" for name, label, form in shown if name in metrics)
+  # Most recipes never search; of one that should, learner/watch.py warns.
+  told = lambda name: name in metrics and (name != "searches" or metrics[name])
+  return " ".join(f"{label} {metrics[name]:{form}}" for name, label, form in shown if told(name))
