@@ -7,7 +7,6 @@
 
 import argparse
 import json
-import sys
 
 import commands
 
@@ -33,12 +32,8 @@ def main() -> int:
   parser.add_argument("--overwrite", action="store_true", help="replace an index of another request")
   arguments = vars(parser.parse_args())
   compiled.keep()
-  try:
-    out = build_index(**arguments)
-    print(json.dumps(dict(index=str(out), **load_index(out).describe()), ensure_ascii=False))
-  except (ValueError, OSError) as error:
-    print(f"build_index: {error}", file=sys.stderr)
-    return 2
+  out = build_index(**arguments)
+  print(json.dumps(dict(index=str(out), **load_index(out).describe()), ensure_ascii=False))
   return 0
 
 

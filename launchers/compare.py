@@ -13,7 +13,6 @@ which they agree, and Fleiss' kappa.
 import glob
 import json
 import pathlib
-import sys
 
 import commands
 from absl import app, flags
@@ -30,10 +29,7 @@ VERDICTS = flags.DEFINE_multi_string("verdicts", [], "Labelled pairs, FILE.jsonl
 def main(argv):
   if len(argv) > 1 or bool(RESULTS.value) == bool(VERDICTS.value):
     raise app.UsageError("give --results once a system, or --verdicts once a judge.")
-  try:
-    print(systems() if RESULTS.value else judges())
-  except (ValueError, FileNotFoundError) as error:
-    sys.exit(str(error))
+  print(systems() if RESULTS.value else judges())
 
 
 def systems() -> str:

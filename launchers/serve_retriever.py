@@ -6,7 +6,6 @@ Only this machine is answered; --host 0.0.0.0 opens it to every machine that can
 """
 
 import argparse
-import sys
 
 import commands
 
@@ -30,12 +29,8 @@ def main() -> int:
   parser.add_argument("--default_topk", type=int, default=limits.default_topk, help="where a request names none")
   given = parser.parse_args()
   compiled.keep()
-  try:
-    local = dict(encoder=given.encoder, search=given.search, options=given.options, threads=given.threads)
-    retriever = load_index(given.index, **local)
-  except (ValueError, OSError) as error:
-    print(f"serve_retriever: {error}", file=sys.stderr)
-    return 2
+  local = dict(encoder=given.encoder, search=given.search, options=given.options, threads=given.threads)
+  retriever = load_index(given.index, **local)
   print(f"http://{given.host}:{given.port} serves {retriever.describe()}", flush=True)
   limits = server.Limits(given.max_bytes, given.max_queries, given.max_topk, given.default_topk)
   server.serve(retriever, host=given.host, port=given.port, limits=limits)

@@ -51,13 +51,13 @@ def sft(
 
 def _tuned(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, Any]]:
   words, plays = player_lib.tokenizer(config), player_lib.recipe(config)
-  mesh = player_lib.mesh(config)
-  model, shape = player_lib.model(config, words, mesh)
-  learner = learner_lib.Learner(
-    model, settings_lib.from_config(config, objective="sft"),
-    settings_lib.optimizer_from_config(config, total_steps=config.steps), mesh=mesh)
+  settings = settings_lib.from_config(config, objective="sft")
+  optimizer = settings_lib.optimizer_from_config(config, total_steps=config.steps)
   transcripts = [tokenised(plays, example, words, config.sft.environment_weight)
                  for example in readers.read_examples(config.data.train, max_examples=config.data.max_examples)]
+  mesh = player_lib.mesh(config)
+  model, shape = player_lib.model(config, words, mesh)  # all that can be refused without it has been looked at
+  learner = learner_lib.Learner(model, settings, optimizer, mesh=mesh)
 
   state, host = run.restore(learner.init(config.seed))
   first, done = run.restored or 0, host is not None and host["reached"]

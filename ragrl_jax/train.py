@@ -62,8 +62,10 @@ def train(
 
 def _trained(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, Any]]:
   # ---- the rooms -----------------------------------------------------------------------------------------------------
-  workdir, player = run.workdir, player_lib.build(config)
-  examples, draws = questions.training(config, player)
+  workdir = run.workdir
+  player_lib.check(config)  # and then the questions, before weights and index are loaded
+  examples, draws = questions.training(config, player_lib.recipe(config), player_lib.tokenizer(config))
+  player = player_lib.build(config)
   supply = supply_lib.Supply(
     player.rollout, examples, draws.draw,
     lambda *given: scoring.measure(

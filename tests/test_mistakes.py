@@ -213,11 +213,11 @@ def test_a_context_that_no_prompt_fits_into(tmp_path, which):
   config.data.train = str(tmp_path / "asked.jsonl")
   with pytest.raises(ValueError, match=r"no prompt fits: the shortest of 3 has \d+ tokens.*config.rollout.context=256"):
     if which == "train":
-      questions.training(config, player)
+      questions.training(config, player.recipe, player.tokenizer)
     else:
       questions.check_room(config, words, player.recipe.prompt, BARE, "asked.jsonl")
   config.rollout.context = 2048
-  assert len(questions.training(config, player)[0]) == 3
+  assert len(questions.training(config, player.recipe, player.tokenizer)[0]) == 3
 
 
 def test_a_hub_that_cannot_be_reached_says_what_to_set(monkeypatch):

@@ -11,21 +11,23 @@ from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.recipe import Recipe
 
 
-def training(config, player: Player) -> tuple[list[structs.Example], stream.Stream | stream.Mixture]:
+def training(config, recipe: Recipe, tokenizer) -> tuple[list[structs.Example], stream.Stream | stream.Mixture]:
   """The questions of config.data.train, with those of config.data.hard behind them, and how they are drawn.
+
+  Weights are not needed: what cannot be trained on is refused before they are loaded.
 
   Raises:
     ValueError: config.data.hard with a recipe that has no curriculum; or questions that it can do nothing with.
   """
-  data, mixture = config.data, player.recipe.mixture
-  easy = _fitting(config, player, "config.data.train", data.train)
+  data, mixture = config.data, recipe.mixture
+  easy = _fitting(config, recipe, tokenizer, "config.data.train", data.train)
   if not data.hard:
     return easy, stream.Stream(len(easy), seed=config.seed)
   if mixture is None:
     raise ValueError(
-      f"config.data.hard={data.hard!r}, but the recipe {player.recipe.name} has no curriculum that "
+      f"config.data.hard={data.hard!r}, but the recipe {recipe.name} has no curriculum that "
       "draws from it: leave it empty, or name both sets in config.data.train, with a comma between them.")
-  hard = _fitting(config, player, "config.data.hard", data.hard)
+  hard = _fitting(config, recipe, tokenizer, "config.data.hard", data.hard)
   return easy + hard, stream.Mixture(
     len(easy), len(hard), share=mixture, prompts_per_step=config.rollout.prompts_per_step, seed=config.seed)
 
@@ -87,15 +89,15 @@ def check_room(config, tokenizer, prompt, examples: Sequence[structs.Example], w
                    "config.learner.row_lengths with it.")
 
 
-def _fitting(config, player: Player, what: str, path: str) -> list[structs.Example]:
+def _fitting(config, recipe: Recipe, tokenizer, what: str, path: str) -> list[structs.Example]:
   examples = list(readers.read_examples(path, max_examples=config.data.max_examples))
-  check_passages(config, player.recipe, examples, f"{what}={path}")
-  check_scores(player.recipe, examples, f"{what}={path}")
+  check_passages(config, recipe, examples, f"{what}={path}")
+  check_scores(recipe, examples, f"{what}={path}")
   if not config.data.drop_long:
-    check_room(config, player.tokenizer, player.recipe.prompt, examples, f"{what}={path}")
+    check_room(config, tokenizer, recipe.prompt, examples, f"{what}={path}")
     return examples
   room = config.rollout.context - config.rollout.max_new_tokens
-  fitting = [e for e in examples if len(player.tokenizer.render(player.recipe.prompt.messages(e))) <= room]
+  fitting = [e for e in examples if len(tokenizer.render(recipe.prompt.messages(e))) <= room]
   if not fitting:
     raise ValueError(f"{path}: no prompt of its {len(examples)} questions fits into the {room} tokens that "
                      "config.rollout.context leaves beside max_new_tokens: raise it, or show fewer passages.")

@@ -22,7 +22,7 @@ def made(folder, recipe="care", context=1000, **data):
                       for key, value in data.items()})
   config.rollout.update(dict(context=context, max_new_tokens=100, prompts_per_step=5))
   player = types.SimpleNamespace(tokenizer=ByteTokenizer(), recipe=recipes.get(recipe, instructions="none"))
-  return questions.training(config, player)
+  return questions.training(config, player.recipe, player.tokenizer)
 
 
 def test_long_prompts_are_left_out_whole(tmp_path):

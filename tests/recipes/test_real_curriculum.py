@@ -27,7 +27,7 @@ def test_easy_and_hard_rows_in_their_shares(hard, preset):
   config.rollout.update(dict(prompts_per_step=PROMPTS, context=14_000, max_new_tokens=2_000))  # a token is a byte
   recipe = recipes.get("care", preset)
   player = types.SimpleNamespace(tokenizer=ByteTokenizer(), recipe=recipe)
-  examples, draws = questions.training(config, player)
+  examples, draws = questions.training(config, player.recipe, player.tokenizer)
   sources = [example.source for example in examples]
   assert len(set(sources)) == 2 and len(examples) == draws.easy + draws.hard
   lengths = [len(player.tokenizer.render(recipe.prompt.messages(example))) for example in examples]
