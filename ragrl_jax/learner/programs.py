@@ -53,21 +53,28 @@ class Trained:
     def loss(params, frozen, *given):
       return objective(nnx.merge(graphdef, params, frozen), *given)
 
-    make = lambda params, seed: state_lib.init(jax.tree.map(jnp.copy, params), optimizer, seed, kl_coef=kl_coef)
+    # Named functions, not lambdas: store/compiled.py says by these names what is being compiled.
+    def init(params, seed):
+      return state_lib.init(jax.tree.map(jnp.copy, params), optimizer, seed, kl_coef=kl_coef)
+
+    def accumulate(grads, sums, params, frozen, *given):
+      return step.accumulate(grads, sums, loss, params, frozen, *given)
+
+    def apply(state, grads, sums):
+      return step.apply(state, grads, sums, optimizer)
+
     outs, platform = {}, jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
     if mesh is not None:
-      state_at = rules.shardings(mesh, jax.eval_shape(lambda p: make(p, 0), self.params))
+      state_at = rules.shardings(mesh, jax.eval_shape(lambda p: init(p, 0), self.params))
       whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
       outs = dict(init=state_at, zeros=(state_at.params, whole), accumulate=(state_at.params, whole),
                   apply=(state_at, whole))
     out = lambda name: dict(out_shardings=outs[name]) if name in outs else {}
-    self.init = jax.jit(make, static_argnums=1, **out("init"))
+    self.init = jax.jit(init, static_argnums=1, **out("init"))
     self.zeros = jax.jit(lambda params: step.zeros(params, names), **out("zeros"))
     self.accumulate = jax.jit(
-      lambda grads, sums, params, frozen, *given: step.accumulate(grads, sums, loss, params, frozen, *given),
-      donate_argnums=(0, 1), compiler_options=COMPILER.get(platform), **out("accumulate"))
-    self.apply = jax.jit(
-      lambda state, grads, sums: step.apply(state, grads, sums, optimizer), donate_argnums=0, **out("apply"))
+      accumulate, donate_argnums=(0, 1), compiler_options=COMPILER.get(platform), **out("accumulate"))
+    self.apply = jax.jit(apply, donate_argnums=0, **out("apply"))
 
   def model(self, params: Any, frozen: Any) -> nnx.Module:
     """The model with these parameters, inside a program."""
