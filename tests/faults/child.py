@@ -18,7 +18,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "launchers")]
 os.environ |= dict(
   JAX_PLATFORMS="cpu", NO_PROXY="127.0.0.1", JAX_COMPILATION_CACHE_DIR=str(ROOT / ".cache" / "jax"),
-  JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0")  # tracing and loading is what a start costs
+  JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",  # tracing and loading is what a start costs
+  PYTHONWARNINGS="ignore:resource_tracker")  # who is killed leaves the lock of its progress bar
 
 from ragrl_jax import structs, train  # noqa: E402
 from ragrl_jax.evaluation import player  # noqa: E402
