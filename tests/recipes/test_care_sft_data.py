@@ -135,7 +135,7 @@ def test_who_is_kept(serve, tmp_path):
 
 
 def test_an_endpoint_that_fails_now_and_then(serve, tmp_path):
-  script = [503, 429, "Answer: x", 500, 500, 500, 1.5]
+  script = [503, 429, "Answer: x", 500, 500, 500, 3.0]
   server = serve(lambda model, prompt: script.pop(0))
   ask = lambda text, **settings: asyncio.run(
     endpoint(server, "reads", tmp_path, **settings).ask([dict(role="user", content=text)]))
@@ -147,7 +147,7 @@ def test_an_endpoint_that_fails_now_and_then(serve, tmp_path):
   began = time.perf_counter()
   with pytest.raises(ToolFailed, match="NoAnswerInTime"):
     ask("three", deadline_s=0.2)
-  assert time.perf_counter() - began < 1.2
+  assert time.perf_counter() - began < 3.0  # before its answer came
   script[:] = ["now", "too"]
   assert ask("two").content == "now" and ask("two").content == "now"  # a failure is not kept, an answer is
   assert ask("two", sampling=dict(temperature=0.1)).content == "too"  # other sampling, another question
