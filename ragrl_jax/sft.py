@@ -15,7 +15,7 @@ from ragrl_jax.data import readers
 from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
-from ragrl_jax.parallel import hosts, stopping
+from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.rollout import pack
 from ragrl_jax.store import metrics as metrics_lib
 from ragrl_jax.store import run as run_lib
@@ -63,7 +63,7 @@ def _tuned(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, Any
   first, done = run.restored or 0, host is not None and host["reached"]
   step = first
   batches = blocks(transcripts, config)
-  with stopping.Signals() as signals, metrics_lib.MetricWriter(
+  with signals.Signals() as received, metrics_lib.MetricWriter(
       run.workdir, restored=run.restored, tensorboard=config.log.tensorboard, silent=not hosts.is_first()) as writer:
     for step in range(first + 1, first + 1 if done else config.steps + 1):
       state, metrics = learner.update(state, batches(step - 1))
@@ -79,7 +79,7 @@ def _tuned(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, Any
       yield row
       if last:
         break
-      if number := signals.caught():
+      if number := received.caught():
         run.leave(step, state, {})
         raise hosts.Stopped(number)
   nnx.update(model, state.params)

@@ -19,7 +19,7 @@ from ragrl_jax.evaluation import questions, scoring
 from ragrl_jax.learner import flops, watch
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
-from ragrl_jax.parallel import hosts, stopping
+from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.rollout import dispatch, pack, report
 from ragrl_jax.rollout import supply as supply_lib
 from ragrl_jax.store import episodes as episodes_lib
@@ -88,7 +88,7 @@ def _trained(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, A
   step, saving_s = first, 0.0
 
   # ---- the steps -----------------------------------------------------------------------------------------------------
-  with stopping.Signals() as signals, metrics_lib.MetricWriter(
+  with signals.Signals() as received, metrics_lib.MetricWriter(
       workdir, restored=run.restored, tensorboard=config.log.tensorboard, silent=not hosts.is_first()) as writer:
     if observe is not None and first == 0:
       yield _written(writer, 0, _observed(observe, 0, player, learner.policy(state.params)))
@@ -145,7 +145,7 @@ def _trained(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, A
       yield row
       if last:
         break
-      if (number := signals.caught()) or failed:
+      if (number := received.caught()) or failed:
         run.leave(step, state, dict(supply=supply.saved()))
         raise failed or hosts.Stopped(number)
 

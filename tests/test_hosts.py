@@ -145,7 +145,7 @@ def test_what_any_number_of_hosts_saved_any_number_restores(tmp_path):
 
 @pytest.mark.hosts  # five fresh Pythons
 def test_a_signal_to_one_host_ends_all_at_one_step_and_a_second_job_waits_outside(tmp_path):
-  child, workdir = pathlib.Path(__file__).with_name("stopping_child.py"), tmp_path / "run"
+  child, workdir = pathlib.Path(__file__).with_name("signals_child.py"), tmp_path / "run"
   begin = lambda logs, count: start_all(
     [(child, number, count, port, workdir) for port in [free_port()] for number in range(count)], logs)
   stepped = lambda logs: (logs / "1.txt").exists() and "3\n" in (logs / "1.txt").read_text()

@@ -1,6 +1,6 @@
 """One of several hosts that save a step again and again until a signal ends them:
 
-    python tests/stopping_child.py NUMBER COUNT PORT WORKDIR
+    python tests/signals_child.py NUMBER COUNT PORT WORKDIR
 """
 
 import pathlib
@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.parallel import hosts, stopping
+from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.store import run as run_lib
 
 if __name__ == "__main__":
@@ -23,9 +23,9 @@ if __name__ == "__main__":
     with run_lib.opened(pathlib.Path(sys.argv[4]), config) as run:
       everywhere = NamedSharding(jax.make_mesh((count,), ("data",)), PartitionSpec())
       state, _ = run.restore(dict(x=jax.make_array_from_callback((3,), everywhere, lambda _: np.zeros(3, np.float32))))
-      with stopping.Signals() as signals:
+      with signals.Signals() as received:
         for step in range((run.restored or 0) + 1, config.steps + 1):
           print(step, flush=True)
-          if caught := signals.caught():
+          if caught := received.caught():
             run.leave(step, state, {})
             raise hosts.Stopped(caught)

@@ -7,18 +7,18 @@ import threading
 
 import pytest
 
-from ragrl_jax.parallel import hosts, stopping
+from ragrl_jax.parallel import hosts, signals
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_the_first_signal_is_noted_and_the_handlers_come_back(number, code, capfd):
-  before = [signal.getsignal(number) for number in stopping.SIGNALS]
-  with stopping.Signals() as signals:
-    assert signals.caught() == 0
+  before = [signal.getsignal(number) for number in signals.SIGNALS]
+  with signals.Signals() as received:
+    assert received.caught() == 0
     signal.raise_signal(number)
     signal.raise_signal(number)  # the same one, come by another way
-    assert signals.caught() == number
-  assert [signal.getsignal(number) for number in stopping.SIGNALS] == before
+    assert received.caught() == number
+  assert [signal.getsignal(number) for number in signals.SIGNALS] == before
   assert capfd.readouterr().err.count(f"{number.name}: the step under way is finished and saved first") == 1
   assert hosts.Stopped(number).code == code
 
@@ -27,8 +27,8 @@ def test_a_thread_without_signals_is_left_alone():
   found = []
 
   def run():
-    with stopping.Signals() as signals:
-      found.append(signals.caught())
+    with signals.Signals() as received:
+      found.append(received.caught())
 
   thread = threading.Thread(target=run)
   thread.start()
@@ -38,9 +38,9 @@ def test_a_thread_without_signals_is_left_alone():
 
 BUSY = """
 import ctypes, os
-from ragrl_jax.parallel import stopping
-stopping.SOON_S = 0.0
-with stopping.Signals():
+from ragrl_jax.parallel import signals
+signals.SOON_S = 0.0
+with signals.Signals():
   print("in a program", flush=True)
   ctypes.CDLL(None).sleep(60)  # no handler of Python's runs until it ends
   ctypes.CDLL(None).sleep(60)
