@@ -17,6 +17,7 @@ import os
 import pathlib
 import re
 import shutil
+import sys
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -232,12 +233,19 @@ def _to_disk(path: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _quiet():
-  """Keeps Orbax from logging the traces of what it raises anyway, hundreds of lines of them."""
-  logger = logging.getLogger("absl")
+  """Keeps Orbax from logging the traces of what it raises anyway, hundreds of lines of them.
+
+  When one write fails, tensorstore's others still end, in threads of its own, and find Orbax's event loop closed. They
+  say so through the excepthook, also after this: it stays changed then, until the run that cannot save has ended.
+  """
+  logger, hook = logging.getLogger("absl"), sys.excepthook
   level = logger.level
+  late = lambda kind, error: kind is RuntimeError and "Event loop is closed" in str(error)
+  sys.excepthook = lambda kind, error, trace: None if late(kind, error) else hook(kind, error, trace)
   logger.setLevel(logging.CRITICAL)
   try:
     yield
+    sys.excepthook = hook
   finally:
     logger.setLevel(level)
 
