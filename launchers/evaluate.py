@@ -16,8 +16,7 @@ from ml_collections import config_flags
 from tqdm import tqdm
 
 from ragrl_jax import evaluate
-from ragrl_jax.evaluation import tables
-from ragrl_jax.parallel import mesh
+from ragrl_jax.evaluation import devices, tables
 from ragrl_jax.store import compiled
 
 CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
@@ -34,7 +33,7 @@ def main(argv):
   compiled.keep()
   commands.ready(CONFIG.value, "out", OUT.value, training=False)
   evaluate.locate(CHECKPOINT.value)
-  mesh.devices()
+  devices.found()
   with tqdm(unit="question", delay=0.1) as bar:  # not before the questions begin
     def progress(done: int, of: int) -> None:
       bar.total = of

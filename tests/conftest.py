@@ -5,7 +5,9 @@ import gc
 import os
 import pathlib
 import resource
+import signal
 import sys
+import threading
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -26,6 +28,12 @@ ROOM = 1 << 30  # bytes a worker may hold before it gives back what it can
 PEAKS = pytest.StashKey[dict]()
 LONGEST = ("test_train.py", "test_crash.py", "test_checkpoint.py", "test_learner.py", "test_engine.py", "test_faiss.py",
            "test_ppo.py", "test_distilled_judge.py")
+
+
+def pytest_configure():
+  """What a shell starts in the background ignores Ctrl-C; the tests that raise it want it as in a terminal."""
+  if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):

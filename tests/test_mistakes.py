@@ -16,12 +16,11 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import evaluate, judging, recipes, retrieval, sft, structs, train
 from ragrl_jax.core import kl, losses
 from ragrl_jax.data import readers, writers
+from ragrl_jax.evaluation import devices, questions
 from ragrl_jax.evaluation import player as player_lib
-from ragrl_jax.evaluation import questions
 from ragrl_jax.learner import settings
 from ragrl_jax.models import weights
 from ragrl_jax.models.config import ARCHITECTURES
-from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.prompting import load
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -155,9 +154,9 @@ def test_a_platform_that_is_not_here(monkeypatch, error):
     raise error
 
   monkeypatch.setattr(jax, "devices", none)
-  monkeypatch.setattr(mesh_lib, "asked_platforms", lambda: "cuda")
+  monkeypatch.setattr(devices, "asked_platforms", lambda: "cuda")
   with pytest.raises(ValueError, match=r"JAX_PLATFORMS=cuda: .*pip install 'ragrl_jax\[cuda\]'"):
-    mesh_lib.devices()
+    devices.found()
 
 
 # ---- questions -------------------------------------------------------------------------------------------------------

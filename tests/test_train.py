@@ -12,7 +12,7 @@ import tiny_world
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import sft, train
-from ragrl_jax.data import readers, stream
+from ragrl_jax.data import readers, stream, writers
 from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.rollout import collect
 from ragrl_jax.store import checkpoint
@@ -156,8 +156,14 @@ def test_dynamic_sampling_fills_up_its_steps_and_resumes_with_what_it_kept(world
 @pytest.mark.slow  # programs of its own shapes
 def test_a_prompt_that_fills_the_context_trains_nothing_and_breaks_nothing(world, tmp_path):
   config = tiny_world.config(world, get_config)
-  config.steps, config.rollout.context, config.switches.instructions = 1, 40, "short"
-  metrics, = train.train(config, tmp_path)
+  config.steps, config.rollout.context, config.switches.instructions = 1, 60, "short"
+  asked = list(readers.read_examples(config.data.train))
+  drawn = {at for _, at in stream.Stream(len(asked), seed=config.seed).draw(0, config.rollout.prompts_per_step)}
+  spare = next(at for at in range(len(asked)) if at not in drawn)
+  asked[spare] = dataclasses.replace(asked[spare], question="?")  # one that fits: a set of which none does is refused
+  config.data.train = str(tmp_path / "asked.jsonl")
+  writers.write_examples(tmp_path / "asked.jsonl", asked)
+  metrics, = train.train(config, tmp_path / "run")
   assert metrics["ended/budget"] == 1.0 and metrics["tokens"] == 0 and metrics["response_tokens"] == 0
 
 

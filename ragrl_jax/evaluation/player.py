@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ragrl_jax import judging, recipes, retrieval, structs
+from ragrl_jax.evaluation import devices as devices_lib
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import lora, peft, weights
 from ragrl_jax.models.config import DecoderConfig
@@ -93,7 +94,7 @@ def mesh(config) -> jax.sharding.Mesh | None:
     ValueError: there are fewer, or JAX has none of the kind it was told to use.
   """
   sizes = config.mesh.to_dict()
-  devices = mesh_lib.devices()
+  devices = devices_lib.found()
   asked = math.prod(size for size in sizes.values() if size != -1)
   if asked > len(devices):
     raise ValueError(
