@@ -236,16 +236,17 @@ def _quiet():
   """Keeps Orbax from logging the traces of what it raises anyway, hundreds of lines of them.
 
   When one write fails, tensorstore's others still end, in threads of its own, and find Orbax's event loop closed. They
-  say so through the excepthook, also after this: it stays changed then, until the run that cannot save has ended.
+  say so through the hook for what nobody can catch, also after this: it stays changed then, until the run that cannot
+  save has ended.
   """
-  logger, hook = logging.getLogger("absl"), sys.excepthook
+  logger, hook = logging.getLogger("absl"), sys.unraisablehook
   level = logger.level
-  late = lambda kind, error: kind is RuntimeError and "Event loop is closed" in str(error)
-  sys.excepthook = lambda kind, error, trace: None if late(kind, error) else hook(kind, error, trace)
+  late = lambda told: told.exc_type is RuntimeError and "Event loop is closed" in str(told.exc_value)
+  sys.unraisablehook = lambda told: None if late(told) else hook(told)
   logger.setLevel(logging.CRITICAL)
   try:
     yield
-    sys.excepthook = hook
+    sys.unraisablehook = hook
   finally:
     logger.setLevel(level)
 
