@@ -57,6 +57,7 @@ def main(_):
       "a small model learns to copy names all at once")
   for config in (CONFIG.value, SFT_CONFIG.value):
     use_world(config, workdir / "world", seed)
+    player_lib.check(config)
   config = CONFIG.value
   warm = warm_start(SFT_CONFIG.value, workdir / "warm")
   say(f"warm start {'done' if warm['reached'] else 'NOT reached'} after {warm['steps']} steps: one-hop EM "
@@ -133,7 +134,7 @@ def warm_start(config, workdir: pathlib.Path) -> dict:
   player, curve = player_lib.build(config), dict(em=[], answered=[])
 
   def observe(step, model):
-    if step % config.evaluate.every:
+    if step % config.evaluate.every and step != config.steps:
       return {}
     measured, _ = evaluate.measure(player, nnx.split(model)[1], asked, version=step)
     for name in curve:
