@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pathlib
@@ -22,6 +21,7 @@ from typing import Any
 from ragrl_jax.retrieval import bm25, dense, encoders, faiss_index, seal
 from ragrl_jax.retrieval.api import Encoder
 from ragrl_jax.retrieval.corpus import CARD, Corpus, Twice, checksum, lines_of, read_passages, store, write_json
+from ragrl_jax.store import sums
 from ragrl_jax.structs import Passage
 
 INDEX, REQUEST, FORMAT = "index.json", "build.json", 1
@@ -94,8 +94,7 @@ def _source(corpus: str | os.PathLike | Iterable[Passage]) -> dict[str, Any]:
     path = pathlib.Path(corpus)
     if not path.is_file():
       raise FileNotFoundError(f"{path}: no such corpus; it must be a file of JSON lines (.jsonl or .jsonl.gz).")
-    with open(path, "rb") as file:
-      return dict(name=path.name, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+    return dict(name=path.name, sha256=sums.digest(path))
   return dict(name="passages", sha256=corpus.checksum if isinstance(corpus, Corpus) else checksum(corpus))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import pathlib
 from collections.abc import Mapping
 from typing import Any
+
+from ragrl_jax.store import sums
 
 PARTS = ("corpus/*", "bm25/*", "encoder.json", "vectors.npy", "index.faiss")
 AGAIN = "copy the index again, or build it again with --overwrite"
@@ -15,7 +16,8 @@ AGAIN = "copy the index again, or build it again with --overwrite"
 def sealed(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
   """Path below the folder → its bytes and sha256, for every file that a search reads."""
   paths = sorted(path for part in PARTS for path in folder.glob(part) if path.suffix != ".partial")
-  return {path.relative_to(folder).as_posix(): dict(bytes=path.stat().st_size, sha256=_sha256(path)) for path in paths}
+  return {path.relative_to(folder).as_posix(): dict(bytes=path.stat().st_size, sha256=sums.digest(path))
+          for path in paths}
 
 
 def check(folder: pathlib.Path, files: Mapping[str, Mapping[str, Any]] | None, *, verify_bytes: int) -> None:
@@ -37,11 +39,6 @@ def check(folder: pathlib.Path, files: Mapping[str, Mapping[str, Any]] | None, *
   if sum(stored["bytes"] for stored in files.values()) > verify_bytes:
     return
   for name, stored in files.items():
-    if (found := _sha256(folder / name)) != stored["sha256"]:
+    if (found := sums.digest(folder / name)) != stored["sha256"]:
       raise ValueError(f"{folder / name}: changed since the index was built (SHA-256 {found[:12]}, not "
                        f"{stored['sha256'][:12]}): {AGAIN}.")
-
-
-def _sha256(path: pathlib.Path) -> str:
-  with open(path, "rb") as file:
-    return hashlib.file_digest(file, "sha256").hexdigest()

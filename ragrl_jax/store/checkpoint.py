@@ -80,11 +80,11 @@ class Checkpoints:
       raise ValueError(f"checkpoint {self.path(step)} exists: a step is saved once; remove it or use another workdir.")
     part = self.folder / f"{step}{UNFINISHED}"
     with self._writing(step):
-      if _is_first():
+      if is_first():
         self._remove_what_is_no_step()
       with _quiet():
         self._arrays.save(part / "state", args=ocp.args.StandardSave(state))  # waits for all hosts
-      if _is_first():
+      if is_first():
         (part / "host.json").write_text(json.dumps(dict(host), allow_nan=False), encoding="ascii")
         _to_disk(part / "host.json")
         sums.write(part)
@@ -153,7 +153,7 @@ class Checkpoints:
     if not steps:
       self._there(None)
     found = {}
-    if _is_first():
+    if is_first():
       for step in steps:
         found[step] = sums.damage(self.path(step))
         if not found[step]:
@@ -181,7 +181,7 @@ class Checkpoints:
     try:
       yield
     except Exception as error:
-      if _is_first():
+      if is_first():
         shutil.rmtree(self.folder / f"{step}{UNFINISHED}", ignore_errors=True)
       number = error.errno if isinstance(error, OSError) else _errno(error)
       if number is None:
@@ -218,7 +218,7 @@ def refuse_damaged(path: str | os.PathLike) -> None:
     raise Damaged(f"{path}: {damage}. Take an older checkpoint.")
 
 
-def _is_first() -> bool:
+def is_first() -> bool:
   return jax.process_index() == 0
 
 

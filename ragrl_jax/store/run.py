@@ -6,7 +6,6 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
@@ -31,7 +30,7 @@ class Run:
     self._config, self._still_held, self._say, self._changes = config, still_held, say, {}
     self.checkpoints = checkpoint.Checkpoints(workdir / "checkpoints", keep=config.checkpoint.keep)
     found = (-1, False)
-    if _is_first():  # whose word counts for all: another host may come when this one writes already
+    if checkpoint.is_first():  # whose word counts for all: another host may come when this one writes already
       found = self._found(resume, accept_changes)
     latest, finished = (int(x) for x in multihost_utils.broadcast_one_to_all(np.asarray(found, np.int32)))
     self._latest, self.finished = latest, bool(finished)
@@ -68,7 +67,7 @@ class Run:
       state, host = self.checkpoints.restore(state)
       self.restored = host["step"]
       self._say(f"{self.workdir}: going on from step {self.restored}, of at most {self._config.steps}")
-    if _is_first():
+    if checkpoint.is_first():
       (self.workdir / FINISHED).unlink(missing_ok=True)
       settings.write(self.workdir, self._config)
       if self._changes:
@@ -97,7 +96,7 @@ class Run:
 
   def end(self, step: int, *, reached: bool) -> None:
     """Notes that all is done: the last step is saved, and the model."""
-    if _is_first():
+    if checkpoint.is_first():
       with jsonl.whole(self.workdir / FINISHED) as part:
         part.write_text(json.dumps(dict(step=step, reached=reached)), encoding="ascii")
 
@@ -123,12 +122,8 @@ def opened(
   """
   if resume not in RESUME:
     raise ValueError(f"resume={resume!r}: it must be one of {', '.join(RESUME)} (--resume).")
-  if not _is_first():
+  if not checkpoint.is_first():
     yield Run(workdir, config, lambda: None, lambda text: None, resume=resume, accept_changes=accept_changes)
     return
   with lock.held(workdir) as still_held:
     yield Run(workdir, config, still_held, say, resume=resume, accept_changes=accept_changes)
-
-
-def _is_first() -> bool:
-  return jax.process_index() == 0

@@ -42,6 +42,12 @@ def damage(folder: str | os.PathLike) -> str:
   return "" if sums else f"{FILE} is empty"
 
 
+def digest(path: str | os.PathLike) -> str:
+  """SHA-256 of a file, in hexadecimal digits."""
+  with open(path, "rb") as file:
+    return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _names(folder: pathlib.Path) -> list[str]:
   """All files but the sums' own, and but hidden ones, which file managers leave behind."""
   names = (path.relative_to(folder).as_posix() for path in folder.rglob("[!.]*") if path.is_file())
@@ -50,9 +56,5 @@ def _names(folder: pathlib.Path) -> list[str]:
 
 def _digests(folder: pathlib.Path, names):
   """The files' sums in order; hashing lets go of Python's lock, so that threads read and hash side by side."""
-  def digest(name: str) -> str:
-    with open(folder / name, "rb") as file:
-      return hashlib.file_digest(file, "sha256").hexdigest()
-
   with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-    yield from pool.map(digest, names)
+    yield from pool.map(lambda name: digest(folder / name), names)

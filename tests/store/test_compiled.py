@@ -29,11 +29,11 @@ def caches(tmp_path, monkeypatch):
     jax.config.update(name, value)
 
 
-def test_place_is_of_machines_that_compile_alike(monkeypatch):
+def test_place_is_of_machines_that_compile_alike(monkeypatch, tmp_path):
   monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-  monkeypatch.setenv("HOME", "/home/ada")
+  monkeypatch.setenv("HOME", str(tmp_path))
   here = compiled.place()
-  assert here.parent == pathlib.Path("/home/ada/.cache/ragrl_jax/compiled")
+  assert here.parent == tmp_path / ".cache" / "ragrl_jax" / "compiled"
   # Sums are cut by the number of threads, and JAX's key for a program does not hold it.
   assert here.name.endswith(f"-{len(os.sched_getaffinity(0))}")
   monkeypatch.setenv("PJRT_NPROC", "3")
@@ -43,7 +43,7 @@ def test_place_is_of_machines_that_compile_alike(monkeypatch):
   monkeypatch.setenv("XDG_CACHE_HOME", "/scratch/ada")
   assert compiled.place().parent == pathlib.Path("/scratch/ada/ragrl_jax/compiled")
   monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # the standard says to ignore it
-  assert compiled.place().parent == pathlib.Path("/home/ada/.cache/ragrl_jax/compiled")
+  assert compiled.place().parent == tmp_path / ".cache" / "ragrl_jax" / "compiled"
 
 
 def test_kept_where_it_says_within_a_bound(caches):
