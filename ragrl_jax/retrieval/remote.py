@@ -15,7 +15,7 @@ from typing import Any
 from ragrl_jax.retrieval import api
 from ragrl_jax.retrieval.corpus import from_contents
 from ragrl_jax.retrieval.outage import Outage
-from ragrl_jax.store import http
+from ragrl_jax.store import addresses, http
 from ragrl_jax.structs import Passage
 
 RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})  # what may pass; any other refusal will be the same next time
@@ -62,15 +62,16 @@ class RemoteRetriever:
                        f"max_bytes={max_bytes}, batch={batch}: times and sizes must be positive, retries and wait_s 0 "
                        "or more (config.retrieval).")
     self._base = address.rstrip("/").removesuffix("/retrieve")
+    self._shown = addresses.without_credentials(self._base)  # in messages, logs and what evaluations keep
     self._timeout, self._retries, self._wait, self._backoff = timeout_s, retries, wait_s, backoff_s
     self._deadline = deadline_s if deadline_s is not None else timeout_s * (retries + 1)
     self._max_bytes, self._batch = max_bytes, batch
-    self._outage = Outage(f"the retriever at {self._base}", self._answers, wait_s=wait_s,
+    self._outage = Outage(f"the retriever at {self._shown}", self._answers, wait_s=wait_s,
                           setting="config.retrieval.wait_s", say=say)
     self._health = self.health() if check else {}
 
   def describe(self) -> dict[str, Any]:
-    return dict(kind="remote", address=self._base, server=self._health)
+    return dict(kind="remote", address=self._shown, server=self._health)
 
   def close(self) -> None:
     """Searches that wait for the server fail now."""
@@ -88,12 +89,13 @@ class RemoteRetriever:
       return {}
     except http.CallFailed as error:
       raise api.RetrievalFailed(
-          f"no retriever answers at {self._base} ({error}): start it with launchers/serve_retriever.py, "
+          f"no retriever answers at {self._shown} ({addresses.without_credentials(str(error))}): start it with "
+          "launchers/serve_retriever.py, "
           "or correct config.retrieval.index.") from error
     if reply.status in (404, 405):
       return {}
     if reply.status != 200:
-      raise api.RetrievalFailed(f"the retriever at {self._base} is not well: GET /health gave {reply.status}.")
+      raise api.RetrievalFailed(f"the retriever at {self._shown} is not well: GET /health gave {reply.status}.")
     return reply.body if isinstance(reply.body, dict) else {}
 
   def _answers(self) -> bool:
@@ -139,7 +141,8 @@ class RemoteRetriever:
     *before, why = tried.reasons
     if others := [reason for reason in dict.fromkeys(before[-5:]) if reason != why]:
       why += f" (before that: {'; '.join(others)})"
-    raise api.RetrievalFailed(f"no passages for {some} from {self._base} after {tried.calls} calls: {why}.", texts)
+    why = addresses.without_credentials(why)
+    raise api.RetrievalFailed(f"no passages for {some} from {self._shown} after {tried.calls} calls: {why}.", texts)
 
   def _tries(self, texts: list[str], k: int, tried: _Tried, give_up: float) -> api.Answers | None:
     """One call and its retries, noted in `tried`; None when they are spent."""

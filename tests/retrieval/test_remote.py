@@ -394,3 +394,16 @@ def test_settings_out_of_range_are_refused(settings):
     RemoteRetriever("http://127.0.0.1:1", check=False, **settings)
   with pytest.raises(ValueError, match="begins with http"):
     RemoteRetriever("127.0.0.1:8000")
+
+
+def test_credentials_of_an_address_are_nowhere_shown(caplog):
+  with socket.socket() as taken:
+    taken.bind(("127.0.0.1", 0))
+    address = f"http://me:s3cret@127.0.0.1:{taken.getsockname()[1]}"
+    with pytest.raises(api.RetrievalFailed, match="no retriever answers at http://127.0.0.1") as missing:
+      RemoteRetriever(address)
+    remote = RemoteRetriever(address, check=False, retries=0, wait_s=0.1)  # its outage is logged
+    with pytest.raises(api.RetrievalFailed, match="from http://127.0.0.1") as failed:
+      remote.search(["q"], 1)
+  for said in (str(missing.value), str(failed.value), str(remote.describe()), caplog.text):
+    assert said and "s3cret" not in said
