@@ -30,7 +30,7 @@ ARMS = flags.DEFINE_list("arms", [], "Which algorithms; all if empty.")
 DOCS = flags.DEFINE_bool("docs", False, "Write the table and the figure to docs/.")
 ONE = flags.DEFINE_string("one", "", "ARM/SEED/MACHINE: this run only, in this process.")
 
-STEPS, EVERY = 12, 2
+STEPS, EVERY = 8, 2
 EPISODES = 256  # sampled a step at most
 SHARED = dict(
   rollout=dict(prompts_per_step=32, group_size=8), loss=dict(minibatches=2),
@@ -88,7 +88,7 @@ def run(out: pathlib.Path, arm: str, seed: str, machine: str) -> None:
   config = config_lib.load("configs/quickstart.py")
   for part in (SHARED, ALGORITHMS[NAMES[arm]]):
     config.update(part)
-  config.steps, config.checkpoint.every, config.evaluate.every, config.log.tensorboard = STEPS, 4, EVERY, False
+  config.steps, config.checkpoint.every, config.evaluate.every, config.log.tensorboard = STEPS, STEPS, EVERY, False
   quickstart_seeds.use_world(config, made / "world", int(seed))
   config.model.path = str(made / "warm" / "model")
   began = time.perf_counter()
