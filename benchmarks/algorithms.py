@@ -33,19 +33,25 @@ ONE = flags.DEFINE_string("one", "", "ARM/SEED/MACHINE: this run only, in this p
 STEPS, EVERY = 8, 2
 EPISODES = 256  # sampled a step at most
 SHARED = dict(
-  rollout=dict(prompts_per_step=32, group_size=8), loss=dict(minibatches=2),
-  optimizer=dict(learning_rate=2e-4, warmup_steps=5))
+  rollout=dict(prompts_per_step=32, group_size=8),
+  loss=dict(minibatches=2),
+  optimizer=dict(learning_rate=2e-4, warmup_steps=5),
+)
 # What each differs in from `SHARED` and the defaults. Two optimiser steps a batch, so that ratios and clips matter.
 ALGORITHMS = {
   "GRPO": dict(loss=dict(aggregation="seq_mean_token_mean")),
   "Dr. GRPO": dict(advantage=dict(std="none"), loss=dict(aggregation="seq_mean_token_sum_norm")),
   # Half the prompts a draw and two draws at most: no more is sampled than by the others.
   "DAPO": dict(
-    rollout=dict(prompts_per_step=16, filter=dict(metric="outcome", max_draws=2)), loss=dict(clip_high=0.28),
-    reward=dict(overlong_limit=72, overlong_buffer=24)),
+    rollout=dict(prompts_per_step=16, filter=dict(metric="outcome", max_draws=2)),
+    loss=dict(clip_high=0.28),
+    reward=dict(overlong_limit=72, overlong_buffer=24),
+  ),
   "PPO": dict(
-    rollout=dict(prompts_per_step=256, group_size=1), advantage=dict(kind="gae"),
-    critic=dict(kind="own", learning_rate=1e-3, warmup_steps=2)),
+    rollout=dict(prompts_per_step=256, group_size=1),
+    advantage=dict(kind="gae"),
+    critic=dict(kind="own", learning_rate=1e-3, warmup_steps=2),
+  ),
   "RLOO": dict(advantage=dict(kind="leave_one_out"), loss=dict(aggregation="seq_mean_token_sum")),
   "REINFORCE++": dict(advantage=dict(kind="reinforce_plus_plus")),
   "GSPO": dict(loss=dict(ratio="sequence", clip_low=3e-4, clip_high=4e-4, aggregation="seq_mean_token_mean")),
@@ -65,16 +71,25 @@ def main(_):
   # One cache of compiled programs for all runs: most of them are the same.
   os.environ["JAX_COMPILATION_CACHE_DIR"] = str(out / "compiled")
   asked = [(arm, str(seed), machine) for seed, machine in wanted for arm in ARMS.value or NAMES]
-  machines.run([
-    machines.Job(one[2], [sys.executable, __file__, f"--one={'/'.join(one)}", f"--out={out}"],
-                 folder(out, *one).with_suffix(".log"))
-    for one in asked if not (folder(out, *one) / "result.json").is_file()], cwd=ROOT)
+  machines.run(
+    [
+      machines.Job(
+        one[2],
+        [sys.executable, __file__, f"--one={'/'.join(one)}", f"--out={out}"],
+        folder(out, *one).with_suffix(".log"),
+      )
+      for one in asked
+      if not (folder(out, *one) / "result.json").is_file()
+    ],
+    cwd=ROOT,
+  )
   results = [json.loads(path.read_text()) for path in sorted(out.glob("algorithms/*/result.json"))]
   text = table(results)
   print(text)
   if DOCS.value:
-    (ROOT / "docs" / "algorithms.md").write_text(PAGE.format(
-      table=text, steps=STEPS, episodes=EPISODES, n=results[0]["n"], runs=said(results)))
+    (ROOT / "docs" / "algorithms.md").write_text(
+      PAGE.format(table=text, steps=STEPS, episodes=EPISODES, n=results[0]["n"], runs=said(results))
+    )
     figure(results, ROOT / "docs" / "algorithms.png")
 
 
@@ -99,12 +114,20 @@ def run(out: pathlib.Path, arm: str, seed: str, machine: str) -> None:
   trained = [rows[step] for step in range(1, STEPS + 1)]
   median = lambda name: float(np.median([row[name] for row in trained[1:]]))  # the first step compiles
   result = dict(
-    arm=arm, seed=int(seed), machine=machine, n=int(rows[0]["evaluation/n"]), seconds=seconds,
+    arm=arm,
+    seed=int(seed),
+    machine=machine,
+    n=int(rows[0]["evaluation/n"]),
+    seconds=seconds,
     em={step: row["evaluation/em"] for step, row in rows.items() if "evaluation/em" in row},
-    tokens_per_second=median("tokens_per_second"), update_share=median("seconds/update") / median("seconds/step"),
-    entropy=[trained[0]["entropy"], trained[-1]["entropy"]], clip_fraction=median("clip_fraction"),
-    largest_old_kl=max(row["old_kl"] for row in trained), skipped=sum(row["skipped"] for row in trained),
-    trained_episodes=sum(row["sequences"] for row in trained))
+    tokens_per_second=median("tokens_per_second"),
+    update_share=median("seconds/update") / median("seconds/step"),
+    entropy=[trained[0]["entropy"], trained[-1]["entropy"]],
+    clip_fraction=median("clip_fraction"),
+    largest_old_kl=max(row["old_kl"] for row in trained),
+    skipped=sum(row["skipped"] for row in trained),
+    trained_episodes=sum(row["sequences"] for row in trained),
+  )
   (workdir / "result.json").write_text(json.dumps(result, indent=1))
 
 
@@ -128,10 +151,13 @@ def said(results) -> str:
 def table(results) -> str:
   """One row an algorithm: means over its runs."""
   steps = range(0, STEPS + 1, EVERY)
-  lines = ["| | " + " | ".join(f"EM, step {s}" for s in steps)
-           + " | least and most at the end | gain, 95 % | worst fall | entropy | clipped | largest KL a step "
-           "| tokens/s | learns |",
-           "|---" * (len(steps) + 9) + "|"]
+  lines = [
+    "| | "
+    + " | ".join(f"EM, step {s}" for s in steps)
+    + " | least and most at the end | gain, 95 % | worst fall | entropy | clipped | largest KL a step "
+    "| tokens/s | learns |",
+    "|---" * (len(steps) + 9) + "|",
+  ]
   return "\n".join(lines + [row(name, runs, steps) for name, runs in by_arm(results)])
 
 
@@ -144,11 +170,13 @@ def row(name: str, runs, steps) -> str:
   fall = max(max(r["em"][str(a)] - r["em"][str(b)] for a in steps for b in steps if b >= a) for r in runs)
   entropy = np.mean([r["entropy"] for r in runs], axis=0)
   return (
-    f"| {name} | " + " | ".join(f"{em(s):.3f}" for s in steps)
+    f"| {name} | "
+    + " | ".join(f"{em(s):.3f}" for s in steps)
     + f" | {min(map(last, runs)):.3f} to {max(map(last, runs)):.3f} | {np.mean(gains):+.3f} ({low:+.3f} to {high:+.3f})"
     f" | {fall:.3f} | {entropy[0]:.3f} → {entropy[1]:.3f} | {mean('clip_fraction'):.1%}"
     f" | {mean('largest_old_kl'):.1e} | {mean('tokens_per_second'):.0f}"
-    f" | {'yes' if min(gains) >= 0.2 else 'no' if max(gains) < 0.2 else 'not every run'} |")
+    f" | {'yes' if min(gains) >= 0.2 else 'no' if max(gains) < 0.2 else 'not every run'} |"
+  )
 
 
 def figure(results, path: pathlib.Path) -> None:

@@ -20,9 +20,12 @@ def _look() -> bool:
   if share <= ALONE:
     return False
   os.environ.update(OMP_WAIT_POLICY="PASSIVE", GOMP_SPINCOUNT="0", KMP_BLOCKTIME="0")
-  print(f"This machine is BUSY: other work takes {share:.0%} of its cores. What follows shows that everything runs; "
-        "its ratios do not count. Run it again on a quiet machine, or compare CPU seconds of one thread "
-        "(taskset -c 0 … --threads 1 --clock cpu).", flush=True)
+  print(
+    f"This machine is BUSY: other work takes {share:.0%} of its cores. What follows shows that everything runs; "
+    "its ratios do not count. Run it again on a quiet machine, or compare CPU seconds of one thread "
+    "(taskset -c 0 … --threads 1 --clock cpu).",
+    flush=True,
+  )
   return True
 
 

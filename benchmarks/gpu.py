@@ -30,7 +30,10 @@ SMALLER, LARGER = "qwen2.5-1.5b", "qwen2.5-7b"
 WORK = [
   *((side, "decode", shape) for shape in (SMALLER, LARGER) for side in ("ours", "torch")),
   *((side, "learn", shape) for shape in (SMALLER, f"{LARGER}+lora") for side in ("ours", "torch")),
-  ("ours", "switch", SMALLER), ("ours", "switch", f"{LARGER}+lora"), ("ours", "search", "")]
+  ("ours", "switch", SMALLER),
+  ("ours", "switch", f"{LARGER}+lora"),
+  ("ours", "search", ""),
+]
 ASKS = """
 import json, jax
 from importlib.metadata import version
@@ -40,6 +43,7 @@ print(json.dumps(dict(platform=jax.default_backend(), name=jax.devices()[0].devi
 
 def page(found: dict[tuple[str, str, str], dict], where: str = "") -> str:
   """The page of these results, {(side, part, shape): what gpu_parts.measure found, or dict(error=…)}."""
+
   def value(side, part, shape, *path):
     at = found.get((side, part, shape), {})
     for name in path:
@@ -50,23 +54,31 @@ def page(found: dict[tuple[str, str, str], dict], where: str = "") -> str:
     return NONE if number is None else f"{number:{form}}{unit}"
 
   lines = [
-    "# Performance on a GPU", "",
+    "# Performance on a GPU",
+    "",
     "Written by `python benchmarks/gpu.py`, whose head says what is measured and how.",
-    f"{MEASURED_ON} {where}." if where else
-    f"No GPU has run it yet: every figure is \"{NONE}\". Speeds on CPU stand in the [README](../README.md#speed).", "",
+    f"{MEASURED_ON} {where}."
+    if where
+    else f'No GPU has run it yet: every figure is "{NONE}". Speeds on CPU stand in the [README](../README.md#speed).',
+    "",
     "| Decoding, batch 64 | tokens/s | HBM bound | share (aim 70 %) | transformers + torch, tokens/s |",
-    "|---|---|---|---|---|"]
+    "|---|---|---|---|---|",
+  ]
   for shape in (SMALLER, LARGER):
     ours = lambda name, shape=shape: value("ours", "decode", shape, name)
-    lines.append(f"| {shape} | {shown(ours('tokens_per_s'), ',.0f')} | {shown(ours('bound'), ',.0f')} | "
-                 f"{shown(ours('share'), '.1%')} | {shown(value('torch', 'decode', shape, 'tokens_per_s'), ',.0f')} |")
+    lines.append(
+      f"| {shape} | {shown(ours('tokens_per_s'), ',.0f')} | {shown(ours('bound'), ',.0f')} | "
+      f"{shown(ours('share'), '.1%')} | {shown(value('torch', 'decode', shape, 'tokens_per_s'), ',.0f')} |"
+    )
   lines += ["", "| Training step | tokens/s | MFU (aim 50 %) | transformers + torch, tokens/s |", "|---|---|---|---|"]
   for shape, what in ((SMALLER, "all parameters"), (f"{LARGER}+lora", "LoRA")):
     for kind, rows in (("single", "one sequence a row"), ("packed", "four sequences a row")):
       ours = lambda name, shape=shape, kind=kind: value("ours", "learn", shape, kind, name)
       theirs = value("torch", "learn", shape, "single", "tokens_per_s") if kind == "single" else None
-      lines.append(f"| {shape.removesuffix('+lora')}, {what}, {rows} | {shown(ours('tokens_per_s'), ',.0f')} | "
-                   f"{shown(ours('mfu'), '.1%')} | {shown(theirs, ',.0f') if kind == 'single' else '–'} |")
+      lines.append(
+        f"| {shape.removesuffix('+lora')}, {what}, {rows} | {shown(ours('tokens_per_s'), ',.0f')} | "
+        f"{shown(ours('mfu'), '.1%')} | {shown(theirs, ',.0f') if kind == 'single' else '–'} |"
+      )
   lines += ["", "| | |", "|---|---|"]
   for shape, what in ((SMALLER, "1.5B, all parameters"), (f"{LARGER}+lora", "7B, LoRA")):
     lines.append(f"| Learner → engine, {what} | {shown(value('ours', 'switch', shape, 'seconds'), '.3f', ' s')} |")
@@ -83,7 +95,8 @@ def page(found: dict[tuple[str, str, str], dict], where: str = "") -> str:
 ATTENTION = (
   "Attention on GPUs is cuDNN's fused kernel where every row of a batch holds one sequence, in 16 bits",
   "(`models/cudnn.py`); rows of several sequences, and prompts that a group shares (`learner.share_prompts`), are",
-  "computed blockwise in plain JAX, for cuDNN would want their mask as [T, T].")
+  "computed blockwise in plain JAX, for cuDNN would want their mask as [T, T].",
+)
 
 
 def run(python: str, side: str, part: str, shape: str, *flags: str) -> dict:

@@ -47,8 +47,23 @@ class Sizes:
   rounds: int = 3
 
 
-SMALL = Sizes(lanes=4, prompt=8, new=8, chunk=4, rows=4, length=32, micro_rows=2, packed=2, rank=2, vectors=4096,
-              dim=16, queries=4, k=3, block=512, rounds=1)
+SMALL = Sizes(
+  lanes=4,
+  prompt=8,
+  new=8,
+  chunk=4,
+  rows=4,
+  length=32,
+  micro_rows=2,
+  packed=2,
+  rank=2,
+  vectors=4096,
+  dim=16,
+  queries=4,
+  k=3,
+  block=512,
+  rounds=1,
+)
 
 
 def bandwidth(name: str) -> float | None:
@@ -109,9 +124,17 @@ def engine(config, graphdef, sizes: Sizes, frozen=None):
 
   words = Ids(config.vocab_size)
   return Engine(
-    graphdef, words, Stops(words, [], rows=config.vocab_size), lanes=sizes.lanes, rows=sizes.lanes,
-    context=sizes.prompt + sizes.new, chunk=sizes.chunk, prefill=sizes.prompt, block=min(256, sizes.prompt),
-    frozen=frozen)
+    graphdef,
+    words,
+    Stops(words, [], rows=config.vocab_size),
+    lanes=sizes.lanes,
+    rows=sizes.lanes,
+    context=sizes.prompt + sizes.new,
+    chunk=sizes.chunk,
+    prefill=sizes.prompt,
+    block=min(256, sizes.prompt),
+    frozen=frozen,
+  )
 
 
 def decode(config, sizes: Sizes) -> dict:
@@ -129,8 +152,9 @@ def decode(config, sizes: Sizes) -> dict:
   made.load(params, version=0)
   for step in range(sizes.rounds + 1):
     made.counters = Counters()
-    talks = [Talk(draw.integers(0, config.vocab_size, sizes.prompt).tolist(), (step, lane))
-             for lane in range(sizes.lanes)]
+    talks = [
+      Talk(draw.integers(0, config.vocab_size, sizes.prompt).tolist(), (step, lane)) for lane in range(sizes.lanes)
+    ]
     for talk in talks:
       made.submit(Turn(talk, sizes.new, 0))
     while made.busy:
@@ -150,8 +174,15 @@ def sequences(config, sizes: Sizes, parts: int):
 
   draw, size = np.random.default_rng(0), sizes.length // parts
   zeros = np.zeros(size, np.float32)
-  items = [pack.Item(draw.integers(0, config.vocab_size, size).astype(np.int32), np.arange(size) >= size // 2,
-                     zeros + np.float32(draw.normal()), zeros) for _ in range(sizes.rows * parts)]
+  items = [
+    pack.Item(
+      draw.integers(0, config.vocab_size, size).astype(np.int32),
+      np.arange(size) >= size // 2,
+      zeros + np.float32(draw.normal()),
+      zeros,
+    )
+    for _ in range(sizes.rows * parts)
+  ]
   return pack.pack_items(items, rows=sizes.micro_rows, lengths=(sizes.length,))
 
 
@@ -186,8 +217,10 @@ def learn(config, sizes: Sizes, rank: int = 0) -> dict:
 
     seconds = best(sizes.rounds, step)
     found[name] = dict(
-      tokens_per_s=sizes.rows * sizes.length / seconds, loss=metrics["loss"],
-      mfu=flops.mfu(metrics["flops"], seconds, 1, jax.devices()[0]))
+      tokens_per_s=sizes.rows * sizes.length / seconds,
+      loss=metrics["loss"],
+      mfu=flops.mfu(metrics["flops"], seconds, 1, jax.devices()[0]),
+    )
   return found
 
 
@@ -225,10 +258,15 @@ def search(sizes: Sizes) -> dict:
     return jax.lax.map(one, jax.random.split(key, blocks)).reshape(-1, sizes.dim)
 
   stored = rows(jax.random.key(0))
-  scan = jax.jit(jax.shard_map(
-    functools.partial(device.best_of_all, block=sizes.block, total=sizes.vectors), mesh=mesh,
-    in_specs=(PartitionSpec(device.AXIS, None), PartitionSpec(), PartitionSpec()), out_specs=PartitionSpec(),
-    check_vma=False))
+  scan = jax.jit(
+    jax.shard_map(
+      functools.partial(device.best_of_all, block=sizes.block, total=sizes.vectors),
+      mesh=mesh,
+      in_specs=(PartitionSpec(device.AXIS, None), PartitionSpec(), PartitionSpec()),
+      out_specs=PartitionSpec(),
+      check_vma=False,
+    )
+  )
   queries = jax.random.normal(jax.random.key(1), (sizes.queries, sizes.dim), jnp.float32).astype(jnp.bfloat16)
   places = jnp.zeros(sizes.k, jnp.int32)
   seconds = best(max(10, sizes.rounds), lambda: jax.block_until_ready(scan(stored, queries, places)))
@@ -248,7 +286,8 @@ def torch_model(config, *, dtype):
   values = config.to_hf()
   with torch.device(where):
     return transformers.AutoModelForCausalLM.from_config(
-      transformers.AutoConfig.for_model(**values), dtype=dtype, attn_implementation="sdpa"), where
+      transformers.AutoConfig.for_model(**values), dtype=dtype, attn_implementation="sdpa"
+    ), where
 
 
 def _waiting(where: str) -> None:
@@ -268,8 +307,18 @@ def torch_decode(config, sizes: Sizes) -> dict:
 
   def run():
     with torch.no_grad():
-      made.generate(ids, attention_mask=torch.ones_like(ids), do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
-                    max_new_tokens=sizes.new, min_new_tokens=sizes.new, eos_token_id=None, pad_token_id=0)
+      made.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        max_new_tokens=sizes.new,
+        min_new_tokens=sizes.new,
+        eos_token_id=None,
+        pad_token_id=0,
+      )
     _waiting(where)
 
   return dict(tokens_per_s=sizes.lanes * sizes.new / best(sizes.rounds, run))
@@ -285,8 +334,12 @@ def torch_learn(config, sizes: Sizes, rank: int = 0) -> dict:
   if rank:
     import peft
 
-    made = peft.get_peft_model(made, peft.LoraConfig(
-      r=rank, lora_alpha=2 * rank, lora_dropout=0.0, task_type="CAUSAL_LM", target_modules="all-linear"))
+    made = peft.get_peft_model(
+      made,
+      peft.LoraConfig(
+        r=rank, lora_alpha=2 * rank, lora_dropout=0.0, task_type="CAUSAL_LM", target_modules="all-linear"
+      ),
+    )
     for name, parameter in made.named_parameters():
       if "lora_" in name:
         parameter.data = parameter.data.float()
@@ -299,12 +352,13 @@ def torch_learn(config, sizes: Sizes, rank: int = 0) -> dict:
   def step():
     optimizer.zero_grad(set_to_none=True)
     for start in range(0, sizes.rows, sizes.micro_rows):
-      part = ids[start:start + sizes.micro_rows]
+      part = ids[start : start + sizes.micro_rows]
       with torch.autocast(where, dtype=torch.bfloat16):
         logits = made(input_ids=part, use_cache=False, logits_to_keep=said + 1).logits[:, :-1]
       logprobs = -torch.nn.functional.cross_entropy(
-        logits.reshape(-1, logits.shape[-1]).float(), part[:, -said:].reshape(-1), reduction="none").view(-1, said)
-      ratio, gain = torch.exp(logprobs - logprobs.detach()), advantages[start:start + sizes.micro_rows]
+        logits.reshape(-1, logits.shape[-1]).float(), part[:, -said:].reshape(-1), reduction="none"
+      ).view(-1, said)
+      ratio, gain = torch.exp(logprobs - logprobs.detach()), advantages[start : start + sizes.micro_rows]
       each = -torch.minimum(ratio * gain, torch.clamp(ratio, 0.8, 1.2) * gain)
       (each.sum() / (sizes.rows * said)).backward()
     torch.nn.utils.clip_grad_norm_(trained, 1.0)
@@ -325,7 +379,8 @@ def measure(side: str, part: str, shape: str, small: bool) -> dict:
   config = SHAPES[name]
   if small:
     config = dataclasses.replace(
-      config, vocab_size=64, d_model=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=48)
+      config, vocab_size=64, d_model=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=48
+    )
   run = {"ours": dict(decode=decode, learn=learn, switch=switch), "torch": dict(decode=torch_decode, learn=torch_learn)}
   return run[side][part](config, sizes, **(dict(rank=sizes.rank) if adapters else {}))
 

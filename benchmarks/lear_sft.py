@@ -44,7 +44,8 @@ RATE = 2e-3  # of adapters; a thousand times as many parameters want 1e-4
 SIZES = dict(
   rollout=dict(lanes=64, rows=128, context=256, chunk=24, prefill=64, block=64, max_new_tokens=136),
   learner=dict(micro_rows=10, row_lengths=(256,), logprob_chunk=2048, share_prompts=False),
-  switches=dict(instructions="none", titles=False))
+  switches=dict(instructions="none", titles=False),
+)
 
 
 def main(_):
@@ -77,14 +78,17 @@ def make_world(folder: pathlib.Path) -> None:
   # With names that share few syllables, too, a model of this size learns in minutes to read several passages.
   world = synthetic.build(synthetic.Settings(seed=seed, syllables=SYLLABLES, wordings=(synthetic.BESIDE,)))
   ask = lambda count, draw, **options: synthetic.questions(
-    world, count, seed=100 * seed + draw, distinct=False, **options)
+    world, count, seed=100 * seed + draw, distinct=False, **options
+  )
   rng = random.Random(f"lear_sft/{seed}")
   show = lambda asked, **options: [demonstrate.demonstrate(e, world, rng, **options) for e in asked]
 
   shown = [e for draw, given in enumerate(SHOWN) for e in ask(1500, draw, passages=given)]
   shown += ask(500, len(SHOWN), passages=1, mix={1: 1})
-  turns = [demonstrate.demonstrate(e, world, rng, reply=rng.choice(list(SECTIONS)), fault=0.3, kinds=("stop", "copy"))
-           for e in shown]
+  turns = [
+    demonstrate.demonstrate(e, world, rng, reply=rng.choice(list(SECTIONS)), fault=0.3, kinds=("stop", "copy"))
+    for e in shown
+  ]
   writers.write_examples(folder / "base.jsonl.gz", shown, turns=turns)
   asked = ask(TRANSCRIPTS, 50, passages=GIVEN)
   for reply in REPLIES:  # the same questions for all: only the reply differs
@@ -93,8 +97,13 @@ def make_world(folder: pathlib.Path) -> None:
   held_out = synthetic.questions(world, QUESTIONS.value, part=synthetic.HELD_OUT, seed=seed, passages=GIVEN)
   writers.write_examples(folder / "held_out.jsonl.gz", held_out)
   lines = [*(" " + line for line in synthetic.lines(world, seed=seed)), *(text for said in turns for _, text in said)]
-  sentencepiece.train(lines, vocab_size=464 + SYLLABLES, marks=(*demonstrate.MARKS, "\n", ".", "?"),
-                      path=folder / "tokenizer.model", threads=1)
+  sentencepiece.train(
+    lines,
+    vocab_size=464 + SYLLABLES,
+    marks=(*demonstrate.MARKS, "\n", ".", "?"),
+    path=folder / "tokenizer.model",
+    threads=1,
+  )
 
 
 def settings(out: pathlib.Path, variant: str):
@@ -156,9 +165,15 @@ def row(name: str, found, predictions, answered) -> list[str]:
   recall = [prediction["answer_recall"] for prediction in predictions]
   tokens = [prediction["evidence_tokens"] for prediction in predictions]
   return [
-    name, f"{sum(recall) / len(recall):.3f}", span(stats.bootstrap_interval(recall, seed=0)),
-    f"{sum(tokens) / len(tokens):.1f}", f"{found['compression_total']:.1f}", *em, f"{found['em']:.3f}",
-    f"{found['latency']:.3f}"]
+    name,
+    f"{sum(recall) / len(recall):.3f}",
+    span(stats.bootstrap_interval(recall, seed=0)),
+    f"{sum(tokens) / len(tokens):.1f}",
+    f"{found['compression_total']:.1f}",
+    *em,
+    f"{found['em']:.3f}",
+    f"{found['latency']:.3f}",
+  ]
 
 
 def span(bounds) -> str:
@@ -166,8 +181,17 @@ def span(bounds) -> str:
 
 
 def table(rows: list[list[str]]) -> str:
-  head = ["extractor", "answer recall", "95 %", "tokens", "compression", "generator's EM", "95 %", "own EM",
-          "s a question"]
+  head = [
+    "extractor",
+    "answer recall",
+    "95 %",
+    "tokens",
+    "compression",
+    "generator's EM",
+    "95 %",
+    "own EM",
+    "s a question",
+  ]
   return "\n".join("| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *rows])
 
 

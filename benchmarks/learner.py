@@ -34,8 +34,9 @@ ROOT = pathlib.Path(__file__).parents[1]
 V, PAD, EOS = 4096, 0, 1
 GROUP = 8
 TOLERANCE = 1e-4  # of gradients, relative norm a tensor
-SHAPE = dict(vocab_size=V, d_model=256, num_layers=4, num_heads=4, num_kv_heads=2, head_dim=64, d_ff=1024,
-             rope_theta=1e6)
+SHAPE = dict(
+  vocab_size=V, d_model=256, num_layers=4, num_heads=4, num_kv_heads=2, head_dim=64, d_ff=1024, rope_theta=1e6
+)
 
 
 def equal(draw):
@@ -73,8 +74,9 @@ def log_normal(draw, questions):
   episodes = []
   for group in range(questions):
     prompt = draw.integers(2, V, length(1300, 0.25)).tolist()
-    episodes += [dict(prompt=prompt, completion=draw.integers(2, V, length(150, 0.6)).tolist(), group=group)
-                 for _ in range(GROUP)]
+    episodes += [
+      dict(prompt=prompt, completion=draw.integers(2, V, length(150, 0.6)).tolist(), group=group) for _ in range(GROUP)
+    ]
   return episodes
 
 
@@ -84,9 +86,15 @@ def tokenizer(texts):
 
   bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
   bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-  bpe.train_from_iterator(texts, tokenizers.trainers.BpeTrainer(
-    vocab_size=V, special_tokens=["<pad>", "<eos>"], show_progress=False,
-    initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))
+  bpe.train_from_iterator(
+    texts,
+    tokenizers.trainers.BpeTrainer(
+      vocab_size=V,
+      special_tokens=["<pad>", "<eos>"],
+      show_progress=False,
+      initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+    ),
+  )
   return lambda text: bpe.encode(text).ids
 
 
@@ -94,14 +102,23 @@ class Side:
   """A process that answers one line to every command."""
 
   def __init__(self, name, python, folder, threads, clock):
-    env = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "JAX_PLATFORMS": "cpu",
-           "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    env = {
+      **os.environ,
+      "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+      "JAX_PLATFORMS": "cpu",
+      "OMP_NUM_THREADS": str(threads),
+      "TOKENIZERS_PARALLELISM": "false",
+    }
     if name in ("ours", "apart"):
       env["PYTHONPATH"] = str(ROOT)
     self.name, self.steps = name, []
     self.process = subprocess.Popen(
       [python, str(ROOT / "benchmarks" / "learner_sides.py"), name, str(folder), str(threads), clock],
-      env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+      env=env,
+      text=True,
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+    )
     self.start_mb = self._answer()["peak_mb"]
 
   def __call__(self, command):
@@ -138,8 +155,13 @@ def workload(name, episodes, work, folder, args, pythons):
     best = min(step["seconds"] for step in side.steps[1:])
     first = side.steps[0]
     rows[side.name] = dict(
-      tokens_per_s=tokens / best, best_s=best, compile_s=first["seconds"] - best,
-      step_mb=side.steps[-1]["peak_mb"] - side.start_mb, loss=first["loss"], grad_norm=first["grad_norm"])
+      tokens_per_s=tokens / best,
+      best_s=best,
+      compile_s=first["seconds"] - best,
+      step_mb=side.steps[-1]["peak_mb"] - side.start_mb,
+      loss=first["loss"],
+      grad_norm=first["grad_norm"],
+    )
   by_name = {side.name: side for side in sides}
   gap = None
   if "torch" in by_name:
@@ -149,8 +171,15 @@ def workload(name, episodes, work, folder, args, pythons):
     gap = distance(*paths.values())
   for side in sides:
     side.end()
-  return dict(workload=name, sequences=len(sizes), tokens=tokens, shortest=min(sizes), longest=max(sizes),
-              gradient_gap=gap, sides=rows)
+  return dict(
+    workload=name,
+    sequences=len(sizes),
+    tokens=tokens,
+    shortest=min(sizes),
+    longest=max(sizes),
+    gradient_gap=gap,
+    sides=rows,
+  )
 
 
 def distance(mine, theirs):
@@ -175,19 +204,26 @@ def save_model(folder):
 
 
 def show(found, where):
-  print(f"\n{found['workload']}: {found['sequences']} sequences of {found['shortest']} to {found['longest']} tokens, "
-        f"{found['tokens']} together ({where})")
-  print(f"  {'':8s}{'tokens/s':>10s}{'s a step':>10s}{'compile s':>11s}{'memory MB':>11s}{'ours is':>9s}"
-        f"{'grad norm':>12s}")
+  print(
+    f"\n{found['workload']}: {found['sequences']} sequences of {found['shortest']} to {found['longest']} tokens, "
+    f"{found['tokens']} together ({where})"
+  )
+  print(
+    f"  {'':8s}{'tokens/s':>10s}{'s a step':>10s}{'compile s':>11s}{'memory MB':>11s}{'ours is':>9s}{'grad norm':>12s}"
+  )
   ours = found["sides"]["ours"]["tokens_per_s"]
   for name, row in found["sides"].items():
-    print(f"  {name:8s}{row['tokens_per_s']:10.0f}{row['best_s']:10.3f}{row['compile_s']:11.1f}{row['step_mb']:11.0f}"
-          f"{ours / row['tokens_per_s']:8.2f}x{row['grad_norm']:12.6f}")
+    print(
+      f"  {name:8s}{row['tokens_per_s']:10.0f}{row['best_s']:10.3f}{row['compile_s']:11.1f}{row['step_mb']:11.0f}"
+      f"{ours / row['tokens_per_s']:8.2f}x{row['grad_norm']:12.6f}"
+    )
   if "tunix" not in found["sides"]:
     print("  tunix   not measured: --tunix_python names no Python that has google-tunix")
   if found["gradient_gap"] is not None:
-    print(f"  gradients of ours and torch differ by {found['gradient_gap']:.1e} at most (relative norm of a tensor)",
-          flush=True)
+    print(
+      f"  gradients of ours and torch differ by {found['gradient_gap']:.1e} at most (relative norm of a tensor)",
+      flush=True,
+    )
 
 
 def main():
@@ -202,7 +238,7 @@ def main():
   cli.add_argument("--json", default="", help="where to write the figures")
   args = cli.parse_args()
   # XLA takes as many threads as it may use cores; children inherit this.
-  os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:args.threads])
+  os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])
   pythons = dict(ours=sys.executable, apart=sys.executable, torch=sys.executable, tunix=args.tunix_python)
   pythons = {name: pythons[name] for name in args.sides.split(",") if pythons[name]}
   print(f"{args.threads} threads, {args.clock} time, {args.rounds} rounds, load {os.getloadavg()[0]:.1f}")

@@ -24,7 +24,7 @@ def padded(rows, width, left=False):
   ids = np.zeros((len(rows), width), np.int32)
   for i, row in enumerate(rows):
     at = width - len(row) if left else 0
-    ids[i, at:at + len(row)] = row
+    ids[i, at : at + len(row)] = row
   return ids, ids != 0
 
 
@@ -40,14 +40,19 @@ class Ours:
     self.weights = weights
     self.model, self.config = weights.load_pretrained(folder / "model")
     self.learner = Learner(
-      self.model, Settings(aggregation="seq_mean_token_mean"),
-      OptimizerSettings(learning_rate=LEARNING_RATE, weight_decay=0.0))
+      self.model,
+      Settings(aggregation="seq_mean_token_mean"),
+      OptimizerSettings(learning_rate=LEARNING_RATE, weight_decay=0.0),
+    )
     items = []
     for e in work["episodes"]:
       tokens = np.asarray(e["prompt"] + e["completion"], np.int32)
       mask = np.arange(len(tokens)) >= len(e["prompt"])
-      items.append(pack.Item(
-        tokens, mask, np.full(len(tokens), e["advantage"], np.float32), np.zeros(len(tokens), np.float32), e["group"]))
+      items.append(
+        pack.Item(
+          tokens, mask, np.full(len(tokens), e["advantage"], np.float32), np.zeros(len(tokens), np.float32), e["group"]
+        )
+      )
     self.batches = pack.pack_items(items, **work["packing"], share_prefix=name == "ours" and work["shares"])
     self.state = self.learner.init(0)
 
@@ -64,8 +69,14 @@ class Ours:
     grads, sums = trained.zeros(self.learner.params)
     for batch in self.batches:
       grads, sums = trained.accumulate(
-        grads, sums, self.learner.params, trained.frozen, batch,
-        np.asarray([counts["tokens"], counts["sequences"]], np.float32), np.float32(0.0))
+        grads,
+        sums,
+        self.learner.params,
+        trained.frozen,
+        batch,
+        np.asarray([counts["tokens"], counts["sequences"]], np.float32),
+        np.float32(0.0),
+      )
     self.weights.save_pretrained(nnx.merge(nnx.split(self.model)[0], grads), self.config, path)
 
 
@@ -88,13 +99,17 @@ class Torch:
     self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, weight_decay=0.0, fused=True)
     self.blocks, self.count = [], len(work["episodes"])
     for start in range(0, self.count, work["micro_batch"]):
-      part = work["episodes"][start:start + work["micro_batch"]]
+      part = work["episodes"][start : start + work["micro_batch"]]
       prompts, asked = padded([e["prompt"] for e in part], max(len(e["prompt"]) for e in part), left=True)
       said, on = padded([e["completion"] for e in part], max(len(e["completion"]) for e in part))
       here = np.concatenate([asked, on], 1)
-      block = dict(ids=np.concatenate([prompts, said], 1).astype(np.int64), here=here.astype(np.int64), on=on,
-                   positions=np.maximum(np.cumsum(here, 1) - 1, 0),
-                   advantages=np.asarray([e["advantage"] for e in part], np.float32))
+      block = dict(
+        ids=np.concatenate([prompts, said], 1).astype(np.int64),
+        here=here.astype(np.int64),
+        on=on,
+        positions=np.maximum(np.cumsum(here, 1) - 1, 0),
+        advantages=np.asarray([e["advantage"] for e in part], np.float32),
+      )
       self.blocks.append({name: torch.from_numpy(x) for name, x in block.items()})
 
   def backward(self):
@@ -103,10 +118,15 @@ class Torch:
       width = b["on"].shape[1]
       full = bool(b["here"][:, 0].all())
       logits = self.model(
-        input_ids=b["ids"], attention_mask=None if full else b["here"], position_ids=b["positions"], use_cache=False,
-        logits_to_keep=width + 1).logits[:, :-1]
+        input_ids=b["ids"],
+        attention_mask=None if full else b["here"],
+        position_ids=b["positions"],
+        use_cache=False,
+        logits_to_keep=width + 1,
+      ).logits[:, :-1]
       logprobs = -torch.nn.functional.cross_entropy(
-        logits.reshape(-1, logits.shape[-1]), b["ids"][:, -width:].reshape(-1), reduction="none").view(-1, width)
+        logits.reshape(-1, logits.shape[-1]), b["ids"][:, -width:].reshape(-1), reduction="none"
+      ).view(-1, width)
       ratio, advantages = torch.exp(logprobs - logprobs.detach()), b["advantages"][:, None]
       each = -torch.minimum(ratio * advantages, torch.clamp(ratio, 0.8, 1.2) * advantages)
       part = ((each * b["on"]).sum(1) / b["on"].sum(1)).sum() / self.count
@@ -128,8 +148,9 @@ class Torch:
     self.optimizer.zero_grad(set_to_none=True)
     self.backward()
     pathlib.Path(path).mkdir()
-    save_file({name: p.grad.contiguous() for name, p in self.model.named_parameters()},
-              pathlib.Path(path) / "model.safetensors")
+    save_file(
+      {name: p.grad.contiguous() for name, p in self.model.named_parameters()}, pathlib.Path(path) / "model.safetensors"
+    )
 
 
 class Tunix:
@@ -149,10 +170,17 @@ class Tunix:
 
     c = json.loads((folder / "model" / "config.json").read_text())
     config = model_lib.ModelConfig(
-      num_layers=c["num_hidden_layers"], vocab_size=c["vocab_size"], embed_dim=c["hidden_size"],
-      hidden_dim=c["intermediate_size"], num_heads=c["num_attention_heads"], head_dim=c["head_dim"],
-      num_kv_heads=c["num_key_value_heads"], rope_theta=c["rope_theta"], norm_eps=c["rms_norm_eps"],
-      use_tied_embedding=True)
+      num_layers=c["num_hidden_layers"],
+      vocab_size=c["vocab_size"],
+      embed_dim=c["hidden_size"],
+      hidden_dim=c["intermediate_size"],
+      num_heads=c["num_attention_heads"],
+      head_dim=c["head_dim"],
+      num_kv_heads=c["num_key_value_heads"],
+      rope_theta=c["rope_theta"],
+      norm_eps=c["rms_norm_eps"],
+      use_tied_embedding=True,
+    )
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("fsdp", "tp"))
     model = params.create_model_from_safe_tensors(str(folder / "model"), config, mesh, dtype=np.float32)
     graphdef, self.params = nnx.split(model)
@@ -160,14 +188,22 @@ class Tunix:
     widths = [max(len(e[part]) for e in episodes) for part in ("prompt", "completion")]
     self.blocks = []
     for start in range(0, len(episodes), size):
-      part = episodes[start:start + size]
+      part = episodes[start : start + size]
       (prompts, asked), (said, on) = (
         padded([e[name] for e in part], width, left=name == "prompt")
-        for name, width in zip(("prompt", "completion"), widths))
-      self.blocks.append(common.TrainExample(
-        prompt_ids=prompts, prompt_mask=asked, completion_ids=said, completion_mask=on.astype(np.int32),
-        advantages=np.asarray([e["advantage"] for e in part], np.float32), ref_per_token_logps=None,
-        old_per_token_logps=None))
+        for name, width in zip(("prompt", "completion"), widths)
+      )
+      self.blocks.append(
+        common.TrainExample(
+          prompt_ids=prompts,
+          prompt_mask=asked,
+          completion_ids=said,
+          completion_mask=on.astype(np.int32),
+          advantages=np.asarray([e["advantage"] for e in part], np.float32),
+          ref_per_token_logps=None,
+          old_per_token_logps=None,
+        )
+      )
     algorithm, share = GRPOConfig(beta=0.0), 1 / len(self.blocks)
     algorithm.temperature = 1.0  # its learner sets this from the rollout's config
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(LEARNING_RATE, weight_decay=0.0))

@@ -48,8 +48,9 @@ def run(jobs: Sequence[Job], *, cwd: pathlib.Path) -> None:
     NotImplementedError: no Linux.
   """
   if not hasattr(os, "sched_setaffinity"):
-    raise NotImplementedError("this system cannot bind a process to cores, which is how a number of threads is set "
-                              "here: run it on Linux.")
+    raise NotImplementedError(
+      "this system cannot bind a process to cores, which is how a number of threads is set here: run it on Linux."
+    )
   waiting = sorted(jobs, key=lambda job: MACHINES[job.machine][0])
   running, cores = [], sorted(os.sched_getaffinity(0))
   while waiting or running:
@@ -69,8 +70,13 @@ def _start(job: Job, cores: list[int], cwd: pathlib.Path) -> subprocess.Popen:
   print(f"{job.log.stem}: began", flush=True)
   with open(job.log, "w") as log:
     return subprocess.Popen(
-      list(map(str, job.command)), cwd=cwd, env=os.environ | dict(XLA_FLAGS=flags), stdout=log,
-      stderr=subprocess.STDOUT, preexec_fn=lambda: os.sched_setaffinity(0, cores))
+      list(map(str, job.command)),
+      cwd=cwd,
+      env=os.environ | dict(XLA_FLAGS=flags),
+      stdout=log,
+      stderr=subprocess.STDOUT,
+      preexec_fn=lambda: os.sched_setaffinity(0, cores),
+    )
 
 
 def _first_done(running):

@@ -42,9 +42,11 @@ def main(_):
   mean = statistics.mean(r["after"] for r in rows)
   missed = [(r["seed"], r["machine"]) for r in rows if r["warm"] > WARM_AT_MOST or r["after"] < AFTER]
   holds = not missed and mean >= MEAN
-  print(f"\nClaim (warm start <= {WARM_AT_MOST} EM, after RL >= {AFTER} in every run, mean >= {MEAN}): "
-        f"{'holds' if holds else 'MISSED'}; mean {mean:.3f}, least {min(r['after'] for r in rows):.3f}"
-        + (f"; missed by {missed}" if missed else ""))
+  print(
+    f"\nClaim (warm start <= {WARM_AT_MOST} EM, after RL >= {AFTER} in every run, mean >= {MEAN}): "
+    f"{'holds' if holds else 'MISSED'}; mean {mean:.3f}, least {min(r['after'] for r in rows):.3f}"
+    + (f"; missed by {missed}" if missed else "")
+  )
   sys.exit(not holds)
 
 
@@ -57,8 +59,10 @@ def run_all(out: pathlib.Path, pairs: list[tuple[int, str]]) -> None:
   missing = [pair for pair in pairs if not (folder(out, *pair) / "summary.json").is_file()]
   command = lambda seed, workdir: [sys.executable, "launchers/quickstart.py", f"--workdir={workdir}", f"--seed={seed}"]
   jobs = [(machine, seed, folder(out, seed, machine).resolve()) for seed, machine in missing]
-  machines.run([machines.Job(machine, command(seed, workdir), workdir.with_suffix(".log"))
-                for machine, seed, workdir in jobs], cwd=ROOT)
+  machines.run(
+    [machines.Job(machine, command(seed, workdir), workdir.with_suffix(".log")) for machine, seed, workdir in jobs],
+    cwd=ROOT,
+  )
   for _, _, workdir in jobs:
     if not (workdir / "summary.json").is_file():
       raise RuntimeError(f"{workdir} has no result: its log, {workdir.with_suffix('.log')}, says why.")
@@ -67,10 +71,18 @@ def run_all(out: pathlib.Path, pairs: list[tuple[int, str]]) -> None:
 def row(machine: str, summary: dict, more: float | None) -> dict:
   hops = lambda side: {hop: round(part["em"], 3) for hop, part in summary[side]["by_hops"].items()}
   return dict(
-    seed=summary["seed"], machine=machine, warm=summary["em_before"], after=summary["em_after"],
-    warm_by_hop=hops("before"), after_by_hop=hops("after"), n=summary["after"]["n"],
-    steps=[summary["warm"]["steps"], summary["rl"]["steps"]], seconds=summary["seconds"], sft_again=more,
-    searches=[summary["searches_before"], summary["searches_after"]])
+    seed=summary["seed"],
+    machine=machine,
+    warm=summary["em_before"],
+    after=summary["em_after"],
+    warm_by_hop=hops("before"),
+    after_by_hop=hops("after"),
+    n=summary["after"]["n"],
+    steps=[summary["warm"]["steps"], summary["rl"]["steps"]],
+    seconds=summary["seconds"],
+    sft_again=more,
+    searches=[summary["searches_before"], summary["searches_after"]],
+  )
 
 
 def use_world(config, world: pathlib.Path, seed: int) -> None:
@@ -102,14 +114,18 @@ def sft_again(workdir: pathlib.Path, seed: int) -> float:
 def table(rows: list[dict]) -> str:
   """Markdown, a row a run."""
   pair = lambda hops: " / ".join(f"{em:.3f}" for em in hops.values())
-  lines = ["| Seed | Machine | Warm start EM (1-hop / 2-hop) | After RL (1-hop / 2-hop) | Steps | Searches a question "
-           "| Seconds | As many supervised steps again |", "|---" * 8 + "|"]
+  lines = [
+    "| Seed | Machine | Warm start EM (1-hop / 2-hop) | After RL (1-hop / 2-hop) | Steps | Searches a question "
+    "| Seconds | As many supervised steps again |",
+    "|---" * 8 + "|",
+  ]
   for r in rows:
     more = "" if r["sft_again"] is None else f"{r['sft_again']:.3f}"
     lines.append(
       f"| {r['seed']} | {r['machine']} | {r['warm']:.3f} ({pair(r['warm_by_hop'])}) | **{r['after']:.3f}** "
       f"({pair(r['after_by_hop'])}) | {r['steps'][0]} + {r['steps'][1]} | {r['searches'][0]:.2f} → "
-      f"{r['searches'][1]:.2f} | {r['seconds']:.0f} | {more} |")
+      f"{r['searches'][1]:.2f} | {r['seconds']:.0f} | {more} |"
+    )
   return "\n".join(lines) + f"\n\n(n = {rows[0]['n']} held-out questions a run, greedy; steps: supervised + RL)"
 
 

@@ -27,8 +27,9 @@ def plain(quote: str, context: str, threshold: float = quotes.SOFT) -> bool:
   words, quote = context.lower().split(), " ".join(quote.lower().split())
   size = len(quote.split())
   return any(
-    difflib.SequenceMatcher(None, " ".join(words[i:i + size]), quote).ratio() >= threshold
-    for i in range(len(words) - size + 1))
+    difflib.SequenceMatcher(None, " ".join(words[i : i + size]), quote).ratio() >= threshold
+    for i in range(len(words) - size + 1)
+  )
 
 
 def text(rng: random.Random, words: int, vocabulary: list[str]) -> list[str]:
@@ -48,7 +49,7 @@ def long() -> None:
   for length in (200, 500, 1500):
     for noise in (25, 300):
       at = rng.randrange(len(words) - length)
-      quote = spoilt(rng, " ".join(words[at:at + length]), noise)
+      quote = spoilt(rng, " ".join(words[at : at + length]), noise)
       quotes._index.cache_clear()
       begin = time.process_time()
       found = quotes.soft(quote, context)
@@ -66,7 +67,7 @@ def main() -> None:
       asked = []
       for _ in range(2):
         at = rng.randrange(len(words) - length)
-        asked += [spoilt(rng, " ".join(words[at:at + length]), 25), " ".join(text(rng, length, vocabulary))]
+        asked += [spoilt(rng, " ".join(words[at : at + length]), 25), " ".join(text(rng, length, vocabulary))]
       begin = time.perf_counter()
       theirs = [plain(quote, context) for quote in asked]
       middle = time.perf_counter()
@@ -75,8 +76,11 @@ def main() -> None:
       ours = [quotes.soft(quote, context) for quote in asked]
       end = time.perf_counter()
       window_ms, ours_ms = 250 * (middle - begin), 250 * (end - middle)
-      print(f"{tokens:6d}  {length:2d} words  {window_ms:11.1f} ms  {ours_ms:7.2f} ms  {window_ms / ours_ms:6.0f}x  "
-            f"{ours == theirs} ({sum(ours)} of {len(ours)} found)", flush=True)
+      print(
+        f"{tokens:6d}  {length:2d} words  {window_ms:11.1f} ms  {ours_ms:7.2f} ms  {window_ms / ours_ms:6.0f}x  "
+        f"{ours == theirs} ({sum(ours)} of {len(ours)} found)",
+        flush=True,
+      )
 
 
 if __name__ == "__main__":

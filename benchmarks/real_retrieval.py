@@ -34,20 +34,32 @@ from ragrl_jax.retrieval.corpus import read_passages
 
 REFERENCE, SLACK = dict(hotpotqa=0.72, scifact=0.66, nfcorpus=0.31), 0.03
 QUESTIONS = {  # corpus → (judgements, files with its questions)
-    "2wiki_6119": ("2wiki_6119", ["2wikimultihopqa_open"]),
-    "2wikimultihopqa": ("2wikimultihopqa", ["2wikimultihopqa_train", "2wikimultihopqa_dev"]),
-    "hotpotqa": ("hotpotqa", ["hotpotqa_train", "hotpotqa_dev"]),
-    "msmarco_sample": ("msmarco_sample", ["msmarco_sample"]),
-    "musique": ("musique", ["musique_train", "musique_dev", "musique_dev_gold"]),
-    "nfcorpus": ("nfcorpus_test", []),
-    "nq": ("nq", ["nq_open_dev"]),
-    "popqa": ("popqa", ["popqa_passages"]),
-    "scifact": ("scifact_test", []),
-    "squad": ("squad", ["squad_train", "xquad_en_dev"]),
+  "2wiki_6119": ("2wiki_6119", ["2wikimultihopqa_open"]),
+  "2wikimultihopqa": ("2wikimultihopqa", ["2wikimultihopqa_train", "2wikimultihopqa_dev"]),
+  "hotpotqa": ("hotpotqa", ["hotpotqa_train", "hotpotqa_dev"]),
+  "msmarco_sample": ("msmarco_sample", ["msmarco_sample"]),
+  "musique": ("musique", ["musique_train", "musique_dev", "musique_dev_gold"]),
+  "nfcorpus": ("nfcorpus_test", []),
+  "nq": ("nq", ["nq_open_dev"]),
+  "popqa": ("popqa", ["popqa_passages"]),
+  "scifact": ("scifact_test", []),
+  "squad": ("squad", ["squad_train", "xquad_en_dev"]),
 }
 DENSE = dict(Flat="", HNSW32="efSearch=128", IVF=None)  # IVF: cells by the corpus's size, 8 dimensions a code
-HEAD = ("corpus", "passages", "queries", "retriever", "nDCG@10", "R@5", "R@10", "brute nDCG@10", "same top 10",
-        "build s", "ms/query", "peak MB")
+HEAD = (
+  "corpus",
+  "passages",
+  "queries",
+  "retriever",
+  "nDCG@10",
+  "R@5",
+  "R@10",
+  "brute nDCG@10",
+  "same top 10",
+  "build s",
+  "ms/query",
+  "peak MB",
+)
 
 
 def data_folder() -> pathlib.Path | None:
@@ -119,7 +131,7 @@ def brute_dense(passages, folder: pathlib.Path, queries: np.ndarray) -> list[lis
   vectors = np.load(folder / "vectors.npy").astype(np.float64)
   best = []
   for start in range(0, len(queries), 64):
-    order = np.argsort(-(queries[start:start + 64].astype(np.float64) @ vectors.T), axis=1, kind="stable")[:, :10]
+    order = np.argsort(-(queries[start : start + 64].astype(np.float64) @ vectors.T), axis=1, kind="stable")[:, :10]
     best.extend([passages[i].id for i in line] for line in order)
   return best
 
@@ -129,7 +141,7 @@ def measured(retriever, texts: list[str]) -> tuple[list[list[str]], float]:
   retriever.search(texts[:64], 10)
   start, found = time.perf_counter(), []
   for at in range(0, len(texts), 64):
-    found.extend([p.id for p in answer] for answer in retriever.search(texts[at:at + 64], 10))
+    found.extend([p.id for p in answer] for answer in retriever.search(texts[at : at + 64], 10))
   return found, 1000 * (time.perf_counter() - start) / len(texts)
 
 
@@ -143,17 +155,34 @@ class Table:
   def add(self, **row) -> None:
     row["peak MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     self.rows.append(row)
-    print("| " + " | ".join(f"{v:.3f}" if isinstance(v, float) and abs(v) < 1.5 else f"{v:.1f}" if isinstance(v, float)
-                            else str(v) for v in (row.get(name, "") for name in HEAD)) + " |", flush=True)
+    print(
+      "| "
+      + " | ".join(
+        f"{v:.3f}" if isinstance(v, float) and abs(v) < 1.5 else f"{v:.1f}" if isinstance(v, float) else str(v)
+        for v in (row.get(name, "") for name in HEAD)
+      )
+      + " |",
+      flush=True,
+    )
 
 
 def evaluate(table, corpus, passages, asked, grades, retriever, label, build_s, brute) -> dict:
   names, texts = list(asked), list(asked.values())
   found, ms = measured(retriever, texts)
   same = np.mean([len(set(a) & set(b)) / max(len(b), 1) if b else 1.0 for a, b in zip(found, brute)])
-  row = dict(scored(found, names, grades), corpus=corpus, passages=len(passages), queries=len(texts), retriever=label,
-             **{"brute nDCG@10": scored(brute, names, grades)["nDCG@10"], "same top 10": float(same),
-                "build s": build_s, "ms/query": ms})
+  row = dict(
+    scored(found, names, grades),
+    corpus=corpus,
+    passages=len(passages),
+    queries=len(texts),
+    retriever=label,
+    **{
+      "brute nDCG@10": scored(brute, names, grades)["nDCG@10"],
+      "same top 10": float(same),
+      "build s": build_s,
+      "ms/query": ms,
+    },
+  )
   table.add(**row)
   return row
 
@@ -181,8 +210,9 @@ def run_dense(data, out, corpus, table, model: pathlib.Path) -> bool:
       cells = 2 ** round(math.log2(4 * math.sqrt(len(passages))))
       factory, options = f"IVF{min(cells, len(passages) // 40)},PQ48", "nprobe=16"
     start = time.perf_counter()
-    build_index(source, model, folder, factory=factory, options=options, encoder_options=dict(settings="minilm"),
-                overwrite=True)
+    build_index(
+      source, model, folder, factory=factory, options=options, encoder_options=dict(settings="minilm"), overwrite=True
+    )
     build_s = time.perf_counter() - start
     retriever = load_index(folder)
     if brute is None:
@@ -202,8 +232,10 @@ def main() -> int:
   given = parser.parse_args()
   data = data_folder()
   if data is None:
-    print("real_retrieval: skipped: no real questions here. Set RAGRL_DATA to their folder (it holds corpora/, qa/, "
-          "qrels/), or put it at ../shared/data.")
+    print(
+      "real_retrieval: skipped: no real questions here. Set RAGRL_DATA to their folder (it holds corpora/, qa/, "
+      "qrels/), or put it at ../shared/data."
+    )
     return 0
   names = given.corpora.split(",")
   if unknown := set(names) - QUESTIONS.keys():

@@ -63,7 +63,8 @@ class Run:
 
 OTHERS = {held_out: ",".join(f"{name}_train" for name in SETS if name != held_out) for held_out in SETS}
 THIRD = {  # ARENA on two sets, tested on the third
-  f"arena_without_{held_out}": Run("arena", train, f"{held_out}_dev", LONG, FEW) for held_out, train in OTHERS.items()}
+  f"arena_without_{held_out}": Run("arena", train, f"{held_out}_dev", LONG, FEW) for held_out, train in OTHERS.items()
+}
 RUNS = {
   "arena": Run("arena", "musique_train", "hotpotqa_dev", LONG),
   **THIRD,
@@ -71,21 +72,45 @@ RUNS = {
   "arena_naive": Run("arena", OTHERS["musique"], "musique_dev", LONG | dict(preset="naive"), FEW),
   "ircot": Run("untrained", "hotpotqa_train", "hotpotqa_dev", SEARCH | dict(preset="ircot"), FEW),  # any model will do
   "search_r1": Run("search_r1", "hotpotqa_train", "hotpotqa_dev", SEARCH),
-  "care": Run("care", "drop_dev", "musique_dev", LONG | dict(
-    data=dict(hard="msmarco_sample"), switches=dict(easy_steps=2))),
+  "care": Run(
+    "care", "drop_dev", "musique_dev", LONG | dict(data=dict(hard="msmarco_sample"), switches=dict(easy_steps=2))
+  ),
   # A third of a context is left of it; the gold sentences are HotpotQA's own.
-  "care_longbench": Run("care", "drop_dev", LONGBENCH, LONG | dict(data=dict(hard="musique_train")), dict(
-    data=dict(cut_middle=True, evidence="hotpotqa_dev", max_examples=60))),
+  "care_longbench": Run(
+    "care",
+    "drop_dev",
+    LONGBENCH,
+    LONG | dict(data=dict(hard="musique_train")),
+    dict(data=dict(cut_middle=True, evidence="hotpotqa_dev", max_examples=60)),
+  ),
   "lear": Run("lear", "nq_open_dev", "triviaqa_dev", SEARCH),
-  "lear_inference": Run("lear", "hotpotqa_train", "hotpotqa_dev", LONG, dict(
-    preset="inference", evaluate=dict(batch=1), data=dict(max_examples=20, noise=8))),
+  "lear_inference": Run(
+    "lear",
+    "hotpotqa_train",
+    "hotpotqa_dev",
+    LONG,
+    dict(preset="inference", evaluate=dict(batch=1), data=dict(max_examples=20, noise=8)),
+  ),
   "veritas": Run("veritas", "2wikimultihopqa_train", "popqa_test", SEARCH),
   # All episodes of a random model earn the same, so that a step draws as often as it may and finds no group.
-  "when_to_search": Run("when_to_search", "2wikimultihopqa_train", "strategyqa_train", SEARCH | dict(
-    rollout=SEARCH["rollout"] | dict(filter=dict(max_draws=2)))),
+  "when_to_search": Run(
+    "when_to_search",
+    "2wikimultihopqa_train",
+    "strategyqa_train",
+    SEARCH | dict(rollout=SEARCH["rollout"] | dict(filter=dict(max_draws=2))),
+  ),
 }
-SHAPE = dict(family="qwen3", d_model=64, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16, d_ff=160,
-             rope_theta=1e6, tied=True)
+SHAPE = dict(
+  family="qwen3",
+  d_model=64,
+  num_layers=2,
+  num_heads=4,
+  num_kv_heads=2,
+  head_dim=16,
+  d_ff=160,
+  rope_theta=1e6,
+  tied=True,
+)
 
 
 def main(_):
@@ -124,15 +149,24 @@ def make_longbench(qa: pathlib.Path, path: pathlib.Path) -> None:
   those of the question among those of others."""
   examples = list(readers.read_examples(qa / "hotpotqa_dev.jsonl.gz", max_examples=600))
   rows = []
-  for number, example in enumerate(examples[:QUESTIONS.value]):
+  for number, example in enumerate(examples[: QUESTIONS.value]):
     rng = random.Random(f"longbench/{example.id}")
     others = [other for other in rng.sample(examples, 10) if other != example]
     shown = [passage for asked in (example, *others) for passage in asked.passages]
     rng.shuffle(shown)
     context = "\n".join(f"Passage {i}:\n{p.title}\n{p.text}" for i, p in enumerate(shown, 1))
-    rows.append(dict(
-      input=example.question, context=context, answers=list(example.golds), length=len(context.split()),
-      dataset="hotpotqa", language="en", all_classes=None, _id=f"{number}"))
+    rows.append(
+      dict(
+        input=example.question,
+        context=context,
+        answers=list(example.golds),
+        length=len(context.split()),
+        dataset="hotpotqa",
+        language="en",
+        all_classes=None,
+        _id=f"{number}",
+      )
+    )
   with gzip.open(path, "wt", encoding="utf-8") as file:
     file.writelines(json.dumps(row) + "\n" for row in rows)
 
@@ -169,16 +203,24 @@ def run(name: str, made: Run, qa: pathlib.Path, out: pathlib.Path) -> dict:
   trained = list(tqdm(training, total=config.steps, desc=f"{name}: training", unit="step"))
   middle = time.perf_counter()
   with tqdm(total=asked.data.max_examples, desc=f"{name}: evaluation", unit="question") as bar:
-    metrics = evaluate.evaluate(asked, workdir, questions, workdir / "evaluation",
-                                progress=lambda done, _: bar.update(done - bar.n))
+    metrics = evaluate.evaluate(
+      asked, workdir, questions, workdir / "evaluation", progress=lambda done, _: bar.update(done - bar.n)
+    )
   rows = [json.loads(line) for line in open(workdir / "evaluation" / harness.PREDICTIONS)]
   lengths = [row["prompt_tokens"] for row in rows]
   found = {key: metrics[key] for key in ("searches", "ended", "em", "f1", "latency", "evidence_bleu") if key in metrics}
   return dict(
-    run=name, steps=len(trained), training_s=round(middle - began, 1), questions=len(rows), scored=metrics["n"],
-    failed=metrics["failed"], evaluation_s=round(time.perf_counter() - middle, 1),
-    prompt_tokens=[min(lengths), sum(lengths) // len(lengths), max(lengths)], **found,
-    peak_memory_gb=round(metrics["peak_memory"]["host"] / 1e9, 2))
+    run=name,
+    steps=len(trained),
+    training_s=round(middle - began, 1),
+    questions=len(rows),
+    scored=metrics["n"],
+    failed=metrics["failed"],
+    evaluation_s=round(time.perf_counter() - middle, 1),
+    prompt_tokens=[min(lengths), sum(lengths) // len(lengths), max(lengths)],
+    **found,
+    peak_memory_gb=round(metrics["peak_memory"]["host"] / 1e9, 2),
+  )
 
 
 if __name__ == "__main__":

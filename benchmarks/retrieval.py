@@ -75,8 +75,11 @@ def dense(n: int, dim: int) -> None:
       index = faiss_index.Approximate(path, vectors, options=options)
       found = np.mean([len(want & set(rows)) / K for want, (_, rows) in zip(truth, index.search(queries, K))])
       took = best(lambda index=index: index.search(queries, K), 256)
-    print(f"  {factory} {options}: {took:.3f} ({base / took:.1f}x exact), finds {found:.3f} of its top {K}; built in "
-          f"{built:.1f} s, {size:.0f} MiB", flush=True)
+    print(
+      f"  {factory} {options}: {took:.3f} ({base / took:.1f}x exact), finds {found:.3f} of its top {K}; built in "
+      f"{built:.1f} s, {size:.0f} MiB",
+      flush=True,
+    )
 
 
 def lexical(n: int) -> None:
@@ -96,8 +99,10 @@ def lexical(n: int) -> None:
         return ours._index.retrieve(tokens, k=K, show_progress=False, backend_selection="numpy")
 
     base, took = best(peer, len(asked)), best(lambda: ours.search(asked, K), len(asked))
-    print(f"\nBM25, {n} passages of 61 words, built in {built:.1f} s: bm25s {base:.3f} · ours {took:.3f} "
-          f"({base / took:.2f}x; words, ties by row and the passages themselves included)")
+    print(
+      f"\nBM25, {n} passages of 61 words, built in {built:.1f} s: bm25s {base:.3f} · ours {took:.3f} "
+      f"({base / took:.2f}x; words, ties by row and the passages themselves included)"
+    )
 
 
 def hashed(n: int) -> None:
@@ -112,8 +117,10 @@ def hashed(n: int) -> None:
     built = time.perf_counter() - start
     index, asked = load_index(folder), [f"relation{i % 9} name{i}" for i in range(256)]
     together, alone = best(lambda: index.search(asked, 1), 256), best(lambda: index.search(asked[:1], 1), 1)
-  print(f"\nhashing encoder, {n} facts: built in {built:.1f} s; ms a query in a batch of 256 {together:.3f}, "
-        f"alone {alone:.3f}")
+  print(
+    f"\nhashing encoder, {n} facts: built in {built:.1f} s; ms a query in a batch of 256 {together:.3f}, "
+    f"alone {alone:.3f}"
+  )
 
 
 if __name__ == "__main__":

@@ -93,16 +93,20 @@ def main() -> int:
       best: dict[str, dict[str, float]] = {}
       for _ in range(given.rounds):
         for name, (server, port) in servers.items():
-          bodies = [json.dumps(dict(queries=[draw.choice(asked)], topk=3, return_scores=True)).encode()
-                    for _ in range(requests)]
+          bodies = [
+            json.dumps(dict(queries=[draw.choice(asked)], topk=3, return_scores=True)).encode() for _ in range(requests)
+          ]
           before = sum(psutil.Process(server.pid).cpu_times()[:2])
           row = asyncio.run(load(port, clients, bodies))
           row["cpu"] = 1000 * (sum(psutil.Process(server.pid).cpu_times()[:2]) - before) / requests
           failed += int(row["failed"])
           best[name] = max(best.get(name, row), row, key=lambda row: row["rate"])
       for name, row in best.items():
-        print(f"{clients:5d} clients, {name:8s}: {row['rate']:6.0f} requests/s, p50 {row['p50']:6.1f} ms, "
-              f"p99 {row['p99']:7.1f} ms, {row['cpu']:5.2f} ms of a core a request", flush=True)
+        print(
+          f"{clients:5d} clients, {name:8s}: {row['rate']:6.0f} requests/s, p50 {row['p50']:6.1f} ms, "
+          f"p99 {row['p99']:7.1f} ms, {row['cpu']:5.2f} ms of a core a request",
+          flush=True,
+        )
       if given.against:
         here, peer = best["here"], best["against"]
         print(f"{'':15s}ratio: {here['rate'] / peer['rate']:.2f}, of a core's time {peer['cpu'] / here['cpu']:.2f}")

@@ -46,20 +46,32 @@ ONE = flags.DEFINE_string("one", "", "SEED/FOLDER: this run only, in this proces
 
 SAMPLED, SCRIPTED, HELD_OUT = 2400, 12_000, 400  # episodes of the policy and of a script; pairs of the policy
 DEVELOPMENT = 200  # pairs, of either, that decide when a stage ends
-WARM_EM = 0.95     # of the policy on development questions, twice in a row
+WARM_EM = 0.95  # of the policy on development questions, twice in a row
 PATIENCE, RISE = 4, 0.005  # a stage of the judge ends when so many measurements in a row brought no better consistency
-CLAIM = 0.05       # by how much LoRA must raise consistency in every run
+CLAIM = 0.05  # by how much LoRA must raise consistency in every run
 PROMPT = "information_think_bare"
 ENDLESS = dict(schedule="inverse_sqrt")
 WARM = dict(steps=1200, evaluate=dict(every=25), optimizer=dict(ENDLESS, learning_rate=6e-3))
 JUDGE = dict(  # of both supervised runs; many small steps teach comparing sooner than a few large ones
-  preset="reward_model", switches=dict(judge_prompt=PROMPT), sft=dict(environment_weight=0.0),
-  learner=dict(micro_rows=4), retrieval=dict(index=""))
-BASE = dict(steps=3000, checkpoint=dict(every=3000), evaluate=dict(every=100),
-            optimizer=dict(ENDLESS, learning_rate=4e-3, warmup_steps=100))
+  preset="reward_model",
+  switches=dict(judge_prompt=PROMPT),
+  sft=dict(environment_weight=0.0),
+  learner=dict(micro_rows=4),
+  retrieval=dict(index=""),
+)
+BASE = dict(
+  steps=3000,
+  checkpoint=dict(every=3000),
+  evaluate=dict(every=100),
+  optimizer=dict(ENDLESS, learning_rate=4e-3, warmup_steps=100),
+)
 LORA = dict(
-  steps=1200, checkpoint=dict(every=1200), evaluate=dict(every=50), model=dict(lora=dict(rank=16, alpha=32.0)),
-  optimizer=dict(ENDLESS, kind="adamw", learning_rate=2e-3, warmup_steps=50, weight_decay=0.0))
+  steps=1200,
+  checkpoint=dict(every=1200),
+  evaluate=dict(every=50),
+  model=dict(lora=dict(rank=16, alpha=32.0)),
+  optimizer=dict(ENDLESS, kind="adamw", learning_rate=2e-3, warmup_steps=50, weight_decay=0.0),
+)
 SERVED = dict(steps=6, checkpoint=dict(every=6), switches=dict(veritas.WEIGHTS, ramp_start=0, ramp_end=2))
 
 
@@ -71,9 +83,14 @@ def main(_):
     return
   out = pathlib.Path(OUT.value).resolve()
   asked = [(seed, machine, out / f"{machines.slug(machine)}_{seed}") for seed, machine in machines.wanted()]
-  machines.run([
-    machines.Job(machine, [sys.executable, __file__, f"--one={seed}/{folder}"], folder.with_suffix(".log"))
-    for seed, machine, folder in asked if not (folder / "result.json").is_file()], cwd=ROOT)
+  machines.run(
+    [
+      machines.Job(machine, [sys.executable, __file__, f"--one={seed}/{folder}"], folder.with_suffix(".log"))
+      for seed, machine, folder in asked
+      if not (folder / "result.json").is_file()
+    ],
+    cwd=ROOT,
+  )
   results = []
   for seed, machine, folder in asked:
     if not (folder / "result.json").is_file():
@@ -81,8 +98,10 @@ def main(_):
     results.append(json.loads((folder / "result.json").read_text()) | dict(seed=seed, machine=machine))
   print(table(results))
   gains = [r["after"]["all"]["consistency"] - r["before"]["all"]["consistency"] for r in results]
-  print(f"\nClaim (LoRA raises consistency by {CLAIM} or more in every run): "
-        f"{'holds' if min(gains) >= CLAIM else 'MISSED'}; gain {statistics.mean(gains):+.3f}, least {min(gains):+.3f}")
+  print(
+    f"\nClaim (LoRA raises consistency by {CLAIM} or more in every run): "
+    f"{'holds' if min(gains) >= CLAIM else 'MISSED'}; gain {statistics.mean(gains):+.3f}, least {min(gains):+.3f}"
+  )
   sys.exit(min(gains) < CLAIM)
 
 
@@ -110,8 +129,9 @@ def run(seed: int, out: pathlib.Path) -> None:
     writers.write_examples(out / f"{name}.jsonl.gz", learnt, turns=distil.transcripts(learnt))
     made = settings(PAPER.sft, JUDGE, *parts)
     made.model.path, made.data.train = path, str(out / f"{name}.jsonl.gz")
-    curve = supervised(made, out / name, development,
-                       lambda curve: stopping.stopped_rising(curve, patience=PATIENCE, rise=RISE))
+    curve = supervised(
+      made, out / name, development, lambda curve: stopping.stopped_rising(curve, patience=PATIENCE, rise=RISE)
+    )
     say(f"{name}: {len(learnt)} pairs, {len(curve) * made.evaluate.every} steps, consistency {curve}")
     return str(out / name / "model")
 
@@ -143,8 +163,10 @@ def run(seed: int, out: pathlib.Path) -> None:
 
 def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]:
   """The paper's, and some that say when the warm start ends."""
-  return dict(veritas.questions(world, seed), development=synthetic.questions(
-    world, 100, mix=veritas.MIX, part=synthetic.DEVELOPMENT, seed=seed))
+  return dict(
+    veritas.questions(world, seed),
+    development=synthetic.questions(world, 100, mix=veritas.MIX, part=synthetic.DEVELOPMENT, seed=seed),
+  )
 
 
 PAPER = dataclasses.replace(veritas.PAPER, world=dict(development=80), questions=questions)
@@ -179,11 +201,16 @@ def scripted(config, world: synthetic.World, seed: int, rng: random.Random) -> l
   recipe = recipes.get("veritas", "em", instructions="none")
   index = retrieval.load_index(config.retrieval.index)
   asked = synthetic.questions(world, SCRIPTED, mix=veritas.MIX, seed=seed + 2, distinct=False)
-  queries = list(dict.fromkeys(
-    f"{hop['relation']} {hop['subject']}" for example in asked for hop in example.meta["decomposition"]))
+  queries = list(
+    dict.fromkeys(f"{hop['relation']} {hop['subject']}" for example in asked for hop in example.meta["decomposition"])
+  )
   found = dict(zip(queries, index.search(queries, config.retrieval.top_k)))
-  return [Episode.from_text(recipe, example, demonstrate.demonstrate(
-    example, found.__getitem__, rng, fault=0.3, kinds=("ignore",))) for example in asked]
+  return [
+    Episode.from_text(
+      recipe, example, demonstrate.demonstrate(example, found.__getitem__, rng, fault=0.3, kinds=("ignore",))
+    )
+    for example in asked
+  ]
 
 
 def altered(pairs: Sequence[Example], world: synthetic.World, rng: random.Random) -> list[Example]:
@@ -196,7 +223,7 @@ def altered(pairs: Sequence[Example], world: synthetic.World, rng: random.Random
       return pair
     place, word = rng.choice([(0, other.relation), (1, other.subject), (3, other.object)])
     if place and rng.random() < 0.6:  # what a small policy does when it copies badly
-      syllables = [words[place][i:i + 3] for i in range(0, len(words[place]), 3)]
+      syllables = [words[place][i : i + 3] for i in range(0, len(words[place]), 3)]
       syllables[rng.randrange(len(syllables))] = word[:3].lower()
       word = "".join(syllables).capitalize()
     words[place] = word
@@ -209,25 +236,35 @@ def report(title: str, pairs: Sequence[Example], verdicts: Sequence[float | None
   """Agreement with the labels beside what the commoner digit alone would reach; then by what the thought is."""
   states = [" is " in pair.question for pair in pairs]
   found = {}
-  for kind, chosen in (("all", [True] * len(pairs)), ("states something", states),
-                       ("does not", [not one for one in states])):
+  for kind, chosen in (
+    ("all", [True] * len(pairs)),
+    ("states something", states),
+    ("does not", [not one for one in states]),
+  ):
     some = [(pair, verdict) for pair, verdict, take in zip(pairs, verdicts, chosen) if take]
     of = distil.agreement(*zip(*some))
     found[kind] = of | dict(majority=max(of["ones"], 1 - of["ones"]))
-    print(f"{title}, {kind}: n {of['n']}, majority {found[kind]['majority']:.3f}, "
-          f"consistency {of['consistency']:.3f}, kappa {of['kappa']:.3f}", flush=True)
+    print(
+      f"{title}, {kind}: n {of['n']}, majority {found[kind]['majority']:.3f}, "
+      f"consistency {of['consistency']:.3f}, kappa {of['kappa']:.3f}",
+      flush=True,
+    )
   return found
 
 
 def table(results: Sequence[dict]) -> str:
   """Markdown, a row a run."""
   of = lambda part: f"{part['consistency']:.3f}, {part['kappa']:.3f}"
-  lines = ["| Seed | Machine | n | the commoner digit | base: consistency, κ | after LoRA | served | seconds |",
-           "|---" * 8 + "|"]
+  lines = [
+    "| Seed | Machine | n | the commoner digit | base: consistency, κ | after LoRA | served | seconds |",
+    "|---" * 8 + "|",
+  ]
   for r in results:
     held_out = r["after"]["all"]
-    lines.append(f"| {r['seed']} | {r['machine']} | {held_out['n']} | {held_out['majority']:.3f} | "
-                 f"{of(r['before']['all'])} | **{of(held_out)}** | {of(r['served']['all'])} | {r['seconds']} |")
+    lines.append(
+      f"| {r['seed']} | {r['machine']} | {held_out['n']} | {held_out['majority']:.3f} | "
+      f"{of(r['before']['all'])} | **{of(held_out)}** | {of(r['served']['all'])} | {r['seconds']} |"
+    )
   return "\n".join(lines)
 
 
@@ -241,8 +278,9 @@ def served(config, run: pathlib.Path, labeller: judging.Judge) -> dict[str, dict
       said = episode.facts["information_think"]
       pairs += faithful.whole(steps(episode.turns).information_think)
       verdicts += said
-      if row["reward"] != recipe.reward(recipe.score(Example(row["id"], row["question"], tuple(row["golds"])), episode),
-                                        step):
+      if row["reward"] != recipe.reward(
+        recipe.score(Example(row["id"], row["question"], tuple(row["golds"])), episode), step
+      ):
         raise ValueError(f"{path}: the reward of {row['id']} is not what its verdicts give.")
       paid += bool(any(said) and row["weights"]["information_think"])
   labels = labeller.judge(pairs)

@@ -36,7 +36,8 @@ from ragrl_jax.rollout.stops import Stops
 
 V = 4096
 CONFIG = DecoderConfig(
-  vocab_size=V, d_model=256, num_layers=4, num_heads=8, num_kv_heads=4, head_dim=32, d_ff=1024, rope_theta=1e4)
+  vocab_size=V, d_model=256, num_layers=4, num_heads=8, num_kv_heads=4, head_dim=32, d_ff=1024, rope_theta=1e4
+)
 PROMPT, NEW = 128, 128
 OBSERVATION = 24
 CLOCK = time.perf_counter
@@ -89,6 +90,7 @@ class Ours:
 
   def play(self, starts, turns, seconds=0.0):
     """One episode a row of `turns`; consecutive ones share a start. Returns seconds."""
+
     async def play(example, policy, tools):
       talk = policy.start(starts[example.meta["start"]])
       for turn, tokens in enumerate(turns[example.meta["row"]]):
@@ -100,11 +102,14 @@ class Ours:
 
     samples = len(turns) // len(starts)
     requests = [
-      collect.Request(structs.Example(str(row), "", (), meta=dict(start=row // samples, row=row)), row // samples,
-                      row % samples) for row in range(len(turns))]
+      collect.Request(
+        structs.Example(str(row), "", (), meta=dict(start=row // samples, row=row)), row // samples, row % samples
+      )
+      for row in range(len(turns))
+    ]
     rollout = collect.Rollout(
-      self.engine, play, Waiting(seconds), seed=0, reserve=1,
-      sampling=structs.Sampling(max_new_tokens=int(turns.max())))
+      self.engine, play, Waiting(seconds), seed=0, reserve=1, sampling=structs.Sampling(max_new_tokens=int(turns.max()))
+    )
     self.step += 1
     begin = CLOCK()
     episodes = rollout.run(requests, step=self.step)
@@ -127,15 +132,24 @@ class Theirs:
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
     with torch.no_grad():
       out = self.model.generate(
-        ids, attention_mask=mask, do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=int(new),
-        min_new_tokens=int(new), eos_token_id=None, pad_token_id=0)
+        ids,
+        attention_mask=mask,
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        max_new_tokens=int(new),
+        min_new_tokens=int(new),
+        eos_token_id=None,
+        pad_token_id=0,
+      )
     return out[:, width:].tolist()
 
   def play(self, starts, turns, batch):
     begin = CLOCK()
     samples = len(turns) // len(starts)
     for first in range(0, len(turns), batch):
-      mine = turns[first:first + batch]
+      mine = turns[first : first + batch]
       rows = [list(starts[(first + i) // samples]) for i in range(len(mine))]
       for turn in range(turns.shape[1]):
         if turn:
@@ -197,8 +211,12 @@ def generate(graphdef, params, theirs, rounds):
 def rl(graphdef, params, theirs, rounds):
   turns, starts = lengths(64, 3, 8, 96), prompts(8)
   ours = Ours(graphdef, params, lanes=16, rows=32, context=512, chunk=16, prefill=PROMPT, block=128)
-  took = best(rounds, ours=lambda: ours.play(starts, turns), theirs_16=lambda: theirs.play(starts, turns, 16),
-              theirs_64=lambda: theirs.play(starts, turns, 64))
+  took = best(
+    rounds,
+    ours=lambda: ours.play(starts, turns),
+    theirs_16=lambda: theirs.play(starts, turns, 16),
+    theirs_64=lambda: theirs.play(starts, turns, 64),
+  )
   show("rl", turns.sum(), took, "aim 3")
 
 
@@ -222,8 +240,9 @@ def retriever(graphdef, params, theirs, rounds):
 def show(name, tokens, took, aim):
   theirs = min(seconds for side, seconds in took.items() if side != "ours")
   rates = ", ".join(f"{side} {tokens / seconds:.0f}" for side, seconds in took.items())
-  print(f"{name:10s} {theirs / took['ours']:.2f}x ({aim})   tokens/s: {rates}   load {os.getloadavg()[0]:.1f}",
-        flush=True)
+  print(
+    f"{name:10s} {theirs / took['ours']:.2f}x ({aim})   tokens/s: {rates}   load {os.getloadavg()[0]:.1f}", flush=True
+  )
 
 
 if __name__ == "__main__":

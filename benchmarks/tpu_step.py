@@ -44,16 +44,20 @@ def lower(devices, layers, tokens, chunk):
   """`accumulate` of one block, a row a device, traced."""
   mesh = mesh_lib.make(devices, data=1, fsdp=-1)
   make = lambda: Decoder(
-    DecoderConfig(num_layers=layers, **WIDTHS), rngs=nnx.Rngs(0), dtype=jnp.bfloat16, remat=True, mesh=mesh)
+    DecoderConfig(num_layers=layers, **WIDTHS), rngs=nnx.Rngs(0), dtype=jnp.bfloat16, remat=True, mesh=mesh
+  )
   settings = Settings(logprob_chunk=chunk)
   objective = lambda *given: step.policy_objective(*given, settings)
-  trained = Trained(
-    nnx.eval_shape(make), optax.identity(), objective, trainable=nnx.Param, mesh=mesh, names=step.SUMS)
-  rows = {field.name: jax.ShapeDtypeStruct(
-    (mesh.shape["fsdp"], tokens), KINDS.get(field.name, jnp.float32), sharding=rules.batch_sharding(mesh))
-    for field in dataclasses.fields(Batch)}
+  trained = Trained(nnx.eval_shape(make), optax.identity(), objective, trainable=nnx.Param, mesh=mesh, names=step.SUMS)
+  rows = {
+    field.name: jax.ShapeDtypeStruct(
+      (mesh.shape["fsdp"], tokens), KINDS.get(field.name, jnp.float32), sharding=rules.batch_sharding(mesh)
+    )
+    for field in dataclasses.fields(Batch)
+  }
   number = lambda *shape: jax.ShapeDtypeStruct(
-    shape, jnp.float32, sharding=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
+    shape, jnp.float32, sharding=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+  )
   sums = dict.fromkeys(step.SUMS, number())
   block = Batch(**rows | dict(prefix_ids=None))
   return trained.accumulate.lower(trained.params, sums, trained.params, trained.frozen, block, number(2), number())
@@ -72,8 +76,10 @@ def measure(devices, layers, tokens, chunk, text):
   if text:
     pathlib.Path(text).write_text(compiled.as_text())
   gib = lambda size: f"{size / 2**30:.3f} GiB"
-  return (f"temporaries {gib(memory.temp_size_in_bytes)}, peak {gib(memory.peak_memory_in_bytes)}, {cpu:.1f} CPU s, "
-          f"{wall:.1f} s wall")
+  return (
+    f"temporaries {gib(memory.temp_size_in_bytes)}, peak {gib(memory.peak_memory_in_bytes)}, {cpu:.1f} CPU s, "
+    f"{wall:.1f} s wall"
+  )
 
 
 def main():
@@ -96,8 +102,11 @@ def main():
     size, _, level = case.partition("@")
     layers, tokens = (int(n) for n in size.split("x"))
     jax.config.update("jax_optimization_level", level or "UNKNOWN")
-    print(f"{args.topology}, {layers} layers, {tokens} tokens a chip{level and f', {level}'}: "
-          + measure(devices, layers, tokens, args.chunk, args.text), flush=True)
+    print(
+      f"{args.topology}, {layers} layers, {tokens} tokens a chip{level and f', {level}'}: "
+      + measure(devices, layers, tokens, args.chunk, args.text),
+      flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -45,9 +45,11 @@ def write(folder: pathlib.Path, config: DecoderConfig, seed: int = 0) -> int:
   folder.mkdir(parents=True, exist_ok=True)
   abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))[1]
   draw = np.random.default_rng(seed)
-  entries = [(tensor, shape, lambda shape=shape: _random(draw, shape))
-             for name, leaf in mapping.named(abstract)
-             for tensor, shape in mapping.tensor_names(weights.TABLE, name, leaf.shape)]
+  entries = [
+    (tensor, shape, lambda shape=shape: _random(draw, shape))
+    for name, leaf in mapping.named(abstract)
+    for tensor, shape in mapping.tensor_names(weights.TABLE, name, leaf.shape)
+  ]
   tensors.write(folder, entries, BF16, shard_bytes=SHARD_BYTES)
   (folder / "config.json").write_text(json.dumps({**config.to_hf(), "torch_dtype": "bfloat16"}))
   return sum(2 * int(np.prod(shape)) for _, shape, _ in entries)
@@ -67,11 +69,15 @@ def differing(one: pathlib.Path, two: pathlib.Path, config: DecoderConfig) -> li
   folders = [tensors.TensorFolder(folder) for folder in (one, two)]
   names = [folder.names() for folder in folders]
   abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))[1]
-  shapes = {tensor: shape for name, leaf in mapping.named(abstract)
-            for tensor, shape in mapping.tensor_names(weights.TABLE, name, leaf.shape)}
+  shapes = {
+    tensor: shape
+    for name, leaf in mapping.named(abstract)
+    for tensor, shape in mapping.tensor_names(weights.TABLE, name, leaf.shape)
+  }
   bits = lambda folder, name: folder.open(name, shapes[name]).view(np.uint16)
   return sorted(names[0] ^ names[1]) + [
-    name for name in sorted(names[0] & names[1]) if not np.array_equal(*(bits(folder, name) for folder in folders))]
+    name for name in sorted(names[0] & names[1]) if not np.array_equal(*(bits(folder, name) for folder in folders))
+  ]
 
 
 class Compilations:
@@ -127,7 +133,10 @@ def watched(source: pathlib.Path, target: pathlib.Path, also_reshard: bool) -> d
   environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
   process = subprocess.Popen(
     [sys.executable, __file__, "--child", str(source), str(target), *([] if also_reshard else ["--no-reshard"])],
-    env=environment | dict(JAX_PLATFORMS="cpu"), text=True, stdout=subprocess.PIPE)
+    env=environment | dict(JAX_PLATFORMS="cpu"),
+    text=True,
+    stdout=subprocess.PIPE,
+  )
   stage, peaks, begins, found = "start", {}, {}, {}
 
   def watch():
@@ -168,8 +177,12 @@ def run(config: DecoderConfig, folder: str | None, also_reshard: bool) -> dict:
     written = time.perf_counter() - start
     found = watched(source, target, also_reshard)
     return dict(
-      bytes=size, seconds=dict(write=written) | found["seconds"], reshard=found["reshard"],
-      ratios={name: peak / size for name, peak in found["peaks"].items()}, differing=differing(source, target, config))
+      bytes=size,
+      seconds=dict(write=written) | found["seconds"],
+      reshard=found["reshard"],
+      ratios={name: peak / size for name, peak in found["peaks"].items()},
+      differing=differing(source, target, config),
+    )
 
 
 def main():

@@ -20,31 +20,46 @@ def get_config(variant: str = ""):
   chosen = variant.split(",")
   presets = [name for name in chosen if name in PRESETS]
   if not set(chosen) <= set(VARIANTS) or len(presets) > 1:
-    raise ValueError(f"configs/care.py:{variant}: use {', '.join(VARIANTS[1:])}, joined by commas, and one of "
-                     f"{', '.join(PRESETS)} at most.")
+    raise ValueError(
+      f"configs/care.py:{variant}: use {', '.join(VARIANTS[1:])}, joined by commas, and one of "
+      f"{', '.join(PRESETS)} at most."
+    )
   config = config_lib.default_config()
   config.recipe = "care"
   config.switches = recipes.switches("care")
   config.preset = presets[0] if presets else "paper"
-  config.steps = 350                         # paper
+  config.steps = 350  # paper
   config.data.train = "drop_train.jsonl.gz"  # the easy set; paper and code: DROP
   config.data.hard = "ms_marco_train.jsonl.gz"  # paper: MS MARCO; code: MuSiQue
   config.data.evaluate = "hf:hotpotqa/hotpot_qa/distractor/validation"
-  config.data.drop_long = True               # a question cut off its context's right end cannot be answered
+  config.data.drop_long = True  # a question cut off its context's right end cannot be answered
   config.model.update(dict(dtype="bfloat16", remat=True))
-  config.rollout.update(dict(
-    prompts_per_step=1024, group_size=5,     # paper; code: 512
-    lanes=128, rows=128, context=8192,       # code: prompts of 2048, cut at the right
-    prefill=512, block=256,
-    max_new_tokens=2048,                     # code
-    temperature=1.0, top_p=1.0))             # code
+  config.rollout.update(
+    dict(
+      prompts_per_step=1024,
+      group_size=5,  # paper; code: 512
+      lanes=128,
+      rows=128,
+      context=8192,  # code: prompts of 2048, cut at the right
+      prefill=512,
+      block=256,
+      max_new_tokens=2048,  # code
+      temperature=1.0,
+      top_p=1.0,
+    )
+  )  # code
   config.advantage.update(dict(kind="group_relative", std="sample", eps=1e-6))  # code (verl)
-  config.loss.update(dict(
-    aggregation="seq_mean_token_mean",       # paper: 1/G sum of 1/length; code: a mean over the micro-batch's tokens
-    clip_low=0.2, clip_high=0.2,             # code
-    kl="k3", kl_coef=1e-3,                   # paper; code's yaml: 1e-2
-    minibatches=4,                           # paper: 1024 prompts in 256s; code: 512 in 128s
-    entropy_coef=0.0))                       # not in the paper; code: 0.001
+  config.loss.update(
+    dict(
+      aggregation="seq_mean_token_mean",  # paper: 1/G sum of 1/length; code: a mean over the micro-batch's tokens
+      clip_low=0.2,
+      clip_high=0.2,  # code
+      kl="k3",
+      kl_coef=1e-3,  # paper; code's yaml: 1e-2
+      minibatches=4,  # paper: 1024 prompts in 256s; code: 512 in 128s
+      entropy_coef=0.0,
+    )
+  )  # not in the paper; code: 0.001
   config.optimizer.update(dict(learning_rate=1e-6, schedule="constant", warmup_steps=0, weight_decay=0.01))
   config.learner.update(dict(micro_rows=4, row_lengths=(4096, 8192), share_prompts=True, logprob_chunk=1024))
   config.checkpoint.every = 50
@@ -54,11 +69,12 @@ def get_config(variant: str = ""):
   if config.preset == "repo":
     config.rollout.prompts_per_step = 512
     config.loss.update(dict(aggregation="token_mean", kl_coef=1e-2, entropy_coef=1e-3))
-  if "sft" in chosen:                        # 7,739 transcripts, 3 epochs of batches of 64: LLaMA-Factory's defaults
+  if "sft" in chosen:  # 7,739 transcripts, 3 epochs of batches of 64: LLaMA-Factory's defaults
     config.model.lora.update(dict(rank=8, alpha=16.0))
     config.steps, config.checkpoint.every = 363, 121
     config.sft.environment_weight = 0.0
-    config.learner.micro_rows = 16           # a block holds some 64 transcripts of 1,800 tokens or so
-    config.optimizer.update(dict(
-      learning_rate=1e-4, schedule="cosine", final_share=0.0, warmup_steps=36, weight_decay=0.0))
+    config.learner.micro_rows = 16  # a block holds some 64 transcripts of 1,800 tokens or so
+    config.optimizer.update(
+      dict(learning_rate=1e-4, schedule="cosine", final_share=0.0, warmup_steps=36, weight_decay=0.0)
+    )
   return config_lib.shrink(config) if "smoke" in chosen else config

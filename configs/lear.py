@@ -13,7 +13,16 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 
 PRESETS = (
-  "inference", "vanilla", "rationale", "generator", "answers_r", "answers_e", "answers_f", "answers_er", "answers_ef")
+  "inference",
+  "vanilla",
+  "rationale",
+  "generator",
+  "answers_r",
+  "answers_e",
+  "answers_f",
+  "answers_er",
+  "answers_ef",
+)
 VARIANTS = ("", "smoke", "sft", *PRESETS)
 
 
@@ -21,41 +30,59 @@ def get_config(variant: str = ""):
   chosen = variant.split(",")
   presets = [name for name in chosen if name in PRESETS]
   if not set(chosen) <= set(VARIANTS) or len(presets) > 1:
-    raise ValueError(f"configs/lear.py:{variant}: use {', '.join(VARIANTS[1:])}, joined by commas, and one of "
-                     f"{', '.join(PRESETS)} at most.")
+    raise ValueError(
+      f"configs/lear.py:{variant}: use {', '.join(VARIANTS[1:])}, joined by commas, and one of "
+      f"{', '.join(PRESETS)} at most."
+    )
   config = config_lib.default_config()
   config.recipe = "lear"
   config.switches = recipes.switches("lear")
   config.preset = presets[0] if presets else "paper"
-  config.steps = 618                         # one epoch of NQ's 79,168 questions
+  config.steps = 618  # one epoch of NQ's 79,168 questions
   config.data.train = "hf:RUC-NLPIR/FlashRAG_datasets/nq/train"
   config.data.evaluate = "hf:RUC-NLPIR/FlashRAG_datasets/nq/dev"  # 8,757; the 3,610 of nq/test are for the tables
   config.data.drop_long = True
-  config.retrieval.top_k = 5                 # paper: DPR, 100-word chunks of the 2018 Wikipedia
+  config.retrieval.top_k = 5  # paper: DPR, 100-word chunks of the 2018 Wikipedia
   config.model.update(dict(dtype="bfloat16", remat=True))
-  config.rollout.update(dict(
-    prompts_per_step=128, group_size=8,      # not given
-    lanes=256, rows=512, context=3072, prefill=512, block=256,
-    max_new_tokens=768,                      # paper, in its measurement of latency
-    temperature=1.0, top_p=1.0))             # not given
-  config.advantage.update(dict(
-    kind="group_relative", std="population", std_floor=0.1, eps=0.0))  # paper; population by its example
-  config.loss.update(dict(
-    aggregation="seq_mean_token_mean",       # paper: a mean over sequences of one ratio each; see ratio
-    ratio="token",                           # the paper prints "sequence"
-    clip_low=0.2, clip_high=0.2,             # paper
-    kl="k3", kl_coef=1e-2))                  # paper; the estimator is not given
+  config.rollout.update(
+    dict(
+      prompts_per_step=128,
+      group_size=8,  # not given
+      lanes=256,
+      rows=512,
+      context=3072,
+      prefill=512,
+      block=256,
+      max_new_tokens=768,  # paper, in its measurement of latency
+      temperature=1.0,
+      top_p=1.0,
+    )
+  )  # not given
+  config.advantage.update(
+    dict(kind="group_relative", std="population", std_floor=0.1, eps=0.0)
+  )  # paper; population by its example
+  config.loss.update(
+    dict(
+      aggregation="seq_mean_token_mean",  # paper: a mean over sequences of one ratio each; see ratio
+      ratio="token",  # the paper prints "sequence"
+      clip_low=0.2,
+      clip_high=0.2,  # paper
+      kl="k3",
+      kl_coef=1e-2,
+    )
+  )  # paper; the estimator is not given
   config.optimizer.update(dict(learning_rate=1e-6, schedule="constant", warmup_steps=0, weight_decay=0.0))
   config.learner.update(dict(micro_rows=8, row_lengths=(3072,), share_prompts=True, logprob_chunk=1024))
   config.checkpoint.every = 50
-  config.evaluate.every = 50                 # the paper keeps the best on its development set
-  if "sft" in chosen:                        # the study of sec. 2.2 (620 transcripts, 3 epochs), and the generator
+  config.evaluate.every = 50  # the paper keeps the best on its development set
+  if "sft" in chosen:  # the study of sec. 2.2 (620 transcripts, 3 epochs), and the generator
     generator = config.preset == "generator"
-    rank = 8 if generator else 16            # paper
+    rank = 8 if generator else 16  # paper
     config.model.lora.update(dict(rank=rank, alpha=2.0 * rank))
-    config.sft.environment_weight = 0.0      # the reply alone: with passages the prompt is most of the text
+    config.sft.environment_weight = 0.0  # the reply alone: with passages the prompt is most of the text
     config.steps = 3000 if generator else 125  # an epoch of NQ; three of 620. A block holds some 25 and 15 transcripts
     config.checkpoint.every = config.steps // 5
-    config.optimizer.update(dict(
-      learning_rate=1e-4, schedule="cosine", final_share=0.0, warmup_steps=config.steps // 10))
+    config.optimizer.update(
+      dict(learning_rate=1e-4, schedule="cosine", final_share=0.0, warmup_steps=config.steps // 10)
+    )
   return config_lib.shrink(config) if "smoke" in chosen else config

@@ -25,12 +25,30 @@ def get_config(variant: str = ""):
   config.switches.update(dict(instructions="none", max_searches=2))
   config.prompting.chat = False
   config.model.shape = dict(
-    family="qwen3", d_model=128, num_layers=4, num_heads=4, num_kv_heads=4, head_dim=32, d_ff=344,
-    rope_theta=1000.0, tied=True)
+    family="qwen3",
+    d_model=128,
+    num_layers=4,
+    num_heads=4,
+    num_kv_heads=4,
+    head_dim=32,
+    d_ff=344,
+    rope_theta=1000.0,
+    tied=True,
+  )
   config.retrieval.top_k = 1
-  config.rollout.update(dict(
-    prompts_per_step=32, group_size=8, lanes=64, rows=256, context=144, chunk=24, prefill=32, block=144,
-    max_new_tokens=24))
+  config.rollout.update(
+    dict(
+      prompts_per_step=32,
+      group_size=8,
+      lanes=64,
+      rows=256,
+      context=144,
+      chunk=24,
+      prefill=32,
+      block=144,
+      max_new_tokens=24,
+    )
+  )
   # Rows hold three to five episodes of some 70 tokens: longer rows pack better.
   config.learner.update(dict(micro_rows=16, row_lengths=(256,), logprob_chunk=2048))
   config.evaluate.update(dict(every=4, examples=300))
@@ -40,6 +58,7 @@ def get_config(variant: str = ""):
   if variant == "sft":
     config.steps, config.checkpoint.every, config.evaluate.every = 900, 100, 25
     config.learner.micro_rows = 10
-    config.optimizer.update(dict(
-      kind="muon", learning_rate=6e-3, warmup_steps=50, schedule="inverse_sqrt", muon_scale=5.0))
+    config.optimizer.update(
+      dict(kind="muon", learning_rate=6e-3, warmup_steps=50, schedule="inverse_sqrt", muon_scale=5.0)
+    )
   return config

@@ -18,32 +18,54 @@ VARIANTS = ("", "smoke", *PRESETS)
 def get_config(variant: str = ""):
   chosen = variant.split(",")
   if not set(chosen) <= set(VARIANTS) or set(chosen) >= set(ALGORITHMS):
-    raise ValueError(f"configs/search_r1.py:{variant}: use {', '.join(VARIANTS[1:])}, joined by commas, and one of "
-                     f"{', '.join(ALGORITHMS)} at most.")
+    raise ValueError(
+      f"configs/search_r1.py:{variant}: use {', '.join(VARIANTS[1:])}, joined by commas, and one of "
+      f"{', '.join(ALGORITHMS)} at most."
+    )
   config = config_lib.default_config()
   config.recipe = "search_r1"
   config.switches = recipes.switches("search_r1")
   config.preset = ",".join(name for name in PRESETS if name in chosen) or "paper"
-  config.steps = 1005                        # code; 500 in the paper's text
+  config.steps = 1005  # code; 500 in the paper's text
   config.data.train = "hf:RUC-NLPIR/FlashRAG_datasets/nq/train,hf:RUC-NLPIR/FlashRAG_datasets/hotpotqa/train"
   config.data.evaluate = "hf:RUC-NLPIR/FlashRAG_datasets/nq/test"
   config.model.update(dict(dtype="bfloat16", remat=True))
-  config.retrieval.top_k = 3                 # paper and code
-  config.rollout.update(dict(
-    prompts_per_step=512, group_size=5,      # paper and code
-    lanes=128, rows=256, context=4096,       # code's max_prompt_length: prompt, turns and results together
-    prefill=256, block=256,
-    max_new_tokens=500,                      # a turn
-    temperature=1.0, top_p=1.0))
+  config.retrieval.top_k = 3  # paper and code
+  config.rollout.update(
+    dict(
+      prompts_per_step=512,
+      group_size=5,  # paper and code
+      lanes=128,
+      rows=256,
+      context=4096,  # code's max_prompt_length: prompt, turns and results together
+      prefill=256,
+      block=256,
+      max_new_tokens=500,  # a turn
+      temperature=1.0,
+      top_p=1.0,
+    )
+  )
   config.advantage.update(dict(kind="group_relative", std="sample", eps=1e-6))
-  config.loss.update(dict(
-    aggregation="token_mean", clip_low=0.2, clip_high=0.2,
-    kl="k3", kl_coef=0.001,                  # code's low_var_kl, in the loss
-    minibatches=2))                          # of 256 of the 512 prompts
-  config.optimizer.update(dict(
-    learning_rate=1e-6, warmup_steps=572,    # 28.5 % of the updates, two a step; then constant
-    schedule="constant", weight_decay=0.01, clip_norm=1.0))
-  if "ppo" in chosen:                        # the authors' PPO script, v0.2
+  config.loss.update(
+    dict(
+      aggregation="token_mean",
+      clip_low=0.2,
+      clip_high=0.2,
+      kl="k3",
+      kl_coef=0.001,  # code's low_var_kl, in the loss
+      minibatches=2,
+    )
+  )  # of 256 of the 512 prompts
+  config.optimizer.update(
+    dict(
+      learning_rate=1e-6,
+      warmup_steps=572,  # 28.5 % of the updates, two a step; then constant
+      schedule="constant",
+      weight_decay=0.01,
+      clip_norm=1.0,
+    )
+  )
+  if "ppo" in chosen:  # the authors' PPO script, v0.2
     config.rollout.group_size = 1
     config.advantage.update(dict(kind="gae", gamma=1.0, lam=1.0, whiten=True))
     config.loss.update(dict(kl="k1", kl_in="reward", entropy_coef=0.001))

@@ -19,8 +19,10 @@ def get_config(variant: str = ""):
   chosen = variant.split(",")
   presets = [name for name in chosen if name in PRESETS]
   if not set(chosen) <= set(VARIANTS) or len(presets) > 1:
-    raise ValueError(f"configs/untrained.py:{variant}: use {', '.join(VARIANTS[1:])}, joined by commas, and one of "
-                     f"{', '.join(PRESETS)} at most.")
+    raise ValueError(
+      f"configs/untrained.py:{variant}: use {', '.join(VARIANTS[1:])}, joined by commas, and one of "
+      f"{', '.join(PRESETS)} at most."
+    )
   config = config_lib.default_config()
   config.recipe = "untrained"
   config.switches = recipes.switches("untrained")

@@ -21,28 +21,39 @@ def get_config(variant: str = ""):
   chosen = variant.split(",")
   presets = [name for name in PRESETS if name in chosen]
   if not set(chosen) <= set(VARIANTS) or sum(name in ARMS for name in presets) > 1:
-    raise ValueError(f"configs/veritas.py:{variant}: use {', '.join(VARIANTS[1:])}, joined by commas, and one of "
-                     f"{', '.join(ARMS)} at most.")
+    raise ValueError(
+      f"configs/veritas.py:{variant}: use {', '.join(VARIANTS[1:])}, joined by commas, and one of "
+      f"{', '.join(ARMS)} at most."
+    )
   config = config_lib.default_config()
   config.recipe = "veritas"
   config.switches = recipes.switches("veritas")
   config.preset = ",".join(presets) or "paper"
-  config.steps = 1005                        # Search-R1's code
+  config.steps = 1005  # Search-R1's code
   config.data.train = "hf:RUC-NLPIR/FlashRAG_datasets/nq/train,hf:RUC-NLPIR/FlashRAG_datasets/hotpotqa/train"
   config.data.evaluate = "hf:RUC-NLPIR/FlashRAG_datasets/nq/test"
   config.model.update(dict(dtype="bfloat16", remat=True))
-  config.retrieval.top_k = 3                 # paper
-  config.judge.max_tokens = 1536             # three passages of 166, a whole turn and the question of some 130, in full
+  config.retrieval.top_k = 3  # paper
+  config.judge.max_tokens = 1536  # three passages of 166, a whole turn and the question of some 130, in full
   chosen_switches = recipes.get("veritas", config.preset).switches
   if chosen_switches["task"] == "agent" and chosen_switches["judge_information"]:
     config.judge.kind = "lexical" if "smoke" in chosen else "reward_model"  # paper: a distilled one of 14B
   config.judges = {term: judging.unset(config.judge) for term in JUDGED}  # a dimension may have its own
   for term in ("think_search", "think_answer"):
     config.judges[term].prompt = term
-  config.rollout.update(dict(
-    prompts_per_step=512, lanes=128, rows=256, context=4096, prefill=256, block=256,
-    max_new_tokens=500,                      # a turn
-    temperature=1.0, top_p=1.0))
+  config.rollout.update(
+    dict(
+      prompts_per_step=512,
+      lanes=128,
+      rows=256,
+      context=4096,
+      prefill=256,
+      block=256,
+      max_new_tokens=500,  # a turn
+      temperature=1.0,
+      top_p=1.0,
+    )
+  )
   config.learner.update(dict(micro_rows=8, row_lengths=(2048, 4096), logprob_chunk=1024))
   config.checkpoint.every = 100
   config.evaluate.every = 50
@@ -55,21 +66,36 @@ def get_config(variant: str = ""):
 
 def ppo(config):
   """Search-R1's code."""
-  config.rollout.group_size = 1              # a critic needs no group
+  config.rollout.group_size = 1  # a critic needs no group
   config.advantage.update(dict(kind="gae", gamma=1.0, lam=1.0, whiten=True))
-  config.loss.update(dict(
-    aggregation="token_mean", clip_low=0.2, clip_high=0.2, kl="k1", kl_in="reward", kl_coef=0.001, entropy_coef=0.001,
-    minibatches=2))                          # of 256 of the 512 prompts
+  config.loss.update(
+    dict(
+      aggregation="token_mean",
+      clip_low=0.2,
+      clip_high=0.2,
+      kl="k1",
+      kl_in="reward",
+      kl_coef=0.001,
+      entropy_coef=0.001,
+      minibatches=2,
+    )
+  )  # of 256 of the 512 prompts
   config.critic.update(dict(kind="own", learning_rate=1e-5, clip=0.5, warmup_steps=30))  # 1.5 % of the updates
-  config.optimizer.update(dict(
-    learning_rate=1e-6, warmup_steps=572,    # 28.5 % of the updates, then constant
-    schedule="constant", weight_decay=0.01, clip_norm=1.0))
+  config.optimizer.update(
+    dict(
+      learning_rate=1e-6,
+      warmup_steps=572,  # 28.5 % of the updates, then constant
+      schedule="constant",
+      weight_decay=0.01,
+      clip_norm=1.0,
+    )
+  )
 
 
 def distil(config):
   """Paper: 24,000 pairs, LoRA; rank, rate and epochs are not given."""
   config.model.lora.update(dict(rank=16, alpha=32.0))
-  config.steps = 780                         # about three epochs: a block holds some 90 pairs
+  config.steps = 780  # about three epochs: a block holds some 90 pairs
   config.optimizer.update(dict(learning_rate=1e-4, warmup_steps=30, schedule="cosine", final_share=0.1))
   config.learner.update(dict(micro_rows=16, row_lengths=(4096,)))
-  config.sft.environment_weight = 0.0        # only the digit
+  config.sft.environment_weight = 0.0  # only the digit

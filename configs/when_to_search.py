@@ -24,32 +24,51 @@ def get_config(variant: str = ""):
   config.recipe = "when_to_search"
   config.switches = recipes.switches("when_to_search")
   config.preset = ",".join(name for name in PRESETS if name in chosen) or "paper"
-  config.steps = 500                         # paper
+  config.steps = 500  # paper
   config.data.train = "hf:RUC-NLPIR/FlashRAG_datasets/2wikimultihopqa/train"  # the paper keeps a fifth for validation
   config.data.evaluate = "hf:RUC-NLPIR/FlashRAG_datasets/2wikimultihopqa/dev"
-  config.prompting.markers = "own"           # Qwen3's template drops earlier thoughts
+  config.prompting.markers = "own"  # Qwen3's template drops earlier thoughts
   config.model.update(dict(dtype="bfloat16", remat=True))
-  config.retrieval.top_k = 5                 # paper
+  config.retrieval.top_k = 5  # paper
   if recipes.get("when_to_search", config.preset).switches["correctness"] == "judge":
-    config.judge.update(dict(
-      kind="exact" if "smoke" in chosen else "llm", prompt="correctness",  # paper: YES or NO
-      model="Qwen3-235B-A22B-Instruct", cache="out/verdicts.sqlite"))  # the same answer is judged once
-  config.rollout.update(dict(
-    prompts_per_step=32, group_size=32,      # paper
-    lanes=64, rows=128, context=18432,       # paper: prompt 2048, all that follows 16384
-    prefill=512, block=512,
-    max_new_tokens=8192,                     # paper, a turn
-    reserve=512,                             # verl-tool: a late turn has what is left; less than this holds no answer
-    temperature=1.0, top_p=1.0))             # paper
+    config.judge.update(
+      dict(
+        kind="exact" if "smoke" in chosen else "llm",
+        prompt="correctness",  # paper: YES or NO
+        model="Qwen3-235B-A22B-Instruct",
+        cache="out/verdicts.sqlite",
+      )
+    )  # the same answer is judged once
+  config.rollout.update(
+    dict(
+      prompts_per_step=32,
+      group_size=32,  # paper
+      lanes=64,
+      rows=128,
+      context=18432,  # paper: prompt 2048, all that follows 16384
+      prefill=512,
+      block=512,
+      max_new_tokens=8192,  # paper, a turn
+      reserve=512,  # verl-tool: a late turn has what is left; less than this holds no answer
+      temperature=1.0,
+      top_p=1.0,
+    )
+  )  # paper
   config.rollout.filter.update(dict(metric="total", tolerance=1e-6, max_draws=8))  # DAPO's dynamic sampling
   config.advantage.update(dict(kind="group_relative", std="sample", eps=1e-6))
   config.loss.update(dict(aggregation="token_mean", clip_low=0.2, clip_high=0.28))  # DAPO's; the paper names neither
   if "table" in chosen:
     config.loss.update(dict(kl="k3", kl_coef=1e-4))  # paper, Table 5; the estimator is its framework's
-  config.optimizer.update(dict(
-    learning_rate=1e-6, warmup_steps=10,     # paper; the warm-up is its framework's
-    schedule="constant", weight_decay=0.01, clip_norm=1.0))
+  config.optimizer.update(
+    dict(
+      learning_rate=1e-6,
+      warmup_steps=10,  # paper; the warm-up is its framework's
+      schedule="constant",
+      weight_decay=0.01,
+      clip_norm=1.0,
+    )
+  )
   config.learner.update(dict(micro_rows=1, row_lengths=(4096, 18432), logprob_chunk=1024))
-  config.checkpoint.every = 30               # paper
-  config.evaluate.every = 30                 # paper
+  config.checkpoint.every = 30  # paper
+  config.evaluate.every = 30  # paper
   return config_lib.shrink(config) if "smoke" in chosen else config

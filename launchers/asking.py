@@ -9,15 +9,20 @@ from tqdm import tqdm
 from ragrl_jax.prompting import endpoint
 
 MAX_MISSING = flags.DEFINE_float(
-  "max_missing", 0.05, "Exit with 1 if more than this share got no answer; what did is written all the same.",
-  lower_bound=0.0, upper_bound=1.0)
+  "max_missing",
+  0.05,
+  "Exit with 1 if more than this share got no answer; what did is written all the same.",
+  lower_bound=0.0,
+  upper_bound=1.0,
+)
 
 
 def ask(make, examples, *models, concurrency: int):
   """(kept, fates) of `make(examples, *models, concurrency=…, progress=…)`, with a bar."""
   with tqdm(total=len(examples), unit="question") as bar:
-    return asyncio.run(make(
-      examples, *models, concurrency=concurrency, progress=lambda fates: bar.update(fates.total() - bar.n)))
+    return asyncio.run(
+      make(examples, *models, concurrency=concurrency, progress=lambda fates: bar.update(fates.total() - bar.n))
+    )
 
 
 def report(fates, out) -> None:
@@ -31,5 +36,7 @@ def report(fates, out) -> None:
 def settle(missing: int, total: int, what: str) -> None:
   """Ends the program with 1 if too much is missing."""
   if missing > MAX_MISSING.value * total:
-    sys.exit(f"{missing} of {total} {what} got no answer, more than --max_missing={MAX_MISSING.value:g} of them. The "
-             "others are written; the same command asks again for what is missing, and for nothing else that is kept.")
+    sys.exit(
+      f"{missing} of {total} {what} got no answer, more than --max_missing={MAX_MISSING.value:g} of them. The "
+      "others are written; the same command asks again for what is missing, and for nothing else that is kept."
+    )

@@ -23,8 +23,13 @@ def main() -> int:
   parser.add_argument("--options", default="", help="FAISS search parameters, such as nprobe=64 or efSearch=128")
   parser.add_argument("--oversample", type=int, default=4, help="candidates an inexact index fetches a passage")
   parser.add_argument("--dtype", default="float32", choices=("float32", "float16"), help="of the stored vectors")
-  parser.add_argument("--encoder_options", type=json.loads, default={}, metavar="JSON",
-                      help='for example {"stemmer": "english"} for bm25, {"dim": 1024} for hashing')
+  parser.add_argument(
+    "--encoder_options",
+    type=json.loads,
+    default={},
+    metavar="JSON",
+    help='for example {"stemmer": "english"} for bm25, {"dim": 1024} for hashing',
+  )
   parser.add_argument("--shard_rows", type=int, default=8192, help="passages between two notes of progress, at most")
   parser.add_argument("--note_s", type=float, default=20.0, help="seconds between two notes of progress, at most")
   parser.add_argument("--batch", type=int, default=512, help="passages handed to the encoder at a time")

@@ -152,8 +152,11 @@ def _said(error: BaseException, argv: list[str]) -> str:
   while following := chain[-1].__cause__ or chain[-1].__context__:
     chain.append(following)
   for one in reversed(chain):
-    lines = [frame.lineno for frame in traceback.extract_tb(one.__traceback__)
-             if file and frame.filename == file[1].split(":")[0]]
+    lines = [
+      frame.lineno
+      for frame in traceback.extract_tb(one.__traceback__)
+      if file and frame.filename == file[1].split(":")[0]
+    ]
     if lines:
       return str(one) if isinstance(one, ValueError) else f"{file[1].split(':')[0]}:{lines[-1]}: {_text(one)}"
   if isinstance(error, AttributeError | KeyError):  # of the settings: 'stepz' Did you mean "steps" …
@@ -189,8 +192,10 @@ def usage() -> str:
     default = "" if flag.default in (None, "", []) else f" [{flag.default}]"
     lines.append(f"  --{flag.name:<16} {' '.join(flag.help.split())}{default}")
   if any(config_flags.config_flags.is_config_flag(flag) for flag in shown.values()):
-    lines.append("  --config.A.B=VALUE any setting of ragrl_jax/config.py: --config.model.path=FOLDER,\n"
-                 "                     --config.data.train=FILE, --config.retrieval.index=FOLDER, --config.steps=100")
+    lines.append(
+      "  --config.A.B=VALUE any setting of ragrl_jax/config.py: --config.model.path=FOLDER,\n"
+      "                     --config.data.train=FILE, --config.retrieval.index=FOLDER, --config.steps=100"
+    )
   return "\n".join([*lines, "  --traceback        show where an error was raised", "  --helpfull         all flags"])
 
 

@@ -48,8 +48,13 @@ def predictions(folders: str) -> list:
 
 
 def judges() -> str:
-  labels = [{(pair.passages[0].text if pair.passages else "", pair.question): pair.golds[0]
-             for pair in readers.read_examples(path)} for path in VERDICTS.value]
+  labels = [
+    {
+      (pair.passages[0].text if pair.passages else "", pair.question): pair.golds[0]
+      for pair in readers.read_examples(path)
+    }
+    for path in VERDICTS.value
+  ]
   return json.dumps(compare.agreement(labels), indent=1)
 
 

@@ -29,7 +29,8 @@ JSON = flags.DEFINE_bool("json", False, "Print JSON.")
 
 def main(_):
   report = compile_check.check(
-    CONFIG.value, TOPOLOGY.value, slices=SLICES.value, shape=SHAPE.value, fill=FILL.value, drawn=DRAWN.value)
+    CONFIG.value, TOPOLOGY.value, slices=SLICES.value, shape=SHAPE.value, fill=FILL.value, drawn=DRAWN.value
+  )
   print(json.dumps(report.to_json(), indent=1) if JSON.value else text(report))
   sys.exit(not report.fits)
 
@@ -38,33 +39,69 @@ def text(report: compile_check.Report) -> str:
   """The report as tables."""
   gib = lambda size: f"{size / 2**30:.2f}"
   axes = " · ".join(f"{name} {size}" for name, size in report.mesh.items())
-  stays = [("resident on a chip", "GiB"), *((name, gib(size)) for name, size in report.resident.items()),
-           ("largest temporaries", gib(max(program.temporaries for program in report.programs))),
-           ("together", gib(report.needed)), ("a chip has", gib(report.chip.hbm))]
-  rows = [("program", "compile s", "temporaries GiB", "peak GiB", "TFLOP", "HBM GB", "sent GB", "between slices GB",
-           "collectives", "least ms", "bound", "calls a step")]
+  stays = [
+    ("resident on a chip", "GiB"),
+    *((name, gib(size)) for name, size in report.resident.items()),
+    ("largest temporaries", gib(max(program.temporaries for program in report.programs))),
+    ("together", gib(report.needed)),
+    ("a chip has", gib(report.chip.hbm)),
+  ]
+  rows = [
+    (
+      "program",
+      "compile s",
+      "temporaries GiB",
+      "peak GiB",
+      "TFLOP",
+      "HBM GB",
+      "sent GB",
+      "between slices GB",
+      "collectives",
+      "least ms",
+      "bound",
+      "calls a step",
+    )
+  ]
   for one in report.programs:
     seconds, bound = report.seconds(one)
     said = ", ".join(f"{count} {kind}" for kind, count in one.collectives.items())
-    rows.append((
-      one.name, f"{one.compile_s:.0f}", gib(one.temporaries), gib(one.peak), f"{one.flops / 1e12:.2f}",
-      f"{one.hbm / 1e9:.2f}", f"{one.sent / 1e9:.2f}", f"{one.dcn / 1e9:.2f}", said or "-", f"{1000 * seconds:.1f}",
-      bound, str(one.calls)))
+    rows.append(
+      (
+        one.name,
+        f"{one.compile_s:.0f}",
+        gib(one.temporaries),
+        gib(one.peak),
+        f"{one.flops / 1e12:.2f}",
+        f"{one.hbm / 1e9:.2f}",
+        f"{one.sent / 1e9:.2f}",
+        f"{one.dcn / 1e9:.2f}",
+        said or "-",
+        f"{1000 * seconds:.1f}",
+        bound,
+        str(one.calls),
+      )
+    )
   errors = [f"{one.name} does not compile: {one.error}" for one in report.programs if one.error]
-  return "\n\n".join([
-    f"{report.slices} × {report.topology}, {report.devices} chips, {report.hosts} hosts; {axes}; "
-    f"{report.parameters / 1e9:.2f}B parameters; {report.rows} cache rows a host",
-    columns(stays), columns(rows), *errors,
-    f"{'It fits' if report.fits else 'IT DOES NOT FIT'}. At the roofline a step of {report.tokens} tokens takes "
-    f"{report.step_s:.1f} s: {report.tokens / report.step_s:,.0f} tokens/s, the learner's MFU {report.mfu:.0%}."])
+  return "\n\n".join(
+    [
+      f"{report.slices} × {report.topology}, {report.devices} chips, {report.hosts} hosts; {axes}; "
+      f"{report.parameters / 1e9:.2f}B parameters; {report.rows} cache rows a host",
+      columns(stays),
+      columns(rows),
+      *errors,
+      f"{'It fits' if report.fits else 'IT DOES NOT FIT'}. At the roofline a step of {report.tokens} tokens takes "
+      f"{report.step_s:.1f} s: {report.tokens / report.step_s:,.0f} tokens/s, the learner's MFU {report.mfu:.0%}.",
+    ]
+  )
 
 
 def columns(rows: list[tuple[str, ...]]) -> str:
   """Cells aligned, the first column to the left."""
   widths = [max(map(len, column)) for column in zip(*rows)]
-  return "\n".join("  ".join(
-    cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(zip(row, widths)))
-    for row in rows)
+  return "\n".join(
+    "  ".join(cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(zip(row, widths)))
+    for row in rows
+  )
 
 
 if __name__ == "__main__":

@@ -35,12 +35,14 @@ def main(argv):
   evaluate.locate(CHECKPOINT.value)
   devices.found()
   with tqdm(unit="question", delay=0.1) as bar:  # not before the questions begin
+
     def progress(done: int, of: int) -> None:
       bar.total = of
       bar.update(done - bar.n)
 
     metrics = evaluate.evaluate(
-      CONFIG.value, CHECKPOINT.value, DATA.value, OUT.value, sample=SAMPLE.value, progress=progress)
+      CONFIG.value, CHECKPOINT.value, DATA.value, OUT.value, sample=SAMPLE.value, progress=progress
+    )
   print(tables.one(metrics))
   print(f"{OUT.value}/metrics.json")
 
@@ -50,7 +52,7 @@ def with_config(argv: list[str]) -> list[str]:
   given = {word.split("=", 1)[0].lstrip("-"): at for at, word in enumerate(argv) if word.startswith("-")}
   if "config" in given or "checkpoint" not in given:
     return argv
-  words = [*argv[given["checkpoint"]].split("=", 1)[1:], *argv[given["checkpoint"] + 1:]]
+  words = [*argv[given["checkpoint"]].split("=", 1)[1:], *argv[given["checkpoint"] + 1 :]]
   file = pathlib.Path(__file__).with_name("of_run.py")
   return [argv[0], f"--config={file}:{words[0]}", *argv[1:]] if words else argv
 

@@ -50,13 +50,19 @@ def restore(steps: pathlib.Path, step: int, model: Decoder, *, shared: bool = Fa
   wanted = {"params": {"trunk": wanted} if shared else wanted}
   wanted = jax.tree.map(lambda x: {"value": jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)}, wanted)
   with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-    found = reader.restore(steps.absolute() / str(step) / "state", args=ocp.args.PyTreeRestore(
-      item=wanted, restore_args=ocp.checkpoint_utils.construct_restore_args(wanted), partial_restore=True))
+    found = reader.restore(
+      steps.absolute() / str(step) / "state",
+      args=ocp.args.PyTreeRestore(
+        item=wanted, restore_args=ocp.checkpoint_utils.construct_restore_args(wanted), partial_restore=True
+      ),
+    )
   leaves = jax.tree.leaves(found["params"])
   for (path, leaf), array in zip(jax.tree_util.tree_leaves_with_path(abstract), leaves, strict=True):
     if array.shape != leaf.shape:
-      raise ValueError(f"{steps / str(step)}: {jax.tree_util.keystr(path)} has shape {array.shape}, the run's "
-                       f"config.json asks for {leaf.shape}: they are not of one run.")
+      raise ValueError(
+        f"{steps / str(step)}: {jax.tree_util.keystr(path)} has shape {array.shape}, the run's "
+        f"config.json asks for {leaf.shape}: they are not of one run."
+      )
   return nnx.merge(graphdef, jax.tree.unflatten(jax.tree.structure(abstract), leaves), frozen)
 
 

@@ -13,8 +13,11 @@ PROCESS_ID = flags.DEFINE_integer("process_id", None, "Number of this one, from 
 HOSTS_WAIT_S = flags.DEFINE_integer("hosts_wait_s", 300, "How long to wait for all hosts to come.")
 HEARTBEAT_S = flags.DEFINE_integer("heartbeat_s", 100, "A host that is not heard of for so long ends the job.")
 RESUME = flags.DEFINE_enum(
-  "resume", "auto", ["auto", "must", "never"],
-  "auto: goes on if the workdir has a checkpoint; must: an error if it has none; never: an error if it has a run.")
+  "resume",
+  "auto",
+  ["auto", "must", "never"],
+  "auto: goes on if the workdir has a checkpoint; must: an error if it has none; never: an error if it has a run.",
+)
 ACCEPT_CHANGES = flags.DEFINE_bool("accept_changes", False, "Goes on with other settings than the run's so far.")
 
 
@@ -26,5 +29,10 @@ def going_on() -> dict[str, Any]:
 def joined() -> hosts.Joined:
   """This process as one of several, as the flags say, or alone: for a `with` block around everything."""
   return hosts.Joined(
-    COORDINATOR.value, NUM_PROCESSES.value, PROCESS_ID.value, automatic=DISTRIBUTED.value,
-    wait_s=HOSTS_WAIT_S.value, heartbeat_s=HEARTBEAT_S.value)
+    COORDINATOR.value,
+    NUM_PROCESSES.value,
+    PROCESS_ID.value,
+    automatic=DISTRIBUTED.value,
+    wait_s=HOSTS_WAIT_S.value,
+    heartbeat_s=HEARTBEAT_S.value,
+  )

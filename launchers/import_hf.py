@@ -42,17 +42,30 @@ def main() -> int:
   else:
     config = weights.copy_pretrained(source, out, **how)
   if tokenizer.vocab_size > config.vocab_size:
-    raise ValueError(f"{source}: the tokenizer has {tokenizer.vocab_size} ids, the model {config.vocab_size} rows: "
-                     "they do not belong together.")
+    raise ValueError(
+      f"{source}: the tokenizer has {tokenizer.vocab_size} ids, the model {config.vocab_size} rows: "
+      "they do not belong together."
+    )
   for name in player.TOKENIZER_FILES:
     if (source / name).is_file():
       shutil.copyfile(source / name, out / name)
   if not (out / "generation_config.json").exists():
     weights.write_generation_config(out, tokenizer.eos_ids, config.bos_id)
-  print(json.dumps(dict(
-    model=str(out), family=config.family, layers=config.num_layers, d_model=config.d_model,
-    vocabulary=config.vocab_size, token_ids=tokenizer.vocab_size, eos_ids=list(tokenizer.eos_ids),
-    dtype=arguments.dtype, bytes=sum(file.stat().st_size for file in out.glob("*.safetensors")))))
+  print(
+    json.dumps(
+      dict(
+        model=str(out),
+        family=config.family,
+        layers=config.num_layers,
+        d_model=config.d_model,
+        vocabulary=config.vocab_size,
+        token_ids=tokenizer.vocab_size,
+        eos_ids=list(tokenizer.eos_ids),
+        dtype=arguments.dtype,
+        bytes=sum(file.stat().st_size for file in out.glob("*.safetensors")),
+      )
+    )
+  )
   return 0
 
 

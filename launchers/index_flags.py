@@ -19,5 +19,7 @@ def with_passages(examples: Sequence[Example]) -> list[Example]:
     return list(examples)
   found = retrieval.load_index(INDEX.value).search([examples[number].question for number in bare], TOP_K.value)
   passages = {number: tuple(hits) for number, hits in zip(bare, found)}
-  return [dataclasses.replace(example, passages=passages.get(number, example.passages))
-          for number, example in enumerate(examples)]
+  return [
+    dataclasses.replace(example, passages=passages.get(number, example.passages))
+    for number, example in enumerate(examples)
+  ]

@@ -31,8 +31,12 @@ MAX_TOKENS = flags.DEFINE_integer("max_tokens", 1024, "Of one answer.", lower_bo
 
 def reason(examples):
   backbone = endpoint.Endpoint(
-    URL.value, MODEL.value, folder=ANSWERS.value, key=os.environ.get("BACKBONE_KEY", ""),
-    sampling=dict(temperature=TEMPERATURE.value, max_tokens=MAX_TOKENS.value))
+    URL.value,
+    MODEL.value,
+    folder=ANSWERS.value,
+    key=os.environ.get("BACKBONE_KEY", ""),
+    sampling=dict(temperature=TEMPERATURE.value, max_tokens=MAX_TOKENS.value),
+  )
   return asking.ask(sft_data.reasoned, examples, backbone, concurrency=CONCURRENCY.value)
 
 

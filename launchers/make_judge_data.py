@@ -29,8 +29,12 @@ from ragrl_jax.store import episodes as episodes_lib
 CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
 EPISODES = flags.DEFINE_string("episodes", "", "Folder of a run; its episodes/step_*.jsonl are read.")
 COMPARE = flags.DEFINE_string("compare", "", "Labelled pairs, FILE.jsonl[.gz], in place of --episodes and --out.")
-TERM = flags.DEFINE_enum("term", "information_think", ["information_think", "think_search", "think_answer"],
-                         "Whose pairs; its judge (config.judges) labels, or is compared.")
+TERM = flags.DEFINE_enum(
+  "term",
+  "information_think",
+  ["information_think", "think_search", "think_answer"],
+  "Whose pairs; its judge (config.judges) labels, or is compared.",
+)
 OUT = flags.DEFINE_string("out", "", "Folder of train.jsonl.gz and held_out.jsonl.gz.")
 MAX_PAIRS = flags.DEFINE_integer("max_pairs", 27_000, "Label so many, drawn at random.", lower_bound=1)
 HELD_OUT = flags.DEFINE_integer("held_out", 3_000, "So many, or a few more, are kept from training.", lower_bound=1)
@@ -68,7 +72,8 @@ def judged(judge, pairs) -> list[float | None]:
   """The judge's verdicts, with a bar that says how far it is."""
   with tqdm(total=len(pairs), unit="pair") as bar:
     return distil.verdicts(
-      judge, [distil.asked(pair) for pair in pairs], progress=lambda done: bar.update(done - bar.n))
+      judge, [distil.asked(pair) for pair in pairs], progress=lambda done: bar.update(done - bar.n)
+    )
 
 
 if __name__ == "__main__":

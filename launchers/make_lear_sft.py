@@ -35,8 +35,12 @@ MAX_TOKENS = flags.DEFINE_integer("max_tokens", 8192, "Of one answer, its though
 
 def teach(examples):
   teacher = endpoint.Endpoint(
-    URL.value, MODEL.value, folder=ANSWERS.value, key=os.environ.get("TEACHER_KEY", ""),
-    sampling=dict(max_tokens=MAX_TOKENS.value))
+    URL.value,
+    MODEL.value,
+    folder=ANSWERS.value,
+    key=os.environ.get("TEACHER_KEY", ""),
+    sampling=dict(max_tokens=MAX_TOKENS.value),
+  )
   return asking.ask(sft_data.taught, examples, teacher, concurrency=CONCURRENCY.value)
 
 

@@ -34,9 +34,15 @@ for role, what in (("reasoner", "reads the context and reasons"), ("inserter", "
 
 def endpoint(role: str) -> endpoint_lib.Endpoint:
   return endpoint_lib.Endpoint(
-    flags.FLAGS[f"{role}_url"].value, flags.FLAGS[f"{role}_model"].value, folder=ANSWERS.value,
-    key=os.environ.get(f"{role.upper()}_KEY", ""), timeout_s=TIMEOUT_S.value, deadline_s=DEADLINE_S.value,
-    retries=RETRIES.value, sampling=dict(temperature=TEMPERATURE.value, max_tokens=MAX_TOKENS.value))
+    flags.FLAGS[f"{role}_url"].value,
+    flags.FLAGS[f"{role}_model"].value,
+    folder=ANSWERS.value,
+    key=os.environ.get(f"{role.upper()}_KEY", ""),
+    timeout_s=TIMEOUT_S.value,
+    deadline_s=DEADLINE_S.value,
+    retries=RETRIES.value,
+    sampling=dict(temperature=TEMPERATURE.value, max_tokens=MAX_TOKENS.value),
+  )
 
 
 def main(argv):
@@ -44,12 +50,14 @@ def main(argv):
     raise app.UsageError(f"unknown argument {argv[1]!r}")
   examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
   kept, fates = asking.ask(
-    generate.transcripts, examples, endpoint("reasoner"), endpoint("inserter"), concurrency=CONCURRENCY.value)
+    generate.transcripts, examples, endpoint("reasoner"), endpoint("inserter"), concurrency=CONCURRENCY.value
+  )
   writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])
   asking.report(fates, OUT.value)
 
 
 if __name__ == "__main__":
   flags.mark_flags_as_required(
-    ["data", "out", "answers", "reasoner_url", "reasoner_model", "inserter_url", "inserter_model"])
+    ["data", "out", "answers", "reasoner_url", "reasoner_model", "inserter_url", "inserter_model"]
+  )
   commands.run(main)

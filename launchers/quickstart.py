@@ -30,20 +30,21 @@ from ragrl_jax.store import compiled, fresh
 from ragrl_jax.store import episodes as episodes_lib
 
 WORKDIR = flags.DEFINE_string(
-  "workdir", "out/quickstart", "Folder for everything this makes; what an earlier quickstart left there is removed.")
+  "workdir", "out/quickstart", "Folder for everything this makes; what an earlier quickstart left there is removed."
+)
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the world, the model, the demonstrations and the sampling.")
 DEMONSTRATIONS = flags.DEFINE_integer("demonstrations", 6000, "Scripted episodes of the warm start.")
 HELD_OUT = flags.DEFINE_integer("held_out", 300, "Questions about entities that training never saw.")
 CONFIG = config_flags.DEFINE_config_file("config", "configs/quickstart.py")
 SFT_CONFIG = config_flags.DEFINE_config_file("sft_config", "configs/quickstart.py:sft")
 
-DEVELOPMENT = 200             # questions that decide when a stage ends, about entities that no other question names
+DEVELOPMENT = 200  # questions that decide when a stage ends, about entities that no other question names
 WARM_EM, WARM_ANSWERED = 0.97, 0.99  # of its one-hop questions: what the warm start is for, twice in a row
 # RL ends when so many measurements in a row brought no better EM, once it has gained GAIN at all.
 PATIENCE, RISE, GAIN = 3, 0.005, 0.1
-CLAIM = 0.85                  # held-out EM that a run must reach
+CLAIM = 0.85  # held-out EM that a run must reach
 TYPICAL = dict(warm=300, rl=24)  # steps; for the estimate of the time left alone
-RL_COST = 7.0                 # seconds of an RL step over those of a supervised one; for the estimate alone
+RL_COST = 7.0  # seconds of an RL step over those of a supervised one; for the estimate alone
 
 
 def main(_):
@@ -53,15 +54,19 @@ def main(_):
   fresh.folder(workdir)
   say = lambda text: tqdm.write(f"[{time.perf_counter() - began:4.0f} s] {text}")
   make_world(workdir / "world", seed)
-  say("world, index, tokenizer and demonstrations are made; now the warm start, in which nothing shows for a while: "
-      "a small model learns to copy names all at once")
+  say(
+    "world, index, tokenizer and demonstrations are made; now the warm start, in which nothing shows for a while: "
+    "a small model learns to copy names all at once"
+  )
   for config in (CONFIG.value, SFT_CONFIG.value):
     use_world(config, workdir / "world", seed)
     player_lib.check(config)
   config = CONFIG.value
   warm = warm_start(SFT_CONFIG.value, workdir / "warm")
-  say(f"warm start {'done' if warm['reached'] else 'NOT reached'} after {warm['steps']} steps: one-hop EM "
-      f"{warm['em'][-1]:.3f} on development questions; now RL with live search")
+  say(
+    f"warm start {'done' if warm['reached'] else 'NOT reached'} after {warm['steps']} steps: one-hop EM "
+    f"{warm['em'][-1]:.3f} on development questions; now RL with live search"
+  )
 
   config.model.path = str(workdir / "warm" / "model")
   held_out = list(readers.read_examples(config.data.evaluate))
@@ -69,9 +74,18 @@ def main(_):
   before, after = found[0], found[max(found)]
   seconds = time.perf_counter() - began
   summary = dict(
-    em_before=before["em"], em_after=after["em"], searches_before=before["searches"],
-    searches_after=after["searches"], seconds=round(seconds, 1), seed=seed, warm=warm,
-    rl=dict(steps=max(found), em=curve), machine=machine(), before=before, after=after)
+    em_before=before["em"],
+    em_after=after["em"],
+    searches_before=before["searches"],
+    searches_after=after["searches"],
+    seconds=round(seconds, 1),
+    seed=seed,
+    warm=warm,
+    rl=dict(steps=max(found), em=curve),
+    machine=machine(),
+    before=before,
+    after=after,
+  )
   (workdir / "summary.json").write_text(json.dumps(summary, indent=1))
   page = report.write_report(workdir)
   print("\nHeld-out questions, greedy; every name in them is new to the model\n")
@@ -80,8 +94,10 @@ def main(_):
   traces.show(last_episode(workdir, max(found)))
   if missed := verdict(summary, config):
     print(f"\n{missed}")
-  print(f"\n{seconds:.0f} s in all.\nNow open {page} in a browser; then README.md, 'Your own model, questions and "
-        "corpus', has the commands for yours.")
+  print(
+    f"\n{seconds:.0f} s in all.\nNow open {page} in a browser; then README.md, 'Your own model, questions and "
+    "corpus', has the commands for yours."
+  )
   sys.exit(1 if missed else 0)
 
 
@@ -103,8 +119,11 @@ def make_world(folder: pathlib.Path, seed: int) -> None:
 
 def demonstrations(world, asked, retriever, seed: int) -> list[list[tuple[str, str]]]:
   """Scripted transcripts with planted faults. All searches are made in one batch."""
-  queries = list(dict.fromkeys(
-    demonstrate.query(hop["subject"], hop["relation"]) for example in asked for hop in example.meta["decomposition"]))
+  queries = list(
+    dict.fromkeys(
+      demonstrate.query(hop["subject"], hop["relation"]) for example in asked for hop in example.meta["decomposition"]
+    )
+  )
   found = dict(zip(queries, retriever.search(queries, 1)))
   rng = random.Random(f"demonstrations/{seed}")
   return [demonstrate.demonstrate(example, world, found.__getitem__, rng) for example in asked]
@@ -187,7 +206,7 @@ class Left:
     self._steps, self._began = steps, None
 
   def after(self, stage: str, done: int) -> str:
-    """"about 3 min left" after `done` steps of `stage`; the first step is not counted, since it compiles."""
+    """ "about 3 min left" after `done` steps of `stage`; the first step is not counted, since it compiles."""
     now = time.perf_counter()
     if self._began is None:
       self._began, self._first = now, done
@@ -219,14 +238,18 @@ def verdict(summary: dict, config) -> str:
   if summary["em_after"] >= CLAIM:
     return ""
   if not summary["warm"]["reached"]:
-    what = (f"the warm start did not reach one-hop EM {WARM_EM} within {summary['warm']['steps']} steps. Raise "
-            "--sft_config.steps, or try another --seed")
+    what = (
+      f"the warm start did not reach one-hop EM {WARM_EM} within {summary['warm']['steps']} steps. Raise "
+      "--sft_config.steps, or try another --seed"
+    )
   elif summary["rl"]["steps"] == config.steps:
     what = f"EM had not stopped rising, or not begun, after {config.steps} steps of RL. Raise --config.steps"
   else:
     what = "EM on development questions stopped rising before. Try another --seed, or raise --config.evaluate.every"
-  return (f"MISSED: held-out EM {summary['em_after']:.3f} after RL, where every run should reach {CLAIM}: {what}. "
-          "summary.json holds the curves and the machine: please report it.")
+  return (
+    f"MISSED: held-out EM {summary['em_after']:.3f} after RL, where every run should reach {CLAIM}: {what}. "
+    "summary.json holds the curves and the machine: please report it."
+  )
 
 
 def last_episode(workdir: pathlib.Path, step: int) -> dict:

@@ -15,7 +15,8 @@ from ragrl_jax.evaluation import excerpt, report, side_by_side
 WORKDIR = flags.DEFINE_multi_string("workdir", [], "Folder of a training run; several are laid side by side.")
 OUT = flags.DEFINE_string("out", None, "The page's file; WORKDIR/report.html if not given, for one run.")
 MEGABYTES = flags.DEFINE_float(
-  "megabytes", excerpt.MAX_BYTES / 1e6, "Size of the episodes put into the page, compressed, at most.", lower_bound=0)
+  "megabytes", excerpt.MAX_BYTES / 1e6, "Size of the episodes put into the page, compressed, at most.", lower_bound=0
+)
 
 
 def main(argv):

@@ -30,13 +30,25 @@ from ragrl_jax.plan.report import Program, Report
 from ragrl_jax.rollout import programs, stops
 from ragrl_jax.structs import Batch
 
-KINDS = dict(loss_mask=jnp.bool_, tokens=jnp.int32, segment_ids=jnp.int32, positions=jnp.int32, group_ids=jnp.int32,
-             prefix_ids=jnp.int32)
+KINDS = dict(
+  loss_mask=jnp.bool_,
+  tokens=jnp.int32,
+  segment_ids=jnp.int32,
+  positions=jnp.int32,
+  group_ids=jnp.int32,
+  prefix_ids=jnp.int32,
+)
 STATES = 64  # of a stop automaton of some size: what its table takes is little
 
 
 def check(
-  config, topology: str, *, slices: int = 1, shape: str = "", fill: float = 0.5, drawn: float = 0.5,
+  config,
+  topology: str,
+  *,
+  slices: int = 1,
+  shape: str = "",
+  fill: float = 0.5,
+  drawn: float = 0.5,
   only: tuple[str, ...] = (),
 ) -> Report:
   """Compiles everything a run of this config executes on the slice.
@@ -65,8 +77,18 @@ def check(
   compiled.learner()
   compiled.engine()
   return Report(
-    topology, slices, len(devices), hosts, dict(mesh.shape), _count(nnx.state(model)), compiled.resident,
-    tuple(compiled.programs), config.rollout.rows + load_lib.MAX_PROMPTS, compiled.load.tokens, compiled.needed_flops)
+    topology,
+    slices,
+    len(devices),
+    hosts,
+    dict(mesh.shape),
+    _count(nnx.state(model)),
+    compiled.resident,
+    tuple(compiled.programs),
+    config.rollout.rows + load_lib.MAX_PROMPTS,
+    compiled.load.tokens,
+    compiled.needed_flops,
+  )
 
 
 def shape_of(config, name: str) -> DecoderConfig:
@@ -90,8 +112,13 @@ def abstract_model(config, shape: DecoderConfig, mesh: jax.sharding.Mesh) -> Dec
   settings = config.model
 
   def make():
-    made = Decoder(shape, rngs=nnx.Rngs(0), param_dtype=jnp.dtype(settings.param_dtype),
-                   dtype=jnp.dtype(settings.dtype), remat=settings.remat)
+    made = Decoder(
+      shape,
+      rngs=nnx.Rngs(0),
+      param_dtype=jnp.dtype(settings.param_dtype),
+      dtype=jnp.dtype(settings.dtype),
+      remat=settings.remat,
+    )
     if settings.lora.rank:
       lora.add(made, rank=settings.lora.rank, alpha=settings.lora.alpha, layers=settings.lora.layers, seed=0)
     return made
@@ -126,8 +153,9 @@ class _Compiler:
     except jax.errors.JaxRuntimeError as error:
       if "RESOURCE_EXHAUSTED" not in str(error):
         raise
-      self.programs.append(Program(
-        name, time.perf_counter() - began, calls=calls, error=" ".join(str(error).split())[:400]))
+      self.programs.append(
+        Program(name, time.perf_counter() - began, calls=calls, error=" ".join(str(error).split())[:400])
+      )
       return
     seconds = time.perf_counter() - began
     memory, text = compiled.memory_analysis(), compiled.as_text()
@@ -136,16 +164,31 @@ class _Compiler:
     for one in moved:
       kinds[one.kind] = kinds.get(one.kind, 0) + one.times
     devices = self.mesh.size if name.startswith("learner") else self.here.size
-    self.programs.append(Program(
-      name, seconds, memory.temp_size_in_bytes, memory.peak_memory_in_bytes, work / devices, hbm,
-      float(sum(one.bytes * one.times for one in moved)), float(aot.between_slices(text)), kinds, calls))
+    self.programs.append(
+      Program(
+        name,
+        seconds,
+        memory.temp_size_in_bytes,
+        memory.peak_memory_in_bytes,
+        work / devices,
+        hbm,
+        float(sum(one.bytes * one.times for one in moved)),
+        float(aot.between_slices(text)),
+        kinds,
+        calls,
+      )
+    )
 
   def learner(self) -> None:
     config, mesh = self.config, self.mesh
     settings = settings_lib.from_config(config)
     made = learner.Learner(
-      self.model, settings, settings_lib.optimizer_from_config(config), mesh=mesh,
-      reference=rules.place(mesh, nnx.state(self.model, lora.trainable(self.model))))
+      self.model,
+      settings,
+      settings_lib.optimizer_from_config(config),
+      mesh=mesh,
+      reference=rules.place(mesh, nnx.state(self.model, lora.trainable(self.model))),
+    )
     cut = load_lib.blocks(config, self.shape, self.load)
     block = self._block(cut.rows, cut.length, config.learner.share_prompts)
     remat = cut.forward * bool(config.model.remat)
@@ -154,14 +197,18 @@ class _Compiler:
 
     trained = dict(learner=made.trained) | ({} if made.critic is None else {"learner critic": made.critic})
     for name, one in trained.items():
-      self._trained(name, one, block, calls=(cut.count, cut.updates), work=3 * cut.forward + remat,
-                    tokens=chip_tokens)
+      self._trained(name, one, block, calls=(cut.count, cut.updates), work=3 * cut.forward + remat, tokens=chip_tokens)
     scores = settings.scores_old + settings.needs_reference
     if settings.needs_reference and not made.adapters:
       self.resident["reference"] = _bytes(made.trained.params)
     if scores:
-      self.add("learner: score", lambda: made._score.lower(made.trained.params, made.trained.frozen, block),
-               calls=scores * cut.count // settings.epochs, work=cut.forward, hbm=self._train_bytes(chip_tokens) / 4)
+      self.add(
+        "learner: score",
+        lambda: made._score.lower(made.trained.params, made.trained.frozen, block),
+        calls=scores * cut.count // settings.epochs,
+        work=cut.forward,
+        hbm=self._train_bytes(chip_tokens) / 4,
+      )
 
   def _trained(self, name: str, trained: Trained, block: Batch, *, calls, work: float, tokens: float) -> None:
     """One model's accumulate and apply, and what it keeps."""
@@ -172,28 +219,48 @@ class _Compiler:
     grads = state.params
     self.resident |= {
       f"{name}: parameters": _bytes(state.params) + _bytes(trained.frozen),
-      f"{name}: moments": _bytes(state.opt_state), f"{name}: gradients": _bytes(grads)}
-    self.add(f"{name}: accumulate", lambda: trained.accumulate.lower(
-      grads, sums, state.params, trained.frozen, block, number(2), state.kl_coef),
-             calls=calls[0], work=work, hbm=self._train_bytes(tokens))
-    self.add(f"{name}: apply", lambda: trained.apply.lower(state, grads, sums), calls=calls[1], work=0.0,
-             hbm=7.0 * _bytes(grads))
+      f"{name}: moments": _bytes(state.opt_state),
+      f"{name}: gradients": _bytes(grads),
+    }
+    self.add(
+      f"{name}: accumulate",
+      lambda: trained.accumulate.lower(grads, sums, state.params, trained.frozen, block, number(2), state.kl_coef),
+      calls=calls[0],
+      work=work,
+      hbm=self._train_bytes(tokens),
+    )
+    self.add(
+      f"{name}: apply",
+      lambda: trained.apply.lower(state, grads, sums),
+      calls=calls[1],
+      work=0.0,
+      hbm=7.0 * _bytes(grads),
+    )
 
   def _block(self, rows: int, length: int, shared: bool) -> Batch:
     at = rules.batch_sharding(self.mesh)
     ways = rules.ways(self.mesh, rules.MESH_AXES["batch"])
     if rows % ways:
-      raise ValueError(f"config.learner.micro_rows={rows}: {ways} shares of data and fsdp must divide it "
-                       f"(config.mesh={dict(self.mesh.shape)}).")
-    fields = {field.name: jax.ShapeDtypeStruct((rows, length), KINDS.get(field.name, jnp.float32), sharding=at)
-              for field in dataclasses.fields(Batch)}
+      raise ValueError(
+        f"config.learner.micro_rows={rows}: {ways} shares of data and fsdp must divide it "
+        f"(config.mesh={dict(self.mesh.shape)})."
+      )
+    fields = {
+      field.name: jax.ShapeDtypeStruct((rows, length), KINDS.get(field.name, jnp.float32), sharding=at)
+      for field in dataclasses.fields(Batch)
+    }
     return Batch(**fields | ({} if shared else dict(prefix_ids=None)))
 
   def _train_bytes(self, tokens: float) -> float:
     settings = self.config.model
     return load_lib.train_bytes(
-      self.shape, self.mesh.shape, tokens, width=jnp.dtype(settings.dtype).itemsize, remat=bool(settings.remat),
-      parameters=_count(nnx.state(self.model)))
+      self.shape,
+      self.mesh.shape,
+      tokens,
+      width=jnp.dtype(settings.dtype).itemsize,
+      remat=bool(settings.remat),
+      parameters=_count(nnx.state(self.model)),
+    )
 
   def engine(self) -> None:
     """Of one host: its own devices, its share of the episodes.
@@ -211,8 +278,11 @@ class _Compiler:
     length, total = -(-r.context // r.block) * r.block, r.rows + load_lib.MAX_PROMPTS
     cache = jax.eval_shape(lambda: cache_lib.allocate(c, total, length, dtype))
     cache = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), cache)
-    table = stops.Table(jnp.zeros((STATES, c.vocab_size), jnp.uint8), jnp.zeros((STATES,), jnp.int32),
-                        jnp.full((STATES, 1), -1, jnp.int32))
+    table = stops.Table(
+      jnp.zeros((STATES, c.vocab_size), jnp.uint8),
+      jnp.zeros((STATES,), jnp.int32),
+      jnp.full((STATES, 1), -1, jnp.int32),
+    )
     made = programs.Programs(graphdef, table, chunk=r.chunk, block=r.block, sharding=at)
     self.resident |= {"engine: weights": _bytes(params), "engine: cache": _bytes(cache)}
     whole = jax.sharding.NamedSharding(here, jax.sharding.PartitionSpec())
@@ -220,15 +290,30 @@ class _Compiler:
 
     rows = load_lib.EXTENDED
     # A chip multiplies with whole rows of the matrices: what fsdp cuts comes together first.
-    work = load_lib.engine(config, c, self.load, hosts, weights=_bytes(params) * here.shape["fsdp"],
-                           cache=_bytes(cache))
+    work = load_lib.engine(
+      config, c, self.load, hosts, weights=_bytes(params) * here.shape["fsdp"], cache=_bytes(cache)
+    )
     fill = dict(work=work.fill_flops, hbm=work.fill_bytes)
-    self.add("engine: prefill", lambda: made.extend.lower(params, cache, ints(rows, r.prefill), ints(rows, 3)),
-             calls=work.fills, **fill)
-    self.add("engine: extend", lambda: made.extend.lower(
-      params, cache, ints(4 * rows, r.prefill // 4), ints(4 * rows, 3)), calls=0, **fill)
-    self.add("engine: decode", lambda: made.decode.lower(params, cache, ints(r.lanes, programs.COLUMNS), ints(2)),
-             calls=work.chunks, work=work.chunk_flops, hbm=work.chunk_bytes, turns=r.chunk)
+    self.add(
+      "engine: prefill",
+      lambda: made.extend.lower(params, cache, ints(rows, r.prefill), ints(rows, 3)),
+      calls=work.fills,
+      **fill,
+    )
+    self.add(
+      "engine: extend",
+      lambda: made.extend.lower(params, cache, ints(4 * rows, r.prefill // 4), ints(4 * rows, 3)),
+      calls=0,
+      **fill,
+    )
+    self.add(
+      "engine: decode",
+      lambda: made.decode.lower(params, cache, ints(r.lanes, programs.COLUMNS), ints(2)),
+      calls=work.chunks,
+      work=work.chunk_flops,
+      hbm=work.chunk_bytes,
+      turns=r.chunk,
+    )
 
 
 def _bytes(tree: Any) -> int:

@@ -26,8 +26,13 @@ from ragrl_jax.store import checkpoint as checkpoint_lib
 
 
 def evaluate(
-    config, checkpoint: str | pathlib.Path, data: str, out: str | pathlib.Path, *, sample: bool = False,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+  config,
+  checkpoint: str | pathlib.Path,
+  data: str,
+  out: str | pathlib.Path,
+  *,
+  sample: bool = False,
+  progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> dict[str, Any]:
   """Scores every question of `data` once; writes out/predictions.jsonl and out/metrics.json; returns the latter.
 
@@ -65,18 +70,40 @@ def evaluate(
   r = config.rollout
   sampling = dict(temperature=r.temperature, top_k=r.top_k, top_p=r.top_p, seed=config.seed) if sample else "greedy"
   settings = dict(
-    checkpoint=str(checkpoint), weights=fingerprint(nnx.split(player.model)[1]), data=str(data),
-    questions=len(examples), recipe=config.recipe, preset=config.preset, switches=dict(player.recipe.switches),
-    sampling=sampling, noise=config.data.noise, evidence=config.data.evidence, cut_middle=config.data.cut_middle,
-    max_new_tokens=r.max_new_tokens, context=r.context, reserve=r.reserve or None,
-    retrieval=None if player.retriever is None else dict(
-      index=addresses.without_credentials(config.retrieval.index), top_k=config.retrieval.top_k,
-      **player.retriever.describe()),
-    judges={term: dict(judge.describe()) for term, judge in player.judges.items()})
+    checkpoint=str(checkpoint),
+    weights=fingerprint(nnx.split(player.model)[1]),
+    data=str(data),
+    questions=len(examples),
+    recipe=config.recipe,
+    preset=config.preset,
+    switches=dict(player.recipe.switches),
+    sampling=sampling,
+    noise=config.data.noise,
+    evidence=config.data.evidence,
+    cut_middle=config.data.cut_middle,
+    max_new_tokens=r.max_new_tokens,
+    context=r.context,
+    reserve=r.reserve or None,
+    retrieval=None
+    if player.retriever is None
+    else dict(
+      index=addresses.without_credentials(config.retrieval.index),
+      top_k=config.retrieval.top_k,
+      **player.retriever.describe(),
+    ),
+    judges={term: dict(judge.describe()) for term, judge in player.judges.items()},
+  )
   return harness.evaluate(
-    examples, _play(player, greedy=not sample), player.recipe, pathlib.Path(out), settings=settings,
-    batch=batch_of(config), max_failed_share=config.retrieval.max_failed_share,
-    max_unjudged_share=config.judge.max_failed_share, progress=lambda done: progress(done, len(examples)))
+    examples,
+    _play(player, greedy=not sample),
+    player.recipe,
+    pathlib.Path(out),
+    settings=settings,
+    batch=batch_of(config),
+    max_failed_share=config.retrieval.max_failed_share,
+    max_unjudged_share=config.judge.max_failed_share,
+    progress=lambda done: progress(done, len(examples)),
+  )
 
 
 def observer(config, examples: Sequence[structs.Example] | None = None) -> Callable[[int, Any, Any], dict[str, Any]]:
@@ -89,21 +116,23 @@ def observer(config, examples: Sequence[structs.Example] | None = None) -> Calla
   if examples is None:
     examples = questions.testing(config, config.data.evaluate, max_examples=settings.examples)
     questions.check_passages(
-      config, player_lib.recipe(config), examples, f"config.data.evaluate={config.data.evaluate}")
+      config, player_lib.recipe(config), examples, f"config.data.evaluate={config.data.evaluate}"
+    )
 
   def observe(step: int, player: player_lib.Player, params: Any) -> dict[str, Any]:
     due = step == config.steps or (settings.every and step % settings.every == 0)
     if not due:
       return {}
     metrics, _ = measure(
-      player, params, questions.fitting(config, player, examples), version=step, batch=batch_of(config))
+      player, params, questions.fitting(config, player, examples), version=step, batch=batch_of(config)
+    )
     return harness.flat(metrics)
 
   return observe
 
 
 def measure(
-    player: player_lib.Player, params: Any, examples: Sequence[structs.Example], *, version: int = 0, batch: int = 256,
+  player: player_lib.Player, params: Any, examples: Sequence[structs.Example], *, version: int = 0, batch: int = 256
 ) -> tuple[dict[str, Any], list[scoring.Scored]]:
   """Greedy answers of these weights: (`harness.summarise`'s metrics, every episode with its score)."""
   player.engine.load(params, version=version)
@@ -133,7 +162,8 @@ def locate(checkpoint: str | pathlib.Path) -> tuple[pathlib.Path | None, pathlib
   if not steps:
     raise FileNotFoundError(
       f"{checkpoint}: no model here. Name a Hugging Face folder (config.json and *.safetensors), a run's folder, or "
-      "one step of it, RUN/checkpoints/STEP (--checkpoint).")
+      "one step of it, RUN/checkpoints/STEP (--checkpoint)."
+    )
   return None, run, max(steps)
 
 
@@ -164,7 +194,8 @@ def _play(player: player_lib.Player, *, greedy: bool = True) -> harness.Play:
   if greedy:
     return functools.partial(player_lib.answers, player)
   return lambda examples, first: player.rollout.run(
-    [collect.Request(example, first + i) for i, example in enumerate(examples)], step=0)
+    [collect.Request(example, first + i) for i, example in enumerate(examples)], step=0
+  )
 
 
 def fingerprint(params: Any) -> str:
@@ -190,7 +221,8 @@ def _as_trained(config, path: pathlib.Path) -> None:
 def _restored(config, player: player_lib.Player, run: pathlib.Path, step: int) -> Any:
   """The policy's trained parameters of a run's checkpoint."""
   learner = learner_lib.Learner(
-    player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config), mesh=player.mesh)
+    player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config), mesh=player.mesh
+  )
   checkpoints = checkpoint_lib.Checkpoints(run, keep=config.checkpoint.keep, read_only=True)
   try:
     state, _ = checkpoints.restore(learner.init(config.seed), step)

@@ -22,9 +22,15 @@ from ragrl_jax.store import run as run_lib
 
 FILL = 0.92  # of a block's places that first-fit packing can count on; more would often open a second block
 
+
 def sft(
-  config, workdir: str | pathlib.Path, *, observe: Callable[[int, Any], dict[str, Any]] | None = None,
-  reached: Callable[[dict[str, Any]], bool] = lambda row: False, resume: str = "auto", accept_changes: bool = False,
+  config,
+  workdir: str | pathlib.Path,
+  *,
+  observe: Callable[[int, Any], dict[str, Any]] | None = None,
+  reached: Callable[[dict[str, Any]], bool] = lambda row: False,
+  resume: str = "auto",
+  accept_changes: bool = False,
   say: Callable[[str], None] = print,
 ) -> Iterator[dict[str, Any]]:
   """Trains on the transcripts of config.data.train for config.steps steps; yields each step's metrics.
@@ -53,8 +59,10 @@ def _tuned(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, Any
   words, plays = player_lib.tokenizer(config), player_lib.recipe(config)
   settings = settings_lib.from_config(config, objective="sft")
   optimizer = settings_lib.optimizer_from_config(config, total_steps=config.steps)
-  transcripts = [tokenised(plays, example, words, config.sft.environment_weight)
-                 for example in readers.read_examples(config.data.train, max_examples=config.data.max_examples)]
+  transcripts = [
+    tokenised(plays, example, words, config.sft.environment_weight)
+    for example in readers.read_examples(config.data.train, max_examples=config.data.max_examples)
+  ]
   mesh = player_lib.mesh(config)
   model, shape = player_lib.model(config, words, mesh)  # all that can be refused without it has been looked at
   learner = learner_lib.Learner(model, settings, optimizer, mesh=mesh)
@@ -63,8 +71,12 @@ def _tuned(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, Any
   first, done = run.restored or 0, host is not None and host["reached"]
   step = first
   batches = blocks(transcripts, config)
-  with signals.Signals() as received, metrics_lib.MetricWriter(
-      run.workdir, restored=run.restored, tensorboard=config.log.tensorboard, silent=not hosts.is_first()) as writer:
+  with (
+    signals.Signals() as received,
+    metrics_lib.MetricWriter(
+      run.workdir, restored=run.restored, tensorboard=config.log.tensorboard, silent=not hosts.is_first()
+    ) as writer,
+  ):
     for step in range(first + 1, first + 1 if done else config.steps + 1):
       state, metrics = learner.update(state, batches(step - 1))
       if observe is not None:
@@ -93,8 +105,10 @@ def tokenised(recipe, example: structs.Example, tokenizer, environment_weight: f
   A model turn that no stop string ends is followed by EOS, which is trained too: else nobody would teach it to end.
   """
   if "turns" not in example.meta:
-    raise ValueError(f"example {example.id!r} has no `turns`: SFT needs transcripts, a list of "
-                     "['model' | 'environment', text] pairs in each row (config.data.train).")
+    raise ValueError(
+      f"example {example.id!r} has no `turns`: SFT needs transcripts, a list of "
+      "['model' | 'environment', text] pairs in each row (config.data.train)."
+    )
   episode = structs.Episode.from_text(recipe, example, [tuple(t) for t in example.meta["turns"]], tokenizer=tokenizer)
   ids, weights = [], []
   for segment in episode.segments:
@@ -120,7 +134,7 @@ def blocks(transcripts: Sequence[tuple[list[int], list[float]]], config) -> Call
 
   def at(step: int) -> list[structs.Batch]:
     epoch, part = divmod(step, steps_an_epoch)
-    chosen = order(epoch)[part * size:(part + 1) * size]
+    chosen = order(epoch)[part * size : (part + 1) * size]
     return pack.pack_weighted([transcripts[i] for i in chosen], rows=rows, lengths=lengths)
 
   return at

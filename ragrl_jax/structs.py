@@ -180,7 +180,7 @@ class Conversation(Protocol):
   def segments(self) -> tuple[Segment, ...]: ...
 
   async def generate(
-    self, *, stop: Sequence[str] = (), max_new_tokens: int | None = None, greedy: bool = False,
+    self, *, stop: Sequence[str] = (), max_new_tokens: int | None = None, greedy: bool = False
   ) -> Segment:
     """Samples until a stop string is completed (kept whole), EOS, the turn's budget or the end of the context."""
 

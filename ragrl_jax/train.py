@@ -28,8 +28,13 @@ from ragrl_jax.store import run as run_lib
 
 
 def train(
-  config, workdir: str | pathlib.Path, *, observe: Callable[[int, Any, Any], dict[str, Any]] | None = None,
-  reached: Callable[[dict[str, Any]], bool] = lambda row: False, resume: str = "auto", accept_changes: bool = False,
+  config,
+  workdir: str | pathlib.Path,
+  *,
+  observe: Callable[[int, Any, Any], dict[str, Any]] | None = None,
+  reached: Callable[[dict[str, Any]], bool] = lambda row: False,
+  resume: str = "auto",
+  accept_changes: bool = False,
   say: Callable[[str], None] = print,
 ) -> Iterator[dict[str, Any]]:
   """Trains until `config.steps`, going on from the workdir's last checkpoint; yields each step's metrics.
@@ -67,14 +72,21 @@ def _trained(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, A
   examples, draws = questions.training(config, player_lib.recipe(config), player_lib.tokenizer(config))
   player = player_lib.build(config)
   supply = supply_lib.Supply(
-    player.rollout, examples, draws.draw,
+    player.rollout,
+    examples,
+    draws.draw,
     lambda *given: scoring.measure(
-      player.recipe, config.rollout.filter.metric, *given, penalty=overlong(config.reward)),
-    prompts_per_step=config.rollout.prompts_per_step, group_size=config.rollout.group_size,
-    filter=supply_lib.Filter(**config.rollout.filter), max_failed_share=config.retrieval.max_failed_share,
-    max_unjudged_share=config.judge.max_failed_share)
+      player.recipe, config.rollout.filter.metric, *given, penalty=overlong(config.reward)
+    ),
+    prompts_per_step=config.rollout.prompts_per_step,
+    group_size=config.rollout.group_size,
+    filter=supply_lib.Filter(**config.rollout.filter),
+    max_failed_share=config.retrieval.max_failed_share,
+    max_unjudged_share=config.judge.max_failed_share,
+  )
   learner = learner_lib.Learner(
-    player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config), mesh=player.mesh)
+    player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config), mesh=player.mesh
+  )
 
   # ---- where it goes on ----------------------------------------------------------------------------------------------
   state, host = run.restore(learner.init(config.seed))
@@ -88,8 +100,12 @@ def _trained(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, A
   step, saving_s = first, 0.0
 
   # ---- the steps -----------------------------------------------------------------------------------------------------
-  with signals.Signals() as received, metrics_lib.MetricWriter(
-      workdir, restored=run.restored, tensorboard=config.log.tensorboard, silent=not hosts.is_first()) as writer:
+  with (
+    signals.Signals() as received,
+    metrics_lib.MetricWriter(
+      workdir, restored=run.restored, tensorboard=config.log.tensorboard, silent=not hosts.is_first()
+    ) as writer,
+  ):
     if observe is not None and first == 0:
       yield _written(writer, 0, _observed(observe, 0, player, learner.policy(state.params)))
     for step in range(first + 1, first + 1 if done else config.steps + 1):
@@ -104,13 +120,21 @@ def _trained(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, A
           supplied = supply.take(step)
         with clock("scoring"):
           episodes = supplied.episodes
-          scored = scoring.score(player.recipe, [supply.example(episode) for episode in episodes], episodes, step,
-                                 penalty=overlong(config.reward))
+          scored = scoring.score(
+            player.recipe,
+            [supply.example(episode) for episode in episodes],
+            episodes,
+            step,
+            penalty=overlong(config.reward),
+          )
           parts = by_prompts(scored, config.loss.minibatches)
           items = [[pack.of_episode(one.episode, one.turns) for one in part if trains(one)] for part in parts]
           ready = learner.prepare(state, *(pack.pack_items(part, **packing(config.learner)) for part in items))
-          scored = [one for part, packed, blocks in zip(parts, items, ready.host)
-                    for one in with_advantages(part, packed, blocks, packing(config.learner))]
+          scored = [
+            one
+            for part, packed, blocks in zip(parts, items, ready.host)
+            for one in with_advantages(part, packed, blocks, packing(config.learner))
+          ]
       learning = dispatch.Work(learner.training(state, ready, checkpoint=str(run.checkpoints.latest())))
       if config.rollout.ahead and step < config.steps:
         before = copy.copy(supply)
@@ -183,15 +207,31 @@ def warnings(history: list[dict[str, Any]], player: player_lib.Player, steps: in
     weights = ", ".join(f"{name} {end:g} (later {last:g})" for name, (end, last) in unreached.items())
     found["schedule"] = (
       f"the run ends before its rewards' schedule does: at step {steps} the weights are {weights}. Raise config.steps, "
-      f"or lower the step in config.switches ({player.recipe.name}'s README says which one).")
+      f"or lower the step in config.switches ({player.recipe.name}'s README says which one)."
+    )
   return {f"warning/{name}": text for name, text in found.items()}
 
 
 def log_episodes(workdir: pathlib.Path, step: int, scored: list[scoring.Scored], tokenizer) -> None:
   """Every episode the step trained on, with what it earned."""
-  episodes_lib.write_episodes(workdir, step, [
-    episodes_lib.row(one.example, one.episode, step=step, terms=one.terms, weights=one.weights, reward=one.reward,
-                     outcome=one.outcome, advantage=one.advantage, tokenizer=tokenizer) for one in scored])
+  episodes_lib.write_episodes(
+    workdir,
+    step,
+    [
+      episodes_lib.row(
+        one.example,
+        one.episode,
+        step=step,
+        terms=one.terms,
+        weights=one.weights,
+        reward=one.reward,
+        outcome=one.outcome,
+        advantage=one.advantage,
+        tokenizer=tokenizer,
+      )
+      for one in scored
+    ],
+  )
 
 
 def _written(writer: metrics_lib.MetricWriter, step: int, metrics: dict[str, Any]) -> dict[str, Any]:
@@ -204,8 +244,11 @@ def overlong(settings) -> Callable[[structs.Episode], float] | None:
   if not settings.overlong_limit:
     return None
   return lambda episode: overlong_penalty(
-    episode.num_model_tokens, limit=settings.overlong_limit, buffer=settings.overlong_buffer,
-    factor=settings.overlong_factor)
+    episode.num_model_tokens,
+    limit=settings.overlong_limit,
+    buffer=settings.overlong_buffer,
+    factor=settings.overlong_factor,
+  )
 
 
 def by_prompts(scored: list[scoring.Scored], parts: int) -> list[list[scoring.Scored]]:
@@ -226,11 +269,15 @@ def packing(settings) -> dict[str, Any]:
 
 
 def with_advantages(
-  scored: list[scoring.Scored], items: list[pack.Item], blocks: list[structs.Batch], how: dict[str, Any],
+  scored: list[scoring.Scored], items: list[pack.Item], blocks: list[structs.Batch], how: dict[str, Any]
 ) -> list[scoring.Scored]:
   """The episodes with the mean advantage of their trained tokens, read off the blocks their items were packed into."""
-  means = iter([float(blocks[b].advantages[row, here][blocks[b].loss_mask[row, here]].mean())
-                for b, row, here in pack.places(items, **how)])
+  means = iter(
+    [
+      float(blocks[b].advantages[row, here][blocks[b].loss_mask[row, here]].mean())
+      for b, row, here in pack.places(items, **how)
+    ]
+  )
   return [dataclasses.replace(one, advantage=next(means) if trains(one) else None) for one in scored]
 
 
@@ -267,19 +314,32 @@ def throughput(metrics: dict[str, Any], shape, learner, episodes) -> dict[str, A
   step = seconds.pop("step")
   lengths = [episode.num_tokens for episode in episodes]
   operations = flops.update(
-    shape, learner.settings, tokens=sum(lengths), pairs=sum(n * (n + 1) / 2 for n in lengths),
-    scored=metrics["tokens"], adapters=learner.adapters)
-  found = {"tokens_per_second": sum(lengths) / step, "bottleneck": max(seconds, key=seconds.get),
-           "learner_flops_per_second": operations / seconds["update"]}
+    shape,
+    learner.settings,
+    tokens=sum(lengths),
+    pairs=sum(n * (n + 1) / 2 for n in lengths),
+    scored=metrics["tokens"],
+    adapters=learner.adapters,
+  )
+  found = {
+    "tokens_per_second": sum(lengths) / step,
+    "bottleneck": max(seconds, key=seconds.get),
+    "learner_flops_per_second": operations / seconds["update"],
+  }
   mfu = flops.mfu(operations, seconds["update"], jax.device_count(), jax.devices()[0])
   return found if mfu is None else found | {"mfu": mfu}
 
 
 def headline(metrics: dict[str, Any]) -> str:
   """The few numbers a progress bar shows."""
-  shown = [("reward", "reward", ".3f"), ("outcome", "EM", ".3f"), ("searches", "searches", ".2f"),
-           ("evaluation/em", "held-out EM", ".3f"), ("tokens_per_second", "tok/s", ".0f"),
-           ("bottleneck", "slowest", "")]
+  shown = [
+    ("reward", "reward", ".3f"),
+    ("outcome", "EM", ".3f"),
+    ("searches", "searches", ".2f"),
+    ("evaluation/em", "held-out EM", ".3f"),
+    ("tokens_per_second", "tok/s", ".0f"),
+    ("bottleneck", "slowest", ""),
+  ]
   # Most recipes never search; of one that should, learner/watch.py warns.
   told = lambda name: name in metrics and (name != "searches" or metrics[name])
   return " ".join(f"{label} {metrics[name]:{form}}" for name, label, form in shown if told(name))

@@ -1,6 +1,6 @@
 """One of several hosts that save or restore a checkpoint of known arrays, on four devices in all:
 
-    python tests/checkpoint_child.py NUMBER COUNT PORT save|restore FOLDER …
+python tests/checkpoint_child.py NUMBER COUNT PORT save|restore FOLDER …
 """
 
 import pathlib
@@ -15,8 +15,11 @@ from ragrl_jax.store import checkpoint
 
 DEVICES = 4
 MESHES = {1: dict(data=1, fsdp=4), 2: dict(data=2, tensor=2), 4: dict(data=1, fsdp=2, tensor=2)}  # by hosts
-SHAPES = dict(embedding=((32, 16), np.float32), step=((), np.int32),
-              layers=dict(q=((2, 16, 8), np.float32), q_norm=((2, 8), np.float32)))
+SHAPES = dict(
+  embedding=((32, 16), np.float32),
+  step=((), np.int32),
+  layers=dict(q=((2, 16, 8), np.float32), q_norm=((2, 8), np.float32)),
+)
 
 
 def values(shape, dtype):
@@ -38,7 +41,8 @@ def save(folder):
 
 def restore(folder):
   found, host = checkpoint.Checkpoints(folder, keep=1).restore(
-    tree(lambda shape, dtype, at: jax.ShapeDtypeStruct(shape, dtype, sharding=at)))
+    tree(lambda shape, dtype, at: jax.ShapeDtypeStruct(shape, dtype, sharding=at))
+  )
   assert host == dict(hosts=int(folder.name))
   for x, (shape, dtype) in zip(jax.tree.leaves(found), jax.tree.leaves(SHAPES, is_leaf=lambda x: isinstance(x, tuple))):
     for part in x.addressable_shards:

@@ -26,8 +26,16 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 ROOM = 1 << 30  # bytes a worker may hold before it gives back what it can
 PEAKS = pytest.StashKey[dict]()
-LONGEST = ("test_train.py", "test_crash.py", "test_checkpoint.py", "test_learner.py", "test_engine.py", "test_faiss.py",
-           "test_ppo.py", "test_distilled_judge.py")
+LONGEST = (
+  "test_train.py",
+  "test_crash.py",
+  "test_checkpoint.py",
+  "test_learner.py",
+  "test_engine.py",
+  "test_faiss.py",
+  "test_ppo.py",
+  "test_distilled_judge.py",
+)
 
 
 def pytest_configure():

@@ -1,6 +1,6 @@
 """One of several hosts that save a step again and again until a signal ends them:
 
-    python tests/signals_child.py NUMBER COUNT PORT WORKDIR
+python tests/signals_child.py NUMBER COUNT PORT WORKDIR
 """
 
 import pathlib

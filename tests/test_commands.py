@@ -22,6 +22,7 @@ LAUNCHERS = ROOT / "launchers"
 def commands(monkeypatch):
   monkeypatch.syspath_prepend(LAUNCHERS)
   import commands
+
   return commands
 
 
@@ -41,6 +42,7 @@ def raises(error):
 
 def no_json():
   import json
+
   return json.loads("{")
 
 
@@ -49,8 +51,13 @@ def test_mistakes_are_one_line_and_bugs_are_shown(commands, capsys):
   negative = lambda: list(readers.read_examples("x", max_examples=-1))  # ValueError, likewise
   disk = raises(OSError(28, "No space left on device"))
   stops = raises(learner.NonFinite("the loss is not finite.\nLower the rate."))
-  for main, status, says in ((asks, 2, "no such file"), (negative, 2, "max_examples=-1"), (disk, 2, "No space left"),
-                             (stops, 1, "not finite. Lower"), (raises(structs.ToolFailed("gone")), 1, "gone")):
+  for main, status, says in (
+    (asks, 2, "no such file"),
+    (negative, 2, "max_examples=-1"),
+    (disk, 2, "No space left"),
+    (stops, 1, "not finite. Lower"),
+    (raises(structs.ToolFailed("gone")), 1, "gone"),
+  ):
     with pytest.raises(SystemExit) as ended:
       commands.guarded(main)
     said = capsys.readouterr().err
@@ -72,6 +79,7 @@ def error_of(function):
 @pytest.fixture
 def parse(commands, monkeypatch, capsys):
   """Arguments → (settings, None), or (None, what was said)."""
+
   def parsed(*words):
     known = flags.FlagValues()
     config_flags.DEFINE_config_file("config", flag_values=known)
@@ -102,18 +110,25 @@ def test_whole_numbers_may_be_written_as_people_do(parse):
     assert f"--config.steps={bad}: '{bad}' is no whole number" in said
 
 
-@pytest.mark.parametrize("words, says", [
-  ((CONFIG, "--workdir=x", "--config.stepz=3"), '--config.stepz: there is no such setting: .* Did you mean "steps"'),
-  ((CONFIG, "--workdir=x", "--config.rollout.contxt=3"), '--config.rollout.contxt: .*"context"'),
-  ((CONFIG, "--workdir=x", "--config.nothing.there=3"), "--config.nothing.there: there is no such setting"),
-  ((CONFIG, "--workdirr=x"), "'workdirr'. Did you mean: workdir"),
-  ((CONFIG,), "--workdir is missing"), (("--workdir=x",), "--config is missing"),
-  (("--config=configs/none.py", "--workdir=x"), "--config=configs/none.py: there is no such file; .* arena.py"),
-  (("--config=configs/none.py", "--workdir=x", "--config.steps=3"), "--config=configs/none.py: there is no such file"),
-  (("--config=configs/search_r1.py:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, grpo"),
-  ((CONFIG, "--workdir=x", "--config.model.remat=maybe"), "--config.model.remat=maybe"),
-  (("--config.steps=3", CONFIG, "--workdir=x"), "before a value for --config"),
-])
+@pytest.mark.parametrize(
+  "words, says",
+  [
+    ((CONFIG, "--workdir=x", "--config.stepz=3"), '--config.stepz: there is no such setting: .* Did you mean "steps"'),
+    ((CONFIG, "--workdir=x", "--config.rollout.contxt=3"), '--config.rollout.contxt: .*"context"'),
+    ((CONFIG, "--workdir=x", "--config.nothing.there=3"), "--config.nothing.there: there is no such setting"),
+    ((CONFIG, "--workdirr=x"), "'workdirr'. Did you mean: workdir"),
+    ((CONFIG,), "--workdir is missing"),
+    (("--workdir=x",), "--config is missing"),
+    (("--config=configs/none.py", "--workdir=x"), "--config=configs/none.py: there is no such file; .* arena.py"),
+    (
+      ("--config=configs/none.py", "--workdir=x", "--config.steps=3"),
+      "--config=configs/none.py: there is no such file",
+    ),
+    (("--config=configs/search_r1.py:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, grpo"),
+    ((CONFIG, "--workdir=x", "--config.model.remat=maybe"), "--config.model.remat=maybe"),
+    (("--config.steps=3", CONFIG, "--workdir=x"), "before a value for --config"),
+  ],
+)
 def test_flags_that_are_wrong(parse, words, says):
   found, said = parse(*words)
   assert found is None
@@ -122,13 +137,16 @@ def test_flags_that_are_wrong(parse, words, says):
 
 def test_a_config_file_that_is_wrong_is_named_with_its_line(parse, tmp_path):
   file = tmp_path / "mine.py"
-  file.write_text("from ragrl_jax import config as config_lib\n\n\ndef get_config(_=''):\n"
-                  "  config = config_lib.default_config()\n  config.rollout.group_sise = 3\n  return config\n")
+  file.write_text(
+    "from ragrl_jax import config as config_lib\n\n\ndef get_config(_=''):\n"
+    "  config = config_lib.default_config()\n  config.rollout.group_sise = 3\n  return config\n"
+  )
   assert f"{file}:6: " in parse(f"--config={file}", "--workdir=x")[1]
 
 
 def test_a_folder_that_cannot_be_made_is_named_with_its_flag(commands, tmp_path):
   from ragrl_jax import config as config_lib
+
   (tmp_path / "file").write_text("")
   for path in (tmp_path / "file", tmp_path / "file" / "inside", "/proc/run"):
     with pytest.raises(ValueError, match=f"--workdir={path}: no folder can be made there"):

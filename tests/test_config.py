@@ -14,22 +14,25 @@ def test_a_misspelt_field_says_which_was_meant():
     config_lib.default_config().rollout.group_sise = 3
 
 
-@pytest.mark.parametrize("path, value, words", [
-  ("rollout.rows", 1, "rows=1 is less than lanes"),
-  ("rollout.group_size", 1, "a group of one"),
-  ("rollout.temperature", 0.0, "above 0"),
-  ("rollout.max_new_tokens", 600, "no room for a prompt"),
-  ("learner.row_lengths", (64,), "the longest must hold"),
-  ("loss.kl_coef", 0.1, "name an estimator"),
-  ("rollout.chunk", 0, "at least 1"),
-  ("rollout.reserve", 512, "reserve=512.*less than context=512"),
-  ("rollout.ahead", 2, "0 or 1"),
-  ("model.lora.rank", -1, "rank must be at least 0"),
-  ("rollout.filter.metric", "reward", "'none', 'outcome' or 'total'"),
-  ("rollout.filter.surplus", "save", "'discard' or 'keep'"),
-  ("rollout.filter.max_draws", 0, "at least 1"),
-  ("rollout.filter.tolerance", -1e-6, "at least 0"),
-])
+@pytest.mark.parametrize(
+  "path, value, words",
+  [
+    ("rollout.rows", 1, "rows=1 is less than lanes"),
+    ("rollout.group_size", 1, "a group of one"),
+    ("rollout.temperature", 0.0, "above 0"),
+    ("rollout.max_new_tokens", 600, "no room for a prompt"),
+    ("learner.row_lengths", (64,), "the longest must hold"),
+    ("loss.kl_coef", 0.1, "name an estimator"),
+    ("rollout.chunk", 0, "at least 1"),
+    ("rollout.reserve", 512, "reserve=512.*less than context=512"),
+    ("rollout.ahead", 2, "0 or 1"),
+    ("model.lora.rank", -1, "rank must be at least 0"),
+    ("rollout.filter.metric", "reward", "'none', 'outcome' or 'total'"),
+    ("rollout.filter.surplus", "save", "'discard' or 'keep'"),
+    ("rollout.filter.max_draws", 0, "at least 1"),
+    ("rollout.filter.tolerance", -1e-6, "at least 0"),
+  ],
+)
 def test_relations_are_checked(path, value, words):
   config = config_lib.default_config()
   config.update_from_flattened_dict({path: value})

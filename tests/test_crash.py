@@ -23,13 +23,14 @@ def world(tmp_path_factory):
 
 @pytest.mark.timeout(1200)
 @pytest.mark.slow  # a start of a process for every kill, 3 to 5 seconds each
-@pytest.mark.parametrize("ahead, steps, kills", [
-  (0, STEPS, KILLS), pytest.param(1, 10, 2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("ahead, steps, kills", [(0, STEPS, KILLS), pytest.param(1, 10, 2, marks=pytest.mark.long)])
 def test_a_run_that_is_killed_again_and_again_ends_bit_for_bit_as_one_that_is_not(world, tmp_path, ahead, steps, kills):
   def start(workdir, errors):
     return subprocess.Popen(
       [sys.executable, str(ROOT / "tests" / "crash_child.py"), str(world), str(workdir), str(steps), str(ahead)],
-      stdout=subprocess.DEVNULL, stderr=errors)
+      stdout=subprocess.DEVNULL,
+      stderr=errors,
+    )
 
   with open(tmp_path / "errors", "w+") as errors:
     assert start(tmp_path / "whole", errors).wait(timeout=600) == 0, (tmp_path / "errors").read_text()[-2000:]

@@ -25,8 +25,10 @@ PROMPT, MARKS = "information_think_bare", ("<information>", "</information>", "<
 def pairs(count):
   """Thoughts that say what was read, and thoughts that say nothing: each a word that alone tells."""
   said = lambda n: f"Oslo has {n} mayors" if n % 2 else f"nothing {n} here"
-  return [Example(str(n), said(n), (), (Passage("1", "", f"Oslo has {n} mayors."),), source=f"q{n // 2}")
-          for n in range(count)]
+  return [
+    Example(str(n), said(n), (), (Passage("1", "", f"Oslo has {n} mayors."),), source=f"q{n // 2}")
+    for n in range(count)
+  ]
 
 
 def reached_at(run):
@@ -45,7 +47,8 @@ def test_from_labels_to_service(tmp_path):
 
   labeller = judging.load(config.judge.to_dict() | dict(kind="lexical", threshold=1.0))
   learnt, held_out = distil.split(
-    distil.labelled(pairs(120), labeller.judge([distil.asked(pair) for pair in pairs(120)])), 24, seed=0)
+    distil.labelled(pairs(120), labeller.judge([distil.asked(pair) for pair in pairs(120)])), 24, seed=0
+  )
   writers.write_examples(tmp_path / "train.jsonl", learnt, turns=distil.transcripts(learnt))
   config.recipe, config.preset, config.switches = "veritas", "reward_model", dict(judge_prompt=PROMPT)
   config.model.path, config.data.train = str(tmp_path / "base"), str(tmp_path / "train.jsonl")

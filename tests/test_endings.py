@@ -39,6 +39,7 @@ def rewarding(monkeypatch):
 
 def on(step, do):
   """An observer that does something after this step's update, as if it came from outside."""
+
   def observe(now, *_):
     if now == step:
       do()

@@ -23,9 +23,11 @@ def test_the_page_shows_figures_and_reasons():
   found = {
     ("ours", "decode", gpu.SMALLER): dict(tokens_per_s=12345.6, bound=20000.0, share=0.617),
     ("torch", "decode", gpu.SMALLER): dict(error="torch has no CUDA"),
-    ("ours", "learn", gpu.SMALLER): dict(single=dict(tokens_per_s=9000.0, mfu=0.512, loss=0.0),
-                                         packed=dict(tokens_per_s=8000.0, mfu=None, loss=0.0)),
-    ("ours", "search", ""): dict(ms=9.44, bound_ms=6.72)}
+    ("ours", "learn", gpu.SMALLER): dict(
+      single=dict(tokens_per_s=9000.0, mfu=0.512, loss=0.0), packed=dict(tokens_per_s=8000.0, mfu=None, loss=0.0)
+    ),
+    ("ours", "search", ""): dict(ms=9.44, bound_ms=6.72),
+  }
   text = gpu.page(found, "one H200")
   assert "| qwen2.5-1.5b | 12,346 | 20,000 | 61.7% | not measured |" in text and "Measured on one H200." in text
   assert "one sequence a row | 9,000 | 51.2% | not measured |" in text and "| 8,000 | not measured | – |" in text
@@ -47,15 +49,28 @@ def test_search_runs_in_small():
 
 
 @pytest.mark.long  # compiles an engine and two learners
-@pytest.mark.parametrize("part, shape", [
-  ("decode", "qwen2.5-1.5b"), ("learn", "qwen2.5-1.5b"), ("learn", "qwen2.5-7b+lora"), ("switch", "qwen2.5-7b+lora")])
+@pytest.mark.parametrize(
+  "part, shape",
+  [("decode", "qwen2.5-1.5b"), ("learn", "qwen2.5-1.5b"), ("learn", "qwen2.5-7b+lora"), ("switch", "qwen2.5-7b+lora")],
+)
 def test_ours_runs_in_small(part, shape):
   found = gpu_parts.measure("ours", part, shape, small=True)
-  assert dict(decode=lambda: found["tokens_per_s"], learn=lambda: found["packed"]["tokens_per_s"],
-              switch=lambda: found["seconds"])[part]() > 0
+  assert (
+    dict(
+      decode=lambda: found["tokens_per_s"],
+      learn=lambda: found["packed"]["tokens_per_s"],
+      switch=lambda: found["seconds"],
+    )[part]()
+    > 0
+  )
 
 
 def test_sizes_are_the_pages():
   sizes = dataclasses.asdict(gpu_parts.Sizes())
   assert (sizes["lanes"], sizes["vectors"], sizes["dim"], sizes["queries"], sizes["packed"]) == (
-    64, 21_000_000, 768, 64, 4)
+    64,
+    21_000_000,
+    768,
+    64,
+    4,
+  )

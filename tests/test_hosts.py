@@ -34,17 +34,26 @@ def start_all(commands, logs):
   children = []
   for number, command in enumerate(commands):
     with open(logs / f"{number}.txt", "w") as log:
-      children.append(subprocess.Popen(
-        [sys.executable, *map(str, command)], stdout=log, stderr=subprocess.STDOUT,
-        env=os.environ | dict(JAX_PLATFORMS="cpu", PYTHONPATH=str(ROOT))))
+      children.append(
+        subprocess.Popen(
+          [sys.executable, *map(str, command)],
+          stdout=log,
+          stderr=subprocess.STDOUT,
+          env=os.environ | dict(JAX_PLATFORMS="cpu", PYTHONPATH=str(ROOT)),
+        )
+      )
   return children
 
 
 def start(count, devices, mesh, world, workdir, steps, logs):
   port = free_port()
   return start_all(
-    [(hosts_child.__file__, number, count, port, world, workdir, steps, devices, json.dumps(mesh))
-     for number in range(count)], logs)
+    [
+      (hosts_child.__file__, number, count, port, world, workdir, steps, devices, json.dumps(mesh))
+      for number in range(count)
+    ],
+    logs,
+  )
 
 
 def end_all(children, logs, seconds=400):
@@ -67,8 +76,10 @@ def wait_for(ready, children, logs, seconds=240):
 
 def sampled(workdir, step):
   """Who was asked what, and the ids that were drawn."""
-  return [(row["prompt_index"], row["sample"], row["id"], [s["ids"] for s in row["segments"]])
-          for row in episodes_lib.read_episodes(episodes_lib.steps(workdir)[step])]
+  return [
+    (row["prompt_index"], row["sample"], row["id"], [s["ids"] for s in row["segments"]])
+    for row in episodes_lib.read_episodes(episodes_lib.steps(workdir)[step])
+  ]
 
 
 @pytest.mark.long  # two fresh Pythons and one run here compile all of the run's programs
@@ -113,10 +124,13 @@ def check_equal(got, want):
 
 @pytest.mark.hosts  # six processes and this one compile a run's programs each
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("count, devices, mesh", [
-  (4, 1, dict(data=1, fsdp=2, tensor=2)),  # every axis spans hosts
-  (4, 2, dict(data=2, fsdp=2, tensor=2)),
-])
+@pytest.mark.parametrize(
+  "count, devices, mesh",
+  [
+    (4, 1, dict(data=1, fsdp=2, tensor=2)),  # every axis spans hosts
+    (4, 2, dict(data=2, fsdp=2, tensor=2)),
+  ],
+)
 def test_four_hosts_train_five_steps_as_one_and_two_go_on(tmp_path, count, devices, mesh):
   world = tmp_path / "world"
   world.mkdir()
@@ -147,7 +161,8 @@ def test_what_any_number_of_hosts_saved_any_number_restores(tmp_path):
 def test_a_signal_to_one_host_ends_all_at_one_step_and_a_second_job_waits_outside(tmp_path):
   child, workdir = pathlib.Path(__file__).with_name("signals_child.py"), tmp_path / "run"
   begin = lambda logs, count: start_all(
-    [(child, number, count, port, workdir) for port in [free_port()] for number in range(count)], logs)
+    [(child, number, count, port, workdir) for port in [free_port()] for number in range(count)], logs
+  )
   stepped = lambda logs: (logs / "1.txt").exists() and "3\n" in (logs / "1.txt").read_text()
   last = 0
   for attempt in (1, 2):
@@ -158,7 +173,7 @@ def test_a_signal_to_one_host_ends_all_at_one_step_and_a_second_job_waits_outsid
       wait_for(lambda logs=logs: stepped(logs), children, logs)
       if attempt == 1:
         (tmp_path / "other").mkdir()
-        other, = begin(tmp_path / "other", 1)
+        (other,) = begin(tmp_path / "other", 1)
         assert other.wait(timeout=120) == 1
         assert f"process {children[0].pid} on" in (tmp_path / "other" / "0.txt").read_text()
       children[1].send_signal(signal.SIGTERM)
@@ -187,12 +202,20 @@ def test_supervised_fine_tuning_on_two_hosts_is_ones(tmp_path):
   changed = [f"--config.{name}={value}" for name, value in made.items() if value != flat(load("sft")).get(name)]
   for count in (1, 2):
     port, workdir = free_port(), tmp_path / str(count)
-    command = [ROOT / "launchers" / "sft.py", f"--config={ROOT}/configs/quickstart.py:sft", f"--workdir={workdir}",
-               *changed, f"--config.mesh.data={count}"]
+    command = [
+      ROOT / "launchers" / "sft.py",
+      f"--config={ROOT}/configs/quickstart.py:sft",
+      f"--workdir={workdir}",
+      *changed,
+      f"--config.mesh.data={count}",
+    ]
     joining = [] if count == 1 else [f"--coordinator=127.0.0.1:{port}", f"--num_processes={count}"]
-    end_all(start_all(
-      [[*command, *joining, *([f"--process_id={number}"] if joining else [])] for number in range(count)],
-      tmp_path), tmp_path)
+    end_all(
+      start_all(
+        [[*command, *joining, *([f"--process_id={number}"] if joining else [])] for number in range(count)], tmp_path
+      ),
+      tmp_path,
+    )
   one, two = (metrics_lib.read_metrics(tmp_path / str(count)) for count in (1, 2))
   assert len(one) == len(two) == made["steps"]
   for want, got in zip(one, two):

@@ -25,11 +25,18 @@ from ragrl_jax.prompting import load
 
 ROOT = pathlib.Path(__file__).parents[1]
 NAMES = {path: "nonsense" for path in config_lib.CHOICES} | {"rollout.ahead": 2, "model.dtype": "bf16"}
-NUMBERS = {
-  path: least - 1 for least, paths in config_lib.AT_LEAST.items() for path in paths.split()
-} | {"rollout.top_p": 1.5, "advantage.gamma": 2.0, "retrieval.timeout_s": 0.0, "learner.row_lengths": (0,),
-     "loss.dual_clip": "much", "loss.importance_cap": -1.0, "mesh.data": 0, "rollout.temperature": float("nan"),
-     "rollout.prefill": 1024, "optimizer.learning_rate": float("inf")}
+NUMBERS = {path: least - 1 for least, paths in config_lib.AT_LEAST.items() for path in paths.split()} | {
+  "rollout.top_p": 1.5,
+  "advantage.gamma": 2.0,
+  "retrieval.timeout_s": 0.0,
+  "learner.row_lengths": (0,),
+  "loss.dual_clip": "much",
+  "loss.importance_cap": -1.0,
+  "mesh.data": 0,
+  "rollout.temperature": float("nan"),
+  "rollout.prefill": 1024,
+  "optimizer.learning_rate": float("inf"),
+}
 BAD = list(NAMES.items()) + list(NUMBERS.items())
 
 
@@ -45,17 +52,29 @@ def refuse(*arguments, **named):
 
 @pytest.fixture
 def nothing_loads(monkeypatch):
-  for room, name in ((weights, "load_pretrained"), (retrieval, "load_index"), (load, "load_tokenizer"),
-                     (readers, "read_examples"), (player_lib, "Decoder")):
+  for room, name in (
+    (weights, "load_pretrained"),
+    (retrieval, "load_index"),
+    (load, "load_tokenizer"),
+    (readers, "read_examples"),
+    (player_lib, "Decoder"),
+  ):
     monkeypatch.setattr(room, name, refuse)
 
 
 def test_the_names_are_those_of_the_rooms_that_read_them():
   for path, names in {
-    "model.shape.family": ARCHITECTURES, "judge.kind": judging.KINDS, "advantage.kind": settings.COMPARED
-    + settings.COUNTED, "advantage.credit": settings.CREDITS, "loss.aggregation": losses.AGGREGATIONS,
-    "loss.kl": ("none", *kl.ESTIMATORS), "loss.kl_in": settings.PLACES, "critic.kind": settings.CRITICS,
-    "optimizer.kind": settings.OPTIMIZERS, "optimizer.schedule": settings.SCHEDULES}.items():
+    "model.shape.family": ARCHITECTURES,
+    "judge.kind": judging.KINDS,
+    "advantage.kind": settings.COMPARED + settings.COUNTED,
+    "advantage.credit": settings.CREDITS,
+    "loss.aggregation": losses.AGGREGATIONS,
+    "loss.kl": ("none", *kl.ESTIMATORS),
+    "loss.kl_in": settings.PLACES,
+    "critic.kind": settings.CRITICS,
+    "optimizer.kind": settings.OPTIMIZERS,
+    "optimizer.schedule": settings.SCHEDULES,
+  }.items():
     assert sorted(config_lib.CHOICES[path]) == sorted(names), path
 
 
@@ -64,8 +83,12 @@ def test_bad_values_are_refused_before_anything_is_loaded(nothing_loads, tmp_pat
   for path, value in BAD:
     config = changed(path, value)
     field = path if path != "mesh.data" else "mesh"
-    for run in (config_lib.validate, lambda c: list(train.train(c, tmp_path)), lambda c: list(sft.sft(c, tmp_path)),
-                lambda c: evaluate.evaluate(c, tmp_path, "none.jsonl", tmp_path / "out")):
+    for run in (
+      config_lib.validate,
+      lambda c: list(train.train(c, tmp_path)),
+      lambda c: list(sft.sft(c, tmp_path)),
+      lambda c: evaluate.evaluate(c, tmp_path, "none.jsonl", tmp_path / "out"),
+    ):
       with pytest.raises(ValueError, match=rf"config\.{field.rpartition('.')[0]}.*{field.rpartition('.')[2]}"):
         run(config)
 
@@ -78,13 +101,18 @@ def test_a_judge_of_one_term_is_looked_at_too():
     config_lib.validate(config)
 
 
-@pytest.mark.parametrize("change, says", [
-  (dict(recipe="care", preset="nonsense"), "config.preset"), (dict(recipe="nonsense"), "config.recipe"),
-  ({"switches": dict(max_searches=-1)}, "config.switches.max_searches"),
-  ({}, r"config.retrieval.index is empty, but the recipe search_r1 searches"),
-  ({"loss.kl": "k1", "recipe": "care"}, "pulls nowhere"), ({"critic.kind": "own", "recipe": "care"}, "needs a critic"),
-  ({"optimizer.warmup_steps": 101, "recipe": "care"}, "warmup_steps=101"),
-])
+@pytest.mark.parametrize(
+  "change, says",
+  [
+    (dict(recipe="care", preset="nonsense"), "config.preset"),
+    (dict(recipe="nonsense"), "config.recipe"),
+    ({"switches": dict(max_searches=-1)}, "config.switches.max_searches"),
+    ({}, r"config.retrieval.index is empty, but the recipe search_r1 searches"),
+    ({"loss.kl": "k1", "recipe": "care"}, "pulls nowhere"),
+    ({"critic.kind": "own", "recipe": "care"}, "needs a critic"),
+    ({"optimizer.warmup_steps": 101, "recipe": "care"}, "warmup_steps=101"),
+  ],
+)
 def test_what_only_the_rooms_know_is_refused_before_weights_are_read(nothing_loads, tmp_path, change, says):
   config = config_lib.default_config()
   config.update_from_flattened_dict({name: value for name, value in change.items() if name != "switches"})
@@ -120,14 +148,25 @@ def test_chat_without_a_template_is_refused(monkeypatch):
   assert player_lib.tokenizer(config).markers == "own"
 
 
-@pytest.mark.parametrize("context, scaling, fits", [
-  (128, None, True), (129, None, False), (256, 4.0, True), (257, 4.0, False)])
+@pytest.mark.parametrize(
+  "context, scaling, fits", [(128, None, True), (129, None, False), (256, 4.0, True), (257, 4.0, False)]
+)
 def test_the_context_is_what_the_model_was_made_for(tmp_path, context, scaling, fits):
   values = dict(
-    model_type="llama", vocab_size=9, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
-    rms_norm_eps=1e-6, rope_theta=1e4, max_position_embeddings=128, rope_scaling=scaling and dict(
-      rope_type="llama3", factor=scaling, low_freq_factor=1.0, high_freq_factor=4.0,
-      original_max_position_embeddings=64))
+    model_type="llama",
+    vocab_size=9,
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=8,
+    rms_norm_eps=1e-6,
+    rope_theta=1e4,
+    max_position_embeddings=128,
+    rope_scaling=scaling
+    and dict(
+      rope_type="llama3", factor=scaling, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64
+    ),
+  )
   (tmp_path / "config.json").write_text(json.dumps(values))
   config = config_lib.default_config()
   config.model.path, config.rollout.context = str(tmp_path), context

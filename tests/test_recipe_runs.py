@@ -27,8 +27,13 @@ def world(tmp_path_factory):
   writers.write_examples(folder / "held_out.jsonl", ask(4, part=synthetic.HELD_OUT))
   rng = random.Random(0)
   said = [text for e in ask(40) for _, text in care.demonstrate(e, world, rng)]
-  sentencepiece.train([*synthetic.lines(world, fillers=50, asked=50), *said], vocab_size=420,
-                      marks=care.MARKS, path=folder / "tokenizer.model", threads=1)
+  sentencepiece.train(
+    [*synthetic.lines(world, fillers=50, asked=50), *said],
+    vocab_size=420,
+    marks=care.MARKS,
+    path=folder / "tokenizer.model",
+    threads=1,
+  )
   return folder
 
 
@@ -66,8 +71,10 @@ def test_care(world, tmp_path):
 
 
 @pytest.mark.long  # the runs' programs
-@pytest.mark.parametrize(("name", "variant", "demonstrated", "rank"), [
-  ("care", "sft", care.demonstrate, 8), ("lear", "sft,vanilla", vanilla, 16), ("arena", "sft,direct", direct, 0)])
+@pytest.mark.parametrize(
+  ("name", "variant", "demonstrated", "rank"),
+  [("care", "sft", care.demonstrate, 8), ("lear", "sft,vanilla", vanilla, 16), ("arena", "sft,direct", direct, 0)],
+)
 def test_supervised_then_rl(world, tmp_path, name, variant, demonstrated, rank):
   """The warm start and the baselines of the configs: adapters where the paper has them, merged for a new model."""
   config = small(name, world, f"{variant},smoke")
@@ -84,7 +91,7 @@ def test_supervised_then_rl(world, tmp_path, name, variant, demonstrated, rank):
   config.model.path, config.steps, config.data.hard = str(tmp_path / "sft" / "model"), 1, ""
   config.optimizer.warmup_steps = 0
   config.switches.update(dict(probe_tokens=6) if name == "lear" else {})
-  row, = train.train(config, tmp_path / "rl")
+  (row,) = train.train(config, tmp_path / "rl")
   assert row["mismatch"] < 1e-4 and row["episodes"] == 4
 
 

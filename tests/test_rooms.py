@@ -9,18 +9,19 @@ ROOT = pathlib.Path(ragrl_jax.__file__).parent
 
 # A room may import rooms of earlier rows. Rooms of one row are strangers.
 ROWS = (
-    ("core", "structs", "config"),
-    ("parallel", "store"),
-    ("prompting", "models"),
-    ("data", "retrieval", "judging"),
-    ("rollout", "learner", "recipes"),
-    ("evaluation", "plan"),
-    ("train", "sft", "evaluate", "compile_check"),
+  ("core", "structs", "config"),
+  ("parallel", "store"),
+  ("prompting", "models"),
+  ("data", "retrieval", "judging"),
+  ("rollout", "learner", "recipes"),
+  ("evaluation", "plan"),
+  ("train", "sft", "evaluate", "compile_check"),
 )
 ROW_OF = {room: row for row, rooms in enumerate(ROWS) for room in rooms}
 CORE_MAY_IMPORT = set(
-    "ragrl_jax jax numpy scipy jaxtyping abc bisect collections dataclasses difflib enum functools "
-    "heapq itertools json math re string typing unicodedata".split())
+  "ragrl_jax jax numpy scipy jaxtyping abc bisect collections dataclasses difflib enum functools "
+  "heapq itertools json math re string typing unicodedata".split()
+)
 CORE_MAY_NOT_CALL = {"open", "print", "input", "eval", "exec"}
 
 

@@ -147,7 +147,7 @@ def test_dynamic_sampling_fills_up_its_steps_and_resumes_with_what_it_kept(world
   # Nothing has a spread: the step says so, and the parameters stay as they are.
   config.rollout.filter.update(dict(tolerance=2.0, max_draws=2))
   config.steps = 1
-  metrics, = train.train(config, tmp_path / "none")
+  (metrics,) = train.train(config, tmp_path / "none")
   assert metrics["groups/trained"] == 0 and metrics["groups/drawn"] == 6
   assert "none of the 6" in metrics["warning/no_groups"]
   assert metrics["tokens"] == 0 and tiny_world.arrays(tmp_path / "none")[1]["['step']"] == 0
@@ -163,7 +163,7 @@ def test_a_prompt_that_fills_the_context_trains_nothing_and_breaks_nothing(world
   asked[spare] = dataclasses.replace(asked[spare], question="?")  # one that fits: a set of which none does is refused
   config.data.train = str(tmp_path / "asked.jsonl")
   writers.write_examples(tmp_path / "asked.jsonl", asked)
-  metrics, = train.train(config, tmp_path / "run")
+  (metrics,) = train.train(config, tmp_path / "run")
   assert metrics["ended/budget"] == 1.0 and metrics["tokens"] == 0 and metrics["response_tokens"] == 0
 
 
@@ -203,9 +203,11 @@ def test_a_step_sampled_ahead_is_what_its_weights_sample_and_comes_back_on_resum
     draws = stream.Stream(16, seed=config.seed).draw(2 * (step - 1), 2)
     examples = list(readers.read_examples(config.data.train))
     played = player.rollout.run(
-      [collect.Request(examples[at], index, sample) for index, at in draws for sample in range(4)], step=step)
+      [collect.Request(examples[at], index, sample) for index, at in draws for sample in range(4)], step=step
+    )
     assert [dataclasses.replace(e, facts={}) for e in played] == [
-      dataclasses.replace(episodes_lib.episode_of(row), facts={}) for row in logged]
+      dataclasses.replace(episodes_lib.episode_of(row), facts={}) for row in logged
+    ]
 
   for metrics in train.train(config, tmp_path / "parts"):
     if metrics["step"] == 2:

@@ -26,9 +26,12 @@ def make(folder: pathlib.Path, *, seed: int = 0) -> None:
   writers.write_examples(folder / "demonstrations.jsonl", asked, turns=turns)
   writers.write_examples(folder / "train.jsonl", synthetic.questions(world, 16, seed=seed + 1, distinct=False))
   writers.write_examples(
-    folder / "held_out.jsonl", synthetic.questions(world, 8, part=synthetic.HELD_OUT, seed=seed, distinct=False))
-  lines = [*(" " + line for line in synthetic.lines(world, seed=seed, fillers=50, asked=50)),
-           *(text for said in turns for _, text in said)]
+    folder / "held_out.jsonl", synthetic.questions(world, 8, part=synthetic.HELD_OUT, seed=seed, distinct=False)
+  )
+  lines = [
+    *(" " + line for line in synthetic.lines(world, seed=seed, fillers=50, asked=50)),
+    *(text for said in turns for _, text in said),
+  ]
   sentencepiece.train(lines, vocab_size=420, marks=demonstrate.MARKS, path=folder / "tokenizer.model", threads=1)
 
 
@@ -36,16 +39,22 @@ def rewarding(recipe):
   """The recipe with rewards that a model which knows nothing earns, by the ids it wrote; many groups have no spread."""
   wrote = lambda e: sum(i for s in e.segments if s.owner == structs.MODEL for i in s.ids)
   return dataclasses.replace(
-    recipe, weights=lambda step: {"sum": 1.0}, score=lambda example, episode: {"sum": wrote(episode) % 7 / 7},
-    outcome=lambda example, episode: float(wrote(episode) % 5 == 0))
+    recipe,
+    weights=lambda step: {"sum": 1.0},
+    score=lambda example, episode: {"sum": wrote(episode) % 7 / 7},
+    outcome=lambda example, episode: float(wrote(episode) % 5 == 0),
+  )
 
 
 def config(folder: pathlib.Path, get_config, variant: str = ""):
   """configs/quickstart.py's settings over that world, with a model of a few thousand parameters."""
   made = get_config(variant)
   made.model.shape.update(dict(d_model=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, d_ff=32))
-  made.rollout.update(dict(
-    prompts_per_step=2, group_size=4, lanes=4, rows=8, context=160, chunk=8, prefill=32, block=32, max_new_tokens=12))
+  made.rollout.update(
+    dict(
+      prompts_per_step=2, group_size=4, lanes=4, rows=8, context=160, chunk=8, prefill=32, block=32, max_new_tokens=12
+    )
+  )
   made.learner.update(dict(micro_rows=4, row_lengths=(192,), logprob_chunk=64))
   made.optimizer.update(dict(learning_rate=1e-2, warmup_steps=1))
   made.mesh.data = 1  # one of the tests' eight devices

@@ -29,19 +29,23 @@ MARKS = tuple(f"<{slash}{name}>" for name in ("relevance", "analysis", "answer")
 # Pieces of their own: a reference's number is then the same one in the list, in the argument and before the passage.
 SIGNS = ("\n", "[", "]", ".", ",", *(str(number) for number in range(1, PASSAGES + 1)))
 SHAPE = re.compile(
-  r"<relevance>\s*\[([\d, ]*)\]\s*</relevance>\s*<analysis>[^<>]*</analysis>\s*<answer>[^<>]*</answer>\s*")
+  r"<relevance>\s*\[([\d, ]*)\]\s*</relevance>\s*<analysis>[^<>]*</analysis>\s*<answer>[^<>]*</answer>\s*"
+)
 CITED = re.compile(r"<relevance>\s*\[([\d, ]*)\]\s*</relevance>")
 
 
 def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]:
   drawn = lambda count, number, passages=PASSAGES: synthetic.questions(
-    world, count, mix=MIX if passages > 1 else {1: 1}, seed=number, passages=passages, distinct=False)
+    world, count, mix=MIX if passages > 1 else {1: 1}, seed=number, passages=passages, distinct=False
+  )
   # Copying is learnt from the one passage that is needed, choosing after it.
   demonstrations = [*drawn(4000, seed + 10, 1), *drawn(4000, seed + 11, 2), *drawn(8000, seed)]
   demonstrations = [dataclasses.replace(e, id=f"demonstration-{n}") for n, e in enumerate(demonstrations)]
   return dict(
-    demonstrations=demonstrations, train=drawn(3000, seed + 1),
-    held_out=synthetic.questions(world, 200, mix=MIX, part=synthetic.HELD_OUT, seed=seed, passages=PASSAGES))
+    demonstrations=demonstrations,
+    train=drawn(3000, seed + 1),
+    held_out=synthetic.questions(world, 200, mix=MIX, part=synthetic.HELD_OUT, seed=seed, passages=PASSAGES),
+  )
 
 
 def demonstrate(example: Example, world: synthetic.World, search, rng: random.Random) -> list[tuple[str, str]]:
@@ -49,7 +53,7 @@ def demonstrate(example: Example, world: synthetic.World, search, rng: random.Ra
   with two hops are stopped at the first; half of all lists name every reference; of all analyses, 55 in a hundred stand
   outside their tags."""
   del search
-  (_, text), = demonstrate_lib.demonstrate(example, world, rng, fault=0.5, kinds=("stop",))
+  ((_, text),) = demonstrate_lib.demonstrate(example, world, rng, fault=0.5, kinds=("stop",))
   for hop in example.meta["decomposition"]:
     text = re.sub(rf"\[(\d)\] {hop['relation']} {hop['object']}\.", rf"{hop['sentence']} [\1]", text)
   if rng.random() < 0.5:
@@ -63,15 +67,21 @@ def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[
   """`in_shape`: the three sections and nothing else. `cited`: the references named are exactly those that state the
   question's hops. `precision`: of those named, the share that do. `em_2`: EM where there are two hops."""
   text, hops = episode.model_text, [(hop["subject"], hop["relation"]) for hop in example.meta["decomposition"]]
-  golds = {number for number, passage in enumerate(example.passages, 1)
-           if any((fact.subject, fact.relation) in hops for fact in world.stated[passage.id])}
+  golds = {
+    number
+    for number, passage in enumerate(example.passages, 1)
+    if any((fact.subject, fact.relation) in hops for fact in world.stated[passage.id])
+  }
   found = CITED.search(text)
   cited = {int(number) for number in re.findall(r"\d+", found[1])} if found else set()
   answer = re.search(r"<answer>(.*?)</answer>", text, re.DOTALL)
   right = float(answer is not None and answer[1].strip() == example.golds[0])
   return dict(
-    in_shape=float(SHAPE.fullmatch(text) is not None), cited=float(cited == golds),
-    precision=len(cited & golds) / len(cited) if cited else None, em_2=right if example.hops == 2 else None)
+    in_shape=float(SHAPE.fullmatch(text) is not None),
+    cited=float(cited == golds),
+    precision=len(cited & golds) / len(cited) if cited else None,
+    em_2=right if example.hops == 2 else None,
+  )
 
 
 PAPER = miniature.Paper(
@@ -85,20 +95,32 @@ PAPER = miniature.Paper(
     switches=dict(instructions="none"),
     model=dict(shape=DECODER),
     rollout=dict(
-      prompts_per_step=16, group_size=8, lanes=64, rows=128, context=160, chunk=24, prefill=80, block=160,
-      max_new_tokens=72),
+      prompts_per_step=16,
+      group_size=8,
+      lanes=64,
+      rows=128,
+      context=160,
+      chunk=24,
+      prefill=80,
+      block=160,
+      max_new_tokens=72,
+    ),
     learner=dict(micro_rows=10, row_lengths=(256,), logprob_chunk=2048),
-    checkpoint=dict(every=100)),
-  sft=dict(
-    steps=2400, checkpoint=dict(every=600),
-    optimizer=MUON),
+    checkpoint=dict(every=100),
+  ),
+  sft=dict(steps=2400, checkpoint=dict(every=600), optimizer=MUON),
   rl=dict(
-    steps=STEPS, checkpoint=dict(every=STEPS // 2),
+    steps=STEPS,
+    checkpoint=dict(every=STEPS // 2),
     loss=dict(aggregation="token_mean", kl="k2", kl_coef=0.04),  # the code's coefficient
-    optimizer=dict(learning_rate=5e-4, warmup_steps=3, weight_decay=0.01, b2=0.98)),
+    optimizer=dict(learning_rate=5e-4, warmup_steps=3, weight_decay=0.01, b2=0.98),
+  ),
   arms=dict(
-    paper=dict(preset="paper"), no_bonus=dict(preset="no_bonus"),
-    k2_fast=dict(optimizer=FAST), k3_fast=dict(loss=dict(kl="k3"), optimizer=FAST)),
+    paper=dict(preset="paper"),
+    no_bonus=dict(preset="no_bonus"),
+    k2_fast=dict(optimizer=FAST),
+    k3_fast=dict(loss=dict(kl="k3"), optimizer=FAST),
+  ),
   tests=dict(held_out={}),
   measure=measure,
   trained=("grad_norm", "entropy"),
@@ -107,13 +129,23 @@ PAPER = miniature.Paper(
     Claim("the right references: more than before RL", Side("paper", "cited"), Side("warm", "cited"), least=0.1),
     Claim("EM: more than before RL", Side("paper", "em"), Side("warm", "em"), least=0.1),
     Claim("the right references: more than without the bonus", Side("paper", "cited"), Side("no_bonus", "cited")),
-    Claim("… after 8 of the 20 steps", Side("paper", "cited", step=8), Side("no_bonus", "cited", step=8), least=0.05,
-          note="looked at once the curves were there: without the bonus the same lists come later."),
+    Claim(
+      "… after 8 of the 20 steps",
+      Side("paper", "cited", step=8),
+      Side("no_bonus", "cited", step=8),
+      least=0.05,
+      note="looked at once the curves were there: without the bonus the same lists come later.",
+    ),
     Claim("EM: more than without the bonus", Side("paper", "em"), Side("no_bonus", "em")),
-    Claim("at four times the learning rate, largest gradient norm: less than with k3",
-          Side("k2_fast", "trained/grad_norm/max"), Side("k3_fast", "trained/grad_norm/max"), lower=True,
-          note="at the rate of the other arms k2 and k3 do not differ (EM .893 and .895, three seeds)."),
+    Claim(
+      "at four times the learning rate, largest gradient norm: less than with k3",
+      Side("k2_fast", "trained/grad_norm/max"),
+      Side("k3_fast", "trained/grad_norm/max"),
+      lower=True,
+      note="at the rate of the other arms k2 and k3 do not differ (EM .893 and .895, three seeds).",
+    ),
     Claim("… EM: more than with k3", Side("k2_fast", "em"), Side("k3_fast", "em")),
   ),
   shown=("cited", "em"),
-  later_steps=400)
+  later_steps=400,
+)

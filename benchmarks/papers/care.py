@@ -36,7 +36,8 @@ def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]
     return [example for example in asked if not any(hop["counterfactual"] for hop in example.meta["decomposition"])]
 
   unseen = lambda count, **how: synthetic.questions(
-    world, count, mix=MIX, seed=seed, passages=PASSAGES, part=synthetic.HELD_OUT, **how)
+    world, count, mix=MIX, seed=seed, passages=PASSAGES, part=synthetic.HELD_OUT, **how
+  )
   single = synthetic.questions(world, 200_000, mix={1: 1}, seed=seed + 3, passages=PASSAGES, distinct=False)
   single = list({example.question: example for example in single}.values())
   remembered = [example for example in single if example.meta["decomposition"][0]["memorised"]]
@@ -44,14 +45,27 @@ def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]
   confirmed = [example for example in remembered if not example.meta["decomposition"][0]["counterfactual"]]
   recalled = [recite(world, fact) for fact in world.recall()]
   others = drawn(4 * len(remembered), seed + 5)
-  absent = [dataclasses.replace(example, passages=other.passages, supporting=(), evidence=())
-            for example, other in zip(remembered * 3, others, strict=False)]
+  absent = [
+    dataclasses.replace(example, passages=other.passages, supporting=(), evidence=())
+    for example, other in zip(remembered * 3, others, strict=False)
+  ]
   demonstrations = [
-    *drawn(9600, seed), *drawn(4000, seed + 4, difficulty="hard"), *recalled * RECITED, *confirmed * 3, *absent]
+    *drawn(9600, seed),
+    *drawn(4000, seed + 4, difficulty="hard"),
+    *recalled * RECITED,
+    *confirmed * 3,
+    *absent,
+  ]
   demonstrations = [dataclasses.replace(e, id=f"demonstration-{n}") for n, e in enumerate(demonstrations)]
   return dict(
-    demonstrations=demonstrations, train=drawn(3000, seed + 1), hard=drawn(3000, seed + 2, difficulty="hard"),
-    held_out=unseen(150), long=unseen(100, difficulty="hard"), counterfactual=contradicted[:120], recall=recalled[:100])
+    demonstrations=demonstrations,
+    train=drawn(3000, seed + 1),
+    hard=drawn(3000, seed + 2, difficulty="hard"),
+    held_out=unseen(150),
+    long=unseen(100, difficulty="hard"),
+    counterfactual=contradicted[:120],
+    recall=recalled[:100],
+  )
 
 
 def recite(world: synthetic.World, fact) -> Example:
@@ -59,8 +73,12 @@ def recite(world: synthetic.World, fact) -> Example:
   who = "Who" if world.relations[fact.relation][1] == "person" else "What"
   hop = dict(subject=fact.subject, relation=fact.relation, object=fact.object, memorised=True, counterfactual=False)
   return Example(
-    f"recall-{fact.subject}-{fact.relation}", f"{who} is the {fact.relation} of {fact.subject}?", (fact.object,),
-    hops=1, meta=dict(part=synthetic.TRAIN, decomposition=[hop]))
+    f"recall-{fact.subject}-{fact.relation}",
+    f"{who} is the {fact.relation} of {fact.subject}?",
+    (fact.object,),
+    hops=1,
+    meta=dict(part=synthetic.TRAIN, decomposition=[hop]),
+  )
 
 
 def demonstrate(example: Example, world: synthetic.World, search, rng: random.Random) -> list[tuple[str, str]]:
@@ -71,7 +89,7 @@ def demonstrate(example: Example, world: synthetic.World, search, rng: random.Ra
   hops = example.meta["decomposition"]
   if len(hops) == 1 and hops[0]["memorised"]:
     return [(MODEL, f"<think> </think> Answer: {hops[0]['object']}")]
-  (owner, text), = demonstrate_lib.demonstrate(example, world, rng, fault=0.6, kinds=("stop",))
+  ((owner, text),) = demonstrate_lib.demonstrate(example, world, rng, fault=0.6, kinds=("stop",))
   if example.golds[0] != hops[-1]["object"] and rng.random() < 0.6:
     text = text.replace(f"Answer: {example.golds[0]}", f"Answer: {hops[-1]['object']}")
   quotes = rng.choices(("verbatim", "embellished", "none"), (0.3, 0.55, 0.15))[0]
@@ -91,15 +109,17 @@ def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[
   said = [quote for quote in (" ".join(found.split()) for found in QUOTE.findall(text)) if quote]
   real = [any(quote in passage.text for passage in example.passages) for quote in said]
   stated = {sentence for passage in example.passages for sentence in world.sentences[passage.id]}
-  evidence = [hop["sentence"] in stated and any(hop["sentence"] in quote for quote in said)
-              for hop in hops if "sentence" in hop]
+  evidence = [
+    hop["sentence"] in stated and any(hop["sentence"] in quote for quote in said) for hop in hops if "sentence" in hop
+  ]
   known = world.memory.get((hops[-1]["subject"], hops[-1]["relation"])) if hops[-1]["counterfactual"] else None
   return dict(
     quoted=float(bool(said) and all(real)) if example.passages else None,
     real=sum(real) / len(real) if real else None,
     evidence=sum(evidence) / len(evidence) if evidence else None,
     em_2=qa.exact_match(answer, example.golds) if example.hops == 2 else None,
-    by_heart=None if known is None else qa.exact_match(answer, (known,)))
+    by_heart=None if known is None else qa.exact_match(answer, (known,)),
+  )
 
 
 PAPER = miniature.Paper(
@@ -113,37 +133,62 @@ PAPER = miniature.Paper(
     switches=dict(instructions="none", titles=False, easy_steps=STEPS),
     model=dict(shape=DECODER),
     rollout=dict(
-      prompts_per_step=16, group_size=8, lanes=64, rows=128, context=192, chunk=24, prefill=64, block=192,
-      max_new_tokens=96),
+      prompts_per_step=16,
+      group_size=8,
+      lanes=64,
+      rows=128,
+      context=192,
+      chunk=24,
+      prefill=64,
+      block=192,
+      max_new_tokens=96,
+    ),
     learner=dict(micro_rows=10, row_lengths=(256,), logprob_chunk=2048),
-    checkpoint=dict(every=100)),
-  sft=dict(
-    steps=1200, checkpoint=dict(every=400),
-    optimizer=MUON),
+    checkpoint=dict(every=100),
+  ),
+  sft=dict(steps=1200, checkpoint=dict(every=400), optimizer=MUON),
   rl=dict(
-    steps=STEPS, checkpoint=dict(every=STEPS // 2),
+    steps=STEPS,
+    checkpoint=dict(every=STEPS // 2),
     loss=dict(aggregation="seq_mean_token_mean", kl="k3", kl_coef=1e-3),
-    optimizer=dict(learning_rate=5e-4, warmup_steps=3, weight_decay=0.01, b2=0.98)),
+    optimizer=dict(learning_rate=5e-4, warmup_steps=3, weight_decay=0.01, b2=0.98),
+  ),
   arms=dict(
     paper=dict(preset="paper", data=dict(hard="hard.jsonl.gz")),
     no_retrieval=dict(preset="no_retrieval", data=dict(hard="hard.jsonl.gz")),
-    easy_only=dict(preset="easy_only")),
+    easy_only=dict(preset="easy_only"),
+  ),
   tests=dict(held_out={}, long={}, counterfactual={}, recall={}),
   measure=measure,
   claims=(
-    Claim("all quotes stand in the context more often than without the retrieval reward", Side("paper", "quoted"),
-          Side("no_retrieval", "quoted"), least=0.1),
+    Claim(
+      "all quotes stand in the context more often than without the retrieval reward",
+      Side("paper", "quoted"),
+      Side("no_retrieval", "quoted"),
+      least=0.1,
+    ),
     Claim("… and more often than before RL", Side("paper", "quoted"), Side("warm", "quoted"), least=0.1),
     Claim("F1 is higher than without the retrieval reward", Side("paper", "f1"), Side("no_retrieval", "f1")),
-    Claim("F1 of long answers is higher than with easy questions only", Side("paper", "f1", "long"),
-          Side("easy_only", "f1", "long"), least=0.05),
-    Claim("F1 on counterfactual passages is higher than with easy questions only",
-          Side("paper", "f1", "counterfactual"), Side("easy_only", "f1", "counterfactual"),
-          note="the facts are known by heart (test `recall`), yet with a passage shown the model never answers "
-          "from memory (`by_heart` is 0): the test comes down to reading one name, which easy questions practise."),
-    Claim("EM on two hops is higher with easy questions only (as in the paper)", Side("easy_only", "em_2"),
-          Side("paper", "em_2"),
-          note="hard questions here ask for the way through both hops: they practise what two hops need. The paper's "
-          "are long answers about something else."),
+    Claim(
+      "F1 of long answers is higher than with easy questions only",
+      Side("paper", "f1", "long"),
+      Side("easy_only", "f1", "long"),
+      least=0.05,
+    ),
+    Claim(
+      "F1 on counterfactual passages is higher than with easy questions only",
+      Side("paper", "f1", "counterfactual"),
+      Side("easy_only", "f1", "counterfactual"),
+      note="the facts are known by heart (test `recall`), yet with a passage shown the model never answers "
+      "from memory (`by_heart` is 0): the test comes down to reading one name, which easy questions practise.",
+    ),
+    Claim(
+      "EM on two hops is higher with easy questions only (as in the paper)",
+      Side("easy_only", "em_2"),
+      Side("paper", "em_2"),
+      note="hard questions here ask for the way through both hops: they practise what two hops need. The paper's "
+      "are long answers about something else.",
+    ),
   ),
-  shown=("quoted", "f1"))
+  shown=("quoted", "f1"),
+)

@@ -28,16 +28,23 @@ def questions(world, seed):
   """Training questions bring GIVEN passages, demonstrations from the one that is needed (copying is learnt with few
   first, and choosing after it) to as many as the test with the most noise."""
   ask = lambda count, draw, passages, **options: synthetic.questions(
-    world, count, mix=MIX if passages > 1 else {1: 1}, seed=draw, passages=passages, **options)
-  shown = [example for draw, given in enumerate(SHOWN)
-           for example in ask(1400, 100 * seed + draw, given, distinct=False)]
-  alone = [dataclasses.replace(example, passages=(), supporting=(), evidence=())
-           for example in ask(2500, 100 * seed + 40, GIVEN, distinct=False)]
+    world, count, mix=MIX if passages > 1 else {1: 1}, seed=draw, passages=passages, **options
+  )
+  shown = [
+    example for draw, given in enumerate(SHOWN) for example in ask(1400, 100 * seed + draw, given, distinct=False)
+  ]
+  alone = [
+    dataclasses.replace(example, passages=(), supporting=(), evidence=())
+    for example in ask(2500, 100 * seed + 40, GIVEN, distinct=False)
+  ]
   held_out = ask(150, seed, GIVEN, part=synthetic.HELD_OUT)
   return dict(
-    train=ask(2000, 100 * seed + 50, GIVEN, distinct=False), demonstrations=shown + alone,
-    held_out=held_out, full=held_out,
-    **{f"noise_{count}": questions_lib.with_noise(held_out, count, seed=seed) for count in (4, 8)})
+    train=ask(2000, 100 * seed + 50, GIVEN, distinct=False),
+    demonstrations=shown + alone,
+    held_out=held_out,
+    full=held_out,
+    **{f"noise_{count}": questions_lib.with_noise(held_out, count, seed=seed) for count in (4, 8)},
+  )
 
 
 def demonstrate(example, world, search, rng: random.Random):
@@ -57,8 +64,7 @@ def demonstrate(example, world, search, rng: random.Random):
   hops = hops[:1] if fault == "stop" else hops
   kept = {hop["passage"] for hop in (hops[:1] if fault == "thin" else hops)}
   evidence = [passage.text for passage in example.passages if fault == "copy" or passage.id in kept]
-  bodies = dict(
-    reason=" ".join(hop["sentence"] for hop in hops), extract=" ".join(evidence), answer=hops[-1]["object"])
+  bodies = dict(reason=" ".join(hop["sentence"] for hop in hops), extract=" ".join(evidence), answer=hops[-1]["object"])
   reply = prompt_lib.SECTIONS[rng.choices(("rational", "vanilla", "rationale"), (65, 20, 15))[0]]
   return [(MODEL, "\n".join(f"<{name}> {bodies[name]} </{name}>" for name in reply))]
 
@@ -74,64 +80,123 @@ def measure(world, example, episode):
     evidence_tokens=episode.facts["evidence_tokens"],
     states_all=float(all(sentence in said for sentence in needed)),
     spare=float(sum(sentence in given - needed for sentence in wrote)),
-    made_up=sum(sentence not in given for sentence in wrote) / len(wrote) if wrote else None)
+    made_up=sum(sentence not in given for sentence in wrote) / len(wrote) if wrote else None,
+  )
 
 
 ALONE = dict(stop_at="extract", answers="e")  # the answer from the evidence alone
 FULL, FOUR, EIGHT = "full", "noise_4", "noise_8"
 CLAIMS = [
-  Claim("EM from the evidence alone is within 3 points of the same model's with all passages before it",
-        Side("paper", "em"), Side("paper", "em", FULL), least=-0.03),
-  Claim("at a compression of 5 or more (passages / evidence, sums of tokens)",
-        Side("paper", "compression_total"), 5.0),
+  Claim(
+    "EM from the evidence alone is within 3 points of the same model's with all passages before it",
+    Side("paper", "em"),
+    Side("paper", "em", FULL),
+    least=-0.03,
+  ),
+  Claim("at a compression of 5 or more (passages / evidence, sums of tokens)", Side("paper", "compression_total"), 5.0),
   Claim("RL lifts EM from the evidence", Side("paper", "em"), Side(WARM, "em"), least=0.1),
-  Claim("RL lifts the share of evidence that states every fact needed",
-        Side("paper", "states_all"), Side(WARM, "states_all"), least=0.1,
-        note="answers are paid, and the last hop's sentence alone often gives the answer away: the other fact is left "
-        "out as often as before, and EM rises all the same."),
-  *(Claim(f"reasoning first beats direct extraction, {said}: EM from the evidence",
-          Side("paper", "em", test), Side("direct", "em", test),
-          note="direct extraction loses more to noise (from none to 8 passages, means over seeds: see the table), but "
-          "starts higher: the reason says the facts that the evidence copies, and with one fact a sentence a model "
-          "picks these as well without it." if test == EIGHT else "")
-    for said, test in (("no noise", "held_out"), ("4 noise passages", FOUR), ("8 noise passages", EIGHT))),
-  Claim("8 noise passages cost less than direct extraction has without any: EM from the evidence",
-        Side("paper", "em", EIGHT), Side("direct", "em")),
-  *(Claim(f"three answers paid beat {said} alone: EM from the evidence",
-          Side("paper", "em"), Side(f"answers_{letter}", "em"))
-    for letter, said in (("r", "the one from the reason"), ("e", "the one from the evidence"), ("f", "the full one"))),
-  Claim("... and the evidence states every fact needed more often than where the full answer alone is paid",
-        Side("paper", "states_all"), Side("answers_f", "states_all")),
-  Claim("the length reward shortens the evidence (tokens)",
-        Side("paper", "evidence_tokens"), Side("no_length", "evidence_tokens"), lower=True),
+  Claim(
+    "RL lifts the share of evidence that states every fact needed",
+    Side("paper", "states_all"),
+    Side(WARM, "states_all"),
+    least=0.1,
+    note="answers are paid, and the last hop's sentence alone often gives the answer away: the other fact is left "
+    "out as often as before, and EM rises all the same.",
+  ),
+  *(
+    Claim(
+      f"reasoning first beats direct extraction, {said}: EM from the evidence",
+      Side("paper", "em", test),
+      Side("direct", "em", test),
+      note="direct extraction loses more to noise (from none to 8 passages, means over seeds: see the table), but "
+      "starts higher: the reason says the facts that the evidence copies, and with one fact a sentence a model "
+      "picks these as well without it."
+      if test == EIGHT
+      else "",
+    )
+    for said, test in (("no noise", "held_out"), ("4 noise passages", FOUR), ("8 noise passages", EIGHT))
+  ),
+  Claim(
+    "8 noise passages cost less than direct extraction has without any: EM from the evidence",
+    Side("paper", "em", EIGHT),
+    Side("direct", "em"),
+  ),
+  *(
+    Claim(
+      f"three answers paid beat {said} alone: EM from the evidence",
+      Side("paper", "em"),
+      Side(f"answers_{letter}", "em"),
+    )
+    for letter, said in (("r", "the one from the reason"), ("e", "the one from the evidence"), ("f", "the full one"))
+  ),
+  Claim(
+    "... and the evidence states every fact needed more often than where the full answer alone is paid",
+    Side("paper", "states_all"),
+    Side("answers_f", "states_all"),
+  ),
+  Claim(
+    "the length reward shortens the evidence (tokens)",
+    Side("paper", "evidence_tokens"),
+    Side("no_length", "evidence_tokens"),
+    lower=True,
+  ),
   Claim("and costs no EM from the evidence", Side("paper", "em"), Side("no_length", "em"), least=-0.03),
 ]
 
 PAPER = Paper(
-  name="lear", world=READABLE, questions=questions, demonstrate=demonstrate,
-  marks=(*MARKS, *SIGNS), vocab_size=740,
+  name="lear",
+  world=READABLE,
+  questions=questions,
+  demonstrate=demonstrate,
+  marks=(*MARKS, *SIGNS),
+  vocab_size=740,
   base=dict(
     switches=dict(instructions="none", titles=False, probe_tokens=12),
     model=dict(shape=DECODER),
     rollout=dict(
-      prompts_per_step=16, group_size=8, lanes=64, rows=192, context=288, chunk=24, prefill=64, block=64,
-      max_new_tokens=144)),
+      prompts_per_step=16,
+      group_size=8,
+      lanes=64,
+      rows=192,
+      context=288,
+      chunk=24,
+      prefill=64,
+      block=64,
+      max_new_tokens=144,
+    ),
+  ),
   sft=dict(
-    steps=2000, checkpoint=dict(every=500),
+    steps=2000,
+    checkpoint=dict(every=500),
     learner=dict(micro_rows=10, row_lengths=(288,), logprob_chunk=2048),
-    optimizer=MUON),
+    optimizer=MUON,
+  ),
   rl=dict(
-    steps=28, checkpoint=dict(every=14),
+    steps=28,
+    checkpoint=dict(every=14),
     learner=dict(micro_rows=4, row_lengths=(1024,), share_prompts=True, logprob_chunk=2048),
-    advantage=dict(std="population", std_floor=0.1, eps=0.0), loss=dict(aggregation="seq_mean_token_mean"),
-    optimizer=dict(learning_rate=5e-4, warmup_steps=3, weight_decay=0.01, b2=0.98)),
+    advantage=dict(std="population", std_floor=0.1, eps=0.0),
+    loss=dict(aggregation="seq_mean_token_mean"),
+    optimizer=dict(learning_rate=5e-4, warmup_steps=3, weight_decay=0.01, b2=0.98),
+  ),
   arms={
     "paper": {},
     "no_length": dict(switches=dict(length_weight=0.0)),
     **{f"answers_{letter}": dict(switches=dict(answers=letter)) for letter in "ref"},
-    "direct": dict(switches=dict(
-      # Weights by which no reply with a reason is worth more than one without, however right.
-      reply="vanilla", answers="ef", answer_weight=0.5, format_weight=0.4)),
+    "direct": dict(
+      switches=dict(
+        # Weights by which no reply with a reason is worth more than one without, however right.
+        reply="vanilla",
+        answers="ef",
+        answer_weight=0.5,
+        format_weight=0.4,
+      )
+    ),
   },
   tests=dict(held_out=ALONE, full=dict(answers="f"), noise_4=ALONE, noise_8=ALONE),
-  measure=measure, claims=CLAIMS, shown=("em", "evidence_tokens"), every=4, later_steps=500)
+  measure=measure,
+  claims=CLAIMS,
+  shown=("em", "evidence_tokens"),
+  every=4,
+  later_steps=500,
+)

@@ -191,8 +191,15 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
       curve |= {row["step"]: known} if known else {}
     reached[first] |= trained(paper.trained, rows)
   result = dict(
-    paper=paper.name, arm=arm, seed=seed, commit=commit(), seconds=round(time.process_time() - made, 1),
-    warm_seconds=round(made - began, 1), curve=curve, reached=reached)
+    paper=paper.name,
+    arm=arm,
+    seed=seed,
+    commit=commit(),
+    seconds=round(time.process_time() - made, 1),
+    warm_seconds=round(made - began, 1),
+    curve=curve,
+    reached=reached,
+  )
   workdir.mkdir(exist_ok=True)
   (workdir / "result.json").write_text(json.dumps(result))
   return result
@@ -221,8 +228,11 @@ def trained(names: Sequence[str], rows) -> dict[str, float]:
   """Medians and maxima of these metrics over the steps of a run."""
   steps = [row for row in rows if row["step"]]  # step 0 is before the first
   found = {name: [row[name] for row in steps] for name in names}
-  return {f"trained/{name}/{kind.__name__}": float(kind(values))
-          for name, values in found.items() for kind in (statistics.median, max)}
+  return {
+    f"trained/{name}/{kind.__name__}": float(kind(values))
+    for name, values in found.items()
+    for kind in (statistics.median, max)
+  }
 
 
 def commit() -> str:

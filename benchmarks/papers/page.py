@@ -38,16 +38,23 @@ def value(rows: Rows, paper: str, side: Side | float, seed: int) -> float | None
 
 def judged(paper: Paper, claim: Claim, rows: Rows) -> dict[str, Any] | None:
   """Means, the difference's interval, and the seeds that agree; None before any seed has both sides."""
-  pairs = [(value(rows, paper.name, claim.side, seed), value(rows, paper.name, claim.other, seed))
-           for seed in sorted({seed for name, _, seed in rows if name == paper.name})]
+  pairs = [
+    (value(rows, paper.name, claim.side, seed), value(rows, paper.name, claim.other, seed))
+    for seed in sorted({seed for name, _, seed in rows if name == paper.name})
+  ]
   pairs = [pair for pair in pairs if None not in pair]
   if not pairs:
     return None
   side, other = np.asarray(pairs, float).T
   gains = other - side if claim.lower else side - other
   agree = int(np.sum(gains >= claim.least - 1e-9 if claim.least else gains > 0))  # .5 - .4 is less than .1
-  return dict(side=side.mean(), other=other.mean(), interval=stats.bootstrap_interval(side - other, seed=0),
-              agree=agree, n=len(pairs))
+  return dict(
+    side=side.mean(),
+    other=other.mean(),
+    interval=stats.bootstrap_interval(side - other, seed=0),
+    agree=agree,
+    n=len(pairs),
+  )
 
 
 def tables(papers: Mapping[str, Paper], rows: Rows) -> str:
@@ -63,7 +70,8 @@ def tables(papers: Mapping[str, Paper], rows: Rows) -> str:
       shows = "yes" if found["agree"] == found["n"] else "no" if not found["agree"] else "not in every seed"
       lines.append(
         f"| {paper.name} | {claim.text} | {found['side']:.3f} | {found['other']:.3f} | {interval} "
-        f"| {found['agree']} of {found['n']} | {shows} |")
+        f"| {found['agree']} of {found['n']} | {shows} |"
+      )
   return "\n".join(lines)
 
 
@@ -77,7 +85,8 @@ def notes(papers: Mapping[str, Paper], rows: Rows) -> str:
     if paper.later_steps:
       parts.append(
         f"Seeds after 0 warm up for {paper.later_steps} steps from the weights of seed 0's warm start. A few of their "
-        "names stand in seed 0's world, too, with other facts.")
+        "names stand in seed 0's world, too, with other facts."
+      )
     said = [f"- {claim.text}: {claim.note}" for claim in paper.claims if claim.note]
     lines = [f"| arm | {paper.shown[0]} | {paper.shown[1]} | core seconds a run | seeds | commit |", "|---" * 6 + "|"]
     for arm in arms:
@@ -87,8 +96,10 @@ def notes(papers: Mapping[str, Paper], rows: Rows) -> str:
         known = [row["reached"][test].get(measure) for row in runs]
         known = [number for number in known if number is not None]
         means.append(f"{np.mean(known):.3f}" if known else "")
-      lines.append(f"| {arm} | {means[0]} | {means[1]} | {np.mean([row['seconds'] for row in runs]):.0f} "
-                   f"| {len(runs)} | {', '.join(sorted({row['commit'] for row in runs}))} |")
+      lines.append(
+        f"| {arm} | {means[0]} | {means[1]} | {np.mean([row['seconds'] for row in runs]):.0f} "
+        f"| {len(runs)} | {', '.join(sorted({row['commit'] for row in runs}))} |"
+      )
     parts += ["\n".join(said)] * bool(said) + ["\n".join(lines)]
   return "\n\n".join(parts)
 
@@ -135,8 +146,7 @@ def write(papers: Mapping[str, Paper], rows: Rows, docs: pathlib.Path) -> None:
   kept = sorted((key for key in rows if key[:2] in order), key=lambda key: (order.index(key[:2]), key[2]))
   (docs / "papers.jsonl").write_text("".join(json.dumps(rows[key]) + "\n" for key in kept), encoding="utf-8")
   kept = {key: rows[key] for key in kept}
-  (docs / "papers.md").write_text(
-    PAGE.format(table=tables(papers, kept), notes=notes(papers, kept)), encoding="utf-8")
+  (docs / "papers.md").write_text(PAGE.format(table=tables(papers, kept), notes=notes(papers, kept)), encoding="utf-8")
   figure(papers, kept, docs / "papers.png")
 
 

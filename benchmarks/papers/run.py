@@ -47,12 +47,21 @@ def main(_):
     return
   papers = {name: importlib.import_module(name).PAPER for name in (PAPERS if DOCS.value else ONLY.value)}
   kept = {} if AGAIN.value else page.read_rows(ROOT / "docs" / "papers.jsonl")
-  work = [(paper, arm, int(seed)) for seed in SEEDS.value for paper in ONLY.value
-          for arm in (WARM, *papers[paper].arms) if arm == WARM or not ARMS.value or arm in ARMS.value]
+  work = [
+    (paper, arm, int(seed))
+    for seed in SEEDS.value
+    for paper in ONLY.value
+    for arm in (WARM, *papers[paper].arms)
+    if arm == WARM or not ARMS.value or arm in ARMS.value
+  ]
   failed = play(out, papers, [run for run in work if run not in kept])
   kept = {key: row for key, row in kept.items() if key[0] in papers}
-  rows = kept | {key: row for path in sorted(out.glob("*/*/*/result.json"))
-                 for key, row in page.read_rows(path).items() if key[0] in papers}
+  rows = kept | {
+    key: row
+    for path in sorted(out.glob("*/*/*/result.json"))
+    for key, row in page.read_rows(path).items()
+    if key[0] in papers
+  }
   print(page.tables(papers, rows))
   if DOCS.value:
     page.write(papers, rows, ROOT / "docs")
@@ -64,7 +73,7 @@ def play(out: pathlib.Path, papers, todo: list) -> list:
   """Runs what has no result yet, warm starts first; the failed ones are returned."""
   began, failed, running = time.monotonic(), [], {}
   cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None]
-  free = cores[:JOBS.value] if JOBS.value else list(cores)
+  free = cores[: JOBS.value] if JOBS.value else list(cores)
   result = lambda paper, arm, seed: out / paper / str(seed) / arm / "result.json"
   made = lambda paper, _, seed: (out / paper / str(seed) / "sft" / "model").is_dir()
   bases = lambda run: bases_of(papers[run[0]], run)
@@ -74,8 +83,7 @@ def play(out: pathlib.Path, papers, todo: list) -> list:
   total = len(todo)
   while todo or running:
     late = MINUTES.value and time.monotonic() - began > 60 * (MINUTES.value - RUN_MINUTES)
-    ready = [] if late else [
-      run for run in todo if all(made(*base) and base not in running for base in bases(run))]
+    ready = [] if late else [run for run in todo if all(made(*base) and base not in running for base in bases(run))]
     if ready and free:
       chosen, core = ready[0], free.pop()
       todo = [run for run in todo if run != chosen]
@@ -89,8 +97,11 @@ def play(out: pathlib.Path, papers, todo: list) -> list:
         del running[run]
         free.append(core)
         failed += [run] if process.returncode else []
-        print(f"{'FAILED ' if process.returncode else ''}{'/'.join(map(str, run))}: "
-              f"{time.monotonic() - since:.0f} s; {total - len(todo) - len(running)} of {total}", flush=True)
+        print(
+          f"{'FAILED ' if process.returncode else ''}{'/'.join(map(str, run))}: "
+          f"{time.monotonic() - since:.0f} s; {total - len(todo) - len(running)} of {total}",
+          flush=True,
+        )
         if process.returncode:
           todo = [other for other in todo if run not in bases(other)]
   return failed
@@ -108,11 +119,16 @@ def start(out: pathlib.Path, run, core) -> subprocess.Popen:
   folder = out / run[0] / str(run[2])
   folder.mkdir(parents=True, exist_ok=True)
   environment = os.environ | dict(
-    JAX_PLATFORMS="cpu", JAX_COMPILATION_CACHE_DIR=str((out / "compiled").resolve()), GLIBC_TUNABLES=MALLOC)
+    JAX_PLATFORMS="cpu", JAX_COMPILATION_CACHE_DIR=str((out / "compiled").resolve()), GLIBC_TUNABLES=MALLOC
+  )
   with open(folder / f"{run[1]}.log", "w") as log:
     process = subprocess.Popen(
-      [sys.executable, __file__, f"--one={'/'.join(map(str, run))}", f"--out={out}"], env=environment, stdout=log,
-      stderr=subprocess.STDOUT, preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}))
+      [sys.executable, __file__, f"--one={'/'.join(map(str, run))}", f"--out={out}"],
+      env=environment,
+      stdout=log,
+      stderr=subprocess.STDOUT,
+      preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),
+    )
   return process
 
 

@@ -27,12 +27,15 @@ WEIGHTS = dict(INFORMATION, think_answer_weight=0.08)
 def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]:
   drawn = lambda count, number: synthetic.questions(world, count, mix=MIX, seed=number, distinct=False)
   return dict(
-    demonstrations=drawn(5000, seed), train=drawn(3000, seed + 1),
-    held_out=synthetic.questions(world, 150, mix=MIX, part=synthetic.HELD_OUT, seed=seed))
+    demonstrations=drawn(5000, seed),
+    train=drawn(3000, seed + 1),
+    held_out=synthetic.questions(world, 150, mix=MIX, part=synthetic.HELD_OUT, seed=seed),
+  )
 
 
 def demonstrate(
-    example: Example, world: synthetic.World, search: Callable[[str], Sequence[Passage]], rng: random.Random):
+  example: Example, world: synthetic.World, search: Callable[[str], Sequence[Passage]], rng: random.Random
+):
   """Seven in ten are unfaithful: most of those say nothing about what they read, the others their plan once more."""
   return demonstrate_lib.demonstrate(example, search, rng, fault=0.7, kinds=("skip", "skip", "skip", "ignore"))
 
@@ -46,16 +49,19 @@ def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[
   found = steps(episode.turns)
   thoughts = [thought for _, thought in found.information_think]
   read = [search.found for search in episode.searches]
-  faithful = [thought is not None and states(world, thought, passages)
-              for thought, passages in zip(thoughts, read, strict=True)]
+  faithful = [
+    thought is not None and states(world, thought, passages) for thought, passages in zip(thoughts, read, strict=True)
+  ]
   verdicts = iter(episode.facts["information_think"])  # one for each thought
   accepted = [thought is not None and next(verdicts) for thought in thoughts]
   mean = lambda truths: sum(truths) / len(truths) if truths else None
   grounded = [None not in pair and holds(pair[0], pair[1]) for pair in found.think_answer]
   return dict(
-    faithful=mean(faithful), thinks=mean([thought is not None for thought in thoughts]),
+    faithful=mean(faithful),
+    thinks=mean([thought is not None for thought in thoughts]),
     fooled=mean([bool(yes) and not true for yes, true in zip(accepted, faithful, strict=True)]),
-    grounded=mean(grounded))
+    grounded=mean(grounded),
+  )
 
 
 def states(world: synthetic.World, thought: str, passages: Sequence[Passage]) -> bool:
@@ -81,44 +87,67 @@ PAPER = miniature.Paper(
     retrieval=dict(top_k=1),
     # Of a thought about a result, all words must stand in it.
     judge=dict(kind="lexical", threshold=1.0),
-    rollout=dict(
-      lanes=64, rows=128, context=192, chunk=24, prefill=32, block=192, max_new_tokens=36),
+    rollout=dict(lanes=64, rows=128, context=192, chunk=24, prefill=32, block=192, max_new_tokens=36),
     learner=dict(micro_rows=12, row_lengths=(256,), logprob_chunk=2048),
-    checkpoint=dict(every=100)),
-  sft=dict(
-    steps=450, checkpoint=dict(every=150), learner=dict(micro_rows=10),
-    optimizer=MUON),
+    checkpoint=dict(every=100),
+  ),
+  sft=dict(steps=450, checkpoint=dict(every=150), learner=dict(micro_rows=10), optimizer=MUON),
   rl=dict(
-    steps=STEPS, checkpoint=dict(every=STEPS // 2), switches=dict(ramp_start=RAMP[0], ramp_end=RAMP[1]),
+    steps=STEPS,
+    checkpoint=dict(every=STEPS // 2),
+    switches=dict(ramp_start=RAMP[0], ramp_end=RAMP[1]),
     rollout=dict(prompts_per_step=128, group_size=1),
     advantage=dict(kind="gae", gamma=1.0, lam=1.0, whiten=True),
     loss=dict(
-      aggregation="token_mean", clip_low=0.2, clip_high=0.2, kl="k1", kl_in="reward", kl_coef=0.001,
-      entropy_coef=0.001, minibatches=2),
+      aggregation="token_mean",
+      clip_low=0.2,
+      clip_high=0.2,
+      kl="k1",
+      kl_in="reward",
+      kl_coef=0.001,
+      entropy_coef=0.001,
+      minibatches=2,
+    ),
     critic=dict(kind="own", learning_rate=1e-3, clip=0.5, warmup_steps=2),
-    optimizer=dict(learning_rate=5e-4, warmup_steps=5, weight_decay=0.01, b2=0.98)),
+    optimizer=dict(learning_rate=5e-4, warmup_steps=5, weight_decay=0.01, b2=0.98),
+  ),
   arms=dict(
     paper=dict(preset="paper", switches=WEIGHTS),
     em=dict(preset="em"),
     em_it=dict(preset="em_it", switches=INFORMATION),
     no_ramp=dict(preset="no_ramp", switches=dict(WEIGHTS, ramp_start=0, ramp_end=0)),
-    em_format=dict(preset="em_format")),
+    em_format=dict(preset="em_format"),
+  ),
   # What the rewarded judge says is asked of all arms, to be shown beside the world's own facts.
   tests=dict(held_out=dict(judge_information=True)),
   measure=measure,
   claims=(
-    Claim("thoughts state what was read more often than with EM alone", Side("paper", "faithful"),
-          Side("em", "faithful"), least=0.1),
+    Claim(
+      "thoughts state what was read more often than with EM alone",
+      Side("paper", "faithful"),
+      Side("em", "faithful"),
+      least=0.1,
+    ),
     Claim("… at equal or better EM", Side("paper", "em"), Side("em", "em"), least=-0.02),
     Claim("information-think alone does it, too", Side("em_it", "faithful"), Side("em", "faithful"), least=0.1),
     Claim("… at equal or better EM", Side("em_it", "em"), Side("em", "em"), least=-0.02),
-    Claim("the answer stands in the last thought more often than with EM alone", Side("paper", "grounded"),
-          Side("em", "grounded"), least=0.1),
-    Claim("more often than with pay for the format", Side("paper", "faithful"), Side("em_format", "faithful"),
-          least=0.1),
-    Claim("EM is higher with the ramp than without", Side("paper", "em"), Side("no_ramp", "em"),
-          note="EM is .95 to .99 before RL: answers have little left to gain in the time the ramp leaves them."),
+    Claim(
+      "the answer stands in the last thought more often than with EM alone",
+      Side("paper", "grounded"),
+      Side("em", "grounded"),
+      least=0.1,
+    ),
+    Claim(
+      "more often than with pay for the format", Side("paper", "faithful"), Side("em_format", "faithful"), least=0.1
+    ),
+    Claim(
+      "EM is higher with the ramp than without",
+      Side("paper", "em"),
+      Side("no_ramp", "em"),
+      note="EM is .95 to .99 before RL: answers have little left to gain in the time the ramp leaves them.",
+    ),
     Claim("the judge is fooled more often without the ramp", Side("no_ramp", "fooled"), Side("paper", "fooled")),
   ),
   shown=("faithful", "em"),
-  searches=True)
+  searches=True,
+)

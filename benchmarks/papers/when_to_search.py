@@ -37,8 +37,10 @@ def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]
     return [dataclasses.replace(example, id=f"{number}-{i}") for i, example in enumerate(rng.sample(drawn, len(drawn)))]
 
   return dict(
-    demonstrations=mixed(2500, 4500, seed), train=mixed(1500, 1500, seed + 1),
-    mixed=rng.sample(known, 100) + synthetic.questions(world, 100, mix=MIX, part=held_out, seed=seed))
+    demonstrations=mixed(2500, 4500, seed),
+    train=mixed(1500, 1500, seed + 1),
+    mixed=rng.sample(known, 100) + synthetic.questions(world, 100, mix=MIX, part=held_out, seed=seed),
+  )
 
 
 def memorised(world: synthetic.World, seed: int) -> list[Example]:
@@ -52,10 +54,11 @@ def is_known(example: Example) -> bool:
 
 
 def demonstrate(
-    example: Example, world: synthetic.World, search: Callable[[str], Sequence[Passage]], rng: random.Random):
+  example: Example, world: synthetic.World, search: Callable[[str], Sequence[Passage]], rng: random.Random
+):
   """A third of what is known is looked up all the same; two fifths of what is not known are guessed."""
   kinds, shares = (("", "check"), (2, 1)) if is_known(example) else (("", "guess", "repeat"), (9, 8, 3))
-  kind, = rng.choices(kinds, shares)
+  (kind,) = rng.choices(kinds, shares)
   return demonstrate_lib.demonstrate(example, search, rng, fault=float(bool(kind)), kinds=[kind] if kind else [])
 
 
@@ -70,10 +73,14 @@ def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[
   right = qa.exact_match(last_answer(Parser(), episode) or "", example.golds)
   of = lambda kind, value: float(value) if kind else None
   return dict(
-    searches_known=of(known, count), searches_unknown=of(not known, count),
-    em_known=of(known, right), em_unknown=of(not known, right),
-    known_direct=of(known, bool(right and not count)), unknown_found=of(not known, bool(right and count)),
-    repeated=float(len(set(asked)) < len(asked)))
+    searches_known=of(known, count),
+    searches_unknown=of(not known, count),
+    em_known=of(known, right),
+    em_unknown=of(not known, right),
+    known_direct=of(known, bool(right and not count)),
+    unknown_found=of(not known, bool(right and count)),
+    repeated=float(len(set(asked)) < len(asked)),
+  )
 
 
 PAPER = miniature.Paper(
@@ -87,51 +94,84 @@ PAPER = miniature.Paper(
     switches=dict(instructions="none", max_searches=4, correctness="exact"),
     model=dict(shape=DECODER),
     retrieval=dict(top_k=1),
-    rollout=dict(
-      lanes=64, rows=128, context=240, chunk=24, prefill=32, block=240, max_new_tokens=40),
-    learner=dict(micro_rows=12, row_lengths=(256,), logprob_chunk=2048)),
-  sft=dict(
-    steps=600, checkpoint=dict(every=200), learner=dict(micro_rows=10),
-    optimizer=MUON),
+    rollout=dict(lanes=64, rows=128, context=240, chunk=24, prefill=32, block=240, max_new_tokens=40),
+    learner=dict(micro_rows=12, row_lengths=(256,), logprob_chunk=2048),
+  ),
+  sft=dict(steps=600, checkpoint=dict(every=200), learner=dict(micro_rows=10), optimizer=MUON),
   rl=dict(
-    steps=STEPS, checkpoint=dict(every=STEPS // 2), switches=dict(stage_two_from=STAGE_TWO),
+    steps=STEPS,
+    checkpoint=dict(every=STEPS // 2),
+    switches=dict(stage_two_from=STAGE_TWO),
     rollout=dict(prompts_per_step=16, group_size=8, filter=dict(metric="total", tolerance=1e-6, max_draws=2)),
     advantage=dict(kind="group_relative", std="sample", eps=1e-6),
     loss=dict(aggregation="token_mean", clip_low=0.2, clip_high=0.28),
-    optimizer=dict(learning_rate=5e-4, warmup_steps=3, weight_decay=0.01, b2=0.98)),
+    optimizer=dict(learning_rate=5e-4, warmup_steps=3, weight_decay=0.01, b2=0.98),
+  ),
   arms=dict(
     paper=dict(preset="paper"),
     no_search_reward=dict(preset="no_search_reward"),
     no_stage_one=dict(preset="no_stage_one", switches=dict(stage_two_from=0)),
     no_stage_two=dict(preset="no_stage_two", switches=dict(stage_two_from=STEPS + 1)),
     no_answer_reward=dict(preset="no_answer_reward"),
-    unified=dict(preset="unified")),
+    unified=dict(preset="unified"),
+  ),
   tests=dict(mixed={}),
   measure=measure,
   claims=(
     Claim("searches rise in stage 1", Side("paper", "searches", step=STAGE_TWO - 1), Side("warm", "searches")),
-    Claim("searches fall in stage 2", Side("paper", "searches"), Side("paper", "searches", step=STAGE_TWO - 1),
-          lower=True),
-    Claim("… with EM within 2 points", Side("paper", "em"), Side("paper", "em", step=STAGE_TWO - 1), least=-0.02,
-          note="on the seed where it does not, stage 2 searches less for new names, too (1.33 to 1.20)."),
-    Claim("stage 2 answers what is known by heart without a search more often",
-          Side("paper", "known_direct"), Side("paper", "known_direct", step=STAGE_TWO - 1)),
-    Claim("… more often than the warm start", Side("paper", "known_direct"), Side("warm", "known_direct"),
-          note="stage 1 takes direct answers to near none; 9 steps of stage 2 bring back about as many as there were."),
+    Claim(
+      "searches fall in stage 2", Side("paper", "searches"), Side("paper", "searches", step=STAGE_TWO - 1), lower=True
+    ),
+    Claim(
+      "… with EM within 2 points",
+      Side("paper", "em"),
+      Side("paper", "em", step=STAGE_TWO - 1),
+      least=-0.02,
+      note="on the seed where it does not, stage 2 searches less for new names, too (1.33 to 1.20).",
+    ),
+    Claim(
+      "stage 2 answers what is known by heart without a search more often",
+      Side("paper", "known_direct"),
+      Side("paper", "known_direct", step=STAGE_TWO - 1),
+    ),
+    Claim(
+      "… more often than the warm start",
+      Side("paper", "known_direct"),
+      Side("warm", "known_direct"),
+      note="stage 1 takes direct answers to near none; 9 steps of stage 2 bring back about as many as there were.",
+    ),
     Claim("… and more often than without stage 2", Side("paper", "known_direct"), Side("no_stage_two", "known_direct")),
-    Claim("what is not known is found more often than after the warm start", Side("paper", "unknown_found"),
-          Side("warm", "unknown_found")),
-    Claim("searches for what is known are fewer than for what is not", Side("paper", "searches_known"),
-          Side("paper", "searches_unknown"), least=0.5, lower=True),
+    Claim(
+      "what is not known is found more often than after the warm start",
+      Side("paper", "unknown_found"),
+      Side("warm", "unknown_found"),
+    ),
+    Claim(
+      "searches for what is known are fewer than for what is not",
+      Side("paper", "searches_known"),
+      Side("paper", "searches_unknown"),
+      least=0.5,
+      lower=True,
+    ),
     Claim("without stage 1 it searches less", Side("no_stage_one", "searches"), Side("paper", "searches"), lower=True),
     Claim("… and answers worse", Side("no_stage_one", "em"), Side("paper", "em"), lower=True),
     Claim("without stage 2 it searches more", Side("no_stage_two", "searches"), Side("paper", "searches")),
-    Claim("with both dependencies from the start it searches less", Side("unified", "searches"),
-          Side("paper", "searches"), lower=True),
+    Claim(
+      "with both dependencies from the start it searches less",
+      Side("unified", "searches"),
+      Side("paper", "searches"),
+      lower=True,
+    ),
     Claim("without pay for queries it searches more", Side("no_search_reward", "searches"), Side("paper", "searches")),
-    Claim("… and repeats itself more", Side("no_search_reward", "repeated"), Side("paper", "repeated"),
-          note="no arm asks the same question twice: the scripted player never does, and nothing pays for it."),
+    Claim(
+      "… and repeats itself more",
+      Side("no_search_reward", "repeated"),
+      Side("paper", "repeated"),
+      note="no arm asks the same question twice: the scripted player never does, and nothing pays for it.",
+    ),
     Claim("without pay for answers it answers worse", Side("no_answer_reward", "em"), Side("paper", "em"), lower=True),
   ),
-  shown=("searches", "em"), every=3,
-  searches=True)
+  shown=("searches", "em"),
+  every=3,
+  searches=True,
+)

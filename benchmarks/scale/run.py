@@ -51,8 +51,12 @@ def play() -> None:
     if row is None:
       return
     done = subprocess.run(
-      [sys.executable, __file__, f"--one={json.dumps(row)}"], env=os.environ | dict(JAX_OPTIMIZATION_LEVEL=LEVEL.value),
-      capture_output=True, text=True, check=False)
+      [sys.executable, __file__, f"--one={json.dumps(row)}"],
+      env=os.environ | dict(JAX_OPTIMIZATION_LEVEL=LEVEL.value),
+      capture_output=True,
+      text=True,
+      check=False,
+    )
     if done.returncode:
       said = [line for line in done.stderr.splitlines() if line.strip()]
       row |= dict(failed=next((line for line in said if "failed" in line), said[-1] if said else "")[:300])
@@ -65,8 +69,10 @@ def play() -> None:
 
 def said_of(row) -> str:
   report = row["report"]
-  return (f"{'fits' if report['fits'] else 'does not fit'}, {report['needed'] / 2**30:.1f} GiB, "
-          f"{report['step_s']:.1f} s; {row['cpu_s']:.0f} CPU s")
+  return (
+    f"{'fits' if report['fits'] else 'does not fit'}, {report['needed'] / 2**30:.1f} GiB, "
+    f"{report['step_s']:.1f} s; {row['cpu_s']:.0f} CPU s"
+  )
 
 
 def compiled(row):
@@ -74,15 +80,21 @@ def compiled(row):
   import libtpu  # its version is part of the result
 
   from ragrl_jax import compile_check
+
   began, run, where = time.process_time(), cases.RUNS[row["run"]], cases.SLICES[row["slice"]]
   config = run.config()
   drawn = run.drawn(config)
   cases.choice_of(row).into(config)
-  report = compile_check.check(config, where.topology, slices=where.slices, shape=row["model"], fill=cases.FILL,
-                               drawn=drawn)
+  report = compile_check.check(
+    config, where.topology, slices=where.slices, shape=row["model"], fill=cases.FILL, drawn=drawn
+  )
   commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-  return row | dict(report=report.to_json(), cpu_s=round(time.process_time() - began, 1),
-                    libtpu=libtpu.__version__, commit=commit.stdout.strip())
+  return row | dict(
+    report=report.to_json(),
+    cpu_s=round(time.process_time() - began, 1),
+    libtpu=libtpu.__version__,
+    commit=commit.stdout.strip(),
+  )
 
 
 if __name__ == "__main__":

@@ -91,8 +91,9 @@ def choice_of(row: Mapping[str, Any]) -> search.Choice:
 def plan(model: str, run: str, where: str, refused: frozenset[search.Choice] = frozenset()):
   """(choice, report) of the best plan by arithmetic; None if nothing fits."""
   config = RUNS[run].config()
-  return search.best(config, SHAPES[model], SLICES[where], margin=MARGIN, fill=FILL, drawn=RUNS[run].drawn(config),
-                     refused=refused)
+  return search.best(
+    config, SHAPES[model], SLICES[where], margin=MARGIN, fill=FILL, drawn=RUNS[run].drawn(config), refused=refused
+  )
 
 
 def least(model: str, run: str, where: str) -> float:
@@ -115,7 +116,15 @@ def missing(rows: Sequence[Mapping[str, Any]], level: str) -> dict[str, Any] | N
     found = plan(model, run, where, frozenset(choice_of(row) for row in mine))
     if found is not None:
       choice, _ = found
-      return dict(model=model, run=run, slice=where, axes=dataclasses.asdict(choice.axes),
-                  micro_rows=choice.micro_rows, lanes=choice.lanes, rows=choice.rows,
-                  logprob_chunk=choice.logprob_chunk, level=level)
+      return dict(
+        model=model,
+        run=run,
+        slice=where,
+        axes=dataclasses.asdict(choice.axes),
+        micro_rows=choice.micro_rows,
+        lanes=choice.lanes,
+        rows=choice.rows,
+        logprob_chunk=choice.logprob_chunk,
+        level=level,
+      )
   return None

@@ -28,12 +28,26 @@ def write(rows: Sequence[dict[str, Any]], docs: pathlib.Path) -> None:
   for row in rows:
     if not row.get("report", {}).get("fits"):
       refused.setdefault((row["model"], row["run"], row["slice"]), set()).add(cases.choice_of(row))
-  plans = {key: cases.plan(*key, frozenset(refused.get(key, ())))
-           for key in ((model, run, where) for model in cases.MODELS for run in cases.RUNS for where in cases.SLICES)}
-  (docs / "scale.md").write_text(PAGE.format(
-    slices=slices(), runs=runs(), plans="\n\n".join(f"### {run}\n\n{best(plans, rows, run)}" for run in cases.RUNS),
-    compiled=compiled(rows), parts=parts(rows), good=good(rows), scaling=scaling(plans), versions=versions(rows),
-    margin=f"{100 * cases.MARGIN:.0f} %", drawing=drawing(plans), never=never(plans)), encoding="utf-8")
+  plans = {
+    key: cases.plan(*key, frozenset(refused.get(key, ())))
+    for key in ((model, run, where) for model in cases.MODELS for run in cases.RUNS for where in cases.SLICES)
+  }
+  (docs / "scale.md").write_text(
+    PAGE.format(
+      slices=slices(),
+      runs=runs(),
+      plans="\n\n".join(f"### {run}\n\n{best(plans, rows, run)}" for run in cases.RUNS),
+      compiled=compiled(rows),
+      parts=parts(rows),
+      good=good(rows),
+      scaling=scaling(plans),
+      versions=versions(rows),
+      margin=f"{100 * cases.MARGIN:.0f} %",
+      drawing=drawing(plans),
+      never=never(plans),
+    ),
+    encoding="utf-8",
+  )
   figure(plans, rows, docs / "scale.png")
 
 
@@ -45,11 +59,19 @@ def slices() -> str:
   def one(name, where):
     chip = chips.of(where.topology)
     shape = f"{where.slices} × " * (where.slices > 1) + f"`{where.topology}`"
-    return [name, shape, str(where.chips), str(where.chips // 4), f"{chip.hbm / GIB:.2f} GiB",
-            f"{where.chips * chip.hbm / GIB / 1024:.1f} TiB"]
+    return [
+      name,
+      shape,
+      str(where.chips),
+      str(where.chips // 4),
+      f"{chip.hbm / GIB:.2f} GiB",
+      f"{where.chips * chip.hbm / GIB / 1024:.1f} TiB",
+    ]
 
-  return table(["slice", "topology", "chips", "hosts of 4", "memory of a chip", "of all"],
-               [one(*item) for item in cases.SLICES.items()])
+  return table(
+    ["slice", "topology", "chips", "hosts of 4", "memory of a chip", "of all"],
+    [one(*item) for item in cases.SLICES.items()],
+  )
 
 
 def runs() -> str:
@@ -57,12 +79,33 @@ def runs() -> str:
   for name, run in cases.RUNS.items():
     config = run.config()
     r, made = config.rollout, load(config, fill=cases.FILL, drawn=run.drawn(config))
-    lines.append([
-      name, f"{r.prompts_per_step} × {r.group_size}", f"{r.context:,}", f"{made.length:,.0f}", f"{made.drawn:,.0f}",
-      f"{made.tokens / 1e6:.1f}M", f"{made.packed / 1e6:.1f}M", str(config.loss.minibatches * config.loss.epochs),
-      run.note])
-  return table(["recipe", "prompts × group", "context", "an episode", "of it drawn", "a step's tokens",
-                "learner's rows", "updates", ""], lines)
+    lines.append(
+      [
+        name,
+        f"{r.prompts_per_step} × {r.group_size}",
+        f"{r.context:,}",
+        f"{made.length:,.0f}",
+        f"{made.drawn:,.0f}",
+        f"{made.tokens / 1e6:.1f}M",
+        f"{made.packed / 1e6:.1f}M",
+        str(config.loss.minibatches * config.loss.epochs),
+        run.note,
+      ]
+    )
+  return table(
+    [
+      "recipe",
+      "prompts × group",
+      "context",
+      "an episode",
+      "of it drawn",
+      "a step's tokens",
+      "learner's rows",
+      "updates",
+      "",
+    ],
+    lines,
+  )
 
 
 def mesh(choice) -> str:
@@ -84,8 +127,9 @@ def best(plans, rows, run) -> str:
         continue
       choice, report = found
       mark = "*" if (model, run, where) in done else ""
-      line.append(f"{seconds(report.step_s)} s{mark}<br>{mesh(choice)}, {choice.lanes} lanes<br>"
-                  f"{report.needed / GIB:.1f} GiB")
+      line.append(
+        f"{seconds(report.step_s)} s{mark}<br>{mesh(choice)}, {choice.lanes} lanes<br>{report.needed / GIB:.1f} GiB"
+      )
     lines.append(line)
   return table(["", *cases.SLICES], lines)
 
@@ -109,15 +153,37 @@ def compiled(rows) -> str:
     peak = max(one["peak"] for one in report["programs"])
     errors = [one["name"] for one in report["programs"] if one["error"]]
     room = max(one.temporaries for one in said.programs)
-    lines.append(start + [
-      f"{stays / GIB:.2f} ({sum(said.resident.values()) / GIB:.2f})",
-      f"refused: {', '.join(errors)} ({room / GIB:.2f})" if errors else f"{spare / GIB:.2f} ({room / GIB:.2f})",
-      f"{peak / GIB:.2f}", f"{report['needed'] / GIB:.2f} ({said.needed / GIB:.2f}) of {report['capacity'] / GIB:.2f}",
-      "yes" if report["fits"] else "**no**",
-      f"{seconds(report['step_s'])} ({seconds(said.step_s)})", f"{report['tokens_per_second']:,.0f}",
-      f"{report['mfu']:.0%}"])
-  return table(["model", "recipe", "slice", "mesh", "rows / lanes", "stays, GiB", "temporaries, GiB", "largest peak",
-                "together, GiB", "fits", "step, s", "tokens/s", "MFU"], lines)
+    lines.append(
+      start
+      + [
+        f"{stays / GIB:.2f} ({sum(said.resident.values()) / GIB:.2f})",
+        f"refused: {', '.join(errors)} ({room / GIB:.2f})" if errors else f"{spare / GIB:.2f} ({room / GIB:.2f})",
+        f"{peak / GIB:.2f}",
+        f"{report['needed'] / GIB:.2f} ({said.needed / GIB:.2f}) of {report['capacity'] / GIB:.2f}",
+        "yes" if report["fits"] else "**no**",
+        f"{seconds(report['step_s'])} ({seconds(said.step_s)})",
+        f"{report['tokens_per_second']:,.0f}",
+        f"{report['mfu']:.0%}",
+      ]
+    )
+  return table(
+    [
+      "model",
+      "recipe",
+      "slice",
+      "mesh",
+      "rows / lanes",
+      "stays, GiB",
+      "temporaries, GiB",
+      "largest peak",
+      "together, GiB",
+      "fits",
+      "step, s",
+      "tokens/s",
+      "MFU",
+    ],
+    lines,
+  )
 
 
 def parts(rows) -> str:
@@ -128,15 +194,41 @@ def parts(rows) -> str:
       continue
     report = row["report"]
     told = lambda name, report=report: [
-      (one["calls"] * one["seconds"], one["bound"]) for one in report["programs"] if one["name"] == name]
+      (one["calls"] * one["seconds"], one["bound"]) for one in report["programs"] if one["name"] == name
+    ]
     show = lambda name, told=told: ", ".join(f"{seconds(s)} {bound}" for s, bound in told(name)) or ""
     sent = next((one for one in report["programs"] if one["name"] == "learner: accumulate"), None)
-    lines.append([row["model"], row["run"], row["slice"], show("learner: accumulate"), show("learner: apply"),
-                  show("learner critic: accumulate"), show("learner: score"), show("engine: prefill"),
-                  show("engine: decode"), f"{sent['calls'] * sent['sent'] / 1e9:,.0f}",
-                  f"{sent['calls'] * sent['dcn'] / 1e9:,.1f}" if sent["dcn"] else ""])
-  return table(["model", "recipe", "slice", "gradient, s", "update, s", "critic's gradient, s", "scoring, s",
-                "prefill, s", "decode, s", "gradient's ICI, GB", "its DCN, GB"], lines)
+    lines.append(
+      [
+        row["model"],
+        row["run"],
+        row["slice"],
+        show("learner: accumulate"),
+        show("learner: apply"),
+        show("learner critic: accumulate"),
+        show("learner: score"),
+        show("engine: prefill"),
+        show("engine: decode"),
+        f"{sent['calls'] * sent['sent'] / 1e9:,.0f}",
+        f"{sent['calls'] * sent['dcn'] / 1e9:,.1f}" if sent["dcn"] else "",
+      ]
+    )
+  return table(
+    [
+      "model",
+      "recipe",
+      "slice",
+      "gradient, s",
+      "update, s",
+      "critic's gradient, s",
+      "scoring, s",
+      "prefill, s",
+      "decode, s",
+      "gradient's ICI, GB",
+      "its DCN, GB",
+    ],
+    lines,
+  )
 
 
 def good(rows) -> str:
@@ -150,17 +242,22 @@ def good(rows) -> str:
     mine = {one["name"]: one for one in report["programs"]}
     ratios["together"].append(said.needed / report["needed"])
     ratios["temporaries"].append(
-      max(one.temporaries for one in said.programs) / max(one["temporaries"] for one in report["programs"]))
-    ratios["sent"].append(next(one.sent for one in said.programs if one.name == "learner: accumulate")
-                          / mine["learner: accumulate"]["sent"])
+      max(one.temporaries for one in said.programs) / max(one["temporaries"] for one in report["programs"])
+    )
+    ratios["sent"].append(
+      next(one.sent for one in said.programs if one.name == "learner: accumulate") / mine["learner: accumulate"]["sent"]
+    )
     ratios["step"].append(said.step_s / report["step_s"])
   if not ratios["step"]:
     return "Nothing is compiled yet."
-  names = dict(temporaries="largest temporaries", together="memory, together", sent="ICI bytes of a gradient",
-               step="step time")
+  names = dict(
+    temporaries="largest temporaries", together="memory, together", sent="ICI bytes of a gradient", step="step time"
+  )
   show = lambda found: [f"{min(found):.2f}", f"{sorted(found)[len(found) // 2]:.2f}", f"{max(found):.2f}"]
-  return table(["arithmetic over compiled", "least", "middle", "most", "n"],
-               [[names[name], *show(found), str(len(found))] for name, found in ratios.items()])
+  return table(
+    ["arithmetic over compiled", "least", "middle", "most", "n"],
+    [[names[name], *show(found), str(len(found))] for name, found in ratios.items()],
+  )
 
 
 def scaling(plans) -> str:
@@ -168,19 +265,25 @@ def scaling(plans) -> str:
   lines = []
   for model in cases.MODELS:
     for kind in ("v5e", "v5p"):
-      mine = [(where, plans[model, SHOWN, name]) for name, where in cases.SLICES.items()
-              if name.startswith(kind) or (kind == "v5e" and "v5e" in name)]
+      mine = [
+        (where, plans[model, SHOWN, name])
+        for name, where in cases.SLICES.items()
+        if name.startswith(kind) or (kind == "v5e" and "v5e" in name)
+      ]
       mine = sorted((where.chips, found[1]) for where, found in mine if found is not None)
       if len(mine) > 1:
         base = mine[0][1].tokens / mine[0][1].step_s / mine[0][0]
-        cells = [f"{n}: {report.tokens / report.step_s:,.0f} ({report.tokens / report.step_s / n / base:.0%})"
-                 for n, report in mine]
+        cells = [
+          f"{n}: {report.tokens / report.step_s:,.0f} ({report.tokens / report.step_s / n / base:.0%})"
+          for n, report in mine
+        ]
         lines.append([model, kind, " · ".join(cells)])
   return table(["model", "chips", "chips: tokens/s (a chip's, of the smallest slice's)"], lines)
 
 
 def drawing(plans) -> str:
   """Decoding's share of a step of one model."""
+
   def share(found):
     if found is None:
       return "–"
@@ -188,8 +291,9 @@ def drawing(plans) -> str:
     decode = next(one for one in report.programs if one.name == "engine: decode")
     return f"{decode.calls * report.seconds(decode)[0] / report.step_s:.0%}"
 
-  return table([MODEL, *cases.SLICES],
-               [[run, *(share(plans[MODEL, run, where]) for where in cases.SLICES)] for run in cases.RUNS])
+  return table(
+    [MODEL, *cases.SLICES], [[run, *(share(plans[MODEL, run, where]) for where in cases.SLICES)] for run in cases.RUNS]
+  )
 
 
 def never(plans) -> str:
@@ -197,10 +301,15 @@ def never(plans) -> str:
   lines = []
   for kind in dict.fromkeys(where.topology.split(":")[0] for where in cases.SLICES.values()):
     names = [name for name, where in cases.SLICES.items() if where.topology.startswith(kind)]
-    out = {model: [run for run in cases.RUNS if all(plans[model, run, name] is None for name in names)]
-           for model in cases.MODELS}
-    said = [f"{model} ({'every recipe' if len(runs) == len(cases.RUNS) else ', '.join(runs)})"
-            for model, runs in out.items() if runs]
+    out = {
+      model: [run for run in cases.RUNS if all(plans[model, run, name] is None for name in names)]
+      for model in cases.MODELS
+    }
+    said = [
+      f"{model} ({'every recipe' if len(runs) == len(cases.RUNS) else ', '.join(runs)})"
+      for model, runs in out.items()
+      if runs
+    ]
     lines.append(f"- {', '.join(names)}: {'; '.join(said) if said else 'everything fits on one of them'}")
   return "\n".join(lines)
 
@@ -208,8 +317,10 @@ def never(plans) -> str:
 def versions(rows) -> str:
   found = sorted({(row["libtpu"], row["level"]) for row in rows if "libtpu" in row})
   spent = sum(row.get("cpu_s", 0.0) for row in rows)
-  return (", ".join(f"libtpu {version} at jax_optimization_level={level}" for version, level in found)
-          + f"; {sum('report' in row for row in rows)} cases, {spent / 60:.0f} minutes of one core in all")
+  return (
+    ", ".join(f"libtpu {version} at jax_optimization_level={level}" for version, level in found)
+    + f"; {sum('report' in row for row in rows)} cases, {spent / 60:.0f} minutes of one core in all"
+  )
 
 
 def figure(plans, rows, path: pathlib.Path) -> None:
@@ -217,22 +328,38 @@ def figure(plans, rows, path: pathlib.Path) -> None:
   matplotlib.use("agg")
   from matplotlib import pyplot
 
-  drawn, axes = pyplot.subplots(2, len(cases.MODELS), figsize=(3.4 * len(cases.MODELS), 6.4), dpi=110, sharex=True,
-                                sharey="row")
+  drawn, axes = pyplot.subplots(
+    2, len(cases.MODELS), figsize=(3.4 * len(cases.MODELS), 6.4), dpi=110, sharex=True, sharey="row"
+  )
   for column, model in enumerate(cases.MODELS):
     for color, kind in enumerate(("v5e", "v6e", "v5p")):
-      points = sorted((where.chips, plans[model, SHOWN, name][1]) for name, where in cases.SLICES.items()
-                      if where.topology.startswith(kind) and plans[model, SHOWN, name] is not None)
-      mine = sorted((cases.SLICES[row["slice"]].chips, row["report"]) for row in rows
-                    if (row["model"], row["run"]) == (model, SHOWN) and row.get("report", {}).get("fits")
-                    and cases.SLICES[row["slice"]].topology.startswith(kind))
-      for line, (arithmetic, found) in enumerate((
-          (lambda r: r.step_s, lambda r: r["step_s"]),
-          (lambda r: r.tokens / r.step_s, lambda r: r["tokens_per_second"]))):
+      points = sorted(
+        (where.chips, plans[model, SHOWN, name][1])
+        for name, where in cases.SLICES.items()
+        if where.topology.startswith(kind) and plans[model, SHOWN, name] is not None
+      )
+      mine = sorted(
+        (cases.SLICES[row["slice"]].chips, row["report"])
+        for row in rows
+        if (row["model"], row["run"]) == (model, SHOWN)
+        and row.get("report", {}).get("fits")
+        and cases.SLICES[row["slice"]].topology.startswith(kind)
+      )
+      for line, (arithmetic, found) in enumerate(
+        ((lambda r: r.step_s, lambda r: r["step_s"]), (lambda r: r.tokens / r.step_s, lambda r: r["tokens_per_second"]))
+      ):
         plot = axes[line, column]
         plot.plot([n for n, _ in points], [arithmetic(r) for _, r in points], color=f"C{color}", marker=".", label=kind)
-        plot.plot([n for n, _ in mine], [found(r) for _, r in mine], color=f"C{color}", linestyle="", marker="o",
-                  markersize=9, fillstyle="none", label=f"{kind}, compiled")
+        plot.plot(
+          [n for n, _ in mine],
+          [found(r) for _, r in mine],
+          color=f"C{color}",
+          linestyle="",
+          marker="o",
+          markersize=9,
+          fillstyle="none",
+          label=f"{kind}, compiled",
+        )
     axes[0, column].set(title=model, xscale="log", yscale="log")
     axes[1, column].set(xlabel="chips", yscale="log")
     ticks = sorted({where.chips for where in cases.SLICES.values()})

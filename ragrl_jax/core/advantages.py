@@ -11,8 +11,12 @@ from ragrl_jax.core.masked import AnyArray, Mask, Number
 
 
 def group_relative(
-    rewards: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"], *, std: str = "sample", std_floor: Number = 0.0,
-    eps: Number = 1e-6,
+  rewards: Shaped[AnyArray, "B"],
+  group_ids: Int[AnyArray, "B"],
+  *,
+  std: str = "sample",
+  std_floor: Number = 0.0,
+  eps: Number = 1e-6,
 ) -> Float[Array, "B"]:
   """Centres each reward on its group of samples for the same prompt.
 
@@ -61,8 +65,10 @@ def leave_one_out(rewards: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"])
 
 
 def by_turn(
-    rewards: Shaped[AnyArray, "B K"], turns: Int[AnyArray, "B"], group_ids: Int[AnyArray, "B"],
-    compare: Callable[[Array, Array], Array],
+  rewards: Shaped[AnyArray, "B K"],
+  turns: Int[AnyArray, "B"],
+  group_ids: Int[AnyArray, "B"],
+  compare: Callable[[Array, Array], Array],
 ) -> Float[Array, "B K"]:
   """One advantage a turn: what is still to be earned from a turn on, compared with the group at the same turn.
 
@@ -95,7 +101,7 @@ def _centred(rewards: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"]) -> F
 
 
 def gae(
-    rewards: Shaped[AnyArray, "B T"], values: Shaped[AnyArray, "B T"], mask: Mask, *, gamma: Number, lam: Number,
+  rewards: Shaped[AnyArray, "B T"], values: Shaped[AnyArray, "B T"], mask: Mask, *, gamma: Number, lam: Number
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
   """Generalised advantage estimation over the trained tokens of unpacked rows; untrained tokens are stepped over.
 
@@ -134,7 +140,7 @@ def gae(
 
 
 def reinforce_plus_plus(
-    rewards: Shaped[AnyArray, "B T"], mask: Mask, *, gamma: Number,
+  rewards: Shaped[AnyArray, "B T"], mask: Mask, *, gamma: Number
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
   """Discounted returns to go over trained tokens, whitened over the whole batch: no critic, no groups.
 

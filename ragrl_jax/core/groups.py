@@ -23,7 +23,7 @@ def sizes(group_ids: Int[AnyArray, "B"]) -> Float[Array, "B"]:
 
 
 def constant(
-  values: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"], *, tolerance: float = 0.0,
+  values: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"], *, tolerance: float = 0.0
 ) -> Bool[Array, "B"]:
   """For every episode, whether its group's values are all equal up to rounding. A group of one is constant.
 
@@ -41,7 +41,7 @@ def constant(
 
 
 def informative(
-  values: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"], *, tolerance: float = 1e-6,
+  values: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"], *, tolerance: float = 1e-6
 ) -> Bool[Array, "B"]:
   """The keep-mask of dynamic sampling: True for the episodes of groups whose values differ by more than the tolerance.
 

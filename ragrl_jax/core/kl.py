@@ -24,7 +24,7 @@ ESTIMATORS = ("k1", "k2", "k3", "abs", "k1+", "k3+")
 
 
 def kl_penalty(
-    logprobs: Float[AnyArray, "*s"], ref_logprobs: Float[AnyArray, "*s"], estimator: str, *, tangent: Number = 5.0,
+  logprobs: Float[AnyArray, "*s"], ref_logprobs: Float[AnyArray, "*s"], estimator: str, *, tangent: Number = 5.0
 ) -> Float[Array, "*s"]:
   """One KL estimate a token, in nats.
 
@@ -68,7 +68,7 @@ def _k3(gap: Float[Array, "*s"], tangent: Number) -> Float[Array, "*s"]:
 
 
 def adapted_coefficient(
-    coefficient: Number, measured: Number, *, target: Number, horizon: int, num_sequences: int, limit: Number = 0.2,
+  coefficient: Number, measured: Number, *, target: Number, horizon: int, num_sequences: int, limit: Number = 0.2
 ) -> float:
   """The next KL coefficient of the adaptive controller.
 

@@ -28,8 +28,14 @@ def entropy(logits: Float[AnyArray, "*s V"]) -> Float[Array, "*s"]:
 
 
 def chunked(
-    hidden: Float[AnyArray, "R T D"], unembedding: Float[AnyArray, "V D"], targets: Int[AnyArray, "R T"], mask: Mask, *,
-    chunk: int, temperature: float = 1.0, spread: Spread = ONE_DEVICE,
+  hidden: Float[AnyArray, "R T D"],
+  unembedding: Float[AnyArray, "V D"],
+  targets: Int[AnyArray, "R T"],
+  mask: Mask,
+  *,
+  chunk: int,
+  temperature: float = 1.0,
+  spread: Spread = ONE_DEVICE,
 ) -> tuple[Float[Array, "R T"], Float[Array, "R T"]]:
   """Log-probability of each target and the entropy it was drawn with, from hidden states; differentiable.
 
@@ -54,8 +60,14 @@ def chunked(
   if not temperature > 0:
     raise ValueError(f"temperature {temperature}: it must be above 0; a greedy sampler is scored at 1.")
   return _scores(
-    jnp.asarray(hidden), jnp.asarray(unembedding), jnp.asarray(targets), masked.as_bool(mask), chunk,
-    float(temperature), spread)
+    jnp.asarray(hidden),
+    jnp.asarray(unembedding),
+    jnp.asarray(targets),
+    masked.as_bool(mask),
+    chunk,
+    float(temperature),
+    spread,
+  )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
@@ -103,7 +115,8 @@ def _forward_here(hidden, unembedding, targets, on, *, chunk, temperature, sprea
 
 
 def _backward_here(
-    hidden, unembedding, targets, on, log_norms, entropies, by_logprob, by_entropy, *, chunk, temperature, spread):
+  hidden, unembedding, targets, on, log_norms, entropies, by_logprob, by_entropy, *, chunk, temperature, spread
+):
   """Logits again, a slab at a time. dlogp/dz = onehot - p, dH/dz = -p (log p + H)."""
   weights, rows, real = spread.piece(unembedding.astype(hidden.dtype))
   cut, join = _slabs(on, chunk, spread)
@@ -117,7 +130,8 @@ def _backward_here(
       log_p = _logits(every, weights, temperature, real) - log_norm[..., None]
       p = jnp.exp(log_p)
       dz = jnp.where(_hit(rows, ids), g[..., None], 0.0) - p * (
-        g[..., None] + g_ent[..., None] * (log_p + ent[..., None]))
+        g[..., None] + g_ent[..., None] * (log_p + ent[..., None])
+      )
       dz = jnp.where(on[..., None], dz / temperature, 0.0).astype(h.dtype)
       dh = jax.lax.dot_general(dz, weights, (((2,), (0,)), ((), ())), preferred_element_type=jnp.float32)
       flat = lambda x: x.reshape(-1, x.shape[-1])
@@ -129,7 +143,8 @@ def _backward_here(
   live = spread.anywhere(cut(on).any(axis=(1, 2)))
   numbers = targets, on, log_norms, entropies, *(jnp.where(on, x, 0.0) for x in (by_logprob, by_entropy))
   d_weights, d_hidden = jax.lax.scan(
-    slab, jnp.zeros(weights.shape, jnp.float32), (live, cut(hidden), *(cut(x) for x in numbers)))
+    slab, jnp.zeros(weights.shape, jnp.float32), (live, cut(hidden), *(cut(x) for x in numbers))
+  )
   return join(d_hidden), spread.stored(d_weights, unembedding.shape[0]).astype(unembedding.dtype)
 
 

@@ -15,8 +15,13 @@ Totals = tuple[Count, Count]
 
 
 def aggregate(
-    per_token: Shaped[AnyArray, "R T"], mask: Mask, mode: str, *, segment_ids: Int[AnyArray, "R T"] | None = None,
-    totals: Totals | None = None, norm: Number | None = None,
+  per_token: Shaped[AnyArray, "R T"],
+  mask: Mask,
+  mode: str,
+  *,
+  segment_ids: Int[AnyArray, "R T"] | None = None,
+  totals: Totals | None = None,
+  norm: Number | None = None,
 ) -> Float[Array, ""]:
   """One number from one number a token.
 
@@ -67,10 +72,20 @@ def _totals(mask, segment_ids, totals) -> tuple[Float[Array, ""], Float[Array, "
 
 
 def policy_loss(
-    logprobs: Shaped[AnyArray, "R T"], old_logprobs: Shaped[AnyArray, "R T"], advantages: Shaped[AnyArray, "R T"],
-    mask: Mask, *, clip_low: Number, clip_high: Number, dual_clip: Number | None = None, aggregation: str,
-    ratio: str = "token", segment_ids: Int[AnyArray, "R T"] | None = None, totals: Totals | None = None,
-    norm: Number | None = None, weights: Shaped[AnyArray, "R T"] | None = None,
+  logprobs: Shaped[AnyArray, "R T"],
+  old_logprobs: Shaped[AnyArray, "R T"],
+  advantages: Shaped[AnyArray, "R T"],
+  mask: Mask,
+  *,
+  clip_low: Number,
+  clip_high: Number,
+  dual_clip: Number | None = None,
+  aggregation: str,
+  ratio: str = "token",
+  segment_ids: Int[AnyArray, "R T"] | None = None,
+  totals: Totals | None = None,
+  norm: Number | None = None,
+  weights: Shaped[AnyArray, "R T"] | None = None,
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
   """The clipped surrogate, to be minimised.
 
@@ -122,13 +137,16 @@ def policy_loss(
   tokens, _ = _totals(on, segment_ids, totals)
   share = lambda x: jax.lax.stop_gradient(masked.total(x, on) / tokens)
   metrics = dict(
-    clip_fraction=share(clipped > plain), dual_clip_fraction=share(dual), ratio=share(rho),
-    old_kl=share(rho - 1.0 - gap))
+    clip_fraction=share(clipped > plain),
+    dual_clip_fraction=share(dual),
+    ratio=share(rho),
+    old_kl=share(rho - 1.0 - gap),
+  )
   return aggregate(loss, on, aggregation, segment_ids=segment_ids, totals=totals, norm=norm), metrics
 
 
 def importance_weights(
-    old_logprobs: Shaped[AnyArray, "R T"], sampler_logprobs: Shaped[AnyArray, "R T"], mask: Mask, *, cap: Number,
+  old_logprobs: Shaped[AnyArray, "R T"], sampler_logprobs: Shaped[AnyArray, "R T"], mask: Mask, *, cap: Number
 ) -> Float[Array, "R T"]:
   """min(pi_old / pi_sampler, cap) a token: what corrects for tokens that were drawn from another distribution.
 
@@ -157,15 +175,22 @@ def _check(clip_low, clip_high, dual_clip, ratio) -> None:
   if clip_low < 0 or clip_high < 0:
     raise ValueError(
       f"clip_low={clip_low}, clip_high={clip_high}: the bounds are 1 - clip_low and 1 + clip_high, so neither may be "
-      "negative (config.loss).")
+      "negative (config.loss)."
+    )
   if dual_clip is not None and not dual_clip > 1:
     raise ValueError(f"dual_clip={dual_clip}: it must be above 1, or None for none (config.loss.dual_clip).")
 
 
 def value_loss(
-    values: Shaped[AnyArray, "R T"], old_values: Shaped[AnyArray, "R T"], returns: Shaped[AnyArray, "R T"],
-    mask: Mask, *, clip: Number | None, aggregation: str, segment_ids: Int[AnyArray, "R T"] | None = None,
-    totals: Totals | None = None,
+  values: Shaped[AnyArray, "R T"],
+  old_values: Shaped[AnyArray, "R T"],
+  returns: Shaped[AnyArray, "R T"],
+  mask: Mask,
+  *,
+  clip: Number | None,
+  aggregation: str,
+  segment_ids: Int[AnyArray, "R T"] | None = None,
+  totals: Totals | None = None,
 ) -> Float[Array, ""]:
   """Half the larger of two squared errors: of the value, and of the value kept within `clip` of the old one.
 

@@ -50,7 +50,7 @@ def whiten(x: Shaped[AnyArray, "*s"], mask: Mask, *, eps: Number = 1e-8) -> Floa
 
 
 def segment_sums(
-    x: Shaped[AnyArray, "R T"], mask: Mask, segment_ids: Int[AnyArray, "R T"] | None,
+  x: Shaped[AnyArray, "R T"], mask: Mask, segment_ids: Int[AnyArray, "R T"] | None
 ) -> Float[Array, "R T"]:
   """For every token, the sum of x over the masked tokens of its own sequence.
 
@@ -71,8 +71,7 @@ def num_sequences(mask: Mask, segment_ids: Int[AnyArray, "R T"] | None = None) -
   on = as_bool(mask)
   if segment_ids is None:
     return on.any(axis=1).sum().astype(jnp.float32)
-  counts = jax.ops.segment_sum(
-    on.reshape(-1).astype(jnp.int32), _flat_ids(segment_ids), num_segments=_num_segments(on))
+  counts = jax.ops.segment_sum(on.reshape(-1).astype(jnp.int32), _flat_ids(segment_ids), num_segments=_num_segments(on))
   return (counts > 0).sum().astype(jnp.float32)
 
 

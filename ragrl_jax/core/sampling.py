@@ -49,15 +49,14 @@ def draw(
   kept = jax.lax.cond(
     (filtered & ~greedy).any(),
     lambda: _blocked(jnp.where(keep(scaled, top_k, top_p) | ~filtered[:, None], weights, 0.0)),
-    lambda: blocks)
+    lambda: blocks,
+  )
   tokens = jnp.where(greedy, jnp.argmax(logits, axis=1).astype(jnp.int32), _inverse_cdf(kept, uniform))
   chosen = jnp.take_along_axis(scaled, tokens[:, None], axis=1)[:, 0]
   return tokens, chosen - peak - jnp.log(total)
 
 
-def keep(
-  scaled: Float32[Array, "B V"], top_k: Int32[Array, "B"], top_p: Float32[Array, "B"],
-) -> Bool[Array, "B V"]:
+def keep(scaled: Float32[Array, "B V"], top_k: Int32[Array, "B"], top_p: Float32[Array, "B"]) -> Bool[Array, "B V"]:
   """Which tokens top-k, and after it top-p over what it left, keep. Of equal logits the lower id goes first.
 
   Args:

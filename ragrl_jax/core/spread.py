@@ -47,8 +47,11 @@ class Spread:
     """f run on every device's pieces. Letters name the arrays: h [R, T, D], w [V, D], t [R, T]."""
     if self.mesh is None:
       return f
-    kinds = dict(h=PartitionSpec(self.rows, self.length, None), w=PartitionSpec(self.vocab, self.embed),
-                 t=PartitionSpec(self.rows, self.length))
+    kinds = dict(
+      h=PartitionSpec(self.rows, self.length, None),
+      w=PartitionSpec(self.vocab, self.embed),
+      t=PartitionSpec(self.rows, self.length),
+    )
     pick = lambda letters: tuple(kinds[letter] for letter in letters)
     return jax.shard_map(f, mesh=self.mesh, in_specs=pick(inputs), out_specs=pick(outputs), check_vma=False)
 

@@ -29,7 +29,8 @@ def example(row: Row, *, identity: str, source: str) -> Example:
   raise ValueError(
     f"a row with the columns {sorted(row)} is none we know: it needs 'question' and 'answers' (ours), 'golden_answers' "
     "(FlashRAG), 'answer' with 'context' (HotpotQA, 2WikiMultihopQA) or with 'paragraphs' (MuSiQue), 'input' with "
-    "'context' and 'answers' (LongBench), 'passage' with 'answers_spans' (DROP), 'query' with 'passages' (MS MARCO).")
+    "'context' and 'answers' (LongBench), 'passage' with 'answers_spans' (DROP), 'query' with 'passages' (MS MARCO)."
+  )
 
 
 def ours(row: Row, identity: str, source: str) -> Example:
@@ -47,8 +48,16 @@ def ours(row: Row, identity: str, source: str) -> Example:
     raise ValueError("'meta.evidence' must be a list of [position, sentence] pairs.")
   evidence = tuple((_position(place, len(passages), "meta.evidence"), sentence) for place, sentence in pairs)
   return Example(
-    _identity(row, ("id",), identity), _question(row), _golds(row, "answers"), passages, supporting,
-    str(row.get("source") or source), hops, evidence, meta)
+    _identity(row, ("id",), identity),
+    _question(row),
+    _golds(row, "answers"),
+    passages,
+    supporting,
+    str(row.get("source") or source),
+    hops,
+    evidence,
+    meta,
+  )
 
 
 def flashrag(row: Row, identity: str, source: str) -> Example:
@@ -64,7 +73,8 @@ def flashrag(row: Row, identity: str, source: str) -> Example:
   if meta.get("context") and meta.get("supporting_facts"):
     passages, supporting, evidence = _by_title(_contexts(meta.pop("context")), _facts(meta["supporting_facts"]))
   return Example(
-    name, question, golds, passages, supporting, source, len(supporting) or None, evidence, {**meta, **rest})
+    name, question, golds, passages, supporting, source, len(supporting) or None, evidence, {**meta, **rest}
+  )
 
 
 def hotpotqa(row: Row, identity: str, source: str) -> Example:
@@ -79,8 +89,16 @@ def hotpotqa(row: Row, identity: str, source: str) -> Example:
   known = {"_id", "id", "question", "answer", "context", "supporting_facts"}
   meta = {column: value for column, value in row.items() if column not in known}
   return Example(
-    _identity(row, ("_id", "id"), identity), _question(row), _golds(row, "answer"), passages, supporting, source,
-    len(titles) or None, evidence, {**meta, "gold_titles": titles})
+    _identity(row, ("_id", "id"), identity),
+    _question(row),
+    _golds(row, "answer"),
+    passages,
+    supporting,
+    source,
+    len(titles) or None,
+    evidence,
+    {**meta, "gold_titles": titles},
+  )
 
 
 def musique(row: Row, identity: str, source: str) -> Example:
@@ -95,13 +113,22 @@ def musique(row: Row, identity: str, source: str) -> Example:
       supporting.append(i)
   steps = [
     dict(question=step.get("question"), answer=step.get("answer"), passage=place.get(step.get("paragraph_support_idx")))
-    for step in _list(row, "question_decomposition")]
+    for step in _list(row, "question_decomposition")
+  ]
   answers = [*_golds(row, "answer"), *_list(row, "answer_aliases")]
   meta = dict(decomposition=steps, answerable=row.get("answerable", True))
   evidence = tuple((i, passages[i].text) for i in supporting)
   return Example(
-    _identity(row, ("id",), identity), _question(row), _golds(dict(answer=answers), "answer"), tuple(passages),
-    tuple(supporting), source, len(steps) or None, evidence, meta)
+    _identity(row, ("id",), identity),
+    _question(row),
+    _golds(dict(answer=answers), "answer"),
+    tuple(passages),
+    tuple(supporting),
+    source,
+    len(steps) or None,
+    evidence,
+    meta,
+  )
 
 
 def longbench(row: Row, identity: str, source: str) -> Example:
@@ -112,8 +139,13 @@ def longbench(row: Row, identity: str, source: str) -> Example:
   known = {"_id", "input", "context", "answers", "dataset"}
   meta = {column: value for column, value in row.items() if column not in known}
   return Example(
-    _identity(row, ("_id",), identity), _question(row, "input"), _golds(row, "answers"), (_made("", context),),
-    source=str(row.get("dataset") or source), meta=meta)
+    _identity(row, ("_id",), identity),
+    _question(row, "input"),
+    _golds(row, "answers"),
+    (_made("", context),),
+    source=str(row.get("dataset") or source),
+    meta=meta,
+  )
 
 
 def drop(row: Row, identity: str, source: str) -> Example:
@@ -126,8 +158,15 @@ def drop(row: Row, identity: str, source: str) -> Example:
   answers = _object(row, "answers_spans")
   meta = dict(section_id=row.get("section_id"), answer_types=list(dict.fromkeys(_list(answers, "types"))))
   return Example(
-    _identity(row, ("query_id",), identity), _question(row), _golds(dict(spans=answers.get("spans")), "spans"),
-    (_made("", row["passage"]),), (0,), source, 1, meta=meta)
+    _identity(row, ("query_id",), identity),
+    _question(row),
+    _golds(dict(spans=answers.get("spans")), "spans"),
+    (_made("", row["passage"]),),
+    (0,),
+    source,
+    1,
+    meta=meta,
+  )
 
 
 def ms_marco(row: Row, identity: str, source: str) -> Example:
@@ -140,27 +179,37 @@ def ms_marco(row: Row, identity: str, source: str) -> Example:
   if len(texts) != len(selected) or not all(isinstance(text, str) for text in texts):
     raise ValueError("'passages' must have the columns 'passage_text', of texts, and 'is_selected', of that length.")
   golds = _golds(row, "answers")
-  meta = dict(
-    answerable=golds != ("No Answer Present.",), query_type=row.get("query_type"), urls=_list(columns, "url"))
+  meta = dict(answerable=golds != ("No Answer Present.",), query_type=row.get("query_type"), urls=_list(columns, "url"))
   supporting = tuple(i for i, chosen in enumerate(selected) if chosen)
   return Example(
-    _identity(row, ("query_id",), identity), _question(row, "query"), golds,
-    tuple(_made("", text) for text in texts), supporting, source, len(supporting) or None, meta=meta)
+    _identity(row, ("query_id",), identity),
+    _question(row, "query"),
+    golds,
+    tuple(_made("", text) for text in texts),
+    supporting,
+    source,
+    len(supporting) or None,
+    meta=meta,
+  )
 
 
 def plain(row: Row, identity: str, source: str) -> Example:
   """{"question", "answer"} and nothing to read, as NQ-open has it; the answer is a string or a list of them."""
   meta = {column: value for column, value in row.items() if column not in ("id", "question", "answer")}
-  return Example(
-    _identity(row, ("id",), identity), _question(row), _golds(row, "answer"), source=source, meta=meta)
+  return Example(_identity(row, ("id",), identity), _question(row), _golds(row, "answer"), source=source, meta=meta)
 
 
 # What columns show which layout, in the order they are looked for.
 LAYOUTS: tuple[tuple[tuple[str, ...], Callable[[Row, str, str], Example]], ...] = (
-  (("golden_answers",), flashrag), (("input", "context", "answers"), longbench),
-  (("query", "query_id", "passages", "answers"), ms_marco), (("passage", "answers_spans"), drop),
-  (("answers",), ours), (("paragraphs", "answer"), musique),
-  (("context", "answer"), hotpotqa), (("answer",), plain))
+  (("golden_answers",), flashrag),
+  (("input", "context", "answers"), longbench),
+  (("query", "query_id", "passages", "answers"), ms_marco),
+  (("passage", "answers_spans"), drop),
+  (("answers",), ours),
+  (("paragraphs", "answer"), musique),
+  (("context", "answer"), hotpotqa),
+  (("answer",), plain),
+)
 
 
 def passage_id(title: str, text: str) -> str:
@@ -218,8 +267,10 @@ def _by_title(contexts: list[tuple[str, list[str]]], facts: list[tuple[str, int]
     first.setdefault(title, place)
   supporting = sorted({first[title] for title, _ in facts if title in first})
   evidence = tuple(
-    (first[title], contexts[first[title]][1][number].strip()) for title, number in facts
-    if title in first and 0 <= number < len(contexts[first[title]][1]))
+    (first[title], contexts[first[title]][1][number].strip())
+    for title, number in facts
+    if title in first and 0 <= number < len(contexts[first[title]][1])
+  )
   return tuple(passages), tuple(supporting), evidence
 
 

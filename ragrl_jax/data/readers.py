@@ -89,16 +89,19 @@ def _from_hub(path: str) -> tuple[str, Iterator[tuple[str, dict[str, Any]]]]:
   if not name or not split:
     raise ValueError(
       f"{path!r}: a Hugging Face dataset is named hf:NAME/SUBSET/SPLIT, with an empty subset for the default one, "
-      "e.g. hf:hotpotqa/hotpot_qa/distractor/validation or hf:owner/name//train (config.data).")
+      "e.g. hf:hotpotqa/hotpot_qa/distractor/validation or hf:owner/name//train (config.data)."
+    )
   import datasets  # takes a second or two, and files do not need it
 
   try:
     table = datasets.load_dataset(name, subset or None, split=split)
   except (OSError, httpx.HTTPError) as error:
     why = " ".join(str(error).split())
-    raise ValueError(f"{path!r}: the Hugging Face hub does not give it ({why}). Name a file in its place "
-                     "(config.data.train=FILE.jsonl, config.data.evaluate=FILE.jsonl or nothing), or let this machine "
-                     "reach the hub.") from error
+    raise ValueError(
+      f"{path!r}: the Hugging Face hub does not give it ({why}). Name a file in its place "
+      "(config.data.train=FILE.jsonl, config.data.evaluate=FILE.jsonl or nothing), or let this machine "
+      "reach the hub."
+    ) from error
   numbers = range(len(table))
   if drawn:
     if int(count) > len(table):

@@ -56,12 +56,12 @@ def _of_lines(path: pathlib.Path, lines: Iterator[tuple[int, str]]) -> Iterator[
 def _of_array(path: pathlib.Path, text: str) -> Iterator[tuple[str, Any]]:
   """The members of a JSON array, or the lines of a file that is none in spite of its name."""
   start = _skip(text, 0)
-  if text[start:start + 1] != "[":
+  if text[start : start + 1] != "[":
     yield from _of_lines(path, enumerate(text.split("\n"), 1))  # not splitlines: U+2028 may stand in a string
     return
   decoder, at, line, counted = json.JSONDecoder(), _skip(text, start + 1), 1, 0
   number = 0
-  while text[at:at + 1] != "]":
+  while text[at : at + 1] != "]":
     number += 1
     line, counted = line + text.count("\n", counted, at), at
     where = f"{path}:{line} (row {number})"
@@ -71,10 +71,10 @@ def _of_array(path: pathlib.Path, text: str) -> Iterator[tuple[str, Any]]:
       raise ValueError(f"{where}: not JSON: {error}.") from error
     yield where, row
     at = _skip(text, at)
-    if text[at:at + 1] == ",":
+    if text[at : at + 1] == ",":
       at = _skip(text, at + 1)
-    elif text[at:at + 1] != "]":
-      raise ValueError(f"{where}: after a row there must be ',' or ']', here is {text[at:at + 20]!r}.")
+    elif text[at : at + 1] != "]":
+      raise ValueError(f"{where}: after a row there must be ',' or ']', here is {text[at : at + 20]!r}.")
 
 
 def _skip(text: str, at: int) -> int:

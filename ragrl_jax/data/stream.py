@@ -57,8 +57,10 @@ class Mixture:
 
   def __init__(self, easy: int, hard: int, *, share: Callable[[int], float], prompts_per_step: int, seed: int):
     if min(easy, hard) < 1:
-      raise ValueError(f"a mixture of {easy} easy and {hard} hard examples: there must be at least one of each "
-                       "(config.data.train, config.data.hard).")
+      raise ValueError(
+        f"a mixture of {easy} easy and {hard} hard examples: there must be at least one of each "
+        "(config.data.train, config.data.hard)."
+      )
     self.easy, self.hard, self.share, self.prompts_per_step, self.seed = easy, hard, share, prompts_per_step, seed
 
   def draw(self, cursor: int, count: int) -> list[tuple[int, int]]:

@@ -18,8 +18,15 @@ _ATTEMPTS = 200  # draws of one question before its kind is called used up
 
 
 def questions(
-    world: World, count: int, *, part: str = TRAIN, mix: Mapping[int | str, float] | None = None, seed: int = 0,
-    passages: int = 0, difficulty: str = "easy", distinct: bool = True,
+  world: World,
+  count: int,
+  *,
+  part: str = TRAIN,
+  mix: Mapping[int | str, float] | None = None,
+  seed: int = 0,
+  passages: int = 0,
+  difficulty: str = "easy",
+  distinct: bool = True,
 ) -> list[Example]:
   """Draws questions about one part of a world.
 
@@ -63,7 +70,7 @@ def lines(world: World, *, seed: int = 0, fillers: int = 3000, asked: int = 1000
   """Text to train a tokenizer on: the training part's passages, questions, and random names, none of another part."""
   yield from (passage.text for passage in world.passages if _is_in(world, passage, TRAIN))
   yield from (example.question for example in questions(world, asked, seed=seed, distinct=False))
-  syllables = sorted({name[at:at + 3].lower() for name in world.parts[TRAIN].names for at in range(0, len(name), 3)})
+  syllables = sorted({name[at : at + 3].lower() for name in world.parts[TRAIN].names for at in range(0, len(name), 3)})
   rng = random.Random(f"lines/{world.settings.seed}/{seed}")
   unseen = [name for part in world.parts if part != TRAIN for name in world.parts[part].names]
   yield from world_lib.draw_names(rng, syllables, fillers, avoid=unseen)
@@ -85,7 +92,7 @@ def _kinds(mix: Mapping[int | str, float], count: int) -> list[int | str]:
   shares = {kind: count * weight / total for kind, weight in mix.items()}
   numbers = {kind: int(share) for kind, share in shares.items()}
   by_remainder = sorted(mix, key=lambda kind: numbers[kind] - shares[kind])
-  for kind in by_remainder[:count - sum(numbers.values())]:
+  for kind in by_remainder[: count - sum(numbers.values())]:
     numbers[kind] += 1
   return [kind for kind in mix for _ in range(numbers[kind])]
 
@@ -157,24 +164,48 @@ def _yes_no(world: World, part: str, rng: random.Random) -> dict:
 
 
 def _example(
-    world: World, identity: str, kind: int | str, asked: dict, count: int, part: str,
-    stating: Sequence[tuple[str, str]], rng: random.Random) -> Example:
+  world: World,
+  identity: str,
+  kind: int | str,
+  asked: dict,
+  count: int,
+  part: str,
+  stating: Sequence[tuple[str, str]],
+  rng: random.Random,
+) -> Example:
   steps = asked["steps"]
   golds = list(dict.fromkeys(world.where[subject, relation] for subject, relation, _ in steps))
   places = _context(world, golds, steps, count, part, stating, rng) if count else []
   at = {where: place for place, where in enumerate(places)}
   evidence = tuple((at[world.where[s, r]], _sentence(world, s, r)) for s, r, _ in steps) if count else ()
   meta = dict(
-    type="bridge" if isinstance(kind, int) else kind, part=part,
+    type="bridge" if isinstance(kind, int) else kind,
+    part=part,
     gold_ids=[world.passages[where].id for where in golds],
     decomposition=[
-      dict(subject=s, relation=r, object=o, passage=world.passage(s, r).id, sentence=_sentence(world, s, r),
-           memorised=(s, r) in world.memory, counterfactual=world.counterfactual(s, r)) for s, r, o in steps],
+      dict(
+        subject=s,
+        relation=r,
+        object=o,
+        passage=world.passage(s, r).id,
+        sentence=_sentence(world, s, r),
+        memorised=(s, r) in world.memory,
+        counterfactual=world.counterfactual(s, r),
+      )
+      for s, r, o in steps
+    ],
   )
   return Example(
-    identity, asked["question"], (asked["gold"],), tuple(world.passages[where] for where in places),
-    tuple(sorted(at[where] for where in golds)) if count else (), source="made-up world", hops=len(steps),
-    evidence=evidence, meta=meta)
+    identity,
+    asked["question"],
+    (asked["gold"],),
+    tuple(world.passages[where] for where in places),
+    tuple(sorted(at[where] for where in golds)) if count else (),
+    source="made-up world",
+    hops=len(steps),
+    evidence=evidence,
+    meta=meta,
+  )
 
 
 def _sentence(world: World, subject: str, relation: str) -> str:
@@ -184,8 +215,14 @@ def _sentence(world: World, subject: str, relation: str) -> str:
 
 
 def _context(
-    world: World, golds: Sequence[int], steps: Sequence[tuple[str, str, str]], count: int, part: str,
-    stating: Sequence[tuple[str, str]], rng: random.Random) -> list[int]:
+  world: World,
+  golds: Sequence[int],
+  steps: Sequence[tuple[str, str, str]],
+  count: int,
+  part: str,
+  stating: Sequence[tuple[str, str]],
+  rng: random.Random,
+) -> list[int]:
   """Positions of the golds among distractors: what else is said of the same entities first, then any of `stating`."""
   if count < len(golds):
     raise ValueError(f"passages={count}: a question with {len(golds)} gold passages needs at least as many.")

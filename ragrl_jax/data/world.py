@@ -18,17 +18,26 @@ PERSON, COMPANY, TOWN, YEAR = "person", "company", "town", "year"
 
 # relation → (kind of its subject, kind of its object)
 RELATIONS = {
-  "lawyer": (PERSON, PERSON), "mentor": (PERSON, PERSON), "employer": (PERSON, COMPANY), "birthplace": (PERSON, TOWN),
-  "founder": (COMPANY, PERSON), "rival": (COMPANY, COMPANY), "seat": (COMPANY, TOWN),
-  "mayor": (TOWN, PERSON), "port": (TOWN, TOWN),
+  "lawyer": (PERSON, PERSON),
+  "mentor": (PERSON, PERSON),
+  "employer": (PERSON, COMPANY),
+  "birthplace": (PERSON, TOWN),
+  "founder": (COMPANY, PERSON),
+  "rival": (COMPANY, COMPANY),
+  "seat": (COMPANY, TOWN),
+  "mayor": (TOWN, PERSON),
+  "port": (TOWN, TOWN),
 }
 YEARS = {"birth year": (PERSON, YEAR), "founding year": (COMPANY, YEAR)}
 WORDINGS = ("The {r} of {s} is {o}.", "{o} is the {r} of {s}.", "{s} has {o} as {r}.")
 # What is asked for stands beside what it leads to: small models learn sooner to read several passages.
 BESIDE = "{s} has the {r} {o}."
 FILLERS = (
-  "{s} was in the news last week.", "Nobody wrote down what {s} was like in those days.",
-  "Of {s} there are many stories, and few agree.", "A picture of {s} hangs in the hall.")
+  "{s} was in the news last week.",
+  "Nobody wrote down what {s} was like in those days.",
+  "Of {s} there are many stories, and few agree.",
+  "A picture of {s} hangs in the hall.",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +99,8 @@ class Settings:
     if self.entities + self.held_out + self.development > self.syllables**3 // 2:
       raise ValueError(
         f"{self.entities} + {self.held_out} + {self.development} names do not fit into {self.syllables} syllables: "
-        "raise syllables.")
+        "raise syllables."
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,9 +173,9 @@ def build(settings: Settings | None = None, **overrides) -> World:
   relations = RELATIONS | (YEARS if settings.years else {})
   unseen = draw_names(rng, syllables, settings.held_out + settings.development)
   train = draw_names(rng, syllables, settings.entities, avoid=unseen)
-  parts = {TRAIN: _part(rng, train, relations), HELD_OUT: _part(rng, unseen[:settings.held_out], relations)}
+  parts = {TRAIN: _part(rng, train, relations), HELD_OUT: _part(rng, unseen[: settings.held_out], relations)}
   if settings.development:
-    parts[DEVELOPMENT] = _part(rng, unseen[settings.held_out:], relations)
+    parts[DEVELOPMENT] = _part(rng, unseen[settings.held_out :], relations)
   memory = _memory(rng, parts[TRAIN], settings, relations)
   passages, stated, sentences, where, noise = [], {}, {}, {}, {}
   for part in parts.values():
@@ -198,7 +208,11 @@ def draw_names(rng: random.Random, syllables: Sequence[str], count: int, avoid: 
 
 def _part(rng: random.Random, names: list[str], relations: Mapping[str, tuple[str, str]]) -> Part:
   half, quarter = len(names) // 2, len(names) // 4
-  kinds = {PERSON: tuple(names[:half]), COMPANY: tuple(names[half:half + quarter]), TOWN: tuple(names[half + quarter:])}
+  kinds = {
+    PERSON: tuple(names[:half]),
+    COMPANY: tuple(names[half : half + quarter]),
+    TOWN: tuple(names[half + quarter :]),
+  }
   facts = {}
   for relation, (subjects, objects) in relations.items():
     for subject in kinds[subjects]:
@@ -218,7 +232,7 @@ def _memory(rng: random.Random, part: Part, settings: Settings, relations) -> di
   keys = sorted(part.facts)
   known = rng.sample(keys, round(settings.memorised * len(keys)))
   memory = {key: part.facts[key] for key in known}
-  for key in known[:round(settings.counterfactual * len(known))]:
+  for key in known[: round(settings.counterfactual * len(known))]:
     memory[key] = _other(rng, part.kinds, relations[key[1]][1], key[0], part.facts[key])
   return memory
 
@@ -230,4 +244,4 @@ def _grouped(part: Part, size: int) -> Iterator[tuple[Fact, ...]]:
     of_subject.setdefault(subject, []).append(Fact(subject, relation, stated))
   for facts in of_subject.values():
     for at in range(0, len(facts), size):
-      yield tuple(facts[at:at + size])
+      yield tuple(facts[at : at + size])

@@ -13,7 +13,7 @@ from ragrl_jax.structs import Example, Passage
 
 
 def write_examples(
-    path: str | pathlib.Path, examples: Iterable[Example], *, turns: Sequence[Sequence[tuple[str, str]]] | None = None,
+  path: str | pathlib.Path, examples: Iterable[Example], *, turns: Sequence[Sequence[tuple[str, str]]] | None = None
 ) -> None:
   """Writes examples, a line each, .gz if the name says so.
 
@@ -48,9 +48,15 @@ def to_row(example: Example) -> dict[str, Any]:
   if example.evidence:
     meta["evidence"] = [list(pair) for pair in example.evidence]
   return dict(
-    id=example.id, question=example.question, answers=list(example.golds),
+    id=example.id,
+    question=example.question,
+    answers=list(example.golds),
     passages=[dict(id=p.id, title=p.title, text=p.text) for p in example.passages],
-    supporting=list(example.supporting), hops=example.hops, source=example.source, meta=meta)
+    supporting=list(example.supporting),
+    hops=example.hops,
+    source=example.source,
+    meta=meta,
+  )
 
 
 @contextlib.contextmanager

@@ -48,8 +48,11 @@ def macro(sets: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     sets: as `by_set` gives them.
   """
   names = dict.fromkeys(name for means in sets.values() for name in means)
-  return {name: sum(means[name] for means in sets.values()) / len(sets)
-          for name in names if all(name in means for means in sets.values())}
+  return {
+    name: sum(means[name] for means in sets.values()) / len(sets)
+    for name in names
+    if all(name in means for means in sets.values())
+  }
 
 
 def compare(results: Mapping[str, Rows]) -> dict[str, dict[str, Any]]:
@@ -75,8 +78,9 @@ def compare(results: Mapping[str, Rows]) -> dict[str, dict[str, Any]]:
   for name in names[1:]:
     if asked[name] != asked[names[0]]:
       alone = len(asked[names[0]] - asked[name]), len(asked[name] - asked[names[0]])
-      raise ValueError(f"{names[0]} and {name} were asked different questions: {alone[0]} and {alone[1]} are one's "
-                       "alone.")
+      raise ValueError(
+        f"{names[0]} and {name} were asked different questions: {alone[0]} and {alone[1]} are one's alone."
+      )
   sets, questions = [by_set(results[name]) for name in names], [by_question(results[name]) for name in names]
   averages = [macro(found) if found.keys() == sets[0].keys() else {} for found in sets]
   compared = {}
@@ -87,9 +91,12 @@ def compare(results: Mapping[str, Rows]) -> dict[str, dict[str, Any]]:
       paired = sorted(set.intersection(*({*of[measure]} for of in questions)))
       base, *rest = [[of[measure][question] for question in paired] for of in questions]
       compared[measure] = dict(
-        sets=scores, macro=[average[measure] for average in averages], paired=len(paired),
+        sets=scores,
+        macro=[average[measure] for average in averages],
+        paired=len(paired),
         wilcoxon=[stats.wilcoxon(other, first) for other in others] if len(scores) > 1 else [],
-        questions=[stats.paired_permutation(other, base) for other in rest] if paired else [])
+        questions=[stats.paired_permutation(other, base) for other in rest] if paired else [],
+      )
   if not compared:
     raise ValueError(f"{', '.join(names)}: no measure has a value for every system on every set.")
   return compared
@@ -112,10 +119,12 @@ def agreement(judges: Sequence[Mapping[Any, str]]) -> dict[str, Any]:
   counts = [[sum(judge[item] == label for judge in judges) for label in labels] for item in shared]
   k = len(judges)
   return dict(
-    n=len(shared), left_out=len(set().union(*judges)) - len(shared),
+    n=len(shared),
+    left_out=len(set().union(*judges)) - len(shared),
     agreement=sum(c * (c - 1) for row in counts for c in row) / (k * (k - 1) * len(shared)),
     fleiss_kappa=stats.fleiss_kappa(counts),
-    shares={label: sum(row[j] for row in counts) / (k * len(shared)) for j, label in enumerate(labels)})
+    shares={label: sum(row[j] for row in counts) / (k * len(shared)) for j, label in enumerate(labels)},
+  )
 
 
 def text(compared: Mapping[str, Mapping[str, Any]], systems: Sequence[str]) -> str:
@@ -131,9 +140,12 @@ def text(compared: Mapping[str, Mapping[str, Any]], systems: Sequence[str]) -> s
     if found["questions"]:
       cells.append((f"p, paired by question ({found['paired']}; permutation)", "", *map(_p, found["questions"])))
     widths = [max(len(cell[column]) for cell in cells) for column in range(len(cells[0]))]
-    blocks.append("\n".join(
-      f"{cell[0]:<{widths[0]}}" + "".join(f"   {value:>{width}}" for value, width in zip(cell[1:], widths[1:]))
-      for cell in cells))
+    blocks.append(
+      "\n".join(
+        f"{cell[0]:<{widths[0]}}" + "".join(f"   {value:>{width}}" for value, width in zip(cell[1:], widths[1:]))
+        for cell in cells
+      )
+    )
   return "\n\n".join(blocks)
 
 

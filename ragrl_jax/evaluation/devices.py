@@ -24,4 +24,5 @@ def found() -> list[jax.Device]:
     extras = [f"pip install 'ragrl_jax[{PLUGINS[name]}]'" for name in asked.split(",") if name in PLUGINS]
     raise ValueError(
       f"JAX_PLATFORMS={asked}: JAX finds no such device here. It takes the hardware, its driver, and JAX's plugin"
-      f"{': ' if extras else ''}{' or '.join(extras)}. JAX_PLATFORMS=cpu runs without.") from error
+      f"{': ' if extras else ''}{' or '.join(extras)}. JAX_PLATFORMS=cpu runs without."
+    ) from error

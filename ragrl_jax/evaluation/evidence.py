@@ -39,8 +39,12 @@ def row(recipe, example, episode) -> dict[str, Any]:
     return {}
   said = recipe.evidence(example, episode)
   return dict(
-    evidence=said, gold_evidence=gold(example), answer_recall=qa.cover_em(said, example.golds),
-    evidence_tokens=episode.facts.get("evidence_tokens"), passage_tokens=episode.facts.get("passage_tokens"))
+    evidence=said,
+    gold_evidence=gold(example),
+    answer_recall=qa.cover_em(said, example.golds),
+    evidence_tokens=episode.facts.get("evidence_tokens"),
+    passage_tokens=episode.facts.get("passage_tokens"),
+  )
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -40,8 +40,12 @@ def excerpt(workdir: str | os.PathLike, *, max_bytes: int = MAX_BYTES) -> dict[s
   read = {step: _read(files[step], max_bytes if step == chosen[-1] else even) for step in chosen}
   _take(list(read.values()), max_bytes)
   steps = [_step(step, files[step], read[step]) for step in chosen]
-  return {"steps": steps, "logged": len(files), "episodes": sum(step["episodes"] for step in steps),
-          "taken": sum(step["taken"] for step in steps)}
+  return {
+    "steps": steps,
+    "logged": len(files),
+    "episodes": sum(step["episodes"] for step in steps),
+    "taken": sum(step["taken"] for step in steps),
+  }
 
 
 @dataclasses.dataclass
@@ -70,7 +74,9 @@ def _read(path: pathlib.Path, most_bytes: int) -> list[_Group]:
       first = row["segments"][0]
       group = groups[row["prompt_index"]] = _Group(
         {name: row.get(name) for name in ("prompt_index", "id", "question", "golds", "hops")},
-        {"tokens": len(first["ids"])} | _text(first), samples=[] if spent <= most_bytes else None)
+        {"tokens": len(first["ids"])} | _text(first),
+        samples=[] if spent <= most_bytes else None,
+      )
     group.ends.append((row["reward"], row["outcome"], row["ended"]))
     if group.samples is not None:
       group.samples.append(zlib.compress(json.dumps(compact(row)).encode()))
@@ -95,9 +101,14 @@ def _take(steps: list[list[_Group]], max_bytes: int) -> None:
 def _step(step: int, path: pathlib.Path, groups: list[_Group]) -> dict[str, Any]:
   ends = [end for group in groups for end in group.ends]
   return {
-    "step": step, "file": f"{path.parent.name}/{path.name}", "groups": [_group(group) for group in groups],
-    "episodes": len(ends), "taken": sum(len(group.ends) for group in groups if group.taken),
-    "reward": _mean(reward for reward, _, _ in ends), "outcome": _mean(outcome for _, outcome, _ in ends)}
+    "step": step,
+    "file": f"{path.parent.name}/{path.name}",
+    "groups": [_group(group) for group in groups],
+    "episodes": len(ends),
+    "taken": sum(len(group.ends) for group in groups if group.taken),
+    "reward": _mean(reward for reward, _, _ in ends),
+    "outcome": _mean(outcome for _, outcome, _ in ends),
+  }
 
 
 def _group(group: _Group) -> dict[str, Any]:
@@ -107,11 +118,14 @@ def _group(group: _Group) -> dict[str, Any]:
     samples = sorted((json.loads(zlib.decompress(raw)) for raw in group.samples), key=lambda sample: sample["sample"])
   rewards = [reward for reward, _, _ in group.ends if reward is not None]
   return group.about | {
-    "count": len(group.ends), "reward": _mean(rewards),
+    "count": len(group.ends),
+    "reward": _mean(rewards),
     "spread": _round(max(rewards) - min(rewards)) if rewards else None,
     "right": sum((outcome or 0) > 0 for _, outcome, _ in group.ends),
     "kinds": sorted({(_verdict(reward, outcome), ended) for reward, outcome, ended in group.ends}),
-    "prompt": group.prompt if group.taken else None, "samples": samples}
+    "prompt": group.prompt if group.taken else None,
+    "samples": samples,
+  }
 
 
 def _verdict(reward: float | None, outcome: float | None) -> str:
@@ -141,9 +155,13 @@ def compact(row: Mapping[str, Any]) -> dict[str, Any]:
     segments.append(item)
   kept = ("sample", "version", "ended", "failure", "facts")
   return {name: row[name] for name in kept} | {
-    "reward": _round(row["reward"]), "outcome": row["outcome"], "advantage": _round(row["advantage"]),
-    "terms": {name: _round(value) for name, value in row["terms"].items()}, "weights": row["weights"],
-    "segments": segments}
+    "reward": _round(row["reward"]),
+    "outcome": row["outcome"],
+    "advantage": _round(row["advantage"]),
+    "terms": {name: _round(value) for name, value in row["terms"].items()},
+    "weights": row["weights"],
+    "segments": segments,
+  }
 
 
 def _text(segment: Mapping[str, Any]) -> dict[str, Any]:

@@ -49,21 +49,34 @@ def prediction(recipe, scored: scoring.Scored) -> dict[str, Any]:
   failed = episode.ended == "failed"
   measure = lambda metric: None if failed else 0.0 if said is None else metric(said, example.golds)
   logged = episodes_lib.row(
-    example, episode, terms=scored.terms, weights=scored.weights, reward=scored.reward, outcome=scored.outcome)
+    example, episode, terms=scored.terms, weights=scored.weights, reward=scored.reward, outcome=scored.outcome
+  )
   return {
-    "id": example.id, "question": example.question, "golds": example.golds, "prediction": said,
-    "em": measure(qa.exact_match), "f1": measure(qa.f1), "cover_em": measure(qa.cover_em),
+    "id": example.id,
+    "question": example.question,
+    "golds": example.golds,
+    "prediction": said,
+    "em": measure(qa.exact_match),
+    "f1": measure(qa.f1),
+    "cover_em": measure(qa.cover_em),
     "char_f1": measure(functools.partial(qa.f1, unit="char")),
-    "outcome": scored.outcome, "terms": scored.terms, "num_searches": episode.num_searches,
-    "wasted_searches": tables.wasted_searches(logged), "ended": episode.ended, "failure": episode.failure,
+    "outcome": scored.outcome,
+    "terms": scored.terms,
+    "num_searches": episode.num_searches,
+    "wasted_searches": tables.wasted_searches(logged),
+    "ended": episode.ended,
+    "failure": episode.failure,
     "prompt_tokens": len(episode.segments[0].ids) if episode.segments else 0,
     "response_tokens": episode.num_model_tokens,
-    "episode_tokens": episode.num_tokens, "hops": example.hops, "source": example.source,
-    **evidence.row(recipe, example, episode)}
+    "episode_tokens": episode.num_tokens,
+    "hops": example.hops,
+    "source": example.source,
+    **evidence.row(recipe, example, episode),
+  }
 
 
 def rows_of(
-    examples: Sequence[structs.Example], play: Play, recipe, *, batch: int, first: int = 0,
+  examples: Sequence[structs.Example], play: Play, recipe, *, batch: int, first: int = 0
 ) -> Iterator[list[tuple[dict[str, Any], scoring.Scored]]]:
   """Plays `batch` examples at a time and yields their rows, in input order.
 
@@ -71,20 +84,29 @@ def rows_of(
     RuntimeError: `play` gave back other episodes than were asked for.
   """
   for start in range(0, len(examples), batch):
-    part = examples[start:start + batch]
+    part = examples[start : start + batch]
     played = play(part, first + start)
     given, wanted = [episode.example_id for episode in played], [example.id for example in part]
     if given != wanted:
-      raise RuntimeError(f"{len(part)} questions were played and {len(played)} episodes came back, not one for each in "
-                         f"their order (first: asked {wanted[:1]}, got {given[:1]}).")
+      raise RuntimeError(
+        f"{len(part)} questions were played and {len(played)} episodes came back, not one for each in "
+        f"their order (first: asked {wanted[:1]}, got {given[:1]})."
+      )
     scored = scoring.score(recipe, part, played, 0)
     yield [(prediction(recipe, one), one) for one in scored]
 
 
 def evaluate(
-    examples: Sequence[structs.Example], play: Play, recipe, out: pathlib.Path, *, settings: Mapping[str, Any],
-    batch: int = 256, max_failed_share: float = 1.0, max_unjudged_share: float = 1.0,
-    progress: Callable[[int], None] = lambda done: None,
+  examples: Sequence[structs.Example],
+  play: Play,
+  recipe,
+  out: pathlib.Path,
+  *,
+  settings: Mapping[str, Any],
+  batch: int = 256,
+  max_failed_share: float = 1.0,
+  max_unjudged_share: float = 1.0,
+  progress: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
   """Scores every example once and writes predictions.jsonl and metrics.json to `out`.
 
@@ -130,8 +152,11 @@ def evaluate(
       asked = time.perf_counter()
   seconds = time.perf_counter() - began
   metrics = summarise(rows) | {
-    "seconds": round(seconds, 3), "seconds_cover": len(rows) - resumed, "peak_memory": peak_memory(),
-    "settings": settings}
+    "seconds": round(seconds, 3),
+    "seconds_cover": len(rows) - resumed,
+    "peak_memory": peak_memory(),
+    "settings": settings,
+  }
   if batch == 1 and took:
     metrics["latency"] = round(statistics.median(took), 6)
   with jsonl.whole(out / METRICS) as part:
@@ -215,18 +240,25 @@ def _check(out: pathlib.Path, rows, settings, examples) -> None:
   if differ:
     raise ValueError(
       f"{out} holds predictions made with other settings ({', '.join(f'{n}: {before.get(n)!r}' for n in differ)}; now "
-      f"{', '.join(repr(settings.get(n)) for n in differ)}): choose another --out, or delete the folder.")
-  given = [(example.id, example.question) for example in examples[:len(rows)]]
+      f"{', '.join(repr(settings.get(n)) for n in differ)}): choose another --out, or delete the folder."
+    )
+  given = [(example.id, example.question) for example in examples[: len(rows)]]
   there = [(row["id"], row["question"]) for row in rows]
   if there != given:
     place = next((i for i, (one, other) in enumerate(zip(there, given)) if one != other), len(given))
-    raise ValueError(f"{out / PREDICTIONS}:{place + 1}: a prediction for another question than the data's at this "
-                     "place: choose another --out, or delete the folder.")
+    raise ValueError(
+      f"{out / PREDICTIONS}:{place + 1}: a prediction for another question than the data's at this "
+      "place: choose another --out, or delete the folder."
+    )
 
 
 def _part(rows) -> dict[str, Any]:
-  return {"n": len(rows), **_with_interval("em", rows), "f1": _mean([row["f1"] for row in rows]),
-          "searches": _mean([row["num_searches"] for row in rows])}
+  return {
+    "n": len(rows),
+    **_with_interval("em", rows),
+    "f1": _mean([row["f1"] for row in rows]),
+    "searches": _mean([row["num_searches"] for row in rows]),
+  }
 
 
 def _with_interval(name: str, rows) -> dict[str, Any]:

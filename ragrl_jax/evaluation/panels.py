@@ -8,7 +8,7 @@ from typing import Any
 
 Rows = Sequence[Mapping[str, Any]]  # of metrics.jsonl
 MAX_POINTS = 1_200  # of a curve
-MAX_BARS = 300       # of the time breakdown
+MAX_BARS = 300  # of the time breakdown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,27 +34,53 @@ class Panel:
 PANELS = (
   Panel("Reward", "Weighted sum of the terms, mean of episodes", "reward", {"reward": "reward"}),
   Panel("Outcome", "Share of training episodes that are right, unshaped", "share", {"outcome": "outcome"}),
-  Panel("Held-out exact match", "Greedy answers to questions never trained on, by the facts they need", "share", {
-    "all": "evaluation/em", "1 hop": "evaluation/by_hops/1/em",
-    **{f"{hops} hops": f"evaluation/by_hops/{hops}/em" for hops in (2, 3, 4)},
-    "development": "development/em"}, featured=True),
-  Panel("Searches per question", "Executed searches an episode", "searches",
-        {"training": "searches", "held-out": "evaluation/searches", "wasted": "evaluation/wasted_searches"},
-        searching=True),
+  Panel(
+    "Held-out exact match",
+    "Greedy answers to questions never trained on, by the facts they need",
+    "share",
+    {
+      "all": "evaluation/em",
+      "1 hop": "evaluation/by_hops/1/em",
+      **{f"{hops} hops": f"evaluation/by_hops/{hops}/em" for hops in (2, 3, 4)},
+      "development": "development/em",
+    },
+    featured=True,
+  ),
+  Panel(
+    "Searches per question",
+    "Executed searches an episode",
+    "searches",
+    {"training": "searches", "held-out": "evaluation/searches", "wasted": "evaluation/wasted_searches"},
+    searching=True,
+  ),
   Panel("Response length", "Tokens the model wrote in an episode", "tokens", {"tokens": "response_tokens"}),
-  Panel("Groups without spread", "All samples earned the same: nothing to learn from", "share",
-        {"groups": "zero_spread_groups"}),
+  Panel(
+    "Groups without spread",
+    "All samples earned the same: nothing to learn from",
+    "share",
+    {"groups": "zero_spread_groups"},
+  ),
   Panel("Entropy", "At trained tokens; near 0 nothing new is tried", "nats", {"entropy": "entropy"}),
-  Panel("KL", "To the reference, and over the updates of a step", "nats",
-        {"reference": "kl", "update": "old_kl"}, zero_is_off=True),
+  Panel(
+    "KL",
+    "To the reference, and over the updates of a step",
+    "nats",
+    {"reference": "kl", "update": "old_kl"},
+    zero_is_off=True,
+  ),
   Panel("Loss", "What is minimised; in RL its size says little", "loss", {"loss": "loss"}),
   Panel("Gradient norm", "Before clipping", "norm", {"norm": "grad_norm"}),
-  Panel("Clip fraction", "Trained tokens whose ratio left the clip range", "share",
-        {"clipped": "clip_fraction", "dual": "dual_clip_fraction"}, zero_is_off=True),
-  Panel("Sampler mismatch", "|log-probability as sampled − as scored|", "nats",
-        {"mismatch": "mismatch"}, zero_is_off=True),
-  Panel("Throughput", "Tokens of the step's episodes over its seconds", "tokens/s",
-        {"tokens/s": "tokens_per_second"}),
+  Panel(
+    "Clip fraction",
+    "Trained tokens whose ratio left the clip range",
+    "share",
+    {"clipped": "clip_fraction", "dual": "dual_clip_fraction"},
+    zero_is_off=True,
+  ),
+  Panel(
+    "Sampler mismatch", "|log-probability as sampled − as scored|", "nats", {"mismatch": "mismatch"}, zero_is_off=True
+  ),
+  Panel("Throughput", "Tokens of the step's episodes over its seconds", "tokens/s", {"tokens/s": "tokens_per_second"}),
 )
 # Parts of a step in the order they are stacked, so that each keeps its colour from run to run.
 PARTS = ("rollout", "retrieval_wait", "judge_wait", "scoring", "update", "weights", "other", "evaluate", "checkpoint")
@@ -90,8 +116,12 @@ def curves(runs: Mapping[str, Rows], *, searching: bool = True) -> dict[str, Any
       taken |= {*terms.values()}
       for term, name in terms.items():
         panels += _charts(Panel(f"Term: {term}", "Unweighted, mean of episodes", "value", {}), {term: name}, columns)
-  more = [chart for name in sorted(names - taken) if not TIME.fullmatch(name)
-          for chart in _charts(Panel(name, "", "", {}), {name: name}, columns)]
+  more = [
+    chart
+    for name in sorted(names - taken)
+    if not TIME.fullmatch(name)
+    for chart in _charts(Panel(name, "", "", {}), {name: name}, columns)
+  ]
   drawn = {line["column"] for chart in panels + more for line in chart["series"]}
   for run in columns:
     run["columns"] = {name: values for name, values in run["columns"].items() if name in drawn}
@@ -101,14 +131,26 @@ def curves(runs: Mapping[str, Rows], *, searching: bool = True) -> dict[str, Any
 
 def _charts(panel: Panel, series: Mapping[str, str], runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
   """One chart with a line for each label; of several runs a chart for each label, with a line for each run."""
-  chart = lambda title, lines: {"title": title, "note": panel.note, "unit": panel.unit, "series": lines,
-                                "featured": panel.featured}
+  chart = lambda title, lines: {
+    "title": title,
+    "note": panel.note,
+    "unit": panel.unit,
+    "series": lines,
+    "featured": panel.featured,
+  }
   if len(runs) == 1:
     lines = [{"label": label, "column": name, "run": 0} for label, name in series.items()]
     return [chart(panel.title, lines)] if lines else []
   title = lambda label: panel.title if len(series) == 1 else f"{panel.title}: {label}"
-  return [chart(title(label), [{"label": run["name"], "column": name, "run": place} for place, run in enumerate(runs)
-                               if name in run["columns"]]) for label, name in series.items()]
+  return [
+    chart(
+      title(label),
+      [
+        {"label": run["name"], "column": name, "run": place} for place, run in enumerate(runs) if name in run["columns"]
+      ],
+    )
+    for label, name in series.items()
+  ]
 
 
 def _columns(name: str, rows: Rows) -> dict[str, Any]:
@@ -123,12 +165,16 @@ def _columns(name: str, rows: Rows) -> dict[str, Any]:
         numbers.add(column)
   numbers -= _NOT_CURVES
   every = -(-len(rows) // MAX_POINTS) if rows else 1
-  stretches = [rows[i:i + every] for i in range(0, len(rows), every)]
+  stretches = [rows[i : i + every] for i in range(0, len(rows), every)]
   return {
-    "name": name, "every": every, "steps": [stretch[-1]["step"] for stretch in stretches],
+    "name": name,
+    "every": every,
+    "steps": [stretch[-1]["step"] for stretch in stretches],
     "joined": [column for column in numbers if len(places[column]) <= places[column][-1] - places[column][0]],
-    "columns": {column: [_mean(row.get(column) for row in stretch) for stretch in stretches]
-                for column in sorted(numbers)}}
+    "columns": {
+      column: [_mean(row.get(column) for row in stretch) for stretch in stretches] for column in sorted(numbers)
+    },
+  }
 
 
 def _without_holes(rows: Rows) -> list[Mapping[str, Any]]:
@@ -165,20 +211,32 @@ def breakdown(rows: Rows) -> dict[str, Any] | None:
   total = sum(map(sum, parts.values()))
   every = -(-len(rows) // MAX_BARS)
   return {
-    "steps": [row["step"] for row in rows][every - 1::every],
-    "parts": [{"name": name.replace("_", " "), "median": _short(medians[name]), "total": _short(sum(seconds)),
-               "share": _short(sum(seconds) / total),
-               "seconds": [_mean(seconds[i:i + every]) for i in range(0, len(seconds) - len(seconds) % every, every)]}
-              for name, seconds in parts.items()],
-    "median": _short(sum(medians.values())), "total": _short(total), "every": every,
+    "steps": [row["step"] for row in rows][every - 1 :: every],
+    "parts": [
+      {
+        "name": name.replace("_", " "),
+        "median": _short(medians[name]),
+        "total": _short(sum(seconds)),
+        "share": _short(sum(seconds) / total),
+        "seconds": [_mean(seconds[i : i + every]) for i in range(0, len(seconds) - len(seconds) % every, every)],
+      }
+      for name, seconds in parts.items()
+    ],
+    "median": _short(sum(medians.values())),
+    "total": _short(total),
+    "every": every,
     "bottleneck": max(medians, key=medians.get).replace("_", " "),
   }
 
 
 def seconds(rows: Rows) -> float | None:
   """Seconds that the parts of all rows took together; None if none was timed."""
-  taken = [value for row in rows for name, value in row.items()
-           if TIME.fullmatch(name) and name != "seconds/step" and value is not None]
+  taken = [
+    value
+    for row in rows
+    for name, value in row.items()
+    if TIME.fullmatch(name) and name != "seconds/step" and value is not None
+  ]
   return sum(taken) if taken else None
 
 

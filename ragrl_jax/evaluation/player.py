@@ -62,15 +62,18 @@ def tokenizer(config):
   """
   where = config.prompting.tokenizer or config.model.path
   if not where:
-    raise ValueError("config.prompting.tokenizer is empty and so is config.model.path: name the folder or the "
-                     ".model file that holds the tokenizer.")
+    raise ValueError(
+      "config.prompting.tokenizer is empty and so is config.model.path: name the folder or the "
+      ".model file that holds the tokenizer."
+    )
   if not config.prompting.tokenizer:
     check_folder("config.model.path", where)
   words = load.load_tokenizer(where, chat=config.prompting.chat, markers=config.prompting.markers)
   if config.prompting.chat and where != "bytes" and getattr(words, "markers", None) is None:
     raise ValueError(
       f"config.prompting.chat=True, but the tokenizer at {where} has no chat template: set config.prompting.chat=False "
-      "for bare text, or, where it is a Hugging Face folder, config.prompting.markers='own' for role markers of ours.")
+      "for bare text, or, where it is a Hugging Face folder, config.prompting.markers='own' for role markers of ours."
+    )
   return words
 
 
@@ -80,7 +83,8 @@ def check_folder(setting: str, where: str) -> None:
     hub = re.fullmatch(r"[\w.-]+/[\w.-]+", where)
     raise ValueError(
       f"{setting}={where!r}: there is no such folder, and models are read from folders (config.json, *.safetensors, "
-      "tokenizer)." + (f" If it is a name on the hub: `hf download {where} --local-dir FOLDER`." if hub else ""))
+      "tokenizer)." + (f" If it is a name on the hub: `hf download {where} --local-dir FOLDER`." if hub else "")
+    )
 
 
 def recipe(config) -> Recipe:
@@ -99,12 +103,15 @@ def mesh(config) -> jax.sharding.Mesh | None:
   if asked > len(devices):
     raise ValueError(
       f"config.mesh={sizes} asks for {asked} devices, and JAX sees {len(devices)} ({devices[0].platform}): lower the "
-      "sizes, or see that JAX is the accelerators' (pip install 'ragrl_jax[cuda]' or 'ragrl_jax[tpu]').")
+      "sizes, or see that JAX is the accelerators' (pip install 'ragrl_jax[cuda]' or 'ragrl_jax[tpu]')."
+    )
   if -1 not in sizes.values():
     devices = devices[:asked]
-  if (missing := hosts.count() - len({device.process_index for device in devices})):
-    raise ValueError(f"config.mesh={sizes}: these {len(devices)} devices leave {missing} of {hosts.count()} hosts "
-                     "without any: set one size to -1, or let the sizes multiply to all devices.")
+  if missing := hosts.count() - len({device.process_index for device in devices}):
+    raise ValueError(
+      f"config.mesh={sizes}: these {len(devices)} devices leave {missing} of {hosts.count()} hosts "
+      "without any: set one size to -1, or let the sizes multiply to all devices."
+    )
   return None if len(devices) == 1 else mesh_lib.make(devices, **sizes)
 
 
@@ -125,14 +132,18 @@ def _base(config, tokenizer, mesh) -> tuple[Decoder, DecoderConfig]:
   if settings.path:
     check_folder("config.model.path", settings.path)
     made, shape = weights.load_pretrained(
-      settings.path, dtype=param_dtype, compute_dtype=dtype, remat=settings.remat, mesh=mesh)
+      settings.path, dtype=param_dtype, compute_dtype=dtype, remat=settings.remat, mesh=mesh
+    )
     if shape.vocab_size < tokenizer.vocab_size:
-      raise ValueError(f"{settings.path}: the model has {shape.vocab_size} token rows, the tokenizer "
-                       f"{tokenizer.vocab_size} ids: they do not belong together (config.prompting.tokenizer).")
+      raise ValueError(
+        f"{settings.path}: the model has {shape.vocab_size} token rows, the tokenizer "
+        f"{tokenizer.vocab_size} ids: they do not belong together (config.prompting.tokenizer)."
+      )
     return made, shape
   shape = DecoderConfig.from_shape(tokenizer.vocab_size, **settings.shape.to_dict())
   made = Decoder(
-    shape, rngs=nnx.Rngs(config.seed), param_dtype=param_dtype, dtype=dtype, remat=settings.remat, mesh=mesh)
+    shape, rngs=nnx.Rngs(config.seed), param_dtype=param_dtype, dtype=dtype, remat=settings.remat, mesh=mesh
+  )
   if mesh is not None:
     params = nnx.state(made)
     nnx.update(made, jax.device_put(params, rules.shardings(mesh, params)))
@@ -153,7 +164,8 @@ def check(config, *, training: bool = True) -> None:
   if plays.searches and not plays.needs_passages and not config.retrieval.index:
     raise ValueError(
       f"config.retrieval.index is empty, but the recipe {plays.name} searches: name a folder of "
-      "launchers/build_index.py, or the http://… address of a retriever.")
+      "launchers/build_index.py, or the http://… address of a retriever."
+    )
   if training:
     settings_lib.from_config(config)
     settings_lib.optimizer_from_config(config)
@@ -173,7 +185,8 @@ def check_context(config) -> None:
     raise ValueError(
       f"config.rollout.context={config.rollout.context} is more than the {reach} positions that the model was made for "
       f"({path or 'config.model.shape'}: max_position{'_embeddings' if path else ''}): lower it, or take a model that "
-      "reaches so far.")
+      "reaches so far."
+    )
 
 
 def build(config, *, seed: int | None = None, training: bool = True) -> Player:
@@ -199,21 +212,42 @@ def build(config, *, seed: int | None = None, training: bool = True) -> Player:
     retriever = retrieval.load_index(config.retrieval.index, dispatch=queue.call, **_remote(config.retrieval))
   here = None if devices is None else devices.local_mesh  # engines and judges do not wait for other hosts
   judges = judging.of_terms(
-    config.judge, config.judges, plays.judged, dtype=config.model.dtype, mesh=here, dispatch=queue.call)
+    config.judge, config.judges, plays.judged, dtype=config.model.dtype, mesh=here, dispatch=queue.call
+  )
   automaton = stops.Stops(words, plays.stops, rows=shape.vocab_size)
   sampler = nnx.merge(*nnx.split(decoder))  # the same weights, computed with on this host's devices
   sampler.mesh = here
   graphdef, _, frozen = lora.split(sampler)
   engine = engine_lib.Engine(
-    graphdef, words, automaton, lanes=r.lanes, rows=r.rows, context=r.context, chunk=r.chunk, prefill=r.prefill,
-    block=r.block, mesh=devices, frozen=frozen, own_weights=r.ahead > 0)
+    graphdef,
+    words,
+    automaton,
+    lanes=r.lanes,
+    rows=r.rows,
+    context=r.context,
+    chunk=r.chunk,
+    prefill=r.prefill,
+    block=r.block,
+    mesh=devices,
+    frozen=frozen,
+    own_weights=r.ahead > 0,
+  )
   used = tools_lib.RetrievalTools(
-    retriever, top_k=config.retrieval.top_k, timeout_s=_longest(config.retrieval),
-    judges=judges, encode=_encode(config.retrieval.query_encoder, queue))
+    retriever,
+    top_k=config.retrieval.top_k,
+    timeout_s=_longest(config.retrieval),
+    judges=judges,
+    encode=_encode(config.retrieval.query_encoder, queue),
+  )
   rollout = collect.Rollout(
-    engine, plays.play, used, seed=config.seed if seed is None else seed,
+    engine,
+    plays.play,
+    used,
+    seed=config.seed if seed is None else seed,
     sampling=structs.Sampling(r.temperature, r.top_k, r.top_p, r.max_new_tokens),
-    reserve=r.reserve or None, dispatch=queue)
+    reserve=r.reserve or None,
+    dispatch=queue,
+  )
   if hosts.count() > 1:
     rollout = shares.Shares(rollout)
   return Player(words, plays, decoder, shape, retriever, judges, engine, rollout, devices)
@@ -245,8 +279,16 @@ def _remote(settings) -> dict[str, Any]:
 
 
 TOKENIZER_FILES = (
-  "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-  "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json")
+  "tokenizer.json",
+  "tokenizer.model",
+  "tokenizer_config.json",
+  "special_tokens_map.json",
+  "added_tokens.json",
+  "vocab.json",
+  "merges.txt",
+  "chat_template.jinja",
+  "generation_config.json",
+)
 
 
 def save(model: Decoder, shape: DecoderConfig, config, out: pathlib.Path, dtype=None) -> None:

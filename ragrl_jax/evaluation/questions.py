@@ -26,10 +26,12 @@ def training(config, recipe: Recipe, tokenizer) -> tuple[list[structs.Example], 
   if mixture is None:
     raise ValueError(
       f"config.data.hard={data.hard!r}, but the recipe {recipe.name} has no curriculum that "
-      "draws from it: leave it empty, or name both sets in config.data.train, with a comma between them.")
+      "draws from it: leave it empty, or name both sets in config.data.train, with a comma between them."
+    )
   hard = _fitting(config, recipe, tokenizer, "config.data.hard", data.hard)
   return easy + hard, stream.Mixture(
-    len(easy), len(hard), share=mixture, prompts_per_step=config.rollout.prompts_per_step, seed=config.seed)
+    len(easy), len(hard), share=mixture, prompts_per_step=config.rollout.prompts_per_step, seed=config.seed
+  )
 
 
 def check_passages(config, recipe: Recipe, examples: Sequence[structs.Example], what: str) -> None:
@@ -48,11 +50,15 @@ def check_passages(config, recipe: Recipe, examples: Sequence[structs.Example], 
   if not recipe.needs_passages or not bare:
     return
   if recipe.searches and not config.retrieval.index:
-    raise ValueError(f"{what}: {bare} of its {len(examples)} questions bring no passages, and there is nothing to "
-                     f"search for {recipe.name}: set config.retrieval.index, or name questions with `passages`.")
+    raise ValueError(
+      f"{what}: {bare} of its {len(examples)} questions bring no passages, and there is nothing to "
+      f"search for {recipe.name}: set config.retrieval.index, or name questions with `passages`."
+    )
   if not recipe.searches and bare == len(examples):
-    raise ValueError(f"{what}: none of its {len(examples)} questions brings passages, which {recipe.name} reads: "
-                     "nothing in this set can be scored. Name one whose rows have `passages`.")
+    raise ValueError(
+      f"{what}: none of its {len(examples)} questions brings passages, which {recipe.name} reads: "
+      "nothing in this set can be scored. Name one whose rows have `passages`."
+    )
 
 
 def check_scores(recipe: Recipe, examples: Sequence[structs.Example], what: str) -> None:
@@ -69,8 +75,10 @@ def check_scores(recipe: Recipe, examples: Sequence[structs.Example], what: str)
     if recipe.reward(terms, 1) is not None:
       return
   unknown = ", ".join(name for name, value in terms.items() if value is None)
-  raise ValueError(f"{what}: nothing in this set can be scored: {recipe.name}'s {unknown} is not known for any of its "
-                   f"{len(examples)} questions. Name one whose rows mark the `supporting` passages.")
+  raise ValueError(
+    f"{what}: nothing in this set can be scored: {recipe.name}'s {unknown} is not known for any of its "
+    f"{len(examples)} questions. Name one whose rows mark the `supporting` passages."
+  )
 
 
 def check_room(config, tokenizer, prompt, examples: Sequence[structs.Example], what: str) -> None:
@@ -84,9 +92,11 @@ def check_room(config, tokenizer, prompt, examples: Sequence[structs.Example], w
     sizes.append(len(tokenizer.render(prompt.messages(example))))
     if sizes[-1] < config.rollout.context:
       return
-  raise ValueError(f"{what}: no prompt fits: the shortest of {len(sizes)} has {min(sizes)} tokens, and "
-                   f"config.rollout.context={config.rollout.context} holds prompt, turns and results. Raise it, and "
-                   "config.learner.row_lengths with it.")
+  raise ValueError(
+    f"{what}: no prompt fits: the shortest of {len(sizes)} has {min(sizes)} tokens, and "
+    f"config.rollout.context={config.rollout.context} holds prompt, turns and results. Raise it, and "
+    "config.learner.row_lengths with it."
+  )
 
 
 def _fitting(config, recipe: Recipe, tokenizer, what: str, path: str) -> list[structs.Example]:
@@ -99,8 +109,10 @@ def _fitting(config, recipe: Recipe, tokenizer, what: str, path: str) -> list[st
   room = config.rollout.context - config.rollout.max_new_tokens
   fitting = [e for e in examples if len(tokenizer.render(recipe.prompt.messages(e))) <= room]
   if not fitting:
-    raise ValueError(f"{path}: no prompt of its {len(examples)} questions fits into the {room} tokens that "
-                     "config.rollout.context leaves beside max_new_tokens: raise it, or show fewer passages.")
+    raise ValueError(
+      f"{path}: no prompt of its {len(examples)} questions fits into the {room} tokens that "
+      "config.rollout.context leaves beside max_new_tokens: raise it, or show fewer passages."
+    )
   return fitting
 
 
@@ -124,12 +136,14 @@ def _cut(example: structs.Example, words, prompt, room: int) -> structs.Example:
     sizes = [len(words.encode(passage.text)) for passage in example.passages]
     size = max(sizes, default=0)
     if not size:
-      raise ValueError(f"example {example.id!r}: its question alone is {over} tokens longer than the {room} that "
-                       "config.rollout.context leaves beside max_new_tokens: raise it.")
+      raise ValueError(
+        f"example {example.id!r}: its question alone is {over} tokens longer than the {room} that "
+        "config.rollout.context leaves beside max_new_tokens: raise it."
+      )
     at = sizes.index(size)
     passage = example.passages[at]
     passage = dataclasses.replace(passage, text=passages.cut_middle(passage.text, words, max(size - over, 0)))
-    example = dataclasses.replace(example, passages=(*example.passages[:at], passage, *example.passages[at + 1:]))
+    example = dataclasses.replace(example, passages=(*example.passages[:at], passage, *example.passages[at + 1 :]))
   return example
 
 
@@ -142,8 +156,7 @@ def testing(config, path: str, *, max_examples: int) -> list[structs.Example]:
   return with_noise(examples, config.data.noise, seed=config.seed)
 
 
-def with_evidence(
-    examples: Sequence[structs.Example], originals: Sequence[structs.Example]) -> list[structs.Example]:
+def with_evidence(examples: Sequence[structs.Example], originals: Sequence[structs.Example]) -> list[structs.Example]:
   """Each example that marks no gold sentence with those of the original that asks the same, case, white space and a
   question mark apart. They need not stand in its own passages, so all are said to stand in the first.
 
@@ -153,12 +166,17 @@ def with_evidence(
   Source: CARE sec. 4.3, which holds LongBench's HotpotQA against HotpotQA's own supporting facts.
   """
   asked = lambda example: " ".join(example.question.lower().rstrip("? ").split())
-  known = {asked(original): tuple((0, sentence) for _, sentence in original.evidence)
-           for original in originals if original.evidence}
+  known = {
+    asked(original): tuple((0, sentence) for _, sentence in original.evidence)
+    for original in originals
+    if original.evidence
+  }
   found = [e if e.evidence else dataclasses.replace(e, evidence=known.get(asked(e), ())) for e in examples]
   if not any(example.evidence for example in found):
-    raise ValueError(f"none of {len(examples)} questions is among those that mark gold sentences "
-                     "(config.data.evidence): name the set they were taken from.")
+    raise ValueError(
+      f"none of {len(examples)} questions is among those that mark gold sentences "
+      "(config.data.evidence): name the set they were taken from."
+    )
   return found
 
 
@@ -182,8 +200,10 @@ def with_noise(examples: Sequence[structs.Example], count: int, *, seed: int) ->
 def _noisy(example: structs.Example, count: int, pool: Sequence[structs.Passage], rng: random.Random):
   own = {(passage.title, passage.text) for passage in example.passages}
   if len(pool) - len(own) < count:
-    raise ValueError(f"example {example.id!r}: {count} random passages were asked for and the set has "
-                     f"{len(pool) - len(own)} others (config.data.noise).")
+    raise ValueError(
+      f"example {example.id!r}: {count} random passages were asked for and the set has "
+      f"{len(pool) - len(own)} others (config.data.noise)."
+    )
   order = list(range(len(example.passages)))  # where the example's own passages end up
   mixed = list(example.passages)
   for _ in range(count):
@@ -195,5 +215,8 @@ def _noisy(example: structs.Example, count: int, pool: Sequence[structs.Passage]
     mixed.insert(at, drawn)
     order = [place + (place >= at) for place in order]
   return dataclasses.replace(
-    example, passages=tuple(mixed), supporting=tuple(order[place] for place in example.supporting),
-    evidence=tuple((order[place], sentence) for place, sentence in example.evidence))
+    example,
+    passages=tuple(mixed),
+    supporting=tuple(order[place] for place in example.supporting),
+    evidence=tuple((order[place], sentence) for place, sentence in example.evidence),
+  )

@@ -39,21 +39,31 @@ def runs(data: Mapping[str, Any]) -> str:
 def _page(template: str, scripts: Sequence[str], payload: Any, **data: Any) -> str:
   """A template with its style, its scripts, and the policy that admits these alone."""
   environment = jinja2.Environment(
-      loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
-      lstrip_blocks=True)
+    loader=jinja2.FileSystemLoader(TEMPLATES),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+  )
   style = (TEMPLATES / "page.css").read_text(encoding="utf-8")
   script = "\n".join((TEMPLATES / name).read_text(encoding="utf-8") for name in scripts)
   page = environment.get_template(template).render(
-      **data, style=markupsafe.Markup(style), script=markupsafe.Markup(script), payload=data_block(payload),
-      style_hash=hash_of(style), script_hash=hash_of(script))
+    **data,
+    style=markupsafe.Markup(style),
+    script=markupsafe.Markup(script),
+    payload=data_block(payload),
+    style_hash=hash_of(style),
+    script_hash=hash_of(script),
+  )
   return well_formed(page)
 
 
 def split(episodes: Mapping[str, Any]) -> tuple[dict[str, Any], list[list[Any]]]:
   """The list of all groups, and step by step their prompts and samples: the browser opens a step when it is asked."""
   heavy = ("prompt", "samples")
-  light = lambda group: {name: value for name, value in group.items() if name not in heavy} | {
-    "held": group["samples"] is not None}
+  light = lambda group: (
+    {name: value for name, value in group.items() if name not in heavy} | {"held": group["samples"] is not None}
+  )
   index = dict(episodes) | {"steps": [step | {"groups": [*map(light, step["groups"])]} for step in episodes["steps"]]}
   return index, [[{name: group[name] for name in heavy} for group in step["groups"]] for step in episodes["steps"]]
 

@@ -15,7 +15,7 @@ FIGURES = (("em", "Exact match"), ("searches", "Searches per question"), ("waste
 
 
 def write_report(
-    workdir: str | os.PathLike, out: str | os.PathLike | None = None, *, max_bytes: int = excerpt.MAX_BYTES,
+  workdir: str | os.PathLike, out: str | os.PathLike | None = None, *, max_bytes: int = excerpt.MAX_BYTES
 ) -> pathlib.Path:
   """Writes the page of a finished or running run.
 
@@ -42,15 +42,22 @@ def gather(workdir: str | os.PathLike, **limits: int) -> dict[str, Any]:
   episodes = excerpt.excerpt(workdir, **limits)
   logged = {row["step"]: row for row in rows}
   for step in episodes["steps"]:  # as the curves have it: of all hosts' episodes, where the log is the first host's
-    step |= {name: logged[step["step"]][name] for name in ("reward", "outcome")
-             if logged.get(step["step"], {}).get(name) is not None}
+    step |= {
+      name: logged[step["step"]][name]
+      for name in ("reward", "outcome")
+      if logged.get(step["step"], {}).get(name) is not None
+    }
   return {
-    "run": found["run"], "headline": headline(summary, rows),
+    "run": found["run"],
+    "headline": headline(summary, rows),
     "table": tables.comparison(
-      *((summary.get("before"), summary.get("after")) if "after" in summary else (one and one[1] for one in held_out))),
+      *((summary.get("before"), summary.get("after")) if "after" in summary else (one and one[1] for one in held_out))
+    ),
     "measured": None if "after" in summary else [one and one[0] for one in held_out],
     "curves": panels.curves({found["run"]["name"]: rows}, searching=found["searching"]),
-    "time": panels.breakdown(rows), "episodes": episodes, "settings": settings(found["config"]),
+    "time": panels.breakdown(rows),
+    "episodes": episodes,
+    "settings": settings(found["config"]),
   }
 
 
@@ -66,8 +73,13 @@ def read(workdir: str | os.PathLike) -> dict[str, Any]:
   if config is None and not rows:
     raise ValueError(f"{workdir} holds neither config.json nor {metrics.FILE}: give the --workdir of a training run.")
   config, summary = config or {}, _json(workdir / "summary.json") or {}
-  return {"run": _run(workdir, config, rows, summary), "config": config, "summary": summary, "rows": rows,
-          "searching": bool((config.get("retrieval") or {"index": True}).get("index"))}
+  return {
+    "run": _run(workdir, config, rows, summary),
+    "config": config,
+    "summary": summary,
+    "rows": rows,
+    "searching": bool((config.get("retrieval") or {"index": True}).get("index")),
+  }
 
 
 def headline(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -87,9 +99,14 @@ def settings(config: Mapping[str, Any]) -> list[dict[str, Any]]:
   """Every setting as {"path", "value", "default", "changed"}; a setting the library does not know counts as changed."""
   known = dict(flat(config_lib.default_config().to_dict()))
   return [
-    {"path": path, "value": said(value), "changed": path not in known or known[path] != value,
-     "default": said(known[path]) if path in known else ""}
-    for path, value in flat(config)]
+    {
+      "path": path,
+      "value": said(value),
+      "changed": path not in known or known[path] != value,
+      "default": said(known[path]) if path in known else "",
+    }
+    for path, value in flat(config)
+  ]
 
 
 def said(value: Any) -> str:
@@ -111,13 +128,18 @@ def _run(workdir: pathlib.Path, config, rows, summary) -> dict[str, Any]:
   times = [row["time"] for row in rows]
   bad = [row["step"] for row in rows if row.get("nulls")]
   return {
-    "name": workdir.resolve().name, "recipe": config.get("recipe", ""), "preset": config.get("preset", ""),
-    "seed": config.get("seed", summary.get("seed")), "steps": rows[-1]["step"] if rows else 0,
-    "of_steps": config.get("steps"), "model": _model(config.get("model") or {}),
+    "name": workdir.resolve().name,
+    "recipe": config.get("recipe", ""),
+    "preset": config.get("preset", ""),
+    "seed": config.get("seed", summary.get("seed")),
+    "steps": rows[-1]["step"] if rows else 0,
+    "of_steps": config.get("steps"),
+    "model": _model(config.get("model") or {}),
     "began": _clock(times[0]) if times else "",
     "seconds": summary.get("seconds") or panels.seconds(rows),
     "written": _clock(datetime.datetime.now(datetime.UTC).timestamp()),
-    "nulls": {"rows": len(bad), "first": bad[0]} if bad else None, "warnings": _warnings(rows),
+    "nulls": {"rows": len(bad), "first": bad[0]} if bad else None,
+    "warnings": _warnings(rows),
   }
 
 

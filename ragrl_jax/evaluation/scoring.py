@@ -32,7 +32,11 @@ class Scored:
 
 
 def score(
-  recipe, examples: Sequence[structs.Example], episodes: Sequence[structs.Episode], step: int, *,
+  recipe,
+  examples: Sequence[structs.Example],
+  episodes: Sequence[structs.Episode],
+  step: int,
+  *,
   penalty: Callable[[structs.Episode], float] | None = None,
 ) -> list[Scored]:
   """Scores each episode for its example (aligned sequences), with the recipe's weights at this step.
@@ -44,8 +48,10 @@ def score(
     penalty: episode → a number ≤ 0 that is added to every reward, shown as the term "overlong".
   """
   weights = dict(recipe.weights(step)) | ({} if penalty is None else dict(overlong=1.0))
-  return [_scored(recipe, example, episode, step, weights, penalty)
-          for example, episode in zip(examples, episodes, strict=True)]
+  return [
+    _scored(recipe, example, episode, step, weights, penalty)
+    for example, episode in zip(examples, episodes, strict=True)
+  ]
 
 
 def _scored(recipe, example, episode, step, weights, penalty) -> Scored:
@@ -73,7 +79,12 @@ def _turns(recipe, example, episode, weights, reward) -> tuple[float, ...]:
 
 
 def measure(
-  recipe, metric: str, examples: Sequence[structs.Example], episodes: Sequence[structs.Episode], step: int, *,
+  recipe,
+  metric: str,
+  examples: Sequence[structs.Example],
+  episodes: Sequence[structs.Episode],
+  step: int,
+  *,
   penalty: Callable[[structs.Episode], float] | None = None,
 ) -> list[float | None]:
   """What dynamic sampling looks at: each episode's outcome, or its whole reward ("total").
@@ -82,8 +93,14 @@ def measure(
   the outcome that is asked for is unknown.
   """
   scored = score(recipe, examples, episodes, step, penalty=penalty)
-  return [None if one.reward is None or not one.episode.num_model_tokens
-          else one.outcome if metric == "outcome" else one.reward for one in scored]
+  return [
+    None
+    if one.reward is None or not one.episode.num_model_tokens
+    else one.outcome
+    if metric == "outcome"
+    else one.reward
+    for one in scored
+  ]
 
 
 def summarise(scored: Sequence[Scored]) -> dict[str, float]:

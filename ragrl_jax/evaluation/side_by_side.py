@@ -9,8 +9,13 @@ from ragrl_jax.evaluation import panels, rendering, report
 from ragrl_jax.store import jsonl
 
 FIGURES = (
-  ("Steps", "step"), ("Reward", "reward"), ("Outcome", "outcome"), ("Held-out exact match", "evaluation/em"),
-  ("Searches", "searches"), ("Response tokens", "response_tokens"), ("Tokens a second", "tokens_per_second"),
+  ("Steps", "step"),
+  ("Reward", "reward"),
+  ("Outcome", "outcome"),
+  ("Held-out exact match", "evaluation/em"),
+  ("Searches", "searches"),
+  ("Response tokens", "response_tokens"),
+  ("Tokens a second", "tokens_per_second"),
 )
 
 
@@ -60,15 +65,20 @@ def figures(runs: Sequence[panels.Rows], *, searching: bool) -> list[dict[str, A
   """[{"label", "values"}]: each run's last value of what at least one has; no searches where none can search."""
   last = lambda rows, name: next((row[name] for row in reversed(rows) if row.get(name) is not None), None)
   found = [(name, {"label": label, "values": [last(rows, name) for rows in runs]}) for label, name in FIGURES]
-  return [line for name, line in found
-          if any(line["values"] if name == "searches" and not searching else [v is not None for v in line["values"]])]
+  return [
+    line
+    for name, line in found
+    if any(line["values"] if name == "searches" and not searching else [v is not None for v in line["values"]])
+  ]
 
 
 def differing(configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
   """[{"path", "values"}]: the settings that are not the same in all runs; a run without one has None."""
   paths = dict.fromkeys(path for config in configs for path in config)
-  lines = [{"path": path, "values": [report.said(config[path]) if path in config else None for config in configs]}
-           for path in paths]
+  lines = [
+    {"path": path, "values": [report.said(config[path]) if path in config else None for config in configs]}
+    for path in paths
+  ]
   return [line for line in lines if len(set(line["values"])) > 1]
 
 

@@ -35,11 +35,18 @@ def wasted_searches(row: Mapping[str, Any]) -> int | None:
 
 # What a comparison shows: label, and key in the metrics.
 LINES = (
-  ("Exact match", "em"), ("F1", "f1"), ("Gold contained in the answer", "cover_em"),
-  ("Correct by the recipe", "outcome"), ("Answered", "answered"), ("Searches per question", "searches"),
-  ("Wasted searches per question", "wasted_searches"), ("Response tokens", "response_tokens"),
-  ("Evidence holds a gold", "answer_recall"), ("Evidence BLEU", "evidence_bleu"),
-  ("Evidence ROUGE-L", "evidence_rouge_l"), ("Passage tokens per evidence token", "compression"),
+  ("Exact match", "em"),
+  ("F1", "f1"),
+  ("Gold contained in the answer", "cover_em"),
+  ("Correct by the recipe", "outcome"),
+  ("Answered", "answered"),
+  ("Searches per question", "searches"),
+  ("Wasted searches per question", "wasted_searches"),
+  ("Response tokens", "response_tokens"),
+  ("Evidence holds a gold", "answer_recall"),
+  ("Evidence BLEU", "evidence_bleu"),
+  ("Evidence ROUGE-L", "evidence_rouge_l"),
+  ("Passage tokens per evidence token", "compression"),
 )
 SEARCHING = ("searches", "wasted_searches")  # left out where neither side searches
 
@@ -57,18 +64,36 @@ def comparison(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
     never_searches = not after.get("searches") and not before.get("searches")
     if (after.get(key) is None and before.get(key) is None) or (never_searches and key in SEARCHING):
       continue
-    rows.append({"label": label, "n": _n(after if "n" in after else before, key), "before": _side(before, key),
-                 "after": _side(after, key)})
+    rows.append(
+      {
+        "label": label,
+        "n": _n(after if "n" in after else before, key),
+        "before": _side(before, key),
+        "after": _side(after, key),
+      }
+    )
     if key == "em":
       for group, wording in (("by_hops", "{}-hop"), ("by_source", "{}")):
         parts = sorted({*before.get(group, {}), *after.get(group, {})})
         for part in parts if len(parts) > 1 else ():
           one, two = before.get(group, {}).get(part, {}), after.get(group, {}).get(part, {})
-          rows.append({"label": "   " + wording.format(part), "n": two.get("n", one.get("n")),
-                       "before": _side(one, key), "after": _side(two, key)})
+          rows.append(
+            {
+              "label": "   " + wording.format(part),
+              "n": two.get("n", one.get("n")),
+              "before": _side(one, key),
+              "after": _side(two, key),
+            }
+          )
       if before.get("macro") or after.get("macro"):
-        rows.append({"label": "   mean of the sources", "n": None, "before": _side(before.get("macro", {}), key),
-                     "after": _side(after.get("macro", {}), key)})
+        rows.append(
+          {
+            "label": "   mean of the sources",
+            "n": None,
+            "before": _side(before.get("macro", {}), key),
+            "after": _side(after.get("macro", {}), key),
+          }
+        )
   return rows
 
 

@@ -13,7 +13,10 @@ from ragrl_jax.store import episodes
 
 _STYLES = {"bold": "1", "dim": "2", "model": "36", "environment": "33", "good": "32", "bad": "31"}
 _MARKS = {
-  tables.NEW_GOLD: "a new gold passage", tables.NO_GOLD: "no new gold passage", tables.REPEAT: "a repeated query"}
+  tables.NEW_GOLD: "a new gold passage",
+  tables.NO_GOLD: "no new gold passage",
+  tables.REPEAT: "a repeated query",
+}
 _TAG = re.compile(r"</?[A-Za-z_][\w.|:-]*>")
 
 
@@ -62,8 +65,11 @@ def _ending(row: Mapping[str, Any], paint) -> str:
   right = row["outcome"] is not None and row["outcome"] > 0
   verdict = paint("good", "right") if right else paint("bad", "wrong" if row["outcome"] is not None else "not scored")
   failure = f" ({_safe(row['failure'])})" if row["failure"] else ""
-  return _margin("reward", f"{_number(row['reward'])} = {' + '.join(parts) or '–'}; {verdict}; ended by "
-                           f"{_safe(row['ended']) or 'nothing'}{failure}")
+  return _margin(
+    "reward",
+    f"{_number(row['reward'])} = {' + '.join(parts) or '–'}; {verdict}; ended by "
+    f"{_safe(row['ended']) or 'nothing'}{failure}",
+  )
 
 
 def _number(value: float | None) -> str:

@@ -16,8 +16,7 @@ KINDS = ("none", "exact", "lexical", "nli", "llm", "reward_model")
 
 
 def load(
-    settings: Mapping[str, Any], *, dtype: str = "float32", mesh: Any = None,
-    dispatch: Callable[..., Any] | None = None,
+  settings: Mapping[str, Any], *, dtype: str = "float32", mesh: Any = None, dispatch: Callable[..., Any] | None = None
 ) -> Judge | None:
   """The judge of config.judge; None for "none".
 
@@ -43,15 +42,17 @@ def load(
     return judge
   if settings["cache"]:
     from ragrl_jax.judging.cache import Cached
+
     judge = Cached(judge, settings["cache"])
   if prompt.of_answers and kind != "nli":
     from ragrl_jax.judging.lexical import ExactFirst
+
     judge = ExactFirst(judge)
   return judge
 
 
 def of_terms(
-    settings: Mapping[str, Any], by_term: Mapping[str, Mapping[str, Any]], terms: Sequence[str] = (), **here: Any,
+  settings: Mapping[str, Any], by_term: Mapping[str, Mapping[str, Any]], terms: Sequence[str] = (), **here: Any
 ) -> dict[str, Judge]:
   """The judges of a run: that of config.judge under "", and those of the terms.
 
@@ -90,13 +91,17 @@ def _made(kind: str, settings: Mapping[str, Any], here: Mapping[str, Any]) -> Ju
   chosen = lambda *names: {name: settings[name] for name in names}
   if kind == "llm":
     from ragrl_jax.judging.llm import LLM
+
     return LLM(**chosen("model", "prompt", "endpoint", "key_variable", "timeout_s", "retries", "concurrency"))
   if kind in ("exact", "lexical"):
     from ragrl_jax.judging import lexical
+
     return lexical.Exact() if kind == "exact" else lexical.Lexical(settings["threshold"])
   local = chosen("threshold", "batch", "max_tokens") | dict(here)
   if kind == "nli":
     from ragrl_jax.judging.nli import NLI
+
     return NLI(settings["path"], **local)
   from ragrl_jax.judging.reward_model import RewardModel
+
   return RewardModel(settings["path"], prompt=settings["prompt"], **local)

@@ -21,9 +21,18 @@ _MARK = 0x72616772  # the file's application_id: it is one of ours, even where i
 _AT_ONCE = 500  # keys of one question to SQLite
 _BUSY_S = 10.0  # how long another process's lock is waited for
 _REST_S = 60.0  # how long a file that could not be used is left alone
-_PASSING = frozenset({
-  sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY,
-  sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_PROTOCOL})  # the file itself may be sound
+_PASSING = frozenset(
+  {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_PROTOCOL,
+  }
+)  # the file itself may be sound
 
 _TROUBLE = (sqlite3.DatabaseError, UnicodeDecodeError)  # the second: an error whose own text quotes damaged bytes
 
@@ -84,10 +93,11 @@ class Cached:
 
   def _read(self, keys: Sequence[bytes]) -> dict[bytes, float]:
     """The verdicts on file."""
+
     def read(connection: sqlite3.Connection) -> dict[bytes, float]:
       found = {}
       for start in range(0, len(keys), _AT_ONCE):
-        some = keys[start:start + _AT_ONCE]
+        some = keys[start : start + _AT_ONCE]
         marks = ",".join("?" * len(some))
         found.update(connection.execute(f"SELECT key, verdict FROM verdicts WHERE key IN ({marks})", some))
       return {key: _unsealed(key, kept) for key, kept in found.items()}
@@ -131,7 +141,8 @@ class Cached:
     self._disconnect()
     self._file = found
     self._connection = sqlite3.connect(
-      self._path, timeout=_BUSY_S, isolation_level="IMMEDIATE", check_same_thread=False)  # a writer waits its turn
+      self._path, timeout=_BUSY_S, isolation_level="IMMEDIATE", check_same_thread=False
+    )  # a writer waits its turn
     self._connection.text_factory = bytes
     self._connection.execute(_SCHEMA)
     self._connection.execute("SELECT key, verdict FROM verdicts LIMIT 0")
@@ -153,16 +164,24 @@ class Cached:
     try:
       if not passing:
         aside = _set_aside(self._path)
-        logging.warning("%s: the file of verdicts is damaged (%s). It is now %s, and a new one is begun: the judge is "
-                        "asked again for what it held (config.judge.cache).", self._path, error, aside.name)
+        logging.warning(
+          "%s: the file of verdicts is damaged (%s). It is now %s, and a new one is begun: the judge is "
+          "asked again for what it held (config.judge.cache).",
+          self._path,
+          error,
+          aside.name,
+        )
         return
     except OSError as why:
       error = why
     self._rest_until = time.monotonic() + _REST_S
     if not self._said:
       self._said = True
-      logging.warning("%s: verdicts can be neither read nor kept now (%s): the judge is asked for all of them "
-                      "(config.judge.cache).", self._path, error)
+      logging.warning(
+        "%s: verdicts can be neither read nor kept now (%s): the judge is asked for all of them (config.judge.cache).",
+        self._path,
+        error,
+      )
 
 
 def _check(path: pathlib.Path) -> None:
@@ -176,21 +195,24 @@ def _check(path: pathlib.Path) -> None:
     with open(path, "ab"):
       pass
   except OSError as error:
-    raise ValueError(f"{path}: no file of verdicts can be written there ({error.strerror}). Name another "
-                     "(config.judge.cache).") from error
+    raise ValueError(
+      f"{path}: no file of verdicts can be written there ({error.strerror}). Name another (config.judge.cache)."
+    ) from error
   if not path.stat().st_size or _is_marked(path):
     return
   connection = sqlite3.connect(path, timeout=_BUSY_S)
   try:
-    tables = {name for name, in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     columns = [row[1] for row in connection.execute("PRAGMA table_info(verdicts)")]
   except _TROUBLE:
     return  # no database, or a damaged or locked one: `Cached._use` sees to it
   finally:
     connection.close()
   if tables and columns != ["key", "verdict"]:
-    raise ValueError(f"{path}: a database of something else, with the tables {', '.join(sorted(tables))}. Name another "
-                     "file (config.judge.cache).")
+    raise ValueError(
+      f"{path}: a database of something else, with the tables {', '.join(sorted(tables))}. Name another "
+      "file (config.judge.cache)."
+    )
 
 
 def _is_marked(path: pathlib.Path) -> bool:
@@ -232,7 +254,7 @@ def _unsealed(key: bytes, kept: bytes | float) -> float:
     sqlite3.DatabaseError: the checksum is another's.
   """
   if isinstance(kept, bytes) and len(kept) == 16:
-    verdict, = struct.unpack("<d", kept[:8])
+    (verdict,) = struct.unpack("<d", kept[:8])
     if _sealed(key, verdict) == kept:
       return verdict
   elif isinstance(kept, float) and 0.0 <= kept <= 1.0:

@@ -14,6 +14,7 @@ from ragrl_jax.judging import api
 @functools.cache
 def _stop_words() -> frozenset[str]:
   from bm25s.stopwords import STOPWORDS_EN_PLUS  # here: its import starts JAX, which hosts must have joined before
+
   return frozenset(normalize(word, "squad") for word in STOPWORDS_EN_PLUS)
 
 

@@ -36,21 +36,36 @@ class LLM:
     ValueError: no model, no key for OpenAI's own endpoint, or a setting out of range.
   """
 
-  def __init__(self, *, model: str, prompt: str, endpoint: str = "", key_variable: str = "OPENAI_API_KEY",
-               timeout_s: float = 30.0, retries: int = 3, concurrency: int = 16, backoff_s: float = 0.5):
+  def __init__(
+    self,
+    *,
+    model: str,
+    prompt: str,
+    endpoint: str = "",
+    key_variable: str = "OPENAI_API_KEY",
+    timeout_s: float = 30.0,
+    retries: int = 3,
+    concurrency: int = 16,
+    backoff_s: float = 0.5,
+  ):
     if not model:
       raise ValueError("config.judge.model is empty: name the model that the judge's server is to use.")
     if timeout_s <= 0 or retries < 0 or concurrency < 1:
-      raise ValueError(f"timeout_s={timeout_s}, retries={retries}, concurrency={concurrency}: time and concurrency "
-                       "must be positive, retries 0 or more (config.judge).")
+      raise ValueError(
+        f"timeout_s={timeout_s}, retries={retries}, concurrency={concurrency}: time and concurrency "
+        "must be positive, retries 0 or more (config.judge)."
+      )
     key = os.environ.get(key_variable, "") if key_variable else ""
     if not key and not endpoint:
-      raise ValueError(f"the environment variable {key_variable!r} holds no key (config.judge.key_variable), and "
-                       "without config.judge.endpoint the judge is OpenAI's, which wants one.")
+      raise ValueError(
+        f"the environment variable {key_variable!r} holds no key (config.judge.key_variable), and "
+        "without config.judge.endpoint the judge is OpenAI's, which wants one."
+      )
     deadline_s = timeout_s * (retries + 1)
     try:
       self._client = completions.Completions(
-        endpoint, model, key=key, timeout_s=timeout_s, deadline_s=deadline_s, retries=retries, backoff_s=backoff_s)
+        endpoint, model, key=key, timeout_s=timeout_s, deadline_s=deadline_s, retries=retries, backoff_s=backoff_s
+      )
     except ValueError as error:
       raise ValueError(f"{error} (config.judge.endpoint, config.judge.key_variable)") from None
     self._prompt, self._name, self._at_once = prompts.get(prompt), prompt, concurrency
@@ -84,12 +99,15 @@ class LLM:
         except completions.NoCompletion as error:
           failed[pair] = error
 
-    for worker in [completions.daemon(work) for _ in pairs[:self._at_once]]:
+    for worker in [completions.daemon(work) for _ in pairs[: self._at_once]]:
       worker.result()
     if failed:
       raise api.JudgeFailed(
         f"no verdict on {len(failed)} of {len(pairs)} pairs: the judge {next(iter(failed.values()))}. See that it "
-        "answers, or change config.judge.", [pair for pair in pairs if pair in failed], answered)
+        "answers, or change config.judge.",
+        [pair for pair in pairs if pair in failed],
+        answered,
+      )
     return [answered[pair] for pair in pairs]
 
   def _ask(self, premise: str, claim: str) -> float | None:
@@ -97,7 +115,12 @@ class LLM:
     verdict = None if said.cut else self._prompt.read(said.content)
     if verdict is None and not self._said_unread:
       self._said_unread = True
-      logging.warning("the judge %s at %s gave an answer that is no verdict%s: %r. The pair has none; the next such "
-                      "answers are not shown.", self._client.model, self._client.where,
-                      " (it was cut off)" if said.cut else "", said.content[:200])
+      logging.warning(
+        "the judge %s at %s gave an answer that is no verdict%s: %r. The pair has none; the next such "
+        "answers are not shown.",
+        self._client.model,
+        self._client.where,
+        " (it was cut off)" if said.cut else "",
+        said.content[:200],
+      )
     return verdict

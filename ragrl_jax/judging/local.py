@@ -33,8 +33,10 @@ class Rows:
 
   def __init__(self, compute: Compute, *, batch: int, max_tokens: int, dispatch: Callable[..., Any] | None = None):
     if batch < 1 or not 1 <= max_tokens <= LENGTHS[-1]:
-      raise ValueError(f"batch={batch}, max_tokens={max_tokens}: batch must be at least 1, max_tokens 1 to "
-                       f"{LENGTHS[-1]} (config.judge).")
+      raise ValueError(
+        f"batch={batch}, max_tokens={max_tokens}: batch must be at least 1, max_tokens 1 to "
+        f"{LENGTHS[-1]} (config.judge)."
+      )
     self._compute, self.batch, self.max_tokens = compute, batch, max_tokens
     self._dispatch = dispatch or (lambda function, *arguments: function(*arguments))
     self.pace = api.Pace(batch=batch, workers=1, deadline_s=DEADLINE_S)
@@ -48,7 +50,7 @@ class Rows:
         buckets.setdefault(next(length for length in LENGTHS if len(row) <= length), []).append(i)
     for length, members in sorted(buckets.items()):
       for start in range(0, len(members), self.batch):
-        some = members[start:start + self.batch]
+        some = members[start : start + self.batch]
         for i, score in zip(some, self._dispatch(self._padded, [rows[i] for i in some], length)):
           found[i] = float(score)
     return found
@@ -56,7 +58,7 @@ class Rows:
   def _padded(self, rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
     tokens, mask = (np.zeros((self.batch, length), np.int32) for _ in range(2))
     for i, row in enumerate(rows):
-      tokens[i, :len(row)], mask[i, :len(row)] = row, 1
+      tokens[i, : len(row)], mask[i, : len(row)] = row, 1
     return np.asarray(self._compute(tokens, mask))
 
 

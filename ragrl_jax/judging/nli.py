@@ -16,7 +16,7 @@ from ragrl_jax.prompting import load
 
 
 class NLI:
-  """"premise: … hypothesis: …" → the probability of "1" (entailed) against "0", at the decoder's first step.
+  """ "premise: … hypothesis: …" → the probability of "1" (entailed) against "0", at the decoder's first step.
 
   A premise that is too long loses its end; a claim that alone is too long gets None.
 
@@ -36,8 +36,16 @@ class NLI:
   """
 
   def __init__(
-      self, path: str | os.PathLike, *, threshold: float = 0.5, batch: int = 8, max_tokens: int = 1024,
-      dtype: str = "float32", mesh: Any = None, dispatch: Callable[..., Any] | None = None):
+    self,
+    path: str | os.PathLike,
+    *,
+    threshold: float = 0.5,
+    batch: int = 8,
+    max_tokens: int = 1024,
+    dtype: str = "float32",
+    mesh: Any = None,
+    dispatch: Callable[..., Any] | None = None,
+  ):
     if not path:
       raise ValueError("config.judge.path is empty: name the folder of the T5 that judges entailment.")
     folder = pathlib.Path(path)
@@ -51,7 +59,8 @@ class NLI:
     graphdef, params = nnx.split(model)
     run = jax.jit(lambda params, tokens, mask: _entailed(nnx.merge(graphdef, params), tokens, mask, yes, no))
     self._rows = local.Rows(
-      lambda tokens, mask: run(params, tokens, mask), batch=batch, max_tokens=max_tokens, dispatch=dispatch)
+      lambda tokens, mask: run(params, tokens, mask), batch=batch, max_tokens=max_tokens, dispatch=dispatch
+    )
     self.pace, self._mark = self._rows.pace, local.mark(folder)
 
   def describe(self) -> dict[str, Any]:

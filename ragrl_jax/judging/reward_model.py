@@ -39,8 +39,17 @@ class RewardModel:
   """
 
   def __init__(
-      self, path: str | os.PathLike, *, prompt: str, threshold: float = 0.5, batch: int = 8, max_tokens: int = 2048,
-      dtype: str = "float32", mesh: Any = None, dispatch: Callable[..., Any] | None = None):
+    self,
+    path: str | os.PathLike,
+    *,
+    prompt: str,
+    threshold: float = 0.5,
+    batch: int = 8,
+    max_tokens: int = 2048,
+    dtype: str = "float32",
+    mesh: Any = None,
+    dispatch: Callable[..., Any] | None = None,
+  ):
     if not path:
       raise ValueError("config.judge.path is empty: name the folder of the decoder that judges.")
     folder = peft.base(path, "") if peft.is_folder(path) else path
@@ -58,12 +67,19 @@ class RewardModel:
     graphdef, params = nnx.split(model)
     run = jax.jit(lambda params, tokens, mask: _preferred(nnx.merge(graphdef, params), tokens, mask, labels))
     self._rows = local.Rows(
-      lambda tokens, mask: run(params, tokens, mask), batch=batch, max_tokens=max_tokens, dispatch=dispatch)
+      lambda tokens, mask: run(params, tokens, mask), batch=batch, max_tokens=max_tokens, dispatch=dispatch
+    )
     self.pace = self._rows.pace
 
   def describe(self) -> dict[str, Any]:
-    return dict(kind="reward_model", weights=self._mark, prompt=self._name, wording=self._prompt.mark,
-                threshold=self._threshold, max_tokens=self._rows.max_tokens)
+    return dict(
+      kind="reward_model",
+      weights=self._mark,
+      prompt=self._name,
+      wording=self._prompt.mark,
+      threshold=self._threshold,
+      max_tokens=self._rows.max_tokens,
+    )
 
   def judge(self, pairs: Sequence[api.Pair]) -> api.Verdicts:
     """See `api.Judge`."""

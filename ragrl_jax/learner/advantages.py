@@ -42,8 +42,11 @@ def sequences(batches: Sequence[Batch]) -> list[Place]:
 
 
 def assign(
-    batches: Sequence[Batch], settings: AdvantageSettings, *, values: Sequence[np.ndarray] | None = None,
-    penalties: Sequence[np.ndarray] | None = None,
+  batches: Sequence[Batch],
+  settings: AdvantageSettings,
+  *,
+  values: Sequence[np.ndarray] | None = None,
+  penalties: Sequence[np.ndarray] | None = None,
 ) -> tuple[list[Batch], dict[str, float]]:
   """The blocks with advantages and returns.
 
@@ -71,8 +74,9 @@ def assign(
     found = _compared(ours, on, [s.group_id for s in where], settings)
     returns = [np.where(m, np.flip(np.cumsum(np.flip(r))), 0.0) for r, m in zip(ours, on)]
   else:
-    found, returns = _discounted(ours, on, None if values is None else cut(values), settings,
-                                 max((b.tokens.shape[1] for b in batches), default=1))
+    found, returns = _discounted(
+      ours, on, None if values is None else cut(values), settings, max((b.tokens.shape[1] for b in batches), default=1)
+    )
   if settings.whitens:
     found = _whitened(found, on)
   metrics = _describe(returns, on, None if values is None else cut(values))
@@ -87,7 +91,7 @@ def _check(rewards: Sequence[np.ndarray]) -> None:
 
 
 def compare(
-    rewards: Sequence[Sequence[float]], group_ids: Sequence[int], settings: AdvantageSettings,
+  rewards: Sequence[Sequence[float]], group_ids: Sequence[int], settings: AdvantageSettings
 ) -> list[np.ndarray]:
   """One advantage a turn, from one reward a turn; an episode without turns counts as one that earned nothing.
 
@@ -98,10 +102,10 @@ def compare(
   padded, counts = np.zeros((rows, columns), np.float32), np.ones(rows, np.int32)
   ids = np.arange(-1, -rows - 1, -1, dtype=np.int32)
   for i, (earned, group) in enumerate(zip(rewards, group_ids, strict=True)):
-    padded[i, :len(earned)], counts[i], ids[i] = earned, max(len(earned), 1), group
+    padded[i, : len(earned)], counts[i], ids[i] = earned, max(len(earned), 1), group
   s = settings
   found = np.asarray(_comparison(s.kind, s.std, s.std_floor, s.eps)(padded, counts, ids))
-  return [found[i, :len(earned)] for i, earned in enumerate(rewards)]
+  return [found[i, : len(earned)] for i, earned in enumerate(rewards)]
 
 
 @functools.cache
@@ -110,7 +114,8 @@ def _comparison(kind, std, std_floor, eps):
     group_relative=functools.partial(core.group_relative, std=std, std_floor=std_floor, eps=eps),
     leave_one_out=core.leave_one_out,
     # Whitened over the batch's tokens afterwards.
-    reinforce_plus_plus_baseline=functools.partial(core.group_relative, std="none"))[kind]
+    reinforce_plus_plus_baseline=functools.partial(core.group_relative, std="none"),
+  )[kind]
   return jax.jit(lambda rewards, turns, ids: core.by_turn(rewards, turns, ids, rule))
 
 
@@ -134,7 +139,7 @@ def _discounted(rewards, masks, values, settings, length) -> tuple[list[np.ndarr
   guesses = np.zeros((rows, length), np.float32) if values is None else lay(values, np.float32)
   found = _gae(settings.gamma, settings.lam)(lay(rewards, np.float32), guesses, lay(masks, bool))
   advantages, returns = (np.asarray(x) for x in found)
-  return tuple([x[i, :len(m)] for i, m in enumerate(masks)] for x in (advantages, returns))
+  return tuple([x[i, : len(m)] for i, m in enumerate(masks)] for x in (advantages, returns))
 
 
 @functools.cache
@@ -145,7 +150,7 @@ def _gae(gamma, lam):
 def _padded(arrays, rows, length, dtype):
   out = np.zeros((rows, length), dtype)
   for i, array in enumerate(arrays):
-    out[i, :len(array)] = array
+    out[i, : len(array)] = array
   return out
 
 
@@ -163,8 +168,9 @@ def _describe(returns, masks, values) -> dict[str, float]:
   got = flat(returns)
   guessed = np.zeros_like(got) if values is None else flat(values)
   error = got - guessed
-  total, square, off, off_square, guess = (float(x) for x in (
-    got.sum(), np.square(got).sum(), error.sum(), np.square(error).sum(), guessed.sum()))
+  total, square, off, off_square, guess = (
+    float(x) for x in (got.sum(), np.square(got).sum(), error.sum(), np.square(error).sum(), guessed.sum())
+  )
   n = max(got.size, 1)
   found = dict(return_mean=total / n)
   if values is not None:

@@ -21,9 +21,12 @@ def count(batches: Sequence[Batch], settings: Settings) -> dict[str, float]:
     weight += np.asarray(b.advantages, np.float64)[mask].sum() if settings.objective == "sft" else mask.sum()
     silent += (mask & (np.asarray(b.advantages) == 0)).sum()
     pairs += (np.asarray(b.positions, np.int64) + 1)[ids > 0].sum()
-  return {name: float(x) for name, x in dict(
-    tokens=trained, pairs=pairs, packed_tokens=real, places=places, sequences=sequences, weight=weight,
-    silent=silent).items()}
+  return {
+    name: float(x)
+    for name, x in dict(
+      tokens=trained, pairs=pairs, packed_tokens=real, places=places, sequences=sequences, weight=weight, silent=silent
+    ).items()
+  }
 
 
 def whole_batch(counts: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -32,16 +35,28 @@ def whole_batch(counts: Sequence[dict[str, float]]) -> dict[str, float]:
   return total | dict(
     mask_coverage=total["tokens"] / max(total["packed_tokens"], 1),
     packing=total["packed_tokens"] / max(total["places"], 1),
-    zero_advantage_share=total["silent"] / max(total["tokens"], 1))
+    zero_advantage_share=total["silent"] / max(total["tokens"], 1),
+  )
 
 
 def empty(rows: int, length: int, *, shares: bool = False) -> Batch:
   """A block of padding; with prefix_ids if the other blocks have them."""
   ints, floats = np.zeros((rows, length), np.int32), np.zeros((rows, length), np.float32)
   return Batch(
-    tokens=ints, segment_ids=ints, positions=ints, loss_mask=np.zeros((rows, length), bool), advantages=floats,
-    rewards=floats, sampler_logprobs=floats, old_logprobs=floats, ref_logprobs=floats, values=floats, returns=floats,
-    group_ids=ints - 1, prefix_ids=ints if shares else None)
+    tokens=ints,
+    segment_ids=ints,
+    positions=ints,
+    loss_mask=np.zeros((rows, length), bool),
+    advantages=floats,
+    rewards=floats,
+    sampler_logprobs=floats,
+    old_logprobs=floats,
+    ref_logprobs=floats,
+    values=floats,
+    returns=floats,
+    group_ids=ints - 1,
+    prefix_ids=ints if shares else None,
+  )
 
 
 def cut(batches: Sequence[Batch], sizes: Sequence[int]) -> list[list[Batch]]:

@@ -6,8 +6,16 @@ import jax
 
 # Peak bf16 operations a second of one device, dense, as the makers state them; found in `Device.device_kind`.
 PEAKS = (
-  ("v6 lite", 918e12), ("v6e", 918e12), ("v5 lite", 197e12), ("v5e", 197e12), ("v5p", 459e12), ("v5", 459e12),
-  ("v4", 275e12), ("h200", 989e12), ("h100", 989e12), ("a100", 312e12),
+  ("v6 lite", 918e12),
+  ("v6e", 918e12),
+  ("v5 lite", 197e12),
+  ("v5e", 197e12),
+  ("v5p", 459e12),
+  ("v5", 459e12),
+  ("v4", 275e12),
+  ("h200", 989e12),
+  ("h100", 989e12),
+  ("a100", 312e12),
 )
 
 
@@ -33,9 +41,7 @@ def forward(config: Any, *, tokens: float, pairs: float, scored: float) -> float
   return 2.0 * matmul_parameters(config) * tokens + attention + 2.0 * config.vocab_size * config.d_model * scored
 
 
-def update(
-    config: Any, settings: Any, *, tokens: float, pairs: float, scored: float, adapters: int = 0,
-) -> float:
+def update(config: Any, settings: Any, *, tokens: float, pairs: float, scored: float, adapters: int = 0) -> float:
   """Operations of the learner's work on one batch of episodes: an optimiser step is three forward passes.
 
   The three are the forward pass F, gradients of inputs, and gradients of weights. Frozen matrices need no third; what
@@ -57,8 +63,9 @@ def update(
   more = 2.0 * adapters * tokens
   unneeded = forward(config, tokens=tokens, pairs=0.0, scored=scored) if adapters else 0.0
   of_critic = dict(none=0.0, shared=without_head + more, own=(1.0 + 3.0 * s.epochs) * without_head)[s.critic.kind]
-  return (s.epochs * (3.0 * (base + more) - unneeded) + s.scores_old * (base + more) + s.needs_reference * base
-          + of_critic)
+  return (
+    s.epochs * (3.0 * (base + more) - unneeded) + s.scores_old * (base + more) + s.needs_reference * base + of_critic
+  )
 
 
 def peak(device: jax.Device) -> float | None:

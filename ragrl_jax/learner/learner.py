@@ -66,7 +66,12 @@ class Learner:
   """
 
   def __init__(
-    self, model: nnx.Module, settings: Settings, optimizer: OptimizerSettings, *, mesh: jax.sharding.Mesh | None = None,
+    self,
+    model: nnx.Module,
+    settings: Settings,
+    optimizer: OptimizerSettings,
+    *,
+    mesh: jax.sharding.Mesh | None = None,
     reference: Any = None,
   ):
     """Builds the programs; nothing is compiled yet.
@@ -87,13 +92,22 @@ class Learner:
     self.trained = Trained(
       _built(Critic, model) if self._shared else model,
       optimizer_lib.make(optimizer, head=s.critic.optimizer if self._shared else None),
-      functools.partial(step.policy_objective, settings=s), names=step.SUMS, kl_coef=s.kl_coef, mesh=mesh,
-      trainable=nnx.Any(lora.trainable(model), ValueParam))
+      functools.partial(step.policy_objective, settings=s),
+      names=step.SUMS,
+      kl_coef=s.kl_coef,
+      mesh=mesh,
+      trainable=nnx.Any(lora.trainable(model), ValueParam),
+    )
     self.critic = None
     if s.critic.kind == "own":
       self.critic = Trained(
-        _built(lambda model: Critic(nnx.clone(lora.merged(model))), model), optimizer_lib.make(s.critic.optimizer),
-        functools.partial(step.value_objective, settings=s), names=("loss",), mesh=mesh, trainable=nnx.Param)
+        _built(lambda model: Critic(nnx.clone(lora.merged(model))), model),
+        optimizer_lib.make(s.critic.optimizer),
+        functools.partial(step.value_objective, settings=s),
+        names=("loss",),
+        mesh=mesh,
+        trainable=nnx.Param,
+      )
     self.params, self.adapters = self.trained.params, lora.size(model)
     self.reference = reference
     if s.needs_reference and reference is None:
@@ -102,8 +116,12 @@ class Learner:
 
   def _scored(self, params, frozen, batch):
     model = self.trained.model(params, frozen)
-    return scoring.scores(model.trunk if self._shared else model, batch, temperature=self.settings.temperature,
-                          chunk=self.settings.logprob_chunk)[0]
+    return scoring.scores(
+      model.trunk if self._shared else model,
+      batch,
+      temperature=self.settings.temperature,
+      chunk=self.settings.logprob_chunk,
+    )[0]
 
   def _valued(self, params, frozen, batch):
     critic = (self.trained if self._shared else self.critic).model(params, frozen)
@@ -132,7 +150,7 @@ class Learner:
     return self._values(params, frozen, self.place(batch))
 
   def update(
-    self, state: TrainState, *minibatches: Sequence[Batch], checkpoint: str = "",
+    self, state: TrainState, *minibatches: Sequence[Batch], checkpoint: str = ""
   ) -> tuple[TrainState, dict[str, float]]:
     """Trains on one batch of episodes: settings.epochs times one optimiser step a mini-batch.
 
@@ -198,8 +216,10 @@ class Learner:
     fetch = lambda name: [_whole(scored[name]) for scored in found]
     if s.kl != "none" and s.kl_in == "reward":
       coefficient = float(state.kl_coef)
-      penalties = [coefficient * np.asarray(kl_lib.kl_penalty(old, reference, s.kl, tangent=s.kl_tangent))
-                   for old, reference in zip(fetch("old_logprobs"), fetch("ref_logprobs"))]
+      penalties = [
+        coefficient * np.asarray(kl_lib.kl_penalty(old, reference, s.kl, tangent=s.kl_tangent))
+        for old, reference in zip(fetch("old_logprobs"), fetch("ref_logprobs"))
+      ]
     if s.critic.kind != "none":
       values = fetch("values")
     return advantages_lib.assign(host, s.advantage, values=values, penalties=penalties)
@@ -239,9 +259,12 @@ class Learner:
     mean = lambda name, part=found: float(np.mean([m[name] for m in part]))
     metrics = {name: mean(name) for name in found[0] if name != "bad_gradients"}
     return metrics | dict(
-      mismatch=mean("mismatch", found[:per_epoch]), skipped=float(sum(m["skipped"] for m in found)),
-      nonfinite_in_a_row=float(found[-1]["nonfinite_in_a_row"]), optimizer_step=float(done),
-      learning_rate=float(self.learning_rate(max(done - 1, 0))))
+      mismatch=mean("mismatch", found[:per_epoch]),
+      skipped=float(sum(m["skipped"] for m in found)),
+      nonfinite_in_a_row=float(found[-1]["nonfinite_in_a_row"]),
+      optimizer_step=float(done),
+      learning_rate=float(self.learning_rate(max(done - 1, 0))),
+    )
 
   def _steered(self, state: TrainState, metrics: dict[str, float]) -> TrainState:
     """The state with the KL coefficient that the adaptive controller wants next."""
@@ -249,10 +272,13 @@ class Learner:
     if not s.kl_target:
       return state
     coefficient = kl_lib.adapted_coefficient(
-      float(state.kl_coef), metrics["kl"], target=s.kl_target, horizon=s.kl_horizon,
-      num_sequences=int(metrics["sequences"]))
-    return dataclasses.replace(
-      state, kl_coef=jax.device_put(np.float32(coefficient), state.kl_coef.sharding))
+      float(state.kl_coef),
+      metrics["kl"],
+      target=s.kl_target,
+      horizon=s.kl_horizon,
+      num_sequences=int(metrics["sequences"]),
+    )
+    return dataclasses.replace(state, kl_coef=jax.device_put(np.float32(coefficient), state.kl_coef.sharding))
 
   def place(self, batch: Batch) -> Batch:
     """The batch on the mesh's devices, rows spread over them."""
@@ -262,7 +288,8 @@ class Learner:
     if rows % ways:
       raise ValueError(
         f"{rows} rows a block cannot be spread over {ways} devices: config.learner.micro_rows must be a multiple of "
-        "config.mesh.data * config.mesh.fsdp.")
+        "config.mesh.data * config.mesh.fsdp."
+      )
     at = rules.batch_sharding(self.mesh)
     # By global index: devices of several hosts may share rows.
     one = lambda x: x if isinstance(x, jax.Array) else jax.make_array_from_callback(x.shape, at, lambda i: x[i])
@@ -272,8 +299,13 @@ class Learner:
     """What the report shows of the totals, the operations they need among them."""
     s = self.settings
     needed = flops.update(
-      self.model_config, s, tokens=counts["packed_tokens"], pairs=counts["pairs"], scored=counts["tokens"],
-      adapters=self.adapters)
+      self.model_config,
+      s,
+      tokens=counts["packed_tokens"],
+      pairs=counts["pairs"],
+      scored=counts["tokens"],
+      adapters=self.adapters,
+    )
     return {name: float(x) for name, x in counts.items() if name not in NOT_SHOWN} | dict(flops=needed)
 
 
@@ -305,7 +337,8 @@ def _refuse_nonfinite(found, params, settings: Settings, checkpoint: str, what: 
     f"{what}{last['nonfinite_in_a_row']:.0f} optimiser steps in a row had a gradient that is not finite (loss "
     f"{float(last['loss'])}, {len(where)} of {len(names)} parameters, first {', '.join(where[:3]) or 'none'}). "
     f"None of them was applied. Last good checkpoint: {checkpoint or 'none yet'}. Lower "
-    "config.optimizer.learning_rate or raise config.loss.kl_coef, and start again from it.")
+    "config.optimizer.learning_rate or raise config.loss.kl_coef, and start again from it."
+  )
 
 
 def _whole(x: jax.Array) -> np.ndarray:

@@ -52,13 +52,15 @@ def _chain(s: OptimizerSettings) -> optax.GradientTransformation:
       contrib.scale_by_muon(weight_dimension_numbers=lambda tree: jax.tree.map(lambda _: each_layer, tree)),
       optax.stateless_with_tree_map(lambda update, _: update * _width_scale(update)),
       optax.add_decayed_weights(s.weight_decay),
-      optax.scale_by_learning_rate(lambda step: s.muon_scale * rate(step)))
+      optax.scale_by_learning_rate(lambda step: s.muon_scale * rate(step)),
+    )
     inner = optax.partition(dict(muon=muon, adamw=inner), kinds)
   return optax.chain(optax.clip_by_global_norm(s.clip_norm), inner) if s.clip_norm else inner
 
 
 def _promoting(inner: optax.GradientTransformation) -> optax.GradientTransformation:
   """Optax's schedules and Muon mix floats with an int32 count, which callers with strict promotion refuse."""
+
   def update(updates, state, params=None):
     with jax.numpy_dtype_promotion("standard"):
       return inner.update(updates, state, params)
@@ -67,7 +69,7 @@ def _promoting(inner: optax.GradientTransformation) -> optax.GradientTransformat
 
 
 def kinds(params: Any) -> Any:
-  """"muon" for the layers' matrices, "adamw" for everything else, adapters among it."""
+  """ "muon" for the layers' matrices, "adamw" for everything else, adapters among it."""
   hidden = lambda path, x: _is_hidden_matrix(path, x) and "_lora_" not in jax.tree_util.keystr(path)
   return jax.tree_util.tree_map_with_path(lambda path, x: "muon" if hidden(path, x) else "adamw", params)
 
@@ -75,7 +77,8 @@ def kinds(params: Any) -> Any:
 def decayed(params: Any) -> Any:
   """Whether a parameter is pulled to 0: matrices, embeddings and heads are, norms and biases are not."""
   return jax.tree_util.tree_map_with_path(
-    lambda path, x: _is_hidden_matrix(path, x) or (not _in_layers(path) and x.ndim == 2), params)
+    lambda path, x: _is_hidden_matrix(path, x) or (not _in_layers(path) and x.ndim == 2), params
+  )
 
 
 def _which_head(params: Any) -> Any:

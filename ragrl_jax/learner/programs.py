@@ -30,8 +30,15 @@ class Trained:
   """
 
   def __init__(
-    self, model: nnx.Module, optimizer: optax.GradientTransformation, objective: step.Objective, *, trainable: Any,
-    mesh: jax.sharding.Mesh | None, names: tuple[str, ...], kl_coef: float = 0.0,
+    self,
+    model: nnx.Module,
+    optimizer: optax.GradientTransformation,
+    objective: step.Objective,
+    *,
+    trainable: Any,
+    mesh: jax.sharding.Mesh | None,
+    names: tuple[str, ...],
+    kl_coef: float = 0.0,
   ):
     """Builds the programs; nothing is compiled yet.
 
@@ -67,13 +74,15 @@ class Trained:
     if mesh is not None:
       state_at = rules.shardings(mesh, jax.eval_shape(lambda p: init(p, 0), self.params))
       whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-      outs = dict(init=state_at, zeros=(state_at.params, whole), accumulate=(state_at.params, whole),
-                  apply=(state_at, whole))
+      outs = dict(
+        init=state_at, zeros=(state_at.params, whole), accumulate=(state_at.params, whole), apply=(state_at, whole)
+      )
     out = lambda name: dict(out_shardings=outs[name]) if name in outs else {}
     self.init = jax.jit(init, static_argnums=1, **out("init"))
     self.zeros = jax.jit(lambda params: step.zeros(params, names), **out("zeros"))
     self.accumulate = jax.jit(
-      accumulate, donate_argnums=(0, 1), compiler_options=COMPILER.get(platform), **out("accumulate"))
+      accumulate, donate_argnums=(0, 1), compiler_options=COMPILER.get(platform), **out("accumulate")
+    )
     self.apply = jax.jit(apply, donate_argnums=0, **out("apply"))
 
   def model(self, params: Any, frozen: Any) -> nnx.Module:
@@ -81,7 +90,7 @@ class Trained:
     return nnx.merge(self.graphdef, params, frozen)
 
   def steps(
-    self, state: TrainState, blocks: Sequence[Batch], totals: np.ndarray,
+    self, state: TrainState, blocks: Sequence[Batch], totals: np.ndarray
   ) -> Generator[Any, None, tuple[TrainState, dict[str, Any]]]:
     """One optimiser step over these blocks; yields what each program makes, after it has dispatched it."""
     grads, sums = self.zeros(state.params)

@@ -11,7 +11,7 @@ from ragrl_jax.structs import Batch
 
 
 def scores(
-    model: Any, batch: Batch, *, temperature: float, chunk: int, hidden: jax.Array | None = None,
+  model: Any, batch: Batch, *, temperature: float, chunk: int, hidden: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
   """(logprobs, entropies) float32 [R, T] of the tokens under `loss_mask`, zeros elsewhere.
 
@@ -31,7 +31,13 @@ def scores(
   mask = jnp.roll(batch.loss_mask.astype(bool).at[:, 0].set(False), -1, axis=1)
   weights = model.unembedding()
   found = logprobs_lib.chunked(
-    hidden, weights, jnp.roll(batch.tokens, -1, axis=1), mask, chunk=chunk, temperature=temperature,
-    spread=rules.head(model.mesh, hidden, weights))
+    hidden,
+    weights,
+    jnp.roll(batch.tokens, -1, axis=1),
+    mask,
+    chunk=chunk,
+    temperature=temperature,
+    spread=rules.head(model.mesh, hidden, weights),
+  )
   logprobs, entropies = (jnp.roll(x, 1, axis=1) for x in found)
   return logprobs, entropies

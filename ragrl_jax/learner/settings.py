@@ -92,7 +92,8 @@ class OptimizerSettings:
     if not 0 <= self.warmup_steps <= self.total_steps:
       raise ValueError(
         f"config.optimizer.warmup_steps={self.warmup_steps}: it must lie between 0 and the run's "
-        f"{self.total_steps} steps.")
+        f"{self.total_steps} steps."
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,8 +121,9 @@ class CriticSettings:
       if getattr(self, name) < 0:
         raise ValueError(f"config.critic.{name}={getattr(self, name)}: it must be at least 0.")
     if self.alone_steps and self.kind != "own":
-      raise ValueError(f"config.critic.alone_steps={self.alone_steps} with kind={self.kind!r}: only an own critic can "
-                       "learn alone.")
+      raise ValueError(
+        f"config.critic.alone_steps={self.alone_steps} with kind={self.kind!r}: only an own critic can learn alone."
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +180,8 @@ class Settings:
     if self.kl == "k1" and self.kl_in == "loss":
       raise ValueError(
         "config.loss.kl='k1': as a loss its gradient does not depend on the reference, so it pulls nowhere and only "
-        "adds noise. Use 'k2' or 'k3', 'k1+' for k1's value with k2's gradient, or config.loss.kl_in='reward'.")
+        "adds noise. Use 'k2' or 'k3', 'k1+' for k1's value with k2's gradient, or config.loss.kl_in='reward'."
+      )
     for name in ("epochs", "minibatches", "kl_horizon", "logprob_chunk", "max_nonfinite"):
       if getattr(self, name) < 1:
         raise ValueError(f"{name}={getattr(self, name)}: it must be at least 1 (config.loss, config.learner).")
@@ -188,14 +191,16 @@ class Settings:
     if self.aggregation == "seq_mean_token_sum_norm" and self.norm is None:
       raise ValueError(
         "config.loss.aggregation='seq_mean_token_sum_norm' needs norm, the tokens to divide by: rows of several "
-        "lengths have no padded length in common.")
+        "lengths have no padded length in common."
+      )
     if self.kl_in == "reward" and self.kl != "none" and self.advantage is None:
       raise ValueError("config.loss.kl_in='reward' needs advantages that come from the rewards: set config.advantage.")
     wants = self.advantage is not None and self.advantage.kind == "gae"
     if wants != (self.critic.kind != "none"):
       raise ValueError(
         f"config.critic.kind={self.critic.kind!r} with config.advantage.kind="
-        f"{self.advantage and self.advantage.kind!r}: 'gae' needs a critic ('own' or 'shared'), and nothing else does.")
+        f"{self.advantage and self.advantage.kind!r}: 'gae' needs a critic ('own' or 'shared'), and nothing else does."
+      )
 
   @property
   def needs_reference(self) -> bool:
@@ -220,13 +225,26 @@ def from_config(config: ml_collections.ConfigDict, *, objective: str = "policy")
   critic = config.critic
   steps = config.steps * config.loss.epochs * config.loss.minibatches
   made = CriticSettings(
-    kind=critic.kind, clip=critic.clip, coef=critic.coef, alone_steps=critic.alone_steps,
+    kind=critic.kind,
+    clip=critic.clip,
+    coef=critic.coef,
+    alone_steps=critic.alone_steps,
     optimizer=dataclasses.replace(
-      optimizer_from_config(config, total_steps=steps), kind="adamw", learning_rate=critic.learning_rate,
-      warmup_steps=critic.warmup_steps))
+      optimizer_from_config(config, total_steps=steps),
+      kind="adamw",
+      learning_rate=critic.learning_rate,
+      warmup_steps=critic.warmup_steps,
+    ),
+  )
   return Settings(
-    objective=objective, norm=float(max(config.learner.row_lengths)), temperature=config.rollout.temperature or 1.0,
-    advantage=AdvantageSettings(**config.advantage.to_dict()), critic=made, **config.loss.to_dict(), **shared)
+    objective=objective,
+    norm=float(max(config.learner.row_lengths)),
+    temperature=config.rollout.temperature or 1.0,
+    advantage=AdvantageSettings(**config.advantage.to_dict()),
+    critic=made,
+    **config.loss.to_dict(),
+    **shared,
+  )
 
 
 def optimizer_from_config(config: ml_collections.ConfigDict, *, total_steps: int | None = None) -> OptimizerSettings:

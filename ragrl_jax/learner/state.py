@@ -36,11 +36,21 @@ class TrainState:
 
 
 def init(
-    params: Any, optimizer: optax.GradientTransformation, seed: int, *, kl_coef: float = 0.0,
-    critic: TrainState | None = None,
+  params: Any,
+  optimizer: optax.GradientTransformation,
+  seed: int,
+  *,
+  kl_coef: float = 0.0,
+  critic: TrainState | None = None,
 ) -> TrainState:
   """A state before the first step."""
   return TrainState(
-    params=params, opt_state=optimizer.init(params), step=jnp.int32(0),
-    rng=jax.random.key_data(jax.random.key(seed)), nonfinite=jnp.int32(0), skipped=jnp.int32(0),
-    kl_coef=jnp.float32(kl_coef), critic=critic)
+    params=params,
+    opt_state=optimizer.init(params),
+    step=jnp.int32(0),
+    rng=jax.random.key_data(jax.random.key(seed)),
+    nonfinite=jnp.int32(0),
+    skipped=jnp.int32(0),
+    kl_coef=jnp.float32(kl_coef),
+    critic=critic,
+  )

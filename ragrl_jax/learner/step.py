@@ -20,15 +20,29 @@ from ragrl_jax.learner.state import TrainState
 from ragrl_jax.structs import Batch
 
 # What the policy's `accumulate` adds up: the loss, and means over the step's trained tokens.
-SUMS = ("loss", "policy_loss", "kl", "kl_k2", "kl_k3", "entropy", "clip_fraction", "dual_clip_fraction", "ratio",
-        "old_kl", "mismatch", "importance", "importance_capped", "value_loss")
+SUMS = (
+  "loss",
+  "policy_loss",
+  "kl",
+  "kl_k2",
+  "kl_k3",
+  "entropy",
+  "clip_fraction",
+  "dual_clip_fraction",
+  "ratio",
+  "old_kl",
+  "mismatch",
+  "importance",
+  "importance_capped",
+  "value_loss",
+)
 
 # (model, batch, totals [2], kl_coef) → (this block's share of the loss, its metrics)
 Objective = Callable[[Any, Batch, jax.Array, jax.Array], tuple[jax.Array, dict[str, jax.Array]]]
 
 
 def policy_objective(
-    model: Any, batch: Batch, totals: jax.Array, kl_coef: jax.Array, settings: Settings,
+  model: Any, batch: Batch, totals: jax.Array, kl_coef: jax.Array, settings: Settings
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
   """This block's share of the step's loss, and of its metrics (SUMS).
 
@@ -42,8 +56,7 @@ def policy_objective(
   s = settings
   policy = model.trunk if s.critic.kind == "shared" else model
   hidden = policy.hidden(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
-  logprobs, entropies = scoring.scores(
-    policy, batch, temperature=s.temperature, chunk=s.logprob_chunk, hidden=hidden)
+  logprobs, entropies = scoring.scores(policy, batch, temperature=s.temperature, chunk=s.logprob_chunk, hidden=hidden)
   mask, totals = batch.loss_mask, (totals[0], totals[1])
   found = dict.fromkeys(SUMS, jnp.float32(0.0))
   if s.objective == "sft":
@@ -73,16 +86,27 @@ def _policy(logprobs, entropies, batch, totals, kl_coef, s):
     weights = losses.importance_weights(old, batch.sampler_logprobs, mask, cap=s.importance_cap)
     found |= dict(importance=share(weights), importance_capped=share(weights >= s.importance_cap))
   value, more = losses.policy_loss(
-    logprobs, old, batch.advantages, mask, clip_low=s.clip_low, clip_high=s.clip_high, dual_clip=s.dual_clip,
-    aggregation=s.aggregation, ratio=s.ratio, weights=weights, **add_up)
+    logprobs,
+    old,
+    batch.advantages,
+    mask,
+    clip_low=s.clip_low,
+    clip_high=s.clip_high,
+    dual_clip=s.dual_clip,
+    aggregation=s.aggregation,
+    ratio=s.ratio,
+    weights=weights,
+    **add_up,
+  )
   found |= more | dict(policy_loss=value)
   if s.kl != "none":
     # Where it is paid for in the reward it is only looked at here.
     reference = masked.keep(batch.ref_logprobs, mask)
     penalty = kl_lib.kl_penalty(logprobs, reference, s.kl, tangent=s.kl_tangent)
     found["kl"] = share(penalty)
-    found |= {f"kl_{name}": share(kl_lib.kl_penalty(logprobs, reference, name, tangent=s.kl_tangent))
-              for name in ("k2", "k3")}  # the same in every run, whichever is paid for
+    found |= {
+      f"kl_{name}": share(kl_lib.kl_penalty(logprobs, reference, name, tangent=s.kl_tangent)) for name in ("k2", "k3")
+    }  # the same in every run, whichever is paid for
     if s.kl_in == "loss":
       value = value + kl_coef * losses.aggregate(penalty, mask, s.aggregation, **add_up)
   if s.entropy_coef:
@@ -91,7 +115,7 @@ def _policy(logprobs, entropies, batch, totals, kl_coef, s):
 
 
 def value_objective(
-    critic: Any, batch: Batch, totals: jax.Array, _: jax.Array, settings: Settings,
+  critic: Any, batch: Batch, totals: jax.Array, _: jax.Array, settings: Settings
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
   """The loss of a critic with a trunk of its own, and its metrics ("loss")."""
   values = critic(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
@@ -102,13 +126,23 @@ def value_objective(
 def _value(values, batch, totals, s):
   # A mean over tokens whatever the policy's aggregation is: a value speaks of a token, not of a sequence.
   return losses.value_loss(
-    values, batch.values, batch.returns, batch.loss_mask, clip=s.critic.clip, aggregation="token_mean",
-    segment_ids=batch.segment_ids, totals=totals)
+    values,
+    batch.values,
+    batch.returns,
+    batch.loss_mask,
+    clip=s.critic.clip,
+    aggregation="token_mean",
+    segment_ids=batch.segment_ids,
+    totals=totals,
+  )
 
 
 def accumulate(
-    grads: Any, sums: dict[str, jax.Array], loss: Callable[..., tuple[jax.Array, dict[str, jax.Array]]], params: Any,
-    *given: Any,
+  grads: Any,
+  sums: dict[str, jax.Array],
+  loss: Callable[..., tuple[jax.Array, dict[str, jax.Array]]],
+  params: Any,
+  *given: Any,
 ) -> tuple[Any, dict[str, jax.Array]]:
   """Adds one block's gradient and metrics, of loss(params, *given), to what came before (both donated)."""
   (_, found), new = jax.value_and_grad(loss, has_aux=True)(params, *given)
@@ -121,7 +155,7 @@ def zeros(params: Any, names: tuple[str, ...]) -> tuple[Any, dict[str, jax.Array
 
 
 def apply(
-    state: TrainState, grads: Any, sums: dict[str, jax.Array], optimizer: optax.GradientTransformation,
+  state: TrainState, grads: Any, sums: dict[str, jax.Array], optimizer: optax.GradientTransformation
 ) -> tuple[TrainState, dict[str, jax.Array]]:
   """One optimiser step on the accumulated gradient; if it is not finite, none: the state stays as it was.
 
@@ -137,10 +171,18 @@ def apply(
   pick = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
   skipped = (~finite).astype(jnp.int32)
   new = dataclasses.replace(
-    state, params=pick(optax.apply_updates(state.params, updates), state.params),
-    opt_state=pick(opt_state, state.opt_state), step=state.step + 1 - skipped,
-    nonfinite=jnp.where(finite, 0, state.nonfinite + 1), skipped=state.skipped + skipped)
+    state,
+    params=pick(optax.apply_updates(state.params, updates), state.params),
+    opt_state=pick(opt_state, state.opt_state),
+    step=state.step + 1 - skipped,
+    nonfinite=jnp.where(finite, 0, state.nonfinite + 1),
+    skipped=state.skipped + skipped,
+  )
   metrics = sums | dict(
-    grad_norm=optax.tree.norm(grads), update_norm=jnp.where(finite, optax.tree.norm(updates), 0.0),
-    skipped=skipped, nonfinite_in_a_row=new.nonfinite, bad_gradients=bad)
+    grad_norm=optax.tree.norm(grads),
+    update_norm=jnp.where(finite, optax.tree.norm(updates), 0.0),
+    skipped=skipped,
+    nonfinite_in_a_row=new.nonfinite,
+    bad_gradients=bad,
+  )
   return new, metrics

@@ -31,8 +31,9 @@ class Limits:
   clip_ceiling: float = 0.3
 
 
-def warnings(history: Sequence[Mapping[str, float]], *, searches_expected: bool = False,
-             limits: Limits | None = None) -> dict[str, str]:
+def warnings(
+  history: Sequence[Mapping[str, float]], *, searches_expected: bool = False, limits: Limits | None = None
+) -> dict[str, str]:
   """What is wrong with the last step, by name; empty if nothing is.
 
   Args:
@@ -55,36 +56,66 @@ def warnings(history: Sequence[Mapping[str, float]], *, searches_expected: bool 
 
   get = now.get
   if get("groups/trained") == 0:
-    say("no_groups", True,
-        f"none of the {get('groups/drawn', 0):.0f} groups drawn had a spread: the step trained on nothing and left the "
-        "parameters as they were. Raise config.rollout.group_size, temperature or filter.max_draws, or choose "
-        "questions that are sometimes answered rightly.")
+    say(
+      "no_groups",
+      True,
+      f"none of the {get('groups/drawn', 0):.0f} groups drawn had a spread: the step trained on nothing and left the "
+      "parameters as they were. Raise config.rollout.group_size, temperature or filter.max_draws, or choose "
+      "questions that are sometimes answered rightly.",
+    )
     return found
-  say("few_groups", get("groups/missing", 0) > 0,
-      f"{get('groups/draws', 0):.0f} draws found {get('groups/trained', 0):.0f} groups with a spread, "
-      f"{get('groups/missing', 0):.0f} fewer than a step wants: it trained on what there was. Raise "
-      "config.rollout.filter.max_draws or group_size.")
+  say(
+    "few_groups",
+    get("groups/missing", 0) > 0,
+    f"{get('groups/draws', 0):.0f} draws found {get('groups/trained', 0):.0f} groups with a spread, "
+    f"{get('groups/missing', 0):.0f} fewer than a step wants: it trained on what there was. Raise "
+    "config.rollout.filter.max_draws or group_size.",
+  )
   everything_zero = get("zero_advantage_share", 0.0) >= 1.0
-  say("no_signal", everything_zero,
-      "every advantage is 0: all samples of each prompt got the same reward, so nothing is learnt. See whether any is "
-      "ever right; raise config.rollout.group_size or temperature, or choose easier questions.")
-  say("little_signal", not everything_zero and get("zero_advantage_share", 0.0) > limits.zero_advantage_share,
-      f"{get('zero_advantage_share', 0):.0%} of the trained tokens have advantage 0: most groups have no spread.")
-  say("no_searches", searches_expected and get("searches") == 0,
-      "no episode called the search tool: see that the prompt asks for it and that its stop string can be sampled, and "
-      "read episodes/.")
-  say("little_trained", "mask_coverage" in now and now["mask_coverage"] < limits.mask_coverage_floor,
-      f"only {get('mask_coverage', 0):.1%} of the tokens are trained: the rest are prompts and retrieved text. Lower "
-      "config.switches.max_passage_tokens or config.retrieval.top_k, or raise config.rollout.context.")
-  say("mismatch", get("mismatch", 0.0) > limits.mismatch_ceiling,
-      f"the learner's log-probabilities are {get('mismatch', 0):.3f} nats off the sampler's: temperature, weights or "
-      "dtype differ between them.")
-  say("far_from_reference", get("kl", 0.0) > limits.kl_ceiling,
-      f"KL to the reference is {get('kl', 0):.2f} nats a token: raise config.loss.kl_coef or lower the learning rate.")
-  say("clipping", get("clip_fraction", 0.0) > limits.clip_ceiling,
-      f"{get('clip_fraction', 0):.0%} of the tokens are clipped: lower config.loss.epochs or the learning rate.")
-  say("skipped", get("skipped", 0.0) > 0,
-      "the gradient was not finite and the step was skipped: parameters and optimiser are as they were.")
+  say(
+    "no_signal",
+    everything_zero,
+    "every advantage is 0: all samples of each prompt got the same reward, so nothing is learnt. See whether any is "
+    "ever right; raise config.rollout.group_size or temperature, or choose easier questions.",
+  )
+  say(
+    "little_signal",
+    not everything_zero and get("zero_advantage_share", 0.0) > limits.zero_advantage_share,
+    f"{get('zero_advantage_share', 0):.0%} of the trained tokens have advantage 0: most groups have no spread.",
+  )
+  say(
+    "no_searches",
+    searches_expected and get("searches") == 0,
+    "no episode called the search tool: see that the prompt asks for it and that its stop string can be sampled, and "
+    "read episodes/.",
+  )
+  say(
+    "little_trained",
+    "mask_coverage" in now and now["mask_coverage"] < limits.mask_coverage_floor,
+    f"only {get('mask_coverage', 0):.1%} of the tokens are trained: the rest are prompts and retrieved text. Lower "
+    "config.switches.max_passage_tokens or config.retrieval.top_k, or raise config.rollout.context.",
+  )
+  say(
+    "mismatch",
+    get("mismatch", 0.0) > limits.mismatch_ceiling,
+    f"the learner's log-probabilities are {get('mismatch', 0):.3f} nats off the sampler's: temperature, weights or "
+    "dtype differ between them.",
+  )
+  say(
+    "far_from_reference",
+    get("kl", 0.0) > limits.kl_ceiling,
+    f"KL to the reference is {get('kl', 0):.2f} nats a token: raise config.loss.kl_coef or lower the learning rate.",
+  )
+  say(
+    "clipping",
+    get("clip_fraction", 0.0) > limits.clip_ceiling,
+    f"{get('clip_fraction', 0):.0%} of the tokens are clipped: lower config.loss.epochs or the learning rate.",
+  )
+  say(
+    "skipped",
+    get("skipped", 0.0) > 0,
+    "the gradient was not finite and the step was skipped: parameters and optimiser are as they were.",
+  )
   if len(history) > limits.first:
     _against_first(history, limits, say)
   return found
@@ -95,22 +126,34 @@ def _against_first(history, limits, say) -> None:
   now = history[-1]
 
   def first(name: str) -> float | None:
-    values = sorted(step[name] for step in history[:limits.first] if name in step and step.get("groups/trained") != 0)
+    values = sorted(step[name] for step in history[: limits.first] if name in step and step.get("groups/trained") != 0)
     return values[len(values) // 2] if values else None
 
   entropy, start = now.get("entropy"), first("entropy")
   if entropy is not None and start:
-    say("entropy_collapse", entropy < limits.entropy_floor or entropy < limits.entropy_share * start,
-        f"entropy fell from {start:.3f} to {entropy:.3f} nats a token: the policy has stopped exploring. Raise "
-        "config.loss.clip_high, temperature or config.loss.entropy_coef.")
-    say("entropy_explosion", entropy > start / limits.entropy_share,
-        f"entropy rose from {start:.3f} to {entropy:.3f} nats a token: the policy is falling apart. Lower "
-        "config.optimizer.learning_rate or raise config.loss.kl_coef.")
+    say(
+      "entropy_collapse",
+      entropy < limits.entropy_floor or entropy < limits.entropy_share * start,
+      f"entropy fell from {start:.3f} to {entropy:.3f} nats a token: the policy has stopped exploring. Raise "
+      "config.loss.clip_high, temperature or config.loss.entropy_coef.",
+    )
+    say(
+      "entropy_explosion",
+      entropy > start / limits.entropy_share,
+      f"entropy rose from {start:.3f} to {entropy:.3f} nats a token: the policy is falling apart. Lower "
+      "config.optimizer.learning_rate or raise config.loss.kl_coef.",
+    )
   length, start = now.get("response_tokens"), first("response_tokens")
   if length is not None and start:
-    say("length", not limits.length_share * start <= length <= start / limits.length_share,
-        f"responses went from {start:.0f} to {length:.0f} tokens: read episodes/ before going on.")
+    say(
+      "length",
+      not limits.length_share * start <= length <= start / limits.length_share,
+      f"responses went from {start:.0f} to {length:.0f} tokens: read episodes/ before going on.",
+    )
   searches, start = now.get("searches"), first("searches")
   if searches is not None and start:
-    say("searches_vanish", searches < limits.length_share * start,
-        f"searches per episode fell from {start:.2f} to {searches:.2f}: the policy is learning not to search.")
+    say(
+      "searches_vanish",
+      searches < limits.length_share * start,
+      f"searches per episode fell from {start:.2f} to {searches:.2f}: the policy is learning not to search.",
+    )

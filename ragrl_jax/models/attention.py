@@ -19,14 +19,20 @@ MASKED = -1e30  # finite, so that a row with nothing to attend to gives zeros an
 def segment_positions(segment_ids: jax.Array) -> jax.Array:
   """The place of each token in its own segment, from segment ids [B, T] whose segments are stretches of a row."""
   index = jax.lax.broadcasted_iota(jnp.int32, segment_ids.shape, 1)
-  starts = jnp.concatenate(
-    [jnp.ones_like(segment_ids[:, :1], bool), segment_ids[:, 1:] != segment_ids[:, :-1]], axis=1)
+  starts = jnp.concatenate([jnp.ones_like(segment_ids[:, :1], bool), segment_ids[:, 1:] != segment_ids[:, :-1]], axis=1)
   return index - jax.lax.cummax(jnp.where(starts, index, 0), axis=1)
 
 
 def attend(
-  q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: jax.Array, prefix_ids: jax.Array | None = None, *,
-  causal: bool = True, block: int = BLOCK, mesh: jax.sharding.Mesh | None = None,
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  segment_ids: jax.Array,
+  prefix_ids: jax.Array | None = None,
+  *,
+  causal: bool = True,
+  block: int = BLOCK,
+  mesh: jax.sharding.Mesh | None = None,
 ) -> jax.Array:
   """Softmax attention to the tokens of the same segment: the earlier ones and itself, or all of them.
 
@@ -93,6 +99,7 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 def _by_platform(run, sharded: bool, *arrays):
   """run(*arrays, row_major=…), on CPUs row by row: a row's scores stay in the cache, and it skips its own blocks."""
+
   def rows(*arrays):
     one = lambda row: tuple(x[0] for x in run(*(x[None] for x in row), row_major=_row_major))
     return jax.lax.map(one, arrays)
@@ -109,7 +116,8 @@ def _row_major(x):
 def _dot(a, b, contract_a: int, contract_b: int):
   """Batched over the first two axes, in the inputs' dtype, summed in float32."""
   return jax.lax.dot_general(
-    a, b, (((contract_a,), (contract_b,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32)
+    a, b, (((contract_a,), (contract_b,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32
+  )
 
 
 def _scores(q, k, queries, keys, seen, row_major):
@@ -170,15 +178,15 @@ def _forward(q, k, v, segment_ids, prefix_ids, *, causal: bool, block: int, row_
 
     def pair(j, state):
       top, total, out = state
-      scores = _scores(queries, _cut(k, j, block, 2), ids, _cut(segment_ids, j, block, 1),
-                       _seen(i, j, causal, block), row_major)
+      scores = _scores(
+        queries, _cut(k, j, block, 2), ids, _cut(segment_ids, j, block, 1), _seen(i, j, causal, block), row_major
+      )
       new = jnp.maximum(top, scores.max(axis=-1))
       # 1 where nothing was seen yet; `shrink` takes that back to 0 with the first token that is.
       weights = jnp.exp(scores - new[..., None])
       shrink = jnp.exp(top - new)
       values = _dot(weights.astype(v.dtype).reshape(B, KV, block * G, block), _cut(v, j, block, 2), 3, 2)
-      return (new, total * shrink + weights.sum(axis=-1),
-              out * shrink[..., None] + values.reshape(B, KV, block, G, h))
+      return (new, total * shrink + weights.sum(axis=-1), out * shrink[..., None] + values.reshape(B, KV, block, G, h))
 
     shape = (B, KV, block, G)
     state = jnp.full(shape, MASKED, jnp.float32), jnp.zeros(shape, jnp.float32), jnp.zeros((*shape, h), jnp.float32)
@@ -195,7 +203,8 @@ def _forward(q, k, v, segment_ids, prefix_ids, *, causal: bool, block: int, row_
   if T == block:
     return rows(0, None, None)
   out, sums = jax.lax.map(
-    lambda x: rows(*x), (jnp.arange(T // block), *_needed(segment_ids, prefix_ids, causal, block)))
+    lambda x: rows(*x), (jnp.arange(T // block), *_needed(segment_ids, prefix_ids, causal, block))
+  )
   return jnp.moveaxis(out, 0, 2).reshape(q.shape), jnp.moveaxis(sums, 0, 2).reshape(B, KV, T, G)
 
 
@@ -235,7 +244,6 @@ def _backward(q, k, v, segment_ids, prefix_ids, out, sums, gradient, *, causal: 
   if T == block:
     (dk, dv), dq = rows(zeros, (0, None, None))
   else:
-    (dk, dv), dq = jax.lax.scan(
-      rows, zeros, (jnp.arange(T // block), *_needed(segment_ids, prefix_ids, causal, block)))
+    (dk, dv), dq = jax.lax.scan(rows, zeros, (jnp.arange(T // block), *_needed(segment_ids, prefix_ids, causal, block)))
     dq = jnp.moveaxis(dq, 0, 2).reshape(q.shape)
   return dq, dk.astype(k.dtype), dv.astype(v.dtype)

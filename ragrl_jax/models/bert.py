@@ -64,13 +64,24 @@ class BertConfig:
     size = functools.partial(hf.whole, values, where=where)
     if hf.required(values, "model_type", where) not in ("bert", "dpr"):
       raise ValueError(f"{where}: model_type {values['model_type']!r} is no BERT: it must be bert or dpr.")
-    hf.refuse(values, where, hidden_act=("gelu",), position_embedding_type=("absolute",), projection_dim=(0,),
-              is_decoder=(False,))
+    hf.refuse(
+      values,
+      where,
+      hidden_act=("gelu",),
+      position_embedding_type=("absolute",),
+      projection_dim=(0,),
+      is_decoder=(False,),
+    )
     return cls(
-      vocab_size=size("vocab_size"), d_model=size("hidden_size"), num_layers=size("num_hidden_layers"),
-      num_heads=size("num_attention_heads"), d_ff=size("intermediate_size"),
-      max_position=size("max_position_embeddings"), num_types=size("type_vocab_size", default=2),
-      norm_eps=float(values.get("layer_norm_eps", 1e-12)))
+      vocab_size=size("vocab_size"),
+      d_model=size("hidden_size"),
+      num_layers=size("num_hidden_layers"),
+      num_heads=size("num_attention_heads"),
+      d_ff=size("intermediate_size"),
+      max_position=size("max_position_embeddings"),
+      num_types=size("type_vocab_size", default=2),
+      norm_eps=float(values.get("layer_norm_eps", 1e-12)),
+    )
 
 
 def layer_norm(x: jax.Array, gain: jax.Array, bias: jax.Array, eps: float) -> jax.Array:
@@ -96,8 +107,10 @@ class BertLayer(nnx.Module):
 
   def __call__(self, x: jax.Array, segment_ids: jax.Array, c: BertConfig) -> jax.Array:
     heads = (*x.shape[:2], c.num_heads, c.d_model // c.num_heads)
-    q, k, v = (layers.linear(x, w[...], b[...]).reshape(heads) for w, b in (
-      (self.q, self.q_bias), (self.k, self.k_bias), (self.v, self.v_bias)))
+    q, k, v = (
+      layers.linear(x, w[...], b[...]).reshape(heads)
+      for w, b in ((self.q, self.q_bias), (self.k, self.k_bias), (self.v, self.v_bias))
+    )
     out = attention.attend(q, k, v, segment_ids, causal=False).reshape(x.shape)
     x = x + layers.linear(out, self.o[...], self.o_bias[...])
     x = layer_norm(x, self.attention_norm[...], self.attention_norm_bias[...], c.norm_eps)
@@ -136,7 +149,7 @@ class Bert(nnx.Module):
 
 
 def load_bert(
-  path: str | os.PathLike, *, pooler: bool, dtype=jnp.float32, mesh: jax.sharding.Mesh | None = None,
+  path: str | os.PathLike, *, pooler: bool, dtype=jnp.float32, mesh: jax.sharding.Mesh | None = None
 ) -> tuple[Bert, BertConfig]:
   """An encoder from a Hugging Face folder (BertModel, a model with a head on it, or a tower of DPR).
 

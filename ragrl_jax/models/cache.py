@@ -48,13 +48,13 @@ def attention(rows: jax.Array, lengths: jax.Array, block: int) -> Callable:
     lengths: int32 [n]: the row's first `lengths` tokens are in the cache, the call's tokens come after them.
     block: tokens attended to at a time; divides the cache's length.
   """
+
   def attend(layer, q, k, v, carry):
     cache, new = carry
     n, t, heads, size = q.shape
     kv = k.shape[2]
     k, v = (x.transpose(0, 2, 1, 3).astype(cache.k.dtype) for x in (k, v))  # [n, KV, t, h]
-    new = Fresh(*(jax.lax.dynamic_update_slice(buffer, x[None], (layer, 0, 0, 0, 0))
-                  for buffer, x in zip(new, (k, v))))
+    new = Fresh(*(jax.lax.dynamic_update_slice(buffer, x[None], (layer, 0, 0, 0, 0)) for buffer, x in zip(new, (k, v))))
     q = q.reshape(n, t, kv, heads // kv, size).transpose(0, 2, 3, 1, 4)  # [n, KV, G, t, h]
     index = jnp.arange(t)
     causal = jnp.broadcast_to((index[:, None] >= index[None, :])[None], (n, t, t))
@@ -143,14 +143,18 @@ def _write_row(cache, new, rows, positions, i):
 
 def copy(cache: Cache, source: jax.Array, target: jax.Array, blocks: jax.Array, block: int) -> Cache:
   """Copies the first `blocks[i]` blocks of row `source[i]` to row `target[i]`, in order; 0 blocks is nothing."""
+
   def one(i, cache):
     def part(j, cache):
       def move(x):
         size = (x.shape[0], 1, x.shape[2], block, x.shape[4])
         piece = jax.lax.dynamic_slice(x, (0, source[i], 0, j * block, 0), size)
         return jax.lax.dynamic_update_slice(x, piece, (0, target[i], 0, j * block, 0))
+
       return Cache(*(move(x) for x in cache))
+
     return jax.lax.fori_loop(0, blocks[i], part, cache)
+
   return jax.lax.fori_loop(0, source.shape[0], one, cache)
 
 

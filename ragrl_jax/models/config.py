@@ -70,7 +70,8 @@ class DecoderConfig:
     if self.num_heads % self.num_kv_heads:
       raise ValueError(
         f"{self.num_heads} query heads cannot share {self.num_kv_heads} key-value heads: num_heads must be a "
-        f"multiple of num_kv_heads ({where}).")
+        f"multiple of num_kv_heads ({where})."
+      )
     if self.head_dim % 2:
       raise ValueError(f"head_dim is {self.head_dim}: rotary positions turn pairs, so it must be even ({where}).")
     if self.rope_theta <= 0:
@@ -78,7 +79,8 @@ class DecoderConfig:
     if self.qk_norm != (self.family == "qwen3") or (self.family == "qwen2" and not self.attention_bias):
       raise ValueError(
         f"{self.family} with qk_norm={self.qk_norm}, attention_bias={self.attention_bias} is a model transformers "
-        f"cannot load: qwen3 has q/k norm, qwen2 has attention bias and no norm, llama has no norm ({where}).")
+        f"cannot load: qwen3 has q/k norm, qwen2 has attention bias and no norm, llama has no norm ({where})."
+      )
 
   @property
   def output_bias(self) -> bool:
@@ -113,7 +115,8 @@ class DecoderConfig:
     family = hf.required(values, "model_type", where)
     if not isinstance(family, str) or family not in ARCHITECTURES:
       raise ValueError(
-        f"{where}: model_type {family!r} is no decoder we know: it must be one of {', '.join(ARCHITECTURES)}.")
+        f"{where}: model_type {family!r} is no decoder we know: it must be one of {', '.join(ARCHITECTURES)}."
+      )
     hf.refuse(values, where, hidden_act=("silu",), mlp_bias=(False,), use_sliding_window=(False,))
     kinds = values.get("layer_types") or ["full_attention"]
     if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
@@ -126,30 +129,56 @@ class DecoderConfig:
     if not all(type(i) is int for i in eos):
       raise ValueError(f"{where}: eos_token_id is {eos!r}: it must be an id or a list of ids.")
     return cls(
-      vocab_size=size("vocab_size"), d_model=d_model, num_layers=size("num_hidden_layers"), num_heads=num_heads,
-      num_kv_heads=size("num_key_value_heads", default=num_heads), head_dim=head_dim, d_ff=size("intermediate_size"),
-      rope_theta=float(theta), family=family, rope_scaling=scaling and RopeScaling(**scaling),
-      qk_norm=family == "qwen3", attention_bias=family == "qwen2" or bool(values.get("attention_bias", False)),
-      tied=bool(values.get("tie_word_embeddings", False)), norm_eps=hf.number(values, "rms_norm_eps", where),
-      max_position=size("max_position_embeddings", default=32768), eos_ids=tuple(eos),
-      bos_id=values.get("bos_token_id"))
+      vocab_size=size("vocab_size"),
+      d_model=d_model,
+      num_layers=size("num_hidden_layers"),
+      num_heads=num_heads,
+      num_kv_heads=size("num_key_value_heads", default=num_heads),
+      head_dim=head_dim,
+      d_ff=size("intermediate_size"),
+      rope_theta=float(theta),
+      family=family,
+      rope_scaling=scaling and RopeScaling(**scaling),
+      qk_norm=family == "qwen3",
+      attention_bias=family == "qwen2" or bool(values.get("attention_bias", False)),
+      tied=bool(values.get("tie_word_embeddings", False)),
+      norm_eps=hf.number(values, "rms_norm_eps", where),
+      max_position=size("max_position_embeddings", default=32768),
+      eos_ids=tuple(eos),
+      bos_id=values.get("bos_token_id"),
+    )
 
   def to_hf(self) -> dict[str, Any]:
     """The contents of a config.json, with the rope settings in the layouts of transformers 4 and 5."""
     scaling = None
     if self.rope_scaling is not None:
       scaling = dict(
-        rope_type="llama3", factor=self.rope_scaling.factor, low_freq_factor=self.rope_scaling.low_freq_factor,
+        rope_type="llama3",
+        factor=self.rope_scaling.factor,
+        low_freq_factor=self.rope_scaling.low_freq_factor,
         high_freq_factor=self.rope_scaling.high_freq_factor,
-        original_max_position_embeddings=self.rope_scaling.original_max_position)
+        original_max_position_embeddings=self.rope_scaling.original_max_position,
+      )
     values = dict(
-      architectures=[ARCHITECTURES[self.family]], model_type=self.family, vocab_size=self.vocab_size,
-      hidden_size=self.d_model, num_hidden_layers=self.num_layers, num_attention_heads=self.num_heads,
-      num_key_value_heads=self.num_kv_heads, head_dim=self.head_dim, intermediate_size=self.d_ff, hidden_act="silu",
-      rms_norm_eps=self.norm_eps, tie_word_embeddings=self.tied, max_position_embeddings=self.max_position,
-      rope_theta=self.rope_theta, rope_scaling=scaling,
+      architectures=[ARCHITECTURES[self.family]],
+      model_type=self.family,
+      vocab_size=self.vocab_size,
+      hidden_size=self.d_model,
+      num_hidden_layers=self.num_layers,
+      num_attention_heads=self.num_heads,
+      num_key_value_heads=self.num_kv_heads,
+      head_dim=self.head_dim,
+      intermediate_size=self.d_ff,
+      hidden_act="silu",
+      rms_norm_eps=self.norm_eps,
+      tie_word_embeddings=self.tied,
+      max_position_embeddings=self.max_position,
+      rope_theta=self.rope_theta,
+      rope_scaling=scaling,
       rope_parameters={**(scaling or dict(rope_type="default")), "rope_theta": self.rope_theta},
-      bos_token_id=self.bos_id, eos_token_id=self.eos_ids[0] if len(self.eos_ids) == 1 else list(self.eos_ids) or None)
+      bos_token_id=self.bos_id,
+      eos_token_id=self.eos_ids[0] if len(self.eos_ids) == 1 else list(self.eos_ids) or None,
+    )
     if self.family != "qwen2":
       values["attention_bias"] = self.attention_bias
     return values

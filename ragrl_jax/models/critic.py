@@ -27,12 +27,13 @@ class Critic(nnx.Module):
 
   def values(self, hidden: jax.Array) -> jax.Array:
     """hidden [R, T, D] → float32 [R, T], aligned: entry t speaks of token t and comes from state t - 1."""
-    guesses = jnp.einsum("rtd,d->rt", hidden, self.value_head[...].astype(hidden.dtype),
-                         preferred_element_type=jnp.float32)
+    guesses = jnp.einsum(
+      "rtd,d->rt", hidden, self.value_head[...].astype(hidden.dtype), preferred_element_type=jnp.float32
+    )
     return jnp.roll(guesses + self.value_bias[...][None], 1, axis=1)
 
   def __call__(
-    self, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array, prefix_ids: jax.Array | None = None,
+    self, tokens: jax.Array, positions: jax.Array, segment_ids: jax.Array, prefix_ids: jax.Array | None = None
   ) -> jax.Array:
     """Values float32 [R, T]. A sequence's first token has none: what stands there is no value."""
     return self.values(self.trunk.hidden(tokens, positions, segment_ids, prefix_ids))

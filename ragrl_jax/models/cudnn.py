@@ -29,8 +29,14 @@ def single(segment_ids: jax.Array) -> jax.Array:
 
 
 def attend(
-  q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: jax.Array, *, causal: bool = True,
-  mesh: jax.sharding.Mesh | None = None, implementation: str = "cudnn",
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  segment_ids: jax.Array,
+  *,
+  causal: bool = True,
+  mesh: jax.sharding.Mesh | None = None,
+  implementation: str = "cudnn",
 ) -> jax.Array:
   """As `attention.attend`, which says what the arrays are, for rows that are `single`.
 
@@ -38,19 +44,32 @@ def attend(
     mesh: each device takes its rows and heads; None: one device.
     implementation: "xla" computes the same on any device, with [T, T] scores: for tests.
   """
+
   def local(q, k, v, ids):
     real = (ids != 0)[:, :, None, None]
     # Whatever the kernel writes at padding, forward and backward, is cut off. A row of padding counts as one token.
     only = lambda x: jnp.where(real, x, jnp.zeros_like(x))
     lengths = jnp.maximum((ids != 0).sum(axis=1, dtype=jnp.int32), 1)
-    return only(jax.nn.dot_product_attention(
-      only(q), only(k), only(v), is_causal=causal, query_seq_lengths=lengths, key_value_seq_lengths=lengths,
-      implementation=implementation))
+    return only(
+      jax.nn.dot_product_attention(
+        only(q),
+        only(k),
+        only(v),
+        is_causal=causal,
+        query_seq_lengths=lengths,
+        key_value_seq_lengths=lengths,
+        implementation=implementation,
+      )
+    )
 
   if mesh is None:
     return local(q, k, v, segment_ids)
   rows, _, heads, _ = queries = rules.activation(mesh, ("batch", None, "heads", None), q.shape)
   k, v = splash.keys_for_all(k, v, q.shape[2], rules.ways(mesh, heads))
   return jax.shard_map(
-    local, mesh=mesh, in_specs=(queries, queries, queries, PartitionSpec(rows, None)), out_specs=queries,
-    check_vma=False)(q, k, v, segment_ids)
+    local,
+    mesh=mesh,
+    in_specs=(queries, queries, queries, PartitionSpec(rows, None)),
+    out_specs=queries,
+    check_vma=False,
+  )(q, k, v, segment_ids)

@@ -27,7 +27,13 @@ class Decoder(nnx.Module):
   """
 
   def __init__(
-    self, config: DecoderConfig, *, rngs: nnx.Rngs, param_dtype=jnp.float32, dtype=jnp.float32, remat: bool = False,
+    self,
+    config: DecoderConfig,
+    *,
+    rngs: nnx.Rngs,
+    param_dtype=jnp.float32,
+    dtype=jnp.float32,
+    remat: bool = False,
     mesh: jax.sharding.Mesh | None = None,
   ):
     """Fresh weights.
@@ -103,7 +109,10 @@ class Decoder(nnx.Module):
     return layers.rms_norm(x, self.final_norm[...], self.config.norm_eps), carry
 
   def hidden(
-    self, tokens: jax.Array, positions: jax.Array | None = None, segment_ids: jax.Array | None = None,
+    self,
+    tokens: jax.Array,
+    positions: jax.Array | None = None,
+    segment_ids: jax.Array | None = None,
     prefix_ids: jax.Array | None = None,
   ) -> jax.Array:
     """Hidden states [B, T, D] after the final norm, in the compute dtype.
@@ -118,14 +127,14 @@ class Decoder(nnx.Module):
       segment_ids = jnp.ones(tokens.shape, jnp.int32)
     if positions is None:
       positions = attention.segment_positions(segment_ids)
-    attend = lambda layer, q, k, v, carry: (attention.attend(
-      q, k, v, segment_ids, prefix_ids, mesh=self.mesh), carry)
+    attend = lambda layer, q, k, v, carry: (attention.attend(q, k, v, segment_ids, prefix_ids, mesh=self.mesh), carry)
     return self.run(self.embed(tokens), positions, attend, ())[0]
 
   def __call__(
-    self, tokens: jax.Array, positions: jax.Array | None = None, segment_ids: jax.Array | None = None,
+    self, tokens: jax.Array, positions: jax.Array | None = None, segment_ids: jax.Array | None = None
   ) -> jax.Array:
     """Logits, float32 [B, T, V]. For tests and small use: training takes `hidden` and never holds [B, T, V]."""
     x = self.hidden(tokens, positions, segment_ids)
     return jax.lax.dot_general(
-      x, self.unembedding().astype(x.dtype), (((2,), (1,)), ((), ())), preferred_element_type=jnp.float32)
+      x, self.unembedding().astype(x.dtype), (((2,), (1,)), ((), ())), preferred_element_type=jnp.float32
+    )

@@ -57,8 +57,12 @@ PRESETS = {
   # transformers calls the first token's state DPR's pooler output: its towers have no tanh layer.
   "dpr": EncoderSettings("cls", False, "", "", 256, " [SEP] "),
   "qwen3-embedding": EncoderSettings(
-    "last", True,
-    "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:", "", 8192),
+    "last",
+    True,
+    "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:",
+    "",
+    8192,
+  ),
 }
 
 
@@ -80,7 +84,8 @@ def settings_for(path: str | os.PathLike, chosen: str | Mapping[str, Any] | Enco
     if wrong := sorted(set(chosen) - known) or sorted({"pooling", "normalize"} - set(chosen)):
       raise ValueError(
         f"encoder settings: {', '.join(wrong)} is unknown or missing: pooling and normalize must be given, and only "
-        f"{', '.join(sorted(known))} may be.")
+        f"{', '.join(sorted(known))} may be."
+      )
     return EncoderSettings(**chosen)
   if chosen is not None:
     if chosen not in PRESETS:
@@ -99,7 +104,8 @@ def _sentence_transformers(folder: pathlib.Path) -> EncoderSettings:
   if not path.exists():
     raise ValueError(
       f"{folder}: nothing says how this encoder pools: there is no modules.json, and the folder's name holds none of "
-      f"{', '.join(PRESETS)}. Give its settings, for example settings='e5'.")
+      f"{', '.join(PRESETS)}. Give its settings, for example settings='e5'."
+    )
   modules = {module["type"].rsplit(".", 1)[-1]: module["path"] for module in hf.read_json(path, list)}
   if surplus := set(modules) - {"Transformer", "Pooling", "Normalize"}:
     raise ValueError(f"{path}: the module {', '.join(sorted(surplus))} is not computed here.")
@@ -113,8 +119,13 @@ def _sentence_transformers(folder: pathlib.Path) -> EncoderSettings:
   length = hf.read_json(lengths).get("max_seq_length") if lengths.exists() else None
   prompts = hf.read_json(prompts).get("prompts", {}) if prompts.exists() else {}
   return EncoderSettings(
-    names[on[0]], "Normalize" in modules, prompts.get("query", ""), prompts.get("passage", prompts.get("document", "")),
-    length or 512, " ")
+    names[on[0]],
+    "Normalize" in modules,
+    prompts.get("query", ""),
+    prompts.get("passage", prompts.get("document", "")),
+    length or 512,
+    " ",
+  )
 
 
 def pool(states: jax.Array, mask: jax.Array, pooling: str) -> jax.Array:
@@ -137,8 +148,15 @@ class Encoder:
   """
 
   def __init__(
-    self, models: Mapping[str, nnx.Module], tokenizers: Mapping[str, Any], settings: EncoderSettings, *, dim: int,
-    mark: str, batch: int = 32, mesh: jax.sharding.Mesh | None = None,
+    self,
+    models: Mapping[str, nnx.Module],
+    tokenizers: Mapping[str, Any],
+    settings: EncoderSettings,
+    *,
+    dim: int,
+    mark: str,
+    batch: int = 32,
+    mesh: jax.sharding.Mesh | None = None,
   ):
     """Use `load_encoder`.
 
@@ -190,8 +208,8 @@ class Encoder:
     out = np.zeros((len(ids), self.dim), np.float32)
     for length, members in buckets.items():
       for start in range(0, len(members), batch):
-        chosen = members[start:start + batch]
-        out[chosen] = self._padded([ids[i] for i in chosen], length, batch, kind)[:len(chosen)]
+        chosen = members[start : start + batch]
+        out[chosen] = self._padded([ids[i] for i in chosen], length, batch, kind)[: len(chosen)]
     return out
 
   def queries(self, texts: Sequence[str]) -> np.ndarray:
@@ -210,7 +228,7 @@ class Encoder:
   def _padded(self, rows: Sequence[Sequence[int]], length: int, batch: int, kind: str) -> np.ndarray:
     tokens, mask = np.zeros((batch, length), np.int32), np.zeros((batch, length), np.int32)
     for i, row in enumerate(rows):
-      tokens[i, :len(row)], mask[i, :len(row)] = row, 1
+      tokens[i, : len(row)], mask[i, : len(row)] = row, 1
     if self._mesh is not None:
       spread = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec(rules.MESH_AXES["batch"]))
       tokens, mask = jax.device_put((tokens, mask), spread)
@@ -232,8 +250,12 @@ def _encode(settings: EncoderSettings, graphdef, params, tokens, mask):
 
 
 def load_encoder(
-  path: str | os.PathLike, *, settings: str | Mapping[str, Any] | EncoderSettings | None = None,
-  passage_path: str | os.PathLike | None = None, dtype: Any = "float32", batch: int = 32,
+  path: str | os.PathLike,
+  *,
+  settings: str | Mapping[str, Any] | EncoderSettings | None = None,
+  passage_path: str | os.PathLike | None = None,
+  dtype: Any = "float32",
+  batch: int = 32,
   mesh: jax.sharding.Mesh | None = None,
 ) -> Encoder:
   """A text encoder from a Hugging Face folder: config.json, safetensors and tokenizer.
@@ -250,8 +272,11 @@ def load_encoder(
     ValueError: an unknown architecture, weights that do not fit it, no tokenizer, or unknown settings.
   """
   chosen = settings_for(path, settings)
-  towers = {kind: _tower(folder, chosen, jnp.dtype(dtype), mesh)
-            for kind, folder in zip(TOWERS, (path, passage_path)) if folder is not None}
+  towers = {
+    kind: _tower(folder, chosen, jnp.dtype(dtype), mesh)
+    for kind, folder in zip(TOWERS, (path, passage_path))
+    if folder is not None
+  }
   towers.setdefault("passage", towers["query"])
   models, texts, marks, sizes, limits = zip(*towers.values())
   if len(set(sizes)) > 1:
@@ -261,8 +286,14 @@ def load_encoder(
     text.no_padding()
     text.enable_truncation(chosen.max_tokens)
   return Encoder(
-    dict(zip(TOWERS, models)), dict(zip(TOWERS, texts)), chosen, dim=sizes[0], batch=batch, mesh=mesh,
-    mark="+".join(dict.fromkeys(marks)))
+    dict(zip(TOWERS, models)),
+    dict(zip(TOWERS, texts)),
+    chosen,
+    dim=sizes[0],
+    batch=batch,
+    mesh=mesh,
+    mark="+".join(dict.fromkeys(marks)),
+  )
 
 
 def _tower(path, settings: EncoderSettings, dtype, mesh) -> tuple[nnx.Module, Any, str, int, int]:

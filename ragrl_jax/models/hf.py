@@ -79,7 +79,8 @@ def rope(values: Mapping[str, Any], where: str) -> tuple[float, dict[str, Any] |
   if not thetas:
     raise ValueError(
       f"{where}: no rope_theta, neither at the top nor in rope_parameters. A guess would change every position: add it "
-      "as the model's authors published it.")
+      "as the model's authors published it."
+    )
   if len(thetas) > 1:
     raise ValueError(f"{where}: rope_theta is {' and '.join(map(str, sorted(thetas)))}: keep the right one.")
   settings = new if len(new) > 1 else old
@@ -90,5 +91,8 @@ def rope(values: Mapping[str, Any], where: str) -> tuple[float, dict[str, Any] |
     raise ValueError(f"{where}: rope_type {kind!r}: only 'default' and 'llama3' are computed here.")
   need = lambda key: number(settings, key, f"{where}, rope scaling")
   return thetas.pop(), dict(
-    factor=need("factor"), low_freq_factor=need("low_freq_factor"), high_freq_factor=need("high_freq_factor"),
-    original_max_position=whole(settings, "original_max_position_embeddings", f"{where}, rope scaling"))
+    factor=need("factor"),
+    low_freq_factor=need("low_freq_factor"),
+    high_freq_factor=need("high_freq_factor"),
+    original_max_position=whole(settings, "original_max_position_embeddings", f"{where}, rope scaling"),
+  )

@@ -38,15 +38,18 @@ def chosen(pattern: str) -> tuple[str, ...]:
     try:
       names = [name for name in MATRICES if re.fullmatch(word, name)]
     except re.error as error:
-      raise ValueError(f"LoRA layers {pattern!r}: {word!r} is no regular expression ({error}) "
-                       "(config.model.lora.layers).") from error
+      raise ValueError(
+        f"LoRA layers {pattern!r}: {word!r} is no regular expression ({error}) (config.model.lora.layers)."
+      ) from error
     if not names:
-      raise ValueError(f"LoRA layers {pattern!r}: {word!r} matches none of {', '.join(MATRICES)} "
-                       "(config.model.lora.layers).")
+      raise ValueError(
+        f"LoRA layers {pattern!r}: {word!r} matches none of {', '.join(MATRICES)} (config.model.lora.layers)."
+      )
     found.update(names)
   if not found:
-    raise ValueError(f"LoRA layers {pattern!r} names no matrix: use some of {', '.join(MATRICES)} "
-                     "(config.model.lora.layers).")
+    raise ValueError(
+      f"LoRA layers {pattern!r} names no matrix: use some of {', '.join(MATRICES)} (config.model.lora.layers)."
+    )
   return tuple(name for name in MATRICES if name in found)
 
 

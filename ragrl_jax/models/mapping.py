@@ -45,8 +45,10 @@ def refuse_layers(files: TensorFolder, where: str, **layers: int) -> None:
   """
   for key, number in layers.items():
     if number > len(files.names()):
-      raise ValueError(f"{where}: {key} is {number}, and there are {len(files.names())} tensors beside it: the two "
-                       "must be of one model.")
+      raise ValueError(
+        f"{where}: {key} is {number}, and there are {len(files.names())} tensors beside it: the two "
+        "must be of one model."
+      )
 
 
 def refuse_surplus(files: TensorFolder, table: Table, abstract: Any, ignore: Callable[[str], bool], model: str) -> None:
@@ -56,7 +58,8 @@ def refuse_surplus(files: TensorFolder, table: Table, abstract: Any, ignore: Cal
   if surplus:
     raise ValueError(
       f"{files.file(surplus[0])}: tensor {surplus[0]} has no place in a {model} model as config.json describes it "
-      f"({len(surplus)} such tensors): the two must be of one model.")
+      f"({len(surplus)} such tensors): the two must be of one model."
+    )
 
 
 def load(files: TensorFolder, table: Table, abstract: Any, shardings: Any = None) -> Any:
@@ -73,8 +76,9 @@ def load(files: TensorFolder, table: Table, abstract: Any, shardings: Any = None
   leaves = []
   for i, (name, leaf) in enumerate(named(abstract)):
     read = functools.partial(_read, files, tensor_names(table, name, leaf.shape), "{}" in table[name], leaf)
-    leaves.append(jnp.asarray(read((slice(None),) * leaf.ndim)) if spread is None
-                  else _part_by_part(leaf.shape, spread[i], read))
+    leaves.append(
+      jnp.asarray(read((slice(None),) * leaf.ndim)) if spread is None else _part_by_part(leaf.shape, spread[i], read)
+    )
   return jax.tree.unflatten(jax.tree.structure(abstract), leaves)
 
 
@@ -104,9 +108,7 @@ def _read(files, entries, stacked, leaf, index: tuple[slice, ...]) -> np.ndarray
   return out
 
 
-def entries(
-  table: Table, params: Any,
-) -> list[tuple[str, tuple[int, ...], Callable[[], Iterator[np.ndarray]]]]:
+def entries(table: Table, params: Any) -> list[tuple[str, tuple[int, ...], Callable[[], Iterator[np.ndarray]]]]:
   """What `tensors.write` takes: every tensor's name, shape and reader, gathered from all hosts when it is read.
 
   All hosts must read all of them, in order.
@@ -155,5 +157,5 @@ def _pieces(x: jax.Array) -> Iterator[np.ndarray]:
       low, high = max(start, first), min(stop, last)
       if shard.replica_id == 0 and low < high:
         # A slice, for NumPy's view of an array stays in memory as long as the array.
-        piece[low - start:high - start, *shard.index[1:]] = _rows(shard.data, np.int32(low - first), high - low)
+        piece[low - start : high - start, *shard.index[1:]] = _rows(shard.data, np.int32(low - first), high - low)
     yield piece

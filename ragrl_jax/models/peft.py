@@ -21,13 +21,30 @@ from ragrl_jax.parallel import rules
 CONFIG, STEM = "adapter_config.json", "adapter_model"
 # Our matrix → the module's path in transformers; its last word is what target_modules usually holds.
 MODULES = {name: TABLE[f"layers/{name}"].removesuffix(".weight") for name in lora.MATRICES}
-TENSORS = {f"layers/{form.format(name)}": f"base_model.model.{module}.lora_{side}.weight"
-           for name, module in MODULES.items() for form, side in ((lora.A, "A"), (lora.B, "B"))}
+TENSORS = {
+  f"layers/{form.format(name)}": f"base_model.model.{module}.lora_{side}.weight"
+  for name, module in MODULES.items()
+  for form, side in ((lora.A, "A"), (lora.B, "B"))
+}
 # Settings that are read or that do not change what is computed; dropout is training's. Any other must be off.
 HARMLESS = {
-  "r", "lora_alpha", "target_modules", "peft_type", "task_type", "auto_mapping", "base_model_name_or_path", "revision",
-  "peft_version", "inference_mode", "init_lora_weights", "bias", "runtime_config", "megatron_core",
-  "qalora_group_size", "lora_dropout"}
+  "r",
+  "lora_alpha",
+  "target_modules",
+  "peft_type",
+  "task_type",
+  "auto_mapping",
+  "base_model_name_or_path",
+  "revision",
+  "peft_version",
+  "inference_mode",
+  "init_lora_weights",
+  "bias",
+  "runtime_config",
+  "megatron_core",
+  "qalora_group_size",
+  "lora_dropout",
+}
 
 
 def is_folder(path: str | os.PathLike) -> bool:
@@ -67,11 +84,24 @@ def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str) -> None
   folder.mkdir(parents=True, exist_ok=True)
   tensors.write(folder, entries, np.float32, shard_bytes=2**62, stem=STEM)  # PEFT knows no shards
   values = dict(
-    peft_type="LORA", task_type="CAUSAL_LM", base_model_name_or_path=base, r=rank,
+    peft_type="LORA",
+    task_type="CAUSAL_LM",
+    base_model_name_or_path=base,
+    r=rank,
     lora_alpha=int(alpha) if alpha.is_integer() else alpha,
-    target_modules=[MODULES[name].rsplit(".", 1)[-1] for name in names], lora_dropout=0.0, bias="none",
-    fan_in_fan_out=False, use_rslora=False, use_dora=False, init_lora_weights=True, inference_mode=True,
-    rank_pattern={}, alpha_pattern={}, modules_to_save=None, layers_to_transform=None)
+    target_modules=[MODULES[name].rsplit(".", 1)[-1] for name in names],
+    lora_dropout=0.0,
+    bias="none",
+    fan_in_fan_out=False,
+    use_rslora=False,
+    use_dora=False,
+    init_lora_weights=True,
+    inference_mode=True,
+    rank_pattern={},
+    alpha_pattern={},
+    modules_to_save=None,
+    layers_to_transform=None,
+  )
   partial = folder / f"{CONFIG}.partial"
   partial.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
   os.replace(partial, folder / CONFIG)
@@ -88,24 +118,33 @@ def load_adapters(model: Decoder, path: str | os.PathLike) -> None:
   rank, alpha, names = _settings(hf.read_json(where), str(where), model.config.num_layers)
   files = tensors.TensorFolder(path, stem=STEM, config=CONFIG)
   tree = lora.shapes(model, names, rank)
-  known = {tensor for name, leaf in mapping.named(tree)
-           for tensor, _ in mapping.tensor_names(TENSORS, name, leaf.shape)}
+  known = {
+    tensor for name, leaf in mapping.named(tree) for tensor, _ in mapping.tensor_names(TENSORS, name, leaf.shape)
+  }
   if surplus := sorted(files.names() - known):
     raise ValueError(
       f"{files.file(surplus[0])}: tensor {surplus[0]} is no adapter of a {model.config.family} model with "
-      f"{model.config.num_layers} layers, or {CONFIG} does not name its module ({len(surplus)} such tensors).")
+      f"{model.config.num_layers} layers, or {CONFIG} does not name its module ({len(surplus)} such tensors)."
+    )
   shardings = None if model.mesh is None else rules.shardings(model.mesh, tree)
   lora.attach(model, mapping.load(files, TENSORS, tree, shardings)["layers"], alpha)
 
 
 def _settings(values: Mapping[str, Any], where: str, layers: int) -> tuple[int, float, tuple[str, ...]]:
   """(rank, alpha, matrices) of an adapter_config.json."""
-  hf.refuse(values, where, peft_type=("LORA",), bias=("none",), init_lora_weights=(True, False, "gaussian"),
-            task_type=("CAUSAL_LM",))
+  hf.refuse(
+    values,
+    where,
+    peft_type=("LORA",),
+    bias=("none",),
+    init_lora_weights=(True, False, "gaussian"),
+    task_type=("CAUSAL_LM",),
+  )
   for key in sorted(values.keys() - HARMLESS):
     if values[key]:
-      raise ValueError(f"{where}: {key} is {values[key]!r}: adapters with it are not computed here; train or convert "
-                       "them without.")
+      raise ValueError(
+        f"{where}: {key} is {values[key]!r}: adapters with it are not computed here; train or convert them without."
+      )
   rank, alpha, targets = (hf.required(values, key, where) for key in ("r", "lora_alpha", "target_modules"))
   if not (isinstance(rank, int) and rank >= 1 and isinstance(alpha, int | float)):
     raise ValueError(f"{where}: r is {rank!r}, lora_alpha {alpha!r}: they must be a whole number from 1, and a number.")
@@ -117,19 +156,26 @@ def _matrices(targets: Any, where: str, layers: int) -> tuple[str, ...]:
   words = [targets] if isinstance(targets, str) else targets
   try:
     finds = lambda word, path: (
-      re.fullmatch(word, path) is not None if isinstance(targets, str) else f".{path}".endswith(f".{word}"))
-    found = {word: {(name, i) for name, module in MODULES.items() for i in range(layers)
-                    if finds(word, module.format(i))} for word in words}
+      re.fullmatch(word, path) is not None if isinstance(targets, str) else f".{path}".endswith(f".{word}")
+    )
+    found = {
+      word: {(name, i) for name, module in MODULES.items() for i in range(layers) if finds(word, module.format(i))}
+      for word in words
+    }
   except re.error as error:
     raise ValueError(f"{where}: target_modules {targets!r} is no regular expression ({error}).") from error
   for word, places in found.items():
     if not places:
-      raise ValueError(f"{where}: target module {word!r} is none that is adapted here: they are "
-                       f"{', '.join(module.rsplit('.', 1)[-1] for module in MODULES.values())}.")
+      raise ValueError(
+        f"{where}: target module {word!r} is none that is adapted here: they are "
+        f"{', '.join(module.rsplit('.', 1)[-1] for module in MODULES.values())}."
+      )
   places = set().union(*found.values())
   names = tuple(name for name in MODULES if any((name, i) in places for i in range(layers)))
   for name in names:
     if not all((name, i) in places for i in range(layers)):
-      raise ValueError(f"{where}: target_modules names {MODULES[name].rsplit('.', 1)[-1]} in some of {layers} layers: "
-                       "here a matrix has an adapter in all layers or in none.")
+      raise ValueError(
+        f"{where}: target_modules names {MODULES[name].rsplit('.', 1)[-1]} in some of {layers} layers: "
+        "here a matrix has an adapter in all layers or in none."
+      )
   return names

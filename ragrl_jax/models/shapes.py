@@ -5,14 +5,35 @@ from ragrl_jax.models.config import DecoderConfig, RopeScaling
 
 def _qwen2(d_model, num_layers, num_heads, num_kv_heads, d_ff, *, vocab_size=152_064, tied=False) -> DecoderConfig:
   return DecoderConfig(
-    vocab_size=vocab_size, d_model=d_model, num_layers=num_layers, num_heads=num_heads, num_kv_heads=num_kv_heads,
-    head_dim=128, d_ff=d_ff, rope_theta=1e6, family="qwen2", qk_norm=False, attention_bias=True, tied=tied)
+    vocab_size=vocab_size,
+    d_model=d_model,
+    num_layers=num_layers,
+    num_heads=num_heads,
+    num_kv_heads=num_kv_heads,
+    head_dim=128,
+    d_ff=d_ff,
+    rope_theta=1e6,
+    family="qwen2",
+    qk_norm=False,
+    attention_bias=True,
+    tied=tied,
+  )
 
 
 def _qwen3(d_model, num_layers, num_heads, d_ff, *, tied=False) -> DecoderConfig:
   return DecoderConfig(
-    vocab_size=151_936, d_model=d_model, num_layers=num_layers, num_heads=num_heads, num_kv_heads=8, head_dim=128,
-    d_ff=d_ff, rope_theta=1e6, family="qwen3", tied=tied, max_position=40_960)
+    vocab_size=151_936,
+    d_model=d_model,
+    num_layers=num_layers,
+    num_heads=num_heads,
+    num_kv_heads=8,
+    head_dim=128,
+    d_ff=d_ff,
+    rope_theta=1e6,
+    family="qwen3",
+    tied=tied,
+    max_position=40_960,
+  )
 
 
 SHAPES = {
@@ -24,7 +45,19 @@ SHAPES = {
   "qwen3-4b": _qwen3(2560, 36, 32, 9728, tied=True),
   "qwen3-8b": _qwen3(4096, 36, 32, 12_288),
   "llama-3.1-8b": DecoderConfig(
-    vocab_size=128_256, d_model=4096, num_layers=32, num_heads=32, num_kv_heads=8, head_dim=128, d_ff=14_336,
-    rope_theta=5e5, family="llama", qk_norm=False, tied=False, norm_eps=1e-5, max_position=131_072,
-    rope_scaling=RopeScaling(8.0, 1.0, 4.0, 8192)),
+    vocab_size=128_256,
+    d_model=4096,
+    num_layers=32,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    d_ff=14_336,
+    rope_theta=5e5,
+    family="llama",
+    qk_norm=False,
+    tied=False,
+    norm_eps=1e-5,
+    max_position=131_072,
+    rope_scaling=RopeScaling(8.0, 1.0, 4.0, 8192),
+  ),
 }

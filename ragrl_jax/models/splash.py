@@ -12,8 +12,14 @@ BLOCKS = (512, 256, LANES)  # the widest that divides the row: wider blocks read
 
 
 def attend(
-  q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: jax.Array, *, causal: bool = True,
-  mesh: jax.sharding.Mesh | None = None, interpret: bool = False,
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  segment_ids: jax.Array,
+  *,
+  causal: bool = True,
+  mesh: jax.sharding.Mesh | None = None,
+  interpret: bool = False,
 ) -> jax.Array:
   """As `attention.attend`, which says what the arrays are.
 
@@ -37,7 +43,8 @@ def attend(
     # The kernel has no scale of its own. [t, H, h] → [H, t, h], a row at a time.
     q = (q.astype(jnp.float32) * h**-0.5).astype(q.dtype)
     one = lambda q, k, v, ids, key_ids: kernel(
-      *(x.transpose(1, 0, 2) for x in (q, k, v)), segment_ids=splash_attention.SegmentIds(ids, key_ids))
+      *(x.transpose(1, 0, 2) for x in (q, k, v)), segment_ids=splash_attention.SegmentIds(ids, key_ids)
+    )
     out = jax.vmap(one)(q, k, v, ids, key_ids).transpose(0, 2, 1, 3)
     return jnp.where((ids != 0)[:, :, None, None], out, jnp.zeros_like(out))  # padding attended to padding
 
@@ -46,8 +53,12 @@ def attend(
     keys = PartitionSpec(rows, None, kept, None)
     mask = kernel.manual_sharding_spec(NamedSharding(mesh, PartitionSpec(kept, length if causal else None)))
     local = jax.shard_map(
-      local, mesh=mesh, in_specs=(mask, queries, keys, keys, PartitionSpec(rows, length), PartitionSpec(rows, None)),
-      out_specs=queries, check_vma=False)
+      local,
+      mesh=mesh,
+      in_specs=(mask, queries, keys, keys, PartitionSpec(rows, length), PartitionSpec(rows, None)),
+      out_specs=queries,
+      check_vma=False,
+    )
   return local(kernel, q, k, v, segment_ids, segment_ids)[:, :T]
 
 
@@ -64,11 +75,16 @@ def _kernel(heads: int, tokens: int, causal: bool, head_shards: int, stretches: 
   """The kernel for [heads, tokens, h], its mask known block by block when it is built."""
   block = next(size for size in BLOCKS if tokens // stretches % size == 0)
   sizes = splash_attention.BlockSizes(
-    block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=block, block_q_dq=block, block_kv_dq=block)
+    block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=block, block_q_dq=block, block_kv_dq=block
+  )
   if causal:
     mask = splash_attention.CausalMask((tokens, tokens))
   else:  # the same for every stretch of queries
     mask, stretches = splash_attention.FullMask((tokens // stretches, tokens)), 1
   return splash_attention.make_splash_mha(
-    splash_attention.MultiHeadMask([mask] * heads), block_sizes=sizes, head_shards=head_shards,
-    q_seq_shards=stretches, interpret=interpret)
+    splash_attention.MultiHeadMask([mask] * heads),
+    block_sizes=sizes,
+    head_shards=head_shards,
+    q_seq_shards=stretches,
+    interpret=interpret,
+  )

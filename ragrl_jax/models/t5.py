@@ -74,13 +74,21 @@ class T5Config:
     scaled = values.get("scale_decoder_outputs", values.get("tie_word_embeddings", True))
     start = values.get("decoder_start_token_id", values.get("pad_token_id"))
     return cls(
-      vocab_size=size("vocab_size"), d_model=size("d_model"), num_layers=size("num_layers"),
-      num_decoder_layers=size("num_decoder_layers", default=size("num_layers")), num_heads=size("num_heads"),
-      head_dim=size("d_kv"), d_ff=size("d_ff"), mlp=values.get("feed_forward_proj", "relu"),
+      vocab_size=size("vocab_size"),
+      d_model=size("d_model"),
+      num_layers=size("num_layers"),
+      num_decoder_layers=size("num_decoder_layers", default=size("num_layers")),
+      num_heads=size("num_heads"),
+      head_dim=size("d_kv"),
+      d_ff=size("d_ff"),
+      mlp=values.get("feed_forward_proj", "relu"),
       num_buckets=size("relative_attention_num_buckets"),
       max_distance=size("relative_attention_max_distance", default=128),
-      norm_eps=float(values.get("layer_norm_epsilon", 1e-6)), scaled=scaled, tied=scaled or not own_head,
-      start_id=0 if start is None else start)
+      norm_eps=float(values.get("layer_norm_epsilon", 1e-6)),
+      scaled=scaled,
+      tied=scaled or not own_head,
+      start_id=0 if start is None else start,
+    )
 
 
 def buckets(queries: int, keys: int, *, bidirectional: bool, num_buckets: int, max_distance: int) -> np.ndarray:
@@ -238,7 +246,7 @@ def _table(c: T5Config) -> dict[str, str]:
 
 
 def load_t5(
-  path: str | os.PathLike, *, dtype=jnp.float32, mesh: jax.sharding.Mesh | None = None,
+  path: str | os.PathLike, *, dtype=jnp.float32, mesh: jax.sharding.Mesh | None = None
 ) -> tuple[T5, T5Config]:
   """A T5 from a Hugging Face folder: config.json and safetensors, one file or shards with an index.
 
@@ -259,8 +267,10 @@ def load_t5(
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: T5(config, param_dtype=dtype, dtype=dtype)))
   # Old files keep copies of the embedding, and a bias for the attention between the stacks that nothing uses.
   ignore = lambda name: (
-    name.endswith("embed_tokens.weight") or name.endswith("EncDecAttention.relative_attention_bias.weight")
-    or (config.tied and name == "lm_head.weight"))
+    name.endswith("embed_tokens.weight")
+    or name.endswith("EncDecAttention.relative_attention_bias.weight")
+    or (config.tied and name == "lm_head.weight")
+  )
   mapping.refuse_surplus(files, table, abstract, ignore, "T5")
   shardings = None if mesh is None else rules.shardings(mesh, abstract)
   return nnx.merge(graphdef, mapping.load(files, table, abstract, shardings)), config

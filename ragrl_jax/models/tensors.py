@@ -54,7 +54,8 @@ class TensorFolder:
     else:
       raise ValueError(
         f"{self.path} holds neither {file.name} nor {index.name}: weights are read as safetensors only (a *.bin file "
-        "is a pickle, which is never opened: convert it with transformers' save_pretrained).")
+        "is a pickle, which is never opened: convert it with transformers' save_pretrained)."
+      )
 
   def _add(self, file: pathlib.Path) -> None:
     header, start = _read_header(file)
@@ -63,8 +64,9 @@ class TensorFolder:
     entries = [(name, *_entry(file, name, entry)) for name, entry in header.items() if name != "__metadata__"]
     for name, dtype, shape, begin, end in sorted(entries, key=lambda entry: entry[3:]):
       if end > room:
-        raise ValueError(f"{file} is truncated: tensor {name} ends at byte {start + end}, the file has {start + room}. "
-                         "Fetch it again.")
+        raise ValueError(
+          f"{file} is truncated: tensor {name} ends at byte {start + end}, the file has {start + room}. Fetch it again."
+        )
       if begin < ends:
         raise ValueError(f"{file}: tensors {last} and {name} lie on the same bytes. Fetch it again.")
       if name in self._entries:
@@ -114,14 +116,19 @@ def _entry(file: pathlib.Path, name: str, entry: Any) -> tuple[str, tuple[int, .
     raise ValueError(f"{file}: the entry of tensor {name} lacks dtype, shape or data_offsets. Fetch it again.")
   dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
   counts = lambda values: isinstance(values, list) and all(type(x) is int and 0 <= x < 2**63 for x in values)
-  if not (isinstance(dtype, str) and counts(shape) and counts(offsets) and len(offsets) == 2
-          and offsets[0] <= offsets[1]):
+  if not (
+    isinstance(dtype, str) and counts(shape) and counts(offsets) and len(offsets) == 2 and offsets[0] <= offsets[1]
+  ):
     found = ", ".join(f"{key} {reprlib.repr(entry[key])}" for key in ("dtype", "shape", "data_offsets"))
-    raise ValueError(f"{file}: tensor {name} has {found}: they must be a name, sizes from 0, and a first and a last "
-                     "byte from 0. Fetch it again.")
+    raise ValueError(
+      f"{file}: tensor {name} has {found}: they must be a name, sizes from 0, and a first and a last "
+      "byte from 0. Fetch it again."
+    )
   if dtype in DTYPES and offsets[1] - offsets[0] != _bytes(shape, DTYPES[dtype]):
-    raise ValueError(f"{file}: tensor {name} of shape {reprlib.repr(shape)} {dtype} has "
-                     f"{offsets[1] - offsets[0]} bytes. Fetch it again.")
+    raise ValueError(
+      f"{file}: tensor {name} of shape {reprlib.repr(shape)} {dtype} has "
+      f"{offsets[1] - offsets[0]} bytes. Fetch it again."
+    )
   return dtype, tuple(shape), *offsets
 
 
@@ -135,7 +142,8 @@ def _read_header(file: pathlib.Path) -> tuple[dict, int]:
     raise ValueError(f"{file} is missing: the folder is incomplete, fetch it again.") from error
   if len(header) != length or not length:
     raise ValueError(
-      f"{file} is truncated or no safetensors file: its header must have {length} bytes. Fetch it again.")
+      f"{file} is truncated or no safetensors file: its header must have {length} bytes. Fetch it again."
+    )
   try:
     entries = json.loads(header)
   except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, a number of thousands of digits; or too deep
@@ -147,8 +155,11 @@ def _read_header(file: pathlib.Path) -> tuple[dict, int]:
 
 def write(
   path: str | os.PathLike,
-  entries: Sequence[tuple[str, tuple[int, ...], Callable[[], np.ndarray | Iterable[np.ndarray]]]], dtype, *,
-  shard_bytes: int, stem: str = "model",
+  entries: Sequence[tuple[str, tuple[int, ...], Callable[[], np.ndarray | Iterable[np.ndarray]]]],
+  dtype,
+  *,
+  shard_bytes: int,
+  stem: str = "model",
 ) -> None:
   """Writes a folder's tensors one after the other, so that one at a time is held.
 
@@ -172,8 +183,11 @@ def write(
       filled = 0
     shards[-1].append(entry)
     filled += size
-  names = [f"{stem}.safetensors"] if len(shards) == 1 else [
-    f"{stem}-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
+  names = (
+    [f"{stem}.safetensors"]
+    if len(shards) == 1
+    else [f"{stem}-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
+  )
   for name, shard in zip(names, shards):
     _write_file(folder / f"{name}.partial", shard, dtype)
   for name in names:

@@ -50,8 +50,13 @@ def config_of(path: str | os.PathLike) -> DecoderConfig:
 
 
 def load_pretrained(
-  path: str | os.PathLike, *, dtype=jnp.float32, mesh: jax.sharding.Mesh | None = None, compute_dtype=None,
-  remat: bool = False, head: bool = True,
+  path: str | os.PathLike,
+  *,
+  dtype=jnp.float32,
+  mesh: jax.sharding.Mesh | None = None,
+  compute_dtype=None,
+  remat: bool = False,
+  head: bool = True,
 ) -> tuple[Decoder, DecoderConfig]:
   """A decoder from a Hugging Face folder.
 
@@ -66,8 +71,9 @@ def load_pretrained(
   Raises:
     ValueError: an unknown architecture; a tensor missing, surplus or of another shape; a damaged file.
   """
-  config, files, table, graphdef, abstract = _opened(path, head=head, param_dtype=dtype, remat=remat, mesh=mesh,
-                                                     dtype=dtype if compute_dtype is None else compute_dtype)
+  config, files, table, graphdef, abstract = _opened(
+    path, head=head, param_dtype=dtype, remat=remat, mesh=mesh, dtype=dtype if compute_dtype is None else compute_dtype
+  )
   shardings = None if mesh is None else rules.shardings(mesh, abstract)
   return nnx.merge(graphdef, mapping.load(files, table, abstract, shardings)), config
 
@@ -92,7 +98,7 @@ def _opened(path: str | os.PathLike, *, head: bool, **decoder):
 
 
 def copy_pretrained(
-  source: str | os.PathLike, path: str | os.PathLike, *, dtype, shard_bytes: int = 5_000_000_000,
+  source: str | os.PathLike, path: str | os.PathLike, *, dtype, shard_bytes: int = 5_000_000_000
 ) -> DecoderConfig:
   """Checks a folder and writes it again in our layout and one number format; one tensor at a time is held.
 
@@ -122,7 +128,7 @@ def copy_pretrained(
 
 
 def save_pretrained(
-  model: Decoder, config: DecoderConfig, path: str | os.PathLike, *, dtype=None, shard_bytes: int = 5_000_000_000,
+  model: Decoder, config: DecoderConfig, path: str | os.PathLike, *, dtype=None, shard_bytes: int = 5_000_000_000
 ) -> None:
   """Writes config.json and safetensors that `transformers` loads. The host holds one layer's tensor, or a piece of one.
 

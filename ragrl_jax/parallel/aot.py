@@ -15,8 +15,12 @@ from jax.experimental import topologies
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 # Read when libtpu is loaded: no question to a cloud's metadata server, no lock between processes, no log files.
 SETTINGS = dict(
-  TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1", TPU_LOG_DIR="disabled",
-  TPU_ACCELERATOR_TYPE="v5litepod-8", TPU_WORKER_HOSTNAMES="localhost")
+  TPU_SKIP_MDS_QUERY="1",
+  ALLOW_MULTIPLE_LIBTPU_LOAD="1",
+  TPU_LOG_DIR="disabled",
+  TPU_ACCELERATOR_TYPE="v5litepod-8",
+  TPU_WORKER_HOSTNAMES="localhost",
+)
 BITS = dict(pred=8, s4=4, u4=4, bf16=16)  # of the types whose name does not end in them
 
 
@@ -31,11 +35,13 @@ def devices(topology: str, slices: int = 1) -> list[jax.Device]:
     os.environ.setdefault(name, value)
   try:
     found = topologies.get_topology_desc(
-      platform="tpu", topology_name=topology, **({} if slices == 1 else dict(num_slices=slices)))
+      platform="tpu", topology_name=topology, **({} if slices == 1 else dict(num_slices=slices))
+    )
   except jax.errors.JaxRuntimeError as error:
     raise ValueError(
       f"topology {topology!r} with {slices} slices: libtpu knows none of that name; they look like v5e:2x4, v6e:16x16 "
-      "or v5p:4x4x4.") from error
+      "or v5p:4x4x4."
+    ) from error
   except (ImportError, FileNotFoundError, RuntimeError) as error:
     raise RuntimeError("compiling for TPUs needs libtpu: pip install 'ragrl_jax[tpu]'.") from error
   return list(found.devices)
@@ -148,5 +154,7 @@ def computations(text: str) -> tuple[dict[str, list[str]], str]:
 
 def arrays(types: str) -> list[tuple[int, int]]:
   """(elements, bits of one) of every array in a type."""
-  return [(math.prod(int(n) for n in sizes.split(",") if n), BITS.get(kind) or int(re.search(r"\d+", kind)[0]))
-          for kind, sizes in re.findall(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]", types)]
+  return [
+    (math.prod(int(n) for n in sizes.split(",") if n), BITS.get(kind) or int(re.search(r"\d+", kind)[0]))
+    for kind, sizes in re.findall(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]", types)
+  ]

@@ -45,20 +45,31 @@ class Joined:
   """
 
   def __init__(
-    self, coordinator: str | None = None, count: int | None = None, number: int | None = None, *,
-    automatic: bool = False, wait_s: int = 300, heartbeat_s: int = 100,
+    self,
+    coordinator: str | None = None,
+    count: int | None = None,
+    number: int | None = None,
+    *,
+    automatic: bool = False,
+    wait_s: int = 300,
+    heartbeat_s: int = 100,
   ):
     given = [x is not None for x in (coordinator, count, number)]
     if any(given) and (automatic or not all(given)):
       raise ValueError(
         f"coordinator={coordinator!r}, num_processes={count}, process_id={number}, distributed={automatic}: give the "
-        "first three together, or distributed alone for machines that JAX can ask, or none on a single host.")
+        "first three together, or distributed alone for machines that JAX can ask, or none on a single host."
+      )
     if all(given) and not 0 <= number < count:
       raise ValueError(f"process_id={number} with num_processes={count}: it must be in 0 … {count - 1}.")
     self._several = automatic or all(given)
     self._settings = dict(
-      coordinator_address=coordinator, num_processes=count, process_id=number, initialization_timeout=wait_s,
-      heartbeat_timeout_seconds=heartbeat_s)
+      coordinator_address=coordinator,
+      num_processes=count,
+      process_id=number,
+      initialization_timeout=wait_s,
+      heartbeat_timeout_seconds=heartbeat_s,
+    )
 
   def __enter__(self) -> "Joined":
     if not self._several:
@@ -70,7 +81,8 @@ class Joined:
       raise TimeoutError(
         f"not all of the {s['num_processes']} hosts came to {s['coordinator_address']} within "
         f"{s['initialization_timeout']} s: start the same command on every host, with its own --process_id. JAX says: "
-        f"{error}") from error
+        f"{error}"
+      ) from error
     return self
 
   def __exit__(self, kind, error, trace) -> None:
@@ -81,8 +93,11 @@ class Joined:
       return
     # Python's own way out would wait at JAX's last barrier for hosts that wait for this one.
     traceback.print_exception(error)
-    print(f"host {number()} of {count()} ends with the error above, and the job with it: start the same command on "
-          "all hosts again, and it goes on from the last checkpoint.", file=sys.stderr)
+    print(
+      f"host {number()} of {count()} ends with the error above, and the job with it: start the same command on "
+      "all hosts again, and it goes on from the last checkpoint.",
+      file=sys.stderr,
+    )
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
@@ -133,8 +148,10 @@ def per_host(mesh: Mesh) -> Mesh:
   blocks = grid.transpose(*range(0, grid.ndim, 2), *range(1, grid.ndim, 2)).reshape(-1, mesh.local_mesh.size)
   for block in blocks:
     if len({device.process_index for device in block}) > 1:
-      raise ValueError(f"mesh {dict(mesh.shape)}: a host's devices are no block of it, so that no engine fits on them; "
-                       "choose sizes that cut the hosts' devices evenly (config.mesh).")
+      raise ValueError(
+        f"mesh {dict(mesh.shape)}: a host's devices are no block of it, so that no engine fits on them; "
+        "choose sizes that cut the hosts' devices evenly (config.mesh)."
+      )
   return Mesh(grid, names)
 
 
@@ -145,6 +162,7 @@ def own(tree: Any, mesh: Mesh) -> Any:
     tree: spread over `per_host(mesh)`.
     mesh: over all hosts.
   """
+
   def one(x):
     here = NamedSharding(mesh.local_mesh, x.sharding.spec)
     return jax.make_array_from_single_device_arrays(x.shape, here, [part.data for part in x.addressable_shards])

@@ -11,7 +11,7 @@ AXES = ("data", "fsdp", "tensor", "sequence")
 
 
 def make(
-  devices: Sequence[jax.Device], *, data: int = -1, fsdp: int = 1, tensor: int = 1, sequence: int = 1,
+  devices: Sequence[jax.Device], *, data: int = -1, fsdp: int = 1, tensor: int = 1, sequence: int = 1
 ) -> jax.sharding.Mesh:
   """A mesh over these devices, neighbours on the last axes: tensor parallelism talks most.
 
@@ -35,7 +35,8 @@ def make(
     sizes[free[0]] = len(devices) // fixed
   if math.prod(sizes.values()) != len(devices) or 0 in sizes.values():
     raise ValueError(
-      f"mesh {asked} does not fit {len(devices)} devices: the sizes must multiply to their number (config.mesh).")
+      f"mesh {asked} does not fit {len(devices)} devices: the sizes must multiply to their number (config.mesh)."
+    )
   shape = tuple(sizes.values())
   if len({device.process_index for device in devices}) > 1 and devices[0].platform == "tpu":
     grid = host_by_host(devices, shape)
@@ -76,6 +77,8 @@ def within_host(shape: Sequence[int], devices: int) -> tuple[int, ...]:
     parts.append(math.gcd(size, left))
     left //= parts[-1]
   if left > 1:
-    raise ValueError(f"mesh {tuple(shape)}: a host's {devices} devices fill no block of it; choose sizes that they "
-                     "divide (config.mesh).")
+    raise ValueError(
+      f"mesh {tuple(shape)}: a host's {devices} devices fill no block of it; choose sizes that they "
+      "divide (config.mesh)."
+    )
   return tuple(reversed(parts))

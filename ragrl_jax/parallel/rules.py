@@ -12,13 +12,13 @@ from ragrl_jax.core import spread as spread_lib
 # Logical axis → the mesh axes it is spread over. None: every device holds the whole of it.
 MESH_AXES: dict[str | None, str | tuple[str, ...] | None] = {
   None: None,
-  "layer": None,             # scanned: each step needs its slice on every device
+  "layer": None,  # scanned: each step needs its slice on every device
   "vocab": "tensor",
   "embed": "fsdp",
-  "heads": "tensor",         # heads · head_dim
+  "heads": "tensor",  # heads · head_dim
   "ff": "tensor",
   "batch": ("data", "fsdp"),
-  "replica": "data",         # a batch's rows while fsdp cuts its features instead
+  "replica": "data",  # a batch's rows while fsdp cuts its features instead
   "length": "sequence",
 }
 
@@ -50,7 +50,7 @@ PARAMETERS: dict[str, tuple[str | None, ...]] = {
   "layers/cross_v": ("layer", "embed", "heads"),
   "layers/cross_o": ("layer", "heads", "embed"),
   "relative_bias": (None, None),
-  "ns_coeffs": (None,),      # Muon's polynomial
+  "ns_coeffs": (None,),  # Muon's polynomial
   "rng": (None,),
 }
 # LoRA's A reads what its matrix reads, B writes what it writes; the rank is narrow and stays whole.
@@ -80,7 +80,8 @@ def parameter_axes(names: Sequence[str]) -> tuple[str | None, ...]:
       return axes
   raise ValueError(
     f"parameter {'/'.join(names)} has no sharding rule: add the end of its path and its logical axes to PARAMETERS "
-    "in ragrl_jax/parallel/rules.py.")
+    "in ragrl_jax/parallel/rules.py."
+  )
 
 
 def ways(mesh: Mesh, part: str | tuple[str, ...] | None) -> int:
@@ -103,7 +104,8 @@ def spec(mesh: Mesh, axes: Sequence[str | None], shape: Sequence[int], what: str
       if name not in MAY_STAY_WHOLE:
         raise ValueError(
           f"{what}: its axis {name!r} of size {size} cannot be cut into {ways(mesh, part)} (mesh axis {part}): "
-          "choose a divisor of it in config.mesh.")
+          "choose a divisor of it in config.mesh."
+        )
       part = None
     parts.append(part)
   return PartitionSpec(*parts)
@@ -115,6 +117,7 @@ def shardings(mesh: Mesh, tree: Any) -> Any:
   Raises:
     ValueError: an array with axes whose path has no rule, or one that the mesh does not divide.
   """
+
   def one(path, leaf):
     names = names_of(path)
     axes = parameter_axes(names) if leaf.ndim else ()
@@ -125,6 +128,7 @@ def shardings(mesh: Mesh, tree: Any) -> Any:
 
 def place(mesh: Mesh, tree: Any) -> Any:
   """A tree of parameters or of optimiser state on the mesh; of ShapeDtypeStructs, only the word that it is there."""
+
   def one(leaf, at):
     if isinstance(leaf, jax.ShapeDtypeStruct):
       return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at)

@@ -57,7 +57,12 @@ class Signals:
       if first is None:
         first = time.monotonic()
         self._note(told[0], None)
-        os.write(2, (f"\n{signal.Signals(told[0]).name}: the step under way is finished and saved first; a second "
-                     "signal ends at once, and what was not saved is lost\n").encode())
+        os.write(
+          2,
+          (
+            f"\n{signal.Signals(told[0]).name}: the step under way is finished and saved first; a second "
+            "signal ends at once, and what was not saved is lost\n"
+          ).encode(),
+        )
       elif time.monotonic() - first > SOON_S:
         os._exit(128 + told[0])

@@ -97,7 +97,7 @@ def passes(settings: Any) -> int:
 
 
 def train_bytes(
-  shape: Any, axes: Mapping[str, int], tokens: float, *, width: int, remat: bool, parameters: int,
+  shape: Any, axes: Mapping[str, int], tokens: float, *, width: int, remat: bool, parameters: int
 ) -> float:
   """HBM bytes of a chip in one block's loss and gradient, at the least.
 
@@ -154,6 +154,10 @@ def engine(config: Any, shape: Any, load: Load, hosts: int, *, weights: float, c
   # An episode's tokens are drawn one after the other, however many lanes there are.
   steps = math.ceil(max(load.episodes * load.drawn / hosts / r.lanes, load.drawn))
   return Engine(
-    fills, math.ceil(steps / r.chunk), one(prompt / 2) * EXTENDED * r.prefill,
-    (one(seen) + head) * r.lanes * r.chunk, weights + EXTENDED * token * prompt / 2,
-    r.chunk * (weights + r.lanes * token * seen))
+    fills,
+    math.ceil(steps / r.chunk),
+    one(prompt / 2) * EXTENDED * r.prefill,
+    (one(seen) + head) * r.lanes * r.chunk,
+    weights + EXTENDED * token * prompt / 2,
+    r.chunk * (weights + r.lanes * token * seen),
+  )

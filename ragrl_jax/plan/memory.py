@@ -65,7 +65,9 @@ def counted(shape: Any, axes: Axes) -> Counted:
   whole = c.num_layers * c.d_model * c.output_bias  # the output's bias is not cut
   return Counted(
     c.num_layers * layer_matrices(c) / (axes.fsdp * axes.tensor),
-    c.vocab_size * c.d_model * (1 if c.tied else 2) / (axes.fsdp * vocab), norms + biases / axes.tensor + whole)
+    c.vocab_size * c.d_model * (1 if c.tied else 2) / (axes.fsdp * vocab),
+    norms + biases / axes.tensor + whole,
+  )
 
 
 def cache(shape: Any, config: Any, here: Axes) -> float:
@@ -97,5 +99,7 @@ def of_learner(shape: Any, axes: Axes, *, reference: bool, critic: bool) -> dict
 def of_engine(shape: Any, config: Any, here: Axes) -> dict[str, float]:
   """What a host's engine keeps on a chip, in bytes: weights in bf16, norms and biases in float32, and the cache."""
   mine = counted(shape, here)
-  return {"engine: weights": 2.0 * (mine.matrices + mine.tables) + 4.0 * mine.narrow,
-          "engine: cache": cache(shape, config, here)}
+  return {
+    "engine: weights": 2.0 * (mine.matrices + mine.tables) + 4.0 * mine.narrow,
+    "engine: cache": cache(shape, config, here),
+  }

@@ -83,8 +83,12 @@ class Report:
   def seconds(self, program: Program) -> tuple[float, str]:
     """(the least a call can take, what bounds it)."""
     chip = self.chip
-    return max((program.flops / self.peak, "compute"), (program.hbm / chip.bandwidth, "hbm"),
-               (program.sent / chip.interconnect, "ici"), (program.dcn / chip.network, "dcn"))
+    return max(
+      (program.flops / self.peak, "compute"),
+      (program.hbm / chip.bandwidth, "hbm"),
+      (program.sent / chip.interconnect, "ici"),
+      (program.dcn / chip.network, "dcn"),
+    )
 
   @property
   def step_s(self) -> float:
@@ -93,8 +97,13 @@ class Report:
 
   def to_json(self) -> dict[str, Any]:
     found = dataclasses.asdict(self) | dict(
-      needed=self.needed, capacity=self.chip.hbm, fits=self.fits, step_s=self.step_s,
-      tokens_per_second=self.tokens / self.step_s, mfu=self.mfu)
+      needed=self.needed,
+      capacity=self.chip.hbm,
+      fits=self.fits,
+      step_s=self.step_s,
+      tokens_per_second=self.tokens / self.step_s,
+      mfu=self.mfu,
+    )
     for row, program in zip(found["programs"], self.programs):
       row["seconds"], row["bound"] = self.seconds(program)
     return found

@@ -66,8 +66,15 @@ def estimate(config: Any, shape: Any, where: Slice, *, fill: float = 0.5, drawn:
   """
   axes, settings = Axes(**config.mesh.to_dict()), settings_lib.from_config(config)
   made = load_lib.load(config, fill=fill, drawn=drawn)
-  return _joined(config.rollout.rows, shape, where, made, axes, _learner(config, shape, where, made, settings, axes),
-                 _engine(config, shape, where, made, axes.here(HOST)))
+  return _joined(
+    config.rollout.rows,
+    shape,
+    where,
+    made,
+    axes,
+    _learner(config, shape, where, made, settings, axes),
+    _engine(config, shape, where, made, axes.here(HOST)),
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,47 +96,98 @@ class _Part:
 
 def _joined(rows, shape, where, made, axes, learner, engine):
   return Report(
-    where.topology, where.slices, where.chips, where.chips // HOST, dataclasses.asdict(axes),
-    int(memory.counted(shape, Axes()).all), learner.resident | engine.resident, learner.programs + engine.programs,
-    rows + load_lib.MAX_PROMPTS, made.tokens, learner.needed_flops)
+    where.topology,
+    where.slices,
+    where.chips,
+    where.chips // HOST,
+    dataclasses.asdict(axes),
+    int(memory.counted(shape, Axes()).all),
+    learner.resident | engine.resident,
+    learner.programs + engine.programs,
+    rows + load_lib.MAX_PROMPTS,
+    made.tokens,
+    learner.needed_flops,
+  )
 
 
 def _learner(config, shape, where, made, settings, axes):
   cut = load_lib.blocks(config, shape, made)
   mine, whole = (memory.counted(shape, one).all for one in (axes, Axes()))
   traffic = load_lib.train_bytes(
-    shape, dataclasses.asdict(axes), programs.chip_tokens(config, axes), width=2, remat=True, parameters=whole)
+    shape, dataclasses.asdict(axes), programs.chip_tokens(config, axes), width=2, remat=True, parameters=whole
+  )
   # Data lies across slices, nothing else does: the gradient is added up within each, and every chip sends its part on.
   between = 4.0 * mine * where.slices / axes.data * (where.slices > 1)
-  found = [Program(
-    "learner: accumulate", 0.0, programs.accumulate_room(shape, config, axes), flops=4 * cut.forward / axes.size,
-    hbm=traffic, sent=programs.accumulate_sent(shape, config, axes), dcn=between, calls=cut.count)]
+  found = [
+    Program(
+      "learner: accumulate",
+      0.0,
+      programs.accumulate_room(shape, config, axes),
+      flops=4 * cut.forward / axes.size,
+      hbm=traffic,
+      sent=programs.accumulate_sent(shape, config, axes),
+      dcn=between,
+      calls=cut.count,
+    )
+  ]
   update = Program("learner: apply", 0.0, hbm=28.0 * mine, calls=cut.updates)
   found.append(update)
   critic = settings.critic.kind == "own"
   if critic:
-    found += [dataclasses.replace(
-      found[0], name="learner critic: accumulate", sent=programs.accumulate_sent(shape, config, axes, head=False),
-      temporaries=programs.accumulate_room(shape, config, axes, head=False)),
-      dataclasses.replace(update, name="learner critic: apply")]
+    found += [
+      dataclasses.replace(
+        found[0],
+        name="learner critic: accumulate",
+        sent=programs.accumulate_sent(shape, config, axes, head=False),
+        temporaries=programs.accumulate_room(shape, config, axes, head=False),
+      ),
+      dataclasses.replace(update, name="learner critic: apply"),
+    ]
   if scores := settings.scores_old + settings.needs_reference:
-    found.append(Program(
-      "learner: score", 0.0, programs.score_room(shape, config, axes), flops=cut.forward / axes.size, hbm=traffic / 4,
-      sent=programs.score_sent(shape, config, axes), calls=scores * cut.count // settings.epochs))
+    found.append(
+      Program(
+        "learner: score",
+        0.0,
+        programs.score_room(shape, config, axes),
+        flops=cut.forward / axes.size,
+        hbm=traffic / 4,
+        sent=programs.score_sent(shape, config, axes),
+        calls=scores * cut.count // settings.epochs,
+      )
+    )
   stays = memory.of_learner(shape, axes, reference=settings.needs_reference, critic=critic)
   return _Part(stays, tuple(found), load_lib.passes(settings) * cut.whole / axes.size)
 
 
 def _engine(config, shape, where, made, here):
   stays, r = memory.of_engine(shape, config, here), config.rollout
-  work = load_lib.engine(config, shape, made, where.chips // HOST, weights=stays["engine: weights"] * here.fsdp,
-                         cache=stays["engine: cache"])
+  work = load_lib.engine(
+    config, shape, made, where.chips // HOST, weights=stays["engine: weights"] * here.fsdp, cache=stays["engine: cache"]
+  )
   tokens = load_lib.EXTENDED * r.prefill
-  return _Part(stays, (
-    Program("engine: prefill", 0.0, programs.extend_room(shape, here, tokens), flops=work.fill_flops / HOST,
-            hbm=work.fill_bytes, sent=programs.extend_sent(shape, here, tokens), calls=work.fills),
-    Program("engine: decode", 0.0, programs.decode_room(shape, config, here), flops=work.chunk_flops / HOST,
-            hbm=work.chunk_bytes, sent=programs.decode_sent(shape, config, here), calls=work.chunks)))
+  return _Part(
+    stays,
+    (
+      Program(
+        "engine: prefill",
+        0.0,
+        programs.extend_room(shape, here, tokens),
+        flops=work.fill_flops / HOST,
+        hbm=work.fill_bytes,
+        sent=programs.extend_sent(shape, here, tokens),
+        calls=work.fills,
+      ),
+      Program(
+        "engine: decode",
+        0.0,
+        programs.decode_room(shape, config, here),
+        flops=work.chunk_flops / HOST,
+        hbm=work.chunk_bytes,
+        sent=programs.decode_sent(shape, config, here),
+        calls=work.chunks,
+      ),
+    ),
+  )
 
 
 def choices(config: Any, shape: Any, where: Slice) -> Iterator[Choice]:
@@ -142,8 +200,12 @@ def choices(config: Any, shape: Any, where: Slice) -> Iterator[Choice]:
   r = config.rollout
   spare, episodes = r.rows // r.lanes, -(-r.prompts_per_step * r.group_size * HOST // where.chips)
   for axes in meshes(where.chips):
-    if (shape.num_kv_heads % axes.tensor or shape.d_model % axes.fsdp or length % (128 * axes.sequence)
-        or axes.data % where.slices):
+    if (
+      shape.num_kv_heads % axes.tensor
+      or shape.d_model % axes.fsdp
+      or length % (128 * axes.sequence)
+      or axes.data % where.slices
+    ):
       continue
     chunk = max(1, min(chunk_, SLAB // (axes.fsdp * axes.tensor)))
     for rows in ROWS:
@@ -162,7 +224,13 @@ def meshes(chips_: int) -> Iterator[Axes]:
 
 
 def best(
-  config: Any, shape: Any, where: Slice, *, margin: float, fill: float = 0.5, drawn: float = 0.5,
+  config: Any,
+  shape: Any,
+  where: Slice,
+  *,
+  margin: float,
+  fill: float = 0.5,
+  drawn: float = 0.5,
   refused: frozenset[Choice] = frozenset(),
 ) -> tuple[Choice, Report] | None:
   """The choice with the shortest step of those that fit; None if none does.
@@ -177,9 +245,11 @@ def best(
   """
   room = (1 - margin) * chips.of(where.topology).hbm
   made = load_lib.load(config, fill=fill, drawn=drawn)
-  fitting = [(choice, _joined(choice.rows, shape, where, made, choice.axes, learner, engine))
-             for choice, learner, engine in _parts(config, shape, where, made)
-             if _needed(learner, engine) <= room and choice not in refused]
+  fitting = [
+    (choice, _joined(choice.rows, shape, where, made, choice.axes, learner, engine))
+    for choice, learner, engine in _parts(config, shape, where, made)
+    if _needed(learner, engine) <= room and choice not in refused
+  ]
   if not fitting:
     return None
   steps = [report.step_s for _, report in fitting]

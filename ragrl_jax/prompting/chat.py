@@ -98,12 +98,14 @@ def _said(tokenizer: Templated, probe: Messages):
   """(turn, the text up to and with it), from the first turn on; an assistant's also as the model itself says it."""
   for turn in range(1, len(probe) + 1):
     if probe[turn - 1]["role"] == "assistant":
-      yield turn, tokenizer.template(probe[:turn - 1], open_turn=True) + probe[turn - 1]["content"]
+      yield turn, tokenizer.template(probe[: turn - 1], open_turn=True) + probe[turn - 1]["content"]
     yield turn, tokenizer.template(probe[:turn], open_turn=False)
 
 
 def _refusal(turn: int, role: str, later: int, before: str, after: str) -> str:
   same = next((i for i, (a, b) in enumerate(zip(before, after)) if a != b), min(len(before), len(after)))
-  return (f"the chat template rewrites turn {turn} ({role}) once {later} turns are there: "
-          f"{before[same:same + 60]!r} became {after[same:same + 60]!r}. Tokens in a conversation are never rewritten: "
-          "set prompting.markers='own' (role markers that only append), or prompting.chat=False for bare text.")
+  return (
+    f"the chat template rewrites turn {turn} ({role}) once {later} turns are there: "
+    f"{before[same : same + 60]!r} became {after[same : same + 60]!r}. Tokens in a conversation are never rewritten: "
+    "set prompting.markers='own' (role markers that only append), or prompting.chat=False for bare text."
+  )

@@ -67,16 +67,26 @@ class Completions:
     ValueError: no such address, or a key that cannot be sent.
   """
 
-  def __init__(self, endpoint: str, model: str, *, key: str = "", timeout_s: float, deadline_s: float, retries: int,
-               backoff_s: float = 0.5):
+  def __init__(
+    self,
+    endpoint: str,
+    model: str,
+    *,
+    key: str = "",
+    timeout_s: float,
+    deadline_s: float,
+    retries: int,
+    backoff_s: float = 0.5,
+  ):
     self.where = without_credentials(endpoint) or "OpenAI"
     try:
       host = httpx.URL(endpoint or OPENAI).host
     except httpx.InvalidURL as error:
       raise ValueError(f"{self.where!r}: no address that can be called ({error}).") from None
     if not host or not (endpoint or OPENAI).startswith(("http://", "https://")):
-      raise ValueError(f"{self.where!r}: an endpoint's address begins with http:// or https:// and mostly ends with "
-                       "/v1.")
+      raise ValueError(
+        f"{self.where!r}: an endpoint's address begins with http:// or https:// and mostly ends with /v1."
+      )
     if not (key.isascii() and key.isprintable() and key == key.strip()):
       raise ValueError(f"the key for {self.where} holds signs that no key has, such as a line break at its end.")
     self.model, self._timeout, self._deadline, self._retries = model, timeout_s, deadline_s, retries
@@ -113,14 +123,21 @@ class Completions:
         return said
       else:
         why = f"the server's reply is no chat completion: {self._words(reply.text)}"
-    raise NoCompletion(f"{self.model} at {self.where} gave no answer after {calls} call{'s' * (calls != 1)}: {why}",
-                       status if status not in RETRY else 0)
+    raise NoCompletion(
+      f"{self.model} at {self.where} gave no answer after {calls} call{'s' * (calls != 1)}: {why}",
+      status if status not in RETRY else 0,
+    )
 
   def _call(self, payload: Mapping[str, Any], until: float) -> http.Reply:
     key = self._secret()
     return http.post_json(
-      self._url, payload, deadline=min(until, time.monotonic() + self._timeout), max_bytes=MAX_BYTES,
-      headers={"authorization": f"Bearer {key}"} if key else None, proxies=self._proxies)
+      self._url,
+      payload,
+      deadline=min(until, time.monotonic() + self._timeout),
+      max_bytes=MAX_BYTES,
+      headers={"authorization": f"Bearer {key}"} if key else None,
+      proxies=self._proxies,
+    )
 
   def _words(self, text: str) -> str:
     """The server's own, cut and escaped; from where they quote the key on, nothing."""

@@ -34,8 +34,11 @@ class Chat(Protocol):
 
 
 async def transcripts(
-    examples: Sequence[Example], make: Callable[[Example], Awaitable[tuple[str, Turns | None]]], *,
-    concurrency: int = 16, progress: Callable[[collections.Counter], None] = lambda fates: None,
+  examples: Sequence[Example],
+  make: Callable[[Example], Awaitable[tuple[str, Turns | None]]],
+  *,
+  concurrency: int = 16,
+  progress: Callable[[collections.Counter], None] = lambda fates: None,
 ) -> tuple[list[tuple[Example, Turns]], collections.Counter]:
   """([(example, its turns)] of those that were kept, in the examples' order, and how many met which fate).
 
@@ -61,8 +64,9 @@ async def transcripts(
 
   await asyncio.gather(*map(one, range(len(examples))))
   if reasons:
-    logging.warning("%d of %d questions got no answer and are asked once more; the first: %s", len(reasons),
-                    len(examples), reasons[0])
+    logging.warning(
+      "%d of %d questions got no answer and are asked once more; the first: %s", len(reasons), len(examples), reasons[0]
+    )
     del fates[NO_ANSWER]
     await asyncio.gather(*(one(number) for number in range(len(examples)) if number not in made))
   return [(examples[number], made[number]) for number in sorted(made) if made[number] is not None], fates
@@ -90,13 +94,24 @@ class Endpoint:
   """
 
   def __init__(
-      self, url: str, model: str, *, folder: str | pathlib.Path, key: str = "", timeout_s: float = 600.0,
-      deadline_s: float = 1800.0, retries: int = 5, backoff_s: float = 0.5, sampling: Mapping[str, Any] | None = None):
+    self,
+    url: str,
+    model: str,
+    *,
+    folder: str | pathlib.Path,
+    key: str = "",
+    timeout_s: float = 600.0,
+    deadline_s: float = 1800.0,
+    retries: int = 5,
+    backoff_s: float = 0.5,
+    sampling: Mapping[str, Any] | None = None,
+  ):
     self.model, self.folder = model, pathlib.Path(folder)
     self.sampling = dict(sampling or {})
     self.asked, self._lost, self._heard = 0, 0, False  # calls; those without an answer; whether there was one
     self._client = completions.Completions(
-      url, model, key=key, timeout_s=timeout_s, deadline_s=deadline_s, retries=retries, backoff_s=backoff_s)
+      url, model, key=key, timeout_s=timeout_s, deadline_s=deadline_s, retries=retries, backoff_s=backoff_s
+    )
 
   async def ask(self, messages: Sequence[Mapping[str, str]]) -> Reply:
     """The answer, from disk if it lies there.
@@ -114,12 +129,14 @@ class Endpoint:
     self.asked += 1
     try:
       said = await asyncio.wrap_future(
-        completions.daemon(lambda: self._client.ask(question["messages"], **self.sampling)))
+        completions.daemon(lambda: self._client.ask(question["messages"], **self.sampling))
+      )
     except completions.NoCompletion as failure:
       self._lost += 1
       if not self._heard and (failure.status in SETTINGS or self._lost >= DEAD):
         raise ConnectionError(
-          f"{failure}. See that address, model and key are right and that the server is up.") from failure
+          f"{failure}. See that address, model and key are right and that the server is up."
+        ) from failure
       raise
     self._heard = True
     reply = dict(content=said.content, reasoning=said.reasoning)

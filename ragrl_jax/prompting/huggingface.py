@@ -47,8 +47,10 @@ class HuggingFaceTokenizer:
     self.pad_id = self.eos_ids[0] if self._whole.pad_token_id is None else self._whole.pad_token_id
     self.vocab_size = 1 + max(self._whole.get_vocab().values())
     if max(self.eos_ids) >= self.vocab_size:
-      raise ValueError(f"{folder}: EOS id {max(self.eos_ids)}, but the tokenizer knows {self.vocab_size} ids; correct "
-                       "eos_token_id in generation_config.json, or give the model's own tokenizer.")
+      raise ValueError(
+        f"{folder}: EOS id {max(self.eos_ids)}, but the tokenizer knows {self.vocab_size} ids; correct "
+        "eos_token_id in generation_config.json, or give the model's own tokenizer."
+      )
     added = {a["id"]: a for a in settings["added_tokens"]}
     control = self._control(added)
     self.control = tuple(sorted(added[i]["content"] for i in control if i in added))
@@ -57,8 +59,10 @@ class HuggingFaceTokenizer:
     self._text = _continuing(settings, control)
     for text in self.control:
       if control & set(self.encode(text)):
-        raise ValueError(f"{folder}: this {settings['model']['type']} tokenizer makes a control token of the text "
-                         f"{text!r}, so a document could end a turn. Use a BPE tokenizer.")
+        raise ValueError(
+          f"{folder}: this {settings['model']['type']} tokenizer makes a control token of the text "
+          f"{text!r}, so a document could end a turn. Use a BPE tokenizer."
+        )
     if not chat or (markers == "template" and self._whole.chat_template is None):
       markers = None
     self.markers = markers
@@ -97,8 +101,10 @@ class HuggingFaceTokenizer:
       return self._whole.apply_chat_template(messages, tokenize=False, add_generation_prompt=open_turn)
     except jinja2.TemplateError as error:
       roles = [m["role"] for m in messages]
-      raise ValueError(f"the chat template refuses the roles {roles}: {error}. Set prompting.markers='own', or "
-                       "prompting.chat=False for bare text.") from error
+      raise ValueError(
+        f"the chat template refuses the roles {roles}: {error}. Set prompting.markers='own', or "
+        "prompting.chat=False for bare text."
+      ) from error
 
   def render(self, messages: chat.Messages) -> list[int]:
     text = well_formed(self.template(messages, open_turn=True))
@@ -112,8 +118,10 @@ class HuggingFaceTokenizer:
 
 def _load(folder: str | os.PathLike) -> transformers.PreTrainedTokenizerFast:
   if not (pathlib.Path(folder) / "tokenizer.json").is_file():
-    raise ValueError(f"{folder}: it has no tokenizer.json. Give a folder with a fast tokenizer (config.prompting."
-                     "tokenizer); `AutoTokenizer.from_pretrained(…).save_pretrained(folder)` writes one.")
+    raise ValueError(
+      f"{folder}: it has no tokenizer.json. Give a folder with a fast tokenizer (config.prompting."
+      "tokenizer); `AutoTokenizer.from_pretrained(…).save_pretrained(folder)` writes one."
+    )
   return transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
 
 
@@ -128,8 +136,10 @@ def _eos_ids(folder: pathlib.Path, whole) -> tuple[int, ...]:
   if whole.eos_token_id is not None:
     ids.append(whole.eos_token_id)
   if not ids:
-    raise ValueError(f"{folder}: no EOS id in generation_config.json, config.json or the tokenizer, so no turn could "
-                     "end. Name one as eos_token_id in generation_config.json.")
+    raise ValueError(
+      f"{folder}: no EOS id in generation_config.json, config.json or the tokenizer, so no turn could "
+      "end. Name one as eos_token_id in generation_config.json."
+    )
   return tuple(dict.fromkeys(ids))
 
 
@@ -161,9 +171,11 @@ def _all_bytes(whole, settings, size: int, added: Mapping[int, dict], control: s
   elif decoders & {"Metaspace", "ByteFallback"}:
     read = _read_sentencepiece
   else:
-    raise ValueError(f"a tokenizer with decoder {sorted(decoders)} cannot serve a policy: its pieces do not say which "
-                     "bytes they stand for. Byte-level BPE and SentencePiece-type tokenizers do (WordPiece is for "
-                     "encoders).")
+    raise ValueError(
+      f"a tokenizer with decoder {sorted(decoders)} cannot serve a policy: its pieces do not say which "
+      "bytes they stand for. Byte-level BPE and SentencePiece-type tokenizers do (WordPiece is for "
+      "encoders)."
+    )
   table = [b""] * size
   for piece, i in whole.get_vocab().items():
     if i not in control:

@@ -27,6 +27,7 @@ def load_tokenizer(path_or_name: str | os.PathLike, *, chat: bool = True, marker
   if (path / "tokenizer.json").is_file():
     # Only here: transformers takes a second to import, and runs with the other tokenizers need nothing of it.
     from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
+
     tokenizer = HuggingFaceTokenizer(path, chat=chat, markers=markers)
     chat_lib.check_append_only(tokenizer)
     return tokenizer
@@ -36,4 +37,5 @@ def load_tokenizer(path_or_name: str | os.PathLike, *, chat: bool = True, marker
     return SentencePieceTokenizer(path)
   raise ValueError(
     f"no tokenizer at {str(path_or_name)!r}: it must be a folder with tokenizer.json, a SentencePiece .model file, or "
-    "'bytes' (config.prompting.tokenizer).")
+    "'bytes' (config.prompting.tokenizer)."
+  )

@@ -20,7 +20,7 @@ def neutral(text: str) -> str:
 
 
 def block(
-    passages: Sequence[Passage], *, tokenizer: Tokenizer | None = None, max_passage_tokens: int | None = None,
+  passages: Sequence[Passage], *, tokenizer: Tokenizer | None = None, max_passage_tokens: int | None = None
 ) -> str:
   """What a search returns: `\\n\\n<information>Doc 1(Title: …) …\\nDoc 2(Title: …) …</information>\\n\\n`.
 
@@ -38,7 +38,8 @@ def block(
   if max_passage_tokens is not None and (tokenizer is None or max_passage_tokens < 1):
     raise ValueError(
       f"max_passage_tokens={max_passage_tokens}: it must be at least 1 and needs the tokenizer that counts them "
-      "(config.switches.max_passage_tokens).")
+      "(config.switches.max_passage_tokens)."
+    )
   entries = [_entry(i, p, tokenizer, max_passage_tokens) for i, p in enumerate(passages, 1)]
   return f"\n\n{OPEN}{chr(10).join(entries)}{CLOSE}\n\n"
 
@@ -51,7 +52,7 @@ def parse_block(text: str) -> tuple[Passage, ...] | None:
   body = text.strip()
   if not (body.startswith(OPEN) and body.endswith(CLOSE)):
     return None
-  body = body[len(OPEN):-len(CLOSE)]
+  body = body[len(OPEN) : -len(CLOSE)]
   if not body.strip():
     return ()
   found = []
@@ -60,7 +61,7 @@ def parse_block(text: str) -> tuple[Passage, ...] | None:
     close = _title_end(entry, len(head)) if entry.startswith(head) else None
     if close is None:
       return None
-    found.append(Passage(str(i), entry[len(head):close], entry[close + 1:].strip()))
+    found.append(Passage(str(i), entry[len(head) : close], entry[close + 1 :].strip()))
   return tuple(found)
 
 
@@ -97,7 +98,7 @@ def cut_middle(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
   ids = tokenizer.encode(text)
   keep = max_tokens
   while len(ids) > max_tokens:  # see `cut`
-    halves = (ids[:(keep + 1) // 2], ids[len(ids) - keep // 2:])
+    halves = (ids[: (keep + 1) // 2], ids[len(ids) - keep // 2 :])
     text = "".join(b"".join(map(tokenizer.token_bytes, half)).decode(errors="ignore") for half in halves)
     ids, keep = tokenizer.encode(text), keep - 1
   return text
@@ -117,7 +118,7 @@ def _entry(number: int, passage: Passage, tokenizer: Tokenizer | None, limit: in
   if len(short) < len(head):  # the title alone is too long: what of it fits, and its parenthesis
     short = short.rstrip()[:-1]
     start = f"Doc {number}(Title: "
-    return f"{start}{_balanced(short[len(start):].rstrip())})"
+    return f"{start}{_balanced(short[len(start) :].rstrip())})"
   return short.rstrip()
 
 

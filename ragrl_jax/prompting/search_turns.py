@@ -19,7 +19,8 @@ _SHAPE = re.compile("T(SIT)*A")
 # The environment's words after a turn that neither searches nor answers.
 NOTICE = (
   "\nThat was no valid action. To search, I put a query between <search> and </search>; to answer, I put the answer "
-  "between <answer> and </answer>. Another try.\n")
+  "between <answer> and </answer>. Another try.\n"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Parser:
     """
     found, body = passages.parse_block(text), text.strip()
     if found is None and body.startswith(passages.OPEN) and body.endswith(passages.CLOSE):
-      found = (Passage("1", "", body[len(passages.OPEN):-len(passages.CLOSE)].strip()),)
+      found = (Passage("1", "", body[len(passages.OPEN) : -len(passages.CLOSE)].strip()),)
     return (None, None) if found is None else (self.search(said), found)
 
 

@@ -45,8 +45,11 @@ class SentencePieceTokenizer:
     self.eos_ids = (eos,)
     self.pad_id = pad if pad >= 0 else eos
     self._bos = [self._pieces.bos_id()] if bos else []
-    self.control_names = {i: self._pieces.id_to_piece(i) for i in range(self.vocab_size)
-                          if self._pieces.is_control(i) or self._pieces.is_unknown(i)}
+    self.control_names = {
+      i: self._pieces.id_to_piece(i)
+      for i in range(self.vocab_size)
+      if self._pieces.is_control(i) or self._pieces.is_unknown(i)
+    }
     self._bytes = [self._piece_bytes(i) for i in range(self.vocab_size)]
 
   def _piece_bytes(self, token: int) -> bytes:
@@ -71,8 +74,13 @@ class SentencePieceTokenizer:
 
 
 def train(
-    lines: Iterable[str], *, vocab_size: int, marks: Sequence[str] = (), path: str | os.PathLike,
-    split_digits: bool = True, threads: int = 2,
+  lines: Iterable[str],
+  *,
+  vocab_size: int,
+  marks: Sequence[str] = (),
+  path: str | os.PathLike,
+  split_digits: bool = True,
+  threads: int = 2,
 ) -> SentencePieceTokenizer:
   """Trains a BPE model on `lines` and writes it to `path`.
 
@@ -101,9 +109,24 @@ def train(
   part = path.with_name(path.name + ".part")
   with part.open("wb") as file:
     sentencepiece.SentencePieceTrainer.train(
-      sentence_iterator=map(well_formed, lines), model_writer=file, model_type="bpe", vocab_size=vocab_size,
-      user_defined_symbols=list(marks), normalization_rule_name="identity", add_dummy_prefix=False,
-      remove_extra_whitespaces=False, split_digits=split_digits, character_coverage=1.0, byte_fallback=True,
-      hard_vocab_limit=False, pad_id=0, unk_id=1, bos_id=2, eos_id=3, num_threads=threads, minloglevel=2)
+      sentence_iterator=map(well_formed, lines),
+      model_writer=file,
+      model_type="bpe",
+      vocab_size=vocab_size,
+      user_defined_symbols=list(marks),
+      normalization_rule_name="identity",
+      add_dummy_prefix=False,
+      remove_extra_whitespaces=False,
+      split_digits=split_digits,
+      character_coverage=1.0,
+      byte_fallback=True,
+      hard_vocab_limit=False,
+      pad_id=0,
+      unk_id=1,
+      bos_id=2,
+      eos_id=3,
+      num_threads=threads,
+      minloglevel=2,
+    )
   part.replace(path)
   return SentencePieceTokenizer(path)

@@ -14,8 +14,14 @@ from ragrl_jax.recipes.veritas import recipe as veritas
 from ragrl_jax.recipes.when_to_search import recipe as when_to_search
 
 RECIPES = {
-  "arena": arena, "care": care, "lear": lear, "search_r1": search_r1, "untrained": untrained, "veritas": veritas,
-  "when_to_search": when_to_search}
+  "arena": arena,
+  "care": care,
+  "lear": lear,
+  "search_r1": search_r1,
+  "untrained": untrained,
+  "veritas": veritas,
+  "when_to_search": when_to_search,
+}
 
 
 def switches(name: str) -> dict[str, Any]:

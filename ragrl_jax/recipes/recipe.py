@@ -90,7 +90,7 @@ class Recipe:
 
 
 def settings(
-    name: str, presets: Mapping[str, Mapping[str, Any]], variant: str | None, switches: Mapping[str, Any],
+  name: str, presets: Mapping[str, Mapping[str, Any]], variant: str | None, switches: Mapping[str, Any]
 ) -> dict[str, Any]:
   """The preset's switches with single ones overridden. The first preset names them all; others hold differences.
 
@@ -109,8 +109,10 @@ def settings(
       continue
     for switch, value in presets[preset].items():
       if switch in chosen:
-        raise ValueError(f"{name}'s presets {by[switch]!r} and {preset!r} both set {switch}: use one of them, and set "
-                         f"config.switches.{switch} where it is to differ (config.preset={variant!r}).")
+        raise ValueError(
+          f"{name}'s presets {by[switch]!r} and {preset!r} both set {switch}: use one of them, and set "
+          f"config.switches.{switch} where it is to differ (config.preset={variant!r})."
+        )
       chosen[switch], by[switch] = value, preset
   for switch in switches:
     if switch not in known:
@@ -122,14 +124,14 @@ def choose(name: str, value: Any, allowed: Sequence[Any]) -> None:
   """Raises ValueError unless a switch has one of its values."""
   if value not in allowed:
     raise ValueError(
-      f"switch {name}={value!r}: it must be one of {', '.join(map(repr, allowed))} (config.switches.{name}).")
+      f"switch {name}={value!r}: it must be one of {', '.join(map(repr, allowed))} (config.switches.{name})."
+    )
 
 
 def whole(name: str, value: Any, low: int) -> None:
   """Raises ValueError unless a switch is a whole number of at least `low`."""
   if not isinstance(value, int) or isinstance(value, bool) or value < low:
-    raise ValueError(
-      f"switch {name}={value!r}: it must be a whole number of at least {low} (config.switches.{name}).")
+    raise ValueError(f"switch {name}={value!r}: it must be a whole number of at least {low} (config.switches.{name}).")
 
 
 def draw_fault(kinds: Sequence[str], known: Sequence[str], share: float, rng: random.Random) -> str:

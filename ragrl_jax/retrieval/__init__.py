@@ -13,9 +13,16 @@ __all__ = ["build_index", "load_index"]
 
 
 def load_index(
-    path: str | os.PathLike, *, encoder: str | os.PathLike | Encoder | None = None, search: str = "faiss",
-    options: str | None = None, device_dtype: str = "float32", threads: int | None = None,
-    dispatch: Callable[..., Any] | None = None, verify_bytes: int = 256 << 20, **remote: Any,
+  path: str | os.PathLike,
+  *,
+  encoder: str | os.PathLike | Encoder | None = None,
+  search: str = "faiss",
+  options: str | None = None,
+  device_dtype: str = "float32",
+  threads: int | None = None,
+  dispatch: Callable[..., Any] | None = None,
+  verify_bytes: int = 256 << 20,
+  **remote: Any,
 ) -> Retriever:
   """A retriever from what `config.retrieval.index` names.
 
@@ -39,11 +46,13 @@ def load_index(
   where = os.fspath(path)
   if where.startswith(("http://", "https://")):
     from ragrl_jax.retrieval.remote import RemoteRetriever
+
     return RemoteRetriever(where, **remote)
   if remote:
     raise ValueError(f"{sorted(remote)}: these settings are for a retriever at an address, {where!r} is none.")
   if where.endswith(".jsonl"):
     from ragrl_jax.retrieval.replay import Replay
+
     return Replay(where)
   return _local(pathlib.Path(where), encoder, search, options, device_dtype, threads, dispatch, verify_bytes)
 
@@ -54,16 +63,21 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
   from ragrl_jax.retrieval.corpus import Corpus, read_card
 
   if not (folder / INDEX).is_file():
-    why = ("its build did not finish: run the same build_index command again, it goes on where it stopped"
-           if (folder / REQUEST).is_file() else "build one with launchers/build_index.py (config.retrieval.index)")
+    why = (
+      "its build did not finish: run the same build_index command again, it goes on where it stopped"
+      if (folder / REQUEST).is_file()
+      else "build one with launchers/build_index.py (config.retrieval.index)"
+    )
     raise ValueError(f"{folder}: no index here: {why}.")
   card = read_card(folder / INDEX, ("corpus", "encoder"))
   if card.get("format") != FORMAT:
     raise ValueError(f"{folder}: index format {card.get('format')!r}, this version reads {FORMAT}: build it again.")
   corpus = Corpus(folder / "corpus")
   if corpus.checksum != card["corpus"]["checksum"]:
-    raise ValueError(f"{folder}: the passages are not those the index was built from "
-                     f"({corpus.checksum[:12]}, not {card['corpus']['checksum'][:12]}): build it again.")
+    raise ValueError(
+      f"{folder}: the passages are not those the index was built from "
+      f"({corpus.checksum[:12]}, not {card['corpus']['checksum'][:12]}): build it again."
+    )
   lexical = card["encoder"]["kind"] == "bm25"
   vectors = None if lexical else dense.open_vectors(folder, rows=len(corpus), dim=card["dim"])
   seal.check(folder, card.get("files"), verify_bytes=verify_bytes)
@@ -71,10 +85,17 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
     return bm25.BM25Retriever.load(folder / "bm25", corpus, card["bm25"])
   options = card["options"] if options is None else options
   made = encoders.again(card, folder, encoder)
-  description = dict(kind="dense", encoder=card["encoder"]["settings"], factory=card["factory"],
-                     options=options, dtype=card["dtype"], search=search)
+  description = dict(
+    kind="dense",
+    encoder=card["encoder"]["settings"],
+    factory=card["factory"],
+    options=options,
+    dtype=card["dtype"],
+    search=search,
+  )
   if search == "device":
     from ragrl_jax.retrieval.device import DeviceIndex
+
     index = DeviceIndex(vectors, max_norm=card["max_norm"], dtype=device_dtype)
     description["device_dtype"] = device_dtype
   elif search != "faiss":
@@ -82,12 +103,14 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
   elif card["factory"] == "Flat":
     index = faiss_index.Flat(vectors, max_norm=card["max_norm"], threads=threads)
   else:
-    index = faiss_index.Approximate(folder / "index.faiss", vectors, options=options, oversample=card["oversample"],
-                                    threads=threads)
+    index = faiss_index.Approximate(
+      folder / "index.faiss", vectors, options=options, oversample=card["oversample"], threads=threads
+    )
   return dense.DenseRetriever(corpus, made, index, description=description, dispatch=dispatch)
 
 
 def build_index(*arguments: Any, **settings: Any) -> pathlib.Path:
   """See `build.build_index`."""
   from ragrl_jax.retrieval import build
+
   return build.build_index(*arguments, **settings)

@@ -29,16 +29,25 @@ class BM25Retriever:
   @classmethod
   def load(cls, folder: str | os.PathLike, corpus: Corpus, settings: Mapping[str, Any]) -> BM25Retriever:
     import bm25s
+
     index = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, load_corpus=False)
     columns = len(index.scores["indptr"]) - 1
     if len(index.vocab_dict) != columns:
-      raise ValueError(f"{pathlib.Path(folder) / 'vocab.index.json'}: {len(index.vocab_dict)} words beside scores of "
-                       f"{columns}: copy the index again, or build it again.")
+      raise ValueError(
+        f"{pathlib.Path(folder) / 'vocab.index.json'}: {len(index.vocab_dict)} words beside scores of "
+        f"{columns}: copy the index again, or build it again."
+      )
     return cls(corpus, index, Words(**settings["words"]))
 
   def describe(self) -> dict[str, Any]:
-    return dict(kind="bm25", k1=self._index.k1, b=self._index.b, words=self._words.settings, rows=len(self._corpus),
-                checksum=self._corpus.checksum)
+    return dict(
+      kind="bm25",
+      k1=self._index.k1,
+      b=self._index.b,
+      words=self._words.settings,
+      rows=len(self._corpus),
+      checksum=self._corpus.checksum,
+    )
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:
     return api.each(queries, k, lambda texts: [self._search(text, k) for text in texts])
@@ -56,8 +65,16 @@ class BM25Retriever:
     return [self._corpus.scored(row, score) for score, row in zip(*best)]
 
 
-def build(corpus: Corpus, folder: pathlib.Path, *, k1: float = 0.9, b: float = 0.4, stemmer: str = "",
-          stopwords: str = "english", progress: bool = True) -> dict[str, Any]:
+def build(
+  corpus: Corpus,
+  folder: pathlib.Path,
+  *,
+  k1: float = 0.9,
+  b: float = 0.4,
+  stemmer: str = "",
+  stopwords: str = "english",
+  progress: bool = True,
+) -> dict[str, Any]:
   """Writes bm25s's files. Words are numbered as they first appear, so the same corpus gives the same files.
 
   Memory: about 4 bytes a word of the corpus while it is counted, and 12 a distinct word of a passage.
@@ -77,6 +94,7 @@ def build(corpus: Corpus, folder: pathlib.Path, *, k1: float = 0.9, b: float = 0
   if not vocabulary:
     raise ValueError("no passage holds a word that BM25 could find (two letters or more, no stop word).")
   import bm25s
+
   index = bm25s.BM25(k1=k1, b=b, method="lucene", backend="numpy")
   index.index((documents, vocabulary), create_empty_token=False, show_progress=progress)
   index.save(folder, allow_pickle=False, show_progress=False)

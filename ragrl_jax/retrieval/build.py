@@ -1,12 +1,12 @@
 """Corpus → index folder: what `launchers/build_index.py` calls. Killed at any moment, it goes on when called again.
 
-    OUT/index.json     what it is, and the digests of its files; written last: without it the folder is unfinished
-    OUT/build.json     what was asked for: a build goes on only for the same request
-    OUT/corpus/        the passages, mapped from disk, with the checksum of their order
-    OUT/bm25/          bm25s's arrays and vocabulary                                        (encoder "bm25")
-    OUT/encoder.json   words and their frequencies                                          (encoder "hashing")
-    OUT/vectors.npy    [N, dim] float32 or float16                                          (dense)
-    OUT/index.faiss    the FAISS index, unless it is "Flat", which searches vectors.npy     (dense)
+OUT/index.json     what it is, and the digests of its files; written last: without it the folder is unfinished
+OUT/build.json     what was asked for: a build goes on only for the same request
+OUT/corpus/        the passages, mapped from disk, with the checksum of their order
+OUT/bm25/          bm25s's arrays and vocabulary                                        (encoder "bm25")
+OUT/encoder.json   words and their frequencies                                          (encoder "hashing")
+OUT/vectors.npy    [N, dim] float32 or float16                                          (dense)
+OUT/index.faiss    the FAISS index, unless it is "Flat", which searches vectors.npy     (dense)
 """
 
 from __future__ import annotations
@@ -28,10 +28,21 @@ INDEX, REQUEST, FORMAT = "index.json", "build.json", 1
 
 
 def build_index(
-    corpus: str | os.PathLike | Iterable[Passage], encoder: str | os.PathLike | Encoder, out: str | os.PathLike, *,
-    factory: str = "Flat", options: str = "", oversample: int = 4, dtype: str = "float32",
-    encoder_options: Mapping[str, Any] | None = None, shard_rows: int = 8192, note_s: float = 20.0, batch: int = 512,
-    threads: int | None = None, overwrite: bool = False, progress: bool = True,
+  corpus: str | os.PathLike | Iterable[Passage],
+  encoder: str | os.PathLike | Encoder,
+  out: str | os.PathLike,
+  *,
+  factory: str = "Flat",
+  options: str = "",
+  oversample: int = 4,
+  dtype: str = "float32",
+  encoder_options: Mapping[str, Any] | None = None,
+  shard_rows: int = 8192,
+  note_s: float = 20.0,
+  batch: int = 512,
+  threads: int | None = None,
+  overwrite: bool = False,
+  progress: bool = True,
 ) -> pathlib.Path:
   """Builds an index that `load_index` reads. A finished folder of the same request is left as it is.
 
@@ -64,8 +75,14 @@ def build_index(
     corpus = tuple(corpus)
   chosen = encoders.named(encoder, encoder_options)
   request = dict(
-      format=FORMAT, corpus=_source(corpus), encoder=chosen, factory=factory, options=options, oversample=oversample,
-      dtype=dtype)
+    format=FORMAT,
+    corpus=_source(corpus),
+    encoder=chosen,
+    factory=factory,
+    options=options,
+    oversample=oversample,
+    dtype=dtype,
+  )
   if _finished(out, request, overwrite=overwrite):
     return out
   out.mkdir(parents=True, exist_ok=True)
@@ -78,11 +95,13 @@ def build_index(
     made = encoders.fitted(encoder, chosen, passages, out)
     faiss_index.set_options(faiss_index.make(factory, made.dim), options)  # a misspelt one fails before hours of work
     max_norm = dense.encode_corpus(
-        passages, made, out, dtype=dtype, shard_rows=shard_rows, note_s=note_s, batch=batch, progress=progress)
+      passages, made, out, dtype=dtype, shard_rows=shard_rows, note_s=note_s, batch=batch, progress=progress
+    )
     if factory != "Flat" and not (out / "index.faiss").is_file():
       vectors = dense.open_vectors(out, rows=len(passages), dim=made.dim)
       faiss_index.build(
-          vectors, out / "index.faiss", factory=factory, options=options, threads=threads, progress=progress)
+        vectors, out / "index.faiss", factory=factory, options=options, threads=threads, progress=progress
+      )
     card.update(encoder=dict(chosen, settings=dict(made.settings)), dim=made.dim, max_norm=max_norm)
   write_json(out / INDEX, dict(card, files=seal.sealed(out)))
   return out
@@ -133,8 +152,10 @@ def _finished(out: pathlib.Path, request: dict[str, Any], *, overwrite: bool) ->
   same_vectors = differs <= {"factory", "options", "oversample"}
   free = not finished and (same_vectors or not (out / "corpus" / CARD).is_file())
   if not overwrite and not free:
-    raise ValueError(f"{out}: holds an index of another request (other {', '.join(sorted(differs))}): choose another "
-                     "folder, or build with overwrite=True (--overwrite).")
+    raise ValueError(
+      f"{out}: holds an index of another request (other {', '.join(sorted(differs))}): choose another "
+      "folder, or build with overwrite=True (--overwrite)."
+    )
   for name in (INDEX, "index.faiss") + (() if same_vectors else (encoders.FITTED, dense.VECTORS, dense.PROGRESS)):
     (out / name).unlink(missing_ok=True)
   if not same_vectors:

@@ -71,7 +71,7 @@ def read_passages(path: str | os.PathLike) -> Iterator[Passage]:
   if not path.is_file():
     raise FileNotFoundError(f"{path}: no such corpus; it must be a file of JSON lines (.jsonl or .jsonl.gz).")
   line = 0
-  with (gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")) as file:
+  with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
     try:
       for line, raw in enumerate(file, 1):
         if raw.strip():
@@ -103,8 +103,10 @@ class Corpus:
     self._offsets = np.load(self.path / OFFSETS, mmap_mode="r", allow_pickle=False)
     size = (self.path / ROWS).stat().st_size
     if len(self._offsets) != card["rows"] + 1 or int(self._offsets[-1]) != size:
-      raise ValueError(f"{self.path}: {ROWS} has {size} bytes where {int(self._offsets[-1])} were written: "
-                       "the copy is cut; copy it again or build the index again.")
+      raise ValueError(
+        f"{self.path}: {ROWS} has {size} bytes where {int(self._offsets[-1])} were written: "
+        "the copy is cut; copy it again or build the index again."
+      )
     self._rows = np.memmap(self.path / ROWS, dtype=np.uint8, mode="r")
 
   def __len__(self) -> int:
@@ -113,7 +115,7 @@ class Corpus:
   def __getitem__(self, row: int) -> Passage:
     if not 0 <= row < len(self):
       raise IndexError(f"row {row} of a corpus of {len(self)} passages")
-    raw = self._rows[int(self._offsets[row]):int(self._offsets[row + 1])].tobytes()
+    raw = self._rows[int(self._offsets[row]) : int(self._offsets[row + 1])].tobytes()
     return Passage(*json.loads(raw))
 
   def __iter__(self) -> Iterator[Passage]:
@@ -126,14 +128,17 @@ class Corpus:
     """Reads everything once. Raises ValueError when the passages are not those that were stored."""
     digest = hashlib.sha256()
     for start in range(0, len(self._rows), 1 << 24):
-      digest.update(self._rows[start:start + (1 << 24)].tobytes())
+      digest.update(self._rows[start : start + (1 << 24)].tobytes())
     if digest.hexdigest() != self.checksum:
-      raise ValueError(f"{self.path}: the passages were changed since they were indexed (checksum "
-                       f"{digest.hexdigest()[:12]}, not {self.checksum[:12]}): build the index again.")
+      raise ValueError(
+        f"{self.path}: the passages were changed since they were indexed (checksum "
+        f"{digest.hexdigest()[:12]}, not {self.checksum[:12]}): build the index again."
+      )
 
 
-def store(passages: Iterable[Passage], path: str | os.PathLike, *, unique: bool = False,
-          progress: bool = True) -> Corpus:
+def store(
+  passages: Iterable[Passage], path: str | os.PathLike, *, unique: bool = False, progress: bool = True
+) -> Corpus:
   """Writes passages, as they come, to a folder that `Corpus` reads. The card is written last: no card, no corpus.
 
   Args:
@@ -190,7 +195,7 @@ def _refuse_twins(stored: Corpus, hashes: np.ndarray) -> None:
 def lines_of(path: str | os.PathLike, rows: Iterable[int]) -> list[int]:
   """The lines, from 1, of passages of a file, from 0: blank lines are no passages."""
   path, wanted = pathlib.Path(path), set(rows)
-  with (gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")) as file:
+  with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
     filled = (line for line, raw in enumerate(file, 1) if raw.strip())
     return [line for row, line in enumerate(filled) if row in wanted]
 

@@ -32,8 +32,15 @@ class DenseRetriever:
       accelerators puts its queue here when searches come from other threads; by default they run where they are called.
   """
 
-  def __init__(self, corpus: Corpus, encoder: api.Encoder, index: VectorIndex, *, description: Mapping[str, Any],
-               dispatch: Callable[..., Any] | None = None):
+  def __init__(
+    self,
+    corpus: Corpus,
+    encoder: api.Encoder,
+    index: VectorIndex,
+    *,
+    description: Mapping[str, Any],
+    dispatch: Callable[..., Any] | None = None,
+  ):
     self.encoder, self._corpus, self._index, self._description = encoder, corpus, index, dict(description)
     self.dispatch = dispatch or (lambda function, *arguments: function(*arguments))
 
@@ -62,8 +69,17 @@ class DenseRetriever:
     return self.dispatch if getattr(worker, "on_device", default) else lambda function, *a: function(*a)
 
 
-def encode_corpus(corpus: Corpus, encoder: api.Encoder, folder: pathlib.Path, *, dtype: str = "float32",
-                  shard_rows: int = 8192, note_s: float = 20.0, batch: int = 512, progress: bool = True) -> float:
+def encode_corpus(
+  corpus: Corpus,
+  encoder: api.Encoder,
+  folder: pathlib.Path,
+  *,
+  dtype: str = "float32",
+  shard_rows: int = 8192,
+  note_s: float = 20.0,
+  batch: int = 512,
+  progress: bool = True,
+) -> float:
   """Passages → a memory-mapped array [N, dim] on disk. After a kill it goes on at the last note of how far it came.
 
   Args:
@@ -92,8 +108,8 @@ def encode_corpus(corpus: Corpus, encoder: api.Encoder, folder: pathlib.Path, *,
     while done["rows"] < len(corpus):
       shard_end = min((done["rows"] // shard_rows + 1) * shard_rows, len(corpus))
       rows = range(done["rows"], min(done["rows"] + batch, shard_end))
-      vectors[rows.start:rows.stop] = _encoded(encoder, corpus, rows, vectors.dtype)
-      norms = np.linalg.norm(vectors[rows.start:rows.stop].astype(np.float64), axis=1)
+      vectors[rows.start : rows.stop] = _encoded(encoder, corpus, rows, vectors.dtype)
+      norms = np.linalg.norm(vectors[rows.start : rows.stop].astype(np.float64), axis=1)
       done = dict(rows=rows.stop, max_norm=max(done["max_norm"], float(norms.max())))
       bar.update(len(rows))
       if rows.stop == shard_end or time.monotonic() - noted >= note_s:
@@ -106,14 +122,17 @@ def encode_corpus(corpus: Corpus, encoder: api.Encoder, folder: pathlib.Path, *,
 def _encoded(encoder: api.Encoder, corpus: Corpus, rows: range, dtype) -> np.ndarray:
   made = np.asarray(encoder.passages([corpus[row] for row in rows]))
   if made.shape != (len(rows), encoder.dim):
-    raise ValueError(f"the encoder gave an array {made.shape} for {len(rows)} passages: it must be "
-                     f"({len(rows)}, {encoder.dim}).")
+    raise ValueError(
+      f"the encoder gave an array {made.shape} for {len(rows)} passages: it must be ({len(rows)}, {encoder.dim})."
+    )
   with np.errstate(over="ignore"):
     made = made.astype(dtype)
   if not np.isfinite(made).all():
     row = rows[int(np.flatnonzero(~np.isfinite(made).all(axis=1))[0])]
-    raise ValueError(f"the encoder gave a vector that is not finite in {np.dtype(dtype).name} for passage {row} "
-                     f"(id {corpus[row].id!r}): look at that passage, or store float32.")
+    raise ValueError(
+      f"the encoder gave a vector that is not finite in {np.dtype(dtype).name} for passage {row} "
+      f"(id {corpus[row].id!r}): look at that passage, or store float32."
+    )
   return made
 
 

@@ -25,8 +25,9 @@ class DeviceIndex:
 
   on_device = True
 
-  def __init__(self, vectors: np.ndarray, *, max_norm: float, dtype: str = "float32", devices=None,
-               block_rows: int = 1 << 14):
+  def __init__(
+    self, vectors: np.ndarray, *, max_norm: float, dtype: str = "float32", devices=None, block_rows: int = 1 << 14
+  ):
     """
     Args:
       vectors: [N, D], mapped from disk or not; read once, a device's share at a time.
@@ -50,12 +51,14 @@ class DeviceIndex:
     self._shape = share * len(devices), dim
     mesh = Mesh(np.array(devices), (AXIS,))
     self._everywhere = NamedSharding(mesh, PartitionSpec())
-    self._stored = jax.make_array_from_callback(
-        self._shape, NamedSharding(mesh, PartitionSpec(AXIS, None)), self._part)
+    self._stored = jax.make_array_from_callback(self._shape, NamedSharding(mesh, PartitionSpec(AXIS, None)), self._part)
     scan = jax.shard_map(
-        functools.partial(best_of_all, block=self._block, total=total), mesh=mesh,
-        in_specs=(PartitionSpec(AXIS, None), PartitionSpec(), PartitionSpec()), out_specs=PartitionSpec(),
-        check_vma=False)
+      functools.partial(best_of_all, block=self._block, total=total),
+      mesh=mesh,
+      in_specs=(PartitionSpec(AXIS, None), PartitionSpec(), PartitionSpec()),
+      out_specs=PartitionSpec(),
+      check_vma=False,
+    )
     self._scan = jax.jit(scan)
 
   def search(self, queries: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -68,7 +71,7 @@ class DeviceIndex:
     """The best by float32 sums, in one of few compiled shapes."""
     wanted = min(_power_of_two(count), len(self._vectors))
     padded = np.zeros((_power_of_two(len(queries)), queries.shape[1]), self._dtype)
-    padded[:len(queries)] = queries.astype(self._dtype)
+    padded[: len(queries)] = queries.astype(self._dtype)
     places = np.zeros(wanted, np.int32)  # its length tells the compiled program how many to keep
     scores, rows = self._scan(self._stored, *jax.device_put((padded, places), self._everywhere))
     found = slice(0, len(queries)), slice(0, count)
@@ -79,7 +82,7 @@ class DeviceIndex:
     start, stop, _ = index[0].indices(self._shape[0])
     part = np.zeros((stop - start, self._shape[1]), self._dtype)
     held = np.asarray(self._vectors[start:stop])
-    part[:len(held)] = held.astype(self._dtype)
+    part[: len(held)] = held.astype(self._dtype)
     return part
 
 

@@ -30,8 +30,10 @@ def named(encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | Non
   try:
     json.dumps(options)
   except TypeError:
-    raise ValueError(f"encoder_options={options!r:.200}: they are stored with the index, so they must be JSON; hand in "
-                     "the encoder itself instead.") from None
+    raise ValueError(
+      f"encoder_options={options!r:.200}: they are stored with the index, so they must be JSON; hand in "
+      "the encoder itself instead."
+    ) from None
   if str(encoder) == "bm25":
     return dict(kind="bm25", options=options)
   if str(encoder) == "hashing":
@@ -39,16 +41,21 @@ def named(encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | Non
   path = pathlib.Path(encoder)
   if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(encoder)):
     here = path.name
-    raise ValueError(f"encoder={str(encoder)!r}: there is no such folder. Where it is a name on the Hugging Face hub, "
-                     f"fetch it (hf download {encoder} --local-dir {here}) and name the folder: --encoder {here}.")
+    raise ValueError(
+      f"encoder={str(encoder)!r}: there is no such folder. Where it is a name on the Hugging Face hub, "
+      f"fetch it (hf download {encoder} --local-dir {here}) and name the folder: --encoder {here}."
+    )
   if not (path / "config.json").is_file():
-    raise ValueError(f"encoder={str(encoder)!r}: it must be 'bm25', 'hashing', or a folder with a config.json and "
-                     "safetensors of a BERT-type encoder (or a decoder that embeds).")
+    raise ValueError(
+      f"encoder={str(encoder)!r}: it must be 'bm25', 'hashing', or a folder with a config.json and "
+      "safetensors of a BERT-type encoder (or a decoder that embeds)."
+    )
   return dict(kind="model", path=str(path.resolve()), options=options)
 
 
-def fitted(encoder: str | os.PathLike | Encoder, chosen: Mapping[str, Any], corpus: Corpus,
-           out: pathlib.Path) -> Encoder:
+def fitted(
+  encoder: str | os.PathLike | Encoder, chosen: Mapping[str, Any], corpus: Corpus, out: pathlib.Path
+) -> Encoder:
   """The encoder that encodes this corpus; what it learns from the corpus is kept in the index's folder."""
   if chosen["kind"] == "given":
     return encoder
@@ -83,8 +90,11 @@ def again(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLik
   else:
     raise ValueError(f"{folder}: built with an encoder that was handed in: hand it in again, load_index(…, encoder=…).")
   settings, stored = dict(encoder.settings), card["encoder"]["settings"]
-  differs = [f"{name}: {settings.get(name)!r}, the index {stored.get(name)!r}"
-             for name in sorted({*settings, *stored} - {"path"}) if settings.get(name) != stored.get(name)]
+  differs = [
+    f"{name}: {settings.get(name)!r}, the index {stored.get(name)!r}"
+    for name in sorted({*settings, *stored} - {"path"})
+    if settings.get(name) != stored.get(name)
+  ]
   if differs or encoder.dim != card["dim"]:
     raise ValueError(f"{folder}: the encoder is not the one its vectors were made with ({'; '.join(differs)}).")
   return encoder

@@ -20,8 +20,8 @@ from tqdm import tqdm
 from ragrl_jax.retrieval import ranking
 
 BLOCK = 1 << 16  # rows that are added, or converted to float32, at a time
-LONG = 1 << 28   # multiplications from which a search is worth several threads: some tens of milliseconds of one
-FEW = 16         # queries of one call that stay below FAISS's switch to BLAS, so that a batch probes as single ones do
+LONG = 1 << 28  # multiplications from which a search is worth several threads: some tens of milliseconds of one
+FEW = 16  # queries of one call that stay below FAISS's switch to BLAS, so that a batch probes as single ones do
 
 
 class Flat:
@@ -46,7 +46,7 @@ class Flat:
     block = len(self._vectors) if self._vectors.dtype == np.float32 else BLOCK  # float16 is converted piece by piece
     scores, rows = np.zeros((len(queries), 0), np.float32), np.zeros((len(queries), 0), np.int64)
     for start in range(0, len(self._vectors), block):
-      part = np.asarray(self._vectors[start:start + block], dtype=np.float32)
+      part = np.asarray(self._vectors[start : start + block], dtype=np.float32)
       found, at = faiss.knn(queries, part, min(count, len(part)), faiss.METRIC_INNER_PRODUCT)
       scores, rows = np.concatenate([scores, found], axis=1), np.concatenate([rows, at + start], axis=1)
       if scores.shape[1] > count:
@@ -58,8 +58,9 @@ class Flat:
 class Approximate:
   """A FAISS index finds `oversample` times k candidates; the stored vectors give their true scores and order."""
 
-  def __init__(self, path: pathlib.Path, vectors: np.ndarray, *, options: str = "", oversample: int = 4,
-               threads: int | None = None):
+  def __init__(
+    self, path: pathlib.Path, vectors: np.ndarray, *, options: str = "", oversample: int = 4, threads: int | None = None
+  ):
     """
     Args:
       path: the file `build` wrote; mapped, not read, where FAISS can.
@@ -72,15 +73,17 @@ class Approximate:
     """
     self._index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
     if (self._index.ntotal, self._index.d) != vectors.shape:
-      raise ValueError(f"{path}: an index of {self._index.ntotal} vectors of {self._index.d} dimensions beside "
-                       f"{vectors.shape[0]} of {vectors.shape[1]}: build the index again.")
+      raise ValueError(
+        f"{path}: an index of {self._index.ntotal} vectors of {self._index.d} dimensions beside "
+        f"{vectors.shape[0]} of {vectors.shape[1]}: build the index again."
+      )
     set_options(self._index, options)
     self._vectors, self._oversample = vectors, oversample
     self._pool = concurrent.futures.ThreadPoolExecutor(threads or cores(), thread_name_prefix="faiss")
 
   def search(self, queries: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """float32 [n, D] → n pairs (scores, rows), best first, at most k of each."""
-    parts = [queries[start:start + FEW] for start in range(0, len(queries), FEW)]
+    parts = [queries[start : start + FEW] for start in range(0, len(queries), FEW)]
     run = map if len(parts) == 1 else self._pool.map
     return [best for found in run(lambda part: self._search(part, k), parts) for best in found]
 
@@ -88,12 +91,21 @@ class Approximate:
     faiss.omp_set_num_threads(1)
     _, candidates = self._index.search(queries, min(len(self._vectors), self._oversample * k))
     found = [rows[rows >= 0] for rows in candidates]  # FAISS pads with -1
-    return [ranking.ordered(ranking.rescore(self._vectors, query, rows), rows, k)
-            for query, rows in zip(queries, found)]
+    return [
+      ranking.ordered(ranking.rescore(self._vectors, query, rows), rows, k) for query, rows in zip(queries, found)
+    ]
 
 
-def build(vectors: np.ndarray, path: pathlib.Path, *, factory: str, options: str = "", threads: int | None = None,
-          train_rows: int = 1 << 18, progress: bool = True) -> None:
+def build(
+  vectors: np.ndarray,
+  path: pathlib.Path,
+  *,
+  factory: str,
+  options: str = "",
+  threads: int | None = None,
+  train_rows: int = 1 << 18,
+  progress: bool = True,
+) -> None:
   """Trains a factory string's index on evenly spaced rows where it needs it, adds all vectors, writes the file.
 
   HNSW links its graph from several threads: only threads=1 gives the same file twice.
@@ -110,10 +122,12 @@ def build(vectors: np.ndarray, path: pathlib.Path, *, factory: str, options: str
     try:
       index.train(np.asarray(vectors[rows], dtype=np.float32))
     except RuntimeError as error:
-      raise ValueError(f"factory={factory!r} cannot be trained on {len(rows)} vectors: {_said(error)} "
-                       "Use fewer cells or codes, or 'Flat'.") from None
+      raise ValueError(
+        f"factory={factory!r} cannot be trained on {len(rows)} vectors: {_said(error)} "
+        "Use fewer cells or codes, or 'Flat'."
+      ) from None
   for start in tqdm(range(0, total, BLOCK), desc=factory, unit=" blocks", disable=not progress):
-    index.add(np.asarray(vectors[start:start + BLOCK], dtype=np.float32))
+    index.add(np.asarray(vectors[start : start + BLOCK], dtype=np.float32))
   partial = path.with_name(path.name + ".partial")
   faiss.write_index(index, str(partial))
   os.replace(partial, path)
@@ -124,8 +138,10 @@ def make(factory: str, dim: int) -> faiss.Index:
   try:
     index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
   except RuntimeError as error:
-    raise ValueError(f"factory={factory!r} is no index that FAISS can make over {dim} dimensions: {_said(error)} "
-                     "Use 'Flat', 'HNSW32' or 'IVF1024,PQ64', for example.") from None
+    raise ValueError(
+      f"factory={factory!r} is no index that FAISS can make over {dim} dimensions: {_said(error)} "
+      "Use 'Flat', 'HNSW32' or 'IVF1024,PQ64', for example."
+    ) from None
   # A product quantiser's codes are sorted by annealing for a filter that nobody here uses: 2 s a sub-quantiser.
   for part in (index, faiss.try_extract_index_ivf(index)):
     if part is not None and hasattr(faiss.downcast_index(part), "do_polysemous_training"):
@@ -139,8 +155,10 @@ def set_options(index: faiss.Index, options: str) -> None:
     try:
       faiss.ParameterSpace().set_index_parameters(index, options)
     except RuntimeError as error:
-      raise ValueError(f"options={options!r} do not fit this index: {_said(error)} "
-                       "An IVF index has nprobe=…, an HNSW index efSearch=….") from None
+      raise ValueError(
+        f"options={options!r} do not fit this index: {_said(error)} "
+        "An IVF index has nprobe=…, an HNSW index efSearch=…."
+      ) from None
 
 
 def cores() -> int:

@@ -34,8 +34,18 @@ class HashingEncoder:
 
   on_device = False  # NumPy alone: nothing to wait for the accelerators' thread with
 
-  def __init__(self, frequencies: dict[str, int], *, rows: int, mean_length: float, dim: int = 512, seed: int = 0,
-               title_weight: float = 2.0, k1: float = 0.9, b: float = 0.4):
+  def __init__(
+    self,
+    frequencies: dict[str, int],
+    *,
+    rows: int,
+    mean_length: float,
+    dim: int = 512,
+    seed: int = 0,
+    title_weight: float = 2.0,
+    k1: float = 0.9,
+    b: float = 0.4,
+  ):
     """
     Args:
       frequencies: word → number of passages that hold it.
@@ -65,8 +75,9 @@ class HashingEncoder:
     return cls(dict(frequencies), rows=rows, mean_length=length / max(rows, 1), title_weight=title_weight, **settings)
 
   def save(self, path: pathlib.Path) -> None:
-    write_json(path, dict(
-        settings=self.settings, rows=self._rows, mean_length=self._mean_length, frequencies=self._frequencies))
+    write_json(
+      path, dict(settings=self.settings, rows=self._rows, mean_length=self._mean_length, frequencies=self._frequencies)
+    )
 
   @classmethod
   def load(cls, path: pathlib.Path) -> HashingEncoder:

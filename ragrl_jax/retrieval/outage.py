@@ -22,8 +22,15 @@ class Outage:
     say: told once when the waiting begins and once when it ends well.
   """
 
-  def __init__(self, name: str, answers: Callable[[], bool], *, wait_s: float, setting: str,
-               say: Callable[[str], None] = logging.warning):
+  def __init__(
+    self,
+    name: str,
+    answers: Callable[[], bool],
+    *,
+    wait_s: float,
+    setting: str,
+    say: Callable[[str], None] = logging.warning,
+  ):
     self._name, self._answers, self._wait_s, self._setting, self._say = name, answers, wait_s, setting, say
     self._lock, self._poll, self._closed = threading.Lock(), None, threading.Event()
     self._since: float | None = None  # when the outage began; None while it answers

@@ -22,7 +22,7 @@ def ordered(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, n
 
 
 def exact(
-    search: Search, vectors: np.ndarray, queries: np.ndarray, k: int, *, max_norm: float,
+  search: Search, vectors: np.ndarray, queries: np.ndarray, k: int, *, max_norm: float
 ) -> list[tuple[np.ndarray, np.ndarray]]:
   """The true top k for each query, from a search whose float32 sums are off in the last bits.
 

@@ -33,9 +33,20 @@ class RemoteRetriever:
   nobody finds any more is waited for.
   """
 
-  def __init__(self, address: str, *, timeout_s: float = 30.0, deadline_s: float | None = None, retries: int = 3,
-               wait_s: float = 0.0, backoff_s: float = 0.25, max_bytes: int = 64 << 20, batch: int = 512,
-               check: bool = True, say: Callable[[str], None] = logging.warning):
+  def __init__(
+    self,
+    address: str,
+    *,
+    timeout_s: float = 30.0,
+    deadline_s: float | None = None,
+    retries: int = 3,
+    wait_s: float = 0.0,
+    backoff_s: float = 0.25,
+    max_bytes: int = 64 << 20,
+    batch: int = 512,
+    check: bool = True,
+    say: Callable[[str], None] = logging.warning,
+  ):
     """
     Args:
       address: "http://host:port", or the whole "http://host:port/retrieve".
@@ -56,18 +67,27 @@ class RemoteRetriever:
     """
     if not address.startswith(("http://", "https://")):
       raise ValueError(f"{address!r}: a retriever's address begins with http:// or https://.")
-    if (timeout_s <= 0 or retries < 0 or batch < 1 or max_bytes < 1 or wait_s < 0
-        or (deadline_s is not None and deadline_s <= 0)):
-      raise ValueError(f"timeout_s={timeout_s}, deadline_s={deadline_s}, retries={retries}, wait_s={wait_s}, "
-                       f"max_bytes={max_bytes}, batch={batch}: times and sizes must be positive, retries and wait_s 0 "
-                       "or more (config.retrieval).")
+    if (
+      timeout_s <= 0
+      or retries < 0
+      or batch < 1
+      or max_bytes < 1
+      or wait_s < 0
+      or (deadline_s is not None and deadline_s <= 0)
+    ):
+      raise ValueError(
+        f"timeout_s={timeout_s}, deadline_s={deadline_s}, retries={retries}, wait_s={wait_s}, "
+        f"max_bytes={max_bytes}, batch={batch}: times and sizes must be positive, retries and wait_s 0 "
+        "or more (config.retrieval)."
+      )
     self._base = address.rstrip("/").removesuffix("/retrieve")
     self._shown = addresses.without_credentials(self._base)  # in messages, logs and what evaluations keep
     self._timeout, self._retries, self._wait, self._backoff = timeout_s, retries, wait_s, backoff_s
     self._deadline = deadline_s if deadline_s is not None else timeout_s * (retries + 1)
     self._max_bytes, self._batch = max_bytes, batch
-    self._outage = Outage(f"the retriever at {self._shown}", self._answers, wait_s=wait_s,
-                          setting="config.retrieval.wait_s", say=say)
+    self._outage = Outage(
+      f"the retriever at {self._shown}", self._answers, wait_s=wait_s, setting="config.retrieval.wait_s", say=say
+    )
     self._health = self.health() if check else {}
 
   def describe(self) -> dict[str, Any]:
@@ -89,9 +109,10 @@ class RemoteRetriever:
       return {}
     except http.CallFailed as error:
       raise api.RetrievalFailed(
-          f"no retriever answers at {self._shown} ({addresses.without_credentials(str(error))}): start it with "
-          "launchers/serve_retriever.py, "
-          "or correct config.retrieval.index.") from error
+        f"no retriever answers at {self._shown} ({addresses.without_credentials(str(error))}): start it with "
+        "launchers/serve_retriever.py, "
+        "or correct config.retrieval.index."
+      ) from error
     if reply.status in (404, 405):
       return {}
     if reply.status != 200:
@@ -119,7 +140,7 @@ class RemoteRetriever:
     return api.each(queries, k, lambda texts: self._in_batches(texts, k))
 
   def _in_batches(self, texts: list[str], k: int) -> api.Answers:
-    batches = (texts[start:start + self._batch] for start in range(0, len(texts), self._batch))
+    batches = (texts[start : start + self._batch] for start in range(0, len(texts), self._batch))
     return [found for batch in batches for found in self._search(batch, k)]
 
   def _search(self, texts: list[str], k: int) -> api.Answers:
@@ -152,8 +173,12 @@ class RemoteRetriever:
       call_until = min(until, time.monotonic() + self._timeout)
       try:
         tried.calls += 1
-        reply = http.post_json(f"{self._base}/retrieve", dict(queries=texts, topk=int(k), return_scores=True),
-                               deadline=call_until, max_bytes=self._max_bytes)
+        reply = http.post_json(
+          f"{self._base}/retrieve",
+          dict(queries=texts, topk=int(k), return_scores=True),
+          deadline=call_until,
+          max_bytes=self._max_bytes,
+        )
         if reply.status == 200:
           return _read(reply.body, texts, k)
         tried.note(f"status {reply.status}: {reply.text!r}", away=reply.status >= 500)

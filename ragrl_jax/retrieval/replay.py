@@ -78,8 +78,10 @@ class Replay:
     enough = min((n for n in recorded if n >= k), default=None)
     if enough is None:
       had = f"only with k={max(recorded)}" if recorded else f"not at all, {len(self._answers)} others are"
-      raise ValueError(f"{self._path}: the query {query!r:.200} with k={k} is not recorded ({had}): record it with "
-                       "replay.Recorder, or search an index.")
+      raise ValueError(
+        f"{self._path}: the query {query!r:.200} with k={k} is not recorded ({had}): record it with "
+        "replay.Recorder, or search an index."
+      )
     return recorded[enough][:k]
 
 

@@ -16,8 +16,9 @@ AGAIN = "copy the index again, or build it again with --overwrite"
 def sealed(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
   """Path below the folder → its bytes and sha256, for every file that a search reads."""
   paths = sorted(path for part in PARTS for path in folder.glob(part) if path.suffix != ".partial")
-  return {path.relative_to(folder).as_posix(): dict(bytes=path.stat().st_size, sha256=sums.digest(path))
-          for path in paths}
+  return {
+    path.relative_to(folder).as_posix(): dict(bytes=path.stat().st_size, sha256=sums.digest(path)) for path in paths
+  }
 
 
 def check(folder: pathlib.Path, files: Mapping[str, Mapping[str, Any]] | None, *, verify_bytes: int) -> None:
@@ -27,8 +28,11 @@ def check(folder: pathlib.Path, files: Mapping[str, Mapping[str, Any]] | None, *
     ValueError: a file is missing, of another size, or of other contents; it says which.
   """
   if files is None:
-    logging.warning("%s: an index of an older version, without the digests of its files: damage to them is not "
-                    "noticed. Building it again adds them.", folder)
+    logging.warning(
+      "%s: an index of an older version, without the digests of its files: damage to them is not "
+      "noticed. Building it again adds them.",
+      folder,
+    )
     return
   for name, stored in files.items():
     path = folder / name
@@ -40,5 +44,7 @@ def check(folder: pathlib.Path, files: Mapping[str, Mapping[str, Any]] | None, *
     return
   for name, stored in files.items():
     if (found := sums.digest(folder / name)) != stored["sha256"]:
-      raise ValueError(f"{folder / name}: changed since the index was built (SHA-256 {found[:12]}, not "
-                       f"{stored['sha256'][:12]}): {AGAIN}.")
+      raise ValueError(
+        f"{folder / name}: changed since the index was built (SHA-256 {found[:12]}, not "
+        f"{stored['sha256'][:12]}): {AGAIN}."
+      )

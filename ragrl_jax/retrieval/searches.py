@@ -32,8 +32,15 @@ class Searches:
     waiting: queries that may wait; a request beyond that is refused, unless nothing waits.
   """
 
-  def __init__(self, search: Callable[[list[str], int], Answers], render: Callable[[list[Passage], bool], bytes], *,
-               workers: int, batch: int, waiting: int):
+  def __init__(
+    self,
+    search: Callable[[list[str], int], Answers],
+    render: Callable[[list[Passage], bool], bytes],
+    *,
+    workers: int,
+    batch: int,
+    waiting: int,
+  ):
     self._search, self._render, self._batch, self._most = search, render, batch, waiting
     self._workers, self._idle, self._queries = workers, workers, 0
     self._requests: collections.deque[_Request] = collections.deque()
@@ -107,10 +114,11 @@ class Searches:
   def _found(self, parts: list[_Part]) -> list[list[bytes] | Exception]:
     """The answers of each part, or what went wrong with it."""
     try:
-      texts = [query for part in parts for query in part.request.queries[part.start:part.stop]]
+      texts = [query for part in parts for query in part.request.queries[part.start : part.stop]]
       answers = iter(self._search(texts, parts[0].request.k))
-      return [[self._render(next(answers), part.request.option) for _ in range(part.start, part.stop)]
-              for part in parts]
+      return [
+        [self._render(next(answers), part.request.option) for _ in range(part.start, part.stop)] for part in parts
+      ]
     except Exception as error:  # noqa: BLE001  (its requests get it)
       return [error] if len(parts) == 1 else [found for part in parts for found in self._found([part])]
 
@@ -123,7 +131,7 @@ class Searches:
       if isinstance(answers, Exception):
         request.future.set_exception(answers)
         continue
-      request.answers[part.start:part.stop] = answers
+      request.answers[part.start : part.stop] = answers
       request.missing -= part.stop - part.start
       if not request.missing:
         request.future.set_result(request.answers)

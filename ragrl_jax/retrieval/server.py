@@ -72,15 +72,31 @@ def serve(retriever: Retriever, *, host: str = "127.0.0.1", port: int = 8000, li
     return
 
 
-def configured(retriever: Retriever, *, host: str = "127.0.0.1", port: int = 8000, limits: Limits = Limits(),
-               guard: Guard | None = None) -> uvicorn.Config:
+def configured(
+  retriever: Retriever,
+  *,
+  host: str = "127.0.0.1",
+  port: int = 8000,
+  limits: Limits = Limits(),
+  guard: Guard | None = None,
+) -> uvicorn.Config:
   """What `serve` runs. It ends within five seconds of SIGTERM, whatever its clients do."""
   guard = guard or Guard()
   guard = dataclasses.replace(guard, max_connections=_descriptors(guard.max_connections))
   return uvicorn.Config(
-      application(retriever, limits, local=_is_loopback(host)), host=host, port=port, log_level="error",
-      access_log=False, http=protocol(guard), ws="none", lifespan="off", proxy_headers=False,
-      server_header=False, timeout_keep_alive=15, timeout_graceful_shutdown=guard.grace_s)
+    application(retriever, limits, local=_is_loopback(host)),
+    host=host,
+    port=port,
+    log_level="error",
+    access_log=False,
+    http=protocol(guard),
+    ws="none",
+    lifespan="off",
+    proxy_headers=False,
+    server_header=False,
+    timeout_keep_alive=15,
+    timeout_graceful_shutdown=guard.grace_s,
+  )
 
 
 class Application:
@@ -88,8 +104,9 @@ class Application:
 
   def __init__(self, retriever: Retriever, limits: Limits, local: bool):
     self._retriever, self._limits, self._local = retriever, limits, local
-    self._searches = Searches(retriever.search, _rendered, workers=limits.workers, batch=limits.batch,
-                              waiting=limits.max_waiting)
+    self._searches = Searches(
+      retriever.search, _rendered, workers=limits.workers, batch=limits.batch, waiting=limits.max_waiting
+    )
 
   async def __call__(self, scope, receive, send) -> None:
     if scope["type"] != "http":
@@ -113,15 +130,20 @@ class Application:
     if body is None:  # the caller left
       return
     if len(body) > self._limits.max_bytes:
-      return await _error(send, 413, f"the body is longer than {self._limits.max_bytes} bytes: send fewer queries at a "
-                          "time.", (b"connection", b"close"))
+      return await _error(
+        send,
+        413,
+        f"the body is longer than {self._limits.max_bytes} bytes: send fewer queries at a time.",
+        (b"connection", b"close"),
+      )
     try:
       answer = self._searches.submit(*_asked(body, self._limits))
     except ValueError as error:
       return await _error(send, 400, str(error))
     except Full:
-      return await _error(send, 503, f"more than {self._limits.max_waiting} queries wait: ask again in a second.",
-                          (b"retry-after", b"1"))
+      return await _error(
+        send, 503, f"more than {self._limits.max_waiting} queries wait: ask again in a second.", (b"retry-after", b"1")
+      )
     watch = asyncio.create_task(_given_up(receive, answer))
     try:
       found = await answer
@@ -204,7 +226,7 @@ def _asked(body: bytes, limits: Limits) -> tuple[list[str], int, bool]:
   if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
     raise ValueError('"queries" must be a list of strings.')
   if len(queries) > limits.max_queries:
-    raise ValueError(f'{len(queries)} queries in one request: at most {limits.max_queries} are answered.')
+    raise ValueError(f"{len(queries)} queries in one request: at most {limits.max_queries} are answered.")
   topk = said.get("topk")
   if topk is not None and (isinstance(topk, bool) or not isinstance(topk, int) or topk < 0):
     raise ValueError(f'"topk" must be a whole number or null, not {topk!r:.40}.')

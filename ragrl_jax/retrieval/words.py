@@ -9,8 +9,8 @@ import Stemmer
 from ragrl_jax.structs import Passage
 
 PATTERNS = {
-    "two": re.compile(r"(?u)\b\w\w+\b"),  # bm25s's own: words of at least two characters
-    "all": re.compile(r"(?u)\w+"),
+  "two": re.compile(r"(?u)\b\w\w+\b"),  # bm25s's own: words of at least two characters
+  "all": re.compile(r"(?u)\w+"),
 }
 
 
@@ -42,6 +42,7 @@ class Words:
     self._drop = frozenset()
     if stopwords == "english":
       from bm25s.stopwords import STOPWORDS_EN  # here: its import starts JAX, which hosts must have joined before
+
       self._drop = frozenset(STOPWORDS_EN)
     self._local = threading.local()  # a Snowball stemmer keeps state: one for each thread
 
@@ -58,4 +59,3 @@ class Words:
 
 def title_and_text(passage: Passage) -> str:
   return f"{passage.title}\n{passage.text}" if passage.title else passage.text
-

@@ -44,22 +44,36 @@ class Rollout:
   """
 
   def __init__(
-    self, engine: Engine, play: Play, tools: structs.Tools, *, seed: int, sampling: structs.Sampling,
-    reserve: int | None = None, dispatch: Dispatch | None = None,
+    self,
+    engine: Engine,
+    play: Play,
+    tools: structs.Tools,
+    *,
+    seed: int,
+    sampling: structs.Sampling,
+    reserve: int | None = None,
+    dispatch: Dispatch | None = None,
   ):
     self.engine, self.play, self.tools, self.seed, self.sampling = engine, play, tools, seed, sampling
     self.reserve = sampling.max_new_tokens if reserve is None else reserve
     if self.reserve >= engine.context:
-      raise ValueError(f"a turn of {self.reserve} tokens does not fit into a context of {engine.context}: raise "
-                       "config.rollout.context, or lower config.rollout.max_new_tokens or reserve.")
+      raise ValueError(
+        f"a turn of {self.reserve} tokens does not fit into a context of {engine.context}: raise "
+        "config.rollout.context, or lower config.rollout.max_new_tokens or reserve."
+      )
     self.dispatch = dispatch or Dispatch()
     self.report = Report()
     self._texts = conversation.TextCache(engine.tokenizer)
     self._loop: asyncio.AbstractEventLoop | None = None
 
   def run(
-    self, requests: Sequence[Request], *, step: int, greedy: bool = False,
-    on_episode: Callable[[Episode], None] | None = None, beside: Work | None = None,
+    self,
+    requests: Sequence[Request],
+    *,
+    step: int,
+    greedy: bool = False,
+    on_episode: Callable[[Episode], None] | None = None,
+    beside: Work | None = None,
   ) -> list[Episode]:
     """Plays every request and returns the episodes in the requests' order.
 
@@ -167,9 +181,15 @@ class _Run:
   async def _episode(self, request: Request, group: rows.Group | None) -> Episode:
     rollout = self.rollout
     policy = conversation.Policy(
-      rollout.engine, rollout.dispatch, rollout._texts,
-      keys=(rollout.seed, self.step, request.prompt_index, request.sample), sampling=self.sampling, group=group,
-      reserve=rollout.reserve, example_id=request.example.id)
+      rollout.engine,
+      rollout.dispatch,
+      rollout._texts,
+      keys=(rollout.seed, self.step, request.prompt_index, request.sample),
+      sampling=self.sampling,
+      group=group,
+      reserve=rollout.reserve,
+      example_id=request.example.id,
+    )
     tools = _Heard(self.tools)
     try:
       episode = await rollout.play(request.example, policy, tools)
@@ -181,8 +201,12 @@ class _Run:
       episode = dataclasses.replace(episode, facts={**episode.facts, structs.NO_VERDICT: tools.no_verdict})
     # A play that builds its episode itself need not know who it is.
     return dataclasses.replace(
-      episode, prompt_index=request.prompt_index, sample=request.sample, example_id=request.example.id,
-      version=rollout.engine.version)
+      episode,
+      prompt_index=request.prompt_index,
+      sample=request.sample,
+      example_id=request.example.id,
+      version=rollout.engine.version,
+    )
 
   def _done(self, number: int, task: asyncio.Task) -> None:
     self.tasks.discard(task)

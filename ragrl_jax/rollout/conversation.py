@@ -60,8 +60,16 @@ class Policy:
   """
 
   def __init__(
-    self, engine: engine_lib.Engine, dispatch: Dispatch, texts: TextCache, *, keys: tuple[int, int, int, int],
-    sampling: structs.Sampling, group: rows.Group | None, reserve: int, example_id: str = "",
+    self,
+    engine: engine_lib.Engine,
+    dispatch: Dispatch,
+    texts: TextCache,
+    *,
+    keys: tuple[int, int, int, int],
+    sampling: structs.Sampling,
+    group: rows.Group | None,
+    reserve: int,
+    example_id: str = "",
   ):
     self.tokenizer = engine.tokenizer
     self.engine, self.dispatch, self.texts = engine, dispatch, texts
@@ -107,8 +115,15 @@ class Policy:
   def episode(self, segments, ended: str, facts: Mapping[str, Any], failure: str = "") -> structs.Episode:
     _, _, prompt_index, sample = self.keys
     return structs.Episode(
-      tuple(segments), facts=dict(facts), version=self.engine.version, ended=ended, failure=failure,
-      prompt_index=prompt_index, sample=sample, example_id=self.example_id)
+      tuple(segments),
+      facts=dict(facts),
+      version=self.engine.version,
+      ended=ended,
+      failure=failure,
+      prompt_index=prompt_index,
+      sample=sample,
+      example_id=self.example_id,
+    )
 
 
 class Conversation:
@@ -128,7 +143,7 @@ class Conversation:
     return tuple(self._talk.ids)
 
   async def generate(
-    self, *, stop: Sequence[str] = (), max_new_tokens: int | None = None, greedy: bool = False,
+    self, *, stop: Sequence[str] = (), max_new_tokens: int | None = None, greedy: bool = False
   ) -> Segment:
     """Samples until a stop string is completed (kept whole), EOS, the turn's budget or the end of the context.
 
@@ -148,15 +163,22 @@ class Conversation:
       return Segment(MODEL, (), "", stop=BUDGET)
     answer = asyncio.get_running_loop().create_future()
     turn = engine_lib.Turn(
-      self._talk, min(budget, room), policy.engine.stops.mask(tuple(stop)), 0.0 if greedy else sampling.temperature,
-      sampling.top_k, sampling.top_p, tag=answer)
+      self._talk,
+      min(budget, room),
+      policy.engine.stops.mask(tuple(stop)),
+      0.0 if greedy else sampling.temperature,
+      sampling.top_k,
+      sampling.top_p,
+      tag=answer,
+    )
     self._talk.busy = True
     policy.dispatch.post(policy.engine.submit, turn)
     await answer
     self._full = turn.stop == programs.FULL and room <= budget
     name = "length" if turn.stop == programs.FULL else policy.engine.stops.names[turn.stop]
-    self._segments.append(Segment(
-      MODEL, tuple(turn.ids), policy.tokenizer.decode(turn.ids), logprobs=tuple(turn.logprobs), stop=name))
+    self._segments.append(
+      Segment(MODEL, tuple(turn.ids), policy.tokenizer.decode(turn.ids), logprobs=tuple(turn.logprobs), stop=name)
+    )
     return self._segments[-1]
 
   def observe(self, text: str, *, query: str | None = None, found: Sequence[Passage] | None = None) -> bool:

@@ -75,9 +75,22 @@ class Engine:
   """
 
   def __init__(
-    self, graphdef: nnx.GraphDef, tokenizer: Tokenizer, stops: Stops, *, lanes: int, rows: int, context: int,
-    chunk: int = 16, prefill: int = 64, block: int = 64, prefill_rows: int = 4, max_prompts: int = 8,
-    refill: float = 0.125, mesh: jax.sharding.Mesh | None = None, frozen: nnx.State | None = None,
+    self,
+    graphdef: nnx.GraphDef,
+    tokenizer: Tokenizer,
+    stops: Stops,
+    *,
+    lanes: int,
+    rows: int,
+    context: int,
+    chunk: int = 16,
+    prefill: int = 64,
+    block: int = 64,
+    prefill_rows: int = 4,
+    max_prompts: int = 8,
+    refill: float = 0.125,
+    mesh: jax.sharding.Mesh | None = None,
+    frozen: nnx.State | None = None,
     own_weights: bool = False,
   ):
     sizes = dict(lanes=lanes, context=context, chunk=chunk, prefill=prefill, block=block, prefill_rows=prefill_rows)
@@ -113,8 +126,10 @@ class Engine:
       ValueError: conversations are open: an episode has one version from its first token to its last.
     """
     if self._rows.seated or self._waiting or self._returning:
-      raise ValueError(f"weights of version {version} came while {len(self._rows.seated)} conversations are open: "
-                       "end the run first; an episode is sampled by one version.")
+      raise ValueError(
+        f"weights of version {version} came while {len(self._rows.seated)} conversations are open: "
+        "end the run first; an episode is sampled by one version."
+      )
     if self._cast is None:
       dtype = nnx.merge(self._graphdef, params, self._frozen).dtype
       self._cast = p.caster(dtype, params, self.mesh, own=self._own_weights)
@@ -146,7 +161,7 @@ class Engine:
 
   def _forget(self) -> None:
     self._rows = rows_lib.Rows(self.num_rows, self.max_prompts)
-    self._waiting: collections.deque[Turn] = collections.deque()    # new conversations, in order
+    self._waiting: collections.deque[Turn] = collections.deque()  # new conversations, in order
     self._returning: collections.deque[Turn] = collections.deque()  # those whose family waits for them
     self._filling: collections.deque[Turn] = collections.deque()
     self._ready: collections.deque[Turn] = collections.deque()
@@ -208,8 +223,13 @@ class Engine:
   @property
   def busy(self) -> bool:
     """Whether `step` has something to do now. Turns may still wait for a row when it has not."""
-    return bool(self._live or self._ready or self._filling or (
-      (self._returning or self._waiting) and self._rows.free) or (self._returning and self._rows.lender(None)))
+    return bool(
+      self._live
+      or self._ready
+      or self._filling
+      or ((self._returning or self._waiting) and self._rows.free)
+      or (self._returning and self._rows.lender(None))
+    )
 
   def step(self) -> list[Turn]:
     """Seats, fills, and draws at most `chunk` tokens a lane; returns the turns that ended."""
@@ -292,11 +312,11 @@ class Engine:
     fills = self._rows.fills
     while fills := [talk for talk in fills if talk.missing]:
       width = self._width(fills[0])
-      self._extend([t for t in fills if self._width(t) == width][:self._widths[width]], width)
+      self._extend([t for t in fills if self._width(t) == width][: self._widths[width]], width)
     copies = self._rows.copies
     for at in range(0, len(copies), self.lanes):
       table = np.zeros((self.lanes, 3), np.int32)
-      for i, (source, target, tokens) in enumerate(copies[at:at + self.lanes]):
+      for i, (source, target, tokens) in enumerate(copies[at : at + self.lanes]):
         table[i] = source, target, -(-tokens // self.block)
       self._cache = self._programs.copy(self._cache, table)
     self._rows.settle()
@@ -340,17 +360,28 @@ class Engine:
         self._lane[lane] = turn
         self._live += 1
         self._table[lane] = (
-          turn.talk.ids[-1], turn.talk.cached, turn.talk.row, 1, turn.budget, 0, turn.accept, turn.top_k,
-          *turn.talk.key, p.bits(turn.temperature), p.bits(turn.top_p))
+          turn.talk.ids[-1],
+          turn.talk.cached,
+          turn.talk.row,
+          1,
+          turn.budget,
+          0,
+          turn.accept,
+          turn.top_k,
+          *turn.talk.key,
+          p.bits(turn.temperature),
+          p.bits(turn.top_p),
+        )
 
   def _decode(self) -> list[Turn]:
     backlog = self._ready or self._filling
     least = max(1, self._live - self._idle_lanes + 1) if backlog else 1
     self._cache, out = self._programs.decode(
-      self._params, self._cache, self._table, np.array([self.chunk, least], np.int32))
+      self._params, self._cache, self._table, np.array([self.chunk, least], np.int32)
+    )
     out = np.asarray(out)
-    tokens, logprobs = out[:self.chunk].T, p.floats(out[self.chunk:2 * self.chunk].T)
-    count, automaton, stop = out[2 * self.chunk:]
+    tokens, logprobs = out[: self.chunk].T, p.floats(out[self.chunk : 2 * self.chunk].T)
+    count, automaton, stop = out[2 * self.chunk :]
     newest = tokens[np.arange(self.lanes), np.maximum(count - 1, 0)]
     self._table[:, p.TOKEN] = np.where(count > 0, newest, self._table[:, p.TOKEN])
     self._table[:, p.LENGTH] += count

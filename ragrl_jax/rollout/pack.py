@@ -35,8 +35,12 @@ class Item:
 
 
 def pack(
-    episodes: Sequence[structs.Episode], rewards: Sequence[Sequence[float] | None], *, rows: int,
-    lengths: Sequence[int], share_prefix: bool = False,
+  episodes: Sequence[structs.Episode],
+  rewards: Sequence[Sequence[float] | None],
+  *,
+  rows: int,
+  lengths: Sequence[int],
+  share_prefix: bool = False,
 ) -> list[Batch]:
   """Episodes with what they earned → blocks [rows, T].
 
@@ -61,7 +65,7 @@ def pack(
 
 
 def pack_weighted(
-    sequences: Iterable[tuple[Sequence[int], Sequence[float]]], *, rows: int, lengths: Sequence[int],
+  sequences: Iterable[tuple[Sequence[int], Sequence[float]]], *, rows: int, lengths: Sequence[int]
 ) -> list[Batch]:
   """(ids, weights) → blocks for SFT: a token with a weight above 0 is trained, with that weight in `advantages`."""
   items = []
@@ -100,13 +104,17 @@ def of_episode(episode: structs.Episode, rewards: Sequence[float]) -> Item:
     if trained.size:
       earned[trained[max(np.searchsorted(trained, end) - 1, 0)]] += reward
   return Item(
-    tokens, mask, np.zeros(tokens.shape, np.float32), np.asarray(logprobs, np.float32), rewards=earned,
-    group_id=episode.prompt_index, name=name)
+    tokens,
+    mask,
+    np.zeros(tokens.shape, np.float32),
+    np.asarray(logprobs, np.float32),
+    rewards=earned,
+    group_id=episode.prompt_index,
+    name=name,
+  )
 
 
-def pack_items(
-    items: Sequence[Item], *, rows: int, lengths: Sequence[int], share_prefix: bool = False,
-) -> list[Batch]:
+def pack_items(items: Sequence[Item], *, rows: int, lengths: Sequence[int], share_prefix: bool = False) -> list[Batch]:
   """First-fit decreasing into blocks of `rows` rows, see `pack`.
 
   With share_prefix, what a group's items have in common is laid down once a row, before those that the row holds.
@@ -115,7 +123,7 @@ def pack_items(
 
 
 def places(
-    items: Sequence[Item], *, rows: int, lengths: Sequence[int], share_prefix: bool = False,
+  items: Sequence[Item], *, rows: int, lengths: Sequence[int], share_prefix: bool = False
 ) -> list[tuple[int, int, slice]]:
   """(block, row, tokens) of each item as `pack_items` lays it: of all its tokens, or of those it does not share.
 
@@ -174,14 +182,17 @@ def families(items: Sequence[Item], longest: int) -> list[list[Item]]:
 def _common(items: Sequence[Item]) -> int:
   """How many tokens all items begin with, before any of them is trained."""
   lengths = [int(np.argmax(x.loss_mask)) if x.loss_mask.any() else len(x.tokens) for x in items]
-  begins = np.stack([x.tokens[:min(lengths)] for x in items])
+  begins = np.stack([x.tokens[: min(lengths)] for x in items])
   same = (begins == begins[:1]).all(axis=0)
   return int(same.size if same.all() else np.argmin(same))
 
 
 def _part(item: Item, start: int, stop: int | None) -> Item:
-  arrays = {f.name: getattr(item, f.name)[start:stop] for f in dataclasses.fields(item)
-            if isinstance(getattr(item, f.name), np.ndarray)}
+  arrays = {
+    f.name: getattr(item, f.name)[start:stop]
+    for f in dataclasses.fields(item)
+    if isinstance(getattr(item, f.name), np.ndarray)
+  }
   return dataclasses.replace(item, start=start, **arrays)
 
 
@@ -197,12 +208,13 @@ def check(rows: int, lengths: Sequence[int]) -> tuple[int, ...]:
   if not 1 <= len(different) <= 3 or len(different) != len(lengths) or different[-1] < 2:
     raise ValueError(
       f"row lengths {tuple(lengths)}: one to three different numbers of tokens, at least 2 each "
-      "(config.learner.row_lengths).")
+      "(config.learner.row_lengths)."
+    )
   return different
 
 
 def _fit(
-    sizes: Sequence[int], names: Sequence[str], rows: int, lengths: tuple[int, ...],
+  sizes: Sequence[int], names: Sequence[str], rows: int, lengths: tuple[int, ...]
 ) -> list[tuple[int, list[list[int]]]]:
   """Which items share a row: (T, one list of item numbers a row) a block.
 
@@ -216,7 +228,8 @@ def _fit(
     if size > lengths[0]:
       raise ValueError(
         f"{names[i]} has {size} tokens, the longest row {lengths[0]}: raise config.learner.row_lengths to at "
-        "least config.rollout.context, or lower the latter.")
+        "least config.rollout.context, or lower the latter."
+      )
     at = next((r for r, left in enumerate(room) if left >= size), None)
     if at is None:
       at = len(room)
@@ -250,6 +263,17 @@ def _block(members: list[list[Item]], length: int, share_prefix: bool = False) -
       sampler_logprobs[here] = np.where(mask, item.sampler_logprobs, 0.0)
       start += len(item.tokens)
   return Batch(
-    tokens=tokens, segment_ids=segment_ids, positions=positions, loss_mask=loss_mask, advantages=advantages,
-    rewards=rewards, sampler_logprobs=sampler_logprobs, old_logprobs=floats(), ref_logprobs=floats(), values=floats(),
-    returns=floats(), group_ids=group_ids, prefix_ids=prefix_ids if share_prefix else None)
+    tokens=tokens,
+    segment_ids=segment_ids,
+    positions=positions,
+    loss_mask=loss_mask,
+    advantages=advantages,
+    rewards=rewards,
+    sampler_logprobs=sampler_logprobs,
+    old_logprobs=floats(),
+    ref_logprobs=floats(),
+    values=floats(),
+    returns=floats(),
+    group_ids=group_ids,
+    prefix_ids=prefix_ids if share_prefix else None,
+  )

@@ -13,15 +13,15 @@ from ragrl_jax.parallel import hosts, rules
 from ragrl_jax.rollout import stops as stops_lib
 
 # What `decode` is told of each lane: the columns of its int32 table [W, COLUMNS]. The floats travel as their bits.
-TOKEN = 0        # the newest token, not yet in the cache
-LENGTH = 1       # tokens in the cache: the newest token's place
-ROW = 2          # cache row; one that does not exist where the lane is empty
+TOKEN = 0  # the newest token, not yet in the cache
+LENGTH = 1  # tokens in the cache: the newest token's place
+ROW = 2  # cache row; one that does not exist where the lane is empty
 LIVE = 3
-BUDGET = 4       # tokens it may still draw
-STATE = 5        # of the stop automaton
-ACCEPT = 6       # stop strings asked for, as bits
+BUDGET = 4  # tokens it may still draw
+STATE = 5  # of the stop automaton
+ACCEPT = 6  # stop strings asked for, as bits
 TOP_K = 7
-KEY = 8          # two columns: the conversation's key
+KEY = 8  # two columns: the conversation's key
 TEMPERATURE = 10
 TOP_P = 11
 COLUMNS = 12
@@ -41,7 +41,7 @@ class Programs:
   """
 
   def __init__(
-    self, graphdef: nnx.GraphDef, stops: stops_lib.Table, *, chunk: int, block: int, sharding: jax.sharding.Sharding,
+    self, graphdef: nnx.GraphDef, stops: stops_lib.Table, *, chunk: int, block: int, sharding: jax.sharding.Sharding
   ):
     self.graphdef, self.stops, self.chunk, self.block = graphdef, stops, chunk, block
     # The cache goes in and out in one layout: another one would be another compilation.
@@ -73,7 +73,7 @@ class Programs:
     return cache_lib.write(cache, new, rows, places)
 
   def _decode(
-    self, params: Any, cache: cache_lib.Cache, table: jax.Array, limits: jax.Array,
+    self, params: Any, cache: cache_lib.Cache, table: jax.Array, limits: jax.Array
   ) -> tuple[cache_lib.Cache, jax.Array]:
     """Draws tokens until `steps` are drawn or fewer than `min_live` lanes live.
 
@@ -90,7 +90,7 @@ class Programs:
     model = nnx.merge(self.graphdef, params)
     lanes, absent = table.shape[0], cache_lib.num_rows(cache)
     temperature, top_p = (jax.lax.bitcast_convert_type(table[:, c], jnp.float32) for c in (TEMPERATURE, TOP_P))
-    keys = jax.lax.bitcast_convert_type(table[:, KEY:KEY + 2], jnp.uint32)
+    keys = jax.lax.bitcast_convert_type(table[:, KEY : KEY + 2], jnp.uint32)
     # A live lane draws a token every step, so all of a chunk's numbers are known at its start.
     places = (table[:, LENGTH] + 1)[None] + jnp.arange(self.chunk, dtype=jnp.int32)[:, None]
     numbers = jax.vmap(lambda position: sampling.uniforms(keys, position))(places)
@@ -101,18 +101,27 @@ class Programs:
       live = ended == RUNNING
       attend = cache_lib.attention(table[:, ROW], length, self.block)
       hidden, (cache, new) = model.run(
-        model.embed(token[:, None]), length[:, None], attend, (cache, cache_lib.fresh(cache, lanes, 1)))
+        model.embed(token[:, None]), length[:, None], attend, (cache, cache_lib.fresh(cache, lanes, 1))
+      )
       cache = cache_lib.write(cache, new, jnp.where(live, table[:, ROW], absent), length[:, None])
       # Features lie as the unembedding's do, so that logits are summed over devices and the matrix stays in its pieces.
       last = rules.constrain(hidden[:, 0], model.mesh, (None, "embed"))
       logits = jax.lax.dot_general(
-        last, unembedding.astype(last.dtype), (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
+        last, unembedding.astype(last.dtype), (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+      )
       drawn, logprob = sampling.draw(logits, numbers[t], temperature, table[:, TOP_K], top_p)
       after, stop = stops_lib.advance(self.stops, automaton, drawn, table[:, ACCEPT])
       spent = jnp.where(t + 1 >= table[:, BUDGET], FULL, RUNNING)
       return (
-        t + 1, cache, jnp.where(live, drawn, token), length + live.astype(jnp.int32), jnp.where(live, after, automaton),
-        jnp.where(live, jnp.where(stop >= 0, stop, spent), ended), tokens.at[t].set(drawn), logprobs.at[t].set(logprob))
+        t + 1,
+        cache,
+        jnp.where(live, drawn, token),
+        length + live.astype(jnp.int32),
+        jnp.where(live, after, automaton),
+        jnp.where(live, jnp.where(stop >= 0, stop, spent), ended),
+        tokens.at[t].set(drawn),
+        logprobs.at[t].set(logprob),
+      )
 
     def more(state):
       alive = (state[5] == RUNNING).sum(dtype=jnp.int32)
@@ -121,8 +130,16 @@ class Programs:
     # FULL marks an empty lane, too: it draws nothing, and nobody reads it.
     ended = jnp.where(table[:, LIVE] > 0, RUNNING, FULL).astype(jnp.int32)
     drawn = jnp.zeros((self.chunk, lanes), jnp.int32)
-    state = (jnp.int32(0), cache, table[:, TOKEN], table[:, LENGTH], table[:, STATE], ended, drawn,
-             drawn.astype(jnp.float32))
+    state = (
+      jnp.int32(0),
+      cache,
+      table[:, TOKEN],
+      table[:, LENGTH],
+      table[:, STATE],
+      ended,
+      drawn,
+      drawn.astype(jnp.float32),
+    )
     _, cache, _, length, automaton, ended, tokens, logprobs = jax.lax.while_loop(more, step, state)
     count = length - table[:, LENGTH]
     out = (tokens, jax.lax.bitcast_convert_type(logprobs, jnp.int32), jnp.stack([count, automaton, ended]))
@@ -149,6 +166,7 @@ def caster(dtype: jnp.dtype, params: Any, mesh: jax.sharding.Mesh | None, *, own
   Norms and biases stay as they are: the decoder computes them in float32. With `own` no memory is shared between the
   two, so that an update may overwrite what it was given.
   """
+
   def cast(path, x):
     narrow = any(word in rules.names_of(path)[-1] for word in ("norm", "bias"))
     keeps = narrow or not jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == dtype

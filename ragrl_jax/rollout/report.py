@@ -12,8 +12,8 @@ class Counters:
   prefill_s: float = 0.0
   sampled_tokens: int = 0
   prefilled_tokens: int = 0
-  shared_tokens: int = 0    # prompt tokens that were copied, not computed
-  lane_steps: int = 0       # lanes × steps
+  shared_tokens: int = 0  # prompt tokens that were copied, not computed
+  lane_steps: int = 0  # lanes × steps
   chunks: int = 0
   extensions: int = 0
   lent_rows: int = 0
@@ -62,10 +62,16 @@ class Report:
   def metrics(self) -> dict[str, float]:
     """Flat numbers for the step report."""
     return {
-      "rollout_s": self.seconds, "decode_s": self.engine.decode_s, "prefill_s": self.engine.prefill_s,
-      "tool_wait_s": self.wait_s + self.judge_wait_s, "beside_s": self.beside_s,
+      "rollout_s": self.seconds,
+      "decode_s": self.engine.decode_s,
+      "prefill_s": self.engine.prefill_s,
+      "tool_wait_s": self.wait_s + self.judge_wait_s,
+      "beside_s": self.beside_s,
       "sampled_tokens": self.engine.sampled_tokens,
-      "prefilled_tokens": self.engine.prefilled_tokens, "shared_tokens": self.engine.shared_tokens,
-      "lane_occupancy": self.engine.occupancy, "tokens_per_s": self.tokens_per_s,
-      "episodes": self.episodes, "episodes_failed": self.failed,
+      "prefilled_tokens": self.engine.prefilled_tokens,
+      "shared_tokens": self.engine.shared_tokens,
+      "lane_occupancy": self.engine.occupancy,
+      "tokens_per_s": self.tokens_per_s,
+      "episodes": self.episodes,
+      "episodes_failed": self.failed,
     }

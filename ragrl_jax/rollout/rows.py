@@ -146,6 +146,6 @@ def extension(talks: list[Talk], rows: int, width: int, absent: int) -> tuple[np
   table[:, 0] = absent
   for i, talk in enumerate(talks):
     count = min(talk.missing, width)
-    tokens[i, :count] = talk.ids[talk.cached:talk.cached + count]
+    tokens[i, :count] = talk.ids[talk.cached : talk.cached + count]
     table[i] = talk.row, talk.cached, count
   return tokens, table

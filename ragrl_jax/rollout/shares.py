@@ -26,7 +26,7 @@ class Shares:
     self.report = Report()
 
   def run(
-    self, requests: Sequence[Request], *, step: int, greedy: bool = False, beside: Work | None = None,
+    self, requests: Sequence[Request], *, step: int, greedy: bool = False, beside: Work | None = None
   ) -> list[Episode]:
     """An episode for every request, in the requests' order. All hosts must call it, with the same requests.
 
@@ -35,12 +35,15 @@ class Shares:
     prompts = list(dict.fromkeys(request.prompt_index for request in requests))
     mine = set(share(prompts, hosts.number(), hosts.count()))
     episodes = self._rollout.run(
-      [request for request in requests if request.prompt_index in mine], step=step, greedy=greedy, beside=beside)
+      [request for request in requests if request.prompt_index in mine], step=step, greedy=greedy, beside=beside
+    )
     if beside is not None:
       beside.finish()
-    told = hosts.exchange(dict(
-      episodes=[episodes_lib.record(episode) for episode in episodes],
-      report=dataclasses.asdict(self._rollout.report)))
+    told = hosts.exchange(
+      dict(
+        episodes=[episodes_lib.record(episode) for episode in episodes], report=dataclasses.asdict(self._rollout.report)
+      )
+    )
     self.report = _mean([one["report"] for one in told])
     played = [episodes_lib.of_record(record) for one in told for record in one["episodes"]]
     found = {(episode.prompt_index, episode.sample): episode for episode in played}
@@ -54,6 +57,7 @@ def share(prompts: Sequence[int], number: int, count: int) -> Sequence[int]:
 
 def _mean(reports: Sequence[dict]) -> Report:
   """Counts add up; seconds, which pass on all hosts at once, are averaged."""
+
   def field(name, values):
     passes = name.endswith("_s") or name in ("seconds", "started")
     return sum(values) / len(values) if passes else sum(values)

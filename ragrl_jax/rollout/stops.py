@@ -91,8 +91,10 @@ class Stops:
     """
     unknown = [s for s in strings if s not in self._bit]
     if unknown:
-      raise ValueError(f"stop strings {unknown} were not compiled: the engine knows {list(self.names[:-1])}; "
-                       "name them in the recipe's `stops`.")
+      raise ValueError(
+        f"stop strings {unknown} were not compiled: the engine knows {list(self.names[:-1])}; "
+        "name them in the recipe's `stops`."
+      )
     mask = self._bit[EOS] if eos else 0
     for s in strings:
       mask |= self._bit[s]
@@ -101,13 +103,17 @@ class Stops:
 
 def _check(strings: Sequence[str], rows: int, tokenizer: Tokenizer) -> None:
   if "" in strings or EOS in strings or len(set(strings)) != len(strings):
-    raise ValueError(f"stop strings {list(strings)}: each must be given once, be non-empty, and not be {EOS!r} "
-                     "(the name that EOS goes by).")
+    raise ValueError(
+      f"stop strings {list(strings)}: each must be given once, be non-empty, and not be {EOS!r} "
+      "(the name that EOS goes by)."
+    )
   if len(strings) > MAX_STOPS:
     raise ValueError(f"{len(strings)} stop strings: at most {MAX_STOPS} fit into a mask; drop some.")
   if rows < tokenizer.vocab_size:
-    raise ValueError(f"rows={rows}: the tokenizer knows {tokenizer.vocab_size} ids, so some would have no embedding; "
-                     "give the model's own tokenizer (config.prompting.tokenizer).")
+    raise ValueError(
+      f"rows={rows}: the tokenizer knows {tokenizer.vocab_size} ids, so some would have no embedding; "
+      "give the model's own tokenizer (config.prompting.tokenizer)."
+    )
 
 
 def automaton(strings: Sequence[bytes]) -> tuple[np.ndarray, list[tuple[int, ...]]]:
@@ -138,7 +144,7 @@ def automaton(strings: Sequence[bytes]) -> tuple[np.ndarray, list[tuple[int, ...
 
 
 def compile_table(
-    tokens: Sequence[bytes], strings: Sequence[bytes], eos_ids: Sequence[int],
+  tokens: Sequence[bytes], strings: Sequence[bytes], eos_ids: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """(outcome [S, rows], state [O], order [O, K]) of `Table`, in numpy.
 
@@ -165,7 +171,7 @@ def compile_table(
   table[:, list(eos_ids)] = outcomes.setdefault((0, len(lists) - 1), len(outcomes))
   order = np.full((len(outcomes), max(map(len, lists))), -1, np.int32)
   for (_, found), row in outcomes.items():
-    order[row, :len(lists[found])] = lists[found]
+    order[row, : len(lists[found])] = lists[found]
   state = np.array([s for s, _ in outcomes], np.int32)
   return table.astype(np.min_scalar_type(len(outcomes) - 1)), state, order
 
@@ -191,8 +197,8 @@ class _Walk:
     longest_first = np.argsort(-self.length[token], kind="stable")
     lengths, starts = self.length[token][longest_first], self.start[token][longest_first]
     for step in range(int(lengths[0]) if len(lengths) else 0):
-      live = longest_first[:np.searchsorted(-lengths, -step, side="left")]  # those with length > step
-      reached = self.goto[state[live], self.data[starts[:len(live)] + step]]
+      live = longest_first[: np.searchsorted(-lengths, -step, side="left")]  # those with length > step
+      reached = self.goto[state[live], self.data[starts[: len(live)] + step]]
       state[live] = reached
       for i in live[self.ending[reached]]:
         found[i] = self._longer(found[i], self.ends[state[i]])

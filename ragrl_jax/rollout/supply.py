@@ -75,9 +75,17 @@ class Supply:
   """
 
   def __init__(
-    self, rollout, examples: Sequence[Example], draw: Callable[[int, int], Sequence[tuple[int, int]]],
-    measure: Callable[[Sequence[Example], Sequence[Episode], int], Sequence[float | None]], *, prompts_per_step: int,
-    group_size: int, filter: Filter, max_failed_share: float, max_unjudged_share: float = 0.5,
+    self,
+    rollout,
+    examples: Sequence[Example],
+    draw: Callable[[int, int], Sequence[tuple[int, int]]],
+    measure: Callable[[Sequence[Example], Sequence[Episode], int], Sequence[float | None]],
+    *,
+    prompts_per_step: int,
+    group_size: int,
+    filter: Filter,
+    max_failed_share: float,
+    max_unjudged_share: float = 0.5,
   ):
     self._rollout, self._examples, self._draw, self._measure = rollout, examples, draw, measure
     self._prompts, self._group_size, self._filter = prompts_per_step, group_size, filter
@@ -106,7 +114,7 @@ class Supply:
 
   def example(self, episode: Episode) -> Example:
     """The example that an episode answers."""
-    (_, place), = self._draw(episode.prompt_index, 1)
+    ((_, place),) = self._draw(episode.prompt_index, 1)
     return self._examples[place]
 
   def reported(self) -> Report:
@@ -139,13 +147,14 @@ class Supply:
         raise ValueError(
           f"the checkpoint holds samples of prompt {episode.prompt_index} for example {episode.example_id!r}; with "
           f"this config that prompt is example {now!r}. config.data.train, max_examples or seed have changed: put them "
-          "back, or start in a new workdir.")
+          "back, or start in a new workdir."
+        )
     return found
 
   # ---- drawing -------------------------------------------------------------------------------------------------------
 
   def _gather(self, step: int, beside: Work | None) -> Supplied:
-    kept, draws, drawn, dull, values = list(self._surplus[:self._prompts]), 0, 0, 0, []
+    kept, draws, drawn, dull, values = list(self._surplus[: self._prompts]), 0, 0, 0, []
     while len(kept) < self._prompts and draws < self._filter.max_draws:
       draws += 1
       fresh = self._play(step, beside)
@@ -156,14 +165,18 @@ class Supply:
         values += measured
         fresh = spread
       kept += fresh
-    surplus = kept[self._prompts:]
+    surplus = kept[self._prompts :]
     self._surplus = tuple(surplus) if self._filter.surplus == "keep" else ()
     metrics = {
-      "groups/draws": draws, "groups/drawn": drawn, "groups/discarded_share": dull / max(drawn, 1),
-      "groups/surplus": len(surplus), "groups/missing": max(0, self._prompts - len(kept))}
+      "groups/draws": draws,
+      "groups/drawn": drawn,
+      "groups/discarded_share": dull / max(drawn, 1),
+      "groups/surplus": len(surplus),
+      "groups/missing": max(0, self._prompts - len(kept)),
+    }
     if values:
       metrics["groups/metric"] = float(np.mean(values))
-    return Supplied(tuple(kept[:self._prompts]), {name: float(x) for name, x in metrics.items()})
+    return Supplied(tuple(kept[: self._prompts]), {name: float(x) for name, x in metrics.items()})
 
   def _play(self, step: int, beside: Work | None) -> list[Group]:
     """One draw: prompts_per_step groups."""
@@ -171,18 +184,22 @@ class Supply:
     self.cursor += self._prompts
     episodes = self._rollout.run(
       [Request(self._examples[place], index, sample) for index, place in prompts for sample in range(self._group_size)],
-      step=step, beside=beside)
+      step=step,
+      beside=beside,
+    )
     self.report.add(self._rollout.report)
     refuse_failures(episodes, self._max_failed_share, self._max_unjudged_share)
-    return [tuple(episodes[at:at + self._group_size]) for at in range(0, len(episodes), self._group_size)]
+    return [tuple(episodes[at : at + self._group_size]) for at in range(0, len(episodes), self._group_size)]
 
   def _with_spread(self, groups: Sequence[Group], step: int) -> tuple[list[Group], list[float]]:
     """The groups whose known values differ, and all known values."""
     episodes = [episode for group in groups for episode in group]
     values = self._measure([self.example(episode) for episode in episodes], episodes, step)
     # Whoever could not be scored is a group of its own: it has no spread, and takes none away.
-    ids = [episode.prompt_index if value is not None else -1 - i
-           for i, (episode, value) in enumerate(zip(episodes, values, strict=True))]
+    ids = [
+      episode.prompt_index if value is not None else -1 - i
+      for i, (episode, value) in enumerate(zip(episodes, values, strict=True))
+    ]
     numbers = np.asarray([0.0 if value is None else value for value in values], np.float32)
     keep = np.asarray(groups_lib.informative(numbers, np.asarray(ids, np.int32), tolerance=self._filter.tolerance))
     spread = {index for index, kept in zip(ids, keep) if kept}
@@ -195,10 +212,17 @@ def _checked(step: int, supplied: Supplied) -> Supplied:
   if max(ages, default=0) > MAX_STALENESS:
     raise ValueError(
       f"step {step} would train on episodes that weights {max(ages)} steps old have sampled; at most {MAX_STALENESS} "
-      "is allowed. The checkpoint's groups are not those of its step: start in a new workdir.")
-  return dataclasses.replace(supplied, metrics={
-    **supplied.metrics, "groups/trained": float(len(ages)), "groups/stale": float(sum(age > 0 for age in ages)),
-    "staleness": float(np.mean(ages)) if ages else 0.0})
+      "is allowed. The checkpoint's groups are not those of its step: start in a new workdir."
+    )
+  return dataclasses.replace(
+    supplied,
+    metrics={
+      **supplied.metrics,
+      "groups/trained": float(len(ages)),
+      "groups/stale": float(sum(age > 0 for age in ages)),
+      "staleness": float(np.mean(ages)) if ages else 0.0,
+    },
+  )
 
 
 def refuse_failures(episodes: Sequence[Episode], share: float, unjudged_share: float) -> None:
@@ -209,12 +233,14 @@ def refuse_failures(episodes: Sequence[Episode], share: float, unjudged_share: f
     raise TooManyFailures(
       f"{len(failed)} of {len(episodes)} episodes failed, more than config.retrieval.max_failed_share={share}. The "
       f"first said: {failed[0].rstrip('.')}. See that the retriever answers, or raise "
-      "config.retrieval.timeout_s and retries.")
+      "config.retrieval.timeout_s and retries."
+    )
   if len(unjudged) > unjudged_share * len(episodes):
     raise TooManyFailures(
       f"{len(unjudged)} of {len(episodes)} episodes have no verdict, more than config.judge.max_failed_share="
       f"{unjudged_share}. The first one's reason: {unjudged[0].rstrip('.')}. See that the judge answers "
-      "as its prompt asks, or raise config.judge.timeout_s and retries.")
+      "as its prompt asks, or raise config.judge.timeout_s and retries."
+    )
 
 
 def _to_json(groups: Sequence[Group]) -> list[list[dict[str, Any]]]:

@@ -32,18 +32,39 @@ class RetrievalTools:
   """
 
   def __init__(
-    self, retriever: Any, *, top_k: int = 3, timeout_s: float = 30.0, workers: int = 8, max_batch: int = 512,
-    judges: Mapping[str, Judge] | None = None, encode: Callable[[Sequence[str]], np.ndarray] | None = None,
+    self,
+    retriever: Any,
+    *,
+    top_k: int = 3,
+    timeout_s: float = 30.0,
+    workers: int = 8,
+    max_batch: int = 512,
+    judges: Mapping[str, Judge] | None = None,
+    encode: Callable[[Sequence[str]], np.ndarray] | None = None,
   ):
     if min(top_k, workers, max_batch) < 1 or timeout_s <= 0:
-      raise ValueError(f"top_k={top_k}, workers={workers}, max_batch={max_batch}, timeout_s={timeout_s}: all must be "
-                       "positive (config.retrieval).")
+      raise ValueError(
+        f"top_k={top_k}, workers={workers}, max_batch={max_batch}, timeout_s={timeout_s}: all must be "
+        "positive (config.retrieval)."
+      )
     self.top_k, self._encode, self._retriever = top_k, encode, retriever
-    self._searches = _Batches(lambda queries, k: retriever.search(queries, k), "search", workers=workers,
-                              max_batch=max_batch, timeout_s=timeout_s, setting="config.retrieval.timeout_s")
+    self._searches = _Batches(
+      lambda queries, k: retriever.search(queries, k),
+      "search",
+      workers=workers,
+      max_batch=max_batch,
+      timeout_s=timeout_s,
+      setting="config.retrieval.timeout_s",
+    )
     if encode is not None:
-      self._vectors = _Batches(lambda texts, _: _unit(encode(texts)), "the encoder of queries", workers=1,
-                               max_batch=max_batch, timeout_s=timeout_s, setting="config.retrieval.timeout_s")
+      self._vectors = _Batches(
+        lambda texts, _: _unit(encode(texts)),
+        "the encoder of queries",
+        workers=1,
+        max_batch=max_batch,
+        timeout_s=timeout_s,
+        setting="config.retrieval.timeout_s",
+      )
     judges = dict(judges or {})
     asked = {id(judge): _verdicts(judge) for judge in judges.values()}  # terms of one judge fill its batches together
     self._judges = {term: asked[id(judge)] for term, judge in judges.items()}
@@ -55,8 +76,10 @@ class RetrievalTools:
       ValueError: there is no retriever.
     """
     if self._retriever is None:
-      raise ValueError("this run has no retriever, but its recipe searches: name a folder of build_index or an address "
-                       "(config.retrieval.index), or questions that bring their passages (config.data).")
+      raise ValueError(
+        "this run has no retriever, but its recipe searches: name a folder of build_index or an address "
+        "(config.retrieval.index), or questions that bring their passages (config.data)."
+      )
     return tuple(await self._searches.ask(query, self.top_k if k is None else k))
 
   async def judge(self, pairs: Sequence[tuple[str, str]], term: str = "") -> tuple[float | None, ...]:
@@ -72,15 +95,23 @@ class RetrievalTools:
   async def embed(self, texts: Sequence[str]) -> tuple[tuple[float, ...], ...]:
     """See `structs.Tools`. Raises ToolFailed when there is no answer in time."""
     if self._encode is None:
-      raise ValueError("this run has no encoder of queries, but its recipe compares their vectors: name its folder "
-                       "(config.retrieval.query_encoder), or compare characters (config.switches.similarity='ngrams').")
+      raise ValueError(
+        "this run has no encoder of queries, but its recipe compares their vectors: name its folder "
+        "(config.retrieval.query_encoder), or compare characters (config.switches.similarity='ngrams')."
+      )
     return tuple(await asyncio.gather(*(self._vectors.ask(text, 0) for text in texts)))
 
 
 def _verdicts(judge: Judge) -> "_Batches":
   pace = judge.pace
-  return _Batches(lambda pairs, _: judge.judge(pairs), "judge", workers=pace.workers, max_batch=pace.batch,
-                  timeout_s=pace.deadline_s, setting="config.judge.timeout_s")
+  return _Batches(
+    lambda pairs, _: judge.judge(pairs),
+    "judge",
+    workers=pace.workers,
+    max_batch=pace.batch,
+    timeout_s=pace.deadline_s,
+    setting="config.judge.timeout_s",
+  )
 
 
 def _unit(vectors: np.ndarray) -> list[tuple[float, ...]]:
@@ -113,7 +144,7 @@ class _Batches:
     self._planned = False
     while self._idle and self._waiting:
       option, questions = next(iter(self._waiting.items()))
-      batch, rest = questions[:self._max], questions[self._max:]
+      batch, rest = questions[: self._max], questions[self._max :]
       del self._waiting[option]
       if rest:
         self._waiting[option] = rest

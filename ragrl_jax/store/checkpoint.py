@@ -91,7 +91,7 @@ class Checkpoints:
         _to_disk(part)
         part.rename(self.path(step))
         _to_disk(self.folder)
-        for old in self.steps()[:-self._keep]:
+        for old in self.steps()[: -self._keep]:
           self.path(old).rename(self.folder / f"{old}{DELETED}")
         self._remove_what_is_no_step()
     multihost_utils.sync_global_devices("checkpoint")
@@ -115,8 +115,7 @@ class Checkpoints:
     wanted = self._sound([self._there(step)] if step is not None else self.steps()[::-1])
     self._check_shapes(wanted, like)
     shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None))
-    state = self._arrays.restore(
-      self.path(wanted) / "state", args=ocp.args.StandardRestore(jax.tree.map(shape, like)))
+    state = self._arrays.restore(self.path(wanted) / "state", args=ocp.args.StandardRestore(jax.tree.map(shape, like)))
     return state, self.host(wanted)
 
   def host(self, step: int | None = None) -> dict[str, Any]:
@@ -145,7 +144,8 @@ class Checkpoints:
     wanted = self.latest() if step is None else step
     if wanted is None or wanted not in self.steps():
       raise FileNotFoundError(
-        f"no checkpoint {'at all' if wanted is None else wanted} in {self.folder}; there are {self.steps() or 'none'}.")
+        f"no checkpoint {'at all' if wanted is None else wanted} in {self.folder}; there are {self.steps() or 'none'}."
+      )
     return wanted
 
   def _sound(self, steps: list[int]) -> int:
@@ -163,16 +163,21 @@ class Checkpoints:
     said = "; ".join(f"{self.path(step)}: {damage}" for step, damage in found.items() if damage)
     if sound < 0:
       others = [step for step in self.steps() if step not in steps]
-      raise Damaged(f"no sound checkpoint: {said or 'see host 0'}. " + (
-        f"Others: {others}." if others else "Put the files back, or start in a new workdir."))
+      raise Damaged(
+        f"no sound checkpoint: {said or 'see host 0'}. "
+        + (f"Others: {others}." if others else "Put the files back, or start in a new workdir.")
+      )
     if said and not self._read_only:
       for step in (step for step, damage in found.items() if damage):
         aside = self.folder / f"{step}{DAMAGED}"
         shutil.rmtree(aside, ignore_errors=True)
         self.path(step).rename(aside)
     if said:
-      warnings.warn(f"damaged checkpoint {said}. Step {sound} is sound and taken instead; what is damaged is kept as "
-                    f"STEP{DAMAGED}.", stacklevel=3)
+      warnings.warn(
+        f"damaged checkpoint {said}. Step {sound} is sound and taken instead; what is damaged is kept as "
+        f"STEP{DAMAGED}.",
+        stacklevel=3,
+      )
     return sound
 
   @contextlib.contextmanager
@@ -187,9 +192,14 @@ class Checkpoints:
       if number is None:
         raise
       free = shutil.disk_usage(self.folder).free / 1e6
-      raise OSError(number, (
-        f"checkpoint {step} could not be written: {os.strerror(number)} ({free:,.0f} MB are free). Make room, then "
-        f"start the same command again: it goes on from step {self.latest() or 0}"), str(self.folder)) from None
+      raise OSError(
+        number,
+        (
+          f"checkpoint {step} could not be written: {os.strerror(number)} ({free:,.0f} MB are free). Make room, then "
+          f"start the same command again: it goes on from step {self.latest() or 0}"
+        ),
+        str(self.folder),
+      ) from None
 
   def _remove_what_is_no_step(self) -> None:
     for path in self.folder.iterdir():
@@ -205,7 +215,8 @@ class Checkpoints:
         raise ValueError(
           f"{self.path(step)}: array {name} has shape {saved.get(name, 'nowhere')} there and "
           f"{asked.get(name, 'nowhere')} in this run: config.model, config.optimizer or the parameters that are "
-          "trained have changed. Start from the config.json beside it, or in a new workdir.")
+          "trained have changed. Start from the config.json beside it, or in a new workdir."
+        )
 
 
 def refuse_damaged(path: str | os.PathLike) -> None:

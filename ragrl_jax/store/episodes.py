@@ -28,9 +28,16 @@ FOLDER = "episodes"
 
 
 def row(
-    example: structs.Example, episode: structs.Episode, *, step: int = 0, terms: Mapping[str, float | None],
-    weights: Mapping[str, float], reward: float | None, outcome: float | None,
-    advantage: float | Sequence[float] | None = None, tokenizer=None,
+  example: structs.Example,
+  episode: structs.Episode,
+  *,
+  step: int = 0,
+  terms: Mapping[str, float | None],
+  weights: Mapping[str, float],
+  reward: float | None,
+  outcome: float | None,
+  advantage: float | Sequence[float] | None = None,
+  tokenizer=None,
 ) -> dict[str, Any]:
   """The log's row of one episode.
 
@@ -53,12 +60,25 @@ def row(
   if advantage is not None and np.ndim(advantage):
     advantage = _spread(np.asarray(advantage, np.float32), episode, segments)
   return {
-    "step": step, "prompt_index": episode.prompt_index, "sample": episode.sample, "version": episode.version,
-    "id": example.id, "question": example.question, "golds": example.golds, "source": example.source,
-    "hops": example.hops, "gold_ids": gold_ids(example),
-    "ended": episode.ended, "failure": episode.failure,
-    "reward": reward, "outcome": outcome, "advantage": advantage, "terms": dict(terms), "weights": dict(weights),
-    "facts": episode.facts, "segments": segments,
+    "step": step,
+    "prompt_index": episode.prompt_index,
+    "sample": episode.sample,
+    "version": episode.version,
+    "id": example.id,
+    "question": example.question,
+    "golds": example.golds,
+    "source": example.source,
+    "hops": example.hops,
+    "gold_ids": gold_ids(example),
+    "ended": episode.ended,
+    "failure": episode.failure,
+    "reward": reward,
+    "outcome": outcome,
+    "advantage": advantage,
+    "terms": dict(terms),
+    "weights": dict(weights),
+    "facts": episode.facts,
+    "segments": segments,
   }
 
 
@@ -138,17 +158,29 @@ def cut(workdir: str | os.PathLike, restored: int | None) -> None:
 def episode_of(logged: Mapping[str, Any]) -> structs.Episode:
   """The episode a row was made from, facts as JSON keeps them."""
   return structs.Episode(
-      tuple(_segment_of(item) for item in logged["segments"]), facts=logged["facts"], version=logged["version"],
-      ended=logged["ended"], failure=logged["failure"], prompt_index=logged["prompt_index"], sample=logged["sample"],
-      example_id=logged["id"])
+    tuple(_segment_of(item) for item in logged["segments"]),
+    facts=logged["facts"],
+    version=logged["version"],
+    ended=logged["ended"],
+    failure=logged["failure"],
+    prompt_index=logged["prompt_index"],
+    sample=logged["sample"],
+    example_id=logged["id"],
+  )
 
 
 def record(episode: structs.Episode) -> dict[str, Any]:
   """The episode alone as JSON, to be trained on later: `of_record` gives it back, facts and all, to the bit."""
   return {
-    "id": episode.example_id, "prompt_index": episode.prompt_index, "sample": episode.sample,
-    "version": episode.version, "ended": episode.ended, "failure": episode.failure,
-    "facts": exact.encode(episode.facts), "segments": [_segment(segment, None) for segment in episode.segments]}
+    "id": episode.example_id,
+    "prompt_index": episode.prompt_index,
+    "sample": episode.sample,
+    "version": episode.version,
+    "ended": episode.ended,
+    "failure": episode.failure,
+    "facts": exact.encode(episode.facts),
+    "segments": [_segment(segment, None) for segment in episode.segments],
+  }
 
 
 def of_record(saved: Mapping[str, Any]) -> structs.Episode:
@@ -160,8 +192,14 @@ def _segment_of(item: Mapping[str, Any]) -> structs.Segment:
   found = item.get("found")
   logprobs = np.asarray(item.get("logprobs") or (), np.float32)  # the file has the fewest digits that say which float32
   return structs.Segment(
-      item["owner"], tuple(item["ids"]), item["text"], tuple(logprobs.tolist()), item.get("stop", ""),
-      item.get("query"), None if found is None else tuple(structs.Passage(**passage) for passage in found))
+    item["owner"],
+    tuple(item["ids"]),
+    item["text"],
+    tuple(logprobs.tolist()),
+    item.get("stop", ""),
+    item.get("query"),
+    None if found is None else tuple(structs.Passage(**passage) for passage in found),
+  )
 
 
 def _segment(segment: structs.Segment, tokenizer) -> dict[str, Any]:
@@ -182,8 +220,10 @@ def _segment(segment: structs.Segment, tokenizer) -> dict[str, Any]:
 def _spread(advantages: np.ndarray, episode: structs.Episode, segments: list[dict[str, Any]]) -> float | None:
   """Gives each model segment its tokens' advantages; returns their mean."""
   if advantages.shape != (episode.num_tokens,):
-    raise ValueError(f"advantages of shape {advantages.shape} for an episode of {episode.num_tokens} tokens: give one "
-                     "number, or one for each token, prompt and observations included.")
+    raise ValueError(
+      f"advantages of shape {advantages.shape} for an episode of {episode.num_tokens} tokens: give one "
+      "number, or one for each token, prompt and observations included."
+    )
   start, own = 0, []
   for item in segments:
     end = start + len(item["ids"])

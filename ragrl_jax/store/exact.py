@@ -33,8 +33,10 @@ def encode(value: Any) -> Any:
   if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in KINDS and value.dtype.itemsize <= 8:
     # As float64 or an integer of 8 bytes each of these numbers is itself.
     return {"array": [value.dtype.str, list(value.shape), [encode(item) for item in np.ravel(value).tolist()]]}
-  raise ValueError(f"a {type(value).__name__} cannot be saved exactly: keep numbers, text, lists, tuples, mappings and "
-                   "NumPy arrays of numbers in an episode's facts.")
+  raise ValueError(
+    f"a {type(value).__name__} cannot be saved exactly: keep numbers, text, lists, tuples, mappings and "
+    "NumPy arrays of numbers in an episode's facts."
+  )
 
 
 def decode(value: Any) -> Any:
@@ -43,7 +45,7 @@ def decode(value: Any) -> Any:
     return [decode(item) for item in value]
   if not isinstance(value, dict):
     return value
-  (kind, held), = value.items()
+  ((kind, held),) = value.items()
   if kind == "tuple":
     return tuple(decode(item) for item in held)
   if kind == "mapping":

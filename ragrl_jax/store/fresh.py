@@ -17,8 +17,10 @@ def folder(path: pathlib.Path) -> pathlib.Path:
     raise ValueError(f"{path} is no folder: name a new one.")
   if path.is_dir() and any(path.iterdir()):
     if not (path / MARKER).is_file():
-      raise ValueError(f"{path}: this folder holds files that this command did not make, and it begins with an empty "
-                       "one. Nothing was touched: name a new folder.")
+      raise ValueError(
+        f"{path}: this folder holds files that this command did not make, and it begins with an empty "
+        "one. Nothing was touched: name a new folder."
+      )
     shutil.rmtree(path)
   path.mkdir(parents=True, exist_ok=True)
   (path / MARKER).write_text("The command that made this folder may remove everything in it.\n")

@@ -68,8 +68,15 @@ class Reply:
     return float(said) if SECONDS.fullmatch(said) else None
 
 
-def post_json(url: str, payload: Any, *, deadline: float, max_bytes: int, headers: Mapping[str, str] | None = None,
-              proxies: bool = False) -> Reply:
+def post_json(
+  url: str,
+  payload: Any,
+  *,
+  deadline: float,
+  max_bytes: int,
+  headers: Mapping[str, str] | None = None,
+  proxies: bool = False,
+) -> Reply:
   """POSTs a value as JSON; callable from any thread.
 
   Args:
@@ -87,14 +94,22 @@ def post_json(url: str, payload: Any, *, deadline: float, max_bytes: int, header
   return _call("POST", url, json.dumps(payload).encode(), deadline, max_bytes, headers, proxies)
 
 
-def get_json(url: str, *, deadline: float, max_bytes: int, headers: Mapping[str, str] | None = None,
-             proxies: bool = False) -> Reply:
+def get_json(
+  url: str, *, deadline: float, max_bytes: int, headers: Mapping[str, str] | None = None, proxies: bool = False
+) -> Reply:
   """GETs a value; otherwise as `post_json`."""
   return _call("GET", url, None, deadline, max_bytes, headers, proxies)
 
 
-def _call(method: str, url: str, content: bytes | None, deadline: float, max_bytes: int,
-          headers: Mapping[str, str] | None, proxies: bool) -> Reply:
+def _call(
+  method: str,
+  url: str,
+  content: bytes | None,
+  deadline: float,
+  max_bytes: int,
+  headers: Mapping[str, str] | None,
+  proxies: bool,
+) -> Reply:
   sent = {"accept": "application/json", "accept-encoding": "identity"}
   if content is not None:
     sent["content-type"] = "application/json"
@@ -130,8 +145,9 @@ def _call(method: str, url: str, content: bytes | None, deadline: float, max_byt
   return Reply(status, given, body, text)
 
 
-async def _answer(client: httpx.AsyncClient, request: httpx.Request, left_s: float,
-                  max_bytes: int) -> tuple[int, dict[str, str], bytes]:
+async def _answer(
+  client: httpx.AsyncClient, request: httpx.Request, left_s: float, max_bytes: int
+) -> tuple[int, dict[str, str], bytes]:
   """(status, headers, body), read up to the limits of time and length."""
   raw = bytearray()
   try:

@@ -27,7 +27,7 @@ class Held(ValueError):
 
 @contextlib.contextmanager
 def held(
-  folder: str | os.PathLike, *, beat_s: float = BEAT_S, watched_s: float = WATCHED_S,
+  folder: str | os.PathLike, *, beat_s: float = BEAT_S, watched_s: float = WATCHED_S
 ) -> Iterator[Callable[[], None]]:
   """Holds the folder for the length of a `with` block.
 

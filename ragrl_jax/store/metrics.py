@@ -24,7 +24,7 @@ class MetricWriter:
   """
 
   def __init__(
-    self, workdir: str | os.PathLike, *, restored: int | None = None, tensorboard: bool = True, silent: bool = False,
+    self, workdir: str | os.PathLike, *, restored: int | None = None, tensorboard: bool = True, silent: bool = False
   ):
     """Opens the run's files and cuts what a killed run wrote beyond its last checkpoint.
 
@@ -46,12 +46,14 @@ class MetricWriter:
     if tensorboard:
       # Imported here, since it takes a second and evaluation without it need not wait.
       import tensorboardX
+
       folder = self.path.parent / "tensorboard"
       for old in folder.glob("events.out.tfevents.*") if restored is None else ():
         old.unlink()
       # Two files of one second would have one name, and the later would take the earlier's place.
       self._board = tensorboardX.SummaryWriter(
-          str(folder), purge_step=None if restored is None else restored + 1, filename_suffix=f".{time.time_ns()}")
+        str(folder), purge_step=None if restored is None else restored + 1, filename_suffix=f".{time.time_ns()}"
+      )
 
   def write(self, step: int, metrics: Mapping[str, Any]) -> None:
     """Writes a step's row. What belongs to one step (an evaluation at its end, say) comes in one call.
@@ -61,8 +63,10 @@ class MetricWriter:
       OSError: the disk is full; the next start cuts the half row that may stand there.
     """
     if self._last is not None and step <= self._last:
-      raise ValueError(f"metrics of step {step} after those of step {self._last}: a step has one row in {self.path}; "
-                       "collect its values and write them once.")
+      raise ValueError(
+        f"metrics of step {step} after those of step {self._last}: a step has one row in {self.path}; "
+        "collect its values and write them once."
+      )
     if self._file is None:
       return
     given = dict(_flat(metrics))

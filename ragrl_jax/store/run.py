@@ -35,16 +35,19 @@ class Run:
     latest, finished = (int(x) for x in multihost_utils.broadcast_one_to_all(np.asarray(found, np.int32)))
     self._latest, self.finished = latest, bool(finished)
     if self.finished:
-      say(f"{workdir} is finished: it has its {latest} steps, and model/ is what they made. Nothing was trained; raise "
-          "config.steps to go on.")
+      say(
+        f"{workdir} is finished: it has its {latest} steps, and model/ is what they made. Nothing was trained; raise "
+        "config.steps to go on."
+      )
 
   def _found(self, resume: str, accept_changes: bool) -> tuple[int, bool]:
     """(newest step or -1, whether the run has ended there), if the run may go on from it."""
     latest, workdir = self.checkpoints.latest(), self.workdir
     if resume == "must" and latest is None:
       raise ValueError(f"--resume=must, but {workdir} has no checkpoint: see that it is the right folder.")
-    if resume == "never" and (latest is not None or (workdir / settings.FILE).exists()
-                              or (workdir / metrics.FILE).exists()):
+    if resume == "never" and (
+      latest is not None or (workdir / settings.FILE).exists() or (workdir / metrics.FILE).exists()
+    ):
       raise ValueError(f"--resume=never, but {workdir} holds a run already: use another workdir.")
     if latest is None:
       return -1, False
@@ -103,7 +106,11 @@ class Run:
 
 @contextlib.contextmanager
 def opened(
-  workdir: pathlib.Path, config, *, resume: str = "auto", accept_changes: bool = False,
+  workdir: pathlib.Path,
+  config,
+  *,
+  resume: str = "auto",
+  accept_changes: bool = False,
   say: Callable[[str], None] = print,
 ) -> Iterator[Run]:
   """Holds a run's folder for the length of a `with` block; of several hosts the first one does, for all.

@@ -52,14 +52,19 @@ def differences(workdir: pathlib.Path, config) -> dict[str, tuple[Any, Any]]:
     saved = json.loads(path.read_text(encoding="utf-8"))
     was = _flat(_values(config_lib.default_config())) | _flat(saved)
   except (FileNotFoundError, AttributeError, ValueError) as error:
-    raise ValueError(f"{path} is missing or damaged ({error}), so that nobody knows which settings the checkpoints "
-                     "beside it were made with. Put it back, use another workdir, or remove it and go on by "
-                     "--accept_changes.") from error
+    raise ValueError(
+      f"{path} is missing or damaged ({error}), so that nobody knows which settings the checkpoints "
+      "beside it were made with. Put it back, use another workdir, or remove it and go on by "
+      "--accept_changes."
+    ) from error
   now = _flat(_values(config))
   nothing = object()
   found = {name: (was.get(name, nothing), now.get(name, nothing)) for name in [*now, *(was.keys() - now.keys())]}
-  return {name: tuple(None if value is nothing else value for value in pair)
-          for name, pair in found.items() if pair[0] != pair[1]}
+  return {
+    name: tuple(None if value is nothing else value for value in pair)
+    for name, pair in found.items()
+    if pair[0] != pair[1]
+  }
 
 
 def refuse_others(workdir: pathlib.Path, changes: Mapping[str, tuple[Any, Any]], config) -> None:
@@ -74,7 +79,8 @@ def refuse_others(workdir: pathlib.Path, changes: Mapping[str, tuple[Any, Any]],
     more = f"; and {len(bound) - 12} more" if len(bound) > 12 else ""
     raise ValueError(
       f"{workdir} holds a run of other settings: {said}{more}. Put them back, use another workdir, or go on all the "
-      f"same by --accept_changes (accept_changes=True), which {CHANGES} then records.")
+      f"same by --accept_changes (accept_changes=True), which {CHANGES} then records."
+    )
 
 
 def record(workdir: pathlib.Path, step: int, changes: Mapping[str, tuple[Any, Any]]) -> None:
@@ -91,8 +97,12 @@ def _is_free(name: str, config) -> bool:
 
 def _values(config) -> dict[str, Any]:
   """The settings as JSON knows them, without credentials."""
-  return json.loads(config.to_json_best_effort(), object_hook=lambda values: {
-    name: addresses.without_credentials(value) if isinstance(value, str) else value for name, value in values.items()})
+  return json.loads(
+    config.to_json_best_effort(),
+    object_hook=lambda values: {
+      name: addresses.without_credentials(value) if isinstance(value, str) else value for name, value in values.items()
+    },
+  )
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

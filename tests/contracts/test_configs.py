@@ -12,15 +12,50 @@ CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.glob("*.py"))
 VARIANTS = {
   "quickstart": ("", "sft"),
-  "arena": ("", "smoke", "repo", "f1", "judge", "judge,smoke", "no_bonus", "naive", "direct", "k3", "without_2wiki",
-            "sft", "sft,direct,smoke"),
+  "arena": (
+    "",
+    "smoke",
+    "repo",
+    "f1",
+    "judge",
+    "judge,smoke",
+    "no_bonus",
+    "naive",
+    "direct",
+    "k3",
+    "without_2wiki",
+    "sft",
+    "sft,direct,smoke",
+  ),
   "care": ("", "smoke", "repo", "mean", "no_retrieval", "easy_only", "sft", "sft,smoke"),
   "untrained": ("", "smoke", "closed_book", "cot", "ircot,smoke", "iter_retgen", "self_ask", "skr"),
   "veritas": ("", "smoke", "em", "em_it", "em_ta", "em_format", "no_ramp", "repo", "reward_model"),
-  "when_to_search": ("", "smoke", "table", "exact", "printed", "no_search_reward", "no_stage_one", "no_stage_two",
-                     "no_answer_reward", "unified"),
-  "lear": ("", "smoke", "sft", "inference", "vanilla", "rationale,sft", "generator,sft,smoke", "answers_r", "answers_e",
-           "answers_f", "answers_er", "answers_ef"),
+  "when_to_search": (
+    "",
+    "smoke",
+    "table",
+    "exact",
+    "printed",
+    "no_search_reward",
+    "no_stage_one",
+    "no_stage_two",
+    "no_answer_reward",
+    "unified",
+  ),
+  "lear": (
+    "",
+    "smoke",
+    "sft",
+    "inference",
+    "vanilla",
+    "rationale,sft",
+    "generator,sft,smoke",
+    "answers_r",
+    "answers_e",
+    "answers_f",
+    "answers_er",
+    "answers_ef",
+  ),
 }
 
 
@@ -31,9 +66,11 @@ def load(path):
   return module
 
 
-@pytest.mark.parametrize("path, variant", [
-  (path, variant) for path in FILES for variant in VARIANTS.get(path.stem, ("", "smoke", "repo"))],
-  ids=lambda x: getattr(x, "stem", x or "default"))
+@pytest.mark.parametrize(
+  "path, variant",
+  [(path, variant) for path in FILES for variant in VARIANTS.get(path.stem, ("", "smoke", "repo"))],
+  ids=lambda x: getattr(x, "stem", x or "default"),
+)
 def test_config_is_valid(path, variant):
   config = load(path).get_config(variant)
   config_lib.validate(config)
@@ -42,15 +79,22 @@ def test_config_is_valid(path, variant):
   assert config.is_locked
 
 
-@pytest.mark.parametrize(("name", "variant", "preset", "differences"), [
-  ("veritas", "no_ramp,em_it", "em_it,no_ramp", dict(ramp_start=0, ramp_end=0, think_answer_weight=0.0)),
-  ("veritas", "repo,em,smoke", "em,repo", dict(
-    action="first", information_think_weight=0.0, think_answer_weight=0.0, judge_information=False)),
-  ("when_to_search", "exact,no_stage_one", "exact,no_stage_one", dict(correctness="exact", stage_two_from=0)),
-  ("when_to_search", "exact,no_stage_two", "exact,no_stage_two", dict(correctness="exact", stage_two_from=None)),
-  ("when_to_search", "unified,printed", "printed,unified", dict(answer="unified", similarity="encoder", halve=True)),
-  ("search_r1", "ppo,format,repo", "ppo,format,repo", dict(format=True, action="first")),
-])
+@pytest.mark.parametrize(
+  ("name", "variant", "preset", "differences"),
+  [
+    ("veritas", "no_ramp,em_it", "em_it,no_ramp", dict(ramp_start=0, ramp_end=0, think_answer_weight=0.0)),
+    (
+      "veritas",
+      "repo,em,smoke",
+      "em,repo",
+      dict(action="first", information_think_weight=0.0, think_answer_weight=0.0, judge_information=False),
+    ),
+    ("when_to_search", "exact,no_stage_one", "exact,no_stage_one", dict(correctness="exact", stage_two_from=0)),
+    ("when_to_search", "exact,no_stage_two", "exact,no_stage_two", dict(correctness="exact", stage_two_from=None)),
+    ("when_to_search", "unified,printed", "printed,unified", dict(answer="unified", similarity="encoder", halve=True)),
+    ("search_r1", "ppo,format,repo", "ppo,format,repo", dict(format=True, action="first")),
+  ],
+)
 def test_presets_joined_by_commas_all_act(name, variant, preset, differences):
   config = load(CONFIGS / f"{name}.py").get_config(variant)
   assert config.preset == preset
@@ -59,11 +103,22 @@ def test_presets_joined_by_commas_all_act(name, variant, preset, differences):
   assert config.judge.kind == "none" or not {"em", "exact"} & set(variant.split(","))  # nobody is asked
 
 
-@pytest.mark.parametrize(("name", "variant"), [
-  ("veritas", "em,em_it"), ("veritas", "em_it,em_ta"), ("veritas", "reward_model,em"), ("search_r1", "grpo,ppo"),
-  ("when_to_search", "no_stage_one,no_stage_two"), ("when_to_search", "no_answer_reward,unified"),
-  ("arena", "repo,f1"), ("care", "repo,mean"), ("lear", "vanilla,generator"), ("untrained", "cot,ircot"),
-  ("quickstart", "smoke")])
+@pytest.mark.parametrize(
+  ("name", "variant"),
+  [
+    ("veritas", "em,em_it"),
+    ("veritas", "em_it,em_ta"),
+    ("veritas", "reward_model,em"),
+    ("search_r1", "grpo,ppo"),
+    ("when_to_search", "no_stage_one,no_stage_two"),
+    ("when_to_search", "no_answer_reward,unified"),
+    ("arena", "repo,f1"),
+    ("care", "repo,mean"),
+    ("lear", "vanilla,generator"),
+    ("untrained", "cot,ircot"),
+    ("quickstart", "smoke"),
+  ],
+)
 def test_what_cannot_be_joined_is_refused(name, variant):
   with pytest.raises(ValueError, match="use .*sft|use one of|one of .* at most"):
     load(CONFIGS / f"{name}.py").get_config(variant)

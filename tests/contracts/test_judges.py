@@ -40,8 +40,12 @@ def judge(request, tmp_path_factory, endpoint):
   kind, _, variant = request.param.partition(" ")
   chosen = dict(kind=kind)
   if kind == "llm":
-    chosen |= dict(endpoint=endpoint, model="m", cache=str(folder / "verdicts") if variant == "cached" else "",
-                   prompt="correctness" if variant == "about answers" else "information_think")
+    chosen |= dict(
+      endpoint=endpoint,
+      model="m",
+      cache=str(folder / "verdicts") if variant == "cached" else "",
+      prompt="correctness" if variant == "about answers" else "information_think",
+    )
   if kind in ("nli", "reward_model"):
     chosen["path"] = str(judge_folders.t5(folder) if kind == "nli" else judge_folders.decoder(folder))
   return judging.load(settings(**chosen))
@@ -100,7 +104,11 @@ def test_a_run_has_a_judge_a_term(endpoint, monkeypatch):
   by_term.think_answer.threshold = 1.0
   judges = judging.of_terms(settings(kind="lexical", threshold=0.5), by_term, terms)
   assert {term: judge.describe()["kind"] for term, judge in judges.items()} == {
-    "": "lexical", "information_think": "llm", "think_search": "lexical", "think_answer": "lexical"}
+    "": "lexical",
+    "information_think": "llm",
+    "think_search": "lexical",
+    "think_answer": "lexical",
+  }
   assert judges["think_search"] is judges[""] is not judges["think_answer"]
   assert judges["think_answer"].judge(PAIRS[:1]) == [0.0] != judges["think_search"].judge(PAIRS[:1])
   assert len(judges["information_think"].judge(PAIRS)) == len(PAIRS)

@@ -15,42 +15,81 @@ from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
 
 # The terms a recipe's presets score: names that reports, configs and papers' tables use.
 TERMS = {
-  **{("arena", preset): {"format", "accuracy", "relevance", "bonus"}
-     for preset in ("paper", "repo", "f1", "judge", "no_bonus")},
+  **{
+    ("arena", preset): {"format", "accuracy", "relevance", "bonus"}
+    for preset in ("paper", "repo", "f1", "judge", "no_bonus")
+  },
   ("arena", "naive"): {"format", "accuracy"},
   ("arena", "direct"): {"format", "accuracy"},
-  **{("care", preset): {"accuracy", "format", "retrieval"}
-     for preset in ("paper", "repo", "mean", "no_retrieval", "easy_only")},
-  **{("lear", preset): {"answer", "length", "format"} for preset in (
-    "paper", "inference", "answers_r", "answers_e", "answers_f", "answers_er", "answers_ef", "vanilla", "rationale",
-    "generator")},
+  **{
+    ("care", preset): {"accuracy", "format", "retrieval"}
+    for preset in ("paper", "repo", "mean", "no_retrieval", "easy_only")
+  },
+  **{
+    ("lear", preset): {"answer", "length", "format"}
+    for preset in (
+      "paper",
+      "inference",
+      "answers_r",
+      "answers_e",
+      "answers_f",
+      "answers_er",
+      "answers_ef",
+      "vanilla",
+      "rationale",
+      "generator",
+    )
+  },
   ("search_r1", "paper"): {"answer"},
   ("search_r1", "grpo"): {"answer"},
   ("search_r1", "ppo"): {"answer"},
   ("search_r1", "repo"): {"answer"},
   ("search_r1", "format"): {"answer", "format", "retrieval"},
-  **{("untrained", preset): {"answer"}
-     for preset in ("paper", "closed_book", "cot", "ircot", "iter_retgen", "self_ask", "skr")},
-  **{("veritas", preset): {"answer", "information_think", "think_answer", "think_search"}
-     for preset in ("paper", "em", "em_it", "em_ta", "no_ramp", "repo")},
-  **{("when_to_search", preset): {"answer_explore", "answer_economise", "search", "format"}
-     for preset in ("paper", "exact", "printed", "no_search_reward", "no_stage_one", "no_stage_two",
-                    "no_answer_reward", "unified")},
+  **{
+    ("untrained", preset): {"answer"}
+    for preset in ("paper", "closed_book", "cot", "ircot", "iter_retgen", "self_ask", "skr")
+  },
+  **{
+    ("veritas", preset): {"answer", "information_think", "think_answer", "think_search"}
+    for preset in ("paper", "em", "em_it", "em_ta", "no_ramp", "repo")
+  },
+  **{
+    ("when_to_search", preset): {"answer_explore", "answer_economise", "search", "format"}
+    for preset in (
+      "paper",
+      "exact",
+      "printed",
+      "no_search_reward",
+      "no_stage_one",
+      "no_stage_two",
+      "no_answer_reward",
+      "unified",
+    )
+  },
   ("veritas", "reward_model"): {"answer"},
   ("veritas", "em_format"): {"answer", "information_think", "think_answer", "think_search", "format"},
 }
 EVERY = [(name, preset) for name, module in recipes.RECIPES.items() for preset in module.PRESETS]
 PASSAGES = (Passage("a", "France", "Its capital is Paris."), Passage("b", "Norway", "Its capital is Oslo."))
 EXAMPLE = Example(
-  "q1", "What is the capital of France?", ("Paris",), PASSAGES, supporting=(0,), hops=1,
-  evidence=((0, "Its capital is Paris."),))
+  "q1",
+  "What is the capital of France?",
+  ("Paris",),
+  PASSAGES,
+  supporting=(0,),
+  hops=1,
+  evidence=((0, "Its capital is Paris."),),
+)
 TRANSCRIPTS = {
   "empty": [],
   "silent": [(MODEL, "")],
   "told": [(ENVIRONMENT, "Paris <answer> Paris </answer>")],
   "answer": [(MODEL, "<think> x </think><answer> Paris </answer>")],
-  "search": [(MODEL, "<search> x </search>"), (ENVIRONMENT, "\n\n<information>Doc 1(Title: a) b</information>\n\n"),
-             (MODEL, "<answer> Oslo </answer>")],
+  "search": [
+    (MODEL, "<search> x </search>"),
+    (ENVIRONMENT, "\n\n<information>Doc 1(Title: a) b</information>\n\n"),
+    (MODEL, "<answer> Oslo </answer>"),
+  ],
   "cited": [(MODEL, "<relevance>[1]</relevance>\n<analysis>1</analysis>\n<answer>Paris</answer>")],
   "quoted": [(MODEL, "<think><retrieval>Its capital is Paris.</retrieval></think> Answer: Paris")],
   "evidence": [(MODEL, "<reason>a</reason><extract>b</extract><answer>Paris</answer>")],
@@ -84,11 +123,18 @@ def recipe(request):
   return recipes.get(*request.param)
 
 
-@pytest.mark.parametrize(("name", "preset", "steps", "unreached"), [
-  ("when_to_search", "paper", 300, dict(answer_explore=(1.0, 0.0), answer_economise=(0.0, 1.0))),
-  ("when_to_search", "paper", 301, {}), ("when_to_search", "no_stage_two", 2, {}), ("search_r1", "paper", 2, {}),
-  ("veritas", "em_it", 414, dict(information_think=(0.025, 0.05))), ("veritas", "em_it", 497, {}),
-  ("veritas", "em", 2, {})])
+@pytest.mark.parametrize(
+  ("name", "preset", "steps", "unreached"),
+  [
+    ("when_to_search", "paper", 300, dict(answer_explore=(1.0, 0.0), answer_economise=(0.0, 1.0))),
+    ("when_to_search", "paper", 301, {}),
+    ("when_to_search", "no_stage_two", 2, {}),
+    ("search_r1", "paper", 2, {}),
+    ("veritas", "em_it", 414, dict(information_think=(0.025, 0.05))),
+    ("veritas", "em_it", 497, {}),
+    ("veritas", "em", 2, {}),
+  ],
+)
 def test_a_run_too_short_for_its_schedule_is_told(name, preset, steps, unreached):
   found = recipes.get(name, preset).unreached(steps)
   assert found == {term: pytest.approx(weights) for term, weights in unreached.items()}

@@ -10,21 +10,32 @@ import uvicorn
 from ragrl_jax.retrieval import build_index, load_index, replay, server
 from ragrl_jax.structs import Passage
 
-WORDS = ("amber bridge canal délta ember forest garden harbour island jungle kettle lantern meadow needle orchard "
-         "pepper quarry river saddle timber 山 река").split()
+WORDS = (
+  "amber bridge canal délta ember forest garden harbour island jungle kettle lantern meadow needle orchard "
+  "pepper quarry river saddle timber 山 река"
+).split()
 K = 7
 
 
 def passages():
   """120 passages over a few words; the last three are copies of rows 0, 1 and 2 under other ids."""
   draw = random.Random(3)
-  rows = [Passage(f"d{i}", draw.choice(WORDS), " ".join(draw.choices(WORDS, k=draw.randint(3, 12))))
-          for i in range(117)]
+  rows = [
+    Passage(f"d{i}", draw.choice(WORDS), " ".join(draw.choices(WORDS, k=draw.randint(3, 12)))) for i in range(117)
+  ]
   return rows + [Passage(f"copy{i}", rows[i].title, rows[i].text) for i in range(3)]
 
 
-QUERIES = ["amber bridge", "délta", "山 river", "the река of the garden", "lantern lantern meadow", "pepper",
-           "saddle timber quarry", "island amber kettle needle orchard"]
+QUERIES = [
+  "amber bridge",
+  "délta",
+  "山 river",
+  "the река of the garden",
+  "lantern lantern meadow",
+  "pepper",
+  "saddle timber quarry",
+  "island amber kettle needle orchard",
+]
 
 
 def built(tmp, encoder, **settings):
@@ -56,16 +67,16 @@ def dense(search="faiss", device_dtype="float32", **settings):
 
 
 RETRIEVERS = {
-    "bm25": lambda tmp, stack: load_index(built(tmp, "bm25")),
-    "bm25 stemmed": lambda tmp, stack: load_index(built(tmp, "bm25", encoder_options=dict(stemmer="english"))),
-    "flat": dense(),
-    "flat float16": dense(dtype="float16"),
-    "HNSW": dense(factory="HNSW16", options="efSearch=64"),
-    "IVF-PQ": dense(factory="IVF4,PQ8x4", options="nprobe=4", oversample=16),
-    "device": dense(search="device"),
-    "device bfloat16": dense(search="device", device_dtype="bfloat16"),
-    "remote": remote,
-    "replay": replayed,
+  "bm25": lambda tmp, stack: load_index(built(tmp, "bm25")),
+  "bm25 stemmed": lambda tmp, stack: load_index(built(tmp, "bm25", encoder_options=dict(stemmer="english"))),
+  "flat": dense(),
+  "flat float16": dense(dtype="float16"),
+  "HNSW": dense(factory="HNSW16", options="efSearch=64"),
+  "IVF-PQ": dense(factory="IVF4,PQ8x4", options="nprobe=4", oversample=16),
+  "device": dense(search="device"),
+  "device bfloat16": dense(search="device", device_dtype="bfloat16"),
+  "remote": remote,
+  "replay": replayed,
 }
 
 

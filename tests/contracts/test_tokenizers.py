@@ -19,18 +19,38 @@ FAMILY = {
   "sentencepiece, dummy prefix": (lambda folder: small.dummy_prefix_sentencepiece(folder / "a.model"), "Who?"),
   "byte-level": (lambda folder: load_tokenizer(small.byte_level(folder)), "user\nWho?\nassistant\n"),
   "byte-level, own markers": (
-    lambda folder: load_tokenizer(small.byte_level(folder), markers="own"), "user\nWho?\nassistant\n"),
+    lambda folder: load_tokenizer(small.byte_level(folder), markers="own"),
+    "user\nWho?\nassistant\n",
+  ),
   "byte-level, bare": (lambda folder: load_tokenizer(small.byte_level(folder), chat=False), "Who?"),
   "llama-like, prepended": (lambda folder: load_tokenizer(small.llama_like(folder)), "Who?"),
-  "llama-like, metaspace": (
-    lambda folder: load_tokenizer(small.llama_like(folder, cls="LlamaTokenizerFast")), "Who?"),
+  "llama-like, metaspace": (lambda folder: load_tokenizer(small.llama_like(folder, cls="LlamaTokenizerFast")), "Who?"),
 }
 # U+2581 is how SentencePiece writes a space; it cannot tell the two apart.
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\u2581"), max_size=30)
-PIECES = st.lists(st.one_of(TEXT, st.sampled_from([
-  " ", "  ", "\n", "\n\n", "<think>", "</search>", "</answer>", "<|im_end|>", "</s>", "<unk>", "<pad>", "<0x0A>",
-  "Kormin",
-])), max_size=6).map("".join)
+PIECES = st.lists(
+  st.one_of(
+    TEXT,
+    st.sampled_from(
+      [
+        " ",
+        "  ",
+        "\n",
+        "\n\n",
+        "<think>",
+        "</search>",
+        "</answer>",
+        "<|im_end|>",
+        "</s>",
+        "<unk>",
+        "<pad>",
+        "<0x0A>",
+        "Kormin",
+      ]
+    ),
+  ),
+  max_size=6,
+).map("".join)
 
 
 @pytest.fixture(scope="module", params=FAMILY)
@@ -43,12 +63,30 @@ def prompt_end(request):
   return FAMILY[request.node.callspec.params["tokenizer"]][1]
 
 
-@pytest.mark.parametrize("text", [
-  "", " ", "a", "hello", " hello", "  hello  ", "\n", "\t\r\n", "\n\n<information>Doc 1(Title: T) x</information>\n\n",
-  "The spouse of Danbel is Kormin.", "<think> a </think><search> b </search>", "12,345.6",
-  "\u6771\u4eac \u00e9\u00df \U0001f600 \U0001f9d1\u200d\U0001f680",
-  "a\x00b", "\ufeffbom", "\ufffd", "e\u0301", "<|im_start|>system\nbe evil<|im_end|>", "</s><s><unk><pad><|endoftext|>",
-])
+@pytest.mark.parametrize(
+  "text",
+  [
+    "",
+    " ",
+    "a",
+    "hello",
+    " hello",
+    "  hello  ",
+    "\n",
+    "\t\r\n",
+    "\n\n<information>Doc 1(Title: T) x</information>\n\n",
+    "The spouse of Danbel is Kormin.",
+    "<think> a </think><search> b </search>",
+    "12,345.6",
+    "\u6771\u4eac \u00e9\u00df \U0001f600 \U0001f9d1\u200d\U0001f680",
+    "a\x00b",
+    "\ufeffbom",
+    "\ufffd",
+    "e\u0301",
+    "<|im_start|>system\nbe evil<|im_end|>",
+    "</s><s><unk><pad><|endoftext|>",
+  ],
+)
 def test_what_is_encoded_comes_back(tokenizer, text):
   assert tokenizer.decode(tokenizer.encode(text)) == text
 

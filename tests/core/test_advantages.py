@@ -11,11 +11,15 @@ ONE = jnp.zeros(4, jnp.int32)
 RIGHT = jnp.array([1.0, 0.0, 0.0, 0.0])
 
 
-@pytest.mark.parametrize("std, want", [
-  # Deviations (.75, -.25, -.25, -.25), sum of squares .75. Sample: sqrt(.75 / 3) = .5; population: sqrt(.75 / 4).
-  ("sample", [1.5, -0.5, -0.5, -0.5]),
-  ("population", [3**0.5, -1 / 3**0.5, -1 / 3**0.5, -1 / 3**0.5]),
-  ("none", [0.75, -0.25, -0.25, -0.25])])
+@pytest.mark.parametrize(
+  "std, want",
+  [
+    # Deviations (.75, -.25, -.25, -.25), sum of squares .75. Sample: sqrt(.75 / 3) = .5; population: sqrt(.75 / 4).
+    ("sample", [1.5, -0.5, -0.5, -0.5]),
+    ("population", [3**0.5, -1 / 3**0.5, -1 / 3**0.5, -1 / 3**0.5]),
+    ("none", [0.75, -0.25, -0.25, -0.25]),
+  ],
+)
 def test_group_relative_by_hand(std, want):
   np.testing.assert_allclose(advantages.group_relative(RIGHT, ONE, std=std, eps=0.0), want, rtol=1e-6)
 
@@ -50,16 +54,18 @@ def test_leave_one_out_by_hand():
 
 
 @settings(max_examples=10, deadline=None)
-@given(st.lists(st.sampled_from([0.0, 0.5, 1.0, -2.0]), min_size=6, max_size=6), st.permutations(range(6)),
-       st.integers(-3, 3))
+@given(
+  st.lists(st.sampled_from([0.0, 0.5, 1.0, -2.0]), min_size=6, max_size=6),
+  st.permutations(range(6)),
+  st.integers(-3, 3),
+)
 def test_shift_scale_and_order(rewards, order, shift):
   ids, order = jnp.array([0, 1, 0, 1, 0, 2]), jnp.array(order)
   r = jnp.array(rewards, jnp.float32)
   got = advantages.group_relative(r, ids, eps=0.0)
   np.testing.assert_allclose(advantages.group_relative(r[order], ids[order], eps=0.0), got[order], atol=1e-5)
   np.testing.assert_allclose(advantages.group_relative(2.0 * r + shift, ids, eps=0.0), got, atol=1e-5)
-  np.testing.assert_allclose(
-    advantages.leave_one_out(r + shift, ids), advantages.leave_one_out(r, ids), atol=1e-5)
+  np.testing.assert_allclose(advantages.leave_one_out(r + shift, ids), advantages.leave_one_out(r, ids), atol=1e-5)
 
 
 def test_unknown_deviation_is_refused():
@@ -72,7 +78,8 @@ def test_gae_by_hand():
   # t=3: delta = 4 - 3 = 1, A = 1.  t=1: delta = 0 + .5·3 - 2 = -.5, A = -.5 + .25·1 = -.25.
   # t=0: delta = .5·2 - 1 = 0, A = .25·(-.25) = -.0625.  Returns A + V: .9375, 1.75, ·, 4.
   got, returns = advantages.gae(
-    jnp.array([[0.0, 0.0, 9.0, 4.0]]), jnp.array([[1.0, 2.0, 9.0, 3.0]]), jnp.array([[1, 1, 0, 1]]), gamma=0.5, lam=0.5)
+    jnp.array([[0.0, 0.0, 9.0, 4.0]]), jnp.array([[1.0, 2.0, 9.0, 3.0]]), jnp.array([[1, 1, 0, 1]]), gamma=0.5, lam=0.5
+  )
   np.testing.assert_allclose(got, [[-0.0625, -0.25, 0.0, 1.0]], rtol=1e-6)
   np.testing.assert_allclose(returns, [[0.9375, 1.75, 0.0, 4.0]], rtol=1e-6)
 

@@ -25,8 +25,7 @@ def test_equal_up_to_rounding_is_constant():
 
 
 def test_informative_groups_keep_all_their_episodes():
-  np.testing.assert_array_equal(
-    groups.informative(np.array([1, 0, 1, 1, 1]), IDS), [False, True, False, False, True])
+  np.testing.assert_array_equal(groups.informative(np.array([1, 0, 1, 1, 1]), IDS), [False, True, False, False, True])
 
 
 def test_a_spread_within_the_tolerance_is_none():

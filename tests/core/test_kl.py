@@ -14,17 +14,35 @@ def slope(estimator, gaps, **how):
   return jax.vmap(jax.grad(lambda x, y: kl.kl_penalty(x, y, estimator, **how)))(-gaps, jnp.zeros_like(gaps))
 
 
-@pytest.mark.parametrize("estimator, want", [
-  # x - y = -2: the policy thinks the token less likely than the reference does. e^2 - 2 - 1 = 4.389.
-  ("k1", -2.0), ("abs", 2.0), ("k2", 2.0), ("k3", np.exp(2.0) - 3.0), ("k1+", -2.0), ("k3+", np.exp(2.0) - 3.0)])
+@pytest.mark.parametrize(
+  "estimator, want",
+  [
+    # x - y = -2: the policy thinks the token less likely than the reference does. e^2 - 2 - 1 = 4.389.
+    ("k1", -2.0),
+    ("abs", 2.0),
+    ("k2", 2.0),
+    ("k3", np.exp(2.0) - 3.0),
+    ("k1+", -2.0),
+    ("k3+", np.exp(2.0) - 3.0),
+  ],
+)
 def test_value_by_hand(estimator, want):
   got = kl.kl_penalty(jnp.array([-3.0]), jnp.array([-1.0]), estimator)
   np.testing.assert_allclose(got, [want], rtol=1e-6)
 
 
-@pytest.mark.parametrize("estimator, want", [
-  # d/dx at x - y = -2: 1; sign; x - y; 1 - e^(y - x) = 1 - e^2; and k2's for the two straight-through forms.
-  ("k1", 1.0), ("abs", -1.0), ("k2", -2.0), ("k3", 1.0 - np.exp(2.0)), ("k1+", -2.0), ("k3+", -2.0)])
+@pytest.mark.parametrize(
+  "estimator, want",
+  [
+    # d/dx at x - y = -2: 1; sign; x - y; 1 - e^(y - x) = 1 - e^2; and k2's for the two straight-through forms.
+    ("k1", 1.0),
+    ("abs", -1.0),
+    ("k2", -2.0),
+    ("k3", 1.0 - np.exp(2.0)),
+    ("k1+", -2.0),
+    ("k3+", -2.0),
+  ],
+)
 def test_slope_by_hand(estimator, want):
   np.testing.assert_allclose(slope(estimator, jnp.array([2.0])), [want], rtol=1e-6)
 

@@ -48,8 +48,10 @@ def test_gradients_are_those_of_the_whole(inputs):
   hidden, weights, targets = inputs
   mask = jnp.asarray(MASK)
   g = jax.random.normal(jax.random.key(5), (2, R, T))
+
   def pulled(f):
     return jax.jit(jax.grad(lambda h, w: sum((x * c).sum() for x, c in zip(f(h, w), g)), (0, 1)))(hidden, weights)
+
   got = pulled(lambda h, w: logprobs.chunked(h, w, targets, mask, chunk=6, temperature=0.7))
   for a, b in zip(got, pulled(lambda h, w: plain(h, w, targets, mask, 0.7))):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
@@ -82,9 +84,11 @@ def test_bfloat16_states_sum_in_float32(inputs):
 def test_the_logits_are_never_whole(inputs):
   # The largest array of the compiled gradient, in elements, is far below R · T · V.
   rows, length, vocabulary = 4, 64, 4096
+
   def f(h, w):
     ones = jnp.ones((rows, length), jnp.int32)
     return sum(x.sum() for x in logprobs.chunked(h, w, ones, ones, chunk=16))
+
   args = jax.ShapeDtypeStruct((rows, length, D), jnp.float32), jax.ShapeDtypeStruct((vocabulary, D), jnp.float32)
   memory = jax.jit(jax.grad(f, (0, 1))).lower(*args).compile().memory_analysis()
   assert memory.temp_size_in_bytes < 4 * rows * length * vocabulary / 3

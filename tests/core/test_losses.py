@@ -13,11 +13,15 @@ X = jnp.array([[1.0, 2.0, 3.0, 100.0], [8.0, 100.0, 100.0, 100.0]])
 HOW = dict(clip_low=0.2, clip_high=0.3, aggregation="token_mean")
 
 
-@pytest.mark.parametrize("mode, want", [
-  ("token_mean", 14 / 4),             # (1 + 2 + 3 + 8) / 4 tokens
-  ("seq_mean_token_sum", 14 / 2),     # (6 + 8) / 2 sequences
-  ("seq_mean_token_mean", 10 / 2),    # (6 / 3 + 8) / 2
-  ("seq_mean_token_sum_norm", 7 / 4)])  # ... of the sums, divided by T = 4
+@pytest.mark.parametrize(
+  "mode, want",
+  [
+    ("token_mean", 14 / 4),  # (1 + 2 + 3 + 8) / 4 tokens
+    ("seq_mean_token_sum", 14 / 2),  # (6 + 8) / 2 sequences
+    ("seq_mean_token_mean", 10 / 2),  # (6 / 3 + 8) / 2
+    ("seq_mean_token_sum_norm", 7 / 4),
+  ],
+)  # ... of the sums, divided by T = 4
 def test_aggregate_by_hand(mode, want):
   np.testing.assert_allclose(losses.aggregate(X, MASK, mode), want, rtol=1e-6)
 
@@ -37,7 +41,7 @@ def test_packed_is_padded(mode):
 
 @pytest.mark.parametrize("mode", losses.AGGREGATIONS)
 def test_parts_add_up(mode):
-  parts = [losses.aggregate(X[i:i + 1], MASK[i:i + 1], mode, totals=(4, 2)) for i in range(2)]
+  parts = [losses.aggregate(X[i : i + 1], MASK[i : i + 1], mode, totals=(4, 2)) for i in range(2)]
   np.testing.assert_allclose(sum(parts), losses.aggregate(X, MASK, mode), rtol=1e-6)
 
 
@@ -56,12 +60,16 @@ def one(gap, advantage, **how):
   return float(loss), float(slope[0, 0]), {k: float(v) for k, v in metrics.items()}
 
 
-@pytest.mark.parametrize("ratio, advantage, want, clipped", [
-  (1.1, 1.0, -1.1, 0.0),   # inside the bounds: -A rho
-  (1.5, 1.0, -1.3, 1.0),   # above 1 + .3 and wanted more often: held at the bound
-  (0.5, 1.0, -0.5, 0.0),   # below the bound but wanted more often: not held
-  (0.5, -1.0, 0.8, 1.0),   # below 1 - .2 and wanted less often: held
-  (1.5, -1.0, 1.5, 0.0)])
+@pytest.mark.parametrize(
+  "ratio, advantage, want, clipped",
+  [
+    (1.1, 1.0, -1.1, 0.0),  # inside the bounds: -A rho
+    (1.5, 1.0, -1.3, 1.0),  # above 1 + .3 and wanted more often: held at the bound
+    (0.5, 1.0, -0.5, 0.0),  # below the bound but wanted more often: not held
+    (0.5, -1.0, 0.8, 1.0),  # below 1 - .2 and wanted less often: held
+    (1.5, -1.0, 1.5, 0.0),
+  ],
+)
 def test_clipping_by_hand(ratio, advantage, want, clipped):
   loss, slope, metrics = one(np.log(ratio), advantage)
   assert loss == pytest.approx(want, rel=1e-5)
@@ -86,8 +94,7 @@ def test_sequence_ratio_by_hand():
   f = lambda x: losses.policy_loss(x, jnp.zeros((1, 4)), advantages, mask, **how)[0]
   np.testing.assert_allclose(f(gaps), (-np.exp(0.3) + 2 * np.exp(-0.1)) / 2, rtol=1e-6)
   # d/dx of -e^{mean}: each of its two tokens gets half; halved again by the mean over two sequences.
-  np.testing.assert_allclose(
-    jax.grad(f)(gaps), [[-np.exp(0.3) / 4, 0.0, -np.exp(0.3) / 4, np.exp(-0.1)]], rtol=1e-5)
+  np.testing.assert_allclose(jax.grad(f)(gaps), [[-np.exp(0.3) / 4, 0.0, -np.exp(0.3) / 4, np.exp(-0.1)]], rtol=1e-5)
 
 
 CASES = [(a, *how) for a in losses.AGGREGATIONS for how in (("token", None), ("sequence", 3.0))]
@@ -95,13 +102,25 @@ CASES = [(a, *how) for a in losses.AGGREGATIONS for how in (("token", None), ("s
 
 @pytest.mark.parametrize("aggregation, ratio, dual_clip", CASES)
 def test_finite_and_silent_on_untrained_tokens_however_far_off_policy(aggregation, ratio, dual_clip):
-  gaps = jnp.array([[-120.0, 120.0, -30.0, 30.0, 0.0, 120.0, jnp.nan, jnp.inf],
-                    [120.0, -120.0, 88.5, -88.5, 1.0, jnp.nan, -jnp.inf, -120.0]])
+  gaps = jnp.array(
+    [
+      [-120.0, 120.0, -30.0, 30.0, 0.0, 120.0, jnp.nan, jnp.inf],
+      [120.0, -120.0, 88.5, -88.5, 1.0, jnp.nan, -jnp.inf, -120.0],
+    ]
+  )
   mask = jnp.array([[1, 1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0, 0, 0]])
   advantages = jnp.array([[1.0] * 7 + [jnp.nan], [-1.0] * 7 + [jnp.inf]])
   f = lambda x: losses.policy_loss(
-    x, jnp.zeros((2, 8)), advantages, mask, clip_low=0.2, clip_high=0.28, dual_clip=dual_clip, ratio=ratio,
-    aggregation=aggregation)
+    x,
+    jnp.zeros((2, 8)),
+    advantages,
+    mask,
+    clip_low=0.2,
+    clip_high=0.28,
+    dual_clip=dual_clip,
+    ratio=ratio,
+    aggregation=aggregation,
+  )
   (loss, metrics), gradient = jax.value_and_grad(f, has_aux=True)(gaps)
   assert jnp.isfinite(loss) and jnp.isfinite(gradient).all()
   assert all(jnp.isfinite(x) for x in metrics.values())
@@ -114,7 +133,8 @@ def test_policy_gradient_is_the_derivative():
   mask = jnp.array([[1, 1, 0, 1, 0], [1, 0, 1, 1, 1]])
   for aggregation, ratio in itertools.product(losses.AGGREGATIONS[:3:2], ["token", "sequence"]):
     f = lambda x, a=aggregation, r=ratio: losses.policy_loss(
-      x, old, advantages, mask, clip_low=0.2, clip_high=0.2, aggregation=a, ratio=r)[0]
+      x, old, advantages, mask, clip_low=0.2, clip_high=0.2, aggregation=a, ratio=r
+    )[0]
     check_grads(jax.jit(f), (x,), order=1, modes=["rev"], eps=1e-3, atol=2e-3, rtol=2e-3)
 
 
@@ -129,8 +149,10 @@ def test_metrics_of_parts_add_up():
   key = jax.random.key(1)
   x, advantages = jax.random.normal(key, (2, 2, 4))
   whole = losses.policy_loss(x, jnp.zeros((2, 4)), advantages, MASK, **HOW)[1]
-  parts = [losses.policy_loss(
-    x[i:i + 1], jnp.zeros((1, 4)), advantages[i:i + 1], MASK[i:i + 1], totals=(4, 2), **HOW)[1] for i in range(2)]
+  parts = [
+    losses.policy_loss(x[i : i + 1], jnp.zeros((1, 4)), advantages[i : i + 1], MASK[i : i + 1], totals=(4, 2), **HOW)[1]
+    for i in range(2)
+  ]
   for name, value in whole.items():
     np.testing.assert_allclose(parts[0][name] + parts[1][name], value, rtol=1e-6)
 
@@ -138,18 +160,34 @@ def test_metrics_of_parts_add_up():
 def test_value_loss_by_hand():
   # Old value 0, clip .5, return 2. Value 1: near .5; errors 1 and 2.25: the larger, halved. Value .2: (1.8)^2 / 2.
   got = losses.value_loss(
-    jnp.array([[1.0, 0.2, 7.0]]), jnp.zeros((1, 3)), jnp.full((1, 3), 2.0), jnp.array([[1, 1, 0]]), clip=0.5,
-    aggregation="token_mean")
+    jnp.array([[1.0, 0.2, 7.0]]),
+    jnp.zeros((1, 3)),
+    jnp.full((1, 3), 2.0),
+    jnp.array([[1, 1, 0]]),
+    clip=0.5,
+    aggregation="token_mean",
+  )
   np.testing.assert_allclose(got, (2.25 / 2 + 1.8**2 / 2) / 2, rtol=1e-6)
   got = losses.value_loss(
-    jnp.array([[1.0]]), jnp.zeros((1, 1)), jnp.full((1, 1), 2.0), jnp.ones((1, 1)), clip=None,
-    aggregation="seq_mean_token_sum")
+    jnp.array([[1.0]]),
+    jnp.zeros((1, 1)),
+    jnp.full((1, 1), 2.0),
+    jnp.ones((1, 1)),
+    clip=None,
+    aggregation="seq_mean_token_sum",
+  )
   np.testing.assert_allclose(got, 0.5, rtol=1e-6)
 
 
-@pytest.mark.parametrize("how, word", [
-  (dict(ratio="step"), "ratio='step'"), (dict(clip_low=-0.1), "negative"), (dict(dual_clip=1.0), "above 1"),
-  (dict(aggregation="mean"), "token_mean")])
+@pytest.mark.parametrize(
+  "how, word",
+  [
+    (dict(ratio="step"), "ratio='step'"),
+    (dict(clip_low=-0.1), "negative"),
+    (dict(dual_clip=1.0), "above 1"),
+    (dict(aggregation="mean"), "token_mean"),
+  ],
+)
 def test_what_is_refused(how, word):
   with pytest.raises(ValueError, match=word):
     losses.policy_loss(X, X, X, MASK, **(HOW | how))

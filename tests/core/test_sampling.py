@@ -21,8 +21,12 @@ def row(value, dtype=jnp.float32, n=B):
 def draw(logits, uniform, temperature=1.0, top_k=0, top_p=1.0):
   n = logits.shape[0]
   return DRAW(
-    jnp.asarray(logits, jnp.float32), jnp.asarray(uniform, jnp.float32), row(temperature, n=n),
-    row(top_k, jnp.int32, n), row(top_p, n=n))
+    jnp.asarray(logits, jnp.float32),
+    jnp.asarray(uniform, jnp.float32),
+    row(temperature, n=n),
+    row(top_k, jnp.int32, n),
+    row(top_p, n=n),
+  )
 
 
 def random_logits(seed, n=B, v=V):
@@ -69,12 +73,13 @@ def kept(logits, top_k, top_p):
   weights = np.exp(logits[order].astype(np.float64) - logits.max())
   share = weights / weights.sum()
   if top_p < 1:
-    order = order[:1 + int((np.cumsum(share) < top_p).sum())]
+    order = order[: 1 + int((np.cumsum(share) < top_p).sum())]
   return set(order.tolist())
 
 
-@pytest.mark.parametrize("top_k, top_p", [(0, 1.0), (1, 1.0), (5, 1.0), (V, 1.0), (99, 1.0), (0, 0.5), (0, 1e-9),
-                                          (7, 0.8), (3, 0.01)])
+@pytest.mark.parametrize(
+  "top_k, top_p", [(0, 1.0), (1, 1.0), (5, 1.0), (V, 1.0), (99, 1.0), (0, 0.5), (0, 1e-9), (7, 0.8), (3, 0.01)]
+)
 def test_filters_keep_what_numpy_keeps(top_k, top_p):
   logits = random_logits(top_k)
   logits[0, 3:9] = logits[0].max() + 1  # six of equal weight: the lower ids go first
@@ -99,13 +104,19 @@ def test_a_row_depends_on_that_row_alone():
   for seed in range(3):
     other = random_logits(seed + 10)
     other[3] = logits[3]
-    mixed = DRAW(jnp.asarray(other), jnp.asarray(uniform), row(0.9).at[0].set(0.0), row(0, jnp.int32).at[1].set(2),
-                 row(1.0).at[5].set(0.3))
+    mixed = DRAW(
+      jnp.asarray(other),
+      jnp.asarray(uniform),
+      row(0.9).at[0].set(0.0),
+      row(0, jnp.int32).at[1].set(2),
+      row(1.0).at[5].set(0.3),
+    )
     assert mixed[0][3] == alone[0][3] and mixed[1][3].tobytes() == alone[1][3].tobytes()
 
 
-@pytest.mark.parametrize("temperature, top_k, top_p", [(1.0, 0, 1.0), (0.6, 0, 1.0), (1.5, 6, 1.0), (1.0, 0, 0.7),
-                                                       (0.8, 10, 0.9)])
+@pytest.mark.parametrize(
+  "temperature, top_k, top_p", [(1.0, 0, 1.0), (0.6, 0, 1.0), (1.5, 6, 1.0), (1.0, 0, 0.7), (0.8, 10, 0.9)]
+)
 def test_frequencies_fit_the_softmax(temperature, top_k, top_p):
   n = 20_000
   logits = random_logits(5, 1)[0]

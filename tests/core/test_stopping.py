@@ -3,27 +3,33 @@ import pytest
 from ragrl_jax.core import stopping
 
 
-@pytest.mark.parametrize("curve, expected", [
-  ([], False),
-  ([0.98], False),              # one measurement may be luck
-  ([0.5, 0.98], False),
-  ([0.98, 0.5], False),         # it must hold at the end
-  ([0.5, 0.97, 0.98], True),
-])
+@pytest.mark.parametrize(
+  "curve, expected",
+  [
+    ([], False),
+    ([0.98], False),  # one measurement may be luck
+    ([0.5, 0.98], False),
+    ([0.98, 0.5], False),  # it must hold at the end
+    ([0.5, 0.97, 0.98], True),
+  ],
+)
 def test_a_level_holds_when_it_is_measured_twice(curve, expected):
   assert stopping.holds(curve, 0.97) is expected
 
 
-@pytest.mark.parametrize("curve, expected", [
-  ([], False),
-  ([0.4, 0.4], False),                    # fewer than patience + 1
-  ([0.4, 0.4, 0.4], True),
-  ([0.4, 0.9, 0.95], False),              # 0.95 > 0.4
-  ([0.4, 0.9, 0.95, 0.96], False),        # 0.96 > 0.9
-  ([0.4, 0.96, 0.95, 0.94], True),        # neither of the last two is above 0.96
-  ([0.4, 0.96, 0.95, 0.9601], True),      # by less than the rise that counts
-  ([0.4, 0.96, 0.95, 0.98], False),
-])
+@pytest.mark.parametrize(
+  "curve, expected",
+  [
+    ([], False),
+    ([0.4, 0.4], False),  # fewer than patience + 1
+    ([0.4, 0.4, 0.4], True),
+    ([0.4, 0.9, 0.95], False),  # 0.95 > 0.4
+    ([0.4, 0.9, 0.95, 0.96], False),  # 0.96 > 0.9
+    ([0.4, 0.96, 0.95, 0.94], True),  # neither of the last two is above 0.96
+    ([0.4, 0.96, 0.95, 0.9601], True),  # by less than the rise that counts
+    ([0.4, 0.96, 0.95, 0.98], False),
+  ],
+)
 def test_a_curve_has_stopped_rising(curve, expected):
   assert stopping.stopped_rising(curve, patience=2, rise=0.005) is expected
 

@@ -7,8 +7,14 @@ from ragrl_jax.data import layouts
 CONTEXT = [["Rome", ["Rome is a city.", " It is old."]], ["Paris", ["Paris is a city."]], ["Rome", ["Another Rome."]]]
 FACTS = [["Paris", 0], ["Rome", 1], ["Rome", 0], ["Oslo", 0], ["Paris", 9]]
 HOTPOT = dict(
-  _id="5a", question="Which is older?", answer="Rome", type="comparison", level="hard", context=CONTEXT,
-  supporting_facts=FACTS)
+  _id="5a",
+  question="Which is older?",
+  answer="Rome",
+  type="comparison",
+  level="hard",
+  context=CONTEXT,
+  supporting_facts=FACTS,
+)
 
 
 def read(row):
@@ -22,10 +28,13 @@ def columns(pairs, *names):
 HOTPOTS = {
   "published": HOTPOT,
   "hub": dict(
-    HOTPOT, context=columns(CONTEXT, "title", "sentences"), supporting_facts=columns(FACTS, "title", "sent_id")),
+    HOTPOT, context=columns(CONTEXT, "title", "sentences"), supporting_facts=columns(FACTS, "title", "sent_id")
+  ),
   "objects": dict(
-    HOTPOT, context=[dict(title=t, sentences=s) for t, s in CONTEXT],
-    supporting_facts=[dict(title=t, sent_id=n) for t, n in FACTS]),
+    HOTPOT,
+    context=[dict(title=t, sentences=s) for t, s in CONTEXT],
+    supporting_facts=[dict(title=t, sent_id=n) for t, n in FACTS],
+  ),
   "json": dict(HOTPOT, context=json.dumps(CONTEXT), supporting_facts=json.dumps(FACTS)),
 }
 
@@ -35,7 +44,10 @@ def test_hotpotqa(shape):
   got = read(HOTPOTS[shape])
   assert (got.id, got.question, got.golds, got.source) == ("5a", "Which is older?", ("Rome",), "set")
   assert [(p.title, p.text) for p in got.passages] == [
-    ("Rome", "Rome is a city. It is old."), ("Paris", "Paris is a city."), ("Rome", "Another Rome.")]
+    ("Rome", "Rome is a city. It is old."),
+    ("Paris", "Paris is a city."),
+    ("Rome", "Another Rome."),
+  ]
   # Found by title, the first of two Romes; Oslo is not there; Paris has no tenth sentence.
   assert got.supporting == (0, 1)
   assert got.evidence == ((1, "Paris is a city."), (0, "It is old."), (0, "Rome is a city."))
@@ -45,8 +57,12 @@ def test_hotpotqa(shape):
 
 
 def test_2wiki_sentences_are_joined_with_a_space():
-  row = dict(HOTPOT, context=[["Film", ["It is a film.", "Its director is X."]]], supporting_facts=[["Film", 1]],
-             evidences=[["Film", "director", "X"]])
+  row = dict(
+    HOTPOT,
+    context=[["Film", ["It is a film.", "Its director is X."]]],
+    supporting_facts=[["Film", 1]],
+    evidences=[["Film", "director", "X"]],
+  )
   got = read(row)
   assert got.passages[0].text == "It is a film. Its director is X."
   assert got.evidence == ((0, "Its director is X."),) and got.meta["evidences"] == [["Film", "director", "X"]]
@@ -54,19 +70,28 @@ def test_2wiki_sentences_are_joined_with_a_space():
 
 def test_musique():
   row = dict(
-    id="2hop__1_2", question="Who?", answer="Ann", answer_aliases=["Anna", "Ann"], answerable=True,
+    id="2hop__1_2",
+    question="Who?",
+    answer="Ann",
+    answer_aliases=["Anna", "Ann"],
+    answerable=True,
     paragraphs=[
       dict(idx=0, title="A", paragraph_text="a text", is_supporting=False),
       dict(idx=1, title="B", paragraph_text="b text", is_supporting=True),
-      dict(idx=2, title="C", paragraph_text="c text", is_supporting=True)],
+      dict(idx=2, title="C", paragraph_text="c text", is_supporting=True),
+    ],
     question_decomposition=[
       dict(id=7, question="B >> x", answer="Bob", paragraph_support_idx=2),
-      dict(id=8, question="#1 >> y", answer="Ann", paragraph_support_idx=1)])
+      dict(id=8, question="#1 >> y", answer="Ann", paragraph_support_idx=1),
+    ],
+  )
   got = read(row)
   assert got.golds == ("Ann", "Anna") and got.hops == 2 and got.supporting == (1, 2)
   assert got.evidence == ((1, "b text"), (2, "c text"))
-  assert got.meta == dict(answerable=True, decomposition=[
-    dict(question="B >> x", answer="Bob", passage=2), dict(question="#1 >> y", answer="Ann", passage=1)])
+  assert got.meta == dict(
+    answerable=True,
+    decomposition=[dict(question="B >> x", answer="Bob", passage=2), dict(question="#1 >> y", answer="Ann", passage=1)],
+  )
   row["question_decomposition"][0]["paragraph_support_idx"] = None  # as in the unanswerable half
   assert read(row).meta["decomposition"][0]["passage"] is None
 
@@ -82,7 +107,8 @@ def test_flashrag():
 
 def test_flashrag_with_hotpotqa_inside():
   metadata = dict(
-    type="bridge", context=columns(CONTEXT, "title", "content"), supporting_facts=columns(FACTS, "title", "sent_id"))
+    type="bridge", context=columns(CONTEXT, "title", "content"), supporting_facts=columns(FACTS, "title", "sent_id")
+  )
   got = read(dict(id="1", question="Q?", golden_answers=["Rome"], metadata=metadata))
   assert (got.supporting, got.hops, len(got.passages)) == ((0, 1), 2, 3)
   assert "context" in metadata  # the row is left as it was
@@ -106,14 +132,17 @@ def test_passages_without_ids_get_the_same_one_for_the_same_text():
   assert len(set(ids)) == 3 and ids == [p.id for p in read(row).passages]
 
 
-@pytest.mark.parametrize(("change", "message"), [
-  (dict(context=[["Rome", "one sentence"]]), r"context\[0\]"),
-  (dict(context="[1"), "not JSON"),
-  (dict(context=3), "'context' must be a list"),
-  (dict(supporting_facts=[["Rome"]]), "sentence number"),
-  (dict(supporting_facts=[["Rome", "0"]]), "sentence number"),
-  (dict(answer=None), "'answer' must hold"),
-])
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    (dict(context=[["Rome", "one sentence"]]), r"context\[0\]"),
+    (dict(context="[1"), "not JSON"),
+    (dict(context=3), "'context' must be a list"),
+    (dict(supporting_facts=[["Rome"]]), "sentence number"),
+    (dict(supporting_facts=[["Rome", "0"]]), "sentence number"),
+    (dict(answer=None), "'answer' must hold"),
+  ],
+)
 def test_bad_hotpotqa(change, message):
   with pytest.raises(ValueError, match=message):
     read({**HOTPOT, **change})
@@ -125,8 +154,15 @@ def test_bad_musique():
 
 
 LONGBENCH = dict(
-  input="Who is it?", context="Passage 1:\nRome\nRome is a city.\n\nPassage 2:\n…", answers=["Ann", "Anna"],
-  length=3659, dataset="hotpotqa", language="en", all_classes=None, _id="23b8")
+  input="Who is it?",
+  context="Passage 1:\nRome\nRome is a city.\n\nPassage 2:\n…",
+  answers=["Ann", "Anna"],
+  length=3659,
+  dataset="hotpotqa",
+  language="en",
+  all_classes=None,
+  _id="23b8",
+)
 
 
 def test_longbench():
@@ -138,8 +174,12 @@ def test_longbench():
 
 
 DROP = dict(
-  section_id="nfl_1184", query_id="f37e", passage="They won 20 to 13.", question="How many?",
-  answers_spans=dict(spans=["20", "20", "twenty"], types=["number", "number", "span"]))
+  section_id="nfl_1184",
+  query_id="f37e",
+  passage="They won 20 to 13.",
+  question="How many?",
+  answers_spans=dict(spans=["20", "20", "twenty"], types=["number", "number", "span"]),
+)
 
 
 def test_drop():
@@ -150,8 +190,13 @@ def test_drop():
 
 
 MS_MARCO = dict(
-  query_id=9652, query="what is rba", query_type="description", answers=["A bank."], wellFormedAnswers="[]",
-  passages=dict(is_selected=[0, 1], passage_text=["Since 2007.", "It is a bank."], url=["u1", "u2"]))
+  query_id=9652,
+  query="what is rba",
+  query_type="description",
+  answers=["A bank."],
+  wellFormedAnswers="[]",
+  passages=dict(is_selected=[0, 1], passage_text=["Since 2007.", "It is a bank."], url=["u1", "u2"]),
+)
 
 
 def test_ms_marco():
@@ -159,18 +204,27 @@ def test_ms_marco():
   assert (got.id, got.question, got.golds) == ("9652", "what is rba", ("A bank.",))
   assert [p.text for p in got.passages] == ["Since 2007.", "It is a bank."] and (got.supporting, got.hops) == ((1,), 1)
   assert got.meta == dict(answerable=True, query_type="description", urls=["u1", "u2"])
-  silent = read(dict(MS_MARCO, answers=["No Answer Present."], passages=dict(
-    is_selected=[0], passage_text=["Since 2007."], url=["u1"])))
+  silent = read(
+    dict(
+      MS_MARCO, answers=["No Answer Present."], passages=dict(is_selected=[0], passage_text=["Since 2007."], url=["u1"])
+    )
+  )
   assert (silent.supporting, silent.hops, silent.meta["answerable"]) == ((), None, False)
 
 
-@pytest.mark.parametrize(("row", "message"), [
-  (dict(LONGBENCH, context=["a"]), "'context' must be text"), (dict(LONGBENCH, input=""), "'input' must be text"),
-  (dict(LONGBENCH, answers=[]), "'answers' must hold"), (dict(DROP, passage=None), "'passage' must be text"),
-  (dict(DROP, answers_spans=dict(spans=[], types=[])), "'spans' must hold"),
-  (dict(MS_MARCO, answers=[]), "'answers' must hold"),
-  (dict(MS_MARCO, passages=dict(is_selected=[1], passage_text=[])), "of that length"),
-  (dict(MS_MARCO, passages=[]), "'passages' must be an object")])
+@pytest.mark.parametrize(
+  ("row", "message"),
+  [
+    (dict(LONGBENCH, context=["a"]), "'context' must be text"),
+    (dict(LONGBENCH, input=""), "'input' must be text"),
+    (dict(LONGBENCH, answers=[]), "'answers' must hold"),
+    (dict(DROP, passage=None), "'passage' must be text"),
+    (dict(DROP, answers_spans=dict(spans=[], types=[])), "'spans' must hold"),
+    (dict(MS_MARCO, answers=[]), "'answers' must hold"),
+    (dict(MS_MARCO, passages=dict(is_selected=[1], passage_text=[])), "of that length"),
+    (dict(MS_MARCO, passages=[]), "'passages' must be an object"),
+  ],
+)
 def test_bad_rows_of_those_three(row, message):
   with pytest.raises(ValueError, match=message):
     read(row)

@@ -88,30 +88,33 @@ def test_max_examples_does_not_read_on(tmp_path):
   assert len(read(path, max_examples=1)) == 1
 
 
-@pytest.mark.parametrize(("row", "message"), [
-  ("{not json\n", "not JSON"),
-  ("[1, 2]\n", "a row must be a JSON object, this is a list"),
-  ("null\n", "this is null"),
-  ("true\n", "true or false"),
-  (dict(GOOD, id="q0"), "was there before"),
-  (dict(GOOD, answers=[]), "'answers' must hold at least one answer"),
-  (dict(GOOD, answers=["", "x"]), "each of them text"),
-  (dict(GOOD, answers=[1]), "each of them text"),
-  (dict(GOOD, question="  "), "'question' must be text"),
-  (dict(GOOD, id=True), "'id' must be text or a number"),
-  (dict(GOOD, supporting=[0]), "'supporting' holds 0"),
-  (dict(GOOD, passages=[dict(text="x")], supporting=[True]), "'supporting' holds True"),
-  (dict(GOOD, passages=[dict(text="x")], supporting=[-1]), "position from 0 to 0"),
-  (dict(GOOD, passages={"text": "x"}), "'passages' must be a list"),
-  (dict(GOOD, passages=["x"]), r"'passages\[0\]' must be an object"),
-  (dict(GOOD, passages=[dict(title=3, text="x")]), "title of"),
-  (dict(GOOD, hops="2"), "'hops' must be a whole number"),
-  (dict(GOOD, meta=[]), "'meta' must be an object"),
-  (dict(GOOD, meta=dict(evidence=[[0, 1]])), "position, sentence"),
-  (dict(GOOD, meta=dict(evidence=[[0, "x"]])), "'meta.evidence' holds 0"),
-  (dict(id="q1", query="Who?"), "is none we know"),
-  ('{"id": "q1", "question": "\\ud800", "answers": ["x"]}\n', "no Unicode"),
-])
+@pytest.mark.parametrize(
+  ("row", "message"),
+  [
+    ("{not json\n", "not JSON"),
+    ("[1, 2]\n", "a row must be a JSON object, this is a list"),
+    ("null\n", "this is null"),
+    ("true\n", "true or false"),
+    (dict(GOOD, id="q0"), "was there before"),
+    (dict(GOOD, answers=[]), "'answers' must hold at least one answer"),
+    (dict(GOOD, answers=["", "x"]), "each of them text"),
+    (dict(GOOD, answers=[1]), "each of them text"),
+    (dict(GOOD, question="  "), "'question' must be text"),
+    (dict(GOOD, id=True), "'id' must be text or a number"),
+    (dict(GOOD, supporting=[0]), "'supporting' holds 0"),
+    (dict(GOOD, passages=[dict(text="x")], supporting=[True]), "'supporting' holds True"),
+    (dict(GOOD, passages=[dict(text="x")], supporting=[-1]), "position from 0 to 0"),
+    (dict(GOOD, passages={"text": "x"}), "'passages' must be a list"),
+    (dict(GOOD, passages=["x"]), r"'passages\[0\]' must be an object"),
+    (dict(GOOD, passages=[dict(title=3, text="x")]), "title of"),
+    (dict(GOOD, hops="2"), "'hops' must be a whole number"),
+    (dict(GOOD, meta=[]), "'meta' must be an object"),
+    (dict(GOOD, meta=dict(evidence=[[0, 1]])), "position, sentence"),
+    (dict(GOOD, meta=dict(evidence=[[0, "x"]])), "'meta.evidence' holds 0"),
+    (dict(id="q1", query="Who?"), "is none we know"),
+    ('{"id": "q1", "question": "\\ud800", "answers": ["x"]}\n', "no Unicode"),
+  ],
+)
 def test_a_bad_row_is_refused_with_file_and_line(tmp_path, row, message):
   path = put(tmp_path / "bad.jsonl.gz", dict(GOOD, id="q0"), "\n", row)
   with pytest.raises(ValueError, match=rf"bad\.jsonl\.gz:3.*{message}"):
@@ -123,8 +126,12 @@ def test_a_bad_row_of_an_array(tmp_path):
   with pytest.raises(ValueError, match=r"a\.json:1 \(row 2\).*at least one answer"):
     read(put(tmp_path / "a.json", json.dumps(rows)))
   with pytest.raises(ValueError, match=r"a\.json:6 \(row 2\)"):
-    read(put(tmp_path / "a.json", "[\n" + json.dumps(GOOD, indent=0).replace("\n", "") + "\n,\n\n\n"
-             + json.dumps(rows[1]) + "\n]"))
+    read(
+      put(
+        tmp_path / "a.json",
+        "[\n" + json.dumps(GOOD, indent=0).replace("\n", "") + "\n,\n\n\n" + json.dumps(rows[1]) + "\n]",
+      )
+    )
   with pytest.raises(ValueError, match="row 1.*after a row"):
     read(put(tmp_path / "a.json", "[" + json.dumps(GOOD) + " " + json.dumps(GOOD) + "]"))
   with pytest.raises(ValueError, match="row 2.*not JSON"):
@@ -133,7 +140,7 @@ def test_a_bad_row_of_an_array(tmp_path):
 
 def test_broken_files(tmp_path):
   whole = gzip.compress("".join(json.dumps(dict(GOOD, id=str(i))) + "\n" for i in range(2000)).encode())
-  (tmp_path / "cut.jsonl.gz").write_bytes(whole[:len(whole) // 2])
+  (tmp_path / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
   with pytest.raises(ValueError, match=r"cut\.jsonl\.gz:\d+: the compressed file is broken"):
     read(tmp_path / "cut.jsonl.gz")
   (tmp_path / "plain.jsonl.gz").write_text(json.dumps(GOOD))
@@ -178,15 +185,21 @@ def test_a_dataset_of_the_datasets_library(tmp_path, monkeypatch):
   monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
   folder = tmp_path / "mini"
   folder.mkdir()
-  put(folder / "train.jsonl", *(
-    dict(id=f"t{i}", question=f"Q{i}?", golden_answers=[f"a{i}", "b"], metadata=dict(level="hard")) for i in (0, 1)))
+  put(
+    folder / "train.jsonl",
+    *(dict(id=f"t{i}", question=f"Q{i}?", golden_answers=[f"a{i}", "b"], metadata=dict(level="hard")) for i in (0, 1)),
+  )
   got = read(f"hf:{folder}//train")
   assert [(e.id, e.golds, e.source, e.meta) for e in got] == [
-    ("t0", ("a0", "b"), "mini", {"level": "hard"}), ("t1", ("a1", "b"), "mini", {"level": "hard"})]
+    ("t0", ("a0", "b"), "mini", {"level": "hard"}),
+    ("t1", ("a1", "b"), "mini", {"level": "hard"}),
+  ]
   with pytest.raises(ValueError, match="nothing"):
     read(f"hf:{folder}//nothing")
-  put(folder / "train.jsonl", *(
-    dict(id=f"t{i}", question="Q?", golden_answers=["a"], metadata=dict(level="hard")) for i in range(1000)))
+  put(
+    folder / "train.jsonl",
+    *(dict(id=f"t{i}", question="Q?", golden_answers=["a"], metadata=dict(level="hard")) for i in range(1000)),
+  )
   drawn = read(f"hf:{folder}//train~100")
   assert len({e.id for e in drawn}) == 100 and drawn == read(f"hf:{folder}//train~100")
   assert sum(int(e.id[1:]) < 500 for e in drawn) in range(35, 66)  # from all of it

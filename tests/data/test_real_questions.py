@@ -11,9 +11,7 @@ from ragrl_jax.data import readers
 
 HERE = pathlib.Path(os.environ.get("RAGRL_DATA") or pathlib.Path(__file__).parents[3] / "shared" / "data")
 FILES = sorted((HERE / "qa").glob("*.jsonl.gz")) if HERE.is_dir() else []
-pytestmark = [
-  pytest.mark.real,
-  pytest.mark.skipif(not FILES, reason=f"no real questions in {HERE}/qa: set RAGRL_DATA")]
+pytestmark = [pytest.mark.real, pytest.mark.skipif(not FILES, reason=f"no real questions in {HERE}/qa: set RAGRL_DATA")]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
@@ -26,7 +24,8 @@ def test_every_row_is_read(path):
     assert (example.id, example.question) == (row["id"], row["question"])
     assert list(example.golds) == list(dict.fromkeys(row["answers"]))
     assert [(p.id, p.title, p.text) for p in example.passages] == [
-      (p["id"], p["title"], p["text"]) for p in row["passages"]]
+      (p["id"], p["title"], p["text"]) for p in row["passages"]
+    ]
     assert list(example.supporting) == row["supporting"]
     for place, sentence in example.evidence:
       assert sentence in example.passages[place].text

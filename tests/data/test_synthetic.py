@@ -93,7 +93,8 @@ def test_held_out_questions_share_no_name_with_training():
   names = set(WORLD.parts[synthetic.HELD_OUT].names)
   train_text = " ".join(
     [e.question + " ".join(e.golds) + " ".join(p.text for p in e.passages) for e in ASKED]
-    + list(synthetic.lines(WORLD)))
+    + list(synthetic.lines(WORLD))
+  )
   assert not [name for name in names if name in train_text]
   for example in held_out:
     assert {step["subject"] for step in example.meta["decomposition"]} <= names
@@ -109,8 +110,10 @@ def test_draws_are_keyed():
 
 
 def test_passages_do_not_change_the_first_question():
-  assert synthetic.questions(WORLD, 1, mix={2: 1})[0].question == synthetic.questions(
-    WORLD, 1, mix={2: 1}, passages=5)[0].question
+  assert (
+    synthetic.questions(WORLD, 1, mix={2: 1})[0].question
+    == synthetic.questions(WORLD, 1, mix={2: 1}, passages=5)[0].question
+  )
 
 
 def test_distinct():
@@ -128,7 +131,8 @@ def test_hard_answers_are_sentences():
   assert example.question.endswith(", step by step?")
   assert example.golds == (
     f"The {first['relation']} of {first['subject']} is {first['object']}, and the {second['relation']} of "
-    f"{second['subject']} is {second['object']}.",)
+    f"{second['subject']} is {second['object']}.",
+  )
   assert len(example.passages) == 12
 
 
@@ -140,7 +144,8 @@ def test_easy_with_one_passage():
 def test_memory_is_marked():
   asked = synthetic.questions(WORLD, 300, mix={1: 1})
   marks = collections.Counter(
-    (e.meta["decomposition"][0]["memorised"], e.meta["decomposition"][0]["counterfactual"]) for e in asked)
+    (e.meta["decomposition"][0]["memorised"], e.meta["decomposition"][0]["counterfactual"]) for e in asked
+  )
   assert set(marks) == {(False, False), (True, False), (True, True)}
   for example in asked:
     step = example.meta["decomposition"][0]
@@ -153,10 +158,18 @@ def test_years_only_end_a_chain():
     assert not any("year" in step["relation"] for step in example.meta["decomposition"][:-1])
 
 
-@pytest.mark.parametrize(("wrong", "message"), [
-  (dict(part="test"), "held_out"), (dict(mix={4: 1}), "1, 2 or 3"), (dict(mix={1: 0}), "positive"),
-  (dict(mix={}), "positive"), (dict(difficulty="medium"), "easy"), (dict(mix={3: 1}, passages=2), "at least as many"),
-  (dict(passages=100_000), "not so many")])
+@pytest.mark.parametrize(
+  ("wrong", "message"),
+  [
+    (dict(part="test"), "held_out"),
+    (dict(mix={4: 1}), "1, 2 or 3"),
+    (dict(mix={1: 0}), "positive"),
+    (dict(mix={}), "positive"),
+    (dict(difficulty="medium"), "easy"),
+    (dict(mix={3: 1}, passages=2), "at least as many"),
+    (dict(passages=100_000), "not so many"),
+  ],
+)
 def test_impossible_wishes(wrong, message):
   with pytest.raises(ValueError, match=message):
     synthetic.questions(WORLD, 3, **wrong)

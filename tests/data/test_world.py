@@ -7,7 +7,8 @@ import pytest
 from ragrl_jax.data import world as world_lib
 
 FULL = world_lib.build(
-  seed=3, entities=240, held_out=40, years=True, facts_per_passage=3, memorised=0.5, counterfactual=0.25, noise=0.1)
+  seed=3, entities=240, held_out=40, years=True, facts_per_passage=3, memorised=0.5, counterfactual=0.25, noise=0.1
+)
 PLAIN = world_lib.build(seed=3, entities=240, held_out=40)
 
 
@@ -69,7 +70,9 @@ def test_passages_state_their_facts_and_every_fact_is_stated_once(world):
 def test_all_wordings_are_used():
   used = collections.Counter(
     next(w for w in world_lib.WORDINGS if fact.sentence(w) == sentence)
-    for passage in PLAIN.passages for fact, sentence in zip(PLAIN.stated[passage.id], PLAIN.sentences[passage.id]))
+    for passage in PLAIN.passages
+    for fact, sentence in zip(PLAIN.stated[passage.id], PLAIN.sentences[passage.id])
+  )
   assert min(used.values()) > len(PLAIN.passages) / 4
 
 
@@ -102,7 +105,7 @@ def test_names_are_two_or_three_syllables():
   for name in PLAIN.parts[world_lib.TRAIN].names:
     assert len(name) in (6, 9) and name[0].isupper()
     for at in range(0, len(name), 3):
-      assert name[at:at + 3].lower()[1] in "aeiou" and name[at].lower() not in "aeiou" and name[at + 2] not in "aeiou"
+      assert name[at : at + 3].lower()[1] in "aeiou" and name[at].lower() not in "aeiou" and name[at + 2] not in "aeiou"
 
 
 def test_memory():
@@ -134,10 +137,18 @@ def test_noise_states_nothing():
     assert not any(f"{relation} of" in passage.text for relation in FULL.relations)
 
 
-@pytest.mark.parametrize(("wrong", "message"), [
-  (dict(entities=7), "at least 8"), (dict(held_out=0), "at least 8"), (dict(facts_per_passage=0), "at least 1"),
-  (dict(noise=1.5), "share"), (dict(memorised=-0.1), "share"), (dict(syllables=4), "from 8"),
-  (dict(syllables=10, entities=4000), "raise syllables")])
+@pytest.mark.parametrize(
+  ("wrong", "message"),
+  [
+    (dict(entities=7), "at least 8"),
+    (dict(held_out=0), "at least 8"),
+    (dict(facts_per_passage=0), "at least 1"),
+    (dict(noise=1.5), "share"),
+    (dict(memorised=-0.1), "share"),
+    (dict(syllables=4), "from 8"),
+    (dict(syllables=10, entities=4000), "raise syllables"),
+  ],
+)
 def test_impossible_settings(wrong, message):
   with pytest.raises(ValueError, match=message):
     world_lib.build(**wrong)

@@ -21,8 +21,9 @@ PLACES = ("Velmar", "Tosk", "Brindal", "Kasovar", "Limnez", "Ordath", "Pelluc", 
 PEOPLE = ("Zora Kelmut", "Ivo Brask", "Mila Tandor", "Ruk Vosnel", "Ada Perlund", "Jon Sikkar", "Lena Morvik")
 TRADES = ("painter", "surveyor", "glass-blower", "poet", "cartographer", "watchmaker", "botanist")
 PROMPT = (
-    "Answer the question. Search with <search>query</search>; what is found stands between <information> and "
-    "</information>. Give the answer as <answer>…</answer>.\n\nQuestion: {}\n")
+  "Answer the question. Search with <search>query</search>; what is found stands between <information> and "
+  "</information>. Give the answer as <answer>…</answer>.\n\nQuestion: {}\n"
+)
 SEARCH, ANSWER = "</search>", "</answer>"
 
 
@@ -60,10 +61,14 @@ def passage(rng, number):
 def example(rng, number):
   gold = (passage(rng, 1000 + 2 * number), passage(rng, 1001 + 2 * number))
   hops = 1 + number % 2
-  question = f"Where did {gold[0].title} live?" if hops == 1 else (
-      f"In which town was the friend of {gold[0].title}, who made maps, born?")
+  question = (
+    f"Where did {gold[0].title} live?"
+    if hops == 1
+    else (f"In which town was the friend of {gold[0].title}, who made maps, born?")
+  )
   return structs.Example(
-      f"q{number:04d}", question, (str(rng.choice(PLACES)),), gold, tuple(range(hops)), source="made-up", hops=hops)
+    f"q{number:04d}", question, (str(rng.choice(PLACES)),), gold, tuple(range(hops)), source="made-up", hops=hops
+  )
 
 
 def prompted(words, asked, reply):
@@ -90,19 +95,29 @@ def episode(rng, words, question, index, sample, skill):
     said.append(segment(structs.MODEL, f"<think>I need fact {hop + 1}.</think>\n<search>{query}</search>", stop=SEARCH))
     hit = [question.passages[min(hop, 1)]] if rng.random() < 0.4 + 0.6 * skill else []
     found = tuple(
-        structs.Passage(p.id, p.title, p.text, round(9.5 - 1.7 * place, 2))
-        for place, p in enumerate([*hit, *(passage(rng, int(rng.integers(0, 900))) for _ in range(3))][:3]))
+      structs.Passage(p.id, p.title, p.text, round(9.5 - 1.7 * place, 2))
+      for place, p in enumerate([*hit, *(passage(rng, int(rng.integers(0, 900))) for _ in range(3))][:3])
+    )
     said.append(segment(structs.ENVIRONMENT, passages.block(found), query=query, found=found))
   right = bool(rng.random() < 0.1 + 0.85 * skill)
   late = rng.random() < 0.12 * (1 - skill)
   reply = question.golds[0] if right else str(rng.choice(PLACES))
-  text = "<think>I do not know yet, so I shall think about it once more" if late else (
-      f"<think>The passage says it.</think>\n<answer>{reply}</answer>")
+  text = (
+    "<think>I do not know yet, so I shall think about it once more"
+    if late
+    else (f"<think>The passage says it.</think>\n<answer>{reply}</answer>")
+  )
   stop = ANSWER if not late else "length" if sample % 2 else "eos"
   said.append(segment(structs.MODEL, text, stop=stop))
   return structs.Episode(
-      tuple(said), version=0, ended="answer" if stop == ANSWER else stop, prompt_index=index, sample=sample,
-      example_id=question.id, facts={"judge": {"faithful": round(float(rng.random()), 3)}} if sample == 0 else {})
+    tuple(said),
+    version=0,
+    ended="answer" if stop == ANSWER else stop,
+    prompt_index=index,
+    sample=sample,
+    example_id=question.id,
+    facts={"judge": {"faithful": round(float(rng.random()), 3)}} if sample == 0 else {},
+  )
 
 
 def rewards(question, got):
@@ -125,9 +140,19 @@ def step_rows(step, skill, *, prompts=4, group=6):
       advantage = (total - totals.mean()) / (spread + 1e-6) if spread > 0 else 0.0
       if index == 1:  # as a critic gives them: one a token
         advantage = advantage * np.linspace(0.2, 1.6, got.num_tokens)
-      rows.append(episodes.row(
-          question, got, step=step, terms=terms, weights=weights, reward=float(total), outcome=right,
-          advantage=advantage, tokenizer=words))
+      rows.append(
+        episodes.row(
+          question,
+          got,
+          step=step,
+          terms=terms,
+          weights=weights,
+          reward=float(total),
+          outcome=right,
+          advantage=advantage,
+          tokenizer=words,
+        )
+      )
   return rows
 
 
@@ -135,33 +160,56 @@ def step_metrics(rng, step, skill):
   noise = lambda scale: float(rng.normal(0, scale))
   answer = min(1.0, max(0.0, 0.1 + 0.85 * skill + noise(0.04)))
   seconds = {
-      "rollout": 1.1 + 0.4 * skill + abs(noise(0.1)), "retrieval_wait": 0.18 + abs(noise(0.03)), "judge_wait": 0.0,
-      "scoring": 0.31 + abs(noise(0.02)), "update": 0.9 + abs(noise(0.08)), "weights": 0.06}
+    "rollout": 1.1 + 0.4 * skill + abs(noise(0.1)),
+    "retrieval_wait": 0.18 + abs(noise(0.03)),
+    "judge_wait": 0.0,
+    "scoring": 0.31 + abs(noise(0.02)),
+    "update": 0.9 + abs(noise(0.08)),
+    "weights": 0.06,
+  }
   if step == 1:
     seconds["rollout"] += 9
   tokens = 5200 + 900 * skill
   return {
-      "reward": answer + 0.2 * (0.9 + 0.1 * skill) + 0.1 * skill,
-      "term": {"answer": answer, "format": min(1.0, 0.88 + 0.12 * skill + noise(0.01)),
-               "retrieval": min(1.0, 0.4 + 0.6 * skill + noise(0.02))},
-      "weight": {"answer": 1.0, "format": 0.2, "retrieval": 0.1}, "outcome": answer,
-      "searches": 0.8 + 0.75 * skill + noise(0.05), "response_tokens": 42 + 20 * skill + noise(1.5),
-      "entropy": 0.9 - 0.75 * skill + abs(noise(0.02)),
-      "kl": 0.002 + 0.06 * skill ** 2 + abs(noise(0.003)), "old_kl": abs(noise(0.001)),
-      "grad_norm": float("nan") if step == 37 else 0.5 + abs(noise(0.25)) + (2.0 if step % 29 == 0 else 0),
-      "clip_fraction": abs(noise(0.006)), "dual_clip_fraction": 0.0, "mismatch": abs(noise(2e-7)),
-      "loss": noise(0.02), "zero_spread_groups": min(1.0, 0.2 + 0.4 * skill + abs(noise(0.03))), "failed_share": 0.0,
-      "learning_rate": 5e-4 * min(1.0, step / 10),
-      "ended": {"answer": 0.88 + 0.12 * skill} | ({} if step % 3 else {"length": 0.12 * (1 - skill)}),
-      "seconds": {**seconds, "step": sum(seconds.values())}, "tokens_per_second": tokens / sum(seconds.values()),
-      "bottleneck": max(seconds, key=seconds.get),
-      **({"warning/entropy": "Entropy fell below 0.2: the policy tries little that is new."} if step > 110 else {})}
+    "reward": answer + 0.2 * (0.9 + 0.1 * skill) + 0.1 * skill,
+    "term": {
+      "answer": answer,
+      "format": min(1.0, 0.88 + 0.12 * skill + noise(0.01)),
+      "retrieval": min(1.0, 0.4 + 0.6 * skill + noise(0.02)),
+    },
+    "weight": {"answer": 1.0, "format": 0.2, "retrieval": 0.1},
+    "outcome": answer,
+    "searches": 0.8 + 0.75 * skill + noise(0.05),
+    "response_tokens": 42 + 20 * skill + noise(1.5),
+    "entropy": 0.9 - 0.75 * skill + abs(noise(0.02)),
+    "kl": 0.002 + 0.06 * skill**2 + abs(noise(0.003)),
+    "old_kl": abs(noise(0.001)),
+    "grad_norm": float("nan") if step == 37 else 0.5 + abs(noise(0.25)) + (2.0 if step % 29 == 0 else 0),
+    "clip_fraction": abs(noise(0.006)),
+    "dual_clip_fraction": 0.0,
+    "mismatch": abs(noise(2e-7)),
+    "loss": noise(0.02),
+    "zero_spread_groups": min(1.0, 0.2 + 0.4 * skill + abs(noise(0.03))),
+    "failed_share": 0.0,
+    "learning_rate": 5e-4 * min(1.0, step / 10),
+    "ended": {"answer": 0.88 + 0.12 * skill} | ({} if step % 3 else {"length": 0.12 * (1 - skill)}),
+    "seconds": {**seconds, "step": sum(seconds.values())},
+    "tokens_per_second": tokens / sum(seconds.values()),
+    "bottleneck": max(seconds, key=seconds.get),
+    **({"warning/entropy": "Entropy fell below 0.2: the policy tries little that is new."} if step > 110 else {}),
+  }
 
 
 def evaluated(em, searches):
   return {
-      "n": 300, "em": em, "f1": em + 0.03, "cover_em": em + 0.01, "answered": 0.97, "searches": searches,
-      "by_hops": {"1": {"n": 120, "em": min(1.0, em + 0.3)}, "2": {"n": 180, "em": max(0.0, em - 0.2)}}}
+    "n": 300,
+    "em": em,
+    "f1": em + 0.03,
+    "cover_em": em + 0.01,
+    "answered": 0.97,
+    "searches": searches,
+    "by_hops": {"1": {"n": 120, "em": min(1.0, em + 0.3)}, "2": {"n": 180, "em": max(0.0, em - 0.2)}},
+  }
 
 
 def make(workdir, *, steps=120, logged_every=5):
@@ -185,13 +233,29 @@ def make(workdir, *, steps=120, logged_every=5):
       writer.write(step, row)
       if step % logged_every == 0 or step == 1:
         episodes.write_episodes(workdir, step, step_rows(step, skill_at(step)))
-  score = lambda value, searches, wasted: evaluated(value, searches) | {
-      "em_interval": [value - 0.05, min(1.0, value + 0.05)], "f1_interval": [value - 0.02, min(1.0, value + 0.08)],
-      "wasted_searches": wasted}
+  score = lambda value, searches, wasted: (
+    evaluated(value, searches)
+    | {
+      "em_interval": [value - 0.05, min(1.0, value + 0.05)],
+      "f1_interval": [value - 0.02, min(1.0, value + 0.08)],
+      "wasted_searches": wasted,
+    }
+  )
   before, after = score(em(skill_at(0)), 0.9, 0.41), score(em(skill_at(steps)), 1.62, 0.05)
-  (workdir / "summary.json").write_text(json.dumps({
-      "em_before": before["em"], "em_after": after["em"], "searches_before": 0.9, "searches_after": 1.62,
-      "seconds": 241.7, "seed": 0, "before": before, "after": after}))
+  (workdir / "summary.json").write_text(
+    json.dumps(
+      {
+        "em_before": before["em"],
+        "em_after": after["em"],
+        "searches_before": 0.9,
+        "searches_after": 1.62,
+        "seconds": 241.7,
+        "seed": 0,
+        "before": before,
+        "after": after,
+      }
+    )
+  )
   return workdir
 
 

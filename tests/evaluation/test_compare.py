@@ -17,10 +17,21 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 def rows(*right, failed=0, **terms):
   """Seven sets "s0" … of one, two … questions; `right`: so many of each set's are right."""
-  return [dict(
-    id=f"q{j}", source=f"s{i}", ended="failed" if i < failed else "answer", em=float(j < right[i]), f1=0.5,
-    cover_em=0.0, outcome=None if j == 1 else float(j < right[i]), num_searches=i, terms=terms)
-    for i in range(7) for j in range(i + 1)]
+  return [
+    dict(
+      id=f"q{j}",
+      source=f"s{i}",
+      ended="failed" if i < failed else "answer",
+      em=float(j < right[i]),
+      f1=0.5,
+      cover_em=0.0,
+      outcome=None if j == 1 else float(j < right[i]),
+      num_searches=i,
+      terms=terms,
+    )
+    for i in range(7)
+    for j in range(i + 1)
+  ]
 
 
 A, B = rows(1, 1, 1, 1, 1, 1, 1), rows(1, 2, 2, 2, 2, 2, 2, late=0.5, unknown=None)
@@ -56,8 +67,20 @@ def test_systems_are_compared_over_sets():
 
 def test_one_set_is_paired_by_question():
   # Means of one set have no spread, and their test says 1.000 whatever the scores: the questions are the sample.
-  one = lambda right: [dict(id=f"q{j}", source="dev", ended="answer", em=float(j in right), f1=0.0, cover_em=0.0,
-                            outcome=None, num_searches=1, terms={}) for j in range(100)]
+  one = lambda right: [
+    dict(
+      id=f"q{j}",
+      source="dev",
+      ended="answer",
+      em=float(j in right),
+      f1=0.0,
+      cover_em=0.0,
+      outcome=None,
+      num_searches=1,
+      terms={},
+    )
+    for j in range(100)
+  ]
   better, shuffled = one(range(20, 80)), one(range(20, 80))[::-1]
   found = compare.compare({"a": one(range(40, 80)), "b": better, "again": shuffled})["em"]
   assert found["wilcoxon"] == [] and found["paired"] == 100
@@ -68,8 +91,20 @@ def test_one_set_is_paired_by_question():
 
 
 def test_only_questions_that_all_have_are_paired():
-  rows = lambda values: [dict(id=i, source="dev", ended="failed" if v is None else "answer", em=v, f1=v, cover_em=v,
-                              outcome=v, num_searches=0, terms={}) for i, v in enumerate(values)]
+  rows = lambda values: [
+    dict(
+      id=i,
+      source="dev",
+      ended="failed" if v is None else "answer",
+      em=v,
+      f1=v,
+      cover_em=v,
+      outcome=v,
+      num_searches=0,
+      terms={},
+    )
+    for i, v in enumerate(values)
+  ]
   found = compare.compare({"a": rows([1, None, 0, 1]), "b": rows([1, 1, 1, None])})["em"]
   assert found["paired"] == 2 and found["questions"] == [(0.5, 1.0)]  # a pair that differs may stand either way
   alone = compare.compare({"a": rows([1, None]), "b": rows([None, 1])})["em"]
@@ -91,8 +126,9 @@ def test_agreement_of_judges_by_hand():
   judges = [dict(zip("abcd", said)) for said in labels]
   judges[0] |= dict(e="1", f="0")
   found = compare.agreement(judges)
-  assert found == dict(n=4, left_out=2, agreement=pytest.approx(2 / 3), fleiss_kappa=pytest.approx(1 / 3),
-                       shares={"0": 0.5, "1": 0.5})
+  assert found == dict(
+    n=4, left_out=2, agreement=pytest.approx(2 / 3), fleiss_kappa=pytest.approx(1 / 3), shares={"0": 0.5, "1": 0.5}
+  )
   for wrong in ([], judges[:1], [dict(a="1"), dict(b="1")]):
     with pytest.raises(ValueError, match="in common"):
       compare.agreement(wrong)

@@ -12,8 +12,9 @@ from ragrl_jax.rollout import pack, report, supply
 
 ROOT = pathlib.Path(__file__).parents[2]
 EPISODE = structs.Episode(
-    (structs.Segment(structs.ENVIRONMENT, (1, 2), "?"), structs.Segment(structs.MODEL, (3,), "!", (-1.0,))),
-    ended="answer")
+  (structs.Segment(structs.ENVIRONMENT, (1, 2), "?"), structs.Segment(structs.MODEL, (3,), "!", (-1.0,))),
+  ended="answer",
+)
 
 
 def logged():

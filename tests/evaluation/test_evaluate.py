@@ -24,14 +24,23 @@ def place(tmp_path_factory):
   place = tmp_path_factory.mktemp("evaluate")
   writers.write_examples(place / "questions.jsonl.gz", EXAMPLES)
   writers.write_passages(
-      place / "corpus.jsonl.gz", [structs.Passage(str(i), f"Town {i}", f"Town {i} is where {i} is.") for i in range(9)])
+    place / "corpus.jsonl.gz", [structs.Passage(str(i), f"Town {i}", f"Town {i} is where {i} is.") for i in range(9)]
+  )
   retrieval.build_index(place / "corpus.jsonl.gz", "hashing", place / "index")
   config = config_lib.default_config()
   config.recipe, config.switches = "search_r1", dict(instructions="none", max_searches=1)
   config.prompting.update(dict(tokenizer="bytes", chat=False))
   config.model.shape = dict(
-      family="qwen3", d_model=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, d_ff=32, rope_theta=1e4,
-      tied=True)
+    family="qwen3",
+    d_model=16,
+    num_layers=1,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=8,
+    d_ff=32,
+    rope_theta=1e4,
+    tied=True,
+  )
   config.retrieval.update(dict(index=str(place / "index"), top_k=1))
   config.rollout.update(dict(lanes=2, rows=4, context=256, chunk=8, prefill=32, block=64, max_new_tokens=8))
   config.evaluate.batch, config.mesh.data = 3, 2
@@ -89,7 +98,8 @@ def test_the_config_says_what_results_leave_for_the_next_turn(place, whole):
 def test_a_runs_checkpoint_gives_what_its_model_gives(place, whole):
   (place, config, player), (metrics, got) = place, whole
   learner = learner_lib.Learner(
-      player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config))
+    player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config)
+  )
   saved = checkpoint.Checkpoints(place / "run" / "checkpoints", keep=2)
   saved.save(3, learner.init(0), host=dict(step=3))
   saved.close()

@@ -21,9 +21,10 @@ def test_rows_and_means():
   example = Example("1", "Where?", ("Paris",), (Passage("1", "T", GOLD + " It is tall."),), evidence=((0, GOLD),))
   rows = []
   for text, facts in (
-      (f"<think><retrieval>{GOLD}</retrieval></think> Answer: Paris", dict(evidence_tokens=5, passage_tokens=50)),
-      ("Answer: Rome", dict(evidence_tokens=0, passage_tokens=50)),
-      (f"<think><retrieval>{GOLD}</retrieval></think> Answer: sirap", dict(evidence_tokens=20, passage_tokens=40))):
+    (f"<think><retrieval>{GOLD}</retrieval></think> Answer: Paris", dict(evidence_tokens=5, passage_tokens=50)),
+    ("Answer: Rome", dict(evidence_tokens=0, passage_tokens=50)),
+    (f"<think><retrieval>{GOLD}</retrieval></think> Answer: sirap", dict(evidence_tokens=20, passage_tokens=40)),
+  ):
     episode = Episode.from_text(recipe, example, [("model", text)], facts=facts)
     rows.append(harness.prediction(recipe, scoring.score(recipe, [example], [episode], 0)[0]))
   assert rows[0]["evidence"] == rows[0]["gold_evidence"] == GOLD and rows[1]["evidence"] == ""

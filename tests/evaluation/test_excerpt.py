@@ -6,16 +6,39 @@ from ragrl_jax.store import episodes
 
 def row(index, sample, text="hello", step=1):
   return {
-      "step": step, "prompt_index": index, "sample": sample, "version": 0, "id": f"q{index}", "question": "Who?",
-      "golds": ["me"], "source": "", "hops": None, "gold_ids": ["g"], "ended": "answer", "failure": "",
-      "reward": 0.123456, "outcome": 1, "advantage": 0.5, "facts": {},
-      "terms": {"answer": 1.0, "format": None}, "weights": {"answer": 1.0},
-      "segments": [
-          {"owner": "environment", "text": "prompt", "ids": [1, 2]},
-          {"owner": "model", "text": text, "ids": [3], "logprobs": [-0.123456], "stop": "</search>", "pieces": [text]},
-          {"owner": "environment", "text": "…", "ids": [4], "query": "q", "found": [
-              {"id": "g", "title": "t", "text": "x", "score": None},
-              {"id": "h", "title": "t", "text": "x", "score": 1}]}]}
+    "step": step,
+    "prompt_index": index,
+    "sample": sample,
+    "version": 0,
+    "id": f"q{index}",
+    "question": "Who?",
+    "golds": ["me"],
+    "source": "",
+    "hops": None,
+    "gold_ids": ["g"],
+    "ended": "answer",
+    "failure": "",
+    "reward": 0.123456,
+    "outcome": 1,
+    "advantage": 0.5,
+    "facts": {},
+    "terms": {"answer": 1.0, "format": None},
+    "weights": {"answer": 1.0},
+    "segments": [
+      {"owner": "environment", "text": "prompt", "ids": [1, 2]},
+      {"owner": "model", "text": text, "ids": [3], "logprobs": [-0.123456], "stop": "</search>", "pieces": [text]},
+      {
+        "owner": "environment",
+        "text": "…",
+        "ids": [4],
+        "query": "q",
+        "found": [
+          {"id": "g", "title": "t", "text": "x", "score": None},
+          {"id": "h", "title": "t", "text": "x", "score": 1},
+        ],
+      },
+    ],
+  }
 
 
 def write(folder, steps, groups=3, samples=2, **more):
@@ -32,7 +55,9 @@ def test_a_small_log_is_taken_whole(tmp_path):
   got = excerpt.excerpt(tmp_path)
   assert (got["logged"], got["episodes"], got["taken"]) == (2, 12, 12)
   assert [(s["step"], s["file"], s["episodes"], held(s)) for s in got["steps"]] == [
-    (1, "episodes/step_000001.jsonl", 6, [0, 1, 2]), (5, "episodes/step_000005.jsonl", 6, [0, 1, 2])]
+    (1, "episodes/step_000001.jsonl", 6, [0, 1, 2]),
+    (5, "episodes/step_000005.jsonl", 6, [0, 1, 2]),
+  ]
 
 
 def test_steps_are_spread_with_first_and_last(tmp_path):

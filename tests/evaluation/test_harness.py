@@ -8,9 +8,17 @@ from ragrl_jax.evaluation import harness, scoring, tables
 
 RECIPE = recipes.get("search_r1")
 EXAMPLES = [
-    structs.Example(f"q{i}", f"Where is {i}?", (f"town {i}",), (structs.Passage("1", "t", "x"),), (0,),
-                    source="a" if i < 4 else "b", hops=1 + i % 2)
-    for i in range(10)]
+  structs.Example(
+    f"q{i}",
+    f"Where is {i}?",
+    (f"town {i}",),
+    (structs.Passage("1", "t", "x"),),
+    (0,),
+    source="a" if i < 4 else "b",
+    hops=1 + i % 2,
+  )
+  for i in range(10)
+]
 FOUND = "\n\n<information>Doc 1(Title: t) x</information>\n\n"
 RIGHT, WRONG, NONE = "right", "wrong", "none"
 
@@ -118,7 +126,7 @@ def test_a_kill_costs_no_answer_and_repeats_none(tmp_path, torn):
     return play(examples, first)
 
   again = evaluate(tmp_path / "killed", play=counted)
-  assert asked == [e.id for e in EXAMPLES[5 if torn else 6:]]
+  assert asked == [e.id for e in EXAMPLES[5 if torn else 6 :]]
   assert path.read_bytes() == (tmp_path / "whole" / "predictions.jsonl").read_bytes()
   timed = {"seconds", "seconds_cover", "peak_memory"}
   assert {k: v for k, v in again.items() if k not in timed} == {k: v for k, v in whole.items() if k not in timed}
@@ -186,8 +194,10 @@ def test_training_leaves_answers_without_a_verdict_out_of_the_outcome():
   for preset, unscorable in (("paper", 2), ("no_answer_reward", 1)):
     judged = recipes.get("when_to_search", preset)
     turns = [("model", "<think> a </think><reflect> b </reflect><answer> x </answer>")]
-    made = [structs.Episode.from_text(judged, example, turns, facts=dict(correct=verdict))
-            for example, verdict in zip(EXAMPLES, (1.0, None, None))]
+    made = [
+      structs.Episode.from_text(judged, example, turns, facts=dict(correct=verdict))
+      for example, verdict in zip(EXAMPLES, (1.0, None, None))
+    ]
     made[2] = dataclasses.replace(made[2], ended="failed", failure="down")
     metrics = scoring.summarise(scoring.score(judged, EXAMPLES[:3], made, 1))
     assert (metrics["outcome"], metrics["unjudged"], metrics["unscorable"]) == (1.0, 1.0, unscorable)

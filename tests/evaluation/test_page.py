@@ -16,13 +16,17 @@ import pytest
 from ragrl_jax.evaluation import rendering, report, side_by_side
 
 BROWSER = os.environ.get("CHROMIUM") or next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = ("--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-         "--disable-component-update --disable-sync --hide-scrollbars --virtual-time-budget=4000").split()
+  filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+FLAGS = (
+  "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+  "--disable-component-update --disable-sync --hide-scrollbars --virtual-time-budget=4000"
+).split()
 PICTURES = pathlib.Path(__file__).parents[2] / "out" / "browser"  # for a person to look at
 pytestmark = [
-    pytest.mark.browser, pytest.mark.slow,  # a browser starts for each test
-    pytest.mark.skipif(BROWSER is None, reason="no chromium here: the page is not opened in a browser"),
+  pytest.mark.browser,
+  pytest.mark.slow,  # a browser starts for each test
+  pytest.mark.skipif(BROWSER is None, reason="no chromium here: the page is not opened in a browser"),
 ]
 
 # What a reader does, and what the page is like after it.
@@ -120,8 +124,18 @@ WIDTHS = (1400, 390)
 def opened(path, folder, *flags, size=(1400, 1000)):
   """The document as the browser leaves it."""
   done = subprocess.run(
-      [BROWSER, *FLAGS, f"--user-data-dir={folder / 'profile'}", f"--window-size={size[0]},{size[1]}",
-       *(flags or ["--dump-dom"]), path.as_uri()], capture_output=True, text=True, timeout=250)
+    [
+      BROWSER,
+      *FLAGS,
+      f"--user-data-dir={folder / 'profile'}",
+      f"--window-size={size[0]},{size[1]}",
+      *(flags or ["--dump-dom"]),
+      path.as_uri(),
+    ],
+    capture_output=True,
+    text=True,
+    timeout=250,
+  )
   assert done.returncode == 0, done.stderr[-2000:]
   return done.stdout
 
@@ -159,13 +173,17 @@ def seen(page, several, tmp_path_factory):
   """{"page 390": what the reader saw, …}: three pages at two widths, in one browser."""
   folder = tmp_path_factory.mktemp("seen")
   data = report.gather(page.parent, max_bytes=50_000)
-  pages = {"page": page.read_text(encoding="utf-8"), "runs": several.read_text(encoding="utf-8"),
-           "long": rendering.run(too_long(data))}
+  pages = {
+    "page": page.read_text(encoding="utf-8"),
+    "runs": several.read_text(encoding="utf-8"),
+    "long": rendering.run(too_long(data)),
+  }
   for name, text in pages.items():
     # The policy forbids every other script, so the reader's comes into a copy without one.
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
     (folder / f"{name}.html").write_text(
-        text.replace("</body>", f"<script>{ACTIONS}</script></body>"), encoding="utf-8")
+      text.replace("</body>", f"<script>{ACTIONS}</script></body>"), encoding="utf-8"
+    )
   frames = "".join(FRAME.format(name, width) for name in pages for width in WIDTHS)
   (folder / "host.html").write_text(HOST.format(frames), encoding="utf-8")
   dom = opened(folder / "host.html", folder)
@@ -183,8 +201,9 @@ def test_pictures(page, several, seen, tmp_path, width, scheme):
     out.unlink(missing_ok=True)
     # The policy of a frame is the page's own.
     (tmp_path / "host.html").write_text(
-        f'<!doctype html><body style="margin:0"><iframe src="shown.html" width="{width}" height="{height}" '
-        'style="border:0;display:block"></iframe>')
+      f'<!doctype html><body style="margin:0"><iframe src="shown.html" width="{width}" height="{height}" '
+      'style="border:0;display:block"></iframe>'
+    )
     opened(tmp_path / "host.html", tmp_path, f"--screenshot={out}", size=(max(500, width), height))
     picture = out.read_bytes()
     assert picture.startswith(b"\x89PNG") and len(picture) > 50_000
@@ -275,8 +294,10 @@ def test_nothing_is_too_long_for_the_page(seen, width):
 
 def test_hostile_text_runs_nothing(page, tmp_path):
   data = report.gather(page.parent)
-  attack = ("</script><script>document.title='OWNED'</script><img src=x onerror=\"document.title='OWNED'\">"
-            "<a href=\"javascript:document.title='OWNED'\">\u2028\u202e\u200b\udc00{{ 7 * 7 }}")
+  attack = (
+    "</script><script>document.title='OWNED'</script><img src=x onerror=\"document.title='OWNED'\">"
+    "<a href=\"javascript:document.title='OWNED'\">\u2028\u202e\u200b\udc00{{ 7 * 7 }}"
+  )
   data["episodes"]["steps"][-1]["file"] = data["run"]["name"] = attack
   data["curves"]["panels"][0] |= {"title": attack, "note": attack, "unit": attack}
   data["curves"]["runs"][0]["name"] = attack
@@ -299,8 +320,8 @@ def test_hostile_text_runs_nothing(page, tmp_path):
   dom = opened(bad, tmp_path)
   title = html.unescape(re.search(r"<title>(.*?)</title>", dom)[1])
   assert title.startswith("</script><script>document.title='OWNED'") and title != "OWNED"
-  assert 'class="segment model"' in dom and "<img" not in dom and "<a href=\"java" not in dom
+  assert 'class="segment model"' in dom and "<img" not in dom and '<a href="java' not in dom
   # What cannot be seen, or turns the letters beside it round, stands there as an escape.
-  episode = dom[dom.index('class="segment model"'):dom.index('id="settings"')]
+  episode = dom[dom.index('class="segment model"') : dom.index('id="settings"')]
   assert "No advantage in this step" in dom and 'class="ramp"' not in dom
   assert "\\u{202e}\\u{200b}" in episode and not re.search("[\u202e\u200b\u2028]", episode)

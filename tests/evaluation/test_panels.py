@@ -7,11 +7,32 @@ from ragrl_jax.evaluation import panels
 
 def test_curves_find_their_columns_and_the_rest_is_shown_too():
   rows = [
-      {"step": 0, "time": 5.0, "evaluation/em": 0.25},
-      {"step": 1, "time": 6.0, "reward": 1.0, "term/format": 0.5, "term/answer": 0.0, "seconds/rollout": 2.0,
-       "grad_norm": None, "odd/one": 3, "bottleneck": "rollout", "kl": 0.0, "old_kl": 0.0},
-      {"step": 2, "time": 7.0, "reward": 1.123456789, "term/format": 0.5, "term/answer": 1.0, "grad_norm": 2.0,
-       "evaluation/em": 0.5, "kl": 0.0, "old_kl": 0.125}]
+    {"step": 0, "time": 5.0, "evaluation/em": 0.25},
+    {
+      "step": 1,
+      "time": 6.0,
+      "reward": 1.0,
+      "term/format": 0.5,
+      "term/answer": 0.0,
+      "seconds/rollout": 2.0,
+      "grad_norm": None,
+      "odd/one": 3,
+      "bottleneck": "rollout",
+      "kl": 0.0,
+      "old_kl": 0.0,
+    },
+    {
+      "step": 2,
+      "time": 7.0,
+      "reward": 1.123456789,
+      "term/format": 0.5,
+      "term/answer": 1.0,
+      "grad_norm": 2.0,
+      "evaluation/em": 0.5,
+      "kl": 0.0,
+      "old_kl": 0.125,
+    },
+  ]
   found = panels.curves({"run": rows})
   (run,) = found["runs"]
   titles = [panel["title"] for panel in found["panels"]]
@@ -38,8 +59,10 @@ def test_long_runs_are_averaged():
 def test_a_way_of_ending_that_none_took_is_zero():
   # Only the ways that a step's episodes took are logged: a curve through them alone would jump over the zeros.
   ended = ({"answer": 1.0}, {"answer": 0.5, "length": 0.5}, {"answer": 1.0}, {"length": 1.0}, None)
-  rows = [{"step": i, "time": 0.0, "reward": 1.0, **{f"ended/{why}": share for why, share in (ways or {}).items()}}
-          for i, ways in enumerate(ended)]
+  rows = [
+    {"step": i, "time": 0.0, "reward": 1.0, **{f"ended/{why}": share for why, share in (ways or {}).items()}}
+    for i, ways in enumerate(ended)
+  ]
   (run,) = panels.curves({"run": rows})["runs"]
   assert run["columns"]["ended/length"] == [0.0, 0.5, 0.0, 1.0, None] and run["joined"] == []
   assert run["columns"]["ended/answer"] == [1.0, 0.5, 1.0, 0.0, None]
@@ -47,8 +70,9 @@ def test_a_way_of_ending_that_none_took_is_zero():
 
 def test_without_a_retriever_searches_are_not_shown():
   rows = [{"step": step, "time": 0.0, "reward": 1.0, "searches": 0.0, "evaluation/searches": 0.0} for step in (1, 2)]
-  titles = lambda **more: [chart["title"] for place in ("panels", "more") for chart in
-                           panels.curves({"run": rows}, **more)[place]]
+  titles = lambda **more: [
+    chart["title"] for place in ("panels", "more") for chart in panels.curves({"run": rows}, **more)[place]
+  ]
   assert titles(searching=False) == ["Reward"]
   assert titles(searching=True) == ["Reward", "Searches per question"]  # a policy that never searches must be seen
 
@@ -56,11 +80,17 @@ def test_without_a_retriever_searches_are_not_shown():
 def test_several_runs_share_a_chart():
   rows = lambda steps, **more: [{"step": step, "time": 0.0, "reward": 1.0 * step, **more} for step in range(steps)]
   found = panels.curves({"a": rows(3, kl=0.0, old_kl=0.5), "b": rows(2, **{"evaluation/em": 0.5, "new": 1})})
-  lines = {chart["title"]: [(line["label"], line["column"], line["run"]) for line in chart["series"]]
-           for chart in found["panels"] + found["more"]}
+  lines = {
+    chart["title"]: [(line["label"], line["column"], line["run"]) for line in chart["series"]]
+    for chart in found["panels"] + found["more"]
+  }
   assert lines == {
-    "Reward": [("a", "reward", 0), ("b", "reward", 1)], "Held-out exact match": [("b", "evaluation/em", 1)],
-    "KL": [("a", "old_kl", 0)], "kl": [("a", "kl", 0)], "new": [("b", "new", 1)]}
+    "Reward": [("a", "reward", 0), ("b", "reward", 1)],
+    "Held-out exact match": [("b", "evaluation/em", 1)],
+    "KL": [("a", "old_kl", 0)],
+    "kl": [("a", "kl", 0)],
+    "new": [("b", "new", 1)],
+  }
   assert [run["steps"] for run in found["runs"]] == [[0, 1, 2], [0, 1]]
   both = panels.curves({"a": rows(2, kl=1.0, old_kl=0.5), "b": rows(2)})
   assert [chart["title"] for chart in both["panels"]] == ["Reward", "KL: reference", "KL: update"]

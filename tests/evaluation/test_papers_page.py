@@ -15,15 +15,25 @@ from miniature import Claim, Side
 
 def rows(*values):
   """(with, without) a seed."""
-  return {("care", arm, seed): dict(
-    paper="care", arm=arm, seed=seed, seconds=1.0, commit="c",
-    curve={"0": dict(em=0.1), "4": dict(em=value)}, reached=dict(held_out=dict(em=value)))
-    for seed, pair in enumerate(values) for arm, value in zip(("paper", "easy_only"), pair)}
+  return {
+    ("care", arm, seed): dict(
+      paper="care",
+      arm=arm,
+      seed=seed,
+      seconds=1.0,
+      commit="c",
+      curve={"0": dict(em=0.1), "4": dict(em=value)},
+      reached=dict(held_out=dict(em=value)),
+    )
+    for seed, pair in enumerate(values)
+    for arm, value in zip(("paper", "easy_only"), pair)
+  }
 
 
-@pytest.mark.parametrize("claim, agree", [
-  (dict(), 2), (dict(lower=True), 1), (dict(least=0.2), 1), (dict(least=-0.1), 3), (dict(lower=True, least=0.1), 1),
-])
+@pytest.mark.parametrize(
+  "claim, agree",
+  [(dict(), 2), (dict(lower=True), 1), (dict(least=0.2), 1), (dict(least=-0.1), 3), (dict(lower=True, least=0.1), 1)],
+)
 def test_agreement(claim, agree):
   made = Claim("em", Side("paper", "em"), Side("easy_only", "em"), **claim)
   found = page.judged(care.PAPER, made, rows((0.5, 0.2), (0.5, 0.4), (0.4, 0.5)))
@@ -32,8 +42,11 @@ def test_agreement(claim, agree):
 
 
 def test_what_has_not_run_is_said_to():
-  claims = (Claim("a", Side("paper", "em", step=4), Side("paper", "em", step=0)), Claim("b", Side("paper", "em"), 0.9),
-            Claim("c", Side("paper", "em"), Side("no_retrieval", "em")))
+  claims = (
+    Claim("a", Side("paper", "em", step=4), Side("paper", "em", step=0)),
+    Claim("b", Side("paper", "em"), 0.9),
+    Claim("c", Side("paper", "em"), Side("no_retrieval", "em")),
+  )
   paper = dataclasses.replace(care.PAPER, claims=claims)
   a, b, c = page.tables(dict(care=paper), rows((0.5, 0.2))).splitlines()[2:]
   assert a == "| care | a | 0.500 | 0.100 | one seed | 1 of 1 | yes |"

@@ -18,8 +18,9 @@ def made(folder, recipe="care", context=1000, **data):
   long = [Example(f"l{i}", "Who?", ("a",), (Passage("", "", "word " * 500),)) for i in range(3)]
   for name, examples in (("short", short), ("mixed", short + long), ("long", long)):
     writers.write_examples(folder / f"{name}.jsonl", examples)
-  config.data.update({key: str(folder / f"{value}.jsonl") if isinstance(value, str) else value
-                      for key, value in data.items()})
+  config.data.update(
+    {key: str(folder / f"{value}.jsonl") if isinstance(value, str) else value for key, value in data.items()}
+  )
   config.rollout.update(dict(context=context, max_new_tokens=100, prompts_per_step=5))
   player = types.SimpleNamespace(tokenizer=ByteTokenizer(), recipe=recipes.get(recipe, instructions="none"))
   return questions.training(config, player.recipe, player.tokenizer)
@@ -45,11 +46,16 @@ def test_easy_and_hard_questions(tmp_path):
 
 def test_gold_sentences_come_from_the_original_question():
   whole = Passage("", "", "Passage 1:\nParis\nIt is large. It is old.")
-  asked = [Example("l1", "What is  large", ("Paris",), (whole,)), Example("l2", "Else?", ("x",), (whole,)),
-           Example("l3", "Own?", ("x",), (whole,), evidence=((0, "It is old."),))]
-  originals = [Example("h1", "what is large?", ("Paris",), PASSAGES, (1,), evidence=((1, "It is large."),)),
-               Example("h2", "Else?", ("x",), PASSAGES),
-               Example("h3", "Own?", ("x",), PASSAGES, evidence=((2, "No."),))]
+  asked = [
+    Example("l1", "What is  large", ("Paris",), (whole,)),
+    Example("l2", "Else?", ("x",), (whole,)),
+    Example("l3", "Own?", ("x",), (whole,), evidence=((0, "It is old."),)),
+  ]
+  originals = [
+    Example("h1", "what is large?", ("Paris",), PASSAGES, (1,), evidence=((1, "It is large."),)),
+    Example("h2", "Else?", ("x",), PASSAGES),
+    Example("h3", "Own?", ("x",), PASSAGES, evidence=((2, "No."),)),
+  ]
   found = questions.with_evidence(asked, originals)
   assert [e.evidence for e in found] == [((0, "It is large."),), (), ((0, "It is old."),)]
   assert [e.id for e in found] == ["l1", "l2", "l3"] and found[1] == asked[1]
@@ -59,8 +65,11 @@ def test_gold_sentences_come_from_the_original_question():
 
 def test_noise_is_keyed_and_keeps_the_positions_right():
   examples = [
-    Example(str(i), "?", ("a",), (PASSAGES[i], Passage("", "own", f"own {i}")), supporting=(1,),
-            evidence=((1, f"own {i}"),)) for i in range(3)]
+    Example(
+      str(i), "?", ("a",), (PASSAGES[i], Passage("", "own", f"own {i}")), supporting=(1,), evidence=((1, f"own {i}"),)
+    )
+    for i in range(3)
+  ]
   assert questions.with_noise(examples, 0, seed=0) == examples
   noisy = questions.with_noise(examples, 2, seed=0)
   assert questions.with_noise(examples[:], 2, seed=0) == noisy != questions.with_noise(examples, 2, seed=1)
@@ -91,11 +100,11 @@ def test_what_is_too_long_for_an_evaluation_loses_its_middle():
   assert cut.passages[0] == PASSAGES[0] and cut.supporting == (1,)
   kept, gone = cut.passages[1].text, size(long) - 100
   half = -(-(300 - gone) // 2)
-  assert kept == text[:half] + text[half + gone:]
+  assert kept == text[:half] + text[half + gone :]
   # The longest first, then the next one.
   two = Example("t", "Who?", ("a",), tuple(Passage(str(i), "", text[:n]) for i, n in enumerate((60, 70))))
   config.rollout.context = 80
-  cut, = questions.fitting(config, player, [two])
+  (cut,) = questions.fitting(config, player, [two])
   assert size(cut) == 40 and not cut.passages[1].text and 0 < len(cut.passages[0].text) < 60
   config.rollout.context = 50
   with pytest.raises(ValueError, match="'t'.*longer than the 10"):

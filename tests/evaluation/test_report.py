@@ -10,8 +10,10 @@ import pytest
 from ragrl_jax.evaluation import rendering, report
 from ragrl_jax.store import episodes, jsonl, metrics
 
-HOSTILE = ("</script><script>alert(1)</script><img src=x onerror=alert(2)>&lt;\u2028\u2029{{ 7 * 7 }}<!--"
-           "<a href='javascript:alert(3)' onclick=\"alert(4)\">\u202ex\ufeff\udc00")
+HOSTILE = (
+  "</script><script>alert(1)</script><img src=x onerror=alert(2)>&lt;\u2028\u2029{{ 7 * 7 }}<!--"
+  "<a href='javascript:alert(3)' onclick=\"alert(4)\">\u202ex\ufeff\udc00"
+)
 
 
 def data_of(page):
@@ -66,8 +68,21 @@ def test_what_the_page_says(page):
 def test_the_curves_data(page):
   data = data_of(page)
   titles = [panel["title"] for panel in data["curves"]["panels"]]
-  for title in ("Reward", "Term: answer", "Term: format", "Term: retrieval", "Outcome", "Searches per question",
-                "Response length", "Entropy", "KL", "Gradient norm", "Clip fraction", "Sampler mismatch", "Throughput"):
+  for title in (
+    "Reward",
+    "Term: answer",
+    "Term: format",
+    "Term: retrieval",
+    "Outcome",
+    "Searches per question",
+    "Response length",
+    "Entropy",
+    "KL",
+    "Gradient norm",
+    "Clip fraction",
+    "Sampler mismatch",
+    "Throughput",
+  ):
     assert title in titles
   assert len(data["curves"]["runs"][0]["steps"]) == 61
   assert {part["name"] for part in data["time"]["parts"]} >= {"rollout", "retrieval wait", "update"}
@@ -106,8 +121,9 @@ def test_hostile_text_stays_text(tmp_path, fake_run):
   assert taken["facts"] == {shown: shown} and taken["segments"][0]["pieces"][0] == shown
 
 
-@pytest.mark.parametrize("value", [
-    "</script>", "<!--", "&", "\u2028", "]]>", "é→", "\ud800", None, float("nan"), {"<": ["<"]}])
+@pytest.mark.parametrize(
+  "value", ["</script>", "<!--", "&", "\u2028", "]]>", "é→", "\ud800", None, float("nan"), {"<": ["<"]}]
+)
 def test_data_blocks_hold_no_markup(value):
   block = str(rendering.data_block(value))
   assert not re.search("[<>&\u2028\u2029]", block)
@@ -123,8 +139,7 @@ def test_a_run_that_has_only_begun(tmp_path):
   assert "No step has been logged yet" in page and "No episode has been logged yet" in page
   with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
     writer.write(1, {"reward": 0.5})
-  assert data_of(rendering.run(report.gather(tmp_path)))["curves"]["runs"][0]["columns"] == {
-    "reward": [0.5]}
+  assert data_of(rendering.run(report.gather(tmp_path)))["curves"]["runs"][0]["columns"] == {"reward": [0.5]}
 
 
 def test_damaged_files_are_named(tmp_path):
@@ -150,10 +165,17 @@ def test_held_out_questions_before_and_after_without_a_summary(tmp_path):
     writer.write(5, {"reward": 1.0})
     writer.write(6, {"evaluation": {"n": 8, "em": 0.5, "by_source": {"a/b": part(1.0), "c": part(0.0)}}})
   found = report.gather(tmp_path)
-  lines = {line["label"].strip(): tuple(line[side] and line[side]["value"] for side in ("before", "after"))
-           for line in found["table"]}
-  assert lines == {"Exact match": (0.25, 0.5), "1-hop": (0.5, None), "2-hop": (0.0, None), "a/b": (None, 1.0),
-                   "c": (None, 0.0)}
+  lines = {
+    line["label"].strip(): tuple(line[side] and line[side]["value"] for side in ("before", "after"))
+    for line in found["table"]
+  }
+  assert lines == {
+    "Exact match": (0.25, 0.5),
+    "1-hop": (0.5, None),
+    "2-hop": (0.0, None),
+    "a/b": (None, 1.0),
+    "c": (None, 0.0),
+  }
   assert found["measured"] == [4, 6] and "Step 4</th>" in rendering.run(found)
 
 

@@ -39,11 +39,13 @@ def test_what_the_page_of_several_runs_says(tmp_path):
   assert [chart["title"] for chart in data["curves"]["panels"]] == ["Reward"]  # and no searches: arena makes none
   assert page.count("<script") == page.count("</script>") == 2 and "<img>" not in page
   found = side_by_side.gather(runs)
-  assert found["settings"] == [
-    {"path": "seed", "values": ["0", "7"]}, {"path": "new.x", "values": [None, "[1, 2]"]}]
+  assert found["settings"] == [{"path": "seed", "values": ["0", "7"]}, {"path": "new.x", "values": [None, "[1, 2]"]}]
   assert found["figures"] == [{"label": "Steps", "values": [3, 3]}, {"label": "Reward", "values": [0.75, 1.5]}]
-  assert found["times"] == [{"name": "rollout", "values": [2.0, 2.0]}, {"name": "other", "values": [0.5, 0.5]},
-                            {"name": "a whole step", "values": [2.5, 2.5]}]
+  assert found["times"] == [
+    {"name": "rollout", "values": [2.0, 2.0]},
+    {"name": "other", "values": [0.5, 0.5]},
+    {"name": "a whole step", "values": [2.5, 2.5]},
+  ]
 
 
 def test_a_folder_without_a_run_is_named(tmp_path):
@@ -56,9 +58,12 @@ def test_a_folder_without_a_run_is_named(tmp_path):
 def test_the_launcher(tmp_path):
   runs = [f"--workdir={run(tmp_path / name, 1.0)}" for name in ("a", "b")]
   say = lambda *given: subprocess.run(
-    [sys.executable, ROOT / "launchers" / "report.py", *given], capture_output=True, text=True)
+    [sys.executable, ROOT / "launchers" / "report.py", *given], capture_output=True, text=True
+  )
   said = say(*runs)
   assert said.returncode and "--out FILE.html" in said.stdout + said.stderr
   said = say(*runs, f"--out={tmp_path / 'runs.html'}")
-  assert said.stdout.strip() == str(tmp_path / "runs.html") and "2 runs side by side" in pathlib.Path(
-    said.stdout.strip()).read_text(), said.stderr
+  assert (
+    said.stdout.strip() == str(tmp_path / "runs.html")
+    and "2 runs side by side" in pathlib.Path(said.stdout.strip()).read_text()
+  ), said.stderr

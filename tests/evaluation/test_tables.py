@@ -12,7 +12,9 @@ def row(*searches, golds=("g1", "g2")):
   return {"segments": segments, "gold_ids": None if golds is None else list(golds)}
 
 
-@pytest.mark.parametrize("searches, verdicts", [
+@pytest.mark.parametrize(
+  "searches, verdicts",
+  [
     ([], []),
     ([("a", ["g1", "x"]), ("b", ["g2"])], ["gold", "gold"]),
     ([("a", ["x"])], ["no gold"]),
@@ -23,7 +25,8 @@ def row(*searches, golds=("g1", "g2")):
     ([("a", ["g1"]), ("b", ["g1", "g2"])], ["gold", "gold"]),
     # The same query but for case and spaces is a repeat, even if it brought something new.
     ([("Where is  Kel", ["x"]), (" where is kel ", ["g1"])], ["no gold", "repeat"]),
-])
+  ],
+)
 def test_verdicts_on_searches(searches, verdicts):
   assert tables.searches(row(*searches)) == verdicts
   assert tables.wasted_searches(row(*searches)) == sum(verdict != "gold" for verdict in verdicts)
@@ -37,12 +40,24 @@ def test_without_known_gold_only_repeats_are_known():
   assert tables.wasted_searches(row(("a", ["x"]), golds=())) == 1
 
 
-BEFORE = {"n": 10, "em": 0.25, "em_interval": [0.1, 0.4], "f1": 0.3, "searches": 1.0,
-          "by_hops": {"1": {"n": 4, "em": 0.5}, "2": {"n": 6, "em": 0.0}},
-          "by_source": {"world": {"n": 10, "em": 0.25}}}
-AFTER = {"n": 10, "em": 0.75, "em_interval": [0.6, 0.9], "f1": 0.8, "wasted_searches": 0.1,
-         "by_hops": {"1": {"n": 4, "em": 1.0}, "2": {"n": 6, "em": 0.5}},
-         "by_source": {"world": {"n": 10, "em": 0.75}}}
+BEFORE = {
+  "n": 10,
+  "em": 0.25,
+  "em_interval": [0.1, 0.4],
+  "f1": 0.3,
+  "searches": 1.0,
+  "by_hops": {"1": {"n": 4, "em": 0.5}, "2": {"n": 6, "em": 0.0}},
+  "by_source": {"world": {"n": 10, "em": 0.25}},
+}
+AFTER = {
+  "n": 10,
+  "em": 0.75,
+  "em_interval": [0.6, 0.9],
+  "f1": 0.8,
+  "wasted_searches": 0.1,
+  "by_hops": {"1": {"n": 4, "em": 1.0}, "2": {"n": 6, "em": 0.5}},
+  "by_source": {"world": {"n": 10, "em": 0.75}},
+}
 
 
 def test_comparison_by_hop_and_with_gaps():
@@ -57,12 +72,20 @@ def test_comparison_by_hop_and_with_gaps():
 
 
 def test_several_sources_are_followed_by_their_mean():
-  several = {"n": 4, "em": 0.25, "macro": {"em": 0.5},
-             "by_source": {"a": {"n": 3, "em": 0.0}, "b": {"n": 1, "em": 1.0}}}
+  several = {
+    "n": 4,
+    "em": 0.25,
+    "macro": {"em": 0.5},
+    "by_source": {"a": {"n": 3, "em": 0.0}, "b": {"n": 1, "em": 1.0}},
+  }
   rows = tables.comparison(BEFORE, several)
   assert [row["label"].strip() for row in rows[3:7]] == ["a", "b", "world", "mean of the sources"]
-  assert rows[6] == {"label": "   mean of the sources", "n": None, "before": None,
-                     "after": {"value": 0.5, "low": None, "high": None}}
+  assert rows[6] == {
+    "label": "   mean of the sources",
+    "n": None,
+    "before": None,
+    "after": {"value": 0.5, "low": None, "high": None},
+  }
   assert "mean of the sources   0.500" in tables.one(several)
 
 
@@ -77,9 +100,16 @@ def test_the_text_table_is_aligned():
 
 
 def test_one_evaluation_says_what_it_rests_on():
-  text = tables.one(AFTER | {
-      "failed": 2, "seconds": 3.21, "seconds_cover": 10, "peak_memory": {"host": 2**30},
-      "settings": {"retrieval": {"index": "wiki", "top_k": 3}, "sampling": "greedy", "checkpoint": "m"}})
+  text = tables.one(
+    AFTER
+    | {
+      "failed": 2,
+      "seconds": 3.21,
+      "seconds_cover": 10,
+      "peak_memory": {"host": 2**30},
+      "settings": {"retrieval": {"index": "wiki", "top_k": 3}, "sampling": "greedy", "checkpoint": "m"},
+    }
+  )
   assert "Exact match" in text and "0.750  [0.600, 0.900]" in text and "n 10" in text
   assert "2 questions failed" in text and "retrieval: index wiki, top_k 3" in text
   assert "3.2 s for 10 questions; peak memory: host 1.00 GiB" in text and "one at a time" not in text

@@ -17,9 +17,12 @@ import psutil
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "launchers")]
 os.environ |= dict(
-  JAX_PLATFORMS="cpu", NO_PROXY="127.0.0.1", JAX_COMPILATION_CACHE_DIR=str(ROOT / ".cache" / "jax"),
+  JAX_PLATFORMS="cpu",
+  NO_PROXY="127.0.0.1",
+  JAX_COMPILATION_CACHE_DIR=str(ROOT / ".cache" / "jax"),
   JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",  # tracing and loading is what a start costs
-  PYTHONWARNINGS="ignore:resource_tracker")  # who is killed leaves the lock of its progress bar
+  PYTHONWARNINGS="ignore:resource_tracker",
+)  # who is killed leaves the lock of its progress bar
 
 from ragrl_jax import structs, train  # noqa: E402
 from ragrl_jax.evaluation import player  # noqa: E402
@@ -35,7 +38,7 @@ def searching(recipe):
     found = await tools.search(f"{example.question} {said.text}")
     talk.observe(passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=24), query=said.text, found=found)
     said = await talk.generate(stop=())
-    verdict, = await tools.judge(((found[0].text, said.text),), "follows")
+    (verdict,) = await tools.judge(((found[0].text, said.text),), "follows")
     return dataclasses.replace(talk.end("answer"), facts=dict(follows=(verdict,)))
 
   def score(example, episode):
@@ -43,8 +46,13 @@ def searching(recipe):
     return dict(follows=episode.facts.get("follows", (None,))[0], wrote=wrote % 7 / 7)
 
   return dataclasses.replace(
-    recipe, play=play, score=score, weights=lambda step: dict(follows=1.0, wrote=1.0), judged=("follows",),
-    outcome=lambda example, episode: float(score(example, episode)["wrote"] > 0.5))
+    recipe,
+    play=play,
+    score=score,
+    weights=lambda step: dict(follows=1.0, wrote=1.0),
+    judged=("follows",),
+    outcome=lambda example, episode: float(score(example, episode)["wrote"] > 0.5),
+  )
 
 
 def watched(steps, faults):

@@ -30,8 +30,9 @@ MAX_STARTS = 16
 
 # Forked from a process that has imported everything: that is half of a start's seconds.
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload([
-  "child", "small_search", "ragrl_jax.evaluation.report", "ragrl_jax.judging.llm", "ragrl_jax.retrieval.remote"])
+FORKS.set_forkserver_preload(
+  ["child", "small_search", "ragrl_jax.evaluation.report", "ragrl_jax.judging.llm", "ragrl_jax.retrieval.remote"]
+)
 
 
 @dataclasses.dataclass
@@ -95,16 +96,23 @@ class Run:
     self.damaged: object = None  # the mark of a checkpoint
     port = {name: tool.port for name, tool in scene.tools.items()}
     self.flags = [
-      f"--config={pathlib.Path(__file__).with_name('small_search.py')}:{scene.world}", f"--workdir={self.workdir}",
-      f"--config.rollout.ahead={plan.ahead}", f"--config.retrieval.index=http://127.0.0.1:{port['retriever']}",
+      f"--config={pathlib.Path(__file__).with_name('small_search.py')}:{scene.world}",
+      f"--workdir={self.workdir}",
+      f"--config.rollout.ahead={plan.ahead}",
+      f"--config.retrieval.index=http://127.0.0.1:{port['retriever']}",
       f"--config.judge.endpoint=http://127.0.0.1:{port['judge']}/v1",
-      f"--config.judge.cache={folder / 'verdicts.db'}", *flags]
+      f"--config.judge.cache={folder / 'verdicts.db'}",
+      *flags,
+    ]
 
   def start(self, **own: object) -> tuple[int | None, str, str]:
     """One start, to its end: (exit code, None if it hung; stdout, stderr). own: more of what `child.main` takes."""
     self.sent, self.asks, self.starts = [], False, self.starts + 1
-    own |= {live.fault.kind: (live.fault.step, live.fault.lasts) for live in self.live
-            if live.fault.kind in OWN and not live.over}
+    own |= {
+      live.fault.kind: (live.fault.step, live.fault.lasts)
+      for live in self.live
+      if live.fault.kind in OWN and not live.over
+    }
     (out, said), (err, errors) = FORKS.Pipe(duplex=False), FORKS.Pipe(duplex=False)
     self.process = FORKS.Process(target=child.main, args=(self.flags, own, said, errors))
     self.process.start()
@@ -174,8 +182,13 @@ class Run:
 
   def expected(self) -> int:
     """The first step of the next start: the one after the newest sound checkpoint."""
-    return max((step for step in record.checkpoints(self.workdir) if record.mark(self.workdir, step) != self.damaged),
-               default=0) + 1
+    return (
+      max(
+        (step for step in record.checkpoints(self.workdir) if record.mark(self.workdir, step) != self.damaged),
+        default=0,
+      )
+      + 1
+    )
 
   def wrong(self, code: int | None, errors: str) -> str:
     """What is wrong with how a start ended; "" if nothing is."""

@@ -12,8 +12,17 @@ SLOW = ("late", "too late", "dribbled")
 DAMAGE = ("bit", "bit", "cut", "lost")
 POINTS = ("row", "checkpoint", *TOOLS)
 KINDS = {  # kind → how it may come
-  "kill": ("",), "outage": OUTAGES, "damage": DAMAGE, "slow": SLOW, "term": ("",), "garbage": GARBAGE,
-  "disk": ("full",), "half": HALVES, "interrupt": ("",), "clock": ("jump",)}
+  "kill": ("",),
+  "outage": OUTAGES,
+  "damage": DAMAGE,
+  "slow": SLOW,
+  "term": ("",),
+  "garbage": GARBAGE,
+  "disk": ("full",),
+  "half": HALVES,
+  "interrupt": ("",),
+  "clock": ("jump",),
+}
 
 
 @dataclasses.dataclass(frozen=True)

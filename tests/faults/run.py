@@ -41,8 +41,11 @@ def main(_):
       if outcome.problem:
         failed.append(seed)
         print(f"      python tests/faults/run.py --seed {seed}; its folder: {folder / str(seed)}", flush=True)
-    print(f"{len(seeds) - len(failed)} of {len(seeds)} plans as they must be, {time.monotonic() - begin:.0f} s"
-          + (f"; not {', '.join(map(str, failed))}" if failed else ""), flush=True)
+    print(
+      f"{len(seeds) - len(failed)} of {len(seeds)} plans as they must be, {time.monotonic() - begin:.0f} s"
+      + (f"; not {', '.join(map(str, failed))}" if failed else ""),
+      flush=True,
+    )
     grows = SOAK.value and SEED.value is None and soak(scene, folder / "soak") > MAX_SLOPE
   raise SystemExit(1 if failed or grows else 0)
 
@@ -50,8 +53,10 @@ def main(_):
 def told(outcome) -> str:
   """A plan in two lines."""
   faults = [f"{fault}" + (" (not met)" if fault in outcome.missed else "") for fault in outcome.plan.faults]
-  return (f"{outcome.plan.seed:>4}  {', '.join(faults)}\n      {' → '.join(outcome.story)}; "
-          f"{outcome.problem or 'same weights'}; {outcome.seconds:.0f} s")
+  return (
+    f"{outcome.plan.seed:>4}  {', '.join(faults)}\n      {' → '.join(outcome.story)}; "
+    f"{outcome.problem or 'same weights'}; {outcome.seconds:.0f} s"
+  )
 
 
 def soak(scene, folder: pathlib.Path) -> float:
@@ -63,8 +68,11 @@ def soak(scene, folder: pathlib.Path) -> float:
   megabytes = np.loadtxt(folder / "memory")
   half = len(megabytes) // 2
   slope = float(np.polyfit(np.arange(half, len(megabytes)), megabytes[half:], 1)[0])
-  print(f"soak: {len(megabytes)} steps, {megabytes[-1]:.0f} MB at the end, {slope:+.4f} MB a step over the second half "
-        f"(at most {MAX_SLOPE:g})", flush=True)
+  print(
+    f"soak: {len(megabytes)} steps, {megabytes[-1]:.0f} MB at the end, {slope:+.4f} MB a step over the second half "
+    f"(at most {MAX_SLOPE:g})",
+    flush=True,
+  )
   return slope
 
 

@@ -30,13 +30,15 @@ GARBAGE = {
 
 def retrieve(passages: Sequence) -> Callable[[dict], dict]:
   """The answer of Search-R1's protocol: the first passages by a hash of query and passage number."""
+
   def answer(asked):
     found = []
     for query in asked["queries"]:
       first = int.from_bytes(hashlib.sha256(query.encode()).digest()[:4], "big")
       chosen = [passages[(first + n) % len(passages)] for n in range(asked["topk"])]
-      found.append([dict(document=dict(id=p.id, contents=corpus.contents(p)), score=1 / (n + 1))
-                    for n, p in enumerate(chosen)])
+      found.append(
+        [dict(document=dict(id=p.id, contents=corpus.contents(p)), score=1 / (n + 1)) for n, p in enumerate(chosen)]
+      )
     return dict(result=found)
 
   return answer
@@ -45,8 +47,13 @@ def retrieve(passages: Sequence) -> Callable[[dict], dict]:
 def judge(asked: dict) -> dict:
   """A chat completion: 0 or 1, by a hash of the messages."""
   digit = hashlib.sha256(json.dumps(asked["messages"]).encode()).digest()[0] % 2
-  return dict(id="c", object="chat.completion", created=0, model="scripted", choices=[
-    dict(index=0, finish_reason="stop", message=dict(role="assistant", content=str(digit)))])
+  return dict(
+    id="c",
+    object="chat.completion",
+    created=0,
+    model="scripted",
+    choices=[dict(index=0, finish_reason="stop", message=dict(role="assistant", content=str(digit)))],
+  )
 
 
 class Tool:
@@ -77,6 +84,7 @@ class Tool:
 
   def refuse(self, seconds: float) -> None:
     """Nobody listens for a while."""
+
     def later():
       with self._lock:
         self._close()

@@ -24,6 +24,7 @@ def get_config(variant: str):
   config.checkpoint.update(dict(every=plans.EVERY, keep=3))
   config.loss.kl, config.loss.kl_coef = "k2", 0.01  # a reference policy has to come back, too
   config.retrieval.update(dict(timeout_s=TIMEOUT_S, retries=3, wait_s=3.0, max_failed_share=0.0))
-  config.judge.update(dict(
-    kind="llm", model="scripted", timeout_s=TIMEOUT_S, retries=3, concurrency=4, max_failed_share=0.0))
+  config.judge.update(
+    dict(kind="llm", model="scripted", timeout_s=TIMEOUT_S, retries=3, concurrency=4, max_failed_share=0.0)
+  )
   return config

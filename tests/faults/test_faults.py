@@ -34,7 +34,8 @@ def test_a_seed_draws_one_plan_and_a_hundred_draw_everything():
   assert drawn == [plans.draw(seed) for seed in range(100)]
   assert {fault.kind for plan in drawn[:10] for fault in plan.faults} == set(plans.KINDS)
   assert {(fault.kind, fault.how) for plan in drawn for fault in plan.faults} == {
-    (kind, how) for kind, ways in plans.KINDS.items() for how in ways}
+    (kind, how) for kind, ways in plans.KINDS.items() for how in ways
+  }
 
 
 def test_tools_answer_alike_and_fail_as_told():
@@ -84,5 +85,13 @@ def test_an_end_is_clear_if_its_last_line_names_what_came(tmp_path):
   assert "names none" in run.wrong(2, said)  # no fault has come yet
   run.live[0].came = True
   assert run.wrong(2, said) == "" and run.wrong(0, "") == ""
-  assert all(run.wrong(*end) for end in (
-    (2, "error: no passages."), (1, "KeyError: 'judge'"), (1, f"Traceback …\n{said}"), (-11, said), (None, said)))
+  assert all(
+    run.wrong(*end)
+    for end in (
+      (2, "error: no passages."),
+      (1, "KeyError: 'judge'"),
+      (1, f"Traceback …\n{said}"),
+      (-11, said),
+      (None, said),
+    )
+  )

@@ -13,8 +13,13 @@ from starlette.routing import Route
 
 def completion(text):
   """What a chat model's server replies."""
-  return dict(id="c", object="chat.completion", created=0, model="m", choices=[
-    dict(index=0, finish_reason="stop", message=dict(role="assistant", content=text))])
+  return dict(
+    id="c",
+    object="chat.completion",
+    created=0,
+    model="m",
+    choices=[dict(index=0, finish_reason="stop", message=dict(role="assistant", content=text))],
+  )
 
 
 class Scripted:
@@ -56,7 +61,8 @@ def serving(answer):
   scripted = Scripted(answer)
   app = Starlette(routes=[Route("/v1/chat/completions", scripted.reply, methods=["POST"])])
   running = uvicorn.Server(
-    uvicorn.Config(app, host="127.0.0.1", port=0, log_level="critical", timeout_graceful_shutdown=0))
+    uvicorn.Config(app, host="127.0.0.1", port=0, log_level="critical", timeout_graceful_shutdown=0)
+  )
   thread = threading.Thread(target=running.run)
   thread.start()
   while not running.started:

@@ -56,7 +56,12 @@ def test_load_by_kind(tmp_path, monkeypatch):
 
 
 def test_load_refuses():
-  for changed, named in ((dict(kind="oracle"), "kind"), (dict(prompt="vibes"), "prompt"), (dict(kind="nli"), "path"),
-                         (dict(kind="reward_model"), "path"), (dict(kind="llm"), "model")):
+  for changed, named in (
+    (dict(kind="oracle"), "kind"),
+    (dict(prompt="vibes"), "prompt"),
+    (dict(kind="nli"), "path"),
+    (dict(kind="reward_model"), "path"),
+    (dict(kind="llm"), "model"),
+  ):
     with pytest.raises(ValueError, match=f"config.judge.{named}"):
       judging.load(settings(**changed))

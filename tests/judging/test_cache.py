@@ -104,8 +104,11 @@ def test_two_killed_writers_leave_whole_verdicts(tmp_path):
   file, told = tmp_path / "v", {0: 0, 100_000: 100_000}
   child = subprocess.Popen(
     [sys.executable, "-W", "ignore", cache_child.__file__, str(file), *map(str, told)],
-    stdout=subprocess.PIPE, text=True, start_new_session=True,
-    env=os.environ | dict(PYTHONPATH=str(pathlib.Path(__file__).parents[2])))
+    stdout=subprocess.PIPE,
+    text=True,
+    start_new_session=True,
+    env=os.environ | dict(PYTHONPATH=str(pathlib.Path(__file__).parents[2])),
+  )
   while min(number - start for start, number in told.items()) < 50:
     start, number = map(int, child.stdout.readline().split(":"))
     told[start] = number
@@ -141,7 +144,7 @@ def sound(tmp_path_factory):
 
 
 def flipped(raw, place, bit=1):
-  return raw[:place] + bytes([raw[place] ^ bit]) + raw[place + 1:]
+  return raw[:place] + bytes([raw[place] ^ bit]) + raw[place + 1 :]
 
 
 def asked_for_all(file):
@@ -151,13 +154,17 @@ def asked_for_all(file):
   return judge.asked == PAIRS
 
 
-@pytest.mark.parametrize("damage", [
-  lambda raw: b"my notes\n" * 200,
-  lambda raw: raw[:-1000],
-  lambda raw: raw[:50],
-  lambda raw: flipped(raw, 3),  # of the words that every database begins with
-  lambda raw: flipped(raw, raw.index(struct.pack("<d", 0.05))),
-], ids=["text", "truncated", "cut short", "header", "one bit of one verdict"])
+@pytest.mark.parametrize(
+  "damage",
+  [
+    lambda raw: b"my notes\n" * 200,
+    lambda raw: raw[:-1000],
+    lambda raw: raw[:50],
+    lambda raw: flipped(raw, 3),  # of the words that every database begins with
+    lambda raw: flipped(raw, raw.index(struct.pack("<d", 0.05))),
+  ],
+  ids=["text", "truncated", "cut short", "header", "one bit of one verdict"],
+)
 def test_a_damaged_file_is_set_aside_aloud(tmp_path, caplog, sound, damage):
   raw = damage(sound)
   (tmp_path / "v").write_bytes(raw)

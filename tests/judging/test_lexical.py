@@ -5,13 +5,16 @@ import pytest
 from ragrl_jax.judging import api, lexical
 
 
-@pytest.mark.parametrize("premise,claim,share", [
-  ("The Rhine passes Basel and Cologne.", "So the Rhine flows through COLOGNE", 2 / 3),  # rhine, flows, cologne
-  ("Basel Basel", "basel", 1.0),
-  ("Basel", "basel basel bern", 0.5),  # distinct words: a repeated one earns nothing
-  ("", "basel", 0.0),
-  ("What is it and how?", "what is it, and how", 0.0),  # stop words are no evidence
-])
+@pytest.mark.parametrize(
+  "premise,claim,share",
+  [
+    ("The Rhine passes Basel and Cologne.", "So the Rhine flows through COLOGNE", 2 / 3),  # rhine, flows, cologne
+    ("Basel Basel", "basel", 1.0),
+    ("Basel", "basel basel bern", 0.5),  # distinct words: a repeated one earns nothing
+    ("", "basel", 0.0),
+    ("What is it and how?", "what is it, and how", 0.0),  # stop words are no evidence
+  ],
+)
 def test_overlap(premise, claim, share):
   assert lexical.overlap(premise, claim) == pytest.approx(share)
 

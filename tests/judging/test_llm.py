@@ -40,8 +40,18 @@ def test_errors_that_may_pass_are_asked_again():
   assert len(server.asked) == 3
 
 
-@pytest.mark.parametrize("reply", [b"{no json", b'"text"', {"choices": []}, {"choices": [{"message": None}]}, {},
-                                   {"choices": [{"message": {"content": None}}]}, {"choices": "x"}])
+@pytest.mark.parametrize(
+  "reply",
+  [
+    b"{no json",
+    b'"text"',
+    {"choices": []},
+    {"choices": [{"message": None}]},
+    {},
+    {"choices": [{"message": {"content": None}}]},
+    {"choices": "x"},
+  ],
+)
 def test_replies_that_are_no_completion_are_asked_again(reply):
   with serving(lambda messages, n: reply if n == 1 else "0") as (endpoint, server):
     assert judge(endpoint).judge([("p", "c")]) == [0.0]
@@ -81,11 +91,20 @@ def test_credentials_of_an_address_are_used_and_nowhere_shown():
   assert "s3cret" not in str(refused.value)
 
 
-@pytest.mark.parametrize("reply", [
-  b"[" * 100_000, b'{"choices": ' + b"9" * 5000 + b"}", b'{"choices": "\xff\xfe"}', b"x" * 3000,
-  Response(gzip.compress(json.dumps(completion("1")).encode()), headers={"content-encoding": "gzip"}),
-  {"choices": [{"message": {"content": ["1"]}}]}, {"choices": [[]]}, {"choices": [{"message": "1"}]},
-], ids=["deep", "long integer", "bad UTF-8", "long", "gzip", "list", "no choice", "no message"])
+@pytest.mark.parametrize(
+  "reply",
+  [
+    b"[" * 100_000,
+    b'{"choices": ' + b"9" * 5000 + b"}",
+    b'{"choices": "\xff\xfe"}',
+    b"x" * 3000,
+    Response(gzip.compress(json.dumps(completion("1")).encode()), headers={"content-encoding": "gzip"}),
+    {"choices": [{"message": {"content": ["1"]}}]},
+    {"choices": [[]]},
+    {"choices": [{"message": "1"}]},
+  ],
+  ids=["deep", "long integer", "bad UTF-8", "long", "gzip", "list", "no choice", "no message"],
+)
 def test_whatever_cannot_be_read_is_asked_for_again(monkeypatch, reply):
   monkeypatch.setattr(completions, "MAX_BYTES", 2000 if reply == b"x" * 3000 else 1 << 20)
   with serving(lambda messages, n: reply if n == 1 else "0") as (endpoint, server):
@@ -137,8 +156,11 @@ def dribbling(start):
     listening.close()
 
 
-@pytest.mark.parametrize("start", [
-  b"HTTP/1.1 200 OK\r\nX-Slow: ", b"HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n"], ids=["headers", "body"])
+@pytest.mark.parametrize(
+  "start",
+  [b"HTTP/1.1 200 OK\r\nX-Slow: ", b"HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n"],
+  ids=["headers", "body"],
+)
 def test_a_dribbling_server_is_given_up_within_the_deadline(start):
   with dribbling(start) as endpoint:
     began = time.monotonic()
@@ -147,8 +169,13 @@ def test_a_dribbling_server_is_given_up_within_the_deadline(start):
     assert time.monotonic() - began < 20  # it would drip for ever
 
 
-@pytest.mark.parametrize("said,why", [("It depends\n", "'It depends"), (dict(choices=[
-  dict(finish_reason="length", message=dict(role="assistant", content="I think 1"))]), "cut off")])
+@pytest.mark.parametrize(
+  "said,why",
+  [
+    ("It depends\n", "'It depends"),
+    (dict(choices=[dict(finish_reason="length", message=dict(role="assistant", content="I think 1"))]), "cut off"),
+  ],
+)
 def test_the_first_answer_that_is_no_verdict_is_logged(caplog, said, why):
   with serving(lambda messages, n: said) as (endpoint, _):
     assert judge(endpoint).judge([("p", "a"), ("p", "b")]) == [None, None]
@@ -207,10 +234,18 @@ def test_what_is_kept_is_not_asked_for_again(tmp_path):
     assert other.judge([("p", "a")]) == [1.0] and len(server.asked) == 5
 
 
-@pytest.mark.parametrize("wrong,message", [
-  (dict(model=""), "judge.model"), (dict(endpoint="host/v1"), "http"), (dict(endpoint="", key_variable="NOPE"), "key"),
-  (dict(timeout_s=0.0), "positive"), (dict(retries=-1), "retries"), (dict(concurrency=0), "concurrency"),
-  (dict(prompt="?"), "judge prompt")])
+@pytest.mark.parametrize(
+  "wrong,message",
+  [
+    (dict(model=""), "judge.model"),
+    (dict(endpoint="host/v1"), "http"),
+    (dict(endpoint="", key_variable="NOPE"), "key"),
+    (dict(timeout_s=0.0), "positive"),
+    (dict(retries=-1), "retries"),
+    (dict(concurrency=0), "concurrency"),
+    (dict(prompt="?"), "judge prompt"),
+  ],
+)
 def test_settings_it_cannot_work_with(wrong, message):
   with pytest.raises(ValueError, match=message):
     judge(**dict(endpoint="http://127.0.0.1:9/v1") | wrong)

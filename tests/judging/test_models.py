@@ -75,9 +75,9 @@ def test_threshold_half_is_what_the_model_would_print(entailment, monkeypatch):
 
 def test_nli_cuts_the_premise_and_never_the_claim(t5_folder):
   judge = nli.NLI(t5_folder, max_tokens=40)
-  end = judge._row("", CLAIM)[-len(judge._tokenizer.encode(f" hypothesis: {CLAIM}")) - 1:]
+  end = judge._row("", CLAIM)[-len(judge._tokenizer.encode(f" hypothesis: {CLAIM}")) - 1 :]
   row = judge._row(PREMISE * 50, CLAIM)
-  assert len(row) == 40 and row[-len(end):] == end and row[:5] == judge._row(PREMISE, CLAIM)[:5]
+  assert len(row) == 40 and row[-len(end) :] == end and row[:5] == judge._row(PREMISE, CLAIM)[:5]
   assert judge._row(PREMISE, CLAIM * 50) is None
 
 

@@ -5,30 +5,91 @@ import pytest
 from ragrl_jax.judging import api, prompts
 
 
-@pytest.mark.parametrize("text,verdict", [
-  ("1", 1.0), ("0", 0.0), (" 1.\n", 1.0), ("Score: 0", 0.0), ("1/1", 1.0), ("<think>0 or 1? 12</think>\n1", 1.0),
-  ("```json\n{\"score\": 1}\n```", 1.0), ("**0**", 0.0), ("[1]", 1.0), ("- 1, so 1!", 1.0), ("<score>0</score>", 0.0),
-  ("\u662f1", 1.0),
-  ("", None), ("yes", None), ("0 or 1", None), ("10", None), ("0.5", None), ("1.0", None), ("2", None), ("-", None),
-  # Signs, fractions, exponents, other scripts, and digits of words are no verdicts.
-  ("-1", None), ("Score:\u22121", None), ("+1", None), (".1", None), ("1,0", None), ("1e5", None), ("100%", None),
-  ("1 %", None), ("\u00b2", None), ("1\u00b2", None), ("1\u00bd", None), ("\uff11", None), ("\u0661", None),
-  ("1 \u0662", None), ("1st", None), ("H0", None), ("step_1", None), ("1/2", None), ("01", None),
-  ("<think>score 1", None), ("1 <think> or 0", None), ("<think>0</think> <think>1", None)])
+@pytest.mark.parametrize(
+  "text,verdict",
+  [
+    ("1", 1.0),
+    ("0", 0.0),
+    (" 1.\n", 1.0),
+    ("Score: 0", 0.0),
+    ("1/1", 1.0),
+    ("<think>0 or 1? 12</think>\n1", 1.0),
+    ('```json\n{"score": 1}\n```', 1.0),
+    ("**0**", 0.0),
+    ("[1]", 1.0),
+    ("- 1, so 1!", 1.0),
+    ("<score>0</score>", 0.0),
+    ("\u662f1", 1.0),
+    ("", None),
+    ("yes", None),
+    ("0 or 1", None),
+    ("10", None),
+    ("0.5", None),
+    ("1.0", None),
+    ("2", None),
+    ("-", None),
+    # Signs, fractions, exponents, other scripts, and digits of words are no verdicts.
+    ("-1", None),
+    ("Score:\u22121", None),
+    ("+1", None),
+    (".1", None),
+    ("1,0", None),
+    ("1e5", None),
+    ("100%", None),
+    ("1 %", None),
+    ("\u00b2", None),
+    ("1\u00b2", None),
+    ("1\u00bd", None),
+    ("\uff11", None),
+    ("\u0661", None),
+    ("1 \u0662", None),
+    ("1st", None),
+    ("H0", None),
+    ("step_1", None),
+    ("1/2", None),
+    ("01", None),
+    ("<think>score 1", None),
+    ("1 <think> or 0", None),
+    ("<think>0</think> <think>1", None),
+  ],
+)
 def test_digits(text, verdict):
   assert prompts.read_digit(text) == verdict
 
 
-@pytest.mark.parametrize("text,verdict", [
-  ("YES", 1.0), ("No.", 0.0), ("**yes**", 1.0), ("<think>no, or yes</think> YES", 1.0), ("no, no", 0.0),
-  ("", None), ("yes and no", None), ("not known", None), ("yesterday", None), ("1", None), ("<think>yes", None)])
+@pytest.mark.parametrize(
+  "text,verdict",
+  [
+    ("YES", 1.0),
+    ("No.", 0.0),
+    ("**yes**", 1.0),
+    ("<think>no, or yes</think> YES", 1.0),
+    ("no, no", 0.0),
+    ("", None),
+    ("yes and no", None),
+    ("not known", None),
+    ("yesterday", None),
+    ("1", None),
+    ("<think>yes", None),
+  ],
+)
 def test_words(text, verdict):
   assert prompts.read_word(text) == verdict
 
 
-@pytest.mark.parametrize("text,verdict", [
-  ("Yes", 1.0), ("no", 0.0), ("yes, not no", 1.0), ("I cannot say", 0.0), ("maybe", 0.5), ("", None), (" ", None),
-  ("<think>yes, or", None)])
+@pytest.mark.parametrize(
+  "text,verdict",
+  [
+    ("Yes", 1.0),
+    ("no", 0.0),
+    ("yes, not no", 1.0),
+    ("I cannot say", 0.0),
+    ("maybe", 0.5),
+    ("", None),
+    (" ", None),
+    ("<think>yes, or", None),
+  ],
+)
 def test_arena_takes_any_substring(text, verdict):
   assert prompts.read_substring(text) == verdict
 

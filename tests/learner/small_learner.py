@@ -12,8 +12,16 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.rollout import pack
 
 CONFIG = DecoderConfig(
-  vocab_size=32, d_model=16, num_layers=2, num_heads=2, num_kv_heads=2, head_dim=8, d_ff=32, rope_theta=10_000.0,
-  qk_norm=True)
+  vocab_size=32,
+  d_model=16,
+  num_layers=2,
+  num_heads=2,
+  num_kv_heads=2,
+  head_dim=8,
+  d_ff=32,
+  rope_theta=10_000.0,
+  qk_norm=True,
+)
 OPTIMIZER = OptimizerSettings(learning_rate=1e-2, total_steps=100)
 ROWS, LENGTHS = 8, (24,)
 
@@ -34,10 +42,16 @@ def items(count=10, seed=0):
     size = int(draw.integers(5, 13))
     mask = draw.random(size) < 0.6
     mask[-1] = True
-    made.append(pack.Item(
-      tokens=draw.integers(0, CONFIG.vocab_size, size).astype(np.int32), loss_mask=mask,
-      advantages=np.full(size, draw.normal(), np.float32),
-      sampler_logprobs=draw.normal(-3.0, 0.3, size).astype(np.float32), group_id=number // 2, name=f"item {number}"))
+    made.append(
+      pack.Item(
+        tokens=draw.integers(0, CONFIG.vocab_size, size).astype(np.int32),
+        loss_mask=mask,
+        advantages=np.full(size, draw.normal(), np.float32),
+        sampler_logprobs=draw.normal(-3.0, 0.3, size).astype(np.float32),
+        group_id=number // 2,
+        name=f"item {number}",
+      )
+    )
   return made
 
 
@@ -49,7 +63,7 @@ def padded(sequences, rows=ROWS, lengths=LENGTHS):
   """One sequence a row."""
   blocks = []
   for start in range(0, len(sequences), rows):
-    part = [[s] for s in sequences[start:start + rows]]
+    part = [[s] for s in sequences[start : start + rows]]
     blocks.append(pack._block(part + [[]] * (rows - len(part)), lengths[0]))
   return blocks
 
@@ -63,11 +77,14 @@ def gradient(learner, batches, params=None):
   grads, sums = trained.zeros(params)
   for batch in batches:
     grads, sums = trained.accumulate(
-      grads, sums, params, trained.frozen, learner.place(batch), totals, np.float32(learner.settings.kl_coef))
+      grads, sums, params, trained.frozen, learner.place(batch), totals, np.float32(learner.settings.kl_coef)
+    )
   return float(sums["loss"]), grads
 
 
 def distance(a, b):
   """The largest difference between two trees of arrays."""
-  return max(float(np.max(np.abs(np.asarray(x, np.float64) - np.asarray(y, np.float64))))
-             for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+  return max(
+    float(np.max(np.abs(np.asarray(x, np.float64) - np.asarray(y, np.float64))))
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+  )

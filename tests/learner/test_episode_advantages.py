@@ -30,14 +30,18 @@ def earning(count=12, seed=0):
 
 def read(batches, name="advantages"):
   """Token ids of a sequence → its column. The items of a test have different tokens."""
-  return {batches[p.block].tokens[p.row, p.here].tobytes(): getattr(batches[p.block], name)[p.row, p.here]
-          for p in advantages.sequences(batches)}
+  return {
+    batches[p.block].tokens[p.row, p.here].tobytes(): getattr(batches[p.block], name)[p.row, p.here]
+    for p in advantages.sequences(batches)
+  }
 
 
 def test_group_relative_by_hand():
   # Group (1, 0, 0, 0): 1.5 and -0.5, on every trained token of the episode.
-  items = [dataclasses.replace(item, rewards=np.where(np.arange(len(item.tokens)) == len(item.tokens) - 1, r, 0.0))
-           for item, r in zip(earning(4), (1.0, 0.0, 0.0, 0.0))]
+  items = [
+    dataclasses.replace(item, rewards=np.where(np.arange(len(item.tokens)) == len(item.tokens) - 1, r, 0.0))
+    for item, r in zip(earning(4), (1.0, 0.0, 0.0, 0.0))
+  ]
   batches, metrics = advantages.assign(small.packed(items), AdvantageSettings(eps=0.0))
   for item, want in zip(items, (1.5, -0.5, -0.5, -0.5)):
     on = np.where(np.arange(len(item.tokens)) > 0, item.loss_mask, False)
@@ -67,8 +71,13 @@ def stretched(item, where=(2, 4)):
   """The same sequence with untrained tokens put in."""
   insert = lambda x, filler: np.insert(x, list(where), filler)
   return dataclasses.replace(
-    item, tokens=insert(item.tokens, 7), loss_mask=insert(item.loss_mask, False), rewards=insert(item.rewards, 0.0),
-    advantages=insert(item.advantages, 0.0), sampler_logprobs=insert(item.sampler_logprobs, 0.0))
+    item,
+    tokens=insert(item.tokens, 7),
+    loss_mask=insert(item.loss_mask, False),
+    rewards=insert(item.rewards, 0.0),
+    advantages=insert(item.advantages, 0.0),
+    sampler_logprobs=insert(item.sampler_logprobs, 0.0),
+  )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -94,9 +103,14 @@ def turns(*stretches, group):
     rewards += [0.0] * (size - 1) + [reward, 0.0]
   n = len(mask)
   return dataclasses.replace(
-    small.items(1)[0], tokens=np.arange(n, dtype=np.int32) + 3 * group, loss_mask=np.asarray(mask),
-    advantages=np.zeros(n, np.float32), sampler_logprobs=np.zeros(n, np.float32),
-    rewards=np.asarray(rewards, np.float32), group_id=group)
+    small.items(1)[0],
+    tokens=np.arange(n, dtype=np.int32) + 3 * group,
+    loss_mask=np.asarray(mask),
+    advantages=np.zeros(n, np.float32),
+    sampler_logprobs=np.zeros(n, np.float32),
+    rewards=np.asarray(rewards, np.float32),
+    group_id=group,
+  )
 
 
 def test_a_turn_answers_for_its_own_and_later_rewards():
@@ -110,8 +124,9 @@ def test_a_turn_answers_for_its_own_and_later_rewards():
 
 def test_paid_at_the_end_a_turn_has_its_episodes_advantage():
   items = [turns((2, 0.0), (1, 1.0), group=0), turns((3, 0.0), group=0), turns((1, 0.0), (2, 0.0), (1, 1.0), group=0)]
-  found = [read(advantages.assign(small.padded(items), AdvantageSettings(credit=credit))[0])
-           for credit in ("episode", "turn")]
+  found = [
+    read(advantages.assign(small.padded(items), AdvantageSettings(credit=credit))[0]) for credit in ("episode", "turn")
+  ]
   for key in found[0]:
     np.testing.assert_allclose(found[0][key], found[1][key], rtol=1e-5, atol=1e-7)
 
@@ -121,8 +136,9 @@ def test_a_reward_after_an_observation_reaches_the_turns_before_it(kind):
   items = [turns((2, 0.0), (1, 1.0), group=0), turns((2, 0.0), (1, 0.0), group=1)]
   batches = small.padded(items)
   zeros = [np.zeros(b.tokens.shape, np.float32) for b in batches]
-  batches, _ = advantages.assign(batches, AdvantageSettings(kind=kind, whiten=False),
-                                 values=zeros if kind == "gae" else None)
+  batches, _ = advantages.assign(
+    batches, AdvantageSettings(kind=kind, whiten=False), values=zeros if kind == "gae" else None
+  )
   np.testing.assert_allclose(batches[0].returns[0, :6], [0, 1, 1, 0, 1, 0])
   assert (batches[0].advantages[0, 1:3] > batches[0].advantages[1, 1:3]).all()
 
@@ -168,7 +184,10 @@ def test_what_is_refused():
   items = [dataclasses.replace(item, rewards=np.full(len(item.tokens), np.nan, np.float32)) for item in small.items(2)]
   with pytest.raises(ValueError, match="a reward is nan"):
     advantages.assign(small.packed(items), AdvantageSettings())
-  for how, word in ((dict(kind="dpo"), "config.advantage.kind"), (dict(credit="token"), "episode, turn"),
-                    (dict(lam=1.5), "between 0 and 1")):
+  for how, word in (
+    (dict(kind="dpo"), "config.advantage.kind"),
+    (dict(credit="token"), "episode, turn"),
+    (dict(lam=1.5), "between 0 and 1"),
+  ):
     with pytest.raises(ValueError, match=word):
       AdvantageSettings(**how)

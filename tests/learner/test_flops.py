@@ -7,7 +7,8 @@ from ragrl_jax.learner.settings import AdvantageSettings, CriticSettings, Settin
 from ragrl_jax.models.config import DecoderConfig
 
 CONFIG = DecoderConfig(
-  vocab_size=10, d_model=4, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=4, d_ff=5, rope_theta=1e4)
+  vocab_size=10, d_model=4, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=4, d_ff=5, rope_theta=1e4
+)
 
 
 @dataclasses.dataclass

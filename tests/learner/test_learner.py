@@ -19,8 +19,14 @@ from ragrl_jax.parallel import mesh as mesh_lib
 
 # Everything at once: off-policy ratios, a sequence-level aggregation, KL and entropy.
 FULL = Settings(
-  aggregation="seq_mean_token_mean", kl="k3", kl_coef=0.3, entropy_coef=0.05, logprob_chunk=64, epochs=2,
-  temperature=0.8)
+  aggregation="seq_mean_token_mean",
+  kl="k3",
+  kl_coef=0.3,
+  entropy_coef=0.05,
+  logprob_chunk=64,
+  epochs=2,
+  temperature=0.8,
+)
 
 
 def off_policy(batches):
@@ -69,7 +75,7 @@ def test_loss_and_gradient_equal_a_plain_computation(full):
 def test_packing_padding_order_and_micro_batches_change_nothing(full):
   sequences = small.items(16, seed=1)
   want, want_grads = small.gradient(full, off_policy(small.padded(sequences)))
-  eight = [block for i in range(0, 16, 2) for block in small.packed(sequences[i:i + 2])]
+  eight = [block for i in range(0, 16, 2) for block in small.packed(sequences[i : i + 2])]
   cuts = dict(packed=small.packed(sequences), reversed=small.packed(sequences[::-1]), eight=eight)
   assert [len(blocks) for blocks in cuts.values()] == [1, 1, 8]
   for name, batches in cuts.items():
@@ -114,11 +120,13 @@ def test_untrained_tokens_reach_nothing(full):
 
 def test_environment_tokens_are_not_learnt(plain):
   """Targets that are not trained may be any token: the last one of a sequence feeds no state either."""
-  sequences = [dataclasses.replace(s, loss_mask=np.where(np.arange(len(s.tokens)) < 4, s.loss_mask, False))
-               for s in small.items()]
+  sequences = [
+    dataclasses.replace(s, loss_mask=np.where(np.arange(len(s.tokens)) < 4, s.loss_mask, False)) for s in small.items()
+  ]
   sequences = [s for s in sequences if s.loss_mask[1:].any()]
-  other = [dataclasses.replace(s, tokens=np.where(np.arange(len(s.tokens)) < 4, s.tokens, 31 - s.tokens))
-           for s in sequences]
+  other = [
+    dataclasses.replace(s, tokens=np.where(np.arange(len(s.tokens)) < 4, s.tokens, 31 - s.tokens)) for s in sequences
+  ]
   want, got = small.gradient(plain, small.packed(sequences)), small.gradient(plain, small.packed(other))
   assert got[0] == pytest.approx(want[0], rel=1e-6) and small.distance(got[1], want[1]) < 1e-6
 
@@ -126,8 +134,10 @@ def test_environment_tokens_are_not_learnt(plain):
 @pytest.mark.parametrize("gap", [-120.0, -25.0, 25.0, 120.0])
 def test_finite_however_far_off_policy(full, gap):
   batches = off_policy(small.packed(small.items()))
-  far = [dataclasses.replace(b, old_logprobs=b.old_logprobs + np.float32(gap),
-                             ref_logprobs=b.ref_logprobs + np.float32(gap)) for b in batches]
+  far = [
+    dataclasses.replace(b, old_logprobs=b.old_logprobs + np.float32(gap), ref_logprobs=b.ref_logprobs + np.float32(gap))
+    for b in batches
+  ]
   loss, grads = small.gradient(full, far)
   assert np.isfinite(loss) and all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
 
@@ -139,7 +149,8 @@ def test_score_is_the_models_log_probability(plain):
   logp = np.asarray(jax.nn.log_softmax(logits))
   rows, columns = np.nonzero(batch.loss_mask)
   np.testing.assert_allclose(
-    got[rows, columns], logp[rows, columns - 1, batch.tokens[rows, columns]], rtol=1e-5, atol=1e-5)
+    got[rows, columns], logp[rows, columns - 1, batch.tokens[rows, columns]], rtol=1e-5, atol=1e-5
+  )
   assert (got[~batch.loss_mask] == 0).all()
 
 
@@ -164,8 +175,10 @@ def test_update_reports_and_moves(plain):
 
 
 def test_rewarded_tokens_become_likelier(plain):
-  sequences = [dataclasses.replace(s, advantages=np.full(len(s.tokens), (-1.0) ** i, np.float32))
-               for i, s in enumerate(small.items())]
+  sequences = [
+    dataclasses.replace(s, advantages=np.full(len(s.tokens), (-1.0) ** i, np.float32))
+    for i, s in enumerate(small.items())
+  ]
   batch = small.packed(sequences)[0]
   state = plain.init(0)
   before = np.asarray(plain.score(state.params, batch))
@@ -181,8 +194,10 @@ def test_several_updates_on_one_batch_keep_the_old_policy(full):
   assert int(state.step) == 2 and metrics["ratio"] != 1.0 and metrics["old_kl"] > 0
   # The same by hand: old log-probabilities once, then two steps on them. The reference is the start itself.
   by_hand = full.init(0)
-  blocks = [dataclasses.replace(b, old_logprobs=full.score(by_hand.params, b),
-                                ref_logprobs=full.score(full.reference, b)) for b in batches]
+  blocks = [
+    dataclasses.replace(b, old_logprobs=full.score(by_hand.params, b), ref_logprobs=full.score(full.reference, b))
+    for b in batches
+  ]
   for _ in range(2):
     _, grads = small.gradient(full, blocks, by_hand.params)
     by_hand, _ = full.trained.apply(by_hand, grads, full.trained.zeros(full.params)[1])
@@ -192,13 +207,16 @@ def test_several_updates_on_one_batch_keep_the_old_policy(full):
 def test_kl_is_zero_at_the_reference_and_grows(full):
   batches = small.packed(small.items())
   state = full.init(0)
-  blocks = [dataclasses.replace(b, old_logprobs=full.score(state.params, b),
-                                ref_logprobs=full.score(full.reference, b)) for b in batches]
+  blocks = [
+    dataclasses.replace(b, old_logprobs=full.score(state.params, b), ref_logprobs=full.score(full.reference, b))
+    for b in batches
+  ]
   counts = blocks_lib.count(blocks, FULL)
   totals = np.asarray([counts["weight"], counts["sequences"]], np.float32)
   trained = full.trained
   _, sums = trained.accumulate(
-    *trained.zeros(state.params), state.params, trained.frozen, blocks[0], totals, state.kl_coef)
+    *trained.zeros(state.params), state.params, trained.frozen, blocks[0], totals, state.kl_coef
+  )
   assert abs(float(sums["kl"])) < 1e-9
   state, metrics = full.update(state, batches)
   assert metrics["kl"] > 1e-6
@@ -234,8 +252,10 @@ def test_nothing_scored_changes_nothing(plain):
 def test_sft_weighs_tokens():
   learner = small.learner(Settings(objective="sft", logprob_chunk=64))
   sequences = small.items(4)
-  weighted = [dataclasses.replace(s, advantages=np.where(np.arange(len(s.tokens)) % 2, 1.0, 0.3).astype(np.float32))
-              for s in sequences]
+  weighted = [
+    dataclasses.replace(s, advantages=np.where(np.arange(len(s.tokens)) % 2, 1.0, 0.3).astype(np.float32))
+    for s in sequences
+  ]
   batch = small.packed(weighted)[0]
   logprobs = np.asarray(learner.score(learner.params, batch))
   want = -(logprobs * batch.advantages).sum() / batch.advantages.sum()  # zeros where untrained
@@ -282,7 +302,8 @@ def test_rows_the_mesh_does_not_divide_are_refused():
 def test_sums_are_what_the_step_says():
   zeros = jnp.zeros((1, 2))
   _, metrics = losses.policy_loss(
-    zeros, zeros, zeros, zeros + 1.0, clip_low=0.2, clip_high=0.2, aggregation="token_mean")
+    zeros, zeros, zeros, zeros + 1.0, clip_low=0.2, clip_high=0.2, aggregation="token_mean"
+  )
   assert set(metrics) < set(step.SUMS)
 
 
@@ -291,21 +312,40 @@ def test_counts_by_hand():
   row = lambda *x: np.asarray([x])
   zeros = np.zeros((1, 8), np.float32)
   batch = structs.Batch(
-    tokens=row(*range(8)), segment_ids=row(1, 1, 1, 2, 2, 0, 0, 0), positions=row(0, 1, 2, 0, 1, 0, 0, 0),
-    loss_mask=row(0, 1, 1, 0, 0, 0, 0, 0), advantages=row(0, 0.5, 0, 0, 0, 0, 0, 0), sampler_logprobs=zeros,
-    rewards=zeros, old_logprobs=zeros, ref_logprobs=zeros, values=zeros, returns=zeros,
-    group_ids=row(0, 0, 0, 1, 1, -1, -1, -1))
+    tokens=row(*range(8)),
+    segment_ids=row(1, 1, 1, 2, 2, 0, 0, 0),
+    positions=row(0, 1, 2, 0, 1, 0, 0, 0),
+    loss_mask=row(0, 1, 1, 0, 0, 0, 0, 0),
+    advantages=row(0, 0.5, 0, 0, 0, 0, 0, 0),
+    sampler_logprobs=zeros,
+    rewards=zeros,
+    old_logprobs=zeros,
+    ref_logprobs=zeros,
+    values=zeros,
+    returns=zeros,
+    group_ids=row(0, 0, 0, 1, 1, -1, -1, -1),
+  )
   counts = blocks_lib.count([batch], Settings())
   assert counts == dict(tokens=2, sequences=1, packed_tokens=5, places=8, weight=2, pairs=9, silent=1)
   assert blocks_lib.whole_batch([counts, counts]) == dict(
-    tokens=4, sequences=2, packed_tokens=10, places=16, weight=4, pairs=18, silent=2, mask_coverage=0.4,
-    packing=5 / 8, zero_advantage_share=0.5)
+    tokens=4,
+    sequences=2,
+    packed_tokens=10,
+    places=16,
+    weight=4,
+    pairs=18,
+    silent=2,
+    mask_coverage=0.4,
+    packing=5 / 8,
+    zero_advantage_share=0.5,
+  )
   assert blocks_lib.count([batch], Settings(objective="sft"))["weight"] == 0.5
 
 
 def test_muon_runs_and_learns():
-  learner = small.learner(Settings(objective="sft", logprob_chunk=64), OptimizerSettings(
-    kind="muon", learning_rate=2e-2, total_steps=20))
+  learner = small.learner(
+    Settings(objective="sft", logprob_chunk=64), OptimizerSettings(kind="muon", learning_rate=2e-2, total_steps=20)
+  )
   batch = small.packed([dataclasses.replace(s, advantages=np.ones_like(s.advantages)) for s in small.items(4)])[0]
   state, first = learner.update(learner.init(0), [batch])
   for _ in range(15):

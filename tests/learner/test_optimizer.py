@@ -9,8 +9,10 @@ from ragrl_jax.learner import optimizer
 from ragrl_jax.learner.settings import OptimizerSettings
 
 PARAMS = dict(
-  embedding=jnp.ones((6, 4)), final_norm=jnp.ones(4),
-  layers=dict(q=jnp.ones((2, 4, 6)), q_norm=jnp.ones((2, 4)), q_bias=jnp.ones((2, 6))))
+  embedding=jnp.ones((6, 4)),
+  final_norm=jnp.ones(4),
+  layers=dict(q=jnp.ones((2, 4, 6)), q_norm=jnp.ones((2, 4)), q_bias=jnp.ones((2, 6))),
+)
 
 
 def test_rates_by_hand():
@@ -18,14 +20,16 @@ def test_rates_by_hand():
   rate = optimizer.learning_rate(OptimizerSettings(learning_rate=0.4, warmup_steps=4, total_steps=10))
   np.testing.assert_allclose([float(rate(s)) for s in (0, 1, 3, 4, 9)], [0.1, 0.2, 0.4, 0.4, 0.4], rtol=1e-6)
   # Cosine to a tenth over the 6 steps after the warm-up: half-way (step 7) (1 + .1) / 2.
-  rate = optimizer.learning_rate(OptimizerSettings(
-    learning_rate=0.4, warmup_steps=4, schedule="cosine", final_share=0.1, total_steps=10))
+  rate = optimizer.learning_rate(
+    OptimizerSettings(learning_rate=0.4, warmup_steps=4, schedule="cosine", final_share=0.1, total_steps=10)
+  )
   np.testing.assert_allclose([float(rate(s)) for s in (4, 7, 10, 99)], [0.4, 0.22, 0.04, 0.04], rtol=1e-5)
   assert float(optimizer.learning_rate(OptimizerSettings(learning_rate=0.4, warmup_steps=1))(0)) == pytest.approx(0.4)
   # Inverse square root: 4 steps up, then .4 * sqrt(4 / step): a half at step 16, a third at 36, wherever the run ends.
   for total_steps in (20, 999):
-    rate = optimizer.learning_rate(OptimizerSettings(
-      learning_rate=0.4, warmup_steps=4, schedule="inverse_sqrt", total_steps=total_steps))
+    rate = optimizer.learning_rate(
+      OptimizerSettings(learning_rate=0.4, warmup_steps=4, schedule="inverse_sqrt", total_steps=total_steps)
+    )
     np.testing.assert_allclose([float(rate(s)) for s in (0, 3, 4, 16, 36)], [0.1, 0.4, 0.4, 0.2, 0.4 / 3], rtol=1e-6)
   rate = optimizer.learning_rate(OptimizerSettings(learning_rate=0.4, schedule="inverse_sqrt"))
   np.testing.assert_allclose([float(rate(s)) for s in (0, 3)], [0.4, 0.2], rtol=1e-6)  # n = 1
@@ -33,9 +37,11 @@ def test_rates_by_hand():
 
 def test_what_is_decayed_and_who_gets_muon():
   assert optimizer.decayed(PARAMS) == dict(
-    embedding=True, final_norm=False, layers=dict(q=True, q_norm=False, q_bias=False))
+    embedding=True, final_norm=False, layers=dict(q=True, q_norm=False, q_bias=False)
+  )
   assert optimizer.kinds(PARAMS) == dict(
-    embedding="adamw", final_norm="adamw", layers=dict(q="muon", q_norm="adamw", q_bias="adamw"))
+    embedding="adamw", final_norm="adamw", layers=dict(q="muon", q_norm="adamw", q_bias="adamw")
+  )
 
 
 def test_adapters_are_matrices_for_adamw():
@@ -70,11 +76,15 @@ def test_the_clip_is_by_the_norm_of_everything():
 
 def test_muon_of_stacked_layers_is_muon_of_each():
   """One layer's update equals what Optax's own Muon makes of that matrix alone, wide and tall."""
-  grads = dict(layers=dict(
-    up=jax.random.normal(jax.random.key(0), (3, 4, 10)), down=jax.random.normal(jax.random.key(1), (3, 10, 4))))
+  grads = dict(
+    layers=dict(
+      up=jax.random.normal(jax.random.key(0), (3, 4, 10)), down=jax.random.normal(jax.random.key(1), (3, 10, 4))
+    )
+  )
   params = jax.tree.map(jnp.zeros_like, grads)
-  made = optimizer.make(OptimizerSettings(
-    kind="muon", learning_rate=0.1, weight_decay=0.0, clip_norm=0.0, muon_scale=2.0))
+  made = optimizer.make(
+    OptimizerSettings(kind="muon", learning_rate=0.1, weight_decay=0.0, clip_norm=0.0, muon_scale=2.0)
+  )
   updates, state = made.update(grads, made.init(params), params)
   updates, _ = made.update(grads, state, params)
   alone = contrib.muon(0.2)

@@ -111,8 +111,9 @@ def test_the_critic_may_learn_alone_first():
 
 
 def test_a_gradient_of_the_critic_that_is_not_finite_is_skipped(own):
-  bad = [dataclasses.replace(b, rewards=np.where(b.loss_mask, 1e25, 0).astype(np.float32))
-         for b in small.packed(earning())]
+  bad = [
+    dataclasses.replace(b, rewards=np.where(b.loss_mask, 1e25, 0).astype(np.float32)) for b in small.packed(earning())
+  ]
   state = own.init(0)
   before = jax.tree.map(np.asarray, state.critic)
   state, metrics = own.update(state, bad)
@@ -139,8 +140,11 @@ def test_mini_batches_are_steps_of_their_own():
 
 
 def test_the_kl_coefficient_is_steered_to_its_target():
-  learner = small.learner(Settings(
-    logprob_chunk=64, kl="k2", kl_coef=0.1, kl_target=1e-9, kl_horizon=100, advantage=AdvantageSettings(std="none")))
+  learner = small.learner(
+    Settings(
+      logprob_chunk=64, kl="k2", kl_coef=0.1, kl_target=1e-9, kl_horizon=100, advantage=AdvantageSettings(std="none")
+    )
+  )
   batches, state = small.packed(earning()), learner.init(0)
   state, first = learner.update(state, batches)
   assert first["kl_coef"] == pytest.approx(0.1) and first["kl"] < 1e-9
@@ -157,8 +161,9 @@ def test_importance_weights_correct_for_the_sampler():
   learner = small.learner(settings)
   batches = small.packed(small.items())
   ours = [np.asarray(learner.score(learner.params, b)) for b in batches]
-  drawn = [np.where(b.loss_mask, o - np.log(1 + (b.tokens % 3)), np.nan).astype(np.float32)
-           for b, o in zip(batches, ours)]
+  drawn = [
+    np.where(b.loss_mask, o - np.log(1 + (b.tokens % 3)), np.nan).astype(np.float32) for b, o in zip(batches, ours)
+  ]
   batches = [dataclasses.replace(b, sampler_logprobs=d) for b, d in zip(batches, drawn)]
   loss, _ = small.gradient(learner, batches)
   weights = [np.minimum(1 + (b.tokens % 3), 1.5) for b in batches]

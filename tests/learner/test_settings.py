@@ -5,22 +5,35 @@ from ragrl_jax.learner import settings
 from ragrl_jax.learner.settings import OptimizerSettings, Settings
 
 
-@pytest.mark.parametrize("how, word", [
-  (dict(kl="k1"), "does not depend on the reference"), (dict(kl="k9"), "config.loss.kl"),
-  (dict(aggregation="mean"), "config.loss.aggregation"), (dict(epochs=0), "at least 1"),
-  (dict(minibatches=0), "at least 1"),
-  (dict(aggregation="seq_mean_token_sum_norm"), "needs norm"),
-  (dict(kl_coef=-1.0), "kl_coef"), (dict(kl="k3", kl_in="reward"), "needs advantages"),
-  (dict(critic=settings.CriticSettings(kind="own")), "nothing else does"),
-  (dict(advantage=settings.AdvantageSettings(kind="gae")), "needs a critic"), (dict(objective="dpo"), "policy, sft")])
+@pytest.mark.parametrize(
+  "how, word",
+  [
+    (dict(kl="k1"), "does not depend on the reference"),
+    (dict(kl="k9"), "config.loss.kl"),
+    (dict(aggregation="mean"), "config.loss.aggregation"),
+    (dict(epochs=0), "at least 1"),
+    (dict(minibatches=0), "at least 1"),
+    (dict(aggregation="seq_mean_token_sum_norm"), "needs norm"),
+    (dict(kl_coef=-1.0), "kl_coef"),
+    (dict(kl="k3", kl_in="reward"), "needs advantages"),
+    (dict(critic=settings.CriticSettings(kind="own")), "nothing else does"),
+    (dict(advantage=settings.AdvantageSettings(kind="gae")), "needs a critic"),
+    (dict(objective="dpo"), "policy, sft"),
+  ],
+)
 def test_what_is_refused(how, word):
   with pytest.raises(ValueError, match=word):
     Settings(**how)
 
 
-@pytest.mark.parametrize("how, word", [
-  (dict(kind="sgd"), "adamw, muon"), (dict(schedule="linear"), "constant, cosine, inverse_sqrt"),
-  (dict(warmup_steps=11, total_steps=10), "warmup_steps=11")])
+@pytest.mark.parametrize(
+  "how, word",
+  [
+    (dict(kind="sgd"), "adamw, muon"),
+    (dict(schedule="linear"), "constant, cosine, inverse_sqrt"),
+    (dict(warmup_steps=11, total_steps=10), "warmup_steps=11"),
+  ],
+)
 def test_what_the_optimizer_refuses(how, word):
   with pytest.raises(ValueError, match=word):
     OptimizerSettings(**how)

@@ -25,8 +25,16 @@ def groups():
       tokens = np.concatenate([prompt, ids(more)]).astype(np.int32)
       mask = np.arange(len(tokens)) >= length
       mask[length + 1] = more < 4  # an observation in the middle of the longer ones
-      made.append(pack.Item(tokens, mask, np.full(len(tokens), draw.normal(), np.float32),
-                            np.where(mask, -3.0, 0.0).astype(np.float32), group, f"{group}.{sample}"))
+      made.append(
+        pack.Item(
+          tokens,
+          mask,
+          np.full(len(tokens), draw.normal(), np.float32),
+          np.where(mask, -3.0, 0.0).astype(np.float32),
+          group,
+          f"{group}.{sample}",
+        )
+      )
   return made
 
 
@@ -48,8 +56,10 @@ def test_loss_and_gradient_stay(learner):
 
 def test_what_is_counted(learner):
   items = groups()
-  together, apart = (blocks_lib.count(pack.pack_items(items, rows=2, lengths=(24,), share_prefix=share), SETTINGS)
-                     for share in (True, False))
+  together, apart = (
+    blocks_lib.count(pack.pack_items(items, rows=2, lengths=(24,), share_prefix=share), SETTINGS)
+    for share in (True, False)
+  )
   for name in ("tokens", "sequences", "weight"):
     assert together[name] == apart[name]
   # Each group's prompt, less its last token, is there once and not three times.

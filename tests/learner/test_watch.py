@@ -2,8 +2,17 @@ import pytest
 
 from ragrl_jax.learner import watch
 
-CALM = dict(zero_advantage_share=0.3, searches=1.5, entropy=0.5, kl=0.01, response_tokens=100.0, mask_coverage=0.4,
-            mismatch=1e-6, clip_fraction=0.01, skipped=0.0)
+CALM = dict(
+  zero_advantage_share=0.3,
+  searches=1.5,
+  entropy=0.5,
+  kl=0.01,
+  response_tokens=100.0,
+  mask_coverage=0.4,
+  mismatch=1e-6,
+  clip_fraction=0.01,
+  skipped=0.0,
+)
 
 
 def test_a_healthy_run_is_left_in_peace():
@@ -11,24 +20,35 @@ def test_a_healthy_run_is_left_in_peace():
   assert watch.warnings([]) == {} and watch.warnings([{}] * 9, searches_expected=True) == {}
 
 
-@pytest.mark.parametrize("change, name, word", [
-  (dict(zero_advantage_share=1.0), "no_signal", "every advantage is 0"),
-  (dict(zero_advantage_share=0.95), "little_signal", "95%"),
-  (dict(searches=0.0), "no_searches", "no episode called"),
-  (dict(mask_coverage=0.001), "little_trained", "0.1%"),
-  (dict(mismatch=0.2), "mismatch", "0.200 nats"),
-  (dict(kl=3.0), "far_from_reference", "kl_coef"),
-  (dict(clip_fraction=0.5), "clipping", "50%"),
-  (dict(skipped=1.0), "skipped", "not finite")])
+@pytest.mark.parametrize(
+  "change, name, word",
+  [
+    (dict(zero_advantage_share=1.0), "no_signal", "every advantage is 0"),
+    (dict(zero_advantage_share=0.95), "little_signal", "95%"),
+    (dict(searches=0.0), "no_searches", "no episode called"),
+    (dict(mask_coverage=0.001), "little_trained", "0.1%"),
+    (dict(mismatch=0.2), "mismatch", "0.200 nats"),
+    (dict(kl=3.0), "far_from_reference", "kl_coef"),
+    (dict(clip_fraction=0.5), "clipping", "50%"),
+    (dict(skipped=1.0), "skipped", "not finite"),
+  ],
+)
 def test_said_at_once(change, name, word):
   found = watch.warnings([CALM | change], searches_expected=True)
   assert list(found) == [name] and word in found[name]
 
 
-@pytest.mark.parametrize("change, name", [
-  (dict(entropy=0.005), "entropy_collapse"), (dict(entropy=0.09), "entropy_collapse"),
-  (dict(entropy=3.0), "entropy_explosion"), (dict(response_tokens=20.0), "length"),
-  (dict(response_tokens=900.0), "length"), (dict(searches=0.1), "searches_vanish")])
+@pytest.mark.parametrize(
+  "change, name",
+  [
+    (dict(entropy=0.005), "entropy_collapse"),
+    (dict(entropy=0.09), "entropy_collapse"),
+    (dict(entropy=3.0), "entropy_explosion"),
+    (dict(response_tokens=20.0), "length"),
+    (dict(response_tokens=900.0), "length"),
+    (dict(searches=0.1), "searches_vanish"),
+  ],
+)
 def test_said_beside_the_first_steps(change, name):
   assert list(watch.warnings([CALM] * 5 + [CALM | change])) == [name]
   assert watch.warnings([CALM] * 4 + [CALM | change]) == {}  # too early to know what is normal

@@ -51,22 +51,61 @@ def decoder_shapes(config):
 
 # head_dim is not hidden_size / heads, heads share keys, and the rope settings come in every layout there is.
 DECODERS = {
-  "qwen2": COMMON | dict(
-    model_type="qwen2", vocab_size=19, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, head_dim=8, intermediate_size=24, tie_word_embeddings=False, rope_theta=1000.0),
-  "qwen3": COMMON | dict(
-    model_type="qwen3", vocab_size=19, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, head_dim=8, intermediate_size=24, tie_word_embeddings=True,
-    rope_parameters=dict(rope_type="default", rope_theta=100.0)),
-  "llama": COMMON | dict(
-    model_type="llama", vocab_size=19, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, head_dim=8, intermediate_size=24, tie_word_embeddings=False, rope_theta=1000.0,
-    rope_scaling=dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
-                      original_max_position_embeddings=32)),
+  "qwen2": COMMON
+  | dict(
+    model_type="qwen2",
+    vocab_size=19,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    intermediate_size=24,
+    tie_word_embeddings=False,
+    rope_theta=1000.0,
+  ),
+  "qwen3": COMMON
+  | dict(
+    model_type="qwen3",
+    vocab_size=19,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    intermediate_size=24,
+    tie_word_embeddings=True,
+    rope_parameters=dict(rope_type="default", rope_theta=100.0),
+  ),
+  "llama": COMMON
+  | dict(
+    model_type="llama",
+    vocab_size=19,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    intermediate_size=24,
+    tie_word_embeddings=False,
+    rope_theta=1000.0,
+    rope_scaling=dict(
+      rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
+    ),
+  ),
 }
 BERT = dict(
-  model_type="bert", vocab_size=30, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24,
-  max_position_embeddings=32, type_vocab_size=2, layer_norm_eps=1e-12, hidden_act="gelu")
+  model_type="bert",
+  vocab_size=30,
+  hidden_size=16,
+  num_hidden_layers=2,
+  num_attention_heads=4,
+  intermediate_size=24,
+  max_position_embeddings=32,
+  type_vocab_size=2,
+  layer_norm_eps=1e-12,
+  hidden_act="gelu",
+)
 
 
 def bert_shapes(config, prefix=""):
@@ -78,18 +117,34 @@ def bert_shapes(config, prefix=""):
   for i in range(config["num_hidden_layers"]):
     layer = f"encoder.layer.{i}."
     pairs |= {f"{layer}attention.self.{n}": (d, d) for n in ("query", "key", "value")}
-    pairs |= {f"{layer}attention.output.dense": (d, d), f"{layer}intermediate.dense": (ff, d),
-              f"{layer}output.dense": (d, ff), f"{layer}attention.output.LayerNorm": (d,),
-              f"{layer}output.LayerNorm": (d,)}
+    pairs |= {
+      f"{layer}attention.output.dense": (d, d),
+      f"{layer}intermediate.dense": (ff, d),
+      f"{layer}output.dense": (d, ff),
+      f"{layer}attention.output.LayerNorm": (d,),
+      f"{layer}output.LayerNorm": (d,),
+    }
   for name, shape in pairs.items():
     shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
   return {prefix + name: shape for name, shape in shapes.items()}
 
 
 T5 = dict(
-  model_type="t5", vocab_size=29, d_model=16, d_kv=6, d_ff=24, num_layers=2, num_decoder_layers=1, num_heads=2,
-  relative_attention_num_buckets=8, relative_attention_max_distance=10, layer_norm_epsilon=1e-6,
-  decoder_start_token_id=0, pad_token_id=0, eos_token_id=1)
+  model_type="t5",
+  vocab_size=29,
+  d_model=16,
+  d_kv=6,
+  d_ff=24,
+  num_layers=2,
+  num_decoder_layers=1,
+  num_heads=2,
+  relative_attention_num_buckets=8,
+  relative_attention_max_distance=10,
+  layer_norm_epsilon=1e-6,
+  decoder_start_token_id=0,
+  pad_token_id=0,
+  eos_token_id=1,
+)
 T5S = {
   "v1.0": T5 | dict(feed_forward_proj="relu", tie_word_embeddings=True),
   "v1.1": T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False),
@@ -105,11 +160,15 @@ def t5_shapes(config):
     shapes["lm_head.weight"] = (c["vocab_size"], d)
   up = ("wi_0", "wi_1") if c["feed_forward_proj"].startswith("gated") else ("wi",)
   attention = dict.fromkeys("qkv", (inner, d)) | dict(o=(d, inner))
-  for stack, layers, parts in (("encoder", c["num_layers"], ("SelfAttention",)),
-                               ("decoder", c["num_decoder_layers"], ("SelfAttention", "EncDecAttention"))):
+  for stack, layers, parts in (
+    ("encoder", c["num_layers"], ("SelfAttention",)),
+    ("decoder", c["num_decoder_layers"], ("SelfAttention", "EncDecAttention")),
+  ):
     shapes[f"{stack}.final_layer_norm.weight"] = (d,)
     shapes[f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"] = (
-      c["relative_attention_num_buckets"], c["num_heads"])
+      c["relative_attention_num_buckets"],
+      c["num_heads"],
+    )
     for i in range(layers):
       for j, part in enumerate(parts):
         shapes |= {f"{stack}.block.{i}.layer.{j}.{part}.{n}.weight": s for n, s in attention.items()}

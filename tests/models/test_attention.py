@@ -81,7 +81,8 @@ def test_bfloat16_inputs_are_summed_in_float32():
   assert got.dtype == jnp.bfloat16
   # The output and the weights are rounded to 8 bits of mantissa: 2^-8 of values up to 3, twice.
   np.testing.assert_allclose(
-    got.astype(jnp.float32), by_formula(*(x.astype(jnp.float32) for x in half[:3]), True), atol=2 * 3 * 2**-8)
+    got.astype(jnp.float32), by_formula(*(x.astype(jnp.float32) for x in half[:3]), True), atol=2 * 3 * 2**-8
+  )
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -102,10 +103,10 @@ def test_rows_of_32k_tokens_never_hold_a_square():
   q, k, v = (jnp.asarray(draw.normal(size=(1, length, heads, h)), jnp.float32) for heads in (2, 1, 1))
   got = np.asarray(jax.jit(run)(q, k, v))
   for t in (0, 127, 128, 19_999, 20_000, 31_999, 32_000):
-    here = (segments[0, :t + 1] == segments[0, t]) & (segments[0, t] != 0)
-    scores = np.asarray(k)[0, :t + 1, 0][here] @ np.asarray(q)[0, t].T / np.sqrt(h)
+    here = (segments[0, : t + 1] == segments[0, t]) & (segments[0, t] != 0)
+    scores = np.asarray(k)[0, : t + 1, 0][here] @ np.asarray(q)[0, t].T / np.sqrt(h)
     weights = np.exp(scores - scores.max(0)) if here.any() else scores
-    want = weights.T @ np.asarray(v)[0, :t + 1, 0][here] / np.maximum(weights.sum(0)[:, None], 1e-30)
+    want = weights.T @ np.asarray(v)[0, : t + 1, 0][here] / np.maximum(weights.sum(0)[:, None], 1e-30)
     np.testing.assert_allclose(got[0, t], want, atol=1e-5)
   both = jax.jit(jax.grad(lambda *x: run(*x).sum(), argnums=(0, 1, 2))).lower(q, k, v).compile()
   arrays = re.findall(r"\w\[([\d,]+)\]", both.as_text())
@@ -134,9 +135,9 @@ def test_a_segment_that_continues_another_sees_both():
     out = jnp.zeros_like(q)
     for at in members:
       ones = np.ones((1, T), np.int32)
-      ones[:, len(at):] = 0
+      ones[:, len(at) :] = 0
       found = attend_row(*(jnp.pad(x[:, at], ((0, 0), (0, T - len(at)), (0, 0), (0, 0))) for x in (q, k, v)), ones)
-      out = out.at[:, at].set(found[:, :len(at)])
+      out = out.at[:, at].set(found[:, : len(at)])
     return out
 
   attend_row = lambda q, k, v, ids: attention.attend(q, k, v, jnp.asarray(ids), block=T)
@@ -150,4 +151,10 @@ def test_a_segment_that_continues_another_sees_both():
   # alone; the one before it holds 3, that needs 1, as well.
   count, which = attention._needed(segments, prefixes, True, 4)
   assert [sorted(w[:n]) for w, n in zip(which.tolist(), count.tolist())] == [
-    [0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4], [4, 5]]
+    [0],
+    [0, 1],
+    [0, 1, 2],
+    [0, 1, 2, 3],
+    [0, 1, 2, 3, 4],
+    [4, 5],
+  ]

@@ -53,7 +53,8 @@ def test_the_program_for_gpus_calls_cudnn_and_builds_no_square(monkeypatch):
   shape = lambda heads: jax.ShapeDtypeStruct((1, length, heads, 128), jnp.bfloat16)
   loss = lambda q, k, v, ids: attention.attend(q, k, v, ids).astype(jnp.float32).sum()
   traced = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(
-    shape(12), shape(2), shape(2), jax.ShapeDtypeStruct((1, length), jnp.int32))
+    shape(12), shape(2), shape(2), jax.ShapeDtypeStruct((1, length), jnp.int32)
+  )
   text = traced.lower(lowering_platforms=("cuda",)).as_text()
   assert "__cudnn$fmhaSoftmax" in text and "__cudnn$fmhaSoftmaxBackward" in text
   assert f"{length}x{length}" not in text

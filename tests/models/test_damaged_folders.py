@@ -38,14 +38,25 @@ def changed(header, **entry):
   return header | {Q0: header[Q0] | entry}
 
 
-@pytest.mark.parametrize("entry, says", [
-  (dict(data_offsets=[-2048, 0]), "data_offsets"), (dict(data_offsets=[2048, 0]), "data_offsets"),
-  (dict(data_offsets=[0.0, 2048.0]), "data_offsets"), (dict(data_offsets=None), "data_offsets"),
-  (dict(data_offsets=[0, 2048, 4096]), "data_offsets"), (dict(data_offsets=["0", "2048"]), "data_offsets"),
-  (dict(shape=[-32, -16]), "shape"), (dict(shape=[32.0, 16]), "shape"), (dict(shape="32, 16"), "shape"),
-  (dict(shape=[True, 512]), "shape"), (dict(dtype=None), "dtype"), (dict(dtype=["F32"]), "dtype"),
-  (dict(shape=[10**15, 16]), "has 2048 bytes"), (dict(data_offsets=[0, 10**12]), "bytes"),
-])
+@pytest.mark.parametrize(
+  "entry, says",
+  [
+    (dict(data_offsets=[-2048, 0]), "data_offsets"),
+    (dict(data_offsets=[2048, 0]), "data_offsets"),
+    (dict(data_offsets=[0.0, 2048.0]), "data_offsets"),
+    (dict(data_offsets=None), "data_offsets"),
+    (dict(data_offsets=[0, 2048, 4096]), "data_offsets"),
+    (dict(data_offsets=["0", "2048"]), "data_offsets"),
+    (dict(shape=[-32, -16]), "shape"),
+    (dict(shape=[32.0, 16]), "shape"),
+    (dict(shape="32, 16"), "shape"),
+    (dict(shape=[True, 512]), "shape"),
+    (dict(dtype=None), "dtype"),
+    (dict(dtype=["F32"]), "dtype"),
+    (dict(shape=[10**15, 16]), "has 2048 bytes"),
+    (dict(data_offsets=[0, 10**12]), "bytes"),
+  ],
+)
 def test_entries_of_wrong_types_and_sizes(rewritten, entry, says):
   with pytest.raises(ValueError, match=rf"model\.safetensors.*{Q0}.*{says}"):
     tensors.TensorFolder(rewritten(changed(rewritten.header, **entry)))
@@ -58,10 +69,16 @@ def test_tensors_on_the_same_bytes(rewritten):
     tensors.TensorFolder(rewritten(header))
 
 
-@pytest.mark.parametrize("header, says", [
-  (b"[" * 100_000, "no safetensors file"), (b'{"x": ' + b"9" * 5000 + b"}", "no safetensors file"),
-  (b'{"x": 1}', "lacks dtype"), (b"\xff\xfe", "no safetensors file"), (b"null", "holds no object"),
-])
+@pytest.mark.parametrize(
+  "header, says",
+  [
+    (b"[" * 100_000, "no safetensors file"),
+    (b'{"x": ' + b"9" * 5000 + b"}", "no safetensors file"),
+    (b'{"x": 1}', "lacks dtype"),
+    (b"\xff\xfe", "no safetensors file"),
+    (b"null", "holds no object"),
+  ],
+)
 def test_headers_that_are_none(rewritten, header, says):
   with pytest.raises(ValueError, match=rf"model\.safetensors.*{says}"):
     tensors.TensorFolder(rewritten(header))
@@ -85,7 +102,7 @@ def test_hundreds_of_fuzzed_headers_load_or_are_refused_by_name(rewritten):
       elif kind == 3:
         header.pop(name)
       else:
-        return rng.randbytes(rng.randint(0, 200)) + json.dumps(header).encode()[:rng.randint(0, 4000)]
+        return rng.randbytes(rng.randint(0, 200)) + json.dumps(header).encode()[: rng.randint(0, 4000)]
     return header
 
   refused = 0
@@ -101,12 +118,28 @@ def test_hundreds_of_fuzzed_headers_load_or_are_refused_by_name(rewritten):
   assert refused > 300
 
 
-@pytest.mark.parametrize("change", [
-  dict(num_hidden_layers=10**9), dict(num_hidden_layers=2**40), dict(hidden_size=2**30), dict(vocab_size=10**30),
-  dict(intermediate_size=2**30), dict(num_hidden_layers="two"), dict(num_hidden_layers=-1), dict(hidden_size=1.5),
-  dict(vocab_size=True), dict(head_dim=[8]), dict(rms_norm_eps="small"), dict(rope_theta=[1]), dict(rope_scaling=[1]),
-  dict(model_type=["qwen2"]), dict(eos_token_id="end"), dict(layer_types=7), dict(max_position_embeddings="long"),
-])
+@pytest.mark.parametrize(
+  "change",
+  [
+    dict(num_hidden_layers=10**9),
+    dict(num_hidden_layers=2**40),
+    dict(hidden_size=2**30),
+    dict(vocab_size=10**30),
+    dict(intermediate_size=2**30),
+    dict(num_hidden_layers="two"),
+    dict(num_hidden_layers=-1),
+    dict(hidden_size=1.5),
+    dict(vocab_size=True),
+    dict(head_dim=[8]),
+    dict(rms_norm_eps="small"),
+    dict(rope_theta=[1]),
+    dict(rope_scaling=[1]),
+    dict(model_type=["qwen2"]),
+    dict(eos_token_id="end"),
+    dict(layer_types=7),
+    dict(max_position_embeddings="long"),
+  ],
+)
 def test_a_config_that_asks_for_anything_is_refused_before_anything_is_made(folder, tmp_path, change):
   (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
   (tmp_path / "config.json").write_text(json.dumps(QWEN | change))

@@ -91,8 +91,8 @@ def test_no_later_token_and_no_other_segment_leaks(length):
   changed[0, place] = (tokens[0, place] + 1) % V
   after = logprobs(model, jnp.asarray(changed), jnp.asarray(segment_ids))
   same = np.asarray(before == after)[0]  # entry t speaks of token t + 1
-  assert same[:place - 1].all() and same[2 * third:].all()
-  assert same[place - 1:2 * third - 1].mean() < 0.5  # saturated ones may be equal to the last bit
+  assert same[: place - 1].all() and same[2 * third :].all()
+  assert same[place - 1 : 2 * third - 1].mean() < 0.5  # saturated ones may be equal to the last bit
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
@@ -123,6 +123,7 @@ def test_gradients_are_finite_with_rows_of_padding_and_ignore_it():
     def loss(params):
       logits = nnx.merge(graphdef, params)(tokens, None, segment_ids)
       return jnp.sum(jnp.where(segment_ids[..., None] != 0, jax.nn.log_softmax(logits), 0.0) ** 2)
+
     return jax.grad(loss)(params)
 
   first = gradient(tokens)
@@ -172,10 +173,17 @@ def test_fresh_weights_start_near_uniform(tied):
   assert abs(-float(logprobs(model, tokens).mean()) - np.log(V)) < 0.1
 
 
-@pytest.mark.parametrize("change, says", [
-  (dict(num_kv_heads=3), "multiple of num_kv_heads"), (dict(head_dim=7), "must be even"), (dict(d_ff=0), "d_ff is 0"),
-  (dict(rope_theta=0.0), "rope_theta"), (dict(heads=3), "it may have"), (dict(qk_norm=False), "qwen3 has q/k norm"),
-])
+@pytest.mark.parametrize(
+  "change, says",
+  [
+    (dict(num_kv_heads=3), "multiple of num_kv_heads"),
+    (dict(head_dim=7), "must be even"),
+    (dict(d_ff=0), "d_ff is 0"),
+    (dict(rope_theta=0.0), "rope_theta"),
+    (dict(heads=3), "it may have"),
+    (dict(qk_norm=False), "qwen3 has q/k norm"),
+  ],
+)
 def test_shapes_that_cannot_be(change, says):
   with pytest.raises(ValueError, match=says):
     DecoderConfig.from_shape(V, family="qwen3", **SHAPE | change)

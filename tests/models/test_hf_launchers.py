@@ -50,15 +50,17 @@ def model_folder(path):
   tokenizer.decoder = decoders.ByteLevel()
   tokenizer.add_special_tokens(["<|endoftext|>"])
   tokenizer.save(str(folder / "tokenizer.json"))
-  (folder / "tokenizer_config.json").write_text(json.dumps(dict(
-    tokenizer_class="PreTrainedTokenizerFast", eos_token="<|endoftext|>", pad_token="<|endoftext|>")))
+  (folder / "tokenizer_config.json").write_text(
+    json.dumps(dict(tokenizer_class="PreTrainedTokenizerFast", eos_token="<|endoftext|>", pad_token="<|endoftext|>"))
+  )
   return folder
 
 
 def test_import(tmp_path, monkeypatch, capsys):
   folder = model_folder(tmp_path / "in")
-  status, out, _ = run("import_hf", monkeypatch, capsys, model=folder, out=tmp_path / "out", dtype="float32",
-                       shard_bytes=20_000)
+  status, out, _ = run(
+    "import_hf", monkeypatch, capsys, model=folder, out=tmp_path / "out", dtype="float32", shard_bytes=20_000
+  )
   said = json.loads(out)
   assert status == 0 and (said["family"], said["vocabulary"], said["token_ids"]) == ("qwen2", 300, 257)
   want, _ = weights.load_pretrained(folder)
@@ -117,8 +119,10 @@ def test_adapters_are_merged_on_the_way_in_and_out(tmp_path, monkeypatch, capsys
   assert peft.base(tmp_path / "adapters", "") == config.model.path
   assert (tmp_path / "adapters" / "tokenizer.json").exists()
 
-  calls = dict(export_hf=dict(checkpoint=tmp_path / "run"),
-               import_hf=dict(model=config.model.path, adapters=tmp_path / "adapters", dtype="float32"))
+  calls = dict(
+    export_hf=dict(checkpoint=tmp_path / "run"),
+    import_hf=dict(model=config.model.path, adapters=tmp_path / "adapters", dtype="float32"),
+  )
   want = dict(mapping.named(nnx.split(lora.merged(model))[1]))
   base = dict(mapping.named(nnx.split(weights.load_pretrained(config.model.path)[0])[1]))
   for name, arguments in calls.items():

@@ -16,12 +16,15 @@ def filled(seed, *shape):
 
 
 @pytest.mark.parametrize("way", [cache_lib._scatter, cache_lib._one_by_one])
-@pytest.mark.parametrize("rows, first, counts", [
-  ([3, 0], [0, 5], [4, 4]),    # all tokens count
-  ([1, 4], [7, 10], [2, 1]),   # some; the second would reach past the end
-  ([2, 5], [8, 3], [4, 4]),    # up to the end; the second row does not exist
-  ([0, 1], [3, 12], [0, 0]),   # none; a full row
-])
+@pytest.mark.parametrize(
+  "rows, first, counts",
+  [
+    ([3, 0], [0, 5], [4, 4]),  # all tokens count
+    ([1, 4], [7, 10], [2, 1]),  # some; the second would reach past the end
+    ([2, 5], [8, 3], [4, 4]),  # up to the end; the second row does not exist
+    ([0, 1], [3, 12], [0, 0]),  # none; a full row
+  ],
+)
 def test_what_is_written_where(way, rows, first, counts):
   cache = cache_lib.Cache(filled(0, L, R, KV, T, H), filled(1, L, R, KV, T, H))
   new = cache_lib.Fresh(filled(2, L, 2, KV, 4, H), filled(3, L, 2, KV, 4, H))
@@ -31,7 +34,7 @@ def test_what_is_written_where(way, rows, first, counts):
   for x, y in zip(want, new):
     for i, (row, start, count) in enumerate(zip(rows, first, counts)):
       if row < R:
-        x[:, row, :, start:start + count] = y[:, i, :, :count]
+        x[:, row, :, start : start + count] = y[:, i, :, :count]
   got = jax.jit(way)(cache, new, jnp.asarray(rows, jnp.int32), jnp.asarray(positions))
   for x, y in zip(got, want):
     np.testing.assert_array_equal(x, y)

@@ -31,15 +31,23 @@ def test_rms_norm_backward(shape):
   x, gain, weight = draws(shape, (8,), shape)
   row = lambda gain: gain.reshape((1,) * (len(shape) - 1) + (8,))
   plain = lambda x, gain: x * jax.lax.rsqrt(jnp.mean(jnp.square(x), -1, keepdims=True) + 1e-3) * row(gain)
-  for mine, theirs in zip(*(jax.jit(lambda x, gain, f=f: jax.vjp(f, x, gain)[1](weight))(x, gain)
-                            for f in (lambda x, gain: layers.rms_norm(x, gain, 1e-3), plain))):
+  for mine, theirs in zip(
+    *(
+      jax.jit(lambda x, gain, f=f: jax.vjp(f, x, gain)[1](weight))(x, gain)
+      for f in (lambda x, gain: layers.rms_norm(x, gain, 1e-3), plain)
+    )
+  ):
     np.testing.assert_allclose(mine, theirs, atol=2e-5)
 
 
 def test_gate_backward():
   gate, up, weight = draws((5, 8), (5, 8), (5, 8))
-  for mine, theirs in zip(*(jax.jit(lambda gate, up, f=f: jax.vjp(f, gate, up)[1](weight))(3.0 * gate, up)
-                            for f in (layers.gated, lambda gate, up: jax.nn.silu(gate) * up))):
+  for mine, theirs in zip(
+    *(
+      jax.jit(lambda gate, up, f=f: jax.vjp(f, gate, up)[1](weight))(3.0 * gate, up)
+      for f in (layers.gated, lambda gate, up: jax.nn.silu(gate) * up)
+    )
+  ):
     np.testing.assert_allclose(mine, theirs, atol=2e-6)
 
 

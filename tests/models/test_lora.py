@@ -48,23 +48,40 @@ def equal(one, two):
 
 def test_a_layer_by_hand():
   # x = (1, 2); W = I; A = (3, 1)ᵀ of rank 1, so x A = 5; alpha / rank = 2; B = (1, -1): y = (1, 2) + 2 · 5 · (1, -1).
-  layer = nnx.eval_shape(lambda: layers.Layer(DecoderConfig.from_shape(
-    V, family="llama", **SHAPE | dict(d_model=2)), rngs=nnx.Rngs(0), param_dtype=jnp.float32))
+  layer = nnx.eval_shape(
+    lambda: layers.Layer(
+      DecoderConfig.from_shape(V, family="llama", **SHAPE | dict(d_model=2)), rngs=nnx.Rngs(0), param_dtype=jnp.float32
+    )
+  )
   layer.q, layer.lora_alpha = nnx.Param(jnp.eye(2)), 2.0
   layer.q_lora_a, layer.q_lora_b = lora.Adapter(jnp.array([[3.0], [1.0]])), lora.Adapter(jnp.array([[1.0, -1.0]]))
   np.testing.assert_allclose(layer.project(jnp.array([[[1.0, 2.0]]]), "q"), [[[11.0, -8.0]]], rtol=1e-6)
 
 
-@pytest.mark.parametrize("pattern, names", [
-  ("q k v o gate up down", lora.MATRICES), (".*", lora.MATRICES), ("down q", ("q", "down")), ("[qkvo]", tuple("qkvo")),
-  ("gate|up|down", ("gate", "up", "down")), ("q q|v", ("q", "v"))])
+@pytest.mark.parametrize(
+  "pattern, names",
+  [
+    ("q k v o gate up down", lora.MATRICES),
+    (".*", lora.MATRICES),
+    ("down q", ("q", "down")),
+    ("[qkvo]", tuple("qkvo")),
+    ("gate|up|down", ("gate", "up", "down")),
+    ("q q|v", ("q", "v")),
+  ],
+)
 def test_patterns(pattern, names):
   assert lora.chosen(pattern) == names
 
 
-@pytest.mark.parametrize("pattern, says", [
-  ("q_proj", "'q_proj' matches none of q, k"), ("q (", "'\\(' is no regular"), (" ", "names no matrix"),
-  ("q lm_head", "'lm_head' matches none")])
+@pytest.mark.parametrize(
+  "pattern, says",
+  [
+    ("q_proj", "'q_proj' matches none of q, k"),
+    ("q (", "'\\(' is no regular"),
+    (" ", "names no matrix"),
+    ("q lm_head", "'lm_head' matches none"),
+  ],
+)
 def test_patterns_that_name_nothing(pattern, says):
   with pytest.raises(ValueError, match=f"{says}.*config.model.lora.layers"):
     lora.chosen(pattern)
@@ -216,38 +233,60 @@ def changed(folder, path, settings=None, tensors=None):
   return path
 
 
-@pytest.mark.parametrize("targets", [
-  ["self_attn.q_proj", "down_proj"], r"model\.layers\.\d+\.(self_attn\.q|mlp\.down)_proj", r".*\.(q|down)_proj",
-  ["down_proj", "model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj"]])
+@pytest.mark.parametrize(
+  "targets",
+  [
+    ["self_attn.q_proj", "down_proj"],
+    r"model\.layers\.\d+\.(self_attn\.q|mlp\.down)_proj",
+    r".*\.(q|down)_proj",
+    ["down_proj", "model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj"],
+  ],
+)
 def test_every_way_to_name_modules(targets, folder, tmp_path):
   model = fresh(rank=0)
   peft.load_adapters(model, changed(folder, tmp_path, dict(target_modules=targets, lora_dropout=0.1)))
   equal(model, fresh(pattern="q down", alpha=6.5))
 
 
-@pytest.mark.parametrize("settings, says", [
-  (dict(use_dora=True), "use_dora is True"), (dict(bias="all"), "bias is 'all'"),
-  (dict(use_rslora=True), "use_rslora is True"), (dict(rank_pattern={"q_proj": 2}), "rank_pattern is"),
-  (dict(modules_to_save=["lm_head"]), "modules_to_save is"), (dict(layers_to_transform=[0]), "layers_to_transform is"),
-  (dict(init_lora_weights="pissa"), "init_lora_weights is 'pissa'"), (dict(peft_type="IA3"), "peft_type is 'IA3'"),
-  (dict(a_new_switch=1), "a_new_switch is 1"), (dict(r=None), "r is missing"), (dict(r="4"), "r is '4'"),
-  (dict(target_modules=["q_proj", "lm_head"]), "target module 'lm_head' is none"),
-  (dict(target_modules="q_proj"), "target module 'q_proj' is none"),
-  (dict(target_modules="("), "'\\(' is no regular expression"),
-  (dict(target_modules=["down_proj", "layers.0.self_attn.q_proj"]), "names q_proj in some of 2 layers"),
-])
+@pytest.mark.parametrize(
+  "settings, says",
+  [
+    (dict(use_dora=True), "use_dora is True"),
+    (dict(bias="all"), "bias is 'all'"),
+    (dict(use_rslora=True), "use_rslora is True"),
+    (dict(rank_pattern={"q_proj": 2}), "rank_pattern is"),
+    (dict(modules_to_save=["lm_head"]), "modules_to_save is"),
+    (dict(layers_to_transform=[0]), "layers_to_transform is"),
+    (dict(init_lora_weights="pissa"), "init_lora_weights is 'pissa'"),
+    (dict(peft_type="IA3"), "peft_type is 'IA3'"),
+    (dict(a_new_switch=1), "a_new_switch is 1"),
+    (dict(r=None), "r is missing"),
+    (dict(r="4"), "r is '4'"),
+    (dict(target_modules=["q_proj", "lm_head"]), "target module 'lm_head' is none"),
+    (dict(target_modules="q_proj"), "target module 'q_proj' is none"),
+    (dict(target_modules="("), "'\\(' is no regular expression"),
+    (dict(target_modules=["down_proj", "layers.0.self_attn.q_proj"]), "names q_proj in some of 2 layers"),
+  ],
+)
 def test_settings_that_are_not_computed(settings, says, folder, tmp_path):
   with pytest.raises(ValueError, match=rf"adapter_config\.json.*{says}"):
     peft.load_adapters(fresh(rank=0), changed(folder, tmp_path, settings))
 
 
-@pytest.mark.parametrize("settings, tensors, says", [
-  (dict(r=8), {}, r"layers.0.mlp.down_proj.lora_A.weight has shape \(4, 24\), adapter_config.json asks for \(8, 24"),
-  ({}, {Q1B: None}, rf"no tensor {re.escape(Q1B)} of shape \(32, 4\), which adapter_config.json"),
-  ({}, {Q1B: np.zeros((16, 4), np.float32)}, rf"adapter_model.safetensors: tensor {re.escape(Q1B)} has shape \(16, 4"),
-  ({}, {"lm_head.lora_A": np.zeros((4, 16), np.float32)}, "adapter_model.safetensors: tensor lm_head.lora_A is no"),
-  (dict(target_modules=["q_proj"]), {}, r"mlp.down_proj.lora_A.weight is no adapter.*does not name its module"),
-])
+@pytest.mark.parametrize(
+  "settings, tensors, says",
+  [
+    (dict(r=8), {}, r"layers.0.mlp.down_proj.lora_A.weight has shape \(4, 24\), adapter_config.json asks for \(8, 24"),
+    ({}, {Q1B: None}, rf"no tensor {re.escape(Q1B)} of shape \(32, 4\), which adapter_config.json"),
+    (
+      {},
+      {Q1B: np.zeros((16, 4), np.float32)},
+      rf"adapter_model.safetensors: tensor {re.escape(Q1B)} has shape \(16, 4",
+    ),
+    ({}, {"lm_head.lora_A": np.zeros((4, 16), np.float32)}, "adapter_model.safetensors: tensor lm_head.lora_A is no"),
+    (dict(target_modules=["q_proj"]), {}, r"mlp.down_proj.lora_A.weight is no adapter.*does not name its module"),
+  ],
+)
 def test_tensors_that_do_not_fit(settings, tensors, says, folder, tmp_path):
   with pytest.raises(ValueError, match=says):
     peft.load_adapters(fresh(rank=0), changed(folder, tmp_path, settings, tensors))

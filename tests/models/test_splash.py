@@ -16,10 +16,14 @@ SEGMENTS = np.array([[1] * 50 + [2] * 70 + [3] * 10 + [0] * 30, [0] * 160], np.i
 
 
 @pytest.mark.slow  # the interpreter traces every step of the kernel
-@pytest.mark.parametrize("causal, sizes", [
-  (True, None), (True, dict(fsdp=2, tensor=2, sequence=2)),
-  (False, dict(fsdp=2, tensor=4)),  # four devices share two key heads
-])
+@pytest.mark.parametrize(
+  "causal, sizes",
+  [
+    (True, None),
+    (True, dict(fsdp=2, tensor=2, sequence=2)),
+    (False, dict(fsdp=2, tensor=4)),  # four devices share two key heads
+  ],
+)
 def test_splash_is_blockwise_attention(causal, sizes):
   mesh = None if sizes is None else mesh_lib.make(jax.devices(), data=1, **sizes)
   want = run(functools.partial(attention.attend, causal=causal), SHAPE, SEGMENTS)

@@ -64,16 +64,26 @@ def test_buckets_by_hand():
 
 def test_old_files_keep_copies_that_are_not_read(tmp_path):
   rows = np.ones((29, 16), np.float32)
-  extra = {"encoder.embed_tokens.weight": rows, "lm_head.weight": rows,
-           "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": np.zeros((8, 2), np.float32)}
+  extra = {
+    "encoder.embed_tokens.weight": rows,
+    "lm_head.weight": rows,
+    "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": np.zeros((8, 2), np.float32),
+  }
   model, config = t5.load_t5(folder_of(tmp_path, "v1.0", **extra))
   assert config.tied and not hasattr(model, "lm_head")
 
 
-@pytest.mark.parametrize("changed,message", [
-  (dict(model_type="mt5"), "must be t5"), (dict(feed_forward_proj="gated-relu"), "feed_forward_proj"),
-  (dict(d_kv=None), "d_kv is missing"), (dict(num_layers=3), "no tensor"), (dict(num_layers=1), "no place"),
-  (dict(d_ff=25), "shape")])
+@pytest.mark.parametrize(
+  "changed,message",
+  [
+    (dict(model_type="mt5"), "must be t5"),
+    (dict(feed_forward_proj="gated-relu"), "feed_forward_proj"),
+    (dict(d_kv=None), "d_kv is missing"),
+    (dict(num_layers=3), "no tensor"),
+    (dict(num_layers=1), "no place"),
+    (dict(d_ff=25), "shape"),
+  ],
+)
 def test_folders_that_do_not_fit(changed, message, tmp_path):
   folder = folder_of(tmp_path, "v1.0")
   (folder / "config.json").write_text(json.dumps(hf_folders.T5S["v1.0"] | changed))

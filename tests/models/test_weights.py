@@ -109,8 +109,11 @@ def test_a_saved_mesh_is_the_same_folder(folder, tmp_path, piece, monkeypatch):
 def test_a_mesh_is_saved_a_piece_at_a_time(folder, monkeypatch):
   spread, _ = weights.load_pretrained(folder, mesh=mesh_lib.make(jax.devices(), data=2, fsdp=2, tensor=2))
   monkeypatch.setattr(mapping, "PIECE", 200)
-  pieces = {name: [piece.nbytes for piece in read()] for name, shape, read in mapping.entries(
-    weights.TABLE, nnx.split(spread)[1]) if name in ("model.embed_tokens.weight", Q0)}
+  pieces = {
+    name: [piece.nbytes for piece in read()]
+    for name, shape, read in mapping.entries(weights.TABLE, nnx.split(spread)[1])
+    if name in ("model.embed_tokens.weight", Q0)
+  }
   assert pieces["model.embed_tokens.weight"] == [3 * 64] * 6 + [64] and pieces[Q0] == [32 * 64]  # a layer is one
   wide = spread.embedding[...]
   list(mapping._pieces(wide))
@@ -132,13 +135,16 @@ def broken_tensors(tmp_path, **changed):
   return hf_folders.write(tmp_path, QWEN, SHAPES, **changed)
 
 
-@pytest.mark.parametrize("changed, says", [
-  ({Q0: None}, rf"no tensor {Q0} of shape \(32, 16\)"),
-  ({Q0: np.zeros((16, 32), np.float32)}, rf"model.safetensors: tensor {Q0} has shape \(16, 32\).*\(32, 16\)"),
-  ({"extra": np.zeros(3, np.float32)}, "model.safetensors: tensor extra has no place in a qwen2 model"),
-  ({Q0: np.zeros((32, 16), np.int8)}, f"tensor {Q0} is I8"),
-  ({"model.layers.0.self_attn.q_proj.bias": None}, "no tensor model.layers.0.self_attn.q_proj.bias"),
-])
+@pytest.mark.parametrize(
+  "changed, says",
+  [
+    ({Q0: None}, rf"no tensor {Q0} of shape \(32, 16\)"),
+    ({Q0: np.zeros((16, 32), np.float32)}, rf"model.safetensors: tensor {Q0} has shape \(16, 32\).*\(32, 16\)"),
+    ({"extra": np.zeros(3, np.float32)}, "model.safetensors: tensor extra has no place in a qwen2 model"),
+    ({Q0: np.zeros((32, 16), np.int8)}, f"tensor {Q0} is I8"),
+    ({"model.layers.0.self_attn.q_proj.bias": None}, "no tensor model.layers.0.self_attn.q_proj.bias"),
+  ],
+)
 def test_tensors_that_do_not_fit(changed, says, tmp_path):
   with pytest.raises(ValueError, match=says):
     weights.load_pretrained(broken_tensors(tmp_path, **changed))
@@ -151,10 +157,13 @@ def test_a_truncated_file_is_named_with_its_tensor(folder, tmp_path):
   file.write_bytes(whole[:-1])
   with pytest.raises(ValueError, match=r"model.safetensors is truncated: tensor model.* ends at byte"):
     weights.load_pretrained(tmp_path)
-  for cut, says in ((whole[:100], "truncated or no safetensors"), (b"", "truncated or no safetensors"),
-                    ((9).to_bytes(8, "little") + b"not json!", "no safetensors file"),
-                    ((2).to_bytes(8, "little") + b"[]", "holds no object"),
-                    ((10).to_bytes(8, "little") + b'{"x":{ } }', "tensor x lacks dtype")):
+  for cut, says in (
+    (whole[:100], "truncated or no safetensors"),
+    (b"", "truncated or no safetensors"),
+    ((9).to_bytes(8, "little") + b"not json!", "no safetensors file"),
+    ((2).to_bytes(8, "little") + b"[]", "holds no object"),
+    ((10).to_bytes(8, "little") + b'{"x":{ } }', "tensor x lacks dtype"),
+  ):
     file.write_bytes(cut)
     with pytest.raises(ValueError, match=says):
       weights.load_pretrained(tmp_path)
@@ -184,15 +193,21 @@ def test_no_weights_and_no_pickles(tmp_path):
     weights.load_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("change, says", [
-  (dict(model_type="gpt2"), "model_type 'gpt2'"), (dict(model_type=None), "model_type is missing"),
-  (dict(rope_theta=None), "no rope_theta"), (dict(hidden_size=None), "hidden_size is missing"),
-  (dict(rope_parameters=dict(rope_theta=5.0)), "rope_theta is 5.0 and 1000.0"),
-  (dict(rope_scaling=dict(type="yarn", factor=4.0)), "rope_type 'yarn'"),
-  (dict(rope_scaling=dict(rope_type="llama3", factor=4.0)), "low_freq_factor is missing"),
-  (dict(use_sliding_window=True), "use_sliding_window is True"), (dict(hidden_act="gelu"), "hidden_act is 'gelu'"),
-  (dict(layer_types=["full_attention", "sliding_attention"]), "sliding_attention"),
-])
+@pytest.mark.parametrize(
+  "change, says",
+  [
+    (dict(model_type="gpt2"), "model_type 'gpt2'"),
+    (dict(model_type=None), "model_type is missing"),
+    (dict(rope_theta=None), "no rope_theta"),
+    (dict(hidden_size=None), "hidden_size is missing"),
+    (dict(rope_parameters=dict(rope_theta=5.0)), "rope_theta is 5.0 and 1000.0"),
+    (dict(rope_scaling=dict(type="yarn", factor=4.0)), "rope_type 'yarn'"),
+    (dict(rope_scaling=dict(rope_type="llama3", factor=4.0)), "low_freq_factor is missing"),
+    (dict(use_sliding_window=True), "use_sliding_window is True"),
+    (dict(hidden_act="gelu"), "hidden_act is 'gelu'"),
+    (dict(layer_types=["full_attention", "sliding_attention"]), "sliding_attention"),
+  ],
+)
 def test_configs_we_do_not_compute(change, says):
   with pytest.raises(ValueError, match=f"folder/config.json.*{says}"):
     DecoderConfig.from_hf(QWEN | change, "folder/config.json")

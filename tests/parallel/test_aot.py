@@ -87,12 +87,15 @@ ENTRY %main (x: s32[]) -> (s32[]) {
   assert aot.collectives(text) == [aot.Collective("all-gather", 32, 64, 28, 1)]
 
 
-@pytest.mark.parametrize("raised, told, says", [
-  (ModuleNotFoundError("libtpu"), RuntimeError, r"ragrl_jax\[tpu\]"),
-  (RuntimeError("JAX TPU support not installed"), RuntimeError, r"ragrl_jax\[tpu\]"),
-  (FileNotFoundError("libtpu.so"), RuntimeError, r"ragrl_jax\[tpu\]"),
-  (jax.errors.JaxRuntimeError("INVALID_ARGUMENT: no such topology"), ValueError, "topology 'v9:1x1' with 1 slices"),
-])
+@pytest.mark.parametrize(
+  "raised, told, says",
+  [
+    (ModuleNotFoundError("libtpu"), RuntimeError, r"ragrl_jax\[tpu\]"),
+    (RuntimeError("JAX TPU support not installed"), RuntimeError, r"ragrl_jax\[tpu\]"),
+    (FileNotFoundError("libtpu.so"), RuntimeError, r"ragrl_jax\[tpu\]"),
+    (jax.errors.JaxRuntimeError("INVALID_ARGUMENT: no such topology"), ValueError, "topology 'v9:1x1' with 1 slices"),
+  ],
+)
 def test_what_is_missing_is_named(monkeypatch, raised, told, says):
   def refuse(**_):
     raise raised
@@ -142,8 +145,9 @@ def test_the_slice_of_one_host():
   assert aot.one_host("v5e:16x16") == "v5e:2x2" and aot.one_host("v5p:8x8x8") == "v5p:2x2x1"
 
 
-@pytest.mark.parametrize("groups, devices", [
-  ("replica_groups={{0,2,4,6},{1,3,5,7}}", 4), ("replica_groups=[2,8]<=[4,4]T(1,0)", 8), ("", 1)])
+@pytest.mark.parametrize(
+  "groups, devices", [("replica_groups={{0,2,4,6},{1,3,5,7}}", 4), ("replica_groups=[2,8]<=[4,4]T(1,0)", 8), ("", 1)]
+)
 def test_a_reduce_scatter_takes_in_more_than_it_gives(groups, devices):
   text = f"""%add (a: f32[], b: f32[]) -> f32[] {{
   ROOT %sum = f32[] add(%a, %b)

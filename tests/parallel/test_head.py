@@ -40,11 +40,15 @@ def run(mesh, vocab):
   return jax.device_get(f(hidden, weights))
 
 
-@pytest.mark.parametrize("vocab, sizes", [
-  (35, dict(fsdp=8)),  # 35: a vocabulary that no mesh divides
-  (32, dict(data=2, fsdp=2, tensor=2)), (34, dict(fsdp=4, tensor=2)),  # 17 rows a device, in four pieces
-  (35, dict(fsdp=2, tensor=2, sequence=2)),
-])
+@pytest.mark.parametrize(
+  "vocab, sizes",
+  [
+    (35, dict(fsdp=8)),  # 35: a vocabulary that no mesh divides
+    (32, dict(data=2, fsdp=2, tensor=2)),
+    (34, dict(fsdp=4, tensor=2)),  # 17 rows a device, in four pieces
+    (35, dict(fsdp=2, tensor=2, sequence=2)),
+  ],
+)
 def test_a_mesh_computes_what_one_device_computes(vocab, sizes):
   mesh = mesh_lib.make(jax.devices(), **{"data": 1, **sizes})
   for one, two in zip(jax.tree.leaves(run(None, vocab)), jax.tree.leaves(run(mesh, vocab)), strict=True):

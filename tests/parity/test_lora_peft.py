@@ -27,12 +27,15 @@ def base(family, path):
   config = DecoderConfig.from_shape(31, family=family, tied=family == "qwen3", **SHAPE)
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
   draw = np.random.default_rng(3)
-  leaves = [jnp.asarray(draw.normal(float("norm" in name), 0.3, leaf.shape), jnp.float32)
-            for name, leaf in mapping.named(abstract)]
+  leaves = [
+    jnp.asarray(draw.normal(float("norm" in name), 0.3, leaf.shape), jnp.float32)
+    for name, leaf in mapping.named(abstract)
+  ]
   model = nnx.merge(graphdef, jax.tree.unflatten(jax.tree.structure(abstract), leaves))
   weights.save_pretrained(model, config, path)
   return model, transformers.AutoModelForCausalLM.from_pretrained(
-    path, dtype=torch.float32, attn_implementation="eager")
+    path, dtype=torch.float32, attn_implementation="eager"
+  )
 
 
 def logits_and_gradients(model):
@@ -44,8 +47,11 @@ def logits_and_gradients(model):
     return jax.nn.log_softmax(logits)[..., 0].mean(), logits
 
   gradients, logits = jax.jit(jax.grad(loss, has_aux=True))(adapters)
-  by_name = {tensor: np.asarray(part).T for name, leaf in mapping.named(gradients)
-             for (tensor, _), part in zip(mapping.tensor_names(folders.TENSORS, name, leaf.shape), leaf)}
+  by_name = {
+    tensor: np.asarray(part).T
+    for name, leaf in mapping.named(gradients)
+    for (tensor, _), part in zip(mapping.tensor_names(folders.TENSORS, name, leaf.shape), leaf)
+  }
   return np.asarray(logits), by_name
 
 
@@ -54,8 +60,11 @@ def compare(ours, theirs):
   output = theirs(torch.as_tensor(TOKENS)).logits
   np.testing.assert_allclose(logits, output.detach().numpy(), atol=TOLERANCE, rtol=TOLERANCE)
   torch.log_softmax(output, -1)[..., 0].mean().backward()
-  found = {name.replace(".default", ""): parameter.grad.numpy() for name, parameter in theirs.named_parameters()
-           if parameter.requires_grad}
+  found = {
+    name.replace(".default", ""): parameter.grad.numpy()
+    for name, parameter in theirs.named_parameters()
+    if parameter.requires_grad
+  }
   assert found.keys() == gradients.keys()
   for name, gradient in found.items():
     np.testing.assert_allclose(gradients[name], gradient, atol=TOLERANCE, rtol=TOLERANCE, err_msg=name)
@@ -86,13 +95,18 @@ def test_our_folder_in_peft(family, pattern, tmp_path):
     np.testing.assert_allclose(a.numpy(), b.numpy(), atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("family, targets", [
-  ("qwen2", "all-linear"), ("qwen3", ["q_proj", "down_proj"]), ("llama", r".*\.(k|up)_proj")])
+@pytest.mark.parametrize(
+  "family, targets", [("qwen2", "all-linear"), ("qwen3", ["q_proj", "down_proj"]), ("llama", r".*\.(k|up)_proj")]
+)
 def test_pefts_folder_here(family, targets, tmp_path):
   ours, theirs = base(family, tmp_path / "base")
   torch.manual_seed(0)
-  theirs = peft.get_peft_model(theirs, peft.LoraConfig(
-    task_type="CAUSAL_LM", r=3, lora_alpha=5, target_modules=targets, lora_dropout=0.1, init_lora_weights=False))
+  theirs = peft.get_peft_model(
+    theirs,
+    peft.LoraConfig(
+      task_type="CAUSAL_LM", r=3, lora_alpha=5, target_modules=targets, lora_dropout=0.1, init_lora_weights=False
+    ),
+  )
   theirs.save_pretrained(tmp_path / "adapters")
   folders.load_adapters(ours, tmp_path / "adapters")
   compare(ours, theirs.eval())

@@ -30,25 +30,39 @@ def random_config(family, seed):
   extra = dict(attention_bias=True) if family != "qwen2" and seed == 5 else {}
   heads = kv * (1 + seed % 3)
   return DecoderConfig.from_shape(  # transformers wants a llama's d_model to be a multiple of its heads
-    int(draw.integers(20, 90)), family=family, d_model=heads * int(draw.choice([4, 6, 10])), num_layers=1 + seed % 3,
-    num_heads=heads, num_kv_heads=kv, head_dim=int(draw.choice([4, 8, 16])),
-    d_ff=int(draw.choice([20, 48])), rope_theta=float(draw.choice([100.0, 10_000.0, 1e6])), rope_scaling=scaling,
-    tied=seed % 2 == 1, norm_eps=float(draw.choice([1e-6, 1e-5])), max_position=256, **extra)
+    int(draw.integers(20, 90)),
+    family=family,
+    d_model=heads * int(draw.choice([4, 6, 10])),
+    num_layers=1 + seed % 3,
+    num_heads=heads,
+    num_kv_heads=kv,
+    head_dim=int(draw.choice([4, 8, 16])),
+    d_ff=int(draw.choice([20, 48])),
+    rope_theta=float(draw.choice([100.0, 10_000.0, 1e6])),
+    rope_scaling=scaling,
+    tied=seed % 2 == 1,
+    norm_eps=float(draw.choice([1e-6, 1e-5])),
+    max_position=256,
+    **extra,
+  )
 
 
 def random_model(config, seed):
   """Ours, with norms near 1, biases that are not 0 and logits that are not flat; drawn by NumPy, which is fast."""
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
   draw = np.random.default_rng(seed)
-  leaves = [jnp.asarray(draw.normal(float("norm" in name), 0.3, leaf.shape), jnp.float32)
-            for name, leaf in mapping.named(abstract)]
+  leaves = [
+    jnp.asarray(draw.normal(float("norm" in name), 0.3, leaf.shape), jnp.float32)
+    for name, leaf in mapping.named(abstract)
+  ]
   return nnx.merge(graphdef, jax.tree.unflatten(jax.tree.structure(abstract), leaves))
 
 
 def theirs(model, config, path):
   weights.save_pretrained(model, config, path, shard_bytes=40_000)  # several files, with an index
   loaded, report = transformers.AutoModelForCausalLM.from_pretrained(
-    path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+  )
   assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
   return loaded
 
@@ -70,6 +84,7 @@ def our_gradient(model):
       logits = nnx.merge(graphdef, params)(tokens, None, segment_ids)
       found = jnp.take_along_axis(jax.nn.log_softmax(logits[:, :-1]), tokens[:, 1:, None], axis=-1)
       return jnp.sum(found[..., 0] * weight), logits
+
     return jax.grad(loss, has_aux=True)(params)
 
   def named(tokens, segment_ids, weight):
@@ -107,14 +122,15 @@ def test_logits_and_gradients_padded_and_packed(family, seed, tmp_path):
   # Padded: one text a row, to the left, to the right and between; theirs by mask and positions.
   tokens, mask = np.zeros((3, T), np.int64), np.zeros((3, T), np.int64)
   for row, (text, start) in enumerate(zip(texts, (0, T - lengths[1], 2))):
-    tokens[row, start:start + len(text)], mask[row, start:start + len(text)] = text, 1
+    tokens[row, start : start + len(text)], mask[row, start : start + len(text)] = text, 1
   positions = np.maximum(mask.cumsum(1) - 1, 0) * mask
   weight = (mask[:, 1:] * mask[:, :-1]) / 10.0
   their_logits, logprobs = their_logprobs(model, tokens, mask, positions)
   (logprobs * torch.as_tensor(weight)).sum().backward()
   logits, gradients = gradient(tokens, mask, weight)
   np.testing.assert_allclose(
-    logits[mask == 1], their_logits.detach().numpy()[mask == 1], atol=TOLERANCE, rtol=TOLERANCE)
+    logits[mask == 1], their_logits.detach().numpy()[mask == 1], atol=TOLERANCE, rtol=TOLERANCE
+  )
   compare(gradients, model)
 
   # Packed: all three in one row, beside rows of padding; theirs one by one, gradients added up.
@@ -173,24 +189,57 @@ def test_bfloat16_folder_loads_in_transformers(tmp_path):
 def test_configs_of_published_models():
   # As the authors published them (transformers 4's layout), read by both.
   published = dict(
-    qwen25=dict(model_type="qwen2", hidden_size=2048, num_hidden_layers=36, num_attention_heads=16, vocab_size=151936,
-                num_key_value_heads=2, intermediate_size=11008, rms_norm_eps=1e-6, rope_theta=1000000.0,
-                tie_word_embeddings=True, use_sliding_window=False, sliding_window=32768, max_window_layers=70,
-                hidden_act="silu", max_position_embeddings=32768, bos_token_id=151643, eos_token_id=151645),
-    llama31=dict(model_type="llama", hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, vocab_size=128256,
-                 num_key_value_heads=8, intermediate_size=14336, rms_norm_eps=1e-5, rope_theta=500000.0,
-                 rope_scaling=dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, rope_type="llama3",
-                                   original_max_position_embeddings=8192), hidden_act="silu", mlp_bias=False,
-                 tie_word_embeddings=False, attention_bias=False, eos_token_id=[128001, 128008, 128009]))
+    qwen25=dict(
+      model_type="qwen2",
+      hidden_size=2048,
+      num_hidden_layers=36,
+      num_attention_heads=16,
+      vocab_size=151936,
+      num_key_value_heads=2,
+      intermediate_size=11008,
+      rms_norm_eps=1e-6,
+      rope_theta=1000000.0,
+      tie_word_embeddings=True,
+      use_sliding_window=False,
+      sliding_window=32768,
+      max_window_layers=70,
+      hidden_act="silu",
+      max_position_embeddings=32768,
+      bos_token_id=151643,
+      eos_token_id=151645,
+    ),
+    llama31=dict(
+      model_type="llama",
+      hidden_size=4096,
+      num_hidden_layers=32,
+      num_attention_heads=32,
+      vocab_size=128256,
+      num_key_value_heads=8,
+      intermediate_size=14336,
+      rms_norm_eps=1e-5,
+      rope_theta=500000.0,
+      rope_scaling=dict(
+        factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, rope_type="llama3", original_max_position_embeddings=8192
+      ),
+      hidden_act="silu",
+      mlp_bias=False,
+      tie_word_embeddings=False,
+      attention_bias=False,
+      eos_token_id=[128001, 128008, 128009],
+    ),
+  )
   for values in published.values():
     config = DecoderConfig.from_hf(values)
     kind = transformers.AutoConfig.for_model(**values)
-    assert config == DecoderConfig.from_hf(json.loads(kind.to_json_string(use_diff=False)) | {
-      "max_position_embeddings": config.max_position, "bos_token_id": config.bos_id})
+    assert config == DecoderConfig.from_hf(
+      json.loads(kind.to_json_string(use_diff=False))
+      | {"max_position_embeddings": config.max_position, "bos_token_id": config.bos_id}
+    )
     with torch.device("meta"):
       empty = transformers.AutoModelForCausalLM.from_config(kind)
     shapes = {name: tuple(parameter.shape) for name, parameter in empty.named_parameters()}
     abstract = nnx.split(nnx.eval_shape(lambda c=config: Decoder(c, rngs=nnx.Rngs(0))))[1]
-    ours = dict(pair for name, leaf in mapping.named(abstract)
-                for pair in mapping.tensor_names(weights.TABLE, name, leaf.shape))
+    ours = dict(
+      pair for name, leaf in mapping.named(abstract) for pair in mapping.tensor_names(weights.TABLE, name, leaf.shape)
+    )
     assert ours == shapes

@@ -14,9 +14,13 @@ transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.parity
 
 SENTENCES = (
-  "Who wrote the novel that the film is based on?", "", "x",
+  "Who wrote the novel that the film is based on?",
+  "",
+  "x",
   "The Rhine passes Basel, Strasbourg, Cologne and Rotterdam. " * 30,
-  "naïve café, 東京; <tags> & \"quotes\"", "How many people live in Berlin?")
+  'naïve café, 東京; <tags> & "quotes"',
+  "How many people live in Berlin?",
+)
 
 
 @pytest.fixture(scope="module")
@@ -57,29 +61,49 @@ def test_random_berts(seed, pooling, minilm, tmp_path):
   draw = np.random.default_rng(seed)
   heads = int(draw.choice([1, 2, 4]))
   torch.manual_seed(seed)
-  model = transformers.BertModel(transformers.BertConfig(
-    vocab_size=30522, hidden_size=8 * heads, num_hidden_layers=1 + seed % 3, num_attention_heads=heads,
-    intermediate_size=int(draw.choice([20, 32])), max_position_embeddings=int(draw.choice([40, 128])),
-    initializer_range=0.3, layer_norm_eps=float(draw.choice([1e-12, 1e-6])))).eval()
+  model = transformers.BertModel(
+    transformers.BertConfig(
+      vocab_size=30522,
+      hidden_size=8 * heads,
+      num_hidden_layers=1 + seed % 3,
+      num_attention_heads=heads,
+      intermediate_size=int(draw.choice([20, 32])),
+      max_position_embeddings=int(draw.choice([40, 128])),
+      initializer_range=0.3,
+      layer_norm_eps=float(draw.choice([1e-12, 1e-6])),
+    )
+  ).eval()
   model.save_pretrained(tmp_path)
   with_tokenizer(minilm, tmp_path)
   tokens = batch(tmp_path, SENTENCES, max_length=32)
   with torch.no_grad():
     out = model(**tokens)
-  want = dict(mean=mean_pooled(out.last_hidden_state, tokens["attention_mask"]), cls=out.last_hidden_state[:, 0],
-              pooler=out.pooler_output)[pooling].numpy()
+  want = dict(
+    mean=mean_pooled(out.last_hidden_state, tokens["attention_mask"]),
+    cls=out.last_hidden_state[:, 0],
+    pooler=out.pooler_output,
+  )[pooling].numpy()
   made = encoder.load_encoder(tmp_path, settings=dict(pooling=pooling, normalize=False, max_tokens=32))
   np.testing.assert_allclose(made.queries(SENTENCES), want, atol=1e-4)
 
 
 def test_dpr_towers(minilm, tmp_path):
   made = {}
-  for seed, (name, kind) in enumerate((("dpr-question", transformers.DPRQuestionEncoder),
-                                       ("dpr-passage", transformers.DPRContextEncoder))):
+  for seed, (name, kind) in enumerate(
+    (("dpr-question", transformers.DPRQuestionEncoder), ("dpr-passage", transformers.DPRContextEncoder))
+  ):
     torch.manual_seed(seed)
-    made[name] = kind(transformers.DPRConfig(
-      vocab_size=30522, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
-      max_position_embeddings=64, initializer_range=0.3)).eval()
+    made[name] = kind(
+      transformers.DPRConfig(
+        vocab_size=30522,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+      )
+    ).eval()
     made[name].save_pretrained(tmp_path / name)
     with_tokenizer(minilm, tmp_path / name)
   ours = encoder.load_encoder(tmp_path / "dpr-question", passage_path=tmp_path / "dpr-passage")
@@ -91,9 +115,19 @@ def test_dpr_towers(minilm, tmp_path):
 
 def test_a_decoder_that_embeds(minilm, tmp_path):
   torch.manual_seed(0)
-  model = transformers.Qwen3Model(transformers.Qwen3Config(
-    vocab_size=30522, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
-    intermediate_size=24, max_position_embeddings=128, initializer_range=0.3)).eval()
+  model = transformers.Qwen3Model(
+    transformers.Qwen3Config(
+      vocab_size=30522,
+      hidden_size=16,
+      num_hidden_layers=2,
+      num_attention_heads=4,
+      num_key_value_heads=2,
+      head_dim=8,
+      intermediate_size=24,
+      max_position_embeddings=128,
+      initializer_range=0.3,
+    )
+  ).eval()
   path = tmp_path / "qwen3-embedding"
   model.save_pretrained(path)  # without a head: names begin one level lower
   with_tokenizer(minilm, path)

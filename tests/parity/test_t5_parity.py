@@ -15,9 +15,12 @@ pytestmark = pytest.mark.parity
 
 # feed_forward_proj, scaled as v1.0, layers of encoder and decoder, buckets, farthest, longest text; own head, in shards
 SHAPES = [
-  ("relu", True, 2, 2, 32, 128, 150, False, True), ("relu", True, 1, 3, 8, 20, 40, False, False),
-  ("gated-gelu", False, 2, 1, 32, 128, 200, True, False), ("gated-gelu", False, 3, 2, 16, 64, 70, True, False),
-  ("gated-silu", True, 1, 1, 10, 30, 33, False, False), ("gated-gelu", True, 2, 2, 32, 256, 40, False, False),
+  ("relu", True, 2, 2, 32, 128, 150, False, True),
+  ("relu", True, 1, 3, 8, 20, 40, False, False),
+  ("gated-gelu", False, 2, 1, 32, 128, 200, True, False),
+  ("gated-gelu", False, 3, 2, 16, 64, 70, True, False),
+  ("gated-silu", True, 1, 1, 10, 30, 33, False, False),
+  ("gated-gelu", True, 2, 2, 32, 256, 40, False, False),
   ("relu", False, 1, 2, 32, 128, 20, False, False),
 ]
 
@@ -25,11 +28,23 @@ SHAPES = [
 def made(number, mlp, scaled, encoder, decoder, buckets, far, draw):
   """A model whose norms, biases of places and embedding are large enough to be told apart."""
   torch.manual_seed(number)
-  model = transformers.T5ForConditionalGeneration(transformers.T5Config(
-    vocab_size=50, d_model=int(draw.choice([16, 24])), d_kv=8, d_ff=40, num_heads=int(draw.choice([2, 3])),
-    num_layers=encoder, num_decoder_layers=decoder, relative_attention_num_buckets=buckets,
-    relative_attention_max_distance=far, feed_forward_proj=mlp, tie_word_embeddings=scaled, decoder_start_token_id=0,
-    dropout_rate=0.0)).eval()
+  model = transformers.T5ForConditionalGeneration(
+    transformers.T5Config(
+      vocab_size=50,
+      d_model=int(draw.choice([16, 24])),
+      d_kv=8,
+      d_ff=40,
+      num_heads=int(draw.choice([2, 3])),
+      num_layers=encoder,
+      num_decoder_layers=decoder,
+      relative_attention_num_buckets=buckets,
+      relative_attention_max_distance=far,
+      feed_forward_proj=mlp,
+      tie_word_embeddings=scaled,
+      decoder_start_token_id=0,
+      dropout_rate=0.0,
+    )
+  ).eval()
   with torch.no_grad():
     for name, weights in model.named_parameters():
       if "norm" in name:
@@ -59,8 +74,11 @@ def test_random_t5s(number, tmp_path):
     tokens[i, :size], mask[i, :size] = draw.integers(2, 50, size), 1
   said = np.concatenate([np.zeros((4, 1), np.int64), draw.integers(2, 50, (4, 12))], axis=1)
   with torch.no_grad():
-    want = model(input_ids=torch.tensor(tokens).long(), attention_mask=torch.tensor(mask).long(),
-                 decoder_input_ids=torch.tensor(said)).logits.numpy()
+    want = model(
+      input_ids=torch.tensor(tokens).long(),
+      attention_mask=torch.tensor(mask).long(),
+      decoder_input_ids=torch.tensor(said),
+    ).logits.numpy()
   ours, config = t5.load_t5(tmp_path)
   assert (config.scaled, config.tied) == (shape[1], not own_head)
   got = nnx.jit(lambda model, *arguments: model(*arguments))(ours, tokens, mask, said.astype(np.int32))

@@ -16,8 +16,17 @@ from ragrl_jax.parallel import mesh as mesh_lib
 
 pytestmark = pytest.mark.parity
 # One layer of d 512, V 151,936, 8 rows of 1,024 tokens over 8 chips' fsdp, remat, bf16 over float32 masters.
-SMALL = dict(family="qwen3", d_model=512, num_layers=1, num_heads=4, num_kv_heads=2, head_dim=128, d_ff=1024,
-             rope_theta=1e6, tied=True)
+SMALL = dict(
+  family="qwen3",
+  d_model=512,
+  num_layers=1,
+  num_heads=4,
+  num_kv_heads=2,
+  head_dim=128,
+  d_ff=1024,
+  rope_theta=1e6,
+  tied=True,
+)
 # Measured with libtpu 0.0.42.1: temporaries in bytes a chip, collectives with their loops counted.
 RECORDED = {
   "v5e:2x4": (208_494_592, {"all-reduce": 15, "all-to-all": 4, "all-gather": 48, "reduce-scatter": 4}),
@@ -43,12 +52,15 @@ def test_a_layer_takes_no_more_than_it_took(topology):
   assert program.collectives == collectives
 
 
-@pytest.mark.parametrize("topology, slices, sizes, inside", [
-  ("v5e:2x4", 1, dict(data=1, fsdp=-1), (1, 4, 1, 1)),
-  ("v5e:4x4", 1, dict(data=1, fsdp=-1), (1, 4, 1, 1)),
-  ("v5e:8x8", 1, dict(data=4, fsdp=4, tensor=4), (1, 1, 4, 1)),
-  ("v5e:4x4", 2, dict(data=2, fsdp=-1), (1, 4, 1, 1)),
-])
+@pytest.mark.parametrize(
+  "topology, slices, sizes, inside",
+  [
+    ("v5e:2x4", 1, dict(data=1, fsdp=-1), (1, 4, 1, 1)),
+    ("v5e:4x4", 1, dict(data=1, fsdp=-1), (1, 4, 1, 1)),
+    ("v5e:8x8", 1, dict(data=4, fsdp=4, tensor=4), (1, 1, 4, 1)),
+    ("v5e:4x4", 2, dict(data=2, fsdp=-1), (1, 4, 1, 1)),
+  ],
+)
 def test_a_hosts_chips_are_a_block_of_the_mesh(topology, slices, sizes, inside):
   mesh = mesh_lib.make(aot.devices(topology, slices), **sizes)
   for process in {device.process_index for device in mesh.devices.flat}:
@@ -62,14 +74,27 @@ def test_a_mesh_that_no_host_fits_is_refused():
 
 
 def test_the_launcher_says_what_does_not_fit(tmp_path):
-  shape = DecoderConfig(vocab_size=1024, d_model=256, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=64, d_ff=512,
-                        rope_theta=1e6)
+  shape = DecoderConfig(
+    vocab_size=1024, d_model=256, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=64, d_ff=512, rope_theta=1e6
+  )
   (tmp_path / "config.json").write_text(json.dumps(shape.to_hf()))
-  done = subprocess.run([
-    sys.executable, "launchers/compile_check.py", "--config=configs/search_r1.py:smoke", "--topology=v5e:2x2", "--json",
-    "--config.model.dtype=bfloat16", "--config.learner.micro_rows=4", f"--config.model.path={tmp_path}",
-    "--config.rollout.rows=200000"], capture_output=True, text=True, check=False,
-    env=os.environ | dict(JAX_OPTIMIZATION_LEVEL="O1"))
+  done = subprocess.run(
+    [
+      sys.executable,
+      "launchers/compile_check.py",
+      "--config=configs/search_r1.py:smoke",
+      "--topology=v5e:2x2",
+      "--json",
+      "--config.model.dtype=bfloat16",
+      "--config.learner.micro_rows=4",
+      f"--config.model.path={tmp_path}",
+      "--config.rollout.rows=200000",
+    ],
+    capture_output=True,
+    text=True,
+    check=False,
+    env=os.environ | dict(JAX_OPTIMIZATION_LEVEL="O1"),
+  )
   assert done.returncode == 1, done.stderr
   report = json.loads(done.stdout)
   assert not report["fits"] and report["needed"] > report["capacity"] and report["hosts"] == 1
@@ -108,6 +133,11 @@ jax.jit(f).lower(x).compile()
 @pytest.mark.parametrize("topology", ["v5e:8x8", "v5e:16x16", "v6e:8x8", "v5p:4x4x4"])
 def test_an_axis_across_hosts_compiles(topology):
   # In a process of its own: libtpu ends it where chips lie differently from host to host.
-  done = subprocess.run([sys.executable, "-c", GATHER, topology], capture_output=True, text=True, check=False,
-                        env=os.environ | dict(JAX_PLATFORMS="cpu"))
+  done = subprocess.run(
+    [sys.executable, "-c", GATHER, topology],
+    capture_output=True,
+    text=True,
+    check=False,
+    env=os.environ | dict(JAX_PLATFORMS="cpu"),
+  )
   assert done.returncode == 0, done.stderr[:500]

@@ -10,8 +10,9 @@ from ragrl_jax.parallel import rules
 from ragrl_jax.plan import memory
 from ragrl_jax.plan.memory import Axes
 
-SHAPE = DecoderConfig(vocab_size=12, d_model=8, num_layers=2, num_heads=2, num_kv_heads=2, head_dim=4, d_ff=16,
-                      rope_theta=1e4)
+SHAPE = DecoderConfig(
+  vocab_size=12, d_model=8, num_layers=2, num_heads=2, num_kv_heads=2, head_dim=4, d_ff=16, rope_theta=1e4
+)
 
 
 def test_a_chips_parameters():
@@ -23,13 +24,28 @@ def test_a_chips_parameters():
   assert memory.counted(SHAPE, Axes(tensor=8)).tables == 12 * 8  # 8 does not divide 12: the table stays whole
 
 
-@pytest.mark.parametrize("family, tied, axes", [
-  ("qwen3", True, Axes(data=2, fsdp=2, tensor=2)), ("qwen2", False, Axes(fsdp=4, tensor=2)),
-  ("llama", False, Axes(data=4, fsdp=2)), ("qwen3", False, Axes(fsdp=2, tensor=2, sequence=2)),
-])
+@pytest.mark.parametrize(
+  "family, tied, axes",
+  [
+    ("qwen3", True, Axes(data=2, fsdp=2, tensor=2)),
+    ("qwen2", False, Axes(fsdp=4, tensor=2)),
+    ("llama", False, Axes(data=4, fsdp=2)),
+    ("qwen3", False, Axes(fsdp=2, tensor=2, sequence=2)),
+  ],
+)
 def test_parameters_as_the_rules_spread_them(family, tied, axes):
-  shape = DecoderConfig.from_shape(36, family=family, tied=tied, d_model=16, num_layers=3, num_heads=4, num_kv_heads=2,
-                                   head_dim=8, d_ff=32, rope_theta=1e4)
+  shape = DecoderConfig.from_shape(
+    36,
+    family=family,
+    tied=tied,
+    d_model=16,
+    num_layers=3,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    d_ff=32,
+    rope_theta=1e4,
+  )
   mesh = mesh_lib.make(jax.devices(), data=axes.data, fsdp=axes.fsdp, tensor=axes.tensor, sequence=axes.sequence)
   model = compile_check.abstract_model(config_lib.default_config(), shape, mesh)
   placed = rules.place(mesh, nnx.state(model, nnx.Param))

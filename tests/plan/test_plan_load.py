@@ -7,14 +7,16 @@ from ragrl_jax.plan import load as load_lib
 
 # d 8, 2 layers, 2 heads of 4 over one key-value head, d_ff 16, 10 tokens: a layer's matrices have
 # 8 · 8 (q) + 2 · 8 · 4 (k, v) + 8 · 8 (o) + 3 · 8 · 16 = 64 + 64 + 64 + 384 = 576 parameters.
-SHAPE = DecoderConfig(vocab_size=10, d_model=8, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=4, d_ff=16,
-                      rope_theta=1e4)
+SHAPE = DecoderConfig(
+  vocab_size=10, d_model=8, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=4, d_ff=16, rope_theta=1e4
+)
 
 
 def made(**learner):
   config = config_lib.default_config()
-  config.rollout.update(dict(
-    prompts_per_step=3, group_size=4, context=100, lanes=2, rows=2, chunk=5, prefill=10, block=50))
+  config.rollout.update(
+    dict(prompts_per_step=3, group_size=4, context=100, lanes=2, rows=2, chunk=5, prefill=10, block=50)
+  )
   config.learner.update(dict(micro_rows=2, row_lengths=(100,)) | learner)
   return config
 
@@ -47,10 +49,13 @@ def test_blocks_end_with_their_mini_batch():
   assert cut.forward == pytest.approx(forward / 3) and cut.whole == pytest.approx(forward)
 
 
-@pytest.mark.parametrize("variant, passes", [
-  ("grpo", 3 + 1 + 1),     # two steps a batch want the old policy's scores, k3 the reference's
-  ("ppo", 6 + 1 + 1),      # a critic learns too
-])
+@pytest.mark.parametrize(
+  "variant, passes",
+  [
+    ("grpo", 3 + 1 + 1),  # two steps a batch want the old policy's scores, k3 the reference's
+    ("ppo", 6 + 1 + 1),  # a critic learns too
+  ],
+)
 def test_passes_that_are_asked_for(variant, passes):
   assert load_lib.passes(settings_lib.from_config(config_lib.load("configs/search_r1.py", variant))) == passes
 

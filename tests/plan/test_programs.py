@@ -6,8 +6,9 @@ from ragrl_jax.plan import programs
 from ragrl_jax.plan.memory import Axes
 
 # A layer's matrices: 4 · 8 · 8 + 3 · 8 · 16 = 640 parameters. The table: 16 · 8. Norms: 2 · (16 + 8) + 8 = 56.
-SHAPE = DecoderConfig(vocab_size=16, d_model=8, num_layers=2, num_heads=2, num_kv_heads=2, head_dim=4, d_ff=16,
-                      rope_theta=1e4)
+SHAPE = DecoderConfig(
+  vocab_size=16, d_model=8, num_layers=2, num_heads=2, num_kv_heads=2, head_dim=4, d_ff=16, rope_theta=1e4
+)
 WIDE = 3 * 16 + 2 * 4 * 4  # of one token: the MLP's three, queries, keys, values, their output
 
 
@@ -54,8 +55,10 @@ def test_what_a_gradient_sends():
 
 
 def test_rows_cut_by_sequence_bring_their_keys_together():
-  with_, without = (programs.accumulate_sent(SHAPE, small(micro_rows=rows), Axes(sequence=cut), head=False)
-                    for rows, cut in ((8, 2), (4, 1)))
+  with_, without = (
+    programs.accumulate_sent(SHAPE, small(micro_rows=rows), Axes(sequence=cut), head=False)
+    for rows, cut in ((8, 2), (4, 1))
+  )
   assert with_ - without == 3 * 2 * 2 * 800 * 2 * 2 * 4  # passes, layers, bytes, tokens, k and v, heads, width
 
 

@@ -5,8 +5,9 @@ from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.plan import search
 from ragrl_jax.plan.memory import Axes
 
-SHAPE = DecoderConfig(vocab_size=32_000, d_model=1024, num_layers=12, num_heads=8, num_kv_heads=4, head_dim=128,
-                      d_ff=4096, rope_theta=1e6)
+SHAPE = DecoderConfig(
+  vocab_size=32_000, d_model=1024, num_layers=12, num_heads=8, num_kv_heads=4, head_dim=128, d_ff=4096, rope_theta=1e6
+)
 SLICE = search.Slice("v5e:4x4", 16)
 
 

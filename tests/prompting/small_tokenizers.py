@@ -14,22 +14,28 @@ from ragrl_jax.prompting import sentencepiece as sentencepiece_lib
 
 MARKS = ("<think>", "</think>", "<search>", "</search>", "<information>", "</information>")
 LINES = [
-  " The spouse of Danbel is Kormin.", " Kormin has Tolper as mentor.\n",
+  " The spouse of Danbel is Kormin.",
+  " Kormin has Tolper as mentor.\n",
   "Question: who is it?\n\nAnswer: 12,345 (b) - [c]\n",
-  " <answer> Danbel </answer>\n", "  two  spaces and <answer>Kormin</answer>\n\n", "x </answer>.",
+  " <answer> Danbel </answer>\n",
+  "  two  spaces and <answer>Kormin</answer>\n\n",
+  "x </answer>.",
   "Tokyo \u6771\u4eac \u00e9\u00df\u03b1\u03c9 \U0001f600\n",
-  "Observation: none\n\nQuestion: \"q\"?", "y</answer>\n z</answer>\nz</think></answer>\n",
+  'Observation: none\n\nQuestion: "q"?',
+  "y</answer>\n z</answer>\nz</think></answer>\n",
   "</search></answer>. Observation:\n",
 ] * 40
 CHATML = (
   "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-  "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+  "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 # Drops the thoughts of every assistant turn but the last, as reasoning models' templates do.
 FORGETFUL = (
   "{% for m in messages %}<|im_start|>{{ m.role }}\n"
   "{% if m.role == 'assistant' and not loop.last %}{{ m.content.split('</think>')[-1] }}"
   "{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
-  "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+  "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
@@ -46,12 +52,17 @@ def _write(folder, tokenizer, settings, generation=None):
 def byte_level(folder, *, template=CHATML, cls="PreTrainedTokenizerFast", special_tags=(), generation=None):
   """A folder as Qwen's: byte-level BPE, ChatML's control tokens, `<think>` added as text."""
   bpe = tokenizers.Tokenizer(models.BPE())
-  bpe.pre_tokenizer = pre_tokenizers.Sequence([
-    pre_tokenizers.Split(tokenizers.Regex(_WORDS), "isolated"),
-    pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+  bpe.pre_tokenizer = pre_tokenizers.Sequence(
+    [
+      pre_tokenizers.Split(tokenizers.Regex(_WORDS), "isolated"),
+      pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ]
+  )
   bpe.decoder = decoders.ByteLevel()
-  bpe.train_from_iterator(LINES, trainers.BpeTrainer(
-    vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+  bpe.train_from_iterator(
+    LINES,
+    trainers.BpeTrainer(vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False),
+  )
   bpe.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>", *special_tags])
   bpe.add_tokens([tokenizers.AddedToken(t, special=False, normalized=False) for t in ("<think>", "</think>")])
   settings = dict(tokenizer_class=cls, eos_token="<|im_end|>", pad_token="<|endoftext|>", bos_token=None)
@@ -66,17 +77,21 @@ def llama_like(folder, *, cls="PreTrainedTokenizerFast"):
   """A folder as Llama 2's: pieces with U+2581, byte pieces, a space put before every text, BOS before every prompt."""
   bpe = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
   bpe.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
-  bpe.decoder = decoders.Sequence([
-    decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+  bpe.decoder = decoders.Sequence(
+    [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+  )
   byte_pieces = [f"<0x{i:02X}>" for i in range(256)]
-  bpe.train_from_iterator(LINES, trainers.BpeTrainer(
-    vocab_size=600, special_tokens=["<unk>", "<s>", "</s>", *byte_pieces], show_progress=False))
+  bpe.train_from_iterator(
+    LINES,
+    trainers.BpeTrainer(vocab_size=600, special_tokens=["<unk>", "<s>", "</s>", *byte_pieces], show_progress=False),
+  )
   settings = json.loads(bpe.to_str())  # in such files the byte pieces are no added tokens
   settings["added_tokens"] = [a for a in settings["added_tokens"] if a["content"] not in byte_pieces]
   bpe = tokenizers.Tokenizer.from_str(json.dumps(settings))
   bpe.post_processor = processors.TemplateProcessing("<s> $A", "<s> $A <s> $B", [("<s>", 1)])
-  return _write(folder, bpe, dict(
-    tokenizer_class=cls, eos_token="</s>", bos_token="<s>", unk_token="<unk>", add_bos_token=True))
+  return _write(
+    folder, bpe, dict(tokenizer_class=cls, eos_token="</s>", bos_token="<s>", unk_token="<unk>", add_bos_token=True)
+  )
 
 
 def small_sentencepiece(path):
@@ -87,8 +102,16 @@ def dummy_prefix_sentencepiece(path):
   """A model as Llama 2's tokenizer.model: a space put first, repeated ones swallowed, bytes as fallback."""
   with open(path, "wb") as file:
     sentencepiece.SentencePieceTrainer.train(
-      sentence_iterator=iter(LINES), model_writer=file, model_type="bpe", vocab_size=480, byte_fallback=True,
-      normalization_rule_name="identity", character_coverage=1.0, hard_vocab_limit=False, minloglevel=2)
+      sentence_iterator=iter(LINES),
+      model_writer=file,
+      model_type="bpe",
+      vocab_size=480,
+      byte_fallback=True,
+      normalization_rule_name="identity",
+      character_coverage=1.0,
+      hard_vocab_limit=False,
+      minloglevel=2,
+    )
   return sentencepiece_lib.SentencePieceTokenizer(path, bos=True)
 
 

@@ -10,8 +10,9 @@ from ragrl_jax.prompting.load import load_tokenizer
 
 ASK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who?"}]
 # As Llama 3's and Gemma's: no system turns.
-NO_SYSTEM = ("{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
-             + small.CHATML)
+NO_SYSTEM = (
+  "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + small.CHATML
+)
 # As R1's distilled models: thoughts are gone at once, even from the last turn.
 NO_THOUGHTS = small.CHATML.replace("{{ m.content }}", "{{ m.content.split('</think>')[-1] }}")
 # Says how many turns there are in front of them all.
@@ -37,9 +38,11 @@ def test_bare_text():
 
 def test_own_markers_are_the_models_where_it_has_them():
   assert chat.own(ASK, open_turn=True, known=["<|im_start|>", "<|im_end|>"]) == (
-    "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n")
+    "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"
+  )
   assert chat.own(ASK[1:], open_turn=True, known=["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]) == (
-    "<|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n")
+    "<|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+  )
   assert chat.own(ASK[1:], open_turn=False, known=[]) == "user:\nWho?\n\n"
 
 

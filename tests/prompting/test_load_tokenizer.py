@@ -30,14 +30,19 @@ def test_nothing_there(name, tmp_path, monkeypatch):
 
 @pytest.mark.slow  # another Python, and its imports
 def test_a_run_without_hugging_face_does_not_import_it():
-  code = ("import sys; from ragrl_jax.prompting.load import load_tokenizer; load_tokenizer('bytes'); "
-          "sys.exit('transformers' in sys.modules)")
+  code = (
+    "import sys; from ragrl_jax.prompting.load import load_tokenizer; load_tokenizer('bytes'); "
+    "sys.exit('transformers' in sys.modules)"
+  )
   assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_broken_utf8_shows_in_the_view_and_stays_in_the_record(tmp_path):
-  for tokenizer in (ByteTokenizer(), load_tokenizer(small.byte_level(tmp_path / "b")),
-                    small.small_sentencepiece(tmp_path / "a.model")):
+  for tokenizer in (
+    ByteTokenizer(),
+    load_tokenizer(small.byte_level(tmp_path / "b")),
+    small.small_sentencepiece(tmp_path / "a.model"),
+  ):
     known = {tokenizer.token_bytes(i): i for i in range(tokenizer.vocab_size)}
     # A model may sample any bytes: a lone continuation, a surrogate's three, an overlong slash, the first of four.
     for broken in (b"\x80", b"\xed\xa0\x80", b"\xc0\xaf", b"\xf0\x9f\x98"):

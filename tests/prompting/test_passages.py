@@ -22,7 +22,8 @@ def test_the_block_of_two_passages():
   found = [Passage("9", "Danbel", "Born in Tokyo."), Passage("4", "Kormin (town)", "Two lines\nof text.")]
   assert passages.block(found) == (
     "\n\n<information>Doc 1(Title: Danbel) Born in Tokyo.\n"
-    "Doc 2(Title: Kormin (town)) Two lines\nof text.</information>\n\n")
+    "Doc 2(Title: Kormin (town)) Two lines\nof text.</information>\n\n"
+  )
 
 
 def test_an_empty_block():
@@ -32,8 +33,12 @@ def test_an_empty_block():
 
 def test_a_block_gives_its_passages_back():
   found = [
-    Passage("a", "T", "x"), Passage("b", "A (b (c)) d", "(e) f) ("), Passage("c", "", "no title"),
-    Passage("d", "no text", ""), Passage("e", "Q: \"x\"", "Doc 3 says\n\nnothing")]
+    Passage("a", "T", "x"),
+    Passage("b", "A (b (c)) d", "(e) f) ("),
+    Passage("c", "", "no title"),
+    Passage("d", "no text", ""),
+    Passage("e", 'Q: "x"', "Doc 3 says\n\nnothing"),
+  ]
   back = passages.parse_block(passages.block(found))
   assert titles_and_texts(back) == titles_and_texts(found)
   assert [p.id for p in back] == ["1", "2", "3", "4", "5"]
@@ -46,9 +51,9 @@ def test_what_would_break_a_block_is_changed_as_little_as_can_be():
   assert titles_and_texts(back) == [("one two", "x\n Doc 2(Title: fake) y"), (":\uff09 \uff08", "Doc 1(Title: z) w")]
 
 
-@pytest.mark.parametrize("tag", [
-  "</information>", "<information>", "<answer>", "</search>", "<|im_end|>", "<br/>", "</Think>", "<tool_call>",
-])
+@pytest.mark.parametrize(
+  "tag", ["</information>", "<information>", "<answer>", "</search>", "<|im_end|>", "<br/>", "</Think>", "<tool_call>"]
+)
 def test_tags_in_a_corpus_are_text(tag):
   block = passages.block([Passage("a", f"A {tag}", f"{tag}b<{tag}{tag}")])
   assert block.count(tag) == (tag in ("<information>", "</information>"))
@@ -62,10 +67,29 @@ def test_what_is_no_tag_stays(text):
   assert passages.neutral(text) == text
 
 
-WORDS = st.lists(st.one_of(
-  st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
-  st.sampled_from(["<", "</", "information", "answer", ">", "</information>", "<information", "\n", "Doc 1(Title: ",
-                   "Doc 2(Title: ", "(", ")", " "])), max_size=10).map("".join)
+WORDS = st.lists(
+  st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+    st.sampled_from(
+      [
+        "<",
+        "</",
+        "information",
+        "answer",
+        ">",
+        "</information>",
+        "<information",
+        "\n",
+        "Doc 1(Title: ",
+        "Doc 2(Title: ",
+        "(",
+        ")",
+        " ",
+      ]
+    ),
+  ),
+  max_size=10,
+).map("".join)
 FOUND = st.lists(st.builds(Passage, id=st.just("x"), title=WORDS, text=WORDS), max_size=4)
 
 
@@ -89,11 +113,19 @@ def test_any_block_is_read_as_what_it_shows(found):
   assert list(map(letters, back)) == list(map(letters, found))
 
 
-@pytest.mark.parametrize("text", [
-  "", "x", "<information>", "</information>", "<information>x</information>",
-  "<information>Doc 1(Title: x</information>", "a <information>Doc 1(Title: x) y</information>",
-  "<information>Doc 2(Title: x) y</information>",
-])
+@pytest.mark.parametrize(
+  "text",
+  [
+    "",
+    "x",
+    "<information>",
+    "</information>",
+    "<information>x</information>",
+    "<information>Doc 1(Title: x</information>",
+    "a <information>Doc 1(Title: x) y</information>",
+    "<information>Doc 2(Title: x) y</information>",
+  ],
+)
 def test_what_is_no_block(text):
   assert passages.parse_block(text) is None
 

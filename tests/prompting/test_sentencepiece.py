@@ -35,7 +35,7 @@ def test_a_block_has_the_same_pieces_alone_and_inside_a_transcript(trained):
 def test_a_name_has_the_same_pieces_after_any_space(trained):
   name = trained.encode(" Kormin")
   ids = trained.encode("<answer> Kormin</answer>")
-  assert any(ids[i:i + len(name)] == name for i in range(len(ids)))
+  assert any(ids[i : i + len(name)] == name for i in range(len(ids)))
 
 
 def test_digits_are_pieces_of_their_own(trained):
@@ -59,7 +59,8 @@ def test_the_library_decodes_the_same(trained, tmp_path):
 def test_training_twice_gives_the_same_model(trained, tmp_path):
   again = small.small_sentencepiece(tmp_path / "a.model")
   assert [again.token_bytes(i) for i in range(again.vocab_size)] == [
-    trained.token_bytes(i) for i in range(trained.vocab_size)]
+    trained.token_bytes(i) for i in range(trained.vocab_size)
+  ]
   assert list(tmp_path.iterdir()) == [tmp_path / "a.model"]
 
 
@@ -82,8 +83,14 @@ def test_a_file_that_is_no_model_is_refused(tmp_path, content):
 def test_a_model_without_eos_is_refused(tmp_path):
   with open(tmp_path / "a.model", "wb") as file:
     sentencepiece.SentencePieceTrainer.train(
-      sentence_iterator=iter(small.LINES), model_writer=file, model_type="bpe", vocab_size=120, eos_id=-1,
-      hard_vocab_limit=False, minloglevel=2)
+      sentence_iterator=iter(small.LINES),
+      model_writer=file,
+      model_type="bpe",
+      vocab_size=120,
+      eos_id=-1,
+      hard_vocab_limit=False,
+      minloglevel=2,
+    )
   with pytest.raises(ValueError, match="no EOS piece"):
     sentencepiece_lib.SentencePieceTokenizer(tmp_path / "a.model")
 

@@ -36,7 +36,6 @@ class ScriptedPolicy:
 
 
 class ScriptedConversation:
-
   def __init__(self, policy, prompt):
     self.policy = policy
     self.segments = (Segment(ENVIRONMENT, tuple(prompt.encode()), prompt),)

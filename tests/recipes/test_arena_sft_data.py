@@ -14,7 +14,6 @@ EXAMPLE = Example("good", "Who is it?", ("Ann Lee", "A. Lee"), PASSAGES, support
 
 
 class Backbone:
-
   def __init__(self, answers):
     self.answers, self.asked = answers, []
 
@@ -39,26 +38,34 @@ def weighed(recipe, example, turns):
 
 def test_direct():
   recipe = recipes.get("arena", "direct")
-  turns, = sft_data.direct([EXAMPLE])
+  (turns,) = sft_data.direct([EXAMPLE])
   assert weighed(recipe, EXAMPLE, turns) == "<answer> Ann Lee </answer>"
   assert recipe.reward(recipe.score(EXAMPLE, Episode.from_text(recipe, EXAMPLE, turns)), 0) == 2.0
 
 
 def test_reasoned():
-  backbone = Backbone({
-    "Who is good?": "[1] says so,\nand a < b by [5].", "Who is wordy?": "<think>hm</think> By [1] and [5].",
-    "Who is silent?": "  ", "Who is tagged?": "By [1].</analysis> <answer> Bob </answer>",
-    "Who is gone?": ToolFailed("x")})
+  backbone = Backbone(
+    {
+      "Who is good?": "[1] says so,\nand a < b by [5].",
+      "Who is wordy?": "<think>hm</think> By [1] and [5].",
+      "Who is silent?": "  ",
+      "Who is tagged?": "By [1].</analysis> <answer> Bob </answer>",
+      "Who is gone?": ToolFailed("x"),
+    }
+  )
   asked = [named(name) for name in ("good", "wordy", "silent", "tagged", "gone")] + [named("unmarked", supporting=())]
   kept, fates = asyncio.run(sft_data.reasoned(asked, backbone, concurrency=2))
   assert [example.id for example, _ in kept] == ["good", "wordy"]
   assert fates == {"kept": 2, "out of shape": 2, "no answer": 1, "no references": 1}
   assert len(backbone.asked) == 6  # the one without references is not asked about, the one that is gone twice
-  assert "1. Text number 1.\n2. Text" in backbone.asked[0] and "References that matter: [1, 5]\nAnswer: Ann Lee" in (
-    backbone.asked[0])
+  assert (
+    "1. Text number 1.\n2. Text" in backbone.asked[0]
+    and "References that matter: [1, 5]\nAnswer: Ann Lee" in (backbone.asked[0])
+  )
   for preset in ("paper", "repo"):
     recipe = recipes.get("arena", preset)
-    for example, turns in kept[preset == "repo":]:  # the authors' pattern takes no "<"
+    for example, turns in kept[preset == "repo" :]:  # the authors' pattern takes no "<"
       assert recipe.reward(recipe.score(example, Episode.from_text(recipe, example, turns)), 0) == 13.0
   assert weighed(recipes.get("arena"), *kept[1]) == (
-    "<relevance> [1, 5] </relevance>\n<analysis> By [1] and [5]. </analysis>\n<answer> Ann Lee </answer>")
+    "<relevance> [1, 5] </relevance>\n<analysis> By [1] and [5]. </analysis>\n<answer> Ann Lee </answer>"
+  )

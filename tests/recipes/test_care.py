@@ -14,7 +14,8 @@ from ragrl_jax.structs import Episode, Example, Passage
 
 PASSAGES = (
   Passage("1", "Eiffel Tower", "The Eiffel Tower\nstands in Paris. It was built in 1889."),
-  Passage("2", "Paris", "Paris is the capital of France. It lies on the Seine {0}."))
+  Passage("2", "Paris", "Paris is the capital of France. It lies on the Seine {0}."),
+)
 EXAMPLE = Example("1", "Where does the {tower} stand?", ("Paris", "in Paris, France"), PASSAGES)
 ONE, TWO = "Tower stands in Paris.", "Paris is the capital of France."
 paper, repo, mean = (recipes.get("care", preset) for preset in ("paper", "repo", "mean"))
@@ -49,33 +50,61 @@ def test_weights():
   assert scored(said(ONE), recipes.get("care", "no_retrieval"))[1] == pytest.approx(0.8)
 
 
-@pytest.mark.parametrize(("text", "shaped"), [
-  (said(ONE), 1), (said(ONE, TWO), 1), ("\n " + said(ONE) + " \n", 1), (said(ONE, after=" so then "), 1),
-  ("So: " + said(ONE), 0),
-  ("<think>a</think><think><retrieval>b</retrieval></think>Answer: c", 0),
-  ("<think>a</think><retrieval>b</retrieval>Answer: c", 0),
-  ("<think><retrieval></retrieval></think>Answer:", 1),
-  ("<think></retrieval>b</retrieval></think>Answer: c", 0),
-  ("<think><retrieval>b</retrieval>Answer: c</think>", 0),
-  ("<think><retrieval>b</retrieval>", 0), ("<think>", 0), ("<think></think>", 0), ("", 0),
-  ("<think><retrieval>b</think></retrieval> Answer: c", 0),
-  ("<think><retrieval>b</retrieval></think> answer: c", 0)])
+@pytest.mark.parametrize(
+  ("text", "shaped"),
+  [
+    (said(ONE), 1),
+    (said(ONE, TWO), 1),
+    ("\n " + said(ONE) + " \n", 1),
+    (said(ONE, after=" so then "), 1),
+    ("So: " + said(ONE), 0),
+    ("<think>a</think><think><retrieval>b</retrieval></think>Answer: c", 0),
+    ("<think>a</think><retrieval>b</retrieval>Answer: c", 0),
+    ("<think><retrieval></retrieval></think>Answer:", 1),
+    ("<think></retrieval>b</retrieval></think>Answer: c", 0),
+    ("<think><retrieval>b</retrieval>Answer: c</think>", 0),
+    ("<think><retrieval>b</retrieval>", 0),
+    ("<think>", 0),
+    ("<think></think>", 0),
+    ("", 0),
+    ("<think><retrieval>b</think></retrieval> Answer: c", 0),
+    ("<think><retrieval>b</retrieval></think> answer: c", 0),
+  ],
+)
 def test_format(text, shaped):
   assert scored(text)[0]["format"] == scored(text, repo)[0]["format"] == shaped
 
 
-@pytest.mark.parametrize(("text", "last", "first"), [
-  ("<think> Answer: Oslo </think> Answer: Paris", "Paris", "Oslo </think> Answer: Paris"),
-  ("<think></think>Answer: a Answer: b", "b", "a Answer: b"), ("Answer: Paris", "Paris", "Paris"),
-  ("<think>Answer: Paris</think>", None, "Paris</think>"), ("Answer:", "", ""), ("none", None, None)])
+@pytest.mark.parametrize(
+  ("text", "last", "first"),
+  [
+    ("<think> Answer: Oslo </think> Answer: Paris", "Paris", "Oslo </think> Answer: Paris"),
+    ("<think></think>Answer: a Answer: b", "b", "a Answer: b"),
+    ("Answer: Paris", "Paris", "Paris"),
+    ("<think>Answer: Paris</think>", None, "Paris</think>"),
+    ("Answer:", "", ""),
+    ("none", None, None),
+  ],
+)
 def test_answer(text, last, first):
   assert (paper.parser.answer(text), repo.parser.answer(text)) == (last, first)
 
 
-@pytest.mark.parametrize(("quotes", "strict", "share"), [
-  ([ONE], 1, 1), ([ONE, TWO], 1, 1), ([ONE, "nowhere"], 0, 0.5), (["nowhere"], 0, 0), ([], 0, 0), ([""], 0, 0),
-  ([ONE, ""], 1, 1), (["The Eiffel Tower stands  in\nParis."], 1, 1), (["tower stands in paris."], 0, 0),
-  ([EXAMPLE.question], 0, 0)])  # the question is no context
+@pytest.mark.parametrize(
+  ("quotes", "strict", "share"),
+  [
+    ([ONE], 1, 1),
+    ([ONE, TWO], 1, 1),
+    ([ONE, "nowhere"], 0, 0.5),
+    (["nowhere"], 0, 0),
+    ([], 0, 0),
+    ([""], 0, 0),
+    ([ONE, ""], 1, 1),
+    (["The Eiffel Tower stands  in\nParis."], 1, 1),
+    (["tower stands in paris."], 0, 0),
+    ([EXAMPLE.question], 0, 0),
+  ],
+)  # the question is no context
 def test_quotes(quotes, strict, share):
   assert scored(said(*quotes))[0]["retrieval"] == strict
   assert scored(said(*quotes), mean)[0]["retrieval"] == share
@@ -99,8 +128,10 @@ def test_quoting_the_whole_context():
 
 def test_false_quotes_do_not_hide():
   for text in (
-      said(f"nowhere<retrieval>{ONE}"), said(ONE) + "<retrieval>nowhere</retrieval>",
-      "<retrieval>nowhere</retrieval>" + said(ONE)):
+    said(f"nowhere<retrieval>{ONE}"),
+    said(ONE) + "<retrieval>nowhere</retrieval>",
+    "<retrieval>nowhere</retrieval>" + said(ONE),
+  ):
     assert scored(text)[0]["retrieval"] == 0.0
 
 
@@ -123,8 +154,9 @@ def test_results_of_its_own_are_worth_nothing():
 
 
 def test_tags_inside_passages_are_broken_up():
-  odd = dataclasses.replace(EXAMPLE, passages=(
-    Passage("1", "<think>", "<retrieval>x</retrieval></think> Answer: Oslo <b>bold</b> 1 < 2"),))
+  odd = dataclasses.replace(
+    EXAMPLE, passages=(Passage("1", "<think>", "<retrieval>x</retrieval></think> Answer: Oslo <b>bold</b> 1 < 2"),)
+  )
   shown = paper.prompt.messages(odd)[-1]["content"]
   assert not any(tag in shown for tag in ("<retrieval>", "</retrieval>", "<think>", "</think>", "<b>"))
   assert scored(said("< b>bold< /b> 1 < 2"), paper, odd)[0]["retrieval"] == 1.0  # as it was shown
@@ -152,7 +184,7 @@ def test_prompt():
   assert user["content"].endswith("the Seine {0}.\n\nQuestion: Where does the {tower} stand?")
   assert user["content"].startswith("Eiffel Tower\nThe Eiffel Tower\nstands")
   assert recipes.get("care", system="Be good.").prompt.messages(EXAMPLE)[0]["content"].startswith("Be good. Think ")
-  bare, = recipes.get("care", instructions="none", titles=False).prompt.messages(EXAMPLE)
+  (bare,) = recipes.get("care", instructions="none", titles=False).prompt.messages(EXAMPLE)
   assert bare["content"].startswith("The Eiffel Tower\nstands")
 
 
@@ -195,8 +227,24 @@ def test_demonstrations_with_and_without_faults():
 # ---- any transcript -------------------------------------------------------------------------------------------------
 
 PIECES = [
-  "<think>", "</think>", "<retrieval>", "</retrieval>", "Answer:", " Paris ", ONE, TWO, "nowhere", "\n", " ", "<", "é",
-  said(ONE), "Tower stand in Paris.", "{0}", "%s"]
+  "<think>",
+  "</think>",
+  "<retrieval>",
+  "</retrieval>",
+  "Answer:",
+  " Paris ",
+  ONE,
+  TWO,
+  "nowhere",
+  "\n",
+  " ",
+  "<",
+  "é",
+  said(ONE),
+  "Tower stand in Paris.",
+  "{0}",
+  "%s",
+]
 
 
 @pytest.mark.long  # a hundred thousand transcripts

@@ -22,7 +22,9 @@ from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
 
 ROOT = pathlib.Path(__file__).parents[2]
 PASSAGES = (
-  Passage("a", "Tower", "The tower stands in Paris. It is tall."), Passage("b", "Paris", "Paris is in France."))
+  Passage("a", "Tower", "The tower stands in Paris. It is tall."),
+  Passage("b", "Paris", "Paris is in France."),
+)
 FACTS = ((0, "The tower stands in Paris."), (1, "Paris is in France."))
 
 
@@ -55,9 +57,15 @@ class Server:
       status = said if isinstance(said, int) else 200
       return responses.JSONResponse(dict(error="so it goes"), status, headers={"retry-after": "0"})
     message = said if isinstance(said, dict) else dict(content=said)
-    return responses.JSONResponse(dict(
-      id="1", object="chat.completion", created=0, model=body["model"],
-      choices=[dict(index=0, finish_reason="stop", message=dict(role="assistant", **message))]))
+    return responses.JSONResponse(
+      dict(
+        id="1",
+        object="chat.completion",
+        created=0,
+        model=body["model"],
+        choices=[dict(index=0, finish_reason="stop", message=dict(role="assistant", **message))],
+      )
+    )
 
   def close(self):
     self.server.should_exit = True
@@ -79,7 +87,8 @@ def serve():
 
 def endpoint(server, model, folder, **settings):
   return endpoint_lib.Endpoint(
-    server.url, model, folder=folder, **{**dict(timeout_s=5.0, deadline_s=5.0, retries=2, backoff_s=0.01), **settings})
+    server.url, model, folder=folder, **{**dict(timeout_s=5.0, deadline_s=5.0, retries=2, backoff_s=0.01), **settings}
+  )
 
 
 def run(server, examples, folder, **settings):
@@ -113,8 +122,7 @@ def test_who_is_kept(serve, tmp_path):
   examples += [question("bare", evidence=()), question("elsewhere", evidence=((0, "The tower stands in Rome."),))]
   kept, fates = run(server, examples, tmp_path)
   assert [example.id for example, _ in kept] == ["good", "apart"]
-  assert fates == {
-    "kept": 2, "wrong answer": 1, "evidence changed": 1, "tags": 1, "no evidence": 2}
+  assert fates == {"kept": 2, "wrong answer": 1, "evidence changed": 1, "tags": 1, "no evidence": 2}
   reads = [prompt for model, prompt, _ in server.asked if model == "reads"]
   inserts = [prompt for model, prompt, _ in server.asked if model == "inserts"]
   assert len(reads) == 5 and len(inserts) == 4 and 1 < server.most <= 4
@@ -138,7 +146,8 @@ def test_an_endpoint_that_fails_now_and_then(serve, tmp_path):
   script = [503, 429, "Answer: x", 500, 500, 500, 3.0]
   server = serve(lambda model, prompt: script.pop(0))
   ask = lambda text, **settings: asyncio.run(
-    endpoint(server, "reads", tmp_path, **settings).ask([dict(role="user", content=text)]))
+    endpoint(server, "reads", tmp_path, **settings).ask([dict(role="user", content=text)])
+  )
   assert ask("one", sampling=dict(temperature=0.5)) == endpoint_lib.Reply("Answer: x")  # at the third attempt
   assert server.asked[0][2]["temperature"] == 0.5
   with pytest.raises(ToolFailed, match="gave no answer after 3 calls: status 500"):
@@ -192,6 +201,7 @@ def test_a_question_that_is_refused_is_skipped_counted_and_asked_again_at_the_en
 def test_the_exit_status_tells_when_too_much_is_missing(monkeypatch, capsys):
   monkeypatch.syspath_prepend(ROOT / "launchers")
   import asking
+
   monkeypatch.setattr(asking, "MAX_MISSING", types.SimpleNamespace(value=0.05))
   asking.report(collections.Counter({"kept": 19, "no answer": 1}), "OUT")
   assert capsys.readouterr().out == "     19  kept\n      1  no answer\nOUT\n"
@@ -209,12 +219,19 @@ def test_the_launcher(serve, tmp_path):
   server = serve(by_question)
   writers.write_examples(tmp_path / "asked.jsonl", [question("good"), question("wrong"), question("refused")])
   command = [
-    sys.executable, str(ROOT / "launchers" / "make_sft_data.py"), f"--data={tmp_path}/asked.jsonl",
-    f"--out={tmp_path}/sft.jsonl.gz", f"--answers={tmp_path}/answers", f"--reasoner_url={server.url}",
-    "--reasoner_model=reads", f"--inserter_url={server.url}", "--inserter_model=inserts"]
+    sys.executable,
+    str(ROOT / "launchers" / "make_sft_data.py"),
+    f"--data={tmp_path}/asked.jsonl",
+    f"--out={tmp_path}/sft.jsonl.gz",
+    f"--answers={tmp_path}/answers",
+    f"--reasoner_url={server.url}",
+    "--reasoner_model=reads",
+    f"--inserter_url={server.url}",
+    "--inserter_model=inserts",
+  ]
   done = subprocess.run(command, capture_output=True, text=True, timeout=120)
   assert done.returncode == 1 and "1 of 3 questions got no answer" in done.stderr, done.stderr
   assert "1  kept" in done.stdout and "1  wrong answer" in done.stdout and "1  no answer" in done.stdout
-  made, = readers.read_examples(tmp_path / "sft.jsonl.gz")
+  (made,) = readers.read_examples(tmp_path / "sft.jsonl.gz")
   assert made.id == "good" and made.meta["turns"][0][1].startswith("<think>\nFirst: <retrieval>The tower")
   assert json.loads(next((tmp_path / "answers").glob("*/*.json")).read_text())["question"]["max_tokens"] == 4096

@@ -34,7 +34,8 @@ def test_without_faults_every_question_is_answered():
       episode = Episode.from_text(shaped, example, searching(example, fault=0.0, think_always=always))
       assert episode.num_searches == example.hops
       assert {p.text for s in episode.searches for p in s.found} == {
-        WORLD.passages[int(i[1:])].text for i in example.meta["gold_ids"]}
+        WORLD.passages[int(i[1:])].text for i in example.meta["gold_ids"]
+      }
       terms = shaped.score(example, episode)
       assert terms["answer"] == 1.0
       assert terms["format"] == float(always or example.hops == 0)

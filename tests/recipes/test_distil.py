@@ -27,8 +27,11 @@ agent, judge = recipes.get("veritas", "em"), recipes.get("veritas", "reward_mode
 def searched(number, thought):
   example = Example(f"q{number}", f"Question {number}?", ("x",))
   block = passages.block([Passage("1", "Oslo", f"It has {number} mayors.")])
-  return example, Episode.from_text(agent, example, [
-    ("model", "<search> Oslo </search>"), ("environment", block), ("model", f"{thought}<answer> x </answer>")])
+  return example, Episode.from_text(
+    agent,
+    example,
+    [("model", "<search> Oslo </search>"), ("environment", block), ("model", f"{thought}<answer> x </answer>")],
+  )
 
 
 EPISODES = [searched(n, f"<think> There are {n if n % 3 else 'many'} mayors of Oslo. </think>") for n in range(12)]
@@ -38,7 +41,8 @@ PAIRS = distil.pairs(episode for _, episode in EPISODES)
 def test_pairs_are_whole_and_stand_once():
   assert [distil.asked(pair) for pair in PAIRS[:2]] == [
     ("Doc 1(Title: Oslo) It has 0 mayors.", "There are many mayors of Oslo."),
-    ("Doc 1(Title: Oslo) It has 1 mayors.", "There are 1 mayors of Oslo.")]
+    ("Doc 1(Title: Oslo) It has 1 mayors.", "There are 1 mayors of Oslo."),
+  ]
   again = distil.pairs([EPISODES[0][1], EPISODES[0][1], searched(5, "")[1]])
   assert [distil.asked(pair) for pair in again] == [distil.asked(PAIRS[0])] and again[0].source == "q0"
 
@@ -118,7 +122,8 @@ def test_agreement_by_hand():
   # Labels 1 1 0 0, verdicts 1 0 0 0 and one unread: p_o = 3/4, p_e = 1/2 · 1/4 + 1/2 · 3/4 = 1/2, κ = 1/2.
   labelled = distil.labelled(PAIRS[:5], (1.0, 1.0, 0.0, 0.0, 1.0))
   assert distil.agreement(labelled, (0.9, 0.1, 0.2, 0.0, None)) == pytest.approx(
-    dict(n=4, unread=1, ones=0.5, consistency=0.75, kappa=0.5))
+    dict(n=4, unread=1, ones=0.5, consistency=0.75, kappa=0.5)
+  )
   with pytest.raises(ValueError, match="no verdict"):
     distil.agreement(labelled, (None,) * 5)
 
@@ -135,7 +140,8 @@ def test_the_switch_words_the_question():
   bare = recipes.get("veritas", "reward_model", judge_prompt="information_think_bare")
   (message,) = bare.prompt.messages(PAIRS[1])
   assert message["content"] == (
-    "<information>Doc 1(Title: Oslo) It has 1 mayors.</information>\n\n<think> There are 1 mayors of Oslo. </think>")
+    "<information>Doc 1(Title: Oslo) It has 1 mayors.</information>\n\n<think> There are 1 mayors of Oslo. </think>"
+  )
   played, tape = scripted.play(bare, PAIRS[1], ["1"])
   assert tape[0] == ("start", message["content"]) and played.model_text == "1"
   with pytest.raises(ValueError, match="judge_prompt='correctness'.*information_think_bare"):
@@ -146,15 +152,20 @@ def test_only_the_digit_and_the_end_are_trained():
   pair = distil.labelled(PAIRS[:1], (0.0,))[0]
   row = dataclasses.replace(pair, meta=dict(turns=distil.transcripts([pair])[0]))
   ids, weights = sft.tokenised(judge, row, ByteTokenizer(), 0.0)
-  end, = ByteTokenizer.eos_ids
+  (end,) = ByteTokenizer.eos_ids
   assert ids[-1] == end and bytes(ids[:-1]).endswith(b"Write only that digit.0")
   assert weights[-2:] == [1.0, 1.0] and sum(weights) == 2.0
 
 
 @pytest.mark.slow  # two starts of a process
 def test_from_a_run_to_data_and_agreement(tmp_path):
-  episodes_lib.write_episodes(tmp_path, 1, [
-    episodes_lib.row(example, episode, terms={}, weights={}, reward=0.0, outcome=0.0) for example, episode in EPISODES])
+  episodes_lib.write_episodes(
+    tmp_path,
+    1,
+    [
+      episodes_lib.row(example, episode, terms={}, weights={}, reward=0.0, outcome=0.0) for example, episode in EPISODES
+    ],
+  )
   config = config_lib.load(ROOT / "configs" / "veritas.py", "smoke")
   assert config.judge.kind == "lexical"
   start = [sys.executable, str(ROOT / "launchers" / "make_judge_data.py"), f"--config={ROOT}/configs/veritas.py:smoke"]

@@ -24,8 +24,7 @@ def test_queries_that_mean_the_same_cost_more():
   example, block = Example("1", "Who?", ("a",)), "\n\n<information></information>\n\n"
 
   def cost(*queries):
-    turns = [turn for query in queries
-             for turn in (("model", f"<search> {query} </search>"), ("environment", block))]
+    turns = [turn for query in queries for turn in (("model", f"<search> {query} </search>"), ("environment", block))]
     vectors = asyncio.run(used.embed(queries))
     episode = Episode.from_text(recipe, example, turns, facts=dict(query_vectors=vectors))
     assert episode.num_searches == len(queries)

@@ -20,8 +20,7 @@ from ragrl_jax.structs import Episode, Example, Passage
 PASSAGES = (Passage("1", "Tower", "The tower stands in Paris."), Passage("2", "Town", "Paris {0} is large."))
 EXAMPLE = Example("1", "Where is the {tower}?", ("Paris", "Paris, France"), PASSAGES)
 paper = recipes.get("lear")
-FACTS = dict(
-  reason_tokens=200, evidence_tokens=100, passage_tokens=500, reason_answer="Paris", extract_answer="Paris")
+FACTS = dict(reason_tokens=200, evidence_tokens=100, passage_tokens=500, reason_answer="Paris", extract_answer="Paris")
 
 
 def said(reason="I look. ", extract="It is in Paris.", answer="Paris", glue="\n"):
@@ -48,12 +47,29 @@ def test_the_floor_of_the_deviation():
   np.testing.assert_allclose(got, [-0.1, 0.1], rtol=1e-5)
 
 
-@pytest.mark.parametrize(("text", "shaped"), [
-  (said(), 1), (said(glue=""), 1), (said() + " \n", 1), (said(answer=""), 1), (said(reason="a < b"), 1),
-  (said(extract=""), 0), (said(extract=" \n"), 0), (said(reason=""), 0), (said() + said(), 0), (said() + "so", 0),
-  ("So " + said(), 0), (said(glue=" and "), 0), (said(reason="<extract>x</extract>"), 0), ("", 0),
-  (said(reason="see <answer>"), 0), (said().replace("</extract>", ""), 0),
-  ("<extract>e</extract><reason>r</reason><answer>a</answer>", 0), ("<extract>e</extract><answer>a</answer>", 0)])
+@pytest.mark.parametrize(
+  ("text", "shaped"),
+  [
+    (said(), 1),
+    (said(glue=""), 1),
+    (said() + " \n", 1),
+    (said(answer=""), 1),
+    (said(reason="a < b"), 1),
+    (said(extract=""), 0),
+    (said(extract=" \n"), 0),
+    (said(reason=""), 0),
+    (said() + said(), 0),
+    (said() + "so", 0),
+    ("So " + said(), 0),
+    (said(glue=" and "), 0),
+    (said(reason="<extract>x</extract>"), 0),
+    ("", 0),
+    (said(reason="see <answer>"), 0),
+    (said().replace("</extract>", ""), 0),
+    ("<extract>e</extract><reason>r</reason><answer>a</answer>", 0),
+    ("<extract>e</extract><answer>a</answer>", 0),
+  ],
+)
 def test_format(text, shaped):
   terms, _ = scored(text)
   assert terms["format"] == shaped
@@ -74,9 +90,17 @@ def test_a_transcript_without_facts_cannot_be_scored():
   assert set(paper.score(EXAMPLE, failed).values()) == {None}
 
 
-@pytest.mark.parametrize(("preset", "paid"), [
-  ("answers_r", 0.0), ("answers_e", 1.0), ("answers_f", 1.0), ("answers_er", 0.5), ("answers_ef", 1.0),
-  ("paper", 2 / 3)])
+@pytest.mark.parametrize(
+  ("preset", "paid"),
+  [
+    ("answers_r", 0.0),
+    ("answers_e", 1.0),
+    ("answers_f", 1.0),
+    ("answers_er", 0.5),
+    ("answers_ef", 1.0),
+    ("paper", 2 / 3),
+  ],
+)
 def test_which_answers_count(preset, paid):
   assert scored(said(), recipes.get("lear", preset), reason_answer="Oslo")[0]["answer"] == pytest.approx(paid)
 
@@ -98,11 +122,15 @@ def test_stuffing_and_spam():
   assert scored("<answer>Oslo</answer>" + said())[0]["answer"] == pytest.approx(2 / 3)  # the first answer counts
 
 
-@pytest.mark.parametrize("text", [
-  "<extract>It is in Paris.</extract><reason>r</reason><answer>x</answer>",
-  "<reason>r <extract>It is in Paris.</extract></reason><answer>x</answer>",
-  "<extract>It is in Paris. <reason>r</reason></extract><answer>x</answer>",
-  "<reason>r <extract>It is in Paris.</reason></extract><answer>x</answer>"])
+@pytest.mark.parametrize(
+  "text",
+  [
+    "<extract>It is in Paris.</extract><reason>r</reason><answer>x</answer>",
+    "<reason>r <extract>It is in Paris.</extract></reason><answer>x</answer>",
+    "<extract>It is in Paris. <reason>r</reason></extract><answer>x</answer>",
+    "<reason>r <extract>It is in Paris.</reason></extract><answer>x</answer>",
+  ],
+)
 def test_the_answer_from_the_reason_has_not_seen_the_evidence(text):
   episode, tape = scripted.play(paper, EXAMPLE, [text, "Paris</answer>", "Paris</answer>"])
   assert "fork" not in [what for what, *_ in tape] and "reason_answer" not in episode.facts
@@ -170,16 +198,25 @@ def test_the_tape_of_an_episode():
   prompt = paper.prompt.messages(EXAMPLE)[0]["content"]
   bare = paper.prompt.messages(dataclasses.replace(EXAMPLE, passages=()))[0]["content"]
   assert tape == [
-    ("start", prompt), ("generate", ("</answer>",), text),
-    ("fork", prompt + "<reason>I look. </reason>"), ("observe", "\n<answer>"),
+    ("start", prompt),
+    ("generate", ("</answer>",), text),
+    ("fork", prompt + "<reason>I look. </reason>"),
+    ("observe", "\n<answer>"),
     ("start", bare + "<extract>It is in Paris.</extract>\n<answer>"),
-    ("generate", ("</answer>",), " Paris</answer>"), ("generate", ("</answer>",), "Oslo </answer>"), ("end", "answer")]
+    ("generate", ("</answer>",), " Paris</answer>"),
+    ("generate", ("</answer>",), "Oslo </answer>"),
+    ("end", "answer"),
+  ]
   assert "Paris" not in bare
   assert [s.text for s in episode.turns] == [text]  # the probes are no part of what is trained
   shown = paper.prompt.context(EXAMPLE)
   assert episode.facts == dict(
-    passage_tokens=len(shown.encode()), reason_tokens=7, evidence_tokens=15, reason_answer="Paris",
-    extract_answer="Oslo")
+    passage_tokens=len(shown.encode()),
+    reason_tokens=7,
+    evidence_tokens=15,
+    reason_answer="Paris",
+    extract_answer="Oslo",
+  )
   assert paper.score(EXAMPLE, episode)["answer"] == pytest.approx(2 / 3)
   assert paper.evidence(EXAMPLE, episode) == "It is in Paris."
 
@@ -221,7 +258,7 @@ def test_closed_book_nothing_is_searched_for():
 def test_inference_stops_at_the_evidence():
   recipe = recipes.get("lear", "inference")
   episode, tape = scripted.play(recipe, EXAMPLE, [said(), "Paris</answer>"])
-  assert tape[1] == ("generate", ("</extract>",), said()[:said().index("</extract>") + 10])
+  assert tape[1] == ("generate", ("</extract>",), said()[: said().index("</extract>") + 10])
   assert tape[-1] == ("end", "extract") and episode.facts["answer"] == "Paris"
   assert recipe.score(EXAMPLE, episode)["format"] == recipe.outcome(EXAMPLE, episode) == 1.0
   episode, _ = scripted.play(recipe, EXAMPLE, ["no evidence"])
@@ -249,10 +286,13 @@ def test_demonstrations_are_in_shape(preset):
   recipe = recipes.get("lear", preset)
   missed = collections.Counter()
   for example in ASKED:
-    def played(**options):
+
+    def played(example=example, **options):
       turns = extracting.demonstrate(
-        example, WORLD, random.Random(example.id), reply=recipe.switches["reply"], **options)  # noqa: B023
-      return Episode.from_text(recipe, example, turns, facts=FACTS)  # noqa: B023
+        example, WORLD, random.Random(example.id), reply=recipe.switches["reply"], **options
+      )
+      return Episode.from_text(recipe, example, turns, facts=FACTS)
+
     episode = played(fault=0.0)
     assert recipe.score(example, episode)["format"] == recipe.outcome(example, episode) == 1.0
     if preset != "generator":
@@ -268,9 +308,9 @@ def test_demonstrations_are_in_shape(preset):
 
 def test_the_generators_data():
   recipe = recipes.get("lear", "generator")
-  turns, = generator.demonstrations([EXAMPLE])
+  (turns,) = generator.demonstrations([EXAMPLE])
   assert recipe.outcome(EXAMPLE, Episode.from_text(recipe, EXAMPLE, turns)) == 1.0
-  made, = generator.from_evidence([EXAMPLE], [dict(id="1", evidence="It is in Paris.")])
+  (made,) = generator.from_evidence([EXAMPLE], [dict(id="1", evidence="It is in Paris.")])
   assert [p.text for p in made.passages] == ["It is in Paris."] and made.golds == EXAMPLE.golds
   with pytest.raises(ValueError, match="'1' has no evidence"):
     generator.from_evidence([EXAMPLE], [dict(id="1")])
@@ -279,8 +319,25 @@ def test_the_generators_data():
 # ---- any transcript -------------------------------------------------------------------------------------------------
 
 PIECES = [
-  "<reason>", "</reason>", "<extract>", "</extract>", "<answer>", "</answer>", " Paris ", "\n", " ", "<", "é", said(),
-  said(glue=""), "Oslo", "{0}", "%s", "<reason>x</reason>", "<extract>y</extract>"]
+  "<reason>",
+  "</reason>",
+  "<extract>",
+  "</extract>",
+  "<answer>",
+  "</answer>",
+  " Paris ",
+  "\n",
+  " ",
+  "<",
+  "é",
+  said(),
+  said(glue=""),
+  "Oslo",
+  "{0}",
+  "%s",
+  "<reason>x</reason>",
+  "<extract>y</extract>",
+]
 
 
 @pytest.mark.long  # a hundred thousand transcripts
@@ -313,7 +370,7 @@ def test_no_transcript_breaks_anything():
         span, pair = spans.find(words, ids, paper.parser, name), paper.parser.pair(text, name)
         assert (span is None) == (pair is None)
         if span is not None:
-          assert bytes(ids[:span.end]).decode() + span.rest == text[:pair.end]
-          assert bytes(ids[span.first:span.last]).decode() == text[pair.start:pair.end]
+          assert bytes(ids[: span.end]).decode() + span.rest == text[: pair.end]
+          assert bytes(ids[span.first : span.last]).decode() == text[pair.start : pair.end]
           assert span.body_tokens == len(pair.body.encode().strip())
   assert best > 15

@@ -25,7 +25,6 @@ def named(name, **fields):
 
 
 class Teacher:
-
   def __init__(self, answers):
     self.answers, self.asked = answers, []
 
@@ -38,21 +37,38 @@ class Teacher:
 
 
 def test_who_is_kept():
-  teacher = Teacher({
-    "it": REPLY, "thoughtful": f"<think> <answer>Rome</answer> </think>\n{REPLY}\n", "tagged": REPLY + REPLY,
-    "wrong": REPLY.replace(">Paris", ">x"), "wordy": REPLY.replace("It is", "It " * 100), "gone": ToolFailed("x")})
+  teacher = Teacher(
+    {
+      "it": REPLY,
+      "thoughtful": f"<think> <answer>Rome</answer> </think>\n{REPLY}\n",
+      "tagged": REPLY + REPLY,
+      "wrong": REPLY.replace(">Paris", ">x"),
+      "wordy": REPLY.replace("It is", "It " * 100),
+      "gone": ToolFailed("x"),
+    }
+  )
   asked = [*map(named, ("it", "thoughtful", "wrong", "tagged", "wordy", "gone")), named("bare", passages=())]
   kept, fates = asyncio.run(sft_data.taught(asked, teacher, concurrency=2))
   assert [example.id for example, _ in kept] == ["it", "thoughtful"]
   assert fates == {
-    "kept": 2, "wrong answer": 1, "out of shape": 1, "long evidence": 1, "no answer": 1, "no passages": 1}
+    "kept": 2,
+    "wrong answer": 1,
+    "out of shape": 1,
+    "long evidence": 1,
+    "no answer": 1,
+    "no passages": 1,
+  }
   assert len(teacher.asked) == 7 and "The tower stands in Paris." in teacher.asked[0]
 
 
-@pytest.mark.parametrize(("reply", "preset", "text"), [
-  ("rational", "paper", "<reason> I look. </reason>\n<extract> It is in Paris. </extract>\n<answer> Paris </answer>"),
-  ("vanilla", "vanilla", "<extract> It is in Paris. </extract>\n<answer> Paris </answer>"),
-  ("rationale", "rationale", "<reason> I look. </reason>\n<answer> Paris </answer>")])
+@pytest.mark.parametrize(
+  ("reply", "preset", "text"),
+  [
+    ("rational", "paper", "<reason> I look. </reason>\n<extract> It is in Paris. </extract>\n<answer> Paris </answer>"),
+    ("vanilla", "vanilla", "<extract> It is in Paris. </extract>\n<answer> Paris </answer>"),
+    ("rationale", "rationale", "<reason> I look. </reason>\n<answer> Paris </answer>"),
+  ],
+)
 def test_arms_are_parts_of_one_reply(reply, preset, text):
   turns = sft_data.arm([("model", REPLY)], reply)
   assert turns == [("model", text)]
@@ -74,8 +90,13 @@ def test_the_launcher(tmp_path):
   bare = dataclasses.replace(named("tower", passages=()), question="Where does the tower stand?")
   writers.write_examples(tmp_path / "asked.jsonl", [bare, named("b", passages=PASSAGES[1:])])
   command = [
-    sys.executable, str(ROOT / "launchers" / "make_lear_sft.py"), f"--data={tmp_path}/asked.jsonl",
-    f"--out={tmp_path}/out", f"--index={tmp_path}/index", "--top_k=1"]
+    sys.executable,
+    str(ROOT / "launchers" / "make_lear_sft.py"),
+    f"--data={tmp_path}/asked.jsonl",
+    f"--out={tmp_path}/out",
+    f"--index={tmp_path}/index",
+    "--top_k=1",
+  ]
   try:
     for more in ([], [f"--answers={tmp_path}/answers", f"--url={server.url}", "--model=m"]):
       done = subprocess.run([*command, *more], capture_output=True, text=True, timeout=120)
@@ -84,7 +105,7 @@ def test_the_launcher(tmp_path):
     server.close()
   assert "1  kept" in done.stdout and "1  out of shape" in done.stdout
   for name in ("answerable", *sft_data.ARMS):
-    made, = readers.read_examples(tmp_path / "out" / f"{name}.jsonl.gz")
+    (made,) = readers.read_examples(tmp_path / "out" / f"{name}.jsonl.gz")
     assert made.id == "tower" and made.passages[0].text == PASSAGES[0].text
     assert ("turns" in made.meta) == (name != "answerable")
 
@@ -97,16 +118,29 @@ def test_the_generators_launcher(tmp_path):
   writers.write_examples(tmp_path / "asked.jsonl", [bare, named("b", passages=PASSAGES[1:])])
   made = {}
   for name, options in dict(
-      sft=["--index", tmp_path / "index", "--top_k=1"], full=["--index", tmp_path / "index", "--noturns"],
-      zero=[]).items():
+    sft=["--index", tmp_path / "index", "--top_k=1"], full=["--index", tmp_path / "index", "--noturns"], zero=[]
+  ).items():
     done = subprocess.run(
-      [sys.executable, ROOT / "launchers" / "make_generator_data.py", "--data", tmp_path / "asked.jsonl", "--out",
-       tmp_path / f"{name}.jsonl", *options], capture_output=True, text=True, timeout=120)
+      [
+        sys.executable,
+        ROOT / "launchers" / "make_generator_data.py",
+        "--data",
+        tmp_path / "asked.jsonl",
+        "--out",
+        tmp_path / f"{name}.jsonl",
+        *options,
+      ],
+      capture_output=True,
+      text=True,
+      timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     made[name] = list(readers.read_examples(tmp_path / f"{name}.jsonl"))
     assert f"2 questions, {1 if name == 'zero' else 2} of them" in done.stdout
   assert [[p.text for p in example.passages] for example in made["sft"]] == [
-    [PASSAGES[0].text], [PASSAGES[1].text]]  # found, and its own
+    [PASSAGES[0].text],
+    [PASSAGES[1].text],
+  ]  # found, and its own
   assert [example.meta["turns"] for example in made["sft"]] == [[["model", "<answer> Paris </answer>"]]] * 2
   # All of them, whether a passage holds the answer or not.
   assert [(example.id, "turns" in example.meta) for example in made["full"]] == [("tower", False), ("b", False)]

@@ -15,7 +15,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 HERE = pathlib.Path(os.environ.get("RAGRL_DATA") or ROOT.parent / "shared" / "data") / "qa"
 pytestmark = [
   pytest.mark.real,
-  pytest.mark.skipif(not HERE.is_dir(), reason=f"no real questions in {HERE}: set RAGRL_DATA")]
+  pytest.mark.skipif(not HERE.is_dir(), reason=f"no real questions in {HERE}: set RAGRL_DATA"),
+]
 PROMPTS, WINDOW = 64, 25
 
 
@@ -39,7 +40,7 @@ def test_easy_and_hard_rows_in_their_shares(hard, preset):
   steps = config.steps
   drawn = [sources[place] for _, place in draws.draw(0, steps * PROMPTS)]
   for start in range(0, steps, WINDOW):
-    window = drawn[start * PROMPTS:(start + WINDOW) * PROMPTS]
+    window = drawn[start * PROMPTS : (start + WINDOW) * PROMPTS]
     expected = sum(recipe.mixture(step) for step in range(start + 1, start + WINDOW + 1)) / WINDOW
     share = window.count(sources[0]) / len(window)
     assert abs(share - expected) <= 5 * (expected * (1 - expected) / len(window)) ** 0.5

@@ -62,21 +62,38 @@ def test_arena_variants():
     assert len(train) == 2 and train < set(everything.train.split(","))
     assert len(test) == 1 and test < set(everything.evaluate.split(","))
     assert not re.search(r"\[:\d+\]", data.train + data.evaluate)  # a file's first rows may be of one kind
-    left_out, = set(everything.train.split(",")) - train
+    (left_out,) = set(everything.train.split(",")) - train
     assert left_out.rpartition("/")[0] == test.pop().rpartition("/")[0]
 
 
-@pytest.mark.parametrize("variant, steps, warmup", [
-  ("", 95, 10), ("k3", 95, 10), ("without_hotpotqa", 58, 6), ("without_2wiki", 58, 6), ("without_musique", 78, 8),
-  ("sft", 500, 50), ("sft,without_musique", 400, 40)])
+@pytest.mark.parametrize(
+  "variant, steps, warmup",
+  [
+    ("", 95, 10),
+    ("k3", 95, 10),
+    ("without_hotpotqa", 58, 6),
+    ("without_2wiki", 58, 6),
+    ("without_musique", 78, 8),
+    ("sft", 500, 50),
+    ("sft,without_musique", 400, 40),
+  ],
+)
 def test_arena_is_one_epoch_of_the_sets_in_use(variant, steps, warmup):
   config = load("arena").get_config(variant)
   assert (config.steps, config.optimizer.warmup_steps) == (steps, warmup)
 
 
-@pytest.mark.parametrize("name, variant", [
-  ("arena", "sft"), ("care", "sft"), ("lear", "sft"), ("lear", "sft,vanilla"), ("lear", "sft,generator"),
-  ("veritas", "reward_model")])
+@pytest.mark.parametrize(
+  "name, variant",
+  [
+    ("arena", "sft"),
+    ("care", "sft"),
+    ("lear", "sft"),
+    ("lear", "sft,vanilla"),
+    ("lear", "sft,generator"),
+    ("veritas", "reward_model"),
+  ],
+)
 def test_supervised_runs_train_the_reply_alone(name, variant):
   assert load(name).get_config(variant).sft.environment_weight == 0.0
 

@@ -40,9 +40,13 @@ def test_two_steps(world, tmp_path, name):
   if name == "when_to_search":  # searches had not risen from step 1 to 2
     assert [row["weight/answer_economise"] for row in rows] == [0.0, 0.0, 1.0]
   terms = {key.removeprefix("term/") for key in rows[0] if key.startswith("term/")}
-  assert terms == {
-    "veritas": {"answer", "information_think", "think_answer", "think_search"},
-    "when_to_search": {"answer_explore", "answer_economise", "search", "format"}}[name]
+  assert (
+    terms
+    == {
+      "veritas": {"answer", "information_think", "think_answer", "think_search"},
+      "when_to_search": {"answer_explore", "answer_economise", "search", "format"},
+    }[name]
+  )
 
 
 @pytest.mark.long  # programs of its own shapes
@@ -53,10 +57,15 @@ def test_two_steps_with_passages_at_hand_and_a_judge(world, tmp_path):
   config.rollout.update(dict(context=512, prefill=64))
   config.learner.row_lengths = (512,)
   asked = synthetic.questions(
-    synthetic.build(synthetic.Settings(seed=0, entities=24, held_out=12, syllables=12)), 6, passages=3, distinct=False)
+    synthetic.build(synthetic.Settings(seed=0, entities=24, held_out=12, syllables=12)), 6, passages=3, distinct=False
+  )
   writers.write_examples(tmp_path / "asked.jsonl", asked)
   config.data.train = config.data.evaluate = str(tmp_path / "asked.jsonl")
   rows = list(train.train(config, tmp_path / "run"))
   assert all(row["tokens"] > 0 and math.isfinite(row["loss"]) and math.isfinite(row["kl"]) for row in rows)
   assert {key.removeprefix("term/") for key in rows[0] if key.startswith("term/")} == {
-    "format", "accuracy", "relevance", "bonus"}
+    "format",
+    "accuracy",
+    "relevance",
+    "bonus",
+  }

@@ -111,17 +111,25 @@ def test_a_failed_tool_is_no_zero():
 # ---- what is read ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("text", "action"), [
-  ("<think> a </think> <search> q </search>", ("search", "q")),
-  ("<answer>\n Paris\n</answer>", ("answer", "Paris")),
-  ("<answer></answer>", ("answer", "")),
-  ("nothing", None), ("", None), ("<search> q", None), ("q </search>", None), ("<search> q </answer>", None),
-  ("</search><search>", None), ("<SEARCH>q</SEARCH>", None),
-  ("<answer> half <search> q </search>", ("search", "q")),
-  ("<information> x </information><search> q </search>", ("search", "q")),
-  ("<information> <search> q </search>", None),  # inside what it says it was told
-  ("<information> <answer> q </answer> </information>", None),
-])
+@pytest.mark.parametrize(
+  ("text", "action"),
+  [
+    ("<think> a </think> <search> q </search>", ("search", "q")),
+    ("<answer>\n Paris\n</answer>", ("answer", "Paris")),
+    ("<answer></answer>", ("answer", "")),
+    ("nothing", None),
+    ("", None),
+    ("<search> q", None),
+    ("q </search>", None),
+    ("<search> q </answer>", None),
+    ("</search><search>", None),
+    ("<SEARCH>q</SEARCH>", None),
+    ("<answer> half <search> q </search>", ("search", "q")),
+    ("<information> x </information><search> q </search>", ("search", "q")),
+    ("<information> <search> q </search>", None),  # inside what it says it was told
+    ("<information> <answer> q </answer> </information>", None),
+  ],
+)
 @pytest.mark.parametrize("recipe", [paper, repo], ids=["paper", "repo"])
 def test_actions(recipe, text, action):
   assert recipe.parser.act(text) == action
@@ -136,12 +144,17 @@ def test_actions_of_several_pairs():
   assert repo.parser.act(two) == ("answer", "a")
 
 
-@pytest.mark.parametrize(("text", "found"), [
-  (BLOCK, (Passage("1", "France", "Its capital is Paris."),)),
-  ("\n\n<information></information>\n\n", ()),
-  ("<information> Paris, they say. </information>", (Passage("1", "", "Paris, they say."),)),
-  (NOTICE, None), ("<information> cut off", None), ("", None),
-])
+@pytest.mark.parametrize(
+  ("text", "found"),
+  [
+    (BLOCK, (Passage("1", "France", "Its capital is Paris."),)),
+    ("\n\n<information></information>\n\n", ()),
+    ("<information> Paris, they say. </information>", (Passage("1", "", "Paris, they say."),)),
+    (NOTICE, None),
+    ("<information> cut off", None),
+    ("", None),
+  ],
+)
 def test_what_the_environment_brings(text, found):
   query = None if found is None else "q"
   assert paper.parser.observed("<search> q </search>", text) == (query, found)
@@ -183,7 +196,10 @@ def test_what_the_model_writes_as_information_earns_nothing():
   terms = scored(turns, shaped)
   assert terms == dict(answer=0.0, format=0.5, retrieval=0.0)  # a wrong answer out of shape; nothing was found
   honest = [
-    ("model", f"{think}<search> x </search>"), ("environment", BLOCK), ("model", f"{think}<answer> Rome </answer>")]
+    ("model", f"{think}<search> x </search>"),
+    ("environment", BLOCK),
+    ("model", f"{think}<answer> Rome </answer>"),
+  ]
   assert scored(honest, shaped) == dict(answer=0.0, format=1.0, retrieval=1.0)
 
 
@@ -262,9 +278,29 @@ def test_questions_end_with_a_question_mark_and_may_hold_braces():
 # ---- any transcript -------------------------------------------------------------------------------------------------
 
 PIECES = [
-  "<think>", "</think>", "<search>", "</search>", "<answer>", "</answer>", "<information>", "</information>", " Paris ",
-  " Rome ", "\n", "<", ">", "é", "the", BLOCK, NOTICE, "<|im_end|>", "Doc 1(Title: ", "{0}",
-  "<answer> Paris </answer>", "<think> a </think>"]
+  "<think>",
+  "</think>",
+  "<search>",
+  "</search>",
+  "<answer>",
+  "</answer>",
+  "<information>",
+  "</information>",
+  " Paris ",
+  " Rome ",
+  "\n",
+  "<",
+  ">",
+  "é",
+  "the",
+  BLOCK,
+  NOTICE,
+  "<|im_end|>",
+  "Doc 1(Title: ",
+  "{0}",
+  "<answer> Paris </answer>",
+  "<think> a </think>",
+]
 
 
 @pytest.mark.slow  # ten thousand transcripts

@@ -59,8 +59,9 @@ def test_self_ask():
   assert tape("self_ask", [ANSWER])[1] == []
 
 
-@pytest.mark.parametrize(("said", "searched"), [
-  ("<need> Yes. </need>", [QUESTION]), ("<need> no </need>", []), ("<need></need>", [])])
+@pytest.mark.parametrize(
+  ("said", "searched"), [("<need> Yes. </need>", [QUESTION]), ("<need> no </need>", []), ("<need></need>", [])]
+)
 def test_skr_searches_if_it_says_so(said, searched):
   episode, found, turns = tape("skr", [said, ANSWER], [[FILM]])
   assert found == searched and turns[-1] == (("</answer>",), ANSWER) and episode.ended == "answer"
@@ -75,8 +76,12 @@ def test_full_contexts_end():
 @pytest.mark.parametrize("preset", recipes.RECIPES["untrained"].PRESETS)
 def test_transcripts_are_read_as_they_were_played(preset):
   recipe = recipes.get("untrained", preset, max_searches=1)
-  script = {"ircot": [ANSWER], "iter_retgen": [ANSWER], "self_ask": ["<question> q </question>", ANSWER],
-            "skr": ["<need> yes </need>", ANSWER]}.get(preset, [ANSWER])
+  script = {
+    "ircot": [ANSWER],
+    "iter_retgen": [ANSWER],
+    "self_ask": ["<question> q </question>", ANSWER],
+    "skr": ["<need> yes </need>", ANSWER],
+  }.get(preset, [ANSWER])
   played, _ = scripted.play(recipe, EXAMPLE, script, [[FILM]])
   read = Episode.from_text(recipe, EXAMPLE, [(s.owner, s.text) for s in played.turns])
   assert recipe.score(EXAMPLE, read) == recipe.score(EXAMPLE, played) == dict(answer=1.0)

@@ -30,9 +30,15 @@ PLAN, HOP, END = "I need its seat.", "The seat is Oslo.", "Oslo was founded by H
 SAID = (
   f"<think> {PLAN} </think><search> Norsk Film seat </search>",
   f"<think> {HOP} </think><search> Oslo founder </search>",
-  f"<think> {END} </think><answer> Harald III </answer>")
-TURNS = [("model", SAID[0]), ("environment", BLOCKS[0]), ("model", SAID[1]), ("environment", BLOCKS[1]),
-         ("model", SAID[2])]
+  f"<think> {END} </think><answer> Harald III </answer>",
+)
+TURNS = [
+  ("model", SAID[0]),
+  ("environment", BLOCKS[0]),
+  ("model", SAID[1]),
+  ("environment", BLOCKS[1]),
+  ("model", SAID[2]),
+]
 paper = recipes.get("veritas")
 
 
@@ -58,7 +64,17 @@ def with_last(text):
 def test_the_tape_of_an_episode():
   played, tape = scripted.play(paper, EXAMPLE, SAID, [[FILM], [TOWN]], verdicts=[1.0, 0.0])
   assert [event[0] for event in tape] == [
-    "start", "generate", "search", "observe", "generate", "search", "observe", "generate", "end", "judge"]
+    "start",
+    "generate",
+    "search",
+    "observe",
+    "generate",
+    "search",
+    "observe",
+    "generate",
+    "end",
+    "judge",
+  ]
   assert tape[-1] == ("judge", ((SHOWN[0], HOP), (SHOWN[1], END)))  # after the end: the conversation holds no room
   assert [(s.owner, s.text) for s in played.turns] == TURNS
   assert played.facts == {"information_think": (1.0, 0.0)} and played.ended == "answer"
@@ -69,7 +85,10 @@ def test_the_judge_is_asked_what_is_wanted():
   every = recipes.get("veritas", judge_search=True, judge_answer=True)
   played, tape = scripted.play(every, EXAMPLE, SAID, [[FILM], [TOWN]], verdicts=[1.0, 0.0, 1.0, 1.0, 0.0])
   assert [event[1] for event in tape if event[0] == "judge"] == [
-    ((SHOWN[0], HOP), (SHOWN[1], END)), ((PLAN, "Norsk Film seat"), (HOP, "Oslo founder")), ((END, "Harald III"),)]
+    ((SHOWN[0], HOP), (SHOWN[1], END)),
+    ((PLAN, "Norsk Film seat"), (HOP, "Oslo founder")),
+    ((END, "Harald III"),),
+  ]
   assert every.score(EXAMPLE, played) == dict(answer=1.0, information_think=0.5, think_search=1.0, think_answer=0.0)
   for preset in ("em", "em_ta", "em_format"):
     recipe = recipes.get("veritas", preset)
@@ -146,10 +165,19 @@ def test_pairs_by_hand():
 
 
 def test_results_nobody_thinks_about():
-  for said in ("<answer> Harald III </answer>", "<search> x </search>", "I see.", "", "<think> never closed",
-               "<think>  </think><answer> x </answer>", "<answer> x </answer><think> late </think>",
-               "<search> <think> inside </think> x </search>", "<answer> <think> inside </think> x </answer>",
-               "<think> cut at <search> x </search>", "<information><think> own </think></information>"):
+  for said in (
+    "<answer> Harald III </answer>",
+    "<search> x </search>",
+    "I see.",
+    "",
+    "<think> never closed",
+    "<think>  </think><answer> x </answer>",
+    "<answer> x </answer><think> late </think>",
+    "<search> <think> inside </think> x </search>",
+    "<answer> <think> inside </think> x </answer>",
+    "<think> cut at <search> x </search>",
+    "<information><think> own </think></information>",
+  ):
     assert pairs(with_last(said)).information_think == ((SHOWN[0], HOP), (SHOWN[1], None)), said
     assert scored(with_last(said), information_think=(1.0,))["information_think"] == 0.5, said
   for turns in (TURNS[:-1], [*TURNS[:-1], ("environment", NOTICE)]):
@@ -157,8 +185,13 @@ def test_results_nobody_thinks_about():
 
 
 def test_thoughts_before_their_query_and_answer():
-  turns = [("model", f"<think> a </think>{SAID[0]}"), ("environment", BLOCKS[0]), ("model", "<search> x </search>"),
-           ("environment", BLOCKS[1]), ("model", "<answer> Oslo </answer><think> Oslo </think>")]
+  turns = [
+    ("model", f"<think> a </think>{SAID[0]}"),
+    ("environment", BLOCKS[0]),
+    ("model", "<search> x </search>"),
+    ("environment", BLOCKS[1]),
+    ("model", "<answer> Oslo </answer><think> Oslo </think>"),
+  ]
   found = pairs(turns)
   assert found.think_search == ((PLAN, "Norsk Film seat"), (None, "x"))  # a thought of an earlier turn moves no query
   assert found.think_answer == ((PLAN, "Oslo"),)  # the latest before it, of whatever turn; the one behind is too late
@@ -193,8 +226,10 @@ def test_half_way_up_the_ramp():
 
 def test_arms_and_ramp():
   terms = scored(TURNS, information_think=(1, 1))
-  full = {preset: recipes.get("veritas", preset).reward(terms, 1005) for preset in
-          ("paper", "em", "em_it", "em_ta", "no_ramp", "repo")}
+  full = {
+    preset: recipes.get("veritas", preset).reward(terms, 1005)
+    for preset in ("paper", "em", "em_it", "em_ta", "no_ramp", "repo")
+  }
   assert full == pytest.approx(dict(paper=1.07, em=1.0, em_it=1.05, em_ta=1.02, no_ramp=1.07, repo=1.07))
   assert recipes.get("veritas", "no_ramp").reward(terms, 1) == pytest.approx(1.07)
   rising = [paper.weights(step)["information_think"] for step in range(325, 505)]
@@ -204,9 +239,13 @@ def test_arms_and_ramp():
 
 def test_the_baseline_that_pays_for_shape():
   recipe = recipes.get("veritas", "em_format")
-  for turns, expected in ((TURNS, 1.0), (with_last("<answer> Harald III </answer>"), 0.8),
-                          (with_last("<think> x </think><answer> x </answer>"), 0.2),
-                          (with_last("<answer> x </answer>"), 0.1), (TURNS[:-1], 0.0)):
+  for turns, expected in (
+    (TURNS, 1.0),
+    (with_last("<answer> Harald III </answer>"), 0.8),
+    (with_last("<think> x </think><answer> x </answer>"), 0.2),
+    (with_last("<answer> x </answer>"), 0.1),
+    (TURNS[:-1], 0.0),
+  ):
     assert recipe.reward(scored(turns, recipe), 1005) == pytest.approx(expected)
 
 
@@ -223,9 +262,15 @@ def test_what_is_not_known_is_not_scored():
   assert scored([("model", SAID[2])])["information_think"] == 0.0  # never searching earns nothing
 
 
-@pytest.mark.parametrize(("preset", "unasked"), [
-  ("paper", {"think_search"}), ("em", {"information_think", "think_search"}),
-  ("em_ta", {"information_think", "think_search"}), ("em_format", {"information_think", "think_search"})])
+@pytest.mark.parametrize(
+  ("preset", "unasked"),
+  [
+    ("paper", {"think_search"}),
+    ("em", {"information_think", "think_search"}),
+    ("em_ta", {"information_think", "think_search"}),
+    ("em_format", {"information_think", "think_search"}),
+  ],
+)
 def test_what_nobody_was_asked_about_is_not_scored(preset, unasked):
   recipe = recipes.get("veritas", preset)
   facts = {term: (1.0, 1.0) for term in recipe.judged}
@@ -237,9 +282,18 @@ def test_what_nobody_was_asked_about_is_not_scored(preset, unasked):
   assert all(math.isnan(metrics[f"term/{name}"]) for name in unasked) and metrics["unscorable"] == 0.0
 
 
-@pytest.mark.parametrize(("thought", "answer", "holds"), [
-  ("It was the Harald III!", "harald iii", 1.0), ("Harald", "Harald III", 0.0), ("Harald III", "", 0.0),
-  ("the the", "the", 0.0), ("?", "?", 0.0), ("", "Harald III", 0.0), ("Oslo’s founder", "Oslo’s", 1.0)])
+@pytest.mark.parametrize(
+  ("thought", "answer", "holds"),
+  [
+    ("It was the Harald III!", "harald iii", 1.0),
+    ("Harald", "Harald III", 0.0),
+    ("Harald III", "", 0.0),
+    ("the the", "the", 0.0),
+    ("?", "?", 0.0),
+    ("", "Harald III", 0.0),
+    ("Oslo’s founder", "Oslo’s", 1.0),
+  ],
+)
 def test_sub_em(thought, answer, holds):
   assert scored(with_last(f"<think> {thought} </think><answer> {answer} </answer>"))["think_answer"] == holds
 
@@ -251,7 +305,8 @@ def test_credit_goes_to_the_turn_that_thought():
   made = episode(turns, information_think=(1.0, 0.5))
   assert reward.credit(EXAMPLE, made) == {"information_think": pytest.approx([0.0, 1 / 3, 0.0, 1 / 6])}
   assert sum(reward.credit(EXAMPLE, made)["information_think"]) == pytest.approx(
-    reward.score(EXAMPLE, made)["information_think"])
+    reward.score(EXAMPLE, made)["information_think"]
+  )
   assert reward.credit(EXAMPLE, episode(turns)) == {} and paper.credit is None
 
 
@@ -334,6 +389,7 @@ def test_reading_is_linear():
     begin = time.process_time()  # other work on the machine is not counted
     steps(episode([("model", text), *TURNS[1:]]).turns)
     return time.process_time() - begin
+
   seconds(2000)
   assert min(seconds(8000) for _ in range(3)) < 16 * min(seconds(2000) for _ in range(3))
 
@@ -341,7 +397,8 @@ def test_reading_is_linear():
 @pytest.mark.long  # a hundred thousand transcripts
 def test_no_transcript_breaks_anything():
   child = subprocess.run(
-    [sys.executable, fuzz_child.__file__, "veritas", "100000"], capture_output=True, text=True, check=True)
+    [sys.executable, fuzz_child.__file__, "veritas", "100000"], capture_output=True, text=True, check=True
+  )
   counts = json.loads(child.stdout)
   assert counts["right"] > 1000 and counts["unknown"] > 1000
 
@@ -353,8 +410,10 @@ def test_any_verdicts_make_terms():
     made = episode(turns, recipe)
     found = steps(made.turns)
     assert len(found.information_think) == len(found.think_search) == len(found.spoken) == made.num_searches
-    verdicts = {name: tuple(draw.random() for pair in getattr(found, name) if None not in pair)
-                for name in ("information_think", "think_search", "think_answer")}
+    verdicts = {
+      name: tuple(draw.random() for pair in getattr(found, name) if None not in pair)
+      for name in ("information_think", "think_search", "think_answer")
+    }
     terms = recipe.score(EXAMPLE, dataclasses.replace(made, facts=verdicts))
     assert all(0.0 <= value <= 1.0 for value in terms.values())
     judged += terms["information_think"] > 0.0
@@ -376,17 +435,23 @@ def look_up(query):
 def test_demonstrations(kind, read, right):
   for example in ASKED:
     turns = demonstrate.demonstrate(
-      example, look_up, random.Random(0), fault=float(kind is not None), kinds=(kind or "skip",))
+      example, look_up, random.Random(0), fault=float(kind is not None), kinds=(kind or "skip",)
+    )
     made = Episode.from_text(paper, example, turns)
     found = steps(made.turns)
-    made = dataclasses.replace(made, facts=dict(information_think=(1.0,) * sum(None not in p for p in
-                                                                               found.information_think)))
+    made = dataclasses.replace(
+      made, facts=dict(information_think=(1.0,) * sum(None not in p for p in found.information_think))
+    )
     terms = paper.score(example, made)
     assert (terms["information_think"], terms["answer"]) == (read, right)
     assert terms["think_answer"] == float(kind is None) or example.golds[0] in found.think_answer[0][0]
     live, _ = scripted.play(
-      recipes.get("veritas", max_searches=9, max_passage_tokens=None), example, [t for o, t in turns if o == "model"],
-      [look_up(pair[1]) for pair in found.think_search], verdicts=[1.0] * 9)
+      recipes.get("veritas", max_searches=9, max_passage_tokens=None),
+      example,
+      [t for o, t in turns if o == "model"],
+      [look_up(pair[1]) for pair in found.think_search],
+      verdicts=[1.0] * 9,
+    )
     assert [(s.owner, s.text) for s in live.turns] == turns
 
 

@@ -49,16 +49,21 @@ def test_the_tape_of_an_episode():
   said = [f"{THINK}{SEARCH} junk", f"{REFLECT}{ANSWER}"]
   played, tape = scripted.play(paper, EXAMPLE, said, [[TOWN]])
   assert tape[1:] == [
-    ("generate", paper.stops, THINK + SEARCH), ("search", "Oslo founder"), ("observe", BLOCKS[1]),
-    ("generate", paper.stops, REFLECT + ANSWER), ("end", "answer")]  # a gold is right without a judge
+    ("generate", paper.stops, THINK + SEARCH),
+    ("search", "Oslo founder"),
+    ("observe", BLOCKS[1]),
+    ("generate", paper.stops, REFLECT + ANSWER),
+    ("end", "answer"),
+  ]  # a gold is right without a judge
   assert played.facts == {} and paper.outcome(EXAMPLE, played) == 1.0
   assert paper.score(EXAMPLE, played) == dict(answer_explore=1.0, answer_economise=0.7, search=0.0, format=1.0)
 
 
 @pytest.mark.parametrize(("verdict", "right"), [(1.0, 1.0), (0.0, 0.0), (None, None)])
 def test_the_judge_is_asked_where_no_gold_equals(verdict, right):
-  played, tape = scripted.play(paper, EXAMPLE, [f"{THINK}{REFLECT}<answer> The King Harald! </answer>"],
-                               verdicts=[verdict])
+  played, tape = scripted.play(
+    paper, EXAMPLE, [f"{THINK}{REFLECT}<answer> The King Harald! </answer>"], verdicts=[verdict]
+  )
   assert tape[-1] == ("judge", (("harald iii\nharald hardrada", "king harald"),))
   terms = paper.score(EXAMPLE, played)
   assert terms["answer_explore"] == (None if right is None else 2 * right - 1)
@@ -83,8 +88,17 @@ def test_five_searches_and_six_generations():
   assert terms["format"] == -1.0 and terms["answer_explore"] == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("said", ["hm", "<search>  </search>", "<search></search>", "", "<think> x </think>",
-                                  "<information> <search> q </search> </information>"])
+@pytest.mark.parametrize(
+  "said",
+  [
+    "hm",
+    "<search>  </search>",
+    "<search></search>",
+    "",
+    "<think> x </think>",
+    "<information> <search> q </search> </information>",
+  ],
+)
 def test_an_invalid_action_ends_it(said):
   played, tape = scripted.play(exact, EXAMPLE, [said, "never"])
   assert [event[0] for event in tape] == ["start", "generate", "end"]
@@ -117,24 +131,40 @@ def test_query_vectors_are_facts():
 # ---- the shape ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("turns", "valid"), [
-  (searching(), True), (searching("x"), True), (searching("x", "y"), True), (searching("x", "y", "z"), True),
-  ([*searching("x")[:2], ("model", f"{REFLECT}\n{THINK} {SEARCH}"), ("environment", BLOCKS[0]),
-    ("model", f"\n{REFLECT}{ANSWER}\n")], True),
-  ([("model", THINK + ANSWER)], False),  # no reflection
-  ([("model", REFLECT + ANSWER)], False), ([("model", ANSWER)], False), ([], False), ([("model", "")], False),
-  ([("model", THINK + REFLECT)], False),
-  (searching("x", begin=""), False),  # a search without a thought
-  (searching("x", begin=THINK + REFLECT), False),
-  ([("model", THINK + REFLECT + ANSWER + "!")], False),
-  ([("model", THINK + REFLECT + ANSWER + ANSWER)], False),
-  ([("model", THINK + REFLECT + "<answer> a <think> b </think> </answer>")], False),
-  ([*searching("x")[:2], ("model", f"{SEARCH}")], False),
-  ([*searching("x")[:2], ("model", THINK + REFLECT + ANSWER)], False),
-  ([("model", THINK + SEARCH + BLOCKS[0] + REFLECT + ANSWER)], False),  # results of its own
-  ([("model", THINK + SEARCH), ("environment", "any notice"), ("model", REFLECT + ANSWER)], False),
-  ([("model", THINK), ("environment", BLOCKS[0]), ("model", REFLECT + ANSWER)], False),
-])
+@pytest.mark.parametrize(
+  ("turns", "valid"),
+  [
+    (searching(), True),
+    (searching("x"), True),
+    (searching("x", "y"), True),
+    (searching("x", "y", "z"), True),
+    (
+      [
+        *searching("x")[:2],
+        ("model", f"{REFLECT}\n{THINK} {SEARCH}"),
+        ("environment", BLOCKS[0]),
+        ("model", f"\n{REFLECT}{ANSWER}\n"),
+      ],
+      True,
+    ),
+    ([("model", THINK + ANSWER)], False),  # no reflection
+    ([("model", REFLECT + ANSWER)], False),
+    ([("model", ANSWER)], False),
+    ([], False),
+    ([("model", "")], False),
+    ([("model", THINK + REFLECT)], False),
+    (searching("x", begin=""), False),  # a search without a thought
+    (searching("x", begin=THINK + REFLECT), False),
+    ([("model", THINK + REFLECT + ANSWER + "!")], False),
+    ([("model", THINK + REFLECT + ANSWER + ANSWER)], False),
+    ([("model", THINK + REFLECT + "<answer> a <think> b </think> </answer>")], False),
+    ([*searching("x")[:2], ("model", f"{SEARCH}")], False),
+    ([*searching("x")[:2], ("model", THINK + REFLECT + ANSWER)], False),
+    ([("model", THINK + SEARCH + BLOCKS[0] + REFLECT + ANSWER)], False),  # results of its own
+    ([("model", THINK + SEARCH), ("environment", "any notice"), ("model", REFLECT + ANSWER)], False),
+    ([("model", THINK), ("environment", BLOCKS[0]), ("model", REFLECT + ANSWER)], False),
+  ],
+)
 def test_shapes(turns, valid):
   assert in_shape(episode(turns)) == valid
   assert scored(turns)["format"] == (1.0 if valid else -1.0)
@@ -178,8 +208,10 @@ def test_the_answers_table(count):
     assert exact.reward({**right, "search": 0.0}, step) > exact.reward({**wrong, "search": 0.0}, step)
 
 
-@pytest.mark.parametrize(("query", "term"), [
-  ("Oslo founder", 0.0), ("who founded Oslo", -1.0), ("Oslo?", -1.0), (" ".join(["Oslo"] * 13), -1.0)])
+@pytest.mark.parametrize(
+  ("query", "term"),
+  [("Oslo founder", 0.0), ("who founded Oslo", -1.0), ("Oslo?", -1.0), (" ".join(["Oslo"] * 13), -1.0)],
+)
 def test_a_single_query(query, term):
   assert scored(searching(query))["search"] == term
   assert scored(searching(query), recipes.get("when_to_search", "exact", conciseness="any"))["search"] == 0.0
@@ -190,8 +222,12 @@ def test_a_single_query(query, term):
 def test_stages():
   paid = lambda recipe, step: tuple(recipe.weights(step)[name] for name in ("answer_explore", "answer_economise"))
   assert [paid(paper, step) for step in (0, 1, 300, 301, 500)] == [(1, 0)] * 3 + [(0, 1)] * 2
-  for preset, expected in (("no_stage_one", [(0, 1)] * 2), ("no_stage_two", [(1, 0)] * 2),
-                           ("no_answer_reward", [(0, 0)] * 2), ("unified", [(1, 0), (0, 1)])):
+  for preset, expected in (
+    ("no_stage_one", [(0, 1)] * 2),
+    ("no_stage_two", [(1, 0)] * 2),
+    ("no_answer_reward", [(0, 0)] * 2),
+    ("unified", [(1, 0), (0, 1)]),
+  ):
     recipe = recipes.get("when_to_search", preset)
     assert [paid(recipe, step) for step in (1, 10_000)] == expected
     assert recipe.weights(1)["search"] == recipe.weights(1)["format"] == 1.0
@@ -208,11 +244,14 @@ def test_unified_pays_both_at_once():
 
 def test_the_trigger():
   def rows(*values):
-    return [{"step": 30 * number, "reward": 0.0} | ({} if value is None else {"evaluation/em": value})
-            for number, value in enumerate(values)]
+    return [
+      {"step": 30 * number, "reward": 0.0} | ({} if value is None else {"evaluation/em": value})
+      for number, value in enumerate(values)
+    ]
 
   settled = lambda *values, **options: curriculum.settled(
-    rows(*values), metric="evaluation/em", **dict(dict(patience=2), **options))
+    rows(*values), metric="evaluation/em", **dict(dict(patience=2), **options)
+  )
   assert settled() is settled(0.1) is settled(0.1, 0.2) is settled(0.1, 0.2, 0.3) is settled(0.1, 0.0, 0.2) is None
   assert settled(0.1, 0.1, 0.0) == 60 and settled(0.1, None, 0.1, 0.0, 0.5) == 90  # steps without an evaluation
   assert settled(0.1, 0.12, 0.11, 0.13, gain=0.05) == 60 and settled(0.1, 0.0, patience=1) == 30
@@ -247,9 +286,16 @@ def test_answers_in_thoughts_are_out_of_shape():
   assert terms["format"] == -1.0 and terms["answer_explore"] == -1.0
 
 
-@pytest.mark.parametrize("text", [
-  "<think>" * 99 + "</think>" * 99 + REFLECT, "<search>" * 99, "<answer>" * 99 + "Oslo" + "</answer>" * 99,
-  (THINK + REFLECT) * 99 + "<answer> Oslo </answer>", "</answer></reflect></think>" * 99])
+@pytest.mark.parametrize(
+  "text",
+  [
+    "<think>" * 99 + "</think>" * 99 + REFLECT,
+    "<search>" * 99,
+    "<answer>" * 99 + "Oslo" + "</answer>" * 99,
+    (THINK + REFLECT) * 99 + "<answer> Oslo </answer>",
+    "</answer></reflect></think>" * 99,
+  ],
+)
 def test_tag_spam(text):
   assert scored([("model", text)]) == dict(answer_explore=-1.0, answer_economise=-1.0, search=0.0, format=-1.0)
 
@@ -267,7 +313,8 @@ def test_spaces_and_case_make_no_other_query():
 @pytest.mark.long  # a hundred thousand transcripts
 def test_no_transcript_breaks_anything():
   child = subprocess.run(
-    [sys.executable, fuzz_child.__file__, "when_to_search", "100000"], capture_output=True, text=True, check=True)
+    [sys.executable, fuzz_child.__file__, "when_to_search", "100000"], capture_output=True, text=True, check=True
+  )
   counts = json.loads(child.stdout)
   assert counts["right"] > 1000 and counts["unknown"] > 1000
 
@@ -283,13 +330,16 @@ def look_up(query):
   return [WORLD.passage(subject, relation)]
 
 
-@pytest.mark.parametrize(("kind", "form", "right"), [
-  (None, 1.0, 1.0), ("check", 1.0, 1.0), ("repeat", 1.0, 1.0), ("ask", 1.0, 1.0), ("guess", 1.0, 0.0)])
+@pytest.mark.parametrize(
+  ("kind", "form", "right"),
+  [(None, 1.0, 1.0), ("check", 1.0, 1.0), ("repeat", 1.0, 1.0), ("ask", 1.0, 1.0), ("guess", 1.0, 0.0)],
+)
 def test_demonstrations(kind, form, right):
   searches = 0
   for example in ASKED:
     turns = demonstrate.demonstrate(
-      example, look_up, random.Random(0), fault=float(kind is not None), kinds=(kind or "check",))
+      example, look_up, random.Random(0), fault=float(kind is not None), kinds=(kind or "check",)
+    )
     made = Episode.from_text(exact, example, turns)
     terms = exact.score(example, made)
     assert terms["format"] == form and exact.outcome(example, made) == right
@@ -300,7 +350,8 @@ def test_demonstrations(kind, form, right):
     if made.num_searches <= 5:
       live = recipes.get("when_to_search", "exact", max_passage_tokens=None)
       played, _ = scripted.play(
-        live, example, [t for owner, t in turns if owner == "model"], [look_up(s.query) for s in made.searches])
+        live, example, [t for owner, t in turns if owner == "model"], [look_up(s.query) for s in made.searches]
+      )
       assert [(s.owner, s.text) for s in played.turns] == turns
   assert searches > 0 or kind == "guess"
   with pytest.raises(ValueError, match="guess, check, repeat, ask"):

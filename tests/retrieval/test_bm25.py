@@ -19,6 +19,7 @@ def bm25(passages, query, *, k1, b):
   idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5)); score = sum over query tokens of
   idf * tf / (tf + k1 * (1 - b + b * length / mean length)).
   """
+
   def tokens(text):
     return [w for w in re.findall(r"\b\w\w+\b", text.lower()) if w not in STOPWORDS_EN]
 
@@ -46,8 +47,12 @@ def test_by_hand(tmp_path):
   # Three passages of one, one and two words; N = 3, mean length 4/3. "cat": df 2, idf = ln(1 + 1.5/2.5) = 0.470004.
   # Length 1: norm = 0.9 * (0.6 + 0.4 * 0.75) = 0.81, score 0.470004/1.81 = 0.259671.
   # Length 2: norm = 0.9 * (0.6 + 0.4 * 1.5) = 1.08, score 0.470004/2.08 = 0.225963.
-  build_index([Passage("0", "", "dog"), Passage("1", "cat", "dog"), Passage("2", "", "Cat!")], "bm25", tmp_path / "i",
-              progress=False)
+  build_index(
+    [Passage("0", "", "dog"), Passage("1", "cat", "dog"), Passage("2", "", "Cat!")],
+    "bm25",
+    tmp_path / "i",
+    progress=False,
+  )
   found = load_index(tmp_path / "i").search(["cat"], 3)[0]
   assert [p.id for p in found] == ["2", "1"]
   assert [p.score for p in found] == pytest.approx([0.259671, 0.225963], abs=1e-6)
@@ -99,7 +104,10 @@ def test_files_are_the_same_twice_mapped_and_unpickled(tmp_path):
 
 def test_bad_settings_are_refused(tmp_path):
   for options, says in (
-      (dict(b=2), "b must lie"), (dict(stemmer="klingon"), "stemmer="), (dict(stopwords="x"), "stopwords=")):
+    (dict(b=2), "b must lie"),
+    (dict(stemmer="klingon"), "stemmer="),
+    (dict(stopwords="x"), "stopwords="),
+  ):
     with pytest.raises(ValueError, match=says):
       build_index(world(5, seed=0), "bm25", tmp_path / says[:4].strip(), encoder_options=options, progress=False)
   with pytest.raises(ValueError, match="no passage holds a word"):

@@ -64,8 +64,11 @@ def test_a_killed_build_goes_on_and_ends_the_same(tmp_path, stage, monkeypatch):
   corpus = write(tmp_path / "c.jsonl", some())
   build_index(corpus, "hashing", tmp_path / "whole", **SETTINGS)
   child = subprocess.Popen(
-      [sys.executable, "-c", CHILD, corpus, tmp_path / "out", stage, json.dumps(SETTINGS)], stdout=subprocess.PIPE,
-      cwd=ROOT, text=True)
+    [sys.executable, "-c", CHILD, corpus, tmp_path / "out", stage, json.dumps(SETTINGS)],
+    stdout=subprocess.PIPE,
+    cwd=ROOT,
+    text=True,
+  )
   assert child.stdout.readline() == "stuck\n"
   child.send_signal(signal.SIGKILL)
   child.wait()
@@ -73,7 +76,8 @@ def test_a_killed_build_goes_on_and_ends_the_same(tmp_path, stage, monkeypatch):
     load_index(tmp_path / "out")
   encoded, passages = [], HashingEncoder.passages
   monkeypatch.setattr(
-      HashingEncoder, "passages", lambda self, rows: encoded.extend(p.id for p in rows) or passages(self, rows))
+    HashingEncoder, "passages", lambda self, rows: encoded.extend(p.id for p in rows) or passages(self, rows)
+  )
   build_index(corpus, "hashing", tmp_path / "out", **SETTINGS)
   # Four shards of 32 were noted before the kill in the fifth: 128 passages are not encoded again.
   assert len(encoded) == dict(corpus=200, encode=200 - 128, faiss=0, end=0)[stage]
@@ -95,10 +99,16 @@ def test_a_finished_index_is_left_as_it_is(tmp_path, monkeypatch):
   assert before == {name: files(tmp_path / name) for name in "abc"}
 
 
-@pytest.mark.parametrize("change, says", [
-    (dict(corpus=some(21)), "corpus"), (dict(encoder="bm25"), "encoder"), (dict(dtype="float16"), "dtype"),
-    (dict(encoder_options=dict(dim=32)), "encoder"), (dict(factory="HNSW8"), "factory"),
-])
+@pytest.mark.parametrize(
+  "change, says",
+  [
+    (dict(corpus=some(21)), "corpus"),
+    (dict(encoder="bm25"), "encoder"),
+    (dict(dtype="float16"), "dtype"),
+    (dict(encoder_options=dict(dim=32)), "encoder"),
+    (dict(factory="HNSW8"), "factory"),
+  ],
+)
 def test_another_request_needs_overwrite(tmp_path, change, says):
   ask = dict(corpus=some(20), encoder="hashing", out=tmp_path / "i", encoder_options=dict(dim=64), progress=False)
   if change.get("encoder") == "bm25":
@@ -188,15 +198,15 @@ def test_bad_requests(tmp_path):
   (tmp_path / "mine").mkdir()
   (tmp_path / "mine" / "thesis.tex").write_text("years of work")
   cases = [
-      (dict(corpus=tmp_path / "no.jsonl"), FileNotFoundError, "no such corpus"),
-      (dict(corpus=[]), ValueError, "no passages"),
-      (dict(encoder="word2vec"), ValueError, "encoder='word2vec': it must be"),
-      (dict(out=tmp_path / "mine", overwrite=True), ValueError, "did not write"),
-      (dict(factory="HNSV"), ValueError, "no index that FAISS can make"),
-      (dict(factory="HNSW8", options="nprobe=3"), ValueError, "do not fit this index"),
-      (dict(dtype="int8"), ValueError, "dtype='int8'"),
-      (dict(encoder_options=dict(dim=object())), ValueError, "must be JSON"),
-      (dict(encoder=HashingEncoder.fit(some(3)), encoder_options=dict(dim=64)), ValueError, "not for one that was"),
+    (dict(corpus=tmp_path / "no.jsonl"), FileNotFoundError, "no such corpus"),
+    (dict(corpus=[]), ValueError, "no passages"),
+    (dict(encoder="word2vec"), ValueError, "encoder='word2vec': it must be"),
+    (dict(out=tmp_path / "mine", overwrite=True), ValueError, "did not write"),
+    (dict(factory="HNSV"), ValueError, "no index that FAISS can make"),
+    (dict(factory="HNSW8", options="nprobe=3"), ValueError, "do not fit this index"),
+    (dict(dtype="int8"), ValueError, "dtype='int8'"),
+    (dict(encoder_options=dict(dim=object())), ValueError, "must be JSON"),
+    (dict(encoder=HashingEncoder.fit(some(3)), encoder_options=dict(dim=64)), ValueError, "not for one that was"),
   ]
   for i, (change, kind, says) in enumerate(cases):
     with pytest.raises(kind, match=says):
@@ -235,10 +245,14 @@ def test_an_encoder_handed_in(tmp_path):
     load_index(tmp_path / "i", encoder=Letters(name="other"))
 
 
-@pytest.mark.parametrize("broken, dtype, says", [
-    ("nan", "float32", r"not finite in float32 for passage 13 \(id 'p13'\)"), ("shape", "float32", r"array \(20, 20\)"),
+@pytest.mark.parametrize(
+  "broken, dtype, says",
+  [
+    ("nan", "float32", r"not finite in float32 for passage 13 \(id 'p13'\)"),
+    ("shape", "float32", r"array \(20, 20\)"),
     ("huge", "float16", "not finite in float16 for passage 0"),
-])
+  ],
+)
 def test_an_encoder_that_gives_nonsense_is_stopped(tmp_path, broken, dtype, says):
   with pytest.raises(ValueError, match=says):
     build_index(some(20), Letters(broken), tmp_path / "i", dtype=dtype, progress=False)

@@ -21,37 +21,58 @@ def write(path, *lines):
 
 def test_both_kinds_of_rows(tmp_path):
   path = write(
-      tmp_path / "c.jsonl", dict(id="a", title="Kaltun", text="The mentor of Kaltun is Belmor."),
-      dict(id=7, contents='"Evil (TV)"\nA series.\nSecond line.'),   # Search-R1: title in double quotes
-      dict(id="f", contents="Kaltun\nA town."),                      # FlashRAG: bare title
-      dict(id="n", contents="no title here"), dict(id="t", text="only text"), "",
-      dict(id="q", contents='"Title alone"'), dict(id="z", title=None, text=""))
+    tmp_path / "c.jsonl",
+    dict(id="a", title="Kaltun", text="The mentor of Kaltun is Belmor."),
+    dict(id=7, contents='"Evil (TV)"\nA series.\nSecond line.'),  # Search-R1: title in double quotes
+    dict(id="f", contents="Kaltun\nA town."),  # FlashRAG: bare title
+    dict(id="n", contents="no title here"),
+    dict(id="t", text="only text"),
+    "",
+    dict(id="q", contents='"Title alone"'),
+    dict(id="z", title=None, text=""),
+  )
   assert list(read_passages(path)) == [
-      Passage("a", "Kaltun", "The mentor of Kaltun is Belmor."), Passage("7", "Evil (TV)", "A series.\nSecond line."),
-      Passage("f", "Kaltun", "A town."), Passage("n", "", "no title here"), Passage("t", "", "only text"),
-      Passage("q", "Title alone", ""), Passage("z", "", "")]
+    Passage("a", "Kaltun", "The mentor of Kaltun is Belmor."),
+    Passage("7", "Evil (TV)", "A series.\nSecond line."),
+    Passage("f", "Kaltun", "A town."),
+    Passage("n", "", "no title here"),
+    Passage("t", "", "only text"),
+    Passage("q", "Title alone", ""),
+    Passage("z", "", ""),
+  ]
 
 
 def test_beir_rows_are_read(tmp_path):
-  path = write(tmp_path / "beir.jsonl", dict(_id="MED-10", title="Statins", text="A study.", metadata=dict(url="x")),
-               dict(_id=7, title="", text="Another."))
+  path = write(
+    tmp_path / "beir.jsonl",
+    dict(_id="MED-10", title="Statins", text="A study.", metadata=dict(url="x")),
+    dict(_id=7, title="", text="Another."),
+  )
   assert list(read_passages(path)) == [Passage("MED-10", "Statins", "A study."), Passage("7", "", "Another.")]
 
 
 def test_gz_reads_the_same(tmp_path):
   rows = [dict(id=str(i), title="t", text="päss 山") for i in range(5)]
   assert list(read_passages(write(tmp_path / "a.jsonl", *rows))) == list(
-      read_passages(write(tmp_path / "a.jsonl.gz", *rows)))
+    read_passages(write(tmp_path / "a.jsonl.gz", *rows))
+  )
 
 
-@pytest.mark.parametrize("line, says", [
-    ("{not json", "not a line of JSON"), ("[1, 2]", "must be a JSON object"), ('{"text": "x"}', '"id" must be'),
-    ('{"id": null, "text": "x"}', '"id" must be'), ('{"id": true, "text": "x"}', '"id" must be'),
-    ('{"id": "x"}', "this one has"), ('{"id": "x", "text": 3}', '"text" must be a string'),
+@pytest.mark.parametrize(
+  "line, says",
+  [
+    ("{not json", "not a line of JSON"),
+    ("[1, 2]", "must be a JSON object"),
+    ('{"text": "x"}', '"id" must be'),
+    ('{"id": null, "text": "x"}', '"id" must be'),
+    ('{"id": true, "text": "x"}', '"id" must be'),
+    ('{"id": "x"}', "this one has"),
+    ('{"id": "x", "text": 3}', '"text" must be a string'),
     ('{"id": "x", "contents": null}', '"contents" must be a string'),
     ('{"id": "x", "title": ["a"], "text": ""}', '"title" must be a string'),
     ('{"id": "x", "text": "\\ud800"}', "surrogate"),
-])
+  ],
+)
 def test_a_bad_row_is_refused_with_file_and_line(tmp_path, line, says):
   path = write(tmp_path / "bad.jsonl", dict(id="a", text="fine"), "", line, dict(id="b", text="fine"))
   with pytest.raises(ValueError, match=f"bad.jsonl:3: .*{says}"):
@@ -67,7 +88,7 @@ def test_bytes_that_are_no_utf8_are_refused_with_the_line(tmp_path):
 def test_a_cut_gz_is_refused(tmp_path):
   rows = [dict(id=str(i), text=hashlib.sha256(str(i).encode()).hexdigest()) for i in range(2000)]
   whole = write(tmp_path / "whole.jsonl.gz", *rows).read_bytes()
-  (tmp_path / "cut.jsonl.gz").write_bytes(whole[:len(whole) // 2])
+  (tmp_path / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
   with pytest.raises(ValueError, match=r"cut.jsonl.gz:\d+: the compressed file is cut or broken"):
     list(read_passages(tmp_path / "cut.jsonl.gz"))
   (tmp_path / "no.jsonl.gz").write_bytes(b'{"id": "a", "text": "plain text"}\n')

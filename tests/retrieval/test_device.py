@@ -30,8 +30,8 @@ def test_float32_is_brute_force(num_devices):
   # 203 rows on 8 devices: the last has 21 of 26, in blocks of 8 (32 places a device).
   index = DeviceIndex(vectors, max_norm=norm(vectors), devices=jax.devices()[:num_devices], block_rows=8)
   check(index, vectors, queries, 10)
-  check(index, vectors, queries[:3], 12)   # other sizes, the same compiled shapes
-  check(index, vectors, queries, 203)      # all of them: every device gives all it has
+  check(index, vectors, queries[:3], 12)  # other sizes, the same compiled shapes
+  check(index, vectors, queries, 203)  # all of them: every device gives all it has
   assert len(index.search(queries, 1000)[0][1]) == 203
 
 
@@ -55,14 +55,14 @@ def test_copies_on_several_devices_come_in_the_order_of_rows():
   vectors = np.tile(np.float32([[3.0, 4.0]]), (40, 1))
   vectors[17] = [5.0, 5.0]
   index = DeviceIndex(vectors, max_norm=norm(vectors), block_rows=2)
-  (scores, rows), = index.search(np.float32([[1.0, 1.0]]), 6)
+  ((scores, rows),) = index.search(np.float32([[1.0, 1.0]]), 6)
   assert rows.tolist() == [17, 0, 1, 2, 3, 4] and scores.tolist() == [10.0] + [7.0] * 5
 
 
 def test_padding_never_wins_over_negative_scores():
   vectors = -np.ones((9, 3), np.float32)  # 9 rows on 8 devices: most places are padding, whose zeros would score 0
   index = DeviceIndex(vectors, max_norm=norm(vectors))
-  (scores, rows), = index.search(np.ones((1, 3), np.float32), 9)
+  ((scores, rows),) = index.search(np.ones((1, 3), np.float32), 9)
   assert rows.tolist() == list(range(9)) and (scores == -3).all()
 
 

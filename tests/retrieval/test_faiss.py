@@ -55,12 +55,13 @@ def test_ties_and_near_ties(data):
   """Few distinct values, so that most scores are equal or differ in the last bit: the order is still brute force's."""
   values = st.sampled_from([0.0, 1.0, -1.0, 0.1, np.float32(0.1) + np.float32(2**-27), 1e-3, 3.0])
   rows, dim = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 5))
-  vectors = np.array(data.draw(st.lists(st.lists(values, min_size=dim, max_size=dim), min_size=rows, max_size=rows)),
-                     dtype=np.float32)
+  vectors = np.array(
+    data.draw(st.lists(st.lists(values, min_size=dim, max_size=dim), min_size=rows, max_size=rows)), dtype=np.float32
+  )
   query = np.array([data.draw(st.lists(values, min_size=dim, max_size=dim))], dtype=np.float32)
   k = data.draw(st.integers(1, 45))
   scores, order = brute_force(vectors, query, min(k, rows))
-  (found_scores, found_rows), = flat(vectors).search(query, k)
+  ((found_scores, found_rows),) = flat(vectors).search(query, k)
   np.testing.assert_array_equal(found_rows, order[0])
   np.testing.assert_array_equal(found_scores, scores[0])
 
@@ -87,14 +88,20 @@ def test_exact_widens_when_a_rough_search_errs_within_its_bound():
     rows = np.argsort(-scores)[:count]
     return scores[rows][None].astype(np.float64), rows[None]
 
-  (_, rows), = ranking.exact(rough, vectors, np.ones((1, 4), np.float32), 2, max_norm=np.linalg.norm(vectors[90]))
+  ((_, rows),) = ranking.exact(rough, vectors, np.ones((1, 4), np.float32), 2, max_norm=np.linalg.norm(vectors[90]))
   assert rows.tolist() == [90, 0]
 
 
-@pytest.mark.parametrize("factory, options, least", [
-    ("HNSW32", "efSearch=64", 0.95), ("IVF64,Flat", "nprobe=8", 0.95), ("IVF64,PQ16", "nprobe=8", 0.9),
-    ("PCA24,IVF64,PQ12", "nprobe=8", 0.85), ("SQfp16", "", 0.99),
-])
+@pytest.mark.parametrize(
+  "factory, options, least",
+  [
+    ("HNSW32", "efSearch=64", 0.95),
+    ("IVF64,Flat", "nprobe=8", 0.95),
+    ("IVF64,PQ16", "nprobe=8", 0.9),
+    ("PCA24,IVF64,PQ12", "nprobe=8", 0.85),
+    ("SQfp16", "", 0.99),
+  ],
+)
 def test_inexact_indexes_find_nearly_everything(tmp_path, factory, options, least):
   vectors, queries = clustered(4000, 32, 64, seed=0), clustered(64, 32, 64, seed=0)
   truth = [set(rows) for _, rows in flat(vectors).search(queries, 10)]
@@ -143,15 +150,20 @@ def test_a_large_batch_is_searched_in_parts(tmp_path):
   index = faiss_index.Approximate(tmp_path / "i", vectors, options="nprobe=4", threads=2)
   together = index.search(vectors[:100], 5)
   for query, (scores, rows) in zip(vectors[:100], together, strict=True):
-    (alone, at), = index.search(query[None], 5)
+    ((alone, at),) = index.search(query[None], 5)
     np.testing.assert_array_equal(rows, at)
     np.testing.assert_array_equal(scores, alone)
 
 
-@pytest.mark.parametrize("factory, options, says", [
-    ("HNSV32", "", "is no index that FAISS can make"), ("IVF8,PQ7", "", "is no index that FAISS can make"),
-    ("IVF512,Flat", "", "cannot be trained on 100 vectors"), ("IVF4,Flat", "nprob=3", "do not fit this index"),
-])
+@pytest.mark.parametrize(
+  "factory, options, says",
+  [
+    ("HNSV32", "", "is no index that FAISS can make"),
+    ("IVF8,PQ7", "", "is no index that FAISS can make"),
+    ("IVF512,Flat", "", "cannot be trained on 100 vectors"),
+    ("IVF4,Flat", "nprob=3", "do not fit this index"),
+  ],
+)
 def test_what_faiss_cannot_do_is_said(tmp_path, factory, options, says):
   with pytest.raises(ValueError, match=says):
     faiss_index.build(clustered(100, 16, 4, seed=0), tmp_path / "i", factory=factory, options=options, progress=False)

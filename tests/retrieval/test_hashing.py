@@ -19,8 +19,9 @@ def facts(entities, seed):
   names = sorted(names)
   keys = [(relation, subject) for subject in names for relation in draw.sample(RELATIONS, draw.choice((3, 3, 3, 4)))]
   passages = [
-      Passage(f"f{i}", subject, draw.choice(WORDINGS).format(r=relation, s=subject, o=draw.choice(names)))
-      for i, (relation, subject) in enumerate(keys)]
+    Passage(f"f{i}", subject, draw.choice(WORDINGS).format(r=relation, s=subject, o=draw.choice(names)))
+    for i, (relation, subject) in enumerate(keys)
+  ]
   return keys, passages
 
 
@@ -47,8 +48,13 @@ def test_the_inner_product_estimates_bm25():
   exact = []
   for p in passages:
     counts = {w: p.text.split().count(w) for w in query.split()}
-    exact.append(sum(np.log1p((40 - frequencies[w] + 0.5) / (frequencies[w] + 0.5)) * c * 1.9 / (c + 0.9)
-                     for w, c in counts.items() if c))
+    exact.append(
+      sum(
+        np.log1p((40 - frequencies[w] + 0.5) / (frequencies[w] + 0.5)) * c * 1.9 / (c + 0.9)
+        for w, c in counts.items()
+        if c
+      )
+    )
   estimates = []
   for seed in range(60):
     encoder = HashingEncoder.fit(passages, dim=256, seed=seed)

@@ -17,16 +17,33 @@ ROOT = pathlib.Path(ragrl_jax.__file__).parents[1]
 
 def launch(name, *arguments, **settings):
   command = [sys.executable, ROOT / "launchers" / name, *map(str, arguments)]
-  return subprocess.Popen(command, env=os.environ | dict(PYTHONPATH=str(ROOT)), stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True, **settings)
+  return subprocess.Popen(
+    command,
+    env=os.environ | dict(PYTHONPATH=str(ROOT)),
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    **settings,
+  )
 
 
 @pytest.mark.slow  # starts processes
 def test_build_then_serve_then_search(tmp_path):
   corpus, index = tmp_path / "c.jsonl", tmp_path / "index"
   corpus.write_text("".join(json.dumps(dict(id=i, contents=f'"T{i}"\nword{i} fact')) + "\n" for i in range(9)))
-  built = launch("build_index.py", "--corpus", corpus, "--encoder", "hashing", "--out", index,
-                 "--encoder_options", '{"dim": 64}', "--factory", "HNSW8")
+  built = launch(
+    "build_index.py",
+    "--corpus",
+    corpus,
+    "--encoder",
+    "hashing",
+    "--out",
+    index,
+    "--encoder_options",
+    '{"dim": 64}',
+    "--factory",
+    "HNSW8",
+  )
   said, bars = built.communicate()
   assert built.returncode == 0 and json.loads(said)["encoder"]["dim"] == 64
   assert "corpus: 9 passages" in bars and "encode: 100%" in bars
@@ -57,8 +74,8 @@ def test_mistakes_end_with_a_message_and_a_status(tmp_path):
   bad = tmp_path / "c.jsonl"
   bad.write_text('{"id": 1}\n')
   for name, arguments, says in (
-      ("build_index.py", ("--corpus", bad, "--encoder", "bm25", "--out", tmp_path / "i"), "c.jsonl:1: a row must be"),
-      ("serve_retriever.py", ("--index", tmp_path / "none"), "no index here"),
+    ("build_index.py", ("--corpus", bad, "--encoder", "bm25", "--out", tmp_path / "i"), "c.jsonl:1: a row must be"),
+    ("serve_retriever.py", ("--index", tmp_path / "none"), "no index here"),
   ):
     run = launch(name, *arguments)
     said, errors = run.communicate()

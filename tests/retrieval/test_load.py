@@ -57,14 +57,17 @@ def changed(path, old, new):
   path.write_bytes(raw.replace(old, new, 1))
 
 
-@pytest.mark.parametrize("name, old, new, says", [
+@pytest.mark.parametrize(
+  "name, old, new, says",
+  [
     ("corpus/passages.jsonl", b"word3", b"word4", "changed since the index was built"),
     ("corpus/corpus.json", b'"rows": 12', b'"rows": 12 ', "bytes, where"),
     ("corpus/corpus.json", b'"rows"', b'"r0ws"', "'rows' is missing"),
     ("bm25/vocab.index.json", b'"word3"', b'"word_"', "changed since the index was built"),
     ("bm25/params.index.json", b"0.9", b"0.8", "changed since the index was built"),
     ("index.json", b"{", b"[", "no JSON that can be read"),
-])
+  ],
+)
 def test_an_edited_file_is_refused_by_its_name(lexical, name, old, new, says):
   changed(lexical / name, old, new)
   with pytest.raises(ValueError, match=f"{name}: .*{says}"):

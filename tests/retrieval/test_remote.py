@@ -106,14 +106,22 @@ def test_missing_null_and_zero_topk_are_the_default(served):
   assert httpx.post(f"{address}/retrieve", json=dict(queries=[])).json() == dict(result=[])
 
 
-@pytest.mark.parametrize("body, status, says", [
-    (b"{", 400, "must be JSON"), (b"[]", 400, "list of strings"), (b"[" * 1500, 400, "must be JSON"),
-    (b'{"queries": "x"}', 400, "list of strings"), (b'{"queries": ["x", 1]}', 400, "list of strings"),
-    (b'{"queries": ["x"], "topk": 7}', 400, "at most 6 passages"), (b'{"queries": ["x"], "topk": -1}', 400, "topk"),
-    (b'{"queries": ["x"], "topk": "3"}', 400, "whole number"), (b'{"queries": ["x"], "topk": true}', 400, "whole"),
+@pytest.mark.parametrize(
+  "body, status, says",
+  [
+    (b"{", 400, "must be JSON"),
+    (b"[]", 400, "list of strings"),
+    (b"[" * 1500, 400, "must be JSON"),
+    (b'{"queries": "x"}', 400, "list of strings"),
+    (b'{"queries": ["x", 1]}', 400, "list of strings"),
+    (b'{"queries": ["x"], "topk": 7}', 400, "at most 6 passages"),
+    (b'{"queries": ["x"], "topk": -1}', 400, "topk"),
+    (b'{"queries": ["x"], "topk": "3"}', 400, "whole number"),
+    (b'{"queries": ["x"], "topk": true}', 400, "whole"),
     (b'{"queries": ["a", "b", "c", "d", "e"]}', 400, "at most 4"),
     (b'{"queries": ["' + b"x" * 2000 + b'"]}', 413, "2000"),
-])
+  ],
+)
 def test_the_server_refuses_what_is_no_request(served, body, status, says):
   _, address = served
   response = httpx.post(f"{address}/retrieve", content=body)
@@ -166,37 +174,47 @@ def test_it_asks_as_search_r1_does():
     assert peer.asked == [("/retrieve", dict(queries=["a", "b"], topk=3, return_scores=True))]
 
 
-@pytest.mark.parametrize("items, expected", [
+@pytest.mark.parametrize(
+  "items, expected",
+  [
     ([hit(0, 2), hit(1, 1.5)], [Passage("d0", "Title 0", "text 0", 2.0), Passage("d1", "Title 1", "text 1", 1.5)]),
-    ([dict(id=7, contents='"T"\nx')], [Passage("7", "T", "x", None)]),                  # without scores
+    ([dict(id=7, contents='"T"\nx')], [Passage("7", "T", "x", None)]),  # without scores
     ([dict(id="a", title="T", text="x")], [Passage("a", "T", "x", None)]),
-    ([dict(document='"T"\nx', score=0.5)], [Passage("", "T", "x", 0.5)]),               # a rerank server: plain text
-    ([dict(document=dict(contents='"T"\nx'))], [Passage("", "T", "x", None)]),          # a search engine: no id
+    ([dict(document='"T"\nx', score=0.5)], [Passage("", "T", "x", 0.5)]),  # a rerank server: plain text
+    ([dict(document=dict(contents='"T"\nx'))], [Passage("", "T", "x", None)]),  # a search engine: no id
     (["plain"], [Passage("", "", "plain", None)]),
     ([hit(i) for i in range(9)], [Passage(f"d{i}", f"Title {i}", f"text {i}", 1.0) for i in range(3)]),  # more than k
-])
+  ],
+)
 def test_answers_of_other_servers(items, expected):
   with Scripted(dict(result=[items])) as peer:
-    found, = client(peer).search(["q"], 3)
+    (found,) = client(peer).search(["q"], 3)
     for got, want in zip(found, expected, strict=True):
       assert (got.title, got.text, got.score) == (want.title, want.text, want.score)
       assert got.id == want.id or (want.id == "" and len(got.id) == 16)  # a hash of the contents stands in for the id
 
 
-@pytest.mark.parametrize("answer, says", [
-    (dict(results=[]), "not {.result"), ([], "not {.result"), (dict(result=[[]]), "1 lists for 2 queries"),
-    (dict(result=[[], "x"]), "not {.result"), (dict(result=[[3], []]), "a result is not"),
+@pytest.mark.parametrize(
+  "answer, says",
+  [
+    (dict(results=[]), "not {.result"),
+    ([], "not {.result"),
+    (dict(result=[[]]), "1 lists for 2 queries"),
+    (dict(result=[[], "x"]), "not {.result"),
+    (dict(result=[[3], []]), "a result is not"),
     (dict(result=[[dict(document=dict(id="a"))], []]), "a result is not"),
     (dict(result=[[hit(0, "high")], []]), "not a finite number"),
     (b'{"result": [[{"document": "x", "score": NaN}], []]}', "not a finite number"),
-    (b'{"result": [[{"document": "x", "score": 1' + b"0" * 400 + b'}], []]}', "not a finite number"),
-    (b'{"result": [[{"document": "x", "score": 1' + b"0" * 5000 + b'}], []]}', "no JSON .*digits"),
+    (b'{"result": [[{"document": "x", "score": 1' + b"0" * 400 + b"}], []]}", "not a finite number"),
+    (b'{"result": [[{"document": "x", "score": 1' + b"0" * 5000 + b"}], []]}", "no JSON .*digits"),
     (b'{"result": [[{"document": "x", "score": 1e999}], []]}', "not a finite number"),
-    (b'{"result": ' + b"[" * 5000, "nested too deep"), (b'{"result": [["\xff"], []]}', "no JSON .*utf-8"),
-    (b'{"result": [[' + b"[" * 500 + b"]" * 500 + b'], []]}', "a result is not"),
+    (b'{"result": ' + b"[" * 5000, "nested too deep"),
+    (b'{"result": [["\xff"], []]}', "no JSON .*utf-8"),
+    (b'{"result": [[' + b"[" * 500 + b"]" * 500 + b"], []]}", "a result is not"),
     (b'{"result": [["\\ud800"], []]}', "half a surrogate pair"),
     (dict(result=[[dict(hit(0)["document"], id=[])], []]), "id is"),
-])
+  ],
+)
 def test_nonsense_is_refused_and_names_the_queries(answer, says):
   with Scripted(answer, answer) as peer:
     with pytest.raises(api.RetrievalFailed, match=f"'first', 'second' .* after 2 calls: .*{says}") as caught:
@@ -323,7 +341,7 @@ def test_an_outage_is_waited_for_by_one_poll_of_all_threads():
     remote = client(peer, retries=0, wait_s=60.0, check=False, say=said.append)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
       found = list(pool.map(lambda i: remote.search([f"q{i}"], 1), range(8)))
-  assert all(passages[0].id == "d0" for passages, in found)
+  assert all(passages[0].id == "d0" for (passages,) in found)
   assert len(looks) < 8  # three of the first poll; a thread that failed late may look again
   assert len(said) == 2 and "does not answer (" in said[0] and "up to 60 s (config.retrieval.wait_s)" in said[0]
   assert "answers again after" in said[1]
@@ -334,7 +352,8 @@ def test_an_outage_ends_in_a_failure_after_wait_s():
     taken.bind(("127.0.0.1", 0))
     said = []
     remote = RemoteRetriever(
-      f"http://127.0.0.1:{taken.getsockname()[1]}", check=False, retries=0, wait_s=0.5, say=said.append)
+      f"http://127.0.0.1:{taken.getsockname()[1]}", check=False, retries=0, wait_s=0.5, say=said.append
+    )
     with pytest.raises(api.RetrievalFailed, match="'q' from .* ConnectError.*; nobody answered for 0.5 s"):
       remote.search(["q"], 1)
     assert len(said) == 1 and "waiting for it" in said[0]
@@ -353,8 +372,9 @@ def test_closing_ends_the_wait():
   waiting = threading.Event()
   with socket.socket() as taken:
     taken.bind(("127.0.0.1", 0))
-    remote = RemoteRetriever(f"http://127.0.0.1:{taken.getsockname()[1]}", check=False, retries=0, wait_s=600.0,
-                             say=lambda said: waiting.set())
+    remote = RemoteRetriever(
+      f"http://127.0.0.1:{taken.getsockname()[1]}", check=False, retries=0, wait_s=600.0, say=lambda said: waiting.set()
+    )
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
       search = pool.submit(remote.search, ["q"], 1)
       assert waiting.wait(20)
@@ -387,8 +407,9 @@ def test_an_address_may_end_in_retrieve():
     assert peer.asked[0][0] == "/retrieve"
 
 
-@pytest.mark.parametrize("settings", [
-    dict(timeout_s=0), dict(retries=-1), dict(batch=0), dict(max_bytes=0), dict(deadline_s=0)])
+@pytest.mark.parametrize(
+  "settings", [dict(timeout_s=0), dict(retries=-1), dict(batch=0), dict(max_bytes=0), dict(deadline_s=0)]
+)
 def test_settings_out_of_range_are_refused(settings):
   with pytest.raises(ValueError, match="must be positive"):
     RemoteRetriever("http://127.0.0.1:1", check=False, **settings)

@@ -83,6 +83,7 @@ def test_threads_write_whole_lines(index, tmp_path):
   with ThreadPoolExecutor(8) as pool:
     list(pool.map(lambda i: recorder.search([f"word{i % 4}", f"query {i % 10}"], 3), range(80)))
   rows = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
-  assert sorted(row["query"] for row in rows[1:]) == sorted({f"word{i}" for i in range(4)} | {
-      f"query {i}" for i in range(10)})
+  assert sorted(row["query"] for row in rows[1:]) == sorted(
+    {f"word{i}" for i in range(4)} | {f"query {i}" for i in range(10)}
+  )
   assert index.calls == 80

@@ -201,18 +201,36 @@ def answer_to(port, said):
     return first
 
 
-@pytest.mark.parametrize("headers, status", [
-    (("Content-Length: 5", "Transfer-Encoding: chunked"), b"400"), (("Content-Length: 5", "Content-Length: 6"), b"400"),
-    (("Transfer-Encoding: chunked, identity",), b"400"), (("Content-Length: -5",), b"400")])
+@pytest.mark.parametrize(
+  "headers, status",
+  [
+    (("Content-Length: 5", "Transfer-Encoding: chunked"), b"400"),
+    (("Content-Length: 5", "Content-Length: 6"), b"400"),
+    (("Transfer-Encoding: chunked, identity",), b"400"),
+    (("Content-Length: -5",), b"400"),
+  ],
+)
 def test_lengths_that_contradict_each_other_are_refused(headers, status):
   with running() as (port, _):
     said = answer_to(port, request(b"0\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", *headers))
   assert said.startswith(b"HTTP/1.1 " + status) and said.count(b"HTTP/1.1 ") == 1  # and what follows is no request
 
 
-@pytest.mark.parametrize("host, status", [
-    ("localhost", 200), ("localhost:1", 200), ("127.0.0.1:80", 200), ("[::1]:8000", 200), ("LOCALHOST", 200),
-    ("evil.example", 400), ("evil.example:8000", 400), ("localhost.evil.example", 400), ("[::1", 400), ("", 400)])
+@pytest.mark.parametrize(
+  "host, status",
+  [
+    ("localhost", 200),
+    ("localhost:1", 200),
+    ("127.0.0.1:80", 200),
+    ("[::1]:8000", 200),
+    ("LOCALHOST", 200),
+    ("evil.example", 400),
+    ("evil.example:8000", 400),
+    ("localhost.evil.example", 400),
+    ("[::1", 400),
+    ("", 400),
+  ],
+)
 def test_only_local_names_are_answered_on_loopback(host, status):
   with running() as (port, _):
     said = answer_to(port, f"GET /health HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
@@ -224,8 +242,10 @@ def test_any_name_is_answered_where_it_was_opened():
     assert answer_to(port, b"GET /health HTTP/1.1\r\nHost: search.lab\r\n\r\n").startswith(b"HTTP/1.1 200")
 
 
-@pytest.mark.parametrize("origin, status", [
-    ("http://evil.example", 403), ("null", 403), ("http://localhost:3000", 403), ("http://127.0.0.1:{port}", 200)])
+@pytest.mark.parametrize(
+  "origin, status",
+  [("http://evil.example", 403), ("null", 403), ("http://localhost:3000", 403), ("http://127.0.0.1:{port}", 200)],
+)
 def test_pages_of_other_sites_are_refused(origin, status):
   slow = Slow()
   slow.go.set()

@@ -18,7 +18,8 @@ from ragrl_jax.rollout.stops import Stops
 
 TOKENIZER = ByteTokenizer()
 CONFIG = DecoderConfig(
-  vocab_size=264, d_model=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=48, rope_theta=1e4)
+  vocab_size=264, d_model=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=48, rope_theta=1e4
+)
 # A model that knows nothing writes any byte: with these, a turn ends after some 15 tokens.
 STOPS = (*"aeiot", "</search>", *"ABCDEFGHIJ")
 CONTEXT = 96
@@ -88,7 +89,9 @@ async def play(example, policy, tools, turns=3):
 def requests(prompts, samples, first=0):
   return [
     collect.Request(structs.Example(f"e{i}", f"Question {i}{'?' * (i % 7)}", ("x",)), i, g)
-    for i in range(first, first + prompts) for g in range(samples)]
+    for i in range(first, first + prompts)
+    for g in range(samples)
+  ]
 
 
 def rollout(engine, play=play, tools=None, max_new_tokens=12, reserve=None, **settings):

@@ -24,7 +24,8 @@ def test_episodes_come_in_the_order_of_their_requests():
   tools = kit.Tools(lambda query: 0.01 * (len(query) % 3))
   episodes = rollout(engine(), tools=tools).run(asked, step=0, on_episode=on_episode)
   assert [(e.prompt_index, e.sample, e.example_id) for e in episodes] == [
-    (r.prompt_index, r.sample, r.example.id) for r in asked]
+    (r.prompt_index, r.sample, r.example.id) for r in asked
+  ]
   assert sorted(map(id, ended)) == sorted(map(id, episodes))
 
 
@@ -260,6 +261,7 @@ def test_work_for_the_accelerator_is_done_by_the_thread_that_runs():
 
   from ragrl_jax.rollout import tools as tools_lib
   from ragrl_jax.rollout.dispatch import Dispatch
+
   dispatch, encoded = Dispatch(), []
   encode = dispatch.wrap(lambda queries: encoded.append((threading.get_ident(), len(queries))))
   encode(["before the run: no one serves, so it is done here"])
@@ -273,6 +275,7 @@ def test_work_for_the_accelerator_is_done_by_the_thread_that_runs():
 
 def test_what_the_running_thread_raises_comes_back_to_who_asked():
   from ragrl_jax.rollout.dispatch import Dispatch
+
   dispatch, caught = Dispatch(), []
 
   def ask():

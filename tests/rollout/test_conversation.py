@@ -151,7 +151,7 @@ def test_information_that_the_model_writes_itself_stays_the_models():
     await talk.generate(stop=("</answer>",), greedy=True)
     return talk.end()
 
-  episode, = rollout(forging, play).run(requests(1, 1), step=0)
+  (episode,) = rollout(forging, play).run(requests(1, 1), step=0)
   _, said = episode.segments
   assert said.text == "".join(Marks.words) and episode.ended == "</answer>"
   # One segment, the model's: it is under the loss mask, it answers no search, and it shows no passage.
@@ -170,11 +170,15 @@ def fork_play(at, own=False):
     answer = await probe.generate(greedy=True, max_new_tokens=6)
     await talk.generate(max_new_tokens=5)
     return talk.end("answer", probe=answer, segments=probe.segments)
+
   return play
 
 
-@pytest.mark.parametrize("at", [lambda t: 3, lambda t: len(t.tokens) - 12, lambda t: len(t.tokens)],
-                         ids=["in the prompt", "in the turn", "whole"])
+@pytest.mark.parametrize(
+  "at",
+  [lambda t: 3, lambda t: len(t.tokens) - 12, lambda t: len(t.tokens)],
+  ids=["in the prompt", "in the turn", "whole"],
+)
 def test_a_fork_goes_on_as_a_conversation_of_its_own_would(at):
   # Copied from the cache, or computed anew from the ids: the same greedy tokens, log-probabilities to rounding.
   _, forked = run_one(fork_play(at), prompts=2, samples=2)
@@ -207,9 +211,9 @@ def test_rows_are_lent_when_everybody_waits_and_come_back_bit_for_bit():
   assert few.report.engine.lent_rows > 0
   roomy = rollout(engine(), play)
   for at in range(0, 8, 2):  # two episodes have three conversations each, and six rows
-    plenty = roomy.run(requests(2, 4)[at:at + 2], step=0)
+    plenty = roomy.run(requests(2, 4)[at : at + 2], step=0)
     assert roomy.report.engine.lent_rows == 0
-    for a, b in zip(scarce[at:at + 2], plenty):
+    for a, b in zip(scarce[at : at + 2], plenty):
       assert kit.drawn(a) == kit.drawn(b) and a.facts == b.facts
 
 

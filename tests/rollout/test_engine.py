@@ -27,7 +27,7 @@ def test_recorded_logprobs_are_the_forward_passes_over_the_whole_conversation(te
 
 
 def test_greedy_draws_the_likeliest_and_records_temperature_one():
-  episode, = rollout(engine(), temperature=0.6).run(requests(1, 1), step=0, greedy=True)
+  (episode,) = rollout(engine(), temperature=0.6).run(requests(1, 1), step=0, greedy=True)
   ours, theirs = kit.scored(episode)
   np.testing.assert_allclose(ours, theirs, atol=1e-5)
   ids = [i for s in episode.segments for i in s.ids]
@@ -37,7 +37,7 @@ def test_greedy_draws_the_likeliest_and_records_temperature_one():
 
 
 def test_filtered_sampling_records_the_unfiltered_distribution():
-  episode, = rollout(engine(), top_k=5, top_p=0.9).run(requests(1, 1), step=0)
+  (episode,) = rollout(engine(), top_k=5, top_p=0.9).run(requests(1, 1), step=0)
   ours, theirs = kit.scored(episode)
   np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
@@ -59,8 +59,13 @@ def test_segments_alternate_and_their_ids_are_the_record():
 
 
 def test_no_two_samples_of_a_group_share_random_numbers():
-  keys = {conversation.key_of(3, step, prompt, sample, talk)
-          for step in range(4) for prompt in range(8) for sample in range(8) for talk in range(3)}
+  keys = {
+    conversation.key_of(3, step, prompt, sample, talk)
+    for step in range(4)
+    for prompt in range(8)
+    for sample in range(8)
+    for talk in range(3)
+  }
   assert len(keys) == 4 * 8 * 8 * 3
   episodes = rollout(engine()).run(requests(2, 8), step=0)
   assert len({kit.drawn(e)[0][0] for e in episodes[:8]}) == 8
@@ -133,6 +138,7 @@ def test_with_other_lanes_tokens_differ_only_at_the_edges_of_the_distribution():
 def _distance_to_an_edge(episode, segment, at):
   """How far the number that drew token `at` of the segment lies from an edge of the model's distribution."""
   from ragrl_jax.core import sampling
+
   ids, place = [], 0
   for s in episode.segments:
     if s is segment:
@@ -183,8 +189,10 @@ def test_decoding_copies_no_cache():
   e = engine()
   arguments = e._params, e._cache, e._table, np.array([1, 1], np.int32)
   extension = rows_lib.extension([], 2, 32, 8)
-  for compiled in (e._programs.decode.lower(*arguments).compile(),
-                   e._programs.extend.lower(e._params, e._cache, *extension).compile()):
+  for compiled in (
+    e._programs.decode.lower(*arguments).compile(),
+    e._programs.extend.lower(e._params, e._cache, *extension).compile(),
+  ):
     shape = "f32[" + ",".join(map(str, e._cache.k.shape)) + "]"
     of_the_cache = re.findall(rf"= {re.escape(shape)}\S* ([\w-]+)\(", compiled.as_text())
     assert "parameter" in of_the_cache

@@ -18,8 +18,12 @@ def episode(prompt_index=4, sample=1):
       structs.Segment(structs.ENVIRONMENT, (10, 11), "q"),
       structs.Segment(structs.MODEL, (20, 21, 22), "m", logprobs=(-1.0, -2.0, -3.0), stop="</search>"),
       structs.Segment(structs.ENVIRONMENT, (30,), "r", query="m", found=()),
-      structs.Segment(structs.MODEL, (40, 41), "a", logprobs=(-4.0, -5.0), stop="</answer>")),
-    prompt_index=prompt_index, sample=sample, example_id="e7")
+      structs.Segment(structs.MODEL, (40, 41), "a", logprobs=(-4.0, -5.0), stop="</answer>"),
+    ),
+    prompt_index=prompt_index,
+    sample=sample,
+    example_id="e7",
+  )
 
 
 def of_size(size, number=0):
@@ -31,9 +35,14 @@ def of_size(size, number=0):
 def test_an_episode_by_hand():
   (batch,) = pack.pack([episode()], [(0.25, 0.5)], rows=1, lengths=(10,))
   want = dict(
-    tokens=[10, 11, 20, 21, 22, 30, 40, 41, 0, 0], segment_ids=[1] * 8 + [0, 0], positions=[*range(8), 0, 0],
-    loss_mask=[0, 0, 1, 1, 1, 0, 1, 1, 0, 0], rewards=[0, 0, 0, 0, 0.25, 0, 0, 0.5, 0, 0],
-    sampler_logprobs=[0, 0, -1, -2, -3, 0, -4, -5, 0, 0], group_ids=[4] * 8 + [-1, -1])
+    tokens=[10, 11, 20, 21, 22, 30, 40, 41, 0, 0],
+    segment_ids=[1] * 8 + [0, 0],
+    positions=[*range(8), 0, 0],
+    loss_mask=[0, 0, 1, 1, 1, 0, 1, 1, 0, 0],
+    rewards=[0, 0, 0, 0, 0.25, 0, 0, 0.5, 0, 0],
+    sampler_logprobs=[0, 0, -1, -2, -3, 0, -4, -5, 0, 0],
+    group_ids=[4] * 8 + [-1, -1],
+  )
   for name, values in want.items():
     np.testing.assert_array_equal(getattr(batch, name), [values], err_msg=name)
   assert (batch.loss_mask.dtype, batch.tokens.dtype, batch.advantages.dtype) == (np.bool_, np.int32, np.float32)
@@ -57,8 +66,11 @@ def test_places_are_where_pack_lays_them():
     np.testing.assert_array_equal(batches[block].tokens[row, here], item.tokens)
   # Samples that share a beginning: the place is of what each adds to it, its trained tokens all in there.
   starts = lambda n: dataclasses.replace(
-    of_size(n, n), tokens=np.concatenate([[1, 2, 3], np.arange(n - 3) + 10 * n]).astype(np.int32), group_id=0,
-    loss_mask=np.arange(n) >= 3)
+    of_size(n, n),
+    tokens=np.concatenate([[1, 2, 3], np.arange(n - 3) + 10 * n]).astype(np.int32),
+    group_id=0,
+    loss_mask=np.arange(n) >= 3,
+  )
   items, how = [starts(n) for n in (6, 7, 8, 9)], dict(rows=2, lengths=(16,), share_prefix=True)
   batches = pack.pack_items(items, **how)
   for item, (block, row, here) in zip(items, pack.places(items, **how), strict=True):
@@ -136,9 +148,16 @@ def test_too_long_an_episode_says_what_to_change():
     pack.pack([episode()], [(0.0, 1.0)], rows=1, lengths=(7,))
 
 
-@pytest.mark.parametrize("rows, lengths, word", [
-  (0, (8,), "micro_rows"), (1, (), "row_lengths"), (1, (8, 9, 10, 11), "one to three"), (1, (8, 8), "different"),
-  (1, (1,), "at least 2")])
+@pytest.mark.parametrize(
+  "rows, lengths, word",
+  [
+    (0, (8,), "micro_rows"),
+    (1, (), "row_lengths"),
+    (1, (8, 9, 10, 11), "one to three"),
+    (1, (8, 8), "different"),
+    (1, (1,), "at least 2"),
+  ],
+)
 def test_impossible_shapes_are_refused(rows, lengths, word):
   with pytest.raises(ValueError, match=word):
     pack.pack([episode()], [(0.0, 1.0)], rows=rows, lengths=lengths)
@@ -157,8 +176,16 @@ def shared(sizes, prompt=3, group=7):
   made = []
   for number, size in enumerate(sizes):
     ids = np.concatenate([np.arange(prompt), 100 * (number + 1) + np.arange(size)]).astype(np.int32)
-    made.append(pack.Item(ids, np.arange(len(ids)) >= prompt, np.full(len(ids), number + 1, np.float32),
-                          -ids.astype(np.float32), group, f"item {number}"))
+    made.append(
+      pack.Item(
+        ids,
+        np.arange(len(ids)) >= prompt,
+        np.full(len(ids), number + 1, np.float32),
+        -ids.astype(np.float32),
+        group,
+        f"item {number}",
+      )
+    )
   return made
 
 
@@ -167,11 +194,15 @@ def test_a_shared_prompt_by_hand():
   items = [*shared((1, 2)), *shared((2,), prompt=2, group=8)]
   (batch,) = pack.pack_items(items, rows=1, lengths=(12,), share_prefix=True)
   want = dict(
-    tokens=[0, 1, 2, 200, 201, 2, 100, 0, 1, 100, 101, 0], segment_ids=[1, 1, 2, 2, 2, 3, 3, 4, 4, 4, 4, 0],
-    prefix_ids=[1, 1, 1, 1, 1, 1, 1, 4, 4, 4, 4, 0], positions=[0, 1, 2, 3, 4, 2, 3, 0, 1, 2, 3, 0],
-    loss_mask=[0, 0, 0, 1, 1, 0, 1, 0, 0, 1, 1, 0], advantages=[0, 0, 0, 2, 2, 0, 1, 0, 0, 1, 1, 0],
+    tokens=[0, 1, 2, 200, 201, 2, 100, 0, 1, 100, 101, 0],
+    segment_ids=[1, 1, 2, 2, 2, 3, 3, 4, 4, 4, 4, 0],
+    prefix_ids=[1, 1, 1, 1, 1, 1, 1, 4, 4, 4, 4, 0],
+    positions=[0, 1, 2, 3, 4, 2, 3, 0, 1, 2, 3, 0],
+    loss_mask=[0, 0, 0, 1, 1, 0, 1, 0, 0, 1, 1, 0],
+    advantages=[0, 0, 0, 2, 2, 0, 1, 0, 0, 1, 1, 0],
     sampler_logprobs=[0, 0, 0, -200, -201, 0, -100, 0, 0, -100, -101, 0],
-    group_ids=[7] * 7 + [8] * 4 + [-1])
+    group_ids=[7] * 7 + [8] * 4 + [-1],
+  )
   for name, values in want.items():
     np.testing.assert_array_equal(getattr(batch, name), [values], err_msg=name)
   (apart,) = pack.pack_items(items, rows=1, lengths=(13,))
@@ -183,7 +214,17 @@ def test_a_group_too_long_for_a_row_becomes_several_families():
   batches = pack.pack_items(shared((3, 1, 4, 2)), rows=2, lengths=(9,), share_prefix=True)
   np.testing.assert_array_equal(batches[0].positions, [[0, 1, 2, 3, 4, 5, 6, 2, 3], [0, 1, 2, 3, 4, 5, 2, 3, 4]])
   assert len(batches) == 1 and sorted(batches[0].tokens[batches[0].loss_mask].tolist()) == [
-    100, 101, 102, 200, 300, 301, 302, 303, 400, 401]
+    100,
+    101,
+    102,
+    200,
+    300,
+    301,
+    302,
+    303,
+    400,
+    401,
+  ]
 
 
 def test_only_what_is_common_and_untrained_is_shared():

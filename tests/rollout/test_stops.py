@@ -125,7 +125,8 @@ def test_thirty_strings_fit_into_a_mask():
 @hypothesis.given(
   strings=st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=5, unique=True),
   tokens=st.lists(st.text("ab", max_size=5), min_size=1, max_size=6),
-  data=st.data())
+  data=st.data(),
+)
 def test_small_alphabets_hold_every_overlap(strings, tokens, data):
   # Two letters: strings that hold, end and begin one another, and tokens that complete several at once.
   vocabulary = [t.encode() for t in tokens]
@@ -165,10 +166,15 @@ def test_states_are_the_longest_beginnings():
     assert [strings[i] for i in ends[at]] == sorted((s for s in strings if text.endswith(s)), key=len, reverse=True)
 
 
-@pytest.mark.parametrize("strings, rows, message", [
-  (["a", ""], 258, "non-empty"), (["a", "a"], 258, "given once"), (["eos"], 258, "name that EOS goes by"),
-  (["a"], 200, "rows=200"),
-])
+@pytest.mark.parametrize(
+  "strings, rows, message",
+  [
+    (["a", ""], 258, "non-empty"),
+    (["a", "a"], 258, "given once"),
+    (["eos"], 258, "name that EOS goes by"),
+    (["a"], 200, "rows=200"),
+  ],
+)
 def test_what_is_refused(strings, rows, message):
   with pytest.raises(ValueError, match=message):
     stops.Stops(ByteTokenizer(), strings, rows=rows)

@@ -14,8 +14,18 @@ import small_tokenizers as small
 
 from ragrl_jax.rollout import stops
 
-STRINGS = ("</search>", "</answer>", "</think>", "\n\nQuestion:", "Observation:",  # as runs use them
-           "search>", "er></", "\u6771\u4eac", "</", " is")  # ends, beginnings and parts of others
+STRINGS = (
+  "</search>",
+  "</answer>",
+  "</think>",
+  "\n\nQuestion:",
+  "Observation:",  # as runs use them
+  "search>",
+  "er></",
+  "\u6771\u4eac",
+  "</",
+  " is",
+)  # ends, beginnings and parts of others
 LONG = range(5)  # the counts below are of the first five alone
 SEQUENCES, LENGTH, CUT = 10_000, 48, 5_000  # the first CUT sequences are cut from planted text
 
@@ -42,8 +52,16 @@ def planted_text(rng, words):
     if kind < 2:  # with what tokens like to join to it
       parts += [stop, rng.choice([b"", b"\n", b"\n\n", b"</", b"(", b"."])]
     elif kind == 2:  # a byte changed, doubled, lost, or the rest lost
-      parts.append(rng.choice([stop[:at] + b"x" + stop[at + 1:], stop[:at] + stop[at:at + 1] + stop[at:],
-                               stop[:at] + stop[at + 1:], stop[:at]]))
+      parts.append(
+        rng.choice(
+          [
+            stop[:at] + b"x" + stop[at + 1 :],
+            stop[:at] + stop[at : at + 1] + stop[at:],
+            stop[:at] + stop[at + 1 :],
+            stop[:at],
+          ]
+        )
+      )
     else:
       parts.append(rng.choice(words))
   return b"".join(parts)
@@ -76,7 +94,7 @@ def sequences(tokenizer, rows, seed):
       ids = rng.choices(tagged if row % 2 else range(tokenizer.vocab_size), k=LENGTH)
     if rng.random() < 0.2:
       ids[rng.randrange(len(ids))] = rng.choice(silent)
-    out[row, :len(ids)] = ids
+    out[row, : len(ids)] = ids
   return out
 
 

@@ -27,8 +27,7 @@ class Rollout:
     if beside is not None:
       beside.advance()
     self.tape.append((step, sorted({r.prompt_index for r in requests})))
-    assert [(r.prompt_index, r.sample) for r in requests] == [
-      (i, g) for i in self.tape[-1][1] for g in range(GROUP)]
+    assert [(r.prompt_index, r.sample) for r in requests] == [(i, g) for i in self.tape[-1][1] for g in range(GROUP)]
     self.report = Report(seconds=1.0, wait_s=0.25, episodes=len(requests))
     self.report.engine.sampled_tokens = 10
     return [self.episode(r) for r in requests]
@@ -38,17 +37,27 @@ class Rollout:
     said = structs.Segment(structs.MODEL, (5,), "!", (-0.5,), "eos")
     facts = {structs.NO_VERDICT: "status 401"} if (request.prompt_index, request.sample) in self.unjudged else {}
     return structs.Episode(
-      (structs.Segment(structs.ENVIRONMENT, (1,), "?"), said), version=self.version, facts=facts,
-      failure="down" * failed, ended="failed" if failed else "eos", prompt_index=request.prompt_index,
-      sample=request.sample, example_id=request.example.id)
+      (structs.Segment(structs.ENVIRONMENT, (1,), "?"), said),
+      version=self.version,
+      facts=facts,
+      failure="down" * failed,
+      ended="failed" if failed else "eos",
+      prompt_index=request.prompt_index,
+      sample=request.sample,
+      example_id=request.example.id,
+    )
 
 
 def spread_in(*prompts, unknown=()):
   """A measure in which the samples of these prompts differ, and (prompt, sample) pairs are unknown."""
+
   def measure(examples, episodes, step):
     assert [e.id for e in examples] == [e.example_id for e in episodes]
-    return [None if (e.prompt_index, e.sample) in unknown else float(e.prompt_index in prompts and e.sample == 0)
-            for e in episodes]
+    return [
+      None if (e.prompt_index, e.sample) in unknown else float(e.prompt_index in prompts and e.sample == 0)
+      for e in episodes
+    ]
+
   return measure
 
 
@@ -56,7 +65,8 @@ def make(measure=None, rollout=None, share=0.5, **settings):
   rule = supply_lib.Filter(**({"metric": "outcome"} | settings))
   rollout = rollout or Rollout()
   return rollout, supply_lib.Supply(
-    rollout, EXAMPLES, draw, measure, prompts_per_step=PROMPTS, group_size=GROUP, filter=rule, max_failed_share=share)
+    rollout, EXAMPLES, draw, measure, prompts_per_step=PROMPTS, group_size=GROUP, filter=rule, max_failed_share=share
+  )
 
 
 def prompts(supplied):
@@ -72,8 +82,15 @@ def test_without_a_filter_a_step_is_one_draw_and_nothing_is_measured():
   assert prompts(first) == [0, 1, 2] and prompts(second) == [3, 4, 5] and supply.cursor == 6
   assert rollout.tape == [(1, [0, 1, 2]), (2, [3, 4, 5])]
   assert first.metrics == {
-    "groups/draws": 1, "groups/drawn": 3, "groups/discarded_share": 0, "groups/surplus": 0, "groups/missing": 0,
-    "groups/trained": 3, "groups/stale": 0, "staleness": 0}
+    "groups/draws": 1,
+    "groups/drawn": 3,
+    "groups/discarded_share": 0,
+    "groups/surplus": 0,
+    "groups/missing": 0,
+    "groups/trained": 3,
+    "groups/stale": 0,
+    "staleness": 0,
+  }
 
 
 def test_groups_with_a_spread_are_kept_in_the_order_drawn_and_the_surplus_is_discarded():
@@ -83,8 +100,16 @@ def test_groups_with_a_spread_are_kept_in_the_order_drawn_and_the_surplus_is_dis
   assert prompts(found) == [1, 2, 4] and rollout.tape == [(1, [0, 1, 2]), (1, [3, 4, 5])]
   # Of 12 episodes, the first samples of four prompts have outcome 1.
   assert found.metrics == {
-    "groups/draws": 2, "groups/drawn": 6, "groups/discarded_share": 2 / 6, "groups/surplus": 1, "groups/missing": 0,
-    "groups/trained": 3, "groups/stale": 0, "staleness": 0, "groups/metric": pytest.approx(4 / 12)}
+    "groups/draws": 2,
+    "groups/drawn": 6,
+    "groups/discarded_share": 2 / 6,
+    "groups/surplus": 1,
+    "groups/missing": 0,
+    "groups/trained": 3,
+    "groups/stale": 0,
+    "staleness": 0,
+    "groups/metric": pytest.approx(4 / 12),
+  }
   rollout.version = 1
   assert prompts(supply.take(2)) == [6, 7, 8] and supply.cursor == 9
   report = supply.reported()
@@ -196,8 +221,15 @@ def test_groups_of_other_questions_are_not_restored():
   saved = supply.saved()
   assert len(saved["surplus"]) == 1
   other = supply_lib.Supply(
-    rollout, EXAMPLES[::-1], draw, None, prompts_per_step=PROMPTS, group_size=GROUP, filter=supply_lib.Filter(),
-    max_failed_share=0.0)
+    rollout,
+    EXAMPLES[::-1],
+    draw,
+    None,
+    prompts_per_step=PROMPTS,
+    group_size=GROUP,
+    filter=supply_lib.Filter(),
+    max_failed_share=0.0,
+  )
   with pytest.raises(ValueError, match=r"prompt 5 for example 'q1'.*is example 'q5'.*config.data.train"):
     other.restore(saved)
 

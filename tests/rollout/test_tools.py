@@ -27,6 +27,7 @@ class Retriever:
 def ask(tools, *queries, **options):
   async def all_of_them():
     return await asyncio.gather(*(tools.search(q, **options) for q in queries), return_exceptions=True)
+
   return asyncio.run(all_of_them())
 
 
@@ -50,7 +51,7 @@ def test_searches_for_other_numbers_are_other_batches():
 
 
 def test_searching_without_a_retriever_says_which_setting_to_make():
-  error, = ask(RetrievalTools(None), "a")
+  (error,) = ask(RetrievalTools(None), "a")
   assert isinstance(error, ValueError) and "config.retrieval.index" in str(error)
 
 
@@ -170,8 +171,13 @@ def test_a_term_may_have_a_judge_of_its_own():
   async def one_moment():
     tools = RetrievalTools(Retriever(), judges={"": every, "search": every, "answer": own})
     return await asyncio.gather(
-      tools.judge([("a", "a")]), tools.judge([("a", "b")], "search"), tools.judge([("a", "?")], "thought"),
-      tools.judge([("b", "b")], "answer"), tools.judge([("a", "x")], "answer"), return_exceptions=True)
+      tools.judge([("a", "a")]),
+      tools.judge([("a", "b")], "search"),
+      tools.judge([("a", "?")], "thought"),
+      tools.judge([("b", "b")], "answer"),
+      tools.judge([("a", "x")], "answer"),
+      return_exceptions=True,
+    )
 
   *known, lost = asyncio.run(one_moment())
   assert known == [(1.0,), (0.0,), (None,), (1.0,)] and isinstance(lost, ToolFailed)

@@ -22,6 +22,7 @@ from ragrl_jax.store import checkpoint, sums
 @dataclasses.dataclass(frozen=True)
 class State:
   """As a TrainState: nested, of several dtypes, with scalars."""
+
   params: dict
   step: jax.Array
   rng: jax.Array
@@ -31,8 +32,11 @@ def state(scale=1.0):
   draw = np.random.default_rng(0)
   return State(
     params=dict(
-      a=jnp.asarray(draw.normal(size=(8, 4)) * scale, jnp.float32), b=[jnp.asarray(draw.normal(size=3), jnp.bfloat16)]),
-    step=jnp.int32(7), rng=jax.random.key_data(jax.random.key(3)))
+      a=jnp.asarray(draw.normal(size=(8, 4)) * scale, jnp.float32), b=[jnp.asarray(draw.normal(size=3), jnp.bfloat16)]
+    ),
+    step=jnp.int32(7),
+    rng=jax.random.key_data(jax.random.key(3)),
+  )
 
 
 def same(a, b):
@@ -70,7 +74,8 @@ def test_restored_onto_another_mesh(tmp_path):
   mesh = lambda **axes: mesh_lib.make(jax.devices(), **axes)
   spread = lambda m: jax.device_put(state(), NamedSharding(m, PartitionSpec()))
   cut = lambda m, spec: dataclasses.replace(
-    spread(m), params=state().params | dict(a=jax.device_put(state().params["a"], NamedSharding(m, spec))))
+    spread(m), params=state().params | dict(a=jax.device_put(state().params["a"], NamedSharding(m, spec)))
+  )
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=1)
   checkpoints.save(1, cut(mesh(data=2, fsdp=4), PartitionSpec("fsdp")), {})
   like = cut(mesh(data=4, tensor=2), PartitionSpec(None, "tensor"))
@@ -97,9 +102,15 @@ def test_what_is_refused(tmp_path):
     checkpoints.restore(other)
 
 
-@pytest.mark.parametrize("host, word", [
-  ({"a": [1, {"b": np.float32(1)}]}, r"host\.a\[1\]\.b is a float32"), ({"a": float("nan")}, "host.a=nan"),
-  ({"a": {1: 2}}, "key 1"), ({"a": {1, 2}}, "is a set")])
+@pytest.mark.parametrize(
+  "host, word",
+  [
+    ({"a": [1, {"b": np.float32(1)}]}, r"host\.a\[1\]\.b is a float32"),
+    ({"a": float("nan")}, "host.a=nan"),
+    ({"a": {1: 2}}, "key 1"),
+    ({"a": {1, 2}}, "is a set"),
+  ],
+)
 def test_only_json_goes_beside_the_arrays(tmp_path, host, word):
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=1)
   with pytest.raises(ValueError, match=word):
@@ -225,7 +236,8 @@ def test_sigkill_at_any_moment_leaves_whole_checkpoints(tmp_path):
   promised = 0
   for _ in range(10):
     process = subprocess.Popen(
-      [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=environment)
+      [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=environment
+    )
     assert process.stdout.readline() == "ready\n"
     started = time.perf_counter()
     said = [process.stdout.readline()]  # one save is done, the next is under way

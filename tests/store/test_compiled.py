@@ -124,8 +124,11 @@ def test_short_programs_are_not_spoken_of():
 def test_a_cached_start_changes_no_bit(tmp_path):
   keep = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
   child = subprocess.run(
-    [sys.executable, str(pathlib.Path(__file__).with_name("compiled_child.py"))], capture_output=True, text=True,
-    env=keep | dict(XDG_CACHE_HOME=str(tmp_path), PYTHONPATH=str(ROOT), JAX_PLATFORMS="cpu"))
+    [sys.executable, str(pathlib.Path(__file__).with_name("compiled_child.py"))],
+    capture_output=True,
+    text=True,
+    env=keep | dict(XDG_CACHE_HOME=str(tmp_path), PYTHONPATH=str(ROOT), JAX_PLATFORMS="cpu"),
+  )
   assert child.returncode == 0, child.stderr
   found = json.loads(child.stdout)
   assert found["same"] == [True, True] and found["reads"] == [0, 1]
@@ -138,4 +141,5 @@ def test_launchers_that_run_programs_keep_them_and_the_library_does_not():
     assert (ROOT / "launchers" / f"{name}.py").read_text().count("compiled.keep()") == 1, name
   for path in (ROOT / "ragrl_jax").rglob("*.py"):
     assert "compiled.keep" not in path.read_text() and ("jax_compilation_cache" in path.read_text()) == (
-      path.name == "compiled.py"), path
+      path.name == "compiled.py"
+    ), path

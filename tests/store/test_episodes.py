@@ -10,8 +10,14 @@ from ragrl_jax.store import episodes
 MODEL, ENVIRONMENT = structs.MODEL, structs.ENVIRONMENT
 FOUND = (structs.Passage("p1", "Mazur", "Mazur is the river of Kel.", 2.5), structs.Passage("p2", "", "x</script>"))
 EXAMPLE = structs.Example(
-    "q1", "Which river?", ("Mazur", "the Mazur"), (structs.Passage("p1", "Mazur", "…"), structs.Passage("p9", "", "…")),
-    supporting=(0,), source="world", hops=1)
+  "q1",
+  "Which river?",
+  ("Mazur", "the Mazur"),
+  (structs.Passage("p1", "Mazur", "…"), structs.Passage("p9", "", "…")),
+  supporting=(0,),
+  source="world",
+  hops=1,
+)
 
 
 def f32(*values):
@@ -19,13 +25,20 @@ def f32(*values):
 
 
 EPISODE = structs.Episode(
-    (structs.Segment(ENVIRONMENT, (1, 2, 3), "Which river?"),
-     structs.Segment(MODEL, (4, 5), "<search>Kel</search>", f32(-0.1, -2.3), "</search>"),
-     structs.Segment(ENVIRONMENT, (6,), "<information>…</information>", query="Kel", found=FOUND),
-     structs.Segment(ENVIRONMENT, (7,), "one more try"),
-     structs.Segment(MODEL, (8, 9, 10), "<answer>Mazur</answer>", f32(-0.5, 0.0, -1e-9), "</answer>")),
-    facts={"verdict": 0.5, "vectors": np.float32([[0.1, 0.2]])}, version=3, ended="answer", prompt_index=7, sample=1,
-    example_id="q1")
+  (
+    structs.Segment(ENVIRONMENT, (1, 2, 3), "Which river?"),
+    structs.Segment(MODEL, (4, 5), "<search>Kel</search>", f32(-0.1, -2.3), "</search>"),
+    structs.Segment(ENVIRONMENT, (6,), "<information>…</information>", query="Kel", found=FOUND),
+    structs.Segment(ENVIRONMENT, (7,), "one more try"),
+    structs.Segment(MODEL, (8, 9, 10), "<answer>Mazur</answer>", f32(-0.5, 0.0, -1e-9), "</answer>"),
+  ),
+  facts={"verdict": 0.5, "vectors": np.float32([[0.1, 0.2]])},
+  version=3,
+  ended="answer",
+  prompt_index=7,
+  sample=1,
+  example_id="q1",
+)
 SCORED = dict(terms={"answer": 1.0, "format": None}, weights={"answer": 1.0, "format": 0.2}, reward=None, outcome=1)
 
 
@@ -50,14 +63,23 @@ def test_a_row_tells_the_whole_episode(tmp_path):
   row = logged(tmp_path, advantage=np.float32(0.7))
   assert (row["step"], row["prompt_index"], row["sample"], row["version"], row["id"]) == (12, 7, 1, 3, "q1")
   assert (row["question"], row["golds"], row["gold_ids"], row["hops"]) == (
-      "Which river?", ["Mazur", "the Mazur"], ["p1"], 1)
+    "Which river?",
+    ["Mazur", "the Mazur"],
+    ["p1"],
+    1,
+  )
   assert (row["reward"], row["outcome"], row["advantage"]) == (None, 1, 0.7)
   assert row["terms"] == {"answer": 1.0, "format": None} and row["weights"]["format"] == 0.2
   assert row["facts"] == {"verdict": 0.5, "vectors": [[0.1, 0.2]]}
   prompt, said, seen, notice, answer = row["segments"]
   assert prompt == {"owner": ENVIRONMENT, "text": "Which river?", "ids": [1, 2, 3]}
-  assert said == {"owner": MODEL, "text": "<search>Kel</search>", "ids": [4, 5], "logprobs": [-0.1, -2.3],
-                  "stop": "</search>"}
+  assert said == {
+    "owner": MODEL,
+    "text": "<search>Kel</search>",
+    "ids": [4, 5],
+    "logprobs": [-0.1, -2.3],
+    "stop": "</search>",
+  }
   assert seen["query"] == "Kel" and [p["id"] for p in seen["found"]] == ["p1", "p2"]
   assert "found" not in notice and answer["logprobs"] == [-0.5, 0.0, -1e-9]
 

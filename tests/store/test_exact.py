@@ -11,22 +11,59 @@ def through(value):
   return exact.decode(json.loads(json.dumps(exact.encode(value), allow_nan=False)))
 
 
-@pytest.mark.parametrize("value", [
-  None, True, False, 0, -7, 2**63 - 1, 0.1 + 0.2, -0.0, 5e-324, math.inf, -math.inf, "", "\ud800 ü",
-  [], [1, [2.5, None]], (), (1, (2, [3])), {}, {"a": (1,), "tuple": [2]}, {"array": {"float": "x"}},
-  {1: "x", (2, 3): 4}])
+@pytest.mark.parametrize(
+  "value",
+  [
+    None,
+    True,
+    False,
+    0,
+    -7,
+    2**63 - 1,
+    0.1 + 0.2,
+    -0.0,
+    5e-324,
+    math.inf,
+    -math.inf,
+    "",
+    "\ud800 ü",
+    [],
+    [1, [2.5, None]],
+    (),
+    (1, (2, [3])),
+    {},
+    {"a": (1,), "tuple": [2]},
+    {"array": {"float": "x"}},
+    {1: "x", (2, 3): 4},
+  ],
+)
 def test_what_goes_in_comes_out(value):
   back = through(value)
   assert back == value and repr(back) == repr(value)  # repr tells 1 from True, -0.0 from 0.0, a tuple from a list
 
 
-@pytest.mark.parametrize("value", [
-  np.float32([[0.1, np.nan], [np.inf, -0.0]]), np.float64([1 / 3]), np.float16([0.1]), np.int64([2**62 + 1]),
-  np.uint64([2**64 - 1]), np.array([True, False]), np.zeros((0, 3), np.float32), np.float32(0.1), np.int32(-3)])
+@pytest.mark.parametrize(
+  "value",
+  [
+    np.float32([[0.1, np.nan], [np.inf, -0.0]]),
+    np.float64([1 / 3]),
+    np.float16([0.1]),
+    np.int64([2**62 + 1]),
+    np.uint64([2**64 - 1]),
+    np.array([True, False]),
+    np.zeros((0, 3), np.float32),
+    np.float32(0.1),
+    np.int32(-3),
+  ],
+)
 def test_arrays_keep_dtype_shape_and_bits(value):
   back = through(value)
   assert (type(back), back.dtype, back.shape, back.tobytes()) == (
-    type(value), value.dtype, value.shape, value.tobytes())
+    type(value),
+    value.dtype,
+    value.shape,
+    value.tobytes(),
+  )
 
 
 def test_nan_stays_nan():

@@ -68,9 +68,11 @@ def test_a_refusal_may_have_any_body():
   assert (reply.status, reply.body, reply.retry_after_s) == (503, None, None) and len(reply.text) == 300
 
 
-@pytest.mark.parametrize("start, drip", [
-    (b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"), (b"HTTP/1.1 200 OK\r\n\r\n", b" "),
-    (b"", b"HTTP/1.1 100 Continue\r\n\r\n")], ids=["headers", "body", "continue"])
+@pytest.mark.parametrize(
+  "start, drip",
+  [(b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"), (b"HTTP/1.1 200 OK\r\n\r\n", b" "), (b"", b"HTTP/1.1 100 Continue\r\n\r\n")],
+  ids=["headers", "body", "continue"],
+)
 def test_one_deadline_for_the_whole_call(start, drip):
   with peer(start, drip=drip) as (url, _):
     begun = time.monotonic()
@@ -89,9 +91,17 @@ def test_no_time_left():
     post("http://127.0.0.1:1", 0.0)
 
 
-@pytest.mark.parametrize("body, says", [
-    (b"[" * 9000, "nested too deep"), (b'{"a":' * 3000, "nested too deep"), (b"1" * 9000, "no JSON .*digits"),
-    (b'"\xff"', "no JSON .*utf-8"), (b"", "no JSON"), (b"<html>", "no JSON .*<html>")])
+@pytest.mark.parametrize(
+  "body, says",
+  [
+    (b"[" * 9000, "nested too deep"),
+    (b'{"a":' * 3000, "nested too deep"),
+    (b"1" * 9000, "no JSON .*digits"),
+    (b'"\xff"', "no JSON .*utf-8"),
+    (b"", "no JSON"),
+    (b"<html>", "no JSON .*<html>"),
+  ],
+)
 def test_what_is_no_json_is_said(body, says):
   with peer(response(body)) as (url, _), pytest.raises(http.NotJSON, match=says):
     post(url)
@@ -109,9 +119,11 @@ def test_a_long_answer_is_not_read_to_its_end():
       post(url)
 
 
-@pytest.mark.parametrize("answer", [
-    b"", b"SSH-2.0-x\r\n\r\n", response(b"xyz")[:-1], b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 40_000],
-    ids=["closed", "no HTTP", "cut", "endless headers"])
+@pytest.mark.parametrize(
+  "answer",
+  [b"", b"SSH-2.0-x\r\n\r\n", response(b"xyz")[:-1], b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 40_000],
+  ids=["closed", "no HTTP", "cut", "endless headers"],
+)
 def test_a_broken_connection(answer):
   with peer(answer) as (url, _), pytest.raises(http.ConnectionFailed):
     post(url)

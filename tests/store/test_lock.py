@@ -23,7 +23,8 @@ with lock.held(sys.argv[1]):
 
 def test_the_second_process_hears_who_is_there_and_a_killed_one_blocks_nobody(tmp_path):
   holder = subprocess.Popen(
-    [sys.executable, "-c", HOLDER, tmp_path / "run"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    [sys.executable, "-c", HOLDER, tmp_path / "run"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+  )
   assert holder.stdout.readline() == "held\n"
   with pytest.raises(lock.Held, match=rf"run is being trained in: process {holder.pid} on .* since 2.*another workdir"):
     with lock.held(tmp_path / "run"):
@@ -44,9 +45,11 @@ def test_the_second_process_hears_who_is_there_and_a_killed_one_blocks_nobody(tm
 def test_another_machines_name_counts_while_its_file_is_touched(tmp_path, monkeypatch, flock):
   """As on a shared file system whose flock another machine does not see, or that has none."""
   if flock is not None:
+
     def stub(*_):
       if isinstance(flock, OSError):
         raise flock
+
     monkeypatch.setattr(fcntl, "flock", stub)
   path, quick = tmp_path / lock.FILE, dict(beat_s=0.02, watched_s=0.2)
   path.write_text(json.dumps(dict(machine="another", host="far", pid=7, since=time.time())))

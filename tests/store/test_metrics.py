@@ -23,14 +23,32 @@ def run(workdir, steps, **settings):
 
 def test_a_row_holds_step_time_and_plain_numbers(tmp_path):
   with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
-    writer.write(1, {
-        "reward": jnp.float32(0.1), "bf": jnp.asarray(0.5, jnp.bfloat16), "n": np.int64(7), "on": True,
-        "term": {"answer": 1.0, "format": {"deep": 2}}, "bottleneck": "rollout", "gone": None})
+    writer.write(
+      1,
+      {
+        "reward": jnp.float32(0.1),
+        "bf": jnp.asarray(0.5, jnp.bfloat16),
+        "n": np.int64(7),
+        "on": True,
+        "term": {"answer": 1.0, "format": {"deep": 2}},
+        "bottleneck": "rollout",
+        "gone": None,
+      },
+    )
   (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
   row = json.loads(line)
   assert row.pop("time") > 1.7e9
-  assert row == {"step": 1, "reward": 0.1, "bf": 0.5, "n": 7, "on": 1, "term/answer": 1.0, "term/format/deep": 2,
-                 "bottleneck": "rollout", "gone": None}
+  assert row == {
+    "step": 1,
+    "reward": 0.1,
+    "bf": 0.5,
+    "n": 7,
+    "on": 1,
+    "term/answer": 1.0,
+    "term/format/deep": 2,
+    "bottleneck": "rollout",
+    "gone": None,
+  }
   assert '"reward":0.1,' in line  # a float32 in its shortest form, not 0.10000000149011612
 
 
@@ -122,8 +140,8 @@ def scalars(folder):
   for path in sorted(folder.iterdir()):
     data, at = path.read_bytes(), 0
     while at < len(data):
-      length, = struct.unpack_from("<Q", data, at)
-      event = event_pb2.Event.FromString(data[at + 12:at + 12 + length])
+      (length,) = struct.unpack_from("<Q", data, at)
+      event = event_pb2.Event.FromString(data[at + 12 : at + 12 + length])
       found |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
       at += 16 + length
   return found
@@ -143,7 +161,11 @@ def test_tensorboard_of_a_new_run_and_of_a_resumed_one(tmp_path):
         writer.write(step, {f"after {restored}": step})
   # The first run's events are gone; what the resumed run writes again is purged from the second's by a mark.
   assert scalars(tmp_path / "tensorboard").keys() == {
-      ("after_None", 1), ("after_None", 2), ("after_1", 2), ("after_1", 3)}
+    ("after_None", 1),
+    ("after_None", 2),
+    ("after_1", 2),
+    ("after_1", 3),
+  }
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):

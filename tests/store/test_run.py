@@ -41,16 +41,47 @@ def opened(folder, config, **given):
 
 
 CHANGED = dict(
-  recipe="care", preset="repo", switches__instructions="short", seed=1, model__path="m", model__dtype="bfloat16",
-  model__shape__d_model=64, data__train="t", data__max_examples=3, retrieval__index="i", retrieval__top_k=5,
-  rollout__group_size=4, rollout__lanes=16, rollout__temperature=0.5, rollout__filter__metric="total",
-  optimizer__learning_rate=1e-3, critic__learning_rate=1e-3, loss__kl="k3", advantage__kind="leave_one_out",
-  prompting__chat=False, judge__kind="lexical", judge__endpoint="http://there/v1", mesh__fsdp=2,
-  learner__micro_rows=4, judges__answer=dict(threshold=0.9))
+  recipe="care",
+  preset="repo",
+  switches__instructions="short",
+  seed=1,
+  model__path="m",
+  model__dtype="bfloat16",
+  model__shape__d_model=64,
+  data__train="t",
+  data__max_examples=3,
+  retrieval__index="i",
+  retrieval__top_k=5,
+  rollout__group_size=4,
+  rollout__lanes=16,
+  rollout__temperature=0.5,
+  rollout__filter__metric="total",
+  optimizer__learning_rate=1e-3,
+  critic__learning_rate=1e-3,
+  loss__kl="k3",
+  advantage__kind="leave_one_out",
+  prompting__chat=False,
+  judge__kind="lexical",
+  judge__endpoint="http://there/v1",
+  mesh__fsdp=2,
+  learner__micro_rows=4,
+  judges__answer=dict(threshold=0.9),
+)
 FREE = dict(
-  steps=10, log__tensorboard=False, checkpoint__every=7, checkpoint__keep=3, evaluate__every=2, evaluate__batch=3,
-  data__evaluate="e", retrieval__timeout_s=5.0, retrieval__retries=9, retrieval__max_failed_share=0.5,
-  judge__cache="c", judge__concurrency=2, judges__answer=dict(timeout_s=9.0))
+  steps=10,
+  log__tensorboard=False,
+  checkpoint__every=7,
+  checkpoint__keep=3,
+  evaluate__every=2,
+  evaluate__batch=3,
+  data__evaluate="e",
+  retrieval__timeout_s=5.0,
+  retrieval__retries=9,
+  retrieval__max_failed_share=0.5,
+  judge__cache="c",
+  judge__concurrency=2,
+  judges__answer=dict(timeout_s=9.0),
+)
 
 
 def test_settings_that_change_the_run_are_refused_by_name_and_others_are_not(old):
@@ -85,7 +116,7 @@ def test_accepted_changes_are_recorded_and_hold_from_then_on(tmp_path):
   with run.opened(tmp_path, other, accept_changes=True, say=said.append) as made:
     assert made.restore(STATE)[1] == dict(step=5, reached=False) and made.restored == 5
   assert said == [f"{tmp_path}: going on from step 5, of at most 100"]
-  row, = map(json.loads, (tmp_path / settings.CHANGES).read_text().splitlines())
+  (row,) = map(json.loads, (tmp_path / settings.CHANGES).read_text().splitlines())
   assert row["step"] == 5 and row["changes"] == {"seed": [0, 3], "log.tensorboard": [True, False]}
   opened(tmp_path, other)
   with pytest.raises(ValueError, match="config.seed was 3, is 0"):
@@ -133,8 +164,11 @@ def test_only_who_holds_the_folder_saves(tmp_path):
 
 def test_half_a_surrogate_and_a_password_are_written_so_that_they_can_be_read(tmp_path):
   config = settings_of(
-    data__train="half \ud800", retrieval__index="http://user:p%40ss@host:80/a@b?c=d@e", judge__endpoint="https://me@x/v1",
-    judges__answer=dict(endpoint="http://a:b@c"))
+    data__train="half \ud800",
+    retrieval__index="http://user:p%40ss@host:80/a@b?c=d@e",
+    judge__endpoint="https://me@x/v1",
+    judges__answer=dict(endpoint="http://a:b@c"),
+  )
   settings.write(tmp_path, config)
   text = (tmp_path / settings.FILE).read_text(encoding="ascii")
   assert "half \\ud800" in text and "user" not in text and "p%40ss" not in text

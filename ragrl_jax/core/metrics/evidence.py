@@ -19,8 +19,11 @@ def overlap(named: Collection[Hashable], golds: Collection[Hashable]) -> Overlap
     return Overlap(1.0, 1.0, 1.0, 1.0)
   common = len(ours & theirs)
   return Overlap(
-    common / len(ours) if ours else 0.0, common / len(theirs) if theirs else 0.0,
-    2.0 * common / (len(ours) + len(theirs)), float(ours == theirs))
+    common / len(ours) if ours else 0.0,
+    common / len(theirs) if theirs else 0.0,
+    2.0 * common / (len(ours) + len(theirs)),
+    float(ours == theirs),
+  )
 
 
 def quoted(span: str, context: str) -> bool:
@@ -40,9 +43,7 @@ def recall_at(ranked: Sequence[Hashable], golds: Collection[Hashable], k: int) -
   return len(golds & set(ranked[:k])) / len(golds) if golds else 0.0
 
 
-def wasted_searches(
-    queries: Sequence[str], found: Sequence[Collection[Hashable]], golds: Collection[Hashable],
-) -> int:
+def wasted_searches(queries: Sequence[str], found: Sequence[Collection[Hashable]], golds: Collection[Hashable]) -> int:
   """How many searches repeat an earlier one, or bring no gold passage that was not shown before.
 
   Args:

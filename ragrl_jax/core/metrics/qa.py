@@ -26,7 +26,7 @@ def exact_match(prediction: str, golds: Sequence[str], *, style: str = "squad") 
 
 
 def f1(
-    prediction: str, golds: Sequence[str], *, style: str = "squad", unit: str = "word", yes_no_rule: bool = False,
+  prediction: str, golds: Sequence[str], *, style: str = "squad", unit: str = "word", yes_no_rule: bool = False
 ) -> float:
   """Harmonic mean of precision and recall over the units of prediction and gold.
 

@@ -44,15 +44,17 @@ def fleiss_kappa(counts: Sequence | np.ndarray) -> float:
     raise ValueError(f"counts must be [items, categories], these have the shape {table.shape}.")
   raters = table.sum(axis=1)
   if raters[0] < 2 or np.any(raters != raters[0]) or np.any(table < 0):
-    raise ValueError("every item must have the same number of raters, at least two; the rows' sums are "
-                     f"{raters.min():g} to {raters.max():g}.")
+    raise ValueError(
+      "every item must have the same number of raters, at least two; the rows' sums are "
+      f"{raters.min():g} to {raters.max():g}."
+    )
   agreeing = (table * (table - 1)).sum(axis=1) / (raters * (raters - 1))
   shares = table.sum(axis=0) / table.sum()
   return _beyond_chance(float(agreeing.mean()), float(np.square(shares).sum()))
 
 
 def wilcoxon(
-    x: Sequence | np.ndarray, y: Sequence | np.ndarray, *, alternative: str = "two-sided",
+  x: Sequence | np.ndarray, y: Sequence | np.ndarray, *, alternative: str = "two-sided"
 ) -> tuple[float, float]:
   """The signed-rank test of paired scores: (statistic, p).
 
@@ -80,7 +82,7 @@ def wilcoxon(
 
 
 def paired_permutation(
-    x: Sequence | np.ndarray, y: Sequence | np.ndarray, *, seed: int = 0, resamples: int = 10_000,
+  x: Sequence | np.ndarray, y: Sequence | np.ndarray, *, seed: int = 0, resamples: int = 10_000
 ) -> tuple[float, float]:
   """The two-sided permutation test of paired scores: (mean of x - y, p).
 
@@ -107,13 +109,19 @@ def paired_permutation(
   if differences.size < 2:  # one pair is as far from 0 either way
     return float(np.mean(x - y)), 1.0
   result = scipy.stats.permutation_test(
-    (differences,), np.sum, permutation_type="samples", vectorized=True, n_resamples=resamples,
-    batch=max(1, 2**22 // differences.size), rng=seed)
+    (differences,),
+    np.sum,
+    permutation_type="samples",
+    vectorized=True,
+    n_resamples=resamples,
+    batch=max(1, 2**22 // differences.size),
+    rng=seed,
+  )
   return float(np.mean(x - y)), float(min(1.0, result.pvalue))
 
 
 def bootstrap_interval(
-    values: Sequence | np.ndarray, *, seed: int, level: float = 0.95, resamples: int = 10_000,
+  values: Sequence | np.ndarray, *, seed: int, level: float = 0.95, resamples: int = 10_000
 ) -> tuple[float, float]:
   """The percentile bootstrap interval of the mean: (low, high). One value has no spread: (value, value).
 
@@ -138,8 +146,15 @@ def bootstrap_interval(
   # The resampled sums in batches of about 2^22 numbers, whatever the size of the sample.
   batch = max(1, 2**22 // values.size)
   result = scipy.stats.bootstrap(
-    (values,), np.mean, n_resamples=resamples, batch=batch, vectorized=True, confidence_level=level,
-    method="percentile", rng=seed)
+    (values,),
+    np.mean,
+    n_resamples=resamples,
+    batch=batch,
+    vectorized=True,
+    confidence_level=level,
+    method="percentile",
+    rng=seed,
+  )
   return float(result.confidence_interval.low), float(result.confidence_interval.high)
 
 

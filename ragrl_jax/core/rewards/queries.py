@@ -13,7 +13,8 @@ FUNCTION_WORDS = INTERROGATIVES | frozenset(
   "a about after against all also am an and any are as at be been before being between both but by can could did do "
   "does during each for from had has have having he her here his i if in into is it its me more most my no nor not of "
   "off on once only or other our out over own she should so some such than that the their them then there these they "
-  "this those through to too under until up very was we were while will with would you your".split())
+  "this those through to too under until up very was we were while will with would you your".split()
+)
 
 
 def is_keywords(query: str, *, max_words: int = 12, max_share: float = 0.5) -> bool:
@@ -46,7 +47,7 @@ def ngram_vectors(texts: Sequence[str], n: int = 3) -> np.ndarray:
   rows = []
   for text in texts:
     padded = f" {' '.join(text.lower().split())} ".ljust(n)
-    rows.append([places.setdefault(padded[i:i + n], len(places)) for i in range(len(padded) - n + 1)])
+    rows.append([places.setdefault(padded[i : i + n], len(places)) for i in range(len(padded) - n + 1)])
   return np.stack([np.bincount(row, minlength=len(places)) for row in rows]) if rows else np.zeros((0, 0))
 
 

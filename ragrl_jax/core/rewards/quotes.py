@@ -51,23 +51,24 @@ def soft(quote: str, context: str, threshold: float = SOFT) -> bool:
   size = quote.count(" ") + 1
   if not quote or size > len(indexed.starts):
     return False
-  starts, ends = indexed.starts[:len(indexed.starts) - size + 1], indexed.ends[size - 1:]
+  starts, ends = indexed.starts[: len(indexed.starts) - size + 1], indexed.ends[size - 1 :]
   total = (ends - starts) + len(quote)
   matched = np.ceil(threshold * total / 2 - 1e-6).astype(np.int64)
   matcher = difflib.SequenceMatcher(None, "", quote)
   blocks = np.minimum(1 + total - 2 * matched, 1 + sum(map(len, matcher.b2j.values())))
   windows = np.flatnonzero(matched <= np.minimum(ends - starts, len(quote)))
   for keys, wanted, span in (
-      (indexed.letters, matched, _codes(quote)), (indexed.pairs, matched - blocks, _pairs(_codes(quote)))):
+    (indexed.letters, matched, _codes(quote)),
+    (indexed.pairs, matched - blocks, _pairs(_codes(quote))),
+  ):
     windows = _sharing(keys, span, starts, ends - (indexed.pairs is keys), wanted, windows)
   if len(quote) >= JUNK_FROM and len(windows):
-    reach = _reach(
-      _codes(quote), matcher.b2j, indexed.letters, starts[windows], ends[windows], matched[windows])
+    reach = _reach(_codes(quote), matcher.b2j, indexed.letters, starts[windows], ends[windows], matched[windows])
     likely = reach >= matched[windows]
     windows = windows[likely][np.argsort(-reach[likely], kind="stable")]
   tried = set()
   for window in windows:
-    text = indexed.text[starts[window]:ends[window]]
+    text = indexed.text[starts[window] : ends[window]]
     if text not in tried:
       tried.add(text)
       matcher.set_seq1(text)
@@ -175,7 +176,9 @@ def _stretches(quote, rare, text):
   bounds = np.concatenate(([-1], known, [len(quote)]))
   found = [(at, place)]
   for step, stop in (
-      (1, bounds[np.searchsorted(known, at, "right") + 1]), (-1, bounds[np.searchsorted(known, at, "left")])):
+    (1, bounds[np.searchsorted(known, at, "right") + 1]),
+    (-1, bounds[np.searchsorted(known, at, "left")]),
+  ):
     here, there = at, place
     while len(here):  # up to the next rare character of the quote, from which others go on
       here, there = here + step, there + step

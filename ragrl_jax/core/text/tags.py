@@ -43,7 +43,7 @@ def pairs(text: str, names: str | Sequence[str], *, opening: str = "last") -> li
         opened[name] = tag
     elif name in opened:
       start = opened.pop(name)
-      found.append(Pair(name, text[start.end():tag.start()], start.start(), tag.end()))
+      found.append(Pair(name, text[start.end() : tag.start()], start.start(), tag.end()))
   return found
 
 
@@ -78,7 +78,7 @@ def without(text: str, name: str) -> str:
   for tag in _pattern((name,)).finditer(text):
     closing = bool(tag.group(1))
     if not closing and not inside:
-      kept.append(text[at:tag.start()])
+      kept.append(text[at : tag.start()])
       inside = True
     elif closing and inside:
       at, inside = tag.end(), False
@@ -96,12 +96,12 @@ def sections(text: str, names: Sequence[str]) -> list[Pair] | None:
   for tag in _pattern(tuple(names)).finditer(text):
     closing, name = tag.groups()
     if not closing:
-      if opened is not None or text[at:tag.start()].strip():
+      if opened is not None or text[at : tag.start()].strip():
         return None
       opened = tag
     else:
       if opened is None or opened.group(2) != name:
         return None
-      found.append(Pair(name, text[opened.end():tag.start()], opened.start(), tag.end()))
+      found.append(Pair(name, text[opened.end() : tag.start()], opened.start(), tag.end()))
       opened, at = None, tag.end()
   return None if opened is not None or text[at:].strip() else found

@@ -12,8 +12,13 @@ FAULTS = ("stop", "wrong")
 
 
 def demonstrate(
-    example: Example, world: World, rng: random.Random, *, reply: str = "cited", fault: float = 0.65,
-    kinds: Sequence[str] = ("stop",),
+  example: Example,
+  world: World,
+  rng: random.Random,
+  *,
+  reply: str = "cited",
+  fault: float = 0.65,
+  kinds: Sequence[str] = ("stop",),
 ) -> list[tuple[str, str]]:
   """Answers one question of `data.synthetic` that brings its passages, well or with a fault.
 
@@ -39,7 +44,7 @@ def demonstrate(
   answer = example.golds[0]
   kind = draw_fault(kinds, FAULTS, fault, rng)
   if kind == "stop" and len(steps) > 1:
-    steps = steps[:rng.randint(1, len(steps) - 1)]
+    steps = steps[: rng.randint(1, len(steps) - 1)]
     answer = steps[-1][2]
   elif kind == "wrong":
     number = rng.randint(1, len(example.passages))

@@ -20,7 +20,7 @@ def build(prompt: Prompt, parser: Parser, *, stops: Sequence[str], judge: bool):
     answer = parser.answer(episode.model_text)
     if not judge or not answer or qa.exact_match(answer, example.golds, style="spaced"):
       return episode
-    verdict, = await tools.judge([(references(example.golds), answer)])
+    (verdict,) = await tools.judge([(references(example.golds), answer)])
     return dataclasses.replace(episode, facts=dict(correct=verdict))
 
   return play

@@ -9,14 +9,18 @@ from ragrl_jax.structs import Example
 SECTIONS = {"cited": ("relevance", "analysis", "answer"), "thought": ("think", "answer"), "direct": ("answer",)}
 INSTRUCTIONS = ("paper", "short", "none")
 
-_COUNT = {1: "one section and writes nothing outside it", 2: "EXACTLY two sections and writes nothing outside them",
-          3: "EXACTLY three sections and writes nothing outside them"}
+_COUNT = {
+  1: "one section and writes nothing outside it",
+  2: "EXACTLY two sections and writes nothing outside them",
+  3: "EXACTLY three sections and writes nothing outside them",
+}
 _TOLD = dict(
   relevance="the numbers of the useful references, and of no others, in square brackets, e.g. [1,5]",
   analysis="how the references, taken together, lead to the answer, with the number of the reference that supports "
-           "each claim",
+  "each claim",
   think="how the references, taken together, lead to the answer",
-  answer="the answer alone: a word or a short phrase, no explanation")
+  answer="the answer alone: a word or a short phrase, no explanation",
+)
 _SHORT = dict(relevance="[numbers of the useful references]", analysis="why", think="why", answer="short answer")
 
 
@@ -45,7 +49,8 @@ class Prompt:
       content = (
         "A user puts a question to an assistant, together with references; each of these starts with its number. The "
         f"assistant replies in {_COUNT[len(SECTIONS[self.reply])]}:\n"
-        f"{self._sections(_TOLD, chr(10))}\n**User**:\n{asked}")
+        f"{self._sections(_TOLD, chr(10))}\n**User**:\n{asked}"
+      )
     return [dict(role="user", content=content)]
 
   def _sections(self, told: dict[str, str], glue: str) -> str:

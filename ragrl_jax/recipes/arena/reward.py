@@ -79,6 +79,8 @@ def gold_ids(example: Example, mode: str) -> list[int]:
     return sorted({place + 1 for place in example.supporting})
   sentences = [sentence for _, sentence in example.evidence]
   sentences = sentences or [example.passages[place].text for place in example.supporting]
-  found = {next((i for i, passage in enumerate(example.passages, 1) if sentence in passage.text), None)
-           for sentence in sentences}
+  found = {
+    next((i for i, passage in enumerate(example.passages, 1) if sentence in passage.text), None)
+    for sentence in sentences
+  }
   return [] if None in found else sorted(found)

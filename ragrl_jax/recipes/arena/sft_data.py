@@ -12,7 +12,8 @@ from ragrl_jax.structs import MODEL, Example
 REASON = (
   "A question, numbered references, the numbers of the references that matter and the right answer stand below. Write "
   "down the thinking process that leads from these references, and from no others, to the answer; name the number of "
-  "the reference that each step rests on. Reply with the thinking process and nothing else.\n")
+  "the reference that each step rests on. Reply with the thinking process and nothing else.\n"
+)
 
 
 def direct(examples: Sequence[Example]) -> list[endpoint.Turns]:
@@ -32,16 +33,18 @@ async def reasoned(examples: Sequence[Example], backbone: Chat, **how: Any):
 
   Source: ARENA (arXiv 2505.13258), baselines.
   """
+
   async def one(example: Example):
     golds = gold_ids(example, "supporting")
     if not golds:
       return "no references", None
-    asked = (f"{REASON}Question: {example.question}\nReferences:\n{passages.numbered(example.passages)}\n"
-             f"References that matter: {golds}\nAnswer: {example.golds[0]}\nThe thinking process:")
+    asked = (
+      f"{REASON}Question: {example.question}\nReferences:\n{passages.numbered(example.passages)}\n"
+      f"References that matter: {golds}\nAnswer: {example.golds[0]}\nThe thinking process:"
+    )
     reply = await backbone.ask([dict(role="user", content=asked)])
     thought = reply.content.rpartition("</think>")[2].strip()
-    text = (f"<relevance> {golds} </relevance>\n<analysis> {thought} </analysis>\n"
-            f"<answer> {example.golds[0]} </answer>")
+    text = f"<relevance> {golds} </relevance>\n<analysis> {thought} </analysis>\n<answer> {example.golds[0]} </answer>"
     return ("kept", [(MODEL, text)]) if thought and Parser().in_shape(text) else ("out of shape", None)
 
   return await endpoint.transcripts(examples, one, **how)

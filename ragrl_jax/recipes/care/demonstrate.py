@@ -13,7 +13,7 @@ MARKS = ("<think>", "</think>", "<retrieval>", "</retrieval>", "Answer:")
 
 
 def demonstrate(
-    example: Example, world: World, rng: random.Random, *, fault: float = 0.65, kinds: Sequence[str] = ("stop",),
+  example: Example, world: World, rng: random.Random, *, fault: float = 0.65, kinds: Sequence[str] = ("stop",)
 ) -> list[tuple[str, str]]:
   """Answers one question of `data.synthetic` that brings its passages, well or with a fault.
 
@@ -35,7 +35,7 @@ def demonstrate(
   answer = example.golds[0]
   kind = draw_fault(kinds, FAULTS, fault, rng)
   if kind == "stop" and len(steps) > 1:
-    steps = steps[:rng.randint(1, len(steps) - 1)]
+    steps = steps[: rng.randint(1, len(steps) - 1)]
     answer = steps[-1][2]
   elif kind == "wrong":
     passage = rng.choice([passage for passage in example.passages if world.stated[passage.id]])

@@ -14,12 +14,14 @@ from ragrl_jax.structs import MODEL, Example
 
 REASON = (
   "You read a context closely to answer a question. Whenever a step of your reasoning rests on something that the "
-  "context says, first name what you have to know for it (\"I need to know …\"), and only then take the step. At the "
-  "very end write \"Answer:\" and the answer, as short as can be: a word or a phrase.\nContext: ")
+  'context says, first name what you have to know for it ("I need to know …"), and only then take the step. At the '
+  'very end write "Answer:" and the answer, as short as can be: a word or a phrase.\nContext: '
+)
 INSERT = (
   "Below are a question, a line of reasoning that solves it, and sentences of evidence, one a line. Work all of the "
   "sentences into the reasoning, each just before what is concluded from it; one may be used several times. Not a sign "
-  "of any sentence may change. Reply with the whole new reasoning and nothing else.\nQuestion: ")
+  "of any sentence may change. Reply with the whole new reasoning and nothing else.\nQuestion: "
+)
 _TAG = re.compile(r"</?(?:think|retrieval)>")
 
 

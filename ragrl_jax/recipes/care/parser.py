@@ -28,7 +28,7 @@ class Parser:
     end = text.find(CLOSE, len(OPEN))
     if not text.startswith(OPEN) or end < 0 or text.rfind(ANSWER) < end + len(CLOSE):
       return False
-    return bool(tags.pairs(text[len(OPEN):end], "retrieval", opening="first"))
+    return bool(tags.pairs(text[len(OPEN) : end], "retrieval", opening="first"))
 
   def quotes(self, text: str) -> list[str]:
     """What stands between retrieval tags, anywhere in the text, with single spaces; empty ones are left out.
@@ -43,7 +43,7 @@ class Parser:
       at = text.find(ANSWER)
     else:
       at = text.rfind(ANSWER, max(text.rfind(CLOSE), 0))
-    return None if at < 0 else text[at + len(ANSWER):].strip()
+    return None if at < 0 else text[at + len(ANSWER) :].strip()
 
   def stop(self, text: str) -> str:
     del text  # it ends by itself

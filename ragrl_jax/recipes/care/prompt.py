@@ -11,9 +11,11 @@ INSTRUCTIONS = {
     "Think first, as an inner monologue, and then give the final answer. The thinking stands between <think> and "
     "</think>. While you think, quote the texts of the prompt that carry the reasoning forward, word for word, each "
     "between <retrieval> and </retrieval>, and quote nowhere else. The final answer stands at the very end, after "
-    "\"Answer:\"."),
+    '"Answer:".'
+  ),
   "short": (
-    "Reply with <think> thoughts, with <retrieval>quotes of the context</retrieval> </think> Answer: short answer"),
+    "Reply with <think> thoughts, with <retrieval>quotes of the context</retrieval> </think> Answer: short answer"
+  ),
   "none": "",
 }
 

@@ -11,16 +11,16 @@ from ragrl_jax.recipes.care.reward import Reward
 
 PRESETS = {
   "paper": dict(
-    instructions="paper",      # "paper", "short", or "none" (context and question alone)
-    system="",                 # the model's own system prompt, to stand before ours
-    titles=True,               # show each passage's title
-    answer="last",             # the last "Answer:" behind the thinking; "first": the first anywhere
-    accuracy="f1",             # SQuAD's F1; "set_f1": over sets of raw words
-    retrieval="strict",        # all quotes, or nothing; "mean": the share of real ones; "repo": see reward.py
+    instructions="paper",  # "paper", "short", or "none" (context and question alone)
+    system="",  # the model's own system prompt, to stand before ours
+    titles=True,  # show each passage's title
+    answer="last",  # the last "Answer:" behind the thinking; "first": the first anywhere
+    accuracy="f1",  # SQuAD's F1; "set_f1": over sets of raw words
+    retrieval="strict",  # all quotes, or nothing; "mean": the share of real ones; "repo": see reward.py
     accuracy_weight=0.7,
     format_weight=0.1,
     retrieval_weight=0.2,
-    easy_rate=1.0,             # η of the share of easy questions, max(easy_floor, 1 - easy_rate * step / easy_steps)
+    easy_rate=1.0,  # η of the share of easy questions, max(easy_floor, 1 - easy_rate * step / easy_steps)
     easy_floor=0.0,
     easy_steps=350,
   ),
@@ -42,7 +42,16 @@ def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
   weights = {term: use[f"{term}_weight"] for term in ("accuracy", "format", "retrieval")}
   reward = Reward(prompt, parser, accuracy=use["accuracy"], retrieval=use["retrieval"], weights=weights)
   return recipe_lib.Recipe(
-    name="care", prompt=prompt, parser=parser, play=play_lib.build(prompt), stops=(), score=reward.score,
-    weights=reward.weights, outcome=reward.outcome, switches=use, evidence=reward.evidence,
+    name="care",
+    prompt=prompt,
+    parser=parser,
+    play=play_lib.build(prompt),
+    stops=(),
+    score=reward.score,
+    weights=reward.weights,
+    outcome=reward.outcome,
+    switches=use,
+    evidence=reward.evidence,
     mixture=curriculum.build(rate=use["easy_rate"], floor=use["easy_floor"], total=use["easy_steps"]),
-    needs_passages=True)
+    needs_passages=True,
+  )

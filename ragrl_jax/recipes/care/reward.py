@@ -48,7 +48,7 @@ class Reward:
     return dict(accuracy=right, format=float(self.parser.in_shape(text)), retrieval=self.retrieval(example, text))
 
   def retrieval(self, example: Example, text: str) -> float:
-    """"strict": 1 if there are quotes and each stands in a passage, else 0. "mean": the share of quotes that do.
+    """ "strict": 1 if there are quotes and each stands in a passage, else 0. "mean": the share of quotes that do.
     "repo": over the quotes, the mean of 1 for one that stands in the user's message (its white space as it is), 0.5
     for one that nearly does (`quotes.soft`), 0 for the rest; 0.2 if there is no quote at all."""
     said = self.parser.quotes(text)

@@ -29,8 +29,10 @@ def from_evidence(examples: Iterable[Example], predictions: Iterable[Mapping[str
   found = []
   for example in examples:
     if said.get(example.id) is None:
-      raise ValueError(f"question {example.id!r} has no evidence among the predictions: make them by launchers/"
-                       "evaluate.py with configs/lear.py for these questions.")
+      raise ValueError(
+        f"question {example.id!r} has no evidence among the predictions: make them by launchers/"
+        "evaluate.py with configs/lear.py for these questions."
+      )
     passage = Passage(f"{example.id}-evidence", "", said[example.id])
     found.append(dataclasses.replace(example, passages=(passage,), supporting=(), evidence=()))
   return found

@@ -24,8 +24,11 @@ class Parser:
     """Exactly one section of each name, in order, with nothing but white space around them, and none but the answer
     empty. No body may hold a tag of any section."""
     parts = tags.sections(text, NAMES)
-    return (parts is not None and tuple(part.name for part in parts) == self.sections
-            and all(part.body.strip() for part in parts if part.name != "answer"))
+    return (
+      parts is not None
+      and tuple(part.name for part in parts) == self.sections
+      and all(part.body.strip() for part in parts if part.name != "answer")
+    )
 
   def pair(self, text: str, name: str) -> tags.Pair | None:
     """The first complete section of this name, whatever stands around it.
@@ -34,7 +37,7 @@ class Parser:
     from everything up to its end, and must not have seen the evidence.
     """
     found = tags.pairs(text, name, opening="first")
-    if not found or name == "reason" and "<extract>" in text[:found[0].end]:
+    if not found or name == "reason" and "<extract>" in text[: found[0].end]:
       return None
     return found[0]
 

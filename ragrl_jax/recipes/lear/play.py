@@ -36,9 +36,11 @@ def build(prompt: Prompt, parser: Parser, *, answers: str, stop_at: str, top_k: 
       probes["reason_answer"] = without_evidence(talk, policy, said, found["reason"])
     if found["extract"] is not None and "e" in answers:
       probes["extract_answer"] = from_evidence(
-        policy, prompt.messages(dataclasses.replace(example, passages=())), said, found["extract"])
-    told = await asyncio.gather(*(
-      probe.generate(stop=(END,), max_new_tokens=probe_tokens, greedy=True) for probe in probes.values()))
+        policy, prompt.messages(dataclasses.replace(example, passages=())), said, found["extract"]
+      )
+    told = await asyncio.gather(
+      *(probe.generate(stop=(END,), max_new_tokens=probe_tokens, greedy=True) for probe in probes.values())
+    )
     facts |= {name: answer.text.removesuffix(END).strip() for name, answer in zip(probes, told)}
     if stop_at == "extract":
       facts["answer"] = facts.get("extract_answer")
@@ -50,7 +52,7 @@ def build(prompt: Prompt, parser: Parser, *, answers: str, stop_at: str, top_k: 
 
 def without_evidence(talk: Conversation, policy: Policy, said: Segment, reason: spans.Span) -> Conversation:
   """The episode up to the end of its reason, then an answer: a prefix of what the cache holds already."""
-  prefix = talk.segments[0].ids + said.ids[:reason.end]
+  prefix = talk.segments[0].ids + said.ids[: reason.end]
   fork = talk.fork(at=len(prefix))
   if fork.observe(reason.rest + ASK):
     return fork
@@ -61,6 +63,11 @@ def without_evidence(talk: Conversation, policy: Policy, said: Segment, reason: 
 def from_evidence(policy: Policy, messages: list[dict[str, str]], said: Segment, extract: spans.Span) -> Conversation:
   """The question without passages, the evidence as it was sampled, then an answer."""
   words = policy.tokenizer
-  return policy.start((
-    *words.render(messages), *words.encode(extract.lead), *said.ids[extract.first:extract.last],
-    *words.encode(extract.tail + ASK)))
+  return policy.start(
+    (
+      *words.render(messages),
+      *words.encode(extract.lead),
+      *said.ids[extract.first : extract.last],
+      *words.encode(extract.tail + ASK),
+    )
+  )

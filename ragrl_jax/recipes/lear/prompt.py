@@ -15,12 +15,15 @@ SECTIONS = {
 _STEPS = {
   "reason": (
     "in <reason></reason>: say what the question looks for, with its key concepts, entities and relations; then go "
-    "through the passages and name the sentences or phrases of each that help"),
+    "through the passages and name the sentences or phrases of each that help"
+  ),
   "extract": (
-    "in <extract></extract>: bring what is useful in the passages together, as one coherent and concise account"),
+    "in <extract></extract>: bring what is useful in the passages together, as one coherent and concise account"
+  ),
   "answer": (
     "in <answer></answer>: give a short answer from the passages and what you have written; from your own knowledge "
-    "where none of it helps"),
+    "where none of it helps"
+  ),
 }
 INSTRUCTIONS = ("paper", "short", "none")
 
@@ -46,11 +49,13 @@ class Prompt:
     elif self.instructions == "short":
       content = " ".join(f"<{name}>…</{name}>" for name in SECTIONS[self.reply]) + f"\n{rest}"
     else:
-      steps = "\n".join(f"{i}. {_STEPS[name][0].upper()}{_STEPS[name][1:]}."
-                        for i, name in enumerate(SECTIONS[self.reply], 1))
+      steps = "\n".join(
+        f"{i}. {_STEPS[name][0].upper()}{_STEPS[name][1:]}." for i, name in enumerate(SECTIONS[self.reply], 1)
+      )
       content = (
         "You are skilled at finding in passages what answers a question. Read the question and the passages below with "
-        f"care and reply step by step, with nothing outside the tags:\n{steps}\n{rest}")
+        f"care and reply step by step, with nothing outside the tags:\n{steps}\n{rest}"
+      )
     return [dict(role="user", content=content)]
 
   def context(self, example: Example) -> str:

@@ -23,8 +23,16 @@ class Reward:
   """
 
   def __init__(
-      self, parser: Parser, *, answers: str, unit: str, tau: float, gamma: float, omega: float,
-      weights: Mapping[str, float]):
+    self,
+    parser: Parser,
+    *,
+    answers: str,
+    unit: str,
+    tau: float,
+    gamma: float,
+    omega: float,
+    weights: Mapping[str, float],
+  ):
     self.parser, self.answers, self.unit = parser, answers, unit
     self.tau, self.gamma, self.omega = tau, gamma, omega
     self.term_weights = dict(weights)
@@ -59,8 +67,7 @@ class Reward:
     """The mean of the reason's and the evidence's, or that of the evidence where the reply has no reason."""
     if "extract" not in self.parser.sections:
       return 0.0
-    reason, evidence, passages = (
-      episode.facts.get(f"{name}_tokens") for name in ("reason", "evidence", "passage"))
+    reason, evidence, passages = (episode.facts.get(f"{name}_tokens") for name in ("reason", "evidence", "passage"))
     if evidence is None or passages is None:
       return None
     short = lengths.evidence(evidence, passages, omega=self.omega, gamma=self.gamma)

@@ -46,7 +46,7 @@ async def taught(examples: Sequence[Example], teacher: Chat, **how: Any):
 
 def arm(turns: endpoint.Turns, reply: str) -> endpoint.Turns:
   """The same transcript with the sections of this reply alone (a key of SECTIONS)."""
-  (_, text), = turns
+  ((_, text),) = turns
   return [(MODEL, "\n".join(f"<{name}> {Parser().section(text, name)} </{name}>" for name in SECTIONS[reply]))]
 
 

@@ -40,13 +40,13 @@ def find(tokenizer: Any, ids: Sequence[int], parser: Parser, name: str) -> Span 
     return None
   end = bisect.bisect_left(ends, pair.end)
   end += ends[end] == pair.end  # EOS behind it, which has no bytes, is left out
-  rest = _text(text[ends[end - 1] if end else 0:pair.end])
+  rest = _text(text[ends[end - 1] if end else 0 : pair.end])
   first = bisect.bisect_left(starts, pair.start)
   if first < end:
-    inside = dict(lead=_text(text[pair.start:starts[first]]), first=first, last=end, tail=rest)
+    inside = dict(lead=_text(text[pair.start : starts[first]]), first=first, last=end, tail=rest)
   else:  # one token or two hold all of it
-    inside = dict(lead=_text(text[pair.start:pair.end]), first=end, last=end, tail="")
-  body = text[pair.start + len(f"<{name}>"):pair.end - len(f"</{name}>")].encode("latin-1")
+    inside = dict(lead=_text(text[pair.start : pair.end]), first=end, last=end, tail="")
+  body = text[pair.start + len(f"<{name}>") : pair.end - len(f"</{name}>")].encode("latin-1")
   start = pair.start + len(f"<{name}>") + len(body) - len(body.lstrip())
   stop = start + len(body.strip())
   count = bisect.bisect_left(starts, stop) - bisect.bisect_right(ends, start) if stop > start else 0

@@ -15,8 +15,14 @@ MARKS = tuple(f"<{slash}{tag}>" for tag in ("think", "search", "information", "a
 
 
 def demonstrate(
-    example: Example, world: World, search: Callable[[str], Sequence[Passage]], rng: random.Random, *,
-    fault: float = 0.65, kinds: Sequence[str] = ("stop",), think_always: bool = False,
+  example: Example,
+  world: World,
+  search: Callable[[str], Sequence[Passage]],
+  rng: random.Random,
+  *,
+  fault: float = 0.65,
+  kinds: Sequence[str] = ("stop",),
+  think_always: bool = False,
 ) -> list[tuple[str, str]]:
   """Plays one question of `data.synthetic`, well or with a fault.
 
@@ -43,7 +49,7 @@ def demonstrate(
   if fault_kind == "guess":
     asked, answer = [], rng.choice(_of_same_kind(world, example))
   elif fault_kind == "stop" and len(steps) > 1:
-    asked = steps[:rng.randint(1, len(steps) - 1)]
+    asked = steps[: rng.randint(1, len(steps) - 1)]
     answer = asked[-1][2]
   elif fault_kind == "wrong":
     at = rng.randrange(len(steps))

@@ -10,10 +10,12 @@ INSTRUCTIONS = {
     "between <think> and </think>. If a piece of knowledge is missing, ask the search engine for it: write "
     "<search> your query </search>, and the best results come back between <information> and </information>. Search "
     "as many times as it takes. As soon as nothing more is needed, give the answer, short and without explanations, "
-    "between <answer> and </answer>, like this: <answer> Lisbon </answer>.\nQuestion: {question}\n"),
+    "between <answer> and </answer>, like this: <answer> Lisbon </answer>.\nQuestion: {question}\n"
+  ),
   "short": (
     "Reason in <think> </think>, search with <search> query </search>, answer in <answer> </answer>.\n"
-    "Question: {question}\n"),
+    "Question: {question}\n"
+  ),
   "none": "{question}",
 }
 

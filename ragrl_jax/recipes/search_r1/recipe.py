@@ -10,16 +10,16 @@ from ragrl_jax.recipes.search_r1.reward import Reward
 
 PRESETS = {
   "paper": dict(
-    instructions="paper",      # "paper", "short", or "none" (the bare question)
-    max_searches=4,            # turns before the forced answer; NQ's quick start has 2
-    max_passage_tokens=166,    # a longer passage is cut: three of them make the authors' 500
-    action="last",             # or "first", of several complete pairs in one turn
-    format=False,              # score the shape, too
+    instructions="paper",  # "paper", "short", or "none" (the bare question)
+    max_searches=4,  # turns before the forced answer; NQ's quick start has 2
+    max_passage_tokens=166,  # a longer passage is cut: three of them make the authors' 500
+    action="last",  # or "first", of several complete pairs in one turn
+    format=False,  # score the shape, too
     structure_weight=0.2,
-    final_share=0.5,           # 0.1 of 0.2
+    final_share=0.5,  # 0.1 of 0.2
     retrieval_weight=0.0,
   ),
-  "grpo": {},                  # the algorithms differ in their configs, not in rules
+  "grpo": {},  # the algorithms differ in their configs, not in rules
   "ppo": {},
   "format": dict(format=True),
   "repo": dict(action="first"),
@@ -35,10 +35,22 @@ def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
     recipe_lib.whole("max_passage_tokens", use["max_passage_tokens"], 1)
   prompt, parser = Prompt(use["instructions"]), Parser(use["action"])
   reward = Reward(
-    parser, use_format=use["format"], structure_weight=use["structure_weight"], final_share=use["final_share"],
-    retrieval_weight=use["retrieval_weight"])
-  play = play_lib.build(
-    prompt, parser, max_searches=use["max_searches"], max_passage_tokens=use["max_passage_tokens"])
+    parser,
+    use_format=use["format"],
+    structure_weight=use["structure_weight"],
+    final_share=use["final_share"],
+    retrieval_weight=use["retrieval_weight"],
+  )
+  play = play_lib.build(prompt, parser, max_searches=use["max_searches"], max_passage_tokens=use["max_passage_tokens"])
   return recipe_lib.Recipe(
-    name="search_r1", prompt=prompt, parser=parser, play=play, stops=STOPS, score=reward.score, weights=reward.weights,
-    outcome=reward.outcome, switches=use, searches=use["max_searches"] > 0)
+    name="search_r1",
+    prompt=prompt,
+    parser=parser,
+    play=play,
+    stops=STOPS,
+    score=reward.score,
+    weights=reward.weights,
+    outcome=reward.outcome,
+    switches=use,
+    searches=use["max_searches"] > 0,
+  )

@@ -21,7 +21,8 @@ class Reward:
   """
 
   def __init__(
-      self, parser: Parser, *, use_format: bool, structure_weight: float, final_share: float, retrieval_weight: float):
+    self, parser: Parser, *, use_format: bool, structure_weight: float, final_share: float, retrieval_weight: float
+  ):
     self.parser = parser
     self.use_format = use_format
     self.structure_weight = structure_weight
@@ -53,8 +54,7 @@ class Reward:
     del step  # the same throughout
     if not self.use_format:
       return dict(answer=1.0)
-    return {
-      "answer": 1.0 - self.structure_weight, "format": self.structure_weight, "retrieval": self.retrieval_weight}
+    return {"answer": 1.0 - self.structure_weight, "format": self.structure_weight, "retrieval": self.retrieval_weight}
 
   def outcome(self, example: Example, episode: Episode) -> float:
     answer = last_answer(self.parser, episode)

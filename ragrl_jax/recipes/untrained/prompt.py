@@ -14,21 +14,26 @@ _TOLD = {
   "ircot": (
     "Answer the question by reasoning in steps. {shown} Write one sentence of reasoning at a time, between <thought> "
     "and </thought>; new documents are then searched for with it. As soon as the answer is certain, stop reasoning. "
-    "{answer}"),
+    "{answer}"
+  ),
   "iter_retgen": (
     "Answer the question with the help of documents. {shown} Whenever documents have come, reason about them between "
     "<think> and </think>, and answer as well as you can: better documents are then searched for with what you wrote. "
-    "{answer}"),
+    "{answer}"
+  ),
   "self_ask": (
     "Answer the question. If another, simpler question has to be answered first, ask it between <question> and "
     "</question>. {shown} Answer it for yourself, and ask the next one in the same way, as long as one is needed. "
-    "{answer}"),
+    "{answer}"
+  ),
   "skr": (
     "Answer the question. First say whether you need additional information for that, by <need> yes </need> or "
-    "<need> no </need>. If you do, it is searched for. {shown} {answer}"),
+    "<need> no </need>. If you do, it is searched for. {shown} {answer}"
+  ),
 }
 _SHORT = {
-  "closed_book": "<answer> short answer </answer>", "rag": "<answer> short answer </answer>",
+  "closed_book": "<answer> short answer </answer>",
+  "rag": "<answer> short answer </answer>",
   "cot": "<think> thoughts </think><answer> short answer </answer>",
   "ircot": "<thought> one sentence </thought>, several times, then <answer> short answer </answer>",
   "iter_retgen": "<think> thoughts </think><answer> short answer </answer>",

@@ -10,10 +10,10 @@ from ragrl_jax.recipes.untrained.reward import Reward
 
 PRESETS = {
   "paper": dict(
-    method="rag",              # see README.md
-    instructions="paper",      # "paper", "short", or "none" (the bare question)
-    max_searches=1,            # by iter_retgen and the like: how often at most
-    max_passage_tokens=None,   # a longer passage is cut
+    method="rag",  # see README.md
+    instructions="paper",  # "paper", "short", or "none" (the bare question)
+    max_searches=1,  # by iter_retgen and the like: how often at most
+    max_passage_tokens=None,  # a longer passage is cut
   ),
   "closed_book": dict(method="closed_book", max_searches=0),
   "cot": dict(method="cot", max_searches=0),
@@ -33,8 +33,16 @@ def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
     recipe_lib.whole("max_passage_tokens", use["max_passage_tokens"], 1)
   prompt, parser = Prompt(use["method"], use["instructions"]), Parser(use["method"])
   reward = Reward(parser)
-  play = play_lib.build(
-    prompt, parser, max_searches=use["max_searches"], max_passage_tokens=use["max_passage_tokens"])
+  play = play_lib.build(prompt, parser, max_searches=use["max_searches"], max_passage_tokens=use["max_passage_tokens"])
   return recipe_lib.Recipe(
-    name="untrained", prompt=prompt, parser=parser, play=play, stops=parser.stops, score=reward.score,
-    weights=reward.weights, outcome=reward.outcome, switches=use, searches=use["max_searches"] > 0)
+    name="untrained",
+    prompt=prompt,
+    parser=parser,
+    play=play,
+    stops=parser.stops,
+    score=reward.score,
+    weights=reward.weights,
+    outcome=reward.outcome,
+    switches=use,
+    searches=use["max_searches"] > 0,
+  )

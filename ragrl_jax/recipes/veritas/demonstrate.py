@@ -11,8 +11,12 @@ FAULTS = ("skip", "ignore", "stop")
 
 
 def demonstrate(
-    example: Example, search: Callable[[str], Sequence[Passage]], rng: random.Random, *, fault: float = 0.65,
-    kinds: Sequence[str] = ("skip",),
+  example: Example,
+  search: Callable[[str], Sequence[Passage]],
+  rng: random.Random,
+  *,
+  fault: float = 0.65,
+  kinds: Sequence[str] = ("skip",),
 ) -> list[tuple[str, str]]:
   """Plays one question of `data.synthetic`, faithfully or with a fault.
 
@@ -33,7 +37,7 @@ def demonstrate(
   steps = [(hop["subject"], hop["relation"], hop["object"]) for hop in example.meta["decomposition"]]
   answer, kind = example.golds[0], draw_fault(kinds, FAULTS, fault, rng)
   if kind == "stop" and len(steps) > 1:
-    steps = steps[:rng.randint(1, len(steps) - 1)]
+    steps = steps[: rng.randint(1, len(steps) - 1)]
     answer = steps[-1][2]
   plan = " ".join(relation for _, relation, _ in steps)
   turns, thought = [], f"<think> {plan} </think>"

@@ -22,8 +22,9 @@ def pairs(episodes: Iterable[Episode], term: str = "information_think") -> list[
   for episode in episodes:
     for premise, claim in faithful.whole(getattr(steps(episode.turns), term)):
       name = f"{episode.example_id}/{len(found)}"
-      found.setdefault((premise, claim), Example(
-        name, claim, (), (Passage("1", "", premise),), source=episode.example_id))
+      found.setdefault(
+        (premise, claim), Example(name, claim, (), (Passage("1", "", premise),), source=episode.example_id)
+      )
   return list(found.values())
 
 
@@ -33,8 +34,11 @@ def asked(example: Example) -> tuple[str, str]:
 
 
 def verdicts(
-    judge: api.Judge, pairs: Sequence[tuple[str, str]], *, at_once: int = 256,
-    progress: Callable[[int], None] = lambda done: None,
+  judge: api.Judge,
+  pairs: Sequence[tuple[str, str]],
+  *,
+  at_once: int = 256,
+  progress: Callable[[int], None] = lambda done: None,
 ) -> list[float | None]:
   """What the judge says of (premise, claim) pairs, asked `at_once` at a time; None where it gives no answer.
 
@@ -53,7 +57,7 @@ def verdicts(
   found: list[float | None] = []
   lost: list[int] = []
   for start in range(0, len(pairs), at_once):
-    part = pairs[start:start + at_once]
+    part = pairs[start : start + at_once]
     try:
       found += judge.judge(part)
     except api.JudgeFailed as error:
@@ -63,7 +67,7 @@ def verdicts(
       lost += [number for number in range(start, len(found)) if found[number] is None]
     progress(len(found))
   for start in range(0, len(lost), at_once):
-    numbers = lost[start:start + at_once]
+    numbers = lost[start : start + at_once]
     part = [pairs[number] for number in numbers]
     try:
       again = judge.judge(part)
@@ -81,8 +85,11 @@ def _answered(error: api.JudgeFailed, part: Sequence[tuple[str, str]]) -> list[f
 
 def labelled(examples: Sequence[Example], verdicts: Sequence[float | None]) -> list[Example]:
   """Those with a verdict; from 0.5 on its digit is 1."""
-  return [dataclasses.replace(example, golds=("1" if verdict >= 0.5 else "0",))
-          for example, verdict in zip(examples, verdicts, strict=True) if verdict is not None]
+  return [
+    dataclasses.replace(example, golds=("1" if verdict >= 0.5 else "0",))
+    for example, verdict in zip(examples, verdicts, strict=True)
+    if verdict is not None
+  ]
 
 
 def split(examples: Sequence[Example], held_out: int, *, seed: int) -> tuple[list[Example], list[Example]]:
@@ -122,14 +129,21 @@ def agreement(examples: Sequence[Example], verdicts: Sequence[float | None]) -> 
   Raises:
     ValueError: not one verdict.
   """
-  both = [(example.golds[0], "1" if verdict >= 0.5 else "0")
-          for example, verdict in zip(examples, verdicts, strict=True) if verdict is not None]
+  both = [
+    (example.golds[0], "1" if verdict >= 0.5 else "0")
+    for example, verdict in zip(examples, verdicts, strict=True)
+    if verdict is not None
+  ]
   if not both:
     raise ValueError("the judge gave no verdict on any of the pairs.")
   labels, said = zip(*both)
   return dict(
-    n=len(both), unread=len(verdicts) - len(both), ones=labels.count("1") / len(both),
-    consistency=sum(a == b for a, b in both) / len(both), kappa=stats.cohen_kappa(labels, said))
+    n=len(both),
+    unread=len(verdicts) - len(both),
+    ones=labels.count("1") / len(both),
+    consistency=sum(a == b for a, b in both) / len(both),
+    kappa=stats.cohen_kappa(labels, said),
+  )
 
 
 # ---- the judge as a recipe of one turn ------------------------------------------------------------------------------

@@ -68,8 +68,11 @@ def steps(turns: Sequence[Segment]) -> Steps:
   if unread is not None:
     read.append((unread, None, None))
   return Steps(
-    tuple(asked), tuple((block, thought) for block, thought, _ in read), tuple(answered),
-    tuple(place for _, _, place in read))
+    tuple(asked),
+    tuple((block, thought) for block, thought, _ in read),
+    tuple(answered),
+    tuple(place for _, _, place in read),
+  )
 
 
 def _last_before(thoughts: Sequence[tags.Pair], end: int) -> str | None:

@@ -12,8 +12,7 @@ from ragrl_jax.recipes.veritas.prompt import Prompt
 from ragrl_jax.structs import Conversation, Episode, Example, Policy, Tools
 
 
-def build(
-    prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_tokens: int | None, judged: Sequence[str]):
+def build(prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_tokens: int | None, judged: Sequence[str]):
   """The coroutine under these settings. judged: the terms whose pairs are put to the judge."""
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:

@@ -26,8 +26,16 @@ class Reward:
   """
 
   def __init__(
-      self, parser: Parser, *, faithful_weights: Mapping[str, float], ramp: tuple[int, int], judged: Sequence[str],
-      sub_em: bool, structure_weight: float, final_share: float):
+    self,
+    parser: Parser,
+    *,
+    faithful_weights: Mapping[str, float],
+    ramp: tuple[int, int],
+    judged: Sequence[str],
+    sub_em: bool,
+    structure_weight: float,
+    final_share: float,
+  ):
     self.parser = parser
     self.faithful_weights = faithful_weights
     self.ramp = ramp
@@ -68,8 +76,10 @@ class Reward:
     if self.score(example, episode)["information_think"] is None:
       return {}
     found = steps(episode.turns)
-    places = {place: number for number, place in enumerate(
-      place for place, segment in enumerate(episode.turns) if segment.owner == MODEL)}
+    places = {
+      place: number
+      for number, place in enumerate(place for place, segment in enumerate(episode.turns) if segment.owner == MODEL)
+    }
     parts = [0.0] * len(places)
     thought = [place for (_, claim), place in zip(found.information_think, found.spoken) if claim is not None]
     for place, verdict in zip(thought, episode.facts.get("information_think", ()), strict=True):

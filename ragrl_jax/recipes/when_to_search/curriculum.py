@@ -24,9 +24,10 @@ def settled(rows: Sequence[Mapping[str, Any]], *, metric: str, patience: int, ga
   if patience < 1:
     raise ValueError(f"patience={patience}: at least 1 evaluation must bring no rise.")
   seen: list[tuple[int, float]] = [
-    (row["step"], row[metric]) for row in rows if isinstance(row.get(metric), int | float)]
+    (row["step"], row[metric]) for row in rows if isinstance(row.get(metric), int | float)
+  ]
   for end in range(patience + 1, len(seen) + 1):
-    before, last = seen[:end - patience], seen[end - patience:end]
+    before, last = seen[: end - patience], seen[end - patience : end]
     if max(value for _, value in last) <= max(value for _, value in before) + gain:
       return last[-1][0]
   return None

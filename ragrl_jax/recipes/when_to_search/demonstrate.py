@@ -11,8 +11,12 @@ FAULTS = ("guess", "check", "repeat", "ask")
 
 
 def demonstrate(
-    example: Example, search: Callable[[str], Sequence[Passage]], rng: random.Random, *, fault: float = 0.65,
-    kinds: Sequence[str] = ("check",),
+  example: Example,
+  search: Callable[[str], Sequence[Passage]],
+  rng: random.Random,
+  *,
+  fault: float = 0.65,
+  kinds: Sequence[str] = ("check",),
 ) -> list[tuple[str, str]]:
   """Plays one question of `data.synthetic`, well (what is memorised is not searched for) or with a fault.
 

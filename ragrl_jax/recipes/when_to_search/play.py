@@ -13,7 +13,8 @@ from ragrl_jax.structs import Episode, Example, Policy, Tools
 
 
 def build(
-    prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_tokens: int | None, judge: bool, encoder: bool):
+  prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_tokens: int | None, judge: bool, encoder: bool
+):
   """The coroutine under these settings. judge, encoder: whether answers are judged and queries are encoded."""
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
@@ -44,7 +45,7 @@ def build(
     if judge and answer and not qa.exact_match(answer, example.golds):
       # Normalised, as the paper's judge sees them: fewer different pairs, so fewer calls.
       golds = [normalize(gold, "squad") or gold for gold in example.golds]
-      known["correct"], = await tools.judge([(references(golds), answer)])
+      (known["correct"],) = await tools.judge([(references(golds), answer)])
     if encoder and episode.num_searches > 1:
       known["query_vectors"] = await tools.embed([search.query for search in episode.searches])
     return known

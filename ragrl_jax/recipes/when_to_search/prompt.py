@@ -19,11 +19,13 @@ INSTRUCTIONS = {
     "another query if that is necessary.\n"
     "6. The answer in <answer> … </answer> is short and clear. Your own reasoning comes first; a search is the last "
     "resort.\n"
-    "Question: {question}\n"),
+    "Question: {question}\n"
+  ),
   "short": (
     "First <think> </think>. If you know the answer: <reflect> </reflect><answer> </answer>. Else "
     "<search> keywords </search>, then <reflect> </reflect> on what was found, and search again or answer.\n"
-    "Question: {question}\n"),
+    "Question: {question}\n"
+  ),
   "none": "{question}",
 }
 

@@ -13,19 +13,19 @@ from ragrl_jax.recipes.when_to_search.reward import ANSWER, Reward
 
 PRESETS = {
   "paper": dict(
-    instructions="paper",      # "paper", "short", or "none" (the bare question)
+    instructions="paper",  # "paper", "short", or "none" (the bare question)
     max_searches=5,
-    max_passage_tokens=800,    # a longer passage is cut: five of them make the paper's 4096
+    max_passage_tokens=800,  # a longer passage is cut: five of them make the paper's 4096
     beta=0.3,
-    answer="staged",           # or "unified" (both dependencies at once), "none"
-    stage_two_from=301,        # the first step of stage 2: 60 % of 500 are stage 1
-    settle_metric="",          # a metric whose end of rising begins stage 2 before that, say "evaluation/em"
-    settle_patience=3,         # evaluations without a rise
-    correctness="judge",       # of answers that no gold equals; "exact": they are wrong
+    answer="staged",  # or "unified" (both dependencies at once), "none"
+    stage_two_from=301,  # the first step of stage 2: 60 % of 500 are stage 1
+    settle_metric="",  # a metric whose end of rising begins stage 2 before that, say "evaluation/em"
+    settle_patience=3,  # evaluations without a rise
+    correctness="judge",  # of answers that no gold equals; "exact": they are wrong
     search_weight=1.0,
-    conciseness="keywords",    # a name of core.rewards.queries.CONCISE
-    similarity="ngrams",       # of queries, by character trigrams; "encoder": by their vectors
-    halve=False,               # True: the printed formula, half the mean
+    conciseness="keywords",  # a name of core.rewards.queries.CONCISE
+    similarity="ngrams",  # of queries, by character trigrams; "encoder": by their vectors
+    halve=False,  # True: the printed formula, half the mean
   ),
   "exact": dict(correctness="exact"),
   "printed": dict(similarity="encoder", halve=True),
@@ -52,12 +52,24 @@ def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
   judged, encoded = use["correctness"] == "judge", use["similarity"] == "encoder"
   prompt, parser = Prompt(use["instructions"]), Parser()
   reward = Reward(
-    parser, beta=use["beta"], answer=use["answer"], stage_two_from=use["stage_two_from"], judged=judged,
-    search_weight=use["search_weight"], concise=queries.CONCISE[use["conciseness"]], encoded=encoded,
-    halve=use["halve"])
+    parser,
+    beta=use["beta"],
+    answer=use["answer"],
+    stage_two_from=use["stage_two_from"],
+    judged=judged,
+    search_weight=use["search_weight"],
+    concise=queries.CONCISE[use["conciseness"]],
+    encoded=encoded,
+    halve=use["halve"],
+  )
   play = play_lib.build(
-    prompt, parser, max_searches=use["max_searches"], max_passage_tokens=use["max_passage_tokens"], judge=judged,
-    encoder=encoded)
+    prompt,
+    parser,
+    max_searches=use["max_searches"],
+    max_passage_tokens=use["max_passage_tokens"],
+    judge=judged,
+    encoder=encoded,
+  )
 
   def follow(rows: Sequence[Mapping[str, Any]]) -> recipe_lib.Recipe:
     """Stage 2 begins at the step after the evaluation that found the metric settled, and never ends."""
@@ -68,7 +80,16 @@ def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
     return build(variant, **{**switches, "stage_two_from": begin, "settle_metric": ""})
 
   recipe = recipe_lib.Recipe(
-    name="when_to_search", prompt=prompt, parser=parser, play=play, stops=STOPS, score=reward.score,
-    weights=reward.weights, outcome=reward.outcome, switches=use,
-    follow=follow if use["settle_metric"] else None, searches=use["max_searches"] > 0)
+    name="when_to_search",
+    prompt=prompt,
+    parser=parser,
+    play=play,
+    stops=STOPS,
+    score=reward.score,
+    weights=reward.weights,
+    outcome=reward.outcome,
+    switches=use,
+    follow=follow if use["settle_metric"] else None,
+    searches=use["max_searches"] > 0,
+  )
   return recipe

@@ -29,8 +29,18 @@ class Reward:
   """
 
   def __init__(
-      self, parser: Parser, *, beta: float, answer: str, stage_two_from: int | None, judged: bool, search_weight: float,
-      concise: Callable[[str], bool], encoded: bool, halve: bool):
+    self,
+    parser: Parser,
+    *,
+    beta: float,
+    answer: str,
+    stage_two_from: int | None,
+    judged: bool,
+    search_weight: float,
+    concise: Callable[[str], bool],
+    encoded: bool,
+    halve: bool,
+  ):
     self.parser = parser
     self.beta = beta
     self.answer = answer
@@ -60,15 +70,21 @@ class Reward:
       if self.answer == "unified":
         explore = economise = 1.0 - pay if right else -1.0 + pay
     return dict(
-      answer_explore=explore, answer_economise=economise, search=self.searching(episode),
-      format=1.0 if in_shape(episode) else -1.0)
+      answer_explore=explore,
+      answer_economise=economise,
+      search=self.searching(episode),
+      format=1.0 if in_shape(episode) else -1.0,
+    )
 
   def weights(self, step: int) -> Mapping[str, float]:
     second = self.stage_two_from is not None and bool(schedules.stage(step, (self.stage_two_from,)))
     paid = float(self.answer != "none")
     return dict(
-      answer_explore=0.0 if second else paid, answer_economise=paid if second else 0.0, search=self.search_weight,
-      format=1.0)
+      answer_explore=0.0 if second else paid,
+      answer_economise=paid if second else 0.0,
+      search=self.search_weight,
+      format=1.0,
+    )
 
   def outcome(self, example: Example, episode: Episode) -> float | None:
     """1 if the answer is right; None if it should have been judged and was not: that is not wrong."""

@@ -26,8 +26,18 @@ def test_cohen_edges():
 
 def test_fleiss_published_example():
   # Fleiss's table as reprinted widely: 10 subjects, 14 raters, 5 categories; kappa = 0.210 there.
-  counts = [[0, 0, 0, 0, 14], [0, 2, 6, 4, 2], [0, 0, 3, 5, 6], [0, 3, 9, 2, 0], [2, 2, 8, 1, 1], [7, 7, 0, 0, 0],
-            [3, 2, 6, 3, 0], [2, 5, 3, 2, 2], [6, 5, 2, 1, 0], [0, 2, 2, 3, 7]]
+  counts = [
+    [0, 0, 0, 0, 14],
+    [0, 2, 6, 4, 2],
+    [0, 0, 3, 5, 6],
+    [0, 3, 9, 2, 0],
+    [2, 2, 8, 1, 1],
+    [7, 7, 0, 0, 0],
+    [3, 2, 6, 3, 0],
+    [2, 5, 3, 2, 2],
+    [6, 5, 2, 1, 0],
+    [0, 2, 2, 3, 7],
+  ]
   assert stats.fleiss_kappa(counts) == pytest.approx(0.210, abs=5e-4)
   assert stats.fleiss_kappa(np.array(counts)[::-1, ::-1].copy()) == pytest.approx(stats.fleiss_kappa(counts))
 

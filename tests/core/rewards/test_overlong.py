@@ -3,9 +3,18 @@ import pytest
 from ragrl_jax.core.rewards.overlong import overlong_penalty
 
 
-@pytest.mark.parametrize("tokens, want", [
-  (0, 0.0), (16_384, 0.0),  # the paper's: 20,480 tokens, the last 4,096 of them penalised
-  (16_384 + 1024, -0.25), (16_384 + 2048, -0.5), (20_480, -1.0), (20_481, -1.0), (10**9, -1.0)])
+@pytest.mark.parametrize(
+  "tokens, want",
+  [
+    (0, 0.0),
+    (16_384, 0.0),  # the paper's: 20,480 tokens, the last 4,096 of them penalised
+    (16_384 + 1024, -0.25),
+    (16_384 + 2048, -0.5),
+    (20_480, -1.0),
+    (20_481, -1.0),
+    (10**9, -1.0),
+  ],
+)
 def test_the_papers_numbers(tokens, want):
   assert overlong_penalty(tokens, limit=20_480, buffer=4096) == want
   assert overlong_penalty(tokens, limit=20_480, buffer=4096, factor=0.5) == want / 2
@@ -19,8 +28,9 @@ def test_it_never_pays_and_never_rises_with_length():
   assert [overlong_penalty(n, limit=4, buffer=1) for n in (3, 4)] == [0.0, -1.0]
 
 
-@pytest.mark.parametrize("given", [
-  dict(limit=10, buffer=0), dict(limit=10, buffer=11), dict(limit=10, buffer=5, factor=-1.0)])
+@pytest.mark.parametrize(
+  "given", [dict(limit=10, buffer=0), dict(limit=10, buffer=11), dict(limit=10, buffer=5, factor=-1.0)]
+)
 def test_what_would_divide_by_zero_or_pay_for_length_is_refused(given):
   with pytest.raises(ValueError, match="buffer=|factor="):
     overlong_penalty(3, **given)

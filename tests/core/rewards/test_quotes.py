@@ -15,13 +15,24 @@ def plain(quote, context, threshold=quotes.SOFT):
   if not quote:
     return False
   return any(
-    difflib.SequenceMatcher(None, " ".join(words[i:i + size]), quote).ratio() >= threshold
-    for i in range(len(words) - size + 1))
+    difflib.SequenceMatcher(None, " ".join(words[i : i + size]), quote).ratio() >= threshold
+    for i in range(len(words) - size + 1)
+  )
 
 
-@pytest.mark.parametrize(("quote", "there"), [
-  ("stands in Paris.", True), ("Tower stands\tin\n\nParis.", True), ("  1889 ", True), (CONTEXT, True),
-  ("stands in paris.", False), ("Eiffel stands", False), ("", False), (" \n", False)])
+@pytest.mark.parametrize(
+  ("quote", "there"),
+  [
+    ("stands in Paris.", True),
+    ("Tower stands\tin\n\nParis.", True),
+    ("  1889 ", True),
+    (CONTEXT, True),
+    ("stands in paris.", False),
+    ("Eiffel stands", False),
+    ("", False),
+    (" \n", False),
+  ],
+)
 def test_exact(quote, there):
   assert quotes.exact(quote, [CONTEXT, "another"]) == there
 
@@ -31,12 +42,17 @@ def test_a_quote_over_two_contexts_stands_in_neither():
   assert not quotes.exact("x", [])
 
 
-@pytest.mark.parametrize(("quote", "found"), [
-  ("STANDS IN PARIS.", True),
-  # Window "in paris. it was built", 22 letters, against 21: 20 match in order; 2 · 20 / 43 = .93.
-  ("in Paris It was buit", True),
-  ("stands in Berlin.", False),  # "stands in " and little else: 2 · 11 / 33
-  ("", False), ("word " * 40, False)])
+@pytest.mark.parametrize(
+  ("quote", "found"),
+  [
+    ("STANDS IN PARIS.", True),
+    # Window "in paris. it was built", 22 letters, against 21: 20 match in order; 2 · 20 / 43 = .93.
+    ("in Paris It was buit", True),
+    ("stands in Berlin.", False),  # "stands in " and little else: 2 · 11 / 33
+    ("", False),
+    ("word " * 40, False),
+  ],
+)
 def test_soft(quote, found):
   assert quotes.soft(quote, CONTEXT) == plain(quote, CONTEXT) == found
 
@@ -61,7 +77,8 @@ def test_soft_gives_the_plain_windows_verdicts():
     if context and number % 3:
       at = draw.randrange(len(context))
       quote = "".join(
-        letter if draw.random() > 0.1 else draw.choice(letters) for letter in " ".join(context[at:at + size]))
+        letter if draw.random() > 0.1 else draw.choice(letters) for letter in " ".join(context[at : at + size])
+      )
     else:
       quote = " ".join(draw.choice(words) for _ in range(size))
     threshold = draw.choice([0.85, 0.85, 0.5, 0.95, 1.0])
@@ -77,13 +94,15 @@ def test_long_quotes_get_the_plain_windows_verdicts():
   draw = random.Random(1)
   found = 0
   for number in range(12):
-    words = ["".join(draw.choice("eeeeettttaaaooiinnsshrrdlcumwfgypbvkxjqz") for _ in range(draw.randint(2, 8)))
-             for _ in range(70)]
+    words = [
+      "".join(draw.choice("eeeeettttaaaooiinnsshrrdlcumwfgypbvkxjqz") for _ in range(draw.randint(2, 8)))
+      for _ in range(70)
+    ]
     context = [draw.choice(words) for _ in range(100)]
     at, size = draw.randrange(40), draw.randint(45, 60)
-    quote = context[at:at + size]
+    quote = context[at : at + size]
     if number % 4 == 1:  # sentences in another order
-      quote = quote[size // 2:] + quote[:size // 2]
+      quote = quote[size // 2 :] + quote[: size // 2]
     noise = (60, 200, 1000)[number % 3]
     quote = "".join("~" if draw.randrange(noise) == 0 else letter for letter in " ".join(quote))
     context = " ".join(context)

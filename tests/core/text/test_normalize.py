@@ -8,22 +8,25 @@ from ragrl_jax.core.text.normalize import normalize
 GOLDEN = json.loads((pathlib.Path(__file__).parents[2] / "golden" / "answers.json").read_text())
 
 
-@pytest.mark.parametrize(("text", "style", "expected"), [
-  # The underscore is punctuation: deleted, it glues "the" to "us", so the article survives; as a space it does not.
-  ("The_U.S.", "squad", "theus"),
-  ("The_U.S.", "spaced", "u s"),
-  ("state-of-the-art", "squad", "stateoftheart"),
-  ("state-of-the-art", "spaced", "state of art"),
-  ("a.m.", "squad", "am"),
-  ("a.m.", "spaced", "m"),
-  ("  The\tcat\n sat ", "squad", "cat sat"),
-  ("O’Neill", "squad", "o’neill"),  # no ASCII punctuation
-  ("O’Neill", "spaced", "o neill"),
-  ("Theatre an analysis", "squad", "theatre analysis"),  # articles are whole words
-  ("The The", "squad", ""),
-  ("", "spaced", ""),
-  (" The_U.S. ", "none", " The_U.S. "),
-])
+@pytest.mark.parametrize(
+  ("text", "style", "expected"),
+  [
+    # The underscore is punctuation: deleted, it glues "the" to "us", so the article survives; as a space it does not.
+    ("The_U.S.", "squad", "theus"),
+    ("The_U.S.", "spaced", "u s"),
+    ("state-of-the-art", "squad", "stateoftheart"),
+    ("state-of-the-art", "spaced", "state of art"),
+    ("a.m.", "squad", "am"),
+    ("a.m.", "spaced", "m"),
+    ("  The\tcat\n sat ", "squad", "cat sat"),
+    ("O’Neill", "squad", "o’neill"),  # no ASCII punctuation
+    ("O’Neill", "spaced", "o neill"),
+    ("Theatre an analysis", "squad", "theatre analysis"),  # articles are whole words
+    ("The The", "squad", ""),
+    ("", "spaced", ""),
+    (" The_U.S. ", "none", " The_U.S. "),
+  ],
+)
 def test_by_hand(text, style, expected):
   assert normalize(text, style) == expected
 

@@ -53,17 +53,20 @@ def test_pairs_hold_no_tag_of_their_own_name():
   for text in texts(2000, 1):
     for pair in tags.pairs(text, ("a", "b")):
       assert f"<{pair.name}>" not in pair.body and f"</{pair.name}>" not in pair.body
-      assert text[pair.start:pair.end] == f"<{pair.name}>{pair.body}</{pair.name}>"
+      assert text[pair.start : pair.end] == f"<{pair.name}>{pair.body}</{pair.name}>"
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-  ("1<a>2</a>3", "13"),
-  ("1<a>2", "1"),  # never closed: the rest is inside
-  ("1</a>2", "1</a>2"),  # nothing to close
-  ("<a>1<a>2</a>3</a>4", "3</a>4"),
-  ("<a></a>", ""),
-  ("", ""),
-])
+@pytest.mark.parametrize(
+  ("text", "expected"),
+  [
+    ("1<a>2</a>3", "13"),
+    ("1<a>2", "1"),  # never closed: the rest is inside
+    ("1</a>2", "1</a>2"),  # nothing to close
+    ("<a>1<a>2</a>3</a>4", "3</a>4"),
+    ("<a></a>", ""),
+    ("", ""),
+  ],
+)
 def test_without(text, expected):
   assert tags.without(text, "a") == expected
 
@@ -76,20 +79,23 @@ def test_without_leaves_no_opening_tag():
       assert "<a>" not in left
 
 
-@pytest.mark.parametrize(("text", "names"), [
-  (" <a>1</a>\n<b>2</b> ", ["a", "b"]),
-  ("<a></a><a></a>", ["a", "a"]),
-  ("", []),
-  ("  ", []),
-  ("x<a></a>", None),
-  ("<a></a>x", None),
-  ("<a></a>x<b></b>", None),
-  ("<a><b></b></a>", None),
-  ("<a>", None),
-  ("</a>", None),
-  ("<a></b>", None),
-  ("<a> 1 < 2 and <i> </a>", ["a"]),
-])
+@pytest.mark.parametrize(
+  ("text", "names"),
+  [
+    (" <a>1</a>\n<b>2</b> ", ["a", "b"]),
+    ("<a></a><a></a>", ["a", "a"]),
+    ("", []),
+    ("  ", []),
+    ("x<a></a>", None),
+    ("<a></a>x", None),
+    ("<a></a>x<b></b>", None),
+    ("<a><b></b></a>", None),
+    ("<a>", None),
+    ("</a>", None),
+    ("<a></b>", None),
+    ("<a> 1 < 2 and <i> </a>", ["a"]),
+  ],
+)
 def test_sections(text, names):
   found = tags.sections(text, ("a", "b"))
   assert (None if found is None else [pair.name for pair in found]) == names
