@@ -71,6 +71,7 @@ real: $(PARITY_VENV)/.ready  ## real questions and corpora (RAGRL_DATA, or ../sh
 
 lint: $(VENV)/.ready  ## style
 	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
 
 bench: $(PARITY_VENV)/.ready  ## speed, as ratios against peers measured in the same run
 	$(PARITY_VENV)/bin/python benchmarks/rollout.py

@@ -366,8 +366,8 @@ def _of_rollout(config) -> list[tuple[bool, str]]:
     ),
     (
       0 <= rollout.reserve < rollout.context,
-      f"config.rollout.reserve={rollout.reserve}: it must be 0 (a whole turn of max_new_tokens), or at least 1 and less "
-      f"than context={rollout.context}.",
+      f"config.rollout.reserve={rollout.reserve}: it must be 0 (a whole turn of max_new_tokens), or at least 1 and "
+      f"less than context={rollout.context}.",
     ),
     (
       rollout.filter.metric == "none" or rollout.group_size > 1,
