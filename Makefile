@@ -10,6 +10,10 @@ NEWEST_PIP = -m pip install --quiet --quiet --disable-pip-version-check
 PIP = $(NEWEST_PIP) --constraint constraints.txt
 FAST = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not parity and not real and not long and not hosts and not browser"
 
+# Most of a test's time goes into compiling, and half of that into LLVM's optimizer: it is left out here. The other tiers
+# run what users run.
+QUICKLY = XLA_FLAGS="$$XLA_FLAGS --xla_backend_optimization_level=0"
+
 .PHONY: help quickstart test test-newest browser long faults hosts parity real lint bench gpu papers scale
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,7 +41,7 @@ quickstart: $(VENV)/.ready  ## train a small model to search, in minutes, on thi
 	$(RUN) launchers/quickstart.py --workdir out/quickstart
 
 test: $(VENV)/.ready  ## the tests that need neither torch nor real data, in minutes
-	$(RUN) -m pytest $(FAST)
+	$(QUICKLY) $(RUN) -m pytest $(FAST)
 
 test-newest:  ## the same tests and the quickstart with the newest version of everything, whatever constraints.txt says
 	@$(PYTHON) -m venv $(NEWEST_VENV)
@@ -45,7 +49,7 @@ test-newest:  ## the same tests and the quickstart with the newest version of ev
 	@$(NEWEST_VENV)/bin/python $(NEWEST_PIP) --no-deps --requirement tests/wheels.txt
 	@$(NEWEST_VENV)/bin/python --version
 	@$(NEWEST_VENV)/bin/python -m pip list --format freeze --disable-pip-version-check | tr '\n' ' '; echo
-	$(NEWEST_VENV)/bin/python -m pytest $(FAST)
+	$(QUICKLY) $(NEWEST_VENV)/bin/python -m pytest $(FAST)
 	$(NEWEST_VENV)/bin/python launchers/quickstart.py --workdir out/quickstart-newest
 
 browser: $(VENV)/.ready  ## the run's page in Chromium, installed where it may be; pictures in out/browser/

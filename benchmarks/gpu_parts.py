@@ -119,8 +119,8 @@ def model(config, *, param_dtype, remat: bool = False):
 
 
 def engine(config, graphdef, sizes: Sizes, frozen=None):
-  from ragrl_jax.rollout.engine import Engine
-  from ragrl_jax.rollout.stops import Stops
+  from ragrl_jax.engine.engine import Engine
+  from ragrl_jax.engine.stops import Stops
 
   words = Ids(config.vocab_size)
   return Engine(
@@ -143,9 +143,9 @@ def decode(config, sizes: Sizes) -> dict:
   import jax.numpy as jnp
   from flax import nnx
 
-  from ragrl_jax.rollout.engine import Turn
-  from ragrl_jax.rollout.report import Counters
-  from ragrl_jax.rollout.rows import Talk
+  from ragrl_jax.engine.counters import Counters
+  from ragrl_jax.engine.engine import Turn
+  from ragrl_jax.engine.rows import Talk
 
   graphdef, params = nnx.split(model(config, param_dtype=jnp.bfloat16))
   made, draw, rates = engine(config, graphdef, sizes), np.random.default_rng(0), []
@@ -170,12 +170,12 @@ def decode(config, sizes: Sizes) -> dict:
 
 def sequences(config, sizes: Sizes, parts: int):
   """Rows of `parts` sequences each, the second half of each one trained."""
-  from ragrl_jax.rollout import pack
+  from ragrl_jax.learner import packing
 
   draw, size = np.random.default_rng(0), sizes.length // parts
   zeros = np.zeros(size, np.float32)
   items = [
-    pack.Item(
+    packing.Item(
       draw.integers(0, config.vocab_size, size).astype(np.int32),
       np.arange(size) >= size // 2,
       zeros + np.float32(draw.normal()),
@@ -183,7 +183,7 @@ def sequences(config, sizes: Sizes, parts: int):
     )
     for _ in range(sizes.rows * parts)
   ]
-  return pack.pack_items(items, rows=sizes.micro_rows, lengths=(sizes.length,))
+  return packing.pack_items(items, rows=sizes.micro_rows, lengths=(sizes.length,))
 
 
 def learner(config, sizes: Sizes, rank: int):

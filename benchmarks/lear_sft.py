@@ -20,10 +20,10 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import evaluate, recipes, sft
 from ragrl_jax.core.metrics import stats
 from ragrl_jax.data import readers, synthetic, writers
-from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.lear import demonstrate, generator
 from ragrl_jax.recipes.lear.prompt import SECTIONS
+from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import jsonl
 
 ROOT = pathlib.Path(__file__).parents[1]

@@ -32,10 +32,10 @@ class Ours:
   """Packed rows through `Learner.update`; "apart" lays every sequence down with its own prompt."""
 
   def __init__(self, folder, work, threads, name):
+    from ragrl_jax.learner import packing
     from ragrl_jax.learner.learner import Learner
     from ragrl_jax.learner.settings import OptimizerSettings, Settings
     from ragrl_jax.models import weights
-    from ragrl_jax.rollout import pack
 
     self.weights = weights
     self.model, self.config = weights.load_pretrained(folder / "model")
@@ -49,11 +49,11 @@ class Ours:
       tokens = np.asarray(e["prompt"] + e["completion"], np.int32)
       mask = np.arange(len(tokens)) >= len(e["prompt"])
       items.append(
-        pack.Item(
+        packing.Item(
           tokens, mask, np.full(len(tokens), e["advantage"], np.float32), np.zeros(len(tokens), np.float32), e["group"]
         )
       )
-    self.batches = pack.pack_items(items, **work["packing"], share_prefix=name == "ours" and work["shares"])
+    self.batches = packing.pack_items(items, **work["packing"], share_prefix=name == "ours" and work["shares"])
     self.state = self.learner.init(0)
 
   def step(self):

@@ -18,8 +18,8 @@ from tqdm import tqdm
 from ragrl_jax import config as config_lib
 from ragrl_jax import evaluate, sft
 from ragrl_jax.data import readers
-from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.models import lora
+from ragrl_jax.run import player as player_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
 SFT_ONLY = flags.DEFINE_bool("sft_only", True, "Also as many supervised steps again, instead of RL.")

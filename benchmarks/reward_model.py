@@ -32,11 +32,11 @@ from ragrl_jax import evaluate, judging, recipes, retrieval, sft, train  # noqa:
 from ragrl_jax.core import stopping  # noqa: E402
 from ragrl_jax.core.rewards import faithful  # noqa: E402
 from ragrl_jax.data import readers, synthetic, writers  # noqa: E402
-from ragrl_jax.evaluation import player as player_lib  # noqa: E402
 from ragrl_jax.models import lora  # noqa: E402
 from ragrl_jax.recipes.veritas import demonstrate, distil  # noqa: E402
 from ragrl_jax.recipes.veritas.parser import steps  # noqa: E402
 from ragrl_jax.rollout import collect  # noqa: E402
+from ragrl_jax.run import player as player_lib  # noqa: E402
 from ragrl_jax.store import episodes as episodes_lib  # noqa: E402
 from ragrl_jax.store import fresh  # noqa: E402
 from ragrl_jax.structs import Episode, Example  # noqa: E402

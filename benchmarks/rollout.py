@@ -27,12 +27,12 @@ import transformers
 from flax import nnx
 
 from ragrl_jax import structs
+from ragrl_jax.engine.engine import Engine
+from ragrl_jax.engine.stops import Stops
 from ragrl_jax.models import weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.rollout import collect
-from ragrl_jax.rollout.engine import Engine
-from ragrl_jax.rollout.stops import Stops
 
 V = 4096
 CONFIG = DecoderConfig(

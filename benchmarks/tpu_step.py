@@ -26,14 +26,15 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from ragrl_jax.compile_check import KINDS
 from ragrl_jax.learner import step
-from ragrl_jax.learner.programs import Trained
 from ragrl_jax.learner.settings import Settings
+from ragrl_jax.learner.trained import Trained
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.parallel import aot, rules
 from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.parallel import rules
+from ragrl_jax.plan import aot
+from ragrl_jax.plan.compiled import KINDS
 from ragrl_jax.structs import Batch
 
 CASES = "2x8192,2x32768,28x2048,28x2048@O1"

@@ -26,12 +26,12 @@ import ml_dtypes
 import numpy as np
 from flax import nnx
 
+from ragrl_jax.engine import programs
 from ragrl_jax.models import mapping, tensors, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.models.shapes import SHAPES
 from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.rollout import programs
 
 AIM = 1.25
 BF16 = np.dtype(ml_dtypes.bfloat16)

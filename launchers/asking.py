@@ -6,7 +6,7 @@ import sys
 from absl import flags
 from tqdm import tqdm
 
-from ragrl_jax.prompting import endpoint
+from ragrl_jax.chat import endpoint
 
 MAX_MISSING = flags.DEFINE_float(
   "max_missing",

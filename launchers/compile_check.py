@@ -15,8 +15,8 @@ from ml_collections import config_flags
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # libtpu is only the compiler
 
-from ragrl_jax import compile_check
 from ragrl_jax.models.shapes import SHAPES
+from ragrl_jax.plan import compiled
 
 CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
 TOPOLOGY = flags.DEFINE_string("topology", None, "Slice: v5e:2x4, v5e:16x16, v6e:8x8, v5p:4x4x4, …")
@@ -28,14 +28,14 @@ JSON = flags.DEFINE_bool("json", False, "Print JSON.")
 
 
 def main(_):
-  report = compile_check.check(
+  report = compiled.check(
     CONFIG.value, TOPOLOGY.value, slices=SLICES.value, shape=SHAPE.value, fill=FILL.value, drawn=DRAWN.value
   )
   print(json.dumps(report.to_json(), indent=1) if JSON.value else text(report))
   sys.exit(not report.fits)
 
 
-def text(report: compile_check.Report) -> str:
+def text(report: compiled.Report) -> str:
   """The report as tables."""
   gib = lambda size: f"{size / 2**30:.2f}"
   axes = " · ".join(f"{name} {size}" for name, size in report.mesh.items())

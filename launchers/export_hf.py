@@ -18,10 +18,10 @@ from flax import nnx
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import evaluate
-from ragrl_jax.evaluation import player
 from ragrl_jax.models import hf, lora, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.run import player
 from ragrl_jax.store import checkpoint
 
 

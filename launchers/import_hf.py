@@ -14,9 +14,9 @@ import commands
 import ml_dtypes
 import numpy as np
 
-from ragrl_jax.evaluation import player
 from ragrl_jax.models import peft, weights
 from ragrl_jax.prompting import load
+from ragrl_jax.run import player
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 

@@ -19,8 +19,8 @@ import commands
 import index_flags
 from absl import app, flags
 
+from ragrl_jax.chat import endpoint
 from ragrl_jax.data import readers, writers
-from ragrl_jax.prompting import endpoint
 from ragrl_jax.recipes.lear import sft_data
 
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")

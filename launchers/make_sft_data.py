@@ -13,8 +13,8 @@ import asking
 import commands
 from absl import app, flags
 
+from ragrl_jax.chat import endpoint as endpoint_lib
 from ragrl_jax.data import readers, writers
-from ragrl_jax.prompting import endpoint as endpoint_lib
 from ragrl_jax.recipes.care import generate
 
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")

@@ -22,10 +22,12 @@ from tqdm import tqdm
 from ragrl_jax import evaluate, retrieval, sft, train
 from ragrl_jax.core import stopping
 from ragrl_jax.data import readers, synthetic, writers
-from ragrl_jax.evaluation import harness, report, tables, traces
-from ragrl_jax.evaluation import player as player_lib
+from ragrl_jax.evaluation import harness
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.search_r1 import demonstrate
+from ragrl_jax.report import page as page_lib
+from ragrl_jax.report import tables, traces
+from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import compiled, fresh
 from ragrl_jax.store import episodes as episodes_lib
 
@@ -87,7 +89,7 @@ def main(_):
     after=after,
   )
   (workdir / "summary.json").write_text(json.dumps(summary, indent=1))
-  page = report.write_report(workdir)
+  page = page_lib.write_report(workdir)
   print("\nHeld-out questions, greedy; every name in them is new to the model\n")
   print(tables.text_table(tables.comparison(before, after)))
   print("\nOne sampled episode of the last step\n")

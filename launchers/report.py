@@ -10,7 +10,8 @@ lays the runs' curves over each other, with the settings in which they differ. R
 import commands
 from absl import app, flags
 
-from ragrl_jax.evaluation import excerpt, report, side_by_side
+from ragrl_jax.report import excerpt, side_by_side
+from ragrl_jax.report import page as page_lib
 
 WORKDIR = flags.DEFINE_multi_string("workdir", [], "Folder of a training run; several are laid side by side.")
 OUT = flags.DEFINE_string("out", None, "The page's file; WORKDIR/report.html if not given, for one run.")
@@ -27,7 +28,7 @@ def main(argv):
   if len(WORKDIR.value) > 1:
     print(side_by_side.write(WORKDIR.value, OUT.value))
   else:
-    print(report.write_report(WORKDIR.value[0], OUT.value, max_bytes=int(MEGABYTES.value * 1e6)))
+    print(page_lib.write_report(WORKDIR.value[0], OUT.value, max_bytes=int(MEGABYTES.value * 1e6)))
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from ml_collections import config_flags
 from tqdm import tqdm
 
 from ragrl_jax import sft
-from ragrl_jax.evaluation import player
 from ragrl_jax.parallel import hosts
+from ragrl_jax.run import player
 from ragrl_jax.store import compiled
 
 CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)

@@ -11,8 +11,9 @@ from ml_collections import config_flags
 from tqdm import tqdm
 
 from ragrl_jax import evaluate, train
-from ragrl_jax.evaluation import player, report
 from ragrl_jax.parallel import hosts
+from ragrl_jax.report import page as page_lib
+from ragrl_jax.run import player
 from ragrl_jax.store import compiled
 
 CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)
@@ -42,7 +43,7 @@ def run(config):
           said.add(name)
           tqdm.write(f"step {metrics['step']}: {text}")
   if hosts.is_first():
-    print(f"The run's page: {report.write_report(WORKDIR.value)}")
+    print(f"The run's page: {page_lib.write_report(WORKDIR.value)}")
 
 
 if __name__ == "__main__":

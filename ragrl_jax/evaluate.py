@@ -15,12 +15,13 @@ from flax import nnx
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import judging, recipes, structs
-from ragrl_jax.evaluation import harness, questions, scoring
-from ragrl_jax.evaluation import player as player_lib
+from ragrl_jax.evaluation import harness
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import lora, peft
 from ragrl_jax.rollout import collect
+from ragrl_jax.run import player as player_lib
+from ragrl_jax.run import questions, rewards
 from ragrl_jax.store import addresses
 from ragrl_jax.store import checkpoint as checkpoint_lib
 
@@ -133,7 +134,7 @@ def observer(config, examples: Sequence[structs.Example] | None = None) -> Calla
 
 def measure(
   player: player_lib.Player, params: Any, examples: Sequence[structs.Example], *, version: int = 0, batch: int = 256
-) -> tuple[dict[str, Any], list[scoring.Scored]]:
+) -> tuple[dict[str, Any], list[rewards.Scored]]:
   """Greedy answers of these weights: (`harness.summarise`'s metrics, every episode with its score)."""
   player.engine.load(params, version=version)
   found = [pair for part in harness.rows_of(examples, _play(player), player.recipe, batch=batch) for pair in part]

@@ -12,13 +12,13 @@ from flax import nnx
 from ragrl_jax import config as config_lib
 from ragrl_jax import structs
 from ragrl_jax.data import readers
-from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.learner import learner as learner_lib
+from ragrl_jax.learner import packing
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.parallel import hosts, signals
-from ragrl_jax.rollout import pack
+from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import metrics as metrics_lib
-from ragrl_jax.store import run as run_lib
+from ragrl_jax.store import workdir as run_lib
 
 FILL = 0.92  # of a block's places that first-fit packing can count on; more would often open a second block
 
@@ -135,6 +135,6 @@ def blocks(transcripts: Sequence[tuple[list[int], list[float]]], config) -> Call
   def at(step: int) -> list[structs.Batch]:
     epoch, part = divmod(step, steps_an_epoch)
     chosen = order(epoch)[part * size : (part + 1) * size]
-    return pack.pack_weighted([transcripts[i] for i in chosen], rows=rows, lengths=lengths)
+    return packing.pack_weighted([transcripts[i] for i in chosen], rows=rows, lengths=lengths)
 
   return at

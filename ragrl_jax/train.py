@@ -14,17 +14,17 @@ from flax import nnx
 from ragrl_jax import config as config_lib
 from ragrl_jax import structs
 from ragrl_jax.core.rewards.overlong import overlong_penalty
-from ragrl_jax.evaluation import player as player_lib
-from ragrl_jax.evaluation import questions, scoring
-from ragrl_jax.learner import flops, watch
+from ragrl_jax.learner import flops, packing
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.parallel import hosts, signals
-from ragrl_jax.rollout import dispatch, pack, report
-from ragrl_jax.rollout import supply as supply_lib
+from ragrl_jax.rollout import dispatch, timings
+from ragrl_jax.rollout import groups as groups_lib
+from ragrl_jax.run import player as player_lib
+from ragrl_jax.run import questions, rewards, watch
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import metrics as metrics_lib
-from ragrl_jax.store import run as run_lib
+from ragrl_jax.store import workdir as run_lib
 
 
 def train(
@@ -50,7 +50,7 @@ def train(
       training with step 0 and after every step.
     reached: a step's row → whether the run has reached what it is for, and ends there as it would at config.steps.
     resume: "auto", "must" or "never" go on from a checkpoint.
-    accept_changes: go on from one of other settings (store/settings.py), which is recorded.
+    accept_changes: go on from one of other settings (store/changes.py), which is recorded.
     say: told where the run goes on, or that it is finished.
 
   Raises:
@@ -71,16 +71,16 @@ def _trained(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, A
   player_lib.check(config)  # and then the questions, before weights and index are loaded
   examples, draws = questions.training(config, player_lib.recipe(config), player_lib.tokenizer(config))
   player = player_lib.build(config)
-  supply = supply_lib.Supply(
+  supply = groups_lib.GroupSampler(
     player.rollout,
     examples,
     draws.draw,
-    lambda *given: scoring.measure(
+    lambda *given: rewards.measure(
       player.recipe, config.rollout.filter.metric, *given, penalty=overlong(config.reward)
     ),
     prompts_per_step=config.rollout.prompts_per_step,
     group_size=config.rollout.group_size,
-    filter=supply_lib.Filter(**config.rollout.filter),
+    filter=groups_lib.Filter(**config.rollout.filter),
     max_failed_share=config.retrieval.max_failed_share,
     max_unjudged_share=config.judge.max_failed_share,
   )
@@ -120,7 +120,7 @@ def _trained(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, A
           supplied = supply.take(step)
         with clock("scoring"):
           episodes = supplied.episodes
-          scored = scoring.score(
+          scored = rewards.score(
             player.recipe,
             [supply.example(episode) for episode in episodes],
             episodes,
@@ -128,12 +128,12 @@ def _trained(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, A
             penalty=overlong(config.reward),
           )
           parts = by_prompts(scored, config.loss.minibatches)
-          items = [[pack.of_episode(one.episode, one.turns) for one in part if trains(one)] for part in parts]
-          ready = learner.prepare(state, *(pack.pack_items(part, **packing(config.learner)) for part in items))
+          items = [[packing.of_episode(one.episode, one.turns) for one in part if trains(one)] for part in parts]
+          ready = learner.prepare(state, *(packing.pack_items(part, **how_packed(config.learner)) for part in items))
           scored = [
             one
             for part, packed, blocks in zip(parts, items, ready.host)
-            for one in with_advantages(part, packed, blocks, packing(config.learner))
+            for one in with_advantages(part, packed, blocks, how_packed(config.learner))
           ]
       learning = dispatch.Work(learner.training(state, ready, checkpoint=str(run.checkpoints.latest())))
       if config.rollout.ahead and step < config.steps:
@@ -141,7 +141,7 @@ def _trained(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, A
         with clock("rollout"):
           try:
             supply.sample_ahead(step + 1, learning)
-          except supply_lib.TooManyFailures as error:  # raised when this step is done and saved
+          except groups_lib.TooManyFailures as error:  # raised when this step is done and saved
             supply, failed = before, error
       with clock("update"):
         state, learned = learning.finish()
@@ -150,7 +150,7 @@ def _trained(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, A
       clock.move("rollout", "judge_wait", played.judge_wait_s)
       clock.move("rollout", "update", played.beside_s)
 
-      metrics = scoring.summarise(scored) | supplied.metrics | learned | engine_metrics(played) | clock.report()
+      metrics = rewards.summarise(scored) | supplied.metrics | learned | engine_metrics(played) | clock.report()
       metrics |= throughput(metrics, player.config, learner, episodes)
       history.append(metrics)
       metrics |= warnings(history, player, config.steps)
@@ -180,7 +180,7 @@ def _trained(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, A
 
 
 @contextlib.contextmanager
-def _saving_what_is_done(run: run_lib.Run, step: int, state: Any, supply: supply_lib.Supply) -> Iterator[None]:
+def _saving_what_is_done(run: run_lib.Run, step: int, state: Any, supply: groups_lib.GroupSampler) -> Iterator[None]:
   """Saves the last finished step before an error ends the run, unless its checkpoint is there already.
 
   On several hosts only what all of them raise: the others would wait for the one that fails alone.
@@ -188,7 +188,7 @@ def _saving_what_is_done(run: run_lib.Run, step: int, state: Any, supply: supply
   try:
     yield
   except Exception as error:
-    if step and (hosts.count() == 1 or isinstance(error, supply_lib.TooManyFailures)):
+    if step and (hosts.count() == 1 or isinstance(error, groups_lib.TooManyFailures)):
       run.leave(step, state, dict(supply=supply.saved()))
     raise
 
@@ -212,7 +212,7 @@ def warnings(history: list[dict[str, Any]], player: player_lib.Player, steps: in
   return {f"warning/{name}": text for name, text in found.items()}
 
 
-def log_episodes(workdir: pathlib.Path, step: int, scored: list[scoring.Scored], tokenizer) -> None:
+def log_episodes(workdir: pathlib.Path, step: int, scored: list[rewards.Scored], tokenizer) -> None:
   """Every episode the step trained on, with what it earned."""
   episodes_lib.write_episodes(
     workdir,
@@ -251,31 +251,31 @@ def overlong(settings) -> Callable[[structs.Episode], float] | None:
   )
 
 
-def by_prompts(scored: list[scoring.Scored], parts: int) -> list[list[scoring.Scored]]:
+def by_prompts(scored: list[rewards.Scored], parts: int) -> list[list[rewards.Scored]]:
   """As many lists, each with its share of the prompts, in order: groups stay whole."""
   prompts = list(dict.fromkeys(one.episode.prompt_index for one in scored))
   part_of = {prompt: number * parts // len(prompts) for number, prompt in enumerate(prompts)}
   return [[one for one in scored if part_of[one.episode.prompt_index] == part] for part in range(parts)]
 
 
-def trains(one: scoring.Scored) -> bool:
+def trains(one: rewards.Scored) -> bool:
   """Whether there is anything to learn from: a reward, and a token of the model's (a prompt may leave no room)."""
   return one.reward is not None and one.episode.num_model_tokens > 0
 
 
-def packing(settings) -> dict[str, Any]:
+def how_packed(settings) -> dict[str, Any]:
   """How rows are packed, from config.learner."""
   return dict(rows=settings.micro_rows, lengths=settings.row_lengths, share_prefix=settings.share_prompts)
 
 
 def with_advantages(
-  scored: list[scoring.Scored], items: list[pack.Item], blocks: list[structs.Batch], how: dict[str, Any]
-) -> list[scoring.Scored]:
+  scored: list[rewards.Scored], items: list[packing.Item], blocks: list[structs.Batch], how: dict[str, Any]
+) -> list[rewards.Scored]:
   """The episodes with the mean advantage of their trained tokens, read off the blocks their items were packed into."""
   means = iter(
     [
       float(blocks[b].advantages[row, here][blocks[b].loss_mask[row, here]].mean())
-      for b, row, here in pack.places(items, **how)
+      for b, row, here in packing.places(items, **how)
     ]
   )
   return [dataclasses.replace(one, advantage=next(means) if trains(one) else None) for one in scored]
@@ -303,7 +303,7 @@ class Clock:
     return report | {"seconds/step": sum(self._seconds.values())}
 
 
-def engine_metrics(played: report.Report) -> dict[str, float]:
+def engine_metrics(played: timings.Timings) -> dict[str, float]:
   """What the engine did, under names of their own."""
   return {f"engine/{name}": value for name, value in played.metrics().items()}
 
@@ -340,6 +340,6 @@ def headline(metrics: dict[str, Any]) -> str:
     ("tokens_per_second", "tok/s", ".0f"),
     ("bottleneck", "slowest", ""),
   ]
-  # Most recipes never search; of one that should, learner/watch.py warns.
+  # Most recipes never search; of one that should, run/watch.py warns.
   told = lambda name: name in metrics and (name != "searches" or metrics[name])
   return " ".join(f"{label} {metrics[name]:{form}}" for name, label, form in shown if told(name))

@@ -11,7 +11,7 @@ import quickstart  # noqa: E402
 import tiny_world  # noqa: E402
 
 from ragrl_jax import train  # noqa: E402
-from ragrl_jax.evaluation import player  # noqa: E402
+from ragrl_jax.run import player  # noqa: E402
 
 if __name__ == "__main__":
   world, workdir, steps = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])

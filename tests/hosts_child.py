@@ -18,8 +18,8 @@ import tiny_world  # noqa: E402
 
 from ragrl_jax import config as config_lib  # noqa: E402
 from ragrl_jax import evaluate, train  # noqa: E402
-from ragrl_jax.evaluation import player  # noqa: E402
 from ragrl_jax.parallel import hosts  # noqa: E402
+from ragrl_jax.run import player  # noqa: E402
 
 
 def settings(world, steps, **mesh):

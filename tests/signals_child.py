@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.parallel import hosts, signals
-from ragrl_jax.store import run as run_lib
+from ragrl_jax.store import workdir as run_lib
 
 if __name__ == "__main__":
   number, count, port = map(int, sys.argv[1:4])

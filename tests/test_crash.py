@@ -11,7 +11,6 @@ import pytest
 import tiny_world
 
 ROOT = pathlib.Path(__file__).parents[1]
-KILLS, STEPS = 10, 16
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +22,10 @@ def world(tmp_path_factory):
 
 @pytest.mark.timeout(1200)
 @pytest.mark.slow  # a start of a process for every kill, 3 to 5 seconds each
-@pytest.mark.parametrize("ahead, steps, kills", [(0, STEPS, KILLS), pytest.param(1, 10, 2, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+  "ahead, steps, kills",
+  [(0, 8, 4), pytest.param(0, 16, 10, marks=pytest.mark.long), pytest.param(1, 10, 2, marks=pytest.mark.long)],
+)
 def test_a_run_that_is_killed_again_and_again_ends_bit_for_bit_as_one_that_is_not(world, tmp_path, ahead, steps, kills):
   def start(workdir, errors):
     return subprocess.Popen(

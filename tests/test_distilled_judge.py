@@ -11,11 +11,11 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import judging, sft
 from ragrl_jax.core import stopping
 from ragrl_jax.data import writers
-from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.models import peft, weights
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.rollout.tools import RetrievalTools
+from ragrl_jax.run import player as player_lib
 from ragrl_jax.structs import Example, Passage
 
 ROOT = pathlib.Path(__file__).parents[1]

@@ -9,9 +9,9 @@ import tiny_world
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import sft, train
-from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.parallel import hosts
-from ragrl_jax.rollout import supply
+from ragrl_jax.rollout import groups
+from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import metrics as metrics_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -59,17 +59,17 @@ def test_signals_tools_that_are_down_and_flipped_bits_cost_no_finished_step(worl
     list(start(observe=on(1, lambda: signal.raise_signal(signal.SIGTERM))))
   assert stopped.value.code == 143 and "step 1 is saved; the same command goes on from it" in said[-1]
 
-  refuse = supply.refuse_failures
+  refuse = groups.refuse_failures
 
   def down(episodes, *shares):
     if episodes[0].prompt_index == 4 + 2 * ahead:  # of step 3, or of step 4, which is sampled while step 3 is learned
-      raise supply.TooManyFailures("the retriever is down")
+      raise groups.TooManyFailures("the retriever is down")
     refuse(episodes, *shares)
 
-  monkeypatch.setattr(supply, "refuse_failures", down)
-  with pytest.raises(supply.TooManyFailures, match="is down"):
+  monkeypatch.setattr(groups, "refuse_failures", down)
+  with pytest.raises(groups.TooManyFailures, match="is down"):
     list(start())
-  monkeypatch.setattr(supply, "refuse_failures", refuse)
+  monkeypatch.setattr(groups, "refuse_failures", refuse)
   at = 2 + ahead
   assert "going on from step 1, of at most 4" in said[-2] and f"step {at} is saved" in said[-1]
   assert [row["step"] for row in metrics_lib.read_metrics(tmp_path / "run")] == list(range(at + 1))

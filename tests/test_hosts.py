@@ -15,7 +15,7 @@ import tiny_world
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.parallel import hosts
-from ragrl_jax.rollout import shares
+from ragrl_jax.rollout import multihost
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import metrics as metrics_lib
 
@@ -234,7 +234,7 @@ def flat(config, at=""):
 
 def test_shares_are_all_prompts_once_and_differ_by_one_at_most():
   for count in (1, 2, 4, 7):
-    parts = [shares.share(range(10), number, count) for number in range(count)]
+    parts = [multihost.share(range(10), number, count) for number in range(count)]
     assert sorted(prompt for part in parts for prompt in part) == list(range(10))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 

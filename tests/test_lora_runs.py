@@ -10,8 +10,8 @@ from safetensors.numpy import load_file
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import evaluate, sft, train
-from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.models import peft, weights
+from ragrl_jax.run import player as player_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
 

@@ -12,10 +12,10 @@ import random
 from miniature import DECODER, MUON, READABLE, WARM, Claim, Paper, Side
 
 from ragrl_jax.data import synthetic
-from ragrl_jax.evaluation import questions as questions_lib
 from ragrl_jax.recipes.lear import parser as parser_lib
 from ragrl_jax.recipes.lear import prompt as prompt_lib
 from ragrl_jax.recipes.lear.demonstrate import MARKS
+from ragrl_jax.run import questions as questions_lib
 from ragrl_jax.structs import ENVIRONMENT, MODEL
 
 GIVEN, MIX = 6, {1: 6, 2: 4}  # passages a question comes with, and its hops

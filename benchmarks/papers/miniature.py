@@ -21,9 +21,9 @@ from ragrl_jax import config as config_lib  # noqa: E402
 from ragrl_jax import evaluate, recipes, retrieval, sft, train  # noqa: E402
 from ragrl_jax.data import readers, synthetic, writers  # noqa: E402
 from ragrl_jax.evaluation import harness  # noqa: E402
-from ragrl_jax.evaluation import player as player_lib  # noqa: E402
 from ragrl_jax.models import lora  # noqa: E402
 from ragrl_jax.prompting import sentencepiece  # noqa: E402
+from ragrl_jax.run import player as player_lib  # noqa: E402
 from ragrl_jax.store import jsonl  # noqa: E402
 from ragrl_jax.structs import Episode, Example  # noqa: E402
 

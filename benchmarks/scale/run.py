@@ -79,15 +79,13 @@ def compiled(row):
   """The row with what libtpu reports of it."""
   import libtpu  # its version is part of the result
 
-  from ragrl_jax import compile_check
+  from ragrl_jax.plan import compiled
 
   began, run, where = time.process_time(), cases.RUNS[row["run"]], cases.SLICES[row["slice"]]
   config = run.config()
   drawn = run.drawn(config)
   cases.choice_of(row).into(config)
-  report = compile_check.check(
-    config, where.topology, slices=where.slices, shape=row["model"], fill=cases.FILL, drawn=drawn
-  )
+  report = compiled.check(config, where.topology, slices=where.slices, shape=row["model"], fill=cases.FILL, drawn=drawn)
   commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
   return row | dict(
     report=report.to_json(),

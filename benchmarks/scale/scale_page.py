@@ -9,8 +9,8 @@ from typing import Any
 import matplotlib
 import scale_cases as cases
 
-from ragrl_jax.parallel import chips
-from ragrl_jax.plan.load import load
+from ragrl_jax.plan import chips
+from ragrl_jax.plan.workload import load
 
 GIB = 2**30
 SHOWN = "search_r1"  # the figure's recipe

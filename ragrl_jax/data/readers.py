@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from ragrl_jax.data import layouts, rows
+from ragrl_jax.data import json_rows, layouts
 from ragrl_jax.structs import Example
 
 
@@ -61,16 +61,16 @@ def _sources(path: str) -> Iterator[tuple[str, Iterator[tuple[str, dict[str, Any
     if part.startswith("hf:"):
       yield _from_hub(part)
     else:
-      yield from ((file.name.partition(".")[0], rows.read_rows(file)) for file in files(part))
+      yield from ((file.name.partition(".")[0], json_rows.read_rows(file)) for file in files(part))
 
 
 def files(path: str | pathlib.Path) -> list[pathlib.Path]:
   """The file, the readable files of the folder, or those that match the glob, in order of their names."""
   found = pathlib.Path(path)
   if found.is_dir():
-    matches = [file for file in sorted(found.iterdir()) if file.name.endswith(rows.SUFFIXES)]
+    matches = [file for file in sorted(found.iterdir()) if file.name.endswith(json_rows.SUFFIXES)]
     if not matches:
-      raise FileNotFoundError(f"{path}: the folder holds none of {', '.join('*' + s for s in rows.SUFFIXES)}.")
+      raise FileNotFoundError(f"{path}: the folder holds none of {', '.join('*' + s for s in json_rows.SUFFIXES)}.")
     return matches
   if not found.exists() and glob.has_magic(str(path)):
     matches = [pathlib.Path(match) for match in sorted(glob.glob(str(path)))]

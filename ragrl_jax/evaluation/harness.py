@@ -14,9 +14,10 @@ import jax
 import numpy as np
 
 from ragrl_jax import structs
-from ragrl_jax.core.metrics import qa, stats
-from ragrl_jax.evaluation import compare, evidence, scoring, tables
-from ragrl_jax.rollout.supply import TooManyFailures, refuse_failures
+from ragrl_jax.core.metrics import qa, searches, stats
+from ragrl_jax.evaluation import compare, evidence
+from ragrl_jax.rollout.groups import TooManyFailures, refuse_failures
+from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import jsonl
 
@@ -39,7 +40,7 @@ def answer(recipe, episode: structs.Episode) -> str | None:
   return None
 
 
-def prediction(recipe, scored: scoring.Scored) -> dict[str, Any]:
+def prediction(recipe, scored: rewards.Scored) -> dict[str, Any]:
   """The row of one example. An unanswered question scores 0; scores of an episode that failed are None.
 
   The outcome is None, too, where a judge's verdict is missing.
@@ -63,7 +64,7 @@ def prediction(recipe, scored: scoring.Scored) -> dict[str, Any]:
     "outcome": scored.outcome,
     "terms": scored.terms,
     "num_searches": episode.num_searches,
-    "wasted_searches": tables.wasted_searches(logged),
+    "wasted_searches": searches.wasted_searches(logged),
     "ended": episode.ended,
     "failure": episode.failure,
     "prompt_tokens": len(episode.segments[0].ids) if episode.segments else 0,
@@ -77,7 +78,7 @@ def prediction(recipe, scored: scoring.Scored) -> dict[str, Any]:
 
 def rows_of(
   examples: Sequence[structs.Example], play: Play, recipe, *, batch: int, first: int = 0
-) -> Iterator[list[tuple[dict[str, Any], scoring.Scored]]]:
+) -> Iterator[list[tuple[dict[str, Any], rewards.Scored]]]:
   """Plays `batch` examples at a time and yields their rows, in input order.
 
   Raises:
@@ -92,7 +93,7 @@ def rows_of(
         f"{len(part)} questions were played and {len(played)} episodes came back, not one for each in "
         f"their order (first: asked {wanted[:1]}, got {given[:1]})."
       )
-    scored = scoring.score(recipe, part, played, 0)
+    scored = rewards.score(recipe, part, played, 0)
     yield [(prediction(recipe, one), one) for one in scored]
 
 

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from ragrl_jax.chat import completions
 from ragrl_jax.judging import api, prompts
-from ragrl_jax.prompting import completions
 
 
 class LLM:

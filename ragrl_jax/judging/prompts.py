@@ -13,9 +13,9 @@ import re
 import unicodedata
 from collections.abc import Callable
 
+from ragrl_jax.core.text.surrogates import well_formed
 from ragrl_jax.judging import api
 from ragrl_jax.prompting.passages import neutral
-from ragrl_jax.prompting.tokenizer import well_formed
 
 Messages = list[dict[str, str]]
 

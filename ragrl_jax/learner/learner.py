@@ -19,11 +19,11 @@ from jax.experimental import multihost_utils
 from ragrl_jax.core import kl as kl_lib
 from ragrl_jax.learner import advantages as advantages_lib
 from ragrl_jax.learner import blocks as blocks_lib
-from ragrl_jax.learner import flops, scoring, step
+from ragrl_jax.learner import flops, forward, step
 from ragrl_jax.learner import optimizer as optimizer_lib
-from ragrl_jax.learner.programs import Trained
 from ragrl_jax.learner.settings import OptimizerSettings, Settings
 from ragrl_jax.learner.state import TrainState
+from ragrl_jax.learner.trained import Trained
 from ragrl_jax.models import lora
 from ragrl_jax.models.critic import Critic, ValueParam
 from ragrl_jax.parallel import rules
@@ -116,7 +116,7 @@ class Learner:
 
   def _scored(self, params, frozen, batch):
     model = self.trained.model(params, frozen)
-    return scoring.scores(
+    return forward.scores(
       model.trunk if self._shared else model,
       batch,
       temperature=self.settings.temperature,

@@ -14,7 +14,7 @@ import optax
 
 from ragrl_jax.core import kl as kl_lib
 from ragrl_jax.core import losses, masked
-from ragrl_jax.learner import scoring
+from ragrl_jax.learner import forward
 from ragrl_jax.learner.settings import Settings
 from ragrl_jax.learner.state import TrainState
 from ragrl_jax.structs import Batch
@@ -56,7 +56,7 @@ def policy_objective(
   s = settings
   policy = model.trunk if s.critic.kind == "shared" else model
   hidden = policy.hidden(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
-  logprobs, entropies = scoring.scores(policy, batch, temperature=s.temperature, chunk=s.logprob_chunk, hidden=hidden)
+  logprobs, entropies = forward.scores(policy, batch, temperature=s.temperature, chunk=s.logprob_chunk, hidden=hidden)
   mask, totals = batch.loss_mask, (totals[0], totals[1])
   found = dict.fromkeys(SUMS, jnp.float32(0.0))
   if s.objective == "sft":

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from ragrl_jax.learner import settings as settings_lib
-from ragrl_jax.parallel import chips
-from ragrl_jax.plan import load as load_lib
-from ragrl_jax.plan import memory, programs
+from ragrl_jax.plan import chips, memory, temporaries
+from ragrl_jax.plan import workload as load_lib
 from ragrl_jax.plan.memory import Axes
-from ragrl_jax.plan.report import Program, Report
+from ragrl_jax.plan.summary import Program, Report
 
 LANES = (4, 8, 16, 32, 64, 128, 256, 512)
 ROWS = (1, 2, 4)  # of a block, on a chip's share
@@ -114,7 +113,7 @@ def _learner(config, shape, where, made, settings, axes):
   cut = load_lib.blocks(config, shape, made)
   mine, whole = (memory.counted(shape, one).all for one in (axes, Axes()))
   traffic = load_lib.train_bytes(
-    shape, dataclasses.asdict(axes), programs.chip_tokens(config, axes), width=2, remat=True, parameters=whole
+    shape, dataclasses.asdict(axes), temporaries.chip_tokens(config, axes), width=2, remat=True, parameters=whole
   )
   # Data lies across slices, nothing else does: the gradient is added up within each, and every chip sends its part on.
   between = 4.0 * mine * where.slices / axes.data * (where.slices > 1)
@@ -122,10 +121,10 @@ def _learner(config, shape, where, made, settings, axes):
     Program(
       "learner: accumulate",
       0.0,
-      programs.accumulate_room(shape, config, axes),
+      temporaries.accumulate_room(shape, config, axes),
       flops=4 * cut.forward / axes.size,
       hbm=traffic,
-      sent=programs.accumulate_sent(shape, config, axes),
+      sent=temporaries.accumulate_sent(shape, config, axes),
       dcn=between,
       calls=cut.count,
     )
@@ -138,8 +137,8 @@ def _learner(config, shape, where, made, settings, axes):
       dataclasses.replace(
         found[0],
         name="learner critic: accumulate",
-        sent=programs.accumulate_sent(shape, config, axes, head=False),
-        temporaries=programs.accumulate_room(shape, config, axes, head=False),
+        sent=temporaries.accumulate_sent(shape, config, axes, head=False),
+        temporaries=temporaries.accumulate_room(shape, config, axes, head=False),
       ),
       dataclasses.replace(update, name="learner critic: apply"),
     ]
@@ -148,10 +147,10 @@ def _learner(config, shape, where, made, settings, axes):
       Program(
         "learner: score",
         0.0,
-        programs.score_room(shape, config, axes),
+        temporaries.score_room(shape, config, axes),
         flops=cut.forward / axes.size,
         hbm=traffic / 4,
-        sent=programs.score_sent(shape, config, axes),
+        sent=temporaries.score_sent(shape, config, axes),
         calls=scores * cut.count // settings.epochs,
       )
     )
@@ -171,19 +170,19 @@ def _engine(config, shape, where, made, here):
       Program(
         "engine: prefill",
         0.0,
-        programs.extend_room(shape, here, tokens),
+        temporaries.extend_room(shape, here, tokens),
         flops=work.fill_flops / HOST,
         hbm=work.fill_bytes,
-        sent=programs.extend_sent(shape, here, tokens),
+        sent=temporaries.extend_sent(shape, here, tokens),
         calls=work.fills,
       ),
       Program(
         "engine: decode",
         0.0,
-        programs.decode_room(shape, config, here),
+        temporaries.decode_room(shape, config, here),
         flops=work.chunk_flops / HOST,
         hbm=work.chunk_bytes,
-        sent=programs.decode_sent(shape, config, here),
+        sent=temporaries.decode_sent(shape, config, here),
         calls=work.chunks,
       ),
     ),

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from ragrl_jax.core.text.surrogates import well_formed
 from ragrl_jax.prompting import chat
-from ragrl_jax.prompting.tokenizer import well_formed
 
 
 class ByteTokenizer:

@@ -10,8 +10,8 @@ import jinja2
 import tokenizers
 import transformers
 
+from ragrl_jax.core.text.surrogates import well_formed
 from ragrl_jax.prompting import chat
-from ragrl_jax.prompting.tokenizer import well_formed
 
 SPACE = "\u2581"  # how a SentencePiece-type piece writes a space
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")

@@ -8,8 +8,8 @@ import sentencepiece
 from google.protobuf import message
 from sentencepiece import sentencepiece_model_pb2
 
+from ragrl_jax.core.text.surrogates import well_formed
 from ragrl_jax.prompting import chat
-from ragrl_jax.prompting.tokenizer import well_formed
 
 SPACE = "\u2581"  # how a piece writes a space; the character itself is therefore read back as a space
 

@@ -33,12 +33,3 @@ class Tokenizer(Protocol):
 
   def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
     """Ids of chat messages through the template, the generation prompt (and BOS, if the model wants one) included."""
-
-
-def well_formed(text: str) -> str:
-  """The text with halves of surrogate pairs joined, and lone ones (JSON may hold them) as U+FFFD."""
-  try:
-    text.encode()
-  except UnicodeEncodeError:
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-  return text

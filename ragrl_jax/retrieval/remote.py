@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ragrl_jax.chat import http
 from ragrl_jax.retrieval import api
 from ragrl_jax.retrieval.corpus import from_contents
 from ragrl_jax.retrieval.outage import Outage
-from ragrl_jax.store import addresses, http
+from ragrl_jax.store import addresses
 from ragrl_jax.structs import Passage
 
 RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})  # what may pass; any other refusal will be the same next time

@@ -9,10 +9,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from ragrl_jax import structs
-from ragrl_jax.rollout import conversation, rows
+from ragrl_jax.engine import rows
+from ragrl_jax.engine.counters import Counters
+from ragrl_jax.engine.engine import Engine, Turn
+from ragrl_jax.rollout import conversation
 from ragrl_jax.rollout.dispatch import Dispatch, Work
-from ragrl_jax.rollout.engine import Engine, Turn
-from ragrl_jax.rollout.report import Counters, Report
+from ragrl_jax.rollout.timings import Timings
 from ragrl_jax.structs import Episode, Example
 
 Play = Callable[[Example, structs.Policy, structs.Tools], Awaitable[Episode]]
@@ -62,7 +64,7 @@ class Rollout:
         "config.rollout.context, or lower config.rollout.max_new_tokens or reserve."
       )
     self.dispatch = dispatch or Dispatch()
-    self.report = Report()
+    self.report = Timings()
     self._texts = conversation.TextCache(engine.tokenizer)
     self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -90,7 +92,7 @@ class Rollout:
     """
     self.engine.check()
     sampling = dataclasses.replace(self.sampling, temperature=0.0) if greedy else self.sampling
-    self.report = Report(engine=Counters())
+    self.report = Timings(engine=Counters())
     self.engine.counters = self.report.engine
     run = _Run(self, list(requests), step, sampling, on_episode, beside)
     begin = time.perf_counter()

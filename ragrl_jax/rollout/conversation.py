@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import structs
-from ragrl_jax.rollout import engine as engine_lib
-from ragrl_jax.rollout import programs, rows
+from ragrl_jax.engine import engine as engine_lib
+from ragrl_jax.engine import programs, rows
 from ragrl_jax.rollout.dispatch import Dispatch
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Passage, Segment
 

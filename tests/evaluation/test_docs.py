@@ -6,9 +6,10 @@ import re
 import pytest
 
 from ragrl_jax import structs
-from ragrl_jax.evaluation import harness, scoring
-from ragrl_jax.learner import advantages, blocks, learner, settings, step, watch
-from ragrl_jax.rollout import pack, report, supply
+from ragrl_jax.evaluation import harness
+from ragrl_jax.learner import advantages, blocks, learner, packing, settings, step
+from ragrl_jax.rollout import groups, timings
+from ragrl_jax.run import rewards, watch
 
 ROOT = pathlib.Path(__file__).parents[2]
 EPISODE = structs.Episode(
@@ -19,14 +20,14 @@ EPISODE = structs.Episode(
 
 def logged():
   example, ones = structs.Example("q", "?", ("!",)), {"answer": 1.0}
-  scored = scoring.Scored(example, EPISODE, ones, ones, 1.0, 1.0, (1.0,), 0.5)
-  packed = pack.pack([EPISODE], [(0.5,)], rows=1, lengths=(8,))
+  scored = rewards.Scored(example, EPISODE, ones, ones, 1.0, 1.0, (1.0,), 0.5)
+  packed = packing.pack([EPISODE], [(0.5,)], rows=1, lengths=(8,))
   counted = blocks.whole_batch([blocks.count(packed, settings.Settings())])
-  names = [*step.SUMS, *learner.OF_CRITIC, *advantages.FOUND, *scoring.summarise([scored])]
-  names += [f"engine/{name}" for name in report.Report().metrics()]
+  names = [*step.SUMS, *learner.OF_CRITIC, *advantages.FOUND, *rewards.summarise([scored])]
+  names += [f"engine/{name}" for name in timings.Timings().metrics()]
   names += [name for name in counted if name not in learner.NOT_SHOWN]
-  names += re.findall(r'"(groups/\w+|staleness)"', pathlib.Path(supply.__file__).read_text())
-  names += re.findall(r'say\("(\w+)"', pathlib.Path(watch.__file__).read_text())
+  names += re.findall(r'"(groups/\w+|staleness)"', pathlib.Path(groups.__file__).read_text())
+  names += re.findall(r'say\(\s*"(\w+)"', pathlib.Path(watch.__file__).read_text())
   names += [name.removeprefix("evaluation/") for name in harness.flat(harness.summarise([]))]
   return sorted({re.sub(r"^(term|weight)/.*", r"\1/NAME", re.sub(r"^ended/.*", "ended/WHY", name)) for name in names})
 

@@ -7,10 +7,10 @@ import pytest
 from ragrl_jax import config as config_lib
 from ragrl_jax import evaluate, retrieval, structs
 from ragrl_jax.data import writers
-from ragrl_jax.evaluation import player as player_lib
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import weights
+from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import checkpoint
 
 pytestmark = pytest.mark.slow  # builds an engine for each test

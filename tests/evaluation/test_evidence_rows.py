@@ -3,7 +3,8 @@ import dataclasses
 import pytest
 
 from ragrl_jax import recipes
-from ragrl_jax.evaluation import evidence, harness, scoring
+from ragrl_jax.evaluation import evidence, harness
+from ragrl_jax.run import rewards
 from ragrl_jax.structs import Episode, Example, Passage
 
 GOLD = "The tower stands in Paris."
@@ -26,7 +27,7 @@ def test_rows_and_means():
     (f"<think><retrieval>{GOLD}</retrieval></think> Answer: sirap", dict(evidence_tokens=20, passage_tokens=40)),
   ):
     episode = Episode.from_text(recipe, example, [("model", text)], facts=facts)
-    rows.append(harness.prediction(recipe, scoring.score(recipe, [example], [episode], 0)[0]))
+    rows.append(harness.prediction(recipe, rewards.score(recipe, [example], [episode], 0)[0]))
   assert rows[0]["evidence"] == rows[0]["gold_evidence"] == GOLD and rows[1]["evidence"] == ""
   found = harness.summarise(rows)
   assert found["answer_recall"] == pytest.approx(2 / 3)

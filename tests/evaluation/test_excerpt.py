@@ -1,6 +1,6 @@
 import pytest
 
-from ragrl_jax.evaluation import excerpt
+from ragrl_jax.report import excerpt
 from ragrl_jax.store import episodes
 
 

@@ -4,7 +4,9 @@ import json
 import pytest
 
 from ragrl_jax import recipes, structs
-from ragrl_jax.evaluation import harness, scoring, tables
+from ragrl_jax.evaluation import harness
+from ragrl_jax.report import tables
+from ragrl_jax.run import rewards
 
 RECIPE = recipes.get("search_r1")
 EXAMPLES = [
@@ -199,9 +201,9 @@ def test_training_leaves_answers_without_a_verdict_out_of_the_outcome():
       for example, verdict in zip(EXAMPLES, (1.0, None, None))
     ]
     made[2] = dataclasses.replace(made[2], ended="failed", failure="down")
-    metrics = scoring.summarise(scoring.score(judged, EXAMPLES[:3], made, 1))
+    metrics = rewards.summarise(rewards.score(judged, EXAMPLES[:3], made, 1))
     assert (metrics["outcome"], metrics["unjudged"], metrics["unscorable"]) == (1.0, 1.0, unscorable)
-    assert scoring.measure(judged, "outcome", EXAMPLES[:3], made, 1) == [1.0, None, None]
+    assert rewards.measure(judged, "outcome", EXAMPLES[:3], made, 1) == [1.0, None, None]
 
 
 def test_flat_numbers_for_the_metrics_file(tmp_path):

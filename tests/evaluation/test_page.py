@@ -13,7 +13,8 @@ import subprocess
 
 import pytest
 
-from ragrl_jax.evaluation import rendering, report, side_by_side
+from ragrl_jax.report import page as page_lib
+from ragrl_jax.report import rendering, side_by_side
 
 BROWSER = os.environ.get("CHROMIUM") or next(
   filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -142,7 +143,7 @@ def opened(path, folder, *flags, size=(1400, 1000)):
 
 @pytest.fixture(scope="module")
 def page(fake_run):
-  return report.write_report(fake_run)
+  return page_lib.write_report(fake_run)
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +173,7 @@ def test_several_runs(several, tmp_path):
 def seen(page, several, tmp_path_factory):
   """{"page 390": what the reader saw, …}: three pages at two widths, in one browser."""
   folder = tmp_path_factory.mktemp("seen")
-  data = report.gather(page.parent, max_bytes=50_000)
+  data = page_lib.gather(page.parent, max_bytes=50_000)
   pages = {
     "page": page.read_text(encoding="utf-8"),
     "runs": several.read_text(encoding="utf-8"),
@@ -237,7 +238,7 @@ def too_long(data):
 def test_what_a_reader_does(page, seen, width):
   seen = seen[f"page {width}"]
   assert "error" not in seen, seen["error"]
-  assert seen["charts"] == len(report.gather(page.parent)["curves"]["panels"])
+  assert seen["charts"] == len(page_lib.gather(page.parent)["curves"]["panels"])
   assert seen["wide"] == [width, width] and seen["outside"] == []
   # The middle of one chart is step 30 of 60, and is read off all that have a value there.
   assert all(re.match(r"step \d+: ", text) for text in seen["reads"])
@@ -267,7 +268,7 @@ def test_curves_can_be_smoothed_and_taken_away(page, seen, width):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_episodes_are_found_and_walked_through(page, seen, width):
   seen = seen[f"page {width}"]
-  steps = report.gather(page.parent)["episodes"]["steps"]
+  steps = page_lib.gather(page.parent)["episodes"]["steps"]
   # The mean of the step's row in metrics.jsonl, not of the groups in the page.
   assert seen["steps"][-1] == f"60 · reward {steps[-1]['reward']:.3g}"
   questions = [group["question"] for step in [steps[-1], *steps[:-1]] for group in step["groups"]]
@@ -293,7 +294,7 @@ def test_nothing_is_too_long_for_the_page(seen, width):
 
 
 def test_hostile_text_runs_nothing(page, tmp_path):
-  data = report.gather(page.parent)
+  data = page_lib.gather(page.parent)
   attack = (
     "</script><script>document.title='OWNED'</script><img src=x onerror=\"document.title='OWNED'\">"
     "<a href=\"javascript:document.title='OWNED'\">\u2028\u202e\u200b\udc00{{ 7 * 7 }}"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragrl_jax.evaluation import panels
+from ragrl_jax.report import panels
 
 
 def test_curves_find_their_columns_and_the_rest_is_shown_too():

@@ -5,8 +5,8 @@ import pytest
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.data import writers
-from ragrl_jax.evaluation import questions
 from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.run import questions
 from ragrl_jax.structs import Example, Passage
 
 PASSAGES = tuple(Passage("", f"T{i}", f"Text of number {i}.") for i in range(3))

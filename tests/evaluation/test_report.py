@@ -7,7 +7,8 @@ import shutil
 
 import pytest
 
-from ragrl_jax.evaluation import rendering, report
+from ragrl_jax.report import page as page_lib
+from ragrl_jax.report import rendering
 from ragrl_jax.store import episodes, jsonl, metrics
 
 HOSTILE = (
@@ -27,7 +28,7 @@ def unpacked(page, name):
 
 @pytest.fixture(scope="module")
 def page(fake_run):
-  return report.write_report(fake_run).read_text(encoding="utf-8")
+  return page_lib.write_report(fake_run).read_text(encoding="utf-8")
 
 
 def test_the_page_is_one_file_that_loads_nothing(page):
@@ -111,7 +112,7 @@ def test_hostile_text_stays_text(tmp_path, fake_run):
   (run / "config.json").write_text(json.dumps(config))
   with metrics.MetricWriter(run, restored=60, tensorboard=False) as writer:
     writer.write(61, {f"term/{HOSTILE}": 1.0, "warning/w": HOSTILE, f"seconds/{HOSTILE}": 100.0})
-  page = rendering.run(report.gather(run))
+  page = rendering.run(page_lib.gather(run))
   assert page.count("<script") == page.count("</script>") == 16
   assert not re.search("<img|<a href='|<!--", page) and "49" not in re.search(r"<h1>(.*?)</h1>", page)[1]
   assert "\u2028" not in page.split('id="data">')[1] and page.encode()
@@ -132,30 +133,30 @@ def test_data_blocks_hold_no_markup(value):
 
 def test_a_run_that_has_only_begun(tmp_path):
   with pytest.raises(ValueError, match="holds neither config.json nor metrics.jsonl"):
-    report.write_report(tmp_path)
+    page_lib.write_report(tmp_path)
   assert not (tmp_path / "report.html").exists()
   (tmp_path / "config.json").write_text("{}")
-  page = report.write_report(tmp_path, tmp_path / "other" / "page.html").read_text()
+  page = page_lib.write_report(tmp_path, tmp_path / "other" / "page.html").read_text()
   assert "No step has been logged yet" in page and "No episode has been logged yet" in page
   with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
     writer.write(1, {"reward": 0.5})
-  assert data_of(rendering.run(report.gather(tmp_path)))["curves"]["runs"][0]["columns"] == {"reward": [0.5]}
+  assert data_of(rendering.run(page_lib.gather(tmp_path)))["curves"]["runs"][0]["columns"] == {"reward": [0.5]}
 
 
 def test_damaged_files_are_named(tmp_path):
   (tmp_path / "config.json").write_text('{"steps": 1')
   with pytest.raises(ValueError, match=r"config\.json: not JSON"):
-    report.gather(tmp_path)
+    page_lib.gather(tmp_path)
   (tmp_path / "config.json").write_text("[]")
   with pytest.raises(ValueError, match=r"config\.json: a list"):
-    report.gather(tmp_path)
+    page_lib.gather(tmp_path)
 
 
 def test_headline_falls_back_on_the_metrics():
   rows = [{"step": 0, "evaluation/em": 0.2}, {"step": 1, "reward": 1.0}, {"step": 2, "evaluation/em": 0.6}]
-  assert report.headline({}, rows) == [{"label": "Exact match", "before": 0.2, "after": 0.6}]
-  assert report.headline({"em_before": 0.1, "em_after": 0.9}, rows)[0]["after"] == 0.9
-  assert report.headline({}, rows[1:2]) == []
+  assert page_lib.headline({}, rows) == [{"label": "Exact match", "before": 0.2, "after": 0.6}]
+  assert page_lib.headline({"em_before": 0.1, "em_after": 0.9}, rows)[0]["after"] == 0.9
+  assert page_lib.headline({}, rows[1:2]) == []
 
 
 def test_held_out_questions_before_and_after_without_a_summary(tmp_path):
@@ -164,7 +165,7 @@ def test_held_out_questions_before_and_after_without_a_summary(tmp_path):
     writer.write(4, {"evaluation": {"n": 8, "em": 0.25, "by_hops": {"1": part(0.5), "2": part(0.0)}}})
     writer.write(5, {"reward": 1.0})
     writer.write(6, {"evaluation": {"n": 8, "em": 0.5, "by_source": {"a/b": part(1.0), "c": part(0.0)}}})
-  found = report.gather(tmp_path)
+  found = page_lib.gather(tmp_path)
   lines = {
     line["label"].strip(): tuple(line[side] and line[side]["value"] for side in ("before", "after"))
     for line in found["table"]
@@ -180,7 +181,7 @@ def test_held_out_questions_before_and_after_without_a_summary(tmp_path):
 
 
 def test_the_step_means_are_those_of_the_curves(fake_run, tmp_path):
-  found = report.gather(fake_run, max_bytes=1)
+  found = page_lib.gather(fake_run, max_bytes=1)
   (row,) = [row for row in metrics.read_metrics(fake_run) if row["step"] == 60]
   last = found["episodes"]["steps"][-1]
   assert (last["reward"], last["outcome"], last["taken"]) == (row["reward"], row["outcome"], 6)
@@ -193,16 +194,16 @@ def test_a_clock_that_was_set_back_and_half_a_surrogate(tmp_path):
   (tmp_path / "config.json").write_text('{"recipe": "\\ud800", "model": {"path": "a\\udfff"}}')
   rows = [{"step": step, "time": 2e9 - 1000 * step, "reward": 1.0, "seconds/rollout": 2.0} for step in (1, 2)]
   jsonl.write(tmp_path / metrics.FILE, rows)
-  assert report.gather(tmp_path)["run"]["seconds"] == 4.0
-  page = report.write_report(tmp_path).read_text(encoding="utf-8")
+  assert page_lib.gather(tmp_path)["run"]["seconds"] == 4.0
+  page = page_lib.write_report(tmp_path).read_text(encoding="utf-8")
   assert "a\ufffd" in page
   jsonl.write(tmp_path / metrics.FILE, [{"step": 1, "time": 2.0}, {"step": 2, "time": 1.0}])
-  assert report.gather(tmp_path)["run"]["seconds"] is None  # no step said how long it took
+  assert page_lib.gather(tmp_path)["run"]["seconds"] is None  # no step said how long it took
 
 
 def test_settings_are_compared_with_the_defaults():
   given = {"steps": 7, "seed": 0, "model": {"path": ""}, "new": {"a": 1}}
-  found = {item["path"]: item for item in report.settings(given)}
+  found = {item["path"]: item for item in page_lib.settings(given)}
   assert found["steps"]["changed"] and found["steps"]["default"] == "100"
   assert not found["seed"]["changed"] and not found["model.path"]["changed"]
   assert found["new.a"]["changed"] and found["new.a"]["default"] == ""

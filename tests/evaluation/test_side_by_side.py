@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ragrl_jax.evaluation import side_by_side
+from ragrl_jax.report import side_by_side
 from ragrl_jax.store import metrics
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -1,6 +1,7 @@
 import pytest
 
-from ragrl_jax.evaluation import tables
+from ragrl_jax.core.metrics import searches as searches_lib
+from ragrl_jax.report import tables
 
 
 def row(*searches, golds=("g1", "g2")):
@@ -28,16 +29,16 @@ def row(*searches, golds=("g1", "g2")):
   ],
 )
 def test_verdicts_on_searches(searches, verdicts):
-  assert tables.searches(row(*searches)) == verdicts
-  assert tables.wasted_searches(row(*searches)) == sum(verdict != "gold" for verdict in verdicts)
+  assert searches_lib.verdicts(row(*searches)) == verdicts
+  assert searches_lib.wasted_searches(row(*searches)) == sum(verdict != "gold" for verdict in verdicts)
 
 
 def test_without_known_gold_only_repeats_are_known():
   unknown = row(("a", ["x"]), ("A", ["x"]), golds=None)
-  assert tables.searches(unknown) == ["unknown", "repeat"]
-  assert tables.wasted_searches(unknown) is None
+  assert searches_lib.verdicts(unknown) == ["unknown", "repeat"]
+  assert searches_lib.wasted_searches(unknown) is None
   # No passage is gold: every search is wasted.
-  assert tables.wasted_searches(row(("a", ["x"]), golds=())) == 1
+  assert searches_lib.wasted_searches(row(("a", ["x"]), golds=())) == 1
 
 
 BEFORE = {

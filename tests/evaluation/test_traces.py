@@ -1,7 +1,7 @@
 import io
 import re
 
-from ragrl_jax.evaluation import traces
+from ragrl_jax.report import traces
 
 ROW = {
   "question": "Which river?",

@@ -25,8 +25,8 @@ os.environ |= dict(
 )  # who is killed leaves the lock of its progress bar
 
 from ragrl_jax import structs, train  # noqa: E402
-from ragrl_jax.evaluation import player  # noqa: E402
 from ragrl_jax.prompting import passages  # noqa: E402
+from ragrl_jax.run import player  # noqa: E402
 
 
 def searching(recipe):

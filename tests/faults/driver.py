@@ -31,7 +31,7 @@ MAX_STARTS = 16
 # Forked from a process that has imported everything: that is half of a start's seconds.
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-  ["child", "small_search", "ragrl_jax.evaluation.report", "ragrl_jax.judging.llm", "ragrl_jax.retrieval.remote"]
+  ["child", "small_search", "ragrl_jax.report.page", "ragrl_jax.judging.llm", "ragrl_jax.retrieval.remote"]
 )
 
 

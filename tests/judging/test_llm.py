@@ -12,9 +12,9 @@ import pytest
 from scripted_server import completion, serving
 from starlette.responses import Response
 
+from ragrl_jax.chat import completions
 from ragrl_jax.judging import api, llm
 from ragrl_jax.judging.cache import Cached
-from ragrl_jax.prompting import completions
 
 
 def judge(endpoint, **changed):

@@ -4,12 +4,11 @@ import jax
 import numpy as np
 from flax import nnx
 
-from ragrl_jax.learner import blocks
+from ragrl_jax.learner import blocks, packing
 from ragrl_jax.learner.learner import Learner
 from ragrl_jax.learner.settings import OptimizerSettings, Settings
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.rollout import pack
 
 CONFIG = DecoderConfig(
   vocab_size=32,
@@ -43,7 +42,7 @@ def items(count=10, seed=0):
     mask = draw.random(size) < 0.6
     mask[-1] = True
     made.append(
-      pack.Item(
+      packing.Item(
         tokens=draw.integers(0, CONFIG.vocab_size, size).astype(np.int32),
         loss_mask=mask,
         advantages=np.full(size, draw.normal(), np.float32),
@@ -56,7 +55,7 @@ def items(count=10, seed=0):
 
 
 def packed(sequences, rows=ROWS, lengths=LENGTHS):
-  return pack.pack_items(sequences, rows=rows, lengths=lengths)
+  return packing.pack_items(sequences, rows=rows, lengths=lengths)
 
 
 def padded(sequences, rows=ROWS, lengths=LENGTHS):
@@ -64,7 +63,7 @@ def padded(sequences, rows=ROWS, lengths=LENGTHS):
   blocks = []
   for start in range(0, len(sequences), rows):
     part = [[s] for s in sequences[start : start + rows]]
-    blocks.append(pack._block(part + [[]] * (rows - len(part)), lengths[0]))
+    blocks.append(packing._block(part + [[]] * (rows - len(part)), lengths[0]))
   return blocks
 
 

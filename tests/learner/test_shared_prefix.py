@@ -6,8 +6,8 @@ import pytest
 import small_learner as small
 
 from ragrl_jax.learner import blocks as blocks_lib
+from ragrl_jax.learner import packing
 from ragrl_jax.learner.settings import Settings
-from ragrl_jax.rollout import pack
 
 # Sequence means, entropies and a temperature: whatever reads segments or positions takes part.
 SETTINGS = Settings(aggregation="seq_mean_token_mean", entropy_coef=0.1, temperature=0.8, logprob_chunk=64)
@@ -26,7 +26,7 @@ def groups():
       mask = np.arange(len(tokens)) >= length
       mask[length + 1] = more < 4  # an observation in the middle of the longer ones
       made.append(
-        pack.Item(
+        packing.Item(
           tokens,
           mask,
           np.full(len(tokens), draw.normal(), np.float32),
@@ -45,7 +45,7 @@ def learner():
 
 def test_loss_and_gradient_stay(learner):
   items = groups()
-  together = pack.pack_items(items, rows=2, lengths=(24,), share_prefix=True)
+  together = packing.pack_items(items, rows=2, lengths=(24,), share_prefix=True)
   assert len(together) == 1 and (together[0].prefix_ids != together[0].segment_ids).any()
   want_loss, want = small.gradient(learner, small.padded(items, rows=2))  # one sequence a row
   got_loss, got = small.gradient(learner, together)
@@ -57,7 +57,7 @@ def test_loss_and_gradient_stay(learner):
 def test_what_is_counted(learner):
   items = groups()
   together, apart = (
-    blocks_lib.count(pack.pack_items(items, rows=2, lengths=(24,), share_prefix=share), SETTINGS)
+    blocks_lib.count(packing.pack_items(items, rows=2, lengths=(24,), share_prefix=share), SETTINGS)
     for share in (True, False)
   )
   for name in ("tokens", "sequences", "weight"):
@@ -67,7 +67,7 @@ def test_what_is_counted(learner):
 
 
 def test_an_update_and_empty_blocks_fit_the_same_program(learner):
-  blocks = pack.pack_items(groups(), rows=2, lengths=(24,), share_prefix=True)
+  blocks = packing.pack_items(groups(), rows=2, lengths=(24,), share_prefix=True)
   filler = blocks_lib.empty(2, 24, shares=True)
   assert jax.tree.structure(filler) == jax.tree.structure(blocks[0])
   state, metrics = learner.update(learner.init(0), [*blocks, filler])

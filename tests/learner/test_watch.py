@@ -1,6 +1,6 @@
 import pytest
 
-from ragrl_jax.learner import watch
+from ragrl_jax.run import watch
 
 CALM = dict(
   zero_advantage_share=0.3,

@@ -13,9 +13,9 @@ import pytest
 from flax import nnx
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.evaluation import player
 from ragrl_jax.learner import learner, settings
 from ragrl_jax.models import lora, mapping, peft, weights
+from ragrl_jax.run import player
 from ragrl_jax.store import checkpoint
 
 LAUNCHERS = pathlib.Path(__file__).parents[2] / "launchers"

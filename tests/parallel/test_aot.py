@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from ragrl_jax.parallel import aot
+from ragrl_jax.plan import aot
 
 TEXT = """HloModule jit_f, is_scheduled=true
 

@@ -12,16 +12,17 @@ import small_learner as small
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ragrl_jax.engine import programs, stops
+from ragrl_jax.engine.engine import Engine
 from ragrl_jax.learner import step
 from ragrl_jax.learner.learner import Learner
 from ragrl_jax.learner.settings import OptimizerSettings, Settings
 from ragrl_jax.models import cache as cache_lib
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.parallel import aot, rules
 from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.rollout import programs, stops
-from ragrl_jax.rollout.engine import Engine
+from ragrl_jax.parallel import rules
+from ragrl_jax.plan import aot
 
 SETTINGS = Settings(
   aggregation="seq_mean_token_mean", kl="k3", kl_coef=0.3, entropy_coef=0.05, logprob_chunk=64, temperature=0.8

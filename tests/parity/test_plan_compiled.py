@@ -3,10 +3,9 @@
 import jax
 import pytest
 
-from ragrl_jax import compile_check
 from ragrl_jax import config as config_lib
 from ragrl_jax.models.config import DecoderConfig
-from ragrl_jax.plan import search
+from ragrl_jax.plan import compiled, search
 from ragrl_jax.plan.memory import Axes
 
 pytestmark = pytest.mark.parity
@@ -44,7 +43,7 @@ def quick():
 @pytest.mark.parametrize("variant", ["grpo", "ppo"])
 def test_what_stays_is_what_is_compiled_for(variant, quick):
   config = small(variant)
-  report = compile_check.check(config, "v5e:2x4", only=("learner: accumulate",))
+  report = compiled.check(config, "v5e:2x4", only=("learner: accumulate",))
   shape = DecoderConfig.from_shape(151_936, **SMALL)
   said = search.estimate(config, shape, search.Slice("v5e:2x4", 8))
   of = lambda name: sum(size for key, size in report.resident.items() if key.split(":")[0] == name)

@@ -8,11 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from ragrl_jax import compile_check
 from ragrl_jax import config as config_lib
 from ragrl_jax.models.config import DecoderConfig
-from ragrl_jax.parallel import aot
 from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.plan import aot, compiled
 
 pytestmark = pytest.mark.parity
 # One layer of d 512, V 151,936, 8 rows of 1,024 tokens over 8 chips' fsdp, remat, bf16 over float32 masters.
@@ -46,7 +45,7 @@ def small():
 
 @pytest.mark.parametrize("topology", RECORDED)
 def test_a_layer_takes_no_more_than_it_took(topology):
-  report = compile_check.check(small(), topology, only=("learner: accumulate",))
+  report = compiled.check(small(), topology, only=("learner: accumulate",))
   program, (temporaries, collectives) = report.programs[0], RECORDED[topology]
   assert program.temporaries <= 1.02 * temporaries
   assert program.collectives == collectives
@@ -102,7 +101,7 @@ def test_the_launcher_says_what_does_not_fit(tmp_path):
 
 
 def test_what_fits():
-  report = compile_check.check(small(), "v5e:2x4", only=("learner: apply",))
+  report = compiled.check(small(), "v5e:2x4", only=("learner: apply",))
   assert report.fits and report.programs[0].error == ""
 
 
@@ -111,7 +110,7 @@ def test_the_engines_cache_stays_in_place():
   config.mesh.update(dict(fsdp=1, tensor=2, data=2))
   config.rollout.update(dict(lanes=8, rows=64, context=4096, prefill=64, block=256))
   config.learner.row_lengths = (4096,)
-  report = compile_check.check(config, "v5e:2x2", only=("engine: prefill", "engine: decode"))
+  report = compiled.check(config, "v5e:2x2", only=("engine: prefill", "engine: decode"))
   assert len(report.programs) == 2
   for program in report.programs:
     assert not program.error and program.temporaries < 0.5 * report.resident["engine: cache"]

@@ -2,12 +2,11 @@ import jax
 import pytest
 from flax import nnx
 
-from ragrl_jax import compile_check
 from ragrl_jax import config as config_lib
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
-from ragrl_jax.plan import memory
+from ragrl_jax.plan import compiled, memory
 from ragrl_jax.plan.memory import Axes
 
 SHAPE = DecoderConfig(
@@ -47,9 +46,9 @@ def test_parameters_as_the_rules_spread_them(family, tied, axes):
     rope_theta=1e4,
   )
   mesh = mesh_lib.make(jax.devices(), data=axes.data, fsdp=axes.fsdp, tensor=axes.tensor, sequence=axes.sequence)
-  model = compile_check.abstract_model(config_lib.default_config(), shape, mesh)
+  model = compiled.abstract_model(config_lib.default_config(), shape, mesh)
   placed = rules.place(mesh, nnx.state(model, nnx.Param))
-  assert 4 * memory.counted(shape, axes).all == compile_check._bytes(placed)
+  assert 4 * memory.counted(shape, axes).all == compiled._bytes(placed)
 
 
 def test_what_stays():

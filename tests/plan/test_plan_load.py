@@ -3,7 +3,7 @@ import pytest
 from ragrl_jax import config as config_lib
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models.config import DecoderConfig
-from ragrl_jax.plan import load as load_lib
+from ragrl_jax.plan import workload as load_lib
 
 # d 8, 2 layers, 2 heads of 4 over one key-value head, d_ff 16, 10 tokens: a layer's matrices have
 # 8 · 8 (q) + 2 · 8 · 4 (k, v) + 8 · 8 (o) + 3 · 8 · 16 = 64 + 64 + 64 + 384 = 576 parameters.

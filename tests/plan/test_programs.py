@@ -2,7 +2,7 @@ import pytest
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.models.config import DecoderConfig
-from ragrl_jax.plan import programs
+from ragrl_jax.plan import temporaries
 from ragrl_jax.plan.memory import Axes
 
 # A layer's matrices: 4 · 8 · 8 + 3 · 8 · 16 = 640 parameters. The table: 16 · 8. Norms: 2 · (16 + 8) + 8 = 56.
@@ -20,8 +20,8 @@ def small(**learner):
 
 
 def test_tokens_of_a_chip():
-  assert programs.chip_tokens(small(), Axes(data=2, fsdp=2, tensor=2)) == 100
-  assert programs.chip_tokens(small(), Axes(fsdp=2, sequence=4)) == 4 * 100 / 8
+  assert temporaries.chip_tokens(small(), Axes(data=2, fsdp=2, tensor=2)) == 100
+  assert temporaries.chip_tokens(small(), Axes(fsdp=2, sequence=4)) == 4 * 100 / 8
 
 
 def test_room_of_a_gradient():
@@ -30,33 +30,33 @@ def test_room_of_a_gradient():
   inputs = 2 * 100 * 8 * 2  # of two layers, in bf16
   kept = 4 * mine + inputs  # with the new gradient
   layer = inputs + 2 * 2 * 640 / 2 + 100 * (7.5 * 4 * 8 + WIDE / 2)
-  assert programs.accumulate_room(SHAPE, small(), axes, head=False) == kept + layer
+  assert temporaries.accumulate_room(SHAPE, small(), axes, head=False) == kept + layer
   # The head: 10 tokens a chip and piece, of 8 pieces of two words each, in a slab of 80 of the 400 that come together.
   head = 80 * (6 * 8 + 2 * 4 * 16 / 8) + 2 * 4 * 100 * 8
-  assert programs.accumulate_room(SHAPE, small(), axes) == kept + max(layer, head)
+  assert temporaries.accumulate_room(SHAPE, small(), axes) == kept + max(layer, head)
   config = small(logprob_chunk=1000)  # all 400 tokens are one slab
   head = 400 * (6 * 8 + 2 * 4 * 16 / 8) + 2 * 4 * 100 * 8
-  assert programs.accumulate_room(SHAPE, config, axes) == kept + max(layer, head)
+  assert temporaries.accumulate_room(SHAPE, config, axes) == kept + max(layer, head)
   scored = 400 * (2 * 8 + 4 * 16 / 8) + 2 * 4 * 100 * 8
-  assert programs.score_room(SHAPE, config, axes) == max(layer - inputs, scored)
+  assert temporaries.score_room(SHAPE, config, axes) == max(layer - inputs, scored)
 
 
 def test_what_a_gradient_sends():
   looked_up = 4 * 4 * 400 * 8
-  assert programs.accumulate_sent(SHAPE, small(micro_rows=4), Axes()) == 0
-  assert programs.accumulate_sent(SHAPE, small(), Axes(tensor=2), head=False) == looked_up + 2 * 400 * 8 * 22
-  data = programs.accumulate_sent(SHAPE, small(micro_rows=8), Axes(data=2), head=False)
+  assert temporaries.accumulate_sent(SHAPE, small(micro_rows=4), Axes()) == 0
+  assert temporaries.accumulate_sent(SHAPE, small(), Axes(tensor=2), head=False) == looked_up + 2 * 400 * 8 * 22
+  data = temporaries.accumulate_sent(SHAPE, small(micro_rows=8), Axes(data=2), head=False)
   assert data == 4 * (2 * 640 + 16 * 8 + 56)  # a gradient in float32
-  fsdp = programs.accumulate_sent(SHAPE, small(micro_rows=16), Axes(fsdp=4))
+  fsdp = temporaries.accumulate_sent(SHAPE, small(micro_rows=16), Axes(fsdp=4))
   # Matrices in bf16 twice, gradients in float32 once; 1,600 hidden states in bf16 twice, their gradient in float32.
   assert fsdp == looked_up + 2 * 640 * 8 + 1600 * 8 * 8
-  scored = programs.score_sent(SHAPE, small(micro_rows=16), Axes(fsdp=4))
+  scored = temporaries.score_sent(SHAPE, small(micro_rows=16), Axes(fsdp=4))
   assert scored == looked_up / 2 + 2 * 640 * 2 + 1600 * 8 * 2
 
 
 def test_rows_cut_by_sequence_bring_their_keys_together():
   with_, without = (
-    programs.accumulate_sent(SHAPE, small(micro_rows=rows), Axes(sequence=cut), head=False)
+    temporaries.accumulate_sent(SHAPE, small(micro_rows=rows), Axes(sequence=cut), head=False)
     for rows, cut in ((8, 2), (4, 1))
   )
   assert with_ - without == 3 * 2 * 2 * 800 * 2 * 2 * 4  # passes, layers, bytes, tokens, k and v, heads, width
@@ -65,9 +65,9 @@ def test_rows_cut_by_sequence_bring_their_keys_together():
 def test_the_engines_part():
   here = Axes(tensor=2)
   fresh = 2 * 2 * 2 * 6 * 2 * 4 / 2
-  assert programs.extend_room(SHAPE, here, 6) == fresh + 6 * (2 * 4 * 8 + 2 * 3 * 16 / 2)
-  assert programs.decode_room(SHAPE, small(), here) == programs.extend_room(SHAPE, here, 6) + 4 * 4 * 6 * 16
-  assert programs.extend_sent(SHAPE, here, 6) == 2 * 2 * 6 * 8 * 2  # two sums a layer, in bf16
-  assert programs.decode_sent(SHAPE, small(), here) == 5 * (2 * 2 * 6 * 8 * 4 + 2 * 4 * 6 * 16)  # and in float32
-  assert programs.extend_sent(SHAPE, Axes(fsdp=2), 6) == pytest.approx(2 * 2 * 640)  # every chip needs all weights
-  assert programs.extend_sent(SHAPE, Axes(), 6) == programs.decode_sent(SHAPE, small(), Axes()) == 0
+  assert temporaries.extend_room(SHAPE, here, 6) == fresh + 6 * (2 * 4 * 8 + 2 * 3 * 16 / 2)
+  assert temporaries.decode_room(SHAPE, small(), here) == temporaries.extend_room(SHAPE, here, 6) + 4 * 4 * 6 * 16
+  assert temporaries.extend_sent(SHAPE, here, 6) == 2 * 2 * 6 * 8 * 2  # two sums a layer, in bf16
+  assert temporaries.decode_sent(SHAPE, small(), here) == 5 * (2 * 2 * 6 * 8 * 4 + 2 * 4 * 6 * 16)  # and in float32
+  assert temporaries.extend_sent(SHAPE, Axes(fsdp=2), 6) == pytest.approx(2 * 2 * 640)  # every chip needs all weights
+  assert temporaries.extend_sent(SHAPE, Axes(), 6) == temporaries.decode_sent(SHAPE, small(), Axes()) == 0

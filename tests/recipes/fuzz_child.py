@@ -10,7 +10,7 @@ import sys
 
 from ragrl_jax import recipes
 from ragrl_jax.prompting import passages
-from ragrl_jax.prompting.search_turns import NOTICE
+from ragrl_jax.recipes.search_agent import NOTICE
 from ragrl_jax.structs import Episode, Example, Passage
 
 FOUND = Passage("1", "Oslo", "Harald III founded it.")

@@ -4,8 +4,8 @@ import asyncio
 import dataclasses
 
 from ragrl_jax import recipes, sft
+from ragrl_jax.chat.endpoint import Reply
 from ragrl_jax.prompting.bytes import ByteTokenizer
-from ragrl_jax.prompting.endpoint import Reply
 from ragrl_jax.recipes.arena import sft_data
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
 

@@ -15,8 +15,8 @@ import uvicorn
 from starlette import applications, responses, routing
 
 from ragrl_jax import recipes
+from ragrl_jax.chat import endpoint as endpoint_lib
 from ragrl_jax.data import readers, writers
-from ragrl_jax.prompting import endpoint as endpoint_lib
 from ragrl_jax.recipes.care import generate
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
 

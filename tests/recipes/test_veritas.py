@@ -14,12 +14,12 @@ import scripted
 from ragrl_jax import recipes
 from ragrl_jax.core.rewards import faithful
 from ragrl_jax.data import synthetic
-from ragrl_jax.evaluation import scoring
 from ragrl_jax.judging import lexical
 from ragrl_jax.prompting import passages
-from ragrl_jax.prompting.search_turns import NOTICE
+from ragrl_jax.recipes.search_agent import NOTICE
 from ragrl_jax.recipes.veritas import demonstrate
 from ragrl_jax.recipes.veritas.parser import steps
+from ragrl_jax.run import rewards
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
 
 EXAMPLE = Example("1", "Who founded the seat of Norsk Film?", ("Harald III", "Harald Hardrada"))
@@ -278,7 +278,7 @@ def test_what_nobody_was_asked_about_is_not_scored(preset, unasked):
   for one in made:  # searching or not
     terms = recipe.score(EXAMPLE, one)
     assert {name for name, value in terms.items() if value is None} == unasked
-  metrics = scoring.summarise(scoring.score(recipe, [EXAMPLE] * 3, made, 400))
+  metrics = rewards.summarise(rewards.score(recipe, [EXAMPLE] * 3, made, 400))
   assert all(math.isnan(metrics[f"term/{name}"]) for name in unasked) and metrics["unscorable"] == 0.0
 
 

@@ -11,9 +11,9 @@ import pytest
 from engine_kit import engine, requests, rollout
 from flax import nnx
 
+from ragrl_jax.engine.engine import Engine
+from ragrl_jax.engine.stops import Stops
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.rollout.engine import Engine
-from ragrl_jax.rollout.stops import Stops
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Passage
 
 

@@ -10,10 +10,11 @@ from engine_kit import engine, requests, rollout
 from flax import nnx
 
 from ragrl_jax import structs
+from ragrl_jax.engine import programs
+from ragrl_jax.engine import rows as rows_lib
+from ragrl_jax.engine.engine import Engine, Turn
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.rollout import conversation, programs
-from ragrl_jax.rollout import rows as rows_lib
-from ragrl_jax.rollout.engine import Engine, Turn
+from ragrl_jax.rollout import conversation
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])

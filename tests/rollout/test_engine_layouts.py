@@ -8,11 +8,11 @@ import pytest
 from engine_kit import requests, rollout
 from flax import nnx
 
+from ragrl_jax.engine.engine import Engine
 from ragrl_jax.models import lora
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
-from ragrl_jax.rollout.engine import Engine
 
 
 @pytest.mark.slow  # compiles an engine of its own

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ragrl_jax.engine import stops
 from ragrl_jax.prompting.bytes import ByteTokenizer
-from ragrl_jax.rollout import stops
 
 
 class Listed:

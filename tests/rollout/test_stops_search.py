@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "prompting"))
 import small_tokenizers as small
 
-from ragrl_jax.rollout import stops
+from ragrl_jax.engine import stops
 
 STRINGS = (
   "</search>",

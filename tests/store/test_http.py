@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from ragrl_jax.store import http
+from ragrl_jax.chat import http
 
 
 @contextlib.contextmanager

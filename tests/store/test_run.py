@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.store import checkpoint, lock, run, settings
+from ragrl_jax.store import changes, checkpoint, lock, workdir
 
 STATE = dict(x=jnp.arange(3.0))
 
@@ -28,7 +28,7 @@ def settings_of(**given):
 def old(tmp_path_factory):
   """A folder with a checkpoint of step 5."""
   folder = tmp_path_factory.mktemp("old")
-  with run.opened(folder, settings_of(steps=9), say=lambda text: None) as made:
+  with workdir.opened(folder, settings_of(steps=9), say=lambda text: None) as made:
     made.restore(STATE)
     made.save(5, STATE, {})
   return folder
@@ -36,7 +36,7 @@ def old(tmp_path_factory):
 
 def opened(folder, config, **given):
   said = []
-  with run.opened(folder, config, say=said.append, **given) as made:
+  with workdir.opened(folder, config, say=said.append, **given) as made:
     return made, said
 
 
@@ -102,26 +102,26 @@ def test_every_pattern_of_the_free_settings_is_of_a_setting():
   config = config_lib.default_config()
   with config.judges.unlocked():
     config.judges.answer = dict(config.judge)
-  names = settings._flat(settings._values(config))
-  for pattern in settings.FREE:
-    assert settings.fnmatch.filter(names, pattern), pattern
+  names = changes._flat(changes._values(config))
+  for pattern in changes.FREE:
+    assert changes.fnmatch.filter(names, pattern), pattern
 
 
 def test_accepted_changes_are_recorded_and_hold_from_then_on(tmp_path):
-  with run.opened(tmp_path, settings_of(), say=lambda text: None) as made:
+  with workdir.opened(tmp_path, settings_of(), say=lambda text: None) as made:
     made.restore(STATE)
     made.save(5, STATE, {})
   other = settings_of(seed=3, log__tensorboard=False)
   said = []
-  with run.opened(tmp_path, other, accept_changes=True, say=said.append) as made:
+  with workdir.opened(tmp_path, other, accept_changes=True, say=said.append) as made:
     assert made.restore(STATE)[1] == dict(step=5, reached=False) and made.restored == 5
   assert said == [f"{tmp_path}: going on from step 5, of at most 100"]
-  (row,) = map(json.loads, (tmp_path / settings.CHANGES).read_text().splitlines())
+  (row,) = map(json.loads, (tmp_path / changes.CHANGES).read_text().splitlines())
   assert row["step"] == 5 and row["changes"] == {"seed": [0, 3], "log.tensorboard": [True, False]}
   opened(tmp_path, other)
   with pytest.raises(ValueError, match="config.seed was 3, is 0"):
     opened(tmp_path, settings_of())
-  (tmp_path / settings.FILE).write_text("{")
+  (tmp_path / changes.FILE).write_text("{")
   with pytest.raises(ValueError, match="config.json is missing or damaged.*remove it"):
     opened(tmp_path, other)
 
@@ -139,11 +139,11 @@ def test_what_must_be_there_and_what_must_not(old, tmp_path):
 
 @pytest.mark.parametrize("reached, more", [(False, False), (True, True)])
 def test_a_finished_run_says_so(tmp_path, reached, more):
-  with run.opened(tmp_path, settings_of(steps=5), say=lambda text: None) as made:
+  with workdir.opened(tmp_path, settings_of(steps=5), say=lambda text: None) as made:
     made.restore(STATE)
     made.save(5, STATE, {}, reached=reached)
   assert not opened(tmp_path, settings_of(steps=5))[0].finished  # killed before the model was saved
-  with run.opened(tmp_path, settings_of(steps=5), say=lambda text: None) as made:
+  with workdir.opened(tmp_path, settings_of(steps=5), say=lambda text: None) as made:
     assert made.restore(STATE)[1]["reached"] == reached
     made.end(5, reached=reached)
   made, (said,) = opened(tmp_path, settings_of(steps=5))
@@ -152,8 +152,8 @@ def test_a_finished_run_says_so(tmp_path, reached, more):
 
 
 def test_only_who_holds_the_folder_saves(tmp_path):
-  with run.opened(tmp_path, settings_of(), say=lambda text: None) as made:
-    with pytest.raises(lock.Held, match=f"process {os.getpid()} on"), run.opened(tmp_path, settings_of()):
+  with workdir.opened(tmp_path, settings_of(), say=lambda text: None) as made:
+    with pytest.raises(lock.Held, match=f"process {os.getpid()} on"), workdir.opened(tmp_path, settings_of()):
       pass
     owner = json.loads((tmp_path / lock.FILE).read_text())
     (tmp_path / lock.FILE).write_text(json.dumps(owner | dict(host="far")))
@@ -169,11 +169,11 @@ def test_half_a_surrogate_and_a_password_are_written_so_that_they_can_be_read(tm
     judge__endpoint="https://me@x/v1",
     judges__answer=dict(endpoint="http://a:b@c"),
   )
-  settings.write(tmp_path, config)
-  text = (tmp_path / settings.FILE).read_text(encoding="ascii")
+  changes.write(tmp_path, config)
+  text = (tmp_path / changes.FILE).read_text(encoding="ascii")
   assert "half \\ud800" in text and "user" not in text and "p%40ss" not in text
   saved = json.loads(text)
   assert saved["retrieval"]["index"] == "http://host:80/a@b?c=d@e" and saved["judge"]["endpoint"] == "https://x/v1"
   assert saved["judges"]["answer"]["endpoint"] == "http://c"
-  assert settings.differences(tmp_path, config) == {}
+  assert changes.differences(tmp_path, config) == {}
   assert config.retrieval.index.startswith("http://user")  # in use as it was

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ragrl_jax.prompting import endpoint, passages
-from ragrl_jax.prompting.endpoint import Chat
+from ragrl_jax.chat import endpoint
+from ragrl_jax.chat.endpoint import Chat
+from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.arena.parser import Parser
 from ragrl_jax.recipes.arena.reward import gold_ids
 from ragrl_jax.structs import MODEL, Example

@@ -4,10 +4,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from ragrl_jax.chat import endpoint
+from ragrl_jax.chat.endpoint import Chat, Reply
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import quotes
-from ragrl_jax.prompting import endpoint, passages
-from ragrl_jax.prompting.endpoint import Chat, Reply
+from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.care.parser import ANSWER
 from ragrl_jax.recipes.care.prompt import Prompt
 from ragrl_jax.structs import MODEL, Example

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ragrl_jax.chat import endpoint
+from ragrl_jax.chat.endpoint import Chat
 from ragrl_jax.core.metrics import qa
-from ragrl_jax.prompting import endpoint
-from ragrl_jax.prompting.endpoint import Chat
 from ragrl_jax.recipes.lear.parser import Parser
 from ragrl_jax.recipes.lear.prompt import SECTIONS, Prompt
 from ragrl_jax.structs import MODEL, Example

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 from ragrl_jax.data.synthetic import World
 from ragrl_jax.prompting import passages
-from ragrl_jax.prompting.search_turns import NOTICE
 from ragrl_jax.recipes.recipe import draw_fault
+from ragrl_jax.recipes.search_agent import NOTICE
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
 
 FAULTS = ("stop", "wrong", "guess", "repeat", "invalid")

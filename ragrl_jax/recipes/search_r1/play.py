@@ -1,7 +1,7 @@
 """The episode: think, search, read, again, and answer."""
 
 from ragrl_jax.prompting import passages
-from ragrl_jax.prompting.search_turns import NOTICE
+from ragrl_jax.recipes.search_agent import NOTICE
 from ragrl_jax.recipes.search_r1.parser import STOPS, Parser
 from ragrl_jax.recipes.search_r1.prompt import Prompt
 from ragrl_jax.structs import Episode, Example, Policy, Tools

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text.normalize import normalize
-from ragrl_jax.prompting.search_turns import in_shape, last_answer
+from ragrl_jax.recipes.search_agent import in_shape, last_answer
 from ragrl_jax.recipes.search_r1.parser import Parser
 from ragrl_jax.structs import Episode, Example
 

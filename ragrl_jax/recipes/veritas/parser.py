@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ragrl_jax.core.rewards.faithful import Pair
 from ragrl_jax.core.text import tags
 from ragrl_jax.prompting import passages
-from ragrl_jax.prompting.search_turns import STOPS, Parser
+from ragrl_jax.recipes.search_agent import STOPS, Parser
 from ragrl_jax.structs import MODEL, Segment
 
 __all__ = ["STOPS", "Parser", "Steps", "steps"]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from ragrl_jax.core import schedules
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import faithful
-from ragrl_jax.prompting.search_turns import in_shape, last_answer
+from ragrl_jax.recipes.search_agent import in_shape, last_answer
 from ragrl_jax.recipes.veritas.parser import Parser, steps
 from ragrl_jax.structs import MODEL, Episode, Example
 

@@ -2,7 +2,7 @@
 
 import re
 
-from ragrl_jax.prompting.search_turns import STOPS, Parser, last_answer, outline
+from ragrl_jax.recipes.search_agent import STOPS, Parser, last_answer, outline
 from ragrl_jax.structs import Episode
 
 __all__ = ["STOPS", "Parser", "in_shape", "last_answer"]

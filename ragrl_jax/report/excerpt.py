@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragrl_jax import structs
-from ragrl_jax.evaluation import tables
+from ragrl_jax.core.metrics import searches
 from ragrl_jax.store import episodes, jsonl
 
 MAX_STEPS = 32
@@ -135,7 +135,7 @@ def _verdict(reward: float | None, outcome: float | None) -> str:
 def compact(row: Mapping[str, Any]) -> dict[str, Any]:
   """One row without its ids and its prompt, numbers at three digits, each search with its gold passages marked."""
   golds = set(row.get("gold_ids") or ())
-  verdicts = iter(tables.searches(row))
+  verdicts = iter(searches.verdicts(row))
   segments = []
   for segment in row["segments"][1:]:
     item = {"owner": segment["owner"], "tokens": len(segment["ids"])}

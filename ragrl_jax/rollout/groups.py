@@ -13,7 +13,7 @@ import numpy as np
 from ragrl_jax.core import groups as groups_lib
 from ragrl_jax.rollout.collect import Request
 from ragrl_jax.rollout.dispatch import Work
-from ragrl_jax.rollout.report import Report
+from ragrl_jax.rollout.timings import Timings
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import NO_VERDICT, Episode, Example
 
@@ -55,7 +55,7 @@ class Supplied:
     return [episode for group in self.groups for episode in group]
 
 
-class Supply:
+class GroupSampler:
   """Groups for one step after another.
 
   Args:
@@ -91,7 +91,7 @@ class Supply:
     self._prompts, self._group_size, self._filter = prompts_per_step, group_size, filter
     self._max_failed_share, self._max_unjudged_share = max_failed_share, max_unjudged_share
     self.cursor = 0
-    self.report = Report()
+    self.report = Timings()
     self._surplus: tuple[Group, ...] = ()
     self._ahead: Supplied | None = None
 
@@ -117,9 +117,9 @@ class Supply:
     ((_, place),) = self._draw(episode.prompt_index, 1)
     return self._examples[place]
 
-  def reported(self) -> Report:
+  def reported(self) -> Timings:
     """What playing took since this was last asked."""
-    report, self.report = self.report, Report()
+    report, self.report = self.report, Timings()
     return report
 
   # ---- checkpoints ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.evaluation import excerpt, panels, rendering, tables
+from ragrl_jax.report import excerpt, panels, rendering, tables
 from ragrl_jax.store import jsonl, metrics
 
 FIGURES = (("em", "Exact match"), ("searches", "Searches per question"), ("wasted_searches", "Wasted searches"))

@@ -1,9 +1,9 @@
 """What each program of a run needs beside what stays, and what it sends, without compiling it.
 
 Sums of the arrays that are expected to live at once, and of those that must travel: as the programs are built
-(`learner/step.py`, `core/logprobs.py`, `models/decoder.py`, `rollout/programs.py`), and, for how many copies libtpu
+(`learner/step.py`, `core/logprobs.py`, `models/decoder.py`, `engine/programs.py`), and, for how many copies libtpu
 keeps and in which type it adds up, as the first five compiled 7B cases show it. Traffic is counted as
-`parallel/aot.py` counts it: the largest array of each collective, on one chip.
+`plan/aot.py` counts it: the largest array of each collective, on one chip.
 """
 
 from typing import Any

@@ -5,7 +5,8 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from ragrl_jax.evaluation import panels, rendering, report
+from ragrl_jax.report import page as page_lib
+from ragrl_jax.report import panels, rendering
 from ragrl_jax.store import jsonl
 
 FIGURES = (
@@ -34,12 +35,12 @@ def write(workdirs: Sequence[str | os.PathLike], out: str | os.PathLike) -> path
 def gather(workdirs: Sequence[str | os.PathLike]) -> dict[str, Any]:
   """Everything the page says, as plain data."""
   names = distinct([pathlib.Path(workdir).resolve() for workdir in workdirs])
-  found = dict(zip(names, map(report.read, workdirs)))
+  found = dict(zip(names, map(page_lib.read, workdirs)))
   searching = any(one["searching"] for one in found.values())
   return {
     "runs": [one["run"] | {"name": name} for name, one in found.items()],
     "figures": figures([one["rows"] for one in found.values()], searching=searching),
-    "settings": differing([dict(report.flat(one["config"])) for one in found.values()]),
+    "settings": differing([dict(page_lib.flat(one["config"])) for one in found.values()]),
     "times": times([panels.breakdown(one["rows"]) for one in found.values()]),
     "curves": panels.curves({name: one["rows"] for name, one in found.items()}, searching=searching),
   }
@@ -76,7 +77,7 @@ def differing(configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
   """[{"path", "values"}]: the settings that are not the same in all runs; a run without one has None."""
   paths = dict.fromkeys(path for config in configs for path in config)
   lines = [
-    {"path": path, "values": [report.said(config[path]) if path in config else None for config in configs]}
+    {"path": path, "values": [page_lib.said(config[path]) if path in config else None for config in configs]}
     for path in paths
   ]
   return [line for line in lines if len(set(line["values"])) > 1]

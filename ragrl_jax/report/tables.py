@@ -1,37 +1,7 @@
-"""Rows of predictions and episodes → numbers a reader can compare: means with intervals, wasted searches, tables."""
+"""Metrics of evaluations → tables that a reader can compare."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-NEW_GOLD, NO_GOLD, REPEAT, UNKNOWN = "gold", "no gold", "repeat", "unknown"
-
-
-def searches(row: Mapping[str, Any]) -> list[str]:
-  """One verdict for each executed search of an episode's row (as `store.episodes.row` makes it).
-
-  "repeat": a query asked before, case and spaces apart. "gold": it brought a gold passage not yet shown. "no gold":
-  it brought none. "unknown": no repeat, and the example does not say which passages are gold.
-  """
-  golds = row.get("gold_ids")
-  asked, shown, verdicts = set(), set(), []
-  for segment in row["segments"]:
-    if segment.get("found") is None:
-      continue
-    query = " ".join((segment.get("query") or "").lower().split())
-    brought = {passage["id"] for passage in segment["found"]}
-    new = brought & set(golds or ()) - shown
-    verdicts.append(REPEAT if query in asked else UNKNOWN if golds is None else NEW_GOLD if new else NO_GOLD)
-    asked.add(query)
-    shown |= brought
-  return verdicts
-
-
-def wasted_searches(row: Mapping[str, Any]) -> int | None:
-  """Searches that repeat a query or bring no gold passage not yet shown; None if the gold passages are not known."""
-  if row.get("gold_ids") is None:
-    return None
-  return sum(verdict != NEW_GOLD for verdict in searches(row))
-
 
 # What a comparison shows: label, and key in the metrics.
 LINES = (

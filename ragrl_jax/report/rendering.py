@@ -15,10 +15,10 @@ from typing import Any
 import jinja2
 import markupsafe
 
-from ragrl_jax.prompting.tokenizer import well_formed
+from ragrl_jax.core.text.surrogates import well_formed
 from ragrl_jax.store import jsonl
 
-TEMPLATES = pathlib.Path(__file__).parent / "page"
+TEMPLATES = pathlib.Path(__file__).parent / "assets"
 CURVES = ("base.js", "curves.js", "learning.js")
 SCRIPTS = (*CURVES, "stack.js", "episode.js", "browser.js")
 _MARKUP = re.compile("[<>&\u2028\u2029]")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jax.experimental import multihost_utils
 
-from ragrl_jax.store import checkpoint, jsonl, lock, metrics, settings
+from ragrl_jax.store import changes, checkpoint, jsonl, lock, metrics
 
 RESUME = ("auto", "must", "never")
 FINISHED = "finished.json"  # written when the last step is saved and model/, too
@@ -46,15 +46,15 @@ class Run:
     if resume == "must" and latest is None:
       raise ValueError(f"--resume=must, but {workdir} has no checkpoint: see that it is the right folder.")
     if resume == "never" and (
-      latest is not None or (workdir / settings.FILE).exists() or (workdir / metrics.FILE).exists()
+      latest is not None or (workdir / changes.FILE).exists() or (workdir / metrics.FILE).exists()
     ):
       raise ValueError(f"--resume=never, but {workdir} holds a run already: use another workdir.")
     if latest is None:
       return -1, False
-    if not (accept_changes and not (workdir / settings.FILE).exists()):
-      self._changes = settings.differences(workdir, self._config)
+    if not (accept_changes and not (workdir / changes.FILE).exists()):
+      self._changes = changes.differences(workdir, self._config)
     if not accept_changes:
-      settings.refuse_others(workdir, self._changes, self._config)
+      changes.refuse_others(workdir, self._changes, self._config)
     path = workdir / FINISHED
     end = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return latest, end.get("step") == latest and (end["reached"] or latest >= self._config.steps)
@@ -72,9 +72,9 @@ class Run:
       self._say(f"{self.workdir}: going on from step {self.restored}, of at most {self._config.steps}")
     if checkpoint.is_first():
       (self.workdir / FINISHED).unlink(missing_ok=True)
-      settings.write(self.workdir, self._config)
+      changes.write(self.workdir, self._config)
       if self._changes:
-        settings.record(self.workdir, self.restored, self._changes)
+        changes.record(self.workdir, self.restored, self._changes)
     return state, host
 
   def save(self, step: int, state: Any, host: Mapping[str, Any], *, reached: bool = False) -> None:

@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ragrl_jax.prompting import completions
+from ragrl_jax.chat import completions
 from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Example, ToolFailed
 

@@ -13,18 +13,19 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ragrl_jax import judging, recipes, retrieval, structs
-from ragrl_jax.evaluation import devices as devices_lib
+from ragrl_jax.engine import engine as engine_lib
+from ragrl_jax.engine import stops
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import lora, peft, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.parallel import devices as devices_lib
 from ragrl_jax.parallel import hosts, rules
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.prompting import load
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.retrieval import encoders
-from ragrl_jax.rollout import collect, dispatch, shares, stops
-from ragrl_jax.rollout import engine as engine_lib
+from ragrl_jax.rollout import collect, dispatch, multihost
 from ragrl_jax.rollout import tools as tools_lib
 
 
@@ -50,7 +51,7 @@ class Player:
   retriever: Any
   judges: Mapping[str, judging.Judge]
   engine: engine_lib.Engine
-  rollout: collect.Rollout | shares.Shares
+  rollout: collect.Rollout | multihost.MultiHostRollout
   mesh: jax.sharding.Mesh | None
 
 
@@ -249,7 +250,7 @@ def build(config, *, seed: int | None = None, training: bool = True) -> Player:
     dispatch=queue,
   )
   if hosts.count() > 1:
-    rollout = shares.Shares(rollout)
+    rollout = multihost.MultiHostRollout(rollout)
   return Player(words, plays, decoder, shape, retriever, judges, engine, rollout, devices)
 
 

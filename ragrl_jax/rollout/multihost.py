@@ -3,15 +3,16 @@
 import dataclasses
 from collections.abc import Sequence
 
+from ragrl_jax.engine.counters import Counters
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout.collect import Request, Rollout
 from ragrl_jax.rollout.dispatch import Work
-from ragrl_jax.rollout.report import Counters, Report
+from ragrl_jax.rollout.timings import Timings
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import Episode
 
 
-class Shares:
+class MultiHostRollout:
   """Plays as a Rollout does, with the same episodes, wherever they are played.
 
   Args:
@@ -23,7 +24,7 @@ class Shares:
 
   def __init__(self, rollout: Rollout):
     self._rollout = rollout
-    self.report = Report()
+    self.report = Timings()
 
   def run(
     self, requests: Sequence[Request], *, step: int, greedy: bool = False, beside: Work | None = None
@@ -55,7 +56,7 @@ def share(prompts: Sequence[int], number: int, count: int) -> Sequence[int]:
   return prompts[number::count]
 
 
-def _mean(reports: Sequence[dict]) -> Report:
+def _mean(reports: Sequence[dict]) -> Timings:
   """Counts add up; seconds, which pass on all hosts at once, are averaged."""
 
   def field(name, values):
@@ -64,4 +65,4 @@ def _mean(reports: Sequence[dict]) -> Report:
 
   engines = [report.pop("engine") for report in reports]
   add_up = lambda records: {name: field(name, [record[name] for record in records]) for name in records[0]}
-  return Report(**add_up(reports), engine=Counters(**add_up(engines)))
+  return Timings(**add_up(reports), engine=Counters(**add_up(engines)))

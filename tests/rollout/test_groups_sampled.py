@@ -5,9 +5,9 @@ import json
 import pytest
 
 from ragrl_jax import structs
-from ragrl_jax.rollout import supply as supply_lib
+from ragrl_jax.rollout import groups as groups_lib
 from ragrl_jax.rollout.dispatch import Work
-from ragrl_jax.rollout.report import Report
+from ragrl_jax.rollout.timings import Timings
 
 GROUP, PROMPTS, QUESTIONS = 2, 3, 7
 EXAMPLES = [structs.Example(f"q{i}", f"Question {i}?", ("x",)) for i in range(QUESTIONS)]
@@ -21,14 +21,14 @@ class Rollout:
   """Plays at once; `tape` holds every run's step and prompts. An episode says of itself who it is."""
 
   def __init__(self, version=0, broken=(), unjudged=()):
-    self.version, self.broken, self.unjudged, self.tape, self.report = version, broken, unjudged, [], Report()
+    self.version, self.broken, self.unjudged, self.tape, self.report = version, broken, unjudged, [], Timings()
 
   def run(self, requests, *, step, beside=None):
     if beside is not None:
       beside.advance()
     self.tape.append((step, sorted({r.prompt_index for r in requests})))
     assert [(r.prompt_index, r.sample) for r in requests] == [(i, g) for i in self.tape[-1][1] for g in range(GROUP)]
-    self.report = Report(seconds=1.0, wait_s=0.25, episodes=len(requests))
+    self.report = Timings(seconds=1.0, wait_s=0.25, episodes=len(requests))
     self.report.engine.sampled_tokens = 10
     return [self.episode(r) for r in requests]
 
@@ -62,9 +62,9 @@ def spread_in(*prompts, unknown=()):
 
 
 def make(measure=None, rollout=None, share=0.5, **settings):
-  rule = supply_lib.Filter(**({"metric": "outcome"} | settings))
+  rule = groups_lib.Filter(**({"metric": "outcome"} | settings))
   rollout = rollout or Rollout()
-  return rollout, supply_lib.Supply(
+  return rollout, groups_lib.GroupSampler(
     rollout, EXAMPLES, draw, measure, prompts_per_step=PROMPTS, group_size=GROUP, filter=rule, max_failed_share=share
   )
 
@@ -220,14 +220,14 @@ def test_groups_of_other_questions_are_not_restored():
   supply.take(1)
   saved = supply.saved()
   assert len(saved["surplus"]) == 1
-  other = supply_lib.Supply(
+  other = groups_lib.GroupSampler(
     rollout,
     EXAMPLES[::-1],
     draw,
     None,
     prompts_per_step=PROMPTS,
     group_size=GROUP,
-    filter=supply_lib.Filter(),
+    filter=groups_lib.Filter(),
     max_failed_share=0.0,
   )
   with pytest.raises(ValueError, match=r"prompt 5 for example 'q1'.*is example 'q5'.*config.data.train"):
@@ -247,7 +247,7 @@ def test_a_tool_that_is_down_stops_the_run_and_one_failure_does_not():
   _, supply = make(spread_in(0, 2, unknown=broken), rollout=Rollout(broken=broken), max_draws=1)
   assert prompts(supply.take(1)) == [2]
   rollout, supply = make(spread_in(), rollout=Rollout(broken=broken), share=0.4)
-  with pytest.raises(supply_lib.TooManyFailures, match="3 of 6 episodes failed.*max_failed_share=0.4.*said: down"):
+  with pytest.raises(groups_lib.TooManyFailures, match="3 of 6 episodes failed.*max_failed_share=0.4.*said: down"):
     supply.take(1)
   assert len(rollout.tape) == 1  # at once, not after max_draws
 
@@ -258,7 +258,7 @@ def test_a_judge_that_gives_no_verdicts_stops_the_run():
   for broken in ([], pairs):
     _, supply = make(spread_in(0, 1, 2), rollout=Rollout(broken=broken, unjudged=pairs), share=0.0)
     why = r"4 of 6 episodes have no verdict, more than config.judge.max_failed_share=0.5.*status 401"
-    with pytest.raises(supply_lib.TooManyFailures, match=why):
+    with pytest.raises(groups_lib.TooManyFailures, match=why):
       supply.take(1)
     _, supply = make(spread_in(0, 1, 2), rollout=Rollout(broken=broken[:3], unjudged=pairs[:3]), share=0.0)
     supply.take(1)

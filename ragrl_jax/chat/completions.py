@@ -1,6 +1,6 @@
 """Chat completions over HTTP, of any server that speaks OpenAI's protocol: what judges and teachers are asked by.
 
-A server's answer is trusted in nothing: not in its pace, its length or its shape (`store/http.py`).
+A server's answer is trusted in nothing: not in its pace, its length or its shape (`chat/http.py`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 import httpx
 
-from ragrl_jax.prompting.tokenizer import well_formed
-from ragrl_jax.store import http
+from ragrl_jax.chat import http
+from ragrl_jax.core.text.surrogates import well_formed
 from ragrl_jax.store.addresses import without_credentials
 from ragrl_jax.structs import ToolFailed
 

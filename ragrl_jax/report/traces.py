@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from ragrl_jax import structs
-from ragrl_jax.evaluation import tables
+from ragrl_jax.core.metrics import searches
 from ragrl_jax.store import episodes
 
 _STYLES = {"bold": "1", "dim": "2", "model": "36", "environment": "33", "good": "32", "bad": "31"}
 _MARKS = {
-  tables.NEW_GOLD: "a new gold passage",
-  tables.NO_GOLD: "no new gold passage",
-  tables.REPEAT: "a repeated query",
+  searches.NEW_GOLD: "a new gold passage",
+  searches.NO_GOLD: "no new gold passage",
+  searches.REPEAT: "a repeated query",
 }
 _TAG = re.compile(r"</?[A-Za-z_][\w.|:-]*>")
 
@@ -33,7 +33,7 @@ def trace(row: Mapping[str, Any], *, color: bool = False, width: int = 100) -> s
   """
   paint = lambda style, text: f"\033[{_STYLES[style]}m{text}\033[0m" if color else text
   golds = set(row.get("gold_ids") or ())
-  verdicts = iter(tables.searches(row))
+  verdicts = iter(searches.verdicts(row))
   lines = [paint("bold", _safe(row["question"])), paint("dim", "gold: " + _safe(" / ".join(row["golds"]))), ""]
   for number, segment in enumerate(row["segments"]):
     model = segment["owner"] == structs.MODEL

@@ -8,9 +8,9 @@ import numpy as np
 from flax import nnx
 
 from ragrl_jax.core import sampling
+from ragrl_jax.engine import stops as stops_lib
 from ragrl_jax.models import cache as cache_lib
 from ragrl_jax.parallel import hosts, rules
-from ragrl_jax.rollout import stops as stops_lib
 
 # What `decode` is told of each lane: the columns of its int32 table [W, COLUMNS]. The floats travel as their bits.
 TOKEN = 0  # the newest token, not yet in the cache

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from ragrl_jax import structs
 from ragrl_jax.data import readers, stream
-from ragrl_jax.evaluation.player import Player
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.recipe import Recipe
+from ragrl_jax.run.player import Player
 
 
 def training(config, recipe: Recipe, tokenizer) -> tuple[list[structs.Example], stream.Stream | stream.Mixture]:

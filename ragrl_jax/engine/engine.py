@@ -17,13 +17,13 @@ import jax
 import numpy as np
 from flax import nnx
 
+from ragrl_jax.engine import programs as p
+from ragrl_jax.engine import rows as rows_lib
+from ragrl_jax.engine.counters import Counters
+from ragrl_jax.engine.rows import NO_ROW, Group, Talk
+from ragrl_jax.engine.stops import Stops
 from ragrl_jax.models import cache as cache_lib
 from ragrl_jax.prompting.tokenizer import Tokenizer
-from ragrl_jax.rollout import programs as p
-from ragrl_jax.rollout import rows as rows_lib
-from ragrl_jax.rollout.report import Counters
-from ragrl_jax.rollout.rows import NO_ROW, Group, Talk
-from ragrl_jax.rollout.stops import Stops
 
 NARROWEST = 8  # tokens: a narrower extension than this saves nothing
 

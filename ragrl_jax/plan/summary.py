@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from ragrl_jax.learner import flops
-from ragrl_jax.parallel import chips
+from ragrl_jax.plan import chips
 
 
 @dataclasses.dataclass(frozen=True)

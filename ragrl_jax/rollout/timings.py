@@ -1,31 +1,13 @@
-"""What a run of the engine did, and where its time went."""
+"""Where the time of a rollout went, and what its engine did."""
 
 import dataclasses
 import time
 
-
-@dataclasses.dataclass
-class Counters:
-  """What the engine did, since the caller last made new ones. Seconds are the dispatching thread's."""
-
-  decode_s: float = 0.0
-  prefill_s: float = 0.0
-  sampled_tokens: int = 0
-  prefilled_tokens: int = 0
-  shared_tokens: int = 0  # prompt tokens that were copied, not computed
-  lane_steps: int = 0  # lanes × steps
-  chunks: int = 0
-  extensions: int = 0
-  lent_rows: int = 0
-
-  @property
-  def occupancy(self) -> float:
-    """Share of lane steps that drew a token."""
-    return self.sampled_tokens / self.lane_steps if self.lane_steps else 0.0
+from ragrl_jax.engine.counters import Counters
 
 
 @dataclasses.dataclass
-class Report:
+class Timings:
   """Where a run's time went. Seconds are those of the thread that starts the programs.
 
   Attributes:
@@ -52,7 +34,7 @@ class Report:
     seconds = self.seconds or time.perf_counter() - self.started
     return self.engine.sampled_tokens / seconds if seconds else 0.0
 
-  def add(self, other: "Report") -> None:
+  def add(self, other: "Timings") -> None:
     """Takes another run's numbers to its own."""
     for mine, more in ((self, other), (self.engine, other.engine)):
       for field in dataclasses.fields(mine):

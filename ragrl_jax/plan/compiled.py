@@ -1,7 +1,7 @@
 """A run's programs compiled for TPU slices that are not there: what fits, what moves, how fast it could be at best.
 
 Nothing is run and no weights are made: sizes come from the config and the model's shape, memory and collectives from
-libtpu's compiler, operations and HBM traffic from `plan/load.py`.
+libtpu's compiler, operations and HBM traffic from `plan/workload.py`.
 """
 
 import dataclasses
@@ -15,19 +15,20 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ragrl_jax import config as config_lib
+from ragrl_jax.engine import programs, stops
 from ragrl_jax.learner import learner, step
 from ragrl_jax.learner import settings as settings_lib
-from ragrl_jax.learner.programs import Trained
+from ragrl_jax.learner.trained import Trained
 from ragrl_jax.models import cache as cache_lib
 from ragrl_jax.models import hf, lora
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.models.shapes import SHAPES
-from ragrl_jax.parallel import aot, rules
 from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.plan import load as load_lib
-from ragrl_jax.plan.report import Program, Report
-from ragrl_jax.rollout import programs, stops
+from ragrl_jax.parallel import rules
+from ragrl_jax.plan import aot
+from ragrl_jax.plan import workload as load_lib
+from ragrl_jax.plan.summary import Program, Report
 from ragrl_jax.structs import Batch
 
 KINDS = dict(
