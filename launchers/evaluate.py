@@ -16,8 +16,8 @@ from ml_collections import config_flags
 from tqdm import tqdm
 
 from ragrl_jax import evaluate
-from ragrl_jax.parallel import devices
 from ragrl_jax.report import tables
+from ragrl_jax.run import devices
 from ragrl_jax.store import compiled
 
 CONFIG = config_flags.DEFINE_config_file("config", lock_config=True)

@@ -19,10 +19,9 @@ from ragrl_jax.data import readers, writers
 from ragrl_jax.learner import settings
 from ragrl_jax.models import weights
 from ragrl_jax.models.config import ARCHITECTURES
-from ragrl_jax.parallel import devices
 from ragrl_jax.prompting import load
+from ragrl_jax.run import devices, questions
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.run import questions
 
 ROOT = pathlib.Path(__file__).parents[1]
 NAMES = {path: "nonsense" for path in config_lib.CHOICES} | {"rollout.ahead": 2, "model.dtype": "bf16"}

@@ -19,7 +19,6 @@ from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import lora, peft, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.parallel import devices as devices_lib
 from ragrl_jax.parallel import hosts, rules
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.prompting import load
@@ -27,6 +26,7 @@ from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.retrieval import encoders
 from ragrl_jax.rollout import collect, dispatch, multihost
 from ragrl_jax.rollout import tools as tools_lib
+from ragrl_jax.run import devices as devices_lib
 
 
 @dataclasses.dataclass

@@ -140,6 +140,6 @@ def test_launchers_that_run_programs_keep_them_and_the_library_does_not():
   for name in runs:
     assert (ROOT / "launchers" / f"{name}.py").read_text().count("compiled.keep()") == 1, name
   for path in (ROOT / "ragrl_jax").rglob("*.py"):
-    assert "compiled.keep" not in path.read_text() and ("jax_compilation_cache" in path.read_text()) == (
-      path.name == "compiled.py"
+    assert "compiled.keep()" not in path.read_text() and ("jax_compilation_cache" in path.read_text()) == (
+      path.parts[-2:] == ("store", "compiled.py")
     ), path
