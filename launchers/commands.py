@@ -63,15 +63,23 @@ def guarded(function, *arguments, shown: bool = False):
   try:
     return function(*arguments)
   except Exception as error:
-    status = status_of(error)
-    if shown or status is None:
+    if shown or status_of(error) is None:
       raise
-    message = " ".join(str(error).split()) or type(error).__name__
-    print(f"error: {message}", file=sys.stderr)
-    sys.exit(status)
+    sys.exit(tell(error))
 
 
-def status_of(error: Exception) -> int | None:
+def tell(error: BaseException) -> int:
+  """Prints what ended this process: a line, or for a bug, or with --traceback, where it was raised. The exit status."""
+  status = status_of(error)
+  if status is None or _shown:
+    traceback.print_exception(error)
+    return status or 1
+  message = " ".join(str(error).split()) or type(error).__name__
+  print(f"error: {message}", file=sys.stderr)
+  return status
+
+
+def status_of(error: BaseException) -> int | None:
   """2 for a mistake, 1 for a run that had to stop, None for a bug.
 
   A mistake is what our own doors raise, and what the machine refuses (a folder, a full disk); a ValueError that merely
@@ -119,10 +127,14 @@ class Parser(argparse.ArgumentParser):
 # ---- flags -----------------------------------------------------------------------------------------------------------
 
 
+_shown = False  # whether --traceback was given
+
+
 def _wants_traceback() -> bool:
-  shown = "--traceback" in sys.argv[1:]
+  global _shown
+  _shown = "--traceback" in sys.argv[1:]
   sys.argv = [word for word in sys.argv if word != "--traceback"]
-  return shown
+  return _shown
 
 
 def _parsed(argv: list[str]) -> list[str]:

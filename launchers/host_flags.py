@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import commands
 from absl import flags
 
 from ragrl_jax.parallel import hosts
@@ -35,4 +36,5 @@ def joined() -> hosts.Joined:
     automatic=DISTRIBUTED.value,
     wait_s=HOSTS_WAIT_S.value,
     heartbeat_s=HEARTBEAT_S.value,
+    tell=commands.tell,
   )

@@ -188,7 +188,8 @@ def learn(config, workdir: pathlib.Path, held_out) -> tuple[dict[int, dict], lis
     curve.append(measured["em"])
     metrics = harness.flat(measured, prefix="development/")
     if step == 0 or step == config.steps or over():
-      found[step], _ = evaluate.measure(player, params, held_out, version=step)
+      found[step], scored = evaluate.measure(player, params, held_out, version=step)
+      evaluate.keep(workdir, step, player.recipe, scored)
       metrics |= harness.flat(found[step])
     return metrics
 

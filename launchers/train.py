@@ -32,7 +32,7 @@ def main(argv):
 
 def run(config):
   player.check(config)
-  observe = evaluate.observer(config) if config.data.evaluate else None
+  observe = evaluate.observer(config, workdir=WORKDIR.value) if config.data.evaluate else None
   said: set[str] = set()  # warnings are written for every step, and told once
   with tqdm(total=config.steps, unit="step", disable=not hosts.is_first()) as bar:
     for metrics in train.train(config, WORKDIR.value, observe=observe, say=tqdm.write, **host_flags.going_on()):

@@ -19,10 +19,11 @@ from ragrl_jax.evaluation import harness
 from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import lora, peft
+from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import collect
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import questions, rewards
-from ragrl_jax.store import addresses
+from ragrl_jax.store import addresses, evaluations
 from ragrl_jax.store import checkpoint as checkpoint_lib
 
 
@@ -107,8 +108,15 @@ def evaluate(
   )
 
 
-def observer(config, examples: Sequence[structs.Example] | None = None) -> Callable[[int, Any, Any], dict[str, Any]]:
+def observer(
+  config, examples: Sequence[structs.Example] | None = None, *, workdir: str | pathlib.Path | None = None
+) -> Callable[[int, Any, Any], dict[str, Any]]:
   """For `train`: measures held-out questions at the end, and every config.evaluate.every steps, 0 among them, if set.
+
+  Args:
+    config: of the run.
+    examples: the questions; by default those of config.data.evaluate.
+    workdir: where the answers are kept, a file a step, for the page; None: nowhere.
 
   Returns:
     (step, player, params) → the numbers under "evaluation/", or nothing at a step that is not measured.
@@ -124,12 +132,20 @@ def observer(config, examples: Sequence[structs.Example] | None = None) -> Calla
     due = step == config.steps or (settings.every and step % settings.every == 0)
     if not due:
       return {}
-    metrics, _ = measure(
+    metrics, scored = measure(
       player, params, questions.fitting(config, player, examples), version=step, batch=batch_of(config)
     )
+    if workdir is not None:
+      keep(workdir, step, player.recipe, scored)
     return harness.flat(metrics)
 
   return observe
+
+
+def keep(workdir: str | pathlib.Path, step: int, recipe, scored: Sequence[rewards.Scored]) -> None:
+  """Keeps the answers of one evaluation in a run's folder; its page compares the first with the last."""
+  if hosts.is_first():
+    evaluations.write(pathlib.Path(workdir), step, [harness.prediction(recipe, one) for one in scored])
 
 
 def measure(

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,6 +22,11 @@ class Stopped(SystemExit):
 
   def __init__(self, signal: int):
     super().__init__(128 + signal)
+
+
+def _with_traceback(error: BaseException) -> int:
+  traceback.print_exception(error)
+  return 1
 
 
 class Joined:
@@ -38,6 +44,7 @@ class Joined:
     automatic: find out coordinator, count and number.
     wait_s: how long to wait for all hosts to come.
     heartbeat_s: a host that has not been heard of for so long is taken for dead.
+    tell: says to a reader what error ends this process; returns its exit status.
 
   Raises:
     ValueError: flags that do not belong together.
@@ -53,6 +60,7 @@ class Joined:
     automatic: bool = False,
     wait_s: int = 300,
     heartbeat_s: int = 100,
+    tell: Callable[[BaseException], int] = _with_traceback,
   ):
     given = [x is not None for x in (coordinator, count, number)]
     if any(given) and (automatic or not all(given)):
@@ -62,7 +70,7 @@ class Joined:
       )
     if all(given) and not 0 <= number < count:
       raise ValueError(f"process_id={number} with num_processes={count}: it must be in 0 … {count - 1}.")
-    self._several = automatic or all(given)
+    self._several, self._tell = automatic or all(given), tell
     self._settings = dict(
       coordinator_address=coordinator,
       num_processes=count,
@@ -92,7 +100,7 @@ class Joined:
       jax.distributed.shutdown()
       return
     # Python's own way out would wait at JAX's last barrier for hosts that wait for this one.
-    traceback.print_exception(error)
+    status = self._tell(error)
     print(
       f"host {number()} of {count()} ends with the error above, and the job with it: start the same command on "
       "all hosts again, and it goes on from the last checkpoint.",
@@ -100,7 +108,7 @@ class Joined:
     )
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(1)
+    os._exit(status)
 
 
 def count() -> int:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.report import excerpt, panels, rendering, tables
+from ragrl_jax.report import answers, excerpt, panels, rendering, tables
 from ragrl_jax.store import jsonl, metrics
 
 FIGURES = (("em", "Exact match"), ("searches", "Searches per question"), ("wasted_searches", "Wasted searches"))
@@ -20,7 +20,7 @@ def write_report(
   """Writes the page of a finished or running run.
 
   Args:
-    workdir: holds config.json and metrics.jsonl, and maybe episodes/ and summary.json.
+    workdir: holds config.json and metrics.jsonl, and maybe episodes/, evaluations/ and summary.json.
     out: the page's file; `workdir/report.html` if None.
     max_bytes: of the episodes put into the page, see `excerpt.excerpt`.
 
@@ -56,6 +56,7 @@ def gather(workdir: str | os.PathLike, **limits: int) -> dict[str, Any]:
     "measured": None if "after" in summary else [one and one[0] for one in held_out],
     "curves": panels.curves({found["run"]["name"]: rows}, searching=found["searching"]),
     "time": panels.breakdown(rows),
+    "answers": answers.gather(workdir),
     "episodes": episodes,
     "settings": settings(found["config"]),
   }

@@ -20,7 +20,7 @@ from ragrl_jax.store import jsonl
 
 TEMPLATES = pathlib.Path(__file__).parent / "assets"
 CURVES = ("base.js", "curves.js", "learning.js")
-SCRIPTS = (*CURVES, "stack.js", "episode.js", "browser.js")
+SCRIPTS = (*CURVES, "stack.js", "episode.js", "browser.js", "answers.js")
 _MARKUP = re.compile("[<>&\u2028\u2029]")
 
 
@@ -28,7 +28,11 @@ def run(data: Mapping[str, Any]) -> str:
   """The page of what `report.gather` found."""
   index, steps = split(data["episodes"])
   blocks = {"all-groups": packed(index)} | {f"step-{place}": packed(groups) for place, groups in enumerate(steps)}
-  return _page("run.html.jinja", SCRIPTS, {name: data[name] for name in ("curves", "time")}, blocks=blocks, **data)
+  payload = {name: data[name] for name in ("curves", "time")}
+  if data["answers"] is not None:
+    blocks["answers-rows"] = packed(data["answers"]["rows"])
+    payload["answers"] = {"counts": data["answers"]["counts"]}
+  return _page("run.html.jinja", SCRIPTS, payload, blocks=blocks, **data)
 
 
 def runs(data: Mapping[str, Any]) -> str:

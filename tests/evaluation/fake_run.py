@@ -15,7 +15,7 @@ import numpy as np
 from ragrl_jax import config as config_lib
 from ragrl_jax import structs
 from ragrl_jax.prompting import passages
-from ragrl_jax.store import episodes, metrics
+from ragrl_jax.store import episodes, evaluations, metrics
 
 PLACES = ("Velmar", "Tosk", "Brindal", "Kasovar", "Limnez", "Ordath", "Pelluc", "Quorn", "Sabrel", "Tindrum")
 PEOPLE = ("Zora Kelmut", "Ivo Brask", "Mila Tandor", "Ruk Vosnel", "Ada Perlund", "Jon Sikkar", "Lena Morvik")
@@ -212,6 +212,28 @@ def evaluated(em, searches):
   }
 
 
+def answered(rng, skill, number=150):
+  """Rows of an evaluation: as `harness.prediction` makes them, as far as the page reads them."""
+  rows = []
+  for i in range(number):
+    gold = PLACES[i % len(PLACES)]
+    right, silent = rng.random() < 0.1 + 0.85 * skill, rng.random() < 0.1 * (1 - skill)
+    rows.append(
+      {
+        "id": f"q{i}",
+        "question": f"In which town was {PEOPLE[i % len(PEOPLE)]}, the {TRADES[i % len(TRADES)]} number {i}, born?",
+        "golds": [gold, gold.upper()],
+        "prediction": None if silent and not right else gold if right else PLACES[(i + 3) % len(PLACES)],
+        "em": float(right),
+        "num_searches": int(rng.integers(0, 3)),
+        "ended": "failed" if i == 7 else "answer",
+        "source": "made up",
+        "hops": 1 + i % 2,
+      }
+    )
+  return rows
+
+
 def make(workdir, *, steps=120, logged_every=5):
   """Fills the folder; returns it."""
   workdir = pathlib.Path(workdir)
@@ -224,11 +246,13 @@ def make(workdir, *, steps=120, logged_every=5):
   em = lambda skill: 0.12 + 0.8 * skill
   with metrics.MetricWriter(workdir, tensorboard=False) as writer:
     writer.write(0, {"evaluation": evaluated(em(skill_at(0)), 0.9)})
+    evaluations.write(workdir, 0, answered(np.random.default_rng(0), skill_at(0)))
     for step in range(1, steps + 1):
       row = step_metrics(rng, step, skill_at(step))
       if step % (steps // 6) == 0:
         skill = skill_at(step)
         row["evaluation"] = evaluated(em(skill), 0.9 + 0.8 * skill)
+        evaluations.write(workdir, step, answered(np.random.default_rng(step), skill))
         row["seconds"] |= {"evaluate": 6.5, "checkpoint": 0.8}
       writer.write(step, row)
       if step % logged_every == 0 or step == 1:

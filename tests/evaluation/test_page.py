@@ -65,6 +65,17 @@ const parts = (card) => card.querySelector(".curve").getAttribute("d").split("M"
   set("Smoothing", 2, "input");
   seen.smooth = [all("#curves .raw").length, field("Smoothing", "output").textContent];
   seen.csv = csv().split("\\n").slice(0, 3);
+  if (document.getElementById("answers-table")) {
+    await answered;
+    const rows = () => all(".answers tbody tr").map((line) => line.querySelector(".kind").textContent);
+    seen.answers = [rows().length, document.querySelector("#answers .lead").textContent];
+    set("Exact match", "gained");
+    seen.gained = [...new Set(rows())];
+    set("Exact match", "");
+    set("Search answers", "number 149,", "input[type=search]");
+    seen.one = all(".answers tbody tr").map((line) => line.children[1].textContent);
+    set("Search answers", "", "input[type=search]");
+  }
   if (!browses) {
     const of = (selector) => all(selector).length, button = document.querySelector(".switches button");
     const lines = of("#curves .curve");
@@ -251,6 +262,14 @@ def test_what_a_reader_does(page, seen, width):
   assert re.fullmatch(r"#episode-\d+-\d+-\d+", seen["address"]) and seen["scheme"] in ("dark", "light")
   for word in ("NaN", "undefined", "[object", "null"):
     assert word not in seen["words"]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_held_out_questions_are_chosen_by_kind_and_words(page, seen, width):
+  seen, counts = seen[f"page {width}"], page_lib.gather(page.parent)["answers"]["counts"]
+  assert seen["answers"][0] == 100 and sum(counts.values()) == 149  # of 150 one has failed
+  assert f"{counts['gained']} gained, {counts['lost']} lost" in seen["answers"][1]
+  assert seen["gained"] == ["gained"] and len(seen["one"]) == 1 and "number 149," in seen["one"][0]
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -36,8 +36,8 @@ def test_the_page_is_one_file_that_loads_nothing(page):
   assert "default-src 'none'" in page
   shown = page.replace("http://www.w3.org/2000/svg", "")  # a name, not an address
   assert not re.search(r"https?://|//cdn|@import|url\(|<link|<iframe|\ssrc=", shown)
-  assert page.count("<script") == page.count("</script>") == 16  # the data, 13 steps and their list, the one that runs
-  assert len(re.findall(r'<script type="(?:text/plain|application/json)"', page)) == 15
+  assert page.count("<script") == page.count("</script>") == 17  # the data, 13 steps and their list, answers, what runs
+  assert len(re.findall(r'<script type="(?:text/plain|application/json)"', page)) == 16
 
 
 def test_text_nodes_only():
@@ -113,7 +113,7 @@ def test_hostile_text_stays_text(tmp_path, fake_run):
   with metrics.MetricWriter(run, restored=60, tensorboard=False) as writer:
     writer.write(61, {f"term/{HOSTILE}": 1.0, "warning/w": HOSTILE, f"seconds/{HOSTILE}": 100.0})
   page = rendering.run(page_lib.gather(run))
-  assert page.count("<script") == page.count("</script>") == 16
+  assert page.count("<script") == page.count("</script>") == 17
   assert not re.search("<img|<a href='|<!--", page) and "49" not in re.search(r"<h1>(.*?)</h1>", page)[1]
   assert "\u2028" not in page.split('id="data">')[1] and page.encode()
   shown = HOSTILE.replace("\udc00", "\ufffd")

@@ -1,0 +1,60 @@
+"""Held-out questions one by one: what a run answered at its first evaluation, and what at its last."""
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ragrl_jax.store import evaluations, jsonl
+
+MAX_ROWS = 2_000  # questions that a page holds
+MAX_SIGNS = 400  # of a question or an answer in it
+
+
+def gather(workdir: pathlib.Path, *, max_rows: int = MAX_ROWS) -> dict[str, Any] | None:
+  """The page's table; None unless the run has kept the answers of two evaluations.
+
+  Questions are joined by set and id. Those that failed in either evaluation are left out. A question whose exact match
+  changed stands before those where it did not, so that a cut table keeps what was learned and what was lost.
+
+  Returns:
+    {"steps": (first, last), "counts": {kind: questions}, "rows": the questions, "left_out": how many more there are}.
+    A row is {"id", "question", "golds", "source", "hops", "kind", "before", "after"}; a side is {"said", "searches"}; a
+    kind is "gained", "lost", "right" (both times) or "wrong" (both times).
+  """
+  found = evaluations.steps(workdir)
+  if len(found) < 2:
+    return None
+  first, last = min(found), max(found)
+  before, after = (_by_question(found[step]) for step in (first, last))
+  rows = [_row(before[key], after[key]) for key in after if key in before]
+  order = ("gained", "lost", "wrong", "right")
+  counts = {kind: sum(row["kind"] == kind for row in rows) for kind in order}
+  rows.sort(key=lambda row: order.index(row["kind"]))  # stable: else in the order of the file
+  return {"steps": (first, last), "counts": counts, "rows": rows[:max_rows], "left_out": max(len(rows) - max_rows, 0)}
+
+
+def _by_question(path: pathlib.Path) -> dict[tuple[str, str], Mapping[str, Any]]:
+  return {(row.get("source") or "", row["id"]): row for row in jsonl.read(path) if row["ended"] != "failed"}
+
+
+def _row(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+  kinds = {(0, 1): "gained", (1, 0): "lost", (1, 1): "right", (0, 0): "wrong"}
+  return {
+    "id": after["id"],
+    "question": _cut(after["question"]),
+    "golds": [_cut(gold) for gold in _some(after["golds"])],
+    "source": after.get("source") or "",
+    "hops": after.get("hops"),
+    "kind": kinds[int(bool(before["em"])), int(bool(after["em"]))],
+    "before": {"said": _cut(before["prediction"]), "searches": before["num_searches"]},
+    "after": {"said": _cut(after["prediction"]), "searches": after["num_searches"]},
+  }
+
+
+def _some(golds: Sequence[str]) -> Sequence[str]:
+  return golds[:5]
+
+
+def _cut(text: str | None) -> str | None:
+  """The text, or its beginning; None (no answer) stays None."""
+  return text if text is None or len(text) <= MAX_SIGNS else text[:MAX_SIGNS] + " …"

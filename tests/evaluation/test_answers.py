@@ -1,0 +1,51 @@
+"""Held-out questions one by one: what the first and the last evaluation of a run say of each."""
+
+from ragrl_jax.report import answers
+from ragrl_jax.report import page as page_lib
+from ragrl_jax.store import evaluations, metrics
+
+
+def row(name, em, said="Velmar", **more):
+  golds = ["Velmar"]
+  fields = {"id": name, "question": f"{name}?", "golds": golds, "prediction": said, "em": em, "num_searches": 1}
+  return fields | {"ended": "answer", "source": "", "hops": 1} | more
+
+
+def test_questions_are_joined_and_what_changed_stands_first(tmp_path):
+  evaluations.write(tmp_path, 0, [row("a", 1.0), row("b", 0.0), row("c", 1.0), row("d", 0.0, None), row("e", 0.0)])
+  assert answers.gather(tmp_path) is None  # one evaluation compares with nothing
+  evaluations.write(tmp_path, 5, [row("a", 0.0)])  # between the first and the last: not looked at
+  failed = row("e", None, ended="failed")
+  later = [row("a", 1.0), row("b", 1.0), row("c", 0.0), row("d", 0.0, "Tosk"), failed, row("new", 1.0)]
+  evaluations.write(tmp_path, 12, later)
+  found = answers.gather(tmp_path)
+  assert found["steps"] == (0, 12) and found["left_out"] == 0
+  assert [(one["id"], one["kind"]) for one in found["rows"]] == [
+    ("b", "gained"),
+    ("c", "lost"),
+    ("d", "wrong"),
+    ("a", "right"),
+  ]
+  assert found["rows"][2]["before"]["said"] is None and found["rows"][2]["after"]["said"] == "Tosk"
+  cut = answers.gather(tmp_path, max_rows=1)
+  assert [one["id"] for one in cut["rows"]] == ["b"] and cut["left_out"] == 3 and cut["counts"]["right"] == 1
+
+
+def test_names_that_stand_in_two_sets_are_two_questions(tmp_path):
+  for step, em in ((0, 0.0), (3, 1.0)):
+    evaluations.write(tmp_path, step, [row("1", em, source="nq"), row("1", 0.0, source="musique")])
+  assert [(one["source"], one["kind"]) for one in answers.gather(tmp_path)["rows"]] == [
+    ("nq", "gained"),
+    ("musique", "wrong"),
+  ]
+
+
+def test_hostile_answers_stay_text(tmp_path):
+  with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
+    writer.write(1, {"reward": 0.5})
+  for step in (0, 1):
+    evaluations.write(tmp_path, step, [row("a", 0.0, "</script><b>bold" + "x" * 1000)])
+  text = page_lib.write_report(tmp_path).read_text(encoding="utf-8")
+  assert "<b>bold" not in text and 'id="answers-table"' in text
+  said = page_lib.gather(tmp_path)["answers"]["rows"][0]["after"]["said"]
+  assert len(said) < 410 and said.endswith(" …")
