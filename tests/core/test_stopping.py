@@ -17,9 +17,8 @@ def test_a_level_holds_when_it_is_measured_twice(curve, expected):
   assert stopping.holds(curve, 0.97) is expected
 
 
-@pytest.mark.parametrize(
-  "curve, expected",
-  [
+def test_a_curve_has_stopped_rising():
+  for curve, expected in [
     ([], False),
     ([0.4, 0.4], False),  # fewer than patience + 1
     ([0.4, 0.4, 0.4], True),
@@ -28,10 +27,8 @@ def test_a_level_holds_when_it_is_measured_twice(curve, expected):
     ([0.4, 0.96, 0.95, 0.94], True),  # neither of the last two is above 0.96
     ([0.4, 0.96, 0.95, 0.9601], True),  # by less than the rise that counts
     ([0.4, 0.96, 0.95, 0.98], False),
-  ],
-)
-def test_a_curve_has_stopped_rising(curve, expected):
-  assert stopping.stopped_rising(curve, patience=2, rise=0.005) is expected
+  ]:
+    assert stopping.stopped_rising(curve, patience=2, rise=0.005) is expected
 
 
 def test_a_curve_that_has_not_begun_to_rise_has_not_stopped():

@@ -3,8 +3,6 @@
 import pathlib
 import re
 
-import pytest
-
 from ragrl_jax import structs
 from ragrl_jax.evaluation import harness
 from ragrl_jax.learner import advantages, blocks, learner, packing, settings, step
@@ -32,9 +30,9 @@ def logged():
   return sorted({re.sub(r"^(term|weight)/.*", r"\1/NAME", re.sub(r"^ended/.*", "ended/WHY", name)) for name in names})
 
 
-@pytest.mark.parametrize("name", logged())
-def test_every_metric_is_explained(name):
-  assert f"`{name}`" in (ROOT / "docs" / "metrics.md").read_text(), f"docs/metrics.md does not explain {name}"
+def test_every_metric_is_explained():
+  for name in logged():
+    assert f"`{name}`" in (ROOT / "docs" / "metrics.md").read_text(), f"docs/metrics.md does not explain {name}"
 
 
 def test_there_are_names_to_look_for():

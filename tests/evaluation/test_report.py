@@ -122,13 +122,11 @@ def test_hostile_text_stays_text(tmp_path, fake_run):
   assert taken["facts"] == {shown: shown} and taken["segments"][0]["pieces"][0] == shown
 
 
-@pytest.mark.parametrize(
-  "value", ["</script>", "<!--", "&", "\u2028", "]]>", "é→", "\ud800", None, float("nan"), {"<": ["<"]}]
-)
-def test_data_blocks_hold_no_markup(value):
-  block = str(rendering.data_block(value))
-  assert not re.search("[<>&\u2028\u2029]", block)
-  assert json.loads(block) == (None if value != value else "\ufffd" if value == "\ud800" else value)
+def test_data_blocks_hold_no_markup():
+  for value in ["</script>", "<!--", "&", "\u2028", "]]>", "é→", "\ud800", None, float("nan"), {"<": ["<"]}]:
+    block = str(rendering.data_block(value))
+    assert not re.search("[<>&\u2028\u2029]", block)
+    assert json.loads(block) == (None if value != value else "\ufffd" if value == "\ud800" else value)
 
 
 def test_a_run_that_has_only_begun(tmp_path):

@@ -193,9 +193,8 @@ def test_no_weights_and_no_pickles(tmp_path):
     weights.load_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize(
-  "change, says",
-  [
+def test_configs_we_do_not_compute():
+  for change, says in [
     (dict(model_type="gpt2"), "model_type 'gpt2'"),
     (dict(model_type=None), "model_type is missing"),
     (dict(rope_theta=None), "no rope_theta"),
@@ -206,11 +205,9 @@ def test_no_weights_and_no_pickles(tmp_path):
     (dict(use_sliding_window=True), "use_sliding_window is True"),
     (dict(hidden_act="gelu"), "hidden_act is 'gelu'"),
     (dict(layer_types=["full_attention", "sliding_attention"]), "sliding_attention"),
-  ],
-)
-def test_configs_we_do_not_compute(change, says):
-  with pytest.raises(ValueError, match=f"folder/config.json.*{says}"):
-    DecoderConfig.from_hf(QWEN | change, "folder/config.json")
+  ]:
+    with pytest.raises(ValueError, match=f"folder/config.json.*{says}"):
+      DecoderConfig.from_hf(QWEN | change, "folder/config.json")
 
 
 def test_both_layouts_of_rope_settings_say_the_same():

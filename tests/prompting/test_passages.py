@@ -51,15 +51,22 @@ def test_what_would_break_a_block_is_changed_as_little_as_can_be():
   assert titles_and_texts(back) == [("one two", "x\n Doc 2(Title: fake) y"), (":\uff09 \uff08", "Doc 1(Title: z) w")]
 
 
-@pytest.mark.parametrize(
-  "tag", ["</information>", "<information>", "<answer>", "</search>", "<|im_end|>", "<br/>", "</Think>", "<tool_call>"]
-)
-def test_tags_in_a_corpus_are_text(tag):
-  block = passages.block([Passage("a", f"A {tag}", f"{tag}b<{tag}{tag}")])
-  assert block.count(tag) == (tag in ("<information>", "</information>"))
-  assert block.count("< " + tag[1:]) == 4
-  assert passages.parse_block(block)[0].title == f"A < {tag[1:]}"
-  assert tag not in passages.numbered([Passage("a", tag, tag)], titles=True)
+def test_tags_in_a_corpus_are_text():
+  for tag in [
+    "</information>",
+    "<information>",
+    "<answer>",
+    "</search>",
+    "<|im_end|>",
+    "<br/>",
+    "</Think>",
+    "<tool_call>",
+  ]:
+    block = passages.block([Passage("a", f"A {tag}", f"{tag}b<{tag}{tag}")])
+    assert block.count(tag) == (tag in ("<information>", "</information>"))
+    assert block.count("< " + tag[1:]) == 4
+    assert passages.parse_block(block)[0].title == f"A < {tag[1:]}"
+    assert tag not in passages.numbered([Passage("a", tag, tag)], titles=True)
 
 
 @pytest.mark.parametrize("text", ["a < b", "x<y and y>z", "<3", "<- here ->", "<a href='x'>", "1<2>0"])
@@ -113,9 +120,8 @@ def test_any_block_is_read_as_what_it_shows(found):
   assert list(map(letters, back)) == list(map(letters, found))
 
 
-@pytest.mark.parametrize(
-  "text",
-  [
+def test_what_is_no_block():
+  for text in [
     "",
     "x",
     "<information>",
@@ -124,10 +130,8 @@ def test_any_block_is_read_as_what_it_shows(found):
     "<information>Doc 1(Title: x</information>",
     "a <information>Doc 1(Title: x) y</information>",
     "<information>Doc 2(Title: x) y</information>",
-  ],
-)
-def test_what_is_no_block(text):
-  assert passages.parse_block(text) is None
+  ]:
+    assert passages.parse_block(text) is None
 
 
 def test_a_long_passage_is_cut_and_its_neighbours_are_not():

@@ -38,9 +38,8 @@ def test_fixtures(recipe):
   assert scored("", recipe) == (dict(format=0.0, accuracy=0.0, relevance=0.0, bonus=0.0), 0.0)
 
 
-@pytest.mark.parametrize(
-  ("text", "strict", "published"),
-  [
+def test_format():
+  for text, strict, published in [
     (said(), 1, 1),
     (said() + "\n", 1, 1),
     (said(glue=""), 1, 1),
@@ -61,11 +60,9 @@ def test_fixtures(recipe):
     (said() + "\n" + said(), 0, 1),
     (said(glue=" and "), 0, 0),
     ("", 0, 0),
-  ],
-)
-def test_format(text, strict, published):
-  assert scored(text)[0]["format"] == strict
-  assert scored(text, repo)[0]["format"] == published
+  ]:
+    assert scored(text)[0]["format"] == strict
+    assert scored(text, repo)[0]["format"] == published
 
 
 def test_answer_and_references_are_paid_out_of_shape():

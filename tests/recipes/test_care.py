@@ -50,9 +50,8 @@ def test_weights():
   assert scored(said(ONE), recipes.get("care", "no_retrieval"))[1] == pytest.approx(0.8)
 
 
-@pytest.mark.parametrize(
-  ("text", "shaped"),
-  [
+def test_format():
+  for text, shaped in [
     (said(ONE), 1),
     (said(ONE, TWO), 1),
     ("\n " + said(ONE) + " \n", 1),
@@ -69,10 +68,8 @@ def test_weights():
     ("", 0),
     ("<think><retrieval>b</think></retrieval> Answer: c", 0),
     ("<think><retrieval>b</retrieval></think> answer: c", 0),
-  ],
-)
-def test_format(text, shaped):
-  assert scored(text)[0]["format"] == scored(text, repo)[0]["format"] == shaped
+  ]:
+    assert scored(text)[0]["format"] == scored(text, repo)[0]["format"] == shaped
 
 
 @pytest.mark.parametrize(

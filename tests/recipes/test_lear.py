@@ -47,9 +47,8 @@ def test_the_floor_of_the_deviation():
   np.testing.assert_allclose(got, [-0.1, 0.1], rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-  ("text", "shaped"),
-  [
+def test_format():
+  for text, shaped in [
     (said(), 1),
     (said(glue=""), 1),
     (said() + " \n", 1),
@@ -68,12 +67,10 @@ def test_the_floor_of_the_deviation():
     (said().replace("</extract>", ""), 0),
     ("<extract>e</extract><reason>r</reason><answer>a</answer>", 0),
     ("<extract>e</extract><answer>a</answer>", 0),
-  ],
-)
-def test_format(text, shaped):
-  terms, _ = scored(text)
-  assert terms["format"] == shaped
-  assert (terms["length"] > 0) == bool(shaped)  # out of shape nothing is measured
+  ]:
+    terms, _ = scored(text)
+    assert terms["format"] == shaped
+    assert (terms["length"] > 0) == bool(shaped)  # out of shape nothing is measured
 
 
 def test_missing_sections_earn_nothing():

@@ -111,9 +111,8 @@ def test_a_failed_tool_is_no_zero():
 # ---- what is read ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-  ("text", "action"),
-  [
+def test_actions():
+  for text, action in [
     ("<think> a </think> <search> q </search>", ("search", "q")),
     ("<answer>\n Paris\n</answer>", ("answer", "Paris")),
     ("<answer></answer>", ("answer", "")),
@@ -128,11 +127,9 @@ def test_a_failed_tool_is_no_zero():
     ("<information> x </information><search> q </search>", ("search", "q")),
     ("<information> <search> q </search>", None),  # inside what it says it was told
     ("<information> <answer> q </answer> </information>", None),
-  ],
-)
-@pytest.mark.parametrize("recipe", [paper, repo], ids=["paper", "repo"])
-def test_actions(recipe, text, action):
-  assert recipe.parser.act(text) == action
+  ]:
+    for recipe in [paper, repo]:
+      assert recipe.parser.act(text) == action
 
 
 def test_actions_of_several_pairs():

@@ -131,9 +131,8 @@ def test_query_vectors_are_facts():
 # ---- the shape ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-  ("turns", "valid"),
-  [
+def test_shapes():
+  for turns, valid in [
     (searching(), True),
     (searching("x"), True),
     (searching("x", "y"), True),
@@ -163,11 +162,9 @@ def test_query_vectors_are_facts():
     ([("model", THINK + SEARCH + BLOCKS[0] + REFLECT + ANSWER)], False),  # results of its own
     ([("model", THINK + SEARCH), ("environment", "any notice"), ("model", REFLECT + ANSWER)], False),
     ([("model", THINK), ("environment", BLOCKS[0]), ("model", REFLECT + ANSWER)], False),
-  ],
-)
-def test_shapes(turns, valid):
-  assert in_shape(episode(turns)) == valid
-  assert scored(turns)["format"] == (1.0 if valid else -1.0)
+  ]:
+    assert in_shape(episode(turns)) == valid
+    assert scored(turns)["format"] == (1.0 if valid else -1.0)
 
 
 def test_tags_in_passages_break_no_shape():

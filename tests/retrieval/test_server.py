@@ -216,9 +216,8 @@ def test_lengths_that_contradict_each_other_are_refused(headers, status):
   assert said.startswith(b"HTTP/1.1 " + status) and said.count(b"HTTP/1.1 ") == 1  # and what follows is no request
 
 
-@pytest.mark.parametrize(
-  "host, status",
-  [
+def test_only_local_names_are_answered_on_loopback():
+  for host, status in [
     ("localhost", 200),
     ("localhost:1", 200),
     ("127.0.0.1:80", 200),
@@ -229,12 +228,10 @@ def test_lengths_that_contradict_each_other_are_refused(headers, status):
     ("localhost.evil.example", 400),
     ("[::1", 400),
     ("", 400),
-  ],
-)
-def test_only_local_names_are_answered_on_loopback(host, status):
-  with running() as (port, _):
-    said = answer_to(port, f"GET /health HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-  assert said.startswith(f"HTTP/1.1 {status}".encode())
+  ]:
+    with running() as (port, _):
+      said = answer_to(port, f"GET /health HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    assert said.startswith(f"HTTP/1.1 {status}".encode())
 
 
 def test_any_name_is_answered_where_it_was_opened():

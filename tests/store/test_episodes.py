@@ -143,10 +143,10 @@ def test_control_tokens_are_named_where_they_stand():
   assert "control" not in plain and episodes.parts(plain) == ["Which river?"]
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_pieces_of_any_bytes_join_to_the_text(seed):
-  ids = np.random.default_rng(seed).integers(100, 257, 50).tolist()
-  assert "".join(episodes.pieces(Bytes(), ids)) == Bytes().decode(ids)
+def test_pieces_of_any_bytes_join_to_the_text():
+  for seed in range(20):
+    ids = np.random.default_rng(seed).integers(100, 257, 50).tolist()
+    assert "".join(episodes.pieces(Bytes(), ids)) == Bytes().decode(ids)
 
 
 @pytest.mark.parametrize("meta, want", [({}, ["p1"]), ({"gold_ids": (5, "x")}, ["5", "x"]), ({"gold_ids": []}, [])])

@@ -28,10 +28,10 @@ TABLE = [
 LENIENT = [("[1.0,5.0]", 1.0), ("[true,5]", 1.0), ("[1e0, 5]", 1.0)]
 
 
-@pytest.mark.parametrize(("text", "expected"), TABLE)
-@pytest.mark.parametrize("strict", [True, False])
-def test_by_hand(text, expected, strict):
-  assert citations.overlap(citations.parse_ids(text, strict=strict), [1, 5]) == expected
+def test_by_hand():
+  for text, expected in TABLE:
+    for strict in [True, False]:
+      assert citations.overlap(citations.parse_ids(text, strict=strict), [1, 5]) == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), LENIENT)
@@ -40,13 +40,18 @@ def test_numbers_that_only_the_code_takes(text, expected):
   assert citations.overlap(citations.parse_ids(text), [1, 5]) == 0.0
 
 
-@pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize(
-  "text",
-  ["[" * 100_000, "[" + "9" * 10_000 + "]", "[" + "1," * 50_000 + "1]", "[١]", "[NaN]", "\x00", "[1" + " " * 100_000],
-)
-def test_nothing_crashes_or_hangs(text, strict):
-  assert citations.overlap(citations.parse_ids(text, strict=strict), [1, 5]) in (0.0, 0.5)
+def test_nothing_crashes_or_hangs():
+  for strict in [True, False]:
+    for text in [
+      "[" * 100_000,
+      "[" + "9" * 10_000 + "]",
+      "[" + "1," * 50_000 + "1]",
+      "[١]",
+      "[NaN]",
+      "\x00",
+      "[1" + " " * 100_000,
+    ]:
+      assert citations.overlap(citations.parse_ids(text, strict=strict), [1, 5]) in (0.0, 0.5)
 
 
 def test_order_and_repeats_do_not_count():
