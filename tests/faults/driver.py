@@ -89,6 +89,7 @@ class Run:
 
   def __init__(self, plan: plans.Plan, scene: Scene, folder: pathlib.Path, *flags: str):
     self.plan, self.scene, self.folder, self.workdir = plan, scene, folder, folder / "run"
+    self.folder.mkdir(parents=True, exist_ok=True)  # a start may end before it has made its own
     self.live = [Live(fault) for fault in plan.faults]
     self.process: multiprocessing.Process | None = None
     self.sent: list[tuple[signal.Signals, bool]] = []  # to this start; whether it was under way
