@@ -1,8 +1,8 @@
-"""The records that travel between rooms, and the three contracts a recipe plays against.
+"""The records that the packages of this library exchange, and the three Protocols that a recipe's `play` uses.
 
     Example → (prompting) token ids → (rollout) Episode → (recipe) terms → (pack) Batch → (learner) TrainState
 
-Records are frozen: whoever needs another one makes it with `dataclasses.replace`.
+Records are frozen; `dataclasses.replace` makes a changed copy.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import jax
 import numpy as np
 
 MODEL, ENVIRONMENT = "model", "environment"
-NO_VERDICT = "no_verdict"  # the fact that says why a judge gave no verdict on an episode, which is then not scored
+NO_VERDICT = "no_verdict"  # name of the fact with the reason for a missing verdict; such an episode is not scored
 
 
 @dataclasses.dataclass(frozen=True)
 class Passage:
-  """One retrievable text. `score` is the retriever's own (higher is better), None where nothing was searched."""
+  """One retrievable text. `score` is the retriever's (higher is better); None if the passage was not searched for."""
 
   id: str
   title: str
@@ -30,7 +30,10 @@ class Passage:
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-  """One question. `supporting` holds positions in `passages`; `evidence` (position, sentence) pairs."""
+  """One question with its right answers (`golds`) and passages.
+
+  `supporting` holds positions in `passages`; `evidence` holds (position, sentence) pairs; `meta` holds other columns.
+  """
 
   id: str
   question: str
@@ -51,10 +54,10 @@ class Segment:
     owner: MODEL (sampled by the policy, trained) or ENVIRONMENT (prompt, search results, notices: never trained).
     ids: token ids, as sampled or as encoded; EOS is kept where it was sampled.
     text: the ids' text without EOS and padding; added tokens (`<think>` may be one) stay.
-    logprobs: model segments: the sampler's log-probability of each id. Empty for the environment.
-    stop: model segments: the stop string that ended it, "eos", or "length" when the budget ran out.
-    query: environment segments: the search this answers, else None.
-    found: environment segments: the passages that search returned, else None.
+    logprobs: for model segments, the sampler's log-probability of each id; empty for the environment.
+    stop: for model segments, the stop string that ended it, "eos", or "length" when the token budget ran out.
+    query: for the result of a search, its query; else None.
+    found: for the result of a search, the passages it returned; else None.
   """
 
   owner: str
@@ -71,15 +74,16 @@ class Episode:
   """What happened for one example, in order. The first segment is the prompt.
 
   Attributes:
-    segments: in order of time; each the model's or the environment's from birth.
-    facts: what a model had to be asked for (verdicts, probe answers, query vectors), by name.
-    version: of the weights that sampled every token of it.
-    ended: why: "answer" or another stop string's name the recipe ends on, "eos", "length" (its turn's budget),
-      "budget" (no room left for the next turn), "searches" (the last allowed generation did not answer), "failed".
-    failure: the message of a tool that failed for good (ended == "failed"): masked and counted, never scored.
-    prompt_index: running number of the prompt drawn in this run: the group it belongs to.
+    segments: in order of time, each written by the model or by the environment.
+    facts: by name, the results of other model calls (verdicts, probe answers, query vectors).
+    version: version of the weights that sampled all its tokens.
+    ended: why it ended: the name of a stop string ("answer" and others), "eos", "length" (the turn's token budget ran
+      out), "budget" (no room for the next turn), "searches" (the last allowed generation gave no answer), "failed".
+    failure: error message of the tool that failed, if ended == "failed". Such an episode is masked and counted, never
+      scored.
+    prompt_index: running number of the prompt in this run; episodes with the same one are a group.
     sample: its number in the group.
-    example_id: of the example it answers.
+    example_id: id of the example it answers.
   """
 
   segments: tuple[Segment, ...]
@@ -93,7 +97,7 @@ class Episode:
 
   @property
   def turns(self) -> tuple[Segment, ...]:
-    """All but the prompt."""
+    """All segments but the prompt."""
     return self.segments[1:]
 
   @property
@@ -108,29 +112,32 @@ class Episode:
 
   @property
   def num_searches(self) -> int:
+    """Number of executed searches."""
     return len(self.searches)
 
   @property
   def num_tokens(self) -> int:
+    """Number of tokens, the prompt's included."""
     return sum(len(s.ids) for s in self.segments)
 
   @property
   def num_model_tokens(self) -> int:
+    """Number of tokens that the model sampled."""
     return sum(len(s.ids) for s in self.segments if s.owner == MODEL)
 
   @classmethod
   def from_text(cls, recipe, example: Example, turns: Sequence[tuple[str, str]], facts=None, tokenizer=None) -> Episode:
-    """An episode from its transcript: for tests and for scoring transcripts from elsewhere.
+    """An episode from its transcript: for tests, and for scoring transcripts from elsewhere.
 
     Args:
-      recipe: a recipe (`recipes.get(name)`); its prompt stands before the turns, its parser reads queries and blocks.
+      recipe: a recipe (`recipes.get(name)`). Its prompt becomes the first segment; its parser reads the turns.
       example: the question it answers.
-      turns: ("model" | "environment", text) in order, the prompt left out.
-      facts: what judges or probes said, by name.
-      tokenizer: what makes ids of the texts; bytes (ids 0 to 255) if None.
+      turns: ("model" | "environment", text) in order, without the prompt.
+      facts: answers of judges and probes, by name.
+      tokenizer: encodes the texts; if None, the ids are the text's bytes (0 to 255).
 
     Raises:
-      ValueError: an owner that is neither of the two.
+      ValueError: an owner other than these two.
     """
     encode = (lambda text: tuple(text.encode())) if tokenizer is None else (lambda text: tuple(tokenizer.encode(text)))
     messages = recipe.prompt.messages(example)
@@ -158,13 +165,13 @@ class Episode:
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-  """How a generation draws its tokens.
+  """Sampling settings of a generation.
 
   Attributes:
     temperature: divides the logits; 0 is greedy (log-probabilities are then recorded at temperature 1).
     top_k: keep the k likeliest tokens; 0 keeps all.
-    top_p: keep the smallest set of likeliest tokens with this mass; 1 keeps all.
-    max_new_tokens: at most so many tokens a generation (a turn).
+    top_p: keep the smallest set of likeliest tokens with this probability mass; 1 keeps all.
+    max_new_tokens: largest number of tokens per generation (one turn).
   """
 
   temperature: float = 1.0
@@ -177,27 +184,31 @@ class Conversation(Protocol):
   """A growing list of tokens between policy and environment. Tokens are the record, text is a view."""
 
   @property
-  def segments(self) -> tuple[Segment, ...]: ...
+  def segments(self) -> tuple[Segment, ...]:
+    """The segments so far, the prompt first."""
+    ...
 
   async def generate(
     self, *, stop: Sequence[str] = (), max_new_tokens: int | None = None, greedy: bool = False
   ) -> Segment:
-    """Samples until a stop string is completed (kept whole), EOS, the turn's budget or the end of the context."""
+    """Samples until a stop string is complete (its last token is kept whole), EOS, or no tokens are left to sample."""
 
   def observe(self, text: str, *, query: str | None = None, found: Sequence[Passage] | None = None) -> bool:
-    """Appends the environment's text. False, and nothing appended, when no room is left for it and an answer."""
+    """Appends the environment's text. Returns False, and appends nothing, if the text and an answer do not fit."""
 
   def room(self) -> int:
-    """Tokens that still fit into the context, the next generation's included."""
+    """Number of tokens that still fit into the context; the next generation must fit into them too."""
 
   def fork(self, at: int) -> Conversation:
-    """A new conversation over the first `at` tokens of this one."""
+    """A new conversation that starts with the first `at` tokens of this one."""
 
   def end(self, why: str | None = None, **facts: Any) -> Episode:
-    """Closes it. `why` defaults to the last generation's stop."""
+    """Closes the conversation and returns its episode with these facts; `why` defaults to the last segment's stop."""
 
 
 class Policy(Protocol):
+  """The policy as a recipe sees it: it starts conversations."""
+
   tokenizer: Any
 
   def start(self, prompt: Sequence[Mapping[str, str]] | Sequence[int]) -> Conversation:
@@ -205,14 +216,16 @@ class Policy(Protocol):
 
 
 class Tools(Protocol):
+  """The tools that a recipe's `play` may await."""
+
   async def search(self, query: str, k: int | None = None) -> tuple[Passage, ...]:
-    """The k best passages (the config's number if None). Raises ToolFailed when retries and deadline are spent."""
+    """The k best passages (config.retrieval.top_k if None). Raises ToolFailed after the last retry or the deadline."""
 
   async def judge(self, pairs: Sequence[tuple[str, str]], term: str = "") -> tuple[float | None, ...]:
-    """One verdict in [0, 1] a (premise, claim) pair, by the judge of the term; None where none was to be had."""
+    """One verdict in [0, 1] per (premise, claim) pair, from this term's judge; None where the judge gave none."""
 
   async def embed(self, texts: Sequence[str]) -> tuple[tuple[float, ...], ...]:
-    """One vector of length 1 a text, to four decimals: facts are logged and kept. ValueError without an encoder."""
+    """One unit vector per text, rounded to four decimals since facts are logged. ValueError without an encoder."""
 
 
 class ToolFailed(RuntimeError):
@@ -222,20 +235,22 @@ class ToolFailed(RuntimeError):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Batch:
-  """Packed rows `[R, T]`; element t of every array speaks of token t.
+  """Packed rows `[R, T]`; element t of every array belongs to token t.
 
   Attributes:
-    tokens: int32 ids; padding is where segment_ids == 0, and is never inferred from the ids.
-    segment_ids: int32; 0 is padding, 1, 2, … the sequences of a row.
-    positions: int32; the place of the token in its own sequence.
+    tokens: int32 ids. Padding is where segment_ids == 0; it is never inferred from the ids.
+    segment_ids: int32; 0 is padding, 1, 2, … are the sequences of a row.
+    positions: int32; the token's position in its own sequence.
     loss_mask: bool; True where the policy sampled the token. The first token of a sequence is never trained.
-    advantages: float32; 0 where nothing is trained. In SFT, the token's weight.
-    rewards: float32; what each token earns: an episode's reward on its last trained token, a turn's on the turn's.
-    sampler_logprobs, old_logprobs, ref_logprobs: float32; as sampled, at the update's start, of the reference.
-    values, returns: float32; the critic's (zeros without one).
-    group_ids: int32; prompt index of the sequence a token belongs to, -1 for padding.
-    prefix_ids: int32; the segment that a token sees besides its own. Sequences that begin alike share the beginning:
-      it is a segment of its own, and theirs continue it, positions included. None where nothing is shared.
+    advantages: float32; 0 on untrained tokens. In SFT, the token's weight.
+    rewards: float32; an episode's reward is on its last trained token, a turn's reward on the turn's last one.
+    sampler_logprobs, old_logprobs, ref_logprobs: float32; recorded by the sampler, by the policy at the start of the
+      update, and by the reference policy.
+    values, returns: float32; the critic's values and its targets (zeros without a critic).
+    group_ids: int32; prompt index of the token's sequence, -1 for padding.
+    prefix_ids: int32; the segment that a token attends to besides its own. Sequences with the same beginning share it:
+      the beginning is a segment of its own, and each sequence continues it, positions included. None if nothing is
+      shared.
 
           tokens a b c|d e|d f   segments 1 1 1|2 2|3 3   positions 0 1 2|3 4|3 4   prefixes 1 1 1|1 1|1 1
   """

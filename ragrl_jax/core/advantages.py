@@ -1,4 +1,4 @@
-"""From rewards to advantages: within groups of samples ([B]), or along a trajectory ([B, T])."""
+"""Advantages from rewards: within groups of samples ([B]), or along a trajectory ([B, T])."""
 
 from collections.abc import Callable
 
@@ -23,11 +23,11 @@ def group_relative(
   A_i = (r_i - mean(r_g)) / (max(std(r_g), std_floor) + eps), or without the division if std is "none".
 
   Args:
-    rewards: one scalar an episode, in reward units.
-    group_ids: which prompt each episode answers; ids need not be neighbours or consecutive.
+    rewards: one scalar per episode, in reward units.
+    group_ids: the prompt of each episode. The ids need not be sorted or consecutive.
     std: "sample" (n - 1 in the divisor), "population" (n), or "none".
-    std_floor: least deviation to divide by, in reward units (LEAR: 0.1).
-    eps: added to the deviation, in reward units.
+    std_floor: smallest standard deviation to divide by, in reward units (LEAR: 0.1).
+    eps: added to the standard deviation, in reward units.
 
   Returns:
     Advantages, unitless unless std is "none". A constant group, and a group of one, get exact zeros.
@@ -47,8 +47,8 @@ def group_relative(
     variance = jnp.where(same, jnp.square(centred)[None, :], 0.0).sum(axis=1) / divisor
     divide = jnp.maximum(jnp.sqrt(variance), std_floor) + eps
     centred = centred / jnp.where(divide > 0.0, divide, 1.0)
-  # A constant group teaches nothing. Without this line its rounding residue (mean != reward in float32) would be
-  # divided by an almost-zero deviation.
+  # A constant group carries no signal. In float32 its mean may differ from its rewards by rounding. Without this line
+  # that residue would be divided by a standard deviation near 0.
   return jnp.where(groups.constant(rewards, group_ids), 0.0, centred)
 
 
@@ -70,16 +70,15 @@ def by_turn(
   group_ids: Int[AnyArray, "B"],
   compare: Callable[[Array, Array], Array],
 ) -> Float[Array, "B K"]:
-  """One advantage a turn: what is still to be earned from a turn on, compared with the group at the same turn.
+  """One advantage per turn: the return from that turn on, compared with the group's returns from the same turn on.
 
-  A turn is answerable for its own reward and all later ones. Its rivals are the group's returns from the same turn; a
-  sample that ended earlier stands in with its last turn. So where everything is paid at the end, every turn gets what
-  `compare` gives the whole episode.
+  A turn's return is the sum of its own reward and all later ones. A sample with fewer turns takes part with its last
+  turn. If the whole reward is paid at the end, every turn gets the advantage that `compare` gives the episode.
 
   Args:
-    rewards: of the turns, reward units; what stands beyond an episode's last turn is ignored.
-    turns: how many each episode has, at least 1.
-    group_ids: which prompt each episode answers.
+    rewards: rewards of the turns, in reward units; entries beyond an episode's last turn are ignored.
+    turns: number of turns of each episode, at least 1.
+    group_ids: the prompt of each episode.
     compare: ([B] rewards, [B] group ids) -> [B], such as `group_relative`.
 
   Returns:
@@ -88,6 +87,7 @@ def by_turn(
   number = jnp.arange(rewards.shape[1], dtype=jnp.int32)[None, :]
   last = jnp.asarray(turns).astype(jnp.int32)[:, None] - 1
   kept = masked.keep(rewards, number <= last)
+  # The return from each turn on: a cumulative sum from the end. A sample that has ended keeps its last turn's return.
   to_go = jnp.flip(jnp.cumsum(jnp.flip(kept, axis=1), axis=1), axis=1)
   to_go = jnp.take_along_axis(to_go, jnp.minimum(number, last), axis=1)
   found = jax.vmap(compare, in_axes=(1, None), out_axes=1)(to_go, jnp.asarray(group_ids))
@@ -103,26 +103,26 @@ def _centred(rewards: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"]) -> F
 def gae(
   rewards: Shaped[AnyArray, "B T"], values: Shaped[AnyArray, "B T"], mask: Mask, *, gamma: Number, lam: Number
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
-  """Generalised advantage estimation over the trained tokens of unpacked rows; untrained tokens are stepped over.
+  """Generalised advantage estimation over the trained tokens of unpacked rows; untrained tokens are skipped.
 
   With t' the next trained token after t (V = A = 0 beyond the last):
     delta_t = r_t + gamma V_t' - V_t,   A_t = delta_t + gamma lam A_t',   return_t = A_t + V_t
 
-  Time counts trained tokens: retrieved text in between neither discounts nor lends its values, and rewards laid on
-  untrained tokens do not exist (lay an episode's reward on its last trained token).
+  Time is counted in trained tokens: retrieved text between them adds no discount, and its values are not used. Rewards
+  on untrained tokens are ignored, so put an episode's reward on its last trained token.
 
   Args:
-    rewards: reward units, one a token.
-    values: the critic's, aligned with the token they speak of.
+    rewards: one per token, in reward units.
+    values: the critic's values; entry t belongs to token t.
     mask: 1 where the policy sampled the token.
-    gamma: discount a trained token.
-    lam: 1 takes the whole return, 0 one step.
+    gamma: discount per trained token.
+    lam: 1 uses the whole return, 0 the one-step estimate.
 
   Returns:
     (advantages, returns), not whitened, zeros on untrained tokens.
 
-  Source: Schulman et al. (arXiv 1506.02438) eq. 16; stepping over masked tokens as verl does since 2025. Search-R1 lets
-  values and decay run through retrieved text instead.
+  Source: Schulman et al. (arXiv 1506.02438) eq. 16. verl also skips masked tokens, since 2025; Search-R1 does not: its
+  values and discounts pass through retrieved text.
   """
   on = masked.as_bool(mask)
   rewards, values = masked.keep(rewards, on), masked.keep(values, on)
@@ -131,6 +131,7 @@ def gae(
     next_value, next_advantage = carry
     r, v, m = now
     advantage = r + gamma * next_value - v + gamma * lam * next_advantage
+    # An untrained token leaves the carry as it is, so the token before it continues from the next trained one.
     carry = jnp.where(m, v, next_value), jnp.where(m, advantage, next_advantage)
     return carry, jnp.where(m, advantage, 0.0)
 
@@ -142,10 +143,9 @@ def gae(
 def reinforce_plus_plus(
   rewards: Shaped[AnyArray, "B T"], mask: Mask, *, gamma: Number
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
-  """Discounted returns to go over trained tokens, whitened over the whole batch: no critic, no groups.
+  """Discounted returns-to-go over trained tokens, whitened over the whole batch. It needs no critic and no groups.
 
-  Untrained tokens are stepped over as in `gae`; in particular what comes before retrieved text still sees the reward
-  that comes after it.
+  Untrained tokens are skipped as in `gae`: a reward after retrieved text still reaches the tokens before that text.
 
   Returns:
     (advantages whitened over the mask, returns), zeros on untrained tokens.

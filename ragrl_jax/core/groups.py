@@ -1,4 +1,4 @@
-"""Groups of samples for the same prompt: which are constant, which teach something."""
+"""Groups of samples for the same prompt: their sizes, and which of them carry a learning signal."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -6,31 +6,31 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from ragrl_jax.core.masked import AnyArray
 
-# A reward is a sum of terms, and equal sums may differ in their last bits: so many units of float32's rounding,
-# relative to the group's largest reward, are no spread.
+# A reward is a sum of terms, and equal sums may differ in their last bits. Differences up to this share of the group's
+# largest reward count as rounding.
 TOLERANCE = 4 * float(np.finfo(np.float32).eps)
 
 
 def same_group(group_ids: Int[AnyArray, "B"]) -> Bool[Array, "B B"]:
-  """[i, j]: whether i and j answer the same prompt. B is a few thousand at most."""
+  """Entry [i, j]: whether episodes i and j answer the same prompt. B is a few thousand at most."""
   ids = jnp.asarray(group_ids)
   return ids[:, None] == ids[None, :]
 
 
 def sizes(group_ids: Int[AnyArray, "B"]) -> Float[Array, "B"]:
-  """For every episode, the size of its group."""
+  """The group size of every episode, float32 [B]."""
   return same_group(group_ids).sum(axis=1).astype(jnp.float32)
 
 
 def constant(
   values: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"], *, tolerance: float = 0.0
 ) -> Bool[Array, "B"]:
-  """For every episode, whether its group's values are all equal up to rounding. A group of one is constant.
+  """For every episode, whether all values of its group are equal up to rounding. A group of one is constant.
 
   Args:
-    values: of the episodes.
-    group_ids: the prompt each answers.
-    tolerance: a spread (largest less smallest) of up to this is none either, whatever the size of the values.
+    values: one per episode.
+    group_ids: the prompt of each episode.
+    tolerance: a group with largest - smallest value up to this also counts as constant.
   """
   x = jnp.asarray(values).astype(jnp.float32)
   same = same_group(group_ids)
@@ -43,10 +43,11 @@ def constant(
 def informative(
   values: Shaped[AnyArray, "B"], group_ids: Int[AnyArray, "B"], *, tolerance: float = 1e-6
 ) -> Bool[Array, "B"]:
-  """The keep-mask of dynamic sampling: True for the episodes of groups whose values differ by more than the tolerance.
+  """The keep-mask of dynamic sampling: True for episodes of groups whose values differ by more than the tolerance.
 
-  Ask it of the unshaped outcome rather than of the reward: a shaped reward has spread where nothing was right or wrong.
+  Use the unshaped outcome as values rather than the reward: shaped rewards differ even if all answers are right, or all
+  are wrong.
 
-  Source: DAPO (arXiv 2503.14476) sec. 3.2. There (and in verl) a group of one is kept; here it teaches nothing.
+  Source: DAPO (arXiv 2503.14476) sec. 3.2. DAPO and verl keep a group of one; here it is dropped, as it has no signal.
   """
   return ~constant(values, group_ids, tolerance=tolerance)

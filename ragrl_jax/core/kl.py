@@ -1,13 +1,13 @@
-"""Estimators of KL(policy || reference) from one sampled token, and what each is good for.
+"""Estimators of KL(policy || reference) from one sampled token, and the use of each.
 
 With x = log pi(token), y = log pi_ref(token), gap = y - x, and tokens drawn from pi:
 
 | name | value           | gradient in x | good for |
 |------|-----------------|---------------|----------|
-| k1   | x - y           | 1             | a penalty in the reward; as a loss its mean gradient is 0: it pulls nowhere |
-| abs  | abs(x - y)      | sign(x - y)   | watching |
+| k1   | x - y           | 1             | a penalty in the reward; useless as a loss, since its mean gradient is 0 |
+| abs  | abs(x - y)      | sign(x - y)   | monitoring |
 | k2   | (x - y)^2 / 2   | x - y         | a loss: on-policy, its expected gradient is the KL's |
-| k3   | e^gap - gap - 1 | 1 - e^gap     | a value >= 0 of low variance; a steep loss where pi is far below it |
+| k3   | e^gap - gap - 1 | 1 - e^gap     | a value >= 0 of low variance; a steep loss where pi is far below pi_ref |
 | k1+  | k1's            | k2's          | the unbiased value with the right gradient |
 | k3+  | k3's            | k2's          | the same, of low variance |
 
@@ -26,14 +26,14 @@ ESTIMATORS = ("k1", "k2", "k3", "abs", "k1+", "k3+")
 def kl_penalty(
   logprobs: Float[AnyArray, "*s"], ref_logprobs: Float[AnyArray, "*s"], estimator: str, *, tangent: Number = 5.0
 ) -> Float[Array, "*s"]:
-  """One KL estimate a token, in nats.
+  """One KL estimate per token, in nats.
 
   Args:
-    logprobs: log pi of the sampled tokens; the gradient flows here.
+    logprobs: log pi of the sampled tokens, any shape; the gradient flows here.
     ref_logprobs: log pi_ref of the same tokens; constant.
     estimator: one of ESTIMATORS, see the module's table.
-    tangent: beyond |log-gap| = tangent, k3 goes on along its tangent: finite for any gap, and with a gradient that
-      keeps pulling back. (A clamped k3 has none: the penalty switches itself off where it is needed most.)
+    tangent: beyond |gap| = tangent, k3 is continued by its tangent line. So it is finite for any gap and keeps a
+      gradient. (A clamped k3 has gradient 0 there, where the penalty is needed most.)
 
   Returns:
     float32, the shape of logprobs. k2 and k3 are >= 0.
@@ -56,14 +56,14 @@ def kl_penalty(
     case "k3":
       return _k3(gap, tangent)
   value = -gap if estimator == "k1+" else _k3(gap, tangent)
-  return k2 + jax.lax.stop_gradient(value - k2)
+  return k2 + jax.lax.stop_gradient(value - k2)  # straight-through: the value of k1 or k3, the gradient of k2
 
 
 def _k3(gap: Float[Array, "*s"], tangent: Number) -> Float[Array, "*s"]:
   near = jnp.abs(gap) <= tangent
-  safe = jnp.where(near, gap, 0.0)  # before exp: an overflow in the branch not taken would still spoil the gradient
+  safe = jnp.where(near, gap, 0.0)  # before exp: an overflow in the unused branch would make the gradient NaN
   at = jnp.sign(gap) * tangent
-  # expm1, since e^gap - 1 - gap cancels for small gaps.
+  # expm1 is accurate for small gaps, where e^gap - 1 - gap loses its digits by cancellation.
   return jnp.where(near, jnp.expm1(safe) - safe, jnp.expm1(at) - at + jnp.expm1(at) * (gap - at))
 
 
@@ -75,12 +75,12 @@ def adapted_coefficient(
   coefficient * (1 + clip(measured / target - 1, +-limit) * num_sequences / horizon)
 
   Args:
-    coefficient: the one in force.
-    measured: this step's mean KL a token, in nats.
-    target: the KL it steers to, in nats, > 0.
-    horizon: sequences over which it corrects itself.
-    num_sequences: sequences in this step.
-    limit: the most one step may react to.
+    coefficient: the present coefficient.
+    measured: this step's mean KL per token, in nats.
+    target: the desired KL per token, in nats, > 0.
+    horizon: number of sequences over which the controller corrects an error.
+    num_sequences: number of sequences in this step.
+    limit: largest relative error that one step reacts to.
 
   Source: Ziegler et al. (arXiv 1909.08593) sec. 2.2.
   """

@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies of sampled tokens, in float32, and without ever holding [B, T, V]."""
+"""Log-probabilities and entropies of sampled tokens, in float32, without storing logits [B, T, V]."""
 
 import functools
 
@@ -10,18 +10,18 @@ from ragrl_jax.core import masked
 from ragrl_jax.core.masked import AnyArray, Mask
 from ragrl_jax.core.spread import ONE_DEVICE, Spread
 
-MASKED = -1e30  # finite: a row of the vocabulary that is only there to divide evenly has p = 0 and no NaN
+MASKED = -1e30  # logit of padding rows of the vocabulary: finite, so that they get p = 0 and no NaN
 
 
 def from_logits(logits: Float[AnyArray, "*s V"], tokens: Int[AnyArray, "*s"]) -> Float[Array, "*s"]:
-  """log softmax(logits)[tokens], in nats."""
+  """log softmax(logits)[tokens], float32, in nats."""
   logits = jnp.asarray(logits).astype(jnp.float32)
   at = jnp.take_along_axis(logits, jnp.asarray(tokens)[..., None], axis=-1)[..., 0]
   return at - jax.nn.logsumexp(logits, axis=-1)
 
 
 def entropy(logits: Float[AnyArray, "*s V"]) -> Float[Array, "*s"]:
-  """-sum_v p_v log p_v, in nats."""
+  """Entropy of softmax(logits): -sum_v p_v log p_v, float32, in nats."""
   logp = jax.nn.log_softmax(jnp.asarray(logits).astype(jnp.float32), axis=-1)
   # 0 log 0 is 0: an excluded token has logp = -inf.
   return -jnp.where(logp > -jnp.inf, jnp.exp(logp) * logp, 0.0).sum(axis=-1)
@@ -37,25 +37,28 @@ def chunked(
   temperature: float = 1.0,
   spread: Spread = ONE_DEVICE,
 ) -> tuple[Float[Array, "R T"], Float[Array, "R T"]]:
-  """Log-probability of each target and the entropy it was drawn with, from hidden states; differentiable.
+  """Log-probability of each target, and entropy of its distribution, from hidden states; differentiable.
 
-  Logits exist for about `chunk` tokens at a time, in the backward pass too, where they are computed again. Only the
-  tokens under the mask are computed: each row's are moved to its front, and slabs of columns in which no row has one
-  left are skipped. On a mesh each device computes the logits of its piece of the vocabulary, and no array as large as
-  the unembedding is gathered or, as its gradient, summed on one device.
+  Logits are stored for about `chunk` tokens at a time; the backward pass recomputes them. Only masked-in tokens are
+  computed: they are moved to the front of their row, and slabs of columns without any such token are skipped. On a mesh
+  each device computes the logits of its piece of the vocabulary. No device gathers the whole unembedding or sums its
+  whole gradient.
 
   Args:
-    hidden: states that predict the targets, after the final norm. Its dtype is that of the matmuls; sums are float32.
-    unembedding: one row a token of the vocabulary.
-    targets: ids in 0..V.
-    mask: where anything is wanted.
-    chunk: how many tokens' logits a device may hold at once (at least one column of rows); where it has but the nth
-      part of the vocabulary, n times as many tokens in parts.
+    hidden: states that predict the targets, after the final norm. The matmuls use its dtype; sums are float32.
+    unembedding: one row per token of the vocabulary.
+    targets: ids in [0, V).
+    mask: 1 on the tokens to compute.
+    chunk: number of tokens whose logits a device may hold at once (at least one column of rows). A device with 1/n of
+      the vocabulary holds its part of the logits of n times as many tokens.
     temperature: divides the logits, > 0.
-    spread: how the arrays lie on a mesh.
+    spread: the sharding of the arrays on a mesh.
 
   Returns:
     (logprobs, entropies) in nats, float32, zeros where the mask is 0.
+
+  Raises:
+    ValueError: temperature not above 0.
   """
   if not temperature > 0:
     raise ValueError(f"temperature {temperature}: it must be above 0; a greedy sampler is scored at 1.")
@@ -90,7 +93,7 @@ _scores.defvjp(_forward, _backward)
 
 
 def _forward_here(hidden, unembedding, targets, on, *, chunk, temperature, spread):
-  """(log-probabilities, entropies, log-sum-exps) [R, T], slab by slab."""
+  """(log-probabilities, entropies, log-sum-exps) [R, T] on one device, slab by slab."""
   weights, rows, real = spread.piece(unembedding.astype(hidden.dtype))
   cut, join = _slabs(on, chunk, spread)
 
@@ -117,7 +120,10 @@ def _forward_here(hidden, unembedding, targets, on, *, chunk, temperature, sprea
 def _backward_here(
   hidden, unembedding, targets, on, log_norms, entropies, by_logprob, by_entropy, *, chunk, temperature, spread
 ):
-  """Logits again, a slab at a time. dlogp/dz = onehot - p, dH/dz = -p (log p + H)."""
+  """Gradients of hidden and unembedding on one device. Recomputes the logits slab by slab.
+
+  With logits z, dlogp/dz = onehot - p and dH/dz = -p (log p + H).
+  """
   weights, rows, real = spread.piece(unembedding.astype(hidden.dtype))
   cut, join = _slabs(on, chunk, spread)
 
@@ -149,11 +155,11 @@ def _backward_here(
 
 
 def _slabs(on, chunk, spread):
-  """cut: [R, T, …] → [slabs, R, width, …], each row's columns under the mask first; join: back again."""
+  """(cut, join). cut: [R, T, …] → [slabs, R, width, …], with each row's masked-in columns first; join: its inverse."""
   rows, length = on.shape
   width = max(1, min(length, chunk * spread.ways(spread.pieces) // (rows * spread.ways(spread.gathered))))
   columns = -(-length // width) * width
-  # Stable: the trained columns keep their order. Columns added to fill the last slab are off.
+  # Stable: the trained columns keep their order. Columns that pad the last slab have mask 0.
   order = jnp.argsort(~on, axis=1, stable=True)
   back = jnp.argsort(order, axis=1)
   along = lambda index, x: index.reshape(index.shape + (1,) * (x.ndim - 2))
@@ -172,7 +178,7 @@ def _slabs(on, chunk, spread):
 
 def _logits(h, weights, temperature, real):
   """[R, c, D] @ [V, D]^T in float32, divided by the temperature."""
-  flat = h.reshape(-1, h.shape[-1])  # two-dimensional: XLA:CPU hands it to its fast library
+  flat = h.reshape(-1, h.shape[-1])  # XLA:CPU uses its fast matmul library for two-dimensional arrays only
   z = jax.lax.dot_general(flat, weights, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
   z = z.reshape(*h.shape[:-1], weights.shape[0])
   z = z if temperature == 1.0 else z / temperature
@@ -180,5 +186,5 @@ def _logits(h, weights, temperature, real):
 
 
 def _hit(rows, ids):
-  """Where the vocabulary's row is the token's: bool [R, c, v]."""
+  """Whether the vocabulary's row is the token's, bool [R, c, v]."""
   return rows[None, None, :] == ids[..., None].astype(rows.dtype)

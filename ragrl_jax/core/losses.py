@@ -1,4 +1,4 @@
-"""The clipped surrogate, the value loss, and what they are averaged over: the sums behind GRPO, DAPO, GSPO and PPO."""
+"""Policy loss, value loss, and their averages over tokens and sequences: the losses of GRPO, DAPO, GSPO and PPO."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from ragrl_jax.core import masked
 from ragrl_jax.core.masked import AnyArray, Mask, Number
 
 AGGREGATIONS = ("token_mean", "seq_mean_token_sum", "seq_mean_token_mean", "seq_mean_token_sum_norm")
-MAX_LOG_RATIO = 20.0  # e^20 is far beyond any clip bound and far below float32's end
+MAX_LOG_RATIO = 20.0  # e^20 is far beyond any clip bound and far below float32's maximum
 
 Count = Shaped[AnyArray, ""] | Number
 Totals = tuple[Count, Count]
@@ -23,9 +23,9 @@ def aggregate(
   totals: Totals | None = None,
   norm: Number | None = None,
 ) -> Float[Array, ""]:
-  """One number from one number a token.
+  """Reduces one value per token to a scalar.
 
-  | mode                    | formula (sequences: those with at least one trained token)       | as in |
+  | mode                    | formula (over sequences with at least one trained token)         | as in |
   |-------------------------|------------------------------------------------------------------|-------|
   | token_mean              | sum over tokens / number of trained tokens                        | DAPO  |
   | seq_mean_token_sum      | mean over sequences of their sums                                 | RLOO  |
@@ -33,13 +33,13 @@ def aggregate(
   | seq_mean_token_sum_norm | mean over sequences of their sums, divided by `norm`              | Dr. GRPO |
 
   Args:
-    per_token: aligned with the token it speaks of; anything, inf and NaN too, where the mask is 0.
+    per_token: entry t belongs to token t. Values where the mask is 0 are ignored, even inf and NaN.
     mask: 1 on trained tokens.
-    mode: a name of the table.
-    segment_ids: the sequences that share a row; without them a row is a sequence.
-    totals: (tokens, sequences) of the whole optimiser step when this call sees a part of it: the parts then add up to
-      what one call over everything gives. Counted from the mask if None.
-    norm: divisor in tokens of the last mode; the padded length T if None.
+    mode: a mode of the table.
+    segment_ids: the sequence of each token in its row; if None, each row is one sequence.
+    totals: (tokens, sequences) of the whole optimiser step, for a call that sees only a part of it. The results of all
+      parts then add up to the result of one call over everything. Counted from the mask if None.
+    norm: divisor of the last mode, in tokens; the padded length T if None.
 
   Returns:
     A scalar; 0 where nothing is trained.
@@ -64,7 +64,7 @@ def aggregate(
 
 
 def _totals(mask, segment_ids, totals) -> tuple[Float[Array, ""], Float[Array, ""]]:
-  """(tokens, sequences) to divide by, at least 1 each."""
+  """The divisors (tokens, sequences), each at least 1."""
   if totals is None:
     totals = masked.as_bool(mask).sum(), masked.num_sequences(mask, segment_ids)
   tokens, sequences = (jnp.maximum(jnp.asarray(x).astype(jnp.float32), 1.0) for x in totals)
@@ -87,30 +87,30 @@ def policy_loss(
   norm: Number | None = None,
   weights: Shaped[AnyArray, "R T"] | None = None,
 ) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:
-  """The clipped surrogate, to be minimised.
+  """The clipped surrogate loss, to be minimised.
 
-  With rho = exp(logprobs - old_logprobs), a token's loss is max(-A rho, -A clip(rho, 1 - clip_low, 1 + clip_high));
-  with a dual clip and A < 0, at most -A * dual_clip.
+  With rho = exp(logprobs - old_logprobs), a token's loss is max(-A rho, -A clip(rho, 1 - clip_low, 1 + clip_high)).
+  With a dual clip and A < 0, the loss is at most -A * dual_clip.
 
   Args:
-    logprobs: of the sampled tokens under the policy; the gradient flows here.
-    old_logprobs: of the same tokens at the update's start; constant.
-    advantages: one a token; constant.
-    mask: 1 on trained tokens. No other token's value reaches the loss or the gradient, not even inf or NaN.
-    clip_low, clip_high: the ratio's bounds, 1 - clip_low and 1 + clip_high.
-    dual_clip: > 1, or None for none.
+    logprobs: log-probabilities of the sampled tokens under the policy; the gradient flows here.
+    old_logprobs: log-probabilities of the same tokens at the start of the update; constant.
+    advantages: one per token; constant.
+    mask: 1 on trained tokens. Other tokens affect neither the loss nor the gradient, not even with inf or NaN.
+    clip_low, clip_high: the ratio is clipped to [1 - clip_low, 1 + clip_high].
+    dual_clip: above 1; None turns it off.
     aggregation: a mode of `aggregate`.
-    ratio: "token", or "sequence": every token of a sequence has the exponential of its mean log-gap.
+    ratio: "token", or "sequence": all tokens of a sequence share exp(mean of logprobs - old_logprobs).
     segment_ids, totals, norm: as for `aggregate`.
     weights: constant factors of the tokens' losses, such as `importance_weights`; 1 if None.
 
   Returns:
-    (loss, metrics): clip_fraction (tokens whose clipped branch is the larger loss), dual_clip_fraction, ratio (mean)
-    and old_kl (mean of the k3 estimate of KL(old || policy), in nats), all means over tokens with the same
-    denominator as token_mean.
+    (loss, metrics): clip_fraction (share of tokens whose clipped branch is the larger loss), dual_clip_fraction, ratio
+    (mean) and old_kl (mean of the k3 estimate of KL(old || policy), in nats). All metrics are means over tokens, with
+    the denominator of token_mean.
 
   Raises:
-    ValueError: unknown ratio or aggregation, a negative bound, or a dual_clip that is not above 1.
+    ValueError: unknown ratio or aggregation, a negative bound, or a dual_clip of 1 or less.
 
   Source: PPO (arXiv 1707.06347) eq. 7; two bounds, DAPO (arXiv 2503.14476); dual clip, Ye et al. (arXiv 1912.09729)
   eq. 5; sequence ratio, GSPO (arXiv 2507.18071) eq. 7.
@@ -126,9 +126,9 @@ def policy_loss(
   rho = jnp.exp(gap)
   plain = -advantages * rho
   clipped = -advantages * jnp.clip(rho, 1.0 - clip_low, 1.0 + clip_high)
-  loss = jnp.maximum(plain, clipped)
+  loss = jnp.maximum(plain, clipped)  # pessimistic: clipping never lowers the loss
   dual = jnp.zeros(on.shape, bool)
-  if dual_clip is not None:
+  if dual_clip is not None:  # without it, the loss of a token with A < 0 grows with its ratio without limit
     bound = -advantages * dual_clip
     dual = (advantages < 0.0) & (loss > bound)
     loss = jnp.where(dual, bound, loss)
@@ -148,15 +148,19 @@ def policy_loss(
 def importance_weights(
   old_logprobs: Shaped[AnyArray, "R T"], sampler_logprobs: Shaped[AnyArray, "R T"], mask: Mask, *, cap: Number
 ) -> Float[Array, "R T"]:
-  """min(pi_old / pi_sampler, cap) a token: what corrects for tokens that were drawn from another distribution.
+  """min(pi_old / pi_sampler, cap) per token: corrects for tokens drawn from another distribution than the learner's.
 
-  The sampler's may be older weights, another dtype or another program. Weights are constants; 0 on untrained tokens.
+  The sampler may have used older weights, another dtype or another program. The result is constant (no gradient), and
+  0 on untrained tokens.
 
   Args:
-    old_logprobs: of the sampled tokens under the learner's policy at the update's start.
-    sampler_logprobs: of the same tokens as they were drawn.
+    old_logprobs: log-probabilities of the sampled tokens under the learner's policy at the start of the update.
+    sampler_logprobs: log-probabilities of the same tokens, recorded by the sampler.
     mask: 1 on trained tokens.
-    cap: the largest weight, >= 1; cutting only the large ones trades a little bias for a bounded variance.
+    cap: the largest weight, >= 1. The cap adds a small bias and bounds the variance.
+
+  Raises:
+    ValueError: cap below 1.
 
   Source: Espeholt et al. (arXiv 1802.01561) sec. 4.1; per token for language models, Yao et al., "Your efficient RL
   framework secretly brings you off-policy RL training" (2025).
@@ -192,15 +196,20 @@ def value_loss(
   segment_ids: Int[AnyArray, "R T"] | None = None,
   totals: Totals | None = None,
 ) -> Float[Array, ""]:
-  """Half the larger of two squared errors: of the value, and of the value kept within `clip` of the old one.
+  """The clipped value loss: half the larger of two squared errors, with the value and with the clipped value.
+
+  The clipped value lies within `clip` of the old value.
 
   Args:
-    values: the critic's; the gradient flows here.
-    old_values: its values at the update's start; constant.
-    returns: what they should be; constant.
+    values: the critic's values; the gradient flows here.
+    old_values: the critic's values at the start of the update; constant.
+    returns: the regression targets; constant.
     mask: 1 on trained tokens.
-    clip: how far a value may move from the old one, in reward units; None for no clip.
+    clip: the largest change of a value in one update, in reward units; None for no clip.
     aggregation, segment_ids, totals: as for `aggregate`.
+
+  Raises:
+    ValueError: a negative clip, or an unknown aggregation.
 
   Source: PPO's authors' code (openai/baselines, ppo2); verl `compute_value_loss`.
   """

@@ -1,6 +1,6 @@
-"""Sums, means and whitening under a mask, and sums over the sequences that share a packed row.
+"""Masked sums, means and whitening, and sums over each sequence of a packed row.
 
-Values where the mask is 0 are replaced before any arithmetic, never multiplied by 0: they may be inf or NaN.
+Values where the mask is 0 may be inf or NaN. So they are replaced before any arithmetic, never multiplied by 0.
 """
 
 import jax
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-# Arrays of JAX or NumPy alike. Masks are bool or 0/1 of any dtype.
+# Functions accept arrays of JAX and of NumPy. Masks are bool, or 0/1 of any dtype.
 AnyArray = jax.Array | np.ndarray
 Number = float | int | np.number
 Mask = Shaped[AnyArray, "*s"]
@@ -25,22 +25,22 @@ def keep(x: Shaped[AnyArray, "*s"], mask: Mask) -> Float[Array, "*s"]:
 
 
 def total(x: Shaped[AnyArray, "*s"], mask: Mask) -> Float[Array, ""]:
-  """Sum of x over the masked places."""
+  """Sum of x where the mask is 1."""
   return keep(x, mask).sum()
 
 
 def mean(x: Shaped[AnyArray, "*s"], mask: Mask) -> Float[Array, ""]:
-  """Mean of x over the masked places; 0 if there are none."""
+  """Mean of x where the mask is 1; 0 if it is 1 nowhere."""
   return total(x, mask) / jnp.maximum(as_bool(mask).sum().astype(jnp.float32), 1.0)
 
 
 def whiten(x: Shaped[AnyArray, "*s"], mask: Mask, *, eps: Number = 1e-8) -> Float[Array, "*s"]:
-  """(x - mean) / sqrt(var + eps) over the masked places, zeros elsewhere.
+  """(x - mean) / sqrt(var + eps) where the mask is 1, zeros elsewhere.
 
-  The variance is unbiased (n - 1 in the divisor). With fewer than two masked places there is no variance to divide
-  by, and everything is 0.
+  The variance is unbiased (n - 1 in the divisor). If the mask is 1 in fewer than two places, there is no variance, and
+  the result is 0.
 
-  Source: verl `torch_functional.masked_whiten`, which leaves whitened values outside the mask; ours are zeros.
+  Source: verl `torch_functional.masked_whiten`; its values outside the mask are whitened too, ours are zeros.
   """
   on = as_bool(mask)
   count = on.sum().astype(jnp.float32)
@@ -52,12 +52,12 @@ def whiten(x: Shaped[AnyArray, "*s"], mask: Mask, *, eps: Number = 1e-8) -> Floa
 def segment_sums(
   x: Shaped[AnyArray, "R T"], mask: Mask, segment_ids: Int[AnyArray, "R T"] | None
 ) -> Float[Array, "R T"]:
-  """For every token, the sum of x over the masked tokens of its own sequence.
+  """For every token, the sum of x over the masked-in tokens of its sequence.
 
   Args:
-    x: one number a token.
-    mask: which tokens count.
-    segment_ids: which sequence of its row a token belongs to, in 0..T; without them a row is one sequence.
+    x: one number per token.
+    mask: 1 on the tokens that count.
+    segment_ids: the sequence of each token in its row, in [0, T]; if None, each row is one sequence.
   """
   kept = keep(x, mask)
   if segment_ids is None:
@@ -67,7 +67,7 @@ def segment_sums(
 
 
 def num_sequences(mask: Mask, segment_ids: Int[AnyArray, "R T"] | None = None) -> Float[Array, ""]:
-  """How many sequences have at least one masked token, as float32."""
+  """Number of sequences with at least one token where the mask is 1, as float32."""
   on = as_bool(mask)
   if segment_ids is None:
     return on.any(axis=1).sum().astype(jnp.float32)
@@ -81,7 +81,7 @@ def _num_segments(x) -> int:
 
 
 def _flat_ids(segment_ids):
-  """Segment ids that differ between rows, flattened."""
+  """Flattened segment ids [R · T], made unique over all rows."""
   rows, length = segment_ids.shape
   first = jnp.arange(rows, dtype=jnp.int32)[:, None] * (length + 1)
   return (first + jnp.asarray(segment_ids).astype(jnp.int32)).reshape(-1)

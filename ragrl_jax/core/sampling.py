@@ -1,4 +1,4 @@
-"""Drawing tokens: one uniform number a token, by inverse CDF, and its log-probability as the learner scores it."""
+"""Samples tokens by inverse CDF, from one uniform number per token, with the log-probability that the learner uses."""
 
 import math
 
@@ -8,11 +8,11 @@ from jaxtyping import Array, Bool, Float, Float32, Int32, UInt32
 
 
 def uniforms(keys: UInt32[Array, "B 2"], positions: Int32[Array, "B"]) -> Float32[Array, "B"]:
-  """One number in [0, 1) for each (key, position): what the token at that place of its conversation is drawn with.
+  """The uniform number in [0, 1) with which the token at each (key, position) is drawn.
 
   Args:
-    keys: one key a conversation; equal keys give equal numbers at equal positions.
-    positions: the place of the token in its conversation, from 0.
+    keys: one key per conversation; equal keys give equal numbers at equal positions.
+    positions: position of the token in its conversation, from 0.
   """
   draw = lambda key, position: jax.random.uniform(jax.random.fold_in(jax.random.wrap_key_data(key), position))
   return jax.vmap(draw)(keys, positions)
@@ -25,18 +25,18 @@ def draw(
   top_k: Int32[Array, "B"],
   top_p: Float32[Array, "B"],
 ) -> tuple[Int32[Array, "B"], Float32[Array, "B"]]:
-  """Draws one token a row: the first id whose cumulative probability exceeds the row's uniform number.
+  """Draws one token per row: the first id whose cumulative probability exceeds the row's uniform number.
 
   Args:
-    logits: the model's.
+    logits: the model's logits.
     uniform: in [0, 1).
-    temperature: divides the logits; 0 takes the likeliest token (the lowest id of equals).
+    temperature: divides the logits; 0 takes the likeliest token (of equal ones, the lowest id).
     top_k: keep the k likeliest tokens; 0 keeps all.
-    top_p: of those, keep the smallest set of likeliest tokens with this mass; 1 keeps all.
+    top_p: of these, keep the smallest set of likeliest tokens with this probability mass; 1 keeps all.
 
   Returns:
-    (tokens, logprobs). Log-probabilities are those of the temperature-scaled, unfiltered distribution (temperature 1
-    for greedy rows): what the learner scores. A row's result depends on that row alone.
+    (tokens, logprobs). The log-probabilities are under the temperature-scaled, unfiltered distribution (temperature 1
+    for greedy rows), as the learner computes them. A row's result depends on that row alone.
   """
   greedy = temperature <= 0
   scaled = logits / jnp.where(greedy, 1.0, temperature)[:, None]
@@ -45,7 +45,7 @@ def draw(
   blocks = _blocked(weights)
   total = blocks.sum(axis=(1, 2))
   filtered = ((top_k > 0) & (top_k < logits.shape[1])) | (top_p < 1)
-  # Sorting the vocabulary costs far more than the draw: it is done only in steps where some row filters.
+  # Sorting the vocabulary costs far more than drawing, so it runs only in steps where some row uses top-k or top-p.
   kept = jax.lax.cond(
     (filtered & ~greedy).any(),
     lambda: _blocked(jnp.where(keep(scaled, top_k, top_p) | ~filtered[:, None], weights, 0.0)),
@@ -57,7 +57,7 @@ def draw(
 
 
 def keep(scaled: Float32[Array, "B V"], top_k: Int32[Array, "B"], top_p: Float32[Array, "B"]) -> Bool[Array, "B V"]:
-  """Which tokens top-k, and after it top-p over what it left, keep. Of equal logits the lower id goes first.
+  """The tokens that top-k keeps, and of these the tokens that top-p keeps. Of equal logits the lower id goes first.
 
   Args:
     scaled: logits, divided by the temperature.
@@ -70,15 +70,16 @@ def keep(scaled: Float32[Array, "B V"], top_k: Int32[Array, "B"], top_p: Float32
   limit = jnp.where(top_k > 0, top_k, vocabulary)
   within = jnp.arange(vocabulary)[None] < limit[:, None]
   mass = jnp.where(within, jnp.exp(falling[:, :1] - falling), 0.0)
+  # Top-p keeps a token if the mass of the likelier tokens is below p: so the token that crosses p is kept.
   before = jnp.cumsum(mass, axis=1) - mass
   within = within & ((before < (top_p * mass.sum(axis=1))[:, None]) | (top_p >= 1)[:, None])
-  last = jnp.maximum(within.sum(axis=1) - 1, 0)[:, None]  # what is kept is a prefix of the order
+  last = jnp.maximum(within.sum(axis=1) - 1, 0)[:, None]  # the kept tokens are a prefix of the order
   edge, edge_id = (jnp.take_along_axis(x, last, axis=1) for x in (-falling, order))
   return (scaled > edge) | ((scaled == edge) & (ids <= edge_id))
 
 
 def _blocked(weights: Float[Array, "B V"]) -> Float[Array, "B n m"]:
-  """[B, V] as about √V blocks of √V, filled up with zeros."""
+  """[B, V] as about √V blocks of √V numbers, padded with zeros."""
   size = math.ceil(math.sqrt(weights.shape[1]))
   blocks = -(-weights.shape[1] // size)
   padded = jnp.pad(weights, ((0, 0), (0, blocks * size - weights.shape[1])))
@@ -86,10 +87,10 @@ def _blocked(weights: Float[Array, "B V"]) -> Float[Array, "B n m"]:
 
 
 def _inverse_cdf(weights: Float[Array, "B n m"], uniform: Float[Array, "B"]) -> Int32[Array, "B"]:
-  """The first index of the flattened weights whose running sum exceeds uniform · total. Never one of weight 0.
+  """The first index of the flattened weights whose running sum exceeds uniform · total; never an index of weight 0.
 
-  Two levels: first the block, then the place in it, so that no running sum is longer than √V: 30 times faster than
-  V Gumbel numbers a token on a CPU, and it errs less.
+  It finds the block first, then the index in it, so no running sum has more than √V terms. On a CPU this is 30 times
+  faster than V Gumbel numbers per token, and its rounding error is smaller.
   """
   edges = jnp.cumsum(weights.sum(axis=2), axis=1)
   target = uniform * edges[:, -1]
@@ -100,7 +101,7 @@ def _inverse_cdf(weights: Float[Array, "B n m"], uniform: Float[Array, "B"]) -> 
 
 
 def _first_above(edges: Float[Array, "B n"], target: Float[Array, "B"]) -> Int32[Array, "B"]:
-  """The first index with edges > target; where rounding leaves none, the last one at which the edges still rise."""
+  """The first index with edges > target; if rounding leaves none, the last index at which the edges rise."""
   rises = jnp.concatenate([edges[:, :1] > 0, edges[:, 1:] > edges[:, :-1]], axis=1)
   last = edges.shape[1] - 1 - jnp.argmax(rises[:, ::-1], axis=1).astype(jnp.int32)
   return jnp.minimum((edges <= target[:, None]).sum(axis=1, dtype=jnp.int32), last)

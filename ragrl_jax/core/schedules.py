@@ -1,4 +1,4 @@
-"""Pure functions of the step: ramps, stages, mixing probabilities. Steps count from 0."""
+"""Schedules as pure functions of the step: ramps, stages, mixing probabilities. Steps count from 0."""
 
 import bisect
 import math
@@ -8,7 +8,7 @@ from ragrl_jax.core.masked import Number
 
 
 def ramp(step: Number, start: Number, end: Number, low: Number = 0.0, high: Number = 1.0) -> float:
-  """low until `start`, high from `end` on, a straight line between. A step at start == end is already high.
+  """`low` until step `start`, `high` from step `end` on, linear between. At a step with start == end it is `high`.
 
   Raises:
     ValueError: end before start.
@@ -21,10 +21,10 @@ def ramp(step: Number, start: Number, end: Number, low: Number = 0.0, high: Numb
 
 
 def stage(step: Number, boundaries: Sequence[Number]) -> int:
-  """Which stage a step is in: the number of boundaries at or before it.
+  """The stage of a step: the number of boundaries at or before it.
 
   Raises:
-    ValueError: boundaries that do not rise.
+    ValueError: the boundaries do not rise.
   """
   if any(b <= a for a, b in zip(boundaries, boundaries[1:])):
     raise ValueError(f"stage boundaries {tuple(boundaries)}: they must rise.")
@@ -37,6 +37,6 @@ def decay(step: Number, total: Number, *, rate: Number = 1.0, floor: Number = 0.
 
 
 def cosine(step: Number, total: Number, *, final: Number = 0.0) -> float:
-  """1 at step 0, `final` from `total` on, half a cosine between."""
+  """Cosine decay: 1 at step 0, `final` from step `total` on, half a cosine between."""
   done = min(max(step / total, 0.0), 1.0) if total > 0 else 1.0
   return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * done))

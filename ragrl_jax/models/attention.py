@@ -1,7 +1,7 @@
-"""Attention within segments, for training, scoring and encoders. The engine brings its own, over its cache.
+"""Attention within segments, for training, scoring and encoders. The engine has its own attention over its cache.
 
-Scores exist for one pair of blocks at a time and are computed again in the backward pass from the saved log-sum-exp,
-so that memory grows with T and not with T². Source: FlashAttention-2 (arXiv 2307.08691), sec. 3.1, here in plain JAX.
+Scores are stored for one pair of blocks at a time. The backward pass recomputes them from the saved log-sum-exp, so
+memory grows with T and not with T². Source: FlashAttention-2 (arXiv 2307.08691), sec. 3.1, here in plain JAX.
 """
 
 import functools
@@ -12,12 +12,12 @@ from jax.experimental.layout import Layout, with_layout_constraint
 
 from ragrl_jax.models import cudnn, splash
 
-BLOCK = 128  # tokens whose scores exist at once; measured on CPU against 64, 256 and 512 for rows of 128 to 2048
-MASKED = -1e30  # finite, so that a row with nothing to attend to gives zeros and no NaN
+BLOCK = 128  # tokens per block; on CPU the fastest of 64, 128, 256 and 512 for rows of 128 to 2048
+MASKED = -1e30  # finite, so that a query without any key gives zeros and not NaN
 
 
 def segment_positions(segment_ids: jax.Array) -> jax.Array:
-  """The place of each token in its own segment, from segment ids [B, T] whose segments are stretches of a row."""
+  """Position of each token in its segment, int32 [B, T], from segment ids [B, T]. A segment's tokens are contiguous."""
   index = jax.lax.broadcasted_iota(jnp.int32, segment_ids.shape, 1)
   starts = jnp.concatenate([jnp.ones_like(segment_ids[:, :1], bool), segment_ids[:, 1:] != segment_ids[:, :-1]], axis=1)
   return index - jax.lax.cummax(jnp.where(starts, index, 0), axis=1)
@@ -34,20 +34,20 @@ def attend(
   block: int = BLOCK,
   mesh: jax.sharding.Mesh | None = None,
 ) -> jax.Array:
-  """Softmax attention to the tokens of the same segment: the earlier ones and itself, or all of them.
+  """Softmax attention to the tokens of the same segment: to the token and the earlier ones, or to all of them.
 
-  The mesh's devices decide how: on TPUs it is the Splash kernel, on GPUs cuDNN's (16 bits, rows that are not cut), and
-  neither knows prefixes; else it is what this file does. cuDNN knows no segments either: which of the two computes a
-  batch is decided when it runs, by whether all its rows hold one segment each (`cudnn.single`).
+  The implementation depends on the platform. TPUs use the Splash kernel. GPUs use cuDNN's kernel for 16-bit inputs and
+  unsharded rows. Neither kernel supports prefixes; the plain JAX code of this file does. cuDNN does not support
+  segments either, so the choice is made at run time: it computes a batch if every row has one segment (`cudnn.single`).
 
   Args:
     q: [B, T, H, h].
-    k, v: [B, T, KV, h]; H / KV neighbouring query heads share one.
-    segment_ids: int [B, T]; 0 is padding, which attends to nothing and is attended to by nobody.
-    prefix_ids: int [B, T], the segment that each token sees besides its own, as `structs.Batch` has it; None for none.
-    causal: whether later tokens are hidden.
-    block: tokens whose scores exist at once, as queries and as keys (Splash has its own).
-    mesh: how rows and heads are spread; None: one device of the default kind. CPUs then take one row after the other.
+    k, v: [B, T, KV, h]; H / KV neighbouring query heads share one key-value head.
+    segment_ids: int [B, T]; 0 is padding, which attends to nothing and to which nothing attends.
+    prefix_ids: int [B, T], the segment that each token attends to besides its own (see `structs.Batch`); None for none.
+    causal: whether later tokens are masked.
+    block: tokens per block of queries and of keys (Splash has its own block size).
+    mesh: shards rows and heads; None means one device of the default platform. CPUs then compute row by row.
 
   Returns:
     [B, T, H, h] in q's dtype; exact zeros at padding.
@@ -67,7 +67,7 @@ def _blockwise(q, k, v, segment_ids, prefix_ids, *, causal: bool, block: int, sh
   B, T, H, h = q.shape
   KV = k.shape[2]
   block = min(block, T)
-  # Each head's tokens become rows of one matrix, the heads that share keys beside each other: [B, KV, T, G, h].
+  # One matrix per key-value head: its rows are the queries of the G heads that share these keys, [B, KV, T, G, h].
   q = q.reshape(B, T, KV, H // KV, h).transpose(0, 2, 1, 3, 4)
   k, v = k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)
   if rest := -T % block:
@@ -98,7 +98,7 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _by_platform(run, sharded: bool, *arrays):
-  """run(*arrays, row_major=…), on CPUs row by row: a row's scores stay in the cache, and it skips its own blocks."""
+  """Calls run(*arrays, row_major=…); on CPUs row by row, so that scores stay in cache and more blocks are skipped."""
 
   def rows(*arrays):
     one = lambda row: tuple(x[0] for x in run(*(x[None] for x in row), row_major=_row_major))
@@ -109,22 +109,26 @@ def _by_platform(run, sharded: bool, *arrays):
 
 
 def _row_major(x):
-  """A copy in this order of axes, where XLA would hand a transposed view to a slower matmul."""
+  """Forces a copy in row-major order: XLA would pass a transposed view to a slower matmul."""
   return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
 def _dot(a, b, contract_a: int, contract_b: int):
-  """Batched over the first two axes, in the inputs' dtype, summed in float32."""
+  """Matmul batched over the first two axes, in the inputs' dtype, accumulated in float32."""
   return jax.lax.dot_general(
     a, b, (((contract_a,), (contract_b,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32
   )
 
 
 def _scores(q, k, queries, keys, seen, row_major):
-  """Scores [B, KV, t, G, s] of one pair of blocks, MASKED where a query must not look.
+  """Scores [B, KV, t, G, s] of one pair of blocks; MASKED where a query must not attend.
 
-  `queries` are the ids [B, t] of two segments, either of which is seen; `keys` those of the keys' own [B, s]. `seen` is
-  bool [t, s], or None for everything.
+  Args:
+    q: queries [B, KV, t, G, h]. k: keys [B, KV, s, h].
+    queries: (own segment ids, prefix ids), each [B, t]; a query attends to both segments.
+    keys: segment ids of the keys [B, s].
+    seen: the causal mask, bool [t, s]; None for no mask.
+    row_major: see `_by_platform`.
   """
   B, KV, t, G, h = q.shape
   scores = _dot(q.reshape(B, KV, t * G, h), k, 3, 3).reshape(B, KV, t, G, -1) * (h**-0.5)
@@ -133,7 +137,7 @@ def _scores(q, k, queries, keys, seen, row_major):
   mask = mask & (own != 0)[:, :, None]
   if seen is not None:
     mask = mask & seen[None]
-  # A sum and not a choice: on CPUs the mask is written down once for all heads.
+  # Adding the mask is faster than `where` on CPUs: it is materialised once for all heads.
   return scores + row_major(jnp.where(mask, 0.0, MASKED))[:, None, :, None, :]
 
 
@@ -149,10 +153,10 @@ def _cut(x, i, block: int, axis: int):
 
 
 def _needed(segment_ids, prefix_ids, causal: bool, block: int):
-  """For every block of queries how many blocks of keys may matter, int [n], and which, first, in int [n, n].
+  """For each block of queries, how many blocks of keys it needs, int [n], and an order [n, n] with these blocks first.
 
-  A pair of blocks matters if, in some row, a range of the queries' ids touches the keys': exact for packed rows, whose
-  ids ascend, and never too narrow for any others.
+  A pair of blocks is needed if, in some row, the ranges of their segment ids overlap. This is exact for packed rows,
+  whose ids ascend. For other rows it may include blocks that are not needed, and never leaves one out.
   """
   n = segment_ids.shape[1] // block
 
@@ -182,7 +186,7 @@ def _forward(q, k, v, segment_ids, prefix_ids, *, causal: bool, block: int, row_
         queries, _cut(k, j, block, 2), ids, _cut(segment_ids, j, block, 1), _seen(i, j, causal, block), row_major
       )
       new = jnp.maximum(top, scores.max(axis=-1))
-      # 1 where nothing was seen yet; `shrink` takes that back to 0 with the first token that is.
+      # While a query has seen only masked keys, its weights are 1. `shrink` resets them to 0 at its first real key.
       weights = jnp.exp(scores - new[..., None])
       shrink = jnp.exp(top - new)
       values = _dot(weights.astype(v.dtype).reshape(B, KV, block * G, block), _cut(v, j, block, 2), 3, 2)
@@ -194,7 +198,7 @@ def _forward(q, k, v, segment_ids, prefix_ids, *, causal: bool, block: int, row_
       top, total, out = pair(0, state)
     else:
       top, total, out = jax.lax.fori_loop(0, count, lambda j, state: pair(which[j], state), state)
-    # Padding sees nothing. Its weights in the backward pass are exp(MASKED - (-MASKED)), zero.
+    # Padding attends to nothing. In the backward pass its weights are exp(MASKED - (-MASKED)) = 0.
     real = (ids[0] != 0)[:, None, :, None]
     total = jnp.maximum(total, 1e-30)
     out = jnp.where(real[..., None], out / total[..., None], 0.0)
@@ -211,7 +215,7 @@ def _forward(q, k, v, segment_ids, prefix_ids, *, causal: bool, block: int, row_
 def _backward(q, k, v, segment_ids, prefix_ids, out, sums, gradient, *, causal: bool, block: int, row_major):
   """Gradients of q, k and v."""
   B, KV, T, G, h = q.shape
-  # Per query: the part of every score's gradient that comes from the softmax's divisor.
+  # Per query: the part of every score's gradient that comes from the softmax's normalisation.
   shared = jnp.sum(out.astype(jnp.float32) * gradient.astype(jnp.float32), axis=-1)
   flat = lambda x: x.reshape(B, KV, block * G, -1)
   turned = lambda x: row_major(x.transpose(0, 1, 3, 2))

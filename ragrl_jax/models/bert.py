@@ -1,4 +1,4 @@
-"""The bidirectional encoder of BERT: what E5, BGE, MiniLM and both towers of DPR are made of."""
+"""BERT's bidirectional encoder, the model behind E5, BGE, MiniLM and both towers of DPR."""
 
 import dataclasses
 import functools
@@ -43,7 +43,7 @@ TABLE = {
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
-  """The shape of an encoder. `max_position`: the longest text it has position embeddings for, in tokens."""
+  """The shape of an encoder. `max_position` is the number of position embeddings: the longest text, in tokens."""
 
   vocab_size: int
   d_model: int
@@ -56,10 +56,10 @@ class BertConfig:
 
   @classmethod
   def from_hf(cls, values: Mapping[str, Any], where: str) -> "BertConfig":
-    """From the contents of a config.json (model_type bert or dpr).
+    """The config from the contents of a config.json (model_type bert or dpr); `where` is its path, for messages.
 
     Raises:
-      ValueError: another model, or a switch that this encoder does not compute.
+      ValueError: another model, or an option that this encoder does not support.
     """
     size = functools.partial(hf.whole, values, where=where)
     if hf.required(values, "model_type", where) not in ("bert", "dpr"):
@@ -94,7 +94,7 @@ def layer_norm(x: jax.Array, gain: jax.Array, bias: jax.Array, eps: float) -> ja
 
 
 class BertLayer(nnx.Module):
-  """Attention and MLP, each followed by the sum's LayerNorm. Matrices are [in, out]."""
+  """Attention and MLP, each followed by a LayerNorm of the residual sum. Matrices are [in, out]."""
 
   def __init__(self, c: BertConfig, param_dtype):
     zeros = lambda *shape: nnx.Param(jnp.zeros(shape, param_dtype))
@@ -120,7 +120,7 @@ class BertLayer(nnx.Module):
 
 
 class Bert(nnx.Module):
-  """Every token sees every other one of its text. Weights come from a checkpoint: a new one is all zeros."""
+  """The encoder: each token attends to all tokens of its text. A new one is all zeros; `load_bert` reads weights."""
 
   def __init__(self, config: BertConfig, *, pooler: bool, param_dtype=jnp.float32, dtype=jnp.float32):
     self.config, self.dtype = config, jnp.dtype(dtype)
@@ -134,7 +134,7 @@ class Bert(nnx.Module):
     self.layers = nnx.vmap(lambda _: BertLayer(config, param_dtype))(jnp.arange(config.num_layers))
 
   def hidden(self, tokens: jax.Array, mask: jax.Array) -> jax.Array:
-    """[B, T, D] from tokens int [B, T] and a mask that is 1 on the text; T is at most `max_position`."""
+    """Hidden states [B, T, D] of tokens int [B, T] with a mask [B, T] that is 1 on the text; T <= `max_position`."""
     c = self.config
     x = self.words[...][tokens] + self.places[: tokens.shape[1]][None] + self.types[:1][None]
     x = layer_norm(x.astype(self.dtype), self.norm[...], self.norm_bias[...], c.norm_eps)
@@ -144,7 +144,7 @@ class Bert(nnx.Module):
     return jax.lax.scan(block, x, stacked)[0]
 
   def pooled(self, first: jax.Array) -> jax.Array:
-    """tanh(W first + b): the pooler that BERT was pre-trained with. first is [B, D]; its matrix is [out, in]."""
+    """BERT's pooler, tanh(W first + b), on the first tokens' states [B, D]. Its matrix is [out, in]."""
     return jnp.tanh(layers.linear(first, self.pooler[...].T, self.pooler_bias[...]))
 
 
@@ -154,13 +154,16 @@ def load_bert(
   """An encoder from a Hugging Face folder (BertModel, a model with a head on it, or a tower of DPR).
 
   Args:
-    path: holds config.json and safetensors.
-    pooler: whether the pooler's weights are wanted; they may be missing otherwise.
-    dtype: of weights and matmuls.
+    path: a folder with config.json and safetensors.
+    pooler: whether to load the pooler; if not, its weights may be missing.
+    dtype: dtype of weights and matmuls.
     mesh: every device of it holds the whole encoder.
 
+  Returns:
+    (encoder, its config).
+
   Raises:
-    ValueError: no BERT; a tensor missing, surplus or of another shape; a damaged file.
+    ValueError: not a BERT; a missing or surplus tensor, or one of another shape; a damaged file.
   """
   folder = pathlib.Path(path)
   where = folder / "config.json"
@@ -171,7 +174,7 @@ def load_bert(
   root = root.removesuffix(TABLE["words"])  # "", "bert." or "question_encoder.bert_model."
   table = {name: root + tensor for name, tensor in TABLE.items()}
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Bert(config, pooler=pooler, param_dtype=dtype, dtype=dtype)))
-  # Position ids were once stored; heads and poolers that are not asked for play no part in an embedding.
+  # Old files contain position ids. Heads, and a pooler that is not requested, do not affect an embedding.
   ignore = lambda name: name.endswith("position_ids") or name.startswith(("cls.", f"{root}pooler."))
   mapping.refuse_surplus(files, table, abstract, ignore, "BERT")
   whole = None if mesh is None else jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec()), abstract)

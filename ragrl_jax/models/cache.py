@@ -1,9 +1,9 @@
-"""Keys and values of the tokens so far, and attention to them. No other file knows how they lie in memory.
+"""The key-value cache and attention over it. Its memory layout is private to this file.
 
 Attention runs over the cache in fixed blocks with a running softmax. A block without a token of the row adds exact
-zeros, so a row's numbers are the same however long its neighbours are: they depend on that row alone. New keys and
-values travel through the layer scan beside the cache, which is only read there, and are written once, after the last
-layer: the cache is updated in place.
+zeros, so a row's results depend on that row alone, however long the other rows are. The layer scan only reads the
+cache; it carries new keys and values beside it. They are written once, after the last layer, so that XLA updates the
+cache in place.
 """
 
 from collections.abc import Callable
@@ -15,38 +15,38 @@ import numpy as np
 
 
 class Cache(NamedTuple):
-  """k and v, each [L, R, KV, T, h]: row r holds the first tokens of one conversation, in order."""
+  """Keys k and values v, each [L, R, KV, T, h]. Row r holds the first tokens of one conversation, in order."""
 
   k: jax.Array
   v: jax.Array
 
 
 class Fresh(NamedTuple):
-  """Keys and values of the tokens of this call, each [L, n, KV, t, h]: not yet in the cache."""
+  """Keys and values of this call's tokens, each [L, n, KV, t, h], before they are written to the cache."""
 
   k: jax.Array
   v: jax.Array
 
 
 def allocate(config, rows: int, length: int, dtype, sharding: jax.sharding.Sharding | None = None) -> Cache:
-  """An empty cache for a `DecoderConfig`, of `rows` rows of `length` tokens."""
+  """An empty cache for a `DecoderConfig`, with `rows` rows of `length` tokens."""
   shape = (config.num_layers, rows, config.num_kv_heads, length, config.head_dim)
   return Cache(*(jnp.zeros(shape, dtype, device=sharding) for _ in range(2)))
 
 
 def fresh(cache: Cache, rows: int, tokens: int) -> Fresh:
-  """Room for the new keys and values of a call of [rows, tokens]."""
+  """Zeros for the new keys and values of a call with tokens [rows, tokens]."""
   layers, _, heads, _, size = cache.k.shape
   return Fresh(*(jnp.zeros((layers, rows, heads, tokens, size), cache.k.dtype) for _ in range(2)))
 
 
 def attention(rows: jax.Array, lengths: jax.Array, block: int) -> Callable:
-  """The `attend` of `Decoder.run` for tokens that follow what the cache holds; its carry is (Cache, Fresh).
+  """The `attend` of `Decoder.run` for tokens that follow the cached ones; its carry is (Cache, Fresh).
 
   Args:
     rows: int32 [n], the cache row of each sequence.
-    lengths: int32 [n]: the row's first `lengths` tokens are in the cache, the call's tokens come after them.
-    block: tokens attended to at a time; divides the cache's length.
+    lengths: int32 [n], number of cached tokens of each row; the call's tokens come after them.
+    block: cached tokens per step of the running softmax; must divide the cache's length.
   """
 
   def attend(layer, q, k, v, carry):
@@ -74,16 +74,17 @@ def attention(rows: jax.Array, lengths: jax.Array, block: int) -> Callable:
 
 def _block(x, layer, rows, j, block):
   """Tokens [j · block, (j + 1) · block) of the rows in one layer: [n, KV, block, h]."""
-  # By number and not by its first token: where a slice may begin anywhere, TPUs lay the whole cache out anew for it.
+  # The block is indexed by its number. A dynamic slice that may start at any token would make TPUs copy the whole cache
+  # into another layout.
   L, R, KV, T, h = x.shape
   return x.reshape(L, R, KV, T // block, block, h).at[layer, rows, :, j].get(mode="clip")
 
 
 def _softmax(q, k, v, mask, state):
-  """Takes keys and values [n, KV, s, h] into a running softmax of queries [n, KV, G, t, h]; mask is [n, t, s].
+  """Adds keys and values [n, KV, s, h] to the running softmax of queries [n, KV, G, t, h]; mask is [n, t, s].
 
-  The state is (running maximum, sum of weights, weighted values), in float32; None to begin, and then every query must
-  see a key.
+  The state is (running maximum, sum of weights, weighted values), in float32. It is None at first; in that call every
+  query must attend to some key.
   """
   scores = jnp.einsum("nkgth,nksh->nkgts", q, k, preferred_element_type=jnp.float32) * (q.shape[-1] ** -0.5)
   scores = jnp.where(mask[:, None, None], scores, -jnp.inf)
@@ -99,15 +100,15 @@ def _softmax(q, k, v, mask, state):
 
 
 def write(cache: Cache, new: Fresh, rows: jax.Array, positions: jax.Array) -> Cache:
-  """Puts a call's keys and values at their places.
+  """Writes a call's keys and values into the cache.
 
   Args:
-    cache: where they go.
+    cache: the cache to write to.
     new: [L, n, KV, t, h].
-    rows: int32 [n]; a row that does not exist (`num_rows`) is dropped.
-    positions: int32 [n, t], ascending by one; past the cache's length they are dropped, from any token on.
+    rows: int32 [n]; sequences whose row does not exist (`num_rows` and above) are dropped.
+    positions: int32 [n, t], ascending by one; tokens at positions beyond the cache's length are dropped.
   """
-  # For a scatter TPUs lay the whole cache out anew; slices are written where they are.
+  # On TPUs a scatter copies the whole cache into another layout; slices are written in place.
   return jax.lax.platform_dependent(cache, new, rows, positions, tpu=_one_by_one, default=_scatter)
 
 
@@ -122,12 +123,12 @@ def _one_by_one(cache, new, rows, positions):
 
 
 def _write_row(cache, new, rows, positions, i):
-  """`write` of sequence i: what lies where its tokens go is read, and written back with them."""
+  """`write` for sequence i: reads one slice of the cache, replaces the entries of its tokens, and writes it back."""
   t, length = positions.shape[1], cache.k.shape[3]
   at = jax.lax.dynamic_slice_in_dim(positions, i, 1)[0]
   first = jnp.clip(at[0], 0, length - t)
   place = first + jnp.arange(t, dtype=jnp.int32)
-  source = place - at[0]  # which new token goes to a place
+  source = place - at[0]  # index of the new token for each position
   inside = jnp.clip(source, 0, t - 1)
   wanted = (source >= 0) & (at[inside] == place) & (rows[i] < num_rows(cache))
   row = jnp.minimum(rows[i], num_rows(cache) - 1)
@@ -142,7 +143,7 @@ def _write_row(cache, new, rows, positions, i):
 
 
 def copy(cache: Cache, source: jax.Array, target: jax.Array, blocks: jax.Array, block: int) -> Cache:
-  """Copies the first `blocks[i]` blocks of row `source[i]` to row `target[i]`, in order; 0 blocks is nothing."""
+  """For each i in order, copies the first `blocks[i]` blocks of row `source[i]` to row `target[i]`."""
 
   def one(i, cache):
     def part(j, cache):
@@ -159,25 +160,27 @@ def copy(cache: Cache, source: jax.Array, target: jax.Array, blocks: jax.Array, 
 
 
 def take_row(cache: Cache, row: jax.Array) -> Cache:
-  """One row, [L, 1, KV, T, h]: what is kept on the host while its place is lent."""
+  """One row, [L, 1, KV, T, h]. The host keeps it while another conversation uses the row."""
   return Cache(*(jax.lax.dynamic_slice_in_dim(x, row, 1, axis=1) for x in cache))
 
 
 def put_row(cache: Cache, saved: Cache, row: jax.Array) -> Cache:
-  """Puts back what `take_row` gave, bit for bit."""
+  """Writes the result of `take_row` back, bit for bit."""
   return Cache(*(jax.lax.dynamic_update_slice_in_dim(x, y, row, axis=1) for x, y in zip(cache, saved)))
 
 
 def num_rows(cache: Cache) -> int:
+  """Number of rows R of the cache."""
   return cache.k.shape[1]
 
 
 def to_host(saved: Cache) -> Cache:
+  """Copies the arrays to the host, as NumPy arrays."""
   return Cache(*(np.asarray(x) for x in saved))
 
 
 def sharding_like(params, config) -> jax.sharding.Sharding:
-  """Where a cache for these weights lies: on their devices, its key-value heads split as theirs if that divides."""
+  """The sharding of a cache for these weights: on their devices, key-value heads split over "tensor" if divisible."""
   like = jax.tree.leaves(params)[0].sharding
   if not isinstance(like, jax.sharding.NamedSharding):
     return like

@@ -1,4 +1,4 @@
-"""One description for every decoder: Qwen2/2.5, Qwen3 and Llama 3 differ in a few switches only."""
+"""The decoder's config, for Qwen2/2.5, Qwen3 and Llama 3; they differ in a few switches only."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from ragrl_jax.models import hf
 
-# Our family → the class transformers builds. The keys are config.json's model_type.
+# Our family (config.json's model_type) → the class in transformers.
 ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
 
 
 @dataclasses.dataclass(frozen=True)
 class RopeScaling:
-  """Llama 3.1's stretching of the slow rotary frequencies; positions are counted in tokens.
+  """Llama 3.1's scaling of the low rotary frequencies; `original_max_position` is in tokens.
 
   Source: transformers, modeling_rope_utils.py, "llama3".
   """
@@ -32,14 +32,14 @@ class DecoderConfig:
   """The shape of a decoder.
 
   Attributes:
-    vocab_size: rows of the embedding; a tokenizer may know fewer ids.
-    head_dim: width of one head; need not be d_model / num_heads.
+    vocab_size: rows of the embedding; a tokenizer may have fewer ids.
+    head_dim: width of one head; it may differ from d_model / num_heads.
     rope_theta: base of the rotary frequencies.
-    qk_norm: RMSNorm over each head of q and k, before the rotation: Qwen3, always.
-    attention_bias: biases on q, k, v: Qwen2, always; on o too in the other families, where it is rare.
-    tied: the embedding is also the unembedding.
-    max_position: what config.json promises; the decoder itself has no limit.
-    eos_ids, bos_id: kept for config.json; the tokenizer is what decides.
+    qk_norm: whether each head of q and k has an RMSNorm before the rotation. Always true in Qwen3, else false.
+    attention_bias: whether q, k and v have biases. Always true in Qwen2; in other families o then has one too.
+    tied: whether the embedding is also the unembedding.
+    max_position: the limit in config.json, in tokens; the decoder itself has no limit.
+    eos_ids, bos_id: kept only for config.json; sampling uses the tokenizer's.
   """
 
   vocab_size: int
@@ -89,10 +89,10 @@ class DecoderConfig:
 
   @classmethod
   def from_shape(cls, vocab_size: int, *, family: str, **shape: Any) -> DecoderConfig:
-    """A new model's config from `config.model.shape`; the family decides on biases and q/k norm.
+    """A new model's config from `config.model.shape`; the family determines biases and q/k norm.
 
     Raises:
-      ValueError: a name the config does not have, or sizes that do not fit each other.
+      ValueError: a name that the config does not have, or sizes that do not fit each other.
     """
     known = {f.name for f in dataclasses.fields(cls)} - {"vocab_size", "family"}
     if unknown := sorted(set(shape) - known):
@@ -102,20 +102,20 @@ class DecoderConfig:
 
   @classmethod
   def from_hf(cls, values: Mapping[str, Any], where: str = "config.json") -> DecoderConfig:
-    """From the contents of a config.json.
+    """The config from the contents of a config.json.
 
     Args:
       values: its contents.
       where: its path, for messages.
 
     Raises:
-      ValueError: an architecture, or a switch of it, that this decoder does not compute; a setting that is missing.
+      ValueError: an architecture or option that this decoder does not support, or a missing setting.
     """
     size = functools.partial(hf.whole, values, where=where)
     family = hf.required(values, "model_type", where)
     if not isinstance(family, str) or family not in ARCHITECTURES:
       raise ValueError(
-        f"{where}: model_type {family!r} is no decoder we know: it must be one of {', '.join(ARCHITECTURES)}."
+        f"{where}: model_type {family!r} is not a supported decoder: it must be one of {', '.join(ARCHITECTURES)}."
       )
     hf.refuse(values, where, hidden_act=("silu",), mlp_bias=(False,), use_sliding_window=(False,))
     kinds = values.get("layer_types") or ["full_attention"]

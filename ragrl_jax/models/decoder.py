@@ -1,4 +1,4 @@
-"""The decoder: one model for Qwen2/2.5, Qwen3 and Llama 3, its layers stacked [L, …] and scanned."""
+"""The decoder: one model for Qwen2/2.5, Qwen3 and Llama 3. Its layers are stacked [L, …] and scanned."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,10 +18,11 @@ STREAM = ("batch", "length", None)  # logical axes of the residual stream [B, T,
 
 
 class Decoder(nnx.Module):
-  """A causal language model whose attention can be handed in, so that the engine's cache is no business of it.
+  """A causal language model. The caller passes attention as a function, so the model does not know the engine's cache.
 
   Attributes:
-    embedding: [V, D]. lm_head: [V, D], only if the config is not tied.
+    embedding: [V, D].
+    lm_head: [V, D]; only if the config is not tied.
     layers: one `Layer` whose parameters carry a leading axis of num_layers.
     final_norm: [D].
   """
@@ -36,15 +37,15 @@ class Decoder(nnx.Module):
     remat: bool = False,
     mesh: jax.sharding.Mesh | None = None,
   ):
-    """Fresh weights.
+    """Initialises random weights.
 
     Args:
       config: the shape.
       rngs: its `params` stream draws the weights.
-      param_dtype: of the stored weights.
-      dtype: of the matmuls' inputs and of the residual stream; norms, softmax and sums are float32 always.
-      remat: recompute a layer's inside in the backward pass instead of keeping it.
-      mesh: how activations are spread (`parallel/rules.py`); None says nothing about it.
+      param_dtype: dtype of the stored weights.
+      dtype: dtype of the matmuls' inputs and of the residual stream; norms, softmax and sums are always float32.
+      remat: recompute a layer's activations in the backward pass instead of storing them.
+      mesh: shards activations by the rules of `parallel/rules.py`; None adds no sharding constraints.
     """
     self.config, self.dtype, self.remat, self.mesh = config, jnp.dtype(dtype), remat, mesh
     param_dtype = jnp.dtype(param_dtype)
@@ -53,8 +54,9 @@ class Decoder(nnx.Module):
       values = jax.random.normal(rngs.params(), (config.vocab_size, config.d_model), jnp.float32) * scale
       return nnx.Param(values.astype(param_dtype))
 
-    # The embedding is as large as what a branch adds (0.02 √D, about 0.2 at D = 128), else the first layers drown it;
-    # a tied unembedding needs logits near 0, which the final norm's small gain gives.
+    # The embedding has the size of a layer's output (0.02 √D, about 0.2 at D = 128). With a smaller one the first
+    # layers' outputs would dominate it. A tied unembedding then gives large logits; the final norm's small initial gain
+    # brings them near 0.
     self.embedding = rows(0.02 * config.d_model**0.5)
     if not config.tied:
       self.lm_head = rows(0.02)
@@ -69,24 +71,25 @@ class Decoder(nnx.Module):
     self.layers = stack(rngs)
 
   def embed(self, tokens: jax.Array) -> jax.Array:
-    """tokens int [B, T] → [B, T, D]."""
-    # Every device looks up its own columns, of all tokens; then tokens and columns change places. The table stays.
+    """Embeds tokens: int [B, T] → [B, T, D] in the compute dtype."""
+    # Each device looks up its own columns for all tokens. Then an all-to-all exchanges tokens for columns. So the
+    # embedding table is never gathered.
     tokens = rules.constrain(tokens, self.mesh, ("replica", "length"))
     columns = rules.constrain(self.embedding[...][tokens], self.mesh, ("replica", "length", "embed"))
     return rules.constrain(columns.astype(self.dtype), self.mesh, STREAM)
 
   def unembedding(self) -> jax.Array:
-    """[V, D]: logits are hidden @ unembedding.T."""
+    """The output matrix [V, D]: logits are hidden @ unembedding.T."""
     return (self.embedding if self.config.tied else self.lm_head)[...]
 
   def run(self, x: jax.Array, positions: jax.Array, attend: Attend, carry: Any) -> tuple[jax.Array, Any]:
-    """The layers, with attention handed in.
+    """Runs all layers with the given attention function.
 
     Args:
       x: [B, T, D], embedded tokens.
-      positions: int [B, T], for the rotation.
-      attend: called once a layer, traced once, with the layer's number (int32), q, k (normed and turned) and v.
-      carry: what `attend` takes and hands on: a cache, or ().
+      positions: int [B, T], for the rotary embedding.
+      attend: called for each layer (traced once) with the layer's number (int32), q and k (normed and rotated) and v.
+      carry: state that `attend` receives and returns: a cache, or ().
 
     Returns:
       (hidden [B, T, D] after the final norm, carry).
@@ -121,7 +124,7 @@ class Decoder(nnx.Module):
       tokens: int [B, T].
       positions: int [B, T]; by default each segment counts from 0.
       segment_ids: int [B, T]; 0 is padding. By default a row is one segment.
-      prefix_ids: int [B, T], the segment that each token sees besides its own; by default none.
+      prefix_ids: int [B, T], the segment that each token attends to besides its own; by default none.
     """
     if segment_ids is None:
       segment_ids = jnp.ones(tokens.shape, jnp.int32)
@@ -133,7 +136,7 @@ class Decoder(nnx.Module):
   def __call__(
     self, tokens: jax.Array, positions: jax.Array | None = None, segment_ids: jax.Array | None = None
   ) -> jax.Array:
-    """Logits, float32 [B, T, V]. For tests and small use: training takes `hidden` and never holds [B, T, V]."""
+    """Logits, float32 [B, T, V]. For tests and small inputs: training uses `hidden` and never stores [B, T, V]."""
     x = self.hidden(tokens, positions, segment_ids)
     return jax.lax.dot_general(
       x, self.unembedding().astype(x.dtype), (((2,), (1,)), ((), ())), preferred_element_type=jnp.float32

@@ -1,4 +1,4 @@
-"""Texts → vectors: a BERT-type encoder (one or two towers) or a decoder, with its pooling, prefixes and lengths."""
+"""Text encoder for dense retrieval: a BERT-type model (one or two towers) or a decoder, with pooling and prefixes."""
 
 import dataclasses
 import functools
@@ -18,20 +18,21 @@ from ragrl_jax.parallel import rules
 from ragrl_jax.structs import Passage
 
 POOLINGS = ("mean", "cls", "pooler", "last")
-LENGTHS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192)  # tokens; texts are padded up to one
+LENGTHS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192)  # texts are padded to one of these lengths
 TOWERS = ("query", "passage")
 
 
 @dataclasses.dataclass(frozen=True)
 class EncoderSettings:
-  """How a model's token states become a text's vector; an index keeps them, since its vectors depend on each.
+  """How a text becomes a vector. An index stores these settings, since its vectors depend on all of them.
 
   Attributes:
-    pooling: "mean" over the text's tokens, "cls" the first token, "pooler" BERT's tanh layer over it, "last" the last.
+    pooling: "mean" of the text's token states, "cls" the first token's state, "pooler" BERT's tanh layer on the first
+      token's state, "last" the last token's state.
     normalize: divide by the L2 norm, so that inner products are cosines.
-    query_prefix, passage_prefix: put before every query and every passage.
-    max_tokens: longer texts are cut, special tokens counted.
-    title_separator: between a passage's title and its text.
+    query_prefix, passage_prefix: text put before every query and every passage.
+    max_tokens: longer texts are truncated to this length, special tokens included.
+    title_separator: text between a passage's title and its text.
   """
 
   pooling: str
@@ -48,8 +49,8 @@ class EncoderSettings:
       raise ValueError(f"max_tokens is {self.max_tokens}: it must be 1 to {LENGTHS[-1]} (encoder settings).")
 
 
-# By the name that is in the folder's. Sources: the models' cards; E5 at 256 tokens and DPR's CLS state as the models
-# trained on this retrieval used them (seeds' facts: Search-R1's retrieval server, FlashRAG).
+# Settings by a name that the folder's name contains. Sources: the models' cards; for E5's 256 tokens and DPR's CLS
+# state, Search-R1's retrieval server and FlashRAG.
 PRESETS = {
   "e5": EncoderSettings("mean", True, "query: ", "passage: ", 256),
   "bge": EncoderSettings("cls", True, "Represent this sentence for searching relevant passages: ", "", 512),
@@ -71,11 +72,11 @@ def settings_for(path: str | os.PathLike, chosen: str | Mapping[str, Any] | Enco
 
   Args:
     path: the folder.
-    chosen: the settings, their fields, or a preset's name. None takes the preset whose name is in the folder's, or else
-      what the folder's sentence-transformers files say.
+    chosen: the settings, their fields, or a preset's name. With None, the preset whose name is in the folder's name is
+      used, else the folder's sentence-transformers files.
 
   Raises:
-    ValueError: nothing says how this model pools, or it says something that is not computed here.
+    ValueError: the model's pooling is unknown or not supported.
   """
   if isinstance(chosen, EncoderSettings):
     return chosen
@@ -99,11 +100,11 @@ def settings_for(path: str | os.PathLike, chosen: str | Mapping[str, Any] | Enco
 
 
 def _sentence_transformers(folder: pathlib.Path) -> EncoderSettings:
-  """What modules.json and the files beside it say."""
+  """The settings in modules.json and the files beside it (sentence-transformers' format)."""
   path = folder / "modules.json"
   if not path.exists():
     raise ValueError(
-      f"{folder}: nothing says how this encoder pools: there is no modules.json, and the folder's name holds none of "
+      f"{folder}: this encoder's pooling is unknown: there is no modules.json, and the folder's name contains none of "
       f"{', '.join(PRESETS)}. Give its settings, for example settings='e5'."
     )
   modules = {module["type"].rsplit(".", 1)[-1]: module["path"] for module in hf.read_json(path, list)}
@@ -129,19 +130,19 @@ def _sentence_transformers(folder: pathlib.Path) -> EncoderSettings:
 
 
 def pool(states: jax.Array, mask: jax.Array, pooling: str) -> jax.Array:
-  """float32 [B, D] from states [B, T, D]; a row without tokens gives zeros (mean) or its first state."""
+  """Pools states [B, T, D] to float32 [B, D]. A row without tokens gives zeros (mean) or its first state."""
   states, mask = states.astype(jnp.float32), mask.astype(jnp.float32)
   if pooling == "mean":
     total = jnp.einsum("btd,bt->bd", states, mask, precision=jax.lax.Precision.HIGHEST)
     return total / jnp.maximum(mask.sum(axis=1, keepdims=True), 1.0)
-  if pooling == "last":  # the last that the mask names, whichever side the padding is on
+  if pooling == "last":  # the last token with mask 1, on whichever side the padding is
     place = jnp.max(jnp.where(mask > 0, jnp.arange(mask.shape[1])[None], 0), axis=1)
     return jnp.take_along_axis(states, place[:, None, None], axis=1)[:, 0]
   return states[:, 0]
 
 
 class Encoder:
-  """What retrieval asks for: `queries`, `passages`, `dim` and `settings`.
+  """A text encoder as retrieval needs it: `queries`, `passages`, `dim` and `settings`.
 
   Attributes:
     dim: length of a vector.
@@ -161,13 +162,13 @@ class Encoder:
     """Use `load_encoder`.
 
     Args:
-      models: for "query" and "passage"; the same one twice, or two towers.
-      tokenizers: `tokenizers.Tokenizer`s, for the same two.
-      settings: how states become vectors.
+      models: the models for "query" and "passage": the same one twice, or two towers.
+      tokenizers: a `tokenizers.Tokenizer` for each of the two.
+      settings: how a text becomes a vector.
       dim: length of a vector.
-      mark: of the weights, so that an index can tell its encoder from another.
-      batch: texts encoded together; shorter batches are filled up, so that shapes stay few.
-      mesh: texts are spread over its data axes.
+      mark: a hash of the weights, by which an index recognises its encoder.
+      batch: number of texts encoded together. Smaller batches are padded, so that few shapes are compiled.
+      mesh: shards the texts over its data axes.
     """
     self.dim, self.batch, self._settings, self._mark, self._mesh = dim, batch, settings, mark, mesh
     self._tokenizers = tokenizers
@@ -176,24 +177,27 @@ class Encoder:
 
   @property
   def settings(self) -> Mapping[str, Any]:
-    """JSON: the settings and a mark of the weights."""
+    """The settings and a hash of the weights, as JSON values."""
     return {**dataclasses.asdict(self._settings), "weights": self._mark}
 
   def encode(self, tokens: jax.Array, mask: jax.Array, kind: str = "query") -> jax.Array:
-    """Vectors, float32 [B, D], of token ids int [B, T] whose mask is 1 on the text. Compiles once a shape."""
+    """Vectors, float32 [B, D], of token ids int [B, T] with a mask [B, T] that is 1 on the text."""
     graphdef, params = self._split[kind]
     return self._run(graphdef, params, tokens, mask)
 
   def embed_texts(self, texts: Sequence[str], kind: str = "query", batch: int | None = None) -> np.ndarray:
-    """Vectors, float32 [n, D], in the order of the texts, the kind's prefix put before each.
+    """Vectors, float32 [n, D], in the order of the texts. The prefix of the kind is put before each text.
 
-    A text is padded to the next of a few lengths and computed among a fixed number of rows, so that its vector depends
-    on it alone and a handful of shapes are compiled.
+    A text is padded to one of a few lengths and computed in a batch of fixed size. So its vector depends on the text
+    alone, and few shapes are compiled.
 
     Args:
-      texts: any number of them.
+      texts: any number of texts.
       kind: "query" or "passage".
-      batch: rows computed together; by default the encoder's own, 8 for queries.
+      batch: number of texts per batch; by default the encoder's, at most 8 for queries.
+
+    Raises:
+      ValueError: another kind.
     """
     if kind not in TOWERS:
       raise ValueError(f"kind={kind!r}: a text is embedded as one of {', '.join(TOWERS)}.")
@@ -213,11 +217,11 @@ class Encoder:
     return out
 
   def queries(self, texts: Sequence[str]) -> np.ndarray:
-    """float32 [n, dim]."""
+    """Vectors of queries, float32 [n, dim]."""
     return self.embed_texts(texts, "query")
 
   def passages(self, passages: Sequence[Passage]) -> np.ndarray:
-    """float32 [n, dim]; a passage's title stands before its text."""
+    """Vectors of passages, float32 [n, dim]; a passage's title is put before its text."""
     join = self._settings.title_separator
     return self.embed_texts([f"{p.title}{join}{p.text}" if p.title else p.text for p in passages], "passage")
 
@@ -261,12 +265,12 @@ def load_encoder(
   """A text encoder from a Hugging Face folder: config.json, safetensors and tokenizer.
 
   Args:
-    path: a BERT-type encoder, or a decoder that embeds (its last token's state); the query tower where there are two.
+    path: folder of a BERT-type encoder or of an embedding decoder; of two towers, the one for queries.
     settings: see `settings_for`.
-    passage_path: the folder of the passages' own tower (DPR).
-    dtype: of weights and matmuls; vectors are float32.
-    batch: passages encoded together.
-    mesh: its devices share the texts.
+    passage_path: folder of the tower for passages, if it is another one (DPR).
+    dtype: dtype of weights and matmuls; vectors are float32.
+    batch: number of passages encoded together.
+    mesh: shards the texts over its devices.
 
   Raises:
     ValueError: an unknown architecture, weights that do not fit it, no tokenizer, or unknown settings.
@@ -297,7 +301,7 @@ def load_encoder(
 
 
 def _tower(path, settings: EncoderSettings, dtype, mesh) -> tuple[nnx.Module, Any, str, int, int]:
-  """(model, tokenizer, mark of the weights, vector length, longest text in tokens)."""
+  """(model, tokenizer, hash of the weights, vector length, longest text in tokens)."""
   folder = pathlib.Path(path)
   values = hf.read_json(folder / "config.json")
   mark = hashlib.sha256(tensors.TensorFolder(folder).fingerprint()).hexdigest()[:16]
@@ -311,7 +315,7 @@ def _tower(path, settings: EncoderSettings, dtype, mesh) -> tuple[nnx.Module, An
 
 
 def _tokenizer(folder: pathlib.Path):
-  """The folder's own fast tokenizer, with the special tokens its post-processor puts around a text."""
+  """The folder's fast tokenizer; its post-processor adds the model's special tokens around a text."""
   import transformers  # slow to import, and only needed here
 
   if not any((folder / name).exists() for name in ("tokenizer.json", "vocab.txt", "tokenizer.model")):

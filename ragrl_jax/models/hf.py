@@ -1,4 +1,4 @@
-"""Reading a Hugging Face folder's JSON files: what must be there, and what would silently change the model."""
+"""Reads a Hugging Face folder's JSON files. Refuses missing settings, and settings that this library would ignore."""
 
 import json
 import pathlib
@@ -8,10 +8,10 @@ from typing import Any
 
 
 def read_json(path: pathlib.Path, kind: type = dict) -> Any:
-  """The object (or list) in a JSON file.
+  """The object (or list, by `kind`) in a JSON file.
 
   Raises:
-    ValueError: no such file, no JSON, or JSON of another kind.
+    ValueError: the file is missing or not JSON, or its value is of another kind.
   """
   try:
     values = json.loads(path.read_text(encoding="utf-8"))
@@ -19,7 +19,7 @@ def read_json(path: pathlib.Path, kind: type = dict) -> Any:
     raise ValueError(f"{path} is missing: {path.parent} must be a model folder in Hugging Face's format.") from error
   except OSError as error:
     raise ValueError(f"{path} cannot be read ({error.strerror}): it must be a file of a model folder.") from error
-  except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, a number of thousands of digits; or too deep
+  except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number too long; or nested too deep
     raise ValueError(f"{path} is no JSON ({error}): fetch or export the model folder again.") from error
   if not isinstance(values, kind):
     raise ValueError(f"{path} holds a {type(values).__name__}: it must hold a {kind.__name__}.")
@@ -27,17 +27,17 @@ def read_json(path: pathlib.Path, kind: type = dict) -> Any:
 
 
 def required(values: Mapping[str, Any], key: str, where: str) -> Any:
-  """values[key], or a ValueError that names the file and the key."""
+  """values[key]. Raises a ValueError that names the file and the key if it is missing or null."""
   if values.get(key) is None:
     raise ValueError(f"{where}: {key} is missing: add it as the model's authors published it.")
   return values[key]
 
 
 def whole(values: Mapping[str, Any], key: str, where: str, default: int | None = None) -> int:
-  """values[key], a whole number from 1, or `default` where it is missing or null.
+  """values[key], a whole number from 1; `default` if it is missing or null.
 
   Raises:
-    ValueError: it is missing and there is no default, or it is something else.
+    ValueError: it is missing and there is no default, or it is no such number.
   """
   value = required(values, key, where) if default is None else values.get(key)
   if value is None:
@@ -48,7 +48,7 @@ def whole(values: Mapping[str, Any], key: str, where: str, default: int | None =
 
 
 def number(values: Mapping[str, Any], key: str, where: str) -> float:
-  """values[key], a finite number; a ValueError if it is missing or something else."""
+  """values[key] as a float. Raises a ValueError if it is missing or no finite number."""
   value = required(values, key, where)
   if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e30:
     raise ValueError(f"{where}: {key} is {reprlib.repr(value)}: it must be a number.")
@@ -56,20 +56,20 @@ def number(values: Mapping[str, Any], key: str, where: str) -> float:
 
 
 def refuse(values: Mapping[str, Any], where: str, **allowed: tuple) -> None:
-  """Raises a ValueError for a setting that is there and none of the values we compute."""
+  """Raises a ValueError if a setting is given and its value is not one of the supported ones."""
   for key, choices in allowed.items():
     if key in values and values[key] is not None and values[key] not in choices:
       raise ValueError(f"{where}: {key} is {values[key]!r}: only {' or '.join(map(repr, choices))} is computed here.")
 
 
 def rope(values: Mapping[str, Any], where: str) -> tuple[float, dict[str, Any] | None]:
-  """theta and the "llama3" scaling's settings (or None) from either layout of config.json.
+  """(theta, settings of the "llama3" scaling or None) from either layout of config.json.
 
-  transformers 5 writes `rope_parameters` {rope_theta, rope_type, …}; before, `rope_theta` stood at the top and
-  `rope_scaling` was null or {rope_type or type, …}.
+  transformers 5 writes `rope_parameters` {rope_theta, rope_type, …}. Earlier versions write `rope_theta` at the top and
+  `rope_scaling`, which is null or {rope_type or type, …}.
 
   Raises:
-    ValueError: theta is missing, the two layouts disagree, or the scaling is another one.
+    ValueError: theta is missing, the two layouts disagree, or the scaling is of another type.
   """
   new, old = values.get("rope_parameters") or {}, values.get("rope_scaling") or {}
   for key, given in (("rope_parameters", new), ("rope_scaling", old)):

@@ -1,4 +1,4 @@
-"""The decoder's parts: RMSNorm, rotary positions, the gated MLP, and the matmul they all share."""
+"""The parts of a decoder layer: RMSNorm, rotary embedding, gated MLP, and the matmul that they share."""
 
 import functools
 
@@ -15,8 +15,8 @@ def rms_norm(x: jax.Array, gain: jax.Array, eps: float) -> jax.Array:
   return _rms_norm(x, gain, eps)[0]
 
 
-# Norm and gate keep their inputs and compute the rest again: a training step on CPU is a ninth faster for it and holds
-# a third less (4 layers, d 128 and 256).
+# For the backward pass, norm and gate save their inputs only and recompute the rest. On a CPU this makes a training
+# step a ninth faster, with a third less memory (4 layers, d 128 and 256).
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _rms_norm(x, gain, eps):
   scale = jax.lax.rsqrt(jnp.mean(jnp.square(x.astype(jnp.float32)), axis=-1, keepdims=True) + eps)
@@ -46,7 +46,7 @@ def _row(gain: jax.Array, ndim: int) -> jax.Array:
 
 @jax.custom_vjp
 def gated(gate: jax.Array, up: jax.Array) -> jax.Array:
-  """silu(gate) · up, computed in float32, in gate's dtype."""
+  """silu(gate) · up, computed in float32, returned in gate's dtype."""
   wide = gate.astype(jnp.float32)
   return (wide * jax.nn.sigmoid(wide) * up.astype(jnp.float32)).astype(gate.dtype)
 
@@ -62,9 +62,10 @@ gated.defvjp(lambda gate, up: (gated(gate, up), (gate, up)), _gated_backward)
 
 
 def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-  """x [B, T, in] @ weight [in, out] (+ bias) in x's dtype, summed in float32.
+  """x [B, T, in] @ weight [in, out] (+ bias) in x's dtype, accumulated in float32.
 
-  The tokens are flattened first: XLA's CPU matmuls are a sixth faster on two axes, the weight's gradient three times.
+  The tokens are flattened first: on CPUs, XLA's two-dimensional matmuls are a sixth faster, and the weight's gradient
+  three times as fast.
   """
   y = _matmul(x.reshape(-1, x.shape[-1]), weight)
   if bias is not None:
@@ -78,7 +79,7 @@ def _dot(a, b, contract_a: int, contract_b: int):
 
 @jax.custom_vjp
 def _matmul(x, weight):
-  """x [N, in] @ weight [in, out] in x's dtype; a float32 result, whose gradient is rounded to x's dtype."""
+  """x [N, in] @ weight [in, out] in x's dtype. The result is float32; its gradient is rounded to x's dtype."""
   return _dot(x, weight.astype(x.dtype), 1, 0)
 
 
@@ -87,8 +88,8 @@ def _matmul_backward(saved, gradient):
   gradient = gradient.astype(x.dtype)
   of_x = _dot(gradient, weight.astype(x.dtype), 1, 1).astype(x.dtype)
   whole = lambda x, gradient: _dot(x, gradient, 0, 0)
-  # XLA's CPU library is twice as fast with the smaller axis of the weight's gradient as rows; it would undo a plain
-  # transposition.
+  # XLA's CPU matmul is twice as fast if the smaller axis of the weight's gradient is the rows. The barrier keeps XLA
+  # from removing the transposition.
   turned = lambda x, gradient: jax.lax.optimization_barrier(_dot(gradient, x, 0, 0)).T
   if weight.shape[0] > weight.shape[1]:
     of_weight = jax.lax.platform_dependent(x, gradient, cpu=turned, default=whole)
@@ -103,8 +104,11 @@ _matmul.defvjp(lambda x, weight: (_matmul(x, weight), (x, weight)), _matmul_back
 def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> np.ndarray:
   """Angle per token of each of the head_dim / 2 pairs, in radians.
 
-  Source: RoFormer (arXiv 2104.09864) sec. 3.2; the scaling, transformers' "llama3": wavelengths longer than the old
-  context over `low_freq_factor` turn `factor` times slower, those shorter than it over `high_freq_factor` stay.
+  With scaling ("llama3" in transformers), frequencies whose wavelength is above original_max_position / low_freq_factor
+  are divided by `factor`. Those with a wavelength below original_max_position / high_freq_factor are unchanged. Between
+  the two, the result is interpolated.
+
+  Source: RoFormer (arXiv 2104.09864) sec. 3.2; transformers, modeling_rope_utils.py.
   """
   pairs = np.arange(0, head_dim, 2, dtype=np.float32)
   frequencies = (1.0 / (np.float32(theta) ** (pairs / np.float32(head_dim)))).astype(np.float32)
@@ -118,21 +122,21 @@ def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -
 
 
 def rope_angles(positions: jax.Array, config: DecoderConfig) -> tuple[jax.Array, jax.Array]:
-  """cos and sin [B, T, 1, head_dim / 2] in float32, to turn q and k by."""
+  """cos and sin [B, T, 1, head_dim / 2] of the rotation angles of q and k, float32, from int positions [B, T]."""
   frequencies = jnp.asarray(rope_frequencies(config.head_dim, config.rope_theta, config.rope_scaling))
   angles = positions.astype(jnp.float32)[:, :, None, None] * frequencies[None, None, None, :]
   return jnp.cos(angles), jnp.sin(angles)
 
 
 def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-  """Turns pair i = (x[i], x[i + h/2]) of every head by its angle. x is [B, T, H, h]."""
+  """Rotates pair i = (x[i], x[i + h/2]) of every head by its angle. x is [B, T, H, h]."""
   first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
   turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
   return turned.astype(x.dtype)
 
 
 class Layer(nnx.Module):
-  """One block: attention and gated MLP, each behind an RMSNorm. Matrices are [in, out]."""
+  """One layer: attention and gated MLP, each after an RMSNorm. Matrices are [in, out]."""
 
   def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs, param_dtype):
     c = config
@@ -145,7 +149,7 @@ class Layer(nnx.Module):
     def constant(size, value):
       return nnx.Param(jnp.full((size,), value, param_dtype))
 
-    # Both branches end in a matrix scaled down, so that the residual stream starts as the embedding's.
+    # Both branches end in a matrix with small initial weights, so the residual stream is at first mostly the embedding.
     self.attention_norm = constant(c.d_model, 1.0)
     self.q = matrix(c.d_model, queries)
     self.k = matrix(c.d_model, keys)
@@ -156,7 +160,7 @@ class Layer(nnx.Module):
     if c.output_bias:
       self.o_bias = constant(c.d_model, 0.0)
     if c.qk_norm:
-      # Gains of 2 make scores four times as sharp as unit vectors would: attention that copies is learnt sooner.
+      # With gains of 2 the scores are four times those of unit vectors. The model then learns to copy sooner.
       self.q_norm, self.k_norm = constant(c.head_dim, 2.0), constant(c.head_dim, 2.0)
     self.mlp_norm = constant(c.d_model, 1.0)
     self.gate = matrix(c.d_model, c.d_ff)
@@ -165,7 +169,7 @@ class Layer(nnx.Module):
     self.config = config
 
   def project(self, x, name):
-    """x [B, T, in] through the matrix of this name, with its bias and its adapter (`models/lora.py`) if it has them."""
+    """x [B, T, in] times the matrix of this name, plus its bias and its adapter (`models/lora.py`) if it has them."""
     bias, a = getattr(self, f"{name}_bias", None), getattr(self, f"{name}_lora_a", None)
     y = linear(x, getattr(self, name)[...], None if bias is None else bias[...])
     if a is None:
@@ -174,7 +178,7 @@ class Layer(nnx.Module):
     return y + linear(narrow, getattr(self, f"{name}_lora_b")[...])
 
   def queries_keys_values(self, x, cos, sin):
-    """The normed input's q [B, T, H, h], k and v [B, T, KV, h]; q and k normed and turned."""
+    """q [B, T, H, h], k and v [B, T, KV, h] of the input x [B, T, D], which is normed first; q and k are rotated."""
     c = self.config
     x = rms_norm(x, self.attention_norm[...], c.norm_eps)
     q, k, v = (self.project(x, name).reshape(*x.shape[:2], -1, c.head_dim) for name in ("q", "k", "v"))
@@ -183,10 +187,10 @@ class Layer(nnx.Module):
     return rotate(q, cos, sin), rotate(k, cos, sin), v
 
   def merge_heads(self, out):
-    """out [B, T, H, h] → what attention adds to the residual stream, [B, T, D]."""
+    """Attention's output [B, T, H, h] → its addition to the residual stream, [B, T, D]."""
     return self.project(out.reshape(*out.shape[:2], -1), "o")
 
   def mlp(self, x):
-    """What the gated MLP adds: down(silu(gate x) · up x), behind its norm."""
+    """The gated MLP's addition to the residual stream: down(silu(gate y) · up y) with y = norm(x); [B, T, D]."""
     x = rms_norm(x, self.mlp_norm[...], self.config.norm_eps)
     return self.project(gated(self.project(x, "gate"), self.project(x, "up")), "down")

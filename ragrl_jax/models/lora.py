@@ -1,11 +1,12 @@
-"""LoRA: beside a frozen matrix W two narrow ones are trained, x W + alpha / rank · (x A) B.
+"""LoRA adapters: a frozen matrix W with two trained low-rank matrices A and B, x W + alpha / rank · (x A) B.
 
-Which matrices is said by a pattern of words, each a regular expression that must match a matrix's whole name, one of
-`MATRICES`: "q v" names two, "[qkvo]" attention's, "gate|up|down" the MLP's, ".*" all. Adapters are stacked over the
-layers as their matrices are: A [L, in, rank], B [L, rank, out], under `layers/NAME_lora_a` and `layers/NAME_lora_b`.
-Their folder on disk is `models/peft.py`'s.
+A pattern selects the matrices with adapters. It is a list of words; each is a regular expression that must match the
+whole name of a matrix in `MATRICES`: "q v" selects two, "[qkvo]" attention's, "gate|up|down" the MLP's, ".*" all.
+Adapters are stacked over the layers as their matrices are: A [L, in, rank] in `layers/NAME_lora_a`, B [L, rank, out] in
+`layers/NAME_lora_b`. `models/peft.py` reads and writes them.
 
-Source: Hu et al. (arXiv 2106.09685) sec. 4.1. A is drawn as PEFT draws it; B begins at zero, and with it the effect.
+Source: Hu et al. (arXiv 2106.09685) sec. 4.1. A is initialised as in PEFT; B is 0 at first, so adapters start without
+effect.
 """
 
 import re
@@ -24,14 +25,14 @@ A, B = "{}_lora_a", "{}_lora_b"
 
 
 class Adapter(nnx.Param):
-  """A part of an adapter: what is trained while every other `nnx.Param` of the model stays as it is."""
+  """A parameter of an adapter. Training changes these only; every other `nnx.Param` of the model is frozen."""
 
 
 def chosen(pattern: str) -> tuple[str, ...]:
-  """The matrices that a pattern names, in MATRICES' order.
+  """The matrices that a pattern selects, in the order of MATRICES.
 
   Raises:
-    ValueError: a word is no regular expression or matches no matrix, or there is no word.
+    ValueError: a word is no regular expression or matches no matrix, or the pattern is empty.
   """
   found = set()
   for word in pattern.split():
@@ -54,7 +55,7 @@ def chosen(pattern: str) -> tuple[str, ...]:
 
 
 def shapes(model: Decoder, names: tuple[str, ...], rank: int) -> dict[str, Any]:
-  """{"layers": {parameter: float32 shape}} of adapters on these matrices, a tree as `parallel/rules.py` reads it."""
+  """{"layers": {parameter: float32 ShapeDtypeStruct}} of adapters on these matrices; a tree for `parallel/rules.py`."""
   found = {}
   for name in names:
     layers, rows, columns = getattr(model.layers, name).shape
@@ -64,10 +65,10 @@ def shapes(model: Decoder, names: tuple[str, ...], rank: int) -> dict[str, Any]:
 
 
 def attach(model: Decoder, adapters: Mapping[str, jax.Array], alpha: float) -> None:
-  """Gives the model these adapters, {parameter: array}, in place.
+  """Adds these adapters, {parameter: array}, to the model, in place.
 
   Raises:
-    ValueError: it has some already.
+    ValueError: the model has adapters already.
   """
   if has(model):
     raise ValueError("the model has LoRA adapters already: merge them first (lora.merged).")
@@ -77,17 +78,17 @@ def attach(model: Decoder, adapters: Mapping[str, jax.Array], alpha: float) -> N
 
 
 def add(model: Decoder, *, rank: int, alpha: float, layers: str, seed: int) -> None:
-  """Gives the model fresh adapters, in place; what it computes does not change.
+  """Adds new float32 adapters to the model, in place; its outputs do not change.
 
   Args:
-    model: spread over its own mesh, if it has one, and so are its adapters. They are float32, whatever it is.
+    model: the decoder; the adapters are sharded over its mesh, if it has one.
     rank: columns of A.
-    alpha: over rank, what the adapters' output is multiplied by.
-    layers: a pattern of matrices (see above).
-    seed: of A. A matrix's draw does not depend on which others have adapters.
+    alpha: the adapters' output is multiplied by alpha / rank.
+    layers: the pattern of matrices (see the module's docstring).
+    seed: seed of A. The draw for one matrix does not depend on which other matrices have adapters.
 
   Raises:
-    ValueError: a rank below 1, a pattern that names no matrix, or a model with adapters.
+    ValueError: a rank below 1, a pattern that selects no matrix, or a model with adapters.
   """
   if rank < 1:
     raise ValueError(f"LoRA rank {rank}: it must be at least 1 (config.model.lora.rank).")
@@ -107,36 +108,36 @@ def add(model: Decoder, *, rank: int, alpha: float, layers: str, seed: int) -> N
 
 
 def has(model: nnx.Module) -> bool:
-  """Whether there are adapters anywhere in it."""
+  """Whether the model has adapters."""
   return bool(jax.tree.leaves(nnx.state(model, Adapter)))
 
 
 def size(model: nnx.Module) -> int:
-  """Parameters of its adapters; 0 without any."""
+  """Number of parameters of the model's adapters; 0 without adapters."""
   return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, Adapter)))
 
 
 def trainable(model: nnx.Module) -> type[nnx.Param]:
-  """The filter of what training changes: the adapters, or every parameter of a model that has none."""
+  """The filter for the trained parameters: the adapters, or all parameters of a model without adapters."""
   return Adapter if has(model) else nnx.Param
 
 
 def split(model: nnx.Module) -> tuple[nnx.GraphDef, nnx.State, nnx.State]:
-  """(graphdef, what is trained, what is frozen): `nnx.merge(graphdef, trained, frozen)` is the model."""
+  """(graphdef, trained, frozen): `nnx.merge(graphdef, trained, frozen)` is the model."""
   return nnx.split(model, trainable(model), ...)
 
 
 def without(adapters: Any) -> Any:
-  """Adapters that do nothing: over the same frozen weights, the model without its own. The reference policy.
+  """Adapters without effect: with the same frozen weights they give the reference policy.
 
-  All zeros, so that nothing is shared with a state that an update donates.
+  They are all zeros, so they share no memory with the adapters, whose memory an update donates.
   """
   return jax.tree.map(jnp.zeros_like, adapters)
 
 
 def merged(model: Decoder) -> Decoder:
-  """A model without adapters that computes the same: W + alpha / rank · A B, summed in float32, in W's dtype."""
-  model = nnx.merge(*nnx.split(model))  # new modules, the same variables: these are replaced, not written to
+  """An equivalent model without adapters: W + alpha / rank · A B, computed in float32, stored in W's dtype."""
+  model = nnx.merge(*nnx.split(model))  # new modules with the same variables; below, variables are only replaced
   if not has(model):
     return model
   layers = model.layers

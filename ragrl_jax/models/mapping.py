@@ -1,7 +1,7 @@
-"""Our parameters, stacked over the layers, ↔ the tensors of a folder, one a layer.
+"""Converts between our parameters, which are stacked over the layers, and a folder's tensors, one per layer.
 
-A table names, for each of our parameters, its tensor; `{}` stands for the layer. Matrices under layers/ are transposed:
-[in, out] here, [out, in] in the files. Other parameters lie as they are.
+A table gives for each of our parameters the name of its tensor; `{}` stands for the layer's number. Matrices under
+layers/ are transposed: [in, out] here, [out, in] in the files. Other parameters have the same shape.
 """
 
 import functools
@@ -17,7 +17,7 @@ from ragrl_jax.models.tensors import TensorFolder
 from ragrl_jax.parallel import rules
 
 Table = Mapping[str, str]
-PIECE = 2**26  # bytes of an array that leave the devices at once
+PIECE = 2**26  # bytes of an array that are copied from the devices at a time
 
 
 def named(tree: Any) -> Iterator[tuple[str, Any]]:
@@ -27,7 +27,7 @@ def named(tree: Any) -> Iterator[tuple[str, Any]]:
 
 
 def tensor_names(table: Table, name: str, shape: Sequence[int]) -> list[tuple[str, tuple[int, ...]]]:
-  """The tensors, with their shapes there, that make up our parameter: one, or one a layer."""
+  """(name, shape in the file) of the tensors of our parameter: one, or one per layer."""
   template = table[name]
   if "{}" not in template:
     return [(template, tuple(shape))]
@@ -35,39 +35,41 @@ def tensor_names(table: Table, name: str, shape: Sequence[int]) -> list[tuple[st
 
 
 def refuse_layers(files: TensorFolder, where: str, **layers: int) -> None:
-  """Raises a ValueError for numbers of layers that the folder cannot hold. They are looked at before anything is made
-  of that size: a config.json may say anything.
+  """Raises a ValueError if config.json gives more layers than the folder has tensors.
+
+  This check comes before any memory of that size is allocated, since a config.json may contain any number.
 
   Args:
     files: the folder's tensors.
     where: the path of its config.json.
-    **layers: the number by its key there.
+    **layers: number of layers, by its key in config.json.
   """
   for key, number in layers.items():
     if number > len(files.names()):
       raise ValueError(
-        f"{where}: {key} is {number}, and there are {len(files.names())} tensors beside it: the two "
-        "must be of one model."
+        f"{where}: {key} is {number}, and there are {len(files.names())} tensors beside it: tensors "
+        "and config.json must be of the same model."
       )
 
 
 def refuse_surplus(files: TensorFolder, table: Table, abstract: Any, ignore: Callable[[str], bool], model: str) -> None:
-  """Raises a ValueError for a tensor that the model has no place for and that is not to be ignored."""
+  """Raises a ValueError for a tensor that belongs to no parameter of the model, unless `ignore(name)` is true."""
   known = {tensor for name, leaf in named(abstract) for tensor, _ in tensor_names(table, name, leaf.shape)}
   surplus = sorted(tensor for tensor in files.names() - known if not ignore(tensor))
   if surplus:
     raise ValueError(
       f"{files.file(surplus[0])}: tensor {surplus[0]} has no place in a {model} model as config.json describes it "
-      f"({len(surplus)} such tensors): the two must be of one model."
+      f"({len(surplus)} such tensors): tensors and config.json must be of the same model."
     )
 
 
 def load(files: TensorFolder, table: Table, abstract: Any, shardings: Any = None) -> Any:
-  """The tree of arrays that `abstract` describes. With shardings, each device's part is read straight from disk, and
-  beside the arrays one part is held at a time.
+  """Reads the tree of arrays that `abstract` describes.
+
+  With shardings, each device's part is read directly from disk; the host holds one part at a time.
 
   Raises:
-    ValueError: a tensor is missing or has another shape; all are looked at before anything is allocated.
+    ValueError: a tensor is missing or has another shape. All are checked before any memory is allocated.
   """
   for name, leaf in named(abstract):
     for entry in tensor_names(table, name, leaf.shape):
@@ -83,7 +85,7 @@ def load(files: TensorFolder, table: Table, abstract: Any, shardings: Any = None
 
 
 def _part_by_part(shape, sharding: jax.sharding.Sharding, read: Callable[[tuple[slice, ...]], np.ndarray]) -> jax.Array:
-  """An array whose parts are read one after the other; devices that hold the same part share one reading of it."""
+  """Reads an array part by part; a part that several devices hold is read once."""
   holders: dict[tuple, list] = {}
   for device, index in sharding.addressable_devices_indices_map(shape).items():
     holders.setdefault(tuple((piece.start, piece.stop) for piece in index), []).append(device)
@@ -91,12 +93,12 @@ def _part_by_part(shape, sharding: jax.sharding.Sharding, read: Callable[[tuple[
   for bounds, devices in holders.items():
     part = read(tuple(slice(*ends) for ends in bounds))
     parts += [jax.device_put(part, device) for device in devices]
-    jax.block_until_ready(parts)  # the host's copy goes before the next one comes
+    jax.block_until_ready(parts)  # so that the host's copy is freed before the next part is read
   return jax.make_array_from_single_device_arrays(shape, sharding, parts)
 
 
 def _read(files, entries, stacked, leaf, index: tuple[slice, ...]) -> np.ndarray:
-  """The part of our parameter at this index: only that part of the files is touched."""
+  """The part of our parameter at this index; only this part of the files is read."""
   dtype = np.dtype(leaf.dtype)
   if not stacked:
     return np.asarray(files.open(*entries[0])[index], dtype=dtype)
@@ -109,9 +111,9 @@ def _read(files, entries, stacked, leaf, index: tuple[slice, ...]) -> np.ndarray
 
 
 def entries(table: Table, params: Any) -> list[tuple[str, tuple[int, ...], Callable[[], Iterator[np.ndarray]]]]:
-  """What `tensors.write` takes: every tensor's name, shape and reader, gathered from all hosts when it is read.
+  """(name, shape, reader) of every tensor, for `tensors.write`. A reader gathers its tensor from all hosts.
 
-  All hosts must read all of them, in order.
+  So all hosts must call all readers, in the same order.
   """
   found = []
   for name, leaf in named(params):
@@ -122,7 +124,7 @@ def entries(table: Table, params: Any) -> list[tuple[str, tuple[int, ...], Calla
 
 
 def hand_over(entries) -> None:
-  """What the processes do that do not write, while the first one writes these entries."""
+  """Calls all readers without writing: what the other processes do while the first one writes the entries."""
   for _, _, read in entries:
     for _ in read():
       pass
@@ -143,7 +145,7 @@ def _rows(part, start, size):
 
 
 def _pieces(x: jax.Array) -> Iterator[np.ndarray]:
-  """The array in stretches of its first axis, of PIECE bytes at most: no device or host holds all of it on the way."""
+  """The array in pieces along its first axis, of at most PIECE bytes, so that no device or host holds all of it."""
   if not x.is_fully_addressable:
     x = multihost_utils.process_allgather(x, tiled=True)
     yield x
@@ -156,6 +158,6 @@ def _pieces(x: jax.Array) -> Iterator[np.ndarray]:
       first, last, _ = shard.index[0].indices(len(x))
       low, high = max(start, first), min(stop, last)
       if shard.replica_id == 0 and low < high:
-        # A slice, for NumPy's view of an array stays in memory as long as the array.
+        # A jitted slice: np.asarray of the whole shard would stay in memory as long as the shard.
         piece[low - start : high - start, *shard.index[1:]] = _rows(shard.data, np.int32(low - first), high - low)
     yield piece

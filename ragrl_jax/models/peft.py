@@ -1,4 +1,4 @@
-"""LoRA adapters ↔ PEFT's folder: adapter_config.json and adapter_model.safetensors.
+"""Loads and saves LoRA adapters in PEFT's format: adapter_config.json and adapter_model.safetensors.
 
 Source: peft 0.21, `LoraConfig` and `get_peft_model_state_dict`.
 """
@@ -19,14 +19,15 @@ from ragrl_jax.models.weights import TABLE
 from ragrl_jax.parallel import rules
 
 CONFIG, STEM = "adapter_config.json", "adapter_model"
-# Our matrix → the module's path in transformers; its last word is what target_modules usually holds.
+# Our matrix → the module's path in transformers; target_modules usually contains the path's last word.
 MODULES = {name: TABLE[f"layers/{name}"].removesuffix(".weight") for name in lora.MATRICES}
 TENSORS = {
   f"layers/{form.format(name)}": f"base_model.model.{module}.lora_{side}.weight"
   for name, module in MODULES.items()
   for form, side in ((lora.A, "A"), (lora.B, "B"))
 }
-# Settings that are read or that do not change what is computed; dropout is training's. Any other must be off.
+# Settings that are read here, or that do not change the model's outputs (dropout is for training only). All others must
+# be off.
 HARMLESS = {
   "r",
   "lora_alpha",
@@ -48,31 +49,31 @@ HARMLESS = {
 
 
 def is_folder(path: str | os.PathLike) -> bool:
-  """Whether adapters lie there."""
+  """Whether the path is a folder of adapters."""
   return (pathlib.Path(path) / CONFIG).exists()
 
 
 def base(path: str | os.PathLike, otherwise: str) -> str:
-  """The model these adapters belong to: the folder that adapter_config.json names, `otherwise` if it is not here.
+  """The base model's folder, as named in adapter_config.json; `otherwise` if that folder does not exist.
 
   Raises:
-    ValueError: neither is a folder.
+    ValueError: neither folder exists.
   """
   where = pathlib.Path(path) / CONFIG
   named = hf.read_json(where).get("base_model_name_or_path") or ""
   for folder in (named, otherwise):
     if folder and pathlib.Path(folder).is_dir():
       return folder
-  raise ValueError(f"{where}: the base model {named!r} is no folder here: set config.model.path to the model's.")
+  raise ValueError(f"{where}: the base model {named!r} is no folder here: set config.model.path to its folder.")
 
 
 def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str) -> None:
-  """Writes a folder that `peft` loads, in float32. Every process of a run must call.
+  """Writes a folder for `peft`, in float32. All processes of a run must call it; process 0 writes.
 
   Args:
-    model: with adapters, on any devices.
+    model: a decoder with adapters, on any devices.
     path: the folder, made if need be.
-    base: the folder of the model they were trained on, written as base_model_name_or_path.
+    base: the base model's folder, written as base_model_name_or_path.
   """
   names = [name for name in lora.MATRICES if hasattr(model.layers, lora.A.format(name))]
   rank, alpha = getattr(model.layers, lora.A.format(names[0])).shape[-1], model.layers.lora_alpha
@@ -82,7 +83,7 @@ def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str) -> None
     return
   folder = pathlib.Path(path)
   folder.mkdir(parents=True, exist_ok=True)
-  tensors.write(folder, entries, np.float32, shard_bytes=2**62, stem=STEM)  # PEFT knows no shards
+  tensors.write(folder, entries, np.float32, shard_bytes=2**62, stem=STEM)  # PEFT does not read shards
   values = dict(
     peft_type="LORA",
     task_type="CAUSAL_LM",
@@ -108,11 +109,11 @@ def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str) -> None
 
 
 def load_adapters(model: Decoder, path: str | os.PathLike) -> None:
-  """Gives the model the adapters of a folder, in place: float32, over the model's own mesh if it has one.
+  """Adds a folder's adapters to the model, in place: in float32, sharded over the model's mesh if it has one.
 
   Raises:
-    ValueError: no such folder; a setting that is not computed here; a tensor missing, surplus or of another shape; or
-      the model has adapters.
+    ValueError: the folder is missing; a setting is not supported; a tensor is missing, surplus or of another shape; or
+      the model has adapters already.
   """
   where = pathlib.Path(path) / CONFIG
   rank, alpha, names = _settings(hf.read_json(where), str(where), model.config.num_layers)
@@ -152,7 +153,7 @@ def _settings(values: Mapping[str, Any], where: str, layers: int) -> tuple[int, 
 
 
 def _matrices(targets: Any, where: str, layers: int) -> tuple[str, ...]:
-  """What target_modules names, by PEFT's rules: a regular expression of whole paths, or a list of their ends."""
+  """The matrices that target_modules selects: as in PEFT, a regular expression of paths, or a list of path ends."""
   words = [targets] if isinstance(targets, str) else targets
   try:
     finds = lambda word, path: (
@@ -167,7 +168,7 @@ def _matrices(targets: Any, where: str, layers: int) -> tuple[str, ...]:
   for word, places in found.items():
     if not places:
       raise ValueError(
-        f"{where}: target module {word!r} is none that is adapted here: they are "
+        f"{where}: target module {word!r} cannot have an adapter here: use "
         f"{', '.join(module.rsplit('.', 1)[-1] for module in MODULES.values())}."
       )
   places = set().union(*found.values())

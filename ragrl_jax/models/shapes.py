@@ -1,4 +1,4 @@
-"""Published models' shapes by name, for programs that are compiled without weights. Source: each one's config.json."""
+"""Shapes of published models, for compiling programs without weights. Source: each model's config.json."""
 
 from ragrl_jax.models.config import DecoderConfig, RopeScaling
 

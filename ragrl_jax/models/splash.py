@@ -1,4 +1,4 @@
-"""Attention within segments on TPUs: the Splash kernel that ships with JAX, one call a device."""
+"""Attention within segments on TPUs, by JAX's Splash kernel; each device makes one call."""
 
 import jax
 import jax.numpy as jnp
@@ -7,8 +7,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ragrl_jax.parallel import rules
 
-LANES = 128  # a block of tokens is a multiple of it
-BLOCKS = (512, 256, LANES)  # the widest that divides the row: wider blocks read keys and values less often
+LANES = 128  # block sizes are multiples of this number of tokens
+BLOCKS = (512, 256, LANES)  # the largest that divides the row is used: larger blocks read keys and values less often
 
 
 def attend(
@@ -21,11 +21,11 @@ def attend(
   mesh: jax.sharding.Mesh | None = None,
   interpret: bool = False,
 ) -> jax.Array:
-  """As `attention.attend`, which says what the arrays are.
+  """`attention.attend` without prefixes; see there for the shapes.
 
   Args:
-    mesh: each device takes its rows and heads, and of the queries its stretch of the rows; None: one device.
-    interpret: run the kernel's steps as plain JAX, on any device: for tests.
+    mesh: each device computes its rows and heads, for its part of the rows' queries; None means one device.
+    interpret: run the kernel as plain JAX, on any device; for tests.
   """
   B, T, H, h = q.shape
   queries, heads = PartitionSpec(None, None, None, None), 1
@@ -40,13 +40,13 @@ def attend(
   kernel = _kernel(H, T + rest, causal, heads, stretches, interpret)
 
   def local(kernel, q, k, v, ids, key_ids):
-    # The kernel has no scale of its own. [t, H, h] → [H, t, h], a row at a time.
+    # The kernel does not scale scores by h^-0.5, so q is scaled. It takes one row at a time, as [H, t, h].
     q = (q.astype(jnp.float32) * h**-0.5).astype(q.dtype)
     one = lambda q, k, v, ids, key_ids: kernel(
       *(x.transpose(1, 0, 2) for x in (q, k, v)), segment_ids=splash_attention.SegmentIds(ids, key_ids)
     )
     out = jax.vmap(one)(q, k, v, ids, key_ids).transpose(0, 2, 1, 3)
-    return jnp.where((ids != 0)[:, :, None, None], out, jnp.zeros_like(out))  # padding attended to padding
+    return jnp.where((ids != 0)[:, :, None, None], out, jnp.zeros_like(out))  # the kernel lets padding attend to itself
 
   if mesh is not None:
     rows, length, kept, _ = queries
@@ -63,7 +63,7 @@ def attend(
 
 
 def keys_for_all(k: jax.Array, v: jax.Array, heads: int, devices: int) -> tuple[jax.Array, jax.Array]:
-  """Keys and values [B, T, KV, h] for query heads that devices share: as few copies as give every device a head."""
+  """Repeats the heads of keys and values [B, T, KV, h] until `devices` divides them, with as few copies as possible."""
   KV = k.shape[2]
   if KV % devices == 0:
     return k, v
@@ -72,14 +72,14 @@ def keys_for_all(k: jax.Array, v: jax.Array, heads: int, devices: int) -> tuple[
 
 
 def _kernel(heads: int, tokens: int, causal: bool, head_shards: int, stretches: int, interpret: bool):
-  """The kernel for [heads, tokens, h], its mask known block by block when it is built."""
+  """The kernel for [heads, tokens, h]. It computes at build time which blocks the mask needs."""
   block = next(size for size in BLOCKS if tokens // stretches % size == 0)
   sizes = splash_attention.BlockSizes(
     block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=block, block_q_dq=block, block_kv_dq=block
   )
   if causal:
     mask = splash_attention.CausalMask((tokens, tokens))
-  else:  # the same for every stretch of queries
+  else:  # the mask is the same for every part of the queries
     mask, stretches = splash_attention.FullMask((tokens // stretches, tokens)), 1
   return splash_attention.make_splash_mha(
     splash_attention.MultiHeadMask([mask] * heads),

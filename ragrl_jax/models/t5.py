@@ -1,4 +1,4 @@
-"""T5's encoder-decoder (v1.0 and v1.1), for judging entailment: a text in, the first word of the answer out."""
+"""T5's encoder-decoder (v1.0 and v1.1), for entailment judges: it reads a text and gives the first token's logits."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ from flax import nnx
 from ragrl_jax.models import hf, layers, mapping, tensors
 from ragrl_jax.parallel import rules
 
-# Activation of the MLP by config.json's feed_forward_proj, and whether a second matrix gates it.
+# config.json's feed_forward_proj → (activation of the MLP, whether a second matrix gates it).
 ACTIVATIONS = {
   "relu": (jax.nn.relu, False),
   "gated-gelu": (lambda x: jax.nn.gelu(x, approximate=True), True),
@@ -30,13 +30,14 @@ class T5Config:
   """The shape of a T5.
 
   Attributes:
-    num_layers, num_decoder_layers: of the encoder and of the decoder.
-    head_dim: of one head; need not be d_model / num_heads.
+    num_layers, num_decoder_layers: layers of the encoder and of the decoder.
+    head_dim: width of one head; it may differ from d_model / num_heads.
     mlp: a name of ACTIVATIONS: "relu" in v1.0, "gated-gelu" in v1.1.
-    num_buckets, max_distance: of relative positions, in tokens.
-    scaled: hidden states are divided by √d_model before the unembedding: v1.0.
-    tied: the embedding is also the unembedding: v1.0.
-    start_id: what the decoder begins with.
+    num_buckets: number of buckets of relative positions.
+    max_distance: distance in tokens from which all positions share the last bucket.
+    scaled: whether hidden states are divided by √d_model before the unembedding (true in v1.0).
+    tied: whether the embedding is also the unembedding (true in v1.0).
+    start_id: token id with which the decoder starts.
   """
 
   vocab_size: int
@@ -56,21 +57,21 @@ class T5Config:
 
   @classmethod
   def from_hf(cls, values: Mapping[str, Any], where: str, *, own_head: bool) -> "T5Config":
-    """From the contents of a config.json.
+    """The config from the contents of a config.json.
 
     Args:
       values: its contents.
       where: its path, for messages.
-      own_head: the folder holds an unembedding of its own.
+      own_head: whether the folder contains an unembedding.
 
     Raises:
-      ValueError: another model, or an MLP that is not computed here.
+      ValueError: another model, or an MLP that is not supported.
     """
     size = functools.partial(hf.whole, values, where=where)
     if hf.required(values, "model_type", where) != "t5":
       raise ValueError(f"{where}: model_type {values['model_type']!r} is no T5: it must be t5.")
     hf.refuse(values, where, feed_forward_proj=tuple(ACTIVATIONS))
-    # transformers 5 writes the scale as a setting of its own; before, it hung on whether the embedding is tied.
+    # transformers 5 has a setting for the scale. In earlier versions a tied embedding implied the scale.
     scaled = values.get("scale_decoder_outputs", values.get("tie_word_embeddings", True))
     start = values.get("decoder_start_token_id", values.get("pad_token_id"))
     return cls(
@@ -92,10 +93,10 @@ class T5Config:
 
 
 def buckets(queries: int, keys: int, *, bidirectional: bool, num_buckets: int, max_distance: int) -> np.ndarray:
-  """Which learnt bias a pair of places takes, int [queries, keys], from how far the key lies behind the query.
+  """Bucket of the learned relative-position bias for each (query, key) pair of positions, int [queries, keys].
 
-  Near places have a bucket each, far ones share theirs in logarithmic steps up to max_distance, and all beyond it take
-  the last. Source: T5 (arXiv 1910.10683) sec. 2.1, and its public code.
+  Small distances have a bucket each. Larger ones up to max_distance share buckets on a logarithmic scale. All distances
+  beyond it share the last bucket. Source: T5 (arXiv 1910.10683) sec. 2.1, and its public code.
   """
   offset = np.arange(keys)[None, :] - np.arange(queries)[:, None]
   first = np.zeros_like(offset)
@@ -111,7 +112,7 @@ def buckets(queries: int, keys: int, *, bidirectional: bool, num_buckets: int, m
 
 
 def attend(q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array) -> jax.Array:
-  """softmax(q kᵀ + bias) v, without a scale, as T5 has it. q [B, T, H, h], k and v [B, S, H, h], bias [B|1, H|1, T, S].
+  """softmax(q kᵀ + bias) v; T5 does not scale scores. q [B, T, H, h], k and v [B, S, H, h], bias [B|1, H|1, T, S].
 
   Softmax and sums are float32. Returns [B, T, H · h].
   """
@@ -123,7 +124,7 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, bias: jax.Array) -> jax.Arr
 
 
 class T5Layer(nnx.Module):
-  """Attention to its own sequence, in the decoder to the encoder's too, and the MLP, each behind an RMSNorm."""
+  """Self-attention, cross-attention to the encoder (decoder only) and the MLP, each after an RMSNorm."""
 
   def __init__(self, c: T5Config, *, cross: bool, param_dtype):
     zeros = lambda *shape: nnx.Param(jnp.zeros(shape, param_dtype))
@@ -141,7 +142,7 @@ class T5Layer(nnx.Module):
     self.up, self.down = zeros(c.d_model, c.d_ff), zeros(c.d_ff, c.d_model)
 
   def __call__(self, x, bias, states, states_bias):
-    """x [B, T, D] → [B, T, D]; the decoder's also read states [B, S, D]. Biases as `attend` takes them."""
+    """x [B, T, D] → [B, T, D]; a decoder layer also attends to states [B, S, D]. For the biases see `attend`."""
     c = self.config
     heads = lambda x, w: layers.linear(x, w[...]).reshape(*x.shape[:2], c.num_heads, c.head_dim)
     y = layers.rms_norm(x, self.attention_norm[...], c.norm_eps)
@@ -158,7 +159,7 @@ class T5Layer(nnx.Module):
 
 
 class Stack(nnx.Module):
-  """The encoder, or the decoder: layers scanned, which share one table of biases for relative positions."""
+  """The encoder or the decoder. Its layers are scanned and share one table of relative-position biases."""
 
   def __init__(self, c: T5Config, *, decoder: bool, param_dtype):
     self.config, self.decoder = c, decoder
@@ -172,8 +173,8 @@ class Stack(nnx.Module):
 
     Args:
       x: embedded tokens.
-      mask: bool [B, S], True on the text: this sequence's in the encoder; that of `states` in the decoder.
-      states: [B, S, D], what the encoder gave; the decoder's.
+      mask: bool [B, S], True on the text that the encoder reads, also in the decoder.
+      states: [B, S, D], the encoder's output; for the decoder only.
     """
     c, T = self.config, x.shape[1]
     places = buckets(T, T, bidirectional=not self.decoder, num_buckets=c.num_buckets, max_distance=c.max_distance)
@@ -189,7 +190,7 @@ class Stack(nnx.Module):
 
 
 class T5(nnx.Module):
-  """Weights come from a checkpoint: a new one is all zeros."""
+  """T5, encoder and decoder. A new one is all zeros; `load_t5` reads weights."""
 
   def __init__(self, config: T5Config, *, param_dtype=jnp.float32, dtype=jnp.float32):
     self.config, self.dtype = config, jnp.dtype(dtype)
@@ -200,15 +201,15 @@ class T5(nnx.Module):
       self.lm_head = nnx.Param(jnp.zeros((config.vocab_size, config.d_model), param_dtype))
 
   def encode(self, tokens: jax.Array, mask: jax.Array) -> jax.Array:
-    """The encoder's states [B, T, D] from tokens int [B, T] and a mask that is 1 on the text."""
+    """The encoder's states [B, T, D] of tokens int [B, T] with a mask [B, T] that is 1 on the text."""
     return self.encoder(self.embedding[...][tokens].astype(self.dtype), mask.astype(bool))
 
   def __call__(self, tokens: jax.Array, mask: jax.Array, decoder_tokens: jax.Array) -> jax.Array:
-    """Logits, float32 [B, S, V], of what follows each of the decoder's tokens, int [B, S].
+    """Logits, float32 [B, S, V], of the token that follows each decoder token, int [B, S].
 
     Args:
-      tokens, mask: the text that is read, as `encode` takes it; a row needs at least one token.
-      decoder_tokens: what was written so far, beginning with the config's start_id.
+      tokens, mask: the encoder's text, see `encode`; a row needs at least one token.
+      decoder_tokens: the answer so far; starts with the config's start_id.
     """
     states = self.encode(tokens, mask)
     x = self.decoder(self.embedding[...][decoder_tokens].astype(self.dtype), mask.astype(bool), states)
@@ -224,7 +225,7 @@ class T5(nnx.Module):
 
 
 def _table(c: T5Config) -> dict[str, str]:
-  """Our names → the folder's."""
+  """Our parameter names → the folder's tensor names."""
   table = {"embedding": "shared.weight", "lm_head": "lm_head.weight"}
   gated = ACTIVATIONS[c.mlp][1]
   for stack, mlp in (("encoder", 1), ("decoder", 2)):
@@ -252,11 +253,14 @@ def load_t5(
 
   Args:
     path: the folder.
-    dtype: of weights and matmuls; norms, softmax and sums are float32. float16 overflows in large T5s.
-    mesh: spread the weights over it (`parallel/rules.py`).
+    dtype: dtype of weights and matmuls; norms, softmax and sums are float32. float16 overflows in large T5s.
+    mesh: shards the weights over it (`parallel/rules.py`).
+
+  Returns:
+    (T5, its config).
 
   Raises:
-    ValueError: no T5; a tensor missing, surplus or of another shape; a damaged file.
+    ValueError: not a T5; a missing or surplus tensor, or one of another shape; a damaged file.
   """
   folder = pathlib.Path(path)
   where = folder / "config.json"
@@ -265,7 +269,7 @@ def load_t5(
   mapping.refuse_layers(files, str(where), num_layers=config.num_layers, num_decoder_layers=config.num_decoder_layers)
   table = _table(config)
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: T5(config, param_dtype=dtype, dtype=dtype)))
-  # Old files keep copies of the embedding, and a bias for the attention between the stacks that nothing uses.
+  # Old files contain copies of the embedding, and an unused bias of the cross-attention.
   ignore = lambda name: (
     name.endswith("embed_tokens.weight")
     or name.endswith("EncDecAttention.relative_attention_bias.weight")

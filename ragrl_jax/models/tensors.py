@@ -1,4 +1,4 @@
-"""Safetensors files, read through memory maps and written as a stream: no tensor is held twice.
+"""Reads safetensors files through memory maps and writes them as a stream, so no tensor is in memory twice.
 
 The format: 8 bytes of header length, a JSON header {name: {dtype, shape, data_offsets}}, then the bytes.
 Source: github.com/huggingface/safetensors, README.
@@ -26,15 +26,15 @@ class TensorFolder:
   """The tensors of a folder with `model.safetensors`, or with an index and its shards."""
 
   def __init__(self, path: str | os.PathLike, *, stem: str = "model", config: str = "config.json"):
-    """Reads the headers only.
+    """Opens the folder; reads the headers only.
 
     Args:
       path: the folder.
-      stem: of the file's name.
-      config: the file that says which tensors there must be, for messages.
+      stem: the file's name without ".safetensors".
+      config: name of the config file that determines the tensors, for messages.
 
     Raises:
-      ValueError: no safetensors there, a shard missing or damaged, an index that does not fit its shards.
+      ValueError: the folder has no safetensors, a shard is missing or damaged, or the index does not match its shards.
     """
     self.path, self._config = pathlib.Path(path), config
     self._entries: dict[str, tuple[pathlib.Path, str, tuple[int, ...], int]] = {}
@@ -48,7 +48,7 @@ class TensorFolder:
           raise ValueError(f"{index} names the shard {shard!r}: it must be the name of a file in the folder.")
         self._add(self.path / shard)
       if missing := sorted(set(weight_map) - set(self._entries)):
-        raise ValueError(f"{self.path / weight_map[missing[0]]} has no tensor {missing[0]}, which {index} puts there.")
+        raise ValueError(f"{self.path / weight_map[missing[0]]} has no tensor {missing[0]}, which {index} names.")
     elif file.exists():
       self._add(file)
     else:
@@ -60,7 +60,7 @@ class TensorFolder:
   def _add(self, file: pathlib.Path) -> None:
     header, start = _read_header(file)
     room = file.stat().st_size - start
-    ends, last = 0, ""  # bytes are given away in order: what begins before the last end belongs to two tensors
+    ends, last = 0, ""  # tensors are checked in order of their bytes: one that begins before the last end overlaps
     entries = [(name, *_entry(file, name, entry)) for name, entry in header.items() if name != "__metadata__"]
     for name, dtype, shape, begin, end in sorted(entries, key=lambda entry: entry[3:]):
       if end > room:
@@ -75,13 +75,15 @@ class TensorFolder:
       ends, last = end, name
 
   def names(self) -> set[str]:
+    """Names of all tensors."""
     return set(self._entries)
 
   def file(self, name: str) -> pathlib.Path:
+    """The file that contains a tensor."""
     return self._entries[name][0]
 
   def fingerprint(self) -> bytes:
-    """Names, shapes and a few bytes of every tensor: alike for equal weights, and cheap for any size."""
+    """Names, shapes and the first 64 bytes of every tensor: the same for equal weights, and cheap for any size."""
     parts = []
     for name, (file, dtype, shape, offset) in sorted(self._entries.items()):
       with open(file, "rb") as stream:
@@ -90,7 +92,7 @@ class TensorFolder:
     return b"\n".join(parts)
 
   def check(self, name: str, shape: Sequence[int]) -> None:
-    """Raises a ValueError unless there is a tensor of this name and shape in one of DTYPES."""
+    """Raises a ValueError unless the folder has a tensor of this name and shape, in one of DTYPES."""
     if name not in self._entries:
       raise ValueError(f"{self.path} has no tensor {name} of shape {tuple(shape)}, which {self._config} asks for.")
     file, dtype, found, _ = self._entries[name]
@@ -100,7 +102,7 @@ class TensorFolder:
       raise ValueError(f"{file}: tensor {name} is {dtype}: it must be one of {', '.join(DTYPES)}.")
 
   def open(self, name: str, shape: Sequence[int]) -> np.ndarray:
-    """The tensor as a read-only memory map: what is sliced out of it is all that is read.
+    """The tensor as a read-only memory map; only the parts that are used are read.
 
     Raises:
       ValueError: see `check`.
@@ -111,7 +113,7 @@ class TensorFolder:
 
 
 def _entry(file: pathlib.Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
-  """(dtype, shape, begin, end) of a header's entry; a ValueError if it is not of the format's types and sizes."""
+  """(dtype, shape, begin, end) of a header's entry; a ValueError if the entry violates the format."""
   if not isinstance(entry, dict) or {"dtype", "shape", "data_offsets"} - set(entry):
     raise ValueError(f"{file}: the entry of tensor {name} lacks dtype, shape or data_offsets. Fetch it again.")
   dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -146,7 +148,7 @@ def _read_header(file: pathlib.Path) -> tuple[dict, int]:
     )
   try:
     entries = json.loads(header)
-  except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, a number of thousands of digits; or too deep
+  except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number too long; or nested too deep
     raise ValueError(f"{file} is no safetensors file ({error}). Fetch it again.") from error
   if not isinstance(entries, dict):
     raise ValueError(f"{file} is no safetensors file: its header holds no object. Fetch it again.")
@@ -161,16 +163,19 @@ def write(
   shard_bytes: int,
   stem: str = "model",
 ) -> None:
-  """Writes a folder's tensors one after the other, so that one at a time is held.
+  """Writes a folder's tensors one after the other, with one of them in memory at a time.
 
-  Files get their names when all of them are whole: a writer that dies leaves the old ones.
+  Files get their final names only when all are complete. So an interrupted call keeps the old files.
 
   Args:
     path: an existing folder.
-    entries: (name, shape, function that returns the array, or its stretches along the first axis).
-    dtype: what to store: float32, float16 or bfloat16.
-    shard_bytes: a file is closed before it would grow beyond this.
-    stem: of the files' names.
+    entries: (name, shape, function that returns the array, or its pieces along the first axis).
+    dtype: dtype of the stored tensors: float32, float16 or bfloat16.
+    shard_bytes: largest size of a file, in bytes; a tensor is never split.
+    stem: the file's name without ".safetensors".
+
+  Raises:
+    ValueError: another dtype, or an array that does not have its entry's shape.
   """
   folder, dtype = pathlib.Path(path), np.dtype(dtype)
   if dtype not in NAMES:
@@ -211,7 +216,7 @@ def _write_file(file: pathlib.Path, entries, dtype: np.dtype) -> None:
     end = at + _bytes(shape, dtype)
     header[name], at = dict(dtype=NAMES[dtype], shape=list(shape), data_offsets=[at, end]), end
   encoded = json.dumps(header).encode()
-  encoded += b" " * (-len(encoded) % 8)  # the data begin at a multiple of eight
+  encoded += b" " * (-len(encoded) % 8)  # the data start at a multiple of eight bytes
   with open(file, "wb") as stream:
     stream.write(len(encoded).to_bytes(8, "little") + encoded)
     for name, shape, read in entries:

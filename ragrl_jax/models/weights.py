@@ -1,4 +1,4 @@
-"""Decoder weights ↔ a Hugging Face folder (config.json and safetensors)."""
+"""Loads and saves decoder weights as a Hugging Face folder (config.json and safetensors)."""
 
 import dataclasses
 import functools
@@ -40,10 +40,10 @@ TABLE = {
 
 
 def config_of(path: str | os.PathLike) -> DecoderConfig:
-  """The decoder's config of a Hugging Face folder.
+  """The decoder config of a Hugging Face folder.
 
   Raises:
-    ValueError: no config.json there, or one of a model that this decoder does not compute.
+    ValueError: the folder has no config.json, or that of a model which this decoder does not support.
   """
   where = pathlib.Path(path) / "config.json"
   return DecoderConfig.from_hf(hf.read_json(where), str(where))
@@ -61,15 +61,18 @@ def load_pretrained(
   """A decoder from a Hugging Face folder.
 
   Args:
-    path: holds config.json and safetensors, one file or shards with an index.
-    dtype: of the weights in memory, whatever the files hold.
-    mesh: spread the weights over it (`parallel/rules.py`): each device's part is read straight from disk.
-    compute_dtype: of the matmuls; `dtype` by default.
-    remat: as the Decoder's.
-    head: False leaves the unembedding out, for a decoder that embeds texts and may have been saved without one.
+    path: a folder with config.json and safetensors, one file or shards with an index.
+    dtype: dtype of the weights in memory, whatever the files' dtype is.
+    mesh: shards the weights over it (`parallel/rules.py`); each device's part is read directly from disk.
+    compute_dtype: dtype of the matmuls; `dtype` by default.
+    remat: see `Decoder`.
+    head: False leaves out the unembedding, for a decoder that embeds texts and may have been saved without it.
+
+  Returns:
+    (decoder, its config).
 
   Raises:
-    ValueError: an unknown architecture; a tensor missing, surplus or of another shape; a damaged file.
+    ValueError: an unknown architecture; a missing or surplus tensor, or one of another shape; a damaged file.
   """
   config, files, table, graphdef, abstract = _opened(
     path, head=head, param_dtype=dtype, remat=remat, mesh=mesh, dtype=dtype if compute_dtype is None else compute_dtype
@@ -79,7 +82,7 @@ def load_pretrained(
 
 
 def _opened(path: str | os.PathLike, *, head: bool, **decoder):
-  """(config, files, table of names, the decoder split without arrays): all that is checked before a weight is read."""
+  """(config, files, table of names, graphdef, abstract state), after all checks that need no weight."""
   folder = pathlib.Path(path)
   where = folder / "config.json"
   config = config_of(folder)
@@ -88,10 +91,10 @@ def _opened(path: str | os.PathLike, *, head: bool, **decoder):
   files = tensors.TensorFolder(folder)
   mapping.refuse_layers(files, str(where), num_hidden_layers=config.num_layers)
   table = TABLE
-  if "embed_tokens.weight" in files.names():  # saved without its head, the names begin one level lower
+  if "embed_tokens.weight" in files.names():  # a model saved without its head has names without "model."
     table = {name: tensor.removeprefix("model.") for name, tensor in TABLE.items()}
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), **decoder)))
-  # Some tied checkpoints keep a copy of the embedding; older Llama files keep the rotary frequencies.
+  # Some tied checkpoints contain a copy of the embedding; older Llama files contain the rotary frequencies.
   ignore = lambda name: (config.tied and name == "lm_head.weight") or name.endswith("rotary_emb.inv_freq")
   mapping.refuse_surplus(files, table, abstract, ignore, config.family)
   return config, files, table, graphdef, abstract
@@ -100,19 +103,19 @@ def _opened(path: str | os.PathLike, *, head: bool, **decoder):
 def copy_pretrained(
   source: str | os.PathLike, path: str | os.PathLike, *, dtype, shard_bytes: int = 5_000_000_000
 ) -> DecoderConfig:
-  """Checks a folder and writes it again in our layout and one number format; one tensor at a time is held.
+  """Checks a folder and copies it, in our layout and one dtype. It holds one tensor at a time in memory.
 
   Args:
     source: a Hugging Face folder.
-    path: the folder to write, another one.
-    dtype: to store the weights in.
-    shard_bytes: files are closed before they would grow beyond this.
+    path: the folder to write; must not be `source`.
+    dtype: dtype of the stored weights.
+    shard_bytes: largest size of a file, in bytes.
 
   Returns:
     The decoder's config.
 
   Raises:
-    ValueError: as `load_pretrained`, or the two folders are one.
+    ValueError: as `load_pretrained`, or the two folders are the same.
   """
   if pathlib.Path(source).resolve() == pathlib.Path(path).resolve():
     raise ValueError(f"{path} is the folder that is read: write to another one.")
@@ -130,15 +133,16 @@ def copy_pretrained(
 def save_pretrained(
   model: Decoder, config: DecoderConfig, path: str | os.PathLike, *, dtype=None, shard_bytes: int = 5_000_000_000
 ) -> None:
-  """Writes config.json and safetensors that `transformers` loads. The host holds one layer's tensor, or a piece of one.
+  """Writes config.json and safetensors for `transformers`. The host holds at most one layer's tensor in memory.
+
+  All processes of a run must call it; process 0 writes.
 
   Args:
-    model: the decoder, its weights on any devices; LoRA adapters are merged into them. Every process of a run must
-      call.
+    model: the decoder, with weights on any devices; LoRA adapters are merged into them.
     config: its config.
     path: the folder, made if need be.
-    dtype: to store the weights in; as they are by default.
-    shard_bytes: files are closed before they would grow beyond this.
+    dtype: dtype of the stored weights; by default that of the model.
+    shard_bytes: largest size of a file, in bytes.
   """
   params = nnx.split(lora.merged(model))[1]
   dtype = np.dtype(jax.tree.leaves(params)[0].dtype if dtype is None else dtype)
@@ -150,7 +154,7 @@ def save_pretrained(
 
 
 def write_generation_config(path: str | os.PathLike, eos_ids: Sequence[int], bos_id: int | None) -> None:
-  """Says in a model's folder which ids end a turn: without this file, servers go by config.json alone."""
+  """Writes generation_config.json with the ids that end a turn. Without it, servers use config.json's ids."""
   ids = list(eos_ids)
   values = dict(bos_token_id=bos_id, eos_token_id=ids[0] if len(ids) == 1 else ids)
   values = {name: value for name, value in values.items() if value is not None}

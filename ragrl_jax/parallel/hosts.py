@@ -1,7 +1,7 @@
-"""Several hosts that run one program: joining them, what each says to all, and each host's own devices.
+"""Several hosts that run one program: joining the job, exchanging values, and each host's own devices.
 
-Every host runs the same loop over the same numbers. Where they do different things (each plays its own prompts) they
-tell each other what came of it by `exchange`; everything after that is the same everywhere again.
+All hosts run the same loop over the same numbers. Where hosts do different work (each plays its own prompts), they
+share the results by `exchange`; after that all hosts have the same values again.
 """
 
 import json
@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 
 
 class Stopped(SystemExit):
-  """All hosts end here, by agreement and in order, since a signal asked for it; the code is 128 + the signal's."""
+  """All hosts stop at the same step because of a signal. The exit code is 128 + the signal's number."""
 
   def __init__(self, signal: int):
     super().__init__(128 + signal)
@@ -30,25 +30,25 @@ def _with_traceback(error: BaseException) -> int:
 
 
 class Joined:
-  """Makes this process one of several, for the length of a `with` block.
+  """Joins this process to a job of several processes, for the length of a `with` block.
 
-  A host that fails inside takes the job down: it says why and leaves at once, without waiting for the others, and
-  they are ended as soon as they miss it (in a collective operation, or after `heartbeat_s`). A host that is killed is
-  missed in the same way.
+  A host that fails inside the block ends the job. It prints its error and exits at once, without waiting for the
+  others. JAX then ends the other hosts: in a collective operation, or after `heartbeat_s`. The same happens if a host
+  is killed.
 
   Args:
-    coordinator: "address:port" of host 0, as all hosts see it; "" with `count` of None: this process is alone, or,
-      with `automatic`, JAX asks the machine (TPU VMs, Slurm, MPI).
-    count: processes in all.
-    number: of this one, from 0.
-    automatic: find out coordinator, count and number.
-    wait_s: how long to wait for all hosts to come.
-    heartbeat_s: a host that has not been heard of for so long is taken for dead.
-    tell: says to a reader what error ends this process; returns its exit status.
+    coordinator: "address:port" of host 0, reachable by all hosts. If this, `count` and `number` are None, the process
+      is alone, or, with `automatic`, JAX asks the platform (TPU VMs, Slurm, MPI).
+    count: number of processes.
+    number: number of this process, from 0.
+    automatic: let JAX find coordinator, count and number.
+    wait_s: seconds to wait for all hosts to join.
+    heartbeat_s: a host without a heartbeat for this many seconds counts as dead.
+    tell: prints the error that ends this process for the user; returns the exit status.
 
   Raises:
-    ValueError: flags that do not belong together.
-    TimeoutError: hosts that did not come.
+    ValueError: arguments that do not belong together.
+    TimeoutError: some hosts did not join within `wait_s`.
   """
 
   def __init__(
@@ -87,7 +87,7 @@ class Joined:
     except jax.errors.JaxRuntimeError as error:
       s = self._settings
       raise TimeoutError(
-        f"not all of the {s['num_processes']} hosts came to {s['coordinator_address']} within "
+        f"not all of the {s['num_processes']} hosts joined at {s['coordinator_address']} within "
         f"{s['initialization_timeout']} s: start the same command on every host, with its own --process_id. JAX says: "
         f"{error}"
       ) from error
@@ -99,7 +99,7 @@ class Joined:
     if error is None or isinstance(error, Stopped):
       jax.distributed.shutdown()
       return
-    # Python's own way out would wait at JAX's last barrier for hosts that wait for this one.
+    # A normal exit of Python would wait at JAX's shutdown barrier for hosts that wait for this one.
     status = self._tell(error)
     print(
       f"host {number()} of {count()} ends with the error above, and the job with it: start the same command on "
@@ -112,42 +112,44 @@ class Joined:
 
 
 def count() -> int:
-  """Hosts of this job."""
+  """Number of hosts in this job."""
   return jax.process_count()
 
 
 def number() -> int:
-  """This host's, from 0."""
+  """Number of this host, from 0."""
   return jax.process_index()
 
 
 def is_first() -> bool:
-  """Whether this is the host that writes what one host writes: metrics, logs, pages."""
+  """Whether this is host 0, which alone writes metrics, logs and pages."""
   return jax.process_index() == 0
 
 
 def exchange(value: Any) -> list[Any]:
-  """What every host says, in the hosts' order. All must call it, in the same order among their programs.
+  """Gathers one value from every host, in order of the hosts.
+
+  All hosts must call it, in the same order among their collective operations.
 
   Args:
-    value: JSON; comes back as JSON gives it back, floats to the bit.
+    value: a JSON value. It is returned as JSON decodes it; floats come back bit for bit.
   """
   mine = np.frombuffer(json.dumps(value).encode(), np.uint8)
   if count() == 1:
     return [json.loads(mine.tobytes())]
   sizes = multihost_utils.process_allgather(np.asarray([mine.size], np.int32))[:, 0]
-  room = 1 << int(sizes.max() - 1).bit_length()  # few shapes: each is compiled once
+  room = 1 << int(sizes.max() - 1).bit_length()  # powers of two: few shapes, so few compilations
   said = multihost_utils.process_allgather(np.pad(mine, (0, room - mine.size)))
   return [json.loads(row[:size].tobytes()) for row, size in zip(said, sizes)]
 
 
 def per_host(mesh: Mesh) -> Mesh:
-  """The same devices in the same order, each axis cut in two: `<axis>_hosts` over hosts, `<axis>` within one.
+  """The same devices in the same order, with each axis split in two: `<axis>_hosts` over hosts, `<axis>` within one.
 
-  What is spread over this mesh by the rules of `rules.py`, which know `<axis>` alone, lies whole on each host.
+  The rules of `rules.py` name only `<axis>`. So an array sharded over this mesh is complete on each host.
 
   Raises:
-    ValueError: a host's devices are no block of the mesh.
+    ValueError: a host's devices are not a block of the mesh.
   """
   inside = mesh.local_mesh.shape
   shape = [part for name, size in mesh.shape.items() for part in (size // inside[name], inside[name])]
@@ -157,18 +159,18 @@ def per_host(mesh: Mesh) -> Mesh:
   for block in blocks:
     if len({device.process_index for device in block}) > 1:
       raise ValueError(
-        f"mesh {dict(mesh.shape)}: a host's devices are no block of it, so that no engine fits on them; "
-        "choose sizes that cut the hosts' devices evenly (config.mesh)."
+        f"mesh {dict(mesh.shape)}: a host's devices are not a block of it, so an engine cannot run on them; "
+        "choose sizes that divide the hosts' devices evenly (config.mesh)."
       )
   return Mesh(grid, names)
 
 
 def own(tree: Any, mesh: Mesh) -> Any:
-  """This host's copy of arrays that lie whole on every host, as arrays over its own devices.
+  """This host's copy of arrays that are complete on every host, as arrays over its own devices.
 
   Args:
-    tree: spread over `per_host(mesh)`.
-    mesh: over all hosts.
+    tree: arrays sharded over `per_host(mesh)`.
+    mesh: the mesh over all hosts.
   """
 
   def one(x):

@@ -1,4 +1,4 @@
-"""The device mesh: four named axes, each 1 unless asked for."""
+"""The device mesh, with four named axes; an axis that is not requested has size 1."""
 
 import math
 from collections.abc import Sequence
@@ -13,23 +13,23 @@ AXES = ("data", "fsdp", "tensor", "sequence")
 def make(
   devices: Sequence[jax.Device], *, data: int = -1, fsdp: int = 1, tensor: int = 1, sequence: int = 1
 ) -> jax.sharding.Mesh:
-  """A mesh over these devices, neighbours on the last axes: tensor parallelism talks most.
+  """A mesh over these devices. Neighbouring devices are on the last axes, since tensor parallelism communicates most.
 
   Args:
     devices: all of them are used.
-    data: rows are spread over it, weights repeated. One axis may be -1: what is left of the devices.
-    fsdp: rows and weights are spread over it.
-    tensor: heads, MLP width and vocabulary are spread over it.
-    sequence: a row's tokens are spread over it.
+    data: shards rows and replicates weights. One of the four axes may be -1 and then takes the remaining devices.
+    fsdp: shards rows and weights.
+    tensor: shards heads, MLP width and vocabulary.
+    sequence: shards the tokens of a row.
 
   Raises:
-    ValueError: the axes do not multiply to the number of devices.
+    ValueError: the product of the axes is not the number of devices.
   """
   sizes = dict(zip(AXES, (data, fsdp, tensor, sequence)))
   asked = ", ".join(f"{name}={size}" for name, size in sizes.items())
   free = [name for name, size in sizes.items() if size == -1]
   if len(free) > 1 or any(size < 1 and size != -1 for size in sizes.values()):
-    raise ValueError(f"mesh {asked}: sizes must be at least 1, and one may be -1 for what is left (config.mesh).")
+    raise ValueError(f"mesh {asked}: sizes must be at least 1, and one may be -1 for the other devices (config.mesh).")
   fixed = math.prod(size for size in sizes.values() if size != -1)
   if free:
     sizes[free[0]] = len(devices) // fixed
@@ -48,10 +48,10 @@ def make(
 
 
 def host_by_host(devices: Sequence[jax.Device], shape: Sequence[int]) -> np.ndarray:
-  """TPUs of several hosts in this shape: each host's chips are one block of it, in the same order in all of them.
+  """TPUs of several hosts in this shape: each host's chips are one block of it, in the same order on every host.
 
-  Were it another order in one of them (as `mesh_utils.create_hybrid_device_mesh` has it), a mesh axis would connect
-  chips that lie differently to each other from host to host: libtpu gives up on such collectives on v5e:8x8.
+  `mesh_utils.create_hybrid_device_mesh` may order them differently on some hosts. The chips along a mesh axis then have
+  another relative position on each host, and libtpu fails on such collectives on v5e:8x8.
   """
   by_host: dict[int, list[jax.Device]] = {}
   for device in devices:
@@ -67,10 +67,10 @@ def host_by_host(devices: Sequence[jax.Device], shape: Sequence[int]) -> np.ndar
 
 
 def within_host(shape: Sequence[int], devices: int) -> tuple[int, ...]:
-  """The part of a mesh of this shape that one host's devices fill, the last axes first: engines run on such a block.
+  """Shape of the block of the mesh that one host's devices fill, last axes first. An engine runs on such a block.
 
   Raises:
-    ValueError: the host's devices fill no block.
+    ValueError: the host's devices do not fill a block.
   """
   parts, left = [], devices
   for size in reversed(shape):

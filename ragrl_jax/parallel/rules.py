@@ -1,4 +1,4 @@
-"""Which part of an array each device holds: parameter path → logical axes → mesh axes, in one table each."""
+"""Sharding rules: parameter path → logical axes → mesh axes, one table for each step."""
 
 import math
 from collections.abc import Sequence
@@ -9,20 +9,20 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ragrl_jax.core import spread as spread_lib
 
-# Logical axis → the mesh axes it is spread over. None: every device holds the whole of it.
+# Logical axis → the mesh axes that shard it. None: the axis is not sharded.
 MESH_AXES: dict[str | None, str | tuple[str, ...] | None] = {
   None: None,
-  "layer": None,  # scanned: each step needs its slice on every device
+  "layer": None,  # the scan over layers needs each layer's slice on every device
   "vocab": "tensor",
   "embed": "fsdp",
   "heads": "tensor",  # heads · head_dim
   "ff": "tensor",
   "batch": ("data", "fsdp"),
-  "replica": "data",  # a batch's rows while fsdp cuts its features instead
+  "replica": "data",  # rows of an activation whose features are sharded over fsdp
   "length": "sequence",
 }
 
-# The end of a parameter's path → its logical axes. Optimiser moments end in the same names.
+# End of a parameter's path → its logical axes. The paths of optimiser moments have the same ends.
 PARAMETERS: dict[str, tuple[str | None, ...]] = {
   "embedding": ("vocab", "embed"),
   "lm_head": ("vocab", "embed"),
@@ -50,21 +50,21 @@ PARAMETERS: dict[str, tuple[str | None, ...]] = {
   "layers/cross_v": ("layer", "embed", "heads"),
   "layers/cross_o": ("layer", "heads", "embed"),
   "relative_bias": (None, None),
-  "ns_coeffs": (None,),  # Muon's polynomial
+  "ns_coeffs": (None,),  # coefficients of Muon's Newton-Schulz polynomial
   "rng": (None,),
 }
-# LoRA's A reads what its matrix reads, B writes what it writes; the rank is narrow and stays whole.
+# LoRA's A has the input axis of its matrix, B the output axis. The rank is small and not sharded.
 for _name in ("q", "k", "v", "o", "gate", "up", "down"):
   _layer, _rows, _columns = PARAMETERS[f"layers/{_name}"]
   PARAMETERS[f"layers/{_name}_lora_a"] = (_layer, _rows, None)
   PARAMETERS[f"layers/{_name}_lora_b"] = (_layer, None, _columns)
 
-# A vocabulary comes with the checkpoint and may have any size: where the mesh does not divide it, it stays whole.
+# The vocabulary size comes with the checkpoint. Where the mesh does not divide it, the axis is not sharded.
 MAY_STAY_WHOLE = {"vocab"}
 
 
 def names_of(path: Sequence[Any]) -> tuple[str, ...]:
-  """The names in a tree path, without the variable's own last step."""
+  """The names in a tree path, without the last entry that an `nnx.Variable` adds ("value")."""
   names = tuple(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
   return names[:-1] if names and names[-1] in ("value", "raw_value") else names
 
@@ -85,15 +85,15 @@ def parameter_axes(names: Sequence[str]) -> tuple[str | None, ...]:
 
 
 def ways(mesh: Mesh, part: str | tuple[str, ...] | None) -> int:
-  """Into how many pieces these mesh axes cut."""
+  """Number of shards along these mesh axes."""
   return math.prod(mesh.shape[axis] for axis in ((part,) if isinstance(part, str) else part or ()))
 
 
 def spec(mesh: Mesh, axes: Sequence[str | None], shape: Sequence[int], what: str) -> PartitionSpec:
-  """The mesh axes of an array with these logical axes.
+  """The mesh axes of an array with these logical axes and this shape; `what` names the array in error messages.
 
   Raises:
-    ValueError: the number of axes is wrong, or a mesh axis does not divide the array's.
+    ValueError: the number of axes is wrong, or a mesh axis does not divide the array's axis.
   """
   if len(axes) != len(shape):
     raise ValueError(f"{what} has shape {tuple(shape)}, its rule names {len(axes)} axes {tuple(axes)}.")
@@ -115,7 +115,7 @@ def shardings(mesh: Mesh, tree: Any) -> Any:
   """A NamedSharding for each array (or ShapeDtypeStruct) of a tree of parameters or of optimiser state.
 
   Raises:
-    ValueError: an array with axes whose path has no rule, or one that the mesh does not divide.
+    ValueError: the path of an array has no rule, or the mesh does not divide one of its axes.
   """
 
   def one(path, leaf):
@@ -127,7 +127,7 @@ def shardings(mesh: Mesh, tree: Any) -> Any:
 
 
 def place(mesh: Mesh, tree: Any) -> Any:
-  """A tree of parameters or of optimiser state on the mesh; of ShapeDtypeStructs, only the word that it is there."""
+  """Puts a tree of parameters or of optimiser state on the mesh; a ShapeDtypeStruct only gets its sharding."""
 
   def one(leaf, at):
     if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -138,9 +138,10 @@ def place(mesh: Mesh, tree: Any) -> Any:
 
 
 def constrain(x: jax.Array, mesh: Mesh | None, axes: Sequence[str | None]) -> jax.Array:
-  """Says inside `jit` how an activation is spread; an axis its mesh axes do not divide stays whole. No mesh, no word.
+  """Constrains the sharding of an activation inside `jit`; does nothing without a mesh.
 
-  Without it the compiler, seeing weights cut along fsdp, may give up cutting the batch along it.
+  An axis that its mesh axes do not divide is not sharded. Without the constraint the compiler sees weights sharded over
+  fsdp, and may then not shard the batch over it.
   """
   if mesh is None:
     return x
@@ -148,13 +149,13 @@ def constrain(x: jax.Array, mesh: Mesh | None, axes: Sequence[str | None]) -> ja
 
 
 def activation(mesh: Mesh, axes: Sequence[str | None], shape: Sequence[int]) -> PartitionSpec:
-  """The mesh axes of an activation with these logical axes, those left out that do not divide it."""
+  """The mesh axes of an activation with these logical axes; an axis that is not divisible is not sharded."""
   parts = ((MESH_AXES[name], size) for name, size in zip(axes, shape, strict=True))
   return PartitionSpec(*(part if size % ways(mesh, part) == 0 else None for part, size in parts))
 
 
 def head(mesh: Mesh | None, hidden: jax.Array, unembedding: jax.Array) -> spread_lib.Spread:
-  """How hidden states [R, T, D] and an unembedding [V, D] lie, for `core.logprobs.chunked`."""
+  """The sharding of hidden states [R, T, D] and of an unembedding [V, D], for `core.logprobs.chunked`."""
   if mesh is None or mesh.size == 1:
     return spread_lib.ONE_DEVICE
   long = lambda part: tuple(a for a in ((part,) if isinstance(part, str) else part or ()) if mesh.shape[a] > 1)
@@ -164,5 +165,5 @@ def head(mesh: Mesh | None, hidden: jax.Array, unembedding: jax.Array) -> spread
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-  """Of packed rows [R, T]."""
+  """The sharding of packed rows [R, T]."""
   return NamedSharding(mesh, PartitionSpec(MESH_AXES["batch"], MESH_AXES["length"]))

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C end a run where it can go on, on all hosts at the same step."""
+"""Handles SIGTERM and Ctrl-C: a run stops after a saved step, on all hosts at the same one, and can be resumed."""
 
 import os
 import signal
@@ -8,13 +8,13 @@ import time
 from ragrl_jax.parallel import hosts
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-SOON_S = 0.5  # a signal so soon after the first is the same one, come by another way (a terminal's group, a launcher)
+SOON_S = 0.5  # a signal this soon after the first is the same one, sent twice (by the terminal and by a launcher)
 
 
 class Signals:
-  """Notes the first SIGTERM or SIGINT in a `with` block, instead of ending the process; a second one ends it at once.
+  """Records the first SIGTERM or SIGINT in a `with` block instead of ending the process; a second one ends it at once.
 
-  Outside the main thread, where Python has no signals, and for signals that are ignored already it does nothing.
+  It does nothing outside the main thread, where Python cannot handle signals, nor for signals that are already ignored.
   """
 
   def __init__(self):
@@ -22,7 +22,8 @@ class Signals:
 
   def __enter__(self) -> "Signals":
     if threading.current_thread() is threading.main_thread():
-      # A handler of Python's waits until the program under way has ended, which may take minutes: a thread need not.
+      # A Python signal handler runs only after the current XLA program, perhaps minutes later. A thread that reads the
+      # wakeup pipe sees the signal at once.
       self._read, self._write = os.pipe()
       os.set_blocking(self._write, False)
       self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
@@ -36,14 +37,14 @@ class Signals:
   def __exit__(self, *_) -> None:
     if self._watching and threading.current_thread() is threading.main_thread():
       for number, handler in self._before.items():
-        signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not Python's
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set by Python
       signal.set_wakeup_fd(self._wakeup)
       os.close(self._write)
       self._watching.join()
       os.close(self._read)
 
   def caught(self) -> int:
-    """The number of the signal that any host has had, 0 for none. All hosts must ask, after the same step."""
+    """Number of the signal that any host has received, 0 for none. All hosts must call this after the same step."""
     return max(hosts.exchange(self._caught))
 
   def _note(self, number: int, _) -> None:
@@ -61,7 +62,7 @@ class Signals:
           2,
           (
             f"\n{signal.Signals(told[0]).name}: the step under way is finished and saved first; a second "
-            "signal ends at once, and what was not saved is lost\n"
+            "signal ends at once, and unsaved work is lost\n"
           ).encode(),
         )
       elif time.monotonic() - first > SOON_S:

@@ -1,1 +1,1 @@
-"""A run's sizes by arithmetic: what a step has to do, what a chip holds and sends, and which mesh is best."""
+"""Plans a run without its devices: work of a step, memory and traffic of a chip, compiled programs, the best mesh."""

@@ -1,6 +1,7 @@
-"""Programs compiled ahead of time for machines that are not there, and what their text says of memory and traffic.
+"""Compiles programs ahead of time for TPUs that this machine lacks, and reads the traffic from the compiled text.
 
-libtpu (the extra `tpu`) holds the whole compiler: it refuses what does not fit and lowers kernels, and it needs no TPU.
+libtpu (the extra `tpu`) contains the whole compiler and needs no TPU. It lowers kernels, and refuses programs that do
+not fit into memory.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ import jax
 from jax.experimental import topologies
 
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
-# Read when libtpu is loaded: no question to a cloud's metadata server, no lock between processes, no log files.
+# libtpu reads these when it is loaded: no request to a metadata server, no lock between processes, no log files.
 SETTINGS = dict(
   TPU_SKIP_MDS_QUERY="1",
   ALLOW_MULTIPLE_LIBTPU_LOAD="1",
@@ -21,15 +22,15 @@ SETTINGS = dict(
   TPU_ACCELERATOR_TYPE="v5litepod-8",
   TPU_WORKER_HOSTNAMES="localhost",
 )
-BITS = dict(pred=8, s4=4, u4=4, bf16=16)  # of the types whose name does not end in them
+BITS = dict(pred=8, s4=4, u4=4, bf16=16)  # bits of an element; other types have the number in their name
 
 
 def devices(topology: str, slices: int = 1) -> list[jax.Device]:
-  """The devices of a TPU slice, "v5e:2x4" or "v5p:4x4x4", to make a mesh of and compile for.
+  """Devices of a TPU topology, such as "v5e:2x4" or "v5p:4x4x4", to make a mesh of and compile for.
 
   Raises:
     RuntimeError: libtpu is not installed.
-    ValueError: no slice has that name.
+    ValueError: libtpu does not know the topology.
   """
   for name, value in SETTINGS.items():
     os.environ.setdefault(name, value)
@@ -39,7 +40,7 @@ def devices(topology: str, slices: int = 1) -> list[jax.Device]:
     )
   except jax.errors.JaxRuntimeError as error:
     raise ValueError(
-      f"topology {topology!r} with {slices} slices: libtpu knows none of that name; they look like v5e:2x4, v6e:16x16 "
+      f"topology {topology!r} with {slices} slices: libtpu does not know it. Names look like v5e:2x4, v6e:16x16 "
       "or v5p:4x4x4."
     ) from error
   except (ImportError, FileNotFoundError, RuntimeError) as error:
@@ -48,7 +49,7 @@ def devices(topology: str, slices: int = 1) -> list[jax.Device]:
 
 
 def one_host(topology: str) -> str:
-  """The slice of a single host of these chips, as libtpu counts hosts: "v5e:2x2", "v5p:2x2x1"."""
+  """The topology of a single host with these chips, as libtpu counts hosts: "v5e:2x2", "v5p:2x2x1"."""
   kind, _, sizes = topology.partition(":")
   return f"{kind}:2x2" + "x1" * (sizes.count("x") - 1)
 
@@ -58,11 +59,12 @@ class Collective:
   """One instruction that moves data between devices.
 
   Attributes:
-    kind: of COLLECTIVES.
-    size: elements of its largest array, on one device.
-    bytes: of that array.
-    times: how often a call of the program runs it, loops counted; both branches of a condition count.
-    loops: how many loops it stands in.
+    kind: one of COLLECTIVES.
+    size: number of elements of its largest array, on one device.
+    bytes: bytes of that array.
+    times: number of executions per call of the program, iterations of loops included. Both branches of a condition
+      count.
+    loops: number of loops that contain it.
   """
 
   kind: str
@@ -73,16 +75,16 @@ class Collective:
 
 
 def collectives(text: str) -> list[Collective]:
-  """All of a compiled program's, from `Compiled.as_text()`. A loop whose count the text does not tell counts once."""
+  """All collectives of a compiled program, from `Compiled.as_text()`. A loop without a known count counts once."""
   bodies, entry = computations(text)
   fused = {name for lines in bodies.values() for line in lines if " fusion(" in line for name in called(line)}
   found = {}
   for place, (name, line, times, loops) in enumerate(walk(bodies, entry)):
     if match := re.search(rf"= (.*?) ({'|'.join(COLLECTIVES)})(?:-start)?\(", line):
       size, width = max(arrays(match[1]))
-      if match[2] == "reduce-scatter":  # what goes in is larger than what comes out
+      if match[2] == "reduce-scatter":  # its input is larger than its output, which the text gives
         size *= _group(line)
-      # On TPUs one that runs beside several fusions stands in each, with the same channel.
+      # On TPUs a collective that overlaps several fusions is listed in each of them, with the same channel.
       channel = re.search(r"channel_id=(\d+)", line) if name in fused else None
       key = (match[2], channel[1]) if channel else place
       one = Collective(match[2], size, size * width // 8, times, loops)
@@ -91,9 +93,9 @@ def collectives(text: str) -> list[Collective]:
 
 
 def between_slices(text: str) -> int:
-  """Bytes a chip hands to the data centre's network in a call, or takes from it, whichever is more; loops counted.
+  """Bytes that a chip sends over the data centre's network in a call, or receives, whichever is more; loops included.
 
-  libtpu cuts a collective over several slices into one within each and a `send` and `recv` of what is left.
+  libtpu splits a collective over several slices into one within each slice, and a `send` and `recv` between slices.
   """
   bodies, entry = computations(text)
   found = dict.fromkeys(("send", "recv"), 0)
@@ -105,7 +107,7 @@ def between_slices(text: str) -> int:
 
 
 def _group(line: str) -> int:
-  """How many devices talk to each other in a collective; 1 if its text does not say."""
+  """Number of devices in a group of a collective; 1 if its text does not give it."""
   if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", line):
     return listed[1].count(",") + 1
   counted = re.search(r"replica_groups=\[\d+,(\d+)\]<=", line)
@@ -113,7 +115,7 @@ def _group(line: str) -> int:
 
 
 def walk(bodies: Mapping[str, list[str]], name: str, times: int = 1, loops: int = 0) -> Iterator[tuple]:
-  """(computation, line, how often a call runs it, in how many loops) of all that `name` runs, fusions' insides too."""
+  """(computation, line, executions per call, number of loops) of all lines that `name` runs, also inside fusions."""
   for line in bodies[name]:
     yield name, line, times, loops
     if re.search(r"\bwhile\(", line):
@@ -124,7 +126,7 @@ def walk(bodies: Mapping[str, list[str]], name: str, times: int = 1, loops: int 
 
 
 def _count(bodies: Mapping[str, list[str]], line: str) -> int:
-  """How often a loop runs: as the text says, or as its condition compares a number from 0 on with; 1 if neither."""
+  """Number of iterations of a loop: from its known trip count, or from a condition `i < constant`; 1 without either."""
   if known := re.search(r"known_trip_count\W+n\W+(\d+)", line):
     return int(known[1])
   condition = "\n".join(bodies[re.search(r"condition=%?([\w.\-]+)", line)[1]])
@@ -134,13 +136,13 @@ def _count(bodies: Mapping[str, list[str]], line: str) -> int:
 
 
 def called(line: str) -> list[str]:
-  """The computations that an instruction runs; both branches of a condition, no loop's."""
+  """Names of the computations that an instruction runs: both branches of a condition, but no body of a loop."""
   found = re.findall(r"(?:calls|true_computation|false_computation|to_apply)=%?([\w.\-]+)", line)
   return found + re.findall(r"%?([\w.\-]+)", " ".join(re.findall(r"branch_computations=\{(.*?)\}", line)))
 
 
 def computations(text: str) -> tuple[dict[str, list[str]], str]:
-  """(the lines of each computation, the entry's name)."""
+  """(lines of each computation, name of the entry computation)."""
   bodies, name, entry = {}, "", ""
   for line in text.splitlines():
     if match := re.match(r"(ENTRY )?%?([\w.\-]+) \(.*\{$", line):
@@ -153,7 +155,7 @@ def computations(text: str) -> tuple[dict[str, list[str]], str]:
 
 
 def arrays(types: str) -> list[tuple[int, int]]:
-  """(elements, bits of one) of every array in a type."""
+  """(number of elements, bits per element) of every array in a type."""
   return [
     (math.prod(int(n) for n in sizes.split(",") if n), BITS.get(kind) or int(re.search(r"\d+", kind)[0]))
     for kind, sizes in re.findall(r"\b([a-z]+\d*[a-z0-9]*)\[([\d,]*)\]", types)

@@ -1,16 +1,17 @@
-"""What a TPU chip has: memory, and the speeds of its links. Sources: the makers' data sheets."""
+"""Memory and link speeds of TPU chips. Sources: Google's data sheets."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-  """
+  """One kind of TPU chip.
+
   Attributes:
     hbm: bytes of memory that programs may use.
-    bandwidth: of HBM, bytes a second.
-    interconnect: bytes a second that leave the chip over all its links to neighbours.
-    network: bytes a second of a chip's share in the data centre's network, which joins slices.
+    bandwidth: bytes per second of that memory.
+    interconnect: bytes per second that the chip sends over all its links to neighbours.
+    network: bytes per second of a chip's share of the data centre's network, which connects slices.
   """
 
   hbm: float
@@ -19,7 +20,7 @@ class Chip:
   network: float
 
 
-# By the first part of a topology's name. HBM: what libtpu lets a program use (it says so when it refuses one).
+# By the first part of a topology's name. hbm is the limit in libtpu's message when it refuses a program.
 CHIPS = {
   "v5e": Chip(hbm=15.75 * 2**30, bandwidth=819e9, interconnect=200e9, network=3.125e9),
   "v5p": Chip(hbm=95.74 * 2**30, bandwidth=2765e9, interconnect=600e9, network=6.25e9),
@@ -28,10 +29,10 @@ CHIPS = {
 
 
 def of(topology: str) -> Chip:
-  """The chip of a slice, "v5e:2x4".
+  """The chip of a topology such as "v5e:2x4".
 
   Raises:
-    ValueError: a kind that is not in CHIPS.
+    ValueError: its chip is not in CHIPS.
   """
   kind = topology.split(":")[0]
   if kind not in CHIPS:

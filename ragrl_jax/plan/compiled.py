@@ -1,6 +1,6 @@
-"""A run's programs compiled for TPU slices that are not there: what fits, what moves, how fast it could be at best.
+"""Compiles a run's programs for TPU slices that this machine lacks, and reports memory, traffic and the least time.
 
-Nothing is run and no weights are made: sizes come from the config and the model's shape, memory and collectives from
+Nothing is run, and no weights are made. Sizes come from the config and the model's shape, memory and collectives from
 libtpu's compiler, operations and HBM traffic from `plan/workload.py`.
 """
 
@@ -39,7 +39,7 @@ KINDS = dict(
   group_ids=jnp.int32,
   prefix_ids=jnp.int32,
 )
-STATES = 64  # of a stop automaton of some size: what its table takes is little
+STATES = 64  # assumed number of states of the stop automaton; its table is small
 
 
 def check(
@@ -52,19 +52,19 @@ def check(
   drawn: float = 0.5,
   only: tuple[str, ...] = (),
 ) -> Report:
-  """Compiles everything a run of this config executes on the slice.
+  """Compiles all programs that a run with this config executes on the slice.
 
   Args:
-    config: of the run; config.mesh must fit the slice.
-    topology: "v5e:16x16".
-    slices: of that topology, joined by the data centre's network.
-    shape: a key of SHAPES; else the shape of config.model.path's config.json, or of config.model.shape.
-    fill: an episode's tokens over config.rollout.context, in the mean.
-    drawn: share of them that the model writes.
-    only: names of programs to compile; all if empty. The others are left out of the report.
+    config: the run's config; config.mesh must fit the slice.
+    topology: such as "v5e:16x16".
+    slices: number of slices of that topology, connected by the data centre's network.
+    shape: a key of SHAPES. If empty, the shape of config.model.path's config.json, or else config.model.shape.
+    fill: mean number of tokens of an episode, divided by config.rollout.context.
+    drawn: share of these tokens that the model samples.
+    only: names of programs to compile; all if empty. The report leaves out the others.
 
   Raises:
-    ValueError: a config or a slice that cannot be, with the reason.
+    ValueError: an invalid config or topology; the message says why.
     RuntimeError: libtpu is missing.
   """
   config_lib.validate(config)
@@ -96,7 +96,7 @@ def shape_of(config, name: str) -> DecoderConfig:
   """The model's shape, without its weights.
 
   Raises:
-    ValueError: a name that is not in SHAPES.
+    ValueError: the name is not in SHAPES.
   """
   if name:
     if name not in SHAPES:
@@ -109,7 +109,7 @@ def shape_of(config, name: str) -> DecoderConfig:
 
 
 def abstract_model(config, shape: DecoderConfig, mesh: jax.sharding.Mesh) -> Decoder:
-  """The decoder of ShapeDtypeStructs, with its adapters."""
+  """The decoder with its adapters, made of ShapeDtypeStructs."""
   settings = config.model
 
   def make():
@@ -130,7 +130,7 @@ def abstract_model(config, shape: DecoderConfig, mesh: jax.sharding.Mesh) -> Dec
 
 
 class _Compiler:
-  """Lowers and compiles one program after another and adds up what stays."""
+  """Compiles one program after the other, and collects the resident bytes by name."""
 
   def __init__(self, config, mesh, here, model, shape, load, only):
     self.config, self.mesh, self.here, self.model = config, mesh, here, model
@@ -140,11 +140,15 @@ class _Compiler:
     self.needed_flops = 0.0
 
   def add(self, name: str, lower, *, calls: int, work: float, hbm: float, turns: int = 1) -> None:
-    """Compiles it.
+    """Compiles one program and appends it to `programs`.
 
     Args:
-      work, hbm: of all chips together, and of one chip.
-      turns: of its outermost loop, if the program's text does not tell them.
+      name: of the program.
+      lower: returns the lowered program.
+      calls: number of calls in a training step.
+      work: operations of a call, on all chips together.
+      hbm: bytes of HBM traffic of a call, on one chip.
+      turns: number of iterations of its outermost loop, if the program's text does not give it.
     """
     if self.only and name not in self.only:
       return
@@ -181,6 +185,7 @@ class _Compiler:
     )
 
   def learner(self) -> None:
+    """Compiles the learner's programs."""
     config, mesh = self.config, self.mesh
     settings = settings_lib.from_config(config)
     made = learner.Learner(
@@ -212,7 +217,7 @@ class _Compiler:
       )
 
   def _trained(self, name: str, trained: Trained, block: Batch, *, calls, work: float, tokens: float) -> None:
-    """One model's accumulate and apply, and what it keeps."""
+    """Compiles `accumulate` and `apply` of one model, and adds its resident bytes."""
     whole = jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec())
     number = lambda *size: jax.ShapeDtypeStruct(size, jnp.float32, sharding=whole)
     state = rules.place(self.mesh, jax.eval_shape(lambda p: trained.init(p, 0), trained.params))
@@ -264,9 +269,9 @@ class _Compiler:
     )
 
   def engine(self) -> None:
-    """Of one host: its own devices, its share of the episodes.
+    """Compiles the engine of one host, which has the host's devices and its share of the episodes.
 
-    Compiled for a slice of that host alone: libtpu refuses programs of a part of many slices, ahead of time at least.
+    The programs are compiled for a slice of one host: ahead of time, libtpu refuses programs for a part of a slice.
     """
     config, here, c = self.config, self.here, self.shape
     r, hosts = config.rollout, self.mesh.size // here.size
@@ -290,7 +295,7 @@ class _Compiler:
     ints = lambda *size: jax.ShapeDtypeStruct(size, jnp.int32, sharding=whole)
 
     rows = load_lib.EXTENDED
-    # A chip multiplies with whole rows of the matrices: what fsdp cuts comes together first.
+    # Before a matmul, a chip gathers the parts of a matrix that fsdp shards. So it reads the whole rows.
     work = load_lib.engine(
       config, c, self.load, hosts, weights=_bytes(params) * here.shape["fsdp"], cache=_bytes(cache)
     )
@@ -318,7 +323,7 @@ class _Compiler:
 
 
 def _bytes(tree: Any) -> int:
-  """A chip's share of arrays or ShapeDtypeStructs that know their sharding."""
+  """Bytes on one chip of a tree of arrays or ShapeDtypeStructs with shardings."""
   return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 

@@ -1,4 +1,4 @@
-"""Bytes a chip holds for a run, by arithmetic: what stays exactly, what a program needs beside it about."""
+"""Computes the bytes that stay on a chip during a run: parameters, optimiser state, gradients and cache."""
 
 import dataclasses
 from typing import Any
@@ -9,7 +9,7 @@ from ragrl_jax.plan.workload import MAX_PROMPTS
 
 @dataclasses.dataclass(frozen=True)
 class Axes:
-  """A mesh's sizes."""
+  """The sizes of a mesh's axes."""
 
   data: int = 1
   fsdp: int = 1
@@ -18,27 +18,28 @@ class Axes:
 
   @property
   def size(self) -> int:
+    """Number of chips."""
     return self.data * self.fsdp * self.tensor * self.sequence
 
   @property
   def shares(self) -> int:
-    """Ways in which a block's rows are cut."""
+    """Number of shards of a block's rows."""
     return self.data * self.fsdp
 
   def here(self, chips: int) -> "Axes":
-    """The part of one host with so many chips: where its engine runs."""
+    """The part of the mesh on one host with this number of chips. The host's engine runs there."""
     sizes = (self.data, self.fsdp, self.tensor, self.sequence)
     return Axes(*mesh_lib.within_host(sizes, chips))
 
 
 @dataclasses.dataclass(frozen=True)
 class Counted:
-  """Parameters of a decoder that lie on one chip.
+  """Number of a decoder's parameters on one chip.
 
   Attributes:
-    matrices: of the layers.
-    tables: embedding and unembedding.
-    narrow: norms and biases.
+    matrices: parameters of the layers' matrices.
+    tables: parameters of embedding and unembedding.
+    narrow: parameters of norms and biases.
   """
 
   matrices: float
@@ -47,22 +48,26 @@ class Counted:
 
   @property
   def all(self) -> float:
+    """The sum of the three."""
     return self.matrices + self.tables + self.narrow
 
 
 def layer_matrices(shape: Any) -> int:
-  """Parameters of one layer's matrices, on all chips together."""
+  """Number of parameters of one layer's matrices, on all chips together."""
   c = shape
   return c.d_model * (c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads) + 3 * c.d_ff)
 
 
 def counted(shape: Any, axes: Axes) -> Counted:
-  """As `parallel/rules.py` spreads them: a vocabulary that tensor does not divide stays whole, norms always."""
+  """A chip's parameters under the rules of `parallel/rules.py`.
+
+  Norms are not sharded, nor is a vocabulary that tensor does not divide.
+  """
   c = shape
   vocab = axes.tensor if c.vocab_size % axes.tensor == 0 else 1
   norms = c.num_layers * (2 * c.d_model + 2 * c.head_dim * c.qk_norm) + c.d_model
   biases = c.num_layers * c.head_dim * (c.num_heads + 2 * c.num_kv_heads) * c.attention_bias
-  whole = c.num_layers * c.d_model * c.output_bias  # the output's bias is not cut
+  whole = c.num_layers * c.d_model * c.output_bias  # the output's bias is not sharded
   return Counted(
     c.num_layers * layer_matrices(c) / (axes.fsdp * axes.tensor),
     c.vocab_size * c.d_model * (1 if c.tied else 2) / (axes.fsdp * vocab),
@@ -71,7 +76,7 @@ def counted(shape: Any, axes: Axes) -> Counted:
 
 
 def cache(shape: Any, config: Any, here: Axes) -> float:
-  """The engine's, bf16: its heads are cut along tensor if that divides them, and its rows not at all."""
+  """Bytes of the engine's bf16 cache on a chip. Its heads are sharded over tensor if divisible, its rows never."""
   r, c = config.rollout, shape
   length = -(-r.context // r.block) * r.block
   heads = c.num_kv_heads / (here.tensor if c.num_kv_heads % here.tensor == 0 else 1)
@@ -79,13 +84,13 @@ def cache(shape: Any, config: Any, here: Axes) -> float:
 
 
 def of_learner(shape: Any, axes: Axes, *, reference: bool, critic: bool) -> dict[str, float]:
-  """What a learner keeps on a chip, in bytes: float32 masters, AdamW's two moments, the gradient.
+  """Bytes that the learner keeps on a chip, by name: float32 master weights, AdamW's two moments, the gradient.
 
   Args:
-    shape: a DecoderConfig; every parameter is trained.
-    axes: of the mesh.
-    reference: whether a copy of the policy is kept.
-    critic: whether there is a decoder of the critic's own.
+    shape: a DecoderConfig; all parameters are trained.
+    axes: the mesh.
+    reference: whether a copy of the policy is kept as reference.
+    critic: whether the critic has its own decoder.
   """
   mine = counted(shape, axes).all
   found = {"learner": 16.0 * mine}
@@ -97,7 +102,7 @@ def of_learner(shape: Any, axes: Axes, *, reference: bool, critic: bool) -> dict
 
 
 def of_engine(shape: Any, config: Any, here: Axes) -> dict[str, float]:
-  """What a host's engine keeps on a chip, in bytes: weights in bf16, norms and biases in float32, and the cache."""
+  """Bytes that a host's engine keeps on a chip, by name: bf16 weights with float32 norms and biases, and the cache."""
   mine = counted(shape, here)
   return {
     "engine: weights": 2.0 * (mine.matrices + mine.tables) + 4.0 * mine.narrow,

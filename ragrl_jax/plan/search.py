@@ -1,4 +1,4 @@
-"""The best mesh of a slice by arithmetic, and what it is said to need."""
+"""Searches the best mesh of a TPU slice by arithmetic, and estimates a run's memory and time on it."""
 
 import dataclasses
 import functools
@@ -13,20 +13,20 @@ from ragrl_jax.plan.memory import Axes
 from ragrl_jax.plan.summary import Program, Report
 
 LANES = (4, 8, 16, 32, 64, 128, 256, 512)
-ROWS = (1, 2, 4)  # of a block, on a chip's share
-HOST = 4  # chips that libtpu counts for a host
-EQUAL = 1.02
-SLAB = 16_384  # tokens whose hidden states come together for the head: config.learner.logprob_chunk by chip
+ROWS = (1, 2, 4)  # rows of a block per share of data and fsdp
+HOST = 4  # chips per host, as libtpu counts hosts
+EQUAL = 1.02  # steps whose times differ by less than this factor count as equal
+SLAB = 16_384  # largest number of tokens gathered for the head; limits config.learner.logprob_chunk times tensor · fsdp
 
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-  """Chips that are rented together.
+  """The chips of a run.
 
   Attributes:
-    topology: "v5e:16x16".
-    chips: of all slices.
-    slices: of that topology, joined by the data centre's network.
+    topology: topology of one slice, such as "v5e:16x16".
+    chips: number of chips in all slices.
+    slices: number of slices, connected by the data centre's network.
   """
 
   topology: str
@@ -36,7 +36,7 @@ class Slice:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-  """What a run is free to set without changing what it learns from."""
+  """Settings that may be chosen freely: they do not change what the run learns from."""
 
   axes: Axes
   micro_rows: int
@@ -45,7 +45,7 @@ class Choice:
   logprob_chunk: int
 
   def into(self, config: Any) -> Any:
-    """The config with these settings."""
+    """Writes these settings into the config, and returns it."""
     config.mesh.update(dataclasses.asdict(self.axes))
     config.learner.update(dict(micro_rows=self.micro_rows, logprob_chunk=self.logprob_chunk))
     config.rollout.update(dict(lanes=self.lanes, rows=self.rows))
@@ -53,15 +53,15 @@ class Choice:
 
 
 def estimate(config: Any, shape: Any, where: Slice, *, fill: float = 0.5, drawn: float = 0.5) -> Report:
-  """What `compile_check.check` would report of this config, by arithmetic.
+  """The report that `plan.compiled.check` would give for this config, estimated by arithmetic.
 
-  For bf16 matmuls over float32 masters, remat, AdamW, every parameter trained.
+  It assumes bf16 matmuls with float32 master weights, remat, AdamW, and that all parameters are trained.
 
   Args:
-    config: of the run, its mesh without a -1.
+    config: the run's config; config.mesh must not contain -1.
     shape: a DecoderConfig.
-    where: its chips.
-    fill, drawn: as for `load.load`.
+    where: the run's chips.
+    fill, drawn: as for `workload.load`.
   """
   axes, settings = Axes(**config.mesh.to_dict()), settings_lib.from_config(config)
   made = load_lib.load(config, fill=fill, drawn=drawn)
@@ -78,7 +78,7 @@ def estimate(config: Any, shape: Any, where: Slice, *, fill: float = 0.5, drawn:
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-  """The learner's or the engine's share of a report."""
+  """The learner's or the engine's part of a report."""
 
   resident: dict[str, float]
   programs: tuple[Program, ...]
@@ -86,10 +86,12 @@ class _Part:
 
   @functools.cached_property
   def stays(self) -> float:
+    """Resident bytes on a chip."""
     return sum(self.resident.values())
 
   @functools.cached_property
   def room(self) -> float:
+    """Bytes of temporaries of the program that needs most."""
     return max(one.temporaries for one in self.programs)
 
 
@@ -115,7 +117,7 @@ def _learner(config, shape, where, made, settings, axes):
   traffic = load_lib.train_bytes(
     shape, dataclasses.asdict(axes), temporaries.chip_tokens(config, axes), width=2, remat=True, parameters=whole
   )
-  # Data lies across slices, nothing else does: the gradient is added up within each, and every chip sends its part on.
+  # Only the data axis spans slices. The gradient is summed within each slice first, then each chip sends its part.
   between = 4.0 * mine * where.slices / axes.data * (where.slices > 1)
   found = [
     Program(
@@ -190,10 +192,10 @@ def _engine(config, shape, where, made, here):
 
 
 def choices(config: Any, shape: Any, where: Slice) -> Iterator[Choice]:
-  """Every mesh of the slice that the model and the rows can be cut by, with every number of rows and lanes.
+  """All meshes of the slice that divide the model and the rows, each with all numbers of rows and lanes.
 
-  Several slices are joined along data: gradients cross the data centre's network, nothing else does. As many rows a
-  lane as the config has, and not many more lanes than a host has episodes.
+  Only the data axis spans several slices, so that only gradients cross the data centre's network. The number of cache
+  rows per lane is the config's. The number of lanes is below twice a host's number of episodes.
   """
   length, chunk_ = max(config.learner.row_lengths), config.learner.logprob_chunk
   r = config.rollout
@@ -213,7 +215,7 @@ def choices(config: Any, shape: Any, where: Slice) -> Iterator[Choice]:
 
 
 def meshes(chips_: int) -> Iterator[Axes]:
-  """All of them, for a number of chips that is a power of two."""
+  """All meshes of this number of chips, which must be a power of two."""
   powers = [2**n for n in range(chips_.bit_length()) if chips_ % 2**n == 0]
   for fsdp in powers:
     for tensor in powers:
@@ -232,14 +234,17 @@ def best(
   drawn: float = 0.5,
   refused: frozenset[Choice] = frozenset(),
 ) -> tuple[Choice, Report] | None:
-  """The choice with the shortest step of those that fit; None if none does.
+  """The fitting choice with the shortest step, and its report; None if no choice fits.
 
-  Of those that are as short within EQUAL, the one whose collectives take least: where they hide behind work the
-  roofline does not see them.
+  Among steps that are equal within EQUAL, it takes the choice with the least time in collectives, because the roofline
+  assumes that collectives overlap with other work.
 
   Args:
-    config: of the run.
-    margin: share of a chip's memory that is left free, for what the arithmetic does not see.
+    config: the run's config.
+    shape: a DecoderConfig.
+    where: the run's chips.
+    margin: share of a chip's memory to leave free, for memory that the arithmetic does not count.
+    fill, drawn: as for `workload.load`.
     refused: choices that are known not to fit.
   """
   room = (1 - margin) * chips.of(where.topology).hbm
@@ -257,12 +262,12 @@ def best(
 
 
 def least(config: Any, shape: Any, where: Slice) -> float:
-  """Bytes a chip of the choice that needs least, however long it takes."""
+  """Smallest number of bytes per chip over all choices, however long their steps take."""
   return min(_needed(*parts) for _, *parts in _parts(config, shape, where, load_lib.load(config)))
 
 
 def _parts(config, shape, where, made):
-  """Every choice with its learner's and its engine's part, each computed once."""
+  """Yields (choice, learner's part, engine's part) for all choices; each part is computed once."""
   settings = settings_lib.from_config(config)
   learners: dict[Any, _Part] = {}
   engines: dict[Any, _Part] = {}
@@ -279,7 +284,7 @@ def _parts(config, shape, where, made):
 
 
 def _light(values):
-  """A config that is quick to change: thousands of choices are looked at."""
+  """The config as plain objects, whose values can be set quickly: thousands of choices are tried."""
   return types.SimpleNamespace(**{name: _light(x) if isinstance(x, dict) else x for name, x in values.items()})
 
 
@@ -288,5 +293,5 @@ def _needed(learner, engine):
 
 
 def _interconnect(report):
-  """Seconds a step spends in collectives if they hide behind nothing."""
+  """Seconds per step in collectives, if they do not overlap with other work."""
   return sum(one.calls * one.sent for one in report.programs) / report.chip.interconnect

@@ -1,4 +1,4 @@
-"""What a run's programs need and take on a slice: compiled, or by arithmetic."""
+"""The report on a run's programs on a TPU slice: memory, traffic and time, from compilation or by arithmetic."""
 
 import dataclasses
 from typing import Any
@@ -9,16 +9,16 @@ from ragrl_jax.plan import chips
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-  """One compiled program; memory in bytes a chip, work and traffic a call.
+  """One program. Memory is in bytes per chip, work and traffic are per chip and call.
 
   Attributes:
-    temporaries, peak: what it needs beside its arguments, and the most that lives at once with them.
-    flops: a chip's share of what is computed, remat's second forward pass included.
-    hbm: bytes a chip reads and writes at least.
-    sent: bytes a chip sends and receives in collectives, within its slice.
-    dcn: bytes a chip sends or receives, whichever is more, over the data centre's network.
-    collectives: kind → how many a call.
-    calls: in one training step.
+    temporaries, peak: memory beside its arguments, and the largest memory in use with its arguments.
+    flops: operations, remat's second forward pass included.
+    hbm: lower bound on the bytes read from and written to HBM.
+    sent: bytes sent and received in collectives within the slice.
+    dcn: bytes sent or received, whichever is more, over the data centre's network.
+    collectives: kind → number per call.
+    calls: number of calls in one training step.
     error: why it does not compile; "" if it does.
   """
 
@@ -37,17 +37,18 @@ class Program:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """What a slice has to hold and do for one run.
+  """Memory and work of one run on a TPU slice.
 
   Attributes:
-    devices, hosts: of the slice.
-    mesh: its axes' sizes.
-    parameters: of the model.
-    resident: what stays on a chip for the whole run, by name, in bytes.
-    programs: all of them.
+    topology, slices: the topology of a slice, and the number of slices.
+    devices, hosts: their numbers in all slices.
+    mesh: sizes of the mesh's axes.
+    parameters: number of the model's parameters.
+    resident: bytes that stay on a chip for the whole run, by name.
+    programs: the programs of the run.
     rows: cache rows of a host.
-    tokens: of one step's episodes, as they were assumed.
-    needed_flops: a chip's share of the learner's work in a step, remat's second pass left out.
+    tokens: assumed number of tokens of one step's episodes.
+    needed_flops: a chip's share of the learner's operations in a step, without remat's second forward pass.
   """
 
   topology: str
@@ -64,24 +65,26 @@ class Report:
 
   @property
   def chip(self) -> chips.Chip:
+    """The slice's kind of chip."""
     return chips.of(self.topology)
 
   @property
   def peak(self) -> float:
-    """bf16 operations a second of a chip."""
+    """A chip's peak of bf16 operations per second."""
     return dict(flops.PEAKS)[self.topology.split(":")[0]]
 
   @property
   def needed(self) -> float:
-    """Bytes a chip: all that is resident, and the temporaries of the program that needs most."""
+    """Bytes needed on a chip: everything resident, and the temporaries of the program that needs most."""
     return sum(self.resident.values()) + max(program.temporaries for program in self.programs)
 
   @property
   def fits(self) -> bool:
+    """Whether all programs compile and the memory needed fits on a chip."""
     return not any(program.error for program in self.programs) and self.needed <= self.chip.hbm
 
   def seconds(self, program: Program) -> tuple[float, str]:
-    """(the least a call can take, what bounds it)."""
+    """(lower bound on the seconds of a call, the resource that bounds it: compute, hbm, ici or dcn)."""
     chip = self.chip
     return max(
       (program.flops / self.peak, "compute"),
@@ -92,10 +95,11 @@ class Report:
 
   @property
   def step_s(self) -> float:
-    """The least a training step can take: nothing overlaps, nothing waits."""
+    """Sum of all calls' lower bounds, in seconds: a training step whose calls neither overlap nor wait."""
     return sum(program.calls * self.seconds(program)[0] for program in self.programs)
 
   def to_json(self) -> dict[str, Any]:
+    """The report as JSON values, with the computed properties."""
     found = dataclasses.asdict(self) | dict(
       needed=self.needed,
       capacity=self.chip.hbm,
@@ -110,7 +114,7 @@ class Report:
 
   @property
   def mfu(self) -> float:
-    """Of the learner's programs at the roofline: remat's second pass and rows' padding are work nobody asked for."""
+    """Model FLOPs utilisation of the learner at the roofline; remat's second pass and padding do not count as work."""
     mine = [program for program in self.programs if program.name.startswith("learner")]
     seconds = sum(program.calls * self.seconds(program)[0] for program in mine)
     return self.needed_flops / (seconds * self.peak) if seconds else 0.0

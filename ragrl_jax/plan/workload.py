@@ -1,4 +1,4 @@
-"""What one training step has to read, draw and learn, and what that costs a chip; nothing here looks at a device."""
+"""Computes the tokens, operations and memory traffic of a training step, without any device."""
 
 import dataclasses
 import math
@@ -7,20 +7,20 @@ from typing import Any
 
 from ragrl_jax.learner import flops
 
-MAX_PROMPTS = 8  # the engine's default: cache rows for the prompts of groups
-EXTENDED = 4  # the engine's: rows of one extension
+MAX_PROMPTS = 8  # the engine's default number of cache rows for the prompts of groups
+EXTENDED = 4  # the engine's number of rows in one call of `extend`
 
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-  """One step's tokens, of all episodes together. Every episode has the mean length.
+  """The tokens of one training step. All episodes are assumed to have the mean length.
 
   Attributes:
-    episodes: of a step.
+    episodes: number of episodes in a step.
     length: tokens of an episode.
-    drawn: of these, tokens that the model writes; the others are read.
-    read: tokens that engines take in: a group's prompt once, where its samples share it.
-    packed: tokens of the learner's rows, padding left out: a group's prompt once, where it is shared.
+    drawn: tokens of an episode that the model samples; the others are read.
+    read: tokens of all episodes that engines prefill; a prompt shared by a group counts once.
+    packed: tokens of all episodes in the learner's rows, without padding; a shared prompt counts once.
     pairs: (query, key) pairs of causal attention over `packed`.
   """
 
@@ -33,17 +33,17 @@ class Load:
 
   @property
   def tokens(self) -> int:
-    """Of all episodes, shared prompts counted in each."""
+    """Tokens of all episodes; a shared prompt counts in each of them."""
     return int(self.episodes * self.length)
 
 
 def load(config: Any, *, fill: float = 0.5, drawn: float = 0.5) -> Load:
-  """A step of this config.
+  """The tokens of a step with this config.
 
   Args:
-    config: of the run.
-    fill: an episode's tokens over config.rollout.context.
-    drawn: share of them that the model writes.
+    config: the run's config.
+    fill: tokens of an episode, divided by config.rollout.context.
+    drawn: share of these tokens that the model samples.
   """
   r = config.rollout
   episodes, length = r.prompts_per_step * r.group_size, fill * r.context
@@ -59,14 +59,14 @@ def load(config: Any, *, fill: float = 0.5, drawn: float = 0.5) -> Load:
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-  """How the learner cuts a step.
+  """How the learner splits a step into blocks.
 
   Attributes:
-    rows, length: of a block.
-    count: of a step, all epochs; every mini-batch ends in a block that may not be full.
-    updates: optimiser steps.
-    forward: operations of one forward pass of a full block, all chips together.
-    whole: operations of one forward pass over all that is packed, its padding left out, all chips together.
+    rows, length: shape of a block.
+    count: number of blocks in a step, over all epochs. The last block of a mini-batch may be partly empty.
+    updates: number of optimiser steps.
+    forward: operations of a forward pass over a full block, on all chips together.
+    whole: operations of a forward pass over all packed tokens without padding, on all chips together.
   """
 
   rows: int
@@ -78,7 +78,7 @@ class Blocks:
 
 
 def blocks(config: Any, shape: Any, load: Load) -> Blocks:
-  """Of this config, for a decoder of this shape."""
+  """The blocks of a step with this config, for a decoder of this shape."""
   rows, length = config.learner.micro_rows, max(config.learner.row_lengths)
   size, parts = rows * length, config.loss.minibatches
   count = parts * max(1, math.ceil(load.packed / parts / size)) * config.loss.epochs
@@ -88,9 +88,9 @@ def blocks(config: Any, shape: Any, load: Load) -> Blocks:
 
 
 def passes(settings: Any) -> int:
-  """Forward passes' worth of work that the learner's settings ask for in a step: three an epoch, and what scores.
+  """The learner's work in a step, in forward passes: three per epoch (backward counts two), plus the scoring passes.
 
-  Nobody asks for remat's second pass. A critic of its own learns as the policy does.
+  Remat's second forward pass does not count. A critic with its own decoder needs as much as the policy.
   """
   s = settings
   return 3 * s.epochs * (1 + (s.critic.kind == "own")) + s.scores_old + s.needs_reference
@@ -99,18 +99,18 @@ def passes(settings: Any) -> int:
 def train_bytes(
   shape: Any, axes: Mapping[str, int], tokens: float, *, width: int, remat: bool, parameters: int
 ) -> float:
-  """HBM bytes of a chip in one block's loss and gradient, at the least.
+  """Lower bound on a chip's HBM traffic in bytes, for the loss and gradient of one block.
 
-  Each of three passes (four with remat) reads the gathered weights; the gradient is read and written in float32;
-  each layer writes and reads its activations once a pass; logits are written and read in float32 twice.
+  Each of three passes (four with remat) reads the gathered weights. The gradient is read and written in float32. Each
+  layer writes and reads its activations once per pass. Logits are written and read twice in float32.
 
   Args:
     shape: a DecoderConfig.
     axes: the mesh's sizes.
-    tokens: of a chip.
-    width: bytes of the matmuls' type.
-    remat: whether layers are computed again.
-    parameters: of the model.
+    tokens: tokens of the block on one chip.
+    width: bytes per number in the matmuls' dtype.
+    remat: whether the backward pass recomputes layers.
+    parameters: number of the model's parameters.
   """
   c, passes, tensor = shape, 3 + remat, axes["tensor"]
   weights = flops.matmul_parameters(c) / tensor * width * passes
@@ -122,12 +122,12 @@ def train_bytes(
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-  """What one host's engine does in a step, and what its calls cost; operations of the host, bytes of a chip.
+  """Calls of one host's engine in a step, and the cost of each call.
 
   Attributes:
-    fills, chunks: calls of `extend` and of `decode`.
-    fill_flops, chunk_flops: operations of a call.
-    fill_bytes, chunk_bytes: HBM traffic of a call.
+    fills, chunks: number of calls of `extend` and of `decode`.
+    fill_flops, chunk_flops: operations of a call, on all chips of the host.
+    fill_bytes, chunk_bytes: HBM traffic of a call, in bytes of one chip.
   """
 
   fills: int
@@ -139,19 +139,19 @@ class Engine:
 
 
 def engine(config: Any, shape: Any, load: Load, hosts: int, *, weights: float, cache: float) -> Engine:
-  """Of one of `hosts`; weights, cache: a chip's bytes of them.
+  """The work of the engine on one of `hosts` hosts; `weights` and `cache` are the bytes of each on a chip.
 
-  A lane has read what it reads before it draws, so a drawn token sees all of that and half of what is drawn; a read
-  token sees half of it.
+  All read tokens come before the drawn ones. So, on average, a drawn token attends to all read tokens and half of the
+  drawn ones, and a read token to half of the read ones.
   """
   r, prompt = config.rollout, load.length - load.drawn
   rows, row = r.rows + MAX_PROMPTS, -(-r.context // r.block) * r.block
-  token = cache / (rows * row)  # a chip's bytes of one token
+  token = cache / (rows * row)  # bytes of one cached token on a chip
   one = lambda seen: flops.forward(shape, tokens=1, pairs=seen, scored=0)
   head = flops.forward(shape, tokens=0, pairs=0, scored=1)
   seen = prompt + load.drawn / 2
   fills = math.ceil(load.read / hosts / (EXTENDED * r.prefill))
-  # An episode's tokens are drawn one after the other, however many lanes there are.
+  # The tokens of one episode are drawn one after the other, so more lanes than episodes do not reduce the steps.
   steps = math.ceil(max(load.episodes * load.drawn / hosts / r.lanes, load.drawn))
   return Engine(
     fills,

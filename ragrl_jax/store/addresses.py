@@ -1,4 +1,4 @@
-"""Addresses without the credentials that may stand in them: what logs, saved settings and error messages show."""
+"""Removes credentials from addresses, for logs, saved settings and error messages."""
 
 import re
 
@@ -6,8 +6,8 @@ _CREDENTIALS = re.compile(r"""(?<=://)[^/?#\s"'<>]*@""")
 
 
 def without_credentials(text: str) -> str:
-  """The text with "USER:SECRET@" taken out of every address in it: "http://me:s3cret@host/v1" → "http://host/v1".
+  """The text without "USER:SECRET@" in any address: "http://me:s3cret@host/v1" → "http://host/v1".
 
-  An address's own "@", as in "http://host/a@b", stays.
+  An "@" in the path, as in "http://host/a@b", stays.
   """
   return _CREDENTIALS.sub("", text)

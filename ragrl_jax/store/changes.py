@@ -1,4 +1,4 @@
-"""The settings a run was made with, its config.json: how they are written, and which may differ when it goes on."""
+"""A run's config.json: writes the settings, and decides which of them may change when the run is resumed."""
 
 import fnmatch
 import json
@@ -12,37 +12,37 @@ from ragrl_jax.store import addresses, jsonl
 
 FILE, CHANGES = "config.json", "changes.jsonl"
 
-# Patterns of the settings that change no bit of what is trained, and why. All others do, or might by the order of a
-# sum: the mesh, lanes and block sizes among them. config.steps is free where no learning rate falls towards it.
+# Patterns of the settings that do not change the trained weights, with the reason. All others do, or might change the
+# order of a sum, as the mesh, lanes and block sizes do. config.steps is free unless the learning rate depends on it.
 FREE = {
-  "log.*": "what is written",
-  "checkpoint.*": "when it is saved",
-  "evaluate.*": "held-out questions are played greedily beside training, and move nothing of it",
+  "log.*": "only what is logged",
+  "checkpoint.*": "only when it is saved",
+  "evaluate.*": "held-out questions are played greedily beside training, and do not affect it",
   "data.evaluate": "as evaluate",
   "data.evidence": "as evaluate",
   "data.noise": "as evaluate",
   "data.cut_middle": "as evaluate",
-  "retrieval.*_s": "how long is waited for an answer, not what it says",
+  "retrieval.*_s": "only how long to wait for an answer, not its content",
   "judge.*_s": "as retrieval",
   "judges.*_s": "as retrieval",
   "*.retries": "as retrieval",
-  "*.max_failed_share": "when the run stops",
-  "judge*.concurrency": "how many are asked at a time",
-  "judge*.cache": "the verdicts are those the judge gave",
-  "judge*.key_variable": "who pays",
+  "*.max_failed_share": "only when the run stops",
+  "judge*.concurrency": "only how many requests run at a time",
+  "judge*.cache": "cached verdicts equal the judge's",
+  "judge*.key_variable": "only which account pays",
 }
 
 
 def write(workdir: pathlib.Path, config) -> None:
-  """Writes the config's config.json: ASCII whatever text it holds, and addresses without user and password."""
+  """Writes the settings to config.json, as ASCII; addresses are written without user and password."""
   with jsonl.whole(workdir / FILE) as part:
     part.write_text(json.dumps(_values(config), indent=1), encoding="ascii")
 
 
 def differences(workdir: pathlib.Path, config) -> dict[str, tuple[Any, Any]]:
-  """Path → (what it was, what it is now) of each setting that differs from the folder's config.json.
+  """Setting → (old value, new value), for each setting that differs from the folder's config.json.
 
-  A setting that the file lacks, since it is new, was its default.
+  A setting that is missing in the file, because it is newer, had its default value.
 
   Raises:
     ValueError: the file is missing or damaged.
@@ -53,8 +53,8 @@ def differences(workdir: pathlib.Path, config) -> dict[str, tuple[Any, Any]]:
     was = _flat(_values(config_lib.default_config())) | _flat(saved)
   except (FileNotFoundError, AttributeError, ValueError) as error:
     raise ValueError(
-      f"{path} is missing or damaged ({error}), so that nobody knows which settings the checkpoints "
-      "beside it were made with. Put it back, use another workdir, or remove it and go on by "
+      f"{path} is missing or damaged ({error}), so the settings of the checkpoints beside it are unknown. "
+      "Put it back, use another workdir, or remove it and go on by "
       "--accept_changes."
     ) from error
   now = _flat(_values(config))
@@ -68,10 +68,10 @@ def differences(workdir: pathlib.Path, config) -> dict[str, tuple[Any, Any]]:
 
 
 def refuse_others(workdir: pathlib.Path, changes: Mapping[str, tuple[Any, Any]], config) -> None:
-  """Refuses to go on where the changes change the run.
+  """Refuses to resume if the changes would change what is trained.
 
   Raises:
-    ValueError: with each such setting, what it was and what it is.
+    ValueError: some change would; the message gives the old and the new value of each such setting.
   """
   bound = {name: pair for name, pair in changes.items() if not _is_free(name, config)}
   if bound:
@@ -84,7 +84,7 @@ def refuse_others(workdir: pathlib.Path, changes: Mapping[str, tuple[Any, Any]],
 
 
 def record(workdir: pathlib.Path, step: int, changes: Mapping[str, tuple[Any, Any]]) -> None:
-  """Adds to the folder's changes.jsonl from which step on which settings were others."""
+  """Appends to the folder's changes.jsonl which settings changed at which step."""
   with open(workdir / CHANGES, "a", encoding="utf-8", newline="\n") as file:
     file.write(jsonl.line(dict(step=step, time=round(time.time(), 3), changes=changes)))
 
@@ -96,7 +96,7 @@ def _is_free(name: str, config) -> bool:
 
 
 def _values(config) -> dict[str, Any]:
-  """The settings as JSON knows them, without credentials."""
+  """The settings as JSON values, without credentials."""
   return json.loads(
     config.to_json_best_effort(),
     object_hook=lambda values: {

@@ -1,12 +1,12 @@
-"""Checkpoints: arrays by Orbax, everything of the host as JSON beside them. Nothing is ever unpickled.
+"""Checkpoints: Orbax stores the arrays, a JSON file the host's state. Nothing is ever unpickled.
 
     folder/<step>/state/       the arrays (params, optimiser, step, rng), each device's part written by its host
     folder/<step>/host.json    one JSON object: data cursor, curriculum, episodes sampled but not yet trained on
-    folder/<step>/SHA256SUMS   of all these files: what `sha256sum --check` reads, and `restore` before any of them
+    folder/<step>/SHA256SUMS   checksums of all these files, for `sha256sum --check`; `restore` checks them first
 
-A step's folder gets its name only when everything in it lies on the disk, so that a kill at any moment leaves either
-the whole checkpoint or an unfinished folder, which nobody takes for one and the next save removes. In the same way an
-old step's folder loses its name before anything in it is deleted.
+A step's folder gets its name only when all its files are on the disk. So a kill at any moment leaves either a whole
+checkpoint or an unfinished folder. An unfinished folder is never read, and the next save removes it. In the same way,
+an old step's folder is renamed before any of its files is deleted.
 """
 
 import contextlib
@@ -29,23 +29,23 @@ from jax.experimental import multihost_utils
 
 from ragrl_jax.store import sums
 
-UNFINISHED, DELETED, DAMAGED = ".tmp", ".deleted", ".damaged"  # after a step's number: it is no checkpoint
+UNFINISHED, DELETED, DAMAGED = ".tmp", ".deleted", ".damaged"  # suffixes of a step's folder that is no checkpoint
 
 
 class Damaged(ValueError):
-  """A checkpoint's files are not those that were saved."""
+  """A checkpoint's files differ from those that were saved."""
 
 
 class Checkpoints:
-  """The checkpoints of one run, the newest `keep` of them."""
+  """The checkpoints of one run. Only the newest `keep` of them are kept."""
 
   def __init__(self, folder: str | pathlib.Path, keep: int, *, read_only: bool = False):
-    """Opens the folder, makes it if need be, and has what a killed run left unfinished removed before the next save.
+    """Opens the folder, and makes it if need be. The next save removes what a killed run left unfinished.
 
     Args:
-      folder: of one run's checkpoints, seen by all its hosts.
-      keep: how many stay.
-      read_only: for whoever only looks, perhaps while the run goes on: nothing is made, moved or removed.
+      folder: the folder of one run's checkpoints, visible to all its hosts.
+      keep: number of checkpoints to keep.
+      read_only: only read, perhaps while the run goes on: nothing is made, moved or removed.
 
     Raises:
       ValueError: keep below 1.
@@ -62,16 +62,19 @@ class Checkpoints:
     self._arrays = ocp.Checkpointer(ocp.StandardCheckpointHandler())
 
   def save(self, step: int, state: Any, host: Mapping[str, Any]) -> pathlib.Path:
-    """Writes both; returns where when all of it lies on the disk. Older checkpoints than the newest `keep` go.
+    """Writes a checkpoint and waits until it is on the disk; then deletes all but the newest `keep`.
 
     Args:
-      step: its name; saving a step that is already there is an error.
+      step: number of the step, and name of the folder.
       state: a pytree of arrays (a TrainState).
-      host: what JSON can hold, and nothing else: floats come back bit for bit, tuples as lists.
+      host: JSON values only. Floats are restored bit for bit, tuples as lists.
+
+    Returns:
+      The checkpoint's folder.
 
     Raises:
-      ValueError: read-only, or the step exists, or `host` holds what JSON cannot (the message says where).
-      OSError: the disk took it not, being full, say. Older checkpoints are whole.
+      ValueError: opened read-only; the step exists; or `host` holds a value that JSON lacks (the message says where).
+      OSError: the disk refused the write, for example because it is full. Older checkpoints stay whole.
     """
     if self._read_only:
       raise ValueError(f"{self.folder} was opened read-only: nothing is saved there.")
@@ -98,18 +101,18 @@ class Checkpoints:
     return self.path(step)
 
   def restore(self, like: Any, step: int | None = None) -> tuple[Any, dict[str, Any]]:
-    """(state, host) of a step; if None, of the newest one whose files are those that were saved.
+    """(state, host) of a step, or of the newest undamaged checkpoint if `step` is None.
 
-    Newer ones that are damaged are set aside, with a warning that names the file: their steps will be saved again.
+    Newer checkpoints that are damaged are renamed, with a warning that names the file; the run saves their steps again.
 
     Args:
-      like: a pytree of arrays or ShapeDtypeStructs: the structure, and with it the shapes, dtypes and shardings the
-        state is restored to. Another mesh than the one it was saved from will do.
-      step: which.
+      like: a pytree of arrays or ShapeDtypeStructs: structure, shapes, dtypes and shardings of the restored state. Its
+        mesh may differ from the mesh of the saved state.
+      step: number of the step; None for the newest undamaged checkpoint.
 
     Raises:
       FileNotFoundError: no such checkpoint.
-      Damaged: its files are not those that were saved; or, without a step, those of no checkpoint are.
+      Damaged: the files of this step are damaged; or, without a step, those of every checkpoint.
       ValueError: the checkpoint holds another model: the message names the first array that differs.
     """
     wanted = self._sound([self._there(step)] if step is not None else self.steps()[::-1])
@@ -119,7 +122,12 @@ class Checkpoints:
     return state, self.host(wanted)
 
   def host(self, step: int | None = None) -> dict[str, Any]:
-    """Only the JSON part, unchecked: what a report or a restart wants to know before any array is read."""
+    """Only the host's JSON part, without a check of the sums: for reports, and for a restart before it reads arrays.
+
+    Raises:
+      FileNotFoundError: no such checkpoint.
+      Damaged: host.json is missing or not JSON.
+    """
     path = self.path(self._there(step)) / "host.json"
     try:
       return json.loads(path.read_text(encoding="ascii"))
@@ -127,7 +135,7 @@ class Checkpoints:
       raise Damaged(f"{path} is missing or damaged ({error}).") from error
 
   def latest(self) -> int | None:
-    """The newest complete checkpoint's step, None if there is none."""
+    """Step of the newest complete checkpoint; None if there is none."""
     return max(self.steps(), default=None)
 
   def steps(self) -> list[int]:
@@ -135,9 +143,11 @@ class Checkpoints:
     return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal() and path.is_dir())
 
   def path(self, step: int) -> pathlib.Path:
+    """The folder of a step's checkpoint."""
     return self.folder / str(step)
 
   def close(self) -> None:
+    """Closes Orbax's checkpointer."""
     self._arrays.close()
 
   def _there(self, step: int | None) -> int:
@@ -149,7 +159,7 @@ class Checkpoints:
     return wanted
 
   def _sound(self, steps: list[int]) -> int:
-    """The first of these steps that is sound, as the first host finds it; the damaged ones before it are set aside."""
+    """The first of these steps that is undamaged, as host 0 finds it; renames the damaged ones before it."""
     if not steps:
       self._there(None)
     found = {}
@@ -174,7 +184,7 @@ class Checkpoints:
         self.path(step).rename(aside)
     if said:
       warnings.warn(
-        f"damaged checkpoint {said}. Step {sound} is sound and taken instead; what is damaged is kept as "
+        f"damaged checkpoint {said}. Step {sound} is sound and used instead; damaged checkpoints are kept as "
         f"STEP{DAMAGED}.",
         stacklevel=3,
       )
@@ -182,7 +192,7 @@ class Checkpoints:
 
   @contextlib.contextmanager
   def _writing(self, step: int):
-    """Makes one line of what Orbax or the system says of a disk that takes no more, and leaves nothing half-written."""
+    """Turns Orbax's and the system's errors about a full disk into one line, and removes the unfinished checkpoint."""
     try:
       yield
     except Exception as error:
@@ -220,21 +230,22 @@ class Checkpoints:
 
 
 def refuse_damaged(path: str | os.PathLike) -> None:
-  """For whoever reads RUN/checkpoints/STEP without a Checkpoints.
+  """Checks RUN/checkpoints/STEP for readers that do not use `Checkpoints`.
 
   Raises:
-    Damaged: its files are not those that were saved.
+    Damaged: its files differ from those that were saved.
   """
   if damage := sums.damage(path):
     raise Damaged(f"{path}: {damage}. Take an older checkpoint.")
 
 
 def is_first() -> bool:
+  """Whether this is host 0, the one that writes."""
   return jax.process_index() == 0
 
 
 def _to_disk(path: pathlib.Path) -> None:
-  """Waits until a file, or a folder's list of names, lies on the disk."""
+  """Waits until a file, or a folder's list of names, is on the disk (fsync)."""
   handle = os.open(path, os.O_RDONLY)
   try:
     os.fsync(handle)
@@ -244,11 +255,11 @@ def _to_disk(path: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _quiet():
-  """Keeps Orbax from logging the traces of what it raises anyway, hundreds of lines of them.
+  """Stops Orbax from logging hundreds of lines of tracebacks of errors that it also raises.
 
-  When one write fails, tensorstore's others still end, in threads of its own, and find Orbax's event loop closed. They
-  say so through the hook for what nobody can catch, also after this: it stays changed then, until the run that cannot
-  save has ended.
+  When one write fails, tensorstore's other writes still end, in its own threads, and find Orbax's event loop closed.
+  They report this through `sys.unraisablehook`, even after this block. So after a failure the hook stays changed, until
+  the run, which cannot save, has ended.
   """
   logger, hook = logging.getLogger("absl"), sys.unraisablehook
   level = logger.level
@@ -263,13 +274,13 @@ def _quiet():
 
 
 def _errno(error: Exception) -> int | None:
-  """The system's error number in what tensorstore says; None without one."""
+  """The system's error number in tensorstore's message; None if it has none."""
   found = re.search(r"os_error_code='(\d+)'", str(error))
   return int(found[1]) if found else None
 
 
 def _key(path) -> str:
-  """A path by its names alone: what is an attribute here is a dictionary's key in the checkpoint."""
+  """A tree path by its names alone, since an attribute of the state is a dictionary key in the checkpoint."""
   return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
 
 
@@ -278,7 +289,7 @@ def _check_json(value: Any, where: str) -> None:
     return
   if isinstance(value, float):
     if not math.isfinite(value):
-      raise ValueError(f"{where}={value}: JSON has no such number; store None or a string.")
+      raise ValueError(f"{where}={value}: JSON cannot hold this number; store None or a string.")
     return
   if isinstance(value, Mapping):
     for name, item in value.items():
@@ -290,4 +301,4 @@ def _check_json(value: Any, where: str) -> None:
     for number, item in enumerate(value):
       _check_json(item, f"{where}[{number}]")
     return
-  raise ValueError(f"{where} is a {type(value).__name__}: a checkpoint's host part holds JSON, store plain values.")
+  raise ValueError(f"{where} is a {type(value).__name__}: a checkpoint's host part must be JSON; store plain values.")

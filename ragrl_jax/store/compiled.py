@@ -1,6 +1,6 @@
-"""Compiled programs, kept on disk: a second start reads them instead of compiling for half a minute.
+"""The cache of compiled programs on disk: a second start reads them instead of compiling for half a minute.
 
-This sets things for the whole process, so launchers call `keep` and the library never does.
+It changes JAX settings of the whole process. So only launchers call `keep`; the library never does.
 """
 
 import hashlib
@@ -15,19 +15,19 @@ import filelock
 import jax
 from tqdm import tqdm
 
-LIMIT = 4 << 30  # bytes on disk; beyond it JAX drops what was used longest ago
-LEAST_S = 0.2  # programs that compile faster are not worth a file
-SILENT_S = 2.0  # and these need no words
+LIMIT = 4 << 30  # bytes on disk; beyond it JAX deletes the least recently used programs
+LEAST_S = 0.2  # programs that compile faster are not kept
+SILENT_S = 2.0  # compilations that are faster are not announced
 EVENT = "/jax/core/compile/backend_compile_duration"
 
 
 def keep() -> pathlib.Path | None:
-  """Keeps compiled programs, and says which ones take long to compile. Call it once, before any program runs.
+  """Turns on the cache and announces programs that compile slowly. Call it once, before any program runs.
 
-  They lie in `place()`; JAX_COMPILATION_CACHE_DIR, where it is set, wins, and then JAX's own settings hold for it.
+  The cache is in `place()`. If JAX_COMPILATION_CACHE_DIR is set, that folder and JAX's own settings are used instead.
 
   Returns:
-    The folder; None where it cannot be used, which is said on stderr: the run goes on without.
+    The folder. None if it cannot be used: a message on stderr says so, and the run goes on without a cache.
   """
   if given := jax.config.jax_compilation_cache_dir:
     announce(given)
@@ -47,10 +47,10 @@ def keep() -> pathlib.Path | None:
 
 
 def place() -> pathlib.Path:
-  """$XDG_CACHE_HOME, else ~/.cache, then /ragrl_jax/compiled, and a folder for machines that compile alike.
+  """The cache's folder: $XDG_CACHE_HOME or ~/.cache, /ragrl_jax/compiled, and a name for machines that compile alike.
 
-  A CPU's program is cut for its instructions, which another machine may lack, and its sums for the number of its
-  threads, which JAX's own key leaves out: a run would get other last digits with the cache than without.
+  A CPU program uses instructions that another machine may lack. It also splits its sums by the number of threads, which
+  JAX's own cache key ignores: with a program of another thread count, a run's last digits would differ.
 
   Raises:
     RuntimeError: this user has no home folder.
@@ -61,7 +61,16 @@ def place() -> pathlib.Path:
 
 
 def announce(folder: str, *, say: Callable[[str], None] | None = None, after_s: float = SILENT_S) -> Callable[[], None]:
-  """Says what is being compiled once it has taken `after_s` seconds, and how long it took. Returns what ends that."""
+  """Prints which program is compiling once it takes `after_s` seconds, and how long it took at the end.
+
+  Args:
+    folder: the cache's folder, named in the message; "" if programs are not kept.
+    say: prints a line; by default on stderr of host 0.
+    after_s: seconds before the message.
+
+  Returns:
+    A function that ends the messages.
+  """
   say, kept = say or _say, f" (once: it is kept in {folder})" if folder else ""
   waiting: dict[tuple[int, str], threading.Timer] = {}
 
@@ -89,23 +98,23 @@ def announce(folder: str, *, say: Callable[[str], None] | None = None, after_s: 
 
 
 def _prepare(folder: pathlib.Path) -> None:
-  """Makes the folder for this user alone, and clears away what a killed process left half written.
+  """Makes the folder, for this user alone, and removes programs that a killed process left half written.
 
   Raises:
-    OSError: it cannot be written, or others can: whoever writes there runs code in this process.
+    OSError: the folder is not writable, or other users can write there: their programs would run in this process.
   """
   folder.mkdir(mode=0o700, parents=True, exist_ok=True)
   state = folder.stat()
   if state.st_uid != os.getuid() or state.st_mode & 0o022:
     raise PermissionError(f"{folder} can be written by others")
-  with filelock.FileLock(folder / ".lockfile", timeout=10):  # JAX's own: nobody is in the middle of a file
+  with filelock.FileLock(folder / ".lockfile", timeout=10):  # JAX's own lock: no other process is writing a file
     for program in folder.glob("*-cache"):
       if not program.with_name(program.name.removesuffix("-cache") + "-atime").exists():  # JAX writes it last
         program.unlink()
 
 
 def _processor() -> str:
-  """Eight letters for the processor's kind and its instructions."""
+  """Eight hexadecimal digits for the processor's model and instructions."""
   try:
     first = pathlib.Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
   except FileNotFoundError:  # no Linux
@@ -115,7 +124,7 @@ def _processor() -> str:
 
 
 def _threads() -> str:
-  """How many threads XLA's CPU programs are cut for."""
+  """The number of threads that XLA compiles CPU programs for."""
   count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
   return os.environ.get("PJRT_NPROC") or os.environ.get("NPROC") or str(count)
 
@@ -126,5 +135,5 @@ def _plain(name: str) -> str:
 
 
 def _say(text: str) -> None:
-  if jax.process_index() == 0:  # all hosts compile the same
+  if jax.process_index() == 0:  # all hosts compile the same programs
     tqdm.write(text, file=sys.stderr)

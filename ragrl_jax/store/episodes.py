@@ -1,14 +1,14 @@
-"""The episodes of a run, one JSON line each: what a human reads first.
+"""The log of a run's episodes, one JSON line per episode, for readers and for the report.
 
 A step's file, `episodes/step_000012.jsonl`, is whole or absent. A row holds:
 
-    step prompt_index sample version            which episode: step of training, prompt and its group's sample
+    step prompt_index sample version            which episode: step of training, prompt, sample in its group
     id question golds source hops gold_ids      the example
     segments                                    in order: owner, text, ids; model: logprobs, stop, pieces, advantages;
-                                                environment: query, found (id, title, text, score); control: the tokens
-                                                that no text holds (place in ids, place in text, name), if any
-    facts ended failure                         what was asked of models; why it ended
-    terms weights reward outcome advantage      unweighted numbers (null: not scorable), what weighed them, their sum
+                                                environment: query, found (id, title, text, score); control: tokens that
+                                                are not in the text (index in ids, index in text, name), if any
+    facts ended failure                         answers of judges and probes; why the episode ended
+    terms weights reward outcome advantage      unweighted terms (null: not scorable), their weights, the weighted sum
 """
 
 import codecs
@@ -43,18 +43,18 @@ def row(
 
   Args:
     example: the question it answers.
-    episode: what happened.
-    step: the optimiser steps done once this episode has been trained on, as in metrics.jsonl.
+    episode: the episode.
+    step: number of optimiser steps done after training on this episode, as in metrics.jsonl.
     terms: unweighted reward terms; None where one cannot be scored.
-    weights: what weighs each term at this step.
+    weights: the weight of each term at this step.
     reward: their weighted sum; None if the episode was not scored.
     outcome: unshaped correctness, 0 or 1.
-    advantage: one number for the episode, or one for each of its tokens (a critic's; only the model's are kept).
-    tokenizer: gives each sampled token its text (`pieces`), and control tokens their names (`control`), so that a page
-      can show them; left out if None.
+    advantage: one number for the episode, or with a critic one per token (only those of model tokens are logged).
+    tokenizer: gives the text of each sampled token (`pieces`) and the names of control tokens (`control`), for pages to
+      show. Without it the row has neither.
 
   Raises:
-    ValueError: token advantages that are not as many as the episode has tokens.
+    ValueError: the number of token advantages is not the episode's number of tokens.
   """
   segments = [_segment(segment, tokenizer) for segment in episode.segments]
   if advantage is not None and np.ndim(advantage):
@@ -83,16 +83,16 @@ def row(
 
 
 def gold_ids(example: structs.Example) -> list[str] | None:
-  """Ids of the passages that hold the answer's facts: `meta["gold_ids"]`, else the supporting ones; None if unknown."""
+  """Ids of the gold passages: `meta["gold_ids"]`, else the example's supporting passages; None if unknown."""
   if "gold_ids" in example.meta:
     return [str(i) for i in example.meta["gold_ids"]]
   return [example.passages[i].id for i in example.supporting] or None
 
 
 def pieces(tokenizer, ids: Sequence[int]) -> list[str]:
-  """The text of each token; joined, they are `tokenizer.decode(ids)`.
+  """The text of each token; the joined texts equal `tokenizer.decode(ids)`.
 
-  A character whose bytes are spread over several tokens stands at the last of them.
+  A character whose bytes span several tokens belongs to the last of them.
   """
   decoder = codecs.getincrementaldecoder("utf-8")("replace")
   texts = [decoder.decode(tokenizer.token_bytes(int(token))) for token in ids]
@@ -102,7 +102,7 @@ def pieces(tokenizer, ids: Sequence[int]) -> list[str]:
 
 
 def control(tokenizer, ids: Sequence[int]) -> list[tuple[int, int, str]]:
-  """(place in ids, place in the text, name) of every control token."""
+  """(index in ids, index in the text, name) of every control token."""
   names = tokenizer.control_names
   if names.keys().isdisjoint(ids):
     return []
@@ -115,7 +115,7 @@ def control(tokenizer, ids: Sequence[int]) -> list[tuple[int, int, str]]:
 
 
 def parts(segment: Mapping[str, Any]) -> list[str]:
-  """The text of a row's segment and the names of its control tokens by turns, a text first and last."""
+  """Text of a row's segment, split at its control tokens: [text, name, text, name, …, text]."""
   found, last = [], 0
   for _, at, name in segment.get("control", ()):
     found += [segment["text"][last:at], name]
@@ -124,7 +124,7 @@ def parts(segment: Mapping[str, Any]) -> list[str]:
 
 
 def write_episodes(workdir: str | os.PathLike, step: int, rows: Iterable[Mapping[str, Any]]) -> pathlib.Path:
-  """Writes a step's rows to episodes/step_*.jsonl at once: a kill leaves the whole file, or none."""
+  """Writes a step's rows to episodes/step_*.jsonl; a kill leaves the whole file or none. Returns the file's path."""
   path = pathlib.Path(workdir) / FOLDER / f"step_{step:06d}.jsonl"
   jsonl.write(path, rows)
   return path
@@ -134,13 +134,13 @@ def read_episodes(path: str | os.PathLike) -> list[dict[str, Any]]:
   """The rows of one step's file.
 
   Raises:
-    ValueError: a line that is not a JSON object, with file and line.
+    ValueError: a line is not a JSON object; the message names file and line.
   """
   return list(jsonl.read(path))
 
 
 def steps(workdir: str | os.PathLike) -> dict[int, pathlib.Path]:
-  """The logged steps of a run, in order, and their files."""
+  """The logged steps of a run, in order, with their files."""
   found = {}
   for path in (pathlib.Path(workdir) / FOLDER).glob("step_*.jsonl"):
     if match := re.fullmatch(r"step_(\d+)\.jsonl", path.name):
@@ -156,7 +156,7 @@ def cut(workdir: str | os.PathLike, restored: int | None) -> None:
 
 
 def episode_of(logged: Mapping[str, Any]) -> structs.Episode:
-  """The episode a row was made from, facts as JSON keeps them."""
+  """The episode of a row. Its facts are JSON values: tuples have become lists, for example."""
   return structs.Episode(
     tuple(_segment_of(item) for item in logged["segments"]),
     facts=logged["facts"],
@@ -170,7 +170,7 @@ def episode_of(logged: Mapping[str, Any]) -> structs.Episode:
 
 
 def record(episode: structs.Episode) -> dict[str, Any]:
-  """The episode alone as JSON, to be trained on later: `of_record` gives it back, facts and all, to the bit."""
+  """The episode as JSON, to be trained on later. `of_record` restores it exactly, facts included."""
   return {
     "id": episode.example_id,
     "prompt_index": episode.prompt_index,
@@ -184,13 +184,13 @@ def record(episode: structs.Episode) -> dict[str, Any]:
 
 
 def of_record(saved: Mapping[str, Any]) -> structs.Episode:
-  """The episode that `record` was given."""
+  """The episode that `record` encoded."""
   return dataclasses.replace(episode_of(saved), facts=exact.decode(saved["facts"]))
 
 
 def _segment_of(item: Mapping[str, Any]) -> structs.Segment:
   found = item.get("found")
-  logprobs = np.asarray(item.get("logprobs") or (), np.float32)  # the file has the fewest digits that say which float32
+  logprobs = np.asarray(item.get("logprobs") or (), np.float32)  # the file has the shortest decimal of each float32
   return structs.Segment(
     item["owner"],
     tuple(item["ids"]),
@@ -218,7 +218,7 @@ def _segment(segment: structs.Segment, tokenizer) -> dict[str, Any]:
 
 
 def _spread(advantages: np.ndarray, episode: structs.Episode, segments: list[dict[str, Any]]) -> float | None:
-  """Gives each model segment its tokens' advantages; returns their mean."""
+  """Adds to each model segment the advantages of its tokens; returns their mean."""
   if advantages.shape != (episode.num_tokens,):
     raise ValueError(
       f"advantages of shape {advantages.shape} for an episode of {episode.num_tokens} tokens: give one "

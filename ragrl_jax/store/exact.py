@@ -1,6 +1,6 @@
-"""Values → JSON and back, nothing lost: what is saved has to come back as it was, to the bit and to the type.
+"""Encodes values as JSON and decodes them without loss: each value keeps its bits and its type.
 
-JSON's own values stand for themselves. What it does not have is an object with one key, which says what it is:
+Values that JSON has are written as they are. Any other value is an object with one key, the value's kind:
 
     {"tuple": […]}  {"mapping": [[key, value], …]}  {"array": [dtype, shape, numbers]}  {"float": "nan"}
 """
@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-KINDS = "fiub"  # of arrays: floats, integers with and without sign, bools
+KINDS = "fiub"  # NumPy's dtype kinds: floats, signed and unsigned integers, bools
 
 
 def encode(value: Any) -> Any:
-  """What JSON can hold, and `decode` gives back.
+  """The value as JSON values; `decode` is the inverse.
 
   Raises:
-    ValueError: a type that is none of None, bool, int, float, str, list, tuple, mapping, NumPy's numbers and arrays.
+    ValueError: a type other than None, bool, int, float, str, list, tuple, mapping, NumPy's numbers and arrays.
   """
   if value is None or type(value) in (bool, int, str):
     return value
@@ -31,7 +31,7 @@ def encode(value: Any) -> Any:
   if isinstance(value, Mapping):
     return {"mapping": [[encode(key), encode(item)] for key, item in value.items()]}
   if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in KINDS and value.dtype.itemsize <= 8:
-    # As float64 or an integer of 8 bytes each of these numbers is itself.
+    # Python's int and float hold each of these numbers exactly.
     return {"array": [value.dtype.str, list(value.shape), [encode(item) for item in np.ravel(value).tolist()]]}
   raise ValueError(
     f"a {type(value).__name__} cannot be saved exactly: keep numbers, text, lists, tuples, mappings and "
@@ -40,7 +40,11 @@ def encode(value: Any) -> Any:
 
 
 def decode(value: Any) -> Any:
-  """The value that `encode` was given. A NumPy scalar comes back as one; a mapping as a dict."""
+  """The value that `encode` encoded. A NumPy scalar stays one; a mapping becomes a dict.
+
+  Raises:
+    ValueError: an unknown kind.
+  """
   if isinstance(value, list):
     return [decode(item) for item in value]
   if not isinstance(value, dict):

@@ -1,24 +1,23 @@
-"""An empty folder for a command that begins with one, without removing what is somebody else's."""
+"""Makes an empty folder for a command's results, and never removes files that the command did not make."""
 
 import pathlib
 import shutil
 
-MARKER = ".ragrl_emptied"  # in the folders that were made here, and may be emptied again
+MARKER = ".ragrl_emptied"  # marks a folder that was made here and may be emptied again
 
 
 def folder(path: pathlib.Path) -> pathlib.Path:
-  """Makes the folder, without what an earlier call of the same kind left in it.
+  """Makes the folder, or empties it if an earlier call made it. Returns its path.
 
   Raises:
-    ValueError: there is something in it and no marker of an earlier call, so its files are somebody else's; or it is
-      no folder.
+    ValueError: the folder has files but no marker of an earlier call; or the path is not a folder.
   """
   if path.exists() and not path.is_dir():
     raise ValueError(f"{path} is no folder: name a new one.")
   if path.is_dir() and any(path.iterdir()):
     if not (path / MARKER).is_file():
       raise ValueError(
-        f"{path}: this folder holds files that this command did not make, and it begins with an empty "
+        f"{path}: this folder holds files that this command did not make, and the command needs an empty "
         "one. Nothing was touched: name a new folder."
       )
     shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""JSON lines that stay valid: what metrics.jsonl, episodes/ and predictions.jsonl have in common."""
+"""Reads and writes JSON lines that are always valid: for metrics.jsonl, episodes/ and predictions.jsonl."""
 
 import contextlib
 import json
@@ -11,15 +11,18 @@ from typing import Any
 
 import numpy as np
 
-# Separators that JSON allows in text but str.splitlines takes for line ends, and halves of pairs that UTF-8 lacks.
+# Separators that JSON allows in strings but str.splitlines treats as line ends, and lone surrogates, which UTF-8 lacks.
 _UNSAFE = re.compile("[\u2028\u2029\ud800-\udfff]")
 _PLAIN = {int, str, bool, type(None)}
 
 
 def plain(value: Any) -> Any:
-  """The value as JSON knows it: arrays and tuples become lists, NaN and infinities None.
+  """The value as JSON values: arrays and tuples become lists, NaN and infinities None.
 
-  A float32 gets the fewest digits that give the same float32 back (0.1, not 0.10000000149011612).
+  A float32 is written with the fewest digits that identify it (0.1, not 0.10000000149011612).
+
+  Raises:
+    ValueError: a value that is no number, text, list or mapping.
   """
   if value is None or isinstance(value, str | bool | int):
     return value
@@ -28,12 +31,12 @@ def plain(value: Any) -> Any:
   if isinstance(value, Mapping):
     return {str(key): plain(item) for key, item in value.items()}
   if isinstance(value, list | tuple | set | frozenset):
-    # Token ids by the million: nothing to do for what JSON knows already.
+    # A fast path: there are millions of token ids, and JSON has integers.
     return list(value) if set(map(type, value)) <= _PLAIN else [plain(item) for item in value]
   array = np.asarray(value)
   if array.dtype == object:
     raise ValueError(f"a {type(value).__name__} cannot be logged: give numbers, text, lists or mappings of them.")
-  if array.dtype.kind in "fV" and array.dtype.itemsize <= 4:  # V: bfloat16, to NumPy
+  if array.dtype.kind in "fV" and array.dtype.itemsize <= 4:  # NumPy's kind of bfloat16 is V
     array = array.astype(np.float32)
     shortest = array.astype(str).astype(np.float64)
     return np.where(np.isfinite(array), shortest, None).tolist()
@@ -46,7 +49,7 @@ def line(row: Mapping[str, Any]) -> str:
 
 
 def escaped(value: Any, signs: re.Pattern[str]) -> str:
-  """Compact strict JSON in which these signs, which may stand in strings only, are written as \\uXXXX."""
+  """Compact strict JSON with these characters escaped as \\uXXXX; they may occur in strings only."""
   text = json.dumps(plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
   return signs.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
 
@@ -56,10 +59,10 @@ def read(path: str | os.PathLike, *, torn_end: bool = False) -> Iterator[dict[st
 
   Args:
     path: the file.
-    torn_end: skip a last line that a kill left unfinished.
+    torn_end: skip an unfinished last line, which a kill may leave.
 
   Raises:
-    ValueError: a line that is not a JSON object; it names file and line.
+    ValueError: a line is not a JSON object; the message names file and line.
   """
   for _, row in _offsets(path, torn_end=torn_end):
     yield row
@@ -79,7 +82,7 @@ def _offsets(path: str | os.PathLike, *, torn_end: bool) -> Iterator[tuple[int, 
         raise ValueError(f"{path}:{number}: not a JSON object ({error}); mend or delete the line.") from error
       if not isinstance(row, dict):
         raise ValueError(f"{path}:{number}: a {type(row).__name__}, where a JSON object must be; delete the line.")
-      # A line without its newline was still being written, even if what stands there happens to parse.
+      # A last line without a newline is unfinished, even if it happens to be valid JSON.
       if torn_end and not whole:
         return
       yield offset, row
@@ -87,7 +90,11 @@ def _offsets(path: str | os.PathLike, *, torn_end: bool) -> Iterator[tuple[int, 
 
 
 def repair(path: str | os.PathLike, *, keep=lambda row: True) -> list[dict[str, Any]]:
-  """Cuts a torn last line, and everything from the first row that is not to be kept. Returns the rows that stay."""
+  """Truncates the file before an unfinished last line and before the first row that `keep` rejects.
+
+  Returns:
+    The rows that stay; [] if there is no file.
+  """
   path = pathlib.Path(path)
   if not path.exists():
     return []
@@ -106,19 +113,19 @@ def repair(path: str | os.PathLike, *, keep=lambda row: True) -> list[dict[str, 
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike) -> Iterator[None]:
-  """Has the system's complaint about what the block writes name the file: of a full disk it says no more than that."""
+  """Adds the file's name to an OSError of the block, since the system's error about a full disk does not name it."""
   try:
     yield
   except OSError as error:
     if error.filename is not None:
       raise
-    said = f"{error.strerror}: mend that (make room, say), then start the same command again"
+    said = f"{error.strerror}: mend that (make room, for example), then start the same command again"
     raise OSError(error.errno, said, str(path)) from None
 
 
 @contextlib.contextmanager
 def whole(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-  """Gives a temporary path beside `path`; when the block ends well it becomes `path` in one move, else it is gone."""
+  """Gives a temporary path beside `path`. After the block it is renamed to `path`, or removed if the block failed."""
   path = pathlib.Path(path)
   path.parent.mkdir(parents=True, exist_ok=True)
   part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -131,6 +138,6 @@ def whole(path: str | os.PathLike) -> Iterator[pathlib.Path]:
 
 
 def write(path: str | os.PathLike, rows: Iterable[Mapping[str, Any]]) -> None:
-  """Writes all rows, or, when killed half-way, nothing."""
+  """Writes all rows; a kill leaves the whole file or none."""
   with whole(path) as part, open(part, "w", encoding="utf-8", newline="\n") as file:
     file.writelines(line(row) for row in rows)

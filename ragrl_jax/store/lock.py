@@ -1,8 +1,9 @@
-"""One process at a time trains in a folder.
+"""A lock that lets only one process at a time train in a folder.
 
-The folder's run.lock is locked by flock, which ends with the process however it ends, and says who holds it. Some
-shared file systems keep such a lock within one machine. There the file itself has to do: its holder touches it every
-few seconds, and a process on another machine that finds a holder's name watches for a while whether that goes on.
+The process locks the folder's run.lock by flock and writes its name into it. The system releases the lock when the
+process ends in any way. On some shared file systems such a lock holds within one machine only. So the holder also
+touches the file every few seconds. A process on another machine that finds a holder's name watches the file for a
+while: if it is still touched, the holder is alive.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ BEAT_S, WATCHED_S = 5.0, 30.0
 
 
 class Held(ValueError):
-  """Another process trains in the folder."""
+  """Another process is training in the folder."""
 
 
 @contextlib.contextmanager
@@ -32,22 +33,22 @@ def held(
   """Holds the folder for the length of a `with` block.
 
   Args:
-    folder: is made if it is not there.
-    beat_s: seconds between two touches.
-    watched_s: seconds without any after which a holder on another machine is taken for dead.
+    folder: the folder; made if it does not exist.
+    beat_s: seconds between two touches of the file.
+    watched_s: a holder on another machine that does not touch the file for this many seconds counts as dead.
 
-  Returns:
-    What raises if another machine has taken the folder since.
+  Yields:
+    A function that raises Held if another machine has taken the folder since.
 
   Raises:
-    Held: another process has it; the message says which, and since when.
+    Held: another process holds the folder; the message says which, and since when.
   """
   path = pathlib.Path(folder) / FILE
   path.parent.mkdir(parents=True, exist_ok=True)
   handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
   try:
     locked, owner = _locked(handle), _read(path)
-    # Where flock holds, the name of a process of this machine is a dead one's: it could not be locked else.
+    # If flock succeeded and the file names a process of this machine, that process is dead: it would hold the lock.
     watched = owner and (locked is None or owner["machine"] != _machine())
     if locked is False or watched and _touched(path, beat_s, watched_s):
       raise Held(_said(path, owner))
@@ -69,7 +70,7 @@ def held(
 
 
 def _locked(handle: int) -> bool | None:
-  """Whether flock gave us the file; None where the file system has no such locks."""
+  """Whether flock locked the file for us; None if the file system has no such locks."""
   try:
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError:
@@ -80,16 +81,16 @@ def _locked(handle: int) -> bool | None:
 
 
 def _machine() -> str:
-  """This machine's name until it is started anew: what flock's locks live on."""
+  """An id of this machine since its last boot. flock's locks end with a reboot, too."""
   boot = pathlib.Path("/proc/sys/kernel/random/boot_id")
   return boot.read_text(encoding="ascii").strip() if boot.exists() else socket.gethostname()
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
-  """Who stands in the file; {} if nobody does."""
+  """The holder that the file names; {} if none."""
   try:
     owner = json.loads(path.read_bytes() or b"{}")
-  except ValueError:  # a kill in the middle of a line, or no file of ours
+  except ValueError:  # an unfinished line after a kill, or a file that we did not write
     return {}
   return owner if isinstance(owner, dict) and {"machine", "host", "pid", "since"} <= owner.keys() else {}
 
@@ -100,7 +101,7 @@ def _beat(handle: int, ended: threading.Event, beat_s: float) -> None:
 
 
 def _touched(path: pathlib.Path, beat_s: float, watched_s: float) -> bool:
-  """Whether somebody touches the file while we watch."""
+  """Whether another process touches the file within `watched_s`."""
   end = time.monotonic() + watched_s
   before = _time(path)
   while time.monotonic() < end:
@@ -111,7 +112,7 @@ def _touched(path: pathlib.Path, beat_s: float, watched_s: float) -> bool:
 
 
 def _time(path: pathlib.Path) -> int:
-  with open(path, "rb") as file:  # opening is what makes a network's file system ask the server
+  with open(path, "rb") as file:  # a network file system asks the server only when the file is opened
     return os.fstat(file.fileno()).st_mtime_ns
 
 

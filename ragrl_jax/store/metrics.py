@@ -1,4 +1,4 @@
-"""The metrics of a run: metrics.jsonl first, TensorBoard beside it."""
+"""Writes and reads the metrics of a run: metrics.jsonl, and TensorBoard beside it."""
 
 import errno
 import os
@@ -16,24 +16,24 @@ FILE = "metrics.jsonl"
 
 
 class MetricWriter:
-  """Appends one JSON object a step to metrics.jsonl and the same scalars to TensorBoard.
+  """Appends one JSON object per step to metrics.jsonl, and the same scalars to TensorBoard.
 
-  A row is `{"step": n, "time": seconds since 1970, …}`. `step` counts the optimiser steps done when the row was
-  written, so what is measured before training has step 0. A value that is not finite is written as null, and the row
-  then says in `nulls` how many there were. Nested mappings are joined by "/", text stays in the JSON alone.
+  A row is `{"step": n, "time": seconds since 1970, …}`. `step` is the number of optimiser steps done when the row was
+  written, so a measurement before training has step 0. A value that is not finite is written as null, and `nulls`
+  counts them. Keys of nested mappings are joined by "/". Text goes to the JSON file only.
   """
 
   def __init__(
     self, workdir: str | os.PathLike, *, restored: int | None = None, tensorboard: bool = True, silent: bool = False
   ):
-    """Opens the run's files and cuts what a killed run wrote beyond its last checkpoint.
+    """Opens the run's files and removes the rows that a killed run wrote after its last checkpoint.
 
     Args:
       workdir: the run's folder; made if it does not exist.
-      restored: the step that was restored. Rows after it are cut: they will be written again. None: a new run, so
-        every old row goes, and every old event file.
+      restored: the step that was restored. Later rows are removed, since the run writes them again. None means a new
+        run: all old rows and event files are removed.
       tensorboard: whether to write event files, under `tensorboard/`.
-      silent: touch no file: another host of the run writes.
+      silent: touch no file, because another host of the run writes.
     """
     self._last, self._file, self._board = None, None, None
     if silent:
@@ -42,25 +42,26 @@ class MetricWriter:
     self.path.parent.mkdir(parents=True, exist_ok=True)
     kept = jsonl.repair(self.path, keep=lambda row: restored is not None and row["step"] <= restored)
     self._last = kept[-1]["step"] if kept else None
-    self._file = open(self.path, "ab", buffering=0)  # no rest of a row that a full disk refused comes later
+    # Unbuffered: a buffer could write the rest of a row later that a full disk refused.
+    self._file = open(self.path, "ab", buffering=0)
     if tensorboard:
-      # Imported here, since it takes a second and evaluation without it need not wait.
+      # Imported here, since the import takes a second and evaluation does not need it.
       import tensorboardX
 
       folder = self.path.parent / "tensorboard"
       for old in folder.glob("events.out.tfevents.*") if restored is None else ():
         old.unlink()
-      # Two files of one second would have one name, and the later would take the earlier's place.
+      # TensorBoard names event files by the second; the suffix keeps a second file from replacing the first.
       self._board = tensorboardX.SummaryWriter(
         str(folder), purge_step=None if restored is None else restored + 1, filename_suffix=f".{time.time_ns()}"
       )
 
   def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-    """Writes a step's row. What belongs to one step (an evaluation at its end, say) comes in one call.
+    """Writes a step's row. Pass all metrics of the step in one call, those of an evaluation included.
 
     Raises:
       ValueError: a step at or before the last one, or a value that is neither a number nor text.
-      OSError: the disk is full; the next start cuts the half row that may stand there.
+      OSError: the disk is full. The next start removes an unfinished row.
     """
     if self._last is not None and step <= self._last:
       raise ValueError(
@@ -85,6 +86,7 @@ class MetricWriter:
           self._board.add_scalar(re.sub(r"[^\w./-]", "_", name), value, step, walltime=row["time"])
 
   def close(self) -> None:
+    """Closes the files."""
     if self._file is not None:
       self._file.close()
     if self._board is not None:
@@ -98,7 +100,7 @@ class MetricWriter:
 
 
 def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-  """The rows of a run, oldest first, beside a writer too: an unfinished last line is left out."""
+  """The rows of a run, oldest first; [] if there is no file. An unfinished last line is skipped."""
   path = pathlib.Path(workdir) / FILE
   return list(jsonl.read(path, torn_end=True)) if path.exists() else []
 
@@ -112,7 +114,7 @@ def _flat(metrics: Mapping[str, Any], prefix: str = ""):
 
 
 def _scalar(name: str, value: Any) -> int | float | str | None:
-  """A Python scalar from a Python, NumPy or JAX one; None for what is not finite."""
+  """A Python scalar from a Python, NumPy or JAX scalar; None if it is not finite."""
   if name in ("step", "time", "nulls"):
     raise ValueError(f"metric {name!r}: the writer keeps this name for itself; call it something else.")
   if value is None or isinstance(value, str):

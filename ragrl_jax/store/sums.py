@@ -1,4 +1,4 @@
-"""SHA-256 of every file of a folder, in a file beside them that `sha256sum --check SHA256SUMS` reads."""
+"""Checksums of a folder's files: SHA-256 sums in the folder's SHA256SUMS, for `sha256sum --check SHA256SUMS`."""
 
 import concurrent.futures
 import hashlib
@@ -11,7 +11,7 @@ _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 
 
 def write(folder: str | os.PathLike) -> None:
-  """Writes the sums of all files below the folder; when it returns they lie on the disk."""
+  """Writes the sums of all files below the folder, and waits until they are on the disk."""
   folder = pathlib.Path(folder)
   names = _names(folder)
   lines = [f"{digest}  {name}\n" for name, digest in zip(names, _digests(folder, names))]
@@ -22,7 +22,7 @@ def write(folder: str | os.PathLike) -> None:
 
 
 def damage(folder: str | os.PathLike) -> str:
-  """The first file below the folder that is not what `write` saw, and what is wrong with it; "" if all are sound."""
+  """Describes the first file below the folder that has changed since `write`; "" if none has."""
   folder, sums = pathlib.Path(folder), {}
   try:
     text = (folder / FILE).read_text(encoding="utf-8")
@@ -49,12 +49,12 @@ def digest(path: str | os.PathLike) -> str:
 
 
 def _names(folder: pathlib.Path) -> list[str]:
-  """All files but the sums' own, and but hidden ones, which file managers leave behind."""
+  """Names of all files except SHA256SUMS and hidden files, which file managers may create."""
   names = (path.relative_to(folder).as_posix() for path in folder.rglob("[!.]*") if path.is_file())
   return sorted(name for name in names if name != FILE)
 
 
 def _digests(folder: pathlib.Path, names):
-  """The files' sums in order; hashing lets go of Python's lock, so that threads read and hash side by side."""
+  """The files' sums in order. Hashing releases Python's global lock, so several threads read and hash in parallel."""
   with concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
     yield from pool.map(lambda name: digest(folder / name), names)

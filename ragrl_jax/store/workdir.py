@@ -1,4 +1,4 @@
-"""A run's folder while it is trained in: one process at a time, its settings, where it goes on, and its end."""
+"""A run's folder during training: locks it, checks and records the settings, restores, saves, and notes the end."""
 
 import contextlib
 import json
@@ -12,17 +12,17 @@ from jax.experimental import multihost_utils
 from ragrl_jax.store import changes, checkpoint, jsonl, lock, metrics
 
 RESUME = ("auto", "must", "never")
-FINISHED = "finished.json"  # written when the last step is saved and model/, too
+FINISHED = "finished.json"  # written after the last checkpoint and model/
 
 
 class Run:
-  """What `opened` gives.
+  """A run's opened folder; `opened` makes it.
 
   Attributes:
     workdir: the folder.
     checkpoints: its checkpoints.
-    finished: whether the run has ended before, so that there is nothing to do.
-    restored: the step it went on from; None before `restore`, and for a new run.
+    finished: whether the run has already reached its end, so that there is nothing to do.
+    restored: the step from which the run was resumed; None before `restore`, and for a new run.
   """
 
   def __init__(self, workdir: pathlib.Path, config, still_held, say, *, resume: str, accept_changes: bool):
@@ -30,21 +30,21 @@ class Run:
     self._config, self._still_held, self._say, self._changes = config, still_held, say, {}
     self.checkpoints = checkpoint.Checkpoints(workdir / "checkpoints", keep=config.checkpoint.keep)
     found = (-1, False)
-    if checkpoint.is_first():  # whose word counts for all: another host may come when this one writes already
+    if checkpoint.is_first():  # host 0 decides for all: a later host could already see what this one writes
       found = self._found(resume, accept_changes)
     latest, finished = (int(x) for x in multihost_utils.broadcast_one_to_all(np.asarray(found, np.int32)))
     self._latest, self.finished = latest, bool(finished)
     if self.finished:
       say(
-        f"{workdir} is finished: it has its {latest} steps, and model/ is what they made. Nothing was trained; raise "
+        f"{workdir} is finished: it has its {latest} steps, and model/ holds the result. Nothing was trained; raise "
         "config.steps to go on."
       )
 
   def _found(self, resume: str, accept_changes: bool) -> tuple[int, bool]:
-    """(newest step or -1, whether the run has ended there), if the run may go on from it."""
+    """(newest step or -1, whether the run ended there); a ValueError if the run must not be resumed from it."""
     latest, workdir = self.checkpoints.latest(), self.workdir
     if resume == "must" and latest is None:
-      raise ValueError(f"--resume=must, but {workdir} has no checkpoint: see that it is the right folder.")
+      raise ValueError(f"--resume=must, but {workdir} has no checkpoint: check that it is the right folder.")
     if resume == "never" and (
       latest is not None or (workdir / changes.FILE).exists() or (workdir / metrics.FILE).exists()
     ):
@@ -60,10 +60,10 @@ class Run:
     return latest, end.get("step") == latest and (end["reached"] or latest >= self._config.steps)
 
   def restore(self, state: Any) -> tuple[Any, dict[str, Any] | None]:
-    """(state, host part) of the newest sound checkpoint; (the given state, None) in a new run.
+    """(state, host part) of the newest undamaged checkpoint; (the given state, None) for a new run.
 
     Args:
-      state: as before the first step.
+      state: the initial state, before the first step.
     """
     host = None
     if self._latest >= 0:
@@ -78,27 +78,27 @@ class Run:
     return state, host
 
   def save(self, step: int, state: Any, host: Mapping[str, Any], *, reached: bool = False) -> None:
-    """Saves a checkpoint, unless the step has one.
+    """Saves a checkpoint, unless the step already has one.
 
     Args:
-      step: steps that are done.
-      state, host: what is saved of them.
-      reached: whether the run has reached what it is for: it will not be trained on.
+      step: number of steps done.
+      state, host: the checkpoint's arrays and JSON part.
+      reached: whether the run has reached its goal, so that it will not be resumed.
 
     Raises:
-      lock.Held: another machine trains here, too.
+      lock.Held: another machine trains in this folder, too.
     """
     self._still_held()
     if self.checkpoints.latest() != step:
       self.checkpoints.save(step, state, dict(step=step, reached=reached, **host))
 
   def leave(self, step: int, state: Any, host: Mapping[str, Any]) -> None:
-    """Saves a checkpoint since the run ends before its last step, and says so."""
+    """Saves a checkpoint because the run stops before its last step, and tells the user."""
     self.save(step, state, host)
     self._say(f"{self.workdir}: step {step} is saved; the same command goes on from it")
 
   def end(self, step: int, *, reached: bool) -> None:
-    """Notes that all is done: the last step is saved, and the model."""
+    """Notes in finished.json that the run is done: the last checkpoint and the model are saved."""
     if checkpoint.is_first():
       with jsonl.whole(self.workdir / FINISHED) as part:
         part.write_text(json.dumps(dict(step=step, reached=reached)), encoding="ascii")
@@ -113,18 +113,18 @@ def opened(
   accept_changes: bool = False,
   say: Callable[[str], None] = print,
 ) -> Iterator[Run]:
-  """Holds a run's folder for the length of a `with` block; of several hosts the first one does, for all.
+  """Locks a run's folder for the length of a `with` block; with several hosts, host 0 locks it for all.
 
   Args:
-    workdir: is made if it is not there.
-    config: the settings now.
-    resume: "auto" goes on where there is something to go on from; "must" refuses a folder without a checkpoint,
-      "never" one with a run in it.
-    accept_changes: go on with other settings than the run's so far, which is recorded.
-    say: what the run tells whoever started it.
+    workdir: the folder; made if it does not exist.
+    config: the present settings.
+    resume: "auto" resumes if there is a checkpoint; "must" refuses a folder without one; "never" refuses a folder with
+      a run in it.
+    accept_changes: resume even if the settings have changed; the changes are recorded.
+    say: prints a line for the user.
 
   Raises:
-    ValueError: `resume` is none of the three, or refuses; or settings that change the run.
+    ValueError: `resume` is none of the three, or refuses the folder; or a changed setting would change the run.
     lock.Held: another process trains there.
   """
   if resume not in RESUME:

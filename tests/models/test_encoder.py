@@ -240,7 +240,7 @@ def test_settings_that_cannot_be(folder, tmp_path):
   ):
     with pytest.raises(ValueError, match=says):
       encoder.settings_for(folder, given)
-  with pytest.raises(ValueError, match="nothing says how this encoder pools"):
+  with pytest.raises(ValueError, match="this encoder.s pooling is unknown"):
     encoder.settings_for(tmp_path, None)
 
 

@@ -1,4 +1,4 @@
-"""How evidence was used: passages named, quotes that stand in them, and searches that brought nothing."""
+"""Metrics of the use of evidence: passages named, quotes found in them, and wasted searches."""
 
 import dataclasses
 from collections.abc import Collection, Hashable, Sequence
@@ -6,6 +6,8 @@ from collections.abc import Collection, Hashable, Sequence
 
 @dataclasses.dataclass(frozen=True)
 class Overlap:
+  """Agreement of a named set with the gold set; each number in [0, 1], `exact` 0 or 1."""
+
   precision: float
   recall: float
   f1: float
@@ -13,7 +15,7 @@ class Overlap:
 
 
 def overlap(named: Collection[Hashable], golds: Collection[Hashable]) -> Overlap:
-  """How two sets of passages meet. Repeats count once; naming nothing is right only where nothing was to be named."""
+  """Agreement of two sets of passages. Repeats count once. An empty set is right only if there are no golds."""
   ours, theirs = set(named), set(golds)
   if not ours and not theirs:
     return Overlap(1.0, 1.0, 1.0, 1.0)
@@ -27,13 +29,13 @@ def overlap(named: Collection[Hashable], golds: Collection[Hashable]) -> Overlap
 
 
 def quoted(span: str, context: str) -> bool:
-  """Whether the span stands in the context word for word, white space of any kind being one space."""
+  """Whether the context contains the span word for word; any white space counts as one space."""
   span = " ".join(span.split())
   return bool(span) and span in " ".join(context.split())
 
 
 def compression(evidence: int, context: int) -> float:
-  """Length of the evidence as a share of the context's, both in one unit; 0 for an empty context."""
+  """Length of the evidence divided by the context's, both in one unit; 0 for an empty context."""
   return evidence / context if context > 0 else 0.0
 
 
@@ -44,15 +46,15 @@ def recall_at(ranked: Sequence[Hashable], golds: Collection[Hashable], k: int) -
 
 
 def wasted_searches(queries: Sequence[str], found: Sequence[Collection[Hashable]], golds: Collection[Hashable]) -> int:
-  """How many searches repeat an earlier one, or bring no gold passage that was not shown before.
+  """Number of searches that repeat an earlier query or return no new gold passage.
 
   Args:
     queries: in order; compared without regard to case and white space.
-    found: for each, what identifies the passages it brought.
-    golds: the same for the gold passages. Where none are known, only repeats are counted.
+    found: for each query, ids of the passages it returned.
+    golds: ids of the gold passages. If empty, only repeats are counted.
 
   Raises:
-    ValueError: not one result for each query.
+    ValueError: the numbers of queries and results differ.
   """
   if len(queries) != len(found):
     raise ValueError(f"{len(queries)} queries but {len(found)} results.")

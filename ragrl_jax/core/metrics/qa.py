@@ -1,4 +1,4 @@
-"""How right an answer is: exact match, token F1 and coverage, each the best over the golds."""
+"""Answer metrics: exact match, token F1 and coverage, each the maximum over the golds."""
 
 import collections
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ _YES_NO = frozenset(("yes", "no", "noanswer"))
 def exact_match(prediction: str, golds: Sequence[str], *, style: str = "squad") -> float:
   """1 if the normalised prediction equals a normalised gold, else 0.
 
-  Two texts that normalise to nothing ("?" and "the") are equal only if they were the same, non-empty text: the
-  published scripts count them as a match.
+  If both normalise to the empty text ("?" and "the"), they match only if they were the same, non-empty text. The
+  published scripts always count such a pair as a match.
 
   Args:
     prediction: the answer.
-    golds: right answers, any of them; a lone string is one gold.
+    golds: right answers, any of them; a single string is one gold.
     style: see `normalize`.
 
   Source: SQuAD (arXiv 1606.05250) sec. 6.1.
@@ -28,16 +28,16 @@ def exact_match(prediction: str, golds: Sequence[str], *, style: str = "squad") 
 def f1(
   prediction: str, golds: Sequence[str], *, style: str = "squad", unit: str = "word", yes_no_rule: bool = False
 ) -> float:
-  """Harmonic mean of precision and recall over the units of prediction and gold.
+  """Harmonic mean of precision and recall over the units (words, for example) of prediction and gold.
 
   2 · overlap / (units of prediction + units of gold). Texts without a unit score as in `exact_match`.
 
   Args:
     prediction: the answer.
-    golds: right answers, any of them; a lone string is one gold.
+    golds: right answers, any of them; a single string is one gold.
     style: see `normalize`.
     unit: "word" (multiset), "char" (multiset of the normalised string's characters, spaces included) or "word_set".
-    yes_no_rule: 0 where one side is yes, no or noanswer and the other is not the same.
+    yes_no_rule: the score is 0 if one side is yes, no or noanswer and the other side differs.
 
   Raises:
     ValueError: a unit that is none of the three.
@@ -45,14 +45,14 @@ def f1(
   Source: SQuAD sec. 6.1; the rule, HotpotQA's evaluation script; "char", FilCo's; "word_set", CARE's reward.
   """
   if unit not in UNITS:
-    raise ValueError(f"unit={unit!r} is nothing F1 counts: use 'word', 'char' or 'word_set'.")
+    raise ValueError(f"unit={unit!r}: F1 counts 'word', 'char' or 'word_set'.")
   return max((_f1(prediction, gold, style, unit, yes_no_rule) for gold in _listed(golds)), default=0.0)
 
 
 def cover_em(prediction: str, golds: Sequence[str], *, style: str = "squad") -> float:
   """1 if a normalised gold is a substring of the normalised prediction, else 0. Also called accuracy and sub-EM.
 
-  A gold that normalises to nothing is in no prediction; see `exact_match` for its one exception.
+  A gold that normalises to the empty text is in no prediction, with the one exception of `exact_match`.
   """
   text = normalize(prediction, style)
   return max((_covered(prediction, text, gold, style) for gold in _listed(golds)), default=0.0)

@@ -1,4 +1,4 @@
-"""How good a ranking is: nDCG and recall at k, as trec_eval and BEIR count them."""
+"""Ranking metrics: nDCG and recall at k, as trec_eval and BEIR compute them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,15 +8,15 @@ def ndcg(ranked: Sequence[str], relevance: Mapping[str, int | float], k: int) ->
   """Normalised discounted cumulative gain at k.
 
   DCG@k = sum over ranks i = 1..k of rel_i / log2(i + 1), over the DCG@k of the best possible ranking. The gain is
-  linear, as in trec_eval and BEIR. An id that comes twice counts at its first place; the second is a place lost.
+  linear, as in trec_eval and BEIR. An id that occurs twice counts at its first rank only; its second rank gains 0.
 
   Args:
     ranked: passage ids, best first.
     relevance: id → grade; grades of 0 and below are not relevant.
-    k: how many places count, at least 1.
+    k: number of ranks that count, at least 1.
 
   Returns:
-    In [0, 1]; None where no passage is relevant: then there is nothing to score.
+    In [0, 1]; None if no passage is relevant.
 
   Raises:
     ValueError: k is below 1.
@@ -34,7 +34,7 @@ def ndcg(ranked: Sequence[str], relevance: Mapping[str, int | float], k: int) ->
 
 
 def recall(ranked: Sequence[str], relevance: Mapping[str, int | float], k: int) -> float | None:
-  """Share of the relevant passages (grade above 0) among the first k; None where no passage is relevant.
+  """Share of the relevant passages (grade above 0) among the first k; None if no passage is relevant.
 
   Raises:
     ValueError: k is below 1.

@@ -1,4 +1,4 @@
-"""What each search of an episode brought: verdicts on its row, as `store.episodes.row` makes it."""
+"""Classifies each search of a logged episode: gold, no gold, repeat or unknown."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,10 +7,10 @@ NEW_GOLD, NO_GOLD, REPEAT, UNKNOWN = "gold", "no gold", "repeat", "unknown"
 
 
 def verdicts(row: Mapping[str, Any]) -> list[str]:
-  """One verdict for each executed search of an episode's row (as `store.episodes.row` makes it).
+  """One verdict for each executed search of an episode's row (`store.episodes.row`).
 
-  "repeat": a query asked before, case and spaces apart. "gold": it brought a gold passage not yet shown. "no gold":
-  it brought none. "unknown": no repeat, and the example does not say which passages are gold.
+  "repeat": the query was asked before, ignoring case and spaces. "gold": it returned a gold passage not yet shown.
+  "no gold": it returned none. "unknown": no repeat, and the gold passages are not known.
   """
   golds = row.get("gold_ids")
   asked, shown, found = set(), set(), []
@@ -27,7 +27,7 @@ def verdicts(row: Mapping[str, Any]) -> list[str]:
 
 
 def wasted_searches(row: Mapping[str, Any]) -> int | None:
-  """Searches that repeat a query or bring no gold passage not yet shown; None if the gold passages are not known."""
+  """Number of searches that repeat a query or return no new gold passage; None if the gold passages are not known."""
   if row.get("gold_ids") is None:
     return None
   return sum(verdict != NEW_GOLD for verdict in verdicts(row))

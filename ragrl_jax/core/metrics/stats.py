@@ -1,4 +1,4 @@
-"""Agreement between judges, paired tests, and intervals for a mean."""
+"""Statistics: agreement between raters, paired tests, and confidence intervals of a mean."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ def cohen_kappa(a: Sequence | np.ndarray, b: Sequence | np.ndarray) -> float:
   """Agreement of two raters beyond chance: (p_o - p_e) / (1 - p_e).
 
   p_o is the share of items they agree on, p_e the share expected of two raters who label at random with the same
-  frequencies. 1 where both use one and the same label throughout (0/0; they agree in everything).
+  frequencies. If both raters use one and the same label for all items (0/0), the result is 1.
 
   Raises:
     ValueError: different lengths, or no items.
@@ -30,9 +30,12 @@ def cohen_kappa(a: Sequence | np.ndarray, b: Sequence | np.ndarray) -> float:
 def fleiss_kappa(counts: Sequence | np.ndarray) -> float:
   """Agreement of several raters beyond chance.
 
-  counts[i, j]: how many raters put item i into category j; every item has the same number of raters, at least two.
   With P_i the share of agreeing pairs of raters on item i and p_j the share of category j overall, it is
-  (mean P_i - Σ p_j²) / (1 - Σ p_j²); 1 where one category has everything.
+  (mean P_i - Σ p_j²) / (1 - Σ p_j²). If all items are in one category, the result is 1.
+
+  Args:
+    counts: counts[i, j] is the number of raters who put item i into category j. Every item has the same number of
+      raters, at least two.
 
   Raises:
     ValueError: no items, one rater, or items with different numbers of raters.
@@ -58,13 +61,13 @@ def wilcoxon(
 ) -> tuple[float, float]:
   """The signed-rank test of paired scores: (statistic, p).
 
-  Pairs without a difference are dropped (Wilcoxon's own way); with none left there is nothing to reject: (0, 1).
-  The statistic is the sum of the ranks where x > y, for "two-sided" the smaller of the two sums. p is exact for small
-  samples without ties, else by the normal approximation.
+  Pairs without a difference are dropped, as Wilcoxon did; if none is left, the result is (0, 1). The statistic is the
+  sum of the ranks where x > y; for "two-sided" it is the smaller of the two sums. p is exact for small samples without
+  ties, else by the normal approximation.
 
   Args:
-    x: scores, say one a data set.
-    y: the other system's, in the same order.
+    x: scores, for example one per data set.
+    y: the other system's scores, in the same order.
     alternative: "two-sided", "greater" (x tends to be above y) or "less".
 
   Raises:
@@ -86,16 +89,16 @@ def paired_permutation(
 ) -> tuple[float, float]:
   """The two-sided permutation test of paired scores: (mean of x - y, p).
 
-  Were the systems alike, each pair could as well stand the other way round: p is the share of such swaps whose mean
-  difference is at least as far from 0. All swaps are counted where there are at most `resamples` of them, and p is
-  exact (McNemar's, for scores of 0 and 1); else as many are drawn, and the observed one counts among them. It holds for
-  any scores, however many are equal.
+  Under the null hypothesis the two scores of each pair may be swapped. p is the share of all swaps whose mean
+  difference is at least as far from 0 as the observed one. If there are at most `resamples` swaps, all are counted and
+  p is exact (for scores of 0 and 1 it is McNemar's). Else `resamples` of them are drawn, and the observed one is added.
+  The test is valid for any scores, even with many ties.
 
   Args:
-    x: scores, one a question.
-    y: the other system's, in the same order.
-    seed: of the swaps that are drawn.
-    resamples: how many.
+    x: scores, one per question.
+    y: the other system's scores, in the same order.
+    seed: seed of the drawn swaps.
+    resamples: number of swaps to draw.
 
   Raises:
     ValueError: different lengths, or no pairs.
@@ -105,8 +108,8 @@ def paired_permutation(
   x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
   if x.shape != y.shape or x.ndim != 1 or not x.size:
     raise ValueError(f"paired scores are needed, these have the shapes {x.shape} and {y.shape}.")
-  differences = (x - y)[x != y]  # a pair without a difference stands alike either way
-  if differences.size < 2:  # one pair is as far from 0 either way
+  differences = (x - y)[x != y]  # swapping a pair without a difference changes nothing
+  if differences.size < 2:  # swapping one pair only changes the sign
     return float(np.mean(x - y)), 1.0
   result = scipy.stats.permutation_test(
     (differences,),
@@ -123,13 +126,13 @@ def paired_permutation(
 def bootstrap_interval(
   values: Sequence | np.ndarray, *, seed: int, level: float = 0.95, resamples: int = 10_000
 ) -> tuple[float, float]:
-  """The percentile bootstrap interval of the mean: (low, high). One value has no spread: (value, value).
+  """The percentile bootstrap interval of the mean: (low, high). If all values are equal, it is (value, value).
 
   Args:
-    values: one score an item, say 0 or 1.
-    seed: of the resampling; the same seed gives the same interval.
-    level: share of resampled means inside, between 0 and 1.
-    resamples: how many.
+    values: one score per item, for example 0 or 1.
+    seed: seed of the resampling; the same seed gives the same interval.
+    level: share of the resampled means inside the interval, between 0 and 1.
+    resamples: number of resamples.
 
   Raises:
     ValueError: no values, or a level outside (0, 1).
@@ -143,7 +146,7 @@ def bootstrap_interval(
     raise ValueError(f"level={level}: it must be between 0 and 1.")
   if np.all(values == values[0]):
     return float(values[0]), float(values[0])
-  # The resampled sums in batches of about 2^22 numbers, whatever the size of the sample.
+  # Batches of about 2^22 numbers bound the memory, whatever the size of the sample.
   batch = max(1, 2**22 // values.size)
   result = scipy.stats.bootstrap(
     (values,),

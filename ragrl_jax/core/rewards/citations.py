@@ -1,4 +1,4 @@
-"""Pay for naming the right passages by their numbers."""
+"""Reward for citing the right passages by their numbers."""
 
 import json
 import re
@@ -9,23 +9,23 @@ _LIST = re.compile(rf"\s*\[\s*(?:{_INT}\s*(?:,\s*{_INT}\s*)*)?\]\s*", re.ASCII)
 
 
 def parse_ids(text: str, *, strict: bool = True) -> list | None:
-  """The numbers in a JSON list, sorted, each once; None if the text is no such list.
+  """The distinct numbers in a JSON list, sorted; None if the text is not such a list.
 
   Args:
-    text: what stands between the tags.
-    strict: only plain integers. Otherwise whatever Python can read as JSON, put into a set and sort, so that 1.0 and
-      true pass for 1, as in ARENA's code; items that are no numbers stay and match nothing.
+    text: the text between the tags.
+    strict: accept plain integers only. Otherwise accept any JSON list whose items can be put into a set and sorted, as
+      ARENA's code does: 1.0 and true then equal 1, and items that are not numbers match nothing.
   """
   if strict:
     return sorted({int(number) for number in re.findall(_INT, text)}) if _LIST.fullmatch(text) else None
   try:
     return sorted(set(json.loads(text)))
-  except (ValueError, TypeError, RecursionError):  # no JSON; nothing to put into a set or to sort; nested too deep
+  except (ValueError, TypeError, RecursionError):  # not JSON; items not hashable or sortable; nested too deep
     return None
 
 
 def overlap(ids: Collection | None, golds: Collection[int]) -> float:
-  """1 if the two are the same set, 0.5 if they share something (a superset does), else 0.
+  """1 if the two sets are equal, 0.5 if they share an id, else 0; 0 for None.
 
   Source: ARENA (arXiv 2505.13258) sec. 3.2.
   """

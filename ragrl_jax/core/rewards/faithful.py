@@ -1,4 +1,4 @@
-"""Pay for steps that follow from what stands before them: verdicts on (premise, claim) pairs → a term."""
+"""Rewards for faithful steps: turns verdicts on (premise, claim) pairs into a term."""
 
 from collections.abc import Sequence
 
@@ -6,27 +6,27 @@ from ragrl_jax.core.masked import Number
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text.normalize import normalize
 
-# What a step rests on, and the step. None: no such block stands there.
+# (premise, claim): the text a step is based on, and the step. None if the episode has no such block.
 Pair = tuple[str | None, str | None]
 
 
 def whole(pairs: Sequence[Pair]) -> list[tuple[str, str]]:
-  """The pairs that have both sides: those a judge can be asked about."""
+  """The complete pairs, which a judge can be asked about."""
   return [(premise, claim) for premise, claim in pairs if premise is not None and claim is not None]
 
 
 def share(pairs: Sequence[Pair], verdicts: Sequence[Number | None] | None) -> float | None:
-  """The mean verdict over the pairs, 0 to 1. A mean, so that more pairs earn no more than good ones.
+  """The mean verdict over the pairs, 0 to 1. A mean, so that adding pairs does not raise the reward.
 
   Args:
-    pairs: of one episode. One that lacks a side counts 0: that is the fault looked for. No pairs at all are 0, too.
-    verdicts: in [0, 1], one a whole pair, in order; None where the judge did not answer, or was not asked at all.
+    pairs: the pairs of one episode. An incomplete pair counts 0, since a missing block is a fault. No pairs give 0.
+    verdicts: in [0, 1], one per complete pair, in order; None for a pair without a verdict, or if no judge was asked.
 
   Returns:
-    None as soon as one whole pair has no verdict: what is not known is not wrong.
+    The share; None if a complete pair has no verdict, because an unknown step must not count as a wrong one.
 
   Raises:
-    ValueError: the verdicts are not as many as the whole pairs, or outside [0, 1].
+    ValueError: the number of verdicts is not that of the complete pairs, or a verdict is outside [0, 1].
   """
   asked = whole(pairs)
   if not asked:
@@ -43,7 +43,7 @@ def share(pairs: Sequence[Pair], verdicts: Sequence[Number | None] | None) -> fl
 
 
 def states(premise: str | None, claim: str | None) -> float:
-  """1 if the claim, normalised as SQuAD does, is part of the premise, else 0; also where either is missing or empty.
+  """1 if the premise contains the claim, both normalised as in SQuAD, else 0; 0 if either is missing or empty.
 
   Source: VERITAS (sec. 3.3) calls it Sub-EM.
   """

@@ -1,4 +1,4 @@
-"""Pay for a long rationale and short evidence, by their lengths in any one unit."""
+"""Length rewards, for a long rationale and for short evidence. Both lengths must be in the same unit."""
 
 import math
 
@@ -6,29 +6,29 @@ import math
 def rationale(reason: int, evidence: int, *, tau: float) -> float:
   """σ(x / tau) with x = reason/evidence − 1 where the reason is the longer, else 1 − evidence/reason.
 
-  0 where either is empty: there is nothing to compare. Equal lengths give 0.5.
+  0 if either is empty. Equal lengths give 0.5.
 
   Args:
     reason, evidence: lengths, at least 0.
-    tau: the smaller, the steeper around equal lengths.
+    tau: above 0; a smaller tau makes the curve steeper around equal lengths.
 
   Source: LEAR sec. 3.3.
   """
   if reason <= 0 or evidence <= 0:
     return 0.0
   ahead = reason / evidence - 1 if reason >= evidence else 1 - evidence / reason
-  return 0.5 * (1.0 + math.tanh(0.5 * ahead / tau))  # σ, without an overflow
+  return 0.5 * (1.0 + math.tanh(0.5 * ahead / tau))  # the sigmoid σ in a form that cannot overflow
 
 
 def evidence(evidence: int, passages: int, *, omega: float, gamma: float) -> float:
-  """1 from a compression of `omega` on, else u^gamma, with u = 1 − evidence/passages, held within 0 and 1.
+  """1 if the compression u = 1 − evidence/passages is at least `omega`, else u^gamma; u is clipped to at least 0.
 
-  0 for empty evidence, which the formula would pay in full, and without passages.
+  0 for empty evidence, for which the formula would give 1, and 0 without passages.
 
   Args:
-    evidence, passages: lengths, at least 0; u is held at 0 for evidence longer than all passages.
-    omega: the compression that is enough.
-    gamma: above 0; the smaller, the milder below omega.
+    evidence, passages: lengths, at least 0; u is 0 for evidence longer than all passages.
+    omega: the compression that gets the full reward.
+    gamma: above 0; a smaller gamma lowers the reward less below omega.
 
   Source: LEAR sec. 3.3.
   """

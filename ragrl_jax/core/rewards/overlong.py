@@ -1,21 +1,21 @@
-"""DAPO's soft penalty for responses that come near their limit, or pass it."""
+"""DAPO's soft penalty for responses whose length is near or above a limit."""
 
 
 def overlong_penalty(tokens: int, *, limit: int, buffer: int, factor: float = 1.0) -> float:
-  """What is added to the reward of a response of `tokens` tokens: between −factor and 0.
+  """The penalty of a response of `tokens` tokens, to be added to its reward: between −factor and 0.
 
     0                                    tokens ≤ limit − buffer
     −factor · (tokens − (limit − buffer)) / buffer    in the buffer
     −factor                              tokens ≥ limit
 
   Args:
-    tokens: that the policy sampled in the whole episode.
-    limit: tokens at which the penalty is whole.
-    buffer: tokens before the limit over which it grows, 1 to `limit`.
-    factor: the whole penalty, at least 0.
+    tokens: number of tokens that the policy sampled in the whole episode.
+    limit: number of tokens from which the penalty is full.
+    buffer: number of tokens before the limit over which the penalty grows, 1 to `limit`.
+    factor: the full penalty, at least 0.
 
   Raises:
-    ValueError: a buffer outside 1..limit, or a negative factor, which would pay for length.
+    ValueError: a buffer outside 1..limit, or a negative factor, which would reward length.
 
   Source: DAPO (arXiv 2503.14476) eq. 13, there with factor 1.
   """

@@ -1,4 +1,4 @@
-"""Pay for how it was searched: queries that are short, and several that ask for different things."""
+"""Rewards for queries: for short keyword queries, and for queries that differ from each other."""
 
 import re
 import unicodedata
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 _WORD = re.compile(r"\w+(?:'\w+)*")
-_APOSTROPHES = str.maketrans("’ʼ", "''")  # to \w, the second is a letter
+_APOSTROPHES = str.maketrans("’ʼ", "''")  # \w matches the second one as a letter
 INTERROGATIVES = frozenset("what who whom whose which when where why how".split())
 FUNCTION_WORDS = INTERROGATIVES | frozenset(
   "a about after against all also am an and any are as at be been before being between both but by can could did do "
@@ -18,11 +18,11 @@ FUNCTION_WORDS = INTERROGATIVES | frozenset(
 
 
 def is_keywords(query: str, *, max_words: int = 12, max_share: float = 0.5) -> bool:
-  """Whether a query is a few keywords and no question.
+  """Whether a query consists of a few keywords and is not a question.
 
-  It is not if it has a question word, a "?" behind its last word, more than `max_words` words, or if more than
-  `max_share` of them are function words; nor is a query without a word. A contraction is one word, and what stands
-  before its apostrophe counts: "what's" is a question word, "Dickinson's" is none. Full-width forms are as the others.
+  False for a query with a question word, with a "?" after its last word, with more than `max_words` words, with a share
+  of function words above `max_share`, or without a word. A contraction is one word, and the part before its apostrophe
+  decides: "what's" is a question word, "Dickinson's" is not. Full-width characters count as normal ones.
 
   Source: When to Search (sec. 3.3) names such rules and publishes none; these are ours.
   """
@@ -33,7 +33,7 @@ def is_keywords(query: str, *, max_words: int = 12, max_share: float = 0.5) -> b
   return INTERROGATIVES.isdisjoint(words) and sum(word in FUNCTION_WORDS for word in words) <= max_share * len(words)
 
 
-# What may be asked of a single query, by name.
+# Rules for a single query, by name.
 CONCISE: Mapping[str, Callable[[str], bool]] = {
   "keywords": is_keywords,
   "no_question": lambda query: is_keywords(query, max_words=10**9, max_share=1.0),
@@ -42,7 +42,7 @@ CONCISE: Mapping[str, Callable[[str], bool]] = {
 
 
 def ngram_vectors(texts: Sequence[str], n: int = 3) -> np.ndarray:
-  """[texts, n-grams]: how often each run of n characters occurs; lower case, white space squeezed, a space around."""
+  """Counts of character n-grams, [texts, n-grams]; texts in lower case, with single spaces and a space at each end."""
   places: dict[str, int] = {}
   rows = []
   for text in texts:
@@ -55,13 +55,13 @@ def mean_similarity(vectors: np.ndarray | Sequence[Sequence[float]], *, halve: b
   """The mean cosine over all pairs of N vectors, 2 · Σ_{i<j} cos / (N · (N − 1)); 0 for fewer than two.
 
   Args:
-    vectors: [N, dimensions]. One of length 0 is like no other.
-    halve: Σ_{i<j} cos / (N · (N − 1)), half of it: so that equal vectors give 0.5.
+    vectors: [N, dimensions]. A vector of length 0 has cosine 0 with all others.
+    halve: return half of it, Σ_{i<j} cos / (N · (N − 1)), so that equal vectors give 0.5.
 
   Raises:
-    ValueError: vectors of different lengths, or with entries that are not finite.
+    ValueError: vectors of different dimensions, or with entries that are not finite.
 
-  Source: When to Search eq. 8 prints the half; its text says mean.
+  Source: When to Search eq. 8 has half the mean; its text says mean.
   """
   rows = np.asarray(vectors, np.float64)
   if len(rows) < 2:

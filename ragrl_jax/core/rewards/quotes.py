@@ -1,4 +1,4 @@
-"""Quotes that stand in a context: word for word, or nearly, by difflib's ratio over every window of words."""
+"""Finds quotes in a context: word for word, or approximately, by difflib's ratio over every window of words."""
 
 import difflib
 import functools
@@ -6,43 +6,48 @@ from collections.abc import Sequence
 
 import numpy as np
 
-SOFT = 0.85  # CARE's code
-JUNK_FROM = 200  # characters of a quote from which difflib passes over popular ones
-MOST_ANCHORS = 4_000_000  # pairs of places at which blocks may begin to grow that are followed up
+SOFT = 0.85  # the threshold in CARE's code
+JUNK_FROM = 200  # in quotes of at least this many characters, difflib ignores "popular" characters
+MOST_ANCHORS = 4_000_000  # largest number of pairs of positions with an equal rare character that `_stretches` follows
 
 
 def collapse(text: str) -> str:
-  """The text with each stretch of white space as one space, none at its ends."""
+  """The text with each run of white space replaced by one space, and none at its ends."""
   return " ".join(text.split())
 
 
 def exact(quote: str, contexts: Sequence[str]) -> bool:
-  """Whether one of the contexts holds the quote, white space of any kind being one space. Nothing is no quote.
+  """Whether one of the contexts contains the quote; any white space counts as one space. False for an empty quote.
 
-  A quote that runs from one context into the next stands in neither.
+  A quote that spans two contexts is in neither.
   """
   quote = collapse(quote)
   return bool(quote) and any(quote in text for text in _collapsed(tuple(contexts)))
 
 
-@functools.lru_cache(maxsize=8192)  # samples of a group quote the same
+@functools.lru_cache(maxsize=8192)  # samples of a group often have the same quotes
 def soft(quote: str, context: str, threshold: float = SOFT) -> bool:
-  """Whether some window of as many words as the quote is like it: SequenceMatcher(None, window, quote).ratio() at or
-  above the threshold, both in lower case and with single spaces.
+  """Whether some window of the context, with as many words as the quote, is similar to the quote.
 
-  The same verdict as trying every window, without trying most of them. A ratio of r asks for M = r · (a + b) / 2
-  matching characters, a and b being the lengths. They lie in blocks that both texts hold; between two blocks some
-  character of either text is left over, so there are at most K = 1 + (a + b − 2M) blocks, and a block of s characters
-  holds s − 1 pairs of neighbours. The two texts hence share at least M − K pairs, and at least M characters: windows
-  that do not are left out by counting. Besides, difflib grows a block only from the two beginnings or from a character
-  that is not "popular": in a quote of 200 characters or more, one that makes up 1 % of it at most. So K is at most one
-  more than there are of these, and long near matches are seldom found, here as in the plain window: `_reach` bounds
-  what can be found, and the most promising window is tried first.
+  Similar means SequenceMatcher(None, window, quote).ratio() >= threshold, both in lower case and with single spaces.
+
+  The result is the same as with every window tried, but most windows are skipped by three bounds:
+
+  1. A ratio of r needs M = r · (a + b) / 2 matching characters, where a and b are the lengths. So the two texts share
+     at least M characters.
+  2. The matching characters lie in blocks that both texts contain. Between two blocks at least one character of either
+     text is unmatched, so there are at most K = 1 + (a + b − 2M) blocks. A block of s characters has s − 1 pairs of
+     neighbours. So the two texts share at least M − K pairs.
+  3. difflib grows a block only from the start of both texts or from a character that is not "popular". In a quote of
+     200 characters or more, a character is popular if it makes up more than 1 % of it. So K is at most one more than
+     the number of characters that are not popular, and `_reach` bounds the number of characters that can match.
+
+  The window with the largest bound is tried first.
 
   Args:
     quote: the text.
-    context: what it may come from.
-    threshold: least ratio, above 0.
+    context: the text to search.
+    threshold: smallest ratio, above 0.
 
   Source: the reward of CARE's code; benchmarks/quotes.py compares the two.
   """
@@ -78,7 +83,7 @@ def soft(quote: str, context: str, threshold: float = SOFT) -> bool:
 
 
 class _Index:
-  """A context's characters, pairs of neighbours, and where its words begin and end."""
+  """A context's characters, pairs of neighbouring characters, and starts and ends of its words."""
 
   def __init__(self, context: str):
     words = context.lower().split()
@@ -90,7 +95,7 @@ class _Index:
     self.pairs = _pairs(self.letters)
 
 
-_index = functools.lru_cache(maxsize=64)(_Index)  # the samples of a group quote from one context
+_index = functools.lru_cache(maxsize=64)(_Index)  # the samples of a group share one context
 
 
 @functools.lru_cache(maxsize=64)
@@ -107,11 +112,11 @@ def _pairs(codes: np.ndarray) -> np.ndarray:
 
 
 def _sharing(keys, span, starts, ends, wanted, windows) -> np.ndarray:
-  """Those of the windows that share at least `wanted` keys with the span, each counted as often as both have it."""
+  """The windows that share at least `wanted` keys with the span, as multisets."""
   if not len(windows) or not len(keys):
     return windows
   kinds, counts = np.unique(span, return_counts=True)
-  # First without the counts: one pass over the context leaves few windows of a short quote.
+  # First without multiplicity: one pass over the context leaves few windows of a short quote.
   place = np.searchsorted(kinds, keys)
   place[place == len(kinds)] = 0
   known = kinds[place] == keys if len(kinds) else np.zeros(len(keys), bool)
@@ -128,18 +133,18 @@ def _sharing(keys, span, starts, ends, wanted, windows) -> np.ndarray:
 
 
 def _reach(quote, rare, text, starts, ends, wanted) -> np.ndarray:
-  """For each window at most how many characters of the quote difflib's blocks can hold, popular ones being passed over.
+  """For each window, an upper bound on the number of the quote's characters in difflib's blocks.
 
-  A block is the prefix that both have, or it holds a place where both have the same rare character and is the stretch
-  around it in which they agree. So what is matched lies in the prefix or in such stretches. Matches keep their order: a
-  block that lies d characters further on in the window than in the quote leaves d of the window's without a match, or
-  −d of the quote's; where `wanted` of them are to match, that bounds d.
+  A block is either the common prefix, or the stretch of agreement around a position where both texts have the same rare
+  (not popular) character. So all matched characters lie in the prefix or in such stretches. Matches keep their order.
+  So a block that is d characters further right in the window than in the quote leaves d characters of the window
+  unmatched, or −d of the quote. As `wanted` characters must match, this bounds d.
 
   Args:
-    quote, text: codes.
-    rare: character → its places in the quote.
-    starts, ends: places of the windows in the text.
-    wanted: how many characters of each window are to match; the bound holds where so many do.
+    quote, text: character codes.
+    rare: character → its positions in the quote.
+    starts, ends: positions of the windows in the text.
+    wanted: number of characters of each window that must match; the bound is valid only for windows with so many.
   """
   at, place = _stretches(quote, rare, text)
   if at is None:
@@ -164,8 +169,10 @@ def _reach(quote, rare, text, starts, ends, wanted) -> np.ndarray:
 
 
 def _stretches(quote, rare, text):
-  """(places in the quote, places in the text) of the pairs that lie in one stretch of agreement with a pair of the same
-  rare character; (None, None) if there are too many to follow up."""
+  """Pairs of positions (in the quote, in the text) that lie in a stretch of agreement around an equal rare character.
+
+  (None, None) if there are more than MOST_ANCHORS.
+  """
   anchors = [(np.asarray(places), np.flatnonzero(text == ord(letter))) for letter, places in rare.items()]
   if sum(len(places) * len(there) for places, there in anchors) > MOST_ANCHORS:
     return None, None
@@ -180,7 +187,7 @@ def _stretches(quote, rare, text):
     (-1, bounds[np.searchsorted(known, at, "left")]),
   ):
     here, there = at, place
-    while len(here):  # up to the next rare character of the quote, from which others go on
+    while len(here):  # up to the quote's next rare character, which has stretches of its own
       here, there = here + step, there + step
       on = np.flatnonzero((here != stop) & (there >= 0) & (there < len(text)))
       on = on[quote[here[on]] == text[there[on]]]

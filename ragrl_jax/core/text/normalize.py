@@ -1,4 +1,4 @@
-"""Answers as they are compared: three named ways to write one down."""
+"""Normalises answers before they are compared, in one of three styles."""
 
 import re
 import string
@@ -11,13 +11,13 @@ _SPACE = str.maketrans({mark: " " for mark in string.punctuation + "‘’´`"})
 
 
 def normalize(text: str, style: str) -> str:
-  """The text as the style compares it.
+  """The text, normalised in this style.
 
-  "squad": lower case; ASCII punctuation deleted; the words a, an, the dropped; white space squeezed.
+  "squad": lower case; ASCII punctuation deleted; the words a, an, the removed; white space collapsed to one space.
   "spaced": the same, but punctuation, and the quotes ‘ ’ ´ `, become a space each.
-  "none": the text as it is.
+  "none": the text unchanged.
 
-  So "The_U.S." is "theus" in squad (the article hides behind the deleted underscore) and "u s" in spaced.
+  Example: "The_U.S." is "theus" in squad (without the underscore, "The" is no word of its own) and "u s" in spaced.
 
   Raises:
     ValueError: a style that is none of the three.
@@ -28,6 +28,6 @@ def normalize(text: str, style: str) -> str:
   if style == "none":
     return text
   if style not in STYLES:
-    raise ValueError(f"style={style!r} is no way to normalise an answer: use 'squad', 'spaced' or 'none'.")
+    raise ValueError(f"style={style!r}: answers are normalised by 'squad', 'spaced' or 'none'.")
   text = text.lower().translate(_DELETE if style == "squad" else _SPACE)
   return " ".join(_ARTICLE.sub(" ", text).split())

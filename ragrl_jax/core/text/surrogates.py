@@ -1,8 +1,8 @@
-"""Text that JSON may have brought and UTF-8 cannot hold."""
+"""Repairs text with surrogates, which JSON may contain and UTF-8 cannot encode."""
 
 
 def well_formed(text: str) -> str:
-  """The text with halves of surrogate pairs joined, and lone ones (JSON may hold them) as U+FFFD."""
+  """The text with surrogate pairs joined to one character, and lone surrogates replaced by U+FFFD."""
   try:
     text.encode()
   except UnicodeEncodeError:

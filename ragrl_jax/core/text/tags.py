@@ -1,4 +1,4 @@
-"""Tag pairs in a model's text. Tags are plain text here, and every function is linear in its length."""
+"""Finds tag pairs in a model's text. Tags are plain text here. Every function is linear in the text's length."""
 
 import dataclasses
 import functools
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-  """A complete `<name>body</name>`: text[start:end] is the whole of it."""
+  """A complete `<name>body</name>`; text[start:end] is all of it, tags included."""
 
   name: str
   body: str
@@ -22,15 +22,18 @@ def _pattern(names: tuple[str, ...]) -> re.Pattern:
 
 
 def pairs(text: str, names: str | Sequence[str], *, opening: str = "last") -> list[Pair]:
-  """The complete pairs of these names, in order of their ends; those of one name never overlap.
+  """The complete pairs of these names, in order of their ends. Pairs of the same name never overlap.
 
   Args:
-    text: what the model wrote.
+    text: the model's text.
     names: one tag name, or several.
-    opening: which of several opening tags a closing tag belongs to: the "last" before it (so that the body holds no
-      tag of its own name), or the "first", as a shortest-match pattern reads it.
+    opening: the opening tag that a closing tag belongs to, if there are several: the "last" one before it (so the body
+      contains no tag of its own name), or the "first" one, as a shortest-match regular expression finds it.
 
-  Example: in "<q>a<q>b</q>" the body of q is "b" by its last opening tag and "a<q>b" by its first.
+  Example: in "<q>a<q>b</q>" the body of q is "b" with "last" and "a<q>b" with "first".
+
+  Raises:
+    ValueError: `opening` is neither.
   """
   if opening not in ("last", "first"):
     raise ValueError(f"opening={opening!r}: use 'last' or 'first'.")
@@ -48,20 +51,20 @@ def pairs(text: str, names: str | Sequence[str], *, opening: str = "last") -> li
 
 
 def first_match(text: str, names: str | Sequence[str]) -> Pair | None:
-  """What the pattern `<(a|b)>(.*?)</\\1>` finds first: the earliest opening tag that has its closing tag behind it."""
+  """The first match of `<(a|b)>(.*?)</\\1>`: the earliest opening tag that has a closing tag after it; None without."""
   return min(pairs(text, names, opening="first"), key=lambda pair: pair.start, default=None)
 
 
 def last(text: str, names: str | Sequence[str]) -> Pair | None:
-  """The pair that ends last."""
+  """The pair that ends last; None if there is none."""
   found = pairs(text, names)
   return found[-1] if found else None
 
 
 def outer(text: str, names: str | Sequence[str]) -> list[Pair]:
-  """The pairs that stand in no other pair of these names, in order. Of two that cross, the one that ends last.
+  """The pairs that are not inside another pair of these names, in order. Of two crossing pairs, the later one is kept.
 
-  Example: in "<a>1<b>2</b></a><b>3</b>" they are a and the second b.
+  Example: for "<a>1<b>2</b></a><b>3</b>" the result is a and the second b.
   """
   kept: list[Pair] = []
   for pair in reversed(pairs(text, names)):
@@ -71,7 +74,7 @@ def outer(text: str, names: str | Sequence[str]) -> list[Pair]:
 
 
 def without(text: str, name: str) -> str:
-  """The text without its `<name>…</name>` stretches; one that is never closed goes on to the end of the text."""
+  """The text without its `<name>…</name>` blocks; a block that is never closed extends to the end of the text."""
   if f"<{name}>" not in text:
     return text
   kept, at, inside = [], 0, False
@@ -88,9 +91,9 @@ def without(text: str, name: str) -> str:
 
 
 def sections(text: str, names: Sequence[str]) -> list[Pair] | None:
-  """The text as a plain sequence of pairs with nothing but white space outside them, or None if it is not one.
+  """The pairs of a text that consists of pairs and white space only; None for any other text.
 
-  A body may not hold a tag of any of the names.
+  A body must not contain a tag of any of the names.
   """
   found, at, opened = [], 0, None
   for tag in _pattern(tuple(names)).finditer(text):
