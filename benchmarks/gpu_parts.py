@@ -143,25 +143,21 @@ def decode(config, sizes: Sizes) -> dict:
   import jax.numpy as jnp
   from flax import nnx
 
-  from ragrl_jax.engine.counters import Counters
-  from ragrl_jax.engine.engine import Turn
-  from ragrl_jax.engine.rows import Talk
+  from ragrl_jax.engine.messages import Open, Turn
 
   graphdef, params = nnx.split(model(config, param_dtype=jnp.bfloat16))
   made, draw, rates = engine(config, graphdef, sizes), np.random.default_rng(0), []
   made.load(params, version=0)
   for step in range(sizes.rounds + 1):
-    made.counters = Counters()
-    talks = [
-      Talk(draw.integers(0, config.vocab_size, sizes.prompt).tolist(), (step, lane)) for lane in range(sizes.lanes)
-    ]
-    for talk in talks:
-      made.submit(Turn(talk, sizes.new, 0))
+    counters = made.restart_counters()
+    for lane in range(sizes.lanes):
+      made.open(Open(lane, tuple(draw.integers(0, config.vocab_size, sizes.prompt).tolist()), (step, lane)))
+      made.submit(Turn(lane, budget=sizes.new))
     while made.busy:
       made.step()
-    for talk in talks:
-      made.close(talk)
-    rates.append(made.counters.sampled_tokens / made.counters.decode_s)
+    for lane in range(sizes.lanes):
+      made.close(lane)
+    rates.append(counters.sampled_tokens / counters.decode_s)
   speed = bandwidth(jax.devices()[0].device_kind)
   needed = decode_bytes(config, sizes.lanes, sizes.prompt + sizes.new / 2)
   bound = None if speed is None else sizes.lanes * speed / needed

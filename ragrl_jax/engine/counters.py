@@ -1,11 +1,11 @@
-"""What the engine did, in numbers."""
+"""Counts and times of the engine's work."""
 
 import dataclasses
 
 
 @dataclasses.dataclass
 class Counters:
-  """What the engine did, since the caller last made new ones. Seconds are the dispatching thread's."""
+  """What the engine did since `Engine.restart_counters`. Seconds are those of the thread that calls `Engine.step`."""
 
   decode_s: float = 0.0
   prefill_s: float = 0.0
@@ -13,9 +13,9 @@ class Counters:
   prefilled_tokens: int = 0
   shared_tokens: int = 0  # prompt tokens that were copied, not computed
   lane_steps: int = 0  # lanes × steps
-  chunks: int = 0
-  extensions: int = 0
-  lent_rows: int = 0
+  chunks: int = 0  # calls of `decode`
+  extensions: int = 0  # calls of `extend`
+  swapped_rows: int = 0  # rows moved to the host to make room
 
   @property
   def occupancy(self) -> float:

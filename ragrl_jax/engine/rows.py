@@ -1,151 +1,129 @@
-"""Who holds which cache row: conversations, prompts shared by a group, and rows lent to the host."""
-
-import dataclasses
-from typing import Any
+"""Which conversation holds which cache row, and which prompts are kept for their groups. Host bookkeeping only."""
 
 import numpy as np
 
-NO_ROW = -1
+from ragrl_jax.engine.conversations import NO_ROW, ConversationState
+from ragrl_jax.engine.messages import Group
 
-
-@dataclasses.dataclass(eq=False)
-class Group:
-  """The samples of one prompt. `left` counts those whose first conversation has not yet taken its copy."""
-
-  left: int
-
-
-@dataclasses.dataclass(eq=False)
-class Talk:
-  """A conversation as the engine sees it. Its maker appends to `ids` between turns; the rest is the engine's.
-
-  Attributes:
-    ids: every token so far. All but the last must be in the cache before the next one can be drawn.
-    key: two int32: what its random numbers are drawn with.
-    family: whose it is: the conversations of one episode have one.
-    nested: its family has other conversations, which may be waiting for it.
-    group: of the samples that begin with the same ids, if it is its sample's first conversation.
-    parent: the conversation whose first `shared` tokens it begins with.
-    cached: tokens in the cache.
-    settled: `cached` as it was when the last turn ended.
-    row: its place, or NO_ROW.
-    saved: its row, kept on the host while its place is lent.
-    busy: a turn is under way.
-    heirs: forks that have yet to copy from it.
-  """
-
-  ids: list[int]
-  key: tuple[int, int]
-  family: Any = None
-  nested: bool = False
-  group: Group | None = None
-  parent: "Talk | None" = None
-  shared: int = 0
-  cached: int = 0
-  settled: int = 0
-  row: int = NO_ROW
-  saved: Any = None
-  busy: bool = False
-  closed: bool = False
-  heirs: int = 0
-
-  @property
-  def missing(self) -> int:
-    """Tokens that have to be taken in before the next one can be drawn."""
-    return len(self.ids) - 1 - self.cached
+PROMPT = -1  # the number of a row that holds a group's prompt: no caller knows it
 
 
 class Rows:
-  """Gives out cache rows 0 … rows − 1, and prompt rows after them. Host bookkeeping only.
+  """Gives out the cache rows 0 … rows − 1 to conversations, and the `prompts` rows after them to shared prompts.
+
+  Copies and prefills are only noted here. `KVCache.run_copies` runs them together, and then calls `finish_copies`.
 
   Attributes:
-    seated: conversations with a row, the longest unused first.
-    fills: prompts whose own rows have yet to be computed.
-    copies: (from, to, tokens): rows to be copied once that is done.
-    freed: (free list, row): free once the copies are done.
+    absent: a row number past all rows: writes to it are dropped.
+    resident: conversations with a row, the least recently used first.
+    prompt_fills: prompts whose rows have yet to be computed.
+    copies: (from row, to row, tokens), to be run after the fills.
   """
 
   def __init__(self, rows: int, prompts: int):
+    self.absent = rows + prompts
     self._free = list(range(rows))[::-1]
     self._free_prompts = list(range(rows, rows + prompts))[::-1]
-    self._prompts: dict[tuple[int, tuple[int, ...]], tuple[Group, Talk]] = {}
-    self.seated: dict[Talk, None] = {}
-    self.fills: list[Talk] = []
+    # Samples of one group may begin with different ids (a play may edit its prompt), so the ids are part of the key.
+    self._prompts: dict[tuple[Group, tuple[int, ...]], ConversationState] = {}
+    self._left: dict[Group, int] = {}  # samples that have not left their group; without an entry, all
+    self.resident: dict[ConversationState, None] = {}  # a dict keeps the order in which they were used
+    self.prompt_fills: list[ConversationState] = []
     self.copies: list[tuple[int, int, int]] = []
-    self.freed: list[tuple[list[int], int]] = []
+    self._pending_free: list[tuple[list[int], int]] = []  # (free list, row): free once the copies are done
 
   @property
   def free(self) -> int:
-    """Rows that nobody has."""
+    """Conversation rows that nobody holds."""
     return len(self._free)
-
-  def give(self, talk: Talk) -> bool:
-    """A free row for the conversation, if there is one."""
-    if not self._free:
-      return False
-    talk.row = self._free.pop()
-    self.seated[talk] = None
-    return True
-
-  def take(self, talk: Talk) -> None:
-    """Frees the conversation's row, as soon as nothing has to be copied from it any more."""
-    if talk.row != NO_ROW:
-      self.freed.append((self._free, talk.row))
-      talk.row = NO_ROW
-      del self.seated[talk]
-      if not self.copies:
-        self.settle()
-
-  def settle(self) -> None:
-    """The copies are done: what they were made from is free."""
-    for free, row in self.freed:
-      free.append(row)
-    self.fills, self.copies, self.freed = [], [], []
-
-  def touch(self, talk: Talk) -> None:
-    del self.seated[talk]
-    self.seated[talk] = None
-
-  def lender(self, family: Any) -> Talk | None:
-    """An idle conversation whose row can be lent: of the same family if there is one, else the longest unused."""
-    idle = [t for t in self.seated if not t.busy]
-    return next((t for t in idle if t.family is family), idle[0] if idle else None)
-
-  def prompt(self, talk: Talk) -> Talk | None:
-    """The row that this conversation's prompt is copied from, filled by then; None if it computes its own."""
-    key = (id(talk.group), tuple(talk.ids))
-    if key not in self._prompts and talk.group.left > 1 and self._free_prompts and talk.missing:
-      own = Talk(list(talk.ids), talk.key, row=self._free_prompts.pop())
-      self._prompts[key] = (talk.group, own)
-      self.fills.append(own)
-    return self._prompts.get(key, (None, None))[1]
-
-  def leave(self, group: Group) -> None:
-    """One sample fewer will ask for the group's prompt; after the last one its row is free."""
-    group.left -= 1
-    if group.left <= 0:
-      for key in [k for k, (owner, _) in self._prompts.items() if owner is group]:
-        self.freed.append((self._free_prompts, self._prompts.pop(key)[1].row))
-      if not self.copies:
-        self.settle()
-
-  @property
-  def short_of_prompts(self) -> bool:
-    """Whether every prompt row is in use, but some will be free once the copies are done."""
-    return not self._free_prompts and any(free is self._free_prompts for free, _ in self.freed)
 
   @property
   def prompts(self) -> int:
     """Prompt rows in use."""
     return len(self._prompts)
 
+  @property
+  def prompt_row_is_pending(self) -> bool:
+    """Whether no prompt row is free, but one will be once the copies are done."""
+    return not self._free_prompts and any(free is self._free_prompts for free, _ in self._pending_free)
 
-def extension(talks: list[Talk], rows: int, width: int, absent: int) -> tuple[np.ndarray, np.ndarray]:
-  """The (tokens [n, P], table [n, 3]) that take the next tokens of up to n conversations into the cache."""
+  # ---- conversations -------------------------------------------------------------------------------------------------
+
+  def acquire(self, conversation: ConversationState) -> bool:
+    """Gives the conversation a free row. False if there is none."""
+    if not self._free:
+      return False
+    conversation.row = self._free.pop()
+    self.resident[conversation] = None
+    return True
+
+  def release(self, conversation: ConversationState) -> None:
+    """Frees the conversation's row, if it has one, once no copy reads it any more."""
+    if conversation.row != NO_ROW:
+      self._pending_free.append((self._free, conversation.row))
+      conversation.row = NO_ROW
+      del self.resident[conversation]
+      self._free_if_unread()
+
+  def touch(self, conversation: ConversationState) -> None:
+    """Makes the conversation the most recently used one."""
+    del self.resident[conversation]
+    self.resident[conversation] = None
+
+  def victim(self, episode: int | None) -> ConversationState | None:
+    """The idle conversation to swap out: one of the episode if there is one, else the least recently used."""
+    idle = [c for c in self.resident if c.turn is None]
+    return next((c for c in idle if c.episode == episode), idle[0] if idle else None)
+
+  # ---- prompts -------------------------------------------------------------------------------------------------------
+
+  def prompt_of(self, conversation: ConversationState) -> ConversationState | None:
+    """The row that the conversation copies its group's prompt from; None if it computes the prompt itself."""
+    group = conversation.group
+    if group is None:
+      return None
+    key = group, tuple(conversation.ids)
+    # The last sample of a group gains nothing from a row that only it would copy.
+    shared = self._left.get(group, group.size) > 1
+    if key not in self._prompts and shared and self._free_prompts and conversation.missing:
+      row = self._free_prompts.pop()
+      own = ConversationState(PROMPT, list(conversation.ids), conversation.key, episode=PROMPT, row=row)
+      self._prompts[key] = own
+      self.prompt_fills.append(own)
+    return self._prompts.get(key)
+
+  def leave(self, group: Group) -> None:
+    """One sample leaves the group. After the last one the prompt's row is free."""
+    left = self._left.pop(group, group.size) - 1
+    if left > 0:
+      self._left[group] = left
+      return
+    for key in [key for key in self._prompts if key[0] == group]:
+      self._pending_free.append((self._free_prompts, self._prompts.pop(key).row))
+    self._free_if_unread()
+
+  # ---- copies --------------------------------------------------------------------------------------------------------
+
+  def finish_copies(self) -> None:
+    """The noted fills and copies are done: the rows that only they still read are free."""
+    for free, row in self._pending_free:
+      free.append(row)
+    self.prompt_fills, self.copies, self._pending_free = [], [], []
+
+  def _free_if_unread(self) -> None:
+    if not self.copies:
+      self.finish_copies()
+
+
+def extension(
+  conversations: list[ConversationState], rows: int, width: int, absent: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """The (tokens [n, P], table [n, 3]) that have `extend` prefill the next tokens of up to n = `rows` conversations."""
   tokens, table = np.zeros((rows, width), np.int32), np.zeros((rows, 3), np.int32)
   table[:, 0] = absent
-  for i, talk in enumerate(talks):
-    count = min(talk.missing, width)
-    tokens[i, :count] = talk.ids[talk.cached : talk.cached + count]
-    table[i] = talk.row, talk.cached, count
+  for i, conversation in enumerate(conversations):
+    # Of ids a b c d e with a cached, a width of 2 takes b c: row, 1, 2. The newest token, e, is never taken.
+    count = min(conversation.missing, width)
+    tokens[i, :count] = conversation.ids[conversation.cached : conversation.cached + count]
+    table[i] = conversation.row, conversation.cached, count
   return tokens, table

@@ -1,14 +1,16 @@
-"""Stop strings on the device, exactly: one byte automaton, compiled over the vocabulary.
+"""Finds stop strings on the device, exactly: one byte automaton, compiled over the vocabulary.
 
 A token is a run of bytes. It may end a stop string in its middle, end two of them, or hold one whole. So the
-Aho-Corasick automaton of all stop strings is run over the bytes of every token from every state, once:
+Aho-Corasick automaton of all stop strings is run once over the bytes of every token, from every state:
 
-    state   what the text so far could be the beginning of; 0 at the start of every model segment
-    outcome what a token does in a state: the state it leads to, and the stops it completes, in the order in which their
-            last bytes come (of two that end on the same byte, the longer comes first)
+    state    the longest beginning of a stop string that the text so far ends with; 0 at the start of a model segment
+    outcome  what a token does in a state: the state it leads to, and the stops that it completes, in the order of their
+             last bytes (of two that end on the same byte, the longer comes first)
 
-Which of those stops a row asked for is only known at run time; the first of its own in that order is the one that a
-plain search of the text would find.
+    stops "</a>" and "b", text "x<":   token "/a>b" completes "</a>", then "b"
+
+A lane's stops are known only at run time. The first of its own stops in that order is the one that a plain search of
+the text would find.
 """
 
 from collections.abc import Sequence
@@ -39,13 +41,13 @@ class Table(NamedTuple):
 
 
 def advance(table: Table, state: jax.Array, token: jax.Array, accept: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """One token for every row.
+  """Takes one token a lane.
 
   Args:
     table: `Stops(...).table`.
     state: [W] int32, as the last call returned it; 0 at the start of a model segment.
     token: [W] int32, in [0, rows).
-    accept: [W] int32, the stops that a row asked for, as `Stops.mask` gives them.
+    accept: [W] int32, each lane's stops as bits (`Stops.mask`).
 
   Returns:
     (state [W] int32, stop [W] int32): the number of the accepted stop that the token completes first (an index into
@@ -53,6 +55,7 @@ def advance(table: Table, state: jax.Array, token: jax.Array, accept: jax.Array)
   """
   outcome = table.outcome[state, token].astype(jnp.int32)
   order = table.order[outcome]  # [W, K]
+  # accept 0b101 and order [1, 2, -1]: stop 1 is not asked for, stop 2 is, so it ends the turn.
   mine = (order >= 0) & (((accept[:, None] >> jnp.maximum(order, 0)) & 1) == 1)
   first = jnp.argmax(mine, axis=1)
   stop = jnp.take_along_axis(order, first[:, None], axis=1)[:, 0]
@@ -68,7 +71,7 @@ class Stops:
     rows: rows of the model's embedding; those beyond the tokenizer's have no bytes and change nothing.
 
   Attributes:
-    names: what a stop's number stands for: the strings, and "eos" last.
+    names: the stops by number: the strings, and "eos" last.
     table: the device arrays of `advance`.
 
   Raises:
@@ -79,6 +82,7 @@ class Stops:
     _check(strings, rows, tokenizer)
     self.names = (*strings, EOS)
     self._bit = {name: 1 << i for i, name in enumerate(self.names)}
+    # Embedding rows past the vocabulary are padding: without bytes they move no state.
     tokens = [tokenizer.token_bytes(i) if i < tokenizer.vocab_size else b"" for i in range(rows)]
     outcome, state, order = compile_table(tokens, [s.encode() for s in strings], tokenizer.eos_ids)
     self.table = Table(jnp.asarray(outcome), jnp.asarray(state), jnp.asarray(order))
@@ -136,6 +140,7 @@ def automaton(strings: Sequence[bytes]) -> tuple[np.ndarray, list[tuple[int, ...
     if at:
       goto[at] = goto[fail[at]]
       ends[at] += ends[fail[at]]  # a shorter string that is this one's end
+    # The failure state of a child is where its byte leads from the parent's: the longest proper suffix in the tree.
     for byte, child in children[at].items():
       fail[child] = int(goto[fail[at], byte]) if at else 0
       goto[at, byte] = child
@@ -148,7 +153,7 @@ def compile_table(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """(outcome [S, rows], state [O], order [O, K]) of `Table`, in numpy.
 
-  From most states most tokens go where they go from the start: only those whose path differs are walked anew.
+  From most states most tokens lead where they lead from the start. Only the others are walked again.
   """
   goto, ends = automaton(strings)
   states, rows = len(goto), len(tokens)
@@ -167,6 +172,7 @@ def compile_table(
     differs = goto[s] != goto[0]
     again = np.flatnonzero((length > 0) & differs[first_byte])
     table[s, again] = _number(*walk.run(np.full(len(again), s, np.int32), again), outcomes)
+  # EOS has no bytes in the text. In every state it completes the stop "eos", whose number is after the strings'.
   lists = [*walk.lists, (len(strings),)]
   table[:, list(eos_ids)] = outcomes.setdefault((0, len(lists) - 1), len(outcomes))
   order = np.full((len(outcomes), max(map(len, lists))), -1, np.int32)
@@ -177,7 +183,7 @@ def compile_table(
 
 
 class _Walk:
-  """Runs many (state, token) pairs through the automaton at once, a byte a step, and collects what they complete.
+  """Runs many (state, token) pairs through the automaton at once, a byte a step, and collects the stops they complete.
 
   `lists` holds every list of completed strings met so far, each once; lists[0] is the empty one.
   """
@@ -189,7 +195,7 @@ class _Walk:
     self.data = np.frombuffer(b"".join(tokens) or b"\0", np.uint8)
     self.ending = np.array([bool(e) for e in ends])
     self.lists: list[tuple[int, ...]] = [()]
-    self._number = {(): 0}
+    self._number: dict[tuple[int, ...], int] = {(): 0}
 
   def run(self, state: np.ndarray, token: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(state at the end [N], number of the list of completed strings [N]) of N pairs."""
@@ -201,7 +207,7 @@ class _Walk:
       reached = self.goto[state[live], self.data[starts[: len(live)] + step]]
       state[live] = reached
       for i in live[self.ending[reached]]:
-        found[i] = self._longer(found[i], self.ends[state[i]])
+        found[i] = self._longer(int(found[i]), self.ends[state[i]])
     return state, found
 
   def _longer(self, number: int, completed: tuple[int, ...]) -> int:

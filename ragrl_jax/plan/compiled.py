@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.engine import programs, stops
+from ragrl_jax.engine import lanes, programs, stops
 from ragrl_jax.learner import learner, step
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.learner.trained import Trained
@@ -314,7 +314,7 @@ class _Compiler:
     )
     self.add(
       "engine: decode",
-      lambda: made.decode.lower(params, cache, ints(r.lanes, programs.COLUMNS), ints(2)),
+      lambda: made.decode.lower(params, cache, ints(r.lanes, lanes.COLUMNS), ints(2)),
       calls=work.chunks,
       work=work.chunk_flops,
       hbm=work.chunk_bytes,

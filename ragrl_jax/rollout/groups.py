@@ -1,7 +1,10 @@
-"""Where a step's groups come from: prompts are drawn and played, and the groups that teach something are kept.
+"""Samples the groups that a step trains on, with DAPO's dynamic sampling.
 
-Dynamic sampling (DAPO): a group whose samples are all right, or all wrong, has no gradient. Batches of prompts are
-drawn until enough groups have a spread, or until no more may be drawn; then the step makes do with what there is.
+A group whose samples are all right, or all wrong, has no gradient. So batches of prompts are drawn and played until
+enough groups have a spread, or until the step may draw no more. Then it trains on what there is.
+
+    prompts_per_step = 2:   draw 1 → groups 0 1, group 0 has no spread   kept: 1
+                            draw 2 → groups 2 3, both have one           kept: 1 2, surplus: 3
 """
 
 import dataclasses
@@ -17,7 +20,7 @@ from ragrl_jax.rollout.timings import Timings
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import NO_VERDICT, Episode, Example
 
-MAX_STALENESS = 1  # steps by which the weights that sampled an episode may be older than those it trains
+MAX_STALENESS = 1  # most steps between the weights that sampled an episode and those that it trains
 
 Group = tuple[Episode, ...]  # the samples of one prompt
 
@@ -31,10 +34,10 @@ class Filter:
   """Which groups a step trains on.
 
   Attributes:
-    metric: "outcome" or "total": what must differ within a group; "none" keeps every group.
-    tolerance: a spread (largest less smallest) of up to this is none.
-    max_draws: batches of prompts a step may draw, at least 1.
-    surplus: what becomes of groups beyond those the step needs: "discard" as DAPO does, or "keep" for the next step.
+    metric: "outcome" or "total": the value that must differ within a group; "none" keeps every group.
+    tolerance: a spread (largest minus smallest value) up to this counts as none.
+    max_draws: batches of prompts that a step may draw, at least 1.
+    surplus: what to do with groups that the step does not need: "discard" as DAPO does, or "keep" for the next step.
   """
 
   metric: str = "none"
@@ -45,7 +48,7 @@ class Filter:
 
 @dataclasses.dataclass(frozen=True)
 class Supplied:
-  """What a step trains on: whole groups in the order drawn, and how they were found."""
+  """What a step trains on: whole groups in the order drawn, and metrics of how they were drawn."""
 
   groups: tuple[Group, ...]
   metrics: Mapping[str, float]
@@ -59,19 +62,19 @@ class GroupSampler:
   """Groups for one step after another.
 
   Args:
-    rollout: plays: `run(requests, step=, beside=)` → an episode each, and its `report`.
+    rollout: a Rollout: `run(requests, step=, beside=)` returns an episode for each request, `report` its timings.
     examples: the questions.
-    draw: (cursor, count) → (running number of the prompt, position of its example) for so many prompts.
-    measure: (examples, episodes, step) → what the filter's metric says of each episode; None: it cannot be scored.
+    draw: (cursor, count) → (running number of the prompt, position of its example) for `count` prompts.
+    measure: (examples, episodes, step) → the filter's metric of each episode; None if it cannot be scored.
     prompts_per_step: groups of a step, and prompts of a draw.
     group_size: samples of a prompt.
     filter: which groups count.
-    max_failed_share: of a draw's episodes; more that a search or an encoder failed, and the run stops.
-    max_unjudged_share: the same, of those that a judge failed or gave no verdict on.
+    max_failed_share: the run stops when a search or an encoder failed more than this share of a draw's episodes.
+    max_unjudged_share: the run stops when more than this share of them got no verdict.
 
   Attributes:
     cursor: prompts drawn so far.
-    report: what playing took since `reported` was last called.
+    report: timings since `reported` was last called.
   """
 
   def __init__(
@@ -96,20 +99,20 @@ class GroupSampler:
     self._ahead: Supplied | None = None
 
   def take(self, step: int) -> Supplied:
-    """The groups that this step trains on: those sampled ahead for it, or else sampled now.
+    """The groups that this step trains on: those sampled ahead for it, or else groups sampled now.
 
-    There are prompts_per_step of them, or fewer when the filter's max_draws is spent: none, even. What an earlier step
-    found too much of comes first: it was drawn first.
+    There are prompts_per_step of them, or fewer (even none) when the filter's max_draws is spent. An earlier step's
+    surplus comes first, because it was drawn first.
 
     Raises:
       TooManyFailures: a tool is down.
       ValueError: an episode is older than MAX_STALENESS allows.
     """
-    ready, self._ahead = self._ahead, None
+    ready, self._ahead = self._ahead, None  # each is trained on once
     return _checked(step, ready or self._gather(step, None))
 
   def sample_ahead(self, step: int, beside: Work) -> None:
-    """Samples this coming step's groups beside other work, with the weights the engine has now."""
+    """Samples the coming step's groups beside other work, with the engine's present weights."""
     self._ahead = self._gather(step, beside)
 
   def example(self, episode: Episode) -> Example:
@@ -118,22 +121,22 @@ class GroupSampler:
     return self._examples[place]
 
   def reported(self) -> Timings:
-    """What playing took since this was last asked."""
+    """Timings since the last call."""
     report, self.report = self.report, Timings()
     return report
 
   # ---- checkpoints ---------------------------------------------------------------------------------------------------
 
   def saved(self) -> dict[str, Any]:
-    """Cursor, and whole groups sampled but not yet trained on, for a checkpoint's JSON."""
+    """The cursor, and whole groups that were sampled but not yet trained on: JSON for a checkpoint."""
     ahead = self._ahead and dict(groups=_to_json(self._ahead.groups), metrics=dict(self._ahead.metrics))
     return dict(cursor=self.cursor, surplus=_to_json(self._surplus), ahead=ahead)
 
   def restore(self, saved: Mapping[str, Any]) -> None:
-    """Goes on from what `saved` gave.
+    """Continues from what `saved` returned.
 
     Raises:
-      ValueError: a group that answers another question than its prompt now draws.
+      ValueError: the config now draws another question for a saved group's prompt.
     """
     self.cursor = saved["cursor"]
     self._surplus = self._from_json(saved["surplus"])
@@ -142,6 +145,7 @@ class GroupSampler:
 
   def _from_json(self, groups) -> tuple[Group, ...]:
     found = tuple(tuple(episodes_lib.of_record(record) for record in group) for group in groups)
+    # One episode a group is enough: its samples share the prompt.
     for episode in (group[0] for group in found):
       if (now := self.example(episode).id) != episode.example_id:
         raise ValueError(
@@ -154,10 +158,11 @@ class GroupSampler:
   # ---- drawing -------------------------------------------------------------------------------------------------------
 
   def _gather(self, step: int, beside: Work | None) -> Supplied:
+    # dull: groups without a spread. values: the metric of every episode that could be scored.
     kept, draws, drawn, dull, values = list(self._surplus[: self._prompts]), 0, 0, 0, []
     while len(kept) < self._prompts and draws < self._filter.max_draws:
       draws += 1
-      fresh = self._play(step, beside)
+      fresh = self._play(step, beside)  # a whole draw: lanes stay full, and the cursor moves by whole batches
       drawn += len(fresh)
       if self._filter.metric != "none":
         spread, measured = self._with_spread(fresh, step)
@@ -166,6 +171,7 @@ class GroupSampler:
         fresh = spread
       kept += fresh
     surplus = kept[self._prompts :]
+    # Kept groups are saved with the checkpoint, so a resumed run trains on the same ones.
     self._surplus = tuple(surplus) if self._filter.surplus == "keep" else ()
     metrics = {
       "groups/draws": draws,
@@ -182,6 +188,7 @@ class GroupSampler:
     """One draw: prompts_per_step groups."""
     prompts = self._draw(self.cursor, self._prompts)
     self.cursor += self._prompts
+    # The samples of a prompt stand side by side: the engine computes its tokens once.
     episodes = self._rollout.run(
       [Request(self._examples[place], index, sample) for index, place in prompts for sample in range(self._group_size)],
       step=step,
@@ -195,7 +202,8 @@ class GroupSampler:
     """The groups whose known values differ, and all known values."""
     episodes = [episode for group in groups for episode in group]
     values = self._measure([self.example(episode) for episode in episodes], episodes, step)
-    # Whoever could not be scored is a group of its own: it has no spread, and takes none away.
+    # An episode that could not be scored gets a group id of its own: it has no spread, and takes none away.
+    # Prompts 7 7 7 with values 1 None 0 → ids 7 −2 7, numbers 1 0 0: prompt 7 has a spread.
     ids = [
       episode.prompt_index if value is not None else -1 - i
       for i, (episode, value) in enumerate(zip(episodes, values, strict=True))
@@ -207,7 +215,8 @@ class GroupSampler:
 
 
 def _checked(step: int, supplied: Supplied) -> Supplied:
-  """With how old its groups are when this step trains on them."""
+  """Adds the groups' ages to the metrics, and refuses groups that are too old."""
+  # Step s trains on weights of version s − 1: groups that those have sampled are 0 steps old.
   ages = [step - 1 - group[0].version for group in supplied.groups]
   if max(ages, default=0) > MAX_STALENESS:
     raise ValueError(
@@ -226,7 +235,8 @@ def _checked(step: int, supplied: Supplied) -> Supplied:
 
 
 def refuse_failures(episodes: Sequence[Episode], share: float, unjudged_share: float) -> None:
-  """Stops the run when a tool is down: a few episodes without a reward are masked, many are no training."""
+  """Stops the run when a tool is down. A few episodes without a reward are masked; with many there is no training."""
+  # A judge's failure is not counted as a search's: each has its own limit and its own advice.
   unjudged = [episode.facts[NO_VERDICT] for episode in episodes if NO_VERDICT in episode.facts]
   failed = [episode.failure for episode in episodes if episode.ended == "failed" and NO_VERDICT not in episode.facts]
   if len(failed) > share * len(episodes):

@@ -1,7 +1,8 @@
-"""A rollout on several hosts: each plays its own prompts on its own engine, and all know every episode."""
+"""A rollout on several hosts: each plays its share of the prompts on its own engine, then all exchange episodes."""
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from ragrl_jax.engine.counters import Counters
 from ragrl_jax.parallel import hosts
@@ -13,7 +14,7 @@ from ragrl_jax.structs import Episode
 
 
 class MultiHostRollout:
-  """Plays as a Rollout does, with the same episodes, wherever they are played.
+  """A Rollout over all hosts. The episodes do not depend on the number of hosts.
 
   Args:
     rollout: this host's own; an episode must depend on its request and on the weights alone.
@@ -29,15 +30,18 @@ class MultiHostRollout:
   def run(
     self, requests: Sequence[Request], *, step: int, greedy: bool = False, beside: Work | None = None
   ) -> list[Episode]:
-    """An episode for every request, in the requests' order. All hosts must call it, with the same requests.
+    """Returns an episode for every request, in the requests' order. All hosts must call it with the same requests.
 
-    `beside` is finished when it returns: its programs and the exchange come in the same order on all hosts.
+    `beside` is finished when it returns.
     """
+    # Whole prompts: the samples of a group stay on one engine, which computes their prompt once.
     prompts = list(dict.fromkeys(request.prompt_index for request in requests))
     mine = set(share(prompts, hosts.number(), hosts.count()))
     episodes = self._rollout.run(
       [request for request in requests if request.prompt_index in mine], step=step, greedy=greedy, beside=beside
     )
+    # Hosts play for different times, so some have done more of `beside` than others. All must start their programs in
+    # one order, or collectives would meet the wrong partners: the rest of it, then the exchange.
     if beside is not None:
       beside.finish()
     told = hosts.exchange(
@@ -52,14 +56,15 @@ class MultiHostRollout:
 
 
 def share(prompts: Sequence[int], number: int, count: int) -> Sequence[int]:
-  """The prompts that host `number` of `count` plays: every count-th, so that shares differ by one at most."""
+  """The prompts that host `number` of `count` plays: every count-th, so that shares differ by at most one."""
+  # 7 prompts on 3 hosts: 0 3 6, 1 4, 2 5.
   return prompts[number::count]
 
 
 def _mean(reports: Sequence[dict]) -> Timings:
-  """Counts add up; seconds, which pass on all hosts at once, are averaged."""
+  """Sums of counts, means of seconds: those pass on all hosts at once."""
 
-  def field(name, values):
+  def field(name: str, values: Sequence[float]) -> Any:
     passes = name.endswith("_s") or name in ("seconds", "started")
     return sum(values) / len(values) if passes else sum(values)
 

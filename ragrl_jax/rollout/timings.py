@@ -1,4 +1,4 @@
-"""Where the time of a rollout went, and what its engine did."""
+"""Timings of a rollout: where the seconds went, and what the engine did in them."""
 
 import dataclasses
 import time
@@ -8,15 +8,16 @@ from ragrl_jax.engine.counters import Counters
 
 @dataclasses.dataclass
 class Timings:
-  """Where a run's time went. Seconds are those of the thread that starts the programs.
+  """Where a run's time went. Seconds are those of the thread that dispatches the programs.
 
   Attributes:
-    seconds: of the whole run.
-    wait_s: with nothing to draw: conversations waited for searches or for the host.
-    judge_wait_s: with nothing to draw and no search under way: they waited for verdicts.
-    beside_s: with nothing to draw, and given to other work.
-    episodes, failed: finished so far; and those of them that a tool failed.
-    engine: the engine's own counters.
+    seconds: the whole run.
+    wait_s: no conversation had tokens to draw, because of searches or the host.
+    judge_wait_s: no conversation had tokens to draw, because of judges alone.
+    beside_s: no conversation had tokens to draw, and other work was done.
+    episodes, failed: episodes that ended so far, and those of them that a failed tool ended.
+    engine: the engine's counters.
+    started: when the run began, by `time.perf_counter`.
   """
 
   seconds: float = 0.0
@@ -31,11 +32,13 @@ class Timings:
   @property
   def tokens_per_s(self) -> float:
     """Sampled tokens a second, up to now or to the end."""
+    # `seconds` is written when the run ends; until then the clock tells.
     seconds = self.seconds or time.perf_counter() - self.started
     return self.engine.sampled_tokens / seconds if seconds else 0.0
 
   def add(self, other: "Timings") -> None:
-    """Takes another run's numbers to its own."""
+    """Adds another run's numbers to these."""
+    # Every field is a sum but the record of the engine, which is added field by field, and the moment of the start.
     for mine, more in ((self, other), (self.engine, other.engine)):
       for field in dataclasses.fields(mine):
         if field.name not in ("engine", "started"):

@@ -1,4 +1,4 @@
-"""What an episode may ask: searches and judgements, gathered into batches and answered by threads of their own."""
+"""The tools of an episode: searches, judges and embeddings, gathered into batches that run in threads."""
 
 import asyncio
 import contextlib
@@ -15,16 +15,16 @@ from ragrl_jax.structs import Passage, ToolFailed
 class RetrievalTools:
   """`structs.Tools` over a retriever and, if there are any, judges.
 
-  Requests of the same moment go out as one batch; while every worker is busy, more of them gather.
+  Requests of the same moment form one batch. While every worker is busy, the next batch grows.
 
   Args:
-    retriever: `search(queries, k) -> a list of passages for each`; called from several threads. None: nothing can be
-      searched for.
-    top_k: passages a search returns unless it asks for another number.
-    timeout_s: of one batch; after it its searches fail.
-    workers: batches of searches under way at a time.
-    max_batch: queries of one batch.
-    judges: by term, "" for terms without their own; each is asked at its own pace and called from several threads.
+    retriever: `search(queries, k)` returns a list of passages for each query; called from several threads. None: a
+      search raises ValueError.
+    top_k: passages that a search returns unless it asks for another number.
+    timeout_s: seconds that a batch may take; then its searches fail.
+    workers: most batches of searches under way at a time.
+    max_batch: most queries of a batch.
+    judges: by reward term, "" for terms without their own. Each has its own pace; called from several threads.
     encode: texts → float32 [texts, dimensions]; called from one thread at a time.
 
   Raises:
@@ -66,7 +66,8 @@ class RetrievalTools:
         setting="config.retrieval.timeout_s",
       )
     judges = dict(judges or {})
-    asked = {id(judge): _verdicts(judge) for judge in judges.values()}  # terms of one judge fill its batches together
+    # Two terms may share one judge. Their pairs then share its batches and its pace.
+    asked = {id(judge): _verdicts(judge) for judge in judges.values()}
     self._judges = {term: asked[id(judge)] for term, judge in judges.items()}
 
   async def search(self, query: str, k: int | None = None) -> tuple[Passage, ...]:
@@ -83,7 +84,7 @@ class RetrievalTools:
     return tuple(await self._searches.ask(query, self.top_k if k is None else k))
 
   async def judge(self, pairs: Sequence[tuple[str, str]], term: str = "") -> tuple[float | None, ...]:
-    """One verdict a pair, by the term's judge. Raises ToolFailed when there is no answer in time.
+    """The term's judge gives one verdict a pair. Raises ToolFailed when there is no answer in time.
 
     Raises:
       ValueError: there is no judge.
@@ -116,17 +117,23 @@ def _verdicts(judge: Judge) -> "_Batches":
 
 def _unit(vectors: np.ndarray) -> list[tuple[float, ...]]:
   lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-  unit = np.asarray(vectors, np.float64) / np.where(lengths > 0, lengths, 1)
+  unit = np.asarray(vectors, np.float64) / np.where(lengths > 0, lengths, 1)  # a vector of zeros stays one
+  # Four decimals: vectors are facts of an episode, which are logged and kept in checkpoints.
   return [tuple(row) for row in np.round(unit, 4).tolist()]
 
 
 class _Batches:
-  """Gathers single questions into batches for a blocking function. Everything but the function is on the event loop."""
+  """Gathers single questions into batches for a blocking function.
+
+  `function(questions, option)` runs in a thread. Everything else happens on the event loop. Questions of one batch have
+  the same option.
+  """
 
   def __init__(self, function, name: str, *, workers: int, max_batch: int, timeout_s: float, setting: str):
     self._function, self._name, self._setting = function, name, setting
     self._idle, self._max, self._timeout_s = workers, max_batch, timeout_s
-    self._permits = threading.Semaphore(workers)  # a batch that was given up keeps its own until it ends
+    # A batch that timed out goes on in its thread, and keeps its permit until it ends: no flood on a slow server.
+    self._permits = threading.Semaphore(workers)
     self._waiting: dict[int, list[tuple[Any, asyncio.Future]]] = {}
     self._planned = False
     self._running: set[asyncio.Task] = set()
@@ -135,7 +142,8 @@ class _Batches:
     loop = asyncio.get_running_loop()
     answer = loop.create_future()
     self._waiting.setdefault(option, []).append((question, answer))
-    if not self._planned:  # after all coroutines that are ready now have asked, too
+    # call_soon runs after the coroutines that are ready now: their questions join this batch.
+    if not self._planned:
       self._planned = True
       loop.call_soon(self._send)
     return await answer
@@ -143,7 +151,7 @@ class _Batches:
   def _send(self) -> None:
     self._planned = False
     while self._idle and self._waiting:
-      option, questions = next(iter(self._waiting.items()))
+      option, questions = next(iter(self._waiting.items()))  # the oldest first; its rest goes to the end
       batch, rest = questions[: self._max], questions[self._max :]
       del self._waiting[option]
       if rest:
@@ -157,6 +165,7 @@ class _Batches:
   def _returned(self, task: asyncio.Task, batch: list[tuple[Any, asyncio.Future]], option: int) -> None:
     self._running.discard(task)
     self._idle += 1
+    # A server's failure or a timeout is a ToolFailed: it masks the episode. Any other error is a bug and ends the run.
     if task.cancelled():
       error = ToolFailed(f"{self._name} was cancelled.")
     elif (error := task.exception()) is None and len(task.result()) != len(batch):
@@ -173,7 +182,8 @@ class _Batches:
     self._send()
 
   def _refuse(self, batch: list[tuple[Any, asyncio.Future]], option: int, error: BaseException) -> None:
-    """A failure that names its questions is theirs alone: the others ask again."""
+    """Fails the questions that the error names, and asks the others again. Fails all if it names none."""
+    # Questions a b c and an error that names b: b fails, a and c join the next batch.
     named = set(getattr(error, "queries", ()))
     theirs = [(q, future) for q, future in batch if q in named] or batch
     for _, future in theirs:
@@ -183,7 +193,8 @@ class _Batches:
 
 
 def _beside(name: str, permits: threading.Semaphore, function, *arguments) -> asyncio.Future:
-  """What the function gives, from a thread that keeps no failed run alive: a pool's threads are waited for at exit."""
+  """Runs the function in a daemon thread; returns the future of its result."""
+  # No pool: Python waits for a pool's threads at exit, so a search that hangs would keep a failed run alive.
   loop = asyncio.get_running_loop()
   given = loop.create_future()
 

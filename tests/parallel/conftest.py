@@ -4,4 +4,4 @@ import pathlib
 import sys
 
 TESTS = pathlib.Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS / "learner"), str(TESTS / "rollout")]
+sys.path[:0] = [str(TESTS / "learner"), str(TESTS / "engine")]

@@ -12,7 +12,7 @@ import small_learner as small
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ragrl_jax.engine import programs, stops
+from ragrl_jax.engine import lanes, programs, stops
 from ragrl_jax.engine.engine import Engine
 from ragrl_jax.learner import step
 from ragrl_jax.learner.learner import Learner
@@ -120,7 +120,7 @@ def lowered(sizes):
     apply=lambda: one.apply.lower(state, state.params, sums),
     score=lambda: learner._score.lower(one.params, one.frozen, block),
     extend=lambda: engine.extend.lower(params, cache, ints(2, 16), ints(2, 3)),
-    decode=lambda: engine.decode.lower(params, cache, ints(1, programs.COLUMNS), ints(2)),
+    decode=lambda: engine.decode.lower(params, cache, ints(1, lanes.COLUMNS), ints(2)),
   )
 
 

@@ -48,7 +48,7 @@ def test_a_failed_tool_ends_its_episode_alone():
     else:
       assert episode.ended != "failed" and len(episode.segments) > 2
   assert (played.report.episodes, played.report.failed) == (6, 2)
-  assert not played.engine._rows.seated
+  assert not played.engine._kv.rows.resident
 
 
 def test_an_episode_without_a_verdict_says_why():
@@ -77,7 +77,8 @@ def test_a_turn_whose_episode_has_failed_disturbs_nobody():
     talk = policy.start(kit.TOKENIZER.encode(example.question))
 
     async def fails():
-      while talk._talk.row < 0:  # until it has a row, and soon a lane
+      seen = played.engine._conversations
+      while talk.number not in seen or seen[talk.number].row < 0:  # until it has a row, and soon a lane
         await asyncio.sleep(0.001)
       raise structs.ToolFailed("no judge")
 
@@ -88,7 +89,30 @@ def test_a_turn_whose_episode_has_failed_disturbs_nobody():
   straight = rollout(engine()).run(asked, step=0)
   for a, b in zip(played.run(asked, step=0), straight):
     assert a.ended == "failed" if a.example_id == "e1" else kit.drawn(a) == kit.drawn(b)
-  assert not played.engine._rows.seated and not played.engine.busy
+  assert not played.engine._kv.rows.resident and not played.engine.busy
+
+
+def test_a_task_that_an_episode_left_behind_opens_no_conversation():
+  refused = []
+
+  async def play(example, policy, tools):
+    async def late():
+      await asyncio.sleep(0.05)
+      with pytest.raises(ValueError, match="episode has ended"):
+        policy.start([1, 2, 3])
+      refused.append(example.id)
+
+    if example.id == "e0":
+      tasks.append(asyncio.create_task(late()))
+      raise structs.ToolFailed("no index")
+    await asyncio.sleep(0.1)
+    return policy.start([1, 2, 3]).end("answer")
+
+  tasks = []
+  played = rollout(engine(), play)
+  failed, answered = played.run(requests(2, 1), step=0)
+  assert (failed.ended, answered.ended, refused) == ("failed", "answer", ["e0"])
+  assert not played.engine._conversations
 
 
 def test_an_engine_whose_rows_all_wait_sleeps():
@@ -130,7 +154,7 @@ def test_a_mistake_in_a_recipe_is_raised_and_leaves_the_engine_usable():
   played = rollout(engine(), play)
   with pytest.raises(KeyError, match="a bug"):
     played.run(requests(4, 2), step=0)
-  assert not played.engine.busy and not played.engine._rows.seated
+  assert not played.engine.busy and not played.engine._kv.rows.resident
   straight = rollout(engine()).run(requests(2, 2), step=0)
   again = rollout(engine()).run(requests(2, 2), step=0)
   assert [kit.drawn(e) for e in straight] == [kit.drawn(e) for e in again]
@@ -187,7 +211,7 @@ def test_plays_that_draw_nothing_or_build_their_own_episode():
   played = rollout(engine(), play)
   episodes = played.run(requests(3, 3), step=0)
   assert [e.sample for e in episodes] == [0, 1, 2] * 3 and [e.version for e in episodes] == [7] * 9
-  assert not played.engine._rows.seated and played.engine._rows.prompts == 0
+  assert not played.engine._kv.rows.resident and played.engine._kv.rows.prompts == 0
 
 
 def test_the_report_says_where_the_time_went():

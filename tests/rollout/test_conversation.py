@@ -1,6 +1,7 @@
-"""Conversations: budgets, forks, what is refused, and rows lent while everybody waits."""
+"""Conversations: budgets, forks, what is refused, and rows swapped out while everybody waits."""
 
 import asyncio
+import collections
 import dataclasses
 
 import engine_kit as kit
@@ -12,6 +13,7 @@ from engine_kit import engine, requests, rollout
 from flax import nnx
 
 from ragrl_jax.engine.engine import Engine
+from ragrl_jax.engine.messages import Open, Turn, TurnEnded
 from ragrl_jax.engine.stops import Stops
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Passage
@@ -196,7 +198,7 @@ def test_a_fork_keeps_whose_tokens_are_whose():
   assert segments[2].text == " and " and segments[1] == episode.segments[1]
 
 
-def test_rows_are_lent_when_everybody_waits_and_come_back_bit_for_bit():
+def test_rows_are_swapped_out_when_everybody_waits_and_come_back_bit_for_bit():
   # Four rows, eight episodes: each holds its row while it waits for a probe that needs another one.
   async def play(example, policy, tools):
     talk = policy.start(kit.TOKENIZER.encode(example.question))
@@ -208,11 +210,11 @@ def test_rows_are_lent_when_everybody_waits_and_come_back_bit_for_bit():
     return talk.end("answer", probes=[a.ids for a in answers])
 
   few, scarce = run_one(play, dict(rows=4), prompts=2, samples=4)
-  assert few.report.engine.lent_rows > 0
+  assert few.report.engine.swapped_rows > 0
   roomy = rollout(engine(), play)
   for at in range(0, 8, 2):  # two episodes have three conversations each, and six rows
     plenty = roomy.run(requests(2, 4)[at : at + 2], step=0)
-    assert roomy.report.engine.lent_rows == 0
+    assert roomy.report.engine.swapped_rows == 0
     for a, b in zip(scarce[at : at + 2], plenty):
       assert kit.drawn(a) == kit.drawn(b) and a.facts == b.facts
 
@@ -228,8 +230,30 @@ def test_a_first_conversation_that_waits_for_its_second_is_seated():
     return first.end("answer", second=second.end())
 
   played, episodes = run_one(play, dict(rows=4), prompts=8, tools=kit.Tools(lambda _: 0.01))
-  assert played.report.engine.lent_rows > 0
+  assert played.report.engine.swapped_rows > 0
   assert [len(e.facts["second"].segments) for e in episodes] == [3] * 8
+
+
+def test_only_values_cross_between_the_event_loop_and_the_engine(monkeypatch):
+  # What can be hashed holds no list, dict or record that either thread could write to.
+  played = rollout(engine(), fork_play(lambda talk: 5))
+  post, step, crossed = played.dispatch.post, played.engine.step, collections.defaultdict(list)
+
+  def posted(function, *args):
+    if getattr(function, "__self__", None) is played.engine:
+      crossed[function.__name__] += args
+    post(function, *args)
+
+  def stepped():
+    ended = step()
+    crossed["step"] += ended
+    return ended
+
+  monkeypatch.setattr(played.dispatch, "post", posted)
+  monkeypatch.setattr(played.engine, "step", stepped)
+  played.run(requests(1, 2), step=0)
+  kinds = {name: {type(value) for value in values if hash(value) is not None} for name, values in crossed.items()}
+  assert kinds == {"open": {Open}, "submit": {Turn}, "close": {int}, "step": {TurnEnded}}
 
 
 def refuse(word):

@@ -24,7 +24,7 @@ def test_the_matmuls_dtype_is_the_decoders_and_norms_stay_float32():
   dtypes = {rules.names_of(path)[-1]: leaf.dtype for path, leaf in jax.tree_util.tree_leaves_with_path(narrow._params)}
   assert {dtypes[name] for name in ("embedding", "q", "o", "gate", "down")} == {jnp.dtype(jnp.bfloat16)}
   assert {dtypes[name] for name in ("final_norm", "attention_norm", "q_norm")} == {jnp.dtype(jnp.float32)}
-  assert narrow._cache.k.dtype == jnp.bfloat16
+  assert narrow._kv.cache.k.dtype == jnp.bfloat16
   forward = jax.jit(model)
   for episode in rollout(narrow).run(requests(2, 2), step=0):
     ids = [i for s in episode.segments for i in s.ids]
@@ -46,7 +46,7 @@ def test_adapters_are_loaded_anew_and_their_frozen_base_is_cast_once():
   made = Engine(graphdef, kit.TOKENIZER, kit.stops(), frozen=frozen, **kit.SIZES)
   made.load(trained, version=1)
   assert made._params["embedding"][...].dtype == jnp.float32
-  first, programs = made._params["layers"]["q"][...], (made._programs.decode, made._programs.extend)
+  first, programs = made._params["layers"]["q"][...], (made._kv.programs.decode, made._kv.programs.extend)
   compiled = [program._cache_size() for program in programs]
   forward = jax.jit(lambda adapters, tokens: nnx.merge(graphdef, adapters, frozen)(tokens))
   for version, weights in ((1, trained), (2, lora.without(trained))):  # as trained; as the reference policy
@@ -72,13 +72,13 @@ def test_weights_come_from_the_learners_layout_to_the_engines():
   params = jax.device_put(params, rules.shardings(learners, params))
   split = Engine(graphdef, kit.TOKENIZER, kit.stops(), mesh=engines, **kit.SIZES)
   split.load(params, version=1)
-  assert split._cache.k.sharding.spec[2] == "tensor"
+  assert split._kv.cache.k.sharding.spec[2] == "tensor"
   episodes = rollout(split).run(requests(2, 2), step=0)
   for a, b in zip(episodes, rollout(kit.engine()).run(requests(2, 2), step=0)):
     assert kit.drawn(a)[0] == kit.drawn(b)[0]
     np.testing.assert_allclose(*kit.scored(a), atol=1e-5)
   # Again with a later step's weights: what was compiled for the first serves them, too.
-  before = split._programs.decode._cache_size(), split._programs.extend._cache_size()
+  before = split._kv.programs.decode._cache_size(), split._kv.programs.extend._cache_size()
   split.load(jax.tree.map(lambda x: x * 1, params), version=2)
   rollout(split).run(requests(2, 2), step=1)
-  assert (split._programs.decode._cache_size(), split._programs.extend._cache_size()) == before
+  assert (split._kv.programs.decode._cache_size(), split._kv.programs.extend._cache_size()) == before

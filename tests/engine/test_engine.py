@@ -1,5 +1,6 @@
 """The engine against the model's own forward pass, and against itself in other circumstances."""
 
+import dataclasses
 import re
 
 import engine_kit as kit
@@ -10,9 +11,10 @@ from engine_kit import engine, requests, rollout
 from flax import nnx
 
 from ragrl_jax import structs
-from ragrl_jax.engine import programs
+from ragrl_jax.engine import lanes, messages, programs
 from ragrl_jax.engine import rows as rows_lib
-from ragrl_jax.engine.engine import Engine, Turn
+from ragrl_jax.engine.engine import Engine
+from ragrl_jax.engine.messages import Open, Turn
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.rollout import conversation
 
@@ -90,7 +92,7 @@ def test_a_shared_prompt_changes_nothing_and_is_computed_once():
   prompts = sum(len(r.example.question) - 1 for r in asked)
   assert shared.report.engine.shared_tokens == prompts
   assert computed - shared.report.engine.prefilled_tokens == prompts - prompts // 8
-  assert shared.engine._rows.prompts == 0  # counted down to nothing
+  assert shared.engine._kv.rows.prompts == 0  # counted down to nothing
 
 
 def test_prompt_rows_go_round_when_more_prompts_are_seated_at_once_than_there_are():
@@ -99,7 +101,7 @@ def test_prompt_rows_go_round_when_more_prompts_are_seated_at_once_than_there_ar
   played = rollout(engine())
   episodes = played.run(asked, step=0)
   assert played.report.engine.shared_tokens == sum(len(r.example.question) - 1 for r in asked)
-  assert played.engine._rows.prompts == 0
+  assert played.engine._kv.rows.prompts == 0
   for request, episode in zip(asked, episodes):
     assert kit.drawn(episode) == kit.drawn(played.run([request], step=0)[0])
 
@@ -188,17 +190,17 @@ def test_nothing_compiles_after_warm_up():
 
 def test_decoding_copies_no_cache():
   e = engine()
-  arguments = e._params, e._cache, e._table, np.array([1, 1], np.int32)
+  arguments = e._params, e._kv.cache, e._packed, np.array([1, 1], np.int32)
   extension = rows_lib.extension([], 2, 32, 8)
   for compiled in (
-    e._programs.decode.lower(*arguments).compile(),
-    e._programs.extend.lower(e._params, e._cache, *extension).compile(),
+    e._kv.programs.decode.lower(*arguments).compile(),
+    e._kv.programs.extend.lower(e._params, e._kv.cache, *extension).compile(),
   ):
-    shape = "f32[" + ",".join(map(str, e._cache.k.shape)) + "]"
+    shape = "f32[" + ",".join(map(str, e._kv.cache.k.shape)) + "]"
     of_the_cache = re.findall(rf"= {re.escape(shape)}\S* ([\w-]+)\(", compiled.as_text())
     assert "parameter" in of_the_cache
     assert not {"copy", "transpose", "select", "concatenate"} & set(of_the_cache)
-    assert compiled.memory_analysis().alias_size_in_bytes >= 2 * e._cache.k.nbytes  # updated in place
+    assert compiled.memory_analysis().alias_size_in_bytes >= 2 * e._kv.cache.k.nbytes  # updated in place
 
 
 def test_a_waiting_row_gives_up_its_lane():
@@ -209,47 +211,72 @@ def test_a_waiting_row_gives_up_its_lane():
   assert played.report.wait_s > 0
 
 
-def turn(talk, budget=4):
-  return Turn(talk, budget, accept=0, temperature=1.0)
+def submitted(e, ids, budget=4):
+  """The engine's record of a conversation whose first turn is under way."""
+  e.open(Open(0, tuple(ids), (1, 2)))
+  e.submit(Turn(0, budget=budget))
+  return e._conversations[0]
 
 
 def test_the_engine_alone_needs_no_event_loop():
   e = engine()
-  talk = rows_lib.Talk(kit.TOKENIZER.encode("Hello"), (1, 2))
-  e.submit(turn(talk))
+  record = submitted(e, kit.TOKENIZER.encode("Hello"))
   ended = []
   while e.busy:
     ended += e.step()
-  assert ended[0].stop == programs.FULL and len(ended[0].ids) == 4
-  assert talk.ids[5:] == ended[0].ids and talk.missing == 0
-  e.close(talk)
-  assert not e._rows.seated
+  assert ended[0].conversation == 0 and ended[0].stop == lanes.FULL and len(ended[0].ids) == 4
+  assert tuple(record.ids[5:]) == ended[0].ids and record.missing == 0
+  e.close(0)
+  assert not e._kv.rows.resident and not e._conversations
 
 
 def test_a_row_is_not_given_away_under_a_turn_that_nobody_waits_for():
   e = engine()
-  talk = rows_lib.Talk(kit.TOKENIZER.encode("Hello"), (1, 2))
-  e.submit(turn(talk, budget=20))
+  record = submitted(e, kit.TOKENIZER.encode("Hello"), budget=20)
   assert e.step() == []  # 8 of 20 tokens
-  e.close(talk)
-  assert e._rows.free == kit.SIZES["rows"] - 1
+  e.close(0)
+  assert e._kv.rows.free == kit.SIZES["rows"] - 1
   while e.busy:
     e.step()
-  assert e._rows.free == kit.SIZES["rows"] and len(talk.ids) == 25
+  assert e._kv.rows.free == kit.SIZES["rows"] and len(record.ids) == 25
 
 
 def test_weights_do_not_change_under_an_open_conversation():
   e = engine()
-  talk = rows_lib.Talk([1, 2, 3], (1, 2))
-  e.submit(turn(talk))
+  submitted(e, [1, 2, 3])
   with pytest.raises(ValueError, match="open"):
     e.load(e._params, version=8)
   while e.busy:
     e.step()
   with pytest.raises(ValueError, match="open"):
     e.load(e._params, version=8)
-  e.close(talk)
+  e.close(0)
   e.load(e._params, version=7)
+
+
+def test_messages_that_do_not_fit_the_conversation_are_refused():
+  e = engine()
+  refuse = lambda word: pytest.raises(ValueError, match=word)
+  with refuse("not open"):
+    e.submit(Turn(0))
+  with refuse("at least one token"):
+    e.open(Open(0, (), (1, 2)))
+  submitted(e, [1, 2, 3])
+  with refuse("turn under way"):
+    e.submit(Turn(0))
+  with refuse("no open conversation has"):
+    e.open(Open(0, (1,), (1, 2)))
+  with refuse("not open"):
+    e.open(Open(1, (1,), (1, 2), parent=5))
+  e.reset()
+  e.close(0)  # late: what an error has ended is closed already
+  assert not e._conversations and not e.busy
+
+
+def test_messages_are_frozen():
+  for record in (messages.Open, messages.Turn, messages.TurnEnded, messages.Group):
+    assert record.__dataclass_params__.frozen
+    assert not [field.name for field in dataclasses.fields(record) if "list" in str(field.type)]
 
 
 @pytest.mark.parametrize("sizes", [dict(rows=3), dict(chunk=0), dict(block=0)])
