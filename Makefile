@@ -4,6 +4,7 @@ NAME := $(notdir $(PYTHON))
 VENV ?= .venv-$(NAME)
 PARITY_VENV ?= .venv-parity-$(NAME)
 NEWEST_VENV ?= .venv-newest-$(NAME)
+DOCS_VENV ?= .venv-docs-$(NAME)
 WORKERS ?= 2
 RUN = $(VENV)/bin/python
 NEWEST_PIP = -m pip install --quiet --quiet --disable-pip-version-check
@@ -14,7 +15,7 @@ FAST = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not 
 # run what users run.
 QUICKLY = XLA_FLAGS="$$XLA_FLAGS --xla_backend_optimization_level=0"
 
-.PHONY: help quickstart test test-newest browser long faults hosts parity real lint bench gpu papers scale
+.PHONY: help quickstart test test-newest browser long faults hosts parity real lint docs notebook coverage bench gpu papers scale
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer).'
@@ -32,6 +33,12 @@ $(PARITY_VENV)/.ready: pyproject.toml constraints.txt tests/wheels.txt
 	@$(PYTHON) -m venv $(PARITY_VENV)
 	@$(PARITY_VENV)/bin/python $(PIP) --editable '.[dev,parity]'
 	@$(PARITY_VENV)/bin/python $(PIP) --no-deps --requirement tests/wheels.txt
+	@touch $@
+
+$(DOCS_VENV)/.ready: pyproject.toml constraints.txt
+	@echo "Setting up $(DOCS_VENV) (a few minutes, once)"
+	@$(PYTHON) -m venv $(DOCS_VENV)
+	@$(DOCS_VENV)/bin/python $(PIP) --editable '.[docs]'
 	@touch $@
 
 # XLA's CPU programs take fresh memory at every call; with huge pages that costs a tenth less. Elsewhere it is ignored.
@@ -76,6 +83,17 @@ real: $(PARITY_VENV)/.ready  ## real questions and corpora (RAGRL_DATA, or ../sh
 lint: $(VENV)/.ready  ## style
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
+
+docs: $(DOCS_VENV)/.ready  ## the documentation site, in out/docs/: fails on a symbol without a docstring, a dead link, a warning
+	$(DOCS_VENV)/bin/python docs/site/build.py
+
+notebook: $(DOCS_VENV)/.ready  ## runs notebooks/your_own_recipe.ipynb, in a minute
+	$(QUICKLY) $(DOCS_VENV)/bin/jupyter-execute notebooks/your_own_recipe.ipynb --timeout=300
+
+coverage: $(VENV)/.ready  ## lines of each room that the fast tests run; TESTS=tests/core for a part
+	$(QUICKLY) $(RUN) -m pytest $(FAST) --cov --cov-report= $(TESTS)
+	$(RUN) -m coverage json --quiet -o out/coverage.json
+	$(if $(TESTS),-)$(RUN) tests/coverage_by_room.py out/coverage.json
 
 bench: $(PARITY_VENV)/.ready  ## speed, as ratios against peers measured in the same run
 	$(PARITY_VENV)/bin/python benchmarks/rollout.py

@@ -1,5 +1,7 @@
 r"""ARENA (arXiv 2505.13258): name the useful references, analyse, answer. 7B or 8B, 10 to 20 given passages, no search.
 
+The settings of a run: what differs from ragrl_jax/config.py. Next: ragrl_jax/recipes/arena/prompt.py.
+
 Run:    python launchers/train.py --config configs/arena.py --workdir OUT --config.model.path=QWEN_FOLDER
         SFT baselines: launchers/make_arena_sft.py, then launchers/sft.py --config configs/arena.py:sft,direct or :sft
 Variants, joined by commas: smoke (tiny sizes, same rules); repo (the authors' code's reading); the accuracies f1 and

@@ -299,6 +299,7 @@ class Clock:
     self._seconds[to] = self._seconds.get(to, 0.0) + seconds
 
   def report(self) -> dict[str, Any]:
+    """Seconds by phase as metrics `seconds/PHASE`, and their sum as `seconds/step`."""
     report = {f"seconds/{phase}": seconds for phase, seconds in self._seconds.items()}
     return report | {"seconds/step": sum(self._seconds.values())}
 

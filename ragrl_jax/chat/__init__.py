@@ -1,0 +1,1 @@
+"""The client of chat models behind an OpenAI-compatible server."""

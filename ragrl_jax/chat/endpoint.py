@@ -29,6 +29,8 @@ class Reply:
 
 
 class Chat(Protocol):
+  """A chat model that answers one request at a time: what teachers and judges need of a client."""
+
   async def ask(self, messages: Sequence[Mapping[str, str]]) -> Reply:
     """Raises ToolFailed when there is no answer in time."""
 

@@ -1,0 +1,1 @@
+"""The maths and the text rules: pure functions without files, clocks or hidden randomness."""

@@ -1,0 +1,1 @@
+"""Questions: readers of the public layouts, the resumable stream, and the made-up world."""

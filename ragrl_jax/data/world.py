@@ -42,11 +42,14 @@ FILLERS = (
 
 @dataclasses.dataclass(frozen=True)
 class Fact:
+  """One statement of the made-up world, such as ("Bovan", "mother", "Kelira")."""
+
   subject: str
   relation: str
   object: str
 
   def sentence(self, wording: str) -> str:
+    """The fact in a wording with the fields {s}, {r} and {o}: subject, relation, object."""
     return wording.format(s=self.subject, r=self.relation, o=self.object)
 
 
@@ -112,6 +115,7 @@ class Part:
 
   @property
   def names(self) -> tuple[str, ...]:
+    """The names of every kind, in order."""
     return tuple(name for names in self.kinds.values() for name in names)
 
 
@@ -141,6 +145,7 @@ class World:
   relations: Mapping[str, tuple[str, str]]
 
   def passage(self, subject: str, relation: str) -> Passage:
+    """The passage that states a subject's relation. Raises KeyError where none does."""
     return self.passages[self.where[subject, relation]]
 
   def relations_of(self, kind: str) -> tuple[str, ...]:

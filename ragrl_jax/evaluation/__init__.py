@@ -1,0 +1,1 @@
+"""Scores held-out questions, and compares evaluations with each other."""

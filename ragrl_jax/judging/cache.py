@@ -68,6 +68,7 @@ class Cached:
     self._use(lambda connection: None, None)
 
   def describe(self) -> Mapping[str, Any]:
+    """What stands beside every verdict: kind and settings, of the judge behind the cache."""
     return self._judge.describe()
 
   def judge(self, pairs: Sequence[api.Pair]) -> api.Verdicts:

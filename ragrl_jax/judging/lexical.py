@@ -24,6 +24,7 @@ class Exact:
   pace = api.Pace()
 
   def describe(self) -> dict[str, Any]:
+    """What stands beside every verdict: kind and settings."""
     return dict(kind="exact")
 
   def judge(self, pairs: Sequence[api.Pair]) -> api.Verdicts:
@@ -38,6 +39,7 @@ class ExactFirst:
     self._judge, self.pace = judge, judge.pace
 
   def describe(self) -> dict[str, Any]:
+    """Kind and settings of the judge behind it, and that an exact match is not asked about."""
     return dict(self._judge.describe(), exact_first=True)
 
   def judge(self, pairs: Sequence[api.Pair]) -> api.Verdicts:
@@ -65,6 +67,7 @@ class Lexical:
     self._threshold = api.in_range(threshold)
 
   def describe(self) -> dict[str, Any]:
+    """What stands beside every verdict: kind and settings."""
     return dict(kind="lexical", threshold=self._threshold)
 
   def judge(self, pairs: Sequence[api.Pair]) -> api.Verdicts:

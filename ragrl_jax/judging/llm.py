@@ -73,6 +73,7 @@ class LLM:
     self.pace = api.Pace(batch=1, workers=concurrency, deadline_s=deadline_s + timeout_s)
 
   def describe(self) -> dict[str, Any]:
+    """What stands beside every verdict: model, endpoint, prompt, and the digest of its wording."""
     where = "" if self._client.where == "OpenAI" else self._client.where
     return dict(kind="llm", model=self._client.model, endpoint=where, prompt=self._name, wording=self._prompt.mark)
 

@@ -64,6 +64,7 @@ class NLI:
     self.pace, self._mark = self._rows.pace, local.mark(folder)
 
   def describe(self) -> dict[str, Any]:
+    """What stands beside every verdict: the digest of the weights, the threshold, the longest input in tokens."""
     return dict(kind="nli", weights=self._mark, threshold=self._threshold, max_tokens=self._rows.max_tokens)
 
   def judge(self, pairs: Sequence[api.Pair]) -> api.Verdicts:

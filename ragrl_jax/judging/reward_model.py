@@ -72,6 +72,7 @@ class RewardModel:
     self.pace = self._rows.pace
 
   def describe(self) -> dict[str, Any]:
+    """What stands beside every verdict: digests of weights and wording, threshold, longest input in tokens."""
     return dict(
       kind="reward_model",
       weights=self._mark,

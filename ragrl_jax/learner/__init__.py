@@ -1,0 +1,1 @@
+"""One optimiser step: packing, advantages, accumulated gradients, guarded update."""

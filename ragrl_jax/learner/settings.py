@@ -54,10 +54,12 @@ class AdvantageSettings:
 
   @property
   def compares(self) -> bool:
+    """Whether episodes are compared with others of their group."""
     return self.kind in COMPARED
 
   @property
   def whitens(self) -> bool:
+    """Whether advantages are normalised over the batch."""
     return self.kind.startswith("reinforce_plus_plus") or (self.kind == "gae" and self.whiten)
 
 
@@ -204,6 +206,7 @@ class Settings:
 
   @property
   def needs_reference(self) -> bool:
+    """Whether a KL term needs the reference model's log-probabilities."""
     return self.objective == "policy" and self.kl != "none"
 
   @property

@@ -1,0 +1,1 @@
+"""The decoder and the text encoders, with Hugging Face weights read and written."""

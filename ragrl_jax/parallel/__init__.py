@@ -1,0 +1,1 @@
+"""Devices and hosts: the mesh, the sharding rules, and signals."""

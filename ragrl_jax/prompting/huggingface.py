@@ -78,12 +78,15 @@ class HuggingFaceTokenizer:
     return {i for i in ids if i is not None}
 
   def encode(self, text: str) -> list[int]:
+    """Token ids of the text alone, without BOS and EOS; control tokens that the text spells are encoded as letters."""
     return self._text.encode(well_formed(text), add_special_tokens=False).ids
 
   def token_bytes(self, token: int) -> bytes:
+    """The bytes that a token id stands for; empty for control tokens and for ids outside the vocabulary."""
     return self._bytes[token] if 0 <= token < self.vocab_size else b""
 
   def decode(self, ids: Sequence[int]) -> str:
+    """The text of the ids, as UTF-8; bytes that are no UTF-8 become U+FFFD."""
     return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
 
   def template(self, messages: chat.Messages, *, open_turn: bool) -> str:
@@ -107,6 +110,9 @@ class HuggingFaceTokenizer:
       ) from error
 
   def render(self, messages: chat.Messages) -> list[int]:
+    """Token ids of chat messages through the chat template, with BOS where the model wants one and the model's turn
+    open.
+    """
     text = well_formed(self.template(messages, open_turn=True))
     if self.markers == "template":  # a template writes its own BOS
       return self._whole.encode(text, add_special_tokens=False)

@@ -1,6 +1,7 @@
-"""Published systems, a room each. `get` makes one ready to play."""
+"""Published systems, a room each. `get` makes one ready to play; `register` adds one of your own."""
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from ml_collections import config_dict
 
@@ -13,7 +14,7 @@ from ragrl_jax.recipes.untrained import recipe as untrained
 from ragrl_jax.recipes.veritas import recipe as veritas
 from ragrl_jax.recipes.when_to_search import recipe as when_to_search
 
-RECIPES = {
+RECIPES: dict[str, Any] = {
   "arena": arena,
   "care": care,
   "lear": lear,
@@ -22,6 +23,36 @@ RECIPES = {
   "veritas": veritas,
   "when_to_search": when_to_search,
 }
+
+_PUBLISHED = frozenset(RECIPES)
+
+
+class Room(Protocol):
+  """What RECIPES holds: a module, or any object, with these two names.
+
+  Attributes:
+    PRESETS: preset → {switch: value}. The first one names every switch; the others hold differences.
+    build: (preset or None, **switches) → Recipe.
+  """
+
+  PRESETS: Mapping[str, Mapping[str, Any]]
+  build: Callable[..., Recipe]
+
+
+def register(name: str, room: Room) -> None:
+  """Makes a recipe from outside this package known as `config.recipe=name`, in this process.
+
+  A config file that registers its recipe trains and evaluates it with the commands as they are. A second call with
+  the same name replaces the first, so that a notebook's cell can run again.
+
+  Raises:
+    ValueError: the name is a published recipe's, or the room lacks PRESETS or build.
+  """
+  if name in _PUBLISHED:
+    raise ValueError(f"recipe {name!r} is one of this package's: register yours under another name.")
+  if not getattr(room, "PRESETS", None) or not callable(getattr(room, "build", None)):
+    raise ValueError(f"recipe {name!r}: the room must have PRESETS, with at least one preset, and a function build.")
+  RECIPES[name] = room
 
 
 def switches(name: str) -> dict[str, Any]:

@@ -11,6 +11,8 @@ _AT_LAST = 10**9  # a step that no run reaches
 
 
 class Prompt(Protocol):
+  """Turns an example into the chat messages that open its episode."""
+
   def messages(self, example: structs.Example) -> list[dict[str, str]]:
     """The chat messages ({"role", "content"}) that open the episode."""
 

@@ -28,6 +28,8 @@ class BM25Retriever:
 
   @classmethod
   def load(cls, folder: str | os.PathLike, corpus: Corpus, settings: Mapping[str, Any]) -> BM25Retriever:
+    """Reads an index of `build_index` from its folder. Raises ValueError if its files do not belong together."""
+
     import bm25s
 
     index = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, load_corpus=False)
@@ -40,6 +42,7 @@ class BM25Retriever:
     return cls(corpus, index, Words(**settings["words"]))
 
   def describe(self) -> dict[str, Any]:
+    """What stands beside every score: kind, settings, and the corpus with its checksum."""
     return dict(
       kind="bm25",
       k1=self._index.k1,
@@ -50,6 +53,7 @@ class BM25Retriever:
     )
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:
+    """For each query its k best passages, best first, scored. See `retrieval.api`."""
     return api.each(queries, k, lambda texts: [self._search(text, k) for text in texts])
 
   def _search(self, query: str, k: int) -> list[Passage]:

@@ -122,6 +122,7 @@ class Corpus:
     return (self[row] for row in range(len(self)))
 
   def scored(self, row: int, score: float) -> Passage:
+    """The passage of a row, with the retriever's score."""
     return dataclasses.replace(self[int(row)], score=float(score))
 
   def verify(self) -> None:

@@ -19,6 +19,8 @@ VECTORS, PROGRESS = "vectors.npy", "vectors.progress.json"
 
 
 class VectorIndex(Protocol):
+  """Finds the nearest of stored vectors, by inner product."""
+
   def search(self, queries: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """float32 [n, D] → n pairs (float32 scores, int64 rows), best first, at most k of each."""
 
@@ -45,9 +47,11 @@ class DenseRetriever:
     self.dispatch = dispatch or (lambda function, *arguments: function(*arguments))
 
   def describe(self) -> dict[str, Any]:
+    """What stands beside every score: kind, settings, and the corpus with its checksum."""
     return dict(self._description, rows=len(self._corpus), checksum=self._corpus.checksum)
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:
+    """For each query its k best passages, best first, scored. See `retrieval.api`."""
     return api.each(queries, k, lambda texts: self._search(texts, k))
 
   def _search(self, texts: list[str], k: int) -> api.Answers:

@@ -162,6 +162,7 @@ def set_options(index: faiss.Index, options: str) -> None:
 
 
 def cores() -> int:
+  """Number of CPU cores that this process may use."""
   return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

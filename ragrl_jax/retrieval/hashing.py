@@ -75,12 +75,14 @@ class HashingEncoder:
     return cls(dict(frequencies), rows=rows, mean_length=length / max(rows, 1), title_weight=title_weight, **settings)
 
   def save(self, path: pathlib.Path) -> None:
+    """Writes settings and word frequencies as JSON."""
     write_json(
       path, dict(settings=self.settings, rows=self._rows, mean_length=self._mean_length, frequencies=self._frequencies)
     )
 
   @classmethod
   def load(cls, path: pathlib.Path) -> HashingEncoder:
+    """Reads what `save` wrote."""
     stored = json.loads(path.read_text())
     settings = {name: value for name, value in stored["settings"].items() if name != "kind"}
     return cls(stored["frequencies"], rows=stored["rows"], mean_length=stored["mean_length"], **settings)
@@ -91,9 +93,11 @@ class HashingEncoder:
     return math.log1p((self._rows - df + 0.5) / (df + 0.5)) if df else 0.0
 
   def queries(self, texts: Sequence[str]) -> np.ndarray:
+    """float32 `[n, D]`: a vector of length 1 for each query."""
     return self._vectors([collections.Counter(self._words(text)) for text in texts])
 
   def passages(self, passages: Sequence[Passage]) -> np.ndarray:
+    """float32 `[n, D]`: a vector of length 1 for each passage; words of the title count `title_weight` times."""
     weights = []
     for passage in passages:
       counts: collections.Counter = collections.Counter(self._words(passage.text))

@@ -30,9 +30,11 @@ class Recorder:
       self._append(dict(retriever=dict(retriever.describe())))
 
   def describe(self) -> dict[str, Any]:
+    """The description of the retriever that is recorded."""
     return dict(self._retriever.describe())
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:
+    """Asks the recorded retriever, and writes down each new query with its answer."""
     answers = self._retriever.search(queries, k)
     with self._lock:
       for query, found in zip(queries, answers, strict=True):
@@ -63,6 +65,7 @@ class Replay:
       self._answers.setdefault(query, {}).setdefault(k, found)
 
   def describe(self) -> dict[str, Any]:
+    """What stands beside every score: the recording and its number of queries."""
     return dict(kind="replay", recording=self._path.name, queries=len(self._answers))
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:

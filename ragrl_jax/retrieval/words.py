@@ -58,4 +58,5 @@ class Words:
 
 
 def title_and_text(passage: Passage) -> str:
+  """The passage as one string: the title on a line of its own, if there is one, then the text."""
   return f"{passage.title}\n{passage.text}" if passage.title else passage.text

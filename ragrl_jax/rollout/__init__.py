@@ -1,0 +1,1 @@
+"""Plays episodes: conversations over the engine, tools, groups of samples, several hosts."""

@@ -33,9 +33,11 @@ class TextCache:
     self._tokenizer, self._size, self._known = tokenizer, size, {}
 
   def encode(self, text: str) -> tuple[int, ...]:
+    """Token ids of the text, computed once per text."""
     return self._get(text, lambda: self._tokenizer.encode(text))
 
   def render(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+    """Token ids of chat messages, computed once per prompt."""
     key = tuple(tuple(sorted(message.items())) for message in messages)
     return self._get(key, lambda: self._tokenizer.render(messages))
 
@@ -115,6 +117,7 @@ class Policy:
     return self.episode(segments, "failed", {}, failure=message)
 
   def episode(self, segments, ended: str, facts: Mapping[str, Any], failure: str = "") -> structs.Episode:
+    """The finished episode: segments, facts, and the keys of its group and sample."""
     _, _, prompt_index, sample = self.keys
     return structs.Episode(
       tuple(segments),
@@ -227,6 +230,7 @@ class Conversation:
     return self._policy.episode(self._segments, why, facts)
 
   def close(self) -> None:
+    """Gives the conversation's cache row back to the engine. A second call does nothing."""
     if not self._closed:
       self._closed = True
       self._policy.client.close(self.number)

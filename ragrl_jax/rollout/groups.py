@@ -55,6 +55,7 @@ class Supplied:
 
   @property
   def episodes(self) -> list[Episode]:
+    """The episodes of all groups, in order."""
     return [episode for group in self.groups for episode in group]
 
 

@@ -89,6 +89,7 @@ def check_folder(setting: str, where: str) -> None:
 
 
 def recipe(config) -> Recipe:
+  """The recipe that the config names, with its preset and switches. Raises ValueError as `recipes.get` does."""
   return recipes.get(config.recipe, config.preset, **config.switches.to_dict())
 
 

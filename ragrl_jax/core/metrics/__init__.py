@@ -1,0 +1,1 @@
+"""Numbers that score answers, evidence and searches; pure functions."""

@@ -1,0 +1,1 @@
+"""Reward terms: pure functions from text and passages to an unweighted number."""

@@ -1,0 +1,1 @@
+"""Text rules: tags, normalisation and quotes, as pure functions of strings."""

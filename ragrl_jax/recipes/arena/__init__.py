@@ -1,0 +1,1 @@
+"""ARENA: cite passage numbers, analyse, answer."""

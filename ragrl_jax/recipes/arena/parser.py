@@ -1,4 +1,4 @@
-"""Model text → its sections. Written against `prompt.py`."""
+"""The parser: it reads the sections that prompt.py asks for from the model's text. Next: play.py."""
 
 import dataclasses
 import re
@@ -23,6 +23,7 @@ class Parser:
   sections: tuple[str, ...] = SECTIONS["cited"]
 
   def in_shape(self, text: str) -> bool:
+    """Whether the text has every section, in order, as `shape` demands."""
     if self.shape == "repo":  # no "<" in a body, and after the answer only the line has to end, not the text
       pattern = r"\s*".join(f"<{name}>[^<]*</{name}>" for name in self.sections)
       return re.match(f"{pattern}$", text, re.MULTILINE) is not None
@@ -37,9 +38,11 @@ class Parser:
     return found[0].body.strip() if found else None
 
   def answer(self, text: str) -> str | None:
+    """The first complete answer, stripped; None if there is none."""
     return self.section(text, "answer")
 
   def stop(self, text: str) -> str:
+    """The stop string that a model turn ends on, white space aside; "eos" if there is none."""
     return next((stop for stop in STOPS if text.rstrip().endswith(stop)), "eos")
 
   def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:

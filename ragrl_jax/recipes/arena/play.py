@@ -1,4 +1,7 @@
-"""The episode: one turn; then, if answers are judged, the judge reads one that is not exactly right."""
+"""The episode: one turn, as a coroutine. Next: reward.py.
+
+If the answer is paid by a judge's verdict, the judge reads each answer that is not exactly right.
+"""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""What the model is told: which sections to reply in. ARENA's are the useful references, the argument, the answer."""
+"""The prompt: it shows question and passages, and says which sections to reply in. Next: parser.py.
+
+ARENA's sections are the numbers of the useful passages, the analysis, and the answer.
+"""
 
 import dataclasses
 
@@ -39,6 +42,7 @@ class Prompt:
   titles: bool = False
 
   def messages(self, example: Example) -> list[dict[str, str]]:
+    """The chat messages that open the episode: one user message with question and numbered references."""
     references = passages.numbered(example.passages, titles=self.titles)
     asked = f"<question>{example.question}</question>\n<references>\n{references}\n</references>"
     if self.instructions == "none":

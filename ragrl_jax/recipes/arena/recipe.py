@@ -1,4 +1,4 @@
-"""ARENA (arXiv 2505.13258): see README.md."""
+"""The recipe: presets, and the parts put together (ARENA, arXiv 2505.13258; README.md). Next: ragrl_jax/train.py."""
 
 from typing import Any
 
@@ -30,6 +30,11 @@ PRESETS = {
 
 
 def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
+  """The recipe under one of PRESETS, or several joined by commas, with single switches overridden.
+
+  Raises:
+    ValueError: an unknown preset or switch, or a value that the switch does not take.
+  """
   use = recipe_lib.settings("arena", PRESETS, variant, switches)
   recipe_lib.choose("instructions", use["instructions"], INSTRUCTIONS)
   recipe_lib.choose("reply", use["reply"], tuple(SECTIONS))

@@ -1,4 +1,7 @@
-"""Paid for the shape, the answer, the references named, and ten times over for all of it at once."""
+"""The reward: shape, answer and cited passages are paid, and all three at once ten times over. Next: recipe.py.
+
+`score` returns the terms, `weights` what each counts; the recipe adds them up.
+"""
 
 from collections.abc import Mapping
 
@@ -61,10 +64,12 @@ class Reward:
     return episode.facts.get("correct") if self.accuracy == "judge" and answer and not exact else exact
 
   def weights(self, step: int) -> Mapping[str, float]:
+    """The weight of each term; the same at every step. The bonus weighs `bonus`, the others 1."""
     del step  # the same throughout
     return dict.fromkeys(self.terms, 1.0) | (dict(bonus=self.bonus) if self.cites else {})
 
   def outcome(self, example: Example, episode: Episode) -> float:
+    """Exact match of the answer, 0 or 1, without any shaping: what filters, progress bars and tables show."""
     return qa.exact_match(self.parser.answer(episode.model_text) or "", example.golds, style="spaced")
 
 

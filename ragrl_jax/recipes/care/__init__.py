@@ -1,0 +1,1 @@
+"""CARE: reason with verbatim quotes from the context."""

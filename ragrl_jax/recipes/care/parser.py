@@ -39,6 +39,7 @@ class Parser:
     return [quote for quote in found if quote]
 
   def answer(self, text: str) -> str | None:
+    """What stands behind "Answer:", stripped, as `which` chooses; None if it stands nowhere."""
     if self.which == "first":
       at = text.find(ANSWER)
     else:
@@ -46,6 +47,7 @@ class Parser:
     return None if at < 0 else text[at + len(ANSWER) :].strip()
 
   def stop(self, text: str) -> str:
+    """Always "eos": a reply ends by itself."""
     del text  # it ends by itself
     return "eos"
 

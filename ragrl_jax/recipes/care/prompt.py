@@ -35,6 +35,7 @@ class Prompt:
   titles: bool = True
 
   def messages(self, example: Example) -> list[dict[str, str]]:
+    """The chat messages that open the episode: instructions (system), context and question (user)."""
     context = "\n\n".join(self.context(example))
     user = f"{context}\n\nQuestion: {example.question}" if context else example.question
     system = " ".join(part for part in (self.system, INSTRUCTIONS[self.instructions]) if part)

@@ -64,10 +64,12 @@ class Reward:
     return float(all(real)) if self.mode == "strict" else sum(real) / len(real)
 
   def weights(self, step: int) -> Mapping[str, float]:
+    """The weight of each term; the same at every step."""
     del step  # the same throughout
     return self.term_weights
 
   def outcome(self, example: Example, episode: Episode) -> float:
+    """Exact match of the answer, 0 or 1, without any shaping."""
     return qa.exact_match(self.parser.answer(episode.model_text) or "", example.golds)
 
   def evidence(self, example: Example, episode: Episode) -> str:

@@ -1,0 +1,1 @@
+"""LEAR: rationale, compact evidence, answer."""

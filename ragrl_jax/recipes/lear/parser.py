@@ -42,13 +42,16 @@ class Parser:
     return found[0]
 
   def section(self, text: str, name: str) -> str | None:
+    """The body of the section of this name, stripped; None if there is none."""
     pair = self.pair(text, name)
     return None if pair is None else pair.body.strip()
 
   def answer(self, text: str) -> str | None:
+    """The body of the answer's section, stripped; None if there is none."""
     return self.section(text, "answer")
 
   def stop(self, text: str) -> str:
+    """The stop string that a model turn ends on, white space aside; "eos" if there is none."""
     return next((stop for stop in (END, EXTRACTED) if text.rstrip().endswith(stop)), "eos")
 
   def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:

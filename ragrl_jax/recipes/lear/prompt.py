@@ -43,6 +43,7 @@ class Prompt:
   titles: bool = True
 
   def messages(self, example: Example) -> list[dict[str, str]]:
+    """The chat messages that open the episode: one user message with question and passages."""
     rest = f"Question: {example.question}\nPassages:\n{self.context(example)}"
     if self.instructions == "none":
       content = f"{example.question}\n{self.context(example)}"

@@ -76,10 +76,12 @@ class Reward:
     return None if reason is None else (lengths.rationale(reason, evidence, tau=self.tau) + short) / 2
 
   def weights(self, step: int) -> Mapping[str, float]:
+    """The weight of each term; the same at every step."""
     del step  # the same throughout
     return self.term_weights
 
   def outcome(self, example: Example, episode: Episode) -> float:
+    """Exact match of the answer, 0 or 1, without any shaping. The answer is the probe's where one was asked for."""
     said = episode.facts["answer"] if "answer" in episode.facts else self.parser.answer(episode.model_text)
     return qa.exact_match(said or "", example.golds)
 

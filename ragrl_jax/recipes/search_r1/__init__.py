@@ -1,0 +1,1 @@
+"""Search-R1: search in several turns, then answer."""

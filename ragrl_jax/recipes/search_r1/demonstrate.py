@@ -62,6 +62,7 @@ def demonstrate(
 
 
 def query(subject: str, relation: str) -> str:
+  """The query that a demonstration searches for."""
   return f"{relation} {subject}"
 
 

@@ -27,6 +27,7 @@ class Prompt:
   instructions: str = "paper"
 
   def messages(self, example: Example) -> list[dict[str, str]]:
+    """The chat messages that open the episode: one user message."""
     question = example.question.strip()
     if not question.endswith("?"):
       question += "?"

@@ -51,12 +51,14 @@ class Reward:
     return terms
 
   def weights(self, step: int) -> Mapping[str, float]:
+    """The weight of each term; the same at every step."""
     del step  # the same throughout
     if not self.use_format:
       return dict(answer=1.0)
     return {"answer": 1.0 - self.structure_weight, "format": self.structure_weight, "retrieval": self.retrieval_weight}
 
   def outcome(self, example: Example, episode: Episode) -> float:
+    """Exact match of the last answer, 0 or 1, without any shaping."""
     answer = last_answer(self.parser, episode)
     return 0.0 if answer is None else qa.exact_match(answer, example.golds)
 

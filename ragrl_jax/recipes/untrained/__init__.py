@@ -1,0 +1,1 @@
+"""Untrained baselines: RAG, IRCoT, Iter-RetGen, self-ask, SKR, closed book."""

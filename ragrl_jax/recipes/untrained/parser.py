@@ -43,6 +43,7 @@ class Parser:
     return None if found is None else found.body.strip()
 
   def stop(self, text: str) -> str:
+    """The stop string that a model turn ends on, white space aside; "eos" if there is none."""
     return next((stop for stop in self.stops if text.rstrip().endswith(stop)), "eos")
 
   def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:

@@ -57,6 +57,7 @@ class Prompt:
   instructions: str = "paper"
 
   def messages(self, example: Example) -> list[dict[str, str]]:
+    """The chat messages that open the episode: one user message."""
     question = example.question.strip()
     told = _TOLD[self.method].replace("{answer}", _ANSWER).replace("{shown}", _SHOWN)
     if self.instructions == "none":

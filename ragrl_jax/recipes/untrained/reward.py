@@ -18,9 +18,11 @@ class Reward:
     return dict(answer=None if episode.ended == "failed" else self.outcome(example, episode))
 
   def weights(self, step: int) -> Mapping[str, float]:
+    """The weight of each term; the same at every step."""
     del step  # the same throughout
     return dict(answer=1.0)
 
   def outcome(self, example: Example, episode: Episode) -> float:
+    """Exact match of the last answer, 0 or 1."""
     said = (self.parser.answer(segment.text) for segment in reversed(episode.segments) if segment.owner == MODEL)
     return qa.exact_match(next((answer for answer in said if answer is not None), ""), example.golds)

@@ -156,6 +156,7 @@ class Prompt:
   name: str
 
   def messages(self, example: Example) -> list[dict[str, str]]:
+    """The judge's chat messages about the example's premise and claim."""
     return prompts.get(self.name).messages(*asked(example))
 
 
@@ -163,13 +164,16 @@ class Parser:
   """Reads a digit."""
 
   def answer(self, text: str) -> str | None:
+    """The digit of the verdict, "0" or "1"; None where none can be read."""
     verdict = prompts.read_digit(text)
     return None if verdict is None else str(int(verdict))
 
   def stop(self, text: str) -> str:
+    """Always "eos": a verdict ends by itself."""
     return "eos"
 
   def observed(self, said: str, text: str):
+    """Always (None, None): the judge does not search."""
     return None, None
 
 
@@ -193,4 +197,5 @@ def score(example: Example, episode: Episode) -> dict[str, float | None]:
 
 
 def outcome(example: Example, episode: Episode) -> float:
+  """1 if the digit is the label, else 0."""
   return float(Parser().answer(episode.model_text) in example.golds)

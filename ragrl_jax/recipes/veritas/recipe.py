@@ -45,6 +45,11 @@ JUDGED = dict(information_think="judge_information", think_search="judge_search"
 
 
 def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
+  """The recipe under one of PRESETS, or several joined by commas, with single switches overridden.
+
+  Raises:
+    ValueError: an unknown preset or switch, or a value that the switch does not take.
+  """
   use = recipe_lib.settings("veritas", PRESETS, variant, switches)
   recipe_lib.choose("task", use["task"], ("agent", "judge"))
   recipe_lib.choose("judge_prompt", use["judge_prompt"], DIGITS)

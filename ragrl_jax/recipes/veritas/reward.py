@@ -87,11 +87,13 @@ class Reward:
     return dict(information_think=parts)
 
   def weights(self, step: int) -> Mapping[str, float]:
+    """The weight of each term at a step: those for faithfulness rise along the ramp."""
     share = schedules.ramp(step, *self.ramp)
     weights = dict(answer=1.0 - self.structure_weight)
     weights |= {name: share * self.faithful_weights[name] for name in FAITHFUL}
     return weights | (dict(format=self.structure_weight) if self.structure_weight else {})
 
   def outcome(self, example: Example, episode: Episode) -> float:
+    """Exact match of the last answer, 0 or 1, without any shaping."""
     answer = last_answer(self.parser, episode)
     return 0.0 if answer is None else qa.exact_match(answer, example.golds)

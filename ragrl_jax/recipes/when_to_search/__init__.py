@@ -1,0 +1,1 @@
+"""When to Search: search only if it pays, learned in two stages."""

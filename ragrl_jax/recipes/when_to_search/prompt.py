@@ -37,6 +37,7 @@ class Prompt:
   instructions: str = "paper"
 
   def messages(self, example: Example) -> list[dict[str, str]]:
+    """The chat messages that open the episode: one user message."""
     # Not str.format: a question may hold braces.
     text = INSTRUCTIONS[self.instructions].replace("{question}", example.question.strip())
     return [dict(role="user", content=text)]

@@ -38,6 +38,11 @@ PRESETS = {
 
 
 def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
+  """The recipe under one of PRESETS, or several joined by commas, with single switches overridden.
+
+  Raises:
+    ValueError: an unknown preset or switch, or a value that the switch does not take.
+  """
   use = recipe_lib.settings("when_to_search", PRESETS, variant, switches)
   recipe_lib.choose("instructions", use["instructions"], tuple(INSTRUCTIONS))
   recipe_lib.choose("answer", use["answer"], ANSWER)

@@ -77,6 +77,7 @@ class Reward:
     )
 
   def weights(self, step: int) -> Mapping[str, float]:
+    """The weight of each term at a step: stage one pays `answer_explore`, stage two `answer_economise`."""
     second = self.stage_two_from is not None and bool(schedules.stage(step, (self.stage_two_from,)))
     paid = float(self.answer != "none")
     return dict(
@@ -104,6 +105,7 @@ class Reward:
     return None if verdict is None else verdict >= 0.5
 
   def searching(self, episode: Episode) -> float | None:
+    """How well it searched, in [-1, 0]: one query is to be concise, several are to differ; None without vectors."""
     asked = [search.query or "" for search in episode.searches]
     if len(asked) < 2:
       return 0.0 if all(map(self.concise, asked)) else -1.0

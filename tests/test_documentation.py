@@ -1,0 +1,134 @@
+"""The pages: every public symbol has a docstring, every link leads somewhere, the notebook stays short."""
+
+import ast
+import json
+import pathlib
+import runpy
+import subprocess
+import sys
+import types
+
+import pytest
+
+from ragrl_jax import recipes
+
+ROOT = pathlib.Path(__file__).parents[1]
+NOTEBOOK = ROOT / "notebooks" / "your_own_recipe.ipynb"
+
+
+def code_cells():
+  cells = json.loads(NOTEBOOK.read_text())["cells"]
+  return [cell for cell in cells if cell["cell_type"] == "code"]
+
+
+def reference():
+  return runpy.run_path(str(ROOT / "docs" / "site" / "reference.py"))
+
+
+def test_every_symbol_is_documented_and_every_link_leads_somewhere(tmp_path):
+  command = [sys.executable, "docs/site/build.py", "--check", "--out", str(tmp_path / "docs")]
+  done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+  assert done.returncode == 0, done.stderr
+  source = tmp_path / "docs_source"
+  assert "policy_loss(" in (source / "reference" / "ragrl_jax.core.md").read_text()
+  readme = (source / "readme.md").read_text()
+  assert "(recipes/arena.md)" in readme and "(reference/ragrl_jax.md#train)" in readme  # links between files, rewritten
+
+
+def test_a_symbol_without_a_docstring_is_named(tmp_path):
+  (tmp_path / "made").mkdir()
+  (tmp_path / "made" / "__init__.py").write_text('"""Made."""\n')
+  (tmp_path / "made" / "part.py").write_text(
+    '"""Part."""\n\ndef seen():\n  """Seen."""\n\ndef bare(): ...\n\ndef _own(): ...\n\n'
+    'class Kind:\n  """Kind."""\n\n  def bare(self): ...\n\n  def _own(self): ...\n'
+  )
+  (tmp_path / "made" / "empty.py").write_text("")
+  made = reference()
+  found = made["undocumented"](made["modules"](tmp_path / "made"))
+  names = [line.rpartition(": ")[2] for line in found]
+  assert names == ["made.empty", "made.part.bare", "made.part.Kind.bare"]
+  assert found[1].startswith(f"{tmp_path / 'made' / 'part.py'}:6: ")
+
+
+def test_a_docstring_is_shown_as_it_is_written():
+  shown = reference()["markdown"](
+    "Sums `a_b`, 2 * 3 < 7.\n\nArgs:\n  mask: 1 on\n    trained tokens.\n\nRaises:\n  ValueError: <odd>.\n"
+  )
+  assert shown.startswith("Sums `a_b`, 2 \\* 3 \\< 7.\n")
+  assert "**Args**\n\n- **mask**: 1 on\n  trained tokens.\n" in shown
+  assert "- **ValueError**: \\<odd\\>." in shown
+  assert reference()["markdown"]("Drawn.\n\n    x | y\n") == "Drawn.\n\n```text\nx | y\n```\n"
+
+
+def test_a_class_is_named_with_the_module_that_defines_it(tmp_path):
+  files = {
+    "__init__": "",
+    "a": "class Kind: ...\n",
+    "b": "from made.a import Kind\n",
+    "c": "from made import b\nfrom made.b import Kind as Sort\n\ndef f(x: Sort, y: 'B T') -> list[Sort]: ...\n",
+  }
+  (tmp_path / "made").mkdir()
+  for name, text in files.items():
+    (tmp_path / "made" / f"{name}.py").write_text(text)
+  (function,) = reference()["modules"](tmp_path / "made")[-1].symbols
+  assert function.signature == "(x: made.a.Kind, y: 'B T') -> list[made.a.Kind]"  # strings of shapes stay
+
+
+def test_coverage_is_summed_by_room():
+  program = runpy.run_path(str(ROOT / "tests" / "coverage_by_room.py"))
+  found = lambda run, lines: {"summary": dict(covered_lines=run, num_statements=lines)}
+  files = {"ragrl_jax/core/kl.py": found(9, 10), "ragrl_jax/core/text/tags.py": found(10, 10)}
+  rooms = program["by_room"](files | {"ragrl_jax/train.py": found(1, 4), "ragrl_jax/engine/stops.py": found(1, 2)})
+  assert rooms == dict(core=(19, 20), train=(1, 4), engine=(1, 2))
+  shown, below = program["table"](rooms)
+  assert below == ["engine"] and "95.0%" in shown and "25.0%" in shown  # train has no threshold
+
+
+def test_the_notebook_is_sixty_lines_of_code_without_outputs():
+  cells = code_cells()
+  lines = [line for cell in cells for line in "".join(cell["source"]).splitlines() if line.strip()]
+  assert len(lines) <= 60
+  assert all(not cell["outputs"] and cell["execution_count"] is None for cell in cells)
+  for cell in cells:
+    ast.parse("".join(cell["source"]))
+
+
+def test_the_notebooks_recipe_scores_by_hand(monkeypatch):
+  """All cells but the last one, which trains (`make notebook`): their asserts hold the values."""
+  monkeypatch.setattr(recipes, "RECIPES", dict(recipes.RECIPES))
+  *cells, run = ["".join(cell["source"]) for cell in code_cells()]
+  assert "train.train(" in run
+  names: dict = {}
+  for cell in cells:
+    exec(compile(cell, str(NOTEBOOK), "exec"), names)
+  assert recipes.switches("quoter").keys() == {"quote_weight"}
+  assert recipes.get("quoter", quote_weight=0.5).weights(1) == dict(answer=1.0, quote=0.5)
+
+
+def test_a_recipe_is_registered_under_a_name_of_its_own(monkeypatch):
+  monkeypatch.setattr(recipes, "RECIPES", dict(recipes.RECIPES))
+  room = types.SimpleNamespace(PRESETS={"paper": {}}, build=lambda variant, **switches: (variant, switches))
+  recipes.register("mine", room)
+  recipes.register("mine", room)  # a notebook's cell runs again
+  assert recipes.get("mine", "paper") == ("paper", {}) and not recipes.switches("mine")
+  with pytest.raises(ValueError, match="'arena' is one of this package's"):
+    recipes.register("arena", room)
+  with pytest.raises(ValueError, match="'other'.*PRESETS"):
+    recipes.register("other", types.SimpleNamespace(PRESETS={}, build=room.build))
+
+
+PATH = (
+  "configs/arena.py",
+  *(f"ragrl_jax/recipes/arena/{part}.py" for part in "prompt parser play reward recipe".split()),
+)
+
+
+def test_the_newcomers_path_names_what_comes_next():
+  """Each file opens with what it is for, and with the file to read after it."""
+  files = (*PATH, "ragrl_jax/train.py")
+  for here, after in zip(files, files[1:]):
+    opening = ast.get_docstring(ast.parse((ROOT / here).read_text()))
+    named = opening.partition("Next: ")[2].split()[0].rstrip(".,")
+    assert after.endswith(named), f"{here}: its docstring must name the next file, {after}, after 'Next:'"
+  last = "ragrl_jax/core/losses.py"
+  assert sum(len((ROOT / file).read_text().splitlines()) for file in (*PATH, last)) <= 620
