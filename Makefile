@@ -20,7 +20,7 @@ help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer).'
 
-$(VENV)/.ready: pyproject.toml constraints.txt tests/wheels.txt
+$(VENV)/.ready: pyproject.toml setup.py constraints.txt tests/wheels.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python %d.%d is too old: ragrl_jax needs 3.11 or newer. Try make PYTHON=python3.12" % sys.version_info[:2])'
 	@echo "Setting up $(VENV) (a few minutes, once)"
 	@$(PYTHON) -m venv $(VENV)
@@ -28,7 +28,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt tests/wheels.txt
 	@$(RUN) $(PIP) --no-deps --requirement tests/wheels.txt
 	@touch $@
 
-$(PARITY_VENV)/.ready: pyproject.toml constraints.txt tests/wheels.txt
+$(PARITY_VENV)/.ready: pyproject.toml setup.py constraints.txt tests/wheels.txt
 	@echo "Setting up $(PARITY_VENV), with torch (a few minutes, once)"
 	@$(PYTHON) -m venv $(PARITY_VENV)
 	@$(PARITY_VENV)/bin/python $(PIP) --editable '.[dev,parity]'

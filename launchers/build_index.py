@@ -1,46 +1,6 @@
-"""Corpus → index. Killed, it goes on where it stopped when the same command is given again.
+"""`ragrl index` from a checkout; the code is in ragrl_jax/cli/build_index.py."""
 
-    python launchers/build_index.py --corpus FILE.jsonl[.gz] --encoder bm25|hashing|FOLDER --out DIR
-    python launchers/build_index.py --corpus wiki.jsonl.gz --encoder e5-base-v2/ --factory IVF4096,PQ96 \
-        --options nprobe=64 --dtype float16 --out wiki_e5
-"""
-
-import argparse
-import json
-
-import commands
-
-from ragrl_jax.retrieval import build_index, load_index
-from ragrl_jax.store import compiled
-
-
-def main() -> int:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--corpus", required=True, help='rows {"id", "title", "text"} or {"id", "contents"}; BEIR\'s too')
-  parser.add_argument("--encoder", required=True, help="bm25, hashing, or a Hugging Face folder")
-  parser.add_argument("--out", required=True)
-  parser.add_argument("--factory", default="Flat", help="FAISS factory string of a dense index (default: exact)")
-  parser.add_argument("--options", default="", help="FAISS search parameters, such as nprobe=64 or efSearch=128")
-  parser.add_argument("--oversample", type=int, default=4, help="candidates an inexact index fetches a passage")
-  parser.add_argument("--dtype", default="float32", choices=("float32", "float16"), help="of the stored vectors")
-  parser.add_argument(
-    "--encoder_options",
-    type=json.loads,
-    default={},
-    metavar="JSON",
-    help='for example {"stemmer": "english"} for bm25, {"dim": 1024} for hashing',
-  )
-  parser.add_argument("--shard_rows", type=int, default=8192, help="passages between two notes of progress, at most")
-  parser.add_argument("--note_s", type=float, default=20.0, help="seconds between two notes of progress, at most")
-  parser.add_argument("--batch", type=int, default=512, help="passages handed to the encoder at a time")
-  parser.add_argument("--threads", type=int, default=None, help="FAISS's; all cores by default")
-  parser.add_argument("--overwrite", action="store_true", help="replace an index of another request")
-  arguments = vars(parser.parse_args())
-  compiled.keep()
-  out = build_index(**arguments)
-  print(json.dumps(dict(index=str(out), **load_index(out).describe()), ensure_ascii=False))
-  return 0
-
+from ragrl_jax.cli import main
 
 if __name__ == "__main__":
-  commands.call(main)
+  main.start("build_index")

@@ -1,35 +1,6 @@
-"""Writes the page of a run, or of several side by side:
+"""`ragrl report` from a checkout; the code is in ragrl_jax/cli/report.py."""
 
-  python launchers/report.py --workdir OUT [--out FILE.html]
-  python launchers/report.py --workdir OUT_A --workdir OUT_B [--workdir …] --out FILE.html
-
-The first is one self-contained file with the curves, where the time went, and a browser of sampled episodes. The second
-lays the runs' curves over each other, with the settings in which they differ. Runs may still be going on.
-"""
-
-import commands
-from absl import app, flags
-
-from ragrl_jax.report import excerpt, side_by_side
-from ragrl_jax.report import page as page_lib
-
-WORKDIR = flags.DEFINE_multi_string("workdir", [], "Folder of a training run; several are laid side by side.")
-OUT = flags.DEFINE_string("out", None, "The page's file; WORKDIR/report.html if not given, for one run.")
-MEGABYTES = flags.DEFINE_float(
-  "megabytes", excerpt.MAX_BYTES / 1e6, "Size of the episodes put into the page, compressed, at most.", lower_bound=0
-)
-
-
-def main(argv):
-  if len(argv) > 1 or not WORKDIR.value:
-    raise app.UsageError("the run's folder is given as --workdir OUT; several side by side, once each.")
-  if len(WORKDIR.value) > 1 and OUT.value is None:
-    raise app.UsageError("the page of several runs needs a name: --out FILE.html")
-  if len(WORKDIR.value) > 1:
-    print(side_by_side.write(WORKDIR.value, OUT.value))
-  else:
-    print(page_lib.write_report(WORKDIR.value[0], OUT.value, max_bytes=int(MEGABYTES.value * 1e6)))
-
+from ragrl_jax.cli import main
 
 if __name__ == "__main__":
-  commands.run(main)
+  main.start("report")

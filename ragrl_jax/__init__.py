@@ -1,3 +1,3 @@
 """Reinforcement learning that teaches language models to use retrieved documents, in JAX."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -9,17 +9,16 @@ import json
 import pathlib
 import sys
 
+import conftest  # noqa: F401  (the tests' settings, the compilation cache among them)
+import jax
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import evaluate, train
+from ragrl_jax.parallel import hosts
+from ragrl_jax.run import player
+from ragrl_jax.testing import tiny_world
+
 ROOT = pathlib.Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "configs"), str(ROOT / "tests")]
-
-import conftest  # noqa: E402, F401  (the tests' settings, the compilation cache among them)
-import jax  # noqa: E402
-import tiny_world  # noqa: E402
-
-from ragrl_jax import config as config_lib  # noqa: E402
-from ragrl_jax import evaluate, train  # noqa: E402
-from ragrl_jax.parallel import hosts  # noqa: E402
-from ragrl_jax.run import player  # noqa: E402
 
 
 def settings(world, steps, **mesh):

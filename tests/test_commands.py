@@ -1,4 +1,4 @@
-"""How launchers begin and end: one line for a mistake, a traceback for a bug, flags with their names."""
+"""How commands begin and end: one line for a mistake, a traceback for a bug, flags with their names."""
 
 import os
 import pathlib
@@ -11,6 +11,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from ragrl_jax import structs
+from ragrl_jax.cli import commands
 from ragrl_jax.data import readers
 from ragrl_jax.learner import learner
 
@@ -18,19 +19,10 @@ ROOT = pathlib.Path(__file__).parents[1]
 LAUNCHERS = ROOT / "launchers"
 
 
-@pytest.fixture
-def commands(monkeypatch):
-  monkeypatch.syspath_prepend(LAUNCHERS)
-  import commands
-
-  return commands
-
-
 def test_every_launcher_ends_by_the_same_rules():
   for file in LAUNCHERS.glob("*.py"):
-    text = file.read_text()
-    if 'if __name__ == "__main__":' in text:
-      assert "commands.run(main)" in text or "commands.call(main)" in text, file.name
+    text = (ROOT / "ragrl_jax" / "cli" / file.name).read_text()
+    assert "commands.run(main)" in text or "commands.call(main)" in text, file.name
 
 
 def raises(error):
@@ -46,7 +38,7 @@ def no_json():
   return json.loads("{")
 
 
-def test_mistakes_are_one_line_and_bugs_are_shown(commands, capsys):
+def test_mistakes_are_one_line_and_bugs_are_shown(capsys):
   asks = lambda: list(readers.read_examples("/nowhere/asked.jsonl"))  # FileNotFoundError, raised by a door of ours
   negative = lambda: list(readers.read_examples("x", max_examples=-1))  # ValueError, likewise
   disk = raises(OSError(28, "No space left on device"))
@@ -77,7 +69,7 @@ def error_of(function):
 
 
 @pytest.fixture
-def parse(commands, monkeypatch, capsys):
+def parse(monkeypatch, capsys):
   """Arguments → (settings, None), or (None, what was said)."""
 
   def parsed(*words):
@@ -127,12 +119,25 @@ def test_whole_numbers_may_be_written_as_people_do(parse):
     (("--config=configs/search_r1.py:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, grpo"),
     ((CONFIG, "--workdir=x", "--config.model.remat=maybe"), "--config.model.remat=maybe"),
     (("--config.steps=3", CONFIG, "--workdir=x"), "before a value for --config"),
+    (
+      ("--config=aren", "--workdir=x"),
+      r"--config=aren: there is no config 'aren' \(did you mean arena\?\)\. Use one of",
+    ),
+    (("--config", "zzz:smoke", "--workdir=x"), "--config=zzz:smoke: there is no config 'zzz'. Use one of arena, care"),
+    (("--config=search_r1:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, grpo"),
   ],
 )
 def test_flags_that_are_wrong(parse, words, says):
   found, said = parse(*words)
   assert found is None
   assert re.search(says, said), said
+
+
+def test_a_config_is_named_without_a_path(parse, monkeypatch, tmp_path):
+  monkeypatch.chdir(tmp_path)  # outside the checkout
+  for words in (("--config=search_r1:smoke",), ("--config", "search_r1:smoke"), (f"--config={ROOT}/{CONFIG[9:]}",)):
+    found, _ = parse(*words, "--workdir=x", "--config.steps=7")
+    assert found.recipe == "search_r1" and found.steps == 7
 
 
 def test_a_config_file_that_is_wrong_is_named_with_its_line(parse, tmp_path):
@@ -144,7 +149,7 @@ def test_a_config_file_that_is_wrong_is_named_with_its_line(parse, tmp_path):
   assert f"{file}:6: " in parse(f"--config={file}", "--workdir=x")[1]
 
 
-def test_a_folder_that_cannot_be_made_is_named_with_its_flag(commands, tmp_path):
+def test_a_folder_that_cannot_be_made_is_named_with_its_flag(tmp_path):
   from ragrl_jax import config as config_lib
 
   (tmp_path / "file").write_text("")

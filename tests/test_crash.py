@@ -8,7 +8,8 @@ import sys
 import time
 
 import pytest
-import tiny_world
+
+from ragrl_jax.testing import tiny_world
 
 ROOT = pathlib.Path(__file__).parents[1]
 

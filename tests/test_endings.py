@@ -5,7 +5,6 @@ import pathlib
 import signal
 
 import pytest
-import tiny_world
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import sft, train
@@ -13,6 +12,7 @@ from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import groups
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import metrics as metrics_lib
+from ragrl_jax.testing import tiny_world
 
 ROOT = pathlib.Path(__file__).parents[1]
 

@@ -1,14 +1,10 @@
 """The GPU benchmark's arithmetic and its page; every part of it runs, if only in small."""
 
 import dataclasses
-import pathlib
-import sys
 
-import pytest
-
-sys.path.append(str(pathlib.Path(__file__).parents[1] / "benchmarks"))
 import gpu
 import gpu_parts
+import pytest
 
 from ragrl_jax.models.shapes import SHAPES
 

@@ -304,7 +304,7 @@ def test_settings_that_messages_name_are_there():
   config = config_lib.default_config()
   switches = {switch for room in recipes.RECIPES.values() for switch in next(iter(room.PRESETS.values()))}
   wrong = []
-  for file in sorted([*(ROOT / "ragrl_jax").rglob("*.py"), *(ROOT / "launchers").glob("*.py")]):
+  for file in sorted((ROOT / "ragrl_jax").rglob("*.py")):
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
       if isinstance(node, ast.Constant) and isinstance(node.value, str):
         for path in re.findall(r"(?<![\w./-])config((?:\.[a-z]\w*)+)", node.value):

@@ -7,26 +7,22 @@ import random
 import shutil
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ragrl_jax import config as config_lib
+from ragrl_jax import evaluate, recipes, retrieval, sft, train
+from ragrl_jax.cli import quickstart
+from ragrl_jax.data import readers, synthetic, writers
+from ragrl_jax.evaluation import harness
+from ragrl_jax.models import lora
+from ragrl_jax.prompting import sentencepiece
+from ragrl_jax.run import player as player_lib
+from ragrl_jax.store import jsonl
+from ragrl_jax.structs import Episode, Example
+
 ROOT = pathlib.Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "launchers"))
-
-import quickstart  # noqa: E402
-
-from ragrl_jax import config as config_lib  # noqa: E402
-from ragrl_jax import evaluate, recipes, retrieval, sft, train  # noqa: E402
-from ragrl_jax.data import readers, synthetic, writers  # noqa: E402
-from ragrl_jax.evaluation import harness  # noqa: E402
-from ragrl_jax.models import lora  # noqa: E402
-from ragrl_jax.prompting import sentencepiece  # noqa: E402
-from ragrl_jax.run import player as player_lib  # noqa: E402
-from ragrl_jax.store import jsonl  # noqa: E402
-from ragrl_jax.structs import Episode, Example  # noqa: E402
-
 # Where several passages are shown. Of 4,000 names a model learns by heart how they go on, and may copy none;
 # of 120 syllables, several names of one question share one, and copies of it go on with the other name's.
 READABLE = dict(wordings=(synthetic.BESIDE,), syllables=200, entities=60_000)

@@ -13,11 +13,8 @@ import subprocess
 import sys
 import time
 
-from absl import app, flags
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-
 import page
+from absl import app, flags
 from miniature import ROOT, WARM
 from miniature import run as run_one
 

@@ -15,12 +15,9 @@ import time
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # libtpu is only the compiler
 
-from absl import app, flags
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-
 import scale_cases as cases
 import scale_page as page
+from absl import app, flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KEPT = ROOT / "docs" / "scale.jsonl"

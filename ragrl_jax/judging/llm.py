@@ -1,4 +1,4 @@
-"""A language model behind HTTP as the judge: any server of OpenAI's chat protocol."""
+"""A language model as the judge, behind any server of OpenAI's chat protocol."""
 
 from __future__ import annotations
 
@@ -9,31 +9,27 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from ragrl_jax.chat import completions
+from ragrl_jax.chat import client
 from ragrl_jax.judging import api, prompts
 
 
 class LLM:
-  """Asks a chat model about each pair at temperature 0, as many at a time as `concurrency` says.
+  """Asks a chat model about each pair at temperature 0, up to `concurrency` pairs at a time.
 
-  An answer that cannot be read is None and is not asked for again: it would be the same; the first such is logged. A
-  server that is down, too slow or unwilling is asked again, with back-off, until retries or the deadline (timeout_s for
-  every allowed call) are spent; then the pair fails (`api.JudgeFailed`). A refusal that would be the same again (401,
-  403, 404, …) fails it at once.
+  An answer that is no verdict gives None. It is not asked for again, since it would be the same; the first is logged.
+  A call that fails is repeated as `chat.client.Client` says, until retries or the deadline (timeout_s for every allowed
+  call) are spent. Then the pair fails (`api.JudgeFailed`).
 
   Args:
-    endpoint: "https://host/v1"; empty is OpenAI's own. Credentials in it are shown nowhere.
-    model: its name there.
+    endpoint: "https://host/v1"; empty is OpenAI's own. Credentials in it are never shown.
+    model: name of the model at the endpoint.
     prompt: one of `prompts.PROMPTS`.
-    key_variable: the environment variable that holds the key; a server without keys needs none. The key is nowhere
-      stored or written.
-    timeout_s: of one call.
-    retries: further calls after a failed one.
+    key_variable: the environment variable that holds the key; "" for servers without keys. The key is never stored.
+    timeout_s, retries, backoff_s: see `chat.client.Client`.
     concurrency: calls at the same time.
-    backoff_s: wait before the first retry; it doubles with each, and is spread by ±50 %.
 
   Raises:
-    ValueError: no model, no key for OpenAI's own endpoint, or a setting out of range.
+    ValueError: there is no model, no key for OpenAI's own endpoint, or a setting is out of range.
   """
 
   def __init__(
@@ -63,7 +59,7 @@ class LLM:
       )
     deadline_s = timeout_s * (retries + 1)
     try:
-      self._client = completions.Completions(
+      self._client = client.Client(
         endpoint, model, key=key, timeout_s=timeout_s, deadline_s=deadline_s, retries=retries, backoff_s=backoff_s
       )
     except ValueError as error:
@@ -84,7 +80,7 @@ class LLM:
   def _verdicts(self, pairs: list[api.Pair]) -> api.Verdicts:
     waiting: queue.SimpleQueue[api.Pair] = queue.SimpleQueue()
     answered: dict[api.Pair, float | None] = {}
-    failed: dict[api.Pair, completions.NoCompletion] = {}
+    failed: dict[api.Pair, client.NoCompletion] = {}
     for pair in pairs:
       waiting.put(pair)
 
@@ -97,10 +93,10 @@ class LLM:
         try:
           with self._gate:
             answered[pair] = self._ask(*pair)
-        except completions.NoCompletion as error:
+        except client.NoCompletion as error:
           failed[pair] = error
 
-    for worker in [completions.daemon(work) for _ in pairs[: self._at_once]]:
+    for worker in [client.daemon(work) for _ in pairs[: self._at_once]]:
       worker.result()
     if failed:
       raise api.JudgeFailed(

@@ -1,17 +1,14 @@
 """What every recipe promises, whatever its paper. A new recipe is tested by being listed in `recipes.RECIPES`."""
 
-import copy
 import dataclasses
-import inspect
-import json
 import pathlib
-import re
 import types
 
 import pytest
 
 from ragrl_jax import recipes, train
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
+from ragrl_jax.testing import contract
 
 # The terms a recipe's presets score: names that reports, configs and papers' tables use.
 TERMS = {
@@ -97,19 +94,6 @@ TRANSCRIPTS = {
 }
 
 
-class Words:
-  """A tokenizer whose ids are no bytes."""
-
-  def encode(self, text):
-    return [len(piece) for piece in re.findall(r"\S+|\s+", text)]
-
-  def render(self, messages):
-    return self.encode(" ".join(message["content"] for message in messages))
-
-  def decode(self, ids):
-    return f"{len(ids)} words"
-
-
 def scored_by(name):
   """(preset, recipe, transcript's name, its turns): every preset of a recipe on every transcript."""
   for preset in recipes.RECIPES[name].PRESETS:
@@ -163,13 +147,11 @@ def test_paper_is_the_default_and_names_all_switches(name, preset):
 
 def test_slots(recipe):
   assert recipe.name in recipes.RECIPES
-  assert inspect.iscoroutinefunction(recipe.play)
-  assert list(inspect.signature(recipe.play).parameters) == ["example", "policy", "tools"]
-  assert all(isinstance(stop, str) and stop for stop in recipe.stops)
-  messages = recipe.prompt.messages(EXAMPLE)
-  assert messages and all(set(m) == {"role", "content"} and isinstance(m["content"], str) for m in messages)
-  assert "What is the capital of France?" in messages[-1]["content"]
-  json.dumps(dict(recipe.switches))  # they go into config.json
+  contract.slots(recipe, EXAMPLE)
+
+
+def test_a_play_ends_and_uses_its_own_stops(recipe):
+  contract.ends(recipe, EXAMPLE)
 
 
 @pytest.mark.parametrize("name", recipes.RECIPES)
@@ -177,18 +159,12 @@ def test_terms(name):
   for preset, recipe, transcript, turns in scored_by(name):
     which = f"{preset} of {transcript!r}"
     episode = Episode.from_text(recipe, EXAMPLE, turns)
-    terms = recipe.score(EXAMPLE, episode)
-    assert set(terms) == set(recipe.weights(0)) == TERMS[name, preset], which
+    terms = contract.terms(recipe, EXAMPLE, episode)
+    assert set(terms) == TERMS[name, preset], which
     least = -1.0 if name == "when_to_search" else 0.0
     assert all(value is None or least <= value <= 1.0 for value in terms.values()), which
     outcome = recipe.outcome(EXAMPLE, episode)
     assert outcome in (0.0, 1.0) or outcome is None and recipe.switches["correctness"] == "judge", which
-    reward = recipe.reward(terms, 0)
-    paid = [(weight, terms[term]) for term, weight in recipe.weights(0).items() if weight]
-    if any(value is None for _, value in paid):
-      assert reward is None, which
-    else:
-      assert reward == pytest.approx(sum(weight * value for weight, value in paid)), which
 
 
 @pytest.mark.parametrize("name", recipes.RECIPES)
@@ -196,24 +172,15 @@ def test_scoring_is_pure(name):
   for preset, recipe, transcript, turns in scored_by(name):
     which = f"{preset} of {transcript!r}"
     episode = Episode.from_text(recipe, EXAMPLE, turns, facts={"verdict": 1})
-    before = copy.deepcopy((EXAMPLE, episode))
-    first = recipe.score(EXAMPLE, episode)
-    assert recipe.score(EXAMPLE, episode) == first, which
-    assert recipe.score(copy.deepcopy(EXAMPLE), copy.deepcopy(episode)) == first, which
-    assert (EXAMPLE, episode) == before, which
-    assert recipes.get(recipe.name, **recipe.switches).score(EXAMPLE, episode) == first, which
+    contract.pure(recipe, EXAMPLE, episode)
+    again = recipes.get(recipe.name, **recipe.switches)
+    assert again.score(EXAMPLE, episode) == recipe.score(EXAMPLE, episode), which
 
 
 @pytest.mark.parametrize("name", recipes.RECIPES)
 def test_ids_do_not_change_the_score(name):
-  for preset, recipe, transcript, turns in scored_by(name):
-    which = f"{preset} of {transcript!r}"
-    by_bytes = Episode.from_text(recipe, EXAMPLE, turns)
-    by_words = Episode.from_text(recipe, EXAMPLE, turns, tokenizer=Words())
-    assert recipe.score(EXAMPLE, by_bytes) == recipe.score(EXAMPLE, by_words), which
-    for segment, (owner, text) in zip(by_bytes.turns, turns, strict=True):
-      assert (segment.owner, segment.text, bytes(segment.ids)) == (owner, text, text.encode()), which
-      assert len(segment.logprobs) == (len(segment.ids) if owner == MODEL else 0), which
+  for _, recipe, _, turns in scored_by(name):
+    contract.text_alone(recipe, EXAMPLE, turns)
 
 
 def test_only_the_models_words_are_rewarded(recipe):
@@ -223,29 +190,18 @@ def test_only_the_models_words_are_rewarded(recipe):
   silence = recipe.score(EXAMPLE, Episode.from_text(recipe, EXAMPLE, []))
   if recipe.name != "care" or recipe.switches["retrieval"] != "repo":  # published so
     assert not any(value > 0.0 for value in silence.values() if value is not None)
-  assert recipe.reward(silence, 10**6) is not None  # what is paid for is known of it
   example = EXAMPLE if not shown else dataclasses.replace(EXAMPLE, golds=(shown, "Paris"))
   best = TRANSCRIPTS["cited"][0][1] + "<think> x </think><answer> Paris </answer>"
-  for turns in ([], [(ENVIRONMENT, best)], [(MODEL, ""), (ENVIRONMENT, best), (MODEL, "")]):
-    terms = recipe.score(example, Episode.from_text(recipe, example, turns))
-    assert terms == silence
-    assert recipe.outcome(example, Episode.from_text(recipe, example, turns)) == 0.0
+  contract.environment_earns_nothing(recipe, example, [best])
+  assert recipe.score(example, Episode.from_text(recipe, example, [])) == silence
 
 
 def test_a_failed_episode_is_unscorable(recipe):
-  episode = dataclasses.replace(Episode.from_text(recipe, EXAMPLE, TRANSCRIPTS["answer"]), ended="failed", failure="x")
-  terms = recipe.score(EXAMPLE, episode)
-  assert set(terms.values()) == {None} and recipe.reward(terms, 0) is None
+  contract.failed(recipe, EXAMPLE, Episode.from_text(recipe, EXAMPLE, TRANSCRIPTS["answer"]))
 
 
-def test_the_stop_of_a_turn(recipe):
-  for stop in recipe.stops:
-    assert recipe.parser.stop(f"x{stop}") == stop
-  assert recipe.parser.stop("x") == "eos"
-
-
-def test_notices_are_no_results(recipe):
-  assert recipe.parser.observed("<search> x </search>", "any notice") == (None, None)
+def test_the_stop_of_a_turn_and_notices_that_are_no_results(recipe):
+  contract.stops(recipe)
 
 
 def test_unknown_names():

@@ -1,13 +1,8 @@
 """One table of tokenizers, the same promises from each (ragrl_jax/prompting/tokenizer.py)."""
 
-import pathlib
-import sys
-
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "prompting"))
 import small_tokenizers as small
 
 from ragrl_jax.prompting.load import load_tokenizer

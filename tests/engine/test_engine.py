@@ -3,11 +3,9 @@
 import dataclasses
 import re
 
-import engine_kit as kit
 import jax
 import numpy as np
 import pytest
-from engine_kit import engine, requests, rollout
 from flax import nnx
 
 from ragrl_jax import structs
@@ -17,6 +15,8 @@ from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.messages import Open, Turn
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.rollout import conversation
+from ragrl_jax.testing import small_engine as kit
+from ragrl_jax.testing.small_engine import engine, requests, rollout
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])

@@ -1,11 +1,9 @@
 """The engine in other dtypes and on several devices."""
 
-import engine_kit as kit
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from engine_kit import requests, rollout
 from flax import nnx
 
 from ragrl_jax.engine.engine import Engine
@@ -13,6 +11,8 @@ from ragrl_jax.models import lora
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
+from ragrl_jax.testing import small_engine as kit
+from ragrl_jax.testing.small_engine import requests, rollout
 
 
 @pytest.mark.slow  # compiles an engine of its own

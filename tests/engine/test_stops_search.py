@@ -1,15 +1,11 @@
 """The stop automaton against a plain text search, at every token, over two real vocabularies."""
 
-import pathlib
 import random
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "prompting"))
 import small_tokenizers as small
 
 from ragrl_jax.engine import stops

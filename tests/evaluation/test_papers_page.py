@@ -1,15 +1,10 @@
 """The papers' table says of a claim what its runs say, and nothing of runs that are not there."""
 
 import dataclasses
-import pathlib
-import sys
-
-import pytest
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks" / "papers"))
 
 import care
 import page
+import pytest
 from miniature import Claim, Side
 
 

@@ -15,7 +15,6 @@ import time
 import psutil
 
 ROOT = pathlib.Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "launchers")]
 os.environ |= dict(
   JAX_PLATFORMS="cpu",
   NO_PROXY="127.0.0.1",

@@ -6,17 +6,13 @@ keeps its folder. A soak of 120 steps follows: the resident memory must not grow
 """
 
 import pathlib
-import sys
 import tempfile
 import time
 
-import numpy as np
-from absl import app, flags, logging
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
-
 import driver
+import numpy as np
 import plans
+from absl import app, flags, logging
 
 PLANS = flags.DEFINE_integer("plans", 100, "How many plans.")
 FIRST = flags.DEFINE_integer("first", 0, "Seed of the first one.")

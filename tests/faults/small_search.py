@@ -1,25 +1,24 @@
-"""The config of the small search run: launchers/train.py --config tests/faults/small_search.py:WORLD_FOLDER
+"""The config of the small search run: python launchers/train.py --config tests/faults/small_search.py:WORLD_FOLDER
+
+It needs tests/faults on the path: a run of the tests has it, by hand set PYTHONPATH=tests/faults.
 
 The quickstart's settings over the tiny world; the retriever and the judge are asked over HTTP. A tool that fails stops
 the run: what is masked would give other weights, and nobody would hear of it.
 """
 
 import pathlib
-import sys
 
-ROOT = pathlib.Path(__file__).parents[2]
-for folder in ("configs", "tests", "tests/faults"):
-  sys.path.insert(0, str(ROOT / folder))
+import plans
 
-import plans  # noqa: E402
-import quickstart  # noqa: E402
-import tiny_world  # noqa: E402
+from ragrl_jax import config as config_lib
+from ragrl_jax.testing import tiny_world
 
+QUICKSTART = pathlib.Path(__file__).parents[2] / "configs" / "quickstart.py"
 TIMEOUT_S = 4.0  # of one call to a tool
 
 
 def get_config(variant: str):
-  config = tiny_world.config(pathlib.Path(variant), quickstart.get_config)
+  config = tiny_world.config(pathlib.Path(variant), lambda _: config_lib.load(QUICKSTART))
   config.steps, config.data.evaluate = plans.STEPS, ""
   config.checkpoint.update(dict(every=plans.EVERY, keep=3))
   config.loss.kl, config.loss.kl_coef = "k2", 0.01  # a reference policy has to come back, too

@@ -12,7 +12,7 @@ import pytest
 from scripted_server import completion, serving
 from starlette.responses import Response
 
-from ragrl_jax.chat import completions
+from ragrl_jax.chat import client
 from ragrl_jax.judging import api, llm
 from ragrl_jax.judging.cache import Cached
 
@@ -106,7 +106,7 @@ def test_credentials_of_an_address_are_used_and_nowhere_shown():
   ids=["deep", "long integer", "bad UTF-8", "long", "gzip", "list", "no choice", "no message"],
 )
 def test_whatever_cannot_be_read_is_asked_for_again(monkeypatch, reply):
-  monkeypatch.setattr(completions, "MAX_BYTES", 2000 if reply == b"x" * 3000 else 1 << 20)
+  monkeypatch.setattr(client, "MAX_BYTES", 2000 if reply == b"x" * 3000 else 1 << 20)
   with serving(lambda messages, n: reply if n == 1 else "0") as (endpoint, server):
     assert judge(endpoint).judge([("p", "c")]) == [0.0]
   assert len(server.asked) == 2

@@ -1,8 +1,7 @@
 """import_hf and export_hf as a user calls them, in this process."""
 
-import importlib.util
+import importlib
 import json
-import pathlib
 import sys
 
 import hf_folders
@@ -13,22 +12,16 @@ import pytest
 from flax import nnx
 
 from ragrl_jax import config as config_lib
+from ragrl_jax.cli import commands
 from ragrl_jax.learner import learner, settings
 from ragrl_jax.models import lora, mapping, peft, weights
 from ragrl_jax.run import player
 from ragrl_jax.store import checkpoint
 
-LAUNCHERS = pathlib.Path(__file__).parents[2] / "launchers"
-
 
 def run(name, monkeypatch, capsys, **arguments):
   """(exit status, what it printed, what it complained of)."""
-  monkeypatch.syspath_prepend(LAUNCHERS)
-  import commands
-
-  spec = importlib.util.spec_from_file_location(name, LAUNCHERS / f"{name}.py")
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
+  module = importlib.import_module(f"ragrl_jax.cli.{name}")
   words = [word for key, value in arguments.items() for word in (f"--{key}", str(value))]
   monkeypatch.setattr(sys, "argv", [name, *words])
   try:

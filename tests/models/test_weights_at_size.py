@@ -1,11 +1,6 @@
 """Weights of a real size go onto a mesh and out again in little more memory than they take."""
 
-import pathlib
-import sys
-
 import pytest
-
-sys.path.append(str(pathlib.Path(__file__).parents[2] / "benchmarks"))
 import weights_at_size
 
 from ragrl_jax.models.shapes import SHAPES

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 
-import engine_kit as kit
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +22,7 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
 from ragrl_jax.plan import aot
+from ragrl_jax.testing import small_engine as kit
 
 SETTINGS = Settings(
   aggregation="seq_mean_token_mean", kl="k3", kl_coef=0.3, entropy_coef=0.05, logprob_chunk=64, temperature=0.8

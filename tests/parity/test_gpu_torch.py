@@ -1,12 +1,7 @@
 """The GPU benchmark's other side, in small."""
 
-import pathlib
-import sys
-
-import pytest
-
-sys.path.append(str(pathlib.Path(__file__).parents[2] / "benchmarks"))
 import gpu_parts
+import pytest
 
 pytestmark = pytest.mark.parity
 

@@ -1,13 +1,8 @@
 """docs/scale.md's tables, from a few cases and a made-up compilation of one."""
 
 import dataclasses
-import pathlib
-import sys
 
 import pytest
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks" / "scale"))
-
 import scale_cases as cases
 import scale_page as page
 

@@ -2,11 +2,11 @@ import dataclasses
 import random
 
 import pytest
-import scripted
 
 from ragrl_jax import recipes
 from ragrl_jax.recipes.arena.reward import gold_ids
 from ragrl_jax.structs import Episode, Example, Passage
+from ragrl_jax.testing import scripted
 
 PASSAGES = tuple(Passage(str(i), f"T{i}", f"Text number {i}. More of {i}.") for i in range(1, 7))
 EXAMPLE = Example(

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 
 from ragrl_jax import recipes, sft
-from ragrl_jax.chat.endpoint import Reply
+from ragrl_jax.chat.client import Completion
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.recipes.arena import sft_data
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
@@ -22,7 +22,7 @@ class Backbone:
     said = next(answer for question, answer in self.answers.items() if question in self.asked[-1])
     if isinstance(said, Exception):
       raise said
-    return Reply(said)
+    return Completion(said)
 
 
 def named(name, **fields):

@@ -5,12 +5,12 @@ import re
 import types
 
 import pytest
-import scripted
 
 from ragrl_jax import recipes
 from ragrl_jax.data import synthetic
 from ragrl_jax.recipes.care import demonstrate as quoting
 from ragrl_jax.structs import Episode, Example, Passage
+from ragrl_jax.testing import scripted
 
 PASSAGES = (
   Passage("1", "Eiffel Tower", "The Eiffel Tower\nstands in Paris. It was built in 1889."),

@@ -15,7 +15,8 @@ import uvicorn
 from starlette import applications, responses, routing
 
 from ragrl_jax import recipes
-from ragrl_jax.chat import endpoint as endpoint_lib
+from ragrl_jax.chat import cached, client
+from ragrl_jax.cli import generation
 from ragrl_jax.data import readers, writers
 from ragrl_jax.recipes.care import generate
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
@@ -86,9 +87,9 @@ def serve():
 
 
 def endpoint(server, model, folder, **settings):
-  return endpoint_lib.Endpoint(
-    server.url, model, folder=folder, **{**dict(timeout_s=5.0, deadline_s=5.0, retries=2, backoff_s=0.01), **settings}
-  )
+  sampling = settings.pop("sampling", None)
+  quick = dict(timeout_s=5.0, deadline_s=5.0, retries=2, backoff_s=0.01)
+  return cached.CachedClient(client.Client(server.url, model, **quick | settings), folder, sampling=sampling)
 
 
 def run(server, examples, folder, **settings):
@@ -148,7 +149,7 @@ def test_an_endpoint_that_fails_now_and_then(serve, tmp_path):
   ask = lambda text, **settings: asyncio.run(
     endpoint(server, "reads", tmp_path, **settings).ask([dict(role="user", content=text)])
   )
-  assert ask("one", sampling=dict(temperature=0.5)) == endpoint_lib.Reply("Answer: x")  # at the third attempt
+  assert ask("one", sampling=dict(temperature=0.5)) == client.Completion("Answer: x")  # at the third attempt
   assert server.asked[0][2]["temperature"] == 0.5
   with pytest.raises(ToolFailed, match="gave no answer after 3 calls: status 500"):
     ask("two")
@@ -163,7 +164,7 @@ def test_an_endpoint_that_fails_now_and_then(serve, tmp_path):
 
 
 def test_settings_that_are_wrong_stop_the_job_at_once(serve, tmp_path, monkeypatch):
-  monkeypatch.setattr(endpoint_lib, "DEAD", 6)
+  monkeypatch.setattr(cached, "DEAD", 6)
   server = serve(lambda model, prompt: 401)
   with pytest.raises(ConnectionError, match="reads at http://.*status 401.*address, model and key"):
     run(server, [question(str(number)) for number in range(30)], tmp_path)
@@ -175,7 +176,7 @@ def test_settings_that_are_wrong_stop_the_job_at_once(serve, tmp_path, monkeypat
   kept, fates = run(server, [question("a"), question("b")], tmp_path, retries=0)
   assert not kept and fates == {"no answer": 2}
   with pytest.raises(ValueError, match="http://"):
-    endpoint_lib.Endpoint("localhost:8000", "m", folder=tmp_path)
+    client.Client("localhost:8000", "m")
 
 
 def test_a_question_that_is_refused_is_skipped_counted_and_asked_again_at_the_end(serve, tmp_path, caplog):
@@ -199,14 +200,11 @@ def test_a_question_that_is_refused_is_skipped_counted_and_asked_again_at_the_en
 
 
 def test_the_exit_status_tells_when_too_much_is_missing(monkeypatch, capsys):
-  monkeypatch.syspath_prepend(ROOT / "launchers")
-  import asking
-
-  monkeypatch.setattr(asking, "MAX_MISSING", types.SimpleNamespace(value=0.05))
-  asking.report(collections.Counter({"kept": 19, "no answer": 1}), "OUT")
+  monkeypatch.setattr(generation, "MAX_MISSING", types.SimpleNamespace(value=0.05))
+  generation.report(collections.Counter({"kept": 19, "no answer": 1}), "OUT")
   assert capsys.readouterr().out == "     19  kept\n      1  no answer\nOUT\n"
   with pytest.raises(SystemExit, match="2 of 20 questions got no answer.*--max_missing=0.05"):
-    asking.report(collections.Counter({"kept": 18, "no answer": 2}), "OUT")
+    generation.report(collections.Counter({"kept": 18, "no answer": 2}), "OUT")
 
 
 def test_of_facts_inside_one_another_the_longest_is_wrapped():

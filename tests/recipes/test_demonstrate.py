@@ -2,7 +2,6 @@ import collections
 import random
 
 import pytest
-import scripted
 
 from ragrl_jax import recipes
 from ragrl_jax.data import synthetic
@@ -11,6 +10,7 @@ from ragrl_jax.recipes.arena import demonstrate as cite
 from ragrl_jax.recipes.search_agent import NOTICE
 from ragrl_jax.recipes.search_r1 import demonstrate as search
 from ragrl_jax.structs import Episode
+from ragrl_jax.testing import scripted
 
 WORLD = synthetic.build(seed=2, entities=200, held_out=20, years=True)
 ASKED = synthetic.questions(WORLD, 60, mix={1: 1, 2: 1, 3: 1, "comparison": 1, "yes_no": 1}, passages=6)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-import scripted
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import judging, recipes, sft
@@ -19,6 +18,7 @@ from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import Episode, Example, Passage
+from ragrl_jax.testing import scripted
 
 ROOT = pathlib.Path(__file__).parents[2]
 agent, judge = recipes.get("veritas", "em"), recipes.get("veritas", "reward_model")

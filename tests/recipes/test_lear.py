@@ -7,15 +7,16 @@ import types
 
 import numpy as np
 import pytest
-import scripted
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 from ragrl_jax.core import advantages
 from ragrl_jax.data import synthetic
+from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.recipes.lear import demonstrate as extracting
 from ragrl_jax.recipes.lear import generator, spans
 from ragrl_jax.structs import Episode, Example, Passage
+from ragrl_jax.testing import scripted
 
 PASSAGES = (Passage("1", "Tower", "The tower stands in Paris."), Passage("2", "Town", "Paris {0} is large."))
 EXAMPLE = Example("1", "Where is the {tower}?", ("Paris", "Paris, France"), PASSAGES)
@@ -145,7 +146,7 @@ def test_results_of_its_own_are_worth_nothing():
 
 
 def test_padding_is_no_length():
-  words = scripted.Bytes()
+  words = ByteTokenizer()
   for reason in ("abc", "  abc \n", "\n\n\nabc"):
     text = said(reason=reason)
     assert spans.find(words, words.encode(text), paper.parser, "reason").body_tokens == 3
@@ -344,7 +345,7 @@ def test_no_transcript_breaks_anything():
   empty, never = r"\s*", r"(?!)"
   whole = re.compile(rf"\s*{body('reason', empty)}\s*{body('extract', empty)}\s*{body('answer', never)}\s*", re.DOTALL)
   draw = random.Random(0)
-  inference, words = recipes.get("lear", "inference"), scripted.Bytes()
+  inference, words = recipes.get("lear", "inference"), ByteTokenizer()
   best, seen = 0, set()
   for number in range(100_000):
     text = "".join(draw.choices(PIECES, k=draw.randint(0, 7)))

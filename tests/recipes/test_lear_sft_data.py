@@ -10,7 +10,7 @@ import pytest
 from test_care_sft_data import Server
 
 from ragrl_jax import recipes, retrieval
-from ragrl_jax.chat.endpoint import Reply
+from ragrl_jax.chat.client import Completion
 from ragrl_jax.data import readers, writers
 from ragrl_jax.recipes.lear import sft_data
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
@@ -33,7 +33,7 @@ class Teacher:
     said = next(answer for name, answer in self.answers.items() if f"Where is {name}?" in self.asked[-1])
     if isinstance(said, Exception):
       raise said
-    return Reply(said)
+    return Completion(said)
 
 
 def test_who_is_kept():

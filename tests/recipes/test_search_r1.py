@@ -4,13 +4,13 @@ import pathlib
 import random
 
 import pytest
-import scripted
 
 from ragrl_jax import recipes
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.search_agent import NOTICE
 from ragrl_jax.recipes.search_r1 import reward as reward_lib
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
+from ragrl_jax.testing import scripted
 
 GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "search_r1_format.json").read_text())
 EXAMPLE = Example("1", "What is the capital of France", ("Paris", "the City of Paris"))

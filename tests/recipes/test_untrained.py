@@ -1,10 +1,10 @@
 import dataclasses
 
 import pytest
-import scripted
 
 from ragrl_jax import recipes
 from ragrl_jax.structs import Episode, Example, Passage
+from ragrl_jax.testing import scripted
 
 EXAMPLE = Example("1", " Who leads {Norsk}? ", ("Ann Lee", "A. Lee"))
 FILM, TOWN = Passage("a", "Norsk", "Its seat is Oslo."), Passage("b", "Oslo", "Ann Lee leads it.")

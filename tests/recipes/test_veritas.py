@@ -9,7 +9,6 @@ import time
 
 import fuzz_child
 import pytest
-import scripted
 
 from ragrl_jax import recipes
 from ragrl_jax.core.rewards import faithful
@@ -21,6 +20,7 @@ from ragrl_jax.recipes.veritas import demonstrate
 from ragrl_jax.recipes.veritas.parser import steps
 from ragrl_jax.run import rewards
 from ragrl_jax.structs import Episode, Example, Passage, ToolFailed
+from ragrl_jax.testing import scripted
 
 EXAMPLE = Example("1", "Who founded the seat of Norsk Film?", ("Harald III", "Harald Hardrada"))
 FILM, TOWN = Passage("p1", "Norsk Film", "Its seat is Oslo."), Passage("p2", "Oslo", "Harald III founded it.")

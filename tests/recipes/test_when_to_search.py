@@ -6,7 +6,6 @@ import sys
 
 import fuzz_child
 import pytest
-import scripted
 
 from ragrl_jax import recipes
 from ragrl_jax.data import synthetic
@@ -14,6 +13,7 @@ from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.when_to_search import curriculum, demonstrate
 from ragrl_jax.recipes.when_to_search.parser import in_shape
 from ragrl_jax.structs import Episode, Example, Passage
+from ragrl_jax.testing import scripted
 
 EXAMPLE = Example("1", "Who founded the seat of Norsk Film?", ("Harald III", "Harald Hardrada"))
 FILM, TOWN = Passage("p1", "Norsk Film", "Its seat is Oslo."), Passage("p2", "Oslo", "Harald III founded it.")

@@ -4,13 +4,13 @@ import asyncio
 import threading
 import time
 
-import engine_kit as kit
 import jax.numpy as jnp
 import pytest
-from engine_kit import engine, requests, rollout
 
 from ragrl_jax import structs
 from ragrl_jax.rollout import dispatch
+from ragrl_jax.testing import small_engine as kit
+from ragrl_jax.testing.small_engine import engine, requests, rollout
 
 
 def test_episodes_come_in_the_order_of_their_requests():

@@ -4,12 +4,10 @@ import asyncio
 import collections
 import dataclasses
 
-import engine_kit as kit
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from engine_kit import engine, requests, rollout
 from flax import nnx
 
 from ragrl_jax.engine.engine import Engine
@@ -17,6 +15,8 @@ from ragrl_jax.engine.messages import Open, Turn, TurnEnded
 from ragrl_jax.engine.stops import Stops
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Passage
+from ragrl_jax.testing import small_engine as kit
+from ragrl_jax.testing.small_engine import engine, requests, rollout
 
 
 def run_one(play, sizes=None, samples=1, prompts=1, **settings):

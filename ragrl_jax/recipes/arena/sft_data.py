@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ragrl_jax.chat import endpoint
-from ragrl_jax.chat.endpoint import Chat
+from ragrl_jax.chat.cached import Chat
+from ragrl_jax.data import transcripts as transcripts_lib
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.arena.parser import Parser
 from ragrl_jax.recipes.arena.reward import gold_ids
@@ -17,13 +17,13 @@ REASON = (
 )
 
 
-def direct(examples: Sequence[Example]) -> list[endpoint.Turns]:
+def direct(examples: Sequence[Example]) -> list[transcripts_lib.Turns]:
   """SFT-direct: each example's first gold, as preset `direct` replies."""
   return [[(MODEL, f"<answer> {example.golds[0]} </answer>")] for example in examples]
 
 
 async def reasoned(examples: Sequence[Example], backbone: Chat, **how: Any):
-  """SFT-reasoning; see `endpoint.transcripts`, which takes `how`.
+  """SFT-reasoning; see `data.transcripts.make`, which takes `how`.
 
   Args:
     examples: with passages and what of them supports the answer.
@@ -48,4 +48,4 @@ async def reasoned(examples: Sequence[Example], backbone: Chat, **how: Any):
     text = f"<relevance> {golds} </relevance>\n<analysis> {thought} </analysis>\n<answer> {example.golds[0]} </answer>"
     return ("kept", [(MODEL, text)]) if thought and Parser().in_shape(text) else ("out of shape", None)
 
-  return await endpoint.transcripts(examples, one, **how)
+  return await transcripts_lib.make(examples, one, **how)

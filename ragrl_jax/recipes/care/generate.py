@@ -4,10 +4,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ragrl_jax.chat import endpoint
-from ragrl_jax.chat.endpoint import Chat, Reply
+from ragrl_jax.chat.cached import Chat
+from ragrl_jax.chat.client import Completion
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import quotes
+from ragrl_jax.data import transcripts as transcripts_lib
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.care.parser import ANSWER
 from ragrl_jax.recipes.care.prompt import Prompt
@@ -27,7 +28,7 @@ _TAG = re.compile(r"</?(?:think|retrieval)>")
 
 
 async def transcripts(examples: Sequence[Example], reasoner: Chat, inserter: Chat, **how: Any):
-  """See `endpoint.transcripts`, which takes `how`.
+  """See `data.transcripts.make`, which takes `how`.
 
   Args:
     examples: with passages, golds and gold sentences (`evidence`).
@@ -40,7 +41,7 @@ async def transcripts(examples: Sequence[Example], reasoner: Chat, inserter: Cha
 
   Source: CARE sec. 3.2 and appendix C (DeepSeek-R1, then DeepSeek-V3).
   """
-  return await endpoint.transcripts(examples, lambda example: transcript(example, reasoner, inserter), **how)
+  return await transcripts_lib.make(examples, lambda example: transcript(example, reasoner, inserter), **how)
 
 
 async def transcript(example: Example, reasoner: Chat, inserter: Chat):
@@ -63,7 +64,7 @@ async def transcript(example: Example, reasoner: Chat, inserter: Chat):
   return "kept", [(MODEL, f"<think>\n{wrapped(reply, facts)}\n</think>\n\n{ANSWER} {example.golds[0]}")]
 
 
-def read(reply: Reply) -> tuple[str, str | None]:
+def read(reply: Completion) -> tuple[str, str | None]:
   """(reasoning, answer or None) of M_R's reply. The reasoning is what the endpoint gives apart, else what stands
   between think tags, else what stands before the last "Answer:"."""
   inside, closing, rest = reply.content.rpartition("</think>")

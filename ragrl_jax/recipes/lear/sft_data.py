@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ragrl_jax.chat import endpoint
-from ragrl_jax.chat.endpoint import Chat
+from ragrl_jax.chat.cached import Chat
 from ragrl_jax.core.metrics import qa
+from ragrl_jax.data import transcripts as transcripts_lib
 from ragrl_jax.recipes.lear.parser import Parser
 from ragrl_jax.recipes.lear.prompt import SECTIONS, Prompt
 from ragrl_jax.structs import MODEL, Example
@@ -15,7 +15,7 @@ LONGEST = 100  # words of evidence
 
 
 async def taught(examples: Sequence[Example], teacher: Chat, **how: Any):
-  """The teacher's replies in the recipe's own shape; see `endpoint.transcripts`, which takes `how`.
+  """The teacher's replies in the recipe's own shape; see `data.transcripts.make`, which takes `how`.
 
   Args:
     examples: with passages and golds.
@@ -41,10 +41,10 @@ async def taught(examples: Sequence[Example], teacher: Chat, **how: Any):
       return "long evidence", None
     return "kept", [(MODEL, text)]
 
-  return await endpoint.transcripts(examples, one, **how)
+  return await transcripts_lib.make(examples, one, **how)
 
 
-def arm(turns: endpoint.Turns, reply: str) -> endpoint.Turns:
+def arm(turns: transcripts_lib.Turns, reply: str) -> transcripts_lib.Turns:
   """The same transcript with the sections of this reply alone (a key of SECTIONS)."""
   ((_, text),) = turns
   return [(MODEL, "\n".join(f"<{name}> {Parser().section(text, name)} </{name}>" for name in SECTIONS[reply]))]

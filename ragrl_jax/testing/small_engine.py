@@ -1,4 +1,4 @@
-"""A small model and engine that the engine's tests share: each is compiled once."""
+"""A small model and engine: compiled once per process, and shared by the tests that use the same sizes."""
 
 import asyncio
 import functools
@@ -28,53 +28,65 @@ SIZES = dict(lanes=4, rows=6, context=CONTEXT, chunk=8, prefill=32, block=32, pr
 
 @functools.cache
 def model(seed=0):
+  """A decoder of two layers with random weights."""
   return Decoder(CONFIG, rngs=nnx.Rngs(seed))
 
 
 @functools.cache
-def stops():
-  return Stops(TOKENIZER, STOPS, rows=CONFIG.vocab_size)
+def stops(texts=STOPS):
+  """The automaton of these stop strings over the byte tokenizer."""
+  return Stops(TOKENIZER, texts, rows=CONFIG.vocab_size)
 
 
-def engine(seed=0, **sizes):
-  """An engine with weights loaded; the same sizes share one, which is handed out clean."""
-  return _engine(seed, tuple(sorted((SIZES | sizes).items())))
+def engine(seed=0, texts=STOPS, **sizes):
+  """An engine with weights loaded. Equal arguments share one engine.
+
+  Args:
+    seed: of the weights.
+    texts: every stop string that the play uses, such as `recipe.stops`.
+    sizes: of the engine, where they differ from SIZES; a recipe's prompt needs a longer `context`.
+  """
+  return _engine(seed, tuple(dict.fromkeys(texts)), tuple(sorted((SIZES | sizes).items())))
 
 
 @functools.cache
-def _engine(seed, sizes):
+def _engine(seed, texts, sizes):
   graphdef, params = nnx.split(model(seed))
-  made = Engine(graphdef, TOKENIZER, stops(), **dict(sizes))
+  made = Engine(graphdef, TOKENIZER, stops(texts), **dict(sizes))
   made.load(params, version=7)
   return made
 
 
 class Retriever:
-  """Answers every query with one passage that says it."""
+  """Finds k passages that say how long the query was, and keeps the queries in `batches`."""
 
   def __init__(self):
     self.batches = []
 
   def search(self, queries, k):
+    """See `retrieval.api`."""
     self.batches.append(list(queries))
     return [[structs.Passage(str(i), "T", f"found {len(q)}", 1.0) for i in range(k)] for q in queries]
 
 
 class Tools:
-  """Searches that take as long as `delay` says, on the event loop itself."""
+  """Tools on the event loop: a search takes `delay(query)` seconds; every judgement is 1."""
 
   def __init__(self, delay=lambda query: 0.0):
     self.delay = delay
 
   async def search(self, query, k=None):
+    """See `structs.Tools`."""
     await asyncio.sleep(self.delay(query))
     return (structs.Passage("0", "T", f"found {len(query)}", 1.0),)
 
   async def judge(self, pairs, term=""):
+    """See `structs.Tools`."""
     return (1.0,) * len(pairs)
 
 
 async def play(example, policy, tools, turns=3):
+  """An episode of `turns` generations with a search after each but the last."""
   talk = policy.start(TOKENIZER.encode(example.question))
   for turn in range(turns):
     said = await talk.generate(stop=STOPS)
@@ -87,6 +99,7 @@ async def play(example, policy, tools, turns=3):
 
 
 def requests(prompts, samples, first=0):
+  """Requests for `samples` episodes of each of `prompts` questions."""
   return [
     collect.Request(structs.Example(f"e{i}", f"Question {i}{'?' * (i % 7)}", ("x",)), i, g)
     for i in range(first, first + prompts)
@@ -95,18 +108,19 @@ def requests(prompts, samples, first=0):
 
 
 def rollout(engine, play=play, tools=None, max_new_tokens=12, reserve=None, **settings):
+  """A rollout of `play` on an engine of this module."""
   sampling = structs.Sampling(max_new_tokens=max_new_tokens, **settings)
   return collect.Rollout(engine, play, tools or Tools(), seed=3, sampling=sampling, reserve=reserve)
 
 
 def drawn(episode):
-  """(ids, log-probabilities) of all model tokens, for comparisons bit for bit."""
+  """(ids, bytes of the log-probabilities) of all model tokens, to compare them bit for bit."""
   said = [s for s in episode.segments if s.owner == structs.MODEL]
   return [s.ids for s in said], np.float32([x for s in said for x in s.logprobs]).tobytes()
 
 
 def scored(episode, temperature=1.0, seed=0):
-  """(sampler's, model's) log-probabilities of the model tokens, the model's from one forward pass over the whole."""
+  """(the sampler's, the model's) log-probabilities of the model tokens. The model's are of one pass over the whole."""
   ids = [i for s in episode.segments for i in s.ids]
   padded = jnp.asarray([ids + [0] * (CONTEXT - len(ids))])
   logits = _forward(seed)(padded)[0] / temperature

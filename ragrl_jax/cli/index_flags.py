@@ -1,4 +1,4 @@
-"""The flags of launchers that find passages for questions which bring none."""
+"""Flags of the commands that find passages for questions without passages."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ from absl import flags
 from ragrl_jax import retrieval
 from ragrl_jax.structs import Example
 
-INDEX = flags.DEFINE_string("index", "", "Folder of build_index, or a retriever's address.")
-TOP_K = flags.DEFINE_integer("top_k", 5, "Passages found for a question.", lower_bound=1)
+INDEX = flags.DEFINE_string("index", "", "Folder of an index, or the address of a retriever.")
+TOP_K = flags.DEFINE_integer("top_k", 5, "Passages to find per question.", lower_bound=1)
 
 
 def with_passages(examples: Sequence[Example]) -> list[Example]:
-  """The examples; without an index as they are, with one each has passages: its own, else the best for its question."""
+  """The examples. With an index, those without passages get the best ones for their question."""
   bare = [number for number, example in enumerate(examples) if not example.passages]
   if not INDEX.value or not bare:
     return list(examples)

@@ -1,4 +1,4 @@
-"""What the launchers share that have models write transcripts or verdicts."""
+"""Shared by the commands that generate transcripts or verdicts with chat models."""
 
 import asyncio
 import sys
@@ -6,19 +6,19 @@ import sys
 from absl import flags
 from tqdm import tqdm
 
-from ragrl_jax.chat import endpoint
+from ragrl_jax.data import transcripts
 
 MAX_MISSING = flags.DEFINE_float(
   "max_missing",
   0.05,
-  "Exit with 1 if more than this share got no answer; what did is written all the same.",
+  "Exit with 1 if more than this share got no answer; the others are written all the same.",
   lower_bound=0.0,
   upper_bound=1.0,
 )
 
 
 def ask(make, examples, *models, concurrency: int):
-  """(kept, fates) of `make(examples, *models, concurrency=…, progress=…)`, with a bar."""
+  """Runs `make(examples, *models, concurrency=…, progress=…)` with a progress bar; returns its (kept, fates)."""
   with tqdm(total=len(examples), unit="question") as bar:
     return asyncio.run(
       make(examples, *models, concurrency=concurrency, progress=lambda fates: bar.update(fates.total() - bar.n))
@@ -26,15 +26,15 @@ def ask(make, examples, *models, concurrency: int):
 
 
 def report(fates, out) -> None:
-  """Prints what became of the questions, the most frequent first, and where the kept ones are; then `settle`."""
+  """Prints how many questions met which fate, and the file of the kept ones; then calls `settle`."""
   for fate, count in fates.most_common():
     print(f"{count:7d}  {fate}")
   print(out)
-  settle(fates[endpoint.NO_ANSWER], fates.total(), "questions")
+  settle(fates[transcripts.NO_ANSWER], fates.total(), "questions")
 
 
 def settle(missing: int, total: int, what: str) -> None:
-  """Ends the program with 1 if too much is missing."""
+  """Ends the process with 1 if more than --max_missing of the total is missing."""
   if missing > MAX_MISSING.value * total:
     sys.exit(
       f"{missing} of {total} {what} got no answer, more than --max_missing={MAX_MISSING.value:g} of them. The "

@@ -1,34 +1,37 @@
-"""How every launcher starts and ends: flags are read, `main` runs, and a user's mistake is told in one line.
+"""How every command starts and ends: the flags are read, `main` runs, and a user's mistake is reported in one line.
 
-Exit status: 0; 2 for a mistake, found before anything expensive; 1 for a run that had to stop, or a bug, whose
-traceback is shown. With --traceback every error shows its own.
+Exit status: 0; 2 for a mistake, which is found before anything expensive; 1 for a run that had to stop, or for a bug.
+A bug shows its traceback. With --traceback every error shows its own.
 """
-
-import os
-
-os.environ.setdefault("JAX_TRACEBACK_FILTERING", "off")  # its shortened ones hide where an error was raised
 
 import argparse
 import functools
 import inspect
 import linecache
+import os
 import pathlib
 import re
 import sys
 import traceback
+import types
 
 from absl import app, flags
 from ml_collections import config_flags
 
 from ragrl_jax import config as config_lib
+from ragrl_jax.cli import configs
+from ragrl_jax.cli.main import COMMANDS
 
-OURS = tuple(str(pathlib.Path(file).resolve().parent) + os.sep for file in (config_lib.__file__, __file__))
+OURS = str(pathlib.Path(config_lib.__file__).resolve().parent) + os.sep
+CONFIG_HELP = "A config of the package, such as arena or arena:smoke, or the path of a file."
+SHARED_FLAGS = ("host_flags", "index_flags", "generation")  # modules whose flags several commands have
 
 
 class Whole(flags.IntegerParser):
-  """Whole numbers, 1e3 among them."""
+  """Reads whole numbers, also as 1e3."""
 
   def convert(self, argument):
+    """The whole number that the text says; ValueError if it says none."""
     try:
       return super().convert(argument)
     except ValueError:
@@ -46,22 +49,22 @@ config_flags.register_flag_parser_for_type(int, Whole())
 
 
 def run(main) -> None:
-  """Runs an absl launcher: `main(argv)` with its flags read."""
+  """Runs a command with absl flags: reads them and calls `main(argv)`."""
   shown = _wants_traceback()
-  read = functools.partial(guarded, _parsed, shown=shown)
+  read = functools.partial(guarded, _parsed, module=sys.modules[main.__module__], shown=shown)
   app.run(functools.partial(guarded, main, shown=shown), flags_parser=read)
 
 
 def call(main) -> None:
-  """Runs a launcher that reads its arguments itself: `main()`, which returns the exit status."""
+  """Runs a command that reads its own arguments: calls `main()`, which returns the exit status."""
   shown = _wants_traceback()
   sys.exit(guarded(main, shown=shown))
 
 
-def guarded(function, *arguments, shown: bool = False):
-  """function(*arguments); an error of a user's making, or of a run that had to stop, becomes one line and an exit."""
+def guarded(function, *arguments, shown: bool = False, **named):
+  """function(*arguments, **named). A user's mistake, or a run that had to stop, ends the process with one line."""
   try:
-    return function(*arguments)
+    return function(*arguments, **named)
   except Exception as error:
     if shown or status_of(error) is None:
       raise
@@ -82,8 +85,8 @@ def tell(error: BaseException) -> int:
 def status_of(error: BaseException) -> int | None:
   """2 for a mistake, 1 for a run that had to stop, None for a bug.
 
-  A mistake is what our own doors raise, and what the machine refuses (a folder, a full disk); a ValueError that merely
-  happened, in our code or another's, is a bug. What stops a run has a class of its own in ragrl_jax.
+  A mistake is an error that our own checks raise, or that the machine reports (a folder, a full disk). A ValueError
+  that nobody raised on purpose is a bug. An error that stops a run has a class of its own in ragrl_jax.
   """
   if isinstance(error, OSError | app.UsageError | flags.Error):
     return 2
@@ -100,10 +103,10 @@ def _raised_by_us(error: Exception) -> bool:
 
 
 def ready(config, flag: str, path: str, *, training: bool = True) -> None:
-  """Checks the settings, and makes the folder of results that a flag names.
+  """Checks the settings, and makes the folder of results that `flag` names.
 
   Raises:
-    ValueError: settings that are refused; a folder that cannot be made or written to.
+    ValueError: a setting is refused, or the folder cannot be made or written to.
   """
   config_lib.validate(config, training=training)
   try:
@@ -115,12 +118,13 @@ def ready(config, flag: str, path: str, *, training: bool = True) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-  """Of a launcher that reads its arguments itself: its text as it stands, and mistakes in one line."""
+  """For a command that reads its own arguments: shows the command's text as it stands, and mistakes in one line."""
 
   def __init__(self, text: str):
-    super().__init__(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    super().__init__(description=as_called(text), formatter_class=argparse.RawDescriptionHelpFormatter)
 
   def error(self, message: str):
+    """Prints the mistake in one line and ends the process with 2."""
     self.exit(2, f"error: {message} (--help shows an example).\n")
 
 
@@ -137,18 +141,20 @@ def _wants_traceback() -> bool:
   return _shown
 
 
-def _parsed(argv: list[str]) -> list[str]:
-  """What is left of the arguments when all flags are read. The flags' own errors are made one sentence."""
+def _parsed(argv: list[str], module: types.ModuleType | None = None) -> list[str]:
+  """Reads all flags and returns the other arguments. An error of the flags becomes one sentence."""
   if {"--help", "-help", "-h"} & set(argv[1:]):
-    print(usage())
+    print(usage(module))
     sys.exit(0)
+  of_configs = [name for name in flags.FLAGS if config_flags.config_flags.is_config_flag(flags.FLAGS[name])]
+  argv[1:] = configs.with_paths(argv, of_configs)[1:]  # in place: ml_collections reads sys.argv as well
   try:
     rest = flags.FLAGS(argv)
   except (flags.Error, AttributeError, KeyError, TypeError, ValueError, OSError) as error:
     raise flags.Error(_said(error, argv)) from error
-  for name in flags.FLAGS:
+  for name in of_configs:
     flag = flags.FLAGS[name]
-    if config_flags.config_flags.is_config_flag(flag) and flag.value is not None:
+    if flag.value is not None:
       path = flag.config_filename.split(":")[0]
       if not pathlib.Path(path).is_file():
         raise ValueError(_no_file(name, path))
@@ -156,11 +162,11 @@ def _parsed(argv: list[str]) -> list[str]:
 
 
 def _said(error: BaseException, argv: list[str]) -> str:
-  """What a parser's error says to the one who typed the flags."""
+  """A parser's error in words for the user who typed the flags."""
   file = next((word.split("=", 1) for word in argv if re.match(r"--?\w*config=", word)), None)
   if file and isinstance(error, OSError):
     return _no_file(file[0].lstrip("-"), file[1].split(":")[0])
-  chain = [error]  # from what was raised last to what began it
+  chain = [error]  # from the last error to the first
   while following := chain[-1].__cause__ or chain[-1].__context__:
     chain.append(following)
   for one in reversed(chain):
@@ -180,7 +186,7 @@ def _said(error: BaseException, argv: list[str]) -> str:
 
 
 def _text(error: BaseException) -> str:
-  """What ml_collections says of a setting that is not there, without all those that are."""
+  """ml_collections' message about a missing setting, without its list of all settings."""
   while error.args and isinstance(error.args[0], BaseException):
     error = error.args[0]
   said, _, near = (str(error.args[0]) if error.args else type(error).__name__).partition("Did you mean")
@@ -192,16 +198,14 @@ def _no_file(flag: str, path: str) -> str:
   return f"--{flag}={path}: there is no such file" + (f"; beside it are {there}." if there else ".")
 
 
-def usage() -> str:
-  """The launcher's own text and flags, without those of the libraries."""
-  main = sys.modules["__main__"]
-  shown = {id(flag): flag for name, value in vars(main).items() if (flag := _flag(value)) is not None}
-  for module in ("host_flags", "index_flags"):
-    if module in sys.modules:
-      shown |= {id(flag): flag for value in vars(sys.modules[module]).values() if (flag := _flag(value)) is not None}
-  lines = [inspect.cleandoc(main.__doc__ or ""), ""]
+def usage(module: types.ModuleType) -> str:
+  """A command's own text and flags, without the flags of the libraries."""
+  texts = [module, *(sys.modules.get(f"ragrl_jax.cli.{name}") for name in SHARED_FLAGS)]
+  values = [value for one in texts if one is not None for value in vars(one).values()]
+  shown = {id(flag): flag for value in values if (flag := _flag(value)) is not None}
+  lines = [inspect.cleandoc(as_called(module.__doc__ or "")), ""]
   for flag in shown.values():
-    default = "" if flag.default in (None, "", []) else f" [{flag.default}]"
+    default = "" if flag.default in (None, "", []) else f" [{flag.default}]".replace(str(configs.folder()), "configs")
     lines.append(f"  --{flag.name:<16} {' '.join(flag.help.split())}{default}")
   if any(config_flags.config_flags.is_config_flag(flag) for flag in shown.values()):
     lines.append(
@@ -209,6 +213,16 @@ def usage() -> str:
       "                     --config.data.train=FILE, --config.retrieval.index=FOLDER, --config.steps=100"
     )
   return "\n".join([*lines, "  --traceback        show where an error was raised", "  --helpfull         all flags"])
+
+
+def as_called(text: str) -> str:
+  """A command's text in the form in which the user called it: `ragrl train`, or python launchers/train.py."""
+  names = {module: name for name, (module, _) in COMMANDS.items()}
+  if sys.argv[0].startswith("ragrl "):
+    text = re.sub(r"(python )?\blaunchers/(\w+)\.py", lambda found: f"ragrl {names[found[2]]}", text)
+    return re.sub(r"\bconfigs/(\w+)\.py", r"\1", text)
+  name = names.get(pathlib.Path(sys.argv[0]).stem)
+  return f"{text.rstrip()}\n\nWhere the package is installed, `ragrl {name}` is the same command." if name else text
 
 
 def _flag(value):

@@ -1,6 +1,7 @@
-"""Chat completions over HTTP, of any server that speaks OpenAI's protocol: what judges and teachers are asked by.
+"""The client for servers of OpenAI's chat protocol; judges and teachers use it.
 
-A server's answer is trusted in nothing: not in its pace, its length or its shape (`chat/http.py`).
+The client trusts nothing in a server's answer: not its pace, its length or its shape (`chat/http.py`).
+`chat/cached.py` keeps the answers on disk.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from ragrl_jax.store.addresses import without_credentials
 from ragrl_jax.structs import ToolFailed
 
 OPENAI = "https://api.openai.com/v1"
-RETRY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})  # what may pass; other refusals will be the same again
-MAX_BYTES = 8 << 20  # of an answer
-WORDS = 200  # of a refusal's own words, characters that a message quotes
+RETRY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})  # may pass; any other refusal would be repeated
+MAX_BYTES = 8 << 20  # the longest answer
+WORDS = 200  # characters of a refusal that a message quotes
 
 
 class NoCompletion(ToolFailed):
-  """No answer to one question. `status`: of the refusal that ended it, 0 where retries or deadline are spent."""
+  """No answer to one question. `status` is that of the final refusal, or 0 where retries or deadline are spent."""
 
   def __init__(self, message: str, status: int = 0):
     super().__init__(message)
@@ -37,12 +38,12 @@ class NoCompletion(ToolFailed):
 
 @dataclasses.dataclass(frozen=True)
 class Completion:
-  """What a model said.
+  """The answer of a model.
 
   Attributes:
     content: the text.
-    reasoning: where the server gives that apart ("" if not).
-    cut: whether it was cut off before its end.
+    reasoning: the model's reasoning, where the server sends it apart; else "".
+    cut: whether the answer was cut off before its end.
   """
 
   content: str
@@ -50,21 +51,21 @@ class Completion:
   cut: bool = False
 
 
-class Completions:
-  """Asks one model; may be used from several threads.
+class Client:
+  """Asks one model. Threads may share a client.
 
   Args:
-    endpoint: "https://host/v1"; empty is OpenAI's own. It may hold credentials, which are shown nowhere.
-    model: its name there.
-    key: sent as the bearer token; "" for servers without keys. It is shown nowhere.
-    timeout_s: of one call, from connecting to the last byte.
-    deadline_s: of all calls for one answer, waits included.
-    retries: further calls after a failed one.
-    backoff_s: wait before the first retry; it doubles with each, and is spread by ±50 %. A server's Retry-After in
-      seconds is kept to where it is longer.
+    endpoint: "https://host/v1"; empty is OpenAI's own. Credentials in it are never shown.
+    model: name of the model at the endpoint.
+    key: the bearer token; "" for servers without keys. It is never shown.
+    timeout_s: time limit of one call, from connecting to the last byte.
+    deadline_s: time limit of all calls for one answer, waits included.
+    retries: the most calls after a failed one.
+    backoff_s: wait before the first retry. It doubles with each retry, and is spread by ±50 %. If the server's
+      Retry-After is longer, the client waits that long.
 
   Raises:
-    ValueError: no such address, or a key that cannot be sent.
+    ValueError: the address is none, or the key cannot be sent.
   """
 
   def __init__(
@@ -73,9 +74,9 @@ class Completions:
     model: str,
     *,
     key: str = "",
-    timeout_s: float,
-    deadline_s: float,
-    retries: int,
+    timeout_s: float = 600.0,
+    deadline_s: float = 1800.0,
+    retries: int = 5,
     backoff_s: float = 0.5,
   ):
     self.where = without_credentials(endpoint) or "OpenAI"
@@ -92,13 +93,20 @@ class Completions:
     self.model, self._timeout, self._deadline, self._retries = model, timeout_s, deadline_s, retries
     self._backoff, self._proxies = backoff_s, not _is_here(host)
     self._url = (endpoint or OPENAI).rstrip("/") + "/chat/completions"
-    self._secret = lambda: key  # as a function it is in no log of this object's fields
+    self._secret = lambda: key  # a function, so that no log of this object's fields shows it
 
   def ask(self, messages: Sequence[Mapping[str, str]], **sampling: Any) -> Completion:
-    """The model's answer. sampling: temperature, max_tokens, … as the server names them.
+    """The model's answer.
+
+    A lost connection, a time-out, an answer that cannot be read and a status of RETRY are asked again. Any other
+    refusal ends the question at once.
+
+    Args:
+      messages: role and content each.
+      sampling: temperature, max_tokens, … as the server names them.
 
     Raises:
-      NoCompletion: a refusal, or none within retries and deadline; with the server's own words.
+      NoCompletion: the server refused, or retries or deadline are spent. The message quotes the server.
     """
     payload, until = dict(model=self.model, messages=list(messages), **sampling), time.monotonic() + self._deadline
     why, calls, wait, status = "", 0, 0.0, 0
@@ -140,14 +148,14 @@ class Completions:
     )
 
   def _words(self, text: str) -> str:
-    """The server's own, cut and escaped; from where they quote the key on, nothing."""
+    """The server's own words, cut and escaped. They end where they quote the key."""
     key = self._secret()
     said = text.partition(key[:8])[0] if len(key) > 3 else text
     return repr(said[:WORDS])
 
 
 def daemon(function: Callable[..., Any], *arguments: Any) -> concurrent.futures.Future:
-  """What the call gives, on a thread of its own that keeps no process alive: a pool's would, up to its deadline."""
+  """Calls the function on a daemon thread. A pool's thread would keep the process alive up to the deadline."""
   future: concurrent.futures.Future = concurrent.futures.Future()
   future.set_running_or_notify_cancel()
 
@@ -157,7 +165,7 @@ def daemon(function: Callable[..., Any], *arguments: Any) -> concurrent.futures.
     except BaseException as error:  # noqa: BLE001 — raised where the result is asked for
       future.set_exception(error)
 
-  threading.Thread(target=work, name="completions", daemon=True).start()
+  threading.Thread(target=work, name="chat", daemon=True).start()
   return future
 
 
@@ -178,7 +186,7 @@ def _read(body: Any) -> Completion | None:
 
 
 def _is_here(host: str) -> bool:
-  """Whether it is this machine, which no proxy is asked for."""
+  """Whether the host is this machine. Calls to it use no proxy."""
   try:
     return ipaddress.ip_address(host).is_loopback
   except ValueError:

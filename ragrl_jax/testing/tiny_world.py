@@ -1,10 +1,12 @@
-"""A world of a few dozen entities and the config that trains on it in seconds: the quickstart's, shrunk."""
+"""A world of a few dozen entities, and settings that train on it in seconds."""
 
 import dataclasses
 import pathlib
 import random
+from collections.abc import Callable
 
 import jax
+import ml_collections
 import numpy as np
 import orbax.checkpoint as ocp
 
@@ -15,7 +17,7 @@ from ragrl_jax.recipes.search_r1 import demonstrate
 
 
 def make(folder: pathlib.Path, *, seed: int = 0) -> None:
-  """corpus, index, train and held-out questions, demonstrations, tokenizer.model in `folder`."""
+  """Writes corpus, index, questions to train on, held-out questions, demonstrations and tokenizer.model to `folder`."""
   world = synthetic.build(synthetic.Settings(seed=seed, entities=24, held_out=12, syllables=12))
   writers.write_passages(folder / "corpus.jsonl", world.passages)
   retrieval.build_index(folder / "corpus.jsonl", "hashing", folder / "index", progress=False)
@@ -36,7 +38,7 @@ def make(folder: pathlib.Path, *, seed: int = 0) -> None:
 
 
 def rewarding(recipe):
-  """The recipe with rewards that a model which knows nothing earns, by the ids it wrote; many groups have no spread."""
+  """The recipe with rewards that an untrained model earns, by the ids it wrote. Many groups are constant."""
   wrote = lambda e: sum(i for s in e.segments if s.owner == structs.MODEL for i in s.ids)
   return dataclasses.replace(
     recipe,
@@ -46,8 +48,14 @@ def rewarding(recipe):
   )
 
 
-def config(folder: pathlib.Path, get_config, variant: str = ""):
-  """configs/quickstart.py's settings over that world, with a model of a few thousand parameters."""
+def config(folder: pathlib.Path, get_config: Callable[[str], ml_collections.ConfigDict], variant: str = ""):
+  """A config's settings with the data of `make`, a model of a few thousand parameters, and three steps.
+
+  Args:
+    folder: what `make` filled.
+    get_config: of a file under configs/; the model's shape must be one that the quickstart has.
+    variant: its argument; "sft" trains on the demonstrations.
+  """
   made = get_config(variant)
   made.model.shape.update(dict(d_model=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, d_ff=32))
   made.rollout.update(
@@ -66,7 +74,7 @@ def config(folder: pathlib.Path, get_config, variant: str = ""):
 
 
 def arrays(workdir):
-  """The newest checkpoint's arrays by path, read without knowing the run's shape."""
+  """(step, {path: array}) of a run's newest checkpoint."""
   folder = pathlib.Path(workdir) / "checkpoints"
   newest = max(int(p.name) for p in folder.iterdir() if p.name.isdigit())
   tree = ocp.StandardCheckpointer().restore((folder / str(newest) / "state").absolute())

@@ -1,0 +1,46 @@
+r"""Builds an index from a corpus. After a kill, the same command continues where it stopped.
+
+    python launchers/build_index.py --corpus FILE.jsonl[.gz] --encoder bm25|hashing|FOLDER --out DIR
+    python launchers/build_index.py --corpus wiki.jsonl.gz --encoder e5-base-v2/ --factory IVF4096,PQ96 \
+        --options nprobe=64 --dtype float16 --out wiki_e5
+"""
+
+import json
+
+from ragrl_jax.cli import commands
+from ragrl_jax.retrieval import build_index, load_index
+from ragrl_jax.store import compiled
+
+
+def main() -> int:
+  """Runs `ragrl index`."""
+  parser = commands.Parser(__doc__)
+  parser.add_argument("--corpus", required=True, help='rows {"id", "title", "text"} or {"id", "contents"}; BEIR\'s too')
+  parser.add_argument("--encoder", required=True, help="bm25, hashing, or a Hugging Face folder")
+  parser.add_argument("--out", required=True)
+  parser.add_argument("--factory", default="Flat", help="FAISS factory string of a dense index (default: exact)")
+  parser.add_argument("--options", default="", help="FAISS search parameters, such as nprobe=64 or efSearch=128")
+  parser.add_argument("--oversample", type=int, default=4, help="candidates that an inexact index fetches per passage")
+  parser.add_argument("--dtype", default="float32", choices=("float32", "float16"), help="dtype of the stored vectors")
+  parser.add_argument(
+    "--encoder_options",
+    type=json.loads,
+    default={},
+    metavar="JSON",
+    help='for example {"stemmer": "english"} for bm25, {"dim": 1024} for hashing',
+  )
+  parser.add_argument("--shard_rows", type=int, default=8192, help="the most passages between two saves of progress")
+  parser.add_argument("--note_s", type=float, default=20.0, help="the most seconds between two saves of progress")
+  parser.add_argument("--batch", type=int, default=512, help="passages handed to the encoder at a time")
+  parser.add_argument("--threads", type=int, default=None, help="threads of FAISS; all cores by default")
+  parser.add_argument("--overwrite", action="store_true", help="replace an index that was built with other arguments")
+  arguments = vars(parser.parse_args())
+  compiled.keep()
+  out = build_index(**arguments)
+  print(json.dumps(dict(index=str(out), **load_index(out).describe()), ensure_ascii=False))
+  return 0
+
+
+def start() -> None:
+  """Reads the flags and runs `main`."""
+  commands.call(main)

@@ -1,0 +1,68 @@
+"""Compares evaluations, or judges:
+
+  python launchers/compare.py --results OUT_A --results OUT_B [--results …] [--measures em,terms/information_think]
+  python launchers/compare.py --verdicts 'PAIRS_A/*.jsonl.gz' --verdicts 'PAIRS_B/*.jsonl.gz' [--verdicts …]
+
+The first compares two or more systems on the same questions. Each --results is a folder that launchers/evaluate.py
+wrote, or a glob of such folders ('out/a/*', one per set). It prints the means of every set, their macro average, and
+two tests against the first system: one of the questions' scores, paired by question, and one of the sets' means, paired
+by set. The second compares two or more judges. Each --verdicts holds the same pairs as one judge labelled them
+(launchers/make_judge_data.py). It prints the rate at which the judges agree, and Fleiss' kappa.
+"""
+
+import glob
+import json
+import pathlib
+
+from absl import app, flags
+
+from ragrl_jax.cli import commands
+from ragrl_jax.data import readers
+from ragrl_jax.evaluation import compare, harness
+from ragrl_jax.store import jsonl
+
+RESULTS = flags.DEFINE_multi_string(
+  "results", [], "Folder of predictions.jsonl, or a glob of such folders; once per system."
+)
+MEASURES = flags.DEFINE_list("measures", [], "em, f1, cover_em, outcome, searches, terms/NAME; all if not given.")
+VERDICTS = flags.DEFINE_multi_string("verdicts", [], "Labelled pairs, FILE.jsonl[.gz] or a glob; once per judge.")
+
+
+def main(argv):
+  """Runs `ragrl compare`."""
+  if len(argv) > 1 or bool(RESULTS.value) == bool(VERDICTS.value):
+    raise app.UsageError("give --results once a system, or --verdicts once a judge.")
+  print(systems() if RESULTS.value else judges())
+
+
+def systems() -> str:
+  """The tables that compare the systems of --results."""
+  compared = compare.compare({name: predictions(name) for name in RESULTS.value})
+  if unknown := [name for name in MEASURES.value if name not in compared]:
+    raise ValueError(f"--measures={','.join(unknown)}: all systems have {', '.join(compared)}.")
+  return compare.text({name: compared[name] for name in MEASURES.value or compared}, RESULTS.value)
+
+
+def predictions(folders: str) -> list:
+  """The rows of one system."""
+  paths = [pathlib.Path(name) / harness.PREDICTIONS for name in sorted(glob.glob(folders))]
+  if not (paths := [path for path in paths if path.exists()]):
+    raise FileNotFoundError(f"--results={folders}: no {harness.PREDICTIONS} there.")
+  return [row for path in paths for row in jsonl.read(path)]
+
+
+def judges() -> str:
+  """The agreement of the judges of --verdicts, as JSON."""
+  labels = [
+    {
+      (pair.passages[0].text if pair.passages else "", pair.question): pair.golds[0]
+      for pair in readers.read_examples(path)
+    }
+    for path in VERDICTS.value
+  ]
+  return json.dumps(compare.agreement(labels), indent=1)
+
+
+def start() -> None:
+  """Reads the flags and runs `main`."""
+  commands.run(main)

@@ -1,0 +1,63 @@
+"""Where the configs are that come with the package, and how --config names one of them."""
+
+import difflib
+import pathlib
+import re
+
+import ragrl_jax
+
+_PACKAGE = pathlib.Path(ragrl_jax.__file__).parent
+INSTALLED, CHECKOUT = _PACKAGE / "configs", _PACKAGE.parent / "configs"
+
+
+def folder() -> pathlib.Path:
+  """The folder of the configs: inside an installed package, or beside the package in a checkout."""
+  return INSTALLED if INSTALLED.is_dir() else CHECKOUT
+
+
+def path(value: str) -> str:
+  """The value of a --config flag with its file as a path: "arena:smoke" → ".../configs/arena.py:smoke".
+
+  A value with a slash, or with a file that ends in .py, is a path already and stays as it is.
+
+  Raises:
+    ValueError: no config of that name comes with the package.
+  """
+  name, *variant = value.split(":", 1)
+  if "/" in name or name.endswith(".py") or not name:
+    return value
+  names = sorted(file.stem for file in folder().glob("*.py"))
+  if name not in names:
+    near = difflib.get_close_matches(name, names, n=1)
+    raise ValueError(
+      f"there is no config {name!r}{near and f' (did you mean {near[0]}?)' or ''}. Use one of {', '.join(names)}, or "
+      "the path of a file, such as ./mine.py."
+    )
+  return ":".join([str(folder() / f"{name}.py"), *variant])
+
+
+def with_paths(argv: list[str], names: list[str]) -> list[str]:
+  """The arguments, with the files of these flags as paths.
+
+  Args:
+    argv: the arguments, the program first.
+    names: the flags that take a config file.
+
+  Raises:
+    ValueError: no config of that name comes with the package; the message has the flag.
+  """
+  words, found = list(argv), re.compile(rf"--?({'|'.join(names)})(=(.*))?", re.DOTALL)
+  if not names:
+    return words
+  for at, word in enumerate(words):
+    match = found.fullmatch(word)
+    if not match or (match[2] is None and at + 1 == len(words)):
+      continue
+    try:
+      if match[2] is None:  # --config arena
+        words[at + 1] = path(words[at + 1])
+      else:
+        words[at] = f"--{match[1]}={path(match[3])}"
+    except ValueError as error:
+      raise ValueError(f"--{match[1]}={match[3] or words[at + 1]}: {error}") from None
+  return words

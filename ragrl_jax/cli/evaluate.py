@@ -1,0 +1,66 @@
+"""Scores a checkpoint: python launchers/evaluate.py --checkpoint RUN --data FILE.jsonl[.gz] --out DIR
+
+Recipe, retrieval and sizes come from the run's config.json; --config.field=value changes one of them. A model that
+belongs to no run takes them from --config configs/NAME.py.
+
+Writes DIR/predictions.jsonl (one row per question) and DIR/metrics.json, and prints the metrics as a table. After a
+kill, the same command continues where it stopped.
+"""
+
+import pathlib
+import sys
+
+from absl import app, flags, logging
+from ml_collections import config_flags
+from tqdm import tqdm
+
+from ragrl_jax import evaluate
+from ragrl_jax.cli import commands
+from ragrl_jax.report import tables
+from ragrl_jax.run import devices
+from ragrl_jax.store import compiled
+
+CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
+CHECKPOINT = flags.DEFINE_string("checkpoint", None, "Hugging Face folder, run's folder, or RUN/checkpoints/STEP.")
+DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
+OUT = flags.DEFINE_string("out", None, "Folder of predictions.jsonl and metrics.json.")
+SAMPLE = flags.DEFINE_bool("sample", False, "Sample as config.rollout says instead of taking the likeliest token.")
+
+
+def main(argv):
+  """Runs `ragrl evaluate`."""
+  if len(argv) > 1:
+    raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
+  logging.set_verbosity(logging.WARNING)
+  compiled.keep()
+  commands.ready(CONFIG.value, "out", OUT.value, training=False)
+  evaluate.locate(CHECKPOINT.value)
+  devices.found()
+  with tqdm(unit="question", delay=0.1) as bar:  # not before the questions begin
+
+    def progress(done: int, of: int) -> None:
+      bar.total = of
+      bar.update(done - bar.n)
+
+    metrics = evaluate.evaluate(
+      CONFIG.value, CHECKPOINT.value, DATA.value, OUT.value, sample=SAMPLE.value, progress=progress
+    )
+  print(tables.one(metrics))
+  print(f"{OUT.value}/metrics.json")
+
+
+def with_config(argv: list[str]) -> list[str]:
+  """The arguments; where they name no --config, the config of the checkpoint's run is added."""
+  given = {word.split("=", 1)[0].lstrip("-"): at for at, word in enumerate(argv) if word.startswith("-")}
+  if "config" in given or "checkpoint" not in given:
+    return argv
+  words = [*argv[given["checkpoint"]].split("=", 1)[1:], *argv[given["checkpoint"] + 1 :]]
+  file = pathlib.Path(__file__).with_name("run_config.py")
+  return [argv[0], f"--config={file}:{words[0]}", *argv[1:]] if words else argv
+
+
+def start() -> None:
+  """Reads the flags and runs `main`."""
+  sys.argv = with_config(sys.argv)
+  flags.mark_flags_as_required(["checkpoint", "data", "out", "config"])
+  commands.run(main)

@@ -1,0 +1,104 @@
+"""Writes a run's checkpoint and tokenizer as a Hugging Face folder, which `transformers` and servers load.
+
+    python launchers/export_hf.py --checkpoint RUN[/checkpoints/STEP] --out FOLDER [--dtype bfloat16]
+
+RUN holds the config.json that training wrote. Without STEP the newest checkpoint is taken. Only the weights are read:
+neither the optimizer's state nor the value head of a shared critic. LoRA adapters are merged into the model that they
+were trained on.
+"""
+
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+from flax import nnx
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import evaluate
+from ragrl_jax.cli import commands
+from ragrl_jax.models import hf, lora, weights
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.run import player
+from ragrl_jax.store import checkpoint
+
+
+def shape_of(config) -> DecoderConfig:
+  """The decoder a run trains."""
+  if config.model.path:
+    return weights.config_of(config.model.path)
+  return DecoderConfig.from_shape(player.tokenizer(config).vocab_size, **config.model.shape.to_dict())
+
+
+def restore(steps: pathlib.Path, step: int, model: Decoder, *, shared: bool = False) -> Decoder:
+  """The decoder with the weights of RUN/checkpoints/STEP, on this process's first device.
+
+  Args:
+    steps: RUN/checkpoints.
+    step: number of the checkpoint.
+    model: the run's model. Its trained weights may be abstract (without arrays), since they are replaced.
+    shared: whether a critic shared the model; the checkpoint then holds it as the critic's trunk.
+
+  Raises:
+    ValueError: the checkpoint holds another model.
+  """
+  graphdef, abstract, frozen = lora.split(model)
+  where = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+  wanted = nnx.to_pure_dict(abstract)
+  wanted = {"params": {"trunk": wanted} if shared else wanted}
+  wanted = jax.tree.map(lambda x: {"value": jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)}, wanted)
+  with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+    found = reader.restore(
+      steps.absolute() / str(step) / "state",
+      args=ocp.args.PyTreeRestore(
+        item=wanted, restore_args=ocp.checkpoint_utils.construct_restore_args(wanted), partial_restore=True
+      ),
+    )
+  leaves = jax.tree.leaves(found["params"])
+  for (path, leaf), array in zip(jax.tree_util.tree_leaves_with_path(abstract), leaves, strict=True):
+    if array.shape != leaf.shape:
+      raise ValueError(
+        f"{steps / str(step)}: {jax.tree_util.keystr(path)} has shape {array.shape}, the run's "
+        f"config.json asks for {leaf.shape}: they are not of one run."
+      )
+  return nnx.merge(graphdef, jax.tree.unflatten(jax.tree.structure(abstract), leaves), frozen)
+
+
+def settings_of(run: pathlib.Path):
+  """The part of a run's config that says which model it trains."""
+  written = hf.read_json(run / "config.json")
+  config = config_lib.default_config()
+  config.seed = written["seed"]
+  for name in ("model", "prompting", "critic"):
+    config[name].update(written[name])
+  config.prompting.chat = False  # nothing is rendered here
+  return config
+
+
+def main() -> int:
+  """Runs `ragrl export`."""
+  parser = commands.Parser(__doc__)
+  parser.add_argument("--checkpoint", required=True, help="RUN or RUN/checkpoints/STEP")
+  parser.add_argument("--out", required=True)
+  parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
+  arguments = parser.parse_args()
+  path = pathlib.Path(arguments.checkpoint)
+  _, steps, step = evaluate.locate(path if path.name.isdigit() else path / "checkpoints")
+  checkpoint.refuse_damaged(steps / str(step))
+  config, dtype = settings_of(steps.parent), jnp.dtype(arguments.dtype)
+  if config.model.lora.rank or config.model.lora.path:
+    model, shape = player.model(config, player.tokenizer(config))
+  else:
+    shape = shape_of(config)
+    model = nnx.eval_shape(lambda: Decoder(shape, rngs=nnx.Rngs(0), param_dtype=dtype))
+  model = lora.merged(restore(steps, step, model, shared=config.critic.kind == "shared"))
+  player.save(model, shape, config, pathlib.Path(arguments.out), dtype=dtype)
+  print(json.dumps(dict(model=arguments.out, step=step, dtype=arguments.dtype, family=shape.family)))
+  return 0
+
+
+def start() -> None:
+  """Reads the flags and runs `main`."""
+  commands.call(main)

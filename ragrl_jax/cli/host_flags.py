@@ -1,0 +1,40 @@
+"""Flags of the commands that train: for several hosts, and for a folder that holds a run already."""
+
+from typing import Any
+
+from absl import flags
+
+from ragrl_jax.cli import commands
+from ragrl_jax.parallel import hosts
+
+DISTRIBUTED = flags.DEFINE_bool("distributed", False, "This is one of several hosts; JAX finds the others.")
+COORDINATOR = flags.DEFINE_string("coordinator", None, "Address and port of process 0, as all hosts see it.")
+NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "Number of all processes.")
+PROCESS_ID = flags.DEFINE_integer("process_id", None, "Number of this process, from 0.")
+HOSTS_WAIT_S = flags.DEFINE_integer("hosts_wait_s", 300, "Seconds to wait for all hosts at the start.")
+HEARTBEAT_S = flags.DEFINE_integer("heartbeat_s", 100, "A host that is silent for so many seconds ends the job.")
+RESUME = flags.DEFINE_enum(
+  "resume",
+  "auto",
+  ["auto", "must", "never"],
+  "auto: resume if the workdir has a checkpoint; must: fail if it has none; never: fail if it has a run.",
+)
+ACCEPT_CHANGES = flags.DEFINE_bool("accept_changes", False, "Resume with settings that differ from the run's.")
+
+
+def going_on() -> dict[str, Any]:
+  """How to resume, as arguments of `train.train` and `sft.sft`."""
+  return dict(resume=RESUME.value, accept_changes=ACCEPT_CHANGES.value)
+
+
+def joined() -> hosts.Joined:
+  """Joins the other processes that the flags name, if any; for a `with` block around everything."""
+  return hosts.Joined(
+    COORDINATOR.value,
+    NUM_PROCESSES.value,
+    PROCESS_ID.value,
+    automatic=DISTRIBUTED.value,
+    wait_s=HOSTS_WAIT_S.value,
+    heartbeat_s=HEARTBEAT_S.value,
+    tell=commands.tell,
+  )

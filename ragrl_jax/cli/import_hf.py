@@ -1,0 +1,75 @@
+"""Checks a Hugging Face model folder and writes it as training needs it: every tensor is present, all in one dtype.
+
+    python launchers/import_hf.py --model Qwen2.5-3B/ --out models/qwen2.5-3b [--dtype bfloat16] [--adapters PEFT/]
+
+With --adapters, a PEFT folder's LoRA is merged into the weights. Nothing is downloaded. Prints what it found as one
+line of JSON.
+"""
+
+import json
+import pathlib
+import shutil
+
+import ml_dtypes
+import numpy as np
+
+from ragrl_jax.cli import commands
+from ragrl_jax.models import peft, weights
+from ragrl_jax.prompting import load
+from ragrl_jax.run import player
+
+DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+
+
+def main() -> int:
+  """Runs `ragrl import`."""
+  parser = commands.Parser(__doc__)
+  parser.add_argument("--model", required=True, help="folder with config.json, safetensors and tokenizer")
+  parser.add_argument("--out", required=True, help="folder to write; a run's config.model.path")
+  parser.add_argument("--adapters", help="PEFT folder to merge into the model")
+  parser.add_argument("--dtype", default="bfloat16", choices=DTYPES, help="dtype of the stored weights")
+  parser.add_argument("--shard_bytes", type=int, default=5_000_000_000, help="the most bytes per file")
+  arguments = parser.parse_args()
+  source, out = pathlib.Path(arguments.model), pathlib.Path(arguments.out)
+  player.check_folder("--model", str(source))
+  tokenizer = load.load_tokenizer(source)
+  how = dict(dtype=DTYPES[arguments.dtype], shard_bytes=arguments.shard_bytes)
+  if arguments.adapters:
+    if source.resolve() == out.resolve():
+      raise ValueError(f"{out} is the folder that is read: write to another one (--out).")
+    model, config = weights.load_pretrained(source)
+    peft.load_adapters(model, arguments.adapters)
+    weights.save_pretrained(model, config, out, **how)
+  else:
+    config = weights.copy_pretrained(source, out, **how)
+  if tokenizer.vocab_size > config.vocab_size:
+    raise ValueError(
+      f"{source}: the tokenizer has {tokenizer.vocab_size} ids, the model {config.vocab_size} rows: "
+      "they do not belong together."
+    )
+  for name in player.TOKENIZER_FILES:
+    if (source / name).is_file():
+      shutil.copyfile(source / name, out / name)
+  if not (out / "generation_config.json").exists():
+    weights.write_generation_config(out, tokenizer.eos_ids, config.bos_id)
+  print(
+    json.dumps(
+      dict(
+        model=str(out),
+        family=config.family,
+        layers=config.num_layers,
+        d_model=config.d_model,
+        vocabulary=config.vocab_size,
+        token_ids=tokenizer.vocab_size,
+        eos_ids=list(tokenizer.eos_ids),
+        dtype=arguments.dtype,
+        bytes=sum(file.stat().st_size for file in out.glob("*.safetensors")),
+      )
+    )
+  )
+  return 0
+
+
+def start() -> None:
+  """Reads the flags and runs `main`."""
+  commands.call(main)

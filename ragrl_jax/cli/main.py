@@ -1,0 +1,67 @@
+"""The console script `ragrl`: finds the command that is asked for, imports its module and starts it.
+
+Nothing heavy is imported before the command is known: `ragrl` and `ragrl --help` start at once.
+"""
+
+import difflib
+import importlib
+import sys
+
+import ragrl_jax
+
+# Subcommand → (module here, which is also the launcher's name; what the list says of it).
+COMMANDS = {
+  "train": ("train", "train a policy by reinforcement learning"),
+  "sft": ("sft", "fine-tune a policy on transcripts"),
+  "evaluate": ("evaluate", "score a checkpoint on a set of questions"),
+  "index": ("build_index", "build an index from a corpus"),
+  "serve": ("serve_retriever", "serve an index over HTTP"),
+  "report": ("report", "write the page of a run, or of several side by side"),
+  "compare": ("compare", "compare evaluations, or judges"),
+  "check": ("compile_check", "compile a run for a TPU slice that is not there: does it fit, how fast is it at best"),
+  "quickstart": ("quickstart", "train a small model to search a made-up world, in minutes"),
+  "import": ("import_hf", "check and convert a Hugging Face model folder"),
+  "export": ("export_hf", "write a checkpoint as a Hugging Face model folder"),
+  "make-arena-sft": ("make_arena_sft", "make the transcripts of ARENA's SFT baselines"),
+  "make-care-sft": ("make_sft_data", "make the transcripts of CARE's warm start"),
+  "make-judge-data": ("make_judge_data", "label the pairs that train or test VERITAS's reward model"),
+  "make-lear-generator": ("make_generator_data", "make the data of LEAR's generator"),
+  "make-lear-sft": ("make_lear_sft", "make the transcripts of LEAR's study of evidence"),
+}
+
+
+def main() -> None:
+  """Runs `ragrl COMMAND FLAGS`. Exits with 2 if there is no such command."""
+  name, *flags = sys.argv[1:] or ["--help"]
+  if name in ("--help", "-h", "help"):
+    print(listing())
+  elif name == "--version":
+    print(f"ragrl {ragrl_jax.__version__}")
+  elif name in COMMANDS:
+    sys.argv = [f"ragrl {name}", *flags]
+    start(COMMANDS[name][0])
+  else:
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    advice = f"Did you mean {near[0]}?" if near else "`ragrl` lists the commands."
+    print(f"error: there is no command {name!r}. {advice}", file=sys.stderr)
+    sys.exit(2)
+
+
+def start(module: str) -> None:
+  """Runs a command with the flags in sys.argv, and ends the process with its exit status."""
+  importlib.import_module(f"ragrl_jax.cli.{module}").start()
+
+
+def listing() -> str:
+  """The commands, a line each."""
+  width = max(map(len, COMMANDS))
+  lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
+  return "\n".join(
+    [
+      "usage: ragrl COMMAND [FLAGS]",
+      "",
+      *lines,
+      "",
+      "ragrl COMMAND --help shows a command's flags; ragrl --version shows the version.",
+    ]
+  )

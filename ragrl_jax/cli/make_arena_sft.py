@@ -1,0 +1,58 @@
+"""Makes the data of ARENA's SFT baselines for launchers/sft.py:
+
+  python launchers/make_arena_sft.py --data QUESTIONS --out SFT.jsonl.gz
+  python launchers/make_arena_sft.py --data QUESTIONS --out SFT.jsonl.gz --answers DIR --url URL --model NAME
+
+The first writes answers alone, for --config configs/arena.py:sft,direct. The second asks the backbone, behind an
+OpenAI-compatible endpoint, for the reasoning too, for --config configs/arena.py:sft. Its answers are kept in DIR: a
+second call asks only for what is missing. The API key is read from the environment variable BACKBONE_KEY.
+"""
+
+import os
+
+from absl import app, flags
+
+from ragrl_jax.chat import cached, client
+from ragrl_jax.cli import commands, generation
+from ragrl_jax.data import readers, writers
+from ragrl_jax.recipes.arena import sft_data
+
+DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
+OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.")
+MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "The most questions to read; 0 reads all.", lower_bound=0)
+URL = flags.DEFINE_string("url", "", "Endpoint of the backbone, such as http://localhost:8000/v1.")
+MODEL = flags.DEFINE_string("model", "", "Name of the backbone at that endpoint.")
+ANSWERS = flags.DEFINE_string("answers", "", "Folder that keeps the backbone's answers.")
+CONCURRENCY = flags.DEFINE_integer("concurrency", 16, "Questions at the same time.", lower_bound=1)
+TEMPERATURE = flags.DEFINE_float("temperature", 0.9, "Sampling temperature of the backbone.", lower_bound=0.0)
+MAX_TOKENS = flags.DEFINE_integer("max_tokens", 1024, "The most tokens of one answer.", lower_bound=1)
+
+
+def reason(examples):
+  """The transcripts with the backbone's reasoning, and the number of questions by fate."""
+  model = client.Client(URL.value, MODEL.value, key=os.environ.get("BACKBONE_KEY", ""))
+  sampling = dict(temperature=TEMPERATURE.value, max_tokens=MAX_TOKENS.value)
+  backbone = cached.CachedClient(model, ANSWERS.value, sampling=sampling)
+  return generation.ask(sft_data.reasoned, examples, backbone, concurrency=CONCURRENCY.value)
+
+
+def main(argv):
+  """Runs `ragrl make-arena-sft`."""
+  if len(argv) > 1:
+    raise app.UsageError(f"unknown argument {argv[1]!r}")
+  if len({bool(flag.value) for flag in (URL, MODEL, ANSWERS)}) > 1:
+    raise app.UsageError("--url, --model and --answers belong together: give all of them, or none for answers alone.")
+  examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
+  if not URL.value:
+    writers.write_examples(OUT.value, examples, turns=sft_data.direct(examples))
+    print(OUT.value)
+  else:
+    kept, fates = reason(examples)
+    writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])
+    generation.report(fates, OUT.value)
+
+
+def start() -> None:
+  """Reads the flags and runs `main`."""
+  flags.mark_flags_as_required(["data", "out"])
+  commands.run(main)

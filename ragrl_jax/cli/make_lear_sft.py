@@ -1,0 +1,66 @@
+"""Makes the data of LEAR's study of vanilla, rational and rationale evidence for launchers/sft.py:
+
+  python launchers/make_lear_sft.py --data QUESTIONS --out DIR --answers KEPT --url URL --model NAME
+  python launchers/make_lear_sft.py --data QUESTIONS --out DIR
+
+The first asks a teacher, behind an OpenAI-compatible endpoint, to reason, extract and answer. It writes the right
+answers in three forms, DIR/vanilla.jsonl.gz, DIR/rational.jsonl.gz and DIR/rationale.jsonl.gz, for --config
+configs/lear.py:sft,vanilla, :sft and :sft,rationale. The teacher's answers are kept in KEPT: a second call asks only
+for what is missing. The API key is read from the environment variable TEACHER_KEY. The second writes the questions to
+test on, DIR/answerable.jsonl.gz: those with a passage that holds a right answer. In both, --index finds passages for
+the questions that have none.
+"""
+
+import os
+import pathlib
+
+from absl import app, flags
+
+from ragrl_jax.chat import cached, client
+from ragrl_jax.cli import commands, generation, index_flags
+from ragrl_jax.data import readers, writers
+from ragrl_jax.recipes.lear import sft_data
+
+DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
+OUT = flags.DEFINE_string("out", None, "Folder of the files.")
+MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "The most questions to read; 0 reads all.", lower_bound=0)
+URL = flags.DEFINE_string("url", "", "Endpoint of the teacher, such as http://localhost:8000/v1.")
+MODEL = flags.DEFINE_string("model", "", "Name of the teacher at that endpoint.")
+ANSWERS = flags.DEFINE_string("answers", "", "Folder that keeps the teacher's answers.")
+CONCURRENCY = flags.DEFINE_integer("concurrency", 16, "Questions at the same time.", lower_bound=1)
+MAX_TOKENS = flags.DEFINE_integer(
+  "max_tokens", 8192, "The most tokens of one answer, its reasoning included.", lower_bound=1
+)
+
+
+def teach(examples):
+  """The teacher's transcripts, and the number of questions by fate."""
+  model = client.Client(URL.value, MODEL.value, key=os.environ.get("TEACHER_KEY", ""))
+  teacher = cached.CachedClient(model, ANSWERS.value, sampling=dict(max_tokens=MAX_TOKENS.value))
+  return generation.ask(sft_data.taught, examples, teacher, concurrency=CONCURRENCY.value)
+
+
+def main(argv):
+  """Runs `ragrl make-lear-sft`."""
+  if len(argv) > 1:
+    raise app.UsageError(f"unknown argument {argv[1]!r}")
+  if len({bool(flag.value) for flag in (URL, MODEL, ANSWERS)}) > 1:
+    raise app.UsageError("--url, --model and --answers belong together: give all of them, or none for test questions.")
+  examples = index_flags.with_passages(list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value)))
+  out = pathlib.Path(OUT.value)
+  if not URL.value:
+    kept = sft_data.answerable(examples)
+    writers.write_examples(out / "answerable.jsonl.gz", kept)
+    print(f"{len(kept)} of {len(examples)}: {out / 'answerable.jsonl.gz'}")
+    return
+  kept, fates = teach(examples)
+  for reply in sft_data.ARMS:
+    turns = [sft_data.arm(turns, reply) for _, turns in kept]
+    writers.write_examples(out / f"{reply}.jsonl.gz", [example for example, _ in kept], turns=turns)
+  generation.report(fates, out)
+
+
+def start() -> None:
+  """Reads the flags and runs `main`."""
+  flags.mark_flags_as_required(["data", "out"])
+  commands.run(main)

@@ -1,0 +1,69 @@
+r"""Makes CARE's warm start with two models behind OpenAI-compatible endpoints:
+
+  python launchers/make_sft_data.py --data QUESTIONS --out SFT.jsonl.gz --answers DIR \
+    --reasoner_url URL --reasoner_model NAME --inserter_url URL --inserter_model NAME
+
+The questions must have passages and gold sentences, as HotpotQA's do. The models' answers are kept in DIR: a second
+call asks only for what is missing. The API keys are read from the environment variables REASONER_KEY and INSERTER_KEY.
+"""
+
+import os
+
+from absl import app, flags
+
+from ragrl_jax.chat import cached
+from ragrl_jax.chat import client as client_lib
+from ragrl_jax.cli import commands, generation
+from ragrl_jax.data import readers, writers
+from ragrl_jax.recipes.care import generate
+
+DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
+OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.")
+ANSWERS = flags.DEFINE_string("answers", None, "Folder that keeps the models' answers.")
+MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "The most questions to read; 0 reads all.", lower_bound=0)
+CONCURRENCY = flags.DEFINE_integer("concurrency", 16, "Questions at the same time.", lower_bound=1)
+TIMEOUT_S = flags.DEFINE_float("timeout_s", 600.0, "Time limit of one call.", lower_bound=0.01)
+DEADLINE_S = flags.DEFINE_float("deadline_s", 1800.0, "Time limit of all calls for one answer.", lower_bound=0.01)
+RETRIES = flags.DEFINE_integer("retries", 5, "The most calls after a failed one.", lower_bound=0)
+TEMPERATURE = flags.DEFINE_float("temperature", 0.6, "Sampling temperature of both models.", lower_bound=0.0)
+MAX_TOKENS = flags.DEFINE_integer("max_tokens", 4096, "The most tokens of one answer.", lower_bound=1)
+REASONER_URL = flags.DEFINE_string(
+  "reasoner_url", None, "Endpoint of the model that reasons, such as http://localhost:8000/v1."
+)
+REASONER_MODEL = flags.DEFINE_string("reasoner_model", None, "Name of that model at its endpoint.")
+INSERTER_URL = flags.DEFINE_string("inserter_url", None, "Endpoint of the model that inserts the evidence.")
+INSERTER_MODEL = flags.DEFINE_string("inserter_model", None, "Name of that model at its endpoint.")
+
+
+def model(endpoint: str, name: str, key_variable: str) -> cached.CachedClient:
+  """A model at its endpoint, its answers kept in --answers; its key is in the environment variable."""
+  client = client_lib.Client(
+    endpoint,
+    name,
+    key=os.environ.get(key_variable, ""),
+    timeout_s=TIMEOUT_S.value,
+    deadline_s=DEADLINE_S.value,
+    retries=RETRIES.value,
+  )
+  sampling = dict(temperature=TEMPERATURE.value, max_tokens=MAX_TOKENS.value)
+  return cached.CachedClient(client, ANSWERS.value, sampling=sampling)
+
+
+def main(argv):
+  """Runs `ragrl make-care-sft`."""
+  if len(argv) > 1:
+    raise app.UsageError(f"unknown argument {argv[1]!r}")
+  examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
+  reasoner = model(REASONER_URL.value, REASONER_MODEL.value, "REASONER_KEY")
+  inserter = model(INSERTER_URL.value, INSERTER_MODEL.value, "INSERTER_KEY")
+  kept, fates = generation.ask(generate.transcripts, examples, reasoner, inserter, concurrency=CONCURRENCY.value)
+  writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])
+  generation.report(fates, OUT.value)
+
+
+def start() -> None:
+  """Reads the flags and runs `main`."""
+  flags.mark_flags_as_required(
+    ["data", "out", "answers", "reasoner_url", "reasoner_model", "inserter_url", "inserter_model"]
+  )
+  commands.run(main)

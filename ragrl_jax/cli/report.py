@@ -1,0 +1,37 @@
+"""Writes the page of a run, or of several side by side:
+
+  python launchers/report.py --workdir OUT [--out FILE.html]
+  python launchers/report.py --workdir OUT_A --workdir OUT_B [--workdir …] --out FILE.html
+
+The first is one self-contained file with the curves, where the time went, and a browser of sampled episodes. The second
+shows the curves of several runs in the same charts, and the settings in which they differ. The runs need not be over.
+"""
+
+from absl import app, flags
+
+from ragrl_jax.cli import commands
+from ragrl_jax.report import excerpt, side_by_side
+from ragrl_jax.report import page as page_lib
+
+WORKDIR = flags.DEFINE_multi_string("workdir", [], "Folder of a training run; give it several times to compare runs.")
+OUT = flags.DEFINE_string("out", None, "File of the page; for one run WORKDIR/report.html by default.")
+MEGABYTES = flags.DEFINE_float(
+  "megabytes", excerpt.MAX_BYTES / 1e6, "The most megabytes of compressed episodes in the page.", lower_bound=0
+)
+
+
+def main(argv):
+  """Runs `ragrl report`."""
+  if len(argv) > 1 or not WORKDIR.value:
+    raise app.UsageError("the run's folder is given as --workdir OUT; several side by side, once each.")
+  if len(WORKDIR.value) > 1 and OUT.value is None:
+    raise app.UsageError("the page of several runs needs a name: --out FILE.html")
+  if len(WORKDIR.value) > 1:
+    print(side_by_side.write(WORKDIR.value, OUT.value))
+  else:
+    print(page_lib.write_report(WORKDIR.value[0], OUT.value, max_bytes=int(MEGABYTES.value * 1e6)))
+
+
+def start() -> None:
+  """Reads the flags and runs `main`."""
+  commands.run(main)

@@ -1,0 +1,53 @@
+"""Trains: python launchers/train.py --config configs/arena.py[:variant] --workdir OUT [--config.any.field=value]
+
+On several hosts, run the same command on each: with --distributed where JAX can find the hosts by itself (TPU VMs,
+Slurm), else with --coordinator=HOST0:PORT --num_processes=N --process_id=0 … N-1. All hosts must see OUT.
+"""
+
+from absl import app, flags, logging
+from ml_collections import config_flags
+from tqdm import tqdm
+
+from ragrl_jax import evaluate, train
+from ragrl_jax.cli import commands, host_flags
+from ragrl_jax.parallel import hosts
+from ragrl_jax.report import page as page_lib
+from ragrl_jax.run import player
+from ragrl_jax.store import compiled
+
+CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: config, metrics, checkpoints, episodes, report.")
+
+
+def main(argv):
+  """Runs `ragrl train`."""
+  if len(argv) > 1:
+    raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
+  logging.set_verbosity(logging.WARNING)
+  compiled.keep()
+  commands.ready(CONFIG.value, "workdir", WORKDIR.value)
+  with host_flags.joined():
+    run(CONFIG.value)
+
+
+def run(config):
+  """Trains, with a progress bar and each warning once, and writes the run's page."""
+  player.check(config)
+  observe = evaluate.observer(config, workdir=WORKDIR.value) if config.data.evaluate else None
+  said: set[str] = set()  # a warning stands in the metrics of every step, and is printed once
+  with tqdm(total=config.steps, unit="step", disable=not hosts.is_first()) as bar:
+    for metrics in train.train(config, WORKDIR.value, observe=observe, say=tqdm.write, **host_flags.going_on()):
+      bar.update(metrics["step"] - bar.n)
+      bar.set_postfix_str(train.headline(metrics))
+      for name, text in metrics.items():
+        if name.startswith("warning/") and name not in said and hosts.is_first():
+          said.add(name)
+          tqdm.write(f"step {metrics['step']}: {text}")
+  if hosts.is_first():
+    print(f"The run's page: {page_lib.write_report(WORKDIR.value)}")
+
+
+def start() -> None:
+  """Reads the flags and runs `main`."""
+  flags.mark_flags_as_required(["config", "workdir"])
+  commands.run(main)

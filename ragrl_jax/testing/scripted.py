@@ -1,0 +1,142 @@
+"""Plays a recipe without a model: a policy that says what a script says, tools that answer from lists, and a tape.
+
+The tape holds everything that happens, in order, so that a test can compare it with a literal:
+
+    episode, tape = scripted.play(recipe, example, ["<search> x </search>", "<answer> y </answer>"], [(passage,)])
+    assert tape[1:3] == [("generate", ("</search>", "</answer>"), "<search> x </search>"), ("search", "x")]
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage, Segment
+
+
+class ScriptedPolicy:
+  """Says the texts of a script in turn. It cuts each after the first stop string, as an engine would.
+
+  Args:
+    script: the model's texts, one per turn. A text that contains no stop string ends with "eos".
+    room: bytes that fit into the context.
+
+  Attributes:
+    tape: what happened: ("start", prompt), ("generate", stops, text), ("observe", text), ("fork", text),
+      ("search", query), ("judge", pairs), ("embed", texts), ("full", text), ("end", why).
+    tokenizer: one token per byte.
+  """
+
+  def __init__(self, script: Sequence[str], *, room: int = 100_000):
+    self.tokenizer = ByteTokenizer()
+    self.script = list(script)
+    self.tape: list[tuple] = []
+    self.room = room
+
+  def start(self, prompt: Sequence[Mapping[str, str]] | Sequence[int]) -> "ScriptedConversation":
+    """See `structs.Policy`."""
+    text = bytes(prompt).decode() if isinstance(prompt[0], int) else "".join(m["content"] for m in prompt)
+    self.tape.append(("start", text))
+    return ScriptedConversation(self, text)
+
+
+class ScriptedConversation:
+  """A conversation of a ScriptedPolicy. See `structs.Conversation`."""
+
+  def __init__(self, policy: ScriptedPolicy, prompt: str):
+    self.policy = policy
+    self.segments = (Segment(ENVIRONMENT, tuple(prompt.encode()), prompt),)
+
+  def room(self) -> int:
+    """Bytes left in the context."""
+    return self.policy.room - sum(len(s.ids) for s in self.segments)
+
+  async def generate(
+    self, *, stop: Sequence[str] = (), max_new_tokens: int | None = None, greedy: bool = False
+  ) -> Segment:
+    """The script's next text, cut after the first stop string."""
+    if self.room() < 1:
+      self.policy.tape.append(("full", ""))
+      return Segment(MODEL, (), "", stop="budget")
+    text = self.policy.script.pop(0)
+    ends = [(text.find(s) + len(s), s) for s in stop if s in text]
+    end, why = min(ends, default=(len(text), "eos"))
+    text = text[:end]
+    self.policy.tape.append(("generate", tuple(stop), text))
+    said = Segment(MODEL, tuple(text.encode()), text, (0.0,) * len(text.encode()), why)
+    self.segments += (said,)
+    return said
+
+  def observe(self, text: str, *, query: str | None = None, found: tuple[Passage, ...] | None = None) -> bool:
+    """Appends text of the environment; False if it does not fit."""
+    if len(text.encode()) >= self.room():
+      self.policy.tape.append(("full", text))
+      return False
+    self.policy.tape.append(("observe", text))
+    self.segments += (Segment(ENVIRONMENT, tuple(text.encode()), text, query=query, found=found),)
+    return True
+
+  def fork(self, at: int) -> "ScriptedConversation":
+    """A new conversation that begins with the first `at` bytes of this one."""
+    text = bytes([i for s in self.segments for i in s.ids][:at]).decode()
+    self.policy.tape.append(("fork", text))
+    return ScriptedConversation(self.policy, text)
+
+  def end(self, why: str | None = None, **facts: Any) -> Episode:
+    """The episode so far; it ended for the reason `why`."""
+    why = why or self.segments[-1].stop
+    self.policy.tape.append(("end", why))
+    return Episode(self.segments, facts=facts, ended=why)
+
+
+class ScriptedTools:
+  """Answers every search with the next of its results, and every pair with the next of its verdicts.
+
+  Args:
+    policy: its tape records the calls.
+    results: passages for each search; an exception is raised instead.
+    verdicts: one per judged pair.
+  """
+
+  def __init__(
+    self,
+    policy: ScriptedPolicy,
+    results: Sequence[Sequence[Passage] | Exception],
+    verdicts: Sequence[float | None] = (),
+  ):
+    self.policy = policy
+    self.results = list(results)
+    self.verdicts = list(verdicts)
+
+  async def search(self, query: str, k: int | None = None) -> tuple[Passage, ...]:
+    """The next of the results, or raises it."""
+    self.policy.tape.append(("search", query))
+    result = self.results.pop(0)
+    if isinstance(result, Exception):
+      raise result
+    return tuple(result)
+
+  async def judge(self, pairs: Sequence[tuple[str, str]], term: str = "") -> tuple[float | None, ...]:
+    """The next verdicts, one per pair."""
+    self.policy.tape.append(("judge", tuple(pairs)))
+    return tuple(self.verdicts.pop(0) for _ in pairs)
+
+  async def embed(self, texts: Sequence[str]) -> tuple[tuple[float, ...], ...]:
+    """One vector per text: (its length, 1)."""
+    self.policy.tape.append(("embed", tuple(texts)))
+    return tuple((float(len(text)), 1.0) for text in texts)
+
+
+def play(
+  recipe,
+  example: Example,
+  script: Sequence[str],
+  results: Sequence[Sequence[Passage] | Exception] = (),
+  *,
+  room: int = 100_000,
+  verdicts: Sequence[float | None] = (),
+) -> tuple[Episode, list[tuple]]:
+  """(episode, tape) of one scripted episode. See `ScriptedPolicy` and `ScriptedTools`."""
+  policy = ScriptedPolicy(script, room=room)
+  episode = asyncio.run(recipe.play(example, policy, ScriptedTools(policy, results, verdicts)))
+  return episode, policy.tape

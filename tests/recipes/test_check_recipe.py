@@ -1,0 +1,90 @@
+"""The check that users call on recipes of their own: it passes ours, and names each broken promise."""
+
+import dataclasses
+
+import pytest
+
+from ragrl_jax import recipes, structs, testing
+from ragrl_jax.structs import Example, Passage
+from ragrl_jax.testing import small_engine
+
+FACT = "Its capital is Paris."
+EXAMPLE = Example(
+  "q",
+  "What is the capital of France?",
+  ("Paris",),
+  (Passage("a", "France", FACT),),
+  supporting=(0,),
+  hops=1,
+  evidence=((0, FACT),),
+)
+TEXTS = ("<think> x </think><answer> Paris </answer>", "Paris", "<answer>")
+RECIPE = recipes.get("search_r1")
+
+
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_recipes_of_the_library_pass(name):
+  testing.check_recipe(recipes.get(name), EXAMPLE, TEXTS)
+
+
+async def endless(example, policy, tools):
+  talk = policy.start([dict(role="user", content=example.question)])
+  while True:
+    await talk.generate(stop=())
+
+
+async def other_stop(example, policy, tools):
+  talk = policy.start([dict(role="user", content=example.question)])
+  await talk.generate(stop=("</other>",))
+  return talk.end()
+
+
+def counting():
+  calls = []
+
+  def score(example, episode):
+    calls.append(1)
+    return dict(answer=None if episode.failure else float(len(calls)))
+
+  return score
+
+
+def of_ids(example, episode):
+  return dict(answer=None if episode.failure else float(len(episode.segments[0].ids)))
+
+
+def of_all_text(example, episode):
+  return dict(answer=None if episode.failure else float("Paris" in "".join(s.text for s in episode.segments[1:])))
+
+
+@pytest.mark.parametrize(
+  "changed, says",
+  [
+    (dict(play=lambda example, policy, tools: None), "play must be `async def`"),
+    (dict(play=endless), "does not end within 64 turns"),
+    (dict(play=other_stop), "stops at .*</other>.*, which recipe.stops lacks"),
+    (dict(stops=("",)), "non-empty strings"),
+    (dict(weights=lambda step: dict(other=1.0)), "score names .*answer.*, weights names .*other"),
+    (dict(score=lambda example, episode: dict(answer=float("nan"))), "term answer is nan"),
+    (dict(score=lambda example, episode: dict(answer=0.0)), "a failed episode must score None"),
+    (dict(outcome=lambda example, episode: 0.5), "outcome is 0.5"),
+    (dict(score=counting()), "differs from call to call"),
+    (dict(score=of_ids), "depends on the token ids"),
+    (dict(score=of_all_text), "text of the environment changed the score"),
+    (dict(switches=dict(a=structs)), "JSON serializable"),
+  ],
+)
+def test_a_broken_promise_is_named(changed, says):
+  with pytest.raises((AssertionError, TypeError), match=says):
+    testing.check_recipe(dataclasses.replace(RECIPE, **changed), EXAMPLE, TEXTS)
+
+
+@pytest.mark.slow  # compiles an engine
+def test_a_small_engine_plays_a_recipe():
+  recipe = recipes.get("search_r1", instructions="none", max_searches=1)
+  engine = small_engine.engine(texts=recipe.stops)
+  asked = small_engine.requests(2, 2)
+  episodes = small_engine.rollout(engine, recipe.play).run(asked, step=0)
+  for request, episode in zip(asked, episodes, strict=True):
+    assert episode.ended in ("budget", "eos", *recipe.stops), episode.ended
+    assert recipe.score(request.example, episode) == dict(answer=0.0)

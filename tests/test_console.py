@@ -1,0 +1,109 @@
+"""The console script: its commands, their modules and launchers, and what it says where none is meant."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+import ragrl_jax
+from ragrl_jax.cli import commands, configs, main
+
+ROOT = pathlib.Path(__file__).parents[1]
+CLI = ROOT / "ragrl_jax" / "cli"
+
+
+@pytest.fixture
+def ragrl(monkeypatch, capsys):
+  """Words → (exit status, stdout, stderr, the module that was started)."""
+
+  def called(*words):
+    started = []
+    monkeypatch.setattr(main, "start", started.append)
+    monkeypatch.setattr(sys, "argv", ["ragrl", *words])
+    status = 0
+    try:
+      main.main()
+    except SystemExit as ended:
+      status = ended.code
+    return status, *capsys.readouterr(), started
+
+  return called
+
+
+def test_every_command_has_a_module_and_a_thin_launcher():
+  modules = [module for module, _ in main.COMMANDS.values()]
+  assert sorted(modules) == sorted(file.stem for file in (ROOT / "launchers").glob("*.py"))
+  for module in modules:
+    defined = [node.name for node in ast.parse((CLI / f"{module}.py").read_text()).body if hasattr(node, "name")]
+    assert {"main", "start"} <= set(defined), module
+    launcher = (ROOT / "launchers" / f"{module}.py").read_text()
+    assert len(launcher.splitlines()) <= 12 and f'main.start("{module}")' in launcher, module
+
+
+def test_a_command_gets_its_own_flags(ragrl):
+  assert ragrl("train", "--config=arena") == (0, "", "", ["train"])
+  assert sys.argv == ["ragrl train", "--config=arena"]
+  assert ragrl("index", "--help")[3] == ["build_index"] and sys.argv == ["ragrl index", "--help"]
+
+
+def test_the_commands_are_listed_a_line_each(ragrl):
+  status, said, _, started = ragrl()
+  assert status == 0 and not started and ragrl("--help")[1] == said == ragrl("help")[1]
+  for name, (_, text) in main.COMMANDS.items():
+    assert any(line.split() == [name, *text.split()] for line in said.splitlines()), name
+
+
+def test_a_misspelt_command_names_the_nearest(ragrl):
+  assert ragrl("trian") == (2, "", "error: there is no command 'trian'. Did you mean train?\n", [])
+  assert ragrl("zzz")[2] == "error: there is no command 'zzz'. `ragrl` lists the commands.\n"
+
+
+def test_one_version(ragrl):
+  project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+  assert ragrl("--version")[1] == f"ragrl {project['version']}\n" == f"ragrl {ragrl_jax.__version__}\n"
+  assert project["scripts"] == {"ragrl": "ragrl_jax.cli.main:main"}
+
+
+def test_configs_by_name(monkeypatch, tmp_path):
+  for file in (ROOT / "configs").glob("*.py"):  # a checkout, and an editable install of it
+    assert pathlib.Path(configs.path(file.stem)).samefile(file)
+  assert configs.path("arena:smoke,repo") == f"{configs.folder()}/arena.py:smoke,repo"
+  for given in ("configs/arena.py:smoke", "/a/b.py", "mine.py", "./mine.py", ""):
+    assert configs.path(given) == given
+  with pytest.raises(ValueError, match="no config 'arenas'.*did you mean arena.*mine.py"):
+    configs.path("arenas:smoke")
+  monkeypatch.setattr(configs, "INSTALLED", tmp_path)  # in an installed package they are inside
+  (tmp_path / "mine.py").write_text("")
+  assert configs.path("mine") == f"{tmp_path}/mine.py"
+  monkeypatch.undo()
+  argv = [
+    "ragrl train",
+    "--config",
+    "arena:smoke",
+    "--config.steps=3",
+    "--workdir=care",
+    "--sft_config=care",
+    "--config",
+  ]
+  found = configs.with_paths(argv, ["config", "sft_config"])
+  assert found == [
+    argv[0], "--config", configs.path("arena:smoke"), *argv[3:5], f"--sft_config={configs.path('care')}", "--config"
+  ]  # fmt: skip
+  assert configs.with_paths(argv, []) == argv
+
+
+def test_the_help_of_a_command_has_the_form_in_which_it_was_called(monkeypatch):
+  text = "Trains: python launchers/train.py --config configs/arena.py:sft; then launchers/make_sft_data.py"
+  monkeypatch.setattr(sys, "argv", ["ragrl train"])
+  assert commands.as_called(text) == "Trains: ragrl train --config arena:sft; then ragrl make-care-sft"
+  monkeypatch.setattr(sys, "argv", ["launchers/train.py"])
+  assert commands.as_called(text).startswith(text) and "`ragrl train` is the same" in commands.as_called(text)
+
+
+def test_the_list_of_commands_needs_no_jax():
+  code = "import sys; from ragrl_jax.cli import main; main.main(); sys.exit('jax' in sys.modules)"
+  done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+  assert done.returncode == 0 and done.stdout.startswith("usage: ragrl COMMAND"), done.stderr
