@@ -115,7 +115,7 @@ def run(out: pathlib.Path, arm: str, seed: str, machine: str) -> None:
   quickstart_seeds.use_world(config, made / "world", int(seed))
   config.model.path = str(made / "warm" / "model")
   began = time.perf_counter()
-  for _ in tqdm(train.train(config, workdir, observe=evaluate.observer(config)), total=STEPS, unit="step"):
+  for _ in tqdm(train.train(config, workdir, evaluate=evaluate.evaluator(config)), total=STEPS, unit="step"):
     pass
   seconds = time.perf_counter() - began
   rows = {row["step"]: row for row in jsonl.read(workdir / "metrics.jsonl")}

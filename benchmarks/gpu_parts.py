@@ -200,15 +200,16 @@ def learn(config, sizes: Sizes, rank: int = 0) -> dict:
   import jax
 
   from ragrl_jax.learner import flops
+  from ragrl_jax.learner.learner import drain
 
   _, made = learner(config, sizes, rank)
   state, found = made.init(0), {}
   for name, parts in dict(single=1, packed=sizes.packed).items():
-    batches, metrics = sequences(config, sizes, parts), {}
+    packed, metrics = sequences(config, sizes, parts), {}
 
-    def step(batches=batches, metrics=metrics):
+    def step(packed=packed, metrics=metrics):
       nonlocal state
-      state, new = made.update(state, batches)
+      state, new = drain(made.train(state, made.prepare(state, [packed])))
       metrics.update(new)
 
     seconds = best(sizes.rounds, step)

@@ -29,15 +29,15 @@ def padded(rows, width, left=False):
 
 
 class Ours:
-  """Packed rows through `Learner.update`; "apart" lays every sequence down with its own prompt."""
+  """Packed rows through `Learner.prepare` and `.train`; "apart" lays every sequence down with its own prompt."""
 
   def __init__(self, folder, work, threads, name):
     from ragrl_jax.learner import packing
-    from ragrl_jax.learner.learner import Learner
+    from ragrl_jax.learner.learner import Learner, drain
     from ragrl_jax.learner.settings import OptimizerSettings, Settings
     from ragrl_jax.models import weights
 
-    self.weights = weights
+    self.weights, self.drain = weights, drain
     self.model, self.config = weights.load_pretrained(folder / "model")
     self.learner = Learner(
       self.model,
@@ -53,11 +53,12 @@ class Ours:
           tokens, mask, np.full(len(tokens), e["advantage"], np.float32), np.zeros(len(tokens), np.float32), e["group"]
         )
       )
-    self.batches = packing.pack_items(items, **work["packing"], share_prefix=name == "ours" and work["shares"])
+    self.packed = packing.pack_items(items, **work["packing"], share_prefix=name == "ours" and work["shares"])
     self.state = self.learner.init(0)
 
   def step(self):
-    self.state, metrics = self.learner.update(self.state, self.batches)
+    ready = self.learner.prepare(self.state, [self.packed])
+    self.state, metrics = self.drain(self.learner.train(self.state, ready))
     return metrics["loss"], metrics["grad_norm"]
 
   def gradient(self, path):
@@ -65,9 +66,9 @@ class Ours:
 
     from ragrl_jax.learner import blocks
 
-    counts, trained = blocks.count(self.batches, self.learner.settings), self.learner.trained
+    counts, trained = blocks.count(self.packed.blocks, self.learner.settings), self.learner.trained
     grads, sums = trained.zeros(self.learner.params)
-    for batch in self.batches:
+    for batch in self.packed.blocks:
       grads, sums = trained.accumulate(
         grads,
         sums,

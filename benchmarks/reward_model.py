@@ -176,14 +176,14 @@ def supervised(config, workdir: pathlib.Path, asked: Sequence[Example], over) ->
   """Fine-tunes until over(curve), at most config.steps; the curve: EM on `asked`, every config.evaluate.every steps."""
   player, curve = player_lib.build(config), []
 
-  def observe(step, model):
+  def measure(step, model):
     if step % config.evaluate.every:
       return {}
     found, _ = evaluate.measure(player, lora.split(model)[1], asked, version=step)
     curve.append(round(found["em"], 3))
     return {"development/em": found["em"]}
 
-  for _ in sft.sft(config, workdir, observe=observe, reached=lambda row: over(curve)):
+  for _ in sft.sft(config, workdir, evaluate=measure, reached=lambda row: over(curve)):
     pass
   return curve
 

@@ -1,6 +1,6 @@
 """Scoring a checkpoint on questions: the same meeting of rooms as training, without the learner.
 
-Read `evaluate` for a checkpoint on disk, `observer` for the held-out questions of a run under way.
+Read `evaluate` for a checkpoint on disk, `evaluator` for the held-out questions of a run under way.
 """
 
 import functools
@@ -23,6 +23,7 @@ from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import collect
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import questions, rewards
+from ragrl_jax.run.progress import Evaluate
 from ragrl_jax.store import addresses, evaluations
 from ragrl_jax.store import checkpoint as checkpoint_lib
 
@@ -38,7 +39,8 @@ def evaluate(
 ) -> dict[str, Any]:
   """Scores every question of `data` once; writes out/predictions.jsonl and out/metrics.json; returns the latter.
 
-  Greedy, unless `sample` draws as config.rollout says. Called again after a kill, it goes on where it stopped.
+  Answers are greedy; with `sample` they are drawn as config.rollout says. After a kill the same call goes on where it
+  stopped.
 
   Args:
     config: recipe, retrieval and sizes (ragrl_jax/config.py). Its model is replaced by the checkpoint's.
@@ -52,6 +54,7 @@ def evaluate(
     ValueError, FileNotFoundError: what cannot be read, or results of something else in `out`.
     harness.TooManyFailures: the retriever or a judge is down.
   """
+  # ---- 1. settings: the caller's, and what decides on the checkpoint's arrays from the run's own ---------------------
   config_lib.validate(config, training=False)
   config = config.copy_and_resolve_references()
   folder, run, step = locate(checkpoint)
@@ -61,39 +64,26 @@ def evaluate(
     config.model.lora.update(dict(rank=0, path=str(folder) if adapters else ""))
   else:
     _as_trained(config, run.parent / "config.json")
+
+  # ---- 2. the rooms are built: questions first, then weights, index and engine ---------------------------------------
   examples = questions.testing(config, data, max_examples=config.data.max_examples)
   questions.check_passages(config, player_lib.recipe(config), examples, str(data))
   player = player_lib.build(config, training=False)
   examples = questions.fitting(config, player, examples)
   questions.check_room(config, player.tokenizer, player.recipe.prompt, examples, str(data))
+
+  # ---- 3. the checkpoint's weights -----------------------------------------------------------------------------------
   params = lora.split(player.model)[1] if folder is not None else _restored(config, player, run, step)
   player.engine.load(params, version=step)
   nnx.update(player.model, params)
-  r = config.rollout
-  sampling = dict(temperature=r.temperature, top_k=r.top_k, top_p=r.top_p, seed=config.seed) if sample else "greedy"
+
+  # ---- the questions: results so far are gone on from, if they are of the same settings ------------------------------
   settings = dict(
     checkpoint=str(checkpoint),
     weights=fingerprint(nnx.split(player.model)[1]),
     data=str(data),
     questions=len(examples),
-    recipe=config.recipe,
-    preset=config.preset,
-    switches=dict(player.recipe.switches),
-    sampling=sampling,
-    noise=config.data.noise,
-    evidence=config.data.evidence,
-    cut_middle=config.data.cut_middle,
-    max_new_tokens=r.max_new_tokens,
-    context=r.context,
-    reserve=r.reserve or None,
-    retrieval=None
-    if player.retriever is None
-    else dict(
-      index=addresses.without_credentials(config.retrieval.index),
-      top_k=config.retrieval.top_k,
-      **player.retriever.describe(),
-    ),
-    judges={term: dict(judge.describe()) for term, judge in player.judges.items()},
+    **_described(config, player, sample=sample),
   )
   return harness.evaluate(
     examples,
@@ -108,10 +98,37 @@ def evaluate(
   )
 
 
-def observer(
+def _described(config, player: player_lib.Player, *, sample: bool) -> dict[str, Any]:
+  """The settings that stand beside a score, and that the results in a folder must share."""
+  # What only changes the speed, such as lanes and chunks, is not among them.
+  r = config.rollout
+  drawn = dict(temperature=r.temperature, top_k=r.top_k, top_p=r.top_p, seed=config.seed)
+  retrieval = None
+  if player.retriever is not None:
+    index = addresses.without_credentials(config.retrieval.index)
+    retrieval = dict(index=index, top_k=config.retrieval.top_k, **player.retriever.describe())
+  return dict(
+    recipe=config.recipe,
+    preset=config.preset,
+    switches=dict(player.recipe.switches),
+    sampling=drawn if sample else "greedy",
+    noise=config.data.noise,
+    evidence=config.data.evidence,
+    cut_middle=config.data.cut_middle,
+    max_new_tokens=r.max_new_tokens,
+    context=r.context,
+    reserve=r.reserve or None,
+    retrieval=retrieval,
+    judges={term: dict(judge.describe()) for term, judge in player.judges.items()},
+  )
+
+
+def evaluator(
   config, examples: Sequence[structs.Example] | None = None, *, workdir: str | pathlib.Path | None = None
-) -> Callable[[int, Any, Any], dict[str, Any]]:
-  """For `train`: measures held-out questions at the end, and every config.evaluate.every steps, 0 among them, if set.
+) -> Evaluate:
+  """For `train(evaluate=…)`: measures held-out questions at the end, and every config.evaluate.every steps if set.
+
+  Step 0 is among these: the weights before training.
 
   Args:
     config: of the run.
@@ -121,25 +138,24 @@ def observer(
   Returns:
     (step, player, params) → the numbers under "evaluation/", or nothing at a step that is not measured.
   """
-  settings = config.evaluate
+  steps, every, batch = config.steps, config.evaluate.every, batch_of(config)
   if examples is None:
-    examples = questions.testing(config, config.data.evaluate, max_examples=settings.examples)
+    examples = questions.testing(config, config.data.evaluate, max_examples=config.evaluate.examples)
     questions.check_passages(
       config, player_lib.recipe(config), examples, f"config.data.evaluate={config.data.evaluate}"
     )
 
-  def observe(step: int, player: player_lib.Player, params: Any) -> dict[str, Any]:
-    due = step == config.steps or (settings.every and step % settings.every == 0)
+  def evaluate_step(step: int, player: player_lib.Player, params: Any) -> dict[str, Any]:
+    due = step == steps or (every and step % every == 0)
     if not due:
       return {}
-    metrics, scored = measure(
-      player, params, questions.fitting(config, player, examples), version=step, batch=batch_of(config)
-    )
+    fitting = questions.fitting(config, player, examples)
+    metrics, scored = measure(player, params, fitting, version=step, batch=batch)
     if workdir is not None:
       keep(workdir, step, player.recipe, scored)
     return harness.flat(metrics)
 
-  return observe
+  return evaluate_step
 
 
 def keep(workdir: str | pathlib.Path, step: int, recipe, scored: Sequence[rewards.Scored]) -> None:
@@ -216,7 +232,7 @@ def _play(player: player_lib.Player, *, greedy: bool = True) -> harness.Play:
 
 
 def fingerprint(params: Any) -> str:
-  """Tells weights apart: a hash of every array's first thousand and last thousand values, in their order."""
+  """Tells weights apart: a hash of the first and the last thousand values of every array, in the tree's order."""
   digest = hashlib.sha256()
   for path, leaf in jax.tree_util.tree_leaves_with_path(params):
     flat = leaf.reshape(-1)
@@ -230,6 +246,7 @@ def _as_trained(config, path: pathlib.Path) -> None:
   if not path.exists():
     return
   trained = json.loads(path.read_text(encoding="utf-8"))
+  # Each of these shapes the train state: layers, adapters, moments, a critic.
   for name in ("model", "optimizer", "loss", "advantage", "critic"):
     config[name].update(trained[name])
   config.prompting.tokenizer = config.prompting.tokenizer or trained["prompting"]["tokenizer"]
@@ -237,6 +254,7 @@ def _as_trained(config, path: pathlib.Path) -> None:
 
 def _restored(config, player: player_lib.Player, run: pathlib.Path, step: int) -> Any:
   """The policy's trained parameters of a run's checkpoint."""
+  # A checkpoint is a whole train state: the learner says what it looks like, and which part the policy is.
   learner = learner_lib.Learner(
     player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config), mesh=player.mesh
   )

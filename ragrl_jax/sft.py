@@ -1,4 +1,9 @@
-"""Supervised fine-tuning on transcripts: the warm start. The same step as RL, with weights for advantages."""
+"""Supervised fine-tuning on transcripts: the warm start. The same step as RL, with weights for advantages.
+
+  transcripts → token ids and weights → pack_items → learner.prepare → learner.train → TrainState
+
+A run is resumed in the order of train.py; there is no sampler, and no episodes are logged.
+"""
 
 import functools
 import pathlib
@@ -27,7 +32,7 @@ def sft(
   config,
   workdir: str | pathlib.Path,
   *,
-  observe: Callable[[int, Any], dict[str, Any]] | None = None,
+  evaluate: Callable[[int, nnx.Module], dict[str, Any]] | None = None,
   reached: Callable[[dict[str, Any]], bool] = lambda row: False,
   resume: str = "auto",
   accept_changes: bool = False,
@@ -42,51 +47,57 @@ def sft(
   Args:
     config: see ragrl_jax/config.py.
     workdir: gets config.json, metrics.jsonl, checkpoints/ and model/.
-    observe: (step, model) → more metrics for the step's row; called after every step.
-    reached: a step's row → whether the run has reached what it is for, and ends there as it would at config.steps.
+    evaluate: (step, model) → more metrics for the step's row; called after every step.
+    reached: a step's row → whether the run has reached its goal. It then ends as it would at config.steps.
     resume, accept_changes, say: as for train.train.
 
   Raises:
     ValueError, lock.Held, learner.NonFinite, hosts.Stopped: as train.train does.
   """
+  # ---- 1. settings and lock ------------------------------------------------------------------------------------------
   config_lib.validate(config)
   with run_lib.opened(pathlib.Path(workdir), config, resume=resume, accept_changes=accept_changes, say=say) as run:
     if not run.finished:
-      yield from _tuned(config, run, observe, reached)
+      yield from _tuned(config, run, evaluate, reached)
 
 
-def _tuned(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, Any]]:
-  words, plays = player_lib.tokenizer(config), player_lib.recipe(config)
+def _tuned(config, run: run_lib.Run, evaluate, reached) -> Iterator[dict[str, Any]]:
+  # ---- 2. the rooms are built: what can be refused is refused before the weights are read ----------------------------
+  steps, save_every = config.steps, config.checkpoint.every
   settings = settings_lib.from_config(config, objective="sft")
-  optimizer = settings_lib.optimizer_from_config(config, total_steps=config.steps)
+  optimizer = settings_lib.optimizer_from_config(config, total_steps=steps)
+  tokenizer, recipe = player_lib.tokenizer(config), player_lib.recipe(config)
   transcripts = [
-    tokenised(plays, example, words, config.sft.environment_weight)
+    tokenised(recipe, example, tokenizer, config.sft.environment_weight)
     for example in readers.read_examples(config.data.train, max_examples=config.data.max_examples)
   ]
+  packed = batches(transcripts, rows=config.learner.micro_rows, lengths=config.learner.row_lengths, seed=config.seed)
   mesh = player_lib.mesh(config)
-  model, shape = player_lib.model(config, words, mesh)  # all that can be refused without it has been looked at
+  model, shape = player_lib.model(config, tokenizer, mesh)
   learner = learner_lib.Learner(model, settings, optimizer, mesh=mesh)
 
+  # ---- 3. the train state is restored --------------------------------------------------------------------------------
   state, host = run.restore(learner.init(config.seed))
   first, done = run.restored or 0, host is not None and host["reached"]
   step = first
-  batches = blocks(transcripts, config)
-  with (
-    signals.Signals() as received,
-    metrics_lib.MetricWriter(
-      run.workdir, restored=run.restored, tensorboard=config.log.tensorboard, silent=not hosts.is_first()
-    ) as writer,
-  ):
-    for step in range(first + 1, first + 1 if done else config.steps + 1):
-      state, metrics = learner.update(state, batches(step - 1))
-      if observe is not None:
+  log = dict(restored=run.restored, tensorboard=config.log.tensorboard, silent=not hosts.is_first())
+
+  # ---- the steps -----------------------------------------------------------------------------------------------------
+  with signals.Signals() as received, metrics_lib.MetricWriter(run.workdir, **log) as writer:
+    for step in range(first + 1, first + 1 if done else steps + 1):
+      # One mini-batch per step: nothing has to be scored first, and the weights stand for advantages.
+      ready = learner.prepare(state, [packed(step - 1)])
+      state, metrics = learner_lib.drain(learner.train(state, ready))
+      if evaluate is not None:
         nnx.update(model, state.params)
-        metrics |= observe(step, model)
+        metrics |= evaluate(step, model)
       writer.write(step, metrics)
       row = dict(step=step, **metrics)
+
+      # ---- its checkpoint --------------------------------------------------------------------------------------------
       done = bool(reached(row))
-      last = done or step == config.steps
-      if step % config.checkpoint.every == 0 or last:
+      last = done or step == steps
+      if step % save_every == 0 or last:
         run.save(step, state, {}, reached=done)
       yield row
       if last:
@@ -94,6 +105,8 @@ def _tuned(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, Any
       if number := received.caught():
         run.leave(step, state, {})
         raise hosts.Stopped(number)
+
+  # ---- the model -----------------------------------------------------------------------------------------------------
   nnx.update(model, state.params)
   player_lib.save(model, shape, config, run.workdir / "model")
   run.end(step, reached=done)
@@ -119,22 +132,30 @@ def tokenised(recipe, example: structs.Example, tokenizer, environment_weight: f
   return ids, weights
 
 
-def blocks(transcripts: Sequence[tuple[list[int], list[float]]], config) -> Callable[[int], list[structs.Batch]]:
-  """step (from 0) → its blocks of packed rows, nearly always one. Every epoch is shuffled anew, by seed and number."""
-  rows, lengths = config.learner.micro_rows, config.learner.row_lengths
+def batches(
+  transcripts: Sequence[tuple[list[int], list[float]]], *, rows: int, lengths: Sequence[int], seed: int
+) -> Callable[[int], packing.Packed]:
+  """step (from 0) → its packed transcripts, nearly always one block. Every epoch is shuffled anew, by seed and number.
+
+  Args:
+    transcripts: (ids, weights), see `tokenised`.
+    rows, lengths: of the blocks, see `packing.pack_items`.
+    seed: of the run.
+  """
   mean = np.mean([len(ids) for ids, _ in transcripts])
-  size = max(1, int(FILL * rows * max(lengths) / mean))  # transcripts a step
+  size = max(1, int(FILL * rows * max(lengths) / mean))  # transcripts per step
   steps_an_epoch = -(-len(transcripts) // size)
 
   @functools.lru_cache(maxsize=1)
   def order(epoch: int) -> list[int]:
     shuffled = list(range(len(transcripts)))
-    random.Random(f"sft/{config.seed}/{epoch}").shuffle(shuffled)
+    random.Random(f"sft/{seed}/{epoch}").shuffle(shuffled)
     return shuffled
 
-  def at(step: int) -> list[structs.Batch]:
+  def at(step: int) -> packing.Packed:
     epoch, part = divmod(step, steps_an_epoch)
     chosen = order(epoch)[part * size : (part + 1) * size]
-    return packing.pack_weighted([transcripts[i] for i in chosen], rows=rows, lengths=lengths)
+    items = [packing.of_demonstration(*transcripts[i], number) for number, i in enumerate(chosen)]
+    return packing.pack_items(items, rows=rows, lengths=lengths)
 
   return at

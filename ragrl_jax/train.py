@@ -1,4 +1,17 @@
-"""Training: where the rooms meet. Read `train` top to bottom."""
+"""Training: where the rooms meet. Read `train` top to bottom; next come engine/ and core/losses.py.
+
+  ┌→ engine.load → sampler.take → rewards.score → pack_items → learner.prepare → learner.train ─┐
+  │   new weights    Episodes       terms, [B]      Packed        advantages       TrainState    │
+  └──────────────────────────────────────────────────────────────────────────────────────────────┘
+
+A run is resumed in this order, and a new run begins in it too:
+
+  1. Settings are validated, and compared with the run's own; the folder is locked.
+  2. The rooms are built: questions, then weights, index and engine, then the learner.
+  3. The train state is restored from the newest sound checkpoint.
+  4. The group sampler takes back its cursor, and the groups it had sampled but not trained on.
+  5. The logs are cut to the restored step.
+"""
 
 import contextlib
 import copy
@@ -8,30 +21,30 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
 from flax import nnx
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import structs
-from ragrl_jax.core.rewards.overlong import overlong_penalty
-from ragrl_jax.learner import flops, packing
 from ragrl_jax.learner import learner as learner_lib
+from ragrl_jax.learner import packing
 from ragrl_jax.learner import settings as settings_lib
+from ragrl_jax.learner.state import TrainState
 from ragrl_jax.parallel import hosts, signals
-from ragrl_jax.rollout import dispatch, timings
+from ragrl_jax.rollout import dispatch
 from ragrl_jax.rollout import groups as groups_lib
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.run import questions, rewards, watch
+from ragrl_jax.run import progress, questions, rewards, watch
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import metrics as metrics_lib
 from ragrl_jax.store import workdir as run_lib
+
+SAMPLER = "supply"  # the group sampler's key in checkpoints; older checkpoints have it, so it stays
 
 
 def train(
   config,
   workdir: str | pathlib.Path,
   *,
-  observe: Callable[[int, Any, Any], dict[str, Any]] | None = None,
+  evaluate: progress.Evaluate | None = None,
   reached: Callable[[dict[str, Any]], bool] = lambda row: False,
   resume: str = "auto",
   accept_changes: bool = False,
@@ -46,141 +59,180 @@ def train(
   Args:
     config: see ragrl_jax/config.py.
     workdir: gets config.json, metrics.jsonl, TensorBoard events, checkpoints/, episodes/ and model/.
-    observe: (step, player, params) → more metrics for the step's row, such as an evaluation's; called before
-      training with step 0 and after every step.
-    reached: a step's row → whether the run has reached what it is for, and ends there as it would at config.steps.
+    evaluate: (step, player, params) → more metrics for the step's row (evaluate.evaluator makes one); called after
+      every step, and before training with step 0.
+    reached: a step's row → whether the run has reached its goal. It then ends as it would at config.steps.
     resume: "auto", "must" or "never" go on from a checkpoint.
-    accept_changes: go on from one of other settings (store/changes.py), which is recorded.
+    accept_changes: go on from a checkpoint of other settings (store/changes.py), which is recorded.
     say: told where the run goes on, or that it is finished.
 
   Raises:
     ValueError: a config or an input that cannot be trained on; a run of other settings in the workdir.
     lock.Held: another process trains in the workdir.
-    learner.NonFinite, supply.TooManyFailures: the run had to stop; the message says why and what to change.
+    learner.NonFinite, groups.TooManyFailures: the run had to stop; the message says why and what to change.
     hosts.Stopped: a signal ended it.
   """
+  # ---- 1. settings and lock ------------------------------------------------------------------------------------------
   config_lib.validate(config)
   with run_lib.opened(pathlib.Path(workdir), config, resume=resume, accept_changes=accept_changes, say=say) as run:
     if not run.finished:
-      yield from _trained(config, run, observe, reached)
+      yield from _trained(config, run, evaluate, reached)
 
 
-def _trained(config, run: run_lib.Run, observe, reached) -> Iterator[dict[str, Any]]:
-  # ---- the rooms -----------------------------------------------------------------------------------------------------
-  workdir = run.workdir
-  player_lib.check(config)  # and then the questions, before weights and index are loaded
-  examples, draws = questions.training(config, player_lib.recipe(config), player_lib.tokenizer(config))
-  player = player_lib.build(config)
-  supply = groups_lib.GroupSampler(
-    player.rollout,
-    examples,
-    draws.draw,
-    lambda *given: rewards.measure(
-      player.recipe, config.rollout.filter.metric, *given, penalty=overlong(config.reward)
-    ),
-    prompts_per_step=config.rollout.prompts_per_step,
-    group_size=config.rollout.group_size,
-    filter=groups_lib.Filter(**config.rollout.filter),
-    max_failed_share=config.retrieval.max_failed_share,
-    max_unjudged_share=config.judge.max_failed_share,
-  )
-  learner = learner_lib.Learner(
-    player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config), mesh=player.mesh
-  )
+def _trained(config, run: run_lib.Run, evaluate: progress.Evaluate | None, reached) -> Iterator[dict[str, Any]]:
+  # ---- 2. the rooms are built ----------------------------------------------------------------------------------------
+  steps, save_every, log_every = config.steps, config.checkpoint.every, config.log.episodes_every
+  leads = hosts.is_first()  # the first host logs for all
+  log = dict(tensorboard=config.log.tensorboard, silent=not leads)
+  rooms = _built(config)
+  player, policy = rooms.player, rooms.learner.policy
 
-  # ---- where it goes on ----------------------------------------------------------------------------------------------
-  state, host = run.restore(learner.init(config.seed))
-  first, done = run.restored or 0, False
-  if host is not None:
-    supply.restore(host["supply"])
-    done = host["reached"]
-  if hosts.is_first():
-    episodes_lib.cut(workdir, run.restored)
-  history: list[dict[str, Any]] = []
-  step, saving_s = first, 0.0
+  # ---- 3. 4. 5. state, sampler and logs are taken back ---------------------------------------------------------------
+  state, first, done = _restored(rooms, run, config.seed)
+  history, step, saving_s = [], first, 0.0
 
   # ---- the steps -----------------------------------------------------------------------------------------------------
-  with (
-    signals.Signals() as received,
-    metrics_lib.MetricWriter(
-      workdir, restored=run.restored, tensorboard=config.log.tensorboard, silent=not hosts.is_first()
-    ) as writer,
-  ):
-    if observe is not None and first == 0:
-      yield _written(writer, 0, _observed(observe, 0, player, learner.policy(state.params)))
-    for step in range(first + 1, first + 1 if done else config.steps + 1):
-      clock, before, failed = Clock(), copy.copy(supply), None
-      if player.recipe.follow is not None:  # rows after the restored step are gone: a resumed run follows alike
-        seen = metrics_lib.read_metrics(workdir) if hosts.is_first() else []
-        player.recipe = player.recipe.follow(hosts.exchange(seen)[0])
-      with _saving_what_is_done(run, step - 1, state, before):
-        with clock("weights"):
-          player.engine.load(learner.policy(state.params), version=step - 1)
-        with clock("rollout"):
-          supplied = supply.take(step)
-        with clock("scoring"):
-          episodes = supplied.episodes
-          scored = rewards.score(
-            player.recipe,
-            [supply.example(episode) for episode in episodes],
-            episodes,
-            step,
-            penalty=overlong(config.reward),
-          )
-          parts = by_prompts(scored, config.loss.minibatches)
-          items = [[packing.of_episode(one.episode, one.turns) for one in part if trains(one)] for part in parts]
-          ready = learner.prepare(state, *(packing.pack_items(part, **how_packed(config.learner)) for part in items))
-          scored = [
-            one
-            for part, packed, blocks in zip(parts, items, ready.host)
-            for one in with_advantages(part, packed, blocks, how_packed(config.learner))
-          ]
-      learning = dispatch.Work(learner.training(state, ready, checkpoint=str(run.checkpoints.latest())))
-      if config.rollout.ahead and step < config.steps:
-        before = copy.copy(supply)
-        with clock("rollout"):
-          try:
-            supply.sample_ahead(step + 1, learning)
-          except groups_lib.TooManyFailures as error:  # raised when this step is done and saved
-            supply, failed = before, error
-      with clock("update"):
-        state, learned = learning.finish()
-      played = supply.reported()
-      clock.move("rollout", "retrieval_wait", played.wait_s)
-      clock.move("rollout", "judge_wait", played.judge_wait_s)
-      clock.move("rollout", "update", played.beside_s)
-
-      metrics = rewards.summarise(scored) | supplied.metrics | learned | engine_metrics(played) | clock.report()
-      metrics |= throughput(metrics, player.config, learner, episodes)
+  with signals.Signals() as received, metrics_lib.MetricWriter(run.workdir, restored=run.restored, **log) as writer:
+    if evaluate is not None and first == 0:
+      yield _written(writer, 0, progress.evaluated(evaluate, 0, player, policy(state.params)))
+    for step in range(first + 1, first + 1 if done else steps + 1):
+      state, scored, metrics, failed = _step(rooms, run, step, state, last=step == steps)
+      # ---- its row ---------------------------------------------------------------------------------------------------
       history.append(metrics)
-      metrics |= warnings(history, player, config.steps)
+      metrics = metrics | watch.of_training(
+        history, player.recipe, steps, searches_expected=player.retriever is not None
+      )
       metrics |= {"seconds/checkpoint": saving_s} if saving_s else {}  # of the step before: its row came first
-      if observe is not None:
-        metrics |= _observed(observe, step, player, learner.policy(state.params))
-      if hosts.is_first() and config.log.episodes_every and step % config.log.episodes_every == 0:
-        log_episodes(workdir, step, scored, player.tokenizer)
+      if evaluate is not None:
+        metrics |= progress.evaluated(evaluate, step, player, policy(state.params))
+      if leads and log_every and step % log_every == 0:
+        rewards.write(run.workdir, step, scored, player.tokenizer)
       row, saving_s = _written(writer, step, metrics), 0.0
+      # ---- its checkpoint --------------------------------------------------------------------------------------------
       done = bool(reached(row))
-      last = done or step == config.steps
-      if step % config.checkpoint.every == 0 or last:
+      last = done or step == steps
+      if step % save_every == 0 or last:
         began = time.perf_counter()
-        run.save(step, state, dict(supply=supply.saved()), reached=done)
+        run.save(step, state, rooms.saved(), reached=done)
         saving_s = time.perf_counter() - began
       yield row
       if last:
         break
       if (number := received.caught()) or failed:
-        run.leave(step, state, dict(supply=supply.saved()))
+        run.leave(step, state, rooms.saved())
         raise failed or hosts.Stopped(number)
 
   # ---- the model -----------------------------------------------------------------------------------------------------
-  nnx.update(player.model, learner.policy(state.params))
-  player_lib.save(player.model, player.config, config, workdir / "model")
+  nnx.update(player.model, policy(state.params))
+  player_lib.save(player.model, player.config, config, run.workdir / "model")
   run.end(step, reached=done)
 
 
+@dataclasses.dataclass
+class Rooms:
+  """What a run is made of, and the settings of a step."""
+
+  player: player_lib.Player  # recipe, engine and tools: questions → episodes
+  sampler: groups_lib.GroupSampler  # draws the questions; an earlier copy takes its place where sampling ahead failed
+  learner: learner_lib.Learner  # packed episodes → weights
+  penalty: rewards.Penalty | None
+  minibatches: int  # optimiser steps in one pass, each on its share of the prompts
+  packing: dict[str, Any]  # how rows are packed, see packing.pack_items
+  ahead: bool  # whether the next step's groups are sampled beside the update, by weights one step old
+
+  def saved(self) -> dict[str, Any]:
+    """What a checkpoint holds beside the train state."""
+    return {SAMPLER: self.sampler.saved()}
+
+
+def _built(config) -> Rooms:
+  """The rooms, and the settings of a step. All settings and questions are checked before weights and index are read."""
+  player_lib.check(config)
+  objective, optimizer = settings_lib.from_config(config), settings_lib.optimizer_from_config(config)
+  examples, draws = questions.training(config, player_lib.recipe(config), player_lib.tokenizer(config))
+  rollout, rows, limits = config.rollout, config.learner, config.reward
+  penalty = rewards.overlong(limit=limits.overlong_limit, buffer=limits.overlong_buffer, factor=limits.overlong_factor)
+  player = player_lib.build(config)
+  sampler = groups_lib.GroupSampler(
+    player.rollout,
+    examples,
+    draws.draw,
+    # By player.recipe, not by a copy: a recipe that follows the run is replaced there.
+    lambda *given: rewards.measure(player.recipe, rollout.filter.metric, *given, penalty=penalty),
+    prompts_per_step=rollout.prompts_per_step,
+    group_size=rollout.group_size,
+    filter=groups_lib.Filter(**rollout.filter),
+    max_failed_share=config.retrieval.max_failed_share,
+    max_unjudged_share=config.judge.max_failed_share,
+  )
+  return Rooms(
+    player,
+    sampler,
+    learner_lib.Learner(player.model, objective, optimizer, mesh=player.mesh),
+    penalty=penalty,
+    minibatches=objective.minibatches,
+    packing=dict(rows=rows.micro_rows, lengths=rows.row_lengths, share_prefix=rows.share_prompts),
+    ahead=rollout.ahead > 0,
+  )
+
+
+def _restored(rooms: Rooms, run: run_lib.Run, seed: int) -> tuple[TrainState, int, bool]:
+  """(train state, steps that are done, whether the run had reached its goal)."""
+  # ---- 3. the train state is restored; a new run begins with the parameters as they came -----------------------------
+  state, host = run.restore(rooms.learner.init(seed))
+  first, done = run.restored or 0, False
+  if host is not None:
+    # ---- 4. the group sampler's cursor and groups --------------------------------------------------------------------
+    rooms.sampler.restore(host[SAMPLER])
+    done = host["reached"]  # then it was killed after its last step, before the model was saved
+  # ---- 5. the logs are cut to the step: episodes here, metrics by their writer ---------------------------------------
+  if hosts.is_first():
+    episodes_lib.cut(run.workdir, run.restored)
+  return state, first, done
+
+
+def _step(rooms: Rooms, run: run_lib.Run, step: int, state: TrainState, *, last: bool):
+  """One step along the way of the data: (state, scored episodes, metrics, an error that must end the run after it)."""
+  player, learner, clock, failed = rooms.player, rooms.learner, progress.Clock(), None
+  if player.recipe.follow is not None:
+    # The schedule follows the run's metrics. Rows after the restored step are cut, so a resumed run follows alike.
+    seen = metrics_lib.read_metrics(run.workdir) if hosts.is_first() else []
+    player.recipe = player.recipe.follow(hosts.exchange(seen)[0])
+  before = copy.copy(rooms.sampler)  # as it is saved if this step cannot be finished
+  with _saving_what_is_done(run, step - 1, state, before):
+    with clock("weights"):
+      player.engine.load(learner.policy(state.params), version=step - 1)
+    # Example → play → Episode, until there are enough groups
+    with clock("rollout"):
+      taken = rooms.sampler.take(step)
+    with clock("scoring"):
+      # Episode → terms → reward per turn
+      examples = [rooms.sampler.example(episode) for episode in taken.episodes]
+      scored = rewards.score(player.recipe, examples, taken.episodes, step, penalty=rooms.penalty)
+      parts = rewards.by_prompts(scored, rooms.minibatches)
+      # → rows and spans → scores on the device → advantages in the same rows, read back through the spans
+      packed = [packing.pack_items(rewards.items(part), **rooms.packing) for part in parts]
+      ready = learner.prepare(state, packed)
+      scored = rewards.with_advantages([one for part in parts for one in part], ready.packed)
+  # → optimiser steps. The engine may sample the next step's groups meanwhile, with the weights it has.
+  learning = dispatch.Work(learner.train(state, ready, checkpoint=str(run.checkpoints.latest())))
+  if rooms.ahead and not last:
+    before = copy.copy(rooms.sampler)
+    with clock("rollout"):
+      try:
+        rooms.sampler.sample_ahead(step + 1, learning)
+      except groups_lib.TooManyFailures as error:  # raised when this step is done and saved
+        rooms.sampler, failed = before, error
+  with clock("update"):
+    state, learned = learning.finish()
+  metrics = rewards.summarise(scored) | taken.metrics | learned
+  metrics |= progress.seconds_of(clock, rooms.sampler.reported())
+  metrics |= progress.throughput(metrics, player.config, learner, taken.episodes)
+  return state, scored, metrics, failed
+
+
 @contextlib.contextmanager
-def _saving_what_is_done(run: run_lib.Run, step: int, state: Any, supply: groups_lib.GroupSampler) -> Iterator[None]:
+def _saving_what_is_done(run: run_lib.Run, step: int, state: Any, sampler: groups_lib.GroupSampler) -> Iterator[None]:
   """Saves the last finished step before an error ends the run, unless its checkpoint is there already.
 
   On several hosts only what all of them raise: the others would wait for the one that fails alone.
@@ -189,158 +241,10 @@ def _saving_what_is_done(run: run_lib.Run, step: int, state: Any, supply: groups
     yield
   except Exception as error:
     if step and (hosts.count() == 1 or isinstance(error, groups_lib.TooManyFailures)):
-      run.leave(step, state, dict(supply=supply.saved()))
+      run.leave(step, state, {SAMPLER: sampler.saved()})
     raise
-
-
-def _observed(observe, step: int, player: player_lib.Player, params: Any) -> dict[str, Any]:
-  """What `observe` finds, and the seconds it took, if it found anything."""
-  began = time.perf_counter()
-  found = observe(step, player, params)
-  return found | {"seconds/evaluate": time.perf_counter() - began} if found else {}
-
-
-def warnings(history: list[dict[str, Any]], player: player_lib.Player, steps: int) -> dict[str, str]:
-  """What is wrong with the last step, and with the first one's plan for `steps`, said aloud under warning/."""
-  found = watch.warnings(history, searches_expected=player.retriever is not None)
-  if len(history) == 1 and (unreached := player.recipe.unreached(steps)):
-    weights = ", ".join(f"{name} {end:g} (later {last:g})" for name, (end, last) in unreached.items())
-    found["schedule"] = (
-      f"the run ends before its rewards' schedule does: at step {steps} the weights are {weights}. Raise config.steps, "
-      f"or lower the step in config.switches ({player.recipe.name}'s README says which one)."
-    )
-  return {f"warning/{name}": text for name, text in found.items()}
-
-
-def log_episodes(workdir: pathlib.Path, step: int, scored: list[rewards.Scored], tokenizer) -> None:
-  """Every episode the step trained on, with what it earned."""
-  episodes_lib.write_episodes(
-    workdir,
-    step,
-    [
-      episodes_lib.row(
-        one.example,
-        one.episode,
-        step=step,
-        terms=one.terms,
-        weights=one.weights,
-        reward=one.reward,
-        outcome=one.outcome,
-        advantage=one.advantage,
-        tokenizer=tokenizer,
-      )
-      for one in scored
-    ],
-  )
 
 
 def _written(writer: metrics_lib.MetricWriter, step: int, metrics: dict[str, Any]) -> dict[str, Any]:
   writer.write(step, metrics)
   return dict(step=step, **metrics)
-
-
-def overlong(settings) -> Callable[[structs.Episode], float] | None:
-  """DAPO's penalty for episodes in which the model wrote too much; None if there is no limit."""
-  if not settings.overlong_limit:
-    return None
-  return lambda episode: overlong_penalty(
-    episode.num_model_tokens,
-    limit=settings.overlong_limit,
-    buffer=settings.overlong_buffer,
-    factor=settings.overlong_factor,
-  )
-
-
-def by_prompts(scored: list[rewards.Scored], parts: int) -> list[list[rewards.Scored]]:
-  """As many lists, each with its share of the prompts, in order: groups stay whole."""
-  prompts = list(dict.fromkeys(one.episode.prompt_index for one in scored))
-  part_of = {prompt: number * parts // len(prompts) for number, prompt in enumerate(prompts)}
-  return [[one for one in scored if part_of[one.episode.prompt_index] == part] for part in range(parts)]
-
-
-def trains(one: rewards.Scored) -> bool:
-  """Whether there is anything to learn from: a reward, and a token of the model's (a prompt may leave no room)."""
-  return one.reward is not None and one.episode.num_model_tokens > 0
-
-
-def how_packed(settings) -> dict[str, Any]:
-  """How rows are packed, from config.learner."""
-  return dict(rows=settings.micro_rows, lengths=settings.row_lengths, share_prefix=settings.share_prompts)
-
-
-def with_advantages(
-  scored: list[rewards.Scored], items: list[packing.Item], blocks: list[structs.Batch], how: dict[str, Any]
-) -> list[rewards.Scored]:
-  """The episodes with the mean advantage of their trained tokens, read off the blocks their items were packed into."""
-  means = iter(
-    [
-      float(blocks[b].advantages[row, here][blocks[b].loss_mask[row, here]].mean())
-      for b, row, here in packing.places(items, **how)
-    ]
-  )
-  return [dataclasses.replace(one, advantage=next(means) if trains(one) else None) for one in scored]
-
-
-class Clock:
-  """Seconds by phase, and the phase that took most."""
-
-  def __init__(self):
-    self._seconds: dict[str, float] = {}
-
-  @contextlib.contextmanager
-  def __call__(self, phase: str):
-    start = time.perf_counter()
-    yield
-    self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - start
-
-  def move(self, of: str, to: str, seconds: float) -> None:
-    """Takes seconds out of one phase and shows them as another."""
-    self._seconds[of] -= seconds
-    self._seconds[to] = self._seconds.get(to, 0.0) + seconds
-
-  def report(self) -> dict[str, Any]:
-    """Seconds by phase as metrics `seconds/PHASE`, and their sum as `seconds/step`."""
-    report = {f"seconds/{phase}": seconds for phase, seconds in self._seconds.items()}
-    return report | {"seconds/step": sum(self._seconds.values())}
-
-
-def engine_metrics(played: timings.Timings) -> dict[str, float]:
-  """What the engine did, under names of their own."""
-  return {f"engine/{name}": value for name, value in played.metrics().items()}
-
-
-def throughput(metrics: dict[str, Any], shape, learner, episodes) -> dict[str, Any]:
-  """Tokens a second of the whole step, the learner's share of the hardware's peak, and the phase to look at first."""
-  seconds = {name.removeprefix("seconds/"): value for name, value in metrics.items() if name.startswith("seconds/")}
-  step = seconds.pop("step")
-  lengths = [episode.num_tokens for episode in episodes]
-  operations = flops.update(
-    shape,
-    learner.settings,
-    tokens=sum(lengths),
-    pairs=sum(n * (n + 1) / 2 for n in lengths),
-    scored=metrics["tokens"],
-    adapters=learner.adapters,
-  )
-  found = {
-    "tokens_per_second": sum(lengths) / step,
-    "bottleneck": max(seconds, key=seconds.get),
-    "learner_flops_per_second": operations / seconds["update"],
-  }
-  mfu = flops.mfu(operations, seconds["update"], jax.device_count(), jax.devices()[0])
-  return found if mfu is None else found | {"mfu": mfu}
-
-
-def headline(metrics: dict[str, Any]) -> str:
-  """The few numbers a progress bar shows."""
-  shown = [
-    ("reward", "reward", ".3f"),
-    ("outcome", "EM", ".3f"),
-    ("searches", "searches", ".2f"),
-    ("evaluation/em", "held-out EM", ".3f"),
-    ("tokens_per_second", "tok/s", ".0f"),
-    ("bottleneck", "slowest", ""),
-  ]
-  # Most recipes never search; of one that should, run/watch.py warns.
-  told = lambda name: name in metrics and (name != "searches" or metrics[name])
-  return " ".join(f"{label} {metrics[name]:{form}}" for name, label, form in shown if told(name))

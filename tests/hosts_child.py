@@ -37,7 +37,7 @@ def run(world, workdir, steps, **mesh):
   recipe = player.recipe
   player.recipe = lambda config: tiny_world.rewarding(recipe(config))
   try:
-    yield from train.train(config, workdir, observe=evaluate.observer(config))
+    yield from train.train(config, workdir, evaluate=evaluate.evaluator(config))
   finally:
     player.recipe = recipe
 

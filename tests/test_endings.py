@@ -38,14 +38,14 @@ def rewarding(monkeypatch):
 
 
 def on(step, do):
-  """An observer that does something after this step's update, as if it came from outside."""
+  """An evaluation that does something after this step's update, as if it came from outside."""
 
-  def observe(now, *_):
+  def measure(now, *_):
     if now == step:
       do()
     return {}
 
-  return observe
+  return measure
 
 
 @pytest.mark.slow  # five runs of one world
@@ -56,7 +56,7 @@ def test_signals_tools_that_are_down_and_flipped_bits_cost_no_finished_step(worl
   start = lambda **given: train.train(config, tmp_path / "run", say=said.append, **given)
 
   with pytest.raises(hosts.Stopped) as stopped:
-    list(start(observe=on(1, lambda: signal.raise_signal(signal.SIGTERM))))
+    list(start(evaluate=on(1, lambda: signal.raise_signal(signal.SIGTERM))))
   assert stopped.value.code == 143 and "step 1 is saved; the same command goes on from it" in said[-1]
 
   refuse = groups.refuse_failures
@@ -106,7 +106,7 @@ def test_a_run_that_has_reached_what_it_is_for_is_over(world, tmp_path, variant,
 def test_fine_tuning_ends_by_a_signal_where_it_goes_on(world, tmp_path):
   config = settings(world, "sft")
   with pytest.raises(hosts.Stopped) as stopped:
-    list(sft.sft(config, tmp_path / "run", observe=on(2, lambda: signal.raise_signal(signal.SIGINT))))
+    list(sft.sft(config, tmp_path / "run", evaluate=on(2, lambda: signal.raise_signal(signal.SIGINT))))
   assert stopped.value.code == 130
   assert [row["step"] for row in sft.sft(config, tmp_path / "run")] == [3, 4]
   list(sft.sft(config, tmp_path / "whole"))
@@ -117,8 +117,8 @@ def test_fine_tuning_ends_by_a_signal_where_it_goes_on(world, tmp_path):
 def test_evaluation_and_checkpoints_are_timed(world, tmp_path):
   config = settings(world)
   config.steps, config.checkpoint.every = 2, 1
-  observe = lambda step, *_: {"evaluation/em": 0.5} if step < 2 else {}
-  list(train.train(config, tmp_path, observe=observe))
+  measure = lambda step, *_: {"evaluation/em": 0.5} if step < 2 else {}
+  list(train.train(config, tmp_path, evaluate=measure))
   before, first, second = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
   assert before["seconds/evaluate"] >= 0 and first["seconds/evaluate"] >= 0 and "seconds/evaluate" not in second
   assert second["seconds/checkpoint"] > 0 and "seconds/checkpoint" not in first

@@ -61,7 +61,7 @@ def test_care(world, tmp_path):
   config = small("care", world)
   config.data.hard = str(world / "hard.jsonl")
   config.switches.easy_steps = 2  # α is 1/2 in step 1 and 0 in step 2
-  rows = list(train.train(config, tmp_path, observe=evaluate.observer(config)))
+  rows = list(train.train(config, tmp_path, evaluate=evaluate.evaluator(config)))
   start, *rows = rows
   assert start["step"] == 0 and [row["step"] for row in rows] == [1, 2]
   assert {"term/accuracy", "term/format", "term/retrieval"} <= rows[0].keys() and rows[0]["mismatch"] < 1e-4
@@ -100,6 +100,6 @@ def test_lear(world, tmp_path):
   config = small("lear", world)
   config.data.noise = 2
   config.switches.probe_tokens = 6
-  _, *rows = train.train(config, tmp_path, observe=evaluate.observer(config))
+  _, *rows = train.train(config, tmp_path, evaluate=evaluate.evaluator(config))
   assert {"term/answer", "term/length", "term/format"} <= rows[0].keys() and rows[0]["unscorable"] == 0
   assert "evaluation/answer_recall" in rows[1] and rows[0]["mismatch"] < 1e-4

@@ -185,11 +185,11 @@ def test_a_step_sampled_ahead_is_what_its_weights_sample_and_comes_back_on_resum
   config.steps, config.rollout.ahead = 4, 1
   seen = []
 
-  def observe(step, player, params):
+  def measure(step, player, params):
     seen.append(jax.tree.map(np.array, params))
     return {}
 
-  whole = list(train.train(config, tmp_path / "whole", observe=observe))[1:]
+  whole = list(train.train(config, tmp_path / "whole", evaluate=measure))[1:]
   assert [m["staleness"] for m in whole] == [0, 1, 1, 1]
   assert [m["groups/stale"] for m in whole] == [0, 2, 2, 2]
   assert whole[1]["mismatch"] > 10 * whole[0]["mismatch"]  # the policy has moved since

@@ -19,6 +19,7 @@ from ragrl_jax.evaluation import harness
 from ragrl_jax.models import lora
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.run import player as player_lib
+from ragrl_jax.run import progress
 from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Episode, Example
 
@@ -165,7 +166,7 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
   tests = {name: list(readers.read_examples(str(out / "world" / f"{name}.jsonl.gz"))) for name in paper.tests}
   first, reached = next(iter(tests)), {}
 
-  def observe(step, player, params):
+  def measure(step, player, params):
     last = step == config.steps or arm == WARM
     if not last and (step == 0 or step % paper.every):  # step 0 is the warm start's
       return {}
@@ -176,11 +177,11 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
   curve = {}
   if arm == WARM:
     player = player_lib.build(config)
-    observe(0, player, lora.split(player.model)[1])
+    measure(0, player, lora.split(player.model)[1])
     curve[0] = reached[first]
   else:
-    for metrics in train.train(config, workdir, observe=observe):
-      print(f"{paper.name} {arm} {seed}: {metrics['step']}/{config.steps} {train.headline(metrics)}", flush=True)
+    for metrics in train.train(config, workdir, evaluate=measure):
+      print(f"{paper.name} {arm} {seed}: {metrics['step']}/{config.steps} {progress.headline(metrics)}", flush=True)
     rows = list(jsonl.read(workdir / "metrics.jsonl"))
     for row in rows:
       known = {k.removeprefix("evaluation/"): v for k, v in row.items() if k.startswith("evaluation/")}

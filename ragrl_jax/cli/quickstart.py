@@ -158,7 +158,7 @@ def warm_start(config, workdir: pathlib.Path) -> dict:
   config.data.train = str(pathlib.Path(config.data.train).parent / "demonstrations.jsonl.gz")
   player, curve = player_lib.build(config), dict(em=[], answered=[])
 
-  def observe(step, model):
+  def measure(step, model):
     if step % config.evaluate.every and step != config.steps:
       return {}
     measured, _ = evaluate.measure(player, nnx.split(model)[1], asked, version=step)
@@ -169,7 +169,7 @@ def warm_start(config, workdir: pathlib.Path) -> dict:
   reached = lambda row: stopping.holds(curve["em"], WARM_EM) and stopping.holds(curve["answered"], WARM_ANSWERED)
   left = Left(warm=TYPICAL["warm"], rl=TYPICAL["rl"])
   with bar("warm start (SFT)", config.steps) as shown:
-    for metrics in sft.sft(config, workdir, observe=observe, reached=reached):
+    for metrics in sft.sft(config, workdir, evaluate=measure, reached=reached):
       em = f"one-hop EM {curve['em'][-1]:.2f} (until {WARM_EM}), " if curve["em"] else ""
       tick(shown, f"loss {metrics['loss']:.2f}, {em}{left.after('warm', metrics['step'])}")
   return dict(reached=reached(None), steps=metrics["step"], **curve)
@@ -185,7 +185,7 @@ def learn(config, workdir: pathlib.Path, held_out) -> tuple[dict[int, dict], lis
   asked, found, curve = development(config), {}, []
   over = lambda: stopping.stopped_rising(curve, patience=PATIENCE, rise=RISE, gain=GAIN)
 
-  def observe(step, player: player_lib.Player, params):
+  def measure(step, player: player_lib.Player, params):
     if step % config.evaluate.every and step != config.steps:
       return {}
     measured, _ = evaluate.measure(player, params, asked, version=step)
@@ -199,7 +199,7 @@ def learn(config, workdir: pathlib.Path, held_out) -> tuple[dict[int, dict], lis
 
   left = Left(rl=TYPICAL["rl"])
   with bar("RL (GRPO)", config.steps) as shown:
-    for metrics in train.train(config, workdir, observe=observe, reached=lambda row: over()):
+    for metrics in train.train(config, workdir, evaluate=measure, reached=lambda row: over()):
       if metrics["step"]:
         text = f"EM {metrics['outcome']:.2f}, searches {metrics['searches']:.2f}, development EM {curve[-1]:.2f}"
         tick(shown, f"{text}, {left.after('rl', metrics['step'])}")

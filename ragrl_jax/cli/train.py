@@ -12,7 +12,7 @@ from ragrl_jax import evaluate, train
 from ragrl_jax.cli import commands, host_flags
 from ragrl_jax.parallel import hosts
 from ragrl_jax.report import page as page_lib
-from ragrl_jax.run import player
+from ragrl_jax.run import player, progress
 from ragrl_jax.store import compiled
 
 CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
@@ -33,12 +33,12 @@ def main(argv):
 def run(config):
   """Trains, with a progress bar and each warning once, and writes the run's page."""
   player.check(config)
-  observe = evaluate.observer(config, workdir=WORKDIR.value) if config.data.evaluate else None
+  measure = evaluate.evaluator(config, workdir=WORKDIR.value) if config.data.evaluate else None
   said: set[str] = set()  # a warning stands in the metrics of every step, and is printed once
   with tqdm(total=config.steps, unit="step", disable=not hosts.is_first()) as bar:
-    for metrics in train.train(config, WORKDIR.value, observe=observe, say=tqdm.write, **host_flags.going_on()):
+    for metrics in train.train(config, WORKDIR.value, evaluate=measure, say=tqdm.write, **host_flags.going_on()):
       bar.update(metrics["step"] - bar.n)
-      bar.set_postfix_str(train.headline(metrics))
+      bar.set_postfix_str(progress.headline(metrics))
       for name, text in metrics.items():
         if name.startswith("warning/") and name not in said and hosts.is_first():
           said.add(name)

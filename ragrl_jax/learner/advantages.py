@@ -1,4 +1,4 @@
-"""Rewards a token → advantages a token: packed rows are taken apart, compared or discounted, and put back.
+"""Rewards per token → advantages per token, sequence by sequence, read and written through the spans of the packing.
 
 Everything happens on the host, over whole sequences: the numbers do not depend on how they were packed.
 """
@@ -11,76 +11,55 @@ import jax
 import numpy as np
 
 from ragrl_jax.core import advantages as core
+from ragrl_jax.learner.packing import Packed, Span
 from ragrl_jax.learner.settings import AdvantageSettings
-from ragrl_jax.structs import Batch
 
 FOUND = ("return_mean", "value_mean", "explained_variance")  # what `assign` reports
 
 
-@dataclasses.dataclass(frozen=True)
-class Place:
-  """Where one sequence lies: block, row, tokens; and whose sample it is."""
-
-  block: int
-  row: int
-  here: slice
-  group_id: int
-
-
-def sequences(batches: Sequence[Batch]) -> list[Place]:
-  """The sequences of these blocks that have anything to train, in the order in which they lie there."""
-  found = []
-  for number, batch in enumerate(batches):
-    ids, mask = np.asarray(batch.segment_ids), np.asarray(batch.loss_mask).astype(bool)
-    for row in range(ids.shape[0]):
-      edges = np.flatnonzero(np.diff(ids[row], prepend=0, append=0))
-      for start, stop in zip(edges[:-1], edges[1:]):
-        if ids[row, start] and mask[row, start:stop].any():
-          group = int(np.asarray(batch.group_ids)[row, start])
-          found.append(Place(number, row, slice(int(start), int(stop)), group))
-  return found
-
-
 def assign(
-  batches: Sequence[Batch],
+  packed: Packed,
   settings: AdvantageSettings,
   *,
   values: Sequence[np.ndarray] | None = None,
   penalties: Sequence[np.ndarray] | None = None,
-) -> tuple[list[Batch], dict[str, float]]:
-  """The blocks with advantages and returns.
+) -> tuple[Packed, dict[str, float]]:
+  """The same rows with advantages and returns.
 
   Args:
-    batches: on the host, with rewards; every group whole. What they hold of advantages and returns is overwritten.
+    packed: on the host, with rewards; every group whole. What it holds of advantages and returns is overwritten.
     settings: how rewards become advantages.
-    values: the critic's, [R, T] a block, for "gae".
-    penalties: taken off the rewards, [R, T] a block: the KL's share where it is paid for in the reward.
+    values: the critic's, [R, T] per block, for "gae".
+    penalties: taken off the rewards, [R, T] per block: the KL's share where it is paid for in the reward.
 
   Returns:
-    (batches, metrics): return_mean, and with values value_mean and explained_variance, over trained tokens.
+    (packed, metrics): return_mean, and with values value_mean and explained_variance, over trained tokens.
 
   Raises:
     ValueError: a reward that is not finite.
   """
-  where = sequences(batches)
-  masks = [np.asarray(b.loss_mask).astype(bool) for b in batches]
-  rewards = [np.where(mask, np.asarray(b.rewards, np.float32), 0.0) for b, mask in zip(batches, masks)]
-  _check(rewards)
+  masks = [np.asarray(b.loss_mask).astype(bool) for b in packed.blocks]
+  rewards = [np.where(mask, np.asarray(b.rewards, np.float32), 0.0) for b, mask in zip(packed.blocks, masks)]
+  _check(rewards)  # one NaN would spread over its group, and whitened, over the whole batch
   if penalties is not None:
     rewards = [r - np.where(mask, p, 0.0).astype(np.float32) for r, p, mask in zip(rewards, penalties, masks)]
-  cut = lambda arrays: [arrays[s.block][s.row, s.here] for s in where]
+  # Sums of floats depend on their order. It has always been that of the rows: older runs resume bit for bit.
+  spans = sorted(span for span in packed.spans if span.of(masks).any())
+  cut = lambda arrays: [span.of(arrays) for span in spans]
   ours, on = cut(rewards), cut(masks)
+  guesses = None if values is None else cut(values)
   if settings.compares:
-    found = _compared(ours, on, [s.group_id for s in where], settings)
+    group_ids = [int(span.of([b.group_ids for b in packed.blocks])[0]) for span in spans]
+    found = _compared(ours, on, group_ids, settings)
+    # Returns to go, undiscounted: rewards 0 0 1 0 2 → 3 3 3 2 2.
     returns = [np.where(m, np.flip(np.cumsum(np.flip(r))), 0.0) for r, m in zip(ours, on)]
   else:
-    found, returns = _discounted(
-      ours, on, None if values is None else cut(values), settings, max((b.tokens.shape[1] for b in batches), default=1)
-    )
+    longest = max((b.tokens.shape[1] for b in packed.blocks), default=1)
+    found, returns = _discounted(ours, on, guesses, settings, longest)
   if settings.whitens:
     found = _whitened(found, on)
-  metrics = _describe(returns, on, None if values is None else cut(values))
-  return _put_back(batches, where, dict(advantages=found, returns=returns)), metrics
+  metrics = _describe(returns, on, guesses)
+  return _written(packed, spans, dict(advantages=found, returns=returns)), metrics
 
 
 def _check(rewards: Sequence[np.ndarray]) -> None:
@@ -93,14 +72,16 @@ def _check(rewards: Sequence[np.ndarray]) -> None:
 def compare(
   rewards: Sequence[Sequence[float]], group_ids: Sequence[int], settings: AdvantageSettings
 ) -> list[np.ndarray]:
-  """One advantage a turn, from one reward a turn; an episode without turns counts as one that earned nothing.
+  """One advantage per turn, from one reward per turn; an episode without turns counts as one that earned nothing.
 
-  Sizes are rounded up, so that every step runs the same few programs: who fills up is a group of its own.
+  Sizes are rounded up, so that every step runs the same few programs. A row that fills up is a group of its own.
   """
   turns = max((len(r) for r in rewards), default=1)
+  # 9 episodes of up to 3 turns are compared as 16 of 4.
   rows, columns = (max(least, 1 << (size - 1).bit_length()) for least, size in ((8, len(rewards)), (1, turns)))
   padded, counts = np.zeros((rows, columns), np.float32), np.ones(rows, np.int32)
-  ids = np.arange(-1, -rows - 1, -1, dtype=np.int32)
+  ids = np.arange(-1, -rows - 1, -1, dtype=np.int32)  # prompts count from 0, so no filler joins a group
+  # counts say how many turns a row really has; what stands behind them is padding.
   for i, (earned, group) in enumerate(zip(rewards, group_ids, strict=True)):
     padded[i, : len(earned)], counts[i], ids[i] = earned, max(len(earned), 1), group
   s = settings
@@ -120,13 +101,14 @@ def _comparison(kind, std, std_floor, eps):
 
 
 def _compared(rewards, masks, group_ids, settings) -> list[np.ndarray]:
-  """Advantages a token: its episode's, or its turn's, a turn being a stretch of trained tokens."""
+  """Advantages per token: its episode's, or its turn's. A turn is a stretch of trained tokens."""
   turn_of, earned = [], []
   for r, m in zip(rewards, masks):
+    # Mask 0 1 1 0 1 has turns -1 0 0 0 1: a turn begins where the mask rises.
     number = np.cumsum(np.diff(m, prepend=False) & m) - 1  # of the turn that this token belongs to, or comes after
     if settings.credit == "episode":
       number = np.zeros_like(number)
-    turn_of.append(np.maximum(number, 0))
+    turn_of.append(np.maximum(number, 0))  # what comes before the first turn is untrained: any index will do
     earned.append(np.bincount(turn_of[-1], weights=np.where(m, r, 0.0)).astype(np.float32))
   found = compare(earned, group_ids, settings)
   return [np.where(m, a[turn], 0.0).astype(np.float32) for a, turn, m in zip(found, turn_of, masks)]
@@ -134,6 +116,7 @@ def _compared(rewards, masks, group_ids, settings) -> list[np.ndarray]:
 
 def _discounted(rewards, masks, values, settings, length) -> tuple[list[np.ndarray], list[np.ndarray]]:
   """Advantages and returns along each sequence."""
+  # Each sequence alone in a row, in few shapes: GAE runs backwards over whole rows.
   rows = max(8, 1 << (len(rewards) - 1).bit_length())
   lay = lambda arrays, dtype: _padded(arrays, rows, length, dtype)
   guesses = np.zeros((rows, length), np.float32) if values is None else lay(values, np.float32)
@@ -156,6 +139,7 @@ def _padded(arrays, rows, length, dtype):
 
 def _whitened(advantages, masks) -> list[np.ndarray]:
   """(A − mean) / sqrt(var + 1e-8) over all trained tokens, as `core.masked.whiten`."""
+  # In float64: a mean over a million tokens loses digits in float32.
   mine = np.concatenate([a[m] for a, m in zip(advantages, masks)] or [np.zeros(0)]).astype(np.float64)
   mean = mine.sum() / max(mine.size, 1)
   scale = (np.square(mine - mean).sum() / (mine.size - 1) + 1e-8) ** -0.5 if mine.size > 1 else 0.0
@@ -172,6 +156,7 @@ def _describe(returns, masks, values) -> dict[str, float]:
     float(x) for x in (got.sum(), np.square(got).sum(), error.sum(), np.square(error).sum(), guessed.sum())
   )
   n = max(got.size, 1)
+  # Var = E[x²] − E[x]², from sums, so that no trained token at all gives zeros and not NaN.
   found = dict(return_mean=total / n)
   if values is not None:
     variance = square / n - (total / n) ** 2
@@ -180,12 +165,12 @@ def _describe(returns, masks, values) -> dict[str, float]:
   return found
 
 
-def _put_back(batches, where, columns) -> list[Batch]:
-  out = []
-  filled = {name: [np.zeros(np.shape(b.tokens), np.float32) for b in batches] for name in columns}
+def _written(packed: Packed, spans: Sequence[Span], columns: dict[str, list[np.ndarray]]) -> Packed:
+  """The rows with these columns, one array per span; zeros elsewhere."""
+  blocks = packed.blocks
   for name, arrays in columns.items():
-    for s, array in zip(where, arrays):
-      filled[name][s.block][s.row, s.here] = array
-  for number, batch in enumerate(batches):
-    out.append(dataclasses.replace(batch, **{name: filled[name][number] for name in columns}))
-  return out
+    filled = [np.zeros(np.shape(b.tokens), np.float32) for b in blocks]
+    for span, array in zip(spans, arrays, strict=True):
+      span.of(filled)[:] = array  # the span is a view: this writes into the row
+    blocks = [dataclasses.replace(b, **{name: column}) for b, column in zip(blocks, filled)]
+  return dataclasses.replace(packed, blocks=blocks)

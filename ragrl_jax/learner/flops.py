@@ -4,7 +4,8 @@ from typing import Any
 
 import jax
 
-# Peak bf16 operations a second of one device, dense, as the makers state them; found in `Device.device_kind`.
+# Peak bf16 operations per second of one device, dense, as the makers state them; found in `Device.device_kind`.
+# The first name that fits counts, so "v5 lite" must come before "v5".
 PEAKS = (
   ("v6 lite", 918e12),
   ("v6e", 918e12),
@@ -22,6 +23,7 @@ PEAKS = (
 def matmul_parameters(config: Any) -> int:
   """Parameters of the layers that every token is multiplied with; embedding and head are not among them."""
   c = config
+  # Queries and output by the heads, keys and values by the fewer key-value heads; gate, up and down in the MLP.
   attention = c.d_model * c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads)
   return c.num_layers * (attention + 3 * c.d_model * c.d_ff)
 
@@ -37,6 +39,7 @@ def forward(config: Any, *, tokens: float, pairs: float, scored: float) -> float
 
   Source: Kaplan et al. (arXiv 2001.08361) sec. 2.1, with attention's scores and sums by pairs.
   """
+  # A pair costs head_dim multiply-adds per head twice: once for its score, once for its share of the values.
   attention = 4.0 * config.num_layers * config.num_heads * config.head_dim * pairs
   return 2.0 * matmul_parameters(config) * tokens + attention + 2.0 * config.vocab_size * config.d_model * scored
 
@@ -61,6 +64,7 @@ def update(config: Any, settings: Any, *, tokens: float, pairs: float, scored: f
   s = settings
   base, without_head = (forward(config, tokens=tokens, pairs=pairs, scored=n) for n in (scored, 0.0))
   more = 2.0 * adapters * tokens
+  # Frozen matrices and the head need no gradient of their weights: one pass of three falls away.
   unneeded = forward(config, tokens=tokens, pairs=0.0, scored=scored) if adapters else 0.0
   of_critic = dict(none=0.0, shared=without_head + more, own=(1.0 + 3.0 * s.epochs) * without_head)[s.critic.kind]
   return (

@@ -25,10 +25,11 @@ def scores(
     chunk: tokens whose logits exist at once.
     hidden: the model's states of this batch, if they are known.
   """
-  if hidden is None:
+  if hidden is None:  # a training step has them: a shared critic reads its values off the same states
     hidden = model.hidden(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
   # State t predicts token t + 1: targets and mask move back by one, results forward. What wraps around is masked.
   mask = jnp.roll(batch.loss_mask.astype(bool).at[:, 0].set(False), -1, axis=1)
+  # Never [R, T, V]: the logits of `chunk` tokens at a time, computed again in the backward pass.
   weights = model.unembedding()
   found = logprobs_lib.chunked(
     hidden,

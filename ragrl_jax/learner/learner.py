@@ -1,7 +1,10 @@
-"""The learner: packed batches in, optimiser steps done, numbers out.
+"""The learner: packed rows in, optimiser steps done, numbers out. Two halves, called one after the other:
 
-Everything runs in a handful of compiled programs, one set a row length: `score`, `accumulate`, `apply`. Nothing is
-compiled after each length was seen once, and the host waits for the device once a step, for the numbers (twice where
+  ready = learner.prepare(state, minibatches)             # what has to be known first; then advantages
+  state, metrics = drain(learner.train(state, ready))     # optimiser steps; a generator, for work done beside it
+
+Everything runs in a handful of compiled programs, one set per row length: `score`, `accumulate`, `apply`. Nothing is
+compiled after each length was seen once, and the host waits for the device once per step, for the numbers (twice where
 a critic or a KL penalty in the reward has to be known before the advantages).
 """
 
@@ -19,7 +22,7 @@ from jax.experimental import multihost_utils
 from ragrl_jax.core import kl as kl_lib
 from ragrl_jax.learner import advantages as advantages_lib
 from ragrl_jax.learner import blocks as blocks_lib
-from ragrl_jax.learner import flops, forward, step
+from ragrl_jax.learner import flops, forward, packing, step
 from ragrl_jax.learner import optimizer as optimizer_lib
 from ragrl_jax.learner.settings import OptimizerSettings, Settings
 from ragrl_jax.learner.state import TrainState
@@ -42,14 +45,14 @@ class Ready:
   """One batch of episodes, ready to be trained on.
 
   Attributes:
-    minibatches: blocks on their devices, a list an optimiser step of one epoch.
-    host: the same blocks on the host, with their advantages; for logs.
+    minibatches: blocks on their devices, one list per optimiser step of one epoch.
+    packed: all of them on the host, with their advantages, and the span of every item; for logs.
     counts: what each mini-batch's sums are divided by.
     metrics: what was found on the way.
   """
 
   minibatches: list[list[Batch]]
-  host: list[list[Batch]]
+  packed: packing.Packed
   counts: list[dict[str, float]]
   metrics: dict[str, float]
 
@@ -58,10 +61,10 @@ class Learner:
   """Trains one model, or its LoRA adapters if it has any, and its critic if there is one.
 
   Attributes:
-    trained: the model's parameters and programs.
-    critic: the same of a critic of its own, None without one.
-    params: the model's trained parameters as they came.
-    adapters: how many of them are LoRA's; then no others of the policy are trained.
+    trained: the policy's parameters and programs.
+    critic: those of a critic of its own; None without one.
+    params: the parameters that are trained, as they were at the start.
+    adapters: how many of them are LoRA's. If any are, no others of the policy are trained.
     reference: trained parameters of the frozen policy of the KL term, None if there is none.
   """
 
@@ -77,8 +80,8 @@ class Learner:
     """Builds the programs; nothing is compiled yet.
 
     Args:
-      model: a decoder with `hidden` and `unembedding`; of ShapeDtypeStructs where programs are only compiled: then
-        `reference` must be given.
+      model: a decoder with `hidden` and `unembedding`. Where programs are only compiled, one of ShapeDtypeStructs;
+        `reference` must then be given.
       settings: the objective.
       optimizer: its settings.
       mesh: devices that share rows and parameters; None: one device.
@@ -88,6 +91,7 @@ class Learner:
     s = settings
     self.settings, self.mesh, self.model_config = s, mesh, model.config
     self.learning_rate = optimizer_lib.learning_rate(optimizer)
+    # A shared critic wraps the policy: one tree with the head beside the trunk, and one gradient of both losses.
     self._shared = s.critic.kind == "shared"
     self.trained = Trained(
       _built(Critic, model) if self._shared else model,
@@ -100,6 +104,7 @@ class Learner:
     )
     self.critic = None
     if s.critic.kind == "own":
+      # It starts as a copy of the policy, its adapters merged in, and trains whole whatever the policy trains.
       self.critic = Trained(
         _built(lambda model: Critic(nnx.clone(lora.merged(model))), model),
         optimizer_lib.make(s.critic.optimizer),
@@ -110,11 +115,13 @@ class Learner:
       )
     self.params, self.adapters = self.trained.params, lora.size(model)
     self.reference = reference
+    # With adapters it is the base, which nobody trains; a whole model is copied, since training overwrites it.
     if s.needs_reference and reference is None:
       self.reference = (lora.without if lora.has(model) else functools.partial(jax.tree.map, jnp.copy))(self.params)
     self._score, self._values = jax.jit(self._scored), jax.jit(self._valued)
 
   def _scored(self, params, frozen, batch):
+    # The policy alone: a critic's head plays no part in log-probabilities.
     model = self.trained.model(params, frozen)
     return forward.scores(
       model.trunk if self._shared else model,
@@ -129,6 +136,7 @@ class Learner:
 
   def init(self, seed: int) -> TrainState:
     """The state before the first step, from copies of the parameters."""
+    # Copied, because a step donates its state: self.params stay what they were.
     state = self.trained.init(self.params, seed)
     if self.critic is None:
       return state
@@ -145,76 +153,47 @@ class Learner:
   def values(self, state: TrainState, batch: Batch) -> jax.Array:
     """The critic's values [R, T]."""
     params, frozen = state.params, self.trained.frozen
-    if self.critic is not None:
+    if self.critic is not None:  # else the shared one, whose head lies among the policy's parameters
       params, frozen = state.critic.params, self.critic.frozen
     return self._values(params, frozen, self.place(batch))
 
-  def update(
-    self, state: TrainState, *minibatches: Sequence[Batch], checkpoint: str = ""
-  ) -> tuple[TrainState, dict[str, float]]:
-    """Trains on one batch of episodes: settings.epochs times one optimiser step a mini-batch.
+  def prepare(self, state: TrainState, minibatches: Sequence[packing.Packed]) -> Ready:
+    """Scores the rows with the old policy, the reference and the critic, then turns rewards into advantages.
 
     Args:
-      state: donated: use the one that comes back.
-      minibatches: each a list of blocks of packed rows; on several hosts all bring all of them.
-      checkpoint: where the last good checkpoint lies, for the message if the run has to stop.
-
-    Returns:
-      (state, metrics). Means are over trained tokens of a whole optimiser step; where there are
-      several steps, over those too, but for skipped (a sum), nonfinite_in_a_row (the last) and mismatch (the first
-      epoch's: later policies are not the one that sampled). If no token at all is trained the state comes back as it
-      was, and `tokens` is 0.
+      state: before the update.
+      minibatches: on the host, each an optimiser step's share; on several hosts all bring all of them.
 
     Raises:
-      ValueError: no batches, or rows that the mesh does not divide.
-      NonFinite: settings.max_nonfinite steps in a row were skipped.
+      ValueError: no blocks, rows that the mesh does not divide, or a reward that is not finite.
     """
-    return drain(self.updating(state, *minibatches, checkpoint=checkpoint))
-
-  def updating(self, state: TrainState, *minibatches: Sequence[Batch], checkpoint: str = "") -> Generator:
-    """`update` as a generator that yields after each program it dispatches, for work that is done beside it."""
-    ready = yield from self._preparing(state, minibatches)
-    return (yield from self.training(state, ready, checkpoint))
-
-  def prepare(self, state: TrainState, *minibatches: Sequence[Batch]) -> Ready:
-    """The first half of `update`: the old policy's, the reference's and the critic's numbers, then advantages."""
-    return drain(self._preparing(state, minibatches))
-
-  def train(self, state: TrainState, ready: Ready, *, checkpoint: str = "") -> tuple[TrainState, dict[str, float]]:
-    """The second half of `update`."""
-    return drain(self.training(state, ready, checkpoint))
-
-  def _preparing(self, state, minibatches):
     s = self.settings
-    if not minibatches or not all(minibatches):
-      raise ValueError("update was given no batches: it needs at least one block, if only of empty rows.")
-    filled = [sorted(batches, key=lambda b: -b.tokens.shape[1]) for batches in minibatches]  # longest rows first
-    host, found = [batch for batches in filled for batch in batches], []
-    for batch in host:
+    if not minibatches or not all(part.blocks for part in minibatches):
+      raise ValueError("the learner was given no batches: it needs at least one block, if only of empty rows.")
+    packed, metrics, found = packing.join(minibatches), {}, []
+    for batch in packed.blocks:
       placed, scored = self.place(batch), {}
-      if s.scores_old:
+      if s.scores_old:  # a single step needs none: its old policy is the one that it differentiates
         scored["old_logprobs"] = self.score(state.params, placed)
-        yield
       if s.needs_reference:
         scored["ref_logprobs"] = self.score(self.reference, placed)
-        yield
       if s.critic.kind != "none":
         scored["values"] = self.values(state, placed)
-        yield
       found.append(scored)
-    metrics: dict[str, float] = {}
-    if s.advantage is not None:
-      host, metrics = self._advantages(state, host, found)
-    placed = [dataclasses.replace(self.place(batch), **scored) for batch, scored in zip(host, found)]
-    sizes = [len(batches) for batches in filled]
-    host = blocks_lib.cut(host, sizes)
-    return Ready(blocks_lib.cut(placed, sizes), host, [blocks_lib.count(part, s) for part in host], metrics)
+    if s.advantage is not None:  # else the rows came with advantages, or with SFT's weights
+      packed, metrics = self._advantages(state, packed, found)
+    # What was scored stays on the devices: only a critic's values, or a KL that is paid for, ever come to the host.
+    placed = [dataclasses.replace(self.place(batch), **scored) for batch, scored in zip(packed.blocks, found)]
+    sizes = [len(part.blocks) for part in minibatches]
+    counts = [blocks_lib.count(part, s) for part in blocks_lib.cut(packed.blocks, sizes)]
+    return Ready(blocks_lib.cut(placed, sizes), packed, counts, metrics)
 
-  def _advantages(self, state, host, found):
-    """The blocks with advantages, from their rewards and from what the device found."""
+  def _advantages(self, state, packed, found):
+    """The rows with advantages, from their rewards and from what the device found; and metrics."""
     s, penalties, values = self.settings, None, None
     fetch = lambda name: [_whole(scored[name]) for scored in found]
     if s.kl != "none" and s.kl_in == "reward":
+      # The penalty is paid token by token, before returns are added up: PPO's per-token KL in the reward.
       coefficient = float(state.kl_coef)
       penalties = [
         coefficient * np.asarray(kl_lib.kl_penalty(old, reference, s.kl, tangent=s.kl_tangent))
@@ -222,28 +201,53 @@ class Learner:
       ]
     if s.critic.kind != "none":
       values = fetch("values")
-    return advantages_lib.assign(host, s.advantage, values=values, penalties=penalties)
+    return advantages_lib.assign(packed, s.advantage, values=values, penalties=penalties)
 
-  def training(self, state: TrainState, ready: Ready, checkpoint: str = "") -> Generator:
-    """`train` as a generator that yields after each program it dispatches, for work that is done beside it."""
+  def train(
+    self, state: TrainState, ready: Ready, *, checkpoint: str = ""
+  ) -> Generator[Any, None, tuple[TrainState, dict[str, float]]]:
+    """Trains on one batch of episodes: settings.epochs times one optimiser step per mini-batch.
+
+    A generator: it yields after each program that it dispatches, so that other work can be done beside it
+    (rollout/dispatch.Work); `drain` runs it to its end.
+
+    Args:
+      state: donated: use the one that comes back.
+      ready: from `prepare`, with the same state.
+      checkpoint: where the last good checkpoint lies, for the message if the run has to stop.
+
+    Returns:
+      (state, metrics). Means are over the trained tokens of a whole optimiser step; where there are several steps,
+      over those too, but for skipped (a sum), nonfinite_in_a_row (the last) and mismatch (the first epoch's: later
+      policies are not the one that sampled). If no token is trained the state comes back as it was, and `tokens` is 0.
+
+    Raises:
+      NonFinite: settings.max_nonfinite steps in a row were skipped.
+    """
     s = self.settings
     counts = blocks_lib.whole_batch(ready.counts)
+    # No trained token, no step: AdamW would move the parameters even on a gradient of zeros.
     if not counts["tokens"]:
       return state, dict.fromkeys(step.SUMS, 0.0) | ready.metrics | self._counted(counts)
+    # The first optimiser steps that are the critic's alone: steps it has taken already, in earlier updates, count.
     alone = s.critic.alone_steps - int(state.critic.step) if s.critic.alone_steps else 0
     found, of_critic = [], []
+    # 2 mini-batches A, B and 2 epochs: steps on A B A B. A mini-batch in which nothing could be scored is no step.
     parts = [(blocks, count) for blocks, count in zip(ready.minibatches, ready.counts) if count["tokens"]]
     for number, (blocks, count) in enumerate(parts * s.epochs):
+      # One denominator for all blocks of the step: however the rows are cut, they add up to the same loss.
       totals = np.asarray([count["weight"], count["sequences"]], np.float32)
       if self.critic is not None:
         critic, metrics = yield from self.critic.steps(state.critic, blocks, totals)
         state = dataclasses.replace(state, critic=critic)
         of_critic.append(metrics)
       if number >= alone:
+        # The critic is taken out, so that the policy's programs have the same arguments with and without one.
         critic, policy = state.critic, dataclasses.replace(state, critic=None)
         policy, metrics = yield from self.trained.steps(policy, blocks, totals)
         state = dataclasses.replace(policy, critic=critic)
         found.append(metrics)
+    # The host waits for the device here, once: everything above was only dispatched.
     found, of_critic, done = jax.device_get((found, of_critic, state.step))
     _refuse_nonfinite(found, self.trained.params, s, checkpoint)
     if self.critic is not None:
@@ -254,7 +258,7 @@ class Learner:
 
   def _numbers(self, found, per_epoch: int, done: int) -> dict[str, float]:
     """Means over the optimiser steps that the policy took."""
-    if not found:
+    if not found:  # the critic learned alone
       return dict.fromkeys((*step.SUMS, "grad_norm", "update_norm", "skipped", "nonfinite_in_a_row"), 0.0)
     mean = lambda name, part=found: float(np.mean([m[name] for m in part]))
     metrics = {name: mean(name) for name in found[0] if name != "bad_gradients"}
@@ -263,7 +267,7 @@ class Learner:
       skipped=float(sum(m["skipped"] for m in found)),
       nonfinite_in_a_row=float(found[-1]["nonfinite_in_a_row"]),
       optimizer_step=float(done),
-      learning_rate=float(self.learning_rate(max(done - 1, 0))),
+      learning_rate=float(self.learning_rate(max(done - 1, 0))),  # of the last step taken: schedules count from 0
     )
 
   def _steered(self, state: TrainState, metrics: dict[str, float]) -> TrainState:
@@ -290,13 +294,13 @@ class Learner:
         f"{rows} rows a block cannot be spread over {ways} devices: config.learner.micro_rows must be a multiple of "
         "config.mesh.data * config.mesh.fsdp."
       )
-    at = rules.batch_sharding(self.mesh)
+    at = rules.batch_sharding(self.mesh)  # rows over data and fsdp, tokens over sequence
     # By global index: devices of several hosts may share rows.
     one = lambda x: x if isinstance(x, jax.Array) else jax.make_array_from_callback(x.shape, at, lambda i: x[i])
     return jax.tree.map(one, batch)
 
   def _counted(self, counts) -> dict[str, float]:
-    """What the report shows of the totals, the operations they need among them."""
+    """Reported totals, including FLOPs."""
     s = self.settings
     needed = flops.update(
       self.model_config,
@@ -310,7 +314,7 @@ class Learner:
 
 
 def drain(steps: Generator) -> Any:
-  """Runs a generator to its end; what it returns."""
+  """Runs a generator to its end and returns its result."""
   while True:
     try:
       next(steps)
@@ -331,6 +335,7 @@ def _refuse_nonfinite(found, params, settings: Settings, checkpoint: str, what: 
   if not bad:
     return
   last = bad[-1]
+  # `bad_gradients` stands in the order of the leaves: the message names the parameters that a reader should look at.
   names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
   where = [name for name, is_bad in zip(names, last["bad_gradients"]) if is_bad]
   raise NonFinite(
@@ -348,5 +353,6 @@ def _whole(x: jax.Array) -> np.ndarray:
 
 def _built(make, model: nnx.Module) -> nnx.Module:
   """make(model); of a model of ShapeDtypeStructs, whose programs are only compiled, one of ShapeDtypeStructs."""
+  # Planning compiles models that no memory here could hold: their parameters are shapes without numbers.
   abstract = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(nnx.state(model)))
   return nnx.eval_shape(make, model) if abstract else make(model)

@@ -23,6 +23,7 @@ def learning_rate(settings: OptimizerSettings) -> optax.Schedule:
     after = optax.constant_schedule(s.learning_rate)
   if not s.warmup_steps:
     return after
+  # Warm-up over 4 steps: 1/4, 2/4, 3/4, 4/4 of the peak. A step at rate 0 would be wasted.
   warm = optax.linear_schedule(s.learning_rate / s.warmup_steps, s.learning_rate, max(s.warmup_steps - 1, 1))
   return optax.join_schedules([warm, after], [s.warmup_steps])
 
@@ -38,6 +39,7 @@ def make(settings: OptimizerSettings, head: OptimizerSettings | None = None) -> 
     head: of a value head in the same tree; its gradient is clipped by itself.
   """
   whole = _chain(settings)
+  # A value head begins far from its target: its large gradients must not shrink the trunk's in a common clip.
   if head is not None:
     whole = optax.partition(dict(model=whole, value_head=_chain(head)), _which_head)
   return _promoting(whole)
@@ -47,6 +49,7 @@ def _chain(s: OptimizerSettings) -> optax.GradientTransformation:
   rate = learning_rate(s)
   inner = optax.adamw(rate, b1=s.b1, b2=s.b2, weight_decay=s.weight_decay, mask=decayed)
   if s.kind == "muon":
+    # [L, in, out]: each layer's matrix is orthogonalised by itself.
     each_layer = contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
     muon = optax.chain(
       contrib.scale_by_muon(weight_dimension_numbers=lambda tree: jax.tree.map(lambda _: each_layer, tree)),
@@ -70,6 +73,7 @@ def _promoting(inner: optax.GradientTransformation) -> optax.GradientTransformat
 
 def kinds(params: Any) -> Any:
   """ "muon" for the layers' matrices, "adamw" for everything else, adapters among it."""
+  # LoRA's factors lie in the layers too. Muon is for whole matrices: AdamW takes the factors.
   hidden = lambda path, x: _is_hidden_matrix(path, x) and "_lora_" not in jax.tree_util.keystr(path)
   return jax.tree_util.tree_map_with_path(lambda path, x: "muon" if hidden(path, x) else "adamw", params)
 

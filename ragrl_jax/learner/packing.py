@@ -1,7 +1,14 @@
-"""Sequences → packed rows of few fixed shapes. Pure NumPy; the same input always gives the same rows."""
+"""Sequences → packed rows of few fixed shapes, and where each sequence lies. Pure NumPy; same input, same rows.
+
+The layout is computed once, here. Whoever needs a sequence's numbers later reads and writes them through its span:
+
+  items a (5 tokens), b (3), c (4), rows of 8    row 0: a a a a a b b b    spans[0] = Span(block=0, row=0, 0, 5)
+                                                 row 1: c c c c . . . .    spans[1] = Span(block=0, row=0, 5, 8)
+"""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,7 +18,7 @@ from ragrl_jax.structs import Batch
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-  """One sequence to be packed; every array has one entry a token.
+  """One sequence to be packed; every array has one entry per token.
 
   Attributes:
     tokens: int ids.
@@ -21,7 +28,6 @@ class Item:
     group_id: the prompt's running number.
     name: what an error message calls it.
     rewards: float, what each token earns; None for nothing.
-    start: position of its first token; above 0 it continues the item before it in its row (see `families`).
   """
 
   tokens: np.ndarray
@@ -31,51 +37,33 @@ class Item:
   group_id: int = 0
   name: str = ""
   rewards: np.ndarray | None = None
-  start: int = 0
 
 
-def pack(
-  episodes: Sequence[structs.Episode],
-  rewards: Sequence[Sequence[float] | None],
-  *,
-  rows: int,
-  lengths: Sequence[int],
-  share_prefix: bool = False,
-) -> list[Batch]:
-  """Episodes with what they earned → blocks [rows, T].
+class Span(NamedTuple):
+  """Where an item's own tokens lie: tokens start:stop of one row of one block. Spans sort in the order of the rows."""
 
-  Args:
-    episodes: in a fixed order: the blocks depend on it.
-    rewards: for each episode one number a model segment, laid on the segment's last token, or None: the episode could
-      not be scored, or has no token to train, and is left out.
-    rows: of a block.
-    lengths: the row lengths T that may be used, at most three: each is one more compilation.
-    share_prefix: lay down once a row what the samples of a prompt have in common.
+  block: int
+  row: int
+  start: int
+  stop: int
 
-  Returns:
-    Blocks, the longest rows first; empty rows fill up the last of each length. If nothing was scored, one block of
-    empty rows: on a pod another host's episodes may have been.
+  def of(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """The item's part of one array [R, T] per block; a view, so that it can be written to."""
+    return arrays[self.block][self.row, self.start : self.stop]
 
-  Raises:
-    ValueError: an episode longer than the longest row, log-probabilities or rewards that do not belong to their
-      segments, or impossible rows or lengths.
+
+@dataclasses.dataclass(frozen=True)
+class Packed:
+  """Items in rows.
+
+  Attributes:
+    blocks: Batches [rows, T], the longest rows first.
+    spans: one per item, in the order in which the items were given. With a shared prefix a span leaves out the tokens
+      that the group shares; all trained tokens lie in it.
   """
-  items = [of_episode(e, r) for e, r in zip(episodes, rewards, strict=True) if r is not None]
-  return pack_items(items, rows=rows, lengths=lengths, share_prefix=share_prefix)
 
-
-def pack_weighted(
-  sequences: Iterable[tuple[Sequence[int], Sequence[float]]], *, rows: int, lengths: Sequence[int]
-) -> list[Batch]:
-  """(ids, weights) → blocks for SFT: a token with a weight above 0 is trained, with that weight in `advantages`."""
-  items = []
-  for number, (ids, weights) in enumerate(sequences):
-    tokens, weights = np.asarray(ids, np.int32), np.asarray(weights, np.float32)
-    if tokens.shape != weights.shape:
-      raise ValueError(f"demonstration {number}: {len(tokens)} ids with {len(weights)} weights, one each is needed.")
-    unsampled = np.zeros(tokens.shape, np.float32)
-    items.append(Item(tokens, weights > 0, weights, unsampled, group_id=number, name=f"demonstration {number}"))
-  return pack_items(items, rows=rows, lengths=lengths)
+  blocks: list[Batch]
+  spans: list[Span]
 
 
 def of_episode(episode: structs.Episode, rewards: Sequence[float]) -> Item:
@@ -83,17 +71,24 @@ def of_episode(episode: structs.Episode, rewards: Sequence[float]) -> Item:
 
   A reward lands on the last token of its model segment; where a segment has none, on the last one trained before it,
   or, before any, on the first one trained after it.
+
+  Args:
+    episode: its segments hold ids and, where they are the model's, log-probabilities.
+    rewards: one number per model segment.
+
+  Raises:
+    ValueError: log-probabilities or rewards that do not belong to the segments.
   """
   name = f"episode {episode.prompt_index}.{episode.sample} (example {episode.example_id!r})"
   tokens, mask, logprobs, ends = [], [], [], []
   for s in episode.segments:
-    mine = s.owner == structs.MODEL
-    if mine and len(s.logprobs) != len(s.ids):
+    is_model = s.owner == structs.MODEL
+    if is_model and len(s.logprobs) != len(s.ids):
       raise ValueError(f"{name}: a model segment has {len(s.ids)} ids and {len(s.logprobs)} log-probabilities.")
     tokens += s.ids
-    mask += [mine] * len(s.ids)
-    logprobs += s.logprobs if mine else (0.0,) * len(s.ids)
-    if mine:
+    mask += [is_model] * len(s.ids)
+    logprobs += s.logprobs if is_model else (0.0,) * len(s.ids)
+    if is_model:
       ends.append(len(tokens))
   if len(rewards) != len(ends):
     raise ValueError(f"{name}: {len(rewards)} rewards for {len(ends)} model segments; one each is needed.")
@@ -102,6 +97,7 @@ def of_episode(episode: structs.Episode, rewards: Sequence[float]) -> Item:
   trained = np.flatnonzero(mask)
   for end, reward in zip(ends, rewards):
     if trained.size:
+      # trained = [2 3 4 6 7], end = 5: searchsorted finds 3, and trained[2] = 4 is the segment's last token.
       earned[trained[max(np.searchsorted(trained, end) - 1, 0)]] += reward
   return Item(
     tokens,
@@ -114,68 +110,104 @@ def of_episode(episode: structs.Episode, rewards: Sequence[float]) -> Item:
   )
 
 
-def pack_items(items: Sequence[Item], *, rows: int, lengths: Sequence[int], share_prefix: bool = False) -> list[Batch]:
-  """First-fit decreasing into blocks of `rows` rows, see `pack`.
+def of_demonstration(ids: Sequence[int], weights: Sequence[float], number: int = 0) -> Item:
+  """A sequence for SFT: a token with a weight above 0 is trained, with that weight in `advantages`.
 
-  With share_prefix, what a group's items have in common is laid down once a row, before those that the row holds.
+  Raises:
+    ValueError: not one weight per id; `number` is what the message calls the demonstration.
   """
-  return [_block(members, length, share_prefix) for length, members in _laid(items, rows, lengths, share_prefix)]
+  tokens, weights, name = np.asarray(ids, np.int32), np.asarray(weights, np.float32), f"demonstration {number}"
+  if tokens.shape != weights.shape:
+    raise ValueError(f"{name}: {len(tokens)} ids with {len(weights)} weights, one each is needed.")
+  return Item(tokens, weights > 0, weights, np.zeros(tokens.shape, np.float32), group_id=number, name=name)
 
 
-def places(
-  items: Sequence[Item], *, rows: int, lengths: Sequence[int], share_prefix: bool = False
-) -> list[tuple[int, int, slice]]:
-  """(block, row, tokens) of each item as `pack_items` lays it: of all its tokens, or of those it does not share.
+def pack_items(items: Sequence[Item], *, rows: int, lengths: Sequence[int], share_prefix: bool = False) -> Packed:
+  """First-fit decreasing into blocks of `rows` rows.
 
-  The items' names tell them apart.
+  Args:
+    items: in a fixed order: the blocks depend on it.
+    rows: of a block.
+    lengths: the row lengths T that may be used, at most three: each is one more compilation.
+    share_prefix: lay down once per row what a group's items have in common, before those that the row holds.
+
+  Returns:
+    The blocks and a span per item. Empty rows fill up the last block of each length. Without items there is one block
+    of empty rows: on a pod another host may have some.
+
+  Raises:
+    ValueError: an item longer than the longest row, or impossible rows or lengths.
   """
-  found = {}
-  for block, (_, members) in enumerate(_laid(items, rows, lengths, share_prefix)):
-    for row, parts in enumerate(members):
-      start = 0
-      for part in parts:  # a shared beginning bears the name of an item whose own part comes later
-        found[part.name] = (block, row, slice(start, start + len(part.tokens)))
-        start += len(part.tokens)
-  return [found[item.name] for item in items]
-
-
-def _laid(items, rows, lengths, share_prefix) -> list[tuple[int, list[list[Item]]]]:
-  """(T, the items or parts of items in each row) a block."""
   lengths = check(rows, lengths)
-  units = families(items, lengths[0]) if share_prefix else [[item] for item in items]
-  sizes = [sum(len(item.tokens) for item in unit) for unit in units]
-  blocks = _fit(sizes, [unit[0].name for unit in units], rows, lengths)
-  return [(length, [[item for i in row for item in units[i]] for row in members]) for length, members in blocks]
+  # A unit is what must share a row: one item, or a group's beginning with what its items add to it.
+  whole = [[Piece(number, 0, len(item.tokens))] for number, item in enumerate(items)]
+  units = families(items, lengths[0]) if share_prefix else whole
+  sizes = [sum(piece.stop - piece.start for piece in unit) for unit in units]
+  # Rows are chosen by sizes alone; tokens are copied once, when it is known where each piece goes.
+  laid = _fit(sizes, [items[unit[0].item].name for unit in units], rows, lengths)
+  blocks, spans = [], {}
+  for length, members in laid:
+    pieces = [[piece for unit in row for piece in units[unit]] for row in members]
+    spans |= _spans(items, pieces, block=len(blocks))
+    blocks.append(_block(items, pieces, length, share_prefix))
+  return Packed(blocks, [spans[number] for number in range(len(items))])
 
 
-def families(items: Sequence[Item], longest: int) -> list[list[Item]]:
-  """Items that must share a row: for each group the beginning its items have in common, then what each adds to it.
+def join(parts: Sequence[Packed]) -> Packed:
+  """The parts' blocks one after another, with the spans of all items."""
+  blocks, spans = [], []
+  for part in parts:
+    # Behind 2 blocks, block 0 becomes block 2; rows and tokens stay.
+    spans += [span._replace(block=span.block + len(blocks)) for span in part.spans]
+    blocks += part.blocks
+  return Packed(blocks, spans)
+
+
+class Piece(NamedTuple):
+  """Tokens start:stop of the item with this number, laid down as one segment.
+
+  A piece that starts at 0 stands alone; a later one continues its group's shared beginning, positions included.
+  """
+
+  item: int
+  start: int
+  stop: int
+
+
+def families(items: Sequence[Item], longest: int) -> list[list[Piece]]:
+  """Pieces that must share a row: for each group the beginning its items have in common, then what each adds to it.
 
   The last common token is left to each item, so that a state that predicts a trained token stands before it in its
   own segment. A group that does not fit into a row of `longest` tokens becomes several families.
   """
-  groups: dict[int, list[Item]] = {}
-  for item in items:
-    groups.setdefault(item.group_id, []).append(item)
+  groups: dict[int, list[int]] = {}  # in the order of the first item of each
+  for number, item in enumerate(items):
+    groups.setdefault(item.group_id, []).append(number)
   units = []
+  size = lambda number: len(items[number].tokens)
   for members in groups.values():
-    common = _common(members) - 1
+    # a b c|d and a b c|e share a b: c is laid down twice, as the token before each first trained one.
+    common = _common([items[number] for number in members]) - 1
     if common < 1 or len(members) == 1:
-      units += [[item] for item in members]
+      units += [[Piece(number, 0, size(number))] for number in members]
       continue
-    fitting: list[list[Item]] = []
-    room: list[int] = []
-    for item in sorted(members, key=lambda item: -len(item.tokens)):
-      size = len(item.tokens) - common
-      at = next((i for i, left in enumerate(room) if left >= size), None)
+    # First-fit decreasing once more, now of the items' own parts into the rows of one group.
+    fitting: list[list[int]] = []
+    room: list[int] = []  # of each family's row, behind the shared beginning
+    for number in sorted(members, key=lambda number: -size(number)):
+      own = size(number) - common
+      at = next((i for i, left in enumerate(room) if left >= own), None)
       if at is None:
         at = len(room)
         fitting.append([])
         room.append(longest - common)
-      fitting[at].append(item)
-      room[at] -= size
+      fitting[at].append(number)
+      room[at] -= own
     for some in fitting:
-      units.append(some if len(some) == 1 else [_part(some[0], 0, common), *(_part(x, common, None) for x in some)])
+      if len(some) == 1:  # nobody to share with in this row
+        units.append([Piece(some[0], 0, size(some[0]))])
+      else:
+        units.append([Piece(some[0], 0, common), *(Piece(number, common, size(number)) for number in some)])
   return units
 
 
@@ -183,17 +215,9 @@ def _common(items: Sequence[Item]) -> int:
   """How many tokens all items begin with, before any of them is trained."""
   lengths = [int(np.argmax(x.loss_mask)) if x.loss_mask.any() else len(x.tokens) for x in items]
   begins = np.stack([x.tokens[: min(lengths)] for x in items])
+  # argmin finds the first position at which they differ; of an all-True row it would say 0.
   same = (begins == begins[:1]).all(axis=0)
   return int(same.size if same.all() else np.argmin(same))
-
-
-def _part(item: Item, start: int, stop: int | None) -> Item:
-  arrays = {
-    f.name: getattr(item, f.name)[start:stop]
-    for f in dataclasses.fields(item)
-    if isinstance(getattr(item, f.name), np.ndarray)
-  }
-  return dataclasses.replace(item, start=start, **arrays)
 
 
 def check(rows: int, lengths: Sequence[int]) -> tuple[int, ...]:
@@ -216,13 +240,14 @@ def check(rows: int, lengths: Sequence[int]) -> tuple[int, ...]:
 def _fit(
   sizes: Sequence[int], names: Sequence[str], rows: int, lengths: tuple[int, ...]
 ) -> list[tuple[int, list[list[int]]]]:
-  """Which items share a row: (T, one list of item numbers a row) a block.
+  """Which units share a row: (T, one list of unit numbers per row) per block.
 
-  Each item goes to the first row with room for it. A block of rows is opened, at the smallest length that holds the
-  item, only when no open row has room: space that is paid for anyway is used first.
+  Each unit goes to the first row with room for it. A block of rows is opened, at the smallest length that holds the
+  unit, only when no open row has room: space that is paid for anyway is used first.
   """
   blocks: list[tuple[int, list[list[int]]]] = []
   room: list[int] = []  # of every open row, in the order of the blocks
+  # Long units first leave gaps that short ones fill; of equal sizes the earlier comes first, so rows never vary.
   for i in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
     size = sizes[i]
     if size > lengths[0]:
@@ -238,30 +263,46 @@ def _fit(
       room += [length] * rows
     blocks[at // rows][1][at % rows].append(i)
     room[at] -= size
+  # Nothing to pack is a block too, the smallest: every host runs the same programs.
   return blocks or [(lengths[-1], [[] for _ in range(rows)])]
 
 
-def _block(members: list[list[Item]], length: int, share_prefix: bool = False) -> Batch:
-  """One block of rows."""
-  shape = (len(members), length)
+def _spans(items: Sequence[Item], pieces: Sequence[Sequence[Piece]], *, block: int) -> dict[int, Span]:
+  """Item → the span of its own piece, for one block's rows of pieces."""
+  found = {}
+  for row, members in enumerate(pieces):
+    stop = 0
+    for piece in members:
+      start, stop = stop, stop + piece.stop - piece.start
+      if piece.stop == len(items[piece.item].tokens):  # a shared beginning ends before its item does
+        found[piece.item] = Span(block, row, start, stop)
+  return found
+
+
+def _block(items: Sequence[Item], pieces: Sequence[Sequence[Piece]], length: int, share_prefix: bool) -> Batch:
+  """One block, from the pieces in each of its rows."""
+  shape = (len(pieces), length)
   ints = lambda fill=0: np.full(shape, fill, np.int32)
   floats = lambda: np.zeros(shape, np.float32)
+  # Zeros are padding: segment 0 is no sequence, and no mask is set there.
   tokens, segment_ids, prefix_ids, positions, group_ids = ints(), ints(), ints(), ints(), ints(-1)
   loss_mask, advantages, rewards, sampler_logprobs = np.zeros(shape, bool), floats(), floats(), floats()
-  for r, row in enumerate(members):
-    start = root = 0
-    for number, item in enumerate(row, start=1):
-      root = root if item.start else number
-      here = (r, slice(start, start + len(item.tokens)))
-      mask = item.loss_mask.copy()
-      mask[:1] = False  # no state in this sequence comes before its first token
-      tokens[here], segment_ids[here], group_ids[here] = item.tokens, number, item.group_id
-      prefix_ids[here], positions[here] = root, item.start + np.arange(len(item.tokens), dtype=np.int32)
+  for row, members in enumerate(pieces):
+    stop = root = 0
+    for segment, piece in enumerate(members, start=1):
+      item, part = items[piece.item], slice(piece.start, piece.stop)
+      start, stop = stop, stop + piece.stop - piece.start
+      here = (row, slice(start, stop))
+      root = root if piece.start else segment  # the segment that a continued piece sees besides its own
+      mask = item.loss_mask[part].copy()
+      mask[:1] = False  # no state in this segment comes before its first token
+      tokens[here], segment_ids[here], group_ids[here] = item.tokens[part], segment, item.group_id
+      prefix_ids[here], positions[here] = root, np.arange(piece.start, piece.stop, dtype=np.int32)
       loss_mask[here] = mask
-      advantages[here] = np.where(mask, item.advantages, 0.0)
-      rewards[here] = 0.0 if item.rewards is None else item.rewards
-      sampler_logprobs[here] = np.where(mask, item.sampler_logprobs, 0.0)
-      start += len(item.tokens)
+      # Where nothing is trained no number means anything: zeros, whatever the item holds.
+      advantages[here] = np.where(mask, item.advantages[part], 0.0)
+      rewards[here] = 0.0 if item.rewards is None else item.rewards[part]
+      sampler_logprobs[here] = np.where(mask, item.sampler_logprobs[part], 0.0)
   return Batch(
     tokens=tokens,
     segment_ids=segment_ids,

@@ -48,9 +48,11 @@ def init(
     params=params,
     opt_state=optimizer.init(params),
     step=jnp.int32(0),
+    # As key data: checkpoints hold plain arrays.
     rng=jax.random.key_data(jax.random.key(seed)),
     nonfinite=jnp.int32(0),
     skipped=jnp.int32(0),
+    # In the state, not in the settings: the controller moves it, and a resumed run goes on with it.
     kl_coef=jnp.float32(kl_coef),
     critic=critic,
   )

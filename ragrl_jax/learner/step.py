@@ -1,4 +1,4 @@
-"""The optimiser step in two pure functions: `accumulate`, called once a block of rows, then `apply`.
+"""The optimiser step in two pure functions: `accumulate`, called once per block of rows, then `apply`.
 
 Every sum is divided by the whole step's totals, so that blocks, devices and hosts add up to the same loss however the
 rows are cut.
@@ -55,9 +55,11 @@ def policy_objective(
   """
   s = settings
   policy = model.trunk if s.critic.kind == "shared" else model
+  # One forward pass for all of them: log-probabilities, entropies, and a shared critic's values.
   hidden = policy.hidden(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
   logprobs, entropies = forward.scores(policy, batch, temperature=s.temperature, chunk=s.logprob_chunk, hidden=hidden)
   mask, totals = batch.loss_mask, (totals[0], totals[1])
+  # All names always: the blocks' metrics are added up leaf by leaf, in one compiled program.
   found = dict.fromkeys(SUMS, jnp.float32(0.0))
   if s.objective == "sft":
     # A weighted mean over tokens: the aggregation settings are the policy's.
@@ -77,9 +79,13 @@ def policy_objective(
 def _policy(logprobs, entropies, batch, totals, kl_coef, s):
   """The clipped surrogate with its penalties, and their metrics."""
   mask = batch.loss_mask
+  # What every aggregation needs: sequences by segments, and the whole step's totals to divide by.
   add_up = dict(segment_ids=batch.segment_ids, totals=totals, norm=s.norm)
+  # This block's share of a mean over the whole step's tokens; what is only looked at has no gradient.
   share = lambda x: masked.total(jax.lax.stop_gradient(x), mask) / jnp.maximum(totals[0], 1e-6)
+  # With one step per batch the current policy is the old one: the ratio is 1, and its gradient the policy gradient.
   old = masked.keep(batch.old_logprobs, mask) if s.scores_old else jax.lax.stop_gradient(logprobs)
+  # Sampler and learner compute the same numbers by other programs: how far apart they are is watched.
   found = dict(mismatch=share(jnp.abs(logprobs - masked.keep(batch.sampler_logprobs, mask))))
   weights = None
   if s.importance_cap is not None:
@@ -144,8 +150,9 @@ def accumulate(
   params: Any,
   *given: Any,
 ) -> tuple[Any, dict[str, jax.Array]]:
-  """Adds one block's gradient and metrics, of loss(params, *given), to what came before (both donated)."""
+  """Adds the gradient and metrics of loss(params, *given), one block's, to those of the blocks before (donated)."""
   (_, found), new = jax.value_and_grad(loss, has_aux=True)(params, *given)
+  # Sums, not means: the loss was divided by the whole step's totals already.
   return jax.tree.map(jnp.add, grads, new), jax.tree.map(jnp.add, sums, found)
 
 
@@ -161,9 +168,11 @@ def apply(
 
   Returns:
     (state, metrics): `sums` with grad_norm (before clipping), update_norm, skipped (0 or 1), nonfinite_in_a_row
-    and bad_gradients (bool, one a parameter, in the order of jax.tree.leaves).
+    and bad_gradients (bool, one per parameter, in the order of jax.tree.leaves).
   """
+  # Judged on the device: the host reads the verdict with the step's other numbers, and waits for nothing before.
   bad = jnp.stack([~jnp.isfinite(g).all() for g in jax.tree.leaves(grads)])
+  # The loss is asked too: clipping can leave a finite gradient of a loss that is not.
   finite = jnp.isfinite(sums["loss"]) & ~bad.any()
   # Zeros instead of what is not finite: the optimiser's arithmetic stays quiet, and its result is not used.
   safe = jax.tree.map(lambda g: jnp.where(finite, g, jnp.zeros_like(g)), grads)
@@ -174,7 +183,7 @@ def apply(
     state,
     params=pick(optax.apply_updates(state.params, updates), state.params),
     opt_state=pick(opt_state, state.opt_state),
-    step=state.step + 1 - skipped,
+    step=state.step + 1 - skipped,  # a skipped step moves no schedule
     nonfinite=jnp.where(finite, 0, state.nonfinite + 1),
     skipped=state.skipped + skipped,
   )

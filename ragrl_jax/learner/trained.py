@@ -52,6 +52,7 @@ class Trained:
       kl_coef: the state's first.
     """
     self.optimizer, self.mesh = optimizer, mesh
+    # Only `params` get gradients and moments; `frozen` ride along, which is what makes LoRA cheap.
     self.graphdef, self.params, self.frozen = nnx.split(model, trainable, ...)
     if mesh is not None:
       self.params, self.frozen = (rules.place(mesh, x) for x in (self.params, self.frozen))
@@ -70,6 +71,7 @@ class Trained:
     def apply(state, grads, sums):
       return step.apply(state, grads, sums, optimizer)
 
+    # Results lie where the state lies: left to itself the compiler may choose, say, whole gradients on every device.
     outs, platform = {}, jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
     if mesh is not None:
       state_at = rules.shardings(mesh, jax.eval_shape(lambda p: init(p, 0), self.params))
@@ -80,6 +82,7 @@ class Trained:
     out = lambda name: dict(out_shardings=outs[name]) if name in outs else {}
     self.init = jax.jit(init, static_argnums=1, **out("init"))
     self.zeros = jax.jit(lambda params: step.zeros(params, names), **out("zeros"))
+    # Donated: the gradient's sum is updated in place, and a step never holds two states.
     self.accumulate = jax.jit(
       accumulate, donate_argnums=(0, 1), compiler_options=COMPILER.get(platform), **out("accumulate")
     )
@@ -93,6 +96,7 @@ class Trained:
     self, state: TrainState, blocks: Sequence[Batch], totals: np.ndarray
   ) -> Generator[Any, None, tuple[TrainState, dict[str, Any]]]:
     """One optimiser step over these blocks; yields what each program makes, after it has dispatched it."""
+    # Zeros, a call per block, then the step: the gradient of the whole batch in the memory of one block.
     grads, sums = self.zeros(state.params)
     for block in blocks:
       grads, sums = self.accumulate(grads, sums, state.params, self.frozen, block, totals, state.kl_coef)

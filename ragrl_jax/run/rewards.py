@@ -1,11 +1,20 @@
-"""Episodes with their rewards: what training learns from, and what logs and tables show."""
+"""Episodes with their rewards: what training learns from, and what logs and tables show.
+
+In a training step, in this order: `score`, `by_prompts`, `items` (packed by learner/packing.py), `with_advantages`.
+"""
 
 import dataclasses
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from ragrl_jax import structs
+from ragrl_jax.core.rewards import overlong as overlong_lib
+from ragrl_jax.learner import packing
+from ragrl_jax.store import episodes as episodes_lib
+
+Penalty = Callable[[structs.Episode], float]  # episode → a number ≤ 0 that is added to its reward
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,11 +23,11 @@ class Scored:
 
   Attributes:
     terms: unweighted; None where one cannot be scored.
-    weights: what weighs each term at this step.
-    reward: the weighted sum; None if the episode failed or cannot be scored: it is then trained on by nobody.
+    weights: the weight of each term at this step.
+    reward: the weighted sum; None if the episode failed or cannot be scored: it is then excluded from training.
     outcome: unshaped correctness, 0 or 1; None if the episode failed, or if a judge's verdict on it is missing.
     turns: what each model segment earned, adding up to the reward; empty where that is None.
-    advantage: mean over the episode's trained tokens; None where reward is, and before the learner has found it.
+    advantage: mean over the episode's trained tokens; None where nothing is trained, and before it is computed.
   """
 
   example: structs.Example
@@ -30,6 +39,25 @@ class Scored:
   turns: tuple[float, ...] = ()
   advantage: float | None = None
 
+  @property
+  def trains(self) -> bool:
+    """Whether there is anything to learn from: a reward, and a token of the model's (a prompt may leave no room)."""
+    return self.reward is not None and self.episode.num_model_tokens > 0
+
+
+def overlong(*, limit: int, buffer: int, factor: float) -> Penalty | None:
+  """DAPO's penalty for episodes in which the model wrote too much; None without a limit (0).
+
+  Args:
+    limit, buffer: model tokens, see `core.rewards.overlong`.
+    factor: the largest penalty.
+  """
+  if not limit:
+    return None
+  return lambda episode: overlong_lib.overlong_penalty(
+    episode.num_model_tokens, limit=limit, buffer=buffer, factor=factor
+  )
+
 
 def score(
   recipe,
@@ -37,15 +65,15 @@ def score(
   episodes: Sequence[structs.Episode],
   step: int,
   *,
-  penalty: Callable[[structs.Episode], float] | None = None,
+  penalty: Penalty | None = None,
 ) -> list[Scored]:
   """Scores each episode for its example (aligned sequences), with the recipe's weights at this step.
 
   Args:
-    recipe: what its terms, weights and outcome are.
+    recipe: computes terms, weights and outcome.
     examples, episodes: aligned.
     step: of the run.
-    penalty: episode → a number ≤ 0 that is added to every reward, shown as the term "overlong".
+    penalty: added to every reward, and shown as the term "overlong".
   """
   weights = dict(recipe.weights(step)) | ({} if penalty is None else dict(overlong=1.0))
   return [
@@ -85,22 +113,40 @@ def measure(
   episodes: Sequence[structs.Episode],
   step: int,
   *,
-  penalty: Callable[[structs.Episode], float] | None = None,
+  penalty: Penalty | None = None,
 ) -> list[float | None]:
   """What dynamic sampling looks at: each episode's outcome, or its whole reward ("total").
 
-  None for an episode that cannot be trained on, since a term is unknown or it has no token of the model's, and where
-  the outcome that is asked for is unknown.
+  None for an episode that cannot be trained on (`Scored.trains`), and where the outcome that is asked for is unknown.
   """
   scored = score(recipe, examples, episodes, step, penalty=penalty)
-  return [
-    None
-    if one.reward is None or not one.episode.num_model_tokens
-    else one.outcome
-    if metric == "outcome"
-    else one.reward
-    for one in scored
-  ]
+  value = lambda one: one.outcome if metric == "outcome" else one.reward
+  return [value(one) if one.trains else None for one in scored]
+
+
+def by_prompts(scored: Sequence[Scored], parts: int) -> list[list[Scored]]:
+  """As many lists, each with its share of the prompts, in order: groups stay whole."""
+  prompts = list(dict.fromkeys(one.episode.prompt_index for one in scored))
+  # 5 prompts in 2 parts: numbers 0 0 0 1 1.
+  part_of = {prompt: number * parts // len(prompts) for number, prompt in enumerate(prompts)}
+  return [[one for one in scored if part_of[one.episode.prompt_index] == part] for part in range(parts)]
+
+
+def items(scored: Sequence[Scored]) -> list[packing.Item]:
+  """What is packed: one item per episode that trains, in order."""
+  return [packing.of_episode(one.episode, one.turns) for one in scored if one.trains]
+
+
+def with_advantages(scored: Sequence[Scored], packed: packing.Packed) -> list[Scored]:
+  """The episodes with the mean advantage of their trained tokens.
+
+  Args:
+    scored: the episodes whose `items` were packed, in that order.
+    packed: their rows with advantages.
+  """
+  advantages, masks = [b.advantages for b in packed.blocks], [b.loss_mask for b in packed.blocks]
+  means = iter([float(span.of(advantages)[span.of(masks)].mean()) for span in packed.spans])
+  return [dataclasses.replace(one, advantage=next(means) if one.trains else None) for one in scored]
 
 
 def summarise(scored: Sequence[Scored]) -> dict[str, float]:
@@ -129,3 +175,22 @@ def summarise(scored: Sequence[Scored]) -> dict[str, float]:
   for why in sorted({one.episode.ended for one in scored}):
     metrics[f"ended/{why or 'unknown'}"] = mean([one.episode.ended == why for one in scored])
   return metrics
+
+
+def write(workdir: pathlib.Path, step: int, scored: Sequence[Scored], tokenizer) -> None:
+  """Logs every episode of a training step, with its scores, to `workdir`/episodes/."""
+  rows = [
+    episodes_lib.row(
+      one.example,
+      one.episode,
+      step=step,
+      terms=one.terms,
+      weights=one.weights,
+      reward=one.reward,
+      outcome=one.outcome,
+      advantage=one.advantage,
+      tokenizer=tokenizer,
+    )
+    for one in scored
+  ]
+  episodes_lib.write_episodes(workdir, step, rows)

@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from ragrl_jax.recipes.recipe import Recipe
+
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
@@ -119,6 +121,26 @@ def warnings(
   if len(history) > limits.first:
     _against_first(history, limits, say)
   return found
+
+
+def of_training(
+  history: Sequence[Mapping[str, float]], recipe: Recipe, steps: int, *, searches_expected: bool
+) -> dict[str, str]:
+  """`warnings`, and at the first step what is wrong with the plan for `steps`, as metrics: "warning/NAME" → text.
+
+  Args:
+    history, searches_expected: as for `warnings`.
+    recipe: whose weights may change with the steps.
+    steps: of the whole run.
+  """
+  found = warnings(history, searches_expected=searches_expected)
+  if len(history) == 1 and (unreached := recipe.unreached(steps)):
+    weights = ", ".join(f"{name} {end:g} (later {last:g})" for name, (end, last) in unreached.items())
+    found["schedule"] = (
+      f"the run ends before its rewards' schedule does: at step {steps} the weights are {weights}. Raise config.steps, "
+      f"or lower the step in config.switches ({recipe.name}'s README says which one)."
+    )
+  return {f"warning/{name}": text for name, text in found.items()}
 
 
 def _against_first(history, limits, say) -> None:

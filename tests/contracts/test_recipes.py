@@ -2,11 +2,11 @@
 
 import dataclasses
 import pathlib
-import types
 
 import pytest
 
-from ragrl_jax import recipes, train
+from ragrl_jax import recipes
+from ragrl_jax.run import watch
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
 from ragrl_jax.testing import contract
 
@@ -122,9 +122,9 @@ def recipe(request):
 def test_a_run_too_short_for_its_schedule_is_told(name, preset, steps, unreached):
   found = recipes.get(name, preset).unreached(steps)
   assert found == {term: pytest.approx(weights) for term, weights in unreached.items()}
-  message = train.warnings([{}], types.SimpleNamespace(recipe=recipes.get(name, preset), retriever=None), steps)
+  message = watch.of_training([{}], recipes.get(name, preset), steps, searches_expected=False)
   assert list(message) == ["warning/schedule"] * bool(unreached)
-  assert not train.warnings([{}] * 2, types.SimpleNamespace(recipe=recipes.get(name), retriever=None), 2)  # said once
+  assert not watch.of_training([{}] * 2, recipes.get(name), 2, searches_expected=False)  # said once
 
 
 def test_a_stage_that_begins_by_trigger_has_no_step_to_reach():

@@ -19,8 +19,8 @@ EPISODE = structs.Episode(
 def logged():
   example, ones = structs.Example("q", "?", ("!",)), {"answer": 1.0}
   scored = rewards.Scored(example, EPISODE, ones, ones, 1.0, 1.0, (1.0,), 0.5)
-  packed = packing.pack([EPISODE], [(0.5,)], rows=1, lengths=(8,))
-  counted = blocks.whole_batch([blocks.count(packed, settings.Settings())])
+  packed = packing.pack_items([packing.of_episode(EPISODE, (0.5,))], rows=1, lengths=(8,))
+  counted = blocks.whole_batch([blocks.count(packed.blocks, settings.Settings())])
   names = [*step.SUMS, *learner.OF_CRITIC, *advantages.FOUND, *rewards.summarise([scored])]
   names += [f"engine/{name}" for name in timings.Timings().metrics()]
   names += [name for name in counted if name not in learner.NOT_SHOWN]

@@ -123,13 +123,13 @@ def test_where_a_checkpoint_is_looked_for(place, tmp_path):
     evaluate.locate(tmp_path / "nowhere")
 
 
-def test_observer_measures_when_it_is_due(place):
+def test_the_evaluator_measures_when_it_is_due(place):
   place, config, player = place
   config = config.copy_and_resolve_references()
   config.steps, config.evaluate.every, config.data.evaluate = 5, 2, str(place / "questions.jsonl.gz")
   config.evaluate.examples = 4
-  observe = evaluate.observer(config)
+  measure = evaluate.evaluator(config)
   params = evaluate.nnx.split(player.model)[1]
-  assert observe(1, player, params) == {} and observe(3, player, params) == {}
-  assert observe(2, player, params)["evaluation/n"] == 4
-  assert observe(5, player, params) == observe(2, player, params)  # the last step, and greedy answers repeat
+  assert measure(1, player, params) == {} and measure(3, player, params) == {}
+  assert measure(2, player, params)["evaluation/n"] == 4
+  assert measure(5, player, params) == measure(2, player, params)  # the last step, and greedy answers repeat

@@ -4,8 +4,9 @@ import jax
 import numpy as np
 from flax import nnx
 
-from ragrl_jax.learner import blocks, packing
-from ragrl_jax.learner.learner import Learner
+from ragrl_jax.learner import blocks as blocks_lib
+from ragrl_jax.learner import packing
+from ragrl_jax.learner.learner import Learner, drain
 from ragrl_jax.learner.settings import OptimizerSettings, Settings
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
@@ -58,18 +59,31 @@ def packed(sequences, rows=ROWS, lengths=LENGTHS):
   return packing.pack_items(sequences, rows=rows, lengths=lengths)
 
 
-def padded(sequences, rows=ROWS, lengths=LENGTHS):
-  """One sequence a row."""
-  blocks = []
-  for start in range(0, len(sequences), rows):
-    part = [[s] for s in sequences[start : start + rows]]
-    blocks.append(packing._block(part + [[]] * (rows - len(part)), lengths[0]))
-  return blocks
+def blocks(sequences, rows=ROWS, lengths=LENGTHS):
+  """The packed blocks alone, for who changes what is in them."""
+  return packed(sequences, rows, lengths).blocks
+
+
+def padded(sequences, rows=ROWS, length=LENGTHS[0]):
+  """One sequence per row."""
+  lines = [packed([s], rows=1, lengths=(length,)).blocks[0] for s in sequences]
+  lines += [packed([], rows=1, lengths=(length,)).blocks[0]] * (-len(sequences) % rows)
+  stack = lambda part: jax.tree.map(lambda *rows: np.concatenate(rows), *part)
+  return packing.Packed(
+    [stack(lines[start : start + rows]) for start in range(0, len(lines), rows)],
+    [packing.Span(i // rows, i % rows, 0, len(s.tokens)) for i, s in enumerate(sequences)],
+  )
+
+
+def update(learner, state, *minibatches, checkpoint=""):
+  """(state, metrics) of a whole update on Packed mini-batches, or on lists of blocks that hold their advantages."""
+  minibatches = [part if isinstance(part, packing.Packed) else packing.Packed(part, []) for part in minibatches]
+  return drain(learner.train(state, learner.prepare(state, minibatches), checkpoint=checkpoint))
 
 
 def gradient(learner, batches, params=None):
-  """(loss, gradient) of a whole step, as update accumulates them."""
-  counts = blocks.count(batches, learner.settings)
+  """(loss, gradient) of a whole step over these blocks, as an update accumulates them."""
+  counts = blocks_lib.count(batches, learner.settings)
   totals = np.asarray([counts["weight"], counts["sequences"]], np.float32)
   params = learner.params if params is None else params
   trained = learner.trained

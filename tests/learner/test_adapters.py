@@ -33,10 +33,10 @@ def test_supervised_steps_train_adapters_and_nothing_else():
   adapters = {f"layers/{n}_lora_{s}" for n in ("q", "v", "down") for s in "ab"}
   assert names(state.params) == adapters
   assert {"/".join(name.split("/")[-2:]) for name in names(state.opt_state)} == adapters
-  batches = kit.packed([dataclasses.replace(item, advantages=np.ones_like(item.advantages)) for item in kit.items()])
+  batches = kit.blocks([dataclasses.replace(item, advantages=np.ones_like(item.advantages)) for item in kit.items()])
   losses = []
   for _ in range(8):
-    state, metrics = made.update(state, batches)
+    state, metrics = kit.update(made, state, batches)
     losses.append(metrics["loss"])
   assert losses[-1] < losses[0] - 0.01
   assert jax.tree.map(lambda x: np.asarray(x).tobytes(), made.trained.frozen) == before
@@ -44,7 +44,7 @@ def test_supervised_steps_train_adapters_and_nothing_else():
 
 def test_policy_steps_move_away_from_the_base_which_is_the_reference():
   made = learner(kl="k3", kl_coef=0.1)
-  batches = kit.packed(kit.items())
+  batches = kit.blocks(kit.items())
   base = kit.learner()
   of_base = base.score(base.params, batches[0])
   state = made.init(0)
@@ -57,6 +57,6 @@ def test_policy_steps_move_away_from_the_base_which_is_the_reference():
   gain = lambda params: float((np.asarray(made.score(params, batches[0])) * batches[0].advantages).sum())
   first = gain(state.params)
   for _ in range(4):
-    state, metrics = made.update(state, batches)
+    state, metrics = kit.update(made, state, batches)
   assert metrics["kl"] > 1e-6 and gain(state.params) > first
   np.testing.assert_allclose(made.score(made.reference, batches[0]), of_base, atol=1e-5)  # still

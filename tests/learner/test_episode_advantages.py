@@ -28,12 +28,10 @@ def earning(count=12, seed=0):
   return made
 
 
-def read(batches, name="advantages"):
+def read(packed, name="advantages"):
   """Token ids of a sequence → its column. The items of a test have different tokens."""
-  return {
-    batches[p.block].tokens[p.row, p.here].tobytes(): getattr(batches[p.block], name)[p.row, p.here]
-    for p in advantages.sequences(batches)
-  }
+  ids, column = ([getattr(b, what) for b in packed.blocks] for what in ("tokens", name))
+  return {span.of(ids).tobytes(): span.of(column) for span in packed.spans}
 
 
 def test_group_relative_by_hand():
@@ -42,10 +40,10 @@ def test_group_relative_by_hand():
     dataclasses.replace(item, rewards=np.where(np.arange(len(item.tokens)) == len(item.tokens) - 1, r, 0.0))
     for item, r in zip(earning(4), (1.0, 0.0, 0.0, 0.0))
   ]
-  batches, metrics = advantages.assign(small.packed(items), AdvantageSettings(eps=0.0))
+  packed, metrics = advantages.assign(small.packed(items), AdvantageSettings(eps=0.0))
   for item, want in zip(items, (1.5, -0.5, -0.5, -0.5)):
     on = np.where(np.arange(len(item.tokens)) > 0, item.loss_mask, False)
-    np.testing.assert_allclose(read(batches)[item.tokens.tobytes()], np.where(on, want, 0.0), rtol=1e-6)
+    np.testing.assert_allclose(read(packed)[item.tokens.tobytes()], np.where(on, want, 0.0), rtol=1e-6)
   assert metrics["return_mean"] > 0
 
 
@@ -54,11 +52,11 @@ def test_group_relative_by_hand():
 def test_packing_changes_nothing(kind, credit):
   settings = AdvantageSettings(kind=kind, credit=credit, gamma=0.9, lam=0.8)
   items, found = earning(), []
-  for batches in (small.packed(items), small.padded(items), small.packed(items[::-1])):
+  for packed in (small.packed(items), small.padded(items), small.packed(items[::-1])):
     draw = lambda b: np.where(b.loss_mask, np.sin(b.tokens + b.positions), np.nan).astype(np.float32)
-    values = [draw(b) for b in batches] if kind == "gae" else None
-    batches, metrics = advantages.assign(batches, settings, values=values)
-    found.append((read(batches), read(batches, "returns"), metrics))
+    values = [draw(b) for b in packed.blocks] if kind == "gae" else None
+    packed, metrics = advantages.assign(packed, settings, values=values)
+    found.append((read(packed), read(packed, "returns"), metrics))
   for other in found[1:]:
     for one, two in zip(found[0][:2], other[:2]):
       assert one.keys() == two.keys()
@@ -86,10 +84,10 @@ def test_untrained_tokens_in_between_change_no_trained_tokens_advantage(kind):
   items = earning()
   on_trained = []
   for variant in (items, [stretched(item) for item in items]):
-    batches = small.padded(variant, rows=12)
+    packed = small.padded(variant, rows=12)
     # One value a trained token, the same in both.
-    values = [np.where(b.loss_mask, np.sin(np.cumsum(b.loss_mask, axis=1)), 5.0) for b in batches]
-    batches, _ = advantages.assign(batches, settings, values=values if kind == "gae" else None)
+    values = [np.where(b.loss_mask, np.sin(np.cumsum(b.loss_mask, axis=1)), 5.0) for b in packed.blocks]
+    batches = advantages.assign(packed, settings, values=values if kind == "gae" else None)[0].blocks
     on_trained.append([batches[0].advantages[row][batches[0].loss_mask[row]] for row in range(12)])
   for one, two in zip(*on_trained, strict=True):
     np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
@@ -117,7 +115,7 @@ def test_a_turn_answers_for_its_own_and_later_rewards():
   # Returns to go: (3, 2) and (1, 1): the second sample ended after a turn and stands in with it.
   items = [turns((2, 1.0), (1, 2.0), group=0), turns((3, 1.0), group=0)]
   settings = AdvantageSettings(credit="turn", std="none")
-  batches, _ = advantages.assign(small.padded(items), settings)
+  batches = advantages.assign(small.padded(items), settings)[0].blocks
   np.testing.assert_allclose(batches[0].advantages[0, :6], [0, 1, 1, 0, 0.5, 0])
   np.testing.assert_allclose(batches[0].advantages[1, :5], [0, -1, -1, -1, 0])
 
@@ -134,32 +132,31 @@ def test_paid_at_the_end_a_turn_has_its_episodes_advantage():
 @pytest.mark.parametrize("kind", ["gae", "reinforce_plus_plus"])
 def test_a_reward_after_an_observation_reaches_the_turns_before_it(kind):
   items = [turns((2, 0.0), (1, 1.0), group=0), turns((2, 0.0), (1, 0.0), group=1)]
-  batches = small.padded(items)
-  zeros = [np.zeros(b.tokens.shape, np.float32) for b in batches]
-  batches, _ = advantages.assign(
-    batches, AdvantageSettings(kind=kind, whiten=False), values=zeros if kind == "gae" else None
-  )
+  packed = small.padded(items)
+  zeros = [np.zeros(b.tokens.shape, np.float32) for b in packed.blocks]
+  settings = AdvantageSettings(kind=kind, whiten=False)
+  batches = advantages.assign(packed, settings, values=zeros if kind == "gae" else None)[0].blocks
   np.testing.assert_allclose(batches[0].returns[0, :6], [0, 1, 1, 0, 1, 0])
   assert (batches[0].advantages[0, 1:3] > batches[0].advantages[1, 1:3]).all()
 
 
 def test_whitening_is_cores():
-  batches, _ = advantages.assign(small.padded(earning()), AdvantageSettings(kind="reinforce_plus_plus"))
+  batches = advantages.assign(small.padded(earning()), AdvantageSettings(kind="reinforce_plus_plus"))[0].blocks
   stack = lambda name: np.concatenate([getattr(b, name) for b in batches])
   want, returns = core.reinforce_plus_plus(stack("rewards"), stack("loss_mask"), gamma=1.0)
   np.testing.assert_allclose(stack("advantages"), want, rtol=1e-5, atol=1e-6)
   np.testing.assert_allclose(stack("returns"), returns, rtol=1e-6)
-  centred = advantages.assign(small.padded(earning()), AdvantageSettings(kind="reinforce_plus_plus_baseline"))[0]
-  plain = advantages.assign(small.padded(earning()), AdvantageSettings(std="none"))[0]
+  of = lambda settings: advantages.assign(small.padded(earning()), settings)[0].blocks
+  centred, plain = of(AdvantageSettings(kind="reinforce_plus_plus_baseline")), of(AdvantageSettings(std="none"))
   want = masked.whiten(np.concatenate([b.advantages for b in plain]), stack("loss_mask"))
   np.testing.assert_allclose(np.concatenate([b.advantages for b in centred]), want, rtol=1e-4, atol=1e-6)
 
 
 def test_a_penalty_is_paid_out_of_the_reward():
   items = earning(4)
-  batches = small.padded(items, rows=4)
-  taken = [np.full(b.tokens.shape, 0.5, np.float32) for b in batches]
-  got = read(advantages.assign(batches, AdvantageSettings(kind="leave_one_out"), penalties=taken)[0])
+  packed = small.padded(items, rows=4)
+  taken = [np.full(b.tokens.shape, 0.5, np.float32) for b in packed.blocks]
+  got = read(advantages.assign(packed, AdvantageSettings(kind="leave_one_out"), penalties=taken)[0])
   total = np.asarray([(item.rewards - 0.5 * item.loss_mask)[1:][item.loss_mask[1:]].sum() for item in items])
   want = core.leave_one_out(jnp.asarray(total), jnp.zeros(4, jnp.int32))
   for item, one in zip(items, want):
@@ -167,17 +164,18 @@ def test_a_penalty_is_paid_out_of_the_reward():
 
 
 def test_explained_variance():
-  batches = small.padded(earning())
+  packed = small.padded(earning())
   settings = AdvantageSettings(kind="gae")
-  returns = [b.returns for b in advantages.assign(batches, settings, values=[0 * b.rewards for b in batches])[0]]
-  assert advantages.assign(batches, settings, values=returns)[1]["explained_variance"] == pytest.approx(1.0)
+  found, _ = advantages.assign(packed, settings, values=[0 * b.rewards for b in packed.blocks])
+  returns = [b.returns for b in found.blocks]
+  assert advantages.assign(packed, settings, values=returns)[1]["explained_variance"] == pytest.approx(1.0)
   constant = [np.full(r.shape, 3.0, np.float32) for r in returns]
-  assert advantages.assign(batches, settings, values=constant)[1]["explained_variance"] == pytest.approx(0.0, abs=1e-6)
+  assert advantages.assign(packed, settings, values=constant)[1]["explained_variance"] == pytest.approx(0.0, abs=1e-6)
 
 
 def test_nothing_to_train_gives_nothing():
-  batches, metrics = advantages.assign(small.packed([]), AdvantageSettings())
-  assert not batches[0].advantages.any() and metrics == dict(return_mean=0.0)
+  packed, metrics = advantages.assign(small.packed([]), AdvantageSettings())
+  assert not packed.blocks[0].advantages.any() and metrics == dict(return_mean=0.0)
 
 
 def test_what_is_refused():

@@ -67,16 +67,16 @@ def test_loss_and_gradient_equal_a_plain_computation(full):
     return total
 
   want, want_grads = jax.jit(jax.value_and_grad(loss))(params)
-  got, got_grads = small.gradient(full, off_policy(small.packed(sequences)))
+  got, got_grads = small.gradient(full, off_policy(small.blocks(sequences)))
   assert got == pytest.approx(float(want), rel=1e-5)
   assert small.distance(got_grads, want_grads) < 1e-5
 
 
 def test_packing_padding_order_and_micro_batches_change_nothing(full):
   sequences = small.items(16, seed=1)
-  want, want_grads = small.gradient(full, off_policy(small.padded(sequences)))
-  eight = [block for i in range(0, 16, 2) for block in small.packed(sequences[i : i + 2])]
-  cuts = dict(packed=small.packed(sequences), reversed=small.packed(sequences[::-1]), eight=eight)
+  want, want_grads = small.gradient(full, off_policy(small.padded(sequences).blocks))
+  eight = [block for i in range(0, 16, 2) for block in small.blocks(sequences[i : i + 2])]
+  cuts = dict(packed=small.blocks(sequences), reversed=small.blocks(sequences[::-1]), eight=eight)
   assert [len(blocks) for blocks in cuts.values()] == [1, 1, 8]
   for name, batches in cuts.items():
     got, grads = small.gradient(full, off_policy(batches))
@@ -85,15 +85,15 @@ def test_packing_padding_order_and_micro_batches_change_nothing(full):
 
 
 def test_one_and_eight_devices_take_the_same_step(full):
-  batches = small.packed(small.items(16, seed=1))
+  batches = small.blocks(small.items(16, seed=1))
   want, want_grads = small.gradient(full, off_policy(batches))
   mesh = mesh_lib.make(jax.devices(), data=4, fsdp=2)
   spread = small.learner(FULL, mesh=mesh)
   got, grads = small.gradient(spread, off_policy(batches))
   assert got == pytest.approx(want, rel=1e-5)
   assert small.distance(grads, want_grads) < 1e-5
-  one, metrics = full.update(full.init(0), batches)
-  eight, more = spread.update(spread.init(0), batches)
+  one, metrics = small.update(full, full.init(0), batches)
+  eight, more = small.update(spread, spread.init(0), batches)
   assert small.distance(one.params, eight.params) < 2e-4  # AdamW divides by the square root of tiny numbers
   assert jax.tree.leaves(eight.params)[0].sharding.mesh == mesh
   for name in ("loss", "kl", "entropy", "grad_norm", "tokens", "sequences"):
@@ -101,7 +101,7 @@ def test_one_and_eight_devices_take_the_same_step(full):
 
 
 def test_weights_and_tokens_may_be_spread_too(full):
-  batches = off_policy(small.packed(small.items(16, seed=1)))
+  batches = off_policy(small.blocks(small.items(16, seed=1)))
   want, want_grads = small.gradient(full, batches)
   spread = small.learner(FULL, mesh=mesh_lib.make(jax.devices(), data=1, fsdp=2, tensor=2, sequence=2))
   got, grads = small.gradient(spread, batches)
@@ -110,7 +110,7 @@ def test_weights_and_tokens_may_be_spread_too(full):
 
 def test_untrained_tokens_reach_nothing(full):
   """Whatever stands at untrained places: advantages and log-probabilities may even be NaN."""
-  batches = off_policy(small.packed(small.items()))
+  batches = off_policy(small.blocks(small.items()))
   spoil = lambda x, b: np.where(b.loss_mask, x, np.nan).astype(np.float32)
   names = ("advantages", "sampler_logprobs", "old_logprobs", "ref_logprobs")
   broken = [dataclasses.replace(b, **{n: spoil(getattr(b, n), b) for n in names}) for b in batches]
@@ -127,13 +127,13 @@ def test_environment_tokens_are_not_learnt(plain):
   other = [
     dataclasses.replace(s, tokens=np.where(np.arange(len(s.tokens)) < 4, s.tokens, 31 - s.tokens)) for s in sequences
   ]
-  want, got = small.gradient(plain, small.packed(sequences)), small.gradient(plain, small.packed(other))
+  want, got = small.gradient(plain, small.blocks(sequences)), small.gradient(plain, small.blocks(other))
   assert got[0] == pytest.approx(want[0], rel=1e-6) and small.distance(got[1], want[1]) < 1e-6
 
 
 @pytest.mark.parametrize("gap", [-120.0, -25.0, 25.0, 120.0])
 def test_finite_however_far_off_policy(full, gap):
-  batches = off_policy(small.packed(small.items()))
+  batches = off_policy(small.blocks(small.items()))
   far = [
     dataclasses.replace(b, old_logprobs=b.old_logprobs + np.float32(gap), ref_logprobs=b.ref_logprobs + np.float32(gap))
     for b in batches
@@ -143,7 +143,7 @@ def test_finite_however_far_off_policy(full, gap):
 
 
 def test_score_is_the_models_log_probability(plain):
-  batch = small.packed(small.items())[0]
+  batch = small.blocks(small.items())[0]
   got = np.asarray(plain.score(plain.params, batch))
   logits = jax.jit(small.model().__call__)(batch.tokens, batch.positions, batch.segment_ids)
   logp = np.asarray(jax.nn.log_softmax(logits))
@@ -156,10 +156,10 @@ def test_score_is_the_models_log_probability(plain):
 
 def test_update_reports_and_moves(plain):
   state = plain.init(0)
-  batches = small.packed(small.items())
+  batches = small.blocks(small.items())
   scored = [dataclasses.replace(b, sampler_logprobs=np.asarray(plain.score(state.params, b))) for b in batches]
   before = jax.tree.map(np.asarray, state.params)
-  state, metrics = plain.update(state, scored)
+  state, metrics = small.update(plain, state, scored)
   assert metrics["mismatch"] < 1e-6  # the same weights, the same temperature
   assert metrics["ratio"] == pytest.approx(1.0) and metrics["clip_fraction"] == 0.0
   tokens = sum(int(b.loss_mask.sum()) for b in batches)
@@ -179,18 +179,18 @@ def test_rewarded_tokens_become_likelier(plain):
     dataclasses.replace(s, advantages=np.full(len(s.tokens), (-1.0) ** i, np.float32))
     for i, s in enumerate(small.items())
   ]
-  batch = small.packed(sequences)[0]
+  batch = small.blocks(sequences)[0]
   state = plain.init(0)
   before = np.asarray(plain.score(state.params, batch))
   for _ in range(5):
-    state, _ = plain.update(state, [batch])
+    state, _ = small.update(plain, state, [batch])
   moved = np.asarray(plain.score(state.params, batch)) - before
   assert moved[batch.advantages > 0].mean() > 0.01 > -0.01 > moved[batch.advantages < 0].mean()
 
 
 def test_several_updates_on_one_batch_keep_the_old_policy(full):
-  batches = small.packed(small.items())
-  state, metrics = full.update(full.init(0), batches)
+  batches = small.blocks(small.items())
+  state, metrics = small.update(full, full.init(0), batches)
   assert int(state.step) == 2 and metrics["ratio"] != 1.0 and metrics["old_kl"] > 0
   # The same by hand: old log-probabilities once, then two steps on them. The reference is the start itself.
   by_hand = full.init(0)
@@ -205,7 +205,7 @@ def test_several_updates_on_one_batch_keep_the_old_policy(full):
 
 
 def test_kl_is_zero_at_the_reference_and_grows(full):
-  batches = small.packed(small.items())
+  batches = small.blocks(small.items())
   state = full.init(0)
   blocks = [
     dataclasses.replace(b, old_logprobs=full.score(state.params, b), ref_logprobs=full.score(full.reference, b))
@@ -218,35 +218,35 @@ def test_kl_is_zero_at_the_reference_and_grows(full):
     *trained.zeros(state.params), state.params, trained.frozen, blocks[0], totals, state.kl_coef
   )
   assert abs(float(sums["kl"])) < 1e-9
-  state, metrics = full.update(state, batches)
+  state, metrics = small.update(full, state, batches)
   assert metrics["kl"] > 1e-6
   assert metrics[f"kl_{FULL.kl}"] == pytest.approx(metrics["kl"]) and min(metrics["kl_k2"], metrics["kl_k3"]) > 1e-6
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_and_the_run_stopped(plain):
-  good = small.packed(small.items())
+  good = small.blocks(small.items())
   bad = [dataclasses.replace(b, advantages=np.where(b.loss_mask, np.inf, 0).astype(np.float32)) for b in good]
-  state, _ = plain.update(plain.init(0), good)
+  state, _ = small.update(plain, plain.init(0), good)
   before = jax.tree.map(np.asarray, state)
-  state, metrics = plain.update(state, bad)
+  state, metrics = small.update(plain, state, bad)
   assert metrics["skipped"] == 1 and metrics["nonfinite_in_a_row"] == 1
   assert small.distance((before.params, before.opt_state), (state.params, state.opt_state)) == 0.0
   assert int(state.step) == 1 and int(state.skipped) == 1
-  state, metrics = plain.update(state, good)  # a good step in between starts the count again
+  state, metrics = small.update(plain, state, good)  # a good step in between starts the count again
   assert metrics["nonfinite_in_a_row"] == 0 and int(state.step) == 2
-  state, _ = plain.update(state, bad)
-  state, _ = plain.update(state, bad)
+  state, _ = small.update(plain, state, bad)
+  state, _ = small.update(plain, state, bad)
   with pytest.raises(learner_lib.NonFinite, match=r"3 optimiser steps in a row.*run/checkpoints/7"):
-    plain.update(state, bad, checkpoint="run/checkpoints/7")
+    small.update(plain, state, bad, checkpoint="run/checkpoints/7")
 
 
 def test_nothing_scored_changes_nothing(plain):
   state = plain.init(0)
   before = jax.tree.map(np.asarray, state)
-  state, metrics = plain.update(state, small.packed([]))
+  state, metrics = small.update(plain, state, small.blocks([]))
   assert metrics["tokens"] == 0 and small.distance(before, state) == 0.0
   with pytest.raises(ValueError, match="at least one block"):
-    plain.update(state, [])
+    small.update(plain, state, [])
 
 
 def test_sft_weighs_tokens():
@@ -256,13 +256,13 @@ def test_sft_weighs_tokens():
     dataclasses.replace(s, advantages=np.where(np.arange(len(s.tokens)) % 2, 1.0, 0.3).astype(np.float32))
     for s in sequences
   ]
-  batch = small.packed(weighted)[0]
+  batch = small.blocks(weighted)[0]
   logprobs = np.asarray(learner.score(learner.params, batch))
   want = -(logprobs * batch.advantages).sum() / batch.advantages.sum()  # zeros where untrained
-  state, metrics = learner.update(learner.init(0), [batch])
+  state, metrics = small.update(learner, learner.init(0), [batch])
   assert metrics["loss"] == pytest.approx(float(want), rel=1e-5)
   for _ in range(20):
-    state, metrics = learner.update(state, [batch])
+    state, metrics = small.update(learner, state, [batch])
   assert metrics["loss"] < 0.75 * want
 
 
@@ -283,20 +283,20 @@ class Compilations:
 
 def test_no_compilation_after_warm_up(plain):
   state = plain.init(0)
-  both = lambda seed, n: small.packed(small.items(n, seed=seed), lengths=(24, 12))
+  both = lambda seed, n: small.blocks(small.items(n, seed=seed), lengths=(24, 12))
   with Compilations() as cold:
-    state, _ = plain.update(state, both(0, 16))
+    state, _ = small.update(plain, state, both(0, 16))
   assert cold.count > 0  # the counter counts: two row lengths were new
   with Compilations() as warm:
     for seed, n in ((1, 3), (2, 16), (3, 40), (4, 9)):
-      state, _ = plain.update(state, both(seed, n))
+      state, _ = small.update(plain, state, both(seed, n))
   assert warm.count == 0
 
 
 def test_rows_the_mesh_does_not_divide_are_refused():
   learner = small.learner(mesh=mesh_lib.make(jax.devices(), data=8))
   with pytest.raises(ValueError, match="4 rows a block cannot be spread over 8 devices.*micro_rows"):
-    learner.score(learner.params, small.packed(small.items(4), rows=4)[0])
+    learner.score(learner.params, small.blocks(small.items(4), rows=4)[0])
 
 
 def test_sums_are_what_the_step_says():
@@ -346,8 +346,8 @@ def test_muon_runs_and_learns():
   learner = small.learner(
     Settings(objective="sft", logprob_chunk=64), OptimizerSettings(kind="muon", learning_rate=2e-2, total_steps=20)
   )
-  batch = small.packed([dataclasses.replace(s, advantages=np.ones_like(s.advantages)) for s in small.items(4)])[0]
-  state, first = learner.update(learner.init(0), [batch])
+  batch = small.blocks([dataclasses.replace(s, advantages=np.ones_like(s.advantages)) for s in small.items(4)])[0]
+  state, first = small.update(learner, learner.init(0), [batch])
   for _ in range(15):
-    state, metrics = learner.update(state, [batch])
+    state, metrics = small.update(learner, state, [batch])
   assert metrics["loss"] < 0.8 * first["loss"]

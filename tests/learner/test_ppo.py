@@ -11,8 +11,8 @@ from flax import nnx
 
 from ragrl_jax.core import kl as kl_lib
 from ragrl_jax.core import losses
-from ragrl_jax.learner import advantages
-from ragrl_jax.learner.learner import Learner
+from ragrl_jax.learner import advantages, packing
+from ragrl_jax.learner.learner import Learner, drain
 from ragrl_jax.learner.settings import AdvantageSettings, CriticSettings, OptimizerSettings, Settings
 from ragrl_jax.models import lora
 
@@ -42,10 +42,10 @@ def own():
 
 def test_a_critic_of_its_own_learns_the_returns(own):
   minibatches = [small.packed(earning()[:6]), small.packed(earning()[6:])]
-  state, first = own.update(own.init(0), *minibatches)
+  state, first = small.update(own, own.init(0), *minibatches)
   assert (int(state.step), int(state.critic.step)) == (2, 2)
   for _ in range(30):
-    state, metrics = own.update(state, *minibatches)
+    state, metrics = small.update(own, state, *minibatches)
   assert metrics["explained_variance"] > 0.5 > first["explained_variance"]
   assert metrics["value_loss"] < 0.5 * first["value_loss"] and metrics["critic_skipped"] == 0
   assert small.distance(own.critic.params, state.critic.params) > 1e-3  # trunk and head moved
@@ -58,13 +58,13 @@ def test_the_first_step_by_hand(own):
   halves = [small.packed(items[:6]), small.packed(items[6:])]
   reference = jax.tree.map(lambda x: x + 0.02, own.reference)
   moved = small.learner(own.settings, reference=reference)
-  ready = moved.prepare(state, *halves)
-  blocks = [b for part in halves for b in part]
+  ready = moved.prepare(state, halves)
+  blocks = [b for part in halves for b in part.blocks]
   old = [np.asarray(own.score(state.params, b)) for b in blocks]
   ref = [np.asarray(own.score(reference, b)) for b in blocks]
   values = [np.asarray(own.values(state, b)) for b in blocks]
   paid = [0.05 * (o - r) for o, r in zip(old, ref)]  # k1
-  want, _ = advantages.assign(blocks, GAE, values=values, penalties=paid)
+  want = advantages.assign(packing.join(halves), GAE, values=values, penalties=paid)[0].blocks
   got = [b for part in ready.minibatches for b in part]
   for a, b in zip(want, got, strict=True):
     np.testing.assert_allclose(a.advantages, b.advantages, rtol=1e-4, atol=1e-5)
@@ -73,7 +73,7 @@ def test_the_first_step_by_hand(own):
     np.testing.assert_allclose(b.old_logprobs, o, rtol=1e-5)
     np.testing.assert_allclose(b.ref_logprobs, r, rtol=1e-5)
     np.testing.assert_allclose(b.values, v)
-  _, metrics = moved.train(state, ready)
+  _, metrics = drain(moved.train(state, ready))
   on = [b.loss_mask for b in blocks]
   flat = lambda arrays: np.concatenate([a[m] for a, m in zip(arrays, on)])
   whitened = flat([b.advantages for b in want])
@@ -91,9 +91,9 @@ def test_a_shared_trunk_learns_from_both_losses():
   assert set(learner.policy(state.params)) == set(nnx.split(small.model())[1])  # what engines and exports take
   want = learner.policy(state.params)["embedding"][...]
   np.testing.assert_array_equal(want, small.model().embedding[...])
-  state, first = learner.update(state, batches)
+  state, first = small.update(learner, state, batches)
   for _ in range(30):
-    state, metrics = learner.update(state, batches)
+    state, metrics = small.update(learner, state, batches)
   assert metrics["value_loss"] < 0.5 * first["value_loss"] and metrics["explained_variance"] > 0.5
   assert state.critic is None
 
@@ -103,20 +103,20 @@ def test_the_critic_may_learn_alone_first():
   batches, state = small.packed(earning()), learner.init(0)
   before = jax.tree.map(np.asarray, state.params)
   for done in (1, 2):
-    state, metrics = learner.update(state, batches)
+    state, metrics = small.update(learner, state, batches)
     assert (int(state.critic.step), int(state.step), metrics["policy_loss"]) == (done, 0, 0.0)
   assert small.distance(before, state.params) == 0.0
-  state, _ = learner.update(state, batches)
+  state, _ = small.update(learner, state, batches)
   assert (int(state.critic.step), int(state.step)) == (3, 1) and small.distance(before, state.params) > 0
 
 
 def test_a_gradient_of_the_critic_that_is_not_finite_is_skipped(own):
-  bad = [
-    dataclasses.replace(b, rewards=np.where(b.loss_mask, 1e25, 0).astype(np.float32)) for b in small.packed(earning())
-  ]
+  packed = small.packed(earning())
+  spoiled = [dataclasses.replace(b, rewards=np.where(b.loss_mask, 1e25, 0).astype(np.float32)) for b in packed.blocks]
+  bad = dataclasses.replace(packed, blocks=spoiled)
   state = own.init(0)
   before = jax.tree.map(np.asarray, state.critic)
-  state, metrics = own.update(state, bad)
+  state, metrics = small.update(own, state, bad)
   assert metrics["critic_skipped"] == 1
   assert small.distance((before.params, before.opt_state), (state.critic.params, state.critic.opt_state)) == 0.0
 
@@ -126,16 +126,18 @@ def test_mini_batches_are_steps_of_their_own():
   settings = Settings(logprob_chunk=64, epochs=2, minibatches=2)
   learner, items = small.learner(settings), small.items(12)
   halves = [small.packed(items[:6]), small.packed(items[6:])]
-  state, metrics = learner.update(learner.init(0), *halves)
+  state, metrics = small.update(learner, learner.init(0), *halves)
   assert int(state.step) == 4 and metrics["optimizer_step"] == 4
   hand = learner.init(0)
-  blocks = [[dataclasses.replace(b, old_logprobs=learner.score(hand.params, b)) for b in part] for part in halves]
+  blocks = [
+    [dataclasses.replace(b, old_logprobs=learner.score(hand.params, b)) for b in part.blocks] for part in halves
+  ]
   for part in blocks * 2:
     _, grads = small.gradient(learner, part, hand.params)
     hand, _ = learner.trained.apply(hand, grads, learner.trained.zeros(hand.params)[1])
   assert small.distance(state.params, hand.params) == 0.0
   # A mini-batch in which nothing could be scored is no step.
-  state, metrics = learner.update(learner.init(0), halves[0], small.packed([]))
+  state, metrics = small.update(learner, learner.init(0), halves[0], small.packed([]))
   assert int(state.step) == 2
 
 
@@ -146,11 +148,11 @@ def test_the_kl_coefficient_is_steered_to_its_target():
     )
   )
   batches, state = small.packed(earning()), learner.init(0)
-  state, first = learner.update(state, batches)
+  state, first = small.update(learner, state, batches)
   assert first["kl_coef"] == pytest.approx(0.1) and first["kl"] < 1e-9
   # On the reference itself KL is 0: clip(0 / target - 1, -0.2) = -0.2, 12 of 100 sequences.
   assert float(state.kl_coef) == pytest.approx(0.1 * (1 - 0.2 * 0.12))
-  state, second = learner.update(state, batches)
+  state, second = small.update(learner, state, batches)
   assert second["kl"] > 1e-9 and second["kl_coef"] == pytest.approx(0.1 * (1 - 0.2 * 0.12))
   want = kl_lib.adapted_coefficient(second["kl_coef"], second["kl"], target=1e-9, horizon=100, num_sequences=12)
   assert float(state.kl_coef) == pytest.approx(want, rel=1e-6)
@@ -159,7 +161,7 @@ def test_the_kl_coefficient_is_steered_to_its_target():
 def test_importance_weights_correct_for_the_sampler():
   settings = Settings(logprob_chunk=64, importance_cap=1.5)
   learner = small.learner(settings)
-  batches = small.packed(small.items())
+  batches = small.blocks(small.items())
   ours = [np.asarray(learner.score(learner.params, b)) for b in batches]
   drawn = [
     np.where(b.loss_mask, o - np.log(1 + (b.tokens % 3)), np.nan).astype(np.float32) for b, o in zip(batches, ours)
@@ -187,10 +189,10 @@ def test_only_adapters_are_trained_and_the_reference_is_the_base():
   assert sizes(state.opt_state) < 2 * sizes(state.params) + 10  # two moments each, and counts
   before = jax.tree.map(np.asarray, learner.trained.frozen)
   for _ in range(3):
-    state, metrics = learner.update(state, batches)
+    state, metrics = small.update(learner, state, batches)
   assert metrics["update_norm"] > 0 and small.distance(before, learner.trained.frozen) == 0.0
   base = small.learner()
-  for batch in batches:
+  for batch in batches.blocks:
     want = np.asarray(base.score(base.params, batch))
     np.testing.assert_allclose(learner.score(learner.reference, batch), want, rtol=1e-5, atol=1e-6)
     assert np.abs(np.asarray(learner.score(state.params, batch)) - want).max() > 1e-4

@@ -16,7 +16,7 @@ SETTINGS = Settings(kl="k2", kl_coef=0.1, logprob_chunk=64)
 
 
 def batches(step):
-  return small.packed(small.items(12, seed=step))
+  return small.blocks(small.items(12, seed=step))
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
@@ -26,13 +26,13 @@ def test_resume_is_exact(tmp_path, kind):
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=1)
   state = learner.init(0)
   for step in range(4):
-    state, _ = learner.update(state, batches(step))
+    state, _ = small.update(learner, state, batches(step))
     if step == 1:
       checkpoints.save(2, state, dict(step=2))
   again = small.learner(SETTINGS, optimizer)  # as a new process would make it
   resumed, host = checkpoint.Checkpoints(tmp_path, keep=1).restore(again.init(1))
   for step in range(host["step"], 4):
-    resumed, metrics = again.update(resumed, batches(step))
+    resumed, metrics = small.update(again, resumed, batches(step))
   for one, other in zip(jax.tree.leaves(state), jax.tree.leaves(resumed), strict=True):
     np.testing.assert_array_equal(one, other)
   assert metrics["optimizer_step"] == 4

@@ -45,9 +45,9 @@ def learner():
 
 def test_loss_and_gradient_stay(learner):
   items = groups()
-  together = packing.pack_items(items, rows=2, lengths=(24,), share_prefix=True)
+  together = packing.pack_items(items, rows=2, lengths=(24,), share_prefix=True).blocks
   assert len(together) == 1 and (together[0].prefix_ids != together[0].segment_ids).any()
-  want_loss, want = small.gradient(learner, small.padded(items, rows=2))  # one sequence a row
+  want_loss, want = small.gradient(learner, small.padded(items, rows=2).blocks)  # one sequence a row
   got_loss, got = small.gradient(learner, together)
   assert abs(got_loss - want_loss) < 1e-6
   for mine, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
@@ -57,7 +57,7 @@ def test_loss_and_gradient_stay(learner):
 def test_what_is_counted(learner):
   items = groups()
   together, apart = (
-    blocks_lib.count(packing.pack_items(items, rows=2, lengths=(24,), share_prefix=share), SETTINGS)
+    blocks_lib.count(packing.pack_items(items, rows=2, lengths=(24,), share_prefix=share).blocks, SETTINGS)
     for share in (True, False)
   )
   for name in ("tokens", "sequences", "weight"):
@@ -67,8 +67,8 @@ def test_what_is_counted(learner):
 
 
 def test_an_update_and_empty_blocks_fit_the_same_program(learner):
-  blocks = packing.pack_items(groups(), rows=2, lengths=(24,), share_prefix=True)
+  blocks = packing.pack_items(groups(), rows=2, lengths=(24,), share_prefix=True).blocks
   filler = blocks_lib.empty(2, 24, shares=True)
   assert jax.tree.structure(filler) == jax.tree.structure(blocks[0])
-  state, metrics = learner.update(learner.init(0), [*blocks, filler])
+  state, metrics = small.update(learner, learner.init(0), [*blocks, filler])
   assert metrics["tokens"] == blocks[0].loss_mask.sum() and np.isfinite(metrics["loss"])

@@ -39,11 +39,11 @@ def mesh_of(sizes):
 def trained(mesh=None):
   """(scores, state after two optimiser steps, metrics of both)."""
   learner = small.learner(SETTINGS, OPTIMIZER, mesh=mesh)
-  batches = [small.packed(small.items(16, seed=seed)) for seed in (1, 2)]
+  batches = [small.blocks(small.items(16, seed=seed)) for seed in (1, 2)]
   scores = [np.asarray(learner.score(learner.params, batch)) for batch in batches[0]]
   state, metrics = learner.init(0), []
   for blocks in batches:
-    state, found = learner.update(state, blocks)
+    state, found = small.update(learner, state, blocks)
     metrics.append(found)
   return scores, state, metrics
 
@@ -101,7 +101,7 @@ def lowered(sizes):
   whole = NamedSharding(mesh, PartitionSpec())
   array = lambda dtype, at, *shape: jax.ShapeDtypeStruct(shape, dtype, sharding=at)
   ints, floats = functools.partial(array, jnp.int32, whole), functools.partial(array, jnp.float32, whole)
-  like = small.packed(small.items(1))[0]
+  like = small.blocks(small.items(1))[0]
   block = jax.tree.map(lambda x: array(x.dtype, rules.batch_sharding(mesh), ROWS, LENGTH), like)
   one = learner.trained
   state = rules.place(mesh, jax.eval_shape(lambda p: one.init(p, 0), one.params))

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from ragrl_jax import structs
 from ragrl_jax.learner import packing
+from ragrl_jax.run import rewards
 
 NAMES = [f.name for f in dataclasses.fields(structs.Batch)]
 
@@ -32,8 +33,14 @@ def of_size(size, number=0):
   return packing.Item(ids, on, np.full(size, number + 1, np.float32), -ids.astype(np.float32), number, f"item {number}")
 
 
+def pack(episodes, rewards, **how):
+  """The blocks of these episodes."""
+  items = [packing.of_episode(one, earned) for one, earned in zip(episodes, rewards, strict=True)]
+  return packing.pack_items(items, **how).blocks
+
+
 def test_an_episode_by_hand():
-  (batch,) = packing.pack([episode()], [(0.25, 0.5)], rows=1, lengths=(10,))
+  (batch,) = pack([episode()], [(0.25, 0.5)], rows=1, lengths=(10,))
   want = dict(
     tokens=[10, 11, 20, 21, 22, 30, 40, 41, 0, 0],
     segment_ids=[1] * 8 + [0, 0],
@@ -59,41 +66,71 @@ def test_a_turn_without_tokens_lends_its_reward_to_a_neighbour():
   assert earned(result, said(0), rewards=(1.0,)) == [0]
 
 
-def test_places_are_where_pack_lays_them():
+def test_a_span_is_where_its_item_lies():
   items = [of_size(n, i) for i, n in enumerate((3, 5, 2, 4, 7, 8))]
-  batches = packing.pack_items(items, rows=2, lengths=(8, 4))
-  for item, (block, row, here) in zip(items, packing.places(items, rows=2, lengths=(8, 4)), strict=True):
-    np.testing.assert_array_equal(batches[block].tokens[row, here], item.tokens)
-  # Samples that share a beginning: the place is of what each adds to it, its trained tokens all in there.
+  packed = packing.pack_items(items, rows=2, lengths=(8, 4))
+  tokens = [b.tokens for b in packed.blocks]
+  for item, span in zip(items, packed.spans, strict=True):
+    np.testing.assert_array_equal(span.of(tokens), item.tokens)
+  # Two packings joined: the second one's spans move behind the first one's blocks.
+  both = packing.join([packed, packing.pack_items(items[:1], rows=2, lengths=(4,))])
+  assert both.blocks[: len(tokens)] == packed.blocks and both.spans[:-1] == packed.spans
+  assert both.spans[-1] == (len(tokens), 0, 0, 3)
+  # Samples that share a beginning: the span is of what each adds to it, its trained tokens all in there.
   starts = lambda n: dataclasses.replace(
     of_size(n, n),
     tokens=np.concatenate([[1, 2, 3], np.arange(n - 3) + 10 * n]).astype(np.int32),
     group_id=0,
     loss_mask=np.arange(n) >= 3,
   )
-  items, how = [starts(n) for n in (6, 7, 8, 9)], dict(rows=2, lengths=(16,), share_prefix=True)
-  batches = packing.pack_items(items, **how)
-  for item, (block, row, here) in zip(items, packing.places(items, **how), strict=True):
-    np.testing.assert_array_equal(batches[block].tokens[row, here], item.tokens[2:])
-    assert batches[block].loss_mask[row, here].sum() == item.loss_mask.sum()
+  items = [starts(n) for n in (6, 7, 8, 9)]
+  packed = packing.pack_items(items, rows=2, lengths=(16,), share_prefix=True)
+  tokens, masks = [b.tokens for b in packed.blocks], [b.loss_mask for b in packed.blocks]
+  for item, span in zip(items, packed.spans, strict=True):
+    np.testing.assert_array_equal(span.of(tokens), item.tokens[2:])
+    assert span.of(masks).sum() == item.loss_mask.sum()
+
+
+def test_items_of_one_name_are_told_apart():
+  items = [dataclasses.replace(of_size(n, n), name="same") for n in (3, 3, 5)]
+  packed = packing.pack_items(items, rows=1, lengths=(8,))
+  assert packed.spans == [(0, 0, 5, 8), (1, 0, 0, 3), (0, 0, 0, 5)]
 
 
 def test_who_could_not_be_scored_is_left_out():
-  (batch,) = packing.pack([episode(1), episode(2)], [None, (0.0, 0.0)], rows=1, lengths=(16,))
+  scored = [
+    rewards.Scored(structs.Example("q", "?", ("!",)), one, {}, {}, earned and sum(earned), None, earned or ())
+    for one, earned in ((episode(1), None), (episode(2), (0.0, 0.0)))
+  ]
+  items = rewards.items(scored)
+  (batch,) = packing.pack_items(items, rows=1, lengths=(16,)).blocks
   assert set(np.unique(batch.group_ids)) == {-1, 2} and batch.loss_mask.sum() == 5
-  (empty,) = packing.pack([episode()], [None], rows=2, lengths=(16, 8))
+  (empty,) = packing.pack_items(rewards.items(scored[:1]), rows=2, lengths=(16, 8)).blocks
   assert empty.tokens.shape == (2, 8) and not empty.loss_mask.any() and (empty.segment_ids == 0).all()
 
 
+def test_the_way_back_from_rows_to_episodes():
+  example = structs.Example("q", "?", ("!",))
+  make = lambda index, reward: rewards.Scored(example, episode(index), {}, {}, reward, None, (0.0, reward or 0.0))
+  scored = [make(1, 1.0), make(1, None), make(2, 0.0), make(3, 1.0)]
+  parts = rewards.by_prompts(scored, 2)
+  assert [[one.episode.prompt_index for one in part] for part in parts] == [[1, 1, 2], [3]]  # groups stay whole
+  packed = packing.join([packing.pack_items(rewards.items(part), rows=1, lengths=(16,)) for part in parts])
+  # Advantages 1, 2, 3 … over each row's tokens; episodes of 8 tokens, trained at 2 3 4 6 7: a mean of 5.4, or 13.4.
+  counted = [dataclasses.replace(b, advantages=np.arange(1.0, 17.0)[None]) for b in packed.blocks]
+  found = rewards.with_advantages(scored, dataclasses.replace(packed, blocks=counted))
+  assert [one.advantage for one in found] == [pytest.approx(5.4), None, pytest.approx(13.4), pytest.approx(5.4)]
+
+
 def test_the_first_token_is_never_trained():
-  (batch,) = packing.pack_items([of_size(3), of_size(3, 1)], rows=1, lengths=(6,))
+  (batch,) = packing.pack_items([of_size(3), of_size(3, 1)], rows=1, lengths=(6,)).blocks
   np.testing.assert_array_equal(batch.loss_mask, [[False, True, True] * 2])
   np.testing.assert_array_equal(batch.advantages, [[0, 1, 1, 0, 2, 2]])
 
 
 def test_first_fit_decreasing_by_hand():
   # Sizes 3, 5, 2, 4 in rows of 8, two a block: 5 → row 0, 4 → row 1, 3 → row 0 (full), 2 → row 1.
-  (batch,) = packing.pack_items([of_size(n, i) for i, n in enumerate((3, 5, 2, 4))], rows=2, lengths=(8,))
+  (batch,) = packing.pack_items([of_size(n, i) for i, n in enumerate((3, 5, 2, 4))], rows=2, lengths=(8,)).blocks
   np.testing.assert_array_equal(batch.group_ids, [[1] * 5 + [0] * 3, [3] * 4 + [2] * 2 + [-1] * 2])
   np.testing.assert_array_equal(batch.segment_ids, [[1] * 5 + [2] * 3, [1] * 4 + [2] * 2 + [0] * 2])
 
@@ -101,7 +138,7 @@ def test_first_fit_decreasing_by_hand():
 def test_lengths_are_chosen_and_paid_rows_filled_first():
   # The 10 opens a block of T 12 with two rows; 7 fits its second row, 4 that row's rest. The 6 and the second 6 have
   # no room there and open a block of T 6; nothing needs a third.
-  batches = packing.pack_items([of_size(n, i) for i, n in enumerate((7, 10, 4, 6, 6))], rows=2, lengths=(6, 12))
+  batches = packing.pack_items([of_size(n, i) for i, n in enumerate((7, 10, 4, 6, 6))], rows=2, lengths=(6, 12)).blocks
   assert [b.tokens.shape for b in batches] == [(2, 12), (2, 6)]
   np.testing.assert_array_equal(batches[0].group_ids[1], [0] * 7 + [2] * 4 + [-1])
   assert (batches[1].segment_ids == 1).all()
@@ -111,7 +148,7 @@ def test_lengths_are_chosen_and_paid_rows_filled_first():
 @given(st.lists(st.integers(1, 20), max_size=30), st.integers(1, 4))
 def test_every_token_is_packed_once_and_in_order(sizes, rows):
   items = [of_size(n, i) for i, n in enumerate(sizes)]
-  batches = packing.pack_items(items, rows=rows, lengths=(20, 7))
+  batches = packing.pack_items(items, rows=rows, lengths=(20, 7)).blocks
   found = {}
   for batch in batches:
     assert batch.tokens.shape[0] == rows and batch.tokens.shape[1] in (20, 7)
@@ -129,23 +166,24 @@ def test_every_token_is_packed_once_and_in_order(sizes, rows):
 
 def test_packing_the_same_twice_gives_the_same():
   items = [of_size(n, i) for i, n in enumerate((5, 5, 5, 3, 3))]
-  one, two = (packing.pack_items(items, rows=2, lengths=(8,)) for _ in range(2))
+  one, two = (packing.pack_items(items, rows=2, lengths=(8,)).blocks for _ in range(2))
   for a, b in zip(one, two, strict=True):
     for name in NAMES:
       np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
 
 
 def test_weighted_sequences_for_sft():
-  (batch,) = packing.pack_weighted([([7, 8, 9, 10], [1.0, 0.3, 0.0, 1.0])], rows=1, lengths=(5,))
+  item = packing.of_demonstration([7, 8, 9, 10], [1.0, 0.3, 0.0, 1.0])
+  (batch,) = packing.pack_items([item], rows=1, lengths=(5,)).blocks
   np.testing.assert_array_equal(batch.loss_mask, [[False, True, False, True, False]])
   np.testing.assert_allclose(batch.advantages, [[0, 0.3, 0, 1.0, 0]])
   with pytest.raises(ValueError, match="demonstration 1: 2 ids with 1 weights"):
-    packing.pack_weighted([([1, 2], [1, 1]), ([1, 2], [1])], rows=1, lengths=(5,))
+    packing.of_demonstration([1, 2], [1], number=1)
 
 
 def test_too_long_an_episode_says_what_to_change():
   with pytest.raises(ValueError, match=r"episode 4\.1 \(example 'e7'\) has 8 tokens, the longest row 7.*row_lengths"):
-    packing.pack([episode()], [(0.0, 1.0)], rows=1, lengths=(7,))
+    pack([episode()], [(0.0, 1.0)], rows=1, lengths=(7,))
 
 
 @pytest.mark.parametrize(
@@ -160,15 +198,15 @@ def test_too_long_an_episode_says_what_to_change():
 )
 def test_impossible_shapes_are_refused(rows, lengths, word):
   with pytest.raises(ValueError, match=word):
-    packing.pack([episode()], [(0.0, 1.0)], rows=rows, lengths=lengths)
+    pack([episode()], [(0.0, 1.0)], rows=rows, lengths=lengths)
 
 
 def test_log_probabilities_must_belong_to_tokens():
   broken = dataclasses.replace(episode(), segments=(structs.Segment(structs.MODEL, (1, 2), "", logprobs=(-1.0,)),))
   with pytest.raises(ValueError, match="2 ids and 1 log-probabilities"):
-    packing.pack([broken], [(1.0,)], rows=1, lengths=(8,))
+    pack([broken], [(1.0,)], rows=1, lengths=(8,))
   with pytest.raises(ValueError, match="3 rewards for 2 model segments"):
-    packing.pack([episode()], [(0.0, 0.0, 1.0)], rows=1, lengths=(8,))
+    pack([episode()], [(0.0, 0.0, 1.0)], rows=1, lengths=(8,))
 
 
 def shared(sizes, prompt=3, group=7):
@@ -192,7 +230,7 @@ def shared(sizes, prompt=3, group=7):
 def test_a_shared_prompt_by_hand():
   # Prompts 0 1 2; the last token stays with each. The other group has one item and is laid down whole.
   items = [*shared((1, 2)), *shared((2,), prompt=2, group=8)]
-  (batch,) = packing.pack_items(items, rows=1, lengths=(12,), share_prefix=True)
+  (batch,) = packing.pack_items(items, rows=1, lengths=(12,), share_prefix=True).blocks
   want = dict(
     tokens=[0, 1, 2, 200, 201, 2, 100, 0, 1, 100, 101, 0],
     segment_ids=[1, 1, 2, 2, 2, 3, 3, 4, 4, 4, 4, 0],
@@ -205,13 +243,13 @@ def test_a_shared_prompt_by_hand():
   )
   for name, values in want.items():
     np.testing.assert_array_equal(getattr(batch, name), [values], err_msg=name)
-  (apart,) = packing.pack_items(items, rows=1, lengths=(13,))
+  (apart,) = packing.pack_items(items, rows=1, lengths=(13,)).blocks
   assert apart.prefix_ids is None
 
 
 def test_a_group_too_long_for_a_row_becomes_several_families():
   # Rows of 9 hold the 2 shared tokens and 7 more: 1 + 4 with 1 + 1, then 1 + 3 with 1 + 2. Nothing is lost.
-  batches = packing.pack_items(shared((3, 1, 4, 2)), rows=2, lengths=(9,), share_prefix=True)
+  batches = packing.pack_items(shared((3, 1, 4, 2)), rows=2, lengths=(9,), share_prefix=True).blocks
   np.testing.assert_array_equal(batches[0].positions, [[0, 1, 2, 3, 4, 5, 6, 2, 3], [0, 1, 2, 3, 4, 5, 2, 3, 4]])
   assert len(batches) == 1 and sorted(batches[0].tokens[batches[0].loss_mask].tolist()) == [
     100,
@@ -231,5 +269,5 @@ def test_only_what_is_common_and_untrained_is_shared():
   one, two = shared((3, 3))
   told = dataclasses.replace(two, tokens=np.array([0, 9, 2, 200, 201, 202], np.int32))  # another second token
   for items in ([one, told], [one, dataclasses.replace(two, loss_mask=np.ones(6, bool))]):
-    (batch,) = packing.pack_items(items, rows=2, lengths=(6,), share_prefix=True)
+    (batch,) = packing.pack_items(items, rows=2, lengths=(6,), share_prefix=True).blocks
     np.testing.assert_array_equal(batch.prefix_ids, batch.segment_ids)

@@ -1,0 +1,106 @@
+"""Where a step's time went, how fast it was, and the few numbers that a progress bar shows."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+
+from ragrl_jax import structs
+from ragrl_jax.learner import flops
+from ragrl_jax.learner.learner import Learner
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.rollout import timings
+from ragrl_jax.run.player import Player
+
+# (step, player, params) → more metrics for the step's row, such as an evaluation's
+Evaluate = Callable[[int, Player, Any], dict[str, Any]]
+
+
+class Clock:
+  """Seconds by phase.
+
+  Example: `with clock("rollout"): …` adds to "rollout"; `clock.move("rollout", "judge_wait", 2.0)` shows two of these
+  seconds as another phase's.
+  """
+
+  def __init__(self):
+    self._seconds: dict[str, float] = {}
+
+  @contextlib.contextmanager
+  def __call__(self, phase: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - start
+
+  def move(self, of: str, to: str, seconds: float) -> None:
+    """Takes seconds out of one phase and adds them to another."""
+    self._seconds[of] -= seconds
+    self._seconds[to] = self._seconds.get(to, 0.0) + seconds
+
+  def report(self) -> dict[str, float]:
+    """Seconds per phase, and their sum as "seconds/step"."""
+    report = {f"seconds/{phase}": seconds for phase, seconds in self._seconds.items()}
+    return report | {"seconds/step": sum(self._seconds.values())}
+
+
+def seconds_of(clock: Clock, played: timings.Timings) -> dict[str, float]:
+  """The step's seconds, with the rollout's waits shown apart, and the engine's own numbers."""
+  clock.move("rollout", "retrieval_wait", played.wait_s)
+  clock.move("rollout", "judge_wait", played.judge_wait_s)
+  clock.move("rollout", "update", played.beside_s)  # an update that ran while conversations waited
+  return {f"engine/{name}": value for name, value in played.metrics().items()} | clock.report()
+
+
+def evaluated(evaluate: Evaluate, step: int, player: Player, params: Any) -> dict[str, Any]:
+  """What `evaluate` measures, and the seconds it took, if it measured anything."""
+  began = time.perf_counter()
+  found = evaluate(step, player, params)
+  return found | {"seconds/evaluate": time.perf_counter() - began} if found else {}
+
+
+def throughput(
+  metrics: dict[str, Any], shape: DecoderConfig, learner: Learner, episodes: Sequence[structs.Episode]
+) -> dict[str, Any]:
+  """Tokens per second of the whole step, the learner's share of the hardware's peak, and the slowest phase.
+
+  Args:
+    metrics: of the step: its seconds, and `tokens`, the trained ones.
+    shape: the decoder's.
+    learner: whose update it was.
+    episodes: that the step trained on.
+  """
+  seconds = {name.removeprefix("seconds/"): value for name, value in metrics.items() if name.startswith("seconds/")}
+  step = seconds.pop("step")
+  lengths = [episode.num_tokens for episode in episodes]
+  operations = flops.update(
+    shape,
+    learner.settings,
+    tokens=sum(lengths),
+    pairs=sum(n * (n + 1) / 2 for n in lengths),  # causal attention: token n looks at n tokens
+    scored=metrics["tokens"],
+    adapters=learner.adapters,
+  )
+  found = {
+    "tokens_per_second": sum(lengths) / step,
+    "bottleneck": max(seconds, key=seconds.get),
+    "learner_flops_per_second": operations / seconds["update"],
+  }
+  mfu = flops.mfu(operations, seconds["update"], jax.device_count(), jax.devices()[0])
+  return found if mfu is None else found | {"mfu": mfu}
+
+
+def headline(metrics: dict[str, Any]) -> str:
+  """The few numbers a progress bar shows."""
+  shown = [
+    ("reward", "reward", ".3f"),
+    ("outcome", "EM", ".3f"),
+    ("searches", "searches", ".2f"),
+    ("evaluation/em", "held-out EM", ".3f"),
+    ("tokens_per_second", "tok/s", ".0f"),
+    ("bottleneck", "slowest", ""),
+  ]
+  # Most recipes never search; of one that should, run/watch.py warns.
+  told = lambda name: name in metrics and (name != "searches" or metrics[name])
+  return " ".join(f"{label} {metrics[name]:{form}}" for name, label, form in shown if told(name))
