@@ -15,6 +15,7 @@ compare CPU seconds of one thread then (taskset -c 0 … --threads 1 --clock cpu
 
 import argparse
 import asyncio
+import dataclasses
 import os
 import tempfile
 import time
@@ -33,6 +34,7 @@ from ragrl_jax.models import weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.rollout import collect
+from ragrl_jax.settings import Rollout
 
 V = 4096
 CONFIG = DecoderConfig(
@@ -108,7 +110,12 @@ class Ours:
       for row in range(len(turns))
     ]
     rollout = collect.Rollout(
-      self.engine, play, Waiting(seconds), seed=0, reserve=1, sampling=structs.Sampling(max_new_tokens=int(turns.max()))
+      self.engine,
+      play,
+      Waiting(seconds),
+      seed=0,
+      reserve=1,
+      sampling=dataclasses.replace(Rollout().sampling, max_new_tokens=int(turns.max())),
     )
     self.step += 1
     begin = CLOCK()

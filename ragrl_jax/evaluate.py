@@ -56,6 +56,7 @@ def evaluate(
   """
   # ---- 1. settings: the caller's, and what decides on the checkpoint's arrays from the run's own ---------------------
   config_lib.validate(config, training=False)
+  plays = player_lib.recipe(config)
   config = config.copy_and_resolve_references()
   folder, run, step = locate(checkpoint)
   if folder is not None:
@@ -66,8 +67,9 @@ def evaluate(
     _as_trained(config, run.parent / "config.json")
 
   # ---- 2. the rooms are built: questions first, then weights, index and engine ---------------------------------------
+  player_lib.check(config, training=False)  # before the questions are read
   examples = questions.testing(config, data, max_examples=config.data.max_examples)
-  questions.check_passages(config, player_lib.recipe(config), examples, str(data))
+  questions.check_passages(config, plays, examples, str(data))
   player = player_lib.build(config, training=False)
   examples = questions.fitting(config, player, examples)
   questions.check_room(config, player.tokenizer, player.recipe.prompt, examples, str(data))

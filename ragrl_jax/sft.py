@@ -63,6 +63,7 @@ def sft(
 
 def _tuned(config, run: run_lib.Run, evaluate, reached) -> Iterator[dict[str, Any]]:
   # ---- 2. the rooms are built: what can be refused is refused before the weights are read ----------------------------
+  player_lib.check_sft(config)
   steps, save_every = config.steps, config.checkpoint.every
   settings = settings_lib.from_config(config, objective="sft")
   optimizer = settings_lib.optimizer_from_config(config, total_steps=steps)

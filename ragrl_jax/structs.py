@@ -165,7 +165,7 @@ class Episode:
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-  """Sampling settings of a generation.
+  """Sampling settings of a generation. Defaults are the settings' (`settings.Rollout.sampling`).
 
   Attributes:
     temperature: divides the logits; 0 is greedy (log-probabilities are then recorded at temperature 1).
@@ -174,10 +174,10 @@ class Sampling:
     max_new_tokens: largest number of tokens per generation (one turn).
   """
 
-  temperature: float = 1.0
-  top_k: int = 0
-  top_p: float = 1.0
-  max_new_tokens: int = 256
+  temperature: float
+  top_k: int
+  top_p: float
+  max_new_tokens: int
 
 
 class Conversation(Protocol):
@@ -192,18 +192,23 @@ class Conversation(Protocol):
     self, *, stop: Sequence[str] = (), max_new_tokens: int | None = None, greedy: bool = False
   ) -> Segment:
     """Samples until a stop string is complete (its last token is kept whole), EOS, or no tokens are left to sample."""
+    ...
 
   def observe(self, text: str, *, query: str | None = None, found: Sequence[Passage] | None = None) -> bool:
     """Appends the environment's text. Returns False, and appends nothing, if the text and an answer do not fit."""
+    ...
 
   def room(self) -> int:
     """Number of tokens that still fit into the context; the next generation must fit into them too."""
+    ...
 
   def fork(self, at: int) -> Conversation:
     """A new conversation that starts with the first `at` tokens of this one."""
+    ...
 
   def end(self, why: str | None = None, **facts: Any) -> Episode:
     """Closes the conversation and returns its episode with these facts; `why` defaults to the last segment's stop."""
+    ...
 
 
 class Policy(Protocol):
@@ -213,6 +218,7 @@ class Policy(Protocol):
 
   def start(self, prompt: Sequence[Mapping[str, str]] | Sequence[int]) -> Conversation:
     """A new conversation from chat messages ({"role", "content"}) or from token ids."""
+    ...
 
 
 class Tools(Protocol):
@@ -220,12 +226,15 @@ class Tools(Protocol):
 
   async def search(self, query: str, k: int | None = None) -> tuple[Passage, ...]:
     """The k best passages (config.retrieval.top_k if None). Raises ToolFailed after the last retry or the deadline."""
+    ...
 
   async def judge(self, pairs: Sequence[tuple[str, str]], term: str = "") -> tuple[float | None, ...]:
     """One verdict in [0, 1] per (premise, claim) pair, from this term's judge; None where the judge gave none."""
+    ...
 
   async def embed(self, texts: Sequence[str]) -> tuple[tuple[float, ...], ...]:
     """One unit vector per text, rounded to four decimals since facts are logged. ValueError without an encoder."""
+    ...
 
 
 class ToolFailed(RuntimeError):

@@ -1,8 +1,62 @@
 """Settings: locked names, relations between fields, and the miniature of a run."""
 
+import json
+import pathlib
+
 import pytest
 
 from ragrl_jax import config as config_lib
+from ragrl_jax import settings
+from ragrl_jax.settings import fields
+
+GOLDEN = pathlib.Path(__file__).parent / "golden" / "default_config.json"  # as it was before settings were typed
+
+
+def flat(values, prefix=""):
+  for name, value in values.items():
+    if isinstance(value, dict) and value:
+      yield from flat(value, f"{prefix}{name}.")
+    else:
+      yield prefix + name, list(value) if isinstance(value, tuple) else value
+
+
+def test_the_config_has_the_settings_of_before():
+  now, before = list(flat(config_lib.default_config().to_dict())), list(json.loads(GOLDEN.read_text()).items())
+  assert now == before
+  assert [type(value) for _, value in now] == [type(value) for _, value in before]
+
+
+def test_the_typed_settings_are_the_configs():
+  config = config_lib.default_config()
+  assert settings.of(config) == settings.Settings()
+  config.rollout.filter.metric, config.learner.row_lengths = "total", (128, 512)
+  with config.unlocked():
+    config.model.shape.max_position, config.switches = 1024, dict(max_searches=2)
+  typed = settings.of(config)
+  assert (typed.rollout.filter.metric, typed.learner.row_lengths) == ("total", (128, 512))
+  assert typed.model.shape.more == dict(max_position=1024) and typed.switches == dict(max_searches=2)
+  assert fields.plain(typed) == config.to_dict()
+  assert typed.rollout.sampling.max_new_tokens == config.rollout.max_new_tokens == 64
+
+
+def test_sections_check_themselves():
+  for make, words in (
+    (lambda: settings.Rollout(lanes=0), "config.rollout.lanes=0: it must be at least 1."),
+    (lambda: settings.Rollout(top_p=1.5), "config.rollout.top_p=1.5: it must be above 0 and at most 1."),
+    (lambda: settings.Advantage(lam=2), "config.advantage.lam=2: it must be between 0 and 1."),
+    (lambda: settings.Loss(dual_clip=1.0), "config.loss.dual_clip=1.0: it must be None or a number above 1."),
+    (lambda: settings.Prompting(chat=1), "config.prompting.chat=1: it must be True or False."),
+    (lambda: settings.Data(train=None), "config.data.train=None: it must be a text, such as ''."),
+    (lambda: settings.Rollout(ahead=True), "config.rollout.ahead=True: it must be 0 or 1."),
+    (lambda: settings.Settings(steps=2.5), "config.steps=2.5: it must be a whole number, such as 100."),
+    (lambda: settings.of(dict(rollout=dict(lane=1))), "config.rollout.lane: there is no such setting"),
+    (lambda: settings.of(dict(judges=dict(x=dict(kin="nli")))), "config.judges.x sets kin: use fields of config.judge"),
+  ):
+    with pytest.raises(ValueError) as refused:
+      make()
+    assert words in str(refused.value)
+  settings.Critic(clip=None)
+  assert settings.Rollout(temperature=1).temperature == 1
 
 
 def test_defaults_are_valid():

@@ -13,10 +13,8 @@ import ml_collections
 import pytest
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import evaluate, judging, recipes, retrieval, sft, structs, train
-from ragrl_jax.core import kl, losses
+from ragrl_jax import evaluate, judging, recipes, retrieval, settings, sft, structs, train
 from ragrl_jax.data import readers, writers
-from ragrl_jax.learner import settings
 from ragrl_jax.models import weights
 from ragrl_jax.models.config import ARCHITECTURES
 from ragrl_jax.prompting import load
@@ -24,25 +22,41 @@ from ragrl_jax.run import devices, questions
 from ragrl_jax.run import player as player_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
-NAMES = {path: "nonsense" for path in config_lib.CHOICES} | {"rollout.ahead": 2, "model.dtype": "bf16"}
-NUMBERS = {path: least - 1 for least, paths in config_lib.AT_LEAST.items() for path in paths.split()} | {
-  "rollout.top_p": 1.5,
-  "advantage.gamma": 2.0,
-  "retrieval.timeout_s": 0.0,
-  "learner.row_lengths": (0,),
-  "loss.dual_clip": "much",
-  "loss.importance_cap": -1.0,
-  "mesh.data": 0,
-  "rollout.temperature": float("nan"),
-  "rollout.prefill": 1024,
-  "optimizer.learning_rate": float("inf"),
-}
-BAD = list(NAMES.items()) + list(NUMBERS.items())
+
+
+def bad_values(section, prefix=""):
+  """(path, a value that its field cannot have) for every field with a few names, a range, or only True and False."""
+  for field in dataclasses.fields(section):
+    path, value = prefix + field.name, getattr(section, field.name)
+    if dataclasses.is_dataclass(value):
+      yield from bad_values(value, f"{path}.")
+    elif choices := field.metadata.get("choices"):
+      yield path, "nonsense" if isinstance(choices[0], str) else len(choices)
+    else:
+      for bound, limit in field.metadata.get("bounds", {}).items():
+        yield path, type(limit if value is None else value)(limit + dict(least=-1, most=1).get(bound, 0))
+      if isinstance(value, bool | int | str):
+        yield path, None
+
+
+BAD = [
+  *bad_values(settings.Settings()),
+  ("model.dtype", "bf16"),
+  ("model.lora.rank", -1),
+  ("rollout.top_p", 1.5),
+  ("learner.row_lengths", (0,)),
+  ("loss.dual_clip", "much"),
+  ("loss.importance_cap", -1.0),
+  ("mesh.data", 0),
+  ("rollout.temperature", float("nan")),
+  ("rollout.prefill", 1024),
+  ("optimizer.learning_rate", float("inf")),
+]
 
 
 def changed(path, value):
   config = config_lib.default_config()
-  config.update_from_flattened_dict({path: float(value) if type(config_lib._at(config, path)) is float else value})
+  config.update_from_flattened_dict({path: value})
   return config
 
 
@@ -63,26 +77,15 @@ def nothing_loads(monkeypatch):
 
 
 def test_the_names_are_those_of_the_rooms_that_read_them():
-  for path, names in {
-    "model.shape.family": ARCHITECTURES,
-    "judge.kind": judging.KINDS,
-    "advantage.kind": settings.COMPARED + settings.COUNTED,
-    "advantage.credit": settings.CREDITS,
-    "loss.aggregation": losses.AGGREGATIONS,
-    "loss.kl": ("none", *kl.ESTIMATORS),
-    "loss.kl_in": settings.PLACES,
-    "critic.kind": settings.CRITICS,
-    "optimizer.kind": settings.OPTIMIZERS,
-    "optimizer.schedule": settings.SCHEDULES,
-  }.items():
-    assert sorted(config_lib.CHOICES[path]) == sorted(names), path
+  assert sorted(settings.FAMILIES) == sorted(ARCHITECTURES)
+  assert settings.JUDGES == judging.KINDS
 
 
 def test_bad_values_are_refused_before_anything_is_loaded(nothing_loads, tmp_path):
-  assert len(BAD) >= 40
+  assert len(BAD) >= 40 and len({path for path, _ in BAD}) >= 100
   for path, value in BAD:
     config = changed(path, value)
-    field = path if path != "mesh.data" else "mesh"
+    field = path if path != "mesh.data" or value is None else "mesh"
     for run in (
       config_lib.validate,
       lambda c: list(train.train(c, tmp_path)),
@@ -101,25 +104,40 @@ def test_a_judge_of_one_term_is_looked_at_too():
     config_lib.validate(config)
 
 
-@pytest.mark.parametrize(
-  "change, says",
-  [
-    (dict(recipe="care", preset="nonsense"), "config.preset"),
-    (dict(recipe="nonsense"), "config.recipe"),
-    ({"switches": dict(max_searches=-1)}, "config.switches.max_searches"),
-    ({}, r"config.retrieval.index is empty, but the recipe search_r1 searches"),
-    ({"loss.kl": "k1", "recipe": "care"}, "pulls nowhere"),
-    ({"critic.kind": "own", "recipe": "care"}, "needs a critic"),
-    ({"optimizer.warmup_steps": 101, "recipe": "care"}, "warmup_steps=101"),
-  ],
-)
-def test_what_only_the_rooms_know_is_refused_before_weights_are_read(nothing_loads, tmp_path, change, says):
-  config = config_lib.default_config()
-  config.update_from_flattened_dict({name: value for name, value in change.items() if name != "switches"})
-  with config.unlocked():
-    config.switches = change.get("switches", {})
-  with pytest.raises(ValueError, match=says):
-    list(train.train(config, tmp_path))
+def test_what_only_the_rooms_know_is_refused_before_weights_are_read(nothing_loads, tmp_path):
+  (tmp_path / "config.json").write_text("{}")  # enough of a model to be found
+  (tmp_path / "model.safetensors").write_bytes(b"")
+  training = lambda config: list(train.train(config, tmp_path / "run"))
+  tuning = lambda config: list(sft.sft(config, tmp_path / "run"))
+  evaluating = lambda config: evaluate.evaluate(config, tmp_path, "none.jsonl", tmp_path / "out")
+  every, playing = (training, tuning, evaluating), (training, evaluating)
+  care, judge = {"recipe": "care"}, {"recipe": "care", "judge.kind": "reward_model"}
+  for change, says, runs in (
+    (care | {"preset": "nonsense"}, "config.preset", every),
+    ({"recipe": "nonsense"}, "config.recipe", every),
+    ({"switches": dict(max_searches=-1)}, "config.switches.max_searches", every),
+    ({"switches": dict(max_turns=1)}, "search_r1 has no switch 'max_turns'.*config.switches", every),
+    (care | {"switches": dict(accuracy="f2")}, "config.switches.accuracy", every),
+    ({}, r"config.retrieval.index is empty, but the recipe search_r1 searches", playing),
+    (judge | {"judge.prompt": "nonsense"}, "config.judge.prompt", playing),
+    (judge, "config.judge.path is empty", playing),
+    (judge | {"judge.path": "owner/name"}, "config.judge.path='owner/name': there is no such folder", playing),
+    (care | {"optimizer.warmup_steps": 101}, "warmup_steps=101", (training, tuning)),
+    (
+      care | {"model.path": "owner/name"},
+      "config.model.path='owner/name': there is no such folder",
+      (training, tuning),
+    ),
+    (care | {"loss.kl": "k1"}, "pulls nowhere", (training,)),
+    (care | {"critic.kind": "own"}, "needs a critic", (training,)),
+  ):
+    config = config_lib.default_config()
+    config.update_from_flattened_dict({name: value for name, value in change.items() if name != "switches"})
+    with config.unlocked():
+      config.switches = change.get("switches", {})
+    for run in runs:
+      with pytest.raises(ValueError, match=says):
+        run(config)
 
 
 # ---- model, tokenizer, devices ---------------------------------------------------------------------------------------
@@ -300,17 +318,40 @@ def test_a_model_says_what_ends_a_turn(tmp_path):
   assert json.loads((tmp_path / "generation_config.json").read_text()) == dict(eos_token_id=[5, 7], bos_token_id=1)
 
 
-def test_settings_that_messages_name_are_there():
+PLACEHOLDERS = (".field", ".any.field")  # of usage lines: --config.field=value
+
+
+def test_settings_that_messages_and_pages_name_are_there():
   config = config_lib.default_config()
-  switches = {switch for room in recipes.RECIPES.values() for switch in next(iter(room.PRESETS.values()))}
-  wrong = []
-  for file in sorted((ROOT / "ragrl_jax").rglob("*.py")):
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-      if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        for path in re.findall(r"(?<![\w./-])config((?:\.[a-z]\w*)+)", node.value):
-          if not resolves(path.split(".")[1:], config, switches):
-            wrong.append(f"{file.relative_to(ROOT)}:{node.lineno}: config{path}")
+  switches = {switch for room in recipes.RECIPES.values() for switch in room.Switches()}
+  named = re.compile(r"(?<![\w./-])config((?:\.[a-z]\w*)+)")
+  wrong = [
+    f"{where}: config{path}"
+    for where, text in [*said(), *pages()]
+    for path in named.findall(text.replace("--config.", " config."))  # flags, too
+    if path not in PLACEHOLDERS and not resolves(path.split(".")[1:], config, switches)
+  ]
   assert not wrong, "\n".join(wrong)
+
+
+def said():
+  """(where, text) of every string and comment of the sources."""
+  for file in sorted([*(ROOT / "ragrl_jax").rglob("*.py"), *(ROOT / "launchers").glob("*.py")]):
+    source = file.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(source)):
+      if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield f"{file.relative_to(ROOT)}:{node.lineno}", node.value
+    for number, line in enumerate(source.splitlines(), 1):
+      if comment := re.search(r"(?:^|\s)#\s(.*)", line):
+        yield f"{file.relative_to(ROOT)}:{number}", comment[1]
+
+
+def pages():
+  """(where, line) of every page for readers. The log tells of what was, and is left out."""
+  files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "ragrl_jax").rglob("*.md")]
+  for file in sorted(set(files) - {ROOT / "docs" / "log.md", ROOT / "CHANGELOG.md"}):
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+      yield f"{file.relative_to(ROOT)}:{number}", line
 
 
 def resolves(names, config, switches) -> bool:

@@ -10,6 +10,7 @@ ROOT = pathlib.Path(ragrl_jax.__file__).parent
 # A room may import rooms of earlier rows. Rooms of one row are strangers.
 ROWS = (
   ("core", "structs"),
+  ("settings",),
   ("config",),
   ("parallel", "store"),
   ("chat",),

@@ -42,7 +42,7 @@ class Spread:
 
   def ways(self, axes: tuple[str, ...]) -> int:
     """Number of devices along these axes."""
-    return math.prod(self.mesh.shape[axis] for axis in axes) if axes else 1
+    return 1 if self.mesh is None else math.prod(self.mesh.shape[axis] for axis in axes)
 
   def over(self, f: Callable, inputs: str, outputs: str) -> Callable:
     """f, run on every device's pieces. Each letter names the kind of an array: h [R, T, D], w [V, D], t [R, T]."""
@@ -111,7 +111,8 @@ class Spread:
 
   def _index(self, axes: tuple[str, ...]) -> jax.Array:
     """This device's index along the axes; the last axis varies fastest."""
-    count = lambda number, axis: number * self.mesh.shape[axis] + jax.lax.axis_index(axis)
+    sizes = {} if self.mesh is None else self.mesh.shape
+    count = lambda number, axis: number * sizes[axis] + jax.lax.axis_index(axis)
     return functools.reduce(count, axes, jnp.int32(0))
 
 

@@ -27,6 +27,7 @@ from ragrl_jax.engine.programs import Programs, caster
 from ragrl_jax.engine.stops import Stops
 from ragrl_jax.models import cache as cache_lib
 from ragrl_jax.prompting.tokenizer import Tokenizer
+from ragrl_jax.settings import MAX_PROMPTS, PREFILL_ROWS, Rollout
 
 MIN_WIDTH = 8  # tokens: a narrower extension than this saves nothing
 NO_WEIGHTS = "the engine has no weights: call engine.load(params, version) first."
@@ -65,11 +66,11 @@ class Engine:
     lanes: int,
     rows: int,
     context: int,
-    chunk: int = 16,
-    prefill: int = 64,
-    block: int = 64,
-    prefill_rows: int = 4,
-    max_prompts: int = 8,
+    chunk: int = Rollout.chunk,
+    prefill: int = Rollout.prefill,
+    block: int = Rollout.block,
+    prefill_rows: int = PREFILL_ROWS,
+    max_prompts: int = MAX_PROMPTS,
     refill: float = 0.125,
     mesh: jax.sharding.Mesh | None = None,
     frozen: nnx.State | None = None,

@@ -10,7 +10,7 @@ from ml_collections import config_dict
 from ragrl_jax.judging import prompts
 from ragrl_jax.judging.api import Judge, references
 
-__all__ = ["KINDS", "Judge", "load", "of_terms", "references", "unset"]
+__all__ = ["KINDS", "Judge", "chosen", "load", "of_terms", "references", "unset"]
 
 KINDS = ("none", "exact", "lexical", "nli", "llm", "reward_model")
 
@@ -68,17 +68,26 @@ def of_terms(
     ValueError: see `load`; a field that is none of config.judge's.
   """
   made, judges = [], {}
+  for term, its in chosen(settings, by_term, terms).items():
+    judge = next((judge for known, judge in made if known == its), None)
+    if judge is None and (judge := load(its, **here)) is not None:
+      made.append((its, judge))
+    if judge is not None:
+      judges[term] = judge
+  return judges
+
+
+def chosen(
+  settings: Mapping[str, Any], by_term: Mapping[str, Mapping[str, Any]], terms: Sequence[str] = ()
+) -> dict[str, dict[str, Any]]:
+  """The settings of each judge of a run, by term; arguments and errors are those of `of_terms`. Nothing is loaded."""
+  found = {}
   for term in ("", *terms):
     changed = {field: value for field, value in by_term.get(term, {}).items() if value is not None}
     if unknown := sorted(set(changed) - set(settings)):
       raise ValueError(f"config.judges.{term} sets {', '.join(unknown)}: use fields of config.judge.")
-    chosen = {**settings, **changed}
-    judge = next((judge for known, judge in made if known == chosen), None)
-    if judge is None and (judge := load(chosen, **here)) is not None:
-      made.append((chosen, judge))
-    if judge is not None:
-      judges[term] = judge
-  return judges
+    found[term] = {**settings, **changed}
+  return found
 
 
 def unset(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -294,7 +294,7 @@ class _Compiler:
     whole = jax.sharding.NamedSharding(here, jax.sharding.PartitionSpec())
     ints = lambda *size: jax.ShapeDtypeStruct(size, jnp.int32, sharding=whole)
 
-    rows = load_lib.EXTENDED
+    rows = load_lib.PREFILL_ROWS
     # Before a matmul, a chip gathers the parts of a matrix that fsdp shards. So it reads the whole rows.
     work = load_lib.engine(
       config, c, self.load, hosts, weights=_bytes(params) * here.shape["fsdp"], cache=_bytes(cache)

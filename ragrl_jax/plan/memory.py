@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.plan.workload import MAX_PROMPTS
+from ragrl_jax.settings import MAX_PROMPTS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -165,7 +165,7 @@ def _engine(config, shape, where, made, here):
   work = load_lib.engine(
     config, shape, made, where.chips // HOST, weights=stays["engine: weights"] * here.fsdp, cache=stays["engine: cache"]
   )
-  tokens = load_lib.EXTENDED * r.prefill
+  tokens = load_lib.PREFILL_ROWS * r.prefill
   return _Part(
     stays,
     (

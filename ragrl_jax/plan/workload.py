@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragrl_jax.learner import flops
-
-MAX_PROMPTS = 8  # the engine's default number of cache rows for the prompts of groups
-EXTENDED = 4  # the engine's number of rows in one call of `extend`
+from ragrl_jax.settings import MAX_PROMPTS, PREFILL_ROWS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,14 +148,14 @@ def engine(config: Any, shape: Any, load: Load, hosts: int, *, weights: float, c
   one = lambda seen: flops.forward(shape, tokens=1, pairs=seen, scored=0)
   head = flops.forward(shape, tokens=0, pairs=0, scored=1)
   seen = prompt + load.drawn / 2
-  fills = math.ceil(load.read / hosts / (EXTENDED * r.prefill))
+  fills = math.ceil(load.read / hosts / (PREFILL_ROWS * r.prefill))
   # The tokens of one episode are drawn one after the other, so more lanes than episodes do not reduce the steps.
   steps = math.ceil(max(load.episodes * load.drawn / hosts / r.lanes, load.drawn))
   return Engine(
     fills,
     math.ceil(steps / r.chunk),
-    one(prompt / 2) * EXTENDED * r.prefill,
+    one(prompt / 2) * PREFILL_ROWS * r.prefill,
     (one(seen) + head) * r.lanes * r.chunk,
-    weights + EXTENDED * token * prompt / 2,
+    weights + PREFILL_ROWS * token * prompt / 2,
     r.chunk * (weights + r.lanes * token * seen),
   )

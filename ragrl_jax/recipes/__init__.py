@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from ml_collections import config_dict
 
+from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.arena import recipe as arena
 from ragrl_jax.recipes.care import recipe as care
 from ragrl_jax.recipes.lear import recipe as lear
@@ -13,6 +14,7 @@ from ragrl_jax.recipes.search_r1 import recipe as search_r1
 from ragrl_jax.recipes.untrained import recipe as untrained
 from ragrl_jax.recipes.veritas import recipe as veritas
 from ragrl_jax.recipes.when_to_search import recipe as when_to_search
+from ragrl_jax.settings import fields
 
 RECIPES: dict[str, Any] = {
   "arena": arena,
@@ -28,15 +30,17 @@ _PUBLISHED = frozenset(RECIPES)
 
 
 class Room(Protocol):
-  """What RECIPES holds: a module, or any object, with these two names.
+  """What RECIPES holds: a module, or any object, with these three names.
 
   Attributes:
-    PRESETS: preset → {switch: value}. The first one names every switch; the others hold differences.
-    build: (preset or None, **switches) → Recipe.
+    Switches: a frozen dataclass of `recipe.Switches`: every switch with its default, the "paper" preset's value.
+    PRESETS: preset → the switches that it changes; "paper" changes none.
+    build: Switches → Recipe.
   """
 
+  Switches: type[recipe_lib.Switches]
   PRESETS: Mapping[str, Mapping[str, Any]]
-  build: Callable[..., Recipe]
+  build: Callable[[Any], Recipe]
 
 
 def register(name: str, room: Room) -> None:
@@ -46,21 +50,22 @@ def register(name: str, room: Room) -> None:
   the same name replaces the first, so that a notebook's cell can run again.
 
   Raises:
-    ValueError: the name is a published recipe's, or the room lacks PRESETS or build.
+    ValueError: the name is a published recipe's, or the room lacks Switches, PRESETS or build.
   """
   if name in _PUBLISHED:
     raise ValueError(f"recipe {name!r} is one of this package's: register yours under another name.")
-  if not getattr(room, "PRESETS", None) or not callable(getattr(room, "build", None)):
-    raise ValueError(f"recipe {name!r}: the room must have PRESETS, with at least one preset, and a function build.")
+  typed = isinstance(switches := getattr(room, "Switches", None), type) and issubclass(switches, recipe_lib.Switches)
+  if not typed or "paper" not in getattr(room, "PRESETS", ()) or not callable(getattr(room, "build", None)):
+    raise ValueError(
+      f"recipe {name!r}: the room must have Switches (a subclass of recipe.Switches), PRESETS with 'paper', and build."
+    )
   RECIPES[name] = room
 
 
 def switches(name: str) -> dict[str, Any]:
   """A config's `switches`: every switch of the recipe by name, unset. Set one, there or on the command line
   (`--config.switches.NAME=value`), and it overrides the preset's."""
-  default = next(iter(RECIPES[name].PRESETS.values()))
-  kind = lambda value: int if value is None else type(value)  # what may be None is a limit
-  return {switch: config_dict.placeholder(kind(value)) for switch, value in default.items()}
+  return {switch: config_dict.placeholder(kinds[0]) for switch, kinds in fields.kinds(RECIPES[name].Switches).items()}
 
 
 def get(name: str, variant: str | None = None, **switches: Any) -> Recipe:
@@ -76,4 +81,5 @@ def get(name: str, variant: str | None = None, **switches: Any) -> Recipe:
   """
   if name not in RECIPES:
     raise ValueError(f"there is no recipe {name!r}: use one of {', '.join(RECIPES)} (config.recipe).")
-  return RECIPES[name].build(variant, **switches)
+  room = RECIPES[name]
+  return room.build(recipe_lib.chosen(name, room.Switches, room.PRESETS, variant, switches))

@@ -2,10 +2,11 @@
 
 import dataclasses
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from ragrl_jax import structs
+from ragrl_jax.settings import fields
 
 _AT_LAST = 10**9  # a step that no run reaches
 
@@ -15,6 +16,7 @@ class Prompt(Protocol):
 
   def messages(self, example: structs.Example) -> list[dict[str, str]]:
     """The chat messages ({"role", "content"}) that open the episode."""
+    ...
 
 
 class Parser(Protocol):
@@ -22,12 +24,40 @@ class Parser(Protocol):
 
   def stop(self, text: str) -> str:
     """The stop string this model turn ended on, or "eos"; for transcripts, whose sampler is unknown."""
+    ...
 
   def answer(self, text: str) -> str | None:
     """The final answer in the model's text, or None."""
+    ...
 
   def observed(self, said: str, text: str) -> tuple[str | None, tuple[structs.Passage, ...] | None]:
     """(query, passages) that environment text `text` brings after model text `said`; (None, None) if it is a notice."""
+    ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Switches(fields.Checked, Mapping[str, Any]):
+  """The settings of a recipe under config.switches; each recipe has a subclass with its own.
+
+  A recipe reads them by attribute. They are a mapping by name for what writes them down: `dict(recipe.switches)`.
+  """
+
+  def __getitem__(self, name: str) -> Any:
+    if name not in self.__dataclass_fields__:
+      raise KeyError(name)
+    return getattr(self, name)
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(self.__dataclass_fields__)
+
+  def __len__(self) -> int:
+    return len(self.__dataclass_fields__)
+
+  def refusal(self, name: str, value: Any, must: str) -> str:
+    return f"switch {name}={value!r}: it must be {must} (config.switches.{name})."
+
+
+S = TypeVar("S", bound=Switches)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +74,7 @@ class Recipe:
     weights: step → {term: weight}.
     outcome: (example, episode) → 0 or 1, or None where a judge's verdict is missing: unshaped correctness, for filters,
       progress bars and tables.
-    switches: the settings in force: the preset's, with single ones overridden.
+    switches: those in force: the preset's, with single ones overridden.
     evidence: (example, episode) → the text that it rests its answer on, for tables; None where a recipe leaves none.
     mixture: step → chance that a question is drawn from the easy set, where config.data.hard names another; None for
       one set only.
@@ -77,10 +107,13 @@ class Recipe:
 
   def reward(self, terms: Mapping[str, float | None], step: int) -> float | None:
     """The weighted sum of the terms; None as soon as a term with a weight cannot be scored."""
-    weights = self.weights(step)
-    if any(terms[name] is None for name, weight in weights.items() if weight):
-      return None
-    return float(sum(weight * terms[name] for name, weight in weights.items() if weight))
+    total = 0.0
+    for name, weight in self.weights(step).items():
+      if weight:
+        if (term := terms[name]) is None:
+          return None
+        total += weight * term
+    return float(total)
 
   def unreached(self, steps: int) -> dict[str, tuple[float, float]]:
     """Terms whose weights would still change after a run of so many steps: {term: (weight at its end, at last)}.
@@ -91,49 +124,42 @@ class Recipe:
     return {} if self.follow else {name: (end[name], last[name]) for name in last if end[name] != last[name]}
 
 
-def settings(
-  name: str, presets: Mapping[str, Mapping[str, Any]], variant: str | None, switches: Mapping[str, Any]
-) -> dict[str, Any]:
-  """The preset's switches with single ones overridden. The first preset names them all; others hold differences.
+def chosen(
+  name: str, kind: type[S], presets: Mapping[str, Mapping[str, Any]], variant: str | None, switches: Mapping[str, Any]
+) -> S:
+  """The recipe's switches as a preset changes them, with single ones overridden.
 
-  Presets joined by commas ("em_it,no_ramp") have the differences of each. A switch given as None stays as the preset
-  has it: that is what configs hold for those nobody set.
+  Presets joined by commas ("em_it,no_ramp") have the changes of each. A switch given as None stays as the preset has
+  it: a config holds None for a switch that nobody set.
+
+  Args:
+    name: the recipe's, for messages.
+    kind: its dataclass of switches.
+    presets: preset → the switches that it changes.
+    variant: the preset, or several; None: the first.
+    switches: those that override.
 
   Raises:
-    ValueError: a preset or a switch that the recipe does not have, or a switch that two of the presets set.
+    ValueError: a preset or a switch that the recipe does not have; a switch that two of the presets set; a value that a
+      switch does not take.
   """
-  default = next(iter(presets))
-  known, chosen, by = presets[default], {}, {}
-  for preset in (variant or default).split(","):
+  changes: dict[str, Any] = {}
+  by: dict[str, str] = {}
+  for preset in (variant or next(iter(presets))).split(","):
     if preset not in presets:
       raise ValueError(f"{name} has no preset {preset!r}: use one of {', '.join(presets)} (config.preset).")
-    if preset == default:
-      continue
     for switch, value in presets[preset].items():
-      if switch in chosen:
+      if switch in changes:
         raise ValueError(
           f"{name}'s presets {by[switch]!r} and {preset!r} both set {switch}: use one of them, and set "
           f"config.switches.{switch} where it is to differ (config.preset={variant!r})."
         )
-      chosen[switch], by[switch] = value, preset
+      changes[switch], by[switch] = value, preset
+  known = [field.name for field in dataclasses.fields(kind)]
   for switch in switches:
     if switch not in known:
       raise ValueError(f"{name} has no switch {switch!r}: use one of {', '.join(known)} (config.switches).")
-  return {**known, **chosen, **{switch: value for switch, value in switches.items() if value is not None}}
-
-
-def choose(name: str, value: Any, allowed: Sequence[Any]) -> None:
-  """Raises ValueError unless a switch has one of its values."""
-  if value not in allowed:
-    raise ValueError(
-      f"switch {name}={value!r}: it must be one of {', '.join(map(repr, allowed))} (config.switches.{name})."
-    )
-
-
-def whole(name: str, value: Any, low: int) -> None:
-  """Raises ValueError unless a switch is a whole number of at least `low`."""
-  if not isinstance(value, int) or isinstance(value, bool) or value < low:
-    raise ValueError(f"switch {name}={value!r}: it must be a whole number of at least {low} (config.switches.{name}).")
+  return kind(**changes | {switch: value for switch, value in switches.items() if value is not None})
 
 
 def draw_fault(kinds: Sequence[str], known: Sequence[str], share: float, rng: random.Random) -> str:

@@ -17,6 +17,7 @@ from ragrl_jax.core import groups as groups_lib
 from ragrl_jax.rollout.collect import Request
 from ragrl_jax.rollout.dispatch import Work
 from ragrl_jax.rollout.timings import Timings
+from ragrl_jax.settings import Filter
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import NO_VERDICT, Episode, Example
 
@@ -27,23 +28,6 @@ Group = tuple[Episode, ...]  # the samples of one prompt
 
 class TooManyFailures(RuntimeError):
   """More of the episodes failed than the config allows."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Filter:
-  """Which groups a step trains on.
-
-  Attributes:
-    metric: "outcome" or "total": the value that must differ within a group; "none" keeps every group.
-    tolerance: a spread (largest minus smallest value) up to this counts as none.
-    max_draws: batches of prompts that a step may draw, at least 1.
-    surplus: what to do with groups that the step does not need: "discard" as DAPO does, or "keep" for the next step.
-  """
-
-  metric: str = "none"
-  tolerance: float = 1e-6
-  max_draws: int = 4
-  surplus: str = "discard"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,9 +13,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ragrl_jax import judging, recipes, retrieval, structs
+from ragrl_jax import settings as settings_lib
 from ragrl_jax.engine import engine as engine_lib
 from ragrl_jax.engine import stops
-from ragrl_jax.learner import settings as settings_lib
+from ragrl_jax.judging import prompts
+from ragrl_jax.learner import settings as learner_settings
 from ragrl_jax.models import lora, peft, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
@@ -169,10 +171,31 @@ def check(config, *, training: bool = True) -> None:
       "launchers/build_index.py, or the http://… address of a retriever."
     )
   if training:
-    settings_lib.from_config(config)
-    settings_lib.optimizer_from_config(config)
+    learner_settings.from_config(config)
+    learner_settings.optimizer_from_config(config)
+  _check_judges(config, plays)
   check_context(config)
   mesh(config)
+
+
+def check_sft(config) -> None:
+  """`check` for supervised fine-tuning, which neither samples nor searches."""
+  recipe(config)
+  learner_settings.from_config(config, objective="sft")
+  learner_settings.optimizer_from_config(config, total_steps=config.steps)
+  if config.model.path:
+    check_folder("config.model.path", config.model.path)
+  mesh(config)
+
+
+def _check_judges(config, plays: Recipe) -> None:
+  for term, judge in judging.chosen(config.judge, config.judges, plays.judged).items():
+    prompts.get(judge["prompt"])
+    if judge["kind"] in ("nli", "reward_model"):
+      setting = f"config.judges.{term}.path" if term else "config.judge.path"
+      if not judge["path"]:
+        raise ValueError(f"{setting} is empty: name the folder of the judge's model.")
+      check_folder(setting, judge["path"])
 
 
 def check_context(config) -> None:
@@ -246,7 +269,7 @@ def build(config, *, seed: int | None = None, training: bool = True) -> Player:
     plays.play,
     used,
     seed=config.seed if seed is None else seed,
-    sampling=structs.Sampling(r.temperature, r.top_k, r.top_p, r.max_new_tokens),
+    sampling=settings_lib.of(config).rollout.sampling,
     reserve=r.reserve or None,
     dispatch=queue,
   )

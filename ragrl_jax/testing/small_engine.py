@@ -1,6 +1,7 @@
 """A small model and engine: compiled once per process, and shared by the tests that use the same sizes."""
 
 import asyncio
+import dataclasses
 import functools
 
 import jax
@@ -15,6 +16,7 @@ from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.rollout import collect
+from ragrl_jax.settings import Rollout
 
 TOKENIZER = ByteTokenizer()
 CONFIG = DecoderConfig(
@@ -109,7 +111,7 @@ def requests(prompts, samples, first=0):
 
 def rollout(engine, play=play, tools=None, max_new_tokens=12, reserve=None, **settings):
   """A rollout of `play` on an engine of this module."""
-  sampling = structs.Sampling(max_new_tokens=max_new_tokens, **settings)
+  sampling = dataclasses.replace(Rollout().sampling, max_new_tokens=max_new_tokens, **settings)
   return collect.Rollout(engine, play, tools or Tools(), seed=3, sampling=sampling, reserve=reserve)
 
 

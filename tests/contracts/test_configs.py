@@ -99,7 +99,7 @@ def test_presets_joined_by_commas_all_act(name, variant, preset, differences):
   config = load(CONFIGS / f"{name}.py").get_config(variant)
   assert config.preset == preset
   paper = recipes.get(name).switches
-  assert recipes.get(name, config.preset, **config.switches.to_dict()).switches == {**paper, **differences}
+  assert dict(recipes.get(name, config.preset, **config.switches.to_dict()).switches) == {**paper, **differences}
   assert config.judge.kind == "none" or not {"em", "exact"} & set(variant.split(","))  # nobody is asked
 
 

@@ -139,8 +139,8 @@ def test_every_preset_is_listed():
 def test_paper_is_the_default_and_names_all_switches(name, preset):
   module = recipes.RECIPES[name]
   assert next(iter(module.PRESETS)) == "paper"
-  assert recipes.get(name).switches == recipes.get(name, "paper").switches == module.PRESETS["paper"]
-  assert set(recipes.get(name, preset).switches) == set(module.PRESETS["paper"])
+  assert recipes.get(name).switches == recipes.get(name, "paper").switches == module.Switches()
+  assert set(recipes.get(name, preset).switches) == set(module.Switches()) == set(recipes.switches(name))
   for switch, value in module.PRESETS[preset].items():
     assert recipes.get(name, preset).switches[switch] == value
 
@@ -216,7 +216,7 @@ def test_unknown_names():
   with pytest.raises(ValueError, match="max_searches=True"):
     recipes.get("search_r1", max_searches=True)
   for name in recipes.RECIPES:
-    with pytest.raises(ValueError, match="instructions='none at all'.*'paper', 'short', 'none'"):
+    with pytest.raises(ValueError, match="instructions='none at all'.*'paper', 'short' or 'none'"):
       recipes.get(name, instructions="none at all")
 
 
@@ -225,5 +225,5 @@ def test_the_readme_names_every_switch_and_preset(name):
   module = recipes.RECIPES[name]
   text = (pathlib.Path(module.__file__).parent / "README.md").read_text()
   assert "Paper says" in text and "Authors' code does" in text and "We do" in text
-  for word in (*module.PRESETS["paper"], *module.PRESETS):
+  for word in (*module.Switches(), *module.PRESETS):
     assert f"`{word}" in text, f"{word} is not in the README"

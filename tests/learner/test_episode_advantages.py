@@ -184,7 +184,7 @@ def test_what_is_refused():
     advantages.assign(small.packed(items), AdvantageSettings())
   for how, word in (
     (dict(kind="dpo"), "config.advantage.kind"),
-    (dict(credit="token"), "episode, turn"),
+    (dict(credit="token"), "'episode' or 'turn'"),
     (dict(lam=1.5), "between 0 and 1"),
   ):
     with pytest.raises(ValueError, match=word):

@@ -29,8 +29,8 @@ def test_what_is_refused(how, word):
 @pytest.mark.parametrize(
   "how, word",
   [
-    (dict(kind="sgd"), "adamw, muon"),
-    (dict(schedule="linear"), "constant, cosine, inverse_sqrt"),
+    (dict(kind="sgd"), "'adamw' or 'muon'"),
+    (dict(schedule="linear"), "'constant', 'cosine' or 'inverse_sqrt'"),
     (dict(warmup_steps=11, total_steps=10), "warmup_steps=11"),
   ],
 )

@@ -1,5 +1,7 @@
 """The engine's greedy tokens are those of transformers' `generate` over the same weights."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.rollout import collect
+from ragrl_jax.settings import Rollout
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -50,7 +53,8 @@ def test_greedy_turns_are_those_of_generate(tmp_path):
     await talk.generate(greedy=True)
     return talk.end()
 
-  rollout = collect.Rollout(engine, play, None, seed=0, sampling=structs.Sampling(max_new_tokens=NEW))
+  sampling = dataclasses.replace(Rollout().sampling, max_new_tokens=NEW)
+  rollout = collect.Rollout(engine, play, None, seed=0, sampling=sampling)
   episodes = rollout.run([collect.Request(structs.Example(str(i), "", ()), i) for i in range(4)], step=0)
   for prompt, episode in zip(prompts, episodes):
     with torch.no_grad():

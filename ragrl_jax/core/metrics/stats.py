@@ -80,8 +80,8 @@ def wilcoxon(
     raise ValueError(f"paired scores are needed, these have the shapes {x.shape} and {y.shape}.")
   if not np.any(x != y):
     return 0.0, 1.0
-  result = scipy.stats.wilcoxon(x, y, alternative=alternative, zero_method="wilcox")
-  return float(result.statistic), float(result.pvalue)
+  statistic, p = np.asarray(scipy.stats.wilcoxon(x, y, alternative=alternative, zero_method="wilcox"), np.float64)
+  return float(statistic), float(p)
 
 
 def paired_permutation(

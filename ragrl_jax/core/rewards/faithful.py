@@ -35,11 +35,12 @@ def share(pairs: Sequence[Pair], verdicts: Sequence[Number | None] | None) -> fl
     return None
   if len(verdicts) != len(asked):
     raise ValueError(f"{len(verdicts)} verdicts for {len(asked)} (premise, claim) pairs: they are not of this episode.")
-  if any(verdict is None for verdict in verdicts):
+  known = [verdict for verdict in verdicts if verdict is not None]
+  if len(known) < len(verdicts):
     return None
-  if not all(0.0 <= verdict <= 1.0 for verdict in verdicts):
-    raise ValueError(f"verdicts {list(verdicts)}: each must be from 0 to 1.")
-  return float(sum(verdicts)) / len(pairs)
+  if not all(0.0 <= verdict <= 1.0 for verdict in known):
+    raise ValueError(f"verdicts {known}: each must be from 0 to 1.")
+  return float(sum(known)) / len(pairs)
 
 
 def states(premise: str | None, claim: str | None) -> float:

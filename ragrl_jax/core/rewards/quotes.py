@@ -60,7 +60,8 @@ def soft(quote: str, context: str, threshold: float = SOFT) -> bool:
   total = (ends - starts) + len(quote)
   matched = np.ceil(threshold * total / 2 - 1e-6).astype(np.int64)
   matcher = difflib.SequenceMatcher(None, "", quote)
-  blocks = np.minimum(1 + total - 2 * matched, 1 + sum(map(len, matcher.b2j.values())))
+  rare = vars(matcher)["b2j"]  # character → its places in the quote; the type stubs of difflib lack it
+  blocks = np.minimum(1 + total - 2 * matched, 1 + sum(map(len, rare.values())))
   windows = np.flatnonzero(matched <= np.minimum(ends - starts, len(quote)))
   for keys, wanted, span in (
     (indexed.letters, matched, _codes(quote)),
@@ -68,7 +69,7 @@ def soft(quote: str, context: str, threshold: float = SOFT) -> bool:
   ):
     windows = _sharing(keys, span, starts, ends - (indexed.pairs is keys), wanted, windows)
   if len(quote) >= JUNK_FROM and len(windows):
-    reach = _reach(_codes(quote), matcher.b2j, indexed.letters, starts[windows], ends[windows], matched[windows])
+    reach = _reach(_codes(quote), rare, indexed.letters, starts[windows], ends[windows], matched[windows])
     likely = reach >= matched[windows]
     windows = windows[likely][np.argsort(-reach[likely], kind="stable")]
   tried = set()
@@ -147,7 +148,7 @@ def _reach(quote, rare, text, starts, ends, wanted) -> np.ndarray:
     wanted: number of characters of each window that must match; the bound is valid only for windows with so many.
   """
   at, place = _stretches(quote, rare, text)
-  if at is None:
+  if at is None or place is None:
     return np.full(len(starts), len(quote))
   offset = place - at
   order = np.argsort(offset, kind="stable")

@@ -88,4 +88,4 @@ def gold_ids(example: Example, mode: str) -> list[int]:
     next((i for i, passage in enumerate(example.passages, 1) if sentence in passage.text), None)
     for sentence in sentences
   }
-  return [] if None in found else sorted(found)
+  return [] if None in found else sorted(place for place in found if place is not None)

@@ -1,5 +1,6 @@
 """CARE (EMNLP 2025): see README.md."""
 
+import dataclasses
 from typing import Any
 
 from ragrl_jax.recipes import recipe as recipe_lib
@@ -8,22 +9,32 @@ from ragrl_jax.recipes.care import play as play_lib
 from ragrl_jax.recipes.care.parser import Parser
 from ragrl_jax.recipes.care.prompt import INSTRUCTIONS, Prompt
 from ragrl_jax.recipes.care.reward import Reward
+from ragrl_jax.settings.fields import setting
 
-PRESETS = {
-  "paper": dict(
-    instructions="paper",  # "paper", "short", or "none" (context and question alone)
-    system="",  # the model's own system prompt, to stand before ours
-    titles=True,  # show each passage's title
-    answer="last",  # the last "Answer:" behind the thinking; "first": the first anywhere
-    accuracy="f1",  # SQuAD's F1; "set_f1": over sets of raw words
-    retrieval="strict",  # all quotes, or nothing; "mean": the share of real ones; "repo": see reward.py
-    accuracy_weight=0.7,
-    format_weight=0.1,
-    retrieval_weight=0.2,
-    easy_rate=1.0,  # η of the share of easy questions, max(easy_floor, 1 - easy_rate * step / easy_steps)
-    easy_floor=0.0,
-    easy_steps=350,
-  ),
+
+@dataclasses.dataclass(frozen=True)
+class Switches(recipe_lib.Switches):
+  """The paper's values. README.md says where the authors' code differs."""
+
+  # "none": context and question only
+  instructions: str = setting("paper", choices=tuple(INSTRUCTIONS))
+  system: str = ""  # the model's own system prompt, placed before ours
+  titles: bool = True  # show each passage's title
+  # "last": the last "Answer:" after the thinking; "first": the first anywhere
+  answer: str = setting("last", choices=("last", "first"))
+  accuracy: str = setting("f1", choices=("f1", "set_f1"))  # "f1": SQuAD's; "set_f1": over sets of raw words
+  # "strict": 1 if every quote is real, else 0; "mean": the share of real quotes; "repo": see reward.py
+  retrieval: str = setting("strict", choices=("strict", "mean", "repo"))
+  accuracy_weight: float = 0.7
+  format_weight: float = 0.1
+  retrieval_weight: float = 0.2
+  easy_rate: float = 1.0  # η of the share of easy questions, max(easy_floor, 1 - easy_rate * step / easy_steps)
+  easy_floor: float = 0.0
+  easy_steps: int = setting(350, least=1)
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+  "paper": {},
   "repo": dict(answer="first", accuracy="set_f1", retrieval="repo", easy_rate=0.5, easy_floor=0.5, easy_steps=10_000),
   "mean": dict(retrieval="mean"),
   "no_retrieval": dict(retrieval_weight=0.0),
@@ -31,21 +42,11 @@ PRESETS = {
 }
 
 
-def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
-  """The recipe under one of PRESETS, or several joined by commas, with single switches overridden.
-
-  Raises:
-    ValueError: an unknown preset or switch, or a value that the switch does not take.
-  """
-  use = recipe_lib.settings("care", PRESETS, variant, switches)
-  recipe_lib.choose("instructions", use["instructions"], tuple(INSTRUCTIONS))
-  recipe_lib.choose("answer", use["answer"], ("last", "first"))
-  recipe_lib.choose("accuracy", use["accuracy"], ("f1", "set_f1"))
-  recipe_lib.choose("retrieval", use["retrieval"], ("strict", "mean", "repo"))
-  recipe_lib.whole("easy_steps", use["easy_steps"], 1)
-  prompt, parser = Prompt(use["instructions"], use["system"], use["titles"]), Parser(use["answer"])
-  weights = {term: use[f"{term}_weight"] for term in ("accuracy", "format", "retrieval")}
-  reward = Reward(prompt, parser, accuracy=use["accuracy"], retrieval=use["retrieval"], weights=weights)
+def build(switches: Switches) -> recipe_lib.Recipe:
+  """The recipe under these switches."""
+  prompt, parser = Prompt(switches.instructions, switches.system, switches.titles), Parser(switches.answer)
+  weights = {term: switches[f"{term}_weight"] for term in ("accuracy", "format", "retrieval")}
+  reward = Reward(prompt, parser, accuracy=switches.accuracy, retrieval=switches.retrieval, weights=weights)
   return recipe_lib.Recipe(
     name="care",
     prompt=prompt,
@@ -55,8 +56,8 @@ def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
     score=reward.score,
     weights=reward.weights,
     outcome=reward.outcome,
-    switches=use,
+    switches=switches,
     evidence=reward.evidence,
-    mixture=curriculum.build(rate=use["easy_rate"], floor=use["easy_floor"], total=use["easy_steps"]),
+    mixture=curriculum.build(rate=switches.easy_rate, floor=switches.easy_floor, total=switches.easy_steps),
     needs_passages=True,
   )

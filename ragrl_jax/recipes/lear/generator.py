@@ -28,11 +28,12 @@ def from_evidence(examples: Iterable[Example], predictions: Iterable[Mapping[str
   said = {str(row["id"]): row.get("evidence") for row in predictions}
   found = []
   for example in examples:
-    if said.get(example.id) is None:
+    evidence = said.get(example.id)
+    if evidence is None:
       raise ValueError(
         f"question {example.id!r} has no evidence among the predictions: make them by launchers/"
         "evaluate.py with configs/lear.py for these questions."
       )
-    passage = Passage(f"{example.id}-evidence", "", said[example.id])
+    passage = Passage(f"{example.id}-evidence", "", evidence)
     found.append(dataclasses.replace(example, passages=(passage,), supporting=(), evidence=()))
   return found

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+from typing import Any
 
 from ragrl_jax.recipes.lear import spans
 from ragrl_jax.recipes.lear.parser import END, EXTRACTED, Parser
@@ -28,9 +29,9 @@ def build(prompt: Prompt, parser: Parser, *, answers: str, stop_at: str, top_k: 
     talk = policy.start(prompt.messages(example))
     said = await talk.generate(stop=(EXTRACTED if stop_at == "extract" else END,))
     found = {name: spans.find(policy.tokenizer, said.ids, parser, name) for name in ("reason", "extract")}
-    facts = dict(passage_tokens=len(policy.tokenizer.encode(prompt.context(example))))
+    facts: dict[str, Any] = dict(passage_tokens=len(policy.tokenizer.encode(prompt.context(example))))
     for fact, name in (("reason_tokens", "reason"), ("evidence_tokens", parser.evidence)):
-      facts[fact] = found[name].body_tokens if found.get(name) else 0
+      facts[fact] = span.body_tokens if (span := found.get(name)) else 0
     probes = {}
     if found["reason"] is not None and "r" in answers:
       probes["reason_answer"] = without_evidence(talk, policy, said, found["reason"])

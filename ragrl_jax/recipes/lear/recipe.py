@@ -1,5 +1,6 @@
 """LEAR (Learning to Extract Rational Evidence): see README.md."""
 
+import dataclasses
 from typing import Any
 
 from ragrl_jax.recipes import recipe as recipe_lib
@@ -7,25 +8,49 @@ from ragrl_jax.recipes.lear import play as play_lib
 from ragrl_jax.recipes.lear.parser import END, EXTRACTED, Parser
 from ragrl_jax.recipes.lear.prompt import INSTRUCTIONS, SECTIONS, Prompt
 from ragrl_jax.recipes.lear.reward import Reward
+from ragrl_jax.settings.fields import Rules, setting
 
-PRESETS = {
-  "paper": dict(
-    instructions="paper",  # "paper", "short", or "none" (question and passages alone)
-    reply="rational",  # reason, extract, answer; "vanilla": extract, answer; "rationale": reason, answer;
-    # "direct": answer
-    titles=True,  # show each passage's title
-    top_k=5,  # passages searched for where the question brings none; 0: none are
-    stop_at="answer",  # "extract": end there and answer from the evidence alone
-    answers="ref",  # paid: from the reason, from the evidence, in full; any of the three letters
-    probe_tokens=64,  # of an answer from the reason or the evidence
-    unit="word",  # of F1; "char" as the published tables seem to count
-    tau=0.5,
-    gamma=0.5,
-    omega=0.9,
-    answer_weight=0.8,
-    length_weight=0.1,
-    format_weight=0.1,
-  ),
+PAID = {"r": "reason", "e": "extract", "f": "answer"}  # letter of `answers` → the section an answer is taken from
+
+
+@dataclasses.dataclass(frozen=True)
+class Switches(recipe_lib.Switches):
+  """The paper's values. README.md says where the authors' code differs."""
+
+  # "none": question and passages only
+  instructions: str = setting("paper", choices=INSTRUCTIONS)
+  # "rational": reason, extract, answer; "vanilla": extract, answer; "rationale": reason, answer; "direct": answer
+  reply: str = setting("rational", choices=tuple(SECTIONS))
+  titles: bool = True  # show each passage's title
+  top_k: int = setting(5, least=0)  # passages to search for if the question brings none; 0: no search
+  # "extract": the turn ends there, and the answer is taken from the evidence only
+  stop_at: str = setting("answer", choices=("answer", "extract"))
+  answers: str = "ref"  # scored answers: r from the reason, e from the evidence, f the full reply's
+  probe_tokens: int = setting(64, least=1)  # tokens of an answer from the reason or the evidence
+  unit: str = setting("word", choices=("word", "char"))  # of F1; "char" as the published tables seem to count
+  tau: float = setting(0.5, above=0)
+  gamma: float = setting(0.5, above=0)
+  omega: float = 0.9
+  answer_weight: float = 0.8
+  length_weight: float = 0.1
+  format_weight: float = 0.1
+
+  def rules(self) -> Rules:
+    sections = SECTIONS[self.reply]
+    yield (
+      bool(self.answers) and all(PAID.get(letter) in sections for letter in self.answers),
+      f"switch answers={self.answers!r}: it must be one or more of the letters r, e, f for the sections "
+      f"{', '.join(sections)} of reply={self.reply!r} (config.switches.answers).",
+    )
+    yield (
+      self.stop_at == "answer" or self.answers == "e",
+      f"switch stop_at='extract' with answers={self.answers!r}: there the only answer is the one from the evidence; "
+      "set config.switches.answers='e'.",
+    )
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+  "paper": {},
   "inference": dict(stop_at="extract", answers="e"),
   "answers_r": dict(answers="r"),
   "answers_e": dict(answers="e"),
@@ -38,49 +63,28 @@ PRESETS = {
 }
 
 
-def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
-  """The recipe under one of PRESETS, or several joined by commas, with single switches overridden.
-
-  Raises:
-    ValueError: an unknown preset or switch, or a value that the switch does not take.
-  """
-  use = recipe_lib.settings("lear", PRESETS, variant, switches)
-  recipe_lib.choose("instructions", use["instructions"], INSTRUCTIONS)
-  recipe_lib.choose("reply", use["reply"], tuple(SECTIONS))
-  recipe_lib.choose("stop_at", use["stop_at"], ("answer", "extract"))
-  recipe_lib.choose("unit", use["unit"], ("word", "char"))
-  recipe_lib.whole("top_k", use["top_k"], 0)
-  recipe_lib.whole("probe_tokens", use["probe_tokens"], 1)
-  sections = SECTIONS[use["reply"]]
-  at_extract = use["stop_at"] == "extract"
-  there = {"r": "reason", "e": "extract", "f": "answer"}
-  if not use["answers"] or any(there.get(letter) not in sections for letter in use["answers"]):
-    raise ValueError(
-      f"switch answers={use['answers']!r}: it must be one or more of the letters r, e, f for the "
-      f"sections {', '.join(sections)} of reply={use['reply']!r} (config.switches.answers)."
-    )
-  if at_extract and use["answers"] != "e":
-    raise ValueError(
-      f"switch stop_at='extract' with answers={use['answers']!r}: there the only answer is the one from "
-      "the evidence; set config.switches.answers='e'."
-    )
-  for name in ("tau", "gamma"):
-    if not use[name] > 0:
-      raise ValueError(f"switch {name}={use[name]!r}: it must be above 0 (config.switches.{name}).")
-  prompt = Prompt(use["instructions"], use["reply"], use["titles"])
-  parser = Parser(sections[:-1] if at_extract else sections)
-  weights = {term: use[f"{term}_weight"] for term in ("answer", "length", "format")}
+def build(switches: Switches) -> recipe_lib.Recipe:
+  """The recipe under these switches."""
+  sections = SECTIONS[switches.reply]
+  prompt = Prompt(switches.instructions, switches.reply, switches.titles)
+  parser = Parser(sections[:-1] if switches.stop_at == "extract" else sections)
+  weights = {term: switches[f"{term}_weight"] for term in ("answer", "length", "format")}
   reward = Reward(
     parser,
-    answers=use["answers"],
-    unit=use["unit"],
-    tau=use["tau"],
-    gamma=use["gamma"],
-    omega=use["omega"],
+    answers=switches.answers,
+    unit=switches.unit,
+    tau=switches.tau,
+    gamma=switches.gamma,
+    omega=switches.omega,
     weights=weights,
   )
   play = play_lib.build(
-    prompt, parser, answers=use["answers"], stop_at=use["stop_at"], top_k=use["top_k"], probe_tokens=use["probe_tokens"]
+    prompt,
+    parser,
+    answers=switches.answers,
+    stop_at=switches.stop_at,
+    top_k=switches.top_k,
+    probe_tokens=switches.probe_tokens,
   )
   return recipe_lib.Recipe(
     name="lear",
@@ -91,8 +95,8 @@ def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
     score=reward.score,
     weights=reward.weights,
     outcome=reward.outcome,
-    switches=use,
-    evidence=None if use["reply"] == "direct" else reward.evidence,
-    searches=use["top_k"] > 0,
-    needs_passages=use["top_k"] > 0,
+    switches=switches,
+    evidence=None if switches.reply == "direct" else reward.evidence,
+    searches=switches.top_k > 0,
+    needs_passages=switches.top_k > 0,
   )

@@ -49,7 +49,8 @@ class Reward:
       return dict.fromkeys(TERMS)
     text = episode.model_text
     found = [self._answer(letter, example, episode, text) for letter in self.answers]
-    answer = None if None in found else sum(found) / len(found)
+    known = [value for value in found if value is not None]
+    answer = sum(known) / len(found) if len(known) == len(found) else None
     shape = self.parser.in_shape(text)
     return dict(answer=answer, length=self._length(episode) if shape else 0.0, format=float(shape))
 

@@ -43,14 +43,14 @@ def find(tokenizer: Any, ids: Sequence[int], parser: Parser, name: str) -> Span 
   rest = _text(text[ends[end - 1] if end else 0 : pair.end])
   first = bisect.bisect_left(starts, pair.start)
   if first < end:
-    inside = dict(lead=_text(text[pair.start : starts[first]]), first=first, last=end, tail=rest)
+    lead, tail = _text(text[pair.start : starts[first]]), rest
   else:  # one token or two hold all of it
-    inside = dict(lead=_text(text[pair.start : pair.end]), first=end, last=end, tail="")
+    lead, first, tail = _text(text[pair.start : pair.end]), end, ""
   body = text[pair.start + len(f"<{name}>") : pair.end - len(f"</{name}>")].encode("latin-1")
   start = pair.start + len(f"<{name}>") + len(body) - len(body.lstrip())
   stop = start + len(body.strip())
   count = bisect.bisect_left(starts, stop) - bisect.bisect_right(ends, start) if stop > start else 0
-  return Span(count, end, rest, **inside)
+  return Span(count, end, rest, lead=lead, first=first, last=end, tail=tail)
 
 
 def _text(letters: str) -> str:

@@ -68,7 +68,7 @@ def query(subject: str, relation: str) -> str:
 
 def _transcript(steps, asked, answer, world, search, think_always, invalid) -> list[tuple[str, str]]:
   plan = f"<think> {' '.join(relation for _, relation, _ in steps)} </think>"
-  turns, thought = [], plan
+  turns, thought, found = [], plan, ()
   if invalid:
     turns = [(MODEL, f"{plan} {query(*asked[0][:2])} </search>"), (ENVIRONMENT, NOTICE)]
   for i, (subject, relation, _) in enumerate(asked):

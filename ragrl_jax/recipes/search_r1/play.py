@@ -18,7 +18,7 @@ def build(prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_toke
       if action is not None and action[0] == "answer":
         return talk.end("answer")
       if turn == max_searches:
-        return talk.end("searches")
+        break
       if action is None:
         went_on = talk.observe(NOTICE)
       else:
@@ -27,5 +27,6 @@ def build(prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_toke
         went_on = talk.observe(shown, query=action[1], found=found)
       if not went_on:
         return talk.end("budget")
+    return talk.end("searches")
 
   return play

@@ -1,5 +1,6 @@
 """Search-R1 (arXiv 2503.09516): see README.md."""
 
+import dataclasses
 from typing import Any
 
 from ragrl_jax.recipes import recipe as recipe_lib
@@ -7,18 +8,25 @@ from ragrl_jax.recipes.search_r1 import play as play_lib
 from ragrl_jax.recipes.search_r1.parser import STOPS, Parser
 from ragrl_jax.recipes.search_r1.prompt import INSTRUCTIONS, Prompt
 from ragrl_jax.recipes.search_r1.reward import Reward
+from ragrl_jax.settings.fields import setting
 
-PRESETS = {
-  "paper": dict(
-    instructions="paper",  # "paper", "short", or "none" (the bare question)
-    max_searches=4,  # turns before the forced answer; NQ's quick start has 2
-    max_passage_tokens=166,  # a longer passage is cut: three of them make the authors' 500
-    action="last",  # or "first", of several complete pairs in one turn
-    format=False,  # score the shape, too
-    structure_weight=0.2,
-    final_share=0.5,  # 0.1 of 0.2
-    retrieval_weight=0.0,
-  ),
+
+@dataclasses.dataclass(frozen=True)
+class Switches(recipe_lib.Switches):
+  """The paper's values. README.md says where the authors' code differs."""
+
+  instructions: str = setting("paper", choices=tuple(INSTRUCTIONS))  # "none": the question only
+  max_searches: int = setting(4, least=0)  # turns before the forced answer; NQ's quick start has 2
+  max_passage_tokens: int | None = setting(166, least=1)  # a longer passage is cut; three make the authors' 500
+  action: str = setting("last", choices=("last", "first"))  # which of several complete pairs in a turn
+  format: bool = False  # reward the format, too
+  structure_weight: float = 0.2
+  final_share: float = 0.5  # 0.1 of 0.2
+  retrieval_weight: float = 0.0
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+  "paper": {},
   "grpo": {},  # the algorithms differ in their configs, not in rules
   "ppo": {},
   "format": dict(format=True),
@@ -26,27 +34,19 @@ PRESETS = {
 }
 
 
-def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
-  """The recipe under one of PRESETS, or several joined by commas, with single switches overridden.
-
-  Raises:
-    ValueError: an unknown preset or switch, or a value that the switch does not take.
-  """
-  use = recipe_lib.settings("search_r1", PRESETS, variant, switches)
-  recipe_lib.choose("instructions", use["instructions"], tuple(INSTRUCTIONS))
-  recipe_lib.choose("action", use["action"], ("last", "first"))
-  recipe_lib.whole("max_searches", use["max_searches"], 0)
-  if use["max_passage_tokens"] is not None:
-    recipe_lib.whole("max_passage_tokens", use["max_passage_tokens"], 1)
-  prompt, parser = Prompt(use["instructions"]), Parser(use["action"])
+def build(switches: Switches) -> recipe_lib.Recipe:
+  """The recipe under these switches."""
+  prompt, parser = Prompt(switches.instructions), Parser(switches.action)
   reward = Reward(
     parser,
-    use_format=use["format"],
-    structure_weight=use["structure_weight"],
-    final_share=use["final_share"],
-    retrieval_weight=use["retrieval_weight"],
+    use_format=switches.format,
+    structure_weight=switches.structure_weight,
+    final_share=switches.final_share,
+    retrieval_weight=switches.retrieval_weight,
   )
-  play = play_lib.build(prompt, parser, max_searches=use["max_searches"], max_passage_tokens=use["max_passage_tokens"])
+  play = play_lib.build(
+    prompt, parser, max_searches=switches.max_searches, max_passage_tokens=switches.max_passage_tokens
+  )
   return recipe_lib.Recipe(
     name="search_r1",
     prompt=prompt,
@@ -56,6 +56,6 @@ def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
     score=reward.score,
     weights=reward.weights,
     outcome=reward.outcome,
-    switches=use,
-    searches=use["max_searches"] > 0,
+    switches=switches,
+    searches=switches.max_searches > 0,
   )

@@ -42,7 +42,7 @@ class Reward:
       return dict.fromkeys(names)
     answer = last_answer(self.parser, episode)
     right = 0.0 if answer is None else qa.exact_match(answer, example.golds)
-    terms = dict(answer=right)
+    terms: dict[str, float | None] = dict(answer=right)
     if self.use_format:
       shaped = in_shape(episode)
       consolation = self.final_share if answer is not None and not right else 0.0

@@ -1,5 +1,6 @@
 """Untrained baselines: see README.md."""
 
+import dataclasses
 from typing import Any
 
 from ragrl_jax.recipes import recipe as recipe_lib
@@ -7,14 +8,21 @@ from ragrl_jax.recipes.untrained import play as play_lib
 from ragrl_jax.recipes.untrained.parser import Parser
 from ragrl_jax.recipes.untrained.prompt import INSTRUCTIONS, METHODS, Prompt
 from ragrl_jax.recipes.untrained.reward import Reward
+from ragrl_jax.settings.fields import setting
 
-PRESETS = {
-  "paper": dict(
-    method="rag",  # see README.md
-    instructions="paper",  # "paper", "short", or "none" (the bare question)
-    max_searches=1,  # by iter_retgen and the like: how often at most
-    max_passage_tokens=None,  # a longer passage is cut
-  ),
+
+@dataclasses.dataclass(frozen=True)
+class Switches(recipe_lib.Switches):
+  """The paper's values. README.md says where the authors' code differs."""
+
+  method: str = setting("rag", choices=METHODS)  # see README.md
+  instructions: str = setting("paper", choices=INSTRUCTIONS)  # "none": the question only
+  max_searches: int = setting(1, least=0)  # of methods that search more than once
+  max_passage_tokens: int | None = setting(None, least=1)  # a longer passage is cut
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+  "paper": {},
   "closed_book": dict(method="closed_book", max_searches=0),
   "cot": dict(method="cot", max_searches=0),
   "ircot": dict(method="ircot", max_searches=4),
@@ -24,21 +32,13 @@ PRESETS = {
 }
 
 
-def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
-  """The recipe under one of PRESETS, or several joined by commas, with single switches overridden.
-
-  Raises:
-    ValueError: an unknown preset or switch, or a value that the switch does not take.
-  """
-  use = recipe_lib.settings("untrained", PRESETS, variant, switches)
-  recipe_lib.choose("method", use["method"], METHODS)
-  recipe_lib.choose("instructions", use["instructions"], INSTRUCTIONS)
-  recipe_lib.whole("max_searches", use["max_searches"], 0)
-  if use["max_passage_tokens"] is not None:
-    recipe_lib.whole("max_passage_tokens", use["max_passage_tokens"], 1)
-  prompt, parser = Prompt(use["method"], use["instructions"]), Parser(use["method"])
+def build(switches: Switches) -> recipe_lib.Recipe:
+  """The recipe under these switches."""
+  prompt, parser = Prompt(switches.method, switches.instructions), Parser(switches.method)
   reward = Reward(parser)
-  play = play_lib.build(prompt, parser, max_searches=use["max_searches"], max_passage_tokens=use["max_passage_tokens"])
+  play = play_lib.build(
+    prompt, parser, max_searches=switches.max_searches, max_passage_tokens=switches.max_passage_tokens
+  )
   return recipe_lib.Recipe(
     name="untrained",
     prompt=prompt,
@@ -48,6 +48,6 @@ def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
     score=reward.score,
     weights=reward.weights,
     outcome=reward.outcome,
-    switches=use,
-    searches=use["max_searches"] > 0,
+    switches=switches,
+    searches=switches.max_searches > 0,
   )

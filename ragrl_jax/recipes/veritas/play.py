@@ -27,7 +27,7 @@ def build(prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_toke
       if action == "answer":
         return "answer"
       if turn == max_searches:
-        return "searches"
+        break
       if action == "search" and text:
         found = await tools.search(text)
         shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=max_passage_tokens)
@@ -36,6 +36,7 @@ def build(prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_toke
         went_on = talk.observe(NOTICE)
       if not went_on:
         return "budget"
+    return "searches"
 
   async def verdicts(episode: Episode, tools: Tools) -> dict[str, tuple[float | None, ...]]:
     """For each judged term, a verdict for each of its whole pairs, in order."""

@@ -57,7 +57,7 @@ class Reward:
     found = steps(episode.turns)
     answer = last_answer(self.parser, episode)
     right = 0.0 if answer is None else qa.exact_match(answer, example.golds)
-    terms = dict(answer=right)
+    terms: dict[str, float | None] = dict(answer=right)
     for name in FAITHFUL:
       asked = name in self.judged
       terms[name] = faithful.share(getattr(found, name), episode.facts.get(name)) if asked else None
@@ -81,7 +81,8 @@ class Reward:
       for number, place in enumerate(place for place, segment in enumerate(episode.turns) if segment.owner == MODEL)
     }
     parts = [0.0] * len(places)
-    thought = [place for (_, claim), place in zip(found.information_think, found.spoken) if claim is not None]
+    pairs = zip(found.information_think, found.spoken)
+    thought = [place for (_, claim), place in pairs if claim is not None and place is not None]
     for place, verdict in zip(thought, episode.facts.get("information_think", ()), strict=True):
       parts[places[place]] += verdict / len(found.information_think)
     return dict(information_think=parts)

@@ -47,7 +47,7 @@ def build(
       golds = [normalize(gold, "squad") or gold for gold in example.golds]
       (known["correct"],) = await tools.judge([(references(golds), answer)])
     if encoder and episode.num_searches > 1:
-      known["query_vectors"] = await tools.embed([search.query for search in episode.searches])
+      known["query_vectors"] = await tools.embed([search.query or "" for search in episode.searches])
     return known
 
   return play

@@ -1,5 +1,6 @@
 """Learning When to Search: see README.md."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,23 +11,32 @@ from ragrl_jax.recipes.when_to_search import play as play_lib
 from ragrl_jax.recipes.when_to_search.parser import STOPS, Parser
 from ragrl_jax.recipes.when_to_search.prompt import INSTRUCTIONS, Prompt
 from ragrl_jax.recipes.when_to_search.reward import ANSWER, Reward
+from ragrl_jax.settings.fields import setting
 
-PRESETS = {
-  "paper": dict(
-    instructions="paper",  # "paper", "short", or "none" (the bare question)
-    max_searches=5,
-    max_passage_tokens=800,  # a longer passage is cut: five of them make the paper's 4096
-    beta=0.3,
-    answer="staged",  # or "unified" (both dependencies at once), "none"
-    stage_two_from=301,  # the first step of stage 2: 60 % of 500 are stage 1
-    settle_metric="",  # a metric whose end of rising begins stage 2 before that, say "evaluation/em"
-    settle_patience=3,  # evaluations without a rise
-    correctness="judge",  # of answers that no gold equals; "exact": they are wrong
-    search_weight=1.0,
-    conciseness="keywords",  # a name of core.rewards.queries.CONCISE
-    similarity="ngrams",  # of queries, by character trigrams; "encoder": by their vectors
-    halve=False,  # True: the printed formula, half the mean
-  ),
+
+@dataclasses.dataclass(frozen=True)
+class Switches(recipe_lib.Switches):
+  """The paper's values. README.md says where the authors' code differs."""
+
+  instructions: str = setting("paper", choices=tuple(INSTRUCTIONS))  # "none": the question only
+  max_searches: int = setting(5, least=0)
+  max_passage_tokens: int | None = setting(800, least=1)  # a longer passage is cut; five make the paper's 4096
+  beta: float = 0.3
+  answer: str = setting("staged", choices=ANSWER)  # "unified": both dependencies at once
+  stage_two_from: int | None = setting(301, least=0)  # the first step of stage 2: 60 % of 500 are stage 1
+  settle_metric: str = ""  # stage 2 begins earlier when this metric stops rising, for example "evaluation/em"
+  settle_patience: int = setting(3, least=1)  # evaluations without a rise
+  # of answers that equal no gold: "judge": the judge's verdict; "exact": wrong
+  correctness: str = setting("judge", choices=("judge", "exact"))
+  search_weight: float = 1.0
+  conciseness: str = setting("keywords", choices=tuple(queries.CONCISE))
+  # of queries: "ngrams": of characters, 3 long; "encoder": of their vectors
+  similarity: str = setting("ngrams", choices=("ngrams", "encoder"))
+  halve: bool = False  # True: the printed formula, half the mean
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+  "paper": {},
   "exact": dict(correctness="exact"),
   "printed": dict(similarity="encoder", halve=True),
   "no_search_reward": dict(search_weight=0.0),
@@ -37,52 +47,37 @@ PRESETS = {
 }
 
 
-def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
-  """The recipe under one of PRESETS, or several joined by commas, with single switches overridden.
-
-  Raises:
-    ValueError: an unknown preset or switch, or a value that the switch does not take.
-  """
-  use = recipe_lib.settings("when_to_search", PRESETS, variant, switches)
-  recipe_lib.choose("instructions", use["instructions"], tuple(INSTRUCTIONS))
-  recipe_lib.choose("answer", use["answer"], ANSWER)
-  recipe_lib.choose("correctness", use["correctness"], ("judge", "exact"))
-  recipe_lib.choose("conciseness", use["conciseness"], tuple(queries.CONCISE))
-  recipe_lib.choose("similarity", use["similarity"], ("ngrams", "encoder"))
-  recipe_lib.whole("max_searches", use["max_searches"], 0)
-  recipe_lib.whole("settle_patience", use["settle_patience"], 1)
-  for name, low in (("max_passage_tokens", 1), ("stage_two_from", 0)):
-    if use[name] is not None:
-      recipe_lib.whole(name, use[name], low)
-  judged, encoded = use["correctness"] == "judge", use["similarity"] == "encoder"
-  prompt, parser = Prompt(use["instructions"]), Parser()
+def build(switches: Switches) -> recipe_lib.Recipe:
+  """The recipe under these switches."""
+  judged, encoded = switches.correctness == "judge", switches.similarity == "encoder"
+  prompt, parser = Prompt(switches.instructions), Parser()
   reward = Reward(
     parser,
-    beta=use["beta"],
-    answer=use["answer"],
-    stage_two_from=use["stage_two_from"],
+    beta=switches.beta,
+    answer=switches.answer,
+    stage_two_from=switches.stage_two_from,
     judged=judged,
-    search_weight=use["search_weight"],
-    concise=queries.CONCISE[use["conciseness"]],
+    search_weight=switches.search_weight,
+    concise=queries.CONCISE[switches.conciseness],
     encoded=encoded,
-    halve=use["halve"],
+    halve=switches.halve,
   )
   play = play_lib.build(
     prompt,
     parser,
-    max_searches=use["max_searches"],
-    max_passage_tokens=use["max_passage_tokens"],
+    max_searches=switches.max_searches,
+    max_passage_tokens=switches.max_passage_tokens,
     judge=judged,
     encoder=encoded,
   )
 
   def follow(rows: Sequence[Mapping[str, Any]]) -> recipe_lib.Recipe:
     """Stage 2 begins at the step after the evaluation that found the metric settled, and never ends."""
-    last = curriculum.settled(rows, metric=use["settle_metric"], patience=use["settle_patience"])
+    last = curriculum.settled(rows, metric=switches.settle_metric, patience=switches.settle_patience)
     if last is None:
       return recipe
-    begin = last + 1 if use["stage_two_from"] is None else min(last + 1, use["stage_two_from"])
-    return build(variant, **{**switches, "stage_two_from": begin, "settle_metric": ""})
+    begin = last + 1 if switches.stage_two_from is None else min(last + 1, switches.stage_two_from)
+    return build(dataclasses.replace(switches, stage_two_from=begin, settle_metric=""))
 
   recipe = recipe_lib.Recipe(
     name="when_to_search",
@@ -93,8 +88,8 @@ def build(variant: str | None = None, **switches: Any) -> recipe_lib.Recipe:
     score=reward.score,
     weights=reward.weights,
     outcome=reward.outcome,
-    switches=use,
-    follow=follow if use["settle_metric"] else None,
-    searches=use["max_searches"] > 0,
+    switches=switches,
+    follow=follow if switches.settle_metric else None,
+    searches=switches.max_searches > 0,
   )
   return recipe

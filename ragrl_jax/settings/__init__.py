@@ -1,0 +1,145 @@
+"""Every setting of a run: its type, its default, its unit and what it may be. `config.py` makes the ConfigDict of it.
+
+A section is a frozen dataclass that checks itself when it is made: each field alone, then what the fields say of each
+other (`rules`). The sections are in `playing.py` and `learning.py`, in the order of `Settings`. Read `config.py` next.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ragrl_jax.settings import fields
+from ragrl_jax.settings.fields import Rules, Section, setting
+from ragrl_jax.settings.learning import (
+  COMPARED,
+  COUNTED,
+  SFT,
+  Advantage,
+  Checkpoint,
+  Critic,
+  Evaluate,
+  Learner,
+  Log,
+  Loss,
+  Mesh,
+  Optimizer,
+  Reward,
+)
+from ragrl_jax.settings.playing import (
+  DTYPES,
+  FAMILIES,
+  JUDGES,
+  MAX_PROMPTS,
+  PREFILL_ROWS,
+  Data,
+  Filter,
+  Judge,
+  Lora,
+  Model,
+  Prompting,
+  Retrieval,
+  Rollout,
+  Shape,
+)
+
+__all__ = [
+  "Advantage",
+  "COMPARED",
+  "COUNTED",
+  "Checkpoint",
+  "Critic",
+  "DTYPES",
+  "Data",
+  "Evaluate",
+  "FAMILIES",
+  "Filter",
+  "JUDGES",
+  "Judge",
+  "Learner",
+  "Log",
+  "Lora",
+  "Loss",
+  "MAX_PROMPTS",
+  "Mesh",
+  "Model",
+  "Optimizer",
+  "PREFILL_ROWS",
+  "Prompting",
+  "Retrieval",
+  "Reward",
+  "Rollout",
+  "Rules",
+  "SFT",
+  "Settings",
+  "Shape",
+  "of",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings(Section):
+  """All settings of a run. A file under configs/ holds only what differs from here."""
+
+  recipe: str = "search_r1"  # a name of ragrl_jax.recipes
+  preset: str = "paper"  # one of the recipe's PRESETS, or several joined by commas
+  switches: Mapping[str, Any] = fields.mapping()  # of the recipe; one that is set overrides the preset's
+  seed: int = 0
+  steps: int = setting(100, least=1)  # of training: batches of episodes, or of transcripts
+  model: Model = Model()
+  prompting: Prompting = Prompting()
+  data: Data = Data()
+  retrieval: Retrieval = Retrieval()
+  judge: Judge = Judge()
+  judges: Mapping[str, Mapping[str, Any]] = fields.mapping()  # term → fields of `judge` that differ for it
+  rollout: Rollout = Rollout()
+  advantage: Advantage = Advantage()
+  loss: Loss = Loss()
+  critic: Critic = Critic()
+  reward: Reward = Reward()
+  optimizer: Optimizer = Optimizer()
+  learner: Learner = Learner()
+  mesh: Mesh = Mesh()
+  checkpoint: Checkpoint = Checkpoint()
+  evaluate: Evaluate = Evaluate()
+  log: Log = Log()
+  sft: SFT = SFT()
+
+  def rules(self) -> Rules:
+    yield from self._judges()
+    rollout, advantage, loss = self.rollout, self.advantage, self.loss
+    yield (
+      advantage.kind in COUNTED or rollout.group_size > 1,
+      f"config.rollout.group_size=1 with config.advantage.kind={advantage.kind!r}: a group of one has no spread and "
+      "teaches nothing. Raise group_size.",
+    )
+    yield (
+      loss.minibatches <= rollout.prompts_per_step,
+      f"config.loss.minibatches={loss.minibatches}: each needs a prompt of config.rollout.prompts_per_step="
+      f"{rollout.prompts_per_step}.",
+    )
+
+  def _judges(self) -> Rules:
+    names = [field.name for field in dataclasses.fields(Judge)]
+    for term, changes in self.judges.items():
+      unknown = sorted(changes.keys() - set(names))
+      yield not unknown, f"config.judges.{term} sets {', '.join(unknown)}: use fields of config.judge."
+      for name, value in changes.items():
+        must = None if value is None else fields.must_be(Judge, name, value)
+        yield must is None, f"config.judges.{term}.{name}={value!r}: it must be {must}."
+
+  def check_rows(self) -> None:
+    """Raises a ValueError unless the learner's rows hold whole episodes. Evaluation packs no rows."""
+    if max(self.learner.row_lengths) < self.rollout.context:
+      raise ValueError(
+        f"config.learner.row_lengths={self.learner.row_lengths}: the longest must hold an episode of "
+        f"config.rollout.context={self.rollout.context} tokens."
+      )
+
+
+def of(config: Any) -> Settings:
+  """The typed settings of a ConfigDict, or of nested mappings. Making them checks them; nothing is loaded.
+
+  Raises:
+    ValueError: with the field's path, what it is and what it must be.
+  """
+  return fields.build(Settings, config.to_dict() if hasattr(config, "to_dict") else config, "config")

@@ -1,0 +1,181 @@
+"""Records that check their own fields: the type is the annotation, names and ranges are given to `setting`.
+
+@dataclasses.dataclass(frozen=True)
+class Data(Checked):
+  noise: int = setting(0, least=0)  # Data(noise=-1) raises a ValueError: "noise=-1: it must be at least 0."
+"""
+
+import dataclasses
+import functools
+import math
+import operator
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, TypeVar
+
+T = TypeVar("T")
+Rules = Iterator[tuple[bool, str]]  # whether a rule holds, and the message if it does not
+BOUNDS = {  # how a value compares with the bound, and how a message says it
+  "least": (operator.ge, "at least"),
+  "above": (operator.gt, "above"),
+  "most": (operator.le, "at most"),
+  "below": (operator.lt, "below"),
+}
+
+
+def setting(default: Any, *, choices: Iterable[Any] = (), **bounds: float) -> Any:
+  """A field of a dataclass.
+
+  Args:
+    default: its value where none is given.
+    choices: all values that it may have; none: any of its type.
+    **bounds: least, above, most, below: of a number.
+  """
+  assert bounds.keys() <= BOUNDS.keys()
+  return dataclasses.field(default=default, metadata={"choices": tuple(choices), "bounds": bounds})
+
+
+def mapping() -> Any:
+  """A field for a mapping, empty by default."""
+  return dataclasses.field(default_factory=dict)
+
+
+def rest() -> Any:
+  """A field for the values that `build` is given under names that the class does not have."""
+  return dataclasses.field(default_factory=dict, metadata={"rest": True})
+
+
+@dataclasses.dataclass(frozen=True)
+class Checked:
+  """A record whose fields are checked when it is made.
+
+  Raises:
+    ValueError: with the field, what it is and what it must be.
+  """
+
+  def __post_init__(self) -> None:
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if (must := must_be(type(self), field.name, value)) is not None:
+        raise ValueError(self.refusal(field.name, value, must))
+    for holds, message in self.rules():
+      if not holds:
+        raise ValueError(message)
+
+  def refusal(self, name: str, value: Any, must: str) -> str:
+    """The message for a field that has a value that it cannot have."""
+    return f"{name}={value!r}: it must be {must}."
+
+  def rules(self) -> Rules:
+    """What the fields say of each other."""
+    return iter(())
+
+
+@dataclasses.dataclass(frozen=True)
+class Section(Checked):
+  """Settings under config.PATH."""
+
+  PATH: ClassVar[str] = ""
+
+  def refusal(self, name: str, value: Any, must: str) -> str:
+    return f"config.{self.PATH}{'.' * bool(self.PATH)}{name}={value!r}: it must be {must}."
+
+
+def must_be(record: type, name: str, value: Any) -> str | None:
+  """What the field must be, if `value` is nothing that it can be; else None."""
+  allowed, field = kinds(record)[name], _fields(record)[name]
+  choices, bounds = field.metadata.get("choices", ()), field.metadata.get("bounds", {})
+  if type(None) in allowed and value is None:
+    return None
+  if choices:
+    # True == 1, but is no choice among numbers.
+    known = any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in choices)
+    return None if known else _listed(choices)
+  kind = next((kind for kind in allowed if kind in NOUNS), None)
+  if kind is None:
+    return None
+  if not _is(value, kind):
+    return _worded(kind, bounds, type(None) in allowed, field.default)
+  if all(BOUNDS[bound][0](value, limit) for bound, limit in bounds.items()):
+    return None
+  return _worded(kind, bounds, True, None) if type(None) in allowed else _range(bounds)
+
+
+NOUNS = {bool: "True or False", int: "a whole number", float: "a finite number", str: "a text"}
+
+
+def _is(value: Any, kind: type) -> bool:
+  if kind is float:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+  return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _worded(kind: type, bounds: Mapping[str, float], optional: bool, example: Any) -> str:
+  if optional:
+    return f"None or {NOUNS[kind].replace('finite ', '')} {_range(bounds)}".rstrip()
+  return NOUNS[kind] if kind is bool or example is dataclasses.MISSING else f"{NOUNS[kind]}, such as {example!r}"
+
+
+def _range(bounds: Mapping[str, float]) -> str:
+  if bounds.keys() == {"least", "most"}:
+    return f"between {bounds['least']} and {bounds['most']}"
+  return " and ".join(f"{BOUNDS[bound][1]} {limit}" for bound, limit in bounds.items())
+
+
+def _listed(choices: Iterable[Any]) -> str:
+  *most, last = map(repr, choices)
+  return f"{', '.join(most)} or {last}"
+
+
+def build(record: type[T], values: Mapping[str, Any], where: str) -> T:
+  """A record of nested mappings; lists become tuples.
+
+  Args:
+    record: a dataclass; a field that is a dataclass takes a mapping.
+    values: by field; those left out have their default.
+    where: stands before the names in messages, such as "config.rollout".
+
+  Raises:
+    ValueError: a name that the class does not have; whatever the class refuses.
+  """
+  known, given, more = _fields(record), {}, {}
+  for name, value in values.items():
+    if name not in known or known[name].metadata.get("rest"):
+      more[name] = value
+      continue
+    inner = kinds(record)[name][0]
+    if isinstance(inner, type) and issubclass(inner, Checked):
+      value = build(inner, value, f"{where}.{name}")
+    given[name] = tuple(value) if isinstance(value, list) else value
+  if more:
+    into = next((name for name, field in known.items() if field.metadata.get("rest")), None)
+    if into is None:
+      raise ValueError(f"{where}.{next(iter(more))}: there is no such setting; {where} has {', '.join(known)}.")
+    given[into] = more
+  return record(**given)
+
+
+def plain(record: Any) -> dict[str, Any]:
+  """The nested dicts that `build` makes this record of."""
+  found: dict[str, Any] = {}
+  for name, field in _fields(type(record)).items():
+    value = getattr(record, name)
+    if field.metadata.get("rest"):
+      found |= value
+    else:
+      found[name] = plain(value) if dataclasses.is_dataclass(value) else value
+  return found
+
+
+@functools.cache
+def _fields(record: Any) -> dict[str, dataclasses.Field[Any]]:
+  return {field.name: field for field in dataclasses.fields(record)}
+
+
+@functools.cache
+def kinds(record: type) -> dict[str, tuple[Any, ...]]:
+  """The types that each field may have: `float | None` gives (float, NoneType)."""
+  hints = typing.get_type_hints(record)
+  split = lambda hint: typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+  return {name: split(hints[name]) for name in _fields(record)}

@@ -1,0 +1,195 @@
+"""Settings of what learns: advantages, loss, critic, optimizer, updates, and what a run writes."""
+
+import dataclasses
+
+from ragrl_jax.core import kl as kl_lib
+from ragrl_jax.core import losses
+from ragrl_jax.settings.fields import Rules, Section, setting
+
+# Advantages compare an episode with the samples of the same prompt, or are summed along its tokens.
+COMPARED = ("group_relative", "leave_one_out", "reinforce_plus_plus_baseline")
+COUNTED = ("gae", "reinforce_plus_plus")
+
+
+@dataclasses.dataclass(frozen=True)
+class Advantage(Section):
+  """How rewards become advantages (core/advantages.py)."""
+
+  PATH = "advantage"
+
+  # GRPO, RLOO, REINFORCE++ on the group, PPO (needs a critic), REINFORCE++
+  kind: str = setting("group_relative", choices=(*COMPARED, *COUNTED))
+  # "episode": every token has its episode's advantage; "turn": a turn answers for its own and later rewards. gae and
+  # reinforce_plus_plus credit each token by itself
+  credit: str = setting("episode", choices=("episode", "turn"))
+  std: str = setting("sample", choices=("sample", "population", "none"))  # group_relative: what it divides by
+  std_floor: float = setting(0.0, least=0)  # group_relative: least deviation
+  eps: float = setting(1e-6, least=0)  # group_relative: added to the deviation
+  gamma: float = setting(1.0, least=0, most=1)  # gae, reinforce_plus_plus: discount per trained token
+  lam: float = setting(1.0, least=0, most=1)  # gae: trace per trained token
+  whiten: bool = True  # gae: advantages to mean 0 and deviation 1 over the batch's trained tokens
+
+  @property
+  def compares(self) -> bool:
+    """Whether an episode is compared with the samples of the same prompt."""
+    return self.kind in COMPARED
+
+  @property
+  def whitens(self) -> bool:
+    """Whether advantages have mean 0 and deviation 1 over the batch."""
+    return self.kind.startswith("reinforce_plus_plus") or (self.kind == "gae" and self.whiten)
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss(Section):
+  """The policy's loss (core/losses.py)."""
+
+  PATH = "loss"
+
+  aggregation: str = setting("token_mean", choices=losses.AGGREGATIONS)  # how tokens are averaged
+  clip_low: float = setting(0.2, least=0)  # the policy ratio is clipped at 1 - clip_low
+  clip_high: float = setting(0.2, least=0)  # and at 1 + clip_high
+  dual_clip: float | None = setting(None, above=1)  # bound of the ratio where the advantage is negative
+  ratio: str = setting("token", choices=("token", "sequence"))  # "sequence": GSPO's
+  kl: str = setting("none", choices=("none", *kl_lib.ESTIMATORS))  # estimator of the penalty; "none": no penalty
+  kl_in: str = setting("loss", choices=("loss", "reward"))  # where the penalty goes
+  kl_coef: float = setting(0.0, least=0)
+  kl_target: float = setting(0.0, least=0)  # nats per token that kl_coef is steered to; 0: kl_coef is fixed
+  kl_horizon: int = setting(10_000, least=1)  # sequences the KL controller averages over
+  entropy_coef: float = 0.0  # times the mean entropy is taken off the loss
+  # largest weight that corrects a token for the sampler's mismatch; None: no weights
+  importance_cap: float | None = setting(None, above=0)
+  epochs: int = setting(1, least=1)  # passes over one batch of episodes
+  minibatches: int = setting(1, least=1)  # optimiser steps per pass, each on its own prompts
+
+  def rules(self) -> Rules:
+    yield (
+      self.kl_coef == 0 or self.kl != "none",
+      f"config.loss.kl_coef={self.kl_coef} with config.loss.kl='none': name an estimator ('k2', 'k3', …) or set the "
+      "coefficient to 0.",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Critic(Section):
+  """The value function; advantage.kind="gae" needs one."""
+
+  PATH = "critic"
+
+  # "own": a second decoder that starts as the policy's copy; "shared": a value head on the policy's trunk
+  kind: str = setting("none", choices=("none", "own", "shared"))
+  learning_rate: float = setting(1e-5, least=0)  # of AdamW; the rest is as in config.optimizer
+  warmup_steps: int = setting(0, least=0)  # optimiser steps
+  clip: float | None = 0.5  # how far a value may move in an update, in reward units; None: no clip
+  coef: float = setting(0.5, least=0)  # times the value loss is added to the policy's; of a shared trunk
+  alone_steps: int = setting(0, least=0)  # optimiser steps at the start that train only the critic; of an own critic
+
+
+@dataclasses.dataclass(frozen=True)
+class Reward(Section):
+  """DAPO's soft penalty on long answers."""
+
+  PATH = "reward"
+
+  overlong_limit: int = setting(0, least=0)  # model tokens of an episode; 0: no penalty
+  overlong_buffer: int = setting(0, least=0)  # model tokens before the limit over which the penalty grows
+  overlong_factor: float = 1.0  # the penalty at the limit, in reward units
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer(Section):
+  """AdamW, or Muon for the hidden matrices and AdamW for the rest."""
+
+  PATH = "optimizer"
+
+  kind: str = setting("adamw", choices=("adamw", "muon"))
+  learning_rate: float = setting(1e-6, least=0)  # the peak
+  warmup_steps: int = setting(0, least=0)  # optimiser steps, from 0 on a straight line
+  # after the warm-up; "cosine" falls until the last step, "inverse_sqrt" suits a run whose end is not known
+  schedule: str = setting("constant", choices=("constant", "cosine", "inverse_sqrt"))
+  final_share: float = setting(0.1, least=0, most=1)  # cosine: the last learning rate over the peak
+  b1: float = setting(0.9, least=0, below=1)
+  b2: float = setting(0.999, least=0, below=1)
+  weight_decay: float = setting(0.01, least=0)  # on matrices and embeddings; never on norms and biases
+  clip_norm: float = setting(1.0, least=0)  # largest global norm of the gradient; 0: no clipping
+  muon_scale: float = setting(5.0, above=0)  # Muon's learning rate over AdamW's
+
+
+@dataclasses.dataclass(frozen=True)
+class Learner(Section):
+  """How an update is computed."""
+
+  PATH = "learner"
+
+  micro_rows: int = setting(8, least=1)  # rows of one accumulation block
+  row_lengths: tuple[int, ...] = (512,)  # T: tokens of a row; at most three lengths
+  share_prompts: bool = False  # compute a group's prompt once per row; saves work where prompts are long
+  logprob_chunk: int = setting(512, least=1)  # tokens whose logits a device holds at once
+  max_nonfinite: int = setting(3, least=1)  # skipped steps in a row before the run stops
+
+  def rules(self) -> Rules:
+    lengths = self.row_lengths
+    yield (
+      isinstance(lengths, tuple) and 1 <= len(lengths) <= 3 and all(type(x) is int and x >= 1 for x in lengths),
+      f"config.learner.row_lengths={lengths}: one to three lengths in tokens; each is compiled once.",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Mesh(Section):
+  """Sizes of the device mesh; one may be -1: what is left of the devices."""
+
+  PATH = "mesh"
+
+  data: int = -1
+  fsdp: int = 1
+  tensor: int = 1
+  sequence: int = 1
+
+  def rules(self) -> Rules:
+    sizes = dataclasses.asdict(self)
+    yield (
+      all(size >= 1 or size == -1 for size in sizes.values()) and list(sizes.values()).count(-1) <= 1,
+      f"config.mesh={sizes}: sizes must be at least 1, and one may be -1 for what is left of the devices.",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint(Section):
+  """When a run is saved."""
+
+  PATH = "checkpoint"
+
+  every: int = setting(50, least=1)  # steps
+  keep: int = setting(2, least=1)  # newest checkpoints that are kept
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluate(Section):
+  """Held-out questions during training."""
+
+  PATH = "evaluate"
+
+  every: int = setting(0, least=0)  # steps; 0: only at the end
+  examples: int = setting(200, least=0)  # questions; 0: all
+  batch: int = setting(0, least=0)  # questions played together; 0: four per cache row; 1: latency is measured
+
+
+@dataclasses.dataclass(frozen=True)
+class Log(Section):
+  """What is written during training."""
+
+  PATH = "log"
+
+  episodes_every: int = setting(1, least=0)  # steps between two that write their episodes; 0: none do
+  tensorboard: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class SFT(Section):
+  """Supervised fine-tuning."""
+
+  PATH = "sft"
+
+  # weight of the tokens of prompts and search results; the model's own tokens weigh 1
+  environment_weight: float = setting(0.3, least=0)

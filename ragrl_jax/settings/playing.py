@@ -1,0 +1,216 @@
+"""Settings of what plays: model, prompts, questions, retriever, judge, rollout. Each comment has unit and meaning."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ragrl_jax import structs
+from ragrl_jax.settings import fields
+from ragrl_jax.settings.fields import Rules, Section, setting
+
+DTYPES = ("float32", "bfloat16", "float16")
+FAMILIES = ("qwen2", "qwen3", "llama")
+JUDGES = ("none", "exact", "lexical", "nli", "llm", "reward_model")
+
+# Sizes of the engine that no setting changes.
+PREFILL_ROWS = 4  # conversations of one prefill call
+MAX_PROMPTS = 8  # cache rows for the prompts of groups, besides rollout.rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape(Section):
+  """The decoder that is made where model.path is empty."""
+
+  PATH = "model.shape"
+
+  family: str = setting("qwen3", choices=FAMILIES)
+  d_model: int = 128
+  num_layers: int = 4
+  num_heads: int = 4
+  num_kv_heads: int = 2
+  head_dim: int = 32
+  d_ff: int = 344
+  rope_theta: float = 10_000.0
+  tied: bool = True
+  more: Mapping[str, Any] = fields.rest()  # any other field of models.config.DecoderConfig, by name
+
+
+@dataclasses.dataclass(frozen=True)
+class Lora(Section):
+  """Low-rank adapters."""
+
+  PATH = "model.lora"
+
+  rank: int = 0  # 0: every parameter is trained; else only the adapters are, in float32
+  alpha: float = 16.0  # the adapters' output is scaled by alpha / rank
+  layers: str = "q k v o gate up down"  # matrices with adapters: words, each a regular expression (models/lora.py)
+  path: str = ""  # PEFT folder to start from; the folder says rank, alpha and layers
+
+  def rules(self) -> Rules:
+    yield (
+      self.rank >= 0 and self.alpha > 0,
+      f"config.model.lora.rank={self.rank}, alpha={self.alpha}: rank must be at least 0 (no adapters), alpha above 0.",
+    )
+    yield (
+      not (self.rank and self.path),
+      f"config.model.lora.rank={self.rank} with path={self.path!r}: the folder says the rank. Set rank to 0, or leave "
+      "path empty for fresh adapters.",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Model(Section):
+  """The policy."""
+
+  PATH = "model"
+
+  path: str = ""  # Hugging Face folder to start from; empty: a new model of `shape`
+  shape: Shape = Shape()
+  param_dtype: str = setting("float32", choices=DTYPES)  # dtype of the stored (master) weights
+  dtype: str = setting("float32", choices=DTYPES)  # dtype of the matmuls; bfloat16 on accelerators
+  remat: bool = False  # recompute a layer's activations in the backward pass
+  lora: Lora = Lora()
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompting(Section):
+  """How messages become tokens."""
+
+  PATH = "prompting"
+
+  tokenizer: str = ""  # folder or sentencepiece file; empty: the model's folder
+  chat: bool = True  # render messages with the tokenizer's chat template; False: bare text
+  # "own": our own role markers, for a template that rewrites earlier turns
+  markers: str = setting("template", choices=("template", "own"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Data(Section):
+  """Questions."""
+
+  PATH = "data"
+
+  train: str = ""  # FILE.jsonl[.gz], a folder's glob, or "hf:name/subset/split"
+  hard: str = ""  # for a recipe with a curriculum: the hard questions; `train` has the easy ones
+  evaluate: str = ""  # held-out questions
+  max_examples: int = setting(0, least=0)  # questions read; 0: all
+  drop_long: bool = False  # skip training questions whose prompt leaves no room for max_new_tokens
+  cut_middle: bool = False  # in evaluation: cut the middle out of passages whose prompt leaves no such room
+  evidence: str = ""  # in evaluation: questions that mark gold sentences, if those asked mark none
+  noise: int = setting(0, least=0)  # random passages of other questions added to each question of an evaluation
+
+
+@dataclasses.dataclass(frozen=True)
+class Retrieval(Section):
+  """The retriever."""
+
+  PATH = "retrieval"
+
+  index: str = ""  # folder of build_index, or the http://… address of a retriever
+  top_k: int = setting(3, least=1)  # passages of one search
+  timeout_s: float = setting(30.0, above=0)  # seconds a call may take
+  retries: int = setting(3, least=0)  # of a call that failed
+  wait_s: float = setting(300.0, least=0)  # seconds to wait for a retriever at an address that stopped answering
+  query_encoder: str = ""  # folder of an encoder, for recipes that compare queries with each other
+  max_failed_share: float = setting(0.1, least=0, most=1)  # of a step's episodes; above it, the run stops
+
+
+@dataclasses.dataclass(frozen=True)
+class Judge(Section):
+  """The model or rule that gives verdicts."""
+
+  PATH = "judge"
+
+  kind: str = setting("none", choices=JUDGES)
+  prompt: str = "information_think"  # the question to the judge: a name of judging/prompts.py
+  path: str = ""  # nli: folder of a T5; reward_model: folder of a decoder, or of its adapters
+  endpoint: str = ""  # llm: "http(s)://host/v1" of a server of OpenAI's chat protocol; empty: OpenAI's own
+  model: str = ""  # llm: the model's name at that server
+  key_variable: str = "OPENAI_API_KEY"  # llm: environment variable that holds the key; the key is stored nowhere
+  # lexical, nli, reward_model: a score from here on counts 1, others 0; 0: the score itself
+  threshold: float = setting(0.5, least=0, most=1)
+  cache: str = ""  # file that keeps verdicts between runs; empty: none
+  timeout_s: float = setting(30.0, above=0)  # llm: seconds a call may take
+  retries: int = setting(3, least=0)  # llm: of a call that failed
+  concurrency: int = setting(16, least=1)  # llm: calls at a time
+  batch: int = setting(8, least=1)  # nli, reward_model: pairs computed together
+  max_tokens: int = setting(1024, least=1)  # nli, reward_model: tokens of a pair
+  # of a step's episodes: share without a verdict; above it, the run stops
+  max_failed_share: float = setting(0.5, least=0, most=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Filter(Section):
+  """Dynamic sampling: a step trains on groups whose samples differ."""
+
+  PATH = "rollout.filter"
+
+  # what must differ within a group: "outcome" (0 or 1), "total" (the reward); "none": every group is trained on
+  metric: str = setting("none", choices=("none", "outcome", "total"))
+  tolerance: float = setting(1e-6, least=0)  # largest difference that counts as none
+  max_draws: int = setting(4, least=1)  # most batches of prompts_per_step prompts that a step draws
+  # what to do with extra groups: "keep" trains the next step on them, one step stale
+  surplus: str = setting("discard", choices=("discard", "keep"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Rollout(Section):
+  """How episodes are sampled. A step has prompts_per_step · group_size episodes."""
+
+  PATH = "rollout"
+
+  prompts_per_step: int = setting(32, least=1)  # P
+  group_size: int = setting(8, least=1)  # G: samples of a prompt
+  lanes: int = setting(32, least=1)  # W: conversations decoded together
+  rows: int = setting(64, least=1)  # C: conversations with a place in the cache, at least `lanes`
+  context: int = setting(512, least=1)  # tokens of the longest conversation
+  chunk: int = setting(16, least=1)  # tokens per decode call
+  prefill: int = setting(64, least=1)  # tokens a conversation reads per prefill call
+  block: int = setting(64, least=1)  # cache tokens attended to at a time
+  temperature: float = setting(1.0, above=0)
+  top_k: int = setting(0, least=0)  # sample from the k likeliest tokens; 0: all
+  top_p: float = setting(1.0, above=0, most=1)  # sample from the smallest set of tokens with this probability
+  max_new_tokens: int = setting(64, least=1)  # tokens of a turn
+  # tokens that search results must leave for the next turn, or the episode ends without them; 0: max_new_tokens
+  reserve: int = 0
+  # 1: sample a step while the one before is learned, so one step stale; the engine then keeps a copy of the weights,
+  # and loss.importance_cap corrects for the lag
+  ahead: int = setting(0, choices=(0, 1))
+  filter: Filter = Filter()
+
+  @property
+  def sampling(self) -> structs.Sampling:
+    """How each token is drawn."""
+    return structs.Sampling(self.temperature, self.top_k, self.top_p, self.max_new_tokens)
+
+  def rules(self) -> Rules:
+    yield (
+      self.rows >= self.lanes,
+      f"config.rollout.rows={self.rows} is less than lanes={self.lanes}: every lane decodes a cache row. Raise rows "
+      "(twice the lanes hides searches) or lower lanes.",
+    )
+    yield (
+      self.max_new_tokens < self.context,
+      f"config.rollout.max_new_tokens={self.max_new_tokens} leaves no room for a prompt in context={self.context}: "
+      "raise context or lower max_new_tokens.",
+    )
+    yield (
+      self.prefill <= self.context,
+      f"config.rollout.prefill={self.prefill} is more than context={self.context}: a row takes in so many tokens at a "
+      "time. Lower prefill or raise context.",
+    )
+    yield (
+      0 <= self.reserve < self.context,
+      f"config.rollout.reserve={self.reserve}: it must be 0 (a whole turn of max_new_tokens), or at least 1 and less "
+      f"than context={self.context}.",
+    )
+    yield (
+      self.filter.metric == "none" or self.group_size > 1,
+      f"config.rollout.filter.metric={self.filter.metric!r} with group_size=1: no group of one has a spread, so all "
+      "would be discarded. Raise group_size, or set the metric to 'none'.",
+    )
+    yield (
+      not self.ahead or self.filter.surplus == "discard",
+      "config.rollout.filter.surplus='keep' with config.rollout.ahead=1: groups kept from a step that was sampled "
+      "ahead would be two steps stale. Discard them, or set ahead to 0.",
+    )
