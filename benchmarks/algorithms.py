@@ -1,9 +1,9 @@
 """Seven algorithms on the made-up world, same warm start, same budget: python benchmarks/algorithms.py [--machines]
 
-Each run goes on from the quickstart's warm start of its seed and machine, which has reached its criterion
-(benchmarks/quickstart_seeds.py; made first where it is missing), and takes STEPS steps of EPISODES sampled episodes. A
-finished run is not run again; one that was killed goes on from its last checkpoint. The table and the figure are made
-from whatever runs are finished: --docs writes them to docs/algorithms.md and docs/algorithms.png.
+Each run starts from the quickstart's warm start for its seed and machine, which has reached its criterion
+(benchmarks/quickstart_seeds.py; made first if missing). It takes STEPS steps of EPISODES sampled episodes. A finished
+run is not repeated; a killed one continues from its last checkpoint. Table and figure use the runs that are finished;
+--docs writes them to docs/algorithms.md and docs/algorithms.png.
 """
 
 import json
@@ -26,7 +26,7 @@ from ragrl_jax.core.metrics import stats
 from ragrl_jax.store import jsonl
 
 ROOT = pathlib.Path(__file__).parents[1]
-# --out is quickstart_seeds': where its warm starts are; the runs here lie in algorithms/ there.
+# --out is that of quickstart_seeds, with its warm starts; the runs of this file are in its folder algorithms/.
 ARMS = flags.DEFINE_list("arms", [], "Which algorithms; all if empty.")
 DOCS = flags.DEFINE_bool("docs", False, "Write the table and the figure to docs/.")
 ONE = flags.DEFINE_string("one", "", "ARM/SEED/MACHINE: this run only, in this process.")
@@ -38,11 +38,11 @@ SHARED = dict(
   loss=dict(minibatches=2),
   optimizer=dict(learning_rate=2e-4, warmup_steps=5),
 )
-# What each differs in from `SHARED` and the defaults. Two optimiser steps a batch, so that ratios and clips matter.
+# Settings of each that differ from `SHARED` and the defaults. Two optimiser steps per batch, so that clipping matters.
 ALGORITHMS = {
   "GRPO": dict(loss=dict(aggregation="seq_mean_token_mean")),
   "Dr. GRPO": dict(advantage=dict(std="none"), loss=dict(aggregation="seq_mean_token_sum_norm")),
-  # Half the prompts a draw and two draws at most: no more is sampled than by the others.
+  # Half the prompts per draw and at most two draws, so that it samples no more than the others.
   "DAPO": dict(
     rollout=dict(prompts_per_step=16, filter=dict(metric="outcome", max_draws=2)),
     loss=dict(clip_high=0.28),
@@ -69,7 +69,7 @@ def main(_):
     return
   wanted = machines.wanted()
   quickstart_seeds.run_all(out, wanted)
-  # One cache of compiled programs for all runs: most of them are the same.
+  # All runs share one cache of compiled programs, since most programs are the same.
   os.environ["JAX_COMPILATION_CACHE_DIR"] = str(out / "compiled")
   asked = [(arm, str(seed), machine) for seed, machine in wanted for arm in ARMS.value or NAMES]
   machines.run(
@@ -106,7 +106,7 @@ def folder(out: pathlib.Path, arm: str, seed: str, machine: str) -> pathlib.Path
 
 
 def run(out: pathlib.Path, arm: str, seed: str, machine: str) -> None:
-  """One arm from the warm start of the seed and the machine."""
+  """Runs one algorithm from the warm start of the seed and the machine."""
   made, workdir = quickstart_seeds.folder(out, int(seed), machine), folder(out, arm, seed, machine)
   config = config_lib.load("configs/quickstart.py")
   for part in (SHARED, ALGORITHMS[NAMES[arm]]):
@@ -152,13 +152,13 @@ def last(result) -> float:
 
 
 def said(results) -> str:
-  """Over what the means are."""
+  """The caption: what the means are over."""
   seeds, kinds = sorted({r["seed"] for r in results}), sorted({r["machine"] for r in results})
   return f"{len({(r['seed'], r['machine']) for r in results})} runs (seeds {seeds}; {'; '.join(kinds)})"
 
 
 def table(results) -> str:
-  """One row an algorithm: means over its runs."""
+  """One row per algorithm, with means over its runs."""
   steps = range(0, STEPS + 1, EVERY)
   lines = [
     "| | "
@@ -171,7 +171,7 @@ def table(results) -> str:
 
 
 def row(name: str, runs, steps) -> str:
-  """One algorithm's."""
+  """The row of one algorithm."""
   em = lambda step: np.mean([r["em"][str(step)] for r in runs])
   mean = lambda key: np.mean([r[key] for r in runs])
   gains = [last(r) - r["em"]["0"] for r in runs]
@@ -189,7 +189,7 @@ def row(name: str, runs, steps) -> str:
 
 
 def figure(results, path: pathlib.Path) -> None:
-  """EM over steps, a line an algorithm, its runs as a band."""
+  """EM over steps: one line per algorithm, with its runs as a band."""
   matplotlib.use("agg")
   from matplotlib import pyplot
 

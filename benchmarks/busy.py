@@ -1,7 +1,7 @@
-"""Whether a benchmark has the machine to itself: `busy.NOW`, looked at when this is imported, which is before torch.
+"""Whether other work uses the machine: `busy.NOW`, measured when this module is imported, which must precede torch.
 
-torch's threads spin while they wait for each other. Beside other work they then wait for threads that do not run, and a
-round takes many times as long: they must sleep instead, which has to be said before torch is loaded.
+torch's threads spin while they wait for each other. On a busy machine they wait for threads that do not run, and a
+round takes many times as long. They must sleep instead, and this must be set before torch is loaded.
 """
 
 import os
@@ -13,7 +13,7 @@ ALONE = 0.1  # of the cores: what other processes may use beside a measurement t
 
 
 def _look() -> bool:
-  """Says aloud if other work takes more of the cores just now, and has torch's threads sleep while they wait."""
+  """Whether other processes use the cores now. If so, warns, and makes torch's threads sleep while they wait."""
   if "torch" in sys.modules:
     raise RuntimeError("torch is loaded: how its threads wait must be said before. Import busy first.")
   share = psutil.cpu_percent(interval=1.0) / 100

@@ -2,16 +2,17 @@ r"""Speed on a GPU, in one call: writes docs/performance.md.
 
 Run:    python benchmarks/gpu.py [--out docs/performance.md] [--only decode,learn,switch,search] [--python_torch PYTHON]
 
-  decode   64 conversations of 512 tokens read and 512 drawn, random weights of Qwen2.5-1.5B and 7B in bfloat16: the
-           engine's tokens a second, against what reading all weights and the mean cache once a token allows.
-  learn    GRPO steps on 16 rows of 4,096 tokens, half of each sequence trained, remat: all of 1.5B's parameters
-           (float32 masters), LoRA of rank 16 on 7B. One sequence a row (cuDNN's attention), and four (blockwise).
-           MFU counts what the step needs (learner/flops.py), not what remat computes twice.
-  switch   from the learner's parameters to an engine that may draw with them.
-  search   exact search, 64 queries over 21,000,000 random rows of 768 bfloat16 numbers, the ten best of each.
-Beside them the same decoding and the same step in transformers and torch, where that Python has torch with CUDA. Every
-measurement has a process and the whole card to itself. Needs a GPU of 80 GB (jax[cuda13]); without one nothing is
-measured, and a page that holds no figures yet says so.
+  decode   64 conversations with 512 prompt tokens and 512 sampled tokens, random weights of Qwen2.5-1.5B and 7B in
+           bfloat16: the engine's tokens per second, and the bound set by reading all weights and the mean cache per
+           token.
+  learn    GRPO steps on 16 rows of 4,096 tokens, half of each sequence trained, with remat: all parameters of 1.5B
+           (float32 master weights), and LoRA of rank 16 on 7B; one sequence per row (cuDNN's attention) and four
+           (blockwise). MFU counts the operations that the step needs (learner/flops.py), without remat's second pass.
+  switch   the seconds from updated parameters in the learner to an engine that samples with them.
+  search   exact search, 64 queries over 21,000,000 random rows of 768 bfloat16 numbers, ten results each.
+Decoding and the step are also measured in transformers and torch, if --python_torch has torch with CUDA. Every
+measurement has its own process and the whole GPU. Needs a GPU of 80 GB (jax[cuda13]). Without one nothing is measured,
+and a page without figures says so.
 """
 
 import argparse
@@ -26,7 +27,7 @@ PAGE = ROOT / "docs" / "performance.md"
 MEASURED_ON = "Measured on"
 NONE = "not measured"
 SMALLER, LARGER = "qwen2.5-1.5b", "qwen2.5-7b"
-# (side, part, shape) of every process; "+lora" trains adapters.
+# (side, part, shape) of every process; the suffix "+lora" trains adapters.
 WORK = [
   *((side, "decode", shape) for shape in (SMALLER, LARGER) for side in ("ours", "torch")),
   *((side, "learn", shape) for shape in (SMALLER, f"{LARGER}+lora") for side in ("ours", "torch")),
@@ -42,7 +43,7 @@ print(json.dumps(dict(platform=jax.default_backend(), name=jax.devices()[0].devi
 
 
 def page(found: dict[tuple[str, str, str], dict], where: str = "") -> str:
-  """The page of these results, {(side, part, shape): what gpu_parts.measure found, or dict(error=…)}."""
+  """The text of the page, from {(side, part, shape): result of gpu_parts.measure, or dict(error=…)}."""
 
   def value(side, part, shape, *path):
     at = found.get((side, part, shape), {})
@@ -56,10 +57,10 @@ def page(found: dict[tuple[str, str, str], dict], where: str = "") -> str:
   lines = [
     "# Performance on a GPU",
     "",
-    "Written by `python benchmarks/gpu.py`, whose head says what is measured and how.",
+    "Written by `python benchmarks/gpu.py`; its docstring explains the measurements.",
     f"{MEASURED_ON} {where}."
     if where
-    else f'No GPU has run it yet: every figure is "{NONE}". Speeds on CPU stand in the [README](../README.md#speed).',
+    else f'No GPU has run it yet: every figure is "{NONE}". For speeds on CPU see the [README](../README.md#speed).',
     "",
     "| Decoding, batch 64 | tokens/s | HBM bound | share (aim 70 %) | transformers + torch, tokens/s |",
     "|---|---|---|---|---|",
@@ -72,7 +73,7 @@ def page(found: dict[tuple[str, str, str], dict], where: str = "") -> str:
     )
   lines += ["", "| Training step | tokens/s | MFU (aim 50 %) | transformers + torch, tokens/s |", "|---|---|---|---|"]
   for shape, what in ((SMALLER, "all parameters"), (f"{LARGER}+lora", "LoRA")):
-    for kind, rows in (("single", "one sequence a row"), ("packed", "four sequences a row")):
+    for kind, rows in (("single", "one sequence per row"), ("packed", "four sequences per row")):
       ours = lambda name, shape=shape, kind=kind: value("ours", "learn", shape, kind, name)
       theirs = value("torch", "learn", shape, "single", "tokens_per_s") if kind == "single" else None
       lines.append(
@@ -86,21 +87,21 @@ def page(found: dict[tuple[str, str, str], dict], where: str = "") -> str:
   lines.append(f"| Exact search, 21M × 768 bfloat16, a batch of 64 (aim 10 ms) | {shown(taken, '.1f', ' ms')} |")
   lines.append(f"| … reading all rows once from HBM | {shown(bound, '.1f', ' ms')} |")
   if errors := [(key, result["error"]) for key, result in found.items() if "error" in result]:
-    lines += ["", "Not measured, and why:", ""]
+    lines += ["", "Not measured, with the reason:", ""]
     lines += [f"- {' '.join(key).strip()}: {error}" for key, error in errors]
   lines += ["", *ATTENTION, ""]
   return "\n".join(lines)
 
 
 ATTENTION = (
-  "Attention on GPUs is cuDNN's fused kernel where every row of a batch holds one sequence, in 16 bits",
-  "(`models/cudnn.py`); rows of several sequences, and prompts that a group shares (`learner.share_prompts`), are",
-  "computed blockwise in plain JAX, for cuDNN would want their mask as [T, T].",
+  "On GPUs, attention uses cuDNN's fused kernel if every row of a batch holds one sequence in 16 bits",
+  "(`models/cudnn.py`). Rows with several sequences, and prompts shared by a group (`learner.share_prompts`), are",
+  "computed blockwise in plain JAX, because cuDNN would need their mask as [T, T].",
 )
 
 
 def run(python: str, side: str, part: str, shape: str, *flags: str) -> dict:
-  """What that process found, or dict(error=…)."""
+  """Runs one measurement in a process of its own; its result, or dict(error=…)."""
   script = pathlib.Path(__file__).with_name("gpu_parts.py")
   command = [python, str(script), side, part, *([shape] if shape else []), *flags]
   path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

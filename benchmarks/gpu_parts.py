@@ -1,7 +1,7 @@
-"""One measurement of benchmarks/gpu.py in a process of its own: SIDE PART CASE [--small], one line of JSON out.
+"""One measurement of benchmarks/gpu.py in a process of its own: SIDE PART CASE [--small]; prints one line of JSON.
 
-SIDE is "ours" or "torch" (transformers). The functions take sizes, so that tests run them on any device; what needs the
-hardware's figures is None where those are not known.
+SIDE is "ours" or "torch" (transformers). The functions take sizes, so that tests can run them on any device. Values
+that need the hardware's figures are None if these are unknown.
 """
 
 import argparse
@@ -13,21 +13,21 @@ import time
 
 import numpy as np
 
-# Bytes a second of a device's memory, as the makers state them; found in its name, the first that fits.
+# (part of a device's name, its memory bandwidth in bytes per second by the maker); the first match counts.
 BANDWIDTHS = (("h200", 4.8e12), ("h100 pcie", 2.0e12), ("h100", 3.35e12), ("a100-sxm4-80gb", 2.039e12))
 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-  """What is measured at.
+  """The sizes of the measurements.
 
   Attributes:
-    lanes, prompt, new, chunk: of decoding: conversations, tokens read and drawn of each, tokens a program draws.
-    rows, length, micro_rows: of a learner's step: rows of `length` tokens, half of each trained, so many at once.
-    packed: sequences a row where rows are packed.
-    rank: of LoRA.
-    vectors, dim, queries, k, block: of the search: rows and numbers in each, a batch, how many are found, rows at once.
-    rounds: the best of so many counts.
+    lanes, prompt, new, chunk: decoding: conversations, prompt tokens and sampled tokens each, tokens per decode call.
+    rows, length, micro_rows: a learner's step: rows of `length` tokens, half of each trained, rows per micro-batch.
+    packed: sequences per row if rows are packed.
+    rank: LoRA's rank.
+    vectors, dim, queries, k, block: search: vectors, their length, queries a batch, results a query, rows a block.
+    rounds: rounds, of which the best counts.
   """
 
   lanes: int = 64
@@ -67,12 +67,12 @@ SMALL = Sizes(
 
 
 def bandwidth(name: str) -> float | None:
-  """Of a device with this name; None if it is not in BANDWIDTHS."""
+  """The memory bandwidth of a device with this name, bytes per second; None if it is not in BANDWIDTHS."""
   return next((value for word, value in BANDWIDTHS if word in name.lower()), None)
 
 
 def decode_bytes(config, lanes: int, tokens: float) -> float:
-  """Bytes that one token of every lane needs to be read: all matrices, the head, and `tokens` of each lane's cache."""
+  """Bytes read to decode one token in every lane: all matrices, the head, and `tokens` of each lane's cache."""
   from ragrl_jax.learner import flops
 
   weights = 2.0 * (flops.matmul_parameters(config) + config.vocab_size * config.d_model)
@@ -80,7 +80,7 @@ def decode_bytes(config, lanes: int, tokens: float) -> float:
 
 
 def best(rounds: int, run) -> float:
-  """Seconds of the fastest of so many runs, after one that warms up."""
+  """Seconds of the fastest of `rounds` runs, after one warm-up run."""
   run()
   seconds = []
   for _ in range(rounds):
@@ -94,7 +94,7 @@ def best(rounds: int, run) -> float:
 
 
 class Ids:
-  """A tokenizer that knows only how many ids there are."""
+  """A tokenizer without texts: it knows only the number of ids."""
 
   pad_id, eos_ids = 0, ()
 
@@ -106,7 +106,7 @@ class Ids:
 
 
 def model(config, *, param_dtype, remat: bool = False):
-  """A random decoder that computes in bfloat16, drawn on the device."""
+  """A random decoder that computes in bfloat16; the weights are drawn on the device."""
   import jax
   import jax.numpy as jnp
   from flax import nnx
@@ -138,7 +138,7 @@ def engine(config, graphdef, sizes: Sizes, frozen=None):
 
 
 def decode(config, sizes: Sizes) -> dict:
-  """The engine's tokens a second while every lane draws; what reading weights and cache alone would allow."""
+  """The engine's tokens per second while every lane decodes, and the bound by reading weights and cache."""
   import jax
   import jax.numpy as jnp
   from flax import nnx
@@ -165,7 +165,7 @@ def decode(config, sizes: Sizes) -> dict:
 
 
 def sequences(config, sizes: Sizes, parts: int):
-  """Rows of `parts` sequences each, the second half of each one trained."""
+  """Rows of `parts` sequences each; the second half of each sequence is trained."""
   from ragrl_jax.learner import packing
 
   draw, size = np.random.default_rng(0), sizes.length // parts
@@ -196,7 +196,7 @@ def learner(config, sizes: Sizes, rank: int):
 
 
 def learn(config, sizes: Sizes, rank: int = 0) -> dict:
-  """Tokens a second and MFU of optimiser steps: rows of one sequence, which cuDNN takes, and packed rows."""
+  """Tokens per second and MFU of optimiser steps, with one sequence per row (cuDNN) and with packed rows."""
   import jax
 
   from ragrl_jax.learner import flops
@@ -222,7 +222,7 @@ def learn(config, sizes: Sizes, rank: int = 0) -> dict:
 
 
 def switch(config, sizes: Sizes, rank: int = 0) -> dict:
-  """Seconds from the learner's parameters to an engine that may draw with them, both in memory."""
+  """Seconds from the learner's parameters to an engine that samples with them, both in memory."""
   import jax
 
   from ragrl_jax.models import lora
@@ -239,7 +239,7 @@ def switch(config, sizes: Sizes, rank: int = 0) -> dict:
 
 
 def search(sizes: Sizes) -> dict:
-  """Milliseconds of a batch of exact search over random rows; what reading them once would take."""
+  """Milliseconds per batch of exact search over random rows, and the time to read the rows once."""
   import jax
   import jax.numpy as jnp
   from jax.sharding import Mesh, PartitionSpec
@@ -250,7 +250,7 @@ def search(sizes: Sizes) -> dict:
   mesh = Mesh(np.array(jax.devices()[:1]), (device.AXIS,))
 
   @jax.jit
-  def rows(key):  # a block at a time: float32 is drawn
+  def rows(key):  # block by block, since float32 is drawn first
     one = lambda key: jax.random.normal(key, (sizes.block, sizes.dim), jnp.float32).astype(jnp.bfloat16)
     return jax.lax.map(one, jax.random.split(key, blocks)).reshape(-1, sizes.dim)
 
@@ -295,7 +295,7 @@ def _waiting(where: str) -> None:
 
 
 def torch_decode(config, sizes: Sizes) -> dict:
-  """`generate` at temperature 1 in bfloat16; prompts are read in the same seconds, a small part of them."""
+  """transformers' `generate` at temperature 1 in bfloat16. The time includes the prefill, which is a small part."""
   import torch
 
   made, where = torch_model(config, dtype=torch.bfloat16)
@@ -322,7 +322,7 @@ def torch_decode(config, sizes: Sizes) -> dict:
 
 
 def torch_learn(config, sizes: Sizes, rank: int = 0) -> dict:
-  """GRPO's step on the same rows, one sequence each: float32 masters under autocast, or LoRA by peft on bfloat16."""
+  """GRPO's step on the same rows, one sequence each: float32 weights with autocast, or LoRA by peft on bfloat16."""
   import torch
 
   made, where = torch_model(config, dtype=torch.bfloat16 if rank else torch.float32)
@@ -366,7 +366,7 @@ def torch_learn(config, sizes: Sizes, rank: int = 0) -> dict:
 
 
 def measure(side: str, part: str, shape: str, small: bool) -> dict:
-  """What one process finds; `shape` names the model, with "+lora" behind it for adapters."""
+  """The result of one process; `shape` names the model, with the suffix "+lora" for adapters."""
   from ragrl_jax.models.shapes import SHAPES
 
   sizes = SMALL if small else Sizes()

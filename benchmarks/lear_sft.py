@@ -1,11 +1,12 @@
-"""LEAR's study of what evidence is worth (sec. 2.2), in miniature: python benchmarks/lear_sft.py [--seed 0]
+"""LEAR's study of the value of evidence (sec. 2.2), in miniature: python benchmarks/lear_sft.py [--seed 0]
 
-A small model learns to read passages of the made-up world and to reply in any of four ways. From it, by LoRA on right
-transcripts, come three extractors (evidence alone, a reason and then evidence, a reason alone) and a generator that
-knows only questions with passages. Held-out questions, about names that training never saw, then go to each extractor;
-the generator answers from what it gave. Configs are configs/lear.py's own with other sizes; adapters have its ranks.
+A small model learns to read passages of the made-up world and to reply in four formats. LoRA on right transcripts then
+makes three extractors (evidence only; a reason and then evidence; a reason only) and a generator that is trained only
+on questions with passages. Each extractor gets held-out questions about names that occur in no training text. The
+generator answers from the extractor's output. The configs are configs/lear.py's with other sizes and the same LoRA
+ranks.
 
-What is finished is not made again. Minutes on one core; results depend on the number of threads.
+Finished stages are not repeated. It takes minutes on one core; results depend on the number of threads.
 """
 
 import pathlib
@@ -40,7 +41,7 @@ GIVEN = 4  # passages a held-out question comes with
 SHOWN = (2, 3, 4, 4)  # and those the model learns to read with
 TRANSCRIPTS, EPOCHS = 620, 3  # paper
 LATENCY = 20  # questions asked one at a time
-RATE = 2e-3  # of adapters; a thousand times as many parameters want 1e-4
+RATE = 2e-3  # of adapters; full fine-tuning, with a thousand times as many parameters, needs 1e-4
 SIZES = dict(
   rollout=dict(lanes=64, rows=128, context=256, chunk=24, prefill=64, block=64, max_new_tokens=136),
   learner=dict(micro_rows=10, row_lengths=(256,), logprob_chunk=2048, share_prompts=False),
@@ -73,9 +74,9 @@ def main(_):
 
 
 def make_world(folder: pathlib.Path) -> None:
-  """Held-out questions, transcripts of the base, of each reply and of the generator, and the tokenizer."""
+  """Writes held-out questions, transcripts for the base, each reply and the generator, and the tokenizer."""
   seed = SEED.value
-  # With names that share few syllables, too, a model of this size learns in minutes to read several passages.
+  # With names that share few syllables, a model of this size learns within minutes to read several passages.
   world = synthetic.build(synthetic.Settings(seed=seed, syllables=SYLLABLES, wordings=(synthetic.BESIDE,)))
   ask = lambda count, draw, **options: synthetic.questions(
     world, count, seed=100 * seed + draw, distinct=False, **options
@@ -107,7 +108,7 @@ def make_world(folder: pathlib.Path) -> None:
 
 
 def settings(out: pathlib.Path, variant: str):
-  """configs/lear.py with the sizes of a small model."""
+  """The config of configs/lear.py with the sizes of a small model."""
   config = config_lib.load(ROOT / "configs" / "lear.py", variant)
   config.update(SIZES)
   config.seed, config.log.tensorboard = SEED.value, False
@@ -138,7 +139,7 @@ def tuned(out: pathlib.Path, name: str, variant: str, base: str) -> str:
 
 
 def epoch(config) -> int:
-  """Steps in which every transcript is seen once."""
+  """The number of steps in one epoch."""
   words, plays = player_lib.tokenizer(config), player_lib.recipe(config)
   lengths = [len(sft.tokenised(plays, example, words, 0.0)[0]) for example in readers.read_examples(config.data.train)]
   room = sft.FILL * config.learner.micro_rows * max(config.learner.row_lengths)
@@ -158,7 +159,7 @@ def answers(out: pathlib.Path, name: str, variant: str, model: str, questions: s
 
 
 def row(name: str, found, predictions, answered) -> list[str]:
-  """One line of the table: the extractor's part, and what the generator made of it."""
+  """One line of the table: the extractor's evidence, and the generator's answers from it."""
   em = [f"{answered['em']:.3f}", span(answered["em_interval"])]
   if not predictions:
     return [name, "", "", "", "", *em, "", f"{answered['latency']:.3f}"]

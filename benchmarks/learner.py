@@ -3,19 +3,19 @@ r"""One optimiser step of GRPO: ours, transformers with torch, and google-tunix 
 Run:    make bench        (or: PYTHON_WITH_TORCH benchmarks/learner.py [--rounds 3] [--threads 2] [--clock cpu]
                            [--tunix_python …] [--json OUT])
 
-One random Qwen3 (4 layers, d 256, d_ff 1024, V 4096, float32): the same weights, loss and sequences on every side.
+One random Qwen3 (4 layers, d 256, d_ff 1024, V 4096, float32), with the same weights, loss and sequences on every side:
   equal    16 sequences of 128 prompt and 128 completion tokens: nothing to pack, nothing shared.
   real     2 HotpotQA questions × 8 completions. A prompt is the question behind its ten passages; a completion quotes
            0 to 7 sentences of them, then the supporting ones, then the answer. Text and lengths are the set's, the
            tokenizer (byte-level BPE, V 4096) is trained on it here. Without the data (RAGRL_DATA, or ../shared/data)
            lengths are log-normal: prompts around 1300 tokens (sigma .25), completions around 150 (sigma .6).
-           Ours packs and computes a group's prompt once a row ("apart": it does not); torch pads each group of 8 to
-           its longest; tunix pads to the longest of the batch, as it does.
-Every side runs in a process of its own, started with huge pages and the same number of threads; rounds alternate, and
-each side's best counts (one whose step takes over 20 s is timed once). Tokens are those of all sequences, padding left
-out. Compile time is the first step less the best one; memory is what the steps added to the process at its peak.
-Gradients of ours and torch must agree. On a machine that others use, it says so and makes one round: compare CPU
-seconds of one thread then (taskset -c 0 … --threads 1 --clock cpu).
+           Ours packs, and computes a group's prompt once per row ("apart": once per sequence). torch pads each group
+           of 8 to its longest sequence. tunix pads the whole batch to its longest, as in its own training.
+Every side runs in its own process, with huge pages and the same number of threads. Rounds alternate, and each side's
+best round counts (a side whose step takes over 20 s is timed once). Tokens are those of all sequences, without padding.
+Compile time is the first step minus the best one; memory is the process's growth during the steps, at its peak. The
+gradients of ours and torch must agree. On a busy machine the benchmark says so and makes one round; then compare CPU
+seconds of one thread (taskset -c 0 … --threads 1 --clock cpu).
 """
 
 import argparse
@@ -47,7 +47,7 @@ def equal(draw):
 
 
 def real(draw, questions):
-  """(episodes, where they come from)."""
+  """(episodes, a description of their source)."""
   named = os.environ.get("RAGRL_DATA")
   file = (pathlib.Path(named) if named else ROOT.parent / "shared" / "data") / "qa" / "hotpotqa_train.jsonl.gz"
   if not file.is_file():
@@ -99,7 +99,7 @@ def tokenizer(texts):
 
 
 class Side:
-  """A process that answers one line to every command."""
+  """A process that answers each command with one line."""
 
   def __init__(self, name, python, folder, threads, clock):
     env = {
@@ -137,7 +137,7 @@ class Side:
 
 
 def workload(name, episodes, work, folder, args, pythons):
-  """Runs every side on the episodes; `work` says how ours packs them. What `show` prints."""
+  """Runs every side on the episodes; `work` says how ours packs them. Returns the results for `show`."""
   draw = np.random.default_rng(5)
   advantages = draw.normal(size=len(episodes))
   episodes = [dict(e, advantage=float(a)) for e, a in zip(episodes, advantages)]
@@ -183,7 +183,7 @@ def workload(name, episodes, work, folder, args, pythons):
 
 
 def distance(mine, theirs):
-  """The largest relative difference of a tensor's gradient."""
+  """The largest relative difference between two sides' gradients of a tensor."""
   from safetensors.numpy import load_file
 
   mine, theirs = (load_file(pathlib.Path(path) / "model.safetensors") for path in (mine, theirs))

@@ -1,10 +1,10 @@
 """One side of benchmarks/learner.py, in a process of its own: SIDE FOLDER THREADS CLOCK, then commands on stdin.
 
-The folder holds model/ (Hugging Face), and workload.json. Every command is answered by one line of JSON:
+The folder contains model/ (Hugging Face) and workload.json. Each command is answered by one line of JSON:
   step        one optimiser step: seconds, loss, gradient norm before clipping, peak resident MB so far
-  check PATH  the gradient at the folder's weights, as safetensors under the names of the model's tensors
-All sides compute GRPO's clipped surrogate at the current policy (one update a batch, no KL term), averaged over each
-completion and then over completions, clip the gradient to norm 1 and apply AdamW.
+  check PATH  writes the gradient at the folder's weights as safetensors, under the names of the model's tensors
+All sides compute GRPO's clipped surrogate at the current policy (one update per batch, no KL term), averaged over the
+tokens of each completion and then over completions. They clip the gradient to norm 1 and apply AdamW.
 """
 
 import json
@@ -20,7 +20,7 @@ LEARNING_RATE = 1e-6
 
 
 def padded(rows, width, left=False):
-  """Rows of ids → [B, width] with zeros, which no token has, and where the tokens are."""
+  """Rows of ids → (ids [B, width] padded with 0, which is no token's id, and the mask of the tokens)."""
   ids = np.zeros((len(rows), width), np.int32)
   for i, row in enumerate(rows):
     at = width - len(row) if left else 0
@@ -29,7 +29,7 @@ def padded(rows, width, left=False):
 
 
 class Ours:
-  """Packed rows through `Learner.prepare` and `.train`; "apart" lays every sequence down with its own prompt."""
+  """Packed rows through `Learner.prepare` and `.train`; with "apart", every sequence has its own copy of the prompt."""
 
   def __init__(self, folder, work, threads, name):
     from ragrl_jax.learner import packing
@@ -84,7 +84,7 @@ class Ours:
 class Torch:
   """transformers and torch: prompts padded on the left, completions on the right, to each micro-batch's longest.
 
-  Where no prompt is padded no mask is handed over: what comes after a completion changes nothing before it, and
+  If no prompt is padded, no mask is passed: tokens after a completion change nothing before them, and
   attention without a mask is faster.
   """
 
@@ -157,7 +157,7 @@ class Torch:
 class Tunix:
   """google-tunix: its model, its loss and its padding, to the longest prompt and completion of the whole batch.
 
-  Gradients of micro-batches are added up in the program that computes them, which costs less than its MultiSteps.
+  Gradients of micro-batches are accumulated in the program that computes them, which costs less than its MultiSteps.
   """
 
   def __init__(self, folder, work, threads, name):
@@ -237,7 +237,7 @@ class Tunix:
 def main():
   side, folder, threads = sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3])
   clock = dict(wall=time.perf_counter, cpu=time.process_time)[sys.argv[4]]
-  # What libraries print must not stand among the answers.
+  # Output printed by libraries must not mix with the answers.
   answers, sys.stdout = os.fdopen(os.dup(1), "w"), sys.stderr
   answer = lambda **row: print(json.dumps(row), file=answers, flush=True)
   peak_mb = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -1,7 +1,7 @@
-"""Several kinds of machine on one: a number of threads and an instruction set, by binding processes to cores.
+"""Simulates several kinds of machine on one: numbers of threads (by binding processes to cores) and instruction sets.
 
-Sums are cut differently on each, so that weights differ in their last digits; what is claimed of a training run must
-not hang on those. Linux only: elsewhere nothing binds a process to cores.
+Each of them splits sums differently, so that weights differ in their last digits. A claim about a training run must not
+depend on these. Linux only: other systems cannot bind a process to cores.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ FIRST = next(iter(MACHINES))
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """A command on one machine. Its output goes to `log`, whose folder is made."""
+  """A command for one machine. Its output goes to `log`; the folder of `log` is created."""
 
   machine: str
   command: Sequence[str | os.PathLike]
@@ -30,22 +30,22 @@ class Job:
 
 
 def wanted() -> list[tuple[int, str]]:
-  """(seed, machine) of every run that --seeds and --machines ask for."""
+  """(seed, machine) of every run, from --seeds and --machines."""
   return [(seed, machine) for machine in (MACHINES if ALL.value else [FIRST]) for seed in map(int, SEEDS.value)]
 
 
 def slug(machine: str) -> str:
-  """Its name as a part of a file's."""
+  """The machine's name in a form for file names."""
   return machine.replace(", ", "_").replace(" ", "_")
 
 
 def run(jobs: Sequence[Job], *, cwd: pathlib.Path) -> None:
-  """Runs all jobs, those of few threads first, as many beside each other as there are cores for their threads.
+  """Runs all jobs, those with few threads first, and in parallel as far as there are cores for their threads.
 
-  A job's exit status is not looked at: what it was to make tells whether it did.
+  Exit statuses are ignored: a job's output files tell whether it succeeded.
 
   Raises:
-    NotImplementedError: no Linux.
+    NotImplementedError: the system is not Linux.
   """
   if not hasattr(os, "sched_setaffinity"):
     raise NotImplementedError(
@@ -80,7 +80,7 @@ def _start(job: Job, cores: list[int], cwd: pathlib.Path) -> subprocess.Popen:
 
 
 def _first_done(running):
-  """Waits until one of them has ended."""
+  """Waits until one of the processes has ended."""
   while True:
     for process, cores in running:
       try:

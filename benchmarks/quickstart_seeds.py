@@ -1,9 +1,9 @@
 """The quickstart's claim over seeds and machines: python benchmarks/quickstart_seeds.py [--machines] [--seeds 0,1]
 
-A machine is a number of threads and an instruction set: sums are cut differently on each, so that weights differ in
-their last digits, and whether a small model learns must not hang on those. --machines runs every seed on all three of
-machines.MACHINES; without it, on the first. Beside them, for each seed on the first: what as many supervised steps
-again bring instead of RL. A finished run is not run again.
+A machine is a number of threads and an instruction set. Each splits sums differently, so that weights differ in their
+last digits; whether a small model learns must not depend on these. --machines runs every seed on all three of
+machines.MACHINES, otherwise only on the first. For comparison, each seed on the first machine is also trained by as
+many supervised steps again instead of RL. A finished run is not repeated.
 """
 
 import json
@@ -86,14 +86,14 @@ def row(machine: str, summary: dict, more: float | None) -> dict:
 
 
 def use_world(config, world: pathlib.Path, seed: int) -> None:
-  """A finished quickstart's tokenizer, index and questions."""
+  """Uses a finished quickstart's tokenizer, index and questions."""
   config.seed = seed
   config.prompting.tokenizer, config.retrieval.index = str(world / "tokenizer.model"), str(world / "index")
   config.data.train, config.data.evaluate = str(world / "train.jsonl.gz"), str(world / "held_out.jsonl.gz")
 
 
 def sft_again(workdir: pathlib.Path, seed: int) -> float:
-  """Held-out EM after the warm start's steps once more, from its end, on the same demonstrations."""
+  """Held-out EM after repeating the warm start's steps from its end, on the same demonstrations."""
   done = workdir / "sft_again.json"
   if done.is_file():
     return json.loads(done.read_text())["em"]
@@ -112,7 +112,7 @@ def sft_again(workdir: pathlib.Path, seed: int) -> float:
 
 
 def table(rows: list[dict]) -> str:
-  """Markdown, a row a run."""
+  """The table in Markdown, one row per run."""
   pair = lambda hops: " / ".join(f"{em:.3f}" for em in hops.values())
   lines = [
     "| Seed | Machine | Warm start EM (1-hop / 2-hop) | After RL (1-hop / 2-hop) | Steps | Searches a question "

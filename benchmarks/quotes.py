@@ -1,14 +1,14 @@
-"""How long the soft quote check takes on contexts of 2,000, 8,000 and 32,000 tokens, beside difflib's plain window.
+"""The time of the soft quote check on contexts of 2,000, 8,000 and 32,000 tokens, compared with difflib on all windows.
 
     python benchmarks/quotes.py
     python benchmarks/quotes.py --long
 
-Texts of made-up words with the letters of English; a token is taken as 0.75 words. The quotes are sentences of the
-context with one letter in `noise` changed (found), and sentences that are not in it (not found). Both must give
-the same verdicts. Times are of one quote, the context's index included.
+Texts consist of made-up words with English letter frequencies; a token counts as 0.75 words. The quotes are sentences
+of the context with one letter in `noise` changed (found), and other sentences (not found). Both methods must give the
+same verdicts. Times are for one quote, with the context's index.
 
---long: near copies of 200, 500 and 1,500 words from 6,000 of this repository's own prose, one letter in 25 or in 300
-changed; ours alone, since the plain window takes minutes there.
+--long: near copies of 200, 500 and 1,500 words from 6,000 words of this repository's documents, with one letter in 25
+or in 300 changed; only our method, since difflib takes minutes there.
 """
 
 import argparse
@@ -23,7 +23,7 @@ LETTERS = "eeeeeeeeeeeetttttttttaaaaaaaaooooooooiiiiiiinnnnnnnssssssrrrrrrhhhhhh
 
 
 def plain(quote: str, context: str, threshold: float = quotes.SOFT) -> bool:
-  """Every window, one after the other."""
+  """The slow method: difflib on every window, one after the other."""
   words, quote = context.lower().split(), " ".join(quote.lower().split())
   size = len(quote.split())
   return any(

@@ -1,12 +1,12 @@
-"""How well the retrievers find the passages of real questions: one row a corpus and retriever, beside brute force.
+"""Retrieval quality on real questions: one row per corpus and retriever, with a check against brute force.
 
     python benchmarks/real_retrieval.py [--corpora nfcorpus,scifact] [--dense_passages 0] [--out out/real_retrieval]
 
-BM25 on every corpus; all-MiniLM-L6-v2 with FAISS (exact, HNSW, IVF-PQ) on those of at most --dense_passages passages
-(0: on all). Its time goes into encoding: vectors are kept under --out, a killed run goes on, and "build s" of a second
-run is the time to find that nothing is left to do. Needs the folder of questions and corpora: RAGRL_DATA, or
-../shared/data beside this repository. Exits with 1 when BM25's nDCG@10 is more than 0.03 below its reference (the
-figures of a plain bm25s run, which BEIR's for scifact and nfcorpus confirm), or when exact search is not brute force.
+BM25 runs on every corpus; all-MiniLM-L6-v2 with FAISS (exact, HNSW, IVF-PQ) on corpora of at most --dense_passages
+passages (0: on all). Most of its time is encoding. Vectors are kept under --out, and a killed run continues; "build s"
+of a second run is the time to find that nothing is left to do. Needs the folder of questions and corpora: RAGRL_DATA,
+or ../shared/data beside this repository. Exits with 1 if BM25's nDCG@10 is more than 0.03 below its reference (a plain
+bm25s run, confirmed by BEIR's figures for scifact and nfcorpus), or if exact search differs from brute force.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def rows(path: pathlib.Path):
 
 
 def questions(data: pathlib.Path, corpus: str) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
-  """(query id → text, query id → {passage id: grade}), of the judged queries."""
+  """(query id → text, query id → {passage id: grade}) for the judged queries."""
   judged, files = QUESTIONS[corpus]
   grades: dict[str, dict[str, int]] = collections.defaultdict(dict)
   with open(data / "qrels" / f"{judged}.tsv", newline="") as file:
@@ -100,7 +100,7 @@ def scored(found: list[list[str]], names: list[str], grades) -> dict[str, float]
 
 
 def brute_bm25(passages, texts: list[str], *, k1=0.9, b=0.4) -> list[list[str]]:
-  """BM25 from its definition: all scores of a query in float64, fully sorted; passages without its words left out."""
+  """BM25 by its definition: all scores of a query in float64, fully sorted, without passages that share no word."""
   stop, vocabulary, ids, places, counts, lengths = set(STOPWORDS_EN), {}, [], [], [], []
 
   def words(text):
@@ -127,7 +127,7 @@ def brute_bm25(passages, texts: list[str], *, k1=0.9, b=0.4) -> list[list[str]]:
 
 
 def brute_dense(passages, folder: pathlib.Path, queries: np.ndarray) -> list[list[str]]:
-  """The ten largest of all inner products in float64."""
+  """The ten largest inner products, computed in float64."""
   vectors = np.load(folder / "vectors.npy").astype(np.float64)
   best = []
   for start in range(0, len(queries), 64):
@@ -137,7 +137,7 @@ def brute_dense(passages, folder: pathlib.Path, queries: np.ndarray) -> list[lis
 
 
 def measured(retriever, texts: list[str]) -> tuple[list[list[str]], float]:
-  """(the ids found, milliseconds a query in batches of 64)."""
+  """(ids of the results, milliseconds per query in batches of 64)."""
   retriever.search(texts[:64], 10)
   start, found = time.perf_counter(), []
   for at in range(0, len(texts), 64):
@@ -146,7 +146,7 @@ def measured(retriever, texts: list[str]) -> tuple[list[list[str]], float]:
 
 
 class Table:
-  """Prints a row as soon as it is known."""
+  """A table that prints each row as soon as it is complete."""
 
   def __init__(self):
     self.rows: list[dict] = []
@@ -188,7 +188,7 @@ def evaluate(table, corpus, passages, asked, grades, retriever, label, build_s, 
 
 
 def run_bm25(data, out, corpus, table) -> bool:
-  """False when the result is below its reference."""
+  """Whether the result reaches its reference."""
   source, folder = data / "corpora" / f"{corpus}.jsonl.gz", out / corpus / "bm25"
   passages, (asked, grades) = list(read_passages(source)), questions(data, corpus)
   shutil.rmtree(folder, ignore_errors=True)  # seconds to build, and then the time is a measured one
@@ -201,7 +201,7 @@ def run_bm25(data, out, corpus, table) -> bool:
 
 
 def run_dense(data, out, corpus, table, model: pathlib.Path) -> bool:
-  """False when exact search is not brute force."""
+  """Whether exact search equals brute force."""
   source = data / "corpora" / f"{corpus}.jsonl.gz"
   passages, (asked, grades) = list(read_passages(source)), questions(data, corpus)
   folder, brute, right = out / corpus / "minilm", None, True
@@ -219,7 +219,7 @@ def run_dense(data, out, corpus, table, model: pathlib.Path) -> bool:
       brute = brute_dense(passages, folder, retriever.encoder.queries(list(asked.values())))
     row = evaluate(table, corpus, passages, asked, grades, retriever, f"MiniLM {factory}", build_s, brute)
     if factory == "Flat":
-      # A tie in the last bit of float64 may fall either way: everything else must be the same.
+      # Ties in the last bit of float64 may be ordered either way; everything else must be equal.
       right = row["same top 10"] > 0.9999
   return right
 

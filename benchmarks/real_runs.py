@@ -1,12 +1,12 @@
 """Recipes end to end on real questions with a small random model: python benchmarks/real_runs.py [--out out/real]
 
-Reads every HotpotQA, 2WikiMultihopQA and MuSiQue file, trains all six recipes for a few steps, those on given passages
-with prompts of up to 4 thousand tokens, those that search with BM25 over HotpotQA's corpus, and evaluates them on real
-questions through the same doors as any run. So, too, ARENA on two sets and tested on the third, its baselines, CARE on
-long contexts in LongBench's layout, and LEAR stopping at its evidence, a question at a time, with noise. It shows that
-nothing crashes and no question is lost, and what it costs; a random model answers nothing right, so that RL finds
-nothing to learn from, and its judges are those of the smoke variants. Needs the folder of questions and corpora:
-RAGRL_DATA, or ../shared/data beside this repository.
+Reads every HotpotQA, 2WikiMultihopQA and MuSiQue file, and trains all six recipes for a few steps: those with given
+passages on prompts of up to 4 thousand tokens, those that search with BM25 over HotpotQA's corpus. It evaluates them on
+real questions by the same functions as any run. Further cases: ARENA trained on two sets and tested on the third, its
+baselines, CARE on long contexts in LongBench's layout, and LEAR that stops at its evidence, one question at a time,
+with noise. The benchmark shows that nothing crashes, that no question is lost, and the cost. A random model answers
+nothing right, so RL learns nothing; the judges are those of the smoke variants. Needs the folder of questions and
+corpora: RAGRL_DATA, or ../shared/data beside this repository.
 """
 
 import dataclasses
@@ -47,9 +47,10 @@ LONGBENCH = "longbench_hotpotqa"  # made here
 class Run:
   """
   Attributes:
-    recipe, train, test: whose smoke run, on which questions (files of qa/, with commas between them, or LONGBENCH).
-    settings: what else its config differs in.
-    asked: what the evaluation's differs in from that.
+    recipe, train, test: the recipe, and the questions for training and testing (files of qa/, separated by commas, or
+      LONGBENCH).
+    settings: other changes of the smoke config.
+    asked: further changes for the evaluation.
     supervised: train on the first golds as answers (ARENA's SFT-direct) instead of RL.
   """
 
@@ -136,7 +137,7 @@ def main(_):
 
 
 def read_all(data: pathlib.Path) -> None:
-  """Every row of the three sets becomes an example, or the reader says which does not."""
+  """Reads every row of the three sets; the reader raises an error for a row that it cannot read."""
   for name in SETS:
     for path in sorted((data / "qa").glob(f"{name}_*.jsonl.gz")):
       examples = list(readers.read_examples(path))
@@ -172,7 +173,7 @@ def make_longbench(qa: pathlib.Path, path: pathlib.Path) -> None:
 
 
 def settings(made: Run, qa: pathlib.Path, out: pathlib.Path):
-  """The config of training, and that of the evaluation."""
+  """(config of the training, config of the evaluation)."""
   file = lambda name: str((out if name == LONGBENCH else qa) / f"{name}.jsonl.gz")
   config = config_lib.load(ROOT / "configs" / f"{made.recipe}.py", "smoke")
   config.model.shape, config.prompting.tokenizer, config.prompting.chat = SHAPE, str(out / "tokenizer.model"), False
@@ -190,7 +191,7 @@ def settings(made: Run, qa: pathlib.Path, out: pathlib.Path):
 
 
 def run(name: str, made: Run, qa: pathlib.Path, out: pathlib.Path) -> dict:
-  """Trains from nothing, then evaluates; what it cost."""
+  """Trains from random weights, then evaluates, and returns the cost."""
   workdir = out / name
   fresh.folder(workdir)
   config, asked, questions = settings(made, qa, out)

@@ -1,10 +1,11 @@
-"""How fast searching is, as ratios against what it stands on, measured in the same run on the same vectors.
+"""Speed of search, as ratios to the underlying libraries, measured in the same run on the same vectors.
 
     python benchmarks/retrieval.py [--passages 100000] [--dim 384]
 
-Exact search: against faiss.IndexFlatIP, and a plain NumPy product with a partial sort. Inexact: against exact search,
-with the share of its top 10 that is found. BM25: against bm25s's own `retrieve` on the same index. The device's figure
-is XLA's on whatever JAX finds here (a CPU, unless the machine has more). Times are the best of five rounds, a query.
+Exact search is compared with faiss.IndexFlatIP and with a NumPy product and a partial sort. Approximate search is
+compared with exact search, with the share of its top 10 that is found. BM25 is compared with bm25s's own `retrieve` on
+the same index. The device's figure is XLA's on the devices that JAX finds (a CPU, if there is no accelerator). Times
+are per query, the best of five rounds.
 """
 
 import argparse
@@ -26,7 +27,7 @@ K = 10
 
 
 def best(function, queries: int) -> float:
-  """Milliseconds a query, the best of five after one to warm up."""
+  """Milliseconds per query, the best of five rounds after one warm-up round."""
   function()
   times = []
   for _ in range(5):

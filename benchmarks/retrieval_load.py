@@ -2,11 +2,10 @@
 
     python benchmarks/retrieval_load.py [--against CHECKOUT] [--encoder hashing]
 
-Server and clients are two processes of this machine. With --against, the server of another checkout (its PYTHONPATH)
-is measured in turn with this one, and the ratio is printed: on a machine that has other work only that counts, and the
-time of a core that a request took. A client
-keeps its connection, asks for three passages of one question a request, and asks again what was refused with 503, after
-the time it was told. Any other answer than 200 is a failure, and fails the benchmark.
+Server and clients are two processes on this machine. With --against, the server of another checkout (its PYTHONPATH) is
+measured in turn with this one, and the ratio is printed. On a busy machine, only this ratio and the CPU time per
+request are meaningful. A client keeps its connection and asks for three passages for one question per request. After
+status 503 it repeats the request when the server says. Any other status than 200 fails the benchmark.
 """
 
 import argparse

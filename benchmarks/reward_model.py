@@ -1,13 +1,14 @@
 """VERITAS's reward model from end to end, in miniature: python benchmarks/reward_model.py [--machines] [--seeds 0,1,2]
 
-A warm start of the policy → pairs of results and thoughts → labels of a judge → split → LoRA → consistency and Cohen's
-κ on held-out pairs → served, batched, inside a VERITAS run, whose verdicts are compared with the labelling judge's.
-World, questions and settings are benchmarks/papers/veritas.py's. Every supervised stage ends by what it has reached on
-development questions or pairs of its own, within a most number of steps. A finished run is not run again.
+Stages: a warm start of the policy → pairs of results and thoughts → labels by a judge → split → LoRA → consistency and
+Cohen's κ on held-out pairs → the reward model serves batches in a VERITAS run, and its verdicts are compared with the
+labelling judge's. World, questions and settings are those of benchmarks/papers/veritas.py. Every supervised stage ends
+when it reaches its criterion on its own development questions or pairs, or at a maximum number of steps. A finished run
+is not repeated.
 
-The decoder that judges is the policy's warm start, of 0.8M parameters, which can read results and copy from them but
-has never compared two texts. An instruct model could; this one is taught to first, whole, on pairs of a scripted
-player. The adapters then learn from the policy's own pairs, and from nothing else.
+The judge's decoder starts from the policy's warm start (0.8M parameters). This model can read results and copy from
+them, but has never compared two texts, as an instruct model can. It is therefore first taught to compare, by full
+fine-tuning on pairs of a scripted player. The adapters then learn only from the policy's own pairs.
 """
 
 import dataclasses
@@ -106,7 +107,7 @@ def main(_):
 
 
 def run(seed: int, out: pathlib.Path) -> None:
-  """One run from nothing; what it reached is written to `out`/result.json."""
+  """One run from random weights; writes its results to `out`/result.json."""
   began = time.perf_counter()
   say = lambda text: print(f"[{time.perf_counter() - began:4.0f} s] {text}", flush=True)
   settings = lambda *parts: miniature.settings(PAPER, out / "world", seed, *parts)
@@ -162,7 +163,7 @@ def run(seed: int, out: pathlib.Path) -> None:
 
 
 def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]:
-  """The paper's, and some that say when the warm start ends."""
+  """The paper's questions, and some that decide when the warm start ends."""
   return dict(
     veritas.questions(world, seed),
     development=synthetic.questions(world, 100, mix=veritas.MIX, part=synthetic.DEVELOPMENT, seed=seed),
@@ -269,7 +270,7 @@ def table(results: Sequence[dict]) -> str:
 
 
 def served(config, run: pathlib.Path, labeller: judging.Judge) -> dict[str, dict]:
-  """Checks that rewards are made of the reward model's verdicts; compares those with the labelling judge's."""
+  """Checks that rewards follow from the reward model's verdicts; compares these with the labelling judge's."""
   recipe = player_lib.recipe(config)
   pairs, verdicts, paid = [], [], 0
   for step, path in episodes_lib.steps(run).items():

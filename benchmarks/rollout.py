@@ -2,15 +2,16 @@ r"""The engine against transformers' `generate`, in one run: three ratios.
 
 Run:    make bench        (or: PYTHON_WITH_TORCH benchmarks/rollout.py [--rounds 3] [--threads 2] [--clock cpu])
 
-One random decoder (4 layers, d 256, V 4096, float32), saved by us and loaded by transformers: the same weights.
-  generate   16 rows, 128 prompt tokens, 128 new ones each: equal lengths, nothing shared.
-  rl         8 prompts × 8 samples, three turns of 8 to 96 tokens, observations of 24 tokens: the same loop over
-             `generate`, which ends with the slowest row and takes the whole conversation in again each turn.
-             transformers gets the better of two batch sizes.
-  retriever  turns of 64 to 128 tokens on 16 lanes and 32 rows: a search that takes 200 ms against one that takes none.
-Rounds alternate between the two sides; each side's best round counts. Both sample at temperature 1 from the whole
-vocabulary; ours records log-probabilities as well. On a machine that others use, it says so and makes one round:
-compare CPU seconds of one thread then (taskset -c 0 … --threads 1 --clock cpu).
+One random decoder (4 layers, d 256, V 4096, float32), saved by us and loaded by transformers, so that weights are
+equal.
+  generate   16 rows, 128 prompt tokens and 128 new tokens each: equal lengths, nothing shared.
+  rl         8 prompts × 8 samples, three turns of 8 to 96 tokens, observations of 24 tokens. transformers runs the same
+             loop over `generate`, which ends with the slowest row and prefills the whole conversation in every turn. It
+             gets the better of two batch sizes.
+  retriever  turns of 64 to 128 tokens on 16 lanes and 32 rows: a search of 200 ms against a search of 0 ms.
+Rounds alternate between the two sides, and each side's best round counts. Both sample at temperature 1 from the whole
+vocabulary; ours also records log-probabilities. On a busy machine the benchmark says so and makes one round; then
+compare CPU seconds of one thread (taskset -c 0 … --threads 1 --clock cpu).
 """
 
 import argparse
@@ -46,7 +47,7 @@ CLOCK = time.perf_counter
 
 
 class Ids:
-  """A tokenizer whose texts are numbers of tokens: what is written does not matter here, how much does."""
+  """A tokenizer whose texts are numbers of tokens, since only lengths matter here."""
 
   vocab_size, pad_id, eos_ids = V, 0, ()
 
@@ -64,7 +65,7 @@ class Ids:
 
 
 class Waiting:
-  """Searches that take so long, on the event loop: the retriever is another machine."""
+  """Searches that take a fixed time without using the CPU, like a retriever on another machine."""
 
   def __init__(self, seconds):
     self.seconds = seconds
@@ -76,7 +77,7 @@ class Waiting:
 
 
 def lengths(episodes, turns, low, high, seed=0):
-  """Tokens of every turn, [episodes, turns]: log-uniform, so that a few are long."""
+  """Tokens of every turn, [episodes, turns], log-uniform, so that a few turns are long."""
   return np.exp(np.random.default_rng(seed).uniform(np.log(low), np.log(high), (episodes, turns))).astype(int)
 
 
@@ -239,7 +240,7 @@ def retriever(graphdef, params, theirs, rounds):
 
   took = best(rounds, ours=lambda: side("ours", 0.2), instant=lambda: side("instant", 0.0))
   show("retriever", turns.sum(), took, "aim 0.9")
-  # What a busy machine does not blur: how many steps were made, and how long there was nothing to draw.
+  # Measures that other work on the machine hardly affects: the number of steps, and the time without a lane to decode.
   for name, report in reports.items():
     print(f"  {name}: lanes full {report.engine.occupancy:.3f}, idle {report.wait_s:.2f} of {report.seconds:.1f} s")
 

@@ -1,15 +1,16 @@
-"""The learner's `accumulate` (loss and gradient of a block of rows) compiled for a TPU slice that is not there.
+"""Compiles the learner's `accumulate` (loss and gradient of a block of rows) for a TPU slice, without having one.
 
 Run:    python benchmarks/tpu_step.py [--cases 2x8192,2x32768,28x2048,28x2048@O1] [--topology v5e:2x4] [--chunk 256]
         [--layers N] [--tokens T] [--text OUT.hlo]
 
-Needs libtpu (pip install 'ragrl_jax[tpu]') and no TPU. Qwen3-0.6B's widths with V 151,936, fsdp over all chips, one row
-a chip, remat, bf16 over float32 masters; no weights are made. A case is LAYERSxTOKENS, or LAYERSxTOKENS@LEVEL with
-jax_optimization_level (O1 compiles four times as fast, hides no collectives behind work and needs more memory).
-Memory is of one chip and what the compiler reserves: temporaries, and the most that lives at once with the arguments.
-It refuses what does not fit. Seconds are of lowering and compiling, of this process: CPU seconds on a machine that
-others use, wall on a quiet one.
-Nothing is run, so that none of these figures says how fast a step is.
+Needs libtpu (pip install 'ragrl_jax[tpu]') and no TPU. The model has Qwen3-0.6B's widths and V 151,936, with fsdp over
+all chips, one row per chip, remat, and bf16 computation with float32 master weights; no weights are created. A case is
+LAYERSxTOKENS, or LAYERSxTOKENS@LEVEL with jax_optimization_level (O1 compiles four times as fast, does not overlap
+collectives with computation, and needs more memory).
+Memory is what the compiler reserves on one chip: temporaries, and the peak with the arguments. The compiler refuses a
+program that does not fit. Seconds are for lowering and compiling in this process: CPU seconds on a busy machine, wall
+time on a quiet one.
+Nothing is executed, so these figures do not say how fast a step is.
 """
 
 import argparse

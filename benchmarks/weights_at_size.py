@@ -1,14 +1,14 @@
-r"""Random weights of a published shape: a Hugging Face folder onto eight devices and out again, and what it costs.
+r"""Cost of loading, saving and resharding weights of a published model's size: random values, eight devices.
 
 Run:    python benchmarks/weights_at_size.py --shape qwen3-8b [--folder WHERE_THERE_IS_ROOM] [--no-reshard] [--json OUT]
 
-  write    makes the folder: bfloat16, sharded safetensors, every value random.
+  write    makes a Hugging Face folder: bfloat16, sharded safetensors, random values.
   load     a fresh process reads it onto a learner's mesh of eight simulated CPU devices (fsdp 4, tensor 2).
-  save     writes the arrays to a second folder, whose tensors must be those of the first, bit for bit.
-  reshard  brings them into an engine's layout (fsdp 2, tensor 4): one compiled program, timed. Both layouts are held,
-           and XLA's CPU backend moves all parameters at once: 4.5 times the weights.
-Memory is the loading process's anonymous memory (RssAnon, every 10 ms): everything that it allocates, Python and the
-compiler too; file pages that are mapped are not. The aim for load and save is 1.25 times the weights.
+  save     writes the arrays to a second folder, whose tensors must equal those of the first bit for bit.
+  reshard  converts them to an engine's layout (fsdp 2, tensor 4) by one compiled program, timed. Both layouts are in
+           memory, and XLA's CPU backend moves all parameters at once: 4.5 times the weights.
+Memory is the loading process's anonymous memory (RssAnon, every 10 ms). It includes Python and the compiler, but not
+memory-mapped file pages. The aim for load and save is 1.25 times the weights.
 """
 
 import argparse
@@ -41,7 +41,7 @@ BLOCK = 2**24  # values drawn at once
 
 
 def write(folder: pathlib.Path, config: DecoderConfig, seed: int = 0) -> int:
-  """A folder of random weights, ± 2^-6 to 2^-5; its bytes of weights."""
+  """Writes a folder of random weights, ± 2^-6 to 2^-5, and returns their size in bytes."""
   folder.mkdir(parents=True, exist_ok=True)
   abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))[1]
   draw = np.random.default_rng(seed)
@@ -56,7 +56,7 @@ def write(folder: pathlib.Path, config: DecoderConfig, seed: int = 0) -> int:
 
 
 def _random(draw, shape):
-  """Stretches of the first axis, sign and mantissa from random bits."""
+  """Yields parts along the first axis, with sign and mantissa from random bits."""
   rows = max(1, BLOCK // int(np.prod(shape[1:])))
   for start in range(0, shape[0], rows):
     size = (min(rows, shape[0] - start), *shape[1:])
@@ -65,7 +65,7 @@ def _random(draw, shape):
 
 
 def differing(one: pathlib.Path, two: pathlib.Path, config: DecoderConfig) -> list[str]:
-  """Names of the tensors that are not the same bit for bit, or only in one folder."""
+  """Names of the tensors that are not equal bit for bit or exist in one folder only."""
   folders = [tensors.TensorFolder(folder) for folder in (one, two)]
   names = [folder.names() for folder in folders]
   abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))[1]
@@ -97,7 +97,7 @@ class Compilations:
 
 
 def reshard(model: Decoder, devices) -> dict[str, float]:
-  """Learner's layout → engine's: programs compiled, seconds for that, and for a run of it."""
+  """Learner's layout → engine's layout: number of programs compiled, seconds to compile, seconds to run."""
   params = nnx.split(model)[1]
   bring = programs.caster(model.dtype, params, mesh_lib.make(devices, **ENGINE))
   with Compilations() as compiled:
@@ -111,7 +111,7 @@ def reshard(model: Decoder, devices) -> dict[str, float]:
 
 
 def child(source: pathlib.Path, target: pathlib.Path, also_reshard: bool) -> None:
-  """The process that is watched: says on stdout what it begins, and at the end what it found."""
+  """The measured process: prints the name of each stage at its start, and the results at the end."""
   say = lambda **what: print(json.dumps(what), flush=True)
   jax.config.update("jax_num_cpu_devices", 8)
   devices = jax.devices("cpu")
@@ -128,8 +128,8 @@ def child(source: pathlib.Path, target: pathlib.Path, also_reshard: bool) -> Non
 
 
 def watched(source: pathlib.Path, target: pathlib.Path, also_reshard: bool) -> dict:
-  """Runs `child`; {stage: (seconds, peak bytes of anonymous memory)} and what it found."""
-  # The allocator as it comes: tunables of this process would keep memory that was freed.
+  """Runs `child` and returns {stage: (seconds, peak bytes of anonymous memory)} and its results."""
+  # The child gets the default allocator: this process's tunables would keep freed memory.
   environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
   process = subprocess.Popen(
     [sys.executable, __file__, "--child", str(source), str(target), *([] if also_reshard else ["--no-reshard"])],
@@ -160,7 +160,7 @@ def watched(source: pathlib.Path, target: pathlib.Path, also_reshard: bool) -> d
 
 
 def anonymous(pid: int) -> int:
-  """Bytes of anonymous memory of a process; 0 once it has ended."""
+  """The process's anonymous memory in bytes; 0 after its end."""
   try:
     lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
   except (FileNotFoundError, ProcessLookupError):
@@ -169,7 +169,7 @@ def anonymous(pid: int) -> int:
 
 
 def run(config: DecoderConfig, folder: str | None, also_reshard: bool) -> dict:
-  """Everything, in a temporary folder inside `folder`. Seconds, peaks over the weights' bytes, and what differs."""
+  """Runs all stages in a temporary folder in `folder`. Returns seconds, peaks relative to the weights, differences."""
   with tempfile.TemporaryDirectory(dir=folder) as made:
     source, target = pathlib.Path(made) / "in", pathlib.Path(made) / "out"
     start = time.perf_counter()

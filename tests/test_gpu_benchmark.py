@@ -26,7 +26,7 @@ def test_the_page_shows_figures_and_reasons():
   }
   text = gpu.page(found, "one H200")
   assert "| qwen2.5-1.5b | 12,346 | 20,000 | 61.7% | not measured |" in text and "Measured on one H200." in text
-  assert "one sequence a row | 9,000 | 51.2% | not measured |" in text and "| 8,000 | not measured | – |" in text
+  assert "one sequence per row | 9,000 | 51.2% | not measured |" in text and "| 8,000 | not measured | – |" in text
   assert "| 9.4 ms |" in text and "| 6.7 ms |" in text
   assert f"- torch decode {gpu.SMALLER}: torch has no CUDA" in text
 

@@ -227,14 +227,14 @@ MARKED = [dataclasses.replace(example, supporting=(0,)) for example in SHOWN]
 @pytest.mark.parametrize("name", ["arena", "care"])
 def test_questions_without_the_passages_that_are_read(name):
   config, recipe = config_lib.default_config(), recipes.get(name)
-  with pytest.raises(ValueError, match="data.jsonl: none of its 3 questions brings passages.*nothing.*scored"):
+  with pytest.raises(ValueError, match="data.jsonl: none of its 3 questions has passages.*nothing.*scored"):
     questions.check_passages(config, recipe, BARE, "data.jsonl")
   questions.check_passages(config, recipe, BARE[:1] + SHOWN, "data.jsonl")
 
 
 def test_questions_whose_passages_must_be_searched_for():
   config, recipe = config_lib.default_config(), recipes.get("lear")
-  with pytest.raises(ValueError, match="1 of its 4 questions bring no passages.*config.retrieval.index"):
+  with pytest.raises(ValueError, match="1 of its 4 questions have no passages.*config.retrieval.index"):
     questions.check_passages(config, recipe, BARE[:1] + SHOWN, "data.jsonl")
   config.retrieval.index = "index"
   questions.check_passages(config, recipe, BARE, "data.jsonl")

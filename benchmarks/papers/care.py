@@ -1,13 +1,13 @@
-"""CARE: pay for quotes that stand in the context, and draw harder questions more and more.
+"""CARE in miniature: rewards for quotes that occur in the context, and a curriculum towards harder questions.
 
-Hard questions want the way to the name, so that answers are sentences. A model of this size knows no facts by itself:
-the warm start teaches it some by heart, about names of the training part (no others can be known by heart), and to
-answer from memory where the passages say nothing. Passages contradict half of them, and the counterfactual test asks
-only for those; no demonstration or training question shows a passage that contradicts.
+Hard questions ask for the steps to the name, so that answers are sentences. A model of this size knows no facts. The
+warm start teaches it some facts about names of the training part by heart, and to answer from memory if the passages
+state nothing. Passages contradict half of these facts, and the counterfactual test asks only for those. No
+demonstration or training question shows a contradicting passage.
 
 Tried on seed 0 before these settings: three passages and quotes in other words, 400 supervised steps (EM .02 before RL:
-names were not copied from passages at all); as much weight on the prompt's words as on the reply's, with 60,000 names
-(EM 0 after 1,200 steps).
+the model copied no names from passages); the same loss weight on the prompt's words as on the reply's, with 60,000
+names (EM 0 after 1,200 steps).
 """
 
 import dataclasses
@@ -69,7 +69,7 @@ def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]
 
 
 def recite(world: synthetic.World, fact) -> Example:
-  """The fact as it is known by heart, asked without any passage."""
+  """A demonstration that recites a memorised fact, without any passage."""
   who = "Who" if world.relations[fact.relation][1] == "person" else "What"
   hop = dict(subject=fact.subject, relation=fact.relation, object=fact.object, memorised=True, counterfactual=False)
   return Example(
@@ -82,9 +82,9 @@ def recite(world: synthetic.World, fact) -> Example:
 
 
 def demonstrate(example: Example, world: synthetic.World, search, rng: random.Random) -> list[tuple[str, str]]:
-  """What is known by heart is answered at once, passages or not. Of the other questions with two hops, six in ten stop
-  at the first; of all quotes, three in ten are word for word, the others have words added or are left out; of all long
-  answers, six in ten are the name alone."""
+  """The scripted reply. Memorised facts are answered at once, with or without passages. Faults: 60 % of the other
+  two-hop questions stop at the first hop; 70 % of the quotes have added words or are missing; 60 % of the long answers
+  are only the name."""
   del search
   hops = example.meta["decomposition"]
   if len(hops) == 1 and hops[0]["memorised"]:
@@ -101,9 +101,9 @@ def demonstrate(example: Example, world: synthetic.World, search, rng: random.Ra
 
 
 def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[str, float | None]:
-  """`quoted`: whether there are quotes and all stand word for word in passages that were shown. `real`: the share of
-  quotes that do. `evidence`: of the hops, those whose sentence is quoted in full. `em_2`: EM where there are two hops.
-  `by_heart`: whether the answer is what is known by heart where the passage contradicts it."""
+  """`quoted`: whether there are quotes and all of them occur word for word in the passages. `real`: the share of quotes
+  that do. `evidence`: the share of hops whose sentence is quoted completely. `em_2`: EM on questions with two hops.
+  `by_heart`: whether the answer is the memorised fact although the passage contradicts it."""
   text, hops = episode.model_text, example.meta["decomposition"]
   answer = Parser().answer(text) or ""
   said = [quote for quote in (" ".join(found.split()) for found in QUOTE.findall(text)) if quote]

@@ -1,9 +1,9 @@
-"""LEAR on the made-up world: what evidence alone is worth, how short it is, and which answers have to be paid for.
+"""LEAR in miniature: the value of evidence without the passages, its length, and the answers that need a reward.
 
-Tried on seed 0 before these settings: names of 120 syllables (EM .29 after 1,800 supervised steps, for copies mix names
-that share one); no demonstration that answers from given evidence (RL then lowers EM, .47 to .23: the two answers that
-are asked for apart look like nothing the warm start has seen). On seed 1, 2,000 supervised steps from random weights
-end in the middle of learning to read (EM .12): later seeds go on from seed 0's weights.
+Tried on seed 0 before these settings: names of 120 syllables (EM .29 after 1,800 supervised steps, because copies mix
+names that share a syllable); no demonstrations that answer from given evidence (RL then lowers EM from .47 to .23,
+since the warm start has never seen the prompts of the two separate answers). On seed 1, 2,000 supervised steps from
+random weights are too few to learn to read (EM .12), so later seeds start from seed 0's weights.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ READ = parser_lib.Parser()
 
 
 def questions(world, seed):
-  """Training questions bring GIVEN passages, demonstrations from the one that is needed (copying is learnt with few
-  first, and choosing after it) to as many as the test with the most noise."""
+  """Training questions have GIVEN passages. Demonstrations have from one passage (the needed one) up to as many as the
+  test with the most noise: a model learns to copy with few passages first, and to choose among them later."""
   ask = lambda count, draw, passages, **options: synthetic.questions(
     world, count, mix=MIX if passages > 1 else {1: 1}, seed=draw, passages=passages, **options
   )
@@ -185,7 +185,7 @@ PAPER = Paper(
     **{f"answers_{letter}": dict(switches=dict(answers=letter)) for letter in "ref"},
     "direct": dict(
       switches=dict(
-        # Weights by which no reply with a reason is worth more than one without, however right.
+        # With these weights, no reply with a reason, however right, gets more than one without.
         reply="vanilla",
         answers="ef",
         answer_weight=0.5,

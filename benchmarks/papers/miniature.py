@@ -1,4 +1,4 @@
-"""A paper's claims on the made-up world: what is made, what is trained from one warm start, what is measured."""
+"""Tests of a paper's claims on the made-up world: the data, the arms trained from one warm start, the measures."""
 
 import dataclasses
 import json
@@ -24,8 +24,8 @@ from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Episode, Example
 
 ROOT = pathlib.Path(__file__).parents[2]
-# Where several passages are shown. Of 4,000 names a model learns by heart how they go on, and may copy none;
-# of 120 syllables, several names of one question share one, and copies of it go on with the other name's.
+# For prompts with several passages. With 4,000 names a model memorises how names continue, and may never learn to copy.
+# With 120 syllables, several names in a question share a syllable, and copies continue with the other name.
 READABLE = dict(wordings=(synthetic.BESIDE,), syllables=200, entities=60_000)
 WARM = "warm"  # the arm that takes no RL step
 QUICKSTART = config_lib.load(ROOT / "configs" / "quickstart.py", "sft")
@@ -36,7 +36,7 @@ MUON = QUICKSTART.optimizer.to_dict() | dict(learning_rate=4e-3, schedule="cosin
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-  """What one arm reached: the mean of `measure` on `test`, at the end or at a step of its curve (first test only)."""
+  """One side of a claim: an arm's mean of `measure` on `test`, at the end, or (first test only) at a step."""
 
   arm: str
   measure: str
@@ -46,11 +46,11 @@ class Side:
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-  """`side` is more than `other` by `least` at least (0: by anything), or less than it where `lower`.
+  """The claim that `side` exceeds `other` by at least `least` (0: by any amount); with `lower`, that it is less.
 
   Attributes:
-    text: what the paper says, short.
-    least: of side - other (other - side where `lower`); negative where it is enough not to be much worse.
+    text: the paper's statement, short.
+    least: smallest side - other (other - side with `lower`); negative if `side` must only be not much worse.
     note: what was tried, for the page.
   """
 
@@ -66,22 +66,23 @@ class Claim:
 class Paper:
   """
   Attributes:
-    name: the recipe's.
+    name: the recipe's name.
     world: fields of `synthetic.Settings`.
-    questions: (world, seed) → file → questions. "train", "demonstrations" and the tests' must be there.
-    demonstrate: (example, world, query → passages, rng) → the turns of a scripted, faulty player.
-    marks, vocab_size: of the tokenizer.
-    base: what the config of every run differs in from the defaults.
-    sft, rl: and of the warm start, and of all arms.
-    arms: arm → what it differs in.
-    tests: held-out sets, by file name → switches of the recipe set for it. The first is measured every `every` steps.
-    measure: (world, example, episode) → numbers, by the world's own facts; None where one does not apply.
-    claims: what is looked at.
-    shown: the measures drawn, the first above the second.
+    questions: (world, seed) → {file: questions}, with "train", "demonstrations" and the tests' files.
+    demonstrate: (example, world, query → passages, rng) → the turns of a scripted player with faults.
+    marks, vocab_size: arguments of the tokenizer's training.
+    base: settings of every run that differ from the defaults.
+    sft, rl: further settings of the warm start; further settings of all arms.
+    arms: arm → its further settings.
+    tests: file name of a held-out set → the recipe's switches for it. The first is measured every `every` steps.
+    measure: (world, example, episode) → numbers, by the world's own facts; None if a number does not apply.
+    claims: the tested claims.
+    shown: the two measures in the figure, the upper one first.
     searches: whether there is a corpus to search.
-    later_steps: of the warm starts after seed 0's, which go on from its weights, as a paper's runs do from one base
-      model: whether a small model learns to read at all depends on the seed. 0: all begin from random weights.
-    trained: metrics of training steps; their medians and maxima stand among the first test's measures, as
+    later_steps: steps of the warm starts for seeds above 0. These start from seed 0's weights, as a paper's runs start
+      from one base model, since it depends on the seed whether a small model learns to read. 0: all warm starts begin
+      from random weights.
+    trained: metrics of training steps. Their medians and maxima are among the first test's measures, as
       trained/NAME/median and trained/NAME/max.
   """
 
@@ -106,7 +107,7 @@ class Paper:
 
 
 def settings(paper: Paper, folder: pathlib.Path, seed: int, *parts: Mapping[str, Any]):
-  """The config of a run in the world under `folder`."""
+  """The config of a run with the world in `folder`."""
   config = config_lib.default_config()
   config.recipe, config.switches = paper.name, recipes.switches(paper.name)
   for part in (paper.base, *parts):
@@ -122,7 +123,7 @@ def settings(paper: Paper, folder: pathlib.Path, seed: int, *parts: Mapping[str,
 
 
 def make_world(paper: Paper, folder: pathlib.Path, seed: int, tokenizer: pathlib.Path | None = None) -> None:
-  """Questions, demonstrations, tokenizer (a copy of the one given), and what is searched, under `folder`."""
+  """Writes questions, demonstrations, tokenizer (a copy of the given one) and the search index to `folder`."""
   world = synthetic.build(synthetic.Settings(seed=seed, **paper.world))
   search = None
   if paper.searches:
@@ -141,13 +142,13 @@ def make_world(paper: Paper, folder: pathlib.Path, seed: int, tokenizer: pathlib
   if tokenizer:
     shutil.copy(tokenizer, folder / "tokenizer.model")
     return
-  # A space before each line: a name is then the same pieces at its start as in the middle of a sentence.
+  # A space before each line, so that a name has the same pieces there as in the middle of a sentence.
   lines = [*(" " + line for line in synthetic.lines(world, seed=seed)), *(text for said in turns for _, text in said)]
   sentencepiece.train(lines, vocab_size=paper.vocab_size, marks=paper.marks, path=folder / "tokenizer.model", threads=1)
 
 
 def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
-  """One arm from its warm start; what it reached is written to out/ARM/result.json. The warm start makes the world."""
+  """Runs one arm from its warm start and writes out/ARM/result.json. The warm start also makes the world."""
   began, workdir = time.process_time(), out / arm
   if arm == WARM:
     first = out.parent / "0" if paper.later_steps and seed else None
@@ -203,7 +204,7 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
 
 
 def measured(paper, world, config, name, player, params, examples, step) -> dict[str, float | None]:
-  """Means over a test's questions, greedy, the recipe set as the test wants it."""
+  """Means over a test's questions, decoded greedily, with the test's switches of the recipe."""
   trained = player.recipe, player.rollout.play
   switches = {key: value for key, value in config.switches.items() if value is not None}
   player.recipe = recipes.get(config.recipe, config.preset, **(switches | dict(paper.tests[name])))

@@ -1,4 +1,4 @@
-"""The table of claims and the figure, from whatever runs are finished."""
+"""Writes the table of claims and the figure, from the finished runs."""
 
 import importlib
 import json
@@ -16,7 +16,7 @@ Rows = Mapping[tuple[str, str, int], Mapping[str, Any]]
 
 
 def read_rows(path: pathlib.Path) -> dict[tuple[str, str, int], dict[str, Any]]:
-  """(paper, arm, seed) → a run's result, from a file with one a line; nothing if there is no file."""
+  """{(paper, arm, seed): a run's result} from a file with one per line; empty if there is no file."""
   if not path.is_file():
     return {}
   rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -24,7 +24,7 @@ def read_rows(path: pathlib.Path) -> dict[tuple[str, str, int], dict[str, Any]]:
 
 
 def value(rows: Rows, paper: str, side: Side | float, seed: int) -> float | None:
-  """What the arm reached with this seed; None where it has not run, or has nothing to measure."""
+  """The arm's value for this seed; None if it has not run, or if the measure does not apply."""
   if not isinstance(side, Side):
     return float(side)
   row = rows.get((paper, side.arm, seed))
@@ -37,7 +37,7 @@ def value(rows: Rows, paper: str, side: Side | float, seed: int) -> float | None
 
 
 def judged(paper: Paper, claim: Claim, rows: Rows) -> dict[str, Any] | None:
-  """Means, the difference's interval, and the seeds that agree; None before any seed has both sides."""
+  """Means, the difference's interval, and the number of seeds that agree; None if no seed has both sides yet."""
   pairs = [
     (value(rows, paper.name, claim.side, seed), value(rows, paper.name, claim.other, seed))
     for seed in sorted({seed for name, _, seed in rows if name == paper.name})
@@ -47,7 +47,7 @@ def judged(paper: Paper, claim: Claim, rows: Rows) -> dict[str, Any] | None:
     return None
   side, other = np.asarray(pairs, float).T
   gains = other - side if claim.lower else side - other
-  agree = int(np.sum(gains >= claim.least - 1e-9 if claim.least else gains > 0))  # .5 - .4 is less than .1
+  agree = int(np.sum(gains >= claim.least - 1e-9 if claim.least else gains > 0))  # .5 - .4 < .1 in floats
   return dict(
     side=side.mean(),
     other=other.mean(),
@@ -76,7 +76,7 @@ def tables(papers: Mapping[str, Paper], rows: Rows) -> str:
 
 
 def notes(papers: Mapping[str, Paper], rows: Rows) -> str:
-  """What was tried where a claim does not show, and what each arm reached on the first test."""
+  """Notes on claims that are not confirmed, and each arm's values on the first test."""
   parts = []
   for paper in papers.values():
     test = next(iter(paper.tests))
@@ -105,7 +105,7 @@ def notes(papers: Mapping[str, Paper], rows: Rows) -> str:
 
 
 def figure(papers: Mapping[str, Paper], rows: Rows, path: pathlib.Path) -> None:
-  """Two curves a paper over the steps, a line an arm, its seeds as a band."""
+  """Two charts per paper over the steps: one line per arm, with its seeds as a band."""
   matplotlib.use("agg")
   from matplotlib import pyplot
 
@@ -125,7 +125,7 @@ def figure(papers: Mapping[str, Paper], rows: Rows, path: pathlib.Path) -> None:
 
 
 def curve(plot, paper: Paper, arm: str, measure: str, rows: Rows) -> None:
-  """One arm's mean over seeds, from the warm start's on."""
+  """One arm's mean over seeds, beginning with the warm start's value."""
   seeds = sorted(seed for name, had, seed in rows if (name, had) == (paper.name, arm))
   lines = []
   for seed in seeds:
@@ -141,7 +141,7 @@ def curve(plot, paper: Paper, arm: str, measure: str, rows: Rows) -> None:
 
 
 def write(papers: Mapping[str, Paper], rows: Rows, docs: pathlib.Path) -> None:
-  """docs/papers.md, the runs it is made of, and the figure."""
+  """Writes docs/papers.md, its runs (.jsonl) and the figure."""
   order = [(paper.name, arm) for paper in papers.values() for arm in (WARM, *paper.arms)]
   kept = sorted((key for key in rows if key[:2] in order), key=lambda key: (order.index(key[:2]), key[2]))
   (docs / "papers.jsonl").write_text("".join(json.dumps(rows[key]) + "\n" for key in kept), encoding="utf-8")

@@ -1,9 +1,9 @@
 """Five papers' claims, re-tested in miniature: python benchmarks/papers/run.py [--docs] [--minutes 60] [--seeds 0,1,2]
 
-For each paper and seed: a made-up world and one kept warm start, from which every arm takes its RL steps. A run that is
-finished is not run again, here or by whoever committed docs/papers.jsonl; one that was killed goes on from its last
-checkpoint. As many runs at a time as there are cores, each on a core of its own (results depend on the number of
-threads). The table is made of whatever runs are finished; --docs writes docs/papers.md, .jsonl and .png.
+Each paper and seed has a made-up world and one warm start, from which every arm starts its RL steps. Finished runs are
+not repeated, including those in docs/papers.jsonl; a killed run continues from its last checkpoint. As many runs as
+there are cores run in parallel, each on its own core (results depend on the number of threads). The table uses the
+finished runs; --docs writes docs/papers.md, .jsonl and .png.
 """
 
 import importlib
@@ -30,7 +30,7 @@ DOCS = flags.DEFINE_bool("docs", False, "Write the table and the figure to docs/
 AGAIN = flags.DEFINE_bool("again", False, "Do not count the runs of docs/papers.jsonl as finished.")
 ONE = flags.DEFINE_string("one", "", "PAPER/ARM/SEED: this run only, in this process.")
 
-# Freed memory stays with the process: without this a quarter of a run's time goes into getting it back from the system.
+# Keeps freed memory in the process: otherwise a quarter of a run's time is spent on getting it back from the system.
 MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296"
 RUN_MINUTES = 3.0  # at most, without the warm start
 
@@ -67,7 +67,7 @@ def main(_):
 
 
 def play(out: pathlib.Path, papers, todo: list) -> list:
-  """Runs what has no result yet, warm starts first; the failed ones are returned."""
+  """Runs everything without a result, warm starts first, and returns the failed runs."""
   began, failed, running = time.monotonic(), [], {}
   cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None]
   free = cores[: JOBS.value] if JOBS.value else list(cores)
@@ -75,7 +75,7 @@ def play(out: pathlib.Path, papers, todo: list) -> list:
   made = lambda paper, _, seed: (out / paper / str(seed) / "sft" / "model").is_dir()
   bases = lambda run: bases_of(papers[run[0]], run)
   todo = [run for run in todo if not result(*run).is_file()]
-  # A warm start that was made elsewhere must be made here, too.
+  # A warm start without weights on this machine must be trained again.
   todo = list(dict.fromkeys([*(base for run in todo for base in bases(run) if not made(*base)), *todo]))
   total = len(todo)
   while todo or running:
@@ -105,14 +105,14 @@ def play(out: pathlib.Path, papers, todo: list) -> list:
 
 
 def bases_of(paper, run) -> list:
-  """What must have been trained before this run: its warm start, and seed 0's, first of all."""
+  """The runs that this run needs: seed 0's warm start and its own."""
   _, arm, seed = run
   first = [(paper.name, WARM, 0)] if seed and paper.later_steps else []
   return first + ([(paper.name, WARM, seed)] if arm != WARM else [])
 
 
 def start(out: pathlib.Path, run, core) -> subprocess.Popen:
-  """The run in a process of its own, on its own core; one cache of compiled programs for all."""
+  """Starts the run in its own process on its own core. All runs share one cache of compiled programs."""
   folder = out / run[0] / str(run[2])
   folder.mkdir(parents=True, exist_ok=True)
   environment = os.environ | dict(

@@ -1,9 +1,9 @@
-"""VERITAS: pay for thoughts that state what was read, once answers are right.
+"""VERITAS in miniature: rewards for thoughts that state the retrieved facts, after answers have become right.
 
-The judge that is rewarded compares words; what is measured is whether the thought states a fact that the passages
-found by that search state. Tried on seed 0 before these settings: with the paper's own weights (0.05 and 0.02) twenty
-steps of 128 episodes brought nothing, sampled faithfulness went from .28 to .06, as it does with EM alone; a warm start
-of 300 steps copies too badly for so small a bonus to be seen at all (sampled EM .69).
+The rewarded judge compares words. The measure is whether the thought states a fact from the passages that the search
+found. Tried on seed 0 before these settings: the paper's weights (0.05 and 0.02) have no effect in twenty steps of 128
+episodes, since sampled faithfulness falls from .28 to .06 as it does with EM only; after a warm start of 300 steps,
+copies are too unreliable for so small a bonus to matter (sampled EM .69).
 """
 
 import random
@@ -18,7 +18,7 @@ from ragrl_jax.recipes.veritas import demonstrate as demonstrate_lib
 from ragrl_jax.recipes.veritas.parser import steps
 from ragrl_jax.structs import Episode, Example, Passage
 
-MIX = {2: 1}  # of one hop, the plan is a single word that the passage has, too: the rewarded judge is fooled by it
+MIX = {2: 1}  # with one hop, the plan is a single word of the passage: the rewarded judge accepts it
 STEPS, RAMP = 14, (2, 6)  # paper: 1005 steps, the ramp from 331 to 497
 INFORMATION = dict(information_think_weight=0.2)  # four times the paper's weights: 2,560 episodes, not half a million
 WEIGHTS = dict(INFORMATION, think_answer_weight=0.08)
@@ -36,15 +36,15 @@ def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]
 def demonstrate(
   example: Example, world: synthetic.World, search: Callable[[str], Sequence[Passage]], rng: random.Random
 ):
-  """Seven in ten are unfaithful: most of those say nothing about what they read, the others their plan once more."""
+  """The scripted player. 70 % of its thoughts are unfaithful: most ignore the results, others repeat the plan."""
   return demonstrate_lib.demonstrate(example, search, rng, fault=0.7, kinds=("skip", "skip", "skip", "ignore"))
 
 
 def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[str, float | None]:
-  """`faithful`: of the searches, those whose next turn begins with a thought that states a fact of what was found.
+  """`faithful`: the share of searches whose next turn begins with a thought that states a fact from the results.
 
-  `thinks`: those whose next turn begins with any thought. `fooled`: those whose thought the rewarded judge accepts and
-  which states no such fact. `grounded`: whether the last thought holds the answer.
+  `thinks`: the share whose next turn begins with any thought. `fooled`: the share whose thought states no such fact but
+  is accepted by the rewarded judge. `grounded`: whether the last thought contains the answer.
   """
   found = steps(episode.turns)
   thoughts = [thought for _, thought in found.information_think]
@@ -65,7 +65,7 @@ def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[
 
 
 def states(world: synthetic.World, thought: str, passages: Sequence[Passage]) -> bool:
-  """Whether the thought says a fact of one of the passages, as the scripted player words it."""
+  """Whether the thought states a fact from one of the passages, in the scripted player's wording."""
   facts = [fact for passage in passages for fact in world.stated[passage.id]]
   return any(holds(thought, f"{fact.relation} {fact.subject} is {fact.object}") for fact in facts)
 

@@ -1,9 +1,11 @@
-"""What fits where, and how fast at best: python benchmarks/scale/run.py [--docs] [--minutes 3] [--level O1]
+"""The best plan for every TPU slice, and a lower bound of its step time.
 
-By arithmetic: the best mesh of every TPU slice for every model and recipe (scale_cases.py). Some of the winners are
-compiled with libtpu, which needs no TPU; each compiled one is a line of docs/scale.jsonl and is not compiled again, so
-that a run that was ended goes on. One that does not fit is kept too, and the next best is tried. --docs writes
-docs/scale.md and .png from whatever is compiled.
+Run:    python benchmarks/scale/run.py [--docs] [--minutes 3] [--level O1]
+
+Arithmetic finds the best mesh of every TPU slice for every model and recipe (scale_cases.py). Some of these plans are
+compiled with libtpu, which needs no TPU. Each compiled plan is a line of docs/scale.jsonl and is not compiled again, so
+that an interrupted run continues. A plan that does not fit is stored too, and the next best is tried. --docs writes
+docs/scale.md and .png from the compiled plans.
 """
 
 import json
@@ -41,7 +43,7 @@ def main(_):
 
 
 def play() -> None:
-  """Compiles case after case, each in a process of its own: libtpu may end it."""
+  """Compiles the cases one by one, each in a process of its own, since libtpu may end the process."""
   began = time.monotonic()
   while not (MINUTES.value and time.monotonic() - began > 60 * MINUTES.value):
     row = cases.missing(page.read_rows(KEPT), LEVEL.value)
@@ -73,7 +75,7 @@ def said_of(row) -> str:
 
 
 def compiled(row):
-  """The row with what libtpu reports of it."""
+  """The row with libtpu's report on it."""
   import libtpu  # its version is part of the result
 
   from ragrl_jax.plan import compiled

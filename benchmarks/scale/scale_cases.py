@@ -1,4 +1,4 @@
-"""Which models, recipes and slices the page is about."""
+"""The models, recipes and slices of docs/scale.md."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ FILL = 0.5  # an episode's mean length over config.rollout.context
 TRIES = 2  # plans of one case that may turn out not to fit
 MARGIN = 0.1  # of a chip's memory, which a plan leaves free
 
-# By what Google sells them as: a v5p's name counts its two cores a chip.
+# By Google's product names: a v5p's name counts two cores per chip.
 SLICES = {
   "v5e-64": search.Slice("v5e:8x8", 64),
   "v5e-256": search.Slice("v5e:16x16", 256),
@@ -31,9 +31,9 @@ class Run:
   """A recipe's sizes.
 
   Attributes:
-    file, variant: of configs/.
-    searches: whether the model searches: then half of an episode is drawn; else one reply of max_new_tokens at most.
-    note: who else has these sizes.
+    file, variant: the config in configs/.
+    searches: whether the model searches. Then it samples half of an episode; else one reply of max_new_tokens at most.
+    note: other recipes with these sizes.
   """
 
   file: str
@@ -45,7 +45,7 @@ class Run:
     return config_lib.load(f"configs/{self.file}.py", self.variant)
 
   def drawn(self, config: Any) -> float:
-    """Share of an episode that the model writes."""
+    """The share of an episode that the model writes."""
     return 0.5 if self.searches else min(0.5, config.rollout.max_new_tokens / (FILL * config.rollout.context))
 
 
@@ -58,7 +58,7 @@ RUNS = {
   "when_to_search": Run("when_to_search", searches=True, note="DAPO, no reference; before dynamic sampling"),
 }
 
-# What is compiled, the most telling first: each recipe once, each model and slice, then one recipe over all slices.
+# The cases to compile, the most informative first: each recipe once, each model and slice, one recipe over all slices.
 COMPILED = (
   ("qwen2.5-7b", "search_r1", "v5e-64"),
   ("qwen2.5-7b", "arena", "v6e-64"),
@@ -84,7 +84,7 @@ COMPILED = (
 
 
 def choice_of(row: Mapping[str, Any]) -> search.Choice:
-  """What a kept row was compiled with."""
+  """The plan that a stored row was compiled with."""
   return search.Choice(search.Axes(**row["axes"]), row["micro_rows"], row["lanes"], row["rows"], row["logprob_chunk"])
 
 
@@ -97,18 +97,18 @@ def plan(model: str, run: str, where: str, refused: frozenset[search.Choice] = f
 
 
 def least(model: str, run: str, where: str) -> float:
-  """Bytes a chip of the smallest plan."""
+  """Bytes per chip of the smallest plan."""
   return search.least(RUNS[run].config(), SHAPES[model], SLICES[where])
 
 
 def estimate(model: str, run: str, where: str, choice: search.Choice):
-  """What the arithmetic says of one choice."""
+  """The arithmetic's report on one plan."""
   config = RUNS[run].config()
   return search.estimate(choice.into(config), SHAPES[model], SLICES[where], fill=FILL, drawn=RUNS[run].drawn(config))
 
 
 def missing(rows: Sequence[Mapping[str, Any]], level: str) -> dict[str, Any] | None:
-  """The next row to compile, at this optimisation level; None if all are."""
+  """The next row to compile at this optimisation level; None if all are compiled."""
   for model, run, where in COMPILED:
     mine = [row for row in rows if (row["model"], row["run"], row["slice"]) == (model, run, where)]
     if any(row.get("report", {}).get("fits") for row in mine) or len(mine) >= TRIES:

@@ -1,4 +1,4 @@
-"""docs/scale.md and .png: the best plan of every case by arithmetic, and what libtpu says of those it compiled."""
+"""Writes docs/scale.md and .png: the best plan of every case by arithmetic, and libtpu's reports on compiled plans."""
 
 import dataclasses
 import json
@@ -14,16 +14,16 @@ from ragrl_jax.plan.workload import load
 
 GIB = 2**30
 SHOWN = "search_r1"  # the figure's recipe
-MODEL = "qwen2.5-7b"  # of the table of decoding's share
+MODEL = "qwen2.5-7b"  # the model in the table of decoding's share
 
 
 def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
-  """Compiled rows, one a line; none if there is no file."""
+  """The compiled rows, one per line; empty if there is no file."""
   return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
 
 
 def write(rows: Sequence[dict[str, Any]], docs: pathlib.Path) -> None:
-  """The page and the figure."""
+  """Writes the page and the figure."""
   refused = {}
   for row in rows:
     if not row.get("report", {}).get("fits"):
@@ -69,7 +69,7 @@ def slices() -> str:
     ]
 
   return table(
-    ["slice", "topology", "chips", "hosts of 4", "memory of a chip", "of all"],
+    ["slice", "topology", "chips", "hosts of 4", "memory per chip", "of all chips"],
     [one(*item) for item in cases.SLICES.items()],
   )
 
@@ -97,10 +97,10 @@ def runs() -> str:
       "recipe",
       "prompts × group",
       "context",
-      "an episode",
-      "of it drawn",
-      "a step's tokens",
-      "learner's rows",
+      "tokens per episode",
+      "of them sampled",
+      "tokens per step",
+      "learner tokens",
       "updates",
       "",
     ],
@@ -115,7 +115,7 @@ def mesh(choice) -> str:
 
 
 def best(plans, rows, run) -> str:
-  """A line a model, a cell a slice."""
+  """The best plans of a recipe: one line per model, one column per slice."""
   done = {(row["model"], row["run"], row["slice"]) for row in rows if "report" in row}
   lines = []
   for model in cases.MODELS:
@@ -139,7 +139,7 @@ def seconds(value: float) -> str:
 
 
 def compiled(rows) -> str:
-  """What libtpu says beside the arithmetic, a line a compiled case."""
+  """libtpu's report next to the arithmetic, one line per compiled case."""
   lines = []
   for row in rows:
     choice = cases.choice_of(row)
@@ -173,7 +173,7 @@ def compiled(rows) -> str:
       "slice",
       "mesh",
       "rows / lanes",
-      "stays, GiB",
+      "resident, GiB",
       "temporaries, GiB",
       "largest peak",
       "together, GiB",
@@ -187,7 +187,7 @@ def compiled(rows) -> str:
 
 
 def parts(rows) -> str:
-  """Where a step's time goes, a line a compiled case that fits."""
+  """The parts of a step's time, one line per compiled case that fits."""
   lines = []
   for row in rows:
     if not row.get("report", {}).get("fits"):
@@ -232,7 +232,7 @@ def parts(rows) -> str:
 
 
 def good(rows) -> str:
-  """How far the arithmetic is from the compiler, over all compiled programs."""
+  """The ratios of the arithmetic to the compiler's figures, over all compiled cases that fit."""
   ratios = dict(temporaries=[], together=[], sent=[], step=[])
   for row in rows:
     if not row.get("report", {}).get("fits"):
@@ -255,13 +255,13 @@ def good(rows) -> str:
   )
   show = lambda found: [f"{min(found):.2f}", f"{sorted(found)[len(found) // 2]:.2f}", f"{max(found):.2f}"]
   return table(
-    ["arithmetic over compiled", "least", "middle", "most", "n"],
+    ["arithmetic / compiled", "least", "median", "most", "n"],
     [[names[name], *show(found), str(len(found))] for name, found in ratios.items()],
   )
 
 
 def scaling(plans) -> str:
-  """Tokens a second of one recipe on more and more chips of a kind."""
+  """Tokens per second of one recipe over numbers of chips, for each kind of chip."""
   lines = []
   for model in cases.MODELS:
     for kind in ("v5e", "v5p"):
@@ -278,11 +278,11 @@ def scaling(plans) -> str:
           for n, report in mine
         ]
         lines.append([model, kind, " · ".join(cells)])
-  return table(["model", "chips", "chips: tokens/s (a chip's, of the smallest slice's)"], lines)
+  return table(["model", "chips", "chips: tokens/s (per chip, relative to the smallest slice)"], lines)
 
 
 def drawing(plans) -> str:
-  """Decoding's share of a step of one model."""
+  """Decoding's share of a step, for one model."""
 
   def share(found):
     if found is None:
@@ -297,7 +297,7 @@ def drawing(plans) -> str:
 
 
 def never(plans) -> str:
-  """What fits on no slice of a kind of chip, as a list."""
+  """A list of the cases that fit on no slice of a kind of chip."""
   lines = []
   for kind in dict.fromkeys(where.topology.split(":")[0] for where in cases.SLICES.values()):
     names = [name for name, where in cases.SLICES.items() if where.topology.startswith(kind)]
@@ -324,7 +324,7 @@ def versions(rows) -> str:
 
 
 def figure(plans, rows, path: pathlib.Path) -> None:
-  """Step time and tokens a second against chips: lines are arithmetic, marks compiled."""
+  """Plots step time and tokens per second over chips; lines are arithmetic, circles compiled."""
   matplotlib.use("agg")
   from matplotlib import pyplot
 
@@ -376,72 +376,72 @@ def figure(plans, rows, path: pathlib.Path) -> None:
   pyplot.close(drawn)
 
 
-PAGE = """# What fits where, and how fast at best
+PAGE = """# Scale: what fits on which TPU slice, and lower bounds of step times
 
 `make scale` (`python benchmarks/scale/run.py --docs`) wrote this page, from arithmetic and from the compiled cases
-kept in `scale.jsonl`. **Nothing here was run on a TPU**: no time is a measurement.
+in `scale.jsonl`. **Nothing here was run on a TPU**: no time is a measurement.
 
 ## How to read it
 
-- *Arithmetic* (`ragrl_jax/plan/`) adds up, for every mesh data × fsdp × tensor × sequence of a slice, what a chip
-  holds (float32 masters, AdamW's moments, the gradient, the reference, a critic of its own, on every host of four
-  chips an engine in bf16 with its cache, temporaries) and what a step computes, reads and sends. It chooses rows a
-  block, lanes and cache rows too; prompts, groups, lengths and the objective stay the recipe's. The shortest step of
-  those that leave {margin} of the memory free is *the best plan*; of steps equal within 2 %, the one that sends least.
+- *Arithmetic* (`ragrl_jax/plan/`) computes, for every mesh data × fsdp × tensor × sequence of a slice, the memory of a
+  chip (float32 master weights, AdamW's moments, the gradient, the reference, a separate critic, on every host of four
+  chips an engine in bf16 with its cache, temporaries), and the operations, memory traffic and network traffic of a
+  step. It also chooses rows per block, lanes and cache rows. Prompts, groups, lengths and the objective are the
+  recipe's. *The best plan* has the shortest step among plans that leave {margin} of the memory free; if steps are equal
+  within 2 %, it is the one with the least network traffic.
 - *Compiled* means that libtpu compiled every program of that plan (learner, critic, scoring, prefill, extension,
-  decoding), depth and widths in full, for that slice; the engine's for a slice of one host. It says what memory they
-  need and which collectives they run, and refuses what does not fit. A number in parentheses beside a compiled one is
-  the arithmetic's for the same plan.
-- *Step time* is a roofline: of each program the longest of compute at the peak, HBM traffic at full bandwidth, ICI
-  traffic over all links and (across slices) the chip's share of the network, times its calls; programs run one after
-  the other. **Operations and HBM traffic are arithmetic on both sides**: what the compiler adds is memory, and ICI and
-  DCN traffic. *Tokens/s* are those of whole episodes, prompts counted in each; where a group's prompt is computed once
-  (care, arena, lear) they are more than what is computed. *MFU* is of the learner's programs at that roofline,
-  gradients and scoring: remat's second pass and the padding of blocks are what it loses.
+  decoding) for that slice, with full depth and widths; the engine's programs for a slice of one host. libtpu reports
+  their memory and collectives, and refuses a program that does not fit. A number in parentheses next to a compiled one
+  is from the arithmetic for the same plan.
+- *Step time* is a roofline. Each program takes the longest of: compute at the peak, HBM traffic at full bandwidth, ICI
+  traffic over all links, and (across slices) the chip's share of the network; times its number of calls. Programs run
+  one after the other. **Operations and HBM traffic are arithmetic on both sides**: the compiler adds memory, ICI
+  traffic and DCN traffic. *Tokens/s* counts whole episodes with their prompts. If a group's prompt is computed only
+  once (care, arena, lear), this is more than the computed tokens. *MFU* is of the learner's programs (gradients and
+  scoring) at that roofline; it is below 100 % because of remat's second pass and the padding of blocks.
 
-## Its limits
+## Limits
 
-- A real step takes longer. Kernels miss the peak; collectives hide only in part; an axis of the mesh has not all of a
-  chip's links to itself, and an all-reduce, which counts once here, goes round nearly twice; engines wait for their
-  longest episodes (here all are of the mean length); judges and retrievers cost nothing here, nor do groups that
-  dynamic sampling throws away; what a critic guesses before its update is left out.
-- `jax_optimization_level` is O1 where the versions below say so: it compiles four times as fast as a run's own O2,
-  hides no collectives and needs other temporaries (`log.md`).
-- On v5e slices larger than 4 × 4 libtpu refuses, ahead of time, collectives among a part of the slice ("On platforms
-  with limited ICI routing device assignment should include all slice devices"); it compiles them on v5p. Every host's
-  engine is such a program. Whether it may run there beside the others could not be tried without a v5e.
-- The arithmetic's temporaries are a sum of the arrays that are expected to live at once, no model of the compiler's
-  scheduling; see how far off it is below.
+- A real step takes longer. Kernels do not reach the peak. Collectives overlap only partly with computation. An axis of
+  the mesh does not have all links of a chip, and an all-reduce, which counts once here, sends nearly twice its size.
+  Engines wait for their longest episodes (here all have the mean length). Judges, retrievers and groups that dynamic
+  sampling discards cost nothing here. The critic's values before its update are left out.
+- `jax_optimization_level` is O1 where the versions below say so. It compiles four times as fast as O2, which runs use;
+  it does not overlap collectives and needs other temporaries (`log.md`).
+- On v5e slices larger than 4 × 4, libtpu refuses to compile collectives among a part of the slice ahead of time ("On
+  platforms with limited ICI routing device assignment should include all slice devices"); it compiles them for v5p.
+  Every host's engine is such a program. Without a v5e it could not be tested whether engines run there.
+- The arithmetic's temporaries are a sum of the arrays that are expected to be live at the same time, not a model of the
+  compiler's scheduling. Its error is given below.
 
 ## Slices and recipes
 
 {slices}
 
-A v5p's name counts two cores a chip. Recipes of equal sizes share a row: `search_r1:ppo` is `veritas`.
+A v5p's name counts two cores per chip. Recipes of equal sizes share a row: `search_r1:ppo` is `veritas`.
 
 {runs}
 
-Every episode is of the mean length, half of the context; a recipe that searches draws half of it, another one reply
-of `max_new_tokens` at most. *Learner's rows*: tokens it computes, a shared prompt once a group. *Updates*: optimiser
-steps.
+Every episode has the mean length, half of the context. In a recipe that searches, the model samples half of the
+episode; in others one reply of at most `max_new_tokens`. *Learner tokens*: tokens that the learner computes, with a
+shared prompt once per group. *Updates*: optimiser steps per step of the run.
 
 ## The best plan of every case
 
-Arithmetic: step time; mesh, decoding lanes a host; memory of a chip. A star: this case was compiled, see below. A dash:
-nothing fits, with what the smallest plan needs.
+Arithmetic: step time; mesh, decoding lanes per host; memory per chip. A star means that this case was compiled (see
+below). A dash means that nothing fits; the memory of the smallest plan follows.
 
 {plans}
 
-What fits on none:
+What fits on none of them:
 
 {never}
 
-What every host keeps for its engine decides it: all weights in bf16 over four chips, and a cache of whole rows, eight
-of them for the prompts of groups. More chips do not make that smaller; an engine over several hosts would, and there is
-none yet.
+The limit is the engine's memory on every host: all weights in bf16 over four chips, and a cache of whole rows, eight of
+them for the prompts of groups. More chips do not reduce it. An engine over several hosts would, but there is none yet.
 
-Decoding's share of those steps. Where it is large, more lanes are what is missing (memory); on many chips, an
-episode's tokens, which are drawn one after the other.
+Decoding's share of those steps. If it is large, more lanes would help, which need memory. On many chips the limit is
+the length of an episode, whose tokens are sampled one after the other.
 
 {drawing}
 
@@ -451,16 +451,17 @@ episode's tokens, which are drawn one after the other.
 
 {compiled}
 
-*Stays*: for the whole run, on a chip. *Temporaries*: of the program that needs most. *Largest peak*: what libtpu says
-lives at once in a single program, its own arguments included. *Together*: what stays and those temporaries.
+*Resident*: memory of a chip during the whole run. *Temporaries*: those of the program that needs most. *Largest peak*:
+libtpu's peak for a single program, with its arguments. *Together*: resident memory and these temporaries.
 
-Where a step's time goes, with what bounds it, and what a chip sends:
+The parts of a step's time, each with its limit, and the bytes that a chip sends:
 
 {parts}
 
-How good the arithmetic is, over those that fit. How many copies of an array live at once was read off the first two
-cases and three earlier compilations of Qwen2.5-7B; of the other cases it knew nothing. Step times agree because
-operations and HBM traffic are the same arithmetic, and the traffic that the compiler adds bounds little.
+The accuracy of the arithmetic, over compiled cases that fit. The numbers of copies of an array that are live at the
+same time were fitted to the first two cases and three earlier compilations of Qwen2.5-7B; the other cases are
+predictions. Step times agree because both sides use the same arithmetic for operations and HBM traffic, and the
+compiler's additional traffic rarely is the limit.
 
 {good}
 

@@ -1,4 +1,4 @@
-"""JSON rows of a file, each with its place: .jsonl or .json (lines, or one array), plain or .gz."""
+"""Reads the JSON rows of a file, each with its location: .jsonl, or .json (lines or one array), plain or .gz."""
 
 import gzip
 import json
@@ -11,11 +11,11 @@ SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 
 
 def read_rows(path: pathlib.Path) -> Iterator[tuple[str, dict[str, Any]]]:
-  """("file:line", row) for every row of the file. A byte-order mark and empty lines are passed over.
+  """Yields ("file:line", row) for every row of the file. A byte-order mark and empty lines are skipped.
 
   Raises:
-    FileNotFoundError: no such file.
-    ValueError: another kind of file, broken compression, no UTF-8, no JSON, or a row that is no object.
+    FileNotFoundError: the file does not exist.
+    ValueError: the file is of another kind, damaged, not UTF-8 or not JSON, or a row is not an object.
   """
   if not path.name.endswith(SUFFIXES):
     raise ValueError(f"{path}: rows are read from {', '.join(SUFFIXES)}; convert the file or rename it.")
@@ -54,7 +54,7 @@ def _of_lines(path: pathlib.Path, lines: Iterator[tuple[int, str]]) -> Iterator[
 
 
 def _of_array(path: pathlib.Path, text: str) -> Iterator[tuple[str, Any]]:
-  """The members of a JSON array, or the lines of a file that is none in spite of its name."""
+  """The members of a JSON array; or the lines, if a file named .json holds lines."""
   start = _skip(text, 0)
   if text[start : start + 1] != "[":
     yield from _of_lines(path, enumerate(text.split("\n"), 1))  # not splitlines: U+2028 may stand in a string
@@ -74,7 +74,7 @@ def _of_array(path: pathlib.Path, text: str) -> Iterator[tuple[str, Any]]:
     if text[at : at + 1] == ",":
       at = _skip(text, at + 1)
     elif text[at : at + 1] != "]":
-      raise ValueError(f"{where}: after a row there must be ',' or ']', here is {text[at : at + 20]!r}.")
+      raise ValueError(f"{where}: after a row there must be ',' or ']', not {text[at : at + 20]!r}.")
 
 
 def _skip(text: str, at: int) -> int:

@@ -1,4 +1,4 @@
-"""A row of a public QA set → Example. Every layout says by a ValueError what is wrong with a row."""
+"""Converts a row of a public QA data set into an Example. A bad row raises a ValueError that names the fault."""
 
 import hashlib
 import json
@@ -11,15 +11,15 @@ Row = Mapping[str, Any]
 
 
 def example(row: Row, *, identity: str, source: str) -> Example:
-  """Reads a row by the layout its columns show.
+  """Reads a row, with the layout chosen by its columns.
 
   Args:
     row: one question.
-    identity: its id if the row brings none.
-    source: name of the set if the row brings none.
+    identity: the id, if the row has none.
+    source: the name of the data set, if the row has none.
 
   Raises:
-    ValueError: what is wrong with the row, and what it must be.
+    ValueError: the row is invalid; the message says what it must be.
   """
   for columns, layout in LAYOUTS:
     if all(column in row for column in columns):
@@ -27,14 +27,15 @@ def example(row: Row, *, identity: str, source: str) -> Example:
       _check_text(made)
       return made
   raise ValueError(
-    f"a row with the columns {sorted(row)} is none we know: it needs 'question' and 'answers' (ours), 'golden_answers' "
-    "(FlashRAG), 'answer' with 'context' (HotpotQA, 2WikiMultihopQA) or with 'paragraphs' (MuSiQue), 'input' with "
+    f"a row with the columns {sorted(row)} has an unknown layout: it needs 'question' and 'answers' (ours), "
+    "'golden_answers' (FlashRAG), "
+    "'answer' with 'context' (HotpotQA, 2WikiMultihopQA) or with 'paragraphs' (MuSiQue), 'input' with "
     "'context' and 'answers' (LongBench), 'passage' with 'answers_spans' (DROP), 'query' with 'passages' (MS MARCO)."
   )
 
 
 def ours(row: Row, identity: str, source: str) -> Example:
-  """{"id", "question", "answers", "passages", "supporting", "hops", "meta"}; other columns go to meta."""
+  """Our own rows: {"id", "question", "answers", "passages", "supporting", "hops", "meta"}; other columns go to meta."""
   passages = tuple(_passage(p, f"passages[{i}]") for i, p in enumerate(_list(row, "passages")))
   supporting = tuple(_position(p, len(passages), "supporting") for p in _list(row, "supporting"))
   hops = row.get("hops")
@@ -61,7 +62,7 @@ def ours(row: Row, identity: str, source: str) -> Example:
 
 
 def flashrag(row: Row, identity: str, source: str) -> Example:
-  """{"id", "question", "golden_answers", "metadata"}; with "choices", the golds may be positions in them."""
+  """FlashRAG's rows: {"id", "question", "golden_answers", "metadata"}. Golds may be positions in "choices"."""
   meta = _object(row, "metadata")
   choices, golds = row.get("choices"), row["golden_answers"]
   if choices and isinstance(golds, list) and all(isinstance(gold, int) for gold in golds):
@@ -78,10 +79,10 @@ def flashrag(row: Row, identity: str, source: str) -> Example:
 
 
 def hotpotqa(row: Row, identity: str, source: str) -> Example:
-  """HotpotQA and 2WikiMultihopQA as published, and as the Hugging Face hub has them.
+  """Rows of HotpotQA and 2WikiMultihopQA, as published and as on the Hugging Face hub.
 
-  Passages are sentences joined; what supports the answer is found by title, so a supporting title that is not among
-  the passages (fullwiki) is only named in meta["gold_titles"].
+  A passage is its sentences joined. Supporting passages are found by title. A supporting title that no passage has
+  (fullwiki) appears only in meta["gold_titles"].
   """
   facts = _facts(row.get("supporting_facts"))
   passages, supporting, evidence = _by_title(_contexts(row["context"]), facts)
@@ -102,7 +103,7 @@ def hotpotqa(row: Row, identity: str, source: str) -> Example:
 
 
 def musique(row: Row, identity: str, source: str) -> Example:
-  """MuSiQue as published: paragraphs with is_supporting, a decomposition, aliases."""
+  """MuSiQue's rows as published: paragraphs with is_supporting, a decomposition, aliases."""
   passages, supporting, place = [], [], {}
   for i, paragraph in enumerate(_list(row, "paragraphs")):
     if not isinstance(paragraph, Mapping) or not isinstance(paragraph.get("paragraph_text"), str):
@@ -149,9 +150,9 @@ def longbench(row: Row, identity: str, source: str) -> Example:
 
 
 def drop(row: Row, identity: str, source: str) -> Example:
-  """DROP as the Hugging Face hub has it: {"section_id", "query_id", "passage", "question", "answers_spans"}.
+  """DROP's rows on the Hugging Face hub: {"section_id", "query_id", "passage", "question", "answers_spans"}.
 
-  Any of the spans is a right answer: several people's answers and the parts of one are not told apart there.
+  Every span counts as a right answer, since the rows do not separate answers of several people from parts of one.
   """
   if not isinstance(row["passage"], str):
     raise ValueError(f"'passage' must be text, this is {row['passage']!r:.80}.")
@@ -170,14 +171,14 @@ def drop(row: Row, identity: str, source: str) -> Example:
 
 
 def ms_marco(row: Row, identity: str, source: str) -> Example:
-  """MS MARCO's questions as the Hugging Face hub has them: {"query_id", "query", "answers", "passages": {columns}}.
+  """MS MARCO's rows on the Hugging Face hub: {"query_id", "query", "answers", "passages": {columns}}.
 
-  A question without an answer keeps the published gold, "No Answer Present.", and meta["answerable"] says so.
+  A question without an answer keeps the published gold "No Answer Present.", and its meta["answerable"] is False.
   """
   columns = _object(row, "passages")
   texts, selected = _list(columns, "passage_text"), _list(columns, "is_selected")
   if len(texts) != len(selected) or not all(isinstance(text, str) for text in texts):
-    raise ValueError("'passages' must have the columns 'passage_text', of texts, and 'is_selected', of that length.")
+    raise ValueError("'passages' must have the columns 'passage_text' (texts) and 'is_selected', of the same length.")
   golds = _golds(row, "answers")
   meta = dict(answerable=golds != ("No Answer Present.",), query_type=row.get("query_type"), urls=_list(columns, "url"))
   supporting = tuple(i for i, chosen in enumerate(selected) if chosen)
@@ -194,12 +195,12 @@ def ms_marco(row: Row, identity: str, source: str) -> Example:
 
 
 def plain(row: Row, identity: str, source: str) -> Example:
-  """{"question", "answer"} and nothing to read, as NQ-open has it; the answer is a string or a list of them."""
+  """Rows without passages, as in NQ-open: {"question", "answer"}; the answer is a string or a list of strings."""
   meta = {column: value for column, value in row.items() if column not in ("id", "question", "answer")}
   return Example(_identity(row, ("id",), identity), _question(row), _golds(row, "answer"), source=source, meta=meta)
 
 
-# What columns show which layout, in the order they are looked for.
+# (columns, layout): the first entry whose columns all occur in the row decides.
 LAYOUTS: tuple[tuple[tuple[str, ...], Callable[[Row, str, str], Example]], ...] = (
   (("golden_answers",), flashrag),
   (("input", "context", "answers"), longbench),
@@ -213,7 +214,7 @@ LAYOUTS: tuple[tuple[tuple[str, ...], Callable[[Row, str, str], Example]], ...] 
 
 
 def passage_id(title: str, text: str) -> str:
-  """An id for a passage that has none: the same for the same title and text."""
+  """An id for a passage without one: a hash of title and text."""
   return hashlib.sha1(f"{title}\n{text}".encode(errors="surrogatepass")).hexdigest()[:12]
 
 
@@ -222,7 +223,8 @@ def _made(title: str, text: str) -> Passage:
 
 
 def _contexts(value: Any) -> list[tuple[str, list[str]]]:
-  """[[title, sentences], …], {"title": […], "sentences": [[…], …]}, objects of the two, or any of these as JSON."""
+  """[(title, sentences), …] from [[title, sentences], …], from a dict of the two columns, from a list of dicts with
+  these keys, or from any of these as JSON text."""
   value = _unpacked(value, "context")
   if isinstance(value, Mapping):
     value = list(zip(value.get("title", ()), value.get("sentences", value.get("content", ())), strict=False))
@@ -236,7 +238,7 @@ def _contexts(value: Any) -> list[tuple[str, list[str]]]:
 
 
 def _facts(value: Any) -> list[tuple[str, int]]:
-  """[[title, sentence number], …] in the same variety of shapes."""
+  """[(title, sentence number), …] from the same kinds of values as in `_contexts`."""
   value = _unpacked(value or (), "supporting_facts")
   if isinstance(value, Mapping):
     value = list(zip(value.get("title", ()), value.get("sent_id", ()), strict=False))
@@ -258,7 +260,7 @@ def _unpacked(value: Any, column: str) -> Any:
 
 
 def _by_title(contexts: list[tuple[str, list[str]]], facts: list[tuple[str, int]]):
-  """(passages, supporting, evidence); a sentence number beyond its passage is left out of the evidence."""
+  """(passages, supporting, evidence). A sentence number beyond its passage is left out of the evidence."""
   passages, first = [], {}
   for place, (title, sentences) in enumerate(contexts):
     # HotpotQA's sentences bring their leading space along, 2WikiMultihopQA's do not.
@@ -294,7 +296,7 @@ def _golds(row: Row, column: str) -> tuple[str, ...]:
   golds = row[column]
   golds = [golds] if isinstance(golds, str) else golds
   if not isinstance(golds, Sequence) or not golds or not all(isinstance(g, str) and g.strip() for g in golds):
-    raise ValueError(f"{column!r} must hold at least one answer, each of them text, this is {golds!r}.")
+    raise ValueError(f"{column!r} must hold at least one answer, each of them text; this is {golds!r}.")
   return tuple(dict.fromkeys(golds))
 
 
@@ -326,11 +328,11 @@ def _position(value: Any, size: int, column: str) -> int:
 
 
 def _check_text(made: Example) -> None:
-  """Half a surrogate pair passes for JSON and breaks whatever encodes it later."""
+  """Refuses half a surrogate pair, which JSON allows and UTF-8 cannot encode."""
   try:
     for text in (made.id, made.question, *made.golds):
       text.encode()
     for passage in made.passages:
       f"{passage.id}{passage.title}{passage.text}".encode()
   except UnicodeEncodeError as error:
-    raise ValueError(f"the row's text is no Unicode: {error}.") from error
+    raise ValueError(f"the row's text is not valid Unicode: {error}.") from error

@@ -1,4 +1,4 @@
-"""Questions from files and from the Hugging Face hub, as Examples."""
+"""Reads questions from files and from the Hugging Face hub as Examples."""
 
 import glob
 import pathlib
@@ -13,19 +13,21 @@ from ragrl_jax.structs import Example
 
 
 def read_examples(path: str | pathlib.Path, *, max_examples: int = 0) -> Iterator[Example]:
-  """Streams the examples of a file, of several, or of a Hugging Face dataset.
+  """Streams the examples of one or more files or Hugging Face data sets.
+
+  Rows may be our own (`layouts.ours`), FlashRAG's, those of HotpotQA, 2WikiMultihopQA, MuSiQue and LongBench as
+  published, or those of DROP and MS MARCO on the hub.
 
   Args:
-    path: FILE.jsonl or FILE.json, either with .gz; a glob; a folder of such files; "hf:NAME/SUBSET/SPLIT", where an
-      empty subset is the default one ("hf:owner/name//train") and NAME may be a folder; or several of these with
-      commas between them. "hf:NAME/SUBSET/SPLIT~COUNT" is so many rows drawn at random, the same ones every time: the
-      first rows of a set may be of one kind. Rows may be our own (see `layouts.ours`), FlashRAG's, or those of
-      HotpotQA, 2WikiMultihopQA, MuSiQue and LongBench as published, and of DROP and MS MARCO as the hub has them.
-    max_examples: stop after so many; 0 is all.
+    path: FILE.jsonl or FILE.json, either with .gz; a glob; a folder of such files; "hf:NAME/SUBSET/SPLIT", with an
+      empty subset for the default one ("hf:owner/name//train"), where NAME may be a folder; or several of these with
+      commas between them. "hf:NAME/SUBSET/SPLIT~COUNT" draws COUNT rows at random, always the same ones (the first
+      rows of a set may be of one kind).
+    max_examples: stop after this number; 0 reads all.
 
   Raises:
-    FileNotFoundError: nothing is there.
-    ValueError: a row that cannot be read or whose id was there before, with file and line; or no row at all.
+    FileNotFoundError: there is no such file.
+    ValueError: a row cannot be read or repeats an id (with file and line); or there are no rows.
   """
   if max_examples < 0:
     raise ValueError(f"max_examples={max_examples}: it must be 0 (all) or more (config.data.max_examples).")
@@ -50,13 +52,13 @@ def _examples(source: str, placed: Iterator[tuple[str, dict[str, Any]]]) -> Iter
     except ValueError as error:
       raise ValueError(f"{where}: {error}") from error
     if example.id in seen:
-      raise ValueError(f"{where}: the id {example.id!r} was there before, at {seen[example.id]}: ids must be unique.")
+      raise ValueError(f"{where}: the id {example.id!r} occurs twice, first at {seen[example.id]}: ids must be unique.")
     seen[example.id] = where
     yield example
 
 
 def _sources(path: str) -> Iterator[tuple[str, Iterator[tuple[str, dict[str, Any]]]]]:
-  """(name, rows with their places) of everything that the path names."""
+  """Yields (name, rows with their locations) for every source that the path names."""
   for part in path.split(",") if not pathlib.Path(path).exists() else [path]:
     if part.startswith("hf:"):
       yield _from_hub(part)
@@ -65,7 +67,11 @@ def _sources(path: str) -> Iterator[tuple[str, Iterator[tuple[str, dict[str, Any
 
 
 def files(path: str | pathlib.Path) -> list[pathlib.Path]:
-  """The file, the readable files of the folder, or those that match the glob, in order of their names."""
+  """The files that a path names, sorted by name: a file, the readable files of a folder, or the matches of a glob.
+
+  Raises:
+    FileNotFoundError: the folder has no readable file, or nothing matches the glob.
+  """
   found = pathlib.Path(path)
   if found.is_dir():
     matches = [file for file in sorted(found.iterdir()) if file.name.endswith(json_rows.SUFFIXES)]
@@ -85,7 +91,7 @@ def _from_hub(path: str) -> tuple[str, Iterator[tuple[str, dict[str, Any]]]]:
   split, drawn, count = split.partition("~")
   name, _, subset = name.rpartition("/")
   if drawn and not count.isdecimal():
-    raise ValueError(f"{path!r}: behind ~ stands the number of rows to draw, such as {split}~1000 (config.data).")
+    raise ValueError(f"{path!r}: after ~ there must be the number of rows to draw, such as {split}~1000 (config.data).")
   if not name or not split:
     raise ValueError(
       f"{path!r}: a Hugging Face dataset is named hf:NAME/SUBSET/SPLIT, with an empty subset for the default one, "
@@ -98,14 +104,14 @@ def _from_hub(path: str) -> tuple[str, Iterator[tuple[str, dict[str, Any]]]]:
   except (OSError, httpx.HTTPError) as error:
     why = " ".join(str(error).split())
     raise ValueError(
-      f"{path!r}: the Hugging Face hub does not give it ({why}). Name a file in its place "
+      f"{path!r}: it cannot be loaded from the Hugging Face hub ({why}). Name a file instead "
       "(config.data.train=FILE.jsonl, config.data.evaluate=FILE.jsonl or nothing), or let this machine "
       "reach the hub."
     ) from error
   numbers = range(len(table))
   if drawn:
     if int(count) > len(table):
-      raise ValueError(f"{path!r}: it has {len(table)} rows (config.data).")
+      raise ValueError(f"{path!r}: it has {len(table)} rows, so draw at most that many (config.data).")
     numbers = sorted(random.Random(f"sample/{path}").sample(numbers, int(count)))
     table = table.select(numbers)
   return pathlib.PurePath(name).name, ((f"{path} row {number}", row) for number, row in zip(numbers, table))

@@ -1,4 +1,4 @@
-"""Which examples are drawn when: a pure function of (seed, cursor), so that a resumed run draws the same."""
+"""The order in which examples are drawn: a pure function of (seed, cursor), so that a resumed run draws the same."""
 
 import functools
 import random
@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 
 class Stream:
-  """An endless stream over `size` examples, shuffled anew each epoch.
+  """An endless stream over `size` examples, shuffled again in each epoch.
 
-  Its only state is a cursor that the caller keeps (and saves): how many prompts were drawn so far. Every host draws
-  the same; which host plays what is decided by whoever plays.
+  The only state is the cursor, the number of prompts drawn so far. The caller keeps and saves it. Every host draws the
+  same prompts; the caller divides them among hosts.
 
   Args:
     size: number of examples, at least 1.
-    seed: of the order.
+    seed: seed of the order.
   """
 
   def __init__(self, size: int, *, seed: int):
@@ -24,13 +24,13 @@ class Stream:
     self._order = functools.lru_cache(maxsize=2)(self._shuffled)
 
   def draw(self, cursor: int, count: int) -> list[tuple[int, int]]:
-    """The next `count` draws after `cursor`: (running number of the prompt, position of its example)."""
+    """The next `count` draws after `cursor`, each (number of the draw, position of its example)."""
     if cursor < 0 or count < 0:
       raise ValueError(f"cursor {cursor} and count {count} must not be negative.")
     return [(index, self.at(index)) for index in range(cursor, cursor + count)]
 
   def at(self, index: int) -> int:
-    """Position of the example that draw number `index` asks."""
+    """The position of the example in draw number `index`."""
     epoch, place = divmod(index, self.size)
     return self._order(epoch)[place]
 
@@ -41,16 +41,16 @@ class Stream:
 
 
 class Mixture:
-  """An endless stream over an easy and a hard set, whose shares change as the run goes on: a curriculum.
+  """A curriculum: an endless stream over an easy and a hard set, whose shares change during the run.
 
-  Each draw stands alone, with replacement, and depends on seed and running number only.
+  Draws are independent, with replacement. A draw depends only on the seed and its number.
 
   Args:
-    easy, hard: number of examples of each; positions count through the easy ones first.
-    share: step, from 1 → chance of an easy one. The step is counted in full batches of prompts drawn; it is the
-      optimiser's where each step draws one.
-    prompts_per_step: of such a batch.
-    seed: of the draws.
+    easy, hard: number of examples in each set; positions count the easy examples first.
+    share: step (from 1) → probability of an easy example. A step is one batch of prompts drawn. It equals the
+      optimiser's step if each of these draws one batch.
+    prompts_per_step: prompts in a batch.
+    seed: seed of the draws.
 
   Source: CARE (EMNLP 2025) Algorithm 1.
   """
@@ -64,11 +64,11 @@ class Mixture:
     self.easy, self.hard, self.share, self.prompts_per_step, self.seed = easy, hard, share, prompts_per_step, seed
 
   def draw(self, cursor: int, count: int) -> list[tuple[int, int]]:
-    """The next `count` draws after `cursor`: (running number of the prompt, position of its example)."""
+    """The next `count` draws after `cursor`, each (number of the draw, position of its example)."""
     return [(index, self.at(index)) for index in range(cursor, cursor + count)]
 
   def at(self, index: int) -> int:
-    """Position of the example that draw number `index` asks."""
+    """The position of the example in draw number `index`."""
     step, slot = divmod(index, self.prompts_per_step)
     drawn = random.Random(f"mixture/{self.seed}/{step}/{slot}")
     if drawn.random() < self.share(step + 1):

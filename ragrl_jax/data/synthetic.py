@@ -1,7 +1,8 @@
-"""Questions about the made-up world (`world.py`): what the quickstart, the tests and smoke runs ask.
+"""Questions about the made-up world (`world.py`), for the quickstart, the tests and smoke runs.
 
-Every question comes with its golds, its hops, and which passage states each of them (`meta["decomposition"]`). Held-out
-questions are about entities that no training question, passage or demonstration names: only reading can answer them.
+Every question has its golds, its hops, and for each hop the passage that states it (`meta["decomposition"]`). Held-out
+questions are about entities that occur in no training question, passage or demonstration. They can only be answered by
+reading.
 """
 
 import random
@@ -14,7 +15,7 @@ from ragrl_jax.structs import Example, Passage
 __all__ = ["BESIDE", "DEVELOPMENT", "HELD_OUT", "TRAIN", "Settings", "World", "build", "lines", "questions"]
 
 COMPARISON, YES_NO = "comparison", "yes_no"
-_ATTEMPTS = 200  # draws of one question before its kind is called used up
+_ATTEMPTS = 200  # draws of one question before the world counts as having no further one
 
 
 def questions(
@@ -31,16 +32,16 @@ def questions(
   """Draws questions about one part of a world.
 
   Args:
-    world: what they are about.
-    count: how many.
+    world: the world that the questions are about.
+    count: number of questions.
     part: TRAIN, HELD_OUT or DEVELOPMENT.
-    mix: kind → weight; a kind is a number of hops (1, 2, 3), "comparison" (which of two is older; the world needs
-      years) or "yes_no". Counts follow the weights exactly, up to one; {1: 4, 2: 6} if None.
-    seed: of the draw; the same seed and another part give unrelated questions.
-    passages: how many to hand over with each question, the golds among them, shuffled; 0 for a question that must
-      be searched for.
-    difficulty: "easy" asks for a name; "hard" asks for the way to it too, so that answers are sentences.
-    distinct: no question twice. False where more are wanted than the world has.
+    mix: kind → weight. A kind is a number of hops (1, 2, 3), "comparison" (which of two is older; the world needs
+      years) or "yes_no". Counts differ from the exact proportions by less than one. None means {1: 4, 2: 6}.
+    seed: seed of the draw; different parts give unrelated questions even with the same seed.
+    passages: passages given with each question, the gold passages among them, shuffled; 0 gives none, so that the
+      model must search.
+    difficulty: "easy" asks for a name; "hard" also asks for the steps to it, so that answers are sentences.
+    distinct: ask no question twice. Use False for more questions than the world has.
 
   Raises:
     ValueError: an unknown part, kind or difficulty; fewer passages than golds; a world with too few questions.
@@ -67,7 +68,14 @@ def questions(
 
 
 def lines(world: World, *, seed: int = 0, fillers: int = 3000, asked: int = 1000) -> Iterator[str]:
-  """Text to train a tokenizer on: the training part's passages, questions, and random names, none of another part."""
+  """Text for training a tokenizer: passages and questions of the training part, and random names of no other part.
+
+  Args:
+    world: the world.
+    seed: seed of the questions and names.
+    fillers: number of random names.
+    asked: number of questions.
+  """
   yield from (passage.text for passage in world.passages if _is_in(world, passage, TRAIN))
   yield from (example.question for example in questions(world, asked, seed=seed, distinct=False))
   syllables = sorted({name[at : at + 3].lower() for name in world.parts[TRAIN].names for at in range(0, len(name), 3)})
@@ -82,7 +90,7 @@ def _is_in(world: World, passage: Passage, part: str) -> bool:
 
 
 def _kinds(mix: Mapping[int | str, float], count: int) -> list[int | str]:
-  """`count` kinds in the mix's proportions: whole parts first, then the largest remainders."""
+  """`count` kinds in the mix's proportions, by the method of largest remainders."""
   for kind in mix:
     if kind not in (1, 2, 3, COMPARISON, YES_NO):
       raise ValueError(f"kind {kind!r} in the mix: it must be 1, 2 or 3 hops, {COMPARISON!r} or {YES_NO!r}.")
@@ -119,7 +127,7 @@ def _chain(world: World, part: str, hops: int, difficulty: str, rng: random.Rand
       steps.append((at, relation, facts[at, relation]))
       at, kind = facts[at, relation], world.relations[relation][1]
       been.add(at)
-    if len(been) == hops + 1:  # a path that comes back to where it was asks less than it seems to
+    if len(been) == hops + 1:  # a path that returns to an entity has fewer real hops
       break
   chain = " of the ".join(relation for _, relation, _ in reversed(steps)) + f" of {start}"
   question = f"{'Who' if kind == world_lib.PERSON else 'What'} is the {chain}"
@@ -146,7 +154,7 @@ def _compare(world: World, part: str, rng: random.Random) -> dict:
 
 
 def _yes_no(world: World, part: str, rng: random.Random) -> dict:
-  """Half of them have the answer yes."""
+  """A question whether two subjects share an object; the answer is yes with probability 1/2."""
   kinds, facts = world.parts[part].kinds, world.parts[part].facts
   yes = rng.random() < 0.5
   while True:
@@ -223,7 +231,10 @@ def _context(
   stating: Sequence[tuple[str, str]],
   rng: random.Random,
 ) -> list[int]:
-  """Positions of the golds among distractors: what else is said of the same entities first, then any of `stating`."""
+  """Positions of the gold passages and of distractors, shuffled.
+
+  Distractors are first other passages about the same entities, then random passages of `stating`.
+  """
   if count < len(golds):
     raise ValueError(f"passages={count}: a question with {len(golds)} gold passages needs at least as many.")
   facts = world.parts[part].facts
@@ -231,9 +242,9 @@ def _context(
   near += [world.noise[s] for s, _, _ in steps if s in world.noise]
   rng.shuffle(near)
   places = list(dict.fromkeys([*golds, *near]))[:count]
-  least = len(stating) // world.settings.facts_per_passage  # counting them takes long in large worlds
+  least = len(stating) // world.settings.facts_per_passage  # a cheap lower bound of the exact count
   if len(places) < count and count > least and count > len({world.where[key] for key in stating}):
-    raise ValueError(f"passages={count}: {part} has not so many passages that state a fact.")
+    raise ValueError(f"passages={count}: {part} has too few passages that state a fact: ask for fewer.")
   while len(places) < count:
     where = world.where[rng.choice(stating)]
     if where not in places:

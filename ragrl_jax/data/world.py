@@ -1,10 +1,11 @@
-"""A made-up world: people, companies and towns, one object a (subject, relation), and the passages that say so.
+"""A made-up world: people, companies and towns, one object for each (subject, relation), and passages that state them.
 
-Names are built of consonant-vowel-consonant syllables, so that a small sentencepiece model finds the syllables and a
-model can copy names it never saw. The world has a training part, a held-out part and, if asked for, a development part;
-no fact leads from one to another, and no name of the latter two occurs, even as a part of a word, in the training part.
+Names consist of consonant-vowel-consonant syllables. A small SentencePiece model finds these syllables, so that a
+language model can copy names it has never seen. The world has a training part, a held-out part and optionally a
+development part. No fact connects two parts. Names of the other parts never occur in the training part, not even inside
+a word.
 
-Everything is drawn by `random.Random` from the seed: the same world on every platform.
+Everything is drawn by `random.Random` from the seed, so that the world is the same on every platform.
 """
 
 import dataclasses
@@ -30,7 +31,7 @@ RELATIONS = {
 }
 YEARS = {"birth year": (PERSON, YEAR), "founding year": (COMPANY, YEAR)}
 WORDINGS = ("The {r} of {s} is {o}.", "{o} is the {r} of {s}.", "{s} has {o} as {r}.")
-# What is asked for stands beside what it leads to: small models learn sooner to read several passages.
+# Relation and object are adjacent: with this wording small models learn sooner to read several passages.
 BESIDE = "{s} has the {r} {o}."
 FILLERS = (
   "{s} was in the news last week.",
@@ -42,33 +43,33 @@ FILLERS = (
 
 @dataclasses.dataclass(frozen=True)
 class Fact:
-  """One statement of the made-up world, such as ("Bovan", "mother", "Kelira")."""
+  """One fact: `relation` of `subject` is `object`."""
 
   subject: str
   relation: str
   object: str
 
   def sentence(self, wording: str) -> str:
-    """The fact in a wording with the fields {s}, {r} and {o}: subject, relation, object."""
+    """The fact as a sentence; `wording` has {s}, {r} and {o} for subject, relation and object."""
     return wording.format(s=self.subject, r=self.relation, o=self.object)
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """What a world is drawn from.
+  """Settings of a world.
 
   Attributes:
-    seed: of everything below.
-    entities: in the training part: half people, a quarter companies, a quarter towns.
-    held_out: in the held-out part, divided likewise.
-    development: in the development part, for decisions that the held-out part must not make; 0: there is none.
-    syllables: how many different ones names are built of.
-    facts_per_passage: at most so many facts of one subject in one passage.
-    wordings: of sentences, with {s}, {r} and {o} for subject, relation and object; one is drawn for each fact.
-    years: people and companies have a birth or founding year, too (comparisons need them).
+    seed: seed of the whole world.
+    entities: entities in the training part: half people, a quarter companies, a quarter towns.
+    held_out: entities in the held-out part, divided likewise.
+    development: entities in the development part, which serves decisions such as when to stop training; 0 for none.
+    syllables: number of different syllables in names.
+    facts_per_passage: most facts, all of one subject, in one passage.
+    wordings: sentences with {s}, {r} and {o} for subject, relation and object; one is drawn for each fact.
+    years: give people a birth year and companies a founding year (needed for comparisons).
     memorised: share of the training part's facts that a model may know by heart (`World.memory`).
-    counterfactual: share of those whose passage says something else than the memory.
-    noise: passages that name an entity and state nothing, as a share of all entities.
+    counterfactual: share of the memorised facts whose passage contradicts the memory.
+    noise: passages that name an entity and state no fact, as a share of all entities.
   """
 
   seed: int = 0
@@ -93,7 +94,7 @@ class Settings:
       raise ValueError(f"facts_per_passage={self.facts_per_passage}: it must be at least 1.")
     for wording in self.wordings or ("",):
       if not all(slot in wording for slot in ("{s}", "{r}", "{o}")):
-        raise ValueError(f"wordings={self.wordings}: each must hold {{s}}, {{r}} and {{o}}, and there must be one.")
+        raise ValueError(f"wordings={self.wordings}: there must be one or more; each must hold {{s}}, {{r}} and {{o}}.")
     for name in ("memorised", "counterfactual", "noise"):
       if not 0.0 <= getattr(self, name) <= 1.0:
         raise ValueError(f"{name}={getattr(self, name)}: it is a share, from 0 to 1.")
@@ -108,30 +109,36 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """One of the closed parts. kinds: kind → names; facts: (subject, relation) → what the passages say."""
+  """One part of the world.
+
+  Attributes:
+    kinds: kind → names.
+    facts: (subject, relation) → object, as the passages state it.
+  """
 
   kinds: Mapping[str, tuple[str, ...]]
   facts: Mapping[tuple[str, str], str]
 
   @property
   def names(self) -> tuple[str, ...]:
-    """The names of every kind, in order."""
+    """All names of the part."""
     return tuple(name for names in self.kinds.values() for name in names)
 
 
 @dataclasses.dataclass(frozen=True)
 class World:
-  """
+  """A made-up world and its corpus.
+
   Attributes:
-    settings: what it was drawn from.
-    parts: TRAIN, HELD_OUT and, if the settings ask for it, DEVELOPMENT.
-    passages: the corpus, all parts and the noise.
-    stated: passage id → the facts it states, in its order; empty for noise.
+    settings: the settings that it was drawn from.
+    parts: TRAIN, HELD_OUT and, if the settings ask for it, DEVELOPMENT → the part.
+    passages: the corpus: passages of all parts, and noise.
+    stated: passage id → the facts that it states, in order; empty for noise.
     sentences: passage id → its sentences, in the same order.
-    where: (subject, relation) → position in `passages` of the one that states it.
-    noise: name → position of the passage that names it and states nothing.
+    where: (subject, relation) → position in `passages` of the passage that states it.
+    noise: name → position of the passage that names it and states no fact.
     memory: (subject, relation) → the object that a model may know by heart; some differ from the passages.
-    relations: relation → kinds of subject and object.
+    relations: relation → (kind of its subject, kind of its object).
   """
 
   settings: Settings
@@ -145,7 +152,7 @@ class World:
   relations: Mapping[str, tuple[str, str]]
 
   def passage(self, subject: str, relation: str) -> Passage:
-    """The passage that states a subject's relation. Raises KeyError where none does."""
+    """The passage that states this relation of this subject."""
     return self.passages[self.where[subject, relation]]
 
   def relations_of(self, kind: str) -> tuple[str, ...]:
@@ -153,20 +160,20 @@ class World:
     return tuple(relation for relation, (subject, _) in self.relations.items() if subject == kind)
 
   def counterfactual(self, subject: str, relation: str) -> bool:
-    """Whether its passage contradicts the memory."""
+    """Whether the fact's passage contradicts the memory."""
     known = self.memory.get((subject, relation))
     return known is not None and known != self._fact(subject, relation)
 
   def recall(self) -> Iterator[Fact]:
-    """What a model has by heart, once it has been taught: to be shown to it without passages."""
+    """The facts of the memory, for training a model on them without passages."""
     return (Fact(subject, relation, known) for (subject, relation), known in self.memory.items())
 
   def _fact(self, subject: str, relation: str) -> str:
     return next(part.facts[subject, relation] for part in self.parts.values() if (subject, relation) in part.facts)
 
 
-# No syllable ends in n or r or begins with p: where two meet there would stand "ent", "ort" or "emp", which small
-# tokenizers learn from "mentor", "port" and "employer" before they learn the syllables, and then split names by them.
+# No syllable ends in n or r, or begins with p. Otherwise names would contain "ent", "ort" or "emp". Small tokenizers
+# learn these pieces from "mentor", "port" and "employer" before the syllables, and would split names at them.
 _SYLLABLES = tuple(a + v + b for a in "bdfgklmrstvz" for v in "aeiou" for b in "lskm" if a != b)
 
 
@@ -198,7 +205,7 @@ def build(settings: Settings | None = None, **overrides) -> World:
 
 
 def draw_names(rng: random.Random, syllables: Sequence[str], count: int, avoid: Sequence[str] = ()) -> list[str]:
-  """Different names of two or three syllables; none of `avoid` is one of them or a part of one."""
+  """`count` different names of two or three syllables. No name of `avoid` equals one of them or is a part of one."""
   names, taken, apart = [], set(avoid), frozenset(avoid)
   while len(names) < count:
     parts = [rng.choice(syllables) for _ in range(rng.choice((2, 3, 3)))]
@@ -226,7 +233,7 @@ def _part(rng: random.Random, names: list[str], relations: Mapping[str, tuple[st
 
 
 def _other(rng: random.Random, kinds: Mapping[str, Sequence[str]], kind: str, *excluded: str) -> str:
-  """Something of this kind that is none of the excluded."""
+  """A random entity or year of this kind that is not excluded."""
   while True:
     chosen = str(rng.randrange(1800, 2000)) if kind == YEAR else rng.choice(kinds[kind])
     if chosen not in excluded:
@@ -243,7 +250,7 @@ def _memory(rng: random.Random, part: Part, settings: Settings, relations) -> di
 
 
 def _grouped(part: Part, size: int) -> Iterator[tuple[Fact, ...]]:
-  """The facts in chunks of one subject."""
+  """The facts in groups of at most `size`, each group about one subject."""
   of_subject: dict[str, list[Fact]] = {}
   for (subject, relation), stated in part.facts.items():
     of_subject.setdefault(subject, []).append(Fact(subject, relation, stated))

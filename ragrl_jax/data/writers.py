@@ -1,4 +1,4 @@
-"""Examples and passages → JSON lines that our readers take back. A file is there whole or not at all."""
+"""Writes examples and passages as JSON lines that our readers accept. Files are written atomically."""
 
 import contextlib
 import gzip
@@ -15,13 +15,16 @@ from ragrl_jax.structs import Example, Passage
 def write_examples(
   path: str | pathlib.Path, examples: Iterable[Example], *, turns: Sequence[Sequence[tuple[str, str]]] | None = None
 ) -> None:
-  """Writes examples, a line each, .gz if the name says so.
+  """Writes examples as JSON lines, compressed if the name ends in .gz.
 
   Args:
-    path: FILE.jsonl or FILE.jsonl.gz; its folder is made.
-    examples: see `layouts.ours` for the columns.
-    turns: a transcript for each example, [("model" | "environment", text), …]: a column that readers put into
+    path: FILE.jsonl or FILE.jsonl.gz; its folder is created.
+    examples: the examples; see `layouts.ours` for the columns.
+    turns: a transcript for each example, [("model" | "environment", text), …]. Readers put this column into
       `example.meta["turns"]`.
+
+  Raises:
+    ValueError: the number of transcripts is not that of the examples.
   """
   examples = list(examples)
   if turns is not None and len(turns) != len(examples):
@@ -35,7 +38,7 @@ def write_examples(
 
 
 def write_passages(path: str | pathlib.Path, passages: Iterable[Passage]) -> None:
-  """Writes a corpus: {"id", "title", "text"}, a line each, .gz if the name says so."""
+  """Writes a corpus as JSON lines {"id", "title", "text"}, compressed if the name ends in .gz."""
   with _whole_file(path) as file:
     for passage in passages:
       row = dict(id=passage.id, title=passage.title, text=passage.text)
@@ -67,7 +70,7 @@ def _whole_file(path: str | pathlib.Path) -> Iterator[TextIO]:
   try:
     with open(part, "wb") as raw:
       if path.suffix == ".gz":
-        # Neither name nor time inside: the same rows give the same file.
+        # No file name and no time in gzip's header, so that the same rows give the same file.
         with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as packed, _text(packed) as file:
           yield file
       else:

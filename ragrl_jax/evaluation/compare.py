@@ -1,18 +1,18 @@
-"""Evaluations side by side: means of each set, their macro average, paired tests; and how judges agree."""
+"""Compares evaluations: means of each set, their macro average, paired tests. Also the agreement between judges."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.core.metrics import stats
 
-Rows = Sequence[Mapping[str, Any]]  # of predictions.jsonl
+Rows = Sequence[Mapping[str, Any]]  # rows of predictions.jsonl
 _COLUMNS = dict(em="em", f1="f1", cover_em="cover_em", outcome="outcome", searches="num_searches")
 
 
 def by_set(rows: Rows) -> dict[str, dict[str, float]]:
-  """{set: {measure: its mean over the set's questions}}: em, f1, cover_em, outcome, searches, terms/NAME.
+  """{set: {measure: mean over the set's questions}}. Measures: em, f1, cover_em, outcome, searches, terms/NAME.
 
-  Questions that failed, and values that are not known, are in no mean; a measure without values is left out.
+  Failed questions and unknown values are excluded from the means; a measure without values is left out.
   """
   values: dict[str, dict[str, list[float]]] = {}
   for row in rows:
@@ -25,7 +25,7 @@ def by_set(rows: Rows) -> dict[str, dict[str, float]]:
 
 
 def by_question(rows: Rows) -> dict[str, dict[Any, float]]:
-  """{measure: {(set, id): its value}}, of the questions that did not fail and where it is known."""
+  """{measure: {(set, id): value}}, without failed questions and unknown values."""
   found: dict[str, dict[Any, float]] = {}
   for row in rows:
     if row["ended"] != "failed":
@@ -35,17 +35,17 @@ def by_question(rows: Rows) -> dict[str, dict[Any, float]]:
 
 
 def _scores(row: Mapping[str, Any]) -> dict[str, float]:
-  """What is known of a row, by measure."""
+  """The known values of a row, by measure."""
   found = {name: row[column] for name, column in _COLUMNS.items()}
   found |= {f"terms/{name}": value for name, value in row["terms"].items()}
   return {name: float(value) for name, value in found.items() if value is not None}
 
 
 def macro(sets: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-  """{measure: mean of the sets' means}, each set counting once, of what every set has.
+  """{measure: mean of the sets' means}, with equal weight for each set, for the measures that every set has.
 
   Args:
-    sets: as `by_set` gives them.
+    sets: the result of `by_set`.
   """
   names = dict.fromkeys(name for means in sets.values() for name in means)
   return {
@@ -56,30 +56,34 @@ def macro(sets: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 
 def compare(results: Mapping[str, Rows]) -> dict[str, dict[str, Any]]:
-  """Two and more systems' evaluations on the same questions.
+  """Compares two or more systems' evaluations on the same questions.
 
-  Two things are paired with the first system's, each in a two-sided test of its own. The means of the sets, by the
-  signed-rank test, where there are several: it says whether the difference would show on further sets, and with fewer
-  than six of them no p is below .05. The scores of the questions, by the permutation test: it says whether the
-  difference would show on further questions of these sets.
+  Each system is compared with the first one by two paired, two-sided tests. The Wilcoxon signed-rank test pairs the
+  means of the sets, if there are several. It asks whether the difference would hold on further sets; with fewer than
+  six sets its p is never below .05. The permutation test pairs the scores of the questions. It asks whether the
+  difference would hold on further questions of these sets.
+
+  Args:
+    results: system → its rows.
 
   Returns:
-    {measure: {"sets": {set: [a mean a system]}, "macro": [one a system], "wilcoxon": [(statistic, p), one for each
-    system after the first; none of one set], "questions": [(mean difference, p), likewise], "paired": questions for
-    which all systems have a value}} of the measures that every system has on every set.
+    {measure: {"sets": {set: [one mean per system]}, "macro": [one per system], "wilcoxon": [(statistic, p), for each
+    system after the first; empty for a single set], "questions": [(mean difference, p), likewise], "paired": number of
+    questions for which all systems have a value}}, for the measures that every system has on every set.
 
   Raises:
-    ValueError: fewer than two systems, other questions for one of them, or no measure that all have.
+    ValueError: fewer than two systems, systems with different questions, or no measure that all systems have.
   """
   if len(results) < 2:
-    raise ValueError(f"{len(results)} evaluation: two and more can be compared.")
+    raise ValueError(f"{len(results)} evaluation given: at least two are needed for a comparison.")
   names = list(results)
   asked = {name: {(row["source"], row["id"]) for row in results[name]} for name in names}
   for name in names[1:]:
     if asked[name] != asked[names[0]]:
       alone = len(asked[names[0]] - asked[name]), len(asked[name] - asked[names[0]])
       raise ValueError(
-        f"{names[0]} and {name} were asked different questions: {alone[0]} and {alone[1]} are one's alone."
+        f"{names[0]} and {name} were asked different questions: {alone[0]} are only in the first, "
+        f"{alone[1]} only in the second."
       )
   sets, questions = [by_set(results[name]) for name in names], [by_question(results[name]) for name in names]
   averages = [macro(found) if found.keys() == sets[0].keys() else {} for found in sets]
@@ -103,18 +107,24 @@ def compare(results: Mapping[str, Rows]) -> dict[str, dict[str, Any]]:
 
 
 def agreement(judges: Sequence[Mapping[Any, str]]) -> dict[str, Any]:
-  """How judges agree on the items that all have labelled: {item: label} of each judge.
+  """The agreement of judges on the items that all of them have labelled.
+
+  Args:
+    judges: {item: label} of each judge.
 
   Returns:
-    n (items of all judges), left_out (of some), agreement (share of pairs of judges with the same label, mean over the
-    items), fleiss_kappa, and shares: {label: its share of all labels}. Near 0 or 1 of one label, κ says little.
+    n (items labelled by all judges), left_out (items labelled by some only), agreement (share of pairs of judges with
+    the same label, mean over the items), fleiss_kappa, and shares {label: its share of all labels}. If one label's
+    share is near 0 or 1, κ says little.
 
   Raises:
-    ValueError: one judge, or no item that all have labelled.
+    ValueError: fewer than two judges, or no item that all have labelled.
   """
   shared = set.intersection(*map(set, judges)) if judges else set()
   if len(judges) < 2 or not shared:
-    raise ValueError(f"{len(judges)} judges have labelled {len(shared)} items in common: two and one are needed.")
+    raise ValueError(
+      f"{len(judges)} judges have labelled {len(shared)} items in common: at least two judges and one item are needed."
+    )
   labels = sorted({judge[item] for judge in judges for item in shared})
   counts = [[sum(judge[item] == label for judge in judges) for label in labels] for item in shared]
   k = len(judges)
@@ -128,7 +138,7 @@ def agreement(judges: Sequence[Mapping[Any, str]]) -> dict[str, Any]:
 
 
 def text(compared: Mapping[str, Mapping[str, Any]], systems: Sequence[str]) -> str:
-  """`compare`'s result as plain text: a block a measure, a line a set, a column a system."""
+  """The result of `compare` as plain text: one block per measure, one line per set, one column per system."""
   blocks = []
   for measure, found in compared.items():
     cells = [(measure, *systems)]

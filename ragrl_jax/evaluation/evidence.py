@@ -1,4 +1,4 @@
-"""How good the evidence is that an episode rests its answer on: against gold sentences, the answer, and its length."""
+"""Measures of the evidence in an episode: overlap with the gold sentences, recall of the gold answers, and length."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,22 +7,22 @@ from ragrl_jax.core.metrics import qa
 
 
 def gold(example) -> str:
-  """The gold sentences, joined; "" where the data marks none."""
+  """The gold sentences joined; "" if the data marks none."""
   return " ".join(sentence for _, sentence in example.evidence)
 
 
 def bleu(evidence: Sequence[str], golds: Sequence[str]) -> float:
-  """Corpus BLEU by sacrebleu, 0 to 100, one reference a text.
+  """Corpus BLEU by sacrebleu, 0 to 100, with one reference per text.
 
   Source: CARE sec. 4.3; sacrebleu's defaults (13a tokens, exponential smoothing).
   """
-  import sacrebleu  # takes a while, and few runs need it
+  import sacrebleu  # slow to import, and few runs need it
 
   return sacrebleu.corpus_bleu(list(evidence), [list(golds)]).score
 
 
 def rouge_l(evidence: Sequence[str], golds: Sequence[str]) -> float:
-  """Mean of ROUGE-L F1 by rouge-score, 0 to 1, without stemming."""
+  """Mean ROUGE-L F1 by rouge-score, 0 to 1, without stemming."""
   from rouge_score import rouge_scorer  # imports nltk
 
   scorer = rouge_scorer.RougeScorer(["rougeL"])
@@ -31,9 +31,9 @@ def rouge_l(evidence: Sequence[str], golds: Sequence[str]) -> float:
 
 
 def row(recipe, example, episode) -> dict[str, Any]:
-  """What a prediction says of its evidence; nothing for a recipe that leaves none.
+  """The evidence's columns in a row of predictions; empty for a recipe without evidence and for a failed episode.
 
-  The lengths are in the policy's tokens, as the episode's facts hold them; None where they do not.
+  Lengths are in the policy's tokens, from the episode's facts; None if they are missing there.
   """
   if recipe.evidence is None or episode.ended == "failed":
     return {}
@@ -48,9 +48,13 @@ def row(recipe, example, episode) -> dict[str, Any]:
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-  """Over rows with evidence: answer_recall (share whose evidence holds a gold); over those with gold sentences
-  evidence_bleu and evidence_rouge_l; over those with lengths compression, the mean of passages / evidence, and
-  compression_total, the ratio of the two sums. A row with empty evidence is in the sums only."""
+  """Means over the rows with evidence; empty without such rows.
+
+  Returns:
+    answer_recall (share of rows whose evidence contains a gold); over the rows with gold sentences evidence_bleu and
+    evidence_rouge_l; over the rows with lengths compression (mean of passage tokens / evidence tokens) and
+    compression_total (ratio of the two sums). A row with empty evidence counts in the sums only.
+  """
   rows = [row for row in rows if "evidence" in row]
   if not rows:
     return {}

@@ -1,4 +1,4 @@
-"""Questions in, one row an example and their means out: every example scored exactly once, in input order."""
+"""Evaluates a policy: scores every example exactly once, in input order; writes one row per example and the means."""
 
 import functools
 import json
@@ -24,13 +24,13 @@ from ragrl_jax.store import jsonl
 PREDICTIONS, METRICS, SETTINGS = "predictions.jsonl", "metrics.json", "settings.json"
 WITH_INTERVAL = ("em", "f1", "cover_em", "outcome")
 
-# (examples, number of the first) → their episodes, in the same order.
+# (examples, index of the first one in the set) → their episodes, in the same order.
 Play = Callable[[Sequence[structs.Example], int], Sequence[structs.Episode]]
 
 
 def answer(recipe, episode: structs.Episode) -> str | None:
-  """The last answer the model wrote, each of its turns read on its own; None if it wrote none."""
-  if "answer" in episode.facts:  # the policy only prepared what another generator answered from
+  """The last answer that the model wrote, with each turn parsed on its own; None if there is none."""
+  if "answer" in episode.facts:  # another generator answered from the policy's evidence
     return episode.facts["answer"]
   for segment in reversed(episode.segments):
     if segment.owner == structs.MODEL:
@@ -41,9 +41,9 @@ def answer(recipe, episode: structs.Episode) -> str | None:
 
 
 def prediction(recipe, scored: rewards.Scored) -> dict[str, Any]:
-  """The row of one example. An unanswered question scores 0; scores of an episode that failed are None.
+  """The row of one example. A question without an answer scores 0; the scores of a failed episode are None.
 
-  The outcome is None, too, where a judge's verdict is missing.
+  The outcome is also None if a judge gave no verdict.
   """
   example, episode = scored.example, scored.episode
   said = answer(recipe, episode)
@@ -82,7 +82,7 @@ def rows_of(
   """Plays `batch` examples at a time and yields their rows, in input order.
 
   Raises:
-    RuntimeError: `play` gave back other episodes than were asked for.
+    RuntimeError: `play` did not return one episode for each example, in their order.
   """
   for start in range(0, len(examples), batch):
     part = examples[start : start + batch]
@@ -90,7 +90,7 @@ def rows_of(
     given, wanted = [episode.example_id for episode in played], [example.id for example in part]
     if given != wanted:
       raise RuntimeError(
-        f"{len(part)} questions were played and {len(played)} episodes came back, not one for each in "
+        f"{len(part)} questions were played and {len(played)} episodes returned, not one for each in "
         f"their order (first: asked {wanted[:1]}, got {given[:1]})."
       )
     scored = rewards.score(recipe, part, played, 0)
@@ -111,24 +111,28 @@ def evaluate(
 ) -> dict[str, Any]:
   """Scores every example once and writes predictions.jsonl and metrics.json to `out`.
 
-  A killed run goes on where it stopped: rows are appended whole batches at a time, in input order, and those already
-  there are not played again.
+  Rows are appended batch by batch, in input order. A killed run continues where it stopped: examples with a row are not
+  played again.
 
   Args:
     examples: all questions.
-    play: plays some of them.
-    recipe: reads answers and scores.
-    out: the folder; made if it does not exist.
-    settings: what the scores depend on (checkpoint, data, recipe, retrieval, sampling); stands beside them in
+    play: plays a batch of them.
+    recipe: parses answers and scores episodes.
+    out: the folder; it is created if needed.
+    settings: everything that the scores depend on (checkpoint, data, recipe, retrieval, sampling); stored in
       metrics.json.
-    batch: questions played together. One at a time, `latency` stands in the metrics: the median of the seconds from a
-      question to its scored answer, over those played by this call (the first waits for compilation, too).
-    max_failed_share, max_unjudged_share: of a batch (`refuse_failures`); more, and it stops before that is written.
-    progress: told how many are done, after each batch.
+    batch: questions played together. With batch 1 the metrics have `latency`: the median seconds from a question to its
+      scored answer, over the questions played by this call (the first one includes compilation).
+    max_failed_share, max_unjudged_share: highest shares in a batch (`refuse_failures`); above them the evaluation stops
+      without writing the batch.
+    progress: called after each batch with the number of examples done.
+
+  Returns:
+    The metrics as written: `summarise`, seconds, peak memory and settings.
 
   Raises:
-    ValueError: `out` holds predictions made under other settings or from other questions.
-    TooManyFailures: a tool is down. What was done before stands, and the same call goes on from there.
+    ValueError: `out` holds predictions with other settings or for other questions.
+    TooManyFailures: a tool is down. Finished batches are kept, and the same call continues after them.
   """
   out.mkdir(parents=True, exist_ok=True)
   settings = jsonl.plain(settings)
@@ -169,12 +173,10 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   """Means over the rows that could be scored, with 95 % bootstrap intervals over questions.
 
   Returns:
-    n (scored), failed, unjudged (scored, but with an unknown outcome, which is in no mean), em, f1, cover_em and
-    outcome, each with `_interval`, char_f1, answered (share), searches, wasted_searches (None if gold passages are not
-    known), response_tokens, terms, ended (counts), what
-    `evidence.summarise` finds, and by_hops and
-    by_source: {value: {n, em, em_interval, f1, searches}}; of several sources macro, the mean of the sources' means
-    (`compare.macro`).
+    n (scored), failed, unjudged (scored, but without an outcome, and in no mean of it); em, f1, cover_em and outcome,
+    each with `_interval`; char_f1, answered (share), searches, wasted_searches (None if gold passages are unknown),
+    response_tokens, terms, ended (counts); the measures of `evidence.summarise`; by_hops and by_source: {value: {n, em,
+    em_interval, f1, searches}}; with several sources macro, the mean of the sources' means (`compare.macro`).
   """
   known = [row for row in rows if row["ended"] != "failed"]
   metrics: dict[str, Any] = {"n": len(known), "failed": len(rows) - len(known)}
@@ -200,9 +202,9 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def flat(metrics: Mapping[str, Any], prefix: str = "evaluation/") -> dict[str, float]:
-  """The numbers of `summarise` under one prefix, for a row of metrics.jsonl.
+  """The numbers of `summarise` with one prefix, for a row of metrics.jsonl.
 
-  Left out: intervals, what is not known, and the split by source where there is only one.
+  Intervals, unknown values and the split by a single source are left out.
   """
   found = {}
   for name, value in metrics.items():
@@ -216,7 +218,7 @@ def flat(metrics: Mapping[str, Any], prefix: str = "evaluation/") -> dict[str, f
 
 
 def peak_memory() -> dict[str, int]:
-  """Bytes: the most this process has held, and the most each kind of device says it has held at once."""
+  """Peak memory in bytes: "host" for this process, and for each platform the largest peak that a device reports."""
   unit = 1 if sys.platform == "darwin" else 1024
   found = {"host": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
   for device in jax.local_devices():
@@ -234,7 +236,7 @@ def _refuse_failures(episodes: Sequence[structs.Episode], share: float, unjudged
 
 
 def _check(out: pathlib.Path, rows, settings, examples) -> None:
-  """Refuses to go on with what another run began."""
+  """Refuses to continue predictions of another evaluation."""
   path = out / SETTINGS
   before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
   differ = [name for name in sorted({*before, *settings}) if before.get(name) != settings.get(name)]
@@ -248,8 +250,8 @@ def _check(out: pathlib.Path, rows, settings, examples) -> None:
   if there != given:
     place = next((i for i, (one, other) in enumerate(zip(there, given)) if one != other), len(given))
     raise ValueError(
-      f"{out / PREDICTIONS}:{place + 1}: a prediction for another question than the data's at this "
-      "place: choose another --out, or delete the folder."
+      f"{out / PREDICTIONS}:{place + 1}: this prediction is for another question than the data's row at "
+      "this position: choose another --out, or delete the folder."
     )
 
 

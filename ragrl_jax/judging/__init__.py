@@ -1,4 +1,4 @@
-"""Judging pairs (premise, claim): `load(settings).judge(pairs)`; `of_terms` makes a run's judges."""
+"""Judges of pairs (premise, claim): `load(settings).judge(pairs)`; `of_terms` makes all judges of a run."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ KINDS = ("none", "exact", "lexical", "nli", "llm", "reward_model")
 def load(
   settings: Mapping[str, Any], *, dtype: str = "float32", mesh: Any = None, dispatch: Callable[..., Any] | None = None
 ) -> Judge | None:
-  """The judge of config.judge; None for "none".
+  """Loads the judge of config.judge; None for "none".
 
-  One that is asked about answers (`prompts.Prompt.of_answers`) is spared those that are exactly right; what it says is
-  kept in the file `cache`, if one is named.
+  If the prompt judges answers (`prompts.Prompt.of_answers`), the judge is not asked about exact matches. Its verdicts
+  are stored in the file `cache`, if config.judge names one.
 
   Args:
-    settings: config.judge, all of its fields.
-    dtype: of the weights and matmuls of judges that run here.
-    mesh: the devices that share their weights.
-    dispatch: runs what needs the accelerator, `dispatch(function, *arguments)`; by default it runs where it is called.
+    settings: all fields of config.judge.
+    dtype: dtype of weights and matmuls, for judges that run in this process.
+    mesh: the devices that share the weights.
+    dispatch: `dispatch(function, *arguments)` runs work on the accelerators; by default the calling thread does.
 
   Raises:
-    ValueError: an unknown kind, or settings it cannot be made of.
+    ValueError: an unknown kind, or invalid settings.
   """
   kind, prompt = settings["kind"], prompts.get(settings["prompt"])
   if kind not in KINDS:
@@ -38,7 +38,7 @@ def load(
   if kind == "none":
     return None
   judge = _made(kind, settings, dict(dtype=dtype, mesh=mesh, dispatch=dispatch))
-  if kind in ("exact", "lexical"):  # cheaper than asking a file
+  if kind in ("exact", "lexical"):  # cheaper than a look-up in the cache
     return judge
   if settings["cache"]:
     from ragrl_jax.judging.cache import Cached
@@ -54,18 +54,18 @@ def load(
 def of_terms(
   settings: Mapping[str, Any], by_term: Mapping[str, Mapping[str, Any]], terms: Sequence[str] = (), **here: Any
 ) -> dict[str, Judge]:
-  """The judges of a run: that of config.judge under "", and those of the terms.
+  """The judges of a run by reward term, with the judge of config.judge under "".
 
-  Terms with the same settings share their judge.
+  Terms with the same settings share one judge.
 
   Args:
     settings: config.judge.
-    by_term: config.judges: term → fields of config.judge that are others for it; None leaves a field as it is.
-    terms: those that the recipe asks for by name (`Recipe.judged`); for others no weights are loaded.
-    **here: `load`'s.
+    by_term: config.judges: term → fields that override config.judge's for this term; None keeps a field.
+    terms: the terms that the recipe has judged (`Recipe.judged`). Judges of other terms are not loaded.
+    **here: keyword arguments of `load`.
 
   Raises:
-    ValueError: see `load`; a field that is none of config.judge's.
+    ValueError: see `load`; or a field that config.judge does not have.
   """
   made, judges = [], {}
   for term, its in chosen(settings, by_term, terms).items():
@@ -91,8 +91,10 @@ def chosen(
 
 
 def unset(settings: Mapping[str, Any]) -> dict[str, Any]:
-  """A term's part of config.judges: every field of config.judge by name, unset. Set one, there or on the command line
-  (`--config.judges.TERM.FIELD=value`), and it overrides config.judge's for that term."""
+  """A term's entry in config.judges: every field of config.judge, unset.
+
+  A field that is set there, or by `--config.judges.TERM.FIELD=value`, overrides config.judge's for that term.
+  """
   return {field: config_dict.placeholder(type(value)) for field, value in settings.items()}
 
 

@@ -1,4 +1,4 @@
-"""The contract of every judge: pairs (premise, claim) → verdicts."""
+"""The interface of every judge: pairs (premise, claim) → verdicts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Verdicts = list[float | None]
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-  """How a judge wants to be asked.
+  """Limits for the calls of a judge.
 
   Attributes:
-    batch: pairs of one call.
-    workers: calls at the same time.
-    deadline_s: when a call that has not come back is given up; above the judge's own deadline, whose message says more.
+    batch: most pairs in one call.
+    workers: most calls at the same time.
+    deadline_s: seconds after which a call is given up. It exceeds the judge's own deadline, whose error says more.
   """
 
   batch: int = 512
@@ -28,27 +28,31 @@ class Pace:
 
 
 class Judge(Protocol):
-  """Says whether a premise holds up a claim. `judge` may be called from several threads at once."""
+  """Judges whether a premise supports a claim. Several threads may call `judge` at the same time.
+
+  Attributes:
+    pace: limits for the calls.
+  """
 
   pace: Pace
 
   def judge(self, pairs: Sequence[Pair]) -> Verdicts:
-    """One verdict in [0, 1] a pair, in order; None where the judge's answer cannot be read: unscorable, never 0.
+    """One verdict in [0, 1] per pair, in order; None (unscorable, never 0) if the judge's answer cannot be read.
 
-    What premise and claim are is the prompt's matter (`prompts.py`): retrieved text and the reasoning after it, a
-    thought and the query after it, or right answers (`references`) and the answer that was given. A blank claim is 0.
+    The prompt defines the meaning of premise and claim (`prompts.py`): retrieved text and the reasoning after it, a
+    thought and the query after it, or right answers (`references`) and the given answer. A blank claim gets 0.
 
     Raises:
-      ValueError: `pairs` is no sequence of pairs of strings.
-      JudgeFailed: no answer for some of them within retries and deadline.
+      ValueError: `pairs` is not a sequence of pairs of strings.
+      JudgeFailed: some pairs got no answer within retries and deadline.
     """
 
   def describe(self) -> Mapping[str, Any]:
-    """What decides on its verdicts (JSON): the key under which they are kept, and what stands beside a score."""
+    """Everything that its verdicts depend on (JSON). It is part of the cache's key and stored with scores."""
 
 
 class JudgeFailed(ToolFailed):
-  """A judge gave no answer for `queries` (pairs); `answered` holds the verdicts of the others."""
+  """A judge did not answer `queries` (pairs); `answered` holds the verdicts of the other pairs."""
 
   def __init__(self, message: str, queries: Sequence[Pair] = (), answered: Mapping[Pair, float | None] | None = None):
     super().__init__(message)
@@ -56,7 +60,7 @@ class JudgeFailed(ToolFailed):
 
 
 def each(pairs: Sequence[Pair], ask: Callable[[list[Pair]], Verdicts]) -> Verdicts:
-  """Checks, gives blank claims a 0, and the others what one call of `ask` says; a pair that comes twice is asked once.
+  """Checks the pairs, gives blank claims 0, and gets all other verdicts by one call of `ask`, equal pairs once.
 
   Raises:
     ValueError: see `Judge.judge`.
@@ -71,10 +75,10 @@ def checked(pairs: Sequence[Pair]) -> list[Pair]:
   """The pairs as tuples.
 
   Raises:
-    ValueError: one of them is no pair of strings.
+    ValueError: one of them is not a pair of strings.
   """
   if isinstance(pairs, str):
-    raise ValueError(f"pairs={pairs[:80]!r} is one string: hand in a list of pairs (premise, claim).")
+    raise ValueError(f"pairs={pairs[:80]!r} is one string: pass a list of pairs (premise, claim).")
   found = []
   for i, pair in enumerate(pairs):
     if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
@@ -84,25 +88,25 @@ def checked(pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def references(golds: Sequence[str]) -> str:
-  """The premise of a judgement about an answer: the right answers, one a line."""
+  """The premise for judging an answer: the right answers, one per line."""
   return "\n".join(" ".join(gold.split()) for gold in golds)
 
 
 def golds(premise: str) -> list[str]:
-  """`references`, read back."""
+  """The right answers of a premise made by `references`."""
   return [line for line in premise.split("\n") if line]
 
 
 def graded(score: float, threshold: float) -> float:
-  """1 or 0, whether the score reaches the threshold; the score itself where the threshold is 0."""
+  """1 if the score reaches the threshold, else 0; the score itself if the threshold is 0."""
   return float(score >= threshold) if threshold else float(score)
 
 
 def in_range(threshold: float) -> float:
-  """The threshold.
+  """Returns the threshold after checking it.
 
   Raises:
-    ValueError: it is not between 0 and 1.
+    ValueError: the threshold is not between 0 and 1.
   """
   if not 0.0 <= threshold <= 1.0:
     raise ValueError(f"threshold={threshold!r}: it must be 0 (the score itself) to 1 (config.judge.threshold).")

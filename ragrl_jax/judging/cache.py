@@ -1,4 +1,4 @@
-"""Verdicts kept on disk by what was judged: the same pair is asked once, in this run and in later ones."""
+"""A cache of verdicts on disk: a judge is asked about each pair once, over this run and later ones."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from typing import Any
 from ragrl_jax.judging import api
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS verdicts (key BLOB PRIMARY KEY, verdict REAL NOT NULL) WITHOUT ROWID"
-_MARK = 0x72616772  # the file's application_id: it is one of ours, even where its table cannot be read
-_AT_ONCE = 500  # keys of one question to SQLite
-_BUSY_S = 10.0  # how long another process's lock is waited for
-_REST_S = 60.0  # how long a file that could not be used is left alone
+_MARK = 0x72616772  # the file's application_id: identifies our files, even if the table is damaged
+_AT_ONCE = 500  # keys in one SQL query
+_BUSY_S = 10.0  # longest wait for another process's lock
+_REST_S = 60.0  # pause before a file that could not be used is tried again
 _PASSING = frozenset(
   {
     sqlite3.SQLITE_BUSY,
@@ -32,37 +32,37 @@ _PASSING = frozenset(
     sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_PROTOCOL,
   }
-)  # the file itself may be sound
+)  # temporary errors, or missing permissions: the file itself may be undamaged
 
-_TROUBLE = (sqlite3.DatabaseError, UnicodeDecodeError)  # the second: an error whose own text quotes damaged bytes
+_TROUBLE = (sqlite3.DatabaseError, UnicodeDecodeError)  # the second: SQLite's error message quotes damaged bytes
 
 
 class Cached:
-  """A judge whose verdicts are kept in an SQLite file.
+  """A judge with its verdicts cached in an SQLite file.
 
-  The key is the SHA-256 of what the judge says of itself and of the pair. Each call's new verdicts are one transaction:
-  a kill leaves all of them or none, and several runs may share the file. The first verdict stands: whoever was second
-  gets it, too, so that a run which is repeated sees the same. None is not kept.
+  The key is the SHA-256 of the judge's description and the pair. The new verdicts of a call are written in one
+  transaction, so that a kill leaves all of them or none. Several runs may share the file. The first verdict on a pair
+  is final and replaces later ones, so that a repeated run sees the same verdicts. None is not stored.
 
-  Nothing that befalls the file stops a run. While it is locked or cannot be written the judge is asked instead, and its
-  verdicts wait in memory. A damaged file, down to one bit of one verdict, is set aside under another name, and a new
-  one is begun. Both are logged as warnings.
+  No fault of the file stops a run. While it is locked or cannot be written, the judge is asked instead, and its
+  verdicts are kept in memory. If a file is damaged, even by one bit of one verdict, it is renamed and a new file
+  begins. Both cases log a warning.
 
   Args:
-    judge: what answers for pairs that are new.
-    path: the file, made if need be.
+    judge: judges the pairs that are not in the file.
+    path: the file; it is created if needed.
 
   Raises:
-    ValueError: no file can be written at `path`, or a database of something else lies there.
+    ValueError: `path` cannot be written, or is a database of another kind.
   """
 
   def __init__(self, judge: api.Judge, path: str | os.PathLike):
     self._judge, self.pace, self._path = judge, judge.pace, pathlib.Path(path)
     self._identity = json.dumps(judge.describe(), sort_keys=True)
-    self._unsaved: dict[bytes, float] = {}  # verdicts that wait for the file
-    self._lock = threading.Lock()  # over all that follows: one connection serves every thread
+    self._unsaved: dict[bytes, float] = {}  # verdicts that are not written yet
+    self._lock = threading.Lock()  # guards all fields below: all threads share one connection
     self._connection: sqlite3.Connection | None = None
-    self._file: tuple[int, int] | None = None  # which file the connection is to
+    self._file: tuple[int, int] | None = None  # the connected file (device, inode)
     self._rest_until, self._said = 0.0, False
     _check(self._path)
     self._use(lambda connection: None, None)
@@ -82,7 +82,7 @@ class Cached:
     if new:
       try:
         fresh = dict(zip(new.values(), self._judge.judge(list(new)), strict=True))
-      except api.JudgeFailed as error:  # what was answered is paid for
+      except api.JudgeFailed as error:  # keep the verdicts that were given
         known |= self._keep({new[pair]: verdict for pair, verdict in error.answered.items()})
         error.answered |= {pair: known[key] for pair, key in zip(pairs, keys) if key in known}
         raise
@@ -93,7 +93,7 @@ class Cached:
     return hashlib.sha256(json.dumps([self._identity, *pair]).encode()).digest()
 
   def _read(self, keys: Sequence[bytes]) -> dict[bytes, float]:
-    """The verdicts on file."""
+    """The known verdicts of these keys, from memory and from the file."""
 
     def read(connection: sqlite3.Connection) -> dict[bytes, float]:
       found = {}
@@ -106,7 +106,7 @@ class Cached:
     return {key: self._unsaved[key] for key in keys if key in self._unsaved} | self._use(read, {})
 
   def _keep(self, verdicts: Mapping[bytes, float | None]) -> dict[bytes, float]:
-    """Writes them, and gives those that now stand: another's, where that came first."""
+    """Writes the verdicts and returns the final ones: for each key the one that was written first."""
     told = {key: verdict for key, verdict in verdicts.items() if verdict is not None}
     for key, verdict in told.items():
       self._unsaved.setdefault(key, verdict)
@@ -117,10 +117,10 @@ class Cached:
         self._unsaved.pop(key, None)
     return told | self._read(list(told))
 
-  # ---- the file, and what befalls it ---------------------------------------------------------------------------------
+  # ---- the file and its faults ---------------------------------------------------------------------------------------
 
   def _use(self, work: Callable[[sqlite3.Connection], Any], otherwise: Any) -> Any:
-    """What the work gives, done as one transaction; `otherwise` if the file cannot be used now."""
+    """Runs `work` as one transaction and returns its result; `otherwise` if the file cannot be used now."""
     with self._lock:
       if time.monotonic() < self._rest_until:
         return otherwise
@@ -128,14 +128,14 @@ class Cached:
         self._connect()
         with self._connection:
           return work(self._connection)
-      except sqlite3.ProgrammingError:  # a bug of ours
+      except sqlite3.ProgrammingError:  # a bug in this library, not a fault of the file
         raise
       except _TROUBLE as error:
         self._give_up(error)
         return otherwise
 
   def _connect(self) -> None:
-    """Opens the file, made if need be, unless that is done; anew if another process has set it aside."""
+    """Opens the file if it is not open, or if another process has replaced it. Creates it if needed."""
     found = _file(self._path)
     if self._connection is not None and found == self._file:
       return
@@ -143,7 +143,7 @@ class Cached:
     self._file = found
     self._connection = sqlite3.connect(
       self._path, timeout=_BUSY_S, isolation_level="IMMEDIATE", check_same_thread=False
-    )  # a writer waits its turn
+    )  # IMMEDIATE: a transaction takes the write lock at its start
     self._connection.text_factory = bytes
     self._connection.execute(_SCHEMA)
     self._connection.execute("SELECT key, verdict FROM verdicts LIMIT 0")
@@ -157,7 +157,7 @@ class Cached:
       self._connection = None
 
   def _give_up(self, error: Exception) -> None:
-    """Sets a damaged file aside; leaves one that cannot be used otherwise alone for a while."""
+    """Renames a damaged file. A file that cannot be used for another reason is not tried again for a while."""
     self._disconnect()
     passing = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in _PASSING
     if not passing and (self._file is None or self._file != _file(self._path)):
@@ -179,14 +179,14 @@ class Cached:
     if not self._said:
       self._said = True
       logging.warning(
-        "%s: verdicts can be neither read nor kept now (%s): the judge is asked for all of them (config.judge.cache).",
+        "%s: the cache of verdicts cannot be used now (%s): the judge is asked about all pairs (config.judge.cache).",
         self._path,
         error,
       )
 
 
 def _check(path: pathlib.Path) -> None:
-  """Refuses what is no damaged file of verdicts, but something else.
+  """Refuses a database of another kind, and a path that cannot be written. A damaged cache passes.
 
   Raises:
     ValueError: see `Cached`.
@@ -197,7 +197,7 @@ def _check(path: pathlib.Path) -> None:
       pass
   except OSError as error:
     raise ValueError(
-      f"{path}: no file of verdicts can be written there ({error.strerror}). Name another (config.judge.cache)."
+      f"{path}: the cache cannot be written there ({error.strerror}). Name another file (config.judge.cache)."
     ) from error
   if not path.stat().st_size or _is_marked(path):
     return
@@ -206,23 +206,23 @@ def _check(path: pathlib.Path) -> None:
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     columns = [row[1] for row in connection.execute("PRAGMA table_info(verdicts)")]
   except _TROUBLE:
-    return  # no database, or a damaged or locked one: `Cached._use` sees to it
+    return  # not a database, or a damaged or locked one: `Cached._use` handles these
   finally:
     connection.close()
   if tables and columns != ["key", "verdict"]:
     raise ValueError(
-      f"{path}: a database of something else, with the tables {', '.join(sorted(tables))}. Name another "
+      f"{path}: this is a database of another kind, with the tables {', '.join(sorted(tables))}. Name another "
       "file (config.judge.cache)."
     )
 
 
 def _is_marked(path: pathlib.Path) -> bool:
   with open(path, "rb") as file:
-    return file.read(72)[68:] == struct.pack(">I", _MARK)  # where SQLite's format has the application_id
+    return file.read(72)[68:] == struct.pack(">I", _MARK)  # the application_id's offset in SQLite's format
 
 
 def _file(path: pathlib.Path) -> tuple[int, int] | None:
-  """Which file lies there: another one has another number."""
+  """The file's identity, (device, inode); None if there is no file."""
   try:
     found = os.stat(path)
   except OSError:
@@ -231,11 +231,11 @@ def _file(path: pathlib.Path) -> tuple[int, int] | None:
 
 
 def _set_aside(path: pathlib.Path) -> pathlib.Path:
-  """Gives the file, and SQLite's journals beside it, a name that is free; returns that."""
+  """Renames the file and SQLite's journals to a free name, and returns it."""
   number = 1
   while (aside := path.with_name(f"{path.name}.damaged{number}")).exists():
     number += 1
-  for journal in ("-journal", "-wal", "-shm"):  # first: one that stayed would be played into the new file
+  for journal in ("-journal", "-wal", "-shm"):  # first: SQLite would apply a journal to the new file
     if (beside := path.with_name(path.name + journal)).exists():
       beside.rename(f"{aside}{journal}")
   path.rename(aside)
@@ -243,16 +243,16 @@ def _set_aside(path: pathlib.Path) -> pathlib.Path:
 
 
 def _sealed(key: bytes, verdict: float) -> bytes:
-  """What is kept of a verdict: its eight bytes, and a checksum of them and of their key."""
+  """The stored form of a verdict: its eight bytes, and a checksum over key and verdict."""
   number = struct.pack("<d", verdict)
   return number + hashlib.sha256(key + number).digest()[:8]
 
 
 def _unsealed(key: bytes, kept: bytes | float) -> float:
-  """The verdict. Files of before the checksums hold plain numbers.
+  """The verdict of a stored value. Files of older versions hold plain numbers without a checksum.
 
   Raises:
-    sqlite3.DatabaseError: the checksum is another's.
+    sqlite3.DatabaseError: the checksum is wrong.
   """
   if isinstance(kept, bytes) and len(kept) == 16:
     (verdict,) = struct.unpack("<d", kept[:8])

@@ -1,4 +1,4 @@
-"""Judges that compare words: they need no model."""
+"""Judges that compare words and need no model."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ragrl_jax.judging import api
 
 @functools.cache
 def _stop_words() -> frozenset[str]:
-  from bm25s.stopwords import STOPWORDS_EN_PLUS  # here: its import starts JAX, which hosts must have joined before
+  from bm25s.stopwords import STOPWORDS_EN_PLUS  # inside: its import starts JAX; hosts join first
 
   return frozenset(normalize(word, "squad") for word in STOPWORDS_EN_PLUS)
 
 
 class Exact:
-  """1 if the claim equals one of the premise's right answers (`api.references`), both normalised as SQuAD does."""
+  """1 if the claim equals one of the premise's right answers (`api.references`), after SQuAD's normalisation."""
 
   pace = api.Pace()
 
@@ -33,7 +33,7 @@ class Exact:
 
 
 class ExactFirst:
-  """Asks the other judge only about answers that are not exactly right."""
+  """Gives exact matches 1, and asks another judge about all other answers."""
 
   def __init__(self, judge: api.Judge):
     self._judge, self.pace = judge, judge.pace
@@ -52,13 +52,13 @@ class ExactFirst:
 
 
 class Lexical:
-  """The share of the claim's words that the premise has, too: a cheap stand-in for a judge of faithfulness.
+  """The share of the claim's words that also occur in the premise: a cheap substitute for a judge of faithfulness.
 
-  Words are SQuAD-normalised, distinct, and English stop words are left out; a claim of nothing else scores 0. Copying
-  the premise earns everything: measure with another judge than the one that was rewarded.
+  It counts distinct words after SQuAD's normalisation, without English stop words. A claim of stop words only scores 0.
+  A copy of the premise scores 1, so evaluate with another judge than the one that gave the rewards.
 
   Args:
-    threshold: of `api.graded`.
+    threshold: see `api.graded`.
   """
 
   pace = api.Pace()

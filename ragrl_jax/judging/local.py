@@ -1,4 +1,4 @@
-"""What judges that run here have in common: rows of token ids → scores, in a handful of compiled shapes."""
+"""Shared by judges that run in this process: rows of token ids → scores, in a few compiled shapes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import numpy as np
 from ragrl_jax.judging import api
 from ragrl_jax.models.tensors import TensorFolder
 
-LENGTHS = (64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)  # tokens; rows are padded up to one
-DEADLINE_S = 600.0  # a batch waits for the accelerator, which compiles, decodes and updates in between
+LENGTHS = (64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)  # tokens; rows are padded to one
+DEADLINE_S = 600.0  # a batch may have to wait while the accelerator compiles, decodes or updates
 
 Compute = Callable[[np.ndarray, np.ndarray], Any]
 
 
 class Rows:
-  """Scores rows of different lengths, a fixed number together.
+  """Scores rows of different lengths in batches of fixed size.
 
   Args:
-    compute: (tokens int32 [B, T], mask int32 [B, T], 1 on the text) → score [B] between 0 and 1.
-    batch: rows computed together; fewer are filled up.
-    max_tokens: the longest row.
-    dispatch: runs `compute`; by default where it is called.
+    compute: (tokens int32 [B, T], mask int32 [B, T], 1 on the text) → scores [B] from 0 to 1.
+    batch: rows per batch, B; a smaller batch is padded.
+    max_tokens: longest row, in tokens.
+    dispatch: runs `compute`; by default the calling thread does.
 
   Raises:
     ValueError: sizes out of range.
@@ -42,7 +42,7 @@ class Rows:
     self.pace = api.Pace(batch=batch, workers=1, deadline_s=DEADLINE_S)
 
   def scores(self, rows: Sequence[Sequence[int] | None]) -> list[float | None]:
-    """A score a row, in order; None for a row that is None (a text too long to be judged)."""
+    """One score per row, in order; None for a row that is None (a text that is too long)."""
     found: list[float | None] = [None] * len(rows)
     buckets: dict[int, list[int]] = {}
     for i, row in enumerate(rows):
@@ -63,5 +63,5 @@ class Rows:
 
 
 def mark(path: str | os.PathLike, **names: str) -> str:
-  """Of a folder's weights: alike for equal ones. `names`: `TensorFolder`'s, for files of other names."""
+  """A hash of a folder's weights, the same for equal weights. `names`: see `TensorFolder`, for other file names."""
   return hashlib.sha256(TensorFolder(path, **names).fingerprint()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Natural language inference by a T5: does the premise entail the claim?"""
+"""A judge that runs natural language inference by a T5: does the premise entail the claim?"""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ragrl_jax.prompting import load
 
 
 class NLI:
-  """ "premise: … hypothesis: …" → the probability of "1" (entailed) against "0", at the decoder's first step.
+  """Scores "premise: … hypothesis: …" by P("1", entailed) / (P("1") + P("0")) at the decoder's first step.
 
-  A premise that is too long loses its end; a claim that alone is too long gets None.
+  If the text is too long, the end of the premise is cut. If the claim alone is too long, the verdict is None.
 
   Args:
-    path: a Hugging Face folder of a T5 with its tokenizer (spiece.model, or tokenizer.json).
-    threshold: of `api.graded`; 0.5 is the model's own greedy answer.
+    path: a Hugging Face folder with a T5 and its tokenizer (spiece.model, or tokenizer.json).
+    threshold: see `api.graded`; 0.5 gives the model's greedy answer.
     batch: pairs computed together.
-    max_tokens: of premise and claim together.
-    dtype: of weights and matmuls.
+    max_tokens: longest text of premise and claim, in tokens.
+    dtype: dtype of weights and matmuls.
     mesh: the devices that share the weights.
     dispatch: see `judging.load`.
 
   Raises:
-    ValueError: no T5 there, no tokenizer, or one that cannot write 1 and 0.
+    ValueError: the folder has no T5 or no tokenizer, or the tokenizer begins 1 and 0 with the same piece.
 
   Source: TRUE (arXiv 2204.04991), model google/t5_xxl_true_nli_mixture.
   """
@@ -76,7 +76,7 @@ class NLI:
     return [None if score is None else api.graded(score, self._threshold) for score in scores]
 
   def _row(self, premise: str, claim: str) -> list[int] | None:
-    # T5's own tokenizer squeezes white space and puts a space in front; pieces never cross a space.
+    # Like T5's own tokenizer: white space is collapsed, and a space stands in front. Pieces never cross a space.
     ids = lambda text: self._tokenizer.encode(" " + " ".join(text.split()))
     end = ids(f"hypothesis: {claim}") + [self._tokenizer.eos_ids[0]]
     start = ids(f"premise: {premise}")

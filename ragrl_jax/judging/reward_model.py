@@ -1,4 +1,4 @@
-"""A decoder that was trained to print a judge's verdict, run here: VERITAS's distilled reward model."""
+"""A judge that runs a decoder trained to print verdicts: VERITAS's distilled reward model."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from ragrl_jax.prompting import load, passages
 
 
 class RewardModel:
-  """The probability of the prompt's word for 1 against its word for 0, where the decoder begins its answer.
+  """Scores a pair by P(word for 1) / (P(word for 1) + P(word for 0)) at the first token of the decoder's answer.
 
-  A premise that is too long loses its end; a claim that alone is too long gets None.
+  If the prompt is too long, the end of the premise is cut. If the claim alone is too long, the verdict is None.
 
   Args:
-    path: a Hugging Face folder of the decoder with its tokenizer; or one of PEFT's adapters, whose adapter_config.json
-      names that folder.
-    prompt: one of `prompts.PROMPTS`: the one it was trained on.
-    threshold: of `api.graded`; 0.5 is the digit it would print.
+    path: a Hugging Face folder with the decoder and its tokenizer, or a folder of PEFT adapters whose
+      adapter_config.json names that folder.
+    prompt: the name in `prompts.PROMPTS` that the decoder was trained on.
+    threshold: see `api.graded`; 0.5 gives the digit that the decoder would print.
     batch: pairs computed together.
-    max_tokens: of the whole prompt.
-    dtype: of weights and matmuls.
+    max_tokens: longest prompt, in tokens.
+    dtype: dtype of weights and matmuls.
     mesh: the devices that share the weights.
     dispatch: see `judging.load`.
 
   Raises:
-    ValueError: no decoder there, no tokenizer, or one in which the two words begin alike.
+    ValueError: the folder has no decoder or no tokenizer, or the tokenizer begins both words with the same token.
 
   Source: VERITAS sec. 3.2: Qwen2.5-14B-Instruct with LoRA, which emits only the digit.
   """
@@ -103,7 +103,7 @@ class RewardModel:
 
 
 def _preferred(model: Decoder, tokens, mask, labels: Sequence[int]):
-  """P(first label) / (P(first) + P(second)) after the last token of the mask, [B]."""
+  """P(first label) / (P(first) + P(second)) as the next token after the last one of the mask, float32 [B]."""
   states = model.hidden(tokens, segment_ids=mask)
   last = jnp.take_along_axis(states, (mask.sum(axis=1) - 1)[:, None, None] % states.shape[1], axis=1)[:, 0]
   rows = model.unembedding()[jnp.asarray(labels)].astype(jnp.float32)

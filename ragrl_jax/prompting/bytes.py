@@ -1,4 +1,4 @@
-"""A tokenizer without a vocabulary: one id a byte. For tests, and for scoring transcripts without a model."""
+"""A tokenizer without a vocabulary, one id per byte: for tests, and for scoring transcripts without a model."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,7 +7,7 @@ from ragrl_jax.prompting import chat
 
 
 class ByteTokenizer:
-  """Ids 0 to 255 are the bytes themselves, 256 is EOS, 257 is padding. See `prompting.tokenizer.Tokenizer`."""
+  """Ids 0 to 255 are the bytes, 256 is EOS, 257 is padding. See `prompting.tokenizer.Tokenizer`."""
 
   vocab_size = 258
   pad_id = 257

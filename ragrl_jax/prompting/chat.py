@@ -1,4 +1,4 @@
-"""Chat messages as text, and the check that a template leaves earlier turns alone."""
+"""Chat messages as text, and the check that a chat template never rewrites earlier turns."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
@@ -17,33 +17,33 @@ _PROBE = (
 
 @runtime_checkable
 class Templated(Protocol):
-  """A tokenizer that can write messages with role markers.
+  """A tokenizer that can render messages with role markers.
 
   Attributes:
-    markers: whose they are, "template" or "own"; None where contents are written bare.
+    markers: the role markers in use, "template" or "own"; None if contents are joined without markers.
   """
 
   markers: str | None
 
   def template(self, messages: Messages, *, open_turn: bool) -> str:
-    """The messages' text; with open_turn, up to where the assistant's next words go."""
+    """The messages' text; with open_turn, it ends where the assistant's next turn begins."""
 
 
 def plain(messages: Messages) -> str:
-  """The contents, joined by empty lines: the prompt of a tokenizer without a template.
+  """The contents joined by empty lines: the prompt for a tokenizer without a template.
 
-  Source: Search-R1 hands the raw text to tokenizers that have no template.
+  Source: Search-R1 gives the raw text to tokenizers without a template.
   """
   return "\n\n".join(message["content"] for message in messages)
 
 
 def own(messages: Messages, *, open_turn: bool, known: Iterable[str]) -> str:
-  """Our own role markers, for models whose template rewrites earlier turns. They only ever append.
+  """The messages with this library's role markers, for models whose template rewrites earlier turns. Ours only append.
 
   Args:
-    messages: role and content each.
-    open_turn: end where the assistant's next words go.
-    known: the tokenizer's control tokens: ChatML's or Llama 3's markers are used where it has them, else plain words.
+    messages: role and content of each turn.
+    open_turn: end where the assistant's next turn begins.
+    known: the tokenizer's control tokens. ChatML's or Llama 3's markers are used if it has them, else plain words.
   """
   known = set(known)
   if {"<|im_start|>", "<|im_end|>"} <= known:
@@ -57,7 +57,7 @@ def own(messages: Messages, *, open_turn: bool, known: Iterable[str]) -> str:
 
 
 def disarmed(messages: Messages, control: Iterable[str]) -> list[dict[str, str]]:
-  """The messages, with a space in every control token that a content spells out, so that it stays text."""
+  """The messages with a space inside every control token that a content spells out, so that it stays text."""
   out = []
   for message in messages:
     content = message["content"]
@@ -69,23 +69,22 @@ def disarmed(messages: Messages, control: Iterable[str]) -> list[dict[str, str]]
 
 
 def check_append_only(tokenizer) -> None:
-  """Refuses a template that rewrites what was already said, such as one that drops past `<think>` blocks.
+  """Refuses a chat template that rewrites earlier turns, such as one that drops past `<think>` blocks.
 
-  A conversation only ever appends tokens. Under such a template the model would be trained on texts that its users
-  never show it.
+  A rollout only appends tokens. With such a template the model would be trained on texts that it never sees in use.
 
   Args:
-    tokenizer: any; one without role markers passes.
+    tokenizer: any tokenizer; one without role markers passes.
 
   Raises:
-    ValueError: with the turn that is rewritten, what it was and what became of it.
+    ValueError: the template rewrites a turn; the message shows it before and after.
   """
   if not isinstance(tokenizer, Templated) or tokenizer.markers is None:
     return
   probe = list(_PROBE)
   try:
     tokenizer.template(probe[:2], open_turn=True)
-  except ValueError:  # no system turns in this template
+  except ValueError:  # this template has no system turns
     probe = probe[1:]
   for turn, before in _said(tokenizer, probe):
     for later in range(turn, len(probe) + 1):
@@ -95,7 +94,7 @@ def check_append_only(tokenizer) -> None:
 
 
 def _said(tokenizer: Templated, probe: Messages):
-  """(turn, the text up to and with it), from the first turn on; an assistant's also as the model itself says it."""
+  """Yields (turn, the text up to its end) for every turn; an assistant's turn also in the form that is sampled."""
   for turn in range(1, len(probe) + 1):
     if probe[turn - 1]["role"] == "assistant":
       yield turn, tokenizer.template(probe[: turn - 1], open_turn=True) + probe[turn - 1]["content"]

@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face folders: byte-level BPE (Qwen, Llama 3) and SentencePiece-type ones (Llama 2)."""
+"""Tokenizers from Hugging Face folders: byte-level BPE (Qwen, Llama 3) and SentencePiece types (Llama 2)."""
 
 import json
 import os
@@ -13,29 +13,31 @@ import transformers
 from ragrl_jax.core.text.surrogates import well_formed
 from ragrl_jax.prompting import chat
 
-SPACE = "\u2581"  # how a SentencePiece-type piece writes a space
+SPACE = "\u2581"  # stands for a space in pieces of SentencePiece types
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 _TAG = re.compile(r"</?[A-Za-z][\w-]*>")
 
 
 class HuggingFaceTokenizer:
-  """Text ↔ ids over a fast tokenizer in a local folder. See `prompting.tokenizer.Tokenizer`.
+  """Text ↔ ids by a fast tokenizer in a local folder. See `prompting.tokenizer.Tokenizer`.
 
-  Two kinds of added tokens are kept apart. *Control* tokens (`<|im_start|>`, BOS, EOS, padding …) have no bytes, and
-  `encode` never makes one: a corpus that spells out `<|im_end|>` gets its letters. Everything else that was added
-  (`<think>`, and any other tag, even one that the folder calls special) is text and keeps it.
+  There are two kinds of added tokens. *Control* tokens (`<|im_start|>`, BOS, EOS, padding …) have no bytes, and
+  `encode` never returns them: `<|im_end|>` in a corpus is encoded as letters. All other added tokens (`<think>` and
+  other tags, even those that the folder marks as special) are text.
 
   Args:
-    folder: holds tokenizer.json; generation_config.json (or config.json) names the EOS ids.
-    chat: render messages with role markers; False: bare text.
-    markers: "template" is the folder's chat template (bare text if it has none), "own" are ours, which only append.
+    folder: contains tokenizer.json; generation_config.json (or config.json) names the EOS ids.
+    chat: render messages with role markers; False renders plain text.
+    markers: "template" uses the folder's chat template (plain text if it has none); "own" uses this library's markers,
+      which only append.
 
   Attributes:
     control: the texts of the control tokens.
-    markers: the role markers in use, None for bare text.
+    markers: the role markers in use; None for plain text.
 
   Raises:
-    ValueError: no fast tokenizer there, a WordPiece-type one, no EOS, or a template that rewrites earlier turns.
+    ValueError: the folder has no fast tokenizer, or one that cannot be used (WordPiece, no EOS id, control tokens that
+      text can produce).
   """
 
   def __init__(self, folder: str | os.PathLike, *, chat: bool = True, markers: str = "template"):
@@ -72,7 +74,7 @@ class HuggingFaceTokenizer:
     return named | {i for i, a in added.items() if a["special"] and not _TAG.fullmatch(a["content"])}
 
   def _named(self) -> set[int]:
-    """Ids that go by a name. Lists such as additional_special_tokens are no names."""
+    """Ids of the tokenizer's named special tokens (bos, eos, …), without lists like additional_special_tokens."""
     names = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
     ids = (getattr(self._whole, f"{name}_token_id") for name in names)
     return {i for i in ids if i is not None}
@@ -90,7 +92,7 @@ class HuggingFaceTokenizer:
     return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
 
   def template(self, messages: chat.Messages, *, open_turn: bool) -> str:
-    """The messages' text with role markers (`prompting.chat.Templated`); bare text where there are none.
+    """The messages' text with role markers (`prompting.chat.Templated`), or as plain text without markers.
 
     Raises:
       ValueError: the template refuses these messages.
@@ -114,10 +116,10 @@ class HuggingFaceTokenizer:
     open.
     """
     text = well_formed(self.template(messages, open_turn=True))
-    if self.markers == "template":  # a template writes its own BOS
+    if self.markers == "template":  # the template writes BOS itself
       return self._whole.encode(text, add_special_tokens=False)
     ids = self._whole.encode(text)
-    while ids and ids[-1] in self.eos_ids:  # some tokenizers close what they encode
+    while ids and ids[-1] in self.eos_ids:  # some tokenizers append EOS
       ids.pop()
     return ids
 
@@ -132,7 +134,7 @@ def _load(folder: str | os.PathLike) -> transformers.PreTrainedTokenizerFast:
 
 
 def _eos_ids(folder: pathlib.Path, whole) -> tuple[int, ...]:
-  """Every EOS id: the generation config's (the model config's where there is none), then the tokenizer's own."""
+  """All EOS ids: those of generation_config.json, or else config.json, then the tokenizer's own."""
   ids = []
   for name in ("generation_config.json", "config.json"):
     if (folder / name).is_file():
@@ -157,7 +159,7 @@ def _read(path: pathlib.Path) -> dict:
 
 
 def _nodes(settings):
-  """Every dict of a settings tree that has a "type", parents first."""
+  """Yields every dict with a "type" in a tree of settings, parents first."""
   if isinstance(settings, dict):
     if "type" in settings:
       yield settings
@@ -169,7 +171,7 @@ def _nodes(settings):
 
 
 def _all_bytes(whole, settings, size: int, added: Mapping[int, dict], control: set[int]) -> list[bytes]:
-  """The bytes of every id."""
+  """The bytes of every id, as a list over ids."""
   decoders = {node["type"] for node in _nodes(settings["decoder"])}
   if "ByteLevel" in decoders:
     byte_of = {letter: byte for byte, letter in _byte_letters().items()}
@@ -195,9 +197,9 @@ def _read_sentencepiece(piece: str) -> bytes:
 
 
 def _byte_letters() -> dict[int, str]:
-  """Byte → the printable letter that byte-level BPE writes for it (GPT-2's table).
+  """Byte → the printable character for it in byte-level BPE (GPT-2's table).
 
-  Bytes that print keep their letter; the others get the letters from U+0100 on, in order.
+  Printable bytes keep their character; the others get the characters from U+0100 on, in order.
   """
   prints = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
   others = [b for b in range(256) if b not in prints]
@@ -205,7 +207,7 @@ def _byte_letters() -> dict[int, str]:
 
 
 def _continuing(settings: dict, control: set[int]) -> tokenizers.Tokenizer:
-  """The same tokenizer for text that continues something: no space put in front, no control token made of text."""
+  """The tokenizer for text inside a sequence: it adds no space in front and makes no control token from text."""
   if settings["normalizer"] is not None:
     for node in _nodes(settings["normalizer"]):
       if "normalizers" in node:
@@ -220,7 +222,7 @@ def _continuing(settings: dict, control: set[int]) -> tokenizers.Tokenizer:
   for token in settings["added_tokens"]:
     token.update(special=token["id"] in control, lstrip=False, rstrip=False)
   text = tokenizers.Tokenizer.from_str(json.dumps(settings))
-  text.encode_special_tokens = True  # special ones are read as letters
+  text.encode_special_tokens = True  # spelled-out special tokens are encoded as letters
   text.no_truncation()
   text.no_padding()
   return text

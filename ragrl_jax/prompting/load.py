@@ -1,4 +1,4 @@
-"""One door to every tokenizer."""
+"""Loads any tokenizer: a Hugging Face folder, a SentencePiece file, or bytes."""
 
 import os
 import pathlib
@@ -10,22 +10,22 @@ from ragrl_jax.prompting.tokenizer import Tokenizer
 
 
 def load_tokenizer(path_or_name: str | os.PathLike, *, chat: bool = True, markers: str = "template") -> Tokenizer:
-  """A tokenizer by where it lies.
+  """Loads a tokenizer.
 
   Args:
-    path_or_name: a Hugging Face folder with tokenizer.json, a SentencePiece `.model` file (or a folder that holds one
-      as tokenizer.model and no tokenizer.json), or "bytes".
-    chat: render messages through the folder's chat template, where it has one; False: bare text.
-    markers: "template", or "own" for role markers of ours, which never rewrite a turn.
+    path_or_name: a Hugging Face folder with tokenizer.json, a SentencePiece `.model` file (or a folder with
+      tokenizer.model and no tokenizer.json), or "bytes".
+    chat: render messages by the folder's chat template if it has one; False renders plain text.
+    markers: "template", or "own" for this library's role markers, which never rewrite a turn.
 
   Raises:
-    ValueError: nothing of the three is there, or the chat template rewrites earlier turns.
+    ValueError: `path_or_name` is none of the three, or the chat template rewrites earlier turns.
   """
   if str(path_or_name) == "bytes":
     return ByteTokenizer()
   path = pathlib.Path(path_or_name)
   if (path / "tokenizer.json").is_file():
-    # Only here: transformers takes a second to import, and runs with the other tokenizers need nothing of it.
+    # Imported here: transformers takes a second to import, and the other tokenizers do not need it.
     from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 
     tokenizer = HuggingFaceTokenizer(path, chat=chat, markers=markers)

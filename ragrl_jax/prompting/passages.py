@@ -1,6 +1,6 @@
-"""Retrieved passages as text: the block a search returns, the numbered list, and the way back.
+"""Passages as text: the block that a search returns and its parser, the numbered list, and the cutting of long texts.
 
-Corpus text is data: whatever in it looks like a tag is broken up by a space, so that no passage can open or close one.
+Corpus text is data. Text in it that looks like a tag gets a space, so that no passage can open or close a tag.
 """
 
 import re
@@ -15,25 +15,25 @@ _HEAD = re.compile(r"^(?=Doc \d+\(Title: )", re.MULTILINE)
 
 
 def neutral(text: str) -> str:
-  """The text with a space after the "<" of all that looks like a tag: `</information>`, `<answer>`, `<|im_end|>`."""
+  """The text with a space after the "<" of everything like a tag: `</information>`, `<answer>`, `<|im_end|>`."""
   return _TAG.sub("< ", text)
 
 
 def block(
   passages: Sequence[Passage], *, tokenizer: Tokenizer | None = None, max_passage_tokens: int | None = None
 ) -> str:
-  """What a search returns: `\\n\\n<information>Doc 1(Title: …) …\\nDoc 2(Title: …) …</information>\\n\\n`.
+  """The result of a search: `\\n\\n<information>Doc 1(Title: …) …\\nDoc 2(Title: …) …</information>\\n\\n`.
 
   Args:
-    passages: best first; none gives an empty block.
-    tokenizer: counts the tokens of max_passage_tokens.
-    max_passage_tokens: a longer passage, its head `Doc 1(Title: …) ` included, is cut; the block's tags never are.
+    passages: best first; without passages the block is empty.
+    tokenizer: counts tokens for max_passage_tokens.
+    max_passage_tokens: longest passage in tokens, with its head `Doc 1(Title: …) `. Longer ones are cut, tags never.
 
   Raises:
-    ValueError: max_passage_tokens without a tokenizer, or below 1.
+    ValueError: max_passage_tokens is set without a tokenizer, or is below 1.
 
-  Source: Search-R1's generation.py and its retriever's `contents` ("title" line, then text); there the whole block is
-  cut at its end, closing tag and all.
+  Source: Search-R1's generation.py and its retriever's `contents` ("title" line, then text). Its code cuts the end of
+  the whole block instead, with the closing tag.
   """
   if max_passage_tokens is not None and (tokenizer is None or max_passage_tokens < 1):
     raise ValueError(
@@ -45,9 +45,9 @@ def block(
 
 
 def parse_block(text: str) -> tuple[Passage, ...] | None:
-  """The passages of a text that `block` wrote, with their titles and texts as shown; None if it is no such block.
+  """The passages in a text made by `block`, with titles and texts as shown; None if the text is not such a block.
 
-  Ids are the places in the block ("1", "2", …): a block does not show the corpus's own.
+  Ids are positions in the block ("1", "2", …), since a block does not contain the corpus's ids.
   """
   body = text.strip()
   if not (body.startswith(OPEN) and body.endswith(CLOSE)):
@@ -66,13 +66,13 @@ def parse_block(text: str) -> tuple[Passage, ...] | None:
 
 
 def numbered(passages: Sequence[Passage], *, titles: bool = False) -> str:
-  """A list of references, one a line: `1. text`; a single passage stands without its number.
+  """A list of references, one per line: `1. text`. A single passage has no number.
 
   Args:
-    passages: in the order their numbers cite.
+    passages: in the order of their numbers.
     titles: write `1. title: text`.
 
-  Source: ARENA's prompt (facts: only contents, no titles; one passage is not numbered).
+  Source: ARENA's prompt (contents without titles; a single passage is not numbered).
   """
   lines = [_line(f"{p.title}: {p.text}" if titles and p.title else p.text) for p in passages]
   if len(lines) == 1:
@@ -81,19 +81,21 @@ def numbered(passages: Sequence[Passage], *, titles: bool = False) -> str:
 
 
 def cut(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
-  """The text, or its beginning that encodes to at most max_tokens ids; no character is cut in half."""
+  """The text, or a beginning of it in whole characters, so that it encodes to at most max_tokens ids."""
   ids = tokenizer.encode(text)
   keep = max_tokens
-  while len(ids) > max_tokens:  # a beginning can encode to more ids than it had inside the whole
+  while len(ids) > max_tokens:  # a prefix can encode to more ids than it has in the whole text
     text = b"".join(map(tokenizer.token_bytes, ids[:keep])).decode(errors="ignore")
     ids, keep = tokenizer.encode(text), keep - 1
   return text
 
 
 def cut_middle(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
-  """The text, or its first and last halves of max_tokens ids together; no character is cut in half.
+  """The text without its middle if it has more than max_tokens ids: its beginning and its end, half of the ids each.
 
-  Source: LongBench's prediction code, which cuts the whole prompt so.
+  Characters are never split.
+
+  Source: LongBench's prediction code, which cuts the whole prompt in this way.
   """
   ids = tokenizer.encode(text)
   keep = max_tokens
@@ -115,7 +117,7 @@ def _entry(number: int, passage: Passage, tokenizer: Tokenizer | None, limit: in
   if limit is None:
     return entry
   short = cut(entry, tokenizer, limit)
-  if len(short) < len(head):  # the title alone is too long: what of it fits, and its parenthesis
+  if len(short) < len(head):  # the title alone is too long: cut it, and close its parenthesis
     short = short.rstrip()[:-1]
     start = f"Doc {number}(Title: "
     return f"{start}{_balanced(short[len(start) :].rstrip())})"
@@ -123,7 +125,7 @@ def _entry(number: int, passage: Passage, tokenizer: Tokenizer | None, limit: in
 
 
 def _balanced(title: str) -> str:
-  """Unmatched parentheses become full-width ones, so that the title's end can be found."""
+  """The title with unmatched parentheses as full-width ones, so that `parse_block` finds its end."""
   letters, open_at = list(title), []
   for i, letter in enumerate(title):
     if letter == "(":

@@ -1,4 +1,4 @@
-"""SentencePiece models: the adapter over a `.model` file, and the training of a small one."""
+"""SentencePiece tokenizers: the adapter for a `.model` file, and the training of a small model."""
 
 import os
 import pathlib
@@ -11,22 +11,22 @@ from sentencepiece import sentencepiece_model_pb2
 from ragrl_jax.core.text.surrogates import well_formed
 from ragrl_jax.prompting import chat
 
-SPACE = "\u2581"  # how a piece writes a space; the character itself is therefore read back as a space
+SPACE = "\u2581"  # stands for a space in pieces; the character itself is therefore decoded as a space, too
 
 
 class SentencePieceTokenizer:
-  """Text ↔ ids over a SentencePiece model. See `prompting.tokenizer.Tokenizer`.
+  """Text ↔ ids by a SentencePiece model. See `prompting.tokenizer.Tokenizer`.
 
-  Many models put a space before the text and swallow repeated ones. Both are switched off here: a text is always the
-  continuation of something, and what comes back must be what went in. The model file's own normal form (NFKC, say)
-  stays as it was trained; `train` makes models that have none.
+  Many models put a space before the text and remove repeated spaces. Both are switched off here, since a text always
+  continues another one and must decode to itself. The model's normalisation (such as NFKC) stays as it was trained;
+  models made by `train` have none.
 
   Args:
     path: the `.model` file.
-    bos: the model wants its BOS before a prompt (Llama does; models of `train` do not).
+    bos: put BOS before a prompt (for Llama; not for models made by `train`).
 
   Raises:
-    ValueError: no SentencePiece model, or one without an EOS piece.
+    ValueError: the file is not a SentencePiece model, or the model has no EOS piece.
   """
 
   def __init__(self, path: str | os.PathLike, *, bos: bool = False):
@@ -36,7 +36,7 @@ class SentencePieceTokenizer:
       proto.normalizer_spec.add_dummy_prefix = False
       proto.normalizer_spec.remove_extra_whitespaces = False
       self._pieces = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
-    except (message.DecodeError, RuntimeError) as error:  # RuntimeError: the library's word for a model it refuses
+    except (message.DecodeError, RuntimeError) as error:  # RuntimeError: the library refuses the model
       raise ValueError(f"{path}: not a SentencePiece model ({error}). Give the file that its trainer wrote.") from None
     eos, pad = self._pieces.eos_id(), self._pieces.pad_id()
     if eos < 0:
@@ -88,21 +88,21 @@ def train(
 ) -> SentencePieceTokenizer:
   """Trains a BPE model on `lines` and writes it to `path`.
 
-  Each mark (`<think>`, `</search>`, …) is one piece wherever it stands. No space is added or removed anywhere, so that
-  a text has the same pieces in a demonstration as in a live result. Bytes are pieces too: nothing is unencodable.
-  Begin lines with a space where their first word should be the same pieces as inside a sentence.
+  Each mark (`<think>`, `</search>`, …) is always one piece. No space is added or removed, so that a text has the same
+  pieces in a demonstration and in a rollout. Every byte is a piece, so that any text can be encoded. If the first word
+  of a line should have the same pieces as inside a sentence, begin the line with a space.
 
   Args:
-    lines: the texts; a line may hold newlines.
-    vocab_size: number of pieces at most, marks, 256 bytes and the four control pieces (pad 0, unk 1, bos 2, eos 3)
-      included; a small corpus may give fewer.
+    lines: the texts; a line may contain newlines.
+    vocab_size: most pieces, including marks, 256 bytes and four control pieces (pad 0, unk 1, bos 2, eos 3); a small
+      corpus may give fewer.
     marks: texts that are one piece each.
-    path: where the model is written (`something.model`).
-    split_digits: every digit is its own piece.
-    threads: of the trainer.
+    path: the file to write (`something.model`).
+    split_digits: make every digit a piece of its own.
+    threads: threads of the trainer.
 
   Raises:
-    ValueError: no room for marks, bytes and control pieces in vocab_size, or a mark given twice.
+    ValueError: vocab_size has no room for marks, bytes and control pieces, or a mark is given twice.
   """
   fixed = 4 + 256 + len(marks)
   if vocab_size <= fixed:

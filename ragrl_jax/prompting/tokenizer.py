@@ -1,17 +1,17 @@
-"""The tokenizer contract: everything the other rooms know of text and ids."""
+"""The interface of every tokenizer: text ↔ token ids."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 
 class Tokenizer(Protocol):
-  """Text ↔ ids, where a sequence's text is the join of its tokens' bytes.
+  """Text ↔ ids. The text of a sequence is the concatenation of its tokens' bytes.
 
   Attributes:
-    vocab_size: number of ids the tokenizer knows; a model's embedding may have more rows.
-    pad_id: what empty places are filled with; never used to find padding.
-    eos_ids: every id that ends a turn.
-    control_names: id → name of the control tokens, for a reader: they have no bytes, and no text holds them.
+    vocab_size: number of ids that the tokenizer knows; a model's embedding may have more rows.
+    pad_id: fills empty positions; padding is never recognised by this id.
+    eos_ids: all ids that end a turn.
+    control_names: id → name of each control token, for display. Control tokens have no bytes and occur in no text.
   """
 
   vocab_size: int
@@ -20,16 +20,16 @@ class Tokenizer(Protocol):
   control_names: Mapping[int, str]
 
   def encode(self, text: str) -> list[int]:
-    """Ids of the text alone: no BOS or EOS added, a leading space kept as written, no space put in front.
+    """Ids of the text only: without BOS and EOS, with leading spaces as written and no space added in front.
 
-    Text is data: what spells out a control token (`<|im_end|>`) is encoded as letters.
+    Text is data: a spelled-out control token (`<|im_end|>`) is encoded as letters.
     """
 
   def token_bytes(self, token: int) -> bytes:
-    """The bytes this id appends. Empty for EOS, padding, other control tokens and rows without a token."""
+    """The bytes that this id appends; empty for EOS, padding, other control tokens and ids without a token."""
 
   def decode(self, ids: Sequence[int]) -> str:
-    """The join of `token_bytes`, as UTF-8 with replacement: added tokens stay, EOS and padding are gone."""
+    """The concatenated `token_bytes` as UTF-8 with replacement: with added tokens, without EOS and padding."""
 
   def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-    """Ids of chat messages through the template, the generation prompt (and BOS, if the model wants one) included."""
+    """Ids of chat messages by the template, with the generation prompt, and with BOS if the model uses one."""

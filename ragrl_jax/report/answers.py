@@ -1,4 +1,4 @@
-"""Held-out questions one by one: what a run answered at its first evaluation, and what at its last."""
+"""The table of held-out questions: a run's answers at its first and at its last evaluation."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -6,20 +6,24 @@ from typing import Any
 
 from ragrl_jax.store import evaluations, jsonl
 
-MAX_ROWS = 2_000  # questions that a page holds
-MAX_SIGNS = 400  # of a question or an answer in it
+MAX_ROWS = 2_000  # questions in a page
+MAX_SIGNS = 400  # characters of a question or an answer
 
 
 def gather(workdir: pathlib.Path, *, max_rows: int = MAX_ROWS) -> dict[str, Any] | None:
-  """The page's table; None unless the run has kept the answers of two evaluations.
+  """The page's table; None unless the run has stored the answers of two evaluations.
 
-  Questions are joined by set and id. Those that failed in either evaluation are left out. A question whose exact match
-  changed stands before those where it did not, so that a cut table keeps what was learned and what was lost.
+  Questions are matched by set and id. Questions that failed in either evaluation are left out. Questions whose exact
+  match changed come first, so that a shortened table keeps what was learned and what was lost.
+
+  Args:
+    workdir: the run's folder.
+    max_rows: most questions in the table.
 
   Returns:
-    {"steps": (first, last), "counts": {kind: questions}, "rows": the questions, "left_out": how many more there are}.
-    A row is {"id", "question", "golds", "source", "hops", "kind", "before", "after"}; a side is {"said", "searches"}; a
-    kind is "gained", "lost", "right" (both times) or "wrong" (both times).
+    {"steps": (first, last), "counts": {kind: number of questions}, "rows": the questions, "left_out": number of
+    questions beyond max_rows}. A row is {"id", "question", "golds", "source", "hops", "kind", "before", "after"}; a
+    side is {"said", "searches"}; a kind is "gained", "lost", "right" (both times) or "wrong" (both times).
   """
   found = evaluations.steps(workdir)
   if len(found) < 2:
@@ -29,7 +33,7 @@ def gather(workdir: pathlib.Path, *, max_rows: int = MAX_ROWS) -> dict[str, Any]
   rows = [_row(before[key], after[key]) for key in after if key in before]
   order = ("gained", "lost", "wrong", "right")
   counts = {kind: sum(row["kind"] == kind for row in rows) for kind in order}
-  rows.sort(key=lambda row: order.index(row["kind"]))  # stable: else in the order of the file
+  rows.sort(key=lambda row: order.index(row["kind"]))  # stable: within a kind, the order of the file
   return {"steps": (first, last), "counts": counts, "rows": rows[:max_rows], "left_out": max(len(rows) - max_rows, 0)}
 
 
@@ -56,5 +60,5 @@ def _some(golds: Sequence[str]) -> Sequence[str]:
 
 
 def _cut(text: str | None) -> str | None:
-  """The text, or its beginning; None (no answer) stays None."""
+  """The text, shortened if needed; None (no answer) stays None."""
   return text if text is None or len(text) <= MAX_SIGNS else text[:MAX_SIGNS] + " …"

@@ -1,4 +1,4 @@
-"""A bounded share of a run's episode logs, in the form the page's browser reads."""
+"""A part of a run's episode logs, limited in bytes, in the format of the page's episode browser."""
 
 import dataclasses
 import json
@@ -17,20 +17,20 @@ MAX_BYTES = 12_000_000
 
 
 def excerpt(workdir: str | os.PathLike, *, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
-  """Chooses steps evenly over the run, first and last among them, and whole groups in the order they were drawn.
+  """Chooses steps evenly over the run, with the first and the last, and whole groups in the order of their draw.
 
-  The last step gives its groups first, as far as they fill half of the room. Then every step gives one group, then each
-  a second, and so on, until the next group would not fit. One group is always taken, however big.
+  Groups of the last step are taken first, up to half of max_bytes. Then one group is taken from each step, then a
+  second one from each, and so on, until the next group does not fit. The first group is always taken.
 
   Args:
     workdir: the run's folder.
-    max_bytes: of the episodes in the page, each compressed on its own. The page compresses a step's together, to
-      about half of it.
+    max_bytes: size of the episodes in the page, if each is compressed on its own. The page compresses all episodes of a
+      step together, to about half of this size.
 
   Returns:
-    {"steps": [{"step", "file", "groups": [...], "episodes", "taken", "reward", "outcome"}], "logged": steps with a log,
-    "episodes", "taken"}: of each chosen step all groups, with `samples` None where only what sums them up is taken;
-    reward and outcome are means over the whole file.
+    {"steps": [{"step", "file", "groups": [...], "episodes", "taken", "reward", "outcome"}], "logged": number of steps
+    with a log, "episodes", "taken"}. A chosen step lists all its groups; `samples` is None for groups of which only the
+    summary is taken. Reward and outcome are means over the whole file.
   """
   files = episodes.steps(workdir)
   count = min(len(files), MAX_STEPS)
@@ -50,7 +50,7 @@ def excerpt(workdir: str | os.PathLike, *, max_bytes: int = MAX_BYTES) -> dict[s
 
 @dataclasses.dataclass
 class _Group:
-  """A group while its file is read: what sums it up, and its samples as compressed JSON unless there was no room."""
+  """A group while its file is read: its summary, and its samples as compressed JSON (None if they do not fit)."""
 
   about: dict[str, Any]
   prompt: dict[str, Any]
@@ -60,12 +60,12 @@ class _Group:
 
   @property
   def size(self) -> int:
-    """Bytes in the page: base64 writes three as four."""
+    """Size in the page, in bytes; base64 turns three bytes into four."""
     return sum(map(len, self.samples)) * 4 // 3
 
 
 def _read(path: pathlib.Path, most_bytes: int) -> list[_Group]:
-  """A file's groups, in its order. Samples beyond `most_bytes` are not kept: a file may be huge."""
+  """The groups of a file, in its order. Groups that begin beyond `most_bytes` lose their samples, to save memory."""
   groups: dict[int, _Group] = {}
   spent = 0
   for row in jsonl.read(path):
@@ -85,7 +85,7 @@ def _read(path: pathlib.Path, most_bytes: int) -> list[_Group]:
 
 
 def _take(steps: list[list[_Group]], max_bytes: int) -> None:
-  """Marks the groups that are taken, by the rule of `excerpt`."""
+  """Marks the groups to take, by the rule in `excerpt`."""
   left = max_bytes
   for group in steps[-1] if steps else ():
     if group.samples is None or (left < max_bytes and group.size > left - max_bytes // 2):
@@ -112,7 +112,7 @@ def _step(step: int, path: pathlib.Path, groups: list[_Group]) -> dict[str, Any]
 
 
 def _group(group: _Group) -> dict[str, Any]:
-  """What the list of groups shows, and the samples if they were taken."""
+  """A group's entry in the page's list, with its samples if they are taken."""
   samples = None
   if group.taken:
     samples = sorted((json.loads(zlib.decompress(raw)) for raw in group.samples), key=lambda sample: sample["sample"])
@@ -133,7 +133,7 @@ def _verdict(reward: float | None, outcome: float | None) -> str:
 
 
 def compact(row: Mapping[str, Any]) -> dict[str, Any]:
-  """One row without its ids and its prompt, numbers at three digits, each search with its gold passages marked."""
+  """One row of the log for the page: without token ids and prompt, numbers to three digits, gold passages marked."""
   golds = set(row.get("gold_ids") or ())
   verdicts = iter(searches.verdicts(row))
   segments = []
@@ -165,7 +165,7 @@ def compact(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(segment: Mapping[str, Any]) -> dict[str, Any]:
-  """An environment's text, and with its control tokens: `parts` are text and token by turns."""
+  """The text of an environment's segment. If it has control tokens, `parts` alternates between text and token."""
   parts = episodes.parts(segment)
   return {"text": segment["text"]} | ({"parts": parts} if len(parts) > 1 else {})
 

@@ -1,4 +1,4 @@
-"""A run's folder → one self-contained page: summary, curves, where the time went, an episode browser."""
+"""Writes the report of a run: one self-contained page with summary, curves, time breakdown and episode browser."""
 
 import datetime
 import json
@@ -20,12 +20,15 @@ def write_report(
   """Writes the page of a finished or running run.
 
   Args:
-    workdir: holds config.json and metrics.jsonl, and maybe episodes/, evaluations/ and summary.json.
-    out: the page's file; `workdir/report.html` if None.
-    max_bytes: of the episodes put into the page, see `excerpt.excerpt`.
+    workdir: the folder with config.json and metrics.jsonl, and optionally episodes/, evaluations/ and summary.json.
+    out: the file to write; `workdir/report.html` if None.
+    max_bytes: size of the episodes in the page; see `excerpt.excerpt`.
+
+  Returns:
+    The file that was written.
 
   Raises:
-    ValueError: the folder holds no run, or a file in it is damaged (named with its line).
+    ValueError: the folder holds no run, or a file in it is damaged (the message names file and line).
   """
   page = rendering.run(gather(workdir, max_bytes=max_bytes))
   out = pathlib.Path(out) if out is not None else pathlib.Path(workdir) / "report.html"
@@ -35,13 +38,13 @@ def write_report(
 
 
 def gather(workdir: str | os.PathLike, **limits: int) -> dict[str, Any]:
-  """Everything the page says, as plain data."""
+  """The contents of the page as plain data. `limits` are keyword arguments of `excerpt.excerpt`."""
   found = read(workdir)
   rows, summary = found["rows"], found["summary"]
   held_out = tables.held_out(rows)
   episodes = excerpt.excerpt(workdir, **limits)
   logged = {row["step"]: row for row in rows}
-  for step in episodes["steps"]:  # as the curves have it: of all hosts' episodes, where the log is the first host's
+  for step in episodes["steps"]:  # means over all hosts' episodes, as in the curves; the log has only the first host's
     step |= {
       name: logged[step["step"]][name]
       for name in ("reward", "outcome")
@@ -63,10 +66,10 @@ def gather(workdir: str | os.PathLike, **limits: int) -> dict[str, Any]:
 
 
 def read(workdir: str | os.PathLike) -> dict[str, Any]:
-  """A run's files: {"run": the page's head, "config", "summary", "rows", "searching"}.
+  """Reads a run's files: {"run": the page's header, "config", "summary", "rows", "searching"}.
 
   Raises:
-    ValueError: as `write_report`.
+    ValueError: see `write_report`.
   """
   workdir = pathlib.Path(workdir)
   config = _json(workdir / "config.json")
@@ -84,20 +87,25 @@ def read(workdir: str | os.PathLike) -> dict[str, Any]:
 
 
 def headline(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-  """The big numbers: [{"label", "before", "after"}] from summary.json, else from the first and last evaluated rows."""
+  """The headline figures, [{"label", "before", "after"}]: from summary.json, else from the first and last evaluation.
+
+  Args:
+    summary: the contents of summary.json; may be empty.
+    rows: the rows of metrics.jsonl.
+  """
   held_out = [row for row in rows if any(name.startswith("evaluation/") for name in row)]
   found = []
   for name, label in FIGURES:
     before, after = (summary.get(f"{name}_{when}", (summary.get(when) or {}).get(name)) for when in ("before", "after"))
     if after is None and held_out:
       before, after = held_out[0].get(f"evaluation/{name}"), held_out[-1].get(f"evaluation/{name}")
-    if after or before:  # a recipe that never searches has nothing to say of searches
+    if after or before:  # no figures on searches for a recipe that never searches
       found.append({"label": label, "before": before, "after": after})
   return found
 
 
 def settings(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-  """Every setting as {"path", "value", "default", "changed"}; a setting the library does not know counts as changed."""
+  """Every setting as {"path", "value", "default", "changed"}; a setting without a default counts as changed."""
   known = dict(flat(config_lib.default_config().to_dict()))
   return [
     {
@@ -111,12 +119,12 @@ def settings(config: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def said(value: Any) -> str:
-  """A setting's value as JSON has it."""
+  """A setting's value as JSON text."""
   return json.dumps(value, ensure_ascii=False)
 
 
 def flat(config: Mapping[str, Any], prefix: str = ""):
-  """(dotted path, value) of every setting."""
+  """Yields (dotted path, value) for every setting."""
   for name, value in config.items():
     if isinstance(value, Mapping) and value:
       yield from flat(value, f"{prefix}{name}.")
@@ -145,7 +153,7 @@ def _run(workdir: pathlib.Path, config, rows, summary) -> dict[str, Any]:
 
 
 def _warnings(rows) -> list[dict[str, Any]]:
-  """What the run said aloud, each once: {"text", "first", "times"}."""
+  """The run's warnings, each once: {"text", "first": its first step, "times": number of steps}."""
   found: dict[str, dict[str, Any]] = {}
   for row in rows:
     for name, text in row.items():
@@ -171,7 +179,7 @@ def _json(path: pathlib.Path) -> Any:
   try:
     value = json.loads(path.read_text(encoding="utf-8"))
   except ValueError as error:
-    raise ValueError(f"{path}: not JSON ({error}); the page needs it whole, or absent.") from error
+    raise ValueError(f"{path}: not JSON ({error}). Restore the file, or delete it.") from error
   if not isinstance(value, dict):
-    raise ValueError(f"{path}: a {type(value).__name__}, where a JSON object must be.")
+    raise ValueError(f"{path}: a {type(value).__name__}, but it must be a JSON object.")
   return value

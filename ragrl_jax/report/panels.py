@@ -1,4 +1,4 @@
-"""Which curves a page shows, of one run or of several, in which order; and where a run's time went."""
+"""The charts of a report, for one run or several, and the breakdown of a run's time."""
 
 import dataclasses
 import re
@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Rows = Sequence[Mapping[str, Any]]  # of metrics.jsonl
-MAX_POINTS = 1_200  # of a curve
-MAX_BARS = 300  # of the time breakdown
+Rows = Sequence[Mapping[str, Any]]  # rows of metrics.jsonl
+MAX_POINTS = 1_200  # points of a curve
+MAX_BARS = 300  # bars of the time breakdown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,10 +16,13 @@ class Panel:
   """One chart.
 
   Attributes:
-    series: line's label → column's name.
-    zero_is_off: a line that never leaves 0 is of something switched off, and not drawn.
-    searching: of searches, which a run without a retriever cannot make.
-    featured: stands beside the summary.
+    title: the chart's heading.
+    note: the line of explanation below it.
+    unit: unit of the values.
+    series: label of a line → name of its column.
+    zero_is_off: a column that is 0 in every row belongs to a switched-off feature and is not drawn.
+    searching: the chart is about searches, and hidden for runs without a retriever.
+    featured: the chart is shown next to the summary.
   """
 
   title: str
@@ -82,25 +85,24 @@ PANELS = (
   ),
   Panel("Throughput", "Tokens of the step's episodes over its seconds", "tokens/s", {"tokens/s": "tokens_per_second"}),
 )
-# Parts of a step in the order they are stacked, so that each keeps its colour from run to run.
+# Parts of a step in stacking order. The order is fixed, so that a part has the same colour in every run.
 PARTS = ("rollout", "retrieval_wait", "judge_wait", "scoring", "update", "weights", "other", "evaluate", "checkpoint")
 TERM, TIME, ENDED = re.compile(r"term/(.+)"), re.compile(r"seconds/(.+)"), re.compile(r"((?:evaluation/)?ended/).+")
 _NOT_CURVES = {"step", "time"}
 
 
 def curves(runs: Mapping[str, Rows], *, searching: bool = True) -> dict[str, Any]:
-  """What the page draws: {"runs", "panels", "more"}.
+  """The data of the page's charts: {"runs", "panels", "more"}.
 
-  `runs` are {"name", "steps", "columns": {name: values}, "joined", "every"}. A run of more than MAX_POINTS rows is
-  averaged in stretches of `every` rows. None in a column is a gap of its curve; in a `joined` one, which is measured
-  now and then, it is a step between two measurements. `panels` are the known charts that have data, with one for each
-  reward term behind the reward's; `more` the columns no chart knows. Of several runs, a chart has one column and a line
-  for each run.
+  `runs` are {"name", "steps", "columns": {name: values}, "joined", "every"}. With more than MAX_POINTS rows, each point
+  is a mean over `every` rows. None in a column is a gap of its curve. In a `joined` column, which is measured at some
+  steps only, None lies between two measurements and the curve is connected. `panels` are the charts of PANELS that
+  have data, and one chart for each reward term after the reward's. `more` are charts of all other columns. With several
+  runs, a chart shows one column, with a line for each run.
 
   Args:
-    runs: the rows of each run by its name.
-    searching: whether any run has something to search in: without, columns of searches that are 0 throughout are left
-      out.
+    runs: name of a run → its rows.
+    searching: whether any run has a retriever. Without one, search columns that are 0 in every row are left out.
   """
   columns = [_columns(name, rows) for name, rows in runs.items()]
   names = {name for run in columns for name in run["columns"]}
@@ -130,7 +132,7 @@ def curves(runs: Mapping[str, Rows], *, searching: bool = True) -> dict[str, Any
 
 
 def _charts(panel: Panel, series: Mapping[str, str], runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-  """One chart with a line for each label; of several runs a chart for each label, with a line for each run."""
+  """For one run, one chart with a line for each label. For several runs, a chart per label with a line for each run."""
   chart = lambda title, lines: {
     "title": title,
     "note": panel.note,
@@ -154,7 +156,7 @@ def _charts(panel: Panel, series: Mapping[str, str], runs: Sequence[Mapping[str,
 
 
 def _columns(name: str, rows: Rows) -> dict[str, Any]:
-  """One run's numbers, thinned."""
+  """One run's columns of numbers, averaged to at most MAX_POINTS points."""
   rows = _without_holes(rows)
   places: dict[str, list[int]] = {}
   numbers = set()
@@ -178,7 +180,7 @@ def _columns(name: str, rows: Rows) -> dict[str, Any]:
 
 
 def _without_holes(rows: Rows) -> list[Mapping[str, Any]]:
-  """The rows with a 0 for each way of ending that no episode of a step took: only those taken are logged."""
+  """The rows with 0 for each kind of ending that no episode of a step had, since only occurring kinds are logged."""
   ways = {match[0]: match[1] for row in rows for name in row if (match := ENDED.fullmatch(name))}
   known = [{match[1] for name in row if (match := ENDED.fullmatch(name))} for row in rows]
   return [{way: 0.0 for way, kind in ways.items() if kind in kinds} | row for row, kinds in zip(rows, known)]
@@ -187,9 +189,9 @@ def _without_holes(rows: Rows) -> list[Mapping[str, Any]]:
 def breakdown(rows: Rows) -> dict[str, Any] | None:
   """Seconds of each part: {"steps", "parts": [{"name", "seconds", "median", "total", "share"}], "bottleneck", …}.
 
-  Columns are `seconds/<part>`; what `seconds/step` leaves unexplained becomes the part "other". Totals and shares are
-  of the whole run, evaluations and checkpoints included where they were timed. Medians are over all steps but the
-  first, which compiles. The bottleneck is the part with the largest median. None without such columns.
+  The columns are `seconds/<part>`. The part "other" is the rest of `seconds/step`. Totals and shares are over the whole
+  run, with evaluations and checkpoints if they were timed. Medians are over all steps except the first, which
+  compiles. The bottleneck is the part with the largest median. None without such columns.
   """
   rows = [row for row in rows if any(TIME.fullmatch(name) for name in row)]
   names = list(dict.fromkeys(name for row in rows for name in row if TIME.fullmatch(name)))
@@ -230,7 +232,7 @@ def breakdown(rows: Rows) -> dict[str, Any] | None:
 
 
 def seconds(rows: Rows) -> float | None:
-  """Seconds that the parts of all rows took together; None if none was timed."""
+  """Total seconds of all parts in all rows; None if nothing was timed."""
   taken = [
     value
     for row in rows
@@ -246,5 +248,5 @@ def _mean(values) -> float | None:
 
 
 def _short(value: float) -> float:
-  """Five digits: what a curve can show."""
+  """The value to five digits, which suffice for a curve."""
   return float(f"{value:.5g}")

@@ -1,7 +1,7 @@
-"""Plain data → the HTML of a page.
+"""Renders plain data as the HTML of a page.
 
-A page loads nothing, and its content policy admits only the script it was written with. Text of models and corpora
-reaches it as JSON in data blocks and as text nodes, never as markup.
+A page loads nothing from elsewhere, and its content security policy allows only its own script. Text from models and
+corpora is embedded as JSON in data blocks and shown as text nodes, never as markup.
 """
 
 import base64
@@ -25,7 +25,7 @@ _MARKUP = re.compile("[<>&\u2028\u2029]")
 
 
 def run(data: Mapping[str, Any]) -> str:
-  """The page of what `report.gather` found."""
+  """The HTML of one run's page, from `page.gather`."""
   index, steps = split(data["episodes"])
   blocks = {"all-groups": packed(index)} | {f"step-{place}": packed(groups) for place, groups in enumerate(steps)}
   payload = {name: data[name] for name in ("curves", "time")}
@@ -36,12 +36,12 @@ def run(data: Mapping[str, Any]) -> str:
 
 
 def runs(data: Mapping[str, Any]) -> str:
-  """The page of what `side_by_side.gather` found."""
+  """The HTML of a page of several runs, from `side_by_side.gather`."""
   return _page("runs.html.jinja", CURVES, {"curves": data["curves"]}, blocks={}, **data)
 
 
 def _page(template: str, scripts: Sequence[str], payload: Any, **data: Any) -> str:
-  """A template with its style, its scripts, and the policy that admits these alone."""
+  """Renders a template with its style, its scripts, and a content security policy that allows only these."""
   environment = jinja2.Environment(
     loader=jinja2.FileSystemLoader(TEMPLATES),
     autoescape=True,
@@ -63,7 +63,7 @@ def _page(template: str, scripts: Sequence[str], payload: Any, **data: Any) -> s
 
 
 def split(episodes: Mapping[str, Any]) -> tuple[dict[str, Any], list[list[Any]]]:
-  """The list of all groups, and step by step their prompts and samples: the browser opens a step when it is asked."""
+  """(list of all groups, prompts and samples of each step). The page decompresses a step when the reader opens it."""
   heavy = ("prompt", "samples")
   light = lambda group: (
     {name: value for name, value in group.items() if name not in heavy} | {"held": group["samples"] is not None}
@@ -73,18 +73,18 @@ def split(episodes: Mapping[str, Any]) -> tuple[dict[str, Any], list[list[Any]]]
 
 
 def packed(value: Any) -> str:
-  """JSON, compressed, in letters that open and close nothing."""
+  """The value as compressed JSON in base64, which holds no markup."""
   return base64.b64encode(gzip.compress(data_block(value).encode(), compresslevel=6, mtime=0)).decode()
 
 
 def data_block(value: Any) -> markupsafe.Markup:
-  """JSON that can stand in a <script> element whatever text it holds: no character in it opens or closes markup.
+  """The value as JSON for a <script> element. Characters that could open or close markup are escaped.
 
-  Halves of surrogate pairs become U+FFFD: a browser may stumble over them.
+  Halves of surrogate pairs become U+FFFD, since browsers may fail on them.
   """
   return markupsafe.Markup(well_formed(jsonl.escaped(value, _MARKUP)))
 
 
 def hash_of(text: str) -> str:
-  """As a content policy names what it admits."""
+  """The hash of a script or style in the form of a content security policy."""
   return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

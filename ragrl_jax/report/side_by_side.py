@@ -1,4 +1,4 @@
-"""Several runs' folders → one self-contained page: their curves in the same charts, and what sets them apart."""
+"""Writes a report of several runs: one self-contained page with shared charts and the runs' differences."""
 
 import os
 import pathlib
@@ -21,7 +21,7 @@ FIGURES = (
 
 
 def write(workdirs: Sequence[str | os.PathLike], out: str | os.PathLike) -> pathlib.Path:
-  """Writes the page of two and more runs to `out`.
+  """Writes the page of two or more runs to `out`, and returns the path.
 
   Raises:
     ValueError: one of the folders holds no run or is named twice, or a file in it is damaged.
@@ -33,7 +33,7 @@ def write(workdirs: Sequence[str | os.PathLike], out: str | os.PathLike) -> path
 
 
 def gather(workdirs: Sequence[str | os.PathLike]) -> dict[str, Any]:
-  """Everything the page says, as plain data."""
+  """The contents of the page as plain data."""
   names = distinct([pathlib.Path(workdir).resolve() for workdir in workdirs])
   found = dict(zip(names, map(page_lib.read, workdirs)))
   searching = any(one["searching"] for one in found.values())
@@ -47,10 +47,10 @@ def gather(workdirs: Sequence[str | os.PathLike]) -> dict[str, Any]:
 
 
 def distinct(folders: Sequence[pathlib.Path]) -> list[str]:
-  """The shortest ends of the paths that tell them apart: seed_0 and seed_1, or a/seed_0 and b/seed_0.
+  """Names for the folders: the shortest ends of their paths that differ (seed_0 and seed_1, or a/seed_0 and b/seed_0).
 
   Raises:
-    ValueError: a folder is there twice.
+    ValueError: a folder is given twice.
   """
   if len(set(folders)) < len(folders):
     twice = next(folder for folder in folders if folders.count(folder) > 1)
@@ -63,7 +63,10 @@ def distinct(folders: Sequence[pathlib.Path]) -> list[str]:
 
 
 def figures(runs: Sequence[panels.Rows], *, searching: bool) -> list[dict[str, Any]]:
-  """[{"label", "values"}]: each run's last value of what at least one has; no searches where none can search."""
+  """[{"label", "values"}]: each run's last value of every figure that at least one run has.
+
+  Searches are left out if no run has a retriever.
+  """
   last = lambda rows, name: next((row[name] for row in reversed(rows) if row.get(name) is not None), None)
   found = [(name, {"label": label, "values": [last(rows, name) for rows in runs]}) for label, name in FIGURES]
   return [
@@ -74,7 +77,7 @@ def figures(runs: Sequence[panels.Rows], *, searching: bool) -> list[dict[str, A
 
 
 def differing(configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-  """[{"path", "values"}]: the settings that are not the same in all runs; a run without one has None."""
+  """[{"path", "values"}]: the settings that differ between runs; None for a run without the setting."""
   paths = dict.fromkeys(path for config in configs for path in config)
   lines = [
     {"path": path, "values": [page_lib.said(config[path]) if path in config else None for config in configs]}
@@ -84,7 +87,7 @@ def differing(configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def times(breakdowns: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
-  """[{"name", "values"}]: seconds of each part at the median of a run's steps, and of its whole steps."""
+  """[{"name", "values"}]: median seconds of each part of a step, for each run, and last their sum."""
   names = dict.fromkeys(part["name"] for found in breakdowns if found for part in found["parts"])
   of = lambda found, name: next((part["median"] for part in found["parts"] if part["name"] == name), 0.0)
   lines = [{"name": name, "values": [of(found, name) if found else None for found in breakdowns]} for name in names]

@@ -1,9 +1,9 @@
-"""Metrics of evaluations → tables that a reader can compare."""
+"""Tables of evaluations' metrics, for one evaluation or for two side by side."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# What a comparison shows: label, and key in the metrics.
+# The lines of a comparison: (label, key in the metrics).
 LINES = (
   ("Exact match", "em"),
   ("F1", "f1"),
@@ -22,11 +22,10 @@ SEARCHING = ("searches", "wasted_searches")  # left out where neither side searc
 
 
 def comparison(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-  """Rows of a before/after table of two evaluations' metrics, each {"label", "n", "before", "after"}.
+  """The rows of a before/after table of two evaluations' metrics, each {"label", "n", "before", "after"}.
 
-  A side is {"value", "low", "high"}, the bounds None where none were computed, or None where it was not measured.
-  Exact match is followed by its value for each number of hops and for each source, if there are several, and the
-  sources' mean.
+  A side is {"value", "low", "high"}, with bounds None if they were not computed; it is None if there is no value. Exact
+  match is followed by its values by number of hops and by source, if there are several, and the sources' mean.
   """
   before, after = before or {}, after or {}
   rows = []
@@ -68,9 +67,9 @@ def comparison(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
 
 
 def held_out(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]] | None]:
-  """The first and the last evaluation of a run's metrics, each (step, metrics as `harness.summarise` has them).
+  """The first and the last evaluation in a run's metrics, each (step, metrics in the form of `harness.summarise`).
 
-  Without a second evaluation the first is None; both are, without any.
+  With a single evaluation the first is None. Without any, both are None.
   """
   found = []
   for row in rows:
@@ -91,7 +90,7 @@ def held_out(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any
 
 
 def _n(metrics: Mapping[str, Any], key: str) -> int | None:
-  """Questions that a mean is over."""
+  """The number of questions in a mean."""
   unknown = metrics.get("unjudged", 0) if key == "outcome" else 0
   return metrics["n"] - unknown if "n" in metrics else None
 
@@ -104,7 +103,7 @@ def _side(metrics: Mapping[str, Any], key: str) -> dict[str, float | None] | Non
 
 
 def text_table(rows: Sequence[Mapping[str, Any]], *, heads: tuple[str, str] = ("before", "after")) -> str:
-  """The comparison as plain text, columns aligned: `Exact match   .350 [.29, .42]   .940 [.91, .97]   n 300`."""
+  """The comparison as plain text with aligned columns: `Exact match   .350 [.29, .42]   .940 [.91, .97]   n 300`."""
   cells = [("", *heads, "n")]
   for row in rows:
     cells.append((row["label"], _cell(row["before"]), _cell(row["after"]), "" if row["n"] is None else str(row["n"])))
@@ -122,7 +121,7 @@ def _cell(side: Mapping[str, float | None] | None) -> str:
 
 
 def one(metrics: Mapping[str, Any]) -> str:
-  """One evaluation as plain text, with the retrieval it rests on."""
+  """One evaluation as plain text, with its retrieval, sampling and checkpoint."""
   rows = comparison(None, metrics)
   cells = [(row["label"], _cell(row["after"]), "" if row["n"] is None else f"n {row['n']}") for row in rows]
   widths = [max((len(cell[column]) for cell in cells), default=0) for column in range(3)]

@@ -1,4 +1,4 @@
-"""One episode in a terminal: who wrote what, what was found, what it earned."""
+"""Prints one episode in a terminal: the text of model and environment, the passages found, the reward."""
 
 import os
 import re
@@ -21,15 +21,15 @@ _TAG = re.compile(r"</?[A-Za-z_][\w.|:-]*>")
 
 
 def trace(row: Mapping[str, Any], *, color: bool = False, width: int = 100) -> str:
-  """An episode's row (as `store.episodes.row` makes it) as text.
+  """An episode's row (made by `store.episodes.row`) as text.
 
-  Every word of model and environment stays as it was, tags, control tokens and retrieved text included; control
-  characters are shown as escapes, so that text from a corpus cannot steer the terminal.
+  All text of model and environment is shown unchanged, with tags, control tokens and retrieved passages. Only control
+  characters are escaped, so that text from a corpus cannot control the terminal.
 
   Args:
     row: one logged episode.
-    color: mark owners with ANSI colours. Without, only the words in the margin tell them apart.
-    width: columns to fill.
+    color: mark owners by ANSI colours; without it, only the words in the margin name them.
+    width: width of the output in columns.
   """
   paint = lambda style, text: f"\033[{_STYLES[style]}m{text}\033[0m" if color else text
   golds = set(row.get("gold_ids") or ())
@@ -44,7 +44,7 @@ def trace(row: Mapping[str, Any], *, color: bool = False, width: int = 100) -> s
       found = ", ".join(_named(passage, golds) for passage in segment["found"]) or "nothing"
       lines.append(_margin("found", paint("dim", found + (f" ({_MARKS[verdict]})" if verdict in _MARKS else ""))))
     for part in _wrapped("".join(episodes.parts(segment)), width - 14):
-      if number and color:  # tags stand out; the owner's colour goes on after them
+      if number and color:  # tags are bold; the owner's colour continues after them
         part = _TAG.sub(lambda tag: f"\033[{_STYLES['bold']}m{tag[0]}\033[22m", part)
       lines.append(_margin(name, paint(owner, part) if number else paint("dim", part)))
       name = ""
@@ -53,7 +53,7 @@ def trace(row: Mapping[str, Any], *, color: bool = False, width: int = 100) -> s
 
 
 def show(row: Mapping[str, Any], file: TextIO | None = None) -> None:
-  """Prints the trace; in colour if the file is a terminal and NO_COLOR is not set."""
+  """Prints the trace to `file` (stdout if None), in colour if it is a terminal and NO_COLOR is not set."""
   file = file if file is not None else sys.stdout
   color = file.isatty() and "NO_COLOR" not in os.environ
   width = os.get_terminal_size(file.fileno()).columns if file.isatty() else 100
@@ -92,5 +92,5 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _safe(text: str) -> str:
-  """The text with control characters as escapes: what a corpus holds must not move the cursor or change the title."""
+  """The text with control characters as escapes, so that a corpus cannot move the cursor or change the title."""
   return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)

@@ -1,4 +1,4 @@
-"""Searching passages: `load_index(path).search(queries, k)`."""
+"""Search over passages: `load_index(path).search(queries, k)`."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ def load_index(
   verify_bytes: int = 256 << 20,
   **remote: Any,
 ) -> Retriever:
-  """A retriever from what `config.retrieval.index` names.
+  """Loads the retriever that `config.retrieval.index` names.
 
   Args:
-    path: a folder that `build_index` made, the address of a retriever ("http://host:port"), or a recording
-      (FILE.jsonl of `replay.Recorder`).
-    encoder: for a dense index: the encoder, or its folder where it has moved; otherwise the one the index names.
-    search: for a dense index: "faiss", or "device" (exact, on the accelerators).
-    options: FAISS's search parameters, as in "nprobe=64", where they are to differ from those it was built with.
-    device_dtype: of the vectors on the accelerators: "float32" or "bfloat16".
-    threads: FAISS's, a search; the machine's cores if None.
+    path: a folder made by `build_index`, the address of a retriever ("http://host:port"), or a recording (FILE.jsonl
+      of `replay.Recorder`).
+    encoder: for a dense index, the encoder or the folder it was moved to; None loads the encoder that the index names.
+    search: for a dense index, "faiss" or "device" (exact search on the accelerators).
+    options: FAISS's search parameters, such as "nprobe=64"; None uses those of the index.
+    device_dtype: dtype of the vectors on the accelerators: "float32" or "bfloat16".
+    threads: FAISS's threads for one search; None uses all cores.
     dispatch: see `dense.DenseRetriever`.
-    verify_bytes: up to this size in all, an index's files are compared with the SHA-256 they were built with; beyond,
-      with their sizes alone.
-    **remote: for an address: `remote.RemoteRetriever`'s timeout_s, deadline_s, retries, wait_s, max_bytes.
+    verify_bytes: if the index's files together have at most this many bytes, their SHA-256 digests are compared with
+      those of the build; otherwise only their sizes are.
+    **remote: for an address, arguments of `remote.RemoteRetriever`: timeout_s, deadline_s, retries, wait_s, max_bytes.
 
   Raises:
-    ValueError: nothing finished is there, or it does not fit together.
-    RetrievalFailed: nobody answers at that address.
+    ValueError: there is no finished index, or its files do not belong together.
+    RetrievalFailed: no server answers at the address.
   """
   where = os.fspath(path)
   if where.startswith(("http://", "https://")):
@@ -49,7 +49,7 @@ def load_index(
 
     return RemoteRetriever(where, **remote)
   if remote:
-    raise ValueError(f"{sorted(remote)}: these settings are for a retriever at an address, {where!r} is none.")
+    raise ValueError(f"{sorted(remote)}: these settings are for a retriever at an address, and {where!r} is not one.")
   if where.endswith(".jsonl"):
     from ragrl_jax.retrieval.replay import Replay
 
@@ -64,7 +64,7 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
 
   if not (folder / INDEX).is_file():
     why = (
-      "its build did not finish: run the same build_index command again, it goes on where it stopped"
+      "its build did not finish: run the same build_index command again, which continues it"
       if (folder / REQUEST).is_file()
       else "build one with launchers/build_index.py (config.retrieval.index)"
     )
@@ -110,7 +110,7 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
 
 
 def build_index(*arguments: Any, **settings: Any) -> pathlib.Path:
-  """See `build.build_index`."""
+  """Builds an index; see `build.build_index`."""
   from ragrl_jax.retrieval import build
 
   return build.build_index(*arguments, **settings)

@@ -1,4 +1,4 @@
-"""The contract of every retriever: a list of queries → the best passages for each."""
+"""The interface of every retriever: a list of queries → the best passages for each query."""
 
 from __future__ import annotations
 
@@ -13,41 +13,45 @@ Answers = list[list[Passage]]
 
 
 class Retriever(Protocol):
-  """Finds passages. `search` may be called from several threads at once."""
+  """Finds passages. Several threads may call `search` at the same time."""
 
   def search(self, queries: Sequence[str], k: int) -> Answers:
     """The k best passages for each query, best first, each with its score (higher is better).
 
-    Equal scores stand in the order of the corpus. Fewer than k come back when the corpus is smaller, or when no more
-    passages have anything to do with the query; an empty or blank query gets an empty list.
+    Passages of equal score keep the order of the corpus. A query gets fewer than k passages when the corpus is smaller
+    or when no further passage matches it. An empty or blank query gets an empty list.
 
     Raises:
-      ValueError: `queries` is no sequence of strings, or k is no whole number of at least 1.
-      ToolFailed: the retriever is elsewhere and gave no answer in time.
+      ValueError: `queries` is not a sequence of strings, or k is not an integer of at least 1.
+      ToolFailed: a remote retriever did not answer in time.
     """
 
   def describe(self) -> Mapping[str, Any]:
-    """What belongs beside every score that rests on this retriever: corpus, checksum, encoder, index (JSON)."""
+    """The retriever's settings (JSON): corpus, checksum, encoder, index. Evaluations store them with their scores."""
 
 
 class Encoder(Protocol):
-  """Texts → vectors whose inner product ranks passages."""
+  """Texts → vectors. The inner product of a query's and a passage's vector ranks the passage.
+
+  Attributes:
+    dim: length of a vector.
+  """
 
   dim: int
 
   @property
   def settings(self) -> Mapping[str, Any]:
-    """JSON; stored with an index, and compared when the index is searched with an encoder that was handed in."""
+    """JSON, stored with the index. It is compared when an index is loaded with an encoder that the caller passed."""
 
   def queries(self, texts: Sequence[str]) -> np.ndarray:
-    """float32 [n, dim]."""
+    """The queries' vectors, float32 [n, dim]."""
 
   def passages(self, passages: Sequence[Passage]) -> np.ndarray:
-    """float32 [n, dim]. A passage's vector depends on that passage alone."""
+    """The passages' vectors, float32 [n, dim]. A passage's vector depends on that passage alone."""
 
 
 class RetrievalFailed(ToolFailed):
-  """A retriever gave no answer for `queries` within its retries and deadline."""
+  """A retriever did not answer `queries` within its retries and its deadline."""
 
   def __init__(self, message: str, queries: Sequence[str] = ()):
     super().__init__(message)
@@ -55,13 +59,13 @@ class RetrievalFailed(ToolFailed):
 
 
 def checked(queries: Sequence[str], k: int) -> list[str]:
-  """The queries as a list, after the checks of the contract.
+  """Checks the arguments of a search and returns the queries as a list.
 
   Raises:
     ValueError: see `Retriever.search`.
   """
   if isinstance(queries, str):
-    raise ValueError(f"queries={queries[:80]!r} is one string: hand in a list of strings, one per search.")
+    raise ValueError(f"queries={queries[:80]!r} is one string: pass a list of strings, one per search.")
   queries = list(queries)
   for i, query in enumerate(queries):
     if not isinstance(query, str):
@@ -72,7 +76,7 @@ def checked(queries: Sequence[str], k: int) -> list[str]:
 
 
 def each(queries: Sequence[str], k: int, search: Callable[[list[str]], Answers]) -> Answers:
-  """Checks, then answers the blank queries with nothing and the others by one call of `search`."""
+  """Checks the arguments, answers blank queries with empty lists, and all others by one call of `search`."""
   queries = checked(queries, k)
   asked = [i for i, query in enumerate(queries) if query.strip()]
   answers: Answers = [[] for _ in queries]

@@ -1,4 +1,4 @@
-"""Lexical search: bm25s, its scores computed when the index is built and memory-mapped when it is read."""
+"""Lexical search by bm25s. Term scores are computed when the index is built, and memory-mapped when it is loaded."""
 
 from __future__ import annotations
 
@@ -17,26 +17,34 @@ from ragrl_jax.retrieval.words import Words, title_and_text
 from ragrl_jax.structs import Passage
 
 if TYPE_CHECKING:
-  import bm25s  # else where it is used: its import starts JAX, which hosts must have joined before
+  import bm25s  # at run time only inside functions: its import starts JAX, and hosts must join the cluster before that
 
 
 class BM25Retriever:
-  """Passages that share a word with the query, by BM25 (Lucene's idf) over title and text."""
+  """Ranks the passages that share a word with the query by BM25 (Lucene's idf) over title and text."""
 
   def __init__(self, corpus: Corpus, index: bm25s.BM25, words: Words):
     self._corpus, self._index, self._words = corpus, index, words
 
   @classmethod
   def load(cls, folder: str | os.PathLike, corpus: Corpus, settings: Mapping[str, Any]) -> BM25Retriever:
-    """Reads an index of `build_index` from its folder. Raises ValueError if its files do not belong together."""
+    """Reads the files of `build`.
 
+    Args:
+      folder: the folder that `build` wrote.
+      corpus: the passages that were indexed.
+      settings: the result of `build`.
+
+    Raises:
+      ValueError: the files do not belong together.
+    """
     import bm25s
 
     index = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, load_corpus=False)
     columns = len(index.scores["indptr"]) - 1
     if len(index.vocab_dict) != columns:
       raise ValueError(
-        f"{pathlib.Path(folder) / 'vocab.index.json'}: {len(index.vocab_dict)} words beside scores of "
+        f"{pathlib.Path(folder) / 'vocab.index.json'}: {len(index.vocab_dict)} words, but scores of "
         f"{columns}: copy the index again, or build it again."
       )
     return cls(corpus, index, Words(**settings["words"]))
@@ -61,9 +69,9 @@ class BM25Retriever:
     if not ids:
       return []
     scores = self._index.get_scores_from_ids(ids)
-    hits = np.flatnonzero(scores > 0)  # a passage without any of the words is no answer
+    hits = np.flatnonzero(scores > 0)  # passages without any of the words are left out
     if len(hits) > k:
-      # Everything that ties with the k-th stays in until the rows decide.
+      # Keep all passages that tie with the k-th: `ordered` decides among them by row.
       hits = hits[scores[hits] >= np.partition(scores[hits], len(hits) - k)[len(hits) - k]]
     best = ordered(scores[hits], hits, k)
     return [self._corpus.scored(row, score) for score, row in zip(*best)]
@@ -79,15 +87,22 @@ def build(
   stopwords: str = "english",
   progress: bool = True,
 ) -> dict[str, Any]:
-  """Writes bm25s's files. Words are numbered as they first appear, so the same corpus gives the same files.
+  """Writes bm25s's files. Words are numbered by their first appearance, so that the same corpus gives the same files.
 
-  Memory: about 4 bytes a word of the corpus while it is counted, and 12 a distinct word of a passage.
+  Memory: about 4 bytes per word of the corpus while words are counted, then 12 bytes per distinct word of each passage.
+
+  Args:
+    corpus: the passages.
+    folder: where the files are written.
+    k1, b: BM25's saturation (at least 0) and length normalisation (0 to 1).
+    stemmer, stopwords: see `words.Words`.
+    progress: show progress bars.
 
   Returns:
     The settings that `BM25Retriever.load` needs beside the files.
 
   Raises:
-    ValueError: k1 or b outside their ranges, or a corpus without words.
+    ValueError: k1 or b is outside its range, or the corpus has no words.
   """
   if k1 < 0 or not 0 <= b <= 1:
     raise ValueError(f"k1={k1}, b={b}: k1 must not be negative and b must lie in [0, 1].")

@@ -1,10 +1,10 @@
-"""Corpus → index folder: what `launchers/build_index.py` calls. Killed at any moment, it goes on when called again.
+"""Builds an index folder from a corpus (`launchers/build_index.py`). A killed build continues when it is called again.
 
-OUT/index.json     what it is, and the digests of its files; written last: without it the folder is unfinished
-OUT/build.json     what was asked for: a build goes on only for the same request
-OUT/corpus/        the passages, mapped from disk, with the checksum of their order
+OUT/index.json     the index's settings and its files' digests; written last, so a folder without it is unfinished
+OUT/build.json     the request: a build continues only for the same request
+OUT/corpus/        the passages, memory-mapped, with a checksum over their order
 OUT/bm25/          bm25s's arrays and vocabulary                                        (encoder "bm25")
-OUT/encoder.json   words and their frequencies                                          (encoder "hashing")
+OUT/encoder.json   words and their document frequencies                                 (encoder "hashing")
 OUT/vectors.npy    [N, dim] float32 or float16                                          (dense)
 OUT/index.faiss    the FAISS index, unless it is "Flat", which searches vectors.npy     (dense)
 """
@@ -44,31 +44,31 @@ def build_index(
   overwrite: bool = False,
   progress: bool = True,
 ) -> pathlib.Path:
-  """Builds an index that `load_index` reads. A finished folder of the same request is left as it is.
+  """Builds an index that `load_index` reads. A finished index of the same request is left unchanged.
 
   Args:
     corpus: FILE.jsonl[.gz] (rows {"id", "title", "text"}, {"id", "contents"} or {"_id", "title", "text"}), or the
-      passages themselves. No two may have the same id.
+      passages themselves. Ids must be unique.
     encoder: "bm25", "hashing" (dense, without weights), a Hugging Face folder, or an `api.Encoder`.
-    out: the folder to make.
+    out: the folder of the index.
     factory: FAISS's factory string for a dense index: "Flat" (exact), "HNSW32", "IVF1024,PQ64", …
-    options: FAISS's search parameters for it, as in "nprobe=32" or "efSearch=128".
-    oversample: candidates an inexact index fetches for each passage wanted; their true scores decide.
-    dtype: of the stored vectors: "float32" or "float16".
+    options: FAISS's search parameters, such as "nprobe=32" or "efSearch=128".
+    oversample: candidates that an approximate index fetches per requested passage, to be ranked by exact scores.
+    dtype: dtype of the stored vectors: "float32" or "float16".
     encoder_options: keyword arguments of the encoder: for "bm25" k1, b, stemmer, stopwords; for "hashing" dim, seed,
       title_weight, k1, b; for a folder those of `models.encoder.load_encoder`.
-    shard_rows: passages encoded between two notes of progress, at most.
-    note_s: seconds between two notes, at most: what a killed build loses, and one batch.
-    batch: passages handed to the encoder at a time.
-    threads: FAISS's, while it builds; the machine's cores if None.
-    overwrite: start anew where the folder holds something else.
-    progress: show bars.
+    shard_rows: most passages encoded between two saves of the progress.
+    note_s: most seconds between two saves; a killed build loses at most this time and one batch.
+    batch: passages given to the encoder at a time.
+    threads: FAISS's threads during the build; None uses all cores.
+    overwrite: replace an index of another request.
+    progress: show progress bars.
 
   Returns:
     `out`.
 
   Raises:
-    ValueError: a bad row (with file and line), a bad setting, or a folder that was begun for another request.
+    ValueError: a bad row (with file and line), a bad setting, or a folder that holds an index of another request.
   """
   out = pathlib.Path(out)
   if not isinstance(corpus, str | os.PathLike | Corpus):
@@ -93,7 +93,7 @@ def build_index(
     card["bm25"] = bm25.build(passages, out / "bm25", progress=progress, **chosen["options"])
   else:
     made = encoders.fitted(encoder, chosen, passages, out)
-    faiss_index.set_options(faiss_index.make(factory, made.dim), options)  # a misspelt one fails before hours of work
+    faiss_index.set_options(faiss_index.make(factory, made.dim), options)  # a typo fails before hours of encoding
     max_norm = dense.encode_corpus(
       passages, made, out, dtype=dtype, shard_rows=shard_rows, note_s=note_s, batch=batch, progress=progress
     )
@@ -108,7 +108,7 @@ def build_index(
 
 
 def _source(corpus: str | os.PathLike | Iterable[Passage]) -> dict[str, Any]:
-  """What tells one corpus from another: the SHA-256 of the file's bytes, or the passages' checksum."""
+  """The corpus's identity: the SHA-256 of the file's bytes, or the passages' checksum."""
   if isinstance(corpus, str | os.PathLike):
     path = pathlib.Path(corpus)
     if not path.is_file():
@@ -118,7 +118,7 @@ def _source(corpus: str | os.PathLike | Iterable[Passage]) -> dict[str, Any]:
 
 
 def _stored(corpus: str | os.PathLike | Iterable[Passage], out: pathlib.Path, *, progress: bool) -> Corpus:
-  """The passages on disk. When a row is bad nothing stays behind."""
+  """Stores the passages. A bad row removes everything that was written."""
   if (out / "corpus" / CARD).is_file():
     return Corpus(out / "corpus")
   is_file = isinstance(corpus, str | os.PathLike)
@@ -136,15 +136,15 @@ def _stored(corpus: str | os.PathLike | Iterable[Passage], out: pathlib.Path, *,
 
 
 def _finished(out: pathlib.Path, request: dict[str, Any], *, overwrite: bool) -> bool:
-  """Whether `out` holds the finished index of this request. What belongs to another one is cleared away.
+  """Whether `out` holds the finished index of this request. Files of another request are removed.
 
-  Another FAISS index over the same vectors keeps them. An unfinished folder may change its FAISS settings freely, and
-  everything before its passages are stored; otherwise `overwrite` is needed.
+  If only the FAISS settings differ, the vectors are kept. An unfinished folder needs no `overwrite` if only its FAISS
+  settings differ, or if its passages are not stored yet.
   """
   if not out.exists() or not any(out.iterdir()):
     return False
   if not (out / REQUEST).is_file():
-    raise ValueError(f"{out}: there is something here that build_index did not write: choose another folder.")
+    raise ValueError(f"{out}: the folder has files that build_index did not write: choose another folder.")
   before, finished = json.loads((out / REQUEST).read_text()), (out / INDEX).is_file()
   differs = {name for name in request if before.get(name) != json.loads(json.dumps(request[name]))}
   if not differs:
@@ -153,7 +153,7 @@ def _finished(out: pathlib.Path, request: dict[str, Any], *, overwrite: bool) ->
   free = not finished and (same_vectors or not (out / "corpus" / CARD).is_file())
   if not overwrite and not free:
     raise ValueError(
-      f"{out}: holds an index of another request (other {', '.join(sorted(differs))}): choose another "
+      f"{out}: it holds an index of another request (other {', '.join(sorted(differs))}): choose another "
       "folder, or build with overwrite=True (--overwrite)."
     )
   for name in (INDEX, "index.faiss") + (() if same_vectors else (encoders.FITTED, dense.VECTORS, dense.PROGRESS)):

@@ -1,4 +1,4 @@
-"""Passages: read from JSON lines as a stream, kept on disk memory-mapped, with a checksum of their order."""
+"""The corpus: passages streamed from JSON lines, stored in a memory-mapped file, with a checksum over their order."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ROWS, OFFSETS, CARD = "passages.jsonl", "offsets.npy", "corpus.json"
 
 
 def contents(passage: Passage) -> str:
-  """A passage as FlashRAG and Search-R1 write it: the title in double quotes, a line break, the text."""
+  """A passage in the format of FlashRAG and Search-R1: the title in double quotes, a line break, the text."""
   return f'"{" ".join(passage.title.split())}"\n{passage.text}' if passage.title else passage.text
 
 
 def from_contents(text: str) -> tuple[str, str]:
-  """(title, text): the first line is the title, without the double quotes around it. One bare line is all text."""
+  """(title, text). The first line is the title, without its double quotes; a single line without quotes is the text."""
   first, newline, rest = text.partition("\n")
   quoted = len(first) >= 2 and first[0] == first[-1] == '"'
   if not newline and not quoted:
@@ -35,7 +35,7 @@ def from_contents(text: str) -> tuple[str, str]:
 
 
 def _passage(row, where: str) -> Passage:
-  """Raises ValueError with `where` in front when the row is no passage."""
+  """The passage of a row. Raises ValueError, beginning with `where`, if the row is not a passage."""
   wanted = '{"id", "title", "text"}, {"id", "contents"} or BEIR\'s {"_id", "title", "text"}'
   if not isinstance(row, dict):
     raise ValueError(f"{where}: a row must be a JSON object {wanted}, this is {type(row).__name__}.")
@@ -60,12 +60,13 @@ def _passage(row, where: str) -> Passage:
 
 
 def read_passages(path: str | os.PathLike) -> Iterator[Passage]:
-  """Streams FILE.jsonl or FILE.jsonl.gz: rows {"id", "title", "text"}, FlashRAG's {"id", "contents"}, or BEIR's
-  {"_id", "title", "text"}.
+  """Streams the passages of FILE.jsonl or FILE.jsonl.gz.
+
+  A row is {"id", "title", "text"}, FlashRAG's {"id", "contents"}, or BEIR's {"_id", "title", "text"}.
 
   Raises:
     FileNotFoundError: no such file.
-    ValueError: a row that is no passage, or a cut or broken file; the message has file and line.
+    ValueError: a row is not a passage, or the file is truncated or damaged; the message names file and line.
   """
   path = pathlib.Path(path)
   if not path.is_file():
@@ -83,17 +84,17 @@ def read_passages(path: str | os.PathLike) -> Iterator[Passage]:
 
 
 class Corpus:
-  """Passages on disk: `corpus[row]` reads one. Nothing but the offsets (8 bytes a passage, mapped too) is kept.
+  """Passages on disk; `corpus[row]` reads one. Passages and offsets (8 bytes per passage) are memory-mapped.
 
   Attributes:
-    checksum: SHA-256 of the passages in their order: what an index is bound to.
-    path: its folder.
+    checksum: SHA-256 of the passages in their order. An index belongs to one checksum.
+    path: the corpus's folder.
   """
 
   def __init__(self, path: str | os.PathLike):
     """
     Raises:
-      ValueError: the folder holds no whole corpus.
+      ValueError: the folder does not hold a complete corpus.
     """
     self.path = pathlib.Path(path)
     if not (self.path / CARD).is_file():
@@ -122,11 +123,11 @@ class Corpus:
     return (self[row] for row in range(len(self)))
 
   def scored(self, row: int, score: float) -> Passage:
-    """The passage of a row, with the retriever's score."""
+    """The passage of this row with its score."""
     return dataclasses.replace(self[int(row)], score=float(score))
 
   def verify(self) -> None:
-    """Reads everything once. Raises ValueError when the passages are not those that were stored."""
+    """Reads the whole corpus once. Raises ValueError if the passages have changed since they were stored."""
     digest = hashlib.sha256()
     for start in range(0, len(self._rows), 1 << 24):
       digest.update(self._rows[start : start + (1 << 24)].tobytes())
@@ -140,20 +141,22 @@ class Corpus:
 def store(
   passages: Iterable[Passage], path: str | os.PathLike, *, unique: bool = False, progress: bool = True
 ) -> Corpus:
-  """Writes passages, as they come, to a folder that `Corpus` reads. The card is written last: no card, no corpus.
+  """Streams passages into a folder that `Corpus` reads. The card is written last, so a folder without it is incomplete.
 
   Args:
+    passages: the passages in the order of their rows.
+    path: the folder; it is created.
     unique: refuse two passages with the same id.
-    progress: show a bar.
+    progress: show a progress bar.
 
   Raises:
-    ValueError: there is no passage at all.
+    ValueError: there are no passages.
     Twice: two passages have the same id (only with `unique`).
   """
   path = pathlib.Path(path)
   path.mkdir(parents=True, exist_ok=True)
   (path / CARD).unlink(missing_ok=True)
-  digest, offset, count, ids = hashlib.sha256(), 0, 0, array.array("q")  # 8 bytes an id, however many there are
+  digest, offset, count, ids = hashlib.sha256(), 0, 0, array.array("q")  # hashes of ids: 8 bytes each
   raw_offsets = path / "offsets.partial"
   with open(path / ROWS, "wb") as rows, open(raw_offsets, "wb") as offsets:
     offsets.write(np.int64(0).tobytes())
@@ -177,7 +180,7 @@ def store(
 
 
 class Twice(ValueError):
-  """Two passages with one id: `rows`, counted from 0."""
+  """Two passages have the same id. `rows` are their rows, from 0."""
 
   def __init__(self, name: str, rows: tuple[int, int], where: str):
     super().__init__(f"{where}: the id {name!r:.80} is there twice: every passage must have one of its own.")
@@ -189,12 +192,12 @@ def _refuse_twins(stored: Corpus, hashes: np.ndarray) -> None:
   same = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
   for first, second in sorted(zip(order[same].tolist(), order[same + 1].tolist())):
     if stored[first].id == stored[second].id:  # else two ids happen to have the same hash
-      (stored.path / CARD).unlink()
+      (stored.path / CARD).unlink()  # without its card the corpus counts as incomplete
       raise Twice(stored[first].id, (first, second), f"passages {first} and {second}")
 
 
 def lines_of(path: str | os.PathLike, rows: Iterable[int]) -> list[int]:
-  """The lines, from 1, of passages of a file, from 0: blank lines are no passages."""
+  """The line numbers (from 1) of the passages with these rows (from 0). Blank lines hold no passage."""
   path, wanted = pathlib.Path(path), set(rows)
   with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
     filled = (line for line, raw in enumerate(file, 1) if raw.strip())
@@ -202,7 +205,7 @@ def lines_of(path: str | os.PathLike, rows: Iterable[int]) -> list[int]:
 
 
 def checksum(passages: Iterable[Passage]) -> str:
-  """Of passages in memory: what `store` gives the same ones."""
+  """The checksum of passages in memory: the one that `store` computes for the same passages."""
   digest = hashlib.sha256()
   for passage in passages:
     digest.update(_row(passage))
@@ -214,7 +217,7 @@ def _row(passage: Passage) -> bytes:
 
 
 def read_card(path: pathlib.Path, names: Iterable[str]) -> dict:
-  """A file of `write_json` that has these entries. Raises ValueError, with its path, when it is something else."""
+  """Reads a file of `write_json` and checks that it has these entries. Raises ValueError, with the path, otherwise."""
   try:
     card = json.loads(path.read_text())
   except (ValueError, RecursionError) as error:
@@ -225,7 +228,7 @@ def read_card(path: pathlib.Path, names: Iterable[str]) -> dict:
 
 
 def write_json(path: pathlib.Path, value) -> None:
-  """The file is there whole, or not at all."""
+  """Writes the value atomically: the file exists complete, or not at all."""
   partial = path.with_name(path.name + ".partial")
   partial.write_text(json.dumps(value, indent=1, ensure_ascii=False))
   os.replace(partial, path)

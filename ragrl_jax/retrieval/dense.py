@@ -1,4 +1,4 @@
-"""Dense search: an encoder makes vectors of passages and queries, an index ranks them by inner product."""
+"""Dense retrieval: an encoder maps passages and queries to vectors, and an index ranks them by inner product."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ VECTORS, PROGRESS = "vectors.npy", "vectors.progress.json"
 
 
 class VectorIndex(Protocol):
-  """Finds the nearest of stored vectors, by inner product."""
+  """Ranks stored vectors by their inner product with a query's vector."""
 
   def search(self, queries: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """float32 [n, D] → n pairs (float32 scores, int64 rows), best first, at most k of each."""
+    """float32 [n, D] → n pairs (float32 scores, int64 rows), best first, each array of at most k entries."""
 
 
 class DenseRetriever:
-  """Passages by the inner product of encoded query and passage.
+  """Ranks passages by the inner product of the encoded query and passage.
 
   Attributes:
-    encoder: of queries and passages.
-    dispatch: runs the encoder (and an on-device index): `dispatch(function, *arguments)`. The thread that owns the
-      accelerators puts its queue here when searches come from other threads; by default they run where they are called.
+    encoder: encodes queries and passages.
+    dispatch: `dispatch(function, *arguments)` runs the encoder and an on-device index. If searches come from other
+      threads, the thread that owns the accelerators sets its queue here. By default the calling thread runs them.
   """
 
   def __init__(
@@ -60,7 +60,7 @@ class DenseRetriever:
     if not np.isfinite(vectors).all():
       bad = texts[int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])]
       raise ValueError(f"the encoder gave a vector that is not finite for the query {bad!r:.200}.")
-    known = np.flatnonzero(vectors.any(axis=1))  # a zero vector knows nothing of the query: no answer
+    known = np.flatnonzero(vectors.any(axis=1))  # a zero vector holds no known word: such a query finds nothing
     answers: api.Answers = [[] for _ in texts]
     if len(known):
       run = self._where(self._index, default=False)
@@ -69,7 +69,7 @@ class DenseRetriever:
     return answers
 
   def _where(self, worker: Any, *, default: bool) -> Callable[..., Any]:
-    """How to call it: through `dispatch` if it works on the accelerators (`on_device`), else here."""
+    """`dispatch` for a worker that computes on the accelerators (`on_device`); otherwise a plain call."""
     return self.dispatch if getattr(worker, "on_device", default) else lambda function, *a: function(*a)
 
 
@@ -84,20 +84,24 @@ def encode_corpus(
   batch: int = 512,
   progress: bool = True,
 ) -> float:
-  """Passages → a memory-mapped array [N, dim] on disk. After a kill it goes on at the last note of how far it came.
+  """Encodes the passages into a memory-mapped array [N, dim]. After a kill it continues from the last saved progress.
 
   Args:
-    dtype: "float32" or "float16" (half the room; scores are those of the rounded vectors).
-    shard_rows: passages between two notes, at most. Batches begin anew with each shard, so that they are the same
-      ones wherever a build goes on.
-    note_s: seconds between two notes, at most, and the time of a batch.
-    batch: passages handed to the encoder at a time.
+    corpus: the passages.
+    encoder: encodes them.
+    folder: the index's folder.
+    dtype: "float32" or "float16" (half the space; scores are those of the rounded vectors).
+    shard_rows: most passages between two saves of the progress. A new batch begins at each shard, so that a continued
+      build has the same batches.
+    note_s: most seconds between two saves, plus the time of one batch.
+    batch: passages given to the encoder at a time.
+    progress: show a progress bar.
 
   Returns:
-    The longest vector's Euclidean norm.
+    The largest Euclidean norm of a vector.
 
   Raises:
-    ValueError: an unknown dtype, or an encoder whose vectors are of another size or not finite.
+    ValueError: an unknown dtype, or the encoder's vectors have another size or are not finite.
   """
   if dtype not in ("float32", "float16"):
     raise ValueError(f"dtype={dtype!r}: vectors are stored as 'float32' or 'float16'.")
@@ -135,15 +139,15 @@ def _encoded(encoder: api.Encoder, corpus: Corpus, rows: range, dtype) -> np.nda
     row = rows[int(np.flatnonzero(~np.isfinite(made).all(axis=1))[0])]
     raise ValueError(
       f"the encoder gave a vector that is not finite in {np.dtype(dtype).name} for passage {row} "
-      f"(id {corpus[row].id!r}): look at that passage, or store float32."
+      f"(id {corpus[row].id!r}): check that passage, or store float32."
     )
   return made
 
 
 def open_vectors(folder: str | os.PathLike, *, rows: int, dim: int) -> np.ndarray:
-  """The mapped array. Raises ValueError when it is not of the corpus beside it."""
+  """Opens the memory-mapped vectors [rows, dim]. Raises ValueError if their shape does not fit the corpus."""
   path = pathlib.Path(folder) / VECTORS
   vectors = np.load(path, mmap_mode="r", allow_pickle=False)
   if vectors.shape != (rows, dim):
-    raise ValueError(f"{path}: vectors {vectors.shape} beside {rows} passages of {dim} dimensions: build it again.")
+    raise ValueError(f"{path}: its shape is {vectors.shape}, but it must be {(rows, dim)}: build the index again.")
   return vectors

@@ -1,4 +1,4 @@
-"""Exact search on the accelerators: sharded inner products in blocks, the best of each group of rows, the best rows."""
+"""Exact search on the accelerators: inner products with sharded vectors, block by block, then the best rows."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ragrl_jax.retrieval import ranking
 
 AXIS = "passages"
-GROUP = 128  # rows of which the first pass keeps the best score, where the block allows it
+GROUP = 128  # rows per group (at most): the first pass keeps the best score of each group
 
 
 class DeviceIndex:
-  """All vectors in the devices' memory, an equal share of the rows on each.
+  """All vectors in the devices' memory, with an equal share of the rows on each device.
 
-  Searches compile once for each power of two of queries and of passages wanted. The result equals brute force over the
-  vectors as stored on the devices: candidates' scores are summed again on the host, ties go by row.
+  The numbers of queries and of passages are rounded up to powers of two, and each pair compiles once. The result equals
+  brute force over the vectors as stored on the devices: the host computes the candidates' scores again, and equal
+  scores are ordered by row.
   """
 
   on_device = True
@@ -30,11 +31,11 @@ class DeviceIndex:
   ):
     """
     Args:
-      vectors: [N, D], mapped from disk or not; read once, a device's share at a time.
-      max_norm: the longest one's Euclidean norm.
-      dtype: "float32", or "bfloat16": half the memory, both sides rounded, sums in float32.
-      devices: which; this process's own by default.
-      block_rows: rows of a device that are scored at a time: [queries, block_rows] float32 exist at once.
+      vectors: [N, D], memory-mapped or not; read once, one device's share at a time.
+      max_norm: the largest Euclidean norm of a vector.
+      dtype: "float32", or "bfloat16": half the memory, queries and vectors rounded, sums in float32.
+      devices: the devices to use; by default this process's own.
+      block_rows: rows that a device scores at a time; the scores take [queries, block_rows] float32.
 
     Raises:
       ValueError: another dtype.
@@ -62,13 +63,13 @@ class DeviceIndex:
     self._scan = jax.jit(scan)
 
   def search(self, queries: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """float32 [n, D] → n pairs (scores, rows), best first, min(k, N) of each."""
+    """float32 [n, D] → n pairs (scores, rows), best first, each of min(k, N) entries."""
     queries = queries.astype(self._dtype).astype(np.float32)
     k = min(k, len(self._vectors))
     return ranking.exact(self._rough, _Rounded(self._vectors, self._dtype), queries, k, max_norm=self._max_norm)
 
   def _rough(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The best by float32 sums, in one of few compiled shapes."""
+    """The best rows by float32 sums, computed in one of a few compiled shapes."""
     wanted = min(_power_of_two(count), len(self._vectors))
     padded = np.zeros((_power_of_two(len(queries)), queries.shape[1]), self._dtype)
     padded[: len(queries)] = queries.astype(self._dtype)
@@ -78,7 +79,7 @@ class DeviceIndex:
     return np.asarray(scores)[found], np.asarray(rows)[found].astype(np.int64)
 
   def _part(self, index: tuple[slice, ...]) -> np.ndarray:
-    """The rows of one device; zeros after the last passage."""
+    """One device's rows, with zeros after the last passage."""
     start, stop, _ = index[0].indices(self._shape[0])
     part = np.zeros((stop - start, self._shape[1]), self._dtype)
     held = np.asarray(self._vectors[start:stop])
@@ -87,7 +88,7 @@ class DeviceIndex:
 
 
 class _Rounded:
-  """Rows of an array as the devices hold them."""
+  """Rows of an array, rounded to the devices' dtype."""
 
   def __init__(self, vectors: np.ndarray, dtype):
     self._vectors, self._dtype, self.shape = vectors, dtype, vectors.shape
@@ -97,21 +98,21 @@ class _Rounded:
 
 
 def best_of_all(stored: jax.Array, queries: jax.Array, places: jax.Array, *, block: int, total: int):
-  """One device's part, then the best of all parts. Equal scores keep the order of the rows throughout.
+  """The best rows of this device's share, then of all shares. Equal scores keep the order of their rows.
 
-  The whole part is read once, and of each group of rows the best score is kept: the k best rows lie in the k groups
-  whose best are highest, and only those are scored again, row by row.
+  The first pass reads the whole share once and keeps the best score of each group of rows. The k best rows lie in the k
+  groups with the highest best scores. The second pass scores only the rows of those groups.
 
   Args:
     stored: this device's rows [S, D].
     queries: [n, D].
-    places: [count]; only its length is read.
+    places: [count]; only its length is used.
     block: rows scored at a time; divides S.
-    total: rows that there are on all devices; the rest is padding.
+    total: number of rows on all devices; rows beyond it are padding.
 
   Returns:
-    (float32 scores, int32 rows), both [n, count], best first. The last score is no less than what any row that is
-    left out got in the first pass.
+    (float32 scores, int32 rows), both [n, count], best first. The last score is at least the first-pass score of every
+    row that is left out.
   """
   share, count = stored.shape[0], places.shape[0]
   keep, first = min(count, share), jax.lax.axis_index(AXIS) * share
@@ -131,11 +132,11 @@ def best_of_all(stored: jax.Array, queries: jax.Array, places: jax.Array, *, blo
 
   def again(given):
     query, groups = given
-    rows = (jnp.sort(groups)[:, None] * group + jnp.arange(group, dtype=jnp.int32)[None]).reshape(-1)  # in order
+    rows = (jnp.sort(groups)[:, None] * group + jnp.arange(group, dtype=jnp.int32)[None]).reshape(-1)  # sorted
     scores, at = jax.lax.top_k(real(dot("d,sd->s", query, stored[rows]), rows), keep)
     return scores, first + rows[at]
 
-  best = jax.lax.map(again, (queries, groups))  # one query after the other: its candidates alone are gathered
+  best = jax.lax.map(again, (queries, groups))  # one query at a time, so that only its candidates are gathered
   scores, rows = (jax.lax.all_gather(x, AXIS, axis=1, tiled=True) for x in best)
   scores, at = jax.lax.top_k(scores, count)
   return scores.at[:, -1].max(jax.lax.pmax(left, AXIS)), jnp.take_along_axis(rows, at, axis=1)

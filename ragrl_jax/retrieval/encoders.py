@@ -1,4 +1,4 @@
-"""Which encoder an index was made with, and how to have it again when the index is searched."""
+"""The encoder of an index: chosen by name or folder when the index is built, loaded again when it is searched."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ FITTED = "encoder.json"
 
 
 def named(encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | None) -> dict[str, Any]:
-  """What build.json and index.json say of the encoder (JSON).
+  """The encoder's entry in build.json and index.json (JSON).
 
   Raises:
-    ValueError: neither a name, nor a folder, nor an encoder.
+    ValueError: `encoder` is neither a known name, nor a model's folder, nor an encoder.
   """
   options = dict(options or {})
   if not isinstance(encoder, str | os.PathLike):
     if options:
-      raise ValueError("encoder_options are for an encoder given by name or folder, not for one that was handed in.")
+      raise ValueError("encoder_options are for an encoder given by name or folder, not for an encoder object.")
     return dict(kind="given", settings=dict(encoder.settings), dim=encoder.dim)
   try:
     json.dumps(options)
   except TypeError:
     raise ValueError(
-      f"encoder_options={options!r:.200}: they are stored with the index, so they must be JSON; hand in "
+      f"encoder_options={options!r:.200}: they are stored with the index, so they must be JSON; pass "
       "the encoder itself instead."
     ) from None
   if str(encoder) == "bm25":
@@ -42,7 +42,7 @@ def named(encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | Non
   if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(encoder)):
     here = path.name
     raise ValueError(
-      f"encoder={str(encoder)!r}: there is no such folder. Where it is a name on the Hugging Face hub, "
+      f"encoder={str(encoder)!r}: there is no such folder. If it is a name on the Hugging Face hub, "
       f"fetch it (hf download {encoder} --local-dir {here}) and name the folder: --encoder {here}."
     )
   if not (path / "config.json").is_file():
@@ -56,7 +56,7 @@ def named(encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | Non
 def fitted(
   encoder: str | os.PathLike | Encoder, chosen: Mapping[str, Any], corpus: Corpus, out: pathlib.Path
 ) -> Encoder:
-  """The encoder that encodes this corpus; what it learns from the corpus is kept in the index's folder."""
+  """The encoder for this corpus. "hashing" counts the corpus's words and stores them in the index's folder."""
   if chosen["kind"] == "given":
     return encoder
   if chosen["kind"] == "model":
@@ -67,15 +67,15 @@ def fitted(
 
 
 def again(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLike | Encoder | None) -> Encoder:
-  """The encoder of a finished index, for its queries.
+  """The encoder for queries to a finished index.
 
   Args:
-    card: the index.json.
-    folder: of the index.
-    given: the encoder itself, or the folder it has moved to; None takes what the index names.
+    card: the contents of index.json.
+    folder: the index's folder.
+    given: the encoder itself, or the folder it was moved to; None loads the encoder that the index names.
 
   Raises:
-    ValueError: there is none, or it is not the one the vectors were made with.
+    ValueError: there is no encoder, or it is not the one that made the vectors.
   """
   kind = card["encoder"]["kind"]
   if kind == "hashing":
@@ -88,7 +88,7 @@ def again(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLik
       raise ValueError(f"{folder}: its encoder is not at {path} any more: load_index(…, encoder=FOLDER).")
     encoder = load_model(path, **card["encoder"]["options"])
   else:
-    raise ValueError(f"{folder}: built with an encoder that was handed in: hand it in again, load_index(…, encoder=…).")
+    raise ValueError(f"{folder}: it was built with an encoder object: pass it again, load_index(…, encoder=…).")
   settings, stored = dict(encoder.settings), card["encoder"]["settings"]
   differs = [
     f"{name}: {settings.get(name)!r}, the index {stored.get(name)!r}"
@@ -102,6 +102,6 @@ def again(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLik
 
 def load_model(path: str | os.PathLike, **options: Any) -> Encoder:
   """A Flax text encoder from a Hugging Face folder."""
-  from ragrl_jax.models import encoder  # JAX and its models are loaded only where an index needs them
+  from ragrl_jax.models import encoder  # imported here, since only such an index needs JAX and the models
 
   return encoder.load_encoder(path, **options)

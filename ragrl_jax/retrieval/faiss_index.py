@@ -1,9 +1,9 @@
-"""FAISS over the index's vectors: exact ("Flat"), or any factory string ("HNSW32", "IVF1024,PQ64", …).
+"""FAISS search over the index's vectors: exact ("Flat"), or any factory string ("HNSW32", "IVF1024,PQ64", …).
 
-Threads: FAISS's OpenMP threads wait for each other by spinning, which on a machine that has other work costs far more
-than a small search takes (20,000 vectors of 384, one query, two busy cores: 0.7 ms with one thread, 5 to 50 ms with
-two). So a search opens `threads` of them only when it is long. The setting belongs to the calling thread and is made at
-every search; a pool of n callers with long searches may have n * `threads` of them: give it `threads=1`.
+Threads: FAISS's OpenMP threads spin while they wait for each other. On a busy machine this costs far more than a small
+search (20,000 vectors of 384 numbers, one query, two busy cores: 0.7 ms with one thread, 5 to 50 ms with two).
+Therefore only long searches use `threads` threads. The setting belongs to the calling thread and is made at every
+search. A pool of n callers with long searches may start n * `threads` threads: give it `threads=1`.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from tqdm import tqdm
 from ragrl_jax.retrieval import ranking
 
 BLOCK = 1 << 16  # rows that are added, or converted to float32, at a time
-LONG = 1 << 28  # multiplications from which a search is worth several threads: some tens of milliseconds of one
-FEW = 16  # queries of one call that stay below FAISS's switch to BLAS, so that a batch probes as single ones do
+LONG = 1 << 28  # multiplications from which several threads pay off: tens of milliseconds on one thread
+FEW = 16  # most queries in a call without BLAS; below its threshold a batch finds the same candidates as single queries
 
 
 class Flat:
-  """Exact inner product: FAISS's exhaustive search straight over the memory-mapped vectors, with no copy of them."""
+  """Exact search by inner product: FAISS's exhaustive search over the memory-mapped vectors, without a copy of them."""
 
   def __init__(self, vectors: np.ndarray, *, max_norm: float, threads: int | None = None):
     self._vectors, self._max_norm, self._threads = vectors, max_norm, threads or cores()
-    # From how many queries BLAS compares them with all vectors, in a fourth of the time: FAISS 1.15 counts their
-    # numbers, not them, and would wait for hundreds. A setting of the whole process, and of speed alone: scores are
-    # computed again.
+    # FAISS compares many queries with all vectors by BLAS, in a quarter of the time. FAISS 1.15 applies its threshold
+    # to queries * dimensions, so that its default needs hundreds of queries. The setting holds for the whole process
+    # and affects speed only, since scores are computed again.
     if faiss.cvar.distance_compute_blas_threshold > 1000:
       faiss.cvar.distance_compute_blas_threshold = (FEW + 1) * vectors.shape[1]
 
   def search(self, queries: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """float32 [n, D] → n pairs (scores, rows), best first, min(k, N) of each."""
+    """float32 [n, D] → n pairs (scores, rows), best first, each of min(k, N) entries."""
     k = min(k, len(self._vectors))
     return ranking.exact(self._scan, self._vectors, queries, k, max_norm=self._max_norm)
 
   def _scan(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    long = LONG if len(queries) <= FEW else 4 * LONG  # BLAS is that much faster
+    long = LONG if len(queries) <= FEW else 4 * LONG  # BLAS is four times as fast
     faiss.omp_set_num_threads(self._threads if len(queries) * self._vectors.size >= long else 1)
-    block = len(self._vectors) if self._vectors.dtype == np.float32 else BLOCK  # float16 is converted piece by piece
+    block = len(self._vectors) if self._vectors.dtype == np.float32 else BLOCK  # float16 is converted block by block
     scores, rows = np.zeros((len(queries), 0), np.float32), np.zeros((len(queries), 0), np.int64)
     for start in range(0, len(self._vectors), block):
       part = np.asarray(self._vectors[start : start + block], dtype=np.float32)
@@ -56,25 +56,26 @@ class Flat:
 
 
 class Approximate:
-  """A FAISS index finds `oversample` times k candidates; the stored vectors give their true scores and order."""
+  """Approximate search: FAISS finds `oversample` * k candidates, and the stored vectors give their exact scores."""
 
   def __init__(
     self, path: pathlib.Path, vectors: np.ndarray, *, options: str = "", oversample: int = 4, threads: int | None = None
   ):
     """
     Args:
-      path: the file `build` wrote; mapped, not read, where FAISS can.
-      vectors: what was indexed, [N, D].
-      options: FAISS's search parameters, as in "nprobe=32" or "efSearch=128".
-      oversample: candidates fetched for each passage wanted.
+      path: the file written by `build`; it is memory-mapped if FAISS can.
+      vectors: the indexed vectors, [N, D].
+      options: FAISS's search parameters, such as "nprobe=32" or "efSearch=128".
+      oversample: candidates per requested passage.
+      threads: blocks of queries searched at the same time; None uses all cores.
 
     Raises:
-      ValueError: the file belongs to other vectors, or an option is unknown to this kind of index.
+      ValueError: the file belongs to other vectors, or this kind of index does not know an option.
     """
     self._index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
     if (self._index.ntotal, self._index.d) != vectors.shape:
       raise ValueError(
-        f"{path}: an index of {self._index.ntotal} vectors of {self._index.d} dimensions beside "
+        f"{path}: an index of {self._index.ntotal} vectors of {self._index.d} dimensions, but the folder has "
         f"{vectors.shape[0]} of {vectors.shape[1]}: build the index again."
       )
     set_options(self._index, options)
@@ -82,7 +83,7 @@ class Approximate:
     self._pool = concurrent.futures.ThreadPoolExecutor(threads or cores(), thread_name_prefix="faiss")
 
   def search(self, queries: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """float32 [n, D] → n pairs (scores, rows), best first, at most k of each."""
+    """float32 [n, D] → n pairs (scores, rows), best first, each of at most k entries."""
     parts = [queries[start : start + FEW] for start in range(0, len(queries), FEW)]
     run = map if len(parts) == 1 else self._pool.map
     return [best for found in run(lambda part: self._search(part, k), parts) for best in found]
@@ -106,9 +107,18 @@ def build(
   train_rows: int = 1 << 18,
   progress: bool = True,
 ) -> None:
-  """Trains a factory string's index on evenly spaced rows where it needs it, adds all vectors, writes the file.
+  """Builds the index of a factory string: trains it on evenly spaced rows if needed, adds all vectors, writes the file.
 
-  HNSW links its graph from several threads: only threads=1 gives the same file twice.
+  HNSW links its graph from several threads, so that only threads=1 gives a reproducible file.
+
+  Args:
+    vectors: [N, D].
+    path: the file to write.
+    factory: FAISS's factory string.
+    options: FAISS's search parameters, checked here.
+    threads: FAISS's threads; None uses all cores.
+    train_rows: most rows to train on.
+    progress: show a progress bar.
 
   Raises:
     ValueError: FAISS does not know the factory string or an option, or there are too few vectors to train on.
@@ -134,15 +144,15 @@ def build(
 
 
 def make(factory: str, dim: int) -> faiss.Index:
-  """An empty index. Raises ValueError when FAISS does not know the string."""
+  """An empty index by inner product. Raises ValueError if FAISS does not know the factory string."""
   try:
     index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
   except RuntimeError as error:
     raise ValueError(
-      f"factory={factory!r} is no index that FAISS can make over {dim} dimensions: {_said(error)} "
+      f"factory={factory!r} is not an index that FAISS can make for {dim} dimensions: {_said(error)} "
       "Use 'Flat', 'HNSW32' or 'IVF1024,PQ64', for example."
     ) from None
-  # A product quantiser's codes are sorted by annealing for a filter that nobody here uses: 2 s a sub-quantiser.
+  # FAISS sorts a product quantiser's codes by annealing for a filter that we never use: 2 s per sub-quantiser.
   for part in (index, faiss.try_extract_index_ivf(index)):
     if part is not None and hasattr(faiss.downcast_index(part), "do_polysemous_training"):
       faiss.downcast_index(part).do_polysemous_training = False
@@ -150,7 +160,7 @@ def make(factory: str, dim: int) -> faiss.Index:
 
 
 def set_options(index: faiss.Index, options: str) -> None:
-  """Raises ValueError when FAISS does not know an option of "name=value,name=value"."""
+  """Sets options "name=value,name=value". Raises ValueError if FAISS does not know one of them."""
   if options:
     try:
       faiss.ParameterSpace().set_index_parameters(index, options)
@@ -162,7 +172,7 @@ def set_options(index: faiss.Index, options: str) -> None:
 
 
 def cores() -> int:
-  """Number of CPU cores that this process may use."""
+  """The cores that this process may use."""
   return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

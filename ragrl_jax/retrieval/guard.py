@@ -1,6 +1,4 @@
-"""uvicorn's HTTP protocol for a server that may be attacked: deadlines for what clients send, and no more connections
-than there are descriptors for.
-"""
+"""uvicorn's HTTP protocol with protection against hostile clients: request deadlines and a limit on connections."""
 
 from __future__ import annotations
 
@@ -16,14 +14,14 @@ LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\
 
 @dataclasses.dataclass(frozen=True)
 class Guard:
-  """What connections may do.
+  """Limits of connections.
 
   Attributes:
-    header_s: until a connection's first request, or a further one that was begun, has all its headers.
-    body_s: then until it has its body.
-    max_connections: at a time. One more takes the place of the one that has been idle, or in the middle of sending a
-      request, for longest; where all of them wait for answers it is refused with 503.
-    grace_s: for answers under way when the server ends.
+    header_s: seconds for the headers of a request, from the start of the connection or of a further request.
+    body_s: seconds for the body, after the headers.
+    max_connections: most connections at a time. One more replaces the connection that has been idle, or sending a
+      request, for longest. If all connections wait for answers, it is refused with status 503.
+    grace_s: seconds for answers in progress when the server shuts down.
   """
 
   header_s: float = 10.0
@@ -33,13 +31,13 @@ class Guard:
 
 
 def protocol(guard: Guard) -> type[H11Protocol]:
-  """The class that `uvicorn.Config(http=…)` takes; one for each server."""
+  """The class for `uvicorn.Config(http=…)`. Each server needs its own."""
   return type("Guarded", (_Guarded,), dict(guard=guard, replaceable={}))
 
 
 class _Guarded(H11Protocol):
   guard: ClassVar[Guard]
-  replaceable: ClassVar[dict[_Guarded, None]]  # those without a whole request, the longest-waiting first
+  replaceable: ClassVar[dict[_Guarded, None]]  # connections without a complete request, the longest-waiting first
 
   def connection_made(self, transport):
     super().connection_made(transport)
@@ -73,16 +71,16 @@ class _Guarded(H11Protocol):
 
   def timeout_keep_alive_handler(self):
     super().timeout_keep_alive_handler()
-    self.loop.call_later(self.guard.header_s, self.transport.abort)  # it may not take what it asked for
+    self.loop.call_later(self.guard.header_s, self.transport.abort)  # the client may never read its answer
 
   def drop(self):
-    """Closes it without waiting for what was not sent or taken yet."""
+    """Closes the connection at once, with unsent data lost."""
     self._enter("closed")
     self.connections.discard(self)
     self.transport.abort()
 
   def _look(self):
-    """Notes where the connection stands now; a deadline runs from when it came there."""
+    """Updates the connection's phase; each phase has its own deadline."""
     theirs = self.conn.their_state
     if self.transport.is_closing():
       self._enter("closed")
@@ -91,7 +89,7 @@ class _Guarded(H11Protocol):
     elif theirs is not h11.IDLE:
       self._enter("answer")
     elif self.cycle is not None and not self.conn.trailing_data[0]:
-      self._enter("idle")  # uvicorn's own timer is for this
+      self._enter("idle")  # uvicorn's own timer limits this phase
     else:
       self._enter("head")
 

@@ -1,10 +1,10 @@
 """A dense encoder without weights: BM25, folded into a vector of fixed size by random indexing.
 
 Every word has a sparse random code (`NONZEROS` entries of ±1/sqrt(NONZEROS)), drawn from a hash of seed and word. A
-passage is the sum of its words' codes times BM25's term weight and sqrt(idf); a query is the sum of its words' codes
-times sqrt(idf). Different words' codes are nearly orthogonal, so the inner product is the BM25 score plus noise of
-about idf / sqrt(dim) for every pair of different words. Splitting idf between the two sides keeps that noise small
-beside the weight of a frequent word, which often decides (a relation's name, say).
+passage is the sum of its words' codes, each times BM25's term weight and sqrt(idf). A query is the sum of its words'
+codes, each times sqrt(idf). The codes of different words are nearly orthogonal. The inner product is therefore the BM25
+score plus noise of about idf / sqrt(dim) for every pair of different words. Splitting idf between the two sides keeps
+that noise small relative to the weight of frequent words, which often decide the ranking (such as a relation's name).
 
 Sources: random indexing, Kanerva et al. 2000; signed hashing, Weinberger et al. (arXiv 0902.2206); BM25, Robertson &
 Zaragoza 2009.
@@ -30,9 +30,9 @@ NONZEROS = 16
 
 
 class HashingEncoder:
-  """Made by `fit` or `load`; see the module's text. Words that no passage holds count nothing."""
+  """The encoder of this module's docstring, made by `fit` or `load`. Words outside the corpus have weight 0."""
 
-  on_device = False  # NumPy alone: nothing to wait for the accelerators' thread with
+  on_device = False  # NumPy only: it need not run on the thread that owns the accelerators
 
   def __init__(
     self,
@@ -48,12 +48,12 @@ class HashingEncoder:
   ):
     """
     Args:
-      frequencies: word → number of passages that hold it.
+      frequencies: word → number of passages that contain it.
       rows: number of passages.
-      mean_length: mean number of words of a passage, title words counted `title_weight` times.
+      mean_length: mean number of words in a passage; a title's word counts `title_weight` times.
       dim: length of a vector, a multiple of 16.
-      seed: of the words' codes.
-      title_weight: what a word of the title counts, in words of the text.
+      seed: seed of the words' codes.
+      title_weight: weight of a word in the title relative to one in the text.
       k1, b: BM25's saturation and length normalisation.
     """
     if dim < NONZEROS or dim % NONZEROS:
@@ -65,7 +65,7 @@ class HashingEncoder:
 
   @classmethod
   def fit(cls, passages: Iterable[Passage], *, title_weight: float = 2.0, **settings) -> HashingEncoder:
-    """Counts the words of a corpus, one pass."""
+    """The encoder for a corpus: counts its words in one pass."""
     words, frequencies, length, rows = Words(pattern="all"), collections.Counter(), 0.0, 0
     for passage in passages:
       title, text = words(passage.title), words(passage.text)
@@ -88,7 +88,7 @@ class HashingEncoder:
     return cls(stored["frequencies"], rows=stored["rows"], mean_length=stored["mean_length"], **settings)
 
   def idf(self, word: str) -> float:
-    """ln(1 + (N - df + 1/2) / (df + 1/2)); 0 for a word that no passage holds."""
+    """ln(1 + (N - df + 1/2) / (df + 1/2)); 0 for a word outside the corpus."""
     df = self._frequencies.get(word, 0)
     return math.log1p((self._rows - df + 0.5) / (df + 0.5)) if df else 0.0
 
@@ -125,7 +125,7 @@ class HashingEncoder:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _code(word: str, seed: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
-  """(positions, signs): one entry in each of NONZEROS equal parts of the vector, so that no two fall together."""
+  """(positions, signs): one entry in each of NONZEROS equal parts of the vector, so that positions never collide."""
   digest = hashlib.blake2b(word.encode(), digest_size=4 * NONZEROS, salt=seed.to_bytes(8, "little")).digest()
   draws = np.frombuffer(digest, dtype="<u4").astype(np.int64)
   part = dim // NONZEROS

@@ -1,4 +1,4 @@
-"""A server that stopped answering, waited for by one poll however many threads miss it."""
+"""Waits for a server that stopped answering. One thread polls, however many threads wait."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ FIRST_PAUSE_S, LAST_PAUSE_S = 0.25, 5.0
 
 
 class Outage:
-  """Waits until somebody answers again, or until an outage has lasted `wait_s`; callable from several threads.
+  """Waits until the server answers again, or until the outage has lasted `wait_s`. Several threads may call `wait`.
 
   Args:
-    name: of what is waited for, as in "the retriever at http://…".
-    answers: one look: whether anybody answers.
-    wait_s: how long one outage is waited for. Searches that come after that fail as long as it lasts.
-    setting: where wait_s is set.
-    say: told once when the waiting begins and once when it ends well.
+    name: the server's name in messages, such as "the retriever at http://…".
+    answers: polls once: whether the server answers.
+    wait_s: longest wait for one outage, in seconds. Later searches fail at once until the server answers.
+    setting: the config path of wait_s, for messages.
+    say: called with a message when the wait begins, and when the server answers again.
   """
 
   def __init__(
@@ -33,27 +33,27 @@ class Outage:
   ):
     self._name, self._answers, self._wait_s, self._setting, self._say = name, answers, wait_s, setting, say
     self._lock, self._poll, self._closed = threading.Lock(), None, threading.Event()
-    self._since: float | None = None  # when the outage began; None while it answers
+    self._since: float | None = None  # when the outage began; None while the server answers
 
   def close(self) -> None:
     """Ends all waiting."""
     self._closed.set()
 
   def wait(self, why: str) -> int | None:
-    """Returns when it answers, or when there is nothing to wait for any more.
+    """Returns when the server answers, when wait_s is over, or when `close` is called.
 
     Args:
-      why: what went wrong with the call that missed it.
+      why: the error of the call that failed, for messages.
 
     Returns:
-      The looks that found nobody, 0 where the first was answered; None: still nobody, wait_s after the outage began.
+      The number of polls without an answer (0 if the server answered the first one); None if it still does not answer.
     """
     with self._lock:
       first = self._poll is None
       if first:
         self._poll = concurrent.futures.Future()
       poll = self._poll
-    if not first:  # another thread looks, for all
+    if not first:  # another thread polls for all
       return poll.result()
     found = None
     try:

@@ -1,4 +1,4 @@
-"""Exact ranking by inner product: whatever found the candidates, the same scores and the same order come out."""
+"""Exact ranking by inner product: scores and order are the same whichever search found the candidates."""
 
 from collections.abc import Callable
 
@@ -8,15 +8,15 @@ Search = Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]]  # ([n, D], 
 
 
 def rescore(vectors: np.ndarray, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
-  """Inner products of one query `[D]` with `vectors[rows]`, summed in float64, as float32.
+  """Inner products of one query `[D]` with `vectors[rows]`, summed in float64, returned as float32.
 
-  A score depends on the two vectors alone: not on the batch, the block or the number of threads.
+  A score depends only on its two vectors, not on the batch, the block or the number of threads.
   """
   return (vectors[rows].astype(np.float64) * query.astype(np.float64)).sum(axis=1).astype(np.float32)
 
 
 def ordered(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-  """The k best, best first; equal scores in the order of their rows."""
+  """The k best (scores, rows), best first; equal scores in the order of their rows."""
   order = np.lexsort((rows, -scores))[:k]
   return scores[order], rows[order]
 
@@ -24,23 +24,23 @@ def ordered(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, n
 def exact(
   search: Search, vectors: np.ndarray, queries: np.ndarray, k: int, *, max_norm: float
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-  """The true top k for each query, from a search whose float32 sums are off in the last bits.
+  """The true top k for each query, from a search whose float32 sums have rounding errors.
 
-  A few more candidates than k are fetched and scored again. When the k-th score lies within rounding of the worst
-  candidate, a passage that was left out could still belong in front of it: then twice as many are fetched.
+  A few more candidates than k are fetched and scored again. If the k-th score is within rounding error of the worst
+  candidate, a row outside the candidates could still belong to the top k. Then twice as many candidates are fetched.
 
   Args:
     search: exhaustive search, best first: (queries, count) → (float32 scores, int64 rows), both [n, count].
-    vectors: [N, D], what was searched (mapped from disk or not).
+    vectors: the searched vectors [N, D], memory-mapped or not.
     queries: float32 [n, D].
-    k: how many are wanted.
-    max_norm: the longest vector's Euclidean norm.
+    k: number of rows wanted.
+    max_norm: the largest Euclidean norm of a vector.
 
   Returns:
-    For each query (float32 scores, int64 rows), at most k of them.
+    For each query (float32 scores, int64 rows), each of at most k entries.
   """
   total, dim = vectors.shape
-  # |error| of a float32 sum of D products is at most D * 2^-24 * |q| |v|; twice that, for two sums compared.
+  # The error of a float32 sum of D products is at most D * 2^-24 * |q| |v|. Two such sums are compared: twice that.
   slack = 2.0 * dim * 2.0**-24 * max_norm * np.linalg.norm(queries.astype(np.float64), axis=1)
   found: list = [None] * len(queries)
   open_, count = np.arange(len(queries)), min(total, k + 8)

@@ -1,4 +1,4 @@
-"""A retriever behind HTTP: Search-R1's protocol, POST /retrieve {"queries", "topk", "return_scores": true}."""
+"""Client of a retriever over HTTP. Search-R1's protocol: POST /retrieve {"queries", "topk", "return_scores": true}."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from ragrl_jax.retrieval.outage import Outage
 from ragrl_jax.store import addresses
 from ragrl_jax.structs import Passage
 
-RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})  # what may pass; any other refusal will be the same next time
+RETRY = frozenset({408, 425, 429, 500, 502, 503, 504})  # temporary errors; any other status would only be repeated
 HEALTH_S = 10.0
 
 
 class RemoteRetriever:
-  """Asks a server; may be used from several threads. Nothing the server says is trusted to be of any shape or size.
+  """Searches by calling a server. Several threads may use it. The shape and size of every answer are checked.
 
-  Answers are read in both shapes, with scores ({"document": …, "score": …}) and without, and as search-engine servers
-  give them: no id (then a hash of the contents), no score, more items than asked for (the rest is dropped). The order
-  is the server's. Proxies of the environment are not used.
+  Two formats of answers are read: with scores ({"document": …, "score": …}) and without. Items as search engines return
+  them are accepted too: without an id (a hash of the contents replaces it), without a score, and more items than
+  requested (the rest is dropped). Passages keep the server's order. Proxy settings in the environment are ignored.
 
-  A server that is busy (429 or 503 with Retry-After) is asked again when it says, within the deadline. One that
-  nobody finds any more is waited for.
+  A busy server (status 429 or 503 with Retry-After) is called again after the time it names, within the deadline. If
+  the server cannot be reached, searches wait for it (`wait_s`).
   """
 
   def __init__(
@@ -51,20 +51,20 @@ class RemoteRetriever:
     """
     Args:
       address: "http://host:port", or the whole "http://host:port/retrieve".
-      timeout_s: of one call, from connecting to the last byte.
-      deadline_s: of all calls of one search, waits included; by default timeout_s for every allowed call.
+      timeout_s: seconds for one call, from connecting to the last byte.
+      deadline_s: seconds for all calls of one search, pauses included; by default timeout_s * (retries + 1).
       retries: further calls after a failed one.
-      wait_s: how long an outage (no connection, no answer in time, status 5xx) is waited for: all searches together
-        poll GET /health, and go on when somebody answers. A search takes at most deadline_s + wait_s.
-      backoff_s: wait before the first retry; it doubles with each, and is spread by ±50 %.
-      max_bytes: of an answer; a longer one is not read to its end.
+      wait_s: seconds that searches wait for the end of an outage (no connection, no answer in time, status 5xx).
+        Meanwhile one thread polls GET /health for all searches. A search takes at most deadline_s + wait_s.
+      backoff_s: seconds before the first retry; the pause doubles with each retry and varies at random by ±50 %.
+      max_bytes: the largest answer in bytes; reading stops beyond it.
       batch: queries sent in one call; more are split.
-      check: ask for the server's health now.
-      say: told when an outage begins and ends.
+      check: call GET /health now.
+      say: called with a message when an outage begins and when it ends.
 
     Raises:
-      ValueError: no http(s) address, or a setting out of range.
-      RetrievalFailed: nobody answers (only with `check`).
+      ValueError: not an http(s) address, or a setting out of range.
+      RetrievalFailed: the server does not answer (only with `check`).
     """
     if not address.startswith(("http://", "https://")):
       raise ValueError(f"{address!r}: a retriever's address begins with http:// or https://.")
@@ -82,7 +82,7 @@ class RemoteRetriever:
         "or more (config.retrieval)."
       )
     self._base = address.rstrip("/").removesuffix("/retrieve")
-    self._shown = addresses.without_credentials(self._base)  # in messages, logs and what evaluations keep
+    self._shown = addresses.without_credentials(self._base)  # for messages, logs and the files of evaluations
     self._timeout, self._retries, self._wait, self._backoff = timeout_s, retries, wait_s, backoff_s
     self._deadline = deadline_s if deadline_s is not None else timeout_s * (retries + 1)
     self._max_bytes, self._batch = max_bytes, batch
@@ -96,14 +96,14 @@ class RemoteRetriever:
     return dict(kind="remote", address=self._shown, server=self._health)
 
   def close(self) -> None:
-    """Searches that wait for the server fail now."""
+    """Ends the waiting for the server: searches that wait fail now."""
     self._outage.close()
 
   def health(self) -> dict[str, Any]:
-    """GET /health: what the server says of itself; empty for a server that knows no such page (Search-R1's own).
+    """The server's description by GET /health; empty for a server without that page (Search-R1's own).
 
     Raises:
-      RetrievalFailed: nobody answers, or the server says it is not well.
+      RetrievalFailed: the server does not answer, or answers with an error status.
     """
     try:
       reply = self._asked_for_health()
@@ -118,7 +118,7 @@ class RemoteRetriever:
     if reply.status in (404, 405):
       return {}
     if reply.status != 200:
-      raise api.RetrievalFailed(f"the retriever at {self._shown} is not well: GET /health gave {reply.status}.")
+      raise api.RetrievalFailed(f"the retriever at {self._shown} is not healthy: GET /health gave {reply.status}.")
     return reply.body if isinstance(reply.body, dict) else {}
 
   def _answers(self) -> bool:
@@ -137,7 +137,7 @@ class RemoteRetriever:
     """See `api.Retriever`.
 
     Raises:
-      RetrievalFailed: no good answer within retries, deadline and wait; says which queries.
+      RetrievalFailed: no valid answer within retries, deadline and wait; the message names the queries.
     """
     return api.each(queries, k, lambda texts: self._in_batches(texts, k))
 
@@ -154,7 +154,7 @@ class RemoteRetriever:
       if looks is None:
         tried.reasons[-1] += f"; nobody answered for {self._wait:g} s (config.retrieval.wait_s)"
         break
-      if not looks and not was_away:  # it is there, and fails these queries all the same
+      if not looks and not was_away:  # the server is up, but fails for these queries
         break
       was_away = looks > 0
       found = self._tries(texts, k, tried, give_up)
@@ -168,7 +168,7 @@ class RemoteRetriever:
     raise api.RetrievalFailed(f"no passages for {some} from {self._shown} after {tried.calls} calls: {why}.", texts)
 
   def _tries(self, texts: list[str], k: int, tried: _Tried, give_up: float) -> api.Answers | None:
-    """One call and its retries, noted in `tried`; None when they are spent."""
+    """One call and its retries, recorded in `tried`; None when all have failed."""
     until, left, busy = min(time.monotonic() + self._deadline, give_up), self._retries, None
     backoff = self._backoff
     while True:
@@ -208,7 +208,7 @@ class RemoteRetriever:
 
 @dataclasses.dataclass
 class _Tried:
-  """What became of the calls of one search. `away`: at the last one nobody answered."""
+  """The calls of one search and their errors. `away`: the last call found no server."""
 
   calls: int = 0
   away: bool = False
@@ -220,7 +220,7 @@ class _Tried:
 
 
 class _Bad(Exception):
-  """JSON that is no answer."""
+  """An answer in JSON, but not in the protocol's format."""
 
 
 def _read(said: Any, texts: Sequence[str], k: int) -> api.Answers:
@@ -260,7 +260,7 @@ def _item(item: Any) -> Passage:
 
 
 def _number(score: Any) -> float:
-  """JSON's numbers may be infinite, no number at all, or integers that no float holds."""
+  """The score as a float. JSON as Python reads it may hold infinity, NaN, or integers too large for a float."""
   if not isinstance(score, bool) and isinstance(score, int | float) and abs(score) <= sys.float_info.max:
     return float(score)
   raise _Bad(f"a result's score is not a finite number: {reprlib.repr(score)}")

@@ -1,4 +1,4 @@
-"""Records what a retriever answered, and plays it back: runs that repeat exactly, and need no retriever."""
+"""Records a retriever's answers and replays them, so that a run can be repeated exactly and without the retriever."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ragrl_jax.structs import Passage
 
 
 class Recorder:
-  """Passes searches on, and appends each new (query, k) with its passages to FILE.jsonl as one line."""
+  """Forwards searches to a retriever, and appends each new (query, k) with its passages as a line to FILE.jsonl."""
 
   def __init__(self, retriever: Retriever, path: str | os.PathLike):
-    """A file that is there is gone on with: its answers stand, and a line that a kill cut short is dropped."""
+    """An existing file is continued: its answers are kept, and a last line that a kill cut short is dropped."""
     self._retriever, self._path, self._lock = retriever, pathlib.Path(path), threading.Lock()
     self._known: set[tuple[str, int]] = set()
     self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,12 +49,12 @@ class Recorder:
 
 
 class Replay:
-  """Answers from a recording, and from nothing else."""
+  """A retriever that answers from a recording only."""
 
   def __init__(self, path: str | os.PathLike):
     """
     Raises:
-      ValueError: no such file, or a line that is no record (with file and line).
+      ValueError: the file does not exist, or a line is not a record (with file and line).
     """
     self._path = pathlib.Path(path)
     if not self._path.is_file():
@@ -69,10 +69,10 @@ class Replay:
     return dict(kind="replay", recording=self._path.name, queries=len(self._answers))
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:
-    """See `api.Retriever`. A recording with a larger k answers a smaller one.
+    """See `api.Retriever`. A query recorded with a larger k serves a smaller one.
 
     Raises:
-      ValueError: a query that was not recorded with at least this k.
+      ValueError: a query was not recorded with at least this k.
     """
     return api.each(queries, k, lambda texts: [self._recorded(text, k) for text in texts])
 
@@ -89,7 +89,7 @@ class Replay:
 
 
 def _read(path: pathlib.Path) -> tuple[list[tuple[str, int, list[Passage]]], int]:
-  """The records, and the bytes that whole lines take: what stands after the last line break was cut by a kill."""
+  """The records, and the size in bytes of all complete lines. A kill may have cut the last line."""
   rows, whole = [], 0
   with open(path, "rb") as file:
     for number, raw in enumerate(file, 1):
@@ -98,7 +98,7 @@ def _read(path: pathlib.Path) -> tuple[list[tuple[str, int, list[Passage]]], int
       whole += len(raw)
       try:
         row = json.loads(raw)
-        if number > 1 or "retriever" not in row:  # the first line says what was recorded
+        if number > 1 or "retriever" not in row:  # the first line describes the recorded retriever
           rows.append((row["query"], row["k"], [Passage(*fields) for fields in row["passages"]]))
       except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f'{path}:{number}: no record {{"query", "k", "passages"}} ({error}).') from None

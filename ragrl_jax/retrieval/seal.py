@@ -1,4 +1,4 @@
-"""Sizes and SHA-256 of an index's files: kept in its index.json when it is built, compared when it is loaded."""
+"""Sizes and SHA-256 digests of an index's files: stored in index.json by the build, compared when it is loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AGAIN = "copy the index again, or build it again with --overwrite"
 
 
 def sealed(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
-  """Path below the folder → its bytes and sha256, for every file that a search reads."""
+  """{path relative to the folder: {"bytes", "sha256"}} for every file that a search reads."""
   paths = sorted(path for part in PARTS for path in folder.glob(part) if path.suffix != ".partial")
   return {
     path.relative_to(folder).as_posix(): dict(bytes=path.stat().st_size, sha256=sums.digest(path)) for path in paths
@@ -22,15 +22,20 @@ def sealed(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
 
 
 def check(folder: pathlib.Path, files: Mapping[str, Mapping[str, Any]] | None, *, verify_bytes: int) -> None:
-  """Compares sizes always, and contents where all files together have at most `verify_bytes`.
+  """Compares an index's files with the stored sizes, and with the digests if they have at most `verify_bytes` in all.
+
+  Args:
+    folder: the index's folder.
+    files: the result of `sealed` from index.json; None for an index of an older version, which is not checked.
+    verify_bytes: largest total size whose contents are compared.
 
   Raises:
-    ValueError: a file is missing, of another size, or of other contents; it says which.
+    ValueError: a file is missing, or its size or contents differ; the message names the file.
   """
   if files is None:
     logging.warning(
-      "%s: an index of an older version, without the digests of its files: damage to them is not "
-      "noticed. Building it again adds them.",
+      "%s: this index is of an older version, without the digests of its files, so that damage is not "
+      "noticed. Build it again to add them.",
       folder,
     )
     return

@@ -1,4 +1,4 @@
-"""The searches that wait at a server: gathered into batches, shared fairly, dropped when nobody wants them any more."""
+"""The server's queue of searches: it batches requests, treats them fairly, and drops requests whose client has left."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from collections.abc import Callable, Sequence
 from ragrl_jax.retrieval.api import Answers
 from ragrl_jax.structs import Passage
 
-PART = 16  # queries of one request in a batch, while others wait
+PART = 16  # most queries that one request puts into a batch at its turn
 
 
 class Full(Exception):
-  """Too many queries wait already."""
+  """Too many queries are waiting already."""
 
 
 class Searches:
-  """Runs requests on threads. While all of them are busy requests gather, and go out together, by one call of `search`.
+  """Runs requests on worker threads. While all workers are busy, requests queue up and are batched into one `search`.
 
-  Every batch takes a few queries of each request in turn, so a short one waits for no long one. A request whose future
-  is cancelled is not searched for any further. A failed batch is repeated request by request: nobody fails for another.
+  A batch takes a few queries of each request in turn, so that short requests do not wait for long ones. A cancelled
+  future ends the work on its request. If a batch fails, its requests are searched one by one, so that a request fails
+  only by its own queries.
 
   Args:
-    search: `search(queries, k)`, called from the threads.
-    render: what becomes of the passages of one query, also on the threads.
-    workers: batches under way at a time.
-    batch: queries of one.
-    waiting: queries that may wait; a request beyond that is refused, unless nothing waits.
+    search: `search(queries, k)`, called on the worker threads.
+    render: (passages of one query, option) → bytes, called on the worker threads.
+    workers: number of threads, each with one batch at a time.
+    batch: queries in one batch.
+    waiting: most queries that may wait. A request beyond that is refused, unless no other waits.
   """
 
   def __init__(
@@ -47,10 +48,10 @@ class Searches:
     self._batches: queue.SimpleQueue[list[_Part]] = queue.SimpleQueue()
 
   def submit(self, queries: Sequence[str], k: int, option: bool) -> asyncio.Future[list[bytes]]:
-    """What `render` makes of each query's passages. Called on the event loop; cancel the future to give the rest up.
+    """The rendered passages of each query. Call it on the event loop; cancel the future to drop the request.
 
     Raises:
-      Full: too much waits already; ask again later.
+      Full: too many queries are waiting; ask again later.
     """
     if self._queries + len(queries) > self._most:
       self._forget()
@@ -63,26 +64,26 @@ class Searches:
       return request.future
     self._queries += len(queries)
     self._requests.append(request)
-    if self._idle:  # after all requests that are ready now
+    if self._idle:  # call_soon: requests that are ready at this moment enter the same batch
       loop.call_soon(self._send)
     return request.future
 
   def _forget(self) -> None:
-    """Drops the requests that nobody wants any more."""
+    """Drops the requests that were cancelled."""
     self._requests = collections.deque(request for request in self._requests if not request.future.done())
     self._queries = sum(len(request.queries) - request.taken for request in self._requests)
 
   def _send(self) -> None:
     while self._idle and (parts := self._next()):
       self._idle -= 1
-      if self._workers:  # one more thread, until there are as many as wanted
+      if self._workers:  # start one more thread, until all workers exist
         self._workers -= 1
         arguments = (asyncio.get_running_loop(),)
         threading.Thread(target=self._work, args=arguments, name="searches", daemon=True).start()
       self._batches.put(parts)
 
   def _next(self) -> list[_Part]:
-    """The next batch: of one k, a part of each request in turn."""
+    """The next batch: a part of each request in turn, all with the same k."""
     parts, room, others = [], self._batch, []
     while room and self._requests:
       request = self._requests.popleft()
@@ -98,7 +99,7 @@ class Searches:
         self._queries -= part.stop - part.start
         room -= part.stop - part.start
         if request.taken < len(request.queries):
-          self._requests.append(request)  # its turn comes again, perhaps in this batch
+          self._requests.append(request)  # to the end of the queue; its next turn may be in this batch
     self._requests.extendleft(reversed(others))
     return parts
 
@@ -108,18 +109,18 @@ class Searches:
       found = self._found(parts)
       try:
         loop.call_soon_threadsafe(self._done, parts, found)
-      except RuntimeError:  # the loop is closed: the server has ended
+      except RuntimeError:  # the loop is closed because the server has ended
         return
 
   def _found(self, parts: list[_Part]) -> list[list[bytes] | Exception]:
-    """The answers of each part, or what went wrong with it."""
+    """The answers of each part, or the exception that it raised."""
     try:
       texts = [query for part in parts for query in part.request.queries[part.start : part.stop]]
       answers = iter(self._search(texts, parts[0].request.k))
       return [
         [self._render(next(answers), part.request.option) for _ in range(part.start, part.stop)] for part in parts
       ]
-    except Exception as error:  # noqa: BLE001  (its requests get it)
+    except Exception as error:  # noqa: BLE001  (raised again by the requests' futures)
       return [error] if len(parts) == 1 else [found for part in parts for found in self._found([part])]
 
   def _done(self, parts: list[_Part], found: list[list[bytes] | Exception]) -> None:

@@ -1,12 +1,12 @@
-"""A retriever behind HTTP, as Search-R1's clients call it.
+"""HTTP server of a retriever, with the protocol of Search-R1's clients.
 
     POST /retrieve  {"queries": ["…"], "topk": 3, "return_scores": true}
-                    → {"result": [[{"document": {"id", "contents"}, "score"}, …], …]}, one list a query;
+                    → {"result": [[{"document": {"id", "contents"}, "score"}, …], …]}, one list per query;
                     without return_scores → {"result": [[{"id", "contents"}, …], …]}
     GET /health     → {"status": "ok", "retriever": …}
 
-Requests beyond the limits are refused: 413 for a long body, 400 with {"error"} for the rest, 503 with Retry-After when
-too many queries wait.
+Requests beyond the limits are refused: status 413 for a long body, 503 with Retry-After when too many queries wait, 400
+with {"error"} otherwise.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from ragrl_jax.structs import Passage, ToolFailed
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-  """What one request may ask for, and all of them together.
+  """Limits of one request, and of all requests together.
 
   Attributes:
-    max_bytes: of the body.
-    max_queries: in one request.
-    max_topk: passages for one query.
-    default_topk: when "topk" is missing, null or 0, as in Search-R1's server.
-    max_waiting: queries of all requests that wait for a search.
-    workers: searches at a time.
-    batch: queries of one search.
+    max_bytes: largest body of a request.
+    max_queries: most queries in one request.
+    max_topk: most passages for one query.
+    default_topk: passages when "topk" is missing, null or 0, as in Search-R1's server.
+    max_waiting: most queries that wait for a search, over all requests.
+    workers: searches that run at the same time.
+    batch: queries in one search.
   """
 
   max_bytes: int = 4 << 20
@@ -55,16 +55,16 @@ def application(retriever: Retriever, limits: Limits = Limits(), *, local: bool 
   """The ASGI application.
 
   Args:
-    retriever: its `search` is called from several threads at once.
-    limits: of requests.
-    local: answer only requests whose Host is this machine's loopback, whatever the port: a page that a browser loaded
-      from elsewhere, under a name that leads here, is refused.
+    retriever: several threads call its `search` at the same time.
+    limits: limits of requests.
+    local: answer only requests whose Host header names this machine's loopback, at any port. This refuses a web page
+      whose domain name resolves to this machine (DNS rebinding).
   """
   return Application(retriever, limits, local)
 
 
 def serve(retriever: Retriever, *, host: str = "127.0.0.1", port: int = 8000, limits: Limits = Limits()) -> None:
-  """Serves until interrupted. Only this machine is answered unless `host` says otherwise: there is no password."""
+  """Serves until interrupted. By default only this machine can connect, since there is no password."""
   config = configured(retriever, host=host, port=port, limits=limits)
   try:
     uvicorn.Server(config).run()
@@ -80,7 +80,7 @@ def configured(
   limits: Limits = Limits(),
   guard: Guard | None = None,
 ) -> uvicorn.Config:
-  """What `serve` runs. It ends within five seconds of SIGTERM, whatever its clients do."""
+  """The configuration that `serve` runs. The server ends within five seconds of SIGTERM, whatever its clients do."""
   guard = guard or Guard()
   guard = dataclasses.replace(guard, max_connections=_descriptors(guard.max_connections))
   return uvicorn.Config(
@@ -118,7 +118,7 @@ class Application:
     if wanted is None:
       await _error(send, 404, f"no page {page[:80]!r}: POST /retrieve, or GET /health.")
     elif method != wanted:
-      await _error(send, 405, f"{page} is asked by {wanted}.", (b"allow", wanted.encode()))
+      await _error(send, 405, f"{page} needs {wanted}.", (b"allow", wanted.encode()))
     elif page == "/health":
       said = dict(status="ok", retriever=dict(self._retriever.describe()), limits=dataclasses.asdict(self._limits))
       await _reply(send, 200, json.dumps(said, ensure_ascii=False).encode())
@@ -127,7 +127,7 @@ class Application:
 
   async def _retrieve(self, receive, send) -> None:
     body = await _body(receive, self._limits.max_bytes)
-    if body is None:  # the caller left
+    if body is None:  # the client disconnected
       return
     if len(body) > self._limits.max_bytes:
       return await _error(
@@ -142,7 +142,10 @@ class Application:
       return await _error(send, 400, str(error))
     except Full:
       return await _error(
-        send, 503, f"more than {self._limits.max_waiting} queries wait: ask again in a second.", (b"retry-after", b"1")
+        send,
+        503,
+        f"over {self._limits.max_waiting} queries are waiting: ask again in a second.",
+        (b"retry-after", b"1"),
       )
     watch = asyncio.create_task(_given_up(receive, answer))
     try:
@@ -150,23 +153,23 @@ class Application:
     except ToolFailed as error:
       return await _error(send, 502, str(error))
     except asyncio.CancelledError:
-      if asyncio.current_task().cancelling():  # the server ends
+      if asyncio.current_task().cancelling():  # the server is shutting down
         raise
-      return  # the caller left
+      return  # the client disconnected
     finally:
       watch.cancel()
     await _reply(send, 200, b'{"result":[' + b",".join(found) + b"]}")
 
 
 async def _given_up(receive, answer: asyncio.Future) -> None:
-  """Gives the search up when its caller leaves."""
+  """Cancels the search when the client disconnects."""
   while (await receive())["type"] != "http.disconnect":
     pass
   answer.cancel()
 
 
 async def _body(receive, most: int) -> bytes | None:
-  """The body, cut soon after `most` bytes; None when the caller left."""
+  """The body, cut off soon after `most` bytes; None when the client disconnected."""
   raw = bytearray()
   while True:
     message = await receive()
@@ -178,21 +181,21 @@ async def _body(receive, most: int) -> bytes | None:
 
 
 def _unwelcome(headers: dict[bytes, bytes], *, local: bool) -> tuple[int, str, tuple[bytes, bytes]] | None:
-  """Why a request is refused for its headers alone: (status, message, header)."""
+  """The refusal of a request by its headers, (status, message, header); None if it is accepted."""
   close = (b"connection", b"close")
   if b"content-length" in headers and b"transfer-encoding" in headers:
     return 400, "Content-Length and Transfer-Encoding contradict each other: send one of them.", close
   host = headers.get(b"host", b"").decode("latin-1")
   if local and not _is_loopback(_name(host)):
-    return 400, f"Host {host[:80]!r}: this server is reached as localhost; --host opens it to other names.", close
+    return 400, f"Host {host[:80]!r}: this server answers only as localhost; --host opens it to other names.", close
   origin = headers.get(b"origin")
   if origin is not None and origin.decode("latin-1") != f"http://{host}":
-    return 403, "this server answers no pages of other sites.", close
+    return 403, "this server refuses requests from pages of other sites.", close
   return None
 
 
 def _name(host: str) -> str:
-  """Of a Host header, without the port."""
+  """The name in a Host header, without the port."""
   try:
     return urllib.parse.urlsplit(f"//{host}").hostname or ""
   except ValueError:
@@ -207,8 +210,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def _descriptors(wanted: int) -> int:
-  """How many connections there are descriptors for, up to `wanted`; the process's own limit is raised where it may."""
-  spare = 64  # the index's files, and what Python has open
+  """The connections that the file descriptors allow, at most `wanted`. Raises the process's soft limit if needed."""
+  spare = 64  # for the index's files and those that Python opens
   soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
   if soft < wanted + spare:
     soft = min(hard, wanted + spare) if hard != resource.RLIM_INFINITY else wanted + spare
@@ -217,7 +220,7 @@ def _descriptors(wanted: int) -> int:
 
 
 def _asked(body: bytes, limits: Limits) -> tuple[list[str], int, bool]:
-  """(queries, topk, return_scores). Raises ValueError for anything else than the protocol's request."""
+  """Parses a request into (queries, topk, return_scores). Raises ValueError unless it follows the protocol."""
   try:
     said: Any = json.loads(body)
   except (ValueError, RecursionError):
@@ -232,12 +235,12 @@ def _asked(body: bytes, limits: Limits) -> tuple[list[str], int, bool]:
     raise ValueError(f'"topk" must be a whole number or null, not {topk!r:.40}.')
   topk = topk or limits.default_topk
   if topk > limits.max_topk:
-    raise ValueError(f'"topk" is {topk}: at most {limits.max_topk} passages a query are given.')
+    raise ValueError(f'"topk" is {topk}: at most {limits.max_topk} passages per query are returned.')
   return queries, topk, bool(said.get("return_scores"))
 
 
 def _rendered(found: list[Passage], with_scores: bool) -> bytes:
-  """One query's passages in JSON."""
+  """One query's passages as JSON."""
   return json.dumps([_hit(passage, with_scores) for passage in found], ensure_ascii=False).encode()
 
 

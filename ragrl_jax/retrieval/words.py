@@ -1,4 +1,4 @@
-"""Text → words, the same way for the lexical index and for the encoder without weights."""
+"""Text → words, for the lexical index and for the hashing encoder."""
 
 import re
 import threading
@@ -15,10 +15,10 @@ PATTERNS = {
 
 
 class Words:
-  """Lower-cased words of a text; callable from several threads.
+  """`Words(…)(text)` gives a text's lower-cased words. Several threads may call it.
 
   Attributes:
-    settings: JSON from which `Words(**settings)` makes the same again.
+    settings: JSON; `Words(**settings)` makes an equal object.
   """
 
   def __init__(self, pattern: str = "two", stopwords: str = "english", stemmer: str = ""):
@@ -29,7 +29,7 @@ class Words:
       stemmer: a Snowball language ("english", "german", …), or "" for none.
 
     Raises:
-      ValueError: a name that is none of these.
+      ValueError: an unknown name.
     """
     if pattern not in PATTERNS:
       raise ValueError(f"pattern={pattern!r}: it must be one of {sorted(PATTERNS)}.")
@@ -41,7 +41,7 @@ class Words:
     self._find = PATTERNS[pattern].findall
     self._drop = frozenset()
     if stopwords == "english":
-      from bm25s.stopwords import STOPWORDS_EN  # here: its import starts JAX, which hosts must have joined before
+      from bm25s.stopwords import STOPWORDS_EN  # inside: its import starts JAX; hosts join first
 
       self._drop = frozenset(STOPWORDS_EN)
     self._local = threading.local()  # a Snowball stemmer keeps state: one for each thread
@@ -58,5 +58,5 @@ class Words:
 
 
 def title_and_text(passage: Passage) -> str:
-  """The passage as one string: the title on a line of its own, if there is one, then the text."""
+  """A passage as one text: its title, if it has one, a line break, its text."""
   return f"{passage.title}\n{passage.text}" if passage.title else passage.text

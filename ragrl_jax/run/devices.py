@@ -1,20 +1,20 @@
-"""The devices a run is made for: asked for once, by whoever builds it, and handed on as a mesh."""
+"""The devices of a run. The code that builds the run asks for them once and passes them on as a mesh."""
 
 import jax
 
-PLUGINS = {"cuda": "cuda", "gpu": "cuda", "tpu": "tpu"}  # what JAX_PLATFORMS says → the extra that brings it
+PLUGINS = {"cuda": "cuda", "gpu": "cuda", "tpu": "tpu"}  # name in JAX_PLATFORMS → extra of this package with its plugin
 
 
 def asked_platforms() -> str:
-  """What JAX was told to compute on, "" if nothing."""
+  """The platforms that JAX was told to use (JAX_PLATFORMS); "" if none were named."""
   return jax.config.jax_platforms or ""
 
 
 def found() -> list[jax.Device]:
-  """All devices, of all hosts.
+  """All devices of all hosts.
 
   Raises:
-    ValueError: what the environment variable JAX_PLATFORMS asks for is not here.
+    ValueError: this machine has no device of the platforms in the environment variable JAX_PLATFORMS.
   """
   try:
     return jax.devices()
@@ -23,6 +23,6 @@ def found() -> list[jax.Device]:
       raise
     extras = [f"pip install 'ragrl_jax[{PLUGINS[name]}]'" for name in asked.split(",") if name in PLUGINS]
     raise ValueError(
-      f"JAX_PLATFORMS={asked}: JAX finds no such device here. It takes the hardware, its driver, and JAX's plugin"
-      f"{': ' if extras else ''}{' or '.join(extras)}. JAX_PLATFORMS=cpu runs without."
+      f"JAX_PLATFORMS={asked}: JAX finds no such device here. It needs the hardware, its driver, and JAX's plugin"
+      f"{': ' if extras else ''}{' or '.join(extras)}. JAX_PLATFORMS=cpu runs on the CPU."
     ) from error

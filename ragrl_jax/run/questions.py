@@ -1,4 +1,4 @@
-"""Which questions a run trains on and in what order, and which it is tested on: readers and streams, from a config."""
+"""Loads the questions for training, in their order, and for evaluation, as the config sets them. Checks them early."""
 
 import dataclasses
 import random
@@ -12,12 +12,17 @@ from ragrl_jax.run.player import Player
 
 
 def training(config, recipe: Recipe, tokenizer) -> tuple[list[structs.Example], stream.Stream | stream.Mixture]:
-  """The questions of config.data.train, with those of config.data.hard behind them, and how they are drawn.
+  """The questions of config.data.train, followed by those of config.data.hard, and the stream that draws them.
 
-  Weights are not needed: what cannot be trained on is refused before they are loaded.
+  No weights are needed, so that unusable questions are refused before the model is loaded.
+
+  Args:
+    config: all settings.
+    recipe: the recipe that is trained.
+    tokenizer: measures the prompts.
 
   Raises:
-    ValueError: config.data.hard with a recipe that has no curriculum; or questions that it can do nothing with.
+    ValueError: config.data.hard is set and the recipe has no curriculum; or the recipe cannot use the questions.
   """
   data, mixture = config.data, recipe.mixture
   easy = _fitting(config, recipe, tokenizer, "config.data.train", data.train)
@@ -39,35 +44,35 @@ def check_passages(config, recipe: Recipe, examples: Sequence[structs.Example], 
 
   Args:
     config: all settings.
-    recipe: what plays.
-    examples: all questions of a set; some may lack passages where others have them.
-    what: names the set: a setting or a flag.
+    recipe: the recipe that plays the questions.
+    examples: all questions of a set. Some may lack passages if others have them.
+    what: the set's name in messages: a setting or a flag.
 
   Raises:
-    ValueError: nothing in the set can be scored, or nothing can be searched for it.
+    ValueError: no question can be scored; or questions lack passages and the config names no retriever.
   """
   bare = sum(not example.passages for example in examples)
   if not recipe.needs_passages or not bare:
     return
   if recipe.searches and not config.retrieval.index:
     raise ValueError(
-      f"{what}: {bare} of its {len(examples)} questions bring no passages, and there is nothing to "
-      f"search for {recipe.name}: set config.retrieval.index, or name questions with `passages`."
+      f"{what}: {bare} of its {len(examples)} questions have no passages, and {recipe.name} has "
+      "no retriever: set config.retrieval.index, or name questions with `passages`."
     )
   if not recipe.searches and bare == len(examples):
     raise ValueError(
-      f"{what}: none of its {len(examples)} questions brings passages, which {recipe.name} reads: "
+      f"{what}: none of its {len(examples)} questions has passages, which {recipe.name} needs: "
       "nothing in this set can be scored. Name one whose rows have `passages`."
     )
 
 
 def check_scores(recipe: Recipe, examples: Sequence[structs.Example], what: str) -> None:
-  """Refuses questions whose answers the recipe can never pay for.
+  """Refuses a set in which the recipe cannot score a single question.
 
   Raises:
-    ValueError: with the terms that are not known for any of them.
+    ValueError: the message names the reward terms that are unknown for all questions.
   """
-  if recipe.searches or not recipe.needs_passages:  # what is found, or judged, is not known beforehand
+  if recipe.searches or not recipe.needs_passages:  # what is retrieved or judged is unknown before play
     return
   terms: dict = {}
   for example in examples:
@@ -82,10 +87,10 @@ def check_scores(recipe: Recipe, examples: Sequence[structs.Example], what: str)
 
 
 def check_room(config, tokenizer, prompt, examples: Sequence[structs.Example], what: str) -> None:
-  """Refuses questions of which no prompt leaves room for a single token.
+  """Refuses a set in which every prompt fills the whole context (config.rollout.context).
 
   Raises:
-    ValueError: with the shortest prompt's length.
+    ValueError: the message has the shortest prompt's length.
   """
   sizes = []
   for example in examples:
@@ -94,7 +99,7 @@ def check_room(config, tokenizer, prompt, examples: Sequence[structs.Example], w
       return
   raise ValueError(
     f"{what}: no prompt fits: the shortest of {len(sizes)} has {min(sizes)} tokens, and "
-    f"config.rollout.context={config.rollout.context} holds prompt, turns and results. Raise it, and "
+    f"config.rollout.context={config.rollout.context} must hold prompt, turns and results. Raise it, and "
     "config.learner.row_lengths with it."
   )
 
@@ -111,17 +116,19 @@ def _fitting(config, recipe: Recipe, tokenizer, what: str, path: str) -> list[st
   if not fitting:
     raise ValueError(
       f"{path}: no prompt of its {len(examples)} questions fits into the {room} tokens that "
-      "config.rollout.context leaves beside max_new_tokens: raise it, or show fewer passages."
+      "config.rollout.context leaves after max_new_tokens: raise it, or show fewer passages."
     )
   return fitting
 
 
 def fitting(config, player: Player, examples: Sequence[structs.Example]) -> Sequence[structs.Example]:
-  """With config.data.cut_middle, examples whose prompts leave room for max_new_tokens: the longest passage loses its
-  middle, as much as has to go, and the next one if that is not enough. Evidence is named as before, cut out or not.
+  """With config.data.cut_middle, shortens passages until every prompt leaves room for max_new_tokens.
+
+  The longest passage loses its middle, as many tokens as needed, then the next longest. The evidence stays as it was,
+  even where it was cut out of a passage.
 
   Raises:
-    ValueError: a question that does not fit without any passage.
+    ValueError: a question does not fit even without its passages.
 
   Source: LongBench's prediction code and CARE's, which cut prompts to 32,768 tokens.
   """
@@ -138,7 +145,7 @@ def _cut(example: structs.Example, words, prompt, room: int) -> structs.Example:
     if not size:
       raise ValueError(
         f"example {example.id!r}: its question alone is {over} tokens longer than the {room} that "
-        "config.rollout.context leaves beside max_new_tokens: raise it."
+        "config.rollout.context leaves after max_new_tokens: raise it."
       )
     at = sizes.index(size)
     passage = example.passages[at]
@@ -148,8 +155,13 @@ def _cut(example: structs.Example, words, prompt, room: int) -> structs.Example:
 
 
 def testing(config, path: str, *, max_examples: int) -> list[structs.Example]:
-  """The questions that a model is evaluated on, with the gold sentences of config.data.evidence and with
-  config.data.noise."""
+  """The questions for evaluating a model, with gold sentences from config.data.evidence and noise by config.data.noise.
+
+  Args:
+    config: all settings.
+    path: the questions; see `readers.read_examples`.
+    max_examples: stop after this number; 0 reads all.
+  """
   examples = list(readers.read_examples(path, max_examples=max_examples))
   if config.data.evidence:
     examples = with_evidence(examples, list(readers.read_examples(config.data.evidence)))
@@ -157,13 +169,15 @@ def testing(config, path: str, *, max_examples: int) -> list[structs.Example]:
 
 
 def with_evidence(examples: Sequence[structs.Example], originals: Sequence[structs.Example]) -> list[structs.Example]:
-  """Each example that marks no gold sentence with those of the original that asks the same, case, white space and a
-  question mark apart. They need not stand in its own passages, so all are said to stand in the first.
+  """Gives examples without gold sentences those of the original with the same question.
+
+  Questions are compared without case, white space and question mark. The sentences need not occur in the example's own
+  passages, so all of them refer to its first passage.
 
   Raises:
     ValueError: no example has an original.
 
-  Source: CARE sec. 4.3, which holds LongBench's HotpotQA against HotpotQA's own supporting facts.
+  Source: CARE sec. 4.3, which compares quotes on LongBench's HotpotQA with HotpotQA's own supporting facts.
   """
   asked = lambda example: " ".join(example.question.lower().rstrip("? ").split())
   known = {
@@ -174,17 +188,17 @@ def with_evidence(examples: Sequence[structs.Example], originals: Sequence[struc
   found = [e if e.evidence else dataclasses.replace(e, evidence=known.get(asked(e), ())) for e in examples]
   if not any(example.evidence for example in found):
     raise ValueError(
-      f"none of {len(examples)} questions is among those that mark gold sentences "
-      "(config.data.evidence): name the set they were taken from."
+      f"none of {len(examples)} questions occurs in the set with gold sentences "
+      "(config.data.evidence): name the set that they come from."
     )
   return found
 
 
 def with_noise(examples: Sequence[structs.Example], count: int, *, seed: int) -> list[structs.Example]:
-  """Each example with `count` passages of other examples mixed in at random places.
+  """Adds `count` passages of other examples at random positions to each example.
 
-  Drawn by (seed, id) alone, so that an example gets the same ones whatever is asked beside it, as long as the set is
-  the same; with a larger count it gets those of the smaller one and more. Passages it has already are not drawn.
+  The draw depends only on (seed, id) and the set, not on the order of the questions. A larger count draws the same
+  passages as a smaller one, and more. Passages that an example already has are not drawn.
 
   Raises:
     ValueError: the set has too few other passages.
@@ -201,10 +215,10 @@ def _noisy(example: structs.Example, count: int, pool: Sequence[structs.Passage]
   own = {(passage.title, passage.text) for passage in example.passages}
   if len(pool) - len(own) < count:
     raise ValueError(
-      f"example {example.id!r}: {count} random passages were asked for and the set has "
+      f"example {example.id!r}: {count} random passages are needed, but the set has "
       f"{len(pool) - len(own)} others (config.data.noise)."
     )
-  order = list(range(len(example.passages)))  # where the example's own passages end up
+  order = list(range(len(example.passages)))  # the current positions of the example's own passages
   mixed = list(example.passages)
   for _ in range(count):
     drawn = rng.choice(pool)

@@ -1,4 +1,4 @@
-"""Signs that a run learns nothing or falls apart, read off its metrics: what is said aloud, and when."""
+"""Warnings from a run's metrics: signs that the run learns nothing or becomes unstable."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -8,18 +8,18 @@ from ragrl_jax.recipes.recipe import Recipe
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-  """When a warning is due. Shares are in 0..1; "first" is the median over the first `first` steps.
+  """Thresholds of the warnings. Shares are in 0..1. A metric's start is its median over the first `first` steps.
 
   Attributes:
-    first: steps that say what is normal for this run, at least 1.
-    entropy_floor: nats a token under which the policy has stopped exploring.
-    entropy_share: of the first entropy under which it has collapsed; also, inverted, over which it has fallen apart.
-    kl_ceiling: nats a token.
-    length_share: responses shorter than this share of the first ones, or longer than its inverse.
-    zero_advantage_share: of trained tokens that teach nothing.
-    mask_coverage_floor: trained tokens over all tokens.
-    mismatch_ceiling: mean |learner's - sampler's log-probability|, nats.
-    clip_ceiling: share of clipped tokens.
+    first: number of steps that define the start, at least 1.
+    entropy_floor: lowest entropy in nats per token; below it the policy has stopped exploring.
+    entropy_share: entropy below this share of its start has collapsed; above start / entropy_share it has exploded.
+    kl_ceiling: highest KL to the reference, nats per token.
+    length_share: shortest responses as a share of their start; the longest are start / length_share.
+    zero_advantage_share: highest share of trained tokens with advantage 0.
+    mask_coverage_floor: lowest share of trained tokens among all tokens.
+    mismatch_ceiling: highest mean |learner's - sampler's log-probability|, nats.
+    clip_ceiling: highest share of clipped tokens.
   """
 
   first: int = 5
@@ -36,17 +36,17 @@ class Limits:
 def warnings(
   history: Sequence[Mapping[str, float]], *, searches_expected: bool = False, limits: Limits | None = None
 ) -> dict[str, str]:
-  """What is wrong with the last step, by name; empty if nothing is.
+  """The warnings about the last step, {name: message}; empty if there are none.
+
+  A step without any search, or with advantages that are all 0, gives a warning at once: such a run trains nothing, and
+  no other sign shows it. Warnings that compare with the start of the run come after `limits.first` steps.
 
   Args:
-    history: the metrics of every step so far, oldest first; metrics that a run does not have are not looked at.
-      Read are: zero_advantage_share, searches (mean an episode), entropy, kl, response_tokens (mean an episode),
-      mask_coverage, mismatch, clip_fraction, skipped, groups/trained, groups/missing.
-    searches_expected: the recipe has a tool to call.
-    limits: thresholds.
-
-  A step without a single search, or whose advantages are all zero, is said at once: such a run trains nothing, and
-  nothing else would show it. What needs to know the run's normal state is said after `limits.first` steps.
+    history: the metrics of every step so far, oldest first. Missing metrics are ignored. Used are
+      zero_advantage_share, searches (mean per episode), entropy, kl, response_tokens (mean per episode),
+      mask_coverage, mismatch, clip_fraction, skipped, groups/trained and groups/missing.
+    searches_expected: whether the recipe searches.
+    limits: the thresholds; `Limits()` if None.
   """
   if not history:
     return {}
@@ -144,7 +144,7 @@ def of_training(
 
 
 def _against_first(history, limits, say) -> None:
-  """What can only be seen beside the run's first steps."""
+  """The warnings that compare the last step with the start of the run."""
   now = history[-1]
 
   def first(name: str) -> float | None:

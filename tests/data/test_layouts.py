@@ -220,7 +220,7 @@ def test_bad_rows_of_those_three():
     (dict(DROP, passage=None), "'passage' must be text"),
     (dict(DROP, answers_spans=dict(spans=[], types=[])), "'spans' must hold"),
     (dict(MS_MARCO, answers=[]), "'answers' must hold"),
-    (dict(MS_MARCO, passages=dict(is_selected=[1], passage_text=[])), "of that length"),
+    (dict(MS_MARCO, passages=dict(is_selected=[1], passage_text=[])), "of the same length"),
     (dict(MS_MARCO, passages=[]), "'passages' must be an object"),
   ]:
     with pytest.raises(ValueError, match=message):

@@ -95,7 +95,7 @@ def test_max_examples_does_not_read_on(tmp_path):
     ("[1, 2]\n", "a row must be a JSON object, this is a list"),
     ("null\n", "this is null"),
     ("true\n", "true or false"),
-    (dict(GOOD, id="q0"), "was there before"),
+    (dict(GOOD, id="q0"), "occurs twice, first at"),
     (dict(GOOD, answers=[]), "'answers' must hold at least one answer"),
     (dict(GOOD, answers=["", "x"]), "each of them text"),
     (dict(GOOD, answers=[1]), "each of them text"),
@@ -111,8 +111,8 @@ def test_max_examples_does_not_read_on(tmp_path):
     (dict(GOOD, meta=[]), "'meta' must be an object"),
     (dict(GOOD, meta=dict(evidence=[[0, 1]])), "position, sentence"),
     (dict(GOOD, meta=dict(evidence=[[0, "x"]])), "'meta.evidence' holds 0"),
-    (dict(id="q1", query="Who?"), "is none we know"),
-    ('{"id": "q1", "question": "\\ud800", "answers": ["x"]}\n', "no Unicode"),
+    (dict(id="q1", query="Who?"), "has an unknown layout"),
+    ('{"id": "q1", "question": "\\ud800", "answers": ["x"]}\n', "not valid Unicode"),
   ],
 )
 def test_a_bad_row_is_refused_with_file_and_line(tmp_path, row, message):

@@ -167,7 +167,7 @@ def test_years_only_end_a_chain():
     (dict(mix={}), "positive"),
     (dict(difficulty="medium"), "easy"),
     (dict(mix={3: 1}, passages=2), "at least as many"),
-    (dict(passages=100_000), "not so many"),
+    (dict(passages=100_000), "too few passages"),
   ],
 )
 def test_impossible_wishes(wrong, message):

@@ -114,7 +114,7 @@ def test_only_questions_that_all_have_are_paired():
 def test_what_cannot_be_compared_is_refused():
   with pytest.raises(ValueError, match="1 evaluation"):
     compare.compare({"a": A})
-  with pytest.raises(ValueError, match="a and b were asked different questions: 1 and 0 are one's alone"):
+  with pytest.raises(ValueError, match="a and b were asked different questions: 1 are only in the first, 0 only in"):
     compare.compare({"a": A, "b": B[1:]})
   with pytest.raises(ValueError, match="no measure"):
     compare.compare({"a": A, "b": rows(*[1] * 7, failed=7)})

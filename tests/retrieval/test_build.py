@@ -202,11 +202,11 @@ def test_bad_requests(tmp_path):
     (dict(corpus=[]), ValueError, "no passages"),
     (dict(encoder="word2vec"), ValueError, "encoder='word2vec': it must be"),
     (dict(out=tmp_path / "mine", overwrite=True), ValueError, "did not write"),
-    (dict(factory="HNSV"), ValueError, "no index that FAISS can make"),
+    (dict(factory="HNSV"), ValueError, "not an index that FAISS can make"),
     (dict(factory="HNSW8", options="nprobe=3"), ValueError, "do not fit this index"),
     (dict(dtype="int8"), ValueError, "dtype='int8'"),
     (dict(encoder_options=dict(dim=object())), ValueError, "must be JSON"),
-    (dict(encoder=HashingEncoder.fit(some(3)), encoder_options=dict(dim=64)), ValueError, "not for one that was"),
+    (dict(encoder=HashingEncoder.fit(some(3)), encoder_options=dict(dim=64)), ValueError, "not for an encoder object"),
   ]
   for i, (change, kind, says) in enumerate(cases):
     with pytest.raises(kind, match=says):
@@ -239,7 +239,7 @@ def test_an_encoder_handed_in(tmp_path):
   build_index(passages, Letters(), tmp_path / "i", progress=False)
   found = load_index(tmp_path / "i", encoder=Letters()).search(["b", "?"], 3)
   assert [(p.id, p.score) for p in found[0]] == [("b", 2.0), ("c", 1.0), ("a", 0.0)] and found[1] == []
-  with pytest.raises(ValueError, match="hand it in again"):
+  with pytest.raises(ValueError, match="pass it again"):
     load_index(tmp_path / "i")
   with pytest.raises(ValueError, match="not the one its vectors were made with .name: 'other'"):
     load_index(tmp_path / "i", encoder=Letters(name="other"))

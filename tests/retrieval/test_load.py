@@ -36,7 +36,7 @@ def test_other_passages_under_an_index_are_refused(folder, tmp_path):
 
 def test_vectors_of_another_size_are_refused(folder):
   np.save(folder / "vectors.npy", np.zeros((11, 512), np.float32))
-  with pytest.raises(ValueError, match="beside 12 passages"):
+  with pytest.raises(ValueError, match=r"its shape is \(11, 512\), but it must be \(12, 512\)"):
     load_index(folder)
 
 
@@ -79,7 +79,7 @@ def test_an_empty_vocabulary_is_refused(lexical):
   with pytest.raises(ValueError, match=r"vocab.index.json: 2 bytes, where"):
     load_index(lexical)
   without_digests(lexical)
-  with pytest.raises(ValueError, match=r"vocab.index.json: 0 words beside scores of 13"):
+  with pytest.raises(ValueError, match=r"vocab.index.json: 0 words, but scores of 13"):
     load_index(lexical)
 
 

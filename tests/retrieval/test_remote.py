@@ -394,7 +394,7 @@ def test_health():
     assert client(peer).health() == {}
   with Scripted(health=200) as peer:
     assert client(peer).health() == dict(status="ok")
-  with Scripted(health=500) as peer, pytest.raises(api.RetrievalFailed, match="not well: GET /health gave 500"):
+  with Scripted(health=500) as peer, pytest.raises(api.RetrievalFailed, match="not healthy: GET /health gave 500"):
     client(peer)
 
 
