@@ -54,6 +54,7 @@ class Switches(fields.Checked, Mapping[str, Any]):
     return len(self.__dataclass_fields__)
 
   def refusal(self, name: str, value: Any, must: str) -> str:
+    """The message for a switch that has a value that it cannot have."""
     return f"switch {name}={value!r}: it must be {must} (config.switches.{name})."
 
 

@@ -105,6 +105,7 @@ class Settings(Section):
   sft: SFT = SFT()
 
   def rules(self) -> Rules:
+    """See `Checked.rules`."""
     yield from self._judges()
     rollout, advantage, loss = self.rollout, self.advantage, self.loss
     yield (

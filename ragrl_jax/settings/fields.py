@@ -68,7 +68,7 @@ class Checked:
     return f"{name}={value!r}: it must be {must}."
 
   def rules(self) -> Rules:
-    """What the fields say of each other."""
+    """(whether it holds, the message if not) of every rule between the fields."""
     return iter(())
 
 
@@ -79,6 +79,7 @@ class Section(Checked):
   PATH: ClassVar[str] = ""
 
   def refusal(self, name: str, value: Any, must: str) -> str:
+    """The message, with the path of the setting."""
     return f"config.{self.PATH}{'.' * bool(self.PATH)}{name}={value!r}: it must be {must}."
 
 

@@ -63,6 +63,7 @@ class Loss(Section):
   minibatches: int = setting(1, least=1)  # optimiser steps per pass, each on its own prompts
 
   def rules(self) -> Rules:
+    """See `Checked.rules`."""
     yield (
       self.kl_coef == 0 or self.kl != "none",
       f"config.loss.kl_coef={self.kl_coef} with config.loss.kl='none': name an estimator ('k2', 'k3', …) or set the "
@@ -128,6 +129,7 @@ class Learner(Section):
   max_nonfinite: int = setting(3, least=1)  # skipped steps in a row before the run stops
 
   def rules(self) -> Rules:
+    """See `Checked.rules`."""
     lengths = self.row_lengths
     yield (
       isinstance(lengths, tuple) and 1 <= len(lengths) <= 3 and all(type(x) is int and x >= 1 for x in lengths),
@@ -147,6 +149,7 @@ class Mesh(Section):
   sequence: int = 1
 
   def rules(self) -> Rules:
+    """See `Checked.rules`."""
     sizes = dataclasses.asdict(self)
     yield (
       all(size >= 1 or size == -1 for size in sizes.values()) and list(sizes.values()).count(-1) <= 1,

@@ -47,6 +47,7 @@ class Lora(Section):
   path: str = ""  # PEFT folder to start from; the folder says rank, alpha and layers
 
   def rules(self) -> Rules:
+    """See `Checked.rules`."""
     yield (
       self.rank >= 0 and self.alpha > 0,
       f"config.model.lora.rank={self.rank}, alpha={self.alpha}: rank must be at least 0 (no adapters), alpha above 0.",
@@ -184,6 +185,7 @@ class Rollout(Section):
     return structs.Sampling(self.temperature, self.top_k, self.top_p, self.max_new_tokens)
 
   def rules(self) -> Rules:
+    """See `Checked.rules`."""
     yield (
       self.rows >= self.lanes,
       f"config.rollout.rows={self.rows} is less than lanes={self.lanes}: every lane decodes a cache row. Raise rows "

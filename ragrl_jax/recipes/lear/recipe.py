@@ -36,6 +36,7 @@ class Switches(recipe_lib.Switches):
   format_weight: float = 0.1
 
   def rules(self) -> Rules:
+    """See `Checked.rules`."""
     sections = SECTIONS[self.reply]
     yield (
       bool(self.answers) and all(PAID.get(letter) in sections for letter in self.answers),

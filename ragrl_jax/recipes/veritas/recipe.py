@@ -40,6 +40,7 @@ class Switches(recipe_lib.Switches):
   final_share: float = 0.5  # of it, for a wrong answer out of shape
 
   def rules(self) -> Rules:
+    """See `Checked.rules`."""
     yield (
       self.ramp_end >= self.ramp_start,
       f"switch ramp_end={self.ramp_end}: it must be at least {self.ramp_start}, ramp_start (config.switches.ramp_end).",
