@@ -35,7 +35,7 @@ $(PARITY_VENV)/.ready: pyproject.toml setup.py constraints.txt tests/wheels.txt
 	@$(PARITY_VENV)/bin/python $(PIP) --no-deps --requirement tests/wheels.txt
 	@touch $@
 
-$(DOCS_VENV)/.ready: pyproject.toml constraints.txt
+$(DOCS_VENV)/.ready: pyproject.toml setup.py constraints.txt
 	@echo "Setting up $(DOCS_VENV) (a few minutes, once)"
 	@$(PYTHON) -m venv $(DOCS_VENV)
 	@$(DOCS_VENV)/bin/python $(PIP) --editable '.[docs]'
@@ -107,5 +107,5 @@ gpu: $(VENV)/.ready  ## speed on a GPU (pip install jax[cuda13] into the environ
 papers: $(VENV)/.ready  ## five papers' claims in miniature: hours, a run at a time, or MINUTES=60 of it
 	$(RUN) benchmarks/papers/run.py --docs --minutes $(or $(MINUTES),0)
 
-scale: $(PARITY_VENV)/.ready  ## what fits on which TPU slice, and how fast at best: half an hour, or MINUTES=3 of it
+scale: $(PARITY_VENV)/.ready  ## the best plan for every TPU slice, a lower bound of its step time: half an hour, or MINUTES=3 of it
 	$(PARITY_VENV)/bin/python benchmarks/scale/run.py --docs --minutes $(or $(MINUTES),0)
