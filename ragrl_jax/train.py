@@ -113,13 +113,13 @@ def _trained(config, run: run_lib.Run, evaluate: progress.Evaluate | None, reach
       last = done or step == steps
       if step % save_every == 0 or last:
         began = time.perf_counter()
-        run.save(step, state, rooms.saved(), reached=done)
+        run.save(step, state, rooms.saved(), reached=done, stale=rooms.stale)
         saving_s = time.perf_counter() - began
       yield row
       if last:
         break
       if (number := received.caught()) or failed:
-        run.leave(step, state, rooms.saved())
+        run.leave(step, state, rooms.saved(), stale=rooms.stale)
         raise failed or hosts.Stopped(number)
 
   # ---- the model -----------------------------------------------------------------------------------------------------
@@ -139,6 +139,7 @@ class Rooms:
   minibatches: int  # optimiser steps in one pass, each on its share of the prompts
   packing: dict[str, Any]  # how rows are packed, see packing.pack_items
   ahead: bool  # whether the next step's groups are sampled beside the update, by weights one step old
+  stale: Any = None  # those weights, where a tool failed meanwhile: the step is sampled with them when the run goes on
 
   def saved(self) -> dict[str, Any]:
     """What a checkpoint holds beside the train state."""
@@ -185,10 +186,18 @@ def _restored(rooms: Rooms, run: run_lib.Run, seed: int) -> tuple[TrainState, in
     # ---- 4. the group sampler's cursor and groups --------------------------------------------------------------------
     rooms.sampler.restore(host[SAMPLER])
     done = host["reached"]  # then it was killed after its last step, before the model was saved
+    if rooms.ahead:
+      rooms.stale = run.checkpoints.stale(first, lambda: _loaded(rooms, state, first))
   # ---- 5. the logs are cut to the step: episodes here, metrics by their writer ---------------------------------------
   if hosts.is_first():
     episodes_lib.cut(run.workdir, run.restored)
   return state, first, done
+
+
+def _loaded(rooms: Rooms, state: TrainState, version: int) -> Any:
+  """Brings the state's policy to the engine; the weights as the engine holds them."""
+  rooms.player.engine.load(rooms.learner.policy(state.params), version=version)
+  return rooms.player.engine.weights
 
 
 def _step(rooms: Rooms, run: run_lib.Run, step: int, state: TrainState, *, last: bool):
@@ -201,10 +210,15 @@ def _step(rooms: Rooms, run: run_lib.Run, step: int, state: TrainState, *, last:
   before = copy.copy(rooms.sampler)  # as it is saved if this step cannot be finished
   with _saving_what_is_done(run, step - 1, state, before):
     with clock("weights"):
-      player.engine.load(learner.policy(state.params), version=step - 1)
+      _loaded(rooms, state, step - 1)
+      if rooms.stale is not None:
+        player.engine.load(rooms.stale, version=step - 2)
     # Example → play → Episode, until there are enough groups
     with clock("rollout"):
       taken = rooms.sampler.take(step)
+    if rooms.stale is not None:  # from here on as if the groups had been sampled beside the last update
+      _loaded(rooms, state, step - 1)
+      rooms.stale = None
     with clock("scoring"):
       # Episode → terms → reward per turn
       examples = [rooms.sampler.example(episode) for episode in taken.episodes]
@@ -223,6 +237,7 @@ def _step(rooms: Rooms, run: run_lib.Run, step: int, state: TrainState, *, last:
         rooms.sampler.sample_ahead(step + 1, learning)
       except groups_lib.TooManyFailures as error:  # raised when this step is done and saved
         rooms.sampler, failed = before, error
+        rooms.stale = player.engine.weights if hosts.count() == 1 else None  # each host has its own: not saved
   with clock("update"):
     state, learned = learning.finish()
   metrics = rewards.summarise(scored) | taken.metrics | learned

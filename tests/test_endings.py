@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 import signal
 
 import pytest
@@ -74,6 +75,7 @@ def test_signals_tools_that_are_down_and_flipped_bits_cost_no_finished_step(worl
   assert "going on from step 1, of at most 4" in said[-2] and f"step {at} is saved" in said[-1]
   assert [row["step"] for row in metrics_lib.read_metrics(tmp_path / "run")] == list(range(at + 1))
 
+  shutil.copytree(tmp_path / "run", tmp_path / "next_day")
   newest = max((tmp_path / "run" / "checkpoints" / str(at) / "state").rglob("*"), key=lambda path: path.stat().st_size)
   content = bytearray(newest.read_bytes())
   content[len(content) // 2] ^= 1
@@ -85,6 +87,8 @@ def test_signals_tools_that_are_down_and_flipped_bits_cost_no_finished_step(worl
 
   list(train.train(config, tmp_path / "whole", say=said.append))
   assert tiny_world.assert_same(tmp_path / "whole", tmp_path / "run") == 4
+  list(train.train(config, tmp_path / "next_day", say=said.append))  # from the step that was saved when the tool failed
+  assert tiny_world.assert_same(tmp_path / "whole", tmp_path / "next_day") == 4
   assert list(start()) == [] and "is finished: it has its 4 steps" in said[-1]
 
 

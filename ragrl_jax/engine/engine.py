@@ -83,7 +83,7 @@ class Engine:
       raise ValueError(f"rows={rows} < lanes={lanes}: every lane needs a cache row (config.rollout.rows).")
     self.tokenizer, self.stops, self.context = tokenizer, stops, context
     self.lanes, self.chunk, self.block, self.mesh = lanes, chunk, block, mesh
-    self.version = 0
+    self.version, self.weights = 0, None  # what was loaded last, without the frozen weights: `load` takes them again
     self.counters = Counters()
     self._num_rows, self._max_prompts = rows, max_prompts
     self._widths = {prefill: prefill_rows}  # width → rows of an extension, the widest first
@@ -120,7 +120,8 @@ class Engine:
       dtype = nnx.merge(self._graphdef, params, self._frozen).dtype
       self._cast = caster(dtype, params, self.mesh, own=self._own_weights)
       self._frozen = caster(dtype, self._frozen, self.mesh)(self._frozen)
-    self._params, self.version = nnx.merge_state(self._frozen, self._cast(params)), version
+    self.weights, self.version = self._cast(params), version
+    self._params = nnx.merge_state(self._frozen, self.weights)
     if self._built is None:
       self._build()
     self._kv.params = self._params

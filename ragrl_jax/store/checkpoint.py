@@ -19,7 +19,7 @@ import re
 import shutil
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -30,6 +30,7 @@ from jax.experimental import multihost_utils
 from ragrl_jax.store import sums
 
 UNFINISHED, DELETED, DAMAGED = ".tmp", ".deleted", ".damaged"  # suffixes of a step's folder that is no checkpoint
+STALE = "stale"  # folder of such weights in a checkpoint
 
 
 class Damaged(ValueError):
@@ -61,13 +62,14 @@ class Checkpoints:
       self.folder.mkdir(parents=True, exist_ok=True)
     self._arrays = ocp.Checkpointer(ocp.StandardCheckpointHandler())
 
-  def save(self, step: int, state: Any, host: Mapping[str, Any]) -> pathlib.Path:
+  def save(self, step: int, state: Any, host: Mapping[str, Any], *, stale: Any = None) -> pathlib.Path:
     """Writes a checkpoint and waits until it is on the disk; then deletes all but the newest `keep`.
 
     Args:
       step: number of the step, and name of the folder.
       state: a pytree of arrays (a TrainState).
       host: JSON values only. Floats are restored bit for bit, tuples as lists.
+      stale: a pytree of arrays: older weights that the next step is sampled with, in place of the state's.
 
     Returns:
       The checkpoint's folder.
@@ -87,6 +89,8 @@ class Checkpoints:
         self._remove_what_is_no_step()
       with _quiet():
         self._arrays.save(part / "state", args=ocp.args.StandardSave(state))  # waits for all hosts
+        if stale is not None:
+          self._arrays.save(part / STALE, args=ocp.args.StandardSave(stale))
       if is_first():
         (part / "host.json").write_text(json.dumps(dict(host), allow_nan=False), encoding="ascii")
         _to_disk(part / "host.json")
@@ -120,6 +124,16 @@ class Checkpoints:
     shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None))
     state = self._arrays.restore(self.path(wanted) / "state", args=ocp.args.StandardRestore(jax.tree.map(shape, like)))
     return state, self.host(wanted)
+
+  def stale(self, step: int, like: Callable[[], Any]) -> Any:
+    """The older weights that the next step is sampled with; None if it is sampled with the state's.
+
+    Args:
+      step: number of the step; `restore` has checked its files.
+      like: returns a pytree of arrays: structure, shapes, dtypes and shardings of the weights.
+    """
+    folder = self.path(step) / STALE
+    return self._arrays.restore(folder, args=ocp.args.StandardRestore(like())) if folder.is_dir() else None
 
   def host(self, step: int | None = None) -> dict[str, Any]:
     """Only the host's JSON part, without a check of the sums: for reports, and for a restart before it reads arrays.

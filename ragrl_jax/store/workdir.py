@@ -77,24 +77,25 @@ class Run:
         changes.record(self.workdir, self.restored, self._changes)
     return state, host
 
-  def save(self, step: int, state: Any, host: Mapping[str, Any], *, reached: bool = False) -> None:
+  def save(self, step: int, state: Any, host: Mapping[str, Any], *, reached: bool = False, stale: Any = None) -> None:
     """Saves a checkpoint, unless the step already has one.
 
     Args:
       step: number of steps done.
       state, host: the checkpoint's arrays and JSON part.
       reached: whether the run has reached its goal, so that it will not be resumed.
+      stale: older weights that the next step is sampled with, in place of the state's.
 
     Raises:
       lock.Held: another machine trains in this folder, too.
     """
     self._still_held()
     if self.checkpoints.latest() != step:
-      self.checkpoints.save(step, state, dict(step=step, reached=reached, **host))
+      self.checkpoints.save(step, state, dict(step=step, reached=reached, **host), stale=stale)
 
-  def leave(self, step: int, state: Any, host: Mapping[str, Any]) -> None:
+  def leave(self, step: int, state: Any, host: Mapping[str, Any], *, stale: Any = None) -> None:
     """Saves a checkpoint because the run stops before its last step, and tells the user."""
-    self.save(step, state, host)
+    self.save(step, state, host, stale=stale)
     self._say(f"{self.workdir}: step {step} is saved; the same command goes on from it")
 
   def end(self, step: int, *, reached: bool) -> None:

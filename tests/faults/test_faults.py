@@ -21,7 +21,8 @@ def stage(tmp_path_factory):
 
 @pytest.mark.long  # two to sixteen starts of a run each
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seed", range(10))
+# 64 and 71: a tool fails while the next step is sampled beside an update
+@pytest.mark.parametrize("seed", [*range(8), 64, 71])
 def test_a_run_under_a_plan_of_faults_makes_what_the_undisturbed_one_made(stage, tmp_path, seed):
   scene, undisturbed = stage
   plan = plans.draw(seed)
