@@ -1,6 +1,7 @@
 """The pages: every public symbol has a docstring, every link leads somewhere, the notebook stays short."""
 
 import ast
+import dataclasses
 import json
 import pathlib
 import runpy
@@ -11,6 +12,7 @@ import types
 import pytest
 
 from ragrl_jax import recipes
+from ragrl_jax.recipes import recipe as recipe_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
 NOTEBOOK = ROOT / "notebooks" / "your_own_recipe.ipynb"
@@ -107,14 +109,22 @@ def test_the_notebooks_recipe_scores_by_hand(monkeypatch):
 
 def test_a_recipe_is_registered_under_a_name_of_its_own(monkeypatch):
   monkeypatch.setattr(recipes, "RECIPES", dict(recipes.RECIPES))
-  room = types.SimpleNamespace(PRESETS={"paper": {}}, build=lambda variant, **switches: (variant, switches))
+
+  @dataclasses.dataclass(frozen=True)
+  class Switches(recipe_lib.Switches):
+    weight: float = 0.5
+
+  room = types.SimpleNamespace(Switches=Switches, PRESETS={"paper": {}, "heavy": {"weight": 2.0}}, build=lambda s: s)
   recipes.register("mine", room)
   recipes.register("mine", room)  # a notebook's cell runs again
-  assert recipes.get("mine", "paper") == ("paper", {}) and not recipes.switches("mine")
+  assert recipes.get("mine") == Switches() and recipes.get("mine", "heavy").weight == 2.0
+  assert recipes.get("mine", "heavy", weight=1.0).weight == 1.0 and list(recipes.switches("mine")) == ["weight"]
   with pytest.raises(ValueError, match="'arena' is one of this package's"):
     recipes.register("arena", room)
   with pytest.raises(ValueError, match="'other'.*PRESETS"):
-    recipes.register("other", types.SimpleNamespace(PRESETS={}, build=room.build))
+    recipes.register("other", types.SimpleNamespace(Switches=Switches, PRESETS={}, build=room.build))
+  with pytest.raises(ValueError, match="'other'.*subclass of recipe.Switches"):
+    recipes.register("other", types.SimpleNamespace(PRESETS=room.PRESETS, build=room.build))
 
 
 PATH = (

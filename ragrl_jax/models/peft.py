@@ -168,7 +168,7 @@ def _matrices(targets: Any, where: str, layers: int) -> tuple[str, ...]:
   for word, places in found.items():
     if not places:
       raise ValueError(
-        f"{where}: target module {word!r} cannot have an adapter here: use "
+        f"{where}: target module {word!r} names no matrix that can have an adapter: use "
         f"{', '.join(module.rsplit('.', 1)[-1] for module in MODULES.values())}."
       )
   places = set().union(*found.values())

@@ -202,9 +202,9 @@ def test_a_full_disk_is_one_error_that_names_the_file_and_loses_no_row(tmp_path)
   writer.write(1, {"loss": 1.0})
   resource.setrlimit(resource.RLIMIT_FSIZE, (writer.path.stat().st_size + 9, hard))  # so many bytes are left
   try:
-    with pytest.raises(OSError, match=r"make room, say.*metrics\.jsonl") as error:
+    with pytest.raises(OSError, match=r"make room, for example.*metrics\.jsonl") as error:
       writer.write(2, {"loss": 2.0})
-    with pytest.raises(OSError, match=r"make room, say.*whole\.jsonl"):
+    with pytest.raises(OSError, match=r"make room, for example.*whole\.jsonl"):
       jsonl.write(tmp_path / "whole.jsonl", [{"text": "x" * 999}])
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
