@@ -9,7 +9,7 @@ import json
 
 from ragrl_jax.cli import commands
 from ragrl_jax.retrieval import build_index, load_index
-from ragrl_jax.store import compiled
+from ragrl_jax.store import compile_cache
 
 
 def main() -> int:
@@ -35,7 +35,7 @@ def main() -> int:
   parser.add_argument("--threads", type=int, default=None, help="threads of FAISS; all cores by default")
   parser.add_argument("--overwrite", action="store_true", help="replace an index that was built with other arguments")
   arguments = vars(parser.parse_args())
-  compiled.keep()
+  compile_cache.keep()
   out = build_index(**arguments)
   print(json.dumps(dict(index=str(out), **load_index(out).describe()), ensure_ascii=False))
   return 0

@@ -18,7 +18,7 @@ from ragrl_jax import evaluate
 from ragrl_jax.cli import commands
 from ragrl_jax.report import tables
 from ragrl_jax.run import devices
-from ragrl_jax.store import compiled
+from ragrl_jax.store import compile_cache
 
 CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
 CHECKPOINT = flags.DEFINE_string("checkpoint", None, "Hugging Face folder, run's folder, or RUN/checkpoints/STEP.")
@@ -32,7 +32,7 @@ def main(argv):
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
   logging.set_verbosity(logging.WARNING)
-  compiled.keep()
+  compile_cache.keep()
   commands.ready(CONFIG.value, "out", OUT.value, training=False)
   evaluate.locate(CHECKPOINT.value)
   devices.found()

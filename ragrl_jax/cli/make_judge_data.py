@@ -22,7 +22,7 @@ from ragrl_jax import judging
 from ragrl_jax.cli import commands, generation
 from ragrl_jax.data import readers, writers
 from ragrl_jax.recipes.veritas import distil
-from ragrl_jax.store import compiled
+from ragrl_jax.store import compile_cache
 from ragrl_jax.store import episodes as episodes_lib
 
 CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
@@ -43,7 +43,7 @@ def main(argv):
   """Runs `ragrl make-judge-data`."""
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
-  compiled.keep()
+  compile_cache.keep()
   config = CONFIG.value
   judges = judging.of_terms(config.judge, config.judges, [TERM.value], dtype=config.model.dtype)
   if (judge := judges.get(TERM.value)) is None:

@@ -28,7 +28,7 @@ from ragrl_jax.recipes.search_r1 import demonstrate
 from ragrl_jax.report import page as page_lib
 from ragrl_jax.report import tables, traces
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.store import compiled, fresh
+from ragrl_jax.store import compile_cache, fresh
 from ragrl_jax.store import episodes as episodes_lib
 
 WORKDIR = flags.DEFINE_string(
@@ -54,7 +54,7 @@ RL_COST = 7.0  # seconds of an RL step over seconds of a supervised one; used on
 def main(_):
   """Runs `ragrl quickstart`."""
   logging.set_verbosity(logging.WARNING)
-  compiled.keep()
+  compile_cache.keep()
   began, workdir, seed = time.perf_counter(), pathlib.Path(WORKDIR.value), SEED.value
   fresh.folder(workdir)
   say = lambda text: tqdm.write(f"[{time.perf_counter() - began:4.0f} s] {text}")

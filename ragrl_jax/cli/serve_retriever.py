@@ -7,7 +7,7 @@ It answers this machine alone. --host 0.0.0.0 opens it to every machine that can
 
 from ragrl_jax.cli import commands
 from ragrl_jax.retrieval import load_index, server
-from ragrl_jax.store import compiled
+from ragrl_jax.store import compile_cache
 
 
 def main() -> int:
@@ -28,7 +28,7 @@ def main() -> int:
     "--default_topk", type=int, default=limits.default_topk, help="passages per query, if a request does not say"
   )
   given = parser.parse_args()
-  compiled.keep()
+  compile_cache.keep()
   local = dict(encoder=given.encoder, search=given.search, options=given.options, threads=given.threads)
   retriever = load_index(given.index, **local)
   print(f"http://{given.host}:{given.port} serves {retriever.describe()}", flush=True)

@@ -61,7 +61,7 @@ class Trained:
     def loss(params, frozen, *given):
       return objective(nnx.merge(graphdef, params, frozen), *given)
 
-    # Named functions, not lambdas: store/compiled.py says by these names what is being compiled.
+    # Named functions, not lambdas: store/compile_cache.py says by these names what is being compiled.
     def init(params, seed):
       return state_lib.init(jax.tree.map(jnp.copy, params), optimizer, seed, kl_coef=kl_coef)
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from ragrl_jax.store import compiled
+from ragrl_jax.store import compile_cache
 
 ROOT = pathlib.Path(__file__).parents[2]
 SETTINGS = ("jax_compilation_cache_dir", "jax_compilation_cache_max_size", "jax_persistent_cache_min_compile_time_secs")
@@ -21,7 +21,7 @@ SETTINGS = ("jax_compilation_cache_dir", "jax_compilation_cache_max_size", "jax_
 def caches(tmp_path, monkeypatch):
   """An empty place for caches, for a process that was told of none; JAX's settings are put back."""
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-  monkeypatch.setattr(compiled, "announce", lambda folder: None)
+  monkeypatch.setattr(compile_cache, "announce", lambda folder: None)
   before = {name: getattr(jax.config, name) for name in SETTINGS}
   jax.config.update("jax_compilation_cache_dir", None)
   yield tmp_path
@@ -32,30 +32,30 @@ def caches(tmp_path, monkeypatch):
 def test_place_is_of_machines_that_compile_alike(monkeypatch, tmp_path):
   monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
   monkeypatch.setenv("HOME", str(tmp_path))
-  here = compiled.place()
+  here = compile_cache.place()
   assert here.parent == tmp_path / ".cache" / "ragrl_jax" / "compiled"
   # Sums are cut by the number of threads, and JAX's key for a program does not hold it.
   assert here.name.endswith(f"-{len(os.sched_getaffinity(0))}")
   monkeypatch.setenv("PJRT_NPROC", "3")
-  assert compiled.place().name == here.name.rpartition("-")[0] + "-3"
+  assert compile_cache.place().name == here.name.rpartition("-")[0] + "-3"
   monkeypatch.setattr(pathlib.Path, "read_text", lambda path: "flags\t: fpu avx2\n\nflags\t: fpu avx2\n")
-  assert compiled.place().name != here.name.rpartition("-")[0] + "-3"
+  assert compile_cache.place().name != here.name.rpartition("-")[0] + "-3"
   monkeypatch.setenv("XDG_CACHE_HOME", "/scratch/ada")
-  assert compiled.place().parent == pathlib.Path("/scratch/ada/ragrl_jax/compiled")
+  assert compile_cache.place().parent == pathlib.Path("/scratch/ada/ragrl_jax/compiled")
   monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # the standard says to ignore it
-  assert compiled.place().parent == tmp_path / ".cache" / "ragrl_jax" / "compiled"
+  assert compile_cache.place().parent == tmp_path / ".cache" / "ragrl_jax" / "compiled"
 
 
 def test_kept_where_it_says_within_a_bound(caches):
-  folder = compiled.keep()
-  assert folder == compiled.place() and folder.is_relative_to(caches) and folder.stat().st_mode & 0o777 == 0o700
-  assert [getattr(jax.config, name) for name in SETTINGS] == [str(folder), compiled.LIMIT, compiled.LEAST_S]
+  folder = compile_cache.keep()
+  assert folder == compile_cache.place() and folder.is_relative_to(caches) and folder.stat().st_mode & 0o777 == 0o700
+  assert [getattr(jax.config, name) for name in SETTINGS] == [str(folder), compile_cache.LIMIT, compile_cache.LEAST_S]
 
 
 def test_a_place_of_the_users_own_wins(caches):
   jax.config.update("jax_compilation_cache_dir", "/given")  # as JAX_COMPILATION_CACHE_DIR does
   size = jax.config.jax_compilation_cache_max_size
-  assert compiled.keep() == pathlib.Path("/given") and not list(caches.iterdir())
+  assert compile_cache.keep() == pathlib.Path("/given") and not list(caches.iterdir())
   assert jax.config.jax_compilation_cache_max_size == size
 
 
@@ -64,22 +64,22 @@ def test_a_place_that_cannot_be_used_is_said_and_the_run_goes_on(caches, amiss, 
   if amiss == "a file in its place":
     (caches / "ragrl_jax").write_text("")
   elif amiss == "others write there":  # and could have this process run what they like
-    compiled.place().mkdir(parents=True)
-    compiled.place().chmod(0o777)
+    compile_cache.place().mkdir(parents=True)
+    compile_cache.place().chmod(0o777)
   else:
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(pathlib.Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home directory")))
-  assert compiled.keep() is None and jax.config.jax_compilation_cache_dir is None
+  assert compile_cache.keep() is None and jax.config.jax_compilation_cache_dir is None
   said = capsys.readouterr().err
   assert said.startswith("compiled programs are not kept (") and "JAX_COMPILATION_CACHE_DIR" in said
 
 
 def test_what_a_killed_process_left_half_written_is_cleared_away(caches):
-  folder = compiled.place()
+  folder = compile_cache.place()
   folder.mkdir(mode=0o700, parents=True)
   for name in ("whole-cache", "whole-atime", "half-cache"):
     (folder / name).write_bytes(b"12345678")
-  compiled.keep()
+  compile_cache.keep()
   assert {path.name for path in folder.iterdir()} >= {"whole-cache", "whole-atime"}
   assert not (folder / "half-cache").exists()
 
@@ -91,11 +91,11 @@ def test_says_what_is_being_compiled_and_how_long_it_took():
     said.append(text)
     heard.set()
 
-  end = compiled.announce("/kept", say=say, after_s=0.0)
+  end = compile_cache.announce("/kept", say=say, after_s=0.0)
   try:
-    jax.monitoring.record_scalar(compiled.EVENT, 0.0, fun_name="jit(_decode)")
+    jax.monitoring.record_scalar(compile_cache.EVENT, 0.0, fun_name="jit(_decode)")
     assert heard.wait(20) and said == ["compiling decode … (once: it is kept in /kept)"]
-    jax.monitoring.record_event_duration_secs(compiled.EVENT, 12.34, fun_name="jit(_decode)")
+    jax.monitoring.record_event_duration_secs(compile_cache.EVENT, 12.34, fun_name="jit(_decode)")
     assert said[1:] == ["compiled decode in 12.3 s"]
 
     @jax.jit
@@ -107,13 +107,13 @@ def test_says_what_is_being_compiled_and_how_long_it_took():
   finally:
     end()
   count = len(said)
-  jax.monitoring.record_event_duration_secs(compiled.EVENT, 5.0, fun_name="jit(_decode)")
+  jax.monitoring.record_event_duration_secs(compile_cache.EVENT, 5.0, fun_name="jit(_decode)")
   assert len(said) == count
 
 
 def test_short_programs_are_not_spoken_of():
   said = []
-  end = compiled.announce("", say=said.append, after_s=60.0)
+  end = compile_cache.announce("", say=said.append, after_s=60.0)
   jax.jit(lambda x: x * 5 + 1)(jnp.ones(7))
   end()
   timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
@@ -124,7 +124,7 @@ def test_short_programs_are_not_spoken_of():
 def test_a_cached_start_changes_no_bit(tmp_path):
   keep = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
   child = subprocess.run(
-    [sys.executable, str(pathlib.Path(__file__).with_name("compiled_child.py"))],
+    [sys.executable, str(pathlib.Path(__file__).with_name("compile_cache_child.py"))],
     capture_output=True,
     text=True,
     env=keep | dict(XDG_CACHE_HOME=str(tmp_path), PYTHONPATH=str(ROOT), JAX_PLATFORMS="cpu"),
@@ -138,8 +138,8 @@ def test_a_cached_start_changes_no_bit(tmp_path):
 def test_launchers_that_run_programs_keep_them_and_the_library_does_not():
   runs = ("train", "sft", "evaluate", "quickstart", "build_index", "serve_retriever", "make_judge_data")
   for name in runs:
-    assert (ROOT / "ragrl_jax" / "cli" / f"{name}.py").read_text().count("compiled.keep()") == 1, name
+    assert (ROOT / "ragrl_jax" / "cli" / f"{name}.py").read_text().count("compile_cache.keep()") == 1, name
   for path in (path for path in (ROOT / "ragrl_jax").rglob("*.py") if path.parent.name != "cli"):
-    assert "compiled.keep()" not in path.read_text() and ("jax_compilation_cache" in path.read_text()) == (
-      path.parts[-2:] == ("store", "compiled.py")
+    assert "compile_cache.keep()" not in path.read_text() and ("jax_compilation_cache" in path.read_text()) == (
+      path.parts[-2:] == ("store", "compile_cache.py")
     ), path

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ragrl_jax.store import compiled
+from ragrl_jax.store import compile_cache
 
 read = []
 jax.monitoring.register_event_listener(lambda name, **_: read.append(name) if name.endswith("/cache_hits") else None)
@@ -25,7 +25,7 @@ def gradient() -> bytes:
 
 
 without = gradient()
-folder = compiled.keep()
+folder = compile_cache.keep()
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # this one is small
 written, before = gradient(), len(read)
 print(json.dumps(dict(folder=str(folder), same=[written == without, gradient() == without], reads=[before, len(read)])))
