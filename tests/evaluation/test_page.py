@@ -98,11 +98,11 @@ const parts = (card) => card.querySelector(".curve").getAttribute("d").split("M"
   set("Ended", "eos");
   seen.ended = all(".chip").map((e) => e.textContent).filter((text) => text.startsWith("ended"));
   set("Outcome", ""); set("Ended", "");
-  set("Search", "kelmut", "input[type=search]");
+  set("Search questions", "kelmut", "input[type=search]");
   seen.found = all(".group .question").map((e) => e.textContent);
-  set("Search", "no such words", "input[type=search]");
+  set("Search questions", "no such words", "input[type=search]");
   seen.none = document.querySelector(".groups").textContent + document.querySelector(".episode").textContent;
-  set("Search", "", "input[type=search]");
+  set("Search questions", "", "input[type=search]");
   all(".group > button")[0].click();
   document.querySelector(".samples button").focus();
   seen.keys = ["", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp"].map((key) => {
