@@ -80,9 +80,10 @@ real: $(PARITY_VENV)/.ready  ## real questions and corpora (RAGRL_DATA, or ../sh
 	$(PARITY_VENV)/bin/python benchmarks/real_retrieval.py
 	$(PARITY_VENV)/bin/python benchmarks/real_runs.py
 
-lint: $(VENV)/.ready  ## style
+lint: $(VENV)/.ready  ## style, and the types of the rooms that pyproject.toml lists
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
+	$(VENV)/bin/basedpyright --pythonpath $(RUN)
 
 docs: $(DOCS_VENV)/.ready  ## the documentation site, in out/docs/: fails on a symbol without a docstring, a dead link, a warning
 	$(DOCS_VENV)/bin/python docs/site/build.py

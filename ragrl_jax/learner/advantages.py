@@ -49,7 +49,7 @@ def assign(
   ours, on = cut(rewards), cut(masks)
   guesses = None if values is None else cut(values)
   if settings.compares:
-    group_ids = [int(span.of([b.group_ids for b in packed.blocks])[0]) for span in spans]
+    group_ids = [int(span.of([np.asarray(b.group_ids) for b in packed.blocks])[0]) for span in spans]
     found = _compared(ours, on, group_ids, settings)
     # Returns to go, undiscounted: rewards 0 0 1 0 2 → 3 3 3 2 2.
     returns = [np.where(m, np.flip(np.cumsum(np.flip(r))), 0.0) for r, m in zip(ours, on)]
@@ -122,7 +122,8 @@ def _discounted(rewards, masks, values, settings, length) -> tuple[list[np.ndarr
   guesses = np.zeros((rows, length), np.float32) if values is None else lay(values, np.float32)
   found = _gae(settings.gamma, settings.lam)(lay(rewards, np.float32), guesses, lay(masks, bool))
   advantages, returns = (np.asarray(x) for x in found)
-  return tuple([x[i, : len(m)] for i, m in enumerate(masks)] for x in (advantages, returns))
+  cut = lambda x: [x[i, : len(m)] for i, m in enumerate(masks)]
+  return cut(advantages), cut(returns)
 
 
 @functools.cache

@@ -66,5 +66,5 @@ def empty(rows: int, length: int, *, shares: bool = False) -> Batch:
 
 def cut(batches: Sequence[Batch], sizes: Sequence[int]) -> list[list[Batch]]:
   """A flat list cut into lists of these sizes."""
-  batches = iter(batches)
-  return [[next(batches) for _ in range(size)] for size in sizes]
+  rest = iter(batches)
+  return [[next(rest) for _ in range(size)] for size in sizes]

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import jax
-
 # Peak bf16 operations per second of one device, dense, as the makers state them; found in `Device.device_kind`.
 # The first name that fits counts, so "v5 lite" must come before "v5".
 PEAKS = (
@@ -72,13 +70,13 @@ def update(config: Any, settings: Any, *, tokens: float, pairs: float, scored: f
   )
 
 
-def peak(device: jax.Device) -> float | None:
-  """The device's peak operations a second in bf16; None if we do not know it (CPUs among others)."""
+def peak(device: Any) -> float | None:
+  """A `jax.Device`'s peak operations a second in bf16; None if we do not know it (CPUs among others)."""
   kind = device.device_kind.lower()
   return next((value for name, value in PEAKS if name in kind), None)
 
 
-def mfu(operations: float, seconds: float, devices: int, device: jax.Device) -> float | None:
+def mfu(operations: float, seconds: float, devices: int, device: Any) -> float | None:
   """Model FLOPs utilisation in 0..1; None where the peak is unknown."""
   per_device = peak(device)
   return None if per_device is None else operations / (seconds * devices * per_device)

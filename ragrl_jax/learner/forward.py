@@ -25,20 +25,22 @@ def scores(
     chunk: tokens whose logits exist at once.
     hidden: the model's states of this batch, if they are known.
   """
-  if hidden is None:  # a training step has them: a shared critic reads its values off the same states
-    hidden = model.hidden(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
+  if hidden is None:
+    states = model.hidden(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
+  else:  # a training step has them: a shared critic reads its values off the same states
+    states = hidden
   # State t predicts token t + 1: targets and mask move back by one, results forward. What wraps around is masked.
-  mask = jnp.roll(batch.loss_mask.astype(bool).at[:, 0].set(False), -1, axis=1)
+  mask = jnp.roll(jnp.asarray(batch.loss_mask).astype(bool).at[:, 0].set(False), -1, axis=1)
   # Never [R, T, V]: the logits of `chunk` tokens at a time, computed again in the backward pass.
   weights = model.unembedding()
   found = logprobs_lib.chunked(
-    hidden,
+    states,
     weights,
     jnp.roll(batch.tokens, -1, axis=1),
     mask,
     chunk=chunk,
     temperature=temperature,
-    spread=rules.head(model.mesh, hidden, weights),
+    spread=rules.head(model.mesh, states, weights),
   )
   logprobs, entropies = (jnp.roll(x, 1, axis=1) for x in found)
   return logprobs, entropies

@@ -24,11 +24,12 @@ from ragrl_jax.learner import advantages as advantages_lib
 from ragrl_jax.learner import blocks as blocks_lib
 from ragrl_jax.learner import flops, forward, packing, step
 from ragrl_jax.learner import optimizer as optimizer_lib
-from ragrl_jax.learner.settings import OptimizerSettings, Settings
+from ragrl_jax.learner.settings import AdvantageSettings, OptimizerSettings, Settings
 from ragrl_jax.learner.state import TrainState
 from ragrl_jax.learner.trained import Trained
 from ragrl_jax.models import lora
 from ragrl_jax.models.critic import Critic, ValueParam
+from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import rules
 from ragrl_jax.structs import Batch
 
@@ -70,7 +71,7 @@ class Learner:
 
   def __init__(
     self,
-    model: nnx.Module,
+    model: Decoder,
     settings: Settings,
     optimizer: OptimizerSettings,
     *,
@@ -131,7 +132,7 @@ class Learner:
     )[0]
 
   def _valued(self, params, frozen, batch):
-    critic = (self.trained if self._shared else self.critic).model(params, frozen)
+    critic = (self.critic or self.trained).model(params, frozen)  # a shared one is in the policy's tree
     return critic(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
 
   def init(self, seed: int) -> TrainState:
@@ -181,14 +182,14 @@ class Learner:
         scored["values"] = self.values(state, placed)
       found.append(scored)
     if s.advantage is not None:  # else the rows came with advantages, or with SFT's weights
-      packed, metrics = self._advantages(state, packed, found)
+      packed, metrics = self._advantages(s.advantage, state, packed, found)
     # What was scored stays on the devices: only a critic's values, or a KL that is paid for, ever come to the host.
     placed = [dataclasses.replace(self.place(batch), **scored) for batch, scored in zip(packed.blocks, found)]
     sizes = [len(part.blocks) for part in minibatches]
     counts = [blocks_lib.count(part, s) for part in blocks_lib.cut(packed.blocks, sizes)]
     return Ready(blocks_lib.cut(placed, sizes), packed, counts, metrics)
 
-  def _advantages(self, state, packed, found):
+  def _advantages(self, how: AdvantageSettings, state, packed, found):
     """The rows with advantages, from their rewards and from what the device found; and metrics."""
     s, penalties, values = self.settings, None, None
     fetch = lambda name: [_whole(scored[name]) for scored in found]
@@ -201,7 +202,7 @@ class Learner:
       ]
     if s.critic.kind != "none":
       values = fetch("values")
-    return advantages_lib.assign(packed, s.advantage, values=values, penalties=penalties)
+    return advantages_lib.assign(packed, how, values=values, penalties=penalties)
 
   def train(
     self, state: TrainState, ready: Ready, *, checkpoint: str = ""
@@ -267,7 +268,9 @@ class Learner:
       skipped=float(sum(m["skipped"] for m in found)),
       nonfinite_in_a_row=float(found[-1]["nonfinite_in_a_row"]),
       optimizer_step=float(done),
-      learning_rate=float(self.learning_rate(max(done - 1, 0))),  # of the last step taken: schedules count from 0
+      learning_rate=float(
+        np.asarray(self.learning_rate(max(done - 1, 0)))
+      ),  # of the last step taken: schedules count from 0
     )
 
   def _steered(self, state: TrainState, metrics: dict[str, float]) -> TrainState:

@@ -1,5 +1,6 @@
 """Settings → one Optax chain: clip the accumulated gradient, then AdamW, or Muon for the hidden matrices."""
 
+from collections.abc import Hashable
 from typing import Any
 
 import jax
@@ -41,7 +42,8 @@ def make(settings: OptimizerSettings, head: OptimizerSettings | None = None) -> 
   whole = _chain(settings)
   # A value head begins far from its target: its large gradients must not shrink the trunk's in a common clip.
   if head is not None:
-    whole = optax.partition(dict(model=whole, value_head=_chain(head)), _which_head)
+    parts: dict[Hashable, optax.GradientTransformation] = {"model": whole, "value_head": _chain(head)}
+    whole = optax.partition(parts, _which_head)
   return _promoting(whole)
 
 
@@ -57,7 +59,8 @@ def _chain(s: OptimizerSettings) -> optax.GradientTransformation:
       optax.add_decayed_weights(s.weight_decay),
       optax.scale_by_learning_rate(lambda step: s.muon_scale * rate(step)),
     )
-    inner = optax.partition(dict(muon=muon, adamw=inner), kinds)
+    parts: dict[Hashable, optax.GradientTransformation] = {"muon": muon, "adamw": inner}
+    inner = optax.partition(parts, kinds)
   return optax.chain(optax.clip_by_global_norm(s.clip_norm), inner) if s.clip_norm else inner
 
 
@@ -90,7 +93,7 @@ def _which_head(params: Any) -> Any:
   return jax.tree_util.tree_map_with_path(lambda path, _: name(path), params)
 
 
-def _width_scale(x: jax.Array) -> float:
+def _width_scale(x: Any) -> float:
   """Muon's factor for a matrix [.., in, out] that widens: sqrt(out / in), at least 1 (Jordan et al. 2024)."""
   return max(1.0, x.shape[-1] / x.shape[-2]) ** 0.5
 

@@ -116,10 +116,10 @@ def of_demonstration(ids: Sequence[int], weights: Sequence[float], number: int =
   Raises:
     ValueError: not one weight per id; `number` is what the message calls the demonstration.
   """
-  tokens, weights, name = np.asarray(ids, np.int32), np.asarray(weights, np.float32), f"demonstration {number}"
-  if tokens.shape != weights.shape:
-    raise ValueError(f"{name}: {len(tokens)} ids with {len(weights)} weights, one each is needed.")
-  return Item(tokens, weights > 0, weights, np.zeros(tokens.shape, np.float32), group_id=number, name=name)
+  tokens, weighed, name = np.asarray(ids, np.int32), np.asarray(weights, np.float32), f"demonstration {number}"
+  if tokens.shape != weighed.shape:
+    raise ValueError(f"{name}: {len(tokens)} ids with {len(weighed)} weights, one each is needed.")
+  return Item(tokens, weighed > 0, weighed, np.zeros(tokens.shape, np.float32), group_id=number, name=name)
 
 
 def pack_items(items: Sequence[Item], *, rows: int, lengths: Sequence[int], share_prefix: bool = False) -> Packed:

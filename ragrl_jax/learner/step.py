@@ -58,21 +58,21 @@ def policy_objective(
   # One forward pass for all of them: log-probabilities, entropies, and a shared critic's values.
   hidden = policy.hidden(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
   logprobs, entropies = forward.scores(policy, batch, temperature=s.temperature, chunk=s.logprob_chunk, hidden=hidden)
-  mask, totals = batch.loss_mask, (totals[0], totals[1])
+  mask, of_step = batch.loss_mask, (totals[0], totals[1])
   # All names always: the blocks' metrics are added up leaf by leaf, in one compiled program.
-  found = dict.fromkeys(SUMS, jnp.float32(0.0))
+  found = {name: jnp.float32(0.0) for name in SUMS}
   if s.objective == "sft":
     # A weighted mean over tokens: the aggregation settings are the policy's.
     weights = batch.advantages
-    value = -masked.total(logprobs * weights, mask) / jnp.maximum(totals[0], 1e-6)
+    value = -masked.total(logprobs * weights, mask) / jnp.maximum(of_step[0], 1e-6)
   else:
     weights = jnp.ones(mask.shape, jnp.float32)
-    value, more = _policy(logprobs, entropies, batch, totals, kl_coef, s)
+    value, more = _policy(logprobs, entropies, batch, of_step, kl_coef, s)
     found |= more
   if s.critic.kind == "shared":
-    found["value_loss"] = _value(model.values(hidden), batch, totals, s)
+    found["value_loss"] = _value(model.values(hidden), batch, of_step, s)
     value = value + s.critic.coef * found["value_loss"]
-  entropy = masked.total(jax.lax.stop_gradient(entropies) * weights, mask) / jnp.maximum(totals[0], 1e-6)
+  entropy = masked.total(jax.lax.stop_gradient(entropies) * weights, mask) / jnp.maximum(of_step[0], 1e-6)
   return value, found | dict(loss=value, entropy=entropy)
 
 
@@ -158,7 +158,7 @@ def accumulate(
 
 def zeros(params: Any, names: tuple[str, ...]) -> tuple[Any, dict[str, jax.Array]]:
   """What `accumulate` starts from."""
-  return jax.tree.map(jnp.zeros_like, params), dict.fromkeys(names, jnp.float32(0.0))
+  return jax.tree.map(jnp.zeros_like, params), {name: jnp.float32(0.0) for name in names}
 
 
 def apply(

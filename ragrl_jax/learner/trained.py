@@ -88,7 +88,7 @@ class Trained:
     )
     self.apply = jax.jit(apply, donate_argnums=0, **out("apply"))
 
-  def model(self, params: Any, frozen: Any) -> nnx.Module:
+  def model(self, params: Any, frozen: Any) -> Any:
     """The model with these parameters, inside a program."""
     return nnx.merge(self.graphdef, params, frozen)
 
