@@ -1,4 +1,4 @@
-"""Training: where the rooms meet. Read `train` top to bottom; next come engine/ and core/losses.py.
+"""Training: where the rooms meet. Read `train` top to bottom. Next: ragrl_jax/engine/engine.py.
 
   ┌→ engine.load → sampler.take → rewards.score → pack_items → learner.prepare → learner.train ─┐
   │   new weights    Episodes       terms, [B]      Packed        advantages       TrainState    │

@@ -135,7 +135,7 @@ PATH = (
 
 def test_the_newcomers_path_names_what_comes_next():
   """Each file opens with what it is for, and with the file to read after it."""
-  files = (*PATH, "ragrl_jax/train.py")
+  files = (*PATH, "ragrl_jax/train.py", "ragrl_jax/engine/engine.py", "ragrl_jax/core/losses.py")
   for here, after in zip(files, files[1:]):
     opening = ast.get_docstring(ast.parse((ROOT / here).read_text()))
     named = opening.partition("Next: ")[2].split()[0].rstrip(".,")

@@ -8,6 +8,8 @@ that waits for a search keeps its cache, and leaves its lane to another. `conver
 
 The newest token of a conversation is never in the cache: the step that draws the next one takes it in. That is why
 prefill needs no logits, and why a prompt that is computed once serves every sample of its group.
+
+Next: ragrl_jax/core/losses.py.
 """
 
 import collections
