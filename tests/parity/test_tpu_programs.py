@@ -119,7 +119,7 @@ def test_the_engines_cache_stays_in_place():
 GATHER = """
 import jax, sys
 from jax.sharding import NamedSharding, PartitionSpec as P
-from ragrl_jax.parallel import aot
+from ragrl_jax.plan import aot
 from ragrl_jax.parallel import mesh as mesh_lib
 mesh = mesh_lib.make(aot.devices(sys.argv[1]), data=1, fsdp=-1, tensor=4)
 f = jax.shard_map(lambda x: jax.lax.all_gather(x, "fsdp", tiled=True), mesh=mesh, in_specs=P(("fsdp", "tensor")),
