@@ -6,7 +6,6 @@
 Each check raises AssertionError with a message that says what is wrong.
 """
 
-import asyncio
 import copy
 import dataclasses
 import inspect
@@ -137,7 +136,7 @@ def ends(recipe: Recipe, example: Example) -> None:
   policy = scripted.ScriptedPolicy([""] * TURNS)
   tools = scripted.ScriptedTools(policy, [()] * TURNS, [None] * TURNS)
   try:
-    episode = asyncio.run(recipe.play(example, policy, tools))
+    episode = scripted.run(recipe.play(example, policy, tools))
   except IndexError as error:
     raise AssertionError(f"play does not end within {TURNS} turns of a policy that says nothing") from error
   assert isinstance(episode, Episode), f"play returned {type(episode).__name__}, not an Episode: end with talk.end()"

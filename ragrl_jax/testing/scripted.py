@@ -7,7 +7,8 @@ The tape holds everything that happens, in order, so that a test can compare it 
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import concurrent.futures
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax.prompting.bytes import ByteTokenizer
@@ -127,6 +128,12 @@ class ScriptedTools:
     return tuple((float(len(text)), 1.0) for text in texts)
 
 
+def run(episode: Coroutine[Any, Any, Any]) -> Any:
+  """What the coroutine returns, run in a thread of its own: a notebook's thread has an event loop already."""
+  with concurrent.futures.ThreadPoolExecutor(1) as thread:
+    return thread.submit(asyncio.run, episode).result()
+
+
 def play(
   recipe,
   example: Example,
@@ -138,5 +145,5 @@ def play(
 ) -> tuple[Episode, list[tuple]]:
   """(episode, tape) of one scripted episode. See `ScriptedPolicy` and `ScriptedTools`."""
   policy = ScriptedPolicy(script, room=room)
-  episode = asyncio.run(recipe.play(example, policy, ScriptedTools(policy, results, verdicts)))
+  episode = run(recipe.play(example, policy, ScriptedTools(policy, results, verdicts)))
   return episode, policy.tape

@@ -1,12 +1,13 @@
 """The check that users call on recipes of their own: it passes ours, and names each broken promise."""
 
+import asyncio
 import dataclasses
 
 import pytest
 
 from ragrl_jax import recipes, structs, testing
 from ragrl_jax.structs import Example, Passage
-from ragrl_jax.testing import small_engine
+from ragrl_jax.testing import scripted, small_engine
 
 FACT = "Its capital is Paris."
 EXAMPLE = Example(
@@ -88,3 +89,15 @@ def test_a_small_engine_plays_a_recipe():
   for request, episode in zip(asked, episodes, strict=True):
     assert episode.ended in ("budget", "eos", *recipe.stops), episode.ended
     assert recipe.score(request.example, episode) == dict(answer=0.0)
+
+
+def test_a_recipe_is_checked_beside_a_running_event_loop():
+  """As a notebook's cell runs: its thread has a loop already."""
+
+  async def cell():
+    return scripted.run(answer())
+
+  async def answer():
+    return 42
+
+  assert asyncio.run(cell()) == 42
