@@ -170,6 +170,7 @@ def test_concurrent_requests_are_one_search_and_get_their_own_answers():
     others = [pool.submit(post, port, f"q{i}", "bad" if i == 3 else "x", k=2 if i == 5 else 1) for i in range(6)]
     while len(state.server_state.tasks) < 7:
       time.sleep(0.005)
+    time.sleep(0.3)  # a task is there before its body is read and its queries wait
     slow.go.set()
     answers = [other.result(20) for other in others]
     assert first.result(20).status_code == 200
