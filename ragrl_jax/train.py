@@ -34,6 +34,7 @@ from ragrl_jax.rollout import groups as groups_lib
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import progress, questions, rewards, watch
 from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.store import evaluations
 from ragrl_jax.store import metrics as metrics_lib
 from ragrl_jax.store import workdir as run_lib
 
@@ -191,6 +192,7 @@ def _restored(rooms: Rooms, run: run_lib.Run, seed: int) -> tuple[TrainState, in
   # ---- 5. the logs are cut to the step: episodes here, metrics by their writer ---------------------------------------
   if hosts.is_first():
     episodes_lib.cut(run.workdir, run.restored)
+    evaluations.cut(run.workdir, run.restored)
   return state, first, done
 
 

@@ -1,12 +1,13 @@
 """The table of held-out questions: a run's answers at its first and at its last evaluation."""
 
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ragrl_jax.store import evaluations, jsonl
 
 MAX_ROWS = 2_000  # questions in a page
+MAX_GOLDS = 5  # of a question
 MAX_SIGNS = 400  # characters of a question or an answer
 
 
@@ -46,17 +47,13 @@ def _row(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
   return {
     "id": after["id"],
     "question": _cut(after["question"]),
-    "golds": [_cut(gold) for gold in _some(after["golds"])],
+    "golds": [_cut(gold) for gold in after["golds"][:MAX_GOLDS]],
     "source": after.get("source") or "",
     "hops": after.get("hops"),
     "kind": kinds[int(bool(before["em"])), int(bool(after["em"]))],
     "before": {"said": _cut(before["prediction"]), "searches": before["num_searches"]},
     "after": {"said": _cut(after["prediction"]), "searches": after["num_searches"]},
   }
-
-
-def _some(golds: Sequence[str]) -> Sequence[str]:
-  return golds[:5]
 
 
 def _cut(text: str | None) -> str | None:

@@ -15,14 +15,13 @@ import codecs
 import dataclasses
 import os
 import pathlib
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ragrl_jax import structs
-from ragrl_jax.store import exact, jsonl
+from ragrl_jax.store import exact, jsonl, step_files
 
 FOLDER = "episodes"
 
@@ -125,7 +124,7 @@ def parts(segment: Mapping[str, Any]) -> list[str]:
 
 def write_episodes(workdir: str | os.PathLike, step: int, rows: Iterable[Mapping[str, Any]]) -> pathlib.Path:
   """Writes a step's rows to episodes/step_*.jsonl; a kill leaves the whole file or none. Returns the file's path."""
-  path = pathlib.Path(workdir) / FOLDER / f"step_{step:06d}.jsonl"
+  path = step_files.path(pathlib.Path(workdir) / FOLDER, step)
   jsonl.write(path, rows)
   return path
 
@@ -141,18 +140,12 @@ def read_episodes(path: str | os.PathLike) -> list[dict[str, Any]]:
 
 def steps(workdir: str | os.PathLike) -> dict[int, pathlib.Path]:
   """The logged steps of a run, in order, with their files."""
-  found = {}
-  for path in (pathlib.Path(workdir) / FOLDER).glob("step_*.jsonl"):
-    if match := re.fullmatch(r"step_(\d+)\.jsonl", path.name):
-      found[int(match[1])] = path
-  return dict(sorted(found.items()))
+  return step_files.steps(pathlib.Path(workdir) / FOLDER)
 
 
 def cut(workdir: str | os.PathLike, restored: int | None) -> None:
   """Removes the files of steps after the restored one (all, if None): the resumed run writes them again."""
-  for step, path in steps(workdir).items():
-    if restored is None or step > restored:
-      path.unlink()
+  step_files.cut(pathlib.Path(workdir) / FOLDER, restored)
 
 
 def episode_of(logged: Mapping[str, Any]) -> structs.Episode:

@@ -31,6 +31,15 @@ def test_questions_are_joined_and_what_changed_stands_first(tmp_path):
   assert [one["id"] for one in cut["rows"]] == ["b"] and cut["left_out"] == 3 and cut["counts"]["right"] == 1
 
 
+def test_answers_after_the_restored_step_are_of_another_try(tmp_path):
+  for step in (0, 3, 12):
+    evaluations.write(tmp_path, step, [row("a", 0.0)])
+  evaluations.cut(tmp_path, 3)
+  assert list(evaluations.steps(tmp_path)) == [0, 3]
+  evaluations.cut(tmp_path, None)  # a new run
+  assert not evaluations.steps(tmp_path) and answers.gather(tmp_path) is None
+
+
 def test_names_that_stand_in_two_sets_are_two_questions(tmp_path):
   for step, em in ((0, 0.0), (3, 1.0)):
     evaluations.write(tmp_path, step, [row("1", em, source="nq"), row("1", 0.0, source="musique")])
