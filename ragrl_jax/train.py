@@ -212,8 +212,9 @@ def _step(rooms: Rooms, run: run_lib.Run, step: int, state: TrainState, *, last:
   before = copy.copy(rooms.sampler)  # as it is saved if this step cannot be finished
   with _saving_what_is_done(run, step - 1, state, before):
     with clock("weights"):
-      _loaded(rooms, state, step - 1)
-      if rooms.stale is not None:
+      if rooms.stale is None:
+        _loaded(rooms, state, step - 1)
+      else:
         player.engine.load(rooms.stale, version=step - 2)
     # Example → play → Episode, until there are enough groups
     with clock("rollout"):
