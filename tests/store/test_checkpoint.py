@@ -177,7 +177,8 @@ def test_a_damaged_checkpoint_gives_way_to_the_newest_sound_one_aloud(tmp_path):
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=3)
   for step in (1, 2, 3):
     checkpoints.save(step, state(step), dict(step=step))
-  flip(max((path for path in (tmp_path / "3").rglob("*") if path.is_file()), key=lambda path: path.stat().st_size))
+  arrays = (path for path in (tmp_path / "3" / "state").rglob("*") if path.is_file())
+  flip(max(arrays, key=lambda path: path.stat().st_size))
   (tmp_path / "2" / "host.json").unlink()
   with pytest.raises(checkpoint.Damaged, match=r"checkpoints?.*3: .*SHA-256 differs\. Others: \[1, 2\]"):
     checkpoints.restore(state(), step=3)  # who names a step gets that one
