@@ -99,6 +99,8 @@ coverage: $(VENV)/.ready  ## lines of each room that the fast tests run; TESTS=t
 bench: $(PARITY_VENV)/.ready  ## speed, as ratios against peers measured in the same run
 	$(PARITY_VENV)/bin/python benchmarks/rollout.py
 	$(PARITY_VENV)/bin/python benchmarks/learner.py $(if $(TUNIX_PYTHON),--tunix_python $(TUNIX_PYTHON))
+	$(VENV)/bin/python benchmarks/schedule.py
+	$(VENV)/bin/python benchmarks/sampling.py
 	$(VENV)/bin/python benchmarks/quickstart_seeds.py
 	$(VENV)/bin/python benchmarks/quotes.py
 

@@ -6,7 +6,7 @@ Run:    python benchmarks/gpu.py [--out docs/performance.md] [--only decode,lear
            bfloat16: the engine's tokens per second, and the bound set by reading all weights and the mean cache per
            token.
   learn    GRPO steps on 16 rows of 4,096 tokens, half of each sequence trained, with remat: all parameters of 1.5B
-           (float32 master weights), and LoRA of rank 16 on 7B; one sequence per row (cuDNN's attention) and four
+           (float32 master weights), and LoRA of rank 16 on 7B; one sequence per row and four
            (blockwise). MFU counts the operations that the step needs (learner/flops.py), without remat's second pass.
   switch   the seconds from updated parameters in the learner to an engine that samples with them.
   search   exact search, 64 queries over 21,000,000 random rows of 768 bfloat16 numbers, ten results each.
@@ -94,9 +94,9 @@ def page(found: dict[tuple[str, str, str], dict], where: str = "") -> str:
 
 
 ATTENTION = (
-  "On GPUs, attention uses cuDNN's fused kernel if every row of a batch holds one sequence in 16 bits",
-  "(`models/cudnn.py`). Rows with several sequences, and prompts shared by a group (`learner.share_prompts`), are",
-  "computed blockwise in plain JAX, because cuDNN would need their mask as [T, T].",
+  "On GPUs, attention is a Pallas kernel of ours (`models/flash.py`), forward and backward. Rows with several",
+  "sequences, and prompts shared by a group (`learner.share_prompts`), take the same kernels as rows with one;",
+  "blocks of other sequences are not read.",
 )
 
 

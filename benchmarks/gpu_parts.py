@@ -120,6 +120,7 @@ def model(config, *, param_dtype, remat: bool = False):
 
 def engine(config, graphdef, sizes: Sizes, frozen=None):
   from ragrl_jax.engine.engine import Engine
+  from ragrl_jax.engine.sizes import Sizes as EngineSizes
   from ragrl_jax.engine.stops import Stops
 
   words = Ids(config.vocab_size)
@@ -127,12 +128,14 @@ def engine(config, graphdef, sizes: Sizes, frozen=None):
     graphdef,
     words,
     Stops(words, [], rows=config.vocab_size),
-    lanes=sizes.lanes,
-    rows=sizes.lanes,
-    context=sizes.prompt + sizes.new,
-    chunk=sizes.chunk,
-    prefill=sizes.prompt,
-    block=min(256, sizes.prompt),
+    EngineSizes(
+      lanes=sizes.lanes,
+      rows=sizes.lanes,
+      context=sizes.prompt + sizes.new,
+      chunk=sizes.chunk,
+      prefill=sizes.prompt,
+      page=min(128, sizes.prompt),
+    ),
     frozen=frozen,
   )
 
@@ -196,7 +199,7 @@ def learner(config, sizes: Sizes, rank: int):
 
 
 def learn(config, sizes: Sizes, rank: int = 0) -> dict:
-  """Tokens per second and MFU of optimiser steps, with one sequence per row (cuDNN) and with packed rows."""
+  """Tokens per second and MFU of optimiser steps, with one sequence per row and with packed rows."""
   import jax
 
   from ragrl_jax.learner import flops
@@ -233,7 +236,7 @@ def switch(config, sizes: Sizes, rank: int = 0) -> dict:
 
   def load():
     draws.load(trains.policy(state.params), version=0)
-    jax.block_until_ready(draws._params)
+    jax.block_until_ready(draws.weights)
 
   return dict(seconds=best(sizes.rounds, load))
 

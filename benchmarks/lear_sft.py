@@ -43,7 +43,7 @@ TRANSCRIPTS, EPOCHS = 620, 3  # paper
 LATENCY = 20  # questions asked one at a time
 RATE = 2e-3  # of adapters; full fine-tuning, with a thousand times as many parameters, needs 1e-4
 SIZES = dict(
-  rollout=dict(lanes=64, rows=128, context=256, chunk=24, prefill=64, block=64, max_new_tokens=136),
+  rollout=dict(lanes=64, rows=128, context=256, chunk=24, prefill=64, page=64, max_new_tokens=136),
   learner=dict(micro_rows=10, row_lengths=(256,), logprob_chunk=2048, share_prompts=False),
   switches=dict(instructions="none", titles=False),
 )

@@ -37,8 +37,8 @@ OUT = flags.DEFINE_string("out", "out/real", "Folder for indexes, runs and predi
 QUESTIONS = flags.DEFINE_integer("questions", 200, "Questions of each evaluation.")
 ONLY = flags.DEFINE_list("only", [], "Which runs; all if empty.")
 SETS = ("hotpotqa", "2wikimultihopqa", "musique")
-LONG = dict(rollout=dict(context=6144, prefill=512, block=256))
-SEARCH = dict(rollout=dict(context=2048, prefill=256, block=256, max_new_tokens=64), retrieval=dict(index="bm25"))
+LONG = dict(rollout=dict(context=6144, prefill=512, page=256))
+SEARCH = dict(rollout=dict(context=2048, prefill=256, page=256, max_new_tokens=64), retrieval=dict(index="bm25"))
 FEW = dict(data=dict(max_examples=40))  # questions, where another run has asked many
 LONGBENCH = "longbench_hotpotqa"  # made here
 

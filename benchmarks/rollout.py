@@ -30,6 +30,7 @@ from flax import nnx
 
 from ragrl_jax import structs
 from ragrl_jax.engine.engine import Engine
+from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.engine.stops import Stops
 from ragrl_jax.models import weights
 from ragrl_jax.models.config import DecoderConfig
@@ -87,7 +88,7 @@ def prompts(number, seed=1):
 
 class Ours:
   def __init__(self, graphdef, params, **sizes):
-    self.engine = Engine(graphdef, Ids(), Stops(Ids(), [], rows=V), **sizes)
+    self.engine = Engine(graphdef, Ids(), Stops(Ids(), [], rows=V), Sizes(**sizes))
     self.engine.load(params, version=0)
     self.step = 0
 
@@ -211,14 +212,14 @@ def main():
 
 def generate(graphdef, params, theirs, rounds):
   turns, starts = np.full((16, 1), NEW), prompts(16)
-  ours = Ours(graphdef, params, lanes=16, rows=16, context=PROMPT + NEW, chunk=32, prefill=PROMPT, block=64)
+  ours = Ours(graphdef, params, lanes=16, rows=16, context=PROMPT + NEW, chunk=32, prefill=PROMPT, page=64)
   took = best(rounds, ours=lambda: ours.play(starts, turns), theirs=lambda: theirs.play(starts, turns, 16))
   show("generate", turns.sum(), took, "aim 1.2")
 
 
 def rl(graphdef, params, theirs, rounds):
   turns, starts = lengths(64, 3, 8, 96), prompts(8)
-  ours = Ours(graphdef, params, lanes=16, rows=32, context=512, chunk=16, prefill=PROMPT, block=128)
+  ours = Ours(graphdef, params, lanes=16, rows=32, context=512, chunk=16, prefill=PROMPT, page=128)
   took = best(
     rounds,
     ours=lambda: ours.play(starts, turns),
@@ -230,7 +231,7 @@ def rl(graphdef, params, theirs, rounds):
 
 def retriever(graphdef, params, theirs, rounds):
   turns, starts = lengths(96, 3, 64, 128), prompts(12)
-  ours = Ours(graphdef, params, lanes=16, rows=32, context=640, chunk=16, prefill=PROMPT, block=128)
+  ours = Ours(graphdef, params, lanes=16, rows=32, context=640, chunk=16, prefill=PROMPT, page=128)
   reports = {}
 
   def side(name, seconds):

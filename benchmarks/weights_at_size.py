@@ -26,7 +26,7 @@ import ml_dtypes
 import numpy as np
 from flax import nnx
 
-from ragrl_jax.engine import programs
+from ragrl_jax.engine import caster
 from ragrl_jax.models import mapping, tensors, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
@@ -35,7 +35,7 @@ from ragrl_jax.parallel import mesh as mesh_lib
 
 AIM = 1.25
 BF16 = np.dtype(ml_dtypes.bfloat16)
-LEARNER, ENGINE = dict(data=1, fsdp=4, tensor=2), dict(data=1, fsdp=2, tensor=4)
+LEARNER, ENGINE = dict(data=1, fsdp=4, tensor=2), dict(data=2, tensor=4)
 SHARD_BYTES = 2_000_000_000
 BLOCK = 2**24  # values drawn at once
 
@@ -99,7 +99,7 @@ class Compilations:
 def reshard(model: Decoder, devices) -> dict[str, float]:
   """Learner's layout → engine's layout: number of programs compiled, seconds to compile, seconds to run."""
   params = nnx.split(model)[1]
-  bring = programs.caster(model.dtype, params, mesh_lib.make(devices, **ENGINE))
+  bring = caster.Caster(model.dtype, model.config.num_layers, mesh_lib.make(devices, **ENGINE))
   with Compilations() as compiled:
     jax.block_until_ready(bring(params))
   seconds = []
@@ -203,7 +203,9 @@ def main():
     print(f"  {name:8s}{seconds:8.1f} s{ratio}")
   if found["reshard"]:
     one = found["reshard"]
-    print(f"  resharding: {one['programs']} program, {one['compile_s']:.1f} s to compile, {one['seconds']:.2f} s a run")
+    print(
+      f"  resharding: {one['programs']} programs, {one['compile_s']:.1f} s to compile, {one['seconds']:.2f} s a run"
+    )
   if args.json:
     pathlib.Path(args.json).write_text(json.dumps(found, indent=2) + "\n")
   if found["differing"]:

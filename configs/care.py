@@ -12,22 +12,9 @@ Expect: not run yet at this size. The paper's Qwen2.5-7B goes from F1 45.79 to 5
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 
-PRESETS = ("repo", "mean", "no_retrieval", "easy_only")
-VARIANTS = ("", "smoke", "sft", *PRESETS)
-
 
 def get_config(variant: str = ""):
-  chosen = variant.split(",")
-  presets = [name for name in chosen if name in PRESETS]
-  if not set(chosen) <= set(VARIANTS) or len(presets) > 1:
-    raise ValueError(
-      f"configs/care.py:{variant}: use {', '.join(VARIANTS[1:])}, joined by commas, and one of "
-      f"{', '.join(PRESETS)} at most."
-    )
-  config = config_lib.default_config()
-  config.recipe = "care"
-  config.switches = recipes.switches("care")
-  config.preset = presets[0] if presets else "paper"
+  config, chosen = recipes.configure("care", variant, "sft", one_of=(recipes.presets("care"),))
   config.steps = 350  # paper
   config.data.train = "drop_train.jsonl.gz"  # the easy set; paper and code: DROP
   config.data.hard = "ms_marco_train.jsonl.gz"  # paper: MS MARCO; code: MuSiQue
@@ -42,7 +29,7 @@ def get_config(variant: str = ""):
       rows=128,
       context=8192,  # code: prompts of 2048, cut at the right
       prefill=512,
-      block=256,
+      page=128,
       max_new_tokens=2048,  # code
       temperature=1.0,
       top_p=1.0,

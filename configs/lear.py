@@ -12,32 +12,9 @@ Expect: not run yet at this size. The paper's 1.5B has EM 41.14 / 56.84 / 20.46 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 
-PRESETS = (
-  "inference",
-  "vanilla",
-  "rationale",
-  "generator",
-  "answers_r",
-  "answers_e",
-  "answers_f",
-  "answers_er",
-  "answers_ef",
-)
-VARIANTS = ("", "smoke", "sft", *PRESETS)
-
 
 def get_config(variant: str = ""):
-  chosen = variant.split(",")
-  presets = [name for name in chosen if name in PRESETS]
-  if not set(chosen) <= set(VARIANTS) or len(presets) > 1:
-    raise ValueError(
-      f"configs/lear.py:{variant}: use {', '.join(VARIANTS[1:])}, joined by commas, and one of "
-      f"{', '.join(PRESETS)} at most."
-    )
-  config = config_lib.default_config()
-  config.recipe = "lear"
-  config.switches = recipes.switches("lear")
-  config.preset = presets[0] if presets else "paper"
+  config, chosen = recipes.configure("lear", variant, "sft", one_of=(recipes.presets("lear"),))
   config.steps = 618  # one epoch of NQ's 79,168 questions
   config.data.train = "hf:RUC-NLPIR/FlashRAG_datasets/nq/train"
   config.data.evaluate = "hf:RUC-NLPIR/FlashRAG_datasets/nq/dev"  # 8,757; the 3,610 of nq/test are for the tables
@@ -52,7 +29,7 @@ def get_config(variant: str = ""):
       rows=512,
       context=3072,
       prefill=512,
-      block=256,
+      page=128,
       max_new_tokens=768,  # paper, in its measurement of latency
       temperature=1.0,
       top_p=1.0,

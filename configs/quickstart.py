@@ -45,7 +45,7 @@ def get_config(variant: str = ""):
       context=144,
       chunk=24,
       prefill=32,
-      block=144,
+      page=144,
       max_new_tokens=24,
     )
   )

@@ -11,21 +11,10 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 
 ALGORITHMS = ("grpo", "ppo")
-PRESETS = (*ALGORITHMS, "format", "repo")
-VARIANTS = ("", "smoke", *PRESETS)
 
 
 def get_config(variant: str = ""):
-  chosen = variant.split(",")
-  if not set(chosen) <= set(VARIANTS) or set(chosen) >= set(ALGORITHMS):
-    raise ValueError(
-      f"configs/search_r1.py:{variant}: use {', '.join(VARIANTS[1:])}, joined by commas, and one of "
-      f"{', '.join(ALGORITHMS)} at most."
-    )
-  config = config_lib.default_config()
-  config.recipe = "search_r1"
-  config.switches = recipes.switches("search_r1")
-  config.preset = ",".join(name for name in PRESETS if name in chosen) or "paper"
+  config, chosen = recipes.configure("search_r1", variant, one_of=(ALGORITHMS,))
   config.steps = 1005  # code; 500 in the paper's text
   config.data.train = "hf:RUC-NLPIR/FlashRAG_datasets/nq/train,hf:RUC-NLPIR/FlashRAG_datasets/hotpotqa/train"
   config.data.evaluate = "hf:RUC-NLPIR/FlashRAG_datasets/nq/test"
@@ -39,7 +28,7 @@ def get_config(variant: str = ""):
       rows=256,
       context=4096,  # code's max_prompt_length: prompt, turns and results together
       prefill=256,
-      block=256,
+      page=128,
       max_new_tokens=500,  # a turn
       temperature=1.0,
       top_p=1.0,

@@ -11,24 +11,11 @@ Expect: not run yet at this size. By ARENA's paper Qwen2.5-7B-Instruct has EM .4
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 
-PRESETS = ("closed_book", "cot", "ircot", "iter_retgen", "self_ask", "skr")
-VARIANTS = ("", "smoke", *PRESETS)
-
 
 def get_config(variant: str = ""):
-  chosen = variant.split(",")
-  presets = [name for name in chosen if name in PRESETS]
-  if not set(chosen) <= set(VARIANTS) or len(presets) > 1:
-    raise ValueError(
-      f"configs/untrained.py:{variant}: use {', '.join(VARIANTS[1:])}, joined by commas, and one of "
-      f"{', '.join(PRESETS)} at most."
-    )
-  config = config_lib.default_config()
-  config.recipe = "untrained"
-  config.switches = recipes.switches("untrained")
-  config.preset = presets[0] if presets else "paper"
+  config, chosen = recipes.configure("untrained", variant, one_of=(recipes.presets("untrained"),))
   config.model.update(dict(dtype="bfloat16"))
   config.retrieval.top_k = 5
-  config.rollout.update(dict(lanes=128, rows=256, context=8192, prefill=512, block=256, max_new_tokens=512))
+  config.rollout.update(dict(lanes=128, rows=256, context=8192, prefill=512, page=128, max_new_tokens=512))
   config.learner.row_lengths = (8192,)
   return config_lib.shrink(config) if "smoke" in chosen else config

@@ -13,22 +13,10 @@ from ragrl_jax import judging, recipes
 from ragrl_jax.recipes.veritas.recipe import JUDGED
 
 ARMS = ("em", "em_it", "em_ta", "em_format", "reward_model")
-PRESETS = (*ARMS, "no_ramp", "repo")
-VARIANTS = ("", "smoke", *PRESETS)
 
 
 def get_config(variant: str = ""):
-  chosen = variant.split(",")
-  presets = [name for name in PRESETS if name in chosen]
-  if not set(chosen) <= set(VARIANTS) or sum(name in ARMS for name in presets) > 1:
-    raise ValueError(
-      f"configs/veritas.py:{variant}: use {', '.join(VARIANTS[1:])}, joined by commas, and one of "
-      f"{', '.join(ARMS)} at most."
-    )
-  config = config_lib.default_config()
-  config.recipe = "veritas"
-  config.switches = recipes.switches("veritas")
-  config.preset = ",".join(presets) or "paper"
+  config, chosen = recipes.configure("veritas", variant, one_of=(ARMS,))
   config.steps = 1005  # Search-R1's code
   config.data.train = "hf:RUC-NLPIR/FlashRAG_datasets/nq/train,hf:RUC-NLPIR/FlashRAG_datasets/hotpotqa/train"
   config.data.evaluate = "hf:RUC-NLPIR/FlashRAG_datasets/nq/test"
@@ -48,7 +36,7 @@ def get_config(variant: str = ""):
       rows=256,
       context=4096,
       prefill=256,
-      block=256,
+      page=128,
       max_new_tokens=500,  # a turn
       temperature=1.0,
       top_p=1.0,

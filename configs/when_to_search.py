@@ -12,18 +12,9 @@ Expect: not run yet at this size. The paper has, for 4B, .57 / .61 by its judge 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 
-PRESETS = ("exact", "printed", "no_search_reward", "no_stage_one", "no_stage_two", "no_answer_reward", "unified")
-VARIANTS = ("", "smoke", "table", *PRESETS)
-
 
 def get_config(variant: str = ""):
-  chosen = variant.split(",")
-  if not set(chosen) <= set(VARIANTS):
-    raise ValueError(f"configs/when_to_search.py:{variant}: use {', '.join(VARIANTS[1:])}, joined by commas.")
-  config = config_lib.default_config()
-  config.recipe = "when_to_search"
-  config.switches = recipes.switches("when_to_search")
-  config.preset = ",".join(name for name in PRESETS if name in chosen) or "paper"
+  config, chosen = recipes.configure("when_to_search", variant, "table")
   config.steps = 500  # paper
   config.data.train = "hf:RUC-NLPIR/FlashRAG_datasets/2wikimultihopqa/train"  # the paper keeps a fifth for validation
   config.data.evaluate = "hf:RUC-NLPIR/FlashRAG_datasets/2wikimultihopqa/dev"
@@ -47,7 +38,7 @@ def get_config(variant: str = ""):
       rows=128,
       context=18432,  # paper: prompt 2048, all that follows 16384
       prefill=512,
-      block=512,
+      page=128,
       max_new_tokens=8192,  # paper, a turn
       reserve=512,  # verl-tool: a late turn has what is left; less than this holds no answer
       temperature=1.0,

@@ -81,7 +81,7 @@ SMOKE = dict(
   steps=2,
   model=dict(path="", dtype="float32", remat=False),
   rollout=dict(
-    prompts_per_step=2, group_size=2, lanes=4, rows=8, context=2048, prefill=256, block=128, max_new_tokens=16
+    prompts_per_step=2, group_size=2, lanes=4, rows=8, context=2048, prefill=256, page=128, max_new_tokens=16
   ),
   learner=dict(micro_rows=2, row_lengths=(2048,)),
   checkpoint=dict(every=1),

@@ -262,7 +262,7 @@ def _restored(config, player: player_lib.Player, run: pathlib.Path, step: int) -
   )
   checkpoints = checkpoint_lib.Checkpoints(run, keep=config.checkpoint.keep, read_only=True)
   try:
-    state, _ = checkpoints.restore(learner.init(config.seed), step)
+    state, _ = checkpoints.restore(learner.init(config.seed, keep=False), step)
   finally:
     checkpoints.close()
   return learner.policy(state.params)

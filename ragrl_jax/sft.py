@@ -78,7 +78,7 @@ def _tuned(config, run: run_lib.Run, evaluate, reached) -> Iterator[dict[str, An
   learner = learner_lib.Learner(model, settings, optimizer, mesh=mesh)
 
   # ---- 3. the train state is restored --------------------------------------------------------------------------------
-  state, host = run.restore(learner.init(config.seed))
+  state, host = run.restore(learner.init(config.seed, keep=False))
   first, done = run.restored or 0, host is not None and host["reached"]
   step = first
   log = dict(restored=run.restored, tensorboard=config.log.tensorboard, silent=not hosts.is_first())

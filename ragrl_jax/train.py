@@ -13,9 +13,6 @@ A run is resumed in this order, and a new run begins in it too:
   5. The logs are cut to the restored step.
 """
 
-import contextlib
-import copy
-import dataclasses
 import pathlib
 import time
 from collections.abc import Callable, Iterator
@@ -24,21 +21,18 @@ from typing import Any
 from flax import nnx
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import packing
-from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.learner.state import TrainState
 from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.rollout import dispatch
 from ragrl_jax.rollout import groups as groups_lib
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.run import progress, questions, rewards, watch
+from ragrl_jax.run import progress, rewards, watch
+from ragrl_jax.run import rooms as rooms_lib
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import evaluations
 from ragrl_jax.store import metrics as metrics_lib
 from ragrl_jax.store import workdir as run_lib
-
-SAMPLER = "supply"  # the group sampler's key in checkpoints; older checkpoints have it, so it stays
 
 
 def train(
@@ -85,7 +79,7 @@ def _trained(config, run: run_lib.Run, evaluate: progress.Evaluate | None, reach
   steps, save_every, log_every = config.steps, config.checkpoint.every, config.log.episodes_every
   leads = hosts.is_first()  # the first host logs for all
   log = dict(tensorboard=config.log.tensorboard, silent=not leads)
-  rooms = _built(config)
+  rooms = rooms_lib.build(config)
   player, policy = rooms.player, rooms.learner.policy
 
   # ---- 3. 4. 5. state, sampler and logs are taken back ---------------------------------------------------------------
@@ -129,63 +123,14 @@ def _trained(config, run: run_lib.Run, evaluate: progress.Evaluate | None, reach
   run.end(step, reached=done)
 
 
-@dataclasses.dataclass
-class Rooms:
-  """What a run is made of, and the settings of a step."""
-
-  player: player_lib.Player  # recipe, engine and tools: questions → episodes
-  sampler: groups_lib.GroupSampler  # draws the questions; an earlier copy takes its place where sampling ahead failed
-  learner: learner_lib.Learner  # packed episodes → weights
-  penalty: rewards.Penalty | None
-  minibatches: int  # optimiser steps in one pass, each on its share of the prompts
-  packing: dict[str, Any]  # how rows are packed, see packing.pack_items
-  ahead: bool  # whether the next step's groups are sampled beside the update, by weights one step old
-  stale: Any = None  # those weights, where a tool failed meanwhile: the step is sampled with them when the run goes on
-
-  def saved(self) -> dict[str, Any]:
-    """What a checkpoint holds beside the train state."""
-    return {SAMPLER: self.sampler.saved()}
-
-
-def _built(config) -> Rooms:
-  """The rooms, and the settings of a step. All settings and questions are checked before weights and index are read."""
-  player_lib.check(config)
-  objective, optimizer = settings_lib.from_config(config), settings_lib.optimizer_from_config(config)
-  examples, draws = questions.training(config, player_lib.recipe(config), player_lib.tokenizer(config))
-  rollout, rows, limits = config.rollout, config.learner, config.reward
-  penalty = rewards.overlong(limit=limits.overlong_limit, buffer=limits.overlong_buffer, factor=limits.overlong_factor)
-  player = player_lib.build(config)
-  sampler = groups_lib.GroupSampler(
-    player.rollout,
-    examples,
-    draws.draw,
-    # By player.recipe, not by a copy: a recipe that follows the run is replaced there.
-    lambda *given: rewards.measure(player.recipe, rollout.filter.metric, *given, penalty=penalty),
-    prompts_per_step=rollout.prompts_per_step,
-    group_size=rollout.group_size,
-    filter=groups_lib.Filter(**rollout.filter),
-    max_failed_share=config.retrieval.max_failed_share,
-    max_unjudged_share=config.judge.max_failed_share,
-  )
-  return Rooms(
-    player,
-    sampler,
-    learner_lib.Learner(player.model, objective, optimizer, mesh=player.mesh),
-    penalty=penalty,
-    minibatches=objective.minibatches,
-    packing=dict(rows=rows.micro_rows, lengths=rows.row_lengths, share_prefix=rows.share_prompts),
-    ahead=rollout.ahead > 0,
-  )
-
-
-def _restored(rooms: Rooms, run: run_lib.Run, seed: int) -> tuple[TrainState, int, bool]:
+def _restored(rooms: rooms_lib.Rooms, run: run_lib.Run, seed: int) -> tuple[TrainState, int, bool]:
   """(train state, steps that are done, whether the run had reached its goal)."""
   # ---- 3. the train state is restored; a new run begins with the parameters as they came -----------------------------
-  state, host = run.restore(rooms.learner.init(seed))
+  state, host = run.restore(rooms.learner.init(seed, keep=False))
   first, done = run.restored or 0, False
   if host is not None:
     # ---- 4. the group sampler's cursor and groups --------------------------------------------------------------------
-    rooms.sampler.restore(host[SAMPLER])
+    rooms.sampler.restore(host[rooms_lib.SAMPLER])
     done = host["reached"]  # then it was killed after its last step, before the model was saved
     if rooms.ahead:
       rooms.stale = run.checkpoints.stale(first, lambda: _loaded(rooms, state, first))
@@ -196,32 +141,31 @@ def _restored(rooms: Rooms, run: run_lib.Run, seed: int) -> tuple[TrainState, in
   return state, first, done
 
 
-def _loaded(rooms: Rooms, state: TrainState, version: int) -> Any:
+def _loaded(rooms: rooms_lib.Rooms, state: TrainState, version: int) -> Any:
   """Brings the state's policy to the engine; the weights as the engine holds them."""
   rooms.player.engine.load(rooms.learner.policy(state.params), version=version)
   return rooms.player.engine.weights
 
 
-def _step(rooms: Rooms, run: run_lib.Run, step: int, state: TrainState, *, last: bool):
+def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, step: int, state: TrainState, *, last: bool):
   """One step along the way of the data: (state, scored episodes, metrics, an error that must end the run after it)."""
   player, learner, clock, failed = rooms.player, rooms.learner, progress.Clock(), None
   if player.recipe.follow is not None:
     # The schedule follows the run's metrics. Rows after the restored step are cut, so a resumed run follows alike.
     seen = metrics_lib.read_metrics(run.workdir) if hosts.is_first() else []
     player.recipe = player.recipe.follow(hosts.exchange(seen)[0])
-  before = copy.copy(rooms.sampler)  # as it is saved if this step cannot be finished
-  with _saving_what_is_done(run, step - 1, state, before):
+  with rooms_lib.saving_what_is_done(run, step - 1, state, rooms.sampler):
     with clock("weights"):
-      if rooms.stale is None:
-        _loaded(rooms, state, step - 1)
-      else:
+      if rooms.stale is not None:
         player.engine.load(rooms.stale, version=step - 2)
-    # Example → play → Episode, until there are enough groups
+      elif not rooms.sampler.ready:
+        _loaded(rooms, state, step - 1)
+    # Example → play → Episode, until there are enough groups. The next step's prompts enter lanes that become idle.
     with clock("rollout"):
-      taken = rooms.sampler.take(step)
-    if rooms.stale is not None:  # from here on as if the groups had been sampled beside the last update
-      _loaded(rooms, state, step - 1)
-      rooms.stale = None
+      taken = rooms.sampler.take(step, ahead=rooms.ahead and not last and rooms.stale is None)
+    rooms.stale = None
+    if not rooms.ahead:
+      player.engine.release()  # its weights and its cache leave their memory to the learner
     with clock("scoring"):
       # Episode → terms → reward per turn
       examples = [rooms.sampler.example(episode) for episode in taken.episodes]
@@ -231,15 +175,14 @@ def _step(rooms: Rooms, run: run_lib.Run, step: int, state: TrainState, *, last:
       packed = [packing.pack_items(rewards.items(part), **rooms.packing) for part in parts]
       ready = learner.prepare(state, packed)
       scored = rewards.with_advantages([one for part in parts for one in part], ready.packed)
-  # → optimiser steps. The engine may sample the next step's groups meanwhile, with the weights it has.
-  learning = dispatch.Work(learner.train(state, ready, checkpoint=str(run.checkpoints.latest())))
-  if rooms.ahead and not last:
-    before = copy.copy(rooms.sampler)
+    # → optimiser steps. The engine may draw the next step's groups meanwhile, with the weights it has.
+    learning = dispatch.Work(learner.train(state, ready, checkpoint=str(run.checkpoints.latest())))
+  if rooms.sampler.under_way:
     with clock("rollout"):
       try:
         rooms.sampler.sample_ahead(step + 1, learning)
       except groups_lib.TooManyFailures as error:  # raised when this step is done and saved
-        rooms.sampler, failed = before, error
+        failed = error
         rooms.stale = player.engine.weights if hosts.count() == 1 else None  # each host has its own: not saved
   with clock("update"):
     state, learned = learning.finish()
@@ -247,20 +190,6 @@ def _step(rooms: Rooms, run: run_lib.Run, step: int, state: TrainState, *, last:
   metrics |= progress.seconds_of(clock, rooms.sampler.reported())
   metrics |= progress.throughput(metrics, player.config, learner, taken.episodes)
   return state, scored, metrics, failed
-
-
-@contextlib.contextmanager
-def _saving_what_is_done(run: run_lib.Run, step: int, state: Any, sampler: groups_lib.GroupSampler) -> Iterator[None]:
-  """Saves the last finished step before an error ends the run, unless its checkpoint is there already.
-
-  On several hosts only what all of them raise: the others would wait for the one that fails alone.
-  """
-  try:
-    yield
-  except Exception as error:
-    if step and (hosts.count() == 1 or isinstance(error, groups_lib.TooManyFailures)):
-      run.leave(step, state, {SAMPLER: sampler.saved()})
-    raise
 
 
 def _written(writer: metrics_lib.MetricWriter, step: int, metrics: dict[str, Any]) -> dict[str, Any]:

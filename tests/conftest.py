@@ -17,6 +17,9 @@ import jax
 import psutil
 import pytest
 
+from ragrl_jax.core.metrics import declared
+from ragrl_jax.store import metrics
+
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -36,6 +39,20 @@ LONGEST = (
   "test_ppo.py",
   "test_distilled_judge.py",
 )
+
+
+@pytest.fixture(autouse=True)
+def only_declared_metrics(request, monkeypatch):
+  """A run that a test makes writes no metric that core/metrics/declared does not have."""
+  write = metrics.MetricWriter.write
+
+  def checked(self, step, values):
+    odd = declared.undeclared(name for name, _ in metrics.flat(values))
+    assert not odd, f"declare these metrics in ragrl_jax/core/metrics/declared: {', '.join(odd)}"
+    write(self, step, values)
+
+  if request.path.parent.name not in ("store", "evaluation"):  # where rows are made up
+    monkeypatch.setattr(metrics.MetricWriter, "write", checked)
 
 
 def pytest_configure():

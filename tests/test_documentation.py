@@ -125,20 +125,3 @@ def test_a_recipe_is_registered_under_a_name_of_its_own(monkeypatch):
     recipes.register("other", types.SimpleNamespace(Switches=Switches, PRESETS={}, build=room.build))
   with pytest.raises(ValueError, match="'other'.*subclass of recipe.Switches"):
     recipes.register("other", types.SimpleNamespace(PRESETS=room.PRESETS, build=room.build))
-
-
-PATH = (
-  "configs/arena.py",
-  *(f"ragrl_jax/recipes/arena/{part}.py" for part in "prompt parser play reward recipe".split()),
-)
-
-
-def test_the_newcomers_path_names_what_comes_next():
-  """Each file opens with what it is for, and with the file to read after it."""
-  files = (*PATH, "ragrl_jax/train.py", "ragrl_jax/engine/engine.py", "ragrl_jax/core/losses.py")
-  for here, after in zip(files, files[1:]):
-    opening = ast.get_docstring(ast.parse((ROOT / here).read_text()))
-    named = opening.partition("Next: ")[2].split()[0].rstrip(".,")
-    assert after.endswith(named), f"{here}: its docstring must name the next file, {after}, after 'Next:'"
-  last = "ragrl_jax/core/losses.py"
-  assert sum(len((ROOT / file).read_text().splitlines()) for file in (*PATH, last)) <= 620

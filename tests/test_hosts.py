@@ -45,11 +45,11 @@ def start_all(commands, logs):
   return children
 
 
-def start(count, devices, mesh, world, workdir, steps, logs):
+def start(count, devices, mesh, world, workdir, steps, logs, ahead=0):
   port = free_port()
   return start_all(
     [
-      (hosts_child.__file__, number, count, port, world, workdir, steps, devices, json.dumps(mesh))
+      (hosts_child.__file__, number, count, port, world, workdir, steps, devices, json.dumps(mesh), ahead)
       for number in range(count)
     ],
     logs,
@@ -125,19 +125,21 @@ def check_equal(got, want):
 @pytest.mark.hosts  # six processes and this one compile a run's programs each
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-  "count, devices, mesh",
+  "count, devices, mesh, ahead",
   [
-    (4, 1, dict(data=1, fsdp=2, tensor=2)),  # every axis spans hosts
-    (4, 2, dict(data=2, fsdp=2, tensor=2)),
+    (4, 1, dict(data=1, fsdp=2, tensor=2), 0),  # every axis spans hosts
+    (4, 2, dict(data=2, fsdp=2, tensor=2), 0),
+    (4, 1, dict(data=1, fsdp=2, tensor=2), 1),
   ],
 )
-def test_four_hosts_train_five_steps_as_one_and_two_go_on(tmp_path, count, devices, mesh):
+def test_four_hosts_train_five_steps_as_one_and_two_go_on(tmp_path, count, devices, mesh, ahead):
   world = tmp_path / "world"
   world.mkdir()
   tiny_world.make(world)
   for hosts_now, steps in ((count, 5), (2, 6)):
-    end_all(start(hosts_now, count * devices // hosts_now, mesh, world, tmp_path / "many", steps, tmp_path), tmp_path)
-    list(hosts_child.run(world, tmp_path / "one", steps, **mesh))
+    own = count * devices // hosts_now
+    end_all(start(hosts_now, own, mesh, world, tmp_path / "many", steps, tmp_path, ahead), tmp_path)
+    list(hosts_child.run(world, tmp_path / "one", steps, ahead, **mesh))
   found = {row["step"]: row for row in metrics_lib.read_metrics(tmp_path / "many")}
   for want in metrics_lib.read_metrics(tmp_path / "one"):
     check_equal(found[want["step"]], want)

@@ -205,6 +205,22 @@ def test_more_devices_than_there_are(monkeypatch, sizes):
     player_lib.mesh(config)
 
 
+@pytest.mark.parametrize(
+  "sizes, setting",
+  [
+    (dict(data=2, tensor=4), "config.mesh.tensor=4"),  # two key-value heads
+    (dict(fsdp=8), "config.learner.micro_rows=2"),
+    (dict(data=1, sequence=8), "config.learner.row_lengths"),
+  ],
+)
+def test_a_mesh_that_does_not_divide_the_model_or_the_rows_is_refused_before_weights_are_read(sizes, setting):
+  config = config_lib.default_config()
+  config.learner.update(dict(micro_rows=2, row_lengths=(1000, 1020)))
+  config.mesh.update(dict(data=-1) | sizes)
+  with pytest.raises(ValueError, match=setting):
+    player_lib.check_sft(config)
+
+
 @pytest.mark.parametrize("error", [AssertionError(), RuntimeError("Unable to initialize backend 'cuda'")])
 def test_a_platform_that_is_not_here(monkeypatch, error):
   def none():

@@ -40,7 +40,7 @@ def world(tmp_path_factory):
 def small(name, world, variant="smoke"):
   made = config_lib.load(ROOT / "configs" / f"{name}.py", variant)
   made.model.shape.update(dict(d_model=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, d_ff=32))
-  made.rollout.update(dict(context=192, chunk=8, prefill=32, block=32, max_new_tokens=12))
+  made.rollout.update(dict(context=192, chunk=8, prefill=32, page=32, max_new_tokens=12))
   made.learner.update(dict(row_lengths=(192,), logprob_chunk=64))
   made.mesh.data, made.log.tensorboard, made.switches.instructions = 1, False, "none"
   made.prompting.update(dict(tokenizer=str(world / "tokenizer.model"), chat=False))

@@ -12,7 +12,8 @@ ROWS = (
   ("core", "structs"),
   ("settings",),
   ("config",),
-  ("parallel", "store"),
+  ("parallel",),
+  ("store",),
   ("chat",),
   ("prompting", "models"),
   ("data", "retrieval", "judging", "engine", "learner"),
@@ -56,7 +57,7 @@ def test_imports_point_to_earlier_rows():
         assert ROW_OF[rest[0]] < ROW_OF[here], f"{path}: {here} may not import {rest[0]}"
       if here == "recipes" and name.startswith("ragrl_jax.recipes.") and path.parent.name != "recipes":
         own = path.relative_to(ROOT).parts[1]
-        assert rest[1] in (own, "recipe", "search_agent"), f"{path}: recipe {own} may not import {rest[1]}"
+        assert rest[1] in (own, "recipe", "search_agent", "sections"), f"{path}: recipe {own} may not import {rest[1]}"
       if here == "core":
         assert top in CORE_MAY_IMPORT, f"{path}: core/ may not import {top}"
 
@@ -69,3 +70,17 @@ def test_core_is_pure():
       if isinstance(node, ast.Attribute) and node.attr == "random":
         assert ast.unparse(node.value) == "jax", f"{path}:{node.lineno}: pass a key"
       assert not isinstance(node, ast.Global), f"{path}:{node.lineno}"
+
+
+# Names that two rooms may both have: a command and what it calls; a room's contract; maths and who applies it.
+SHARED = {"train", "sft", "evaluate", "compare", "api", "config", "advantages", "groups"}
+
+
+def test_a_files_name_says_which_file():
+  """Recipes are rooms of one plan, and their files have one set of names."""
+  places = {}
+  for path in FILES:
+    if room_of(path) != "recipes" and path.stem != "__init__":
+      places.setdefault(path.stem, []).append(str(path.relative_to(ROOT)))
+  twice = {name: files for name, files in places.items() if len(files) > 1 and name not in SHARED}
+  assert not twice, f"name one of them after what it holds: {twice}"

@@ -103,7 +103,7 @@ PAPER = miniature.Paper(
       context=160,
       chunk=24,
       prefill=80,
-      block=160,
+      page=160,
       max_new_tokens=72,
     ),
     learner=dict(micro_rows=10, row_lengths=(256,), logprob_chunk=2048),

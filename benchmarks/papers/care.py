@@ -140,7 +140,7 @@ PAPER = miniature.Paper(
       context=192,
       chunk=24,
       prefill=64,
-      block=192,
+      page=192,
       max_new_tokens=96,
     ),
     learner=dict(micro_rows=10, row_lengths=(256,), logprob_chunk=2048),

@@ -161,7 +161,7 @@ PAPER = Paper(
       context=288,
       chunk=24,
       prefill=64,
-      block=64,
+      page=64,
       max_new_tokens=144,
     ),
   ),

@@ -87,7 +87,7 @@ PAPER = miniature.Paper(
     retrieval=dict(top_k=1),
     # Of a thought about a result, all words must stand in it.
     judge=dict(kind="lexical", threshold=1.0),
-    rollout=dict(lanes=64, rows=128, context=192, chunk=24, prefill=32, block=192, max_new_tokens=36),
+    rollout=dict(lanes=64, rows=128, context=192, chunk=24, prefill=32, page=192, max_new_tokens=36),
     learner=dict(micro_rows=12, row_lengths=(256,), logprob_chunk=2048),
     checkpoint=dict(every=100),
   ),

@@ -95,7 +95,7 @@ PAPER = miniature.Paper(
     switches=dict(instructions="none", max_searches=4, correctness="exact"),
     model=dict(shape=DECODER),
     retrieval=dict(top_k=1),
-    rollout=dict(lanes=64, rows=128, context=240, chunk=24, prefill=32, block=240, max_new_tokens=40),
+    rollout=dict(lanes=64, rows=128, context=240, chunk=24, prefill=32, page=240, max_new_tokens=40),
     learner=dict(micro_rows=12, row_lengths=(256,), logprob_chunk=2048),
   ),
   sft=dict(steps=600, checkpoint=dict(every=200), learner=dict(micro_rows=10), optimizer=MUON),

@@ -1,13 +1,15 @@
-"""The best plan for every TPU slice, and a lower bound of its step time.
+"""The best plan for every TPU slice and for H100 and H200 GPUs, and a lower bound of its step time.
 
 Run:    python benchmarks/scale/run.py [--docs] [--minutes 3] [--level O1]
 
-Arithmetic finds the best mesh of every TPU slice for every model and recipe (scale_cases.py). Some of these plans are
-compiled with libtpu, which needs no TPU. Each compiled plan is a line of docs/scale.jsonl and is not compiled again, so
-that an interrupted run continues. A plan that does not fit is stored too, and the next best is tried. --docs writes
+Arithmetic finds the best mesh of every slice, or number of GPUs, for every model and recipe (scale_cases.py). Some of
+these plans are compiled, by libtpu and by JAX's CUDA plugin (the extra `gpu_check`; without it no GPU's are). Neither
+needs the device. Each compiled plan is a line of docs/scale.jsonl and is not compiled again, so that an interrupted run
+continues. A plan that does not fit is stored too, and the next best is tried. --docs writes
 docs/scale.md and .png from the compiled plans.
 """
 
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -15,18 +17,23 @@ import subprocess
 import sys
 import time
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")  # libtpu is only the compiler
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # libtpu and the CUDA plugin are only compilers
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 import scale_cases as cases
 import scale_page as page
 from absl import app, flags
+
+from ragrl_jax.plan import gpus
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KEPT = ROOT / "docs" / "scale.jsonl"
 
 DOCS = flags.DEFINE_bool("docs", False, "Write the page and the figure.")
 MINUTES = flags.DEFINE_float("minutes", 0.0, "Nothing is compiled any more after so many (0: no bound).")
-LEVEL = flags.DEFINE_string("level", "O1", "jax_optimization_level: O2 is a run's own, O1 compiles four times as fast.")
+LEVEL = flags.DEFINE_string(
+  "level", "O1", "jax_optimization_level for TPUs: O2 is a run's own, O1 compiles four times as fast."
+)
 COMPILE = flags.DEFINE_bool("compile", True, "Compile what is not yet.")
 ONE = flags.DEFINE_string("one", "", "A row to compile, as JSON, in this process; printed with its report.")
 
@@ -44,14 +51,14 @@ def main(_):
 
 def play() -> None:
   """Compiles the cases one by one, each in a process of its own, since libtpu may end the process."""
-  began = time.monotonic()
+  began, on_gpus = time.monotonic(), has_plugin()
   while not (MINUTES.value and time.monotonic() - began > 60 * MINUTES.value):
-    row = cases.missing(page.read_rows(KEPT), LEVEL.value)
+    row = cases.missing(page.read_rows(KEPT), LEVEL.value, on_gpus=on_gpus)
     if row is None:
       return
     done = subprocess.run(
       [sys.executable, __file__, f"--one={json.dumps(row)}"],
-      env=os.environ | dict(JAX_OPTIMIZATION_LEVEL=LEVEL.value),
+      env=os.environ | dict(JAX_OPTIMIZATION_LEVEL=row["level"]),
       capture_output=True,
       text=True,
       check=False,
@@ -66,6 +73,16 @@ def play() -> None:
     print(f"{row['model']} {row['run']} {row['slice']}: {row.get('failed') or said_of(row)}", flush=True)
 
 
+def has_plugin() -> bool:
+  """Whether the compiler for GPUs is installed; says how to install it if not."""
+  try:
+    gpus.devices("h200:1")
+  except RuntimeError as missing:
+    print(f"No GPU's case is compiled: {missing}", flush=True)
+    return False
+  return True
+
+
 def said_of(row) -> str:
   report = row["report"]
   return (
@@ -75,9 +92,7 @@ def said_of(row) -> str:
 
 
 def compiled(row):
-  """The row with libtpu's report on it."""
-  import libtpu  # its version is part of the result
-
+  """The row with the compiler's report on it."""
   from ragrl_jax.plan import compiled
 
   began, run, where = time.process_time(), cases.RUNS[row["run"]], cases.SLICES[row["slice"]]
@@ -86,12 +101,13 @@ def compiled(row):
   cases.choice_of(row).into(config)
   report = compiled.check(config, where.topology, slices=where.slices, shape=row["model"], fill=cases.FILL, drawn=drawn)
   commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-  return row | dict(
-    report=report.to_json(),
-    cpu_s=round(time.process_time() - began, 1),
-    libtpu=libtpu.__version__,
-    commit=commit.stdout.strip(),
-  )
+  compiler = "jax-cuda12-plugin" if gpus.is_gpu(where.topology) else "libtpu"
+  return row | {
+    "report": report.to_json(),
+    "cpu_s": round(time.process_time() - began, 1),
+    compiler: importlib.metadata.version(compiler),
+    "commit": commit.stdout.strip(),
+  }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The models, recipes and slices of docs/scale.md."""
+"""The models, recipes, TPU slices and GPUs of docs/scale.md."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.models.shapes import SHAPES
-from ragrl_jax.plan import search
+from ragrl_jax.plan import gpus, search
 
 MODELS = ("qwen3-4b", "qwen2.5-7b", "qwen3-8b", "llama-3.1-8b", "qwen2.5-14b")
 FILL = 0.5  # an episode's mean length over config.rollout.context
@@ -23,6 +23,12 @@ SLICES = {
   "v5p-128": search.Slice("v5p:4x4x4", 64),
   "v5p-512": search.Slice("v5p:4x8x8", 256),
   "v5p-1024": search.Slice("v5p:8x8x8", 512),
+  "1 × H100": search.Slice("h100:1", 1),
+  "8 × H100": search.Slice("h100:8", 8),
+  "16 × H100": search.Slice("h100:2x8", 16),
+  "1 × H200": search.Slice("h200:1", 1),
+  "8 × H200": search.Slice("h200:8", 8),
+  "16 × H200": search.Slice("h200:2x8", 16),
 }
 
 
@@ -80,12 +86,20 @@ COMPILED = (
   ("qwen2.5-7b", "care", "v5e-64"),
   ("qwen3-8b", "arena", "v5e-256"),
   ("llama-3.1-8b", "care", "v6e-64"),
+  ("qwen2.5-7b", "search_r1", "8 × H200"),
+  ("qwen2.5-7b", "arena", "8 × H100"),
+  ("qwen2.5-7b", "when_to_search", "8 × H200"),
+  ("qwen2.5-14b", "search_r1", "16 × H200"),
+  ("llama-3.1-8b", "lear", "16 × H100"),
 )
+
+
+CHOSEN = [field.name for field in dataclasses.fields(search.Choice) if field.name != "axes"]
 
 
 def choice_of(row: Mapping[str, Any]) -> search.Choice:
   """The plan that a stored row was compiled with."""
-  return search.Choice(search.Axes(**row["axes"]), row["micro_rows"], row["lanes"], row["rows"], row["logprob_chunk"])
+  return search.Choice(search.Axes(**row["axes"]), **{name: row[name] for name in CHOSEN})
 
 
 def plan(model: str, run: str, where: str, refused: frozenset[search.Choice] = frozenset()):
@@ -107,9 +121,19 @@ def estimate(model: str, run: str, where: str, choice: search.Choice):
   return search.estimate(choice.into(config), SHAPES[model], SLICES[where], fill=FILL, drawn=RUNS[run].drawn(config))
 
 
-def missing(rows: Sequence[Mapping[str, Any]], level: str) -> dict[str, Any] | None:
-  """The next row to compile at this optimisation level; None if all are compiled."""
+def missing(rows: Sequence[Mapping[str, Any]], level: str, *, on_gpus: bool = True) -> dict[str, Any] | None:
+  """The next row to compile; None if all are compiled.
+
+  Args:
+    rows: those that are compiled.
+    level: jax_optimization_level for TPUs. GPUs' programs are compiled as a run compiles them: for GPUs a level adds
+      passes, and with those of O1 one program ends the compiler.
+    on_gpus: whether GPUs' cases are compiled, too.
+  """
   for model, run, where in COMPILED:
+    of_gpus = gpus.is_gpu(SLICES[where].topology)
+    if of_gpus and not on_gpus:
+      continue
     mine = [row for row in rows if (row["model"], row["run"], row["slice"]) == (model, run, where)]
     if any(row.get("report", {}).get("fits") for row in mine) or len(mine) >= TRIES:
       continue
@@ -121,10 +145,7 @@ def missing(rows: Sequence[Mapping[str, Any]], level: str) -> dict[str, Any] | N
         run=run,
         slice=where,
         axes=dataclasses.asdict(choice.axes),
-        micro_rows=choice.micro_rows,
-        lanes=choice.lanes,
-        rows=choice.rows,
-        logprob_chunk=choice.logprob_chunk,
-        level=level,
+        **{name: getattr(choice, name) for name in CHOSEN},
+        level="UNKNOWN" if of_gpus else level,
       )
   return None

@@ -1,4 +1,4 @@
-"""Writes docs/scale.md and .png: the best plan of every case by arithmetic, and libtpu's reports on compiled plans."""
+"""Writes docs/scale.md and .png: the best plan of every case by arithmetic, and the compilers' reports on some."""
 
 import dataclasses
 import json
@@ -63,13 +63,13 @@ def slices() -> str:
       name,
       shape,
       str(where.chips),
-      str(where.chips // 4),
+      str(where.hosts),
       f"{chip.hbm / GIB:.2f} GiB",
       f"{where.chips * chip.hbm / GIB / 1024:.1f} TiB",
     ]
 
   return table(
-    ["slice", "topology", "chips", "hosts of 4", "memory per chip", "of all chips"],
+    ["slice", "topology", "chips", "hosts", "memory per chip", "of all chips"],
     [one(*item) for item in cases.SLICES.items()],
   )
 
@@ -224,8 +224,8 @@ def parts(rows) -> str:
       "scoring, s",
       "prefill, s",
       "decode, s",
-      "gradient's ICI, GB",
-      "its DCN, GB",
+      "gradient's ICI or NVLink, GB",
+      "its network, GB",
     ],
     lines,
   )
@@ -264,11 +264,9 @@ def scaling(plans) -> str:
   """Tokens per second of one recipe over numbers of chips, for each kind of chip."""
   lines = []
   for model in cases.MODELS:
-    for kind in ("v5e", "v5p"):
+    for kind in ("v5e", "v5p", "h100", "h200"):
       mine = [
-        (where, plans[model, SHOWN, name])
-        for name, where in cases.SLICES.items()
-        if name.startswith(kind) or (kind == "v5e" and "v5e" in name)
+        (where, plans[model, SHOWN, name]) for name, where in cases.SLICES.items() if where.topology.startswith(kind)
       ]
       mine = sorted((where.chips, found[1]) for where, found in mine if found is not None)
       if len(mine) > 1:
@@ -315,10 +313,11 @@ def never(plans) -> str:
 
 
 def versions(rows) -> str:
-  found = sorted({(row["libtpu"], row["level"]) for row in rows if "libtpu" in row})
+  compilers = ("libtpu", "jax-cuda12-plugin")
+  found = sorted({(f"{name} {row[name]}", row["level"]) for name in compilers for row in rows if name in row})
   spent = sum(row.get("cpu_s", 0.0) for row in rows)
   return (
-    ", ".join(f"libtpu {version} at jax_optimization_level={level}" for version, level in found)
+    ", ".join(f"{version} at jax_optimization_level={level}" for version, level in found)
     + f"; {sum('report' in row for row in rows)} cases, {spent / 60:.0f} minutes of one core in all"
   )
 
@@ -332,7 +331,7 @@ def figure(plans, rows, path: pathlib.Path) -> None:
     2, len(cases.MODELS), figsize=(3.4 * len(cases.MODELS), 6.4), dpi=110, sharex=True, sharey="row"
   )
   for column, model in enumerate(cases.MODELS):
-    for color, kind in enumerate(("v5e", "v6e", "v5p")):
+    for color, kind in enumerate(("v5e", "v6e", "v5p", "h100", "h200")):
       points = sorted(
         (where.chips, plans[model, SHOWN, name][1])
         for name, where in cases.SLICES.items()
@@ -376,29 +375,30 @@ def figure(plans, rows, path: pathlib.Path) -> None:
   pyplot.close(drawn)
 
 
-PAGE = """# Scale: what fits on which TPU slice, and lower bounds of step times
+PAGE = """# Scale: what fits on which TPU slice and on which GPUs, and lower bounds of step times
 
 `make scale` (`python benchmarks/scale/run.py --docs`) wrote this page, from arithmetic and from the compiled cases
-in `scale.jsonl`. **Nothing here was run on a TPU**: no time is a measurement.
+in `scale.jsonl`. **Nothing here was run on a TPU or GPU**: no time is a measurement.
 
 ## How to read it
 
 - *Arithmetic* (`ragrl_jax/plan/`) computes, for every mesh data × fsdp × tensor × sequence of a slice, the memory of a
-  chip (float32 master weights, AdamW's moments, the gradient, the reference, a separate critic, on every host of four
-  chips an engine in bf16 with its cache, temporaries), and the operations, memory traffic and network traffic of a
-  step. It also chooses rows per block, lanes and cache rows. Prompts, groups, lengths and the objective are the
-  recipe's. *The best plan* has the shortest step among plans that leave {margin} of the memory free; if steps are equal
-  within 2 %, it is the one with the least network traffic.
-- *Compiled* means that libtpu compiled every program of that plan (learner, critic, scoring, prefill, extension,
-  decoding) for that slice, with full depth and widths; the engine's programs for a slice of one host. libtpu reports
-  their memory and collectives, and refuses a program that does not fit. A number in parentheses next to a compiled one
-  is from the arithmetic for the same plan.
+  chip (float32 master weights, AdamW's moments, the gradient, the reference, a separate critic, on every host an engine
+  in bf16 with its cache, temporaries), and the operations, memory traffic and network traffic of a step. It also
+  chooses rows per block, lanes and cache rows. Prompts, groups, lengths and the objective are the recipe's. *The best
+  plan* has the shortest step among plans that leave {margin} of the memory free; if steps are equal within 2 %, it is
+  the one with the least network traffic.
+- *Compiled* means that libtpu, or JAX's CUDA plugin, compiled every program of that plan (learner, critic, scoring,
+  prefill, extension, decoding) for those chips, with full depth and widths; the engine's programs for one host. They
+  report memory and collectives, and libtpu refuses a program that does not fit. A number in parentheses next to a
+  compiled one is from the arithmetic for the same plan.
 - *Step time* is a roofline. Each program takes the longest of: compute at the peak, HBM traffic at full bandwidth, ICI
-  traffic over all links, and (across slices) the chip's share of the network; times its number of calls. Programs run
-  one after the other. **Operations and HBM traffic are arithmetic on both sides**: the compiler adds memory, ICI
-  traffic and DCN traffic. *Tokens/s* counts whole episodes with their prompts. If a group's prompt is computed only
-  once (care, arena, lear), this is more than the computed tokens. *MFU* is of the learner's programs (gradients and
-  scoring) at that roofline; it is below 100 % because of remat's second pass and the padding of blocks.
+  or NVLink traffic over all links, and (across slices, or hosts of GPUs) the chip's share of the network; times its
+  number of calls. Programs run one after the other. **Operations and HBM traffic are arithmetic on both sides**: the
+  compiler adds memory and the traffic between chips. *Tokens/s* counts whole episodes with their prompts. If a group's
+  prompt is computed only once (care, arena, lear), this is more than the computed tokens. *MFU* is of the learner's
+  programs (gradients and scoring) at that roofline; it is below 100 % because of remat's second pass and the padding of
+  blocks.
 
 ## Limits
 
@@ -406,15 +406,19 @@ in `scale.jsonl`. **Nothing here was run on a TPU**: no time is a measurement.
   the mesh does not have all links of a chip, and an all-reduce, which counts once here, sends nearly twice its size.
   Engines wait for their longest episodes (here all have the mean length). Judges, retrievers and groups that dynamic
   sampling discards cost nothing here. The critic's values before its update are left out.
-- `jax_optimization_level` is O1 where the versions below say so. It compiles four times as fast as O2, which runs use;
-  it does not overlap collectives and needs other temporaries (`log.md`).
+- `jax_optimization_level` is O1 where the versions below say so. For TPUs it compiles four times as fast as O2, which
+  runs use; it does not overlap collectives and needs other temporaries (`log.md`). GPUs' programs are compiled as runs
+  compile them: UNKNOWN is JAX's default.
 - On v5e slices larger than 4 × 4, libtpu refuses to compile collectives among a part of the slice ahead of time ("On
   platforms with limited ICI routing device assignment should include all slice devices"); it compiles them for v5p.
   Every host's engine is such a program. Without a v5e it could not be tested whether engines run there.
+- Of a GPU's memory 92 % may be used (`XLA_PYTHON_CLIENT_MEM_FRACTION=0.92`). GPUs are H100 and H200 SXM with NVLink in
+  hosts of eight, and one network adapter of 400 Gbit/s each. A run also waits for the launches of kernels, which
+  `compile_check` counts and this page does not price.
 - The arithmetic's temporaries are a sum of the arrays that are expected to be live at the same time, not a model of the
   compiler's scheduling. Its error is given below.
 
-## Slices and recipes
+## Chips and recipes
 
 {slices}
 
@@ -437,7 +441,7 @@ What fits on none of them:
 
 {never}
 
-The limit is the engine's memory on every host: all weights in bf16 over four chips, and a cache of whole rows, eight of
+The limit is the engine's memory on every host: all weights in bf16 over its chips, and a cache of whole rows, eight of
 them for the prompts of groups. More chips do not reduce it. An engine over several hosts would, but there is none yet.
 
 Decoding's share of those steps. If it is large, more lanes would help, which need memory. On many chips the limit is
@@ -445,22 +449,22 @@ the length of an episode, whose tokens are sampled one after the other.
 
 {drawing}
 
-## What libtpu says
+## What the compilers say
 
 {versions}.
 
 {compiled}
 
 *Resident*: memory of a chip during the whole run. *Temporaries*: those of the program that needs most. *Largest peak*:
-libtpu's peak for a single program, with its arguments. *Together*: resident memory and these temporaries.
+the compiler's peak for a single program, with its arguments. *Together*: resident memory and these temporaries.
 
 The parts of a step's time, each with its limit, and the bytes that a chip sends:
 
 {parts}
 
 The accuracy of the arithmetic, over compiled cases that fit. The numbers of copies of an array that are live at the
-same time were fitted to the first two cases and three earlier compilations of Qwen2.5-7B; the other cases are
-predictions. Step times agree because both sides use the same arithmetic for operations and HBM traffic, and the
+same time were fitted to the first two cases and three earlier compilations of Qwen2.5-7B, all for TPUs; the other cases
+are predictions. Step times agree because both sides use the same arithmetic for operations and HBM traffic, and the
 compiler's additional traffic rarely is the limit.
 
 {good}

@@ -1,10 +1,22 @@
-"""Samples tokens by inverse CDF, from one uniform number per token, with the log-probability that the learner uses."""
+"""Samples tokens by inverse CDF, from one uniform number per token, with the log-probability that the learner uses.
+
+Weights [B, V] are handled as blocks [B, n, m] of about √V numbers, so no running sum has more than √V terms. No block
+crosses a sixteenth of the vocabulary. So where the vocabulary is sharded over up to 16 devices, a block stays on one
+device, and only the blocks' sums and the block that holds the drawn token move. Sums over blocks are added in a fixed
+order, or as whole numbers: no sharding changes a draw.
+"""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType, PartitionSpec
 from jaxtyping import Array, Bool, Float, Float32, Int32, UInt32
+
+SHARES = 16  # a vocabulary of 151,936 is 16 shares of 9,496 numbers; a share is 24 blocks of 396
+UNITS = 2.0**30  # the mass of a row in the whole numbers that top-p adds up
 
 
 def uniforms(keys: UInt32[Array, "B 2"], positions: Int32[Array, "B"]) -> Float32[Array, "B"]:
@@ -38,26 +50,35 @@ def draw(
     (tokens, logprobs). The log-probabilities are under the temperature-scaled, unfiltered distribution (temperature 1
     for greedy rows), as the learner computes them. A row's result depends on that row alone.
   """
-  greedy = temperature <= 0
-  scaled = logits / jnp.where(greedy, 1.0, temperature)[:, None]
-  peak = scaled.max(axis=1)
-  weights = jnp.exp(scaled - peak[:, None])
-  blocks = _blocked(weights)
-  total = blocks.sum(axis=(1, 2))
-  filtered = ((top_k > 0) & (top_k < logits.shape[1])) | (top_p < 1)
-  # Sorting the vocabulary costs far more than drawing, so it runs only in steps where some row uses top-k or top-p.
-  kept = jax.lax.cond(
-    (filtered & ~greedy).any(),
-    lambda: _blocked(jnp.where(keep(scaled, top_k, top_p) | ~filtered[:, None], weights, 0.0)),
-    lambda: blocks,
+  greedy, vocabulary = temperature <= 0, logits.shape[1]
+  scaled = _blocked(logits / jnp.where(greedy, 1.0, temperature)[:, None], -jnp.inf)
+  peaks = _whole(scaled.max(axis=2))
+  peak = peaks.max(axis=1)
+  weights = jnp.exp(scaled - peak[:, None, None])
+  filtered = ((top_k > 0) & (top_k < vocabulary)) | (top_p < 1)
+  edges = _edges(weights)
+
+  def of_kept():
+    kept = _kept(scaled, vocabulary, top_k, top_p) | ~filtered[:, None, None]
+    return _drawn(jnp.where(kept, weights, 0.0), uniform)
+
+  # The filters cost far more than drawing, so they run only in steps where some row uses top-k or top-p.
+  drawn = jax.lax.cond(
+    (filtered & ~greedy).any(), of_kept, lambda: _first_above(weights, edges, uniform * edges[:, -1])
   )
-  tokens = jnp.where(greedy, jnp.argmax(logits, axis=1).astype(jnp.int32), _inverse_cdf(kept, uniform))
-  chosen = jnp.take_along_axis(scaled, tokens[:, None], axis=1)[:, 0]
-  return tokens, chosen - peak - jnp.log(total)
+  place = jnp.where(greedy, _likeliest(scaled, peaks), drawn)
+  return _id(place, vocabulary), _at(scaled, place) - peak - jnp.log(edges[:, -1])
+
+
+# ---- filters ---------------------------------------------------------------------------------------------------------
 
 
 def keep(scaled: Float32[Array, "B V"], top_k: Int32[Array, "B"], top_p: Float32[Array, "B"]) -> Bool[Array, "B V"]:
   """The tokens that top-k keeps, and of these the tokens that top-p keeps. Of equal logits the lower id goes first.
+
+  Top-p keeps a token if the mass of the likelier tokens is below top_p times the mass of all that top-k kept. So it
+  keeps the token that crosses top_p. Masses that differ by about 1e-7 of the row's may count as equal, on every mesh
+  alike.
 
   Args:
     scaled: logits, divided by the temperature.
@@ -65,42 +86,148 @@ def keep(scaled: Float32[Array, "B V"], top_k: Int32[Array, "B"], top_p: Float32
     top_p: in (0, 1]; at least the likeliest token is kept.
   """
   vocabulary = scaled.shape[1]
-  ids = jnp.broadcast_to(jnp.arange(vocabulary, dtype=jnp.int32)[None], scaled.shape)
-  falling, order = jax.lax.sort((-scaled, ids), dimension=1, num_keys=1, is_stable=True)
-  limit = jnp.where(top_k > 0, top_k, vocabulary)
-  within = jnp.arange(vocabulary)[None] < limit[:, None]
-  mass = jnp.where(within, jnp.exp(falling[:, :1] - falling), 0.0)
-  # Top-p keeps a token if the mass of the likelier tokens is below p: so the token that crosses p is kept.
-  before = jnp.cumsum(mass, axis=1) - mass
-  within = within & ((before < (top_p * mass.sum(axis=1))[:, None]) | (top_p >= 1)[:, None])
-  last = jnp.maximum(within.sum(axis=1) - 1, 0)[:, None]  # the kept tokens are a prefix of the order
-  edge, edge_id = (jnp.take_along_axis(x, last, axis=1) for x in (-falling, order))
-  return (scaled > edge) | ((scaled == edge) & (ids <= edge_id))
+  shares, share, *_ = _sizes(vocabulary)
+  kept = _kept(_blocked(scaled, -jnp.inf), vocabulary, top_k, top_p)
+  return kept.reshape(len(scaled), shares, -1)[:, :, :share].reshape(scaled.shape)
 
 
-def _blocked(weights: Float[Array, "B V"]) -> Float[Array, "B n m"]:
-  """[B, V] as about √V blocks of √V numbers, padded with zeros."""
-  size = math.ceil(math.sqrt(weights.shape[1]))
-  blocks = -(-weights.shape[1] // size)
-  padded = jnp.pad(weights, ((0, 0), (0, blocks * size - weights.shape[1])))
-  return padded.reshape(weights.shape[0], blocks, size)
+def _kept(
+  blocks: Float32[Array, "B n m"], vocabulary: int, top_k: Int32[Array, "B"], top_p: Float32[Array, "B"]
+) -> Bool[Array, "B n m"]:
+  """What `keep` keeps. A filter that no row uses costs nothing."""
+  every = _blocked(jnp.ones((len(blocks), vocabulary), bool), False)  # False at the blocks' padding
+  limited, nucleus = (top_k > 0) & (top_k < vocabulary), top_p < 1
+  count = lambda on: on.sum(axis=(1, 2), dtype=jnp.int32)
+  kept = jax.lax.cond(
+    limited.any(), lambda: _fewest(blocks, every, count, jnp.where(limited, top_k, vocabulary)), lambda: every
+  )
+
+  def of_mass():
+    weights = jnp.where(kept, jnp.exp(blocks - blocks.max(axis=(1, 2), keepdims=True)), 0.0)
+    scale = UNITS / _edges(weights)[:, -1:]
+    # Whole numbers add up to the same in any order, so no mesh moves the edge.
+    mass = lambda on: (
+      jnp.round(jnp.where(on, weights, 0.0).sum(axis=2) * scale).astype(jnp.int32).sum(axis=1, dtype=jnp.int32)
+    )
+    whole = mass(kept)
+    target = jnp.clip(jnp.ceil(top_p * whole.astype(jnp.float32)).astype(jnp.int32), 1, whole)
+    return _fewest(blocks, kept, mass, target) | (kept & ~nucleus[:, None, None])
+
+  return jax.lax.cond(nucleus.any(), of_mass, lambda: kept)
 
 
-def _inverse_cdf(weights: Float[Array, "B n m"], uniform: Float[Array, "B"]) -> Int32[Array, "B"]:
-  """The first index of the flattened weights whose running sum exceeds uniform · total; never an index of weight 0.
+def _fewest(
+  blocks: Float32[Array, "B n m"],
+  among: Bool[Array, "B n m"],
+  measure: Callable[[Bool[Array, "B n m"]], Int32[Array, "B"]],
+  target: Int32[Array, "B"],
+) -> Bool[Array, "B n m"]:
+  """The fewest likeliest of these tokens whose measure reaches the target, which is at least 1."""
+  wide = lambda x: x[:, None, None]
+  # Others need not be looked at here: padding is -inf, and what top-k left out has no mass.
+  edge = wide(_largest(lambda edge: measure(blocks >= wide(edge)) >= target, len(blocks)))
+  above, equal = among & (blocks > edge), among & (blocks == edge)
+  below, equals = measure(above), equal.sum(axis=(1, 2), dtype=jnp.int32)
+  # Of 5 equal tokens that measure 10 and a target that lies 3 higher than what is above them, the first 2 are kept.
+  each = (measure(above | equal) - below).astype(jnp.float32) / equals.astype(jnp.float32)
+  needed = jnp.clip(jnp.ceil((target - below).astype(jnp.float32) / each), 1.0, equals.astype(jnp.float32))
+  ones = equal.astype(jnp.float32)
+  last = _first_above(ones, _edges(ones), needed - 0.5)
+  places = jnp.arange(blocks.shape[1] * blocks.shape[2], dtype=jnp.int32).reshape(1, *blocks.shape[1:])
+  return above | (equal & (places <= wide(last)))
 
-  It finds the block first, then the index in it, so no running sum has more than √V terms. On a CPU this is 30 times
-  faster than V Gumbel numbers per token, and its rounding error is smaller.
+
+def _largest(holds: Callable[[Float32[Array, "B"]], Bool[Array, "B"]], rows: int) -> Float32[Array, "B"]:
+  """The largest float32 for which `holds` is true. It is true for -inf, and false from some number on.
+
+  It bisects numbers whose order is that of the float32s: the bits of a positive float with the sign bit set, and the
+  inverted bits of a negative one. 32 halvings are exact.
   """
-  edges = jnp.cumsum(weights.sum(axis=2), axis=1)
-  target = uniform * edges[:, -1]
-  block = _first_above(edges, target)
+  sign = jnp.uint32(1 << 31)
+  number = lambda key: jax.lax.bitcast_convert_type(jnp.where(key >= sign, key ^ sign, ~key), jnp.float32)
+
+  def halve(_, bounds):
+    low, high = bounds
+    middle = low + (high - low) // 2
+    true = holds(number(middle))
+    return jnp.where(true, middle, low), jnp.where(true, high, middle)
+
+  lowest, highest = (jnp.full(rows, key, jnp.uint32) for key in (0x007FFFFF, 0xFF800001))  # of -inf, and past inf
+  return number(jax.lax.fori_loop(0, 32, halve, (lowest, highest))[0])
+
+
+# ---- blocks ----------------------------------------------------------------------------------------------------------
+
+
+def _sizes(vocabulary: int) -> tuple[int, int, int, int]:
+  """(shares of the vocabulary, numbers of a share, blocks of a share, numbers of a block, padding included)."""
+  shares = math.gcd(vocabulary, SHARES)
+  share = vocabulary // shares
+  blocks = max(1, round(share / math.sqrt(vocabulary)))
+  return shares, share, blocks, -(-share // blocks)
+
+
+def _blocked(x: Array, fill: Any) -> Array:
+  """[B, V] as blocks [B, n, m]; each share is padded with `fill`."""
+  shares, share, blocks, size = _sizes(x.shape[1])
+  x = jnp.pad(x.reshape(len(x), shares, share), ((0, 0), (0, 0), (0, blocks * size - share)), constant_values=fill)
+  return x.reshape(len(x), shares * blocks, size)
+
+
+def _id(place: Int32[Array, "B"], vocabulary: int) -> Int32[Array, "B"]:
+  """The token id at a place of the flattened blocks."""
+  _, share, blocks, size = _sizes(vocabulary)
+  return place // (blocks * size) * share + place % (blocks * size)
+
+
+def _edges(blocks: Float[Array, "B n m"]) -> Float[Array, "B n"]:
+  """Running sums of the blocks' sums."""
+  return jnp.cumsum(_whole(blocks.sum(axis=2)), axis=1)
+
+
+def _whole(x: Array) -> Array:
+  """Brings the parts of a small array together. In a running sum over shards every step would wait for a neighbour."""
+  mesh = jax.sharding.get_abstract_mesh()  # of the `shard_map` around it, whose other axes are the compiler's
+  sharded = any(kind == AxisType.Auto for kind in mesh.axis_types)
+  return jax.lax.with_sharding_constraint(x, PartitionSpec(*[None] * x.ndim)) if sharded else x
+
+
+def _at(blocks: Float[Array, "B n m"], place: Int32[Array, "B"]) -> Float[Array, "B"]:
+  """The numbers at these places of the flattened blocks."""
+  size = blocks.shape[2]
+  return jnp.take_along_axis(_block(blocks, place // size), (place % size)[:, None], axis=1)[:, 0]
+
+
+def _block(blocks: Float[Array, "B n m"], number: Int32[Array, "B"]) -> Float[Array, "B m"]:
+  return _whole(jnp.take_along_axis(blocks, number[:, None, None], axis=1)[:, 0])
+
+
+def _likeliest(blocks: Float[Array, "B n m"], peaks: Float[Array, "B n"]) -> Int32[Array, "B"]:
+  """The first place of the largest number. On a CPU one argmax over V numbers would be ten times as slow."""
+  number = jnp.argmax(peaks, axis=1).astype(jnp.int32)
+  return number * blocks.shape[2] + jnp.argmax(_block(blocks, number), axis=1).astype(jnp.int32)
+
+
+def _drawn(weights: Float[Array, "B n m"], uniform: Float[Array, "B"]) -> Int32[Array, "B"]:
+  """The first place whose running sum exceeds uniform · total."""
+  edges = _edges(weights)
+  return _first_above(weights, edges, uniform * edges[:, -1])
+
+
+def _first_above(
+  blocks: Float[Array, "B n m"], edges: Float[Array, "B n"], target: Float[Array, "B"]
+) -> Int32[Array, "B"]:
+  """The first place of the flattened blocks whose running sum exceeds the target; never a place of weight 0.
+
+  It finds the block first, then the place in it. On a CPU this is 30 times faster than V Gumbel numbers per token, and
+  its rounding error is smaller than that of V running sums.
+  """
+  block = _rise_above(edges, target)
   below = jnp.where(block > 0, jnp.take_along_axis(edges, jnp.maximum(block - 1, 0)[:, None], axis=1)[:, 0], 0.0)
-  row = jnp.take_along_axis(weights, block[:, None, None], axis=1)[:, 0]
-  return block * weights.shape[2] + _first_above(jnp.cumsum(row, axis=1), target - below)
+  return block * blocks.shape[2] + _rise_above(jnp.cumsum(_block(blocks, block), axis=1), target - below)
 
 
-def _first_above(edges: Float[Array, "B n"], target: Float[Array, "B"]) -> Int32[Array, "B"]:
+def _rise_above(edges: Float[Array, "B n"], target: Float[Array, "B"]) -> Int32[Array, "B"]:
   """The first index with edges > target; if rounding leaves none, the last index at which the edges rise."""
   rises = jnp.concatenate([edges[:, :1] > 0, edges[:, 1:] > edges[:, :-1]], axis=1)
   last = edges.shape[1] - 1 - jnp.argmax(rises[:, ::-1], axis=1).astype(jnp.int32)

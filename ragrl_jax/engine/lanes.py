@@ -15,7 +15,7 @@ from jaxtyping import Float32, Int32
 RUNNING = -1
 FULL = -2  # the budget is spent
 
-COLUMNS = 12  # int32 a lane
+COLUMNS = 11  # int32 a lane
 
 
 class LaneTable(NamedTuple):
@@ -24,7 +24,6 @@ class LaneTable(NamedTuple):
   Attributes:
     token: the newest token, not yet in the cache.
     length: tokens in the cache, which is the newest token's position; 0 in an empty lane.
-    row: cache row; one that does not exist where the lane has never been used.
     live: 1 where the lane draws, 0 where it is empty.
     budget: tokens that may still be drawn.
     automaton: state of the stop automaton.
@@ -35,7 +34,6 @@ class LaneTable(NamedTuple):
 
   token: Int32[Any, "W"]
   length: Int32[Any, "W"]
-  row: Int32[Any, "W"]
   live: Int32[Any, "W"]
   budget: Int32[Any, "W"]
   automaton: Int32[Any, "W"]
@@ -48,9 +46,9 @@ class LaneTable(NamedTuple):
   @classmethod
   def of(cls, packed: Any) -> "LaneTable":
     """The fields of an int32 [W, COLUMNS], numpy's or JAX's."""
-    whole = [packed[:, column] for column in range(8)]
-    temperature, top_p = (packed[:, column].view(np.float32) for column in (10, 11))
-    return cls(*whole, key=packed[:, 8:10], temperature=temperature, top_p=top_p)
+    whole = [packed[:, column] for column in range(7)]
+    temperature, top_p = (packed[:, column].view(np.float32) for column in (9, 10))
+    return cls(*whole, key=packed[:, 7:9], temperature=temperature, top_p=top_p)
 
   def put(self, lane: int, values: "LaneTable") -> None:
     """Writes one lane's values: `values` holds a number a field, and two for the key. On the host."""

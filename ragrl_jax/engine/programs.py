@@ -1,17 +1,27 @@
-"""The engine's compiled programs. Every shape is fixed by the engine's settings: nothing compiles after warm-up."""
+"""The engine's compiled programs. Every shape is fixed by the engine's settings: nothing compiles after warm-up.
+
+On several replicas each program runs under `shard_map`: every replica computes with its own lanes, tables and pages,
+and none waits for another. What is split over "tensor" within a replica is left to the compiler.
+"""
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ragrl_jax.core import sampling
 from ragrl_jax.engine import stops as stops_lib
+from ragrl_jax.engine.caster import STACKED, Weights
 from ragrl_jax.engine.lanes import FULL, RUNNING, Chunk, LaneTable
 from ragrl_jax.models import cache as cache_lib
-from ragrl_jax.parallel import hosts, rules
+from ragrl_jax.models.decoder import Decoder
+
+REPLICAS = "data"  # the axis of the engine's mesh that replicas lie on
+SPLIT, WHOLE = PartitionSpec(REPLICAS), PartitionSpec()
 
 
 class _Decoding(NamedTuple):
@@ -28,77 +38,107 @@ class _Decoding(NamedTuple):
 
 
 class Programs:
-  """Prefill (`extend`), decode, copy, and a row's way to the host and back; each jitted once.
+  """Prefill (`extend`), decode, copy of pages, and their way to the host and back; each jitted once.
+
+  The first axis of every argument but the weights, and of the cache's layers, is split over the replicas.
 
   Args:
     graphdef: of the decoder (`nnx.split`).
     stops: the stop automaton's device table.
+    layout: of the cache's pages.
     chunk: most tokens one `decode` draws for a lane.
-    block: cache tokens attended to at a time.
-    sharding: of the cache, before and after every program.
+    mesh: the engine's; None for one device.
   """
 
   def __init__(
-    self, graphdef: nnx.GraphDef, stops: stops_lib.Table, *, chunk: int, block: int, sharding: jax.sharding.Sharding
+    self,
+    graphdef: nnx.GraphDef,
+    stops: stops_lib.Table,
+    layout: cache_lib.Layout,
+    *,
+    chunk: int,
+    mesh: jax.sharding.Mesh | None,
   ):
-    self.graphdef, self.stops, self.chunk, self.block = graphdef, stops, chunk, block
-    # The cache goes in and out in one layout: another one would be another compilation.
-    cache = cache_lib.Cache._make((sharding, sharding))
-    self.extend = jax.jit(self._extend, donate_argnums=1, out_shardings=cache)
-    self.decode = jax.jit(self._decode, donate_argnums=1, out_shardings=(cache, None))
-    self.copy = jax.jit(self._copy, donate_argnums=0, out_shardings=cache)
-    self.take_row = jax.jit(cache_lib.take_row)
-    self.put_row = jax.jit(cache_lib.put_row, donate_argnums=0, out_shardings=cache)
+    self.graphdef, self.stops, self.layout, self.chunk, self.mesh = graphdef, stops, layout, chunk, mesh
+    self.extend = self._jit(self._extend, (WHOLE, SPLIT, SPLIT, SPLIT, SPLIT), SPLIT, donate=1)
+    decoded = PartitionSpec(None, REPLICAS)
+    self.decode = self._jit(self._decode, (WHOLE, SPLIT, SPLIT, SPLIT, SPLIT), (SPLIT, decoded), donate=1)
+    self.copy = self._jit(lambda cache, pairs: cache_lib.copy(cache, pairs[:, 0], pairs[:, 1]), (SPLIT, SPLIT), SPLIT)
+    self.take = self._jit(cache_lib.take, (SPLIT, SPLIT), SPLIT, donate=None)
+    self.put = self._jit(cache_lib.put, (SPLIT, SPLIT, SPLIT), SPLIT)
 
-  def _extend(self, params: Any, cache: cache_lib.Cache, tokens: jax.Array, table: jax.Array) -> cache_lib.Cache:
+  def _jit(self, function: Callable, ins: Any, outs: Any, donate: int | None = 0):
+    if self.mesh is not None:
+      # Kernels are not split by the compiler: with a device a replica, nothing is left to it.
+      axes = {REPLICAS} if self.mesh.shape["tensor"] > 1 else set(self.mesh.axis_names)
+      function = jax.shard_map(function, mesh=self.mesh, in_specs=ins, out_specs=outs, axis_names=axes, check_vma=False)
+    # The cache goes in and out in one layout: another one would be another compilation.
+    whole = None if self.mesh is None or donate is None else self._outs(outs)
+    return jax.jit(function, donate_argnums=() if donate is None else donate, out_shardings=whole)
+
+  def _outs(self, outs: Any):
+    assert self.mesh is not None
+    at = self.cache_sharding(self.mesh)
+    return (at, NamedSharding(self.mesh, outs[1])) if isinstance(outs, tuple) and outs != SPLIT else at
+
+  @staticmethod
+  def cache_sharding(mesh: jax.sharding.Mesh | None) -> NamedSharding | None:
+    """Of each layer of the cache: pages over the replicas, key-value heads over "tensor"."""
+    return None if mesh is None else NamedSharding(mesh, PartitionSpec(REPLICAS, None, "tensor"))
+
+  def _model(self, weights: Weights) -> Decoder:
+    """The decoder. Its layers come from `weights.layers`; `layers` is the first one, for its structure."""
+    model = nnx.merge(self.graphdef, nnx.State({**weights.outer, STACKED: weights.layers[0]}))
+    model.mesh = None  # within a replica the compiler follows the weights
+    return model
+
+  def _extend(self, weights: Weights, cache: cache_lib.Cache, tokens: jax.Array, counts: jax.Array, table: jax.Array):
     """Takes tokens into the cache.
 
     Args:
-      params: the decoder's.
+      weights: the decoder's.
       cache: donated.
       tokens: int32 [n, P].
-      table: int32 [n, 3]: row, tokens already in it, how many of the new ones count. Unused: an absent row, 0, 0.
+      counts: int32 [n, 2]: tokens already in the cache, how many of the new ones count. Unused: 0, 0.
+      table: int32 [n, N], pages.
 
     Returns:
       The cache. No logits: the newest token of a conversation stays outside, and `decode` takes it in.
     """
-    model = nnx.merge(self.graphdef, params)
-    rows, lengths, counts = table[:, 0], table[:, 1], table[:, 2]
-    n, width = tokens.shape
-    index = jnp.arange(width, dtype=jnp.int32)[None]
+    model, lengths = self._model(weights), counts[:, 0]
+    index = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
     positions = lengths[:, None] + index
-    carry = (cache, cache_lib.fresh(cache, n, width))
-    attend = cache_lib.attention(rows, lengths, self.block)
-    _, (cache, new) = model.run(model.embed(tokens), positions, attend, carry)
-    # A row at length 5 with 2 of P = 4 tokens: places 5 6 ∞ ∞. Past the cache's length nothing is written.
-    places = jnp.where(index < counts[:, None], positions, jnp.iinfo(jnp.int32).max)
-    return cache_lib.write(cache, new, rows, places)
+    # A conversation of length 5 with 2 of P = 4 tokens: they go to 5 6, and the others nowhere.
+    places = jnp.where(index < counts[:, 1:], positions, cache_lib.DROPPED)
+    attend = self.layout.attention(table, lengths, places)
+    return model.run(model.embed(tokens), positions, attend, cache, weights.layers)[1]
 
   def _decode(
-    self, params: Any, cache: cache_lib.Cache, packed: jax.Array, limits: jax.Array
+    self, weights: Weights, cache: cache_lib.Cache, packed: jax.Array, table: jax.Array, limits: jax.Array
   ) -> tuple[cache_lib.Cache, jax.Array]:
     """Draws tokens until `steps` are drawn or fewer than `min_live` lanes live.
 
     Args:
-      params: the decoder's.
+      weights: the decoder's.
       cache: donated.
       packed: int32 [W, COLUMNS], a LaneTable.
-      limits: int32 [2]: steps (at most `chunk`), min_live (at least 1). An argument and not a shape: nothing compiles.
+      table: int32 [W, N], the pages of each lane's conversation.
+      limits: int32 [1, 2]: steps (at most `chunk`), min_live (at least 1). Arguments and no shapes: nothing compiles.
 
     Returns:
       (cache, int32 [2 · chunk + 3, W], a Chunk).
     """
-    model = nnx.merge(self.graphdef, params)
+    model = self._model(weights)
     lanes = LaneTable.of(packed)
     keys = jax.lax.bitcast_convert_type(lanes.key, jnp.uint32)
     # A live lane draws a token every step, so the random numbers of all positions of a chunk are known at its start.
     positions = (lanes.length + 1)[None] + jnp.arange(self.chunk, dtype=jnp.int32)[:, None]
     numbers = jax.vmap(lambda position: sampling.uniforms(keys, position))(positions)
-    draw = functools.partial(self._draw, model, model.unembedding(), lanes, numbers)
+    draw = functools.partial(self._draw, model, weights, lanes, table, numbers)
 
     def more(state: _Decoding) -> jax.Array:
       alive = (state.stop == RUNNING).sum(dtype=jnp.int32)
-      return (state.step < limits[0]) & (alive >= limits[1])
+      return (state.step < limits[0, 0]) & (alive >= limits[0, 1])
 
     tokens = jnp.zeros((self.chunk, packed.shape[0]), jnp.int32)
     start = _Decoding(
@@ -117,19 +157,15 @@ class Programs:
     chunk = Chunk(end.tokens, end.logprobs, end.length - lanes.length, end.automaton, end.stop)
     return end.cache, chunk.pack()
 
-  def _draw(self, model, unembedding: jax.Array, lanes: LaneTable, numbers: jax.Array, state: _Decoding) -> _Decoding:
+  def _draw(self, model, weights, lanes: LaneTable, table, numbers: jax.Array, state: _Decoding) -> _Decoding:
     """One step: a token for every live lane. `numbers` are the chunk's random numbers, float32 [T, W]."""
-    absent = cache_lib.num_rows(state.cache)
-    live = state.stop == RUNNING
-    attend = cache_lib.attention(lanes.row, state.length, self.block)
-    carry = (state.cache, cache_lib.fresh(state.cache, len(lanes.token), 1))
-    hidden, (cache, new) = model.run(model.embed(state.token[:, None]), state.length[:, None], attend, carry)
-    # A lane that has ended goes on computing, and writes nowhere: a row that does not exist is dropped.
-    cache = cache_lib.write(cache, new, jnp.where(live, lanes.row, absent), state.length[:, None])
-    # Features lie as the unembedding's do, so that logits are summed over devices and the matrix stays in its pieces.
-    last = rules.constrain(hidden[:, 0], model.mesh, (None, "embed"))
+    live, here = state.stop == RUNNING, state.length[:, None]
+    # A lane that has ended goes on computing, and writes nowhere.
+    attend = self.layout.attention(table, state.length, jnp.where(live[:, None], here, cache_lib.DROPPED))
+    hidden, cache = model.run(model.embed(state.token[:, None]), here, attend, state.cache, weights.layers)
+    unembedding = model.unembedding()
     logits = jax.lax.dot_general(
-      last, unembedding.astype(last.dtype), (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+      hidden[:, 0], unembedding.astype(hidden.dtype), (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
     )
     t = state.step
     token, logprob = sampling.draw(logits, numbers[t], lanes.temperature, lanes.top_k, lanes.top_p)
@@ -146,35 +182,3 @@ class Programs:
       tokens=state.tokens.at[t].set(token),
       logprobs=state.logprobs.at[t].set(logprob),
     )
-
-  def _copy(self, cache: cache_lib.Cache, table: jax.Array) -> cache_lib.Cache:
-    """Copies rows: table is int32 [K, 3] of (from, to, blocks); 0 blocks is nothing."""
-    return cache_lib.copy(cache, table[:, 0], table[:, 1], table[:, 2], self.block)
-
-
-def caster(dtype: jnp.dtype, params: Any, mesh: jax.sharding.Mesh | None, *, own: bool = False):
-  """A function from the learner's weights to the engine's: cast to the matmuls' dtype and resharded, in one program.
-
-  Args:
-    dtype: of the matmuls. Norms and biases stay as they are: the decoder computes them in float32.
-    params: weights, or their shapes.
-    mesh: the engine's; None leaves the weights on their devices.
-    own: share no memory with the learner's weights, so that an update may overwrite those.
-  """
-
-  def cast(path, x):
-    narrow = any(word in rules.names_of(path)[-1] for word in ("norm", "bias"))
-    keeps = narrow or not jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == dtype
-    return (jnp.copy(x) if own else x) if keeps else x.astype(dtype)
-
-  convert = lambda params: jax.tree_util.tree_map_with_path(cast, params)
-  if mesh is not None and mesh.is_multi_process:  # each host's engine has all weights, over that host's devices
-    spread = jax.jit(convert, out_shardings=rules.shardings(hosts.per_host(mesh), params))
-    return lambda params: hosts.own(spread(params), mesh)
-  if mesh is not None:
-    return jax.jit(convert, out_shardings=rules.shardings(mesh, params))
-  dtypes = lambda tree: jax.tree.map(lambda x: x.dtype, tree)
-  # Nothing to cast, move or copy: the engine draws with the learner's own arrays.
-  if not own and dtypes(params) == dtypes(jax.eval_shape(convert, params)):
-    return lambda params: params
-  return jax.jit(convert)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ragrl_jax import structs
 from ragrl_jax.core.metrics import qa, searches, stats
-from ragrl_jax.evaluation import compare, evidence
+from ragrl_jax.evaluation import compare, evidence_rows
 from ragrl_jax.rollout.groups import TooManyFailures, refuse_failures
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes as episodes_lib
@@ -72,7 +72,7 @@ def prediction(recipe, scored: rewards.Scored) -> dict[str, Any]:
     "episode_tokens": episode.num_tokens,
     "hops": example.hops,
     "source": example.source,
-    **evidence.row(recipe, example, episode),
+    **evidence_rows.row(recipe, example, episode),
   }
 
 
@@ -175,8 +175,8 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   Returns:
     n (scored), failed, unjudged (scored, but without an outcome, and in no mean of it); em, f1, cover_em and outcome,
     each with `_interval`; char_f1, answered (share), searches, wasted_searches (None if gold passages are unknown),
-    response_tokens, terms, ended (counts); the measures of `evidence.summarise`; by_hops and by_source: {value: {n, em,
-    em_interval, f1, searches}}; with several sources macro, the mean of the sources' means (`compare.macro`).
+    response_tokens, terms, ended (counts); the measures of `evidence_rows.summarise`; by_hops and by_source: {value:
+    {n, em, em_interval, f1, searches}}; with several sources macro, the mean of the sources' means (`compare.macro`).
   """
   known = [row for row in rows if row["ended"] != "failed"]
   metrics: dict[str, Any] = {"n": len(known), "failed": len(rows) - len(known)}
@@ -192,7 +192,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   metrics["terms"] = {name: _mean([row["terms"].get(name) for row in known]) for name in names}
   ends = [row["ended"] for row in rows]
   metrics["ended"] = {why: ends.count(why) for why in sorted(set(ends))}
-  metrics |= evidence.summarise(known)
+  metrics |= evidence_rows.summarise(known)
   for group, key in (("by_hops", "hops"), ("by_source", "source")):
     values = sorted({row[key] for row in known if row[key] not in (None, "")})
     metrics[group] = {str(value): _part([row for row in known if row[key] == value]) for value in values}

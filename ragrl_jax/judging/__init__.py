@@ -41,7 +41,7 @@ def load(
   if kind in ("exact", "lexical"):  # cheaper than a look-up in the cache
     return judge
   if settings["cache"]:
-    from ragrl_jax.judging.cache import Cached
+    from ragrl_jax.judging.verdict_cache import Cached
 
     judge = Cached(judge, settings["cache"])
   if prompt.of_answers and kind != "nli":

@@ -14,7 +14,6 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.experimental import multihost_utils
@@ -64,7 +63,6 @@ class Learner:
   Attributes:
     trained: the policy's parameters and programs.
     critic: those of a critic of its own; None without one.
-    params: the parameters that are trained, as they were at the start.
     adapters: how many of them are LoRA's. If any are, no others of the policy are trained.
     reference: trained parameters of the frozen policy of the KL term, None if there is none.
   """
@@ -87,7 +85,7 @@ class Learner:
       optimizer: its settings.
       mesh: devices that share rows and parameters; None: one device.
       reference: trained parameters of the reference policy, if the objective needs one; by default the model without
-        its adapters, which costs no memory, or, if it has none, a copy of its parameters as they are now.
+        its adapters, or, if it has none, its parameters as they are now: those arrays, not a copy.
     """
     s = settings
     self.settings, self.mesh, self.model_config = s, mesh, model.config
@@ -114,11 +112,11 @@ class Learner:
         mesh=mesh,
         trainable=nnx.Param,
       )
-    self.params, self.adapters = self.trained.params, lora.size(model)
+    self.adapters = lora.size(model)
     self.reference = reference
-    # With adapters it is the base, which nobody trains; a whole model is copied, since training overwrites it.
+    # With adapters it is the base, which nobody trains. Else it is the initial parameters, and the state copies them.
     if s.needs_reference and reference is None:
-      self.reference = (lora.without if lora.has(model) else functools.partial(jax.tree.map, jnp.copy))(self.params)
+      self.reference = lora.without(self.params) if lora.has(model) else self.params
     self._score, self._values = jax.jit(self._scored), jax.jit(self._valued)
 
   def _scored(self, params, frozen, batch):
@@ -135,13 +133,33 @@ class Learner:
     critic = (self.critic or self.trained).model(params, frozen)  # a shared one is in the policy's tree
     return critic(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
 
-  def init(self, seed: int) -> TrainState:
-    """The state before the first step, from copies of the parameters."""
-    # Copied, because a step donates its state: self.params stay what they were.
-    state = self.trained.init(self.params, seed)
-    if self.critic is None:
-      return state
-    return dataclasses.replace(state, critic=self.critic.init(self.critic.params, seed))
+  @property
+  def params(self) -> Any:
+    """The parameters that are trained, as they were at the start; their shapes alone once they are handed over."""
+    return self.trained.params
+
+  def init(self, seed: int, *, keep: bool = True) -> TrainState:
+    """The state before the first step.
+
+    Args:
+      seed: of the state's random numbers.
+      keep: make it of copies, so that model and learner keep the parameters as they came, and `init` can be called
+        again. Without, the state is made of the parameters themselves, wherever they are not the reference. A run
+        does this: it needs them once, and then they would lie beside the trained ones to its end.
+
+    Raises:
+      ValueError: the parameters were handed over to an earlier state.
+    """
+    given = (self.params, None if self.critic is None else self.critic.params)
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(given)):
+      raise ValueError("the parameters were handed over to a state: `init` can be called again after keep=True only.")
+    # The critic first, and from copies: a fresh one shares its trunk's arrays with the policy.
+    critic = None if self.critic is None else self.critic.init(self.critic.params, seed)
+    if self.critic is not None and not keep:
+      self.critic.forget()
+    keep = keep or self.reference is self.params
+    state = self.trained.init(self.params, seed) if keep else self.trained.start(seed)
+    return dataclasses.replace(state, critic=critic)
 
   def policy(self, params: Any) -> Any:
     """The policy's part of a state's parameters, without a shared critic's head: what engines and exports take."""
@@ -296,6 +314,11 @@ class Learner:
       raise ValueError(
         f"{rows} rows a block cannot be spread over {ways} devices: config.learner.micro_rows must be a multiple of "
         "config.mesh.data * config.mesh.fsdp."
+      )
+    if batch.tokens.shape[1] % self.mesh.shape["sequence"]:
+      raise ValueError(
+        f"{batch.tokens.shape[1]} tokens a row cannot be spread over {self.mesh.shape['sequence']} devices: "
+        "config.learner.row_lengths must be multiples of config.mesh.sequence."
       )
     at = rules.batch_sharding(self.mesh)  # rows over data and fsdp, tokens over sequence
     # By global index: devices of several hosts may share rows.

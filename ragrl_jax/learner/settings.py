@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any
 
 from ragrl_jax import settings as run_settings
+from ragrl_jax.models import splash
 from ragrl_jax.settings import Advantage as AdvantageSettings
 from ragrl_jax.settings import Critic, Learner, Loss, Optimizer, Rollout
 
@@ -153,6 +154,12 @@ def from_config(config: Any, *, objective: str = "policy") -> Settings:
   shared: dict[str, Any] = dict(logprob_chunk=run.learner.logprob_chunk, max_nonfinite=run.learner.max_nonfinite)
   if objective == "sft":
     return Settings(objective="sft", **shared)
+  if run.learner.share_prompts and max(run.learner.row_lengths) > splash.LONGEST_SHARED:
+    raise ValueError(
+      f"config.learner.share_prompts=True with row_lengths={run.learner.row_lengths}: rows with shared prompts have at "
+      f"most {splash.LONGEST_SHARED} tokens, as the TPU's attention kernel takes them. Lower "
+      "config.learner.row_lengths, or set config.learner.share_prompts=False."
+    )
   critic = run.critic
   own = dataclasses.replace(
     optimizer_from_config(config), kind="adamw", learning_rate=critic.learning_rate, warmup_steps=critic.warmup_steps

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from ragrl_jax.core import importance, losses, masked
 from ragrl_jax.core import kl as kl_lib
-from ragrl_jax.core import losses, masked
 from ragrl_jax.learner import forward
 from ragrl_jax.learner.settings import Settings
 from ragrl_jax.learner.state import TrainState
@@ -89,7 +89,7 @@ def _policy(logprobs, entropies, batch, totals, kl_coef, s):
   found = dict(mismatch=share(jnp.abs(logprobs - masked.keep(batch.sampler_logprobs, mask))))
   weights = None
   if s.importance_cap is not None:
-    weights = losses.importance_weights(old, batch.sampler_logprobs, mask, cap=s.importance_cap)
+    weights = importance.importance_weights(old, batch.sampler_logprobs, mask, cap=s.importance_cap)
     found |= dict(importance=share(weights), importance_capped=share(weights >= s.importance_cap))
   value, more = losses.policy_loss(
     logprobs,

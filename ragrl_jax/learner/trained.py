@@ -25,7 +25,7 @@ class Trained:
 
   Attributes:
     graphdef: the model without its parameters.
-    params: the trained ones, as they came; `init` copies them, for a step donates its state.
+    params: the trained ones, as they came; their shapes alone after `start` has handed them over.
     frozen: the model's other parameters.
   """
 
@@ -81,12 +81,26 @@ class Trained:
       )
     out = lambda name: dict(out_shardings=outs[name]) if name in outs else {}
     self.init = jax.jit(init, static_argnums=1, **out("init"))
+    self._take = jax.jit(init, static_argnums=1, donate_argnums=0, **out("init"))
     self.zeros = jax.jit(lambda params: step.zeros(params, names), **out("zeros"))
     # Donated: the gradient's sum is updated in place, and a step never holds two states.
     self.accumulate = jax.jit(
       accumulate, donate_argnums=(0, 1), compiler_options=COMPILER.get(platform), **out("accumulate")
     )
     self.apply = jax.jit(apply, donate_argnums=0, **out("apply"))
+
+  def start(self, seed: int) -> TrainState:
+    """The state before the first step, made of the parameters themselves; only their shapes are left here.
+
+    Their arrays are donated: whoever else holds them, the model say, holds no memory with them.
+    """
+    state = self._take(self.params, seed)
+    self.forget()
+    return state
+
+  def forget(self) -> None:
+    """Lets the parameters as they came go; their shapes stay."""
+    self.params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self.params)
 
   def model(self, params: Any, frozen: Any) -> Any:
     """The model with these parameters, inside a program."""

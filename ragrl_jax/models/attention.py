@@ -10,17 +10,17 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from ragrl_jax.models import cudnn, splash
+from ragrl_jax.models import flash, kernels, splash
 
 BLOCK = 128  # tokens per block; on CPU the fastest of 64, 128, 256 and 512 for rows of 128 to 2048
+KERNELS = dict(tpu=splash, gpu=flash)  # platform → the module of its kernel
 MASKED = -1e30  # finite, so that a query without any key gives zeros and not NaN
 
 
 def segment_positions(segment_ids: jax.Array) -> jax.Array:
   """Position of each token in its segment, int32 [B, T], from segment ids [B, T]. A segment's tokens are contiguous."""
-  index = jax.lax.broadcasted_iota(jnp.int32, segment_ids.shape, 1)
-  starts = jnp.concatenate([jnp.ones_like(segment_ids[:, :1], bool), segment_ids[:, 1:] != segment_ids[:, :-1]], axis=1)
-  return index - jax.lax.cummax(jnp.where(starts, index, 0), axis=1)
+  tokens = kernels.tokens(segment_ids, None)
+  return tokens.index - tokens.first
 
 
 def attend(
@@ -36,9 +36,8 @@ def attend(
 ) -> jax.Array:
   """Softmax attention to the tokens of the same segment: to the token and the earlier ones, or to all of them.
 
-  The implementation depends on the platform. TPUs use the Splash kernel. GPUs use cuDNN's kernel for 16-bit inputs and
-  unsharded rows. Neither kernel supports prefixes; the plain JAX code of this file does. cuDNN does not support
-  segments either, so the choice is made at run time: it computes a batch if every row has one segment (`cudnn.single`).
+  The platform decides: TPUs use the Splash kernel (`splash`) and GPUs a kernel of ours (`flash`), forward and backward,
+  packed rows and prefixes included; CPUs use the plain JAX code of this file.
 
   Args:
     q: [B, T, H, h].
@@ -46,20 +45,17 @@ def attend(
     segment_ids: int [B, T]; 0 is padding, which attends to nothing and to which nothing attends.
     prefix_ids: int [B, T], the segment that each token attends to besides its own (see `structs.Batch`); None for none.
     causal: whether later tokens are masked.
-    block: tokens per block of queries and of keys (Splash has its own block size).
+    block: tokens per block of queries and of keys (the kernels have their own block sizes).
     mesh: shards rows and heads; None means one device of the default platform. CPUs then compute row by row.
 
   Returns:
     [B, T, H, h] in q's dtype; exact zeros at padding.
   """
   platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
-  if platform == "tpu" and prefix_ids is None:
-    return splash.attend(q, k, v, segment_ids, causal=causal, mesh=mesh)
-  blocks = functools.partial(_blockwise, causal=causal, block=block, sharded=mesh is not None)
-  if platform == "gpu" and prefix_ids is None and cudnn.takes(q, mesh):
-    fused = functools.partial(cudnn.attend, causal=causal, mesh=mesh)
-    return jax.lax.cond(cudnn.single(segment_ids), fused, lambda *x: blocks(*x, x[3]), q, k, v, segment_ids)
-  return blocks(q, k, v, segment_ids, segment_ids if prefix_ids is None else prefix_ids)
+  if platform in KERNELS:
+    return KERNELS[platform].attend(q, k, v, segment_ids, prefix_ids, causal=causal, mesh=mesh)
+  prefix_ids = segment_ids if prefix_ids is None else prefix_ids
+  return _blockwise(q, k, v, segment_ids, prefix_ids, causal=causal, block=block, sharded=mesh is not None)
 
 
 def _blockwise(q, k, v, segment_ids, prefix_ids, *, causal: bool, block: int, sharded: bool):
@@ -159,15 +155,9 @@ def _needed(segment_ids, prefix_ids, causal: bool, block: int):
   whose ids ascend. For other rows it may include blocks that are not needed, and never leaves one out.
   """
   n = segment_ids.shape[1] // block
-
-  def ranges(ids):
-    ids = ids.reshape(-1, n, block)
-    return jnp.where(ids == 0, jnp.iinfo(ids.dtype).max, ids).min(axis=2), ids.max(axis=2)
-
-  low, high = ranges(segment_ids)
   touch = jnp.zeros((n, n), bool)
-  for first, last in ((low, high), ranges(prefix_ids)):
-    touch |= ((first[:, :, None] <= high[:, None, :]) & (last[:, :, None] >= low[:, None, :])).any(axis=0)
+  for ids in (segment_ids, prefix_ids):
+    touch |= kernels.overlap(ids, segment_ids, block, block).any(axis=0)
   if causal:
     touch = touch & (jnp.arange(n)[:, None] >= jnp.arange(n)[None, :])
   return touch.sum(axis=1, dtype=jnp.int32), jnp.argsort(~touch, axis=1, stable=True).astype(jnp.int32)

@@ -1,6 +1,7 @@
 """The decoder: one model for Qwen2/2.5, Qwen3 and Llama 3. Its layers are stacked [L, …] and scanned."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -82,34 +83,42 @@ class Decoder(nnx.Module):
     """The output matrix [V, D]: logits are hidden @ unembedding.T."""
     return (self.embedding if self.config.tied else self.lm_head)[...]
 
-  def run(self, x: jax.Array, positions: jax.Array, attend: Attend, carry: Any) -> tuple[jax.Array, Any]:
+  def run(
+    self, x: jax.Array, positions: jax.Array, attend: Attend, carry: Any, layers_of: Sequence[nnx.State] | None = None
+  ) -> tuple[jax.Array, Any]:
     """Runs all layers with the given attention function.
 
     Args:
       x: [B, T, D], embedded tokens.
       positions: int [B, T], for the rotary embedding.
-      attend: called for each layer (traced once) with the layer's number (int32), q and k (normed and rotated) and v.
+      attend: called for each layer with the layer's number, q and k (normed and rotated) and v. The stacked layers are
+        scanned, so it is traced once; separate layers come one after the other, with the number as an int.
       carry: state that `attend` receives and returns: a cache, or ().
+      layers_of: the parameters of each layer, where they are separate arrays; None for the stacked ones of `layers`.
 
     Returns:
       (hidden [B, T, D] after the final norm, carry).
     """
     cos, sin = layers.rope_angles(positions, self.config)
     graphdef, stacked = nnx.split(self.layers)
-
-    def block(state, inputs):
-      (x, carry), (number, params) = state, inputs
-      layer = nnx.merge(graphdef, params)
-      out, carry = attend(number, *layer.queries_keys_values(x, cos, sin), carry)
-      x = x + layer.merge_heads(out)
-      x = rules.constrain(x + layer.mlp(x), self.mesh, STREAM)
-      return (x, carry), None
-
+    if layers_of is not None:
+      for number, params in enumerate(layers_of):
+        (x, carry), _ = self._block(graphdef, cos, sin, attend, (x, carry), (number, params))
+      return layers.rms_norm(x, self.final_norm[...], self.config.norm_eps), carry
+    block = functools.partial(self._block, graphdef, cos, sin, attend)
     if self.remat:
       block = jax.checkpoint(block, prevent_cse=False)
     numbers = jnp.arange(self.config.num_layers, dtype=jnp.int32)
     (x, carry), _ = jax.lax.scan(block, (x, carry), (numbers, stacked))
     return layers.rms_norm(x, self.final_norm[...], self.config.norm_eps), carry
+
+  def _block(self, graphdef, cos, sin, attend: Attend, state, inputs):
+    """One layer, as `lax.scan` calls it: state is (x, carry), inputs are (number, params)."""
+    (x, carry), (number, params) = state, inputs
+    layer = nnx.merge(graphdef, params)
+    out, carry = attend(number, *layer.queries_keys_values(x, cos, sin), carry)
+    x = x + layer.merge_heads(out)
+    return (rules.constrain(x + layer.mlp(x), self.mesh, STREAM), carry), None
 
   def hidden(
     self,

@@ -10,13 +10,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from ragrl_jax.models import hf, lora, mapping, tensors
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.models.weights import TABLE
-from ragrl_jax.parallel import rules
+from ragrl_jax.parallel import hosts, rules
 
 CONFIG, STEM = "adapter_config.json", "adapter_model"
 # Our matrix → the module's path in transformers; target_modules usually contains the path's last word.
@@ -78,7 +77,7 @@ def save_adapters(model: Decoder, path: str | os.PathLike, *, base: str) -> None
   names = [name for name in lora.MATRICES if hasattr(model.layers, lora.A.format(name))]
   rank, alpha = getattr(model.layers, lora.A.format(names[0])).shape[-1], model.layers.lora_alpha
   entries = mapping.entries(TENSORS, lora.split(model)[1])
-  if jax.process_index() != 0:
+  if not hosts.is_first():
     mapping.hand_over(entries)
     return
   folder = pathlib.Path(path)

@@ -1,14 +1,29 @@
-"""Attention within segments on TPUs, by JAX's Splash kernel; each device makes one call."""
+"""Attention within segments, and to their prefixes, on TPUs, by JAX's Splash kernel; each device makes one call.
+
+The kernel's mask is: equal ids of query and key, and a function of the query's number and the key's index. So a token
+that attends to two segments gets the keys twice, first for its own segment and then for its prefix:
+
+  segments  1 1 1|2 2|3 3    ids of the queries   2 2 2|3 3|3 3
+  prefixes  1 1 1|1 1|1 1    ids of the keys      2 2 2|3 3|3 3   and, for the prefixes, 3 3 3|5 5|7 7
+
+Among the first keys the function takes those from the start of the query's segment to the query. Among the second ones
+it takes all: a prefix lies before the tokens that continue it. Pairs of blocks that hold no such pair are skipped.
+"""
+
+import functools
 
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask_info
 
-from ragrl_jax.parallel import rules
+from ragrl_jax.models import kernels
+from ragrl_jax.models.kernels import Tokens
 
 LANES = 128  # block sizes are multiples of this number of tokens
 BLOCKS = (512, 256, LANES)  # the largest that divides the row is used: larger blocks read keys and values less often
+HALF = 1 << 16  # a query's number holds two indices of 16 bits
+LONGEST_SHARED = HALF  # tokens of a row with prefixes
 
 
 def attend(
@@ -16,75 +31,124 @@ def attend(
   k: jax.Array,
   v: jax.Array,
   segment_ids: jax.Array,
+  prefix_ids: jax.Array | None = None,
   *,
   causal: bool = True,
   mesh: jax.sharding.Mesh | None = None,
   interpret: bool = False,
 ) -> jax.Array:
-  """`attention.attend` without prefixes; see there for the shapes.
+  """`attention.attend`; see there for the shapes. Rows with prefixes are causal and have LONGEST_SHARED tokens at most.
 
   Args:
     mesh: each device computes its rows and heads, for its part of the rows' queries; None means one device.
     interpret: run the kernel as plain JAX, on any device; for tests.
+
+  Raises:
+    ValueError: rows with prefixes are longer, or not causal.
   """
-  B, T, H, h = q.shape
-  queries, heads = PartitionSpec(None, None, None, None), 1
-  if mesh is not None:
-    queries = rules.activation(mesh, ("batch", "length", "heads", None), q.shape)
-    heads = rules.ways(mesh, queries[2])
-  k, v = keys_for_all(k, v, H, heads)
-  stretches = 1 if mesh is None else rules.ways(mesh, queries[1])
-  if rest := -T % (LANES * stretches):
-    q, k, v = (jnp.pad(x, ((0, 0), (0, rest), (0, 0), (0, 0))) for x in (q, k, v))
-    segment_ids = jnp.pad(segment_ids, ((0, 0), (0, rest)))
-  kernel = _kernel(H, T + rest, causal, heads, stretches, interpret)
+  shared = prefix_ids is not None
+  if shared and (q.shape[1] > LONGEST_SHARED or not causal):
+    raise ValueError(
+      f"rows of {q.shape[1]} tokens with prefix_ids, causal={causal}: on TPUs they must be causal and have at most "
+      f"{LONGEST_SHARED} tokens; pass rows without prefix_ids."
+    )
 
-  def local(kernel, q, k, v, ids, key_ids):
+  def local(q, k, v, queries: Tokens, keys: Tokens):
     # The kernel does not scale scores by h^-0.5, so q is scaled. It takes one row at a time, as [H, t, h].
-    q = (q.astype(jnp.float32) * h**-0.5).astype(q.dtype)
-    one = lambda q, k, v, ids, key_ids: kernel(
-      *(x.transpose(1, 0, 2) for x in (q, k, v)), segment_ids=splash_attention.SegmentIds(ids, key_ids)
-    )
-    out = jax.vmap(one)(q, k, v, ids, key_ids).transpose(0, 2, 1, 3)
-    return jnp.where((ids != 0)[:, :, None, None], out, jnp.zeros_like(out))  # the kernel lets padding attend to itself
+    q = (q.astype(jnp.float32) * q.shape[3] ** -0.5).astype(q.dtype)
+    if shared:
+      k, v = (jnp.concatenate([x, x], axis=1) for x in (k, v))
+    ids, numbers, function = _mask(queries, keys, causal, shared=shared)
+    kernel = _kernel(_needed(queries, keys, causal, shared=shared), q.shape[1], function, interpret)
+    one = lambda q, k, v, ids, numbers: kernel(numbers)(*(x.transpose(1, 0, 2) for x in (q, k, v)), segment_ids=ids)
+    out = jax.vmap(one)(q, k, v, ids, numbers).transpose(0, 2, 1, 3)
+    real = (queries.segment_ids != 0)[:, :, None, None]
+    return jnp.where(real, out, jnp.zeros_like(out))  # the kernel lets padding attend to itself
 
-  if mesh is not None:
-    rows, length, kept, _ = queries
-    keys = PartitionSpec(rows, None, kept, None)
-    mask = kernel.manual_sharding_spec(NamedSharding(mesh, PartitionSpec(kept, length if causal else None)))
-    local = jax.shard_map(
-      local,
-      mesh=mesh,
-      in_specs=(mask, queries, keys, keys, PartitionSpec(rows, length), PartitionSpec(rows, None)),
-      out_specs=queries,
-      check_vma=False,
-    )
-  return local(kernel, q, k, v, segment_ids, segment_ids)[:, :T]
+  return kernels.per_device(local, q, k, v, segment_ids, prefix_ids, multiple=LANES, mesh=mesh)
 
 
-def keys_for_all(k: jax.Array, v: jax.Array, heads: int, devices: int) -> tuple[jax.Array, jax.Array]:
-  """Repeats the heads of keys and values [B, T, KV, h] until `devices` divides them, with as few copies as possible."""
-  KV = k.shape[2]
-  if KV % devices == 0:
-    return k, v
-  copies = next(n for n in range(2, heads // KV + 1) if not heads // KV % n and not n * KV % devices)
-  return jnp.repeat(k, copies, axis=2), jnp.repeat(v, copies, axis=2)
+def _mask(queries: Tokens, keys: Tokens, causal: bool, *, shared: bool):
+  """(ids of queries and keys, the queries' numbers [B, t] or None, the function of a number and a key's index)."""
+  if not shared:
+    ids = splash_attention.SegmentIds(queries.segment_ids, keys.segment_ids)
+    return ids, queries.index if causal else None, _earlier if causal else None
+  # Of queries: 2 · prefix, and 1 more if the prefix is another segment.
+  own = lambda x: 2 * x.prefix_ids + (x.others != 0).astype(jnp.int32)
+  prefixes = jnp.where(keys.segment_ids == 0, -1, 2 * keys.segment_ids + 1)
+  ids = splash_attention.SegmentIds(own(queries), jnp.concatenate([own(keys), prefixes], axis=1))
+  return ids, queries.first * HALF + queries.index, _from_first(keys.index.shape[1])
 
 
-def _kernel(heads: int, tokens: int, causal: bool, head_shards: int, stretches: int, interpret: bool):
-  """The kernel for [heads, tokens, h]. It computes at build time which blocks the mask needs."""
-  block = next(size for size in BLOCKS if tokens // stretches % size == 0)
+def _earlier(number, key):
+  return number >= key
+
+
+@functools.cache  # the kernel is compiled anew for another function
+def _from_first(length: int):
+  """The function of the mask for rows of `length` tokens with prefixes."""
+
+  def function(number, key):
+    first, index = jax.lax.shift_right_logical(number, 16), number & (HALF - 1)
+    return (key >= length) | ((key >= first) & (key <= index))
+
+  return function
+
+
+def _block(length: int) -> int:
+  """Tokens per block, for this number of a device's queries per row."""
+  return next(size for size in BLOCKS if length % size == 0)
+
+
+def _needed(queries: Tokens, keys: Tokens, causal: bool, *, shared: bool) -> jax.Array:
+  """Which pairs of blocks have work in one of the device's rows, bool [n, m].
+
+  Every block of queries gets one of its keys at least: the kernel would divide by zero where it adds nothing up.
+  """
+  block = _block(queries.index.shape[1])
+  if not shared and queries.index.shape == keys.index.shape and keys.index.shape[1] <= 2 * block:
+    # There is next to nothing to skip. With constants the compiler's schedule needs less memory (docs/log.md).
+    n = keys.index.shape[1] // block
+    return jnp.tri(n, dtype=bool) if causal else jnp.ones((n, n), bool)
+  last, start = queries.index[0, block - 1 :: block], keys.index[0, ::block]  # the same in all rows
+  own = kernels.overlap(queries.segment_ids, keys.segment_ids, block, block).any(axis=0)
+  own |= last[:, None] // block == start[None] // block
+  if causal:
+    own &= last[:, None] >= start[None]
+  if not shared:
+    return own
+  prefix = kernels.overlap(queries.others, keys.segment_ids, block, block).any(axis=0) & (last[:, None] >= start[None])
+  return jnp.concatenate([own, prefix], axis=1)
+
+
+def _kernel(needed: jax.Array, length: int, function, interpret: bool):
+  """numbers of a row's queries → the kernel, for these pairs of blocks, `function` of the mask (or None)."""
+  block = _block(length)
   sizes = splash_attention.BlockSizes(
     block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=block, block_q_dq=block, block_kv_dq=block
   )
-  if causal:
-    mask = splash_attention.CausalMask((tokens, tokens))
-  else:  # the mask is the same for every part of the queries
-    mask, stretches = splash_attention.FullMask((tokens // stretches, tokens)), 1
-  return splash_attention.make_splash_mha(
-    splash_attention.MultiHeadMask([mask] * heads),
+
+  small = jnp.int8 if max(needed.shape) <= 128 else jnp.int16  # the two tables lie in the chip's small scalar memory
+
+  def info(axis, numbers):
+    # For each pair the block that is read: where nothing is computed, the one that lies there already.
+    at = jax.lax.broadcasted_iota(jnp.int32, needed.shape, axis)
+    read = jax.lax.cummax(jnp.where(needed, at, -1), axis=axis)
+    read = jnp.where(read < 0, jnp.argmax(needed, axis=axis, keepdims=True).astype(jnp.int32), read)
+    return splash_attention_mask_info.MaskInfo(
+      read.astype(small)[None], None, needed.astype(jnp.int8)[None], None, numbers
+    )
+
+  return lambda numbers: splash_attention_kernel.SplashAttentionKernel(
+    info(1, numbers),
+    info(1, numbers),
+    info(0, numbers),
     block_sizes=sizes,
-    head_shards=head_shards,
-    q_seq_shards=stretches,
+    is_mqa=False,
+    save_residuals=False,
+    mask_value=splash_attention_kernel.DEFAULT_MASK_VALUE,
+    attn_logits_soft_cap=None,
+    residual_checkpoint_name=None,
+    mask_function=function,
     interpret=interpret,
   )

@@ -15,7 +15,7 @@ from flax import nnx
 from ragrl_jax.models import hf, lora, mapping, tensors
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.parallel import rules
+from ragrl_jax.parallel import hosts, rules
 
 TABLE = {
   "embedding": "model.embed_tokens.weight",
@@ -72,12 +72,16 @@ def load_pretrained(
     (decoder, its config).
 
   Raises:
-    ValueError: an unknown architecture; a missing or surplus tensor, or one of another shape; a damaged file.
+    ValueError: an unknown architecture; a missing or surplus tensor, or one of another shape; a damaged file; heads
+      that the mesh does not divide.
   """
   config, files, table, graphdef, abstract = _opened(
     path, head=head, param_dtype=dtype, remat=remat, mesh=mesh, dtype=dtype if compute_dtype is None else compute_dtype
   )
-  shardings = None if mesh is None else rules.shardings(mesh, abstract)
+  shardings = None
+  if mesh is not None:
+    rules.check(mesh.shape, heads=config.num_heads, kv_heads=config.num_kv_heads)
+    shardings = rules.shardings(mesh, abstract)
   return nnx.merge(graphdef, mapping.load(files, table, abstract, shardings)), config
 
 
@@ -147,7 +151,7 @@ def save_pretrained(
   params = nnx.split(lora.merged(model))[1]
   dtype = np.dtype(jax.tree.leaves(params)[0].dtype if dtype is None else dtype)
   entries = mapping.entries(TABLE, params)
-  if jax.process_index() != 0:
+  if not hosts.is_first():
     mapping.hand_over(entries)
     return
   _write(config, entries, path, dtype, shard_bytes)

@@ -47,6 +47,27 @@ def make(
   return jax.sharding.Mesh(grid, AXES)
 
 
+def of_engine(here: jax.sharding.Mesh | None, *, replicas: int = 0, tensor: int = 1) -> jax.sharding.Mesh | None:
+  """The mesh on which this host's devices draw tokens: replicas on "data", the devices of each on "tensor".
+
+  Args:
+    here: the host's part of the learner's mesh; None for one device.
+    replicas: 0 takes all devices.
+    tensor: devices of a replica.
+
+  Raises:
+    ValueError: replicas times tensor is not the number of devices.
+  """
+  devices = 1 if here is None else here.size
+  if (replicas or devices // tensor) * tensor != devices:
+    raise ValueError(
+      f"config.rollout.mesh.replicas={replicas}, tensor={tensor}: they must multiply to a host's {devices} "
+      f"device{'s' * (devices > 1)}, or replicas be 0 and tensor a divisor."
+    )
+  # The devices stay in the learner's order, so that one program can take weights from its mesh to this one.
+  return None if here is None else jax.sharding.Mesh(here.devices.reshape(-1, 1, tensor, 1), AXES)
+
+
 def host_by_host(devices: Sequence[jax.Device], shape: Sequence[int]) -> np.ndarray:
   """TPUs of several hosts in this shape: each host's chips are one block of it, in the same order on every host.
 

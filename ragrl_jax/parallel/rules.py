@@ -1,7 +1,7 @@
 """Sharding rules: parameter path → logical axes → mesh axes, one table for each step."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -61,6 +61,38 @@ for _name in ("q", "k", "v", "o", "gate", "up", "down"):
 
 # The vocabulary size comes with the checkpoint. Where the mesh does not divide it, the axis is not sharded.
 MAY_STAY_WHOLE = {"vocab"}
+
+
+def check(
+  sizes: Mapping[str, int], *, heads: int, kv_heads: int, micro_rows: int | None = None, row_lengths: Sequence[int] = ()
+) -> None:
+  """Refuses a mesh on which devices would gather or compute what is others' to do. The compiler would not say so.
+
+  Args:
+    sizes: of the mesh's axes.
+    heads, kv_heads: attention heads of the model, and how many of them have keys and values.
+    micro_rows, row_lengths: of the learner's blocks; None and () where nothing is trained.
+
+  Raises:
+    ValueError: tensor does not divide the heads, data · fsdp the rows, or sequence a row's tokens.
+  """
+  tensor, sequence, shares = sizes["tensor"], sizes["sequence"], sizes["data"] * sizes["fsdp"]
+  if heads % tensor or kv_heads % tensor:
+    raise ValueError(
+      f"config.mesh.tensor={tensor}: it must divide the model's {kv_heads} key-value heads and its {heads} heads, or "
+      f"every device would gather the others'. Use {math.gcd(heads, kv_heads, tensor)}, and give the other devices to "
+      "config.mesh.fsdp."
+    )
+  if micro_rows is not None and micro_rows % shares:
+    raise ValueError(
+      f"config.learner.micro_rows={micro_rows}: it must be a multiple of config.mesh.data * config.mesh.fsdp, "
+      f"which is {shares}."
+    )
+  if bad := [length for length in row_lengths if length % sequence]:
+    raise ValueError(
+      f"config.learner.row_lengths={tuple(row_lengths)}: each must be a multiple of config.mesh.sequence={sequence}; "
+      f"{bad[0]} is not."
+    )
 
 
 def names_of(path: Sequence[Any]) -> tuple[str, ...]:

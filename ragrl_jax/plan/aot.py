@@ -1,7 +1,7 @@
-"""Compiles programs ahead of time for TPUs that this machine lacks, and reads the traffic from the compiled text.
+"""Compiles programs ahead of time for devices that this machine lacks, and reads the traffic from the compiled text.
 
 libtpu (the extra `tpu`) contains the whole compiler and needs no TPU. It lowers kernels, and refuses programs that do
-not fit into memory.
+not fit into memory. GPUs: see `plan/gpus.py`.
 """
 
 import dataclasses
@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 
 import jax
 from jax.experimental import topologies
+
+from ragrl_jax.plan import gpus, groups
 
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 # libtpu reads these when it is loaded: no request to a metadata server, no lock between processes, no log files.
@@ -26,12 +28,16 @@ BITS = dict(pred=8, s4=4, u4=4, bf16=16)  # bits of an element; other types have
 
 
 def devices(topology: str, slices: int = 1) -> list[jax.Device]:
-  """Devices of a TPU topology, such as "v5e:2x4" or "v5p:4x4x4", to make a mesh of and compile for.
+  """Devices of a topology, such as "v5e:2x4", "v5p:4x4x4" or "h200:2x8", to make a mesh of and compile for.
 
   Raises:
-    RuntimeError: libtpu is not installed.
-    ValueError: libtpu does not know the topology.
+    RuntimeError: the compiler is not installed.
+    ValueError: the compiler does not know the topology.
   """
+  if gpus.is_gpu(topology):
+    if slices != 1:
+      raise ValueError(f"{slices} slices of {topology!r}: GPUs have none; h200:2x8 is two hosts of eight H200 GPUs.")
+    return gpus.devices(topology)
   for name, value in SETTINGS.items():
     os.environ.setdefault(name, value)
   try:
@@ -49,8 +55,10 @@ def devices(topology: str, slices: int = 1) -> list[jax.Device]:
 
 
 def one_host(topology: str) -> str:
-  """The topology of a single host with these chips, as libtpu counts hosts: "v5e:2x2", "v5p:2x2x1"."""
+  """The topology of a single host with these chips, as libtpu counts hosts: "v5e:2x2", "v5p:2x2x1"; "h200:8"."""
   kind, _, sizes = topology.partition(":")
+  if gpus.is_gpu(topology):
+    return f"{kind}:{gpus.hosts(topology)[1]}"
   return f"{kind}:2x2" + "x1" * (sizes.count("x") - 1)
 
 
@@ -61,10 +69,11 @@ class Collective:
   Attributes:
     kind: one of COLLECTIVES.
     size: number of elements of its largest array, on one device.
-    bytes: bytes of that array.
+    bytes: bytes of its arguments or of its results, whichever are more; one instruction may move several arrays.
     times: number of executions per call of the program, iterations of loops included. Both branches of a condition
       count.
     loops: number of loops that contain it.
+    groups: the text that says which devices exchange data with each other; see `plan/groups.py`.
   """
 
   kind: str
@@ -72,6 +81,7 @@ class Collective:
   bytes: int
   times: int
   loops: int
+  groups: str = dataclasses.field(default="", compare=False)
 
 
 def collectives(text: str) -> list[Collective]:
@@ -80,14 +90,12 @@ def collectives(text: str) -> list[Collective]:
   fused = {name for lines in bodies.values() for line in lines if " fusion(" in line for name in called(line)}
   found = {}
   for place, (name, line, times, loops) in enumerate(walk(bodies, entry)):
-    if match := re.search(rf"= (.*?) ({'|'.join(COLLECTIVES)})(?:-start)?\(", line):
-      size, width = max(arrays(match[1]))
-      if match[2] == "reduce-scatter":  # its input is larger than its output, which the text gives
-        size *= _group(line)
+    if match := re.search(rf"= (.*?) ({'|'.join(COLLECTIVES)})(-start)?\(", line):
+      kind, (size, moved) = match[2], _moved(match, line)
       # On TPUs a collective that overlaps several fusions is listed in each of them, with the same channel.
       channel = re.search(r"channel_id=(\d+)", line) if name in fused else None
-      key = (match[2], channel[1]) if channel else place
-      one = Collective(match[2], size, size * width // 8, times, loops)
+      key = (kind, channel[1]) if channel else place
+      one = Collective(kind, size, moved, times, loops, groups.text(line))
       found[key] = max(one, found.get(key, one), key=lambda c: c.times)
   return list(found.values())
 
@@ -106,12 +114,23 @@ def between_slices(text: str) -> int:
   return max(found.values())
 
 
-def _group(line: str) -> int:
-  """Number of devices in a group of a collective; 1 if its text does not give it."""
-  if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", line):
-    return listed[1].count(",") + 1
-  counted = re.search(r"replica_groups=\[\d+,(\d+)\]<=", line)
-  return int(counted[1]) if counted else 1
+def _moved(found: re.Match, line: str) -> tuple[int, int]:
+  """(elements of the largest array, bytes of all arguments or of all results) of a collective.
+
+  An instruction's type lists its results: `(f32[8], f32[4])` are two. The type of one that starts lists arguments and
+  results: `((f32[1], f32[2]), (f32[8], f32[16]))`, or `(f32[1], f32[8], u32[])` with a number for the compiler's own
+  use. An all-reduce that starts lists its results only.
+  """
+  types, kind, starts = found.groups()
+  listed = arrays(types)
+  both = bool(starts) and kind != "all-reduce" and len(listed) > 1
+  if both:
+    listed = [array for array in listed if array[0] > 1] or listed
+  half = len(listed) // 2 if both else 0
+  # The type of a reduce-scatter that does not start lists its results, which are smaller than its arguments.
+  times = max(map(len, groups.of(line)), default=1) if kind == "reduce-scatter" and not both else 1
+  size_of = lambda side: sum(size * width // 8 for size, width in side)
+  return max(listed)[0] * times, max(size_of(listed[:half]), size_of(listed[half:])) * times
 
 
 def walk(bodies: Mapping[str, list[str]], name: str, times: int = 1, loops: int = 0) -> Iterator[tuple]:
@@ -119,20 +138,20 @@ def walk(bodies: Mapping[str, list[str]], name: str, times: int = 1, loops: int 
   for line in bodies[name]:
     yield name, line, times, loops
     if re.search(r"\bwhile\(", line):
-      yield from walk(bodies, re.search(r"body=%?([\w.\-]+)", line)[1], times * _count(bodies, line), loops + 1)
+      yield from walk(bodies, re.search(r"body=%?([\w.\-]+)", line)[1], times * (trips(bodies, line) or 1), loops + 1)
     else:
       for other in called(line):
         yield from walk(bodies, other, times, loops)
 
 
-def _count(bodies: Mapping[str, list[str]], line: str) -> int:
-  """Number of iterations of a loop: from its known trip count, or from a condition `i < constant`; 1 without either."""
+def trips(bodies: Mapping[str, list[str]], line: str) -> int | None:
+  """Number of iterations of a loop: its known trip count, or from a condition `i < constant`; None without either."""
   if known := re.search(r"known_trip_count\W+n\W+(\d+)", line):
     return int(known[1])
   condition = "\n".join(bodies[re.search(r"condition=%?([\w.\-]+)", line)[1]])
   root = re.search(r"ROOT .*compare\(%?[\w.\-]+, %?([\w.\-]+)\), direction=LT", condition)
   bound = root and re.search(rf"%?{re.escape(root[1])} = s32\[\]\S* constant\((\d+)\)", condition)
-  return int(bound[1]) if bound else 1
+  return int(bound[1]) if bound else None
 
 
 def called(line: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""Compiles a run's programs for TPU slices that this machine lacks, and reports memory, traffic and the least time.
+"""Compiles a run's programs for TPUs or GPUs that this machine lacks, and reports memory, traffic and the least time.
 
 Nothing is run, and no weights are made. Sizes come from the config and the model's shape, memory and collectives from
-libtpu's compiler, operations and HBM traffic from `plan/workload.py`.
+the compiler, operations and HBM traffic from `plan/workload.py`.
 """
 
 import dataclasses
@@ -15,7 +15,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.engine import lanes, programs, stops
+from ragrl_jax.engine import caster, programs, stops
+from ragrl_jax.engine import sizes as sizes_lib
+from ragrl_jax.engine.lanes import COLUMNS
 from ragrl_jax.learner import learner, step
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.learner.trained import Trained
@@ -26,9 +28,10 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.models.shapes import SHAPES
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
-from ragrl_jax.plan import aot
+from ragrl_jax.plan import aot, chips, groups, launches
 from ragrl_jax.plan import workload as load_lib
 from ragrl_jax.plan.summary import Program, Report
+from ragrl_jax.settings import of as settings_of
 from ragrl_jax.structs import Batch
 
 KINDS = dict(
@@ -52,11 +55,11 @@ def check(
   drawn: float = 0.5,
   only: tuple[str, ...] = (),
 ) -> Report:
-  """Compiles all programs that a run with this config executes on the slice.
+  """Compiles all programs that a run with this config executes on these TPUs or GPUs.
 
   Args:
-    config: the run's config; config.mesh must fit the slice.
-    topology: such as "v5e:16x16".
+    config: the run's config; config.mesh must fit the devices.
+    topology: such as "v5e:16x16", or "h200:2x8" for two hosts of eight GPUs.
     slices: number of slices of that topology, connected by the data centre's network.
     shape: a key of SHAPES. If empty, the shape of config.model.path's config.json, or else config.model.shape.
     fill: mean number of tokens of an episode, divided by config.rollout.context.
@@ -65,12 +68,15 @@ def check(
 
   Raises:
     ValueError: an invalid config or topology; the message says why.
-    RuntimeError: libtpu is missing.
+    RuntimeError: the compiler is missing.
   """
+  chips.of(topology)  # before the compiler of another kind of chip is asked for it
   config_lib.validate(config)
   devices = aot.devices(topology, slices)
   mesh = mesh_lib.make(devices, **config.mesh.to_dict())
   model_shape = shape_of(config, shape)
+  blocks = dict(micro_rows=config.learner.micro_rows, row_lengths=config.learner.row_lengths)
+  rules.check(mesh.shape, heads=model_shape.num_heads, kv_heads=model_shape.num_kv_heads, **blocks)
   model = abstract_model(config, model_shape, mesh)
   hosts = len({device.process_index for device in devices})
   here = mesh if hosts == 1 else mesh_lib.make(aot.devices(aot.one_host(topology)), **mesh.local_mesh.shape)
@@ -86,9 +92,10 @@ def check(
     _count(nnx.state(model)),
     compiled.resident,
     tuple(compiled.programs),
-    config.rollout.rows + load_lib.MAX_PROMPTS,
+    config.rollout.rows,
     compiled.load.tokens,
     compiled.needed_flops,
+    config.rollout.ahead > 0,
   )
 
 
@@ -169,6 +176,7 @@ class _Compiler:
     for one in moved:
       kinds[one.kind] = kinds.get(one.kind, 0) + one.times
     devices = self.mesh.size if name.startswith("learner") else self.here.size
+    links = self._on_gpus if self.mesh.devices.flat[0].platform == "gpu" else _on_tpus
     self.programs.append(
       Program(
         name,
@@ -178,11 +186,22 @@ class _Compiler:
         work / devices,
         hbm,
         float(sum(one.bytes * one.times for one in moved)),
-        float(aot.between_slices(text)),
-        kinds,
-        calls,
+        collectives=kinds,
+        calls=calls,
+        turns=turns,
+        **links(text, moved, turns),
       )
     )
+
+  def _on_gpus(self, text: str, moved: list[aot.Collective], turns: int) -> dict[str, Any]:
+    """A program's traffic between hosts of GPUs, from the groups of its collectives, and its launches."""
+    crossing: dict[str, int] = {}
+    network, each = 0.0, self.mesh.local_mesh.size
+    for one in moved:
+      if sent := groups.between_hosts(one.kind, one.bytes, one.groups, each):
+        crossing[one.kind] = crossing.get(one.kind, 0) + one.times
+        network += sent * one.times
+    return dict(dcn=network, crossing=crossing) | dataclasses.asdict(launches.launches(text, turns))
 
   def learner(self) -> None:
     """Compiles the learner's programs."""
@@ -245,12 +264,6 @@ class _Compiler:
 
   def _block(self, rows: int, length: int, shared: bool) -> Batch:
     at = rules.batch_sharding(self.mesh)
-    ways = rules.ways(self.mesh, rules.MESH_AXES["batch"])
-    if rows % ways:
-      raise ValueError(
-        f"config.learner.micro_rows={rows}: {ways} shares of data and fsdp must divide it "
-        f"(config.mesh={dict(self.mesh.shape)})."
-      )
     fields = {
       field.name: jax.ShapeDtypeStruct((rows, length), KINDS.get(field.name, jnp.float32), sharding=at)
       for field in dataclasses.fields(Batch)
@@ -273,53 +286,58 @@ class _Compiler:
 
     The programs are compiled for a slice of one host: ahead of time, libtpu refuses programs for a part of a slice.
     """
-    config, here, c = self.config, self.here, self.shape
-    r, hosts = config.rollout, self.mesh.size // here.size
-    sampler = nnx.merge(*nnx.split(self.model))
-    sampler.mesh = here
-    graphdef, params = nnx.split(sampler)
+    config, c = self.config, self.shape
+    r, hosts = config.rollout, self.mesh.size // self.here.size
+    here = mesh_lib.of_engine(self.here, **r.mesh.to_dict())
+    sizes = sizes_lib.of(settings_of(config).rollout, here)
+    graphdef, params = nnx.split(nnx.merge(*nnx.split(self.model)))
     dtype = jnp.dtype(config.model.dtype)
-    params = rules.place(here, jax.eval_shape(programs.caster(dtype, params, None, own=True), params))
-    at = cache_lib.sharding_like(params, c)
-    length, total = -(-r.context // r.block) * r.block, r.rows + load_lib.MAX_PROMPTS
-    cache = jax.eval_shape(lambda: cache_lib.allocate(c, total, length, dtype))
+    weights = caster.Caster(dtype, c.num_layers, here, own=True).abstract(params)
+    at, pages = programs.Programs.cache_sharding(here), sizes.cache_pages * sizes.replicas
+    layout = cache_lib.layout(c, sizes.page, dtype, here.devices.flat[0].platform, here.shape["tensor"])
+    cache = jax.eval_shape(lambda: layout.allocate(pages))
     cache = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), cache)
     table = stops.Table(
       jnp.zeros((STATES, c.vocab_size), jnp.uint8),
       jnp.zeros((STATES,), jnp.int32),
       jnp.full((STATES, 1), -1, jnp.int32),
     )
-    made = programs.Programs(graphdef, table, chunk=r.chunk, block=r.block, sharding=at)
-    self.resident |= {"engine: weights": _bytes(params), "engine: cache": _bytes(cache)}
-    whole = jax.sharding.NamedSharding(here, jax.sharding.PartitionSpec())
-    ints = lambda *size: jax.ShapeDtypeStruct(size, jnp.int32, sharding=whole)
-
-    rows = load_lib.PREFILL_ROWS
-    # Before a matmul, a chip gathers the parts of a matrix that fsdp shards. So it reads the whole rows.
+    made = programs.Programs(graphdef, table, layout, chunk=r.chunk, mesh=here)
+    self.resident |= {"engine: weights": _bytes(weights), "engine: cache": _bytes(cache)}
+    split = jax.sharding.NamedSharding(here, programs.SPLIT)
+    ints = lambda rows, *size: jax.ShapeDtypeStruct((rows * sizes.replicas, *size), jnp.int32, sharding=split)
     work = load_lib.engine(
-      config, c, self.load, hosts, weights=_bytes(params) * here.shape["fsdp"], cache=_bytes(cache)
+      config,
+      c,
+      self.load,
+      hosts,
+      replicas=sizes.replicas,
+      weights=_bytes(weights),
+      cache=_bytes(cache),
+      tokens=sizes.cache_pages * sizes.page,
     )
     fill = dict(work=work.fill_flops, hbm=work.fill_bytes)
-    self.add(
-      "engine: prefill",
-      lambda: made.extend.lower(params, cache, ints(rows, r.prefill), ints(rows, 3)),
-      calls=work.fills,
-      **fill,
-    )
-    self.add(
-      "engine: extend",
-      lambda: made.extend.lower(params, cache, ints(4 * rows, r.prefill // 4), ints(4 * rows, 3)),
-      calls=0,
-      **fill,
-    )
+    for name, calls, (width, n) in zip(("prefill", "extend"), (work.fills, 0), sizes.widths.items()):
+      arguments = ints(n, width), ints(n, 2), ints(n, sizes.table)
+      self.add(
+        f"engine: {name}",
+        lambda arguments=arguments: made.extend.lower(weights, cache, *arguments),
+        calls=calls,
+        **fill,
+      )
+    lanes = sizes.lanes // sizes.replicas
     self.add(
       "engine: decode",
-      lambda: made.decode.lower(params, cache, ints(r.lanes, lanes.COLUMNS), ints(2)),
+      lambda: made.decode.lower(weights, cache, ints(lanes, COLUMNS), ints(lanes, sizes.table), ints(1, 2)),
       calls=work.chunks,
       work=work.chunk_flops,
       hbm=work.chunk_bytes,
       turns=r.chunk,
     )
+
+
+def _on_tpus(text: str, *_) -> dict[str, Any]:
+  return dict(dcn=float(aot.between_slices(text)))
 
 
 def _bytes(tree: Any) -> int:

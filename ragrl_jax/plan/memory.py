@@ -75,21 +75,33 @@ def counted(shape: Any, axes: Axes) -> Counted:
   )
 
 
+def engine_axes(config: Any, devices: int) -> Axes:
+  """The engine's mesh on a host with so many chips: replicas on data, the chips of each on tensor."""
+  return Axes(data=devices // config.rollout.mesh.tensor, tensor=config.rollout.mesh.tensor)
+
+
+def cached_tokens(config: Any, replicas: int) -> int:
+  """Tokens that the cache of one replica has room for."""
+  r = config.rollout
+  full = (-(-r.rows // replicas) + MAX_PROMPTS) * -(-r.context // r.page)
+  return (-(-r.pages // replicas) or full) * r.page
+
+
 def cache(shape: Any, config: Any, here: Axes) -> float:
-  """Bytes of the engine's bf16 cache on a chip. Its heads are sharded over tensor if divisible, its rows never."""
-  r, c = config.rollout, shape
-  length = -(-r.context // r.block) * r.block
-  heads = c.num_kv_heads / (here.tensor if c.num_kv_heads % here.tensor == 0 else 1)
-  return 4.0 * c.num_layers * (r.rows + MAX_PROMPTS) * length * heads * c.head_dim
+  """Bytes of the engine's bf16 cache on a chip: its replica's pages, of its heads."""
+  heads = shape.num_kv_heads / here.tensor
+  return 4.0 * shape.num_layers * cached_tokens(config, here.data) * heads * shape.head_dim
 
 
 def of_learner(shape: Any, axes: Axes, *, reference: bool, critic: bool) -> dict[str, float]:
   """Bytes that the learner keeps on a chip, by name: float32 master weights, AdamW's two moments, the gradient.
 
+  The parameters that a run starts from become the state's (`Learner.init`), or they are the reference.
+
   Args:
     shape: a DecoderConfig; all parameters are trained.
     axes: the mesh.
-    reference: whether a copy of the policy is kept as reference.
+    reference: whether there is a frozen policy: the initial parameters.
     critic: whether the critic has its own decoder.
   """
   mine = counted(shape, axes).all
@@ -102,7 +114,13 @@ def of_learner(shape: Any, axes: Axes, *, reference: bool, critic: bool) -> dict
 
 
 def of_engine(shape: Any, config: Any, here: Axes) -> dict[str, float]:
-  """Bytes that a host's engine keeps on a chip, by name: bf16 weights with float32 norms and biases, and the cache."""
+  """Bytes that a host's engine keeps on a chip, by name: bf16 weights with float32 norms and biases, and the cache.
+
+  Args:
+    shape: a DecoderConfig.
+    config: the run's config.
+    here: the engine's mesh, see `engine_axes`.
+  """
   mine = counted(shape, here)
   return {
     "engine: weights": 2.0 * (mine.matrices + mine.tables) + 4.0 * mine.narrow,

@@ -1,21 +1,24 @@
-"""Searches the best mesh of a TPU slice by arithmetic, and estimates a run's memory and time on it."""
+"""Searches the best mesh of TPUs or GPUs by arithmetic, and estimates a run's memory and time on it."""
 
 import dataclasses
 import functools
+import math
 import types
 from collections.abc import Iterator
 from typing import Any
 
 from ragrl_jax.learner import settings as settings_lib
-from ragrl_jax.plan import chips, memory, temporaries
+from ragrl_jax.plan import chips, gpus, memory, temporaries
 from ragrl_jax.plan import workload as load_lib
 from ragrl_jax.plan.memory import Axes
 from ragrl_jax.plan.summary import Program, Report
 
 LANES = (4, 8, 16, 32, 64, 128, 256, 512)
+TENSOR = (1, 2, 4, 8)  # devices of an engine's replica
 ROWS = (1, 2, 4)  # rows of a block per share of data and fsdp
-HOST = 4  # chips per host, as libtpu counts hosts
+TPUS = 4  # of a host, as libtpu counts hosts
 EQUAL = 1.02  # steps whose times differ by less than this factor count as equal
+SPARE = 1.2  # room in the cache, over that for conversations of the mean length
 SLAB = 16_384  # largest number of tokens gathered for the head; limits config.learner.logprob_chunk times tensor · fsdp
 
 
@@ -24,14 +27,29 @@ class Slice:
   """The chips of a run.
 
   Attributes:
-    topology: topology of one slice, such as "v5e:16x16".
+    topology: topology of one slice, such as "v5e:16x16", or of all GPUs, such as "h200:2x8".
     chips: number of chips in all slices.
-    slices: number of slices, connected by the data centre's network.
+    slices: number of slices of TPUs, connected by the data centre's network.
   """
 
   topology: str
   chips: int
   slices: int = 1
+
+  @functools.cached_property
+  def host(self) -> int:
+    """Number of chips of a host."""
+    return gpus.hosts(self.topology)[1] if gpus.is_gpu(self.topology) else TPUS
+
+  @functools.cached_property
+  def hosts(self) -> int:
+    """Number of hosts."""
+    return self.chips // self.host
+
+  @functools.cached_property
+  def islands(self) -> int:
+    """Number of groups of chips that only the data centre's network connects: slices of TPUs, hosts of GPUs."""
+    return self.hosts if gpus.is_gpu(self.topology) else self.slices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,12 +61,15 @@ class Choice:
   lanes: int
   rows: int
   logprob_chunk: int
+  tensor: int = 1  # of the engine's mesh
+  pages: int = 0
 
   def into(self, config: Any) -> Any:
     """Writes these settings into the config, and returns it."""
     config.mesh.update(dataclasses.asdict(self.axes))
     config.learner.update(dict(micro_rows=self.micro_rows, logprob_chunk=self.logprob_chunk))
-    config.rollout.update(dict(lanes=self.lanes, rows=self.rows))
+    config.rollout.update(dict(lanes=self.lanes, rows=self.rows, pages=self.pages))
+    config.rollout.mesh.update(dict(replicas=0, tensor=self.tensor))
     return config
 
 
@@ -66,13 +87,14 @@ def estimate(config: Any, shape: Any, where: Slice, *, fill: float = 0.5, drawn:
   axes, settings = Axes(**config.mesh.to_dict()), settings_lib.from_config(config)
   made = load_lib.load(config, fill=fill, drawn=drawn)
   return _joined(
+    config.rollout,
     config.rollout.rows,
     shape,
     where,
     made,
     axes,
     _learner(config, shape, where, made, settings, axes),
-    _engine(config, shape, where, made, axes.here(HOST)),
+    _engine(config, shape, where, made),
   )
 
 
@@ -95,19 +117,20 @@ class _Part:
     return max(one.temporaries for one in self.programs)
 
 
-def _joined(rows, shape, where, made, axes, learner, engine):
+def _joined(rollout, rows, shape, where, made, axes, learner, engine):
   return Report(
     where.topology,
     where.slices,
     where.chips,
-    where.chips // HOST,
+    where.hosts,
     dataclasses.asdict(axes),
     int(memory.counted(shape, Axes()).all),
     learner.resident | engine.resident,
     learner.programs + engine.programs,
-    rows + load_lib.MAX_PROMPTS,
+    rows,
     made.tokens,
     learner.needed_flops,
+    rollout.ahead > 0,
   )
 
 
@@ -117,8 +140,8 @@ def _learner(config, shape, where, made, settings, axes):
   traffic = load_lib.train_bytes(
     shape, dataclasses.asdict(axes), temporaries.chip_tokens(config, axes), width=2, remat=True, parameters=whole
   )
-  # Only the data axis spans slices. The gradient is summed within each slice first, then each chip sends its part.
-  between = 4.0 * mine * where.slices / axes.data * (where.slices > 1)
+  # Only the data axis spans islands. The gradient is summed within each first, then each chip sends its part.
+  between = 4.0 * mine * where.islands / axes.data * (where.islands > 1)
   found = [
     Program(
       "learner: accumulate",
@@ -160,10 +183,18 @@ def _learner(config, shape, where, made, settings, axes):
   return _Part(stays, tuple(found), load_lib.passes(settings) * cut.whole / axes.size)
 
 
-def _engine(config, shape, where, made, here):
-  stays, r = memory.of_engine(shape, config, here), config.rollout
+def _engine(config, shape, where, made):
+  here, r = memory.engine_axes(config, where.host), config.rollout
+  stays = memory.of_engine(shape, config, here)
   work = load_lib.engine(
-    config, shape, made, where.chips // HOST, weights=stays["engine: weights"] * here.fsdp, cache=stays["engine: cache"]
+    config,
+    shape,
+    made,
+    where.hosts,
+    replicas=here.data,
+    weights=stays["engine: weights"],
+    cache=stays["engine: cache"],
+    tokens=memory.cached_tokens(config, here.data),
   )
   tokens = load_lib.PREFILL_ROWS * r.prefill
   return _Part(
@@ -173,7 +204,7 @@ def _engine(config, shape, where, made, here):
         "engine: prefill",
         0.0,
         temporaries.extend_room(shape, here, tokens),
-        flops=work.fill_flops / HOST,
+        flops=work.fill_flops / where.host,
         hbm=work.fill_bytes,
         sent=temporaries.extend_sent(shape, here, tokens),
         calls=work.fills,
@@ -182,7 +213,7 @@ def _engine(config, shape, where, made, here):
         "engine: decode",
         0.0,
         temporaries.decode_room(shape, config, here),
-        flops=work.chunk_flops / HOST,
+        flops=work.chunk_flops / where.host,
         hbm=work.chunk_bytes,
         sent=temporaries.decode_sent(shape, config, here),
         calls=work.chunks,
@@ -191,27 +222,55 @@ def _engine(config, shape, where, made, here):
   )
 
 
-def choices(config: Any, shape: Any, where: Slice) -> Iterator[Choice]:
-  """All meshes of the slice that divide the model and the rows, each with all numbers of rows and lanes.
+def choices(config: Any, shape: Any, where: Slice, load: load_lib.Load) -> Iterator[Choice]:
+  """All meshes of the chips that divide the model and the rows, each with all numbers of rows and lanes.
 
-  Only the data axis spans several slices, so that only gradients cross the data centre's network. The number of cache
-  rows per lane is the config's. The number of lanes is below twice a host's number of episodes.
+  Only the data axis spans several slices, or several hosts of GPUs, so that only gradients cross the data centre's
+  network. GPUs keep rows whole, as their attention needs. The number of cache rows per lane is the config's. The
+  number of lanes is below twice a host's number of episodes. The cache has room for conversations of the mean length,
+  and SPARE besides: what is longer takes the pages of what is shorter.
+
+  Args:
+    config: the run's config.
+    shape: a DecoderConfig.
+    where: the run's chips.
+    load: the tokens of a step.
   """
   length, chunk_ = max(config.learner.row_lengths), config.learner.logprob_chunk
   r = config.rollout
-  spare, episodes = r.rows // r.lanes, -(-r.prompts_per_step * r.group_size * HOST // where.chips)
+  spare, episodes = r.rows // r.lanes, -(-r.prompts_per_step * r.group_size // where.hosts)
+  most_sequence = 1 if gpus.is_gpu(where.topology) else where.chips
   for axes in meshes(where.chips):
     if (
       shape.num_kv_heads % axes.tensor
       or shape.d_model % axes.fsdp
       or length % (128 * axes.sequence)
-      or axes.data % where.slices
+      or axes.data % where.islands
+      or axes.sequence > most_sequence
     ):
       continue
     chunk = max(1, min(chunk_, SLAB // (axes.fsdp * axes.tensor)))
     for rows in ROWS:
       for lanes in (n for n in LANES if n < 2 * episodes):  # a host's
-        yield Choice(axes, rows * axes.shares, lanes, lanes * spare, chunk)
+        for tensor in (
+          n for n in TENSOR if not shape.num_kv_heads % n and not where.host % n and where.host // n <= lanes
+        ):
+          pages = pages_for(config, load, lanes * spare, where.host // tensor)
+          yield Choice(axes, rows * axes.shares, lanes, lanes * spare, chunk, tensor, pages)
+
+
+def pages_for(config: Any, load: load_lib.Load, rows: int, replicas: int) -> int:
+  """Pages for so many conversations of the mean length, and SPARE besides; at least one full conversation a replica.
+
+  The samples of a group share their prompt if config.learner.share_prompts says that groups have one.
+  """
+  r = config.rollout
+  pages = lambda tokens: math.ceil(tokens / r.page)
+  prompt = load.length - load.drawn
+  shared = pages(prompt) // r.group_size if config.learner.share_prompts else pages(prompt)
+  needed = math.ceil(SPARE * rows * (shared + pages(load.drawn) + 1))
+  least = replicas * (pages(r.context) + pages(load.length))
+  return -(-max(needed, least) // replicas) * replicas
 
 
 def meshes(chips_: int) -> Iterator[Axes]:
@@ -250,9 +309,9 @@ def best(
   room = (1 - margin) * chips.of(where.topology).hbm
   made = load_lib.load(config, fill=fill, drawn=drawn)
   fitting = [
-    (choice, _joined(choice.rows, shape, where, made, choice.axes, learner, engine))
+    (choice, _joined(config.rollout, choice.rows, shape, where, made, choice.axes, learner, engine))
     for choice, learner, engine in _parts(config, shape, where, made)
-    if _needed(learner, engine) <= room and choice not in refused
+    if _needed(learner, engine, config.rollout.ahead > 0) <= room and choice not in refused
   ]
   if not fitting:
     return None
@@ -263,7 +322,8 @@ def best(
 
 def least(config: Any, shape: Any, where: Slice) -> float:
   """Smallest number of bytes per chip over all choices, however long their steps take."""
-  return min(_needed(*parts) for _, *parts in _parts(config, shape, where, load_lib.load(config)))
+  ahead = config.rollout.ahead > 0
+  return min(_needed(*parts, ahead) for _, *parts in _parts(config, shape, where, load_lib.load(config)))
 
 
 def _parts(config, shape, where, made):
@@ -272,14 +332,15 @@ def _parts(config, shape, where, made):
   learners: dict[Any, _Part] = {}
   engines: dict[Any, _Part] = {}
   light = _light(config.to_dict())
-  for choice in choices(config, shape, where):
-    mine, theirs = (choice.axes, choice.micro_rows), (choice.axes.here(HOST), choice.lanes)
+  for choice in choices(config, shape, where, made):
+    mine, theirs = (choice.axes, choice.micro_rows), (choice.tensor, choice.lanes)
     if mine not in learners:
       light.learner.micro_rows, light.learner.logprob_chunk = choice.micro_rows, choice.logprob_chunk
       learners[mine] = _learner(light, shape, where, made, settings, choice.axes)
     if theirs not in engines:
-      light.rollout.lanes, light.rollout.rows = choice.lanes, choice.rows
-      engines[theirs] = _engine(light, shape, where, made, theirs[0])
+      light.rollout.lanes, light.rollout.rows, light.rollout.pages = choice.lanes, choice.rows, choice.pages
+      light.rollout.mesh.tensor = choice.tensor
+      engines[theirs] = _engine(light, shape, where, made)
     yield choice, learners[mine], engines[theirs]
 
 
@@ -288,8 +349,11 @@ def _light(values):
   return types.SimpleNamespace(**{name: _light(x) if isinstance(x, dict) else x for name, x in values.items()})
 
 
-def _needed(learner, engine):
-  return learner.stays + engine.stays + max(learner.room, engine.room)
+def _needed(learner, engine, together):
+  """As `Report.needed`."""
+  if together:
+    return learner.stays + engine.stays + max(learner.room, engine.room)
+  return learner.stays + max(engine.stays + engine.room, learner.room)
 
 
 def _interconnect(report):

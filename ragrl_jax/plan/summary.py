@@ -1,10 +1,12 @@
-"""The report on a run's programs on a TPU slice: memory, traffic and time, from compilation or by arithmetic."""
+"""The report on a run's programs on TPUs or GPUs: memory, traffic and time, from compilation or by arithmetic."""
 
 import dataclasses
 from typing import Any
 
 from ragrl_jax.learner import flops
 from ragrl_jax.plan import chips
+
+ENGINE = "engine"  # how the names of its programs and of its memory begin
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,10 +17,13 @@ class Program:
     temporaries, peak: memory beside its arguments, and the largest memory in use with its arguments.
     flops: operations, remat's second forward pass included.
     hbm: lower bound on the bytes read from and written to HBM.
-    sent: bytes sent and received in collectives within the slice.
+    sent: bytes sent and received in collectives within the slice, or within a host of GPUs.
     dcn: bytes sent or received, whichever is more, over the data centre's network.
     collectives: kind → number per call.
+    crossing: the same for collectives between hosts of GPUs.
     calls: number of calls in one training step.
+    turns: iterations of its outermost loop in a call: the tokens that decoding draws for a lane.
+    kernels, host_loops, host_branches: of a call on a GPU, see `plan/kernels.py`; 0 on TPUs, which run a program alone.
     error: why it does not compile; "" if it does.
   """
 
@@ -31,16 +36,21 @@ class Program:
   sent: float = 0.0
   dcn: float = 0.0
   collectives: dict[str, int] = dataclasses.field(default_factory=dict)
+  crossing: dict[str, int] = dataclasses.field(default_factory=dict)
   calls: int = 1
+  turns: int = 1
+  kernels: int = 0
+  host_loops: int = 0
+  host_branches: int = 0
   error: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """Memory and work of one run on a TPU slice.
+  """Memory and work of one run on TPU slices or hosts of GPUs.
 
   Attributes:
-    topology, slices: the topology of a slice, and the number of slices.
+    topology, slices: the topology of a slice, and the number of slices; all GPUs stand in the topology.
     devices, hosts: their numbers in all slices.
     mesh: sizes of the mesh's axes.
     parameters: number of the model's parameters.
@@ -48,6 +58,7 @@ class Report:
     programs: the programs of the run.
     rows: cache rows of a host.
     tokens: assumed number of tokens of one step's episodes.
+    together: whether the engine draws while the learner works (config.rollout.ahead): then both need their memory.
     needed_flops: a chip's share of the learner's operations in a step, without remat's second forward pass.
   """
 
@@ -62,10 +73,11 @@ class Report:
   rows: int
   tokens: int
   needed_flops: float
+  together: bool = False
 
   @property
   def chip(self) -> chips.Chip:
-    """The slice's kind of chip."""
+    """The kind of chip."""
     return chips.of(self.topology)
 
   @property
@@ -75,8 +87,13 @@ class Report:
 
   @property
   def needed(self) -> float:
-    """Bytes needed on a chip: everything resident, and the temporaries of the program that needs most."""
-    return sum(self.resident.values()) + max(program.temporaries for program in self.programs)
+    """Bytes needed on a chip by the larger phase: the engine's weights and cache are freed while the learner works."""
+    engine = sum(size for name, size in self.resident.items() if name.startswith(ENGINE))
+    room = lambda mine: max((p.temporaries for p in self.programs if p.name.startswith(ENGINE) == mine), default=0)
+    stays = sum(self.resident.values()) - engine
+    if self.together:
+      return stays + engine + max(room(True), room(False))
+    return stays + max(engine + room(True), room(False))
 
   @property
   def fits(self) -> bool:
@@ -84,13 +101,13 @@ class Report:
     return not any(program.error for program in self.programs) and self.needed <= self.chip.hbm
 
   def seconds(self, program: Program) -> tuple[float, str]:
-    """(lower bound on the seconds of a call, the resource that bounds it: compute, hbm, ici or dcn)."""
+    """(lower bound on the seconds of a call, the resource that bounds it: compute, hbm, or one of `chip.links`)."""
     chip = self.chip
     return max(
       (program.flops / self.peak, "compute"),
       (program.hbm / chip.bandwidth, "hbm"),
-      (program.sent / chip.interconnect, "ici"),
-      (program.dcn / chip.network, "dcn"),
+      (program.sent / chip.interconnect, chip.links[0]),
+      (program.dcn / chip.network, chip.links[1]),
     )
 
   @property

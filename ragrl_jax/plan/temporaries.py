@@ -96,38 +96,34 @@ def _hidden(c, axes, tokens):
 
 
 def extend_room(shape: Any, here: Axes, tokens: float) -> float:
-  """Bytes of temporaries for `extend`: the new keys and values, and an MLP's arrays. The cache is updated in place.
+  """Bytes of temporaries for `extend`: a layer's arrays. The cache is updated in place.
 
   Args:
     shape: a DecoderConfig.
-    here: a host's part of the mesh.
-    tokens: number of new tokens, all rows together.
+    here: the engine's mesh.
+    tokens: number of new tokens, all conversations of a replica together.
   """
   c = shape
-  fresh = 2 * NARROW * c.num_layers * tokens * c.num_kv_heads * c.head_dim / here.tensor
-  gathered = 2 * NARROW * layer_matrices(c) / here.tensor * (here.fsdp > 1)
-  return fresh + gathered + tokens * (2 * WIDE * c.d_model + NARROW * 3 * c.d_ff / here.tensor)
+  heads = NARROW * (c.num_heads + 2 * c.num_kv_heads) * c.head_dim / here.tensor
+  return tokens * (2 * WIDE * c.d_model + 2 * heads + NARROW * 3 * c.d_ff / here.tensor)
 
 
 def decode_room(shape: Any, config: Any, here: Axes) -> float:
   """Bytes of temporaries for decoding: those of one step, and four float32 copies of the logits."""
-  lanes = config.rollout.lanes
-  return extend_room(shape, here, lanes) + 4 * WIDE * lanes * shape.vocab_size
+  lanes = -(-config.rollout.lanes // here.data)
+  return extend_room(shape, here, lanes) + 4 * WIDE * lanes * shape.vocab_size / here.tensor
 
 
 def extend_sent(shape: Any, here: Axes, tokens: float) -> float:
-  """Bytes that a chip sends in `extend` with this number of tokens, on a host's part of the mesh."""
+  """Bytes that a chip sends in `extend` with this number of tokens a replica, on the engine's mesh."""
   return _pass_sent(shape, here, tokens, NARROW)
 
 
 def _pass_sent(c, here, tokens, width):
-  """Bytes of one pass over the layers: gathered matrices, and two sums per layer with `width` bytes per number."""
-  gathered = NARROW * c.num_layers * layer_matrices(c) / here.tensor * (here.fsdp > 1)
-  return gathered + 2 * c.num_layers * tokens * c.d_model * width * (here.tensor > 1)
+  """Bytes of one pass over the layers: two sums per layer with `width` bytes per number, and the embedding's."""
+  return (2 * c.num_layers + 1) * tokens * c.d_model * width * (here.tensor > 1)
 
 
 def decode_sent(shape: Any, config: Any, here: Axes) -> float:
-  """Bytes that a chip sends in one chunk. Each step makes one pass and gathers the logits, since every chip draws."""
-  lanes = config.rollout.lanes
-  cut = here.fsdp * here.tensor > 1
-  return config.rollout.chunk * (_pass_sent(shape, here, lanes, WIDE) + 2 * WIDE * lanes * shape.vocab_size * cut)
+  """Bytes that a chip sends in one chunk: a pass for each step. Drawing sends a few numbers a lane, left out here."""
+  return config.rollout.chunk * _pass_sent(shape, here, -(-config.rollout.lanes // here.data), WIDE)

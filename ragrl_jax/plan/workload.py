@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragrl_jax.learner import flops
-from ragrl_jax.settings import MAX_PROMPTS, PREFILL_ROWS
+from ragrl_jax.settings import PREFILL_ROWS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,26 +136,36 @@ class Engine:
   chunk_bytes: float
 
 
-def engine(config: Any, shape: Any, load: Load, hosts: int, *, weights: float, cache: float) -> Engine:
-  """The work of the engine on one of `hosts` hosts; `weights` and `cache` are the bytes of each on a chip.
+def engine(
+  config: Any, shape: Any, load: Load, hosts: int, *, replicas: int, weights: float, cache: float, tokens: int
+) -> Engine:
+  """The work of the engine on one of `hosts` hosts.
 
   All read tokens come before the drawn ones. So, on average, a drawn token attends to all read tokens and half of the
   drawn ones, and a read token to half of the read ones.
+
+  Args:
+    config: the run's config.
+    shape: a DecoderConfig.
+    load: the tokens of a step.
+    hosts: hosts of the run, each with an engine.
+    replicas: of an engine.
+    weights, cache: bytes of each on a chip.
+    tokens: tokens that the cache of a replica has room for.
   """
   r, prompt = config.rollout, load.length - load.drawn
-  rows, row = r.rows + MAX_PROMPTS, -(-r.context // r.block) * r.block
-  token = cache / (rows * row)  # bytes of one cached token on a chip
+  token = cache / tokens  # bytes of one cached token on a chip
   one = lambda seen: flops.forward(shape, tokens=1, pairs=seen, scored=0)
   head = flops.forward(shape, tokens=0, pairs=0, scored=1)
   seen = prompt + load.drawn / 2
-  fills = math.ceil(load.read / hosts / (PREFILL_ROWS * r.prefill))
+  fills = math.ceil(load.read / hosts / (PREFILL_ROWS * r.prefill * replicas))
   # The tokens of one episode are drawn one after the other, so more lanes than episodes do not reduce the steps.
   steps = math.ceil(max(load.episodes * load.drawn / hosts / r.lanes, load.drawn))
   return Engine(
     fills,
     math.ceil(steps / r.chunk),
-    one(prompt / 2) * PREFILL_ROWS * r.prefill,
+    one(prompt / 2) * PREFILL_ROWS * r.prefill * replicas,
     (one(seen) + head) * r.lanes * r.chunk,
     weights + PREFILL_ROWS * token * prompt / 2,
-    r.chunk * (weights + r.lanes * token * seen),
+    r.chunk * (weights + math.ceil(r.lanes / replicas) * token * seen),
   )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from ragrl_jax.prompting.tokenizer import Tokenizer
-from ragrl_jax.structs import Passage
+from ragrl_jax.structs import Example, Passage
 
 OPEN, CLOSE = "<information>", "</information>"
 _TAG = re.compile(r"<(?=/?\|?[A-Za-z_][\w.|:-]*\s*/?>)")
@@ -78,6 +78,28 @@ def numbered(passages: Sequence[Passage], *, titles: bool = False) -> str:
   if len(lines) == 1:
     return lines[0]
   return "\n".join(f"{i}. {line}" for i, line in enumerate(lines, 1))
+
+
+def gold_numbers(example: Example, by: str) -> list[int]:
+  """The numbers, as `numbered` shows them, of the passages that the answer rests on; empty where not known.
+
+  Args:
+    example: with passages.
+    by: "supporting": those that the data marks. "substring": for each evidence sentence (the whole passage where a set
+      marks passages only), the first passage that holds it. Where none does, the numbers are not known: the authors'
+      code puts a -1 into the list, and pays for citing -1.
+
+  Source: ARENA (arXiv 2505.13258); "substring", its code.
+  """
+  if by == "supporting":
+    return sorted({place + 1 for place in example.supporting})
+  sentences = [sentence for _, sentence in example.evidence]
+  sentences = sentences or [example.passages[place].text for place in example.supporting]
+  found = {
+    next((i for i, passage in enumerate(example.passages, 1) if sentence in passage.text), None)
+    for sentence in sentences
+  }
+  return [] if None in found else sorted(place for place in found if place is not None)
 
 
 def cut(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:

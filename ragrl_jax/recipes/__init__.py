@@ -1,10 +1,11 @@
 """Published systems, a room each. `get` makes one ready to play; `register` adds one of your own."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 from ml_collections import config_dict
 
+from ragrl_jax import config as config_lib
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.arena import recipe as arena
 from ragrl_jax.recipes.care import recipe as care
@@ -66,6 +67,39 @@ def switches(name: str) -> dict[str, Any]:
   """A config's `switches`: every switch of the recipe by name, unset. Set one, there or on the command line
   (`--config.switches.NAME=value`), and it overrides the preset's."""
   return {switch: config_dict.placeholder(kinds[0]) for switch, kinds in fields.kinds(RECIPES[name].Switches).items()}
+
+
+def presets(name: str) -> tuple[str, ...]:
+  """The presets of a recipe besides "paper", which changes none of its switches."""
+  return tuple(preset for preset in RECIPES[name].PRESETS if preset != "paper")
+
+
+def configure(
+  name: str, variant: str, *more: str, one_of: Collection[Collection[str]] = ()
+) -> tuple[config_lib.Config, list[str]]:
+  """What a file under configs/ starts from: the default settings, with the recipe and the presets of a variant.
+
+  Args:
+    name: one of RECIPES.
+    variant: what stands behind the colon of `--config=FILE.py:VARIANT`: presets, "smoke" and `more`, joined by commas.
+    more: the file's own variants.
+    one_of: groups of variants of which one at most may be chosen.
+
+  Returns:
+    (the settings, the parts of the variant): the file sets what a part asks for, and calls `shrink` for "smoke".
+
+  Raises:
+    ValueError: a variant that there is not, or two of one group.
+  """
+  chosen, known = variant.split(","), ("smoke", *more, *presets(name))
+  if not set(chosen) <= {"", *known} or any(len(set(chosen) & set(group)) > 1 for group in one_of):
+    apart = "".join(f", and one of {', '.join(group)} at most" for group in one_of)
+    raise ValueError(f"configs/{name}.py:{variant}: use {', '.join(known)}, joined by commas{apart}.")
+  config = config_lib.default_config()
+  config.recipe = name
+  config.switches = switches(name)
+  config.preset = ",".join(preset for preset in presets(name) if preset in chosen) or "paper"
+  return config, chosen
 
 
 def get(name: str, variant: str | None = None, **switches: Any) -> Recipe:

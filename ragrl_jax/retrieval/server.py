@@ -24,7 +24,7 @@ import uvicorn
 from ragrl_jax.retrieval.api import Retriever
 from ragrl_jax.retrieval.corpus import contents
 from ragrl_jax.retrieval.guard import Guard, protocol
-from ragrl_jax.retrieval.searches import Full, Searches
+from ragrl_jax.retrieval.search_queue import Full, Searches
 from ragrl_jax.structs import Passage, ToolFailed
 
 

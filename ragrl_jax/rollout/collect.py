@@ -6,22 +6,25 @@ event loop          runs the recipes' coroutines, one an episode; they send mess
 
 import asyncio
 import collections
+import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from ragrl_jax import structs
 from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.messages import Group
 from ragrl_jax.rollout import conversation
-from ragrl_jax.rollout.client import EngineClient
 from ragrl_jax.rollout.dispatch import Dispatch, Work
+from ragrl_jax.rollout.engine_client import EngineClient
+from ragrl_jax.rollout.timed_tools import EpisodeTools, TimedTools
 from ragrl_jax.rollout.timings import Timings
 from ragrl_jax.structs import Episode, Example
 
 Play = Callable[[Example, structs.Policy, structs.Tools], Awaitable[Episode]]
+FEW = 0.5  # of the lanes: when fewer draw, other work is done between two chunks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Rollout:
 
   Attributes:
     report: timings of the last run, or of the one under way.
+    few: share of the lanes; see `Session.finish`.
   """
 
   def __init__(
@@ -68,7 +72,7 @@ class Rollout:
         "config.rollout.context, or lower config.rollout.max_new_tokens or reserve."
       )
     self.dispatch = dispatch or Dispatch()
-    self.report = Timings()
+    self.report, self.few = Timings(), FEW
     # Kept over runs: every step's prompts begin with the same instructions.
     self._texts = conversation.TextCache(engine.tokenizer)
     self._loop: asyncio.AbstractEventLoop | None = None
@@ -89,25 +93,33 @@ class Rollout:
       step: of the run. The random numbers depend on the seed, the step and the request's numbers alone.
       greedy: always take the likeliest token.
       on_episode: called on this thread as each episode ends, in the order in which they end.
-      beside: other work for this thread, done piece by piece whenever no conversation has tokens to draw. The caller
-        finishes what is left of it.
+      beside: see `Session.finish`.
 
     Raises:
       What `play` raises, except ToolFailed: that ends its episode alone, as "failed". What `beside` raises.
+    """
+    with self.session(greedy=greedy, on_episode=on_episode) as session:
+      return session.finish(session.start(requests, step=step), beside)
+
+  @contextlib.contextmanager
+  def session(
+    self, *, greedy: bool = False, on_episode: Callable[[Episode], None] | None = None
+  ) -> Iterator["Session"]:
+    """Episodes of several batches at a time, all by the weights that the engine has now.
+
+    This thread serves `dispatch` until the block ends. What has not been finished by then is cancelled.
     """
     self.engine.check()
     # Temperature 0 is greedy; log-probabilities are then recorded at temperature 1.
     sampling = dataclasses.replace(self.sampling, temperature=0.0) if greedy else self.sampling
     self.report = Timings(engine=self.engine.restart_counters())
-    run = _Run(self, list(requests), step, sampling, on_episode, beside)
-    begin = time.perf_counter()
+    session = Session(self, sampling, on_episode)
     with self.dispatch.serving():
       try:
-        run.drive()
+        yield session
+        session.drain()
       finally:
-        run.stop()
-        self.report.seconds = time.perf_counter() - begin
-    return run.episodes
+        session.stop()
 
   def close(self) -> None:
     """Stops the event loop and its thread."""
@@ -126,48 +138,87 @@ class Rollout:
     return self._loop
 
 
-class _Run:
-  """One call of `Rollout.run`. `client` and the methods under "on the event loop" belong to that thread."""
+class Started:
+  """A batch of requests under way: `episodes` fills up as they end."""
 
-  def __init__(self, rollout: Rollout, requests: list[Request], step: int, sampling, on_episode, beside):
-    self.rollout, self.requests, self.step, self.sampling = rollout, requests, step, sampling
-    self.on_episode, self.beside, self.tools = on_episode, beside, _TimedTools(rollout.tools)
+  def __init__(self, requests: Sequence[Request], step: int):
+    self.requests, self.step = list(requests), step
+    self.episodes: list[Any] = [None] * len(self.requests)
+    self.left = len(self.requests)
+
+
+class Session:
+  """Batches of episodes on one engine. A later batch draws in the lanes that earlier ones leave idle.
+
+      with rollout.session() as session:
+        now, next = session.start(these, step=1), session.start(those, step=2)
+        episodes = session.finish(now)           # `next` draws too, as far as there are lanes
+        more = session.finish(next, learning)    # and the learner takes its turns
+
+  `client` and the methods under "on the event loop" belong to that thread.
+  """
+
+  def __init__(self, rollout: Rollout, sampling: structs.Sampling, on_episode):
+    self.rollout, self.sampling, self.on_episode = rollout, sampling, on_episode
+    self.tools = TimedTools(rollout.tools)
     self.client = EngineClient(rollout.engine, rollout.dispatch)
-    self.episodes: list[Any] = [None] * len(requests)
-    self.left, self.over = len(requests), False
     self.error: BaseException | None = None
     self.tasks: set[asyncio.Task] = set()
+    self._occupancy = 1.0  # share of the last chunk's lane steps that drew a token
+    self._unfinished, self._over = 0, False
 
-  def drive(self) -> None:
-    """Serves messages and steps the engine until every episode has ended."""
-    engine, dispatch, report = self.rollout.engine, self.rollout.dispatch, self.rollout.report
-    loop = self.rollout.loop()
-    loop.call_soon_threadsafe(self._start)
-    while self.left and self.error is None:
-      if not engine.busy:  # every conversation waits for a tool, or for the event loop
-        begin = time.perf_counter()
-        if self.beside is not None and self.beside.advance():
-          dispatch.serve()
-          report.beside_s += time.perf_counter() - begin
-        else:
-          judged = self.tools.judging_s()
-          dispatch.serve(wait_s=60.0)
-          judged = self.tools.judging_s() - judged
-          report.judge_wait_s += judged
-          report.wait_s += time.perf_counter() - begin - judged
-        continue
-      dispatch.serve()  # messages first: a conversation whose search has returned joins this step
-      if ended := engine.step():
-        loop.call_soon_threadsafe(self.client.deliver, ended)
-    if self.error is not None:  # a recipe's mistake is raised here, on the caller's thread
-      raise self.error
-    while engine.busy:  # turns of failed episodes: nobody awaits them, and their rows must be freed
-      engine.step()
-    self.over = True
+  def start(self, requests: Sequence[Request], *, step: int) -> Started:
+    """Starts episodes, behind those that were started before. `finish` returns them.
+
+    Args:
+      requests: put the samples of one prompt side by side: the engine then computes its tokens once.
+      step: of the run. The random numbers depend on the seed, the step and the request's numbers alone.
+    """
+    started = Started(requests, step)
+    self._unfinished += 1
+    self.rollout.loop().call_soon_threadsafe(self._start, started)
+    return started
+
+  def finish(self, started: Started, beside: Work | None = None) -> list[Episode]:
+    """Draws until these episodes have ended; returns them in their requests' order.
+
+    Args:
+      started: what `start` returned.
+      beside: other work for this thread. A piece of it is done whenever no conversation has tokens to draw, and
+        between two chunks once less than `few` of the lanes draw. The caller finishes what is left of it.
+
+    Raises:
+      What `play` raises, except ToolFailed: that ends its episode alone, as "failed". What `beside` raises.
+    """
+    begin, dispatch = time.perf_counter(), self.rollout.dispatch
+    try:
+      while started.left and self.error is None:
+        if not self.rollout.engine.busy:  # every conversation waits for a tool, or for the event loop
+          self._wait(beside)
+          continue
+        if beside is not None and self._occupancy < self.rollout.few:
+          # A conversation whose search returns meanwhile joins the next chunk: that is fuller then.
+          self._advance(beside)
+        dispatch.serve()  # messages first: a conversation whose search has returned joins this step
+        self._draw()
+      if self.error is not None:  # a recipe's mistake is raised here, on the caller's thread
+        raise self.error
+    finally:
+      self.rollout.report.seconds += time.perf_counter() - begin
+    self._unfinished -= 1
+    return started.episodes
+
+  def drain(self) -> None:
+    """Ends turns of failed episodes: nobody awaits them, and their rows must be freed."""
+    if self._unfinished:  # `stop` cancels what is under way
+      return
+    while self.rollout.engine.busy:
+      self.rollout.engine.step()
+    self._over = True
 
   def stop(self) -> None:
     """Ends what is still under way, after an error or an interruption."""
-    if self.over:
+    if self._over:
       self.rollout.dispatch.serve()
       return
     self.on_episode = None  # it may be what raised; episodes that ended meanwhile would have it raise again
@@ -178,29 +229,72 @@ class _Run:
     self.rollout.dispatch.serve()
     self.rollout.engine.reset()
 
+  # ---- on the caller's thread ----------------------------------------------------------------------------------------
+
+  def _draw(self) -> None:
+    """One step of the engine; its answers go to the event loop."""
+    counters = self.rollout.report.engine
+    drawn, steps = counters.sampled_tokens, counters.lane_steps
+    if ended := self.rollout.engine.step():
+      self.rollout.loop().call_soon_threadsafe(self.client.deliver, ended)
+    if counters.lane_steps > steps:
+      self._occupancy = (counters.sampled_tokens - drawn) / (counters.lane_steps - steps)
+
+  def _advance(self, beside: Work) -> bool:
+    """Does a piece of other work; False if none is left."""
+    begin = time.perf_counter()
+    if not beside.advance():
+      return False
+    self.rollout.report.beside_s += time.perf_counter() - begin
+    return True
+
+  def _wait(self, beside: Work | None) -> None:
+    """Waits for a message, with other work as long as there is any."""
+    dispatch, report, begin = self.rollout.dispatch, self.rollout.report, time.perf_counter()
+    if beside is not None and self._advance(beside):
+      dispatch.serve()
+      return
+    judged = self.tools.judging_s()
+    dispatch.serve(wait_s=60.0)
+    judged = self.tools.judging_s() - judged
+    report.judge_wait_s += judged
+    report.wait_s += time.perf_counter() - begin - judged
+
+  def _keep(self, started: Started, number: int, episode: Episode) -> None:
+    started.episodes[number] = episode
+    started.left -= 1  # at 0 `finish` ends
+    self.rollout.report.episodes += 1
+    self.rollout.report.failed += episode.ended == "failed"
+    if self.on_episode is not None:
+      self.on_episode(episode)
+
+  def _fail(self, error: BaseException) -> None:
+    self.error = self.error or error  # the first one is the cause; later ones may be its effects
+
   # ---- on the event loop ---------------------------------------------------------------------------------------------
 
-  def _start(self) -> None:
+  def _start(self, started: Started) -> None:
     # A prompt with one sample is no group: there is nobody to share it with.
-    sizes = collections.Counter(request.prompt_index for request in self.requests)
+    sizes = collections.Counter(request.prompt_index for request in started.requests)
     groups = {index: Group(index, size) for index, size in sizes.items() if size > 1}
-    for number, request in enumerate(self.requests):
-      task = asyncio.get_running_loop().create_task(self._episode(request, groups.get(request.prompt_index)))
+    for number, request in enumerate(started.requests):
+      episode = self._episode(request, groups.get(request.prompt_index), started.step)
+      task = asyncio.get_running_loop().create_task(episode)
       self.tasks.add(task)
-      task.add_done_callback(lambda task, number=number: self._done(number, task))
+      task.add_done_callback(lambda task, number=number: self._done(started, number, task))
 
-  async def _episode(self, request: Request, group: Group | None) -> Episode:
+  async def _episode(self, request: Request, group: Group | None, step: int) -> Episode:
     rollout = self.rollout
     policy = conversation.Policy(
       self.client,
       rollout._texts,
-      keys=(rollout.seed, self.step, request.prompt_index, request.sample),
+      keys=(rollout.seed, step, request.prompt_index, request.sample),
       sampling=self.sampling,
       group=group,
       reserve=rollout.reserve,
       example_id=request.example.id,
     )
-    tools: Any = _EpisodeTools(self.tools)
+    tools: Any = EpisodeTools(self.tools)
     try:
       episode = await rollout.play(request.example, policy, tools)
     except structs.ToolFailed as failure:  # the only exception that ends an episode and not the run
@@ -218,14 +312,14 @@ class _Run:
       version=rollout.engine.version,
     )
 
-  def _done(self, number: int, task: asyncio.Task) -> None:
+  def _done(self, started: Started, number: int, task: asyncio.Task) -> None:
     self.tasks.discard(task)
     if task.cancelled():  # by `_cancel`: the run is over
       return
     if task.exception() is not None:
       self.rollout.dispatch.post(self._fail, task.exception())
     else:
-      self.rollout.dispatch.post(self._keep, number, task.result())
+      self.rollout.dispatch.post(self._keep, started, number, task.result())
 
   def _cancel(self, stopped: threading.Event) -> None:
     tasks = list(self.tasks)
@@ -234,71 +328,3 @@ class _Run:
     # Plays may clean up when they are cancelled, so their ends are awaited before the engine is reset.
     waiting = asyncio.gather(*tasks, return_exceptions=True)
     waiting.add_done_callback(lambda _: stopped.set())
-
-  # ---- on the caller's thread ----------------------------------------------------------------------------------------
-
-  def _keep(self, number: int, episode: Episode) -> None:
-    self.episodes[number] = episode
-    self.left -= 1  # at 0 `drive` ends
-    self.rollout.report.episodes += 1
-    self.rollout.report.failed += episode.ended == "failed"
-    if self.on_episode is not None:
-      self.on_episode(episode)
-
-  def _fail(self, error: BaseException) -> None:
-    self.error = self.error or error  # the first one is the cause; later ones may be its effects
-
-
-class _TimedTools:
-  """Wraps Tools and times waits caused by judges alone. What is not timed (`__getattr__`) is passed through."""
-
-  def __init__(self, tools: structs.Tools):
-    self._tools = tools
-    self._state = 0, 0, 0.0, 0.0  # searches, judgements under way; seconds up to the last change, and when that was
-
-  def judging_s(self) -> float:
-    """Seconds in which judgements and no search were under way. Any thread may ask."""
-    # One read of one tuple: the event loop replaces the state as a whole, so no lock is needed.
-    searches, judgements, seconds, changed = self._state
-    return seconds + (time.perf_counter() - changed if judgements and not searches else 0.0)
-
-  def _count(self, searches: int, judgements: int) -> None:
-    seconds = self.judging_s()
-    self._state = self._state[0] + searches, self._state[1] + judgements, seconds, time.perf_counter()
-
-  def __getattr__(self, name: str) -> Any:
-    return getattr(self._tools, name)
-
-  async def search(self, query: str, k: int | None = None) -> tuple[structs.Passage, ...]:
-    self._count(1, 0)
-    try:
-      return await self._tools.search(query, k)
-    finally:
-      self._count(-1, 0)
-
-  async def judge(self, pairs: Sequence[tuple[str, str]], term: str = "") -> tuple[float | None, ...]:
-    self._count(0, 1)
-    try:
-      return await self._tools.judge(pairs, term)
-    finally:
-      self._count(0, -1)
-
-
-class _EpisodeTools:
-  """Wraps Tools for one episode and notes why a judge gave it no verdict; "" if every pair got one."""
-
-  def __init__(self, tools: Any):
-    self._tools, self.no_verdict = tools, ""
-
-  def __getattr__(self, name: str) -> Any:
-    return getattr(self._tools, name)
-
-  async def judge(self, pairs: Sequence[tuple[str, str]], term: str = "") -> tuple[float | None, ...]:
-    try:
-      verdicts = await self._tools.judge(pairs, term)
-    except structs.ToolFailed as failure:
-      self.no_verdict = str(failure) or type(failure).__name__
-      raise
-    if None in verdicts:
-      self.no_verdict = "the judge's answer could not be read (the log shows the first such), or the pair was too long"
-    return verdicts

@@ -13,7 +13,7 @@ from typing import Any
 from ragrl_jax import structs
 from ragrl_jax.engine import lanes
 from ragrl_jax.engine.messages import Group, Turn
-from ragrl_jax.rollout.client import EngineClient
+from ragrl_jax.rollout.engine_client import EngineClient
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Passage, Segment
 
 BUDGET = "budget"

@@ -1,14 +1,22 @@
 """Samples the groups that a step trains on, with DAPO's dynamic sampling.
 
-A group whose samples are all right, or all wrong, has no gradient. So batches of prompts are drawn and played until
-enough groups have a spread, or until the step may draw no more. Then it trains on what there is.
+A group whose samples are all right, or all wrong, has no gradient. So prompts are drawn and played until enough groups
+have a spread, or until the step may draw no more. Then it trains on what there is. A draw asks for what is missing over
+the share of groups that were kept lately.
 
     prompts_per_step = 2:   draw 1 → groups 0 1, group 0 has no spread   kept: 1
                             draw 2 → groups 2 3, both have one           kept: 1 2, surplus: 3
+
+Sampling ahead, one version of the weights samples two steps. The second one's prompts are started behind the first
+one's, so the engine waits for its longest episode once in two steps, and the first step is learned meanwhile:
+
+    weights 0: take(1, ahead=True), sample_ahead(2), take(2)
+    weights 2: take(3, ahead=True), sample_ahead(4), take(4)
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,14 +55,14 @@ class GroupSampler:
   """Groups for one step after another.
 
   Args:
-    rollout: a Rollout: `run(requests, step=, beside=)` returns an episode for each request, `report` its timings.
+    rollout: a Rollout: its `session` plays the episodes, `report` has their timings.
     examples: the questions.
     draw: (cursor, count) → (running number of the prompt, position of its example) for `count` prompts.
     measure: (examples, episodes, step) → the filter's metric of each episode; None if it cannot be scored.
-    prompts_per_step: groups of a step, and prompts of a draw.
+    prompts_per_step: groups of a step.
     group_size: samples of a prompt.
     filter: which groups count.
-    max_failed_share: the run stops when a search or an encoder failed more than this share of a draw's episodes.
+    max_failed_share: the run stops when a search or an encoder failed in more than this share of a step's episodes.
     max_unjudged_share: the run stops when more than this share of them got no verdict.
 
   Attributes:
@@ -82,23 +90,69 @@ class GroupSampler:
     self.report = Timings()
     self._surplus: tuple[Group, ...] = ()
     self._ahead: Supplied | None = None
+    self._coming: tuple[int, int] | None = None  # (first prompt, prompts) of the coming step's first draw
+    self._seen = (0, 0)  # groups kept, groups drawn: by the newest step that has drawn
+    self._under_way: Any = None  # (session, its stack, the coming step's first draw) from `take` to `sample_ahead`
 
-  def take(self, step: int) -> Supplied:
+  @property
+  def ready(self) -> bool:
+    """Whether the next step's groups have been sampled."""
+    return self._ahead is not None
+
+  def take(self, step: int, *, ahead: bool = False) -> Supplied:
     """The groups that this step trains on: those sampled ahead for it, or else groups sampled now.
 
     There are prompts_per_step of them, or fewer (even none) when the filter's max_draws is spent. An earlier step's
     surplus comes first, because it was drawn first.
 
+    Args:
+      step: number of the step.
+      ahead: where groups are sampled now, start the next step's behind them. `sample_ahead` ends that, or `close`.
+
     Raises:
       TooManyFailures: a tool is down.
       ValueError: an episode is older than MAX_STALENESS allows.
     """
-    ready, self._ahead = self._ahead, None  # each is trained on once
-    return _checked(step, ready or self._gather(step, None))
+    if self._ahead is not None:
+      ready, self._ahead = self._ahead, None  # each is trained on once
+      return _checked(step, ready)
+    with contextlib.ExitStack() as stack:
+      session, missing = stack.enter_context(self._session()), self._prompts - len(self._surplus)
+      first = self._start(session, step, self._coming or self._next(missing)) if missing > 0 else None
+      self._coming = coming = None
+      if ahead:
+        self._coming = self._next(self._prompts)
+        coming = self._start(session, step + 1, self._coming)
+      found = _checked(step, self._gather(session, step, first, None))
+      if ahead:
+        self._under_way = session, stack.pop_all(), coming
+    return found
+
+  @property
+  def under_way(self) -> bool:
+    """Whether `take` has started the next step's prompts."""
+    return self._under_way is not None
 
   def sample_ahead(self, step: int, beside: Work) -> None:
-    """Samples the coming step's groups beside other work, with the engine's present weights."""
-    self._ahead = self._gather(step, beside)
+    """Samples the groups of the coming step, which `take` has started, beside other work.
+
+    Raises:
+      TooManyFailures: a tool is down. The groups can be taken all the same, once the engine has these weights again.
+    """
+    (session, stack, first), self._under_way, cursor = self._under_way, None, self.cursor
+    with stack:
+      try:
+        self._ahead = self._gather(session, step, first, beside)
+      except TooManyFailures:
+        self.cursor = cursor
+        raise
+    self._coming = None
+
+  def close(self) -> None:
+    """Ends what `take` has started, after an error."""
+    if self._under_way is not None:
+      (_, stack, _), self._under_way = self._under_way, None
+      stack.close()
 
   def example(self, episode: Episode) -> Example:
     """The example that an episode answers."""
@@ -113,9 +167,11 @@ class GroupSampler:
   # ---- checkpoints ---------------------------------------------------------------------------------------------------
 
   def saved(self) -> dict[str, Any]:
-    """The cursor, and whole groups that were sampled but not yet trained on: JSON for a checkpoint."""
+    """The cursor, what the last draws gave, and whole groups not yet trained on: JSON for a checkpoint."""
     ahead = self._ahead and dict(groups=_to_json(self._ahead.groups), metrics=dict(self._ahead.metrics))
-    return dict(cursor=self.cursor, surplus=_to_json(self._surplus), ahead=ahead)
+    return dict(
+      cursor=self.cursor, surplus=_to_json(self._surplus), ahead=ahead, coming=self._coming, seen=list(self._seen)
+    )
 
   def restore(self, saved: Mapping[str, Any]) -> None:
     """Continues from what `saved` returned.
@@ -127,6 +183,9 @@ class GroupSampler:
     self._surplus = self._from_json(saved["surplus"])
     ahead = saved["ahead"]
     self._ahead = ahead and Supplied(self._from_json(ahead["groups"]), ahead["metrics"])
+    # Older checkpoints lack these two.
+    coming, seen = saved.get("coming"), saved.get("seen", (0, 0))
+    self._coming, self._seen = coming and (coming[0], coming[1]), (seen[0], seen[1])
 
   def _from_json(self, groups) -> tuple[Group, ...]:
     found = tuple(tuple(episodes_lib.of_record(record) for record in group) for group in groups)
@@ -142,13 +201,47 @@ class GroupSampler:
 
   # ---- drawing -------------------------------------------------------------------------------------------------------
 
-  def _gather(self, step: int, beside: Work | None) -> Supplied:
+  @contextlib.contextmanager
+  def _session(self) -> Iterator[Any]:
+    try:
+      with self._rollout.session() as session:
+        yield session
+    finally:
+      self.report.add(self._rollout.report)
+
+  def _next(self, missing: int, kept: int = 0, drawn: int = 0) -> tuple[int, int]:
+    """The next draw: (its first prompt, number of prompts), of a step that has kept and drawn so many by now."""
+    # Of 6 groups lately 2 were kept, and 2 are missing: the draw asks for 2 · 7 / 3, so 5. The 1 that both counts begin
+    # with makes the first share of all 1, and none 0.
+    kept, seen = 1 + kept + self._seen[0], 1 + drawn + self._seen[1]
+    wanted = min(-(-missing * seen // kept), self._filter.max_draws * self._prompts - drawn)
+    self.cursor += wanted
+    return self.cursor - wanted, wanted
+
+  def _start(self, session, step: int, draw: tuple[int, int]) -> Any:
+    # The samples of a prompt stand side by side: the engine computes its tokens once.
+    return session.start(
+      [
+        Request(self._examples[place], index, sample)
+        for index, place in self._draw(*draw)
+        for sample in range(self._group_size)
+      ],
+      step=step,
+    )
+
+  def _gather(self, session, step: int, started: Any, beside: Work | None) -> Supplied:
+    """A step's groups. `started`: its first draw; None: the step has one to make, or its surplus suffices."""
     # dull: groups without a spread. values: the metric of every episode that could be scored.
-    kept, draws, drawn, dull, values = list(self._surplus[: self._prompts]), 0, 0, 0, []
-    while len(kept) < self._prompts and draws < self._filter.max_draws:
-      draws += 1
-      fresh = self._play(step, beside)  # a whole draw: lanes stay full, and the cursor moves by whole batches
-      drawn += len(fresh)
+    kept, drawn, dull, values, draws = list(self._surplus[: self._prompts]), [], 0, [], 0
+    while len(kept) < self._prompts and len(drawn) < self._filter.max_draws * self._prompts:
+      if started is None:
+        draw = self._next(self._prompts - len(kept), len(drawn) - dull, len(drawn))
+        started = self._start(session, step, draw)
+      episodes, started, draws = session.finish(started, beside), None, draws + 1
+      fresh = [tuple(episodes[at : at + self._group_size]) for at in range(0, len(episodes), self._group_size)]
+      drawn += fresh
+      # Of all that the step has drawn: a draw of few groups says little.
+      refuse_failures([e for group in drawn for e in group], self._max_failed_share, self._max_unjudged_share)
       if self._filter.metric != "none":
         spread, measured = self._with_spread(fresh, step)
         dull += len(fresh) - len(spread)
@@ -158,30 +251,18 @@ class GroupSampler:
     surplus = kept[self._prompts :]
     # Kept groups are saved with the checkpoint, so a resumed run trains on the same ones.
     self._surplus = tuple(surplus) if self._filter.surplus == "keep" else ()
+    if drawn:
+      self._seen = len(drawn) - dull, len(drawn)
     metrics = {
       "groups/draws": draws,
-      "groups/drawn": drawn,
-      "groups/discarded_share": dull / max(drawn, 1),
+      "groups/drawn": len(drawn),
+      "groups/discarded_share": dull / max(len(drawn), 1),
       "groups/surplus": len(surplus),
       "groups/missing": max(0, self._prompts - len(kept)),
     }
     if values:
       metrics["groups/metric"] = float(np.mean(values))
     return Supplied(tuple(kept[: self._prompts]), {name: float(x) for name, x in metrics.items()})
-
-  def _play(self, step: int, beside: Work | None) -> list[Group]:
-    """One draw: prompts_per_step groups."""
-    prompts = self._draw(self.cursor, self._prompts)
-    self.cursor += self._prompts
-    # The samples of a prompt stand side by side: the engine computes its tokens once.
-    episodes = self._rollout.run(
-      [Request(self._examples[place], index, sample) for index, place in prompts for sample in range(self._group_size)],
-      step=step,
-      beside=beside,
-    )
-    self.report.add(self._rollout.report)
-    refuse_failures(episodes, self._max_failed_share, self._max_unjudged_share)
-    return [tuple(episodes[at : at + self._group_size]) for at in range(0, len(episodes), self._group_size)]
 
   def _with_spread(self, groups: Sequence[Group], step: int) -> tuple[list[Group], list[float]]:
     """The groups whose known values differ, and all known values."""
@@ -193,9 +274,17 @@ class GroupSampler:
       episode.prompt_index if value is not None else -1 - i
       for i, (episode, value) in enumerate(zip(episodes, values, strict=True))
     ]
-    numbers = np.asarray([0.0 if value is None else value for value in values], np.float32)
-    keep = np.asarray(groups_lib.informative(numbers, np.asarray(ids, np.int32), tolerance=self._filter.tolerance))
-    spread = {index for index, kept in zip(ids, keep) if kept}
+    numbers = [0.0 if value is None else value for value in values]
+    keep: list[bool] = []
+    # In parts of prompts_per_step groups, the last one filled up: whatever a draw asks for, nothing is compiled anew.
+    whole = self._prompts * self._group_size
+    for at in range(0, len(ids), whole):
+      part = ids[at : at + whole]
+      filling = [-1 - len(ids) - i for i in range(whole - len(part))]
+      x = np.asarray(numbers[at : at + whole] + [0.0] * len(filling), np.float32)
+      differ = groups_lib.informative(x, np.asarray(part + filling, np.int32), tolerance=self._filter.tolerance)
+      keep += np.asarray(differ)[: len(part)].tolist()
+    spread = {index for index, kept in zip(ids, keep, strict=True) if kept}
     return [g for g in groups if g[0].prompt_index in spread], [value for value in values if value is not None]
 
 

@@ -15,6 +15,7 @@ from flax import nnx
 from ragrl_jax import judging, recipes, retrieval, structs
 from ragrl_jax import settings as settings_lib
 from ragrl_jax.engine import engine as engine_lib
+from ragrl_jax.engine import sizes as engine_sizes
 from ragrl_jax.engine import stops
 from ragrl_jax.judging import prompts
 from ragrl_jax.learner import settings as learner_settings
@@ -175,7 +176,8 @@ def check(config, *, training: bool = True) -> None:
     learner_settings.optimizer_from_config(config)
   _check_judges(config, plays)
   check_context(config)
-  mesh(config)
+  _check_mesh(config, training=training)
+  _check_engine(config)
 
 
 def check_sft(config) -> None:
@@ -183,9 +185,29 @@ def check_sft(config) -> None:
   recipe(config)
   learner_settings.from_config(config, objective="sft")
   learner_settings.optimizer_from_config(config, total_steps=config.steps)
-  if config.model.path:
-    check_folder("config.model.path", config.model.path)
-  mesh(config)
+  _check_mesh(config, training=True)
+
+
+def _check_mesh(config, *, training: bool) -> None:
+  devices, shape = mesh(config), _shape(config)
+  if devices is not None:
+    blocks = dict(micro_rows=config.learner.micro_rows, row_lengths=config.learner.row_lengths) if training else {}
+    rules.check(devices.shape, heads=shape.num_heads, kv_heads=shape.num_kv_heads, **blocks)
+
+
+def _check_engine(config) -> None:
+  devices = mesh(config)
+  here = mesh_lib.of_engine(None if devices is None else devices.local_mesh, **config.rollout.mesh.to_dict())
+  engine_sizes.of(settings_lib.of(config).rollout, here)
+  engine_sizes.check_heads(_shape(config).num_kv_heads, config.rollout.mesh.tensor)
+
+
+def _shape(config) -> DecoderConfig:
+  """The decoder's shape, from its folder; of a new one, but for the vocabulary, which comes with the tokenizer."""
+  if not config.model.path:
+    return DecoderConfig.from_shape(1, **config.model.shape.to_dict())
+  check_folder("config.model.path", config.model.path)
+  return weights.config_of(config.model.path)
 
 
 def _check_judges(config, plays: Recipe) -> None:
@@ -200,10 +222,7 @@ def _check_judges(config, plays: Recipe) -> None:
 
 def check_context(config) -> None:
   """Raises a ValueError if config.rollout.context is more than the model's positions, stretched ones included."""
-  path = config.model.path
-  if path:
-    check_folder("config.model.path", path)
-  shape = weights.config_of(path) if path else DecoderConfig.from_shape(1, **config.model.shape.to_dict())
+  path, shape = config.model.path, _shape(config)
   scaling = shape.rope_scaling
   reach = max(shape.max_position, int(scaling.factor * scaling.original_max_position) if scaling else 0)
   if config.rollout.context > reach:
@@ -240,20 +259,15 @@ def build(config, *, seed: int | None = None, training: bool = True) -> Player:
     config.judge, config.judges, plays.judged, dtype=config.model.dtype, mesh=here, dispatch=queue.call
   )
   automaton = stops.Stops(words, plays.stops, rows=shape.vocab_size)
-  sampler = nnx.merge(*nnx.split(decoder))  # the same weights, computed with on this host's devices
-  sampler.mesh = here
-  graphdef, _, frozen = lora.split(sampler)
+  graphdef, _, frozen = lora.split(decoder)
+  engine_mesh = mesh_lib.of_engine(here, **config.rollout.mesh.to_dict())
   engine = engine_lib.Engine(
     graphdef,
     words,
     automaton,
-    lanes=r.lanes,
-    rows=r.rows,
-    context=r.context,
-    chunk=r.chunk,
-    prefill=r.prefill,
-    block=r.block,
-    mesh=devices,
+    engine_sizes.of(settings_lib.of(config).rollout, engine_mesh),
+    mesh=engine_mesh,
+    learner=devices if hosts.count() > 1 else None,
     frozen=frozen,
     own_weights=r.ahead > 0,
   )

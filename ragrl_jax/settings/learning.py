@@ -2,8 +2,8 @@
 
 import dataclasses
 
+from ragrl_jax.core import aggregate
 from ragrl_jax.core import kl as kl_lib
-from ragrl_jax.core import losses
 from ragrl_jax.settings.fields import Rules, Section, setting
 
 # Advantages compare an episode with the samples of the same prompt, or are summed along its tokens.
@@ -46,7 +46,7 @@ class Loss(Section):
 
   PATH = "loss"
 
-  aggregation: str = setting("token_mean", choices=losses.AGGREGATIONS)  # how tokens are averaged
+  aggregation: str = setting("token_mean", choices=aggregate.AGGREGATIONS)  # how tokens are averaged
   clip_low: float = setting(0.2, least=0)  # the policy ratio is clipped at 1 - clip_low
   clip_high: float = setting(0.2, least=0)  # and at 1 + clip_high
   dual_clip: float | None = setting(None, above=1)  # bound of the ratio where the advantage is negative

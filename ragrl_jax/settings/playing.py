@@ -14,7 +14,7 @@ JUDGES = ("none", "exact", "lexical", "nli", "llm", "reward_model")
 
 # Sizes of the engine that no setting changes.
 PREFILL_ROWS = 4  # conversations of one prefill call
-MAX_PROMPTS = 8  # cache rows for the prompts of groups, besides rollout.rows
+MAX_PROMPTS = 8  # conversations of the full context that the cache has room for besides rollout.rows, for prompts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,9 +149,19 @@ class Filter(Section):
   # what must differ within a group: "outcome" (0 or 1), "total" (the reward); "none": every group is trained on
   metric: str = setting("none", choices=("none", "outcome", "total"))
   tolerance: float = setting(1e-6, least=0)  # largest difference that counts as none
-  max_draws: int = setting(4, least=1)  # most batches of prompts_per_step prompts that a step draws
+  max_draws: int = setting(4, least=1)  # a step draws at most max_draws · prompts_per_step prompts
   # what to do with extra groups: "keep" trains the next step on them, one step stale
   surplus: str = setting("discard", choices=("discard", "keep"))
+
+
+@dataclasses.dataclass(frozen=True)
+class RolloutMesh(Section):
+  """How a host's devices draw tokens; chosen apart from config.mesh, on which they learn."""
+
+  PATH = "rollout.mesh"
+
+  replicas: int = setting(0, least=0)  # each has all weights, its own lanes and its own pages; 0: all devices / tensor
+  tensor: int = setting(1, least=1)  # devices that share the weights of a replica
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,20 +172,23 @@ class Rollout(Section):
 
   prompts_per_step: int = setting(32, least=1)  # P
   group_size: int = setting(8, least=1)  # G: samples of a prompt
-  lanes: int = setting(32, least=1)  # W: conversations decoded together
-  rows: int = setting(64, least=1)  # C: conversations with a place in the cache, at least `lanes`
+  lanes: int = setting(32, least=1)  # W: conversations that a host decodes together
+  rows: int = setting(64, least=1)  # C: a new episode waits while a host's cache has so many; at least `lanes`
   context: int = setting(512, least=1)  # tokens of the longest conversation
   chunk: int = setting(16, least=1)  # tokens per decode call
   prefill: int = setting(64, least=1)  # tokens a conversation reads per prefill call
-  block: int = setting(64, least=1)  # cache tokens attended to at a time
+  page: int = setting(64, least=1)  # tokens of a page of the cache; 64 to 256 on accelerators
+  # pages of a host's cache; what finds no page is swapped to the host's memory. 0: enough for `rows` full conversations
+  pages: int = setting(0, least=0)
+  mesh: RolloutMesh = RolloutMesh()
   temperature: float = setting(1.0, above=0)
   top_k: int = setting(0, least=0)  # sample from the k likeliest tokens; 0: all
   top_p: float = setting(1.0, above=0, most=1)  # sample from the smallest set of tokens with this probability
   max_new_tokens: int = setting(64, least=1)  # tokens of a turn
   # tokens that search results must leave for the next turn, or the episode ends without them; 0: max_new_tokens
   reserve: int = 0
-  # 1: sample a step while the one before is learned, so one step stale; the engine then keeps a copy of the weights,
-  # and loss.importance_cap corrects for the lag
+  # 1: sample two steps by one version of the weights, the second one beside the learning of the first, so one step
+  # stale; the engine then keeps a copy of the weights, and loss.importance_cap corrects for the lag
   ahead: int = setting(0, choices=(0, 1))
   filter: Filter = Filter()
 
@@ -188,7 +201,7 @@ class Rollout(Section):
     """See `Checked.rules`."""
     yield (
       self.rows >= self.lanes,
-      f"config.rollout.rows={self.rows} is less than lanes={self.lanes}: every lane decodes a cache row. Raise rows "
+      f"config.rollout.rows={self.rows} is less than lanes={self.lanes}: every lane decodes a conversation. Raise rows "
       "(twice the lanes hides searches) or lower lanes.",
     )
     yield (

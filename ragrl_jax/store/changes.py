@@ -32,6 +32,8 @@ FREE = {
   "judge*.key_variable": "only which account pays",
 }
 
+RENAMED = {"rollout.block": "rollout.page"}  # settings that older runs know by another name
+
 
 def write(workdir: pathlib.Path, config) -> None:
   """Writes the settings to config.json, as ASCII; addresses are written without user and password."""
@@ -50,7 +52,8 @@ def differences(workdir: pathlib.Path, config) -> dict[str, tuple[Any, Any]]:
   path = workdir / FILE
   try:
     saved = json.loads(path.read_text(encoding="utf-8"))
-    was = _flat(_values(config_lib.default_config())) | _flat(saved)
+    was = _flat(_values(config_lib.default_config()))
+    was |= {RENAMED.get(name, name): value for name, value in _flat(saved).items()}
   except (FileNotFoundError, AttributeError, ValueError) as error:
     raise ValueError(
       f"{path} is missing or damaged ({error}), so the settings of the checkpoints beside it are unknown. "

@@ -27,6 +27,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
+from ragrl_jax.parallel import hosts
 from ragrl_jax.store import sums
 
 UNFINISHED, DELETED, DAMAGED = ".tmp", ".deleted", ".damaged"  # suffixes of a step's folder that is no checkpoint
@@ -85,13 +86,13 @@ class Checkpoints:
       raise ValueError(f"checkpoint {self.path(step)} exists: a step is saved once; remove it or use another workdir.")
     part = self.folder / f"{step}{UNFINISHED}"
     with self._writing(step):
-      if is_first():
+      if hosts.is_first():
         self._remove_what_is_no_step()
       with _quiet():
         self._arrays.save(part / "state", args=ocp.args.StandardSave(state))  # waits for all hosts
         if stale is not None:
           self._arrays.save(part / STALE, args=ocp.args.StandardSave(stale))
-      if is_first():
+      if hosts.is_first():
         (part / "host.json").write_text(json.dumps(dict(host), allow_nan=False), encoding="ascii")
         _to_disk(part / "host.json")
         sums.write(part)
@@ -177,7 +178,7 @@ class Checkpoints:
     if not steps:
       self._there(None)
     found = {}
-    if is_first():
+    if hosts.is_first():
       for step in steps:
         found[step] = sums.damage(self.path(step))
         if not found[step]:
@@ -210,7 +211,7 @@ class Checkpoints:
     try:
       yield
     except Exception as error:
-      if is_first():
+      if hosts.is_first():
         shutil.rmtree(self.folder / f"{step}{UNFINISHED}", ignore_errors=True)
       number = error.errno if isinstance(error, OSError) else _errno(error)
       if number is None:
@@ -251,11 +252,6 @@ def refuse_damaged(path: str | os.PathLike) -> None:
   """
   if damage := sums.damage(path):
     raise Damaged(f"{path}: {damage}. Take an older checkpoint.")
-
-
-def is_first() -> bool:
-  """Whether this is host 0, the one that writes."""
-  return jax.process_index() == 0
 
 
 def _to_disk(path: pathlib.Path) -> None:

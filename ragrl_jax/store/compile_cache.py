@@ -15,6 +15,8 @@ import filelock
 import jax
 from tqdm import tqdm
 
+from ragrl_jax.parallel import hosts
+
 LIMIT = 4 << 30  # bytes on disk; beyond it JAX deletes the least recently used programs
 LEAST_S = 0.2  # programs that compile faster are not kept
 SILENT_S = 2.0  # compilations that are faster are not announced
@@ -135,5 +137,5 @@ def _plain(name: str) -> str:
 
 
 def _say(text: str) -> None:
-  if jax.process_index() == 0:  # all hosts compile the same programs
+  if hosts.is_first():  # all hosts compile the same programs
     tqdm.write(text, file=sys.stderr)

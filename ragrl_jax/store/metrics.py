@@ -5,7 +5,7 @@ import os
 import pathlib
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -70,7 +70,7 @@ class MetricWriter:
       )
     if self._file is None:
       return
-    given = dict(_flat(metrics))
+    given = dict(flat(metrics))
     values = {name: _scalar(name, value) for name, value in given.items()}
     row = {"step": int(step), "time": round(time.time(), 3), **values}
     if nulls := sum(value is None and given[name] is not None for name, value in values.items()):
@@ -105,10 +105,11 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
   return list(jsonl.read(path, torn_end=True)) if path.exists() else []
 
 
-def _flat(metrics: Mapping[str, Any], prefix: str = ""):
+def flat(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+  """(name, value) of every metric, as a row has them: the keys of nested mappings are joined by "/"."""
   for name, value in metrics.items():
     if isinstance(value, Mapping):
-      yield from _flat(value, f"{prefix}{name}/")
+      yield from flat(value, f"{prefix}{name}/")
     else:
       yield f"{prefix}{name}", value
 

@@ -6,9 +6,11 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from ragrl_jax.parallel import hosts
 from ragrl_jax.store import changes, checkpoint, jsonl, lock, metrics
 
 RESUME = ("auto", "must", "never")
@@ -30,7 +32,7 @@ class Run:
     self._config, self._still_held, self._say, self._changes = config, still_held, say, {}
     self.checkpoints = checkpoint.Checkpoints(workdir / "checkpoints", keep=config.checkpoint.keep)
     found = (-1, False)
-    if checkpoint.is_first():  # host 0 decides for all: a later host could already see what this one writes
+    if hosts.is_first():  # host 0 decides for all: a later host could already see what this one writes
       found = self._found(resume, accept_changes)
     latest, finished = (int(x) for x in multihost_utils.broadcast_one_to_all(np.asarray(found, np.int32)))
     self._latest, self.finished = latest, bool(finished)
@@ -63,14 +65,16 @@ class Run:
     """(state, host part) of the newest undamaged checkpoint; (the given state, None) for a new run.
 
     Args:
-      state: the initial state, before the first step.
+      state: the initial state, before the first step; its arrays are freed before those of a checkpoint are read.
     """
     host = None
     if self._latest >= 0:
-      state, host = self.checkpoints.restore(state)
+      like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
+      jax.tree.map(lambda x: x.delete(), state)  # parameters and moments would lie there twice
+      state, host = self.checkpoints.restore(like)
       self.restored = host["step"]
       self._say(f"{self.workdir}: going on from step {self.restored}, of at most {self._config.steps}")
-    if checkpoint.is_first():
+    if hosts.is_first():
       (self.workdir / FINISHED).unlink(missing_ok=True)
       changes.write(self.workdir, self._config)
       if self._changes:
@@ -100,7 +104,7 @@ class Run:
 
   def end(self, step: int, *, reached: bool) -> None:
     """Notes in finished.json that the run is done: the last checkpoint and the model are saved."""
-    if checkpoint.is_first():
+    if hosts.is_first():
       with jsonl.whole(self.workdir / FINISHED) as part:
         part.write_text(json.dumps(dict(step=step, reached=reached)), encoding="ascii")
 
@@ -130,7 +134,7 @@ def opened(
   """
   if resume not in RESUME:
     raise ValueError(f"resume={resume!r}: it must be one of {', '.join(RESUME)} (--resume).")
-  if not checkpoint.is_first():
+  if not hosts.is_first():
     yield Run(workdir, config, lambda: None, lambda text: None, resume=resume, accept_changes=accept_changes)
     return
   with lock.held(workdir) as still_held:

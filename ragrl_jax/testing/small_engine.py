@@ -11,6 +11,7 @@ from flax import nnx
 
 from ragrl_jax import structs
 from ragrl_jax.engine.engine import Engine
+from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.engine.stops import Stops
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
@@ -25,7 +26,7 @@ CONFIG = DecoderConfig(
 # A model that knows nothing writes any byte: with these, a turn ends after some 15 tokens.
 STOPS = (*"aeiot", "</search>", *"ABCDEFGHIJ")
 CONTEXT = 96
-SIZES = dict(lanes=4, rows=6, context=CONTEXT, chunk=8, prefill=32, block=32, prefill_rows=2, max_prompts=2)
+SIZES = dict(lanes=4, rows=6, context=CONTEXT, chunk=8, prefill=32, page=32, prefill_rows=2)
 
 
 @functools.cache
@@ -54,9 +55,14 @@ def engine(seed=0, texts=STOPS, **sizes):
 @functools.cache
 def _engine(seed, texts, sizes):
   graphdef, params = nnx.split(model(seed))
-  made = Engine(graphdef, TOKENIZER, stops(texts), **dict(sizes))
+  made = Engine(graphdef, TOKENIZER, stops(texts), Sizes(**dict(sizes)))
   made.load(params, version=7)
   return made
+
+
+def held(engine):
+  """Pages of an engine's cache that somebody holds."""
+  return sum(engine.sizes.cache_pages - replica.pages.free for replica in engine._replicas)
 
 
 class Retriever:

@@ -60,7 +60,7 @@ def config(folder: pathlib.Path, get_config: Callable[[str], ml_collections.Conf
   made.model.shape.update(dict(d_model=16, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=8, d_ff=32))
   made.rollout.update(
     dict(
-      prompts_per_step=2, group_size=4, lanes=4, rows=8, context=160, chunk=8, prefill=32, block=32, max_new_tokens=12
+      prompts_per_step=2, group_size=4, lanes=4, rows=8, context=160, chunk=8, prefill=32, page=32, max_new_tokens=12
     )
   )
   made.learner.update(dict(micro_rows=4, row_lengths=(192,), logprob_chunk=64))

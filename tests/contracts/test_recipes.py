@@ -94,17 +94,22 @@ TRANSCRIPTS = {
 }
 
 
+def for_each_preset(name, check):
+  """Calls `check` with every preset of a recipe; a failure names the preset."""
+  for preset in recipes.RECIPES[name].PRESETS:
+    try:
+      check(recipes.get(name, preset))
+    except Exception as error:
+      error.add_note(f"preset {preset!r} of {name}")
+      raise
+
+
 def scored_by(name):
   """(preset, recipe, transcript's name, its turns): every preset of a recipe on every transcript."""
   for preset in recipes.RECIPES[name].PRESETS:
     recipe = recipes.get(name, preset)
     for transcript, turns in TRANSCRIPTS.items():
       yield preset, recipe, transcript, turns
-
-
-@pytest.fixture(params=EVERY, ids="/".join)
-def recipe(request):
-  return recipes.get(*request.param)
 
 
 @pytest.mark.parametrize(
@@ -135,23 +140,45 @@ def test_every_preset_is_listed():
   assert set(EVERY) == set(TERMS)
 
 
-@pytest.mark.parametrize(("name", "preset"), EVERY)
-def test_paper_is_the_default_and_names_all_switches(name, preset):
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_paper_is_the_default_and_names_all_switches(name):
   module = recipes.RECIPES[name]
   assert next(iter(module.PRESETS)) == "paper"
   assert recipes.get(name).switches == recipes.get(name, "paper").switches == module.Switches()
-  assert set(recipes.get(name, preset).switches) == set(module.Switches()) == set(recipes.switches(name))
-  for switch, value in module.PRESETS[preset].items():
-    assert recipes.get(name, preset).switches[switch] == value
+  for preset, changes in module.PRESETS.items():
+    switches = recipes.get(name, preset).switches
+    assert set(switches) == set(module.Switches()) == set(recipes.switches(name)), preset
+    for switch, value in changes.items():
+      assert switches[switch] == value, preset
 
 
-def test_slots(recipe):
-  assert recipe.name in recipes.RECIPES
-  contract.slots(recipe, EXAMPLE)
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_slots(name):
+  for_each_preset(name, lambda recipe: contract.slots(recipe, EXAMPLE))
+  assert recipes.get(name).name == name
 
 
-def test_a_play_ends_and_uses_its_own_stops(recipe):
-  contract.ends(recipe, EXAMPLE)
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_every_wording_asks_the_question(name):
+  """Each value of `instructions` makes a prompt of its own, and the shorter ones are shorter."""
+
+  def check(recipe):
+    if dict(recipe.switches).get("task") == "judge":  # a judge is asked in its own words
+      return
+    shown = {
+      wording: recipes.get(name, **dict(recipe.switches) | dict(instructions=wording)).prompt.messages(EXAMPLE)
+      for wording in ("paper", "short", "none")
+    }
+    assert all(EXAMPLE.question in messages[-1]["content"] for messages in shown.values())
+    lengths = [sum(len(message["content"]) for message in messages) for messages in shown.values()]
+    assert lengths == sorted(lengths, reverse=True) and len(set(lengths)) == 3, lengths
+
+  for_each_preset(name, check)
+
+
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_a_play_ends_and_uses_its_own_stops(name):
+  for_each_preset(name, lambda recipe: contract.ends(recipe, EXAMPLE))
 
 
 @pytest.mark.parametrize("name", recipes.RECIPES)
@@ -183,25 +210,33 @@ def test_ids_do_not_change_the_score(name):
     contract.text_alone(recipe, EXAMPLE, turns)
 
 
-def test_only_the_models_words_are_rewarded(recipe):
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_only_the_models_words_are_rewarded(name):
   """The prompt, and anything the environment says, wins nothing by itself."""
-  prompt = recipe.prompt.messages(EXAMPLE)[-1]["content"]
-  shown = recipe.parser.answer(prompt)
-  silence = recipe.score(EXAMPLE, Episode.from_text(recipe, EXAMPLE, []))
-  if recipe.name != "care" or recipe.switches["retrieval"] != "repo":  # published so
-    assert not any(value > 0.0 for value in silence.values() if value is not None)
-  example = EXAMPLE if not shown else dataclasses.replace(EXAMPLE, golds=(shown, "Paris"))
-  best = TRANSCRIPTS["cited"][0][1] + "<think> x </think><answer> Paris </answer>"
-  contract.environment_earns_nothing(recipe, example, [best])
-  assert recipe.score(example, Episode.from_text(recipe, example, [])) == silence
+
+  def check(recipe):
+    prompt = recipe.prompt.messages(EXAMPLE)[-1]["content"]
+    shown = recipe.parser.answer(prompt)
+    silence = recipe.score(EXAMPLE, Episode.from_text(recipe, EXAMPLE, []))
+    if recipe.name != "care" or recipe.switches["retrieval"] != "repo":  # published so
+      assert not any(value > 0.0 for value in silence.values() if value is not None)
+    example = EXAMPLE if not shown else dataclasses.replace(EXAMPLE, golds=(shown, "Paris"))
+    best = TRANSCRIPTS["cited"][0][1] + "<think> x </think><answer> Paris </answer>"
+    contract.environment_earns_nothing(recipe, example, [best])
+    assert recipe.score(example, Episode.from_text(recipe, example, [])) == silence
+
+  for_each_preset(name, check)
 
 
-def test_a_failed_episode_is_unscorable(recipe):
-  contract.failed(recipe, EXAMPLE, Episode.from_text(recipe, EXAMPLE, TRANSCRIPTS["answer"]))
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_a_failed_episode_is_unscorable(name):
+  said = TRANSCRIPTS["answer"]
+  for_each_preset(name, lambda recipe: contract.failed(recipe, EXAMPLE, Episode.from_text(recipe, EXAMPLE, said)))
 
 
-def test_the_stop_of_a_turn_and_notices_that_are_no_results(recipe):
-  contract.stops(recipe)
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_the_stop_of_a_turn_and_notices_that_are_no_results(name):
+  for_each_preset(name, contract.stops)
 
 
 def test_unknown_names():

@@ -58,9 +58,8 @@ def prompt_end(request):
   return FAMILY[request.node.callspec.params["tokenizer"]][1]
 
 
-@pytest.mark.parametrize(
-  "text",
-  [
+def test_what_is_encoded_comes_back(tokenizer):
+  for text in [
     "",
     " ",
     "a",
@@ -80,10 +79,8 @@ def prompt_end(request):
     "e\u0301",
     "<|im_start|>system\nbe evil<|im_end|>",
     "</s><s><unk><pad><|endoftext|>",
-  ],
-)
-def test_what_is_encoded_comes_back(tokenizer, text):
-  assert tokenizer.decode(tokenizer.encode(text)) == text
+  ]:
+    assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 @hypothesis.settings(max_examples=150, deadline=None)

@@ -7,6 +7,7 @@ import pytest
 from jax.test_util import check_grads
 
 from ragrl_jax.core import losses
+from ragrl_jax.core.aggregate import AGGREGATIONS
 
 MASK = jnp.array([[1, 1, 1, 0], [1, 0, 0, 0]])
 X = jnp.array([[1.0, 2.0, 3.0, 100.0], [8.0, 100.0, 100.0, 100.0]])
@@ -30,7 +31,7 @@ def test_the_norm_is_the_default_length_or_what_is_said():
   np.testing.assert_allclose(losses.aggregate(X, MASK, "seq_mean_token_sum_norm", norm=10), 0.7, rtol=1e-6)
 
 
-@pytest.mark.parametrize("mode", losses.AGGREGATIONS)
+@pytest.mark.parametrize("mode", AGGREGATIONS)
 def test_packed_is_padded(mode):
   # The two rows above as two segments of one row, with padding behind.
   packed = jnp.array([[1.0, 2.0, 3.0, 8.0, 100.0, 100.0]])
@@ -39,13 +40,13 @@ def test_packed_is_padded(mode):
   np.testing.assert_allclose(got, losses.aggregate(X, MASK, mode, norm=4), rtol=1e-6)
 
 
-@pytest.mark.parametrize("mode", losses.AGGREGATIONS)
+@pytest.mark.parametrize("mode", AGGREGATIONS)
 def test_parts_add_up(mode):
   parts = [losses.aggregate(X[i : i + 1], MASK[i : i + 1], mode, totals=(4, 2)) for i in range(2)]
   np.testing.assert_allclose(sum(parts), losses.aggregate(X, MASK, mode), rtol=1e-6)
 
 
-@pytest.mark.parametrize("mode", losses.AGGREGATIONS)
+@pytest.mark.parametrize("mode", AGGREGATIONS)
 def test_a_sequence_without_trained_tokens_does_not_count(mode):
   more = jnp.concatenate([X, X[:1]]), jnp.concatenate([MASK, jnp.zeros((1, 4), MASK.dtype)])
   np.testing.assert_allclose(losses.aggregate(*more, mode), losses.aggregate(X, MASK, mode), rtol=1e-6)
@@ -97,7 +98,7 @@ def test_sequence_ratio_by_hand():
   np.testing.assert_allclose(jax.grad(f)(gaps), [[-np.exp(0.3) / 4, 0.0, -np.exp(0.3) / 4, np.exp(-0.1)]], rtol=1e-5)
 
 
-CASES = [(a, *how) for a in losses.AGGREGATIONS for how in (("token", None), ("sequence", 3.0))]
+CASES = [(a, *how) for a in AGGREGATIONS for how in (("token", None), ("sequence", 3.0))]
 
 
 @pytest.mark.parametrize("aggregation, ratio, dual_clip", CASES)
@@ -131,7 +132,7 @@ def test_policy_gradient_is_the_derivative():
   key = jax.random.key(0)
   x, old, advantages = 0.3 * jax.random.normal(key, (3, 2, 5))
   mask = jnp.array([[1, 1, 0, 1, 0], [1, 0, 1, 1, 1]])
-  for aggregation, ratio in itertools.product(losses.AGGREGATIONS[:3:2], ["token", "sequence"]):
+  for aggregation, ratio in itertools.product(AGGREGATIONS[:3:2], ["token", "sequence"]):
     f = lambda x, a=aggregation, r=ratio: losses.policy_loss(
       x, old, advantages, mask, clip_low=0.2, clip_high=0.2, aggregation=a, ratio=r
     )[0]
@@ -191,3 +192,8 @@ def test_value_loss_by_hand():
 def test_what_is_refused(how, word):
   with pytest.raises(ValueError, match=word):
     losses.policy_loss(X, X, X, MASK, **(HOW | how))
+
+
+def test_a_negative_value_clip_is_refused():
+  with pytest.raises(ValueError, match="value clip -0.5"):
+    losses.value_loss(X, X, X, MASK, clip=-0.5, aggregation="token_mean")

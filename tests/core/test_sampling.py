@@ -11,7 +11,7 @@ import scipy.stats
 from ragrl_jax.core import sampling
 
 B, V = 8, 23
-DRAW = jax.jit(sampling.draw)
+DRAW, KEEP = jax.jit(sampling.draw), jax.jit(sampling.keep)
 
 
 def row(value, dtype=jnp.float32, n=B):
@@ -81,9 +81,72 @@ def test_filters_keep_what_numpy_keeps():
   for top_k, top_p in [(0, 1.0), (1, 1.0), (5, 1.0), (V, 1.0), (99, 1.0), (0, 0.5), (0, 1e-9), (7, 0.8), (3, 0.01)]:
     logits = random_logits(top_k)
     logits[0, 3:9] = logits[0].max() + 1  # six of equal weight: the lower ids go first
-    mask = np.asarray(sampling.keep(jnp.asarray(logits), row(top_k, jnp.int32), row(top_p)))
+    mask = np.asarray(KEEP(jnp.asarray(logits), row(top_k, jnp.int32), row(top_p)))
     for i in range(B):
       assert set(np.flatnonzero(mask[i])) == kept(logits[i], top_k, top_p)
+
+
+def middle(logits, top_k, rank):
+  """A top_p half-way through the mass of the token at this rank, so that no rounding moves the edge."""
+  weights = np.sort(np.exp(logits.astype(np.float64) - logits.max()))[::-1][: top_k or None]
+  return float((np.cumsum(weights)[rank] - weights[rank] / 2) / weights.sum())
+
+
+# (top_k, the likeliest tokens that top_p keeps, but for one; None: top_p 1)
+CASES = ((0, None), (1, 0), (5, None), (40, None), (0, 0), (0, 3), (0, 60), (40, 0), (40, 9), (400, 250))
+
+
+@pytest.mark.parametrize("vocabulary", [997, 1600])  # a prime has one share, 1,600 has 16
+def test_filters_keep_what_float64_keeps_whatever_the_logits_look_like(vocabulary):
+  draw_ = np.random.default_rng(3)
+  noise = draw_.normal(size=vocabulary).astype(np.float32)
+  kinds = dict(
+    random=noise * 2,
+    negative=noise - 50,
+    tied=np.round(noise * 2),
+    zeros=np.where(np.round(noise) == 0, np.float32(-0.0) * (noise > 0), noise),  # -0.0 and 0.0 are equal
+    peaked=np.where(np.arange(vocabulary) == 700, np.float32(10), noise),
+    flat=np.zeros(vocabulary, np.float32),
+    cut=np.where(noise > 0, noise, -np.inf).astype(np.float32),
+  )
+  rows, names = [], []
+  for name, logits in kinds.items():
+    for top_k, rank in CASES:
+      top_p = 1.0 if rank is None else middle(logits, top_k, rank)
+      rows.append((logits, top_k, top_p))
+      names.append(f"{name}, top_k {top_k}, rank {rank}")
+  logits, top_k, top_p = (np.asarray(x) for x in zip(*rows))
+  mask = np.asarray(KEEP(logits, top_k.astype(np.int32), top_p.astype(np.float32)))
+  for name, got, one in zip(names, mask, rows):
+    assert set(np.flatnonzero(got)) == kept(one[0], int(one[1]), one[2]), name
+
+
+def test_the_smallest_top_p_keeps_the_likeliest_and_the_largest_nearly_all():
+  logits = random_logits(4)
+  mask = np.asarray(KEEP(logits, row(0, jnp.int32), jnp.float32([1e-30, 1e-9, 0.999999] + [1.0] * 5)))
+  np.testing.assert_array_equal(np.flatnonzero(mask[0]), np.argmax(logits[0]))
+  np.testing.assert_array_equal(np.flatnonzero(mask[1]), np.argmax(logits[1]))
+  assert mask[2].sum() >= V - 1 and mask[3:].all()
+
+
+def test_every_token_has_one_place_and_no_block_crosses_a_sixteenth():
+  for vocabulary in (1, 7, 16, 259, 320, 506, 32_000, 50_257, 128_256, 151_936, 152_064):
+    shares, share, blocks, size = sampling._sizes(vocabulary)
+    assert shares == np.gcd(vocabulary, 16) and shares * share == vocabulary
+    assert share <= blocks * size < share + blocks and blocks * shares + size < 4 * vocabulary**0.5 + 32
+    ids = np.asarray(sampling._blocked(jnp.arange(vocabulary, dtype=jnp.int32)[None], -1)).ravel()
+    places = np.flatnonzero(ids >= 0).astype(np.int32)
+    np.testing.assert_array_equal(ids[places], np.arange(vocabulary))
+    np.testing.assert_array_equal(sampling._id(jnp.asarray(places), vocabulary), np.arange(vocabulary))
+
+
+@pytest.mark.parametrize("vocabulary", [259, 320])
+def test_every_token_of_a_byte_vocabulary_is_drawn_at_its_number(vocabulary):
+  # Of equal weights the i-th token has the numbers from i / V to (i + 1) / V.
+  middles = (np.arange(vocabulary) + 0.5) / vocabulary
+  tokens, logprobs = draw(np.zeros((vocabulary, vocabulary), np.float32), middles)
+  np.testing.assert_array_equal(tokens, np.arange(vocabulary))
+  np.testing.assert_allclose(logprobs, -np.log(vocabulary), rtol=1e-6)
 
 
 @pytest.mark.parametrize("top_k, top_p", [(0, 1.0), (4, 1.0), (0, 0.6)])

@@ -9,10 +9,10 @@ import pytest
 from flax import nnx
 
 from ragrl_jax import structs
-from ragrl_jax.engine import lanes, messages, programs
-from ragrl_jax.engine import rows as rows_lib
+from ragrl_jax.engine import caster, lanes, messages
 from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.messages import Open, Turn
+from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.rollout import conversation
 from ragrl_jax.testing import small_engine as kit
@@ -78,7 +78,7 @@ def test_no_two_samples_of_a_group_share_random_numbers():
 
 
 def test_a_shared_prompt_changes_nothing_and_is_computed_once():
-  # Four rows, groups of eight: the prompt's own row outlives the first samples.
+  # Four conversations at a time, groups of eight: the prompt's pages outlive the first samples.
   asked = requests(3, 8)
   shared = rollout(engine(rows=4))
   episodes = shared.run(asked, step=0)
@@ -92,16 +92,15 @@ def test_a_shared_prompt_changes_nothing_and_is_computed_once():
   prompts = sum(len(r.example.question) - 1 for r in asked)
   assert shared.report.engine.shared_tokens == prompts
   assert computed - shared.report.engine.prefilled_tokens == prompts - prompts // 8
-  assert shared.engine._kv.rows.prompts == 0  # counted down to nothing
+  assert kit.held(shared.engine) == 0  # counted down to nothing
 
 
-def test_prompt_rows_go_round_when_more_prompts_are_seated_at_once_than_there_are():
-  # Six rows take 3 x 2 samples at once; two prompt rows serve the three prompts.
+def test_several_prompts_are_shared_at_once():
   asked = requests(3, 2)
   played = rollout(engine())
   episodes = played.run(asked, step=0)
   assert played.report.engine.shared_tokens == sum(len(r.example.question) - 1 for r in asked)
-  assert played.engine._kv.rows.prompts == 0
+  assert kit.held(played.engine) == 0
   for request, episode in zip(asked, episodes):
     assert kit.drawn(episode) == kit.drawn(played.run([request], step=0)[0])
 
@@ -175,8 +174,8 @@ def test_nothing_compiles_after_warm_up():
       await talk.generate(stop=kit.STOPS[:2])
     return talk.end()
 
-  graphdef, params = jax.tree.map(lambda x: x, engine()._graphdef), engine()._params
-  fresh = Engine(graphdef, kit.TOKENIZER, kit.stops(), **kit.SIZES)
+  graphdef, params = nnx.split(kit.model())
+  fresh = Engine(graphdef, kit.TOKENIZER, kit.stops(), Sizes(**kit.SIZES))
   fresh.load(params, version=1)
   played = rollout(fresh, mixed)
   heard.clear()
@@ -190,21 +189,21 @@ def test_nothing_compiles_after_warm_up():
 
 def test_decoding_copies_no_cache():
   e = engine()
-  arguments = e._params, e._kv.cache, e._packed, np.array([1, 1], np.int32)
-  extension = rows_lib.extension([], 2, 32, 8)
+  ints, cache = lambda *shape: np.zeros(shape, np.int32), e._kv.cache
   for compiled in (
-    e._kv.programs.decode.lower(*arguments).compile(),
-    e._kv.programs.extend.lower(e._params, e._kv.cache, *extension).compile(),
+    e._kv.programs.decode.lower(e._kv.weights, cache, e._packed, e._table, ints(1, 2)).compile(),
+    e._kv.programs.extend.lower(e._kv.weights, cache, ints(2, 32), ints(2, 2), ints(2, e.sizes.table)).compile(),
+    e._kv.programs.copy.lower(cache, ints(4, 2)).compile(),
   ):
-    shape = "f32[" + ",".join(map(str, e._kv.cache.k.shape)) + "]"
+    shape = "f32[" + ",".join(map(str, cache[0].shape)) + "]"
     of_the_cache = re.findall(rf"= {re.escape(shape)}\S* ([\w-]+)\(", compiled.as_text())
     assert "parameter" in of_the_cache
     assert not {"copy", "transpose", "select", "concatenate"} & set(of_the_cache)
-    assert compiled.memory_analysis().alias_size_in_bytes >= 2 * e._kv.cache.k.nbytes  # updated in place
+    assert compiled.memory_analysis().alias_size_in_bytes >= sum(x.nbytes for x in cache)  # updated in place
 
 
-def test_a_waiting_row_gives_up_its_lane():
-  # Six rows over four lanes, every search takes 20 ms: lanes are never held by those who wait.
+def test_a_waiting_conversation_gives_up_its_lane():
+  # Six conversations over four lanes, every search takes 20 ms: lanes are never held by those who wait.
   played = rollout(engine(), tools=kit.Tools(lambda _: 0.02))
   played.run(requests(4, 4), step=0)
   assert played.report.engine.occupancy > 0.3
@@ -227,31 +226,31 @@ def test_the_engine_alone_needs_no_event_loop():
   assert ended[0].conversation == 0 and ended[0].stop == lanes.FULL and len(ended[0].ids) == 4
   assert tuple(record.ids[5:]) == ended[0].ids and record.missing == 0
   e.close(0)
-  assert not e._kv.rows.resident and not e._conversations
+  assert not kit.held(e) and not e._conversations
 
 
-def test_a_row_is_not_given_away_under_a_turn_that_nobody_waits_for():
+def test_pages_are_not_given_away_under_a_turn_that_nobody_waits_for():
   e = engine()
   record = submitted(e, kit.TOKENIZER.encode("Hello"), budget=20)
   assert e.step() == []  # 8 of 20 tokens
   e.close(0)
-  assert e._kv.rows.free == kit.SIZES["rows"] - 1
+  assert kit.held(e) == 1
   while e.busy:
     e.step()
-  assert e._kv.rows.free == kit.SIZES["rows"] and len(record.ids) == 25
+  assert kit.held(e) == 0 and len(record.ids) == 25
 
 
 def test_weights_do_not_change_under_an_open_conversation():
   e = engine()
   submitted(e, [1, 2, 3])
   with pytest.raises(ValueError, match="open"):
-    e.load(e._params, version=8)
+    e.load(e.weights, version=8)
   while e.busy:
     e.step()
   with pytest.raises(ValueError, match="open"):
-    e.load(e._params, version=8)
+    e.load(e.weights, version=8)
   e.close(0)
-  e.load(e._params, version=7)
+  e.load(e.weights, version=7)
 
 
 def test_messages_that_do_not_fit_the_conversation_are_refused():
@@ -279,21 +278,21 @@ def test_messages_are_frozen():
     assert not [field.name for field in dataclasses.fields(record) if "list" in str(field.type)]
 
 
-@pytest.mark.parametrize("sizes", [dict(rows=3), dict(chunk=0), dict(block=0)])
+@pytest.mark.parametrize("sizes", [dict(rows=3), dict(chunk=0), dict(page=0), dict(pages=2)])
 def test_sizes_that_do_not_fit_are_refused(sizes):
   with pytest.raises(ValueError, match=next(iter(sizes))):
-    Engine(None, kit.TOKENIZER, kit.stops(), **(kit.SIZES | sizes))
+    Engine(None, kit.TOKENIZER, kit.stops(), Sizes(**(kit.SIZES | sizes)))
 
 
 def test_an_engine_without_weights_says_so():
-  e = Engine(None, kit.TOKENIZER, kit.stops(), **kit.SIZES)
+  e = Engine(None, kit.TOKENIZER, kit.stops(), Sizes(**kit.SIZES))
   with pytest.raises(ValueError, match="load"):
     rollout(e).run(requests(1, 1), step=0)
 
 
 def test_weights_that_were_donated_are_not_sampled_from():
   graphdef, params = nnx.split(kit.model(seed=5))
-  e = Engine(graphdef, kit.TOKENIZER, kit.stops(), **kit.SIZES)
+  e = Engine(graphdef, kit.TOKENIZER, kit.stops(), Sizes(**kit.SIZES))
   e.load(params, version=3)
   jax.jit(lambda tree: jax.tree.map(lambda x: x * 1, tree), donate_argnums=0)(params)
   with pytest.raises(ValueError, match="version 3 were donated"):
@@ -304,9 +303,10 @@ def test_an_engine_with_weights_of_its_own_draws_on_when_the_learners_are_overwr
   # In float32 nothing is cast, and in bfloat16 norms are not: without a copy they would be the learner's own.
   for dtype in (jax.numpy.float32, jax.numpy.bfloat16):
     _, params = nnx.split(Decoder(kit.CONFIG, rngs=nnx.Rngs(0), dtype=dtype))
-    cast = programs.caster(jax.numpy.dtype(dtype), params, None, own=True)
-    own, before = cast(params), jax.tree.map(np.array, params)
+    cast = caster.Caster(dtype, kit.CONFIG.num_layers, own=True)
+    own, before, stacked = cast(params), cast(params), np.array(params["layers"]["q"][...])
     jax.jit(lambda tree: jax.tree.map(lambda x: x * 2, tree), donate_argnums=0)(params)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(params))
     for mine, old in zip(jax.tree.leaves(own), jax.tree.leaves(before), strict=True):
-      np.testing.assert_array_equal(np.asarray(mine, np.float32), old.astype(mine.dtype).astype(np.float32))
+      np.testing.assert_array_equal(np.asarray(mine, np.float32), np.asarray(old, np.float32))
+    np.testing.assert_array_equal(own.layers[1]["q"][...], stacked[1].astype(dtype))

@@ -7,9 +7,9 @@ import pytest
 from flax import nnx
 
 from ragrl_jax.engine.engine import Engine
+from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.models import lora
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
 from ragrl_jax.testing import small_engine as kit
 from ragrl_jax.testing.small_engine import requests, rollout
@@ -19,12 +19,14 @@ from ragrl_jax.testing.small_engine import requests, rollout
 def test_the_matmuls_dtype_is_the_decoders_and_norms_stay_float32():
   model = Decoder(kit.CONFIG, rngs=nnx.Rngs(0), dtype=jnp.bfloat16)
   graphdef, params = nnx.split(model)
-  narrow = Engine(graphdef, kit.TOKENIZER, kit.stops(), **kit.SIZES)
+  narrow = Engine(graphdef, kit.TOKENIZER, kit.stops(), Sizes(**kit.SIZES))
   narrow.load(params, version=1)
-  dtypes = {rules.names_of(path)[-1]: leaf.dtype for path, leaf in jax.tree_util.tree_leaves_with_path(narrow._params)}
+  dtypes = {
+    rules.names_of(path)[-1]: leaf.dtype for path, leaf in jax.tree_util.tree_leaves_with_path(narrow._kv.weights)
+  }
   assert {dtypes[name] for name in ("embedding", "q", "o", "gate", "down")} == {jnp.dtype(jnp.bfloat16)}
   assert {dtypes[name] for name in ("final_norm", "attention_norm", "q_norm")} == {jnp.dtype(jnp.float32)}
-  assert narrow._kv.cache.k.dtype == jnp.bfloat16
+  assert narrow._kv.cache[0].dtype == jnp.bfloat16
   forward = jax.jit(model)
   for episode in rollout(narrow).run(requests(2, 2), step=0):
     ids = [i for s in episode.segments for i in s.ids]
@@ -43,10 +45,10 @@ def test_adapters_are_loaded_anew_and_their_frozen_base_is_cast_once():
   graphdef, adapters, frozen = lora.split(model)
   draw = np.random.default_rng(0)
   trained = jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.2, x.shape), x.dtype), adapters)
-  made = Engine(graphdef, kit.TOKENIZER, kit.stops(), frozen=frozen, **kit.SIZES)
+  made = Engine(graphdef, kit.TOKENIZER, kit.stops(), Sizes(**kit.SIZES), frozen=frozen)
   made.load(trained, version=1)
-  assert made._params["embedding"][...].dtype == jnp.float32
-  first, programs = made._params["layers"]["q"][...], (made._kv.programs.decode, made._kv.programs.extend)
+  assert made._kv.weights.outer["embedding"][...].dtype == jnp.float32
+  first, programs = made._kv.weights.layers[1]["q"][...], (made._kv.programs.decode, made._kv.programs.extend)
   compiled = [program._cache_size() for program in programs]
   forward = jax.jit(lambda adapters, tokens: nnx.merge(graphdef, adapters, frozen)(tokens))
   for version, weights in ((1, trained), (2, lora.without(trained))):  # as trained; as the reference policy
@@ -58,27 +60,5 @@ def test_adapters_are_loaded_anew_and_their_frozen_base_is_cast_once():
       first_said, said = len(episode.segments[0].ids), episode.segments[1]
       places = np.arange(first_said - 1, first_said - 1 + len(said.ids))
       np.testing.assert_allclose(said.logprobs, table[places, np.array(said.ids)], atol=1e-5)
-  assert made._params["layers"]["q"][...] is first
+  assert made._kv.weights.layers[1]["q"][...] is first
   assert [program._cache_size() for program in programs] == compiled
-
-
-@pytest.mark.slow  # compiles for eight devices
-def test_weights_come_from_the_learners_layout_to_the_engines():
-  devices = jax.devices()
-  learners, engines = mesh_lib.make(devices, data=1, fsdp=8), mesh_lib.make(devices, data=2, fsdp=2, tensor=2)
-  model = nnx.merge(*nnx.split(kit.model()))
-  model.mesh = engines
-  graphdef, params = nnx.split(model)
-  params = jax.device_put(params, rules.shardings(learners, params))
-  split = Engine(graphdef, kit.TOKENIZER, kit.stops(), mesh=engines, **kit.SIZES)
-  split.load(params, version=1)
-  assert split._kv.cache.k.sharding.spec[2] == "tensor"
-  episodes = rollout(split).run(requests(2, 2), step=0)
-  for a, b in zip(episodes, rollout(kit.engine()).run(requests(2, 2), step=0)):
-    assert kit.drawn(a)[0] == kit.drawn(b)[0]
-    np.testing.assert_allclose(*kit.scored(a), atol=1e-5)
-  # Again with a later step's weights: what was compiled for the first serves them, too.
-  before = split._kv.programs.decode._cache_size(), split._kv.programs.extend._cache_size()
-  split.load(jax.tree.map(lambda x: x * 1, params), version=2)
-  rollout(split).run(requests(2, 2), step=1)
-  assert (split._kv.programs.decode._cache_size(), split._kv.programs.extend._cache_size()) == before

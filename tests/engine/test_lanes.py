@@ -9,11 +9,11 @@ from ragrl_jax.engine.lanes import COLUMNS, FULL, RUNNING, Chunk, LaneTable
 def test_the_lane_table_is_one_array_with_the_same_fields_on_host_and_device():
   packed = np.zeros((3, COLUMNS), np.int32)
   lanes = LaneTable.of(packed)
-  values = LaneTable(1, 2, 3, 1, 5, 6, 7, 8, key=(-9, 10), temperature=0.6, top_p=0.9)
+  values = LaneTable(1, 2, 1, 5, 6, 7, 8, key=(-9, 10), temperature=0.6, top_p=0.9)
   lanes.put(1, values)
-  lanes.row[:] += 1
-  assert packed[1, :8].tolist() == [1, 2, 4, 1, 5, 6, 7, 8] and packed[1, 8:10].tolist() == [-9, 10]
-  assert packed[[0, 2]].tolist() == [[0, 0, 1] + [0] * 9] * 2  # a lane's values are its own
+  lanes.length[:] += 1
+  assert packed[1, :7].tolist() == [1, 3, 1, 5, 6, 7, 8] and packed[1, 7:9].tolist() == [-9, 10]
+  assert packed[[0, 2]].tolist() == [[0, 1] + [0] * 9] * 2  # a lane's values are its own
   # No two fields share a column, and every column has a field.
   assert sum(field[0].size for field in lanes) == COLUMNS
   inside = jax.jit(LaneTable.of)(packed)

@@ -42,7 +42,7 @@ def place(tmp_path_factory):
     tied=True,
   )
   config.retrieval.update(dict(index=str(place / "index"), top_k=1))
-  config.rollout.update(dict(lanes=2, rows=4, context=256, chunk=8, prefill=32, block=64, max_new_tokens=8))
+  config.rollout.update(dict(lanes=2, rows=4, context=256, chunk=8, prefill=32, page=64, max_new_tokens=8))
   config.evaluate.batch, config.mesh.data = 3, 2
   player = player_lib.build(config)
   weights.save_pretrained(player.model, player.config, place / "model")

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from ragrl_jax import recipes
-from ragrl_jax.evaluation import evidence, harness
+from ragrl_jax.evaluation import evidence_rows, harness
 from ragrl_jax.run import rewards
 from ragrl_jax.structs import Episode, Example, Passage
 
@@ -11,10 +11,10 @@ GOLD = "The tower stands in Paris."
 
 
 def test_bleu_and_rouge_by_hand():
-  assert evidence.bleu([GOLD, "a b c d"], [GOLD, "a b c d"]) == pytest.approx(100.0)
-  assert evidence.bleu(["x y z w"], ["a b c d"]) == pytest.approx(0.0, abs=15)  # smoothed
+  assert evidence_rows.bleu([GOLD, "a b c d"], [GOLD, "a b c d"]) == pytest.approx(100.0)
+  assert evidence_rows.bleu(["x y z w"], ["a b c d"]) == pytest.approx(0.0, abs=15)  # smoothed
   # Longest common subsequence "the tower in paris" is 4 of 4 and of 5 words: 2 · 4 / 9.
-  assert evidence.rouge_l(["the tower in paris", GOLD], [GOLD, GOLD]) == pytest.approx((8 / 9 + 1) / 2)
+  assert evidence_rows.rouge_l(["the tower in paris", GOLD], [GOLD, GOLD]) == pytest.approx((8 / 9 + 1) / 2)
 
 
 def test_rows_and_means():
@@ -48,6 +48,6 @@ def test_what_another_generator_answered_counts():
 
 
 def test_recipes_without_evidence_say_nothing_of_it():
-  assert evidence.summarise([{"id": "1"}]) == {}
+  assert evidence_rows.summarise([{"id": "1"}]) == {}
   recipe = recipes.get("arena")
-  assert evidence.row(recipe, Example("1", "?", ("a",)), Episode(())) == {}
+  assert evidence_rows.row(recipe, Example("1", "?", ("a",)), Episode(())) == {}

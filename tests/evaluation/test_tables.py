@@ -22,6 +22,7 @@ def row(*searches, golds=("g1", "g2")):
     ([("a", [])], ["no gold"]),
     # The second brings g1 again, which was shown: nothing new.
     ([("a", ["g1"]), ("b", ["g1", "x"])], ["gold", "no gold"]),
+    ([("x", ["g1"]), (" X ", ["g2"])], ["gold", "repeat"]),  # whatever it brings
     # g2 is new beside the old g1.
     ([("a", ["g1"]), ("b", ["g1", "g2"])], ["gold", "gold"]),
     # The same query but for case and spaces is a repeat, even if it brought something new.
@@ -37,6 +38,8 @@ def test_without_known_gold_only_repeats_are_known():
   unknown = row(("a", ["x"]), ("A", ["x"]), golds=None)
   assert searches_lib.verdicts(unknown) == ["unknown", "repeat"]
   assert searches_lib.wasted_searches(unknown) is None
+  thrice = row(("x", ["z"]), ("x", ["z"]), ("y", ["z"]), golds=None)
+  assert searches_lib.verdicts(thrice).count("repeat") == 1
   # No passage is gold: every search is wasted.
   assert searches_lib.wasted_searches(row(("a", ["x"]), golds=())) == 1
 

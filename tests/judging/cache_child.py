@@ -6,7 +6,7 @@ Each prints START:NUMBER when all claims from START to below NUMBER are kept.
 import os
 import sys
 
-from ragrl_jax.judging import api, cache
+from ragrl_jax.judging import api, verdict_cache
 
 
 class Judge:
@@ -20,8 +20,8 @@ class Judge:
 
 
 def work(path, start):
-  cache._BUSY_S = 60.0  # what it says is kept must be
-  judge, number = cache.Cached(Judge(), path), start
+  verdict_cache._BUSY_S = 60.0  # what it says is kept must be
+  judge, number = verdict_cache.Cached(Judge(), path), start
   while True:
     judge.judge([("p", str(number + i)) for i in range(10)])
     number += 10

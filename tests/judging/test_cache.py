@@ -15,8 +15,8 @@ import cache_child
 import pytest
 
 from ragrl_jax.judging import api
-from ragrl_jax.judging import cache as cache_lib
-from ragrl_jax.judging.cache import Cached
+from ragrl_jax.judging import verdict_cache as cache_lib
+from ragrl_jax.judging.verdict_cache import Cached
 
 
 class Judge:

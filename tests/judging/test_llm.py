@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from ragrl_jax.chat import client
 from ragrl_jax.judging import api, llm
-from ragrl_jax.judging.cache import Cached
+from ragrl_jax.judging.verdict_cache import Cached
 
 
 def judge(endpoint, **changed):

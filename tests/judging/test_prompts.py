@@ -5,9 +5,8 @@ import pytest
 from ragrl_jax.judging import api, prompts
 
 
-@pytest.mark.parametrize(
-  "text,verdict",
-  [
+def test_digits():
+  for text, verdict in [
     ("1", 1.0),
     ("0", 0.0),
     (" 1.\n", 1.0),
@@ -51,10 +50,8 @@ from ragrl_jax.judging import api, prompts
     ("<think>score 1", None),
     ("1 <think> or 0", None),
     ("<think>0</think> <think>1", None),
-  ],
-)
-def test_digits(text, verdict):
-  assert prompts.read_digit(text) == verdict
+  ]:
+    assert prompts.read_digit(text) == verdict, repr(text)
 
 
 @pytest.mark.parametrize(

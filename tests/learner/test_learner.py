@@ -297,6 +297,9 @@ def test_rows_the_mesh_does_not_divide_are_refused():
   learner = small.learner(mesh=mesh_lib.make(jax.devices(), data=8))
   with pytest.raises(ValueError, match="4 rows a block cannot be spread over 8 devices.*micro_rows"):
     learner.score(learner.params, small.blocks(small.items(4), rows=4)[0])
+  learner = small.learner(mesh=mesh_lib.make(jax.devices(), data=1, sequence=8))
+  with pytest.raises(ValueError, match="20 tokens a row cannot be spread over 8 devices.*row_lengths"):
+    learner.score(learner.params, small.blocks(small.items(4), rows=4, lengths=(20,))[0])
 
 
 def test_sums_are_what_the_step_says():

@@ -271,3 +271,24 @@ def test_only_what_is_common_and_untrained_is_shared():
   for items in ([one, told], [one, dataclasses.replace(two, loss_mask=np.ones(6, bool))]):
     (batch,) = packing.pack_items(items, rows=2, lengths=(6,), share_prefix=True).blocks
     np.testing.assert_array_equal(batch.prefix_ids, batch.segment_ids)
+
+
+def test_a_sample_that_shares_its_row_with_none_of_its_group_stands_alone():
+  prompt = np.arange(5)
+  made = [
+    packing.Item(
+      np.concatenate([prompt, [20 + n, 30 + n]]).astype(np.int32),
+      np.arange(7) >= 5,
+      np.full(7, n, np.float32),
+      np.zeros(7, np.float32),
+      0,
+      str(n),
+    )
+    for n in range(3)
+  ]
+  # The last prompt token stays with each sample: 4 are shared, 3 are each one's own, and 4 + 3 + 3 fill a row of 10.
+  assert packing.families(made, 10) == [
+    [packing.Piece(0, 0, 4), packing.Piece(0, 4, 7), packing.Piece(1, 4, 7)],
+    [packing.Piece(2, 0, 7)],
+  ]
+  assert packing.families(made, 9) == [[packing.Piece(n, 0, 7)] for n in range(3)]

@@ -26,6 +26,13 @@ def test_what_is_refused(how, word):
     Settings(**how)
 
 
+def test_only_an_own_critic_learns_alone():
+  assert settings.CriticSettings(kind="own", alone_steps=2).alone_steps == 2
+  for kind in ("none", "shared"):
+    with pytest.raises(ValueError, match="config.critic.alone_steps=2"):
+      settings.CriticSettings(kind=kind, alone_steps=2)
+
+
 @pytest.mark.parametrize(
   "how, word",
   [
@@ -51,3 +58,12 @@ def test_settings_come_from_the_config():
   sft = settings.from_config(config, objective="sft")
   assert (sft.kl, sft.temperature, sft.needs_reference) == ("none", 1.0, False)
   assert settings.optimizer_from_config(config, total_steps=7).total_steps == 7
+
+
+def test_rows_with_shared_prompts_are_as_long_as_the_kernels_take_them():
+  config = config_lib.default_config()
+  config.learner.update(dict(row_lengths=(131_072,), share_prompts=True))
+  with pytest.raises(ValueError, match="share_prompts=True with row_lengths=.*65536 tokens"):
+    settings.from_config(config)
+  config.learner.share_prompts = False
+  assert settings.from_config(config).norm == 131_072.0

@@ -1,4 +1,4 @@
-"""Both ways of writing to the cache and the way of reading it, against plain loops."""
+"""Writing to pages and attention over them, against plain loops."""
 
 import jax
 import jax.numpy as jnp
@@ -6,39 +6,69 @@ import numpy as np
 
 from ragrl_jax.models import cache as cache_lib
 
-L, R, KV, T, H = 2, 5, 2, 12, 4
-PAST = np.iinfo(np.int32).max
+PAGES, KV, PAGE, H, TABLE = 7, 2, 4, 4, 3
+NOWHERE = cache_lib.DROPPED
 
 
 def filled(seed, *shape):
-  return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+  return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def test_what_is_written_where():
-  for way in [cache_lib._scatter, cache_lib._one_by_one]:
-    for rows, first, counts in [
-      ([3, 0], [0, 5], [4, 4]),  # all tokens count
-      ([1, 4], [7, 10], [2, 1]),  # some; the second would reach past the end
-      ([2, 5], [8, 3], [4, 4]),  # up to the end; the second row does not exist
-      ([0, 1], [3, 12], [0, 0]),  # none; a full row
-    ]:
-      cache = cache_lib.Cache(filled(0, L, R, KV, T, H), filled(1, L, R, KV, T, H))
-      new = cache_lib.Fresh(filled(2, L, 2, KV, 4, H), filled(3, L, 2, KV, 4, H))
-      index = np.arange(4)[None]
-      positions = np.where(index < np.asarray(counts)[:, None], np.asarray(first)[:, None] + index, PAST).astype(
-        np.int32
-      )
-      want = [np.array(x) for x in cache]
-      for x, y in zip(want, new):
-        for i, (row, start, count) in enumerate(zip(rows, first, counts)):
-          if row < R:
-            x[:, row, :, start : start + count] = y[:, i, :, :count]
-      got = jax.jit(way)(cache, new, jnp.asarray(rows, jnp.int32), jnp.asarray(positions))
-      for x, y in zip(got, want):
-        np.testing.assert_array_equal(x, y)
+  for table, positions in [
+    ([[3, 0, 5], [1, 2, 4]], [[0, 1, 2], [5, 6, 7]]),  # all tokens count, and one row begins inside a page
+    ([[3, 0, 5], [1, 2, 4]], [[3, 4, 5], [11, 12, 13]]),  # over an edge of pages; past the end of the table
+    ([[6, 0, 0], [1, 6, 4]], [[2, NOWHERE, NOWHERE], [NOWHERE] * 3]),  # some tokens, and none
+  ]:
+    pages, k, v = filled(0, PAGES, 2, KV, PAGE, H), filled(1, 2, 3, KV, H), filled(2, 2, 3, KV, H)
+    want = pages.copy()
+    for i in range(2):
+      for j, place in enumerate(positions[i]):
+        if place < TABLE * PAGE:
+          want[table[i][place // PAGE], :, :, place % PAGE] = k[i, j], v[i, j]
+    got = jax.jit(cache_lib._write)(pages, k, v, jnp.asarray(table), jnp.asarray(positions, jnp.int32))
+    np.testing.assert_array_equal(got, want)
 
 
-def test_a_block_of_each_row():
-  x = filled(0, L, R, KV, T, H)
-  got = cache_lib._block(x, 1, jnp.asarray([4, 0, R]), 2, 4)  # a row that does not exist reads the last one
-  np.testing.assert_array_equal(got, np.stack([x[1, row, :, 8:12] for row in (4, 0, 4)]))
+def test_attention_over_pages_is_attention_over_the_conversation():
+  # Two sequences share their first page. G = 2 query heads share a key-value head.
+  table, lengths, t = np.array([[2, 5, 0], [2, 1, 6]]), np.array([5, 9]), 3
+  keys, values = filled(0, 2, 12, KV, H), filled(1, 2, 12, KV, H)
+  keys[1, :PAGE], values[1, :PAGE] = keys[0, :PAGE], values[0, :PAGE]
+  pages = filled(2, PAGES, 2, KV, PAGE, H)
+  for i in range(2):
+    for place in range(lengths[i]):
+      pages[table[i, place // PAGE], :, :, place % PAGE] = keys[i, place], values[i, place]
+  q = filled(3, 2, t, 2 * KV, H)
+  positions = lengths[:, None] + np.arange(t)
+  new = [np.stack([x[i, positions[i]] for i in range(2)]) for x in (keys, values)]
+  layout = cache_lib.Layout(cache_lib.PLAIN, 1, KV, H, PAGE, jnp.float32)
+  attend = layout.attention(jnp.asarray(table), jnp.asarray(lengths), jnp.asarray(positions, jnp.int32))
+  got, (after,) = jax.jit(lambda *x: attend(0, *x))(q, *new, (jnp.asarray(pages),))
+  for i in range(2):
+    for j in range(t):
+      for head in range(2 * KV):
+        seen = slice(0, lengths[i] + j + 1)
+        scores = keys[i, seen, head // 2] @ q[i, j, head] / H**0.5
+        weights = np.exp(scores - scores.max())
+        np.testing.assert_allclose(
+          got[i, j, head], weights @ values[i, seen, head // 2] / weights.sum(), rtol=1e-5, atol=1e-6
+        )
+  np.testing.assert_array_equal(after[2], pages[2])  # nobody wrote to the shared page
+
+
+def test_pages_are_copied_taken_and_put_back():
+  cache = tuple(jnp.asarray(filled(seed, PAGES, 2, KV, PAGE, H)) for seed in range(2))
+  nowhere = PAGES
+  copied = cache_lib.copy(cache, jnp.array([1, 3, 0]), jnp.array([5, 6, nowhere]))
+  want = [np.array(x) for x in cache]
+  for x in want:
+    x[5], x[6] = x[1], x[3]
+  np.testing.assert_array_equal(np.stack(copied), np.stack(want))
+  taken = cache_lib.take(cache, jnp.array([4, 2]))
+  assert taken.shape == (2, 2, 2, KV, PAGE, H)
+  emptied = tuple(jnp.zeros_like(x) for x in cache)
+  back = cache_lib.put(emptied, jnp.array([0, nowhere]), taken)
+  for layer, (x, y) in enumerate(zip(back, cache)):
+    np.testing.assert_array_equal(x[0], y[4], err_msg=str(layer))
+    assert not np.asarray(x[1:]).any()

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_kit import arrays, run
+from attention_kit import PREFIXES, SHARED, agree, arrays, run, visible
 
-from ragrl_jax.models import attention, splash
+from ragrl_jax.models import attention, kernels, splash
 from ragrl_jax.parallel import mesh as mesh_lib
 
 SHAPE = B, T, H, KV, h = 2, 160, 4, 2, 8  # T is no multiple of the kernel's 128
@@ -33,6 +33,16 @@ def test_splash_is_blockwise_attention(causal, sizes):
   np.testing.assert_array_equal(got[0][SEGMENTS == 0], 0.0)
 
 
+@pytest.mark.slow  # as above
+@pytest.mark.parametrize(
+  "prefixes, sizes", [(PREFIXES, None), (PREFIXES, dict(fsdp=2, tensor=2, sequence=2)), (None, None)]
+)
+def test_prompts_that_a_group_shares(prefixes, sizes):
+  mesh = None if sizes is None else mesh_lib.make(jax.devices(), data=1, **sizes)
+  mine = functools.partial(splash.attend, mesh=mesh, interpret=True)
+  agree(mine, attention.attend, (B, SHARED.shape[1], H, KV, h), SHARED, prefixes)  # three blocks a row
+
+
 def test_the_mesh_decides(monkeypatch):
   class Tpu:
     platform = "tpu"
@@ -40,8 +50,28 @@ def test_the_mesh_decides(monkeypatch):
   class Mesh:
     devices = np.array([Tpu()])
 
-  monkeypatch.setattr(splash, "attend", lambda q, k, v, ids, *, causal, mesh: ("splash", causal, mesh))
+  monkeypatch.setattr(splash, "attend", lambda q, k, v, ids, prefix, *, causal, mesh: ("splash", causal, mesh))
   q, k, v, _ = arrays(SHAPE)
   mesh = Mesh()
   assert attention.attend(q, k, v, jnp.asarray(SEGMENTS), causal=False, mesh=mesh) == ("splash", False, mesh)
   assert attention.attend(q, k, v, jnp.asarray(SEGMENTS)).shape == q.shape  # here: the CPU's
+
+
+def test_blocks_that_no_token_sees_are_skipped():
+  segments, prefixes = (np.pad(x[:1], ((0, 0), (0, 84))) for x in (SHARED, PREFIXES))  # three blocks of 128
+  rows = kernels.tokens(jnp.asarray(segments), jnp.asarray(prefixes))
+  own, other = np.split(np.asarray(splash._needed(rows, rows, True, shared=True)), 2, axis=1)
+  apart = visible(segments[0], segments[0], 128, 128)
+  np.testing.assert_array_equal(own, apart | np.eye(3, dtype=bool))
+  np.testing.assert_array_equal(apart | other, visible(segments[0], prefixes[0], 128, 128))
+  assert other.sum() == 2 < own.sum()  # blocks 0 and 1 hold tokens that continue the beginning in block 0
+
+
+def test_what_the_kernel_refuses():
+  q, k, v, _ = arrays(SHAPE)
+  with pytest.raises(ValueError, match="must be causal"):
+    splash.attend(q, k, v, jnp.asarray(SEGMENTS), jnp.asarray(SEGMENTS), causal=False)
+  long = jnp.zeros((1, 2 * splash.LONGEST_SHARED), jnp.int32)
+  row = jnp.zeros((*long.shape, 1, 1))
+  with pytest.raises(ValueError, match="at most 65536 tokens"):
+    splash.attend(row, row, row, long, long)

@@ -85,6 +85,30 @@ def test_sizes_the_mesh_does_not_divide():
     rules.shardings(eight, {"layers": {"gate": jnp.zeros((16, 24))}})
 
 
+SIZES = dict(data=1, fsdp=1, tensor=1, sequence=1)
+
+
+@pytest.mark.parametrize(
+  "sizes, given, message",
+  [
+    (dict(tensor=8), dict(), r"config.mesh.tensor=8: .* 4 key-value heads and its 28 heads.* Use 4, and"),
+    (dict(tensor=4), dict(heads=6, kv_heads=2), r"config.mesh.tensor=4: .* 2 key-value heads.* Use 2, and"),
+    (dict(tensor=3), dict(), r"config.mesh.tensor=3: .* Use 1, and"),
+    (dict(data=2, fsdp=4), dict(micro_rows=12), r"config.learner.micro_rows=12: .*multiple of .*fsdp, which is 8"),
+    (dict(sequence=4), dict(row_lengths=(64, 30)), r"row_lengths=\(64, 30\): .*config.mesh.sequence=4; 30 is not"),
+  ],
+)
+def test_a_mesh_that_would_repeat_work_in_silence_is_refused(sizes, given, message):
+  with pytest.raises(ValueError, match=message):
+    rules.check(SIZES | sizes, **(dict(heads=28, kv_heads=4) | given))
+
+
+def test_meshes_that_divide_everything_are_taken():
+  for sizes in (dict(tensor=4), dict(tensor=2, fsdp=4), dict(data=2, sequence=2)):
+    rules.check(SIZES | sizes, heads=28, kv_heads=4, micro_rows=8, row_lengths=(64, 128))
+    rules.check(SIZES | sizes, heads=28, kv_heads=4)
+
+
 def test_activations_of_any_size(mesh):
   constrain = jax.jit(lambda x: rules.constrain(x, mesh, ("batch", "length", None)))
   assert constrain(jnp.zeros((8, 4, 2))).sharding.spec == P(("data", "fsdp"))

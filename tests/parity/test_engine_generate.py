@@ -9,6 +9,7 @@ from flax import nnx
 
 from ragrl_jax import structs
 from ragrl_jax.engine.engine import Engine
+from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.engine.stops import Stops
 from ragrl_jax.models import weights
 from ragrl_jax.models.config import DecoderConfig
@@ -37,13 +38,7 @@ def test_greedy_turns_are_those_of_generate(tmp_path):
     nnx.split(model)[0],
     tokenizer,
     Stops(tokenizer, [], rows=264),
-    lanes=4,
-    rows=4,
-    context=96,
-    chunk=8,
-    prefill=32,
-    block=32,
-    prefill_rows=2,
+    Sizes(lanes=4, rows=4, context=96, chunk=8, prefill=32, page=32, prefill_rows=2),
   )
   engine.load(nnx.split(model)[1], version=0)
   prompts = [np.random.default_rng(i).integers(0, 256, 5 + 9 * i).tolist() for i in range(4)]

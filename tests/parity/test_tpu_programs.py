@@ -108,7 +108,7 @@ def test_what_fits():
 def test_the_engines_cache_stays_in_place():
   config = small()
   config.mesh.update(dict(fsdp=1, tensor=2, data=2))
-  config.rollout.update(dict(lanes=8, rows=64, context=4096, prefill=64, block=256))
+  config.rollout.update(dict(lanes=8, rows=64, context=4096, prefill=64, page=256))
   config.learner.row_lengths = (4096,)
   report = compiled.check(config, "v5e:2x2", only=("engine: prefill", "engine: decode"))
   assert len(report.programs) == 2

@@ -53,7 +53,7 @@ def test_parameters_as_the_rules_spread_them(family, tied, axes):
 
 def test_what_stays():
   config = config_lib.default_config()
-  config.rollout.update(dict(rows=4, lanes=4, context=60, block=50))
+  config.rollout.update(dict(rows=4, lanes=4, context=60, page=50))
   axes = Axes(fsdp=4, tensor=2)
   here = axes.here(4)
   assert here == Axes(fsdp=2, tensor=2)
@@ -62,13 +62,12 @@ def test_what_stays():
   assert found["learner"] == 16 * mine and found["reference"] == 4 * mine  # masters, two moments, gradient
   assert found["critic"] == 16 * (mine + 8 + 1)
   assert set(memory.of_learner(SHAPE, axes, reference=False, critic=False)) == {"learner"}
+  config.rollout.mesh.tensor = 2
+  here = memory.engine_axes(config, 4)
+  assert here == Axes(data=2, tensor=2)
   found = memory.of_engine(SHAPE, config, here)
-  assert found["engine: weights"] == 2 * (2 * 640 + 12 * 8) / 4 + 4 * 56
-  # Keys and values in bf16, of 4 rows and 8 prompts of two blocks, one of two heads.
-  assert found["engine: cache"] == 2 * 2 * 2 * 12 * 100 * 1 * 4
-
-
-def test_heads_that_tensor_does_not_divide_stay_whole():
-  config = config_lib.default_config()
-  whole, cut = (memory.cache(SHAPE, config, Axes(tensor=n)) for n in (4, 2))
-  assert whole == 2 * cut
+  assert found["engine: weights"] == 2 * (2 * 640 + 12 * 8) / 2 + 4 * 56
+  # Keys and values in bf16, of a replica's 2 conversations and 8 prompts of two pages, one of two heads.
+  assert found["engine: cache"] == 2 * 2 * 2 * 10 * 100 * 1 * 4
+  config.rollout.pages = 30
+  assert memory.cached_tokens(config, 2) == 15 * 50

@@ -15,7 +15,7 @@ SHAPE = DecoderConfig(
 def made(**learner):
   config = config_lib.default_config()
   config.rollout.update(
-    dict(prompts_per_step=3, group_size=4, context=100, lanes=2, rows=2, chunk=5, prefill=10, block=50)
+    dict(prompts_per_step=3, group_size=4, context=100, lanes=2, rows=2, chunk=5, prefill=10, page=50)
   )
   config.learner.update(dict(micro_rows=2, row_lengths=(100,)) | learner)
   return config
@@ -63,8 +63,9 @@ def test_passes_that_are_asked_for(variant, passes):
 def test_the_engines_calls():
   config = made()
   load = load_lib.load(config, fill=0.5, drawn=0.2)
-  weights, token = 1000.0, 8.0  # bytes of a chip; the cache: 2 rows and 8 prompts' of 100 tokens
-  found = load_lib.engine(config, SHAPE, load, 2, weights=weights, cache=token * 10 * 100)
+  weights, token = 1000.0, 8.0  # bytes of a chip
+  here = dict(replicas=1, weights=weights, cache=token * 500, tokens=500)
+  found = load_lib.engine(config, SHAPE, load, 2, **here)
   assert found.fills == 6  # 480 tokens, half of them this host's, by 4 rows of 10
   assert found.chunks == 6  # 120 tokens, half of them, by 2 lanes are 30 steps
   # A step reads the weights, and of each lane 40 tokens and half of 10.
@@ -73,8 +74,10 @@ def test_the_engines_calls():
   matrices, attention, head = 2 * 2 * 576, 4 * 2 * 2 * 4, 2 * 10 * 8
   assert found.chunk_flops == 5 * 2 * (matrices + attention * 45 + head)
   assert found.fill_flops == 40 * (matrices + attention * 20)
+  twice = load_lib.engine(config, SHAPE, load, 2, **here | dict(replicas=2))  # each has a lane
+  assert (twice.fills, twice.chunks) == (3, 6) and twice.chunk_bytes == 5 * (weights + token * 45)
   config.rollout.lanes = 16  # more than there are episodes: 10 steps, for 10 tokens of each
-  assert load_lib.engine(config, SHAPE, load, 2, weights=weights, cache=token * 10 * 100).chunks == 2
+  assert load_lib.engine(config, SHAPE, load, 2, **here).chunks == 2
 
 
 def test_training_bytes():

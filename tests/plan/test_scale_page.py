@@ -6,14 +6,18 @@ import pytest
 import scale_cases as cases
 import scale_page as page
 
+from ragrl_jax.plan import search
+
 CASE = ("qwen2.5-7b", "lear", "v5e-64")
+ALL = dict(cases.SLICES)
+SMALLER = {"v6e-4": search.Slice("v6e:2x2", 4)}  # too small for either model
 
 
 @pytest.fixture
 def few(monkeypatch):
   monkeypatch.setattr(cases, "MODELS", ("qwen2.5-7b", "qwen2.5-14b"))
   monkeypatch.setattr(cases, "RUNS", {name: cases.RUNS[name] for name in ("lear", "search_r1")})
-  monkeypatch.setattr(cases, "SLICES", {name: cases.SLICES[name] for name in ("v5e-64", "v6e-64")})
+  monkeypatch.setattr(cases, "SLICES", SMALLER | {"v5e-64": cases.SLICES["v5e-64"]})
   monkeypatch.setattr(cases, "COMPILED", (CASE,))
 
 
@@ -46,7 +50,7 @@ def test_the_page(few, tmp_path):
   assert f"{page.seconds(report.step_s)} s*<br>" in text  # the star of what is compiled
   assert "not compiled: F1122 Check failed" in text and "libtpu 1.2 at jax_optimization_level=O1; 1 cases" in text
   assert "| largest temporaries | 1.00 | 1.00 | 1.00 | 1 |" in text
-  assert "qwen2.5-14b (every recipe)" in text.split("What fits on none")[1].split("\n\n")[1].splitlines()[0]
+  assert "- v6e-4: qwen2.5-7b (every recipe); qwen2.5-14b (every recipe)" in text.split("What fits on none")[1]
   assert (tmp_path / "scale.png").stat().st_size > 10_000
 
 
@@ -54,3 +58,25 @@ def test_an_estimate_is_the_plans_own_report(few):
   choice, report = cases.plan(*CASE)
   again = cases.estimate(*CASE, choice)
   assert dataclasses.asdict(again) == dataclasses.asdict(report)
+
+
+def test_gpus_stand_beside_the_slices(few, monkeypatch, tmp_path):
+  case = ("qwen2.5-7b", "lear", "8 × H200")
+  slices = {name: where for name, where in ALL.items() if name in ("v5e-64", "8 × H200", "16 × H200")}
+  monkeypatch.setattr(cases, "SLICES", slices)
+  monkeypatch.setattr(cases, "COMPILED", (case,))
+  assert cases.missing([], "O1", on_gpus=False) is None
+  row = cases.missing([], "O1")
+  assert row["level"] == "UNKNOWN"  # JAX's default, as a run's
+  told = {key: value for key, value in compiled(row).items() if key != "libtpu"} | {"jax-cuda12-plugin": "3.4"}
+  page.write([told], tmp_path)
+  text = (tmp_path / "scale.md").read_text(encoding="utf-8")
+  assert "| 16 × H200 | `h200:2x8` | 16 | 2 | 128.52 GiB | 2.0 TiB |" in text
+  assert "jax-cuda12-plugin 3.4 at jax_optimization_level=UNKNOWN; 1 cases" in text
+  line = next(line for line in text.splitlines() if line.startswith("| qwen2.5-7b | h200 |"))
+  assert line.split("|")[3].startswith(" 8: ") and " · 16: " in line  # GPUs: tokens a second
+
+
+def test_every_compiled_case_has_a_plan():
+  assert all(model in cases.MODELS and run in cases.RUNS and where in ALL for model, run, where in cases.COMPILED)
+  assert {"h100", "h200"} == {ALL[where].topology.split(":")[0] for _, _, where in cases.COMPILED if "H" in where}

@@ -4,7 +4,7 @@ import random
 import pytest
 
 from ragrl_jax import recipes
-from ragrl_jax.recipes.arena.reward import gold_ids
+from ragrl_jax.prompting.passages import gold_numbers
 from ragrl_jax.structs import Episode, Example, Passage
 from ragrl_jax.testing import scripted
 
@@ -167,15 +167,15 @@ def test_lists_that_only_the_code_takes():
     assert scored(said(ids), repo)[1] == 13.0
 
 
-def test_gold_ids():
-  assert gold_ids(EXAMPLE, "supporting") == gold_ids(EXAMPLE, "substring") == [1, 5]
+def test_gold_numbers():
+  assert gold_numbers(EXAMPLE, "supporting") == gold_numbers(EXAMPLE, "substring") == [1, 5]
   # The second sentence stands in an earlier passage, too: by substring that one is the gold.
   twice = dataclasses.replace(EXAMPLE, passages=(PASSAGES[0], Passage("x", "X", "More of 5."), *PASSAGES[2:]))
-  assert gold_ids(twice, "supporting") == [1, 5] and gold_ids(twice, "substring") == [1, 2]
+  assert gold_numbers(twice, "supporting") == [1, 5] and gold_numbers(twice, "substring") == [1, 2]
   lost = dataclasses.replace(EXAMPLE, evidence=((0, "Text number 1."), (4, "nowhere")))
-  assert gold_ids(lost, "substring") == [] and gold_ids(lost, "supporting") == [1, 5]
+  assert gold_numbers(lost, "substring") == [] and gold_numbers(lost, "supporting") == [1, 5]
   whole = dataclasses.replace(EXAMPLE, evidence=())  # a set that marks passages only
-  assert gold_ids(whole, "substring") == [1, 5]
+  assert gold_numbers(whole, "substring") == [1, 5]
 
 
 @pytest.mark.parametrize("recipe", [paper, repo], ids=["paper", "repo"])

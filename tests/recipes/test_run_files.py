@@ -20,9 +20,8 @@ def load(name):
 @pytest.mark.parametrize("name", ["arena", "search_r1", "untrained", "veritas", "when_to_search"])
 def test_variants_choose_presets(name):
   module = load(name)
-  # The KL of a paper's table is no preset.
-  for variant in getattr(module, "PRESETS", set(module.VARIANTS) - {"", "smoke", "table"}):
-    assert variant in recipes.RECIPES[name].PRESETS
+  assert recipes.presets(name)
+  for variant in recipes.presets(name):
     for spelling in (variant, f"{variant},smoke", f"smoke,{variant}"):
       assert module.get_config(spelling).preset == variant
   assert module.get_config("smoke").preset == "paper"

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from ragrl_jax import structs
-from ragrl_jax.rollout import dispatch
+from ragrl_jax.rollout import dispatch, multihost
 from ragrl_jax.testing import small_engine as kit
 from ragrl_jax.testing.small_engine import engine, requests, rollout
 
@@ -48,7 +48,7 @@ def test_a_failed_tool_ends_its_episode_alone():
     else:
       assert episode.ended != "failed" and len(episode.segments) > 2
   assert (played.report.episodes, played.report.failed) == (6, 2)
-  assert not played.engine._kv.rows.resident
+  assert not kit.held(played.engine)
 
 
 def test_an_episode_without_a_verdict_says_why():
@@ -78,7 +78,7 @@ def test_a_turn_whose_episode_has_failed_disturbs_nobody():
 
     async def fails():
       seen = played.engine._conversations
-      while talk.number not in seen or seen[talk.number].row < 0:  # until it has a row, and soon a lane
+      while talk.number not in seen or not seen[talk.number].pages:  # until it has pages, and soon a lane
         await asyncio.sleep(0.001)
       raise structs.ToolFailed("no judge")
 
@@ -89,7 +89,7 @@ def test_a_turn_whose_episode_has_failed_disturbs_nobody():
   straight = rollout(engine()).run(asked, step=0)
   for a, b in zip(played.run(asked, step=0), straight):
     assert a.ended == "failed" if a.example_id == "e1" else kit.drawn(a) == kit.drawn(b)
-  assert not played.engine._kv.rows.resident and not played.engine.busy
+  assert not kit.held(played.engine) and not played.engine.busy
 
 
 def test_a_task_that_an_episode_left_behind_opens_no_conversation():
@@ -154,7 +154,7 @@ def test_a_mistake_in_a_recipe_is_raised_and_leaves_the_engine_usable():
   played = rollout(engine(), play)
   with pytest.raises(KeyError, match="a bug"):
     played.run(requests(4, 2), step=0)
-  assert not played.engine.busy and not played.engine._kv.rows.resident
+  assert not played.engine.busy and not kit.held(played.engine)
   straight = rollout(engine()).run(requests(2, 2), step=0)
   again = rollout(engine()).run(requests(2, 2), step=0)
   assert [kit.drawn(e) for e in straight] == [kit.drawn(e) for e in again]
@@ -211,7 +211,7 @@ def test_plays_that_draw_nothing_or_build_their_own_episode():
   played = rollout(engine(), play)
   episodes = played.run(requests(3, 3), step=0)
   assert [e.sample for e in episodes] == [0, 1, 2] * 3 and [e.version for e in episodes] == [7] * 9
-  assert not played.engine._kv.rows.resident and played.engine._kv.rows.prompts == 0
+  assert kit.held(played.engine) == 0
 
 
 def test_the_report_says_where_the_time_went():
@@ -240,6 +240,7 @@ def test_other_work_is_done_while_every_conversation_waits():
     return "done"
 
   played = rollout(engine(), tools=kit.Tools(lambda _: 0.05))
+  played.few = 0.0  # never beside lanes that draw
   work = dispatch.Work(pieces())
   beside = played.run(asked, step=0, beside=work)
   assert [kit.drawn(e) for e in beside] == [kit.drawn(e) for e in plain]
@@ -248,6 +249,79 @@ def test_other_work_is_done_while_every_conversation_waits():
   assert 0.05 < played.report.beside_s < played.report.seconds and played.report.wait_s < 0.05
   done = len(tape)
   assert work.finish() == "done" and len(tape) == 200 > done
+
+
+def test_other_work_takes_its_turns_once_few_lanes_draw():
+  """Four conversations draw 4, 4, 4 and 40 tokens: from the second chunk on, one of four lanes draws."""
+
+  async def play(example, policy, tools):
+    talk = policy.start(kit.TOKENIZER.encode(example.question))
+    await talk.generate(max_new_tokens=40 if example.id == "e3" else 4)
+    return talk.end()
+
+  plain = rollout(engine(), play, max_new_tokens=40).run(requests(4, 1), step=0)
+  played, tape = rollout(engine(), play, max_new_tokens=40), []
+
+  def pieces():
+    while True:
+      tape.append((threading.get_ident(), played.engine.busy, played.report.engine.chunks))
+      yield jnp.float32(1.0)
+
+  for few in (0.5, 0.0):
+    played.few = few
+    tape.clear()
+    episodes = played.run(requests(4, 1), step=0, beside=dispatch.Work(pieces()))
+    assert [kit.drawn(e) for e in episodes] == [kit.drawn(e) for e in plain]
+    chunks = played.report.engine.chunks
+    # 40 tokens are five chunks of 8. In the first, 4 + 4 + 4 + 8 of 32 lane steps draw, and that is more than half.
+    beside = [before for ident, busy, before in tape if busy]
+    assert {ident for ident, _, _ in tape} <= {threading.get_ident()}
+    assert beside == (list(range(2, chunks)) if few else []), (beside, chunks)
+
+
+def test_a_later_batch_draws_in_the_lanes_that_an_earlier_one_leaves_idle():
+  """The batches' episodes are those of two runs; the later one draws while the earlier one still waits."""
+
+  async def play(example, policy, tools):
+    if example.id == "e0":
+      await asyncio.sleep(0.3)
+    return await kit.play(example, policy, tools)
+
+  first, later = requests(1, 2), requests(2, 4, first=2)
+  plain = [rollout(engine()).run(asked, step=step) for asked, step in ((first, 4), (later, 5))]
+  ended = []
+  played = rollout(engine(), play)
+  with played.session(on_episode=lambda episode: ended.append(episode.prompt_index)) as session:
+    started = [session.start(first, step=4), session.start(later, step=5)]
+    found = [session.finish(started[0])]
+    assert set(ended[:8]) == {2, 3} and ended[8:] == [0, 0]
+    found.append(session.finish(started[1]))
+  assert [[kit.drawn(e) for e in batch] for batch in found] == [[kit.drawn(e) for e in batch] for batch in plain]
+  assert [[e.prompt_index for e in batch] for batch in found] == [[r.prompt_index for r in a] for a in (first, later)]
+  assert played.report.episodes == 10 and not kit.held(played.engine)
+
+
+def test_a_host_alone_exchanges_its_episodes_with_itself():
+  """By way of the bytes that hosts send each other; they do other work only where no lane draws."""
+  asked, given = [requests(2, 2), requests(1, 2, first=2)], rollout(engine())
+  plain = [rollout(engine()).run(batch, step=step) for batch, step in zip(asked, (4, 5))]
+  many = multihost.MultiHostRollout(given)
+  with many.session() as session:
+    started = [session.start(batch, step=step) for batch, step in zip(asked, (4, 5))]
+    work = dispatch.Work(iter(()))
+    assert [session.finish(one, work) for one in started] == plain
+  assert not work.advance() and given.few == 0.0
+  assert many.report.episodes == 6 and many.report.engine.sampled_tokens == given.report.engine.sampled_tokens > 0
+  assert many.run(asked[0], step=4) == plain[0] and many.report.episodes == 4
+
+
+def test_what_a_session_leaves_unfinished_is_cancelled():
+  played = rollout(engine(), tools=kit.Tools(lambda _: 30.0))
+  with played.session() as session:
+    session.start(requests(2, 2), step=0)
+  assert not played.engine.busy and not played.engine._conversations
+  played.tools = kit.Tools()
+  assert len(played.run(requests(2, 2), step=0)) == 4
 
 
 def test_a_mistake_in_other_work_ends_the_run_and_leaves_the_engine_usable():

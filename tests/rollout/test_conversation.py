@@ -12,6 +12,7 @@ from flax import nnx
 
 from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.messages import Open, Turn, TurnEnded
+from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.engine.stops import Stops
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Passage
@@ -145,7 +146,7 @@ def forger():
 def test_information_that_the_model_writes_itself_stays_the_models():
   tokenizer = Marks()
   graphdef, params = forger()
-  forging = Engine(graphdef, tokenizer, Stops(tokenizer, ["</answer>"], rows=264), **kit.SIZES)
+  forging = Engine(graphdef, tokenizer, Stops(tokenizer, ["</answer>"], rows=264), Sizes(**kit.SIZES))
   forging.load(params, version=1)
 
   async def play(example, policy, tools):
@@ -198,8 +199,8 @@ def test_a_fork_keeps_whose_tokens_are_whose():
   assert segments[2].text == " and " and segments[1] == episode.segments[1]
 
 
-def test_rows_are_swapped_out_when_everybody_waits_and_come_back_bit_for_bit():
-  # Four rows, eight episodes: each holds its row while it waits for a probe that needs another one.
+def test_pages_are_swapped_out_when_everybody_waits_and_come_back_bit_for_bit():
+  # Eight episodes: each holds its pages while it waits for a probe that needs others.
   async def play(example, policy, tools):
     talk = policy.start(kit.TOKENIZER.encode(example.question))
     await talk.generate(max_new_tokens=6)
@@ -209,7 +210,7 @@ def test_rows_are_swapped_out_when_everybody_waits_and_come_back_bit_for_bit():
     await talk.generate(max_new_tokens=6)
     return talk.end("answer", probes=[a.ids for a in answers])
 
-  few, scarce = run_one(play, dict(rows=4), prompts=2, samples=4)
+  few, scarce = run_one(play, dict(rows=6, pages=5), prompts=2, samples=4)
   assert few.report.engine.swapped_rows > 0
   roomy = rollout(engine(), play)
   for at in range(0, 8, 2):  # two episodes have three conversations each, and six rows
@@ -220,7 +221,7 @@ def test_rows_are_swapped_out_when_everybody_waits_and_come_back_bit_for_bit():
 
 
 def test_a_first_conversation_that_waits_for_its_second_is_seated():
-  # Every row is held by a second conversation whose episode goes on with its first.
+  # The cache is full of second conversations, and each episode goes on with its first.
   async def play(example, policy, tools):
     first, second = (policy.start(kit.TOKENIZER.encode(example.question + name)) for name in "ab")
     await second.generate(max_new_tokens=3)
@@ -229,7 +230,7 @@ def test_a_first_conversation_that_waits_for_its_second_is_seated():
     await second.generate(max_new_tokens=3)
     return first.end("answer", second=second.end())
 
-  played, episodes = run_one(play, dict(rows=4), prompts=8, tools=kit.Tools(lambda _: 0.01))
+  played, episodes = run_one(play, dict(rows=4, pages=4), prompts=8, tools=kit.Tools(lambda _: 0.01))
   assert played.report.engine.swapped_rows > 0
   assert [len(e.facts["second"].segments) for e in episodes] == [3] * 8
 

@@ -1,5 +1,6 @@
 """Where a step's groups come from, with a rollout that only remembers what it was asked."""
 
+import contextlib
 import json
 
 import pytest
@@ -18,18 +19,33 @@ def draw(cursor, count):
 
 
 class Rollout:
-  """Plays at once; `tape` holds every run's step and prompts. An episode says of itself who it is."""
+  """Plays at once; `tape` holds every draw's step and prompts. An episode says of itself who it is."""
 
   def __init__(self, version=0, broken=(), unjudged=()):
     self.version, self.broken, self.unjudged, self.tape, self.report = version, broken, unjudged, [], Timings()
+    self.open = False
 
-  def run(self, requests, *, step, beside=None):
-    if beside is not None:
-      beside.advance()
+  @contextlib.contextmanager
+  def session(self):
+    assert not self.open
+    self.open, self.report = True, Timings()
+    try:
+      yield self
+    finally:
+      self.open = False
+
+  def start(self, requests, *, step):
     self.tape.append((step, sorted({r.prompt_index for r in requests})))
     assert [(r.prompt_index, r.sample) for r in requests] == [(i, g) for i in self.tape[-1][1] for g in range(GROUP)]
-    self.report = Timings(seconds=1.0, wait_s=0.25, episodes=len(requests))
-    self.report.engine.sampled_tokens = 10
+    return requests
+
+  def finish(self, requests, beside=None):
+    assert self.open
+    if beside is not None:
+      beside.advance()
+    played = Timings(seconds=1.0, wait_s=0.25, episodes=len(requests))
+    played.engine.sampled_tokens = 10
+    self.report.add(played)
     return [self.episode(r) for r in requests]
 
   def episode(self, request):
@@ -94,45 +110,88 @@ def test_without_a_filter_a_step_is_one_draw_and_nothing_is_measured():
 
 
 def test_groups_with_a_spread_are_kept_in_the_order_drawn_and_the_surplus_is_discarded():
-  # Two draws: of prompts 0 to 5, four have a spread; the step needs three, and the next one begins at prompt 6.
-  rollout, supply = make(spread_in(1, 2, 4, 5, 6, 7, 8))
+  # Two of prompts 0 to 2 have a spread. One is missing: at a share of 3/4, two are drawn for it, and both have one.
+  rollout, supply = make(spread_in(1, 2, 3, 4, 5, 6, 8))
   found = supply.take(1)
-  assert prompts(found) == [1, 2, 4] and rollout.tape == [(1, [0, 1, 2]), (1, [3, 4, 5])]
-  # Of 12 episodes, the first samples of four prompts have outcome 1.
+  assert prompts(found) == [1, 2, 3] and rollout.tape == [(1, [0, 1, 2]), (1, [3, 4])]
+  # Of 10 episodes, the first samples of four prompts have outcome 1.
   assert found.metrics == {
     "groups/draws": 2,
-    "groups/drawn": 6,
-    "groups/discarded_share": 2 / 6,
+    "groups/drawn": 5,
+    "groups/discarded_share": 1 / 5,
     "groups/surplus": 1,
     "groups/missing": 0,
     "groups/trained": 3,
     "groups/stale": 0,
     "staleness": 0,
-    "groups/metric": pytest.approx(4 / 12),
+    "groups/metric": pytest.approx(4 / 10),
   }
   rollout.version = 1
-  assert prompts(supply.take(2)) == [6, 7, 8] and supply.cursor == 9
+  # At a share of 5/6, four are drawn for three: 5, 6, 7, 8. All but 7 have a spread.
+  assert prompts(supply.take(2)) == [5, 6, 8] and supply.cursor == 9
   report = supply.reported()
   assert (report.seconds, report.wait_s, report.episodes, report.engine.sampled_tokens) == (3.0, 0.75, 18, 30)
   assert supply.reported().seconds == 0
 
 
 def test_kept_surplus_comes_first_in_the_next_step_and_is_counted_as_stale():
-  rollout, supply = make(spread_in(1, 2, 4, 5, 6, 7, 8), surplus="keep")
-  assert prompts(supply.take(1)) == [1, 2, 4]
+  rollout, supply = make(spread_in(1, 2, 3, 4, 5, 6, 7, 8), surplus="keep")
+  assert prompts(supply.take(1)) == [1, 2, 3]
   rollout.version = 1
+  # 4 is left over. Two are missing: at a share of 5/6, three are drawn for them.
   second = supply.take(2)
-  assert prompts(second) == [5, 6, 7]
+  assert prompts(second) == [4, 5, 6] and rollout.tape[-1] == (2, [5, 6, 7])
   assert (second.metrics["groups/stale"], second.metrics["staleness"]) == (1, pytest.approx(1 / 3))
   assert [e.version for e in second.episodes] == [0, 0, 1, 1, 1, 1]
   rollout.version = 2
-  assert prompts(supply.take(3))[0] == 8
+  assert prompts(supply.take(3))[0] == 7
+
+
+def test_a_draw_asks_for_what_is_missing_over_the_share_that_was_kept():
+  # Worked by hand, with three groups a step: a share is (1 + kept) / (1 + drawn), of this step and the one before.
+  #   step 1: nothing is known, so 3 for 3. Prompt 0 is kept: 2 are missing, 2 / (2/4) = 4. 3 and 5 are kept.
+  #   step 2: 3 of 7 were kept: 3 / (4/8) = 6. 8 and 9 are kept: 1 is missing, 1 / ((1+3+2)/(1+7+6)) = 2.33, so 3.
+  #           Of 13 to 15 none is kept: 1 / ((1+3+2)/(1+7+9)) = 2.83, so 3. Of 16 to 18 all are.
+  #   step 3: 5 of 12 were kept in step 2, and step 1 counts no longer: 3 / (6/13) = 6.5, so 7.
+  rollout, supply = make(spread_in(0, 3, 5, 8, 9, 16, 17, 18, *range(19, 30)), max_draws=8)
+  for step in (1, 2, 3):
+    rollout.version = step - 1
+    assert supply.take(step).metrics["groups/missing"] == 0
+  assert [(step, drawn[0], len(drawn)) for step, drawn in rollout.tape] == [
+    (1, 0, 3),
+    (1, 3, 4),
+    (2, 7, 6),
+    (2, 13, 3),
+    (2, 16, 3),
+    (3, 19, 7),
+  ]
+
+
+def test_a_draw_is_at_most_what_the_step_may_still_draw_and_at_least_one_prompt():
+  rollout, supply = make(spread_in(), max_draws=4)
+  supply.take(1)
+  assert [len(drawn) for _, drawn in rollout.tape] == [3, 9]  # 3 / (1/4) = 12, of which 9 are left
+  # All were kept: one is missing by the surplus of two, and one is drawn.
+  rollout, supply = make(spread_in(*range(1, 20)), surplus="keep")
+  supply.restore(dict(cursor=5, surplus=[], ahead=None, seen=[4, 9]))
+  assert prompts(supply.take(1)) == [5, 6, 7] and rollout.tape == [(1, [5, 6, 7, 8, 9, 10])]  # 3 / (5/10)
+  rollout.version = 1
+  assert prompts(supply.take(2)) == [8, 9, 10] and len(rollout.tape) == 1  # the surplus suffices
+  rollout.version = 2
+  assert prompts(supply.take(3)) == [11, 12, 13] and supply.cursor == 14
+
+
+def test_few_failures_in_a_small_draw_do_not_stop_the_run():
+  # The second draw, for one missing group, is of prompts 3 and 4. Half of it fails: that is 2 of the step's 10.
+  broken = [(3, 0), (3, 1)]
+  rollout, supply = make(spread_in(1, 2, 4, unknown=broken), rollout=Rollout(broken=broken), share=0.4)
+  assert prompts(supply.take(1)) == [1, 2, 4] and rollout.tape[-1] == (1, [3, 4])
 
 
 def test_draws_are_bounded_and_the_step_goes_on_with_what_there_is():
   rollout, supply = make(spread_in(4), max_draws=3)
   found = supply.take(1)
-  assert prompts(found) == [4] and len(rollout.tape) == 3 and supply.cursor == 9
+  assert prompts(found) == [4] and len(rollout.tape) == 2 and supply.cursor == 9
   assert (found.metrics["groups/missing"], found.metrics["groups/trained"]) == (2, 1)
 
 
@@ -186,22 +245,27 @@ def test_what_was_sampled_ahead_is_the_next_steps_beside_other_work():
       yield
     return "learnt"
 
-  rollout, supply = make(spread_in(1, 2, 4), rollout=Rollout(version=3))
+  rollout, supply = make(spread_in(0, 1, 2, 3, 4, 6), rollout=Rollout(version=3))
+  now = supply.take(4, ahead=True)
+  assert prompts(now) == [0, 1, 2] and now.metrics["staleness"] == 0 and supply.under_way and rollout.open
   work = Work(pieces())
   supply.sample_ahead(5, work)
+  assert not supply.under_way and not rollout.open and supply.ready
   assert done == [0, 1]  # a piece beside each of the two draws
   assert work.finish() == work.finish() == "learnt" and done == [0, 1, 2, 3, 4] and not work.advance()
   saved = json.loads(json.dumps(supply.saved()))
-  found = supply.take(5)
-  assert prompts(found) == [1, 2, 4] and rollout.tape == [(5, [0, 1, 2]), (5, [3, 4, 5])]
+  found = supply.take(5, ahead=True)  # what is ahead of it would be two steps old: nothing is started
+  assert prompts(found) == [3, 4, 6] and rollout.tape == [(4, [0, 1, 2]), (5, [3, 4, 5]), (5, [6, 7])]
+  assert not supply.under_way and not supply.ready
   assert (found.metrics["staleness"], found.metrics["groups/stale"], found.metrics["groups/draws"]) == (1, 3, 2)
   assert supply.saved()["ahead"] is None
 
   # A resumed run trains on the same groups, and draws on from the same prompt.
-  again, resumed = make(spread_in(6, 7, 8), rollout=Rollout(version=5))
+  again, resumed = make(spread_in(8, 9, 11), rollout=Rollout(version=5))
   resumed.restore(saved)
   assert resumed.take(5) == found and again.tape == []
-  assert prompts(resumed.take(6)) == [6, 7, 8]
+  assert prompts(resumed.take(6)) == [8, 9, 11]
+  assert again.tape == [(6, [8, 9, 10, 11, 12])]  # step 5 kept 3 of 5: 3 / (4/6) = 4.5
   # Taken a step late it would be two steps old.
   resumed.restore(saved)
   with pytest.raises(ValueError, match="step 6 would train on episodes that weights 2 steps old"):
@@ -210,13 +274,49 @@ def test_what_was_sampled_ahead_is_the_next_steps_beside_other_work():
 
 def test_no_group_at_all_can_be_sampled_ahead_too():
   rollout, supply = make(spread_in(), max_draws=1)
-  supply.sample_ahead(1, Work(iter(())))
+  supply.take(1, ahead=True)
+  supply.sample_ahead(2, Work(iter(())))
   supply.restore(json.loads(json.dumps(supply.saved())))
-  assert supply.take(1).groups == () and len(rollout.tape) == 1
+  assert supply.take(2).groups == () and len(rollout.tape) == 2
+
+
+def test_what_a_failed_tool_cuts_short_is_drawn_again_from_the_same_prompts():
+  measure = spread_in(0, 1, 3, 5, 6, 8)
+
+  def played(rollout):
+    _, supply = make(measure, rollout=rollout)
+    assert prompts(supply.take(1, ahead=True)) == [0, 1, 6]  # 3 to 5 are the next step's from the start
+    return supply
+
+  rollout = Rollout()
+  whole = played(rollout)
+  whole.sample_ahead(2, Work(iter(())))
+  assert rollout.tape == [(1, [0, 1, 2]), (2, [3, 4, 5]), (1, [6, 7]), (2, [8, 9])]
+
+  for broken in ([3, 4, 5], [8, 9]):  # in the first draw; in the second, when the first one had moved the cursor
+    down = Rollout(broken=[(i, g) for i in broken for g in range(GROUP)])
+    supply = played(down)
+    supply._max_failed_share = 0.3
+    with pytest.raises(groups_lib.TooManyFailures):
+      supply.sample_ahead(2, Work(iter(())))
+    assert not supply.ready and not down.open
+    again, resumed = make(measure)
+    resumed.restore(json.loads(json.dumps(supply.saved())))
+    assert prompts(resumed.take(2)) == [3, 5, 8] and again.tape == [(2, [3, 4, 5]), (2, [8, 9])]
+    assert resumed.saved() == whole.saved() | dict(ahead=None)
+
+
+def test_what_is_under_way_is_closed_once():
+  rollout, supply = make(spread_in(*range(9)))
+  supply.take(1, ahead=True)
+  supply.close()
+  assert not rollout.open and not supply.under_way and supply.reported().seconds == 1.0
+  supply.close()
 
 
 def test_groups_of_other_questions_are_not_restored():
   rollout, supply = make(spread_in(1, 2, 4, 5), surplus="keep")
+  supply.cursor = 1  # 1 to 3, then 4 and 5
   supply.take(1)
   saved = supply.saved()
   assert len(saved["surplus"]) == 1
@@ -235,7 +335,7 @@ def test_groups_of_other_questions_are_not_restored():
 
 
 def test_what_is_too_old_is_never_trained_on():
-  rollout, supply = make(spread_in(1, 2, 4, 5, 6, 7, 8), surplus="keep")
+  rollout, supply = make(spread_in(1, 2, 3, 4, 6, 7, 8), surplus="keep")
   supply.take(1)
   rollout.version = 5
   with pytest.raises(ValueError, match="weights 5 steps old.*at most 1"):

@@ -3,6 +3,7 @@
 import json
 import os
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -29,7 +30,7 @@ def old(tmp_path_factory):
   """A folder with a checkpoint of step 5."""
   folder = tmp_path_factory.mktemp("old")
   with workdir.opened(folder, settings_of(steps=9), say=lambda text: None) as made:
-    made.restore(STATE)
+    made.restore(jax.tree.map(jnp.copy, STATE))
     made.save(5, STATE, {})
   return folder
 
@@ -109,12 +110,12 @@ def test_every_pattern_of_the_free_settings_is_of_a_setting():
 
 def test_accepted_changes_are_recorded_and_hold_from_then_on(tmp_path):
   with workdir.opened(tmp_path, settings_of(), say=lambda text: None) as made:
-    made.restore(STATE)
+    made.restore(jax.tree.map(jnp.copy, STATE))
     made.save(5, STATE, {})
   other = settings_of(seed=3, log__tensorboard=False)
   said = []
   with workdir.opened(tmp_path, other, accept_changes=True, say=said.append) as made:
-    assert made.restore(STATE)[1] == dict(step=5, reached=False) and made.restored == 5
+    assert made.restore(jax.tree.map(jnp.copy, STATE))[1] == dict(step=5, reached=False) and made.restored == 5
   assert said == [f"{tmp_path}: going on from step 5, of at most 100"]
   (row,) = map(json.loads, (tmp_path / changes.CHANGES).read_text().splitlines())
   assert row["step"] == 5 and row["changes"] == {"seed": [0, 3], "log.tensorboard": [True, False]}
@@ -140,15 +141,22 @@ def test_what_must_be_there_and_what_must_not(old, tmp_path):
 @pytest.mark.parametrize("reached, more", [(False, False), (True, True)])
 def test_a_finished_run_says_so(tmp_path, reached, more):
   with workdir.opened(tmp_path, settings_of(steps=5), say=lambda text: None) as made:
-    made.restore(STATE)
+    made.restore(jax.tree.map(jnp.copy, STATE))
     made.save(5, STATE, {}, reached=reached)
   assert not opened(tmp_path, settings_of(steps=5))[0].finished  # killed before the model was saved
   with workdir.opened(tmp_path, settings_of(steps=5), say=lambda text: None) as made:
-    assert made.restore(STATE)[1]["reached"] == reached
+    assert made.restore(jax.tree.map(jnp.copy, STATE))[1]["reached"] == reached
     made.end(5, reached=reached)
   made, (said,) = opened(tmp_path, settings_of(steps=5))
   assert made.finished and "is finished: it has its 5 steps" in said
   assert opened(tmp_path, settings_of(steps=6))[0].finished == more  # what has been reached is not trained on
+
+
+def test_the_first_state_is_freed_before_a_checkpoint_is_read(old):
+  given = jax.tree.map(jnp.copy, STATE)
+  with workdir.opened(old, settings_of(steps=9), say=lambda text: None) as made:
+    state, _ = made.restore(given)
+  assert given["x"].is_deleted() and state["x"].tolist() == [0, 1, 2]
 
 
 def test_only_who_holds_the_folder_saves(tmp_path):

@@ -1,4 +1,4 @@
-"""Metrics of the use of evidence: passages named, quotes found in them, and wasted searches."""
+"""Metrics of the use of evidence: passages named, and quotes found in them. Searches: searches.py."""
 
 import dataclasses
 from collections.abc import Collection, Hashable, Sequence
@@ -43,26 +43,3 @@ def recall_at(ranked: Sequence[Hashable], golds: Collection[Hashable], k: int) -
   """Share of the golds among the first k; 0 without golds."""
   golds = set(golds)
   return len(golds & set(ranked[:k])) / len(golds) if golds else 0.0
-
-
-def wasted_searches(queries: Sequence[str], found: Sequence[Collection[Hashable]], golds: Collection[Hashable]) -> int:
-  """Number of searches that repeat an earlier query or return no new gold passage.
-
-  Args:
-    queries: in order; compared without regard to case and white space.
-    found: for each query, ids of the passages it returned.
-    golds: ids of the gold passages. If empty, only repeats are counted.
-
-  Raises:
-    ValueError: the numbers of queries and results differ.
-  """
-  if len(queries) != len(found):
-    raise ValueError(f"{len(queries)} queries but {len(found)} results.")
-  asked, shown, wasted = set(), set(), 0
-  for query, passages in zip(queries, found):
-    key = " ".join(query.lower().split())
-    new = (set(passages) & set(golds)) - shown
-    wasted += key in asked or (bool(golds) and not new)
-    asked.add(key)
-    shown |= new
-  return wasted

@@ -1,7 +1,4 @@
-"""The episode: one turn, as a coroutine. Next: reward.py.
-
-If the answer is paid by a judge's verdict, the judge reads each answer that is not exactly right.
-"""
+"""The episode: one turn, as a coroutine. Next: reward.py."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,7 +11,7 @@ from ragrl_jax.structs import Episode, Example, Policy, Tools
 
 
 def build(prompt: Prompt, parser: Parser, *, stops: Sequence[str], judge: bool):
-  """The coroutine under these settings. judge: whether the fact `correct` is asked for."""
+  """The coroutine under these settings. judge: ask for a verdict on each answer that is not exactly right."""
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
     talk = policy.start(prompt.messages(example))

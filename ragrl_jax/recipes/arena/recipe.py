@@ -5,7 +5,7 @@ from typing import Any
 
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.arena import play as play_lib
-from ragrl_jax.recipes.arena.parser import STOPS, Parser
+from ragrl_jax.recipes.arena.parser import Parser
 from ragrl_jax.recipes.arena.prompt import INSTRUCTIONS, SECTIONS, Prompt
 from ragrl_jax.recipes.arena.reward import ACCURACY, Reward
 from ragrl_jax.settings.fields import setting
@@ -15,17 +15,13 @@ from ragrl_jax.settings.fields import setting
 class Switches(recipe_lib.Switches):
   """The paper's values. README.md says where the authors' code differs."""
 
-  # "none": question and references only
   instructions: str = setting("paper", choices=INSTRUCTIONS)
   titles: bool = False  # show each reference's title
   shape: str = setting("strict", choices=("strict", "repo"))  # rules of the format: see parser.py
   strict_ids: bool = True  # a JSON list of plain integers; False also takes 1.0 and true for 1
-  # gold references: "supporting": by title; "substring": the first passage that holds an evidence sentence
-  gold_ids: str = setting("supporting", choices=("supporting", "substring"))
-  # sections of a reply: "cited": relevance, analysis, answer; "thought": think, answer; "direct": answer
-  reply: str = setting("cited", choices=tuple(SECTIONS))
-  # of answers; the paper found "f1" and "judge" better on MuSiQue only
-  accuracy: str = setting("exact", choices=ACCURACY)
+  gold_ids: str = setting("supporting", choices=("supporting", "substring"))  # see passages.gold_numbers
+  reply: str = setting("cited", choices=tuple(SECTIONS))  # the sections: see prompt.py
+  accuracy: str = setting("exact", choices=ACCURACY)  # the paper found "f1" and "judge" better on MuSiQue only
   bonus: float = 10.0  # added when format, answer and references are all right
   stop_at_answer: bool = True  # end the turn at </answer>; False: at EOS
 
@@ -44,11 +40,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe under these switches."""
   prompt = Prompt(switches.instructions, switches.reply, switches.titles)
-  parser = Parser(switches.shape, SECTIONS[switches.reply])
+  parser = Parser(SECTIONS[switches.reply], shape=switches.shape)
   reward = Reward(
     parser, gold_ids=switches.gold_ids, strict_ids=switches.strict_ids, bonus=switches.bonus, accuracy=switches.accuracy
   )
-  stops = STOPS if switches.stop_at_answer else ()
+  stops = parser.stops if switches.stop_at_answer else ()
   play = play_lib.build(prompt, parser, stops=stops, judge=switches.accuracy == "judge")
   return recipe_lib.Recipe(
     name="arena",

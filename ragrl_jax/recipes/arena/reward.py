@@ -3,35 +3,27 @@
 `score` returns the terms, `weights` what each counts; the recipe adds them up.
 """
 
+import dataclasses
 from collections.abc import Mapping
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import citations
+from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.arena.parser import Parser
 from ragrl_jax.structs import Episode, Example
 
-ACCURACY = ("exact", "f1", "judge")
+ACCURACY = ("exact", "f1", "judge")  # "judge": an answer that is not exactly right is worth the verdict among the facts
 
 
+@dataclasses.dataclass(frozen=True)
 class Reward:
-  """Scores one episode.
+  """Scores one episode. All attributes but the parser are switches: see recipe.py."""
 
-  Args:
-    parser: reads the model's text.
-    gold_ids: "supporting" (positions by title, as the data gives them) or "substring" (see `gold_ids`).
-    strict_ids: accept nothing but a JSON list of plain integers.
-    bonus: weight of the bonus.
-    accuracy: "exact", "f1", or "judge": an answer that is not exactly right is worth the verdict among the facts.
-  """
-
-  def __init__(self, parser: Parser, *, gold_ids: str, strict_ids: bool, bonus: float, accuracy: str):
-    self.parser = parser
-    self.gold_ids = gold_ids
-    self.strict_ids = strict_ids
-    self.bonus = bonus
-    self.accuracy = accuracy
-    self.cites = "relevance" in parser.sections
-    self.terms = ("format", "accuracy", "relevance", "bonus") if self.cites else ("format", "accuracy")
+  parser: Parser
+  gold_ids: str
+  strict_ids: bool
+  bonus: float
+  accuracy: str
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
     """`format` 0 or 1, `accuracy` 0 to 1, `relevance` 0, 0.5 or 1, `bonus` 1 iff the three are 1.
@@ -42,12 +34,12 @@ class Reward:
     Source: ARENA (arXiv 2505.13258) sec. 3.2; the answer and the numbers are paid out of shape, too.
     """
     if episode.ended == "failed":
-      return dict.fromkeys(self.terms)
+      return dict.fromkeys(self.weights(0))
     text = episode.model_text
     terms = dict(format=float(self.parser.in_shape(text)), accuracy=self.right(example, episode))
-    if not self.cites:
+    if "relevance" not in self.parser.sections:
       return terms
-    golds = gold_ids(example, self.gold_ids)
+    golds = passages.gold_numbers(example, self.gold_ids)
     if not golds:
       return terms | dict(relevance=None, bonus=None)
     ids = citations.parse_ids(self.parser.section(text, "relevance") or "", strict=self.strict_ids)
@@ -65,27 +57,9 @@ class Reward:
 
   def weights(self, step: int) -> Mapping[str, float]:
     """The weight of each term; the same at every step. The bonus weighs `bonus`, the others 1."""
-    del step  # the same throughout
-    return dict.fromkeys(self.terms, 1.0) | (dict(bonus=self.bonus) if self.cites else {})
+    cites = "relevance" in self.parser.sections
+    return dict(format=1.0, accuracy=1.0) | (dict(relevance=1.0, bonus=self.bonus) if cites else {})
 
   def outcome(self, example: Example, episode: Episode) -> float:
     """Exact match of the answer, 0 or 1, without any shaping: what filters, progress bars and tables show."""
     return qa.exact_match(self.parser.answer(episode.model_text) or "", example.golds, style="spaced")
-
-
-def gold_ids(example: Example, mode: str) -> list[int]:
-  """The numbers, from 1, of the passages that the answer rests on; empty where not known.
-
-  "substring" takes, for each evidence sentence (the whole passage where a set marks passages only), the first passage
-  that holds it. Where none does, the right list is not known: the authors' code puts a -1 into it, and pays for citing
-  -1.
-  """
-  if mode == "supporting":
-    return sorted({place + 1 for place in example.supporting})
-  sentences = [sentence for _, sentence in example.evidence]
-  sentences = sentences or [example.passages[place].text for place in example.supporting]
-  found = {
-    next((i for i, passage in enumerate(example.passages, 1) if sentence in passage.text), None)
-    for sentence in sentences
-  }
-  return [] if None in found else sorted(place for place in found if place is not None)

@@ -7,7 +7,7 @@ from ragrl_jax.chat.cached import Chat
 from ragrl_jax.data import transcripts as transcripts_lib
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.arena.parser import Parser
-from ragrl_jax.recipes.arena.reward import gold_ids
+from ragrl_jax.recipes.arena.prompt import SECTIONS
 from ragrl_jax.structs import MODEL, Example
 
 REASON = (
@@ -36,7 +36,7 @@ async def reasoned(examples: Sequence[Example], backbone: Chat, **how: Any):
   """
 
   async def one(example: Example):
-    golds = gold_ids(example, "supporting")
+    golds = passages.gold_numbers(example, "supporting")
     if not golds:
       return "no references", None
     asked = (
@@ -46,6 +46,6 @@ async def reasoned(examples: Sequence[Example], backbone: Chat, **how: Any):
     reply = await backbone.ask([dict(role="user", content=asked)])
     thought = reply.content.rpartition("</think>")[2].strip()
     text = f"<relevance> {golds} </relevance>\n<analysis> {thought} </analysis>\n<answer> {example.golds[0]} </answer>"
-    return ("kept", [(MODEL, text)]) if thought and Parser().in_shape(text) else ("out of shape", None)
+    return ("kept", [(MODEL, text)]) if thought and Parser(SECTIONS["cited"]).in_shape(text) else ("out of shape", None)
 
   return await transcripts_lib.make(examples, one, **how)

@@ -1,13 +1,15 @@
-"""A scripted player of the made-up world that says what it read: what SFT warms a model up with, faults and all."""
+"""What SFT warms models up with in the made-up world: a scripted player with faults, and lessons for a judge."""
 
 import random
 from collections.abc import Callable, Sequence
 
+from ragrl_jax.data.world import World
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.recipe import draw_fault
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
 
 FAULTS = ("skip", "ignore", "stop")
+LESSONS = ("name", "passage", "statement")
 
 
 def demonstrate(
@@ -50,3 +52,85 @@ def demonstrate(
       learnt += f", so {answer}"
     thought = {"skip": "", "ignore": f"<think> {plan} </think>"}.get(kind, f"<think> {learnt} </think>")
   return [*turns, (MODEL, f"{thought}<answer> {answer} </answer>")]
+
+
+def lessons(
+  kind: str, world: World, count: int, rng: random.Random, *, claims: int = 8
+) -> list[tuple[Example, list[tuple[str, str]]]]:
+  """Results with several thoughts about each; a digit after every thought: 1 if its names are those of the result.
+
+  Nothing but the comparison decides: every thought is a coin flip of its own, names are drawn from the world's
+  syllables and look alike on both sides, and a statement's relation may be any, whatever the digit.
+
+  Args:
+    kind: "name": the result is a title, the thoughts are names; "passage": the result is a passage, the thoughts are
+      names; "statement": the result is a passage, the thoughts are statements ("mayor Gusdok is Tikrem").
+    world: its syllables, relations and wordings are used, its entities are not.
+    count: results.
+    rng: draws everything.
+    claims: thoughts about a result, at least 1. With eight, a digit is trained every seven tokens, not every thirty.
+
+  Returns:
+    For each result: the pair of it and the first thought, and the turns, which are the digits and, between them, the
+    other thoughts.
+
+  Raises:
+    ValueError: a kind that is none of LESSONS.
+  """
+  if kind not in LESSONS:
+    raise ValueError(f"lesson {kind!r}: it must be one of {', '.join(LESSONS)}.")
+  names = [name for part in world.parts.values() for name in part.names]
+  syllables = sorted({name[at : at + 3].lower() for name in names for at in range(0, len(name), 3)})
+  return [_lesson(kind, world, syllables, str(number), rng, claims) for number in range(count)]
+
+
+def _lesson(kind: str, world: World, syllables: Sequence[str], source: str, rng: random.Random, claims: int):
+  # Half of a result's names look miscopied, too: a name of one syllable, or of four, must not tell by its looks.
+  draw = lambda: rng.choice((_as_it_is, _miscopied))(_drawn(syllables, rng), syllables, rng)
+  read, relations = (draw(), draw()), list(world.relations)
+  relation = rng.choice(relations)
+  if kind == "name":
+    read = (read[0], read[0])
+  subject, found = map(_name, read)
+  sentence = rng.choice(world.settings.wordings).format(s=subject, r=relation, o=found)
+  # A name at the very beginning, without the space before it, would have other tokens than in a thought.
+  told = f"Doc 1(Title: {subject})" + (f" {sentence}" if kind != "name" else "")
+
+  def thought() -> tuple[str, str]:
+    said, place, right = list(read), rng.randrange(2), rng.random() < 0.5
+    while not right and said[place] in read:
+      said[place] = _miscopied(read[place], syllables, rng)
+    if kind != "statement":
+      return _name(said[place]), str(int(right))
+    return f"{rng.choice((relation, rng.choice(relations)))} {_name(said[0])} is {_name(said[1])}", str(int(right))
+
+  (first, digit), *others = [thought() for _ in range(claims)]
+  example = Example(source, first, (digit,), (Passage("1", "", told),), source=source)
+  turns = [(MODEL, digit)]
+  for text, digit in others:
+    turns += [(ENVIRONMENT, f"\n\n<think> {text} </think>"), (MODEL, digit)]
+  return example, turns
+
+
+def _name(syllables: Sequence[str]) -> str:
+  return "".join(syllables).capitalize()
+
+
+def _miscopied(name: Sequence[str], syllables: Sequence[str], rng: random.Random) -> list[str]:
+  """Mostly another syllable, as small policies miscopy; else the last one missing or added, or another name."""
+  kind, said = rng.random(), list(name)
+  if kind < 0.6:
+    said[rng.randrange(len(said))] = rng.choice(syllables)
+  elif kind < 0.75:
+    said = said[:-1] if len(said) > 1 and rng.random() < 0.5 else [*said, rng.choice(syllables)]
+  else:
+    said = _drawn(syllables, rng)
+  return said
+
+
+def _as_it_is(name: list[str], *_) -> list[str]:
+  return name
+
+
+def _drawn(syllables: Sequence[str], rng: random.Random) -> list[str]:
+  return [rng.choice(syllables) for _ in range(rng.choice((2, 3, 3)))]

@@ -62,9 +62,9 @@ PRESETS: dict[str, dict[str, Any]] = {
   "em_format": dict(
     information_think_weight=0.0, think_answer_weight=0.0, judge_information=False, structure_weight=0.2
   ),
+  "reward_model": dict(task="judge"),
   "no_ramp": dict(ramp_start=0, ramp_end=0),
   "repo": dict(action="first"),
-  "reward_model": dict(task="judge"),
 }
 
 

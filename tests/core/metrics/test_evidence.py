@@ -24,15 +24,3 @@ def test_compression_and_recall():
   assert evidence.compression(25, 0) == 0.0
   assert evidence.recall_at(["a", "b", "c"], ["c", "a"], 2) == 0.5
   assert evidence.recall_at(["a"], [], 2) == 0.0
-
-
-def test_wasted_searches():
-  golds = {"g1", "g2"}
-  assert evidence.wasted_searches(["x", "y"], [{"g1"}, {"g2", "z"}], golds) == 0
-  assert evidence.wasted_searches(["x", "y"], [{"g1"}, {"g1"}], golds) == 1  # nothing new
-  assert evidence.wasted_searches(["x", " X "], [{"g1"}, {"g2"}], golds) == 1  # a repeat, whatever it brings
-  assert evidence.wasted_searches(["x"], [{"z"}], golds) == 1
-  assert evidence.wasted_searches(["x", "x", "y"], [{"z"}, {"z"}, {"z"}], ()) == 1  # no golds known: repeats only
-  assert evidence.wasted_searches([], [], golds) == 0
-  with pytest.raises(ValueError, match="1 queries"):
-    evidence.wasted_searches(["x"], [], golds)

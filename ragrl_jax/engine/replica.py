@@ -1,0 +1,321 @@
+"""One replica's conversations: who waits, who is in the cache, who draws. The engine calls programs for all replicas.
+
+Pages are taken just before something is written to them. If none is free, room is made in this order: idle
+conversations are swapped out (of the same episode first, then the least recently used), prompts are given up, and
+conversations that came later are swapped out in the midst of their turn. So the oldest one always gets on.
+"""
+
+import collections
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ragrl_jax.engine.conversations import NO_LANE, ConversationState
+from ragrl_jax.engine.counters import Counters
+from ragrl_jax.engine.kv_cache import KVCache
+from ragrl_jax.engine.lanes import LaneTable
+from ragrl_jax.engine.messages import Group
+from ragrl_jax.engine.pages import Pages
+from ragrl_jax.engine.shared_prompts import Prompts
+from ragrl_jax.engine.sizes import Sizes
+
+
+class Replica:
+  """Seats conversations, finds pages for their tokens, and fills lanes.
+
+  Args:
+    number: of the replica, from 0.
+    sizes: of the engine.
+    packed: int32 [W, COLUMNS], the engine's lane table: this replica writes to its own lanes.
+    table: int32 [W, N], the engine's page table, likewise.
+    cache: gives the cache's programs, for what is swapped.
+    counters: gives the record that is counted in.
+
+  Attributes:
+    resident: conversations in the cache, the least recently used first.
+    copies: (from page, to page), to be copied before the next program runs.
+    joining: conversations that share a prompt as soon as it is computed.
+    live: lanes that draw.
+  """
+
+  def __init__(
+    self,
+    number: int,
+    sizes: Sizes,
+    packed: np.ndarray,
+    table: np.ndarray,
+    cache: Callable[[], KVCache],
+    counters: Callable[[], Counters],
+  ):
+    self.number, self._sizes = number, sizes
+    lanes = sizes.lanes // sizes.replicas
+    mine = slice(number * lanes, (number + 1) * lanes)
+    self._lanes, self._table = LaneTable.of(packed[mine]), table[mine]  # views
+    self._cache, self._counters = cache, counters
+    self.pages, self.prompts = Pages(sizes.cache_pages), Prompts()
+    self.resident: dict[ConversationState, None] = {}  # a dict keeps the order in which they were used
+    self.copies: list[tuple[int, int]] = []
+    self.joining: list[tuple[ConversationState, ConversationState]] = []
+    self.live = 0
+    self._waiting: collections.deque[ConversationState] = collections.deque()  # new episodes
+    self._urgent: list[ConversationState] = []  # others wait for these, or they were swapped out
+    self._prefilling: list[ConversationState] = []
+    self._ready: collections.deque[ConversationState] = collections.deque()  # for a lane
+    self._lane: list[ConversationState | None] = [None] * lanes
+    self._arrivals = 0
+
+  # ---- messages ------------------------------------------------------------------------------------------------------
+
+  def fork(self, parent: ConversationState, child: ConversationState) -> None:
+    """Lets the child share the idle parent's first tokens, wherever they lie."""
+    # An idle parent has all but its newest tokens in the cache. So has the fork, but for its own newest one.
+    child.cached = min(len(child.ids) - 1, parent.cached)
+    number = -(-child.cached // self._sizes.page)
+    child.swapped = parent.swapped[:number]  # () if the parent is in the cache
+    if parent in self.resident and number:
+      child.pages = self.pages.share(parent.pages[:number])
+      self._seat(child)
+
+  def submit(self, conversation: ConversationState) -> None:
+    """Takes in a conversation whose turn has begun."""
+    if conversation in self.resident:
+      del self.resident[conversation]
+      self.resident[conversation] = None  # the most recently used one
+      self._queue(conversation)
+    elif conversation.urgent:
+      self._urgent.append(conversation)
+    else:
+      self._waiting.append(conversation)
+
+  def leave(self, group: Group) -> None:
+    """One sample of the group will not share its prompt, or shares it already."""
+    for prompt in self.prompts.leave(group):
+      self.pages.release(prompt.pages)
+
+  def release(self, conversation: ConversationState) -> None:
+    """Ends an idle conversation."""
+    self._leave_group(conversation)
+    self._unseat(conversation)
+
+  # ---- seats ---------------------------------------------------------------------------------------------------------
+
+  @property
+  def can_step(self) -> bool:
+    """Whether there is something to do now. If not, new episodes may still wait."""
+    if self.live or self._ready or self._prefilling or self._urgent:
+      return True
+    return bool(self._waiting) and self._has_room(self._waiting[0])
+
+  def seat(self) -> None:
+    """Brings waiting conversations into the cache: first those that others may wait for, then new episodes."""
+    for conversation in sorted(self._urgent, key=lambda c: c.arrival or self._arrivals + 1):
+      if not self._swap_in(conversation):
+        break
+      self._urgent.remove(conversation)
+    while self._waiting and self._has_room(self._waiting[0]):
+      conversation = self._waiting.popleft()
+      self._seat(conversation)
+      if (prompt := self.prompts.find(conversation)) is not None:
+        # A new prompt gets its pages at once: they are there, as `_has_room` says.
+        self.grow(prompt, len(prompt.ids) - 1)
+        self.joining.append((conversation, prompt))
+      else:
+        self._leave_group(conversation)
+        if self.grow(conversation, len(conversation.ids)):
+          self._queue(conversation)
+
+  def join(self) -> None:
+    """Lets the conversations that wait for a prompt share its pages: all prompts are computed."""
+    for conversation, prompt in self.joining:
+      conversation.pages = self.pages.share(prompt.pages)
+      conversation.cached = prompt.cached
+      self._counters().shared_tokens += prompt.cached
+      self._leave_group(conversation)
+      self._queue(conversation)
+    self.joining, self.prompts.fills = [], []
+
+  def _leave_group(self, conversation: ConversationState) -> None:
+    if conversation.group is not None:
+      self.leave(conversation.group)
+      conversation.group = None
+
+  def _has_room(self, conversation: ConversationState) -> bool:
+    """Whether a new episode may begin: without others being swapped out for it now, or in the next chunk."""
+    if len(self.resident) >= self._sizes.rows // self._sizes.replicas:
+      return False
+    if not self.resident:
+      return True
+    active = self.live + len(self._ready) + len(self._prefilling) + len(self.joining)
+    new = 0 if self.prompts.has(conversation) else self._number(len(conversation.ids))
+    return self.pages.free > new + active
+
+  def _seat(self, conversation: ConversationState) -> None:
+    if not conversation.arrival:
+      self._arrivals += 1
+      conversation.arrival = self._arrivals
+    self.resident[conversation] = None
+
+  def _queue(self, conversation: ConversationState) -> None:
+    (self._prefilling if conversation.missing else self._ready).append(conversation)
+
+  def _swap_in(self, conversation: ConversationState) -> bool:
+    self._seat(conversation)
+    if conversation.swapped:
+      pages = self._number(conversation.cached)
+      if not self._make_room(conversation, lambda: pages):
+        del self.resident[conversation]
+        return False
+      conversation.pages = [self.pages.take() for _ in range(pages)]
+      self._run_copies()
+      self._cache().put(self.number, conversation.pages, conversation.swapped)
+      conversation.swapped = ()
+    self._queue(conversation)
+    return True
+
+  def _swap_out(self, victim: ConversationState) -> None:
+    """Moves a conversation to the host. It comes back bit for bit, at its next turn or in its place in the queue."""
+    self._run_copies()  # its pages may be the source or the target of a copy
+    if victim.cached:
+      victim.swapped = self._cache().take(self.number, victim.pages[: self._number(victim.cached)])
+      self._counters().swapped_rows += 1
+    self._unseat(victim)
+    victim.urgent = True
+    if victim.turn is not None:
+      if victim.lane != NO_LANE:
+        victim.automaton = int(self._lanes.automaton[victim.lane])
+        self.empty(victim)
+      for queue in (self._ready, self._prefilling):
+        if victim in queue:
+          queue.remove(victim)
+      self._urgent.append(victim)
+
+  def _unseat(self, conversation: ConversationState) -> None:
+    self.resident.pop(conversation, None)
+    self.pages.release(conversation.pages)
+    conversation.pages = []
+
+  def _run_copies(self) -> None:
+    if self.copies:
+      self._cache().copy([self.copies if r == self.number else [] for r in range(self._sizes.replicas)])
+      self.copies = []
+
+  # ---- pages ---------------------------------------------------------------------------------------------------------
+
+  def _number(self, tokens: int) -> int:
+    """Pages of so many tokens."""
+    return -(-tokens // self._sizes.page)
+
+  def grow(self, conversation: ConversationState, tokens: int) -> bool:
+    """Makes the positions from `cached` to `tokens` writable. False if there is no room: it is swapped out."""
+    pages, first = conversation.pages, conversation.cached // self._sizes.page
+
+    def copied() -> bool:  # the page of the next token has other holders: it is written to in a copy
+      return first < len(pages) and tokens > conversation.cached and self.pages.shared(pages[first])
+
+    tokens = min(tokens, self._sizes.table * self._sizes.page)
+    if not self._make_room(conversation, lambda: max(0, self._number(tokens) - len(pages)) + copied()):
+      self._swap_out(conversation)
+      return False
+    if copied():
+      page = self.pages.take()
+      self.copies.append((pages[first], page))
+      self.pages.release([pages[first]])
+      pages[first] = page
+    pages += [self.pages.take() for _ in range(self._number(tokens) - len(pages))]
+    return True
+
+  def _make_room(self, conversation: ConversationState, needed: Callable[[], int]) -> bool:
+    """Frees pages until there are as many as needed; that number may fall as others leave a shared page."""
+    while self.pages.free < needed():
+      if (victim := self._victim(conversation)) is not None:
+        self._swap_out(victim)
+      elif (prompt := self.prompts.drop()) is not None:
+        self.pages.release(prompt.pages)
+      else:
+        later = [c for c in self.resident if c.arrival > conversation.arrival and c.pages]
+        if not later:
+          return False
+        self._swap_out(max(later, key=lambda c: c.arrival))
+    return True
+
+  def _victim(self, conversation: ConversationState) -> ConversationState | None:
+    """The idle conversation to swap out: one of the same episode if there is one, else the least recently used."""
+    idle = [c for c in self.resident if c.turn is None and c.pages and c is not conversation]
+    return next((c for c in idle if c.episode == conversation.episode), idle[0] if idle else None)
+
+  # ---- prefill -------------------------------------------------------------------------------------------------------
+
+  def fills(self, width: int) -> list[ConversationState]:
+    """New prompts whose next tokens an extension of this width takes."""
+    asked = [p for p in self.prompts.fills if p.missing and self._sizes.width(p.missing) == width]
+    return asked[: self._sizes.widths[width]]
+
+  def batch(self, width: int) -> list[ConversationState]:
+    """Conversations for an extension of this width: full batches, a part of one only if lanes would stay empty."""
+    n = self._sizes.widths[width]
+    asked = [c for c in self._prefilling if self._sizes.width(c.missing) == width][:n]
+    if len(asked) < n and self.live + len(self._ready) >= len(self._lane):
+      return []
+    grown = [c for c in asked if c in self._prefilling and self.grow(c, c.cached + min(c.missing, width))]
+    return [c for c in grown if c in self._prefilling]  # one may have been swapped out for an older one
+
+  def extended(self, batch: list[ConversationState]) -> None:
+    """The batch's tokens are in the cache."""
+    done = [c for c in batch if c in self._prefilling and not c.missing]
+    self._ready.extend(done)
+    self._prefilling = [c for c in self._prefilling if c not in done]
+
+  # ---- lanes ---------------------------------------------------------------------------------------------------------
+
+  def take_lanes(self) -> None:
+    """Gives free lanes to the conversations that are ready, first come, first served, and all of them their pages."""
+    for lane, holder in enumerate(self._lane):
+      if holder is None and self._ready:
+        conversation = self._ready.popleft()
+        conversation.lane, self._lane[lane] = lane, conversation
+        self.live += 1
+        self._lanes.put(lane, _lane_values(conversation))
+    for conversation in sorted(self.drawing(), key=lambda c: c.arrival):
+      if conversation.lane != NO_LANE:  # it may have been swapped out for an older one
+        if self.grow(conversation, conversation.cached + min(self._sizes.chunk, conversation.budget)):
+          self._table[conversation.lane, : len(conversation.pages)] = conversation.pages
+
+  def drawing(self) -> Iterator[ConversationState]:
+    """The conversations in lanes."""
+    return (c for c in self._lane if c is not None)
+
+  def min_live(self) -> int:
+    """A chunk ends when fewer lanes live: while others wait for a lane, as soon as enough are free."""
+    if not (self._ready or self._prefilling):
+      return 1
+    # 32 lanes live and 4 free ones suffice: the chunk ends when fewer than 29 live. Without a backlog it draws on.
+    return max(1, self.live - max(1, int(len(self._lane) * REFILL)) + 1)
+
+  def empty(self, conversation: ConversationState) -> None:
+    """Frees the conversation's lane."""
+    lane, conversation.lane = conversation.lane, NO_LANE
+    self._lane[lane] = None
+    self.live -= 1
+    self._lanes.live[lane] = 0
+    self._lanes.length[lane] = 0  # attention runs to the longest lane: an empty one must not be it
+
+
+REFILL = 0.125  # share of the lanes that must be free to end a chunk while others wait
+
+
+def _lane_values(conversation: ConversationState) -> LaneTable:
+  """What `decode` is told of a conversation that draws."""
+  turn = conversation.turn
+  assert turn is not None  # only conversations with a turn under way become ready
+  return LaneTable(
+    token=conversation.ids[-1],
+    length=conversation.cached,
+    live=1,
+    budget=conversation.budget,
+    automaton=conversation.automaton,
+    accept=turn.accept,
+    top_k=turn.top_k,
+    key=conversation.key,
+    temperature=turn.temperature,
+    top_p=turn.top_p,
+  )

@@ -1,0 +1,106 @@
+"""The engine's sizes: every shape of its programs follows from them."""
+
+import dataclasses
+
+import jax
+
+from ragrl_jax.settings import MAX_PROMPTS, PREFILL_ROWS, Rollout
+
+MIN_WIDTH = 8  # tokens: a narrower extension than this saves nothing
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+  """Sizes of an engine. `lanes`, `rows` and `pages` are those of all replicas together.
+
+  Attributes:
+    lanes: W, conversations drawn for together.
+    rows: C ≥ W: a new episode waits while so many conversations are in the cache.
+    context: most tokens of a conversation.
+    chunk: most tokens that one decode call draws for a lane.
+    prefill: tokens that one extension prefills for a conversation; a remainder of at most a quarter of it takes a
+      narrower one.
+    page: tokens of a page.
+    pages: pages of the cache; 0: as many as `rows` conversations of `context` tokens can fill, and some prompts.
+    prefill_rows: conversations of one extension, a replica; a narrower one takes four times as many.
+    replicas: parts of the engine, each with all weights and its own lanes and pages.
+
+  Raises:
+    ValueError: sizes that do not fit together.
+  """
+
+  lanes: int
+  rows: int
+  context: int
+  chunk: int = Rollout.chunk
+  prefill: int = Rollout.prefill
+  page: int = Rollout.page
+  pages: int = 0
+  prefill_rows: int = PREFILL_ROWS
+  replicas: int = 1
+
+  def __post_init__(self):
+    small = [f"{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self) if getattr(self, f.name) < 1]
+    if bad := [text for text in small if text != "pages=0"]:
+      raise ValueError(f"{', '.join(bad)}: each must be at least 1 (config.rollout).")
+    if self.rows < self.lanes:
+      raise ValueError(f"rows={self.rows} < lanes={self.lanes}: every lane needs a conversation (config.rollout.rows).")
+    for name in ("lanes", "rows", "pages"):
+      if getattr(self, name) % self.replicas:
+        raise ValueError(
+          f"{name}={getattr(self, name)} on {self.replicas} replicas: each gets an equal share, so choose a multiple "
+          f"of {self.replicas} (config.rollout.{name})."
+        )
+    if self.pages and self.pages < self.replicas * self.table:
+      raise ValueError(
+        f"pages={self.pages} of {self.page} tokens: each of {self.replicas} replicas must hold a conversation of "
+        f"context={self.context} tokens, {self.table} pages. Raise config.rollout.pages, or set it to 0."
+      )
+
+  @property
+  def table(self) -> int:
+    """Pages of the longest conversation."""
+    return -(-self.context // self.page)
+
+  @property
+  def cache_pages(self) -> int:
+    """Pages of a replica's cache."""
+    return self.pages // self.replicas or (self.rows // self.replicas + MAX_PROMPTS) * self.table
+
+  @property
+  def widths(self) -> dict[int, int]:
+    """Width of an extension → its conversations a replica, the widest first."""
+    widths = {self.prefill: self.prefill_rows}
+    if self.prefill >= MIN_WIDTH * 4:
+      widths[self.prefill // 4] = self.prefill_rows * 4  # as many tokens a call as the wide one
+    return widths
+
+  def width(self, missing: int) -> int:
+    """Width of the extension that takes the next of so many tokens. It depends on their number alone."""
+    # Widths 32 and 8: 40 missing tokens go as 32 + 8, 20 as one of 32, 5 as one of 8.
+    return min(width for width in self.widths if width == self.prefill or missing <= width)
+
+
+def of(rollout: Rollout, mesh: jax.sharding.Mesh | None) -> Sizes:
+  """The sizes of config.rollout on the engine's mesh. Lanes, rows and pages are rounded up to equal shares."""
+  replicas = 1 if mesh is None else mesh.shape["data"]
+  share = lambda number: -(-number // replicas) * replicas
+  return Sizes(
+    lanes=share(rollout.lanes),
+    rows=share(rollout.rows),
+    context=rollout.context,
+    chunk=rollout.chunk,
+    prefill=rollout.prefill,
+    page=rollout.page,
+    pages=share(rollout.pages),
+    replicas=replicas,
+  )
+
+
+def check_heads(heads: int, tensor: int) -> None:
+  """Raises ValueError if a replica of so many devices cannot split the model's key-value heads."""
+  if heads % tensor:
+    raise ValueError(
+      f"config.rollout.mesh.tensor={tensor}: the model's {heads} key-value heads cannot be split so. Choose a divisor "
+      "of them; more replicas use the other devices."
+    )

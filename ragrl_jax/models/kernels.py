@@ -1,0 +1,108 @@
+"""What the fused attention kernels share: rows padded to whole blocks, and one call per device of a mesh."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+from ragrl_jax.parallel import rules
+
+
+class Tokens(NamedTuple):
+  """What a kernel knows of its queries, or of its keys; int32 [B, T] each.
+
+  Attributes:
+    segment_ids: 0 is padding.
+    prefix_ids: the segment that a token attends to besides its own; its own if there is none.
+    index: the token's place in its row, on all devices.
+    first: the index of the first token of its segment.
+  """
+
+  segment_ids: jax.Array
+  prefix_ids: jax.Array
+  index: jax.Array
+  first: jax.Array
+
+  @property
+  def others(self) -> jax.Array:
+    """The prefix's ids where the prefix is another segment, 0 elsewhere."""
+    return jnp.where(self.prefix_ids == self.segment_ids, 0, self.prefix_ids)
+
+
+def tokens(segment_ids: jax.Array, prefix_ids: jax.Array | None) -> Tokens:
+  """Tokens of rows [B, T]. A segment's tokens are contiguous."""
+  index = jax.lax.broadcasted_iota(jnp.int32, segment_ids.shape, 1)
+  starts = jnp.concatenate([jnp.ones_like(segment_ids[:, :1], bool), segment_ids[:, 1:] != segment_ids[:, :-1]], axis=1)
+  first = jax.lax.cummax(jnp.where(starts, index, 0), axis=1)
+  return Tokens(segment_ids, segment_ids if prefix_ids is None else prefix_ids, index, first)
+
+
+def per_device(
+  local: Callable[..., jax.Array],
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  segment_ids: jax.Array,
+  prefix_ids: jax.Array | None,
+  *,
+  multiple: int,
+  mesh: Mesh | None,
+) -> jax.Array:
+  """Calls local(q, k, v, Tokens of the queries, Tokens of the keys) on each device; see `attention.attend`.
+
+  Args:
+    local: attention of a device's rows and heads, for its part of the rows' queries, to the whole rows' keys.
+    multiple: the number of a device's queries per row is a multiple of it; rows are padded.
+    mesh: None means one device.
+  """
+  B, T, H, _ = q.shape
+  queries, stretches = PartitionSpec(None, None, None, None), 1
+  if mesh is not None:
+    queries = rules.activation(mesh, ("batch", "length", "heads", None), q.shape)
+    stretches = rules.ways(mesh, queries[1])
+    k, v = keys_for_all(k, v, H, rules.ways(mesh, queries[2]))
+  if rest := -T % (multiple * stretches):
+    q, k, v = (jnp.pad(x, ((0, 0), (0, rest), (0, 0), (0, 0))) for x in (q, k, v))
+    segment_ids = jnp.pad(segment_ids, ((0, 0), (0, rest)))
+    prefix_ids = None if prefix_ids is None else jnp.pad(prefix_ids, ((0, 0), (0, rest)))
+  if mesh is not None:
+    rows, length, heads, _ = queries
+    keys = PartitionSpec(rows, None, heads, None)
+    local = jax.shard_map(
+      local,
+      mesh=mesh,
+      in_specs=(queries, keys, keys, PartitionSpec(rows, length), PartitionSpec(rows, None)),
+      out_specs=queries,
+      check_vma=False,
+    )
+  of_row = tokens(segment_ids, prefix_ids)
+  return local(q, k, v, of_row, of_row)[:, :T]
+
+
+def keys_for_all(k: jax.Array, v: jax.Array, heads: int, devices: int) -> tuple[jax.Array, jax.Array]:
+  """Repeats the heads of keys and values [B, T, KV, h] until `devices` divides them, with as few copies as possible."""
+  KV = k.shape[2]
+  if KV % devices == 0:
+    return k, v
+  copies = next(n for n in range(2, heads // KV + 1) if not heads // KV % n and not n * KV % devices)
+  return jnp.repeat(k, copies, axis=2), jnp.repeat(v, copies, axis=2)
+
+
+def overlap(queries: jax.Array, keys: jax.Array, block_q: int, block_k: int) -> jax.Array:
+  """Which blocks of queries and of keys may hold the same id, bool [B, queries / block_q, keys / block_k].
+
+  The ranges of the blocks' ids are compared, so this is exact for packed rows, whose ids ascend. For other rows it may
+  include pairs without a common id, and never leaves one out.
+
+  Args:
+    queries, keys: ids [B, T]; 0 is padding.
+  """
+
+  def ranges(ids, block):
+    ids = ids.reshape(ids.shape[0], -1, block)
+    return jnp.where(ids == 0, jnp.iinfo(ids.dtype).max, ids).min(axis=2), ids.max(axis=2)
+
+  (low, high), (least, most) = ranges(queries, block_q), ranges(keys, block_k)
+  return (low[:, :, None] <= most[:, None, :]) & (high[:, :, None] >= least[:, None, :])

@@ -1,0 +1,50 @@
+"""What the kernels for attention over pages share: heads split over devices, and int8 keys and values."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, PartitionSpec
+
+
+def over_heads(attend: Callable, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh | None) -> Callable:
+  """`attend(q, pages, table, lengths, scales)` on every device of a mesh, for the heads that the device holds.
+
+  The axis "tensor" splits the heads: axis 2 of q [n, t, H, h] and of the pages and scales. Other axes do not split the
+  arrays. Inside a `jax.shard_map` over other axes, the mesh is `jax.sharding.get_abstract_mesh()`.
+
+  Raises:
+    ValueError: "tensor" does not divide the key-value heads.
+  """
+  if mesh is None:
+    return attend
+  heads = PartitionSpec(None, None, "tensor")
+  axes = {name for name, kind in zip(mesh.axis_names, mesh.axis_types) if kind != AxisType.Manual}
+
+  def split(q, pages, table, lengths, scales):
+    if pages.shape[2] % mesh.shape["tensor"] or q.shape[2] % mesh.shape["tensor"]:
+      raise ValueError(
+        f"mesh: tensor = {mesh.shape['tensor']} does not divide the heads of q {q.shape} and of the pages "
+        f"{pages.shape} on axis 2: choose a divisor, or repeat the key-value heads."
+      )
+    return jax.shard_map(
+      attend,
+      mesh=mesh,
+      in_specs=(heads, heads, PartitionSpec(), PartitionSpec(), None if scales is None else heads),
+      out_specs=heads,
+      axis_names=axes,
+      check_vma=False,
+    )(q, pages, table, lengths, scales)
+
+  return split
+
+
+def quantize(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Keys or values [..., h] as int8 and one float32 scale a token and head: x ≈ int8 · scale.
+
+  Returns:
+    (int8 [..., h], scales [...]). The largest magnitude of each vector becomes 127; zeros stay zeros.
+  """
+  x = jnp.asarray(x, jnp.float32)
+  scale = jnp.abs(x).max(axis=-1) / 127
+  return jnp.round(x / jnp.where(scale == 0, 1.0, scale)[..., None]).astype(jnp.int8), scale

@@ -1,0 +1,140 @@
+"""Attention over pages of keys and values on NVIDIA GPUs, for decoding and for longer calls: one Triton kernel.
+
+A program takes one sequence, one key-value head and some of its queries. It reads the tokens of the sequence's pages
+once, in tiles, with a running softmax; the loop over tiles is inside the kernel.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+from ragrl_jax.models import paged
+
+TILE = 64  # tokens of a page in a step of the running softmax; a page has a multiple of it, or fewer
+KEYS, VALUES = np.int32(0), np.int32(1)  # their places in a page
+ROWS = (16, 32, 64)  # queries of a program; a matrix product takes no fewer than 16
+EXACT_ROWS = ROWS[:1]  # in float32, which tensor cores round, more of them do not fit into the registers
+
+
+def attend(
+  q: jax.Array,
+  pages: jax.Array,
+  table: jax.Array,
+  lengths: jax.Array,
+  *,
+  scales: jax.Array | None = None,
+  mesh: jax.sharding.Mesh | None = None,
+  interpret: bool = False,
+) -> jax.Array:
+  """Causal attention of each sequence's newest tokens to all its tokens, whose keys and values lie in pages.
+
+  Query j of sequence i is at position lengths[i] + j. It attends to positions up to its own: the call's keys and values
+  are in the pages already. A page, or a part of one, that no query attends to is not read.
+
+  Args:
+    q: [n, t, H, h], rotated; the kernel scales scores by h^-0.5.
+    pages: [P, 2, KV, page, h] of one layer: at 0 keys, at 1 values. H is a multiple of KV; `page` and h are powers of
+      two, at least 16.
+    table: int32 [n, N], the pages of each sequence in the order of their tokens. Entries beyond its tokens are ignored.
+    lengths: int32 [n], tokens of each sequence before the call's.
+    scales: float32 [P, 2, KV, page] from `paged.quantize`, if the pages are int8.
+    mesh: each device computes its heads, which the axis "tensor" splits; None means one device.
+    interpret: run the kernel as plain JAX, on any device; for tests.
+
+  Returns:
+    [n, t, H, h] in q's dtype. Scores, softmax and sums are float32.
+
+  Raises:
+    ValueError: the shapes do not fit each other, or the kernel.
+  """
+  _check(q, pages, table, lengths, scales)
+  return paged.over_heads(functools.partial(_local, interpret=interpret), mesh)(q, pages, table, lengths, scales)
+
+
+def supports(page: int, size: int) -> bool:
+  """Whether the kernel takes pages of so many tokens and heads of this size."""
+  return min(page, size) >= 16 and not page & (page - 1) and not size & (size - 1)
+
+
+def _check(q, pages, table, lengths, scales) -> None:
+  """Raises ValueError if `attend` does not take arrays of these shapes and dtypes."""
+  (n, _, H, h), (_, two, KV, page, size) = q.shape, pages.shape
+  if two != 2 or size != h or H % KV:
+    raise ValueError(f"pages {pages.shape} must be [P, 2, KV, page, {h}] with KV a divisor of the {H} heads of q.")
+  if table.shape[0] != n or lengths.shape != (n,):
+    raise ValueError(f"table {table.shape} and lengths {lengths.shape} must have q's {n} sequences.")
+  if not supports(page, h):
+    raise ValueError(f"pages of {page} tokens and heads of {h}: both must be powers of two, at least 16.")
+  if (pages.dtype == jnp.int8) != (scales is not None) or (scales is not None and scales.shape != pages.shape[:-1]):
+    raise ValueError(f"pages of int8, and only they, have scales {pages.shape[:-1]}: see paged.quantize.")
+
+
+def _local(q, pages, table, lengths, scales, *, interpret):
+  """`attend` on one device."""
+  n, t, H, _ = q.shape
+  KV = pages.shape[2]
+  queries = t * (H // KV)
+  choices = EXACT_ROWS if q.dtype == jnp.float32 else ROWS
+  rows = next((rows for rows in choices if rows >= queries), choices[-1])
+  if scales is not None and 2**31 < pages.size <= 2**32:
+    # Triton's offsets have 64 bits only for arrays above 4 GiB, and 32 signed ones below.
+    raise ValueError(f"int8 pages {pages.shape} have {pages.size / 2**30:.1f} GiB a layer and device: not from 2 to 4.")
+  inputs = (q, pages, table, lengths) + (() if scales is None else (scales,))
+  return pl.pallas_call(
+    functools.partial(_kernel, rows=rows),
+    grid=(n, KV, pl.cdiv(queries, rows)),
+    out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
+    compiler_params=plgpu.CompilerParams(num_warps=4, num_stages=2),
+    interpret=interpret,
+    name="paged_attention",
+  )(*inputs)
+
+
+def _kernel(q_ref, pages_ref, table_ref, lengths_ref, *refs, rows):
+  *scales_ref, out_ref = refs
+  _, t, H, h = q_ref.shape
+  _, _, KV, page, _ = pages_ref.shape
+  group, tile = H // KV, min(page, TILE)
+  i, kv, block = (pl.program_id(axis) for axis in range(3))
+  # Row r is head r % group of token r // group: with 7 heads a group, row 8 is head 1 of token 1. Rows beyond the last
+  # repeat it: they write the same numbers to the same place.
+  row = jnp.minimum(block * rows + jnp.arange(rows, dtype=jnp.int32), t * group - 1)
+  token, head = row // group, kv * group + jax.lax.rem(row, jnp.int32(group))
+  place = (i, token[:, None], head[:, None], jnp.arange(h, dtype=jnp.int32)[None, :])
+  q = q_ref[place]
+  exact = jax.lax.Precision.HIGHEST if q.dtype == jnp.float32 else None  # no TF32
+  position = lengths_ref[i] + token
+  last = jnp.minimum((block + 1) * rows, t * group) - 1
+  end = jnp.minimum(lengths_ref[i] + last // group + 1, table_ref.shape[1] * page)  # tokens that some row attends to
+
+  def step(j, state):
+    peak, total, out = state
+    first = j * tile
+    where, inside = table_ref[i, first // page], pl.ds(jax.lax.rem(first, jnp.int32(page)), tile)
+    at = first + jnp.arange(tile, dtype=jnp.int32)
+    # Memory beyond the sequence's tokens may hold anything: zeros are taken instead of it.
+    real = jnp.broadcast_to((at < end)[:, None], (tile, h))
+    load = lambda which: plgpu.load(pages_ref.at[where, which, kv, inside, :], mask=real, other=0)
+    scale = lambda which: plgpu.load(scales_ref[0].at[where, which, kv, inside], mask=at < end, other=0)[None]
+    scores = plgpu.dot(q, load(KEYS).astype(q.dtype), trans_b=True, precision=exact)
+    scores = scores * (h**-0.5 * math.log2(math.e))  # for powers of 2
+    if scales_ref:
+      scores = scores * scale(KEYS)
+    scores = jnp.where(at[None, :] <= position[:, None], scores, -jnp.inf)
+    old, peak = peak, jnp.maximum(peak, scores.max(axis=1))
+    weights, fade = jnp.exp2(scores - peak[:, None]), jnp.exp2(old - peak)
+    total = total * fade + weights.sum(axis=1)
+    if scales_ref:
+      weights = weights * scale(VALUES)
+    more = plgpu.dot(weights.astype(q.dtype), load(VALUES).astype(q.dtype), precision=exact)
+    return peak, total, out * fade[:, None] + more
+
+  # Position 0 is in the first tile, so every row's peak is finite after it.
+  start = jnp.full(rows, -jnp.inf, jnp.float32), jnp.zeros(rows, jnp.float32), jnp.zeros((rows, h), jnp.float32)
+  _, total, out = jax.lax.fori_loop(0, pl.cdiv(end, tile), step, start)
+  out_ref[place] = (out / total[:, None]).astype(q.dtype)

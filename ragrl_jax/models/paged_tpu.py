@@ -1,0 +1,88 @@
+"""Attention over pages of keys and values on TPUs, by JAX's ragged paged attention, and how pages are written.
+
+A page holds keys and values of its tokens side by side, [page, 2 · KV, h]: key head 0, value head 0, key head 1, …
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu import ragged_paged_attention
+
+from ragrl_jax.models import paged
+
+TOKENS = 512  # keys in a step of the running softmax
+QUERIES = 32  # tokens of a block of queries: each block reads all keys. A decoding block is one token.
+LANES = 128
+
+
+def supports(heads: int, size: int, dtype) -> bool:
+  """Whether the kernel takes so many key-value heads a device, of this size, in this dtype."""
+  words = 2 * heads * jnp.dtype(dtype).itemsize // 4  # heads of a token are packed into words of 32 bits
+  packed = words in (1, 2, 4, 8) or words % 8 == 0
+  return dtype in (jnp.bfloat16, jnp.float32) and size % LANES == 0 and packed
+
+
+def takes(q: jax.Array, pages: jax.Array, mesh: jax.sharding.Mesh | None = None) -> bool:
+  """Whether the kernel supports these arrays; shapes as in `attend`."""
+  heads, rest = divmod(pages.shape[2], 2 * (1 if mesh is None else mesh.shape["tensor"]))
+  return not rest and q.dtype == pages.dtype and supports(heads, q.shape[3], q.dtype)
+
+
+def attend(
+  q: jax.Array, pages: jax.Array, table: jax.Array, lengths: jax.Array, *, mesh: jax.sharding.Mesh | None = None
+) -> jax.Array:
+  """Causal attention of each sequence's newest tokens to all its tokens, whose keys and values lie in pages.
+
+  Query j of sequence i is at position lengths[i] + j. It attends to positions up to its own: the call's keys and values
+  are in the pages already (`write`).
+
+  Args:
+    q: [n, t, H, h], rotated; the kernel scales scores by h^-0.5.
+    pages: [P, page, 2 · KV, h] of one layer, with q's dtype. See `takes` for what the kernel supports.
+    table: int32 [n, N], the pages of each sequence in the order of their tokens. Others are not read.
+    lengths: int32 [n], tokens of each sequence before the call's.
+    mesh: each device computes its heads, which the axis "tensor" splits; None means one device.
+
+  Returns:
+    [n, t, H, h] in q's dtype.
+
+  Raises:
+    ValueError: the kernel does not support these arrays.
+  """
+  if not takes(q, pages, mesh):
+    raise ValueError(
+      f"q {q.dtype} {q.shape} and pages {pages.dtype} {pages.shape}: the kernel needs one dtype, bfloat16 or float32, "
+      f"heads of a multiple of {LANES}, and 1, 2, 4 or a multiple of 8 words of heads a device. See paged_tpu.takes."
+    )
+  return paged.over_heads(_local, mesh)(q, pages, table, lengths, None)
+
+
+def _local(q, pages, table, lengths, scales):
+  """`attend` on one device, without scales."""
+  n, t, H, h = q.shape
+  out = ragged_paged_attention.ragged_paged_attention(
+    q.reshape(n * t, H, h),
+    pages,
+    lengths + t,
+    table,
+    jnp.arange(n + 1, dtype=jnp.int32) * t,
+    jnp.full(1, n, jnp.int32),
+    sm_scale=h**-0.5,
+    num_kv_pages_per_block=min(table.shape[1], max(1, TOKENS // pages.shape[1])),
+    num_queries_per_block=1 if t == 1 else min(n * t, QUERIES),
+  )
+  return out.reshape(q.shape)
+
+
+def write(pages: jax.Array, k: jax.Array, v: jax.Array, table: jax.Array, positions: jax.Array) -> jax.Array:
+  """The pages with keys and values k and v [n, t, KV, h] of tokens at `positions`; XLA updates donated pages in place.
+
+  Args:
+    pages: [P, page, 2 · KV, h].
+    table: int32 [n, N]. No two tokens of a call have the same place.
+    positions: int32 [n, t]. A token whose position is N · page or more is dropped.
+  """
+  P, page, heads, h = pages.shape
+  inside = jnp.minimum(positions // page, table.shape[1] - 1)
+  number = jnp.where(positions < table.shape[1] * page, jnp.take_along_axis(table, inside, axis=1), P)
+  new = jnp.stack((k, v), axis=3).reshape(*positions.shape, heads, h).astype(pages.dtype)
+  return pages.at[number, positions % page].set(new, mode="drop")  # P and above are dropped

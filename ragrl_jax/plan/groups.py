@@ -1,0 +1,82 @@
+"""Which devices of a mesh a collective of a compiled program joins, and what of its data leaves a host of GPUs."""
+
+import math
+import re
+
+import numpy as np
+
+# In three forms. These are the same groups of four devices: {{0,2},{1,3}} lists them, [2,2]<=[2,2]T(1,0) gives the
+# numbers 0 to 3 in two rows and two columns, transposed, and mesh['a'=2,'b'=2] {'a'} an axis of a mesh.
+FORMS = re.compile(
+  r"(?:replica_groups|source_target_pairs)="
+  r"(\{\{.*?\}\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|mesh\[.*?\] ?\{.*?\})"
+)
+
+
+def text(line: str) -> str:
+  """The part of an instruction that says which devices it joins; "" if none does: it joins all."""
+  found = FORMS.search(line)
+  return found[0] if found else ""
+
+
+def of(line: str) -> list[list[int]]:
+  """The groups of devices that a collective joins, as places in the mesh; none if the text does not give them.
+
+  Raises:
+    ValueError: the text has an unknown form.
+  """
+  found = FORMS.search(line)
+  if not found:
+    return []
+  if found[1].startswith("{"):
+    return [_numbers(group) for group in re.findall(r"\{([\d,]+)\}", found[1])]
+  if found[1].startswith("["):
+    shape, _, rest = found[1].partition("<=")
+    sizes, _, order = rest.partition("T")
+    places = np.arange(math.prod(_numbers(sizes))).reshape(_numbers(sizes))
+    return places.transpose(_numbers(order) or None).reshape(_numbers(shape)).tolist()
+  return _of_mesh(found[1])
+
+
+def _numbers(part: str) -> list[int]:
+  return [int(number) for number in re.findall(r"\d+", part)]
+
+
+def _of_mesh(form: str) -> list[list[int]]:
+  """The groups along axes of a mesh, whose devices are numbered row by row."""
+  mesh, axes = re.fullmatch(r"mesh\[(.*?)\] ?\{(.*?)\}", form).groups()
+  sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", mesh)}
+  chosen = re.findall(r"'([^']+)'", axes)
+  if ":" in axes or "device" in mesh or not set(chosen) <= set(sizes):
+    raise ValueError(f"a collective's groups are written as {form}, which ragrl_jax/plan/groups.py cannot read.")
+  order = [list(sizes).index(name) for name in (*(name for name in sizes if name not in chosen), *chosen)]
+  places = np.arange(math.prod(sizes.values())).reshape(list(sizes.values())).transpose(order)
+  return places.reshape(-1, math.prod(sizes[name] for name in chosen)).tolist()
+
+
+def between_hosts(kind: str, size: float, line: str, each: int) -> float:
+  """Bytes that a GPU sends over the network, or receives, in one execution of a collective; 0 within hosts.
+
+  The GPUs of a host share what crosses the network, each by its own adapter, and pass it on by NVLink. If h hosts with
+  g GPUs each gather an array of n bytes, a GPU receives n · (h - 1) / h / g over the network.
+
+  Args:
+    kind: one of `aot.COLLECTIVES`.
+    size: bytes of the gathered, scattered, summed or exchanged array on one GPU.
+    line: the text that says which devices it joins.
+    each: number of GPUs of a host. The mesh's devices are in the order of the hosts.
+  """
+  most = 0.0
+  for group in of(line):
+    members = [place // each for place in group]
+    hosts = len(set(members))
+    if hosts == 1:
+      continue
+    share = (hosts - 1) / hosts / max(map(members.count, members))
+    parts = {
+      "all-reduce": 2 * share,  # scattered, then gathered
+      "all-to-all": (hosts - 1) / hosts,  # every GPU has its own data for every other
+      "collective-permute": 1.0,
+    }
+    most = max(most, size * parts.get(kind, share))
+  return most

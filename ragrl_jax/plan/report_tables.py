@@ -1,0 +1,82 @@
+"""Prints a run's report as tables: what stays in memory, and each program's work, traffic and launches."""
+
+from ragrl_jax.plan import chips, gpus
+from ragrl_jax.plan.summary import Program, Report
+
+
+def text(report: Report) -> str:
+  """The report as tables."""
+  gib = lambda size: f"{size / 2**30:.2f}"
+  axes = " · ".join(f"{name} {size}" for name, size in report.mesh.items())
+  stays = [
+    ("resident on a chip", "GiB"),
+    *((name, gib(size)) for name, size in report.resident.items()),
+    ("largest temporaries", gib(max(program.temporaries for program in report.programs))),
+    ("together", gib(report.needed)),
+    ("a chip has", gib(report.chip.hbm)),
+  ]
+  on_gpus = gpus.is_gpu(report.topology)
+  rows = [cells(report, one, on_gpus) for one in report.programs]
+  errors = [f"{one.name} does not compile: {one.error}" for one in report.programs if one.error]
+  return "\n\n".join(
+    [
+      f"{report.slices} × {report.topology}, {report.devices} chips, {report.hosts} hosts; {axes}; "
+      f"{report.parameters / 1e9:.2f}B parameters; {report.rows} cache rows a host",
+      columns(stays),
+      columns([tuple(rows[0]), *(tuple(row.values()) for row in rows)]),
+      *errors,
+      f"{'It fits' if report.fits else 'IT DOES NOT FIT'}. At the roofline a step of {report.tokens} tokens takes "
+      f"{report.step_s:.1f} s: {report.tokens / report.step_s:,.0f} tokens/s, the learner's MFU {report.mfu:.0%}.",
+      *preallocated(report, on_gpus),
+    ]
+  )
+
+
+def cells(report: Report, one: Program, on_gpus: bool) -> dict[str, str]:
+  """A program's line of the table, by column."""
+  gib = lambda size: f"{size / 2**30:.2f}"
+  seconds, bound = report.seconds(one)
+  found = {
+    "program": one.name,
+    "compile s": f"{one.compile_s:.0f}",
+    "temporaries GiB": gib(one.temporaries),
+    "peak GiB": gib(one.peak),
+    "TFLOP": f"{one.flops / 1e12:.2f}",
+    "HBM GB": f"{one.hbm / 1e9:.2f}",
+    "sent GB": f"{one.sent / 1e9:.2f}",
+    f"between {'hosts' if on_gpus else 'slices'} GB": f"{one.dcn / 1e9:.2f}",
+    "collectives": ", ".join(collectives(one)) or "-",
+  }
+  if on_gpus:
+    per = "token" if one.turns > 1 else "call"
+    found |= {
+      "kernels": f"{one.kernels / one.turns:,.0f} a {per}",
+      "host-read loops": str(one.host_loops),
+      "conditions": str(one.host_branches),
+    }
+  return found | {"least ms": f"{1000 * seconds:.1f}", "bound": bound, "calls a step": str(one.calls)}
+
+
+def collectives(one: Program) -> list[str]:
+  """The numbers of a program's collectives by kind, and how many of them cross hosts of GPUs."""
+  crossing = lambda kind: f" ({one.crossing[kind]} between hosts)" if kind in one.crossing else ""
+  return [f"{count} {kind}{crossing(kind)}" for kind, count in one.collectives.items()]
+
+
+def preallocated(report: Report, on_gpus: bool) -> list[str]:
+  """What to set if the run needs more of a GPU's memory than JAX takes by itself."""
+  if not on_gpus or not report.fits or report.needed <= chips.JAX_SHARE * report.chip.memory:
+    return []
+  return [
+    f"JAX takes {chips.JAX_SHARE:.0%} of a GPU's memory, {chips.JAX_SHARE * report.chip.memory / 2**30:.2f} GiB: start "
+    f"the run with XLA_PYTHON_CLIENT_MEM_FRACTION={chips.SHARE}."
+  ]
+
+
+def columns(rows: list[tuple[str, ...]]) -> str:
+  """Cells aligned, the first column to the left."""
+  widths = [max(map(len, column)) for column in zip(*rows)]
+  return "\n".join(
+    "  ".join(cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(zip(row, widths)))
+    for row in rows
+  )

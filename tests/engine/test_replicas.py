@@ -1,0 +1,136 @@
+"""Replicas × tensor on eight simulated devices: the tokens of one device, and nothing that replicas tell each other."""
+
+import functools
+import re
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from ragrl_jax.engine import sizes as sizes_lib
+from ragrl_jax.engine.caster import Caster
+from ragrl_jax.engine.engine import Engine
+from ragrl_jax.engine.programs import Programs
+from ragrl_jax.engine.sizes import Sizes
+from ragrl_jax.models import cache as cache_lib
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.parallel import rules
+from ragrl_jax.plan import aot
+from ragrl_jax.settings import Rollout
+from ragrl_jax.testing import small_engine as kit
+from ragrl_jax.testing.small_engine import requests, rollout
+
+SHAPE = DecoderConfig(
+  vocab_size=264, d_model=64, num_layers=2, num_heads=16, num_kv_heads=8, head_dim=8, d_ff=96, rope_theta=1e4
+)
+SIZES = dict(lanes=8, rows=16, context=96, chunk=8, prefill=32, page=32, prefill_rows=2)
+
+
+@functools.cache
+def model():
+  return Decoder(SHAPE, rngs=nnx.Rngs(0))
+
+
+def learners_mesh():
+  return mesh_lib.make(jax.devices(), data=1, fsdp=8)
+
+
+def played(replicas, tensor):
+  """(engine, episodes of a few turns with searches between them)."""
+  graphdef, params = nnx.split(model())
+  if replicas * tensor == 1:
+    engine = Engine(graphdef, kit.TOKENIZER, kit.stops(), Sizes(**SIZES))
+  else:
+    mesh = mesh_lib.of_engine(learners_mesh(), replicas=replicas, tensor=tensor)
+    params = jax.device_put(params, rules.shardings(learners_mesh(), params))
+    engine = Engine(graphdef, kit.TOKENIZER, kit.stops(), Sizes(replicas=replicas, **SIZES), mesh=mesh)
+  engine.load(params, version=1)
+  return engine, rollout(engine).run(requests(6, 4), step=0)
+
+
+alone = functools.cache(lambda: played(1, 1)[1])
+
+
+@pytest.mark.parametrize(
+  "replicas, tensor",
+  [pytest.param(8, 1, marks=pytest.mark.long), (4, 2), pytest.param(2, 4, marks=pytest.mark.long), (1, 8)],
+)
+def test_every_mesh_draws_the_tokens_of_one_device(replicas, tensor):
+  engine, episodes = played(replicas, tensor)
+  for one, two in zip(alone(), episodes, strict=True):
+    assert kit.drawn(one)[0] == kit.drawn(two)[0]
+    numbers = [np.frombuffer(kit.drawn(x)[1], np.float32) for x in (one, two)]
+    np.testing.assert_allclose(*numbers, atol=1e-5)
+  pages = engine._kv.cache[0]
+  # A device holds its replica's pages of its heads, and nothing twice.
+  assert pages.sharding.shard_shape(pages.shape)[0] == pages.shape[0] // replicas
+  assert pages.sharding.shard_shape(pages.shape)[2] == SHAPE.num_kv_heads // tensor
+  assert engine._kv.weights.layers[1]["q"][...].sharding.shard_shape((64, 128)) == (64, 128 // tensor)
+  assert kit.held(engine) == 0
+  # Again with a later step's weights: what was compiled for the first serves them, too.
+  programs = engine._kv.programs
+  before = [program._cache_size() for program in (programs.decode, programs.extend, programs.copy)]
+  engine.load(nnx.split(model())[1] if tensor * replicas == 1 else engine.weights, version=2)
+  rollout(engine).run(requests(2, 2), step=1)
+  assert [program._cache_size() for program in (programs.decode, programs.extend, programs.copy)] == before
+
+
+@functools.cache
+def compiled(replicas, tensor):
+  """The text of each program of an engine on eight devices, and the cache."""
+  mesh = mesh_lib.of_engine(learners_mesh(), replicas=replicas, tensor=tensor)
+  sizes = Sizes(replicas=replicas, **SIZES)
+  graphdef, params = nnx.split(model())
+  weights = Caster(np.float32, SHAPE.num_layers, mesh).abstract(params)
+  at = Programs.cache_sharding(mesh)
+  layout = cache_lib.layout(SHAPE, sizes.page, np.float32, "cpu", tensor)
+  make = lambda: layout.allocate(sizes.cache_pages * replicas)
+  cache = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), jax.eval_shape(make))
+  programs = Programs(graphdef, kit.stops().table, layout, chunk=sizes.chunk, mesh=mesh)
+  ints = lambda *shape: jax.ShapeDtypeStruct(shape, np.int32)
+  n = 2 * replicas
+  lowered = dict(
+    extend=programs.extend.lower(weights, cache, ints(n, 32), ints(n, 2), ints(n, sizes.table)),
+    decode=programs.decode.lower(weights, cache, ints(8, 11), ints(8, sizes.table), ints(replicas, 2)),
+    copy=programs.copy.lower(cache, ints(8, 2)),
+    take=programs.take.lower(cache, ints(3 * replicas)),
+  )
+  return {name: one.compile().as_text() for name, one in lowered.items()}
+
+
+@pytest.mark.parametrize("replicas, tensor", [(8, 1), (4, 2)])
+def test_nothing_goes_from_replica_to_replica(replicas, tensor):
+  for name, text in compiled(replicas, tensor).items():
+    found = aot.collectives(text)
+    if tensor == 1 or name in ("copy", "take"):
+      assert not found, (name, found)
+      continue
+    assert found  # the compiler's text is still understood
+    groups = re.findall(r"replica_groups=(\{\{.*?\}\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?)", text)
+    assert groups and set(groups) <= {"{{0,1},{2,3},{4,5},{6,7}}", "[4,2]<=[8]"}, (name, groups)
+    # Within a replica only activations move, never weights or pages.
+    assert max(one.bytes for one in found) <= 4 * 2 * 32 * max(SHAPE.d_model, SHAPE.vocab_size), name
+
+
+def test_a_mesh_that_does_not_fit_is_refused():
+  with pytest.raises(ValueError, match=r"config\.rollout\.mesh\.replicas=3, tensor=2.*8 devices"):
+    mesh_lib.of_engine(learners_mesh(), replicas=3, tensor=2)
+  with pytest.raises(ValueError, match="tensor=3"):
+    mesh_lib.of_engine(learners_mesh(), tensor=3)
+  with pytest.raises(ValueError, match="tensor=2"):
+    mesh_lib.of_engine(None, tensor=2)
+  assert mesh_lib.of_engine(None) is None
+  mesh = mesh_lib.of_engine(learners_mesh(), tensor=2)
+  assert (mesh.shape["data"], mesh.shape["tensor"]) == (4, 2)
+  with pytest.raises(ValueError, match="lanes=6 on 4 replicas.*multiple of 4"):
+    Sizes(lanes=6, rows=8, context=8, replicas=4)
+  made = sizes_lib.of(Rollout(lanes=6, rows=9), mesh)  # a run's are rounded up
+  assert (made.lanes, made.rows, made.replicas) == (8, 12, 4)
+  graphdef, params = nnx.split(kit.model())  # two key-value heads
+  whole = mesh_lib.of_engine(learners_mesh(), tensor=4)
+  engine = Engine(graphdef, kit.TOKENIZER, kit.stops(), Sizes(**SIZES, replicas=2), mesh=whole)
+  with pytest.raises(ValueError, match=r"config\.rollout\.mesh\.tensor=4: the model's 2 key-value heads"):
+    engine.load(params, version=1)

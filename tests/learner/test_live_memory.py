@@ -1,0 +1,118 @@
+"""What lives on the devices while a run learns: nothing that nobody needs, and what the planner counts."""
+
+import dataclasses
+import gc
+
+import jax
+import numpy as np
+import pytest
+import small_learner as small
+from flax import nnx
+
+from ragrl_jax.learner.learner import Learner
+from ragrl_jax.learner.settings import AdvantageSettings, CriticSettings, Settings
+from ragrl_jax.models import lora
+from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.parallel import rules
+from ragrl_jax.plan import memory
+
+CONFIG = dataclasses.replace(small.CONFIG, d_model=64, d_ff=256)
+KL = dict(kl="k3", kl_coef=0.1)
+
+
+def live():
+  """Bytes of all live arrays on all devices; arrays that share memory count once."""
+  gc.collect()
+  found = {}
+  for array in jax.live_arrays():
+    for shard in array.addressable_shards:
+      found[shard.device.id, shard.data.unsafe_buffer_pointer()] = shard.data.nbytes
+  return sum(found.values())
+
+
+def size(tree):
+  return sum(shard.data.nbytes for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards)
+
+
+def ppo(kind, **how):
+  return Settings(
+    advantage=AdvantageSettings(kind="gae", gamma=1.0, lam=1.0),
+    critic=CriticSettings(kind=kind),
+    logprob_chunk=64,
+    **how,
+  )
+
+
+class Lives:
+  """Bytes beyond those before: after the start, at the most while a step learns, and after the step."""
+
+  def __init__(self, settings, *, rank=0, mesh=None):
+    before = live()
+    model = Decoder(CONFIG, rngs=nnx.Rngs(0), mesh=mesh)  # held to the end, as a run holds its player's model
+    if mesh is not None:
+      nnx.update(model, jax.device_put(nnx.state(model), rules.shardings(mesh, nnx.state(model))))
+    if rank:
+      lora.add(model, rank=rank, alpha=1.0, layers=".*", seed=0)
+    self.trained, self.frozen = (size(tree) for tree in lora.split(model)[1:])
+    learner = Learner(model, settings, small.OPTIMIZER, mesh=mesh)
+    state = learner.init(0, keep=False)
+    self.start = live() - before
+    ready = learner.prepare(state, [small.packed(small.items())])
+    jax.block_until_ready(ready.minibatches)
+    seen = []
+    steps = learner.train(state, ready)
+    del state
+    batches = live() - before - self.start  # the blocks with what was scored
+    try:
+      while True:
+        jax.block_until_ready(next(steps))
+        seen.append(live() - before - batches)
+    except StopIteration as end:
+      state, _ = end.value
+    del ready, steps
+    self.most, self.end = max(seen), live() - before
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(state))
+
+
+@pytest.mark.parametrize("kl", [False, True])
+def test_parameters_two_moments_a_gradient_and_a_reference_only_where_one_is_needed(kl):
+  found = Lives(Settings(logprob_chunk=64, **(KL if kl else {})))
+  unit = found.trained
+  assert [round(x / unit, 2) for x in (found.start, found.most, found.end)] == [3 + kl, 4 + kl, 3 + kl]
+  planned = memory.of_learner(CONFIG, memory.Axes(), reference=kl, critic=False)
+  assert found.most == pytest.approx(sum(planned.values()), rel=0.005)
+
+
+@pytest.mark.parametrize("kl", [False, True])
+def test_adapters_have_a_state_and_the_base_lies_there_once(kl):
+  found = Lives(Settings(logprob_chunk=64, **(KL if kl else {})), rank=16)
+  units = lambda x: round((x - found.frozen) / found.trained, 1)
+  assert [units(x) for x in (found.start, found.most, found.end)] == [3 + kl, 4 + kl, 3 + kl]
+
+
+@pytest.mark.parametrize("kind, models", [("own", 2), ("shared", 1)])
+def test_a_critic_of_its_own_has_a_state_and_no_copy(kind, models):
+  found = Lives(ppo(kind))
+  rounded = [round(x / found.trained, 1) for x in (found.start, found.most, found.end)]
+  assert rounded == [3 * models, 3 * models + 1, 3 * models]  # policy and critic take their gradients in turn
+
+
+@pytest.mark.slow  # compiles for eight devices
+@pytest.mark.parametrize("kl", [False, True])
+def test_on_a_mesh_too(kl):
+  mesh = mesh_lib.make(jax.devices(), data=2, fsdp=2, tensor=2)
+  found = Lives(Settings(logprob_chunk=64, **(KL if kl else {})), mesh=mesh)
+  assert [round(x / found.trained, 1) for x in (found.start, found.most, found.end)] == [3 + kl, 4 + kl, 3 + kl]
+
+
+def test_parameters_that_were_handed_over_are_the_state_and_a_second_start_says_so():
+  learner = small.learner()
+  want = jax.tree.map(np.asarray, learner.params)
+  state = learner.init(0, keep=False)
+  assert small.distance(state.params, want) == 0
+  assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(learner.params))
+  with pytest.raises(ValueError, match="handed over"):
+    learner.init(0)
+  state, metrics = small.update(learner, state, small.blocks(small.items()))  # names for messages are still known
+  assert metrics["optimizer_step"] == 1

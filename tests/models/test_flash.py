@@ -1,0 +1,92 @@
+"""The GPU's kernels, run as plain JAX on the CPU, against the blockwise code."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from attention_kit import PREFIXES, SHARED, agree, arrays, run, visible
+from jax.sharding import AbstractDevice, AbstractMesh
+
+from ragrl_jax.models import attention, flash, kernels
+from ragrl_jax.parallel import mesh as mesh_lib
+
+SHAPE = B, T, H, KV, h = 2, SHARED.shape[1], 4, 2, 8  # T is no multiple of a block, h is less than the kernel takes
+
+
+@pytest.mark.slow  # the interpreter traces every step of the kernels
+@pytest.mark.parametrize(
+  "causal, prefixes, sizes",
+  [
+    (True, PREFIXES, None),
+    (True, PREFIXES, dict(fsdp=2, tensor=2, sequence=2)),
+    (True, None, None),
+    (False, None, dict(fsdp=2, tensor=4)),  # four devices share two key heads
+  ],
+)
+def test_flash_is_blockwise_attention(causal, prefixes, sizes):
+  mesh = None if sizes is None else mesh_lib.make(jax.devices(), data=1, **sizes)
+  mine = functools.partial(flash.attend, causal=causal, mesh=mesh, interpret=True)
+  agree(mine, functools.partial(attention.attend, causal=causal), SHAPE, SHARED, prefixes)
+
+
+@pytest.mark.slow  # as above
+@pytest.mark.parametrize("heads, kv_heads, size", [(28, 4, 128), (14, 2, 64), (12, 2, 128), (32, 8, 64)])
+def test_the_heads_of_real_models_in_bfloat16(heads, kv_heads, size):
+  shape, segments, prefixes = (1, 256, heads, kv_heads, size), SHARED[:1, :256], jnp.asarray(PREFIXES[:1, :256])
+  mine = lambda *x: flash.attend(*x, prefixes, interpret=True)
+  got = run(mine, shape, segments, jnp.bfloat16)
+  # The reference computes in float32 from the same rounded numbers.
+  want = run(lambda *x: attention.attend(*x, prefixes), shape, segments)
+  for one, two in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
+    assert np.linalg.norm(one - two.astype(np.float32)) < 0.01 * np.linalg.norm(one)
+
+
+@pytest.mark.parametrize("block_q, block_k", [(64, 32), (32, 64)])
+def test_blocks_are_read_once_if_a_token_sees_one_of_theirs(block_q, block_k):
+  segments, prefixes = (np.pad(x, ((0, 0), (0, 20))) for x in (SHARED, PREFIXES))
+  rows = kernels.tokens(jnp.asarray(segments), jnp.asarray(prefixes))
+  for row, steps in enumerate(flash._steps(*flash._needed(rows, rows.segment_ids, True, block_q, block_k))):
+    for needed, one in zip(visible(segments[row], prefixes[row], block_q, block_k), steps, strict=True):
+      count, block = flash._streaming(one)
+      read = [int(block(step)) for step in range(count)]
+      assert len(set(read)) == len(read) and set(np.flatnonzero(needed)) <= set(read)
+      assert row == 1 or len(read) == needed.sum()  # nothing else is read where ids ascend
+
+
+def test_which_blocks_are_streamed():
+  # Queries 0 need keys 1 and 2 of their prefix and 5 and 6 of their own; 1: runs that overlap; 2: one; 3: none.
+  own = jnp.array([[[0, 0, 0, 0, 0, 1, 1], [0, 0, 1, 1, 1, 0, 0], [0, 1, 0, 0, 0, 0, 0], [0] * 7]], bool)
+  prefix = jnp.array([[[0, 1, 1, 0, 0, 0, 0], [0, 1, 1, 1, 0, 0, 0], [0, 1, 0, 0, 0, 0, 0], [0] * 7]], bool)
+  read = []
+  for steps in flash._steps(own, prefix)[0]:
+    count, block = flash._streaming(steps)
+    read.append([int(block(step)) for step in range(count)])
+  assert read == [[1, 2, 5, 6], [1, 2, 3, 4], [1], []]
+
+
+def test_gpus_take_every_row(monkeypatch):
+  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  monkeypatch.setattr(flash, "attend", lambda q, k, v, ids, prefix, *, causal, mesh: ("flash", prefix is None, causal))
+  q, k, v, _ = arrays(SHAPE, jnp.bfloat16)
+  ids, prefixes = jnp.asarray(SHARED), jnp.asarray(PREFIXES)
+  assert attention.attend(q, k, v, ids) == ("flash", True, True)
+  assert attention.attend(q, k, v, ids, prefixes, causal=True) == ("flash", False, True)
+  assert attention.attend(*arrays(SHAPE)[:3], ids, causal=False) == ("flash", True, False)
+
+
+def test_the_program_for_gpus_calls_the_kernels_and_builds_no_square(monkeypatch):
+  """Lowered for CUDA without a GPU, at the heads of Qwen2.5-1.5B."""
+  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  length = 32_768
+  shape = lambda heads: jax.ShapeDtypeStruct((1, length, heads, 128), jnp.bfloat16)
+  ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
+  loss = lambda q, k, v, *ids: attention.attend(q, k, v, *ids).astype(jnp.float32).sum()
+  # JAX 0.11 asks for the GPU's generation when it lowers a kernel.
+  h200 = AbstractMesh((1,), ("data",), abstract_device=AbstractDevice("NVIDIA H200", None, "gpu"))
+  with jax.sharding.use_abstract_mesh(h200):
+    traced = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(shape(12), shape(2), shape(2), ids, ids)
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+  assert all(f"{name}_kernel" in text for name in ("forward", "queries", "keys"))
+  assert f"{length}x{length}" not in text and "stablehlo.while" not in text

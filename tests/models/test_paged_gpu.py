@@ -1,0 +1,110 @@
+"""The Triton kernel over pages, run step by step on the CPU (or as it is on a GPU), against dense attention."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+from paged_kit import INTERPRET, dense, scattered
+
+from ragrl_jax.models import paged, paged_gpu
+from ragrl_jax.parallel import mesh as mesh_lib
+
+
+@pytest.mark.parametrize("t", [1, 8])
+@pytest.mark.parametrize(
+  "H, KV, h, page", [(7, 1, 64, 64), (28, 4, 16, 16), (14, 2, 128, 128), (32, 8, 16, 32), (2, 2, 16, 256)]
+)
+def test_the_kernel_is_plain_attention(H, KV, h, page, t):
+  # The second sequence ends within its second page, the third at the end of a page; the first has no token before.
+  lengths = np.array([0, page + 3, 2 * page - t], np.int32)
+  q, k, v, pages, table = scattered(H, KV, h, page, t, lengths)
+  got = jax.jit(lambda *x: paged_gpu.attend(*x, interpret=INTERPRET))(q, jnp.asarray(pages), table, lengths)
+  np.testing.assert_allclose(got, dense(q, k, v, lengths), atol=1e-5)
+
+
+def test_sequences_share_pages():
+  lengths = np.array([20, 20], np.int32)
+  q, k, v, pages, table = scattered(4, 2, 16, 16, 8, lengths)
+  table[1, 0] = table[0, 0]  # both begin with the same 16 tokens
+  k[1, :16], v[1, :16] = k[0, :16], v[0, :16]
+  got = paged_gpu.attend(q, jnp.asarray(pages), table, lengths, interpret=INTERPRET)
+  np.testing.assert_allclose(got, dense(q, k, v, lengths), atol=1e-5)
+
+
+def test_a_group_of_heads_in_bfloat16():
+  lengths = np.array([5, 40], np.int32)
+  q, k, v, pages, table = scattered(7, 1, 16, 16, 12, lengths)  # 84 queries: two programs a sequence
+  cut = lambda x: np.asarray(jnp.asarray(x, jnp.bfloat16), np.float32)
+  got = paged_gpu.attend(
+    jnp.asarray(q, jnp.bfloat16), jnp.asarray(pages, jnp.bfloat16), table, lengths, interpret=INTERPRET
+  )
+  assert got.dtype == jnp.bfloat16
+  np.testing.assert_allclose(np.asarray(got, np.float32), dense(cut(q), cut(k), cut(v), lengths), atol=2e-2)
+
+
+@pytest.mark.skipif(not INTERPRET, reason="needs eight devices")
+@pytest.mark.parametrize("nested", [False, True])
+def test_devices_share_the_heads(nested):
+  mesh = mesh_lib.make(jax.devices(), data=4, tensor=2)
+  lengths = np.arange(8, dtype=np.int32)
+  q, k, v, pages, table = scattered(4, 2, 16, 16, 1, lengths)
+
+  def one(q, pages, table, lengths):
+    within = jax.sharding.get_abstract_mesh() if nested else mesh
+    return paged_gpu.attend(q, pages, table, lengths, mesh=within, interpret=INTERPRET)
+
+  if nested:  # each replica holds pages of its own: here all hold the same
+    rows, whole = PartitionSpec("data"), PartitionSpec()
+    one = jax.shard_map(
+      one, mesh=mesh, in_specs=(rows, whole, rows, rows), out_specs=rows, axis_names={"data"}, check_vma=False
+    )
+  run = jax.jit(one)
+  np.testing.assert_allclose(run(q, pages, table, lengths), dense(q, k, v, lengths), atol=1e-5)
+  assert "all-gather" not in run.lower(q, pages, table, lengths).compile().as_text()
+
+
+def test_heads_that_the_mesh_does_not_divide_are_refused():
+  q, _, _, pages, table = scattered(4, 2, 16, 16, 1, lengths := np.array([3], np.int32))
+  mesh = mesh_lib.make(jax.devices("cpu"), data=2, tensor=4)
+  with pytest.raises(ValueError, match="does not divide"):
+    paged_gpu.attend(q, pages, table, lengths, mesh=mesh, interpret=True)
+
+
+def test_what_does_not_fit_is_refused():
+  q, _, _, pages, table = scattered(4, 2, 16, 16, 1, lengths := np.array([3], np.int32))
+  with pytest.raises(ValueError, match="KV a divisor of the 3 heads"):
+    paged_gpu.attend(q[:, :, :3], pages, table, lengths)
+  with pytest.raises(ValueError, match="powers of two"):
+    paged_gpu.attend(q, pages[..., :12, :], table, lengths)
+  with pytest.raises(ValueError, match="1 sequences"):
+    paged_gpu.attend(q, pages, table, lengths[:0])
+  with pytest.raises(ValueError, match="scales"):
+    paged_gpu.attend(q, np.zeros(pages.shape, np.int8), table, lengths)
+  large = jax.ShapeDtypeStruct((2**16, 2, 4, 64, 128), "int8"), jax.ShapeDtypeStruct((2**16, 2, 4, 64), "float32")
+  with pytest.raises(ValueError, match=r"4.0 GiB"):
+    jax.eval_shape(
+      lambda q, pages, scales: paged_gpu.attend(q, pages, table, lengths, scales=scales),
+      jax.ShapeDtypeStruct((1, 1, 28, 128), "bfloat16"),
+      *large,
+    )
+
+
+def test_int8_pages_are_the_numbers_that_they_stand_for():
+  lengths = np.array([5, 40], np.int32)
+  q, k, v, pages, table = scattered(4, 2, 16, 16, 2, lengths)
+  quantize = jax.jit(paged.quantize)
+  small, scales = quantize(np.nan_to_num(pages))
+  assert small.dtype == jnp.int8 and scales.shape == pages.shape[:-1]
+  scales = jnp.asarray(
+    np.where(np.isnan(pages).any(-1), np.float32(np.nan), scales)
+  )  # beyond the tokens anything may lie
+  k, v = (np.asarray(x, np.float32) * np.asarray(scale)[..., None] for x, scale in map(quantize, (k, v)))
+  got = paged_gpu.attend(q, small, table, lengths, scales=scales, interpret=INTERPRET)
+  np.testing.assert_allclose(got, dense(q, k, v, lengths), atol=1e-5)
+
+
+def test_quantize():
+  small, scale = paged.quantize(jnp.array([[2.54, -1.27, 0.0], [0.0, 0.0, 0.0]]))
+  np.testing.assert_array_equal(small, [[127, -64, 0], [0, 0, 0]])  # 1.27 / 0.02 = 63.5 rounds to even
+  np.testing.assert_allclose(scale, [0.02, 0.0], rtol=1e-6)

@@ -1,0 +1,88 @@
+"""Programs compiled for GPUs by JAX's CUDA plugin, which needs no GPU: memory, kernels, collectives, hosts."""
+
+import jax
+import pytest
+
+from ragrl_jax import config as config_lib
+from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.plan import aot, compiled, gpus, groups, launches, report_tables
+
+pytestmark = pytest.mark.parity
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plugin():
+  try:
+    gpus.devices("h200:1")
+  except RuntimeError as missing:
+    pytest.skip(str(missing))
+
+
+def small(**mesh):
+  config = config_lib.load("configs/search_r1.py", "smoke")
+  config.model.update(dict(dtype="bfloat16", remat=True))
+  config.mesh.update(mesh)
+  config.learner.update(dict(micro_rows=8, row_lengths=(512,)))
+  config.rollout.context = 512
+  return config
+
+
+def test_one_gpu_moves_nothing():
+  report = compiled.check(small(), "h200:1", only=("learner: apply", "engine: decode"))
+  assert (report.devices, report.hosts, report.fits) == (1, 1, True)
+  assert report.chip.hbm == 0.92 * report.chip.memory
+  update, decode = report.programs
+  assert update.kernels > 10 and update.host_loops == update.host_branches == 0
+  # The loop over tokens ends when all lanes have: the host asks after every token.
+  assert decode.turns == small().rollout.chunk and decode.kernels > 50 * decode.turns and decode.host_loops >= 1
+  for program in report.programs:
+    assert not program.error and program.temporaries > 0 and program.peak >= program.temporaries
+    assert not program.collectives and program.sent == program.dcn == 0
+    assert report.seconds(program)[1] in ("compute", "hbm")
+
+
+def test_eight_gpus_of_a_host_stay_on_nvlink():
+  report = compiled.check(small(data=1, fsdp=-1), "h200:8", only=("learner: apply", "engine: extend"))
+  assert (report.devices, report.hosts, report.mesh["fsdp"]) == (8, 1, 8)
+  update, extend = report.programs
+  assert update.collectives and extend.collectives  # the gradient's norm; the gathered weights
+  assert update.sent > 0 and update.dcn == extend.dcn == 0 and not update.crossing
+
+
+def test_the_network_joins_two_hosts():
+  report = compiled.check(small(data=2, fsdp=4), "h100:2x4", only=("learner: apply", "engine: extend"))
+  assert (report.devices, report.hosts) == (8, 2)
+  update, extend = report.programs
+  assert extend.dcn == 0 and not extend.crossing  # a host's engine
+  assert update.dcn == 0  # the gradient's norm is summed over fsdp, which a host's GPUs are
+
+
+@pytest.mark.parametrize("kind", gpus.GPUS)
+def test_every_kind_compiles_and_its_collectives_are_read(kind):
+  mesh = mesh_lib.make(aot.devices(f"{kind}:2x2"), data=2, fsdp=2)
+  at = lambda *axes: jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
+  x = jax.ShapeDtypeStruct((512, 256), "float32", sharding=at("data", "fsdp"))
+  text = jax.jit(lambda x: (x @ x.T).sum(), out_shardings=at()).lower(x).compile().as_text()
+  found = aot.collectives(text)
+  crossing = [one for one in found if groups.between_hosts(one.kind, one.bytes, one.groups, 2)]
+  assert crossing and all(groups.of(one.groups) for one in found)
+  assert launches.launches(text).kernels >= 2 + len(found)
+
+
+def test_cudnns_attention_needs_no_cudnn():
+  mesh = mesh_lib.make(aot.devices("h200:1"))
+  q, kv = (jax.ShapeDtypeStruct((2, 256, heads, 64), "bfloat16") for heads in (4, 2))
+  at = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+  loss = lambda q, k, v: jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn").sum()
+  text = jax.jit(jax.grad(loss), in_shardings=at, out_shardings=at).lower(q, kv, kv).compile().as_text()
+  assert "__cudnn$fmhaSoftmax" in text and "__cudnn$fmhaSoftmaxBackward" in text
+
+
+def test_what_does_not_fit_on_a_gpu():
+  config = small()
+  config.rollout.rows = 4_000_000
+  report = compiled.check(config, "h200:1", only=("learner: apply",))
+  assert not report.fits and report.needed > report.chip.hbm
+  assert "IT DOES NOT FIT" in report_tables.text(report)
+  found = report.to_json()
+  assert found["capacity"] == report.chip.hbm and found["programs"][0]["kernels"] == report.programs[0].kernels > 0

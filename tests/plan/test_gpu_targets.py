@@ -1,0 +1,121 @@
+"""Topologies of GPUs, and what is said where they are wrong or their compiler is missing."""
+
+import dataclasses
+import types
+
+import pytest
+
+from ragrl_jax.plan import aot, chips, gpus, report_tables
+from ragrl_jax.plan.summary import Program, Report
+
+
+@pytest.mark.parametrize("topology, expected", [("h200:8", (1, 8)), ("h100:1", (1, 1)), ("b200:16x8", (16, 8))])
+def test_hosts_and_gpus(topology, expected):
+  assert gpus.is_gpu(topology) and gpus.hosts(topology) == expected
+  assert aot.one_host(topology) == f"{topology[:4]}:{expected[1]}"
+
+
+@pytest.mark.parametrize("topology", ["h200", "h200:", "h200:0", "h200:9", "h200:2x16", "h200:1x2x8", "h200:-1"])
+def test_what_is_no_topology_of_gpus(topology):
+  with pytest.raises(ValueError, match="h200:N with 1 to 8 GPUs of one host, or h200:HxN"):
+    gpus.devices(topology)
+
+
+def test_gpus_have_no_slices():
+  with pytest.raises(ValueError, match="2 slices of 'h200:8'"):
+    aot.devices("h200:8", 2)
+
+
+def test_an_unknown_chip_is_told_all_names():
+  with pytest.raises(ValueError, match="v5e, v5p, v6e, h100, h200, b200"):
+    chips.of("h300:8")
+
+
+def test_the_compiler_is_told_the_gpu_and_its_hosts(monkeypatch):
+  asked = {}
+
+  def answer(**said):
+    asked.update(said)
+    return types.SimpleNamespace(devices=("gpu 0", "gpu 1"))
+
+  monkeypatch.setattr(gpus.topologies, "get_topology_desc", answer)
+  monkeypatch.setattr(gpus.cudnn, "check_cudnn_version", lambda: 91_000)
+  assert aot.devices("h200:2x8") == ["gpu 0", "gpu 1"]
+  assert asked["topology"] == "2x1x8"
+  target = asked["target_config"]
+  assert "core_count: 132\n" in target and f"device_memory_size: {round(139.7 * 2**30)}\n" in target
+  assert "memory_bandwidth: 4800000000000\n" in target and target.count("{") == target.count("}")
+
+
+def test_a_missing_plugin_is_named(monkeypatch):
+  def refuse(**_):
+    raise NotImplementedError("topology not implemented for cuda")
+
+  monkeypatch.setattr(gpus.topologies, "get_topology_desc", refuse)
+  monkeypatch.setattr(gpus.cudnn, "check_cudnn_version", lambda: 91_000)
+  with pytest.raises(RuntimeError, match=r"pip install 'ragrl_jax\[gpu_check\]' jax-cuda12-plugin==\d"):
+    gpus.devices("h100:1")
+
+
+def test_cudnn_is_assumed_where_it_is_missing(monkeypatch):
+  def missing():
+    raise RuntimeError("cuDNN not found.")
+
+  monkeypatch.setattr(gpus.cudnn, "check_cudnn_version", missing)
+  gpus._without_cudnn()
+  assert gpus.cudnn.check_cudnn_version() == gpus.CUDNN
+  monkeypatch.setattr(gpus.cudnn, "check_cudnn_version", lambda: 92_000)
+  gpus._without_cudnn()
+  assert gpus.cudnn.check_cudnn_version() == 92_000
+
+
+GIB = 2**30
+
+
+def report(topology, resident):
+  """One program: 16 tokens a call, 8 GB sent within a host and 3 GB between hosts."""
+  decode = Program(
+    "engine: decode",
+    1.0,
+    temporaries=2 * GIB,
+    flops=989e9,
+    hbm=4.8e9,
+    sent=9e9,
+    dcn=3e9,
+    collectives={"all-gather": 5, "all-reduce": 2},
+    crossing={"all-gather": 4},
+    turns=16,
+    kernels=16 * 1500,
+    host_loops=2,
+    host_branches=3,
+  )
+  return Report(topology, 1, 16, 2, dict(data=16), 10**9, {"weights": resident}, (decode,), 8, 1000, 1.0)
+
+
+def test_a_gpus_links_have_their_names():
+  found = report("h200:2x8", GIB)
+  assert found.seconds(found.programs[0]) == (3e9 / 50e9, "network")
+  within = dataclasses.replace(found.programs[0], dcn=0.0)
+  assert found.seconds(within) == (9e9 / 450e9, "nvlink")
+  assert report("v5p:4x4x4", GIB).seconds(within) == (9e9 / 600e9, "ici")
+
+
+def test_the_table_of_a_gpu_run():
+  text = report_tables.text(report("h200:2x8", GIB))
+  assert "between hosts GB" in text and "1,500 a token" in text and "It fits." in text
+  assert "5 all-gather (4 between hosts), 2 all-reduce" in text
+  head, line = (next(x for x in text.splitlines() if x.startswith(name)) for name in ("program", "engine: decode"))
+  assert "host-read loops  conditions" in head and line.split("a token")[1].split()[:2] == ["2", "3"]
+  text = report_tables.text(report("v5p:4x4x4", GIB))
+  assert "between slices GB" in text and "kernels" not in text
+
+
+@pytest.mark.parametrize("gib, says", [(100, ""), (110, "XLA_PYTHON_CLIENT_MEM_FRACTION=0.92"), (130, "")])
+def test_more_than_jax_takes_by_itself_is_said(gib, says):
+  found = report("h200:8", gib * GIB)  # 75 % of an H200 are 104.8 GiB, and 92 % are 128.5
+  text = report_tables.text(found)
+  assert found.fits == (gib < 120) and ("XLA_PYTHON" in text) == bool(says) and says in text
+
+
+def test_every_chips_peak_is_known():
+  assert all(report(f"{kind}:8", 0).peak > 1e14 for kind in chips.CHIPS)

@@ -1,0 +1,32 @@
+"""The schedules, by the simulated clock of benchmarks/schedule.py."""
+
+import dataclasses
+
+import pytest
+import schedule
+
+SMALL = schedule.Setting("small", prompts=8, group_size=4, lanes=32, limit=2048, steps=8)
+
+
+def clock(setting, name):
+  return schedule.simulate(setting, name)[0]
+
+
+def test_two_steps_that_are_sampled_together_take_two_thirds_of_the_time():
+  before, after = schedule.simulate(SMALL, "before"), schedule.simulate(SMALL, "ahead=1")
+  assert before[0] >= 1.5 * after[0] and before[1] < after[1]
+  assert after == schedule.simulate(SMALL, "ahead=1")  # nothing depends on the machine
+
+
+def test_without_sampling_ahead_the_schedule_is_what_it_was():
+  assert schedule.simulate(SMALL, "ahead=0") == schedule.simulate(SMALL, "before")
+
+
+def test_draws_of_what_is_missing_save_time_without_sampling_ahead_too():
+  half = dataclasses.replace(SMALL, kept=0.5, steps=4)
+  assert clock(half, "before") >= 1.25 * clock(half, "ahead=0")
+
+
+def test_a_setting_that_draws_too_few_groups_is_refused():
+  with pytest.raises(ValueError, match="too few groups"):
+    clock(dataclasses.replace(SMALL, kept=0.01), "ahead=0")
