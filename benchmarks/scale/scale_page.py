@@ -128,7 +128,8 @@ def best(plans, rows, run) -> str:
       choice, report = found
       mark = "*" if (model, run, where) in done else ""
       line.append(
-        f"{seconds(report.step_s)} s{mark}<br>{mesh(choice)}, {choice.lanes} lanes<br>{report.needed / GIB:.1f} GiB"
+        f"{seconds(report.step_s)} s{mark}<br>{mesh(choice)}, {choice.lanes} lanes / {choice.tensor}<br>"
+        f"{report.needed / GIB:.1f} GiB"
       )
     lines.append(line)
   return table(["", *cases.SLICES], lines)
@@ -385,9 +386,9 @@ in `scale.jsonl`. **Nothing here was run on a TPU or GPU**: no time is a measure
 - *Arithmetic* (`ragrl_jax/plan/`) computes, for every mesh data × fsdp × tensor × sequence of a slice, the memory of a
   chip (float32 master weights, AdamW's moments, the gradient, the reference, a separate critic, on every host an engine
   in bf16 with its cache, temporaries), and the operations, memory traffic and network traffic of a step. It also
-  chooses rows per block, lanes and cache rows. Prompts, groups, lengths and the objective are the recipe's. *The best
-  plan* has the shortest step among plans that leave {margin} of the memory free; if steps are equal within 2 %, it is
-  the one with the least network traffic.
+  chooses rows per block, lanes, the engine's mesh and its pages. Prompts, groups, lengths and the objective are the
+  recipe's. *The best plan* has the shortest step among plans that leave {margin} of the memory free; if steps are equal
+  within 2 %, it is the one with the least network traffic.
 - *Compiled* means that libtpu, or JAX's CUDA plugin, compiled every program of that plan (learner, critic, scoring,
   prefill, extension, decoding) for those chips, with full depth and widths; the engine's programs for one host. They
   report memory and collectives, and libtpu refuses a program that does not fit. A number in parentheses next to a
@@ -432,8 +433,8 @@ shared prompt once per group. *Updates*: optimiser steps per step of the run.
 
 ## The best plan of every case
 
-Arithmetic: step time; mesh, decoding lanes per host; memory per chip. A star means that this case was compiled (see
-below). A dash means that nothing fits; the memory of the smallest plan follows.
+Arithmetic: step time; mesh, decoding lanes per host / chips of a replica; memory per chip. A star means that this case
+was compiled (see below). A dash means that nothing fits; the memory of the smallest plan follows.
 
 {plans}
 
@@ -441,8 +442,9 @@ What fits on none of them:
 
 {never}
 
-The limit is the engine's memory on every host: all weights in bf16 over its chips, and a cache of whole rows, eight of
-them for the prompts of groups. More chips do not reduce it. An engine over several hosts would, but there is none yet.
+The limit is the larger phase: the learner's state with its temporaries, or beside the state an engine on every host,
+with all weights in bf16 over the chips of a replica and a cache for conversations of the mean length, a fifth more.
+More chips do not reduce an engine. An engine over several hosts would, but there is none yet.
 
 Decoding's share of those steps. If it is large, more lanes would help, which need memory. On many chips the limit is
 the length of an episode, whose tokens are sampled one after the other.
