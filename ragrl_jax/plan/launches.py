@@ -23,11 +23,14 @@ class Launches:
     host_loops: number of loops with an unknown number of iterations. In each iteration the GPU waits until the host has
       read whether there is another.
     host_branches: number of conditions. At each the GPU waits until the host has read which branch to take.
+    fewest: as `kernels`, where every condition takes its shorter branch: a step in which no lane filters by top-k or
+      top-p.
   """
 
   kernels: int
   host_loops: int
   host_branches: int
+  fewest: int
 
 
 def launches(text: str, turns: int = 1) -> Launches:
@@ -37,7 +40,7 @@ def launches(text: str, turns: int = 1) -> Launches:
 
 
 def _of(bodies: Mapping[str, list[str]], name: str, turns: int) -> Launches:
-  kernels = loops = branches = 0
+  kernels = loops = branches = fewest = 0
   for line in bodies[name]:
     kind = _kind(line)
     if kind == "while":
@@ -45,19 +48,22 @@ def _of(bodies: Mapping[str, list[str]], name: str, turns: int) -> Launches:
       body, condition = (_of(bodies, re.search(rf"{part}=%?([\w.\-]+)", line)[1], 1) for part in ("body", "condition"))
       # The host counts if the compiler could not: then the condition runs, too, and its result is copied to the host.
       kernels += int(known[1]) * body.kernels if known else turns * (body.kernels + condition.kernels + 1)
+      fewest += int(known[1]) * body.fewest if known else turns * (body.fewest + condition.fewest + 1)
       loops += body.host_loops + (0 if known else 1 + condition.host_loops)
       branches += body.host_branches + (0 if known else condition.host_branches)
     elif kind == "conditional":
       found = [_of(bodies, other, turns) for other in aot.called(line)]
       kernels += 1 + max(one.kernels for one in found)  # the copy of the condition to the host, and the longer branch
+      fewest += 1 + min(one.fewest for one in found)
       loops += sum(one.host_loops for one in found)
       branches += 1 + sum(one.host_branches for one in found)
     elif kind in ("call", "async-start"):
       [inside] = (_of(bodies, other, turns) for other in aot.called(line))
       kernels, loops, branches = (kernels + inside.kernels, loops + inside.host_loops, branches + inside.host_branches)
+      fewest += inside.fewest
     elif kind and kind not in FREE and not kind.endswith(("-done", "-update")):
-      kernels += 1
-  return Launches(kernels, loops, branches)
+      kernels, fewest = kernels + 1, fewest + 1
+  return Launches(kernels, loops, branches, fewest)
 
 
 def _kind(line: str) -> str:

@@ -23,7 +23,8 @@ class Program:
     crossing: the same for collectives between hosts of GPUs.
     calls: number of calls in one training step.
     turns: iterations of its outermost loop in a call: the tokens that decoding draws for a lane.
-    kernels, host_loops, host_branches: of a call on a GPU, see `plan/kernels.py`; 0 on TPUs, which run a program alone.
+    kernels, host_loops, host_branches, fewest: of a call on a GPU, see `plan/launches.py`; 0 on TPUs, which run a
+      program alone.
     error: why it does not compile; "" if it does.
   """
 
@@ -42,6 +43,7 @@ class Program:
   kernels: int = 0
   host_loops: int = 0
   host_branches: int = 0
+  fewest: int = 0
   error: str = ""
 
 

@@ -86,3 +86,23 @@ def test_what_does_not_fit_on_a_gpu():
   assert "IT DOES NOT FIT" in report_tables.text(report)
   found = report.to_json()
   assert found["capacity"] == report.chip.hbm and found["programs"][0]["kernels"] == report.programs[0].kernels > 0
+
+
+def test_seven_billion_parameters_decode_on_eight_replicas():
+  config = config_lib.load("configs/search_r1.py")
+  config.model.update(dict(dtype="bfloat16", remat=True))
+  config.mesh.update(dict(data=1, fsdp=-1))
+  config.rollout.update(dict(lanes=1024, rows=1024, context=4096))  # 128 lanes a GPU
+  report = compiled.check(config, "h200:8", shape="qwen2.5-7b", only=("engine: decode",))
+  (decode,) = report.programs
+  # Replicas tell each other nothing. One loop is the host's: the one over tokens.
+  assert not decode.error and not decode.collectives and decode.sent == 0
+  assert decode.host_loops == 1
+  # Without top-k and top-p, as the recipes draw; the filters' search adds some 350.
+  assert decode.fewest / decode.turns <= 600 and decode.kernels / decode.turns <= 900
+  # Weights are read where they lie, and so are pages: temporaries are the logits' and a layer's.
+  logits = 128 * 152_064 * 4
+  assert decode.temporaries < 8 * logits < report.resident["engine: weights"] / 20
+  config.rollout.mesh.tensor = 4  # two replicas: a quarter of the weights, and of a replica's keys and values, a GPU
+  split = compiled.check(config, "h200:8", shape="qwen2.5-7b", only=("nothing",))
+  assert split.resident["engine: weights"] < 0.26 * report.resident["engine: weights"]

@@ -88,6 +88,7 @@ def report(topology, resident):
     kernels=16 * 1500,
     host_loops=2,
     host_branches=3,
+    fewest=16 * 400,
   )
   return Report(topology, 1, 16, 2, dict(data=16), 10**9, {"weights": resident}, (decode,), 8, 1000, 1.0)
 
