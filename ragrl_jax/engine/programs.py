@@ -60,26 +60,22 @@ class Programs:
     mesh: jax.sharding.Mesh | None,
   ):
     self.graphdef, self.stops, self.layout, self.chunk, self.mesh = graphdef, stops, layout, chunk, mesh
-    self.extend = self._jit(self._extend, (WHOLE, SPLIT, SPLIT, SPLIT, SPLIT), SPLIT, donate=1)
-    decoded = PartitionSpec(None, REPLICAS)
-    self.decode = self._jit(self._decode, (WHOLE, SPLIT, SPLIT, SPLIT, SPLIT), (SPLIT, decoded), donate=1)
-    self.copy = self._jit(lambda cache, pairs: cache_lib.copy(cache, pairs[:, 0], pairs[:, 1]), (SPLIT, SPLIT), SPLIT)
-    self.take = self._jit(cache_lib.take, (SPLIT, SPLIT), SPLIT, donate=None)
-    self.put = self._jit(cache_lib.put, (SPLIT, SPLIT, SPLIT), SPLIT)
+    # The cache goes in and out in one layout: another one would be another compilation.
+    at, drawn = self.cache_sharding(mesh), PartitionSpec(None, REPLICAS)
+    copy = lambda cache, pairs: cache_lib.copy(cache, pairs[:, 0], pairs[:, 1])
+    both = at, None if mesh is None else NamedSharding(mesh, drawn)
+    self.extend = self._jit(self._extend, (WHOLE, SPLIT, SPLIT, SPLIT, SPLIT), SPLIT, at, donate=1)
+    self.decode = self._jit(self._decode, (WHOLE, SPLIT, SPLIT, SPLIT, SPLIT), (SPLIT, drawn), both, donate=1)
+    self.copy = self._jit(copy, (SPLIT, SPLIT), SPLIT, at, donate=0)
+    self.put = self._jit(cache_lib.put, (SPLIT, SPLIT, SPLIT), SPLIT, at, donate=0)
+    self.take = self._jit(cache_lib.take, (SPLIT, SPLIT), SPLIT, None, donate=())
 
-  def _jit(self, function: Callable, ins: Any, outs: Any, donate: int | None = 0):
+  def _jit(self, function: Callable, ins: Any, outs: Any, shardings: Any, *, donate: Any):
     if self.mesh is not None:
       # Kernels are not split by the compiler: with a device a replica, nothing is left to it.
       axes = {REPLICAS} if self.mesh.shape["tensor"] > 1 else set(self.mesh.axis_names)
       function = jax.shard_map(function, mesh=self.mesh, in_specs=ins, out_specs=outs, axis_names=axes, check_vma=False)
-    # The cache goes in and out in one layout: another one would be another compilation.
-    whole = None if self.mesh is None or donate is None else self._outs(outs)
-    return jax.jit(function, donate_argnums=() if donate is None else donate, out_shardings=whole)
-
-  def _outs(self, outs: Any):
-    assert self.mesh is not None
-    at = self.cache_sharding(self.mesh)
-    return (at, NamedSharding(self.mesh, outs[1])) if isinstance(outs, tuple) and outs != SPLIT else at
+    return jax.jit(function, donate_argnums=donate, out_shardings=shardings)
 
   @staticmethod
   def cache_sharding(mesh: jax.sharding.Mesh | None) -> NamedSharding | None:
