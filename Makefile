@@ -1,4 +1,4 @@
-# Every target sets up what it needs: a virtual environment beside this file, from the pinned versions.
+# Every target sets up what it needs: a virtual environment beside this file, with the pinned versions.
 PYTHON ?= python3
 NAME := $(notdir $(PYTHON))
 VENV ?= .venv-$(NAME)
@@ -11,12 +11,12 @@ NEWEST_PIP = -m pip install --quiet --quiet --disable-pip-version-check
 PIP = $(NEWEST_PIP) --constraint constraints.txt
 FAST = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not parity and not real and not long and not hosts and not browser"
 
-# Most of a test's time goes into compiling, and half of that into LLVM's optimizer: it is left out here. The other tiers
-# run what users run.
+# Most of a test's time is compilation, and half of that is LLVM's optimizer, which is switched off here. The other tiers
+# use the default, as users do.
 QUICKLY = XLA_FLAGS="$$XLA_FLAGS --xla_backend_optimization_level=0"
 
 .PHONY: help quickstart test test-newest browser long faults hosts parity real lint docs notebook coverage bench gpu papers scale
-help:  ## what can be made
+help:  ## lists the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer).'
 
@@ -41,7 +41,7 @@ $(DOCS_VENV)/.ready: pyproject.toml setup.py constraints.txt
 	@$(DOCS_VENV)/bin/python $(PIP) --editable '.[docs]'
 	@touch $@
 
-# XLA's CPU programs take fresh memory at every call; with huge pages that costs a tenth less. Elsewhere it is ignored.
+# XLA's CPU programs allocate new memory at every call. With huge pages this costs a tenth less. Other systems ignore it.
 quickstart bench: export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
 
 quickstart: $(VENV)/.ready  ## train a small model to search, in minutes, on this machine
@@ -50,7 +50,7 @@ quickstart: $(VENV)/.ready  ## train a small model to search, in minutes, on thi
 test: $(VENV)/.ready  ## the tests that need neither torch nor real data, in minutes
 	$(QUICKLY) $(RUN) -m pytest $(FAST)
 
-test-newest:  ## the same tests and the quickstart with the newest version of everything, whatever constraints.txt says
+test-newest:  ## the same tests and the quickstart with the newest versions, without constraints.txt
 	@$(PYTHON) -m venv $(NEWEST_VENV)
 	@$(NEWEST_VENV)/bin/python $(NEWEST_PIP) --upgrade --upgrade-strategy eager --editable '.[dev]'
 	@$(NEWEST_VENV)/bin/python $(NEWEST_PIP) --no-deps --requirement tests/wheels.txt
@@ -59,17 +59,17 @@ test-newest:  ## the same tests and the quickstart with the newest version of ev
 	$(QUICKLY) $(NEWEST_VENV)/bin/python -m pytest $(FAST)
 	$(NEWEST_VENV)/bin/python launchers/quickstart.py --workdir out/quickstart-newest
 
-browser: $(VENV)/.ready  ## the run's page in Chromium, installed where it may be; pictures in out/browser/
+browser: $(VENV)/.ready  ## the report page in Chromium, which is installed if possible; screenshots in out/browser/
 	@chromium=$$(.ci/chromium) || { echo "no browser: the page was not opened"; exit 0; }; \
 	CHROMIUM="$$chromium" $(RUN) -m pytest -m browser tests/evaluation && echo "Pictures of the page: out/browser/"
 
-long: $(VENV)/.ready  ## whole runs, several hosts, a hundred thousand transcripts a recipe
+long: $(VENV)/.ready  ## whole runs, several hosts, a hundred thousand transcripts per recipe
 	$(RUN) -m pytest --numprocesses $(WORKERS) --dist load -m long
 
-hosts: $(VENV)/.ready  ## four processes train as one: not beside other work, they wait for each other
+hosts: $(VENV)/.ready  ## four processes train like one; needs an otherwise idle machine
 	$(RUN) -m pytest -m hosts
 
-faults: $(VENV)/.ready  ## runs under seeded faults end as undisturbed ones: PLANS=100 FIRST=0, then a soak (SOAK=0: none)
+faults: $(VENV)/.ready  ## runs with seeded faults end like undisturbed ones: PLANS=100 FIRST=0; then a long run (SOAK=0: none)
 	$(RUN) tests/faults/run.py --plans $(or $(PLANS),100) --first $(or $(FIRST),0) --soak=$(or $(SOAK),1)
 
 parity: $(PARITY_VENV)/.ready  ## agreement with transformers and torch, in an environment of its own
@@ -80,12 +80,12 @@ real: $(PARITY_VENV)/.ready  ## real questions and corpora (RAGRL_DATA, or ../sh
 	$(PARITY_VENV)/bin/python benchmarks/real_retrieval.py
 	$(PARITY_VENV)/bin/python benchmarks/real_runs.py
 
-lint: $(VENV)/.ready  ## style, and the types of the rooms that pyproject.toml lists
+lint: $(VENV)/.ready  ## style, and types in the rooms that pyproject.toml lists
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(VENV)/bin/basedpyright --pythonpath $(RUN)
 
-docs: $(DOCS_VENV)/.ready  ## the documentation site, in out/docs/: fails on a symbol without a docstring, a dead link, a warning
+docs: $(DOCS_VENV)/.ready  ## the documentation site, in out/docs/: fails on a symbol without a docstring, a dead link or a warning
 	$(DOCS_VENV)/bin/python docs/site/build.py
 
 notebook: $(DOCS_VENV)/.ready  ## runs notebooks/your_own_recipe.ipynb, in a minute
@@ -96,19 +96,20 @@ coverage: $(VENV)/.ready  ## lines of each room that the fast tests run; TESTS=t
 	$(RUN) -m coverage json --quiet -o out/coverage.json
 	$(if $(TESTS),-)$(RUN) tests/coverage_by_room.py out/coverage.json
 
-bench: $(PARITY_VENV)/.ready  ## speed, as ratios against peers measured in the same run
+bench: $(PARITY_VENV)/.ready  ## speed, as ratios to other libraries in the same run
 	$(PARITY_VENV)/bin/python benchmarks/rollout.py
 	$(PARITY_VENV)/bin/python benchmarks/learner.py $(if $(TUNIX_PYTHON),--tunix_python $(TUNIX_PYTHON))
 	$(VENV)/bin/python benchmarks/schedule.py
 	$(VENV)/bin/python benchmarks/sampling.py
+	$(VENV)/bin/python benchmarks/kv_dtype.py
 	$(VENV)/bin/python benchmarks/quickstart_seeds.py
 	$(VENV)/bin/python benchmarks/quotes.py
 
 gpu: $(VENV)/.ready  ## speed on a GPU (pip install jax[cuda13] into the environment): writes docs/performance.md
 	$(RUN) benchmarks/gpu.py $(if $(TORCH_PYTHON),--python_torch $(TORCH_PYTHON))
 
-papers: $(VENV)/.ready  ## five papers' claims in miniature: hours, a run at a time, or MINUTES=60 of it
+papers: $(VENV)/.ready  ## five papers' claims in miniature: takes hours; MINUTES=60 for a part
 	$(RUN) benchmarks/papers/run.py --docs --minutes $(or $(MINUTES),0)
 
-scale: $(PARITY_VENV)/.ready  ## the best plan for every TPU slice, a lower bound of its step time: half an hour, or MINUTES=3 of it
+scale: $(PARITY_VENV)/.ready  ## the best plan for every TPU slice, with a lower bound of its step time: half an hour; MINUTES=3 for a part
 	$(PARITY_VENV)/bin/python benchmarks/scale/run.py --docs --minutes $(or $(MINUTES),0)

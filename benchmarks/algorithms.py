@@ -163,7 +163,7 @@ def table(results) -> str:
   lines = [
     "| | "
     + " | ".join(f"EM, step {s}" for s in steps)
-    + " | least and most at the end | gain, 95 % | worst fall | entropy | clipped | largest KL a step "
+    + " | least and most at the end | gain, 95 % | worst fall | entropy | clipped | largest KL per step "
     "| learns |",
     "|---" * (len(steps) + 8) + "|",
   ]
@@ -208,22 +208,22 @@ def figure(results, path: pathlib.Path) -> None:
 
 PAGE = """# Seven algorithms, one world
 
-`python benchmarks/algorithms.py --machines --seeds=0,1 --docs` wrote this page, of runs of commit {commits}. Every run
-goes on from the quickstart's warm start of its seed and machine (0.8M parameters, made-up world), which ended by its
-criterion, and takes {steps} steps; a step samples at most {episodes} episodes and takes two optimiser steps, each on
-half of the prompts. Reward: exact match alone. Learning rate 2e-4 for all of them; nothing was tuned. EM: {n} held-out
-questions, greedy, mean of {runs}.
+`python benchmarks/algorithms.py --machines --seeds=0,1 --docs` wrote this page from runs of commit {commits}. Every run
+starts from the quickstart's warm start for its seed and machine (0.8M parameters, made-up world), which has reached its
+goal, and takes {steps} steps. A step samples at most {episodes} episodes and takes two optimiser steps, each on half
+of the prompts. The reward is exact match alone. The learning rate is 2e-4 for all; nothing was tuned. EM is on {n}
+held-out questions, greedy, mean of {runs}.
 
 {table}
 
-- *gain*: over the warm start, bootstrap interval over runs. *learns*: +0.2 in every run.
+- *gain*: over the warm start, with the bootstrap interval over runs. *learns*: a gain of at least 0.2 in every run.
 - *worst fall*: the largest drop of EM from one evaluation to any later one, over all runs.
-- *entropy*: nats a token, first and last step. *clipped*: median share of clipped tokens. *largest KL a step*: of
-  KL(old ‖ new) over one step's updates.
-- 1 thread with AVX2 gives the digits of 1 thread: on the machine that ran this XLA prefers 256-bit vectors anyway.
-- What each algorithm is in the config stands in `ALGORITHMS` of `benchmarks/algorithms.py`. DAPO draws 16 prompts at
-  a time, at most twice, and trains on the first 16 groups whose outcomes differ. PPO samples one episode of each of 256
-  prompts; its critic has its own parameters.
+- *entropy*: nats per token, first and last step. *clipped*: median share of clipped tokens. *largest KL per step*: the
+  largest KL(old ‖ new) over one step's updates.
+- 1 thread with AVX2 gives the same digits as 1 thread: on the machine of these runs XLA prefers 256-bit vectors.
+- `ALGORITHMS` in `benchmarks/algorithms.py` has the settings of each algorithm. DAPO draws 16 prompts at a time, at
+  most twice, and trains on the first 16 groups whose outcomes differ. PPO samples one episode for each of 256 prompts;
+  its critic has its own parameters.
 
 ![EM over steps](algorithms.png)
 """

@@ -94,9 +94,9 @@ def page(found: dict[tuple[str, str, str], dict], where: str = "") -> str:
 
 
 ATTENTION = (
-  "On GPUs, attention is a Pallas kernel of ours (`models/flash.py`), forward and backward. Rows with several",
-  "sequences, and prompts shared by a group (`learner.share_prompts`), take the same kernels as rows with one;",
-  "blocks of other sequences are not read.",
+  "On GPUs, attention uses this library's Pallas kernels (`models/flash.py`), forward and backward. They also serve",
+  "rows with several sequences and prompts shared by a group (`learner.share_prompts`). Blocks of other sequences",
+  "are not read.",
 )
 
 

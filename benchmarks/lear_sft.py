@@ -23,7 +23,6 @@ from ragrl_jax.core.metrics import stats
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.lear import demonstrate, generator
-from ragrl_jax.recipes.lear.prompt import SECTIONS
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import jsonl
 
@@ -36,6 +35,7 @@ STEPS = flags.DEFINE_integer("steps", 700, "Steps in which the model learns to r
 QUESTIONS = flags.DEFINE_integer("questions", 200, "Held-out questions.")
 
 REPLIES = {"vanilla": "vanilla", "rational": "", "rationale": "rationale"}  # reply → variant of configs/lear.py
+TAUGHT = ("rational", "vanilla", "rationale", "direct")  # replies of the base
 SYLLABLES = 160
 GIVEN = 4  # passages a held-out question comes with
 SHOWN = (2, 3, 4, 4)  # and those the model learns to read with
@@ -87,8 +87,7 @@ def make_world(folder: pathlib.Path) -> None:
   shown = [e for draw, given in enumerate(SHOWN) for e in ask(1500, draw, passages=given)]
   shown += ask(500, len(SHOWN), passages=1, mix={1: 1})
   turns = [
-    demonstrate.demonstrate(e, world, rng, reply=rng.choice(list(SECTIONS)), fault=0.3, kinds=("stop", "copy"))
-    for e in shown
+    demonstrate.demonstrate(e, world, rng, reply=rng.choice(TAUGHT), fault=0.3, kinds=("stop", "copy")) for e in shown
   ]
   writers.write_examples(folder / "base.jsonl.gz", shown, turns=turns)
   asked = ask(TRANSCRIPTS, 50, passages=GIVEN)

@@ -98,7 +98,7 @@ RUNS = {
     "when_to_search",
     "2wikimultihopqa_train",
     "strategyqa_train",
-    SEARCH | dict(rollout=SEARCH["rollout"] | dict(filter=dict(max_draws=2))),
+    SEARCH | dict(rollout=SEARCH["rollout"] | dict(filter=dict(max_draws=2)), switches=dict(similarity="ngrams")),
   ),
 }
 SHAPE = dict(

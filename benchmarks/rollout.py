@@ -93,7 +93,7 @@ class Ours:
     self.step = 0
 
   def play(self, starts, turns, seconds=0.0):
-    """One episode a row of `turns`; consecutive ones share a start. Returns seconds."""
+    """One episode for each row of `turns`; consecutive rows share a beginning. Returns seconds."""
 
     async def play(example, policy, tools):
       talk = policy.start(starts[example.meta["start"]])
@@ -135,7 +135,7 @@ class Theirs:
     self.model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
   def generate(self, rows, new):
-    """Left-padded rows of ids → each with `new` more."""
+    """Left-padded rows of ids → each with `new` more ids."""
     width = max(map(len, rows))
     ids = torch.tensor([[0] * (width - len(row)) + row for row in rows])
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])

@@ -1,10 +1,10 @@
-"""Drawing tokens: what top-k and top-p cost beside a sort of the vocabulary, and beside a draw from all of it.
+"""The cost of top-k and top-p, compared with a sort of the vocabulary and with sampling from all of it.
 
     python benchmarks/sampling.py [--rows 16] [--vocabulary 151936] [--clock cpu]
 
-The sort is what the filters were made by before: every row's logits with their ids, then running sums. Both sides keep
-the same tokens (the benchmark checks it). They alternate, and each side's best round counts. On a busy machine compare
-CPU seconds.
+The sort is how the filters were made before: every row's logits with their ids, then running sums. Both sides keep the
+same tokens (the benchmark checks it). They alternate, and each side's best round counts. On a busy machine compare CPU
+seconds.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def by_sorting(scaled, top_k, top_p):
 
 
 def best(rounds, clock, given, *sides):
-  """Milliseconds of each side's best round of side(*given), after one that warms up."""
+  """Milliseconds of each side's best round of side(*given), after one warm-up round."""
   took = [[] for _ in sides]
   for _ in range(rounds + 1):
     for seconds, side in zip(took, sides):

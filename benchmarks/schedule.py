@@ -1,23 +1,24 @@
-"""How many steps a schedule makes in the time of another one, by a simulated clock.
+"""The number of steps that a schedule makes in the time of another one, on a simulated clock.
 
     python benchmarks/schedule.py
 
-The library's own code decides who draws when: GroupSampler, Rollout's sessions, conversations, the dispatching thread
-and the event loop. Simulated are the engine, whose lengths come from a heavy tail, the learner's blocks, searches and
-the clock. Nothing is timed, so every machine prints the same.
+The library's own code decides what is sampled when: GroupSampler, Rollout's sessions, conversations, the dispatching
+thread and the event loop. Simulated are the engine, whose lengths have a heavy-tailed distribution, the learner's
+blocks, searches and the clock. Nothing is timed, so every machine prints the same.
 
-- A turn's length is Pareto with index 1.5, at least 128 tokens, cut at `limit`. It depends on the seed, the step, the
-  prompt and the sample alone, so it is the same in every schedule.
-- A decode step costs 1, however few lanes draw: it reads all the weights.
-- A learner block of 16,384 tokens costs 60. That is a 7B model on eight H200 at half of their peak and of their
-  bandwidth: 0.25 s a block, 4 ms a decode step. Prefill, scoring and the weights' way to the engine cost nothing.
+- A turn's length is Pareto with index 1.5, at least 128 tokens, cut at `limit`. It depends only on the seed, the step,
+  the prompt and the sample, so it is the same in every schedule.
+- A decode step costs 1 for any number of lanes, because it reads all the weights.
+- A learner block of 16,384 tokens costs 60. This is a 7B model on eight H200 at half of their peak and of their
+  bandwidth: 0.25 s per block, 4 ms per decode step. Prefill, scoring and loading weights into the engine cost nothing.
 
-Columns: clock units a step, and the share of the lane steps that drew a token.
+Columns: clock units per step, and the share of the lane steps that sampled a token.
 
-before   a step is sampled beside the learning of the one before, by weights of its own; the learner advances when no
-         lane draws; a draw is always of prompts_per_step prompts
-ahead=0  a step is sampled, then learned; a draw asks for what is missing over the share that was kept lately
-ahead=1  two steps are sampled together, and the learner advances when few lanes draw, too
+before   a step is sampled while the one before is learned, with weights of its own; the learner advances while no lane
+         samples; a draw always has prompts_per_step prompts
+ahead=0  a step is sampled, then learned; the size of a draw is the number of missing groups divided by the share of
+         groups kept recently
+ahead=1  two steps are sampled together, and the learner also advances while few lanes sample
 """
 
 import asyncio
@@ -34,7 +35,7 @@ import numpy as np
 from ragrl_jax import structs
 from ragrl_jax.engine.counters import Counters
 from ragrl_jax.engine.messages import Open, Turn, TurnEnded
-from ragrl_jax.rollout import collect, dispatch, groups
+from ragrl_jax.rollout import collect, dispatch, group_sampler
 from ragrl_jax.settings import Filter
 
 INDEX, SHORTEST = 1.5, 128
@@ -44,7 +45,7 @@ SEARCH_TOKENS = 200
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-  """What is trained. `kept` is the share of groups that have a spread; `searches` an episode, each of `wait` units."""
+  """The training setting. `kept` is the share of groups with a spread; `searches` per episode, each of `wait` units."""
 
   name: str
   prompts: int = 32
@@ -68,30 +69,30 @@ SETTINGS = (
 
 
 class Clock:
-  """The simulated time, and what happens at a time to come."""
+  """The simulated time and the events to come."""
 
   def __init__(self):
     self.now, self._coming, self._count = 0.0, [], 0
 
   def sleep(self, units: float) -> asyncio.Future:
-    """A future of the event loop that is done so much later."""
-    self._count += 1  # two at one time: the first one asked for comes first
+    """A future of the event loop that is done after this time."""
+    self._count += 1  # of two events at the same time, the one requested first comes first
     loop = asyncio.get_running_loop()
     done = loop.create_future()
     heapq.heappush(self._coming, (self.now + units, self._count, done))
     return done
 
   def jump(self) -> None:
-    """Goes on to what happens next."""
+    """Advances to the next event."""
     self.now = max(self.now, self._coming[0][0])
 
   def settle(self, loop: asyncio.AbstractEventLoop) -> None:
-    """Lets happen what is due, and waits until the event loop has nothing more to do."""
+    """Runs the events that are due, and waits until the event loop has nothing left to do."""
 
     async def settled():
       while self._coming and self._coming[0][0] <= self.now:
         heapq.heappop(self._coming)[2].set_result(None)
-      for _ in range(20):  # a turn of the loop for every hop from a future's end to the next message
+      for _ in range(20):  # one turn of the loop for each callback between the end of a future and the next message
         await asyncio.sleep(0)
 
     asyncio.run_coroutine_threadsafe(settled(), loop).result()
@@ -114,7 +115,7 @@ class Queue(dispatch.Dispatch):
 
 
 class Engine:
-  """Answers the engine's messages; a chunk ends as the real one's does, as soon as an eighth of the lanes is free."""
+  """Answers the engine's messages. Like the real one, a chunk ends as soon as an eighth of the lanes is free."""
 
   context, chunk, refill = 1 << 22, 16, 0.125
   tokenizer = types.SimpleNamespace(decode=lambda ids: "", encode=lambda text: (1,) * SEARCH_TOKENS)
@@ -130,12 +131,12 @@ class Engine:
     """There are always weights."""
 
   def restart_counters(self) -> Counters:
-    """See the real one."""
+    """See the real engine."""
     self.counters = Counters()
     return self.counters
 
   def open(self, message: Open) -> None:
-    """See the real one; so are those that follow."""
+    """See the real engine; likewise the following methods."""
     self.keys[message.conversation] = message.key
 
   def submit(self, turn: Turn) -> None:
@@ -157,7 +158,7 @@ class Engine:
     while self.ready and len(self.live) < self.lanes:
       number = self.ready.popleft()
       self.turns[number] += 1
-      self.live[number] = [self.length(number), 0]  # tokens of the turn, and those that are drawn
+      self.live[number] = [self.length(number), 0]  # tokens of the turn, and those that are sampled
     if not self.live:
       return []
     left = sorted(total - drawn for total, drawn in self.live.values())
@@ -165,7 +166,9 @@ class Engine:
     steps = min(self.chunk, left[min(free, len(left)) - 1])
     self.clock.now += steps
     self.counters.lane_steps += steps * self.lanes
-    self.counters.sampled_tokens += sum(min(one, steps) for one in left)
+    drawn = sum(min(one, steps) for one in left)
+    self.counters.sampled_tokens += drawn
+    self.counters.drawing_steps += drawn
     ended = []
     for number, state in list(self.live.items()):
       state[1] += steps
@@ -175,14 +178,14 @@ class Engine:
     return ended
 
   def length(self, number: int) -> int:
-    """Tokens of the conversation's turn."""
+    """Number of tokens in the conversation's turn."""
     key = [part % (1 << 32) for part in self.keys[number]]
     u = np.random.default_rng([*key, self.turns[number]]).random()
     return min(self.limit, math.ceil(SHORTEST * (1 - u) ** (-1 / INDEX)))
 
 
-class Before(groups.GroupSampler):
-  """The sampler as it was: draws of prompts_per_step prompts, and a session a step."""
+class Before(group_sampler.GroupSampler):
+  """The earlier sampler: draws of prompts_per_step prompts, and one session per step."""
 
   def _next(self, missing: int, kept: int = 0, drawn: int = 0) -> tuple[int, int]:
     self.cursor += self._prompts
@@ -195,9 +198,9 @@ class Before(groups.GroupSampler):
 
 
 def simulate(setting: Setting, schedule: str) -> tuple[float, float]:
-  """(clock units a step, share of the lane steps that drew a token); schedule: before, ahead=0 or ahead=1."""
+  """(clock units per step, share of the lane steps that sampled a token); schedule: before, ahead=0 or ahead=1."""
   with _rollout(setting) as (clock, rollout):
-    sampler = (Before if schedule == "before" else groups.GroupSampler)(
+    sampler = (Before if schedule == "before" else group_sampler.GroupSampler)(
       rollout,
       [structs.Example("q", "", ("x",))],
       lambda cursor, count: [(index, 0) for index in range(cursor, cursor + count)],

@@ -1,10 +1,10 @@
 r"""CARE (EMNLP 2025): quote the context while reasoning, then answer. 7B to 14B, long contexts, no search.
 
-Run:    python launchers/train.py --config configs/care.py --workdir OUT --config.model.path=SFT_FOLDER \
-          --config.data.train=DROP.jsonl.gz --config.data.hard=MS_MARCO.jsonl.gz
+Run:    python launchers/train.py --config configs/care.py --workdir OUT --config.model.path=SFT_FOLDER
         SFT before it: launchers/make_sft_data.py, launchers/sft.py --config configs/care.py:sft, launchers/export_hf.py
 Variants, joined by commas: smoke (tiny sizes, same rules), sft (the warm start), repo (the authors' code's reading),
-mean (pays the share of real quotes), and the ablations no_retrieval and easy_only.
+mean (pays the share of real quotes), the ablations no_retrieval and easy_only, longbench (the sizes of the authors'
+tests, for launchers/evaluate.py), original (a model that was told of no format, to be evaluated).
 Expect: not run yet at this size. The paper's Qwen2.5-7B goes from F1 45.79 to 56.81 on four LongBench sets, and from
         58.38 to 64.56 on CofCA.
 """
@@ -14,10 +14,12 @@ from ragrl_jax import recipes
 
 
 def get_config(variant: str = ""):
-  config, chosen = recipes.configure("care", variant, "sft", one_of=(recipes.presets("care"),))
+  apart = (("repo", "mean", "easy_only"), ("repo", "no_retrieval"), ("sft", "longbench"))
+  config, chosen = recipes.configure("care", variant, "sft", "longbench", one_of=apart)
   config.steps = 350  # paper
-  config.data.train = "drop_train.jsonl.gz"  # the easy set; paper and code: DROP
-  config.data.hard = "ms_marco_train.jsonl.gz"  # paper: MS MARCO; code: MuSiQue
+  config.data.train = "hf:ucinlp/drop//train"  # the easy set; paper and code: DROP
+  config.data.hard = "hf:microsoft/ms_marco/v2.1/train~100000"  # paper: MS MARCO; code: MuSiQue
+  config.data.drop_unanswerable = True  # a third of MS MARCO
   config.data.evaluate = "hf:hotpotqa/hotpot_qa/distractor/validation"
   config.data.drop_long = True  # a question cut off its context's right end cannot be answered
   config.model.update(dict(dtype="bfloat16", remat=True))
@@ -51,17 +53,20 @@ def get_config(variant: str = ""):
   config.learner.update(dict(micro_rows=4, row_lengths=(4096, 8192), share_prompts=True, logprob_chunk=1024))
   config.checkpoint.every = 50
   config.evaluate.every = 50
-  if config.preset == "easy_only":
+  if {"easy_only", "no_retrieval"} & set(chosen):
     config.data.hard = ""
-  if config.preset == "repo":
+  if "repo" in chosen:
+    config.data.train = "hf:sheryc/DROP_processed//train"
+    config.data.hard = "hf:sheryc/MuSiQue_processed//train"
     config.rollout.prompts_per_step = 512
     config.loss.update(dict(aggregation="token_mean", kl_coef=1e-2, entropy_coef=1e-3))
-  if "sft" in chosen:  # 7,739 transcripts, 3 epochs of batches of 64: LLaMA-Factory's defaults
+  if "sft" in chosen:  # paper: LLaMA-Factory's defaults; with its 7,739 transcripts 363 steps
     config.model.lora.update(dict(rank=8, alpha=16.0))
-    config.steps, config.checkpoint.every = 363, 121
-    config.sft.environment_weight = 0.0
-    config.learner.micro_rows = 16  # a block holds some 64 transcripts of 1,800 tokens or so
-    config.optimizer.update(
-      dict(learning_rate=1e-4, schedule="cosine", final_share=0.0, warmup_steps=36, weight_decay=0.0)
-    )
+    config.sft.update(dict(environment_weight=0.0, batch=64, epochs=3, warmup_share=0.1))
+    config.checkpoint.every = 121
+    config.optimizer.update(dict(learning_rate=1e-4, schedule="cosine", final_share=0.0, weight_decay=0.0))
+  if "longbench" in chosen:  # code: prompts of 32,768 tokens without their middle, 4,096 new ones
+    config.data.cut_middle = True
+    config.rollout.update(dict(context=36_864, max_new_tokens=4_096, lanes=16, rows=16))
+    config.learner.row_lengths = (36_864,)
   return config_lib.shrink(config) if "smoke" in chosen else config

@@ -5,10 +5,10 @@ Expect: exact match on held-out questions from about 0.4 after the warm start to
         (benchmarks/quickstart_seeds.py --machines prints the table: five seeds on three kinds of machine).
 
 The demonstrations of the warm start are faulty on purpose: two thirds of those that need two searches stop after the
-first. RL, paid for right answers alone, finds out that searching again pays.
+first. RL with exact match as its only reward discovers that a second search earns more.
 
-Both stages end by what they have reached (launchers/quickstart.py); `steps` is the most they may take, and no learning
-rate's schedule needs to know the end.
+Both stages end when they reach their goal (launchers/quickstart.py); `steps` is only the upper limit. No learning rate
+schedule depends on the end.
 """
 
 from ragrl_jax import config as config_lib

@@ -3,7 +3,7 @@ r"""Untrained baselines: closed book, chain of thought, RAG, IRCoT, Iter-RetGen,
 Run:    python launchers/evaluate.py --config configs/untrained.py --checkpoint QWEN_FOLDER \
           --config.retrieval.index=INDEX_OR_ADDRESS --data hotpotqa.jsonl.gz --out OUT
 Variants, joined by commas: smoke (tiny sizes, same rules); in place of RAG closed_book, cot, ircot, iter_retgen,
-self_ask or skr.
+self_ask or skr; thinking or no_thinking for a reasoning model, Qwen3 for example (When to Search, Table 1).
 Expect: not run yet at this size. By ARENA's paper Qwen2.5-7B-Instruct has EM .484 / .334 / .252 on HotpotQA /
         2WikiMultihopQA / MuSiQue from the passages they bring.
 """
@@ -11,11 +11,19 @@ Expect: not run yet at this size. By ARENA's paper Qwen2.5-7B-Instruct has EM .4
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 
+THINKING = ("thinking", "no_thinking")
+
 
 def get_config(variant: str = ""):
-  config, chosen = recipes.configure("untrained", variant, one_of=(recipes.presets("untrained"),))
+  config, chosen = recipes.configure(
+    "untrained", variant, "thinking", "no_thinking", one_of=(recipes.presets("untrained"), THINKING)
+  )
   config.model.update(dict(dtype="bfloat16"))
   config.retrieval.top_k = 5
   config.rollout.update(dict(lanes=128, rows=256, context=8192, prefill=512, page=128, max_new_tokens=512))
-  config.learner.row_lengths = (8192,)
+  if set(THINKING) & set(chosen):
+    config.prompting.update(dict(markers="own", thinking="on" if "thinking" in chosen else "off"))  # see When to Search
+  if "thinking" in chosen:  # a turn has room for its thoughts
+    config.rollout.update(dict(context=18432, max_new_tokens=8192, reserve=512))
+  config.learner.row_lengths = (config.rollout.context,)
   return config_lib.shrink(config) if "smoke" in chosen else config

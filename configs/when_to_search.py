@@ -2,10 +2,10 @@ r"""Learning When to Search: search only if it pays. Qwen3-4B or 8B, 2WikiMultih
 
 Run:    python launchers/train.py --config configs/when_to_search.py --workdir OUT \
           --config.model.path=QWEN_FOLDER --config.retrieval.index=INDEX_OR_ADDRESS \
-          --config.judge.endpoint=http://JUDGE/v1
+          --config.retrieval.query_encoder=QWEN3_EMBEDDING_FOLDER --config.judge.endpoint=http://JUDGE/v1
 Variants, joined by commas: smoke (tiny sizes, same rules); table (the KL of the paper's table; its text has none);
-        exact (no judge), printed (the printed similarity); the ablations no_search_reward, no_stage_one, no_stage_two,
-        no_answer_reward, unified.
+        exact (no judge), printed (the printed similarity), ngrams (no encoder); the ablations
+        no_search_reward, no_stage_one, no_stage_two, no_answer_reward, unified.
 Expect: not run yet at this size. The paper has, for 4B, .57 / .61 by its judge with 1.07 / 1.33 searches on NQ / 2Wiki.
 """
 
@@ -16,7 +16,8 @@ from ragrl_jax import recipes
 def get_config(variant: str = ""):
   config, chosen = recipes.configure("when_to_search", variant, "table")
   config.steps = 500  # paper
-  config.data.train = "hf:RUC-NLPIR/FlashRAG_datasets/2wikimultihopqa/train"  # the paper keeps a fifth for validation
+  # The paper trains on four fifths of a set and validates on the rest: launchers/split_questions.py makes both files.
+  config.data.train = "hf:RUC-NLPIR/FlashRAG_datasets/2wikimultihopqa/train"
   config.data.evaluate = "hf:RUC-NLPIR/FlashRAG_datasets/2wikimultihopqa/dev"
   config.prompting.markers = "own"  # Qwen3's template drops earlier thoughts
   config.model.update(dict(dtype="bfloat16", remat=True))

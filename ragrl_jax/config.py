@@ -13,16 +13,16 @@ import ml_collections
 from ragrl_jax import settings
 from ragrl_jax.settings import fields
 
-Config = Any  # an ml_collections.ConfigDict, whose attributes a type checker takes for a union of everything
+Config = Any  # an ml_collections.ConfigDict; a type checker would see its attributes as a union of all types
 
 
 def default_config() -> Config:
-  """All settings at their defaults. It is locked: a misspelt name raises and says which one was meant."""
+  """All settings at their defaults. The config is locked: a misspelt name raises an error with a suggestion."""
   return ml_collections.ConfigDict(fields.plain(settings.Settings()), convert_dict=True).lock()
 
 
 def load(path: str | pathlib.Path, variant: str = "") -> Config:
-  """The settings of a file under configs/, as the launchers' `--config=PATH:VARIANT` gives them."""
+  """The settings of a config file, given as in the launchers' `--config=PATH:VARIANT`."""
   spec = importlib.util.spec_from_file_location(f"config_{pathlib.Path(path).stem}", path)
   if spec is None or spec.loader is None:
     raise ValueError(f"{path}: this is no file of settings, such as configs/arena.py.")
@@ -32,11 +32,11 @@ def load(path: str | pathlib.Path, variant: str = "") -> Config:
 
 
 def of_run(folder: str | pathlib.Path) -> Config:
-  """The settings of a run, from its config.json. What is newer than the run has its default; unset switches are left
-  out.
+  """The settings of a run, from its config.json. Settings newer than the run have their defaults. Unset switches are
+  left out.
 
   Raises:
-    ValueError: there is none, it is no run's, or it has a setting that there is no more.
+    ValueError: the file is missing or not a run's, or it has a setting that no longer exists.
   """
   path = pathlib.Path(folder) / "config.json"
   try:
@@ -52,13 +52,13 @@ def of_run(folder: str | pathlib.Path) -> Config:
 
 
 def _take(config: Config, written: dict[str, Any], where: str) -> None:
-  """Sets what a JSON object says; empty sections of the default (switches, judges) take what there is."""
+  """Sets the values of a JSON object. Sections that are empty by default (switches, judges) accept any names."""
   for name, value in written.items():
     if name not in config:
       raise ValueError(f"{where}: there is no setting {name!r} in this version: remove it there.")
     like = config[name]
     if isinstance(like, ml_collections.ConfigDict) and isinstance(value, dict):
-      if like and name != "shape":  # a shape may have more, see models/config.py
+      if like and name != "shape":  # a shape may have further fields, see models/config.py
         _take(like, value, where)
       else:
         config[name] = _set_ones(value)
@@ -67,7 +67,7 @@ def _take(config: Config, written: dict[str, Any], where: str) -> None:
 
 
 def _set_ones(values: dict[str, Any]) -> ml_collections.ConfigDict:
-  """Without those that are None: nobody set them."""
+  """The values without those that are None, which means unset."""
   return ml_collections.ConfigDict(
     {
       name: _set_ones(value) if isinstance(value, dict) else value
@@ -86,11 +86,12 @@ SMOKE = dict(
   learner=dict(micro_rows=2, row_lengths=(2048,)),
   checkpoint=dict(every=1),
   evaluate=dict(examples=4),
+  sft=dict(batch=0, epochs=0, warmup_share=0.0),
 )
 
 
 def shrink(config: Config) -> Config:
-  """The same run in miniature: sizes shrink, rules (rewards, loss, recipe switches) stay. For ":smoke" variants."""
+  """The same run in miniature, for ":smoke" variants: sizes shrink; rewards, loss and recipe switches stay."""
 
   def set_all(into: Config, sizes: dict[str, Any]) -> None:
     for name, value in sizes.items():
@@ -108,14 +109,14 @@ def shrink(config: Config) -> Config:
 
 
 def validate(config: Config, *, training: bool = True) -> None:
-  """Checks every setting by itself, and what the settings say of each other. Nothing is loaded.
+  """Checks every setting by itself, and the relations between settings. Nothing is loaded.
 
   Args:
     config: all settings.
-    training: whether episodes are packed into rows; evaluation may play longer ones than a row holds.
+    training: whether episodes are packed into rows. An evaluation may play episodes that are longer than a row.
 
   Raises:
-    ValueError: with the field's path, what it is and what it must be.
+    ValueError: the message has the setting's path, its value and what it must be.
   """
   made = settings.of(config)
   if training:

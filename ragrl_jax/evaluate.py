@@ -1,11 +1,12 @@
-"""Scoring a checkpoint on questions: the same meeting of rooms as training, without the learner.
+"""Scores a checkpoint on questions. It connects the rooms as training does, without the learner.
 
-Read `evaluate` for a checkpoint on disk, `evaluator` for the held-out questions of a run under way.
+Read `evaluate` for a checkpoint on disk, `evaluator` for the held-out questions during training.
 """
 
 import functools
 import hashlib
 import json
+import logging
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,8 +25,9 @@ from ragrl_jax.rollout import collect
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import questions, rewards
 from ragrl_jax.run.progress import Evaluate
-from ragrl_jax.store import addresses, evaluations
+from ragrl_jax.store import addresses, changes, evaluations
 from ragrl_jax.store import checkpoint as checkpoint_lib
+from ragrl_jax.store import metrics as metrics_lib
 
 
 def evaluate(
@@ -39,22 +41,21 @@ def evaluate(
 ) -> dict[str, Any]:
   """Scores every question of `data` once; writes out/predictions.jsonl and out/metrics.json; returns the latter.
 
-  Answers are greedy; with `sample` they are drawn as config.rollout says. After a kill the same call goes on where it
-  stopped.
+  Answers are greedy; with `sample` they are sampled as config.rollout says. After a kill the same call continues.
 
   Args:
-    config: recipe, retrieval and sizes (ragrl_jax/config.py). Its model is replaced by the checkpoint's.
+    config: recipe, retrieval and sizes (ragrl_jax/config.py). The checkpoint's model replaces its model.
     checkpoint: a Hugging Face folder, or PEFT's with adapters; a run's folder (its finished `model/`, else its newest
       checkpoint); or one step of a run, RUN/checkpoints/40.
-    data: questions, as config.data.train takes them; config.data.max_examples bounds them.
+    data: questions, as in config.data.train; config.data.max_examples limits them.
     out: the folder of the results.
-    progress: told (done, of how many).
+    progress: called with (done, total).
 
   Raises:
-    ValueError, FileNotFoundError: what cannot be read, or results of something else in `out`.
+    ValueError, FileNotFoundError: an input cannot be read, or `out` has results of another evaluation.
     harness.TooManyFailures: the retriever or a judge is down.
   """
-  # ---- 1. settings: the caller's, and what decides on the checkpoint's arrays from the run's own ---------------------
+  # ---- 1. settings: the caller's, except those that define the checkpoint's arrays, which are the run's --------------
   config_lib.validate(config, training=False)
   plays = player_lib.recipe(config)
   config = config.copy_and_resolve_references()
@@ -79,7 +80,7 @@ def evaluate(
   player.engine.load(params, version=step)
   nnx.update(player.model, params)
 
-  # ---- the questions: results so far are gone on from, if they are of the same settings ------------------------------
+  # ---- the questions: earlier results with the same settings are continued ------------------------------------------
   settings = dict(
     checkpoint=str(checkpoint),
     weights=fingerprint(nnx.split(player.model)[1]),
@@ -101,22 +102,26 @@ def evaluate(
 
 
 def _described(config, player: player_lib.Player, *, sample: bool) -> dict[str, Any]:
-  """The settings that stand beside a score, and that the results in a folder must share."""
-  # What only changes the speed, such as lanes and chunks, is not among them.
+  """The settings that are stored with a score. Results in one folder must share them."""
+  # Settings that only change the speed, such as lanes and chunks, are not included.
   r = config.rollout
   drawn = dict(temperature=r.temperature, top_k=r.top_k, top_p=r.top_p, seed=config.seed)
   retrieval = None
   if player.retriever is not None:
     index = addresses.without_credentials(config.retrieval.index)
     retrieval = dict(index=index, top_k=config.retrieval.top_k, **player.retriever.describe())
+  texts = changes.digests(changes.wordings(config))
   return dict(
+    **(dict(wordings=texts) if texts else {}),
     recipe=config.recipe,
     preset=config.preset,
     switches=dict(player.recipe.switches),
     sampling=drawn if sample else "greedy",
     noise=config.data.noise,
+    own_passages=None if config.data.own_passages else False,  # None where it is as before there was a choice
     evidence=config.data.evidence,
     cut_middle=config.data.cut_middle,
+    thinking=None if config.prompting.thinking == "default" else config.prompting.thinking,
     max_new_tokens=r.max_new_tokens,
     context=r.context,
     reserve=r.reserve or None,
@@ -130,15 +135,15 @@ def evaluator(
 ) -> Evaluate:
   """For `train(evaluate=…)`: measures held-out questions at the end, and every config.evaluate.every steps if set.
 
-  Step 0 is among these: the weights before training.
+  Step 0 is included: the weights before training.
 
   Args:
-    config: of the run.
+    config: the run's config.
     examples: the questions; by default those of config.data.evaluate.
-    workdir: where the answers are kept, a file a step, for the page; None: nowhere.
+    workdir: the run's folder, in which the answers of each step are stored for the report; None stores nothing.
 
   Returns:
-    (step, player, params) → the numbers under "evaluation/", or nothing at a step that is not measured.
+    (step, player, params) → the metrics under "evaluation/"; empty at a step that is not measured.
   """
   steps, every, batch = config.steps, config.evaluate.every, batch_of(config)
   if examples is None:
@@ -161,7 +166,7 @@ def evaluator(
 
 
 def keep(workdir: str | pathlib.Path, step: int, recipe, scored: Sequence[rewards.Scored]) -> None:
-  """Keeps the answers of one evaluation in a run's folder; its page compares the first with the last."""
+  """Stores the answers of one evaluation in a run's folder. The report compares the first with the last."""
   if hosts.is_first():
     evaluations.write(pathlib.Path(workdir), step, [harness.prediction(recipe, one) for one in scored])
 
@@ -184,7 +189,7 @@ def locate(checkpoint: str | pathlib.Path) -> tuple[pathlib.Path | None, pathlib
   """(folder of a model or of adapters, None, 0), or (None, folder of a run's checkpoints, step).
 
   Raises:
-    FileNotFoundError: neither is there.
+    FileNotFoundError: there is neither.
   """
   path = pathlib.Path(checkpoint)
   for folder in (path, path / "model"):
@@ -202,14 +207,41 @@ def locate(checkpoint: str | pathlib.Path) -> tuple[pathlib.Path | None, pathlib
   return None, run, max(steps)
 
 
-def config_of(checkpoint: str | pathlib.Path):
-  """The settings of the run that a checkpoint belongs to, every switch of its recipe among them.
+def best(run: str | pathlib.Path, metric: str) -> pathlib.Path:
+  """The checkpoint of a run with the highest value of a metric, the earliest of equal ones: RUN/checkpoints/STEP.
 
   Args:
-    checkpoint: as `evaluate` takes it.
+    run: the run's folder.
+    metric: a name in its metrics.jsonl, such as "evaluation/em".
 
   Raises:
-    ValueError: it belongs to no run whose config.json is there.
+    ValueError: no step has the metric, or the best one's checkpoint is not kept.
+  """
+  run = pathlib.Path(run)
+  rows = [row for row in metrics_lib.read_metrics(run) if isinstance(row.get(metric), int | float) and row["step"]]
+  if not rows:
+    raise ValueError(
+      f"{run}: no step has the metric {metric!r} (--best): name one of its metrics.jsonl, and measure held-out "
+      "questions during the run (config.evaluate.every)."
+    )
+  step = max(rows, key=lambda row: (row[metric], -row["step"]))["step"]
+  found = run / "checkpoints" / str(step)
+  if not found.is_dir():
+    raise ValueError(
+      f"{run}: {metric} is highest at step {step}, and that checkpoint is not kept: set config.checkpoint.every to "
+      "config.evaluate.every, and config.checkpoint.keep to as many as there are."
+    )
+  return found
+
+
+def config_of(checkpoint: str | pathlib.Path):
+  """The settings of the run that a checkpoint belongs to, including every switch of its recipe.
+
+  Args:
+    checkpoint: as in `evaluate`.
+
+  Raises:
+    ValueError: the checkpoint belongs to no run with a config.json.
   """
   path = pathlib.Path(checkpoint).absolute()
   for folder in (path, path.parent, path.parent.parent):  # RUN, RUN/model or RUN/checkpoints, RUN/checkpoints/STEP
@@ -218,6 +250,12 @@ def config_of(checkpoint: str | pathlib.Path):
       break
   else:
     raise ValueError(f"{checkpoint}: no run's folder, whose config.json says how to ask it: give --config.")
+  if other := changes.reworded(folder, config):
+    logging.warning(
+      "config.%s: the file's text is not the one that the run began with, which is kept in %s.",
+      next(iter(other)),
+      folder / changes.WORDINGS,
+    )
   with config.unlocked():
     config.switches = {**recipes.switches(config.recipe), **config.switches}
     config.judges = {term: {**judging.unset(config.judge), **judge} for term, judge in config.judges.items()}
@@ -225,7 +263,7 @@ def config_of(checkpoint: str | pathlib.Path):
 
 
 def _play(player: player_lib.Player, *, greedy: bool = True) -> harness.Play:
-  """The player as the harness calls it; what is drawn depends on the question's number alone."""
+  """Plays questions for the harness. Sampling depends on the question's number alone."""
   if greedy:
     return functools.partial(player_lib.answers, player)
   return lambda examples, first: player.rollout.run(
@@ -234,7 +272,7 @@ def _play(player: player_lib.Player, *, greedy: bool = True) -> harness.Play:
 
 
 def fingerprint(params: Any) -> str:
-  """Tells weights apart: a hash of the first and the last thousand values of every array, in the tree's order."""
+  """Identifies weights: a hash of the first and the last thousand values of every array, in the tree's order."""
   digest = hashlib.sha256()
   for path, leaf in jax.tree_util.tree_leaves_with_path(params):
     flat = leaf.reshape(-1)
@@ -244,11 +282,11 @@ def fingerprint(params: Any) -> str:
 
 
 def _as_trained(config, path: pathlib.Path) -> None:
-  """Takes over what decides on the checkpoint's arrays, and the tokenizer, from the run's own config."""
+  """Copies from the run's config the settings that define the checkpoint's arrays, and the tokenizer."""
   if not path.exists():
     return
   trained = json.loads(path.read_text(encoding="utf-8"))
-  # Each of these shapes the train state: layers, adapters, moments, a critic.
+  # Each of these changes the train state: layers, adapters, moments, a critic.
   for name in ("model", "optimizer", "loss", "advantage", "critic"):
     config[name].update(trained[name])
   config.prompting.tokenizer = config.prompting.tokenizer or trained["prompting"]["tokenizer"]
@@ -256,7 +294,7 @@ def _as_trained(config, path: pathlib.Path) -> None:
 
 def _restored(config, player: player_lib.Player, run: pathlib.Path, step: int) -> Any:
   """The policy's trained parameters of a run's checkpoint."""
-  # A checkpoint is a whole train state: the learner says what it looks like, and which part the policy is.
+  # A checkpoint is a whole train state. The learner knows its structure, and which part is the policy.
   learner = learner_lib.Learner(
     player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config), mesh=player.mesh
   )

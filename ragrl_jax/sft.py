@@ -1,8 +1,8 @@
-"""Supervised fine-tuning on transcripts: the warm start. The same step as RL, with weights for advantages.
+"""Supervised fine-tuning on transcripts: the warm start. The learner's step is that of RL, with weights as advantages.
 
   transcripts → token ids and weights → pack_items → learner.prepare → learner.train → TrainState
 
-A run is resumed in the order of train.py; there is no sampler, and no episodes are logged.
+A run is resumed in the order of train.py. There is no sampler, and no episodes are logged.
 """
 
 import functools
@@ -25,7 +25,7 @@ from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import metrics as metrics_lib
 from ragrl_jax.store import workdir as run_lib
 
-FILL = 0.92  # of a block's places that first-fit packing can count on; more would often open a second block
+FILL = 0.92  # share of a block that packing fills reliably; more would often need a second block
 
 
 def sft(
@@ -38,11 +38,12 @@ def sft(
   accept_changes: bool = False,
   say: Callable[[str], None] = print,
 ) -> Iterator[dict[str, Any]]:
-  """Trains on the transcripts of config.data.train for config.steps steps; yields each step's metrics.
+  """Trains on the transcripts of config.data.train for config.steps steps, or config.sft.epochs; yields each step's
+  metrics.
 
-  Each row of the data is a question with `turns`: [["model" | "environment", text], …], tokenised as play does it,
-  turn by turn. Model tokens weigh 1, the environment's config.sft.environment_weight. The result is saved as a
-  Hugging Face folder, `workdir`/model.
+  Each row of the data is a question with `turns`: [["model" | "environment", text], …]. They are tokenised turn by
+  turn, as in play. Model tokens have weight 1, environment tokens config.sft.environment_weight. The result is saved as
+  a Hugging Face folder, `workdir`/model.
 
   Args:
     config: see ragrl_jax/config.py.
@@ -56,23 +57,25 @@ def sft(
   """
   # ---- 1. settings and lock ------------------------------------------------------------------------------------------
   config_lib.validate(config)
+  config = planned(config)
   with run_lib.opened(pathlib.Path(workdir), config, resume=resume, accept_changes=accept_changes, say=say) as run:
     if not run.finished:
       yield from _tuned(config, run, evaluate, reached)
 
 
 def _tuned(config, run: run_lib.Run, evaluate, reached) -> Iterator[dict[str, Any]]:
-  # ---- 2. the rooms are built: what can be refused is refused before the weights are read ----------------------------
+  # ---- 2. the rooms are built: every check comes before the weights are read -----------------------------------------
   player_lib.check_sft(config)
   steps, save_every = config.steps, config.checkpoint.every
   settings = settings_lib.from_config(config, objective="sft")
   optimizer = settings_lib.optimizer_from_config(config, total_steps=steps)
   tokenizer, recipe = player_lib.tokenizer(config), player_lib.recipe(config)
   transcripts = [
-    tokenised(recipe, example, tokenizer, config.sft.environment_weight)
+    tokenised(recipe, example, tokenizer, config.sft.environment_weight, most=config.sft.max_tokens)
     for example in readers.read_examples(config.data.train, max_examples=config.data.max_examples)
   ]
-  packed = batches(transcripts, rows=config.learner.micro_rows, lengths=config.learner.row_lengths, seed=config.seed)
+  rows, lengths = config.learner.micro_rows, config.learner.row_lengths
+  packed = batches(transcripts, batch=config.sft.batch, rows=rows, lengths=lengths, seed=config.seed)
   mesh = player_lib.mesh(config)
   model, shape = player_lib.model(config, tokenizer, mesh)
   learner = learner_lib.Learner(model, settings, optimizer, mesh=mesh)
@@ -86,7 +89,7 @@ def _tuned(config, run: run_lib.Run, evaluate, reached) -> Iterator[dict[str, An
   # ---- the steps -----------------------------------------------------------------------------------------------------
   with signals.Signals() as received, metrics_lib.MetricWriter(run.workdir, **log) as writer:
     for step in range(first + 1, first + 1 if done else steps + 1):
-      # One mini-batch per step: nothing has to be scored first, and the weights stand for advantages.
+      # One mini-batch per step. Nothing needs to be scored first, and the weights take the place of advantages.
       ready = learner.prepare(state, [packed(step - 1)])
       state, metrics = learner_lib.drain(learner.train(state, ready))
       if evaluate is not None:
@@ -113,10 +116,26 @@ def _tuned(config, run: run_lib.Run, evaluate, reached) -> Iterator[dict[str, An
   run.end(step, reached=done)
 
 
-def tokenised(recipe, example: structs.Example, tokenizer, environment_weight: float) -> tuple[list[int], list[float]]:
-  """(ids, weights) of one transcript; the prompt weighs as the environment does.
+def planned(config):
+  """The settings with the steps, and the warm-up, that config.sft.epochs asks for; as they are without it."""
+  sft = config.sft
+  if not sft.epochs:
+    return config
+  count = sum(1 for _ in readers.read_examples(config.data.train, max_examples=config.data.max_examples))
+  config = config.copy_and_resolve_references()
+  config.steps = -(-count // sft.batch) * sft.epochs
+  config.optimizer.warmup_steps = int(sft.warmup_share * config.steps)
+  return config
 
-  A model turn that no stop string ends is followed by EOS, which is trained too: else nobody would teach it to end.
+
+def tokenised(
+  recipe, example: structs.Example, tokenizer, environment_weight: float, *, most: int = 0
+) -> tuple[list[int], list[float]]:
+  """(ids, weights) of one transcript; the prompt weighs as the environment does. Of more than `most` tokens, unless
+  that is 0, the last ones are cut off.
+
+  A model turn without a stop string is followed by EOS, which is trained too. Otherwise the model would not learn to
+  end it.
   """
   if "turns" not in example.meta:
     raise ValueError(
@@ -130,21 +149,23 @@ def tokenised(recipe, example: structs.Example, tokenizer, environment_weight: f
     said = [*segment.ids, *tokenizer.eos_ids[:1]] if ends else segment.ids
     ids += said
     weights += [1.0 if segment.owner == structs.MODEL else environment_weight] * len(said)
-  return ids, weights
+  return (ids[:most], weights[:most]) if most else (ids, weights)
 
 
 def batches(
-  transcripts: Sequence[tuple[list[int], list[float]]], *, rows: int, lengths: Sequence[int], seed: int
+  transcripts: Sequence[tuple[list[int], list[float]]], *, batch: int = 0, rows: int, lengths: Sequence[int], seed: int
 ) -> Callable[[int], packing.Packed]:
-  """step (from 0) → its packed transcripts, nearly always one block. Every epoch is shuffled anew, by seed and number.
+  """step (from 0) → its packed transcripts. Every epoch is shuffled anew, by seed and number.
 
   Args:
     transcripts: (ids, weights), see `tokenised`.
+    batch: transcripts of a step, in as many blocks as they take; the last step of an epoch has the rest. 0: as many as
+      nearly always fit into one block.
     rows, lengths: of the blocks, see `packing.pack_items`.
     seed: of the run.
   """
   mean = np.mean([len(ids) for ids, _ in transcripts])
-  size = max(1, int(FILL * rows * max(lengths) / mean))  # transcripts per step
+  size = batch or max(1, int(FILL * rows * max(lengths) / mean))  # transcripts per step
   steps_an_epoch = -(-len(transcripts) // size)
 
   @functools.lru_cache(maxsize=1)

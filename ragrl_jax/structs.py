@@ -137,7 +137,7 @@ class Episode:
       tokenizer: encodes the texts; if None, the ids are the text's bytes (0 to 255).
 
     Raises:
-      ValueError: an owner other than these two.
+      ValueError: an owner other than these two; a text that the parser refuses as another agent's.
     """
     encode = (lambda text: tuple(text.encode())) if tokenizer is None else (lambda text: tuple(tokenizer.encode(text)))
     messages = recipe.prompt.messages(example)

@@ -1,4 +1,4 @@
-"""Training: where the rooms meet. Read `train` top to bottom. Next: ragrl_jax/engine/engine.py.
+"""Training connects the rooms. Read `train` from top to bottom. Next: ragrl_jax/engine/engine.py.
 
   ┌→ engine.load → sampler.take → rewards.score → pack_items → learner.prepare → learner.train ─┐
   │   new weights    Episodes       terms, [B]      Packed        advantages       TrainState    │
@@ -6,10 +6,10 @@
 
 A run is resumed in this order, and a new run begins in it too:
 
-  1. Settings are validated, and compared with the run's own; the folder is locked.
+  1. Settings are validated and compared with the run's own; the folder is locked.
   2. The rooms are built: questions, then weights, index and engine, then the learner.
-  3. The train state is restored from the newest sound checkpoint.
-  4. The group sampler takes back its cursor, and the groups it had sampled but not trained on.
+  3. The train state is restored from the newest undamaged checkpoint.
+  4. The group sampler restores its cursor, and the groups that were sampled but not trained on.
   5. The logs are cut to the restored step.
 """
 
@@ -24,8 +24,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax.learner import packing
 from ragrl_jax.learner.state import TrainState
 from ragrl_jax.parallel import hosts, signals
-from ragrl_jax.rollout import dispatch
-from ragrl_jax.rollout import groups as groups_lib
+from ragrl_jax.rollout import dispatch, group_sampler
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import progress, rewards, watch
 from ragrl_jax.run import rooms as rooms_lib
@@ -45,11 +44,11 @@ def train(
   accept_changes: bool = False,
   say: Callable[[str], None] = print,
 ) -> Iterator[dict[str, Any]]:
-  """Trains until `config.steps`, going on from the workdir's last checkpoint; yields each step's metrics.
+  """Trains until `config.steps`, starting from the workdir's last checkpoint; yields each step's metrics.
 
-  A generator: progress bars and early stops stay outside the loop. On several hosts (`parallel/hosts.py`) all call it
-  with the same config and a workdir that all see: each plays its own prompts, all train together, the first one logs.
-  SIGTERM, Ctrl-C and a tool that is down end it with the last finished step saved.
+  A generator, so progress bars and early stops stay outside the loop. On several hosts (`parallel/hosts.py`), all call
+  it with the same config and a workdir that all can see: each plays its own prompts, all train, the first one logs.
+  SIGTERM, Ctrl-C and a failed tool end it after saving the last finished step.
 
   Args:
     config: see ragrl_jax/config.py.
@@ -57,14 +56,14 @@ def train(
     evaluate: (step, player, params) → more metrics for the step's row (evaluate.evaluator makes one); called after
       every step, and before training with step 0.
     reached: a step's row → whether the run has reached its goal. It then ends as it would at config.steps.
-    resume: "auto", "must" or "never" go on from a checkpoint.
-    accept_changes: go on from a checkpoint of other settings (store/changes.py), which is recorded.
-    say: told where the run goes on, or that it is finished.
+    resume: "auto", "must" or "never" resume from a checkpoint.
+    accept_changes: resume although settings have changed (store/changes.py); the changes are recorded.
+    say: receives a message if the run resumes or is finished already.
 
   Raises:
-    ValueError: a config or an input that cannot be trained on; a run of other settings in the workdir.
+    ValueError: invalid settings or questions, or a workdir that holds a run with other settings.
     lock.Held: another process trains in the workdir.
-    learner.NonFinite, groups.TooManyFailures: the run had to stop; the message says why and what to change.
+    learner.NonFinite, group_sampler.TooManyFailures: the run had to stop; the message says why and what to change.
     hosts.Stopped: a signal ended it.
   """
   # ---- 1. settings and lock ------------------------------------------------------------------------------------------
@@ -82,7 +81,7 @@ def _trained(config, run: run_lib.Run, evaluate: progress.Evaluate | None, reach
   rooms = rooms_lib.build(config)
   player, policy = rooms.player, rooms.learner.policy
 
-  # ---- 3. 4. 5. state, sampler and logs are taken back ---------------------------------------------------------------
+  # ---- 3. 4. 5. state, sampler and logs are restored -----------------------------------------------------------------
   state, first, done = _restored(rooms, run, config.seed)
   history, step, saving_s = [], first, 0.0
 
@@ -97,7 +96,7 @@ def _trained(config, run: run_lib.Run, evaluate: progress.Evaluate | None, reach
       metrics = metrics | watch.of_training(
         history, player.recipe, steps, searches_expected=player.retriever is not None
       )
-      metrics |= {"seconds/checkpoint": saving_s} if saving_s else {}  # of the step before: its row came first
+      metrics |= {"seconds/checkpoint": saving_s} if saving_s else {}  # of the previous step
       if evaluate is not None:
         metrics |= progress.evaluated(evaluate, step, player, policy(state.params))
       if leads and log_every and step % log_every == 0:
@@ -124,14 +123,14 @@ def _trained(config, run: run_lib.Run, evaluate: progress.Evaluate | None, reach
 
 
 def _restored(rooms: rooms_lib.Rooms, run: run_lib.Run, seed: int) -> tuple[TrainState, int, bool]:
-  """(train state, steps that are done, whether the run had reached its goal)."""
-  # ---- 3. the train state is restored; a new run begins with the parameters as they came -----------------------------
+  """(train state, number of finished steps, whether the run had reached its goal)."""
+  # ---- 3. the train state is restored; a new run begins with the initial parameters ----------------------------------
   state, host = run.restore(rooms.learner.init(seed, keep=False))
   first, done = run.restored or 0, False
   if host is not None:
     # ---- 4. the group sampler's cursor and groups --------------------------------------------------------------------
     rooms.sampler.restore(host[rooms_lib.SAMPLER])
-    done = host["reached"]  # then it was killed after its last step, before the model was saved
+    done = host["reached"]  # a kill came after the last step, before the model was saved
     if rooms.ahead:
       rooms.stale = run.checkpoints.stale(first, lambda: _loaded(rooms, state, first))
   # ---- 5. the logs are cut to the step: episodes here, metrics by their writer ---------------------------------------
@@ -142,16 +141,16 @@ def _restored(rooms: rooms_lib.Rooms, run: run_lib.Run, seed: int) -> tuple[Trai
 
 
 def _loaded(rooms: rooms_lib.Rooms, state: TrainState, version: int) -> Any:
-  """Brings the state's policy to the engine; the weights as the engine holds them."""
+  """Loads the state's policy into the engine, and returns the engine's copy of the weights."""
   rooms.player.engine.load(rooms.learner.policy(state.params), version=version)
   return rooms.player.engine.weights
 
 
 def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, step: int, state: TrainState, *, last: bool):
-  """One step along the way of the data: (state, scored episodes, metrics, an error that must end the run after it)."""
+  """One step: (state, scored episodes, metrics, an error that must end the run after the step or None)."""
   player, learner, clock, failed = rooms.player, rooms.learner, progress.Clock(), None
   if player.recipe.follow is not None:
-    # The schedule follows the run's metrics. Rows after the restored step are cut, so a resumed run follows alike.
+    # The schedule depends on the run's metrics. Rows after the restored step are cut, so a resumed run does the same.
     seen = metrics_lib.read_metrics(run.workdir) if hosts.is_first() else []
     player.recipe = player.recipe.follow(hosts.exchange(seen)[0])
   with rooms_lib.saving_what_is_done(run, step - 1, state, rooms.sampler):
@@ -160,12 +159,12 @@ def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, step: int, state: TrainState
         player.engine.load(rooms.stale, version=step - 2)
       elif not rooms.sampler.ready:
         _loaded(rooms, state, step - 1)
-    # Example → play → Episode, until there are enough groups. The next step's prompts enter lanes that become idle.
+    # Example → play → Episode, until there are enough groups. The next step's prompts use lanes that become idle.
     with clock("rollout"):
       taken = rooms.sampler.take(step, ahead=rooms.ahead and not last and rooms.stale is None)
     rooms.stale = None
     if not rooms.ahead:
-      player.engine.release()  # its weights and its cache leave their memory to the learner
+      player.engine.release()  # frees the memory of its weights and its cache for the learner
     with clock("scoring"):
       # Episode → terms → reward per turn
       examples = [rooms.sampler.example(episode) for episode in taken.episodes]
@@ -175,15 +174,15 @@ def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, step: int, state: TrainState
       packed = [packing.pack_items(rewards.items(part), **rooms.packing) for part in parts]
       ready = learner.prepare(state, packed)
       scored = rewards.with_advantages([one for part in parts for one in part], ready.packed)
-    # → optimiser steps. The engine may draw the next step's groups meanwhile, with the weights it has.
+    # → optimiser steps. Meanwhile the engine may sample the next step's groups with the weights it has.
     learning = dispatch.Work(learner.train(state, ready, checkpoint=str(run.checkpoints.latest())))
   if rooms.sampler.under_way:
     with clock("rollout"):
       try:
         rooms.sampler.sample_ahead(step + 1, learning)
-      except groups_lib.TooManyFailures as error:  # raised when this step is done and saved
+      except group_sampler.TooManyFailures as error:  # raised after this step is done and saved
         failed = error
-        rooms.stale = player.engine.weights if hosts.count() == 1 else None  # each host has its own: not saved
+        rooms.stale = player.engine.weights if hosts.count() == 1 else None  # each host has its own, so it is not saved
   with clock("update"):
     state, learned = learning.finish()
   metrics = rewards.summarise(scored) | taken.metrics | learned

@@ -27,7 +27,7 @@ def values(shape, dtype):
 
 
 def tree(make):
-  """`make(shape, dtype, sharding)` for every array of the state, on this number of hosts' mesh."""
+  """`make(shape, dtype, sharding)` for every array of the state, on a mesh of this number of hosts."""
   mesh = mesh_lib.make(jax.devices(), **MESHES[hosts.count()])
   is_leaf = lambda x: isinstance(x, tuple)
   shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(*x), SHAPES, is_leaf=is_leaf)

@@ -1,4 +1,4 @@
-"""Strict settings for every test, made before JAX starts, and an eye on what a worker holds."""
+"""Sets strict JAX settings before JAX starts, and limits the memory of the test workers."""
 
 import ctypes
 import gc
@@ -27,7 +27,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_compilation_cache_dir", str(pathlib.Path(__file__).parents[1] / ".cache" / "jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
-ROOM = 1 << 30  # bytes a worker may hold before it gives back what it can
+ROOM = 1 << 30  # bytes; a worker that holds more frees its caches
 PEAKS = pytest.StashKey[dict]()
 LONGEST = (
   "test_train.py",
@@ -43,7 +43,7 @@ LONGEST = (
 
 @pytest.fixture(autouse=True)
 def only_declared_metrics(request, monkeypatch):
-  """A run that a test makes writes no metric that core/metrics/declared does not have."""
+  """Fails a test whose run writes a metric that core/metrics/declared does not declare."""
   write = metrics.MetricWriter.write
 
   def checked(self, step, values):
@@ -51,27 +51,27 @@ def only_declared_metrics(request, monkeypatch):
     assert not odd, f"declare these metrics in ragrl_jax/core/metrics/declared: {', '.join(odd)}"
     write(self, step, values)
 
-  if request.path.parent.name not in ("store", "evaluation"):  # where rows are made up
+  if request.path.parent.name not in ("store", "evaluation"):  # tests there write made-up rows
     monkeypatch.setattr(metrics.MetricWriter, "write", checked)
 
 
 def pytest_configure():
-  """What a shell starts in the background ignores Ctrl-C; the tests that raise it want it as in a terminal."""
+  """Makes SIGINT raise KeyboardInterrupt. Processes that a shell starts in the background ignore it by default."""
   if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):
-  """The longest files first: a worker takes a whole file, and one that starts last is waited for."""
+  """Runs the longest files first. A worker takes whole files, so a long file that starts last delays the end."""
   items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item, nextitem):
-  """Two workers fit on a small machine: compiling leaves gigabytes freed but kept, and JAX keeps every program."""
+  """Frees memory so that two workers fit on a small machine: JAX keeps every compiled program."""
   if _held() > ROOM:
     _trim()
-  if _held() > ROOM and (nextitem is None or nextitem.path != item.path):  # most files use programs of their own
+  if _held() > ROOM and (nextitem is None or nextitem.path != item.path):  # few programs are shared between files
     jax.clear_caches()
     gc.collect()
     _trim()
@@ -96,17 +96,17 @@ def pytest_terminal_summary(terminalreporter, config):
 
 
 def _peak() -> int:
-  """The most memory this process held, in bytes."""
+  """The largest resident memory of this process so far, in bytes."""
   unit = 1 if sys.platform == "darwin" else 1024
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _held() -> int:
-  """What this process holds now, in bytes."""
+  """The resident memory of this process now, in bytes."""
   return psutil.Process().memory_info().rss
 
 
 def _trim() -> None:
-  """Gives freed memory back to the system; glibc keeps it in its arenas."""
+  """Returns freed memory to the operating system; glibc would keep it."""
   if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
     libc.malloc_trim(0)

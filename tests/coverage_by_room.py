@@ -1,17 +1,18 @@
-"""The lines of each room that the tests ran, from `coverage json`: python tests/coverage_by_room.py COVERAGE.json
+"""Sums the lines that the tests ran, by room: python tests/coverage_by_room.py COVERAGE.json
 
-Prints a table, and exits with 1 if a room that has a threshold is below it. Child processes are not counted.
+COVERAGE.json is written by `coverage json`. Prints a table, and exits with 1 if a room is below its threshold. Child
+processes are not counted.
 """
 
 import json
 import pathlib
 import sys
 
-THRESHOLDS = dict.fromkeys(("core", "engine", "learner", "recipes", "rollout"), 92.0)  # per cent of lines
+THRESHOLDS = dict.fromkeys(("core", "engine", "learner", "recipes", "rollout"), 92.0)  # least percentage of lines
 
 
 def by_room(files: dict[str, dict]) -> dict[str, tuple[int, int]]:
-  """Room → (lines run, lines), from the report's `files`; a module of no room is its own."""
+  """{room: (lines run, lines)} from the report's `files`. A module outside the rooms counts as a room of its own."""
   rooms: dict[str, tuple[int, int]] = {}
   for path, found in files.items():
     room = pathlib.PurePath(path).parts[1].removesuffix(".py")
@@ -21,7 +22,7 @@ def by_room(files: dict[str, dict]) -> dict[str, tuple[int, int]]:
 
 
 def table(rooms: dict[str, tuple[int, int]]) -> tuple[str, list[str]]:
-  """The table as text, and the rooms below their thresholds."""
+  """The table as text, and the names of the rooms below their thresholds."""
   rows, below = [f"{'room':<14}{'lines':>8}{'run':>9}{'at least':>10}"], []
   for room, (run, lines) in sorted(rooms.items()):
     share, least = 100 * run / max(lines, 1), THRESHOLDS.get(room)
@@ -31,7 +32,7 @@ def table(rooms: dict[str, tuple[int, int]]) -> tuple[str, list[str]]:
 
 
 def main() -> None:
-  """Reads the report named on the command line."""
+  """Reads the report named on the command line, and prints the table."""
   shown, below = table(by_room(json.loads(pathlib.Path(sys.argv[1]).read_text())["files"]))
   print(shown)
   if below:

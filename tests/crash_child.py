@@ -1,4 +1,4 @@
-"""A training run that something else kills: python tests/crash_child.py WORLD WORKDIR STEPS AHEAD"""
+"""A training run for a parent process to kill: python tests/crash_child.py WORLD WORKDIR STEPS AHEAD"""
 
 import pathlib
 import sys
@@ -16,7 +16,7 @@ if __name__ == "__main__":
   world, workdir, steps = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
   config = tiny_world.config(world, lambda variant: config_lib.load(ROOT / "configs" / "quickstart.py", variant))
   config.steps, config.rollout.ahead = steps, int(sys.argv[4])
-  config.loss.kl, config.loss.kl_coef = "k2", 0.01  # a reference policy has to come back, too
+  config.loss.kl, config.loss.kl_coef = "k2", 0.01  # so that a reference policy is restored too
   recipe = player.recipe
   player.recipe = lambda config: tiny_world.rewarding(recipe(config))
   for metrics in train.train(config, workdir):

@@ -1,8 +1,8 @@
 """One of several hosts that train the tiny world:
 
-    python tests/hosts_child.py NUMBER COUNT PORT WORLD WORKDIR STEPS DEVICES MESH AHEAD
+    python tests/hosts_child.py NUMBER COUNT PORT WORLD WORKDIR STEPS DEVICES MESH AHEAD ENGINE
 
-DEVICES are this host's own, MESH is JSON, AHEAD is config.rollout.ahead.
+DEVICES are this host's own, MESH is JSON, AHEAD is config.rollout.ahead, ENGINE is config.rollout.mesh.tensor.
 """
 
 import json
@@ -21,20 +21,20 @@ from ragrl_jax.testing import tiny_world
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-def settings(world, steps, ahead=0, **mesh):
+def settings(world, steps, ahead=0, engine=1, **mesh):
   """Dynamic sampling, too: its surplus and its cursor go into the checkpoint."""
   config = tiny_world.config(world, lambda variant: config_lib.load(ROOT / "configs" / "quickstart.py", variant))
   config.steps, config.checkpoint.keep = steps, 9
   config.evaluate.update(dict(every=2, examples=3))
   config.rollout.prompts_per_step = 3  # unequal shares
   config.rollout.filter.update(dict(metric="total", max_draws=2, surplus="discard" if ahead else "keep"))
-  config.rollout.ahead = ahead
+  config.rollout.ahead, config.rollout.mesh.tensor = ahead, engine
   config.mesh.update(mesh)
   return config
 
 
-def run(world, workdir, steps, ahead=0, **mesh):
-  config = settings(world, steps, ahead, **mesh)
+def run(world, workdir, steps, ahead=0, engine=1, **mesh):
+  config = settings(world, steps, ahead, engine, **mesh)
   recipe = player.recipe
   player.recipe = lambda config: tiny_world.rewarding(recipe(config))
   try:
@@ -44,9 +44,9 @@ def run(world, workdir, steps, ahead=0, **mesh):
 
 
 if __name__ == "__main__":
-  number, count, port, steps, devices, ahead = (int(sys.argv[place]) for place in (1, 2, 3, 6, 7, 9))
+  number, count, port, steps, devices, ahead, engine = (int(sys.argv[place]) for place in (1, 2, 3, 6, 7, 9, 10))
   world, workdir, mesh = pathlib.Path(sys.argv[4]), pathlib.Path(sys.argv[5]), json.loads(sys.argv[8])
   jax.config.update("jax_num_cpu_devices", devices)
   with hosts.Joined(f"127.0.0.1:{port}", count, number, wait_s=120, heartbeat_s=10):
-    for metrics in run(world, workdir, steps, ahead, **mesh):
+    for metrics in run(world, workdir, steps, ahead, engine, **mesh):
       print(metrics["step"], metrics.get("loss"), flush=True)

@@ -1,4 +1,4 @@
-"""One of several hosts that save a step again and again until a signal ends them:
+"""One of several hosts that save a step repeatedly until a signal ends them:
 
 python tests/signals_child.py NUMBER COUNT PORT WORKDIR
 """

@@ -1,4 +1,4 @@
-"""How commands begin and end: one line for a mistake, a traceback for a bug, flags with their names."""
+"""How commands start and end: one line for a user's mistake, a traceback for a bug, flags named in messages."""
 
 import os
 import pathlib
@@ -38,8 +38,8 @@ def no_json():
   return json.loads("{")
 
 
-def test_mistakes_are_one_line_and_bugs_are_shown(capsys):
-  asks = lambda: list(readers.read_examples("/nowhere/asked.jsonl"))  # FileNotFoundError, raised by a door of ours
+def test_a_mistake_is_one_line_and_a_bug_shows_its_traceback(capsys):
+  asks = lambda: list(readers.read_examples("/nowhere/asked.jsonl"))  # FileNotFoundError of the library
   negative = lambda: list(readers.read_examples("x", max_examples=-1))  # ValueError, likewise
   disk = raises(OSError(28, "No space left on device"))
   stops = raises(learner.NonFinite("the loss is not finite.\nLower the rate."))
@@ -56,7 +56,7 @@ def test_mistakes_are_one_line_and_bugs_are_shown(capsys):
     assert ended.value.code == status and said.startswith("error: ") and says in said and said.count("\n") == 1
     with pytest.raises(type(error_of(main))):
       commands.guarded(main, shown=True)  # --traceback
-  for bug in (no_json, lambda: int("x"), lambda: {}["x"], raises(ValueError("by nobody of ours"))):
+  for bug in (no_json, lambda: int("x"), lambda: {}["x"], raises(ValueError("not raised by the library"))):
     with pytest.raises(type(error_of(bug))):
       commands.guarded(bug)
 
@@ -70,7 +70,7 @@ def error_of(function):
 
 @pytest.fixture
 def parse(monkeypatch, capsys):
-  """Arguments → (settings, None), or (None, what was said)."""
+  """Arguments → (settings, None), or (None, message)."""
 
   def parsed(*words):
     known = flags.FlagValues()
@@ -94,7 +94,7 @@ def parse(monkeypatch, capsys):
 CONFIG = "--config=configs/search_r1.py:smoke"
 
 
-def test_whole_numbers_may_be_written_as_people_do(parse):
+def test_whole_numbers_can_have_separators_and_exponents(parse):
   assert parse(CONFIG, "--workdir=x", "--config.steps=1e3")[0].steps == 1000
   assert parse(CONFIG, "--workdir=x", "--config.steps=7")[0].steps == 7
   for bad in ("1.5", "1e3x", "many", "nan", "inf"):
@@ -127,20 +127,20 @@ def test_whole_numbers_may_be_written_as_people_do(parse):
     (("--config=search_r1:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, grpo"),
   ],
 )
-def test_flags_that_are_wrong(parse, words, says):
+def test_wrong_flags_are_refused(parse, words, says):
   found, said = parse(*words)
   assert found is None
   assert re.search(says, said), said
 
 
-def test_a_config_is_named_without_a_path(parse, monkeypatch, tmp_path):
+def test_a_config_is_found_by_its_name(parse, monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)  # outside the checkout
   for words in (("--config=search_r1:smoke",), ("--config", "search_r1:smoke"), (f"--config={ROOT}/{CONFIG[9:]}",)):
     found, _ = parse(*words, "--workdir=x", "--config.steps=7")
     assert found.recipe == "search_r1" and found.steps == 7
 
 
-def test_a_config_file_that_is_wrong_is_named_with_its_line(parse, tmp_path):
+def test_a_faulty_config_file_is_named_with_its_line(parse, tmp_path):
   file = tmp_path / "mine.py"
   file.write_text(
     "from ragrl_jax import config as config_lib\n\n\ndef get_config(_=''):\n"
@@ -160,7 +160,7 @@ def test_a_folder_that_cannot_be_made_is_named_with_its_flag(tmp_path):
 
 
 @pytest.mark.slow  # starts a process that imports everything
-def test_a_launcher_as_it_is_called(tmp_path):
+def test_a_launcher_as_a_user_calls_it(tmp_path):
   command = [sys.executable, LAUNCHERS / "train.py", CONFIG, f"--workdir={tmp_path}/run", "--config.model.dtype=bf16"]
   told = subprocess.run(command, cwd=ROOT, env=os.environ | dict(PYTHONPATH=str(ROOT)), capture_output=True, text=True)
   assert told.returncode == 2 and told.stdout == ""

@@ -1,4 +1,4 @@
-"""Where a reader stops, a comment says why: at least eight per hundred lines of code in the rooms that train."""
+"""Comments say why: at least eight per hundred lines of code in the rooms that train."""
 
 import ast
 import io
@@ -10,12 +10,12 @@ import pytest
 import ragrl_jax
 
 ROOT = pathlib.Path(ragrl_jax.__file__).parent
-ROOMS = ("train.py", "engine", "learner", "rollout")  # next: "engine", "rollout"
+ROOMS = ("train.py", "engine", "learner", "rollout")
 LEAST = 8  # comments per 100 lines of code
 
 
 def docstring_lines(source):
-  """The lines that docstrings cover."""
+  """The lines of all docstrings."""
   found = set()
   for node in ast.walk(ast.parse(source)):
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node):
@@ -24,7 +24,7 @@ def docstring_lines(source):
 
 
 def counted(source):
-  """(lines with a comment, lines of code): a trailing comment counts in both, a docstring or a blank line in none."""
+  """(lines with a comment, lines of code). A trailing comment counts as both; docstrings and blank lines as none."""
   comments, code = set(), set()
   ignored = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING, tokenize.ENDMARKER)
   for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -42,7 +42,7 @@ def test_counting_by_hand():
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_comments_stand_where_a_reader_stops(room):
+def test_rooms_have_enough_comments(room):
   files = [ROOT / room] if room.endswith(".py") else sorted((ROOT / room).rglob("*.py"))
   each = {path.relative_to(ROOT): counted(path.read_text(encoding="utf-8")) for path in files}
   comments, code = (sum(numbers) for numbers in zip(*each.values()))

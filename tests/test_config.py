@@ -1,4 +1,4 @@
-"""Settings: locked names, relations between fields, and the miniature of a run."""
+"""Settings: locked names, relations between fields, and the smoke sizes of a run."""
 
 import json
 import pathlib
@@ -9,7 +9,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import settings
 from ragrl_jax.settings import fields
 
-GOLDEN = pathlib.Path(__file__).parent / "golden" / "default_config.json"  # as it was before settings were typed
+GOLDEN = pathlib.Path(__file__).parent / "golden" / "default_config.json"  # the settings before they were dataclasses
 
 
 def flat(values, prefix=""):
@@ -20,13 +20,13 @@ def flat(values, prefix=""):
       yield prefix + name, list(value) if isinstance(value, tuple) else value
 
 
-def test_the_config_has_the_settings_of_before():
+def test_the_config_has_all_earlier_settings():
   now, before = list(flat(config_lib.default_config().to_dict())), list(json.loads(GOLDEN.read_text()).items())
   assert now == before
   assert [type(value) for _, value in now] == [type(value) for _, value in before]
 
 
-def test_the_typed_settings_are_the_configs():
+def test_the_typed_settings_equal_the_configs():
   config = config_lib.default_config()
   assert settings.of(config) == settings.Settings()
   config.rollout.filter.metric, config.learner.row_lengths = "total", (128, 512)
@@ -63,7 +63,7 @@ def test_defaults_are_valid():
   config_lib.validate(config_lib.default_config())
 
 
-def test_a_misspelt_field_says_which_was_meant():
+def test_a_misspelt_field_gets_a_suggestion():
   with pytest.raises(AttributeError, match="Did you mean"):
     config_lib.default_config().rollout.group_sise = 3
 
@@ -94,20 +94,20 @@ def test_relations_are_checked(path, value, words):
     config_lib.validate(config)
 
 
-def test_evaluation_packs_no_rows():
+def test_an_evaluation_needs_no_row_lengths():
   config = config_lib.default_config()
   config.learner.row_lengths = (64,)
   config_lib.validate(config, training=False)
 
 
-def test_what_is_sampled_ahead_is_not_kept_any_longer():
+def test_groups_sampled_ahead_are_not_kept_longer():
   config = config_lib.default_config()
   config.rollout.ahead, config.rollout.filter.surplus = 1, "keep"
   with pytest.raises(ValueError, match="two steps stale"):
     config_lib.validate(config)
 
 
-def test_a_folder_of_adapters_says_their_rank():
+def test_a_folder_of_adapters_gives_their_rank():
   config = config_lib.default_config()
   config.model.lora.update(dict(rank=8, path="run/model"))
   with pytest.raises(ValueError, match="the folder says the rank"):
@@ -115,19 +115,19 @@ def test_a_folder_of_adapters_says_their_rank():
 
 
 @pytest.mark.parametrize("value", [None, True])
-def test_none_and_bool_are_no_ints(value):
+def test_none_and_bool_are_not_integers(value):
   config = config_lib.default_config()
   config.rollout.group_size = value
   with pytest.raises(ValueError, match="config.rollout.group_size"):
     config_lib.validate(config)
 
 
-def test_shrink_changes_sizes_and_no_rule():
+def test_shrink_changes_only_sizes():
   config = config_lib.default_config()
   config.rollout.reserve = 60
   small = config_lib.shrink(config.copy_and_resolve_references())
   config_lib.validate(small)
-  assert small.rollout.reserve == small.rollout.max_new_tokens  # a whole turn at most
+  assert small.rollout.reserve == small.rollout.max_new_tokens  # at most a whole turn
   assert small.rollout.group_size < config.rollout.group_size
   for rule in ("loss", "advantage", "recipe", "preset", "switches", "optimizer"):
     assert small[rule] == config[rule]

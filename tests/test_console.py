@@ -1,4 +1,4 @@
-"""The console script: its commands, their modules and launchers, and what it says where none is meant."""
+"""The console script: its commands, their modules and launchers, and its errors."""
 
 import ast
 import pathlib
@@ -43,39 +43,39 @@ def test_every_command_has_a_module_and_a_thin_launcher():
     assert len(launcher.splitlines()) <= 12 and f'main.start("{module}")' in launcher, module
 
 
-def test_a_command_gets_its_own_flags(ragrl):
+def test_a_command_receives_its_own_flags(ragrl):
   assert ragrl("train", "--config=arena") == (0, "", "", ["train"])
   assert sys.argv == ["ragrl train", "--config=arena"]
   assert ragrl("index", "--help")[3] == ["build_index"] and sys.argv == ["ragrl index", "--help"]
 
 
-def test_the_commands_are_listed_a_line_each(ragrl):
+def test_commands_are_listed_one_per_line(ragrl):
   status, said, _, started = ragrl()
   assert status == 0 and not started and ragrl("--help")[1] == said == ragrl("help")[1]
   for name, (_, text) in main.COMMANDS.items():
     assert any(line.split() == [name, *text.split()] for line in said.splitlines()), name
 
 
-def test_a_misspelt_command_names_the_nearest(ragrl):
+def test_a_misspelt_command_gets_a_suggestion(ragrl):
   assert ragrl("trian") == (2, "", "error: there is no command 'trian'. Did you mean train?\n", [])
   assert ragrl("zzz")[2] == "error: there is no command 'zzz'. `ragrl` lists the commands.\n"
 
 
-def test_one_version(ragrl):
+def test_the_version(ragrl):
   project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
   assert ragrl("--version")[1] == f"ragrl {project['version']}\n" == f"ragrl {ragrl_jax.__version__}\n"
   assert project["scripts"] == {"ragrl": "ragrl_jax.cli.main:main"}
 
 
-def test_configs_by_name(monkeypatch, tmp_path):
-  for file in (ROOT / "configs").glob("*.py"):  # a checkout, and an editable install of it
+def test_configs_are_found_by_name(monkeypatch, tmp_path):
+  for file in (ROOT / "configs").glob("*.py"):  # a checkout, or an editable install of it
     assert pathlib.Path(configs.path(file.stem)).samefile(file)
   assert configs.path("arena:smoke,repo") == f"{configs.folder()}/arena.py:smoke,repo"
   for given in ("configs/arena.py:smoke", "/a/b.py", "mine.py", "./mine.py", ""):
     assert configs.path(given) == given
   with pytest.raises(ValueError, match="no config 'arenas'.*did you mean arena.*mine.py"):
     configs.path("arenas:smoke")
-  monkeypatch.setattr(configs, "INSTALLED", tmp_path)  # in an installed package they are inside
+  monkeypatch.setattr(configs, "INSTALLED", tmp_path)  # an installed package contains them
   (tmp_path / "mine.py").write_text("")
   assert configs.path("mine") == f"{tmp_path}/mine.py"
   monkeypatch.undo()
@@ -95,7 +95,7 @@ def test_configs_by_name(monkeypatch, tmp_path):
   assert configs.with_paths(argv, []) == argv
 
 
-def test_the_help_of_a_command_has_the_form_in_which_it_was_called(monkeypatch):
+def test_help_shows_the_command_as_it_was_called(monkeypatch):
   text = "Trains: python launchers/train.py --config configs/arena.py:sft; then launchers/make_sft_data.py"
   monkeypatch.setattr(sys, "argv", ["ragrl train"])
   assert commands.as_called(text) == "Trains: ragrl train --config arena:sft; then ragrl make-care-sft"
@@ -103,7 +103,7 @@ def test_the_help_of_a_command_has_the_form_in_which_it_was_called(monkeypatch):
   assert commands.as_called(text).startswith(text) and "`ragrl train` is the same" in commands.as_called(text)
 
 
-def test_the_list_of_commands_needs_no_jax():
+def test_listing_the_commands_does_not_import_jax():
   code = "import sys; from ragrl_jax.cli import main; main.main(); sys.exit('jax' in sys.modules)"
   done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
   assert done.returncode == 0 and done.stdout.startswith("usage: ragrl COMMAND"), done.stderr

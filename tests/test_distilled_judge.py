@@ -1,4 +1,4 @@
-"""VERITAS's reward model from labels to service: pairs, a split, LoRA that learns to print the digit, verdicts."""
+"""VERITAS's reward model from labels to verdicts: pairs, a split, LoRA training to print the digit, and judging."""
 
 import asyncio
 import pathlib
@@ -23,7 +23,7 @@ PROMPT, MARKS = "information_think_bare", ("<information>", "</information>", "<
 
 
 def pairs(count):
-  """Thoughts that say what was read, and thoughts that say nothing: each a word that alone tells."""
+  """Pairs whose thoughts state what was read or state nothing. One word decides which."""
   said = lambda n: f"Oslo has {n} mayors" if n % 2 else f"nothing {n} here"
   return [
     Example(str(n), said(n), (), (Passage("1", "", f"Oslo has {n} mayors."),), source=f"q{n // 2}")
@@ -32,11 +32,11 @@ def pairs(count):
 
 
 def reached_at(run):
-  """The step at which a run ends by its criterion."""
+  """The step at which the run's stopping rule ends it."""
   return [row["step"] for row in run][-1]
 
 
-@pytest.mark.slow  # a decoder is trained, and compiled once more to serve
+@pytest.mark.slow  # trains a decoder, and compiles another to judge
 def test_from_labels_to_service(tmp_path):
   config = tiny_world.config(tmp_path, lambda variant: config_lib.load(ROOT / "configs" / "quickstart.py", variant))
   lines = [distil.Prompt(PROMPT).messages(pair)[0]["content"] for pair in pairs(40)]
@@ -54,7 +54,7 @@ def test_from_labels_to_service(tmp_path):
   config.model.path, config.data.train = str(tmp_path / "base"), str(tmp_path / "train.jsonl")
   config.model.lora.update(dict(rank=8, alpha=16.0))
   config.steps, config.checkpoint.every, config.sft.environment_weight = 120, 120, 0.0
-  curve = []  # of minus the loss: it rises by .40 within 20 steps, and no further
+  curve = []  # measure: minus the loss. It rises by .40 within 20 steps and then stays
 
   def reached(row):
     curve.append(-row["loss"])
@@ -72,5 +72,5 @@ def test_from_labels_to_service(tmp_path):
 
   first, rest = asyncio.run(of_two_episodes())
   found = distil.agreement(held_out, first + rest)
-  # All 24 agree on 1 and 2 threads, on AVX2, and with jax 0.10 and 0.12.
+  # all 24 agree on 1 and 2 threads, on AVX2, and with jax 0.10 and 0.12
   assert found["n"] == 24 and found["ones"] == 0.5 and found["consistency"] >= 0.9 and found["kappa"] >= 0.8

@@ -1,4 +1,4 @@
-"""The pages: every public symbol has a docstring, every link leads somewhere, the notebook stays short."""
+"""The pages: every public symbol has a docstring, every link has a target, the notebook stays short."""
 
 import ast
 import dataclasses
@@ -27,14 +27,14 @@ def reference():
   return runpy.run_path(str(ROOT / "docs" / "site" / "reference.py"))
 
 
-def test_every_symbol_is_documented_and_every_link_leads_somewhere(tmp_path):
+def test_every_symbol_is_documented_and_every_link_has_a_target(tmp_path):
   command = [sys.executable, "docs/site/build.py", "--check", "--out", str(tmp_path / "docs")]
   done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
   assert done.returncode == 0, done.stderr
   source = tmp_path / "docs_source"
   assert "policy_loss(" in (source / "reference" / "ragrl_jax.core.md").read_text()
   readme = (source / "readme.md").read_text()
-  assert "(recipes/arena.md)" in readme and "(reference/ragrl_jax.md#train)" in readme  # links between files, rewritten
+  assert "(recipes/arena.md)" in readme and "(reference/ragrl_jax.md#train)" in readme  # rewritten links
 
 
 def test_a_symbol_without_a_docstring_is_named(tmp_path):
@@ -73,7 +73,7 @@ def test_a_class_is_named_with_the_module_that_defines_it(tmp_path):
   for name, text in files.items():
     (tmp_path / "made" / f"{name}.py").write_text(text)
   (function,) = reference()["modules"](tmp_path / "made")[-1].symbols
-  assert function.signature == "(x: made.a.Kind, y: 'B T') -> list[made.a.Kind]"  # strings of shapes stay
+  assert function.signature == "(x: made.a.Kind, y: 'B T') -> list[made.a.Kind]"  # shapes given as strings stay
 
 
 def test_coverage_is_summed_by_room():
@@ -83,7 +83,7 @@ def test_coverage_is_summed_by_room():
   rooms = program["by_room"](files | {"ragrl_jax/train.py": found(1, 4), "ragrl_jax/engine/stops.py": found(1, 2)})
   assert rooms == dict(core=(19, 20), train=(1, 4), engine=(1, 2))
   shown, below = program["table"](rooms)
-  assert below == ["engine"] and "95.0%" in shown and "25.0%" in shown  # train has no threshold
+  assert below == ["engine"] and "95.0%" in shown and "25.0%" in shown  # "train" has no threshold
 
 
 def test_the_notebook_is_sixty_lines_of_code_without_outputs():
@@ -96,7 +96,7 @@ def test_the_notebook_is_sixty_lines_of_code_without_outputs():
 
 
 def test_the_notebooks_recipe_scores_by_hand(monkeypatch):
-  """All cells but the last one, which trains (`make notebook`): their asserts hold the values."""
+  """Runs all cells except the last one, which trains (`make notebook`). Their asserts hold the values."""
   monkeypatch.setattr(recipes, "RECIPES", dict(recipes.RECIPES))
   *cells, run = ["".join(cell["source"]) for cell in code_cells()]
   assert "train.train(" in run
@@ -116,7 +116,7 @@ def test_a_recipe_is_registered_under_a_name_of_its_own(monkeypatch):
 
   room = types.SimpleNamespace(Switches=Switches, PRESETS={"paper": {}, "heavy": {"weight": 2.0}}, build=lambda s: s)
   recipes.register("mine", room)
-  recipes.register("mine", room)  # a notebook's cell runs again
+  recipes.register("mine", room)  # as when a notebook's cell runs again
   assert recipes.get("mine") == Switches() and recipes.get("mine", "heavy").weight == 2.0
   assert recipes.get("mine", "heavy", weight=1.0).weight == 1.0 and list(recipes.switches("mine")) == ["weight"]
   with pytest.raises(ValueError, match="'arena' is one of this package's"):

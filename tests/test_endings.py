@@ -1,4 +1,4 @@
-"""However a run ends before its last step, the same call goes on from the last finished one, bit for bit."""
+"""A run that ends before its last step is resumed by the same call, bit for bit from the last finished step."""
 
 import json
 import pathlib
@@ -10,7 +10,7 @@ import pytest
 from ragrl_jax import config as config_lib
 from ragrl_jax import sft, train
 from ragrl_jax.parallel import hosts
-from ragrl_jax.rollout import groups
+from ragrl_jax.rollout import group_sampler
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import metrics as metrics_lib
 from ragrl_jax.testing import tiny_world
@@ -39,7 +39,7 @@ def rewarding(monkeypatch):
 
 
 def on(step, do):
-  """An evaluation that does something after this step's update, as if it came from outside."""
+  """An evaluation that causes an event after this step's update."""
 
   def measure(now, *_):
     if now == step:
@@ -51,7 +51,7 @@ def on(step, do):
 
 @pytest.mark.slow  # five runs of one world
 @pytest.mark.parametrize("ahead", [0, 1])
-def test_signals_tools_that_are_down_and_flipped_bits_cost_no_finished_step(world, tmp_path, monkeypatch, ahead):
+def test_signals_failed_tools_and_damaged_checkpoints_cost_no_finished_step(world, tmp_path, monkeypatch, ahead):
   config, said = settings(world), []
   config.rollout.ahead = ahead
   start = lambda **given: train.train(config, tmp_path / "run", say=said.append, **given)
@@ -60,17 +60,17 @@ def test_signals_tools_that_are_down_and_flipped_bits_cost_no_finished_step(worl
     list(start(evaluate=on(1, lambda: signal.raise_signal(signal.SIGTERM))))
   assert stopped.value.code == 143 and "step 1 is saved; the same command goes on from it" in said[-1]
 
-  refuse = groups.refuse_failures
+  refuse = group_sampler.refuse_failures
 
   def down(episodes, *shares):
-    if episodes[0].prompt_index == 4 + 2 * ahead:  # of step 3, or of step 4, which is sampled while step 3 is learned
-      raise groups.TooManyFailures("the retriever is down")
+    if episodes[0].prompt_index == 4 + 2 * ahead:  # of step 3; or of step 4, which is sampled while step 3 learns
+      raise group_sampler.TooManyFailures("the retriever is down")
     refuse(episodes, *shares)
 
-  monkeypatch.setattr(groups, "refuse_failures", down)
-  with pytest.raises(groups.TooManyFailures, match="is down"):
+  monkeypatch.setattr(group_sampler, "refuse_failures", down)
+  with pytest.raises(group_sampler.TooManyFailures, match="is down"):
     list(start())
-  monkeypatch.setattr(groups, "refuse_failures", refuse)
+  monkeypatch.setattr(group_sampler, "refuse_failures", refuse)
   at = 2 + ahead
   assert "going on from step 1, of at most 4" in said[-2] and f"step {at} is saved" in said[-1]
   assert [row["step"] for row in metrics_lib.read_metrics(tmp_path / "run")] == list(range(at + 1))
@@ -94,11 +94,11 @@ def test_signals_tools_that_are_down_and_flipped_bits_cost_no_finished_step(worl
 
 @pytest.mark.slow  # runs of one world
 @pytest.mark.parametrize("variant, begin", [("sft", sft.sft), ("", train.train)])
-def test_a_run_that_has_reached_what_it_is_for_is_over(world, tmp_path, variant, begin):
+def test_a_run_that_has_reached_its_goal_is_over(world, tmp_path, variant, begin):
   config, said = settings(world, variant), []
   start = lambda reached=lambda row: False: list(begin(config, tmp_path, reached=reached, say=said.append))
   assert [row["step"] for row in start(lambda row: row["step"] == 2)] == [1, 2]
-  (tmp_path / "finished.json").unlink()  # as a kill leaves it, before the model is saved
+  (tmp_path / "finished.json").unlink()  # the state after a kill before the model is saved
   (tmp_path / "model" / "model.safetensors").unlink()
   assert start() == [] and (tmp_path / "model" / "model.safetensors").is_file()
   assert "going on from step 2" in said[-1]
@@ -107,7 +107,7 @@ def test_a_run_that_has_reached_what_it_is_for_is_over(world, tmp_path, variant,
 
 
 @pytest.mark.slow  # a run of fine-tuning
-def test_fine_tuning_ends_by_a_signal_where_it_goes_on(world, tmp_path):
+def test_fine_tuning_that_a_signal_ended_is_resumed(world, tmp_path):
   config = settings(world, "sft")
   with pytest.raises(hosts.Stopped) as stopped:
     list(sft.sft(config, tmp_path / "run", evaluate=on(2, lambda: signal.raise_signal(signal.SIGINT))))

@@ -1,4 +1,4 @@
-"""The GPU benchmark's arithmetic and its page; every part of it runs, if only in small."""
+"""The GPU benchmark's arithmetic and its page. Every part of it runs, at a small size."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from ragrl_jax.models.shapes import SHAPES
 def test_the_page_says_what_was_not_measured():
   text = gpu.PAGE.read_text()
   assert gpu.MEASURED_ON in text or text == gpu.page({})
-  assert gpu.page({}).count(gpu.NONE) == 22 + 1  # every figure, and the head
+  assert gpu.page({}).count(gpu.NONE) == 22 + 1  # every figure, and the table's head
 
 
 def test_the_page_shows_figures_and_reasons():
@@ -31,7 +31,7 @@ def test_the_page_shows_figures_and_reasons():
   assert f"- torch decode {gpu.SMALLER}: torch has no CUDA" in text
 
 
-def test_bounds_by_hand():
+def test_lower_bounds_by_hand():
   config = SHAPES["qwen2.5-1.5b"]
   # 28 layers of q, o 1536 × 1536, k, v 1536 × 256 and three times 1536 × 8960; the head 151,936 × 1536; 2 bytes each.
   weights = 2 * (28 * (2 * 1536 * 1536 + 2 * 1536 * 256 + 3 * 1536 * 8960) + 151_936 * 1536)
@@ -40,7 +40,7 @@ def test_bounds_by_hand():
   assert gpu_parts.bandwidth("NVIDIA H100 PCIe") == 2.0e12 and gpu_parts.bandwidth("cpu") is None
 
 
-def test_search_runs_in_small():
+def test_search_runs_at_a_small_size():
   assert gpu_parts.search(gpu_parts.SMALL)["ms"] > 0
 
 
@@ -49,7 +49,7 @@ def test_search_runs_in_small():
   "part, shape",
   [("decode", "qwen2.5-1.5b"), ("learn", "qwen2.5-1.5b"), ("learn", "qwen2.5-7b+lora"), ("switch", "qwen2.5-7b+lora")],
 )
-def test_ours_runs_in_small(part, shape):
+def test_our_side_runs_at_a_small_size(part, shape):
   found = gpu_parts.measure("ours", part, shape, small=True)
   assert (
     dict(
@@ -61,7 +61,7 @@ def test_ours_runs_in_small(part, shape):
   )
 
 
-def test_sizes_are_the_pages():
+def test_sizes_equal_those_on_the_page():
   sizes = dataclasses.asdict(gpu_parts.Sizes())
   assert (sizes["lanes"], sizes["vectors"], sizes["dim"], sizes["queries"], sizes["packed"]) == (
     64,

@@ -1,4 +1,4 @@
-"""Several real processes train as one does; one that is killed takes the others down, and one process goes on."""
+"""Several processes train like one. If one is killed the others end, and any number of processes can resume."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def free_port():
 
 
 def start_all(commands, logs):
-  """A process a command, its output in logs/NUMBER.txt."""
+  """Starts one process per command; their output goes to logs/NUMBER.txt."""
   children = []
   for number, command in enumerate(commands):
     with open(logs / f"{number}.txt", "w") as log:
@@ -45,11 +45,11 @@ def start_all(commands, logs):
   return children
 
 
-def start(count, devices, mesh, world, workdir, steps, logs, ahead=0):
+def start(count, devices, mesh, world, workdir, steps, logs, ahead=0, engine=1):
   port = free_port()
   return start_all(
     [
-      (hosts_child.__file__, number, count, port, world, workdir, steps, devices, json.dumps(mesh), ahead)
+      (hosts_child.__file__, number, count, port, world, workdir, steps, devices, json.dumps(mesh), ahead, engine)
       for number in range(count)
     ],
     logs,
@@ -57,7 +57,7 @@ def start(count, devices, mesh, world, workdir, steps, logs, ahead=0):
 
 
 def end_all(children, logs, seconds=400):
-  """Waits until all have ended well."""
+  """Waits until all processes have ended with status 0."""
   try:
     ended = [child.wait(timeout=seconds) for child in children]
     assert not any(ended), "\n".join((logs / f"{i}.txt").read_text()[-3000:] for i, code in enumerate(ended) if code)
@@ -75,15 +75,15 @@ def wait_for(ready, children, logs, seconds=240):
 
 
 def sampled(workdir, step):
-  """Who was asked what, and the ids that were drawn."""
+  """The questions and the sampled ids of a step."""
   return [
     (row["prompt_index"], row["sample"], row["id"], [s["ids"] for s in row["segments"]])
     for row in episodes_lib.read_episodes(episodes_lib.steps(workdir)[step])
   ]
 
 
-@pytest.mark.long  # two fresh Pythons and one run here compile all of the run's programs
-def test_two_hosts_train_as_one_a_killed_one_ends_the_job_and_one_host_resumes(tmp_path):
+@pytest.mark.long  # two new processes and one run here compile all programs
+def test_two_hosts_train_like_one_and_one_host_resumes_after_a_kill(tmp_path):
   world = tmp_path / "world"
   world.mkdir()
   tiny_world.make(world)
@@ -94,7 +94,7 @@ def test_two_hosts_train_as_one_a_killed_one_ends_the_job_and_one_host_resumes(t
     children[1].wait()
     killed = time.monotonic()
     assert children[0].wait(timeout=60) != 0
-    assert time.monotonic() - killed < 45  # the heartbeat's ten seconds, and JAX's own way of noticing
+    assert time.monotonic() - killed < 45  # the heartbeat's ten seconds and JAX's own detection
   finally:
     for child in children:
       child.kill()
@@ -103,7 +103,7 @@ def test_two_hosts_train_as_one_a_killed_one_ends_the_job_and_one_host_resumes(t
   found = {row["step"]: row for row in metrics_lib.read_metrics(tmp_path / "two")}
   last = max(int(folder.name) for folder in (tmp_path / "two" / "checkpoints").iterdir() if folder.name.isdigit())
 
-  # One process with as many devices goes on where they stopped, and another one did the whole.
+  # One process with as many devices resumes the run; another one makes the whole run.
   list(hosts_child.run(world, tmp_path / "one", last + 1, **TWO))
   list(hosts_child.run(world, tmp_path / "two", last + 1, **TWO))
   resumed = {row["step"]: row for row in metrics_lib.read_metrics(tmp_path / "two")}
@@ -115,14 +115,14 @@ def test_two_hosts_train_as_one_a_killed_one_ends_the_job_and_one_host_resumes(t
 
 
 def check_equal(got, want):
-  """Two rows of metrics.jsonl: the same prompts and episodes, the same numbers but for the order of sums."""
+  """Compares two rows of metrics.jsonl: the same prompts and episodes, and numbers equal up to the order of sums."""
   same = ("prompts", "groups/drawn", "groups/surplus", "groups/trained", "episodes", "engine/sampled_tokens", "tokens")
   assert [got.get(name) for name in same] == [want.get(name) for name in same], want["step"]
   for name in ("loss", "reward", "grad_norm", "entropy", "mismatch", "evaluation/em"):
     assert got.get(name) == (pytest.approx(want[name], rel=1e-5, abs=1e-5) if name in want else None), name
 
 
-@pytest.mark.hosts  # six processes and this one compile a run's programs each
+@pytest.mark.hosts  # six processes and this one compile a run's programs
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
   "count, devices, mesh, ahead",
@@ -132,7 +132,7 @@ def check_equal(got, want):
     (4, 1, dict(data=1, fsdp=2, tensor=2), 1),
   ],
 )
-def test_four_hosts_train_five_steps_as_one_and_two_go_on(tmp_path, count, devices, mesh, ahead):
+def test_four_hosts_train_five_steps_like_one_and_two_hosts_resume(tmp_path, count, devices, mesh, ahead):
   world = tmp_path / "world"
   world.mkdir()
   tiny_world.make(world)
@@ -147,9 +147,9 @@ def test_four_hosts_train_five_steps_as_one_and_two_go_on(tmp_path, count, devic
       assert sampled(tmp_path / "many", want["step"]) == sampled(tmp_path / "one", want["step"])
 
 
-@pytest.mark.hosts  # fourteen fresh Pythons
+@pytest.mark.hosts  # starts fourteen processes
 @pytest.mark.timeout(600)
-def test_what_any_number_of_hosts_saved_any_number_restores(tmp_path):
+def test_any_number_of_hosts_restores_what_any_number_saved(tmp_path):
   folders = {count: tmp_path / str(count) for count in (1, 2, 4)}
   child = pathlib.Path(__file__).with_name("checkpoint_child.py")
   for verb in ("save", "restore"):
@@ -159,8 +159,8 @@ def test_what_any_number_of_hosts_saved_any_number_restores(tmp_path):
       end_all(start_all([(child, number, count, port, verb, *which) for number in range(count)], tmp_path), tmp_path)
 
 
-@pytest.mark.hosts  # five fresh Pythons
-def test_a_signal_to_one_host_ends_all_at_one_step_and_a_second_job_waits_outside(tmp_path):
+@pytest.mark.hosts  # starts five processes
+def test_a_signal_to_one_host_ends_all_at_one_step_and_a_second_job_is_refused(tmp_path):
   child, workdir = pathlib.Path(__file__).with_name("signals_child.py"), tmp_path / "run"
   begin = lambda logs, count: start_all(
     [(child, number, count, port, workdir) for port in [free_port()] for number in range(count)], logs
@@ -195,7 +195,7 @@ def test_a_signal_to_one_host_ends_all_at_one_step_and_a_second_job_waits_outsid
 @pytest.mark.hosts  # three processes compile the step
 @pytest.mark.timeout(600)
 def test_supervised_fine_tuning_on_two_hosts_is_ones(tmp_path):
-  """Through the launcher and its flags."""
+  """Uses the launcher and its flags."""
   world = tmp_path / "world"
   world.mkdir()
   tiny_world.make(world)
@@ -234,18 +234,18 @@ def flat(config, at=""):
   return found
 
 
-def test_shares_are_all_prompts_once_and_differ_by_one_at_most():
+def test_shares_cover_all_prompts_once_and_differ_by_at_most_one():
   for count in (1, 2, 4, 7):
     parts = [multihost.share(range(10), number, count) for number in range(count)]
     assert sorted(prompt for part in parts for prompt in part) == list(range(10))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_flags_that_do_not_belong_together_are_refused():
+def test_contradicting_flags_are_refused():
   for given in (dict(coordinator="a:1"), dict(coordinator="a:1", count=2, number=1, automatic=True)):
     with pytest.raises(ValueError, match="give the first three together"):
       hosts.Joined(**given)
   with pytest.raises(ValueError, match="process_id=2 with num_processes=2"):
     hosts.Joined("a:1", 2, 2)
-  with hosts.Joined():  # alone
+  with hosts.Joined():  # a single process
     assert hosts.is_first() and hosts.exchange({"x": 0.1}) == [{"x": 0.1}]

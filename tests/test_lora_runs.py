@@ -1,4 +1,4 @@
-"""LoRA from end to end: a supervised run, RL that goes on from its adapters, an evaluation of both."""
+"""LoRA from end to end: a supervised run, RL that continues with its adapters, and an evaluation of both."""
 
 import pathlib
 
@@ -33,7 +33,7 @@ def test_supervised_then_rl_then_an_evaluation(tmp_path):
   losses = [metrics["loss"] for metrics in sft.sft(config, tmp_path / "warm")]
   assert losses[-1] < losses[0]
   _, kept = tiny_world.arrays(tmp_path / "warm")
-  assert all("_lora_" in name for name, array in kept.items() if array.ndim > 1)  # nothing of the base
+  assert all("_lora_" in name for name, array in kept.items() if array.ndim > 1)  # nothing of the base is stored
   warm = tmp_path / "warm" / "model"
   assert peft.base(warm, "") == config.model.path and not (warm / "config.json").exists()
 
@@ -41,8 +41,8 @@ def test_supervised_then_rl_then_an_evaluation(tmp_path):
   config.model.path, config.model.lora.path = str(tmp_path / "base"), str(warm)
   config.loss.kl, config.loss.kl_coef, config.steps = "k3", 0.01, 2
   whole = list(train.train(config, tmp_path / "whole"))
-  assert whole[0]["mismatch"] < 1e-4  # the engine plays with the adapters that are trained
-  assert whole[0]["kl"] > 1e-6  # the reference is the base, not what the supervised run made of it
+  assert whole[0]["mismatch"] < 1e-4  # the engine plays with the trained adapters
+  assert whole[0]["kl"] > 1e-6  # the reference is the base, not the result of the supervised run
   next(train.train(config, tmp_path / "parts"))
   assert [metrics["step"] for metrics in train.train(config, tmp_path / "parts")] == [2]
   (_, one), (_, other) = (tiny_world.arrays(tmp_path / name) for name in ("whole", "parts"))
@@ -53,7 +53,7 @@ def test_supervised_then_rl_then_an_evaluation(tmp_path):
   assert before.keys() == after.keys() and any((before[name] != after[name]).any() for name in after)
   assert (tmp_path / "base" / "model.safetensors").read_bytes() == base
 
-  # The finished folder is evaluated with the adapters it holds, on the base that it names.
+  # The finished folder is evaluated with its own adapters on the base that it names.
   config.data.max_examples, config.model.path, config.model.lora.path = 4, "", ""
   found = evaluate.evaluate(config, tmp_path / "whole", config.data.evaluate, tmp_path / "out")
   config.model.path, config.model.lora.path = str(tmp_path / "base"), str(tmp_path / "whole" / "model")

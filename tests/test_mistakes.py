@@ -1,4 +1,4 @@
-"""What a newcomer's mistakes meet: refused with the setting's name, before weights and index are loaded."""
+"""A newcomer's mistakes are refused with the setting's name, before weights and index are loaded."""
 
 import ast
 import dataclasses
@@ -25,7 +25,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 
 def bad_values(section, prefix=""):
-  """(path, a value that its field cannot have) for every field with a few names, a range, or only True and False."""
+  """(path, invalid value) for every field that allows only certain names, a range, or True and False."""
   for field in dataclasses.fields(section):
     path, value = prefix + field.name, getattr(section, field.name)
     if dataclasses.is_dataclass(value):
@@ -61,7 +61,7 @@ def changed(path, value):
 
 
 def refuse(*arguments, **named):
-  raise AssertionError("loaded before the settings were looked at")
+  raise AssertionError("loaded before the settings were checked")
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def nothing_loads(monkeypatch):
     monkeypatch.setattr(room, name, refuse)
 
 
-def test_the_names_are_those_of_the_rooms_that_read_them():
+def test_allowed_names_equal_those_of_the_rooms_that_read_them():
   assert sorted(settings.FAMILIES) == sorted(ARCHITECTURES)
   assert settings.JUDGES == judging.KINDS
 
@@ -96,7 +96,7 @@ def test_bad_values_are_refused_before_anything_is_loaded(nothing_loads, tmp_pat
         run(config)
 
 
-def test_a_judge_of_one_term_is_looked_at_too():
+def test_the_judge_of_a_single_term_is_checked_too():
   config = config_lib.default_config()
   with config.unlocked():
     config.judges = dict(think_answer=dict(kind="oracle"))
@@ -104,8 +104,8 @@ def test_a_judge_of_one_term_is_looked_at_too():
     config_lib.validate(config)
 
 
-def test_what_only_the_rooms_know_is_refused_before_weights_are_read(nothing_loads, tmp_path):
-  (tmp_path / "config.json").write_text("{}")  # enough of a model to be found
+def test_what_only_the_rooms_can_check_is_refused_before_weights_are_read(nothing_loads, tmp_path):
+  (tmp_path / "config.json").write_text("{}")  # enough of a model folder to be found
   (tmp_path / "model.safetensors").write_bytes(b"")
   training = lambda config: list(train.train(config, tmp_path / "run"))
   tuning = lambda config: list(sft.sft(config, tmp_path / "run"))
@@ -143,7 +143,7 @@ def test_what_only_the_rooms_know_is_refused_before_weights_are_read(nothing_loa
 # ---- model, tokenizer, devices ---------------------------------------------------------------------------------------
 
 
-def test_a_name_of_the_hub_is_no_folder():
+def test_a_hub_name_is_not_a_folder():
   config = config_lib.default_config()
   config.model.path = "Qwen/Qwen2.5-3B"
   with pytest.raises(ValueError, match="config.model.path='Qwen/Qwen2.5-3B': there is no such folder.*hf download"):
@@ -169,7 +169,7 @@ def test_chat_without_a_template_is_refused(monkeypatch):
 @pytest.mark.parametrize(
   "context, scaling, fits", [(128, None, True), (129, None, False), (256, 4.0, True), (257, 4.0, False)]
 )
-def test_the_context_is_what_the_model_was_made_for(tmp_path, context, scaling, fits):
+def test_the_context_is_limited_to_what_the_model_was_made_for(tmp_path, context, scaling, fits):
   values = dict(
     model_type="llama",
     vocab_size=9,
@@ -196,7 +196,7 @@ def test_the_context_is_what_the_model_was_made_for(tmp_path, context, scaling, 
 
 
 @pytest.mark.parametrize("sizes", [dict(data=1, fsdp=8), dict(data=-1, fsdp=8), dict(data=2)])
-def test_more_devices_than_there_are(monkeypatch, sizes):
+def test_more_devices_than_there_are_is_refused(monkeypatch, sizes):
   monkeypatch.setattr(jax, "devices", lambda: jax.local_devices()[:1])
   config = config_lib.default_config()
   assert player_lib.mesh(config) is None
@@ -213,7 +213,7 @@ def test_more_devices_than_there_are(monkeypatch, sizes):
     (dict(data=1, sequence=8), "config.learner.row_lengths"),
   ],
 )
-def test_a_mesh_that_does_not_divide_the_model_or_the_rows_is_refused_before_weights_are_read(sizes, setting):
+def test_a_mesh_that_does_not_divide_model_or_rows_is_refused_before_weights_are_read(sizes, setting):
   config = config_lib.default_config()
   config.learner.update(dict(micro_rows=2, row_lengths=(1000, 1020)))
   config.mesh.update(dict(data=-1) | sizes)
@@ -222,7 +222,7 @@ def test_a_mesh_that_does_not_divide_the_model_or_the_rows_is_refused_before_wei
 
 
 @pytest.mark.parametrize("error", [AssertionError(), RuntimeError("Unable to initialize backend 'cuda'")])
-def test_a_platform_that_is_not_here(monkeypatch, error):
+def test_a_missing_platform_is_refused(monkeypatch, error):
   def none():
     raise error
 
@@ -241,14 +241,14 @@ MARKED = [dataclasses.replace(example, supporting=(0,)) for example in SHOWN]
 
 
 @pytest.mark.parametrize("name", ["arena", "care"])
-def test_questions_without_the_passages_that_are_read(name):
+def test_questions_without_passages_for_a_recipe_that_shows_them(name):
   config, recipe = config_lib.default_config(), recipes.get(name)
   with pytest.raises(ValueError, match="data.jsonl: none of its 3 questions has passages.*nothing.*scored"):
     questions.check_passages(config, recipe, BARE, "data.jsonl")
   questions.check_passages(config, recipe, BARE[:1] + SHOWN, "data.jsonl")
 
 
-def test_questions_whose_passages_must_be_searched_for():
+def test_a_recipe_that_searches_needs_a_retriever():
   config, recipe = config_lib.default_config(), recipes.get("lear")
   with pytest.raises(ValueError, match="1 of its 4 questions have no passages.*config.retrieval.index"):
     questions.check_passages(config, recipe, BARE[:1] + SHOWN, "data.jsonl")
@@ -259,7 +259,7 @@ def test_questions_whose_passages_must_be_searched_for():
 
 
 @pytest.mark.parametrize("name", recipes.RECIPES)
-def test_recipes_say_whether_they_search_and_what_they_show(name):
+def test_recipes_say_whether_they_search_and_show_passages(name):
   recipe = recipes.get(name)
   assert recipe.needs_passages == (recipe.prompt.messages(SHOWN[0]) != recipe.prompt.messages(BARE[0]))
   assert recipe.searches == (name not in ("arena", "care"))
@@ -267,7 +267,7 @@ def test_recipes_say_whether_they_search_and_what_they_show(name):
     assert not recipes.get(name, max_searches=0).searches
 
 
-def test_questions_that_nobody_can_be_paid_for():
+def test_questions_that_cannot_be_rewarded():
   with pytest.raises(ValueError, match="nothing in this set can be scored: arena's relevance, bonus is not known"):
     questions.check_scores(recipes.get("arena"), SHOWN, "data.jsonl")
   for name in recipes.RECIPES:
@@ -275,7 +275,7 @@ def test_questions_that_nobody_can_be_paid_for():
 
 
 @pytest.mark.parametrize("which", ["train", "evaluate"])
-def test_a_context_that_no_prompt_fits_into(tmp_path, which):
+def test_a_context_that_is_too_small_for_every_prompt(tmp_path, which):
   writers.write_examples(tmp_path / "asked.jsonl", BARE)
   config = config_lib.default_config()
   config.prompting.update(dict(tokenizer="bytes", chat=False))
@@ -292,7 +292,7 @@ def test_a_context_that_no_prompt_fits_into(tmp_path, which):
   assert len(questions.training(config, player.recipe, player.tokenizer)[0]) == 3
 
 
-def test_a_hub_that_cannot_be_reached_says_what_to_set(monkeypatch):
+def test_an_unreachable_hub_gives_the_setting_to_change(monkeypatch):
   def gone(*arguments, **named):
     raise ConnectionError("Couldn't reach 'owner/name' on the Hub (LocalEntryNotFoundError)")
 
@@ -301,10 +301,10 @@ def test_a_hub_that_cannot_be_reached_says_what_to_set(monkeypatch):
     list(readers.read_examples("hf:owner/name//dev"))
 
 
-# ---- what is written and said ----------------------------------------------------------------------------------------
+# ---- files and messages ----------------------------------------------------------------------------------------------
 
 
-def test_an_evaluation_takes_the_runs_own_settings(tmp_path):
+def test_an_evaluation_uses_the_runs_own_settings(tmp_path):
   config = config_lib.load(ROOT / "configs" / "veritas.py", "smoke,em_it")
   config.rollout.context, config.switches.max_searches, config.judges.think_search.kind = 1024, 2, "exact"
   run = tmp_path / "run"
@@ -317,7 +317,7 @@ def test_an_evaluation_takes_the_runs_own_settings(tmp_path):
   read = evaluate.config_of(run)
   assert read.is_locked and read.learner.row_lengths == config.learner.row_lengths
   config_lib.validate(read)
-  read.switches.action = "first"  # one that nobody set can be set still
+  read.switches.action = "first"  # a setting that the run did not set can still be set
   for bad in (tmp_path, tmp_path / "nowhere"):
     with pytest.raises(ValueError, match="give --config"):
       evaluate.config_of(bad)
@@ -327,31 +327,31 @@ def test_an_evaluation_takes_the_runs_own_settings(tmp_path):
     evaluate.config_of(run)
 
 
-def test_a_model_says_what_ends_a_turn(tmp_path):
+def test_a_model_defines_its_end_of_turn(tmp_path):
   weights.write_generation_config(tmp_path, (5,), None)
   assert json.loads((tmp_path / "generation_config.json").read_text()) == dict(eos_token_id=5)
   weights.write_generation_config(tmp_path, (5, 7), 1)
   assert json.loads((tmp_path / "generation_config.json").read_text()) == dict(eos_token_id=[5, 7], bos_token_id=1)
 
 
-PLACEHOLDERS = (".field", ".any.field")  # of usage lines: --config.field=value
+PLACEHOLDERS = (".field", ".any.field")  # in usage lines: --config.field=value
 
 
-def test_settings_that_messages_and_pages_name_are_there():
+def test_settings_named_in_messages_and_pages_exist():
   config = config_lib.default_config()
   switches = {switch for room in recipes.RECIPES.values() for switch in room.Switches()}
   named = re.compile(r"(?<![\w./-])config((?:\.[a-z]\w*)+)")
   wrong = [
     f"{where}: config{path}"
     for where, text in [*said(), *pages()]
-    for path in named.findall(text.replace("--config.", " config."))  # flags, too
+    for path in named.findall(text.replace("--config.", " config."))  # in flags, too
     if path not in PLACEHOLDERS and not resolves(path.split(".")[1:], config, switches)
   ]
   assert not wrong, "\n".join(wrong)
 
 
 def said():
-  """(where, text) of every string and comment of the sources."""
+  """(place, text) of every string and comment in the sources."""
   for file in sorted([*(ROOT / "ragrl_jax").rglob("*.py"), *(ROOT / "launchers").glob("*.py")]):
     source = file.read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(source)):
@@ -363,7 +363,7 @@ def said():
 
 
 def pages():
-  """(where, line) of every page for readers. The log tells of what was, and is left out."""
+  """(place, line) of every page for readers. docs/log.md is left out because it describes earlier versions."""
   files = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "ragrl_jax").rglob("*.md")]
   for file in sorted(set(files) - {ROOT / "docs" / "log.md", ROOT / "CHANGELOG.md"}):
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
@@ -371,7 +371,7 @@ def pages():
 
 
 def resolves(names, config, switches) -> bool:
-  """Whether these names lead to a setting, or are a file's (config.json)."""
+  """Whether these names lead to a setting, or belong to a file name (config.json)."""
   if names[0] in ("json", "py", "judges"):  # config.judges.TERM.FIELD
     return True
   if names[0] == "switches":

@@ -1,4 +1,4 @@
-"""The newcomer's path: each file names the next one, and the whole is short enough for an evening."""
+"""The newcomer's path: each file names the next one, and all of it can be read in an evening."""
 
 import ast
 import pathlib
@@ -17,7 +17,7 @@ def lines(*files):
 
 
 def test_the_path_names_what_comes_next():
-  """Each file opens with what it is for, and with the file to read after it."""
+  """Each file opens with its purpose and the name of the file to read next."""
   for here, after in zip(PATH, PATH[1:]):
     opening = ast.get_docstring(ast.parse((ROOT / here).read_text(encoding="utf-8")))
     named = opening.partition("Next: ")[2].split()[0].rstrip(".,")
@@ -26,11 +26,11 @@ def test_the_path_names_what_comes_next():
   assert all(f"({file})" in readme for file in (CONFIG, "ragrl_jax/recipes/arena", TRAIN, ENGINE, LOSSES))
 
 
-def test_each_stretch_of_the_path_is_short():
+def test_each_part_of_the_path_is_short():
   for files, most in (((README,), 120), ((CONFIG,), 60), ((RECIPE_README, *RECIPE), 270), ((LOSSES,), 110)):
     assert lines(*files) <= most, f"{', '.join(files)}: {lines(*files)} lines, at most {most}"
 
 
-def test_the_whole_path_is_an_evening():
+def test_the_whole_path_is_an_evenings_reading():
   files = (README, RECIPE_README, "ragrl_jax/recipes/arena/__init__.py", *PATH)
   assert lines(*files) <= 1000, f"{lines(*files)} lines, at most 1000"

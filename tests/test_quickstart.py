@@ -1,4 +1,4 @@
-"""The quickstart's launcher, far too short to learn anything: what it says then, and what it leaves alone."""
+"""The quickstart's launcher, at sizes too small to learn: its messages, and the files it must not touch."""
 
 import json
 import pathlib
@@ -15,7 +15,7 @@ def quickstart(workdir: pathlib.Path, *flags: str) -> subprocess.CompletedProces
   return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
 
 
-@pytest.mark.slow  # imports of a process of its own
+@pytest.mark.slow  # imports in a new process
 def test_it_does_not_empty_a_folder_it_did_not_make(tmp_path):
   (tmp_path / "thesis.tex").write_text("years of work")
   done = quickstart(tmp_path)
@@ -24,7 +24,7 @@ def test_it_does_not_empty_a_folder_it_did_not_make(tmp_path):
 
 
 @pytest.mark.long  # both stages of training
-def test_a_run_that_misses_its_claim_says_so_and_fails(tmp_path):
+def test_a_run_that_misses_its_target_says_so_and_fails(tmp_path):
   done = quickstart(
     tmp_path / "run",
     "--demonstrations=300",
@@ -40,7 +40,7 @@ def test_a_run_that_misses_its_claim_says_so_and_fails(tmp_path):
   assert "MISSED: held-out EM 0.000 after RL" in done.stdout
   assert "the warm start did not reach one-hop EM 0.97 within 50 steps. Raise --sft_config.steps" in done.stdout
   assert f"Now open {tmp_path}/run/report.html in a browser" in done.stdout.strip().splitlines()[-1]
-  assert "about" in done.stderr and "left" in done.stderr  # the bar's estimate
+  assert "about" in done.stderr and "left" in done.stderr  # the progress bar's estimate
   summary = json.loads((tmp_path / "run" / "summary.json").read_text())
   assert summary["warm"]["steps"] == 50 and not summary["warm"]["reached"] and len(summary["warm"]["em"]) == 2
   assert summary["rl"]["steps"] == 4 and len(summary["rl"]["em"]) == 2

@@ -1,4 +1,4 @@
-"""Recipes on given passages, from questions to trained steps and held-out answers, with a tiny random model."""
+"""Recipes with given passages, from questions to trained steps and held-out answers, with a tiny random model."""
 
 import json
 import pathlib
@@ -60,14 +60,19 @@ def direct(example, world, rng):
 def test_care(world, tmp_path):
   config = small("care", world)
   config.data.hard = str(world / "hard.jsonl")
-  config.switches.easy_steps = 2  # α is 1/2 in step 1 and 0 in step 2
+  config.switches.easy_steps = 1  # α is 1 in step 1 and 0 in step 2
   rows = list(train.train(config, tmp_path, evaluate=evaluate.evaluator(config)))
   start, *rows = rows
   assert start["step"] == 0 and [row["step"] for row in rows] == [1, 2]
   assert {"term/accuracy", "term/format", "term/retrieval"} <= rows[0].keys() and rows[0]["mismatch"] < 1e-4
   assert {"evaluation/answer_recall", "evaluation/evidence_rouge_l", "evaluation/char_f1"} <= rows[1].keys()
-  second = [json.loads(line) for line in (tmp_path / "episodes" / "step_000002.jsonl").read_text().splitlines()]
-  assert len(second) == 4 and all("step by step" in row["question"] for row in second)  # hard ones only
+  first, second = (
+    [json.loads(line) for line in (tmp_path / "episodes" / f"step_00000{step}.jsonl").read_text().splitlines()]
+    for step in (1, 2)
+  )
+  assert len(first) == 4 and not any("step by step" in row["question"] for row in first)  # only easy questions
+  assert len(second) == 4 and all("step by step" in row["question"] for row in second)  # only hard questions
+  assert {"unearned/short_quote", "unearned/unanswered"} <= rows[0].keys()
 
 
 @pytest.mark.long  # the runs' programs
@@ -76,7 +81,7 @@ def test_care(world, tmp_path):
   [("care", "sft", care.demonstrate, 8), ("lear", "sft,vanilla", vanilla, 16), ("arena", "sft,direct", direct, 0)],
 )
 def test_supervised_then_rl(world, tmp_path, name, variant, demonstrated, rank):
-  """The warm start and the baselines of the configs: adapters where the paper has them, merged for a new model."""
+  """The warm start and the baselines of the configs. Adapters, if the paper has them, are merged into a new model."""
   config = small(name, world, f"{variant},smoke")
   assert (config.model.lora.rank, config.model.lora.alpha) == (rank, 2.0 * rank or 16.0)
   config.steps, config.learner.micro_rows, config.learner.row_lengths = 12, 4, (320,)

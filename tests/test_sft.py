@@ -1,11 +1,16 @@
-"""What supervised fine-tuning trains on."""
+"""The tokens that supervised fine-tuning trains on."""
 
-from ragrl_jax import recipes, sft
+import json
+
+import pytest
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import recipes, settings, sft
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.structs import Example
 
 
-def test_a_turn_that_no_stop_string_ends_is_taught_to_end():
+def test_a_turn_without_a_stop_string_is_trained_to_end_with_eos():
   tokenizer = ByteTokenizer()
   (end,) = tokenizer.eos_ids
   care, text = recipes.get("care"), "<think> so </think> Answer: Rome"
@@ -26,3 +31,48 @@ def test_a_turn_that_a_stop_string_ends_has_no_eos():
   example = Example("q", "Where?", ("Rome",), meta=dict(turns=turns))
   ids, _ = sft.tokenised(recipes.get("search_r1"), example, tokenizer, 0.0)
   assert tokenizer.decode(ids).endswith("".join(text for _, text in turns)) and not set(tokenizer.eos_ids) & set(ids)
+
+
+def test_a_long_transcript_loses_its_end():
+  tokenizer = ByteTokenizer()
+  example = Example("q", "Where?", ("Rome",), meta=dict(turns=[["model", "Answer: Rome"]]))
+  whole, weights = sft.tokenised(recipes.get("care"), example, tokenizer, 1.0)
+  cut = sft.tokenised(recipes.get("care"), example, tokenizer, 1.0, most=20)
+  assert cut == (whole[:20], weights[:20]) and len(whole) > 20
+  assert sft.tokenised(recipes.get("care"), example, tokenizer, 1.0, most=len(whole)) == (whole, weights)
+
+
+def test_a_batch_counts_transcripts_whatever_their_length():
+  transcripts = [(list(range(1, 2 + 7 * (i % 5))), [1.0] * (1 + 7 * (i % 5))) for i in range(23)]
+  at = sft.batches(transcripts, batch=10, rows=1, lengths=(32,), seed=0)
+  steps = [at(step) for step in range(6)]
+  assert [len(step.spans) for step in steps] == [10, 10, 3, 10, 10, 3]  # an epoch ends with what is left
+  assert max(len(step.blocks) for step in steps) > 1  # in as many blocks as they take
+  tokens = [sum(int(block.loss_mask.sum()) for block in step.blocks) for step in steps]
+  trained = sum(len(ids) - 1 for ids, _ in transcripts)  # nothing stands before a first token
+  assert sum(tokens[:3]) == sum(tokens[3:]) == trained and tokens[:3] != tokens[3:]
+
+
+def test_epochs_say_how_many_steps(tmp_path):
+  rows = tmp_path / "sft.jsonl"
+  rows.write_text("".join(json.dumps(dict(question="Q?", answers=["a"], turns=[])) + "\n" for _ in range(23)))
+  config = config_lib.default_config()
+  config.data.train = str(rows)
+  assert sft.planned(config) is config
+  config.sft.update(batch=10, epochs=2, warmup_share=0.5)
+  made = sft.planned(config)
+  assert (made.steps, made.optimizer.warmup_steps) == (6, 3)  # 3 steps an epoch, the last one of 3 transcripts
+  assert config.steps == 100 and sft.planned(made).steps == 6
+  for wrong, said in ((dict(epochs=1), "depends on the batch"), (dict(warmup_share=0.1), "without config.sft.epochs")):
+    with pytest.raises(ValueError, match=said):
+      settings.SFT(**wrong)
+
+
+def test_the_papers_warm_start_has_its_steps(tmp_path):
+  """CARE: 7,739 transcripts in batches of 64, three times: 3 · 121 steps, of which a tenth warms up."""
+  rows = tmp_path / "sft.jsonl"
+  rows.write_text("".join(json.dumps(dict(question="Q?", answers=["a"], turns=[])) + "\n" for _ in range(7739)))
+  config = config_lib.load("configs/care.py", "sft")
+  config.data.train = str(rows)
+  made = sft.planned(config)
+  assert (made.steps, made.optimizer.warmup_steps, made.sft.batch) == (363, 36, 64)

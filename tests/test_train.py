@@ -1,4 +1,4 @@
-"""The joined loop on a tiny world: it runs, and it resumes exactly."""
+"""The training loop on a tiny world: it runs, and it resumes exactly."""
 
 import dataclasses
 import json
@@ -44,9 +44,9 @@ def test_warm_start_then_rl_then_resume(world, tmp_path):
   assert [m["step"] for m in whole] == [1, 2, 3]
   for name in ("reward", "outcome", "searches", "loss", "term/answer", "seconds/rollout", "bottleneck", "mismatch"):
     assert name in whole[0], name
-  assert whole[0]["mismatch"] < 1e-4  # the sampler's log-probabilities are the learner's
+  assert whole[0]["mismatch"] < 1e-4  # the sampler's log-probabilities equal the learner's
 
-  # The same run, stopped after two steps and started again.
+  # The same run, stopped after two steps and resumed.
   for metrics in train.train(config, tmp_path / "parts"):
     if metrics["step"] == 2:
       break
@@ -60,7 +60,7 @@ def test_warm_start_then_rl_then_resume(world, tmp_path):
   assert len(logged) == 8
   assert {s["owner"] for s in logged[0]["segments"]} == {"model", "environment"}
 
-  # What was saved at the end is a model folder that plays.
+  # The saved model is a folder that can play.
   config.model.path = str(tmp_path / "whole" / "model")
   player = player_lib.build(config)
   assert player.config.d_model == 16
@@ -68,7 +68,7 @@ def test_warm_start_then_rl_then_resume(world, tmp_path):
 
 @pytest.mark.long  # two runs
 def test_search_r1_trains_by_ppo_and_resumes_exactly(world, tmp_path):
-  """The rules of configs/search_r1.py:ppo at the size of the tiny world; stopped after two steps and gone on with."""
+  """The settings of configs/search_r1.py:ppo on the tiny world. The run is stopped after two steps and resumed."""
   rules = config_lib.load(ROOT / "configs" / "search_r1.py", "ppo")
   config = tiny_world.config(world, get_config)
   config.preset = rules.preset
@@ -90,7 +90,7 @@ def test_search_r1_trains_by_ppo_and_resumes_exactly(world, tmp_path):
 
 
 @pytest.mark.long  # two runs
-def test_a_prompt_computed_once_for_its_samples_changes_nothing(world, tmp_path, rewarding):
+def test_computing_a_prompt_once_for_its_samples_changes_nothing(world, tmp_path, rewarding):
   config = tiny_world.config(world, get_config)
   config.steps, config.learner.row_lengths, found = 1, (640,), []
   for shared in (False, True):
@@ -107,19 +107,19 @@ def test_a_prompt_computed_once_for_its_samples_changes_nothing(world, tmp_path,
 
 @pytest.fixture
 def rewarding(monkeypatch):
-  """Rewards that a model which knows nothing earns."""
+  """Rewards that a model without training can earn."""
   recipe = player_lib.recipe
   monkeypatch.setattr(player_lib, "recipe", lambda config: tiny_world.rewarding(recipe(config)))
 
 
 def untimed(rows):
-  """The steps' metrics that another run of the same steps has, too."""
+  """The metrics of each step that another run of the same steps must repeat."""
   timed = ("seconds/", "engine/", "learner_flops", "tokens_per_second", "bottleneck", "warning/")
   return [{name: x for name, x in row.items() if not name.startswith(timed)} for row in rows]
 
 
 @pytest.mark.slow  # three runs
-def test_dynamic_sampling_fills_up_its_steps_and_resumes_with_what_it_kept(world, tmp_path, rewarding):
+def test_dynamic_sampling_fills_its_steps_and_resumes_with_kept_groups(world, tmp_path, rewarding):
   config = tiny_world.config(world, get_config)
   config.steps, config.rollout.prompts_per_step = 4, 3
   config.rollout.filter.update(dict(metric="outcome", surplus="keep", max_draws=8))
@@ -133,18 +133,19 @@ def test_dynamic_sampling_fills_up_its_steps_and_resumes_with_what_it_kept(world
   total = lambda name: sum(m[name] for m in whole)
   assert total("groups/draws") > 4 and total("groups/discarded_share") > 0 and total("groups/stale") > 0
 
-  # Stopped where groups were kept for the next step, and started again.
+  # Stopped at a step that kept groups for the next one, and resumed.
   stop = next(m["step"] for m in whole[:-1] if m["groups/surplus"])
   for metrics in train.train(config, tmp_path / "parts"):
     if metrics["step"] == stop:
       break
   host = checkpoint.Checkpoints(tmp_path / "parts" / "checkpoints", keep=9).host()
-  assert host["supply"]["surplus"] and host["supply"]["cursor"] == sum(m["groups/drawn"] for m in whole[:stop])
+  assert host["group_sampler"]["surplus"]
+  assert host["group_sampler"]["cursor"] == sum(m["groups/drawn"] for m in whole[:stop])
   rest = list(train.train(config, tmp_path / "parts"))
   assert untimed(rest) == untimed(whole[stop:])
   tiny_world.assert_same(tmp_path / "whole", tmp_path / "parts")
 
-  # Nothing has a spread: the step says so, and the parameters stay as they are.
+  # Nothing has a spread: the step reports it, and the parameters stay as they are.
   config.rollout.filter.update(dict(tolerance=2.0, max_draws=2))
   config.steps = 1
   (metrics,) = train.train(config, tmp_path / "none")
@@ -180,9 +181,10 @@ def test_four_devices_take_the_steps_of_one(world, tmp_path):
 
 
 @pytest.mark.slow  # three runs
-def test_a_step_sampled_ahead_is_what_its_weights_sample_and_comes_back_on_resume(world, tmp_path, rewarding):
+def test_a_step_sampled_ahead_equals_its_weights_samples_and_is_restored_on_resume(world, tmp_path, rewarding):
   config = tiny_world.config(world, get_config)
   config.steps, config.rollout.ahead = 4, 1
+  config.rollout.speculate = 3  # where a chunk ends, and who else draws, moves no draft
   seen = []
 
   def measure(step, player, params):
@@ -192,7 +194,7 @@ def test_a_step_sampled_ahead_is_what_its_weights_sample_and_comes_back_on_resum
   whole = list(train.train(config, tmp_path / "whole", evaluate=measure))[1:]
   assert [m["staleness"] for m in whole] == [0, 1, 0, 1]
   assert [m["groups/stale"] for m in whole] == [0, 2, 0, 2]
-  assert whole[1]["mismatch"] > 10 * whole[0]["mismatch"]  # the policy has moved since
+  assert whole[1]["mismatch"] > 10 * whole[0]["mismatch"]  # the policy has changed since
   # Two steps' episodes are sampled together.
   assert [m["engine/episodes"] for m in whole] == [16, 0, 16, 0]
   player = player_lib.build(config)

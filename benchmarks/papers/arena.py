@@ -27,7 +27,7 @@ PASSAGES, MIX = 3, {1: 4, 2: 6}
 STEPS = 20
 FAST = dict(learning_rate=2e-3)  # with large steps, the choice of the KL estimator matters
 MARKS = tuple(f"<{slash}{name}>" for name in ("relevance", "analysis", "answer") for slash in ("", "/"))
-# Pieces of their own: a reference's number is then the same one in the list, in the argument and before the passage.
+# separate pieces, so that a reference's number is the same piece in the list, in the analysis and before the passage
 SIGNS = ("\n", "[", "]", ".", ",", *(str(number) for number in range(1, PASSAGES + 1)))
 SHAPE = re.compile(
   r"<relevance>\s*\[([\d, ]*)\]\s*</relevance>\s*<analysis>[^<>]*</analysis>\s*<answer>[^<>]*</answer>\s*"
@@ -126,26 +126,31 @@ PAPER = miniature.Paper(
   measure=measure,
   trained=("grad_norm", "entropy"),
   claims=(
-    Claim("replies in shape: more than before RL", Side("paper", "in_shape"), Side("warm", "in_shape"), least=0.1),
-    Claim("the right references: more than before RL", Side("paper", "cited"), Side("warm", "cited"), least=0.1),
-    Claim("EM: more than before RL", Side("paper", "em"), Side("warm", "em"), least=0.1),
-    Claim("the right references: more than without the bonus", Side("paper", "cited"), Side("no_bonus", "cited")),
+    Claim(
+      "more replies in the required format than before RL",
+      Side("paper", "in_shape"),
+      Side("warm", "in_shape"),
+      least=0.1,
+    ),
+    Claim("more exact reference lists than before RL", Side("paper", "cited"), Side("warm", "cited"), least=0.1),
+    Claim("EM is higher than before RL", Side("paper", "em"), Side("warm", "em"), least=0.1),
+    Claim("more exact reference lists than without the bonus", Side("paper", "cited"), Side("no_bonus", "cited")),
     Claim(
       "… after 8 of the 20 steps",
       Side("paper", "cited", step=8),
       Side("no_bonus", "cited", step=8),
       least=0.05,
-      note="looked at once the curves were there: without the bonus the same lists come later.",
+      note="added after the curves were seen: without the bonus, exact lists come later.",
     ),
-    Claim("EM: more than without the bonus", Side("paper", "em"), Side("no_bonus", "em")),
+    Claim("EM is higher than without the bonus", Side("paper", "em"), Side("no_bonus", "em")),
     Claim(
-      "at four times the learning rate, largest gradient norm: less than with k3",
+      "at four times the learning rate, the largest gradient norm is lower than with k3",
       Side("k2_fast", "trained/grad_norm/max"),
       Side("k3_fast", "trained/grad_norm/max"),
       lower=True,
-      note="at the rate of the other arms k2 and k3 do not differ (EM .893 and .895, three seeds).",
+      note="at the other arms' learning rate k2 and k3 do not differ (EM .893 and .895, three seeds).",
     ),
-    Claim("… EM: more than with k3", Side("k2_fast", "em"), Side("k3_fast", "em")),
+    Claim("… and EM is higher than with k3", Side("k2_fast", "em"), Side("k3_fast", "em")),
   ),
   shown=("cited", "em"),
   later_steps=400,

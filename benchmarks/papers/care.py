@@ -155,19 +155,20 @@ PAPER = miniature.Paper(
   ),
   arms=dict(
     paper=dict(preset="paper", data=dict(hard="hard.jsonl.gz")),
-    no_retrieval=dict(preset="no_retrieval", data=dict(hard="hard.jsonl.gz")),
+    # With the curriculum, which the paper's "No Ret." (preset no_retrieval) lacks: only the reward differs here.
+    no_retrieval=dict(preset="paper", switches=dict(retrieval_weight=0.0), data=dict(hard="hard.jsonl.gz")),
     easy_only=dict(preset="easy_only"),
   ),
   tests=dict(held_out={}, long={}, counterfactual={}, recall={}),
   measure=measure,
   claims=(
     Claim(
-      "all quotes stand in the context more often than without the retrieval reward",
+      "replies whose quotes are all in the context: more than without the retrieval reward",
       Side("paper", "quoted"),
       Side("no_retrieval", "quoted"),
       least=0.1,
     ),
-    Claim("… and more often than before RL", Side("paper", "quoted"), Side("warm", "quoted"), least=0.1),
+    Claim("… and more than before RL", Side("paper", "quoted"), Side("warm", "quoted"), least=0.1),
     Claim("F1 is higher than without the retrieval reward", Side("paper", "f1"), Side("no_retrieval", "f1")),
     Claim(
       "F1 of long answers is higher than with easy questions only",
@@ -179,15 +180,15 @@ PAPER = miniature.Paper(
       "F1 on counterfactual passages is higher than with easy questions only",
       Side("paper", "f1", "counterfactual"),
       Side("easy_only", "f1", "counterfactual"),
-      note="the facts are known by heart (test `recall`), yet with a passage shown the model never answers "
-      "from memory (`by_heart` is 0): the test comes down to reading one name, which easy questions practise.",
+      note="the model has memorised the facts (test `recall`), but never answers from memory when it sees a passage "
+      "(`by_heart` is 0). So the test only needs one name to be read, which easy questions train.",
     ),
     Claim(
       "EM on two hops is higher with easy questions only (as in the paper)",
       Side("easy_only", "em_2"),
       Side("paper", "em_2"),
-      note="hard questions here ask for the way through both hops: they practise what two hops need. The paper's "
-      "are long answers about something else.",
+      note="hard questions here ask for the steps of both hops, so they train what two-hop questions need. The "
+      "paper's hard questions have long answers on other subjects.",
     ),
   ),
   shown=("quoted", "f1"),

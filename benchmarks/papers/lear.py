@@ -18,15 +18,16 @@ from ragrl_jax.recipes.lear.demonstrate import MARKS
 from ragrl_jax.run import questions as questions_lib
 from ragrl_jax.structs import ENVIRONMENT, MODEL
 
-GIVEN, MIX = 6, {1: 6, 2: 4}  # passages a question comes with, and its hops
-SHOWN = (1, 1, 2, 2, 3, 4, 6, 6, 10, 14)  # and a demonstration's
+GIVEN, MIX = 6, {1: 6, 2: 4}  # passages of a question, and its number of hops
+SHOWN = (1, 1, 2, 2, 3, 4, 6, 6, 10, 14)  # passages of a demonstration
 SIGNS = ("\n", ".", *(str(number) for number in range(1, max(SHOWN) + 1)))
 READ = parser_lib.Parser()
 
 
 def questions(world, seed):
-  """Training questions have GIVEN passages. Demonstrations have from one passage (the needed one) up to as many as the
-  test with the most noise: a model learns to copy with few passages first, and to choose among them later."""
+  """Training questions have GIVEN passages. Demonstrations have from one passage (the needed one) up to the number in
+  the test with the most noise: a model first learns to copy with few passages, and later to choose among them.
+  """
   ask = lambda count, draw, passages, **options: synthetic.questions(
     world, count, mix=MIX if passages > 1 else {1: 1}, seed=draw, passages=passages, **options
   )
@@ -48,12 +49,12 @@ def questions(world, seed):
 
 
 def demonstrate(example, world, search, rng: random.Random):
-  """The reason looks up one hop after the other, the evidence keeps to the order of the passages. A fifth replies
-  without a reason, 15 in a hundred without evidence: an answer from the reason alone looks like that. Without passages,
-  the evidence is given and only the answer is the player's: as an answer from the evidence alone is asked for.
+  """The scripted reply. The reason looks up one hop after the other, the evidence keeps the order of the passages. A
+  fifth of the replies have no reason, 15 % have no evidence, as in an answer from the reason alone. Without passages,
+  the evidence is given and the reply is only the answer, as in an answer from the evidence alone.
 
-  Faults: "stop" answers the first of two hops; "thin" finds the answer and keeps the first fact alone for evidence,
-  which cannot give it; "copy" takes all passages for evidence.
+  Faults: "stop" answers the first of two hops; "thin" finds the answer and keeps only the first fact as evidence, which
+  does not contain it; "copy" copies all passages as evidence.
   """
   del world, search
   hops = example.meta["decomposition"]
@@ -70,8 +71,9 @@ def demonstrate(example, world, search, rng: random.Random):
 
 
 def measure(world, example, episode):
-  """Of the evidence: whether it states each fact that the question needs, sentences copied without need, and others
-  that no passage holds. All as the world knows them."""
+  """Measures of the evidence: whether it states each fact that the question needs, sentences copied without need, and
+  sentences that no passage contains, according to the world's facts.
+  """
   said = READ.section(episode.model_text, "extract") or ""
   needed = {hop["sentence"] for hop in example.meta["decomposition"]}
   given = {sentence for passage in example.passages for sentence in world.sentences[passage.id]}
@@ -94,43 +96,46 @@ CLAIMS = [
     least=-0.03,
   ),
   Claim("at a compression of 5 or more (passages / evidence, sums of tokens)", Side("paper", "compression_total"), 5.0),
-  Claim("RL lifts EM from the evidence", Side("paper", "em"), Side(WARM, "em"), least=0.1),
+  Claim("RL raises EM from the evidence", Side("paper", "em"), Side(WARM, "em"), least=0.1),
   Claim(
-    "RL lifts the share of evidence that states every fact needed",
+    "RL raises the share of evidence that states every fact needed",
     Side("paper", "states_all"),
     Side(WARM, "states_all"),
     least=0.1,
-    note="answers are paid, and the last hop's sentence alone often gives the answer away: the other fact is left "
-    "out as often as before, and EM rises all the same.",
+    note="only answers are rewarded, and the sentence of the last hop alone often gives the answer. So the other fact "
+    "is omitted as often as before, while EM rises.",
   ),
   *(
     Claim(
       f"reasoning first beats direct extraction, {said}: EM from the evidence",
       Side("paper", "em", test),
       Side("direct", "em", test),
-      note="direct extraction loses more to noise (from none to 8 passages, means over seeds: see the table), but "
-      "starts higher: the reason says the facts that the evidence copies, and with one fact a sentence a model "
-      "picks these as well without it."
+      note="direct extraction loses more EM to noise (see the table), but starts higher. The reason states the facts "
+      "that the evidence copies. Here each sentence has one fact, so a model selects them as well without a reason."
       if test == EIGHT
       else "",
     )
     for said, test in (("no noise", "held_out"), ("4 noise passages", FOUR), ("8 noise passages", EIGHT))
   ),
   Claim(
-    "8 noise passages cost less than direct extraction has without any: EM from the evidence",
+    "with 8 noise passages, EM from the evidence exceeds that of direct extraction without noise",
     Side("paper", "em", EIGHT),
     Side("direct", "em"),
   ),
   *(
     Claim(
-      f"three answers paid beat {said} alone: EM from the evidence",
+      f"EM from the evidence is higher with rewards for three answers than with a reward for {said} alone",
       Side("paper", "em"),
       Side(f"answers_{letter}", "em"),
     )
-    for letter, said in (("r", "the one from the reason"), ("e", "the one from the evidence"), ("f", "the full one"))
+    for letter, said in (
+      ("r", "the answer from the reason"),
+      ("e", "the answer from the evidence"),
+      ("f", "the full answer"),
+    )
   ),
   Claim(
-    "... and the evidence states every fact needed more often than where the full answer alone is paid",
+    "… and the evidence states every fact needed more often than with a reward for the full answer alone",
     Side("paper", "states_all"),
     Side("answers_f", "states_all"),
   ),
@@ -140,7 +145,7 @@ CLAIMS = [
     Side("no_length", "evidence_tokens"),
     lower=True,
   ),
-  Claim("and costs no EM from the evidence", Side("paper", "em"), Side("no_length", "em"), least=-0.03),
+  Claim("… and costs no EM from the evidence", Side("paper", "em"), Side("no_length", "em"), least=-0.03),
 ]
 
 PAPER = Paper(

@@ -30,13 +30,13 @@ READABLE = dict(wordings=(synthetic.BESIDE,), syllables=200, entities=60_000)
 WARM = "warm"  # the arm that takes no RL step
 QUICKSTART = config_lib.load(ROOT / "configs" / "quickstart.py", "sft")
 DECODER = QUICKSTART.model.shape.to_dict()
-# Of the warm starts, which know their end.
+# for the warm starts, which end at a known step
 MUON = QUICKSTART.optimizer.to_dict() | dict(learning_rate=4e-3, schedule="cosine", final_share=0.1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-  """One side of a claim: an arm's mean of `measure` on `test`, at the end, or (first test only) at a step."""
+  """One side of a claim: an arm's mean of `measure` on `test`, at the end or (first test only) at a step."""
 
   arm: str
   measure: str
@@ -64,7 +64,8 @@ class Claim:
 
 @dataclasses.dataclass(frozen=True)
 class Paper:
-  """
+  """The miniature of a paper.
+
   Attributes:
     name: the recipe's name.
     world: fields of `synthetic.Settings`.

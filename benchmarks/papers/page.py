@@ -84,11 +84,11 @@ def notes(papers: Mapping[str, Paper], rows: Rows) -> str:
     parts.append(f"## {paper.name}\n\n{importlib.import_module(paper.name).__doc__}".rstrip())
     if paper.later_steps:
       parts.append(
-        f"Seeds after 0 warm up for {paper.later_steps} steps from the weights of seed 0's warm start. A few of their "
-        "names stand in seed 0's world, too, with other facts."
+        f"Seeds after 0 warm up for {paper.later_steps} steps from the weights of seed 0's warm start. Some of "
+        "their names also occur in seed 0's world, with other facts."
       )
     said = [f"- {claim.text}: {claim.note}" for claim in paper.claims if claim.note]
-    lines = [f"| arm | {paper.shown[0]} | {paper.shown[1]} | core seconds a run | seeds | commit |", "|---" * 6 + "|"]
+    lines = [f"| arm | {paper.shown[0]} | {paper.shown[1]} | core seconds per run | seeds | commit |", "|---" * 6 + "|"]
     for arm in arms:
       runs = [row for key, row in rows.items() if key[:2] == (paper.name, arm)]
       means = []
@@ -152,15 +152,16 @@ def write(papers: Mapping[str, Paper], rows: Rows, docs: pathlib.Path) -> None:
 
 PAGE = """# Five papers' claims, in miniature
 
-`make papers` (`python benchmarks/papers/run.py --docs`) wrote this page, whatever it shows, from the runs kept in
-`papers.jsonl`. Every run goes on from one warm start a paper and seed, in the made-up world, with a model of under 1M
-parameters, on one core. What a claim is measured by are the world's own facts (which passage states which fact), never
-the judge that was rewarded; answers are greedy, to questions about names that training never saw.
+`make papers` (`python benchmarks/papers/run.py --docs`) writes this page from the runs in `papers.jsonl`, whatever the
+result. For every paper and seed, all arms start from one warm start, with a model of under 1M parameters on one core.
+Claims are measured with the facts of the made-up world (which passage states which fact), never with the judge that
+gave the reward. Answers are greedy, to questions about names that training never saw.
 
 {table}
 
-*with*, *without*: means over seeds. *difference*: of the two, bootstrap interval over seeds. *seeds that agree*: in how
-many the claim holds. A model of this size shows what a rule does to behaviour; it does not show what it does to a 7B.
+*with*, *without*: means over seeds. *difference*: with minus without, bootstrap interval over seeds. *seeds that
+agree*: the number of seeds in which the claim holds. A model of this size shows the effect of a reward on behaviour. It
+does not show the effect on a model of 7B.
 
 {notes}
 

@@ -85,7 +85,7 @@ PAPER = miniature.Paper(
     switches=dict(instructions="none", max_searches=3),
     model=dict(shape=DECODER),
     retrieval=dict(top_k=1),
-    # Of a thought about a result, all words must stand in it.
+    # all words of a thought about a result must occur in the result
     judge=dict(kind="lexical", threshold=1.0),
     rollout=dict(lanes=64, rows=128, context=192, chunk=24, prefill=32, page=192, max_new_tokens=36),
     learner=dict(micro_rows=12, row_lengths=(256,), logprob_chunk=2048),
@@ -118,33 +118,41 @@ PAPER = miniature.Paper(
     no_ramp=dict(preset="no_ramp", switches=dict(WEIGHTS, ramp_start=0, ramp_end=0)),
     em_format=dict(preset="em_format"),
   ),
-  # What the rewarded judge says is asked of all arms, to be shown beside the world's own facts.
+  # The rewarded judge is asked in all arms, so that its verdicts can be shown beside the world's own facts.
   tests=dict(held_out=dict(judge_information=True)),
   measure=measure,
   claims=(
     Claim(
-      "thoughts state what was read more often than with EM alone",
+      "more thoughts state what was read than with EM alone",
       Side("paper", "faithful"),
       Side("em", "faithful"),
       least=0.1,
     ),
     Claim("… at equal or better EM", Side("paper", "em"), Side("em", "em"), least=-0.02),
-    Claim("information-think alone does it, too", Side("em_it", "faithful"), Side("em", "faithful"), least=0.1),
+    Claim(
+      "more do so with the information-think reward alone, too",
+      Side("em_it", "faithful"),
+      Side("em", "faithful"),
+      least=0.1,
+    ),
     Claim("… at equal or better EM", Side("em_it", "em"), Side("em", "em"), least=-0.02),
     Claim(
-      "the answer stands in the last thought more often than with EM alone",
+      "the last thought contains the answer more often than with EM alone",
       Side("paper", "grounded"),
       Side("em", "grounded"),
       least=0.1,
     ),
     Claim(
-      "more often than with pay for the format", Side("paper", "faithful"), Side("em_format", "faithful"), least=0.1
+      "more thoughts state what was read than with a format reward",
+      Side("paper", "faithful"),
+      Side("em_format", "faithful"),
+      least=0.1,
     ),
     Claim(
       "EM is higher with the ramp than without",
       Side("paper", "em"),
       Side("no_ramp", "em"),
-      note="EM is .95 to .99 before RL: answers have little left to gain in the time the ramp leaves them.",
+      note="EM is .95 to .99 before RL, so answers can gain little while the ramp delays the other rewards.",
     ),
     Claim("the judge is fooled more often without the ramp", Side("no_ramp", "fooled"), Side("paper", "fooled")),
   ),

@@ -3,7 +3,7 @@
 Run:    python benchmarks/scale/run.py [--docs] [--minutes 3] [--level O1]
 
 Arithmetic finds the best mesh of every slice, or number of GPUs, for every model and recipe (scale_cases.py). Some of
-these plans are compiled, by libtpu and by JAX's CUDA plugin (the extra `gpu_check`; without it no GPU's are). Neither
+these plans are compiled, by libtpu and by JAX's CUDA plugin (the extra `gpu-check`; without it no GPU's are). Neither
 needs the device. Each compiled plan is a line of docs/scale.jsonl and is not compiled again, so that an interrupted run
 continues. A plan that does not fit is stored too, and the next best is tried. --docs writes
 docs/scale.md and .png from the compiled plans.

@@ -6,7 +6,7 @@ from typing import Any
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.models.shapes import SHAPES
-from ragrl_jax.plan import gpus, search
+from ragrl_jax.plan import gpus, search, workload
 
 MODELS = ("qwen3-4b", "qwen2.5-7b", "qwen3-8b", "llama-3.1-8b", "qwen2.5-14b")
 FILL = 0.5  # an episode's mean length over config.rollout.context
@@ -102,9 +102,16 @@ def choice_of(row: Mapping[str, Any]) -> search.Choice:
   return search.Choice(search.Axes(**row["axes"]), **{name: row[name] for name in CHOSEN})
 
 
-def plan(model: str, run: str, where: str, refused: frozenset[search.Choice] = frozenset()):
-  """(choice, report) of the best plan by arithmetic; None if nothing fits."""
+def load_of(run: str) -> workload.Load:
+  """The tokens of a recipe's step."""
   config = RUNS[run].config()
+  return workload.load(config, fill=FILL, drawn=RUNS[run].drawn(config))
+
+
+def plan(model: str, run: str, where: str, refused: frozenset[search.Choice] = frozenset(), *, kv_dtype: str = "model"):
+  """(choice, report) of the best plan by arithmetic, with this config.rollout.kv_dtype; None if nothing fits."""
+  config = RUNS[run].config()
+  config.rollout.kv_dtype = kv_dtype
   return search.best(
     config, SHAPES[model], SLICES[where], margin=MARGIN, fill=FILL, drawn=RUNS[run].drawn(config), refused=refused
   )

@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib
 import scale_cases as cases
+import scale_held as held
 
 from ragrl_jax.plan import chips
 from ragrl_jax.plan.workload import load
@@ -34,6 +35,7 @@ def write(rows: Sequence[dict[str, Any]], docs: pathlib.Path) -> None:
   }
   (docs / "scale.md").write_text(
     PAGE.format(
+      held=held.section(table),
       slices=slices(),
       runs=runs(),
       plans="\n\n".join(f"### {run}\n\n{best(plans, rows, run)}" for run in cases.RUNS),
@@ -444,12 +446,14 @@ What fits on none of them:
 
 The limit is the larger phase: the learner's state with its temporaries, or beside the state an engine on every host,
 with all weights in bf16 over the chips of a replica and a cache for conversations of the mean length, a fifth more.
-More chips do not reduce an engine. An engine over several hosts would, but there is none yet.
+More chips do not reduce an engine, unless it spans several hosts: the search tries that where none of one host fits.
 
 Decoding's share of those steps. If it is large, more lanes would help, which need memory. On many chips the limit is
 the length of an episode, whose tokens are sampled one after the other.
 
 {drawing}
+
+{held}
 
 ## What the compilers say
 

@@ -1,9 +1,9 @@
 """Builds the documentation: `make docs`.
 
 1. Checks that every public symbol of ragrl_jax has a docstring.
-2. Gathers the pages: docs/, what stands at the top of the repository, each recipe's README, the notebooks, and a page
-   of reference for each folder of the package. A link to a file becomes a link to its page. A link to what is not
-   there ends the build.
+2. Collects the pages: docs/, the pages at the top of the repository, each recipe's README, the notebooks, and a
+   reference page for each folder of the package. A link to a file becomes a link to its page. A link without a target
+   ends the build.
 3. Runs Sphinx on them. A warning ends the build.
 """
 

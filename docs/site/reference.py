@@ -82,7 +82,7 @@ def _imports(tree: ast.Module) -> dict[str, str]:
 
 
 def _written(node: ast.AST) -> str:
-  """The name that an annotation's part stands for, dotted or quoted; "" for what is no name."""
+  """The name that a part of an annotation stands for, dotted or quoted; "" if it is not a name."""
   if isinstance(node, ast.Constant):
     return node.value if isinstance(node.value, str) else ""
   return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
@@ -261,7 +261,7 @@ def markdown(docstring: str) -> str:
       out += ["", f"**{section[1]}**", "", _entries(text) if section[1] in LISTED else _plain(text), ""]
     elif deeper and not (out and _LIST.match(out[-1])):
       out += ["", "```text", textwrap.dedent("\n".join(deeper)).strip("\n"), "```", ""]
-    elif deeper:  # a list's item goes on
+    elif deeper:  # the item of a list continues
       out += [_plain(one.strip()) for one in deeper]
     elif line.startswith("|"):  # a table
       out.append(_plain(line).replace("\\|", "|"))

@@ -1,1 +1,1 @@
-"""The client of chat models behind an OpenAI-compatible server."""
+"""The client for chat models on OpenAI-compatible servers."""

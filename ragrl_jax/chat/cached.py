@@ -1,4 +1,4 @@
-"""A chat model whose answers are kept on disk: each question is asked once, in this process and in later ones."""
+"""A chat model whose answers are stored on disk, so that each question is asked only once, also across processes."""
 
 import asyncio
 import dataclasses
@@ -12,39 +12,39 @@ from ragrl_jax.chat import client as client_lib
 from ragrl_jax.chat.client import Completion
 from ragrl_jax.store import jsonl
 
-SETTINGS = frozenset({401, 404})  # a wrong key, address or model: every question would be refused
-DEAD = 32  # failures before the first answer: nobody is there
+SETTINGS = frozenset({401, 404})  # a wrong key, address or model: the server would refuse every question
+DEAD = 32  # failures before the first answer, after which the server counts as down
 
 
 class Chat(Protocol):
-  """A chat model: what teachers need of a client."""
+  """The interface of a chat model, as teachers use it."""
 
   async def ask(self, messages: Sequence[Mapping[str, str]]) -> Completion:
-    """Raises ToolFailed when there is no answer in time."""
+    """The answer. Raises ToolFailed if there is none in time."""
 
 
 class CachedClient:
-  """Asks a model, and keeps its answers: a file each, named by the question, the model and the sampling.
+  """Asks a model and stores its answers, one file each. The name is a hash of question, model and sampling.
 
   Args:
     client: asks the model.
-    folder: of the answers.
-    sampling: temperature, max_tokens, … as the server names them.
+    folder: for the answers.
+    sampling: temperature, max_tokens, … under the server's names.
   """
 
   def __init__(
     self, client: client_lib.Client, folder: str | pathlib.Path, *, sampling: Mapping[str, Any] | None = None
   ):
     self.folder, self.sampling = pathlib.Path(folder), dict(sampling or {})
-    self._client, self._failures, self._heard = client, 0, False  # _heard: whether there was an answer
+    self._client, self._failures, self._heard = client, 0, False  # _heard: whether any question has been answered
 
   async def ask(self, messages: Sequence[Mapping[str, str]]) -> Completion:
-    """The answer, from disk if it is there.
+    """The answer, from disk if it is stored there.
 
     Raises:
-      client.NoCompletion: see `Client.ask`. It is a ToolFailed, and is not kept.
-      ConnectionError: the same before any answer, for a status of SETTINGS or at failure number DEAD. The job should
-        stop: no other question would be answered.
+      client.NoCompletion: see `Client.ask`. It is a ToolFailed, and is not stored.
+      ConnectionError: instead of NoCompletion before the first answer, for a status in SETTINGS or after DEAD failures.
+        The job should stop, since no question would be answered.
     """
     question = dict(model=self._client.model, messages=[dict(message) for message in messages], **self.sampling)
     name = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()

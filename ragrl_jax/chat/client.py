@@ -1,7 +1,7 @@
-"""The client for servers of OpenAI's chat protocol; judges and teachers use it.
+"""The client for servers of OpenAI's chat protocol. Judges and teachers use it.
 
-The client trusts nothing in a server's answer: not its pace, its length or its shape (`chat/http.py`).
-`chat/cached.py` keeps the answers on disk.
+The server is not trusted: `chat/http.py` limits the time, the length and the form of an answer. `chat/cached.py` stores
+answers on disk.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ragrl_jax.store.addresses import without_credentials
 from ragrl_jax.structs import ToolFailed
 
 OPENAI = "https://api.openai.com/v1"
-RETRY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})  # may pass; any other refusal would be repeated
-MAX_BYTES = 8 << 20  # the longest answer
-WORDS = 200  # characters of a refusal that a message quotes
+RETRY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})  # temporary errors
+MAX_BYTES = 8 << 20  # longest answer, in bytes
+WORDS = 200  # most characters of a refusal in a message
 
 
 class NoCompletion(ToolFailed):
-  """No answer to one question. `status` is that of the final refusal, or 0 where retries or deadline are spent."""
+  """No answer to a question. `status` is that of the final refusal, or 0 if retries or deadline are spent."""
 
   def __init__(self, message: str, status: int = 0):
     super().__init__(message)
@@ -42,7 +42,7 @@ class Completion:
 
   Attributes:
     content: the text.
-    reasoning: the model's reasoning, where the server sends it apart; else "".
+    reasoning: the model's reasoning if the server sends it separately; else "".
     cut: whether the answer was cut off before its end.
   """
 
@@ -55,17 +55,17 @@ class Client:
   """Asks one model. Threads may share a client.
 
   Args:
-    endpoint: "https://host/v1"; empty is OpenAI's own. Credentials in it are never shown.
+    endpoint: "https://host/v1"; empty for OpenAI's own. Credentials in it are never shown.
     model: name of the model at the endpoint.
     key: the bearer token; "" for servers without keys. It is never shown.
     timeout_s: time limit of one call, from connecting to the last byte.
-    deadline_s: time limit of all calls for one answer, waits included.
-    retries: the most calls after a failed one.
-    backoff_s: wait before the first retry. It doubles with each retry, and is spread by ±50 %. If the server's
-      Retry-After is longer, the client waits that long.
+    deadline_s: time limit of all calls for one answer, including waits.
+    retries: most calls after a failed one.
+    backoff_s: wait before the first retry. It doubles with each retry, and varies by ±50 %. If the server's Retry-After
+      is longer, the client waits that long.
 
   Raises:
-    ValueError: the address is none, or the key cannot be sent.
+    ValueError: the address is invalid, or the key cannot be sent in a header.
   """
 
   def __init__(
@@ -93,17 +93,17 @@ class Client:
     self.model, self._timeout, self._deadline, self._retries = model, timeout_s, deadline_s, retries
     self._backoff, self._proxies = backoff_s, not _is_here(host)
     self._url = (endpoint or OPENAI).rstrip("/") + "/chat/completions"
-    self._secret = lambda: key  # a function, so that no log of this object's fields shows it
+    self._secret = lambda: key  # a function, so that a log of this object's fields does not show the key
 
   def ask(self, messages: Sequence[Mapping[str, str]], **sampling: Any) -> Completion:
     """The model's answer.
 
-    A lost connection, a time-out, an answer that cannot be read and a status of RETRY are asked again. Any other
-    refusal ends the question at once.
+    Lost connections, time-outs, unreadable answers and a status in RETRY are retried. Any other refusal ends the
+    question at once.
 
     Args:
-      messages: role and content each.
-      sampling: temperature, max_tokens, … as the server names them.
+      messages: chat messages with role and content.
+      sampling: temperature, max_tokens, … under the server's names.
 
     Raises:
       NoCompletion: the server refused, or retries or deadline are spent. The message quotes the server.
@@ -148,14 +148,14 @@ class Client:
     )
 
   def _words(self, text: str) -> str:
-    """The server's own words, cut and escaped. They end where they quote the key."""
+    """The server's text, shortened and escaped. It is cut where it quotes the key."""
     key = self._secret()
     said = text.partition(key[:8])[0] if len(key) > 3 else text
     return repr(said[:WORDS])
 
 
 def daemon(function: Callable[..., Any], *arguments: Any) -> concurrent.futures.Future:
-  """Calls the function on a daemon thread. A pool's thread would keep the process alive up to the deadline."""
+  """Calls the function on a daemon thread. A pool's thread would keep the process alive until the deadline."""
   future: concurrent.futures.Future = concurrent.futures.Future()
   future.set_running_or_notify_cancel()
 
@@ -170,7 +170,7 @@ def daemon(function: Callable[..., Any], *arguments: Any) -> concurrent.futures.
 
 
 def _read(body: Any) -> Completion | None:
-  """The first choice of a chat completion; None where there is none."""
+  """The first choice of a chat completion; None if there is none."""
   choices = body.get("choices") if isinstance(body, dict) else None
   choice = choices[0] if isinstance(choices, list) and choices else None
   message = choice.get("message") if isinstance(choice, dict) else None
@@ -178,7 +178,7 @@ def _read(body: Any) -> Completion | None:
     return None
   content, reasoning = message.get("content"), message.get("reasoning_content")
   reasoning = reasoning if isinstance(reasoning, str) else ""
-  if content is None and reasoning:  # cut off in its thoughts
+  if content is None and reasoning:  # cut off during its reasoning
     content = ""
   if not isinstance(content, str):
     return None

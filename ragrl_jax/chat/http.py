@@ -1,8 +1,8 @@
-"""JSON over HTTP with servers that are not trusted: one deadline for a whole call, a cap on the answer, no raw errors.
+"""JSON over HTTP with untrusted servers: one deadline per call, a limit on the answer, and errors of our own.
 
-A library's timeouts are for one read each: a server that sends a byte now and then meets none of them. So every call
-runs on one event loop of this process, where a single wall-clock timeout holds from connecting to the last byte, and
-closes the socket when it ends. The loop's thread is a daemon: no call keeps a process alive.
+Time limits of HTTP libraries are per read, so a server that sends a byte now and then never exceeds them. Therefore
+every call runs on an event loop of this process. A single wall-clock limit covers it from connecting to the last byte,
+and closes the socket. The loop's thread is a daemon, so no call keeps a process alive.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from typing import Any
 
 import httpx
 
-SLACK_S = 1.0  # for the loop to close what it gave up, before its caller leaves without it
+SLACK_S = 1.0  # seconds for the loop to close an abandoned call before the caller leaves without it
 SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _starting = threading.Lock()
 
 
 class CallFailed(Exception):
-  """A call without an answer that can be read. The message says why, without the request's headers."""
+  """A call without a readable answer. The message says why, without the request's headers."""
 
 
 class NoAnswerInTime(CallFailed):
-  """The deadline came before the last byte of the answer."""
+  """The deadline passed before the last byte of the answer."""
 
 
 class ConnectionFailed(CallFailed):
-  """Nobody there, or the connection broke, or what came was no HTTP."""
+  """No server answers at the address, the connection broke, or the answer is not HTTP."""
 
 
 class AnswerTooLarge(CallFailed):
-  """More bytes than allowed: the rest was not read."""
+  """The answer has more bytes than allowed. The rest was not read."""
 
 
 class NotJSON(CallFailed):
-  """A good status, and a body that is no JSON: wrong UTF-8, too deep, numbers too long, or compressed."""
+  """The status is good, but the body is not JSON: wrong UTF-8, nested too deep, too long numbers, or compressed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Reply:
   """An answer.
 
   Attributes:
-    status: HTTP's.
+    status: the HTTP status.
     headers: names in lower case.
-    body: the parsed JSON. A refusal (status 300 and above) may have any body: None where it is no JSON.
+    body: the parsed JSON. The body of a refusal (status 300 and above) is None if it is not JSON.
     text: the first 300 bytes of the body, for messages.
   """
 
@@ -63,7 +63,7 @@ class Reply:
 
   @property
   def retry_after_s(self) -> float | None:
-    """Seconds of the Retry-After header; None without one, or where it is a date or nonsense."""
+    """Seconds in the Retry-After header. None if there is none, or if it is a date or invalid."""
     said = self.headers.get("retry-after", "").strip()
     return float(said) if SECONDS.fullmatch(said) else None
 
@@ -77,19 +77,19 @@ def post_json(
   headers: Mapping[str, str] | None = None,
   proxies: bool = False,
 ) -> Reply:
-  """POSTs a value as JSON; callable from any thread.
+  """POSTs a value as JSON. Any thread may call it.
 
   Args:
-    url: "http(s)://…"; redirects are answers, not followed.
+    url: "http(s)://…". Redirects are returned as answers, not followed.
     payload: JSON.
     deadline: of the whole call, on the clock of time.monotonic().
-    max_bytes: of the answer's body; a longer one is not read to its end. Compressed ones are refused.
-    headers: further ones; a value that HTTP forbids is refused without being shown.
-    proxies: use those of the environment.
+    max_bytes: limit on the answer's body; a longer one is not read to its end. Compressed bodies are refused.
+    headers: additional headers. A value that HTTP forbids is refused without being shown.
+    proxies: whether to use the environment's proxies.
 
   Raises:
-    NoAnswerInTime, ConnectionFailed, AnswerTooLarge, NotJSON: all of them CallFailed.
-    ValueError: no such address, or a header that cannot be sent.
+    NoAnswerInTime, ConnectionFailed, AnswerTooLarge, NotJSON: subclasses of CallFailed.
+    ValueError: the address is invalid, or a header cannot be sent.
   """
   return _call("POST", url, json.dumps(payload).encode(), deadline, max_bytes, headers, proxies)
 
@@ -97,7 +97,7 @@ def post_json(
 def get_json(
   url: str, *, deadline: float, max_bytes: int, headers: Mapping[str, str] | None = None, proxies: bool = False
 ) -> Reply:
-  """GETs a value; otherwise as `post_json`."""
+  """GETs a value. Otherwise like `post_json`."""
   return _call("GET", url, None, deadline, max_bytes, headers, proxies)
 
 
@@ -148,7 +148,7 @@ def _call(
 async def _answer(
   client: httpx.AsyncClient, request: httpx.Request, left_s: float, max_bytes: int
 ) -> tuple[int, dict[str, str], bytes]:
-  """(status, headers, body), read up to the limits of time and length."""
+  """(status, headers, body), read within the limits of time and length."""
   raw = bytearray()
   try:
     async with asyncio.timeout(left_s):
@@ -162,7 +162,7 @@ async def _answer(
         await response.aclose()
   except TimeoutError:
     raise NoAnswerInTime(f"no whole answer within {left_s:.3g} s") from None
-  except httpx.HTTPError as error:  # some have no text of their own
+  except httpx.HTTPError as error:  # some errors have no text
     raise ConnectionFailed(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from None
   return response.status_code, dict(response.headers), bytes(raw)
 
@@ -175,7 +175,7 @@ def _parsed(raw: bytes, headers: Mapping[str, str]) -> Any:
     return json.loads(raw)
   except RecursionError:
     raise NotJSON("the answer is no JSON that can be read: it is nested too deep") from None
-  except ValueError as error:  # bad UTF-8 and integers of thousands of digits, too
+  except ValueError as error:  # also invalid UTF-8, and integers of thousands of digits
     raise NotJSON(f"the answer is no JSON ({error!s:.120}): {raw[:80].decode(errors='replace')!r}") from None
 
 

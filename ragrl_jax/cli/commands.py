@@ -72,7 +72,7 @@ def guarded(function, *arguments, shown: bool = False, **named):
 
 
 def tell(error: BaseException) -> int:
-  """Prints what ended this process: a line, or for a bug, or with --traceback, where it was raised. The exit status."""
+  """Prints the error that ended this process, with a traceback for a bug or with --traceback; the exit status."""
   status = status_of(error)
   if status is None or _shown:
     traceback.print_exception(error)
@@ -118,7 +118,7 @@ def ready(config, flag: str, path: str, *, training: bool = True) -> None:
 
 
 class Parser(argparse.ArgumentParser):
-  """For a command that reads its own arguments: shows the command's text as it stands, and mistakes in one line."""
+  """For a command that reads its own arguments: shows the command's text unchanged, and mistakes in one line."""
 
   def __init__(self, text: str):
     super().__init__(description=as_called(text), formatter_class=argparse.RawDescriptionHelpFormatter)

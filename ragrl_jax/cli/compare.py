@@ -1,13 +1,14 @@
 """Compares evaluations, or judges:
 
   python launchers/compare.py --results OUT_A --results OUT_B [--results …] [--measures em,terms/information_think]
-  python launchers/compare.py --verdicts 'PAIRS_A/*.jsonl.gz' --verdicts 'PAIRS_B/*.jsonl.gz' [--verdicts …]
+  python launchers/compare.py --verdicts 'PAIRS_A/*.jsonl.gz' --verdicts SHEET.csv [--verdicts …]
 
 The first compares two or more systems on the same questions. Each --results is a folder that launchers/evaluate.py
 wrote, or a glob of such folders ('out/a/*', one per set). It prints the means of every set, their macro average, and
 two tests against the first system: one of the questions' scores, paired by question, and one of the sets' means, paired
-by set. The second compares two or more judges. Each --verdicts holds the same pairs as one judge labelled them
-(launchers/make_judge_data.py). It prints the rate at which the judges agree, and Fleiss' kappa.
+by set; --alternative makes the latter one-sided. The second compares two or more judges. Each --verdicts holds the same
+pairs as one judge labelled them (launchers/make_judge_data.py), or a person (its --sheet). It prints the rate at which
+they agree, Fleiss' kappa, for each two of them Cohen's, and 95 % intervals over the pairs.
 """
 
 import glob
@@ -17,15 +18,24 @@ import pathlib
 from absl import app, flags
 
 from ragrl_jax.cli import commands
+from ragrl_jax.core.metrics import stats
 from ragrl_jax.data import readers
-from ragrl_jax.evaluation import compare, harness
+from ragrl_jax.evaluation import comparison, harness, raters
 from ragrl_jax.store import jsonl
 
 RESULTS = flags.DEFINE_multi_string(
   "results", [], "Folder of predictions.jsonl, or a glob of such folders; once per system."
 )
 MEASURES = flags.DEFINE_list("measures", [], "em, f1, cover_em, outcome, searches, terms/NAME; all if not given.")
-VERDICTS = flags.DEFINE_multi_string("verdicts", [], "Labelled pairs, FILE.jsonl[.gz] or a glob; once per judge.")
+ALTERNATIVE = flags.DEFINE_enum(
+  "alternative",
+  "two-sided",
+  list(stats.ALTERNATIVES),
+  "Of the test by sets: greater asks whether a system is above the first one.",
+)
+VERDICTS = flags.DEFINE_multi_string(
+  "verdicts", [], "Labelled pairs, FILE.jsonl[.gz] or a glob, or a person's FILE.csv; once per judge."
+)
 
 
 def main(argv):
@@ -37,10 +47,12 @@ def main(argv):
 
 def systems() -> str:
   """The tables that compare the systems of --results."""
-  compared = compare.compare({name: predictions(name) for name in RESULTS.value})
+  rows = {name: predictions(name) for name in RESULTS.value}
+  compared = comparison.compare(rows, alternative=ALTERNATIVE.value)
   if unknown := [name for name in MEASURES.value if name not in compared]:
     raise ValueError(f"--measures={','.join(unknown)}: all systems have {', '.join(compared)}.")
-  return compare.text({name: compared[name] for name in MEASURES.value or compared}, RESULTS.value)
+  shown = {name: compared[name] for name in MEASURES.value or compared}
+  return comparison.text(shown, RESULTS.value, alternative=ALTERNATIVE.value)
 
 
 def predictions(folders: str) -> list:
@@ -53,14 +65,15 @@ def predictions(folders: str) -> list:
 
 def judges() -> str:
   """The agreement of the judges of --verdicts, as JSON."""
-  labels = [
-    {
-      (pair.passages[0].text if pair.passages else "", pair.question): pair.golds[0]
-      for pair in readers.read_examples(path)
-    }
-    for path in VERDICTS.value
-  ]
-  return json.dumps(compare.agreement(labels), indent=1)
+  return json.dumps(raters.agreement({path: labels(path) for path in VERDICTS.value}), indent=1)
+
+
+def labels(path: str) -> dict[raters.Pair, str]:
+  """The labels of one judge or person, by pair."""
+  if path.endswith(".csv"):
+    return raters.read_sheet(path)
+  premise = lambda pair: pair.passages[0].text if pair.passages else ""
+  return {raters.same(premise(pair), pair.question): pair.golds[0] for pair in readers.read_examples(path)}
 
 
 def start() -> None:

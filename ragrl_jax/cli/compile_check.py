@@ -1,7 +1,7 @@
 """Does it fit, and how fast could it be: python launchers/compile_check.py --config configs/arena.py --topology v5e:8x8
 
 Compiles every program of a run for TPUs or GPUs. It needs none of them and no weights, but their compiler: libtpu (pip
-install 'ragrl_jax[tpu]') or JAX's CUDA plugin (pip install 'ragrl_jax[gpu_check]'). Prints per chip: what stays in
+install 'ragrl_jax[tpu]') or JAX's CUDA plugin (pip install 'ragrl_jax[gpu-check]'). Prints per chip: what stays in
 memory, and for each program its temporaries, its work, traffic and collectives, and the least time it can take; on GPUs
 also the kernels that it launches, and the loops that wait for the host. Exits with 1 if the run does not fit.
 """

@@ -3,6 +3,8 @@
 Recipe, retrieval and sizes come from the run's config.json; --config.field=value changes one of them. A model that
 belongs to no run takes them from --config configs/NAME.py.
 
+--best evaluation/em takes the checkpoint of the run that was best on its held-out questions, not the last one.
+
 Writes DIR/predictions.jsonl (one row per question) and DIR/metrics.json, and prints the metrics as a table. After a
 kill, the same command continues where it stopped.
 """
@@ -16,12 +18,15 @@ from tqdm import tqdm
 
 from ragrl_jax import evaluate
 from ragrl_jax.cli import commands
-from ragrl_jax.report import tables
+from ragrl_jax.report import metric_tables
 from ragrl_jax.run import devices
 from ragrl_jax.store import compile_cache
 
 CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
 CHECKPOINT = flags.DEFINE_string("checkpoint", None, "Hugging Face folder, run's folder, or RUN/checkpoints/STEP.")
+BEST = flags.DEFINE_string(
+  "best", "", "Of a run's checkpoints, the one with the highest value of this metric, such as evaluation/em."
+)
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
 OUT = flags.DEFINE_string("out", None, "Folder of predictions.jsonl and metrics.json.")
 SAMPLE = flags.DEFINE_bool("sample", False, "Sample as config.rollout says instead of taking the likeliest token.")
@@ -34,7 +39,8 @@ def main(argv):
   logging.set_verbosity(logging.WARNING)
   compile_cache.keep()
   commands.ready(CONFIG.value, "out", OUT.value, training=False)
-  evaluate.locate(CHECKPOINT.value)
+  checkpoint = evaluate.best(CHECKPOINT.value, BEST.value) if BEST.value else CHECKPOINT.value
+  evaluate.locate(checkpoint)
   devices.found()
   with tqdm(unit="question", delay=0.1) as bar:  # not before the questions begin
 
@@ -42,15 +48,13 @@ def main(argv):
       bar.total = of
       bar.update(done - bar.n)
 
-    metrics = evaluate.evaluate(
-      CONFIG.value, CHECKPOINT.value, DATA.value, OUT.value, sample=SAMPLE.value, progress=progress
-    )
-  print(tables.one(metrics))
+    metrics = evaluate.evaluate(CONFIG.value, checkpoint, DATA.value, OUT.value, sample=SAMPLE.value, progress=progress)
+  print(metric_tables.one(metrics))
   print(f"{OUT.value}/metrics.json")
 
 
 def with_config(argv: list[str]) -> list[str]:
-  """The arguments; where they name no --config, the config of the checkpoint's run is added."""
+  """The arguments, with the config of the checkpoint's run added if there is no --config."""
   given = {word.split("=", 1)[0].lstrip("-"): at for at, word in enumerate(argv) if word.startswith("-")}
   if "config" in given or "checkpoint" not in given:
     return argv

@@ -2,8 +2,9 @@
 
     python launchers/import_hf.py --model Qwen2.5-3B/ --out models/qwen2.5-3b [--dtype bfloat16] [--adapters PEFT/]
 
-With --adapters, a PEFT folder's LoRA is merged into the weights. Nothing is downloaded. Prints what it found as one
-line of JSON.
+With --adapters, a PEFT folder's LoRA is merged into the weights. With --add_tokens "<retrieval> </retrieval>", each of
+these texts becomes a token, whose embedding is the mean of the others. Nothing is downloaded. Prints what it found as
+one line of JSON.
 """
 
 import json
@@ -15,7 +16,7 @@ import numpy as np
 
 from ragrl_jax.cli import commands
 from ragrl_jax.models import peft, weights
-from ragrl_jax.prompting import load
+from ragrl_jax.prompting import added_tokens, load
 from ragrl_jax.run import player
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
@@ -27,12 +28,17 @@ def main() -> int:
   parser.add_argument("--model", required=True, help="folder with config.json, safetensors and tokenizer")
   parser.add_argument("--out", required=True, help="folder to write; a run's config.model.path")
   parser.add_argument("--adapters", help="PEFT folder to merge into the model")
+  parser.add_argument("--add_tokens", default="", help="new tokens, with spaces between them")
   parser.add_argument("--dtype", default="bfloat16", choices=DTYPES, help="dtype of the stored weights")
   parser.add_argument("--shard_bytes", type=int, default=5_000_000_000, help="the most bytes per file")
   arguments = parser.parse_args()
   source, out = pathlib.Path(arguments.model), pathlib.Path(arguments.out)
   player.check_folder("--model", str(source))
   tokenizer = load.load_tokenizer(source)
+  wanted = arguments.add_tokens.split()
+  whole, added = added_tokens.add(source, wanted) if wanted else (None, ())
+  if added and arguments.adapters:
+    raise ValueError("--add_tokens with --adapters: merge the adapters first, then add tokens to the merged model.")
   how = dict(dtype=DTYPES[arguments.dtype], shard_bytes=arguments.shard_bytes)
   if arguments.adapters:
     if source.resolve() == out.resolve():
@@ -41,7 +47,7 @@ def main() -> int:
     peft.load_adapters(model, arguments.adapters)
     weights.save_pretrained(model, config, out, **how)
   else:
-    config = weights.copy_pretrained(source, out, **how)
+    config = weights.copy_pretrained(source, out, added=added, **how)
   if tokenizer.vocab_size > config.vocab_size:
     raise ValueError(
       f"{source}: the tokenizer has {tokenizer.vocab_size} ids, the model {config.vocab_size} rows: "
@@ -50,6 +56,8 @@ def main() -> int:
   for name in player.TOKENIZER_FILES:
     if (source / name).is_file():
       shutil.copyfile(source / name, out / name)
+  if whole is not None:
+    whole.save_pretrained(str(out))
   if not (out / "generation_config.json").exists():
     weights.write_generation_config(out, tokenizer.eos_ids, config.bos_id)
   print(
@@ -60,7 +68,7 @@ def main() -> int:
         layers=config.num_layers,
         d_model=config.d_model,
         vocabulary=config.vocab_size,
-        token_ids=tokenizer.vocab_size,
+        token_ids=tokenizer.vocab_size + len(set(added)),
         eos_ids=list(tokenizer.eos_ids),
         dtype=arguments.dtype,
         bytes=sum(file.stat().st_size for file in out.glob("*.safetensors")),

@@ -6,14 +6,21 @@ from collections.abc import Sequence
 from absl import flags
 
 from ragrl_jax import retrieval
+from ragrl_jax.run import questions
 from ragrl_jax.structs import Example
 
 INDEX = flags.DEFINE_string("index", "", "Folder of an index, or the address of a retriever.")
+OWN = flags.DEFINE_bool("own_passages", True, "--noown_passages: drop the passages that rows bring.")
 TOP_K = flags.DEFINE_integer("top_k", 5, "Passages to find per question.", lower_bound=1)
 
 
 def with_passages(examples: Sequence[Example]) -> list[Example]:
-  """The examples. With an index, those without passages get the best ones for their question."""
+  """The examples. With an index, those without passages get the best ones for their question.
+
+  With --noown_passages none has any to begin with.
+  """
+  if not OWN.value:
+    examples = [questions.without_passages(example) for example in examples]
   bare = [number for number, example in enumerate(examples) if not example.passages]
   if not INDEX.value or not bare:
     return list(examples)

@@ -8,6 +8,7 @@ OpenAI-compatible endpoint, for the reasoning too, for --config configs/arena.py
 second call asks only for what is missing. The API key is read from the environment variable BACKBONE_KEY.
 """
 
+import functools
 import os
 
 from absl import app, flags
@@ -23,6 +24,9 @@ MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "The most questions to re
 URL = flags.DEFINE_string("url", "", "Endpoint of the backbone, such as http://localhost:8000/v1.")
 MODEL = flags.DEFINE_string("model", "", "Name of the backbone at that endpoint.")
 ANSWERS = flags.DEFINE_string("answers", "", "Folder that keeps the backbone's answers.")
+WORDING = flags.DEFINE_string(
+  "wording", "paper", "file:PATH with the words for it: {question}, {references}, {relevance_ids} and {answer}."
+)
 CONCURRENCY = flags.DEFINE_integer("concurrency", 16, "Questions at the same time.", lower_bound=1)
 TEMPERATURE = flags.DEFINE_float("temperature", 0.9, "Sampling temperature of the backbone.", lower_bound=0.0)
 MAX_TOKENS = flags.DEFINE_integer("max_tokens", 1024, "The most tokens of one answer.", lower_bound=1)
@@ -33,7 +37,8 @@ def reason(examples):
   model = client.Client(URL.value, MODEL.value, key=os.environ.get("BACKBONE_KEY", ""))
   sampling = dict(temperature=TEMPERATURE.value, max_tokens=MAX_TOKENS.value)
   backbone = cached.CachedClient(model, ANSWERS.value, sampling=sampling)
-  return generation.ask(sft_data.reasoned, examples, backbone, concurrency=CONCURRENCY.value)
+  make = functools.partial(sft_data.reasoned, words=sft_data.asked(WORDING.value))
+  return generation.ask(make, examples, backbone, concurrency=CONCURRENCY.value)
 
 
 def main(argv):
@@ -42,6 +47,7 @@ def main(argv):
     raise app.UsageError(f"unknown argument {argv[1]!r}")
   if len({bool(flag.value) for flag in (URL, MODEL, ANSWERS)}) > 1:
     raise app.UsageError("--url, --model and --answers belong together: give all of them, or none for answers alone.")
+  sft_data.asked(WORDING.value)  # is refused before the questions are read
   examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
   if not URL.value:
     writers.write_examples(OUT.value, examples, turns=sft_data.direct(examples))

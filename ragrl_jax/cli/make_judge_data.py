@@ -2,12 +2,15 @@
 
   python launchers/make_judge_data.py --config configs/veritas.py --config.judge.kind=llm … --episodes RUN --out DIR
   python launchers/make_judge_data.py --config configs/veritas.py --config.judge.path=MODEL --compare HELD_OUT
+  python launchers/make_judge_data.py --config configs/veritas.py --episodes RUN --sheet SHEET.csv --max_pairs 100
 
-The first takes pairs from a run's logged episodes, (results, thought) unless --term names others, and lets the config's
-judge label them. It writes DIR/train.jsonl.gz for launchers/sft.py --config configs/veritas.py:reward_model, and
-DIR/held_out.jsonl.gz. The second prints how far the config's judge agrees with labels. A pair that the judge refuses is
-asked once more at the end; then it has no verdict. If the share of such pairs is above --max_missing, the exit status
-is 1. With config.judge.cache set, both continue after a kill; a kill costs the last 256 pairs at most.
+The first takes pairs from the episodes of a run or of an evaluation, (results, thought) unless --term names others, and
+lets the config's judge label them. It writes DIR/train.jsonl.gz for launchers/sft.py --config
+configs/veritas.py:reward_model, and DIR/held_out.jsonl.gz. The second prints how far the config's judge agrees with
+labels. A pair that the judge refuses is asked once more at the end; then it has no verdict. If the share of such pairs
+is above --max_missing, the exit status is 1. With config.judge.cache set, both continue after a kill; a kill costs the
+last 256 pairs at most. The third writes the first --max_pairs of the pairs that the first labels, for people to label;
+launchers/compare.py --verdicts compares the sheets with each other and with judges.
 """
 
 import json
@@ -21,12 +24,16 @@ from tqdm import tqdm
 from ragrl_jax import judging
 from ragrl_jax.cli import commands, generation
 from ragrl_jax.data import readers, writers
+from ragrl_jax.evaluation import raters
 from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.store import compile_cache
 from ragrl_jax.store import episodes as episodes_lib
 
 CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
-EPISODES = flags.DEFINE_string("episodes", "", "Folder of a run; reads its episodes/step_*.jsonl.")
+EPISODES = flags.DEFINE_string(
+  "episodes", "", "Folder of a run, whose episodes/step_*.jsonl are read, or of an evaluation, with episodes.jsonl."
+)
+SHEET = flags.DEFINE_string("sheet", "", "CSV of pairs to be labelled by hand, in place of --out.")
 COMPARE = flags.DEFINE_string("compare", "", "Labelled pairs, FILE.jsonl[.gz], in place of --episodes and --out.")
 TERM = flags.DEFINE_enum(
   "term",
@@ -45,6 +52,13 @@ def main(argv):
     raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
   compile_cache.keep()
   config = CONFIG.value
+  if SHEET.value:
+    if not EPISODES.value:
+      raise app.UsageError("give --episodes: the pairs of the sheet are theirs.")
+    pairs = drawn(config)
+    raters.write_sheet(SHEET.value, ((pair.id, distil.asked(pair)) for pair in pairs))
+    print(f"{SHEET.value}: {len(pairs)} pairs; put 1 or 0 into the column label")
+    return
   judges = judging.of_terms(config.judge, config.judges, [TERM.value], dtype=config.model.dtype)
   if (judge := judges.get(TERM.value)) is None:
     raise app.UsageError("config.judge.kind='none': name the judge that is to label, or to be compared.")
@@ -56,9 +70,7 @@ def main(argv):
     return
   if not EPISODES.value or not OUT.value:
     raise app.UsageError("give --episodes and --out, or --compare.")
-  logged = (row for path in episodes_lib.steps(EPISODES.value).values() for row in episodes_lib.read_episodes(path))
-  pairs = distil.pairs((episodes_lib.episode_of(row) for row in logged), TERM.value)
-  pairs = random.Random(config.seed).sample(pairs, min(len(pairs), MAX_PAIRS.value))
+  pairs = drawn(config)
   labelled = distil.labelled(pairs, judged(judge, pairs))
   for name, part in zip(("train", "held_out"), distil.split(labelled, HELD_OUT.value, seed=config.seed), strict=True):
     path = pathlib.Path(OUT.value) / f"{name}.jsonl.gz"
@@ -66,6 +78,13 @@ def main(argv):
     print(f"{path}: {len(part)} pairs, {sum(pair.golds == ('1',) for pair in part)} of them 1")
   print(f"{len(pairs) - len(labelled)} pairs got no verdict")
   generation.settle(len(pairs) - len(labelled), len(pairs), "pairs")
+
+
+def drawn(config) -> list:
+  """The first --max_pairs of the episodes' pairs, shuffled by config.seed: a few are among those of a larger number."""
+  pairs = distil.pairs(map(episodes_lib.episode_of, episodes_lib.read_folder(EPISODES.value)), TERM.value)
+  random.Random(config.seed).shuffle(pairs)
+  return pairs[: MAX_PAIRS.value]
 
 
 def judged(judge, pairs) -> list[float | None]:

@@ -2,13 +2,15 @@
 
   python launchers/make_lear_sft.py --data QUESTIONS --out DIR --answers KEPT --url URL --model NAME
   python launchers/make_lear_sft.py --data QUESTIONS --out DIR
+  python launchers/make_lear_sft.py --data QUESTIONS --out DIR --oracle string_inclusion
 
-The first asks a teacher, behind an OpenAI-compatible endpoint, to reason, extract and answer. It writes the right
-answers in three forms, DIR/vanilla.jsonl.gz, DIR/rational.jsonl.gz and DIR/rationale.jsonl.gz, for --config
-configs/lear.py:sft,vanilla, :sft and :sft,rationale. The teacher's answers are kept in KEPT: a second call asks only
-for what is missing. The API key is read from the environment variable TEACHER_KEY. The second writes the questions to
-test on, DIR/answerable.jsonl.gz: those with a passage that holds a right answer. In both, --index finds passages for
-the questions that have none.
+The first asks a teacher, behind an OpenAI-compatible endpoint, to reason, extract and answer. It writes reason and
+evidence of the right answers in two forms, DIR/vanilla.jsonl.gz (the evidence alone) and DIR/rational.jsonl.gz, for
+--config configs/lear.py:sft,study_vanilla and :sft,study_rational. The teacher's answers are kept in KEPT: a second
+call asks only for what is missing. The API key is read from the environment variable TEACHER_KEY. The second writes the
+questions to test on, DIR/answerable.jsonl.gz: those with a passage that holds a right answer. The third writes
+DIR/filter.jsonl.gz, FilCo's transcripts for configs/lear.py:sft,filter: the sentence of the passages that the oracle
+picks (string_inclusion or lexical_overlap). In all three, --index finds passages for the questions that have none.
 """
 
 import os
@@ -19,7 +21,7 @@ from absl import app, flags
 from ragrl_jax.chat import cached, client
 from ragrl_jax.cli import commands, generation, index_flags
 from ragrl_jax.data import readers, writers
-from ragrl_jax.recipes.lear import sft_data
+from ragrl_jax.recipes.lear import filco, sft_data
 
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
 OUT = flags.DEFINE_string("out", None, "Folder of the files.")
@@ -27,6 +29,7 @@ MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "The most questions to re
 URL = flags.DEFINE_string("url", "", "Endpoint of the teacher, such as http://localhost:8000/v1.")
 MODEL = flags.DEFINE_string("model", "", "Name of the teacher at that endpoint.")
 ANSWERS = flags.DEFINE_string("answers", "", "Folder that keeps the teacher's answers.")
+ORACLE = flags.DEFINE_enum("oracle", None, filco.ORACLES, "How FilCo's oracle picks a sentence.")
 CONCURRENCY = flags.DEFINE_integer("concurrency", 16, "Questions at the same time.", lower_bound=1)
 MAX_TOKENS = flags.DEFINE_integer(
   "max_tokens", 8192, "The most tokens of one answer, its reasoning included.", lower_bound=1
@@ -44,19 +47,28 @@ def main(argv):
   """Runs `ragrl make-lear-sft`."""
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}")
+  if URL.value and ORACLE.value:
+    raise app.UsageError("--oracle needs no teacher: give it without --url, --model and --answers.")
   if len({bool(flag.value) for flag in (URL, MODEL, ANSWERS)}) > 1:
     raise app.UsageError("--url, --model and --answers belong together: give all of them, or none for test questions.")
   examples = index_flags.with_passages(list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value)))
   out = pathlib.Path(OUT.value)
+  if ORACLE.value:
+    made = filco.demonstrations(examples, ORACLE.value)
+    writers.write_examples(
+      out / "filter.jsonl.gz", [example for example, _ in made], turns=[turns for _, turns in made]
+    )
+    print(f"{len(made)} of {len(examples)}: {out / 'filter.jsonl.gz'}")
+    return
   if not URL.value:
     kept = sft_data.answerable(examples)
     writers.write_examples(out / "answerable.jsonl.gz", kept)
     print(f"{len(kept)} of {len(examples)}: {out / 'answerable.jsonl.gz'}")
     return
   kept, fates = teach(examples)
-  for reply in sft_data.ARMS:
+  for name, reply in sft_data.ARMS.items():
     turns = [sft_data.arm(turns, reply) for _, turns in kept]
-    writers.write_examples(out / f"{reply}.jsonl.gz", [example for example, _ in kept], turns=turns)
+    writers.write_examples(out / f"{name}.jsonl.gz", [example for example, _ in kept], turns=turns)
   generation.report(fates, out)
 
 

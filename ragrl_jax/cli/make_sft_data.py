@@ -7,6 +7,7 @@ The questions must have passages and gold sentences, as HotpotQA's do. The model
 call asks only for what is missing. The API keys are read from the environment variables REASONER_KEY and INSERTER_KEY.
 """
 
+import functools
 import os
 
 from absl import app, flags
@@ -27,6 +28,12 @@ DEADLINE_S = flags.DEFINE_float("deadline_s", 1800.0, "Time limit of all calls f
 RETRIES = flags.DEFINE_integer("retries", 5, "The most calls after a failed one.", lower_bound=0)
 TEMPERATURE = flags.DEFINE_float("temperature", 0.6, "Sampling temperature of both models.", lower_bound=0.0)
 MAX_TOKENS = flags.DEFINE_integer("max_tokens", 4096, "The most tokens of one answer.", lower_bound=1)
+REASONER_WORDING = flags.DEFINE_string(
+  "reasoner_wording", "paper", "file:PATH with the words for the model that reasons, with {context} and {question}."
+)
+INSERTER_WORDING = flags.DEFINE_string(
+  "inserter_wording", "paper", "file:PATH with those for the other one, with {question}, {reasoning} and {evidence}."
+)
 REASONER_URL = flags.DEFINE_string(
   "reasoner_url", None, "Endpoint of the model that reasons, such as http://localhost:8000/v1."
 )
@@ -53,10 +60,12 @@ def main(argv):
   """Runs `ragrl make-care-sft`."""
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}")
+  words = generate.wordings(REASONER_WORDING.value, INSERTER_WORDING.value)
   examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
   reasoner = model(REASONER_URL.value, REASONER_MODEL.value, "REASONER_KEY")
   inserter = model(INSERTER_URL.value, INSERTER_MODEL.value, "INSERTER_KEY")
-  kept, fates = generation.ask(generate.transcripts, examples, reasoner, inserter, concurrency=CONCURRENCY.value)
+  make = functools.partial(generate.transcripts, words=words)
+  kept, fates = generation.ask(make, examples, reasoner, inserter, concurrency=CONCURRENCY.value)
   writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])
   generation.report(fates, OUT.value)
 

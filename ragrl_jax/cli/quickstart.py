@@ -25,8 +25,8 @@ from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.evaluation import harness
 from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.recipes.search_r1 import demonstrate
+from ragrl_jax.report import metric_tables, traces
 from ragrl_jax.report import page as page_lib
-from ragrl_jax.report import tables, traces
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import compile_cache, fresh
 from ragrl_jax.store import episodes as episodes_lib
@@ -94,7 +94,7 @@ def main(_):
   (workdir / "summary.json").write_text(json.dumps(summary, indent=1))
   page = page_lib.write_report(workdir)
   print("\nHeld-out questions, greedy; every name in them is new to the model\n")
-  print(tables.text_table(tables.comparison(before, after)))
+  print(metric_tables.text_table(metric_tables.comparison(before, after)))
   print("\nOne sampled episode of the last step\n")
   traces.show(last_episode(workdir, max(found)))
   if missed := verdict(summary, config):
@@ -262,7 +262,7 @@ def verdict(summary: dict, config) -> str:
 
 
 def last_episode(workdir: pathlib.Path, step: int) -> dict:
-  """An episode of this step: with a right answer and many searches, where there is one."""
+  """An episode of this step, if possible one with a right answer and many searches."""
   rows = episodes_lib.read_episodes(episodes_lib.steps(workdir)[step])
   searches = lambda row: sum(segment.get("found") is not None for segment in row["segments"])
   return max(rows, key=lambda row: (row["outcome"] or 0, searches(row)))

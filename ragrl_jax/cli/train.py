@@ -34,7 +34,7 @@ def run(config):
   """Trains, with a progress bar and each warning once, and writes the run's page."""
   player.check(config)
   measure = evaluate.evaluator(config, workdir=WORKDIR.value) if config.data.evaluate else None
-  said: set[str] = set()  # a warning stands in the metrics of every step, and is printed once
+  said: set[str] = set()  # a warning is in the metrics of every step, but is printed once
   with tqdm(total=config.steps, unit="step", disable=not hosts.is_first()) as bar:
     for metrics in train.train(config, WORKDIR.value, evaluate=measure, say=tqdm.write, **host_flags.going_on()):
       bar.update(metrics["step"] - bar.n)

@@ -24,7 +24,7 @@ ESTIMATORS = ("k1", "k2", "k3", "abs", "k1+", "k3+")
 
 
 def kl_penalty(
-  logprobs: Float[AnyArray, "*s"], ref_logprobs: Float[AnyArray, "*s"], estimator: str, *, tangent: Number = 5.0
+  logprobs: Float[AnyArray, "*s"], ref_logprobs: Float[AnyArray, "*s"], estimator: str, *, tangent: Number | None = 5.0
 ) -> Float[Array, "*s"]:
   """One KL estimate per token, in nats.
 
@@ -33,7 +33,8 @@ def kl_penalty(
     ref_logprobs: log pi_ref of the same tokens; constant.
     estimator: one of ESTIMATORS, see the module's table.
     tangent: beyond |gap| = tangent, k3 is continued by its tangent line. So it is finite for any gap and keeps a
-      gradient. (A clamped k3 has gradient 0 there, where the penalty is needed most.)
+      gradient. (A clamped k3 has gradient 0 there, where the penalty is needed most.) None: k3 as published, which
+      overflows float32 at a gap of 88.
 
   Returns:
     float32, the shape of logprobs. k2 and k3 are >= 0.
@@ -59,7 +60,9 @@ def kl_penalty(
   return k2 + jax.lax.stop_gradient(value - k2)  # straight-through: the value of k1 or k3, the gradient of k2
 
 
-def _k3(gap: Float[Array, "*s"], tangent: Number) -> Float[Array, "*s"]:
+def _k3(gap: Float[Array, "*s"], tangent: Number | None) -> Float[Array, "*s"]:
+  if tangent is None:
+    return jnp.expm1(gap) - gap
   near = jnp.abs(gap) <= tangent
   safe = jnp.where(near, gap, 0.0)  # before exp: an overflow in the unused branch would make the gradient NaN
   at = jnp.sign(gap) * tangent

@@ -128,7 +128,7 @@ def _fewest(
   edge = wide(_largest(lambda edge: measure(blocks >= wide(edge)) >= target, len(blocks)))
   above, equal = among & (blocks > edge), among & (blocks == edge)
   below, equals = measure(above), equal.sum(axis=(1, 2), dtype=jnp.int32)
-  # Of 5 equal tokens that measure 10 and a target that lies 3 higher than what is above them, the first 2 are kept.
+  # Of 5 equal tokens that measure 10, with a target 3 above the sum of the likelier ones, the first 2 are kept.
   each = (measure(above | equal) - below).astype(jnp.float32) / equals.astype(jnp.float32)
   needed = jnp.clip(jnp.ceil((target - below).astype(jnp.float32) / each), 1.0, equals.astype(jnp.float32))
   ones = equal.astype(jnp.float32)

@@ -57,7 +57,7 @@ def _of_array(path: pathlib.Path, text: str) -> Iterator[tuple[str, Any]]:
   """The members of a JSON array; or the lines, if a file named .json holds lines."""
   start = _skip(text, 0)
   if text[start : start + 1] != "[":
-    yield from _of_lines(path, enumerate(text.split("\n"), 1))  # not splitlines: U+2028 may stand in a string
+    yield from _of_lines(path, enumerate(text.split("\n"), 1))  # not splitlines, because a string may contain U+2028
     return
   decoder, at, line, counted = json.JSONDecoder(), _skip(text, start + 1), 1, 0
   number = 0

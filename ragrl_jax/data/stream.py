@@ -47,8 +47,9 @@ class Mixture:
 
   Args:
     easy, hard: number of examples in each set; positions count the easy examples first.
-    share: step (from 1) → probability of an easy example. A step is one batch of prompts drawn. It equals the
-      optimiser's step if each of these draws one batch.
+    share: step → probability of an easy example. A step is one batch of prompts drawn, and the first one is 0, so that
+      a share of 1 there begins with easy examples alone. It is one less than the optimiser's step if each of these
+      draws one batch.
     prompts_per_step: prompts in a batch.
     seed: seed of the draws.
 
@@ -71,6 +72,6 @@ class Mixture:
     """The position of the example in draw number `index`."""
     step, slot = divmod(index, self.prompts_per_step)
     drawn = random.Random(f"mixture/{self.seed}/{step}/{slot}")
-    if drawn.random() < self.share(step + 1):
+    if drawn.random() < self.share(step):
       return drawn.randrange(self.easy)
     return self.easy + drawn.randrange(self.hard)

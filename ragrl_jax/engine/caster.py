@@ -1,12 +1,12 @@
 """The engine's weights: the learner's, cast to the matmuls' dtype, with separate arrays for each layer.
 
 The learner's layers are stacked and scanned. A decode step that scanned them would first copy every matrix out of its
-stack. So the engine's programs go through separate layers.
+stack. So the engine's programs loop over separate layers.
 """
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,8 @@ class Weights(NamedTuple):
   """A decoder's weights, or a part of them.
 
   Attributes:
-    outer: those outside the layers.
-    layers: those of each layer; () if the part has none.
+    outer: the weights outside the layers.
+    layers: the weights of each layer; () if the part has none.
   """
 
   outer: nnx.State
@@ -35,6 +35,13 @@ def merge(a: Weights, b: Weights) -> Weights:
   return Weights(nnx.merge_state(a.outer, b.outer), both or a.layers or b.layers)
 
 
+class Program(NamedTuple):
+  """A jitted function, and the shape of its argument."""
+
+  function: Any
+  argument: jax.ShapeDtypeStruct
+
+
 class Caster:
   """Takes weights from the learner to the engine, leaf by leaf: all at once would hold the model a second time.
 
@@ -42,7 +49,7 @@ class Caster:
     dtype: of the matmuls. Norms and biases keep theirs: the decoder computes them in float32.
     layers: number of layers.
     mesh: the engine's; None leaves the weights on their device.
-    learner: the learner's mesh if it spans several hosts: each host then first gets its own copy.
+    every: the meshes of all engines (`mesh.engines`), if there are several hosts: one program takes a leaf to all.
     own: share no memory with the learner's weights, so that an update may overwrite those.
   """
 
@@ -52,10 +59,10 @@ class Caster:
     layers: int,
     mesh: jax.sharding.Mesh | None = None,
     *,
-    learner: jax.sharding.Mesh | None = None,
+    every: jax.sharding.Mesh | None = None,
     own: bool = False,
   ):
-    self._dtype, self._layers, self._mesh, self._learner, self._own = jnp.dtype(dtype), layers, mesh, learner, own
+    self._dtype, self._layers, self._mesh, self._every, self._own = jnp.dtype(dtype), layers, mesh, every, own
 
   def __call__(self, params: nnx.State) -> Weights:
     """The engine's form of these weights."""
@@ -71,13 +78,29 @@ class Caster:
 
     return self._of(params, shapes)
 
+  def programs(self, params: nnx.State) -> list[tuple[str, Program]]:
+    """(name, the program that takes it to the engine) of each of these ShapeDtypeStructs, in the order of `self`.
+
+    Args:
+      params: with their shardings.
+    """
+    found = []
+
+    def step(x, names, layered, dtype, at):
+      to = at if self._every is None else jax.sharding.NamedSharding(self._every, at.spec)
+      found.append(("/".join(names), Program(_program(dtype, self._layers * layered, to), x)))
+      return (x,) * self._layers if layered else x
+
+    self._of(params, step)
+    return found
+
   def _of(self, params, leaf: Callable) -> Weights:
     outer = nnx.State({name: params[name] for name in params if name != STACKED})
     outer = jax.tree_util.tree_map_with_path(lambda path, x: self._one(leaf, path, x, False), outer)
     if STACKED not in params:
       return Weights(outer, ())
     leaves, tree = jax.tree_util.tree_flatten_with_path(params[STACKED])
-    split = [self._one(leaf, path, x, True) for path, x in leaves]  # split[i] has leaf i of every layer
+    split = [self._one(leaf, path, x, True) for path, x in leaves]  # split[i] is leaf i of every layer
     return Weights(outer, tuple(jax.tree.unflatten(tree, layer) for layer in zip(*split)))
 
   def _one(self, leaf, path, x, layered: bool):
@@ -88,23 +111,24 @@ class Caster:
     return leaf(x, names, layered, dtype, at)
 
   def _cast(self, x, names, layered, dtype, at):
-    if self._learner is not None:
-      where = _sharding(hosts.per_host(self._learner), names, x.shape, False)
-      x = hosts.own(_program(dtype, 0, where)(x), self._learner)
-    elif at is None and not layered and not self._own and x.dtype == dtype:
+    layers = self._layers * layered
+    if self._mesh is not None and self._every is not None:
+      # All hosts run this program together. Each keeps the part that its engine's devices hold.
+      return hosts.own(_program(dtype, layers, jax.sharding.NamedSharding(self._every, at.spec))(x), self._mesh)
+    if at is None and not layered and not self._own and x.dtype == dtype:
       return x  # nothing to cast, move or copy
-    return _program(dtype, self._layers * layered, at)(x)
+    return _program(dtype, layers, at)(x)
 
 
 def _sharding(mesh, names, shape, layered: bool) -> jax.sharding.NamedSharding:
-  """Of the parameter of this name and shape; of one of its layers if it is layered."""
+  """The sharding of the parameter of this name and shape, or of one of its layers."""
   parts = rules.spec(mesh, rules.parameter_axes(names), shape, f"the engine's parameter {'/'.join(names)}")
   return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*parts[1:]) if layered else parts)
 
 
 @functools.lru_cache(maxsize=256)
 def _program(dtype: jnp.dtype, layers: int, at: jax.sharding.Sharding | None):
-  """Casts an array, and cuts it into so many layers (0: not at all)."""
+  """A program that casts an array and splits it into this number of layers (0: no split)."""
 
   def convert(x):
     # Without `copy`, a cast that changes nothing would return the learner's own array.

@@ -24,26 +24,26 @@ NO_LANE = -1
 
 @dataclasses.dataclass(eq=False)
 class ConversationState:
-  """What the engine knows of one conversation.
+  """The engine's record of one conversation.
 
   Attributes:
     number: the caller's number for it.
-    ids: every token so far. All but the last must be in the cache before the next one can be drawn.
-    key: two int32: its random numbers are drawn with them.
+    ids: every token so far. All but the last must be in the cache before the next one can be sampled.
+    key: two int32 that determine its random numbers.
     episode: number of its episode's first conversation.
-    replica: where it is computed.
-    urgent: others may be waiting for it (it has siblings, or it was swapped out): it may swap others out.
-    group: the samples that share its prompt, until it has left them.
-    arrival: when it first came into the cache, as a number that rises; older conversations are never swapped out for
-      younger ones while they have a turn.
-    cached: tokens in the cache, or in `swapped`.
-    pages: the pages that hold them, in order, and the page that the next one goes to.
+    replica: the replica that computes it.
+    urgent: other conversations may wait for it (it has siblings, or it was swapped out), so it may swap others out.
+    group: the samples that share its prompt; None after it has left them.
+    arrival: its rank in the order of first entering the cache. Older conversations are never swapped out for younger
+      ones during a turn.
+    cached: number of tokens in the cache, or in `swapped`.
+    pages: the pages of these tokens, in order, and the page of the next token.
     swapped: the keys and values of each page, while it is swapped out.
-    turn: the turn under way.
-    drawn: log-probabilities of the turn's tokens so far; those tokens are the last of `ids`.
-    automaton: state of the stop automaton after them.
+    turn: the present turn.
+    drawn: log-probabilities of the turn's tokens so far, which are the last of `ids`.
+    automaton: state of the stop automaton after these tokens.
     lane: its lane, or NO_LANE.
-    closed: no turn follows the one under way.
+    closed: no further turn follows.
   """
 
   number: int
@@ -65,12 +65,12 @@ class ConversationState:
 
   @property
   def missing(self) -> int:
-    """Tokens to be prefilled before the next one can be drawn."""
-    # ids a b c d, cached a b: c is missing, and d enters the cache in the step that draws its successor.
+    """Number of tokens to prefill before the next one can be sampled."""
+    # ids a b c d, cached a b: c is missing. d enters the cache in the step that samples its successor.
     return len(self.ids) - 1 - self.cached
 
   @property
   def budget(self) -> int:
-    """Tokens that the turn under way may still draw."""
+    """Number of tokens that the present turn may still sample."""
     assert self.turn is not None
     return self.turn.budget - len(self.drawn)

@@ -2,10 +2,12 @@
 
 import dataclasses
 
+from ragrl_jax.engine.lanes import Chunk
+
 
 @dataclasses.dataclass
 class Counters:
-  """What the engine did since `Engine.restart_counters`. Seconds are those of the thread that calls `Engine.step`."""
+  """The engine's work since `Engine.restart_counters`. Seconds are those of the thread that calls `Engine.step`."""
 
   decode_s: float = 0.0
   prefill_s: float = 0.0
@@ -13,11 +15,35 @@ class Counters:
   prefilled_tokens: int = 0
   shared_tokens: int = 0  # prompt tokens that were copied, not computed
   lane_steps: int = 0  # lanes × steps
+  drawing_steps: int = 0  # those of them that drew: one token each without drafts
+  drafted_tokens: int = 0  # tokens that were looked up to be drawn with the next one
+  kept_tokens: int = 0  # those of them that were drawn
   chunks: int = 0  # calls of `decode`
   extensions: int = 0  # calls of `extend`
   swapped_rows: int = 0  # rows moved to the host to make room
 
+  def add_chunk(self, chunk: Chunk, replicas: int) -> None:
+    """Counts what a call of `decode` did."""
+    steps = chunk.steps.reshape(replicas, -1)
+    # A replica goes on as long as the lane that draws longest; its other lanes pass the rest of the steps idle.
+    self.lane_steps += int(steps.max(axis=1).sum()) * steps.shape[1]
+    self.drawing_steps += int(steps.sum())
+    self.sampled_tokens += int(chunk.count.sum())
+    self.drafted_tokens += int(chunk.drafted.sum())
+    self.kept_tokens += int(chunk.kept.sum())
+    self.chunks += 1
+
   @property
   def occupancy(self) -> float:
     """Share of lane steps that drew a token."""
-    return self.sampled_tokens / self.lane_steps if self.lane_steps else 0.0
+    return self.drawing_steps / self.lane_steps if self.lane_steps else 0.0
+
+  @property
+  def tokens_per_step(self) -> float:
+    """Tokens that a drawing lane drew in a step, on average; 1 without drafts."""
+    return self.sampled_tokens / self.drawing_steps if self.drawing_steps else 0.0
+
+  @property
+  def kept_share(self) -> float:
+    """Share of the drafted tokens that were drawn."""
+    return self.kept_tokens / self.drafted_tokens if self.drafted_tokens else 0.0

@@ -5,10 +5,10 @@ So one that waits for a search keeps its cache, and leaves its lane to another. 
 
   messages.py  what callers send and get            replica.py shared_prompts.py pages.py  who waits, draws, shares
   lanes.py     what decode is told and says         prefill.py kv_cache.py                 tokens enter the cache
-  loader.py caster.py  weights come to the devices  programs.py stops.py sizes.py          compiled for the devices
+  loader.py caster.py  weights come to the devices  programs.py drafts.py stops.py sizes.py  what is compiled
 
 On several devices the engine has replicas: each has all weights, its own lanes and its own pages. A replica may itself
-be split over devices ("tensor"). A group of samples stays with one replica.
+be split over devices ("tensor"), an engine over hosts (team.py). A group of samples stays with one replica.
 
 The newest token of a conversation is never in the cache: the step that draws the next one takes it in. That is why
 prefill needs no logits, and why a prompt that is computed once serves every sample of its group.
@@ -28,7 +28,7 @@ from ragrl_jax.engine import prefill
 from ragrl_jax.engine.conversations import ConversationState
 from ragrl_jax.engine.counters import Counters
 from ragrl_jax.engine.kv_cache import KVCache
-from ragrl_jax.engine.lanes import COLUMNS, RUNNING, Chunk, LaneTable
+from ragrl_jax.engine.lanes import RUNNING, Chunk, LaneTable
 from ragrl_jax.engine.loader import Loader
 from ragrl_jax.engine.messages import Group, Open, Turn, TurnEnded
 from ragrl_jax.engine.programs import REPLICAS
@@ -47,7 +47,7 @@ class Engine:
     stops: the compiled stop strings of the run.
     sizes: of lanes, pages and calls.
     mesh: the engine's devices, "data" for replicas and "tensor" within one; None leaves the weights where they are.
-    **weights: `learner`, `frozen` and `own_weights`, see `Loader`.
+    **weights: `every`, `team`, `frozen` and `own_weights`, see `Loader`.
 
   Raises:
     ValueError: the sizes have other replicas than the mesh.
@@ -68,22 +68,22 @@ class Engine:
     self.tokenizer, self.stops, self.sizes, self.mesh, self.context = tokenizer, stops, sizes, mesh, sizes.context
     self.version, self.counters = 0, Counters()
     self._loader = Loader(graphdef, stops, sizes, mesh, **weights)
-    self._packed = np.zeros((sizes.lanes, COLUMNS), np.int32)
+    self._packed = np.zeros((sizes.lanes, sizes.columns), np.int32)
     self._table = np.zeros((sizes.lanes, sizes.table), np.int32)
-    self._lanes = LaneTable.of(self._packed)  # views: a write to a field is a write to the array
+    self._lanes = LaneTable.of(self._packed)  # views, so writing to a field writes to the array
     self.reset()
 
   # ---- weights -------------------------------------------------------------------------------------------------------
 
   def load(self, params: Any, version: int) -> None:
-    """Takes new weights, and forgets what the old ones computed.
+    """Loads new weights, and discards everything computed with the old ones.
 
     Args:
-      params: the decoder's but for the frozen ones, on any devices; or what `weights` was.
-      version: what episodes sampled with them will say.
+      params: the decoder's weights except the frozen ones, on any devices; or an earlier value of `weights`.
+      version: stored in the episodes that are sampled with them.
 
     Raises:
-      ValueError: conversations are open: an episode has one version from its first token to its last.
+      ValueError: conversations are open. All tokens of an episode must have one version.
     """
     if self._conversations:
       raise ValueError(
@@ -99,8 +99,8 @@ class Engine:
     self._loader.release()
 
   def reset(self) -> None:
-    """Forgets every conversation and turn: after an error, and with new weights."""
-    self._conversations: dict[int, ConversationState] = {}  # by their callers' numbers
+    """Discards every conversation and turn: after an error, and for new weights."""
+    self._conversations: dict[int, ConversationState] = {}  # by the callers' numbers
     self._replica_of: dict[Group | None, int] = {}
     self._packed[:] = 0
     self._table[:] = 0
@@ -113,7 +113,7 @@ class Engine:
 
   @property
   def weights(self) -> Any:
-    """What was loaded last, without the frozen weights: `load` takes them again."""
+    """The weights that were loaded last, without the frozen ones. `load` accepts them."""
     return self._loader.weights
 
   @property
@@ -121,11 +121,11 @@ class Engine:
     return self._loader.cache
 
   def check(self) -> None:
-    """Raises ValueError if there are no weights, or if they were donated since they were loaded."""
+    """Raises ValueError if there are no weights, or if they were donated after loading."""
     self._loader.check(self.version)
 
   def restart_counters(self) -> Counters:
-    """Starts counting at zero; returns the record that is counted in from now on."""
+    """Resets the counters; returns the record that counts from now on."""
     self.counters = Counters()
     return self.counters
 
@@ -158,28 +158,28 @@ class Engine:
       self._replicas[opened.replica].fork(parent, opened)
 
   def submit(self, turn: Turn) -> None:
-    """Starts a turn. `step` returns it as a TurnEnded when it has ended.
+    """Starts a turn. `step` returns it as a TurnEnded when it ends.
 
     Raises:
-      ValueError: the conversation is not open, or has a turn under way.
+      ValueError: the conversation is not open, or its last turn has not ended.
     """
     conversation = self._find(turn.conversation)
     if conversation.turn is not None:
       raise ValueError(f"{turn}: conversation {turn.conversation} has a turn under way; submit it when that has ended.")
     conversation.turn, conversation.drawn = turn, []
-    conversation.automaton = 0  # stop strings begin afresh in every turn: what the environment wrote completes none
+    conversation.automaton = 0  # every turn resets the automaton: the environment's text completes no stop
     conversation.ids += turn.new_ids
     self._replicas[conversation.replica].submit(conversation)
 
   def close(self, number: int) -> None:
-    """Ends a conversation, after the turn under way if there is one. One that `reset` has forgotten is closed."""
+    """Ends a conversation, after its present turn if there is one. After `reset` it is closed already."""
     conversation = self._conversations.get(number)
     if conversation is not None:
       conversation.closed = True
       self._release_closed(conversation)
 
   def leave(self, group: Group) -> None:
-    """Says that one sample of the group will never open a conversation."""
+    """Tells the engine that one sample of the group will never open a conversation."""
     self._replicas[self._replica_for(group)].leave(group)
 
   def _find(self, number: int) -> ConversationState:
@@ -188,7 +188,7 @@ class Engine:
     return self._conversations[number]
 
   def _replica_for(self, group: Group | None) -> int:
-    """In turn; a group stays where its first sample was."""
+    """Replicas take turns; all samples of a group get the replica of the first one."""
     if group in self._replica_of:
       return self._replica_of[group]
     number = next(self._next)
@@ -205,29 +205,29 @@ class Engine:
 
   @property
   def busy(self) -> bool:
-    """Whether `step` has something to do now. If not, new episodes may still wait for room."""
+    """Whether `step` has work now. If not, new episodes may still wait for room."""
     return any(replica.can_step for replica in self._replicas)
 
   def step(self) -> list[TurnEnded]:
-    """Draws at most `chunk` tokens for every lane; returns the turns that ended."""
+    """Decodes at most `chunk` steps for every lane; returns the turns that ended."""
     begin = time.perf_counter()
-    # 1. Seat the conversations that wait, with what is already known of their tokens.
+    # 1. Seat waiting conversations, with the tokens that are already in the cache.
     for replica in self._replicas:
       replica.seat()
-    # 2. Prefill the tokens that are missing: prompts first, since samples wait for them.
+    # 2. Prefill missing tokens; prompts first, because samples wait for them.
     if prefill.run(self._replicas, self._kv, self.sizes, self.counters):
       self._kv.block_until_ready()
       self.counters.prefill_s += time.perf_counter() - begin
-    # 3. Give free lanes to the conversations that are ready, and pages to all that draw.
+    # 3. Give free lanes to conversations that are ready, and pages to all that sample.
     for replica in self._replicas:
       replica.take_lanes()
     prefill.run_copies(self._replicas, self._kv)
     if not any(replica.live for replica in self._replicas):
       return []
     begin = time.perf_counter()
-    # 4. Draw a chunk of tokens on the device.
+    # 4. Sample a chunk of tokens on the device.
     chunk = self._decode()
-    # 5. Append them to their conversations, and end the turns that are complete.
+    # 5. Append the tokens to their conversations, and end the turns that are complete.
     ended = [turn for replica in self._replicas for turn in self._append(replica, chunk)]
     self.counters.decode_s += time.perf_counter() - begin
     return ended
@@ -240,10 +240,7 @@ class Engine:
     self._lanes.length[:] += chunk.count
     self._lanes.budget[:] -= chunk.count
     self._lanes.automaton[:] = chunk.automaton
-    steps = chunk.count.reshape(self.sizes.replicas, -1)
-    self.counters.sampled_tokens += int(chunk.count.sum())
-    self.counters.lane_steps += int(steps.max(axis=1).sum()) * steps.shape[1]
-    self.counters.chunks += 1
+    self.counters.add_chunk(chunk, self.sizes.replicas)
     return chunk
 
   def _append(self, replica: Replica, chunk: Chunk) -> list[TurnEnded]:
@@ -252,9 +249,12 @@ class Engine:
     for conversation in list(replica.drawing()):
       lane = first + conversation.lane
       count, stop = int(chunk.count[lane]), int(chunk.stop[lane])
-      conversation.ids += chunk.tokens[:count, lane].tolist()
+      drawn = chunk.tokens[:count, lane]
+      if self.sizes.speculate:  # the next draft is looked up in them
+        self._lanes.ids[lane, len(conversation.ids) :][:count] = drawn
+      conversation.ids += drawn.tolist()
       conversation.drawn += chunk.logprobs[:count, lane].tolist()
-      conversation.cached += count  # each step took in the token before the one that it drew
+      conversation.cached += count  # with each of them came the token before it
       if stop != RUNNING:
         replica.empty(conversation)
         ids = conversation.ids[len(conversation.ids) - len(conversation.drawn) :]

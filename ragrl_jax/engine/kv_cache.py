@@ -1,18 +1,19 @@
 """The device arrays of the cache, and the programs that change them. It knows pages, but no conversations."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from ragrl_jax.engine.caster import Weights
-from ragrl_jax.engine.lanes import COLUMNS, Chunk
+from ragrl_jax.engine.lanes import Chunk
 from ragrl_jax.engine.programs import Programs
 from ragrl_jax.engine.sizes import Sizes
+from ragrl_jax.engine.team import Team
 from ragrl_jax.models import cache as cache_lib
 
-MOVED = 16  # most pages of one transfer between device and host
+MOVED = 16  # most pages per transfer between device and host
 
 
 class Extension(NamedTuple):
@@ -20,8 +21,8 @@ class Extension(NamedTuple):
 
   Attributes:
     tokens: at most as many as the extension is wide.
-    cached: tokens that lie in the cache already.
-    pages: of the conversation; they have room for the tokens.
+    cached: number of tokens that are in the cache already.
+    pages: the conversation's pages, with room for the tokens.
   """
 
   tokens: Sequence[int]
@@ -37,17 +38,38 @@ class KVCache:
     allocate: makes the empty cache.
     weights: of the decoder; `Loader.load` replaces them.
     sizes: of the engine.
+    team: the hosts of the engine, if there are several; they then run one program after the other together.
 
   Attributes:
     cache: the device arrays. Every program that changes them is given them for good, and returns new ones.
   """
 
-  def __init__(self, programs: Programs, allocate: Callable[[], cache_lib.Cache], weights: Weights, sizes: Sizes):
-    self.programs, self._allocate, self._sizes = programs, allocate, sizes
+  def __init__(
+    self,
+    programs: Programs,
+    allocate: Callable[[], cache_lib.Cache],
+    weights: Weights,
+    sizes: Sizes,
+    team: Team | None = None,
+  ):
+    self.programs, self._allocate, self._sizes, self._team = programs, allocate, sizes, team
     self.weights: Weights | None = weights
     self._moved = min(MOVED, sizes.table)
     self._copies = max(1, sizes.lanes // sizes.replicas)  # of one program call
     self.cache = allocate()
+    if team is not None:
+      team.run = self._run
+
+  def _run(self, name: str, *arrays: np.ndarray) -> Any:
+    """Runs a program on the cache, all hosts of the engine together; returns what it gives besides the cache."""
+    # Every host of a team comes here for every program: the first one by a method below, the others by `Team.follow`.
+    given: Any = arrays if self._team is None else self._team.share(name, arrays)
+    held = (self.weights, self.cache) if name in ("extend", "decode") else (self.cache,)
+    result = getattr(self.programs, name)(*held, *given)
+    if name == "take":
+      return result
+    self.cache, found = result if name == "decode" else (result, None)
+    return found
 
   def release(self) -> None:
     """Frees the cache's memory, until `restore`."""
@@ -66,28 +88,27 @@ class KVCache:
       self.extend(nobody, width)
     self._copy(nobody)
     self.put(0, [0], self.take(0, [0]))
-    lanes = np.zeros((self._sizes.lanes, COLUMNS), np.int32)
+    lanes = np.zeros((self._sizes.lanes, self._sizes.columns), np.int32)
     self.decode(lanes, np.zeros((self._sizes.lanes, self._sizes.table), np.int32), [1] * self._sizes.replicas)
 
   def extend(self, batches: Sequence[Sequence[Extension]], width: int) -> None:
-    """Takes each replica's extensions into the cache. No logits: see `Programs`."""
+    """Adds each replica's extensions to the cache. It returns no logits: see `Programs`."""
     n = self._sizes.widths[width]
     tokens = np.zeros((len(batches) * n, width), np.int32)
     counts = np.zeros((len(batches) * n, 2), np.int32)
     table = np.zeros((len(batches) * n, self._sizes.table), np.int32)
     for replica, batch in enumerate(batches):
       for row, one in enumerate(batch, start=replica * n):
-        # Rows of an extension that nobody uses keep zeros: 0 tokens cached, 0 new ones.
+        # Unused rows of an extension keep zeros: 0 tokens cached, 0 new ones.
         tokens[row, : len(one.tokens)] = one.tokens
         counts[row] = one.cached, len(one.tokens)
         table[row, : len(one.pages)] = one.pages
-    self.cache = self.programs.extend(self.weights, self.cache, tokens, counts, table)
+    self._run("extend", tokens, counts, table)
 
   def decode(self, lanes: np.ndarray, table: np.ndarray, min_live: Sequence[int]) -> Chunk:
-    """Draws a chunk of tokens; `lanes` is a packed LaneTable, `table` the pages of each lane's conversation."""
+    """Samples a chunk of tokens; `lanes` is a packed LaneTable, `table` the pages of each lane's conversation."""
     limits = np.array([(self._sizes.chunk, live) for live in min_live], np.int32)
-    self.cache, packed = self.programs.decode(self.weights, self.cache, lanes, table, limits)
-    return Chunk.of(np.asarray(packed))
+    return Chunk.of(np.asarray(self._run("decode", lanes, table, limits)))
 
   def copy(self, pairs: Sequence[Sequence[tuple[int, int]]]) -> None:
     """Copies each replica's (from page, to page)."""
@@ -95,11 +116,11 @@ class KVCache:
       self._copy([mine[at : at + self._copies] for mine in pairs])
 
   def _copy(self, pairs) -> None:
-    table = np.full((len(pairs) * self._copies, 2), self._sizes.cache_pages, np.int32)  # to nowhere
+    table = np.full((len(pairs) * self._copies, 2), self._sizes.cache_pages, np.int32)  # a target that is not written
     for replica, mine in enumerate(pairs):
       if mine:
         table[replica * self._copies :][: len(mine)] = mine
-    self.cache = self.programs.copy(self.cache, table)
+    self._run("copy", table)
 
   def take(self, replica: int, pages: Sequence[int]) -> tuple[np.ndarray, ...]:
     """The keys and values of these pages of a replica, on the host."""
@@ -107,17 +128,17 @@ class KVCache:
     for at in range(0, len(pages), self._moved):
       mine = pages[at : at + self._moved]
       # The other replicas hand out pages too, and nobody looks at them.
-      moved = np.asarray(self.programs.take(self.cache, self._table(replica, mine)))
+      moved = np.asarray(self._run("take", self._table(replica, mine)))
       taken += [page.copy() for page in moved[replica * self._moved :][: len(mine)]]
     return tuple(taken)
 
   def put(self, replica: int, pages: Sequence[int], saved: Sequence[np.ndarray]) -> None:
-    """Writes what `take` gave to these pages of a replica, bit for bit."""
+    """Writes the result of `take` to these pages of a replica, bit for bit."""
     for at in range(0, len(pages), self._moved):
       mine = pages[at : at + self._moved]
       moved = np.zeros((self._sizes.replicas, self._moved, *saved[0].shape), saved[0].dtype)
       moved[replica, : len(mine)] = saved[at : at + self._moved]
-      self.cache = self.programs.put(self.cache, self._table(replica, mine), moved.reshape(-1, *saved[0].shape))
+      self._run("put", self._table(replica, mine), moved.reshape(-1, *saved[0].shape))
 
   def _table(self, replica: int, pages: Sequence[int]) -> np.ndarray:
     table = np.full((self._sizes.replicas, self._moved), self._sizes.cache_pages, np.int32)

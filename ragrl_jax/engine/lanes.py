@@ -1,7 +1,7 @@
-"""What the host and `decode` tell each other: lanes go in, a chunk of tokens comes out, each as one int32 array.
+"""The data that the host and `decode` exchange: lanes go in, a chunk of tokens comes out, each as one int32 array.
 
-One array is one transfer. Floats travel as their bits. The records here name the parts of those arrays: numpy's on the
-host, where a write to a field is a write to the array, and JAX's inside the program.
+One array needs only one transfer. Floats are stored as their bits. The records here name the parts of these arrays:
+NumPy's on the host, where writing to a field writes to the array, and JAX's inside the program.
 """
 
 from typing import Any, NamedTuple
@@ -11,11 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float32, Int32
 
-# How a lane's turn stands after a chunk. A number from 0 up is the stop that ended it (an index into `Stops.names`).
+# The state of a lane's turn after a chunk. A number from 0 up is the stop that ended it (an index into `Stops.names`).
 RUNNING = -1
 FULL = -2  # the budget is spent
 
-COLUMNS = 11  # int32 a lane
+COLUMNS = 11  # int32 a lane, without the token ids
+TAIL = 6  # rows of a packed chunk that hold one number a lane
+NOTHING = -1  # in the place of a token: none was drawn there
 
 
 class LaneTable(NamedTuple):
@@ -30,6 +32,7 @@ class LaneTable(NamedTuple):
     accept: the stop strings asked for, as bits.
     top_k, temperature, top_p: as in `structs.Sampling`.
     key: what the conversation's random numbers are drawn with.
+    ids: the tokens by position up to the newest one, where drafts are looked up in them; else C = 0.
   """
 
   token: Int32[Any, "W"]
@@ -42,26 +45,32 @@ class LaneTable(NamedTuple):
   key: Int32[Any, "W 2"]
   temperature: Float32[Any, "W"]
   top_p: Float32[Any, "W"]
+  ids: Int32[Any, "W C"]
 
   @classmethod
   def of(cls, packed: Any) -> "LaneTable":
-    """The fields of an int32 [W, COLUMNS], numpy's or JAX's."""
+    """The fields of an int32 [W, COLUMNS + C], numpy's or JAX's."""
     whole = [packed[:, column] for column in range(7)]
     temperature, top_p = (packed[:, column].view(np.float32) for column in (9, 10))
-    return cls(*whole, key=packed[:, 7:9], temperature=temperature, top_p=top_p)
+    return cls(*whole, key=packed[:, 7:9], temperature=temperature, top_p=top_p, ids=packed[:, COLUMNS:])
 
   def put(self, lane: int, values: "LaneTable") -> None:
-    """Writes one lane's values: `values` holds a number a field, and two for the key. On the host."""
-    for column, value in zip(self, values):
+    """Writes one lane's values: a number a field, two for the key, and as many ids as there are. On the host."""
+    for column, value in zip(self[:-1], values[:-1]):
       column[lane] = value
+    if self.ids.shape[1]:
+      self.ids[lane, : len(values.ids)] = values.ids
 
 
 class Chunk(NamedTuple):
   """What one `decode` drew, at most T tokens a lane.
 
   Attributes:
-    tokens, logprobs: what was drawn in each step, and its log-probability; only a lane's first `count` mean anything.
+    tokens, logprobs: what was drawn, and its log-probability. On the device NOTHING stands where no token was kept; on
+      the host a lane's tokens come first, and only its first `count` mean anything.
     count: tokens that the lane drew.
+    steps: steps in which the lane drew.
+    drafted, kept: tokens of its drafts, and those of them that were drawn.
     automaton: state of the stop automaton.
     stop: RUNNING, FULL or the number of the stop.
   """
@@ -69,16 +78,22 @@ class Chunk(NamedTuple):
   tokens: Int32[Any, "T W"]
   logprobs: Float32[Any, "T W"]
   count: Int32[Any, "W"]
+  steps: Int32[Any, "W"]
+  drafted: Int32[Any, "W"]
+  kept: Int32[Any, "W"]
   automaton: Int32[Any, "W"]
   stop: Int32[Any, "W"]
 
   def pack(self) -> jax.Array:
-    """int32 [2 · T + 3, W], inside the program."""
+    """int32 [2 · T + TAIL, W], inside the program."""
     bits = jax.lax.bitcast_convert_type(self.logprobs, jnp.int32)
-    return jnp.concatenate((self.tokens, bits, jnp.stack([self.count, self.automaton, self.stop])))
+    return jnp.concatenate((self.tokens, bits, jnp.stack(self[2:])))
 
   @classmethod
   def of(cls, packed: np.ndarray) -> "Chunk":
-    """The fields of what `pack` made, on the host."""
-    steps = (len(packed) - 3) // 2
-    return cls(packed[:steps], packed[steps : 2 * steps].view(np.float32), *packed[2 * steps :])
+    """The fields of what `pack` made, on the host, each lane's tokens before the places without one."""
+    most = (len(packed) - TAIL) // 2
+    tokens, logprobs = packed[:most], packed[most : 2 * most].view(np.float32)
+    # Two steps of three places: a b . c . . → a b c . . .
+    first = np.argsort(tokens == NOTHING, axis=0, kind="stable")
+    return cls(np.take_along_axis(tokens, first, 0), np.take_along_axis(logprobs, first, 0), *packed[2 * most :])

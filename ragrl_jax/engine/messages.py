@@ -14,9 +14,9 @@ class Group:
   """The samples of one prompt. The engine computes the prompt once for all of them.
 
   Attributes:
-    number: of the prompt; no two groups that are played at a time share it.
-    size: samples. Each leaves the group once: when its conversation has the prompt, when that closes, or by
-      `Engine.leave`. The prompt's keys and values are freed when the last sample has left.
+    number: of the prompt; unique among the groups that are played at the same time.
+    size: number of samples. Each leaves the group once: when its conversation has the prompt, when that conversation is
+      closed, or by `Engine.leave`. The prompt's keys and values are freed when the last sample has left.
   """
 
   number: int
@@ -30,11 +30,11 @@ class Open:
   Attributes:
     conversation: the caller's number for it; unique among the open ones.
     ids: its first tokens, at least one.
-    key: two int32. With a token's position they decide the random number that draws the token.
+    key: two int32. Together with a token's position they determine the random number for that token.
     first: number of the episode's first conversation; None if this is the first. The conversations of an episode may
-      wait for each other, so the engine never lets one of them wait for rows that the others hold.
+      wait for each other. So the engine never makes one of them wait for rows that the others hold.
     group: the samples that begin with the same ids; None for a prompt of its own.
-    parent: number of the open, idle conversation whose first tokens `ids` repeats: a fork copies them from its cache.
+    parent: number of the open, idle conversation whose first tokens `ids` repeats. A fork copies them from its cache.
   """
 
   conversation: int
@@ -47,12 +47,12 @@ class Open:
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-  """Asks for one generation of an open, idle conversation.
+  """Requests one generation of an open, idle conversation.
 
   Attributes:
     conversation: its number.
-    new_ids: tokens that the environment appended since the last turn.
-    budget: draws at most so many tokens.
+    new_ids: tokens that the environment has appended since the last turn.
+    budget: the largest number of tokens to sample.
     accept: the stop strings that end the turn, as bits (`Stops.mask`).
     temperature, top_k, top_p: as in `structs.Sampling`.
   """
@@ -72,8 +72,8 @@ class TurnEnded:
 
   Attributes:
     conversation: its number.
-    ids, logprobs: the tokens drawn, and the log-probability of each.
-    stop: index of the stop in `Stops.names`, or lanes.FULL when the budget is spent.
+    ids, logprobs: the sampled tokens, and the log-probability of each.
+    stop: index of the stop in `Stops.names`, or lanes.FULL if the budget is spent.
   """
 
   conversation: int

@@ -1,13 +1,13 @@
-"""Who holds which page of a replica's cache. Host bookkeeping only."""
+"""The holders of each page of a replica's cache. Bookkeeping on the host only."""
 
 from collections.abc import Iterable
 
 
 class Pages:
-  """Counts the holders of every page. A page without a holder is free.
+  """Counts the holders of every page. A page without holders is free.
 
   Args:
-    number: pages of the cache.
+    number: number of pages in the cache.
   """
 
   def __init__(self, number: int):
@@ -16,7 +16,7 @@ class Pages:
 
   @property
   def free(self) -> int:
-    """Pages that nobody holds."""
+    """Number of pages without holders."""
     return len(self._free)
 
   def take(self) -> int:
@@ -36,7 +36,7 @@ class Pages:
     return shared
 
   def release(self, pages: Iterable[int]) -> None:
-    """Takes a holder from each of these pages. Raises ValueError if one of them is free."""
+    """Removes a holder from each of these pages. Raises ValueError if one of them is free."""
     released = list(pages)
     self._check(released)
     for page in released:
@@ -45,7 +45,7 @@ class Pages:
         self._free.append(page)
 
   def shared(self, page: int) -> bool:
-    """Whether several hold the page. Nobody may write to it then."""
+    """Whether the page has several holders. It must not be written to then."""
     return self._holders[page] > 1
 
   def _check(self, pages: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Brings missing tokens into the cache: each call serves all replicas. The engine's step 2."""
+"""Adds missing tokens to the cache. Each call serves all replicas. The engine's step 2."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,9 @@ from ragrl_jax.engine.sizes import Sizes
 
 
 def run(replicas: Sequence[Replica], cache: KVCache, sizes: Sizes, counters: Counters) -> bool:
-  """Prefills prompts, since samples wait for them, then conversations. Whether there was something to do."""
+  """Prefills prompts, because samples wait for them, then conversations. Returns whether there was anything to do."""
   before = counters.extensions
-  for width in sizes.widths:  # the widest extensions first: what they leave may fit the next
+  for width in sizes.widths:  # the widest extensions first; a narrower one may take the rest
     while any(fills := [replica.fills(width) for replica in replicas]):
       _extend(replicas, cache, fills, width, counters)
   for replica in replicas:
@@ -26,7 +26,7 @@ def run(replicas: Sequence[Replica], cache: KVCache, sizes: Sizes, counters: Cou
 
 
 def run_copies(replicas: Sequence[Replica], cache: KVCache) -> None:
-  """Copies the pages that replicas have noted: before any program that writes to pages."""
+  """Copies the pages that replicas have listed. It runs before any program that writes to pages."""
   if any(pairs := [replica.copies for replica in replicas]):
     cache.copy(pairs)
     for replica in replicas:

@@ -1,7 +1,7 @@
-"""The engine's compiled programs. Every shape is fixed by the engine's settings: nothing compiles after warm-up.
+"""The engine's compiled programs. The engine's settings fix every shape, so nothing compiles after warm-up.
 
 On several replicas each program runs under `shard_map`: every replica computes with its own lanes, tables and pages,
-and none waits for another. What is split over "tensor" within a replica is left to the compiler.
+and none waits for another. The compiler shards the computation over "tensor" within a replica.
 """
 
 import functools
@@ -14,18 +14,20 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ragrl_jax.core import sampling
+from ragrl_jax.engine import drafts
 from ragrl_jax.engine import stops as stops_lib
 from ragrl_jax.engine.caster import STACKED, Weights
-from ragrl_jax.engine.lanes import FULL, RUNNING, Chunk, LaneTable
+from ragrl_jax.engine.lanes import FULL, NOTHING, RUNNING, Chunk, LaneTable
 from ragrl_jax.models import cache as cache_lib
 from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.parallel import hosts
 
-REPLICAS = "data"  # the axis of the engine's mesh that replicas lie on
+REPLICAS = "data"  # the axis of the engine's mesh for replicas
 SPLIT, WHOLE = PartitionSpec(REPLICAS), PartitionSpec()
 
 
 class _Decoding(NamedTuple):
-  """The state of `decode`'s loop. W lanes, at most T steps."""
+  """The state of `decode`'s loop. W lanes, at most T steps; k tokens of a draft."""
 
   step: Any  # int32, steps done
   cache: cache_lib.Cache
@@ -33,8 +35,10 @@ class _Decoding(NamedTuple):
   length: Any  # int32 [W], tokens in the cache
   automaton: Any  # int32 [W], state of the stop automaton
   stop: Any  # int32 [W], RUNNING until the lane's turn has ended
-  tokens: Any  # int32 [T, W]
-  logprobs: Any  # float32 [T, W]
+  tokens: Any  # int32 [T, k + 1, W], NOTHING where a step kept no token
+  logprobs: Any  # float32 [T, k + 1, W]
+  drafts: Any  # int32 [2, W], tokens drafted, and those of them that were drawn
+  ids: Any  # int32 [W, C], as in LaneTable
 
 
 class Programs:
@@ -46,7 +50,8 @@ class Programs:
     graphdef: of the decoder (`nnx.split`).
     stops: the stop automaton's device table.
     layout: of the cache's pages.
-    chunk: most tokens one `decode` draws for a lane.
+    chunk: most steps of one `decode`.
+    speculate: k, tokens of a draft. A step computes k + 1 places a lane, however many tokens it keeps; 0: no drafts.
     mesh: the engine's; None for one device.
   """
 
@@ -57,22 +62,26 @@ class Programs:
     layout: cache_lib.Layout,
     *,
     chunk: int,
+    speculate: int = 0,
     mesh: jax.sharding.Mesh | None,
   ):
-    self.graphdef, self.stops, self.layout, self.chunk, self.mesh = graphdef, stops, layout, chunk, mesh
+    self.graphdef, self.stops, self.layout, self.mesh = graphdef, stops, layout, mesh
+    self.chunk, self.speculate = chunk, speculate
     # The cache goes in and out in one layout: another one would be another compilation.
     at, drawn = self.cache_sharding(mesh), PartitionSpec(None, REPLICAS)
     copy = lambda cache, pairs: cache_lib.copy(cache, pairs[:, 0], pairs[:, 1])
-    both = at, None if mesh is None else NamedSharding(mesh, drawn)
+    shared = hosts.count_of(mesh) > 1
+    # The first of several hosts reads what was drawn or taken, so every host gets the whole of it.
+    read = None if mesh is None else NamedSharding(mesh, WHOLE if shared else drawn)
     self.extend = self._jit(self._extend, (WHOLE, SPLIT, SPLIT, SPLIT, SPLIT), SPLIT, at, donate=1)
-    self.decode = self._jit(self._decode, (WHOLE, SPLIT, SPLIT, SPLIT, SPLIT), (SPLIT, drawn), both, donate=1)
+    self.decode = self._jit(self._decode, (WHOLE, SPLIT, SPLIT, SPLIT, SPLIT), (SPLIT, drawn), (at, read), donate=1)
     self.copy = self._jit(copy, (SPLIT, SPLIT), SPLIT, at, donate=0)
     self.put = self._jit(cache_lib.put, (SPLIT, SPLIT, SPLIT), SPLIT, at, donate=0)
-    self.take = self._jit(cache_lib.take, (SPLIT, SPLIT), SPLIT, None, donate=())
+    self.take = self._jit(cache_lib.take, (SPLIT, SPLIT), SPLIT, read if shared else None, donate=())
 
   def _jit(self, function: Callable, ins: Any, outs: Any, shardings: Any, *, donate: Any):
     if self.mesh is not None:
-      # Kernels are not split by the compiler: with a device a replica, nothing is left to it.
+      # The compiler does not shard kernels. With one device per replica it has nothing to shard.
       axes = {REPLICAS} if self.mesh.shape["tensor"] > 1 else set(self.mesh.axis_names)
       function = jax.shard_map(function, mesh=self.mesh, in_specs=ins, out_specs=outs, axis_names=axes, check_vma=False)
     return jax.jit(function, donate_argnums=donate, out_shardings=shardings)
@@ -112,23 +121,24 @@ class Programs:
   def _decode(
     self, weights: Weights, cache: cache_lib.Cache, packed: jax.Array, table: jax.Array, limits: jax.Array
   ) -> tuple[cache_lib.Cache, jax.Array]:
-    """Draws tokens until `steps` are drawn or fewer than `min_live` lanes live.
+    """Draws tokens until `steps` are done or fewer than `min_live` lanes live.
 
     Args:
       weights: the decoder's.
       cache: donated.
-      packed: int32 [W, COLUMNS], a LaneTable.
+      packed: int32 [W, COLUMNS + C], a LaneTable.
       table: int32 [W, N], the pages of each lane's conversation.
       limits: int32 [1, 2]: steps (at most `chunk`), min_live (at least 1). Arguments and no shapes: nothing compiles.
 
     Returns:
-      (cache, int32 [2 · chunk + 3, W], a Chunk).
+      (cache, int32 [2 · chunk · (k + 1) + TAIL, W], a Chunk).
     """
     model = self._model(weights)
     lanes = LaneTable.of(packed)
     keys = jax.lax.bitcast_convert_type(lanes.key, jnp.uint32)
-    # A live lane draws a token every step, so the random numbers of all positions of a chunk are known at its start.
-    positions = (lanes.length + 1)[None] + jnp.arange(self.chunk, dtype=jnp.int32)[:, None]
+    # Every position has its own random number, so those of all tokens of a chunk are known at its start.
+    most = self.chunk * (self.speculate + 1)
+    positions = (lanes.length + 1)[None] + jnp.arange(most, dtype=jnp.int32)[:, None]
     numbers = jax.vmap(lambda position: sampling.uniforms(keys, position))(positions)
     draw = functools.partial(self._draw, model, weights, lanes, table, numbers)
 
@@ -136,45 +146,101 @@ class Programs:
       alive = (state.stop == RUNNING).sum(dtype=jnp.int32)
       return (state.step < limits[0, 0]) & (alive >= limits[0, 1])
 
-    tokens = jnp.zeros((self.chunk, packed.shape[0]), jnp.int32)
+    tokens = jnp.full((self.chunk, self.speculate + 1, len(packed)), NOTHING, jnp.int32)
     start = _Decoding(
       step=jnp.int32(0),
       cache=cache,
       token=lanes.token,
       length=lanes.length,
       automaton=lanes.automaton,
-      # FULL marks an empty lane, too: it draws nothing, and nobody reads it.
+      # FULL also marks an empty lane, which samples nothing and is not read.
       stop=jnp.where(lanes.live > 0, RUNNING, FULL).astype(jnp.int32),
       tokens=tokens,
-      logprobs=tokens.astype(jnp.float32),
+      logprobs=jnp.zeros(tokens.shape, jnp.float32),
+      drafts=jnp.zeros((2, len(packed)), jnp.int32),
+      ids=lanes.ids,
     )
     end = jax.lax.while_loop(more, draw, start)
-    # tokens [T, W] of a lane that ended after 2 of T = 4 steps: a b x x. Its count is 2, and x is never read.
-    chunk = Chunk(end.tokens, end.logprobs, end.length - lanes.length, end.automaton, end.stop)
-    return end.cache, chunk.pack()
+    # A live lane draws at least one token a step, and the first place holds it.
+    steps = (end.tokens[:, 0] != NOTHING).sum(axis=0, dtype=jnp.int32)
+    flat, count = (most, len(packed)), end.length - lanes.length
+    tokens, logprobs = end.tokens.reshape(flat), end.logprobs.reshape(flat)
+    drafted, kept = end.drafts[0], end.drafts[1]
+    return end.cache, Chunk(tokens, logprobs, count, steps, drafted, kept, end.automaton, end.stop).pack()
 
   def _draw(self, model, weights, lanes: LaneTable, table, numbers: jax.Array, state: _Decoding) -> _Decoding:
-    """One step: a token for every live lane. `numbers` are the chunk's random numbers, float32 [T, W]."""
-    live, here = state.stop == RUNNING, state.length[:, None]
-    # A lane that has ended goes on computing, and writes nowhere.
-    attend = self.layout.attention(table, state.length, jnp.where(live[:, None], here, cache_lib.DROPPED))
-    hidden, cache = model.run(model.embed(state.token[:, None]), here, attend, state.cache, weights.layers)
-    unembedding = model.unembedding()
+    """One step: a token for every live lane, and before it those tokens of the lane's draft that are drawn, too.
+
+    `numbers` are the random numbers of the chunk's positions, float32 [T · (k + 1), W].
+    """
+    live, done = state.stop == RUNNING, state.length - lanes.length
+    places = jnp.arange(self.speculate + 1, dtype=jnp.int32)[None]
+    draft, drafted = self._draft(lanes, state, live)
+    tokens = jnp.concatenate((state.token[:, None], draft), axis=1)  # [W, k + 1]
+    here = state.length[:, None] + places
+    # A lane that has ended goes on computing, and writes nowhere. Nor does a draft write past the budget: the pages
+    # there may be another conversation's.
+    written = live[:, None] & (places <= drafted[:, None])
+    attend = self.layout.attention(table, state.length, jnp.where(written, here, cache_lib.DROPPED))
+    hidden, cache = model.run(model.embed(tokens), here, attend, state.cache, weights.layers)
     logits = jax.lax.dot_general(
-      hidden[:, 0], unembedding.astype(hidden.dtype), (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+      hidden.reshape(-1, hidden.shape[2]),
+      model.unembedding().astype(hidden.dtype),
+      (((1,), (1,)), ((), ())),
+      preferred_element_type=jnp.float32,
     )
+    number = jnp.take_along_axis(numbers, done[None] + places.T, axis=0, mode="clip").T
+    each = lambda x: jnp.broadcast_to(x[:, None], tokens.shape).reshape(-1)  # a lane's value, for each of its places
+    drawn, logprobs = sampling.draw(
+      logits, number.reshape(-1), each(lanes.temperature), each(lanes.top_k), each(lanes.top_p)
+    )
+    drawn, logprobs = drawn.reshape(tokens.shape), logprobs.reshape(tokens.shape)
+    agrees = (drawn[:, :-1] == draft) & (places[:, :-1] < drafted[:, None])
+    kept, token, automaton, stop = self._kept(lanes, state, drawn, agrees)
+    count, ids = kept.sum(axis=1, dtype=jnp.int32), state.ids
+    if self.speculate:  # the next draft is looked up in what was drawn, too
+      rows = jnp.arange(len(ids), dtype=jnp.int32)[:, None]
+      ids = ids.at[rows, jnp.where(kept, here + 1, ids.shape[1])].set(drawn, mode="drop")
+    drafts_kept = (kept[:, :-1] & agrees).sum(axis=1, dtype=jnp.int32)
     t = state.step
-    token, logprob = sampling.draw(logits, numbers[t], lanes.temperature, lanes.top_k, lanes.top_p)
-    after, stop = stops_lib.advance(self.stops, state.automaton, token, lanes.accept)
-    # A stop that the budget's last token completes is a stop.
-    spent = jnp.where(t + 1 >= lanes.budget, FULL, RUNNING)
     return _Decoding(
       step=t + 1,
       cache=cache,
-      token=jnp.where(live, token, state.token),
-      length=state.length + live.astype(jnp.int32),
-      automaton=jnp.where(live, after, state.automaton),
-      stop=jnp.where(live, jnp.where(stop >= 0, stop, spent), state.stop),
-      tokens=state.tokens.at[t].set(token),
-      logprobs=state.logprobs.at[t].set(logprob),
+      token=token,
+      length=state.length + count,
+      automaton=automaton,
+      stop=stop,
+      tokens=state.tokens.at[t].set(jnp.where(kept, drawn, NOTHING).T),
+      logprobs=state.logprobs.at[t].set(logprobs.T),
+      drafts=state.drafts + jnp.stack((drafted, drafts_kept)),
+      ids=ids,
     )
+
+  def _draft(self, lanes: LaneTable, state: _Decoding, live: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(draft [W, k], how many of its tokens may be drawn [W])."""
+    if not self.speculate:
+      return jnp.zeros((len(live), 0), jnp.int32), jnp.zeros(len(live), jnp.int32)
+    draft, found = drafts.look_up(state.ids, state.length, self.speculate)
+    left = lanes.budget - (state.length - lanes.length) - 1  # after the draft the step draws one more token
+    return draft, jnp.where(found & live, jnp.minimum(left, self.speculate), 0)
+
+  def _kept(self, lanes: LaneTable, state: _Decoding, drawn: jax.Array, agrees: jax.Array):
+    """Takes the drawn tokens one after the other, as if each had been drawn in a step of its own.
+
+    Place j was computed after the draft's first j tokens. So what it drew counts while `agrees` [W, k] holds for all
+    places before it, and no stop or budget has ended the turn.
+
+    Returns:
+      (kept [W, k + 1], newest token [W], automaton [W], stop [W]).
+    """
+    token, automaton, stop, kept = state.token, state.automaton, state.stop, []
+    for j in range(drawn.shape[1]):
+      going = stop == RUNNING if j == 0 else kept[-1] & agrees[:, j - 1] & (stop == RUNNING)
+      after, found = stops_lib.advance(self.stops, automaton, drawn[:, j], lanes.accept)
+      # A stop that the budget's last token completes is a stop.
+      spent = jnp.where(state.length - lanes.length + j + 1 >= lanes.budget, FULL, RUNNING)
+      token = jnp.where(going, drawn[:, j], token)
+      automaton = jnp.where(going, after, automaton)
+      stop = jnp.where(going, jnp.where(found >= 0, found, spent), stop)
+      kept.append(going)
+    return jnp.stack(kept, axis=1), token, automaton, stop

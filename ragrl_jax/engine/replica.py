@@ -1,8 +1,8 @@
-"""One replica's conversations: who waits, who is in the cache, who draws. The engine calls programs for all replicas.
+"""One replica's conversations: which wait, are in the cache, or sample. The engine calls programs for all replicas.
 
-Pages are taken just before something is written to them. If none is free, room is made in this order: idle
-conversations are swapped out (of the same episode first, then the least recently used), prompts are given up, and
-conversations that came later are swapped out in the midst of their turn. So the oldest one always gets on.
+Pages are taken just before they are written to. If none is free, the replica frees pages in this order: it swaps out
+idle conversations (of the same episode first, then the least recently used), gives up prompts, and swaps out later
+conversations during their turn. So the oldest conversation always makes progress.
 """
 
 import collections
@@ -26,16 +26,16 @@ class Replica:
   Args:
     number: of the replica, from 0.
     sizes: of the engine.
-    packed: int32 [W, COLUMNS], the engine's lane table: this replica writes to its own lanes.
+    packed: int32 [W, COLUMNS], the engine's lane table. The replica writes to its own lanes.
     table: int32 [W, N], the engine's page table, likewise.
-    cache: gives the cache's programs, for what is swapped.
-    counters: gives the record that is counted in.
+    cache: returns the cache, for swapping.
+    counters: returns the present counters.
 
   Attributes:
     resident: conversations in the cache, the least recently used first.
-    copies: (from page, to page), to be copied before the next program runs.
-    joining: conversations that share a prompt as soon as it is computed.
-    live: lanes that draw.
+    copies: (from page, to page) pairs to copy before the next program runs.
+    joining: conversations that will share a prompt when it is computed.
+    live: number of lanes that sample.
   """
 
   def __init__(
@@ -53,12 +53,12 @@ class Replica:
     self._lanes, self._table = LaneTable.of(packed[mine]), table[mine]  # views
     self._cache, self._counters = cache, counters
     self.pages, self.prompts = Pages(sizes.cache_pages), Prompts()
-    self.resident: dict[ConversationState, None] = {}  # a dict keeps the order in which they were used
+    self.resident: dict[ConversationState, None] = {}  # a dict keeps the order of use
     self.copies: list[tuple[int, int]] = []
     self.joining: list[tuple[ConversationState, ConversationState]] = []
     self.live = 0
     self._waiting: collections.deque[ConversationState] = collections.deque()  # new episodes
-    self._urgent: list[ConversationState] = []  # others wait for these, or they were swapped out
+    self._urgent: list[ConversationState] = []  # other conversations wait for these, or they were swapped out
     self._prefilling: list[ConversationState] = []
     self._ready: collections.deque[ConversationState] = collections.deque()  # for a lane
     self._lane: list[ConversationState | None] = [None] * lanes
@@ -67,8 +67,8 @@ class Replica:
   # ---- messages ------------------------------------------------------------------------------------------------------
 
   def fork(self, parent: ConversationState, child: ConversationState) -> None:
-    """Lets the child share the idle parent's first tokens, wherever they lie."""
-    # An idle parent has all but its newest tokens in the cache. So has the fork, but for its own newest one.
+    """Lets the child share the idle parent's first tokens, on the device or on the host."""
+    # An idle parent has all tokens but the newest in the cache. The fork also needs all but its own newest one.
     child.cached = min(len(child.ids) - 1, parent.cached)
     number = -(-child.cached // self._sizes.page)
     child.swapped = parent.swapped[:number]  # () if the parent is in the cache
@@ -77,7 +77,7 @@ class Replica:
       self._seat(child)
 
   def submit(self, conversation: ConversationState) -> None:
-    """Takes in a conversation whose turn has begun."""
+    """Accepts a conversation whose turn has started."""
     if conversation in self.resident:
       del self.resident[conversation]
       self.resident[conversation] = None  # the most recently used one
@@ -101,13 +101,13 @@ class Replica:
 
   @property
   def can_step(self) -> bool:
-    """Whether there is something to do now. If not, new episodes may still wait."""
+    """Whether there is work now. If not, new episodes may still wait."""
     if self.live or self._ready or self._prefilling or self._urgent:
       return True
     return bool(self._waiting) and self._has_room(self._waiting[0])
 
   def seat(self) -> None:
-    """Brings waiting conversations into the cache: first those that others may wait for, then new episodes."""
+    """Moves waiting conversations into the cache: first those that others may wait for, then new episodes."""
     for conversation in sorted(self._urgent, key=lambda c: c.arrival or self._arrivals + 1):
       if not self._swap_in(conversation):
         break
@@ -116,7 +116,7 @@ class Replica:
       conversation = self._waiting.popleft()
       self._seat(conversation)
       if (prompt := self.prompts.find(conversation)) is not None:
-        # A new prompt gets its pages at once: they are there, as `_has_room` says.
+        # A new prompt gets its pages at once; `_has_room` has checked that there are enough.
         self.grow(prompt, len(prompt.ids) - 1)
         self.joining.append((conversation, prompt))
       else:
@@ -125,7 +125,7 @@ class Replica:
           self._queue(conversation)
 
   def join(self) -> None:
-    """Lets the conversations that wait for a prompt share its pages: all prompts are computed."""
+    """All prompts are computed now: the conversations that wait for one share its pages."""
     for conversation, prompt in self.joining:
       conversation.pages = self.pages.share(prompt.pages)
       conversation.cached = prompt.cached
@@ -140,14 +140,14 @@ class Replica:
       conversation.group = None
 
   def _has_room(self, conversation: ConversationState) -> bool:
-    """Whether a new episode may begin: without others being swapped out for it now, or in the next chunk."""
+    """Whether a new episode may start: no conversation must be swapped out for it now, or in the next chunk."""
     if len(self.resident) >= self._sizes.rows // self._sizes.replicas:
       return False
     if not self.resident:
       return True
     active = self.live + len(self._ready) + len(self._prefilling) + len(self.joining)
     new = 0 if self.prompts.has(conversation) else self._number(len(conversation.ids))
-    return self.pages.free > new + active
+    return self.pages.free > new + active * self._number(self._sizes.ahead)
 
   def _seat(self, conversation: ConversationState) -> None:
     if not conversation.arrival:
@@ -173,7 +173,7 @@ class Replica:
     return True
 
   def _swap_out(self, victim: ConversationState) -> None:
-    """Moves a conversation to the host. It comes back bit for bit, at its next turn or in its place in the queue."""
+    """Moves a conversation to the host. It is restored bit for bit, for its next turn or by its place in the queue."""
     self._run_copies()  # its pages may be the source or the target of a copy
     if victim.cached:
       victim.swapped = self._cache().take(self.number, victim.pages[: self._number(victim.cached)])
@@ -202,14 +202,14 @@ class Replica:
   # ---- pages ---------------------------------------------------------------------------------------------------------
 
   def _number(self, tokens: int) -> int:
-    """Pages of so many tokens."""
+    """Number of pages for this number of tokens."""
     return -(-tokens // self._sizes.page)
 
   def grow(self, conversation: ConversationState, tokens: int) -> bool:
-    """Makes the positions from `cached` to `tokens` writable. False if there is no room: it is swapped out."""
+    """Makes the positions from `cached` to `tokens` writable. False if there is no room; it is then swapped out."""
     pages, first = conversation.pages, conversation.cached // self._sizes.page
 
-    def copied() -> bool:  # the page of the next token has other holders: it is written to in a copy
+    def copied() -> bool:  # the next token's page has other holders, so it is copied before writing
       return first < len(pages) and tokens > conversation.cached and self.pages.shared(pages[first])
 
     tokens = min(tokens, self._sizes.table * self._sizes.page)
@@ -225,7 +225,7 @@ class Replica:
     return True
 
   def _make_room(self, conversation: ConversationState, needed: Callable[[], int]) -> bool:
-    """Frees pages until there are as many as needed; that number may fall as others leave a shared page."""
+    """Frees pages until there are enough. The needed number may fall when others leave a shared page."""
     while self.pages.free < needed():
       if (victim := self._victim(conversation)) is not None:
         self._swap_out(victim)
@@ -251,13 +251,13 @@ class Replica:
     return asked[: self._sizes.widths[width]]
 
   def batch(self, width: int) -> list[ConversationState]:
-    """Conversations for an extension of this width: full batches, a part of one only if lanes would stay empty."""
+    """Conversations for an extension of this width: full batches, or a partial one only if lanes would stay empty."""
     n = self._sizes.widths[width]
     asked = [c for c in self._prefilling if self._sizes.width(c.missing) == width][:n]
     if len(asked) < n and self.live + len(self._ready) >= len(self._lane):
       return []
     grown = [c for c in asked if c in self._prefilling and self.grow(c, c.cached + min(c.missing, width))]
-    return [c for c in grown if c in self._prefilling]  # one may have been swapped out for an older one
+    return [c for c in grown if c in self._prefilling]  # it may have been swapped out for an older one
 
   def extended(self, batch: list[ConversationState]) -> None:
     """The batch's tokens are in the cache."""
@@ -268,7 +268,7 @@ class Replica:
   # ---- lanes ---------------------------------------------------------------------------------------------------------
 
   def take_lanes(self) -> None:
-    """Gives free lanes to the conversations that are ready, first come, first served, and all of them their pages."""
+    """Gives free lanes to the conversations that are ready, in order, and pages to all conversations in lanes."""
     for lane, holder in enumerate(self._lane):
       if holder is None and self._ready:
         conversation = self._ready.popleft()
@@ -277,7 +277,7 @@ class Replica:
         self._lanes.put(lane, _lane_values(conversation))
     for conversation in sorted(self.drawing(), key=lambda c: c.arrival):
       if conversation.lane != NO_LANE:  # it may have been swapped out for an older one
-        if self.grow(conversation, conversation.cached + min(self._sizes.chunk, conversation.budget)):
+        if self.grow(conversation, conversation.cached + min(self._sizes.ahead, conversation.budget)):
           self._table[conversation.lane, : len(conversation.pages)] = conversation.pages
 
   def drawing(self) -> Iterator[ConversationState]:
@@ -285,10 +285,10 @@ class Replica:
     return (c for c in self._lane if c is not None)
 
   def min_live(self) -> int:
-    """A chunk ends when fewer lanes live: while others wait for a lane, as soon as enough are free."""
+    """A chunk ends when fewer lanes are live: if others wait for a lane, as soon as enough lanes are free."""
     if not (self._ready or self._prefilling):
       return 1
-    # 32 lanes live and 4 free ones suffice: the chunk ends when fewer than 29 live. Without a backlog it draws on.
+    # With 32 live lanes, 4 free ones suffice: the chunk ends when fewer than 29 are live. Without a queue it continues.
     return max(1, self.live - max(1, int(len(self._lane) * REFILL)) + 1)
 
   def empty(self, conversation: ConversationState) -> None:
@@ -297,16 +297,16 @@ class Replica:
     self._lane[lane] = None
     self.live -= 1
     self._lanes.live[lane] = 0
-    self._lanes.length[lane] = 0  # attention runs to the longest lane: an empty one must not be it
+    self._lanes.length[lane] = 0  # attention runs up to the longest lane, which must not be an empty one
 
 
 REFILL = 0.125  # share of the lanes that must be free to end a chunk while others wait
 
 
 def _lane_values(conversation: ConversationState) -> LaneTable:
-  """What `decode` is told of a conversation that draws."""
+  """The values for `decode` of a conversation in a lane."""
   turn = conversation.turn
-  assert turn is not None  # only conversations with a turn under way become ready
+  assert turn is not None  # only conversations with a turn become ready
   return LaneTable(
     token=conversation.ids[-1],
     length=conversation.cached,
@@ -318,4 +318,5 @@ def _lane_values(conversation: ConversationState) -> LaneTable:
     key=conversation.key,
     temperature=turn.temperature,
     top_p=turn.top_p,
+    ids=conversation.ids,
   )

@@ -1,12 +1,14 @@
-"""The engine's sizes: every shape of its programs follows from them."""
+"""The engine's sizes, which determine every shape of its programs."""
 
 import dataclasses
 
 import jax
 
+from ragrl_jax.engine.lanes import COLUMNS
+from ragrl_jax.parallel import rules
 from ragrl_jax.settings import MAX_PROMPTS, PREFILL_ROWS, Rollout
 
-MIN_WIDTH = 8  # tokens: a narrower extension than this saves nothing
+MIN_WIDTH = 8  # tokens; narrower extensions save nothing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,13 +19,15 @@ class Sizes:
     lanes: W, conversations drawn for together.
     rows: C ≥ W: a new episode waits while so many conversations are in the cache.
     context: most tokens of a conversation.
-    chunk: most tokens that one decode call draws for a lane.
+    chunk: most steps of a decode call. A step draws a token for a lane, and those of its draft that come before.
     prefill: tokens that one extension prefills for a conversation; a remainder of at most a quarter of it takes a
       narrower one.
     page: tokens of a page.
     pages: pages of the cache; 0: as many as `rows` conversations of `context` tokens can fill, and some prompts.
     prefill_rows: conversations of one extension, a replica; a narrower one takes four times as many.
     replicas: parts of the engine, each with all weights and its own lanes and pages.
+    kv_dtype: of keys and values, see `models.cache.layout`.
+    speculate: tokens of a draft; 0: one token a step.
 
   Raises:
     ValueError: sizes that do not fit together.
@@ -38,10 +42,13 @@ class Sizes:
   pages: int = 0
   prefill_rows: int = PREFILL_ROWS
   replicas: int = 1
+  kv_dtype: str = Rollout.kv_dtype
+  speculate: int = Rollout.speculate
 
   def __post_init__(self):
-    small = [f"{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self) if getattr(self, f.name) < 1]
-    if bad := [text for text in small if text != "pages=0"]:
+    numbers = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "kv_dtype"}
+    small = [f"{name}={number}" for name, number in numbers.items() if number < 1]
+    if bad := [text for text in small if text not in ("pages=0", "speculate=0")]:
       raise ValueError(f"{', '.join(bad)}: each must be at least 1 (config.rollout).")
     if self.rows < self.lanes:
       raise ValueError(f"rows={self.rows} < lanes={self.lanes}: every lane needs a conversation (config.rollout.rows).")
@@ -63,8 +70,18 @@ class Sizes:
     return -(-self.context // self.page)
 
   @property
+  def ahead(self) -> int:
+    """Most tokens that one decode call draws for a lane."""
+    return self.chunk * (self.speculate + 1)
+
+  @property
+  def columns(self) -> int:
+    """int32 of a lane: see `lanes.LaneTable`."""
+    return COLUMNS + (self.context if self.speculate else 0)
+
+  @property
   def cache_pages(self) -> int:
-    """Pages of a replica's cache."""
+    """Pages in a replica's cache."""
     return self.pages // self.replicas or (self.rows // self.replicas + MAX_PROMPTS) * self.table
 
   @property
@@ -72,12 +89,12 @@ class Sizes:
     """Width of an extension → its conversations a replica, the widest first."""
     widths = {self.prefill: self.prefill_rows}
     if self.prefill >= MIN_WIDTH * 4:
-      widths[self.prefill // 4] = self.prefill_rows * 4  # as many tokens a call as the wide one
+      widths[self.prefill // 4] = self.prefill_rows * 4  # as many tokens per call as the wide one
     return widths
 
   def width(self, missing: int) -> int:
-    """Width of the extension that takes the next of so many tokens. It depends on their number alone."""
-    # Widths 32 and 8: 40 missing tokens go as 32 + 8, 20 as one of 32, 5 as one of 8.
+    """Width of the extension for the next tokens. It depends only on the number of missing tokens."""
+    # Widths 32 and 8: 40 missing tokens are taken as 32 + 8, 20 as one of 32, 5 as one of 8.
     return min(width for width in self.widths if width == self.prefill or missing <= width)
 
 
@@ -94,13 +111,20 @@ def of(rollout: Rollout, mesh: jax.sharding.Mesh | None) -> Sizes:
     page=rollout.page,
     pages=share(rollout.pages),
     replicas=replicas,
+    kv_dtype=rollout.kv_dtype,
+    speculate=rollout.speculate,
   )
 
 
-def check_heads(heads: int, tensor: int) -> None:
-  """Raises ValueError if a replica of so many devices cannot split the model's key-value heads."""
+def check_model(heads: int, vocab: int | None, tensor: int) -> None:
+  """Raises ValueError if a replica of so many devices cannot split the model's key-value heads or its vocabulary.
+
+  `vocab` is None if it is not known yet.
+  """
   if heads % tensor:
     raise ValueError(
       f"config.rollout.mesh.tensor={tensor}: the model's {heads} key-value heads cannot be split so. Choose a divisor "
       "of them; more replicas use the other devices."
     )
+  if vocab is not None:
+    rules.check_vocab(tensor, vocab, "config.rollout.mesh.tensor")

@@ -55,7 +55,7 @@ def advance(table: Table, state: jax.Array, token: jax.Array, accept: jax.Array)
   """
   outcome = table.outcome[state, token].astype(jnp.int32)
   order = table.order[outcome]  # [W, K]
-  # accept 0b101 and order [1, 2, -1]: stop 1 is not asked for, stop 2 is, so it ends the turn.
+  # accept 0b101 and order [1, 2, -1]: stop 1 is not accepted, stop 2 is, so it ends the turn.
   mine = (order >= 0) & (((accept[:, None] >> jnp.maximum(order, 0)) & 1) == 1)
   first = jnp.argmax(mine, axis=1)
   stop = jnp.take_along_axis(order, first[:, None], axis=1)[:, 0]
@@ -82,7 +82,7 @@ class Stops:
     _check(strings, rows, tokenizer)
     self.names = (*strings, EOS)
     self._bit = {name: 1 << i for i, name in enumerate(self.names)}
-    # Embedding rows past the vocabulary are padding: without bytes they move no state.
+    # Embedding rows beyond the vocabulary are padding: they have no bytes and change no state.
     tokens = [tokenizer.token_bytes(i) if i < tokenizer.vocab_size else b"" for i in range(rows)]
     outcome, state, order = compile_table(tokens, [s.encode() for s in strings], tokenizer.eos_ids)
     self.table = Table(jnp.asarray(outcome), jnp.asarray(state), jnp.asarray(order))
@@ -139,7 +139,7 @@ def automaton(strings: Sequence[bytes]) -> tuple[np.ndarray, list[tuple[int, ...
   for at in queue:  # breadth first: the failure state's row is complete before it is copied
     if at:
       goto[at] = goto[fail[at]]
-      ends[at] += ends[fail[at]]  # a shorter string that is this one's end
+      ends[at] += ends[fail[at]]  # a shorter string that ends this one
     # The failure state of a child is where its byte leads from the parent's: the longest proper suffix in the tree.
     for byte, child in children[at].items():
       fail[child] = int(goto[fail[at], byte]) if at else 0
@@ -153,7 +153,7 @@ def compile_table(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """(outcome [S, rows], state [O], order [O, K]) of `Table`, in numpy.
 
-  From most states most tokens lead where they lead from the start. Only the others are walked again.
+  From most states most tokens lead to the same state as from the start. Only the others are computed again.
   """
   goto, ends = automaton(strings)
   states, rows = len(goto), len(tokens)
@@ -168,7 +168,7 @@ def compile_table(
   table[0] = _number(root_state, root_found, outcomes)
   for s in range(1, states):
     table[s] = table[0]
-    table[s, length == 0] = s  # a token without bytes is not seen in the text
+    table[s, length == 0] = s  # a token without bytes does not appear in the text
     differs = goto[s] != goto[0]
     again = np.flatnonzero((length > 0) & differs[first_byte])
     table[s, again] = _number(*walk.run(np.full(len(again), s, np.int32), again), outcomes)

@@ -1,5 +1,6 @@
 """Measures of the evidence in an episode: overlap with the gold sentences, recall of the gold answers, and length."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,14 +32,17 @@ def rouge_l(evidence: Sequence[str], golds: Sequence[str]) -> float:
 
 
 def row(recipe, example, episode) -> dict[str, Any]:
-  """The evidence's columns in a row of predictions; empty for a recipe without evidence and for a failed episode.
+  """The columns of evidence and of the recipe's own measures in a row of predictions; empty for a failed episode.
 
   Lengths are in the policy's tokens, from the episode's facts; None if they are missing there.
   """
-  if recipe.evidence is None or episode.ended == "failed":
+  if episode.ended == "failed":
     return {}
+  found = {} if recipe.measures is None else dict(measures=dict(recipe.measures(example, episode)))
+  if recipe.evidence is None:
+    return found
   said = recipe.evidence(example, episode)
-  return dict(
+  return found | dict(
     evidence=said,
     gold_evidence=gold(example),
     answer_recall=qa.cover_em(said, example.golds),
@@ -48,24 +52,40 @@ def row(recipe, example, episode) -> dict[str, Any]:
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-  """Means over the rows with evidence; empty without such rows.
+  """Means over the rows that have what is measured; empty without such rows.
 
   Returns:
-    answer_recall (share of rows whose evidence contains a gold); over the rows with gold sentences evidence_bleu and
-    evidence_rouge_l; over the rows with lengths compression (mean of passage tokens / evidence tokens) and
-    compression_total (ratio of the two sums). A row with empty evidence counts in the sums only.
+    measure {name: mean of the rows in which it is known} for a recipe with measures. Over the rows with evidence
+    answer_recall (share of rows whose evidence contains a gold); over those with gold sentences evidence_bleu and
+    evidence_rouge_l; over those with lengths evidence_empty (share without any), and over the rest of them
+    evidence_tokens and evidence_tokens_std (mean and standard deviation of the length), compression (mean of passage
+    tokens / evidence tokens) and compression_total (ratio of the two sums).
   """
+  found: dict[str, Any] = {}
+  if measured := _measures([row["measures"] for row in rows if "measures" in row]):
+    found["measure"] = measured
   rows = [row for row in rows if "evidence" in row]
   if not rows:
-    return {}
-  found = {"answer_recall": sum(row["answer_recall"] for row in rows) / len(rows)}
+    return found
+  found["answer_recall"] = sum(row["answer_recall"] for row in rows) / len(rows)
   marked = [row for row in rows if row["gold_evidence"]]
   if marked:
     said, golds = [row["evidence"] for row in marked], [row["gold_evidence"] for row in marked]
     found |= {"evidence_bleu": bleu(said, golds), "evidence_rouge_l": rouge_l(said, golds)}
-  measured = [(row["passage_tokens"], row["evidence_tokens"]) for row in rows if row["evidence_tokens"] is not None]
-  ratios = [passages / evidence for passages, evidence in measured if evidence]
-  if ratios:
-    found["compression"] = sum(ratios) / len(ratios)
-    found["compression_total"] = sum(p for p, _ in measured) / sum(e for _, e in measured)
+  lengths = [(row["passage_tokens"], row["evidence_tokens"]) for row in rows if row["evidence_tokens"] is not None]
+  # Empty evidence compresses nothing: with its passages in the sum, a policy that extracts less would compress more.
+  written = [(passages, evidence) for passages, evidence in lengths if evidence]
+  if lengths:
+    found["evidence_empty"] = 1 - len(written) / len(lengths)
+  if written:
+    sizes = [evidence for _, evidence in written]
+    found |= {"evidence_tokens": statistics.fmean(sizes), "evidence_tokens_std": statistics.pstdev(sizes)}
+    found["compression"] = statistics.fmean(passages / evidence for passages, evidence in written)
+    found["compression_total"] = sum(passages for passages, _ in written) / sum(sizes)
   return found
+
+
+def _measures(rows: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
+  names = dict.fromkeys(name for row in rows for name in row)
+  known = {name: [value for row in rows if (value := row.get(name)) is not None] for name in names}
+  return {name: statistics.fmean(values) for name, values in known.items() if values}

@@ -15,8 +15,8 @@ import numpy as np
 
 from ragrl_jax import structs
 from ragrl_jax.core.metrics import qa, searches, stats
-from ragrl_jax.evaluation import compare, evidence_rows
-from ragrl_jax.rollout.groups import TooManyFailures, refuse_failures
+from ragrl_jax.evaluation import comparison, evidence_rows
+from ragrl_jax.rollout.group_sampler import TooManyFailures, refuse_failures
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import jsonl
@@ -49,9 +49,7 @@ def prediction(recipe, scored: rewards.Scored) -> dict[str, Any]:
   said = answer(recipe, episode)
   failed = episode.ended == "failed"
   measure = lambda metric: None if failed else 0.0 if said is None else metric(said, example.golds)
-  logged = episodes_lib.row(
-    example, episode, terms=scored.terms, weights=scored.weights, reward=scored.reward, outcome=scored.outcome
-  )
+  golds = episodes_lib.gold_ids(example, episode)
   return {
     "id": example.id,
     "question": example.question,
@@ -60,11 +58,13 @@ def prediction(recipe, scored: rewards.Scored) -> dict[str, Any]:
     "em": measure(qa.exact_match),
     "f1": measure(qa.f1),
     "cover_em": measure(qa.cover_em),
-    "char_f1": measure(functools.partial(qa.f1, unit="char")),
+    "char_f1": measure(functools.partial(qa.f1, unit="char", style="filco")),
+    **_in_style(recipe.style, measure),
     "outcome": scored.outcome,
     "terms": scored.terms,
+    "pooled": scored.pooled,
     "num_searches": episode.num_searches,
-    "wasted_searches": searches.wasted_searches(logged),
+    "wasted_searches": searches.wasted_searches(episodes_lib.searched(episode), golds),
     "ended": episode.ended,
     "failure": episode.failure,
     "prompt_tokens": len(episode.segments[0].ids) if episode.segments else 0,
@@ -74,6 +74,14 @@ def prediction(recipe, scored: rewards.Scored) -> dict[str, Any]:
     "source": example.source,
     **evidence_rows.row(recipe, example, episode),
   }
+
+
+def _in_style(style: str, measure: Callable[..., float | None]) -> dict[str, float | None]:
+  """EM and F1 as the paper's tables have them, where they normalise answers in another way than `em` and `f1`."""
+  if style == "squad":
+    return {}
+  metrics = dict(em=qa.exact_match, f1=qa.f1)
+  return {f"{name}_{style}": measure(functools.partial(metric, style=style)) for name, metric in metrics.items()}
 
 
 def rows_of(
@@ -109,10 +117,10 @@ def evaluate(
   max_unjudged_share: float = 1.0,
   progress: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
-  """Scores every example once and writes predictions.jsonl and metrics.json to `out`.
+  """Scores every example once and writes predictions.jsonl, episodes.jsonl and metrics.json to `out`.
 
-  Rows are appended batch by batch, in input order. A killed run continues where it stopped: examples with a row are not
-  played again.
+  Rows are appended batch by batch, in input order; those of episodes.jsonl (`store.episodes.played`) hold what was
+  said, found and judged. A killed run continues where it stopped: examples with a row are not played again.
 
   Args:
     examples: all questions.
@@ -143,14 +151,23 @@ def evaluate(
   else:
     with jsonl.whole(out / SETTINGS) as part:
       part.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+  if jsonl.cut(out / episodes_lib.PLAYED, len(rows)) < len(rows) < len(examples):
+    raise ValueError(
+      f"{out / episodes_lib.PLAYED} holds fewer episodes than {PREDICTIONS} has rows, as evaluations of older versions "
+      "do: choose another --out, or delete the folder."
+    )
   resumed, began, took = len(rows), time.perf_counter(), []
   progress(resumed)
   asked = began
-  with open(path, "a", encoding="utf-8", newline="\n") as file:
+  appended = functools.partial(open, mode="a", encoding="utf-8", newline="\n")
+  with appended(path) as file, appended(out / episodes_lib.PLAYED) as played:
     for found in rows_of(examples[resumed:], play, recipe, batch=batch, first=resumed):
       took.append(time.perf_counter() - asked)
       _refuse_failures([one.episode for _, one in found], max_failed_share, max_unjudged_share)
       rows += [row for row, _ in found]
+      # Episodes first: those without a row are cut off when a killed evaluation goes on.
+      played.writelines(jsonl.line(episodes_lib.played(one.example, one.episode)) for _, one in found)
+      played.flush()
       file.writelines(jsonl.line(row) for row, _ in found)
       file.flush()
       progress(len(rows))
@@ -174,9 +191,10 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
   Returns:
     n (scored), failed, unjudged (scored, but without an outcome, and in no mean of it); em, f1, cover_em and outcome,
-    each with `_interval`; char_f1, answered (share), searches, wasted_searches (None if gold passages are unknown),
-    response_tokens, terms, ended (counts); the measures of `evidence_rows.summarise`; by_hops and by_source: {value:
-    {n, em, em_interval, f1, searches}}; with several sources macro, the mean of the sources' means (`compare.macro`).
+    each with `_interval`; char_f1, em_spaced and f1_spaced (if the recipe's style is "spaced"), answered (share),
+    searches, wasted_searches (None if gold passages are unknown), response_tokens, terms, pooled (`Recipe.pooled`),
+    ended (counts); the measures of `evidence_rows.summarise`; by_hops and by_source: {value: {n, em, em_interval, f1,
+    searches}}; with several sources, macro: the mean of their means (`comparison.macro`).
   """
   known = [row for row in rows if row["ended"] != "failed"]
   metrics: dict[str, Any] = {"n": len(known), "failed": len(rows) - len(known)}
@@ -184,12 +202,16 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   for name in WITH_INTERVAL:
     metrics |= _with_interval(name, known)
   metrics["char_f1"] = _mean([row["char_f1"] for row in known])
+  for name in ("em_spaced", "f1_spaced"):
+    if any(name in row for row in known):
+      metrics[name] = _mean([row[name] for row in known])
   metrics["answered"] = _mean([row["prediction"] is not None for row in known])
   metrics["searches"] = _mean([row["num_searches"] for row in known])
   metrics["wasted_searches"] = _mean([row["wasted_searches"] for row in known])
   metrics["response_tokens"] = _mean([row["response_tokens"] for row in known])
   names = dict.fromkeys(name for row in known for name in row["terms"])
   metrics["terms"] = {name: _mean([row["terms"].get(name) for row in known]) for name in names}
+  metrics["pooled"] = rewards.ratios([row.get("pooled", {}) for row in known])
   ends = [row["ended"] for row in rows]
   metrics["ended"] = {why: ends.count(why) for why in sorted(set(ends))}
   metrics |= evidence_rows.summarise(known)
@@ -197,7 +219,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     values = sorted({row[key] for row in known if row[key] not in (None, "")})
     metrics[group] = {str(value): _part([row for row in known if row[key] == value]) for value in values}
   if len(metrics["by_source"]) > 1:
-    metrics["macro"] = compare.macro(compare.by_set([row for row in known if row["source"]]))
+    metrics["macro"] = comparison.macro(comparison.by_set([row for row in known if row["source"]]))
   return metrics
 
 

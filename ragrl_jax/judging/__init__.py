@@ -7,12 +7,15 @@ from typing import Any
 
 from ml_collections import config_dict
 
+from ragrl_jax import settings as settings_lib
 from ragrl_jax.judging import prompts
-from ragrl_jax.judging.api import Judge, references
+from ragrl_jax.judging.judge_api import Judge, references
 
 __all__ = ["KINDS", "Judge", "chosen", "load", "of_terms", "references", "unset"]
 
-KINDS = ("none", "exact", "lexical", "nli", "llm", "reward_model")
+KINDS = settings_lib.JUDGES
+
+WORDS = ("exact", "sub_em", "sub_em_words", "lexical")  # kinds that compare words and need no model
 
 
 def load(
@@ -32,13 +35,13 @@ def load(
   Raises:
     ValueError: an unknown kind, or invalid settings.
   """
-  kind, prompt = settings["kind"], prompts.get(settings["prompt"])
+  kind, prompt = settings["kind"], prompts.get(settings["prompt"], settings["wording"])
   if kind not in KINDS:
     raise ValueError(f"config.judge.kind={kind!r}: it must be one of {', '.join(KINDS)}.")
   if kind == "none":
     return None
   judge = _made(kind, settings, dict(dtype=dtype, mesh=mesh, dispatch=dispatch))
-  if kind in ("exact", "lexical"):  # cheaper than a look-up in the cache
+  if kind in WORDS:  # cheaper than a look-up in the cache
     return judge
   if settings["cache"]:
     from ragrl_jax.judging.verdict_cache import Cached
@@ -103,11 +106,15 @@ def _made(kind: str, settings: Mapping[str, Any], here: Mapping[str, Any]) -> Ju
   if kind == "llm":
     from ragrl_jax.judging.llm import LLM
 
-    return LLM(**chosen("model", "prompt", "endpoint", "key_variable", "timeout_s", "retries", "concurrency"))
-  if kind in ("exact", "lexical"):
+    return LLM(
+      **chosen("model", "prompt", "wording", "endpoint", "key_variable", "timeout_s", "retries", "concurrency")
+    )
+  if kind in WORDS:
     from ragrl_jax.judging import lexical
 
-    return lexical.Exact() if kind == "exact" else lexical.Lexical(settings["threshold"])
+    if kind == "lexical":
+      return lexical.Lexical(settings["threshold"])
+    return lexical.Exact() if kind == "exact" else lexical.SubEM(words=kind == "sub_em_words")
   local = chosen("threshold", "batch", "max_tokens") | dict(here)
   if kind == "nli":
     from ragrl_jax.judging.nli import NLI
@@ -115,4 +122,4 @@ def _made(kind: str, settings: Mapping[str, Any], here: Mapping[str, Any]) -> Ju
     return NLI(settings["path"], **local)
   from ragrl_jax.judging.reward_model import RewardModel
 
-  return RewardModel(settings["path"], prompt=settings["prompt"], **local)
+  return RewardModel(settings["path"], **chosen("prompt", "wording"), **local)

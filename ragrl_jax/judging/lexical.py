@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ragrl_jax.core.metrics import qa
+from ragrl_jax.core.rewards import faithful
 from ragrl_jax.core.text.normalize import normalize
-from ragrl_jax.judging import api
+from ragrl_jax.judging import judge_api
 
 
 @functools.cache
@@ -19,32 +20,55 @@ def _stop_words() -> frozenset[str]:
 
 
 class Exact:
-  """1 if the claim equals one of the premise's right answers (`api.references`), after SQuAD's normalisation."""
+  """1 if the claim equals one of the premise's right answers (`judge_api.references`), after SQuAD's normalisation."""
 
-  pace = api.Pace()
+  pace = judge_api.Pace()
+
+  def describe(self) -> dict[str, Any]:
+    """The settings that are stored with every verdict: the kind."""
+    return dict(kind="exact")
+
+  def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:
+    """See `judge_api.Judge`."""
+    return judge_api.each(
+      pairs, lambda pairs: [qa.exact_match(claim, judge_api.golds(premise)) for premise, claim in pairs]
+    )
+
+
+class SubEM:
+  """1 if the premise contains the claim, after SQuAD's normalisation: VERITAS's measure of (thought, answer).
+
+  Args:
+    words: only whole words count, see `faithful.states`.
+  """
+
+  pace = judge_api.Pace()
+
+  def __init__(self, *, words: bool = False):
+    self._words = words
 
   def describe(self) -> dict[str, Any]:
     """What stands beside every verdict: kind and settings."""
-    return dict(kind="exact")
+    return dict(kind="sub_em_words" if self._words else "sub_em")
 
-  def judge(self, pairs: Sequence[api.Pair]) -> api.Verdicts:
-    """See `api.Judge`."""
-    return api.each(pairs, lambda pairs: [qa.exact_match(claim, api.golds(premise)) for premise, claim in pairs])
+  def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:
+    """See `judge_api.Judge`."""
+    return judge_api.each(pairs, lambda pairs: [faithful.states(*pair, words=self._words) for pair in pairs])
 
 
 class ExactFirst:
   """Gives exact matches 1, and asks another judge about all other answers."""
 
-  def __init__(self, judge: api.Judge):
+  def __init__(self, judge: judge_api.Judge):
     self._judge, self.pace = judge, judge.pace
 
   def describe(self) -> dict[str, Any]:
     """Kind and settings of the judge behind it, and that an exact match is not asked about."""
     return dict(self._judge.describe(), exact_first=True)
 
-  def judge(self, pairs: Sequence[api.Pair]) -> api.Verdicts:
-    """See `api.Judge`."""
-    verdicts: api.Verdicts = list(Exact().judge(pairs))
+  def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:
+    """See `judge_api.Judge`."""
+    verdicts: judge_api.Verdicts = list(Exact().judge(pairs))
     rest = [i for i, verdict in enumerate(verdicts) if not verdict]
     for i, verdict in zip(rest, self._judge.judge([pairs[i] for i in rest]) if rest else (), strict=True):
       verdicts[i] = verdict
@@ -58,21 +82,21 @@ class Lexical:
   A copy of the premise scores 1, so evaluate with another judge than the one that gave the rewards.
 
   Args:
-    threshold: see `api.graded`.
+    threshold: see `judge_api.graded`.
   """
 
-  pace = api.Pace()
+  pace = judge_api.Pace()
 
   def __init__(self, threshold: float = 0.5):
-    self._threshold = api.in_range(threshold)
+    self._threshold = judge_api.in_range(threshold)
 
   def describe(self) -> dict[str, Any]:
-    """What stands beside every verdict: kind and settings."""
+    """The settings that are stored with every verdict: kind and threshold."""
     return dict(kind="lexical", threshold=self._threshold)
 
-  def judge(self, pairs: Sequence[api.Pair]) -> api.Verdicts:
-    """See `api.Judge`."""
-    return api.each(pairs, lambda pairs: [api.graded(overlap(*pair), self._threshold) for pair in pairs])
+  def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:
+    """See `judge_api.Judge`."""
+    return judge_api.each(pairs, lambda pairs: [judge_api.graded(overlap(*pair), self._threshold) for pair in pairs])
 
 
 def overlap(premise: str, claim: str) -> float:

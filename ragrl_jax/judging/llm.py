@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ragrl_jax.chat import client
-from ragrl_jax.judging import api, prompts
+from ragrl_jax.judging import judge_api, prompts
 
 
 class LLM:
@@ -18,12 +18,12 @@ class LLM:
 
   An answer that is no verdict gives None. It is not asked for again, since it would be the same; the first is logged.
   A call that fails is repeated as `chat.client.Client` says, until retries or the deadline (timeout_s for every allowed
-  call) are spent. Then the pair fails (`api.JudgeFailed`).
+  call) are spent. Then the pair fails (`judge_api.JudgeFailed`).
 
   Args:
     endpoint: "https://host/v1"; empty is OpenAI's own. Credentials in it are never shown.
     model: name of the model at the endpoint.
-    prompt: one of `prompts.PROMPTS`.
+    prompt, wording: see `prompts.get`.
     key_variable: the environment variable that holds the key; "" for servers without keys. The key is never stored.
     timeout_s, retries, backoff_s: see `chat.client.Client`.
     concurrency: calls at the same time.
@@ -37,6 +37,7 @@ class LLM:
     *,
     model: str,
     prompt: str,
+    wording: str = "",
     endpoint: str = "",
     key_variable: str = "OPENAI_API_KEY",
     timeout_s: float = 30.0,
@@ -64,23 +65,23 @@ class LLM:
       )
     except ValueError as error:
       raise ValueError(f"{error} (config.judge.endpoint, config.judge.key_variable)") from None
-    self._prompt, self._name, self._at_once = prompts.get(prompt), prompt, concurrency
+    self._prompt, self._name, self._at_once = prompts.get(prompt, wording), prompt, concurrency
     self._gate, self._said_unread = threading.Semaphore(concurrency), False
-    self.pace = api.Pace(batch=1, workers=concurrency, deadline_s=deadline_s + timeout_s)
+    self.pace = judge_api.Pace(batch=1, workers=concurrency, deadline_s=deadline_s + timeout_s)
 
   def describe(self) -> dict[str, Any]:
-    """What stands beside every verdict: model, endpoint, prompt, and the digest of its wording."""
+    """The settings that are stored with every verdict: model, endpoint, prompt, and the digest of its wording."""
     where = "" if self._client.where == "OpenAI" else self._client.where
     return dict(kind="llm", model=self._client.model, endpoint=where, prompt=self._name, wording=self._prompt.mark)
 
-  def judge(self, pairs: Sequence[api.Pair]) -> api.Verdicts:
-    """See `api.Judge`."""
-    return api.each(pairs, self._verdicts)
+  def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:
+    """See `judge_api.Judge`."""
+    return judge_api.each(pairs, self._verdicts)
 
-  def _verdicts(self, pairs: list[api.Pair]) -> api.Verdicts:
-    waiting: queue.SimpleQueue[api.Pair] = queue.SimpleQueue()
-    answered: dict[api.Pair, float | None] = {}
-    failed: dict[api.Pair, client.NoCompletion] = {}
+  def _verdicts(self, pairs: list[judge_api.Pair]) -> judge_api.Verdicts:
+    waiting: queue.SimpleQueue[judge_api.Pair] = queue.SimpleQueue()
+    answered: dict[judge_api.Pair, float | None] = {}
+    failed: dict[judge_api.Pair, client.NoCompletion] = {}
     for pair in pairs:
       waiting.put(pair)
 
@@ -99,7 +100,7 @@ class LLM:
     for worker in [client.daemon(work) for _ in pairs[: self._at_once]]:
       worker.result()
     if failed:
-      raise api.JudgeFailed(
+      raise judge_api.JudgeFailed(
         f"no verdict on {len(failed)} of {len(pairs)} pairs: the judge {next(iter(failed.values()))}. See that it "
         "answers, or change config.judge.",
         [pair for pair in pairs if pair in failed],

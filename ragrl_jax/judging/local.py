@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ragrl_jax.judging import api
+from ragrl_jax.judging import judge_api
 from ragrl_jax.models.tensors import TensorFolder
 
 LENGTHS = (64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)  # tokens; rows are padded to one
@@ -39,7 +39,7 @@ class Rows:
       )
     self._compute, self.batch, self.max_tokens = compute, batch, max_tokens
     self._dispatch = dispatch or (lambda function, *arguments: function(*arguments))
-    self.pace = api.Pace(batch=batch, workers=1, deadline_s=DEADLINE_S)
+    self.pace = judge_api.Pace(batch=batch, workers=1, deadline_s=DEADLINE_S)
 
   def scores(self, rows: Sequence[Sequence[int] | None]) -> list[float | None]:
     """One score per row, in order; None for a row that is None (a text that is too long)."""

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from ragrl_jax.judging import api, local
+from ragrl_jax.judging import judge_api, local
 from ragrl_jax.models import t5
 from ragrl_jax.prompting import load
 
@@ -22,7 +22,7 @@ class NLI:
 
   Args:
     path: a Hugging Face folder with a T5 and its tokenizer (spiece.model, or tokenizer.json).
-    threshold: see `api.graded`; 0.5 gives the model's greedy answer.
+    threshold: see `judge_api.graded`; 0.5 gives the model's greedy answer.
     batch: pairs computed together.
     max_tokens: longest text of premise and claim, in tokens.
     dtype: dtype of weights and matmuls.
@@ -51,7 +51,7 @@ class NLI:
     folder = pathlib.Path(path)
     pieces = folder / "spiece.model"
     self._tokenizer = load.load_tokenizer(pieces if pieces.is_file() else folder)
-    self._threshold = api.in_range(threshold)
+    self._threshold = judge_api.in_range(threshold)
     model, _ = t5.load_t5(folder, dtype=jax.numpy.dtype(dtype), mesh=mesh)
     yes, no = (self._tokenizer.encode(" " + label)[0] for label in ("1", "0"))
     if yes == no:
@@ -64,19 +64,19 @@ class NLI:
     self.pace, self._mark = self._rows.pace, local.mark(folder)
 
   def describe(self) -> dict[str, Any]:
-    """What stands beside every verdict: the digest of the weights, the threshold, the longest input in tokens."""
+    """The settings that are stored with every verdict: digest of the weights, threshold, longest input in tokens."""
     return dict(kind="nli", weights=self._mark, threshold=self._threshold, max_tokens=self._rows.max_tokens)
 
-  def judge(self, pairs: Sequence[api.Pair]) -> api.Verdicts:
-    """See `api.Judge`."""
-    return api.each(pairs, self._verdicts)
+  def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:
+    """See `judge_api.Judge`."""
+    return judge_api.each(pairs, self._verdicts)
 
-  def _verdicts(self, pairs: list[api.Pair]) -> api.Verdicts:
+  def _verdicts(self, pairs: list[judge_api.Pair]) -> judge_api.Verdicts:
     scores = self._rows.scores([self._row(*pair) for pair in pairs])
-    return [None if score is None else api.graded(score, self._threshold) for score in scores]
+    return [None if score is None else judge_api.graded(score, self._threshold) for score in scores]
 
   def _row(self, premise: str, claim: str) -> list[int] | None:
-    # Like T5's own tokenizer: white space is collapsed, and a space stands in front. Pieces never cross a space.
+    # Like T5's own tokenizer: white space is collapsed, and a space is put in front. Pieces never cross a space.
     ids = lambda text: self._tokenizer.encode(" " + " ".join(text.split()))
     end = ids(f"hypothesis: {claim}") + [self._tokenizer.eos_ids[0]]
     start = ids(f"premise: {premise}")

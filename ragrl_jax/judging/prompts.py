@@ -14,13 +14,15 @@ import unicodedata
 from collections.abc import Callable
 
 from ragrl_jax.core.text.surrogates import well_formed
-from ragrl_jax.judging import api
+from ragrl_jax.judging import judge_api
+from ragrl_jax.prompting import wording as wording_lib
 from ragrl_jax.prompting.passages import neutral
 
 Messages = list[dict[str, str]]
 
 # A 1 or 0 that stands alone: not part of a (Latin) word or a longer number, without sign, fraction or percent sign.
 _DIGIT = re.compile(r"(?<![A-Za-z0-9_.,+\-\u2010-\u2013\u2212])[01](?![A-Za-z0-9_]|[.,]\d|\s*%)")
+_BEGINS = re.compile(r"\W*(yes|no)\b")
 _YES_NO = re.compile(r"\b(?:yes|no)\b")
 
 
@@ -32,13 +34,16 @@ class Prompt:
     messages: (premise, claim) → chat messages.
     read: the judge's text → verdict, 1, 0 or another value of the source; None if the text cannot be read.
     labels: the word for 1 and the word for 0, for judges that compare the probabilities of the two.
-    of_answers: the premise is made by `api.references` and the claim is an answer; an exact match then needs no call.
+    of_answers: whether the claim is an answer and the premise is made by `judge_api.references`. An exact match then
+      needs no call.
+    values: (premise, claim) → the values of the placeholders that a user's own wording must have.
   """
 
   messages: Callable[[str, str], Messages]
   read: Callable[[str], float | None]
   labels: tuple[str, str]
   of_answers: bool = False
+  values: Callable[[str, str], dict[str, str]] = lambda premise, claim: dict(premise=_data(premise), claim=_data(claim))
 
   @property
   def mark(self) -> str:
@@ -46,15 +51,25 @@ class Prompt:
     return hashlib.sha256(json.dumps(self.messages("premise", "claim")).encode()).hexdigest()[:16]
 
 
-def get(name: str) -> Prompt:
+def get(name: str, wording: str = "", *, setting: str = "config.judge.wording") -> Prompt:
   """The prompt of this name.
 
+  Args:
+    name: of PROMPTS: what premise and claim are, and how the answer is read.
+    wording: file:PATH with the user's own words for it (prompting/wording.py); "": ours. The file must have the
+      placeholders {premise} and {claim}; where answers are judged, {golds} and {answer}.
+    setting: the path of `wording` in the config, for messages.
+
   Raises:
-    ValueError: there is no such prompt.
+    ValueError: there is no such prompt; see `wording.chosen`.
   """
   if name not in PROMPTS:
     raise ValueError(f"judge prompt {name!r}: it must be one of {', '.join(PROMPTS)} (config.judge.prompt).")
-  return PROMPTS[name]
+  prompt = PROMPTS[name]
+  if not wording:
+    return prompt
+  words = wording_lib.chosen(wording, {"": ""}, setting=setting, needs=prompt.values("", ""))
+  return dataclasses.replace(prompt, messages=lambda premise, claim: words.messages(**prompt.values(premise, claim)))
 
 
 def read_digit(text: str) -> float | None:
@@ -73,13 +88,16 @@ def read_word(text: str) -> float | None:
 
 
 def read_substring(text: str) -> float | None:
-  """1 if the answer contains "yes", else 0 if it contains "no" (as "cannot" does), else 0.5; None if it is empty.
+  """1 or 0 if the answer begins with the word "yes" or "no". Otherwise 1 if it contains "yes", else 0 if it contains
+  "no" (as "cannot" does), else 0.5; None if it is empty.
 
-  Source: ARENA's evaluation code.
+  Source: ARENA's code: its reward looks at the beginning, its evaluation at the whole answer.
   """
   said = _answer(text).lower().strip()
   if not said:
     return None
+  if begins := _BEGINS.match(said):
+    return float(begins[1] == "yes")
   return 1.0 if "yes" in said else 0.0 if "no" in said else 0.5
 
 
@@ -148,21 +166,31 @@ def _think_answer(premise: str, claim: str) -> Messages:
   )
 
 
+def _listed(premise: str, claim: str) -> dict[str, str]:
+  golds = repr([_data(gold) for gold in judge_api.golds(premise)])
+  return dict(golds=golds, answer=_data(" ".join(claim.split())))
+
+
 def _answer_hits(premise: str, claim: str) -> Messages:
+  shown = _listed(premise, claim)
   return _chat(
     "You are an intelligent AI assistant.",
-    f"Right answers: {[_data(gold) for gold in api.golds(premise)]!r}\n\n"
-    f"Given answer: {_data(' '.join(claim.split()))}\n\n"
+    f"Right answers: {shown['golds']}\n\nGiven answer: {shown['answer']}\n\n"
     "The given answer is correct if it hits any item of the list, or a synonym of one. Is it correct? Answer only yes "
     "or no.",
   )
 
 
+def _by_line(premise: str, claim: str) -> dict[str, str]:
+  golds = "\n".join(f"- {_data(gold)}" for gold in judge_api.golds(premise))
+  return dict(golds=golds, answer=_data(" ".join(claim.split())))
+
+
 def _answer_means(premise: str, claim: str) -> Messages:
-  references = "\n".join(f"- {_data(gold)}" for gold in api.golds(premise))
+  shown = _by_line(premise, claim)
   return _chat(
     "You compare a predicted answer with reference answers.",
-    f"Reference answers:\n{references}\n\nPredicted answer: {_data(' '.join(claim.split()))}\n\n"
+    f"Reference answers:\n{shown['golds']}\n\nPredicted answer: {shown['answer']}\n\n"
     "Leave case, punctuation, articles and word order aside. Does the prediction mean the same as at least one of the "
     "references? Other names, abbreviations and further true detail are fine; another person, place, date or number is "
     "not. Answer with one word, YES or NO.",
@@ -176,6 +204,6 @@ PROMPTS = {
   "information_think_bare": Prompt(_information_think_bare, read_digit, ("1", "0")),
   "think_search": Prompt(_think_search, read_digit, ("1", "0")),
   "think_answer": Prompt(_think_answer, read_digit, ("1", "0")),
-  "answer": Prompt(_answer_hits, read_substring, ("yes", "no"), of_answers=True),
-  "correctness": Prompt(_answer_means, read_word, ("YES", "NO"), of_answers=True),
+  "answer": Prompt(_answer_hits, read_substring, ("yes", "no"), True, _listed),
+  "correctness": Prompt(_answer_means, read_word, ("YES", "NO"), True, _by_line),
 }

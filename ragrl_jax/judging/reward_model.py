@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ragrl_jax.judging import api, local, prompts
+from ragrl_jax.judging import judge_api, local, prompts
 from ragrl_jax.models import lora, peft, weights
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.prompting import load, passages
@@ -24,8 +24,8 @@ class RewardModel:
   Args:
     path: a Hugging Face folder with the decoder and its tokenizer, or a folder of PEFT adapters whose
       adapter_config.json names that folder.
-    prompt: the name in `prompts.PROMPTS` that the decoder was trained on.
-    threshold: see `api.graded`; 0.5 gives the digit that the decoder would print.
+    prompt, wording: those that the decoder was trained on, see `prompts.get`.
+    threshold: see `judge_api.graded`; 0.5 gives the digit that the decoder would print.
     batch: pairs computed together.
     max_tokens: longest prompt, in tokens.
     dtype: dtype of weights and matmuls.
@@ -43,6 +43,7 @@ class RewardModel:
     path: str | os.PathLike,
     *,
     prompt: str,
+    wording: str = "",
     threshold: float = 0.5,
     batch: int = 8,
     max_tokens: int = 2048,
@@ -53,8 +54,8 @@ class RewardModel:
     if not path:
       raise ValueError("config.judge.path is empty: name the folder of the decoder that judges.")
     folder = peft.base(path, "") if peft.is_folder(path) else path
-    self._tokenizer, self._prompt, self._name = load.load_tokenizer(folder), prompts.get(prompt), prompt
-    self._threshold = api.in_range(threshold)
+    self._tokenizer, self._prompt, self._name = load.load_tokenizer(folder), prompts.get(prompt, wording), prompt
+    self._threshold = judge_api.in_range(threshold)
     labels = [self._tokenizer.encode(label)[0] for label in self._prompt.labels]
     if labels[0] == labels[1]:
       raise ValueError(f"{path}: its tokenizer begins {' and '.join(self._prompt.labels)} with the same token.")
@@ -72,7 +73,7 @@ class RewardModel:
     self.pace = self._rows.pace
 
   def describe(self) -> dict[str, Any]:
-    """What stands beside every verdict: digests of weights and wording, threshold, longest input in tokens."""
+    """The settings that are stored with every verdict: digests of weights and wording, threshold, longest input."""
     return dict(
       kind="reward_model",
       weights=self._mark,
@@ -82,13 +83,13 @@ class RewardModel:
       max_tokens=self._rows.max_tokens,
     )
 
-  def judge(self, pairs: Sequence[api.Pair]) -> api.Verdicts:
-    """See `api.Judge`."""
-    return api.each(pairs, self._verdicts)
+  def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:
+    """See `judge_api.Judge`."""
+    return judge_api.each(pairs, self._verdicts)
 
-  def _verdicts(self, pairs: list[api.Pair]) -> api.Verdicts:
+  def _verdicts(self, pairs: list[judge_api.Pair]) -> judge_api.Verdicts:
     scores = self._rows.scores([self._row(*pair) for pair in pairs])
-    return [None if score is None else api.graded(score, self._threshold) for score in scores]
+    return [None if score is None else judge_api.graded(score, self._threshold) for score in scores]
 
   def _row(self, premise: str, claim: str) -> list[int] | None:
     tokens, limit = self._tokenizer, self._rows.max_tokens

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ragrl_jax.judging import api
+from ragrl_jax.judging import judge_api
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS verdicts (key BLOB PRIMARY KEY, verdict REAL NOT NULL) WITHOUT ROWID"
 _MARK = 0x72616772  # the file's application_id: identifies our files, even if the table is damaged
@@ -56,7 +56,7 @@ class Cached:
     ValueError: `path` cannot be written, or is a database of another kind.
   """
 
-  def __init__(self, judge: api.Judge, path: str | os.PathLike):
+  def __init__(self, judge: judge_api.Judge, path: str | os.PathLike):
     self._judge, self.pace, self._path = judge, judge.pace, pathlib.Path(path)
     self._identity = json.dumps(judge.describe(), sort_keys=True)
     self._unsaved: dict[bytes, float] = {}  # verdicts that are not written yet
@@ -68,28 +68,28 @@ class Cached:
     self._use(lambda connection: None, None)
 
   def describe(self) -> Mapping[str, Any]:
-    """What stands beside every verdict: kind and settings, of the judge behind the cache."""
+    """The settings that are stored with every verdict: those of the judge behind the cache."""
     return self._judge.describe()
 
-  def judge(self, pairs: Sequence[api.Pair]) -> api.Verdicts:
-    """See `api.Judge`."""
-    return api.each(pairs, self._verdicts)
+  def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:
+    """See `judge_api.Judge`."""
+    return judge_api.each(pairs, self._verdicts)
 
-  def _verdicts(self, pairs: list[api.Pair]) -> api.Verdicts:
+  def _verdicts(self, pairs: list[judge_api.Pair]) -> judge_api.Verdicts:
     keys = [self._key(pair) for pair in pairs]
     known = self._read(keys)
     new = {pair: key for pair, key in zip(pairs, keys) if key not in known}
     if new:
       try:
         fresh = dict(zip(new.values(), self._judge.judge(list(new)), strict=True))
-      except api.JudgeFailed as error:  # keep the verdicts that were given
+      except judge_api.JudgeFailed as error:  # keep the verdicts that were given
         known |= self._keep({new[pair]: verdict for pair, verdict in error.answered.items()})
         error.answered |= {pair: known[key] for pair, key in zip(pairs, keys) if key in known}
         raise
       known |= self._keep(fresh)
     return [known.get(key) for key in keys]
 
-  def _key(self, pair: api.Pair) -> bytes:
+  def _key(self, pair: judge_api.Pair) -> bytes:
     return hashlib.sha256(json.dumps([self._identity, *pair]).encode()).digest()
 
   def _read(self, keys: Sequence[bytes]) -> dict[bytes, float]:

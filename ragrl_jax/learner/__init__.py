@@ -1,1 +1,1 @@
-"""One optimiser step: packing, advantages, accumulated gradients, guarded update."""
+"""One optimiser step: packing, advantages, accumulated gradients, and the update, which skips bad gradients."""

@@ -1,6 +1,6 @@
 """Rewards per token → advantages per token, sequence by sequence, read and written through the spans of the packing.
 
-Everything happens on the host, over whole sequences: the numbers do not depend on how they were packed.
+Everything is computed on the host over whole sequences, so the results do not depend on the packing.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from ragrl_jax.core import advantages as core
 from ragrl_jax.learner.packing import Packed, Span
 from ragrl_jax.learner.settings import AdvantageSettings
 
-FOUND = ("return_mean", "value_mean", "explained_variance")  # what `assign` reports
+FOUND = ("return_mean", "value_mean", "explained_variance")  # metrics that `assign` returns
 
 
 def assign(
@@ -27,10 +27,10 @@ def assign(
   """The same rows with advantages and returns.
 
   Args:
-    packed: on the host, with rewards; every group whole. What it holds of advantages and returns is overwritten.
+    packed: rows on the host, with rewards and whole groups. Their advantages and returns are replaced.
     settings: how rewards become advantages.
-    values: the critic's, [R, T] per block, for "gae".
-    penalties: taken off the rewards, [R, T] per block: the KL's share where it is paid for in the reward.
+    values: the critic's values, [R, T] per block, for "gae".
+    penalties: subtracted from the rewards, [R, T] per block: the KL penalty if it is part of the reward.
 
   Returns:
     (packed, metrics): return_mean, and with values value_mean and explained_variance, over trained tokens.
@@ -40,10 +40,10 @@ def assign(
   """
   masks = [np.asarray(b.loss_mask).astype(bool) for b in packed.blocks]
   rewards = [np.where(mask, np.asarray(b.rewards, np.float32), 0.0) for b, mask in zip(packed.blocks, masks)]
-  _check(rewards)  # one NaN would spread over its group, and whitened, over the whole batch
+  _check(rewards)  # one NaN would spread over its group and, by whitening, over the whole batch
   if penalties is not None:
     rewards = [r - np.where(mask, p, 0.0).astype(np.float32) for r, p, mask in zip(rewards, penalties, masks)]
-  # Sums of floats depend on their order. It has always been that of the rows: older runs resume bit for bit.
+  # Sums of floats depend on their order. It stays that of the rows, so that older runs resume bit for bit.
   spans = sorted(span for span in packed.spans if span.of(masks).any())
   cut = lambda arrays: [span.of(arrays) for span in spans]
   ours, on = cut(rewards), cut(masks)
@@ -72,16 +72,16 @@ def _check(rewards: Sequence[np.ndarray]) -> None:
 def compare(
   rewards: Sequence[Sequence[float]], group_ids: Sequence[int], settings: AdvantageSettings
 ) -> list[np.ndarray]:
-  """One advantage per turn, from one reward per turn; an episode without turns counts as one that earned nothing.
+  """One advantage per turn, from one reward per turn. An episode without turns counts as one turn with reward 0.
 
-  Sizes are rounded up, so that every step runs the same few programs. A row that fills up is a group of its own.
+  Sizes are rounded up, so that every step runs the same few programs. Each padding row is a group of its own.
   """
   turns = max((len(r) for r in rewards), default=1)
-  # 9 episodes of up to 3 turns are compared as 16 of 4.
+  # 9 episodes of up to 3 turns are padded to 16 of 4.
   rows, columns = (max(least, 1 << (size - 1).bit_length()) for least, size in ((8, len(rewards)), (1, turns)))
   padded, counts = np.zeros((rows, columns), np.float32), np.ones(rows, np.int32)
-  ids = np.arange(-1, -rows - 1, -1, dtype=np.int32)  # prompts count from 0, so no filler joins a group
-  # counts say how many turns a row really has; what stands behind them is padding.
+  ids = np.arange(-1, -rows - 1, -1, dtype=np.int32)  # prompts count from 0, so no padding row joins a group
+  # `counts` gives the turns of each row; entries beyond it are padding.
   for i, (earned, group) in enumerate(zip(rewards, group_ids, strict=True)):
     padded[i, : len(earned)], counts[i], ids[i] = earned, max(len(earned), 1), group
   s = settings
@@ -94,7 +94,7 @@ def _comparison(kind, std, std_floor, eps):
   rule = dict(
     group_relative=functools.partial(core.group_relative, std=std, std_floor=std_floor, eps=eps),
     leave_one_out=core.leave_one_out,
-    # Whitened over the batch's tokens afterwards.
+    # whitened afterwards over the batch's tokens
     reinforce_plus_plus_baseline=functools.partial(core.group_relative, std="none"),
   )[kind]
   return jax.jit(lambda rewards, turns, ids: core.by_turn(rewards, turns, ids, rule))
@@ -105,10 +105,10 @@ def _compared(rewards, masks, group_ids, settings) -> list[np.ndarray]:
   turn_of, earned = [], []
   for r, m in zip(rewards, masks):
     # Mask 0 1 1 0 1 has turns -1 0 0 0 1: a turn begins where the mask rises.
-    number = np.cumsum(np.diff(m, prepend=False) & m) - 1  # of the turn that this token belongs to, or comes after
+    number = np.cumsum(np.diff(m, prepend=False) & m) - 1  # the turn that the token belongs to, or that it follows
     if settings.credit == "episode":
       number = np.zeros_like(number)
-    turn_of.append(np.maximum(number, 0))  # what comes before the first turn is untrained: any index will do
+    turn_of.append(np.maximum(number, 0))  # tokens before the first turn are untrained, so any index is valid
     earned.append(np.bincount(turn_of[-1], weights=np.where(m, r, 0.0)).astype(np.float32))
   found = compare(earned, group_ids, settings)
   return [np.where(m, a[turn], 0.0).astype(np.float32) for a, turn, m in zip(found, turn_of, masks)]
@@ -116,7 +116,7 @@ def _compared(rewards, masks, group_ids, settings) -> list[np.ndarray]:
 
 def _discounted(rewards, masks, values, settings, length) -> tuple[list[np.ndarray], list[np.ndarray]]:
   """Advantages and returns along each sequence."""
-  # Each sequence alone in a row, in few shapes: GAE runs backwards over whole rows.
+  # Each sequence in its own row, in few shapes, because GAE runs backwards over whole rows.
   rows = max(8, 1 << (len(rewards) - 1).bit_length())
   lay = lambda arrays, dtype: _padded(arrays, rows, length, dtype)
   guesses = np.zeros((rows, length), np.float32) if values is None else lay(values, np.float32)
@@ -148,7 +148,7 @@ def _whitened(advantages, masks) -> list[np.ndarray]:
 
 
 def _describe(returns, masks, values) -> dict[str, float]:
-  """What the returns were, and how much of their variance the critic explains."""
+  """Statistics of the returns, and the share of their variance that the critic explains."""
   flat = lambda arrays: np.concatenate([a[m] for a, m in zip(arrays, masks)] or [np.zeros(0)]).astype(np.float64)
   got = flat(returns)
   guessed = np.zeros_like(got) if values is None else flat(values)
@@ -157,7 +157,7 @@ def _describe(returns, masks, values) -> dict[str, float]:
     float(x) for x in (got.sum(), np.square(got).sum(), error.sum(), np.square(error).sum(), guessed.sum())
   )
   n = max(got.size, 1)
-  # Var = E[x²] − E[x]², from sums, so that no trained token at all gives zeros and not NaN.
+  # Var = E[x²] − E[x]², from sums, so that a batch without trained tokens gives zeros and not NaN.
   found = dict(return_mean=total / n)
   if values is not None:
     variance = square / n - (total / n) ** 2
@@ -172,6 +172,6 @@ def _written(packed: Packed, spans: Sequence[Span], columns: dict[str, list[np.n
   for name, arrays in columns.items():
     filled = [np.zeros(np.shape(b.tokens), np.float32) for b in blocks]
     for span, array in zip(spans, arrays, strict=True):
-      span.of(filled)[:] = array  # the span is a view: this writes into the row
+      span.of(filled)[:] = array  # the span is a view, so this writes into the row
     blocks = [dataclasses.replace(b, **{name: column}) for b, column in zip(blocks, filled)]
   return dataclasses.replace(packed, blocks=blocks)

@@ -1,4 +1,4 @@
-"""Blocks of packed rows: what they hold, and empty ones."""
+"""Blocks of packed rows: their counts, and empty blocks."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from ragrl_jax.structs import Batch
 
 
 def count(batches: Sequence[Batch], settings: Settings) -> dict[str, float]:
-  """An optimiser step's totals over all blocks: what the loss is divided by, and what the report shows."""
+  """An optimiser step's totals over all blocks, which the loss is divided by and the report shows."""
   trained = real = places = sequences = weight = silent = pairs = 0.0
   for b in batches:
     mask = np.asarray(b.loss_mask).astype(bool)
@@ -17,12 +17,12 @@ def count(batches: Sequence[Batch], settings: Settings) -> dict[str, float]:
     trained += mask.sum()
     real += (ids > 0).sum()
     places += ids.size
-    # Sequences with a trained token: a shared beginning is a segment too, and has none.
+    # Sequences with a trained token. A shared prompt is a segment without any.
     sequences += sum(len(np.unique(row[on])) for row, on in zip(ids, mask))
-    # SFT divides by the sum of the weights, so that one at 0.3 counts as 0.3 tokens.
+    # SFT divides by the sum of the weights, so a token of weight 0.3 counts as 0.3 tokens.
     weight += np.asarray(b.advantages, np.float64)[mask].sum() if settings.objective == "sft" else mask.sum()
     silent += (mask & (np.asarray(b.advantages) == 0)).sum()
-    # Token n of a sequence attends to n + 1 tokens; positions go on behind a shared beginning, as attention does.
+    # Token n of a sequence attends to n + 1 tokens. Positions continue after a shared prompt, as attention does.
     pairs += (np.asarray(b.positions, np.int64) + 1)[ids > 0].sum()
   return {
     name: float(x)
@@ -33,10 +33,10 @@ def count(batches: Sequence[Batch], settings: Settings) -> dict[str, float]:
 
 
 def whole_batch(counts: Sequence[dict[str, float]]) -> dict[str, float]:
-  """The totals of several optimiser steps' counts, with the shares that the report shows."""
+  """The totals over several optimiser steps, with the shares for the report."""
   total = {name: sum(one[name] for one in counts) for name in counts[0]}
   return total | dict(
-    # Sums are divided last: a mean of the mini-batches' shares would weigh a short one like a long one.
+    # Sums are divided last. A mean of the mini-batches' shares would weigh a short one like a long one.
     mask_coverage=total["tokens"] / max(total["packed_tokens"], 1),
     packing=total["packed_tokens"] / max(total["places"], 1),
     zero_advantage_share=total["silent"] / max(total["tokens"], 1),
@@ -44,8 +44,8 @@ def whole_batch(counts: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def empty(rows: int, length: int, *, shares: bool = False) -> Batch:
-  """A block of padding; with prefix_ids if the other blocks have them."""
-  # The same zeros in many fields: nobody writes to a block, `dataclasses.replace` makes another.
+  """A block of padding, with prefix_ids if the other blocks have them."""
+  # Many fields share one array of zeros: blocks are never modified, and `dataclasses.replace` makes changed copies.
   ints, floats = np.zeros((rows, length), np.int32), np.zeros((rows, length), np.float32)
   return Batch(
     tokens=ints,

@@ -1,9 +1,9 @@
-"""How many floating-point operations a step needs, and what share of the hardware's that is (MFU)."""
+"""The number of floating-point operations of a step, and its share of the hardware's peak (MFU)."""
 
 from typing import Any
 
-# Peak bf16 operations per second of one device, dense, as the makers state them; found in `Device.device_kind`.
-# The first name that fits counts, so "v5 lite" must come before "v5".
+# Peak bf16 operations per second of one device, dense, from the makers' data sheets; matched with `Device.device_kind`.
+# The first matching name counts, so "v5 lite" must come before "v5".
 PEAKS = (
   ("v6 lite", 918e12),
   ("v6e", 918e12),
@@ -20,50 +20,51 @@ PEAKS = (
 
 
 def matmul_parameters(config: Any) -> int:
-  """Parameters of the layers that every token is multiplied with; embedding and head are not among them."""
+  """Parameters of the matrices that every token is multiplied with, without embedding and head."""
   c = config
-  # Queries and output by the heads, keys and values by the fewer key-value heads; gate, up and down in the MLP.
+  # Queries and output have all heads, keys and values the fewer key-value heads; gate, up and down are the MLP.
   attention = c.d_model * c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads)
   return c.num_layers * (attention + 3 * c.d_model * c.d_ff)
 
 
 def forward(config: Any, *, tokens: float, pairs: float, scored: float) -> float:
-  """Operations of one forward pass: two a multiply-add.
+  """Operations of one forward pass; a multiply-add counts as two.
 
   Args:
     config: a DecoderConfig.
-    tokens: real tokens; padding is nothing anyone asked for.
-    pairs: (query, key) pairs attended to: n (n + 1) / 2 for a causal sequence of n tokens.
-    scored: tokens whose log-probability is wanted: only they need the head.
+    tokens: tokens without padding.
+    pairs: (query, key) pairs of attention: n (n + 1) / 2 for a causal sequence of n tokens.
+    scored: tokens whose log-probability is computed; only these need the head.
 
   Source: Kaplan et al. (arXiv 2001.08361) sec. 2.1, with attention's scores and sums by pairs.
   """
-  # A pair costs head_dim multiply-adds per head twice: once for its score, once for its share of the values.
+  # A pair costs head_dim multiply-adds per head twice: for its score, and for its part of the weighted sum of values.
   attention = 4.0 * config.num_layers * config.num_heads * config.head_dim * pairs
   return 2.0 * matmul_parameters(config) * tokens + attention + 2.0 * config.vocab_size * config.d_model * scored
 
 
 def update(config: Any, settings: Any, *, tokens: float, pairs: float, scored: float, adapters: int = 0) -> float:
-  """Operations of the learner's work on one batch of episodes: an optimiser step is three forward passes.
+  """Operations of the learner's work on one batch of episodes. An optimiser step costs three forward passes.
 
-  The three are the forward pass F, gradients of inputs, and gradients of weights. Frozen matrices need no third; what
-  attention multiplies are all inputs, and adapters of a parameters in all add 2 a a token to a pass and need all three.
-  With F_m for the matrices and the head, F_a for attention, a step is then 2 F_m + 3 F_a + 3 · 2 a · tokens.
+  The three are the forward pass F, gradients of inputs, and gradients of weights. Frozen matrices do not need the
+  third. Attention multiplies inputs only, so it needs all three. Adapters with `a` parameters add 2 a · tokens to a
+  pass, and need all three. With F_m for the matrices and the head and F_a for attention, a step is then
+  2 F_m + 3 F_a + 3 · 2 a · tokens.
 
-  Old and reference policies take a forward pass each, the reference without adapters; a critic of its own has none,
-  learns as a policy does, but needs no head, and is asked for its values first. What remat computes twice is not
-  counted: MFU measures what was needed, not what was done.
+  Old and reference policies cost one forward pass each, the reference without adapters. A critic of its own has no
+  adapters and no head, learns like a policy, and first computes its values. Recomputation by remat is not counted,
+  since MFU measures the needed operations.
 
   Args:
     config: a DecoderConfig.
-    settings: the learner's.
+    settings: the learner's settings.
     tokens, pairs, scored: of the batch, see `forward`.
-    adapters: LoRA's parameters, the only ones that are trained; 0: all are.
+    adapters: number of LoRA's parameters, if only these are trained; 0: all parameters are trained.
   """
   s = settings
   base, without_head = (forward(config, tokens=tokens, pairs=pairs, scored=n) for n in (scored, 0.0))
   more = 2.0 * adapters * tokens
-  # Frozen matrices and the head need no gradient of their weights: one pass of three falls away.
+  # Frozen matrices and the head need no gradient of their weights, so one of the three passes is omitted.
   unneeded = forward(config, tokens=tokens, pairs=0.0, scored=scored) if adapters else 0.0
   of_critic = dict(none=0.0, shared=without_head + more, own=(1.0 + 3.0 * s.epochs) * without_head)[s.critic.kind]
   return (
@@ -72,12 +73,12 @@ def update(config: Any, settings: Any, *, tokens: float, pairs: float, scored: f
 
 
 def peak(device: Any) -> float | None:
-  """A `jax.Device`'s peak operations a second in bf16; None if we do not know it (CPUs among others)."""
+  """A `jax.Device`'s peak bf16 operations per second; None if it is unknown, as for CPUs."""
   kind = device.device_kind.lower()
   return next((value for name, value in PEAKS if name in kind), None)
 
 
 def mfu(operations: float, seconds: float, devices: int, device: Any) -> float | None:
-  """Model FLOPs utilisation in 0..1; None where the peak is unknown."""
+  """Model FLOPs utilisation in 0..1; None if the peak is unknown."""
   per_device = peak(device)
   return None if per_device is None else operations / (seconds * devices * per_device)

@@ -15,23 +15,23 @@ def scores(
 ) -> tuple[jax.Array, jax.Array]:
   """(logprobs, entropies) float32 [R, T] of the tokens under `loss_mask`, zeros elsewhere.
 
-  Entry t speaks of token t and comes from the hidden state at t - 1 of the same sequence; a sequence's first token is
-  never under the mask, so that no state speaks of another sequence's token.
+  Entry t is about token t, and is computed from the hidden state at t - 1 of the same sequence. A sequence's first
+  token is never under the mask, so no state predicts a token of another sequence.
 
   Args:
     model: a decoder with `hidden(tokens, positions, segment_ids, prefix_ids)` and `unembedding()`.
     batch: packed rows.
     temperature: the sampler's.
-    chunk: tokens whose logits exist at once.
-    hidden: the model's states of this batch, if they are known.
+    chunk: number of tokens whose logits exist at the same time.
+    hidden: the model's states for this batch, if they are already computed.
   """
   if hidden is None:
     states = model.hidden(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
-  else:  # a training step has them: a shared critic reads its values off the same states
+  else:  # a training step passes them, because a shared critic reads its values from the same states
     states = hidden
-  # State t predicts token t + 1: targets and mask move back by one, results forward. What wraps around is masked.
+  # State t predicts token t + 1, so targets and mask are shifted left, results right. The mask hides what wraps around.
   mask = jnp.roll(jnp.asarray(batch.loss_mask).astype(bool).at[:, 0].set(False), -1, axis=1)
-  # Never [R, T, V]: the logits of `chunk` tokens at a time, computed again in the backward pass.
+  # Never [R, T, V]: the logits exist for `chunk` tokens at a time, and the backward pass recomputes them.
   weights = model.unembedding()
   found = logprobs_lib.chunked(
     states,

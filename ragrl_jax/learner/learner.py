@@ -1,11 +1,11 @@
-"""The learner: packed rows in, optimiser steps done, numbers out. Two halves, called one after the other:
+"""The learner: packed rows → optimiser steps and metrics. It has two halves, called one after the other:
 
-  ready = learner.prepare(state, minibatches)             # what has to be known first; then advantages
+  ready = learner.prepare(state, minibatches)             # scores the rows, then computes advantages
   state, metrics = drain(learner.train(state, ready))     # optimiser steps; a generator, for work done beside it
 
-Everything runs in a handful of compiled programs, one set per row length: `score`, `accumulate`, `apply`. Nothing is
-compiled after each length was seen once, and the host waits for the device once per step, for the numbers (twice where
-a critic or a KL penalty in the reward has to be known before the advantages).
+Everything runs in a few compiled programs, one set per row length: `score`, `accumulate`, `apply`. After each length
+has been used once, nothing is compiled. The host waits for the device once per step, for the metrics (twice if a critic
+or a KL penalty in the reward must be computed before the advantages).
 """
 
 import dataclasses
@@ -32,12 +32,12 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import rules
 from ragrl_jax.structs import Batch
 
-NOT_SHOWN = ("weight", "pairs", "places", "silent")  # counts that the report leaves out
+NOT_SHOWN = ("weight", "pairs", "places", "silent")  # counts that are not reported
 OF_CRITIC = ("value_loss", "critic_grad_norm", "critic_skipped")
 
 
 class NonFinite(RuntimeError):
-  """Too many steps in a row had a gradient that is not finite."""
+  """Too many steps in succession had a gradient that is not finite."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,10 +45,10 @@ class Ready:
   """One batch of episodes, ready to be trained on.
 
   Attributes:
-    minibatches: blocks on their devices, one list per optimiser step of one epoch.
-    packed: all of them on the host, with their advantages, and the span of every item; for logs.
-    counts: what each mini-batch's sums are divided by.
-    metrics: what was found on the way.
+    minibatches: blocks on their devices, one list per optimiser step of an epoch.
+    packed: all blocks on the host, with their advantages, and the span of every item; for logs.
+    counts: the divisors of each mini-batch's sums.
+    metrics: measured by `prepare`.
   """
 
   minibatches: list[list[Batch]]
@@ -58,13 +58,13 @@ class Ready:
 
 
 class Learner:
-  """Trains one model, or its LoRA adapters if it has any, and its critic if there is one.
+  """Trains one model, or only its LoRA adapters if it has any, and its critic if there is one.
 
   Attributes:
     trained: the policy's parameters and programs.
     critic: those of a critic of its own; None without one.
-    adapters: how many of them are LoRA's. If any are, no others of the policy are trained.
-    reference: trained parameters of the frozen policy of the KL term, None if there is none.
+    adapters: number of LoRA's parameters. If there are any, no other parameters of the policy are trained.
+    reference: trained parameters of the frozen policy of the KL term; None without one.
   """
 
   def __init__(
@@ -79,13 +79,13 @@ class Learner:
     """Builds the programs; nothing is compiled yet.
 
     Args:
-      model: a decoder with `hidden` and `unembedding`. Where programs are only compiled, one of ShapeDtypeStructs;
-        `reference` must then be given.
+      model: a decoder with `hidden` and `unembedding`. It may consist of ShapeDtypeStructs if programs are only
+        compiled; `reference` must then be given.
       settings: the objective.
-      optimizer: its settings.
+      optimizer: the optimizer's settings.
       mesh: devices that share rows and parameters; None: one device.
-      reference: trained parameters of the reference policy, if the objective needs one; by default the model without
-        its adapters, or, if it has none, its parameters as they are now: those arrays, not a copy.
+      reference: trained parameters of the reference policy, if the objective needs one. By default the model without
+        its adapters or, if it has none, its present parameters: those arrays, not a copy.
     """
     s = settings
     self.settings, self.mesh, self.model_config = s, mesh, model.config
@@ -103,7 +103,7 @@ class Learner:
     )
     self.critic = None
     if s.critic.kind == "own":
-      # It starts as a copy of the policy, its adapters merged in, and trains whole whatever the policy trains.
+      # It starts as a copy of the policy with merged adapters. All its parameters are trained.
       self.critic = Trained(
         _built(lambda model: Critic(nnx.clone(lora.merged(model))), model),
         optimizer_lib.make(s.critic.optimizer),
@@ -114,13 +114,13 @@ class Learner:
       )
     self.adapters = lora.size(model)
     self.reference = reference
-    # With adapters it is the base, which nobody trains. Else it is the initial parameters, and the state copies them.
+    # With adapters it is the frozen base. Otherwise it is the initial parameters, and the state gets a copy of them.
     if s.needs_reference and reference is None:
       self.reference = lora.without(self.params) if lora.has(model) else self.params
     self._score, self._values = jax.jit(self._scored), jax.jit(self._valued)
 
   def _scored(self, params, frozen, batch):
-    # The policy alone: a critic's head plays no part in log-probabilities.
+    # Only the policy, because log-probabilities do not use a critic's head.
     model = self.trained.model(params, frozen)
     return forward.scores(
       model.trunk if self._shared else model,
@@ -130,22 +130,22 @@ class Learner:
     )[0]
 
   def _valued(self, params, frozen, batch):
-    critic = (self.critic or self.trained).model(params, frozen)  # a shared one is in the policy's tree
+    critic = (self.critic or self.trained).model(params, frozen)  # a shared critic is part of the policy's tree
     return critic(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
 
   @property
   def params(self) -> Any:
-    """The parameters that are trained, as they were at the start; their shapes alone once they are handed over."""
+    """The trained parameters as they were at the start; only their shapes after they have been handed over."""
     return self.trained.params
 
   def init(self, seed: int, *, keep: bool = True) -> TrainState:
     """The state before the first step.
 
     Args:
-      seed: of the state's random numbers.
-      keep: make it of copies, so that model and learner keep the parameters as they came, and `init` can be called
-        again. Without, the state is made of the parameters themselves, wherever they are not the reference. A run
-        does this: it needs them once, and then they would lie beside the trained ones to its end.
+      seed: seed of the state's random numbers.
+      keep: copy the parameters, so that model and learner keep theirs, and `init` can be called again. Without copying,
+        the state takes over the parameters themselves, except those of the reference. A run does this, because the
+        initial parameters would otherwise occupy memory until its end.
 
     Raises:
       ValueError: the parameters were handed over to an earlier state.
@@ -153,7 +153,7 @@ class Learner:
     given = (self.params, None if self.critic is None else self.critic.params)
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(given)):
       raise ValueError("the parameters were handed over to a state: `init` can be called again after keep=True only.")
-    # The critic first, and from copies: a fresh one shares its trunk's arrays with the policy.
+    # The critic first, and from copies, because a new critic shares its trunk's arrays with the policy.
     critic = None if self.critic is None else self.critic.init(self.critic.params, seed)
     if self.critic is not None and not keep:
       self.critic.forget()
@@ -162,7 +162,7 @@ class Learner:
     return dataclasses.replace(state, critic=critic)
 
   def policy(self, params: Any) -> Any:
-    """The policy's part of a state's parameters, without a shared critic's head: what engines and exports take."""
+    """The policy's part of a state's parameters, without a shared critic's head: for engines and exports."""
     return params["trunk"] if self._shared else params
 
   def score(self, params: Any, batch: Batch) -> jax.Array:
@@ -172,7 +172,7 @@ class Learner:
   def values(self, state: TrainState, batch: Batch) -> jax.Array:
     """The critic's values [R, T]."""
     params, frozen = state.params, self.trained.frozen
-    if self.critic is not None:  # else the shared one, whose head lies among the policy's parameters
+    if self.critic is not None:  # otherwise the shared critic's, whose head is among the policy's parameters
       params, frozen = state.critic.params, self.critic.frozen
     return self._values(params, frozen, self.place(batch))
 
@@ -181,7 +181,7 @@ class Learner:
 
     Args:
       state: before the update.
-      minibatches: on the host, each an optimiser step's share; on several hosts all bring all of them.
+      minibatches: on the host, one per optimiser step. On several hosts every host passes all of them.
 
     Raises:
       ValueError: no blocks, rows that the mesh does not divide, or a reward that is not finite.
@@ -192,27 +192,27 @@ class Learner:
     packed, metrics, found = packing.join(minibatches), {}, []
     for batch in packed.blocks:
       placed, scored = self.place(batch), {}
-      if s.scores_old:  # a single step needs none: its old policy is the one that it differentiates
+      if s.scores_old:  # with a single step it is not needed: the current policy is the old one
         scored["old_logprobs"] = self.score(state.params, placed)
       if s.needs_reference:
         scored["ref_logprobs"] = self.score(self.reference, placed)
       if s.critic.kind != "none":
         scored["values"] = self.values(state, placed)
       found.append(scored)
-    if s.advantage is not None:  # else the rows came with advantages, or with SFT's weights
+    if s.advantage is not None:  # otherwise the rows already have advantages, or SFT's weights
       packed, metrics = self._advantages(s.advantage, state, packed, found)
-    # What was scored stays on the devices: only a critic's values, or a KL that is paid for, ever come to the host.
+    # Scores stay on the devices. Only a critic's values, or a KL penalty in the reward, are copied to the host.
     placed = [dataclasses.replace(self.place(batch), **scored) for batch, scored in zip(packed.blocks, found)]
     sizes = [len(part.blocks) for part in minibatches]
     counts = [blocks_lib.count(part, s) for part in blocks_lib.cut(packed.blocks, sizes)]
     return Ready(blocks_lib.cut(placed, sizes), packed, counts, metrics)
 
   def _advantages(self, how: AdvantageSettings, state, packed, found):
-    """The rows with advantages, from their rewards and from what the device found; and metrics."""
+    """The rows with advantages, computed from their rewards and the scores; and metrics."""
     s, penalties, values = self.settings, None, None
     fetch = lambda name: [_whole(scored[name]) for scored in found]
     if s.kl != "none" and s.kl_in == "reward":
-      # The penalty is paid token by token, before returns are added up: PPO's per-token KL in the reward.
+      # The penalty is subtracted at each token before returns are summed, as in PPO with a per-token KL in the reward.
       coefficient = float(state.kl_coef)
       penalties = [
         coefficient * np.asarray(kl_lib.kl_penalty(old, reference, s.kl, tangent=s.kl_tangent))
@@ -227,46 +227,46 @@ class Learner:
   ) -> Generator[Any, None, tuple[TrainState, dict[str, float]]]:
     """Trains on one batch of episodes: settings.epochs times one optimiser step per mini-batch.
 
-    A generator: it yields after each program that it dispatches, so that other work can be done beside it
+    A generator. It yields after each program that it dispatches, so that other work can be done in between
     (rollout/dispatch.Work); `drain` runs it to its end.
 
     Args:
-      state: donated: use the one that comes back.
+      state: donated, so use the returned one.
       ready: from `prepare`, with the same state.
-      checkpoint: where the last good checkpoint lies, for the message if the run has to stop.
+      checkpoint: the last good checkpoint, for the message if the run has to stop.
 
     Returns:
-      (state, metrics). Means are over the trained tokens of a whole optimiser step; where there are several steps,
-      over those too, but for skipped (a sum), nonfinite_in_a_row (the last) and mismatch (the first epoch's: later
-      policies are not the one that sampled). If no token is trained the state comes back as it was, and `tokens` is 0.
+      (state, metrics). Means are over the trained tokens of an optimiser step, and over the steps if there are several.
+      Exceptions: skipped (a sum), nonfinite_in_a_row (the last one) and mismatch (the first epoch's, because later
+      policies are not the one that sampled). If no token is trained, the state is unchanged and `tokens` is 0.
 
     Raises:
-      NonFinite: settings.max_nonfinite steps in a row were skipped.
+      NonFinite: settings.max_nonfinite steps in succession were skipped.
     """
     s = self.settings
     counts = blocks_lib.whole_batch(ready.counts)
-    # No trained token, no step: AdamW would move the parameters even on a gradient of zeros.
+    # Without trained tokens there is no step: AdamW would change parameters even for a gradient of zeros.
     if not counts["tokens"]:
       return state, dict.fromkeys(step.SUMS, 0.0) | ready.metrics | self._counted(counts)
-    # The first optimiser steps that are the critic's alone: steps it has taken already, in earlier updates, count.
+    # The first optimiser steps train only the critic. Steps that it has taken in earlier updates count.
     alone = s.critic.alone_steps - int(state.critic.step) if s.critic.alone_steps else 0
     found, of_critic = [], []
-    # 2 mini-batches A, B and 2 epochs: steps on A B A B. A mini-batch in which nothing could be scored is no step.
+    # 2 mini-batches A, B and 2 epochs: steps on A B A B. A mini-batch without scores takes no step.
     parts = [(blocks, count) for blocks, count in zip(ready.minibatches, ready.counts) if count["tokens"]]
     for number, (blocks, count) in enumerate(parts * s.epochs):
-      # One denominator for all blocks of the step: however the rows are cut, they add up to the same loss.
+      # One denominator for all blocks of the step, so the loss does not depend on how the rows are divided.
       totals = np.asarray([count["weight"], count["sequences"]], np.float32)
       if self.critic is not None:
         critic, metrics = yield from self.critic.steps(state.critic, blocks, totals)
         state = dataclasses.replace(state, critic=critic)
         of_critic.append(metrics)
       if number >= alone:
-        # The critic is taken out, so that the policy's programs have the same arguments with and without one.
+        # The critic is removed, so that the policy's programs have the same arguments with and without one.
         critic, policy = state.critic, dataclasses.replace(state, critic=None)
         policy, metrics = yield from self.trained.steps(policy, blocks, totals)
         state = dataclasses.replace(policy, critic=critic)
         found.append(metrics)
-    # The host waits for the device here, once: everything above was only dispatched.
+    # The host waits for the device here, once. Everything above was only dispatched.
     found, of_critic, done = jax.device_get((found, of_critic, state.step))
     _refuse_nonfinite(found, self.trained.params, s, checkpoint)
     if self.critic is not None:
@@ -277,7 +277,7 @@ class Learner:
 
   def _numbers(self, found, per_epoch: int, done: int) -> dict[str, float]:
     """Means over the optimiser steps that the policy took."""
-    if not found:  # the critic learned alone
+    if not found:  # only the critic learned
       return dict.fromkeys((*step.SUMS, "grad_norm", "update_norm", "skipped", "nonfinite_in_a_row"), 0.0)
     mean = lambda name, part=found: float(np.mean([m[name] for m in part]))
     metrics = {name: mean(name) for name in found[0] if name != "bad_gradients"}
@@ -286,13 +286,11 @@ class Learner:
       skipped=float(sum(m["skipped"] for m in found)),
       nonfinite_in_a_row=float(found[-1]["nonfinite_in_a_row"]),
       optimizer_step=float(done),
-      learning_rate=float(
-        np.asarray(self.learning_rate(max(done - 1, 0)))
-      ),  # of the last step taken: schedules count from 0
+      learning_rate=float(np.asarray(self.learning_rate(max(done - 1, 0)))),  # of the last step; schedules count from 0
     )
 
   def _steered(self, state: TrainState, metrics: dict[str, float]) -> TrainState:
-    """The state with the KL coefficient that the adaptive controller wants next."""
+    """The state with the next KL coefficient of the adaptive controller."""
     s = self.settings
     if not s.kl_target:
       return state
@@ -321,7 +319,7 @@ class Learner:
         "config.learner.row_lengths must be multiples of config.mesh.sequence."
       )
     at = rules.batch_sharding(self.mesh)  # rows over data and fsdp, tokens over sequence
-    # By global index: devices of several hosts may share rows.
+    # By global index, because devices of several hosts may share rows.
     one = lambda x: x if isinstance(x, jax.Array) else jax.make_array_from_callback(x.shape, at, lambda i: x[i])
     return jax.tree.map(one, batch)
 
@@ -356,12 +354,12 @@ def _critic_numbers(found) -> dict[str, float]:
 
 
 def _refuse_nonfinite(found, params, settings: Settings, checkpoint: str, what: str = "") -> None:
-  """Stops the run when too many steps in a row were skipped."""
+  """Stops the run if too many steps in succession were skipped."""
   bad = [m for m in found if m["nonfinite_in_a_row"] >= settings.max_nonfinite]
   if not bad:
     return
   last = bad[-1]
-  # `bad_gradients` stands in the order of the leaves: the message names the parameters that a reader should look at.
+  # `bad_gradients` is in the order of the leaves, so the message can name the parameters to look at.
   names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
   where = [name for name, is_bad in zip(names, last["bad_gradients"]) if is_bad]
   raise NonFinite(
@@ -373,12 +371,12 @@ def _refuse_nonfinite(found, params, settings: Settings, checkpoint: str, what: 
 
 
 def _whole(x: jax.Array) -> np.ndarray:
-  """An array that may be spread over several hosts."""
+  """An array that may be distributed over several hosts."""
   return np.asarray(x if x.is_fully_addressable else multihost_utils.process_allgather(x, tiled=True))
 
 
 def _built(make, model: nnx.Module) -> nnx.Module:
-  """make(model); of a model of ShapeDtypeStructs, whose programs are only compiled, one of ShapeDtypeStructs."""
-  # Planning compiles models that no memory here could hold: their parameters are shapes without numbers.
+  """make(model). For a model of ShapeDtypeStructs (its programs are only compiled) the result has these too."""
+  # The planner compiles models that do not fit into this machine's memory: their parameters have shapes but no values.
   abstract = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(nnx.state(model)))
   return nnx.eval_shape(make, model) if abstract else make(model)

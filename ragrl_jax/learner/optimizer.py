@@ -17,9 +17,11 @@ def learning_rate(settings: OptimizerSettings) -> optax.Schedule:
   rest = max(s.total_steps - s.warmup_steps, 1)
   if s.schedule == "cosine":
     after = optax.cosine_decay_schedule(s.learning_rate, rest, alpha=s.final_share)
+  elif s.schedule == "linear":
+    after = optax.linear_schedule(s.learning_rate, s.learning_rate * s.final_share, rest)
   elif s.schedule == "inverse_sqrt":
     top = max(s.warmup_steps, 1)
-    after = lambda step: s.learning_rate * (top / (top + jnp.maximum(step, 0))) ** 0.5  # below 0 it is asked, not used
+    after = lambda step: s.learning_rate * (top / (top + jnp.maximum(step, 0))) ** 0.5  # not used below 0
   else:
     after = optax.constant_schedule(s.learning_rate)
   if not s.warmup_steps:
@@ -30,17 +32,17 @@ def learning_rate(settings: OptimizerSettings) -> optax.Schedule:
 
 
 def make(settings: OptimizerSettings, head: OptimizerSettings | None = None) -> optax.GradientTransformation:
-  """The optimiser. Gradients of the whole step go in, updates come out.
+  """The optimiser. It takes gradients of the whole step and returns updates.
 
-  Which parameter is what is read off the tree: a decoder stacks its layers, so below `layers` matrices have three
-  axes [L, in, out], and norms and biases two; outside, the embedding and the head have two and the final norm one.
+  The tree tells the kind of each parameter. A decoder stacks its layers, so below `layers` matrices have three axes
+  [L, in, out], and norms and biases two. Outside, embedding and head have two axes and the final norm one.
 
   Args:
     settings: of the model.
-    head: of a value head in the same tree; its gradient is clipped by itself.
+    head: of a value head in the same tree. Its gradient is clipped separately.
   """
   whole = _chain(settings)
-  # A value head begins far from its target: its large gradients must not shrink the trunk's in a common clip.
+  # A value head starts far from its target. A common clip with its large gradients would shrink those of the trunk.
   if head is not None:
     parts: dict[Hashable, optax.GradientTransformation] = {"model": whole, "value_head": _chain(head)}
     whole = optax.partition(parts, _which_head)
@@ -51,7 +53,7 @@ def _chain(s: OptimizerSettings) -> optax.GradientTransformation:
   rate = learning_rate(s)
   inner = optax.adamw(rate, b1=s.b1, b2=s.b2, weight_decay=s.weight_decay, mask=decayed)
   if s.kind == "muon":
-    # [L, in, out]: each layer's matrix is orthogonalised by itself.
+    # [L, in, out]: each layer's matrix is orthogonalised separately.
     each_layer = contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
     muon = optax.chain(
       contrib.scale_by_muon(weight_dimension_numbers=lambda tree: jax.tree.map(lambda _: each_layer, tree)),
@@ -65,7 +67,7 @@ def _chain(s: OptimizerSettings) -> optax.GradientTransformation:
 
 
 def _promoting(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-  """Optax's schedules and Muon mix floats with an int32 count, which callers with strict promotion refuse."""
+  """Allows promotion: Optax's schedules and Muon combine floats with an int32 count, which strict promotion refuses."""
 
   def update(updates, state, params=None):
     with jax.numpy_dtype_promotion("standard"):
@@ -75,14 +77,14 @@ def _promoting(inner: optax.GradientTransformation) -> optax.GradientTransformat
 
 
 def kinds(params: Any) -> Any:
-  """ "muon" for the layers' matrices, "adamw" for everything else, adapters among it."""
-  # LoRA's factors lie in the layers too. Muon is for whole matrices: AdamW takes the factors.
+  """ "muon" for the layers' matrices, "adamw" for all other parameters, including adapters."""
+  # LoRA's factors are in the layers too, but Muon is for whole matrices, so AdamW updates the factors.
   hidden = lambda path, x: _is_hidden_matrix(path, x) and "_lora_" not in jax.tree_util.keystr(path)
   return jax.tree_util.tree_map_with_path(lambda path, x: "muon" if hidden(path, x) else "adamw", params)
 
 
 def decayed(params: Any) -> Any:
-  """Whether a parameter is pulled to 0: matrices, embeddings and heads are, norms and biases are not."""
+  """Whether weight decay applies: to matrices, embeddings and heads, but not to norms and biases."""
   return jax.tree_util.tree_map_with_path(
     lambda path, x: _is_hidden_matrix(path, x) or (not _in_layers(path) and x.ndim == 2), params
   )
@@ -94,7 +96,7 @@ def _which_head(params: Any) -> Any:
 
 
 def _width_scale(x: Any) -> float:
-  """Muon's factor for a matrix [.., in, out] that widens: sqrt(out / in), at least 1 (Jordan et al. 2024)."""
+  """Muon's factor for a matrix [.., in, out] with out > in: sqrt(out / in), at least 1 (Jordan et al. 2024)."""
   return max(1.0, x.shape[-1] / x.shape[-2]) ** 0.5
 
 

@@ -1,6 +1,6 @@
-"""Sequences → packed rows of few fixed shapes, and where each sequence lies. Pure NumPy; same input, same rows.
+"""Sequences → packed rows of few fixed shapes, and the place of each sequence. Pure NumPy; same input, same rows.
 
-The layout is computed once, here. Whoever needs a sequence's numbers later reads and writes them through its span:
+The layout is computed once, here. Later code reads and writes a sequence's values through its span:
 
   items a (5 tokens), b (3), c (4), rows of 8    row 0: a a a a a b b b    spans[0] = Span(block=0, row=0, 0, 5)
                                                  row 1: c c c c . . . .    spans[1] = Span(block=0, row=0, 5, 8)
@@ -22,12 +22,12 @@ class Item:
 
   Attributes:
     tokens: int ids.
-    loss_mask: bool, True where it is trained; the first token never is, whatever is said here.
-    advantages: float; in SFT the token's weight; zeros where they come from the rewards later.
-    sampler_logprobs: float, of the tokens under the mask.
+    loss_mask: bool, True for trained tokens; the first token is never trained, whatever its entry.
+    advantages: float; in SFT the token's weight; zeros if they are computed from the rewards later.
+    sampler_logprobs: float, for the tokens under the mask.
     group_id: the prompt's running number.
-    name: what an error message calls it.
-    rewards: float, what each token earns; None for nothing.
+    name: the item's name in error messages.
+    rewards: float, the reward of each token; None for no rewards.
   """
 
   tokens: np.ndarray
@@ -40,7 +40,7 @@ class Item:
 
 
 class Span(NamedTuple):
-  """Where an item's own tokens lie: tokens start:stop of one row of one block. Spans sort in the order of the rows."""
+  """The place of an item's own tokens: tokens start:stop of a row of a block. Spans sort in the order of the rows."""
 
   block: int
   row: int
@@ -48,7 +48,7 @@ class Span(NamedTuple):
   stop: int
 
   def of(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """The item's part of one array [R, T] per block; a view, so that it can be written to."""
+    """The item's part of one array [R, T] per block. It is a view, so it can be written to."""
     return arrays[self.block][self.row, self.start : self.stop]
 
 
@@ -58,8 +58,8 @@ class Packed:
 
   Attributes:
     blocks: Batches [rows, T], the longest rows first.
-    spans: one per item, in the order in which the items were given. With a shared prefix a span leaves out the tokens
-      that the group shares; all trained tokens lie in it.
+    spans: one per item, in the order of the items. With a shared prefix, a span excludes the tokens that the group
+      shares. It includes all trained tokens.
   """
 
   blocks: list[Batch]
@@ -67,17 +67,17 @@ class Packed:
 
 
 def of_episode(episode: structs.Episode, rewards: Sequence[float]) -> Item:
-  """All segments' ids in order; the model's are trained, the environment's never.
+  """All segments' ids in order. The model's segments are trained, the environment's never.
 
-  A reward lands on the last token of its model segment; where a segment has none, on the last one trained before it,
-  or, before any, on the first one trained after it.
+  The reward of a model segment goes to its last token. If the segment has no token, the reward goes to the last trained
+  token before it, or else to the first trained token after it.
 
   Args:
-    episode: its segments hold ids and, where they are the model's, log-probabilities.
+    episode: its segments have ids, and model segments have log-probabilities.
     rewards: one number per model segment.
 
   Raises:
-    ValueError: log-probabilities or rewards that do not belong to the segments.
+    ValueError: log-probabilities or rewards do not match the segments.
   """
   name = f"episode {episode.prompt_index}.{episode.sample} (example {episode.example_id!r})"
   tokens, mask, logprobs, ends = [], [], [], []
@@ -111,10 +111,10 @@ def of_episode(episode: structs.Episode, rewards: Sequence[float]) -> Item:
 
 
 def of_demonstration(ids: Sequence[int], weights: Sequence[float], number: int = 0) -> Item:
-  """A sequence for SFT: a token with a weight above 0 is trained, with that weight in `advantages`.
+  """A sequence for SFT: tokens with a weight above 0 are trained; the weights are in `advantages`.
 
   Raises:
-    ValueError: not one weight per id; `number` is what the message calls the demonstration.
+    ValueError: the number of weights is not that of the ids; the message names the demonstration by `number`.
   """
   tokens, weighed, name = np.asarray(ids, np.int32), np.asarray(weights, np.float32), f"demonstration {number}"
   if tokens.shape != weighed.shape:
@@ -126,24 +126,24 @@ def pack_items(items: Sequence[Item], *, rows: int, lengths: Sequence[int], shar
   """First-fit decreasing into blocks of `rows` rows.
 
   Args:
-    items: in a fixed order: the blocks depend on it.
-    rows: of a block.
-    lengths: the row lengths T that may be used, at most three: each is one more compilation.
-    share_prefix: lay down once per row what a group's items have in common, before those that the row holds.
+    items: in a fixed order, on which the blocks depend.
+    rows: rows per block.
+    lengths: the allowed row lengths T, at most three, because each is compiled separately.
+    share_prefix: store the common beginning of a group's items once per row, before the items of that row.
 
   Returns:
     The blocks and a span per item. Empty rows fill up the last block of each length. Without items there is one block
-    of empty rows: on a pod another host may have some.
+    of empty rows, because another host may have items.
 
   Raises:
     ValueError: an item longer than the longest row, or impossible rows or lengths.
   """
   lengths = check(rows, lengths)
-  # A unit is what must share a row: one item, or a group's beginning with what its items add to it.
+  # Everything in a unit shares a row: one item, or a group's beginning with the rest of its items.
   whole = [[Piece(number, 0, len(item.tokens))] for number, item in enumerate(items)]
   units = families(items, lengths[0]) if share_prefix else whole
   sizes = [sum(piece.stop - piece.start for piece in unit) for unit in units]
-  # Rows are chosen by sizes alone; tokens are copied once, when it is known where each piece goes.
+  # Rows are chosen by sizes alone. Tokens are copied once, after the place of each piece is known.
   laid = _fit(sizes, [items[unit[0].item].name for unit in units], rows, lengths)
   blocks, spans = [], {}
   for length, members in laid:
@@ -154,19 +154,19 @@ def pack_items(items: Sequence[Item], *, rows: int, lengths: Sequence[int], shar
 
 
 def join(parts: Sequence[Packed]) -> Packed:
-  """The parts' blocks one after another, with the spans of all items."""
+  """The blocks of all parts, one after the other, with the spans of all items."""
   blocks, spans = [], []
   for part in parts:
-    # Behind 2 blocks, block 0 becomes block 2; rows and tokens stay.
+    # After 2 blocks, block 0 becomes block 2; rows and tokens stay the same.
     spans += [span._replace(block=span.block + len(blocks)) for span in part.spans]
     blocks += part.blocks
   return Packed(blocks, spans)
 
 
 class Piece(NamedTuple):
-  """Tokens start:stop of the item with this number, laid down as one segment.
+  """Tokens start:stop of the item with this number, stored as one segment.
 
-  A piece that starts at 0 stands alone; a later one continues its group's shared beginning, positions included.
+  A piece that starts at 0 is complete. A later one continues its group's shared beginning, positions included.
   """
 
   item: int
@@ -175,25 +175,25 @@ class Piece(NamedTuple):
 
 
 def families(items: Sequence[Item], longest: int) -> list[list[Piece]]:
-  """Pieces that must share a row: for each group the beginning its items have in common, then what each adds to it.
+  """Pieces that must share a row: for each group the common beginning of its items, then the rest of each item.
 
-  The last common token is left to each item, so that a state that predicts a trained token stands before it in its
-  own segment. A group that does not fit into a row of `longest` tokens becomes several families.
+  Each item keeps the last common token, so that the state that predicts its first own token is in its own segment. A
+  group that does not fit into a row of `longest` tokens is split into several families.
   """
-  groups: dict[int, list[int]] = {}  # in the order of the first item of each
+  groups: dict[int, list[int]] = {}  # in the order of each group's first item
   for number, item in enumerate(items):
     groups.setdefault(item.group_id, []).append(number)
   units = []
   size = lambda number: len(items[number].tokens)
   for members in groups.values():
-    # a b c|d and a b c|e share a b: c is laid down twice, as the token before each first trained one.
+    # a b c|d and a b c|e share a b. Each keeps c, the token before its first trained one.
     common = _common([items[number] for number in members]) - 1
     if common < 1 or len(members) == 1:
       units += [[Piece(number, 0, size(number))] for number in members]
       continue
-    # First-fit decreasing once more, now of the items' own parts into the rows of one group.
+    # First-fit decreasing again, of the items' own parts into the rows of one group.
     fitting: list[list[int]] = []
-    room: list[int] = []  # of each family's row, behind the shared beginning
+    room: list[int] = []  # room in each family's row, after the shared beginning
     for number in sorted(members, key=lambda number: -size(number)):
       own = size(number) - common
       at = next((i for i, left in enumerate(room) if left >= own), None)
@@ -204,7 +204,7 @@ def families(items: Sequence[Item], longest: int) -> list[list[Piece]]:
       fitting[at].append(number)
       room[at] -= own
     for some in fitting:
-      if len(some) == 1:  # nobody to share with in this row
+      if len(some) == 1:  # the only item of its group in this row
         units.append([Piece(some[0], 0, size(some[0]))])
       else:
         units.append([Piece(some[0], 0, common), *(Piece(number, common, size(number)) for number in some)])
@@ -212,10 +212,10 @@ def families(items: Sequence[Item], longest: int) -> list[list[Piece]]:
 
 
 def _common(items: Sequence[Item]) -> int:
-  """How many tokens all items begin with, before any of them is trained."""
+  """Number of leading tokens that all items have in common, before any trained token."""
   lengths = [int(np.argmax(x.loss_mask)) if x.loss_mask.any() else len(x.tokens) for x in items]
   begins = np.stack([x.tokens[: min(lengths)] for x in items])
-  # argmin finds the first position at which they differ; of an all-True row it would say 0.
+  # argmin gives the first position at which they differ; for an all-True row it would give 0.
   same = (begins == begins[:1]).all(axis=0)
   return int(same.size if same.all() else np.argmin(same))
 
@@ -242,12 +242,12 @@ def _fit(
 ) -> list[tuple[int, list[list[int]]]]:
   """Which units share a row: (T, one list of unit numbers per row) per block.
 
-  Each unit goes to the first row with room for it. A block of rows is opened, at the smallest length that holds the
-  unit, only when no open row has room: space that is paid for anyway is used first.
+  Each unit goes to the first row with room for it. A new block of rows is opened, at the smallest length that fits the
+  unit, only if no open row has room.
   """
   blocks: list[tuple[int, list[list[int]]]] = []
-  room: list[int] = []  # of every open row, in the order of the blocks
-  # Long units first leave gaps that short ones fill; of equal sizes the earlier comes first, so rows never vary.
+  room: list[int] = []  # free tokens of every open row, in the order of the blocks
+  # Long units come first, and short ones fill the gaps. Equal sizes keep their order, so rows are deterministic.
   for i in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
     size = sizes[i]
     if size > lengths[0]:
@@ -263,7 +263,7 @@ def _fit(
       room += [length] * rows
     blocks[at // rows][1][at % rows].append(i)
     room[at] -= size
-  # Nothing to pack is a block too, the smallest: every host runs the same programs.
+  # Without items there is one block, the smallest, because every host must run the same programs.
   return blocks or [(lengths[-1], [[] for _ in range(rows)])]
 
 
@@ -284,7 +284,7 @@ def _block(items: Sequence[Item], pieces: Sequence[Sequence[Piece]], length: int
   shape = (len(pieces), length)
   ints = lambda fill=0: np.full(shape, fill, np.int32)
   floats = lambda: np.zeros(shape, np.float32)
-  # Zeros are padding: segment 0 is no sequence, and no mask is set there.
+  # Zeros are padding: segment 0 is not a sequence, and its mask is 0.
   tokens, segment_ids, prefix_ids, positions, group_ids = ints(), ints(), ints(), ints(), ints(-1)
   loss_mask, advantages, rewards, sampler_logprobs = np.zeros(shape, bool), floats(), floats(), floats()
   for row, members in enumerate(pieces):
@@ -293,13 +293,13 @@ def _block(items: Sequence[Item], pieces: Sequence[Sequence[Piece]], length: int
       item, part = items[piece.item], slice(piece.start, piece.stop)
       start, stop = stop, stop + piece.stop - piece.start
       here = (row, slice(start, stop))
-      root = root if piece.start else segment  # the segment that a continued piece sees besides its own
+      root = root if piece.start else segment  # the segment that a continued piece attends to besides its own
       mask = item.loss_mask[part].copy()
-      mask[:1] = False  # no state in this segment comes before its first token
+      mask[:1] = False  # no state in this segment predicts its first token
       tokens[here], segment_ids[here], group_ids[here] = item.tokens[part], segment, item.group_id
       prefix_ids[here], positions[here] = root, np.arange(piece.start, piece.stop, dtype=np.int32)
       loss_mask[here] = mask
-      # Where nothing is trained no number means anything: zeros, whatever the item holds.
+      # Untrained tokens get zeros, whatever the item contains.
       advantages[here] = np.where(mask, item.advantages[part], 0.0)
       rewards[here] = 0.0 if item.rewards is None else item.rewards[part]
       sampler_logprobs[here] = np.where(mask, item.sampler_logprobs[part], 0.0)

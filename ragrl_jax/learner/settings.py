@@ -1,6 +1,6 @@
-"""What the learner is told, derived from the settings of a run by `from_config`.
+"""The learner's settings, derived from a run's settings by `from_config`.
 
-The objective has the loss's settings and what else an update reads; nothing here has a default of its own.
+The objective has the loss's settings and the others that an update reads. No setting has its default here.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ class OptimizerSettings(Optimizer):
   """config.optimizer for a run of a known length.
 
   The learning rate rises to its peak in `warmup_steps`, on a straight line from 0. After that it is "constant"; falls
-  to final_share * learning_rate at `total_steps` ("cosine"); or is learning_rate * sqrt(n / step) with
+  to final_share * learning_rate at `total_steps` ("cosine", "linear"); or is learning_rate * sqrt(n / step) with
   n = max(warmup_steps, 1) ("inverse_sqrt").
 
   Attributes:
@@ -49,11 +49,11 @@ class OptimizerSettings(Optimizer):
 
 @dataclasses.dataclass(frozen=True)
 class CriticSettings:
-  """config.critic with the optimizer that its learning rate and warm-up make.
+  """config.critic, with an optimizer made from its learning rate and warm-up.
 
   Attributes:
     kind, clip, coef, alone_steps: as in config.critic.
-    optimizer: of an own critic; of the value head where the trunk is shared.
+    optimizer: of a critic of its own, or of the value head of a shared one.
   """
 
   kind: str = Critic.kind
@@ -63,7 +63,7 @@ class CriticSettings:
   alone_steps: int = Critic.alone_steps
 
   def __post_init__(self) -> None:
-    # The fields are checked as the section's; what they say of each other holds for training only.
+    # Each field is checked in its section. Relations between fields are checked for training only.
     Critic(kind=self.kind, clip=self.clip, coef=self.coef, alone_steps=self.alone_steps)
     if self.alone_steps and self.kind != "own":
       raise ValueError(
@@ -78,7 +78,6 @@ class Settings(Loss):
   Attributes:
     objective: "policy" (clipped surrogate) or "sft" (weighted log-likelihood; `Batch.advantages` holds the weights).
     norm: divisor of seq_mean_token_sum_norm in tokens; a config gives the longest row length.
-    kl_tangent: |log-gap| from which k3 is continued by its tangent, in nats.
     advantage: how rewards become advantages; None: the batches hold advantages already.
     critic: PPO's.
     temperature: the sampler's; the learner scores with the same one.
@@ -87,7 +86,6 @@ class Settings(Loss):
 
   objective: str = "policy"
   norm: float | None = None
-  kl_tangent: float = 5.0
   advantage: AdvantageSettings | None = None
   critic: CriticSettings = CriticSettings()
   temperature: float = Rollout.temperature
@@ -136,19 +134,19 @@ class Settings(Loss):
 
   @property
   def scores_old(self) -> bool:
-    """Whether the old policy takes a forward pass: with a single step it is the current one, and known for nothing."""
+    """Whether the old policy needs a forward pass. With a single step it is the current policy, so it does not."""
     return self.objective == "policy" and (self.steps > 1 or (self.kl != "none" and self.kl_in == "reward"))
 
 
 def from_config(config: Any, *, objective: str = "policy") -> Settings:
-  """The learner's settings of a run; for SFT the mean over weighted tokens, without KL or entropy bonus.
+  """The learner's settings for a run. SFT takes the mean over weighted tokens, without KL or entropy bonus.
 
   Args:
     config: all settings, a ConfigDict.
-    objective: as `Settings` has it.
+    objective: as in `Settings`.
 
   Raises:
-    ValueError: settings that do not fit each other.
+    ValueError: settings that contradict each other.
   """
   run = run_settings.of(config)
   shared: dict[str, Any] = dict(logprob_chunk=run.learner.logprob_chunk, max_nonfinite=run.learner.max_nonfinite)
@@ -176,7 +174,7 @@ def from_config(config: Any, *, objective: str = "policy") -> Settings:
 
 
 def optimizer_from_config(config: Any, *, total_steps: int | None = None) -> OptimizerSettings:
-  """The optimiser's settings of a run of `total_steps` steps (config.steps · epochs · minibatches if None)."""
+  """The optimiser's settings for a run of `total_steps` steps (config.steps · epochs · minibatches if None)."""
   run = run_settings.of(config)
   if total_steps is None:
     total_steps = run.steps * run.loss.epochs * run.loss.minibatches

@@ -1,4 +1,4 @@
-"""What an optimiser step changes, as one pytree."""
+"""The state that optimiser steps change, as one pytree."""
 
 import dataclasses
 from typing import Any
@@ -11,17 +11,17 @@ import optax
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-  """Params and everything that goes with them. What lives on the host (data cursor, curriculum, groups sampled but
-  not yet trained on) is kept beside it in the checkpoint's JSON.
+  """Params and everything that belongs to them. The host's state (data cursor, curriculum, groups sampled but not yet
+  trained on) is in the checkpoint's JSON.
 
   Attributes:
-    params: float32 masters of what is trained, as `nnx.split` gives them.
+    params: float32 masters of the trained parameters, as `nnx.split` returns them.
     opt_state: Optax's.
-    step: int32, optimiser steps taken, skipped ones not counted.
-    rng: uint32 key data; drawn from by (key, step), so that a restart goes on as if it had not happened.
-    nonfinite: int32, steps skipped in a row because the gradient was not finite.
-    skipped: int32, steps skipped in all.
-    kl_coef: float32, the KL penalty's weight now; an adaptive controller moves it.
+    step: int32, optimiser steps taken, without skipped ones.
+    rng: uint32 key data; random numbers depend on (key, step), so a restart draws the same.
+    nonfinite: int32, number of steps skipped in succession because the gradient was not finite.
+    skipped: int32, number of all skipped steps.
+    kl_coef: float32, the present weight of the KL penalty; an adaptive controller changes it.
     critic: the critic's own state, None without one.
   """
 
@@ -48,11 +48,11 @@ def init(
     params=params,
     opt_state=optimizer.init(params),
     step=jnp.int32(0),
-    # As key data: checkpoints hold plain arrays.
+    # As key data, because checkpoints contain plain arrays.
     rng=jax.random.key_data(jax.random.key(seed)),
     nonfinite=jnp.int32(0),
     skipped=jnp.int32(0),
-    # In the state, not in the settings: the controller moves it, and a resumed run goes on with it.
+    # In the state and not in the settings, because the controller changes it, and a resumed run continues with it.
     kl_coef=jnp.float32(kl_coef),
     critic=critic,
   )

@@ -1,7 +1,7 @@
 """The optimiser step in two pure functions: `accumulate`, called once per block of rows, then `apply`.
 
-Every sum is divided by the whole step's totals, so that blocks, devices and hosts add up to the same loss however the
-rows are cut.
+Every sum is divided by the whole step's totals. So the loss does not depend on how the rows are divided into blocks, or
+among devices and hosts.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from ragrl_jax.learner.settings import Settings
 from ragrl_jax.learner.state import TrainState
 from ragrl_jax.structs import Batch
 
-# What the policy's `accumulate` adds up: the loss, and means over the step's trained tokens.
+# The sums of the policy's `accumulate`: the loss, and means over the step's trained tokens.
 SUMS = (
   "loss",
   "policy_loss",
@@ -55,14 +55,14 @@ def policy_objective(
   """
   s = settings
   policy = model.trunk if s.critic.kind == "shared" else model
-  # One forward pass for all of them: log-probabilities, entropies, and a shared critic's values.
+  # One forward pass gives all of them: log-probabilities, entropies, and a shared critic's values.
   hidden = policy.hidden(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
   logprobs, entropies = forward.scores(policy, batch, temperature=s.temperature, chunk=s.logprob_chunk, hidden=hidden)
   mask, of_step = batch.loss_mask, (totals[0], totals[1])
-  # All names always: the blocks' metrics are added up leaf by leaf, in one compiled program.
+  # Always all names, because the blocks' metrics are added leaf by leaf in one compiled program.
   found = {name: jnp.float32(0.0) for name in SUMS}
   if s.objective == "sft":
-    # A weighted mean over tokens: the aggregation settings are the policy's.
+    # SFT is a weighted mean over tokens. The aggregation settings are for the policy's loss.
     weights = batch.advantages
     value = -masked.total(logprobs * weights, mask) / jnp.maximum(of_step[0], 1e-6)
   else:
@@ -79,13 +79,13 @@ def policy_objective(
 def _policy(logprobs, entropies, batch, totals, kl_coef, s):
   """The clipped surrogate with its penalties, and their metrics."""
   mask = batch.loss_mask
-  # What every aggregation needs: sequences by segments, and the whole step's totals to divide by.
+  # Every aggregation needs the sequences (by segments) and the whole step's totals.
   add_up = dict(segment_ids=batch.segment_ids, totals=totals, norm=s.norm)
-  # This block's share of a mean over the whole step's tokens; what is only looked at has no gradient.
+  # This block's share of a mean over the whole step's tokens. Metrics have no gradient.
   share = lambda x: masked.total(jax.lax.stop_gradient(x), mask) / jnp.maximum(totals[0], 1e-6)
   # With one step per batch the current policy is the old one: the ratio is 1, and its gradient the policy gradient.
   old = masked.keep(batch.old_logprobs, mask) if s.scores_old else jax.lax.stop_gradient(logprobs)
-  # Sampler and learner compute the same numbers by other programs: how far apart they are is watched.
+  # Sampler and learner compute the same log-probabilities with different programs; this measures the difference.
   found = dict(mismatch=share(jnp.abs(logprobs - masked.keep(batch.sampler_logprobs, mask))))
   weights = None
   if s.importance_cap is not None:
@@ -106,13 +106,13 @@ def _policy(logprobs, entropies, batch, totals, kl_coef, s):
   )
   found |= more | dict(policy_loss=value)
   if s.kl != "none":
-    # Where it is paid for in the reward it is only looked at here.
+    # If the penalty is part of the reward, it is only measured here.
     reference = masked.keep(batch.ref_logprobs, mask)
     penalty = kl_lib.kl_penalty(logprobs, reference, s.kl, tangent=s.kl_tangent)
     found["kl"] = share(penalty)
     found |= {
       f"kl_{name}": share(kl_lib.kl_penalty(logprobs, reference, name, tangent=s.kl_tangent)) for name in ("k2", "k3")
-    }  # the same in every run, whichever is paid for
+    }  # the same measures in every run, whichever estimator is the penalty
     if s.kl_in == "loss":
       value = value + kl_coef * losses.aggregate(penalty, mask, s.aggregation, **add_up)
   if s.entropy_coef:
@@ -123,14 +123,14 @@ def _policy(logprobs, entropies, batch, totals, kl_coef, s):
 def value_objective(
   critic: Any, batch: Batch, totals: jax.Array, _: jax.Array, settings: Settings
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-  """The loss of a critic with a trunk of its own, and its metrics ("loss")."""
+  """The loss of a critic with its own trunk, and its metrics ("loss")."""
   values = critic(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
   value = _value(values, batch, (totals[0], totals[1]), settings)
   return value, dict(loss=value)
 
 
 def _value(values, batch, totals, s):
-  # A mean over tokens whatever the policy's aggregation is: a value speaks of a token, not of a sequence.
+  # A mean over tokens for every aggregation of the policy's loss, because each value belongs to a token.
   return losses.value_loss(
     values,
     batch.values,
@@ -150,31 +150,31 @@ def accumulate(
   params: Any,
   *given: Any,
 ) -> tuple[Any, dict[str, jax.Array]]:
-  """Adds the gradient and metrics of loss(params, *given), one block's, to those of the blocks before (donated)."""
+  """Adds the gradient and metrics of loss(params, *given), for one block, to those of earlier blocks (donated)."""
   (_, found), new = jax.value_and_grad(loss, has_aux=True)(params, *given)
-  # Sums, not means: the loss was divided by the whole step's totals already.
+  # Sums and not means, because the loss is already divided by the whole step's totals.
   return jax.tree.map(jnp.add, grads, new), jax.tree.map(jnp.add, sums, found)
 
 
 def zeros(params: Any, names: tuple[str, ...]) -> tuple[Any, dict[str, jax.Array]]:
-  """What `accumulate` starts from."""
+  """The initial sums of `accumulate`."""
   return jax.tree.map(jnp.zeros_like, params), {name: jnp.float32(0.0) for name in names}
 
 
 def apply(
   state: TrainState, grads: Any, sums: dict[str, jax.Array], optimizer: optax.GradientTransformation
 ) -> tuple[TrainState, dict[str, jax.Array]]:
-  """One optimiser step on the accumulated gradient; if it is not finite, none: the state stays as it was.
+  """One optimiser step with the accumulated gradient. If it is not finite, the step is skipped and the state unchanged.
 
   Returns:
     (state, metrics): `sums` with grad_norm (before clipping), update_norm, skipped (0 or 1), nonfinite_in_a_row
     and bad_gradients (bool, one per parameter, in the order of jax.tree.leaves).
   """
-  # Judged on the device: the host reads the verdict with the step's other numbers, and waits for nothing before.
+  # Decided on the device. The host reads the result with the step's other metrics, so it does not wait earlier.
   bad = jnp.stack([~jnp.isfinite(g).all() for g in jax.tree.leaves(grads)])
-  # The loss is asked too: clipping can leave a finite gradient of a loss that is not.
+  # The loss is checked too, because clipping can leave a finite gradient of an infinite loss.
   finite = jnp.isfinite(sums["loss"]) & ~bad.any()
-  # Zeros instead of what is not finite: the optimiser's arithmetic stays quiet, and its result is not used.
+  # Zeros replace values that are not finite, so the optimiser's arithmetic has no NaN; its result is not used.
   safe = jax.tree.map(lambda g: jnp.where(finite, g, jnp.zeros_like(g)), grads)
   updates, opt_state = optimizer.update(safe, state.opt_state, state.params)
   pick = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
@@ -183,7 +183,7 @@ def apply(
     state,
     params=pick(optax.apply_updates(state.params, updates), state.params),
     opt_state=pick(opt_state, state.opt_state),
-    step=state.step + 1 - skipped,  # a skipped step moves no schedule
+    step=state.step + 1 - skipped,  # a skipped step does not advance schedules
     nonfinite=jnp.where(finite, 0, state.nonfinite + 1),
     skipped=state.skipped + skipped,
   )

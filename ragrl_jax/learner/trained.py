@@ -1,4 +1,4 @@
-"""One trained model's compiled programs: what the policy and a critic of its own have in common."""
+"""One trained model's compiled programs; the policy and a critic of its own use it."""
 
 from collections.abc import Generator, Sequence
 from typing import Any
@@ -15,17 +15,17 @@ from ragrl_jax.learner.state import TrainState
 from ragrl_jax.parallel import rules
 from ragrl_jax.structs import Batch
 
-# XLA's options for `accumulate`. Instead of multiplying by a cut matrix piece by piece it gathers a layer's matrices
+# XLA's options for `accumulate`. Instead of multiplying with a sharded matrix piece by piece, it gathers whole matrices
 # in bfloat16: two layers at 2,048 tokens then take .15 instead of .19 GiB, and compile in a fifth less (docs/log.md).
 COMPILER = dict(tpu=dict(xla_jf_spmd_threshold_for_windowed_einsum_mib="1000000"))
 
 
 class Trained:
-  """A model's parameters and the programs that take optimiser steps on them.
+  """A model's parameters, and the programs that take optimiser steps on them.
 
   Attributes:
     graphdef: the model without its parameters.
-    params: the trained ones, as they came; their shapes alone after `start` has handed them over.
+    params: the initial trained parameters; only their shapes after `start` has handed them over.
     frozen: the model's other parameters.
   """
 
@@ -43,16 +43,16 @@ class Trained:
     """Builds the programs; nothing is compiled yet.
 
     Args:
-      model: with what `objective` calls; of ShapeDtypeStructs where programs are only compiled (on a mesh).
+      model: has the methods that `objective` calls; of ShapeDtypeStructs if programs are only compiled (on a mesh).
       optimizer: Optax's.
       objective: (model, batch, totals, kl_coef) → (loss, metrics).
       trainable: an nnx filter.
       mesh: devices that share rows and parameters; None: one device.
-      names: of the metrics that `objective` gives.
-      kl_coef: the state's first.
+      names: names of the objective's metrics.
+      kl_coef: the state's initial value.
     """
     self.optimizer, self.mesh = optimizer, mesh
-    # Only `params` get gradients and moments; `frozen` ride along, which is what makes LoRA cheap.
+    # Only `params` have gradients and moments; `frozen` have none, which makes LoRA cheap.
     self.graphdef, self.params, self.frozen = nnx.split(model, trainable, ...)
     if mesh is not None:
       self.params, self.frozen = (rules.place(mesh, x) for x in (self.params, self.frozen))
@@ -61,7 +61,7 @@ class Trained:
     def loss(params, frozen, *given):
       return objective(nnx.merge(graphdef, params, frozen), *given)
 
-    # Named functions, not lambdas: store/compile_cache.py says by these names what is being compiled.
+    # Named functions, not lambdas, because store/compile_cache.py reports these names during compilation.
     def init(params, seed):
       return state_lib.init(jax.tree.map(jnp.copy, params), optimizer, seed, kl_coef=kl_coef)
 
@@ -71,7 +71,7 @@ class Trained:
     def apply(state, grads, sums):
       return step.apply(state, grads, sums, optimizer)
 
-    # Results lie where the state lies: left to itself the compiler may choose, say, whole gradients on every device.
+    # Results have the state's sharding. Otherwise the compiler might, for example, put whole gradients on every device.
     outs, platform = {}, jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
     if mesh is not None:
       state_at = rules.shardings(mesh, jax.eval_shape(lambda p: init(p, 0), self.params))
@@ -83,23 +83,23 @@ class Trained:
     self.init = jax.jit(init, static_argnums=1, **out("init"))
     self._take = jax.jit(init, static_argnums=1, donate_argnums=0, **out("init"))
     self.zeros = jax.jit(lambda params: step.zeros(params, names), **out("zeros"))
-    # Donated: the gradient's sum is updated in place, and a step never holds two states.
+    # Donated: the sum of gradients is updated in place, and a step never holds two states.
     self.accumulate = jax.jit(
       accumulate, donate_argnums=(0, 1), compiler_options=COMPILER.get(platform), **out("accumulate")
     )
     self.apply = jax.jit(apply, donate_argnums=0, **out("apply"))
 
   def start(self, seed: int) -> TrainState:
-    """The state before the first step, made of the parameters themselves; only their shapes are left here.
+    """The state before the first step, made of the parameters themselves; only their shapes remain here.
 
-    Their arrays are donated: whoever else holds them, the model say, holds no memory with them.
+    Their arrays are donated, so other holders of them, such as the model, keep no memory.
     """
     state = self._take(self.params, seed)
     self.forget()
     return state
 
   def forget(self) -> None:
-    """Lets the parameters as they came go; their shapes stay."""
+    """Releases the initial parameters; their shapes remain."""
     self.params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self.params)
 
   def model(self, params: Any, frozen: Any) -> Any:
@@ -109,7 +109,7 @@ class Trained:
   def steps(
     self, state: TrainState, blocks: Sequence[Batch], totals: np.ndarray
   ) -> Generator[Any, None, tuple[TrainState, dict[str, Any]]]:
-    """One optimiser step over these blocks; yields what each program makes, after it has dispatched it."""
+    """One optimiser step over these blocks. Yields the result of each program after dispatching it."""
     # Zeros, a call per block, then the step: the gradient of the whole batch in the memory of one block.
     grads, sums = self.zeros(state.params)
     for block in blocks:

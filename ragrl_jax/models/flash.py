@@ -90,7 +90,7 @@ def _over_queries(kernel, q, k, v, queries, key_ids, more, out_like, causal, int
   """One program per block of queries, head and row; arrays of `more` and `out_like` are [B, t, H, h] or [B, H, t]."""
   (B, t, H, h), (_, T, KV, _) = q.shape, k.shape
   held, streamed = _blocks(sizes, q)
-  last = t // held - 1  # the last block comes first: it attends to most keys, and nobody should wait for it
+  last = t // held - 1  # the last block comes first, because it attends to most keys and takes longest
   of_query = pl.BlockSpec((None, held, None, h), lambda i, head, b: (b, last - i, head, 0))
   of_score = pl.BlockSpec((None, None, held), lambda i, head, b: (b, head, last - i))
   of_keys = pl.BlockSpec((None, T, None, h), lambda i, head, b: (b, 0, head // (H // KV), 0))

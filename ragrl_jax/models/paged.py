@@ -48,3 +48,15 @@ def quantize(x: jax.Array) -> tuple[jax.Array, jax.Array]:
   x = jnp.asarray(x, jnp.float32)
   scale = jnp.abs(x).max(axis=-1) / 127
   return jnp.round(x / jnp.where(scale == 0, 1.0, scale)[..., None]).astype(jnp.int8), scale
+
+
+def pair(k: jax.Array, v: jax.Array) -> jax.Array:
+  """int8 keys and values of one shape as uint16: the key's byte is the low one."""
+  k, v = (x.astype(jnp.uint8).astype(jnp.uint16) for x in (k, v))
+  return k | v << 8
+
+
+def unpair(pairs: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """(keys, values) of `pair`, as int32."""
+  wide = pairs.astype(jnp.int32)
+  return wide << 24 >> 24, wide << 16 >> 24  # signed: the highest bit of a byte fills those above it

@@ -18,6 +18,7 @@ from ragrl_jax.models import paged
 TILE = 64  # tokens of a page in a step of the running softmax; a page has a multiple of it, or fewer
 KEYS, VALUES = np.int32(0), np.int32(1)  # their places in a page
 ROWS = (16, 32, 64)  # queries of a program; a matrix product takes no fewer than 16
+NEAR = 2**31  # bytes: Triton's offsets have 64 bits only for arrays above 4 GiB, and 32 signed ones below
 EXACT_ROWS = ROWS[:1]  # in float32, which tensor cores round, more of them do not fit into the registers
 
 
@@ -61,6 +62,11 @@ def supports(page: int, size: int) -> bool:
   return min(page, size) >= 16 and not page & (page - 1) and not size & (size - 1)
 
 
+def addresses(numbers: int) -> bool:
+  """Whether the kernel can address so many int8 of a layer and device."""
+  return not NEAR < numbers <= 2 * NEAR
+
+
 def _check(q, pages, table, lengths, scales) -> None:
   """Raises ValueError if `attend` does not take arrays of these shapes and dtypes."""
   (n, _, H, h), (_, two, KV, page, size) = q.shape, pages.shape
@@ -81,8 +87,7 @@ def _local(q, pages, table, lengths, scales, *, interpret):
   queries = t * (H // KV)
   choices = EXACT_ROWS if q.dtype == jnp.float32 else ROWS
   rows = next((rows for rows in choices if rows >= queries), choices[-1])
-  if scales is not None and 2**31 < pages.size <= 2**32:
-    # Triton's offsets have 64 bits only for arrays above 4 GiB, and 32 signed ones below.
+  if scales is not None and not addresses(pages.size):
     raise ValueError(f"int8 pages {pages.shape} have {pages.size / 2**30:.1f} GiB a layer and device: not from 2 to 4.")
   inputs = (q, pages, table, lengths) + (() if scales is None else (scales,))
   return pl.pallas_call(

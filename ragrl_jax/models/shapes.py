@@ -40,6 +40,7 @@ SHAPES = {
   "qwen2.5-1.5b": _qwen2(1536, 28, 12, 2, 8960, vocab_size=151_936, tied=True),
   "qwen2.5-7b": _qwen2(3584, 28, 28, 4, 18_944),
   "qwen2.5-14b": _qwen2(5120, 48, 40, 8, 13_824),
+  "qwen2.5-72b": _qwen2(8192, 80, 64, 8, 29_568),
   "qwen3-0.6b": _qwen3(1024, 28, 16, 3072, tied=True),
   "qwen3-1.7b": _qwen3(2048, 28, 16, 6144, tied=True),
   "qwen3-4b": _qwen3(2560, 36, 32, 9728, tied=True),

@@ -84,7 +84,7 @@ def _earlier(number, key):
   return number >= key
 
 
-@functools.cache  # the kernel is compiled anew for another function
+@functools.cache  # the kernel is compiled separately for each function
 def _from_first(length: int):
   """The function of the mask for rows of `length` tokens with prefixes."""
 
@@ -128,10 +128,10 @@ def _kernel(needed: jax.Array, length: int, function, interpret: bool):
     block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=block, block_q_dq=block, block_kv_dq=block
   )
 
-  small = jnp.int8 if max(needed.shape) <= 128 else jnp.int16  # the two tables lie in the chip's small scalar memory
+  small = jnp.int8 if max(needed.shape) <= 128 else jnp.int16  # the two tables are in the chip's small scalar memory
 
   def info(axis, numbers):
-    # For each pair the block that is read: where nothing is computed, the one that lies there already.
+    # For each pair the block to read: if nothing is computed, the block that is loaded already.
     at = jax.lax.broadcasted_iota(jnp.int32, needed.shape, axis)
     read = jax.lax.cummax(jnp.where(needed, at, -1), axis=axis)
     read = jnp.where(read < 0, jnp.argmax(needed, axis=axis, keepdims=True).astype(jnp.int32), read)

@@ -80,7 +80,7 @@ def load_pretrained(
   )
   shardings = None
   if mesh is not None:
-    rules.check(mesh.shape, heads=config.num_heads, kv_heads=config.num_kv_heads)
+    rules.check(mesh.shape, heads=config.num_heads, kv_heads=config.num_kv_heads, vocab=config.vocab_size)
     shardings = rules.shardings(mesh, abstract)
   return nnx.merge(graphdef, mapping.load(files, table, abstract, shardings)), config
 
@@ -105,7 +105,12 @@ def _opened(path: str | os.PathLike, *, head: bool, **decoder):
 
 
 def copy_pretrained(
-  source: str | os.PathLike, path: str | os.PathLike, *, dtype, shard_bytes: int = 5_000_000_000
+  source: str | os.PathLike,
+  path: str | os.PathLike,
+  *,
+  dtype,
+  shard_bytes: int = 5_000_000_000,
+  added: Sequence[int] = (),
 ) -> DecoderConfig:
   """Checks a folder and copies it, in our layout and one dtype. It holds one tensor at a time in memory.
 
@@ -114,6 +119,8 @@ def copy_pretrained(
     path: the folder to write; must not be `source`.
     dtype: dtype of the stored weights.
     shard_bytes: largest size of a file, in bytes.
+    added: ids of new tokens, which follow all others. Their rows of embedding and unembedding become the mean of the
+      rows before the first of them; rows that are missing are added.
 
   Returns:
     The decoder's config.
@@ -129,9 +136,24 @@ def copy_pretrained(
     ours = mapping.tensor_names(TABLE, name, leaf.shape)
     for (tensor, shape), (theirs, _) in zip(ours, mapping.tensor_names(table, name, leaf.shape)):
       files.open(theirs, shape)  # every tensor is checked before the first is written
-      entries.append((tensor, shape, functools.partial(files.open, theirs, shape)))
+      read = functools.partial(files.open, theirs, shape)
+      if added and name in ("embedding", "lm_head"):
+        shape = (max(shape[0], max(added) + 1), *shape[1:])
+        read = functools.partial(_with_rows, read, shape[0], added)
+      entries.append((tensor, shape, read))
+  if added:
+    config = dataclasses.replace(config, vocab_size=max(config.vocab_size, max(added) + 1))
   _write(config, entries, path, np.dtype(dtype), shard_bytes)
   return config
+
+
+def _with_rows(read, size: int, added: Sequence[int]) -> np.ndarray:
+  """A table of embeddings with `size` rows, of which those of added tokens are the mean of the ones before them."""
+  rows = np.asarray(read(), np.float32)
+  mean = rows[: min(added)].mean(axis=0)
+  grown = np.concatenate([rows, np.broadcast_to(mean, (size - len(rows), len(mean)))])
+  grown[list(added)] = mean
+  return grown
 
 
 def save_pretrained(

@@ -6,6 +6,7 @@ share the results by `exchange`; after that all hosts have the same values again
 
 import json
 import os
+import socket
 import sys
 import traceback
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src import distributed  # the coordinator's address is nowhere else
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 
@@ -148,38 +150,33 @@ def exchange_bytes(value: bytes) -> list[bytes]:
   return [row[:size].tobytes() for row, size in zip(said, sizes)]
 
 
-def per_host(mesh: Mesh) -> Mesh:
-  """The same devices in the same order, with each axis split in two: `<axis>_hosts` over hosts, `<axis>` within one.
+def count_of(mesh: Mesh | None) -> int:
+  """Number of hosts whose devices a mesh has; 1 without one."""
+  return 1 if mesh is None else len({device.process_index for device in mesh.devices.flat})
 
-  The rules of `rules.py` name only `<axis>`. So an array sharded over this mesh is complete on each host.
 
-  Raises:
-    ValueError: a host's devices are not a block of the mesh.
-  """
-  inside = mesh.local_mesh.shape
-  shape = [part for name, size in mesh.shape.items() for part in (size // inside[name], inside[name])]
-  names = [name for axis in mesh.axis_names for name in (f"{axis}_hosts", axis)]
-  grid = mesh.devices.reshape(shape)
-  blocks = grid.transpose(*range(0, grid.ndim, 2), *range(1, grid.ndim, 2)).reshape(-1, mesh.local_mesh.size)
-  for block in blocks:
-    if len({device.process_index for device in block}) > 1:
-      raise ValueError(
-        f"mesh {dict(mesh.shape)}: a host's devices are not a block of it, so an engine cannot run on them; "
-        "choose sizes that divide the hosts' devices evenly (config.mesh)."
-      )
-  return Mesh(grid, names)
+def address() -> str:
+  """This host's address as the others see it: host 0 has the coordinator's, the others that of their way to it."""
+  where, _, port = (distributed.global_state.coordinator_address or "").rpartition(":")
+  where = where.strip("[]")  # of an IPv6 address
+  if is_first():
+    return where
+  family, *_, to = socket.getaddrinfo(where, int(port), type=socket.SOCK_DGRAM)[0]
+  with socket.socket(family, socket.SOCK_DGRAM) as way:
+    way.connect(to)  # nothing is sent: it only chooses the interface
+    return way.getsockname()[0]
 
 
 def own(tree: Any, mesh: Mesh) -> Any:
-  """This host's copy of arrays that are complete on every host, as arrays over its own devices.
+  """This host's part of arrays, as arrays over a mesh of its own, or of a few hosts.
 
   Args:
-    tree: arrays sharded over `per_host(mesh)`.
-    mesh: the mesh over all hosts.
+    tree: arrays over a mesh of all hosts, complete on these devices: no axis of theirs is split over other ones.
+    mesh: these devices, in the same order; its axes split the arrays as those of the larger mesh do.
   """
 
   def one(x):
-    here = NamedSharding(mesh.local_mesh, x.sharding.spec)
+    here = NamedSharding(mesh, x.sharding.spec)
     return jax.make_array_from_single_device_arrays(x.shape, here, [part.data for part in x.addressable_shards])
 
   return jax.tree.map(one, tree)

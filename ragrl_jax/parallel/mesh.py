@@ -47,25 +47,54 @@ def make(
   return jax.sharding.Mesh(grid, AXES)
 
 
-def of_engine(here: jax.sharding.Mesh | None, *, replicas: int = 0, tensor: int = 1) -> jax.sharding.Mesh | None:
-  """The mesh on which this host's devices draw tokens: replicas on "data", the devices of each on "tensor".
+def of_engine(learner: jax.sharding.Mesh | None, *, replicas: int = 0, tensor: int = 1) -> jax.sharding.Mesh | None:
+  """The mesh of this host's engine, see `engines`; None for one device."""
+  every = engines(learner, replicas=replicas, tensor=tensor)
+  if every is None:
+    return None
+  here = jax.process_index()
+  return jax.sharding.Mesh(next(e for e in every.devices if any(d.process_index == here for d in e.flat)), AXES)
+
+
+def engines(learner: jax.sharding.Mesh | None, *, replicas: int = 0, tensor: int = 1) -> jax.sharding.Mesh | None:
+  """The meshes of all engines in one, along "engine": replicas on "data", the devices of each on "tensor".
 
   Args:
-    here: the host's part of the learner's mesh; None for one device.
-    replicas: 0 takes all devices.
+    learner: the mesh over all hosts; None for one device.
+    replicas: of an engine; 0 takes the fewest that fill whole hosts.
     tensor: devices of a replica.
 
   Raises:
-    ValueError: replicas times tensor is not the number of devices.
+    ValueError: an engine would not fill whole hosts, or engines of this size do not share the hosts evenly.
   """
-  devices = 1 if here is None else here.size
-  if (replicas or devices // tensor) * tensor != devices:
+  if learner is None:
+    engine_size(1, 1, replicas=replicas, tensor=tensor)
+    return None
+  devices = learner.devices.reshape(-1)
+  owners = [device.process_index for device in devices]
+  hosts = sorted(set(owners))
+  each = len(devices) // len(hosts)
+  size = engine_size(each, len(hosts), replicas=replicas, tensor=tensor)
+  if owners != [host for host in hosts for _ in range(each)]:
     raise ValueError(
-      f"config.rollout.mesh.replicas={replicas}, tensor={tensor}: they must multiply to a host's {devices} "
-      f"device{'s' * (devices > 1)}, or replicas be 0 and tensor a divisor."
+      f"mesh {dict(learner.shape)}: the hosts' devices do not follow each other in it, so no engine can run on them; "
+      "choose sizes that divide the hosts' devices evenly (config.mesh)."
     )
   # The devices stay in the learner's order, so that one program can take weights from its mesh to this one.
-  return None if here is None else jax.sharding.Mesh(here.devices.reshape(-1, 1, tensor, 1), AXES)
+  return jax.sharding.Mesh(devices.reshape(-1, size // tensor, 1, tensor, 1), ("engine", *AXES))
+
+
+def engine_size(each: int, hosts: int, *, replicas: int = 0, tensor: int = 1) -> int:
+  """Devices of an engine, on so many hosts of `each` devices; see `engines`."""
+  size = replicas * tensor or math.lcm(tensor, each)
+  if size % each or hosts % (size // each):
+    says = f"config.rollout.mesh.replicas={replicas}, tensor={tensor}: they must multiply to a host's {each} " + (
+      f"device{'s' * (each > 1)}"
+    )
+    if hosts > 1:
+      says += f", or to those of several hosts, so many that the {hosts} hosts make whole engines"
+    raise ValueError(f"{says}. Or let replicas be 0 and tensor a divisor.")
+  return size
 
 
 def host_by_host(devices: Sequence[jax.Device], shape: Sequence[int]) -> np.ndarray:

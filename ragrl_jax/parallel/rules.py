@@ -59,22 +59,41 @@ for _name in ("q", "k", "v", "o", "gate", "up", "down"):
   PARAMETERS[f"layers/{_name}_lora_a"] = (_layer, _rows, None)
   PARAMETERS[f"layers/{_name}_lora_b"] = (_layer, None, _columns)
 
-# The vocabulary size comes with the checkpoint. Where the mesh does not divide it, the axis is not sharded.
+# The vocabulary size comes with the checkpoint. An encoder's may stay whole; a decoder's is refused (`check_vocab`).
 MAY_STAY_WHOLE = {"vocab"}
 
 
+def check_vocab(tensor: int, vocab: int, setting: str) -> None:
+  """Raises ValueError if so many devices cannot split a decoder's vocabulary; `setting` is their number's.
+
+  The table would stay whole: every device would hold all its rows, and compute all logits.
+  """
+  if vocab % tensor:
+    raise ValueError(
+      f"{setting}={tensor}: it must divide the {vocab} rows of the model's embedding, or every device would hold them "
+      f"all. Use {math.gcd(vocab, tensor)}, or pad the table of the model's folder."
+    )
+
+
 def check(
-  sizes: Mapping[str, int], *, heads: int, kv_heads: int, micro_rows: int | None = None, row_lengths: Sequence[int] = ()
+  sizes: Mapping[str, int],
+  *,
+  heads: int,
+  kv_heads: int,
+  vocab: int | None = None,
+  micro_rows: int | None = None,
+  row_lengths: Sequence[int] = (),
 ) -> None:
   """Refuses a mesh on which devices would gather or compute what is others' to do. The compiler would not say so.
 
   Args:
     sizes: of the mesh's axes.
     heads, kv_heads: attention heads of the model, and how many of them have keys and values.
+    vocab: rows of the model's embedding; None if they are not known yet.
     micro_rows, row_lengths: of the learner's blocks; None and () where nothing is trained.
 
   Raises:
-    ValueError: tensor does not divide the heads, data · fsdp the rows, or sequence a row's tokens.
+    ValueError: tensor does not divide the heads or the vocabulary, data · fsdp the rows, or sequence a row's tokens.
   """
   tensor, sequence, shares = sizes["tensor"], sizes["sequence"], sizes["data"] * sizes["fsdp"]
   if heads % tensor or kv_heads % tensor:
@@ -83,6 +102,8 @@ def check(
       f"every device would gather the others'. Use {math.gcd(heads, kv_heads, tensor)}, and give the other devices to "
       "config.mesh.fsdp."
     )
+  if vocab is not None:
+    check_vocab(tensor, vocab, "config.mesh.tensor")
   if micro_rows is not None and micro_rows % shares:
     raise ValueError(
       f"config.learner.micro_rows={micro_rows}: it must be a multiple of config.mesh.data * config.mesh.fsdp, "

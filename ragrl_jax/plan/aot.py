@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 import jax
 from jax.experimental import topologies
 
-from ragrl_jax.plan import gpus, groups
+from ragrl_jax.plan import collective_groups, gpus
 
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 # libtpu reads these when it is loaded: no request to a metadata server, no lock between processes, no log files.
@@ -54,12 +54,20 @@ def devices(topology: str, slices: int = 1) -> list[jax.Device]:
   return list(found.devices)
 
 
-def one_host(topology: str) -> str:
-  """The topology of a single host with these chips, as libtpu counts hosts: "v5e:2x2", "v5p:2x2x1"; "h200:8"."""
+def of_hosts(topology: str, hosts: int = 1) -> str:
+  """The topology of a few hosts with these chips, as libtpu counts hosts: "v5e:2x2", "v5p:2x2x1"; "h200:8".
+
+  Args:
+    topology: of all of them.
+    hosts: a power of two on TPUs, whose chips then lie as close to each other as they can.
+  """
   kind, _, sizes = topology.partition(":")
   if gpus.is_gpu(topology):
-    return f"{kind}:{gpus.hosts(topology)[1]}"
-  return f"{kind}:2x2" + "x1" * (sizes.count("x") - 1)
+    return f"{kind}:{f'{hosts}x' * (hosts > 1)}{gpus.hosts(topology)[1]}"
+  shape = [2, 2] + [1] * (sizes.count("x") - 1)
+  while math.prod(shape) < 4 * hosts:
+    shape[max(place for place, size in enumerate(shape) if size == min(shape))] *= 2  # 2x2, 2x4, 4x4; 2x2x1, 2x2x2
+  return f"{kind}:{'x'.join(map(str, shape))}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +81,7 @@ class Collective:
     times: number of executions per call of the program, iterations of loops included. Both branches of a condition
       count.
     loops: number of loops that contain it.
-    groups: the text that says which devices exchange data with each other; see `plan/groups.py`.
+    groups: the text that says which devices exchange data with each other; see `plan/collective_groups.py`.
   """
 
   kind: str
@@ -95,7 +103,7 @@ def collectives(text: str) -> list[Collective]:
       # On TPUs a collective that overlaps several fusions is listed in each of them, with the same channel.
       channel = re.search(r"channel_id=(\d+)", line) if name in fused else None
       key = (kind, channel[1]) if channel else place
-      one = Collective(kind, size, moved, times, loops, groups.text(line))
+      one = Collective(kind, size, moved, times, loops, collective_groups.text(line))
       found[key] = max(one, found.get(key, one), key=lambda c: c.times)
   return list(found.values())
 
@@ -128,7 +136,7 @@ def _moved(found: re.Match, line: str) -> tuple[int, int]:
     listed = [array for array in listed if array[0] > 1] or listed
   half = len(listed) // 2 if both else 0
   # The type of a reduce-scatter that does not start lists its results, which are smaller than its arguments.
-  times = max(map(len, groups.of(line)), default=1) if kind == "reduce-scatter" and not both else 1
+  times = max(map(len, collective_groups.of(line)), default=1) if kind == "reduce-scatter" and not both else 1
   size_of = lambda side: sum(size * width // 8 for size, width in side)
   return max(listed)[0] * times, max(size_of(listed[:half]), size_of(listed[half:])) * times
 

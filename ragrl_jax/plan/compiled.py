@@ -17,7 +17,6 @@ from flax import nnx
 from ragrl_jax import config as config_lib
 from ragrl_jax.engine import caster, programs, stops
 from ragrl_jax.engine import sizes as sizes_lib
-from ragrl_jax.engine.lanes import COLUMNS
 from ragrl_jax.learner import learner, step
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.learner.trained import Trained
@@ -28,9 +27,10 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.models.shapes import SHAPES
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
-from ragrl_jax.plan import aot, chips, groups, launches
+from ragrl_jax.plan import aot, chips, collective_groups, launches, memory, search, switch
 from ragrl_jax.plan import workload as load_lib
-from ragrl_jax.plan.summary import Program, Report
+from ragrl_jax.plan.memory import GRADIENT, Axes
+from ragrl_jax.plan.summary import Conversation, Program, Report
 from ragrl_jax.settings import of as settings_of
 from ragrl_jax.structs import Batch
 
@@ -70,19 +70,26 @@ def check(
     ValueError: an invalid config or topology; the message says why.
     RuntimeError: the compiler is missing.
   """
-  chips.of(topology)  # before the compiler of another kind of chip is asked for it
+  chips.of(topology)  # checked before a compiler for another kind of chip is requested
   config_lib.validate(config)
   devices = aot.devices(topology, slices)
   mesh = mesh_lib.make(devices, **config.mesh.to_dict())
   model_shape = shape_of(config, shape)
   blocks = dict(micro_rows=config.learner.micro_rows, row_lengths=config.learner.row_lengths)
-  rules.check(mesh.shape, heads=model_shape.num_heads, kv_heads=model_shape.num_kv_heads, **blocks)
+  heads = dict(heads=model_shape.num_heads, kv_heads=model_shape.num_kv_heads)
+  rules.check(mesh.shape, **heads, vocab=model_shape.vocab_size, **blocks)
   model = abstract_model(config, model_shape, mesh)
   hosts = len({device.process_index for device in devices})
-  here = mesh if hosts == 1 else mesh_lib.make(aot.devices(aot.one_host(topology)), **mesh.local_mesh.shape)
+  span = mesh_lib.engine_size(len(devices) // hosts, hosts, **config.rollout.mesh.to_dict()) * hosts // len(devices)
+  inside = mesh.local_mesh.shape if span == 1 else dict(tensor=-1, data=1)
+  here = mesh if hosts == span else mesh_lib.make(aot.devices(aot.of_hosts(topology, span)), **inside)
   compiled = _Compiler(config, mesh, here, model, model_shape, load_lib.load(config, fill=fill, drawn=drawn), only)
   compiled.learner()
+  stays = sum(size for name, size in compiled.resident.items() if name != GRADIENT)
   compiled.engine()
+  if not only or switch.NAME in only:
+    compiled.programs.append(switch.program(model, config.rollout, mesh, here, compiled.resident["engine: weights"]))
+  assert compiled.conversation is not None  # `engine` counts it, whatever is compiled
   return Report(
     topology,
     slices,
@@ -96,6 +103,9 @@ def check(
     compiled.load.tokens,
     compiled.needed_flops,
     config.rollout.ahead > 0,
+    compiled.conversation,
+    span,
+    memory.fewest_hosts(model_shape, len(devices) // hosts, hosts, chips.of(topology).hbm - stays),
   )
 
 
@@ -144,6 +154,7 @@ class _Compiler:
     self.shape, self.load, self.only = shape, load, only
     self.programs: list[Program] = []
     self.resident: dict[str, int] = {}
+    self.conversation: Conversation | None = None
     self.needed_flops = 0.0
 
   def add(self, name: str, lower, *, calls: int, work: float, hbm: float, turns: int = 1) -> None:
@@ -198,7 +209,7 @@ class _Compiler:
     crossing: dict[str, int] = {}
     network, each = 0.0, self.mesh.local_mesh.size
     for one in moved:
-      if sent := groups.between_hosts(one.kind, one.bytes, one.groups, each):
+      if sent := collective_groups.between_hosts(one.kind, one.bytes, one.groups, each):
         crossing[one.kind] = crossing.get(one.kind, 0) + one.times
         network += sent * one.times
     return dict(dcn=network, crossing=crossing) | dataclasses.asdict(launches.launches(text, turns))
@@ -245,7 +256,7 @@ class _Compiler:
     self.resident |= {
       f"{name}: parameters": _bytes(state.params) + _bytes(trained.frozen),
       f"{name}: moments": _bytes(state.opt_state),
-      f"{name}: gradients": _bytes(grads),
+      GRADIENT: max(_bytes(grads), self.resident.get(GRADIENT, 0)),  # one at a time
     }
     self.add(
       f"{name}: accumulate",
@@ -282,19 +293,23 @@ class _Compiler:
     )
 
   def engine(self) -> None:
-    """Compiles the engine of one host, which has the host's devices and its share of the episodes.
+    """Compiles one engine, which has the devices of a host or of a few, and its share of the episodes.
 
-    The programs are compiled for a slice of one host: ahead of time, libtpu refuses programs for a part of a slice.
+    The programs are compiled for a slice of these hosts: ahead of time, libtpu refuses programs for a part of a slice.
     """
     config, c = self.config, self.shape
-    r, hosts = config.rollout, self.mesh.size // self.here.size
+    r, engines = config.rollout, self.mesh.size // self.here.size
     here = mesh_lib.of_engine(self.here, **r.mesh.to_dict())
     sizes = sizes_lib.of(settings_of(config).rollout, here)
+    sizes_lib.check_model(c.num_kv_heads, c.vocab_size, here.shape["tensor"])
     graphdef, params = nnx.split(nnx.merge(*nnx.split(self.model)))
     dtype = jnp.dtype(config.model.dtype)
     weights = caster.Caster(dtype, c.num_layers, here, own=True).abstract(params)
     at, pages = programs.Programs.cache_sharding(here), sizes.cache_pages * sizes.replicas
-    layout = cache_lib.layout(c, sizes.page, dtype, here.devices.flat[0].platform, here.shape["tensor"])
+    platform, tensor = here.devices.flat[0].platform, here.shape["tensor"]
+    layout = cache_lib.layout(c, sizes.page, dtype, platform, tensor, kv_dtype=sizes.kv_dtype)
+    layout.check(sizes.cache_pages, tensor)
+    self.conversation = search.conversation(config, self.load, layout, Axes(data=sizes.replicas, tensor=tensor))
     cache = jax.eval_shape(lambda: layout.allocate(pages))
     cache = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), cache)
     table = stops.Table(
@@ -302,7 +317,7 @@ class _Compiler:
       jnp.zeros((STATES,), jnp.int32),
       jnp.full((STATES, 1), -1, jnp.int32),
     )
-    made = programs.Programs(graphdef, table, layout, chunk=r.chunk, mesh=here)
+    made = programs.Programs(graphdef, table, layout, chunk=r.chunk, speculate=r.speculate, mesh=here)
     self.resident |= {"engine: weights": _bytes(weights), "engine: cache": _bytes(cache)}
     split = jax.sharding.NamedSharding(here, programs.SPLIT)
     ints = lambda rows, *size: jax.ShapeDtypeStruct((rows * sizes.replicas, *size), jnp.int32, sharding=split)
@@ -310,11 +325,12 @@ class _Compiler:
       config,
       c,
       self.load,
-      hosts,
+      engines,
       replicas=sizes.replicas,
       weights=_bytes(weights),
       cache=_bytes(cache),
       tokens=sizes.cache_pages * sizes.page,
+      passes=layout.passes,
     )
     fill = dict(work=work.fill_flops, hbm=work.fill_bytes)
     for name, calls, (width, n) in zip(("prefill", "extend"), (work.fills, 0), sizes.widths.items()):
@@ -328,7 +344,7 @@ class _Compiler:
     lanes = sizes.lanes // sizes.replicas
     self.add(
       "engine: decode",
-      lambda: made.decode.lower(weights, cache, ints(lanes, COLUMNS), ints(lanes, sizes.table), ints(1, 2)),
+      lambda: made.decode.lower(weights, cache, ints(lanes, sizes.columns), ints(lanes, sizes.table), ints(1, 2)),
       calls=work.chunks,
       work=work.chunk_flops,
       hbm=work.chunk_bytes,

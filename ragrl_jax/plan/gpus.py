@@ -1,6 +1,6 @@
 """NVIDIA GPUs that this machine lacks, as the compiler's targets.
 
-JAX's CUDA plugin (the extra `gpu_check`) contains the whole compiler. It compiles for a GPU from a description of it.
+JAX's CUDA plugin (the extra `gpu-check`) contains the whole compiler. It compiles for a GPU from a description of it.
 """
 
 import dataclasses
@@ -132,7 +132,7 @@ def devices(topology: str) -> list[jax.Device]:
   except (ImportError, RuntimeError) as error:
     raise RuntimeError(
       "compiling for GPUs needs JAX's CUDA plugin in JAX's version: "
-      f"pip install 'ragrl_jax[gpu_check]' jax-cuda12-plugin=={jax.__version__}."
+      f"pip install 'ragrl_jax[gpu-check]' jax-cuda12-plugin=={jax.__version__}."
     ) from error
   return list(found.devices)
 

@@ -3,8 +3,12 @@
 import dataclasses
 from typing import Any
 
+from ragrl_jax.models import cache as cache_lib
 from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.plan import gpus
 from ragrl_jax.settings import MAX_PROMPTS
+
+GRADIENT = "gradient"  # its name among what stays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,11 +29,6 @@ class Axes:
   def shares(self) -> int:
     """Number of shards of a block's rows."""
     return self.data * self.fsdp
-
-  def here(self, chips: int) -> "Axes":
-    """The part of the mesh on one host with this number of chips. The host's engine runs there."""
-    sizes = (self.data, self.fsdp, self.tensor, self.sequence)
-    return Axes(*mesh_lib.within_host(sizes, chips))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,25 +58,45 @@ def layer_matrices(shape: Any) -> int:
 
 
 def counted(shape: Any, axes: Axes) -> Counted:
-  """A chip's parameters under the rules of `parallel/rules.py`.
-
-  Norms are not sharded, nor is a vocabulary that tensor does not divide.
-  """
+  """A chip's parameters under the rules of `parallel/rules.py`. Norms are not sharded."""
   c = shape
-  vocab = axes.tensor if c.vocab_size % axes.tensor == 0 else 1
   norms = c.num_layers * (2 * c.d_model + 2 * c.head_dim * c.qk_norm) + c.d_model
   biases = c.num_layers * c.head_dim * (c.num_heads + 2 * c.num_kv_heads) * c.attention_bias
   whole = c.num_layers * c.d_model * c.output_bias  # the output's bias is not sharded
   return Counted(
     c.num_layers * layer_matrices(c) / (axes.fsdp * axes.tensor),
-    c.vocab_size * c.d_model * (1 if c.tied else 2) / (axes.fsdp * vocab),
+    c.vocab_size * c.d_model * (1 if c.tied else 2) / (axes.fsdp * axes.tensor),
     norms + biases / axes.tensor + whole,
   )
 
 
-def engine_axes(config: Any, devices: int) -> Axes:
-  """The engine's mesh on a host with so many chips: replicas on data, the chips of each on tensor."""
-  return Axes(data=devices // config.rollout.mesh.tensor, tensor=config.rollout.mesh.tensor)
+def engine_axes(config: Any, each: int, hosts: int = 1) -> Axes:
+  """An engine's mesh, on so many hosts of `each` chips: replicas on data, the chips of a replica on tensor.
+
+  Raises:
+    ValueError: config.rollout.mesh does not fill whole hosts.
+  """
+  mesh = config.rollout.mesh
+  size = mesh_lib.engine_size(each, hosts, replicas=mesh.replicas, tensor=mesh.tensor)
+  return Axes(data=size // mesh.tensor, tensor=mesh.tensor)
+
+
+def fewest_hosts(shape: Any, each: int, hosts: int, room: float) -> int | None:
+  """The fewest hosts of `each` chips on whose chips an engine's bf16 weights take no more than `room` bytes each.
+
+  None if there are none: a replica is split over no more chips than the model has key-value heads.
+  """
+  for span in (n for n in range(1, hosts + 1) if hosts % n == 0):
+    tensors = (n for n in range(1, span * each + 1) if span * each % n == 0 and shape.num_kv_heads % n == 0)
+    if of_weights(shape, Axes(tensor=max(tensors))) <= room:
+      return span
+  return None
+
+
+def of_weights(shape: Any, here: Axes) -> float:
+  """Bytes of an engine's bf16 weights on a chip, with float32 norms and biases."""
+  mine = counted(shape, here)
+  return 2.0 * (mine.matrices + mine.tables) + 4.0 * mine.narrow
 
 
 def cached_tokens(config: Any, replicas: int) -> int:
@@ -87,16 +106,17 @@ def cached_tokens(config: Any, replicas: int) -> int:
   return (-(-r.pages // replicas) or full) * r.page
 
 
-def cache(shape: Any, config: Any, here: Axes) -> float:
-  """Bytes of the engine's bf16 cache on a chip: its replica's pages, of its heads."""
-  heads = shape.num_kv_heads / here.tensor
-  return 4.0 * shape.num_layers * cached_tokens(config, here.data) * heads * shape.head_dim
+def layout(shape: Any, config: Any, topology: str, tensor: int) -> cache_lib.Layout:
+  """How the engine's cache lies on these TPUs or GPUs, with matmuls in bf16 and a replica on `tensor` of them."""
+  r, platform = config.rollout, "gpu" if gpus.is_gpu(topology) else "tpu"
+  return cache_lib.layout(shape, r.page, "bfloat16", platform, tensor, kv_dtype=r.kv_dtype)
 
 
 def of_learner(shape: Any, axes: Axes, *, reference: bool, critic: bool) -> dict[str, float]:
   """Bytes that the learner keeps on a chip, by name: float32 master weights, AdamW's two moments, the gradient.
 
-  The parameters that a run starts from become the state's (`Learner.init`), or they are the reference.
+  The parameters that a run starts from become the state's (`Learner.init`), or they are the reference. There is one
+  gradient at a time, of the policy or of the critic, and only while the learner works.
 
   Args:
     shape: a DecoderConfig; all parameters are trained.
@@ -105,24 +125,25 @@ def of_learner(shape: Any, axes: Axes, *, reference: bool, critic: bool) -> dict
     critic: whether the critic has its own decoder.
   """
   mine = counted(shape, axes).all
-  found = {"learner": 16.0 * mine}
+  found = {"learner": 12.0 * mine}
   if reference:
     found["reference"] = 4.0 * mine
   if critic:
-    found["critic"] = 16.0 * (mine + shape.d_model + 1)
-  return found
+    mine += shape.d_model + 1
+    found["critic"] = 12.0 * mine
+  return found | {GRADIENT: 4.0 * mine}
 
 
-def of_engine(shape: Any, config: Any, here: Axes) -> dict[str, float]:
-  """Bytes that a host's engine keeps on a chip, by name: bf16 weights with float32 norms and biases, and the cache.
+def of_engine(shape: Any, config: Any, here: Axes, cache: cache_lib.Layout) -> dict[str, float]:
+  """Bytes that an engine keeps on a chip, by name: bf16 weights with float32 norms and biases, and the cache.
 
   Args:
     shape: a DecoderConfig.
     config: the run's config.
     here: the engine's mesh, see `engine_axes`.
+    cache: its layout.
   """
-  mine = counted(shape, here)
   return {
-    "engine: weights": 2.0 * (mine.matrices + mine.tables) + 4.0 * mine.narrow,
-    "engine: cache": cache(shape, config, here),
+    "engine: weights": of_weights(shape, here),
+    "engine: cache": cached_tokens(config, here.data) * cache.token_bytes / here.tensor,
   }

@@ -21,15 +21,43 @@ def text(report: Report) -> str:
   return "\n\n".join(
     [
       f"{report.slices} × {report.topology}, {report.devices} chips, {report.hosts} hosts; {axes}; "
-      f"{report.parameters / 1e9:.2f}B parameters; {report.rows} cache rows a host",
+      f"{report.parameters / 1e9:.2f}B parameters; {report.rows} cache rows an engine, on {_hosts(report.span)}",
       columns(stays),
       columns([tuple(rows[0]), *(tuple(row.values()) for row in rows)]),
       *errors,
+      held(report),
       f"{'It fits' if report.fits else 'IT DOES NOT FIT'}. At the roofline a step of {report.tokens} tokens takes "
       f"{report.step_s:.1f} s: {report.tokens / report.step_s:,.0f} tokens/s, the learner's MFU {report.mfu:.0%}.",
       *preallocated(report, on_gpus),
+      *too_narrow(report),
     ]
   )
+
+
+def held(report: Report) -> str:
+  """How many conversations the cache can hold, and what the number is made of."""
+  one = report.conversation
+  return (
+    f"Beside the train state {report.free / 2**30:.2f} GiB a chip are free for the cache: {report.conversations:,} "
+    f"conversations an engine, on {one.replicas} replica{'s' * (one.replicas > 1)}, of the mean length: {one.tokens:,} "
+    f"tokens in pages, {one.bytes / 2**20:.1f} MiB a chip. If each reserved the whole context in bfloat16, "
+    f"{one.reserved / 2**20:.1f} MiB, there were {report.reserved_rows:,}."
+  )
+
+
+def too_narrow(report: Report) -> list[str]:
+  """On how many hosts an engine's weights would fit, if they do not fit on so many as it has."""
+  if report.fits or report.fewest is not None and report.fewest <= report.span:
+    return []
+  if report.fewest is None:
+    says = "nor on more of them: a replica has at most as many chips as the model has key-value heads"
+  else:
+    says = f"but on {_hosts(report.fewest)}: raise config.rollout.mesh.tensor, so that an engine spans them"
+  return [f"Beside the train state, an engine's weights do not fit on {_hosts(report.span)}, {says}."]
+
+
+def _hosts(number: int) -> str:
+  return f"{number} host{'s' * (number > 1)}"
 
 
 def cells(report: Report, one: Program, on_gpus: bool) -> dict[str, str]:

@@ -7,11 +7,14 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+import jax.numpy as jnp
+
 from ragrl_jax.learner import settings as settings_lib
+from ragrl_jax.models import cache as cache_lib
 from ragrl_jax.plan import chips, gpus, memory, temporaries
 from ragrl_jax.plan import workload as load_lib
 from ragrl_jax.plan.memory import Axes
-from ragrl_jax.plan.summary import Program, Report
+from ragrl_jax.plan.summary import Conversation, Program, Report
 
 LANES = (4, 8, 16, 32, 64, 128, 256, 512)
 TENSOR = (1, 2, 4, 8)  # devices of an engine's replica
@@ -45,6 +48,11 @@ class Slice:
   def hosts(self) -> int:
     """Number of hosts."""
     return self.chips // self.host
+
+  def spans(self, tensor: int) -> int:
+    """Hosts of an engine whose replicas have so many chips; 0 if these fill no whole hosts or no whole part of one."""
+    span = max(1, tensor // self.host)
+    return span if self.host * span % tensor == 0 and self.hosts % span == 0 else 0
 
   @functools.cached_property
   def islands(self) -> int:
@@ -87,7 +95,7 @@ def estimate(config: Any, shape: Any, where: Slice, *, fill: float = 0.5, drawn:
   axes, settings = Axes(**config.mesh.to_dict()), settings_lib.from_config(config)
   made = load_lib.load(config, fill=fill, drawn=drawn)
   return _joined(
-    config.rollout,
+    config,
     config.rollout.rows,
     shape,
     where,
@@ -105,19 +113,22 @@ class _Part:
   resident: dict[str, float]
   programs: tuple[Program, ...]
   needed_flops: float = 0.0
+  conversation: Conversation | None = None
+  span: int = 1  # hosts of an engine
 
   @functools.cached_property
   def stays(self) -> float:
-    """Resident bytes on a chip."""
-    return sum(self.resident.values())
+    """Resident bytes on a chip, without the gradient."""
+    return sum(size for name, size in self.resident.items() if name != memory.GRADIENT)
 
   @functools.cached_property
   def room(self) -> float:
-    """Bytes of temporaries of the program that needs most."""
-    return max(one.temporaries for one in self.programs)
+    """Bytes of temporaries of the program that needs most, and of the gradient."""
+    return max(one.temporaries for one in self.programs) + self.resident.get(memory.GRADIENT, 0.0)
 
 
-def _joined(rollout, rows, shape, where, made, axes, learner, engine):
+def _joined(config, rows, shape, where, made, axes, learner, engine):
+  assert engine.conversation is not None  # the learner's part has none
   return Report(
     where.topology,
     where.slices,
@@ -130,7 +141,10 @@ def _joined(rollout, rows, shape, where, made, axes, learner, engine):
     rows,
     made.tokens,
     learner.needed_flops,
-    rollout.ahead > 0,
+    config.rollout.ahead > 0,
+    engine.conversation,
+    engine.span,
+    memory.fewest_hosts(shape, where.host, where.hosts, chips.of(where.topology).hbm - learner.stays),
   )
 
 
@@ -184,19 +198,24 @@ def _learner(config, shape, where, made, settings, axes):
 
 
 def _engine(config, shape, where, made):
-  here, r = memory.engine_axes(config, where.host), config.rollout
-  stays = memory.of_engine(shape, config, here)
+  here, r = memory.engine_axes(config, where.host, where.hosts), config.rollout
+  layout = memory.layout(shape, config, where.topology, here.tensor)
+  stays = memory.of_engine(shape, config, here, layout)
   work = load_lib.engine(
     config,
     shape,
     made,
-    where.hosts,
+    where.chips // here.size,
     replicas=here.data,
     weights=stays["engine: weights"],
     cache=stays["engine: cache"],
     tokens=memory.cached_tokens(config, here.data),
+    passes=layout.passes,
   )
   tokens = load_lib.PREFILL_ROWS * r.prefill
+  # A replica over several islands sends everything over the data centre's network, too.
+  far = here.tensor > where.chips // where.islands
+  fill_sent, chunk_sent = temporaries.extend_sent(shape, here, tokens), temporaries.decode_sent(shape, config, here)
   return _Part(
     stays,
     (
@@ -204,21 +223,39 @@ def _engine(config, shape, where, made):
         "engine: prefill",
         0.0,
         temporaries.extend_room(shape, here, tokens),
-        flops=work.fill_flops / where.host,
+        flops=work.fill_flops / here.size,
         hbm=work.fill_bytes,
-        sent=temporaries.extend_sent(shape, here, tokens),
+        sent=fill_sent,
+        dcn=fill_sent * far,
         calls=work.fills,
       ),
       Program(
         "engine: decode",
         0.0,
         temporaries.decode_room(shape, config, here),
-        flops=work.chunk_flops / where.host,
+        flops=work.chunk_flops / here.size,
         hbm=work.chunk_bytes,
-        sent=temporaries.decode_sent(shape, config, here),
+        sent=chunk_sent,
+        dcn=chunk_sent * far,
         calls=work.chunks,
       ),
     ),
+    conversation=conversation(config, made, layout, here),
+    span=here.size // where.host,
+  )
+
+
+def conversation(config: Any, load: load_lib.Load, layout: cache_lib.Layout, here: Axes) -> Conversation:
+  """What a conversation of the mean length takes of a cache with this layout on the engine's mesh."""
+  r, pages = config.rollout, load_lib.held(config, load)
+  wide = dataclasses.replace(layout, dtype=jnp.dtype(jnp.bfloat16)).token_bytes
+  most = layout.most(here.tensor)
+  return Conversation(
+    pages * r.page,
+    pages * r.page * layout.token_bytes / here.tensor,
+    r.context * wide / here.tensor,
+    here.data,
+    None if most is None else most // pages,
   )
 
 
@@ -226,9 +263,9 @@ def choices(config: Any, shape: Any, where: Slice, load: load_lib.Load) -> Itera
   """All meshes of the chips that divide the model and the rows, each with all numbers of rows and lanes.
 
   Only the data axis spans several slices, or several hosts of GPUs, so that only gradients cross the data centre's
-  network. GPUs keep rows whole, as their attention needs. The number of cache rows per lane is the config's. The
-  number of lanes is below twice a host's number of episodes. The cache has room for conversations of the mean length,
-  and SPARE besides: what is longer takes the pages of what is shorter.
+  network. GPUs keep rows whole, as their attention needs. The number of cache rows per lane is the config's. There are
+  no more lanes and rows than an engine has episodes. The cache has room for conversations of the mean length, and SPARE
+  besides: what is longer takes the pages of what is shorter.
 
   Args:
     config: the run's config.
@@ -243,6 +280,7 @@ def choices(config: Any, shape: Any, where: Slice, load: load_lib.Load) -> Itera
   for axes in meshes(where.chips):
     if (
       shape.num_kv_heads % axes.tensor
+      or shape.vocab_size % axes.tensor
       or shape.d_model % axes.fsdp
       or length % (128 * axes.sequence)
       or axes.data % where.islands
@@ -251,24 +289,24 @@ def choices(config: Any, shape: Any, where: Slice, load: load_lib.Load) -> Itera
       continue
     chunk = max(1, min(chunk_, SLAB // (axes.fsdp * axes.tensor)))
     for rows in ROWS:
-      for lanes in (n for n in LANES if n < 2 * episodes):  # a host's
-        for tensor in (
-          n for n in TENSOR if not shape.num_kv_heads % n and not where.host % n and where.host // n <= lanes
-        ):
-          pages = pages_for(config, load, lanes * spare, where.host // tensor)
-          yield Choice(axes, rows * axes.shares, lanes, lanes * spare, chunk, tensor, pages)
+      for tensor in TENSOR:
+        if shape.num_kv_heads % tensor or shape.vocab_size % tensor or not where.spans(tensor):
+          continue
+        replicas, most_rows = max(1, where.host // tensor), episodes * where.spans(tensor)  # an engine's
+        share = lambda number, replicas=replicas: -(-number // replicas) * replicas
+        most = memory.layout(shape, config, where.topology, tensor).most(tensor)
+        for lanes in (*(n for n in LANES if n < most_rows), most_rows):
+          held = share(max(lanes, min(lanes * spare, most_rows)))
+          pages = pages_for(config, load, held, replicas)
+          if most is None or not most < pages // replicas <= 2 * most:
+            yield Choice(axes, rows * axes.shares, share(lanes), held, chunk, tensor, pages)
 
 
 def pages_for(config: Any, load: load_lib.Load, rows: int, replicas: int) -> int:
-  """Pages for so many conversations of the mean length, and SPARE besides; at least one full conversation a replica.
-
-  The samples of a group share their prompt if config.learner.share_prompts says that groups have one.
-  """
+  """Pages for so many conversations of the mean length, and SPARE besides; at least one full conversation a replica."""
   r = config.rollout
   pages = lambda tokens: math.ceil(tokens / r.page)
-  prompt = load.length - load.drawn
-  shared = pages(prompt) // r.group_size if config.learner.share_prompts else pages(prompt)
-  needed = math.ceil(SPARE * rows * (shared + pages(load.drawn) + 1))
+  needed = math.ceil(SPARE * rows * load_lib.held(config, load))
   least = replicas * (pages(r.context) + pages(load.length))
   return -(-max(needed, least) // replicas) * replicas
 
@@ -295,6 +333,7 @@ def best(
 ) -> tuple[Choice, Report] | None:
   """The fitting choice with the shortest step, and its report; None if no choice fits.
 
+  Engines span as few hosts as they can: the more engines, the fewer episodes wait for each other.
   Among steps that are equal within EQUAL, it takes the choice with the least time in collectives, because the roofline
   assumes that collectives overlap with other work.
 
@@ -309,12 +348,14 @@ def best(
   room = (1 - margin) * chips.of(where.topology).hbm
   made = load_lib.load(config, fill=fill, drawn=drawn)
   fitting = [
-    (choice, _joined(config.rollout, choice.rows, shape, where, made, choice.axes, learner, engine))
+    (choice, _joined(config, choice.rows, shape, where, made, choice.axes, learner, engine))
     for choice, learner, engine in _parts(config, shape, where, made)
     if _needed(learner, engine, config.rollout.ahead > 0) <= room and choice not in refused
   ]
   if not fitting:
     return None
+  fewest = min(where.spans(choice.tensor) for choice, _ in fitting)
+  fitting = [one for one in fitting if where.spans(one[0].tensor) == fewest]
   steps = [report.step_s for _, report in fitting]
   equals = [one for one, step in zip(fitting, steps) if step <= EQUAL * min(steps)]
   return min(equals, key=lambda one: (_interconnect(one[1]), one[1].needed))
@@ -352,7 +393,8 @@ def _light(values):
 def _needed(learner, engine, together):
   """As `Report.needed`."""
   if together:
-    return learner.stays + engine.stays + max(learner.room, engine.room)
+    gradient = learner.resident[memory.GRADIENT]
+    return learner.stays + engine.stays + max(learner.room, gradient + engine.room)
   return learner.stays + max(engine.stays + engine.room, learner.room)
 
 

@@ -5,8 +5,12 @@ from typing import Any
 
 from ragrl_jax.learner import flops
 from ragrl_jax.plan import chips
+from ragrl_jax.plan.memory import GRADIENT
 
+LEARNER = "learner"  # how the names of its programs and of its memory begin
 ENGINE = "engine"  # how the names of its programs and of its memory begin
+SWITCH = "switch"  # and of the programs that take the learner's weights to it
+CACHE = "engine: cache"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +52,25 @@ class Program:
 
 
 @dataclasses.dataclass(frozen=True)
+class Conversation:
+  """What a conversation of the mean length takes of an engine's cache.
+
+  Attributes:
+    tokens: that its pages have room for.
+    bytes: of these pages on a chip.
+    reserved: bytes on a chip of a conversation of the whole context in bfloat16: what it took before there were pages.
+    replicas: of the engine.
+    most: of a replica, if the kernel cannot address more; None if it can.
+  """
+
+  tokens: int
+  bytes: float
+  reserved: float
+  replicas: int
+  most: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Report:
   """Memory and work of one run on TPU slices or hosts of GPUs.
 
@@ -58,10 +81,13 @@ class Report:
     parameters: number of the model's parameters.
     resident: bytes that stay on a chip for the whole run, by name.
     programs: the programs of the run.
-    rows: cache rows of a host.
+    rows: cache rows of an engine.
     tokens: assumed number of tokens of one step's episodes.
     together: whether the engine draws while the learner works (config.rollout.ahead): then both need their memory.
+    span: hosts of an engine.
+    fewest: the fewest hosts on which an engine's weights fit beside the train state; None if no number suffices.
     needed_flops: a chip's share of the learner's operations in a step, without remat's second forward pass.
+    conversation: what one takes of the cache.
   """
 
   topology: str
@@ -75,7 +101,10 @@ class Report:
   rows: int
   tokens: int
   needed_flops: float
-  together: bool = False
+  together: bool
+  conversation: Conversation
+  span: int = 1
+  fewest: int | None = 1
 
   @property
   def chip(self) -> chips.Chip:
@@ -89,13 +118,42 @@ class Report:
 
   @property
   def needed(self) -> float:
-    """Bytes needed on a chip by the larger phase: the engine's weights and cache are freed while the learner works."""
+    """Bytes needed on a chip by the larger phase.
+
+    The engine's weights and cache are freed while the learner works, and the gradient while the engine does. The cache
+    is made when the weights are there.
+    """
     engine = sum(size for name, size in self.resident.items() if name.startswith(ENGINE))
-    room = lambda mine: max((p.temporaries for p in self.programs if p.name.startswith(ENGINE) == mine), default=0)
-    stays = sum(self.resident.values()) - engine
+    gradient, cache = self.resident[GRADIENT], self.resident.get(CACHE, 0)
+    stays = sum(self.resident.values()) - engine - gradient
     if self.together:
-      return stays + engine + max(room(True), room(False))
-    return stays + max(engine + room(True), room(False))
+      return stays + engine + gradient + max(map(self._room, (ENGINE, SWITCH, LEARNER)))
+    switching = engine - cache + self._room(SWITCH)
+    return stays + max(engine + self._room(ENGINE), switching, gradient + self._room(LEARNER))
+
+  def _room(self, phase: str) -> float:
+    """Largest temporaries of the programs whose names begin so."""
+    return max((program.temporaries for program in self.programs if program.name.startswith(phase)), default=0)
+
+  @property
+  def free(self) -> float:
+    """Bytes of a chip that the cache may take: all that the phase in which the engine draws leaves."""
+    stays = sum(size for name, size in self.resident.items() if name != CACHE)
+    if self.together:
+      return self.chip.hbm - stays - max(map(self._room, (ENGINE, SWITCH, LEARNER)))
+    return self.chip.hbm - (stays - self.resident[GRADIENT]) - self._room(ENGINE)
+
+  @property
+  def conversations(self) -> int:
+    """Conversations of the mean length that an engine's cache can hold beside the train state."""
+    one = self.conversation
+    most = max(0, int(self.free // one.bytes))
+    return one.replicas * (most if one.most is None else min(most, one.most))
+
+  @property
+  def reserved_rows(self) -> int:
+    """As `conversations`, if each reserved the whole context in bfloat16."""
+    return self.conversation.replicas * max(0, int(self.free // self.conversation.reserved))
 
   @property
   def fits(self) -> bool:
@@ -124,6 +182,9 @@ class Report:
       capacity=self.chip.hbm,
       fits=self.fits,
       step_s=self.step_s,
+      free=self.free,
+      conversations=self.conversations,
+      reserved_rows=self.reserved_rows,
       tokens_per_second=self.tokens / self.step_s,
       mfu=self.mfu,
     )
@@ -134,6 +195,6 @@ class Report:
   @property
   def mfu(self) -> float:
     """Model FLOPs utilisation of the learner at the roofline; remat's second pass and padding do not count as work."""
-    mine = [program for program in self.programs if program.name.startswith("learner")]
+    mine = [program for program in self.programs if program.name.startswith(LEARNER)]
     seconds = sum(program.calls * self.seconds(program)[0] for program in mine)
     return self.needed_flops / (seconds * self.peak) if seconds else 0.0

@@ -110,8 +110,13 @@ def extend_room(shape: Any, here: Axes, tokens: float) -> float:
 
 def decode_room(shape: Any, config: Any, here: Axes) -> float:
   """Bytes of temporaries for decoding: those of one step, and four float32 copies of the logits."""
-  lanes = -(-config.rollout.lanes // here.data)
-  return extend_room(shape, here, lanes) + 4 * WIDE * lanes * shape.vocab_size / here.tensor
+  tokens = _step_tokens(config, here)
+  return extend_room(shape, here, tokens) + 4 * WIDE * tokens * shape.vocab_size / here.tensor
+
+
+def _step_tokens(config, here):
+  """Tokens of a decoding step of a replica: the newest of each lane, and its draft."""
+  return -(-config.rollout.lanes // here.data) * (config.rollout.speculate + 1)
 
 
 def extend_sent(shape: Any, here: Axes, tokens: float) -> float:
@@ -126,4 +131,4 @@ def _pass_sent(c, here, tokens, width):
 
 def decode_sent(shape: Any, config: Any, here: Axes) -> float:
   """Bytes that a chip sends in one chunk: a pass for each step. Drawing sends a few numbers a lane, left out here."""
-  return config.rollout.chunk * _pass_sent(shape, here, -(-config.rollout.lanes // here.data), WIDE)
+  return config.rollout.chunk * _pass_sent(shape, here, _step_tokens(config, here), WIDE)

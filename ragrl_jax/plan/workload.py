@@ -85,6 +85,17 @@ def blocks(config: Any, shape: Any, load: Load) -> Blocks:
   return Blocks(rows, length, count, parts * config.loss.epochs, full, flops.forward(shape, **whole))
 
 
+def held(config: Any, load: Load) -> int:
+  """Pages that a conversation of the mean length holds at its end, and the one that its next token goes to.
+
+  The samples of a group share their prompt if config.learner.share_prompts says that groups have one.
+  """
+  r = config.rollout
+  pages = lambda tokens: math.ceil(tokens / r.page)
+  prompt = pages(load.length - load.drawn)
+  return (prompt // r.group_size if config.learner.share_prompts else prompt) + pages(load.drawn) + 1
+
+
 def passes(settings: Any) -> int:
   """The learner's work in a step, in forward passes: three per epoch (backward counts two), plus the scoring passes.
 
@@ -137,7 +148,16 @@ class Engine:
 
 
 def engine(
-  config: Any, shape: Any, load: Load, hosts: int, *, replicas: int, weights: float, cache: float, tokens: int
+  config: Any,
+  shape: Any,
+  load: Load,
+  hosts: int,
+  *,
+  replicas: int,
+  weights: float,
+  cache: float,
+  tokens: int,
+  passes: int = 1,
 ) -> Engine:
   """The work of the engine on one of `hosts` hosts.
 
@@ -152,20 +172,22 @@ def engine(
     replicas: of an engine.
     weights, cache: bytes of each on a chip.
     tokens: tokens that the cache of a replica has room for.
+    passes: how often attention moves each byte of the cache that it reads (`Layout.passes`).
   """
-  r, prompt = config.rollout, load.length - load.drawn
-  token = cache / tokens  # bytes of one cached token on a chip
+  r, prompt, mine = config.rollout, load.length - load.drawn, math.ceil(load.episodes / hosts)
+  token = passes * cache / tokens  # bytes that attention to one cached token moves on a chip
   one = lambda seen: flops.forward(shape, tokens=1, pairs=seen, scored=0)
   head = flops.forward(shape, tokens=0, pairs=0, scored=1)
   seen = prompt + load.drawn / 2
   fills = math.ceil(load.read / hosts / (PREFILL_ROWS * r.prefill * replicas))
-  # The tokens of one episode are drawn one after the other, so more lanes than episodes do not reduce the steps.
+  # The tokens of one episode are drawn one after the other, so more lanes than episodes do not reduce the steps. Drafts
+  # reduce them, by how much depends on the text: none is counted as kept.
   steps = math.ceil(max(load.episodes * load.drawn / hosts / r.lanes, load.drawn))
   return Engine(
     fills,
     math.ceil(steps / r.chunk),
     one(prompt / 2) * PREFILL_ROWS * r.prefill * replicas,
-    (one(seen) + head) * r.lanes * r.chunk,
+    (one(seen) + head) * r.lanes * r.chunk * (r.speculate + 1),
     weights + PREFILL_ROWS * token * prompt / 2,
-    r.chunk * (weights + math.ceil(r.lanes / replicas) * token * seen),
+    r.chunk * (weights + math.ceil(min(r.lanes, mine) / replicas) * token * seen),  # an empty lane reads nothing
   )

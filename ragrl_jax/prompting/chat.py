@@ -37,12 +37,17 @@ def plain(messages: Messages) -> str:
   return "\n\n".join(message["content"] for message in messages)
 
 
-def own(messages: Messages, *, open_turn: bool, known: Iterable[str]) -> str:
+NO_THOUGHTS = "<think>\n\n</think>\n\n"  # opens the turn of a model that is not to think; Qwen3's template has the same
+THINKING = ("default", "on", "off")
+
+
+def own(messages: Messages, *, open_turn: bool, known: Iterable[str], thinking: str = "default") -> str:
   """The messages with this library's role markers, for models whose template rewrites earlier turns. Ours only append.
 
   Args:
     messages: role and content of each turn.
     open_turn: end where the assistant's next turn begins.
+    thinking: one of THINKING; with "off" every turn of the assistant begins with an empty <think> block.
     known: the tokenizer's control tokens. ChatML's or Llama 3's markers are used if it has them, else plain words.
   """
   known = set(known)
@@ -52,8 +57,10 @@ def own(messages: Messages, *, open_turn: bool, known: Iterable[str]) -> str:
     head, tail = "<|start_header_id|>{role}<|end_header_id|>\n\n", "<|eot_id|>"
   else:
     head, tail = "{role}:\n", "\n\n"
-  text = "".join(head.replace("{role}", m["role"]) + m["content"] + tail for m in messages)
-  return text + (head.replace("{role}", "assistant") if open_turn else "")
+  silent = {"assistant": NO_THOUGHTS} if thinking == "off" else {}
+  opening = lambda role: head.replace("{role}", role) + silent.get(role, "")
+  text = "".join(opening(m["role"]) + m["content"] + tail for m in messages)
+  return text + (opening("assistant") if open_turn else "")
 
 
 def disarmed(messages: Messages, control: Iterable[str]) -> list[dict[str, str]]:

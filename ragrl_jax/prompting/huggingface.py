@@ -11,7 +11,7 @@ import tokenizers
 import transformers
 
 from ragrl_jax.core.text.surrogates import well_formed
-from ragrl_jax.prompting import chat
+from ragrl_jax.prompting import chat as chat_lib
 
 SPACE = "\u2581"  # stands for a space in pieces of SentencePiece types
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -30,6 +30,7 @@ class HuggingFaceTokenizer:
     chat: render messages with role markers; False renders plain text.
     markers: "template" uses the folder's chat template (plain text if it has none); "own" uses this library's markers,
       which only append.
+    thinking: one of `chat.THINKING`; a template is told by the variable `enable_thinking`, which Qwen3's knows.
 
   Attributes:
     control: the texts of the control tokens.
@@ -40,10 +41,15 @@ class HuggingFaceTokenizer:
       text can produce).
   """
 
-  def __init__(self, folder: str | os.PathLike, *, chat: bool = True, markers: str = "template"):
+  def __init__(
+    self, folder: str | os.PathLike, *, chat: bool = True, markers: str = "template", thinking: str = "default"
+  ):
+    if thinking not in chat_lib.THINKING:
+      raise ValueError(f"thinking={thinking!r}: it must be 'default', 'on' or 'off' (config.prompting.thinking).")
+    self._thinking = thinking
     if markers not in ("template", "own"):
       raise ValueError(f"markers={markers!r}: it must be 'template' or 'own' (config.prompting.markers).")
-    self._whole = _load(folder)
+    self._whole = load_whole(folder)
     settings = json.loads(self._whole.backend_tokenizer.to_str())
     self.eos_ids = _eos_ids(pathlib.Path(folder), self._whole)
     self.pad_id = self.eos_ids[0] if self._whole.pad_token_id is None else self._whole.pad_token_id
@@ -91,19 +97,20 @@ class HuggingFaceTokenizer:
     """The text of the ids, as UTF-8; bytes that are no UTF-8 become U+FFFD."""
     return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
 
-  def template(self, messages: chat.Messages, *, open_turn: bool) -> str:
+  def template(self, messages: chat_lib.Messages, *, open_turn: bool) -> str:
     """The messages' text with role markers (`prompting.chat.Templated`), or as plain text without markers.
 
     Raises:
       ValueError: the template refuses these messages.
     """
-    messages = chat.disarmed(messages, self.control)
+    messages = chat_lib.disarmed(messages, self.control)
     if self.markers is None:
-      return chat.plain(messages)
+      return chat_lib.plain(messages)
     if self.markers == "own":
-      return chat.own(messages, open_turn=open_turn, known=self.control)
+      return chat_lib.own(messages, open_turn=open_turn, known=self.control, thinking=self._thinking)
+    told = {} if self._thinking == "default" else dict(enable_thinking=self._thinking == "on")
     try:
-      return self._whole.apply_chat_template(messages, tokenize=False, add_generation_prompt=open_turn)
+      return self._whole.apply_chat_template(messages, tokenize=False, add_generation_prompt=open_turn, **told)
     except jinja2.TemplateError as error:
       roles = [m["role"] for m in messages]
       raise ValueError(
@@ -111,7 +118,7 @@ class HuggingFaceTokenizer:
         "prompting.chat=False for bare text."
       ) from error
 
-  def render(self, messages: chat.Messages) -> list[int]:
+  def render(self, messages: chat_lib.Messages) -> list[int]:
     """Token ids of chat messages through the chat template, with BOS where the model wants one and the model's turn
     open.
     """
@@ -124,7 +131,12 @@ class HuggingFaceTokenizer:
     return ids
 
 
-def _load(folder: str | os.PathLike) -> transformers.PreTrainedTokenizerFast:
+def load_whole(folder: str | os.PathLike) -> transformers.PreTrainedTokenizerFast:
+  """The folder's fast tokenizer as `transformers` has it.
+
+  Raises:
+    ValueError: the folder has none.
+  """
   if not (pathlib.Path(folder) / "tokenizer.json").is_file():
     raise ValueError(
       f"{folder}: it has no tokenizer.json. Give a folder with a fast tokenizer (config.prompting."

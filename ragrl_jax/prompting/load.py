@@ -9,7 +9,9 @@ from ragrl_jax.prompting.sentencepiece import SentencePieceTokenizer
 from ragrl_jax.prompting.tokenizer import Tokenizer
 
 
-def load_tokenizer(path_or_name: str | os.PathLike, *, chat: bool = True, markers: str = "template") -> Tokenizer:
+def load_tokenizer(
+  path_or_name: str | os.PathLike, *, chat: bool = True, markers: str = "template", thinking: str = "default"
+) -> Tokenizer:
   """Loads a tokenizer.
 
   Args:
@@ -17,6 +19,7 @@ def load_tokenizer(path_or_name: str | os.PathLike, *, chat: bool = True, marker
       tokenizer.model and no tokenizer.json), or "bytes".
     chat: render messages by the folder's chat template if it has one; False renders plain text.
     markers: "template", or "own" for this library's role markers, which never rewrite a turn.
+    thinking: one of `chat.THINKING`, for a folder's chat messages.
 
   Raises:
     ValueError: `path_or_name` is none of the three, or the chat template rewrites earlier turns.
@@ -28,7 +31,7 @@ def load_tokenizer(path_or_name: str | os.PathLike, *, chat: bool = True, marker
     # Imported here: transformers takes a second to import, and the other tokenizers do not need it.
     from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 
-    tokenizer = HuggingFaceTokenizer(path, chat=chat, markers=markers)
+    tokenizer = HuggingFaceTokenizer(path, chat=chat, markers=markers, thinking=thinking)
     chat_lib.check_append_only(tokenizer)
     return tokenizer
   if (path / "tokenizer.model").is_file():

@@ -1,4 +1,4 @@
-"""Published systems, a room each. `get` makes one ready to play; `register` adds one of your own."""
+"""Published systems, one folder each. `get` returns a recipe; `register` adds one of your own."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
@@ -31,10 +31,10 @@ _PUBLISHED = frozenset(RECIPES)
 
 
 class Room(Protocol):
-  """What RECIPES holds: a module, or any object, with these three names.
+  """The interface of an entry of RECIPES: a module, or any object, with these three names.
 
   Attributes:
-    Switches: a frozen dataclass of `recipe.Switches`: every switch with its default, the "paper" preset's value.
+    Switches: a frozen dataclass, a subclass of `recipe.Switches`; the defaults are the values of the preset "paper".
     PRESETS: preset → the switches that it changes; "paper" changes none.
     build: Switches → Recipe.
   """
@@ -45,10 +45,10 @@ class Room(Protocol):
 
 
 def register(name: str, room: Room) -> None:
-  """Makes a recipe from outside this package known as `config.recipe=name`, in this process.
+  """Registers a recipe from outside this package as `config.recipe=name`, in this process.
 
-  A config file that registers its recipe trains and evaluates it with the commands as they are. A second call with
-  the same name replaces the first, so that a notebook's cell can run again.
+  If a config file registers its recipe, the commands can train and evaluate it unchanged. A second call with the same
+  name replaces the first, so that a notebook's cell can run again.
 
   Raises:
     ValueError: the name is a published recipe's, or the room lacks Switches, PRESETS or build.
@@ -64,32 +64,33 @@ def register(name: str, room: Room) -> None:
 
 
 def switches(name: str) -> dict[str, Any]:
-  """A config's `switches`: every switch of the recipe by name, unset. Set one, there or on the command line
-  (`--config.switches.NAME=value`), and it overrides the preset's."""
+  """The `switches` of a config: every switch of the recipe by name, unset. A switch that is set, there or by
+  `--config.switches.NAME=value`, overrides the preset's.
+  """
   return {switch: config_dict.placeholder(kinds[0]) for switch, kinds in fields.kinds(RECIPES[name].Switches).items()}
 
 
 def presets(name: str) -> tuple[str, ...]:
-  """The presets of a recipe besides "paper", which changes none of its switches."""
+  """The presets of a recipe except "paper", which changes none of its switches."""
   return tuple(preset for preset in RECIPES[name].PRESETS if preset != "paper")
 
 
 def configure(
   name: str, variant: str, *more: str, one_of: Collection[Collection[str]] = ()
 ) -> tuple[config_lib.Config, list[str]]:
-  """What a file under configs/ starts from: the default settings, with the recipe and the presets of a variant.
+  """The starting point of a file under configs/: the default settings, with the recipe and the presets of a variant.
 
   Args:
     name: one of RECIPES.
-    variant: what stands behind the colon of `--config=FILE.py:VARIANT`: presets, "smoke" and `more`, joined by commas.
+    variant: the text after the colon of `--config=FILE.py:VARIANT`: presets, "smoke" and `more`, joined by commas.
     more: the file's own variants.
-    one_of: groups of variants of which one at most may be chosen.
+    one_of: groups of variants of which at most one may be chosen.
 
   Returns:
-    (the settings, the parts of the variant): the file sets what a part asks for, and calls `shrink` for "smoke".
+    (the settings, the parts of the variant). The file sets what a part asks for, and calls `shrink` for "smoke".
 
   Raises:
-    ValueError: a variant that there is not, or two of one group.
+    ValueError: an unknown variant, or two of one group.
   """
   chosen, known = variant.split(","), ("smoke", *more, *presets(name))
   if not set(chosen) <= {"", *known} or any(len(set(chosen) & set(group)) > 1 for group in one_of):
@@ -108,10 +109,10 @@ def get(name: str, variant: str | None = None, **switches: Any) -> Recipe:
   Args:
     name: one of RECIPES.
     variant: one of its PRESETS; None is "paper".
-    **switches: single settings that differ from the preset's; `recipe.switches` shows those in force.
+    **switches: single settings that differ from the preset's; `recipe.switches` shows the values in use.
 
   Raises:
-    ValueError: an unknown name, preset or switch, or a value the switch does not take.
+    ValueError: an unknown name, preset or switch, or a value that the switch does not accept.
   """
   if name not in RECIPES:
     raise ValueError(f"there is no recipe {name!r}: use one of {', '.join(RECIPES)} (config.recipe).")

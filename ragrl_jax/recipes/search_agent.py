@@ -1,6 +1,6 @@
-"""A search agent's turns in Search-R1's tags: what they ask, what they answer, what they get back.
+"""A search agent's turns with Search-R1's tags: queries, answers and results.
 
-Every recipe that searches reads its model by these rules. They see the model's words and the environment's apart.
+Every recipe that searches reads its model by these rules. They keep the model's and the environment's text apart.
 """
 
 import dataclasses
@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 from ragrl_jax.core.text import tags
-from ragrl_jax.prompting import passages
+from ragrl_jax.prompting import passages, wording
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Passage, Segment
 
 STOPS = ("</search>", "</answer>")
@@ -16,11 +16,27 @@ _ACTIONS = ("search", "answer")
 _LETTERS = {"think": "T", "search": "S", "information": "I", "answer": "A", "notice": "N"}
 _SHAPE = re.compile("T(SIT)*A")
 
+# How other agents (ReSearch, DeSA, Search-o1, tool calls) open results, and how their turns act.
+_FOREIGN_RESULTS = re.compile(
+  r"\s*(<(?:results?|documents?|docs|context|evidence|observation|retrieval|tool_response)>|<\|begin_search_result\|>)"
+)
+_FOREIGN_TURN = re.compile(r"\\boxed\{|<\|begin_search_query\|>|<(?:tool_call|query|retrieve)>")
+
 # The environment's words after a turn that neither searches nor answers.
 NOTICE = (
   "\nThat was no valid action. To search, I put a query between <search> and </search>; to answer, I put the answer "
   "between <answer> and </answer>. Another try.\n"
 )
+NOTICES = {"paper": NOTICE}
+
+
+def notice(choice: str) -> str:
+  """The notice that config.switches.notice names: a key of NOTICES, or file:PATH.
+
+  Raises:
+    ValueError: see `wording.chosen`.
+  """
+  return wording.chosen(choice, NOTICES, setting="config.switches.notice", roles=False).text()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,41 +51,56 @@ class Parser:
   action: str = "last"
 
   def act(self, text: str) -> tuple[str, str] | None:
-    """("search", query) or ("answer", answer), stripped; None where the turn takes no valid action.
+    """("search", query) or ("answer", answer), stripped; None if the turn has no valid action.
 
-    What the model writes between <information> tags is no search result and takes no action either.
+    Text that the model writes between <information> tags is not a search result, and its tags are not actions.
     """
     said = tags.without(text, "information")
     found = tags.last(said, _ACTIONS) if self.action == "last" else tags.first_match(said, _ACTIONS)
     return None if found is None else (found.name, found.body.strip())
 
   def search(self, text: str) -> str | None:
-    """The query, if the turn's action is to search."""
+    """The query, if the turn's action is a search."""
     action = self.act(text)
     return action[1] if action is not None and action[0] == "search" else None
 
   def answer(self, text: str) -> str | None:
-    """The last complete answer of the text, or None. "" is an answer."""
+    """The last complete answer in the text, or None. "" is an answer."""
     found = tags.last(tags.without(text, "information"), "answer")
     return None if found is None else found.body.strip()
 
   def stop(self, text: str) -> str:
-    """The stop string a turn ends on, or "eos"."""
+    """The stop string that a turn of a transcript ends on, or "eos".
+
+    Raises:
+      ValueError: it acts in another agent's tags only, so that every score of it would be 0.
+    """
+    if (foreign := _FOREIGN_TURN.search(text)) is not None and tags.last(text, _ACTIONS) is None:
+      raise ValueError(_foreign(foreign[0], "search in <search> </search> and answer in <answer> </answer>"))
     return next((stop for stop in STOPS if text.rstrip().endswith(stop)), "eos")
 
   def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
     """(query, passages) of a result block; (None, None) for a notice.
 
     A block in another style than ours, as transcripts from elsewhere may have, is one passage without a title.
+
+    Raises:
+      ValueError: results in another agent's tags, which would count as no search.
     """
+    if (foreign := _FOREIGN_RESULTS.match(text)) is not None:
+      raise ValueError(_foreign(foreign[1], "bring results in <information> </information>"))
     found, body = passages.parse_block(text), text.strip()
     if found is None and body.startswith(passages.OPEN) and body.endswith(passages.CLOSE):
       found = (Passage("1", "", body[len(passages.OPEN) : -len(passages.CLOSE)].strip()),)
     return (None, None) if found is None else (self.search(said), found)
 
 
+def _foreign(tag: str, ours: str) -> str:
+  return f"this transcript is another agent's, it has {tag!r}: turns must {ours}. Rewrite its tags before it is scored."
+
+
 def last_answer(parser: Parser, episode: Episode) -> str | None:
-  """The last answer the model wrote, each turn read on its own: tags of two turns make no pair."""
+  """The model's last answer. Each turn is read separately, so tags of two turns are no pair."""
   for segment in reversed(episode.segments):
     if segment.owner == MODEL:
       answer = parser.answer(segment.text)
@@ -79,14 +110,14 @@ def last_answer(parser: Parser, episode: Episode) -> str | None:
 
 
 def outline(turns: Sequence[Segment], names: Sequence[str]) -> list[str] | None:
-  """The episode as a plain row of sections: their names, "information" for results, "notice" for other observations.
+  """The episode as a list of sections: their names, "information" for results, "notice" for other observations.
 
-  None as soon as a model turn holds anything but white space outside these sections, or a result block of its own:
-  results are the environment's.
+  None if a model turn contains anything but white space outside these sections, or a result block: results come from
+  the environment only.
 
   Args:
     turns: without the prompt.
-    names: what a model's section may be called.
+    names: allowed names of a model's section.
   """
   found = []
   for segment in turns:
@@ -103,9 +134,30 @@ def outline(turns: Sequence[Segment], names: Sequence[str]) -> list[str] | None:
 def in_shape(episode: Episode) -> bool:
   """think, then any number of (search, results, think), then answer; nothing else but white space.
 
-  The results must be the environment's: a block that the model wrote itself breaks the shape, and so does a notice.
+  The results must be the environment's. A block that the model wrote itself breaks the format, and so does a notice.
 
   Source: Search-R1's qa_em_format.py (v0.3).
   """
   found = outline(episode.turns, ("think", "search", "answer"))
   return found is not None and _SHAPE.fullmatch("".join(_LETTERS[name] for name in found)) is not None
+
+
+def thought(turns: Sequence[Segment]) -> list[str]:
+  """What stands in the model's think blocks, in order; blocks inside another section are none."""
+  said = (tags.without(segment.text, "information") for segment in turns if segment.owner == MODEL)
+  return [part.body for text in said for part in tags.outer(text, ("think", *_ACTIONS)) if part.name == "think"]
+
+
+def says(text: str) -> bool:
+  """Whether there is a letter or a digit in it: ".", white space and U+200B say nothing."""
+  return any(sign.isalnum() for sign in text)
+
+
+def unthought(episode: Episode) -> bool:
+  """Whether no thought of the episode says anything."""
+  return not any(map(says, thought(episode.turns)))
+
+
+def hollow(episode: Episode) -> bool:
+  """Whether the episode is in shape (`in_shape`), and one of its thoughts says nothing."""
+  return in_shape(episode) and not all(map(says, thought(episode.turns)))

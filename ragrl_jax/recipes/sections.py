@@ -22,7 +22,7 @@ class Parser:
   stops: tuple[str, ...] = ("</answer>",)
 
   def pair(self, text: str, name: str) -> tags.Pair | None:
-    """The first complete section of this name, whatever stands around it."""
+    """The first complete section of this name, wherever it is."""
     found = tags.pairs(text, name, opening="first")
     return found[0] if found else None
 
@@ -40,5 +40,5 @@ class Parser:
     return next((stop for stop in self.stops if text.rstrip().endswith(stop)), "eos")
 
   def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
-    """The model searches for nothing: whatever the environment says is a notice."""
+    """The model never searches, so all text of the environment is a notice."""
     return None, None

@@ -135,7 +135,7 @@ def _verdict(reward: float | None, outcome: float | None) -> str:
 def compact(row: Mapping[str, Any]) -> dict[str, Any]:
   """One row of the log for the page: without token ids and prompt, numbers to three digits, gold passages marked."""
   golds = set(row.get("gold_ids") or ())
-  verdicts = iter(searches.verdicts(row))
+  verdicts = iter(searches.verdicts(*searches.in_row(row)))
   segments = []
   for segment in row["segments"][1:]:
     item = {"owner": segment["owner"], "tokens": len(segment["ids"])}

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import config as config_lib
-from ragrl_jax.report import answers, excerpt, panels, rendering, tables
+from ragrl_jax.report import answers, excerpt, metric_tables, panels, rendering
 from ragrl_jax.store import jsonl, metrics
 
 FIGURES = (("em", "Exact match"), ("searches", "Searches per question"), ("wasted_searches", "Wasted searches"))
@@ -41,7 +41,7 @@ def gather(workdir: str | os.PathLike, **limits: int) -> dict[str, Any]:
   """The contents of the page as plain data. `limits` are keyword arguments of `excerpt.excerpt`."""
   found = read(workdir)
   rows, summary = found["rows"], found["summary"]
-  held_out = tables.held_out(rows)
+  held_out = metric_tables.held_out(rows)
   episodes = excerpt.excerpt(workdir, **limits)
   logged = {row["step"]: row for row in rows}
   for step in episodes["steps"]:  # means over all hosts' episodes, as in the curves; the log has only the first host's
@@ -53,7 +53,7 @@ def gather(workdir: str | os.PathLike, **limits: int) -> dict[str, Any]:
   return {
     "run": found["run"],
     "headline": headline(summary, rows),
-    "table": tables.comparison(
+    "table": metric_tables.comparison(
       *((summary.get("before"), summary.get("after")) if "after" in summary else (one and one[1] for one in held_out))
     ),
     "measured": None if "after" in summary else [one and one[0] for one in held_out],

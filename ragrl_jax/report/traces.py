@@ -33,7 +33,7 @@ def trace(row: Mapping[str, Any], *, color: bool = False, width: int = 100) -> s
   """
   paint = lambda style, text: f"\033[{_STYLES[style]}m{text}\033[0m" if color else text
   golds = set(row.get("gold_ids") or ())
-  verdicts = iter(searches.verdicts(row))
+  verdicts = iter(searches.verdicts(*searches.in_row(row)))
   lines = [paint("bold", _safe(row["question"])), paint("dim", "gold: " + _safe(" / ".join(row["golds"]))), ""]
   for number, segment in enumerate(row["segments"]):
     model = segment["owner"] == structs.MODEL

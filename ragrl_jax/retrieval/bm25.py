@@ -50,7 +50,7 @@ class BM25Retriever:
     return cls(corpus, index, Words(**settings["words"]))
 
   def describe(self) -> dict[str, Any]:
-    """What stands beside every score: kind, settings, and the corpus with its checksum."""
+    """The settings that are stored with every score: kind, options, and the corpus with its checksum."""
     return dict(
       kind="bm25",
       k1=self._index.k1,

@@ -47,7 +47,7 @@ class DenseRetriever:
     self.dispatch = dispatch or (lambda function, *arguments: function(*arguments))
 
   def describe(self) -> dict[str, Any]:
-    """What stands beside every score: kind, settings, and the corpus with its checksum."""
+    """The settings that are stored with every score: kind, options, and the corpus with its checksum."""
     return dict(self._description, rows=len(self._corpus), checksum=self._corpus.checksum)
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:

@@ -92,7 +92,7 @@ class RemoteRetriever:
     self._health = self.health() if check else {}
 
   def describe(self) -> dict[str, Any]:
-    """What stands beside every score: the address, without credentials, and what the server says of itself."""
+    """The settings that are stored with every score: the address without credentials, and the server's own settings."""
     return dict(kind="remote", address=self._shown, server=self._health)
 
   def close(self) -> None:

@@ -65,7 +65,7 @@ class Replay:
       self._answers.setdefault(query, {}).setdefault(k, found)
 
   def describe(self) -> dict[str, Any]:
-    """What stands beside every score: the recording and its number of queries."""
+    """The settings that are stored with every score: the recording and its number of queries."""
     return dict(kind="replay", recording=self._path.name, queries=len(self._answers))
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:

@@ -1,7 +1,7 @@
 """Plays one episode for every request. Two threads work together:
 
-caller's thread     dispatches every JAX program: the engine's steps, and what `dispatch` is asked for
-event loop          runs the recipes' coroutines, one an episode; they send messages to the engine and await futures
+caller's thread     dispatches every JAX program: the engine's steps, and calls made through `dispatch`
+event loop          runs the recipes' coroutines, one per episode; they send messages to the engine and await futures
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from ragrl_jax.rollout.timings import Timings
 from ragrl_jax.structs import Episode, Example
 
 Play = Callable[[Example, structs.Policy, structs.Tools], Awaitable[Episode]]
-FEW = 0.5  # of the lanes: when fewer draw, other work is done between two chunks
+FEW = 0.5  # share of the lanes: if fewer sample, other work is done between two chunks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,16 +40,16 @@ class Rollout:
   """Plays episodes.
 
   Args:
-    engine: with weights loaded.
+    engine: an engine with weights.
     play: the recipe's coroutine.
     tools: searches and judges for the coroutines.
-    seed: of the run.
-    sampling: how tokens are drawn.
+    seed: the run's seed.
+    sampling: sampling settings.
     reserve: tokens that an observation must leave for the next turn; by default a whole turn.
     dispatch: shared with the tools that need the accelerator; by default a new one.
 
   Attributes:
-    report: timings of the last run, or of the one under way.
+    report: timings of the last run, or of the current one.
     few: share of the lanes; see `Session.finish`.
   """
 
@@ -73,7 +73,7 @@ class Rollout:
       )
     self.dispatch = dispatch or Dispatch()
     self.report, self.few = Timings(), FEW
-    # Kept over runs: every step's prompts begin with the same instructions.
+    # Kept between runs, because every step's prompts begin with the same instructions.
     self._texts = conversation.TextCache(engine.tokenizer)
     self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -89,14 +89,14 @@ class Rollout:
     """Plays every request and returns the episodes in the requests' order.
 
     Args:
-      requests: put the samples of one prompt side by side: the engine then computes its tokens once.
-      step: of the run. The random numbers depend on the seed, the step and the request's numbers alone.
+      requests: place the samples of one prompt next to each other; the engine then computes the prompt once.
+      step: the run's step. The random numbers depend only on the seed, the step and the request's numbers.
       greedy: always take the likeliest token.
-      on_episode: called on this thread as each episode ends, in the order in which they end.
+      on_episode: called on this thread when an episode ends, in the order in which they end.
       beside: see `Session.finish`.
 
     Raises:
-      What `play` raises, except ToolFailed: that ends its episode alone, as "failed". What `beside` raises.
+      Errors of `play` and of `beside`. A ToolFailed is not raised; it only ends its own episode, as "failed".
     """
     with self.session(greedy=greedy, on_episode=on_episode) as session:
       return session.finish(session.start(requests, step=step), beside)
@@ -105,9 +105,9 @@ class Rollout:
   def session(
     self, *, greedy: bool = False, on_episode: Callable[[Episode], None] | None = None
   ) -> Iterator["Session"]:
-    """Episodes of several batches at a time, all by the weights that the engine has now.
+    """Plays several batches of episodes at a time, all with the engine's present weights.
 
-    This thread serves `dispatch` until the block ends. What has not been finished by then is cancelled.
+    This thread serves `dispatch` until the block ends. Unfinished episodes are then cancelled.
     """
     self.engine.check()
     # Temperature 0 is greedy; log-probabilities are then recorded at temperature 1.
@@ -130,7 +130,7 @@ class Rollout:
       self._loop = None
 
   def loop(self) -> asyncio.AbstractEventLoop:
-    """The event loop, running in a thread of its own."""
+    """The event loop, which runs in its own thread."""
     if self._loop is None:
       self._loop = asyncio.new_event_loop()
       self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
@@ -139,7 +139,7 @@ class Rollout:
 
 
 class Started:
-  """A batch of requests under way: `episodes` fills up as they end."""
+  """A batch of requests that has been started. `episodes` fills up as they end."""
 
   def __init__(self, requests: Sequence[Request], step: int):
     self.requests, self.step = list(requests), step
@@ -148,12 +148,12 @@ class Started:
 
 
 class Session:
-  """Batches of episodes on one engine. A later batch draws in the lanes that earlier ones leave idle.
+  """Batches of episodes on one engine. A later batch samples in the lanes that earlier ones leave idle.
 
       with rollout.session() as session:
         now, next = session.start(these, step=1), session.start(those, step=2)
-        episodes = session.finish(now)           # `next` draws too, as far as there are lanes
-        more = session.finish(next, learning)    # and the learner takes its turns
+        episodes = session.finish(now)           # `next` samples too, if there are free lanes
+        more = session.finish(next, learning)    # and the learner works in between
 
   `client` and the methods under "on the event loop" belong to that thread.
   """
@@ -164,15 +164,15 @@ class Session:
     self.client = EngineClient(rollout.engine, rollout.dispatch)
     self.error: BaseException | None = None
     self.tasks: set[asyncio.Task] = set()
-    self._occupancy = 1.0  # share of the last chunk's lane steps that drew a token
+    self._occupancy = 1.0  # share of the last chunk's lane steps that sampled a token
     self._unfinished, self._over = 0, False
 
   def start(self, requests: Sequence[Request], *, step: int) -> Started:
-    """Starts episodes, behind those that were started before. `finish` returns them.
+    """Starts episodes behind those that were started before. `finish` returns them.
 
     Args:
-      requests: put the samples of one prompt side by side: the engine then computes its tokens once.
-      step: of the run. The random numbers depend on the seed, the step and the request's numbers alone.
+      requests: place the samples of one prompt next to each other; the engine then computes the prompt once.
+      step: the run's step. The random numbers depend only on the seed, the step and the request's numbers.
     """
     started = Started(requests, step)
     self._unfinished += 1
@@ -180,15 +180,15 @@ class Session:
     return started
 
   def finish(self, started: Started, beside: Work | None = None) -> list[Episode]:
-    """Draws until these episodes have ended; returns them in their requests' order.
+    """Samples until these episodes have ended; returns them in their requests' order.
 
     Args:
-      started: what `start` returned.
-      beside: other work for this thread. A piece of it is done whenever no conversation has tokens to draw, and
-        between two chunks once less than `few` of the lanes draw. The caller finishes what is left of it.
+      started: the result of `start`.
+      beside: other work for this thread. One piece of it is done whenever no conversation has tokens to sample, and
+        between two chunks while less than `few` of the lanes sample. The caller finishes the rest of it.
 
     Raises:
-      What `play` raises, except ToolFailed: that ends its episode alone, as "failed". What `beside` raises.
+      Errors of `play` and of `beside`. A ToolFailed is not raised; it only ends its own episode, as "failed".
     """
     begin, dispatch = time.perf_counter(), self.rollout.dispatch
     try:
@@ -197,11 +197,11 @@ class Session:
           self._wait(beside)
           continue
         if beside is not None and self._occupancy < self.rollout.few:
-          # A conversation whose search returns meanwhile joins the next chunk: that is fuller then.
+          # A conversation whose search returns during this work joins the next chunk, which is then fuller.
           self._advance(beside)
         dispatch.serve()  # messages first: a conversation whose search has returned joins this step
         self._draw()
-      if self.error is not None:  # a recipe's mistake is raised here, on the caller's thread
+      if self.error is not None:  # a bug in a recipe is raised here, on the caller's thread
         raise self.error
     finally:
       self.rollout.report.seconds += time.perf_counter() - begin
@@ -209,20 +209,20 @@ class Session:
     return started.episodes
 
   def drain(self) -> None:
-    """Ends turns of failed episodes: nobody awaits them, and their rows must be freed."""
-    if self._unfinished:  # `stop` cancels what is under way
+    """Ends turns of failed episodes. Nothing awaits them, but their rows must be freed."""
+    if self._unfinished:  # `stop` cancels running coroutines
       return
     while self.rollout.engine.busy:
       self.rollout.engine.step()
     self._over = True
 
   def stop(self) -> None:
-    """Ends what is still under way, after an error or an interruption."""
+    """Ends everything that is still running, after an error or an interruption."""
     if self._over:
       self.rollout.dispatch.serve()
       return
-    self.on_episode = None  # it may be what raised; episodes that ended meanwhile would have it raise again
-    # The coroutines are cancelled on their own thread; what they still send while they end is served after that.
+    self.on_episode = None  # on_episode may have raised the error; it must not be called for episodes that ended since
+    # The coroutines are cancelled on their own thread. Messages that they send while they end are served afterwards.
     stopped = threading.Event()
     self.rollout.loop().call_soon_threadsafe(self._cancel, stopped)
     stopped.wait()
@@ -234,11 +234,11 @@ class Session:
   def _draw(self) -> None:
     """One step of the engine; its answers go to the event loop."""
     counters = self.rollout.report.engine
-    drawn, steps = counters.sampled_tokens, counters.lane_steps
+    drawn, steps = counters.drawing_steps, counters.lane_steps
     if ended := self.rollout.engine.step():
       self.rollout.loop().call_soon_threadsafe(self.client.deliver, ended)
     if counters.lane_steps > steps:
-      self._occupancy = (counters.sampled_tokens - drawn) / (counters.lane_steps - steps)
+      self._occupancy = (counters.drawing_steps - drawn) / (counters.lane_steps - steps)
 
   def _advance(self, beside: Work) -> bool:
     """Does a piece of other work; False if none is left."""
@@ -249,7 +249,7 @@ class Session:
     return True
 
   def _wait(self, beside: Work | None) -> None:
-    """Waits for a message, with other work as long as there is any."""
+    """Waits for a message, and does other work while there is any."""
     dispatch, report, begin = self.rollout.dispatch, self.rollout.report, time.perf_counter()
     if beside is not None and self._advance(beside):
       dispatch.serve()
@@ -269,12 +269,12 @@ class Session:
       self.on_episode(episode)
 
   def _fail(self, error: BaseException) -> None:
-    self.error = self.error or error  # the first one is the cause; later ones may be its effects
+    self.error = self.error or error  # the first error is the cause; later ones may be its effects
 
   # ---- on the event loop ---------------------------------------------------------------------------------------------
 
   def _start(self, started: Started) -> None:
-    # A prompt with one sample is no group: there is nobody to share it with.
+    # A prompt with one sample is not a group, so it is not shared.
     sizes = collections.Counter(request.prompt_index for request in started.requests)
     groups = {index: Group(index, size) for index, size in sizes.items() if size > 1}
     for number, request in enumerate(started.requests):
@@ -303,7 +303,7 @@ class Session:
       policy.close()
     if tools.no_verdict:
       episode = dataclasses.replace(episode, facts={**episode.facts, structs.NO_VERDICT: tools.no_verdict})
-    # A play may build an Episode by itself, without these numbers.
+    # A play may construct an Episode itself, without these numbers.
     return dataclasses.replace(
       episode,
       prompt_index=request.prompt_index,
@@ -314,7 +314,7 @@ class Session:
 
   def _done(self, started: Started, number: int, task: asyncio.Task) -> None:
     self.tasks.discard(task)
-    if task.cancelled():  # by `_cancel`: the run is over
+    if task.cancelled():  # cancelled by `_cancel`, because the run is over
       return
     if task.exception() is not None:
       self.rollout.dispatch.post(self._fail, task.exception())
@@ -325,6 +325,6 @@ class Session:
     tasks = list(self.tasks)
     for task in tasks:
       task.cancel()
-    # Plays may clean up when they are cancelled, so their ends are awaited before the engine is reset.
+    # Plays may clean up when they are cancelled, so the engine is reset only after they have ended.
     waiting = asyncio.gather(*tasks, return_exceptions=True)
     waiting.add_done_callback(lambda _: stopped.set())

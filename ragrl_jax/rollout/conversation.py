@@ -1,8 +1,8 @@
-"""Conversations: what a recipe's coroutine talks to. Tokens are the record, text is a view of them.
+"""Conversations: the interface for a recipe's coroutine. Tokens are the record, text is a view of them.
 
-They live on the event loop, and keep their own list of tokens. The engine has another list, which grows by the messages
-that `EngineClient` sends: the first tokens, and with every turn what the environment has appended since the last one.
-The event loop waits for nothing but a turn's future, and holds no lock.
+Conversations live on the event loop and keep their own list of tokens. The engine has a second list. `EngineClient`
+sends it the first tokens and, with every turn, the environment's tokens since the last turn. The event loop waits only
+for the future of a turn, and holds no lock.
 """
 
 import hashlib
@@ -21,13 +21,13 @@ BUDGET = "budget"
 
 def key_of(seed: int, step: int, prompt_index: int, sample: int, conversation: int) -> tuple[int, int]:
   """The key of a conversation's random numbers: two int32, the same on every machine."""
-  # A hash, so that neighbouring samples and steps have unrelated keys.
+  # A hash, so that keys of neighbouring samples and steps are unrelated.
   text = struct.pack("<5q", seed, step, prompt_index, sample, conversation)
   return struct.unpack("<2i", hashlib.blake2b(text, digest_size=8).digest())
 
 
 class TextCache:
-  """Remembers the token ids of texts and prompts, because the samples of a group read the same ones."""
+  """Remembers the token ids of texts and prompts, because the samples of a group use the same ones."""
 
   def __init__(self, tokenizer: Any, size: int = 4096):
     self._tokenizer, self._size, self._known = tokenizer, size, {}
@@ -43,20 +43,20 @@ class TextCache:
 
   def _get(self, key, make):
     if key not in self._known:
-      if len(self._known) >= self._size:  # a dict keeps its order: the oldest goes
+      if len(self._known) >= self._size:  # a dict keeps its order, so the oldest entry goes
         del self._known[next(iter(self._known))]
       self._known[key] = tuple(make())
     return self._known[key]
 
 
 class Policy:
-  """The model as one episode meets it; see `structs.Policy`.
+  """The model's interface for one episode; see `structs.Policy`.
 
   Args:
-    client: the way to the engine.
-    texts: encodes, with memory.
+    client: sends messages to the engine.
+    texts: encodes texts and remembers the ids.
     keys: (seed, step, prompt index, sample).
-    sampling: how tokens are drawn; temperature 0 is greedy.
+    sampling: sampling settings; temperature 0 is greedy.
     group: the samples that begin with the same prompt.
     reserve: tokens that an observation must leave for the next turn.
   """
@@ -89,11 +89,11 @@ class Policy:
     ids = self.texts.render(prompt) if messages else tuple(int(i) for i in prompt)
     if not ids:
       raise ValueError("policy.start() got an empty prompt: the first token is drawn after a last one of the prompt.")
-    group, self._group = self._group, None  # later conversations of the episode do not begin with the group's prompt
+    group, self._group = self._group, None  # later conversations of the episode do not start with the group's prompt
     return self._open([Segment(ENVIRONMENT, ids, self.tokenizer.decode(ids))], group)
 
   def _open(self, segments: list[Segment], group: Group | None = None, parent: int | None = None) -> "Conversation":
-    if self._closed:  # a task that the play left behind
+    if self._closed:  # a task that the play left running
       raise ValueError("the episode has ended: a play must await its tasks before it returns.")
     ids = [i for segment in segments for i in segment.ids]
     first = self.conversations[0].number if self.conversations else None
@@ -107,12 +107,12 @@ class Policy:
     self._closed = True
     for conversation in self.conversations:
       conversation.close()
-    if self._group is not None:  # the episode opened no conversation, so the engine cannot know that it has ended
+    if self._group is not None:  # the episode opened no conversation, so the engine does not know that it has ended
       self.client.leave(self._group)
       self._group = None
 
   def failed(self, message: str) -> structs.Episode:
-    """The episode of a failed tool: what was said until then."""
+    """The episode of a failed tool: everything up to the failure."""
     segments = self.conversations[0].segments if self.conversations else ()
     return self.episode(segments, "failed", {}, failure=message)
 
@@ -132,17 +132,17 @@ class Policy:
 
 
 class Conversation:
-  """See `structs.Conversation`. Made by `Policy.start` and by `fork`."""
+  """See `structs.Conversation`. `Policy.start` and `fork` make conversations."""
 
   def __init__(self, policy: Policy, number: int, ids: list[int], segments: list[Segment]):
-    self.number = number  # the engine knows it by this
+    self.number = number  # the engine's number for it
     self._policy, self._ids, self._segments = policy, ids, segments
-    self._unsent = 0  # the newest tokens, the environment's: they go with the next turn
+    self._unsent = 0  # the newest tokens, from the environment; they are sent with the next turn
     self._closed = self._full = self._generating = False
 
   @property
   def segments(self) -> tuple[Segment, ...]:
-    """What was said so far, whose it is, and where it came from."""
+    """The segments so far, with owner and source."""
     return tuple(self._segments)
 
   @property
@@ -166,7 +166,7 @@ class Conversation:
     budget = sampling.max_new_tokens if max_new_tokens is None else max_new_tokens
     if budget < 1:
       raise ValueError(f"max_new_tokens={budget}: a turn needs at least 1 (config.rollout.max_new_tokens).")
-    if (room := self.room()) < 1:  # no turn: the engine hears nothing of it
+    if (room := self.room()) < 1:  # no turn, so the engine is not told
       self._full = True
       return Segment(MODEL, (), "", stop=BUDGET)
     turn = Turn(
@@ -180,10 +180,10 @@ class Conversation:
     )
     self._unsent, self._generating = 0, True
     ended = await policy.client.submit(turn)
-    # A cancelled generate() never comes here. The engine draws on alone, and the conversation can only be closed.
+    # A cancelled generate() does not get here. The engine finishes the turn, and the conversation can only be closed.
     self._generating = False
     self._ids += ended.ids
-    # Spent by the context and not by max_new_tokens: the episode ends with "budget".
+    # The context ended the turn, not max_new_tokens, so the episode ends with "budget".
     self._full = ended.stop == lanes.FULL and room <= budget
     name = "length" if ended.stop == lanes.FULL else policy.client.stops.names[ended.stop]
     text = policy.tokenizer.decode(ended.ids)
@@ -191,10 +191,10 @@ class Conversation:
     return self._segments[-1]
 
   def observe(self, text: str, *, query: str | None = None, found: Sequence[Passage] | None = None) -> bool:
-    """Appends the environment's text. False, and nothing appended, when no room is left for it and a turn."""
+    """Appends the environment's text. Returns False, and appends nothing, if there is no room for it and a turn."""
     self._check_idle("observe")
     ids = self._policy.texts.encode(text)
-    # The question never falls off the context: what does not fit is not appended, and the episode can end.
+    # The prompt is never cut. Text that does not fit is not appended, and the episode can end.
     if len(ids) + self._policy.reserve > self.room():
       self._full = True
       return False
@@ -221,16 +221,16 @@ class Conversation:
     return self._policy._open(_first(self._segments, at, self._policy.tokenizer), parent=self.number)
 
   def end(self, why: str | None = None, **facts: Any) -> structs.Episode:
-    """Closes it. `why` defaults to "budget" if the context is full, else to the last generation's stop."""
+    """Closes the conversation. `why` defaults to "budget" if the context is full, else to the last turn's stop."""
     self._check_idle("end")
     self.close()
     said = [segment for segment in self._segments if segment.owner == MODEL]
-    # The order of reasons: the play's, a full context, the last turn's stop, "" if nothing was drawn.
+    # Order of reasons: the play's, a full context, the last turn's stop, "" if nothing was sampled.
     why = why or (BUDGET if self._full else said[-1].stop if said else "")
     return self._policy.episode(self._segments, why, facts)
 
   def close(self) -> None:
-    """Gives the conversation's cache row back to the engine. A second call does nothing."""
+    """Returns the conversation's cache row to the engine. A second call does nothing."""
     if not self._closed:
       self._closed = True
       self._policy.client.close(self.number)
@@ -244,7 +244,7 @@ class Conversation:
 
 def _first(segments: Sequence[Segment], at: int, tokenizer: Any) -> list[Segment]:
   """The segments of the first `at` tokens; the last one may be cut."""
-  # Segments of 4, 6 and 3 tokens at 7: the first whole, 3 tokens of the second, nothing of the third.
+  # Segments of 4, 6 and 3 tokens, cut at 7: the first one whole, 3 tokens of the second, none of the third.
   out = []
   for segment in segments:
     if at <= 0:

@@ -1,4 +1,4 @@
-"""One thread dispatches every JAX program. The others send it calls through a queue."""
+"""One thread dispatches every JAX program. Other threads send it calls through a queue."""
 
 import concurrent.futures
 import contextlib
@@ -13,8 +13,8 @@ import jax
 class Dispatch:
   """A queue of calls for the thread that serves it.
 
-  A pool thread that needs the accelerator (the encoder of a search, a local judge) uses `call`, and waits for the
-  result. The event loop uses `post`, which never waits.
+  A pool thread that needs the accelerator (the encoder of a search, a local judge) uses `call` and waits for the
+  result. The event loop uses `post`, which does not wait.
   """
 
   def __init__(self):
@@ -22,12 +22,12 @@ class Dispatch:
     self._server: int | None = None  # identity of the serving thread
 
   def post(self, function: Callable[..., Any], *args: Any) -> None:
-    """Has the serving thread call the function later. Calls are made in the order in which they were posted."""
+    """Lets the serving thread call the function later. Calls are made in the order of posting."""
     self._calls.put((function, args))
 
   def call(self, function: Callable[..., Any], *args: Any) -> Any:
-    """The function's result, computed by the serving thread; by this one if nobody serves. Raises what it raises."""
-    # A thread that waited for itself would wait for ever.
+    """The function's result, computed by the serving thread, or by this one if none serves. Raises its errors."""
+    # The serving thread would wait for itself for ever.
     if self._server in (None, threading.get_ident()):
       return function(*args)
     answer: concurrent.futures.Future = concurrent.futures.Future()
@@ -35,12 +35,12 @@ class Dispatch:
     return answer.result()
 
   def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, always run by the serving thread."""
+    """A version of the function that always runs on the serving thread."""
     return lambda *args: self.call(function, *args)
 
   @contextlib.contextmanager
   def serving(self) -> Iterator[None]:
-    """Makes this thread the one that `serve` is called from."""
+    """Makes this thread the serving one."""
     if self._server is not None:
       raise ValueError("this dispatcher is being served already: one run at a time, from one thread.")
     self._server = threading.get_ident()
@@ -48,12 +48,12 @@ class Dispatch:
       yield
     finally:
       self._server = None
-      self.serve()  # what was asked for meanwhile must not wait for ever
+      self.serve()  # calls that arrived since must not wait for ever
 
   def serve(self, wait_s: float = 0.0) -> int:
-    """Runs every call in the queue and returns their number. Waits for the first one, at most `wait_s` seconds."""
+    """Runs every call in the queue and returns their number. Waits at most `wait_s` seconds for the first one."""
     served = 0
-    # Calls that arrive meanwhile are served as well, without a wait: get(timeout) only as long as none has come.
+    # Calls that arrive during this loop are served too, without waiting: get(timeout) only before the first one.
     while True:
       try:
         function, args = self._calls.get(timeout=wait_s) if wait_s and not served else self._calls.get_nowait()
@@ -64,10 +64,10 @@ class Dispatch:
 
 
 class Work:
-  """Work that the dispatching thread does piece by piece, whenever it would otherwise wait.
+  """Work that the dispatching thread does in pieces while it would otherwise wait.
 
   Args:
-    pieces: starts one program at a time and yields an array of its result, or None. What it returns is the work's
+    pieces: starts one program at a time and yields an array of its result, or None. Its return value is the work's
       result.
   """
 
@@ -78,12 +78,12 @@ class Work:
     """Does one piece and waits for the device. Returns False if nothing is left. Raises what the piece raises."""
     if self._done:
       return False
-    # Without the wait, programs would queue up on the device before the decode that a returning search needs.
+    # Without this wait, programs would queue up on the device ahead of the decoding that a returning search needs.
     jax.block_until_ready(self._next())
     return True
 
   def finish(self) -> Any:
-    """Starts all that is left, without waiting for the device; returns the result."""
+    """Starts everything that is left, without waiting for the device; returns the result."""
     while not self._done:
       self._next()
     return self._result
@@ -92,11 +92,11 @@ class Work:
     try:
       return next(self._pieces)
     except StopIteration as end:
-      self._done, self._result = True, end.value  # what the generator returned
+      self._done, self._result = True, end.value  # the generator's return value
 
 
 class _Into:
-  """Puts any exception of its block into a future: the thread that asked raises it."""
+  """Puts any exception of its block into a future, so that it is raised in the thread that asked."""
 
   def __init__(self, future: concurrent.futures.Future):
     self._future = future
@@ -107,7 +107,7 @@ class _Into:
   def __exit__(self, kind, error, trace) -> bool:
     if error is not None:
       self._future.set_exception(error)
-    return error is not None  # True: the serving thread goes on
+    return error is not None  # True: the serving thread continues
 
 
 def _answer(future: concurrent.futures.Future, function: Callable[..., Any], args: tuple) -> None:

@@ -1,4 +1,4 @@
-"""The event loop's side of the engine: messages go out through a queue, and ended turns come back as futures."""
+"""The event loop's side of the engine: sends messages through a queue, and returns finished turns as futures."""
 
 import asyncio
 import itertools
@@ -8,14 +8,14 @@ from ragrl_jax.engine.engine import Engine
 from ragrl_jax.engine.messages import Group, Open, Turn, TurnEnded
 from ragrl_jax.rollout.dispatch import Dispatch
 
-_NUMBERS = itertools.count()  # of conversations; never used twice, so a late message finds no other conversation
+_NUMBERS = itertools.count()  # numbers of conversations; never reused, so a late message finds no other conversation
 
 
 class EngineClient:
   """Sends messages to the engine of one run. Every method is called on the event loop, and none of them waits.
 
   Args:
-    engine: lives on the thread that serves `dispatch`. Only what never changes within a run is read from here.
+    engine: belongs to the thread that serves `dispatch`. Only values that never change during a run are read here.
     dispatch: the queue to that thread. It keeps the order of the messages.
   """
 
@@ -23,7 +23,7 @@ class EngineClient:
     self.tokenizer, self.stops = engine.tokenizer, engine.stops
     self.context, self.version = engine.context, engine.version
     self._engine, self._dispatch = engine, dispatch
-    self._answers: dict[int, asyncio.Future[TurnEnded]] = {}  # by conversation: each has one turn at a time
+    self._answers: dict[int, asyncio.Future[TurnEnded]] = {}  # by conversation; each has one turn at a time
 
   def open(
     self,
@@ -36,27 +36,27 @@ class EngineClient:
   ) -> int:
     """Opens a conversation; returns its number. See `messages.Open`."""
     number = next(_NUMBERS)
-    # The engine opens it later, on its own thread. Messages keep their order, so what follows finds it open.
+    # The engine opens it later, on its own thread. Messages keep their order, so later messages find it open.
     self._dispatch.post(self._engine.open, Open(number, tuple(ids), key, first=first, group=group, parent=parent))
     return number
 
   def submit(self, turn: Turn) -> asyncio.Future[TurnEnded]:
-    """Starts a turn; returns the future of its end."""
+    """Starts a turn; returns the future of its result."""
     answer = asyncio.get_running_loop().create_future()
     self._answers[turn.conversation] = answer
     self._dispatch.post(self._engine.submit, turn)
     return answer
 
   def close(self, conversation: int) -> None:
-    """Ends a conversation, after its turn under way."""
+    """Ends a conversation after its running turn."""
     self._dispatch.post(self._engine.close, conversation)
 
   def leave(self, group: Group) -> None:
-    """Says that one sample of the group will never open a conversation."""
+    """Tells the engine that one sample of the group will never open a conversation."""
     self._dispatch.post(self._engine.leave, group)
 
   def deliver(self, turns: Sequence[TurnEnded]) -> None:
-    """Hands the engine's answers to those that await them."""
+    """Gives the engine's answers to the coroutines that await them."""
     for turn in turns:
       answer = self._answers.pop(turn.conversation)
       if not answer.done():  # its episode was cancelled

@@ -1,4 +1,7 @@
-"""A rollout on several hosts: each plays its share of the prompts on its own engine, then all exchange episodes."""
+"""A rollout on several hosts: each engine plays its share of the prompts, then all hosts exchange episodes.
+
+An engine runs on one host, or on several: then the first of them plays, and the others run the engine's programs.
+"""
 
 import contextlib
 import dataclasses
@@ -6,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ragrl_jax.engine.counters import Counters
+from ragrl_jax.engine.team import Team
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import collect
 from ragrl_jax.rollout.collect import Request, Rollout
@@ -21,15 +25,16 @@ class MultiHostRollout:
   All hosts must make the same calls with the same requests.
 
   Args:
-    rollout: this host's own; an episode must depend on its request and on the weights alone.
+    rollout: this host's own. An episode must depend only on its request and on the weights.
+    team: the hosts of its engine; None if it is this one alone.
 
   Attributes:
-    report: of the last run: counts over all hosts, seconds of the mean host.
+    report: timings of the last run: counts over all engines, seconds averaged over engines.
   """
 
-  def __init__(self, rollout: Rollout):
-    self._rollout = rollout
-    # A piece of other work waits for all hosts. One that still draws must not wait for those with full lanes.
+  def __init__(self, rollout: Rollout, team: Team | None = None):
+    self._rollout, self.team = rollout, team
+    # A piece of other work waits for all hosts. A host that still samples must not wait for those with full lanes.
     rollout.few = 0.0
     self.report = Timings()
 
@@ -41,18 +46,29 @@ class MultiHostRollout:
       return session.finish(session.start(requests, step=step), beside)
 
   @contextlib.contextmanager
-  def session(self, *, greedy: bool = False) -> Iterator["MultiHostSession"]:
+  def session(self, *, greedy: bool = False) -> Iterator["MultiHostSession | FollowingSession"]:
     """See `Rollout.session`."""
-    with self._rollout.session(greedy=greedy) as session:
-      yield MultiHostSession(self, session)
+    with contextlib.nullcontext() if self.team is None else self.team.session():
+      if self.team is not None and not self.team.leads:
+        self._rollout.engine.check()
+        yield FollowingSession(self)
+        return
+      with self._rollout.session(greedy=greedy) as session:
+        yield MultiHostSession(self, session)
 
-  def exchange(self, requests: Sequence[Request], episodes: Sequence[Episode]) -> list[Episode]:
-    """All hosts' episodes in the requests' order, from this host's own; `report` is renewed, too."""
-    self.report = _mean(hosts.exchange(dataclasses.asdict(self._rollout.report)))
+  def exchange(self, requests: Sequence[Request], episodes: Sequence[Episode] | None) -> list[Episode]:
+    """All hosts' episodes in the requests' order; also updates `report`.
+
+    Args:
+      requests: of all hosts.
+      episodes: this host's own; None if it leaves them to the first host of its engine.
+    """
+    own = None if episodes is None else dataclasses.asdict(self._rollout.report)
+    self.report = _mean([report for report in hosts.exchange(own) if report is not None])
     decode = self._rollout.engine.tokenizer.decode
     played = [
       episode
-      for packed in hosts.exchange_bytes(buffers.pack(episodes, decode))
+      for packed in hosts.exchange_bytes(buffers.pack(episodes or (), decode))
       for episode in buffers.unpack(packed, decode)
     ]
     found = {(episode.prompt_index, episode.sample): episode for episode in played}
@@ -67,30 +83,68 @@ class MultiHostSession:
 
   def start(self, requests: Sequence[Request], *, step: int) -> tuple[Sequence[Request], collect.Started]:
     """See `Session.start`."""
-    # Whole prompts: the samples of a group stay on one engine, which computes their prompt once.
+    # Whole prompts, so that the samples of a group stay on one engine, which computes their prompt once.
     prompts = list(dict.fromkeys(request.prompt_index for request in requests))
-    mine = set(share(prompts, hosts.number(), hosts.count()))
+    size = 1 if self._rollout.team is None else self._rollout.team.size
+    mine = set(share(prompts, hosts.number() // size, hosts.count() // size))
     return requests, self._session.start([request for request in requests if request.prompt_index in mine], step=step)
 
   def finish(self, started: tuple[Sequence[Request], collect.Started], beside: Work | None = None) -> list[Episode]:
     """See `Session.finish`. `beside` is finished when it returns."""
     requests, own = started
-    episodes = self._session.finish(own, beside)
+    team = self._rollout.team
+    if team is None:
+      episodes = self._session.finish(own, beside)
+    else:
+      episodes = self._session.finish(own, None if beside is None else _Announced(beside, team))
+      team.done()
     # Hosts play for different times, so some have done more of `beside` than others. All must start their programs in
-    # one order, or collectives would meet the wrong partners: the rest of it, then the exchange.
+    # the same order, or collectives would not match. So each host does the rest of it before the exchange.
     if beside is not None:
       beside.finish()
     return self._rollout.exchange(requests, episodes)
 
 
+class FollowingSession:
+  """The session of a host that leaves the episodes to the first host of its engine, and runs the programs with it."""
+
+  def __init__(self, rollout: MultiHostRollout):
+    self._rollout = rollout
+
+  def start(self, requests: Sequence[Request], *, step: int) -> Sequence[Request]:
+    """See `Session.start`."""
+    del step  # the first host starts them
+    return requests
+
+  def finish(self, started: Sequence[Request], beside: Work | None = None) -> list[Episode]:
+    """See `Session.finish`. `beside` is finished when it returns."""
+    self._rollout.team.follow(None if beside is None else beside.advance)
+    if beside is not None:
+      beside.finish()
+    return self._rollout.exchange(started, None)
+
+
+class _Announced(Work):
+  """Other work of a team: a piece that the first host does between two programs is done there by all of them."""
+
+  def __init__(self, work: Work, team: Team):
+    self._work, self._team, self._left = work, team, True
+
+  def advance(self) -> bool:
+    if self._left:
+      self._team.piece()
+      self._left = self._work.advance()
+    return self._left
+
+
 def share(prompts: Sequence[int], number: int, count: int) -> Sequence[int]:
-  """The prompts that host `number` of `count` plays: every count-th, so that shares differ by at most one."""
-  # 7 prompts on 3 hosts: 0 3 6, 1 4, 2 5.
+  """The prompts that engine `number` of `count` plays: every count-th one, so shares differ by at most one."""
+  # 7 prompts on 3 engines: 0 3 6, 1 4, 2 5.
   return prompts[number::count]
 
 
 def _mean(reports: Sequence[dict]) -> Timings:
-  """Sums of counts, means of seconds: those pass on all hosts at once."""
+  """Sums of counts, and means of seconds, because time passes on all hosts at once."""
 
   def field(name: str, values: Sequence[float]) -> Any:
     passes = name.endswith("_s") or name in ("seconds", "started")

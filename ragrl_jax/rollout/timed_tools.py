@@ -1,4 +1,4 @@
-"""Tools that note what they cost: the seconds that judges take, and why an episode got no verdict."""
+"""Tools that record their cost: the seconds of waiting for judges, and why an episode got no verdict."""
 
 import time
 from collections.abc import Sequence
@@ -8,15 +8,15 @@ from ragrl_jax import structs
 
 
 class TimedTools:
-  """Wraps Tools and times waits caused by judges alone. What is not timed (`__getattr__`) is passed through."""
+  """Wraps Tools and measures the time in which only judges are waited for. Other attributes are those of the Tools."""
 
   def __init__(self, tools: structs.Tools):
     self._tools = tools
-    self._state = 0, 0, 0.0, 0.0  # searches, judgements under way; seconds up to the last change, and when that was
+    self._state = 0, 0, 0.0, 0.0  # searches and judgements in progress; seconds up to the last change, and its time
 
   def judging_s(self) -> float:
-    """Seconds in which judgements and no search were under way. Any thread may ask."""
-    # One read of one tuple: the event loop replaces the state as a whole, so no lock is needed.
+    """Seconds in which judgements and no searches were in progress. Any thread may read it."""
+    # Reading one tuple needs no lock, because the event loop replaces the whole state at once.
     searches, judgements, seconds, changed = self._state
     return seconds + (time.perf_counter() - changed if judgements and not searches else 0.0)
 
@@ -45,7 +45,7 @@ class TimedTools:
 
 
 class EpisodeTools:
-  """Wraps Tools for one episode and notes why a judge gave it no verdict; "" if every pair got one."""
+  """Wraps Tools for one episode and records why a judge gave it no verdict; "" if every pair got one."""
 
   def __init__(self, tools: Any):
     self._tools, self.no_verdict = tools, ""

@@ -1,4 +1,4 @@
-"""Timings of a rollout: where the seconds went, and what the engine did in them."""
+"""Timings of a rollout: the time of each part, and the engine's counters."""
 
 import dataclasses
 import time
@@ -12,12 +12,12 @@ class Timings:
 
   Attributes:
     seconds: the whole run.
-    wait_s: no conversation had tokens to draw, because of searches or the host.
-    judge_wait_s: no conversation had tokens to draw, because of judges alone.
-    beside_s: no conversation had tokens to draw, and other work was done.
-    episodes, failed: episodes that ended so far, and those of them that a failed tool ended.
+    wait_s: no conversation had tokens to sample, because of searches or the host.
+    judge_wait_s: no conversation had tokens to sample, because of judges alone.
+    beside_s: no conversation had tokens to sample, and other work was done.
+    episodes, failed: number of ended episodes, and of those that a failed tool ended.
     engine: the engine's counters.
-    started: when the run began, by `time.perf_counter`.
+    started: start of the run, by `time.perf_counter`.
   """
 
   seconds: float = 0.0
@@ -31,14 +31,14 @@ class Timings:
 
   @property
   def tokens_per_s(self) -> float:
-    """Sampled tokens a second, up to now or to the end."""
-    # `seconds` is written when the run ends; until then the clock tells.
+    """Sampled tokens per second, up to now or to the end of the run."""
+    # `seconds` is written at the end of the run; until then the clock is read.
     seconds = self.seconds or time.perf_counter() - self.started
     return self.engine.sampled_tokens / seconds if seconds else 0.0
 
   def add(self, other: "Timings") -> None:
     """Adds another run's numbers to these."""
-    # Every field is a sum but the record of the engine, which is added field by field, and the moment of the start.
+    # Every field is a sum, except the engine's counters, which are added field by field, and the time of the start.
     for mine, more in ((self, other), (self.engine, other.engine)):
       for field in dataclasses.fields(mine):
         if field.name not in ("engine", "started"):
@@ -56,6 +56,8 @@ class Timings:
       "prefilled_tokens": self.engine.prefilled_tokens,
       "shared_tokens": self.engine.shared_tokens,
       "lane_occupancy": self.engine.occupancy,
+      "tokens_per_step": self.engine.tokens_per_step,
+      "drafts_kept": self.engine.kept_share,
       "tokens_per_s": self.tokens_per_s,
       "episodes": self.episodes,
       "episodes_failed": self.failed,

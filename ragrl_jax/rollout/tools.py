@@ -1,4 +1,4 @@
-"""The tools of an episode: searches, judges and embeddings, gathered into batches that run in threads."""
+"""The tools of an episode: searches, judges and embeddings, collected into batches that run in threads."""
 
 import asyncio
 import contextlib
@@ -8,23 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from ragrl_jax.judging.api import Judge
+from ragrl_jax.judging.judge_api import Judge
 from ragrl_jax.structs import Passage, ToolFailed
 
 
 class RetrievalTools:
   """`structs.Tools` over a retriever and, if there are any, judges.
 
-  Requests of the same moment form one batch. While every worker is busy, the next batch grows.
+  Simultaneous requests form one batch. While every worker is busy, the next batch grows.
 
   Args:
-    retriever: `search(queries, k)` returns a list of passages for each query; called from several threads. None: a
+    retriever: `search(queries, k)` returns a list of passages for each query; called from several threads. If None, a
       search raises ValueError.
-    top_k: passages that a search returns unless it asks for another number.
-    timeout_s: seconds that a batch may take; then its searches fail.
-    workers: most batches of searches under way at a time.
-    max_batch: most queries of a batch.
-    judges: by reward term, "" for terms without their own. Each has its own pace; called from several threads.
+    top_k: passages per search, if it does not ask for another number.
+    timeout_s: time limit of a batch in seconds; after it, its searches fail.
+    workers: most batches of searches at the same time.
+    max_batch: most queries in a batch.
+    judges: by reward term, "" for terms without their own. Each has its own limits; called from several threads.
     encode: texts → float32 [texts, dimensions]; called from one thread at a time.
 
   Raises:
@@ -66,12 +66,12 @@ class RetrievalTools:
         setting="config.retrieval.timeout_s",
       )
     judges = dict(judges or {})
-    # Two terms may share one judge. Their pairs then share its batches and its pace.
+    # Two terms may share one judge. Their pairs then share its batches and its limits.
     asked = {id(judge): _verdicts(judge) for judge in judges.values()}
     self._judges = {term: asked[id(judge)] for term, judge in judges.items()}
 
   async def search(self, query: str, k: int | None = None) -> tuple[Passage, ...]:
-    """The k best passages. Raises ToolFailed when there is no answer in time.
+    """The k best passages. Raises ToolFailed if there is no answer in time.
 
     Raises:
       ValueError: there is no retriever.
@@ -84,7 +84,7 @@ class RetrievalTools:
     return tuple(await self._searches.ask(query, self.top_k if k is None else k))
 
   async def judge(self, pairs: Sequence[tuple[str, str]], term: str = "") -> tuple[float | None, ...]:
-    """The term's judge gives one verdict a pair. Raises ToolFailed when there is no answer in time.
+    """One verdict per pair from the term's judge. Raises ToolFailed if there is no answer in time.
 
     Raises:
       ValueError: there is no judge.
@@ -94,7 +94,7 @@ class RetrievalTools:
     return tuple(await asyncio.gather(*(judge.ask(tuple(pair), 0) for pair in pairs)))
 
   async def embed(self, texts: Sequence[str]) -> tuple[tuple[float, ...], ...]:
-    """See `structs.Tools`. Raises ToolFailed when there is no answer in time."""
+    """See `structs.Tools`. Raises ToolFailed if there is no answer in time."""
     if self._encode is None:
       raise ValueError(
         "this run has no encoder of queries, but its recipe compares their vectors: name its folder "
@@ -117,13 +117,13 @@ def _verdicts(judge: Judge) -> "_Batches":
 
 def _unit(vectors: np.ndarray) -> list[tuple[float, ...]]:
   lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-  unit = np.asarray(vectors, np.float64) / np.where(lengths > 0, lengths, 1)  # a vector of zeros stays one
-  # Four decimals: vectors are facts of an episode, which are logged and kept in checkpoints.
+  unit = np.asarray(vectors, np.float64) / np.where(lengths > 0, lengths, 1)  # a zero vector stays zero
+  # Four decimals, because vectors are facts of an episode, which are logged and stored in checkpoints.
   return [tuple(row) for row in np.round(unit, 4).tolist()]
 
 
 class _Batches:
-  """Gathers single questions into batches for a blocking function.
+  """Collects single questions into batches for a blocking function.
 
   `function(questions, option)` runs in a thread. Everything else happens on the event loop. Questions of one batch have
   the same option.
@@ -132,7 +132,7 @@ class _Batches:
   def __init__(self, function, name: str, *, workers: int, max_batch: int, timeout_s: float, setting: str):
     self._function, self._name, self._setting = function, name, setting
     self._idle, self._max, self._timeout_s = workers, max_batch, timeout_s
-    # A batch that timed out goes on in its thread, and keeps its permit until it ends: no flood on a slow server.
+    # A batch that timed out keeps running in its thread, and keeps its permit until it ends: a slow server is spared.
     self._permits = threading.Semaphore(workers)
     self._waiting: dict[int, list[tuple[Any, asyncio.Future]]] = {}
     self._planned = False
@@ -142,7 +142,7 @@ class _Batches:
     loop = asyncio.get_running_loop()
     answer = loop.create_future()
     self._waiting.setdefault(option, []).append((question, answer))
-    # call_soon runs after the coroutines that are ready now: their questions join this batch.
+    # call_soon runs after the coroutines that are ready now, so their questions join this batch.
     if not self._planned:
       self._planned = True
       loop.call_soon(self._send)
@@ -151,21 +151,30 @@ class _Batches:
   def _send(self) -> None:
     self._planned = False
     while self._idle and self._waiting:
-      option, questions = next(iter(self._waiting.items()))  # the oldest first; its rest goes to the end
+      option, questions = next(iter(self._waiting.items()))  # the oldest first; the rest of it goes to the end
       batch, rest = questions[: self._max], questions[self._max :]
       del self._waiting[option]
       if rest:
         self._waiting[option] = rest
       self._idle -= 1
-      work = _beside(f"tools-{self._name}", self._permits, self._function, [q for q, _ in batch], option)
+      work = _beside(f"tools-{self._name}", self._permits, self._once, [q for q, _ in batch], option)
       task = asyncio.get_running_loop().create_task(asyncio.wait_for(work, self._timeout_s))
       self._running.add(task)
       task.add_done_callback(lambda task, batch=batch, option=option: self._returned(task, batch, option))
 
+  def _once(self, questions: list[Any], option: int) -> Sequence[Any]:
+    """The answers. The samples of a group often ask the same: each different question is asked once."""
+    different = list(dict.fromkeys(questions))
+    answers = self._function(different, option)
+    if len(different) == len(questions) or len(answers) != len(different):  # a wrong number is refused by `_returned`
+      return answers
+    answer_of = dict(zip(different, answers))
+    return [answer_of[question] for question in questions]
+
   def _returned(self, task: asyncio.Task, batch: list[tuple[Any, asyncio.Future]], option: int) -> None:
     self._running.discard(task)
     self._idle += 1
-    # A server's failure or a timeout is a ToolFailed: it masks the episode. Any other error is a bug and ends the run.
+    # A failed or slow server raises ToolFailed, which masks the episode. Any other error is a bug and ends the run.
     if task.cancelled():
       error = ToolFailed(f"{self._name} was cancelled.")
     elif (error := task.exception()) is None and len(task.result()) != len(batch):
@@ -182,7 +191,7 @@ class _Batches:
     self._send()
 
   def _refuse(self, batch: list[tuple[Any, asyncio.Future]], option: int, error: BaseException) -> None:
-    """Fails the questions that the error names, and asks the others again. Fails all if it names none."""
+    """Fails the questions that the error names and asks the others again. Fails all questions if it names none."""
     # Questions a b c and an error that names b: b fails, a and c join the next batch.
     named = set(getattr(error, "queries", ()))
     theirs = [(q, future) for q, future in batch if q in named] or batch
@@ -194,7 +203,7 @@ class _Batches:
 
 def _beside(name: str, permits: threading.Semaphore, function, *arguments) -> asyncio.Future:
   """Runs the function in a daemon thread; returns the future of its result."""
-  # No pool: Python waits for a pool's threads at exit, so a search that hangs would keep a failed run alive.
+  # Not a pool: Python waits for a pool's threads at exit, so a hanging search would keep a failed run alive.
   loop = asyncio.get_running_loop()
   given = loop.create_future()
 
@@ -203,9 +212,9 @@ def _beside(name: str, permits: threading.Semaphore, function, *arguments) -> as
     try:
       with permits:
         answer = function(*arguments)
-    except BaseException as raised:  # noqa: BLE001  (the asker gets it)
+    except BaseException as raised:  # noqa: BLE001  (raised in the coroutine that asked)
       error = raised
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+    with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
       loop.call_soon_threadsafe(_set, given, answer, error)
 
   threading.Thread(target=work, name=name, daemon=True).start()

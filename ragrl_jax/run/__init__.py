@@ -1,1 +1,1 @@
-"""What every entry point needs: player and questions made from a config, rewards, warnings."""
+"""Shared by training, fine-tuning and evaluation: player and questions from a config, rewards, warnings."""

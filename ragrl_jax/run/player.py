@@ -1,4 +1,4 @@
-"""Everything that plays a recipe on questions, made from a config: tokenizer, model, retriever, engine."""
+"""Makes from a config everything that plays a recipe on questions: tokenizer, model, retriever, judges, engine."""
 
 import dataclasses
 import math
@@ -16,9 +16,10 @@ from ragrl_jax import judging, recipes, retrieval, structs
 from ragrl_jax import settings as settings_lib
 from ragrl_jax.engine import engine as engine_lib
 from ragrl_jax.engine import sizes as engine_sizes
-from ragrl_jax.engine import stops
+from ragrl_jax.engine import stops, team
 from ragrl_jax.judging import prompts
 from ragrl_jax.learner import settings as learner_settings
+from ragrl_jax.models import cache as cache_lib
 from ragrl_jax.models import lora, peft, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
@@ -34,17 +35,17 @@ from ragrl_jax.run import devices as devices_lib
 
 @dataclasses.dataclass
 class Player:
-  """What plays.
+  """The parts that play a recipe.
 
   Attributes:
     tokenizer, recipe: as the config names them.
-    model: with the weights training starts from.
-    config: the decoder's.
+    model: the decoder with its initial weights.
+    config: the decoder's config.
     retriever: None for recipes that never search.
-    judges: by term, "" for terms without their own; none for recipes that ask for no verdicts.
+    judges: by term, "" for terms without their own; empty for recipes that need no verdicts.
     engine: has no weights until `engine.load(params, version)`.
     rollout: plays many episodes at once; on several hosts, each its share.
-    mesh: the devices, of all hosts, that share weights and rows; None for one device.
+    mesh: the devices of all hosts that share weights and rows; None for one device.
   """
 
   tokenizer: Any
@@ -72,7 +73,8 @@ def tokenizer(config):
     )
   if not config.prompting.tokenizer:
     check_folder("config.model.path", where)
-  words = load.load_tokenizer(where, chat=config.prompting.chat, markers=config.prompting.markers)
+  how = config.prompting
+  words = load.load_tokenizer(where, chat=how.chat, markers=how.markers, thinking=how.thinking)
   if config.prompting.chat and where != "bytes" and getattr(words, "markers", None) is None:
     raise ValueError(
       f"config.prompting.chat=True, but the tokenizer at {where} has no chat template: set config.prompting.chat=False "
@@ -82,7 +84,7 @@ def tokenizer(config):
 
 
 def check_folder(setting: str, where: str) -> None:
-  """Raises a ValueError, which names the setting, unless there is such a folder."""
+  """Raises a ValueError that names the setting, unless the folder exists."""
   if not pathlib.Path(where).is_dir():
     hub = re.fullmatch(r"[\w.-]+/[\w.-]+", where)
     raise ValueError(
@@ -92,15 +94,15 @@ def check_folder(setting: str, where: str) -> None:
 
 
 def recipe(config) -> Recipe:
-  """The recipe that the config names, with its preset and switches. Raises ValueError as `recipes.get` does."""
+  """The recipe of the config, with its preset and switches. Raises ValueError as `recipes.get` does."""
   return recipes.get(config.recipe, config.preset, **config.switches.to_dict())
 
 
 def mesh(config) -> jax.sharding.Mesh | None:
-  """The devices of config.mesh; None if that is one. Sizes without a -1 take the first so many devices.
+  """The devices of config.mesh; None if that is one device. Without a -1 among the sizes, the first devices are used.
 
   Raises:
-    ValueError: there are fewer, or JAX has none of the kind it was told to use.
+    ValueError: there are too few devices, or JAX has none of the requested platform.
   """
   sizes = config.mesh.to_dict()
   devices = devices_lib.found()
@@ -121,7 +123,7 @@ def mesh(config) -> jax.sharding.Mesh | None:
 
 
 def model(config, tokenizer, mesh: jax.sharding.Mesh | None = None) -> tuple[Decoder, DecoderConfig]:
-  """The decoder of config.model.path, or a new one of config.model.shape, spread over the mesh, with its adapters."""
+  """The decoder of config.model.path, or a new one of config.model.shape, on the mesh, with its adapters."""
   made, shape = _base(config, tokenizer, mesh)
   settings = config.model.lora
   if settings.path:
@@ -146,6 +148,8 @@ def _base(config, tokenizer, mesh) -> tuple[Decoder, DecoderConfig]:
       )
     return made, shape
   shape = DecoderConfig.from_shape(tokenizer.vocab_size, **settings.shape.to_dict())
+  if mesh is not None:
+    rules.check_vocab(mesh.shape["tensor"], shape.vocab_size, "config.mesh.tensor")
   made = Decoder(
     shape, rngs=nnx.Rngs(config.seed), param_dtype=param_dtype, dtype=dtype, remat=settings.remat, mesh=mesh
   )
@@ -156,11 +160,11 @@ def _base(config, tokenizer, mesh) -> tuple[Decoder, DecoderConfig]:
 
 
 def check(config, *, training: bool = True) -> None:
-  """Looks at everything that can be said of a run without its weights, index and questions; takes no time.
+  """Makes every check that needs neither weights, index nor questions. It is fast.
 
   Args:
     config: all settings.
-    training: whether a learner will be made, too.
+    training: whether a learner will be made too.
 
   Raises:
     ValueError: settings that do not fit each other, the model or this machine.
@@ -170,6 +174,11 @@ def check(config, *, training: bool = True) -> None:
     raise ValueError(
       f"config.retrieval.index is empty, but the recipe {plays.name} searches: name a folder of "
       "launchers/build_index.py, or the http://… address of a retriever."
+    )
+  if plays.encodes and not config.retrieval.query_encoder:
+    raise ValueError(
+      f"config.retrieval.query_encoder is empty, but the recipe {plays.name} compares the vectors of queries: name the "
+      "folder of an encoder, or compare their characters (config.switches.similarity='ngrams')."
     )
   if training:
     learner_settings.from_config(config)
@@ -192,18 +201,23 @@ def _check_mesh(config, *, training: bool) -> None:
   devices, shape = mesh(config), _shape(config)
   if devices is not None:
     blocks = dict(micro_rows=config.learner.micro_rows, row_lengths=config.learner.row_lengths) if training else {}
-    rules.check(devices.shape, heads=shape.num_heads, kv_heads=shape.num_kv_heads, **blocks)
+    vocab = shape.vocab_size if config.model.path else None  # a new model's comes with the tokenizer
+    rules.check(devices.shape, heads=shape.num_heads, kv_heads=shape.num_kv_heads, vocab=vocab, **blocks)
 
 
 def _check_engine(config) -> None:
   devices = mesh(config)
-  here = mesh_lib.of_engine(None if devices is None else devices.local_mesh, **config.rollout.mesh.to_dict())
-  engine_sizes.of(settings_lib.of(config).rollout, here)
-  engine_sizes.check_heads(_shape(config).num_kv_heads, config.rollout.mesh.tensor)
+  here = mesh_lib.of_engine(devices, **config.rollout.mesh.to_dict())
+  sizes, shape = engine_sizes.of(settings_lib.of(config).rollout, here), _shape(config)
+  tensor = config.rollout.mesh.tensor
+  engine_sizes.check_model(shape.num_kv_heads, shape.vocab_size if config.model.path else None, tensor)
+  platform = (devices_lib.found() if devices is None else devices.devices.flat)[0].platform
+  layout = cache_lib.layout(shape, sizes.page, config.model.dtype, platform, tensor, kv_dtype=sizes.kv_dtype)
+  layout.check(sizes.cache_pages, tensor)
 
 
 def _shape(config) -> DecoderConfig:
-  """The decoder's shape, from its folder; of a new one, but for the vocabulary, which comes with the tokenizer."""
+  """The decoder's shape, from its folder or, for a new model, from the config; then the vocabulary is not known yet."""
   if not config.model.path:
     return DecoderConfig.from_shape(1, **config.model.shape.to_dict())
   check_folder("config.model.path", config.model.path)
@@ -212,7 +226,8 @@ def _shape(config) -> DecoderConfig:
 
 def _check_judges(config, plays: Recipe) -> None:
   for term, judge in judging.chosen(config.judge, config.judges, plays.judged).items():
-    prompts.get(judge["prompt"])
+    where = f"config.judges.{term}.wording" if term else "config.judge.wording"
+    prompts.get(judge["prompt"], judge["wording"], setting=where)
     if judge["kind"] in ("nli", "reward_model"):
       setting = f"config.judges.{term}.path" if term else "config.judge.path"
       if not judge["path"]:
@@ -221,7 +236,7 @@ def _check_judges(config, plays: Recipe) -> None:
 
 
 def check_context(config) -> None:
-  """Raises a ValueError if config.rollout.context is more than the model's positions, stretched ones included."""
+  """Raises a ValueError if config.rollout.context exceeds the model's positions, including a stretched rope's."""
   path, shape = config.model.path, _shape(config)
   scaling = shape.rope_scaling
   reach = max(shape.max_position, int(scaling.factor * scaling.original_max_position) if scaling else 0)
@@ -234,15 +249,15 @@ def check_context(config) -> None:
 
 
 def build(config, *, seed: int | None = None, training: bool = True) -> Player:
-  """A player from a config; its engine is warmed up when it is first used.
+  """Makes a player from a config. Its engine is warmed up at the first use.
 
   Args:
     config: all settings; they are checked before weights and index are read.
-    seed: of what is drawn; config.seed by default.
-    training: whether a learner will be made, too, from the same config.
+    seed: seed of the sampling; config.seed by default.
+    training: whether a learner will be made from the same config.
 
   Raises:
-    ValueError: see `check`, `tokenizer`, and what is read.
+    ValueError: see `check` and `tokenizer`; or an input cannot be read.
   """
   check(config, training=training)
   plays = recipe(config)
@@ -252,22 +267,24 @@ def build(config, *, seed: int | None = None, training: bool = True) -> Player:
   r = config.rollout
   retriever, queue = None, dispatch.Dispatch()
   if config.retrieval.index:
-    # Searches come from a pool of threads; encoders and on-device indexes run on the thread that runs the engine.
+    # Searches come from a pool of threads. Encoders and on-device indexes must run on the thread that runs the engine.
     retriever = retrieval.load_index(config.retrieval.index, dispatch=queue.call, **_remote(config.retrieval))
-  here = None if devices is None else devices.local_mesh  # engines and judges do not wait for other hosts
+  here = None if devices is None else devices.local_mesh  # judges do not wait for other hosts
   judges = judging.of_terms(
     config.judge, config.judges, plays.judged, dtype=config.model.dtype, mesh=here, dispatch=queue.call
   )
   automaton = stops.Stops(words, plays.stops, rows=shape.vocab_size)
   graphdef, _, frozen = lora.split(decoder)
-  engine_mesh = mesh_lib.of_engine(here, **config.rollout.mesh.to_dict())
+  spread = config.rollout.mesh.to_dict()
+  engine_mesh, members = mesh_lib.of_engine(devices, **spread), team.of(devices, **spread)
   engine = engine_lib.Engine(
     graphdef,
     words,
     automaton,
     engine_sizes.of(settings_lib.of(config).rollout, engine_mesh),
     mesh=engine_mesh,
-    learner=devices if hosts.count() > 1 else None,
+    every=mesh_lib.engines(devices, **spread) if hosts.count() > 1 else None,
+    team=members,
     frozen=frozen,
     own_weights=r.ahead > 0,
   )
@@ -288,12 +305,12 @@ def build(config, *, seed: int | None = None, training: bool = True) -> Player:
     dispatch=queue,
   )
   if hosts.count() > 1:
-    rollout = multihost.MultiHostRollout(rollout)
+    rollout = multihost.MultiHostRollout(rollout, members)
   return Player(words, plays, decoder, shape, retriever, judges, engine, rollout, devices)
 
 
 def answers(player: Player, examples: Sequence[structs.Example], first: int = 0) -> list[structs.Episode]:
-  """One greedy episode an example, in order, with the weights the engine has: what evaluations score."""
+  """One greedy episode per example, in order, with the engine's present weights: for evaluations."""
   requests = [collect.Request(example, first + number) for number, example in enumerate(examples)]
   return player.rollout.run(requests, step=0, greedy=True)
 
@@ -307,7 +324,7 @@ def _encode(folder: str, queue: dispatch.Dispatch):
 
 
 def _longest(settings) -> float:
-  """Seconds a search may take: its calls, the wait for a retriever that is gone, and a call more to say what failed."""
+  """Longest duration of a search in seconds: its calls, the wait for a retriever that is down, and a last call."""
   return settings.timeout_s * (settings.retries + 2) + settings.wait_s * bool(_remote(settings))
 
 
@@ -331,17 +348,17 @@ TOKENIZER_FILES = (
 
 
 def save(model: Decoder, shape: DecoderConfig, config, out: pathlib.Path, dtype=None) -> None:
-  """A Hugging Face folder of model and tokenizer, as config.model.path takes it, or for a model with adapters PEFT's,
-  as config.model.lora.path takes it.
+  """Saves model and tokenizer as a Hugging Face folder, for config.model.path. For a model with adapters it is a PEFT
+  folder, for config.model.lora.path.
 
-  A base that was made new lies in no folder that its adapters could be put on: they are merged into it.
+  A base with new random weights is in no folder to which its adapters could be added, so they are merged into it.
 
   Args:
-    model: what to save; adapters are float32 always.
-    shape: its config.
-    config: of the run: what it started from.
+    model: the model to save; adapters are always float32.
+    shape: the model's config.
+    config: the run's config, with the folder that the run started from.
     out: the folder.
-    dtype: to store the model's weights in; as they are by default.
+    dtype: dtype of the stored weights; unchanged by default.
   """
   if lora.has(model) and config.model.path:
     peft.save_adapters(model, out, base=str(pathlib.Path(config.model.path).resolve()))

@@ -1,4 +1,4 @@
-"""Where a step's time went, how fast it was, and the few numbers that a progress bar shows."""
+"""The time of each part of a step, its speed, and the few numbers of the progress bar."""
 
 import contextlib
 import time
@@ -21,8 +21,8 @@ Evaluate = Callable[[int, Player, Any], dict[str, Any]]
 class Clock:
   """Seconds by phase.
 
-  Example: `with clock("rollout"): …` adds to "rollout"; `clock.move("rollout", "judge_wait", 2.0)` shows two of these
-  seconds as another phase's.
+  Example: `with clock("rollout"): …` adds to "rollout"; `clock.move("rollout", "judge_wait", 2.0)` moves two of these
+  seconds to another phase.
   """
 
   def __init__(self):
@@ -46,7 +46,7 @@ class Clock:
 
 
 def seconds_of(clock: Clock, played: timings.Timings) -> dict[str, float]:
-  """The step's seconds, with the rollout's waits shown apart, and the engine's own numbers."""
+  """The step's seconds, with the rollout's waits as separate phases, and the engine's own numbers."""
   clock.move("rollout", "retrieval_wait", played.wait_s)
   clock.move("rollout", "judge_wait", played.judge_wait_s)
   clock.move("rollout", "update", played.beside_s)  # an update that ran while conversations waited
@@ -54,7 +54,7 @@ def seconds_of(clock: Clock, played: timings.Timings) -> dict[str, float]:
 
 
 def evaluated(evaluate: Evaluate, step: int, player: Player, params: Any) -> dict[str, Any]:
-  """What `evaluate` measures, and the seconds it took, if it measured anything."""
+  """The metrics of `evaluate`, and the seconds it took if it measured anything."""
   began = time.perf_counter()
   found = evaluate(step, player, params)
   return found | {"seconds/evaluate": time.perf_counter() - began} if found else {}
@@ -66,10 +66,10 @@ def throughput(
   """Tokens per second of the whole step, the learner's share of the hardware's peak, and the slowest phase.
 
   Args:
-    metrics: of the step: its seconds, and `tokens`, the trained ones.
-    shape: the decoder's.
-    learner: whose update it was.
-    episodes: that the step trained on.
+    metrics: the step's metrics: its seconds, and `tokens`, the number of trained tokens.
+    shape: the decoder's config.
+    learner: the learner that made the update.
+    episodes: the episodes that the step trained on.
   """
   seconds = {name.removeprefix("seconds/"): value for name, value in metrics.items() if name.startswith("seconds/")}
   step = seconds.pop("step")
@@ -78,7 +78,7 @@ def throughput(
     shape,
     learner.settings,
     tokens=sum(lengths),
-    pairs=sum(n * (n + 1) / 2 for n in lengths),  # causal attention: token n looks at n tokens
+    pairs=sum(n * (n + 1) / 2 for n in lengths),  # causal attention: token n attends to n tokens
     scored=metrics["tokens"],
     adapters=learner.adapters,
   )
@@ -92,7 +92,7 @@ def throughput(
 
 
 def headline(metrics: dict[str, Any]) -> str:
-  """The few numbers a progress bar shows."""
+  """The few numbers in a progress bar."""
   shown = [
     ("reward", "reward", ".3f"),
     ("outcome", "EM", ".3f"),
@@ -101,6 +101,6 @@ def headline(metrics: dict[str, Any]) -> str:
     ("tokens_per_second", "tok/s", ".0f"),
     ("bottleneck", "slowest", ""),
   ]
-  # Most recipes never search; of one that should, run/watch.py warns.
+  # Most recipes never search. If a recipe should search and does not, run/watch.py warns.
   told = lambda name: name in metrics and (name != "searches" or metrics[name])
   return " ".join(f"{label} {metrics[name]:{form}}" for name, label, form in shown if told(name))

@@ -5,10 +5,12 @@ import random
 from collections.abc import Sequence
 
 from ragrl_jax import structs
+from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import readers, stream
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.run.player import Player
+from ragrl_jax.store import episodes
 
 
 def training(config, recipe: Recipe, tokenizer) -> tuple[list[structs.Example], stream.Stream | stream.Mixture]:
@@ -34,8 +36,9 @@ def training(config, recipe: Recipe, tokenizer) -> tuple[list[structs.Example], 
       "draws from it: leave it empty, or name both sets in config.data.train, with a comma between them."
     )
   hard = _fitting(config, recipe, tokenizer, "config.data.hard", data.hard)
+  share = lambda step: mixture(step, config.steps)
   return easy + hard, stream.Mixture(
-    len(easy), len(hard), share=mixture, prompts_per_step=config.rollout.prompts_per_step, seed=config.seed
+    len(easy), len(hard), share=share, prompts_per_step=config.rollout.prompts_per_step, seed=config.seed
   )
 
 
@@ -104,8 +107,32 @@ def check_room(config, tokenizer, prompt, examples: Sequence[structs.Example], w
   )
 
 
+def _read(config, path: str, max_examples: int) -> list[structs.Example]:
+  examples = readers.read_examples(path, max_examples=max_examples)
+  return [example if config.data.own_passages else without_passages(example) for example in examples]
+
+
+def without_passages(example: structs.Example) -> structs.Example:
+  """The example without the passages of its row, for recipes that search for some; the gold ones are kept in its meta.
+
+  They say which searches are wasted (`store.episodes.gold_ids`). Gold sentences stay, and refer to no passage.
+  """
+  golds = tuple(example.passages[place] for place in example.supporting)
+  return dataclasses.replace(
+    example,
+    passages=(),
+    supporting=(),
+    evidence=tuple((0, sentence) for _, sentence in example.evidence),
+    meta={**example.meta, **({episodes.GOLDS: golds} if golds else {})},
+  )
+
+
 def _fitting(config, recipe: Recipe, tokenizer, what: str, path: str) -> list[structs.Example]:
-  examples = list(readers.read_examples(path, max_examples=config.data.max_examples))
+  examples = _read(config, path, config.data.max_examples)
+  if config.data.drop_unanswerable:
+    examples = [example for example in examples if example.meta.get("answerable", True)]
+    if not examples:
+      raise ValueError(f"{what}={path}: all its questions are marked as unanswerable (config.data.drop_unanswerable).")
   check_passages(config, recipe, examples, f"{what}={path}")
   check_scores(recipe, examples, f"{what}={path}")
   if not config.data.drop_long:
@@ -162,7 +189,7 @@ def testing(config, path: str, *, max_examples: int) -> list[structs.Example]:
     path: the questions; see `readers.read_examples`.
     max_examples: stop after this number; 0 reads all.
   """
-  examples = list(readers.read_examples(path, max_examples=max_examples))
+  examples = _read(config, path, max_examples)
   if config.data.evidence:
     examples = with_evidence(examples, list(readers.read_examples(config.data.evidence)))
   return with_noise(examples, config.data.noise, seed=config.seed)
@@ -194,11 +221,15 @@ def with_evidence(examples: Sequence[structs.Example], originals: Sequence[struc
   return found
 
 
+TRIES = 1000  # draws of a passage that fits, before there is none
+
+
 def with_noise(examples: Sequence[structs.Example], count: int, *, seed: int) -> list[structs.Example]:
   """Adds `count` passages of other examples at random positions to each example.
 
   The draw depends only on (seed, id) and the set, not on the order of the questions. A larger count draws the same
-  passages as a smaller one, and more. Passages that an example already has are not drawn.
+  passages as a smaller one, and more. Passages that an example already has are not drawn, nor those that hold one of
+  its golds as whole words, "yes" and "no" apart: they would be no noise.
 
   Raises:
     ValueError: the set has too few other passages.
@@ -213,17 +244,21 @@ def with_noise(examples: Sequence[structs.Example], count: int, *, seed: int) ->
 
 def _noisy(example: structs.Example, count: int, pool: Sequence[structs.Passage], rng: random.Random):
   own = {(passage.title, passage.text) for passage in example.passages}
-  if len(pool) - len(own) < count:
-    raise ValueError(
-      f"example {example.id!r}: {count} random passages are needed, but the set has "
-      f"{len(pool) - len(own)} others (config.data.noise)."
-    )
+  golds = [gold for gold in example.golds if gold.strip().lower() not in qa.YES_NO]
+  unfit = lambda drawn: (drawn.title, drawn.text) in own or qa.has_answer(f"{drawn.title} {drawn.text}", golds)
   order = list(range(len(example.passages)))  # the current positions of the example's own passages
   mixed = list(example.passages)
   for _ in range(count):
-    drawn = rng.choice(pool)
-    while (drawn.title, drawn.text) in own:
+    drawn = rng.choice(pool) if pool else None
+    for _ in range(TRIES):
+      if drawn is None or not unfit(drawn):
+        break
       drawn = rng.choice(pool)
+    if drawn is None or unfit(drawn):
+      raise ValueError(
+        f"example {example.id!r}: {count} random passages are needed, and among the set's {len(pool)} there are not so "
+        "many others without an answer to it (config.data.noise)."
+      )
     own.add((drawn.title, drawn.text))
     at = rng.randint(0, len(mixed))
     mixed.insert(at, drawn)

@@ -1,6 +1,6 @@
-"""Episodes with their rewards: what training learns from, and what logs and tables show.
+"""Episodes with their rewards, for training, logs and tables.
 
-In a training step, in this order: `score`, `by_prompts`, `items` (packed by learner/packing.py), `with_advantages`.
+Order of the calls in a training step: `score`, `by_prompts`, `items` (packed by learner/packing.py), `with_advantages`.
 """
 
 import dataclasses
@@ -19,15 +19,18 @@ Penalty = Callable[[structs.Episode], float]  # episode → a number ≤ 0 that 
 
 @dataclasses.dataclass(frozen=True)
 class Scored:
-  """One episode with what it is worth.
+  """One episode with its reward.
 
   Attributes:
-    terms: unweighted; None where one cannot be scored.
+    terms: unweighted; None for a term that cannot be scored.
     weights: the weight of each term at this step.
-    reward: the weighted sum; None if the episode failed or cannot be scored: it is then excluded from training.
+    reward: the weighted sum; None if the episode failed or cannot be scored. It is then excluded from training.
     outcome: unshaped correctness, 0 or 1; None if the episode failed, or if a judge's verdict on it is missing.
     turns: what each model segment earned, adding up to the reward; empty where that is None.
     advantage: mean over the episode's trained tokens; None where nothing is trained, and before it is computed.
+    unearned: known tricks, and whether the episode does them (`Recipe.unearned`).
+    pooled: (sum, number) of what terms are means of (`Recipe.pooled`).
+    measures: what the recipe measures besides its reward (`Recipe.measures`).
   """
 
   example: structs.Example
@@ -38,15 +41,18 @@ class Scored:
   outcome: float | None
   turns: tuple[float, ...] = ()
   advantage: float | None = None
+  unearned: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+  pooled: Mapping[str, tuple[float, int]] = dataclasses.field(default_factory=dict)
+  measures: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
 
   @property
   def trains(self) -> bool:
-    """Whether there is anything to learn from: a reward, and a token of the model's (a prompt may leave no room)."""
+    """Whether the episode can be trained on: it has a reward, and at least one sampled token."""
     return self.reward is not None and self.episode.num_model_tokens > 0
 
 
 def overlong(*, limit: int, buffer: int, factor: float) -> Penalty | None:
-  """DAPO's penalty for episodes in which the model wrote too much; None without a limit (0).
+  """DAPO's penalty for episodes in which the model wrote too much. None if there is no limit (0).
 
   Args:
     limit, buffer: model tokens, see `core.rewards.overlong`.
@@ -67,12 +73,12 @@ def score(
   *,
   penalty: Penalty | None = None,
 ) -> list[Scored]:
-  """Scores each episode for its example (aligned sequences), with the recipe's weights at this step.
+  """Scores each episode for its example, with the recipe's weights at this step.
 
   Args:
     recipe: computes terms, weights and outcome.
-    examples, episodes: aligned.
-    step: of the run.
+    examples, episodes: one example for each episode, in the same order.
+    step: the run's step.
     penalty: added to every reward, and shown as the term "overlong".
   """
   weights = dict(recipe.weights(step)) | ({} if penalty is None else dict(overlong=1.0))
@@ -91,11 +97,15 @@ def _scored(recipe, example, episode, step, weights, penalty) -> Scored:
     terms["overlong"] = penalty(episode)
     reward = None if reward is None else reward + terms["overlong"]
   turns = () if reward is None else _turns(recipe, example, episode, weights, reward)
-  return Scored(example, episode, terms, weights, reward, outcome, turns)
+  unearned = {} if recipe.unearned is None else recipe.unearned(example, episode)
+  pooled = {} if recipe.pooled is None else recipe.pooled(example, episode)
+  measures = {} if recipe.measures is None else recipe.measures(example, episode)
+  more = dict(unearned=unearned, pooled=pooled, measures=measures)
+  return Scored(example, episode, terms, weights, reward, outcome, turns, **more)
 
 
 def _turns(recipe, example, episode, weights, reward) -> tuple[float, ...]:
-  """The reward by model segments: what the recipe credits to single turns there, the rest on the last."""
+  """The reward by model segments: what the recipe credits to single turns, and the rest on the last segment."""
   number = sum(segment.owner == structs.MODEL for segment in episode.segments)
   earned = np.zeros(number)
   if not number:
@@ -115,9 +125,9 @@ def measure(
   *,
   penalty: Penalty | None = None,
 ) -> list[float | None]:
-  """What dynamic sampling looks at: each episode's outcome, or its whole reward ("total").
+  """The value that dynamic sampling compares: each episode's outcome, or its whole reward ("total").
 
-  None for an episode that cannot be trained on (`Scored.trains`), and where the outcome that is asked for is unknown.
+  None for an episode that cannot be trained on (`Scored.trains`), or whose outcome is needed and unknown.
   """
   scored = score(recipe, examples, episodes, step, penalty=penalty)
   value = lambda one: one.outcome if metric == "outcome" else one.reward
@@ -125,15 +135,15 @@ def measure(
 
 
 def by_prompts(scored: Sequence[Scored], parts: int) -> list[list[Scored]]:
-  """As many lists, each with its share of the prompts, in order: groups stay whole."""
+  """Divides the episodes into `parts` lists by prompt, in order, so that groups stay whole."""
   prompts = list(dict.fromkeys(one.episode.prompt_index for one in scored))
-  # 5 prompts in 2 parts: numbers 0 0 0 1 1.
+  # 5 prompts in 2 parts: numbers 0 0 0 1 1
   part_of = {prompt: number * parts // len(prompts) for number, prompt in enumerate(prompts)}
   return [[one for one in scored if part_of[one.episode.prompt_index] == part] for part in range(parts)]
 
 
 def items(scored: Sequence[Scored]) -> list[packing.Item]:
-  """What is packed: one item per episode that trains, in order."""
+  """The items to pack: one for each episode that trains, in order."""
   return [packing.of_episode(one.episode, one.turns) for one in scored if one.trains]
 
 
@@ -150,7 +160,7 @@ def with_advantages(scored: Sequence[Scored], packed: packing.Packed) -> list[Sc
 
 
 def summarise(scored: Sequence[Scored]) -> dict[str, float]:
-  """The step's means over episodes that could be scored, and how many could not."""
+  """The step's means over episodes that could be scored, and the number of the others."""
   known = [one for one in scored if one.reward is not None]
   groups: dict[int, list[Scored]] = {}
   for one in known:
@@ -172,9 +182,21 @@ def summarise(scored: Sequence[Scored]) -> dict[str, float]:
   for name in scored[0].weights if scored else ():
     metrics[f"term/{name}"] = mean([one.terms[name] for one in known if one.terms[name] is not None])
     metrics[f"weight/{name}"] = float(scored[0].weights[name])
+  for name in dict.fromkeys(name for one in known for name in one.unearned):
+    metrics[f"unearned/{name}"] = mean([one.unearned[name] for one in known])
+  metrics |= {f"pooled/{name}": value for name, value in ratios([one.pooled for one in known]).items()}
+  for name in dict.fromkeys(name for one in known for name in one.measures):
+    metrics[f"measure/{name}"] = mean([one.measures[name] for one in known if one.measures[name] is not None])
   for why in sorted({one.episode.ended for one in scored}):
     metrics[f"ended/{why or 'unknown'}"] = mean([one.episode.ended == why for one in scored])
   return metrics
+
+
+def ratios(pooled: Sequence[Mapping[str, tuple[float, int]]]) -> dict[str, float]:
+  """Σ sums / Σ numbers of each name over the episodes; without a name whose numbers are all 0."""
+  names = dict.fromkeys(name for one in pooled for name in one)
+  totals = {name: [sum(one[name][side] for one in pooled if name in one) for side in (0, 1)] for name in names}
+  return {name: value / number for name, (value, number) in totals.items() if number}
 
 
 def write(workdir: pathlib.Path, step: int, scored: Sequence[Scored], tokenizer) -> None:

@@ -126,18 +126,18 @@ def warnings(
 def of_training(
   history: Sequence[Mapping[str, float]], recipe: Recipe, steps: int, *, searches_expected: bool
 ) -> dict[str, str]:
-  """`warnings`, and at the first step what is wrong with the plan for `steps`, as metrics: "warning/NAME" → text.
+  """`warnings` as metrics, "warning/NAME" → text, and at the first step a warning if `steps` is too short.
 
   Args:
     history, searches_expected: as for `warnings`.
-    recipe: whose weights may change with the steps.
-    steps: of the whole run.
+    recipe: its weights may change with the steps.
+    steps: number of steps of the whole run.
   """
   found = warnings(history, searches_expected=searches_expected)
   if len(history) == 1 and (unreached := recipe.unreached(steps)):
     weights = ", ".join(f"{name} {end:g} (later {last:g})" for name, (end, last) in unreached.items())
     found["schedule"] = (
-      f"the run ends before its rewards' schedule does: at step {steps} the weights are {weights}. Raise config.steps, "
+      f"the run ends before the recipe's schedule does: at step {steps} there is {weights}. Raise config.steps, "
       f"or lower the step in config.switches ({recipe.name}'s README says which one)."
     )
   return {f"warning/{name}": text for name, text in found.items()}

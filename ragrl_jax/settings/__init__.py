@@ -1,7 +1,7 @@
-"""Every setting of a run: its type, its default, its unit and what it may be. `config.py` makes the ConfigDict of it.
+"""Every setting of a run with type, default, unit and allowed values. `config.py` makes a ConfigDict of them.
 
-A section is a frozen dataclass that checks itself when it is made: each field alone, then what the fields say of each
-other (`rules`). The sections are in `playing.py` and `learning.py`, in the order of `Settings`. Read `config.py` next.
+A section is a frozen dataclass that checks itself when it is made: first each field, then the relations between fields
+(`rules`). The sections are in `playing.py` and `learning.py`, in the order of `Settings`. Read `config.py` next.
 """
 
 import dataclasses
@@ -78,13 +78,13 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class Settings(Section):
-  """All settings of a run. A file under configs/ holds only what differs from here."""
+  """All settings of a run. A file under configs/ contains only the values that differ from these defaults."""
 
   recipe: str = "search_r1"  # a name of ragrl_jax.recipes
   preset: str = "paper"  # one of the recipe's PRESETS, or several joined by commas
-  switches: Mapping[str, Any] = fields.mapping()  # of the recipe; one that is set overrides the preset's
+  switches: Mapping[str, Any] = fields.mapping()  # the recipe's switches; they override the preset's
   seed: int = 0
-  steps: int = setting(100, least=1)  # of training: batches of episodes, or of transcripts
+  steps: int = setting(100, least=1)  # steps of training: batches of episodes, or of transcripts
   model: Model = Model()
   prompting: Prompting = Prompting()
   data: Data = Data()
@@ -138,9 +138,9 @@ class Settings(Section):
 
 
 def of(config: Any) -> Settings:
-  """The typed settings of a ConfigDict, or of nested mappings. Making them checks them; nothing is loaded.
+  """The typed settings of a ConfigDict, or of nested mappings. They are checked, and nothing is loaded.
 
   Raises:
-    ValueError: with the field's path, what it is and what it must be.
+    ValueError: the message has the field's path, its value and what it must be.
   """
   return fields.build(Settings, config.to_dict() if hasattr(config, "to_dict") else config, "config")

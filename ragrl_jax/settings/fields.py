@@ -1,4 +1,4 @@
-"""Records that check their own fields: the type is the annotation, names and ranges are given to `setting`.
+"""Records that check their own fields. A field's annotation gives its type; `setting` gives its choices or range.
 
 @dataclasses.dataclass(frozen=True)
 class Data(Checked):
@@ -14,6 +14,7 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
+FILE = "file:"  # "file:PATH" in place of a name: a text of the user's own, see prompting/wording.py
 T = TypeVar("T")
 Rules = Iterator[tuple[bool, str]]  # whether a rule holds, and the message if it does not
 BOUNDS = {  # how a value compares with the bound, and how a message says it
@@ -24,16 +25,17 @@ BOUNDS = {  # how a value compares with the bound, and how a message says it
 }
 
 
-def setting(default: Any, *, choices: Iterable[Any] = (), **bounds: float) -> Any:
+def setting(default: Any, *, choices: Iterable[Any] = (), files: bool = False, **bounds: float) -> Any:
   """A field of a dataclass.
 
   Args:
     default: its value where none is given.
     choices: all values that it may have; none: any of its type.
+    files: "file:PATH" may stand in place of a choice.
     **bounds: least, above, most, below: of a number.
   """
   assert bounds.keys() <= BOUNDS.keys()
-  return dataclasses.field(default=default, metadata={"choices": tuple(choices), "bounds": bounds})
+  return dataclasses.field(default=default, metadata={"choices": tuple(choices), "files": files, "bounds": bounds})
 
 
 def mapping() -> Any:
@@ -51,7 +53,7 @@ class Checked:
   """A record whose fields are checked when it is made.
 
   Raises:
-    ValueError: with the field, what it is and what it must be.
+    ValueError: the message has the field, its value and what it must be.
   """
 
   def __post_init__(self) -> None:
@@ -64,11 +66,11 @@ class Checked:
         raise ValueError(message)
 
   def refusal(self, name: str, value: Any, must: str) -> str:
-    """The message for a field that has a value that it cannot have."""
+    """The message for a field with a value that is not allowed."""
     return f"{name}={value!r}: it must be {must}."
 
   def rules(self) -> Rules:
-    """(whether it holds, the message if not) of every rule between the fields."""
+    """(whether the rule holds, message if not) for every rule between the fields."""
     return iter(())
 
 
@@ -79,19 +81,22 @@ class Section(Checked):
   PATH: ClassVar[str] = ""
 
   def refusal(self, name: str, value: Any, must: str) -> str:
-    """The message, with the path of the setting."""
+    """The message, with the setting's path."""
     return f"config.{self.PATH}{'.' * bool(self.PATH)}{name}={value!r}: it must be {must}."
 
 
 def must_be(record: type, name: str, value: Any) -> str | None:
-  """What the field must be, if `value` is nothing that it can be; else None."""
+  """What the field must be, if `value` is not allowed; else None."""
   allowed, field = kinds(record)[name], _fields(record)[name]
   choices, bounds = field.metadata.get("choices", ()), field.metadata.get("bounds", {})
   if type(None) in allowed and value is None:
     return None
   if choices:
-    # True == 1, but is no choice among numbers.
+    # True == 1, but it is not one of the choices 0, 1, ….
     known = any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in choices)
+    if field.metadata["files"]:
+      known = known or (isinstance(value, str) and value.startswith(FILE))
+      choices = (*choices, f"{FILE}PATH")
     return None if known else _listed(choices)
   kind = next((kind for kind in allowed if kind in NOUNS), None)
   if kind is None:
@@ -130,15 +135,15 @@ def _listed(choices: Iterable[Any]) -> str:
 
 
 def build(record: type[T], values: Mapping[str, Any], where: str) -> T:
-  """A record of nested mappings; lists become tuples.
+  """Makes a record from nested mappings; lists become tuples.
 
   Args:
     record: a dataclass; a field that is a dataclass takes a mapping.
-    values: by field; those left out have their default.
-    where: stands before the names in messages, such as "config.rollout".
+    values: by field; fields that are left out have their default.
+    where: prefix of the names in messages, such as "config.rollout".
 
   Raises:
-    ValueError: a name that the class does not have; whatever the class refuses.
+    ValueError: a name that the class does not have, or a value that the class refuses.
   """
   known, given, more = _fields(record), {}, {}
   for name, value in values.items():
@@ -158,7 +163,7 @@ def build(record: type[T], values: Mapping[str, Any], where: str) -> T:
 
 
 def plain(record: Any) -> dict[str, Any]:
-  """The nested dicts that `build` makes this record of."""
+  """The nested dicts from which `build` makes this record."""
   found: dict[str, Any] = {}
   for name, field in _fields(type(record)).items():
     value = getattr(record, name)

@@ -19,15 +19,15 @@ class Advantage(Section):
 
   # GRPO, RLOO, REINFORCE++ on the group, PPO (needs a critic), REINFORCE++
   kind: str = setting("group_relative", choices=(*COMPARED, *COUNTED))
-  # "episode": every token has its episode's advantage; "turn": a turn answers for its own and later rewards. gae and
-  # reinforce_plus_plus credit each token by itself
+  # "episode": every token has its episode's advantage; "turn": a turn is credited with its own and later rewards.
+  # gae and reinforce_plus_plus credit each token by itself
   credit: str = setting("episode", choices=("episode", "turn"))
-  std: str = setting("sample", choices=("sample", "population", "none"))  # group_relative: what it divides by
-  std_floor: float = setting(0.0, least=0)  # group_relative: least deviation
+  std: str = setting("sample", choices=("sample", "population", "none"))  # group_relative: the divisor
+  std_floor: float = setting(0.0, least=0)  # group_relative: least value of the deviation
   eps: float = setting(1e-6, least=0)  # group_relative: added to the deviation
   gamma: float = setting(1.0, least=0, most=1)  # gae, reinforce_plus_plus: discount per trained token
   lam: float = setting(1.0, least=0, most=1)  # gae: trace per trained token
-  whiten: bool = True  # gae: advantages to mean 0 and deviation 1 over the batch's trained tokens
+  whiten: bool = True  # gae: scale advantages to mean 0 and deviation 1 over the batch's trained tokens
 
   @property
   def compares(self) -> bool:
@@ -49,15 +49,17 @@ class Loss(Section):
   aggregation: str = setting("token_mean", choices=aggregate.AGGREGATIONS)  # how tokens are averaged
   clip_low: float = setting(0.2, least=0)  # the policy ratio is clipped at 1 - clip_low
   clip_high: float = setting(0.2, least=0)  # and at 1 + clip_high
-  dual_clip: float | None = setting(None, above=1)  # bound of the ratio where the advantage is negative
-  ratio: str = setting("token", choices=("token", "sequence"))  # "sequence": GSPO's
+  dual_clip: float | None = setting(None, above=1)  # upper bound of the ratio for tokens with negative advantage
+  ratio: str = setting("token", choices=("token", "sequence"))  # "sequence": GSPO's ratio
   kl: str = setting("none", choices=("none", *kl_lib.ESTIMATORS))  # estimator of the penalty; "none": no penalty
   kl_in: str = setting("loss", choices=("loss", "reward"))  # where the penalty goes
   kl_coef: float = setting(0.0, least=0)
+  # nats between the two log-probabilities from which k3 goes on along its tangent; None: e^gap anywhere, as published
+  kl_tangent: float | None = setting(5.0, above=0)
   kl_target: float = setting(0.0, least=0)  # nats per token that kl_coef is steered to; 0: kl_coef is fixed
   kl_horizon: int = setting(10_000, least=1)  # sequences the KL controller averages over
-  entropy_coef: float = 0.0  # times the mean entropy is taken off the loss
-  # largest weight that corrects a token for the sampler's mismatch; None: no weights
+  entropy_coef: float = 0.0  # this times the mean entropy is subtracted from the loss
+  # largest importance weight that corrects for the sampler's mismatch; None: no weights
   importance_cap: float | None = setting(None, above=0)
   epochs: int = setting(1, least=1)  # passes over one batch of episodes
   minibatches: int = setting(1, least=1)  # optimiser steps per pass, each on its own prompts
@@ -73,17 +75,17 @@ class Loss(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Critic(Section):
-  """The value function; advantage.kind="gae" needs one."""
+  """The value function, which advantage.kind="gae" needs."""
 
   PATH = "critic"
 
-  # "own": a second decoder that starts as the policy's copy; "shared": a value head on the policy's trunk
+  # "own": a second decoder that starts as a copy of the policy; "shared": a value head on the policy's trunk
   kind: str = setting("none", choices=("none", "own", "shared"))
-  learning_rate: float = setting(1e-5, least=0)  # of AdamW; the rest is as in config.optimizer
+  learning_rate: float = setting(1e-5, least=0)  # AdamW's; other values are those of config.optimizer
   warmup_steps: int = setting(0, least=0)  # optimiser steps
   clip: float | None = 0.5  # how far a value may move in an update, in reward units; None: no clip
-  coef: float = setting(0.5, least=0)  # times the value loss is added to the policy's; of a shared trunk
-  alone_steps: int = setting(0, least=0)  # optimiser steps at the start that train only the critic; of an own critic
+  coef: float = setting(0.5, least=0)  # shared trunk: this times the value loss is added to the policy's loss
+  alone_steps: int = setting(0, least=0)  # own critic: optimiser steps at the start that train only the critic
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,14 +108,14 @@ class Optimizer(Section):
   kind: str = setting("adamw", choices=("adamw", "muon"))
   learning_rate: float = setting(1e-6, least=0)  # the peak
   warmup_steps: int = setting(0, least=0)  # optimiser steps, from 0 on a straight line
-  # after the warm-up; "cosine" falls until the last step, "inverse_sqrt" suits a run whose end is not known
-  schedule: str = setting("constant", choices=("constant", "cosine", "inverse_sqrt"))
-  final_share: float = setting(0.1, least=0, most=1)  # cosine: the last learning rate over the peak
+  # after the warm-up; "cosine" and "linear" fall until the last step, "inverse_sqrt" suits a run whose end is not known
+  schedule: str = setting("constant", choices=("constant", "cosine", "linear", "inverse_sqrt"))
+  final_share: float = setting(0.1, least=0, most=1)  # cosine, linear: the last learning rate over the peak
   b1: float = setting(0.9, least=0, below=1)
   b2: float = setting(0.999, least=0, below=1)
-  weight_decay: float = setting(0.01, least=0)  # on matrices and embeddings; never on norms and biases
+  weight_decay: float = setting(0.01, least=0)  # on matrices and embeddings, never on norms and biases
   clip_norm: float = setting(1.0, least=0)  # largest global norm of the gradient; 0: no clipping
-  muon_scale: float = setting(5.0, above=0)  # Muon's learning rate over AdamW's
+  muon_scale: float = setting(5.0, above=0)  # Muon's learning rate divided by AdamW's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +128,7 @@ class Learner(Section):
   row_lengths: tuple[int, ...] = (512,)  # T: tokens of a row; at most three lengths
   share_prompts: bool = False  # compute a group's prompt once per row; saves work where prompts are long
   logprob_chunk: int = setting(512, least=1)  # tokens whose logits a device holds at once
-  max_nonfinite: int = setting(3, least=1)  # skipped steps in a row before the run stops
+  max_nonfinite: int = setting(3, least=1)  # skipped steps in succession before the run stops
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""
@@ -139,7 +141,7 @@ class Learner(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Mesh(Section):
-  """Sizes of the device mesh; one may be -1: what is left of the devices."""
+  """Sizes of the device mesh. One of them may be -1: all remaining devices."""
 
   PATH = "mesh"
 
@@ -184,7 +186,7 @@ class Log(Section):
 
   PATH = "log"
 
-  episodes_every: int = setting(1, least=0)  # steps between two that write their episodes; 0: none do
+  episodes_every: int = setting(1, least=0)  # steps between two logged steps; 0: no episodes are logged
   tensorboard: bool = True
 
 
@@ -196,3 +198,22 @@ class SFT(Section):
 
   # weight of the tokens of prompts and search results; the model's own tokens weigh 1
   environment_weight: float = setting(0.3, least=0)
+  batch: int = setting(0, least=0)  # transcripts of a step; 0: as many as one block of rows holds
+  epochs: int = setting(0, least=0)  # passes over the transcripts, in place of config.steps; needs `batch`
+  warmup_share: float = setting(
+    0.0, least=0, most=1
+  )  # with `epochs`: of their steps, in place of optimizer.warmup_steps
+  max_tokens: int = setting(0, least=0)  # a longer transcript loses its end; 0: none does
+
+  def rules(self) -> Rules:
+    """See `Checked.rules`."""
+    yield (
+      bool(self.batch) or not self.epochs,
+      f"config.sft.epochs={self.epochs} with config.sft.batch=0: how many steps an epoch has depends on the batch. Set "
+      "batch, or leave epochs at 0 and set config.steps.",
+    )
+    yield (
+      bool(self.epochs) or not self.warmup_share,
+      f"config.sft.warmup_share={self.warmup_share} without config.sft.epochs: set epochs, or "
+      "config.optimizer.warmup_steps.",
+    )

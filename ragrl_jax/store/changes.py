@@ -1,6 +1,7 @@
 """A run's config.json: writes the settings, and decides which of them may change when the run is resumed."""
 
 import fnmatch
+import hashlib
 import json
 import pathlib
 import time
@@ -8,12 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragrl_jax import config as config_lib
+from ragrl_jax.settings import fields
 from ragrl_jax.store import addresses, jsonl
 
 FILE, CHANGES = "config.json", "changes.jsonl"
+WORDINGS = "wordings.json"  # the texts of settings that are "file:PATH", as they were when the run began
 
 # Patterns of the settings that do not change the trained weights, with the reason. All others do, or might change the
-# order of a sum, as the mesh, lanes and block sizes do. config.steps is free unless the learning rate depends on it.
+# order of a sum, as the mesh, lanes and block sizes do. config.steps is free unless the learning rate or a curriculum
+# depends on it.
 FREE = {
   "log.*": "only what is logged",
   "checkpoint.*": "only when it is saved",
@@ -33,12 +37,50 @@ FREE = {
 }
 
 RENAMED = {"rollout.block": "rollout.page"}  # settings that older runs know by another name
+RENAMED_STATE = {"supply": "group_sampler"}  # keys of host.json that older checkpoints have under another name
 
 
 def write(workdir: pathlib.Path, config) -> None:
-  """Writes the settings to config.json, as ASCII; addresses are written without user and password."""
+  """Writes the settings to config.json, as ASCII, and the user's own wordings to wordings.json.
+
+  Addresses are written without user and password.
+  """
+  if texts := wordings(config):
+    with jsonl.whole(workdir / WORDINGS) as part:
+      part.write_text(json.dumps(texts, indent=1, ensure_ascii=False), encoding="utf-8")
   with jsonl.whole(workdir / FILE) as part:
     part.write_text(json.dumps(_values(config), indent=1), encoding="ascii")
+
+
+def wordings(config) -> dict[str, str]:
+  """Setting → the text of its file, of each setting that is "file:PATH" (prompting/wording.py).
+
+  Raises:
+    ValueError: a file that cannot be read.
+  """
+  found = {}
+  for name, value in _flat(_values(config)).items():
+    if isinstance(value, str) and value.startswith(fields.FILE):
+      path = pathlib.Path(value.removeprefix(fields.FILE)).expanduser()
+      try:
+        found[name] = path.read_text(encoding="utf-8-sig")
+      except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ValueError(f"config.{name}={value}: the file cannot be read ({why}).") from None
+  return found
+
+
+def digests(texts: Mapping[str, str]) -> dict[str, str]:
+  """Setting → a short hash of its text."""
+  return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in texts.items()}
+
+
+def reworded(workdir: pathlib.Path, config) -> dict[str, tuple[str, str]]:
+  """Setting → (old hash, new hash) of each file whose text has changed since the run began."""
+  path = workdir / WORDINGS
+  was = digests(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+  now = digests(wordings(config))
+  return {name: (was[name], now[name]) for name in was.keys() & now.keys() if was[name] != now[name]}
 
 
 def differences(workdir: pathlib.Path, config) -> dict[str, tuple[Any, Any]]:
@@ -61,9 +103,10 @@ def differences(workdir: pathlib.Path, config) -> dict[str, tuple[Any, Any]]:
       "--accept_changes."
     ) from error
   now = _flat(_values(config))
+  texts = {f"{name} (its text)": pair for name, pair in reworded(workdir, config).items()}
   nothing = object()
   found = {name: (was.get(name, nothing), now.get(name, nothing)) for name in [*now, *(was.keys() - now.keys())]}
-  return {
+  return texts | {
     name: tuple(None if value is nothing else value for value in pair)
     for name, pair in found.items()
     if pair[0] != pair[1]
@@ -92,9 +135,14 @@ def record(workdir: pathlib.Path, step: int, changes: Mapping[str, tuple[Any, An
     file.write(jsonl.line(dict(step=step, time=round(time.time(), 3), changes=changes)))
 
 
+def host_state(saved: Mapping[str, Any]) -> dict[str, Any]:
+  """A checkpoint's JSON part under the present names of its keys."""
+  return {RENAMED_STATE.get(name, name): value for name, value in saved.items()}
+
+
 def _is_free(name: str, config) -> bool:
   if name == "steps":
-    return config.optimizer.schedule != "cosine"
+    return config.optimizer.schedule not in ("cosine", "linear") and not config.data.hard
   return any(fnmatch.fnmatchcase(name, pattern) for pattern in FREE)
 
 

@@ -9,21 +9,27 @@ A step's file, `episodes/step_000012.jsonl`, is whole or absent. A row holds:
                                                 are not in the text (index in ids, index in text, name), if any
     facts ended failure                         answers of judges and probes; why the episode ended
     terms weights reward outcome advantage      unweighted terms (null: not scorable), their weights, the weighted sum
+
+An evaluation keeps its episodes, too, in `episodes.jsonl` beside its predictions: the same rows without token ids,
+log-probabilities and scores. `read_folder` reads either.
 """
 
 import codecs
 import dataclasses
 import os
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ragrl_jax import structs
+from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.store import exact, jsonl, step_files
 
 FOLDER = "episodes"
+PLAYED = "episodes.jsonl"  # of an evaluation
+GOLDS = "gold_passages"  # in an example's meta: its supporting passages, where it has been made without its passages
 
 
 def row(
@@ -68,7 +74,7 @@ def row(
     "golds": example.golds,
     "source": example.source,
     "hops": example.hops,
-    "gold_ids": gold_ids(example),
+    "gold_ids": gold_ids(example, episode),
     "ended": episode.ended,
     "failure": episode.failure,
     "reward": reward,
@@ -81,11 +87,39 @@ def row(
   }
 
 
-def gold_ids(example: structs.Example) -> list[str] | None:
-  """Ids of the gold passages: `meta["gold_ids"]`, else the example's supporting passages; None if unknown."""
+def played(example: structs.Example, episode: structs.Episode) -> dict[str, Any]:
+  """The row of an evaluation's episode: question, segments as text, and facts; without ids, which are for training."""
+  full = row(example, episode, terms={}, weights={}, reward=None, outcome=None)
+  segments = [
+    {name: value for name, value in item.items() if name not in ("ids", "logprobs")} for item in full["segments"]
+  ]
+  kept = ("version", "id", "question", "golds", "source", "hops", "gold_ids", "ended", "failure", "facts")
+  return {name: full[name] for name in kept} | dict(segments=segments)
+
+
+def gold_ids(example: structs.Example, episode: structs.Episode) -> list[str] | None:
+  """Ids of the gold passages: `meta["gold_ids"]`, which are the corpus's; else by content; None if unknown.
+
+  By content they are the example's supporting passages and every passage that the episode's searches returned from the
+  same article: with the title of one, or with its text where it has none. A paragraph's own id is made from its own
+  question, so that no corpus has it.
+  """
   if "gold_ids" in example.meta:
     return [str(i) for i in example.meta["gold_ids"]]
-  return [example.passages[i].id for i in example.supporting] or None
+  golds = [*(example.passages[i] for i in example.supporting), *example.meta.get(GOLDS, ())]
+  known = {_content(passage) for passage in golds}
+  found = [passage for search in episode.searches for passage in search.found or () if _content(passage) in known]
+  return list(dict.fromkeys(passage.id for passage in (*golds, *found))) or None
+
+
+def searched(episode: structs.Episode) -> list[tuple[str, list[str]]]:
+  """(query, ids of the passages) of each executed search, as `core.metrics.searches` takes them."""
+  return [(search.query or "", [passage.id for passage in search.found or ()]) for search in episode.searches]
+
+
+def _content(passage: structs.Passage) -> tuple[str, str]:
+  title = normalize(passage.title, "squad")
+  return ("title", title) if title else ("text", normalize(passage.text, "squad"))
 
 
 def pieces(tokenizer, ids: Sequence[int]) -> list[str]:
@@ -138,6 +172,20 @@ def read_episodes(path: str | os.PathLike) -> list[dict[str, Any]]:
   return list(jsonl.read(path))
 
 
+def read_folder(folder: str | os.PathLike) -> Iterator[dict[str, Any]]:
+  """The rows of a run's episodes, step by step, or those of an evaluation.
+
+  Raises:
+    FileNotFoundError: the folder holds neither.
+    ValueError: see `read_episodes`.
+  """
+  found = [*steps(folder).values()] or [pathlib.Path(folder) / PLAYED]
+  if not found[0].exists():
+    raise FileNotFoundError(f"{folder}: no episodes there: name a run's folder, or an evaluation's, with {PLAYED}.")
+  for path in found:
+    yield from jsonl.read(path, torn_end=path.name == PLAYED)
+
+
 def steps(workdir: str | os.PathLike) -> dict[int, pathlib.Path]:
   """The logged steps of a run, in order, with their files."""
   return step_files.steps(pathlib.Path(workdir) / FOLDER)
@@ -149,15 +197,18 @@ def cut(workdir: str | os.PathLike, restored: int | None) -> None:
 
 
 def episode_of(logged: Mapping[str, Any]) -> structs.Episode:
-  """The episode of a row. Its facts are JSON values: tuples have become lists, for example."""
+  """The episode of a row. Its facts are JSON values: tuples have become lists, for example.
+
+  An evaluation's row has texts only: segments without token ids.
+  """
   return structs.Episode(
     tuple(_segment_of(item) for item in logged["segments"]),
     facts=logged["facts"],
     version=logged["version"],
     ended=logged["ended"],
     failure=logged["failure"],
-    prompt_index=logged["prompt_index"],
-    sample=logged["sample"],
+    prompt_index=logged.get("prompt_index", 0),
+    sample=logged.get("sample", 0),
     example_id=logged["id"],
   )
 
@@ -186,7 +237,7 @@ def _segment_of(item: Mapping[str, Any]) -> structs.Segment:
   logprobs = np.asarray(item.get("logprobs") or (), np.float32)  # the file has the shortest decimal of each float32
   return structs.Segment(
     item["owner"],
-    tuple(item["ids"]),
+    tuple(item.get("ids", ())),
     item["text"],
     tuple(logprobs.tolist()),
     item.get("stop", ""),

@@ -111,6 +111,19 @@ def repair(path: str | os.PathLike, *, keep=lambda row: True) -> list[dict[str, 
   return rows
 
 
+def cut(path: str | os.PathLike, rows: int) -> int:
+  """Truncates the file after its first `rows` whole lines; 0 if there is no file. Returns how many it then has."""
+  path = pathlib.Path(path)
+  if not path.exists():
+    return 0
+  kept = end = 0
+  with open(path, "rb") as file:
+    while kept < rows and (raw := file.readline()).endswith(b"\n"):
+      kept, end = kept + 1, end + len(raw)
+  os.truncate(path, end)
+  return kept
+
+
 @contextlib.contextmanager
 def naming(path: str | os.PathLike) -> Iterator[None]:
   """Adds the file's name to an OSError of the block, since the system's error about a full disk does not name it."""

@@ -1,4 +1,4 @@
-"""What every recipe promises, as checks that the author of a recipe can call.
+"""The contract of every recipe, as checks that the author of a recipe can call.
 
     def test_my_recipe():
       testing.check_recipe(my_recipe, my_example, ["<answer> Paris </answer>", "nonsense"])
@@ -18,12 +18,12 @@ from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example
 from ragrl_jax.testing import scripted
 
-TURNS = 64  # turns after which a play is taken to be endless
+TURNS = 64  # turns after which a play counts as endless
 Turns = Sequence[tuple[str, str]]
 
 
 def check_recipe(recipe: Recipe, example: Example, texts: Sequence[str] = ()) -> None:
-  """Checks the promises that hold for every recipe.
+  """Checks the contract that holds for every recipe.
 
   - The slots are filled: `play` is async, stop strings are strings, the prompt's messages contain the question.
   - `score` and `weights` name the same terms; the reward is their weighted sum; the outcome is 0, 1 or None.
@@ -32,12 +32,12 @@ def check_recipe(recipe: Recipe, example: Example, texts: Sequence[str] = ()) ->
   - `play` ends with a policy that says nothing, and uses only the recipe's stop strings.
 
   Args:
-    recipe: what `build` returns.
-    example: a question with whatever the recipe needs: passages, golds, evidence.
-    texts: replies of a model, good and bad ones: each is scored as an episode of one turn.
+    recipe: the result of `build`.
+    example: a question with everything the recipe needs: passages, golds, evidence.
+    texts: good and bad replies of a model. Each is scored as an episode of one turn.
 
   Raises:
-    AssertionError: a promise is broken.
+    AssertionError: a part of the contract is broken.
   """
   slots(recipe, example)
   stops(recipe)
@@ -75,7 +75,7 @@ def stops(recipe: Recipe) -> None:
 
 
 def terms(recipe: Recipe, example: Example, episode: Episode) -> Mapping[str, float | None]:
-  """Terms, weights, reward and outcome agree. Returns the terms."""
+  """Terms, weights, reward and outcome are consistent. Returns the terms."""
   found, weights = recipe.score(example, episode), recipe.weights(0)
   assert set(found) == set(weights), f"score names {sorted(found)}, weights names {sorted(weights)}"
   for name, value in found.items():
@@ -92,7 +92,7 @@ def terms(recipe: Recipe, example: Example, episode: Episode) -> Mapping[str, fl
 
 
 def pure(recipe: Recipe, example: Example, episode: Episode) -> None:
-  """`score` gives the same for the same input, and changes nothing."""
+  """`score` gives the same result for the same input, and changes nothing."""
   before = copy.deepcopy((example, episode))
   first = recipe.score(example, episode)
   assert recipe.score(example, episode) == first, "score differs from call to call"
@@ -101,7 +101,7 @@ def pure(recipe: Recipe, example: Example, episode: Episode) -> None:
 
 
 def text_alone(recipe: Recipe, example: Example, turns: Turns) -> None:
-  """`score` depends on the text of an episode, not on its token ids; an episode keeps its turns as they were."""
+  """`score` depends on the text of an episode, not on its token ids. An episode keeps its turns unchanged."""
   by_bytes = Episode.from_text(recipe, example, turns)
   by_words = Episode.from_text(recipe, example, turns, tokenizer=_Words())
   assert recipe.score(example, by_bytes) == recipe.score(example, by_words), "score depends on the token ids"
@@ -111,7 +111,7 @@ def text_alone(recipe: Recipe, example: Example, turns: Turns) -> None:
 
 
 def environment_earns_nothing(recipe: Recipe, example: Example, texts: Sequence[str]) -> None:
-  """What the environment says scores as much as silence: it is never taken for the model's."""
+  """Text of the environment scores as much as silence, so it is never taken for the model's."""
   silence = recipe.score(example, Episode.from_text(recipe, example, []))
   paid = recipe.reward(silence, 10**6)
   assert paid is not None, "an episode without words has no reward: give the example all that the terms need"
@@ -145,7 +145,7 @@ def ends(recipe: Recipe, example: Example) -> None:
 
 
 class _Words:
-  """A tokenizer whose ids are no bytes: the length of each word."""
+  """A tokenizer whose ids are not bytes but the lengths of words."""
 
   def encode(self, text: str) -> list[int]:
     return [len(piece) for piece in re.findall(r"\S+|\s+", text)]

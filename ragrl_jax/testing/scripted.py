@@ -1,6 +1,6 @@
-"""Plays a recipe without a model: a policy that says what a script says, tools that answer from lists, and a tape.
+"""Plays a recipe without a model: a policy that follows a script, tools that answer from lists, and a tape.
 
-The tape holds everything that happens, in order, so that a test can compare it with a literal:
+The tape records everything in order, so that a test can compare it with a literal:
 
     episode, tape = scripted.play(recipe, example, ["<search> x </search>", "<answer> y </answer>"], [(passage,)])
     assert tape[1:3] == [("generate", ("</search>", "</answer>"), "<search> x </search>"), ("search", "x")]
@@ -16,14 +16,14 @@ from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage, Seg
 
 
 class ScriptedPolicy:
-  """Says the texts of a script in turn. It cuts each after the first stop string, as an engine would.
+  """Gives the texts of a script in turn. It cuts each after the first stop string, as an engine would.
 
   Args:
     script: the model's texts, one per turn. A text that contains no stop string ends with "eos".
     room: bytes that fit into the context.
 
   Attributes:
-    tape: what happened: ("start", prompt), ("generate", stops, text), ("observe", text), ("fork", text),
+    tape: the events: ("start", prompt), ("generate", stops, text), ("observe", text), ("fork", text),
       ("search", query), ("judge", pairs), ("embed", texts), ("full", text), ("end", why).
     tokenizer: one token per byte.
   """
@@ -110,7 +110,7 @@ class ScriptedTools:
     self.verdicts = list(verdicts)
 
   async def search(self, query: str, k: int | None = None) -> tuple[Passage, ...]:
-    """The next of the results, or raises it."""
+    """The next result; raises it if it is an exception."""
     self.policy.tape.append(("search", query))
     result = self.results.pop(0)
     if isinstance(result, Exception):
@@ -129,7 +129,7 @@ class ScriptedTools:
 
 
 def run(episode: Coroutine[Any, Any, Any]) -> Any:
-  """What the coroutine returns, run in a thread of its own: a notebook's thread has an event loop already."""
+  """The coroutine's result. It runs in its own thread, because a notebook's thread has an event loop already."""
   with concurrent.futures.ThreadPoolExecutor(1) as thread:
     return thread.submit(asyncio.run, episode).result()
 

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ TOKENIZER = ByteTokenizer()
 CONFIG = DecoderConfig(
   vocab_size=264, d_model=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=48, rope_theta=1e4
 )
-# A model that knows nothing writes any byte: with these, a turn ends after some 15 tokens.
+# An untrained model samples arbitrary bytes. With these stop strings a turn ends after some 15 tokens.
 STOPS = (*"aeiot", "</search>", *"ABCDEFGHIJ")
 CONTEXT = 96
 SIZES = dict(lanes=4, rows=6, context=CONTEXT, chunk=8, prefill=32, page=32, prefill_rows=2)
@@ -42,12 +43,12 @@ def stops(texts=STOPS):
 
 
 def engine(seed=0, texts=STOPS, **sizes):
-  """An engine with weights loaded. Equal arguments share one engine.
+  """An engine with weights. Equal arguments share one engine.
 
   Args:
-    seed: of the weights.
+    seed: seed of the weights.
     texts: every stop string that the play uses, such as `recipe.stops`.
-    sizes: of the engine, where they differ from SIZES; a recipe's prompt needs a longer `context`.
+    sizes: sizes that differ from SIZES; a recipe's prompt needs a longer `context`.
   """
   return _engine(seed, tuple(dict.fromkeys(texts)), tuple(sorted((SIZES | sizes).items())))
 
@@ -61,12 +62,18 @@ def _engine(seed, texts, sizes):
 
 
 def held(engine):
-  """Pages of an engine's cache that somebody holds."""
+  """Pages of an engine's cache that are in use."""
   return sum(engine.sizes.cache_pages - replica.pages.free for replica in engine._replicas)
 
 
+def operations(compiled, pages):
+  """Names of the operations of a compiled program whose result has the shape of a layer's pages, in float32."""
+  shape = "f32[" + ",".join(map(str, pages.shape)) + "]"
+  return set(re.findall(rf"= {re.escape(shape)}\S* ([\w-]+)\(", compiled.as_text()))
+
+
 class Retriever:
-  """Finds k passages that say how long the query was, and keeps the queries in `batches`."""
+  """Finds k passages that contain the length of the query, and records the queries in `batches`."""
 
   def __init__(self):
     self.batches = []
@@ -78,7 +85,7 @@ class Retriever:
 
 
 class Tools:
-  """Tools on the event loop: a search takes `delay(query)` seconds; every judgement is 1."""
+  """Tools on the event loop: a search takes `delay(query)` seconds, and every verdict is 1."""
 
   def __init__(self, delay=lambda query: 0.0):
     self.delay = delay
@@ -94,7 +101,7 @@ class Tools:
 
 
 async def play(example, policy, tools, turns=3):
-  """An episode of `turns` generations with a search after each but the last."""
+  """An episode of `turns` generations, with a search after each except the last."""
   talk = policy.start(TOKENIZER.encode(example.question))
   for turn in range(turns):
     said = await talk.generate(stop=STOPS)
@@ -128,7 +135,7 @@ def drawn(episode):
 
 
 def scored(episode, temperature=1.0, seed=0):
-  """(the sampler's, the model's) log-probabilities of the model tokens. The model's are of one pass over the whole."""
+  """The sampler's and the model's log-probabilities of the model tokens; the model's are from a single pass."""
   ids = [i for s in episode.segments for i in s.ids]
   padded = jnp.asarray([ids + [0] * (CONTEXT - len(ids))])
   logits = _forward(seed)(padded)[0] / temperature

@@ -17,7 +17,7 @@ from ragrl_jax.recipes.search_r1 import demonstrate
 
 
 def make(folder: pathlib.Path, *, seed: int = 0) -> None:
-  """Writes corpus, index, questions to train on, held-out questions, demonstrations and tokenizer.model to `folder`."""
+  """Writes corpus, index, training questions, held-out questions, demonstrations and tokenizer.model to `folder`."""
   world = synthetic.build(synthetic.Settings(seed=seed, entities=24, held_out=12, syllables=12))
   writers.write_passages(folder / "corpus.jsonl", world.passages)
   retrieval.build_index(folder / "corpus.jsonl", "hashing", folder / "index", progress=False)
@@ -38,7 +38,7 @@ def make(folder: pathlib.Path, *, seed: int = 0) -> None:
 
 
 def rewarding(recipe):
-  """The recipe with rewards that an untrained model earns, by the ids it wrote. Many groups are constant."""
+  """The recipe with rewards that an untrained model earns, from the ids it sampled. Many groups are constant."""
   wrote = lambda e: sum(i for s in e.segments if s.owner == structs.MODEL for i in s.ids)
   return dataclasses.replace(
     recipe,
@@ -52,8 +52,8 @@ def config(folder: pathlib.Path, get_config: Callable[[str], ml_collections.Conf
   """A config's settings with the data of `make`, a model of a few thousand parameters, and three steps.
 
   Args:
-    folder: what `make` filled.
-    get_config: of a file under configs/; the model's shape must be one that the quickstart has.
+    folder: the folder filled by `make`.
+    get_config: the function of a file under configs/. The model must have one of the quickstart's shapes.
     variant: its argument; "sft" trains on the demonstrations.
   """
   made = get_config(variant)

@@ -1,4 +1,4 @@
-"""Every file under configs/ gives valid settings, in every variant, and names a recipe that takes its switches."""
+"""Every file under configs/ gives valid settings in every variant, and names a recipe that accepts its switches."""
 
 import importlib.util
 import pathlib
@@ -6,7 +6,10 @@ import pathlib
 import pytest
 
 from ragrl_jax import config as config_lib
-from ragrl_jax import recipes
+from ragrl_jax import recipes, sft
+from ragrl_jax.learner import settings as learner_settings
+from ragrl_jax.structs import Example, Passage
+from ragrl_jax.testing import scripted
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.glob("*.py"))
@@ -24,11 +27,37 @@ VARIANTS = {
     "direct",
     "k3",
     "without_2wiki",
+    "naive,judge,smoke",
+    "direct,judge",
     "sft",
+    "sft,repo",
     "sft,direct,smoke",
   ),
-  "care": ("", "smoke", "repo", "mean", "no_retrieval", "easy_only", "sft", "sft,smoke"),
-  "untrained": ("", "smoke", "closed_book", "cot", "ircot,smoke", "iter_retgen", "self_ask", "skr"),
+  "care": (
+    "",
+    "smoke",
+    "repo",
+    "mean",
+    "no_retrieval",
+    "no_retrieval,easy_only",
+    "easy_only",
+    "sft",
+    "sft,smoke",
+    "longbench",
+    "original,longbench",
+  ),
+  "untrained": (
+    "",
+    "smoke",
+    "closed_book",
+    "cot",
+    "ircot,smoke",
+    "iter_retgen",
+    "self_ask",
+    "skr",
+    "thinking",
+    "no_thinking,closed_book",
+  ),
   "veritas": ("", "smoke", "em", "em_it", "em_ta", "em_format", "no_ramp", "repo", "reward_model"),
   "when_to_search": (
     "",
@@ -36,6 +65,7 @@ VARIANTS = {
     "table",
     "exact",
     "printed",
+    "ngrams,exact,smoke",
     "no_search_reward",
     "no_stage_one",
     "no_stage_two",
@@ -55,6 +85,10 @@ VARIANTS = {
     "answers_f",
     "answers_er",
     "answers_ef",
+    "study_rational,sft",
+    "study_vanilla,sft",
+    "filter,sft",
+    "thoughts",
   ),
 }
 
@@ -88,16 +122,16 @@ def test_config_is_valid(path):
     ),
     ("when_to_search", "exact,no_stage_one", "exact,no_stage_one", dict(correctness="exact", stage_two_from=0)),
     ("when_to_search", "exact,no_stage_two", "exact,no_stage_two", dict(correctness="exact", stage_two_from=None)),
-    ("when_to_search", "unified,printed", "printed,unified", dict(answer="unified", similarity="encoder", halve=True)),
+    ("when_to_search", "unified,printed", "printed,unified", dict(answer="unified", halve=True)),
     ("search_r1", "ppo,format,repo", "ppo,format,repo", dict(format=True, action="first")),
   ],
 )
-def test_presets_joined_by_commas_all_act(name, variant, preset, differences):
+def test_presets_joined_by_commas_all_take_effect(name, variant, preset, differences):
   config = load(CONFIGS / f"{name}.py").get_config(variant)
   assert config.preset == preset
   paper = recipes.get(name).switches
   assert dict(recipes.get(name, config.preset, **config.switches.to_dict()).switches) == {**paper, **differences}
-  assert config.judge.kind == "none" or not {"em", "exact"} & set(variant.split(","))  # nobody is asked
+  assert config.judge.kind == "none" or not {"em", "exact"} & set(variant.split(","))  # these presets need no judge
 
 
 @pytest.mark.parametrize(
@@ -109,42 +143,84 @@ def test_presets_joined_by_commas_all_act(name, variant, preset, differences):
     ("search_r1", "grpo,ppo"),
     ("when_to_search", "no_stage_one,no_stage_two"),
     ("when_to_search", "no_answer_reward,unified"),
-    ("arena", "repo,f1"),
+    ("arena", "f1,judge"),
+    ("arena", "naive,direct"),
+    ("care", "sft,longbench"),
+    ("care", "repo,easy_only"),
     ("care", "repo,mean"),
     ("lear", "vanilla,generator"),
     ("untrained", "cot,ircot"),
     ("quickstart", "smoke"),
   ],
 )
-def test_what_cannot_be_joined_is_refused(name, variant):
+def test_variants_that_contradict_each_other_are_refused(name, variant):
   with pytest.raises(ValueError, match="use .*sft|use one of|one of .* at most"):
     load(CONFIGS / f"{name}.py").get_config(variant)
 
 
-def test_a_search_needs_no_room_for_another_whole_turn():
-  # Prompt 2048, a first turn of 7000 and five passages: the paper's budget has room for them and 5,000 more.
+def test_arenas_sft_is_the_fair_one_or_the_authors(tmp_path):
+  rows = tmp_path / "sft.jsonl"
+  rows.write_text("".join(f'{{"id": {i}, "question": "Q?", "answers": ["a"], "turns": []}}\n' for i in range(1000)))
+  for variant, most, prompt in (("sft", 0, 0.0), ("sft,repo", 1024, 1.0), ("sft,direct,repo", 1024, 1.0)):
+    config = load(CONFIGS / "arena.py").get_config(variant)
+    config.data.train = str(rows)
+    planned = sft.planned(config)
+    assert (config.sft.max_tokens, config.sft.environment_weight, config.sft.batch) == (most, prompt, 256), variant
+    assert (planned.steps, planned.optimizer.warmup_steps) == (4, 0) and planned.optimizer.schedule == "linear"
+
+
+@pytest.mark.parametrize(("variant", "kl", "tangent"), [("", "k2", 5.0), ("k3", "k3", None), ("naive", "k3", None)])
+def test_arenas_k3_is_the_published_one(variant, kl, tangent):
+  loss = learner_settings.from_config(load(CONFIGS / "arena.py").get_config(variant))
+  assert (loss.kl, loss.kl_tangent) == (kl, tangent)
+
+
+@pytest.mark.parametrize("variant", ["judge", "naive,judge", "direct,judge"])
+def test_any_reply_of_arena_can_be_judged(variant):
+  config = load(CONFIGS / "arena.py").get_config(variant)
+  recipe = recipes.get("arena", config.preset)
+  assert (config.judge.kind, config.judge.prompt, recipe.switches["accuracy"]) == ("llm", "answer", "judge")
+  example = Example("q", "Who?", ("Ann",), (Passage("1", "", "It was Ann Lee."),), supporting=(0,))
+  reply = "<think>By [1].</think>" * ("naive" in variant) + "<answer>Ann Lee</answer>"
+  episode, tape = scripted.play(recipe, example, [reply], verdicts=(1.0,))
+  assert ("judge", (("Ann", "Ann Lee"),)) in tape and recipe.score(example, episode)["accuracy"] == 1.0
+
+
+def test_no_retrieval_has_no_curriculum():
+  for variant in ("no_retrieval", "no_retrieval,easy_only", "easy_only"):
+    assert load(CONFIGS / "care.py").get_config(variant).data.hard == ""
+  assert load(CONFIGS / "care.py").get_config().data.drop_unanswerable
+
+
+def test_longbench_has_the_authors_sizes():
+  rollout = load(CONFIGS / "care.py").get_config("longbench").rollout
+  assert (rollout.context - rollout.max_new_tokens, rollout.max_new_tokens) == (32_768, 4_096)
+
+
+def test_room_for_results_does_not_require_room_for_a_whole_turn():
+  # A prompt of 2,048 tokens, a first turn of 7,000 and five passages: the paper's budget leaves 5,000 tokens more.
   config = load(CONFIGS / "when_to_search.py").get_config()
   passages = config.retrieval.top_k * recipes.get("when_to_search").switches["max_passage_tokens"]
   assert config.rollout.context - 2048 - 7000 - passages >= (config.rollout.reserve or config.rollout.max_new_tokens)
 
 
-def test_a_pair_that_is_judged_fits_as_it_was_trained_on():
-  # Titles and numbers of the passages, and the words of the question, take less than 200 tokens.
+def test_a_judged_pair_is_not_longer_than_in_training():
+  # The titles and numbers of the passages and the words of the question take less than 200 tokens.
   config = load(CONFIGS / "veritas.py").get_config()
   passage = recipes.get("veritas").switches["max_passage_tokens"]
   assert config.judge.max_tokens >= config.retrieval.top_k * passage + config.rollout.max_new_tokens + 200
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_config_begins_with_its_story(path):
+def test_config_docstring_gives_command_and_expected_result(path):
   story = load(path).__doc__
   assert "Run:" in story and "Expect:" in story
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if path.stem != "quickstart"], ids=lambda path: path.stem)
-def test_smoke_changes_no_rule(path):
+def test_smoke_changes_sizes_only(path):
   full, small = load(path).get_config(), load(path).get_config("smoke")
-  full.optimizer.warmup_steps = small.optimizer.warmup_steps  # a length, not a rule
-  full.loss.minibatches = small.loss.minibatches  # no more of them than prompts
+  full.optimizer.warmup_steps = small.optimizer.warmup_steps  # a length, and lengths may differ
+  full.loss.minibatches = small.loss.minibatches  # a smoke run has fewer prompts to divide
   for rule in ("recipe", "preset", "switches", "loss", "advantage", "optimizer", "retrieval"):
     assert full[rule] == small[rule], rule

@@ -8,7 +8,7 @@ import pytest
 from scripted_server import serving
 
 from ragrl_jax import config, judging
-from ragrl_jax.judging import api
+from ragrl_jax.judging import judge_api
 
 FACTS = ["The Rhine passes Basel, Strasbourg and Cologne.", "Paris\nthe City of Light", "山 река délta"]
 CLAIMS = ["Cologne lies on the Rhine, as Basel does", "paris.", "река", "Berlin has three opera houses", "1 yes 0 no"]
@@ -20,7 +20,7 @@ def settings(**changed):
 
 
 def says(messages, number):
-  """A judge of length: so that verdicts differ and hang on the pair alone."""
+  """Judges by the length of the prompt, so that verdicts differ and depend only on the pair."""
   return "1" if len(messages[-1]["content"]) % 2 else "0"
 
 
@@ -31,7 +31,7 @@ def endpoint():
     yield endpoint
 
 
-KINDS = ("exact", "lexical", "nli", "reward_model", "llm", "llm cached", "llm about answers")
+KINDS = ("exact", "sub_em", "sub_em_words", "lexical", "nli", "reward_model", "llm", "llm cached", "llm about answers")
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -58,13 +58,13 @@ def test_one_verdict_a_pair_between_0_and_1_or_none(judge):
   assert len({verdict for verdict in verdicts}) > 1 or judge.describe().get("prompt") == "correctness"
 
 
-def test_a_verdict_hangs_on_its_pair_alone(judge):
+def test_a_verdict_depends_on_its_pair_alone(judge):
   together = judge.judge(PAIRS)
   assert judge.judge(PAIRS[::-1] + PAIRS) == together[::-1] + together
   assert [judge.judge([pair])[0] for pair in PAIRS] == together
 
 
-def test_a_blank_claim_is_worth_nothing_and_no_pairs_nothing(judge):
+def test_blank_claims_score_zero_and_no_pairs_give_no_verdicts(judge):
   assert judge.judge([(FACTS[0], ""), (FACTS[0], " \n\t")]) == [0.0, 0.0]
   assert judge.judge([]) == []
 
@@ -74,7 +74,7 @@ def test_odd_texts_are_judged(judge):
   assert len(judge.judge([(FACTS[0], text) for text in odd] + [(text, "Basel") for text in odd + [""]])) == 11
 
 
-def test_only_pairs_are_judged(judge):
+def test_arguments_that_are_not_pairs_are_refused(judge):
   for wrong in ("text", ["ab"], [("a", None)]):
     with pytest.raises(ValueError, match="pair"):
       judge.judge(wrong)
@@ -90,11 +90,11 @@ def test_several_threads_at_once(judge):
 def test_it_describes_itself_and_its_pace(judge):
   said = json.loads(json.dumps(judge.describe()))
   assert said["kind"] in judging.KINDS
-  assert isinstance(judge.pace, api.Pace) and judge.pace.batch >= 1 and judge.pace.workers >= 1
+  assert isinstance(judge.pace, judge_api.Pace) and judge.pace.batch >= 1 and judge.pace.workers >= 1
 
 
 def test_a_run_has_a_judge_a_term(endpoint, monkeypatch):
-  """Results judged by a model, answers by words, queries by the default; what is not set is the default's."""
+  """test_every_term_has_its_judge"""
   monkeypatch.setenv("NO_PROXY", "127.0.0.1")
   terms = ("information_think", "think_search", "think_answer")
   made = config.default_config()
@@ -112,7 +112,7 @@ def test_a_run_has_a_judge_a_term(endpoint, monkeypatch):
   assert judges["think_search"] is judges[""] is not judges["think_answer"]
   assert judges["think_answer"].judge(PAIRS[:1]) == [0.0] != judges["think_search"].judge(PAIRS[:1])
   assert len(judges["information_think"].judge(PAIRS)) == len(PAIRS)
-  # What nobody asks for is not loaded, and a run may have judges of terms alone.
+  # A judge that no term uses is not loaded. config.judge may be "none" while single terms have judges.
   by_term.think_search.kind = "reward_model"
   assert set(judging.of_terms(settings(), by_term, terms[:1])) == {"information_think"}
   with pytest.raises(ValueError, match="config.judge.path"):

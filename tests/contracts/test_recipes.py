@@ -1,4 +1,4 @@
-"""What every recipe promises, whatever its paper. A new recipe is tested by being listed in `recipes.RECIPES`."""
+"""The contract of every recipe. A new recipe is tested by listing it in `recipes.RECIPES`."""
 
 import dataclasses
 import pathlib
@@ -10,7 +10,7 @@ from ragrl_jax.run import watch
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
 from ragrl_jax.testing import contract
 
-# The terms a recipe's presets score: names that reports, configs and papers' tables use.
+# The terms that a recipe's presets score. Reports, configs and the papers' tables use these names.
 TERMS = {
   **{
     ("arena", preset): {"format", "accuracy", "relevance", "bonus"}
@@ -20,7 +20,7 @@ TERMS = {
   ("arena", "direct"): {"format", "accuracy"},
   **{
     ("care", preset): {"accuracy", "format", "retrieval"}
-    for preset in ("paper", "repo", "mean", "no_retrieval", "easy_only")
+    for preset in ("paper", "repo", "mean", "no_retrieval", "easy_only", "original")
   },
   **{
     ("lear", preset): {"answer", "length", "format"}
@@ -35,12 +35,17 @@ TERMS = {
       "vanilla",
       "rationale",
       "generator",
+      "study_rational",
+      "study_vanilla",
+      "filter",
+      "thoughts",
     )
   },
   ("search_r1", "paper"): {"answer"},
   ("search_r1", "grpo"): {"answer"},
   ("search_r1", "ppo"): {"answer"},
   ("search_r1", "repo"): {"answer"},
+  ("search_r1", "r1"): {"answer"},
   ("search_r1", "format"): {"answer", "format", "retrieval"},
   **{
     ("untrained", preset): {"answer"}
@@ -56,6 +61,7 @@ TERMS = {
       "paper",
       "exact",
       "printed",
+      "ngrams",
       "no_search_reward",
       "no_stage_one",
       "no_stage_two",
@@ -95,7 +101,7 @@ TRANSCRIPTS = {
 
 
 def for_each_preset(name, check):
-  """Calls `check` with every preset of a recipe; a failure names the preset."""
+  """Calls `check` with every preset of a recipe. A failure names the preset."""
   for preset in recipes.RECIPES[name].PRESETS:
     try:
       check(recipes.get(name, preset))
@@ -124,15 +130,15 @@ def scored_by(name):
     ("veritas", "em", 2, {}),
   ],
 )
-def test_a_run_too_short_for_its_schedule_is_told(name, preset, steps, unreached):
+def test_a_run_too_short_for_its_schedule_is_warned_about(name, preset, steps, unreached):
   found = recipes.get(name, preset).unreached(steps)
   assert found == {term: pytest.approx(weights) for term, weights in unreached.items()}
   message = watch.of_training([{}], recipes.get(name, preset), steps, searches_expected=False)
   assert list(message) == ["warning/schedule"] * bool(unreached)
-  assert not watch.of_training([{}] * 2, recipes.get(name), 2, searches_expected=False)  # said once
+  assert not watch.of_training([{}] * 2, recipes.get(name), 2, searches_expected=False)  # only before the first step
 
 
-def test_a_stage_that_begins_by_trigger_has_no_step_to_reach():
+def test_a_stage_that_begins_by_a_trigger_has_no_fixed_step():
   assert recipes.get("when_to_search", settle_metric="evaluation/em").unreached(300) == {}
 
 
@@ -160,10 +166,10 @@ def test_slots(name):
 
 @pytest.mark.parametrize("name", recipes.RECIPES)
 def test_every_wording_asks_the_question(name):
-  """Each value of `instructions` makes a prompt of its own, and the shorter ones are shorter."""
+  """Each value of `instructions` gives a different prompt; "short" and "none" are shorter than "paper"."""
 
   def check(recipe):
-    if dict(recipe.switches).get("task") == "judge":  # a judge is asked in its own words
+    if dict(recipe.switches).get("task") == "judge":  # this prompt has one wording only
       return
     shown = {
       wording: recipes.get(name, **dict(recipe.switches) | dict(instructions=wording)).prompt.messages(EXAMPLE)
@@ -212,13 +218,13 @@ def test_ids_do_not_change_the_score(name):
 
 @pytest.mark.parametrize("name", recipes.RECIPES)
 def test_only_the_models_words_are_rewarded(name):
-  """The prompt, and anything the environment says, wins nothing by itself."""
+  """The prompt and the environment's text earn no reward."""
 
   def check(recipe):
     prompt = recipe.prompt.messages(EXAMPLE)[-1]["content"]
     shown = recipe.parser.answer(prompt)
     silence = recipe.score(EXAMPLE, Episode.from_text(recipe, EXAMPLE, []))
-    if recipe.name != "care" or recipe.switches["retrieval"] != "repo":  # published so
+    if recipe.name != "care" or recipe.switches["retrieval"] != "repo":  # the authors' code pays for it
       assert not any(value > 0.0 for value in silence.values() if value is not None)
     example = EXAMPLE if not shown else dataclasses.replace(EXAMPLE, golds=(shown, "Paris"))
     best = TRANSCRIPTS["cited"][0][1] + "<think> x </think><answer> Paris </answer>"
@@ -235,7 +241,7 @@ def test_a_failed_episode_is_unscorable(name):
 
 
 @pytest.mark.parametrize("name", recipes.RECIPES)
-def test_the_stop_of_a_turn_and_notices_that_are_no_results(name):
+def test_stops_of_a_turn_and_notices(name):
   for_each_preset(name, contract.stops)
 
 
@@ -251,7 +257,7 @@ def test_unknown_names():
   with pytest.raises(ValueError, match="max_searches=True"):
     recipes.get("search_r1", max_searches=True)
   for name in recipes.RECIPES:
-    with pytest.raises(ValueError, match="instructions='none at all'.*'paper', 'short' or 'none'"):
+    with pytest.raises(ValueError, match="instructions='none at all'.*'paper', 'short'"):
       recipes.get(name, instructions="none at all")
 
 

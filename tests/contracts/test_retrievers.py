@@ -18,7 +18,7 @@ K = 7
 
 
 def passages():
-  """120 passages over a few words; the last three are copies of rows 0, 1 and 2 under other ids."""
+  """120 passages of a few words each. The last three copy rows 0, 1 and 2 under other ids."""
   draw = random.Random(3)
   rows = [
     Passage(f"d{i}", draw.choice(WORDS), " ".join(draw.choices(WORDS, k=draw.randint(3, 12)))) for i in range(117)
@@ -94,7 +94,7 @@ def test_best_first_and_never_more_than_k(retriever):
       scores = [p.score for p in found]
       assert scores == sorted(scores, reverse=True) and all(isinstance(score, float) for score in scores)
       assert 1 <= len(found) <= k and len({p.id for p in found}) == len(found)
-      # Every word of the world is in more than K passages, so the best one has one of the query's.
+      # Every word of the world is in more than K passages, so the best passage contains a word of the query.
       assert set(query.split()) & set(f"{found[0].title} {found[0].text}".split())
 
 
@@ -125,7 +125,7 @@ def test_same_query_same_answer_alone_and_in_a_batch(retriever):
   assert many == together[::-1] * 5
 
 
-def test_equal_scores_stand_in_the_order_of_the_corpus(retriever):
+def test_equal_scores_keep_the_order_of_the_corpus(retriever):
   order = {p.id: i for i, p in enumerate(passages())}
   tied = 0
   for found in retriever.search(QUERIES, 1000):
@@ -133,7 +133,7 @@ def test_equal_scores_stand_in_the_order_of_the_corpus(retriever):
       if a.score == b.score:
         tied += 1
         assert order[a.id] < order[b.id]
-  assert tied >= 3  # the copies
+  assert tied >= 3  # the query also matches the copies
 
 
 def test_k_beyond_the_corpus_gives_no_more_than_there_is(retriever):

@@ -1,4 +1,4 @@
-"""One table of tokenizers, the same promises from each (ragrl_jax/prompting/tokenizer.py)."""
+"""The contract of every tokenizer (ragrl_jax/prompting/tokenizer.py)."""
 
 import hypothesis
 import hypothesis.strategies as st
@@ -7,7 +7,7 @@ import small_tokenizers as small
 
 from ragrl_jax.prompting.load import load_tokenizer
 
-# name → (how it is made in a folder, what its prompt of one message "Who?" ends with)
+# name → (function that makes it in a folder, the end of its prompt for the one message "Who?")
 FAMILY = {
   "bytes": (lambda folder: load_tokenizer("bytes"), "Who?"),
   "sentencepiece": (lambda folder: small.small_sentencepiece(folder / "a.model"), "Who?"),
@@ -21,7 +21,7 @@ FAMILY = {
   "llama-like, prepended": (lambda folder: load_tokenizer(small.llama_like(folder)), "Who?"),
   "llama-like, metaspace": (lambda folder: load_tokenizer(small.llama_like(folder, cls="LlamaTokenizerFast")), "Who?"),
 }
-# U+2581 is how SentencePiece writes a space; it cannot tell the two apart.
+# SentencePiece writes a space as U+2581, so it cannot tell the two apart.
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\u2581"), max_size=30)
 PIECES = st.lists(
   st.one_of(
@@ -85,10 +85,10 @@ def test_what_is_encoded_comes_back(tokenizer):
 
 @hypothesis.settings(max_examples=150, deadline=None)
 @hypothesis.given(text=PIECES, more=PIECES)
-def test_any_text_comes_back_and_continues(tokenizer, text, more):
+def test_any_text_is_decoded_to_itself_and_can_be_continued(tokenizer, text, more):
   ids, after = tokenizer.encode(text), tokenizer.encode(more)
   assert tokenizer.decode(ids) == text
-  assert tokenizer.decode(ids + after) == text + more  # no space is lost or added where two texts meet
+  assert tokenizer.decode(ids + after) == text + more  # joining two texts neither adds nor removes a space
 
 
 @hypothesis.settings(max_examples=150, deadline=None)
@@ -108,7 +108,7 @@ def test_decode_is_the_join_of_the_bytes(tokenizer, data):
 
 
 def test_lone_surrogates_are_replaced_and_pairs_joined(tokenizer):
-  # json.loads makes such strings of "\\ud83d"; no UTF-8 can hold them.
+  # json.loads makes such strings of "\\ud83d"; UTF-8 cannot encode them.
   assert tokenizer.decode(tokenizer.encode("a\ud83db")) == "a\ufffdb"
   assert tokenizer.decode(tokenizer.encode("\ud83d\ude00")) == "\U0001f600"
   assert "Who\ufffd?" in tokenizer.decode(tokenizer.render([{"role": "user", "content": "Who\udc00?"}]))
@@ -133,14 +133,14 @@ def test_control_tokens_have_names_and_no_bytes(tokenizer):
 
 
 def test_nearly_every_id_has_its_own_bytes(tokenizer):
-  # A table shifted by one, or a family of pieces read as nothing, would show here.
+  # Fails if a table is shifted by one, or if a family of pieces decodes to nothing.
   known = [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)]
   assert sum(not k for k in known) <= 4
   for byte in range(256):
     assert bytes([byte]) in known
 
 
-def test_the_prompt_ends_where_the_model_goes_on(tokenizer, prompt_end):
+def test_the_prompt_ends_with_the_opening_of_the_models_turn(tokenizer, prompt_end):
   ids = tokenizer.render([{"role": "user", "content": "Who?"}])
   assert tokenizer.decode(ids).endswith(prompt_end)
   assert ids[-1] not in tokenizer.eos_ids
@@ -153,8 +153,8 @@ def test_a_content_cannot_close_its_turn(tokenizer):
   assert empty(evil) == empty(one)
 
 
-def test_a_character_cut_in_half_is_replaced_in_the_view_only(tokenizer):
-  ids = tokenizer.encode("a\U0001f9d1")  # in no vocabulary: its four bytes are tokens of their own
+def test_a_character_cut_in_half_is_replaced_only_in_the_text(tokenizer):
+  ids = tokenizer.encode("a\U0001f9d1")  # in no vocabulary, so its four bytes are four tokens
   assert len(ids) > 2
   assert "\ufffd" in tokenizer.decode(ids[:-1])
   assert tokenizer.decode(ids[:-1] + ids[-1:]) == "a\U0001f9d1"

@@ -24,7 +24,7 @@ def test_group_relative_by_hand(std, want):
   np.testing.assert_allclose(advantages.group_relative(RIGHT, ONE, std=std, eps=0.0), want, rtol=1e-6)
 
 
-def test_groups_are_found_wherever_they_stand():
+def test_members_of_a_group_need_not_be_neighbours():
   # Group 7: 1, 2, 3: mean 2, sample std sqrt(2 / 2) = 1. Group 4 is constant.
   rewards = jnp.array([1.0, 5.0, 2.0, 5.0, 3.0])
   got = advantages.group_relative(rewards, jnp.array([7, 4, 7, 4, 7]), eps=0.0)
@@ -32,7 +32,7 @@ def test_groups_are_found_wherever_they_stand():
 
 
 def test_std_floor_by_hand():
-  # LEAR's example {0.49, 0.51}: population std 0.01, so without a floor ∓1, with 0.1 ∓0.01 / 0.1.
+  # LEAR's example {0.49, 0.51} has population std 0.01: ∓1 without a floor, ∓0.01 / 0.1 with the floor 0.1.
   rewards, ids = jnp.array([0.49, 0.51]), jnp.array([0, 0])
   how = dict(std="population", eps=0.0)
   np.testing.assert_allclose(advantages.group_relative(rewards, ids, **how), [-1.0, 1.0], rtol=1e-4)
@@ -42,7 +42,7 @@ def test_std_floor_by_hand():
 @pytest.mark.parametrize("std", ["sample", "population", "none"])
 @pytest.mark.parametrize("eps", [0.0, 1e-6])
 def test_constant_groups_and_groups_of_one_are_exact_zeros(std, eps):
-  # Seven times 0.7: the mean is not 0.7 in float32, and residue / almost-zero would be anything.
+  # The mean of seven times 0.7 is not 0.7 in float32. Its residue over a deviation near zero could be anything.
   rewards, ids = jnp.array([0.7] * 7 + [3.0]), jnp.array([0] * 7 + [1])
   np.testing.assert_array_equal(advantages.group_relative(rewards, ids, std=std, eps=eps), np.zeros(8))
   np.testing.assert_array_equal(advantages.leave_one_out(rewards, ids), np.zeros(8))
@@ -88,11 +88,11 @@ def test_gae_without_critic_is_the_reward_to_go():
   mask = jnp.array([[0, 1, 1, 0, 0, 1, 0]])
   rewards = jnp.zeros((1, 7)).at[0, 5].set(1.0)
   got, returns = advantages.gae(rewards, jnp.zeros((1, 7)), mask, gamma=1.0, lam=1.0)
-  np.testing.assert_array_equal(got, [[0, 1, 1, 0, 0, 1, 0]])  # before the retrieved text too
+  np.testing.assert_array_equal(got, [[0, 1, 1, 0, 0, 1, 0]])  # tokens before the retrieved text get the reward as well
   np.testing.assert_array_equal(returns, got)
 
 
-def test_gae_is_the_same_without_the_untrained_tokens():
+def test_gae_ignores_untrained_tokens():
   key = jax.random.key(0)
   rewards, values = jax.random.normal(key, (2, 1, 8))
   on = np.array([0, 1, 0, 1, 1, 0, 0, 1], bool)
@@ -111,10 +111,10 @@ def test_gae_lam_zero_is_the_temporal_difference():
 
 
 def test_reinforce_plus_plus_by_hand():
-  # gamma .5, a retrieved token between the two trained ones of row 0: returns to go (.5, 1); row 1: 0.
+  # gamma .5; row 0 has a retrieved token between its two trained ones: returns to go (.5, 1). Row 1: 0.
   rewards = jnp.array([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
   mask = jnp.array([[1, 0, 1], [1, 0, 0]])
   got, returns = advantages.reinforce_plus_plus(rewards, mask, gamma=0.5)
   np.testing.assert_allclose(returns, [[0.5, 0.0, 1.0], [0.0, 0.0, 0.0]], rtol=1e-6)
-  # Whitened over the three: mean .5, unbiased variance (0 + .25 + .25) / 2 = .25.
+  # Whitened over the three tokens: mean .5, unbiased variance (0 + .25 + .25) / 2 = .25.
   np.testing.assert_allclose(got, [[0.0, 0.0, 1.0], [-1.0, 0.0, 0.0]], atol=1e-6)

@@ -18,7 +18,7 @@ def inputs():
 
 
 def plain(hidden, weights, targets, mask, temperature):
-  """The same with all logits at once."""
+  """The same, computed from all logits at once."""
   logits = jnp.einsum("rtd,vd->rtv", hidden, weights) / temperature
   on = mask.astype(jnp.float32)
   return logprobs.from_logits(logits, targets) * on, logprobs.entropy(logits) * on
@@ -55,7 +55,7 @@ def test_gradients_are_those_of_the_whole(inputs):
   got = pulled(lambda h, w: logprobs.chunked(h, w, targets, mask, chunk=6, temperature=0.7))
   for a, b in zip(got, pulled(lambda h, w: plain(h, w, targets, mask, 0.7))):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-  np.testing.assert_array_equal(got[0][MASK == 0], 0.0)  # no gradient where nothing is asked
+  np.testing.assert_array_equal(got[0][MASK == 0], 0.0)  # untrained places get no gradient
 
 
 def test_gradients_are_the_derivatives(inputs):
@@ -73,7 +73,7 @@ def test_masked_states_may_be_anything(inputs):
     np.testing.assert_array_equal(got, want)
 
 
-def test_bfloat16_states_sum_in_float32(inputs):
+def test_bfloat16_states_are_summed_in_float32(inputs):
   hidden, weights, targets = inputs
   got, _ = logprobs.chunked(hidden.astype(jnp.bfloat16), weights, targets, jnp.asarray(MASK), chunk=8)
   want, _ = plain(hidden, weights, targets, jnp.asarray(MASK), 1.0)
@@ -81,8 +81,8 @@ def test_bfloat16_states_sum_in_float32(inputs):
   np.testing.assert_allclose(got, want, atol=0.06)
 
 
-def test_the_logits_are_never_whole(inputs):
-  # The largest array of the compiled gradient, in elements, is far below R · T · V.
+def test_the_full_logits_are_never_materialised(inputs):
+  # The largest array in the compiled gradient is far smaller than R · T · V elements.
   rows, length, vocabulary = 4, 64, 4096
 
   def f(h, w):
@@ -94,6 +94,6 @@ def test_the_logits_are_never_whole(inputs):
   assert memory.temp_size_in_bytes < 4 * rows * length * vocabulary / 3
 
 
-def test_greedy_is_refused(inputs):
+def test_greedy_sampling_is_refused(inputs):
   with pytest.raises(ValueError, match="above 0"):
     logprobs.chunked(*inputs, jnp.asarray(MASK), chunk=8, temperature=0.0)

@@ -27,13 +27,13 @@ def test_aggregate_by_hand(mode, want):
   np.testing.assert_allclose(losses.aggregate(X, MASK, mode), want, rtol=1e-6)
 
 
-def test_the_norm_is_the_default_length_or_what_is_said():
+def test_the_norm_length_defaults_to_the_row_length():
   np.testing.assert_allclose(losses.aggregate(X, MASK, "seq_mean_token_sum_norm", norm=10), 0.7, rtol=1e-6)
 
 
 @pytest.mark.parametrize("mode", AGGREGATIONS)
 def test_packed_is_padded(mode):
-  # The two rows above as two segments of one row, with padding behind.
+  # The two rows above as two segments of one row, followed by padding.
   packed = jnp.array([[1.0, 2.0, 3.0, 8.0, 100.0, 100.0]])
   mask, segments = jnp.array([[1, 1, 1, 1, 0, 0]]), jnp.array([[1, 1, 1, 2, 2, 0]])
   got = losses.aggregate(packed, mask, mode, segment_ids=segments, norm=4)
@@ -41,7 +41,7 @@ def test_packed_is_padded(mode):
 
 
 @pytest.mark.parametrize("mode", AGGREGATIONS)
-def test_parts_add_up(mode):
+def test_losses_of_parts_add_up(mode):
   parts = [losses.aggregate(X[i : i + 1], MASK[i : i + 1], mode, totals=(4, 2)) for i in range(2)]
   np.testing.assert_allclose(sum(parts), losses.aggregate(X, MASK, mode), rtol=1e-6)
 
@@ -65,9 +65,9 @@ def one(gap, advantage, **how):
   "ratio, advantage, want, clipped",
   [
     (1.1, 1.0, -1.1, 0.0),  # inside the bounds: -A rho
-    (1.5, 1.0, -1.3, 1.0),  # above 1 + .3 and wanted more often: held at the bound
-    (0.5, 1.0, -0.5, 0.0),  # below the bound but wanted more often: not held
-    (0.5, -1.0, 0.8, 1.0),  # below 1 - .2 and wanted less often: held
+    (1.5, 1.0, -1.3, 1.0),  # above 1 + .3 and A > 0: clipped
+    (0.5, 1.0, -0.5, 0.0),  # below the bound and A > 0: not clipped
+    (0.5, -1.0, 0.8, 1.0),  # below 1 - .2 and A < 0: clipped
     (1.5, -1.0, 1.5, 0.0),
   ],
 )
@@ -80,7 +80,7 @@ def test_clipping_by_hand(ratio, advantage, want, clipped):
 
 
 def test_dual_clip_by_hand():
-  # A = -2, rho = 5: 10 without, at most 2 · 3 with; a positive advantage is not touched.
+  # A = -2, rho = 5: 10 without the dual clip, at most 2 · 3 with it. A positive advantage is not affected.
   assert one(np.log(5.0), -2.0)[0] == pytest.approx(10.0, rel=1e-5)
   loss, slope, metrics = one(np.log(5.0), -2.0, dual_clip=3.0)
   assert (loss, slope, metrics["dual_clip_fraction"]) == (pytest.approx(6.0), 0.0, 1.0)
@@ -88,13 +88,13 @@ def test_dual_clip_by_hand():
 
 
 def test_sequence_ratio_by_hand():
-  # Segment 1 has gaps (.2, .4): mean .3, rho e^.3 for both. Segment 2 has -.1. All inside the bounds of 50 %.
+  # Segment 1 has gaps (.2, .4): mean .3, so rho e^.3 for both tokens. Segment 2 has -.1. All are within bounds of 50 %.
   gaps, segments = jnp.array([[0.2, 9.0, 0.4, -0.1]]), jnp.array([[1, 1, 1, 2]])
   mask, advantages = jnp.array([[1, 0, 1, 1]]), jnp.array([[1.0, 1.0, 1.0, -2.0]])
   how = dict(clip_low=0.5, clip_high=0.5, aggregation="seq_mean_token_mean", ratio="sequence", segment_ids=segments)
   f = lambda x: losses.policy_loss(x, jnp.zeros((1, 4)), advantages, mask, **how)[0]
   np.testing.assert_allclose(f(gaps), (-np.exp(0.3) + 2 * np.exp(-0.1)) / 2, rtol=1e-6)
-  # d/dx of -e^{mean}: each of its two tokens gets half; halved again by the mean over two sequences.
+  # d/dx of -e^{mean}: each of segment 1's two tokens gets half of it. The mean over two sequences halves it again.
   np.testing.assert_allclose(jax.grad(f)(gaps), [[-np.exp(0.3) / 4, 0.0, -np.exp(0.3) / 4, np.exp(-0.1)]], rtol=1e-5)
 
 
@@ -102,7 +102,7 @@ CASES = [(a, *how) for a in AGGREGATIONS for how in (("token", None), ("sequence
 
 
 @pytest.mark.parametrize("aggregation, ratio, dual_clip", CASES)
-def test_finite_and_silent_on_untrained_tokens_however_far_off_policy(aggregation, ratio, dual_clip):
+def test_untrained_tokens_have_finite_values_and_no_gradient_however_far_off_policy(aggregation, ratio, dual_clip):
   gaps = jnp.array(
     [
       [-120.0, 120.0, -30.0, 30.0, 0.0, 120.0, jnp.nan, jnp.inf],
@@ -159,7 +159,8 @@ def test_metrics_of_parts_add_up():
 
 
 def test_value_loss_by_hand():
-  # Old value 0, clip .5, return 2. Value 1: near .5; errors 1 and 2.25: the larger, halved. Value .2: (1.8)^2 / 2.
+  # Old value 0, clip .5, return 2. Value 1 is clipped to .5: errors 1 and 2.25; the loss is half the larger.
+  # Value .2 is not clipped: (1.8)^2 / 2.
   got = losses.value_loss(
     jnp.array([[1.0, 0.2, 7.0]]),
     jnp.zeros((1, 3)),
@@ -189,7 +190,7 @@ def test_value_loss_by_hand():
     (dict(aggregation="mean"), "token_mean"),
   ],
 )
-def test_what_is_refused(how, word):
+def test_invalid_arguments_are_refused(how, word):
   with pytest.raises(ValueError, match=word):
     losses.policy_loss(X, X, X, MASK, **(HOW | how))
 

@@ -1,4 +1,4 @@
-"""Drawing tokens: by hand at the edges, against numpy for the filters, against the softmax for the frequencies."""
+"""Drawing tokens: edge cases by hand, filters against NumPy, frequencies against the softmax."""
 
 import functools
 
@@ -34,7 +34,7 @@ def random_logits(seed, n=B, v=V):
 
 
 def test_a_draw_by_hand():
-  # Running sums of (.1, .2, .3, .4) are .1, .3, .6, 1: the first that exceeds the number.
+  # Running sums of (.1, .2, .3, .4) are .1, .3, .6, 1. The first sum that exceeds the number gives the token.
   logits = np.log(np.tile(np.float32([0.1, 0.2, 0.3, 0.4]), (6, 1)))
   tokens, logprobs = draw(logits, [0.0, 0.05, 0.15, 0.35, 0.65, 0.99999994])
   np.testing.assert_array_equal(tokens, [0, 0, 1, 2, 3, 3])
@@ -42,7 +42,7 @@ def test_a_draw_by_hand():
 
 
 def test_temperature_by_hand():
-  # Weights (1, 4) at temperature 1/2 are (1, 16): the edge is at 1/17.
+  # Weights (1, 4) at temperature 1/2 become (1, 16), so the boundary is at 1/17.
   logits = np.log(np.float32([[1.0, 4.0]] * 2))
   tokens, logprobs = draw(logits, [1 / 17 - 1e-4, 1 / 17 + 1e-4], temperature=0.5)
   np.testing.assert_array_equal(tokens, [0, 1])
@@ -56,8 +56,8 @@ def test_greedy_takes_the_first_of_the_likeliest_and_reports_temperature_one():
   np.testing.assert_allclose(logprob, 2 - np.log(1 + 2 * np.exp(2) + np.exp(1)), rtol=1e-6)
 
 
-def test_tokens_of_no_weight_are_never_drawn_at_either_end():
-  # The only possible tokens stand in the middle; V is no square, so the blocks are padded, too.
+def test_tokens_of_zero_weight_are_never_drawn():
+  # The only possible tokens are in the middle. V is not a square, so the blocks have padding.
   logits = np.full((B, V), -np.inf, np.float32)
   logits[:, 9], logits[:, 11] = 0.0, -30.0
   tokens, _ = draw(logits, np.linspace(0, 1, B, endpoint=False).astype(np.float32) + np.float32(0.1249999))
@@ -67,7 +67,7 @@ def test_tokens_of_no_weight_are_never_drawn_at_either_end():
 
 
 def kept(logits, top_k, top_p):
-  """Top-k, then top-p over what it left, one row, in float64, written the plain way."""
+  """Top-k, then top-p over the rest, for one row in float64, written directly from the definition."""
   order = np.lexsort((np.arange(len(logits)), -logits.astype(np.float64)))
   order = order[:top_k] if top_k else order
   weights = np.exp(logits[order].astype(np.float64) - logits.max())
@@ -80,24 +80,24 @@ def kept(logits, top_k, top_p):
 def test_filters_keep_what_numpy_keeps():
   for top_k, top_p in [(0, 1.0), (1, 1.0), (5, 1.0), (V, 1.0), (99, 1.0), (0, 0.5), (0, 1e-9), (7, 0.8), (3, 0.01)]:
     logits = random_logits(top_k)
-    logits[0, 3:9] = logits[0].max() + 1  # six of equal weight: the lower ids go first
+    logits[0, 3:9] = logits[0].max() + 1  # six equal weights: lower ids come first
     mask = np.asarray(KEEP(jnp.asarray(logits), row(top_k, jnp.int32), row(top_p)))
     for i in range(B):
       assert set(np.flatnonzero(mask[i])) == kept(logits[i], top_k, top_p)
 
 
 def middle(logits, top_k, rank):
-  """A top_p half-way through the mass of the token at this rank, so that no rounding moves the edge."""
+  """A top_p in the middle of the mass of the token at this rank, so that rounding does not change what is kept."""
   weights = np.sort(np.exp(logits.astype(np.float64) - logits.max()))[::-1][: top_k or None]
   return float((np.cumsum(weights)[rank] - weights[rank] / 2) / weights.sum())
 
 
-# (top_k, the likeliest tokens that top_p keeps, but for one; None: top_p 1)
+# (top_k, rank of the last token that top_p keeps; None: top_p 1)
 CASES = ((0, None), (1, 0), (5, None), (40, None), (0, 0), (0, 3), (0, 60), (40, 0), (40, 9), (400, 250))
 
 
-@pytest.mark.parametrize("vocabulary", [997, 1600])  # a prime has one share, 1,600 has 16
-def test_filters_keep_what_float64_keeps_whatever_the_logits_look_like(vocabulary):
+@pytest.mark.parametrize("vocabulary", [997, 1600])  # a prime number has one share, 1,600 has 16
+def test_filters_keep_what_float64_keeps_for_all_kinds_of_logits(vocabulary):
   draw_ = np.random.default_rng(3)
   noise = draw_.normal(size=vocabulary).astype(np.float32)
   kinds = dict(
@@ -129,7 +129,7 @@ def test_the_smallest_top_p_keeps_the_likeliest_and_the_largest_nearly_all():
   assert mask[2].sum() >= V - 1 and mask[3:].all()
 
 
-def test_every_token_has_one_place_and_no_block_crosses_a_sixteenth():
+def test_every_token_has_one_place_and_no_block_crosses_a_share():
   for vocabulary in (1, 7, 16, 259, 320, 506, 32_000, 50_257, 128_256, 151_936, 152_064):
     shares, share, blocks, size = sampling._sizes(vocabulary)
     assert shares == np.gcd(vocabulary, 16) and shares * share == vocabulary
@@ -142,7 +142,7 @@ def test_every_token_has_one_place_and_no_block_crosses_a_sixteenth():
 
 @pytest.mark.parametrize("vocabulary", [259, 320])
 def test_every_token_of_a_byte_vocabulary_is_drawn_at_its_number(vocabulary):
-  # Of equal weights the i-th token has the numbers from i / V to (i + 1) / V.
+  # With equal weights, numbers from i / V to (i + 1) / V draw token i.
   middles = (np.arange(vocabulary) + 0.5) / vocabulary
   tokens, logprobs = draw(np.zeros((vocabulary, vocabulary), np.float32), middles)
   np.testing.assert_array_equal(tokens, np.arange(vocabulary))
@@ -158,7 +158,7 @@ def test_logprobs_are_the_unfiltered_softmax_at_the_temperature(top_k, top_p):
 
 
 def test_a_row_depends_on_that_row_alone():
-  # Its neighbours change, filter or not: the same bits.
+  # The neighbours change, and some use filters. This row stays the same to the bit.
   logits, uniform = random_logits(2), np.linspace(0.05, 0.95, B).astype(np.float32)
   args = (row(0.9), row(0, jnp.int32), row(1.0))
   alone = DRAW(jnp.asarray(logits), jnp.asarray(uniform), *args)
@@ -189,7 +189,7 @@ def test_frequencies_fit_the_softmax(temperature, top_k, top_p):
   assert counts.sum() == counts[allowed].sum()
   weights = np.exp(logits[allowed].astype(np.float64) / temperature)
   expected = n * weights / weights.sum()
-  rare = expected < 5  # chi-square wants five in every bin: the rest share one
+  rare = expected < 5  # chi-square needs five per bin, so rare tokens share one
   merge = lambda x: np.append(x[~rare], x[rare].sum()) if rare.any() else x
   assert scipy.stats.chisquare(merge(counts[allowed]), merge(expected)).pvalue > 1e-3
 
@@ -199,6 +199,6 @@ def test_uniforms_differ_by_key_and_by_position_and_are_uniform():
   at = functools.partial(jax.jit(sampling.uniforms), keys)
   numbers = np.stack([np.asarray(at(jnp.full(64, t, jnp.int32))) for t in range(32)])
   assert numbers.min() >= 0 and numbers.max() < 1
-  assert len(np.unique(numbers)) > 2040  # of 2048; chance alone makes 0.25 pairs of float32 equal
+  assert len(np.unique(numbers)) > 2040  # of 2048; 0.25 equal pairs of float32 are expected by chance
   assert scipy.stats.kstest(numbers.ravel(), "uniform").pvalue > 1e-3
   np.testing.assert_array_equal(at(jnp.full(64, 7, jnp.int32)), numbers[7])

@@ -1,4 +1,4 @@
-"""Drawing from logits whose vocabulary is sharded: the same tokens, and no weight leaves its device."""
+"""Drawing from logits whose vocabulary is sharded gives the same tokens, and no device sends its weights."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from ragrl_jax.core import sampling
 from ragrl_jax.plan import aot
 
 B = 8
-ROW = 4 * 600  # bytes of a row of blocks' sums, or of one block, at most
+ROW = 4 * 600  # bytes: at most a row of the blocks' sums, or one block
 
 
 def given(vocabulary):
@@ -28,15 +28,15 @@ def given(vocabulary):
 
 
 @pytest.mark.parametrize("vocabulary, tensor", [(151_936, 8), (128_256, 4), (320, 2)])
-def test_the_same_tokens_and_no_weights_on_the_way(vocabulary, tensor):
+def test_tokens_are_the_same_and_no_weights_are_sent(vocabulary, tensor):
   mesh = Mesh(np.asarray(jax.devices()).reshape(-1, tensor), ("data", "tensor"))
   sharded, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((None, "tensor"), ()))
   args = given(vocabulary)
   placed = [jax.device_put(args[0], sharded), *jax.device_put(args[1:], whole)]
   compiled = jax.jit(sampling.draw, out_shardings=whole).lower(*placed).compile()
   moved = aot.collectives(compiled.as_text())
-  assert any(one.kind == "all-reduce" for one in moved)  # the vocabulary is sharded: its maxima meet
-  # The blocks' sums, and the blocks that hold a token: never a share of the vocabulary.
+  assert any(one.kind == "all-reduce" for one in moved)  # the devices exchange the maxima of their shares
+  # Devices send the blocks' sums and the blocks that hold a drawn token, never a share of the vocabulary.
   assert max(one.bytes for one in moved) <= B * ROW
   assert sum(one.bytes * one.times for one in moved) <= 12 * B * ROW
   tokens, logprobs = compiled(*placed)

@@ -4,7 +4,7 @@ from ragrl_jax.core import schedules
 
 
 def test_ramp_by_hand():
-  # From step 10 to 20, 0 to 1: half-way at 15.
+  # From step 10 to step 20 the value goes from 0 to 1, so it is 0.5 at step 15.
   assert [schedules.ramp(s, 10, 20) for s in (0, 10, 15, 20, 99)] == [0.0, 0.0, 0.5, 1.0, 1.0]
   assert schedules.ramp(15, 10, 20, low=2.0, high=1.0) == 1.5
   assert schedules.ramp(5, 5, 5) == 1.0 and schedules.ramp(4, 5, 5) == 0.0  # a jump
@@ -20,7 +20,7 @@ def test_stage_by_hand():
 
 
 def test_decay_by_hand():
-  # CARE: T 350, eta 1: half easy at step 175, none at the end; its code never goes below a half.
+  # CARE: T 350, eta 1: half the questions are easy at step 175, none at the end. The code keeps at least half easy.
   assert schedules.decay(175, 350) == 0.5
   assert schedules.decay(350, 350) == 0.0 and schedules.decay(400, 350) == 0.0
   assert schedules.decay(300, 350, floor=0.5) == 0.5
@@ -28,6 +28,6 @@ def test_decay_by_hand():
 
 def test_cosine_by_hand():
   assert schedules.cosine(0, 10) == 1.0
-  assert schedules.cosine(5, 10, final=0.1) == pytest.approx(0.55)  # half-way between 1 and 0.1
+  assert schedules.cosine(5, 10, final=0.1) == pytest.approx(0.55)  # the mean of 1 and 0.1
   assert schedules.cosine(10, 10, final=0.1) == pytest.approx(0.1)
   assert schedules.cosine(99, 10, final=0.1) == pytest.approx(0.1)

@@ -7,9 +7,9 @@ from ragrl_jax.core import stopping
   "curve, expected",
   [
     ([], False),
-    ([0.98], False),  # one measurement may be luck
+    ([0.98], False),  # a single measurement may be luck
     ([0.5, 0.98], False),
-    ([0.98, 0.5], False),  # it must hold at the end
+    ([0.98, 0.5], False),  # the level must hold at the end
     ([0.5, 0.97, 0.98], True),
   ],
 )
@@ -25,13 +25,13 @@ def test_a_curve_has_stopped_rising():
     ([0.4, 0.9, 0.95], False),  # 0.95 > 0.4
     ([0.4, 0.9, 0.95, 0.96], False),  # 0.96 > 0.9
     ([0.4, 0.96, 0.95, 0.94], True),  # neither of the last two is above 0.96
-    ([0.4, 0.96, 0.95, 0.9601], True),  # by less than the rise that counts
+    ([0.4, 0.96, 0.95, 0.9601], True),  # by less than the required rise
     ([0.4, 0.96, 0.95, 0.98], False),
   ]:
     assert stopping.stopped_rising(curve, patience=2, rise=0.005) is expected
 
 
-def test_a_curve_that_has_not_begun_to_rise_has_not_stopped():
+def test_a_curve_that_has_not_begun_to_rise_has_not_stopped_rising():
   flat = [0.4, 0.4, 0.41, 0.4]
   assert stopping.stopped_rising(flat, patience=3, rise=0.02)
   assert not stopping.stopped_rising(flat, patience=3, rise=0.02, gain=0.05)

@@ -48,7 +48,7 @@ def test_hotpotqa(shape):
     ("Paris", "Paris is a city."),
     ("Rome", "Another Rome."),
   ]
-  # Found by title, the first of two Romes; Oslo is not there; Paris has no tenth sentence.
+  # Matched by title: the first of two passages "Rome". "Oslo" is missing; "Paris" has no tenth sentence.
   assert got.supporting == (0, 1)
   assert got.evidence == ((1, "Paris is a city."), (0, "It is old."), (0, "Rome is a city."))
   assert got.hops == 3 and got.meta["gold_titles"] == ["Paris", "Rome", "Oslo"]
@@ -56,7 +56,7 @@ def test_hotpotqa(shape):
   assert all(sentence in got.passages[place].text for place, sentence in got.evidence)
 
 
-def test_2wiki_sentences_are_joined_with_a_space():
+def test_2wiki_sentences_are_joined_with_spaces():
   row = dict(
     HOTPOT,
     context=[["Film", ["It is a film.", "Its director is X."]]],
@@ -92,7 +92,7 @@ def test_musique():
     answerable=True,
     decomposition=[dict(question="B >> x", answer="Bob", passage=2), dict(question="#1 >> y", answer="Ann", passage=1)],
   )
-  row["question_decomposition"][0]["paragraph_support_idx"] = None  # as in the unanswerable half
+  row["question_decomposition"][0]["paragraph_support_idx"] = None  # as in the unanswerable half of the set
   assert read(row).meta["decomposition"][0]["passage"] is None
 
 
@@ -105,13 +105,13 @@ def test_flashrag():
     read(dict(id="1", question="Q?", golden_answers=[2], choices=["no", "this"]))
 
 
-def test_flashrag_with_hotpotqa_inside():
+def test_flashrag_with_hotpotqa_metadata():
   metadata = dict(
     type="bridge", context=columns(CONTEXT, "title", "content"), supporting_facts=columns(FACTS, "title", "sent_id")
   )
   got = read(dict(id="1", question="Q?", golden_answers=["Rome"], metadata=metadata))
   assert (got.supporting, got.hops, len(got.passages)) == ((0, 1), 2, 3)
-  assert "context" in metadata  # the row is left as it was
+  assert "context" in metadata  # the row is not modified
 
 
 def test_plain():
@@ -125,7 +125,7 @@ def test_unknown_columns_go_to_meta():
   assert (got.id, got.meta) == ("7", dict(a=1, views=3))
 
 
-def test_passages_without_ids_get_the_same_one_for_the_same_text():
+def test_passages_without_ids_with_the_same_text_get_the_same_id():
   passages = [dict(title="T", text="a"), dict(title="T", text="b"), dict(text="a")]
   row = dict(question="Q?", answers=["x"], passages=passages)
   ids = [p.id for p in read(row).passages]
@@ -170,7 +170,7 @@ def test_longbench():
   assert (got.id, got.question, got.golds, got.source) == ("23b8", "Who is it?", ("Ann", "Anna"), "hotpotqa")
   assert [(p.title, p.text) for p in got.passages] == [("", LONGBENCH["context"])]
   assert got.meta == dict(length=3659, language="en", all_classes=None)
-  assert got.supporting == () and got.hops is None  # not known
+  assert got.supporting == () and got.hops is None  # unknown
 
 
 DROP = dict(
@@ -187,6 +187,34 @@ def test_drop():
   assert (got.id, got.question, got.golds) == ("f37e", "How many?", ("20", "twenty"))
   assert [p.text for p in got.passages] == ["They won 20 to 13."] and (got.supporting, got.hops) == ((0,), 1)
   assert got.meta == dict(section_id="nfl_1184", answer_types=["number", "span"])
+
+
+@pytest.mark.parametrize(
+  ("spans", "types", "golds"),
+  [
+    (["red", "blue"], ["span", "span"], ("red, blue",)),  # the parts of one answer: "red" alone has F1 2/3, not 1
+    (["red"], ["span"], ("red",)),
+    (["the Bears", "Bears", "Bears"], ["span"] * 3, ("the Bears", "Bears")),  # several people's
+    (["3", "4"], ["number", "number"], ("3", "4")),
+    (["4 May", "May 4"], ["date", "date"], ("4 May", "May 4")),
+  ],
+)
+def test_drops_spans_are_one_answer(spans, types, golds):
+  assert read(dict(DROP, answers_spans=dict(spans=spans, types=types))).golds == golds
+
+
+def test_a_context_of_one_text():
+  got = read(dict(id=3, question="Who?", context="It was Ann.", answer=["Ann"], hop=2))
+  assert (got.id, got.question, got.golds, got.meta) == ("3", "Who?", ("Ann",), dict(hop=2))
+  assert [(p.title, p.text) for p in got.passages] == [("", "It was Ann.")] and got.supporting == ()
+
+
+def test_a_whole_prompt():
+  got = read(dict(prompt="It was Ann.\n\nWho was it?", answer="Ann", split="a"))
+  assert (got.id, got.golds, got.meta) == ("set-0", ("Ann",), dict(split="a", prompt=True))
+  assert got.question == got.passages[0].text == "It was Ann.\n\nWho was it?"
+  with pytest.raises(ValueError, match="'prompt' must be text"):
+    read(dict(prompt=[], answer="Ann"))
 
 
 MS_MARCO = dict(

@@ -43,7 +43,7 @@ def test_turns_go_to_meta(tmp_path):
   assert not (tmp_path / "b.jsonl").exists()
 
 
-def test_written_whole_or_not_at_all(tmp_path):
+def test_a_file_is_written_completely_or_not_at_all(tmp_path):
   def failing():
     yield Passage("1", "t", "x")
     raise KeyboardInterrupt
@@ -83,7 +83,7 @@ def test_folders_globs_and_lists(tmp_path):
   assert [e.source for e in read(tmp_path, max_examples=1)] == ["a"]
 
 
-def test_max_examples_does_not_read_on(tmp_path):
+def test_max_examples_stops_reading(tmp_path):
   path = put(tmp_path / "a.jsonl", GOOD, "not json\n")
   assert len(read(path, max_examples=1)) == 1
 
@@ -154,7 +154,7 @@ def test_broken_files(tmp_path):
     read(tmp_path / "deep.jsonl")
 
 
-def test_nothing_there(tmp_path):
+def test_missing_files_are_refused(tmp_path):
   with pytest.raises(FileNotFoundError, match="no such file"):
     read(tmp_path / "a.jsonl")
   with pytest.raises(FileNotFoundError, match="no file matches"):
@@ -172,7 +172,7 @@ def test_nothing_there(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["hf:squad", "hf:", "hf:a/b", "hf:owner/name/"])
-def test_names_of_the_hub(path):
+def test_names_on_the_hub(path):
   with pytest.raises(ValueError, match="hf:NAME/SUBSET/SPLIT"):
     read(path)
 
@@ -202,7 +202,7 @@ def test_a_dataset_of_the_datasets_library(tmp_path, monkeypatch):
   )
   drawn = read(f"hf:{folder}//train~100")
   assert len({e.id for e in drawn}) == 100 and drawn == read(f"hf:{folder}//train~100")
-  assert sum(int(e.id[1:]) < 500 for e in drawn) in range(35, 66)  # from all of it
+  assert sum(int(e.id[1:]) < 500 for e in drawn) in range(35, 66)  # drawn from the whole data set
   for path, words in ((f"hf:{folder}//train~1001", "it has 1000 rows"), (f"hf:{folder}//train~x", "number of rows")):
     with pytest.raises(ValueError, match=words):
       read(path)

@@ -1,4 +1,4 @@
-"""The real questions, where they are: RAGRL_DATA, or the folder shared/data beside the repository."""
+"""The real questions, if they are present: in RAGRL_DATA, or in shared/data beside the repository."""
 
 import gzip
 import json

@@ -9,7 +9,7 @@ def test_every_epoch_draws_every_example_once():
   stream = Stream(7, seed=0)
   epochs = [[which for _, which in stream.draw(7 * epoch, 7)] for epoch in range(20)]
   assert all(sorted(epoch) == list(range(7)) for epoch in epochs)
-  assert len({tuple(epoch) for epoch in epochs}) > 15  # shuffled anew
+  assert len({tuple(epoch) for epoch in epochs}) > 15  # a new order for every epoch
 
 
 def test_the_cursor_is_the_only_state():
@@ -17,28 +17,28 @@ def test_the_cursor_is_the_only_state():
   assert [index for index, _ in whole] == list(range(23))
   parts, cursor = [], 0
   for count in (4, 0, 9, 1, 9):
-    parts += Stream(5, seed=3).draw(cursor, count)  # a fresh stream, as after a restart
+    parts += Stream(5, seed=3).draw(cursor, count)  # a new stream, as after a restart
     cursor += count
   assert parts == whole
   used = Stream(5, seed=3)
   used.draw(1000, 5)
-  assert used.draw(0, 23) == whole  # going back is no different
+  assert used.draw(0, 23) == whole  # going back gives the same examples
 
 
-def test_seeds_give_other_orders():
+def test_other_seeds_give_other_orders():
   draws = {tuple(which for _, which in Stream(50, seed=seed).draw(0, 50)) for seed in range(5)}
   assert len(draws) == 5
 
 
-def test_the_order_is_fair():
-  # 4,000 epochs of 4: each example comes first about 1,000 times (standard deviation 27).
+def test_all_orders_are_equally_likely():
+  # 4,000 epochs of 4 examples: each example comes first about 1,000 times (standard deviation 27).
   stream = Stream(4, seed=1)
   first = collections.Counter(stream.at(4 * epoch) for epoch in range(4000))
   assert all(850 < first[i] < 1150 for i in range(4))
 
 
-def test_recorded_order():
-  # Recorded on Python 3.11: a resumed run must draw the same on another version, too.
+def test_the_recorded_order():
+  # Recorded on Python 3.11. A resumed run must draw the same examples on every Python version.
   assert [Stream(6, seed=0).at(i) for i in range(12)] == [0, 5, 1, 4, 3, 2, 2, 0, 1, 5, 3, 4]
 
 
@@ -47,7 +47,7 @@ def test_one_example():
 
 
 @pytest.mark.parametrize(("size", "cursor", "count"), [(0, 0, 1), (3, -1, 1), (3, 0, -1)])
-def test_impossible_draws(size, cursor, count):
+def test_impossible_draws_are_refused(size, cursor, count):
   with pytest.raises(ValueError):
     Stream(size, seed=0).draw(cursor, count)
 
@@ -60,10 +60,10 @@ def mixture(share, *, seed=0):
 
 
 def test_a_mixture_follows_its_share():
-  mixed = mixture(lambda step: {1: 1.0, 2: 0.3, 3: 0.0}[step])
+  mixed = mixture(lambda step: {0: 1.0, 1: 0.3, 2: 0.0}[step])
   easy = [sum(which < 10 for _, which in mixed.draw(2000 * batch, 2000)) for batch in range(3)]
   assert easy[0] == 2000 and easy[2] == 0
-  assert 530 < easy[1] < 670  # 600, standard deviation 20.5
+  assert 530 < easy[1] < 670  # expected 600, standard deviation 20.5
   assert {which for _, which in mixed.draw(0, 2000)} == set(range(10))
   assert len({which for _, which in mixed.draw(4000, 2000)}) > 800
 

@@ -12,7 +12,7 @@ ASKED = synthetic.questions(WORLD, 300, mix=EVERY, passages=8)
 
 
 def solved(world, example):
-  """The answer by following the decomposition through what the passages state, and the question's own words."""
+  """The answer from the question's decomposition, the facts in the passages and the question's words alone."""
   facts = {(f.subject, f.relation): f.object for stated in world.stated.values() for f in stated}
   steps = example.meta["decomposition"]
   for step in steps:
@@ -31,13 +31,13 @@ def solved(world, example):
   return found[-1]
 
 
-def test_noise_stands_among_the_passages():
+def test_noise_is_placed_among_the_passages():
   world = synthetic.build(seed=5, entities=60, held_out=8, noise=1.0)
   seen = 0
   for example in synthetic.questions(world, 20, mix={1: 1}, passages=5):
     subject = example.meta["decomposition"][0]["subject"]
     places = [i for i, p in enumerate(example.passages) if not world.stated[p.id]]
-    # At most 4 other facts and the noise are near, and there is room for 4 of them.
+    # At most 4 other facts and the noise are near the question, and there is room for 4 of them.
     assert all(example.passages[i].title == subject for i in places) and not set(places) & set(example.supporting)
     seen += len(places)
   assert seen > 10
@@ -67,7 +67,7 @@ def test_passages_are_different_and_as_many_as_asked_for():
   for example in ASKED:
     assert len({p.id for p in example.passages}) == len(example.passages) == 8
   places = collections.Counter(place for example in ASKED for place in example.supporting)
-  assert min(places[i] for i in range(8)) > 20  # golds stand anywhere
+  assert min(places[i] for i in range(8)) > 20  # gold passages occur at every position
 
 
 def test_the_mix_is_exact():
@@ -77,12 +77,12 @@ def test_the_mix_is_exact():
   assert sorted(collections.Counter(kinds).values()) == [1, 1, 1, 2, 2]
 
 
-def test_half_of_yes_no_is_yes():
+def test_half_of_the_yes_no_answers_are_yes():
   asked = synthetic.questions(WORLD, 300, mix={"yes_no": 1})
   assert 110 < sum(example.golds == ("yes",) for example in asked) < 190
 
 
-def test_no_path_crosses_itself():
+def test_chains_of_facts_visit_no_entity_twice():
   for example in synthetic.questions(WORLD, 300, mix={3: 1}):
     steps = example.meta["decomposition"]
     assert len({steps[0]["subject"], *(step["object"] for step in steps)}) == 4
@@ -101,7 +101,7 @@ def test_held_out_questions_share_no_name_with_training():
     assert not any(step["memorised"] for step in example.meta["decomposition"])
 
 
-def test_draws_are_keyed():
+def test_draws_depend_on_their_key_alone():
   again = synthetic.questions(WORLD, 300, mix=EVERY, passages=8)
   assert again == ASKED
   other = synthetic.questions(WORLD, 300, mix=EVERY, passages=8, seed=1)
@@ -141,7 +141,7 @@ def test_easy_with_one_passage():
     assert example.supporting == (0,) and example.golds[0] in example.passages[0].text
 
 
-def test_memory_is_marked():
+def test_questions_from_memory_are_marked():
   asked = synthetic.questions(WORLD, 300, mix={1: 1})
   marks = collections.Counter(
     (e.meta["decomposition"][0]["memorised"], e.meta["decomposition"][0]["counterfactual"]) for e in asked
@@ -149,11 +149,11 @@ def test_memory_is_marked():
   assert set(marks) == {(False, False), (True, False), (True, True)}
   for example in asked:
     step = example.meta["decomposition"][0]
-    if step["counterfactual"]:  # the passage is right, the memory is not
+    if step["counterfactual"]:  # the passage is right, the memory is wrong
       assert example.golds != (WORLD.memory[step["subject"], step["relation"]],)
 
 
-def test_years_only_end_a_chain():
+def test_years_occur_only_at_the_end_of_a_chain():
   for example in synthetic.questions(WORLD, 300, mix={2: 1, 3: 1}):
     assert not any("year" in step["relation"] for step in example.meta["decomposition"][:-1])
 
@@ -170,12 +170,12 @@ def test_years_only_end_a_chain():
     (dict(passages=100_000), "too few passages"),
   ],
 )
-def test_impossible_wishes(wrong, message):
+def test_impossible_settings_are_refused(wrong, message):
   with pytest.raises(ValueError, match=message):
     synthetic.questions(WORLD, 3, **wrong)
 
 
-def test_comparison_needs_years():
+def test_comparison_questions_need_years():
   with pytest.raises(ValueError, match="years=True"):
     synthetic.questions(MANY, 1, mix={"comparison": 1})
 

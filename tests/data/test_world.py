@@ -18,7 +18,7 @@ def digest(world):
 
 
 def test_the_same_world_on_every_platform():
-  # Recorded on Python 3.11, Linux: whoever changes what is drawn changes every number of the quickstart.
+  # Recorded on Python 3.11, Linux. A change of what is drawn changes every figure of the quickstart.
   assert digest(FULL) == "4bbc273851a30ef9"
   assert digest(PLAIN) == "f391963212b93878"
 
@@ -31,7 +31,7 @@ def test_the_learnable_default():
   settings = world_lib.Settings()
   assert (settings.entities, settings.held_out, settings.syllables) == (4000, 120, 48)
   assert len(world_lib.RELATIONS) == 9 and len(world_lib.WORDINGS) == 3
-  # Half people with 4 relations, a quarter companies with 3, a quarter towns with 2, each stated once:
+  # Half are people with 4 relations, a quarter companies with 3, a quarter towns with 2; each fact is stated once:
   # 4120 * (4/2 + 3/4 + 2/4) = 13,390.
   assert len(world_lib.build().passages) == 13_390
 
@@ -46,7 +46,7 @@ def test_consistent(world):
       if objects == world_lib.YEAR:
         assert 1800 <= int(found) < 2000
       else:
-        assert found in names[objects]  # no fact leads out of its part
+        assert found in names[objects]  # facts of one part do not lead to the other part
     for relation, (subjects, _) in world.relations.items():
       assert all((subject, relation) in part.facts for subject in names[subjects])
 
@@ -76,7 +76,7 @@ def test_all_wordings_are_used():
   assert min(used.values()) > len(PLAIN.passages) / 4
 
 
-def test_a_world_may_have_its_own_wordings():
+def test_a_world_can_have_its_own_wordings():
   world = world_lib.build(entities=40, wordings=("{s} has the {r} {o}.",))
   for passage in world.passages:
     (fact,), (sentence,) = world.stated[passage.id], world.sentences[passage.id]
@@ -93,7 +93,7 @@ def test_facts_per_passage():
   assert all(len(facts) == 1 for facts in PLAIN.stated.values())
 
 
-def test_held_out_names_occur_nowhere_in_the_training_part():
+def test_held_out_names_do_not_occur_in_the_training_part():
   for world in (FULL, PLAIN, world_lib.build(seed=0, entities=1000)):
     train = " ".join(world.parts[world_lib.TRAIN].names).lower()
     assert not [name for name in world.parts[world_lib.HELD_OUT].names if name.lower() in train]
@@ -128,7 +128,7 @@ def test_a_passage_that_contradicts_the_memory_states_the_other_object():
       assert known not in {fact.object for fact in stated if fact.relation == relation}
 
 
-def test_noise_states_nothing():
+def test_noise_states_no_fact():
   noise = [p for p in FULL.passages if not FULL.stated[p.id]]
   assert len(noise) == round(0.1 * 280)
   names = {name for part in FULL.parts.values() for name in part.names}
@@ -149,12 +149,12 @@ def test_noise_states_nothing():
     (dict(syllables=10, entities=4000), "raise syllables"),
   ],
 )
-def test_impossible_settings(wrong, message):
+def test_impossible_settings_are_refused(wrong, message):
   with pytest.raises(ValueError, match=message):
     world_lib.build(**wrong)
 
 
-def test_the_global_generator_is_left_alone():
+def test_the_global_random_generator_is_not_used():
   random.seed(1)
   before = random.getstate()
   world_lib.build(entities=40, held_out=8)

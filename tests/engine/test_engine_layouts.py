@@ -16,7 +16,7 @@ from ragrl_jax.testing.small_engine import requests, rollout
 
 
 @pytest.mark.slow  # compiles an engine of its own
-def test_the_matmuls_dtype_is_the_decoders_and_norms_stay_float32():
+def test_matmuls_use_the_decoders_dtype_and_norms_stay_float32():
   model = Decoder(kit.CONFIG, rngs=nnx.Rngs(0), dtype=jnp.bfloat16)
   graphdef, params = nnx.split(model)
   narrow = Engine(graphdef, kit.TOKENIZER, kit.stops(), Sizes(**kit.SIZES))
@@ -34,12 +34,30 @@ def test_the_matmuls_dtype_is_the_decoders_and_norms_stay_float32():
     first = len(episode.segments[0].ids)
     said = episode.segments[1]
     want = table[np.arange(first - 1, first - 1 + len(said.ids)), np.array(said.ids)]
-    # bfloat16 keeps 8 bits: logits of a few units differ by hundredths between two ways of summing.
+    # bfloat16 keeps 8 bits, so two ways of summing change logits of a few units by hundredths.
     np.testing.assert_allclose(said.logprobs, want, atol=0.05)
 
 
 @pytest.mark.slow  # compiles an engine of its own
-def test_adapters_are_loaded_anew_and_their_frozen_base_is_cast_once():
+def test_int8_keys_and_values_keep_a_rows_numbers_its_own():
+  slow = kit.Tools(lambda query: 0.01 * (len(query) % 3))
+  scarce, plenty = (kit.engine(kv_dtype="int8", page=16, **more) for more in (dict(pages=8), {}))
+  assert [x.dtype for x in scarce._kv.cache] == [jnp.uint16] * 2 + [jnp.float32] * 2
+  one, two = rollout(plenty), rollout(scarce, tools=slow)
+  alone, swapped = one.run(requests(3, 4), step=0), two.run(requests(3, 4)[::-1], step=0)[::-1]
+  assert two.report.engine.swapped_rows > 0 and one.report.engine.shared_tokens > 0
+  # In another order, with searches that take their time, swapped to the host and back, over shared prompts: bit by bit.
+  for a, b in zip(alone, swapped, strict=True):
+    assert kit.drawn(a) == kit.drawn(b)
+  assert kit.held(plenty) == kit.held(scarce) == 0
+  ours, theirs = (np.concatenate(x) for x in zip(*map(kit.scored, alone)))
+  gap = np.abs(ours - theirs)
+  print(f"int8 keys and values: log-probabilities differ by {gap.mean():.5f} in the mean, {gap.max():.5f} at most")
+  assert 1e-6 < gap.mean() < 5e-3 and gap.max() < 0.05
+
+
+@pytest.mark.slow  # compiles an engine of its own
+def test_adapters_are_loaded_again_and_their_frozen_base_is_cast_once():
   model = Decoder(kit.CONFIG, rngs=nnx.Rngs(0), param_dtype=jnp.bfloat16)  # computed in float32
   lora.add(model, rank=4, alpha=16.0, layers="q o|down", seed=0)
   graphdef, adapters, frozen = lora.split(model)
@@ -51,7 +69,7 @@ def test_adapters_are_loaded_anew_and_their_frozen_base_is_cast_once():
   first, programs = made._kv.weights.layers[1]["q"][...], (made._kv.programs.decode, made._kv.programs.extend)
   compiled = [program._cache_size() for program in programs]
   forward = jax.jit(lambda adapters, tokens: nnx.merge(graphdef, adapters, frozen)(tokens))
-  for version, weights in ((1, trained), (2, lora.without(trained))):  # as trained; as the reference policy
+  for version, weights in ((1, trained), (2, lora.without(trained))):  # as trained, and as the reference policy
     made.load(weights, version=version)
     episodes = rollout(made).run(requests(2, 2), step=0)
     for episode in episodes:

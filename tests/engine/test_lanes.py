@@ -1,21 +1,22 @@
-"""The lane table and the chunk: records with names over one array of int32."""
+"""The lane table and the chunk: records with named fields over one int32 array."""
 
 import jax
 import numpy as np
 
-from ragrl_jax.engine.lanes import COLUMNS, FULL, RUNNING, Chunk, LaneTable
+from ragrl_jax.engine.lanes import COLUMNS, FULL, NOTHING, RUNNING, TAIL, Chunk, LaneTable
 
 
 def test_the_lane_table_is_one_array_with_the_same_fields_on_host_and_device():
-  packed = np.zeros((3, COLUMNS), np.int32)
+  packed = np.zeros((3, COLUMNS + 4), np.int32)
   lanes = LaneTable.of(packed)
-  values = LaneTable(1, 2, 1, 5, 6, 7, 8, key=(-9, 10), temperature=0.6, top_p=0.9)
+  values = LaneTable(1, 2, 1, 5, 6, 7, 8, key=(-9, 10), temperature=0.6, top_p=0.9, ids=[20, 21])
   lanes.put(1, values)
   lanes.length[:] += 1
   assert packed[1, :7].tolist() == [1, 3, 1, 5, 6, 7, 8] and packed[1, 7:9].tolist() == [-9, 10]
-  assert packed[[0, 2]].tolist() == [[0, 1] + [0] * 9] * 2  # a lane's values are its own
+  assert packed[1, COLUMNS:].tolist() == [20, 21, 0, 0]
+  assert packed[[0, 2]].tolist() == [[0, 1] + [0] * 13] * 2  # a lane's values are its own
   # No two fields share a column, and every column has a field.
-  assert sum(field[0].size for field in lanes) == COLUMNS
+  assert sum(field[0].size for field in lanes) == COLUMNS + 4
   inside = jax.jit(LaneTable.of)(packed)
   for ours, theirs in zip(lanes, inside, strict=True):
     assert ours.dtype == theirs.dtype
@@ -24,15 +25,18 @@ def test_the_lane_table_is_one_array_with_the_same_fields_on_host_and_device():
 
 
 def test_a_chunk_comes_back_bit_for_bit():
-  # Two lanes, three steps; the second ended after one.
+  # Two lanes, two steps of two places; the first lane kept one place of its first step, the second drew in one step.
   chunk = Chunk(
-    np.array([[5, 6], [7, 0], [8, 0]], np.int32),
-    np.array([[-0.1, -np.inf], [-1e-40, 0.0], [np.pi, 0.0]], np.float32),
-    np.array([3, 1], np.int32),
-    np.array([2, 0], np.int32),
-    np.array([RUNNING, FULL], np.int32),
+    np.array([[5, 6], [NOTHING, 4], [7, NOTHING], [8, NOTHING]], np.int32),
+    np.array([[-0.1, -np.inf], [3.0, -1.0], [-1e-40, 0.0], [np.pi, 0.0]], np.float32),
+    *np.array([[3, 2], [2, 1], [2, 1], [1, 1], [2, 0], [RUNNING, FULL]], np.int32),
   )
   packed = np.asarray(jax.jit(Chunk.pack)(chunk))
-  assert packed.shape == (2 * 3 + 3, 2) and packed.dtype == np.int32
-  for ours, theirs in zip(chunk, Chunk.of(packed), strict=True):
+  assert packed.shape == (2 * 4 + TAIL, 2) and packed.dtype == np.int32
+  there = Chunk.of(packed)
+  assert there.tokens.tolist() == [[5, 6], [7, 4], [8, NOTHING], [NOTHING, NOTHING]]
+  assert there.logprobs[:3, 0].tobytes() == chunk.logprobs[[0, 2, 3], 0].tobytes()
+  assert there.logprobs[:2, 1].tobytes() == chunk.logprobs[:2, 1].tobytes()
+  for ours, theirs in zip(chunk[2:], there[2:], strict=True):
     assert ours.tobytes() == np.ascontiguousarray(theirs).tobytes()
+  assert (there.count.tolist(), there.steps.tolist(), there.stop.tolist()) == ([3, 2], [2, 1], [RUNNING, FULL])

@@ -1,4 +1,4 @@
-"""The stop automaton by hand: what it completes, names and forgets. Against real vocabularies: test_stops_search.py."""
+"""The stop automaton by hand. test_stops_search.py tests it with real vocabularies."""
 
 import itertools
 
@@ -27,7 +27,7 @@ class Listed:
 
 
 def run(automaton, ids, accept):
-  """(names of the stop at each token, "" where there is none; the last state)."""
+  """(name of the stop at each token, "" without one; the last state)."""
   state, named = np.zeros(1, np.int32), []
   for i in ids:
     state, stop = stops.advance(automaton.table, state, np.array([i], np.int32), np.array([accept], np.int32))
@@ -44,7 +44,7 @@ def test_a_stop_in_the_middle_of_a_token():
   assert run(automaton, [1, 2, 0, 4], accept)[0] == [""] * 4
 
 
-def test_of_two_in_one_token_the_first_accepted_one_is_named():
+def test_of_two_stops_in_one_token_the_first_accepted_one_is_named():
   # "b>a>" completes "b>" at its second byte and "a>" at its fourth.
   automaton = stops.Stops(Listed(b"b>a>"), ["a>", "b>"], rows=1)
   assert run(automaton, [0], automaton.mask(["a>", "b>"]))[0] == ["b>"]
@@ -52,33 +52,33 @@ def test_of_two_in_one_token_the_first_accepted_one_is_named():
   assert run(automaton, [0], automaton.mask([]))[0] == [""]
 
 
-def test_of_two_that_end_on_one_byte_the_longer_is_named():
+def test_of_two_stops_that_end_on_one_byte_the_longer_is_named():
   automaton = stops.Stops(Listed(b"x</a", b">"), ["a>", "</a>", ">"], rows=2)
   assert run(automaton, [0, 1], automaton.mask(["a>", "</a>", ">"]))[0] == ["", "</a>"]
   assert run(automaton, [0, 1], automaton.mask(["a>", ">"]))[0] == ["", "a>"]
   assert run(automaton, [0, 1], automaton.mask([">"]))[0] == ["", ">"]
 
 
-def test_a_stop_that_is_not_accepted_hides_none_that_is():
-  # "ab" ends inside "xabc": the row that asked for "abc" alone goes on and finds it.
+def test_a_stop_that_is_not_accepted_hides_no_other():
+  # "ab" ends inside "xabc". A row that accepts only "abc" continues and finds it.
   automaton = stops.Stops(Listed(b"xa", b"b", b"c"), ["ab", "abc"], rows=3)
   assert run(automaton, [0, 1, 2], automaton.mask(["abc"]))[0] == ["", "", "abc"]
 
 
-def test_failed_beginnings_are_kept_as_far_as_they_count():
+def test_failed_beginnings_are_kept_if_they_may_still_match():
   # After "aaa" the last two letters may still begin "aab".
   automaton = stops.Stops(Listed(b"a", b"b"), ["aab"], rows=2)
   assert run(automaton, [0, 0, 0, 0, 1], automaton.mask(["aab"]))[0] == ["", "", "", "", "aab"]
 
 
-def test_tokens_without_bytes_are_not_seen():
+def test_tokens_without_bytes_change_nothing():
   automaton = stops.Stops(Listed(b"</", b"s>", b""), ["</s>"], rows=7)
   accept = automaton.mask(["</s>"])
   for silent in (2, 3, 6):  # a control token, and rows beyond the vocabulary
     assert run(automaton, [0, silent, 1], accept)[0] == ["", "", "</s>"]
 
 
-def test_every_eos_id_is_the_stop_eos_and_starts_afresh():
+def test_every_eos_id_is_the_stop_eos_and_resets_the_state():
   automaton = stops.Stops(Listed(b"</", None, b"s>", None), ["</s>"], rows=4)
   accept = automaton.mask(["</s>"])
   assert run(automaton, [0, 1, 2], accept) == (["", "eos", ""], 0)
@@ -91,7 +91,7 @@ def test_a_character_cut_into_bytes_is_found():
   assert run(automaton, [*"京東".encode()], automaton.mask(["東"]))[0] == [""] * 5 + ["東"]
 
 
-def test_rows_are_independent_and_it_compiles_once():
+def test_rows_are_independent_and_the_program_compiles_once():
   automaton = stops.Stops(ByteTokenizer(), ["ab", "b"], rows=300)
   step = jax.jit(stops.advance)
   state = jnp.zeros(3, jnp.int32)
@@ -105,7 +105,7 @@ def test_rows_are_independent_and_it_compiles_once():
   assert step._cache_size() == 1
 
 
-def test_no_strings_at_all_leaves_eos():
+def test_without_stop_strings_only_eos_is_left():
   automaton = stops.Stops(ByteTokenizer(), [], rows=258)
   assert automaton.names == ("eos",)
   assert run(automaton, [65, 256], automaton.mask([]))[0] == ["", "eos"]
@@ -127,8 +127,8 @@ def test_thirty_strings_fit_into_a_mask():
   tokens=st.lists(st.text("ab", max_size=5), min_size=1, max_size=6),
   data=st.data(),
 )
-def test_small_alphabets_hold_every_overlap(strings, tokens, data):
-  # Two letters: strings that hold, end and begin one another, and tokens that complete several at once.
+def test_small_alphabets_give_every_overlap(strings, tokens, data):
+  # With two letters, strings contain, end and begin each other, and tokens complete several at once.
   vocabulary = [t.encode() for t in tokens]
   ids = data.draw(st.lists(st.integers(0, len(tokens) - 1), max_size=8))
   accepted = data.draw(st.sets(st.sampled_from(strings)))
@@ -142,7 +142,7 @@ def test_small_alphabets_hold_every_overlap(strings, tokens, data):
 
 
 def first_completed(text, token, strings):
-  """By definition: grow the text letter by letter; the longest accepted string that it ends on first."""
+  """By definition: extends the text letter by letter, and returns the longest accepted string that ends first."""
   for end in range(1, len(token) + 1):
     grown = text + token[:end]
     done = [s for s in strings if grown.endswith(s)]
@@ -151,12 +151,12 @@ def first_completed(text, token, strings):
   return None
 
 
-def test_states_are_the_longest_beginnings():
+def test_states_are_the_longest_matching_beginnings():
   strings = [b"abab", b"ba", b"b"]
   goto, ends = stops.automaton(strings)
   beginnings = sorted({s[:n] for s in strings for n in range(len(s) + 1)}, key=len)
   assert len(goto) == len(beginnings)
-  named = {0: b""}  # state → the beginning it stands for, by the first text that reaches it
+  named = {0: b""}  # state → the beginning that it stands for, from the first text that reaches it
   for letters in itertools.chain.from_iterable(itertools.product(b"abx", repeat=n) for n in range(1, 6)):
     text, at = bytes(letters), 0
     for byte in text:
@@ -175,7 +175,7 @@ def test_states_are_the_longest_beginnings():
     (["a"], 200, "rows=200"),
   ],
 )
-def test_what_is_refused(strings, rows, message):
+def test_invalid_stop_strings_are_refused(strings, rows, message):
   with pytest.raises(ValueError, match=message):
     stops.Stops(ByteTokenizer(), strings, rows=rows)
 

@@ -21,13 +21,13 @@ STRINGS = (
   "\u6771\u4eac",
   "</",
   " is",
-)  # ends, beginnings and parts of others
-LONG = range(5)  # the counts below are of the first five alone
+)  # ends, beginnings and parts of other strings
+LONG = range(5)  # only the first five are counted as long
 SEQUENCES, LENGTH, CUT = 10_000, 48, 5_000  # the first CUT sequences are cut from planted text
 
 
 class Qwen:
-  """Qwen's ids: the tokens of its file, then the control tokens; the embedding has more rows still."""
+  """Qwen's ids: the tokens of its file, then the control tokens. The embedding has further rows."""
 
   def __init__(self):
     self.pieces = small.qwen_vocabulary()
@@ -40,14 +40,14 @@ class Qwen:
 
 
 def planted_text(rng, words):
-  """Stop strings, near-misses and surroundings, in bytes, near to what LENGTH tokens can hold."""
+  """Stop strings, near misses and other bytes, about as long as LENGTH tokens."""
   parts = []
   while sum(map(len, parts)) < 50:
     kind, stop = rng.randrange(5), rng.choice(STRINGS).encode()
     at = rng.randrange(len(stop))
-    if kind < 2:  # with what tokens like to join to it
+    if kind < 2:  # followed by text with which tokens often merge
       parts += [stop, rng.choice([b"", b"\n", b"\n\n", b"</", b"(", b"."])]
-    elif kind == 2:  # a byte changed, doubled, lost, or the rest lost
+    elif kind == 2:  # one byte changed, doubled or removed, or the rest removed
       parts.append(
         rng.choice(
           [
@@ -64,7 +64,7 @@ def planted_text(rng, words):
 
 
 def cut_at_random(rng, text, known):
-  """Ids of tokens that join to (a beginning of) the text; every token that fits may be drawn."""
+  """Ids of random tokens whose bytes join to a beginning of the text."""
   ids = []
   while text and len(ids) < LENGTH:
     fits = [n for n in range(1, 17) if text[:n] in known and n <= len(text)]
@@ -75,14 +75,14 @@ def cut_at_random(rng, text, known):
 
 
 def sequences(tokenizer, rows, seed):
-  """[SEQUENCES, LENGTH] ids: CUT of planted texts, the rest drawn from the vocabulary, half of that near the tags."""
+  """[SEQUENCES, LENGTH] ids: CUT from planted texts; the others random, half of them near the tags."""
   rng = random.Random(seed)
   pieces = [tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)]
   known = {piece: i for i, piece in enumerate(pieces) if piece}
   words = [p for p in rng.sample(list(known), min(500, len(known))) if len(p) < 12]
   tagged = [i for piece, i in known.items() if set(piece) & set(b"<>/\n:") or piece.lower() in (b"search", b"think")]
   silent = [*tokenizer.eos_ids, tokenizer.pad_id, rows - 1]
-  out = np.full((SEQUENCES, LENGTH), rows - 1, np.int32)  # a row without a token fills up
+  out = np.full((SEQUENCES, LENGTH), rows - 1, np.int32)  # a row without a matching token is filled up
   for row in range(SEQUENCES):
     if row < CUT:
       ids = cut_at_random(rng, planted_text(rng, words), known)
@@ -101,7 +101,7 @@ def searched(tokenizer, rows, ids, accepted):
   eos = [t for t, i in enumerate(ids) if i in tokenizer.eos_ids]
   for begin, end in zip([0, *(t + 1 for t in eos)], [*eos, len(ids)]):  # after EOS a new text begins
     text, ends = b"".join(pieces[begin:end]), np.cumsum([len(p) for p in pieces[begin:end]])
-    best = {}  # token → (end of the stop, -its length, its number): the least one is named
+    best = {}  # token → (end of the stop, -its length, its number); the smallest is named
     for number in accepted:
       stop, at = STRINGS[number].encode(), -1
       while (at := text.find(stop, at + 1)) >= 0:
@@ -121,8 +121,8 @@ def walk(table, ids, accept):
   return stop.T
 
 
-def test_table_of_the_real_vocabulary_is_small():
-  # 151,646 ids: two stops of 9 bytes share "</", so 1 + 9 + 7 = 17 states; a byte an entry.
+def test_the_table_of_the_real_vocabulary_is_small():
+  # 151,646 ids. Two stops of 9 bytes share "</", so there are 1 + 9 + 7 = 17 states; one byte per entry.
   table = stops.Stops(Qwen(), ["</search>", "</answer>"], rows=152_064).table
   assert table.outcome.shape == (17, 152_064)
   assert table.outcome.dtype == np.uint8

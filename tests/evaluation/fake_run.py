@@ -1,7 +1,7 @@
-"""A run's folder as training leaves it, made up: `python tests/evaluation/fake_run.py OUT [steps]`.
+"""Makes the folder of a made-up training run: `python tests/evaluation/fake_run.py OUT [steps]`.
 
-The same arguments give the same numbers (times of writing aside). It goes through the true records and writers, so a
-page made of it is a page made of a run.
+The same arguments give the same numbers, except for the times of writing. It uses the library's own records and
+writers, so a page made of it looks like the page of a real run.
 """
 
 import json
@@ -28,7 +28,7 @@ SEARCH, ANSWER = "</search>", "</answer>"
 
 
 class Words:
-  """A tokenizer of words and signs that learns as it reads; an é is two tokens, as byte-level vocabularies have it."""
+  """A tokenizer of words and signs that adds new ones as it reads. An é is two tokens, as in byte-level BPE."""
 
   control_names = {0: "<|im_end|>", 1: "<|im_start|>"}
 
@@ -72,14 +72,14 @@ def example(rng, number):
 
 
 def prompted(words, asked, reply):
-  """A prompt as chat templates make it: control tokens stand between its texts and in none of them."""
+  """A prompt as chat templates make it: control tokens separate its texts and occur in none of them."""
   start, end = words.ids[b"<|im_start|>"], 0
   ids = [start, *words.encode(asked), end, *words.encode("\n"), start, *words.encode(reply)]
   return structs.Segment(structs.ENVIRONMENT, tuple(ids), f"{asked}\n{reply}")
 
 
 def episode(rng, words, question, index, sample, skill):
-  """One episode; the greater the skill (0 to 1), the likelier it searches as often as it has hops, and is right."""
+  """One episode. A higher skill (0 to 1) makes the right number of searches and a right answer more likely."""
 
   def segment(owner, text, **more):
     ids = words.encode(text)
@@ -138,7 +138,7 @@ def step_rows(step, skill, *, prompts=4, group=6):
     spread = totals.std(ddof=1)
     for got, (terms, right), total in zip(group_of, scored, totals, strict=True):
       advantage = (total - totals.mean()) / (spread + 1e-6) if spread > 0 else 0.0
-      if index == 1:  # as a critic gives them: one a token
+      if index == 1:  # as a critic gives them: one per token
         advantage = advantage * np.linspace(0.2, 1.6, got.num_tokens)
       rows.append(
         episodes.row(
@@ -213,7 +213,7 @@ def evaluated(em, searches):
 
 
 def answered(rng, skill, number=150):
-  """Rows of an evaluation: as `harness.prediction` makes them, as far as the page reads them."""
+  """Rows of an evaluation, with the fields of `harness.prediction` that the page reads."""
   rows = []
   for i in range(number):
     gold = PLACES[i % len(PLACES)]
@@ -235,7 +235,7 @@ def answered(rng, skill, number=150):
 
 
 def make(workdir, *, steps=120, logged_every=5):
-  """Fills the folder; returns it."""
+  """Writes the folder and returns it."""
   workdir = pathlib.Path(workdir)
   workdir.mkdir(parents=True, exist_ok=True)
   config = config_lib.default_config()

@@ -1,4 +1,4 @@
-"""Held-out questions one by one: what the first and the last evaluation of a run say of each."""
+"""Held-out questions one by one: compares the first and the last evaluation of a run."""
 
 from ragrl_jax.report import answers
 from ragrl_jax.report import page as page_lib
@@ -11,10 +11,10 @@ def row(name, em, said="Velmar", **more):
   return fields | {"ended": "answer", "source": "", "hops": 1} | more
 
 
-def test_questions_are_joined_and_what_changed_stands_first(tmp_path):
+def test_questions_are_joined_and_changed_answers_come_first(tmp_path):
   evaluations.write(tmp_path, 0, [row("a", 1.0), row("b", 0.0), row("c", 1.0), row("d", 0.0, None), row("e", 0.0)])
-  assert answers.gather(tmp_path) is None  # one evaluation compares with nothing
-  evaluations.write(tmp_path, 5, [row("a", 0.0)])  # between the first and the last: not looked at
+  assert answers.gather(tmp_path) is None  # one evaluation has nothing to compare with
+  evaluations.write(tmp_path, 5, [row("a", 0.0)])  # an evaluation between the first and the last is not read
   failed = row("e", None, ended="failed")
   later = [row("a", 1.0), row("b", 1.0), row("c", 0.0), row("d", 0.0, "Tosk"), failed, row("new", 1.0)]
   evaluations.write(tmp_path, 12, later)
@@ -31,7 +31,7 @@ def test_questions_are_joined_and_what_changed_stands_first(tmp_path):
   assert [one["id"] for one in cut["rows"]] == ["b"] and cut["left_out"] == 3 and cut["counts"]["right"] == 1
 
 
-def test_answers_after_the_restored_step_are_of_another_try(tmp_path):
+def test_answers_after_the_restored_step_belong_to_an_abandoned_attempt(tmp_path):
   for step in (0, 3, 12):
     evaluations.write(tmp_path, step, [row("a", 0.0)])
   evaluations.cut(tmp_path, 3)
@@ -40,7 +40,7 @@ def test_answers_after_the_restored_step_are_of_another_try(tmp_path):
   assert not evaluations.steps(tmp_path) and answers.gather(tmp_path) is None
 
 
-def test_names_that_stand_in_two_sets_are_two_questions(tmp_path):
+def test_the_same_id_in_two_sets_is_two_questions(tmp_path):
   for step, em in ((0, 0.0), (3, 1.0)):
     evaluations.write(tmp_path, step, [row("1", em, source="nq"), row("1", 0.0, source="musique")])
   assert [(one["source"], one["kind"]) for one in answers.gather(tmp_path)["rows"]] == [
@@ -49,7 +49,7 @@ def test_names_that_stand_in_two_sets_are_two_questions(tmp_path):
   ]
 
 
-def test_hostile_answers_stay_text(tmp_path):
+def test_hostile_answers_are_shown_as_text(tmp_path):
   with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
     writer.write(1, {"reward": 0.5})
   for step in (0, 1):

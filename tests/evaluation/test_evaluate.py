@@ -1,4 +1,4 @@
-"""evaluate.py on a real, tiny model with live search."""
+"""evaluate.py with a real tiny model and live search."""
 
 import json
 
@@ -59,7 +59,7 @@ def run(place, config, out, *, checkpoint="model", **more):
 
 @pytest.fixture(scope="module")
 def whole(place):
-  """(metrics, predictions) of one uninterrupted evaluation."""
+  """(metrics, predictions) of one evaluation without interruption."""
   place, config, _ = place
   return run(place, config, "whole"), predictions(place / "whole")
 
@@ -70,7 +70,7 @@ def test_a_checkpoint_is_scored_and_a_kill_changes_nothing(place, whole):
   assert metrics["by_hops"]["1"]["n"] == 4 and metrics["settings"]["retrieval"]["top_k"] == 1
   assert metrics["settings"]["retrieval"]["encoder"]["kind"] == "hashing"
   assert all(row["ended"] != "failed" and row["response_tokens"] > 0 for row in got)
-  assert config.model.path == ""  # the caller's config is left alone
+  assert config.model.path == ""  # the caller's config is not changed
 
   def dies(done, of):
     if done == 6:
@@ -84,18 +84,18 @@ def test_a_checkpoint_is_scored_and_a_kill_changes_nothing(place, whole):
   assert again["em"] == metrics["em"] and again["seconds_cover"] == 1
 
 
-def test_the_config_says_what_results_leave_for_the_next_turn(place, whole):
+def test_config_sets_the_room_that_results_leave_for_the_next_turn(place, whole):
   place, config, player = place
-  assert player.rollout.reserve == 8  # a whole turn
+  assert player.rollout.reserve == 8  # room for a whole turn
   config = config.copy_and_resolve_references()
   config.rollout.reserve = 3
   assert player_lib.build(config).rollout.reserve == 3
   assert whole[0]["settings"]["reserve"] is None
-  with pytest.raises(ValueError, match="reserve"):  # it decides what is shown: no evaluation changes it half-way
+  with pytest.raises(ValueError, match="reserve"):  # it changes what the model sees
     run(place, config, "whole")
 
 
-def test_a_runs_checkpoint_gives_what_its_model_gives(place, whole):
+def test_a_runs_checkpoint_scores_as_its_exported_model(place, whole):
   (place, config, player), (metrics, got) = place, whole
   learner = learner_lib.Learner(
     player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config)
@@ -105,16 +105,16 @@ def test_a_runs_checkpoint_gives_what_its_model_gives(place, whole):
   saved.close()
   (place / "run" / "config.json").write_text(config.to_json())
   other = config.copy_and_resolve_references()
-  other.model.shape.update(dict(d_model=32, num_layers=2))  # what the checkpoint is decides on the model
+  other.model.shape.update(dict(d_model=32, num_layers=2))  # the checkpoint decides which model is loaded
   by_run = run(place, other, "by_run", checkpoint="run")
   assert predictions(place / "by_run") == got
   assert by_run["settings"]["weights"] == metrics["settings"]["weights"]
 
 
-def test_where_a_checkpoint_is_looked_for(place, tmp_path):
+def test_where_checkpoints_are_found(place, tmp_path):
   place, _, _ = place
   assert evaluate.locate(place / "model") == (place / "model", None, 0)
-  assert evaluate.locate(place) == (place / "model", None, 0)  # a run's finished model
+  assert evaluate.locate(place) == (place / "model", None, 0)  # the model of a finished run
   (tmp_path / "checkpoints" / "40").mkdir(parents=True)
   (tmp_path / "checkpoints" / "8").mkdir()
   assert evaluate.locate(tmp_path) == (None, tmp_path / "checkpoints", 40)
@@ -132,4 +132,17 @@ def test_the_evaluator_measures_when_it_is_due(place):
   params = evaluate.nnx.split(player.model)[1]
   assert measure(1, player, params) == {} and measure(3, player, params) == {}
   assert measure(2, player, params)["evaluation/n"] == 4
-  assert measure(5, player, params) == measure(2, player, params)  # the last step, and greedy answers repeat
+  assert measure(5, player, params) == measure(2, player, params)  # greedy answers repeat
+
+
+def test_the_best_checkpoint_of_a_run(tmp_path):
+  rows = [(0, 0.9), (10, 0.2), (20, 0.5), (25, None), (30, 0.5), (40, 0.4)]
+  lines = [{"step": step} | ({} if value is None else {"evaluation/em": value}) for step, value in rows]
+  (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+  with pytest.raises(ValueError, match="step 20, and that checkpoint is not kept"):
+    evaluate.best(tmp_path, "evaluation/em")
+  (tmp_path / "checkpoints" / "20").mkdir(parents=True)
+  # The first of equal ones; the weights before training are no checkpoint.
+  assert evaluate.best(tmp_path, "evaluation/em") == tmp_path / "checkpoints" / "20"
+  with pytest.raises(ValueError, match="'evaluation/f1'"):
+    evaluate.best(tmp_path, "evaluation/f1")

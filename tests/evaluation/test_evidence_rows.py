@@ -12,8 +12,8 @@ GOLD = "The tower stands in Paris."
 
 def test_bleu_and_rouge_by_hand():
   assert evidence_rows.bleu([GOLD, "a b c d"], [GOLD, "a b c d"]) == pytest.approx(100.0)
-  assert evidence_rows.bleu(["x y z w"], ["a b c d"]) == pytest.approx(0.0, abs=15)  # smoothed
-  # Longest common subsequence "the tower in paris" is 4 of 4 and of 5 words: 2 · 4 / 9.
+  assert evidence_rows.bleu(["x y z w"], ["a b c d"]) == pytest.approx(0.0, abs=15)  # with smoothing
+  # The longest common subsequence "the tower in paris" is all 4 words of one and 4 of the other's 5: 2 · 4 / 9.
   assert evidence_rows.rouge_l(["the tower in paris", GOLD], [GOLD, GOLD]) == pytest.approx((8 / 9 + 1) / 2)
 
 
@@ -32,14 +32,16 @@ def test_rows_and_means():
   found = harness.summarise(rows)
   assert found["answer_recall"] == pytest.approx(2 / 3)
   assert found["compression"] == pytest.approx((10 + 2) / 2)  # the empty one has no ratio
-  assert found["compression_total"] == pytest.approx(140 / 25)
+  assert found["compression_total"] == pytest.approx(90 / 25)  # an empty one makes no other shorter
+  assert found["evidence_empty"] == pytest.approx(1 / 3)
+  assert (found["evidence_tokens"], found["evidence_tokens_std"]) == (12.5, 7.5)
   assert found["evidence_rouge_l"] == pytest.approx(2 / 3) and 0 < found["evidence_bleu"] < 100
-  # "paris", "rome", "sirap" against "paris": letters in common 5, 1 (r), 5 of 10, 9, 10.
+  # "paris", "rome", "sirap" against "paris": common letters 5, 1 (r), 5, of 10, 9, 10 in both together.
   assert found["char_f1"] == pytest.approx((1 + 2 / 9 + 1) / 3)
   assert found["f1"] == pytest.approx(1 / 3)
 
 
-def test_what_another_generator_answered_counts():
+def test_the_answer_of_another_generator_counts():
   recipe = recipes.get("care")
   example = Example("1", "Where?", ("Paris",))
   episode = Episode.from_text(recipe, example, [("model", "Answer: Rome")], facts=dict(answer="Paris"))
@@ -47,7 +49,7 @@ def test_what_another_generator_answered_counts():
   assert harness.answer(recipe, dataclasses.replace(episode, facts={})) == "Rome"
 
 
-def test_recipes_without_evidence_say_nothing_of_it():
+def test_recipes_without_evidence_have_no_evidence_measures():
   assert evidence_rows.summarise([{"id": "1"}]) == {}
   recipe = recipes.get("arena")
   assert evidence_rows.row(recipe, Example("1", "?", ("a",)), Episode(())) == {}

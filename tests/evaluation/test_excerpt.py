@@ -50,7 +50,7 @@ def held(step):
   return [group["prompt_index"] for group in step["groups"] if group["samples"] is not None]
 
 
-def test_a_small_log_is_taken_whole(tmp_path):
+def test_a_small_log_is_taken_completely(tmp_path):
   write(tmp_path, [1, 5], groups=3)
   got = excerpt.excerpt(tmp_path)
   assert (got["logged"], got["episodes"], got["taken"]) == (2, 12, 12)
@@ -60,7 +60,7 @@ def test_a_small_log_is_taken_whole(tmp_path):
   ]
 
 
-def test_steps_are_spread_with_first_and_last(tmp_path):
+def test_steps_are_evenly_spaced_and_include_first_and_last(tmp_path):
   write(tmp_path, range(1, 101), groups=2)
   got = excerpt.excerpt(tmp_path)
   steps = [s["step"] for s in got["steps"]]
@@ -69,22 +69,22 @@ def test_steps_are_spread_with_first_and_last(tmp_path):
   assert max(gaps) - min(gaps) <= 1
 
 
-def test_the_last_step_comes_first_and_every_step_has_its_turn(tmp_path):
+def test_the_last_step_comes_first_and_every_other_step_gets_a_share(tmp_path):
   write(tmp_path, [1, 2, 3], groups=8)
   one = excerpt._read(tmp_path / "episodes" / "step_000001.jsonl", 10**6)[0].size
   got = excerpt.excerpt(tmp_path, max_bytes=int(12.5 * one))
-  # Half of the room, six groups, is the last step's; the rest goes round: one each, then a second each, then a third.
+  # The last step gets half the room, six groups. The other steps get one group each, then a second, then a third.
   taken = [len(held(s)) for s in got["steps"]]
   assert 12 <= sum(taken) <= 13 and taken[2] == max(taken) >= 6 and abs(taken[0] - taken[1]) <= 1 and min(taken) >= 2
   assert got["taken"] == 2 * sum(taken) and got["episodes"] == 48
-  for step in got["steps"]:  # of the others, what the list shows
+  for step in got["steps"]:  # of the other steps, the groups that the list shows
     assert len(step["groups"]) == 8 and held(step) == [*range(len(held(step)))]
     left = step["groups"][-1]
     assert (left["question"], left["golds"], left["count"], left["right"]) == ("Who?", ["me"], 2, 2)
     assert left["kinds"] == [("right", "answer")] and left["prompt"] is None and left["reward"] == 0.123
 
 
-def test_means_are_over_the_whole_file(tmp_path):
+def test_means_cover_the_whole_file(tmp_path):
   rows = [row(g, s) | {"reward": float(g), "outcome": g % 2} for g in range(8) for s in range(2)]
   rows[0] |= {"reward": None, "outcome": None, "ended": "failed"}
   episodes.write_episodes(tmp_path, 1, rows)
@@ -95,17 +95,17 @@ def test_means_are_over_the_whole_file(tmp_path):
   assert first["kinds"] == [("unscored", "failed"), ("wrong", "answer")]
 
 
-def test_one_group_is_taken_however_big(tmp_path):
+def test_one_group_is_taken_however_large(tmp_path):
   write(tmp_path, [1], groups=4, text="x" * 10_000)
   got = excerpt.excerpt(tmp_path, max_bytes=100)
   assert got["taken"] == 2 and len(got["steps"][0]["groups"]) == 4
 
 
-def test_no_log(tmp_path):
+def test_an_empty_log(tmp_path):
   assert excerpt.excerpt(tmp_path) == {"steps": [], "logged": 0, "episodes": 0, "taken": 0}
 
 
-def test_control_tokens_stand_apart_from_text_that_spells_them():
+def test_control_tokens_differ_from_text_that_spells_them():
   logged = row(0, 1)
   logged["segments"][1]["control"] = [(0, 5, "<|im_end|>")]
   logged["segments"][2] |= {"text": "a<|x|>b", "control": [(0, 0, "<|x|>"), (9, 7, "<|y|>")]}
@@ -113,9 +113,9 @@ def test_control_tokens_stand_apart_from_text_that_spells_them():
   assert said["control"] == {0: "<|im_end|>"} and seen["parts"] == ["", "<|x|>", "a<|x|>b", "<|y|>", ""]
 
 
-def test_what_a_sample_keeps():
+def test_the_fields_of_a_sample():
   sample = excerpt.compact(row(0, 1))
-  said, seen = sample["segments"]  # the prompt stands in the group, once
+  said, seen = sample["segments"]  # the group holds the prompt once
   assert said == {"owner": "model", "tokens": 1, "stop": "</search>", "pieces": ["hello"], "logprobs": [-0.123]}
   assert [p["gold"] for p in seen["found"]] == [True, False] and seen["verdict"] == "gold"
   assert sample["reward"] == 0.123 and sample["terms"] == {"answer": 1.0, "format": None}

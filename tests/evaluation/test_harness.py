@@ -5,8 +5,9 @@ import pytest
 
 from ragrl_jax import recipes, structs
 from ragrl_jax.evaluation import harness
-from ragrl_jax.report import tables
+from ragrl_jax.report import metric_tables
 from ragrl_jax.run import rewards
+from ragrl_jax.store import episodes
 
 RECIPE = recipes.get("search_r1")
 EXAMPLES = [
@@ -26,7 +27,7 @@ RIGHT, WRONG, NONE = "right", "wrong", "none"
 
 
 def said(i):
-  """q0 to q5 right, q6 and q7 wrong by a word, q8 unanswered; q9 fails."""
+  """q0 to q5 are right, q6 and q7 have one word too many, q8 has no answer. q9 fails."""
   return RIGHT if i < 6 else WRONG if i < 8 else NONE
 
 
@@ -62,7 +63,7 @@ def test_every_example_once_in_order(tmp_path):
   assert (unanswered["prediction"], unanswered["em"], unanswered["f1"], unanswered["cover_em"]) == (None, 0, 0, 0)
   assert (failed["em"], failed["outcome"], failed["terms"], failed["failure"]) == (None, None, {"answer": None}, "down")
   assert [row["num_searches"] for row in got] == [0, 1] * 5
-  # The block's passage has the id of its place, "1", which is the gold's: the search was not wasted.
+  # The passage in the block has the id of its place, "1", which is the gold id, so the search was not wasted.
   assert got[1]["wasted_searches"] == 0 and got[0]["wasted_searches"] == 0
   assert got[0]["response_tokens"] == len("<answer>Town 0.</answer>")
   assert metrics == json.loads((tmp_path / "new" / "out" / "metrics.json").read_text())
@@ -70,7 +71,7 @@ def test_every_example_once_in_order(tmp_path):
 
 def test_means_by_hand(tmp_path):
   m = evaluate(tmp_path)
-  # Nine were scored: 6 right, 2 that cover the gold with F1 .8, 1 unanswered.
+  # Nine were scored: 6 right, 2 that cover the gold with F1 .8, 1 without an answer.
   assert (m["n"], m["failed"]) == (9, 1)
   assert m["em"] == pytest.approx(6 / 9) and m["cover_em"] == pytest.approx(8 / 9)
   assert m["f1"] == pytest.approx((6 + 2 * 0.8) / 9) and m["answered"] == pytest.approx(8 / 9)
@@ -80,7 +81,7 @@ def test_means_by_hand(tmp_path):
   # Hops 1: q0 q2 q4 right, q6 wrong, q8 unanswered. Hops 2: q1 q3 q5 right, q7 wrong; q9 failed.
   assert {hops: (part["n"], part["em"]) for hops, part in m["by_hops"].items()} == {"1": (5, 0.6), "2": (4, 0.75)}
   assert m["by_source"]["a"]["em"] == 1.0 and m["by_source"]["b"]["n"] == 5
-  # Of the five scored of source b two are right: each source counts once.
+  # Two of the five scored questions of source b are right. Each source counts once.
   assert m["macro"]["em"] == pytest.approx((1.0 + 0.4) / 2) == m["macro"]["terms/answer"]
   assert m["macro"]["searches"] == pytest.approx((0.5 + 0.4) / 2)
   assert m["terms"] == {"answer": pytest.approx(6 / 9)}
@@ -93,21 +94,21 @@ def test_one_source_has_no_average_over_sources():
   assert "macro" not in harness.summarise(found)
 
 
-def test_one_question_at_a_time_tells_how_long_each_takes(tmp_path, monkeypatch):
+def test_batches_of_one_report_the_latency(tmp_path, monkeypatch):
   clock = [0.0]
   monkeypatch.setattr(harness.time, "perf_counter", lambda: clock[0])
 
   def takes(examples, first):
-    clock[0] += 60.0 if first == 0 else 1.0 + first  # the first waits for the compiler
+    clock[0] += 60.0 if first == 0 else 1.0 + first  # the first call includes compilation
     return play(examples, first)
 
   alone = evaluate(tmp_path / "alone", play=takes, batch=1)
-  assert alone["latency"] == 6.5 and alone["seconds"] == 60 + sum(range(2, 11))  # 2 to 10 and 60: the middle two 6, 7
+  assert alone["latency"] == 6.5 and alone["seconds"] == 60 + sum(range(2, 11))  # the middle two are 6 and 7
   assert "latency" not in evaluate(tmp_path / "together")
 
 
 @pytest.mark.parametrize("torn", [0, 5])
-def test_a_kill_costs_no_answer_and_repeats_none(tmp_path, torn):
+def test_after_a_kill_no_answer_is_lost_or_repeated(tmp_path, torn):
   whole = evaluate(tmp_path / "whole")
 
   def dies(examples, first):
@@ -119,8 +120,10 @@ def test_a_kill_costs_no_answer_and_repeats_none(tmp_path, torn):
     evaluate(tmp_path / "killed", play=dies)
   path = tmp_path / "killed" / "predictions.jsonl"
   assert len(rows(tmp_path / "killed")) == 6 and not (tmp_path / "killed" / "metrics.json").exists()
-  if torn:  # the kill came in the middle of a line
+  if torn:  # the kill came while a line was written
     path.write_bytes(path.read_bytes()[:-torn])
+    played = tmp_path / "killed" / "episodes.jsonl"
+    played.write_bytes(played.read_bytes() + b'{"id": "q6"')  # the episodes were further on
   asked = []
 
   def counted(examples, first):
@@ -129,13 +132,14 @@ def test_a_kill_costs_no_answer_and_repeats_none(tmp_path, torn):
 
   again = evaluate(tmp_path / "killed", play=counted)
   assert asked == [e.id for e in EXAMPLES[5 if torn else 6 :]]
-  assert path.read_bytes() == (tmp_path / "whole" / "predictions.jsonl").read_bytes()
+  for name in ("predictions.jsonl", "episodes.jsonl"):
+    assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
   timed = {"seconds", "seconds_cover", "peak_memory"}
   assert {k: v for k, v in again.items() if k not in timed} == {k: v for k, v in whole.items() if k not in timed}
-  assert evaluate(tmp_path / "killed", play=None)["em"] == whole["em"]  # all done: nothing is played
+  assert evaluate(tmp_path / "killed", play=None)["em"] == whole["em"]  # all answers exist, so nothing is played
 
 
-def test_results_of_something_else_are_not_continued(tmp_path):
+def test_results_of_another_evaluation_are_not_continued(tmp_path):
   evaluate(tmp_path)
   with pytest.raises(ValueError, match="other settings.*checkpoint: 'm'; now 'other'"):
     evaluate(tmp_path, checkpoint="other")
@@ -147,29 +151,62 @@ def test_results_of_something_else_are_not_continued(tmp_path):
   assert len(rows(tmp_path)) == 10
 
 
-def test_a_rollout_that_loses_a_question_is_found_out(tmp_path):
+def test_what_was_said_and_found_is_kept(tmp_path):
+  evaluate(tmp_path)
+  kept = list(episodes.read_folder(tmp_path))
+  assert [row["id"] for row in kept] == [example.id for example in EXAMPLES] and kept[4]["source"] == "b"
+  for row, example in zip(kept, EXAMPLES):
+    back, was = episodes.episode_of(row), episode(example)
+    bare = lambda segment: dataclasses.replace(segment, ids=(), logprobs=())
+    assert back.segments == tuple(map(bare, was.segments)) and (back.ended, back.facts) == (was.ended, was.facts)
+  with pytest.raises(FileNotFoundError, match="name a run's folder, or an evaluation's, with episodes.jsonl"):
+    next(episodes.read_folder(tmp_path / "nowhere"))
+  (tmp_path / "episodes.jsonl").unlink()  # as in a folder of an older version
+  assert evaluate(tmp_path, play=None)["n"] == 9  # all is answered there
+  lines = (tmp_path / "predictions.jsonl").read_text().splitlines(keepends=True)
+  (tmp_path / "predictions.jsonl").write_text("".join(lines[:4]))
+  with pytest.raises(ValueError, match="fewer episodes than predictions.jsonl has rows"):
+    evaluate(tmp_path)
+
+
+def test_pairs_are_pooled_over_questions(tmp_path):
+  recipe = recipes.get("veritas")
+  thought = ("model", "<think> x </think><answer> town 1 </answer>")
+  searched = [("model", "<search> 1 </search>"), ("environment", FOUND)]
+  turns = {"q0": [*searched * 3, thought], "q1": [*searched, thought], "q2": [thought]}
+  facts = {"q0": (1.0,), "q1": (1.0,), "q2": ()}
+  play = lambda some, first: [
+    structs.Episode.from_text(recipe, e, turns[e.id], facts=dict(information_think=facts[e.id])) for e in some
+  ]
+  metrics = harness.evaluate(EXAMPLES[:3], play, recipe, tmp_path, settings={})
+  # Blocks 3, 1 and 0; thoughts after the last ones only, both faithful. By episodes (1/3 + 1 + 0) / 3, by pairs 2 / 4.
+  assert metrics["terms"]["information_think"] == pytest.approx(4 / 9) and metrics["pooled"]["information_think"] == 0.5
+  assert harness.flat(metrics)["evaluation/pooled/think_answer"] == 0.0
+
+
+def test_a_rollout_that_loses_or_reorders_questions_is_refused(tmp_path):
   with pytest.raises(RuntimeError, match="3 questions were played and 2 episodes"):
     evaluate(tmp_path, play=lambda examples, first: [episode(e) for e in examples][:2])
   with pytest.raises(RuntimeError, match="not one for each in their order"):
     evaluate(tmp_path, play=lambda examples, first: [episode(e) for e in examples][::-1])
 
 
-def test_a_tool_that_is_down_stops_it_and_costs_nothing_done(tmp_path):
-  # The last batch is q9 alone, and it fails.
+def test_a_failed_tool_stops_the_evaluation_and_keeps_finished_answers(tmp_path):
+  # The last batch contains only q9, which fails.
   with pytest.raises(harness.TooManyFailures, match="1 of 1 episodes failed.*share=0.5.*said: down.*same command"):
     harness.evaluate(EXAMPLES, play, RECIPE, tmp_path, settings={"checkpoint": "m"}, batch=3, max_failed_share=0.5)
   assert len(rows(tmp_path)) == 9 and not (tmp_path / "metrics.json").exists()
   assert evaluate(tmp_path)["failed"] == 1
 
 
-def test_nothing_scored_is_nothing_claimed():
+def test_nothing_scored_gives_no_means():
   m = harness.summarise([])
   assert m["n"] == 0 and m["em"] is None and m["em_interval"] is None and m["by_hops"] == {}
 
 
 def test_an_answer_without_a_verdict_is_not_wrong(tmp_path):
   judged = recipes.get("when_to_search")
-  verdicts = [1.0, 0.0, None, 1.0, None]  # on answers that no gold equals
+  verdicts = [1.0, 0.0, None, 1.0, None]  # no gold equals these answers, so the judge decides
 
   def play(examples, first):
     made = []
@@ -182,17 +219,17 @@ def test_an_answer_without_a_verdict_is_not_wrong(tmp_path):
   m = harness.evaluate(EXAMPLES[:5], play, judged, tmp_path, settings={}, batch=5)
   assert [row["outcome"] for row in rows(tmp_path)] == [1.0, 0.0, None, 1.0, None]
   assert (m["n"], m["failed"], m["unjudged"]) == (4, 1, 1)
-  assert m["outcome"] == pytest.approx(2 / 3) and m["em"] == 0.0  # over three, and over four
+  assert m["outcome"] == pytest.approx(2 / 3) and m["em"] == 0.0  # means over three and over four questions
   assert m["outcome_interval"][1] == 1.0
-  line = {row["label"]: row["n"] for row in tables.comparison(None, m)}
+  line = {row["label"]: row["n"] for row in metric_tables.comparison(None, m)}
   assert line["Correct by the recipe"] == 3 and line["Exact match"] == 4
-  assert "1 answers got no verdict from the judge and are not in" in tables.one(m)
+  assert "1 answers got no verdict from the judge and are not in" in metric_tables.one(m)
   row = rows(tmp_path)[2]
   unknown = harness.summarise([row, row])
   assert (unknown["outcome"], unknown["outcome_interval"], unknown["unjudged"], unknown["em"]) == (None, None, 2, 0.0)
 
 
-def test_training_leaves_answers_without_a_verdict_out_of_the_outcome():
+def test_training_excludes_answers_without_a_verdict_from_the_outcome():
   for preset, unscorable in (("paper", 2), ("no_answer_reward", 1)):
     judged = recipes.get("when_to_search", preset)
     turns = [("model", "<think> a </think><reflect> b </reflect><answer> x </answer>")]
@@ -213,8 +250,8 @@ def test_flat_numbers_for_the_metrics_file(tmp_path):
   assert "evaluation/em_interval" not in flat
 
 
-def test_the_last_answer_counts_each_turn_on_its_own():
+def test_each_turn_is_read_alone_and_the_last_answer_counts():
   turns = [("model", "<answer>early</answer> <search>x</search>"), ("environment", FOUND), ("model", "more </answer>")]
   assert harness.answer(RECIPE, structs.Episode.from_text(RECIPE, EXAMPLES[0], turns)) == "early"
-  spoken = [("model", "<answer>"), ("environment", FOUND), ("model", "x</answer>")]  # tags of two turns make no pair
+  spoken = [("model", "<answer>"), ("environment", FOUND), ("model", "x</answer>")]  # tags of two turns are no pair
   assert harness.answer(RECIPE, structs.Episode.from_text(RECIPE, EXAMPLES[0], spoken)) is None

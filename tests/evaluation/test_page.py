@@ -1,6 +1,6 @@
-"""The page in a browser: it runs under its own policy, answers the reader, and fits its window.
+"""The report page in a browser: its content security policy, its controls and its layout.
 
-`make browser` runs these where there is a Chromium; $CHROMIUM names another.
+`make browser` runs these tests if there is a Chromium; $CHROMIUM names another one.
 """
 
 import html
@@ -23,14 +23,14 @@ FLAGS = (
   "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
   "--disable-component-update --disable-sync --hide-scrollbars --virtual-time-budget=4000"
 ).split()
-PICTURES = pathlib.Path(__file__).parents[2] / "out" / "browser"  # for a person to look at
+PICTURES = pathlib.Path(__file__).parents[2] / "out" / "browser"  # screenshots for a person
 pytestmark = [
   pytest.mark.browser,
-  pytest.mark.slow,  # a browser starts for each test
+  pytest.mark.slow,  # each test starts a browser
   pytest.mark.skipif(BROWSER is None, reason="no chromium here: the page is not opened in a browser"),
 ]
 
-# What a reader does, and what the page is like after it.
+# Operates the page as a reader would, and records what the page shows.
 ACTIONS = """
 const seen = {}, all = (selector) => [...document.querySelectorAll(selector)];
 const field = (title, kind = "select") =>
@@ -118,7 +118,7 @@ const parts = (card) => card.querySelector(".curve").getAttribute("d").split("M"
   seen.scheme = document.documentElement.dataset.scheme;
 })().catch((error) => { seen.error = String(error.stack); }).then(() => parent.postMessage(JSON.stringify(seen), "*"));
 """
-# Frames, for they may be as narrow as a telephone, which a headless window may not.
+# Frames, because a frame can be as narrow as a phone and a headless window cannot.
 HOST = """<!doctype html>
 {}<pre id="result"></pre>
 <script>
@@ -134,7 +134,7 @@ WIDTHS = (1400, 390)
 
 
 def opened(path, folder, *flags, size=(1400, 1000)):
-  """The document as the browser leaves it."""
+  """The document after the browser has run its scripts."""
   done = subprocess.run(
     [
       BROWSER,
@@ -159,7 +159,7 @@ def page(fake_run):
 
 @pytest.fixture(scope="module")
 def several(fake_run, tmp_path_factory):
-  """The page of ten runs, of different lengths."""
+  """The page of ten runs of different lengths."""
   folder = tmp_path_factory.mktemp("several")
   rows = (fake_run / "metrics.jsonl").read_text().splitlines(keepends=True)
   more = [(f"seed_{seed}", rows[seed:]) for seed in range(7)]
@@ -169,7 +169,7 @@ def several(fake_run, tmp_path_factory):
   return side_by_side.write(sorted(folder.iterdir()), folder / "runs.html")
 
 
-def test_it_runs_under_its_own_policy(page, tmp_path):
+def test_the_page_runs_under_its_own_policy(page, tmp_path):
   dom = opened(page, tmp_path)
   assert dom.count("<svg") >= 14 and 'class="segment model"' in dom
 
@@ -191,7 +191,7 @@ def seen(page, several, tmp_path_factory):
     "long": rendering.run(too_long(data)),
   }
   for name, text in pages.items():
-    # The policy forbids every other script, so the reader's comes into a copy without one.
+    # The policy forbids other scripts, so the reader's script goes into a copy without the policy.
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
     (folder / f"{name}.html").write_text(
       text.replace("</body>", f"<script>{ACTIONS}</script></body>"), encoding="utf-8"
@@ -204,14 +204,14 @@ def seen(page, several, tmp_path_factory):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_pictures(page, several, seen, tmp_path, width, scheme):
+def test_screenshots(page, several, seen, tmp_path, width, scheme):
   PICTURES.mkdir(parents=True, exist_ok=True)
   for name, shown, path in (("run", "page", page), ("runs", "runs", several)):
     text = path.read_text(encoding="utf-8").replace('<html lang="en">', f'<html lang="en" data-scheme="{scheme}">')
     (tmp_path / "shown.html").write_text(text, encoding="utf-8")
     height, out = seen[f"{shown} {width}"]["height"], PICTURES / f"{name}_{width}_{scheme}.png"
     out.unlink(missing_ok=True)
-    # The policy of a frame is the page's own.
+    # A frame has its page's own policy.
     (tmp_path / "host.html").write_text(
       f'<!doctype html><body style="margin:0"><iframe src="shown.html" width="{width}" height="{height}" '
       'style="border:0;display:block"></iframe>'
@@ -222,7 +222,7 @@ def test_pictures(page, several, seen, tmp_path, width, scheme):
 
 
 def too_long(data):
-  """The page's data with words, lists and lines beyond all measure."""
+  """The page's data with very long words, lists and lines."""
   long, lines = "Donaudampfschiff" * 40, "one line\n" * 60
   data["run"] |= {"name": long[:120], "model": "/models/" + long, "recipe": long[:60]}
   data["run"]["warnings"] = [{"text": long, "first": 1, "times": 2}]
@@ -251,7 +251,7 @@ def test_what_a_reader_does(page, seen, width):
   assert "error" not in seen, seen["error"]
   assert seen["charts"] == len(page_lib.gather(page.parent)["curves"]["panels"])
   assert seen["wide"] == [width, width] and seen["outside"] == []
-  # The middle of one chart is step 30 of 60, and is read off all that have a value there.
+  # The middle of one chart is step 30 of 60. All charts with a value there show it.
   assert all(re.match(r"step \d+: ", text) for text in seen["reads"])
   assert {re.match(r"step (\d+)", text)[1] for text in seen["reads"][1:4]} == {"30"}
   assert seen["control"] == ["<|im_start|>", "<|im_end|>", "<|im_start|>"]
@@ -265,17 +265,17 @@ def test_what_a_reader_does(page, seen, width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_held_out_questions_are_chosen_by_kind_and_words(page, seen, width):
+def test_held_out_questions_can_be_filtered_by_kind_and_words(page, seen, width):
   seen, counts = seen[f"page {width}"], page_lib.gather(page.parent)["answers"]["counts"]
-  assert seen["answers"][0] == 100 and sum(counts.values()) == 149  # of 150 one has failed
+  assert seen["answers"][0] == 100 and sum(counts.values()) == 149  # of 150 questions one has failed
   assert f"{counts['gained']} gained, {counts['lost']} lost" in seen["answers"][1]
   assert seen["gained"] == ["gained"] and len(seen["one"]) == 1 and "number 149," in seen["one"][0]
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_curves_can_be_smoothed_and_taken_away(page, seen, width):
+def test_curves_can_be_smoothed_and_hidden(page, seen, width):
   seen = seen[f"page {width}"]
-  # The norm of step 37 was not finite: a gap. Evaluations, ten steps apart, are joined. Endings none took are zeros.
+  # The norm of step 37 is not finite: a gap. Evaluations, ten steps apart, are connected. Unused endings are 0.
   assert seen["parts"] == [2, 1, 1]
   assert seen["rough"] == 0 and seen["smooth"][0] > 10 and seen["smooth"][1] == "mean of 5 steps"
   head, first, second = (line.split(",") for line in seen["csv"])
@@ -285,10 +285,10 @@ def test_curves_can_be_smoothed_and_taken_away(page, seen, width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_episodes_are_found_and_walked_through(page, seen, width):
+def test_episodes_can_be_found_and_paged_through(page, seen, width):
   seen = seen[f"page {width}"]
   steps = page_lib.gather(page.parent)["episodes"]["steps"]
-  # The mean of the step's row in metrics.jsonl, not of the groups in the page.
+  # The mean is from the step's row in metrics.jsonl, not from the groups on the page.
   assert seen["steps"][-1] == f"60 · reward {steps[-1]['reward']:.3g}"
   questions = [group["question"] for step in [steps[-1], *steps[:-1]] for group in step["groups"]]
   assert 1 < len(seen["found"]) < len(questions)
@@ -299,20 +299,20 @@ def test_episodes_are_found_and_walked_through(page, seen, width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_runs_can_be_switched_off(seen, width):
+def test_runs_can_be_hidden(seen, width):
   seen = seen[f"runs {width}"]
   assert "error" not in seen, seen["error"]
   assert seen["wide"] == [width, width] and seen["outside"] == [] and seen["narrow"] == []
-  assert seen["switched"] == [seen["charts"]] * 2  # every chart has lost the first run's line
+  assert seen["switched"] == [seen["charts"]] * 2  # the first run's line is missing in every chart
   assert seen["csv"][0].startswith("run,step,") and seen["csv"][1].startswith("first,0,")
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_nothing_is_too_long_for_the_page(seen, width):
+def test_no_text_is_too_long_for_the_page(seen, width):
   assert seen[f"long {width}"]["outside"] == [] and seen[f"long {width}"]["wide"] == [width, width]
 
 
-def test_hostile_text_runs_nothing(page, tmp_path):
+def test_hostile_text_is_not_executed(page, tmp_path):
   data = page_lib.gather(page.parent)
   attack = (
     "</script><script>document.title='OWNED'</script><img src=x onerror=\"document.title='OWNED'\">"
@@ -327,7 +327,7 @@ def test_hostile_text_runs_nothing(page, tmp_path):
       group["prompt"]["parts"], group["kinds"] = [attack, attack], [("right", attack), ("wrong", attack)]
       for sample in group["samples"]:
         sample["facts"], sample["ended"], sample["failure"] = {attack: attack}, attack, attack
-        sample["terms"][attack], sample["advantage"] = 1.0, 1e-9  # rounding, and no scale to shade by
+        sample["terms"][attack], sample["advantage"] = 1.0, 1e-9  # rounding; and there is no range for shading
         for segment in sample["segments"]:
           segment.pop("advantages", None)
           segment["text"], segment["stop"], segment["query"] = attack, attack, attack
@@ -341,7 +341,7 @@ def test_hostile_text_runs_nothing(page, tmp_path):
   title = html.unescape(re.search(r"<title>(.*?)</title>", dom)[1])
   assert title.startswith("</script><script>document.title='OWNED'") and title != "OWNED"
   assert 'class="segment model"' in dom and "<img" not in dom and '<a href="java' not in dom
-  # What cannot be seen, or turns the letters beside it round, stands there as an escape.
+  # Invisible characters, and those that change the direction of text, are shown as escapes.
   episode = dom[dom.index('class="segment model"') : dom.index('id="settings"')]
   assert "No advantage in this step" in dom and 'class="ramp"' not in dom
   assert "\\u{202e}\\u{200b}" in episode and not re.search("[\u202e\u200b\u2028]", episode)

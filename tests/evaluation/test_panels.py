@@ -1,11 +1,11 @@
-"""Which curves are drawn, where they have gaps, and where the time went."""
+"""The charts of the report: which curves they have, where curves have gaps, and the time of each part of a step."""
 
 import pytest
 
 from ragrl_jax.report import panels
 
 
-def test_curves_find_their_columns_and_the_rest_is_shown_too():
+def test_curves_find_their_columns_and_other_metrics_are_shown_too():
   rows = [
     {"step": 0, "time": 5.0, "evaluation/em": 0.25},
     {
@@ -40,15 +40,15 @@ def test_curves_find_their_columns_and_the_rest_is_shown_too():
   assert run["steps"] == [0, 1, 2] and run["every"] == 1
   assert run["columns"]["reward"] == [None, 1.0, 1.1235]
   assert run["columns"]["grad_norm"] == [None, None, 2.0] and run["columns"]["evaluation/em"] == [0.25, None, 0.5]
-  assert run["joined"] == ["evaluation/em"]  # not measured at step 1; the gradient norm was, and was not finite
-  # A KL that never leaves 0 is switched off: it is no curve of its chart, but is not hidden either.
+  assert run["joined"] == ["evaluation/em"]  # not measured at step 1; the gradient norm was measured but is not finite
+  # A KL that is always 0 is switched off: its chart has no curve for it, but it is not hidden among the others.
   drawn = {panel["title"]: [line["column"] for line in panel["series"]] for panel in found["panels"]}
   assert drawn["KL"] == ["old_kl"]
   assert [panel["title"] for panel in found["more"]] == ["kl", "odd/one"]
 
 
 def test_long_runs_are_averaged():
-  steps = 2 * panels.MAX_POINTS + 1  # three rows a point
+  steps = 2 * panels.MAX_POINTS + 1  # three rows per point
   rows = [{"step": step, "time": 0.0, "reward": float(step % 3)} for step in range(1, steps + 1)]
   (found,) = panels.curves({"run": rows})["runs"]
   assert found["every"] == 3 and len(found["steps"]) <= panels.MAX_POINTS
@@ -56,8 +56,8 @@ def test_long_runs_are_averaged():
   assert found["columns"]["reward"][:3] == [1.0, 1.0, 1.0]  # (1 + 2 + 0) / 3
 
 
-def test_a_way_of_ending_that_none_took_is_zero():
-  # Only the ways that a step's episodes took are logged: a curve through them alone would jump over the zeros.
+def test_an_ending_without_episodes_is_zero():
+  # A row logs only the endings that occurred. A curve through these values alone would leave out the zeros.
   ended = ({"answer": 1.0}, {"answer": 0.5, "length": 0.5}, {"answer": 1.0}, {"length": 1.0}, None)
   rows = [
     {"step": i, "time": 0.0, "reward": 1.0, **{f"ended/{why}": share for why, share in (ways or {}).items()}}
@@ -74,7 +74,7 @@ def test_without_a_retriever_searches_are_not_shown():
     chart["title"] for place in ("panels", "more") for chart in panels.curves({"run": rows}, **more)[place]
   ]
   assert titles(searching=False) == ["Reward"]
-  assert titles(searching=True) == ["Reward", "Searches per question"]  # a policy that never searches must be seen
+  assert titles(searching=True) == ["Reward", "Searches per question"]  # a policy that never searches must be visible
 
 
 def test_several_runs_share_a_chart():
@@ -96,7 +96,7 @@ def test_several_runs_share_a_chart():
   assert [chart["title"] for chart in both["panels"]] == ["Reward", "KL: reference", "KL: update"]
 
 
-def test_no_rows_no_curves():
+def test_no_rows_give_no_curves():
   assert panels.curves({"run": []})["panels"] == [] and panels.breakdown([]) is None
   assert panels.breakdown([{"step": 1, "time": 0.0, "reward": 1.0}]) is None
   assert panels.breakdown([{"step": 1, "time": 0.0, "seconds/step": 0.0}]) is None
@@ -107,13 +107,13 @@ def seconds(number, **parts):
 
 
 def test_the_bottleneck_is_the_largest_median_after_the_first_step():
-  # The first step compiles its update for a minute, and is no guide to what slows the run.
+  # The first step compiles for a minute, so it is excluded.
   rows = [seconds(1, rollout=3.0, update=60.0, judge_wait=0.0, step=63.0)]
   rows += [seconds(step, rollout=3.0, update=1.0, judge_wait=0.0, step=5.0) for step in (2, 3, 4)]
   found = panels.breakdown(rows)
   parts = {part["name"]: part for part in found["parts"]}
   assert found["bottleneck"] == "rollout" and found["median"] == 5.0
-  # 5 - 3 - 1 = 1 second is unexplained; a part that is always 0 is left out.
+  # 5 - 3 - 1 = 1 second is not explained by a part. Parts that are always 0 are left out.
   assert list(parts) == ["rollout", "update", "other"]
   assert parts["other"]["seconds"] == [0.0, 1.0, 1.0, 1.0]
   assert (parts["rollout"]["median"], parts["rollout"]["total"]) == (3.0, 12.0)
@@ -127,7 +127,7 @@ def test_every_bar_has_its_step(count):
   assert len(found["steps"]) == len(found["parts"][0]["seconds"]) <= panels.MAX_BARS
 
 
-def test_evaluations_and_checkpoints_are_in_the_breakdown():
+def test_evaluations_and_checkpoints_are_part_of_the_breakdown():
   rows = [seconds(0, evaluate=20.0)] + [seconds(step, rollout=3.0, step=3.0) for step in range(1, 10)]
   rows.append(seconds(10, rollout=3.0, step=3.0, evaluate=20.0, checkpoint=10.0))
   found = panels.breakdown(rows)

@@ -1,4 +1,4 @@
-"""The papers' table says of a claim what its runs say, and nothing of runs that are not there."""
+"""The papers' table states the result of every claim that was run, and says which were not run."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from miniature import Claim, Side
 
 
 def rows(*values):
-  """(with, without) a seed."""
+  """{(paper, arm, seed): row} from values (with, without), one pair per seed."""
   return {
     ("care", arm, seed): dict(
       paper="care",
@@ -36,7 +36,7 @@ def test_agreement(claim, agree):
   assert found["side"] == pytest.approx(1.4 / 3) and found["interval"][0] <= 0.1 <= found["interval"][1]
 
 
-def test_what_has_not_run_is_said_to():
+def test_claims_without_runs_are_marked():
   claims = (
     Claim("a", Side("paper", "em", step=4), Side("paper", "em", step=0)),
     Claim("b", Side("paper", "em"), 0.9),

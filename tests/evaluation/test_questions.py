@@ -1,3 +1,4 @@
+import json
 import types
 
 import pytest
@@ -26,19 +27,36 @@ def made(folder, recipe="care", context=1000, **data):
   return questions.training(config, player.recipe, player.tokenizer)
 
 
-def test_long_prompts_are_left_out_whole(tmp_path):
+def test_prompts_that_are_too_long_are_left_out(tmp_path):
   assert len(made(tmp_path, train="mixed")[0]) == 7
   assert [e.id for e in made(tmp_path, train="mixed", drop_long=True)[0]] == ["s0", "s1", "s2", "s3"]
   with pytest.raises(ValueError, match="900 tokens"):
     made(tmp_path, train="long", drop_long=True)
 
 
+def test_unanswerable_questions_are_left_out(tmp_path):
+  rows = [Example(str(i), "Who?", ("No Answer Present.",), PASSAGES, meta=dict(answerable=i > 1)) for i in range(3)]
+  writers.write_examples(tmp_path / "ms_marco.jsonl", rows)
+  config = config_lib.default_config()
+  config.data.train = str(tmp_path / "ms_marco.jsonl")
+  kept = lambda: [e.id for e in questions.training(config, recipes.get("care"), ByteTokenizer())[0]]
+  assert kept() == ["0", "1", "2"]
+  config.data.drop_unanswerable = True
+  config.rollout.context = 2000
+  assert kept() == ["2"]
+  writers.write_examples(tmp_path / "ms_marco.jsonl", rows[:2])
+  with pytest.raises(ValueError, match="all its questions are marked as unanswerable"):
+    kept()
+
+
 def test_easy_and_hard_questions(tmp_path):
   examples, draws = made(tmp_path, context=4000, train="short", hard="long")
   assert [e.id[0] for e in examples] == list("sssslll")
-  # α falls from 349/350 at the first step to 0 at step 350, whose draws begin at 349 · 5.
-  early, late = ([examples[which].id[0] for _, which in draws.draw(cursor, 200)] for cursor in (0, 349 * 5))
-  assert early.count("s") > 150 and late.count("s") == 0
+  # α falls from 1 at the first of the run's 100 steps, of 5 questions each: 1, .99, … .91; then nothing is left of it.
+  first, early, late = (
+    [examples[which].id[0] for _, which in draws.draw(at, n)] for at, n in ((0, 5), (0, 50), (500, 200))
+  )
+  assert first.count("s") == 5 and early.count("s") > 40 and late.count("s") == 0
   with pytest.raises(ValueError, match="no curriculum"):
     made(tmp_path, "arena", context=4000, train="short", hard="long")
   assert made(tmp_path, "arena", train="short")[1].draw(0, 4) != []
@@ -63,7 +81,7 @@ def test_gold_sentences_come_from_the_original_question():
     questions.with_evidence(asked[1:2], originals)
 
 
-def test_noise_is_keyed_and_keeps_the_positions_right():
+def test_noise_depends_on_its_key_and_positions_stay_right():
   examples = [
     Example(
       str(i), "?", ("a",), (PASSAGES[i], Passage("", "own", f"own {i}")), supporting=(1,), evidence=((1, f"own {i}"),)
@@ -84,7 +102,33 @@ def test_noise_is_keyed_and_keeps_the_positions_right():
     questions.with_noise(examples, 5, seed=0)
 
 
-def test_what_is_too_long_for_an_evaluation_loses_its_middle():
+def test_noise_holds_no_answer():
+  texts = ("Paris is large.", "In Paris.", "A comparison of Parisians.", "No answer here.", "Yes, none.")
+  golds = [("Paris", "no"), *[("Oslo",)] * 4]
+  examples = [Example(str(i), "?", golds[i], (Passage("", "", text),)) for i, text in enumerate(texts)]
+  for seed in range(9):
+    (noisy, *_) = questions.with_noise(examples, 3, seed=seed)
+    assert {passage.text for passage in noisy.passages} == {texts[0], *texts[2:]}  # not the other one with "Paris"
+  with pytest.raises(ValueError, match="without an answer"):
+    questions.with_noise(examples, 4, seed=0)
+
+
+def test_rows_without_their_own_passages(tmp_path):
+  rows = [dict(id="1", question="Where?", answers=["Paris"], passages=[dict(id="a", title="T", text="x")])]
+  rows[0] |= dict(supporting=[0], meta=dict(evidence=[[0, "x"]]))
+  (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+  config = config_lib.default_config()
+  (kept,) = questions.testing(config, str(tmp_path / "q.jsonl"), max_examples=0)
+  config.data.own_passages = False
+  (bare,) = questions.testing(config, str(tmp_path / "q.jsonl"), max_examples=0)
+  assert kept.supporting == (0,) and not bare.passages and not bare.supporting
+  assert bare.meta["gold_passages"] == kept.passages and [sentence for _, sentence in bare.evidence] == ["x"]
+  # LEAR then has to search, and a run without a retriever is refused.
+  with pytest.raises(ValueError, match="config.retrieval.index"):
+    questions.check_passages(config, recipes.get("lear"), [bare], "Q")
+
+
+def test_evaluation_prompts_that_are_too_long_are_cut_in_the_middle():
   config = config_lib.default_config()
   config.rollout.update(dict(context=140, max_new_tokens=40))
   words = ByteTokenizer()
@@ -101,7 +145,7 @@ def test_what_is_too_long_for_an_evaluation_loses_its_middle():
   kept, gone = cut.passages[1].text, size(long) - 100
   half = -(-(300 - gone) // 2)
   assert kept == text[:half] + text[half + gone :]
-  # The longest first, then the next one.
+  # The longest passage first, then the next one.
   two = Example("t", "Who?", ("a",), tuple(Passage(str(i), "", text[:n]) for i, n in enumerate((60, 70))))
   config.rollout.context = 80
   (cut,) = questions.fitting(config, player, [two])

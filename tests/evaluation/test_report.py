@@ -34,39 +34,39 @@ def page(fake_run):
 def test_the_page_is_one_file_that_loads_nothing(page):
   assert page.startswith("<!doctype html>")
   assert "default-src 'none'" in page
-  shown = page.replace("http://www.w3.org/2000/svg", "")  # a name, not an address
+  shown = page.replace("http://www.w3.org/2000/svg", "")  # a name, not an address that is loaded
   assert not re.search(r"https?://|//cdn|@import|url\(|<link|<iframe|\ssrc=", shown)
-  assert page.count("<script") == page.count("</script>") == 17  # the data, 13 steps and their list, answers, what runs
+  assert page.count("<script") == page.count("</script>") == 17  # data, steps, list, answers and script
   assert len(re.findall(r'<script type="(?:text/plain|application/json)"', page)) == 16
 
 
-def test_text_nodes_only():
-  # The scripts make no markup of text, so nothing a model wrote can become an element.
+def test_scripts_make_text_nodes_only():
+  # The scripts never parse text as markup, so nothing that a model wrote can become an element.
   for name in rendering.SCRIPTS:
     script = (rendering.TEMPLATES / name).read_text(encoding="utf-8")
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\(|</script", script)
 
 
-def test_the_policy_names_the_script_that_is_there(page):
+def test_the_policy_names_the_hash_of_the_script(page):
   script = re.search(r"<script>(.*?)</script>", page, re.S)[1]
   style = re.search(r"<style>(.*?)</style>", page, re.S)[1]
   assert f"script-src '{rendering.hash_of(script)}'" in page
   assert f"style-src '{rendering.hash_of(style)}'" in page
 
 
-def test_what_the_page_says(page):
+def test_the_summary_of_the_page(page):
   words = html.unescape(re.sub(r"<[^>]+>", " ", page.split('<script type="application/json"')[0]))
   words = " ".join(words.split())
   assert "search_r1" in words and "Steps 60" in words and "qwen3, 4 layers of 128" in words
   assert "Exact match 0.166 → 0.916" in words
   assert "The bottleneck is rollout" in words
-  assert "All 312 episodes of 13 steps are in this page." in words  # 13 logged steps, 4 groups of 6
+  assert "All 312 episodes of 13 steps are in this page." in words  # 13 logged steps, 4 groups of 6 episodes
   assert "evaluate – 39 s" in words and "not timed" not in words
-  assert "First at step 37, in 1 row of metrics.jsonl" in words  # the gradient norm that was not finite
-  assert "steps 60 100" in words  # the one setting that differs, its value and its default
+  assert "First at step 37, in 1 row of metrics.jsonl" in words  # the gradient norm that is not finite
+  assert "steps 60 100" in words  # the only changed setting, with its value and its default
 
 
-def test_the_curves_data(page):
+def test_the_data_of_the_curves(page):
   data = data_of(page)
   titles = [panel["title"] for panel in data["curves"]["panels"]]
   for title in (
@@ -91,7 +91,7 @@ def test_the_curves_data(page):
   assert one["terms"].keys() == one["weights"].keys() and one["segments"][0]["owner"] == "model"
 
 
-def test_hostile_text_stays_text(tmp_path, fake_run):
+def test_hostile_text_is_shown_as_text(tmp_path, fake_run):
   run = tmp_path / f"run {HOSTILE[:9].replace('/', '')}"
   shutil.copytree(fake_run, run)
   path = episodes.steps(run)[60]
@@ -122,14 +122,14 @@ def test_hostile_text_stays_text(tmp_path, fake_run):
   assert taken["facts"] == {shown: shown} and taken["segments"][0]["pieces"][0] == shown
 
 
-def test_data_blocks_hold_no_markup():
+def test_data_blocks_contain_no_markup():
   for value in ["</script>", "<!--", "&", "\u2028", "]]>", "é→", "\ud800", None, float("nan"), {"<": ["<"]}]:
     block = str(rendering.data_block(value))
     assert not re.search("[<>&\u2028\u2029]", block)
     assert json.loads(block) == (None if value != value else "\ufffd" if value == "\ud800" else value)
 
 
-def test_a_run_that_has_only_begun(tmp_path):
+def test_a_run_that_has_just_begun(tmp_path):
   with pytest.raises(ValueError, match="holds neither config.json nor metrics.jsonl"):
     page_lib.write_report(tmp_path)
   assert not (tmp_path / "report.html").exists()
@@ -150,7 +150,7 @@ def test_damaged_files_are_named(tmp_path):
     page_lib.gather(tmp_path)
 
 
-def test_headline_falls_back_on_the_metrics():
+def test_the_headline_uses_the_metrics_where_there_are_no_episodes():
   rows = [{"step": 0, "evaluation/em": 0.2}, {"step": 1, "reward": 1.0}, {"step": 2, "evaluation/em": 0.6}]
   assert page_lib.headline({}, rows) == [{"label": "Exact match", "before": 0.2, "after": 0.6}]
   assert page_lib.headline({"em_before": 0.1, "em_after": 0.9}, rows)[0]["after"] == 0.9
@@ -178,7 +178,7 @@ def test_held_out_questions_before_and_after_without_a_summary(tmp_path):
   assert found["measured"] == [4, 6] and "Step 4</th>" in rendering.run(found)
 
 
-def test_the_step_means_are_those_of_the_curves(fake_run, tmp_path):
+def test_step_means_equal_the_curves(fake_run, tmp_path):
   found = page_lib.gather(fake_run, max_bytes=1)
   (row,) = [row for row in metrics.read_metrics(fake_run) if row["step"] == 60]
   last = found["episodes"]["steps"][-1]
@@ -188,7 +188,7 @@ def test_the_step_means_are_those_of_the_curves(fake_run, tmp_path):
   assert [group["held"] for group in unpacked(page, "all-groups")["steps"][-1]["groups"]] == [True, False, False, False]
 
 
-def test_a_clock_that_was_set_back_and_half_a_surrogate(tmp_path):
+def test_a_clock_that_went_back_and_a_lone_surrogate(tmp_path):
   (tmp_path / "config.json").write_text('{"recipe": "\\ud800", "model": {"path": "a\\udfff"}}')
   rows = [{"step": step, "time": 2e9 - 1000 * step, "reward": 1.0, "seconds/rollout": 2.0} for step in (1, 2)]
   jsonl.write(tmp_path / metrics.FILE, rows)
@@ -196,7 +196,7 @@ def test_a_clock_that_was_set_back_and_half_a_surrogate(tmp_path):
   page = page_lib.write_report(tmp_path).read_text(encoding="utf-8")
   assert "a\ufffd" in page
   jsonl.write(tmp_path / metrics.FILE, [{"step": 1, "time": 2.0}, {"step": 2, "time": 1.0}])
-  assert page_lib.gather(tmp_path)["run"]["seconds"] is None  # no step said how long it took
+  assert page_lib.gather(tmp_path)["run"]["seconds"] is None  # no step reports its duration
 
 
 def test_settings_are_compared_with_the_defaults():

@@ -23,7 +23,7 @@ def run(folder, reward, **config):
   return folder
 
 
-def test_runs_are_told_apart():
+def test_runs_are_distinguished():
   names = lambda *paths: side_by_side.distinct([pathlib.Path(path) for path in paths])
   assert names("/out/a", "/out/b") == ["a", "b"]
   assert names("/out/x/seed_0", "/out/y/seed_0", "/out/y/seed_1") == ["x/seed_0", "y/seed_0", "y/seed_1"]
@@ -31,12 +31,12 @@ def test_runs_are_told_apart():
     names("/out/a", "/out/b", "/out/a")
 
 
-def test_what_the_page_of_several_runs_says(tmp_path):
+def test_the_summary_of_several_runs(tmp_path):
   runs = [run(tmp_path / "a", 0.25), run(tmp_path / "b</script><img>", 0.5, seed=7, new={"x": [1, 2]})]
   page = side_by_side.write(runs, tmp_path / "runs.html").read_text(encoding="utf-8")
   data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
   assert [run["columns"]["reward"] for run in data["curves"]["runs"]] == [[0.25, 0.5, 0.75], [0.5, 1.0, 1.5]]
-  assert [chart["title"] for chart in data["curves"]["panels"]] == ["Reward"]  # and no searches: arena makes none
+  assert [chart["title"] for chart in data["curves"]["panels"]] == ["Reward"]  # no searches: arena makes none
   assert page.count("<script") == page.count("</script>") == 2 and "<img>" not in page
   found = side_by_side.gather(runs)
   assert found["settings"] == [{"path": "seed", "values": ["0", "7"]}, {"path": "new.x", "values": [None, "[1, 2]"]}]
@@ -54,8 +54,8 @@ def test_a_folder_without_a_run_is_named(tmp_path):
   assert not (tmp_path / "runs.html").exists()
 
 
-@pytest.mark.slow  # two starts of a process
-def test_the_launcher(tmp_path):
+@pytest.mark.slow  # starts two processes
+def test_the_command(tmp_path):
   runs = [f"--workdir={run(tmp_path / name, 1.0)}" for name in ("a", "b")]
   say = lambda *given: subprocess.run(
     [sys.executable, ROOT / "launchers" / "report.py", *given], capture_output=True, text=True

@@ -27,7 +27,7 @@ ROW = {
 }
 
 
-def test_a_trace_shows_who_said_what():
+def test_a_trace_shows_who_wrote_what():
   lines = traces.trace(ROW, width=80).splitlines()
   text = "\n".join(lines)
   assert "\033" not in text and max(map(len, lines)) <= 80
@@ -39,7 +39,7 @@ def test_a_trace_shows_who_said_what():
   assert said.count("and so on") == 30  # wrapped, not cut
 
 
-def test_colours_take_nothing_away():
+def test_colours_remove_no_text():
   colored = traces.trace(ROW, color=True, width=80)
   assert "\033[36m" in colored and "\033[33m" in colored
   assert re.sub(r"\033\[\d+m", "", colored) == traces.trace(ROW, width=80)

@@ -1,6 +1,6 @@
-"""One start of the small search run: launchers/train.py in a process of its own, as `main` is called there.
+"""Starts the small search run once: calls `main` of launchers/train.py in this process.
 
-Its recipe always searches and asks the judge, and it brings the faults that a process can only have by itself.
+The recipe always searches and asks the judge. The faults that a process can only cause itself are caused here.
 """
 
 import dataclasses
@@ -19,9 +19,9 @@ os.environ |= dict(
   JAX_PLATFORMS="cpu",
   NO_PROXY="127.0.0.1",
   JAX_COMPILATION_CACHE_DIR=str(ROOT / ".cache" / "jax"),
-  JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",  # tracing and loading is what a start costs
+  JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",  # importing and tracing take most of a start
   PYTHONWARNINGS="ignore:resource_tracker",
-)  # who is killed leaves the lock of its progress bar
+)  # a killed process would leave the progress bar's lock behind
 
 from ragrl_jax import structs, train  # noqa: E402
 from ragrl_jax.prompting import passages  # noqa: E402
@@ -29,7 +29,7 @@ from ragrl_jax.run import player  # noqa: E402
 
 
 def searching(recipe):
-  """The recipe with a play that searches for whatever a model writes that has learned nothing, and asks about it."""
+  """The recipe, with a play that searches for the untrained model's text, and asks the judge about it."""
 
   async def play(example, policy, tools):
     talk = policy.start(recipe.prompt.messages(example))
@@ -55,7 +55,7 @@ def searching(recipe):
 
 
 def watched(steps, faults):
-  """The run's steps; each may bring a fault of this process."""
+  """The run's steps. A step can cause a fault of this process."""
   for number, row in enumerate(steps):
     if not number:
       print(f"first step {row['step']}", flush=True)
@@ -79,10 +79,11 @@ def main(flags, faults, said, errors):
   """Runs the launcher to its end.
 
   Args:
-    flags: launchers/train.py's.
-    faults: {"disk": (step, bytes)}: from this step on no file grows longer; {"clock": (step, seconds)}: the wall clock
-      jumps; {"memory": file}: gets the resident MB after every step.
-    said: pipe for stdout. errors: for stderr. A limit on files is none on them.
+    flags: flags of launchers/train.py.
+    faults: {"disk": (step, bytes)}: from this step on, no file grows beyond these bytes; {"clock": (step, seconds)}:
+      the wall clock jumps; {"memory": file}: writes the resident MB after every step to this file.
+    said: pipe for stdout; a limit on the size of files does not affect pipes.
+    errors: pipe for stderr.
   """
   os.dup2(said.fileno(), 1)
   os.dup2(errors.fileno(), 2)
@@ -92,6 +93,6 @@ def main(flags, faults, said, errors):
   sys.argv = [str(ROOT / "launchers" / "train.py"), *flags]
   try:
     runpy.run_path(sys.argv[0], run_name="__main__")
-  except KeyboardInterrupt:  # what python does at its end, and multiprocessing does not
+  except KeyboardInterrupt:  # what Python does when it exits, and multiprocessing does not
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)

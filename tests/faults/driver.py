@@ -1,4 +1,4 @@
-"""One plan: starts the small search run, brings its faults, starts it again, and sees how it ends."""
+"""Executes one plan: starts the small search run, causes the plan's faults, restarts the run, checks how it ends."""
 
 import contextlib
 import dataclasses
@@ -21,14 +21,14 @@ from ragrl_jax.retrieval import corpus
 from ragrl_jax.testing import tiny_world
 
 SIGNALS = dict(kill=signal.SIGKILL, damage=signal.SIGKILL, term=signal.SIGTERM, interrupt=signal.SIGINT)
-SPOILS = ("outage", "garbage", "half", "slow")  # a tool's requests
-OWN = ("disk", "clock")  # which child.py brings
-# What the last line of a start that had to end says: by the tool or the kind of what went wrong.
+SPOILS = ("outage", "garbage", "half", "slow")  # faults of a tool's requests
+OWN = ("disk", "clock")  # faults that child.py causes
+# What the last line of a failed start must contain, by tool or by kind of fault.
 WORDS = dict(retriever="retriev|search", judge="judge", disk="disk|space|too large|write")
-HANGS_S = 1800.0  # a start that takes longer is stuck, on a busy machine too
+HANGS_S = 1800.0  # a longer start counts as hung, even on a busy machine
 MAX_STARTS = 16
 
-# Forked from a process that has imported everything: that is half of a start's seconds.
+# A fork of a process that has imported everything saves half of a start's time.
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
   ["child", "small_search", "ragrl_jax.report.page", "ragrl_jax.judging.llm", "ragrl_jax.retrieval.remote"]
@@ -37,14 +37,14 @@ FORKS.set_forkserver_preload(
 
 @dataclasses.dataclass
 class Live:
-  """A fault of the plan under way."""
+  """An active fault of the plan."""
 
   fault: plans.Fault
   came: bool = False
   over: bool = False
-  passed: int = 0  # requests since its step
-  struck: int = 0  # requests it has spoilt
-  ended: int = 0  # starts that ended under it
+  passed: int = 0  # requests since its step began
+  struck: int = 0  # requests that it has made fail
+  ended: int = 0  # starts that ended because of it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +52,11 @@ class Outcome:
   """How a plan ended.
 
   Attributes:
-    plan: what was to go wrong.
+    plan: the faults.
     missed: faults whose moment never came.
-    story: the starts' ends.
-    problem: what should not have happened, or "".
-    seconds: of it all.
+    story: how each start ended.
+    problem: what went wrong against expectation, or "".
+    seconds: duration of the whole plan.
   """
 
   plan: plans.Plan
@@ -68,7 +68,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Scene:
-  """What every run shares: the folder of the tiny world, and the tools by name."""
+  """What all runs share: the folder of the tiny world, and the tools by name."""
 
   world: pathlib.Path
   tools: dict[str, servers.Tool]
@@ -76,7 +76,7 @@ class Scene:
 
 @contextlib.contextmanager
 def scene(folder: pathlib.Path) -> Iterator[Scene]:
-  """The world, made in `folder`, and both tools, while the block runs."""
+  """Makes the world in `folder`, and runs both tools while the block runs."""
   folder.mkdir(parents=True)
   tiny_world.make(folder)
   passages = list(corpus.read_passages(folder / "corpus.jsonl"))
@@ -85,16 +85,16 @@ def scene(folder: pathlib.Path) -> Iterator[Scene]:
 
 
 class Run:
-  """The small search run under a plan, in `folder`. flags: more of launchers/train.py's."""
+  """The small search run under a plan, in `folder`. flags: additional flags of launchers/train.py."""
 
   def __init__(self, plan: plans.Plan, scene: Scene, folder: pathlib.Path, *flags: str):
     self.plan, self.scene, self.folder, self.workdir = plan, scene, folder, folder / "run"
-    self.folder.mkdir(parents=True, exist_ok=True)  # a start may end before it has made its own
+    self.folder.mkdir(parents=True, exist_ok=True)  # a start may end before it has made the folder
     self.live = [Live(fault) for fault in plan.faults]
     self.process: multiprocessing.Process | None = None
-    self.sent: list[tuple[signal.Signals, bool]] = []  # to this start; whether it was under way
+    self.sent: list[tuple[signal.Signals, bool]] = []  # the signal to this start; whether the run had begun its steps
     self.asks, self.step, self.starts, self.lock = False, 0, 0, threading.RLock()
-    self.damaged: object = None  # the mark of a checkpoint
+    self.damaged: object = None  # the mark of a checkpoint, see record.mark
     port = {name: tool.port for name, tool in scene.tools.items()}
     self.flags = [
       f"--config={pathlib.Path(__file__).with_name('small_search.py')}:{scene.world}",
@@ -107,7 +107,7 @@ class Run:
     ]
 
   def start(self, **own: object) -> tuple[int | None, str, str]:
-    """One start, to its end: (exit code, None if it hung; stdout, stderr). own: more of what `child.main` takes."""
+    """Runs one start to its end: (exit code or None if it hung, stdout, stderr). own: arguments of `child.main`."""
     self.sent, self.asks, self.starts = [], False, self.starts + 1
     own |= {
       live.fault.kind: (live.fault.step, live.fault.lasts)
@@ -137,7 +137,7 @@ class Run:
   # ---- faults --------------------------------------------------------------------------------------------------------
 
   def request(self, tool: str, asks: bool) -> plans.Fault | None:
-    """What goes wrong with this request. Signals that wait for one are sent."""
+    """The fault that this request meets, if any. Sends the signals that wait for a request."""
     with self.lock:
       self.asks |= asks
       self.look(tool)
@@ -151,14 +151,14 @@ class Run:
     return None
 
   def look(self, tool: str = "") -> None:
-    """Takes in what step the run has made, and sends the signals whose moment it is."""
+    """Reads which step the run has reached, and sends the signals that are due."""
     with self.lock:
       self.step = max(self.step, record.steps_made(self.workdir))
       for live in self.due(SIGNALS):
         at = live.fault.at
         live.passed += at == tool
         if {"row": True, "checkpoint": record.unfinished(self.workdir)}.get(at, live.passed > live.fault.after):
-          with contextlib.suppress(ProcessLookupError):  # it has just ended
+          with contextlib.suppress(ProcessLookupError):  # the process has just ended
             os.kill(self.process.pid, SIGNALS[live.fault.kind])
             live.came = live.over = True
             self.sent.append((SIGNALS[live.fault.kind], self.asks))
@@ -167,7 +167,7 @@ class Run:
     return [live for live in self.live if live.fault.kind in kinds and not live.over and self.step >= live.fault.step]
 
   def after(self) -> None:
-    """What follows from the end of a start."""
+    """Updates the faults after the end of a start."""
     self.step = max(self.step, record.steps_made(self.workdir))
     for live in self.live:
       fault = live.fault
@@ -182,7 +182,7 @@ class Run:
   # ---- checks --------------------------------------------------------------------------------------------------------
 
   def expected(self) -> int:
-    """The first step of the next start: the one after the newest sound checkpoint."""
+    """The first step of the next start: the one after the newest undamaged checkpoint."""
     return (
       max(
         (step for step in record.checkpoints(self.workdir) if record.mark(self.workdir, step) != self.damaged),
@@ -192,28 +192,28 @@ class Run:
     )
 
   def wrong(self, code: int | None, errors: str) -> str:
-    """What is wrong with how a start ended; "" if nothing is."""
+    """What is wrong with how a start ended, or ""."""
     last, sent = last_line(errors), [number for number, _ in self.sent]
     if code is None:
       return f"still running after {HANGS_S:g} s"
     if code == 0 or (code == -signal.SIGKILL and signal.SIGKILL in sent):
       return ""
     if any(code in (128 + number, -number) for number in sent):
-      # The first signal lets the run save its step; a second one ends it at once, and so does one before its first.
+      # The first signal lets the run save its step. A second one, or one before the first step, ends the run at once.
       return "" if code > 0 or len(sent) > 1 or not self.sent[0][1] else f"it died of {sent[0].name}, and saved nothing"
     if code < 0 or not re.match(r"error: .", last) or "Traceback" in errors:
       return f"exit code {code}, and {last!r} as the last line"
     came = [live.fault for live in self.live if live.came]
     words = {words for fault in came for name, words in WORDS.items() if name in (fault.at, fault.kind)}
-    # Where others keep the machine busy, a tool may be late by itself.
+    # On a busy machine, a tool may time out without a fault of the plan.
     if not re.search("|".join([*words, "timed out", "timeout", "within"]), last, re.IGNORECASE):
       return f"exit code {code}, and a last line that names none of what came: {last}"
     return ""
 
 
 def undisturbed(ahead: int, scene: Scene, folder: pathlib.Path) -> dict[str, str]:
-  """What the run makes if nothing happens to it."""
-  patient = [f"--config.{tool}.timeout_s=300" for tool in ("retrieval", "judge")]  # others may keep the machine busy
+  """What the run makes without faults."""
+  patient = [f"--config.{tool}.timeout_s=300" for tool in ("retrieval", "judge")]  # the machine may be busy
   run = Run(plans.Plan(0, ahead, ()), scene, folder, *patient)
   code, _, errors = run.start()
   if code != 0:
@@ -222,7 +222,7 @@ def undisturbed(ahead: int, scene: Scene, folder: pathlib.Path) -> dict[str, str
 
 
 def play(plan: plans.Plan, scene: Scene, folder: pathlib.Path, undisturbed: dict[str, str]) -> Outcome:
-  """Starts the run until it ends well, which it has to do with all that the undisturbed run made."""
+  """Starts the run until it ends well. It must then have made everything that the undisturbed run made."""
   run, story, problem, begin = Run(plan, scene, folder), [], "", time.monotonic()
   while not problem:
     expected = run.expected()
@@ -249,7 +249,7 @@ def last_line(errors: str) -> str:
 
 
 class _Reader:
-  """Reads a pipe to its end beside the rest."""
+  """Reads a pipe to its end in a thread."""
 
   def __init__(self, pipe):
     self._pipe, self._held = pipe, b""

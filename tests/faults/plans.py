@@ -1,9 +1,9 @@
-"""Plans of faults, drawn from a seed: when, what, and for how long."""
+"""Draws plans of faults from a seed: what goes wrong, when, and for how long."""
 
 import dataclasses
 import random
 
-STEPS, EVERY = 8, 2  # of the small run, and of its checkpoints
+STEPS, EVERY = 8, 2  # steps of the small run, and of its checkpoints
 TOOLS = ("retriever", "judge")
 OUTAGES = ("refused", "reset", "silent", "status")
 GARBAGE = ("html", "deep", "score", "number", "nan", "bytes", "gzip")
@@ -11,7 +11,7 @@ HALVES = ("cut", "few", "empty")
 SLOW = ("late", "too late", "dribbled")
 DAMAGE = ("bit", "bit", "cut", "lost")
 POINTS = ("row", "checkpoint", *TOOLS)
-KINDS = {  # kind → how it may come
+KINDS = {  # kind of fault → its variants
   "kill": ("",),
   "outage": OUTAGES,
   "damage": DAMAGE,
@@ -27,16 +27,16 @@ KINDS = {  # kind → how it may come
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-  """One thing that goes wrong.
+  """One fault.
 
   Attributes:
-    step: it comes once the run has made so many steps.
-    kind, how: one of KINDS, and in which way.
-    at: of a tool's fault the tool; of a signal and of damage (which follows a SIGKILL) where the signal strikes: when a
-      step's "row" is written, while a "checkpoint" is, or while a tool is asked.
-    after: requests to the tool that pass before.
-    lasts: a tool's: so many requests. disk: bytes that a file may still have. clock: seconds of the jump.
-    starts: starts of the run that a tool's fault may end before it is over.
+    step: the fault comes after this number of steps.
+    kind, how: one of KINDS, and one of its variants.
+    at: for a fault of a tool, the tool. For a signal, and for damage (which follows a SIGKILL), when the signal comes:
+      while a step's "row" or a "checkpoint" is written, or while a tool is asked.
+    after: number of requests to the tool that succeed first.
+    lasts: for a tool, number of requests that fail; for "disk", bytes that a file may have; for "clock", seconds.
+    starts: number of starts of the run that a tool's fault may end before it is over.
   """
 
   step: int
@@ -55,7 +55,7 @@ class Fault:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """The faults of one run. ahead: its config.rollout.ahead."""
+  """The faults of one run. ahead: the run's config.rollout.ahead."""
 
   seed: int
   ahead: int
@@ -63,7 +63,7 @@ class Plan:
 
 
 def draw(seed: int) -> Plan:
-  """The plan of this seed: one to four faults. Ten seeds in a row have every kind between them."""
+  """The plan of this seed: one to four faults. Any ten consecutive seeds contain every kind."""
   rng, kinds = random.Random(f"faults/{seed}"), list(KINDS)
   chosen = [kinds[seed % len(kinds)], *rng.choices(kinds, k=rng.choice((0, 0, 1, 1, 2, 3)))]
   faults = [_fault(rng, kind) for kind in chosen]
@@ -78,6 +78,6 @@ def _fault(rng: random.Random, kind: str) -> Fault:
     return Fault(step, kind, how, lasts=rng.choice((1, 1 << 12, 1 << 14, 1 << 16)))
   if kind == "clock":
     return Fault(step, kind, how, lasts=rng.choice((-1, 1)) * rng.choice((60, 86_400, 10**9)))
-  if kind == "damage":  # to the newest of two checkpoints at least
+  if kind == "damage":  # so late that two checkpoints exist
     step = rng.randrange(2 * EVERY + 1, STEPS - 1)
   return Fault(step, kind, how, rng.choice(POINTS), rng.randrange(2))

@@ -1,4 +1,4 @@
-"""What a run's folder holds, read from outside: its steps, its checkpoints, and whether two runs made the same."""
+"""Reads a run's folder from outside: its steps, its checkpoints, and whether two runs made the same."""
 
 import hashlib
 import json
@@ -11,33 +11,33 @@ TIMED = ("seconds/", "engine/", "learner_flops", "tokens_per_second", "bottlenec
 
 
 def steps_made(workdir: pathlib.Path) -> int:
-  """The step of the last whole row of metrics.jsonl."""
+  """The step of the last complete row of metrics.jsonl."""
   path = workdir / "metrics.jsonl"
   rows = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
   return json.loads(rows[-1])["step"] if rows else 0
 
 
 def checkpoints(workdir: pathlib.Path) -> list[int]:
-  """Steps of the checkpoints that have their names, oldest first."""
+  """Steps of the finished checkpoints, oldest first."""
   return sorted(int(path.name) for path in (workdir / "checkpoints").glob("*") if path.name.isdigit())
 
 
 def unfinished(workdir: pathlib.Path) -> bool:
-  """Whether one is being written."""
+  """Whether a checkpoint is being written."""
   return any("tmp" in path.name for path in (workdir / "checkpoints").glob("*"))
 
 
 def mark(workdir: pathlib.Path, step: int) -> tuple[int, int]:
-  """Of this checkpoint and no later one of the same step."""
+  """Identifies this checkpoint; a later checkpoint of the same step has another mark."""
   return step, (workdir / "checkpoints" / str(step)).stat().st_ino
 
 
 def damage(workdir: pathlib.Path, how: str, rng: random.Random) -> tuple[int, int]:
-  """Flips a "bit" of the newest checkpoint's files, or has one "cut" short or "lost". Returns its mark."""
+  """Flips a "bit" in the newest checkpoint's files, or makes one "cut" or "lost". Returns the checkpoint's mark."""
   step = checkpoints(workdir)[-1]
   files = sorted(path for path in (workdir / "checkpoints" / str(step)).rglob("*") if path.is_file())
   files = [path for path in files if path.stat().st_size]
-  path = rng.choices(files, [file.stat().st_size for file in files])[0]  # any byte is as likely as any other
+  path = rng.choices(files, [file.stat().st_size for file in files])[0]  # every byte is equally likely
   if how == "lost":
     path.unlink()
     return mark(workdir, step)
@@ -52,7 +52,7 @@ def damage(workdir: pathlib.Path, how: str, rng: random.Random) -> tuple[int, in
 
 
 def made(workdir: pathlib.Path) -> dict[str, str]:
-  """SHA-256 by name of everything that a run of the same config has to make again, to the bit."""
+  """{name: SHA-256} of everything that a run with the same config must reproduce to the bit."""
   _, arrays = tiny_world.arrays(workdir)
   found = {f"array {name}": _hash(str((x.dtype, x.shape)).encode() + x.tobytes()) for name, x in arrays.items()}
   found["model/model.safetensors"] = _hash((workdir / "model" / "model.safetensors").read_bytes())
@@ -65,7 +65,7 @@ def made(workdir: pathlib.Path) -> dict[str, str]:
 
 
 def difference(one: dict[str, str], other: dict[str, str]) -> str:
-  """The first thing that is not the same in both; "" if there is none."""
+  """The first thing that differs between the two, or ""."""
   return next((name for name in [*one, *other] if one.get(name) != other.get(name)), "")
 
 

@@ -1,8 +1,8 @@
-"""Seeded plans of faults against a small run: python tests/faults/run.py [--plans 100] [--first 0] [--seed N]
+"""Runs seeded plans of faults against a small run: python tests/faults/run.py [--plans 100] [--first 0] [--seed N]
 
-Each plan's run has to end with all that the undisturbed run made, to the bit; where it has to stop on the way, it says
-why in one clear line and goes on, when the fault is gone, from its newest sound checkpoint. --seed repeats one plan and
-keeps its folder. A soak of 120 steps follows: the resident memory must not grow.
+Every run must end with exactly the files of the undisturbed run. If a fault stops it, its last line must say why, and
+after the fault it must resume from its newest undamaged checkpoint. --seed repeats one plan and keeps its folder. At
+the end, a run of 120 steps checks that resident memory does not grow.
 """
 
 import pathlib
@@ -20,7 +20,7 @@ SEED = flags.DEFINE_integer("seed", None, "Only this plan, and no soak.")
 SOAK = flags.DEFINE_bool("soak", True, "Whether to end with the soak.")
 
 SOAK_STEPS = 120
-MAX_SLOPE = 0.1  # MB a step
+MAX_SLOPE = 0.1  # MB per step
 
 
 def main(_):
@@ -56,7 +56,7 @@ def told(outcome) -> str:
 
 
 def soak(scene, folder: pathlib.Path) -> float:
-  """MB a step by which memory grew in the second half of a long run."""
+  """MB per step by which memory grew in the second half of a long run."""
   run = driver.Run(plans.Plan(0, 0, ()), scene, folder, f"--config.steps={SOAK_STEPS}")
   code, _, errors = run.start(memory=str(folder / "memory"))
   if code:

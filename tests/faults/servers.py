@@ -1,4 +1,4 @@
-"""A retriever and a judge over HTTP: answers are a function of the question, and they fail as they are told to."""
+"""An HTTP retriever and an HTTP judge. Their answers depend on the question alone, and they fail on command."""
 
 import contextlib
 import hashlib
@@ -15,8 +15,8 @@ from plans import Fault
 
 from ragrl_jax.retrieval import corpus
 
-TOO_LATE_S = 5.0  # after small_search.TIMEOUT_S
-LINGER = struct.pack("ii", 1, 0)  # a close that resets the connection
+TOO_LATE_S = 5.0  # longer than small_search.TIMEOUT_S
+LINGER = struct.pack("ii", 1, 0)  # makes close() reset the connection
 GARBAGE = {
   "html": b"<html><body>502 Bad Gateway</body></html>",
   "deep": b"[" * 200_000 + b"]" * 200_000,
@@ -29,7 +29,7 @@ GARBAGE = {
 
 
 def retrieve(passages: Sequence) -> Callable[[dict], dict]:
-  """The answer of Search-R1's protocol: the first passages by a hash of query and passage number."""
+  """An answer of Search-R1's protocol: the first passages by a hash of query and passage number."""
 
   def answer(asked):
     found = []
@@ -64,9 +64,9 @@ class Tool:
     answer: request → reply, both JSON.
 
   Attributes:
-    port: stays the same while it refuses connections, too.
-    faults: (name, whether it asks, rather than looks whether somebody is there) → what goes wrong with this request,
-      if anything; called for every request.
+    port: stays the same, even while connections are refused.
+    faults: (name, whether it is a request rather than a health check) → the fault of this request, or None; called for
+      every request.
   """
 
   def __init__(self, name: str, answer: Callable[[dict], dict]):
@@ -83,7 +83,7 @@ class Tool:
       self._close()
 
   def refuse(self, seconds: float) -> None:
-    """Nobody listens for a while."""
+    """Refuses connections for a while."""
 
     def later():
       with self._lock:
@@ -107,7 +107,7 @@ class _Server(http.server.ThreadingHTTPServer):
   daemon_threads = True
 
   def handle_error(self, request, client_address):
-    if not isinstance(sys.exception(), ConnectionError):  # a caller that was killed
+    if not isinstance(sys.exception(), ConnectionError):  # the client was killed
       super().handle_error(request, client_address)
 
 
@@ -116,13 +116,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
   protocol_version = "HTTP/1.1"
   disable_nagle_algorithm = True
 
-  def do_GET(self):  # the name that http.server calls
+  def do_GET(self):  # a name that http.server requires
     self._reply(lambda: dict(status="ok"))
 
   def do_POST(self):
     length = int(self.headers["content-length"])
     body = self.rfile.read(length)
-    if len(body) < length:  # from a caller that was killed
+    if len(body) < length:  # the client was killed
       self.close_connection = True
       return
     asked = json.loads(body)
@@ -130,7 +130,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
   def _reply(self, answer):
     fault = self.tool.faults(self.tool.name, self.command == "POST")
-    with contextlib.suppress(ConnectionError, TimeoutError):  # the caller left
+    with contextlib.suppress(ConnectionError, TimeoutError):  # the client has left
       if fault is None:
         self._send(json.dumps(answer()).encode())
       else:

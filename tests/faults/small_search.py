@@ -1,9 +1,9 @@
 """The config of the small search run: python launchers/train.py --config tests/faults/small_search.py:WORLD_FOLDER
 
-It needs tests/faults on the path: a run of the tests has it, by hand set PYTHONPATH=tests/faults.
+It needs tests/faults on the path: the tests set it; otherwise set PYTHONPATH=tests/faults.
 
-The quickstart's settings over the tiny world; the retriever and the judge are asked over HTTP. A tool that fails stops
-the run: what is masked would give other weights, and nobody would hear of it.
+The quickstart's settings over the tiny world, with retriever and judge over HTTP. A failed tool stops the run, because
+leaving episodes out would change the weights without an error.
 """
 
 import pathlib
@@ -14,14 +14,14 @@ from ragrl_jax import config as config_lib
 from ragrl_jax.testing import tiny_world
 
 QUICKSTART = pathlib.Path(__file__).parents[2] / "configs" / "quickstart.py"
-TIMEOUT_S = 4.0  # of one call to a tool
+TIMEOUT_S = 4.0  # of one call of a tool
 
 
 def get_config(variant: str):
   config = tiny_world.config(pathlib.Path(variant), lambda _: config_lib.load(QUICKSTART))
   config.steps, config.data.evaluate = plans.STEPS, ""
   config.checkpoint.update(dict(every=plans.EVERY, keep=3))
-  config.loss.kl, config.loss.kl_coef = "k2", 0.01  # a reference policy has to come back, too
+  config.loss.kl, config.loss.kl_coef = "k2", 0.01  # so that a reference policy is restored too
   config.retrieval.update(dict(timeout_s=TIMEOUT_S, retries=3, wait_s=3.0, max_failed_share=0.0))
   config.judge.update(
     dict(kind="llm", model="scripted", timeout_s=TIMEOUT_S, retries=3, concurrency=4, max_failed_share=0.0)

@@ -1,4 +1,4 @@
-"""A run under a plan of faults ends as one that nothing happened to; and the plans, their tools and their checks."""
+"""A run under a plan of faults ends like an undisturbed run. Also tests the plans, their tools and their checks."""
 
 import random
 import signal
@@ -19,18 +19,18 @@ def stage(tmp_path_factory):
     yield scene, [driver.undisturbed(ahead, scene, folder / f"undisturbed_{ahead}") for ahead in (0, 1)]
 
 
-@pytest.mark.long  # two to sixteen starts of a run each
+@pytest.mark.long  # each run starts two to sixteen processes
 @pytest.mark.timeout(3600)
 # 64 and 71: a tool fails while the next step is sampled beside an update
 @pytest.mark.parametrize("seed", [*range(8), 64, 71])
-def test_a_run_under_a_plan_of_faults_makes_what_the_undisturbed_one_made(stage, tmp_path, seed):
+def test_a_run_with_faults_makes_what_the_undisturbed_run_made(stage, tmp_path, seed):
   scene, undisturbed = stage
   plan = plans.draw(seed)
   outcome = driver.play(plan, scene, tmp_path, undisturbed[plan.ahead])
   assert not outcome.problem, f"{', '.join(map(str, plan.faults))}: {outcome}"
 
 
-def test_a_seed_draws_one_plan_and_a_hundred_draw_everything():
+def test_a_seed_gives_one_plan_and_a_hundred_seeds_give_every_fault():
   drawn = [plans.draw(seed) for seed in range(100)]
   assert drawn == [plans.draw(seed) for seed in range(100)]
   assert {fault.kind for plan in drawn[:10] for fault in plan.faults} == set(plans.KINDS)
@@ -39,7 +39,7 @@ def test_a_seed_draws_one_plan_and_a_hundred_draw_everything():
   }
 
 
-def test_tools_answer_alike_and_fail_as_told():
+def test_tools_repeat_their_answers_and_fail_on_command():
   asked, told = dict(queries=["a", "b"], topk=1), []
   passages = [types.SimpleNamespace(id=str(n), title="", text=f"text {n}") for n in range(9)]
   with servers.Tool("retriever", servers.retrieve(passages)) as tool, httpx.Client(trust_env=False) as client:
@@ -74,16 +74,16 @@ def test_damage_is_found_and_named(tmp_path):
   assert record.difference(dict(a="1"), dict(a="1", b="2")) == "b"
 
 
-def test_an_end_is_clear_if_its_last_line_names_what_came(tmp_path):
+def test_an_end_is_clear_if_its_last_line_names_the_fault(tmp_path):
   plan = plans.Plan(0, 0, (plans.Fault(0, "outage", "reset", "judge"),))
   tools = {name: types.SimpleNamespace(port=1) for name in plans.TOOLS}
   run = driver.Run(plan, driver.Scene(tmp_path, tools), tmp_path)
   run.sent = [(signal.SIGTERM, True)]
-  assert run.wrong(143, "") == "" and "died of" in run.wrong(-15, "")  # a signal is answered, once the run is under way
+  assert run.wrong(143, "") == "" and "died of" in run.wrong(-15, "")  # once the run has begun, it handles the signal
   run.sent = [(signal.SIGTERM, False)]
   assert run.wrong(-15, "") == "" and "last line" in run.wrong(-9, "")
   said = "step\n\r 10%|#\rerror: the judge gave no answer.\n\n"
-  assert "names none" in run.wrong(2, said)  # no fault has come yet
+  assert "names none" in run.wrong(2, said)  # no fault has occurred yet
   run.live[0].came = True
   assert run.wrong(2, said) == "" and run.wrong(0, "") == ""
   assert all(

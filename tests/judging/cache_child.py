@@ -1,16 +1,16 @@
-"""Two processes judge numbered claims and keep the verdicts until they are killed: `cache_child.py FILE START START`.
+"""Judges numbered claims in two processes, and stores the verdicts: `cache_child.py FILE START START`.
 
-Each prints START:NUMBER when all claims from START to below NUMBER are kept.
+Runs until it is killed. Each process prints START:NUMBER when all claims from START to below NUMBER are stored.
 """
 
 import os
 import sys
 
-from ragrl_jax.judging import api, verdict_cache
+from ragrl_jax.judging import judge_api, verdict_cache
 
 
 class Judge:
-  pace = api.Pace()
+  pace = judge_api.Pace()
 
   def describe(self):
     return dict(kind="child")
@@ -20,7 +20,7 @@ class Judge:
 
 
 def work(path, start):
-  verdict_cache._BUSY_S = 60.0  # what it says is kept must be
+  verdict_cache._BUSY_S = 60.0  # a printed number must already be stored
   judge, number = verdict_cache.Cached(Judge(), path), start
   while True:
     judge.judge([("p", str(number + i)) for i in range(10)])

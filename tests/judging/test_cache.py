@@ -1,4 +1,4 @@
-"""Verdicts on disk: asked for once, whoever asks, and whole whatever kills the writer."""
+"""Verdicts on disk: each is asked for once, and a kill of the writer leaves no broken verdict."""
 
 import logging
 import os
@@ -14,15 +14,15 @@ import threading
 import cache_child
 import pytest
 
-from ragrl_jax.judging import api
+from ragrl_jax.judging import judge_api
 from ragrl_jax.judging import verdict_cache as cache_lib
 from ragrl_jax.judging.verdict_cache import Cached
 
 
 class Judge:
-  """Says a number that grows with every pair; None for "?"."""
+  """Gives a number that grows with every pair, and None for "?"."""
 
-  pace = api.Pace(batch=7)
+  pace = judge_api.Pace(batch=7)
 
   def __init__(self, start=0.0, **identity):
     self.said, self.identity, self.asked = start, identity, []
@@ -39,30 +39,30 @@ class Judge:
     return found
 
 
-def test_kept_between_judges_by_identity_and_text(tmp_path):
+def test_verdicts_are_stored_by_judge_and_text(tmp_path):
   first = Judge()
   assert Cached(first, tmp_path / "v").judge([("p", "a"), ("p", "b"), ("p", "a")]) == [0.001, 0.002, 0.001]
   assert Cached(Judge(0.5), tmp_path / "v").judge([("p", "b"), ("p", "a")]) == [0.002, 0.001]
   assert Cached(Judge(0.5, model="x"), tmp_path / "v").judge([("p", "b")]) == [0.501]
-  # A space moved from one text to the other is another pair.
+  # Moving a space from one text to the other gives another pair.
   assert Cached(Judge(0.5), tmp_path / "v").judge([("p ", "b"), ("p", " b")]) == [0.501, 0.502]
   assert Cached(first, tmp_path / "v").pace.batch == 7 and len(first.asked) == 2
 
 
-def test_none_is_asked_again(tmp_path):
+def test_none_is_not_stored(tmp_path):
   judge = Judge()
   made = Cached(judge, tmp_path / "v")
   assert made.judge([("p", "?")]) == made.judge([("p", "?")]) == [None] and len(judge.asked) == 2
 
 
-def test_a_failure_tells_what_was_kept_before_it(tmp_path):
+def test_a_failure_stores_the_verdicts_that_were_given(tmp_path):
   class Failing(Judge):
     def judge(self, pairs):
-      raise api.JudgeFailed("refused", [("p", "bad")], {pair: 0.7 for pair in pairs if pair[1] != "bad"})
+      raise judge_api.JudgeFailed("refused", [("p", "bad")], {pair: 0.7 for pair in pairs if pair[1] != "bad"})
 
   Cached(Judge(), tmp_path / "v").judge([("p", "old")])
   for new in (("p", "new"), ("p", "old")):
-    with pytest.raises(api.JudgeFailed) as failure:
+    with pytest.raises(judge_api.JudgeFailed) as failure:
       Cached(Failing(), tmp_path / "v").judge([("p", "old"), ("p", "bad"), new])
     assert failure.value.answered == {new: 0.7, ("p", "old"): 0.001} and failure.value.queries == (("p", "bad"),)
 
@@ -73,7 +73,7 @@ def test_many_pairs_and_any_text(tmp_path):
   assert made.judge(pairs) == made.judge(pairs)
 
 
-def test_the_first_verdict_stands(tmp_path):
+def test_the_first_verdict_is_kept(tmp_path):
   asked, gate, first, second = threading.Event(), threading.Event(), Judge(0.1), Judge(0.7)
   answer = second.judge
   second.judge = lambda pairs: asked.set() or gate.wait(10) and answer(pairs)
@@ -84,7 +84,7 @@ def test_the_first_verdict_stands(tmp_path):
   assert Cached(first, tmp_path / "v").judge([("p", "a")]) == [0.101]
   gate.set()
   thread.join()
-  assert got == [[0.101]] and second.asked  # it did ask, and took what was there before it
+  assert got == [[0.101]] and second.asked  # it asked the judge, and then used the stored verdict
 
 
 def test_many_threads_and_two_runs_share_a_file(tmp_path):
@@ -100,7 +100,7 @@ def test_many_threads_and_two_runs_share_a_file(tmp_path):
 
 
 @pytest.mark.slow  # an interpreter that imports JAX
-def test_two_killed_writers_leave_whole_verdicts(tmp_path):
+def test_two_killed_writers_leave_complete_verdicts(tmp_path):
   file, told = tmp_path / "v", {0: 0, 100_000: 100_000}
   child = subprocess.Popen(
     [sys.executable, "-W", "ignore", cache_child.__file__, str(file), *map(str, told)],
@@ -128,17 +128,17 @@ def test_two_killed_writers_leave_whole_verdicts(tmp_path):
   assert Cached(Never(), file).judge(pairs) == [float(int(claim) % 2) for _, claim in pairs]
 
 
-# ---- what befalls the file -------------------------------------------------------------------------------------------
+# ---- damage to the file ----------------------------------------------------------------------------------------------
 
 PAIRS = [("p", str(i)) for i in range(100)]
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-  """The bytes of a file that holds a verdict on each of PAIRS."""
+  """The bytes of a file with a verdict on each of PAIRS."""
   file = tmp_path_factory.mktemp("sound") / "v"
   judge = Judge()
-  judge.judge = lambda pairs: [int(claim) / 100 for _, claim in pairs]  # 0.05 is PAIRS[5]'s
+  judge.judge = lambda pairs: [int(claim) / 100 for _, claim in pairs]  # 0.05 belongs to PAIRS[5]
   Cached(judge, file).judge(PAIRS)
   return file.read_bytes()
 
@@ -148,7 +148,7 @@ def flipped(raw, place, bit=1):
 
 
 def asked_for_all(file):
-  """Whether the judge is asked for every pair: the file gives none. Its verdicts are the judge's either way."""
+  """Whether the judge is asked about every pair, so that the file is not used. The verdicts must equal the judge's."""
   judge = Judge(0.5)
   assert len(Cached(judge, file).judge(PAIRS)) == len(PAIRS)
   return judge.asked == PAIRS
@@ -160,22 +160,22 @@ def asked_for_all(file):
     lambda raw: b"my notes\n" * 200,
     lambda raw: raw[:-1000],
     lambda raw: raw[:50],
-    lambda raw: flipped(raw, 3),  # of the words that every database begins with
+    lambda raw: flipped(raw, 3),  # the header with which every database begins
     lambda raw: flipped(raw, raw.index(struct.pack("<d", 0.05))),
   ],
   ids=["text", "truncated", "cut short", "header", "one bit of one verdict"],
 )
-def test_a_damaged_file_is_set_aside_aloud(tmp_path, caplog, sound, damage):
+def test_a_damaged_file_is_set_aside_with_a_warning(tmp_path, caplog, sound, damage):
   raw = damage(sound)
   (tmp_path / "v").write_bytes(raw)
   (tmp_path / "v-journal").write_bytes(b"")
   assert asked_for_all(tmp_path / "v")
   assert [record.levelname for record in caplog.records] == ["WARNING"] and "v.damaged1" in caplog.text
   assert (tmp_path / "v.damaged1").read_bytes() == raw and not (tmp_path / "v-journal").exists()
-  assert not asked_for_all(tmp_path / "v") and len(caplog.records) == 1  # the new one is in use
+  assert not asked_for_all(tmp_path / "v") and len(caplog.records) == 1  # the new file is in use
 
 
-def test_bytes_at_random_give_no_wrong_verdict_and_no_raw_error(tmp_path, sound):
+def test_random_bytes_give_no_wrong_verdict_and_no_low_level_error(tmp_path, sound):
   logging.disable(logging.WARNING)
   try:
     rng, truth = random.Random(0), [int(claim) / 100 for _, claim in PAIRS]
@@ -196,11 +196,11 @@ def test_a_file_damaged_under_a_run_is_set_aside_once(tmp_path, caplog, sound):
   runs = [Cached(Judge(0.5), tmp_path / "v") for _ in range(2)]
   assert runs[0].judge(PAIRS[:1]) == runs[1].judge(PAIRS[:1]) == [0.0]
   (tmp_path / "v").write_bytes(b"\0" * len(sound))
-  assert runs[0].judge(PAIRS[:1]) == [0.501] == runs[1].judge(PAIRS[:1])  # the second finds the new file
+  assert runs[0].judge(PAIRS[:1]) == [0.501] == runs[1].judge(PAIRS[:1])  # the second one finds the new file
   assert [path.name for path in tmp_path.glob("v.*")] == ["v.damaged1"] and len(caplog.records) == 1
 
 
-def test_a_locked_file_is_done_without_aloud(tmp_path, monkeypatch, caplog, sound):
+def test_a_locked_file_is_skipped_with_a_warning(tmp_path, monkeypatch, caplog, sound):
   monkeypatch.setattr(cache_lib, "_BUSY_S", 0.02)
   (tmp_path / "v").write_bytes(sound)
   judge = Judge(0.5)
@@ -208,15 +208,15 @@ def test_a_locked_file_is_done_without_aloud(tmp_path, monkeypatch, caplog, soun
   other.execute("BEGIN EXCLUSIVE")
   assert made.judge(PAIRS[:2]) == made.judge(PAIRS[:2]) == [0.501, 0.502]  # the second time from memory
   assert [record.levelname for record in caplog.records] == ["WARNING"] and "locked" in caplog.text
-  assert asked_for_all(tmp_path / "v")  # a run may begin, too
+  assert asked_for_all(tmp_path / "v")  # a run may also start
   other.close()
-  assert made.judge([("p", "new")]) == [0.503]  # it is left alone for a while
+  assert made.judge([("p", "new")]) == [0.503]  # the file is not tried again for a while
   made._rest_until = 0.0
-  assert made.judge([*PAIRS[:2], ("p", "newer")]) == [0.0, 0.01, 0.504]  # what was on file stands
+  assert made.judge([*PAIRS[:2], ("p", "newer")]) == [0.0, 0.01, 0.504]  # the stored verdicts are still there
   assert Cached(Judge(), tmp_path / "v").judge([("p", "new")]) == [0.503] and not list(tmp_path.glob("v.*"))
 
 
-def test_files_of_before_the_checksums_are_read(tmp_path):
+def test_files_from_before_the_checksums_are_read(tmp_path):
   with sqlite3.connect(tmp_path / "v") as connection:
     connection.execute("CREATE TABLE verdicts (key BLOB PRIMARY KEY, verdict REAL NOT NULL) WITHOUT ROWID")
     connection.execute("INSERT INTO verdicts VALUES (?, 0.25)", (Cached(Judge(), tmp_path / "w")._key(PAIRS[0]),))
@@ -224,7 +224,7 @@ def test_files_of_before_the_checksums_are_read(tmp_path):
   assert Cached(Judge(), tmp_path / "v").judge(PAIRS[:2]) == [0.25, 0.001]
 
 
-def test_what_can_be_no_file_of_verdicts_is_refused(tmp_path):
+def test_files_of_another_kind_are_refused(tmp_path):
   with sqlite3.connect(tmp_path / "other") as connection:
     connection.execute("CREATE TABLE history (url TEXT)")
   connection.close()

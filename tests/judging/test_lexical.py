@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragrl_jax.judging import api, lexical
+from ragrl_jax.judging import judge_api, lexical
 
 
 @pytest.mark.parametrize(
@@ -10,30 +10,30 @@ from ragrl_jax.judging import api, lexical
   [
     ("The Rhine passes Basel and Cologne.", "So the Rhine flows through COLOGNE", 2 / 3),  # rhine, flows, cologne
     ("Basel Basel", "basel", 1.0),
-    ("Basel", "basel basel bern", 0.5),  # distinct words: a repeated one earns nothing
+    ("Basel", "basel basel bern", 0.5),  # distinct words: repetition earns nothing
     ("", "basel", 0.0),
-    ("What is it and how?", "what is it, and how", 0.0),  # stop words are no evidence
+    ("What is it and how?", "what is it, and how", 0.0),  # stop words do not count
   ],
 )
 def test_overlap(premise, claim, share):
   assert lexical.overlap(premise, claim) == pytest.approx(share)
 
 
-def test_copying_pays_and_padding_does_not():
+def test_copying_scores_and_padding_does_not():
   premise = "The Rhine passes Basel, Strasbourg and Cologne"
   assert lexical.overlap(premise, premise) == 1.0
   assert lexical.overlap(premise, f"{premise} {' '.join(f'w{i}' for i in range(100))}") < 0.1
 
 
-def test_exact_takes_any_right_answer():
-  premise = api.references(["Paris", "the City of Light"])
+def test_exact_accepts_any_right_answer():
+  premise = judge_api.references(["Paris", "the City of Light"])
   answers = ["paris.", "City  of light", "Lyon", "Paris, the City of Light", "the"]
   assert lexical.Exact().judge([(premise, answer) for answer in answers]) == [1.0, 1.0, 0.0, 0.0, 0.0]
 
 
-def test_exact_first_spares_the_other_judge():
+def test_exact_first_saves_calls_of_the_other_judge():
   class Other:
-    pace, asked = api.Pace(3, 2, 1.0), []
+    pace, asked = judge_api.Pace(3, 2, 1.0), []
 
     def describe(self):
       return dict(kind="other")
@@ -47,3 +47,10 @@ def test_exact_first_spares_the_other_judge():
   assert judge.judge([("a", "A")]) == [1.0] and judge.judge([]) == []
   assert Other.asked == [("a", "c")] and judge.pace == Other.pace
   assert judge.describe() == dict(kind="other", exact_first=True)
+
+
+def test_sub_em_looks_for_the_answer_in_the_thought():
+  pairs = [("Both are Norwegian.", "no"), ("So the answer is No.", "no"), ("Oslo", ""), ("x y", "y x")]
+  assert lexical.SubEM().judge(pairs) == [1.0, 1.0, 0.0, 0.0]
+  assert lexical.SubEM(words=True).judge(pairs) == [0.0, 1.0, 0.0, 0.0]
+  assert lexical.SubEM().describe() != lexical.SubEM(words=True).describe()

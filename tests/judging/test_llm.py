@@ -1,4 +1,4 @@
-"""The judge behind HTTP, against a scripted server on a real socket."""
+"""The judge over HTTP, against a scripted server on a real socket."""
 
 import base64
 import contextlib
@@ -13,7 +13,7 @@ from scripted_server import completion, serving
 from starlette.responses import Response
 
 from ragrl_jax.chat import client
-from ragrl_jax.judging import api, llm
+from ragrl_jax.judging import judge_api, llm
 from ragrl_jax.judging.verdict_cache import Cached
 
 
@@ -33,7 +33,7 @@ def test_verdicts_come_in_order_and_the_key_is_sent_but_never_shown(monkeypatch)
   assert "s3cret" not in str(made.describe()) and "s3cret" not in str(vars(made))
 
 
-def test_errors_that_may_pass_are_asked_again():
+def test_temporary_errors_are_retried():
   script = [500, 429, "1"]
   with serving(lambda messages, n: script[n - 1]) as (endpoint, server):
     assert judge(endpoint).judge([("p", "c")]) == [1.0]
@@ -52,37 +52,37 @@ def test_errors_that_may_pass_are_asked_again():
     {"choices": "x"},
   ],
 )
-def test_replies_that_are_no_completion_are_asked_again(reply):
+def test_replies_that_are_not_completions_are_retried(reply):
   with serving(lambda messages, n: reply if n == 1 else "0") as (endpoint, server):
     assert judge(endpoint).judge([("p", "c")]) == [0.0]
   assert len(server.asked) == 2
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
-def test_a_refusal_is_final_and_speaks_in_its_own_words_cut_and_escaped(monkeypatch, status):
+def test_a_refusal_is_final_and_its_message_is_quoted_cut_and_escaped(monkeypatch, status):
   monkeypatch.setenv("JUDGE_KEY", "s3cret-of-ours")
   words = "so it goes\x1b[31m\n" + "x" * 250 + "end"
   with serving(lambda messages, n: Response(words, status)) as (endpoint, server):
-    with pytest.raises(api.JudgeFailed, match=f"status {status}.*so it goes.*config.judge") as failure:
+    with pytest.raises(judge_api.JudgeFailed, match=f"status {status}.*so it goes.*config.judge") as failure:
       judge(endpoint, key_variable="JUDGE_KEY").judge([("p", "c")])
   assert len(server.asked) == 1 and "after 1 call:" in str(failure.value)
   assert str(failure.value).isprintable() and "end" not in str(failure.value)
 
 
-def test_a_server_that_tells_the_key_is_not_quoted(monkeypatch):
+def test_a_reply_that_contains_the_key_is_not_quoted(monkeypatch):
   monkeypatch.setenv("JUDGE_KEY", "s3cret-of-ours")
   with serving(lambda messages, n: Response("you sent s3cret-of-ours", 401)) as (endpoint, _):
-    with pytest.raises(api.JudgeFailed, match="you sent") as failure:
+    with pytest.raises(judge_api.JudgeFailed, match="you sent") as failure:
       judge(endpoint, key_variable="JUDGE_KEY").judge([("p", "c")])
   assert "s3cret" not in str(failure.value)
 
 
-def test_credentials_of_an_address_are_used_and_nowhere_shown():
+def test_credentials_in_an_address_are_used_and_never_shown():
   with serving(lambda messages, n: "1" if n == 1 else 401) as (endpoint, server):
     made = judge(endpoint.replace("://", "://me:s3cret@"))
     assert made.judge([("p", "c")]) == [1.0]
     assert server.keys == ["Basic " + base64.b64encode(b"me:s3cret").decode()]
-    with pytest.raises(api.JudgeFailed) as failure:
+    with pytest.raises(judge_api.JudgeFailed) as failure:
       made.judge([("p", "c")])
   assert made.describe()["endpoint"] == endpoint and endpoint in str(failure.value)
   assert "s3cret" not in str(failure.value)
@@ -105,7 +105,7 @@ def test_credentials_of_an_address_are_used_and_nowhere_shown():
   ],
   ids=["deep", "long integer", "bad UTF-8", "long", "gzip", "list", "no choice", "no message"],
 )
-def test_whatever_cannot_be_read_is_asked_for_again(monkeypatch, reply):
+def test_a_reply_that_cannot_be_read_is_retried(monkeypatch, reply):
   monkeypatch.setattr(client, "MAX_BYTES", 2000 if reply == b"x" * 3000 else 1 << 20)
   with serving(lambda messages, n: reply if n == 1 else "0") as (endpoint, server):
     assert judge(endpoint).judge([("p", "c")]) == [0.0]
@@ -113,7 +113,7 @@ def test_whatever_cannot_be_read_is_asked_for_again(monkeypatch, reply):
 
 
 @pytest.mark.parametrize("said", [b"\xb2", b"-1", b"nan", b"9" * 400, b"Wed, 21 Oct 2099 07:28:00 GMT"])
-def test_a_retry_after_that_is_nonsense_is_none(said):
+def test_an_invalid_retry_after_is_ignored(said):
   def reply(messages, n):
     if n > 1:
       return "1"
@@ -128,14 +128,14 @@ def test_a_retry_after_that_is_nonsense_is_none(said):
 
 def test_a_retry_after_beyond_the_deadline_is_not_waited_for():
   with serving(lambda messages, n: Response("later", 429, headers={"retry-after": "86400"})) as (endpoint, server):
-    with pytest.raises(api.JudgeFailed, match="status 429: 'later'; the deadline of 15 s is spent"):
+    with pytest.raises(judge_api.JudgeFailed, match="status 429: 'later'; the deadline of 15 s is spent"):
       judge(endpoint).judge([("p", "c")])
   assert len(server.asked) == 1
 
 
 @contextlib.contextmanager
 def dribbling(start):
-  """A server that says `start` at once and then a byte every 30 ms, for as long as anybody listens."""
+  """A server that sends `start` at once and then a byte every 30 ms, while the client listens."""
   listening, over = socket.create_server(("127.0.0.1", 0)), threading.Event()
 
   def serve():
@@ -161,12 +161,12 @@ def dribbling(start):
   [b"HTTP/1.1 200 OK\r\nX-Slow: ", b"HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n"],
   ids=["headers", "body"],
 )
-def test_a_dribbling_server_is_given_up_within_the_deadline(start):
+def test_a_server_that_drips_bytes_is_given_up_within_the_deadline(start):
   with dribbling(start) as endpoint:
     began = time.monotonic()
-    with pytest.raises(api.JudgeFailed, match="after 2 calls: NoAnswerInTime"):
+    with pytest.raises(judge_api.JudgeFailed, match="after 2 calls: NoAnswerInTime"):
       judge(endpoint, timeout_s=0.2, retries=1).judge([("p", "c")])
-    assert time.monotonic() - began < 20  # it would drip for ever
+    assert time.monotonic() - began < 20  # it would continue for ever
 
 
 @pytest.mark.parametrize(
@@ -176,13 +176,13 @@ def test_a_dribbling_server_is_given_up_within_the_deadline(start):
     (dict(choices=[dict(finish_reason="length", message=dict(role="assistant", content="I think 1"))]), "cut off"),
   ],
 )
-def test_the_first_answer_that_is_no_verdict_is_logged(caplog, said, why):
+def test_the_first_answer_without_a_verdict_is_logged(caplog, said, why):
   with serving(lambda messages, n: said) as (endpoint, _):
     assert judge(endpoint).judge([("p", "a"), ("p", "b")]) == [None, None]
   assert len(caplog.records) == 1 and why in caplog.text
 
 
-def test_an_answer_that_cannot_be_read_is_none_and_not_asked_for_again():
+def test_an_answer_without_a_verdict_is_none_and_not_retried():
   with serving(lambda messages, n: "It depends.") as (endpoint, server):
     assert judge(endpoint).judge([("p", "c")]) == [None]
   assert len(server.asked) == 1
@@ -191,25 +191,25 @@ def test_an_answer_that_cannot_be_read_is_none_and_not_asked_for_again():
 def test_a_slow_server_is_given_up_within_the_deadline():
   with serving(lambda messages, n: (30.0, "1")) as (endpoint, server):
     began = time.monotonic()
-    with pytest.raises(api.JudgeFailed, match="NoAnswerInTime"):
+    with pytest.raises(judge_api.JudgeFailed, match="NoAnswerInTime"):
       judge(endpoint, timeout_s=0.2, retries=2).judge([("p", "c")])
     assert time.monotonic() - began < 20
   assert 1 <= len(server.asked) <= 3
 
 
-def test_nobody_there():
-  with pytest.raises(api.JudgeFailed, match="after 2 calls.*Connection"):
+def test_no_server_at_the_address():
+  with pytest.raises(judge_api.JudgeFailed, match="after 2 calls.*Connection"):
     judge("http://127.0.0.1:9/v1", retries=1).judge([("p", "c")])
 
 
-def test_a_failure_names_its_pairs_and_hands_over_the_others():
+def test_a_failure_names_its_pairs_and_returns_the_other_verdicts():
   with serving(lambda messages, n: 400 if "bad" in messages[-1]["content"] else "1") as (endpoint, _):
-    with pytest.raises(api.JudgeFailed) as failure:
+    with pytest.raises(judge_api.JudgeFailed) as failure:
       judge(endpoint).judge([("p", "good"), ("p", "bad"), ("p", "")])
   assert failure.value.queries == (("p", "bad"),) and failure.value.answered == {("p", "good"): 1.0}
 
 
-def test_never_more_calls_at_a_time_than_allowed():
+def test_calls_at_a_time_are_limited():
   with serving(lambda messages, n: (0.3, "1")) as (endpoint, server):
     made = judge(endpoint, concurrency=3)
     threads = [threading.Thread(target=made.judge, args=([("p", f"{t} {i}") for i in range(4)],)) for t in range(3)]
@@ -220,15 +220,15 @@ def test_never_more_calls_at_a_time_than_allowed():
   assert len(server.asked) == 12 and server.most == 3
 
 
-def test_what_is_kept_is_not_asked_for_again(tmp_path):
+def test_stored_verdicts_are_not_asked_for_again(tmp_path):
   script = {"a": "1", "b": 400, "?": "well"}
   with serving(lambda messages, n: script[messages[-1]["content"].split("<think>\n")[1][0]]) as (endpoint, server):
     made = Cached(judge(endpoint), tmp_path / "verdicts")
-    with pytest.raises(api.JudgeFailed):
+    with pytest.raises(judge_api.JudgeFailed):
       made.judge([("p", "a"), ("p", "b")])
-    assert made.judge([("p", "a")]) == [1.0] and len(server.asked) == 2  # what was answered beside a failure is kept
+    assert made.judge([("p", "a")]) == [1.0] and len(server.asked) == 2  # answers that came before a failure are stored
     assert made.judge([("p", "?")]) == made.judge([("p", "?")]) == [None]
-    assert len(server.asked) == 4  # what was not answered is asked again
+    assert len(server.asked) == 4  # unanswered pairs are asked again
     assert Cached(judge(endpoint), tmp_path / "verdicts").judge([("p", "a")]) == [1.0] and len(server.asked) == 4
     other = Cached(judge(endpoint, model="another"), tmp_path / "verdicts")
     assert other.judge([("p", "a")]) == [1.0] and len(server.asked) == 5
@@ -246,7 +246,7 @@ def test_what_is_kept_is_not_asked_for_again(tmp_path):
     (dict(prompt="?"), "judge prompt"),
   ],
 )
-def test_settings_it_cannot_work_with(wrong, message):
+def test_invalid_settings_are_refused(wrong, message):
   with pytest.raises(ValueError, match=message):
     judge(**dict(endpoint="http://127.0.0.1:9/v1") | wrong)
 

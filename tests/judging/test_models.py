@@ -1,4 +1,4 @@
-"""Judges that run here: what the model is shown, what its numbers mean, and texts that are too long."""
+"""Judges that run in this process: their input, the meaning of their scores, and texts that are too long."""
 
 import jax
 import jax.numpy as jnp
@@ -25,13 +25,13 @@ def decoder_folder(tmp_path_factory):
 
 
 def share(logits, yes, no):
-  """P(yes) of the two: the softmax over them, written out."""
+  """P(yes) of the two words: the softmax over them, written out."""
   one, zero = np.exp(float(logits[yes])), np.exp(float(logits[no]))
   return one / (one + zero)
 
 
 class Recorded:
-  """A dispatcher that notes what it is asked to run: (rows, length)."""
+  """A dispatcher that records the shapes it is asked to run: (rows, length)."""
 
   def __init__(self):
     self.asked = []
@@ -46,8 +46,8 @@ def entailment(t5_folder):
   return nli.NLI(t5_folder, threshold=0.0, batch=3, max_tokens=200, dispatch=Recorded())
 
 
-def test_nli_shows_what_the_tokenizer_makes_of_the_whole_text(entailment, t5_folder):
-  pieces = sentencepiece.SentencePieceProcessor(model_file=str(t5_folder / "spiece.model"))  # with its own normal form
+def test_nli_input_is_what_the_tokenizer_makes_of_the_whole_text(entailment, t5_folder):
+  pieces = sentencepiece.SentencePieceProcessor(model_file=str(t5_folder / "spiece.model"))  # normalised
   ids = pieces.encode(f"premise: {PREMISE} hypothesis: {CLAIM}") + [1]
   assert entailment._row(PREMISE, CLAIM) == ids
   model, _ = t5.load_t5(t5_folder)
@@ -57,7 +57,7 @@ def test_nli_shows_what_the_tokenizer_makes_of_the_whole_text(entailment, t5_fol
   assert entailment.judge([(PREMISE, CLAIM)]) == [pytest.approx(share(logits, yes, no), abs=1e-5)]
 
 
-def test_what_needs_the_accelerator_is_dispatched_in_few_shapes(entailment):
+def test_work_on_the_accelerator_is_dispatched_in_few_shapes(entailment):
   recorded = entailment._rows._dispatch
   recorded.asked.clear()
   pairs = [("Basel " * n, CLAIM) for n in range(1, 14)]
@@ -66,7 +66,7 @@ def test_what_needs_the_accelerator_is_dispatched_in_few_shapes(entailment):
   assert all(rows <= 3 and length in (64, 128) for rows, length in recorded.asked)
 
 
-def test_threshold_half_is_what_the_model_would_print(entailment, monkeypatch):
+def test_threshold_half_gives_the_models_greedy_answer(entailment, monkeypatch):
   pairs = [(PREMISE, CLAIM), *((PREMISE, f"river {n}") for n in range(8))]
   scores = entailment.judge(pairs)
   monkeypatch.setattr(entailment, "_threshold", 0.5)
@@ -103,7 +103,7 @@ def test_reward_model_cuts_the_premise_and_keeps_question_and_claim(decoder_fold
 
 @pytest.mark.slow  # three decoders are compiled
 def test_reward_model_from_adapters(decoder_folder, tmp_path):
-  # Matrices of zeros change nothing but the mark; others are another judge.
+  # Adapters that are zero change only the mark. Other adapters make another judge.
   plain = reward_model.RewardModel(decoder_folder, prompt="information_think", threshold=0.0, max_tokens=1024)
   for number, scale in enumerate((0.0, 5.0)):
     model, _ = weights.load_pretrained(decoder_folder)
@@ -116,7 +116,7 @@ def test_reward_model_from_adapters(decoder_folder, tmp_path):
     assert same == (scale == 0.0) and judge.describe()["weights"] != plain.describe()["weights"]
 
 
-def test_weights_and_words_are_what_a_judge_is(t5_folder, decoder_folder):
+def test_weights_and_wording_identify_a_judge(t5_folder, decoder_folder):
   one = reward_model.RewardModel(decoder_folder, prompt="information_think").describe()
   assert one != reward_model.RewardModel(decoder_folder, prompt="think_search").describe()
   assert one == reward_model.RewardModel(decoder_folder, prompt="information_think", batch=3).describe()
@@ -124,7 +124,7 @@ def test_weights_and_words_are_what_a_judge_is(t5_folder, decoder_folder):
   assert one["threshold"] == 0.5
 
 
-def test_folders_that_cannot_judge(t5_folder, decoder_folder, tmp_path):
+def test_folders_without_a_judge_are_refused(t5_folder, decoder_folder, tmp_path):
   with pytest.raises(ValueError, match="must be t5"):
     nli.NLI(decoder_folder)
   (tmp_path / "config.json").write_text((t5_folder / "config.json").read_text())

@@ -1,8 +1,8 @@
-"""What a judge is asked, and how its answer is read."""
+"""The prompts of judges, and how their answers are read."""
 
 import pytest
 
-from ragrl_jax.judging import api, prompts
+from ragrl_jax.judging import judge_api, prompts
 
 
 def test_digits():
@@ -27,7 +27,7 @@ def test_digits():
     ("1.0", None),
     ("2", None),
     ("-", None),
-    # Signs, fractions, exponents, other scripts, and digits of words are no verdicts.
+    # Signs, fractions, exponents, other scripts, and digits inside words are not verdicts.
     ("-1", None),
     ("Score:\u22121", None),
     ("+1", None),
@@ -80,6 +80,9 @@ def test_words(text, verdict):
     ("Yes", 1.0),
     ("no", 0.0),
     ("yes, not no", 1.0),
+    ("No, yes would be wrong", 0.0),  # how it begins decides
+    ("**Yes**", 1.0),
+    ("Not quite: yes and no", 1.0),  # it begins with neither: "yes" stands in it
     ("I cannot say", 0.0),
     ("maybe", 0.5),
     ("", None),
@@ -87,7 +90,7 @@ def test_words(text, verdict):
     ("<think>yes, or", None),
   ],
 )
-def test_arena_takes_any_substring(text, verdict):
+def test_arena_accepts_any_substring(text, verdict):
   assert prompts.read_substring(text) == verdict
 
 
@@ -104,17 +107,17 @@ def test_a_pair_cannot_leave_its_block(name):
 
 
 @pytest.mark.parametrize("name", prompts.PROMPTS)
-def test_its_own_labels_are_read_back(name):
+def test_the_labels_are_read_as_verdicts(name):
   prompt = prompts.get(name)
   assert [prompt.read(label) for label in prompt.labels] == [1.0, 0.0]
 
 
 def test_answers_are_listed():
-  premise = api.references(["Paris", "the City\nof Light"])
+  premise = judge_api.references(["Paris", "the City\nof Light"])
   assert "['Paris', 'the City of Light']" in prompts.get("answer").messages(premise, "Paname")[-1]["content"]
   text = prompts.get("correctness").messages(premise, "Pa\nname")[-1]["content"]
   assert "- Paris\n- the City of Light\n" in text and "Pa name\n" in text
 
 
-def test_marks_tell_wordings_apart():
+def test_marks_differ_between_wordings():
   assert len({prompt.mark for prompt in prompts.PROMPTS.values()}) == len(prompts.PROMPTS)

@@ -1,4 +1,4 @@
-"""Model folders for tests, made without our own writer: every tensor is a function of its name."""
+"""Model folders for tests, made without the library's writer: every tensor is a function of its name."""
 
 import json
 import pathlib
@@ -11,7 +11,7 @@ COMMON = dict(hidden_act="silu", rms_norm_eps=1e-6, max_position_embeddings=128,
 
 
 def tensor(name, shape):
-  """The same numbers everywhere: sines whose frequency and phase hang on the name. Norms are near 1, others near 0."""
+  """Sines whose frequency and phase depend on the name: the same on every machine. Norms are near 1, others near 0."""
   seed = zlib.crc32(name.encode())
   wave = np.sin(np.arange(int(np.prod(shape)), dtype=np.float64) * (1.0 + seed % 1009 / 300.0) + seed % 7919)
   values = 1.0 + 0.2 * wave if "norm" in name.lower() and name.endswith("weight") else 0.4 * wave
@@ -19,7 +19,7 @@ def tensor(name, shape):
 
 
 def write(folder, config, shapes, **changed):
-  """A folder of these tensors, {name: shape}. `changed` arrays replace the made ones; None leaves one out."""
+  """A folder of these tensors, {name: shape}. Arrays in `changed` replace tensors; None leaves a tensor out."""
   folder = pathlib.Path(folder)
   folder.mkdir(parents=True, exist_ok=True)
   (folder / "config.json").write_text(json.dumps(config))
@@ -49,7 +49,7 @@ def decoder_shapes(config):
   return shapes
 
 
-# head_dim is not hidden_size / heads, heads share keys, and the rope settings come in every layout there is.
+# Covers head_dim other than hidden_size / heads, shared key-value heads, and every layout of the rope settings.
 DECODERS = {
   "qwen2": COMMON
   | dict(
@@ -152,7 +152,7 @@ T5S = {
 
 
 def t5_shapes(config):
-  """{name: shape} of a T5's tensors; with an unembedding of its own where config.json says so."""
+  """{name: shape} of a T5's tensors, with an unembedding if config.json asks for one."""
   c = config
   d, ff, inner = c["d_model"], c["d_ff"], c["num_heads"] * c["d_kv"]
   shapes = {"shared.weight": (c["vocab_size"], d)}

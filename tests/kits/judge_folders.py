@@ -1,4 +1,4 @@
-"""Small models that judge, as Hugging Face folders: random weights, real tokenizers."""
+"""Small judge models as Hugging Face folders: random weights, real tokenizers."""
 
 import hf_folders
 import sentencepiece
@@ -15,7 +15,7 @@ LINES = [
 
 
 def t5(folder):
-  """A T5 with a SentencePiece model as Google's: unigram, a space put first, </s> 1, a normal form of its own."""
+  """A T5 with a SentencePiece model like Google's: unigram, leading space, </s> 1, and text normalisation."""
   folder.mkdir(parents=True, exist_ok=True)
   with open(folder / "spiece.model", "wb") as file:
     sentencepiece.SentencePieceTrainer.train(
@@ -37,7 +37,7 @@ def t5(folder):
 
 
 def decoder(folder):
-  """A Qwen-like decoder with its byte-level tokenizer and ChatML's template."""
+  """A Qwen-like decoder with its byte-level tokenizer and the ChatML template."""
   small_tokenizers.byte_level(folder)
   config = hf_folders.DECODERS["qwen2"] | dict(vocab_size=420)
   return hf_folders.write(folder, config, hf_folders.decoder_shapes(config))

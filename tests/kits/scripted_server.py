@@ -1,4 +1,4 @@
-"""A server of OpenAI's chat protocol over real HTTP, whose answers are scripted."""
+"""An HTTP server of OpenAI's chat protocol whose answers are scripted."""
 
 import asyncio
 import contextlib
@@ -23,11 +23,14 @@ def completion(text):
 
 
 class Scripted:
-  """Answers every call by `answer(messages, number of the call)`: a text, a status, a dict, bytes, a Response, or a
-  pair (seconds to wait, one of these).
+  """Answers every call with `answer(messages, number of the call)`.
+
+  The answer is a text, a status, a dict, bytes, a Response, or a pair (seconds to wait, one of these).
 
   Attributes:
-    asked: the calls' bodies. keys: their authorisation. most: how many were under way at a time.
+    asked: the calls' bodies.
+    keys: their authorisation.
+    most: the largest number of calls at the same time.
   """
 
   def __init__(self, answer):

@@ -60,7 +60,7 @@ def packed(sequences, rows=ROWS, lengths=LENGTHS):
 
 
 def blocks(sequences, rows=ROWS, lengths=LENGTHS):
-  """The packed blocks alone, for who changes what is in them."""
+  """Only the packed blocks, for tests that change them."""
   return packed(sequences, rows, lengths).blocks
 
 
@@ -76,13 +76,13 @@ def padded(sequences, rows=ROWS, length=LENGTHS[0]):
 
 
 def update(learner, state, *minibatches, checkpoint=""):
-  """(state, metrics) of a whole update on Packed mini-batches, or on lists of blocks that hold their advantages."""
+  """(state, metrics) of an update on Packed mini-batches, or on lists of blocks that contain their advantages."""
   minibatches = [part if isinstance(part, packing.Packed) else packing.Packed(part, []) for part in minibatches]
   return drain(learner.train(state, learner.prepare(state, minibatches), checkpoint=checkpoint))
 
 
 def gradient(learner, batches, params=None):
-  """(loss, gradient) of a whole step over these blocks, as an update accumulates them."""
+  """(loss, gradient) of a whole step over these blocks, accumulated as in an update."""
   counts = blocks_lib.count(batches, learner.settings)
   totals = np.asarray([counts["weight"], counts["sequences"]], np.float32)
   params = learner.params if params is None else params

@@ -1,4 +1,4 @@
-"""Small real tokenizers of every kind, trained on made-up text, for tests."""
+"""Small real tokenizers of every kind, trained on made-up text."""
 
 import base64
 import importlib.metadata
@@ -29,7 +29,7 @@ CHATML = (
   "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
   "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-# Drops the thoughts of every assistant turn but the last, as reasoning models' templates do.
+# Drops the thoughts of every assistant turn except the last, as templates of reasoning models do.
 FORGETFUL = (
   "{% for m in messages %}<|im_start|>{{ m.role }}\n"
   "{% if m.role == 'assistant' and not loop.last %}{{ m.content.split('</think>')[-1] }}"
@@ -50,7 +50,7 @@ def _write(folder, tokenizer, settings, generation=None):
 
 
 def byte_level(folder, *, template=CHATML, cls="PreTrainedTokenizerFast", special_tags=(), generation=None):
-  """A folder as Qwen's: byte-level BPE, ChatML's control tokens, `<think>` added as text."""
+  """A folder like Qwen's: byte-level BPE, ChatML's control tokens, and `<think>` as an added token that is text."""
   bpe = tokenizers.Tokenizer(models.BPE())
   bpe.pre_tokenizer = pre_tokenizers.Sequence(
     [
@@ -74,7 +74,7 @@ def byte_level(folder, *, template=CHATML, cls="PreTrainedTokenizerFast", specia
 
 
 def llama_like(folder, *, cls="PreTrainedTokenizerFast"):
-  """A folder as Llama 2's: pieces with U+2581, byte pieces, a space put before every text, BOS before every prompt."""
+  """A folder like Llama 2's: pieces with U+2581, byte pieces, a space before each text, BOS before each prompt."""
   bpe = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
   bpe.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
   bpe.decoder = decoders.Sequence(
@@ -85,7 +85,7 @@ def llama_like(folder, *, cls="PreTrainedTokenizerFast"):
     LINES,
     trainers.BpeTrainer(vocab_size=600, special_tokens=["<unk>", "<s>", "</s>", *byte_pieces], show_progress=False),
   )
-  settings = json.loads(bpe.to_str())  # in such files the byte pieces are no added tokens
+  settings = json.loads(bpe.to_str())  # in such files the byte pieces are not added tokens
   settings["added_tokens"] = [a for a in settings["added_tokens"] if a["content"] not in byte_pieces]
   bpe = tokenizers.Tokenizer.from_str(json.dumps(settings))
   bpe.post_processor = processors.TemplateProcessing("<s> $A", "<s> $A <s> $B", [("<s>", 1)])
@@ -99,7 +99,7 @@ def small_sentencepiece(path):
 
 
 def dummy_prefix_sentencepiece(path):
-  """A model as Llama 2's tokenizer.model: a space put first, repeated ones swallowed, bytes as fallback."""
+  """A model like Llama 2's tokenizer.model: a leading space, repeated spaces merged, bytes as fallback."""
   with open(path, "wb") as file:
     sentencepiece.SentencePieceTrainer.train(
       sentence_iterator=iter(LINES),
@@ -116,7 +116,7 @@ def dummy_prefix_sentencepiece(path):
 
 
 def qwen_vocabulary():
-  """The bytes of Qwen's 151,643 tokens, from the file in the wheel dashscope, which is never imported."""
+  """The bytes of Qwen's 151,643 tokens, from a file in the wheel dashscope. The package is never imported."""
   try:
     wheel = importlib.metadata.distribution("dashscope")
   except importlib.metadata.PackageNotFoundError:

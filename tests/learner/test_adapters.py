@@ -1,4 +1,4 @@
-"""Training adapters: what has a state, what stays to the byte, and what the reference policy is."""
+"""Training adapters: which arrays have a state, which stay the same to the byte, and what the reference policy is."""
 
 import dataclasses
 
@@ -48,7 +48,7 @@ def test_policy_steps_move_away_from_the_base_which_is_the_reference():
   base = kit.learner()
   of_base = base.score(base.params, batches[0])
   state = made.init(0)
-  draw = np.random.default_rng(0)  # as if it had been trained before
+  draw = np.random.default_rng(0)  # as after some training
   begun = jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.1, x.shape), x.dtype), state.params)
   state = dataclasses.replace(state, params=begun)
   at_start = np.asarray(made.score(state.params, batches[0]))
@@ -59,4 +59,4 @@ def test_policy_steps_move_away_from_the_base_which_is_the_reference():
   for _ in range(4):
     state, metrics = kit.update(made, state, batches)
   assert metrics["kl"] > 1e-6 and gain(state.params) > first
-  np.testing.assert_allclose(made.score(made.reference, batches[0]), of_base, atol=1e-5)  # still
+  np.testing.assert_allclose(made.score(made.reference, batches[0]), of_base, atol=1e-5)  # still the base

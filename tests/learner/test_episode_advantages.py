@@ -1,4 +1,4 @@
-"""Rewards → advantages, over whole sequences: packing, hosts and untrained tokens do not matter."""
+"""Rewards → advantages over whole sequences: packing, the number of hosts and untrained tokens have no effect."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ KINDS = ("group_relative", "leave_one_out", "reinforce_plus_plus", "reinforce_pl
 
 
 def earning(count=12, seed=0):
-  """Sequences in groups of four, with a reward on the last trained token and some before."""
+  """Sequences in groups of four, with a reward on the last trained token and smaller ones before it."""
   draw = np.random.default_rng(seed)
   made = []
   for number, item in enumerate(small.items(count, seed)):
@@ -29,13 +29,13 @@ def earning(count=12, seed=0):
 
 
 def read(packed, name="advantages"):
-  """Token ids of a sequence → its column. The items of a test have different tokens."""
+  """Token ids of a sequence → its values. The items of a test have different tokens."""
   ids, column = ([getattr(b, what) for b in packed.blocks] for what in ("tokens", name))
   return {span.of(ids).tobytes(): span.of(column) for span in packed.spans}
 
 
 def test_group_relative_by_hand():
-  # Group (1, 0, 0, 0): 1.5 and -0.5, on every trained token of the episode.
+  # Rewards (1, 0, 0, 0) give 1.5 and -0.5 on every trained token of an episode.
   items = [
     dataclasses.replace(item, rewards=np.where(np.arange(len(item.tokens)) == len(item.tokens) - 1, r, 0.0))
     for item, r in zip(earning(4), (1.0, 0.0, 0.0, 0.0))
@@ -66,7 +66,7 @@ def test_packing_changes_nothing(kind, credit):
 
 
 def stretched(item, where=(2, 4)):
-  """The same sequence with untrained tokens put in."""
+  """The same sequence with untrained tokens inserted."""
   insert = lambda x, filler: np.insert(x, list(where), filler)
   return dataclasses.replace(
     item,
@@ -79,13 +79,13 @@ def stretched(item, where=(2, 4)):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_untrained_tokens_in_between_change_no_trained_tokens_advantage(kind):
+def test_inserted_untrained_tokens_change_no_advantage(kind):
   settings = AdvantageSettings(kind=kind, gamma=0.9, lam=0.8)
   items = earning()
   on_trained = []
   for variant in (items, [stretched(item) for item in items]):
     packed = small.padded(variant, rows=12)
-    # One value a trained token, the same in both.
+    # one value per trained token, the same in both
     values = [np.where(b.loss_mask, np.sin(np.cumsum(b.loss_mask, axis=1)), 5.0) for b in packed.blocks]
     batches = advantages.assign(packed, settings, values=values if kind == "gae" else None)[0].blocks
     on_trained.append([batches[0].advantages[row][batches[0].loss_mask[row]] for row in range(12)])
@@ -94,7 +94,7 @@ def test_untrained_tokens_in_between_change_no_trained_tokens_advantage(kind):
 
 
 def turns(*stretches, group):
-  """A sequence of trained stretches, each of (tokens, reward on its last), with an observation between."""
+  """A sequence of trained stretches, each given as (tokens, reward on the last one), with observations between."""
   mask, rewards = [False], [0.0]
   for size, reward in stretches:
     mask += [True] * size + [False]
@@ -111,8 +111,8 @@ def turns(*stretches, group):
   )
 
 
-def test_a_turn_answers_for_its_own_and_later_rewards():
-  # Returns to go: (3, 2) and (1, 1): the second sample ended after a turn and stands in with it.
+def test_a_turns_return_is_its_own_and_later_rewards():
+  # Returns to go: (3, 2) and (1, 1). The second sample has one turn, whose return also counts for the second turn.
   items = [turns((2, 1.0), (1, 2.0), group=0), turns((3, 1.0), group=0)]
   settings = AdvantageSettings(credit="turn", std="none")
   batches = advantages.assign(small.padded(items), settings)[0].blocks
@@ -120,7 +120,7 @@ def test_a_turn_answers_for_its_own_and_later_rewards():
   np.testing.assert_allclose(batches[0].advantages[1, :5], [0, -1, -1, -1, 0])
 
 
-def test_paid_at_the_end_a_turn_has_its_episodes_advantage():
+def test_with_rewards_at_the_end_each_turn_has_its_episodes_advantage():
   items = [turns((2, 0.0), (1, 1.0), group=0), turns((3, 0.0), group=0), turns((1, 0.0), (2, 0.0), (1, 1.0), group=0)]
   found = [
     read(advantages.assign(small.padded(items), AdvantageSettings(credit=credit))[0]) for credit in ("episode", "turn")
@@ -130,7 +130,7 @@ def test_paid_at_the_end_a_turn_has_its_episodes_advantage():
 
 
 @pytest.mark.parametrize("kind", ["gae", "reinforce_plus_plus"])
-def test_a_reward_after_an_observation_reaches_the_turns_before_it(kind):
+def test_a_reward_after_an_observation_counts_for_earlier_turns(kind):
   items = [turns((2, 0.0), (1, 1.0), group=0), turns((2, 0.0), (1, 0.0), group=1)]
   packed = small.padded(items)
   zeros = [np.zeros(b.tokens.shape, np.float32) for b in packed.blocks]
@@ -140,7 +140,7 @@ def test_a_reward_after_an_observation_reaches_the_turns_before_it(kind):
   assert (batches[0].advantages[0, 1:3] > batches[0].advantages[1, 1:3]).all()
 
 
-def test_whitening_is_cores():
+def test_whitening_equals_core_masked():
   batches = advantages.assign(small.padded(earning()), AdvantageSettings(kind="reinforce_plus_plus"))[0].blocks
   stack = lambda name: np.concatenate([getattr(b, name) for b in batches])
   want, returns = core.reinforce_plus_plus(stack("rewards"), stack("loss_mask"), gamma=1.0)
@@ -152,7 +152,7 @@ def test_whitening_is_cores():
   np.testing.assert_allclose(np.concatenate([b.advantages for b in centred]), want, rtol=1e-4, atol=1e-6)
 
 
-def test_a_penalty_is_paid_out_of_the_reward():
+def test_a_kl_penalty_is_subtracted_from_the_reward():
   items = earning(4)
   packed = small.padded(items, rows=4)
   taken = [np.full(b.tokens.shape, 0.5, np.float32) for b in packed.blocks]
@@ -173,12 +173,12 @@ def test_explained_variance():
   assert advantages.assign(packed, settings, values=constant)[1]["explained_variance"] == pytest.approx(0.0, abs=1e-6)
 
 
-def test_nothing_to_train_gives_nothing():
+def test_no_trained_tokens_give_no_advantages():
   packed, metrics = advantages.assign(small.packed([]), AdvantageSettings())
   assert not packed.blocks[0].advantages.any() and metrics == dict(return_mean=0.0)
 
 
-def test_what_is_refused():
+def test_invalid_arguments_are_refused():
   items = [dataclasses.replace(item, rewards=np.full(len(item.tokens), np.nan, np.float32)) for item in small.items(2)]
   with pytest.raises(ValueError, match="a reward is nan"):
     advantages.assign(small.packed(items), AdvantageSettings())

@@ -22,22 +22,22 @@ def test_operations_by_hand():
   # 7 tokens: 2 · 312 · 7 = 4368. Attention: 2 layers · 2 heads · 4 · 2 (scores, sums) · 2 (multiply, add) · 28 pairs
   # = 1792. Head, 5 tokens: 2 · 10 · 4 · 5 = 400.
   assert flops.forward(CONFIG, tokens=7, pairs=28, scored=5) == 4368 + 1792 + 400
-  # Backward costs two forwards more, twice; reference and old policy one each; an own critic, without the head's 400,
-  # one for its values and six to learn.
+  # A backward pass costs two forward passes, so learning costs three; there are two updates. Reference and old policy
+  # cost one each. A critic of its own, without the head's 400: one pass for its values and six to learn.
   settings = Settings(kl="k3", epochs=2, critic=CriticSettings(kind="own"), advantage=AdvantageSettings(kind="gae"))
   assert flops.update(CONFIG, settings, tokens=7, pairs=28, scored=5) == 8 * 6560 + 7 * 6160
 
 
 def test_operations_of_adapters_by_hand():
-  # Rank 2 on q (4 and 8 wide) and down (5 and 4 wide): 2 · (12 + 9) = 42 parameters a layer, 84 in all; for 7 tokens
+  # Rank 2 on q (4 and 8 wide) and down (5 and 4 wide): 2 · (12 + 9) = 42 parameters per layer, 84 in all. For 7 tokens
   # 2 · 84 · 7 = 1176 a pass. Matrices and head, 4368 + 400, twice; attention's 1792 and the adapters three times:
   step = 2 * 4768 + 3 * 1792 + 3 * 1176
   sizes = dict(tokens=7, pairs=28, scored=5, adapters=84)
   assert flops.update(CONFIG, Settings(), **sizes) == step
-  # Three passes over the batch; the old policy has adapters, the reference has not.
+  # Three passes over the batch: the old policy has adapters, the reference has none.
   settings = Settings(kl="k3", epochs=3)
   assert flops.update(CONFIG, settings, **sizes) == 3 * step + (6560 + 1176) + 6560
-  # Values of a shared trunk: a pass with adapters and without the head's 400.
+  # Values of a shared trunk: one pass with adapters, without the head's 400.
   shared = Settings(critic=CriticSettings(kind="shared"), advantage=AdvantageSettings(kind="gae"))
   assert flops.update(CONFIG, shared, **sizes) == step + 6160 + 1176
 

@@ -1,4 +1,4 @@
-"""The step as a whole: how rows are cut, packed and spread changes nothing; what must not train does not."""
+"""A whole step: cutting, packing and distributing rows changes nothing, and untrained tokens do not train."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ from ragrl_jax.learner import step
 from ragrl_jax.learner.settings import OptimizerSettings, Settings
 from ragrl_jax.parallel import mesh as mesh_lib
 
-# Everything at once: off-policy ratios, a sequence-level aggregation, KL and entropy.
+# All at once: off-policy ratios, a sequence-level aggregation, KL and entropy.
 FULL = Settings(
   aggregation="seq_mean_token_mean",
   kl="k3",
@@ -46,7 +46,7 @@ def plain():
 
 
 def test_loss_and_gradient_equal_a_plain_computation(full):
-  """One sequence at a time, all logits at once, no segments, no chunks, no accumulation."""
+  """Reference: one sequence at a time, all logits at once, without segments, chunks or accumulation."""
   sequences = small.items()
   graphdef, params = full.trained.graphdef, full.params
 
@@ -100,7 +100,7 @@ def test_one_and_eight_devices_take_the_same_step(full):
     assert more[name] == pytest.approx(metrics[name], rel=1e-3), name
 
 
-def test_weights_and_tokens_may_be_spread_too(full):
+def test_weights_and_tokens_can_be_sharded_too(full):
   batches = off_policy(small.blocks(small.items(16, seed=1)))
   want, want_grads = small.gradient(full, batches)
   spread = small.learner(FULL, mesh=mesh_lib.make(jax.devices(), data=1, fsdp=2, tensor=2, sequence=2))
@@ -109,7 +109,7 @@ def test_weights_and_tokens_may_be_spread_too(full):
 
 
 def test_untrained_tokens_reach_nothing(full):
-  """Whatever stands at untrained places: advantages and log-probabilities may even be NaN."""
+  """Values at untrained places, even NaN, do not affect the step."""
   batches = off_policy(small.blocks(small.items()))
   spoil = lambda x, b: np.where(b.loss_mask, x, np.nan).astype(np.float32)
   names = ("advantages", "sampler_logprobs", "old_logprobs", "ref_logprobs")
@@ -119,7 +119,7 @@ def test_untrained_tokens_reach_nothing(full):
 
 
 def test_environment_tokens_are_not_learnt(plain):
-  """Targets that are not trained may be any token: the last one of a sequence feeds no state either."""
+  """test_environment_tokens_are_not_learned"""
   sequences = [
     dataclasses.replace(s, loss_mask=np.where(np.arange(len(s.tokens)) < 4, s.loss_mask, False)) for s in small.items()
   ]
@@ -132,7 +132,7 @@ def test_environment_tokens_are_not_learnt(plain):
 
 
 @pytest.mark.parametrize("gap", [-120.0, -25.0, 25.0, 120.0])
-def test_finite_however_far_off_policy(full, gap):
+def test_values_are_finite_however_far_off_policy(full, gap):
   batches = off_policy(small.blocks(small.items()))
   far = [
     dataclasses.replace(b, old_logprobs=b.old_logprobs + np.float32(gap), ref_logprobs=b.ref_logprobs + np.float32(gap))
@@ -160,21 +160,21 @@ def test_update_reports_and_moves(plain):
   scored = [dataclasses.replace(b, sampler_logprobs=np.asarray(plain.score(state.params, b))) for b in batches]
   before = jax.tree.map(np.asarray, state.params)
   state, metrics = small.update(plain, state, scored)
-  assert metrics["mismatch"] < 1e-6  # the same weights, the same temperature
+  assert metrics["mismatch"] < 1e-6  # same weights and same temperature
   assert metrics["ratio"] == pytest.approx(1.0) and metrics["clip_fraction"] == 0.0
   tokens = sum(int(b.loss_mask.sum()) for b in batches)
   assert metrics["tokens"] == tokens and metrics["sequences"] == 10
-  # On-policy, token mean: minus the mean advantage.
+  # On-policy with the token mean, the loss is minus the mean advantage.
   want = -sum(float(b.advantages.sum()) for b in batches) / tokens
   assert metrics["loss"] == pytest.approx(want, rel=1e-5)
   assert metrics["optimizer_step"] == 1 and metrics["skipped"] == 0
   assert metrics["mask_coverage"] == pytest.approx(tokens / sum(int((b.segment_ids > 0).sum()) for b in batches))
   assert small.distance(before, state.params) > 1e-3
-  assert small.distance(before, plain.params) == 0.0  # the model's own parameters survive the donation
+  assert small.distance(before, plain.params) == 0.0  # donation does not delete the model's own parameters
   assert all(isinstance(x, float) for x in metrics.values())
 
 
-def test_rewarded_tokens_become_likelier(plain):
+def test_tokens_with_positive_advantage_become_likelier(plain):
   sequences = [
     dataclasses.replace(s, advantages=np.full(len(s.tokens), (-1.0) ** i, np.float32))
     for i, s in enumerate(small.items())
@@ -192,7 +192,7 @@ def test_several_updates_on_one_batch_keep_the_old_policy(full):
   batches = small.blocks(small.items())
   state, metrics = small.update(full, full.init(0), batches)
   assert int(state.step) == 2 and metrics["ratio"] != 1.0 and metrics["old_kl"] > 0
-  # The same by hand: old log-probabilities once, then two steps on them. The reference is the start itself.
+  # The same by hand: old log-probabilities once, then two steps with them. The reference is the initial policy.
   by_hand = full.init(0)
   blocks = [
     dataclasses.replace(b, old_logprobs=full.score(by_hand.params, b), ref_logprobs=full.score(full.reference, b))
@@ -232,7 +232,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_the_run_stopped(plain):
   assert metrics["skipped"] == 1 and metrics["nonfinite_in_a_row"] == 1
   assert small.distance((before.params, before.opt_state), (state.params, state.opt_state)) == 0.0
   assert int(state.step) == 1 and int(state.skipped) == 1
-  state, metrics = small.update(plain, state, good)  # a good step in between starts the count again
+  state, metrics = small.update(plain, state, good)  # a good step resets the count
   assert metrics["nonfinite_in_a_row"] == 0 and int(state.step) == 2
   state, _ = small.update(plain, state, bad)
   state, _ = small.update(plain, state, bad)
@@ -240,7 +240,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_the_run_stopped(plain):
     small.update(plain, state, bad, checkpoint="run/checkpoints/7")
 
 
-def test_nothing_scored_changes_nothing(plain):
+def test_a_batch_without_scores_changes_nothing(plain):
   state = plain.init(0)
   before = jax.tree.map(np.asarray, state)
   state, metrics = small.update(plain, state, small.blocks([]))
@@ -258,7 +258,7 @@ def test_sft_weighs_tokens():
   ]
   batch = small.blocks(weighted)[0]
   logprobs = np.asarray(learner.score(learner.params, batch))
-  want = -(logprobs * batch.advantages).sum() / batch.advantages.sum()  # zeros where untrained
+  want = -(logprobs * batch.advantages).sum() / batch.advantages.sum()  # zero at untrained tokens
   state, metrics = small.update(learner, learner.init(0), [batch])
   assert metrics["loss"] == pytest.approx(float(want), rel=1e-5)
   for _ in range(20):
@@ -286,14 +286,14 @@ def test_no_compilation_after_warm_up(plain):
   both = lambda seed, n: small.blocks(small.items(n, seed=seed), lengths=(24, 12))
   with Compilations() as cold:
     state, _ = small.update(plain, state, both(0, 16))
-  assert cold.count > 0  # the counter counts: two row lengths were new
+  assert cold.count > 0  # the counter works: two row lengths were new
   with Compilations() as warm:
     for seed, n in ((1, 3), (2, 16), (3, 40), (4, 9)):
       state, _ = small.update(plain, state, both(seed, n))
   assert warm.count == 0
 
 
-def test_rows_the_mesh_does_not_divide_are_refused():
+def test_rows_that_the_mesh_does_not_divide_are_refused():
   learner = small.learner(mesh=mesh_lib.make(jax.devices(), data=8))
   with pytest.raises(ValueError, match="4 rows a block cannot be spread over 8 devices.*micro_rows"):
     learner.score(learner.params, small.blocks(small.items(4), rows=4)[0])
@@ -302,7 +302,7 @@ def test_rows_the_mesh_does_not_divide_are_refused():
     learner.score(learner.params, small.blocks(small.items(4), rows=4, lengths=(20,))[0])
 
 
-def test_sums_are_what_the_step_says():
+def test_reported_sums_equal_the_sums_of_the_blocks():
   zeros = jnp.zeros((1, 2))
   _, metrics = losses.policy_loss(
     zeros, zeros, zeros, zeros + 1.0, clip_low=0.2, clip_high=0.2, aggregation="token_mean"
@@ -311,7 +311,7 @@ def test_sums_are_what_the_step_says():
 
 
 def test_counts_by_hand():
-  # One row: segment 1 trains 2 of 3 tokens, segment 2 none of 2; 3 places are padding. Pairs 1 + 2 + 3 and 1 + 2.
+  # One row: segment 1 trains 2 of 3 tokens, segment 2 none of 2; 3 places are padding. Pairs: 1 + 2 + 3 and 1 + 2.
   row = lambda *x: np.asarray([x])
   zeros = np.zeros((1, 8), np.float32)
   batch = structs.Batch(

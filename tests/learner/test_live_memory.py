@@ -1,4 +1,4 @@
-"""What lives on the devices while a run learns: nothing that nobody needs, and what the planner counts."""
+"""The arrays on the devices while a run learns: only what is needed, and as many bytes as the planner counts."""
 
 import dataclasses
 import gc
@@ -22,7 +22,7 @@ KL = dict(kl="k3", kl_coef=0.1)
 
 
 def live():
-  """Bytes of all live arrays on all devices; arrays that share memory count once."""
+  """Bytes of all live arrays on all devices. Arrays that share memory count once."""
   gc.collect()
   found = {}
   for array in jax.live_arrays():
@@ -45,11 +45,11 @@ def ppo(kind, **how):
 
 
 class Lives:
-  """Bytes beyond those before: after the start, at the most while a step learns, and after the step."""
+  """Bytes in addition to those before: after the start, the maximum during a step, and after the step."""
 
   def __init__(self, settings, *, rank=0, mesh=None):
     before = live()
-    model = Decoder(CONFIG, rngs=nnx.Rngs(0), mesh=mesh)  # held to the end, as a run holds its player's model
+    model = Decoder(CONFIG, rngs=nnx.Rngs(0), mesh=mesh)  # kept to the end, as a run keeps its player's model
     if mesh is not None:
       nnx.update(model, jax.device_put(nnx.state(model), rules.shardings(mesh, nnx.state(model))))
     if rank:
@@ -63,7 +63,7 @@ class Lives:
     seen = []
     steps = learner.train(state, ready)
     del state
-    batches = live() - before - self.start  # the blocks with what was scored
+    batches = live() - before - self.start  # the blocks with their scores
     try:
       while True:
         jax.block_until_ready(next(steps))
@@ -76,7 +76,7 @@ class Lives:
 
 
 @pytest.mark.parametrize("kl", [False, True])
-def test_parameters_two_moments_a_gradient_and_a_reference_only_where_one_is_needed(kl):
+def test_parameters_two_moments_a_gradient_and_a_reference_only_if_needed(kl):
   found = Lives(Settings(logprob_chunk=64, **(KL if kl else {})))
   unit = found.trained
   assert [round(x / unit, 2) for x in (found.start, found.most, found.end)] == [3 + kl, 4 + kl, 3 + kl]
@@ -85,7 +85,7 @@ def test_parameters_two_moments_a_gradient_and_a_reference_only_where_one_is_nee
 
 
 @pytest.mark.parametrize("kl", [False, True])
-def test_adapters_have_a_state_and_the_base_lies_there_once(kl):
+def test_only_adapters_have_optimiser_state_and_the_base_is_stored_once(kl):
   found = Lives(Settings(logprob_chunk=64, **(KL if kl else {})), rank=16)
   units = lambda x: round((x - found.frozen) / found.trained, 1)
   assert [units(x) for x in (found.start, found.most, found.end)] == [3 + kl, 4 + kl, 3 + kl]
@@ -95,7 +95,7 @@ def test_adapters_have_a_state_and_the_base_lies_there_once(kl):
 def test_a_critic_of_its_own_has_a_state_and_no_copy(kind, models):
   found = Lives(ppo(kind))
   rounded = [round(x / found.trained, 1) for x in (found.start, found.most, found.end)]
-  assert rounded == [3 * models, 3 * models + 1, 3 * models]  # policy and critic take their gradients in turn
+  assert rounded == [3 * models, 3 * models + 1, 3 * models]  # one gradient at a time
 
 
 @pytest.mark.slow  # compiles for eight devices
@@ -114,5 +114,5 @@ def test_parameters_that_were_handed_over_are_the_state_and_a_second_start_says_
   assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(learner.params))
   with pytest.raises(ValueError, match="handed over"):
     learner.init(0)
-  state, metrics = small.update(learner, state, small.blocks(small.items()))  # names for messages are still known
+  state, metrics = small.update(learner, state, small.blocks(small.items()))  # the names are still known, for messages
   assert metrics["optimizer_step"] == 1

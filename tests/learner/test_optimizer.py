@@ -16,15 +16,20 @@ PARAMS = dict(
 
 
 def test_rates_by_hand():
-  # Warm-up of 4 on a line: 1/4, 2/4, 3/4, 4/4 of the peak; then constant.
+  # A linear warm-up of 4 steps: 1/4, 2/4, 3/4, 4/4 of the peak; then constant.
   rate = optimizer.learning_rate(OptimizerSettings(learning_rate=0.4, warmup_steps=4, total_steps=10))
   np.testing.assert_allclose([float(rate(s)) for s in (0, 1, 3, 4, 9)], [0.1, 0.2, 0.4, 0.4, 0.4], rtol=1e-6)
-  # Cosine to a tenth over the 6 steps after the warm-up: half-way (step 7) (1 + .1) / 2.
+  # Cosine to a tenth over the 6 steps after the warm-up. Half-way, at step 7: (1 + .1) / 2.
   rate = optimizer.learning_rate(
     OptimizerSettings(learning_rate=0.4, warmup_steps=4, schedule="cosine", final_share=0.1, total_steps=10)
   )
   np.testing.assert_allclose([float(rate(s)) for s in (4, 7, 10, 99)], [0.4, 0.22, 0.04, 0.04], rtol=1e-5)
   assert float(optimizer.learning_rate(OptimizerSettings(learning_rate=0.4, warmup_steps=1))(0)) == pytest.approx(0.4)
+  # Linear to a tenth over the same 6 steps: half-way (1 + .1) / 2 again, a sixth of the way 1 - .9 / 6.
+  rate = optimizer.learning_rate(
+    OptimizerSettings(learning_rate=0.4, warmup_steps=4, schedule="linear", final_share=0.1, total_steps=10)
+  )
+  np.testing.assert_allclose([float(rate(s)) for s in (4, 5, 7, 10, 99)], [0.4, 0.34, 0.22, 0.04, 0.04], rtol=1e-5)
   # Inverse square root: 4 steps up, then .4 * sqrt(4 / step): a half at step 16, a third at 36, wherever the run ends.
   for total_steps in (20, 999):
     rate = optimizer.learning_rate(
@@ -35,7 +40,7 @@ def test_rates_by_hand():
   np.testing.assert_allclose([float(rate(s)) for s in (0, 3)], [0.4, 0.2], rtol=1e-6)  # n = 1
 
 
-def test_what_is_decayed_and_who_gets_muon():
+def test_which_parameters_decay_and_which_use_muon():
   assert optimizer.decayed(PARAMS) == dict(
     embedding=True, final_norm=False, layers=dict(q=True, q_norm=False, q_bias=False)
   )
@@ -46,7 +51,7 @@ def test_what_is_decayed_and_who_gets_muon():
 
 def test_adapters_are_matrices_for_adamw():
   params = dict(layers=dict(q_lora_a=jnp.ones((2, 4, 3)), q_lora_b=jnp.ones((2, 3, 6))))
-  for kind in ("adamw", "muon"):  # Muon has nothing to do here
+  for kind in ("adamw", "muon"):  # Muon has no parameters here
     made = optimizer.make(OptimizerSettings(kind=kind, learning_rate=1e-2, weight_decay=0.5))
     updates, _ = made.update(jax.tree.map(jnp.zeros_like, params), made.init(params), params)
     for update in updates["layers"].values():
@@ -55,7 +60,7 @@ def test_adapters_are_matrices_for_adamw():
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_decay_alone_pulls_matrices_only(kind):
-  # No gradient: an update is -rate · decay · parameter, 1e-2 · 0.5 (Muon: five times the rate) of ones.
+  # Without a gradient, an update is -rate · decay · parameter: 1e-2 · 0.5 (with Muon five times the rate) of ones.
   made = optimizer.make(OptimizerSettings(kind=kind, learning_rate=1e-2, weight_decay=0.5))
   updates, _ = made.update(jax.tree.map(jnp.zeros_like, PARAMS), made.init(PARAMS), PARAMS)
   assert float(updates["embedding"][0, 0]) == pytest.approx(-5e-3)
@@ -64,9 +69,9 @@ def test_decay_alone_pulls_matrices_only(kind):
     assert (updates["layers"][name] == 0).all()
 
 
-def test_the_clip_is_by_the_norm_of_everything():
+def test_the_clip_uses_the_norm_of_all_gradients():
   made = optimizer.make(OptimizerSettings(learning_rate=1.0, weight_decay=0.0, clip_norm=1.0, b1=0.0, b2=0.0))
-  # Adam divides by |g|, so look at the state: the first moment is the clipped gradient.
+  # Adam divides by |g|, so the test reads the state: the first moment is the clipped gradient.
   grads = jax.tree.map(lambda x: jnp.full_like(x, 3.0), PARAMS)
   _, state = made.update(grads, made.init(PARAMS), PARAMS)
   moments = [x for x in jax.tree.leaves(state) if x.ndim]
@@ -75,7 +80,7 @@ def test_the_clip_is_by_the_norm_of_everything():
 
 
 def test_muon_of_stacked_layers_is_muon_of_each():
-  """One layer's update equals what Optax's own Muon makes of that matrix alone, wide and tall."""
+  """The update of one layer equals Optax's own Muon for that matrix alone, for wide and tall matrices."""
   grads = dict(
     layers=dict(
       up=jax.random.normal(jax.random.key(0), (3, 4, 10)), down=jax.random.normal(jax.random.key(1), (3, 10, 4))

@@ -13,7 +13,7 @@ NAMES = [f.name for f in dataclasses.fields(structs.Batch)]
 
 
 def episode(prompt_index=4, sample=1):
-  """A prompt of 2, a model turn of 3, a result of 1, a model turn of 2."""
+  """A prompt of 2 tokens, a model turn of 3, a result of 1, a model turn of 2."""
   return structs.Episode(
     segments=(
       structs.Segment(structs.ENVIRONMENT, (10, 11), "q"),
@@ -57,7 +57,7 @@ def test_an_episode_by_hand():
     np.testing.assert_array_equal(getattr(batch, name), np.zeros((1, 10), np.float32))
 
 
-def test_a_turn_without_tokens_lends_its_reward_to_a_neighbour():
+def test_the_reward_of_a_turn_without_tokens_goes_to_a_neighbouring_turn():
   said = lambda n: structs.Segment(structs.MODEL, tuple(range(n)), "", logprobs=(0.0,) * n)
   result = structs.Segment(structs.ENVIRONMENT, (9,), "")
   earned = lambda *segments, rewards: packing.of_episode(structs.Episode(segments), rewards).rewards.tolist()
@@ -66,17 +66,17 @@ def test_a_turn_without_tokens_lends_its_reward_to_a_neighbour():
   assert earned(result, said(0), rewards=(1.0,)) == [0]
 
 
-def test_a_span_is_where_its_item_lies():
+def test_a_span_points_to_its_item():
   items = [of_size(n, i) for i, n in enumerate((3, 5, 2, 4, 7, 8))]
   packed = packing.pack_items(items, rows=2, lengths=(8, 4))
   tokens = [b.tokens for b in packed.blocks]
   for item, span in zip(items, packed.spans, strict=True):
     np.testing.assert_array_equal(span.of(tokens), item.tokens)
-  # Two packings joined: the second one's spans move behind the first one's blocks.
+  # Two packings joined: the spans of the second one are shifted behind the first one's blocks.
   both = packing.join([packed, packing.pack_items(items[:1], rows=2, lengths=(4,))])
   assert both.blocks[: len(tokens)] == packed.blocks and both.spans[:-1] == packed.spans
   assert both.spans[-1] == (len(tokens), 0, 0, 3)
-  # Samples that share a beginning: the span is of what each adds to it, its trained tokens all in there.
+  # Samples that share a prompt: a span covers what its sample adds, which includes all its trained tokens.
   starts = lambda n: dataclasses.replace(
     of_size(n, n),
     tokens=np.concatenate([[1, 2, 3], np.arange(n - 3) + 10 * n]).astype(np.int32),
@@ -91,13 +91,13 @@ def test_a_span_is_where_its_item_lies():
     assert span.of(masks).sum() == item.loss_mask.sum()
 
 
-def test_items_of_one_name_are_told_apart():
+def test_items_of_the_same_name_are_distinguished():
   items = [dataclasses.replace(of_size(n, n), name="same") for n in (3, 3, 5)]
   packed = packing.pack_items(items, rows=1, lengths=(8,))
   assert packed.spans == [(0, 0, 5, 8), (1, 0, 0, 3), (0, 0, 0, 5)]
 
 
-def test_who_could_not_be_scored_is_left_out():
+def test_unscored_episodes_are_left_out():
   scored = [
     rewards.Scored(structs.Example("q", "?", ("!",)), one, {}, {}, earned and sum(earned), None, earned or ())
     for one, earned in ((episode(1), None), (episode(2), (0.0, 0.0)))
@@ -109,14 +109,14 @@ def test_who_could_not_be_scored_is_left_out():
   assert empty.tokens.shape == (2, 8) and not empty.loss_mask.any() and (empty.segment_ids == 0).all()
 
 
-def test_the_way_back_from_rows_to_episodes():
+def test_values_in_rows_are_read_back_by_episode():
   example = structs.Example("q", "?", ("!",))
   make = lambda index, reward: rewards.Scored(example, episode(index), {}, {}, reward, None, (0.0, reward or 0.0))
   scored = [make(1, 1.0), make(1, None), make(2, 0.0), make(3, 1.0)]
   parts = rewards.by_prompts(scored, 2)
   assert [[one.episode.prompt_index for one in part] for part in parts] == [[1, 1, 2], [3]]  # groups stay whole
   packed = packing.join([packing.pack_items(rewards.items(part), rows=1, lengths=(16,)) for part in parts])
-  # Advantages 1, 2, 3 … over each row's tokens; episodes of 8 tokens, trained at 2 3 4 6 7: a mean of 5.4, or 13.4.
+  # Advantages 1, 2, 3 … over each row's tokens. Episodes have 8 tokens, trained at 2 3 4 6 7: a mean of 5.4, or 13.4.
   counted = [dataclasses.replace(b, advantages=np.arange(1.0, 17.0)[None]) for b in packed.blocks]
   found = rewards.with_advantages(scored, dataclasses.replace(packed, blocks=counted))
   assert [one.advantage for one in found] == [pytest.approx(5.4), None, pytest.approx(13.4), pytest.approx(5.4)]
@@ -129,15 +129,15 @@ def test_the_first_token_is_never_trained():
 
 
 def test_first_fit_decreasing_by_hand():
-  # Sizes 3, 5, 2, 4 in rows of 8, two a block: 5 → row 0, 4 → row 1, 3 → row 0 (full), 2 → row 1.
+  # Sizes 3, 5, 2, 4 in rows of 8, two per block: 5 → row 0, 4 → row 1, 3 → row 0 (full), 2 → row 1.
   (batch,) = packing.pack_items([of_size(n, i) for i, n in enumerate((3, 5, 2, 4))], rows=2, lengths=(8,)).blocks
   np.testing.assert_array_equal(batch.group_ids, [[1] * 5 + [0] * 3, [3] * 4 + [2] * 2 + [-1] * 2])
   np.testing.assert_array_equal(batch.segment_ids, [[1] * 5 + [2] * 3, [1] * 4 + [2] * 2 + [0] * 2])
 
 
-def test_lengths_are_chosen_and_paid_rows_filled_first():
-  # The 10 opens a block of T 12 with two rows; 7 fits its second row, 4 that row's rest. The 6 and the second 6 have
-  # no room there and open a block of T 6; nothing needs a third.
+def test_rows_of_an_open_block_are_filled_before_a_new_block_is_opened():
+  # The 10 opens a block of T 12 with two rows. 7 fits into its second row, 4 into the rest of that row. Both 6 fit
+  # nowhere there and open a block of T 6. No third block is needed.
   batches = packing.pack_items([of_size(n, i) for i, n in enumerate((7, 10, 4, 6, 6))], rows=2, lengths=(6, 12)).blocks
   assert [b.tokens.shape for b in batches] == [(2, 12), (2, 6)]
   np.testing.assert_array_equal(batches[0].group_ids[1], [0] * 7 + [2] * 4 + [-1])
@@ -181,7 +181,7 @@ def test_weighted_sequences_for_sft():
     packing.of_demonstration([1, 2], [1], number=1)
 
 
-def test_too_long_an_episode_says_what_to_change():
+def test_an_episode_that_is_too_long_says_what_to_change():
   with pytest.raises(ValueError, match=r"episode 4\.1 \(example 'e7'\) has 8 tokens, the longest row 7.*row_lengths"):
     pack([episode()], [(0.0, 1.0)], rows=1, lengths=(7,))
 
@@ -201,7 +201,7 @@ def test_impossible_shapes_are_refused(rows, lengths, word):
     pack([episode()], [(0.0, 1.0)], rows=rows, lengths=lengths)
 
 
-def test_log_probabilities_must_belong_to_tokens():
+def test_log_probabilities_must_match_the_tokens():
   broken = dataclasses.replace(episode(), segments=(structs.Segment(structs.MODEL, (1, 2), "", logprobs=(-1.0,)),))
   with pytest.raises(ValueError, match="2 ids and 1 log-probabilities"):
     pack([broken], [(1.0,)], rows=1, lengths=(8,))
@@ -210,7 +210,7 @@ def test_log_probabilities_must_belong_to_tokens():
 
 
 def shared(sizes, prompt=3, group=7):
-  """Items of one group: the same prompt, then so many tokens each, all trained."""
+  """Items of one group: the same prompt, then the given numbers of tokens, all trained."""
   made = []
   for number, size in enumerate(sizes):
     ids = np.concatenate([np.arange(prompt), 100 * (number + 1) + np.arange(size)]).astype(np.int32)
@@ -228,7 +228,7 @@ def shared(sizes, prompt=3, group=7):
 
 
 def test_a_shared_prompt_by_hand():
-  # Prompts 0 1 2; the last token stays with each. The other group has one item and is laid down whole.
+  # Prompt 0 1 2; each sample keeps the last prompt token. The other group has one item and is packed without sharing.
   items = [*shared((1, 2)), *shared((2,), prompt=2, group=8)]
   (batch,) = packing.pack_items(items, rows=1, lengths=(12,), share_prefix=True).blocks
   want = dict(
@@ -247,8 +247,8 @@ def test_a_shared_prompt_by_hand():
   assert apart.prefix_ids is None
 
 
-def test_a_group_too_long_for_a_row_becomes_several_families():
-  # Rows of 9 hold the 2 shared tokens and 7 more: 1 + 4 with 1 + 1, then 1 + 3 with 1 + 2. Nothing is lost.
+def test_a_group_too_long_for_a_row_is_split():
+  # Rows of 9 hold the 2 shared tokens and 7 more: 1 + 4 with 1 + 1, then 1 + 3 with 1 + 2. Every token is packed.
   batches = packing.pack_items(shared((3, 1, 4, 2)), rows=2, lengths=(9,), share_prefix=True).blocks
   np.testing.assert_array_equal(batches[0].positions, [[0, 1, 2, 3, 4, 5, 6, 2, 3], [0, 1, 2, 3, 4, 5, 2, 3, 4]])
   assert len(batches) == 1 and sorted(batches[0].tokens[batches[0].loss_mask].tolist()) == [
@@ -265,15 +265,15 @@ def test_a_group_too_long_for_a_row_becomes_several_families():
   ]
 
 
-def test_only_what_is_common_and_untrained_is_shared():
+def test_only_common_untrained_tokens_are_shared():
   one, two = shared((3, 3))
-  told = dataclasses.replace(two, tokens=np.array([0, 9, 2, 200, 201, 202], np.int32))  # another second token
+  told = dataclasses.replace(two, tokens=np.array([0, 9, 2, 200, 201, 202], np.int32))  # a different second token
   for items in ([one, told], [one, dataclasses.replace(two, loss_mask=np.ones(6, bool))]):
     (batch,) = packing.pack_items(items, rows=2, lengths=(6,), share_prefix=True).blocks
     np.testing.assert_array_equal(batch.prefix_ids, batch.segment_ids)
 
 
-def test_a_sample_that_shares_its_row_with_none_of_its_group_stands_alone():
+def test_a_sample_alone_in_its_row_shares_nothing():
   prompt = np.arange(5)
   made = [
     packing.Item(
@@ -286,7 +286,7 @@ def test_a_sample_that_shares_its_row_with_none_of_its_group_stands_alone():
     )
     for n in range(3)
   ]
-  # The last prompt token stays with each sample: 4 are shared, 3 are each one's own, and 4 + 3 + 3 fill a row of 10.
+  # Each sample keeps the last prompt token. 4 tokens are shared, 3 are each one's own, and 4 + 3 + 3 fill a row of 10.
   assert packing.families(made, 10) == [
     [packing.Piece(0, 0, 4), packing.Piece(0, 4, 7), packing.Piece(1, 4, 7)],
     [packing.Piece(2, 0, 7)],

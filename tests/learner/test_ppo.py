@@ -1,4 +1,4 @@
-"""The critic, mini-batches, penalties in the reward, and the coefficients that move."""
+"""The critic, mini-batches, penalties in the reward, and adaptive coefficients."""
 
 import dataclasses
 
@@ -26,7 +26,7 @@ def ppo(kind, **how):
 
 
 def earning(count=12):
-  """The reward is decided by the first token, so that a critic can know it."""
+  """The first token decides the reward, so a critic can predict it."""
   made = []
   for item in small.items(count):
     rewards = np.zeros(len(item.tokens), np.float32)
@@ -48,12 +48,12 @@ def test_a_critic_of_its_own_learns_the_returns(own):
     state, metrics = small.update(own, state, *minibatches)
   assert metrics["explained_variance"] > 0.5 > first["explained_variance"]
   assert metrics["value_loss"] < 0.5 * first["value_loss"] and metrics["critic_skipped"] == 0
-  assert small.distance(own.critic.params, state.critic.params) > 1e-3  # trunk and head moved
-  assert first["value_mean"] == 0.0  # a fresh head guesses nothing
+  assert small.distance(own.critic.params, state.critic.params) > 1e-3  # trunk and head have changed
+  assert first["value_mean"] == 0.0  # a new head predicts 0
 
 
 def test_the_first_step_by_hand(own):
-  """Advantages from GAE over the KL-penalised rewards, whitened over both mini-batches; then the clipped surrogate."""
+  """GAE over the KL-penalised rewards, whitened over both mini-batches; then the clipped surrogate."""
   state, items = own.init(0), earning()
   halves = [small.packed(items[:6]), small.packed(items[6:])]
   reference = jax.tree.map(lambda x: x + 0.02, own.reference)
@@ -80,7 +80,7 @@ def test_the_first_step_by_hand(own):
   assert abs(whitened.mean()) < 1e-5 and whitened.std(ddof=1) == pytest.approx(1.0, rel=1e-4)
   first = [b for b in want[:1]]
   assert metrics["tokens"] == sum(m.sum() for m in on) and metrics["sequences"] == 12
-  assert metrics["ratio"] != 1.0  # the second step's policy is not the old one
+  assert metrics["ratio"] != 1.0  # the second step's policy is no longer the old policy
   assert first[0].advantages[first[0].loss_mask].size > 0
 
 
@@ -88,7 +88,7 @@ def test_a_shared_trunk_learns_from_both_losses():
   learner = small.learner(ppo("shared", coef=1.0))
   batches = small.packed(earning())
   state = learner.init(0)
-  assert set(learner.policy(state.params)) == set(nnx.split(small.model())[1])  # what engines and exports take
+  assert set(learner.policy(state.params)) == set(nnx.split(small.model())[1])  # what engines use
   want = learner.policy(state.params)["embedding"][...]
   np.testing.assert_array_equal(want, small.model().embedding[...])
   state, first = small.update(learner, state, batches)
@@ -98,7 +98,7 @@ def test_a_shared_trunk_learns_from_both_losses():
   assert state.critic is None
 
 
-def test_the_critic_may_learn_alone_first():
+def test_the_critic_can_learn_alone_first():
   learner = small.learner(ppo("own", alone_steps=2))
   batches, state = small.packed(earning()), learner.init(0)
   before = jax.tree.map(np.asarray, state.params)
@@ -122,7 +122,7 @@ def test_a_gradient_of_the_critic_that_is_not_finite_is_skipped(own):
 
 
 def test_mini_batches_are_steps_of_their_own():
-  """Two mini-batches take the steps that two updates with the old policy of the first would take."""
+  """Two mini-batches take the same steps as two updates that use the old policy of the first."""
   settings = Settings(logprob_chunk=64, epochs=2, minibatches=2)
   learner, items = small.learner(settings), small.items(12)
   halves = [small.packed(items[:6]), small.packed(items[6:])]
@@ -136,12 +136,12 @@ def test_mini_batches_are_steps_of_their_own():
     _, grads = small.gradient(learner, part, hand.params)
     hand, _ = learner.trained.apply(hand, grads, learner.trained.zeros(hand.params)[1])
   assert small.distance(state.params, hand.params) == 0.0
-  # A mini-batch in which nothing could be scored is no step.
+  # A mini-batch without scores takes no step.
   state, metrics = small.update(learner, learner.init(0), halves[0], small.packed([]))
   assert int(state.step) == 2
 
 
-def test_the_kl_coefficient_is_steered_to_its_target():
+def test_the_kl_coefficient_is_adapted_to_its_target():
   learner = small.learner(
     Settings(
       logprob_chunk=64, kl="k2", kl_coef=0.1, kl_target=1e-9, kl_horizon=100, advantage=AdvantageSettings(std="none")
@@ -150,7 +150,7 @@ def test_the_kl_coefficient_is_steered_to_its_target():
   batches, state = small.packed(earning()), learner.init(0)
   state, first = small.update(learner, state, batches)
   assert first["kl_coef"] == pytest.approx(0.1) and first["kl"] < 1e-9
-  # On the reference itself KL is 0: clip(0 / target - 1, -0.2) = -0.2, 12 of 100 sequences.
+  # At the reference KL is 0: clip(0 / target - 1, -0.2) = -0.2, for 12 of 100 sequences.
   assert float(state.kl_coef) == pytest.approx(0.1 * (1 - 0.2 * 0.12))
   state, second = small.update(learner, state, batches)
   assert second["kl"] > 1e-9 and second["kl_coef"] == pytest.approx(0.1 * (1 - 0.2 * 0.12))
@@ -185,8 +185,8 @@ def test_only_adapters_are_trained_and_the_reference_is_the_base():
   learner = Learner(model, settings, FAST)
   state, batches = learner.init(0), small.packed(earning())
   sizes = lambda tree: sum(x.size for x in jax.tree.leaves(tree))
-  assert sizes(state.params) == 4 * 2 * 2 * 16 + 17  # A and B of two matrices in two layers; the value head
-  assert sizes(state.opt_state) < 2 * sizes(state.params) + 10  # two moments each, and counts
+  assert sizes(state.params) == 4 * 2 * 2 * 16 + 17  # A and B of two matrices in two layers, and the value head
+  assert sizes(state.opt_state) < 2 * sizes(state.params) + 10  # two moments each, and the counts
   before = jax.tree.map(np.asarray, learner.trained.frozen)
   for _ in range(3):
     state, metrics = small.update(learner, state, batches)
@@ -196,4 +196,4 @@ def test_only_adapters_are_trained_and_the_reference_is_the_base():
     want = np.asarray(base.score(base.params, batch))
     np.testing.assert_allclose(learner.score(learner.reference, batch), want, rtol=1e-5, atol=1e-6)
     assert np.abs(np.asarray(learner.score(state.params, batch)) - want).max() > 1e-4
-  assert set(learner.policy(state.params)) == {"layers"}  # the adapters, without the value head: what engines take
+  assert set(learner.policy(state.params)) == {"layers"}  # adapters without the value head, which engines use

@@ -1,4 +1,4 @@
-"""A state that went through a checkpoint trains on, bit for bit, as if it had not; compute options keep the masters."""
+"""A state restored from a checkpoint trains on bit for bit; compute options keep float32 masters."""
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,7 @@ def test_remat_changes_nothing_and_bfloat16_little():
   _, remat = small.gradient(made(remat=True), batches(0))
   assert small.distance(remat, want) < 1e-6
   _, rough = small.gradient(made(dtype=jnp.bfloat16), batches(0))
-  assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(rough))  # the masters' gradient
+  assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(rough))  # the gradient of the masters
   size = lambda tree: sum(float(jnp.square(x).sum()) for x in jax.tree.leaves(tree)) ** 0.5
-  # A bfloat16 is off by up to 2^-9, some dozen roundings stand between an embedding and its gradient: 5 % here.
+  # A bfloat16 is off by up to 2^-9, and a dozen roundings lie between an embedding and its gradient: 5 % here.
   assert 0 < size(jax.tree.map(jnp.subtract, rough, want)) < 0.08 * size(want)

@@ -21,12 +21,12 @@ from ragrl_jax.learner.settings import OptimizerSettings, Settings
     (dict(objective="dpo"), "policy, sft"),
   ],
 )
-def test_what_is_refused(how, word):
+def test_invalid_settings_are_refused(how, word):
   with pytest.raises(ValueError, match=word):
     Settings(**how)
 
 
-def test_only_an_own_critic_learns_alone():
+def test_only_a_critic_of_its_own_can_learn_alone():
   assert settings.CriticSettings(kind="own", alone_steps=2).alone_steps == 2
   for kind in ("none", "shared"):
     with pytest.raises(ValueError, match="config.critic.alone_steps=2"):
@@ -37,11 +37,11 @@ def test_only_an_own_critic_learns_alone():
   "how, word",
   [
     (dict(kind="sgd"), "'adamw' or 'muon'"),
-    (dict(schedule="linear"), "'constant', 'cosine' or 'inverse_sqrt'"),
+    (dict(schedule="rising"), "'constant', 'cosine', 'linear' or 'inverse_sqrt'"),
     (dict(warmup_steps=11, total_steps=10), "warmup_steps=11"),
   ],
 )
-def test_what_the_optimizer_refuses(how, word):
+def test_invalid_optimizer_settings_are_refused(how, word):
   with pytest.raises(ValueError, match=word):
     OptimizerSettings(**how)
 
@@ -60,7 +60,7 @@ def test_settings_come_from_the_config():
   assert settings.optimizer_from_config(config, total_steps=7).total_steps == 7
 
 
-def test_rows_with_shared_prompts_are_as_long_as_the_kernels_take_them():
+def test_rows_with_shared_prompts_have_a_length_that_the_kernels_accept():
   config = config_lib.default_config()
   config.learner.update(dict(row_lengths=(131_072,), share_prompts=True))
   with pytest.raises(ValueError, match="share_prompts=True with row_lengths=.*65536 tokens"):

@@ -1,4 +1,4 @@
-"""A prompt that is computed once for its group: the loss and the gradient stay what they are."""
+"""A prompt computed once for its group gives the same loss and gradient."""
 
 import jax
 import numpy as np
@@ -9,12 +9,12 @@ from ragrl_jax.learner import blocks as blocks_lib
 from ragrl_jax.learner import packing
 from ragrl_jax.learner.settings import Settings
 
-# Sequence means, entropies and a temperature: whatever reads segments or positions takes part.
+# Sequence means, entropies and a temperature, so that everything that reads segments or positions is used.
 SETTINGS = Settings(aggregation="seq_mean_token_mean", entropy_coef=0.1, temperature=0.8, logprob_chunk=64)
 
 
 def groups():
-  """Two groups of three: prompts of 6 and 5 tokens, then turns of the model and of the environment."""
+  """Two groups of three samples: prompts of 6 and 5 tokens, then turns of the model and of the environment."""
   draw = np.random.default_rng(2)
   ids = lambda n: draw.integers(0, small.CONFIG.vocab_size, n)
   made = []
@@ -24,7 +24,7 @@ def groups():
       more = int(draw.integers(2, 6))
       tokens = np.concatenate([prompt, ids(more)]).astype(np.int32)
       mask = np.arange(len(tokens)) >= length
-      mask[length + 1] = more < 4  # an observation in the middle of the longer ones
+      mask[length + 1] = more < 4  # the longer ones have an observation in the middle
       made.append(
         packing.Item(
           tokens,
@@ -43,18 +43,18 @@ def learner():
   return small.learner(SETTINGS)
 
 
-def test_loss_and_gradient_stay(learner):
+def test_loss_and_gradient_stay_the_same(learner):
   items = groups()
   together = packing.pack_items(items, rows=2, lengths=(24,), share_prefix=True).blocks
   assert len(together) == 1 and (together[0].prefix_ids != together[0].segment_ids).any()
-  want_loss, want = small.gradient(learner, small.padded(items, rows=2).blocks)  # one sequence a row
+  want_loss, want = small.gradient(learner, small.padded(items, rows=2).blocks)  # one sequence per row
   got_loss, got = small.gradient(learner, together)
   assert abs(got_loss - want_loss) < 1e-6
   for mine, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
     assert np.linalg.norm(mine - theirs) <= 1e-5 * np.linalg.norm(theirs)
 
 
-def test_what_is_counted(learner):
+def test_counts(learner):
   items = groups()
   together, apart = (
     blocks_lib.count(packing.pack_items(items, rows=2, lengths=(24,), share_prefix=share).blocks, SETTINGS)
@@ -62,11 +62,11 @@ def test_what_is_counted(learner):
   )
   for name in ("tokens", "sequences", "weight"):
     assert together[name] == apart[name]
-  # Each group's prompt, less its last token, is there once and not three times.
+  # Each group's prompt, without its last token, occurs once and not three times.
   assert apart["packed_tokens"] - together["packed_tokens"] == 2 * (5 + 4)
 
 
-def test_an_update_and_empty_blocks_fit_the_same_program(learner):
+def test_an_update_and_empty_blocks_use_the_same_program(learner):
   blocks = packing.pack_items(groups(), rows=2, lengths=(24,), share_prefix=True).blocks
   filler = blocks_lib.empty(2, 24, shares=True)
   assert jax.tree.structure(filler) == jax.tree.structure(blocks[0])

@@ -15,7 +15,7 @@ CALM = dict(
 )
 
 
-def test_a_healthy_run_is_left_in_peace():
+def test_a_healthy_run_gets_no_warning():
   assert watch.warnings([CALM] * 20, searches_expected=True) == {}
   assert watch.warnings([]) == {} and watch.warnings([{}] * 9, searches_expected=True) == {}
 
@@ -33,7 +33,7 @@ def test_a_healthy_run_is_left_in_peace():
     (dict(skipped=1.0), "skipped", "not finite"),
   ],
 )
-def test_said_at_once(change, name, word):
+def test_warnings_at_once(change, name, word):
   found = watch.warnings([CALM | change], searches_expected=True)
   assert list(found) == [name] and word in found[name]
 
@@ -49,18 +49,18 @@ def test_said_at_once(change, name, word):
     (dict(searches=0.1), "searches_vanish"),
   ],
 )
-def test_said_beside_the_first_steps(change, name):
+def test_warnings_relative_to_the_first_steps(change, name):
   assert list(watch.warnings([CALM] * 5 + [CALM | change])) == [name]
   assert watch.warnings([CALM] * 4 + [CALM | change]) == {}  # too early to know what is normal
 
 
-def test_no_searches_is_nothing_where_there_is_no_tool():
+def test_no_searches_is_normal_without_a_tool():
   assert watch.warnings([CALM | dict(searches=0.0)]) == {}
 
 
-def test_dynamic_sampling_that_finds_too_little_says_so():
+def test_dynamic_sampling_that_finds_too_few_groups_is_warned_about():
   empty = {"groups/drawn": 8.0, "groups/trained": 0.0, "groups/missing": 2.0, "entropy": 0.0, "mask_coverage": 0.0}
-  # Nothing was trained on: its zeros mean nothing, and one warning is enough.
+  # Nothing was trained on, so its zeros mean nothing and one warning is enough.
   assert list(watch.warnings([empty] * 9)) == ["no_groups"]
   few = {"groups/draws": 4.0, "groups/trained": 1.0, "groups/missing": 1.0, "entropy": 1.0}
   assert list(watch.warnings([empty] * 2 + [few] * 9)) == ["few_groups"]

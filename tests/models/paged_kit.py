@@ -1,4 +1,4 @@
-"""What the tests of attention over pages share: tokens spread over pages, and dense attention to compare with."""
+"""Shared by the tests of attention over pages: tokens spread over pages, and dense attention as reference."""
 
 import os
 
@@ -8,10 +8,10 @@ INTERPRET = os.environ["JAX_PLATFORMS"] == "cpu"  # with JAX_PLATFORMS=cuda the 
 
 
 def scattered(H, KV, h, page, t, lengths):
-  """(q, k, v, pages, table) of sequences with `lengths` tokens before the call's t.
+  """(q, k, v, pages, table) of sequences with `lengths` tokens before the call's t tokens.
 
-  q is [n, t, H, h]; k and v are [n, T, KV, h], in the order of the tokens. The pages hold NaN wherever no sequence has
-  a token, and entries of the table beyond a sequence's tokens name a page of NaN.
+  q is [n, t, H, h]; k and v are [n, T, KV, h], in the order of the tokens. Pages contain NaN wherever no sequence has a
+  token, and table entries beyond a sequence's tokens name a page of NaN.
   """
   draw = np.random.default_rng(0)
   n, N = len(lengths), -(-(max(lengths) + t) // page) + 1

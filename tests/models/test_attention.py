@@ -1,4 +1,4 @@
-"""Attention against the formula written out, for every shape of mask, block and number format."""
+"""Attention against its formula, for all kinds of masks, blocks and dtypes."""
 
 import functools
 import re
@@ -12,12 +12,12 @@ from ragrl_jax.models import attention
 from ragrl_jax.parallel import mesh as mesh_lib
 
 B, T, H, KV, h = 4, 24, 4, 2, 8
-# One segment; two and padding behind; padding before and ids that fall; nothing but padding.
+# One segment; two segments and padding at the end; padding first and falling ids; only padding.
 SEGMENTS = np.array([[1] * 24, [1] * 5 + [2] * 9 + [0] * 10, [0] * 3 + [2] * 10 + [1] * 11, [0] * 24], np.int32)
 
 
 def by_formula(q, k, v, causal, segments=SEGMENTS):
-  """Softmax over the allowed tokens, head by head, in float64; zeros where nothing is allowed."""
+  """Softmax over the allowed tokens, head by head, in float64; zeros if none is allowed."""
   q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
   out = np.zeros_like(q)
   for b, t, head in np.ndindex(*q.shape[:3]):
@@ -32,7 +32,7 @@ def by_formula(q, k, v, causal, segments=SEGMENTS):
 
 
 def plain(q, k, v, causal, segments=SEGMENTS):
-  """The same in one piece, so that JAX can differentiate it."""
+  """The same in one piece, which JAX can differentiate."""
   k, v = (jnp.repeat(x, H // KV, axis=2) for x in (k, v))
   mask = (segments[:, :, None] == segments[:, None, :]) & (segments != 0)[:, :, None]
   if causal:
@@ -48,14 +48,14 @@ def arrays(seed=0):
 
 @functools.partial(jax.jit, static_argnames=("causal", "block"))
 def attend(q, k, v, weight, *, causal=True, block=8):
-  """(output, gradients of q, k, v where `weight` is the output's)."""
+  """(output, gradients of q, k, v for the weight `weight` of the output)."""
   run = lambda q, k, v: attention.attend(q, k, v, jnp.asarray(SEGMENTS), causal=causal, block=block)
   out, back = jax.vjp(run, q, k, v)
   return out, back(weight)
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("block", [T, 8, 7])  # one block; three; four, the last with a piece of padding
+@pytest.mark.parametrize("block", [T, 8, 7])  # one block; three; four, the last one with padding
 def test_attention_and_its_gradient(causal, block):
   q, k, v, weight = arrays()
   got, gradients = attend(q, k, v, weight, causal=causal, block=block)
@@ -63,12 +63,12 @@ def test_attention_and_its_gradient(causal, block):
   want = jax.jit(lambda *x: jax.vjp(lambda q, k, v: plain(q, k, v, causal), *x)[1](weight))(q, k, v)
   for mine, theirs in zip(gradients, want):
     np.testing.assert_allclose(mine, theirs, atol=5e-6)
-  for array in (got, *gradients):  # padding gives zeros and takes no gradient
+  for array in (got, *gradients):  # padding gives zeros and gets no gradient
     np.testing.assert_array_equal(np.asarray(array)[SEGMENTS == 0], 0.0)
 
 
 def test_huge_scores_stay_finite():
-  # Scores of ±1e5: exp overflows float32 beyond 88 unless the largest is taken off first.
+  # Scores of ±1e5: exp overflows float32 above 88 unless the largest score is subtracted first.
   q, k, v, weight = arrays()
   got, gradients = attend(q * 1e3, k * 1e3, v, weight)
   np.testing.assert_allclose(got, by_formula(q * 1e3, k * 1e3, v, True), atol=1e-3)
@@ -79,7 +79,7 @@ def test_bfloat16_inputs_are_summed_in_float32():
   half = [x.astype(jnp.bfloat16) for x in arrays()]
   got, _ = attend(*half)
   assert got.dtype == jnp.bfloat16
-  # The output and the weights are rounded to 8 bits of mantissa: 2^-8 of values up to 3, twice.
+  # Output and weights are rounded to 8 bits of mantissa: 2^-8 of values up to 3, twice.
   np.testing.assert_allclose(
     got.astype(jnp.float32), by_formula(*(x.astype(jnp.float32) for x in half[:3]), True), atol=2 * 3 * 2**-8
   )
@@ -90,12 +90,13 @@ def test_blocks_of_other_segments_are_skipped(causal):
   # Three blocks of 8. Row 0 holds segments 1, 1, 2; row 1 holds 1, 2 and padding, 0.
   segments = jnp.array([[1] * 16 + [2] * 8, [1] * 8 + [2] * 4 + [0] * 12], jnp.int32)
   count, which = attention._needed(segments, segments, causal, 8)
-  # Queries of block 0 need keys of block 0 (and, looking ahead, 1: row 0). Block 1 needs 0 and 1. Block 2 is alone.
+  # Queries of block 0 need keys of block 0 (without a causal mask also of block 1, in row 0). Block 1 needs 0 and 1.
+  # Block 2 needs itself.
   assert count.tolist() == ([1, 2, 1] if causal else [2, 2, 1])
   assert [w[:n] for w, n in zip(which.tolist(), count.tolist())] == [[0] if causal else [0, 1], [0, 1], [2]]
 
 
-def test_rows_of_32k_tokens_never_hold_a_square():
+def test_rows_of_32k_tokens_never_materialise_a_square():
   length = 32_768
   segments = np.repeat([1, 2, 0], [20_000, 12_000, 768]).astype(np.int32)[None]
   run = lambda q, k, v: attention.attend(q, k, v, jnp.asarray(segments))
@@ -111,7 +112,7 @@ def test_rows_of_32k_tokens_never_hold_a_square():
   both = jax.jit(jax.grad(lambda *x: run(*x).sum(), argnums=(0, 1, 2))).lower(q, k, v).compile()
   arrays = re.findall(r"\w\[([\d,]+)\]", both.as_text())
   assert max(np.prod([int(n) for n in sizes.split(",")]) for sizes in arrays) < length**2 // 256
-  assert both.memory_analysis().temp_size_in_bytes < length**2 // 8  # of one bit a pair
+  assert both.memory_analysis().temp_size_in_bytes < length**2 // 8  # not even one bit per pair
 
 
 def test_positions_restart_with_each_segment():
@@ -119,8 +120,8 @@ def test_positions_restart_with_each_segment():
   assert got.tolist() == [[0, 1, 2, 0, 1, 0, 1], [0, 1, 0, 1, 0, 1, 2]]
 
 
-def test_a_segment_that_continues_another_sees_both():
-  # Row 0: 2 and 3 continue 1, 4 stands alone. Its members apart: rows of 1 + 2, 1 + 3 and 4, one segment each.
+def test_a_segment_that_continues_another_attends_to_both():
+  # Row 0: 2 and 3 continue 1, 4 is alone. Equivalent rows: 1 + 2, 1 + 3 and 4, one segment each.
   segments = jnp.array([[1] * 9 + [2] * 4 + [3] * 6 + [4] * 3 + [0] * 2], jnp.int32)
   prefixes = jnp.where(segments < 4, jnp.minimum(segments, 1), segments)
   q, k, v, weight = (x[:1] for x in arrays())
@@ -147,8 +148,8 @@ def test_a_segment_that_continues_another_sees_both():
     np.testing.assert_allclose(got, want, atol=2e-6)
     for mine, theirs in zip(gradients, back):
       np.testing.assert_allclose(mine, theirs, atol=5e-6)
-  # Blocks of 4: queries 12 to 15 hold the end of 2 and the start of 3; they need all of 1 too. The last block is of 4
-  # alone; the one before it holds 3, that needs 1, as well.
+  # Blocks of 4. Queries 12 to 15 contain the end of 2 and the start of 3, so they need all of 1. The last block is 4
+  # alone; the block before it contains 3, which needs 1 as well.
   count, which = attention._needed(segments, prefixes, True, 4)
   assert [sorted(w[:n]) for w, n in zip(which.tolist(), count.tolist())] == [
     [0],

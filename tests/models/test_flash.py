@@ -1,4 +1,4 @@
-"""The GPU's kernels, run as plain JAX on the CPU, against the blockwise code."""
+"""The GPU kernels, interpreted on the CPU, against the blockwise code."""
 
 import functools
 
@@ -12,7 +12,7 @@ from jax.sharding import AbstractDevice, AbstractMesh
 from ragrl_jax.models import attention, flash, kernels
 from ragrl_jax.parallel import mesh as mesh_lib
 
-SHAPE = B, T, H, KV, h = 2, SHARED.shape[1], 4, 2, 8  # T is no multiple of a block, h is less than the kernel takes
+SHAPE = B, T, H, KV, h = 2, SHARED.shape[1], 4, 2, 8  # T is not a multiple of a block; h is below the kernel's
 
 
 @pytest.mark.slow  # the interpreter traces every step of the kernels
@@ -44,7 +44,7 @@ def test_the_heads_of_real_models_in_bfloat16(heads, kv_heads, size):
 
 
 @pytest.mark.parametrize("block_q, block_k", [(64, 32), (32, 64)])
-def test_blocks_are_read_once_if_a_token_sees_one_of_theirs(block_q, block_k):
+def test_each_needed_block_is_read_once(block_q, block_k):
   segments, prefixes = (np.pad(x, ((0, 0), (0, 20))) for x in (SHARED, PREFIXES))
   rows = kernels.tokens(jnp.asarray(segments), jnp.asarray(prefixes))
   for row, steps in enumerate(flash._steps(*flash._needed(rows, rows.segment_ids, True, block_q, block_k))):
@@ -52,11 +52,11 @@ def test_blocks_are_read_once_if_a_token_sees_one_of_theirs(block_q, block_k):
       count, block = flash._streaming(one)
       read = [int(block(step)) for step in range(count)]
       assert len(set(read)) == len(read) and set(np.flatnonzero(needed)) <= set(read)
-      assert row == 1 or len(read) == needed.sum()  # nothing else is read where ids ascend
+      assert row == 1 or len(read) == needed.sum()  # with ascending ids nothing else is read
 
 
-def test_which_blocks_are_streamed():
-  # Queries 0 need keys 1 and 2 of their prefix and 5 and 6 of their own; 1: runs that overlap; 2: one; 3: none.
+def test_which_blocks_are_read():
+  # Query block 0 needs keys 1 and 2 of its prefix and 5 and 6 of its own. Block 1: overlapping runs. 2: one. 3: none.
   own = jnp.array([[[0, 0, 0, 0, 0, 1, 1], [0, 0, 1, 1, 1, 0, 0], [0, 1, 0, 0, 0, 0, 0], [0] * 7]], bool)
   prefix = jnp.array([[[0, 1, 1, 0, 0, 0, 0], [0, 1, 1, 1, 0, 0, 0], [0, 1, 0, 0, 0, 0, 0], [0] * 7]], bool)
   read = []
@@ -66,7 +66,7 @@ def test_which_blocks_are_streamed():
   assert read == [[1, 2, 5, 6], [1, 2, 3, 4], [1], []]
 
 
-def test_gpus_take_every_row(monkeypatch):
+def test_gpus_accept_every_row(monkeypatch):
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
   monkeypatch.setattr(flash, "attend", lambda q, k, v, ids, prefix, *, causal, mesh: ("flash", prefix is None, causal))
   q, k, v, _ = arrays(SHAPE, jnp.bfloat16)
@@ -77,7 +77,7 @@ def test_gpus_take_every_row(monkeypatch):
 
 
 def test_the_program_for_gpus_calls_the_kernels_and_builds_no_square(monkeypatch):
-  """Lowered for CUDA without a GPU, at the heads of Qwen2.5-1.5B."""
+  """Lowered for CUDA without a GPU, with the heads of Qwen2.5-1.5B."""
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
   length = 32_768
   shape = lambda heads: jax.ShapeDtypeStruct((1, length, heads, 128), jnp.bfloat16)

@@ -15,12 +15,13 @@ from ragrl_jax import config as config_lib
 from ragrl_jax.cli import commands
 from ragrl_jax.learner import learner, settings
 from ragrl_jax.models import lora, mapping, peft, weights
+from ragrl_jax.prompting import load
 from ragrl_jax.run import player
 from ragrl_jax.store import checkpoint
 
 
 def run(name, monkeypatch, capsys, **arguments):
-  """(exit status, what it printed, what it complained of)."""
+  """(exit status, stdout, stderr)."""
   module = importlib.import_module(f"ragrl_jax.cli.{name}")
   words = [word for key, value in arguments.items() for word in (f"--{key}", str(value))]
   monkeypatch.setattr(sys, "argv", [name, *words])
@@ -31,11 +32,11 @@ def run(name, monkeypatch, capsys, **arguments):
   return status, *capsys.readouterr()
 
 
-def model_folder(path):
-  """A model of 300 rows with a byte-level tokenizer of 256 + 1 ids."""
+def model_folder(path, rows=300):
+  """A model of so many rows with a byte-level tokenizer of 256 + 1 ids."""
   from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-  config = hf_folders.DECODERS["qwen2"] | dict(vocab_size=300)
+  config = hf_folders.DECODERS["qwen2"] | dict(vocab_size=rows)
   folder = hf_folders.write(path, config, hf_folders.decoder_shapes(config))
   alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
   tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
@@ -61,6 +62,40 @@ def test_import(tmp_path, monkeypatch, capsys):
   for (name, a), (_, b) in zip(*(mapping.named(nnx.split(model)[1]) for model in (want, got))):
     np.testing.assert_array_equal(a, b, err_msg=name)
   assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+
+
+@pytest.mark.parametrize("rows", [300, 257])  # there is room for both tokens, or for none
+def test_tokens_are_added(tmp_path, monkeypatch, capsys, rows):
+  folder = model_folder(tmp_path / "in", rows)
+  where = dict(model=folder, out=tmp_path / "out", dtype="float32")
+  status, out, _ = run("import_hf", monkeypatch, capsys, add_tokens="<retrieval> </retrieval>", **where)
+  said = json.loads(out)
+  assert status == 0 and (said["token_ids"], said["vocabulary"]) == (259, max(rows, 259))
+  before, after = load.load_tokenizer(folder, chat=False), load.load_tokenizer(tmp_path / "out", chat=False)
+  text = "a <retrieval>b</retrieval>"
+  assert after.encode(text) == [*before.encode("a "), 257, *before.encode("b"), 258]
+  assert after.decode(after.encode(text)) == text and after.encode("<think>") == before.encode("<think>")
+  (want, _), (got, config) = weights.load_pretrained(folder), weights.load_pretrained(tmp_path / "out")
+  assert config.vocab_size == max(rows, 259)
+  for name, table in mapping.named(nnx.split(got)[1]):
+    old = np.asarray(dict(mapping.named(nnx.split(want)[1]))[name])
+    if name in ("embedding", "lm_head"):
+      np.testing.assert_array_equal(table[:257], old[:257])
+      np.testing.assert_allclose(table[257:259], np.stack([old[:257].mean(axis=0)] * 2), rtol=1e-5, atol=1e-7)
+      np.testing.assert_array_equal(table[259:], old[259:])
+    else:
+      np.testing.assert_array_equal(table, old, err_msg=name)
+  assert np.isfinite(np.asarray(got(jnp.asarray([after.encode(text)])))).all()
+
+
+@pytest.mark.parametrize(
+  ("tokens", "said"),
+  [("a", "'a' is a token of"), ("<|endoftext|>", "is a token of"), ("<new> <new> b", "'b' is a token")],
+)
+def test_tokens_that_are_there_are_refused(tmp_path, monkeypatch, capsys, tokens, said):
+  folder = model_folder(tmp_path / "in")
+  status, _, complaint = run("import_hf", monkeypatch, capsys, model=folder, out=tmp_path / "out", add_tokens=tokens)
+  assert status == 2 and said in complaint and not (tmp_path / "out").exists()
 
 
 def test_import_refuses_what_is_damaged(tmp_path, monkeypatch, capsys):
@@ -95,7 +130,7 @@ def test_export(tmp_path, monkeypatch, capsys):
     assert json.loads((tmp_path / number / "generation_config.json").read_text()) == dict(eos_token_id=256)
 
 
-def test_adapters_are_merged_on_the_way_in_and_out(tmp_path, monkeypatch, capsys):
+def test_adapters_are_merged_by_import_and_export(tmp_path, monkeypatch, capsys):
   config = config_lib.default_config()
   config.model.path, config.prompting.chat = str(model_folder(tmp_path / "base")), False
   config.model.lora.update(dict(rank=2, alpha=3.0, layers="k|up"))
@@ -105,7 +140,7 @@ def test_adapters_are_merged_on_the_way_in_and_out(tmp_path, monkeypatch, capsys
   (tmp_path / "run").mkdir()
   (tmp_path / "run" / "config.json").write_text(config.to_json_best_effort())
   saved = checkpoint.Checkpoints(tmp_path / "run" / "checkpoints", keep=1)
-  saved.save(3, dict(params=trained), dict(step=3))  # of the base, nothing
+  saved.save(3, dict(params=trained), dict(step=3))  # nothing of the base
   saved.close()
   nnx.update(model, trained)
   player.save(model, model.config, config, tmp_path / "adapters")

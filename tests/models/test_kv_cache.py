@@ -1,4 +1,4 @@
-"""Writing to pages and attention over them, against plain loops."""
+"""Writing to pages, and attention over pages, against plain loops."""
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,11 @@ def filled(seed, *shape):
   return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def test_what_is_written_where():
+def test_where_tokens_are_written():
   for table, positions in [
-    ([[3, 0, 5], [1, 2, 4]], [[0, 1, 2], [5, 6, 7]]),  # all tokens count, and one row begins inside a page
-    ([[3, 0, 5], [1, 2, 4]], [[3, 4, 5], [11, 12, 13]]),  # over an edge of pages; past the end of the table
-    ([[6, 0, 0], [1, 6, 4]], [[2, NOWHERE, NOWHERE], [NOWHERE] * 3]),  # some tokens, and none
+    ([[3, 0, 5], [1, 2, 4]], [[0, 1, 2], [5, 6, 7]]),  # all tokens count, and one row starts inside a page
+    ([[3, 0, 5], [1, 2, 4]], [[3, 4, 5], [11, 12, 13]]),  # across a page boundary; past the end of the table
+    ([[6, 0, 0], [1, 6, 4]], [[2, NOWHERE, NOWHERE], [NOWHERE] * 3]),  # some tokens count, or none
   ]:
     pages, k, v = filled(0, PAGES, 2, KV, PAGE, H), filled(1, 2, 3, KV, H), filled(2, 2, 3, KV, H)
     want = pages.copy()
@@ -54,10 +54,10 @@ def test_attention_over_pages_is_attention_over_the_conversation():
         np.testing.assert_allclose(
           got[i, j, head], weights @ values[i, seen, head // 2] / weights.sum(), rtol=1e-5, atol=1e-6
         )
-  np.testing.assert_array_equal(after[2], pages[2])  # nobody wrote to the shared page
+  np.testing.assert_array_equal(after[2], pages[2])  # the shared page was not written to
 
 
-def test_pages_are_copied_taken_and_put_back():
+def test_pages_are_copied_taken_and_restored():
   cache = tuple(jnp.asarray(filled(seed, PAGES, 2, KV, PAGE, H)) for seed in range(2))
   nowhere = PAGES
   copied = cache_lib.copy(cache, jnp.array([1, 3, 0]), jnp.array([5, 6, nowhere]))

@@ -1,4 +1,4 @@
-"""Norm, gate and rotation: by hand, and their own backward passes against JAX's."""
+"""Norm, gate and rotation: by hand, and their custom backward passes against JAX's."""
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +14,13 @@ def draws(*shapes, dtype=jnp.float32):
 
 
 def test_rms_norm_by_hand():
-  # Mean square of (3, 4) is 12.5; with eps 3.5 the root is 4.
+  # The mean square of (3, 4) is 12.5; with eps 3.5 the root is 4.
   got = layers.rms_norm(jnp.array([[3.0, 4.0]]), jnp.array([2.0, 1.0]), 3.5)
   np.testing.assert_allclose(got, [[1.5, 1.0]], rtol=1e-6)
 
 
 def test_rotation_by_hand():
-  # A quarter turn takes the pair (1, 2) to (-2, 1); a head is (1, 5, 2, 6), whose second pair (5, 6) stays.
+  # A quarter turn maps the pair (1, 2) to (-2, 1). A head is (1, 5, 2, 6); its second pair (5, 6) is not rotated.
   cos, sin = jnp.array([0.0, 1.0]).reshape(1, 1, 1, 2), jnp.array([1.0, 0.0]).reshape(1, 1, 1, 2)
   got = layers.rotate(jnp.array([1.0, 5.0, 2.0, 6.0]).reshape(1, 1, 1, 4), cos, sin)
   np.testing.assert_allclose(got.reshape(-1), [-2.0, 5.0, 1.0, 6.0], atol=1e-6)
@@ -51,7 +51,7 @@ def test_gate_backward():
     np.testing.assert_allclose(mine, theirs, atol=2e-6)
 
 
-def test_bfloat16_in_bfloat16_out_and_a_wide_gain_keeps_a_wide_gradient():
+def test_bfloat16_in_and_out_and_float32_gain_with_float32_gradient():
   x, weight = draws((2, 8), (2, 8), dtype=jnp.bfloat16)
   gain = jnp.ones((8,))
   out, back = jax.vjp(lambda x, gain: layers.rms_norm(x, gain, 1e-6), x, gain)

@@ -1,4 +1,4 @@
-"""Adapters: what they add, what is trained, and their folder with every way in which it can be wrong."""
+"""Adapters: their effect, the trained parameters, and their folder with every possible error."""
 
 import json
 import re
@@ -23,7 +23,7 @@ TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, V, (2, 12)))
 
 
 def fresh(*, family="qwen3", rank=4, alpha=8.0, pattern=".*", drawn=True, seed=0, mesh=None, **how):
-  """A model with adapters, its weights drawn by NumPy; `drawn` gives the adapters a B that is not zero."""
+  """A model with adapters and weights drawn by NumPy; `drawn` gives the adapters a non-zero B."""
   config = DecoderConfig.from_shape(V, family=family, **SHAPE)
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), mesh=mesh, **how)))
   draw = np.random.default_rng(seed)
@@ -82,7 +82,7 @@ def test_patterns(pattern, names):
     ("q lm_head", "'lm_head' matches none"),
   ],
 )
-def test_patterns_that_name_nothing(pattern, says):
+def test_patterns_that_match_nothing(pattern, says):
   with pytest.raises(ValueError, match=f"{says}.*config.model.lora.layers"):
     lora.chosen(pattern)
 
@@ -96,14 +96,14 @@ def test_fresh_adapters_change_nothing_and_are_drawn_as_peft_draws_them():
   for name, leaf in found.items():
     if name.endswith("_b"):
       assert (leaf == 0).all(), name
-    else:  # uniform within ± 1 / √in: its deviation is the bound over √3
+    else:  # uniform in ± 1 / √in, so the standard deviation is the bound / √3
       bound = leaf.shape[1] ** -0.5
       assert np.abs(leaf).max() <= bound and np.std(leaf) == pytest.approx(bound / 3**0.5, rel=0.15), name
   few = dict(mapping.named(lora.split(fresh(pattern="down", drawn=False))[1]))
-  np.testing.assert_array_equal(few["layers/down_lora_a"], found["layers/down_lora_a"])  # whoever else has some
+  np.testing.assert_array_equal(few["layers/down_lora_a"], found["layers/down_lora_a"])  # other adapters do not matter
 
 
-def test_what_is_trained_and_what_is_frozen():
+def test_which_parameters_are_trained_and_which_are_frozen():
   model = fresh(pattern="q v")
   assert lora.trainable(model) is lora.Adapter and lora.trainable(fresh(rank=0)) is nnx.Param
   graphdef, adapters, frozen = lora.split(model)
@@ -114,7 +114,7 @@ def test_what_is_trained_and_what_is_frozen():
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
-def test_merged_is_the_same_and_without_is_the_base(family):
+def test_merged_is_equal_and_without_is_the_base(family):
   model, base = fresh(family=family, pattern="q o gate down"), fresh(family=family, rank=0)
   before = logits(model)
   assert np.abs(before - logits(base)).max() > 0.1
@@ -125,7 +125,7 @@ def test_merged_is_the_same_and_without_is_the_base(family):
   merged = lora.merged(model)
   assert nnx.split(merged)[0] == nnx.split(base)[0]
   np.testing.assert_allclose(logits(merged), before, atol=1e-5 * float(np.abs(before).max()))
-  equal(model, fresh(family=family, pattern="q o gate down"))  # the model itself stays as it was
+  equal(model, fresh(family=family, pattern="q o gate down"))  # the model itself is not changed
 
 
 @pytest.mark.slow  # a backward pass to compile
@@ -162,14 +162,14 @@ def test_a_bfloat16_base_has_float32_adapters():
     assert np.abs(logits(rounded) - exact).mean() < 0.1
 
 
-def test_adapters_lie_on_the_mesh_as_their_matrices_do(tmp_path):
+def test_adapters_are_sharded_as_their_matrices(tmp_path):
   mesh = mesh_lib.make(jax.devices(), data=2, fsdp=2, tensor=2)
   model = fresh(mesh=mesh, drawn=False)
   specs = lambda m: {name: leaf.sharding.spec for name, leaf in mapping.named(lora.split(m)[1])}
   found, P = specs(model), jax.sharding.PartitionSpec
   assert found["layers/q_lora_a"] == P(None, "fsdp", None) and found["layers/q_lora_b"] == P(None, None, "tensor")
   assert found["layers/down_lora_a"] == P(None, "tensor", None) and found["layers/o_lora_b"] == P(None, None, "fsdp")
-  assert rules.parameter_axes(("mu", "layers", "up_lora_b")) == ("layer", None, "ff")  # and so do their moments
+  assert rules.parameter_axes(("mu", "layers", "up_lora_b")) == ("layer", None, "ff")  # so are their moments
   peft.save_adapters(model, tmp_path, base="")
   again = fresh(mesh=mesh, rank=0)
   peft.load_adapters(again, tmp_path)
@@ -177,14 +177,14 @@ def test_adapters_lie_on_the_mesh_as_their_matrices_do(tmp_path):
   equal(again, model)
 
 
-def test_twice_is_refused():
+def test_adding_adapters_twice_is_refused():
   with pytest.raises(ValueError, match="has LoRA adapters already"):
     lora.add(fresh(), rank=2, alpha=1.0, layers="q", seed=0)
   with pytest.raises(ValueError, match="config.model.lora.rank"):
     lora.add(fresh(rank=0), rank=0, alpha=1.0, layers="q", seed=0)
 
 
-def test_a_full_folder_of_a_model_with_adapters_holds_them_merged(tmp_path):
+def test_a_full_folder_of_a_model_with_adapters_has_them_merged(tmp_path):
   model = fresh()
   weights.save_pretrained(model, model.config, tmp_path)
   equal(weights.load_pretrained(tmp_path)[0], lora.merged(model))
@@ -202,7 +202,7 @@ def folder(tmp_path_factory):
   return path
 
 
-def test_the_folder_and_back(folder, tmp_path):
+def test_a_folder_is_read_back(folder, tmp_path):
   model, again = fresh(pattern="q down", alpha=6.5), fresh(rank=0)
   peft.load_adapters(again, folder)
   equal(again, model)
@@ -215,16 +215,16 @@ def test_the_folder_and_back(folder, tmp_path):
   assert not list(folder.glob("*.partial"))
 
 
-def test_where_the_base_is(folder, tmp_path):
+def test_where_the_base_is_found(folder, tmp_path):
   with pytest.raises(ValueError, match="adapter_config.json: the base model 'models/base'.*config.model.path"):
     peft.base(folder, "")
-  assert peft.base(folder, str(tmp_path)) == str(tmp_path)  # it has moved
+  assert peft.base(folder, str(tmp_path)) == str(tmp_path)  # it has been moved
   peft.save_adapters(fresh(), tmp_path / "here", base=str(folder))
   assert peft.base(tmp_path / "here", str(tmp_path)) == str(folder)
 
 
 def changed(folder, path, settings=None, tensors=None):
-  """A copy of the folder with these settings and tensors; None leaves one out."""
+  """A copy of the folder with these settings and tensors changed; None removes one."""
   values = json.loads((folder / "adapter_config.json").read_text()) | (settings or {})
   stored = load_file(folder / "adapter_model.safetensors") | (tensors or {})
   path.mkdir(exist_ok=True)
@@ -268,7 +268,7 @@ def test_every_way_to_name_modules(targets, folder, tmp_path):
     (dict(target_modules=["down_proj", "layers.0.self_attn.q_proj"]), "names q_proj in some of 2 layers"),
   ],
 )
-def test_settings_that_are_not_computed(settings, says, folder, tmp_path):
+def test_unsupported_settings_are_refused(settings, says, folder, tmp_path):
   with pytest.raises(ValueError, match=rf"adapter_config\.json.*{says}"):
     peft.load_adapters(fresh(rank=0), changed(folder, tmp_path, settings))
 
@@ -287,12 +287,12 @@ def test_settings_that_are_not_computed(settings, says, folder, tmp_path):
     (dict(target_modules=["q_proj"]), {}, r"mlp.down_proj.lora_A.weight is no adapter.*does not name its module"),
   ],
 )
-def test_tensors_that_do_not_fit(settings, tensors, says, folder, tmp_path):
+def test_tensors_that_do_not_fit_are_refused(settings, tensors, says, folder, tmp_path):
   with pytest.raises(ValueError, match=says):
     peft.load_adapters(fresh(rank=0), changed(folder, tmp_path, settings, tensors))
 
 
-def test_no_adapters_there_and_no_pickles(tmp_path):
+def test_missing_adapters_and_pickles_are_refused(tmp_path):
   with pytest.raises(ValueError, match="adapter_config.json is missing"):
     peft.load_adapters(fresh(rank=0), tmp_path)
   (tmp_path / "adapter_config.json").write_text(json.dumps(dict(r=2, lora_alpha=2, target_modules=["q_proj"])))

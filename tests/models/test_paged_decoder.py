@@ -1,4 +1,4 @@
-"""A decoder that attends over pages: the same log-probabilities as without, and what int8 pages change."""
+"""A decoder that attends over pages: the same log-probabilities as without pages, and the effect of int8 pages."""
 
 import functools
 
@@ -17,13 +17,13 @@ PAGE = 16
 
 
 def into_pages(x):
-  """[B, T, KV, h], T a multiple of PAGE → [B · T / PAGE, KV, PAGE, h]."""
+  """[B, T, KV, h] with T a multiple of PAGE → [B · T / PAGE, KV, PAGE, h]."""
   B, T, KV, h = x.shape
   return x.reshape(B * T // PAGE, PAGE, KV, h).transpose(0, 2, 1, 3)
 
 
 def over_pages(dtype, layer, q, k, v, carry):
-  """`attend` of the decoder, with the keys and values of all tokens in pages."""
+  """The decoder's `attend`, with the keys and values of all tokens in pages."""
   B, T, _, _ = q.shape
   pages, scales = jnp.stack([into_pages(k), into_pages(v)], 1), None
   if dtype == "int8":
@@ -49,7 +49,7 @@ def model_and_tokens():
   )
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
   draw = np.random.default_rng(0)
-  # Far larger than a model's own initial weights: attention looks at single tokens, and logits are far from uniform.
+  # Much larger than usual initial weights, so attention is peaked and logits are uneven.
   leaf = lambda x: jnp.asarray(draw.normal(0, 0.4, x.shape), jnp.float32)
   return nnx.merge(graphdef, jax.tree.map(leaf, abstract)), jnp.asarray(draw.integers(0, 61, (2, 3 * PAGE)), jnp.int32)
 
@@ -73,7 +73,7 @@ def test_pages_change_nothing(model_and_tokens):
 
 
 @pytest.mark.parametrize("dtype, mean, most", [("bfloat16", 0.004, 0.02), ("int8", 0.02, 0.1)])
-def test_smaller_pages_change_little(model_and_tokens, dtype, mean, most):
+def test_int8_and_bfloat16_pages_change_little(model_and_tokens, dtype, mean, most):
   found = gap(*model_and_tokens, dtype=dtype)
   print(f"{dtype} keys and values: log-probabilities differ by {found[0]:.4f} in the mean, {found[1]:.4f} at most")
   assert 1e-5 < found[0] < mean and found[1] < most

@@ -1,4 +1,4 @@
-"""The Triton kernel over pages, run step by step on the CPU (or as it is on a GPU), against dense attention."""
+"""The Triton kernel over pages, interpreted on the CPU (or run on a GPU), against dense attention."""
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,8 @@ from ragrl_jax.parallel import mesh as mesh_lib
 @pytest.mark.parametrize(
   "H, KV, h, page", [(7, 1, 64, 64), (28, 4, 16, 16), (14, 2, 128, 128), (32, 8, 16, 32), (2, 2, 16, 256)]
 )
-def test_the_kernel_is_plain_attention(H, KV, h, page, t):
-  # The second sequence ends within its second page, the third at the end of a page; the first has no token before.
+def test_the_kernel_equals_plain_attention(H, KV, h, page, t):
+  # The second sequence ends inside its second page, the third at the end of a page. The first has no earlier token.
   lengths = np.array([0, page + 3, 2 * page - t], np.int32)
   q, k, v, pages, table = scattered(H, KV, h, page, t, lengths)
   got = jax.jit(lambda *x: paged_gpu.attend(*x, interpret=INTERPRET))(q, jnp.asarray(pages), table, lengths)
@@ -26,7 +26,7 @@ def test_the_kernel_is_plain_attention(H, KV, h, page, t):
 def test_sequences_share_pages():
   lengths = np.array([20, 20], np.int32)
   q, k, v, pages, table = scattered(4, 2, 16, 16, 8, lengths)
-  table[1, 0] = table[0, 0]  # both begin with the same 16 tokens
+  table[1, 0] = table[0, 0]  # both start with the same 16 tokens
   k[1, :16], v[1, :16] = k[0, :16], v[0, :16]
   got = paged_gpu.attend(q, jnp.asarray(pages), table, lengths, interpret=INTERPRET)
   np.testing.assert_allclose(got, dense(q, k, v, lengths), atol=1e-5)
@@ -34,7 +34,7 @@ def test_sequences_share_pages():
 
 def test_a_group_of_heads_in_bfloat16():
   lengths = np.array([5, 40], np.int32)
-  q, k, v, pages, table = scattered(7, 1, 16, 16, 12, lengths)  # 84 queries: two programs a sequence
+  q, k, v, pages, table = scattered(7, 1, 16, 16, 12, lengths)  # 84 queries: two programs per sequence
   cut = lambda x: np.asarray(jnp.asarray(x, jnp.bfloat16), np.float32)
   got = paged_gpu.attend(
     jnp.asarray(q, jnp.bfloat16), jnp.asarray(pages, jnp.bfloat16), table, lengths, interpret=INTERPRET
@@ -54,7 +54,7 @@ def test_devices_share_the_heads(nested):
     within = jax.sharding.get_abstract_mesh() if nested else mesh
     return paged_gpu.attend(q, pages, table, lengths, mesh=within, interpret=INTERPRET)
 
-  if nested:  # each replica holds pages of its own: here all hold the same
+  if nested:  # each replica has its own pages; here they are equal
     rows, whole = PartitionSpec("data"), PartitionSpec()
     one = jax.shard_map(
       one, mesh=mesh, in_specs=(rows, whole, rows, rows), out_specs=rows, axis_names={"data"}, check_vma=False
@@ -71,7 +71,7 @@ def test_heads_that_the_mesh_does_not_divide_are_refused():
     paged_gpu.attend(q, pages, table, lengths, mesh=mesh, interpret=True)
 
 
-def test_what_does_not_fit_is_refused():
+def test_invalid_arguments_are_refused():
   q, _, _, pages, table = scattered(4, 2, 16, 16, 1, lengths := np.array([3], np.int32))
   with pytest.raises(ValueError, match="KV a divisor of the 3 heads"):
     paged_gpu.attend(q[:, :, :3], pages, table, lengths)
@@ -90,7 +90,7 @@ def test_what_does_not_fit_is_refused():
     )
 
 
-def test_int8_pages_are_the_numbers_that_they_stand_for():
+def test_int8_pages_equal_the_numbers_that_they_stand_for():
   lengths = np.array([5, 40], np.int32)
   q, k, v, pages, table = scattered(4, 2, 16, 16, 2, lengths)
   quantize = jax.jit(paged.quantize)
@@ -98,7 +98,7 @@ def test_int8_pages_are_the_numbers_that_they_stand_for():
   assert small.dtype == jnp.int8 and scales.shape == pages.shape[:-1]
   scales = jnp.asarray(
     np.where(np.isnan(pages).any(-1), np.float32(np.nan), scales)
-  )  # beyond the tokens anything may lie
+  )  # values beyond the tokens are arbitrary
   k, v = (np.asarray(x, np.float32) * np.asarray(scale)[..., None] for x, scale in map(quantize, (k, v)))
   got = paged_gpu.attend(q, small, table, lengths, scales=scales, interpret=INTERPRET)
   np.testing.assert_allclose(got, dense(q, k, v, lengths), atol=1e-5)

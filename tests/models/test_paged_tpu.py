@@ -1,4 +1,4 @@
-"""Pages for TPUs: JAX's kernel, run step by step on the CPU, against dense attention; writing against NumPy."""
+"""Pages on TPUs: JAX's kernel, interpreted on the CPU, against dense attention; writing against NumPy."""
 
 import functools
 
@@ -22,7 +22,7 @@ def side_by_side(pages):
 
 @pytest.fixture
 def interpreted(monkeypatch):
-  """JAX's kernel takes no `interpret`, and JAX's interpreter stumbles over the plain numbers among its indices."""
+  """Replaces JAX's kernel call, which has no `interpret`, and whose interpreter fails on plain numbers as indices."""
   monkeypatch.setattr(pl, "pallas_call", functools.partial(pl.pallas_call, interpret=True))
   monkeypatch.setattr(literals.TypedInt, "shape", (), raising=False)
 
@@ -45,7 +45,7 @@ def test_tokens_are_written_where_the_table_says(t):
   pages = draw.normal(size=(P, page, 2 * KV, h)).astype(np.float32)
   k, v = (draw.normal(size=(3, t, KV, h)).astype(np.float32) for _ in range(2))
   table = np.array([[5, 0, 1], [2, 6, 6], [3, 4, 4]], np.int32)
-  # The second sequence fills its first page and goes on; the third runs beyond its table, or writes nothing.
+  # The second sequence fills its first page and continues. The third exceeds its table, or writes nothing.
   positions = np.array([[0], [3], [N * page - (t > 1)]], np.int32) + np.arange(t, dtype=np.int32)
   table[1:, 2] = [6, 0 if t == 1 else 4]
   want = pages.copy()
@@ -63,13 +63,13 @@ def test_tokens_are_written_where_the_table_says(t):
     (4, 128, "bfloat16", 4, True),
     (2, 256, "float32", 1, True),
     (2, 64, "bfloat16", 1, False),  # half of a TPU's 128 lanes
-    (3, 128, "bfloat16", 1, False),  # three words of 32 bits a token
+    (3, 128, "bfloat16", 1, False),  # three words of 32 bits per token
     (3, 128, "float32", 1, False),
     (4, 128, "int8", 1, False),
-    (2, 128, "float32", 4, False),  # half the devices would hold keys only
+    (2, 128, "float32", 4, False),  # half of the devices would hold only keys
   ],
 )
-def test_what_the_kernel_takes(KV, h, dtype, tensor, fits):
+def test_what_the_kernel_accepts(KV, h, dtype, tensor, fits):
   mesh = mesh_lib.make(jax.devices()[:tensor], tensor=tensor)
   q = jax.ShapeDtypeStruct((2, 1, 4 * KV, h), "bfloat16" if dtype == "int8" else dtype)
   pages = jax.ShapeDtypeStruct((8, 64, 2 * KV, h), dtype)

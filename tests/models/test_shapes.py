@@ -1,4 +1,4 @@
-"""Published models' shapes have the parameters that their makers count."""
+"""The shapes of published models have the numbers of parameters that their makers state."""
 
 import jax
 import pytest
@@ -7,11 +7,12 @@ from flax import nnx
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.models.shapes import SHAPES
 
-# Of the published safetensors.
+# from the published safetensors
 PARAMETERS = {
   "qwen2.5-1.5b": 1_543_714_304,
   "qwen2.5-7b": 7_615_616_512,
   "qwen2.5-14b": 14_770_033_664,
+  "qwen2.5-72b": 72_706_203_648,
   "qwen3-0.6b": 596_049_920,
   "qwen3-1.7b": 1_720_574_976,
   "qwen3-4b": 4_022_468_096,

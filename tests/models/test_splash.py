@@ -1,4 +1,4 @@
-"""The TPU kernel, run step by step on the CPU, against the blockwise code."""
+"""The TPU kernel, interpreted on the CPU, against the blockwise code."""
 
 import functools
 
@@ -11,7 +11,7 @@ from attention_kit import PREFIXES, SHARED, agree, arrays, run, visible
 from ragrl_jax.models import attention, kernels, splash
 from ragrl_jax.parallel import mesh as mesh_lib
 
-SHAPE = B, T, H, KV, h = 2, 160, 4, 2, 8  # T is no multiple of the kernel's 128
+SHAPE = B, T, H, KV, h = 2, 160, 4, 2, 8  # T is not a multiple of the kernel's 128
 SEGMENTS = np.array([[1] * 50 + [2] * 70 + [3] * 10 + [0] * 30, [0] * 160], np.int32)
 
 
@@ -37,13 +37,13 @@ def test_splash_is_blockwise_attention(causal, sizes):
 @pytest.mark.parametrize(
   "prefixes, sizes", [(PREFIXES, None), (PREFIXES, dict(fsdp=2, tensor=2, sequence=2)), (None, None)]
 )
-def test_prompts_that_a_group_shares(prefixes, sizes):
+def test_prompts_shared_by_a_group(prefixes, sizes):
   mesh = None if sizes is None else mesh_lib.make(jax.devices(), data=1, **sizes)
   mine = functools.partial(splash.attend, mesh=mesh, interpret=True)
-  agree(mine, attention.attend, (B, SHARED.shape[1], H, KV, h), SHARED, prefixes)  # three blocks a row
+  agree(mine, attention.attend, (B, SHARED.shape[1], H, KV, h), SHARED, prefixes)  # three blocks per row
 
 
-def test_the_mesh_decides(monkeypatch):
+def test_the_platform_of_the_mesh_decides(monkeypatch):
   class Tpu:
     platform = "tpu"
 
@@ -54,7 +54,7 @@ def test_the_mesh_decides(monkeypatch):
   q, k, v, _ = arrays(SHAPE)
   mesh = Mesh()
   assert attention.attend(q, k, v, jnp.asarray(SEGMENTS), causal=False, mesh=mesh) == ("splash", False, mesh)
-  assert attention.attend(q, k, v, jnp.asarray(SEGMENTS)).shape == q.shape  # here: the CPU's
+  assert attention.attend(q, k, v, jnp.asarray(SEGMENTS)).shape == q.shape  # here the CPU's
 
 
 def test_blocks_that_no_token_sees_are_skipped():
@@ -64,7 +64,7 @@ def test_blocks_that_no_token_sees_are_skipped():
   apart = visible(segments[0], segments[0], 128, 128)
   np.testing.assert_array_equal(own, apart | np.eye(3, dtype=bool))
   np.testing.assert_array_equal(apart | other, visible(segments[0], prefixes[0], 128, 128))
-  assert other.sum() == 2 < own.sum()  # blocks 0 and 1 hold tokens that continue the beginning in block 0
+  assert other.sum() == 2 < own.sum()  # blocks 0 and 1 contain tokens that continue the prompt in block 0
 
 
 def test_what_the_kernel_refuses():

@@ -1,4 +1,4 @@
-"""T5 against recorded outputs of transformers, and folders that do not fit; more in tests/parity/test_t5_parity.py."""
+"""T5 against recorded outputs of transformers, and unsuitable folders; more in tests/parity/test_t5_parity.py."""
 
 import json
 import pathlib
@@ -34,7 +34,7 @@ def test_transformers_logits(version, tmp_path):
   got, first = run(model, golden["tokens"], golden["mask"], golden["said"])
   np.testing.assert_allclose(got, golden["logits"], atol=1e-5)
   np.testing.assert_allclose(first, golden["logits"][:, 0], atol=1e-5)
-  # Neither padding nor what is written later moves anything; the text does.
+  # Padding and later tokens have no effect; the text has one.
   other = jnp.where(golden["mask"] == 0, 5, golden["tokens"]), golden["mask"], golden["said"].at[:, -1].set(6)
   np.testing.assert_array_equal(run(model, *other)[0][:, :-1], got[:, :-1])
   assert jnp.abs(run(model, golden["tokens"].at[:, 2].set(4), golden["mask"], golden["said"])[1] - first).max() > 1e-3
@@ -62,7 +62,7 @@ def test_buckets_by_hand():
   np.testing.assert_array_equal(causal[0], np.zeros(13))
 
 
-def test_old_files_keep_copies_that_are_not_read(tmp_path):
+def test_old_files_have_copies_that_are_not_read(tmp_path):
   rows = np.ones((29, 16), np.float32)
   extra = {
     "encoder.embed_tokens.weight": rows,
@@ -84,7 +84,7 @@ def test_old_files_keep_copies_that_are_not_read(tmp_path):
     (dict(d_ff=25), "shape"),
   ],
 )
-def test_folders_that_do_not_fit(changed, message, tmp_path):
+def test_unsuitable_folders_are_refused(changed, message, tmp_path):
   folder = folder_of(tmp_path, "v1.0")
   (folder / "config.json").write_text(json.dumps(hf_folders.T5S["v1.0"] | changed))
   with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""Folders there and back, and every way in which a folder can be wrong."""
+"""Folders are written and read back; every possible error of a folder."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ def equal(one, two):
 
 @pytest.mark.parametrize("family", hf_folders.DECODERS)
 @pytest.mark.parametrize("shard_bytes", [10**9, 3000])
-def test_what_is_saved_is_what_was_loaded(family, shard_bytes, tmp_path):
+def test_a_saved_folder_is_read_back(family, shard_bytes, tmp_path):
   config = hf_folders.DECODERS[family]
   shapes = hf_folders.decoder_shapes(config)
   model, read = weights.load_pretrained(hf_folders.write(tmp_path / "in", config, shapes))
@@ -90,7 +90,7 @@ def test_loading_onto_a_mesh(folder, sizes, monkeypatch):
   monkeypatch.setattr(mapping, "_read", counted)
   spread, _ = weights.load_pretrained(folder, mesh=mesh)
   monkeypatch.undo()
-  # A matrix is read in as many parts as fsdp and tensor cut it into, each once, though `data` devices hold it.
+  # fsdp and tensor decide the number of parts of a matrix. Each part is read once, though `data` devices hold it.
   parts = [share for ndim, share in reads if ndim == 3]
   ways = sizes.get("fsdp", 1) * sizes.get("tensor", 1)
   assert parts == [1 / ways] * (7 * ways)  # q, k, v, o, gate, up, down
@@ -98,7 +98,7 @@ def test_loading_onto_a_mesh(folder, sizes, monkeypatch):
   equal(weights.load_pretrained(folder)[0], spread)
 
 
-@pytest.mark.parametrize("piece", [2**26, 200])  # the embedding [19, 16] in one piece, and three rows at a time
+@pytest.mark.parametrize("piece", [2**26, 200])  # the embedding [19, 16] whole, and in pieces of three rows
 def test_a_saved_mesh_is_the_same_folder(folder, tmp_path, piece, monkeypatch):
   monkeypatch.setattr(mapping, "PIECE", piece)
   spread, config = weights.load_pretrained(folder, mesh=mesh_lib.make(jax.devices(), data=1, fsdp=4, tensor=2))
@@ -106,7 +106,7 @@ def test_a_saved_mesh_is_the_same_folder(folder, tmp_path, piece, monkeypatch):
   equal(weights.load_pretrained(folder)[0], weights.load_pretrained(tmp_path)[0])
 
 
-def test_a_mesh_is_saved_a_piece_at_a_time(folder, monkeypatch):
+def test_a_mesh_is_saved_piece_by_piece(folder, monkeypatch):
   spread, _ = weights.load_pretrained(folder, mesh=mesh_lib.make(jax.devices(), data=2, fsdp=2, tensor=2))
   monkeypatch.setattr(mapping, "PIECE", 200)
   pieces = {
@@ -114,10 +114,10 @@ def test_a_mesh_is_saved_a_piece_at_a_time(folder, monkeypatch):
     for name, shape, read in mapping.entries(weights.TABLE, nnx.split(spread)[1])
     if name in ("model.embed_tokens.weight", Q0)
   }
-  assert pieces["model.embed_tokens.weight"] == [3 * 64] * 6 + [64] and pieces[Q0] == [32 * 64]  # a layer is one
+  assert pieces["model.embed_tokens.weight"] == [3 * 64] * 6 + [64] and pieces[Q0] == [32 * 64]  # a layer is one piece
   wide = spread.embedding[...]
   list(mapping._pieces(wide))
-  assert wide._npy_value is None  # no copy stays with the array
+  assert wide._npy_value is None  # the array keeps no copy
 
 
 def test_names_without_a_head_and_a_tied_copy(tmp_path):
@@ -145,7 +145,7 @@ def broken_tensors(tmp_path, **changed):
     ({"model.layers.0.self_attn.q_proj.bias": None}, "no tensor model.layers.0.self_attn.q_proj.bias"),
   ],
 )
-def test_tensors_that_do_not_fit(changed, says, tmp_path):
+def test_tensors_that_do_not_fit_are_refused(changed, says, tmp_path):
   with pytest.raises(ValueError, match=says):
     weights.load_pretrained(broken_tensors(tmp_path, **changed))
 
@@ -169,7 +169,7 @@ def test_a_truncated_file_is_named_with_its_tensor(folder, tmp_path):
       weights.load_pretrained(tmp_path)
 
 
-def test_shards_that_are_incomplete(folder, tmp_path):
+def test_incomplete_shards_are_refused(folder, tmp_path):
   model, config = weights.load_pretrained(folder)
   weights.save_pretrained(model, config, tmp_path, shard_bytes=3000)
   index = tmp_path / "model.safetensors.index.json"
@@ -186,14 +186,14 @@ def test_shards_that_are_incomplete(folder, tmp_path):
     weights.load_pretrained(tmp_path)
 
 
-def test_no_weights_and_no_pickles(tmp_path):
+def test_missing_weights_and_pickles_are_refused(tmp_path):
   (tmp_path / "config.json").write_text(json.dumps(QWEN))
   (tmp_path / "pytorch_model.bin").write_bytes(b"never opened")
   with pytest.raises(ValueError, match="safetensors only"):
     weights.load_pretrained(tmp_path)
 
 
-def test_configs_we_do_not_compute():
+def test_unsupported_configs_are_refused():
   for change, says in [
     (dict(model_type="gpt2"), "model_type 'gpt2'"),
     (dict(model_type=None), "model_type is missing"),
@@ -210,7 +210,7 @@ def test_configs_we_do_not_compute():
       DecoderConfig.from_hf(QWEN | change, "folder/config.json")
 
 
-def test_both_layouts_of_rope_settings_say_the_same():
+def test_both_layouts_of_rope_settings_are_equal():
   old = hf_folders.DECODERS["llama"]
   new = {key: value for key, value in old.items() if not key.startswith("rope")}
   new["rope_parameters"] = old["rope_scaling"] | dict(rope_theta=old["rope_theta"])

@@ -1,4 +1,4 @@
-"""What a compiled program's text says of its traffic, and what is said where libtpu or a slice is missing."""
+"""Reads the traffic of a compiled program from its text; also the errors when libtpu or a slice is missing."""
 
 import jax
 import pytest
@@ -47,7 +47,7 @@ ENTRY %main (x: f32[6]) -> f32[] {
 """
 
 
-def test_loops_multiply_and_fusions_and_branches_are_entered():
+def test_loops_multiply_and_called_computations_are_counted():
   assert sorted((c.kind, c.size, c.bytes, c.times, c.loops) for c in aot.collectives(TEXT)) == [
     ("all-gather", 256, 512, 15, 2),  # the larger array of an asynchronous pair
     ("all-reduce", 1, 4, 1, 0),
@@ -57,7 +57,7 @@ def test_loops_multiply_and_fusions_and_branches_are_entered():
 
 
 def test_a_collective_that_runs_beside_several_fusions_counts_once():
-  """As TPUs' compiler writes it: the same channel in each; the loop's count stands in its condition alone."""
+  """TPU compilers repeat the same channel in several fusions, and give the loop's count only in its condition."""
   text = """HloModule jit_g
 
 %beside (p: bf16[4]) -> bf16[32] {
@@ -134,21 +134,24 @@ frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",_xl
 
 
 def test_bytes_between_slices():
-  # Three times 256 numbers of two bytes go out and 512 come in; the entry's five of four bytes go out; one send is to
+  # Three times 256 numbers of two bytes are sent and 512 received. The entry sends five of four bytes. One send is to
   # the host itself.
   assert aot.between_slices(BETWEEN) == 3 * 2 * 512
   assert aot.between_slices(BETWEEN.replace("bf16[2,2,8,16]", "bf16[2,8,16]")) == 3 * 2 * 256 + 5 * 4
   assert aot.between_slices(TEXT) == 0
 
 
-def test_the_slice_of_one_host():
-  assert aot.one_host("v5e:16x16") == "v5e:2x2" and aot.one_host("v5p:8x8x8") == "v5p:2x2x1"
+def test_the_slice_of_one_host_or_a_few():
+  assert aot.of_hosts("v5e:16x16") == "v5e:2x2" and aot.of_hosts("v5p:8x8x8") == "v5p:2x2x1"
+  assert [aot.of_hosts("v5e:16x16", n) for n in (2, 4, 8)] == ["v5e:2x4", "v5e:4x4", "v5e:4x8"]
+  assert [aot.of_hosts("v5p:8x8x8", n) for n in (2, 4, 8)] == ["v5p:2x2x2", "v5p:2x2x4", "v5p:2x4x4"]
+  assert aot.of_hosts("h200:4x8", 2) == "h200:2x8"
 
 
 @pytest.mark.parametrize(
   "groups, devices", [("replica_groups={{0,2,4,6},{1,3,5,7}}", 4), ("replica_groups=[2,8]<=[4,4]T(1,0)", 8), ("", 1)]
 )
-def test_a_reduce_scatter_takes_in_more_than_it_gives(groups, devices):
+def test_a_reduce_scatter_receives_more_than_it_returns(groups, devices):
   text = f"""%add (a: f32[], b: f32[]) -> f32[] {{
   ROOT %sum = f32[] add(%a, %b)
 }}

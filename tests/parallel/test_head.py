@@ -1,4 +1,4 @@
-"""The head on a mesh: every device holds a piece of the vocabulary, and the numbers stay."""
+"""The output head on a mesh: each device holds a part of the vocabulary, and the results stay the same."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ R, T, D = 8, 6, 16
 def arrays(vocab):
   draw = np.random.default_rng(0)
   normal = lambda *shape: jnp.asarray(draw.normal(size=shape), jnp.float32)
-  mask = (draw.random((R, T)) < 0.6) & (np.arange(R) > 0)[:, None]  # a row, and so a device, with nothing to do
+  mask = (draw.random((R, T)) < 0.6) & (np.arange(R) > 0)[:, None]  # one row, and so one device, has nothing to do
   targets = jnp.asarray(draw.integers(0, vocab, (R, T)), jnp.int32)
   return normal(R, T, D), 0.5 * normal(vocab, D), targets, jnp.asarray(mask), normal(2, R, T)
 
@@ -43,9 +43,9 @@ def run(mesh, vocab):
 @pytest.mark.parametrize(
   "vocab, sizes",
   [
-    (35, dict(fsdp=8)),  # 35: a vocabulary that no mesh divides
+    (35, dict(fsdp=8)),  # 35: no mesh divides this vocabulary
     (32, dict(data=2, fsdp=2, tensor=2)),
-    (34, dict(fsdp=4, tensor=2)),  # 17 rows a device, in four pieces
+    (34, dict(fsdp=4, tensor=2)),  # 17 rows per device, in four pieces
     (35, dict(fsdp=2, tensor=2, sequence=2)),
   ],
 )
@@ -55,12 +55,12 @@ def test_a_mesh_computes_what_one_device_computes(vocab, sizes):
     np.testing.assert_allclose(one, two, atol=1e-5)
 
 
-def test_how_it_lies():
+def test_the_sharding_of_the_head():
   hidden, weights = arrays(32)[:2]
   mesh = mesh_lib.make(jax.devices(), data=2, fsdp=2, tensor=2)
   found = rules.head(mesh, hidden, weights)
   assert (found.rows, found.vocab, found.embed) == (("data", "fsdp"), ("tensor",), ("fsdp",))
   assert found.gathered == ("fsdp",) and found.pieces == ("tensor", "fsdp")
-  assert rules.head(mesh, hidden[:3], weights).rows == ()  # three rows on four devices stay whole
+  assert rules.head(mesh, hidden[:3], weights).rows == ()  # four devices do not divide three rows, so they stay whole
   for alone in (None, mesh_lib.make(jax.devices()[:1])):
     assert rules.head(alone, hidden, weights) == ONE_DEVICE

@@ -1,4 +1,4 @@
-"""How one of several processes ends when something goes wrong in it."""
+"""How one of several processes ends after an error."""
 
 import os
 
@@ -9,7 +9,7 @@ from ragrl_jax.parallel import hosts
 
 @pytest.fixture
 def left(monkeypatch):
-  """Of a process that joined others: the status it left with."""
+  """The exit status of a process that has joined others."""
   found = []
   monkeypatch.setattr(hosts.jax.distributed, "initialize", lambda **settings: None)
   monkeypatch.setattr(os, "_exit", found.append)
@@ -17,11 +17,11 @@ def left(monkeypatch):
 
 
 def fails(error, **settings):
-  with pytest.raises(type(error)), hosts.Joined("host:1", 2, 0, **settings):  # the true way out returns to nobody
+  with pytest.raises(type(error)), hosts.Joined("host:1", 2, 0, **settings):  # the real exit does not return
     raise error
 
 
-def test_it_leaves_with_the_status_and_the_words_it_was_given(left, capsys):
+def test_it_exits_with_the_given_status_and_message(left, capsys):
   told = []
   fails(ValueError("config.steps=0: it must be at least 1."), tell=lambda error: told.append(str(error)) or 2)
   assert left == [2] and told == ["config.steps=0: it must be at least 1."]
@@ -29,6 +29,6 @@ def test_it_leaves_with_the_status_and_the_words_it_was_given(left, capsys):
   assert "Traceback" not in said and "of 1 ends with the error above, and the job with it" in said
 
 
-def test_a_bug_shows_where_it_was_raised(left, capsys):
+def test_a_bug_shows_its_traceback(left, capsys):
   fails(KeyError("nothing"))
   assert left == [1] and "in fails" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Every mesh computes what one device computes, and no program sends a whole parameter round."""
+"""Every mesh computes what one device computes, and no program sends a whole parameter."""
 
 import dataclasses
 import functools
@@ -49,7 +49,7 @@ alone = functools.cache(trained)
 
 @pytest.mark.long  # compiles a learner for eight devices
 @pytest.mark.parametrize("sizes", MESHES, ids=str)
-def test_training_and_scoring_are_one_devices(sizes):
+def test_training_and_scoring_equal_those_of_one_device(sizes):
   scores, state, metrics = alone()
   mesh = mesh_of(sizes)
   their_scores, their_state, their_metrics = trained(mesh)
@@ -61,17 +61,17 @@ def test_training_and_scoring_are_one_devices(sizes):
       assert two[name] == pytest.approx(one[name], abs=1e-5), name
 
 
-# ---- what moves ------------------------------------------------------------------------------------------------------
+# ---- traffic ---------------------------------------------------------------------------------------------------------
 
 SHAPE = DecoderConfig(
   vocab_size=2048, d_model=64, num_layers=4, num_heads=4, num_kv_heads=2, head_dim=16, d_ff=160, rope_theta=100.0
 )
-ROWS, LENGTH = 8, 4  # few tokens, and one lane: activations are smaller than any matrix
+ROWS, LENGTH = 8, 4  # few tokens and one lane, so activations are smaller than any matrix
 
 
 @functools.cache
 def lowered(sizes):
-  """{program: a function that lowers it}, from shapes alone."""
+  """{program: function that lowers it}, from shapes alone."""
   mesh = mesh_of(sizes)
   model = nnx.eval_shape(lambda: Decoder(SHAPE, rngs=nnx.Rngs(0), remat=True))
   model.mesh = mesh
@@ -112,15 +112,15 @@ def test_no_parameter_is_gathered_outside_a_layer(sizes, name):
   found = aot.collectives(lowered(sizes)[name]().compile().as_text())
   gathered = [c for c in found if c.kind == "all-gather"]
   d, tensor = SHAPE.d_model, mesh.shape["tensor"]
-  narrowest, widest = SHAPE.num_kv_heads * SHAPE.head_dim * d, d * SHAPE.d_ff  # k's and the MLP's matrix of one layer
+  narrowest, widest = SHAPE.num_kv_heads * SHAPE.head_dim * d, d * SHAPE.d_ff  # k's matrix and the MLP's, of one layer
   for c in gathered:
     if not c.loops:
       assert c.size < SHAPE.num_layers * narrowest // tensor, c
     else:
       assert c.size <= widest, c  # one layer's at a time
   if name == "accumulate":
-    if mesh.shape["fsdp"] > 1:  # the compiler's text is still understood
+    if mesh.shape["fsdp"] > 1:  # the test still understands the compiler's text
       assert {"all-gather", "all-to-all"} <= {c.kind for c in found}
-    # Gradients are summed over the devices that share a parameter, each its own piece of it.
+    # Devices that share a parameter sum its gradient, each for its own part.
     pieces = mesh.shape["fsdp"] * tensor
     assert all(c.size <= SHAPE.vocab_size * d // pieces for c in found if not c.loops)

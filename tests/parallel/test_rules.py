@@ -1,4 +1,4 @@
-"""One table says where every parameter and activation lies."""
+"""One table gives the sharding of every parameter and activation."""
 
 import pathlib
 import re
@@ -21,7 +21,7 @@ SHAPE = dict(d_model=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, 
 
 
 def decoder(family="qwen3", tied=True, mesh=None, vocab=32):
-  """(graphdef, parameters), drawn by NumPy, which compiles nothing."""
+  """(graphdef, parameters), drawn by NumPy, which needs no compilation."""
   config = DecoderConfig.from_shape(vocab, family=family, tied=tied, **SHAPE)
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), mesh=mesh)))
   draw = np.random.default_rng(0)
@@ -40,7 +40,7 @@ def specs(mesh, tree):
   }
 
 
-def test_placing_what_is_only_a_shape(mesh):
+def test_placing_shapes_without_arrays(mesh):
   real = {"final_norm": jnp.ones(16), "embedding": jnp.ones((32, 16))}
   placed, promised = rules.place(mesh, real), rules.place(mesh, jax.eval_shape(lambda: real))
   for name, array in placed.items():
@@ -50,7 +50,7 @@ def test_placing_what_is_only_a_shape(mesh):
     np.testing.assert_array_equal(array, real[name])
 
 
-def test_where_parameters_lie(mesh):
+def test_the_sharding_of_parameters(mesh):
   found = specs(mesh, decoder("qwen2", tied=False)[1])
   assert found["embedding"] == found["lm_head"] == P("tensor", "fsdp")
   assert found["layers/q"] == found["layers/up"] == P(None, "fsdp", "tensor")
@@ -60,7 +60,7 @@ def test_where_parameters_lie(mesh):
 
 
 @pytest.mark.parametrize("make", [optax.adamw, optax.contrib.muon])
-def test_moments_lie_as_their_parameters_do(mesh, make):
+def test_moments_are_sharded_as_their_parameters(mesh, make):
   params = decoder()[1]
   of_params, of_moments = specs(mesh, params), specs(mesh, make(1e-3).init(params))
   matched = {name: spec for name, spec in of_moments.items() for own in of_params if name.endswith(own)}
@@ -72,13 +72,13 @@ def test_moments_lie_as_their_parameters_do(mesh, make):
 def test_a_parameter_without_a_rule_is_refused(mesh):
   with pytest.raises(ValueError, match=r"parameter layers/router has no sharding rule.*PARAMETERS"):
     rules.shardings(mesh, {"layers": {"router": jnp.zeros((2, 3, 4))}})
-  assert rules.shardings(mesh, {"count": jnp.int32(3)})["count"].spec == P()  # a number has no axes to spread
+  assert rules.shardings(mesh, {"count": jnp.int32(3)})["count"].spec == P()  # a scalar has no axes to shard
 
 
 def test_sizes_the_mesh_does_not_divide():
   eight = mesh_lib.make(jax.devices(), data=1, tensor=8)
   odd = decoder(vocab=33)[1]
-  assert specs(eight, {"embedding": odd["embedding"]})["embedding"] == P(None, "fsdp")  # a vocabulary may stay whole
+  assert specs(eight, {"embedding": odd["embedding"]})["embedding"] == P(None, "fsdp")  # an encoder's may stay whole
   with pytest.raises(ValueError, match=r"layers/gate: its axis 'ff' of size 20 cannot be cut into 8.*config.mesh"):
     rules.shardings(eight, {"layers": {"gate": jnp.zeros((2, 16, 20))}})
   with pytest.raises(ValueError, match="names 3 axes"):
@@ -94,26 +94,27 @@ SIZES = dict(data=1, fsdp=1, tensor=1, sequence=1)
     (dict(tensor=8), dict(), r"config.mesh.tensor=8: .* 4 key-value heads and its 28 heads.* Use 4, and"),
     (dict(tensor=4), dict(heads=6, kv_heads=2), r"config.mesh.tensor=4: .* 2 key-value heads.* Use 2, and"),
     (dict(tensor=3), dict(), r"config.mesh.tensor=3: .* Use 1, and"),
+    (dict(tensor=4), dict(vocab=50_258), r"config.mesh.tensor=4: .* 50258 rows of the model's embedding.* Use 2, or"),
     (dict(data=2, fsdp=4), dict(micro_rows=12), r"config.learner.micro_rows=12: .*multiple of .*fsdp, which is 8"),
     (dict(sequence=4), dict(row_lengths=(64, 30)), r"row_lengths=\(64, 30\): .*config.mesh.sequence=4; 30 is not"),
   ],
 )
-def test_a_mesh_that_would_repeat_work_in_silence_is_refused(sizes, given, message):
+def test_a_mesh_that_would_silently_repeat_work_is_refused(sizes, given, message):
   with pytest.raises(ValueError, match=message):
     rules.check(SIZES | sizes, **(dict(heads=28, kv_heads=4) | given))
 
 
-def test_meshes_that_divide_everything_are_taken():
+def test_meshes_that_divide_everything_are_accepted():
   for sizes in (dict(tensor=4), dict(tensor=2, fsdp=4), dict(data=2, sequence=2)):
     rules.check(SIZES | sizes, heads=28, kv_heads=4, micro_rows=8, row_lengths=(64, 128))
-    rules.check(SIZES | sizes, heads=28, kv_heads=4)
+    rules.check(SIZES | sizes, heads=28, kv_heads=4, vocab=152_064)
 
 
 def test_activations_of_any_size(mesh):
   constrain = jax.jit(lambda x: rules.constrain(x, mesh, ("batch", "length", None)))
   assert constrain(jnp.zeros((8, 4, 2))).sharding.spec == P(("data", "fsdp"))
-  np.testing.assert_array_equal(constrain(jnp.ones((3, 4, 2))), 1.0)  # three rows on four devices stay whole
-  assert rules.constrain(3, None, ("batch",)) == 3  # without a mesh nothing is said
+  np.testing.assert_array_equal(constrain(jnp.ones((3, 4, 2))), 1.0)  # three rows stay whole
+  assert rules.constrain(3, None, ("batch",)) == 3  # no-op without a mesh
 
 
 @pytest.mark.slow  # compiles a backward pass for eight devices
@@ -143,7 +144,7 @@ def test_a_mesh_of_every_axis_computes_the_same():
 
 @pytest.mark.parametrize("room", ["core", "models", "learner", "rollout", "parallel"])
 def test_no_global_list_of_devices_is_asked(room):
-  """Whoever builds a run hands in its mesh."""
+  """The caller passes its mesh; the library does not ask JAX for all devices."""
   files = sorted((pathlib.Path(ragrl_jax.__file__).parent / room).rglob("*.py"))
   assert files
   for file in files:

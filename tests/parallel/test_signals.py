@@ -1,4 +1,4 @@
-"""The first signal is noted, the second ends the process."""
+"""The first signal is recorded, the second one ends the process."""
 
 import signal
 import subprocess
@@ -11,19 +11,19 @@ from ragrl_jax.parallel import hosts, signals
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_the_first_signal_is_noted_and_the_handlers_come_back(number, code, capfd):
+def test_the_first_signal_is_recorded_and_the_handlers_are_restored(number, code, capfd):
   before = [signal.getsignal(number) for number in signals.SIGNALS]
   with signals.Signals() as received:
     assert received.caught() == 0
     signal.raise_signal(number)
-    signal.raise_signal(number)  # the same one, come by another way
+    signal.raise_signal(number)  # the same signal, delivered twice
     assert received.caught() == number
   assert [signal.getsignal(number) for number in signals.SIGNALS] == before
   assert capfd.readouterr().err.count(f"{number.name}: the step under way is finished and saved first") == 1
   assert hosts.Stopped(number).code == code
 
 
-def test_a_thread_without_signals_is_left_alone():
+def test_other_threads_install_no_handlers():
   found = []
 
   def run():
@@ -47,7 +47,7 @@ with signals.Signals():
 """
 
 
-def test_a_second_signal_ends_the_process_whatever_it_computes():
+def test_a_second_signal_ends_the_process_during_a_computation():
   pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
   with subprocess.Popen([sys.executable, "-c", BUSY], **pipes) as busy:
     assert busy.stdout.readline() == "in a program\n"

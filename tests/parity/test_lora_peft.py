@@ -1,4 +1,4 @@
-"""Adapters against PEFT: its folders here and ours there, the same logits and gradients, merged and not."""
+"""Adapters against PEFT: folders in both directions, the same logits and gradients, merged and not."""
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ TOKENS = np.random.default_rng(7).integers(0, 31, (3, 11))
 
 
 def base(family, path):
-  """Ours, drawn by NumPy, and theirs, read from its folder."""
+  """Our model, drawn by NumPy, and PEFT's, read from its folder."""
   config = DecoderConfig.from_shape(31, family=family, tied=family == "qwen3", **SHAPE)
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
   draw = np.random.default_rng(3)
@@ -39,7 +39,7 @@ def base(family, path):
 
 
 def logits_and_gradients(model):
-  """Of the mean log-probability of token 0: logits, and gradients of the adapters by PEFT's names."""
+  """Logits, and gradients of the mean log-probability of token 0 in the adapters, under PEFT's names."""
   graphdef, adapters, frozen = lora.split(model)
 
   def loss(adapters):
@@ -83,7 +83,7 @@ def test_our_folder_in_peft(family, pattern, tmp_path):
   logits = compare(ours, with_adapters)
   assert np.abs(logits - plain).max() > 0.1
 
-  # What we export merged is what PEFT merges; PEFT's switch for the reference policy is `without`.
+  # Our merged export equals PEFT's merge. PEFT's switch for the reference policy corresponds to `without`.
   with torch.no_grad(), with_adapters.disable_adapter():
     off = with_adapters(torch.as_tensor(TOKENS)).logits.numpy()
   graphdef, adapters, frozen = lora.split(ours)
@@ -113,7 +113,7 @@ def test_pefts_folder_here(family, targets, tmp_path):
 
 
 def test_fresh_adapters_are_of_one_distribution(tmp_path):
-  """PEFT's A and ours: the same bound, the same deviation; B zeros in both."""
+  """PEFT's A and ours have the same bound and the same deviation. B is zero in both."""
   ours, theirs = base("llama", tmp_path / "base")
   lora.add(ours, rank=16, alpha=16.0, layers="q", seed=0)
   torch.manual_seed(0)

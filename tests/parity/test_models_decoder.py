@@ -21,7 +21,7 @@ TOLERANCE = 1e-4  # of logits and of gradients, in float32
 
 
 def random_config(family, seed):
-  """A small configuration; every switch takes each of its values within six seeds."""
+  """A small configuration. Within six seeds every switch takes each of its values."""
   draw = np.random.default_rng([seed, *family.encode()])
   kv = int(draw.choice([1, 2, 3]))
   scaling = None
@@ -29,7 +29,7 @@ def random_config(family, seed):
     scaling = RopeScaling(float(draw.choice([2, 8, 32])), 1.0, float(draw.choice([2, 4])), int(draw.choice([16, 64])))
   extra = dict(attention_bias=True) if family != "qwen2" and seed == 5 else {}
   heads = kv * (1 + seed % 3)
-  return DecoderConfig.from_shape(  # transformers wants a llama's d_model to be a multiple of its heads
+  return DecoderConfig.from_shape(  # transformers requires a llama's d_model to be a multiple of its heads
     int(draw.integers(20, 90)),
     family=family,
     d_model=heads * int(draw.choice([4, 6, 10])),
@@ -48,7 +48,7 @@ def random_config(family, seed):
 
 
 def random_model(config, seed):
-  """Ours, with norms near 1, biases that are not 0 and logits that are not flat; drawn by NumPy, which is fast."""
+  """Our model with norms near 1, non-zero biases and uneven logits; drawn by NumPy, which is fast."""
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
   draw = np.random.default_rng(seed)
   leaves = [
@@ -75,7 +75,7 @@ def their_logprobs(model, tokens, mask=None, positions=None):
 
 
 def our_gradient(model):
-  """(tokens, segment ids, weight) → (logits, gradients by transformers' names) of Σ weight · next log-probability."""
+  """(tokens, segment ids, weight) → (logits, gradients of Σ weight · next log-probability by transformers' names)."""
   graphdef, params = nnx.split(model)
 
   @jax.jit
@@ -116,10 +116,10 @@ def test_logits_and_gradients_padded_and_packed(family, seed, tmp_path):
   lengths = draw.integers(4, 14, 3)
   texts = [draw.integers(0, config.vocab_size, n) for n in lengths]
 
-  gradient = our_gradient(ours)  # one program: the padded and the packed case have one shape
+  gradient = our_gradient(ours)  # one program, because the padded and the packed case have the same shape
   T = int(lengths.sum()) + 2
 
-  # Padded: one text a row, to the left, to the right and between; theirs by mask and positions.
+  # Padded: one text per row, padded on the left, on the right and in between; transformers uses mask and positions.
   tokens, mask = np.zeros((3, T), np.int64), np.zeros((3, T), np.int64)
   for row, (text, start) in enumerate(zip(texts, (0, T - lengths[1], 2))):
     tokens[row, start : start + len(text)], mask[row, start : start + len(text)] = text, 1
@@ -133,7 +133,7 @@ def test_logits_and_gradients_padded_and_packed(family, seed, tmp_path):
   )
   compare(gradients, model)
 
-  # Packed: all three in one row, beside rows of padding; theirs one by one, gradients added up.
+  # Packed: all three in one row, beside rows of padding. transformers computes them one by one; gradients are summed.
   model.zero_grad()
   want = []
   for text in texts:

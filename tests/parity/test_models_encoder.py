@@ -31,7 +31,7 @@ def minilm():
 
 
 def with_tokenizer(minilm, path):
-  """Gives a small model MiniLM's tokenizer, whose ids it must all know."""
+  """Gives a small model MiniLM's tokenizer; the model must have rows for all its ids."""
   for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
     shutil.copyfile(minilm / name, path / name)
   return path
@@ -129,7 +129,7 @@ def test_a_decoder_that_embeds(minilm, tmp_path):
     )
   ).eval()
   path = tmp_path / "qwen3-embedding"
-  model.save_pretrained(path)  # without a head: names begin one level lower
+  model.save_pretrained(path)  # without a head, names start one level lower
   with_tokenizer(minilm, path)
   ours = encoder.load_encoder(path)
   prefix = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"

@@ -1,4 +1,4 @@
-"""Attention over pages, compiled for TPUs by libtpu: the pages are written in place, and nothing is gathered."""
+"""Attention over pages, compiled for TPUs by libtpu: pages are written in place, and nothing is gathered."""
 
 import collections
 import math
@@ -14,11 +14,11 @@ from ragrl_jax.plan import aot
 
 pytestmark = pytest.mark.parity
 PAGE, CONTEXT, LANES = 64, 4096, 128
-PASS_ON = {"parameter", "get-tuple-element", "bitcast"}  # these name an array and move nothing
+PASS_ON = {"parameter", "get-tuple-element", "bitcast"}  # these instructions name an array and move nothing
 
 
 def program(topology, H, KV, t, tensor):
-  """(compiled text, shape of the pages on a chip): 16 rounds that write t tokens a sequence, then attend to all."""
+  """(compiled text, shape of the pages on a chip) of 16 rounds that write t tokens per sequence, then attend."""
   n, N, h = LANES if t == 1 else 4, CONTEXT // PAGE, 128
   mesh = mesh_lib.make(aot.devices(topology)[:tensor], tensor=tensor)
   array = lambda shape, dtype=jnp.bfloat16, *axes: jax.ShapeDtypeStruct(
@@ -58,10 +58,10 @@ def test_pages_stay_in_place(topology, H, KV, t, tensor):
   text, size = compiled.as_text(), math.prod(shape)
   memory = compiled.memory_analysis()
   assert memory.alias_size_in_bytes >= 2 * size and memory.temp_size_in_bytes < size / 8
-  assert not aot.collectives(text)  # the heads of a chip are all it needs
+  assert not aot.collectives(text)  # a chip needs only its own heads
   made = re.findall(r"= (\S+) ([\w\-]+)\(", text)
   operations = collections.Counter(op for kind, op in made if any(count >= size for count, _ in aot.arrays(kind)))
-  assert operations.pop("scatter") == operations.pop("fusion") == 1  # the write: no copy, no transpose
+  assert operations.pop("scatter") == operations.pop("fusion") == 1  # the write: no copy and no transpose
   assert operations.keys() <= PASS_ON
 
 
@@ -95,7 +95,7 @@ def test_replicas_exchange_nothing(tensor):
     .compile()
   )
   assert not aot.collectives(compiled.as_text())
-  # A chip holds the pages of its replica and of its heads, once: bfloat16 is 2 bytes.
+  # A chip holds the pages of its replica and its heads, once: bfloat16 is 2 bytes.
   pages = 2 * n * N * PAGE * 2 * KV * h // 8
   memory = compiled.memory_analysis()
   assert pages <= memory.alias_size_in_bytes and memory.argument_size_in_bytes < 1.01 * pages

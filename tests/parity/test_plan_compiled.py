@@ -1,4 +1,4 @@
-"""The arithmetic of `ragrl_jax/plan/` beside what libtpu makes of a small run."""
+"""The arithmetic of `ragrl_jax/plan/` compared with libtpu's compilation of a small run."""
 
 import jax
 import pytest
@@ -21,7 +21,7 @@ SMALL = dict(
   tied=False,
 )
 STAYS = 1e-4  # the moments' step counters are left out
-SENT, ROOM = (0.5, 2.0), (0.8, 2.5)  # ICI bytes and temporaries, arithmetic over compiled; 7B models are closer
+SENT, ROOM = (0.5, 2.0), (0.8, 2.5)  # ICI bytes and temporaries, arithmetic / compiled; 7B models are closer
 
 
 def small(variant):
@@ -41,7 +41,7 @@ def quick():
 
 
 @pytest.mark.parametrize("variant", ["grpo", "ppo"])
-def test_what_stays_is_what_is_compiled_for(variant, quick):
+def test_resident_bytes_are_those_of_the_compiled_programs(variant, quick):
   config = small(variant)
   report = compiled.check(config, "v5e:2x4", only=("learner: accumulate",))
   shape = DecoderConfig.from_shape(151_936, **SMALL)
@@ -49,6 +49,7 @@ def test_what_stays_is_what_is_compiled_for(variant, quick):
   of = lambda name: sum(size for key, size in report.resident.items() if key.split(":")[0] == name)
   assert said.resident["learner"] == pytest.approx(of("learner"), rel=STAYS)
   assert said.resident["reference"] == of("reference")
+  assert said.resident["gradient"] == pytest.approx(of("gradient"), rel=STAYS)
   assert said.resident.get("critic", 0) == pytest.approx(of("learner critic"), rel=STAYS)
   assert said.resident["engine: weights"] == report.resident["engine: weights"]
   assert said.resident["engine: cache"] == report.resident["engine: cache"]

@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers")
 safetensors_torch = pytest.importorskip("safetensors.torch")
 pytestmark = pytest.mark.parity
 
-# feed_forward_proj, scaled as v1.0, layers of encoder and decoder, buckets, farthest, longest text; own head, in shards
+# feed_forward_proj, scaled as v1.0, layers of encoder and decoder, buckets, farthest, longest text, own head, sharded
 SHAPES = [
   ("relu", True, 2, 2, 32, 128, 150, False, True),
   ("relu", True, 1, 3, 8, 20, 40, False, False),
@@ -26,7 +26,7 @@ SHAPES = [
 
 
 def made(number, mlp, scaled, encoder, decoder, buckets, far, draw):
-  """A model whose norms, biases of places and embedding are large enough to be told apart."""
+  """A model whose norms, position biases and embedding are large enough for errors to show."""
   torch.manual_seed(number)
   model = transformers.T5ForConditionalGeneration(
     transformers.T5Config(
@@ -59,7 +59,7 @@ def test_random_t5s(number, tmp_path):
   *shape, length, own_head, shards = SHAPES[number]
   draw = np.random.default_rng(number)
   model = made(number, *shape, draw)
-  if own_head:  # as the published v1.1 models have one; transformers 5 would tie it when it saves
+  if own_head:  # as in the published v1.1 models; transformers 5 would tie it when saving
     model.lm_head.weight = torch.nn.Parameter(torch.randn(50, model.config.d_model))
   model.save_pretrained(tmp_path, max_shard_size="20KB" if shards else "5GB")
   assert (tmp_path / "model.safetensors.index.json").exists() == shards

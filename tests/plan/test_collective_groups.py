@@ -1,8 +1,8 @@
-"""Which devices a collective joins, and what of it crosses the network between hosts of GPUs."""
+"""The devices that a collective joins, and its traffic between hosts of GPUs."""
 
 import pytest
 
-from ragrl_jax.plan import aot, groups
+from ragrl_jax.plan import aot, collective_groups
 
 
 @pytest.mark.parametrize(
@@ -19,12 +19,12 @@ from ragrl_jax.plan import aot, groups
 )
 def test_the_forms_of_a_group(text, expected):
   line = f"  %x = f32[8]{{0}} all-gather(%y), {text}"
-  assert groups.of(line) == expected and groups.of(groups.text(line)) == expected
+  assert collective_groups.of(line) == expected and collective_groups.of(collective_groups.text(line)) == expected
 
 
-def test_a_form_that_nobody_knows_is_refused():
+def test_an_unknown_form_is_refused():
   with pytest.raises(ValueError, match="cannot read"):
-    groups.of("replica_groups=mesh['a'=8] {'a':(2)4}")
+    collective_groups.of("replica_groups=mesh['a'=8] {'a':(2)4}")
 
 
 WITHIN, ACROSS, ALL = (
@@ -39,17 +39,17 @@ WITHIN, ACROSS, ALL = (
   [
     ("all-gather", WITHIN, 4, 0),
     ("all-gather", ACROSS, 4, 400),  # the half that the other host has
-    ("all-gather", ALL, 4, 100),  # the same half, shared by the host's four GPUs
+    ("all-gather", ALL, 4, 100),  # the same half, divided among the host's four GPUs
     ("reduce-scatter", ALL, 4, 100),
     ("all-reduce", ALL, 4, 200),  # scattered and gathered
-    ("all-gather", ALL, 2, 300),  # four hosts of two: three quarters, shared by two GPUs
+    ("all-gather", ALL, 2, 300),  # four hosts of two: three quarters, divided between two GPUs
     ("all-to-all", ALL, 4, 400),  # a GPU's own data for the other host's GPUs
     ("collective-permute", "source_target_pairs={{0,1},{3,4}}", 4, 800),
     ("collective-permute", "source_target_pairs={{0,1},{1,0}}", 4, 0),
   ],
 )
 def test_bytes_between_hosts(kind, where, each, expected):
-  assert groups.between_hosts(kind, 800, where, each) == expected
+  assert collective_groups.between_hosts(kind, 800, where, each) == expected
 
 
 @pytest.mark.parametrize(
@@ -61,12 +61,12 @@ def test_bytes_between_hosts(kind, where, each, expected):
     ("(f32[8], bf16[16]) all-reduce-start(%a, %b)", 16, 64),
     ("(bf16[4,8], bf16[32,8], u32[], u32[]) all-gather-start(%a)", 256, 512),
     ("(f32[8], f32[8], u32[], u32[]) collective-permute-start(%a)", 8, 32),
-    ("((f32[64]), f32[8]) reduce-scatter-start(%a)", 64, 256),  # the argument is in the type: nothing to multiply
+    ("((f32[64]), f32[8]) reduce-scatter-start(%a)", 64, 256),  # the type contains the argument
     ("(f32[8], f32[4]) reduce-scatter(%a, %b)", 64, 8 * (32 + 16)),
     ("((bf16[6]), bf16[6]) all-to-all-start(%a)", 6, 12),
   ],
 )
-def test_all_arrays_of_a_collective_are_moved(instruction, size, moved):
+def test_all_arrays_of_a_collective_are_counted(instruction, size, moved):
   text = f"""ENTRY %main (x: f32[6]) -> f32[6] {{
   %c = {instruction}, channel_id=1, replica_groups={{{{0,1,2,3,4,5,6,7}}}}, dimensions={{0}}
   ROOT %p = f32[6]{{0}} parameter(0)

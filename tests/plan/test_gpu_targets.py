@@ -1,4 +1,4 @@
-"""Topologies of GPUs, and what is said where they are wrong or their compiler is missing."""
+"""Topologies of GPUs, and the errors for wrong ones and for a missing compiler."""
 
 import dataclasses
 import types
@@ -6,13 +6,13 @@ import types
 import pytest
 
 from ragrl_jax.plan import aot, chips, gpus, report_tables
-from ragrl_jax.plan.summary import Program, Report
+from ragrl_jax.plan.summary import Conversation, Program, Report
 
 
 @pytest.mark.parametrize("topology, expected", [("h200:8", (1, 8)), ("h100:1", (1, 1)), ("b200:16x8", (16, 8))])
 def test_hosts_and_gpus(topology, expected):
   assert gpus.is_gpu(topology) and gpus.hosts(topology) == expected
-  assert aot.one_host(topology) == f"{topology[:4]}:{expected[1]}"
+  assert aot.of_hosts(topology) == f"{topology[:4]}:{expected[1]}"
 
 
 @pytest.mark.parametrize("topology", ["h200", "h200:", "h200:0", "h200:9", "h200:2x16", "h200:1x2x8", "h200:-1"])
@@ -26,12 +26,12 @@ def test_gpus_have_no_slices():
     aot.devices("h200:8", 2)
 
 
-def test_an_unknown_chip_is_told_all_names():
+def test_an_unknown_chip_is_refused_with_all_names():
   with pytest.raises(ValueError, match="v5e, v5p, v6e, h100, h200, b200"):
     chips.of("h300:8")
 
 
-def test_the_compiler_is_told_the_gpu_and_its_hosts(monkeypatch):
+def test_the_compiler_receives_the_gpu_and_its_hosts(monkeypatch):
   asked = {}
 
   def answer(**said):
@@ -53,7 +53,7 @@ def test_a_missing_plugin_is_named(monkeypatch):
 
   monkeypatch.setattr(gpus.topologies, "get_topology_desc", refuse)
   monkeypatch.setattr(gpus.cudnn, "check_cudnn_version", lambda: 91_000)
-  with pytest.raises(RuntimeError, match=r"pip install 'ragrl_jax\[gpu_check\]' jax-cuda12-plugin==\d"):
+  with pytest.raises(RuntimeError, match=r"pip install 'ragrl_jax\[gpu-check\]' jax-cuda12-plugin==\d"):
     gpus.devices("h100:1")
 
 
@@ -73,7 +73,7 @@ GIB = 2**30
 
 
 def report(topology, resident):
-  """One program: 16 tokens a call, 8 GB sent within a host and 3 GB between hosts."""
+  """One program with 16 tokens per call, 8 GB sent within a host and 3 GB between hosts."""
   decode = Program(
     "engine: decode",
     1.0,
@@ -90,10 +90,12 @@ def report(topology, resident):
     host_branches=3,
     fewest=16 * 400,
   )
-  return Report(topology, 1, 16, 2, dict(data=16), 10**9, {"weights": resident}, (decode,), 8, 1000, 1.0)
+  conversation = Conversation(tokens=2048, bytes=GIB / 4, reserved=GIB, replicas=2, most=200)
+  stays = {"weights": resident, "gradient": 0}
+  return Report(topology, 1, 16, 2, dict(data=16), 10**9, stays, (decode,), 8, 1000, 1.0, False, conversation)
 
 
-def test_a_gpus_links_have_their_names():
+def test_a_gpus_links_are_named():
   found = report("h200:2x8", GIB)
   assert found.seconds(found.programs[0]) == (3e9 / 50e9, "network")
   within = dataclasses.replace(found.programs[0], dcn=0.0)
@@ -109,10 +111,13 @@ def test_the_table_of_a_gpu_run():
   assert "host-read loops  conditions" in head and line.split("a token")[1].split()[:2] == ["2", "3"]
   text = report_tables.text(report("v5p:4x4x4", GIB))
   assert "between slices GB" in text and "kernels" not in text
+  # 95.74 GiB, less 1 that stays and 2 of temporaries: 370 conversations of a quarter, of which the kernel reaches 200.
+  assert "92.74 GiB a chip are free" in text and "400 conversations an engine, on 2 replicas" in text
+  assert "2,048 tokens in pages, 256.0 MiB a chip" in text and "1024.0 MiB, there were 184." in text
 
 
 @pytest.mark.parametrize("gib, says", [(100, ""), (110, "XLA_PYTHON_CLIENT_MEM_FRACTION=0.92"), (130, "")])
-def test_more_than_jax_takes_by_itself_is_said(gib, says):
+def test_needing_more_memory_than_jax_reserves_is_reported(gib, says):
   found = report("h200:8", gib * GIB)  # 75 % of an H200 are 104.8 GiB, and 92 % are 128.5
   text = report_tables.text(found)
   assert found.fits == (gib < 120) and ("XLA_PYTHON" in text) == bool(says) and says in text

@@ -2,7 +2,7 @@
 
 from ragrl_jax.plan import launches
 
-# As XLA writes it for GPUs: operations outside fusions are kernels, copies of memory or free.
+# As XLA writes it for GPUs: instructions outside fusions are kernels, memory copies, or cost nothing.
 TEXT = """HloModule jit_f, is_scheduled=true
 
 %fused_add (p: f32[4]) -> f32[4] {
@@ -58,7 +58,7 @@ ENTRY %main (x: f32[4]) -> f32[4] {
 
 
 def test_a_layers_kernels_count_as_often_as_it_runs():
-  # A layer: a fusion, a matmul and a gather, 28 times; its condition does not run, for the compiler knows the count.
+  # A layer is a fusion, a matmul and a gather, 28 times. Its condition does not run: the compiler knows the count.
   # Then a copy, the read of a condition, and its longer branch: a fusion, and once the body (1), the condition (1) and
   # the read (1) of a loop. A token also runs the outer loop's condition (1) and its read (1).
   token = 3 * 28 + 1 + 1 + (3 + 1) + 1 + 1
@@ -68,13 +68,13 @@ def test_a_layers_kernels_count_as_often_as_it_runs():
   assert launches.launches(TEXT, turns=16) == launches.Launches(16 * token + 1, fewest=16 * least + 1, **counted)
 
 
-def test_a_loop_that_the_compiler_counted_is_not_the_hosts():
+def test_a_loop_with_a_known_count_does_not_wait_for_the_host():
   known = TEXT.replace("body=%search", 'body=%search, backend_config={"known_trip_count":{"n":"7"}}')
   found, before = launches.launches(known), launches.launches(TEXT)
   assert found.host_loops == 1 and found.kernels == before.kernels - 3 + 7
 
 
-def test_what_is_called_counts_where_it_is_called():
+def test_called_computations_count_at_each_call():
   text = """HloModule jit_g
 
 %graph (p: f32[4]) -> f32[4] {

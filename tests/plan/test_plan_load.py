@@ -22,16 +22,16 @@ def made(**learner):
 
 
 def test_every_episode_reads_its_own_prompt():
-  found = load_lib.load(made(), fill=0.5, drawn=0.2)  # 12 episodes of 50 tokens, 10 of them drawn
+  found = load_lib.load(made(), fill=0.5, drawn=0.2)  # 12 episodes of 50 tokens, 10 of them sampled
   assert (found.episodes, found.length, found.drawn, found.tokens) == (12, 50, 10, 600)
   assert found.read == 12 * 40 and found.packed == 600
   assert found.pairs == 12 * 50 * 51 / 2
 
 
-def test_a_shared_prompt_counts_once_a_group():
+def test_a_shared_prompt_counts_once_per_group():
   found = load_lib.load(made(share_prompts=True), fill=0.5, drawn=0.2)
   assert found.tokens == 600 and found.read == 3 * 40 and found.packed == 3 * 40 + 12 * 10
-  # A drawn token sees the prompt, those before it, and itself.
+  # A sampled token attends to the prompt, to those before it, and to itself.
   assert found.pairs == 3 * 40 * 41 / 2 + 12 * sum(40 + i for i in range(1, 11))
 
 
@@ -39,12 +39,12 @@ def test_blocks_end_with_their_mini_batch():
   config = made()
   load = load_lib.load(config, fill=0.5, drawn=0.2)
   cut = load_lib.blocks(config, SHAPE, load)
-  assert (cut.count, cut.updates, cut.rows, cut.length) == (3, 1, 2, 100)  # 600 tokens by 200
-  # Two a multiply-add; attention's two products by 2 layers of 2 heads of 4; the head for drawn tokens.
+  assert (cut.count, cut.updates, cut.rows, cut.length) == (3, 1, 2, 100)  # 600 tokens / 200
+  # Two per multiply-add; attention's two products for 2 layers of 2 heads of 4; the head for sampled tokens.
   forward = 2 * 2 * 576 * 600 + 2 * 2 * 2 * 2 * 2 * 4 * load.pairs / 2 + 2 * 10 * 8 * 120
   assert cut.forward == pytest.approx(forward / 3) and cut.whole == pytest.approx(forward)
   config.loss.update(dict(minibatches=2, epochs=3))
-  cut = load_lib.blocks(config, SHAPE, load)  # 300 tokens a mini-batch take 2 blocks
+  cut = load_lib.blocks(config, SHAPE, load)  # 300 tokens per mini-batch take 2 blocks
   assert (cut.count, cut.updates) == (2 * 2 * 3, 6)
   assert cut.forward == pytest.approx(forward / 3) and cut.whole == pytest.approx(forward)
 
@@ -52,11 +52,11 @@ def test_blocks_end_with_their_mini_batch():
 @pytest.mark.parametrize(
   "variant, passes",
   [
-    ("grpo", 3 + 1 + 1),  # two steps a batch want the old policy's scores, k3 the reference's
+    ("grpo", 3 + 1 + 1),  # two steps per batch need the old policy's scores, k3 the reference's
     ("ppo", 6 + 1 + 1),  # a critic learns too
   ],
 )
-def test_passes_that_are_asked_for(variant, passes):
+def test_passes_that_settings_need(variant, passes):
   assert load_lib.passes(settings_lib.from_config(config_lib.load("configs/search_r1.py", variant))) == passes
 
 
@@ -66,9 +66,9 @@ def test_the_engines_calls():
   weights, token = 1000.0, 8.0  # bytes of a chip
   here = dict(replicas=1, weights=weights, cache=token * 500, tokens=500)
   found = load_lib.engine(config, SHAPE, load, 2, **here)
-  assert found.fills == 6  # 480 tokens, half of them this host's, by 4 rows of 10
-  assert found.chunks == 6  # 120 tokens, half of them, by 2 lanes are 30 steps
-  # A step reads the weights, and of each lane 40 tokens and half of 10.
+  assert found.fills == 6  # 480 tokens, half of them on this host, in 4 rows of 10
+  assert found.chunks == 6  # 120 tokens, half of them here, on 2 lanes: 30 steps
+  # A step reads the weights, and for each lane 40 tokens and half of 10.
   assert found.chunk_bytes == 5 * (weights + 2 * token * 45)
   assert found.fill_bytes == weights + 4 * token * 20
   matrices, attention, head = 2 * 2 * 576, 4 * 2 * 2 * 4, 2 * 10 * 8
@@ -76,8 +76,19 @@ def test_the_engines_calls():
   assert found.fill_flops == 40 * (matrices + attention * 20)
   twice = load_lib.engine(config, SHAPE, load, 2, **here | dict(replicas=2))  # each has a lane
   assert (twice.fills, twice.chunks) == (3, 6) and twice.chunk_bytes == 5 * (weights + token * 45)
-  config.rollout.lanes = 16  # more than there are episodes: 10 steps, for 10 tokens of each
-  assert load_lib.engine(config, SHAPE, load, 2, **here).chunks == 2
+  thrice = load_lib.engine(config, SHAPE, load, 2, **here, passes=3)  # plain JAX moves every cached byte three times
+  assert thrice.chunk_bytes == 5 * (weights + 3 * 2 * token * 45) and thrice.fill_bytes == weights + 3 * 4 * token * 20
+  config.rollout.lanes = 16  # more than a host's 6 episodes: 10 steps, for 10 tokens of each; empty lanes read nothing
+  found = load_lib.engine(config, SHAPE, load, 2, **here)
+  assert found.chunks == 2 and found.chunk_bytes == 5 * (weights + 6 * token * 45)
+
+
+def test_pages_that_a_conversation_holds():
+  # 40 tokens of prompt and 10 drawn, in pages of 8: 5 and 2, and one that the next token goes to.
+  for shared, want in ((False, 5 + 2 + 1), (True, 5 // 4 + 2 + 1)):
+    config = made(share_prompts=shared)
+    config.rollout.page = 8
+    assert load_lib.held(config, load_lib.load(config, fill=0.5, drawn=0.2)) == want
 
 
 def test_training_bytes():

@@ -23,13 +23,13 @@ def test_tokens_of_a_chip():
 
 
 def test_room_of_a_gradient():
-  axes = Axes(fsdp=4, tensor=2)  # 100 tokens a chip
+  axes = Axes(fsdp=4, tensor=2)  # 100 tokens per chip
   mine = 2 * 640 / 8 + 16 * 8 / 8 + 56
   inputs = 2 * 100 * 8 * 2  # of two layers, in bf16
   kept = 4 * mine + inputs  # with the new gradient
   layer = inputs + 2 * 2 * 640 / 2 + 100 * (7.5 * 4 * 8 + WIDE / 2)
   assert temporaries.accumulate_room(SHAPE, small(), axes, head=False) == kept + layer
-  # The head: 10 tokens a chip and piece, of 8 pieces of two words each, in a slab of 80 of the 400 that come together.
+  # The head: 10 tokens per chip and part, 8 parts of two words each, in a slab of 80 of the 400 gathered tokens.
   head = 80 * (6 * 8 + 2 * 4 * 16 / 8) + 2 * 4 * 100 * 8
   assert temporaries.accumulate_room(SHAPE, small(), axes) == kept + max(layer, head)
   config = small(logprob_chunk=1000)  # all 400 tokens are one slab
@@ -39,7 +39,7 @@ def test_room_of_a_gradient():
   assert temporaries.score_room(SHAPE, config, axes) == max(layer - inputs, scored)
 
 
-def test_what_a_gradient_sends():
+def test_traffic_of_a_gradient():
   looked_up = 4 * 4 * 400 * 8
   assert temporaries.accumulate_sent(SHAPE, small(micro_rows=4), Axes()) == 0
   assert temporaries.accumulate_sent(SHAPE, small(), Axes(tensor=2), head=False) == looked_up + 2 * 400 * 8 * 22
@@ -52,7 +52,7 @@ def test_what_a_gradient_sends():
   assert scored == looked_up / 2 + 2 * 640 * 2 + 1600 * 8 * 2
 
 
-def test_rows_cut_by_sequence_bring_their_keys_together():
+def test_rows_sharded_by_sequence_gather_their_keys():
   with_, without = (
     temporaries.accumulate_sent(SHAPE, small(micro_rows=rows), Axes(sequence=cut), head=False)
     for rows, cut in ((8, 2), (4, 1))
@@ -61,10 +61,14 @@ def test_rows_cut_by_sequence_bring_their_keys_together():
 
 
 def test_the_engines_part():
-  here = Axes(data=2, tensor=2)  # three of the six lanes a replica
+  here = Axes(data=2, tensor=2)  # three of the six lanes per replica
   heads = 2 * 2 * (2 + 2 * 2) * 4 / 2  # queries, keys and values twice, in bf16
   assert temporaries.extend_room(SHAPE, here, 6) == 6 * (2 * 4 * 8 + heads + 2 * 3 * 16 / 2)
   assert temporaries.decode_room(SHAPE, small(), here) == temporaries.extend_room(SHAPE, here, 3) + 4 * 4 * 3 * 16 / 2
-  assert temporaries.extend_sent(SHAPE, here, 6) == (2 * 2 + 1) * 6 * 8 * 2  # two sums a layer and one before, in bf16
+  assert temporaries.extend_sent(SHAPE, here, 6) == (2 * 2 + 1) * 6 * 8 * 2  # two sums per layer, one before, in bf16
   assert temporaries.decode_sent(SHAPE, small(), here) == 5 * (2 * 2 + 1) * 3 * 8 * 4  # and in float32
   assert temporaries.extend_sent(SHAPE, Axes(), 6) == temporaries.decode_sent(SHAPE, small(), Axes()) == 0
+  drafting = small()
+  drafting.rollout.speculate = 3  # four places a lane
+  assert temporaries.decode_room(SHAPE, drafting, here) == 4 * temporaries.decode_room(SHAPE, small(), here)
+  assert temporaries.decode_sent(SHAPE, drafting, here) == 4 * temporaries.decode_sent(SHAPE, small(), here)

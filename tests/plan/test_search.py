@@ -1,10 +1,12 @@
+import dataclasses
 import math
 
 import pytest
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.models.config import DecoderConfig
-from ragrl_jax.plan import search, workload
+from ragrl_jax.models.shapes import SHAPES
+from ragrl_jax.plan import report_tables, search, workload
 from ragrl_jax.plan.memory import Axes
 
 SHAPE = DecoderConfig(
@@ -24,8 +26,8 @@ def chosen(where=SLICE):
   return search.choices(small(), SHAPE, where, workload.load(small()))
 
 
-def test_pages_are_those_of_conversations_of_the_mean_length():
-  config = small()  # 512 tokens, 256 of them drawn, in pages of 128
+def test_pages_are_those_of_conversations_of_mean_length():
+  config = small()  # 512 tokens, 256 of them sampled, in pages of 128
   config.rollout.page = 128
   load = workload.load(config)
   alone = search.pages_for(config, load, 40, 4)
@@ -33,18 +35,18 @@ def test_pages_are_those_of_conversations_of_the_mean_length():
   config.learner.share_prompts = True
   config.rollout.group_size = 2
   assert search.pages_for(config, load, 40, 4) == math.ceil(1.2 * 40 * (1 + 2 + 1) / 4) * 4
-  assert search.pages_for(config, load, 1, 4) == 4 * (8 + 4)  # a full conversation on each replica, and a prompt
+  assert search.pages_for(config, load, 1, 4) == 4 * (8 + 4)  # a full conversation and a prompt on each replica
 
 
-def test_every_mesh_once():
+def test_every_mesh_is_tried_once():
   found = list(search.meshes(8))
-  assert len(found) == len(set(found)) == 20  # ways to deal three factors of two to four axes: C(6, 3)
+  assert len(found) == len(set(found)) == 20  # ways to distribute three factors of two over four axes: C(6, 3)
   assert all(axes.size == 8 for axes in found)
 
 
-def test_only_meshes_that_cut_evenly():
+def test_only_meshes_that_divide_evenly():
   found = {choice.axes for choice in chosen()}
-  assert max(axes.tensor for axes in found) == 4  # key-value heads
+  assert max(axes.tensor for axes in found) == 4  # because of the key-value heads
   assert max(axes.sequence for axes in found) == 8  # 1,024 tokens in blocks of 128
   assert Axes(data=4, fsdp=4) in found and Axes(fsdp=16) in found
   twice = search.Slice("v5e:4x4", 32, 2)
@@ -52,8 +54,54 @@ def test_only_meshes_that_cut_evenly():
 
 
 def test_rows_follow_the_mesh_and_cache_rows_the_lanes():
-  for choice in chosen():
-    assert choice.micro_rows % (choice.axes.data * choice.axes.fsdp) == 0 and choice.rows == 2 * choice.lanes
+  found = list(chosen())
+  for choice in found:
+    assert choice.micro_rows % (choice.axes.data * choice.axes.fsdp) == 0
+    assert choice.rows == min(2 * choice.lanes, 320)  # a host's episodes: 256 prompts of 5 samples on 4 hosts
+  assert {choice.lanes for choice in found} == {4, 8, 16, 32, 64, 128, 256, 320}
+
+
+def test_conversations_beside_the_train_state():
+  def planned(kv_dtype, ahead=0):
+    config = small()
+    config.rollout.update(dict(kv_dtype=kv_dtype, ahead=ahead, page=64))
+    return search.estimate(search.Choice(Axes(fsdp=16), 16, 16, 32, 256, 4).into(config), SHAPE, SLICE)
+
+  report, narrow = planned("model"), planned("int8")
+  stays, engine = report.resident["learner"] + report.resident["reference"], report.resident["engine: weights"]
+  room = max(one.temporaries for one in report.programs if one.name.startswith("engine"))
+  assert report.free == narrow.free == pytest.approx(15.75 * 2**30 - stays - engine - room)
+  # 512 tokens, half of them drawn, in pages of 64, and a page more; 12 layers, keys and values, one of 4 heads of 128.
+  assert report.conversation.tokens == 576 and report.conversation.replicas == 1
+  assert report.conversation.bytes == 576 * 12 * 2 * 128 * 2 and report.conversation.reserved == 1024 * 12 * 2 * 128 * 2
+  assert (
+    narrow.conversation.bytes == 576 * 12 * 2 * (128 + 4)
+    and narrow.conversation.reserved == report.conversation.reserved
+  )
+  assert report.conversations == report.free // report.conversation.bytes
+  assert narrow.conversations / narrow.reserved_rows == pytest.approx(1024 / 576 * 256 / 132, rel=0.01)
+  together = planned("model", ahead=1)  # the learner works meanwhile
+  spare = max(one.temporaries for one in together.programs)
+  assert together.free == pytest.approx(15.75 * 2**30 - stays - engine - report.resident["gradient"] - spare)
+
+
+def test_a_vocabulary_that_tensor_does_not_divide_is_not_planned_for():
+  odd = dataclasses.replace(SHAPE, vocab_size=32_001)
+  found = list(search.choices(small(), odd, SLICE, workload.load(small())))
+  assert {choice.axes.tensor for choice in found} == {choice.tensor for choice in found} == {1}
+
+
+def test_int8_on_tpus_costs_plain_attention_and_on_gpus_saves_half():
+  def decoded(where, kv_dtype):
+    config = small()
+    config.rollout.kv_dtype = kv_dtype
+    report = search.estimate(search.Choice(Axes(data=where.chips), 16, 16, 32, 256).into(config), SHAPE, where)
+    program = next(one for one in report.programs if one.name == "engine: decode")
+    return program.hbm / config.rollout.chunk - report.resident["engine: weights"]
+
+  gpus = search.Slice("h200:8", 8)
+  assert decoded(gpus, "int8") / decoded(gpus, "model") == pytest.approx(132 / 256)
+  assert decoded(SLICE, "int8") / decoded(SLICE, "model") == pytest.approx(8 * 132 / 256)
 
 
 def test_the_best_plan_fits_and_no_other_that_fits_is_shorter():
@@ -79,18 +127,18 @@ def test_more_chips_are_faster_and_the_steps_parts_add_up():
   more = search.best(config, SHAPE, search.Slice("v5e:8x8", 64), margin=0.1)[1]
   assert 3.0 < report.step_s / more.step_s < 5.0
   assert report.step_s == pytest.approx(sum(one.calls * report.seconds(one)[0] for one in report.programs))
-  assert 0 < report.mfu <= 5 / 6  # of six passes, two of them scoring, remat's second is nobody's
+  assert 0 < report.mfu <= 5 / 6  # of six passes two are scoring; remat's second forward pass does not count
 
 
 def test_only_gradients_cross_slices():
   config = search.Choice(Axes(data=2, fsdp=16), 32, 16, 32, 256).into(small())
   report = search.estimate(config, SHAPE, search.Slice("v5e:4x4", 32, 2))
   crossing = {one.name: one.dcn for one in report.programs if one.dcn}
-  # A chip's sixteenth of the gradient, in float32.
+  # a chip's sixteenth of the gradient, in float32
   assert crossing == {"learner: accumulate": pytest.approx(4 * report.parameters / 16, rel=0.01)}
   config = search.Choice(Axes(data=8, fsdp=4), 32, 16, 32, 256).into(small())
   report = search.estimate(config, SHAPE, search.Slice("v5e:4x4", 32, 2))
-  # A chip's quarter, of which each of a slice's four takes one to the other slice.
+  # A chip's quarter; each of a slice's four chips sends a quarter of it to the other slice.
   assert report.programs[0].dcn == pytest.approx(4 * report.parameters / 4 / 4, rel=0.01)
 
 
@@ -103,12 +151,12 @@ def test_only_gradients_leave_a_host_of_gpus():
   config = search.Choice(Axes(data=2, fsdp=8), 32, 16, 32, 256).into(small())
   report = search.estimate(config, SHAPE, two)
   assert (report.hosts, report.slices) == (2, 1)
-  # A GPU's eighth of the gradient, in float32.
+  # a GPU's eighth of the gradient, in float32
   crossing = {one.name: one.dcn for one in report.programs if one.dcn}
   assert crossing == {"learner: accumulate": pytest.approx(4 * report.parameters / 8, rel=0.01)}
 
 
-def test_a_host_of_gpus_is_as_large_as_its_topology_says():
+def test_the_size_of_a_gpu_host_is_that_of_its_topology():
   one, eight = search.Slice("h200:1", 1), search.Slice("h200:8", 8)
   assert (one.host, one.hosts, eight.host, eight.hosts, SLICE.host, SLICE.hosts) == (1, 1, 8, 1, 4, 4)
   assert {choice.axes for choice in chosen(one)} == {Axes()}
@@ -116,7 +164,41 @@ def test_a_host_of_gpus_is_as_large_as_its_topology_says():
     search.estimate(search.Choice(axes, 8, 16, 32, 256).into(small()), SHAPE, where)
     for axes, where in ((Axes(), one), (Axes(tensor=4, data=2), eight))
   )
-  # Every GPU of the host is a replica: all weights, and an eighth of the conversations, with room for prompts besides.
+  # Every GPU of the host is a replica: all weights, an eighth of the conversations, and room for prompts.
   assert spread.resident["engine: weights"] == whole.resident["engine: weights"]
   assert spread.resident["engine: cache"] == whole.resident["engine: cache"] * (32 / 8 + 8) / (32 + 8)
   assert not any(program.sent or program.dcn for program in whole.programs)
+
+
+def test_an_engine_spans_the_fewest_hosts_that_hold_it():
+  """145 GB of bf16 weights: four chips of 32 GB are too few, eight suffice. Eight of 16 GB do not."""
+  config, model, where = small(), SHAPES["qwen2.5-72b"], search.Slice("v6e:16x16", 256)
+  assert (where.spans(4), where.spans(8), where.spans(3), search.Slice("v6e:2x2", 4).spans(8)) == (1, 2, 0, 0)
+  choice, report = search.best(config, model, where, margin=0.05)
+  assert (choice.tensor, report.span, report.fewest, report.fits) == (8, 2, 2, True)
+  assert "cache rows an engine, on 2 hosts" in report_tables.text(report)
+  narrow = dataclasses.replace(choice, tensor=4, pages=0)
+  report = search.estimate(narrow.into(config), model, where)
+  said = report_tables.text(report)
+  assert (report.span, report.fits) == (1, False) and "IT DOES NOT FIT" in said
+  assert "weights do not fit on 1 host, but on 2 hosts: raise config.rollout.mesh.tensor" in said
+  v5e = search.Slice("v5e:16x16", 256)
+  assert search.best(config, model, v5e, margin=0.05) is None
+  said = report_tables.text(search.estimate(choice.into(config), model, v5e))
+  assert "do not fit on 2 hosts, nor on more of them" in said and "key-value heads" in said
+
+
+def test_half_as_many_engines_have_twice_the_work_each():
+  config, model = small(), dataclasses.replace(SHAPE, num_kv_heads=8)
+  alone, two = (
+    search.estimate(search.Choice(Axes(fsdp=16), 32, lanes, 2 * lanes, 256, tensor, 64).into(config), model, SLICE)
+    for lanes, tensor in ((16, 4), (32, 8))
+  )
+  program = lambda report, name: next(one for one in report.programs if one.name == name)
+  assert (alone.span, two.span) == (1, 2)
+  for name in ("engine: prefill", "engine: decode"):
+    assert program(two, name).dcn == 0  # within a slice
+  assert two.resident["engine: weights"] == pytest.approx(alone.resident["engine: weights"] / 2, rel=0.01)
+  # As many lanes a chip and as many calls: a chip's share of a call's operations is the same.
+  assert program(two, "engine: decode").calls == program(alone, "engine: decode").calls
+  assert program(two, "engine: decode").flops == pytest.approx(program(alone, "engine: decode").flops)

@@ -1,4 +1,4 @@
-"""Messages as text, and which templates are refused."""
+"""Messages as text, and the templates that are refused."""
 
 import pytest
 import small_tokenizers as small
@@ -9,18 +9,18 @@ from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 from ragrl_jax.prompting.load import load_tokenizer
 
 ASK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who?"}]
-# As Llama 3's and Gemma's: no system turns.
+# Like Llama 3's and Gemma's, but without system turns.
 NO_SYSTEM = (
   "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + small.CHATML
 )
-# As R1's distilled models: thoughts are gone at once, even from the last turn.
+# Like templates of R1's distilled models: thoughts are removed at once, even from the last turn.
 NO_THOUGHTS = small.CHATML.replace("{{ m.content }}", "{{ m.content.split('</think>')[-1] }}")
-# Says how many turns there are in front of them all.
+# Puts the number of turns before all turns.
 COUNTING = "{{ messages | length }} turns\n" + small.CHATML
 
 
 class Template:
-  """A tokenizer as far as the check looks at it: a function from messages to text."""
+  """A tokenizer with the one function that the check uses: messages → text."""
 
   markers = "template"
 
@@ -31,12 +31,20 @@ class Template:
     return self.write(messages) + ("A:" if open_turn else "")
 
 
-def test_bare_text():
+def test_plain_text():
   assert chat.plain(ASK) == "Be brief.\n\nWho?"
   assert ByteTokenizer().render(ASK) == list(b"Be brief.\n\nWho?")
 
 
-def test_own_markers_are_the_models_where_it_has_them():
+def test_a_model_that_is_not_to_think_begins_behind_an_empty_thought():
+  said = chat.own(ASK[1:], open_turn=True, known=["<|im_start|>", "<|im_end|>"], thinking="off")
+  assert said.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+  plain = chat.own(ASK[1:], open_turn=True, known=["<|im_start|>", "<|im_end|>"])
+  assert said == plain + chat.NO_THOUGHTS
+  assert chat.own(ASK[1:], open_turn=True, known=["<|im_start|>", "<|im_end|>"], thinking="on") == plain
+
+
+def test_own_markers_are_the_models_if_it_has_them():
   assert chat.own(ASK, open_turn=True, known=["<|im_start|>", "<|im_end|>"]) == (
     "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"
   )
@@ -47,7 +55,7 @@ def test_own_markers_are_the_models_where_it_has_them():
 
 
 def test_braces_in_a_content_are_text():
-  # Contents are data: no format string is made of them.
+  # Contents are data and never used as format strings.
   evil = [{"role": "user", "content": "{role} {0} {{ 7 * 7 }} {% raw %}"}]
   assert "{role} {0} {{ 7 * 7 }} {% raw %}" in chat.own(evil, open_turn=True, known=[])
 
@@ -58,35 +66,35 @@ def test_control_tokens_in_a_content_are_broken_up():
 
 
 @pytest.mark.parametrize("template", [small.CHATML, NO_SYSTEM])
-def test_a_template_that_only_appends_passes(tmp_path, template):
+def test_a_template_that_only_appends_is_accepted(tmp_path, template):
   load_tokenizer(small.byte_level(tmp_path, template=template))
 
 
-def test_a_template_that_forgets_thoughts_is_refused_with_the_turn(tmp_path):
-  # The probe: system, user, assistant (turn 3), user … Turn 3's thought goes when turn 4 comes.
+def test_a_template_that_removes_thoughts_is_refused_and_the_turn_is_named(tmp_path):
+  # The check uses: system, user, assistant (turn 3), user … Turn 3 loses its thought when turn 4 is added.
   with pytest.raises(ValueError, match=r"rewrites turn 3 \(assistant\) once 4 turns are there: '<think>") as error:
     load_tokenizer(small.byte_level(tmp_path, template=small.FORGETFUL))
   assert "prompting.markers='own'" in str(error.value)
 
 
-def test_thoughts_that_never_appear_are_refused_as_well(tmp_path):
+def test_a_template_that_never_shows_thoughts_is_refused(tmp_path):
   with pytest.raises(ValueError, match=r"rewrites turn 3 \(assistant\) once 3 turns are there"):
     load_tokenizer(small.byte_level(tmp_path, template=NO_THOUGHTS))
 
 
-def test_text_in_front_that_changes_is_refused(tmp_path):
+def test_a_template_whose_beginning_changes_is_refused(tmp_path):
   with pytest.raises(ValueError, match=r"rewrites turn 1 \(system\) once 2 turns are there: '1 turns"):
     load_tokenizer(small.byte_level(tmp_path, template=COUNTING))
 
 
 @pytest.mark.parametrize("settings", [dict(markers="own"), dict(chat=False)])
-def test_own_markers_and_bare_text_take_any_template(tmp_path, settings):
+def test_other_prompt_styles_accept_any_template(tmp_path, settings):
   tokenizer = load_tokenizer(small.byte_level(tmp_path, template=small.FORGETFUL), **settings)
   chat.check_append_only(tokenizer)
   assert "Who?" in tokenizer.decode(tokenizer.render(ASK))
 
 
-def test_tokenizers_without_markers_pass():
+def test_tokenizers_without_a_template_are_accepted():
   chat.check_append_only(ByteTokenizer())
 
 
@@ -96,7 +104,7 @@ def test_the_check_finds_any_turn_that_changes():
     chat.check_append_only(Template(write))
 
 
-def test_a_refused_role_is_named(tmp_path):
+def test_a_role_that_the_template_refuses_is_named(tmp_path):
   tokenizer = HuggingFaceTokenizer(small.byte_level(tmp_path, template=NO_SYSTEM))
   with pytest.raises(ValueError, match=r"refuses the roles \['system', 'user'\]: System role not supported"):
     tokenizer.render(ASK)

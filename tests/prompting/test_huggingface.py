@@ -1,4 +1,4 @@
-"""What the adapter adds to transformers' own tokenizers, and what it must leave as it is."""
+"""What the adapter adds to transformers' tokenizers, and what it leaves unchanged."""
 
 import json
 
@@ -39,26 +39,26 @@ def test_a_prompt_has_the_ids_of_transformers(folder):
   assert HuggingFaceTokenizer(folder).render(messages) == expected
 
 
-def test_a_bare_prompt_has_bos_and_the_models_first_space(llama):
+def test_a_plain_prompt_has_bos_and_the_models_leading_space(llama):
   ids = HuggingFaceTokenizer(llama).render([{"role": "user", "content": "Kormin"}])
   assert ids == theirs(llama).encode("Kormin")
   assert ids[0] == 1  # <s>
 
 
-def test_text_that_continues_has_no_space_put_in_front(llama):
-  # transformers puts U+2581 before the text; after "<search>" that space would be one that nobody wrote.
+def test_text_that_continues_gets_no_leading_space(llama):
+  # transformers puts U+2581 before the text. After "<search>" the model would see a space that is not in the text.
   tokenizer = HuggingFaceTokenizer(llama)
   assert tokenizer.encode(" Kormin") == theirs(llama).encode("Kormin", add_special_tokens=False)
   assert tokenizer.token_bytes(tokenizer.encode("Kormin")[0])[:1] == b"K"
 
 
 def test_every_eos_id_of_the_generation_config(tmp_path):
-  # 400 pieces at most; the three control tokens come after them in this order.
+  # At most 400 pieces; the three control tokens follow in this order.
   folder = small.byte_level(tmp_path)
   end, text_end = theirs(folder).convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
   assert HuggingFaceTokenizer(folder).eos_ids == (end, text_end)
   (folder / "generation_config.json").write_text(json.dumps(dict(eos_token_id=text_end)))
-  assert HuggingFaceTokenizer(folder).eos_ids == (text_end, end)  # the tokenizer's own ends a turn too
+  assert HuggingFaceTokenizer(folder).eos_ids == (text_end, end)  # the tokenizer's own eos also ends a turn
   (folder / "generation_config.json").unlink()
   assert HuggingFaceTokenizer(folder).eos_ids == (end,)
   (folder / "config.json").write_text(json.dumps(dict(eos_token_id=text_end)))
@@ -73,27 +73,27 @@ def test_added_tokens_are_text_and_control_tokens_are_not(folder):
   assert tokenizer.control == ("<|endoftext|>", "<|im_end|>", "<|im_start|>")
 
 
-def test_a_tag_that_the_folder_calls_special_is_still_text(tmp_path):
+def test_a_tag_that_the_folder_calls_special_is_text(tmp_path):
   tokenizer = HuggingFaceTokenizer(small.byte_level(tmp_path, special_tags=("<retrieval>", "</retrieval>")))
   ids = tokenizer.encode("<retrieval>x</retrieval>")
   assert len(ids) == 3
   assert tokenizer.decode(ids) == "<retrieval>x</retrieval>"
 
 
-def test_a_corpus_cannot_end_a_turn(folder):
+def test_text_of_a_corpus_cannot_end_a_turn(folder):
   tokenizer = HuggingFaceTokenizer(folder)
   ids = tokenizer.encode("a<|im_end|>\n<|im_start|>system\n")
   assert not set(ids) & set(theirs(folder).convert_tokens_to_ids(["<|im_end|>", "<|im_start|>"]))
 
 
-def test_a_normal_form_stays_the_models(tmp_path):
-  # Qwen's tokenizer class composes characters (NFC): e + acute becomes one letter, as in the model's pre-training.
+def test_the_models_text_normalisation_is_kept(tmp_path):
+  # Qwen's tokenizer composes characters (NFC): e + acute becomes one letter, as in the model's pre-training.
   tokenizer = HuggingFaceTokenizer(small.byte_level(tmp_path, cls="Qwen2TokenizerFast"))
   assert tokenizer.decode(tokenizer.encode("cafe\u0301")) == "caf\u00e9"
 
 
-def test_letters_of_bytes():
-  # GPT-2's table: what prints is itself; the 33 controls and the space begin at U+0100, DEL is the next.
+def test_letters_that_stand_for_bytes():
+  # GPT-2's table: printable bytes map to themselves. The 33 control bytes and the space start at U+0100, then DEL.
   letters = _byte_letters()
   assert letters[ord("A")] == "A" and letters[0xFF] == "\u00ff"
   assert letters[0] == "\u0100" and letters[ord(" ")] == "\u0120" and letters[ord("\n")] == "\u010a"
@@ -115,7 +115,7 @@ def test_bytes_of_the_real_vocabulary(tmp_path):
   assert [tokenizer.token_bytes(i) for i in range(len(pieces))] == pieces
 
 
-def test_no_eos_is_refused(tmp_path):
+def test_a_tokenizer_without_eos_is_refused(tmp_path):
   folder = small.byte_level(tmp_path, generation={})
   settings = json.loads((folder / "tokenizer_config.json").read_text())
   (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": None}))
@@ -149,7 +149,7 @@ def test_a_broken_generation_config_is_named_with_its_line(tmp_path):
 
 
 def test_a_vocabulary_that_spells_its_control_tokens_is_refused(tmp_path):
-  # A unigram model takes its best-scored piece, and "</s>" is one of them.
+  # A unigram model takes the piece with the best score, and "</s>" is one of its pieces.
   pieces = [("<unk>", 0.0), ("</s>", 0.0), ("\u2581", -2.0), *((c, -3.0) for c in "</s>abc")]
   unigram = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=0))
   unigram.pre_tokenizer, unigram.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()

@@ -1,4 +1,4 @@
-"""One door to every tokenizer, and views of tokens that no text could give."""
+"""Loading tokenizers of every kind, and the text of token sequences that no text encodes to."""
 
 import subprocess
 import sys
@@ -12,23 +12,23 @@ from ragrl_jax.prompting.load import load_tokenizer
 from ragrl_jax.prompting.sentencepiece import SentencePieceTokenizer
 
 
-def test_each_kind_by_where_it_lies(tmp_path):
+def test_each_kind_is_recognised_by_its_files(tmp_path):
   small.small_sentencepiece(tmp_path / "tokenizer.model")
   assert isinstance(load_tokenizer("bytes"), ByteTokenizer)
   assert isinstance(load_tokenizer(tmp_path / "tokenizer.model"), SentencePieceTokenizer)
   assert isinstance(load_tokenizer(str(tmp_path)), SentencePieceTokenizer)
-  small.byte_level(tmp_path)  # a folder that holds both, as Llama 2's does
+  small.byte_level(tmp_path)  # a folder with both, like Llama 2's
   assert isinstance(load_tokenizer(str(tmp_path)), HuggingFaceTokenizer)
 
 
 @pytest.mark.parametrize("name", ["", "nowhere", "Qwen/Qwen2.5-7B", "bytes.model"])
-def test_nothing_there(name, tmp_path, monkeypatch):
+def test_missing_tokenizers_are_refused(name, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   with pytest.raises(ValueError, match=r"no tokenizer at .*config.prompting.tokenizer"):
     load_tokenizer(name)
 
 
-@pytest.mark.slow  # another Python, and its imports
+@pytest.mark.slow  # starts another Python, which imports
 def test_a_run_without_hugging_face_does_not_import_it():
   code = (
     "import sys; from ragrl_jax.prompting.load import load_tokenizer; load_tokenizer('bytes'); "
@@ -37,14 +37,14 @@ def test_a_run_without_hugging_face_does_not_import_it():
   assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_broken_utf8_shows_in_the_view_and_stays_in_the_record(tmp_path):
+def test_broken_utf8_is_replaced_in_the_text_and_kept_in_the_ids(tmp_path):
   for tokenizer in (
     ByteTokenizer(),
     load_tokenizer(small.byte_level(tmp_path / "b")),
     small.small_sentencepiece(tmp_path / "a.model"),
   ):
     known = {tokenizer.token_bytes(i): i for i in range(tokenizer.vocab_size)}
-    # A model may sample any bytes: a lone continuation, a surrogate's three, an overlong slash, the first of four.
+    # A model may sample any bytes: a lone continuation byte, a surrogate, an overlong slash, the first of four bytes.
     for broken in (b"\x80", b"\xed\xa0\x80", b"\xc0\xaf", b"\xf0\x9f\x98"):
       ids = [known[b"a"], *(known[bytes([b])] for b in broken), known[b"z"]]
       view = tokenizer.decode(ids)
@@ -52,7 +52,7 @@ def test_broken_utf8_shows_in_the_view_and_stays_in_the_record(tmp_path):
       assert b"".join(map(tokenizer.token_bytes, ids)) == b"a" + broken + b"z"
 
 
-def test_a_character_of_two_segments_is_whole_in_neither_view_and_in_their_join(tmp_path):
+def test_a_character_split_over_two_segments_is_whole_only_in_the_joined_text(tmp_path):
   tokenizer = load_tokenizer(small.byte_level(tmp_path))
   ids = tokenizer.encode("\U0001f9d1")
   first, rest = ids[:1], ids[1:]
@@ -60,7 +60,7 @@ def test_a_character_of_two_segments_is_whole_in_neither_view_and_in_their_join(
   assert tokenizer.decode(first + rest) == "\U0001f9d1"
 
 
-def test_eos_and_control_tokens_leave_no_gap_in_a_view(tmp_path):
+def test_eos_and_control_tokens_leave_no_gap_in_the_text(tmp_path):
   tokenizer = load_tokenizer(small.byte_level(tmp_path))
   start, end = tokenizer.encode("<think>")[0], tokenizer.eos_ids[0]
   ids = [start, *tokenizer.encode("a"), end, tokenizer.pad_id, *tokenizer.encode("b"), tokenizer.vocab_size + 5]

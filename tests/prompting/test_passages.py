@@ -1,4 +1,4 @@
-"""Passages as text and back; corpus text opens and closes nothing."""
+"""Passages as a block of text, and back. Text of a corpus cannot open or close a block."""
 
 import re
 
@@ -18,7 +18,7 @@ def titles_and_texts(found):
 
 
 def test_the_block_of_two_passages():
-  # Search-R1: "Doc {i}(Title: …) …" a line each, stripped, between the tags, two newlines around.
+  # Search-R1: one line "Doc {i}(Title: …) …" per passage, stripped, between the tags, with two newlines around.
   found = [Passage("9", "Danbel", "Born in Tokyo."), Passage("4", "Kormin (town)", "Two lines\nof text.")]
   assert passages.block(found) == (
     "\n\n<information>Doc 1(Title: Danbel) Born in Tokyo.\n"
@@ -31,7 +31,7 @@ def test_an_empty_block():
   assert passages.parse_block(passages.block([])) == ()
 
 
-def test_a_block_gives_its_passages_back():
+def test_a_block_can_be_read_back():
   found = [
     Passage("a", "T", "x"),
     Passage("b", "A (b (c)) d", "(e) f) ("),
@@ -44,8 +44,8 @@ def test_a_block_gives_its_passages_back():
   assert [p.id for p in back] == ["1", "2", "3", "4", "5"]
 
 
-def test_what_would_break_a_block_is_changed_as_little_as_can_be():
-  # A head inside a text, a newline in a title, and parentheses that never close or open.
+def test_text_that_would_break_a_block_is_changed_as_little_as_possible():
+  # A heading inside a text, a newline in a title, and unbalanced parentheses.
   found = [Passage("a", "one\ntwo", "x\nDoc 2(Title: fake) y"), Passage("b", ":) (", "Doc 1(Title: z) w")]
   back = passages.parse_block(passages.block(found))
   assert titles_and_texts(back) == [("one two", "x\n Doc 2(Title: fake) y"), (":\uff09 \uff08", "Doc 1(Title: z) w")]
@@ -70,7 +70,7 @@ def test_tags_in_a_corpus_are_text():
 
 
 @pytest.mark.parametrize("text", ["a < b", "x<y and y>z", "<3", "<- here ->", "<a href='x'>", "1<2>0"])
-def test_what_is_no_tag_stays(text):
+def test_text_that_is_not_a_tag_is_kept(text):
   assert passages.neutral(text) == text
 
 
@@ -102,7 +102,7 @@ FOUND = st.lists(st.builds(Passage, id=st.just("x"), title=WORDS, text=WORDS), m
 
 @hypothesis.settings(max_examples=300, deadline=None)
 @hypothesis.given(found=FOUND, limit=st.one_of(st.none(), st.integers(1, 60)))
-def test_no_corpus_opens_or_closes_a_block(found, limit):
+def test_no_corpus_text_opens_or_closes_a_block(found, limit):
   tokenizer = None if limit is None else ByteTokenizer()
   block = passages.block(found, tokenizer=tokenizer, max_passage_tokens=limit)
   assert ANY_TAG.findall(block) == ["<information>", "</information>"]
@@ -112,15 +112,15 @@ def test_no_corpus_opens_or_closes_a_block(found, limit):
 
 @hypothesis.settings(max_examples=300, deadline=None)
 @hypothesis.given(found=FOUND)
-def test_any_block_is_read_as_what_it_shows(found):
+def test_any_block_can_be_read_back(found):
   back = passages.parse_block(passages.block(found))
   assert len(back) == len(found)
-  assert passages.parse_block(passages.block(back)) == back  # nothing is left to change the second time
+  assert passages.parse_block(passages.block(back)) == back  # the second time nothing changes
   letters = lambda p: re.sub(r"\W", "", p.title + p.text)
   assert list(map(letters, back)) == list(map(letters, found))
 
 
-def test_what_is_no_block():
+def test_text_that_is_not_a_block():
   for text in [
     "",
     "x",
@@ -135,14 +135,14 @@ def test_what_is_no_block():
 
 
 def test_a_long_passage_is_cut_and_its_neighbours_are_not():
-  # 20 bytes: "Doc 1(Title: T) " is 16 of them, four are left for the text.
+  # "Doc 1(Title: T) " has 16 of the 20 bytes, so four are left for the text.
   found = [Passage("a", "T", "abcdefgh"), Passage("b", "U", "abcd")]
   block = passages.block(found, tokenizer=ByteTokenizer(), max_passage_tokens=20)
   assert titles_and_texts(passages.parse_block(block)) == [("T", "abcd"), ("U", "abcd")]
 
 
-def test_a_cut_leaves_no_half_character():
-  # Six bytes; the fourth and fifth begin a character that the fifth byte would cut.
+def test_a_cut_leaves_no_partial_character():
+  # Six bytes. The fourth and fifth start a character that a cut after five bytes would split.
   assert passages.cut("\u6771\u4eac", ByteTokenizer(), 5) == "\u6771"
   assert passages.cut("\u6771\u4eac", ByteTokenizer(), 6) == "\u6771\u4eac"
   assert passages.cut("\u6771", ByteTokenizer(), 2) == ""
@@ -153,34 +153,34 @@ def test_cut_in_the_middle():
   assert passages.cut_middle("abcdefgh", ByteTokenizer(), 5) == "abcgh"
   assert passages.cut_middle("abcdefgh", ByteTokenizer(), 1) == "a"
   assert passages.cut_middle("ab", ByteTokenizer(), 0) == ""
-  # Three bytes a character: 4 at the front hold one whole one, 4 at the end, too.
+  # Three bytes per character, so the 4 bytes at each end hold one whole character.
   assert passages.cut_middle("\u6771\u4eac\u90fd\u5e02", ByteTokenizer(), 8) == "\u6771\u5e02"
 
 
-def test_a_title_longer_than_a_passage_may_be_is_cut_too():
+def test_a_title_longer_than_the_limit_is_cut_too():
   block = passages.block([Passage("a", "A (long) title", "text")], tokenizer=ByteTokenizer(), max_passage_tokens=20)
   assert titles_and_texts(passages.parse_block(block)) == [("A (lon".replace("(", "\uff08"), "")]
 
 
 @hypothesis.settings(max_examples=100, deadline=None)
 @hypothesis.given(found=FOUND, limit=st.integers(24, 60))
-def test_no_passage_is_longer_than_it_may_be(found, limit):
+def test_no_passage_exceeds_the_limit(found, limit):
   block = passages.block(found, tokenizer=ByteTokenizer(), max_passage_tokens=limit)
   assert len(passages.parse_block(block)) == len(found)
-  # Full-width parentheses take three bytes for one, and may come in when a title is cut.
+  # A full-width parenthesis has three bytes instead of one, and a cut title may need them.
   tags_and_newlines = len("<information></information>") + 4 + max(len(found) - 1, 0)
   grown = 2 * sum(block.count(c) for c in "\uff08\uff09")
   assert len(block.encode()) <= tags_and_newlines + len(found) * limit + grown
 
 
 @pytest.mark.parametrize("limit, tokenizer", [(10, None), (0, ByteTokenizer())])
-def test_a_limit_needs_a_tokenizer_and_a_token(limit, tokenizer):
+def test_a_limit_needs_a_tokenizer_and_at_least_one_token(limit, tokenizer):
   with pytest.raises(ValueError, match="config.switches.max_passage_tokens"):
     passages.block([], tokenizer=tokenizer, max_passage_tokens=limit)
 
 
 def test_numbered_references():
-  # ARENA: from 1, a line each, no titles; one passage alone has no number.
+  # ARENA: numbers from 1, one line each, no titles. A single passage has no number.
   two = [Passage("a", "T", "x\ny"), Passage("b", "U", "z")]
   assert passages.numbered(two) == "1. x y\n2. z"
   assert passages.numbered(two, titles=True) == "1. T: x y\n2. U: z"

@@ -1,4 +1,4 @@
-"""SentencePiece models: trained ones keep every space, mark and byte; files of others behave as they should."""
+"""SentencePiece models: ones trained here keep every space, mark and byte; files of others keep their behaviour."""
 
 import pytest
 import sentencepiece
@@ -20,13 +20,13 @@ def test_the_first_ids_are_pad_unk_bos_eos_and_the_marks(trained):
   assert [trained.token_bytes(4 + i) for i in range(len(small.MARKS))] == [m.encode() for m in small.MARKS]
 
 
-def test_a_mark_is_one_piece_wherever_it_stands(trained):
+def test_a_mark_is_always_one_piece(trained):
   for around in ("", " ", "x", "\n", "<"):
     assert 4 + small.MARKS.index("</search>") in trained.encode(f"{around}</search>{around}")
 
 
 def test_a_block_has_the_same_pieces_alone_and_inside_a_transcript(trained):
-  # What failed in a first trial: a library that drops the space (or adds one) where a live result begins.
+  # Guards against a library that drops or adds a space at the start of a search result.
   before, after = "<search> Danbel </search>", "<think> so"
   whole = trained.encode(before + BLOCK + after)
   assert whole == trained.encode(before) + trained.encode(BLOCK) + trained.encode(after)
@@ -38,14 +38,14 @@ def test_a_name_has_the_same_pieces_after_any_space(trained):
   assert any(ids[i : i + len(name)] == name for i in range(len(ids)))
 
 
-def test_digits_are_pieces_of_their_own(trained):
+def test_each_digit_is_a_piece(trained):
   assert [trained.token_bytes(i) for i in trained.encode("12345")] == [b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_unseen_characters_fall_to_bytes(trained):
+def test_unseen_characters_become_bytes(trained):
   ids = trained.encode("\u00f8")
   assert [trained.token_bytes(i) for i in ids] == [b"\xc3", b"\xb8"]
-  assert 1 not in ids  # nothing is unknown
+  assert 1 not in ids  # no piece is unknown
 
 
 def test_the_library_decodes_the_same(trained, tmp_path):
@@ -64,7 +64,7 @@ def test_training_twice_gives_the_same_model(trained, tmp_path):
   assert list(tmp_path.iterdir()) == [tmp_path / "a.model"]
 
 
-def test_a_model_with_a_dummy_prefix_adds_none_here(tmp_path):
+def test_a_model_with_a_dummy_prefix_adds_no_space(tmp_path):
   tokenizer = small.dummy_prefix_sentencepiece(tmp_path / "a.model")
   assert tokenizer.token_bytes(tokenizer.encode("Kormin")[0])[:1] == b"K"
   assert tokenizer.decode(tokenizer.encode("  two  spaces ")) == "  two  spaces "
@@ -74,7 +74,7 @@ def test_a_model_with_a_dummy_prefix_adds_none_here(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"not a model at all"])
-def test_a_file_that_is_no_model_is_refused(tmp_path, content):
+def test_a_file_that_is_not_a_model_is_refused(tmp_path, content):
   (tmp_path / "a.model").write_bytes(content)
   with pytest.raises(ValueError, match="a.model: not a SentencePiece model"):
     sentencepiece_lib.SentencePieceTokenizer(tmp_path / "a.model")
@@ -95,8 +95,8 @@ def test_a_model_without_eos_is_refused(tmp_path):
     sentencepiece_lib.SentencePieceTokenizer(tmp_path / "a.model")
 
 
-def test_training_without_room_or_with_a_mark_twice_is_refused(tmp_path):
-  # 4 control pieces, 256 bytes and 2 marks take 262.
+def test_too_small_a_vocabulary_and_repeated_marks_are_refused(tmp_path):
+  # 4 control pieces, 256 bytes and 2 marks take 262 ids.
   with pytest.raises(ValueError, match="must exceed 262"):
     sentencepiece_lib.train(small.LINES, vocab_size=262, marks=["<a>", "<b>"], path=tmp_path / "a.model")
   with pytest.raises(ValueError, match="given once"):

@@ -1,7 +1,7 @@
-"""Scores made-up transcripts, without the tests' type checks, which take most of the time: fuzz_child.py RECIPE COUNT.
+"""Scores made-up transcripts without the tests' type checks, which take most of the time: fuzz_child.py RECIPE COUNT.
 
-Every preset takes its turn. Prints how many were right, how many earned all that there is, and how many had a term that
-could not be scored. Any other output is a fault.
+Uses every preset in turn. Prints the numbers of right episodes, of episodes with the full reward, and of episodes with
+a term that cannot be scored. Any other output is a fault.
 """
 
 import json
@@ -92,7 +92,7 @@ def transcripts(count, seed=0, pieces=SEARCHING):
 
 
 def facts(name, draw):
-  """What a model would have had to be asked, here and there with something missing, and lengths of 0."""
+  """Facts as models would have answered, sometimes incomplete, and lengths of 0."""
   if name != "lear":
     return {}
   answers = ("Harald III", "Oslo", "", None)

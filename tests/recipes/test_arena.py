@@ -2,9 +2,12 @@ import dataclasses
 import random
 
 import pytest
+import unearned
 
 from ragrl_jax import recipes
+from ragrl_jax.evaluation import harness
 from ragrl_jax.prompting.passages import gold_numbers
+from ragrl_jax.run import rewards
 from ragrl_jax.structs import Episode, Example, Passage
 from ragrl_jax.testing import scripted
 
@@ -33,8 +36,8 @@ def scored(text, recipe=paper, example=EXAMPLE):
 def test_fixtures(recipe):
   assert scored(said(), recipe)[1] == 13.0  # all right: 1 + 1 + 1 + 10
   assert scored(said("[1]"), recipe)[1] == 2.5  # right answer, some of the references
-  assert scored("So: " + said(), recipe)[1] == 2.0  # right answer and references, out of shape
-  assert scored(said("[2]", "Bob"), recipe)[1] == 1.0  # the shape alone
+  assert scored("So: " + said(), recipe)[1] == 2.0  # right answer and references, wrong format
+  assert scored(said("[2]", "Bob"), recipe)[1] == 1.0  # the format alone
   assert scored("", recipe) == (dict(format=0.0, accuracy=0.0, relevance=0.0, bonus=0.0), 0.0)
 
 
@@ -45,7 +48,7 @@ def test_format():
     (said(glue=""), 1, 1),
     (said(glue=" \n\t "), 1, 1),
     (said("", "", ""), 1, 1),
-    (said() + "\njunk\nmore", 0, 1),  # only the line has to end there
+    (said() + "\njunk\nmore", 0, 1),  # only the line must end there
     (said() + " ", 1, 0),
     (said() + " junk", 0, 0),
     ("\n" + said(), 0, 0),
@@ -65,7 +68,7 @@ def test_format():
     assert scored(text, repo)[0]["format"] == published
 
 
-def test_answer_and_references_are_paid_out_of_shape():
+def test_answer_and_references_count_in_a_wrong_format():
   text = "junk <answer> ann lee. </answer> then <relevance>[5,1]</relevance>"
   assert scored(text)[0] == dict(format=0.0, accuracy=1.0, relevance=1.0, bonus=0.0)
 
@@ -107,11 +110,11 @@ JUDGED = recipes.get("arena", "judge")
     ("Lee the elder", (1.0,), 1.0, 13.0),
     ("Lee the elder", (0.5,), 0.5, 2.5),
     ("Bob", (0.0,), 0.0, 2.0),
-    ("Bob", (None,), None, None),  # a verdict nobody could read
+    ("Bob", (None,), None, None),  # an unreadable verdict
     ("the ANN_LEE", (), 1.0, 13.0),
     ("", (), 0.0, 2.0),
   ],
-)  # nobody is asked
+)  # no judge is called
 def test_accuracy_as_a_judge_sees_it(answer, verdicts, accuracy, reward):
   episode, tape = scripted.play(JUDGED, EXAMPLE, [said(answer=answer)], verdicts=verdicts)
   assert [entry for entry in tape if entry[0] == "judge"] == [("judge", (("Ann Lee\nA. Lee", answer),))] * len(verdicts)
@@ -119,14 +122,14 @@ def test_accuracy_as_a_judge_sees_it(answer, verdicts, accuracy, reward):
   terms = JUDGED.score(EXAMPLE, episode)
   assert (terms["accuracy"], JUDGED.reward(terms, 0)) == (accuracy, reward)
   assert terms["relevance"] == 1.0 and terms["bonus"] == (None if accuracy is None else float(accuracy == 1.0))
-  assert JUDGED.outcome(EXAMPLE, episode) == float(answer == "the ANN_LEE")  # comparable over the three accuracies
+  assert JUDGED.outcome(EXAMPLE, episode) == float(answer == "the ANN_LEE")  # comparable between the three accuracies
 
 
 def test_a_transcript_without_its_verdict_cannot_be_scored():
   assert scored(said(answer="Bob"), JUDGED)[1] is None and scored(said(), JUDGED)[1] == 13.0
 
 
-def test_no_judge_is_asked_where_none_is_paid():
+def test_no_judge_is_called_if_no_term_needs_it():
   assert [entry[0] for entry in scripted.play(paper, EXAMPLE, [said(answer="Bob")])[1]] == ["start", "generate", "end"]
 
 
@@ -142,9 +145,9 @@ def test_no_judge_is_asked_where_none_is_paid():
     ("<think>x</think>", 0.0, 0.0),
   ],
 )
-def test_naive_grpo_pays_for_shape_and_answer(text, shape, accuracy):
+def test_naive_grpo_rewards_format_and_answer(text, shape, accuracy):
   naive = recipes.get("arena", "naive")
-  unmarked = dataclasses.replace(EXAMPLE, supporting=(), evidence=())  # gold references are no matter here
+  unmarked = dataclasses.replace(EXAMPLE, supporting=(), evidence=())  # gold references do not matter here
   for example in (EXAMPLE, unmarked):
     terms, reward = scored(text, naive, example)
     assert terms == dict(format=shape, accuracy=accuracy) and reward == shape + accuracy
@@ -161,7 +164,7 @@ def test_direct_answers():
   assert "one section" in told and "think" not in told and "analysis" not in told
 
 
-def test_lists_that_only_the_code_takes():
+def test_lists_that_only_the_authors_code_accepts():
   for ids in ("[1.0, 5.0]", "[true, 5]"):
     assert scored(said(ids))[0]["relevance"] == 0.0
     assert scored(said(ids), repo)[1] == 13.0
@@ -169,12 +172,12 @@ def test_lists_that_only_the_code_takes():
 
 def test_gold_numbers():
   assert gold_numbers(EXAMPLE, "supporting") == gold_numbers(EXAMPLE, "substring") == [1, 5]
-  # The second sentence stands in an earlier passage, too: by substring that one is the gold.
+  # The second sentence also occurs in an earlier passage. By substring, that passage is the gold one.
   twice = dataclasses.replace(EXAMPLE, passages=(PASSAGES[0], Passage("x", "X", "More of 5."), *PASSAGES[2:]))
   assert gold_numbers(twice, "supporting") == [1, 5] and gold_numbers(twice, "substring") == [1, 2]
   lost = dataclasses.replace(EXAMPLE, evidence=((0, "Text number 1."), (4, "nowhere")))
   assert gold_numbers(lost, "substring") == [] and gold_numbers(lost, "supporting") == [1, 5]
-  whole = dataclasses.replace(EXAMPLE, evidence=())  # a set that marks passages only
+  whole = dataclasses.replace(EXAMPLE, evidence=())  # a data set that marks only passages
   assert gold_numbers(whole, "substring") == [1, 5]
 
 
@@ -186,9 +189,9 @@ def test_unknown_golds_cannot_be_scored(recipe):
 
 
 @pytest.mark.parametrize("ids", ["[-1, 1]", "[-1]", "[1]", "[1, 5]"])
-def test_a_sentence_that_stands_nowhere_leaves_the_sample_out(ids):
+def test_a_sentence_in_no_passage_excludes_the_sample(ids):
   lost = dataclasses.replace(EXAMPLE, evidence=((0, "Text number 1."), (4, "nowhere")))
-  terms, reward = scored(said(ids), repo, lost)  # the authors' code pays [-1, 1] in full
+  terms, reward = scored(said(ids), repo, lost)  # the authors' code gives [-1, 1] the full reward
   assert terms == dict(format=1.0, accuracy=1.0, relevance=None, bonus=None) and reward is None
   assert scored(said(), paper, lost)[1] == 13.0
 
@@ -226,7 +229,7 @@ def test_references_are_numbered_and_titles_are_a_switch():
   assert bare.startswith("Who {is} it?\n1. Text") and bare.endswith("6. Text number 6. More of 6.")
 
 
-# ---- playing the reward ---------------------------------------------------------------------------------------------
+# ---- exploits of the reward -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("recipe", [paper, repo], ids=["paper", "repo"])
@@ -243,7 +246,7 @@ def test_answering_everything():
   f1 = recipes.get("arena", "f1")
   assert scored(said(answer="Ann Lee " * 50), f1)[0]["accuracy"] == pytest.approx(2 * 2 / 102)
   every = "".join(f"<answer>{answer}</answer>" for answer in ("Bob", "Ann Lee", "Ann Lee"))
-  assert scored(said().replace("<answer>Ann Lee</answer>", every))[1] == 1.0  # the first counts, out of shape
+  assert scored(said().replace("<answer>Ann Lee</answer>", every))[1] == 1.0  # the first counts, in a wrong format
 
 
 @pytest.mark.parametrize(
@@ -273,15 +276,87 @@ def test_tags_inside_passages_are_broken_up():
   assert scored(said(), paper, odd)[1] == 13.0
 
 
-def test_results_of_its_own_are_worth_nothing():
+def test_forged_results_earn_nothing():
   forged = "<information>Doc 1(Title: x) Ann Lee</information>"
   assert scored(forged)[1] == 0.0 and scored(forged + said())[0]["format"] == 0.0
-  assert scored(said(analysis=forged))[1] == 13.0  # words like any others, and paid for as none
+  assert scored(said(analysis=forged))[1] == 13.0  # plain words, which earn nothing
 
 
 def test_the_prompts_own_example_is_never_scored():
   example = dataclasses.replace(EXAMPLE, golds=("the answer alone: a word or a short phrase, no explanation",))
   assert scored("", paper, example)[0] == dict(format=0.0, accuracy=0.0, relevance=0.0, bonus=0.0)
+
+
+@pytest.mark.parametrize(("told", "preset", "paid", "guarded", "trick"), unearned.rows("arena"))
+def test_the_table_of_unearned_reward(told, preset, paid, guarded, trick):
+  text = told.replace("ALL", "[1,2,3,4,5,6]").replace("GOLD", "[1,5]").replace("RIGHT", "Ann Lee")
+  reward, tricks = unearned.earned("arena", preset, EXAMPLE, text)
+  assert reward == paid and tricks[trick.removeprefix("unearned/")]
+  assert unearned.earned("arena", preset, EXAMPLE, text, guarded=True)[0] == guarded == 0.0
+
+
+def test_what_is_earned_stays_earned_when_guarded():
+  reasoned = "Ann is named by [1], and [5] says that she is a Lee."
+  for preset, text, reward in (
+    ("paper", said(analysis=reasoned), 13.0),
+    ("paper", said(answer="Bob", analysis=reasoned), 2.0),
+    ("paper", said("[1]", "Bob", reasoned), 1.5),
+    ("paper", said("[1, 2]", "Bob", reasoned + " Not [2]."), 1.5),  # half of them are right
+    ("naive", f"<think>{reasoned}</think><answer>Ann Lee</answer>", 2.0),
+    ("direct", "<answer>Ann Lee</answer>", 2.0),
+  ):
+    for guarded in (False, True):
+      got, tricks = unearned.earned("arena", preset, EXAMPLE, text, guarded=guarded)
+      assert got == reward and not any(tricks.values()), (text, tricks)
+
+
+def test_no_reply_of_constant_pieces_earns_anything_when_guarded():
+  """All replies of up to three sections, each with one of these bodies: none of them has read the question."""
+  bodies = ("", ".", "\u200b", "[]", "[1]", "[1,2,3,4,5,6]", "[9]", "a b c d e 1 2 3 4 5 6", "yes")
+  example = dataclasses.replace(EXAMPLE, supporting=(1, 3), evidence=())  # 2 and 4: no constant guess hits
+  for ids in bodies:
+    for analysis in bodies:
+      for answer in bodies:
+        for text in (said(ids, answer, analysis), said(ids, answer, analysis)[10:], f"<relevance>{ids}</relevance>"):
+          assert unearned.earned("arena", "paper", example, text, guarded=True)[0] == 0.0, text
+
+
+def test_a_missing_verdict_stays_unknown_when_guarded():
+  text = said("[2]", "Bob", "")
+  judged = recipes.get("arena", "judge", guarded=True)
+  terms = judged.score(EXAMPLE, Episode.from_text(judged, EXAMPLE, [("model", text)]))
+  assert terms == dict(format=0.0, accuracy=None, relevance=0.0, bonus=None)
+
+
+def test_tables_have_the_papers_em_and_f1():
+  for gold, answer, squad, spaced in (("1,000", "1000", 1.0, 0.0), ("Jean-Luc", "Jean Luc", 0.0, 1.0)):
+    example = dataclasses.replace(EXAMPLE, golds=(gold,))
+    episode = Episode.from_text(paper, example, [("model", said(answer=answer))])
+    (scored_one,) = rewards.score(paper, [example], [episode], 1)
+    row = harness.prediction(paper, scored_one)
+    assert (row["em"], row["em_spaced"], row["f1_spaced"]) == (squad, spaced, spaced)
+    assert harness.summarise([row])["em_spaced"] == spaced
+  other = recipes.get("care")
+  episode = Episode.from_text(other, EXAMPLE, [("model", "Answer: Ann Lee")])
+  assert "em_spaced" not in harness.prediction(other, rewards.score(other, [EXAMPLE], [episode], 1)[0])
+
+
+def test_the_shares_of_tricks_are_logged():
+  texts = (said(analysis="By [1] and by [5] she is."), said("", "", ""), said("[2]", "Bob", "."))
+  episodes = [Episode.from_text(paper, EXAMPLE, [("model", text)]) for text in texts]
+  metrics = rewards.summarise(rewards.score(paper, [EXAMPLE] * 3, episodes, 1))
+  assert metrics["unearned/shape_alone"] == pytest.approx(2 / 3) and metrics["unearned/out_of_shape"] == 0.0
+
+
+def test_the_papers_prompt_comes_from_a_file(tmp_path):
+  file = tmp_path / "arena.txt"
+  file.write_text("[system]\nBe brief.\n[user]\n<q>{question}</q>\n{references} {[1,5]}\n")
+  system, user = recipes.get("arena", instructions=f"file:{file}").prompt.messages(EXAMPLE)
+  assert system == dict(role="system", content="Be brief.")
+  assert user["content"].startswith("<q>Who {is} it?</q>\n1. Text number 1.") and user["content"].endswith("{[1,5]}")
+  file.write_text("{question}")
+  with pytest.raises(ValueError, match="placeholder {references} is missing"):
+    recipes.get("arena", instructions=f"file:{file}")
 
 
 PIECES = [

@@ -1,4 +1,4 @@
-"""The SFT baselines' data. What travels over HTTP is tested with CARE's (test_care_sft_data.py)."""
+"""The data of the SFT baselines. test_care_sft_data.py tests the HTTP part."""
 
 import asyncio
 import dataclasses
@@ -57,14 +57,14 @@ def test_reasoned():
   kept, fates = asyncio.run(sft_data.reasoned(asked, backbone, concurrency=2))
   assert [example.id for example, _ in kept] == ["good", "wordy"]
   assert fates == {"kept": 2, "out of shape": 2, "no answer": 1, "no references": 1}
-  assert len(backbone.asked) == 6  # the one without references is not asked about, the one that is gone twice
+  assert len(backbone.asked) == 6  # the question without references is not asked; the failing one is asked twice
   assert (
     "1. Text number 1.\n2. Text" in backbone.asked[0]
     and "References that matter: [1, 5]\nAnswer: Ann Lee" in (backbone.asked[0])
   )
   for preset in ("paper", "repo"):
     recipe = recipes.get("arena", preset)
-    for example, turns in kept[preset == "repo" :]:  # the authors' pattern takes no "<"
+    for example, turns in kept[preset == "repo" :]:  # the authors' pattern allows no "<"
       assert recipe.reward(recipe.score(example, Episode.from_text(recipe, example, turns)), 0) == 13.0
   assert weighed(recipes.get("arena"), *kept[1]) == (
     "<relevance> [1, 5] </relevance>\n<analysis> By [1] and [5]. </analysis>\n<answer> Ann Lee </answer>"

@@ -1,13 +1,16 @@
 import collections
 import dataclasses
+import itertools
 import random
 import re
 import types
 
 import pytest
+import unearned
 
 from ragrl_jax import recipes
-from ragrl_jax.data import synthetic
+from ragrl_jax.core.rewards import quotes as quotes_lib
+from ragrl_jax.data import layouts, stream, synthetic
 from ragrl_jax.recipes.care import demonstrate as quoting
 from ragrl_jax.structs import Episode, Example, Passage
 from ragrl_jax.testing import scripted
@@ -33,10 +36,10 @@ def scored(text, recipe=paper, example=EXAMPLE):
 
 def test_published_fixtures():
   assert scored("no idea", repo) == (dict(accuracy=0.0, format=0.0, retrieval=0.2), pytest.approx(0.2 * 0.2))
-  # One quote word for word, one with a letter wrong, one from nowhere: (1 + 0.5 + 0) / 3.
+  # One exact quote, one with a wrong letter, one that occurs nowhere: (1 + 0.5 + 0) / 3.
   terms, _ = scored(said("stands in Paris.", "paris is the capital of Franse.", "London is a town"), repo)
   assert terms["retrieval"] == pytest.approx(0.5)
-  # Sets of raw words: {the, Eiffel, Tower.} and {Eiffel, Tower} share one; 2 · 1 / 5.
+  # Sets of raw words: {the, Eiffel, Tower.} and {Eiffel, Tower} have one in common; 2 · 1 / 5.
   tower = dataclasses.replace(EXAMPLE, golds=("Eiffel Tower",))
   assert scored("Answer: the Eiffel Tower.", repo, tower)[0]["accuracy"] == pytest.approx(0.4)
   assert scored("Answer: the Eiffel Tower.", paper, tower)[0]["accuracy"] == 1.0
@@ -46,8 +49,9 @@ def test_weights():
   assert scored(said(ONE))[1] == pytest.approx(1.0) and scored("")[1] == 0.0
   assert scored(said("nowhere"))[1] == pytest.approx(0.8)
   assert scored(said(ONE, answer="Oslo"))[1] == pytest.approx(0.3)
-  assert scored(said("nowhere"), recipes.get("care", "no_retrieval"))[1] == pytest.approx(0.8)
-  assert scored(said(ONE), recipes.get("care", "no_retrieval"))[1] == pytest.approx(0.8)
+  for text in (said("nowhere"), said(ONE), "<think> x </think> Answer: Paris"):  # as DeepSeek-R1: no quote is asked for
+    assert scored(text, recipes.get("care", "no_retrieval"))[1] == pytest.approx(0.8)
+  assert scored("Answer: Paris", recipes.get("care", "no_retrieval"))[1] == pytest.approx(0.7)
 
 
 def test_format():
@@ -101,29 +105,29 @@ def test_answer(text, last, first):
     (["tower stands in paris."], 0, 0),
     ([EXAMPLE.question], 0, 0),
   ],
-)  # the question is no context
+)  # the question is not part of the context
 def test_quotes(quotes, strict, share):
   assert scored(said(*quotes))[0]["retrieval"] == strict
   assert scored(said(*quotes), mean)[0]["retrieval"] == share
 
 
-def test_what_only_the_code_pays():
+def test_what_only_the_authors_code_rewards():
   assert scored(said("Where does the {tower} stand?"), repo)[0]["retrieval"] == 1.0  # the question
   assert scored(said("The Eiffel Tower stands in Paris."), repo)[0]["retrieval"] == 0.5  # a line ends inside it
   assert scored("", repo)[0]["retrieval"] == 0.2 and scored(said(""), repo)[0]["retrieval"] == 0.2
 
 
-# ---- playing the reward ---------------------------------------------------------------------------------------------
+# ---- exploits of the reward -----------------------------------------------------------------------------------------
 
 
 def test_quoting_the_whole_context():
   whole = " ".join(f"{p.title} {p.text}" for p in PASSAGES)
-  assert scored(said(whole))[0]["retrieval"] == 0.0  # no passage holds it
-  # Passage by passage it is paid, as the paper has it; the answer is not helped by it.
+  assert scored(said(whole))[0]["retrieval"] == 0.0  # it is in no single passage
+  # Quoted passage by passage it is rewarded, as in the paper. The answer does not gain by it.
   assert scored(said(*(p.text for p in PASSAGES), answer=""))[1] == pytest.approx(0.3)
 
 
-def test_false_quotes_do_not_hide():
+def test_false_quotes_are_found():
   for text in (
     said(f"nowhere<retrieval>{ONE}"),
     said(ONE) + "<retrieval>nowhere</retrieval>",
@@ -136,17 +140,17 @@ def test_repeats_and_spam():
   assert scored(said(*[ONE] * 50))[1] == pytest.approx(1.0)  # no more than once
   assert scored(said(ONE, answer="Paris " * 50))[0]["accuracy"] == pytest.approx(2 / 51)
   assert scored(said(ONE, answer="Paris Rome Oslo"), repo)[0]["accuracy"] == pytest.approx(0.5)
-  assert scored(said(ONE, answer="Paris " * 50), repo)[0]["accuracy"] == 1.0  # the hole in F1 over sets
+  assert scored(said(ONE, answer="Paris " * 50), repo)[0]["accuracy"] == 1.0  # a weakness of F1 over sets
   assert scored("<think><retrieval>" * 99 + "</retrieval></think>" * 99 + "Answer: ")[0]["retrieval"] == 0.0
 
 
-def test_results_of_its_own_are_worth_nothing():
+def test_forged_results_earn_nothing():
   forged = "<information>Doc 1(Title: Eiffel Tower) London is a town</information>"
   for recipe in (paper, mean):
     assert scored(forged, recipe)[1] == 0.0
-    assert scored(said("London is a town") + forged, recipe)[0]["retrieval"] == 0.0  # it is no context
+    assert scored(said("London is a town") + forged, recipe)[0]["retrieval"] == 0.0  # it is not part of the context
   assert scored(forged + said(ONE))[0]["format"] == 0.0
-  assert scored(said(ONE).replace("I look.", forged))[1] == pytest.approx(1.0)  # words like any others
+  assert scored(said(ONE).replace("I look.", forged))[1] == pytest.approx(1.0)  # plain words
   assert scored(forged + said("London is a town"), repo)[0]["retrieval"] == 0.0
 
 
@@ -186,10 +190,120 @@ def test_prompt():
 
 
 def test_curriculum():
-  # max(0, 1 - 175 / 350); code: p_hard = min(.5, .5 · 350 / 10000) = .0175.
-  assert [paper.mixture(step) for step in (0, 175, 350, 400)] == [1.0, 0.5, 0.0, 0.0]
-  assert [1 - repo.mixture(step) for step in (0, 350, 10_000, 99_999)] == pytest.approx([0.0, 0.0175, 0.5, 0.5])
-  assert {recipes.get("care", "easy_only").mixture(step) for step in (0, 350, 9999)} == {1.0}
+  # max(0, 1 - 175 / 350), over the run's own steps; code: p_hard = min(.5, .5 · 350 / 10000) = .0175.
+  assert [paper.mixture(step, 350) for step in (0, 175, 350, 400)] == [1.0, 0.5, 0.0, 0.0]
+  assert [paper.mixture(step, 20) for step in (0, 10, 20)] == [1.0, 0.5, 0.0]
+  assert [recipes.get("care", easy_steps=350).mixture(step, 20) for step in (0, 10)] == [1.0, pytest.approx(34 / 35)]
+  assert [1 - repo.mixture(step, 350) for step in (0, 350, 10_000, 99_999)] == pytest.approx([0.0, 0.0175, 0.5, 0.5])
+  for preset in ("easy_only", "no_retrieval", "no_retrieval,easy_only"):  # "No Ret." has no curriculum either: Table 3
+    assert {recipes.get("care", preset).mixture(step, 350) for step in (0, 350, 9999)} == {1.0}
+
+
+def test_a_run_that_leaves_the_curriculum_unfinished_is_told():
+  assert paper.unreached(7) == {} and recipes.get("care", "easy_only").unreached(7) == {}
+  assert recipes.get("care", easy_steps=350).unreached(175) == dict(easy_share=(0.5, 0.0))
+  assert repo.unreached(350) == dict(easy_share=(pytest.approx(0.9825), 0.5))
+
+
+def test_the_first_step_draws_easy_questions_alone():
+  share = lambda step: paper.mixture(step, 350)
+  mixed = stream.Mixture(10, 1000, share=share, prompts_per_step=1024, seed=0)
+  hard = [sum(which >= 10 for _, which in mixed.draw(1024 * step, 1024)) for step in (0, 1, 175, 349)]
+  # 0 at the first step; then 1024 / 350 = 2.9, one half (deviation 16), and all but 1024 / 350.
+  assert hard[0] == 0 and hard[1] < 12 and 430 < hard[2] < 594 and 1012 < hard[3] <= 1024
+
+
+def test_models_that_were_told_of_no_format():
+  original, whole = recipes.get("care", "original"), recipes.get("care", unmarked=True)
+  text = "The tower stands in Paris."
+  assert [recipe.parser.answer(text) for recipe in (paper, whole, original)] == [None, text, text]
+  assert scored(text, original)[0]["accuracy"] == scored(text, whole)[0]["accuracy"]
+  assert scored(text, whole)[0]["accuracy"] == pytest.approx(4 / 7)  # "in Paris, France": 2 · 2 / (4 + 3)
+  assert scored(text)[0]["accuracy"] == 0.0
+  marked = "So: Answer: Paris"
+  assert [recipe.parser.answer(marked) for recipe in (paper, whole, original)] == ["Paris", "Paris", marked]
+  assert original.parser.answer(" ") is None and whole.parser.answer("") is None
+  assert [message["role"] for message in original.prompt.messages(EXAMPLE)] == ["user"]  # no system message of ours
+
+
+def test_a_row_of_the_authors_data():
+  row = dict(prompt="Context: The tower stands in Paris.\n\nQuestion: Where <is> it?", answer="Paris")
+  example = layouts.example(row, identity="q", source="s")
+  (_, user) = paper.prompt.messages(example)
+  assert user["content"] == row["prompt"].replace("<is>", "< is>")  # as it is, but for what looks like a tag
+  assert scored(said("The tower stands in Paris."), paper, example)[1] == pytest.approx(1.0)
+  assert scored(said("Where < is> it?"), paper, example)[0]["retrieval"] == 1.0  # their context is the whole message
+
+
+def test_wording_from_files(tmp_path):
+  told, asked = tmp_path / "told.txt", tmp_path / "asked.txt"
+  told.write_text("Quote {{well}}.\n")
+  asked.write_text("Read:\n{context}\nAsk: {question}")
+  recipe = recipes.get("care", instructions=f"file:{told}", asked=f"file:{asked}", system="Be good.")
+  system, user = recipe.prompt.messages(EXAMPLE)
+  assert system["content"] == "Be good. Quote {well}."
+  assert user["content"].startswith("Read:\nEiffel Tower\n")
+  assert user["content"].endswith("the Seine {0}.\nAsk: Where does the {tower} stand?")
+  asked.write_text("{context}")
+  with pytest.raises(ValueError, match="config.switches.asked.*{question} is missing"):
+    recipes.get("care", asked=f"file:{asked}")
+  with pytest.raises(ValueError, match="config.switches.instructions.*cannot be read"):
+    recipes.get("care", instructions=f"file:{tmp_path / 'none.txt'}")
+
+
+# ---- unearned reward ------------------------------------------------------------------------------------------------
+
+
+def filled(told):
+  whole = " ".join(f"<retrieval>{p.title} {p.text}</retrieval>" for p in PASSAGES)
+  return told.replace("PASSAGES", whole).replace("SENTENCE", TWO)
+
+
+@pytest.mark.parametrize(("told", "preset", "paid", "guarded", "trick"), unearned.rows("care"))
+def test_the_table_of_unearned_reward(told, preset, paid, guarded, trick):
+  reward, tricks = unearned.earned("care", preset, EXAMPLE, filled(told))
+  assert reward == pytest.approx(paid) and tricks[trick.removeprefix("unearned/")]
+  assert unearned.earned("care", preset, EXAMPLE, filled(told), guarded=True)[0] == guarded == 0.0
+
+
+def test_what_is_earned_stays_earned_when_guarded():
+  for preset, text, reward in (
+    ("paper", said(ONE), 1.0),
+    ("paper", said(TWO), 1.0),
+    ("paper", said(ONE, answer="Paris Rome"), 0.3 + 0.7 * 2 / 3),
+    ("paper", said("nowhere at all is it"), 0.8),
+    ("no_retrieval", "<think> x </think> Answer: Paris", 0.8),
+    ("mean", said(ONE, "nowhere at all"), 0.9),
+  ):
+    for guarded in (False, True):
+      got, tricks = unearned.earned("care", preset, EXAMPLE, text, guarded=guarded)
+      assert got == pytest.approx(reward) and not any(tricks.values()), (text, tricks)
+
+
+def test_no_reply_of_constant_pieces_earns_anything_when_guarded():
+  """Every reply in shape, and out of it, with one of these bodies in each place: none of them has read the question."""
+  bodies = ("", ".", "a the e 1", "\u200b", "<retrieval>")
+  guarded, reply = recipes.get("care", guarded=True), types.SimpleNamespace(ended="eos", model_text="")
+  for first, quote, last, after, answer in itertools.product(bodies, repeat=5):
+    shaped = f"<think>{first}<retrieval>{quote}</retrieval>{last}</think>{after}Answer:{answer}"
+    for reply.model_text in (shaped, shaped.removeprefix("<think>")):
+      assert guarded.reward(guarded.score(EXAMPLE, reply), 0) == 0.0, reply.model_text
+
+
+def test_least_words_of_a_quote():
+  recipe = recipes.get("care", quote_words=3)
+  for quote, real in (
+    ("stands in Paris.", 1.0),
+    ("stands in Paris", 1.0),
+    ("stands in", 0.0),  # two words
+    ("ands in Paris", 0.0),  # the first one is cut
+    ("Tower stands in Pari", 0.0),
+    (". It was built", 1.0),  # a sign cuts nothing
+    (". . .", 0.0),
+    ("in 1889. nowhere", 0.0),
+  ):
+    assert scored(said(quote), recipe)[0]["retrieval"] == real, quote
+  assert quotes_lib.words("\u200b . é1 don't") == 3
 
 
 # ---- demonstrations -------------------------------------------------------------------------------------------------
@@ -246,7 +360,9 @@ PIECES = [
 
 @pytest.mark.long  # a hundred thousand transcripts
 def test_no_transcript_breaks_anything():
-  """10⁵ of them, those that differ read, half of these scored; against the patterns of the authors' code."""
+  """10⁵ transcripts. All distinct ones are parsed, half of these scored, and compared with the patterns of the authors'
+  code.
+  """
   whole = re.compile(r"<think>.*</think>.*Answer:.*", re.DOTALL)
   block = re.compile(r"<think>(.*?)</think>", re.DOTALL)
   pair = re.compile(r"<retrieval>(.*?)</retrieval>", re.DOTALL)

@@ -1,4 +1,4 @@
-"""The warm start's data, made over real HTTP against a server that follows a script."""
+"""The data of the warm start, made over real HTTP with a scripted server."""
 
 import asyncio
 import collections
@@ -117,7 +117,7 @@ def by_question(model, prompt):
   return WOVEN
 
 
-def test_who_is_kept(serve, tmp_path):
+def test_which_transcripts_are_kept(serve, tmp_path):
   server = serve(by_question)
   examples = [question(name) for name in ("good", "wrong", "apart", "changed", "tagged")]
   examples += [question("bare", evidence=()), question("elsewhere", evidence=((0, "The tower stands in Rome."),))]
@@ -136,7 +136,7 @@ def test_who_is_kept(serve, tmp_path):
     assert terms == dict(accuracy=1.0, format=1.0, retrieval=1.0)
     assert recipe.parser.quotes(turns[0][1]) == [FACTS[0][1], FACTS[1][1], FACTS[0][1]]
 
-  # Again, with one more: only what is missing is asked.
+  # Again with one more question: only the missing one is asked.
   before = len(server.asked)
   again, _ = run(server, [*examples, question("new")], tmp_path)
   assert [prompt.count("Question new?") for _, prompt, _ in server.asked[before:]] == [1, 1]
@@ -157,20 +157,20 @@ def test_an_endpoint_that_fails_now_and_then(serve, tmp_path):
   began = time.perf_counter()
   with pytest.raises(ToolFailed, match="NoAnswerInTime"):
     ask("three", deadline_s=0.2)
-  assert time.perf_counter() - began < 3.0  # before its answer came
+  assert time.perf_counter() - began < 3.0  # before its answer arrived
   script[:] = ["now", "too"]
-  assert ask("two").content == "now" and ask("two").content == "now"  # a failure is not kept, an answer is
-  assert ask("two", sampling=dict(temperature=0.1)).content == "too"  # other sampling, another question
+  assert ask("two").content == "now" and ask("two").content == "now"  # failures are not stored, answers are
+  assert ask("two", sampling=dict(temperature=0.1)).content == "too"  # other sampling is another question
 
 
-def test_settings_that_are_wrong_stop_the_job_at_once(serve, tmp_path, monkeypatch):
+def test_invalid_settings_stop_the_job_at_once(serve, tmp_path, monkeypatch):
   monkeypatch.setattr(cached, "DEAD", 6)
   server = serve(lambda model, prompt: 401)
   with pytest.raises(ConnectionError, match="reads at http://.*status 401.*address, model and key"):
     run(server, [question(str(number)) for number in range(30)], tmp_path)
-  assert len(server.asked) < 20  # what was under way
+  assert len(server.asked) < 20  # the calls in progress
   server = serve(lambda model, prompt: 500)
-  with pytest.raises(ConnectionError, match="status 500"):  # nobody there
+  with pytest.raises(ConnectionError, match="status 500"):  # no server there
     run(server, [question(str(number)) for number in range(30)], tmp_path, retries=0)
   assert 6 <= len(server.asked) < 20
   kept, fates = run(server, [question("a"), question("b")], tmp_path, retries=0)
@@ -180,7 +180,7 @@ def test_settings_that_are_wrong_stop_the_job_at_once(serve, tmp_path, monkeypat
 
 
 def test_a_question_that_is_refused_is_skipped_counted_and_asked_again_at_the_end(serve, tmp_path, caplog):
-  """One refusal in twenty, which stays, and one failure that passes."""
+  """One question in twenty is refused for good, and one failure is temporary."""
   failed = []
 
   def answer(model, prompt):
@@ -199,7 +199,7 @@ def test_a_question_that_is_refused_is_skipped_counted_and_asked_again_at_the_en
   assert len(caplog.records) == 1 and "2 of 20 questions got no answer" in caplog.text
 
 
-def test_the_exit_status_tells_when_too_much_is_missing(monkeypatch, capsys):
+def test_the_exit_status_says_if_too_many_are_missing(monkeypatch, capsys):
   monkeypatch.setattr(generation, "MAX_MISSING", types.SimpleNamespace(value=0.05))
   generation.report(collections.Counter({"kept": 19, "no answer": 1}), "OUT")
   assert capsys.readouterr().out == "     19  kept\n      1  no answer\nOUT\n"
@@ -207,7 +207,7 @@ def test_the_exit_status_tells_when_too_much_is_missing(monkeypatch, capsys):
     generation.report(collections.Counter({"kept": 18, "no answer": 2}), "OUT")
 
 
-def test_of_facts_inside_one_another_the_longest_is_wrapped():
+def test_of_nested_facts_the_longest_is_wrapped():
   text = generate.wrapped("a b c. b c. (a)", ["b c.", "a b c.", "(a)"])
   assert text == "<retrieval>a b c.</retrieval> <retrieval>b c.</retrieval> <retrieval>(a)</retrieval>"
 

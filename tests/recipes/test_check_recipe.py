@@ -1,4 +1,4 @@
-"""The check that users call on recipes of their own: it passes ours, and names each broken promise."""
+"""The contract check that users call on their own recipes: our recipes pass it, and it names each broken rule."""
 
 import asyncio
 import dataclasses
@@ -75,7 +75,7 @@ def of_all_text(example, episode):
     (dict(switches=dict(a=structs)), "JSON serializable"),
   ],
 )
-def test_a_broken_promise_is_named(changed, says):
+def test_a_broken_rule_is_named(changed, says):
   with pytest.raises((AssertionError, TypeError), match=says):
     testing.check_recipe(dataclasses.replace(RECIPE, **changed), EXAMPLE, TEXTS)
 
@@ -92,7 +92,7 @@ def test_a_small_engine_plays_a_recipe():
 
 
 def test_a_recipe_is_checked_beside_a_running_event_loop():
-  """As a notebook's cell runs: its thread has a loop already."""
+  """As in a notebook's cell, whose thread already has an event loop."""
 
   async def cell():
     return scripted.run(answer())

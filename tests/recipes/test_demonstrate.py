@@ -19,7 +19,7 @@ recipe, shaped, arena = recipes.get("search_r1"), recipes.get("search_r1", "form
 
 
 def look_up(query):
-  """The passage that a query in the demonstrations' words is about."""
+  """The passage about the subject of a demonstration's query."""
   relation, _, subject = query.rpartition(" ")
   return [WORLD.passage(subject, relation)]
 
@@ -42,7 +42,7 @@ def test_without_faults_every_question_is_answered():
 
 
 def test_a_demonstration_is_what_play_would_have_made():
-  """Played live with the demonstration's own words, the episode is the demonstration, turn by turn."""
+  """Playing the demonstration's own text live gives the demonstration, turn by turn."""
   for fault, kinds in ((0.0, ("stop",)), (1.0, search.FAULTS)):
     for example in CHAINS:
       turns = search.demonstrate(example, WORLD, look_up, random.Random(example.id), fault=fault, kinds=kinds)
@@ -92,7 +92,7 @@ def test_repeats_and_forgets():
     assert episode.num_searches == 2 * example.hops and recipe.outcome(example, episode) == 1.0
     turns = searching(example, fault=1.0, kinds=("invalid",))
     assert turns[1] == ("environment", NOTICE) and recipe.parser.act(turns[0][1]) is None
-    assert turns[0][1].endswith("</search>")  # so that generation ends there, as it would live
+    assert turns[0][1].endswith("</search>")  # generation ends there, as in a live episode
     assert turns[2:] == searching(example, fault=0.0)
 
 
@@ -100,7 +100,7 @@ def test_the_planted_share():
   asked = synthetic.questions(WORLD, 400, mix={2: 1})
   draw = random.Random(1)
   counts = collections.Counter(len(search.demonstrate(example, WORLD, look_up, draw)) for example in asked)
-  # 65 % of 400 stop after one search (3 turns): 260, standard deviation 9.5.
+  # 65 % of 400 stop after one search (3 turns): 260, standard deviation 9.5
   assert set(counts) == {3, 5} and 225 < counts[3] < 295
 
 
@@ -109,8 +109,8 @@ def test_the_same_draws_give_the_same_demonstrations():
     assert searching(example, kinds=search.FAULTS) == searching(example, kinds=search.FAULTS)
 
 
-def test_names_stand_behind_a_space():
-  """A name is then the same pieces in the question, the query, the passage and the answer."""
+def test_names_follow_a_space():
+  """test_names_follow_a_space"""
   for example in CHAINS:
     text = example.question + "".join(text for _, text in searching(example, fault=0.0))
     for step in example.meta["decomposition"]:
@@ -155,6 +155,6 @@ def test_unknown_faults():
     cite.demonstrate(ASKED[0], WORLD, random.Random(0), kinds=("guess",))
 
 
-def test_blocks_are_the_live_ones():
+def test_blocks_equal_the_live_ones():
   turns = searching(CHAINS[0], fault=0.0)
   assert passages.parse_block(turns[1][1])[0].title == CHAINS[0].meta["decomposition"][0]["subject"]

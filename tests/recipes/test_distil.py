@@ -1,4 +1,4 @@
-"""The judge's training data, its agreement with labels, and the launcher, over a lexical judge."""
+"""The judge's training data, its agreement with labels, and the launcher, with a lexical judge."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ import pytest
 from ragrl_jax import config as config_lib
 from ragrl_jax import judging, recipes, sft
 from ragrl_jax.data import readers
-from ragrl_jax.judging import api, prompts
+from ragrl_jax.judging import judge_api, prompts
 from ragrl_jax.judging.verdict_cache import Cached
 from ragrl_jax.prompting import passages
 from ragrl_jax.prompting.bytes import ByteTokenizer
@@ -38,7 +38,7 @@ EPISODES = [searched(n, f"<think> There are {n if n % 3 else 'many'} mayors of O
 PAIRS = distil.pairs(episode for _, episode in EPISODES)
 
 
-def test_pairs_are_whole_and_stand_once():
+def test_pairs_are_complete_and_occur_once():
   assert [distil.asked(pair) for pair in PAIRS[:2]] == [
     ("Doc 1(Title: Oslo) It has 0 mayors.", "There are many mayors of Oslo."),
     ("Doc 1(Title: Oslo) It has 1 mayors.", "There are 1 mayors of Oslo."),
@@ -60,9 +60,9 @@ def test_labels_and_split():
 
 
 class Refuses:
-  """Says 1, and stops the call over some claims; the others of that call are answered."""
+  """Gives 1, and fails on some claims; the other pairs of the call are answered."""
 
-  pace = api.Pace()
+  pace = judge_api.Pace()
 
   def __init__(self, *claims, killed_at=None):
     self.claims, self.killed_at, self.calls = claims, killed_at, []
@@ -71,7 +71,7 @@ class Refuses:
     return dict(kind="refuses")
 
   def judge(self, pairs):
-    return api.each(pairs, self._verdicts)
+    return judge_api.each(pairs, self._verdicts)
 
   def _verdicts(self, pairs):
     self.calls.append(pairs)
@@ -79,25 +79,25 @@ class Refuses:
       raise KeyboardInterrupt
     refused = [pair for pair in pairs if pair[1] in self.claims]
     if refused:
-      raise api.JudgeFailed("400", refused, {pair: 1.0 for pair in pairs if pair not in refused})
+      raise judge_api.JudgeFailed("400", refused, {pair: 1.0 for pair in pairs if pair not in refused})
     return [1.0] * len(pairs)
 
 
 ASKED = [("p", str(number)) for number in range(10)]
 
 
-def test_a_pair_that_is_refused_has_no_verdict_and_stops_nothing(tmp_path):
+def test_a_refused_pair_has_no_verdict_and_stops_nothing(tmp_path):
   judge, done = Refuses("2", "9"), []
   found = distil.verdicts(judge, [*ASKED[:3], ("p", " "), *ASKED[3:]], at_once=5, progress=done.append)
-  assert found == [1.0, 1.0, None, 0.0, *[1.0] * 6, None] and done == [5, 10, 11]  # the last part is refused alone
+  assert found == [1.0, 1.0, None, 0.0, *[1.0] * 6, None] and done == [5, 10, 11]  # the last part, one pair, is refused
   cached = Cached(judge, tmp_path / "v")
   first, second = (distil.verdicts(cached, ASKED, at_once=5) for _ in range(2))
   assert first == second == [1.0, 1.0, None, *[1.0] * 6, None]
-  # Again only the refused ones: in their parts, and together at the end.
+  # The refused pairs are asked again: in their parts, and together at the end.
   assert judge.calls[-3:] == [[("p", "2")], [("p", "9")], [("p", "2"), ("p", "9")]]
 
 
-def test_a_pair_whose_failure_passes_has_its_verdict_in_the_end():
+def test_a_pair_with_a_temporary_failure_gets_its_verdict():
   judge = Refuses("2", "7")
   found = distil.verdicts(judge, ASKED, at_once=5, progress=lambda done: done < 10 or setattr(judge, "claims", ("7",)))
   assert found == [1.0] * 7 + [None] + [1.0] * 2 and judge.calls[-1] == [("p", "2"), ("p", "7")]
@@ -113,8 +113,8 @@ def test_a_kill_costs_one_part(tmp_path):
 
 
 @pytest.mark.parametrize(("claims", "at_once"), [(map(str, range(10)), 20), (map(str, range(5, 10)), 5)])
-def test_a_judge_that_is_down_stops_it(claims, at_once):
-  with pytest.raises(api.JudgeFailed, match="400"):
+def test_a_judge_that_is_down_stops_the_labelling(claims, at_once):
+  with pytest.raises(judge_api.JudgeFailed, match="400"):
     distil.verdicts(Refuses(*claims), ASKED, at_once=at_once)
 
 
@@ -128,7 +128,7 @@ def test_agreement_by_hand():
     distil.agreement(labelled, (None,) * 5)
 
 
-def test_the_judge_is_asked_in_training_as_in_service():
+def test_the_judge_is_asked_in_training_as_in_use():
   pair = distil.labelled(PAIRS[1:2], (1.0,))[0]
   assert judge.prompt.messages(pair) == prompts.get("information_think").messages(*distil.asked(pair))
   for said, right in (("1", 1.0), (" 1\n", 1.0), ("0", 0.0), ("10", 0.0), ("1 or 0", 0.0), ("", 0.0)):
@@ -136,7 +136,7 @@ def test_the_judge_is_asked_in_training_as_in_service():
     assert judge.score(pair, played) == {"answer": right}, said
 
 
-def test_the_switch_words_the_question():
+def test_the_switch_chooses_the_wording():
   bare = recipes.get("veritas", "reward_model", judge_prompt="information_think_bare")
   (message,) = bare.prompt.messages(PAIRS[1])
   assert message["content"] == (
@@ -145,7 +145,7 @@ def test_the_switch_words_the_question():
   played, tape = scripted.play(bare, PAIRS[1], ["1"])
   assert tape[0] == ("start", message["content"]) and played.model_text == "1"
   with pytest.raises(ValueError, match="judge_prompt='correctness'.*information_think_bare"):
-    recipes.get("veritas", "reward_model", judge_prompt="correctness")  # whose answer is a word
+    recipes.get("veritas", "reward_model", judge_prompt="correctness")  # its answer is a word
 
 
 def test_only_the_digit_and_the_end_are_trained():
@@ -157,7 +157,7 @@ def test_only_the_digit_and_the_end_are_trained():
   assert weights[-2:] == [1.0, 1.0] and sum(weights) == 2.0
 
 
-@pytest.mark.slow  # two starts of a process
+@pytest.mark.slow  # starts two processes
 def test_from_a_run_to_data_and_agreement(tmp_path):
   episodes_lib.write_episodes(
     tmp_path,
@@ -177,4 +177,4 @@ def test_from_a_run_to_data_and_agreement(tmp_path):
   assert [pair.golds for pair in held_out] == [(str(int(verdict)),) for verdict in verdicts]
   assert [pair.meta["turns"] for pair in held_out] == [[["model", pair.golds[0]]] for pair in held_out]
   found = json.loads(say(f"--compare={tmp_path}/held_out.jsonl.gz"))
-  assert (found["n"], found["consistency"], found["kappa"]) == (4, 1.0, 1.0)  # the judge against itself
+  assert (found["n"], found["consistency"], found["kappa"]) == (4, 1.0, 1.0)  # the judge compared with itself

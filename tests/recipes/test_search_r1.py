@@ -54,7 +54,7 @@ def test_an_invalid_action_gets_the_notice_and_goes_on():
 
 
 def test_the_notice_is_not_read():
-  # Its own words hold "<answer> and </answer>": they are the environment's.
+  # The notice contains "<answer> and </answer>", which are the environment's words.
   example = dataclasses.replace(EXAMPLE, golds=("and",))
   episode, _ = scripted.play(recipes.get("search_r1", max_searches=1), example, ["hm", "hm"])
   assert paper.parser.answer(episode.turns[1].text) == "and"
@@ -91,17 +91,17 @@ def test_a_full_context_ends_the_episode():
     assert paper.score(EXAMPLE, episode) == {"answer": 0.0}
 
 
-def test_passages_are_cut_and_blocks_are_closed():
+def test_passages_are_cut_and_blocks_stay_closed():
   recipe = recipes.get("search_r1", max_passage_tokens=40)
   long = Passage("1", "Long", "word " * 100)
   episode, _ = scripted.play(recipe, EXAMPLE, ["<search> x </search>", "<answer> y </answer>"], [[long, FRANCE]])
   shown = episode.searches[0].text
   assert shown.endswith("</information>\n\n") and "Doc 2(Title: France)" in shown and len(shown) < 160
-  assert episode.searches[0].found == (long, FRANCE)  # the record keeps what was found
+  assert episode.searches[0].found == (long, FRANCE)  # the record keeps the whole passages
 
 
-def test_a_failed_tool_is_no_zero():
-  with pytest.raises(ToolFailed):  # for whoever runs the episodes to mark
+def test_a_failed_tool_is_not_scored_as_zero():
+  with pytest.raises(ToolFailed):  # the caller that runs the episodes marks it as failed
     scripted.play(paper, EXAMPLE, ["<search> x </search>"], [ToolFailed("down")])
   episode = dataclasses.replace(Episode.from_text(shaped, EXAMPLE, []), ended="failed", failure="down")
   terms = shaped.score(EXAMPLE, episode)
@@ -125,7 +125,7 @@ def test_actions():
     ("<SEARCH>q</SEARCH>", None),
     ("<answer> half <search> q </search>", ("search", "q")),
     ("<information> x </information><search> q </search>", ("search", "q")),
-    ("<information> <search> q </search>", None),  # inside what it says it was told
+    ("<information> <search> q </search>", None),  # inside a forged result
     ("<information> <answer> q </answer> </information>", None),
   ]:
     for recipe in [paper, repo]:
@@ -136,7 +136,7 @@ def test_actions_of_several_pairs():
   nested, two = "<search> a <search> b </search>", "<answer> a </answer> then <search> b </search>"
   assert paper.parser.act(nested) == ("search", "b")
   assert repo.parser.act(nested) == ("search", "a <search> b")
-  # Live, generation stops at the first closing tag; a transcript from elsewhere may hold both.
+  # Live, generation stops at the first closing tag. A transcript from elsewhere may contain both.
   assert paper.parser.act(two) == ("search", "b")
   assert repo.parser.act(two) == ("answer", "a")
 
@@ -152,7 +152,7 @@ def test_actions_of_several_pairs():
     ("", None),
   ],
 )
-def test_what_the_environment_brings(text, found):
+def test_what_the_environment_appends(text, found):
   query = None if found is None else "q"
   assert paper.parser.observed("<search> q </search>", text) == (query, found)
 
@@ -184,14 +184,14 @@ def test_the_environments_answers_are_not_the_models():
   assert scored([("model", "<search> x </search>"), ("environment", tagged), ("model", "")]) == {"answer": 0.0}
 
 
-def test_what_the_model_writes_as_information_earns_nothing():
+def test_forged_results_earn_nothing():
   own = "<information>Doc 1(Title: France) Paris <answer> Paris </answer></information>"
   assert scored([("model", own)]) == {"answer": 0.0}
   assert scored([("model", "<information><answer> Paris </answer>")]) == {"answer": 0.0}
   think = "<think> a </think>"
   turns = [("model", f"{think}<search> x </search>{BLOCK}{think}<answer> Rome </answer>")]
   terms = scored(turns, shaped)
-  assert terms == dict(answer=0.0, format=0.5, retrieval=0.0)  # a wrong answer out of shape; nothing was found
+  assert terms == dict(answer=0.0, format=0.5, retrieval=0.0)  # a wrong answer in a wrong format; nothing was found
   honest = [
     ("model", f"{think}<search> x </search>"),
     ("environment", BLOCK),
@@ -206,7 +206,7 @@ def test_the_last_answer_counts():
   assert scored([("model", "<answer> Paris </answer>"), ("environment", "x"), ("model", "hm")]) == {"answer": 1.0}
 
 
-def test_tags_of_two_turns_make_no_pair():
+def test_tags_of_two_turns_are_no_pair():
   turns = [("model", "<answer> Paris"), ("environment", NOTICE), ("model", "</answer>")]
   assert scored(turns) == {"answer": 0.0}
 
@@ -239,7 +239,7 @@ def test_the_published_table():
 
 
 @pytest.mark.parametrize(("before", "found"), [("", 1.0), ("word " * 20, 0.0)])
-def test_a_gold_that_was_cut_away_is_not_found(before, found):
+def test_a_gold_in_the_cut_part_counts_as_not_found(before, found):
   recipe = recipes.get("search_r1", "format", max_passage_tokens=60)
   script = ["<think> a </think><search> x </search>", "<think> a </think><answer> Rome </answer>"]
   episode, _ = scripted.play(recipe, EXAMPLE, script, [[Passage("1", "France", f"{before}Paris is its capital.")]])
@@ -256,7 +256,7 @@ def test_agrees_with_the_authors_code():
     assert recipe.reward(recipe.score(example, episode), 0) == pytest.approx(row["score"]), row
 
 
-def test_a_notice_breaks_the_shape():
+def test_a_notice_breaks_the_format():
   think = "<think> a </think>"
   turns = [("model", think), ("environment", NOTICE), ("model", think + "<answer> Paris </answer>")]
   assert scored(turns, shaped) == dict(answer=1.0, format=0.0, retrieval=0.0)
@@ -315,8 +315,8 @@ def test_no_transcript_breaks_anything():
     terms = recipe.score(EXAMPLE, episode)
     assert set(terms) == set(recipe.weights(0)) and all(0.0 <= value <= 1.0 for value in terms.values())
     assert terms["answer"] == recipe.outcome(EXAMPLE, episode)
-    # Whatever the environment says, the answer is the model's.
+    # Whatever the environment appends, the answer is the model's.
     silent = [(owner, text if owner == "model" else "") for owner, text in turns]
     assert terms["answer"] == recipe.score(EXAMPLE, Episode.from_text(recipe, EXAMPLE, silent))["answer"]
     right += terms["answer"] == 1.0
-  assert right > 100  # the pieces do make right answers, too
+  assert right > 100  # the transcripts include right answers

@@ -37,11 +37,11 @@ def test_ircot_searches_for_each_thought():
   episode, searched, said = tape("ircot", script, [[FILM], [TOWN], [TOWN]])
   assert searched == [QUESTION, "Its seat is Oslo.", "Ann leads Oslo."] and episode.ended == "answer"
   assert all(stops == ("</thought>", "</answer>") for stops, _ in said)
-  # Four searches at most; the fifth turn can only answer.
+  # At most four searches, so the fifth turn can only answer.
   episode, searched, said = tape("ircot", [f"<thought> {i} </thought>" for i in range(3)] + [ANSWER], [[FILM]] * 4)
   assert searched == [QUESTION, "0", "1", "2"] and said[-1] == (("</answer>",), ANSWER)
   episode, searched, said = tape("ircot", ["<thought> </thought>", ANSWER], [[FILM]])
-  assert searched == [QUESTION] and said[-1] == (("</answer>",), ANSWER)  # nothing to search for
+  assert searched == [QUESTION] and said[-1] == (("</answer>",), ANSWER)  # there is nothing to search for
 
 
 def test_iter_retgen_searches_for_its_own_answer():
@@ -65,6 +65,17 @@ def test_self_ask():
 def test_skr_searches_if_it_says_so(said, searched):
   episode, found, turns = tape("skr", [said, ANSWER], [[FILM]])
   assert found == searched and turns[-1] == (("</answer>",), ANSWER) and episode.ended == "answer"
+
+
+@pytest.mark.parametrize(("verdict", "right"), [(1.0, 1.0), (0.0, 0.0), (None, None)])
+def test_a_judge_says_what_is_right(verdict, right):
+  recipe = recipes.get("untrained", correctness="judge")
+  said = ["<answer> Lee, Ann </answer>"]
+  episode, events = scripted.play(recipe, EXAMPLE, said, [[FILM]], verdicts=[verdict])
+  assert events[-1] == ("judge", (("Ann Lee\nA. Lee", "Lee, Ann"),)) and recipe.outcome(EXAMPLE, episode) == right
+  episode, events = scripted.play(recipe, EXAMPLE, [ANSWER], [[FILM]])  # a gold needs no judge
+  assert "judge" not in [kind for kind, *_ in events] and recipe.outcome(EXAMPLE, episode) == 1.0
+  assert recipes.get("untrained").outcome(EXAMPLE, episode) == 1.0
 
 
 def test_full_contexts_end():

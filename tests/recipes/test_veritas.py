@@ -75,13 +75,13 @@ def test_the_tape_of_an_episode():
     "end",
     "judge",
   ]
-  assert tape[-1] == ("judge", ((SHOWN[0], HOP), (SHOWN[1], END)))  # after the end: the conversation holds no room
+  assert tape[-1] == ("judge", ((SHOWN[0], HOP), (SHOWN[1], END)))  # after the end, the conversation has no room
   assert [(s.owner, s.text) for s in played.turns] == TURNS
   assert played.facts == {"information_think": (1.0, 0.0)} and played.ended == "answer"
   assert paper.score(EXAMPLE, played) == dict(answer=1.0, information_think=0.5, think_answer=1.0, think_search=None)
 
 
-def test_the_judge_is_asked_what_is_wanted():
+def test_the_judge_is_asked_about_the_chosen_terms():
   every = recipes.get("veritas", judge_search=True, judge_answer=True)
   played, tape = scripted.play(every, EXAMPLE, SAID, [[FILM], [TOWN]], verdicts=[1.0, 0.0, 1.0, 1.0, 0.0])
   assert [event[1] for event in tape if event[0] == "judge"] == [
@@ -117,7 +117,7 @@ def test_each_dimension_asks_its_own_judge():
   assert recipes.get("veritas", "em").judged == ()
 
 
-def test_nothing_to_judge_asks_nobody():
+def test_nothing_to_judge_makes_no_call():
   played, tape = scripted.play(paper, EXAMPLE, ["<answer> Oslo </answer>"])
   assert played.facts == {"information_think": ()} and "judge" not in [event[0] for event in tape]
 
@@ -129,7 +129,7 @@ def test_n_searches_and_n_plus_one_generations(max_searches):
   played, tape = scripted.play(recipe, EXAMPLE, script, [[TOWN]] * 9)
   assert played.ended == "searches" and played.num_searches == max_searches
   assert sum(event[0] == "generate" for event in tape) == max_searches + 1
-  assert recipe.score(EXAMPLE, played)["information_think"] == 0.0  # no thought, no judge needed
+  assert recipe.score(EXAMPLE, played)["information_think"] == 0.0  # without thoughts no judge is needed
 
 
 def test_notices_empty_queries_and_a_full_context():
@@ -142,7 +142,7 @@ def test_notices_empty_queries_and_a_full_context():
   assert played.ended == "budget" and paper.score(EXAMPLE, played)["information_think"] == 0.0
 
 
-def test_a_failed_judge_is_the_episodes_failure():
+def test_a_failed_judge_fails_the_episode():
 
   class Down(scripted.ScriptedTools):
     async def judge(self, pairs, term=""):
@@ -164,7 +164,7 @@ def test_pairs_by_hand():
   assert found.spoken == (2, 4)
 
 
-def test_results_nobody_thinks_about():
+def test_results_without_a_thought():
   for said in (
     "<answer> Harald III </answer>",
     "<search> x </search>",
@@ -193,14 +193,14 @@ def test_thoughts_before_their_query_and_answer():
     ("model", "<answer> Oslo </answer><think> Oslo </think>"),
   ]
   found = pairs(turns)
-  assert found.think_search == ((PLAN, "Norsk Film seat"), (None, "x"))  # a thought of an earlier turn moves no query
-  assert found.think_answer == ((PLAN, "Oslo"),)  # the latest before it, of whatever turn; the one behind is too late
+  assert found.think_search == ((PLAN, "Norsk Film seat"), (None, "x"))  # an earlier turn's thought leads to no query
+  assert found.think_answer == ((PLAN, "Oslo"),)  # the latest before it; the one after is too late
   assert scored(turns)["think_answer"] == 0.0
   twice = with_last("<think> Rome </think><answer> Rome </answer><think> it is Oslo </think><answer> Oslo </answer>")
   assert pairs(twice).think_answer == (("it is Oslo", "Oslo"),)
 
 
-def test_a_cut_result_block_is_one_all_the_same():
+def test_a_cut_result_block_still_counts():
   made = episode(TURNS)
   cut = dataclasses.replace(made.segments[4], text=made.segments[4].text[:20])
   assert cut.found is not None and "</information>" not in cut.text
@@ -208,7 +208,7 @@ def test_a_cut_result_block_is_one_all_the_same():
   assert steps(turns).information_think[1] == (cut.text.strip().removeprefix("<information>"), END)
 
 
-def test_notices_are_no_results():
+def test_notices_are_not_results():
   found = pairs([("model", "hm"), ("environment", NOTICE), ("model", SAID[2])])
   assert found.information_think == found.think_search == () and found.think_answer == ((END, "Harald III"),)
 
@@ -237,7 +237,7 @@ def test_arms_and_ramp():
   assert sum(weight > 0 for weight in rising[:7]) == 0 and rising[7] > 0  # first paid in step 332
 
 
-def test_the_baseline_that_pays_for_shape():
+def test_the_baseline_that_rewards_format():
   recipe = recipes.get("veritas", "em_format")
   for turns, expected in (
     (TURNS, 1.0),
@@ -249,12 +249,12 @@ def test_the_baseline_that_pays_for_shape():
     assert recipe.reward(scored(turns, recipe), 1005) == pytest.approx(expected)
 
 
-def test_what_is_not_known_is_not_scored():
+def test_unknown_terms_are_not_scored():
   for verdicts in ((1.0, None), (None, None)):
     terms = scored(TURNS, information_think=verdicts)
     assert terms["information_think"] is None
     assert paper.reward(terms, 400) is None and paper.reward(terms, 300) == 1.0  # it has no weight yet
-  assert scored(TURNS)["information_think"] is None  # a transcript that nobody judged
+  assert scored(TURNS)["information_think"] is None  # a transcript without verdicts
   with pytest.raises(ValueError, match="3 verdicts for 2"):
     scored(TURNS, information_think=(1.0, 1.0, 1.0))
   with pytest.raises(ValueError, match="from 0 to 1"):
@@ -271,11 +271,11 @@ def test_what_is_not_known_is_not_scored():
     ("em_format", {"information_think", "think_search"}),
   ],
 )
-def test_what_nobody_was_asked_about_is_not_scored(preset, unasked):
+def test_terms_that_were_not_judged_are_not_scored(preset, unasked):
   recipe = recipes.get("veritas", preset)
   facts = {term: (1.0, 1.0) for term in recipe.judged}
   made = (episode(TURNS, recipe, **facts), episode([("model", SAID[2])], recipe), episode([], recipe))
-  for one in made:  # searching or not
+  for one in made:  # with or without a search
     terms = recipe.score(EXAMPLE, one)
     assert {name for name, value in terms.items() if value is None} == unasked
   metrics = rewards.summarise(rewards.score(recipe, [EXAMPLE] * 3, made, 400))
@@ -298,8 +298,8 @@ def test_sub_em(thought, answer, holds):
   assert scored(with_last(f"<think> {thought} </think><answer> {answer} </answer>"))["think_answer"] == holds
 
 
-def test_credit_goes_to_the_turn_that_thought():
-  # Three result blocks; the second is not followed by a thought. Verdicts 1 and 0.5, over three.
+def test_credit_goes_to_the_turn_with_the_thought():
+  # Three result blocks, the second without a thought after it. Verdicts 1 and 0.5, divided by three.
   turns = [*TURNS[:2], ("model", SAID[1]), *TURNS[1:2], ("model", "<search> x </search>"), TURNS[3], TURNS[4]]
   reward = recipes.get("veritas", turn_credit=True)
   made = episode(turns, information_think=(1.0, 0.5))
@@ -315,14 +315,30 @@ def test_weights_need_their_judge():
     recipes.get("veritas", think_search_weight=0.02)
   with pytest.raises(ValueError, match="judge_information"):
     recipes.get("veritas", "em", information_think_weight=0.05)
-  with pytest.raises(ValueError, match="ramp_end=3.*at least 331"):
+  with pytest.raises(ValueError, match="ramp_start=None and ramp_end=3: set both"):
     recipes.get("veritas", ramp_end=3)
+  with pytest.raises(ValueError, match=r"ramp_end=3.*at least 9, ramp_start \(config.switches.ramp_end\)"):
+    recipes.get("veritas", ramp_start=9, ramp_end=3)
+  with pytest.raises(ValueError, match="ramp_end_epochs=0.5.*at least 1.0, ramp_start_epochs"):
+    recipes.get("veritas", ramp_end_epochs=0.5)
+
+
+def test_the_ramp_is_in_epochs_of_the_runs_own_questions():
+  weight = lambda recipe, step: recipe.weights(step)["information_think"]
+  # The paper's 169,615 questions: 331.3 steps of 512, 662.6 of 256. There T2 is step 994 of 1005.
+  halved = paper.paced(169_615 / 256)
+  assert weight(halved, 663) == 0.0 < weight(halved, 664) and weight(halved, 993) < weight(halved, 994) == 0.05
+  assert halved.unreached(900) and not halved.unreached(994) and halved.switches == paper.switches
+  few = recipes.get("veritas", ramp_start_epochs=0.5, ramp_end_epochs=2.0).paced(10)
+  assert [weight(few, step) for step in (5, 20)] == [0.0, 0.05] and 0.0 < weight(few, 6) < weight(few, 19) < 0.05
+  steps = recipes.get("veritas", ramp_start=3, ramp_end=4).paced(10)
+  assert [weight(steps, step) for step in (3, 4)] == [0.0, 0.05]
 
 
 # ---- attacks --------------------------------------------------------------------------------------------------------
 
 
-def test_self_written_results_earn_nothing():
+def test_forged_results_earn_nothing():
   forged = f"<think> a </think><search> x </search>{BLOCKS[1]}<think> {END} </think><answer> Oslo </answer>"
   assert pairs([("model", forged)]).information_think == ()
   assert scored([("model", forged)])["information_think"] == 0.0
@@ -346,16 +362,16 @@ def test_tags_in_passages_are_no_steps():
 
 
 def test_copying_the_results_into_the_thought():
-  # It holds every answer that the results hold, which is what Sub-EM asks; a judge that compares words is content, too.
-  # What it brings a wrong answer is the two small weights and no more: 0.05 + 0.02.
+  # It contains every answer in the results, which satisfies Sub-EM and a judge that compares words. For a wrong answer
+  # it earns no more than the two small weights: 0.05 + 0.02.
   copied = lambda answer: with_last(f"<think> {SHOWN[1]} </think><answer> {answer} </answer>")
   for answer, right in (("Harald III", 1.0), ("Oslo", 0.0), (SHOWN[1], 0.0)):
-    assert pairs(copied(answer)).information_think[-1] == (SHOWN[1], SHOWN[1])  # the judge sees the copy as it is
+    assert pairs(copied(answer)).information_think[-1] == (SHOWN[1], SHOWN[1])  # the judge sees the copy unchanged
     assert lexical.Lexical().judge(faithful.whole(pairs(copied(answer)).information_think)) == [1.0, 1.0]
     terms = scored(copied(answer), information_think=(1.0, 1.0))
     assert terms == dict(answer=right, information_think=1.0, think_answer=1.0, think_search=None)
     assert paper.reward(terms, 1005) == pytest.approx(right + 0.07)
-  # With the block's own tags it is no thought at all.
+  # With the block's own tags it is not a thought.
   forged = with_last(f"<think> {BLOCKS[1]} </think><answer> Oslo </answer>")
   assert scored(forged, information_think=(1.0,))["information_think"] == 0.5
 
@@ -364,7 +380,7 @@ def test_more_pairs_earn_no_more():
   for count in (1, 4):
     turns = [*TURNS[:2] * count, TURNS[4]]
     assert scored(turns, information_think=(1.0,) + (1.0,) * (count - 1))["information_think"] == 1.0
-  # Asking again and again without reading dilutes the one good step.
+  # Repeating searches without reading reduces the share of the one good step.
   lazy = [*TURNS[:2], ("model", "<search> x </search>"), ("environment", BLOCKS[1])] * 2 + [TURNS[4]]
   assert scored(lazy, information_think=(1.0, 1.0))["information_think"] == 0.5
 
@@ -380,13 +396,13 @@ def test_tag_spam_and_repeated_answers():
 def test_answers_in_thoughts():
   inside = "<think> <answer> Harald III </answer> </think>"
   terms = scored(with_last(inside), information_think=(1.0, 1.0))
-  assert terms["think_answer"] == 0.0  # the thought it stands in is not before it, and the one before holds none
+  assert terms["think_answer"] == 0.0  # the thought that contains it is not before it, and the one before has no answer
 
 
 def test_reading_is_linear():
   def seconds(size):
     text = ("<think> a <search> " * size + "x" * size + "</search> </think>" * size) * 2
-    begin = time.process_time()  # other work on the machine is not counted
+    begin = time.process_time()  # other processes are not counted
     steps(episode([("model", text), *TURNS[1:]]).turns)
     return time.process_time() - begin
 
@@ -403,7 +419,7 @@ def test_no_transcript_breaks_anything():
   assert counts["right"] > 1000 and counts["unknown"] > 1000
 
 
-def test_any_verdicts_make_terms():
+def test_any_verdicts_give_terms():
   draw, recipe = random.Random(1), recipes.get("veritas", judge_search=True, judge_answer=True)
   judged = 0
   for turns in fuzz_child.transcripts(1000, seed=1):

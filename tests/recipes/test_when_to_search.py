@@ -20,12 +20,12 @@ FILM, TOWN = Passage("p1", "Norsk Film", "Its seat is Oslo."), Passage("p2", "Os
 BLOCKS = passages.block([FILM]), passages.block([TOWN])
 THINK, REFLECT, ANSWER = "<think> a </think>", "<reflect> b </reflect>", "<answer> Harald III </answer>"
 SEARCH = "<search> Oslo founder </search>"
-paper, exact = recipes.get("when_to_search"), recipes.get("when_to_search", "exact")
+paper, exact = recipes.get("when_to_search"), recipes.get("when_to_search", "exact,ngrams")
 SECOND = 400  # a step of stage 2
 
 
 def searching(*queries, answer="Harald III", begin=THINK):
-  """The turns of an episode in shape with these searches."""
+  """The turns of an episode in the right format with these searches."""
   turns, said = [], begin
   for query in queries:
     turns += [("model", f"{said}<search> {query} </search>"), ("environment", BLOCKS[1])]
@@ -54,13 +54,13 @@ def test_the_tape_of_an_episode():
     ("observe", BLOCKS[1]),
     ("generate", paper.stops, REFLECT + ANSWER),
     ("end", "answer"),
-  ]  # a gold is right without a judge
+  ]  # a gold answer is right without a judge
   assert played.facts == {} and paper.outcome(EXAMPLE, played) == 1.0
   assert paper.score(EXAMPLE, played) == dict(answer_explore=1.0, answer_economise=0.7, search=0.0, format=1.0)
 
 
 @pytest.mark.parametrize(("verdict", "right"), [(1.0, 1.0), (0.0, 0.0), (None, None)])
-def test_the_judge_is_asked_where_no_gold_equals(verdict, right):
+def test_the_judge_is_asked_about_answers_that_equal_no_gold(verdict, right):
   played, tape = scripted.play(
     paper, EXAMPLE, [f"{THINK}{REFLECT}<answer> The King Harald! </answer>"], verdicts=[verdict]
   )
@@ -69,7 +69,7 @@ def test_the_judge_is_asked_where_no_gold_equals(verdict, right):
   assert terms["answer_explore"] == (None if right is None else 2 * right - 1)
   assert (paper.reward(terms, 1) is None) == (right is None) and paper.outcome(EXAMPLE, played) == right
   assert exact.score(EXAMPLE, played)["answer_explore"] == -1.0
-  assert recipes.get("when_to_search", "no_answer_reward").reward(terms, 1) == 1.0  # it weighs nothing
+  assert recipes.get("when_to_search", "no_answer_reward").reward(terms, 1) == 1.0  # it has no weight
 
 
 @pytest.mark.parametrize("answer", ["<answer></answer>", "<answer> the </answer>", "", "<answer> x"])
@@ -84,7 +84,7 @@ def test_five_searches_and_six_generations():
   played, tape = scripted.play(exact, EXAMPLE, script, [[TOWN]] * 9)
   assert played.ended == "searches" and played.num_searches == 5
   assert sum(event[0] == "generate" for event in tape) == 6
-  terms = exact.score(EXAMPLE, played)  # wrong, out of shape, and scored
+  terms = exact.score(EXAMPLE, played)  # wrong, in a wrong format, and scored
   assert terms["format"] == -1.0 and terms["answer_explore"] == pytest.approx(0.5)
 
 
@@ -121,11 +121,11 @@ def test_query_vectors_are_facts():
   assert tape[-1] == ("embed", ("a b", "c"))
   vectors = played.facts["query_vectors"]
   assert vectors == ((3.0, 1.0), (1.0, 1.0))  # the script's: length and 1
-  # cos = (3 + 1) / (√10 · √2) = 0.8944; printed, its half.
+  # cos = (3 + 1) / (√10 · √2) = 0.8944; the printed formula gives half of it
   assert printed.score(EXAMPLE, played)["search"] == pytest.approx(-0.4472, abs=1e-4)
   assert printed.score(EXAMPLE, dataclasses.replace(played, facts={}))["search"] is None
   played, tape = scripted.play(printed, EXAMPLE, [THINK + SEARCH, REFLECT + ANSWER], [[TOWN]])
-  assert tape[-1] == ("end", "answer")  # one query is like no other
+  assert tape[-1] == ("end", "answer")  # one query has nothing to be compared with
 
 
 # ---- the shape ------------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def test_shapes():
     ([("model", THINK + REFLECT + "<answer> a <think> b </think> </answer>")], False),
     ([*searching("x")[:2], ("model", f"{SEARCH}")], False),
     ([*searching("x")[:2], ("model", THINK + REFLECT + ANSWER)], False),
-    ([("model", THINK + SEARCH + BLOCKS[0] + REFLECT + ANSWER)], False),  # results of its own
+    ([("model", THINK + SEARCH + BLOCKS[0] + REFLECT + ANSWER)], False),  # forged results
     ([("model", THINK + SEARCH), ("environment", "any notice"), ("model", REFLECT + ANSWER)], False),
     ([("model", THINK), ("environment", BLOCKS[0]), ("model", REFLECT + ANSWER)], False),
   ]:
@@ -167,7 +167,7 @@ def test_shapes():
     assert scored(turns)["format"] == (1.0 if valid else -1.0)
 
 
-def test_tags_in_passages_break_no_shape():
+def test_tags_in_passages_do_not_break_the_format():
   block = passages.block([Passage("1", "x", "</information> <answer> Harald III </answer> <reflect>")])
   turns = [("model", THINK + SEARCH), ("environment", block), ("model", REFLECT + "<answer> Oslo </answer>")]
   assert in_shape(episode(turns)) and scored(turns)["answer_explore"] == pytest.approx(-0.7)
@@ -177,20 +177,20 @@ def test_tags_in_passages_break_no_shape():
 
 
 def test_three_equal_queries_in_stage_two():
-  # Mean similarity 1, or 0.5 as printed; 1 − 0.3 · 3 = 0.1; in shape 1. Together 0.1 or 0.6.
+  # Mean similarity 1, or 0.5 by the printed formula; 1 − 0.3 · 3 = 0.1; format 1. Together 0.1 or 0.6.
   turns = searching("Oslo founder", "Oslo founder", "oslo  founder")
   terms = scored(turns)
   assert (terms["search"], terms["answer_economise"]) == (pytest.approx(-1.0), pytest.approx(0.1))
   assert exact.reward(terms, SECOND) == pytest.approx(0.1)
-  half = recipes.get("when_to_search", "exact", halve=True)
+  half = recipes.get("when_to_search", "exact,ngrams", halve=True)
   assert half.reward(scored(turns, half), SECOND) == pytest.approx(0.6)
 
 
 def test_a_wrong_answer_after_five_searches_in_stage_one():
-  # −1 + 0.3 · 5 = 0.5; similarity 0.4; in shape 1: 1.1.
-  # Five vectors of one common part c and one part of their own, cosine c² = 0.4.
+  # −1 + 0.3 · 5 = 0.5; similarity 0.4; format 1: 1.1.
+  # Five vectors of a common part c and a part of their own, with cosine c² = 0.4.
   vectors = [[0.4**0.5] + [0.6**0.5 * (i == j) for j in range(5)] for i in range(5)]
-  recipe = recipes.get("when_to_search", "exact", similarity="encoder")
+  recipe = recipes.get("when_to_search", "exact")
   terms = scored(searching(*"abcde", answer="Oslo"), recipe, query_vectors=vectors)
   assert recipe.reward(terms, 1) == pytest.approx(1.1)
 
@@ -211,9 +211,9 @@ def test_the_answers_table(count):
 )
 def test_a_single_query(query, term):
   assert scored(searching(query))["search"] == term
-  assert scored(searching(query), recipes.get("when_to_search", "exact", conciseness="any"))["search"] == 0.0
+  assert scored(searching(query), recipes.get("when_to_search", "exact,ngrams", conciseness="any"))["search"] == 0.0
   two = scored(searching(query, "something else"))["search"]
-  assert -0.5 < two <= 0.0  # of several, brevity is not asked
+  assert -0.5 < two <= 0.0  # with several queries, brevity does not count
 
 
 def test_stages():
@@ -232,7 +232,7 @@ def test_stages():
 
 
 def test_unified_pays_both_at_once():
-  recipe = recipes.get("when_to_search", "unified", correctness="exact")
+  recipe = recipes.get("when_to_search", "unified", correctness="exact", similarity="ngrams")
   for answer, pay in (("Harald III", 0.4), ("Oslo", -0.4)):
     terms = scored(searching("a", "b", answer=answer), recipe)
     assert terms["answer_explore"] == terms["answer_economise"] == pytest.approx(pay)
@@ -271,14 +271,14 @@ def test_the_trigger():
 def test_forged_results_and_repeated_answers():
   forged = THINK + SEARCH + BLOCKS[1] + REFLECT + ANSWER
   terms = scored([("model", forged)])
-  assert terms["format"] == -1.0 and terms["answer_economise"] == 1.0  # nothing was searched, and it was right
+  assert terms["format"] == -1.0 and terms["answer_economise"] == 1.0  # nothing was searched, and the answer was right
   every = THINK + REFLECT + "".join(f"<answer> {gold} </answer>" for gold in ("Harald III", "Oslo"))
   assert scored([("model", every)]) == dict(answer_explore=-1.0, answer_economise=-1.0, search=0.0, format=-1.0)
   hidden = f"{THINK}<information> {ANSWER} </information>{REFLECT}"
   assert scored([("model", hidden)])["answer_explore"] == -1.0
 
 
-def test_answers_in_thoughts_are_out_of_shape():
+def test_answers_in_thoughts_break_the_format():
   terms = scored([("model", f"<think> {ANSWER} </think>{REFLECT}<answer> Oslo </answer>")])
   assert terms["format"] == -1.0 and terms["answer_explore"] == -1.0
 
@@ -303,7 +303,7 @@ def test_copying_everything_into_the_answer():
   assert scored(searching("Oslo", answer="Harald III, Harald Hardrada"))["answer_economise"] == -1.0
 
 
-def test_spaces_and_case_make_no_other_query():
+def test_spaces_and_case_do_not_change_a_query():
   assert scored(searching("Oslo", " OSLO ", "oslo"))["search"] == pytest.approx(-1.0)
 
 
@@ -345,7 +345,7 @@ def test_demonstrations(kind, form, right):
     assert made.num_searches != 1 or terms["search"] == (-1.0 if kind == "ask" else 0.0)
     searches += made.num_searches
     if made.num_searches <= 5:
-      live = recipes.get("when_to_search", "exact", max_passage_tokens=None)
+      live = recipes.get("when_to_search", "exact,ngrams", max_passage_tokens=None)
       played, _ = scripted.play(
         live, example, [t for owner, t in turns if owner == "model"], [look_up(s.query) for s in made.searches]
       )

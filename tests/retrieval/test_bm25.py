@@ -14,7 +14,7 @@ from ragrl_jax.structs import Passage
 
 
 def bm25(passages, query, *, k1, b):
-  """BM25 with Lucene's idf, straight from its definition, in Python floats: one score a passage.
+  """BM25 with Lucene's idf, directly from its definition, in Python floats: one score per passage.
 
   idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5)); score = sum over query tokens of
   idf * tf / (tf + k1 * (1 - b + b * length / mean length)).
@@ -83,11 +83,11 @@ def test_stemming_finds_other_forms(tmp_path):
   assert load_index(tmp_path / "stem").describe()["words"]["stemmer"] == "english"
 
 
-def test_composed_and_decomposed_letters_are_one():
+def test_composed_and_decomposed_letters_are_equal():
   assert Words()("Caf\u00e9") == Words()("Cafe\u0301") == ["caf\u00e9"]
 
 
-def test_files_are_the_same_twice_mapped_and_unpickled(tmp_path):
+def test_files_are_reproducible_memory_mapped_and_never_unpickled(tmp_path):
   for name in ("a", "b"):
     build_index(world(50, seed=0), "bm25", tmp_path / name, progress=False)
   files = sorted(p.name for p in (tmp_path / "a" / "bm25").iterdir())
@@ -96,7 +96,7 @@ def test_files_are_the_same_twice_mapped_and_unpickled(tmp_path):
     raw = (tmp_path / "a" / "bm25" / name).read_bytes()
     assert raw == (tmp_path / "b" / "bm25" / name).read_bytes()
     if name.endswith(".npy"):
-      assert b"|O" not in raw[:128]  # no objects, so nothing to unpickle
+      assert b"|O" not in raw[:128]  # no object arrays, so nothing to unpickle
     else:
       json.loads(raw)
   assert isinstance(load_index(tmp_path / "a")._index.scores["data"], np.memmap)

@@ -58,9 +58,9 @@ build_index(corpus, "hashing", out, **settings)
 """
 
 
-@pytest.mark.slow  # starts a process, and kills it
+@pytest.mark.slow  # starts a process and kills it
 @pytest.mark.parametrize("stage", ["corpus", "encode", "faiss", "end"])
-def test_a_killed_build_goes_on_and_ends_the_same(tmp_path, stage, monkeypatch):
+def test_a_killed_build_is_continued_and_gives_the_same_index(tmp_path, stage, monkeypatch):
   corpus = write(tmp_path / "c.jsonl", some())
   build_index(corpus, "hashing", tmp_path / "whole", **SETTINGS)
   child = subprocess.Popen(
@@ -79,7 +79,7 @@ def test_a_killed_build_goes_on_and_ends_the_same(tmp_path, stage, monkeypatch):
     HashingEncoder, "passages", lambda self, rows: encoded.extend(p.id for p in rows) or passages(self, rows)
   )
   build_index(corpus, "hashing", tmp_path / "out", **SETTINGS)
-  # Four shards of 32 were noted before the kill in the fifth: 128 passages are not encoded again.
+  # Four shards of 32 were finished before the kill in the fifth, so 128 passages are not encoded again.
   assert len(encoded) == dict(corpus=200, encode=200 - 128, faiss=0, end=0)[stage]
   left = files(tmp_path / "out")
   left.pop("index.faiss.partial", None)
@@ -88,7 +88,7 @@ def test_a_killed_build_goes_on_and_ends_the_same(tmp_path, stage, monkeypatch):
   assert load_index(tmp_path / "out").search(queries, 9) == load_index(tmp_path / "whole").search(queries, 9)
 
 
-def test_a_finished_index_is_left_as_it_is(tmp_path, monkeypatch):
+def test_a_finished_index_is_not_rebuilt(tmp_path, monkeypatch):
   corpus = write(tmp_path / "c.jsonl", some(20))
   for source, out in ((corpus, tmp_path / "a"), (some(20), tmp_path / "b"), (iter(some(20)), tmp_path / "c")):
     build_index(source, "hashing", out, progress=False)
@@ -109,7 +109,7 @@ def test_a_finished_index_is_left_as_it_is(tmp_path, monkeypatch):
     (dict(factory="HNSW8"), "factory"),
   ],
 )
-def test_another_request_needs_overwrite(tmp_path, change, says):
+def test_other_settings_need_overwrite(tmp_path, change, says):
   ask = dict(corpus=some(20), encoder="hashing", out=tmp_path / "i", encoder_options=dict(dim=64), progress=False)
   if change.get("encoder") == "bm25":
     change = dict(change, encoder_options={})
@@ -136,7 +136,7 @@ def test_a_changed_corpus_file_is_noticed(tmp_path):
   corpus = write(tmp_path / "c.jsonl", some(20))
   build_index(corpus, "bm25", tmp_path / "i", progress=False)
   before = files(tmp_path / "i")
-  write(corpus, some(20))  # written again, the same: nothing to do
+  write(corpus, some(20))  # written again with the same contents: nothing to do
   build_index(corpus, "bm25", tmp_path / "i", progress=False)
   assert files(tmp_path / "i") == before
   write(corpus, some(20)[::-1])  # the same passages in another order are another corpus
@@ -144,21 +144,21 @@ def test_a_changed_corpus_file_is_noticed(tmp_path):
     build_index(corpus, "bm25", tmp_path / "i", progress=False)
 
 
-def test_a_bad_row_leaves_nothing(tmp_path):
+def test_a_bad_row_leaves_no_files(tmp_path):
   corpus = write(tmp_path / "c.jsonl", some(5))
   corpus.write_text(corpus.read_text() + '{"id": "x"}\n')
   with pytest.raises(ValueError, match="c.jsonl:6: a row must be"):
     build_index(corpus, "bm25", tmp_path / "i", progress=False)
   assert not (tmp_path / "i").exists()
-  write(corpus, some(6))  # mended: the same command builds it
+  write(corpus, some(6))  # once the row is mended, the same command builds the index
   build_index(corpus, "bm25", tmp_path / "i", progress=False)
   assert len(load_index(tmp_path / "i").search(["fact"], 10)[0]) == 6
 
 
 @pytest.mark.parametrize("name", ["c.jsonl", "c.jsonl.gz"])
-def test_an_id_that_is_there_twice_is_refused_with_both_lines(tmp_path, name):
+def test_a_repeated_id_is_refused_with_both_lines(tmp_path, name):
   rows = [json.dumps(dict(id=f"p{i}", text="fact")) for i in (0, 1, 2, 3, 1, 4)]
-  text = "\n".join([rows[0], "", *rows[1:]]).encode()  # a blank line is no passage
+  text = "\n".join([rows[0], "", *rows[1:]]).encode()  # a blank line is not a passage
   (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
   with pytest.raises(ValueError, match=rf"{name}:3 and .*{name}:6: the id 'p1' is there twice"):
     build_index(tmp_path / name, "bm25", tmp_path / "i", progress=False)
@@ -167,13 +167,13 @@ def test_an_id_that_is_there_twice_is_refused_with_both_lines(tmp_path, name):
     build_index([Passage(i, "", "fact") for i in "aba"], "bm25", tmp_path / "i", progress=False)
 
 
-def test_the_hub_s_name_of_an_encoder_is_answered_with_how_to_get_it(tmp_path):
+def test_a_hub_name_of_an_encoder_is_refused_with_the_command_to_download_it(tmp_path):
   with pytest.raises(ValueError, match=r"hf download intfloat/e5-base-v2 --local-dir e5-base-v2.*--encoder e5-base-v2"):
     build_index(some(3), "intfloat/e5-base-v2", tmp_path / "i", progress=False)
   assert not (tmp_path / "i").exists()
 
 
-def test_a_killed_build_goes_on_by_the_clock_too(tmp_path, monkeypatch):
+def test_a_build_that_stores_by_time_is_continued_too(tmp_path, monkeypatch):
   settings = dict(encoder_options=dict(dim=64), shard_rows=100, batch=8, progress=False)
   build_index(some(), "hashing", tmp_path / "whole", **settings)
   passages, encoded = HashingEncoder.passages, []
@@ -190,7 +190,7 @@ def test_a_killed_build_goes_on_by_the_clock_too(tmp_path, monkeypatch):
   again = []
   monkeypatch.setattr(HashingEncoder, "passages", lambda self, rows: again.append(len(rows)) or passages(self, rows))
   build_index(some(), "hashing", tmp_path / "out", note_s=0.0, **settings)
-  assert again == [8] * 5 + [4] + [8] * 12 + [4]  # 56 of the first shard are there
+  assert again == [8] * 5 + [4] + [8] * 12 + [4]  # 56 passages of the first shard are stored
   assert files(tmp_path / "out") == files(tmp_path / "whole")
 
 
@@ -216,7 +216,7 @@ def test_bad_requests(tmp_path):
 
 
 class Letters:
-  """Counts letters; made wrong in one way or another by the tests."""
+  """Counts letters. Tests make it fail in several ways."""
 
   dim = 26
 
@@ -234,7 +234,7 @@ class Letters:
     return vectors[:, :20] if self.broken == "shape" else vectors * (1e6 if self.broken == "huge" else 1)
 
 
-def test_an_encoder_handed_in(tmp_path):
+def test_an_encoder_can_be_passed_as_a_function(tmp_path):
   passages = [Passage("a", "", "aaa"), Passage("b", "", "bb"), Passage("c", "", "abc")]
   build_index(passages, Letters(), tmp_path / "i", progress=False)
   found = load_index(tmp_path / "i", encoder=Letters()).search(["b", "?"], 3)
@@ -253,12 +253,12 @@ def test_an_encoder_handed_in(tmp_path):
     ("huge", "float16", "not finite in float16 for passage 0"),
   ],
 )
-def test_an_encoder_that_gives_nonsense_is_stopped(tmp_path, broken, dtype, says):
+def test_an_encoder_with_invalid_output_is_stopped(tmp_path, broken, dtype, says):
   with pytest.raises(ValueError, match=says):
     build_index(some(20), Letters(broken), tmp_path / "i", dtype=dtype, progress=False)
 
 
-def test_float16_vectors_take_half_the_room(tmp_path):
+def test_float16_vectors_take_half_the_space(tmp_path):
   for dtype in ("float32", "float16"):
     build_index(some(50), "hashing", tmp_path / dtype, dtype=dtype, progress=False)
   full, half = ((tmp_path / d / dense.VECTORS).stat().st_size - 128 for d in ("float32", "float16"))
@@ -270,7 +270,7 @@ def test_searches_run_where_dispatch_says(tmp_path):
   ran = []
   retriever = load_index(tmp_path / "i", dispatch=lambda f, *a: (ran.append(f.__name__), f(*a))[1])
   alone = load_index(tmp_path / "i").search(["fact"], 1)
-  assert retriever.search(["fact"], 1) == alone and ran == []  # NumPy alone: not worth another thread's time
+  assert retriever.search(["fact"], 1) == alone and ran == []  # NumPy alone does not need another thread
   retriever.encoder.on_device = True
   assert retriever.search(["fact"], 1) == alone and ran == ["queries"]
   load_index(tmp_path / "i", search="device", dispatch=retriever.dispatch).search(["fact"], 1)

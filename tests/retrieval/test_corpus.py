@@ -24,7 +24,7 @@ def test_both_kinds_of_rows(tmp_path):
     tmp_path / "c.jsonl",
     dict(id="a", title="Kaltun", text="The mentor of Kaltun is Belmor."),
     dict(id=7, contents='"Evil (TV)"\nA series.\nSecond line.'),  # Search-R1: title in double quotes
-    dict(id="f", contents="Kaltun\nA town."),  # FlashRAG: bare title
+    dict(id="f", contents="Kaltun\nA town."),  # FlashRAG: title without quotes
     dict(id="n", contents="no title here"),
     dict(id="t", text="only text"),
     "",
@@ -79,7 +79,7 @@ def test_a_bad_row_is_refused_with_file_and_line(tmp_path, line, says):
     list(read_passages(path))
 
 
-def test_bytes_that_are_no_utf8_are_refused_with_the_line(tmp_path):
+def test_invalid_utf8_is_refused_with_the_line(tmp_path):
   (tmp_path / "b.jsonl").write_bytes(b'{"id": "a", "text": "x"}\n{"id": "b", "text": "\xff"}\n')
   with pytest.raises(ValueError, match="b.jsonl:2: not a line of JSON in UTF-8"):
     list(read_passages(tmp_path / "b.jsonl"))
@@ -103,7 +103,7 @@ def test_a_missing_file_says_so(tmp_path):
 
 @hypothesis.settings(max_examples=25, deadline=None)
 @hypothesis.given(st.lists(st.builds(Passage, TEXT, TEXT, TEXT), min_size=1, max_size=6))
-def test_what_is_stored_comes_back(tmp_path_factory, passages):
+def test_what_is_stored_is_read_back(tmp_path_factory, passages):
   folder = tmp_path_factory.mktemp("store")
   kept = store(iter(passages), folder, progress=False)
   assert list(kept) == passages and len(kept) == len(passages)
@@ -115,25 +115,25 @@ def test_what_is_stored_comes_back(tmp_path_factory, passages):
 @hypothesis.settings(max_examples=50, deadline=None)
 @hypothesis.given(TEXT, TEXT)
 def test_contents_and_back(title, text):
-  # A title is one line without its outer white space; nothing else is lost.
+  # A title is one line without surrounding white space. Nothing else is lost.
   assert from_contents(contents(Passage("i", title, text))) == (" ".join(title.split()), text) or not title.split()
 
 
-def test_the_checksum_is_that_of_the_order(tmp_path):
+def test_the_checksum_depends_on_the_order(tmp_path):
   a, b = Passage("a", "", "x"), Passage("b", "", "y")
   assert checksum([a, b]) != checksum([b, a])
   assert checksum([Passage("a", "bc", "")]) != checksum([Passage("a", "b", "c")])
   assert checksum([a]) == checksum([Passage("a", "", "x", score=1.0)])
 
 
-def test_offsets_and_passages_are_mapped_not_read(tmp_path):
+def test_offsets_and_passages_are_memory_mapped(tmp_path):
   kept = store((Passage(str(i), "", "x" * 50) for i in range(100)), tmp_path, progress=False)
   assert isinstance(kept._offsets, np.memmap) and isinstance(kept._rows, np.memmap)
   with pytest.raises(IndexError):
     kept[100]
 
 
-def test_changed_or_cut_passages_are_found_out(tmp_path):
+def test_changed_or_truncated_passages_are_detected(tmp_path):
   kept = store((Passage(str(i), "", f"text {i}") for i in range(9)), tmp_path, progress=False)
   raw = (tmp_path / ROWS).read_bytes()
   (tmp_path / ROWS).write_bytes(raw.replace(b"text 4", b"TEXT 4"))
@@ -145,7 +145,7 @@ def test_changed_or_cut_passages_are_found_out(tmp_path):
   assert kept.checksum
 
 
-def test_no_passages_no_corpus(tmp_path):
+def test_a_corpus_without_passages_is_refused(tmp_path):
   with pytest.raises(ValueError, match="no passages"):
     store([], tmp_path, progress=False)
   with pytest.raises(ValueError, match="no corpus is stored here"):

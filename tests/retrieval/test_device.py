@@ -24,18 +24,18 @@ def check(index, vectors, queries, k):
 
 
 @pytest.mark.parametrize("num_devices", [1, 8])
-def test_float32_is_brute_force(num_devices):
+def test_float32_equals_brute_force(num_devices):
   draw = np.random.default_rng(0)
   vectors, queries = draw.normal(size=(203, 12)).astype(np.float32), draw.normal(size=(5, 12)).astype(np.float32)
-  # 203 rows on 8 devices: the last has 21 of 26, in blocks of 8 (32 places a device).
+  # 203 rows on 8 devices: 26 per device, 21 on the last, in blocks of 8 (32 places per device).
   index = DeviceIndex(vectors, max_norm=norm(vectors), devices=jax.devices()[:num_devices], block_rows=8)
   check(index, vectors, queries, 10)
   check(index, vectors, queries[:3], 12)  # other sizes, the same compiled shapes
-  check(index, vectors, queries, 203)  # all of them: every device gives all it has
+  check(index, vectors, queries, 203)  # all rows: every device gives all it has
   assert len(index.search(queries, 1000)[0][1]) == 203
 
 
-def test_bfloat16_is_brute_force_over_rounded_vectors():
+def test_bfloat16_equals_brute_force_over_rounded_vectors():
   draw = np.random.default_rng(1)
   vectors, queries = draw.normal(size=(150, 16)).astype(np.float32), draw.normal(size=(4, 16)).astype(np.float32)
   index = DeviceIndex(vectors, max_norm=norm(vectors), dtype="bfloat16", block_rows=16)
@@ -44,14 +44,14 @@ def test_bfloat16_is_brute_force_over_rounded_vectors():
   check(index, rounded[0], rounded[1], 9)
 
 
-def test_each_device_holds_its_share_alone():
+def test_each_device_holds_only_its_share():
   vectors = np.arange(64, dtype=np.float32).reshape(32, 2)
   index = DeviceIndex(vectors, max_norm=norm(vectors), devices=jax.devices())
   assert [shard.data.shape for shard in index._stored.addressable_shards] == [(4, 2)] * 8
   np.testing.assert_array_equal(index._stored.addressable_shards[3].data, vectors[12:16])
 
 
-def test_copies_on_several_devices_come_in_the_order_of_rows():
+def test_copies_on_several_devices_keep_the_order_of_rows():
   vectors = np.tile(np.float32([[3.0, 4.0]]), (40, 1))
   vectors[17] = [5.0, 5.0]
   index = DeviceIndex(vectors, max_norm=norm(vectors), block_rows=2)
@@ -59,21 +59,21 @@ def test_copies_on_several_devices_come_in_the_order_of_rows():
   assert rows.tolist() == [17, 0, 1, 2, 3, 4] and scores.tolist() == [10.0] + [7.0] * 5
 
 
-def test_padding_never_wins_over_negative_scores():
-  vectors = -np.ones((9, 3), np.float32)  # 9 rows on 8 devices: most places are padding, whose zeros would score 0
+def test_padding_is_never_found():
+  vectors = -np.ones((9, 3), np.float32)  # mostly padding, whose zeros would score 0
   index = DeviceIndex(vectors, max_norm=norm(vectors))
   ((scores, rows),) = index.search(np.ones((1, 3), np.float32), 9)
   assert rows.tolist() == list(range(9)) and (scores == -3).all()
 
 
-def test_shapes_are_few():
+def test_few_shapes_are_compiled():
   draw = np.random.default_rng(2)
   vectors = draw.normal(size=(100, 4)).astype(np.float32)
   index = DeviceIndex(vectors, max_norm=norm(vectors), devices=jax.devices()[:1])
   for n in range(1, 9):
     for k in (1, 3, 5, 8):
       index.search(draw.normal(size=(n, 4)).astype(np.float32), k)
-  assert index._scan._cache_size() <= 4  # 1, 2, 4, 8 queries; all these k fetch 16
+  assert index._scan._cache_size() <= 4  # 1, 2, 4, 8 queries; all these k compute 16 results
 
 
 def test_another_dtype_is_refused():

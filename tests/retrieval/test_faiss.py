@@ -8,7 +8,7 @@ from ragrl_jax.retrieval import faiss_index, ranking
 
 
 def brute_force(vectors, queries, k):
-  """Every inner product in float64, rounded to float32; best first, equal ones by row."""
+  """Every inner product in float64, rounded to float32. Best first; equal scores by row."""
   scores = np.array([[np.sum(v.astype(np.float64) * q.astype(np.float64)) for v in vectors] for q in queries])
   scores = scores.astype(np.float32)
   rows = np.array([sorted(range(len(vectors)), key=lambda i, s=s: (-s[i], i))[:k] for s in scores])
@@ -20,7 +20,7 @@ def flat(vectors, **settings):
 
 
 def clustered(n, dim, clusters, seed):
-  """Unit vectors around `clusters` centres, as sentences around topics."""
+  """Unit vectors around `clusters` centres, like sentences around topics."""
   draw = np.random.default_rng(seed)
   centres = draw.normal(size=(clusters, dim))
   vectors = centres[draw.integers(clusters, size=n)] + 0.35 * draw.normal(size=(n, dim))
@@ -28,8 +28,8 @@ def clustered(n, dim, clusters, seed):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("num_queries", [1, 33])  # 33: FAISS hands batches from 20 on to BLAS
-def test_flat_is_brute_force(dtype, num_queries):
+@pytest.mark.parametrize("num_queries", [1, 33])  # 33: FAISS uses BLAS for batches of 20 and more
+def test_flat_equals_brute_force(dtype, num_queries):
   draw = np.random.default_rng(0)
   vectors = draw.normal(size=(500, 24)).astype(dtype)
   queries = draw.normal(size=(num_queries, 24)).astype(np.float32)
@@ -39,7 +39,7 @@ def test_flat_is_brute_force(dtype, num_queries):
   np.testing.assert_array_equal(np.array([s for s, _ in found]), scores)
 
 
-def test_blocks_change_nothing(monkeypatch):
+def test_the_block_size_changes_nothing(monkeypatch):
   draw = np.random.default_rng(1)
   vectors, queries = draw.normal(size=(300, 8)).astype(np.float16), draw.normal(size=(5, 8)).astype(np.float32)
   whole = flat(vectors).search(queries, 9)
@@ -52,7 +52,7 @@ def test_blocks_change_nothing(monkeypatch):
 @hypothesis.settings(max_examples=60, deadline=None)
 @hypothesis.given(st.data())
 def test_ties_and_near_ties(data):
-  """Few distinct values, so that most scores are equal or differ in the last bit: the order is still brute force's."""
+  """With few distinct values, most scores are equal or differ in the last bit. The order must equal brute force's."""
   values = st.sampled_from([0.0, 1.0, -1.0, 0.1, np.float32(0.1) + np.float32(2**-27), 1e-3, 3.0])
   rows, dim = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 5))
   vectors = np.array(
@@ -67,15 +67,15 @@ def test_ties_and_near_ties(data):
 
 
 def test_a_whole_corpus_of_copies_is_ranked_by_row():
-  # 3,000 copies: k + 8 candidates can be any of them, so the search has to widen until it has seen them all.
+  # 3,000 copies: k + 8 candidates can be any of them, so the search must widen until it has seen all.
   vectors = np.tile(np.random.default_rng(2).normal(size=(1, 16)).astype(np.float32), (3000, 1))
   for queries in (vectors[:1], vectors[:25]):
     for _, rows in flat(vectors).search(queries, 5):
       assert rows.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_exact_widens_when_a_rough_search_errs_within_its_bound():
-  # Rough scores are off by up to the bound, and hide the best passage (row 90) behind 60 others.
+def test_exact_widens_until_the_rough_scores_error_bound_is_met():
+  # Rough scores have an error up to the bound, which hides the best passage (row 90) behind 60 others.
   draw = np.random.default_rng(3)
   vectors = np.ones((100, 4), np.float32)
   vectors[90] += np.float32(2**-22)
@@ -102,14 +102,14 @@ def test_exact_widens_when_a_rough_search_errs_within_its_bound():
     ("SQfp16", "", 0.99),
   ],
 )
-def test_inexact_indexes_find_nearly_everything(tmp_path, factory, options, least):
+def test_approximate_indexes_find_nearly_everything(tmp_path, factory, options, least):
   vectors, queries = clustered(4000, 32, 64, seed=0), clustered(64, 32, 64, seed=0)
   truth = [set(rows) for _, rows in flat(vectors).search(queries, 10)]
   faiss_index.build(vectors, tmp_path / "i", factory=factory, threads=1, train_rows=2500, progress=False)
   found = faiss_index.Approximate(tmp_path / "i", vectors, options=options, oversample=4).search(queries, 10)
   recall = np.mean([len(want & set(rows)) / 10 for want, (_, rows) in zip(truth, found)])
   assert recall >= least
-  for (scores, rows), query in zip(found, queries):  # what it finds has its true score
+  for (scores, rows), query in zip(found, queries):  # passages it finds have their exact score
     np.testing.assert_array_equal(scores, ranking.rescore(vectors, query, rows))
 
 
@@ -121,7 +121,7 @@ def test_one_thread_builds_the_same_file_twice(tmp_path):
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_options_do_what_they_say(tmp_path):
+def test_options_have_their_effect(tmp_path):
   vectors = clustered(2000, 16, 40, seed=2)
   faiss_index.build(vectors, tmp_path / "i", factory="IVF40,Flat", progress=False)
   queries = np.random.default_rng(0).normal(size=(32, 16)).astype(np.float32)
@@ -130,16 +130,16 @@ def test_options_do_what_they_say(tmp_path):
   for nprobe in (1, 40):
     found = faiss_index.Approximate(tmp_path / "i", vectors, options=f"nprobe={nprobe}").search(queries, 5)
     hits[nprobe] = sum(rows.tolist() == want for want, (_, rows) in zip(truth, found))
-  assert hits[40] == 32 > hits[1]  # all cells: exact
+  assert hits[40] == 32 > hits[1]  # all cells, so exact
 
 
-def test_only_a_long_search_opens_threads(monkeypatch):
+def test_only_a_long_search_uses_several_threads(monkeypatch):
   vectors = np.eye(4, dtype=np.float32)
   faiss.omp_set_num_threads(2)
   flat(vectors, threads=3).search(vectors, 2)
-  assert faiss.omp_get_max_threads() == 1  # the setting of this thread, which searched
+  assert faiss.omp_get_max_threads() == 1  # the setting of the thread that searched
   monkeypatch.setattr(faiss_index, "LONG", 64)
-  flat(vectors, threads=3).search(vectors, 2)  # 4 queries by 16 numbers
+  flat(vectors, threads=3).search(vectors, 2)  # 4 queries of 16 numbers
   assert faiss.omp_get_max_threads() == 3
   assert faiss_index.cores() >= 1
 
@@ -164,7 +164,7 @@ def test_a_large_batch_is_searched_in_parts(tmp_path):
     ("IVF4,Flat", "nprob=3", "do not fit this index"),
   ],
 )
-def test_what_faiss_cannot_do_is_said(tmp_path, factory, options, says):
+def test_what_faiss_cannot_do_is_refused(tmp_path, factory, options, says):
   with pytest.raises(ValueError, match=says):
     faiss_index.build(clustered(100, 16, 4, seed=0), tmp_path / "i", factory=factory, options=options, progress=False)
   assert not (tmp_path / "i").exists()

@@ -12,7 +12,7 @@ WORDINGS = ("The {r} of {s} is {o}.", "{o} is the {r} of {s}.", "{s} has {o} as 
 
 
 def facts(entities, seed):
-  """[(relation, subject)], passages: about three facts an entity, each stated once; objects are subjects elsewhere."""
+  """[(relation, subject)], passages: about three facts per entity, each stated once. Objects are subjects elsewhere."""
   draw = random.Random(seed)
   syllables = [a + v + b for a in "bdfgklmprstvz" for v in "aeiou" for b in "nrlskm" if a != b]
   names = {"".join(draw.choice(syllables) for _ in range(draw.choice((2, 3)))).capitalize() for _ in range(entities)}
@@ -27,7 +27,7 @@ def facts(entities, seed):
 
 @pytest.mark.slow  # thousands of searches in 13,000 passages
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_right_fact_comes_first(tmp_path, seed):
+def test_the_passage_with_the_fact_comes_first(tmp_path, seed):
   keys, passages = facts(4100, seed)
   assert len(passages) > 12_500
   build_index(passages, "hashing", tmp_path / "i", encoder_options=dict(seed=seed), progress=False)
@@ -39,8 +39,8 @@ def test_the_right_fact_comes_first(tmp_path, seed):
 
 
 def test_the_inner_product_estimates_bm25():
-  # With the title uncounted both sides are the same BM25 (ours keeps the factor k1 + 1, bm25s drops it), so over many
-  # seeds of the codes the mean comes close to it.
+  # Without the title both sides are the same BM25; ours keeps the factor k1 + 1, bm25s drops it. So the mean over many
+  # seeds of the codes is close to it.
   draw = random.Random(0)
   passages = [Passage(str(i), "", " ".join(draw.choices([f"w{j}" for j in range(30)], k=12))) for i in range(40)]
   frequencies = {f"w{j}": sum(f"w{j}" in p.text.split() for p in passages) for j in range(30)}
@@ -59,12 +59,12 @@ def test_the_inner_product_estimates_bm25():
   for seed in range(60):
     encoder = HashingEncoder.fit(passages, dim=256, seed=seed)
     estimates.append(encoder.passages(passages) @ encoder.queries([query])[0])
-  # Standard deviation of one estimate is below 0.5, of the mean of 60 below 0.07.
+  # The standard deviation of one estimate is below 0.5, of the mean of 60 below 0.07.
   np.testing.assert_allclose(np.mean(estimates, axis=0), exact, atol=0.25)
   assert np.std(estimates) > 0
 
 
-def test_codes_are_unit_vectors_fixed_by_seed_and_word():
+def test_codes_are_unit_vectors_that_depend_on_seed_and_word():
   at, signs = _code("kaltun", 0, 512)
   assert len(set(at.tolist())) == NONZEROS and set(signs.tolist()) <= {-1.0, 1.0} and at.max() < 512
   again = _code.__wrapped__("kaltun", 0, 512)
@@ -73,8 +73,8 @@ def test_codes_are_unit_vectors_fixed_by_seed_and_word():
 
 
 def test_codes_never_change():
-  # The first little-endian 32-bit words of BLAKE2b-512("kaltun"), its salt eight zero bytes, are 3754442524,
-  # 2006015842, 1605008304, 705454856. Entry p stands at 32 p + (draw >> 1) % 32, negative for an even draw.
+  # The first little-endian 32-bit words of BLAKE2b-512("kaltun"), with a salt of eight zero bytes, are 3754442524,
+  # 2006015842, 1605008304, 705454856. Entry p is at 32 p + (draw >> 1) % 32, and negative for an even draw.
   at, signs = _code("kaltun", 0, 512)
   assert at[:4].tolist() == [14, 32 + 17, 64 + 24, 96 + 4] and signs[:4].tolist() == [-1.0, -1.0, -1.0, -1.0]
 
@@ -86,13 +86,13 @@ def test_title_words_count_more():
   assert scores[0] > scores[1]
 
 
-def test_unknown_words_and_stop_words_are_nothing():
+def test_unknown_words_and_stop_words_find_nothing():
   encoder = HashingEncoder.fit([Passage("a", "Kaltun", "The mentor of Kaltun is Belmor.")])
   assert not encoder.queries(["xyzzy of the", "", "山"]).any()
   assert (encoder.queries(["mentor xyzzy"]) == encoder.queries(["the MENTOR"])).all()
 
 
-def test_it_comes_back_from_disk_the_same(tmp_path):
+def test_it_is_read_back_from_disk_unchanged(tmp_path):
   passages = [Passage("a", "Kaltun", "The mentor of Kaltun is Belmor."), Passage("b", "山", "x")]
   encoder = HashingEncoder.fit(passages, dim=64, seed=5, title_weight=1.5)
   encoder.save(tmp_path / "e.json")

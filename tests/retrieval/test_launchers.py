@@ -70,7 +70,7 @@ def test_build_then_serve_then_search(tmp_path):
 
 
 @pytest.mark.slow  # starts processes
-def test_mistakes_end_with_a_message_and_a_status(tmp_path):
+def test_mistakes_end_with_a_message_and_an_exit_status(tmp_path):
   bad = tmp_path / "c.jsonl"
   bad.write_text('{"id": 1}\n')
   for name, arguments, says in (

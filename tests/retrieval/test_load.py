@@ -15,7 +15,7 @@ def folder(tmp_path):
   return build_index(PASSAGES, "hashing", tmp_path / "i", progress=False)
 
 
-def test_nothing_there(tmp_path):
+def test_a_missing_index_is_refused(tmp_path):
   with pytest.raises(ValueError, match="no index here: build one with launchers/build_index.py"):
     load_index(tmp_path / "nowhere")
 
@@ -26,7 +26,7 @@ def test_a_folder_can_be_moved(folder, tmp_path):
   assert load_index(tmp_path / "elsewhere").search(["word3"], 2) == expected
 
 
-def test_other_passages_under_an_index_are_refused(folder, tmp_path):
+def test_an_index_over_changed_passages_is_refused(folder, tmp_path):
   other = build_index(PASSAGES[::-1], "hashing", tmp_path / "other", progress=False)
   shutil.rmtree(folder / "corpus")
   shutil.copytree(other / "corpus", folder / "corpus")
@@ -68,7 +68,7 @@ def changed(path, old, new):
     ("index.json", b"{", b"[", "no JSON that can be read"),
   ],
 )
-def test_an_edited_file_is_refused_by_its_name(lexical, name, old, new, says):
+def test_a_changed_file_is_refused_by_its_name(lexical, name, old, new, says):
   changed(lexical / name, old, new)
   with pytest.raises(ValueError, match=f"{name}: .*{says}"):
     load_index(lexical)
@@ -88,7 +88,7 @@ def test_a_changed_vector_is_refused_and_a_missing_file_too(folder):
   np.save(folder / "vectors.npy", -vectors)
   with pytest.raises(ValueError, match="vectors.npy: changed since"):
     load_index(folder)
-  assert load_index(folder, verify_bytes=1000)  # sizes alone, where contents are too many to read
+  assert load_index(folder, verify_bytes=1000)  # only sizes, if there is too much to read
   (folder / "encoder.json").unlink()
   with pytest.raises(ValueError, match="encoder.json: this file of the index is missing"):
     load_index(folder, verify_bytes=0)

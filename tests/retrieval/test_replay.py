@@ -11,7 +11,7 @@ PASSAGES = [Passage(f"p{i}", f'Title "{i}"', f"word{i % 4} fact\nline é山") fo
 
 
 class Counting:
-  """Passes on, counts, and answers from a list that grows: as a living search engine would."""
+  """Passes calls on, counts them, and answers from a growing list, as a live search engine would."""
 
   def __init__(self, inner):
     self.inner, self.calls, self.lock = inner, 0, threading.Lock()
@@ -30,19 +30,19 @@ def index(tmp_path):
   return Counting(load_index(build_index(PASSAGES, "bm25", tmp_path / "i", progress=False)))
 
 
-def test_what_was_recorded_plays_back(index, tmp_path):
+def test_a_recording_is_played_back(index, tmp_path):
   recorder = replay.Recorder(index, tmp_path / "r.jsonl")
   asked = recorder.search(["word1", "word2 fact", "nothing of this", ""], 5)
   assert load_index(tmp_path / "r.jsonl").search(["", "nothing of this", "word2 fact", "word1"], 5) == asked[::-1]
 
 
-def test_a_larger_k_answers_a_smaller_one(index, tmp_path):
+def test_a_recording_with_larger_k_answers_a_smaller_k(index, tmp_path):
   recorder = replay.Recorder(index, tmp_path / "r.jsonl")
   five = recorder.search(["fact"], 5)[0]
   assert load_index(tmp_path / "r.jsonl").search(["fact"], 2) == [five[:2]]
 
 
-def test_a_missing_query_says_what_is_missing(index, tmp_path):
+def test_a_missing_query_is_named(index, tmp_path):
   replay.Recorder(index, tmp_path / "r.jsonl").search(["word1"], 2)
   played = load_index(tmp_path / "r.jsonl")
   with pytest.raises(ValueError, match=r"r.jsonl: the query 'word3' with k=2 is not recorded .not at all, 1 others"):
@@ -53,7 +53,7 @@ def test_a_missing_query_says_what_is_missing(index, tmp_path):
     load_index(tmp_path / "no.jsonl")
 
 
-def test_a_recording_goes_on_after_a_kill(index, tmp_path):
+def test_a_recording_is_continued_after_a_kill(index, tmp_path):
   path = tmp_path / "r.jsonl"
   recorder = replay.Recorder(index, path)
   first = recorder.search(["word1"], 3)
@@ -66,7 +66,7 @@ def test_a_recording_goes_on_after_a_kill(index, tmp_path):
   assert path.read_bytes() == whole
   second = again.search(["word2", "word1"], 3)
   assert load_index(path).search(["word1", "word2"], 3) == first + second[:1]
-  assert len(path.read_text().splitlines()) == 3  # the retriever's card and two answers: nothing twice
+  assert len(path.read_text().splitlines()) == 3  # the retriever's description and two answers, each once
 
 
 def test_a_broken_line_is_refused_with_its_number(index, tmp_path):
@@ -78,7 +78,7 @@ def test_a_broken_line_is_refused_with_its_number(index, tmp_path):
       load_index(path)
 
 
-def test_threads_write_whole_lines(index, tmp_path):
+def test_threads_write_complete_lines(index, tmp_path):
   recorder = replay.Recorder(index, tmp_path / "r.jsonl")
   with ThreadPoolExecutor(8) as pool:
     list(pool.map(lambda i: recorder.search([f"word{i % 4}", f"query {i % 10}"], 3), range(80)))

@@ -1,4 +1,4 @@
-"""The server under attack: half-open connections, floods, callers that leave, requests of other sites."""
+"""The server under attack: half-open connections, floods, clients that leave, requests from other sites."""
 
 import concurrent.futures
 import contextlib
@@ -16,7 +16,7 @@ from ragrl_jax.structs import Passage
 
 
 class Slow:
-  """Answers when it is let; notes what it was asked."""
+  """Answers when it is allowed to; records the queries."""
 
   def __init__(self):
     self.go, self.began, self.asked = threading.Event(), threading.Event(), []
@@ -35,7 +35,7 @@ class Slow:
 
 @contextlib.contextmanager
 def running(retriever=None, limits=None, guard=None, host="127.0.0.1"):
-  """Gives (the port, the server)."""
+  """Gives (port, server)."""
   retriever, limits = retriever or Slow(), limits or server.Limits()
   running = uvicorn.Server(server.configured(retriever, host=host, port=0, limits=limits, guard=guard))
   thread = threading.Thread(target=running.run)
@@ -69,14 +69,14 @@ def request(body=b'{"queries": ["q"], "topk": 1}', *headers, host="localhost"):
 HALF = (b"", b"POST /retrieve HTTP/1.1\r\nHost: localhost\r\nx", request()[:-1])
 
 
-def test_half_open_connections_make_room_for_a_fresh_one():
+def test_half_open_connections_are_closed_for_a_new_one():
   with running(guard=Guard(max_connections=20)) as (port, _), contextlib.ExitStack() as open_:
     for i in range(100):
       open_.enter_context(connected(port, HALF[i % 3]))
     assert httpx.get(f"http://127.0.0.1:{port}/health", timeout=20).status_code == 200
 
 
-def test_where_all_wait_for_answers_one_more_is_told():
+def test_a_new_client_is_refused_if_all_others_wait_for_answers():
   slow = Slow()
   with running(slow, guard=Guard(max_connections=2)) as (port, state), contextlib.ExitStack() as open_:
     for _ in range(2):
@@ -99,13 +99,13 @@ def test_a_second_request_that_drips_is_cut_off_too():
   slow.go.set()
   with running(slow, guard=Guard(header_s=0.2)) as (port, _), connected(port, request()) as connection:
     assert connection.recv(10_000).startswith(b"HTTP/1.1 200")
-    with pytest.raises(OSError):  # it is closed under our hands
+    with pytest.raises(OSError):  # the server closes it during the loop
       for _ in range(2000):
         connection.sendall(b"G")
         time.sleep(0.01)
 
 
-def test_a_waiting_answer_has_no_deadline():
+def test_waiting_for_an_answer_has_no_deadline():
   slow = Slow()
   with running(slow, guard=Guard(header_s=0.05, body_s=0.05)) as (port, _), connected(port, request()) as connection:
     slow.began.wait(20)
@@ -115,7 +115,7 @@ def test_a_waiting_answer_has_no_deadline():
 
 
 @pytest.mark.parametrize("half", [HALF[1], HALF[2], request()], ids=["headers", "body", "unanswered"])
-def test_it_ends_soon_whatever_its_clients_do(half):
+def test_the_server_stops_quickly_whatever_its_clients_do(half):
   slow = Slow()
   with running(slow, guard=Guard(grace_s=0.2)) as (port, state), connected(port, half):
     while not state.server_state.connections:
@@ -126,11 +126,11 @@ def test_it_ends_soon_whatever_its_clients_do(half):
     began = time.monotonic()
     while state.server_state.tasks and time.monotonic() < began + 20:
       time.sleep(0.005)
-    assert time.monotonic() - began < 10  # not the twenty seconds that the search takes
+    assert time.monotonic() - began < 10  # not the twenty seconds of the search
   assert server.configured(slow).timeout_graceful_shutdown <= 4
 
 
-def test_what_callers_left_is_not_searched():
+def test_queries_of_clients_that_left_are_not_searched():
   slow = Slow()
   with running(slow, server.Limits(workers=1, batch=4)) as (port, state):
     first = connected(port, request())
@@ -149,7 +149,7 @@ def test_what_callers_left_is_not_searched():
   assert slow.asked == [(["q"], 1), (["last"], 1)]
 
 
-def test_a_short_request_waits_for_no_long_one():
+def test_a_short_request_does_not_wait_for_a_long_one():
   slow, limits = Slow(), server.Limits(workers=1, batch=8)
   with running(slow, limits) as (port, state), concurrent.futures.ThreadPoolExecutor(2) as pool:
     long = pool.submit(post, port, *["long"] * 200)
@@ -162,7 +162,7 @@ def test_a_short_request_waits_for_no_long_one():
   assert "short" in [query for queries, _ in slow.asked[:4] for query in queries]
 
 
-def test_concurrent_requests_are_one_search_and_get_their_own_answers():
+def test_concurrent_requests_are_one_search_with_their_own_answers():
   slow = Slow()
   with running(slow, server.Limits(workers=1)) as (port, state), concurrent.futures.ThreadPoolExecutor(8) as pool:
     first = pool.submit(post, port, "first")
@@ -170,7 +170,7 @@ def test_concurrent_requests_are_one_search_and_get_their_own_answers():
     others = [pool.submit(post, port, f"q{i}", "bad" if i == 3 else "x", k=2 if i == 5 else 1) for i in range(6)]
     while len(state.server_state.tasks) < 7:
       time.sleep(0.005)
-    time.sleep(0.3)  # a task is there before its body is read and its queries wait
+    time.sleep(0.3)  # a task exists before its body is read and its queries are queued
     slow.go.set()
     answers = [other.result(20) for other in others]
     assert first.result(20).status_code == 200
@@ -179,7 +179,7 @@ def test_concurrent_requests_are_one_search_and_get_their_own_answers():
   assert sorted(len(queries) for queries, _ in slow.asked) == sorted([1, 10, 2, 2, 2, 2, 2, 2])  # together, k=2, alone
 
 
-def test_too_much_that_waits_is_refused_with_when_to_come_back():
+def test_too_many_waiting_queries_are_refused_with_a_retry_time():
   slow = Slow()
   with running(slow, server.Limits(workers=1, max_waiting=3)) as (port, state), contextlib.ExitStack() as open_:
     for i in range(2):  # one is searched, one waits
@@ -214,10 +214,10 @@ def answer_to(port, said):
 def test_lengths_that_contradict_each_other_are_refused(headers, status):
   with running() as (port, _):
     said = answer_to(port, request(b"0\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", *headers))
-  assert said.startswith(b"HTTP/1.1 " + status) and said.count(b"HTTP/1.1 ") == 1  # and what follows is no request
+  assert said.startswith(b"HTTP/1.1 " + status) and said.count(b"HTTP/1.1 ") == 1  # the rest is no request
 
 
-def test_only_local_names_are_answered_on_loopback():
+def test_only_local_names_are_served_on_loopback():
   for host, status in [
     ("localhost", 200),
     ("localhost:1", 200),
@@ -235,7 +235,7 @@ def test_only_local_names_are_answered_on_loopback():
     assert said.startswith(f"HTTP/1.1 {status}".encode())
 
 
-def test_any_name_is_answered_where_it_was_opened():
+def test_any_name_is_served_on_an_open_address():
   with running(host="0.0.0.0") as (port, _):
     assert answer_to(port, b"GET /health HTTP/1.1\r\nHost: search.lab\r\n\r\n").startswith(b"HTTP/1.1 200")
 

@@ -29,7 +29,7 @@ def test_episodes_come_in_the_order_of_their_requests():
   assert sorted(map(id, ended)) == sorted(map(id, episodes))
 
 
-def test_a_failed_tool_ends_its_episode_alone():
+def test_a_failed_tool_ends_only_its_episode():
   class Broken(kit.Tools):
     async def search(self, query, k=None):
       raise structs.ToolFailed("the index at http://x is down")
@@ -51,7 +51,7 @@ def test_a_failed_tool_ends_its_episode_alone():
   assert not kit.held(played.engine)
 
 
-def test_an_episode_without_a_verdict_says_why():
+def test_an_episode_without_a_verdict_gives_the_reason():
   class Tools(kit.Tools):
     async def judge(self, pairs, term=""):
       if pairs == ["e1"]:
@@ -68,8 +68,8 @@ def test_an_episode_without_a_verdict_says_why():
   assert unread.ended == "answer" and "could not be read" in unread.facts[structs.NO_VERDICT]
 
 
-def test_a_turn_whose_episode_has_failed_disturbs_nobody():
-  # A probe fails while the conversation beside it is still drawing: its row is not given away under its lane.
+def test_the_pending_turn_of_a_failed_episode_disturbs_no_other():
+  # A probe fails while the conversation beside it still samples. Its row must not be reused while its lane is active.
   async def play(example, policy, tools):
     if example.id != "e1":
       return await kit.play(example, policy, tools)
@@ -78,7 +78,7 @@ def test_a_turn_whose_episode_has_failed_disturbs_nobody():
 
     async def fails():
       seen = played.engine._conversations
-      while talk.number not in seen or not seen[talk.number].pages:  # until it has pages, and soon a lane
+      while talk.number not in seen or not seen[talk.number].pages:  # until it has pages, and soon after a lane
         await asyncio.sleep(0.001)
       raise structs.ToolFailed("no judge")
 
@@ -92,7 +92,7 @@ def test_a_turn_whose_episode_has_failed_disturbs_nobody():
   assert not kit.held(played.engine) and not played.engine.busy
 
 
-def test_a_task_that_an_episode_left_behind_opens_no_conversation():
+def test_a_task_left_over_from_an_episode_opens_no_conversation():
   refused = []
 
   async def play(example, policy, tools):
@@ -115,8 +115,8 @@ def test_a_task_that_an_episode_left_behind_opens_no_conversation():
   assert not played.engine._conversations
 
 
-def test_an_engine_whose_rows_all_wait_sleeps():
-  # More episodes than rows, and every row waits for a search: the thread must not spin meanwhile.
+def test_the_engine_sleeps_while_all_rows_wait():
+  # More episodes than rows, and every row waits for a search: the thread must not spin.
   played = rollout(engine(), tools=kit.Tools(lambda _: 0.2))
   steps, step = [], played.engine.step
   played.engine.step = lambda: steps.append(1) or step()
@@ -125,7 +125,7 @@ def test_an_engine_whose_rows_all_wait_sleeps():
   assert len(steps) < 200 and played.report.wait_s > 0.2
 
 
-def test_waiting_for_verdicts_is_told_from_waiting_for_searches():
+def test_waits_for_verdicts_and_for_searches_are_reported_apart():
   class Tools(kit.Tools):
     async def judge(self, pairs, term=""):
       await asyncio.sleep(0.3)
@@ -143,7 +143,7 @@ def test_waiting_for_verdicts_is_told_from_waiting_for_searches():
   assert metrics["tool_wait_s"] == played.report.wait_s + played.report.judge_wait_s
 
 
-def test_a_mistake_in_a_recipe_is_raised_and_leaves_the_engine_usable():
+def test_a_bug_in_a_recipe_is_raised_and_leaves_the_engine_usable():
   async def play(example, policy, tools):
     talk = policy.start(kit.TOKENIZER.encode(example.question))
     await talk.generate()
@@ -173,7 +173,7 @@ def test_an_interruption_leaves_the_engine_usable():
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_an_interruption_is_not_repeated_by_episodes_that_ended_meanwhile(count, monkeypatch):
-  """Of one episode, and of several that wait to be told of: the first one's interruption ends the run once."""
+  """An interruption ends the run once: during one episode, or while several ended ones wait to be handled."""
   played = rollout(engine(), kit.play)
   ended, post, told = threading.Semaphore(0), played.dispatch.post, []
 
@@ -200,7 +200,7 @@ def test_an_interruption_is_not_repeated_by_episodes_that_ended_meanwhile(count,
   assert len(played.run(requests(2, 2), step=0)) == 4
 
 
-def test_plays_that_draw_nothing_or_build_their_own_episode():
+def test_plays_that_sample_nothing_or_build_their_own_episode():
   async def play(example, policy, tools):
     if example.id == "e0":
       await tools.search("q")
@@ -214,7 +214,7 @@ def test_plays_that_draw_nothing_or_build_their_own_episode():
   assert kit.held(played.engine) == 0
 
 
-def test_the_report_says_where_the_time_went():
+def test_the_report_gives_the_time_of_each_part():
   played = rollout(engine(), tools=kit.Tools(lambda _: 0.03))
   episodes = played.run(requests(2, 2), step=0)
   metrics = played.report.metrics()
@@ -240,11 +240,11 @@ def test_other_work_is_done_while_every_conversation_waits():
     return "done"
 
   played = rollout(engine(), tools=kit.Tools(lambda _: 0.05))
-  played.few = 0.0  # never beside lanes that draw
+  played.few = 0.0  # never while lanes sample
   work = dispatch.Work(pieces())
   beside = played.run(asked, step=0, beside=work)
   assert [kit.drawn(e) for e in beside] == [kit.drawn(e) for e in plain]
-  # On this thread, only when the engine had nothing to draw, and in the time that would have been waited.
+  # On this thread, only while the engine had nothing to sample, and within the time it would have waited.
   assert 10 < len(tape) and set(tape) == {(threading.get_ident(), False)}
   assert 0.05 < played.report.beside_s < played.report.seconds and played.report.wait_s < 0.05
   done = len(tape)
@@ -252,7 +252,7 @@ def test_other_work_is_done_while_every_conversation_waits():
 
 
 def test_other_work_takes_its_turns_once_few_lanes_draw():
-  """Four conversations draw 4, 4, 4 and 40 tokens: from the second chunk on, one of four lanes draws."""
+  """Four conversations sample 4, 4, 4 and 40 tokens. From the second chunk on, one of four lanes samples."""
 
   async def play(example, policy, tools):
     talk = policy.start(kit.TOKENIZER.encode(example.question))
@@ -273,14 +273,14 @@ def test_other_work_takes_its_turns_once_few_lanes_draw():
     episodes = played.run(requests(4, 1), step=0, beside=dispatch.Work(pieces()))
     assert [kit.drawn(e) for e in episodes] == [kit.drawn(e) for e in plain]
     chunks = played.report.engine.chunks
-    # 40 tokens are five chunks of 8. In the first, 4 + 4 + 4 + 8 of 32 lane steps draw, and that is more than half.
+    # 40 tokens are five chunks of 8. In the first chunk 4 + 4 + 4 + 8 of 32 lane steps sample, which is more than half.
     beside = [before for ident, busy, before in tape if busy]
     assert {ident for ident, _, _ in tape} <= {threading.get_ident()}
     assert beside == (list(range(2, chunks)) if few else []), (beside, chunks)
 
 
 def test_a_later_batch_draws_in_the_lanes_that_an_earlier_one_leaves_idle():
-  """The batches' episodes are those of two runs; the later one draws while the earlier one still waits."""
+  """Both batches give the episodes of two separate runs. The later batch samples while the earlier one waits."""
 
   async def play(example, policy, tools):
     if example.id == "e0":
@@ -302,7 +302,7 @@ def test_a_later_batch_draws_in_the_lanes_that_an_earlier_one_leaves_idle():
 
 
 def test_a_host_alone_exchanges_its_episodes_with_itself():
-  """By way of the bytes that hosts send each other; they do other work only where no lane draws."""
+  """Episodes are encoded as bytes as between hosts. Other work is done only while no lane samples."""
   asked, given = [requests(2, 2), requests(1, 2, first=2)], rollout(engine())
   plain = [rollout(engine()).run(batch, step=step) for batch, step in zip(asked, (4, 5))]
   many = multihost.MultiHostRollout(given)
@@ -315,7 +315,7 @@ def test_a_host_alone_exchanges_its_episodes_with_itself():
   assert many.run(asked[0], step=4) == plain[0] and many.report.episodes == 4
 
 
-def test_what_a_session_leaves_unfinished_is_cancelled():
+def test_unfinished_episodes_of_a_closed_session_are_cancelled():
   played = rollout(engine(), tools=kit.Tools(lambda _: 30.0))
   with played.session() as session:
     session.start(requests(2, 2), step=0)
@@ -324,7 +324,7 @@ def test_what_a_session_leaves_unfinished_is_cancelled():
   assert len(played.run(requests(2, 2), step=0)) == 4
 
 
-def test_a_mistake_in_other_work_ends_the_run_and_leaves_the_engine_usable():
+def test_a_bug_in_other_work_ends_the_run_and_leaves_the_engine_usable():
   def pieces():
     yield
     raise FloatingPointError("not finite")
@@ -335,7 +335,7 @@ def test_a_mistake_in_other_work_ends_the_run_and_leaves_the_engine_usable():
   assert not played.engine.busy and len(played.run(requests(2, 2), step=0)) == 4
 
 
-def test_no_requests_are_no_episodes():
+def test_no_requests_give_no_episodes():
   assert rollout(engine()).run([], step=0) == []
 
 
@@ -344,8 +344,8 @@ def test_a_turn_that_does_not_fit_into_the_context_is_refused():
     rollout(engine(), max_new_tokens=kit.CONTEXT)
 
 
-def test_work_for_the_accelerator_is_done_by_the_thread_that_runs():
-  # A search whose encoder must not run in the pool: it is handed to the running thread, and waited for there.
+def test_work_for_the_accelerator_runs_on_the_running_thread():
+  # The search's encoder must not run in the pool. It is given to the running thread, and the search waits for it.
   threads = []
 
   class Dense:
@@ -371,7 +371,7 @@ def test_work_for_the_accelerator_is_done_by_the_thread_that_runs():
   assert all(name.startswith("tools") for name in threads)
 
 
-def test_what_the_running_thread_raises_comes_back_to_who_asked():
+def test_an_error_on_the_running_thread_is_raised_in_the_caller():
   from ragrl_jax.rollout.dispatch import Dispatch
 
   dispatch, caught = Dispatch(), []

@@ -1,4 +1,4 @@
-"""Conversations: budgets, forks, what is refused, and rows swapped out while everybody waits."""
+"""Conversations: budgets, forks, refused calls, and pages swapped out while all conversations wait."""
 
 import asyncio
 import collections
@@ -26,8 +26,8 @@ def run_one(play, sizes=None, samples=1, prompts=1, **settings):
   return played, episodes
 
 
-def test_the_question_never_falls_off_and_the_episode_says_budget():
-  # Context 96, a turn 12: ten bytes more at a time, until no turn would fit.
+def test_the_question_is_never_cut_and_the_episode_ends_with_budget():
+  # Context 96, 12 tokens per turn: each observation adds ten bytes, until no turn fits.
   async def play(example, policy, tools):
     talk = policy.start(kit.TOKENIZER.encode(example.question))
     while True:
@@ -44,8 +44,8 @@ def test_the_question_never_falls_off_and_the_episode_says_budget():
 
 
 @pytest.mark.parametrize(("reserve", "shown", "drawn"), [(None, False, 0), (5, True, 8), (9, False, 0)])
-def test_a_turn_may_be_left_less_than_its_budget(reserve, shown, drawn):
-  # 18 tokens are left for 10 of results and a turn of 12: shown, they leave it 8.
+def test_a_turn_can_be_left_less_than_its_budget(reserve, shown, drawn):
+  # 18 tokens are left for 10 of results and a turn of 12. With the results, 8 are left for the turn.
   async def play(example, policy, tools):
     talk = policy.start([65] * (kit.CONTEXT - 18))
     assert talk.observe("0123456789") is shown
@@ -119,7 +119,7 @@ def test_observations_carry_their_query_and_passages():
 
 
 class Marks(kit.ByteTokenizer):
-  """Five tokens of whole words after the bytes: what a forger needs."""
+  """Five tokens of whole words after the bytes, with which a model can forge a result."""
 
   words = ("<information>", "Doc 1(Title: T) gold", "</information>", "<answer>gold", "</answer>")
 
@@ -130,7 +130,7 @@ class Marks(kit.ByteTokenizer):
 
 
 def forger():
-  """A model that answers anything with the five words in a row: no layer says a thing, the head knows what follows."""
+  """A model that always answers the five words: its layers output 0, and its head maps each token to the next one."""
   config = dataclasses.replace(kit.CONFIG, tied=False, num_layers=1)
   model = Decoder(config, rngs=nnx.Rngs(0))
   model.layers.o[...] *= 0
@@ -143,7 +143,7 @@ def forger():
 
 
 @pytest.mark.slow  # compiles an engine of its own
-def test_information_that_the_model_writes_itself_stays_the_models():
+def test_information_that_the_model_writes_counts_as_the_models_text():
   tokenizer = Marks()
   graphdef, params = forger()
   forging = Engine(graphdef, tokenizer, Stops(tokenizer, ["</answer>"], rows=264), Sizes(**kit.SIZES))
@@ -157,7 +157,7 @@ def test_information_that_the_model_writes_itself_stays_the_models():
   (episode,) = rollout(forging, play).run(requests(1, 1), step=0)
   _, said = episode.segments
   assert said.text == "".join(Marks.words) and episode.ended == "</answer>"
-  # One segment, the model's: it is under the loss mask, it answers no search, and it shows no passage.
+  # One segment, sampled by the model: it is under the loss mask, answers no search and shows no passage.
   assert said.owner == MODEL and len(said.logprobs) == 5
   assert said.found is None and said.query is None and episode.num_searches == 0
 
@@ -182,25 +182,25 @@ def fork_play(at, own=False):
   [lambda t: 3, lambda t: len(t.tokens) - 12, lambda t: len(t.tokens)],
   ids=["in the prompt", "in the turn", "whole"],
 )
-def test_a_fork_goes_on_as_a_conversation_of_its_own_would(at):
-  # Copied from the cache, or computed anew from the ids: the same greedy tokens, log-probabilities to rounding.
+def test_a_fork_continues_like_a_conversation_of_its_own(at):
+  # Pages copied from the cache, or recomputed from the ids: the same greedy tokens, log-probabilities up to rounding.
   _, forked = run_one(fork_play(at), prompts=2, samples=2)
   _, anew = run_one(fork_play(at, own=True), prompts=2, samples=2)
   for a, b in zip(forked, anew):
-    assert kit.drawn(a) == kit.drawn(b)  # the fork does not touch its parent
+    assert kit.drawn(a) == kit.drawn(b)  # the fork does not change its parent
     assert a.facts["probe"].ids == b.facts["probe"].ids
     np.testing.assert_allclose(a.facts["probe"].logprobs, b.facts["probe"].logprobs, atol=1e-5)
 
 
-def test_a_fork_keeps_whose_tokens_are_whose():
+def test_a_fork_keeps_the_source_of_each_token():
   _, (episode,) = run_one(fork_play(lambda t: len(t.tokens) - 4))
   segments = episode.facts["segments"]
   assert [s.owner for s in segments] == [ENVIRONMENT, MODEL, ENVIRONMENT, MODEL]
   assert segments[2].text == " and " and segments[1] == episode.segments[1]
 
 
-def test_pages_are_swapped_out_when_everybody_waits_and_come_back_bit_for_bit():
-  # Eight episodes: each holds its pages while it waits for a probe that needs others.
+def test_pages_are_swapped_out_when_all_wait_and_come_back_bit_for_bit():
+  # Eight episodes. Each holds its pages while it waits for a probe that needs others.
   async def play(example, policy, tools):
     talk = policy.start(kit.TOKENIZER.encode(example.question))
     await talk.generate(max_new_tokens=6)
@@ -213,15 +213,15 @@ def test_pages_are_swapped_out_when_everybody_waits_and_come_back_bit_for_bit():
   few, scarce = run_one(play, dict(rows=6, pages=5), prompts=2, samples=4)
   assert few.report.engine.swapped_rows > 0
   roomy = rollout(engine(), play)
-  for at in range(0, 8, 2):  # two episodes have three conversations each, and six rows
+  for at in range(0, 8, 2):  # two episodes have three conversations each, and there are six rows
     plenty = roomy.run(requests(2, 4)[at : at + 2], step=0)
     assert roomy.report.engine.swapped_rows == 0
     for a, b in zip(scarce[at : at + 2], plenty):
       assert kit.drawn(a) == kit.drawn(b) and a.facts == b.facts
 
 
-def test_a_first_conversation_that_waits_for_its_second_is_seated():
-  # The cache is full of second conversations, and each episode goes on with its first.
+def test_a_first_conversation_that_waits_for_its_second_gets_a_row():
+  # The cache is full of second conversations, and each episode continues with its first one.
   async def play(example, policy, tools):
     first, second = (policy.start(kit.TOKENIZER.encode(example.question + name)) for name in "ab")
     await second.generate(max_new_tokens=3)
@@ -235,8 +235,8 @@ def test_a_first_conversation_that_waits_for_its_second_is_seated():
   assert [len(e.facts["second"].segments) for e in episodes] == [3] * 8
 
 
-def test_only_values_cross_between_the_event_loop_and_the_engine(monkeypatch):
-  # What can be hashed holds no list, dict or record that either thread could write to.
+def test_only_immutable_values_pass_between_event_loop_and_engine(monkeypatch):
+  # A hashable value contains no list, dict or record that either thread could change.
   played = rollout(engine(), fork_play(lambda talk: 5))
   post, step, crossed = played.dispatch.post, played.engine.step, collections.defaultdict(list)
 
@@ -261,7 +261,7 @@ def refuse(word):
   return pytest.raises(ValueError, match=word)
 
 
-def test_what_cannot_be_is_refused():
+def test_invalid_calls_are_refused():
   async def play(example, policy, tools):
     with refuse("empty prompt"):
       policy.start([])

@@ -1,4 +1,4 @@
-"""Where a step's groups come from, with a rollout that only remembers what it was asked."""
+"""The groups of a step, with a rollout that records what it was asked to play."""
 
 import contextlib
 import json
@@ -6,7 +6,7 @@ import json
 import pytest
 
 from ragrl_jax import structs
-from ragrl_jax.rollout import groups as groups_lib
+from ragrl_jax.rollout import group_sampler
 from ragrl_jax.rollout.dispatch import Work
 from ragrl_jax.rollout.timings import Timings
 
@@ -19,7 +19,7 @@ def draw(cursor, count):
 
 
 class Rollout:
-  """Plays at once; `tape` holds every draw's step and prompts. An episode says of itself who it is."""
+  """Plays at once. `tape` holds the step and prompts of every draw. An episode names its prompt and sample."""
 
   def __init__(self, version=0, broken=(), unjudged=()):
     self.version, self.broken, self.unjudged, self.tape, self.report = version, broken, unjudged, [], Timings()
@@ -65,7 +65,7 @@ class Rollout:
 
 
 def spread_in(*prompts, unknown=()):
-  """A measure in which the samples of these prompts differ, and (prompt, sample) pairs are unknown."""
+  """A measure by which the samples of these prompts differ. The (prompt, sample) pairs in `unknown` have no value."""
 
   def measure(examples, episodes, step):
     assert [e.id for e in examples] == [e.example_id for e in episodes]
@@ -78,9 +78,9 @@ def spread_in(*prompts, unknown=()):
 
 
 def make(measure=None, rollout=None, share=0.5, **settings):
-  rule = groups_lib.Filter(**({"metric": "outcome"} | settings))
+  rule = group_sampler.Filter(**({"metric": "outcome"} | settings))
   rollout = rollout or Rollout()
-  return rollout, groups_lib.GroupSampler(
+  return rollout, group_sampler.GroupSampler(
     rollout, EXAMPLES, draw, measure, prompts_per_step=PROMPTS, group_size=GROUP, filter=rule, max_failed_share=share
   )
 
@@ -91,11 +91,11 @@ def prompts(supplied):
 
 
 def test_without_a_filter_a_step_is_one_draw_and_nothing_is_measured():
-  rollout, supply = make(metric="none")
-  first = supply.take(1)
+  rollout, sampler = make(metric="none")
+  first = sampler.take(1)
   rollout.version = 1
-  second = supply.take(2)
-  assert prompts(first) == [0, 1, 2] and prompts(second) == [3, 4, 5] and supply.cursor == 6
+  second = sampler.take(2)
+  assert prompts(first) == [0, 1, 2] and prompts(second) == [3, 4, 5] and sampler.cursor == 6
   assert rollout.tape == [(1, [0, 1, 2]), (2, [3, 4, 5])]
   assert first.metrics == {
     "groups/draws": 1,
@@ -111,10 +111,10 @@ def test_without_a_filter_a_step_is_one_draw_and_nothing_is_measured():
 
 def test_groups_with_a_spread_are_kept_in_the_order_drawn_and_the_surplus_is_discarded():
   # Two of prompts 0 to 2 have a spread. One is missing: at a share of 3/4, two are drawn for it, and both have one.
-  rollout, supply = make(spread_in(1, 2, 3, 4, 5, 6, 8))
-  found = supply.take(1)
+  rollout, sampler = make(spread_in(1, 2, 3, 4, 5, 6, 8))
+  found = sampler.take(1)
   assert prompts(found) == [1, 2, 3] and rollout.tape == [(1, [0, 1, 2]), (1, [3, 4])]
-  # Of 10 episodes, the first samples of four prompts have outcome 1.
+  # of 10 episodes, the first samples of four prompts have outcome 1
   assert found.metrics == {
     "groups/draws": 2,
     "groups/drawn": 5,
@@ -127,36 +127,36 @@ def test_groups_with_a_spread_are_kept_in_the_order_drawn_and_the_surplus_is_dis
     "groups/metric": pytest.approx(4 / 10),
   }
   rollout.version = 1
-  # At a share of 5/6, four are drawn for three: 5, 6, 7, 8. All but 7 have a spread.
-  assert prompts(supply.take(2)) == [5, 6, 8] and supply.cursor == 9
-  report = supply.reported()
+  # At a share of 5/6, four are drawn for three: 5, 6, 7, 8. All except 7 have a spread.
+  assert prompts(sampler.take(2)) == [5, 6, 8] and sampler.cursor == 9
+  report = sampler.reported()
   assert (report.seconds, report.wait_s, report.episodes, report.engine.sampled_tokens) == (3.0, 0.75, 18, 30)
-  assert supply.reported().seconds == 0
+  assert sampler.reported().seconds == 0
 
 
 def test_kept_surplus_comes_first_in_the_next_step_and_is_counted_as_stale():
-  rollout, supply = make(spread_in(1, 2, 3, 4, 5, 6, 7, 8), surplus="keep")
-  assert prompts(supply.take(1)) == [1, 2, 3]
+  rollout, sampler = make(spread_in(1, 2, 3, 4, 5, 6, 7, 8), surplus="keep")
+  assert prompts(sampler.take(1)) == [1, 2, 3]
   rollout.version = 1
   # 4 is left over. Two are missing: at a share of 5/6, three are drawn for them.
-  second = supply.take(2)
+  second = sampler.take(2)
   assert prompts(second) == [4, 5, 6] and rollout.tape[-1] == (2, [5, 6, 7])
   assert (second.metrics["groups/stale"], second.metrics["staleness"]) == (1, pytest.approx(1 / 3))
   assert [e.version for e in second.episodes] == [0, 0, 1, 1, 1, 1]
   rollout.version = 2
-  assert prompts(supply.take(3))[0] == 7
+  assert prompts(sampler.take(3))[0] == 7
 
 
 def test_a_draw_asks_for_what_is_missing_over_the_share_that_was_kept():
-  # Worked by hand, with three groups a step: a share is (1 + kept) / (1 + drawn), of this step and the one before.
+  # By hand, with three groups per step. The share is (1 + kept) / (1 + drawn) over this step and the one before.
   #   step 1: nothing is known, so 3 for 3. Prompt 0 is kept: 2 are missing, 2 / (2/4) = 4. 3 and 5 are kept.
   #   step 2: 3 of 7 were kept: 3 / (4/8) = 6. 8 and 9 are kept: 1 is missing, 1 / ((1+3+2)/(1+7+6)) = 2.33, so 3.
   #           Of 13 to 15 none is kept: 1 / ((1+3+2)/(1+7+9)) = 2.83, so 3. Of 16 to 18 all are.
-  #   step 3: 5 of 12 were kept in step 2, and step 1 counts no longer: 3 / (6/13) = 6.5, so 7.
-  rollout, supply = make(spread_in(0, 3, 5, 8, 9, 16, 17, 18, *range(19, 30)), max_draws=8)
+  #   step 3: 5 of 12 were kept in step 2, and step 1 no longer counts: 3 / (6/13) = 6.5, so 7.
+  rollout, sampler = make(spread_in(0, 3, 5, 8, 9, 16, 17, 18, *range(19, 30)), max_draws=8)
   for step in (1, 2, 3):
     rollout.version = step - 1
-    assert supply.take(step).metrics["groups/missing"] == 0
+    assert sampler.take(step).metrics["groups/missing"] == 0
   assert [(step, drawn[0], len(drawn)) for step, drawn in rollout.tape] == [
     (1, 0, 3),
     (1, 3, 4),
@@ -168,47 +168,47 @@ def test_a_draw_asks_for_what_is_missing_over_the_share_that_was_kept():
 
 
 def test_a_draw_is_at_most_what_the_step_may_still_draw_and_at_least_one_prompt():
-  rollout, supply = make(spread_in(), max_draws=4)
-  supply.take(1)
-  assert [len(drawn) for _, drawn in rollout.tape] == [3, 9]  # 3 / (1/4) = 12, of which 9 are left
-  # All were kept: one is missing by the surplus of two, and one is drawn.
-  rollout, supply = make(spread_in(*range(1, 20)), surplus="keep")
-  supply.restore(dict(cursor=5, surplus=[], ahead=None, seen=[4, 9]))
-  assert prompts(supply.take(1)) == [5, 6, 7] and rollout.tape == [(1, [5, 6, 7, 8, 9, 10])]  # 3 / (5/10)
+  rollout, sampler = make(spread_in(), max_draws=4)
+  sampler.take(1)
+  assert [len(drawn) for _, drawn in rollout.tape] == [3, 9]  # 3 / (1/4) = 12, but only 9 may still be drawn
+  # All were kept. Besides the surplus of two one group is missing, so one is drawn.
+  rollout, sampler = make(spread_in(*range(1, 20)), surplus="keep")
+  sampler.restore(dict(cursor=5, surplus=[], ahead=None, seen=[4, 9]))
+  assert prompts(sampler.take(1)) == [5, 6, 7] and rollout.tape == [(1, [5, 6, 7, 8, 9, 10])]  # 3 / (5/10)
   rollout.version = 1
-  assert prompts(supply.take(2)) == [8, 9, 10] and len(rollout.tape) == 1  # the surplus suffices
+  assert prompts(sampler.take(2)) == [8, 9, 10] and len(rollout.tape) == 1  # the surplus suffices
   rollout.version = 2
-  assert prompts(supply.take(3)) == [11, 12, 13] and supply.cursor == 14
+  assert prompts(sampler.take(3)) == [11, 12, 13] and sampler.cursor == 14
 
 
 def test_few_failures_in_a_small_draw_do_not_stop_the_run():
-  # The second draw, for one missing group, is of prompts 3 and 4. Half of it fails: that is 2 of the step's 10.
+  # The second draw, for one missing group, has prompts 3 and 4. Half of it fails: 2 of the step's 10 episodes.
   broken = [(3, 0), (3, 1)]
-  rollout, supply = make(spread_in(1, 2, 4, unknown=broken), rollout=Rollout(broken=broken), share=0.4)
-  assert prompts(supply.take(1)) == [1, 2, 4] and rollout.tape[-1] == (1, [3, 4])
+  rollout, sampler = make(spread_in(1, 2, 4, unknown=broken), rollout=Rollout(broken=broken), share=0.4)
+  assert prompts(sampler.take(1)) == [1, 2, 4] and rollout.tape[-1] == (1, [3, 4])
 
 
-def test_draws_are_bounded_and_the_step_goes_on_with_what_there_is():
-  rollout, supply = make(spread_in(4), max_draws=3)
-  found = supply.take(1)
-  assert prompts(found) == [4] and len(rollout.tape) == 2 and supply.cursor == 9
+def test_draws_are_limited_and_the_step_continues_with_fewer_groups():
+  rollout, sampler = make(spread_in(4), max_draws=3)
+  found = sampler.take(1)
+  assert prompts(found) == [4] and len(rollout.tape) == 2 and sampler.cursor == 9
   assert (found.metrics["groups/missing"], found.metrics["groups/trained"]) == (2, 1)
 
 
-def test_nothing_with_a_spread_is_no_groups_at_all():
-  _, supply = make(spread_in(), max_draws=2)
-  found = supply.take(1)
+def test_no_spread_anywhere_gives_no_groups():
+  _, sampler = make(spread_in(), max_draws=2)
+  found = sampler.take(1)
   assert found.episodes == [] and found.metrics["groups/trained"] == 0 and found.metrics["groups/discarded_share"] == 1
 
 
-def test_who_cannot_be_scored_makes_no_spread_and_takes_none_away():
-  # Prompt 0 would have a spread, were its first sample known. Of the five known values two are 1.
-  _, supply = make(spread_in(0, 1, 2, unknown=[(0, 0)]), max_draws=1)
-  found = supply.take(1)
+def test_unscored_episodes_neither_make_nor_hide_a_spread():
+  # Prompt 0 would have a spread if its first sample were known. Of the five known values two are 1.
+  _, sampler = make(spread_in(0, 1, 2, unknown=[(0, 0)]), max_draws=1)
+  found = sampler.take(1)
   assert prompts(found) == [1, 2] and found.metrics["groups/metric"] == pytest.approx(2 / 5)
-  # All unknown: nothing to take a mean of.
-  _, supply = make(spread_in(0, unknown=[(i, g) for i in range(3) for g in range(2)]), max_draws=1)
-  assert "groups/metric" not in supply.take(1).metrics
+  # All values are unknown, so there is no mean.
+  _, sampler = make(spread_in(0, unknown=[(i, g) for i in range(3) for g in range(2)]), max_draws=1)
+  assert "groups/metric" not in sampler.take(1).metrics
 
 
 def test_the_tolerance_decides_what_differs():
@@ -217,15 +217,15 @@ def test_the_tolerance_decides_what_differs():
   assert make(slightly, max_draws=1, tolerance=0.01)[1].take(1).groups == ()
 
 
-def test_the_measure_is_told_the_step():
+def test_the_measure_receives_the_step():
   seen = []
   measure = lambda examples, episodes, step: seen.append(step) or spread_in(*range(9))(examples, episodes, step)
-  _, supply = make(measure, rollout=Rollout(version=4))
-  supply.take(5)
+  _, sampler = make(measure, rollout=Rollout(version=4))
+  sampler.take(5)
   assert seen == [5]
 
 
-def test_a_resumed_supply_goes_on_as_if_never_stopped():
+def test_a_restored_sampler_continues_as_if_never_stopped():
   measure = spread_in(1, 2, 4, 5, 6, 7, 8, 10)
   rollout, whole = make(measure, surplus="keep")
   whole.take(1)
@@ -236,7 +236,7 @@ def test_a_resumed_supply_goes_on_as_if_never_stopped():
   assert resumed.take(2) == whole.take(2) and resumed.saved() == whole.saved() and again.tape == rollout.tape[-1:]
 
 
-def test_what_was_sampled_ahead_is_the_next_steps_beside_other_work():
+def test_groups_sampled_ahead_are_the_next_steps_and_other_work_is_done_meanwhile():
   done = []
 
   def pieces():
@@ -245,48 +245,48 @@ def test_what_was_sampled_ahead_is_the_next_steps_beside_other_work():
       yield
     return "learnt"
 
-  rollout, supply = make(spread_in(0, 1, 2, 3, 4, 6), rollout=Rollout(version=3))
-  now = supply.take(4, ahead=True)
-  assert prompts(now) == [0, 1, 2] and now.metrics["staleness"] == 0 and supply.under_way and rollout.open
+  rollout, sampler = make(spread_in(0, 1, 2, 3, 4, 6), rollout=Rollout(version=3))
+  now = sampler.take(4, ahead=True)
+  assert prompts(now) == [0, 1, 2] and now.metrics["staleness"] == 0 and sampler.under_way and rollout.open
   work = Work(pieces())
-  supply.sample_ahead(5, work)
-  assert not supply.under_way and not rollout.open and supply.ready
-  assert done == [0, 1]  # a piece beside each of the two draws
+  sampler.sample_ahead(5, work)
+  assert not sampler.under_way and not rollout.open and sampler.ready
+  assert done == [0, 1]  # one piece of work beside each of the two draws
   assert work.finish() == work.finish() == "learnt" and done == [0, 1, 2, 3, 4] and not work.advance()
-  saved = json.loads(json.dumps(supply.saved()))
-  found = supply.take(5, ahead=True)  # what is ahead of it would be two steps old: nothing is started
+  saved = json.loads(json.dumps(sampler.saved()))
+  found = sampler.take(5, ahead=True)  # episodes started now would be two steps old, so none are started
   assert prompts(found) == [3, 4, 6] and rollout.tape == [(4, [0, 1, 2]), (5, [3, 4, 5]), (5, [6, 7])]
-  assert not supply.under_way and not supply.ready
+  assert not sampler.under_way and not sampler.ready
   assert (found.metrics["staleness"], found.metrics["groups/stale"], found.metrics["groups/draws"]) == (1, 3, 2)
-  assert supply.saved()["ahead"] is None
+  assert sampler.saved()["ahead"] is None
 
-  # A resumed run trains on the same groups, and draws on from the same prompt.
+  # A resumed run trains on the same groups and draws from the same prompt on.
   again, resumed = make(spread_in(8, 9, 11), rollout=Rollout(version=5))
   resumed.restore(saved)
   assert resumed.take(5) == found and again.tape == []
   assert prompts(resumed.take(6)) == [8, 9, 11]
   assert again.tape == [(6, [8, 9, 10, 11, 12])]  # step 5 kept 3 of 5: 3 / (4/6) = 4.5
-  # Taken a step late it would be two steps old.
+  # A step later they would be two steps old.
   resumed.restore(saved)
   with pytest.raises(ValueError, match="step 6 would train on episodes that weights 2 steps old"):
     resumed.take(6)
 
 
-def test_no_group_at_all_can_be_sampled_ahead_too():
-  rollout, supply = make(spread_in(), max_draws=1)
-  supply.take(1, ahead=True)
-  supply.sample_ahead(2, Work(iter(())))
-  supply.restore(json.loads(json.dumps(supply.saved())))
-  assert supply.take(2).groups == () and len(rollout.tape) == 2
+def test_sampling_ahead_can_find_no_group():
+  rollout, sampler = make(spread_in(), max_draws=1)
+  sampler.take(1, ahead=True)
+  sampler.sample_ahead(2, Work(iter(())))
+  sampler.restore(json.loads(json.dumps(sampler.saved())))
+  assert sampler.take(2).groups == () and len(rollout.tape) == 2
 
 
-def test_what_a_failed_tool_cuts_short_is_drawn_again_from_the_same_prompts():
+def test_prompts_of_a_draw_that_a_failed_tool_cut_short_are_drawn_again():
   measure = spread_in(0, 1, 3, 5, 6, 8)
 
   def played(rollout):
-    _, supply = make(measure, rollout=rollout)
-    assert prompts(supply.take(1, ahead=True)) == [0, 1, 6]  # 3 to 5 are the next step's from the start
-    return supply
+    _, sampler = make(measure, rollout=rollout)
+    assert prompts(sampler.take(1, ahead=True)) == [0, 1, 6]  # 3 to 5 are the next step's from the start
+    return sampler
 
   rollout = Rollout()
   whole = played(rollout)
@@ -295,70 +295,70 @@ def test_what_a_failed_tool_cuts_short_is_drawn_again_from_the_same_prompts():
 
   for broken in ([3, 4, 5], [8, 9]):  # in the first draw; in the second, when the first one had moved the cursor
     down = Rollout(broken=[(i, g) for i in broken for g in range(GROUP)])
-    supply = played(down)
-    supply._max_failed_share = 0.3
-    with pytest.raises(groups_lib.TooManyFailures):
-      supply.sample_ahead(2, Work(iter(())))
-    assert not supply.ready and not down.open
+    sampler = played(down)
+    sampler._max_failed_share = 0.3
+    with pytest.raises(group_sampler.TooManyFailures):
+      sampler.sample_ahead(2, Work(iter(())))
+    assert not sampler.ready and not down.open
     again, resumed = make(measure)
-    resumed.restore(json.loads(json.dumps(supply.saved())))
+    resumed.restore(json.loads(json.dumps(sampler.saved())))
     assert prompts(resumed.take(2)) == [3, 5, 8] and again.tape == [(2, [3, 4, 5]), (2, [8, 9])]
     assert resumed.saved() == whole.saved() | dict(ahead=None)
 
 
-def test_what_is_under_way_is_closed_once():
-  rollout, supply = make(spread_in(*range(9)))
-  supply.take(1, ahead=True)
-  supply.close()
-  assert not rollout.open and not supply.under_way and supply.reported().seconds == 1.0
-  supply.close()
+def test_sampling_under_way_is_closed_once():
+  rollout, sampler = make(spread_in(*range(9)))
+  sampler.take(1, ahead=True)
+  sampler.close()
+  assert not rollout.open and not sampler.under_way and sampler.reported().seconds == 1.0
+  sampler.close()
 
 
 def test_groups_of_other_questions_are_not_restored():
-  rollout, supply = make(spread_in(1, 2, 4, 5), surplus="keep")
-  supply.cursor = 1  # 1 to 3, then 4 and 5
-  supply.take(1)
-  saved = supply.saved()
+  rollout, sampler = make(spread_in(1, 2, 4, 5), surplus="keep")
+  sampler.cursor = 1  # 1 to 3, then 4 and 5
+  sampler.take(1)
+  saved = sampler.saved()
   assert len(saved["surplus"]) == 1
-  other = groups_lib.GroupSampler(
+  other = group_sampler.GroupSampler(
     rollout,
     EXAMPLES[::-1],
     draw,
     None,
     prompts_per_step=PROMPTS,
     group_size=GROUP,
-    filter=groups_lib.Filter(),
+    filter=group_sampler.Filter(),
     max_failed_share=0.0,
   )
   with pytest.raises(ValueError, match=r"prompt 5 for example 'q1'.*is example 'q5'.*config.data.train"):
     other.restore(saved)
 
 
-def test_what_is_too_old_is_never_trained_on():
-  rollout, supply = make(spread_in(1, 2, 3, 4, 6, 7, 8), surplus="keep")
-  supply.take(1)
+def test_groups_that_are_too_old_are_never_trained_on():
+  rollout, sampler = make(spread_in(1, 2, 3, 4, 6, 7, 8), surplus="keep")
+  sampler.take(1)
   rollout.version = 5
   with pytest.raises(ValueError, match="weights 5 steps old.*at most 1"):
-    supply.take(6)
+    sampler.take(6)
 
 
-def test_a_tool_that_is_down_stops_the_run_and_one_failure_does_not():
+def test_a_tool_that_is_down_stops_the_run_and_a_single_failure_does_not():
   broken = [(0, 0), (1, 0), (1, 1)]
-  _, supply = make(spread_in(0, 2, unknown=broken), rollout=Rollout(broken=broken), max_draws=1)
-  assert prompts(supply.take(1)) == [2]
-  rollout, supply = make(spread_in(), rollout=Rollout(broken=broken), share=0.4)
-  with pytest.raises(groups_lib.TooManyFailures, match="3 of 6 episodes failed.*max_failed_share=0.4.*said: down"):
-    supply.take(1)
+  _, sampler = make(spread_in(0, 2, unknown=broken), rollout=Rollout(broken=broken), max_draws=1)
+  assert prompts(sampler.take(1)) == [2]
+  rollout, sampler = make(spread_in(), rollout=Rollout(broken=broken), share=0.4)
+  with pytest.raises(group_sampler.TooManyFailures, match="3 of 6 episodes failed.*max_failed_share=0.4.*said: down"):
+    sampler.take(1)
   assert len(rollout.tape) == 1  # at once, not after max_draws
 
 
 def test_a_judge_that_gives_no_verdicts_stops_the_run():
-  """Failed or only unread: an episode counts as the judge's, and not as the retriever's."""
+  """Failed and unreadable verdicts both count as the judge's failures, not the retriever's."""
   pairs = [(0, 0), (1, 0), (1, 1), (2, 0)]
   for broken in ([], pairs):
-    _, supply = make(spread_in(0, 1, 2), rollout=Rollout(broken=broken, unjudged=pairs), share=0.0)
+    _, sampler = make(spread_in(0, 1, 2), rollout=Rollout(broken=broken, unjudged=pairs), share=0.0)
     why = r"4 of 6 episodes have no verdict, more than config.judge.max_failed_share=0.5.*status 401"
-    with pytest.raises(groups_lib.TooManyFailures, match=why):
-      supply.take(1)
-    _, supply = make(spread_in(0, 1, 2), rollout=Rollout(broken=broken[:3], unjudged=pairs[:3]), share=0.0)
-    supply.take(1)
+    with pytest.raises(group_sampler.TooManyFailures, match=why):
+      sampler.take(1)
+    _, sampler = make(spread_in(0, 1, 2), rollout=Rollout(broken=broken[:3], unjudged=pairs[:3]), share=0.0)
+    sampler.take(1)

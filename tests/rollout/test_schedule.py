@@ -1,4 +1,4 @@
-"""The schedules, by the simulated clock of benchmarks/schedule.py."""
+"""Schedules of sampling and learning, on the simulated clock of benchmarks/schedule.py."""
 
 import dataclasses
 
@@ -12,17 +12,17 @@ def clock(setting, name):
   return schedule.simulate(setting, name)[0]
 
 
-def test_two_steps_that_are_sampled_together_take_two_thirds_of_the_time():
+def test_sampling_two_steps_together_takes_two_thirds_of_the_time():
   before, after = schedule.simulate(SMALL, "before"), schedule.simulate(SMALL, "ahead=1")
   assert before[0] >= 1.5 * after[0] and before[1] < after[1]
-  assert after == schedule.simulate(SMALL, "ahead=1")  # nothing depends on the machine
+  assert after == schedule.simulate(SMALL, "ahead=1")  # the simulation does not depend on the machine
 
 
-def test_without_sampling_ahead_the_schedule_is_what_it_was():
+def test_without_sampling_ahead_the_schedule_is_unchanged():
   assert schedule.simulate(SMALL, "ahead=0") == schedule.simulate(SMALL, "before")
 
 
-def test_draws_of_what_is_missing_save_time_without_sampling_ahead_too():
+def test_drawing_only_missing_groups_saves_time_without_sampling_ahead_too():
   half = dataclasses.replace(SMALL, kept=0.5, steps=4)
   assert clock(half, "before") >= 1.25 * clock(half, "ahead=0")
 

@@ -1,4 +1,4 @@
-"""Searches gathered into batches, deadlines, and failures that name their queries."""
+"""Searches collected into batches, deadlines, and failures that name their queries."""
 
 import asyncio
 import threading
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ragrl_jax import structs
-from ragrl_jax.judging import api
+from ragrl_jax.judging import judge_api
 from ragrl_jax.retrieval.api import RetrievalFailed
 from ragrl_jax.rollout.tools import RetrievalTools
 from ragrl_jax.structs import Passage, ToolFailed
@@ -31,14 +31,14 @@ def ask(tools, *queries, **options):
   return asyncio.run(all_of_them())
 
 
-def test_searches_of_one_moment_are_one_batch():
+def test_simultaneous_searches_are_one_batch():
   retriever = Retriever()
   got = ask(RetrievalTools(retriever, top_k=2), "a", "b", "c")
   assert retriever.batches == [(("a", "b", "c"), 2)]
   assert got == [(Passage(q, "", q),) * 2 for q in "abc"]
 
 
-def test_searches_for_other_numbers_are_other_batches():
+def test_searches_with_another_k_are_another_batch():
   retriever = Retriever()
 
   async def both():
@@ -50,12 +50,12 @@ def test_searches_for_other_numbers_are_other_batches():
   assert [len(f) for f in found] == [1, 3, 1]
 
 
-def test_searching_without_a_retriever_says_which_setting_to_make():
+def test_searching_without_a_retriever_names_the_setting():
   (error,) = ask(RetrievalTools(None), "a")
   assert isinstance(error, ValueError) and "config.retrieval.index" in str(error)
 
 
-def test_while_the_worker_is_busy_searches_gather():
+def test_searches_collect_while_the_worker_is_busy():
   release = threading.Event()
   retriever = Retriever(lambda queries, k: release.wait(5) and None)
 
@@ -77,7 +77,7 @@ def test_a_deadline_fails_its_searches():
   assert all(isinstance(x, ToolFailed) and "0.05 s" in str(x) for x in got)
 
 
-def test_a_failure_that_names_its_queries_is_theirs_alone():
+def test_a_failure_that_names_its_queries_fails_only_those():
   def answer(queries, k):
     if "bad" in queries:
       raise RetrievalFailed("'bad' is too long", ["bad"])
@@ -99,7 +99,7 @@ def test_a_failure_of_the_whole_batch_fails_all_of_it(error):
   assert all(isinstance(x, ToolFailed) for x in got) and len(retriever.batches) == 1
 
 
-def test_a_bug_in_a_retriever_reaches_every_asker_as_itself():
+def test_a_bug_in_a_retriever_is_raised_in_every_caller():
   got = ask(RetrievalTools(Retriever(lambda queries, k: 1 // 0)), "a", "b")
   assert all(isinstance(x, ZeroDivisionError) for x in got)
 
@@ -109,7 +109,7 @@ def test_too_few_answers_are_a_failure():
   assert all(isinstance(x, ToolFailed) and "1 answers to 2" in str(x) for x in got)
 
 
-def test_a_search_that_was_given_up_does_not_disturb_the_others():
+def test_a_search_that_was_given_up_does_not_disturb_others():
   async def one_gives_up():
     tools = RetrievalTools(Retriever(lambda *_: time.sleep(0.05)))
     tasks = [asyncio.create_task(tools.search(q)) for q in "ab"]
@@ -120,7 +120,7 @@ def test_a_search_that_was_given_up_does_not_disturb_the_others():
   assert asyncio.run(one_gives_up())[0].id == "b"
 
 
-def test_a_search_under_way_keeps_no_process_alive():
+def test_a_running_search_does_not_keep_the_process_alive():
   release, threads = threading.Event(), []
 
   def stuck(*_):
@@ -133,15 +133,15 @@ def test_a_search_under_way_keeps_no_process_alive():
 
 
 class Judge:
-  """1 for equal texts, None for "?"; `fails` are pairs it fails on."""
+  """1 for equal texts, None for "?"; fails on the pairs in `fails`."""
 
   def __init__(self, fails=(), **pace):
-    self.asked, self.fails, self.pace = [], fails, api.Pace(**pace)
+    self.asked, self.fails, self.pace = [], fails, judge_api.Pace(**pace)
 
   def judge(self, pairs):
     self.asked.append(list(pairs))
     if lost := [pair for pair in pairs if pair in self.fails]:
-      raise api.JudgeFailed("down", lost)
+      raise judge_api.JudgeFailed("down", lost)
     return [None if claim == "?" else float(premise == claim) for premise, claim in pairs]
 
 
@@ -153,19 +153,19 @@ def verdicts(judge, *asked):
   return asyncio.run(episodes())
 
 
-def test_verdicts_are_gathered_too():
+def test_verdicts_are_batched_too():
   judge = Judge()
   assert verdicts(judge, [("a", "a"), ("a", "b")], [("a", "?")]) == [(1.0, 0.0), (None,)]
   assert len(judge.asked) == 1
 
 
-def test_a_judge_is_asked_at_its_own_pace():
+def test_each_judge_has_its_own_limits():
   judge = Judge(batch=2, workers=1)
   assert verdicts(judge, [("a", str(i)) for i in range(5)]) == [(0.0,) * 5]
   assert [len(pairs) for pairs in judge.asked] == [2, 2, 1]
 
 
-def test_a_term_may_have_a_judge_of_its_own():
+def test_a_term_can_have_its_own_judge():
   every, own = Judge(), Judge(fails=[("a", "x")])
 
   async def one_moment():
@@ -187,19 +187,19 @@ def test_a_term_may_have_a_judge_of_its_own():
     asyncio.run(RetrievalTools(Retriever(), judges={"answer": own}).judge([("a", "b")], "search"))
 
 
-def test_a_judge_that_fails_fails_the_episodes_that_asked():
+def test_a_failed_judge_fails_the_episodes_that_asked():
   lost, kept = verdicts(Judge(fails=[("a", "x")]), [("a", "a"), ("a", "x")], [("b", "b")])
   assert isinstance(lost, ToolFailed) and str(lost) == "down" and kept == (1.0,)
 
 
-def test_a_judge_that_says_nothing_in_time_fails():
+def test_a_judge_that_does_not_answer_in_time_fails():
   judge = Judge(deadline_s=0.05)
   judge.judge = lambda pairs: time.sleep(0.3)
   (got,) = verdicts(judge, [("a", "a")])
   assert isinstance(got, ToolFailed) and "config.judge.timeout_s" in str(got)
 
 
-def test_without_a_judge_asking_one_says_so():
+def test_asking_without_a_judge_names_the_setting():
   with pytest.raises(ValueError, match="judge"):
     asyncio.run(RetrievalTools(Retriever()).judge([("a", "b")]))
 
@@ -210,12 +210,29 @@ def test_sizes_must_be_positive(wrong):
     RetrievalTools(Retriever(), **wrong)
 
 
-def test_tools_satisfy_the_contract():
+def test_tools_implement_the_contract():
   for name in ("search", "judge"):
     assert asyncio.iscoroutinefunction(getattr(RetrievalTools, name)) and hasattr(structs.Tools, name)
 
 
-def test_vectors_are_of_length_one_and_short():
+def test_equal_questions_of_a_moment_are_asked_once():
+  """A group's samples search for the same question: the retriever sees it once, and each gets the answer."""
+  seen = []
+
+  class Counting:
+    def search(self, queries, k):
+      seen.append(list(queries))
+      return [(structs.Passage(query, "", f"about {query}"),) for query in queries]
+
+  async def group():
+    tools = RetrievalTools(Counting())
+    return await asyncio.gather(*(tools.search(query) for query in ["a"] * 8 + ["b"] + ["a"]))
+
+  found = asyncio.run(group())
+  assert seen == [["a", "b"]] and [passage.id for (passage,) in found] == ["a"] * 8 + ["b", "a"]
+
+
+def test_vectors_have_length_one_and_are_short():
   asked = []
 
   def encode(texts):

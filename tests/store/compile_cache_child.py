@@ -1,4 +1,4 @@
-"""A gradient before programs are kept, as they are written, and as they are read: are its bits the same?"""
+"""Compares the bits of a gradient from a program without cache, when the cache is written, and when it is read."""
 
 import json
 
@@ -19,13 +19,13 @@ def loss(w, x):
 
 
 def gradient() -> bytes:
-  """The program is made anew each time, or read."""
+  """The gradient; clears JAX's programs first, so the program is compiled again or read from the cache."""
   jax.clear_caches()
   return np.asarray(jax.jit(jax.grad(loss))(w, x)).tobytes()
 
 
 without = gradient()
 folder = compile_cache.keep()
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # this one is small
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # this program compiles quickly
 written, before = gradient(), len(read)
 print(json.dumps(dict(folder=str(folder), same=[written == without, gradient() == without], reads=[before, len(read)])))

@@ -1,4 +1,4 @@
-"""No credentials of an address are shown."""
+"""Credentials in an address are never shown."""
 
 from ragrl_jax.store.addresses import without_credentials
 

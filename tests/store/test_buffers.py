@@ -1,4 +1,4 @@
-"""Episodes as bytes: every bit comes back, and a token costs little."""
+"""Episodes as bytes: every bit is restored, and a token takes few bytes."""
 
 import dataclasses
 import io
@@ -47,7 +47,7 @@ EPISODES = [
 ]
 
 
-def test_every_bit_comes_back():
+def test_every_bit_is_restored():
   found = buffers.unpack(buffers.pack(EPISODES, decode), decode)
   plain = lambda episode: dataclasses.replace(episode, facts={})
   assert [plain(one) for one in found] == [plain(one) for one in EPISODES]
@@ -69,7 +69,7 @@ def test_nothing_is_unpickled(monkeypatch):
 
 
 def texts(rng, words):
-  """Words of a vocabulary whose frequencies fall as in English, as ids of a large tokenizer."""
+  """Token ids of a large vocabulary whose frequencies fall as those of English words."""
   return np.minimum(rng.zipf(1.2, words), 151_000)
 
 
@@ -84,8 +84,8 @@ def test_a_token_costs_at_most_six_bytes(turns, said, searched):
     for sample in range(8):
       segments = [structs.Segment(ENVIRONMENT, asked, spell(asked))]
       for turn in range(turns):
-        ids = tuple(rng.integers(151_643, size=said).tolist())  # no text is harder to compress
-        # Log-probabilities of a policy whose entropy is a nat a token.
+        ids = tuple(rng.integers(151_643, size=said).tolist())  # the text that is hardest to compress
+        # Log-probabilities of a policy with an entropy of one nat per token.
         segments.append(structs.Segment(MODEL, ids, spell(ids), f32(*-rng.exponential(1.0, said)), "</search>"))
         if searched and turn < turns - 1:
           found = tuple(passages[i] for i in rng.choice(60, 4, replace=False))

@@ -21,7 +21,7 @@ from ragrl_jax.store import checkpoint, sums
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class State:
-  """As a TrainState: nested, of several dtypes, with scalars."""
+  """Like a TrainState: nested, several dtypes, with scalars."""
 
   params: dict
   step: jax.Array
@@ -49,18 +49,18 @@ def same(a, b):
 HOST = {"cursor": 17, "share": 0.1 + 0.2, "text": "ü \u2028", "groups": [[1, None, True], {"x": -1e-30}]}
 
 
-def test_what_is_saved_comes_back(tmp_path):
+def test_what_is_saved_is_restored(tmp_path):
   checkpoints = checkpoint.Checkpoints(tmp_path / "c", keep=2)
   assert checkpoints.latest() is None
   path = checkpoints.save(3, state(), HOST)
   assert path == tmp_path / "c" / "3" and path.is_dir()
   got, host = checkpoints.restore(state(0.0))
   assert same(got, state()) and host == HOST
-  again = checkpoint.Checkpoints(tmp_path / "c", keep=2)  # another process
+  again = checkpoint.Checkpoints(tmp_path / "c", keep=2)  # as another process would
   assert again.latest() == 3 and again.host() == HOST
 
 
-def test_the_newest_are_kept(tmp_path):
+def test_only_the_newest_are_kept(tmp_path):
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=2)
   for step in (1, 5, 9):
     checkpoints.save(step, state(step), dict(step=step))
@@ -81,12 +81,12 @@ def test_restored_onto_another_mesh(tmp_path):
   like = cut(mesh(data=4, tensor=2), PartitionSpec(None, "tensor"))
   got, _ = checkpoints.restore(like)
   assert same(got, state()) and got.params["a"].sharding == like.params["a"].sharding
-  # Shapes alone say enough.
+  # Shapes are sufficient.
   shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like)
   assert same(checkpoints.restore(shapes)[0], state())
 
 
-def test_what_is_refused(tmp_path):
+def test_invalid_calls_are_refused(tmp_path):
   with pytest.raises(ValueError, match="config.checkpoint.keep"):
     checkpoint.Checkpoints(tmp_path, keep=0)
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=1)
@@ -111,7 +111,7 @@ def test_what_is_refused(tmp_path):
     ({"a": {1, 2}}, "is a set"),
   ],
 )
-def test_only_json_goes_beside_the_arrays(tmp_path, host, word):
+def test_only_json_is_saved_beside_the_arrays(tmp_path, host, word):
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=1)
   with pytest.raises(ValueError, match=word):
     checkpoints.save(1, state(), host)
@@ -123,7 +123,7 @@ def test_unfinished_checkpoints_are_ignored_and_removed(tmp_path):
   checkpoints.save(1, state(), dict(step=1))
   checkpoints.save(2, state(2.0), dict(step=2))
   checkpoints.close()
-  (tmp_path / "2").rename(tmp_path / "3.tmp")  # as a kill before the last rename leaves it
+  (tmp_path / "2").rename(tmp_path / "3.tmp")  # the state after a kill before the last rename
   again = checkpoint.Checkpoints(tmp_path, keep=3)
   assert again.steps() == [1] and again.restore(state())[1] == dict(step=1)
   again.save(3, state(3.0), dict(step=3))
@@ -131,7 +131,7 @@ def test_unfinished_checkpoints_are_ignored_and_removed(tmp_path):
   assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["1", "3"]
 
 
-def test_a_reader_leaves_a_running_save_alone(tmp_path):
+def test_a_reader_does_not_disturb_a_running_save(tmp_path):
   writer = checkpoint.Checkpoints(tmp_path, keep=3)
   writer.save(1, state(), dict(step=1))
   (tmp_path / "2.tmp").mkdir()  # being written
@@ -146,13 +146,13 @@ def test_a_reader_leaves_a_running_save_alone(tmp_path):
 
 
 def flip(path):
-  """One bit in the middle."""
+  """Flips one bit in the middle."""
   content = bytearray(path.read_bytes())
   content[len(content) // 2] ^= 1
   path.write_bytes(content)
 
 
-def test_damage_of_any_kind_to_any_file_is_found(tmp_path):
+def test_any_damage_to_any_file_is_detected(tmp_path):
   checkpoint.Checkpoints(tmp_path, keep=1).save(1, state(), HOST)
   folder = tmp_path / "1"
   files = [path for path in folder.rglob("*") if path.is_file() and path.name != sums.FILE]
@@ -173,7 +173,7 @@ def test_damage_of_any_kind_to_any_file_is_found(tmp_path):
     assert sums.damage(folder), content
 
 
-def test_a_damaged_checkpoint_gives_way_to_the_newest_sound_one_aloud(tmp_path):
+def test_a_damaged_checkpoint_is_replaced_by_the_newest_undamaged_one_with_a_warning(tmp_path):
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=3)
   for step in (1, 2, 3):
     checkpoints.save(step, state(step), dict(step=step))
@@ -181,7 +181,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_newest_sound_one_aloud(tmp_path):
   flip(max(arrays, key=lambda path: path.stat().st_size))
   (tmp_path / "2" / "host.json").unlink()
   with pytest.raises(checkpoint.Damaged, match=r"checkpoints?.*3: .*SHA-256 differs\. Others: \[1, 2\]"):
-    checkpoints.restore(state(), step=3)  # who names a step gets that one
+    checkpoints.restore(state(), step=3)  # a step that is named is not replaced
   reader = checkpoint.Checkpoints(tmp_path, keep=1, read_only=True)
   with pytest.warns(UserWarning, match="Step 1 is sound"):
     assert reader.restore(state())[1] == dict(step=1)
@@ -199,12 +199,12 @@ def test_a_damaged_checkpoint_gives_way_to_the_newest_sound_one_aloud(tmp_path):
   assert "\n" not in str(error.value) and checkpoints.steps() == [1, 3]
 
 
-def test_a_full_disk_is_one_line_and_the_older_checkpoint_stays(tmp_path, caplog, capfd):
+def test_a_full_disk_is_a_one_line_error_and_the_older_checkpoint_stays(tmp_path, caplog, capfd):
   big = dict(x=jnp.asarray(np.random.default_rng(0).normal(size=40_000), jnp.float32))
   checkpoints = checkpoint.Checkpoints(tmp_path, keep=2)
   checkpoints.save(1, big, dict(step=1))
   soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-  resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))  # no file above 50 kB: as a disk that is full
+  resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))  # no file above 50 kB, as on a full disk
   try:
     with pytest.raises(OSError, match="checkpoint 2 could not be written: File too large.*on from step 1") as error:
       checkpoints.save(2, big, dict(step=2))
@@ -231,7 +231,7 @@ while True:
 
 @pytest.mark.slow  # starts a fresh Python ten times
 def test_sigkill_at_any_moment_leaves_whole_checkpoints(tmp_path):
-  """Ten kills at random moments, most of them inside a save; each restart goes on from a whole checkpoint."""
+  """Ten kills at random moments, most of them during a save. Each restart continues from a complete checkpoint."""
   draw, root = np.random.default_rng(0), pathlib.Path(checkpoint.__file__).parents[2]
   environment = os.environ | dict(PYTHONPATH=str(root), JAX_PLATFORMS="cpu")
   promised = 0
@@ -241,14 +241,14 @@ def test_sigkill_at_any_moment_leaves_whole_checkpoints(tmp_path):
     )
     assert process.stdout.readline() == "ready\n"
     started = time.perf_counter()
-    said = [process.stdout.readline()]  # one save is done, the next is under way
+    said = [process.stdout.readline()]  # one save is done, the next is running
     time.sleep(float(draw.uniform(0, 2)) * (time.perf_counter() - started))
     process.send_signal(signal.SIGKILL)
     said += process.stdout.read().split()
     process.wait()
     promised = max([promised, *map(int, said)])
     made = checkpoint.Checkpoints(tmp_path, keep=2)
-    assert made.latest() >= promised  # what save returned from is there
+    assert made.latest() >= promised  # a save that returned is complete
     for step in made.steps():
       got, host = made.restore(dict(x=jnp.zeros(400_000), y=jnp.zeros((3, 5))), step=step)
       assert host == dict(step=step) and (got["x"] == step).all() and (got["y"] == step).all()

@@ -1,4 +1,4 @@
-"""Compiled programs are kept for machines that compile alike, change no bit, and are never in the way."""
+"""The cache of compiled programs: shared by machines that compile alike, and without effect on results."""
 
 import json
 import os
@@ -19,7 +19,7 @@ SETTINGS = ("jax_compilation_cache_dir", "jax_compilation_cache_max_size", "jax_
 
 @pytest.fixture
 def caches(tmp_path, monkeypatch):
-  """An empty place for caches, for a process that was told of none; JAX's settings are put back."""
+  """An empty directory for caches, for a process without a cache setting. Restores JAX's settings."""
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
   monkeypatch.setattr(compile_cache, "announce", lambda folder: None)
   before = {name: getattr(jax.config, name) for name in SETTINGS}
@@ -29,12 +29,12 @@ def caches(tmp_path, monkeypatch):
     jax.config.update(name, value)
 
 
-def test_place_is_of_machines_that_compile_alike(monkeypatch, tmp_path):
+def test_the_directory_is_shared_by_machines_that_compile_alike(monkeypatch, tmp_path):
   monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
   monkeypatch.setenv("HOME", str(tmp_path))
   here = compile_cache.place()
   assert here.parent == tmp_path / ".cache" / "ragrl_jax" / "compiled"
-  # Sums are cut by the number of threads, and JAX's key for a program does not hold it.
+  # The number of threads decides how sums are split, and JAX's key for a program does not contain it.
   assert here.name.endswith(f"-{len(os.sched_getaffinity(0))}")
   monkeypatch.setenv("PJRT_NPROC", "3")
   assert compile_cache.place().name == here.name.rpartition("-")[0] + "-3"
@@ -46,13 +46,13 @@ def test_place_is_of_machines_that_compile_alike(monkeypatch, tmp_path):
   assert compile_cache.place().parent == tmp_path / ".cache" / "ragrl_jax" / "compiled"
 
 
-def test_kept_where_it_says_within_a_bound(caches):
+def test_programs_are_kept_there_within_a_limit(caches):
   folder = compile_cache.keep()
   assert folder == compile_cache.place() and folder.is_relative_to(caches) and folder.stat().st_mode & 0o777 == 0o700
   assert [getattr(jax.config, name) for name in SETTINGS] == [str(folder), compile_cache.LIMIT, compile_cache.LEAST_S]
 
 
-def test_a_place_of_the_users_own_wins(caches):
+def test_the_users_own_setting_wins(caches):
   jax.config.update("jax_compilation_cache_dir", "/given")  # as JAX_COMPILATION_CACHE_DIR does
   size = jax.config.jax_compilation_cache_max_size
   assert compile_cache.keep() == pathlib.Path("/given") and not list(caches.iterdir())
@@ -60,10 +60,10 @@ def test_a_place_of_the_users_own_wins(caches):
 
 
 @pytest.mark.parametrize("amiss", ["a file in its place", "others write there", "nobody's home"])
-def test_a_place_that_cannot_be_used_is_said_and_the_run_goes_on(caches, amiss, capsys, monkeypatch):
+def test_an_unusable_directory_gives_a_warning_and_the_run_goes_on(caches, amiss, capsys, monkeypatch):
   if amiss == "a file in its place":
     (caches / "ragrl_jax").write_text("")
-  elif amiss == "others write there":  # and could have this process run what they like
+  elif amiss == "others write there":  # and could make this process execute their programs
     compile_cache.place().mkdir(parents=True)
     compile_cache.place().chmod(0o777)
   else:
@@ -74,7 +74,7 @@ def test_a_place_that_cannot_be_used_is_said_and_the_run_goes_on(caches, amiss, 
   assert said.startswith("compiled programs are not kept (") and "JAX_COMPILATION_CACHE_DIR" in said
 
 
-def test_what_a_killed_process_left_half_written_is_cleared_away(caches):
+def test_half_written_files_of_a_killed_process_are_removed(caches):
   folder = compile_cache.place()
   folder.mkdir(mode=0o700, parents=True)
   for name in ("whole-cache", "whole-atime", "half-cache"):
@@ -84,7 +84,7 @@ def test_what_a_killed_process_left_half_written_is_cleared_away(caches):
   assert not (folder / "half-cache").exists()
 
 
-def test_says_what_is_being_compiled_and_how_long_it_took():
+def test_a_message_says_what_is_compiled_and_how_long_it_took():
   said, heard = [], threading.Event()
 
   def say(text):
@@ -102,7 +102,7 @@ def test_says_what_is_being_compiled_and_how_long_it_took():
     def thrice(x):
       return 3 * x
 
-    thrice(jnp.ones(7))  # JAX itself sends both; a start of a millisecond may end before it is said
+    thrice(jnp.ones(7))  # JAX sends both events; a compilation of a millisecond may end before the message
     assert any(text.startswith("compiled thrice in ") for text in said[2:])
   finally:
     end()
@@ -111,7 +111,7 @@ def test_says_what_is_being_compiled_and_how_long_it_took():
   assert len(said) == count
 
 
-def test_short_programs_are_not_spoken_of():
+def test_short_compilations_are_not_reported():
   said = []
   end = compile_cache.announce("", say=said.append, after_s=60.0)
   jax.jit(lambda x: x * 5 + 1)(jnp.ones(7))
@@ -121,7 +121,7 @@ def test_short_programs_are_not_spoken_of():
 
 
 @pytest.mark.slow  # a process of its own
-def test_a_cached_start_changes_no_bit(tmp_path):
+def test_a_start_with_cache_changes_no_bit(tmp_path):
   keep = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
   child = subprocess.run(
     [sys.executable, str(pathlib.Path(__file__).with_name("compile_cache_child.py"))],
@@ -135,7 +135,7 @@ def test_a_cached_start_changes_no_bit(tmp_path):
   assert pathlib.Path(found["folder"]).is_relative_to(tmp_path) and list(pathlib.Path(found["folder"]).glob("*-cache"))
 
 
-def test_launchers_that_run_programs_keep_them_and_the_library_does_not():
+def test_launchers_use_the_cache_and_the_library_does_not():
   runs = ("train", "sft", "evaluate", "quickstart", "build_index", "serve_retriever", "make_judge_data")
   for name in runs:
     assert (ROOT / "ragrl_jax" / "cli" / f"{name}.py").read_text().count("compile_cache.keep()") == 1, name

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from ragrl_jax import structs
+from ragrl_jax.core.metrics import searches
 from ragrl_jax.store import episodes
 
 MODEL, ENVIRONMENT = structs.MODEL, structs.ENVIRONMENT
@@ -43,7 +44,7 @@ SCORED = dict(terms={"answer": 1.0, "format": None}, weights={"answer": 1.0, "fo
 
 
 class Bytes:
-  """Ids are byte pairs' first and second halves; 256 is EOS."""
+  """A tokenizer of bytes: an id is its byte, and 256 is EOS."""
 
   control_names = {256: "<|end|>"}
 
@@ -59,7 +60,7 @@ def logged(path, **given):
   return episodes.read_episodes(episodes.write_episodes(path, 12, [row]))[0]
 
 
-def test_a_row_tells_the_whole_episode(tmp_path):
+def test_a_row_describes_the_whole_episode(tmp_path):
   row = logged(tmp_path, advantage=np.float32(0.7))
   assert (row["step"], row["prompt_index"], row["sample"], row["version"], row["id"]) == (12, 7, 1, 3, "q1")
   assert (row["question"], row["golds"], row["gold_ids"], row["hops"]) == (
@@ -84,15 +85,15 @@ def test_a_row_tells_the_whole_episode(tmp_path):
   assert "found" not in notice and answer["logprobs"] == [-0.5, 0.0, -1e-9]
 
 
-def test_the_episode_comes_back(tmp_path):
+def test_the_episode_is_restored(tmp_path):
   back = episodes.episode_of(logged(tmp_path))
-  facts = {"verdict": 0.5, "vectors": [[0.1, 0.2]]}  # JSON knows no arrays
+  facts = {"verdict": 0.5, "vectors": [[0.1, 0.2]]}  # JSON has no arrays
   np.testing.assert_array_equal(back.segments[1].logprobs, EPISODE.segments[1].logprobs)
   assert dataclasses.replace(back, facts={}) == dataclasses.replace(EPISODE, facts={}) and back.facts == facts
   assert back.num_searches == 1
 
 
-def test_a_record_gives_the_episode_back_to_the_bit():
+def test_a_record_restores_the_episode_to_the_bit():
   vectors = np.float32([[0.1, 1 / 3]])
   facts = {"verdict": 0.1 + 0.2, "vectors": vectors, "pairs": ((1, None), (2, True)), "said": {"who": ["a", "b"]}}
   episode = dataclasses.replace(EPISODE, facts=facts, ended="failed", failure="no \ud800 index")
@@ -104,7 +105,7 @@ def test_a_record_gives_the_episode_back_to_the_bit():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_float32_log_probability_survives_the_log(seed):
+def test_every_float32_log_probability_is_restored(seed):
   bits = np.random.default_rng(seed).integers(0, 2**31, 500, dtype=np.int64).astype(np.int32)
   values = -bits.view(np.float32)
   values = values[np.isfinite(values)]
@@ -113,8 +114,8 @@ def test_every_float32_log_probability_survives_the_log(seed):
   assert episodes.of_record(json.loads(json.dumps(episodes.record(episode)))) == episode
 
 
-def test_token_advantages_stand_at_the_models_tokens(tmp_path):
-  # Tokens 3, 4 and 7, 8, 9 are the model's; the mean of their advantages is (3 + 4 + 7 + 8 + 9) / 5 = 6.2.
+def test_token_advantages_are_those_of_the_models_tokens(tmp_path):
+  # Tokens 3, 4 and 7, 8, 9 are the model's. The mean of their advantages is (3 + 4 + 7 + 8 + 9) / 5 = 6.2.
   row = logged(tmp_path, advantage=np.arange(10.0))
   assert [s.get("advantages") for s in row["segments"]] == [None, [3, 4], None, None, [7, 8, 9]]
   assert row["advantage"] == pytest.approx(6.2)
@@ -125,15 +126,16 @@ def test_token_advantages_stand_at_the_models_tokens(tmp_path):
 def test_pieces_join_to_the_text():
   ids = [*"a é→".encode(), 256]
   got = episodes.pieces(Bytes(), ids)
-  # é has two bytes and → three: the character stands at its last byte, EOS is empty.
+  # é has two bytes and → three. A character is in the piece of its last byte; EOS is empty.
   assert got == ["a", " ", "", "é", "", "", "→", ""]
   broken = [*"é".encode()[:1], 256]
   assert "".join(episodes.pieces(Bytes(), broken)) == Bytes().decode(broken) == "\ufffd"
   assert episodes.pieces(Bytes(), []) == []
 
 
-def test_control_tokens_are_named_where_they_stand():
-  # No text holds them, so a reader would take a chat's roles for words, and what spells one out for the token itself.
+def test_control_tokens_are_named_with_their_position():
+  # Control tokens are not in the text. Without their names, chat roles would look like words, and text that spells a
+  # control token would look like the token.
   ids = (256, *"a é".encode(), 256, 256, *b"<|end|>")
   segment = structs.Segment(ENVIRONMENT, ids, Bytes().decode(ids))
   told = episodes.row(EXAMPLE, structs.Episode((segment,)), **SCORED, tokenizer=Bytes())["segments"][0]
@@ -151,11 +153,31 @@ def test_pieces_of_any_bytes_join_to_the_text():
 
 @pytest.mark.parametrize("meta, want", [({}, ["p1"]), ({"gold_ids": (5, "x")}, ["5", "x"]), ({"gold_ids": []}, [])])
 def test_gold_ids(meta, want):
-  assert episodes.gold_ids(dataclasses.replace(EXAMPLE, meta=meta)) == want
-  assert episodes.gold_ids(dataclasses.replace(EXAMPLE, supporting=())) is None
+  assert episodes.gold_ids(dataclasses.replace(EXAMPLE, meta=meta), structs.Episode(())) == want
+  assert episodes.gold_ids(dataclasses.replace(EXAMPLE, supporting=()), structs.Episode(())) is None
 
 
-def test_a_step_is_whole_or_absent(tmp_path):
+def test_a_gold_article_is_gold_under_the_ids_of_a_dump():
+  """A paragraph's own id is a hash of its question's; what a dump calls the article is found by its title."""
+  own = (
+    structs.Passage("hash", "The Tower", "It stands in Paris. It is tall."),
+    structs.Passage("h2", "Oslo", "A city."),
+  )
+  example = structs.Example("1", "Where?", ("Paris",), own, supporting=(0,))
+  dump = structs.Passage("771", "Tower", "100 words of it"), structs.Passage("772", "Lyon", "A city.")
+  asked = [
+    structs.Segment(structs.ENVIRONMENT, (), "", query=query, found=found)
+    for query, found in (("tower", dump), ("lyon", dump[1:]))
+  ]
+  episode = structs.Episode((structs.Segment(structs.ENVIRONMENT, (), ""), *asked))
+  golds = episodes.gold_ids(example, episode)
+  assert golds == ["hash", "771"]
+  assert searches.wasted_searches(episodes.searched(episode), golds) == 1
+  bare = dataclasses.replace(example, passages=(), supporting=(), meta={episodes.GOLDS: own[:1]})
+  assert episodes.gold_ids(bare, episode) == golds
+
+
+def test_a_step_is_complete_or_absent(tmp_path):
   def rows():
     yield {"a": 1}
     raise RuntimeError("killed")
@@ -165,7 +187,7 @@ def test_a_step_is_whole_or_absent(tmp_path):
   assert episodes.steps(tmp_path) == {} and list((tmp_path / "episodes").iterdir()) == []
 
 
-def test_steps_come_in_order_and_later_ones_can_be_cut(tmp_path):
+def test_steps_come_in_order_and_later_ones_can_be_removed(tmp_path):
   assert episodes.steps(tmp_path) == {}
   for step in (10, 9, 1_000_000, 100):
     episodes.write_episodes(tmp_path, step, [{"step": step}])

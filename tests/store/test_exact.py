@@ -11,7 +11,7 @@ def through(value):
   return exact.decode(json.loads(json.dumps(exact.encode(value), allow_nan=False)))
 
 
-def test_what_goes_in_comes_out():
+def test_values_are_restored():
   for value in [
     None,
     True,
@@ -36,7 +36,7 @@ def test_what_goes_in_comes_out():
     {1: "x", (2, 3): 4},
   ]:
     back = through(value)
-    assert back == value and repr(back) == repr(value)  # repr tells 1 from True, -0.0 from 0.0, a tuple from a list
+    assert back == value and repr(back) == repr(value)  # also 1 from True, a tuple from a list
 
 
 def test_arrays_keep_dtype_shape_and_bits():
@@ -65,11 +65,11 @@ def test_nan_stays_nan():
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, b"x", np.array([object()]), np.array(["x"]), [lambda: 0]])
-def test_what_would_not_come_back_is_refused(value):
+def test_values_that_cannot_be_restored_are_refused(value):
   with pytest.raises(ValueError, match="cannot be saved exactly"):
     exact.encode(value)
 
 
-def test_a_foreign_file_is_refused():
+def test_another_kind_of_file_is_refused():
   with pytest.raises(ValueError, match="no kind of saved value"):
     exact.decode({"pickle": "x"})

@@ -1,4 +1,4 @@
-"""One deadline, a cap, and named errors, against servers that misbehave on real sockets."""
+"""One deadline per call, a limit on the reply, and named errors, against misbehaving servers on real sockets."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from ragrl_jax.chat import http
 
 @contextlib.contextmanager
 def peer(*parts, drip=b""):
-  """A server that answers every connection with these bytes, then drips until its client is gone. Gives the address."""
+  """The address of a server that answers every connection with these bytes, then drips until its client is gone."""
   listening, asked = socket.create_server(("127.0.0.1", 0)), []
 
   def answer(connection):
@@ -73,7 +73,7 @@ def test_a_refusal_may_have_any_body():
   [(b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"), (b"HTTP/1.1 200 OK\r\n\r\n", b" "), (b"", b"HTTP/1.1 100 Continue\r\n\r\n")],
   ids=["headers", "body", "continue"],
 )
-def test_one_deadline_for_the_whole_call(start, drip):
+def test_one_deadline_covers_the_whole_call(start, drip):
   with peer(start, drip=drip) as (url, _):
     begun = time.monotonic()
     with pytest.raises(http.NoAnswerInTime, match="no whole answer within"):
@@ -86,7 +86,7 @@ def test_silence_ends_at_the_deadline_too():
     post(f"http://127.0.0.1:{silent.getsockname()[1]}", 0.1)
 
 
-def test_no_time_left():
+def test_a_deadline_in_the_past():
   with pytest.raises(http.NoAnswerInTime, match="no time was left"):
     post("http://127.0.0.1:1", 0.0)
 
@@ -102,7 +102,7 @@ def test_no_time_left():
     (b"<html>", "no JSON .*<html>"),
   ],
 )
-def test_what_is_no_json_is_said(body, says):
+def test_a_reply_that_is_not_json_is_reported(body, says):
   with peer(response(body)) as (url, _), pytest.raises(http.NotJSON, match=says):
     post(url)
 
@@ -113,7 +113,7 @@ def test_nothing_is_decompressed():
       post(url)
 
 
-def test_a_long_answer_is_not_read_to_its_end():
+def test_a_long_reply_is_not_read_to_its_end():
   with peer(b"HTTP/1.1 200 OK\r\n\r\n", drip=b" " * 100_000) as (url, _):
     with pytest.raises(http.AnswerTooLarge, match="longer than 20000 bytes"):
       post(url)
@@ -129,7 +129,7 @@ def test_a_broken_connection(answer):
     post(url)
 
 
-def test_nobody_there():
+def test_no_server_at_the_address():
   with socket.socket() as taken:
     taken.bind(("127.0.0.1", 0))
     with pytest.raises(http.ConnectionFailed, match="ConnectError"):
@@ -143,12 +143,12 @@ def test_a_header_that_cannot_be_sent_is_not_shown():
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://x:port", "127.0.0.1:80", "http://"])
-def test_no_address(url):
+def test_an_invalid_address(url):
   with pytest.raises(ValueError, match="address"):
     post(url)
 
 
-def test_many_threads_share_the_loop():
+def test_many_threads_share_the_event_loop():
   with peer(response(b"1")) as (url, _):
     got = []
     threads = [threading.Thread(target=lambda: got.append(post(url).body)) for _ in range(32)]

@@ -1,4 +1,4 @@
-"""One process at a time in a run's folder."""
+"""Only one process at a time works in a run's folder."""
 
 import fcntl
 import json
@@ -21,7 +21,7 @@ with lock.held(sys.argv[1]):
 """
 
 
-def test_the_second_process_hears_who_is_there_and_a_killed_one_blocks_nobody(tmp_path):
+def test_the_second_process_names_the_first_and_a_killed_process_blocks_nothing(tmp_path):
   holder = subprocess.Popen(
     [sys.executable, "-c", HOLDER, tmp_path / "run"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
   )
@@ -31,7 +31,7 @@ def test_the_second_process_hears_who_is_there_and_a_killed_one_blocks_nobody(tm
       pass
   holder.send_signal(signal.SIGKILL)
   holder.wait()
-  assert json.loads((tmp_path / "run" / lock.FILE).read_text())["pid"] == holder.pid  # its name is still there
+  assert json.loads((tmp_path / "run" / lock.FILE).read_text())["pid"] == holder.pid  # its name is still in the file
   for _ in range(2):
     with lock.held(tmp_path / "run") as check:
       check()
@@ -43,7 +43,7 @@ def test_the_second_process_hears_who_is_there_and_a_killed_one_blocks_nobody(tm
 
 @pytest.mark.parametrize("flock", [None, lambda *_: None, OSError(95, "not supported")])
 def test_another_machines_name_counts_while_its_file_is_touched(tmp_path, monkeypatch, flock):
-  """As on a shared file system whose flock another machine does not see, or that has none."""
+  """On a shared file system, where flock may not reach other machines or may not exist."""
   if flock is not None:
 
     def stub(*_):
@@ -53,19 +53,19 @@ def test_another_machines_name_counts_while_its_file_is_touched(tmp_path, monkey
     monkeypatch.setattr(fcntl, "flock", stub)
   path, quick = tmp_path / lock.FILE, dict(beat_s=0.02, watched_s=0.2)
   path.write_text(json.dumps(dict(machine="another", host="far", pid=7, since=time.time())))
-  with lock.held(tmp_path, **quick) as check:  # nobody touched it: dead
+  with lock.held(tmp_path, **quick) as check:  # not updated, so its owner is dead
     check()
-    path.write_text(json.dumps(dict(machine="another", host="far", pid=7, since=time.time())))  # both started at once
+    path.write_text(json.dumps(dict(machine="another", host="far", pid=7, since=time.time())))  # at the same time
     with pytest.raises(lock.Held, match="process 7 on far"):
       check()
-    if flock is not None:  # the first one's beat is still there
+    if flock is not None:  # the first one's heartbeat is still there
       with pytest.raises(lock.Held, match="process 7 on far"), lock.held(tmp_path, **quick):
         pass
-  assert json.loads(path.read_text())["pid"] == 7  # not ours to empty
+  assert json.loads(path.read_text())["pid"] == 7  # not ours, so it must not be emptied
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"pid": 1}'])
-def test_a_torn_file_is_nobodys(tmp_path, content):
+def test_a_torn_lock_file_has_no_owner(tmp_path, content):
   (tmp_path / lock.FILE).write_bytes(content)
   with lock.held(tmp_path):
     pass

@@ -49,10 +49,10 @@ def test_a_row_holds_step_time_and_plain_numbers(tmp_path):
     "bottleneck": "rollout",
     "gone": None,
   }
-  assert '"reward":0.1,' in line  # a float32 in its shortest form, not 0.10000000149011612
+  assert '"reward":0.1,' in line  # the shortest form of a float32, not 0.10000000149011612
 
 
-def test_what_is_not_finite_becomes_null_and_is_counted(tmp_path):
+def test_values_that_are_not_finite_become_null_and_are_counted(tmp_path):
   with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
     writer.write(1, {"a": float("nan"), "b": np.float32("inf"), "c": jnp.float32("-inf"), "d": 1.0, "e": None})
     writer.write(2, {"a": 0.0})
@@ -62,31 +62,31 @@ def test_what_is_not_finite_becomes_null_and_is_counted(tmp_path):
   assert "nulls" not in json.loads(second)
 
 
-def test_rows_are_readable_while_the_run_goes_on(tmp_path):
+def test_rows_can_be_read_during_the_run(tmp_path):
   writer = metrics.MetricWriter(tmp_path, tensorboard=False)
   writer.write(1, {"loss": 1.0})
   assert steps_of(tmp_path) == [1]
   writer.close()
 
 
-def test_resume_cuts_what_came_after_the_checkpoint(tmp_path):
+def test_resume_removes_rows_after_the_checkpoint(tmp_path):
   run(tmp_path, range(6))
   run(tmp_path, [4, 5, 6], restored=3)
   assert steps_of(tmp_path) == [0, 1, 2, 3, 4, 5, 6]
 
 
-def test_a_new_run_starts_with_no_rows(tmp_path):
+def test_a_new_run_starts_without_rows(tmp_path):
   run(tmp_path, [0, 1, 2])
   run(tmp_path, [0, 1])
   assert steps_of(tmp_path) == [0, 1]
 
 
 @pytest.mark.parametrize("cut", [1, 8, 20])
-def test_a_line_torn_by_a_kill_is_repaired(tmp_path, cut):
+def test_a_line_cut_short_by_a_kill_is_repaired(tmp_path, cut):
   run(tmp_path, [1, 2, 3])
   path = tmp_path / "metrics.jsonl"
   whole = path.read_bytes()
-  # cut=1 loses nothing but the newline: the row may be a shorter number than was meant, so it goes too.
+  # cut=1 removes only the newline. The last number may then be incomplete, so the row is removed too.
   path.write_bytes(whole[:-cut])
   assert steps_of(tmp_path) == [1, 2]
   run(tmp_path, [3, 4], restored=3)
@@ -95,7 +95,7 @@ def test_a_line_torn_by_a_kill_is_repaired(tmp_path, cut):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"step":1'])
-def test_a_file_with_no_whole_line_is_no_obstacle(tmp_path, content):
+def test_a_file_without_a_complete_line_is_accepted(tmp_path, content):
   (tmp_path / "metrics.jsonl").write_bytes(content)
   run(tmp_path, [1], restored=5)
   assert steps_of(tmp_path) == [1]
@@ -124,7 +124,7 @@ def test_a_step_has_one_row(tmp_path):
 
 
 @pytest.mark.parametrize("value", [np.ones(2), [1.0], object(), 1j])
-def test_a_value_that_is_no_number_is_refused_by_name(tmp_path, value):
+def test_a_value_that_is_not_a_number_is_refused_by_name(tmp_path, value):
   with metrics.MetricWriter(tmp_path, tensorboard=False) as writer:
     with pytest.raises(ValueError, match="'odd'"):
       writer.write(1, {"odd": value})
@@ -135,7 +135,7 @@ def test_a_value_that_is_no_number_is_refused_by_name(tmp_path, value):
 
 
 def scalars(folder):
-  """{(tag, step): value} of event files: records of [length u64, crc u32, Event, crc u32]."""
+  """{(tag, step): value} of event files, which consist of records [length u64, crc u32, Event, crc u32]."""
   found = {}
   for path in sorted(folder.iterdir()):
     data, at = path.read_bytes(), 0
@@ -159,7 +159,7 @@ def test_tensorboard_of_a_new_run_and_of_a_resumed_one(tmp_path):
     with metrics.MetricWriter(tmp_path, restored=restored) as writer:
       for step in steps:
         writer.write(step, {f"after {restored}": step})
-  # The first run's events are gone; what the resumed run writes again is purged from the second's by a mark.
+  # The first run's events are gone. A purge mark hides the steps that the resumed run writes again.
   assert scalars(tmp_path / "tensorboard").keys() == {
     ("after_None", 1),
     ("after_None", 2),
@@ -200,7 +200,7 @@ def test_a_full_disk_is_one_error_that_names_the_file_and_loses_no_row(tmp_path)
   soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
   writer = metrics.MetricWriter(tmp_path, tensorboard=False)
   writer.write(1, {"loss": 1.0})
-  resource.setrlimit(resource.RLIMIT_FSIZE, (writer.path.stat().st_size + 9, hard))  # so many bytes are left
+  resource.setrlimit(resource.RLIMIT_FSIZE, (writer.path.stat().st_size + 9, hard))  # largest file, in bytes
   try:
     with pytest.raises(OSError, match=r"make room, for example.*metrics\.jsonl") as error:
       writer.write(2, {"loss": 2.0})

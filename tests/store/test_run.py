@@ -1,4 +1,4 @@
-"""A run's folder: which settings may differ when it goes on, when it does, and when it is over."""
+"""A run's folder: the settings that may change on resuming, when a run resumes, and when it is finished."""
 
 import json
 import os
@@ -93,13 +93,15 @@ def test_settings_that_change_the_run_are_refused_by_name_and_others_are_not(old
     opened(old, settings_of(**(dict(steps=9) | {name: value})))
   with pytest.raises(ValueError, match="config.optimizer.schedule was 'constant', is 'cosine'; config.steps was 9, is"):
     opened(old, settings_of(steps=8, optimizer__schedule="cosine"))  # the rate falls towards the last step
+  with pytest.raises(ValueError, match="config.data.hard was '', is 'h'; config.steps was 9, is"):
+    opened(old, settings_of(steps=8, data__hard="h"))  # a curriculum may reach its end at the last step
   many = settings_of(**(CHANGED | FREE))
   with pytest.raises(ValueError, match="and 1[0-9] more") as error:
     opened(old, many)
   assert "\n" not in str(error.value) and "config.log" not in str(error.value)
 
 
-def test_every_pattern_of_the_free_settings_is_of_a_setting():
+def test_every_pattern_of_free_settings_matches_a_setting():
   config = config_lib.default_config()
   with config.judges.unlocked():
     config.judges.answer = dict(config.judge)
@@ -127,6 +129,27 @@ def test_accepted_changes_are_recorded_and_hold_from_then_on(tmp_path):
     opened(tmp_path, other)
 
 
+def test_a_wording_that_changes_is_another_setting(tmp_path):
+  words = tmp_path / "words.txt"
+  words.write_text("Mine: {question}")
+  config = settings_of(switches__instructions=f"file:{words}", judge__wording=f"file:{words}")
+  with workdir.opened(tmp_path / "run", config, say=lambda text: None) as made:
+    made.restore(jax.tree.map(jnp.copy, STATE))
+    made.save(5, STATE, {})
+  assert json.loads((tmp_path / "run" / "wordings.json").read_text()) == {
+    "judge.wording": "Mine: {question}",
+    "switches.instructions": "Mine: {question}",
+  }
+  opened(tmp_path / "run", config)
+  words.write_text("Mine: {question}!")
+  with pytest.raises(ValueError, match=r"config\.switches\.instructions \(its text\) was '\w{16}', is '\w{16}'"):
+    opened(tmp_path / "run", config)
+  opened(tmp_path / "run", config, accept_changes=True)
+  words.unlink()
+  with pytest.raises(ValueError, match=r"config\.\w+\.\w+=file:.*words\.txt: the file cannot be read \(No such"):
+    opened(tmp_path / "run", config)
+
+
 def test_what_must_be_there_and_what_must_not(old, tmp_path):
   with pytest.raises(ValueError, match="--resume=must, but .*no checkpoint"):
     opened(tmp_path / "new", settings_of(), resume="must")
@@ -139,7 +162,7 @@ def test_what_must_be_there_and_what_must_not(old, tmp_path):
 
 
 @pytest.mark.parametrize("reached, more", [(False, False), (True, True)])
-def test_a_finished_run_says_so(tmp_path, reached, more):
+def test_a_finished_run_is_reported(tmp_path, reached, more):
   with workdir.opened(tmp_path, settings_of(steps=5), say=lambda text: None) as made:
     made.restore(jax.tree.map(jnp.copy, STATE))
     made.save(5, STATE, {}, reached=reached)
@@ -149,17 +172,26 @@ def test_a_finished_run_says_so(tmp_path, reached, more):
     made.end(5, reached=reached)
   made, (said,) = opened(tmp_path, settings_of(steps=5))
   assert made.finished and "is finished: it has its 5 steps" in said
-  assert opened(tmp_path, settings_of(steps=6))[0].finished == more  # what has been reached is not trained on
+  assert opened(tmp_path, settings_of(steps=6))[0].finished == more  # a run that has reached its goal is not continued
 
 
-def test_the_first_state_is_freed_before_a_checkpoint_is_read(old):
+def test_a_renamed_key_of_an_older_checkpoint_is_read_under_its_present_name(tmp_path):
+  with workdir.opened(tmp_path, settings_of(), say=lambda text: None) as made:
+    made.restore(jax.tree.map(jnp.copy, STATE))
+    made.save(5, STATE, dict(supply=dict(cursor=7), other=1))
+  with workdir.opened(tmp_path, settings_of(), say=lambda text: None) as made:
+    _, host = made.restore(jax.tree.map(jnp.copy, STATE))
+  assert host == dict(step=5, reached=False, group_sampler=dict(cursor=7), other=1)
+
+
+def test_the_initial_state_is_freed_before_a_checkpoint_is_read(old):
   given = jax.tree.map(jnp.copy, STATE)
   with workdir.opened(old, settings_of(steps=9), say=lambda text: None) as made:
     state, _ = made.restore(given)
   assert given["x"].is_deleted() and state["x"].tolist() == [0, 1, 2]
 
 
-def test_only_who_holds_the_folder_saves(tmp_path):
+def test_only_the_holder_of_the_folder_saves(tmp_path):
   with workdir.opened(tmp_path, settings_of(), say=lambda text: None) as made:
     with pytest.raises(lock.Held, match=f"process {os.getpid()} on"), workdir.opened(tmp_path, settings_of()):
       pass
@@ -167,10 +199,10 @@ def test_only_who_holds_the_folder_saves(tmp_path):
     (tmp_path / lock.FILE).write_text(json.dumps(owner | dict(host="far")))
     with pytest.raises(lock.Held, match="on far"):
       made.save(1, STATE, {})
-  checkpoint.Checkpoints(tmp_path / "checkpoints", keep=1, read_only=True)  # whoever only reads is let in
+  checkpoint.Checkpoints(tmp_path / "checkpoints", keep=1, read_only=True)  # reading needs no lock
 
 
-def test_half_a_surrogate_and_a_password_are_written_so_that_they_can_be_read(tmp_path):
+def test_lone_surrogates_and_passwords_are_written_so_that_they_can_be_read(tmp_path):
   config = settings_of(
     data__train="half \ud800",
     retrieval__index="http://user:p%40ss@host:80/a@b?c=d@e",
@@ -184,4 +216,4 @@ def test_half_a_surrogate_and_a_password_are_written_so_that_they_can_be_read(tm
   assert saved["retrieval"]["index"] == "http://host:80/a@b?c=d@e" and saved["judge"]["endpoint"] == "https://x/v1"
   assert saved["judges"]["answer"]["endpoint"] == "http://c"
   assert changes.differences(tmp_path, config) == {}
-  assert config.retrieval.index.startswith("http://user")  # in use as it was
+  assert config.retrieval.index.startswith("http://user")  # unchanged for use

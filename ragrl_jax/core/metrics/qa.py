@@ -1,12 +1,12 @@
 """Answer metrics: exact match, token F1 and coverage, each the maximum over the golds."""
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ragrl_jax.core.text.normalize import normalize
 
 UNITS = ("word", "char", "word_set")
-_YES_NO = frozenset(("yes", "no", "noanswer"))
+YES_NO = frozenset(("yes", "no", "noanswer"))
 
 
 def exact_match(prediction: str, golds: Sequence[str], *, style: str = "squad") -> float:
@@ -22,7 +22,10 @@ def exact_match(prediction: str, golds: Sequence[str], *, style: str = "squad") 
 
   Source: SQuAD (arXiv 1606.05250) sec. 6.1.
   """
-  return max((_equal(prediction, gold, style) for gold in _listed(golds)), default=0.0)
+  ours = normalize(prediction, style)
+  if not ours:
+    return float(any(not normalize(gold, style) and _same(prediction, gold) for gold in _listed(golds)))
+  return float(any(ours == normalize(gold, style) for gold in _listed(golds)))
 
 
 def f1(
@@ -42,11 +45,22 @@ def f1(
   Raises:
     ValueError: a unit that is none of the three.
 
-  Source: SQuAD sec. 6.1; the rule, HotpotQA's evaluation script; "char", FilCo's; "word_set", CARE's reward.
+  Source: SQuAD sec. 6.1; the rule, HotpotQA's evaluation script; "char" with the style "filco", FilCo's; "word_set",
+    CARE's reward.
   """
   if unit not in UNITS:
     raise ValueError(f"unit={unit!r}: F1 counts 'word', 'char' or 'word_set'.")
-  return max((_f1(prediction, gold, style, unit, yes_no_rule) for gold in _listed(golds)), default=0.0)
+  ours = normalize(prediction, style)
+  score, best = _scorer(ours, unit), 0.0
+  for gold in _listed(golds):
+    theirs = normalize(gold, style)
+    if yes_no_rule and ours != theirs and (ours in YES_NO or theirs in YES_NO):
+      continue
+    if ours and ours == theirs or not ours and not theirs and _same(prediction, gold):
+      return 1.0
+    if ours and theirs and (found := score(theirs, best)) > best:
+      best = found
+  return best
 
 
 def cover_em(prediction: str, golds: Sequence[str], *, style: str = "squad") -> float:
@@ -55,36 +69,60 @@ def cover_em(prediction: str, golds: Sequence[str], *, style: str = "squad") -> 
   A gold that normalises to the empty text is in no prediction, with the one exception of `exact_match`.
   """
   text = normalize(prediction, style)
-  return max((_covered(prediction, text, gold, style) for gold in _listed(golds)), default=0.0)
+  for gold in _listed(golds):
+    wanted = normalize(gold, style)
+    if wanted in text if wanted else not text and _same(prediction, gold):
+      return 1.0
+  return 0.0
+
+
+def has_answer(text: str, golds: Sequence[str]) -> bool:
+  """Whether the text holds a gold as whole words, both normalised: "Paris" stands in "in Paris.", not in "comparison".
+
+  Source: DPR's evaluation (arXiv 2004.04906), by which a retrieved passage is a positive one.
+  """
+  words = f" {normalize(text, 'squad')} "
+  return any(f" {wanted} " in words for gold in _listed(golds) if (wanted := normalize(gold, "squad")))
 
 
 def _listed(golds: Sequence[str]) -> Sequence[str]:
   return (golds,) if isinstance(golds, str) else golds
 
 
-def _equal(prediction: str, gold: str, style: str) -> float:
-  ours, theirs = normalize(prediction, style), normalize(gold, style)
-  if not ours and not theirs:
-    ours, theirs = prediction.strip().lower(), gold.strip().lower()
-  return float(bool(ours) and ours == theirs)
+def _same(prediction: str, gold: str) -> bool:
+  """Whether two texts of which nothing is left by normalising were one and the same, and not empty."""
+  said = prediction.strip().lower()
+  return bool(said) and said == gold.strip().lower()
 
 
-def _covered(prediction: str, text: str, gold: str, style: str) -> float:
-  wanted = normalize(gold, style)
-  return float(wanted in text) if wanted else _equal(prediction, gold, style)
+def _scorer(ours: str, unit: str) -> Callable[[str, float], float]:
+  """(normalised gold, best so far) → F1, or 0 where it cannot be better than that.
 
-
-def _f1(prediction: str, gold: str, style: str, unit: str, yes_no_rule: bool) -> float:
-  ours, theirs = normalize(prediction, style), normalize(gold, style)
-  if yes_no_rule and ours != theirs and (ours in _YES_NO or theirs in _YES_NO):
-    return 0.0
-  if unit == "char":
-    left, right = collections.Counter(ours), collections.Counter(theirs)
-  else:
-    left, right = collections.Counter(ours.split()), collections.Counter(theirs.split())
+  The prediction's units are counted once, whatever the number of golds.
+  """
   if unit == "word_set":
-    left, right = collections.Counter(set(left)), collections.Counter(set(right))
-  if not left or not right:
-    return _equal(prediction, gold, style)
-  overlap = (left & right).total()
-  return 2.0 * overlap / (left.total() + right.total())
+    named = frozenset(ours.split())
+
+    def of_sets(theirs: str, best: float) -> float:
+      others = frozenset(theirs.split())
+      common = len(named & others)
+      return 2.0 * common / (len(named) + len(others)) if common else 0.0
+
+    return of_sets
+  units = ours if unit == "char" else ours.split()
+  size, counts = len(units), tuple(collections.Counter(units).items())
+  known = frozenset(units)
+
+  def of_counts(theirs: str, best: float) -> float:
+    others = theirs if unit == "char" else theirs.split()
+    length = len(others)
+    # Most golds share no word with the answer, and none shares more units than the shorter text has.
+    if 2 * min(size, length) <= best * (size + length) or known.isdisjoint(others):
+      return 0.0
+    overlap = 0
+    for one, count in counts:
+      there = others.count(one)
+      overlap += there if there < count else count
+    return 2.0 * overlap / (size + length)
+
+  return of_counts

@@ -6,6 +6,7 @@ import numpy as np
 import scipy.stats
 
 ALTERNATIVES = ("two-sided", "greater", "less")
+FEW = 512  # distinct values whose numbers are drawn; above, the values themselves are
 
 
 def cohen_kappa(a: Sequence | np.ndarray, b: Sequence | np.ndarray) -> float:
@@ -128,6 +129,9 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
   """The percentile bootstrap interval of the mean: (low, high). If all values are equal, it is (value, value).
 
+  How often each distinct value occurs in a resample has a multinomial distribution, so that few distinct values cost
+  the same for any number of items.
+
   Args:
     values: one score per item, for example 0 or 1.
     seed: seed of the resampling; the same seed gives the same interval.
@@ -146,13 +150,18 @@ def bootstrap_interval(
     raise ValueError(f"level={level}: it must be between 0 and 1.")
   if np.all(values == values[0]):
     return float(values[0]), float(values[0])
+  size = values.size
+  distinct, counts = np.unique(values, return_counts=True)
+  if distinct.size <= FEW:
+    drawn = scipy.stats.multinomial.rvs(size, counts / size, size=resamples, random_state=seed)
+    low, high = np.quantile(drawn @ distinct / size, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
   # Batches of about 2^22 numbers bound the memory, whatever the size of the sample.
-  batch = max(1, 2**22 // values.size)
   result = scipy.stats.bootstrap(
     (values,),
     np.mean,
     n_resamples=resamples,
-    batch=batch,
+    batch=max(1, 2**22 // size),
     vectorized=True,
     confidence_level=level,
     method="percentile",

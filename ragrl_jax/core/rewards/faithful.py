@@ -33,21 +33,52 @@ def share(pairs: Sequence[Pair], verdicts: Sequence[Number | None] | None) -> fl
     return 0.0
   if verdicts is None:
     return None
+  _check(asked, verdicts)
+  known = [verdict for verdict in verdicts if verdict is not None]
+  return float(sum(known)) / len(pairs) if len(known) == len(verdicts) else None
+
+
+def pooled(pairs: Sequence[Pair], verdicts: Sequence[Number | None] | None) -> tuple[float, int]:
+  """(sum of the verdicts, number of pairs), for a mean over the pairs of many episodes: Σ sums / Σ numbers.
+
+  There an episode without a pair says nothing, while `share` pays it 0: "no pair" is not "unfaithful". A pair whose
+  verdict is not known is in neither number; an incomplete one counts 0, as in `share`.
+
+  Args:
+    pairs, verdicts: see `share`.
+
+  Raises:
+    ValueError: see `share`.
+  """
+  asked = whole(pairs)
+  verdicts = [None] * len(asked) if verdicts is None else verdicts
+  _check(asked, verdicts)
+  known = [verdict for verdict in verdicts if verdict is not None]
+  return float(sum(known)), len(pairs) - len(asked) + len(known)
+
+
+def states(premise: str | None, claim: str | None, *, words: bool = False) -> float:
+  """1 if the premise contains the claim, both normalised as in SQuAD, else 0; 0 if either is missing or empty.
+
+  Args:
+    premise, claim: a thought and an answer.
+    words: only whole words count. Without, "Both are Norwegian, I know now." states "no".
+
+  Source: VERITAS (sec. 3.3) calls it Sub-EM; whole words are ours.
+  """
+  if premise is None or claim is None or not (said := normalize(claim, "squad")):
+    return 0.0
+  return float(f" {said} " in f" {normalize(premise, 'squad')} ") if words else qa.cover_em(premise, (claim,))
+
+
+def copied(premise: str | None, claim: str | None) -> bool:
+  """Whether the claim is nothing but a run of the premise's words, both normalised as in SQuAD."""
+  return states(premise, claim, words=True) == 1.0
+
+
+def _check(asked: Sequence[tuple[str, str]], verdicts: Sequence[Number | None]) -> None:
   if len(verdicts) != len(asked):
     raise ValueError(f"{len(verdicts)} verdicts for {len(asked)} (premise, claim) pairs: they are not of this episode.")
   known = [verdict for verdict in verdicts if verdict is not None]
-  if len(known) < len(verdicts):
-    return None
   if not all(0.0 <= verdict <= 1.0 for verdict in known):
     raise ValueError(f"verdicts {known}: each must be from 0 to 1.")
-  return float(sum(known)) / len(pairs)
-
-
-def states(premise: str | None, claim: str | None) -> float:
-  """1 if the premise contains the claim, both normalised as in SQuAD, else 0; 0 if either is missing or empty.
-
-  Source: VERITAS (sec. 3.3) calls it Sub-EM.
-  """
-  if premise is None or claim is None or not normalize(claim, "squad"):
-    return 0.0
-  return qa.cover_em(premise, (claim,))

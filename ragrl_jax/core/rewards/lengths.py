@@ -28,7 +28,7 @@ def evidence(evidence: int, passages: int, *, omega: float, gamma: float) -> flo
   Args:
     evidence, passages: lengths, at least 0; u is 0 for evidence longer than all passages.
     omega: the compression that gets the full reward.
-    gamma: above 0; a smaller gamma lowers the reward less below omega.
+    gamma: at least 0; a smaller gamma lowers the reward less below omega, and 0 does not lower it.
 
   Source: LEAR sec. 3.3.
   """

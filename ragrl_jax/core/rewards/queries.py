@@ -8,6 +8,7 @@ import numpy as np
 
 _WORD = re.compile(r"\w+(?:'\w+)*")
 _APOSTROPHES = str.maketrans("’ʼ", "''")  # \w matches the second one as a letter
+_NAME = re.compile(r"[A-Z][\w'’]*(?:[ -]+[A-Z][\w'’]*)+")
 INTERROGATIVES = frozenset("what who whom whose which when where why how".split())
 FUNCTION_WORDS = INTERROGATIVES | frozenset(
   "a about after against all also am an and any are as at be been before being between both but by can could did do "
@@ -17,27 +18,55 @@ FUNCTION_WORDS = INTERROGATIVES | frozenset(
 )
 
 
-def is_keywords(query: str, *, max_words: int = 12, max_share: float = 0.5) -> bool:
+def is_keywords(query: str, titles: Sequence[str] = (), *, max_words: int = 12, max_share: float = 0.5) -> bool:
   """Whether a query consists of a few keywords and is not a question.
 
   False for a query with a question word, with a "?" after its last word, with more than `max_words` words, with a share
   of function words above `max_share`, or without a word. A contraction is one word, and the part before its apostrophe
   decides: "what's" is a question word, "Dickinson's" is not. Full-width characters count as normal ones.
 
+  Args:
+    query: the query.
+    titles: names of at least two words. A word of the query that belongs to one of them, as in "Who Framed Roger Rabbit
+      director", is neither a question word nor a function word.
+    max_words, max_share: see above.
+
   Source: When to Search (sec. 3.3) names such rules and publishes none; these are ours.
   """
   plain = unicodedata.normalize("NFKC", query).translate(_APOSTROPHES).lower()
-  words = [word.partition("'")[0] for word in _WORD.findall(plain)]
+  words = _words(plain)
   if not words or len(words) > max_words or "?" in re.split(r"\w", plain)[-1]:
     return False
-  return INTERROGATIVES.isdisjoint(words) and sum(word in FUNCTION_WORDS for word in words) <= max_share * len(words)
+  free = _without(words, [_words(title) for title in titles])
+  return INTERROGATIVES.isdisjoint(free) and sum(word in FUNCTION_WORDS for word in free) <= max_share * len(words)
 
 
-# Rules for a single query, by name.
-CONCISE: Mapping[str, Callable[[str], bool]] = {
+def names_in(question: str) -> list[str]:
+  """The runs of two and more capitalised words in a question, but for one at its start: names, perhaps titles."""
+  return [found.group() for found in _NAME.finditer(question) if question[: found.start()].strip()]
+
+
+def _words(text: str) -> list[str]:
+  plain = unicodedata.normalize("NFKC", text).translate(_APOSTROPHES).lower()
+  return [word.partition("'")[0] for word in _WORD.findall(plain)]
+
+
+def _without(words: list[str], titles: Sequence[list[str]]) -> list[str]:
+  """The words outside of every title that occurs among them whole."""
+  inside: set[int] = set()
+  for title in titles:
+    size = len(title)
+    for at in range(len(words) - size + 1) if size > 1 else ():  # a title of one word would excuse every "who"
+      if words[at : at + size] == title:
+        inside.update(range(at, at + size))
+  return [word for place, word in enumerate(words) if place not in inside]
+
+
+# Rules for a single query and known titles, by name.
+CONCISE: Mapping[str, Callable[..., bool]] = {
   "keywords": is_keywords,
-  "no_question": lambda query: is_keywords(query, max_words=10**9, max_share=1.0),
-  "any": lambda query: True,
+  "no_question": lambda query, titles=(): is_keywords(query, titles, max_words=10**9, max_share=1.0),
+  "any": lambda query, titles=(): True,
 }
 
 

@@ -2,12 +2,14 @@
 
 import difflib
 import functools
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
 SOFT = 0.85  # the threshold in CARE's code
 JUNK_FROM = 200  # in quotes of at least this many characters, difflib ignores "popular" characters
+_WORD = re.compile(r"\w+")
 MOST_ANCHORS = 4_000_000  # largest number of pairs of positions with an equal rare character that `_stretches` follows
 
 
@@ -23,6 +25,30 @@ def exact(quote: str, contexts: Sequence[str]) -> bool:
   """
   quote = collapse(quote)
   return bool(quote) and any(quote in text for text in _collapsed(tuple(contexts)))
+
+
+def words(text: str) -> int:
+  """The number of words: runs of letters, digits and underscores. Signs alone, seen or not, are none."""
+  return len(_WORD.findall(text))
+
+
+def whole_words(quote: str, contexts: Sequence[str], least: int) -> bool:
+  """Whether one of the contexts contains the quote as `exact` says, and that without cutting a word.
+
+  Args:
+    quote: the text; one of fewer than `least` words is in no context.
+    contexts: the texts to search.
+    least: smallest number of `words`.
+
+  Example: "tower stands in" is in "The tower stands in Paris." with least=3, "ower stands in Paris" is not.
+  """
+  quote = collapse(quote)
+  if not quote or words(quote) < least:
+    return False
+  # A sign at an end is no part of a word, so anything may stand beside it.
+  before, after = r"(?<!\w)" * quote[0].isalnum(), r"(?!\w)" * quote[-1].isalnum()
+  found = re.compile(before + re.escape(quote) + after)
+  return any(found.search(text) is not None for text in _collapsed(tuple(contexts)))
 
 
 @functools.lru_cache(maxsize=8192)  # samples of a group often have the same quotes

@@ -1,33 +1,49 @@
-"""Normalises answers before they are compared, in one of three styles."""
+"""Normalises answers before they are compared, in one of four styles."""
 
+import functools
 import re
 import string
 
-STYLES = ("squad", "spaced", "none")
+STYLES = ("squad", "spaced", "filco", "none")
 
 _ARTICLE = re.compile(r"\b(?:a|an|the)\b")
+_ARTICLES = frozenset(("a", "an", "the"))
 _DELETE = str.maketrans("", "", string.punctuation)
+_MARKS = string.punctuation.encode()
+_SPACED = bytes.maketrans(_MARKS, b" " * len(_MARKS))
 _SPACE = str.maketrans({mark: " " for mark in string.punctuation + "‘’´`"})
 
 
+@functools.lru_cache(maxsize=1024)  # several metrics normalise the same golds, one after the other
 def normalize(text: str, style: str) -> str:
   """The text, normalised in this style.
 
   "squad": lower case; ASCII punctuation deleted; the words a, an, the removed; white space collapsed to one space.
   "spaced": the same, but punctuation, and the quotes ‘ ’ ´ `, become a space each.
+  "filco": lower case; the words a, an, the removed; white space collapsed; punctuation stays.
   "none": the text unchanged.
 
   Example: "The_U.S." is "theus" in squad (without the underscore, "The" is no word of its own) and "u s" in spaced.
 
   Raises:
-    ValueError: a style that is none of the three.
+    ValueError: a style that is none of the four.
 
   Source: SQuAD 1.1's evaluation script (so Search-R1, FlashRAG, LongBench); ARENA's and TriviaQA's for "spaced";
-    CARE's training reward for "none".
+    FilCo's eval.py for "filco", whose function that removes punctuation is never called; CARE's training reward for
+    "none".
   """
   if style == "none":
     return text
   if style not in STYLES:
-    raise ValueError(f"style={style!r}: answers are normalised by 'squad', 'spaced' or 'none'.")
-  text = text.lower().translate(_DELETE if style == "squad" else _SPACE)
+    raise ValueError(f"style={style!r}: answers are normalised by 'squad', 'spaced', 'filco' or 'none'.")
+  text = text.lower()
+  if text.isascii() and text.isprintable():  # most answers; bytes are translated ten times as fast as text
+    if style != "filco":
+      text = text.encode().translate(_SPACED, b"" if style == "spaced" else _MARKS).decode()
+    if (
+      style != "filco" or text.replace(" ", "").isalnum()
+    ):  # words and spaces alone: a whole word is an item of `split`
+      return " ".join([word for word in text.split() if word not in _ARTICLES])
+  elif style != "filco":
+    text = text.translate(_DELETE if style == "squad" else _SPACE)
   return " ".join(_ARTICLE.sub(" ", text).split())

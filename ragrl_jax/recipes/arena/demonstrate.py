@@ -1,4 +1,4 @@
-"""A scripted, imperfect player of the made-up world: what SFT warms a model up with, in any of the three replies."""
+"""Scripted demonstrations on the made-up world, with faults, for the SFT warm start, in any of the three formats."""
 
 import random
 from collections.abc import Sequence
@@ -20,22 +20,22 @@ def demonstrate(
   fault: float = 0.65,
   kinds: Sequence[str] = ("stop",),
 ) -> list[tuple[str, str]]:
-  """Answers one question of `data.synthetic` that brings its passages, well or with a fault.
+  """Answers one question of `data.synthetic` that has passages, correctly or with a fault.
 
   Args:
     example: with passages, and its decomposition in meta.
-    world: it is about.
+    world: the world of the question.
     rng: draws the faults.
     reply: a key of SECTIONS.
-    fault: share of questions answered with one.
-    kinds: which: "stop" cites and answers an earlier hop (a question of one hop has none); "wrong" cites and answers
-      a passage drawn at random.
+    fault: share of questions answered with a fault.
+    kinds: the kinds of fault: "stop" cites and answers an earlier hop (not for questions of one hop); "wrong" cites and
+      answers a random passage.
 
   Returns:
-    One ("model", text) turn, as `structs.Episode.from_text` takes it.
+    One ("model", text) turn, as for `structs.Episode.from_text`.
 
   Raises:
-    ValueError: a kind that is none of FAULTS, or an unknown reply.
+    ValueError: a kind that is not in FAULTS, or an unknown reply.
   """
   if reply not in SECTIONS:
     raise ValueError(f"reply={reply!r}: use {', '.join(SECTIONS)}.")

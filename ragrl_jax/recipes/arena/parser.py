@@ -12,17 +12,17 @@ class Parser(sections.Parser):
   """Reads single sections as `sections.Parser` does: `section`, `answer`.
 
   Attributes:
-    shape: "strict": the sections are the whole text, with nothing but white space between and after them, and no
-      body holds one of their tags. "repo": as the authors' code, where junk on later lines passes and "a < b" does not.
+    shape: "strict": the text consists of the sections, with only white space around them, and no body contains one of
+      their tags. "repo": as in the authors' code, which allows further lines at the end and forbids "a < b".
   """
 
   shape: str = "strict"
 
   def in_shape(self, text: str) -> bool:
-    """Whether the text has every section, in order, as `shape` demands."""
-    if self.shape == "repo":  # no "<" in a body, and after the answer only the line has to end, not the text
+    """Whether the text has every section, in order, as `shape` requires."""
+    if self.shape == "repo":  # no "<" in a body; after the answer only the line must end, not the text
       pattern = r"\s*".join(f"<{name}>[^<]*</{name}>" for name in self.sections)
       return re.match(f"{pattern}$", text, re.MULTILINE) is not None
-    parts = tags.sections(text, self.sections)  # one after another; before the first, white space may stand
+    parts = tags.sections(text, self.sections)  # one after the other; white space may precede the first
     opened = text.startswith(f"<{self.sections[0]}>")
     return opened and parts is not None and tuple(part.name for part in parts) == self.sections

@@ -11,12 +11,12 @@ from ragrl_jax.structs import Episode, Example, Policy, Tools
 
 
 def build(prompt: Prompt, parser: Parser, *, stops: Sequence[str], judge: bool):
-  """The coroutine under these settings. judge: ask for a verdict on each answer that is not exactly right."""
+  """The coroutine with these settings. judge: ask for a verdict on each answer that is not exactly right."""
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
     talk = policy.start(prompt.messages(example))
     said = await talk.generate(stop=stops)
-    episode = talk.end("answer" if said.stop in stops else None)  # what it held is free while the judge reads
+    episode = talk.end("answer" if said.stop in stops else None)  # frees its pages while the judge reads
     answer = parser.answer(episode.model_text)
     if not judge or not answer or qa.exact_match(answer, example.golds, style="spaced"):
       return episode

@@ -1,13 +1,11 @@
-"""The prompt: it shows question and passages, and says which sections to reply in. Next: parser.py."""
+"""The prompt: shows question and passages, and names the sections of the reply. Next: parser.py."""
 
-import dataclasses
-
-from ragrl_jax.prompting import passages
+from ragrl_jax.prompting import passages, wording
 from ragrl_jax.structs import Example
 
 # The sections of a reply, in order: ARENA's, and its baselines'.
 SECTIONS = {"cited": ("relevance", "analysis", "answer"), "thought": ("think", "answer"), "direct": ("answer",)}
-INSTRUCTIONS = ("paper", "short", "none")  # "none" is question and references alone
+INSTRUCTIONS = ("paper", "short", "none")  # "none": only question and references
 
 _COUNT = {
   "cited": "EXACTLY three sections and writes nothing outside them",
@@ -22,25 +20,24 @@ _TOLD = dict(
   answer="the answer alone: a word or a short phrase, no explanation",
 )
 _SHORT = dict(relevance="[numbers of the useful references]", analysis="why", think="why", answer="short answer")
+_ASKED = "<question>{question}</question>\n<references>\n{references}\n</references>"
 
 
-@dataclasses.dataclass(frozen=True)
 class Prompt:
-  """One user message. The attributes are switches: see recipe.py."""
+  """One user message, or a file's with {question} and {references}. The arguments are switches: see recipe.py."""
 
-  instructions: str = "paper"
-  reply: str = "cited"
-  titles: bool = False
+  def __init__(self, instructions: str = "paper", reply: str = "cited", titles: bool = False):
+    told = lambda of, glue: glue.join(f"<{name}>{of[name]}</{name}>" for name in SECTIONS[reply])
+    known = {
+      "none": "{question}\n{references}",
+      "short": f"Reply with {told(_SHORT, ' ')}.\n{_ASKED}",
+      "paper": "A user puts a question to an assistant, together with references; each of these starts with its number."
+      f" The assistant replies in {_COUNT[reply]}:\n{told(_TOLD, chr(10))}\n**User**:\n{_ASKED}",
+    }
+    needs, self._titles = ("question", "references"), titles
+    self._wording = wording.chosen(instructions, known, setting="config.switches.instructions", needs=needs)
 
   def messages(self, example: Example) -> list[dict[str, str]]:
-    """The chat messages that open the episode: one user message with question and numbered references."""
-    references = passages.numbered(example.passages, titles=self.titles)
-    asked = f"<question>{example.question}</question>\n<references>\n{references}\n</references>"
-    told = lambda of, glue: glue.join(f"<{name}>{of[name]}</{name}>" for name in SECTIONS[self.reply])
-    content = {
-      "none": f"{example.question}\n{references}",
-      "short": f"Reply with {told(_SHORT, ' ')}.\n{asked}",
-      "paper": "A user puts a question to an assistant, together with references; each of these starts with its number."
-      f" The assistant replies in {_COUNT[self.reply]}:\n{told(_TOLD, chr(10))}\n**User**:\n{asked}",
-    }
-    return [dict(role="user", content=content[self.instructions])]
+    """The chat messages that open the episode: question and numbered references."""
+    references = passages.numbered(example.passages, titles=self._titles)
+    return self._wording.messages(question=example.question, references=references)

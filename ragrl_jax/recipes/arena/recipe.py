@@ -5,6 +5,7 @@ from typing import Any
 
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.arena import play as play_lib
+from ragrl_jax.recipes.arena.guard import Guard
 from ragrl_jax.recipes.arena.parser import Parser
 from ragrl_jax.recipes.arena.prompt import INSTRUCTIONS, SECTIONS, Prompt
 from ragrl_jax.recipes.arena.reward import ACCURACY, Reward
@@ -15,7 +16,7 @@ from ragrl_jax.settings.fields import setting
 class Switches(recipe_lib.Switches):
   """The paper's values. README.md says where the authors' code differs."""
 
-  instructions: str = setting("paper", choices=INSTRUCTIONS)
+  instructions: str = setting("paper", choices=INSTRUCTIONS, files=True)
   titles: bool = False  # show each reference's title
   shape: str = setting("strict", choices=("strict", "repo"))  # rules of the format: see parser.py
   strict_ids: bool = True  # a JSON list of plain integers; False also takes 1.0 and true for 1
@@ -23,6 +24,7 @@ class Switches(recipe_lib.Switches):
   reply: str = setting("cited", choices=tuple(SECTIONS))  # the sections: see prompt.py
   accuracy: str = setting("exact", choices=ACCURACY)  # the paper found "f1" and "judge" better on MuSiQue only
   bonus: float = 10.0  # added when format, answer and references are all right
+  guarded: bool = False  # a reply with a trick of README.md's last table earns nothing
   stop_at_answer: bool = True  # end the turn at </answer>; False: at EOS
 
 
@@ -38,13 +40,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def build(switches: Switches) -> recipe_lib.Recipe:
-  """The recipe under these switches."""
+  """The recipe with these switches."""
   prompt = Prompt(switches.instructions, switches.reply, switches.titles)
   parser = Parser(SECTIONS[switches.reply], shape=switches.shape)
-  reward = Reward(
-    parser, gold_ids=switches.gold_ids, strict_ids=switches.strict_ids, bonus=switches.bonus, accuracy=switches.accuracy
-  )
-  stops = parser.stops if switches.stop_at_answer else ()
+  reward = Reward(parser, switches.gold_ids, switches.strict_ids, switches.bonus, switches.accuracy)
+  guard, stops = Guard(reward), (parser.stops if switches.stop_at_answer else ())
   play = play_lib.build(prompt, parser, stops=stops, judge=switches.accuracy == "judge")
   return recipe_lib.Recipe(
     name="arena",
@@ -52,9 +52,11 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     parser=parser,
     play=play,
     stops=stops,
-    score=reward.score,
+    score=guard.score if switches.guarded else reward.score,
     weights=reward.weights,
     outcome=reward.outcome,
     switches=switches,
+    unearned=guard.unearned,
+    style="spaced",
     needs_passages=True,
   )

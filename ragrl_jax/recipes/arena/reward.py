@@ -1,6 +1,6 @@
-"""The reward: shape, answer and cited passages are paid, and all three at once ten times over. Next: recipe.py.
+"""The reward: for format, answer and cited passages, and a tenfold bonus if all three are right. Next: recipe.py.
 
-`score` returns the terms, `weights` what each counts; the recipe adds them up.
+`score` returns the terms, `weights` their weights; the recipe adds them up.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.arena.parser import Parser
 from ragrl_jax.structs import Episode, Example
 
-ACCURACY = ("exact", "f1", "judge")  # "judge": an answer that is not exactly right is worth the verdict among the facts
+ACCURACY = ("exact", "f1", "judge")  # "judge": an answer that is not exactly right scores the verdict in the facts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Reward:
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
     """`format` 0 or 1, `accuracy` 0 to 1, `relevance` 0, 0.5 or 1, `bonus` 1 iff the three are 1.
 
-    `relevance` and `bonus` are None where it is not known which passages support the answer, `accuracy` and `bonus`
-    where a verdict is missing. A reply without a relevance section has the first two terms only.
+    `relevance` and `bonus` are None if the supporting passages are unknown, `accuracy` and `bonus` if a verdict is
+    missing. A format without a relevance section has only the first two terms.
 
-    Source: ARENA (arXiv 2505.13258) sec. 3.2; the answer and the numbers are paid out of shape, too.
+    Source: ARENA (arXiv 2505.13258) sec. 3.2; answer and references also count in a reply with a wrong format.
     """
     if episode.ended == "failed":
       return dict.fromkeys(self.weights(0))
@@ -48,7 +48,7 @@ class Reward:
     return terms | dict(bonus=None if unknown else float(all(value == 1.0 for value in terms.values())))
 
   def right(self, example: Example, episode: Episode) -> float | None:
-    """How right the answer is. A missing one is wrong, and no judge has to be asked."""
+    """The accuracy of the answer. A missing answer is wrong, without a judge."""
     answer = self.parser.answer(episode.model_text) or ""
     if self.accuracy == "f1":
       return qa.f1(answer, example.golds, style="spaced")
@@ -56,10 +56,10 @@ class Reward:
     return episode.facts.get("correct") if self.accuracy == "judge" and answer and not exact else exact
 
   def weights(self, step: int) -> Mapping[str, float]:
-    """The weight of each term; the same at every step. The bonus weighs `bonus`, the others 1."""
+    """The weight of each term; the same at every step. The bonus has weight `bonus`, the others 1."""
     cites = "relevance" in self.parser.sections
     return dict(format=1.0, accuracy=1.0) | (dict(relevance=1.0, bonus=self.bonus) if cites else {})
 
   def outcome(self, example: Example, episode: Episode) -> float:
-    """Exact match of the answer, 0 or 1, without any shaping: what filters, progress bars and tables show."""
+    """Exact match of the answer, 0 or 1, without any shaping: for filters, progress bars and tables."""
     return qa.exact_match(self.parser.answer(episode.model_text) or "", example.golds, style="spaced")

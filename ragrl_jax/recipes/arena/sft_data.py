@@ -1,33 +1,46 @@
-"""The SFT baselines' transcripts, from questions with gold passages: answers alone, or the backbone's reasoning too."""
+"""The SFT baselines' transcripts from questions with gold passages: only answers, or also a model's reasoning."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from ragrl_jax.chat.cached import Chat
 from ragrl_jax.data import transcripts as transcripts_lib
-from ragrl_jax.prompting import passages
+from ragrl_jax.prompting import passages, wording
 from ragrl_jax.recipes.arena.parser import Parser
 from ragrl_jax.recipes.arena.prompt import SECTIONS
 from ragrl_jax.structs import MODEL, Example
 
-REASON = (
-  "A question, numbered references, the numbers of the references that matter and the right answer stand below. Write "
-  "down the thinking process that leads from these references, and from no others, to the answer; name the number of "
-  "the reference that each step rests on. Reply with the thinking process and nothing else.\n"
-)
+REASON = {
+  "paper": "A question, numbered references, the numbers of the references that matter and the right answer stand "
+  "below. Write down the thinking process that leads from these references, and from no others, to the answer; name "
+  "the number of the reference that each step rests on. Reply with the thinking process and nothing else.\n"
+  "Question: {question}\nReferences:\n{references}\nReferences that matter: {relevance_ids}\nAnswer: {answer}\n"
+  "The thinking process:"
+}
 
 
 def direct(examples: Sequence[Example]) -> list[transcripts_lib.Turns]:
-  """SFT-direct: each example's first gold, as preset `direct` replies."""
+  """SFT-direct: each example's first gold, in the format of preset `direct`."""
   return [[(MODEL, f"<answer> {example.golds[0]} </answer>")] for example in examples]
 
 
-async def reasoned(examples: Sequence[Example], backbone: Chat, **how: Any):
+def asked(choice: str = "paper") -> wording.Wording:
+  """What the backbone is asked: our words, or file:PATH with {question}, {references}, {relevance_ids} and {answer}.
+
+  Raises:
+    ValueError: see `wording.chosen`.
+  """
+  needs = ("question", "references", "relevance_ids", "answer")
+  return wording.chosen(choice, REASON, setting="--wording", needs=needs)
+
+
+async def reasoned(examples: Sequence[Example], backbone: Chat, *, words: wording.Wording | None = None, **how: Any):
   """SFT-reasoning; see `data.transcripts.make`, which takes `how`.
 
   Args:
     examples: with passages and what of them supports the answer.
     backbone: told the gold references and the answer, it writes the analysis.
+    words: see `asked`; None: ours.
 
   Fates: "kept"; "no references" (the data marks none: not asked); "no answer" (none in time: to be asked again);
   "out of shape" (nothing was written, or it holds a tag of ours).
@@ -35,15 +48,14 @@ async def reasoned(examples: Sequence[Example], backbone: Chat, **how: Any):
   Source: ARENA (arXiv 2505.13258), baselines.
   """
 
+  words = words or asked()
+
   async def one(example: Example):
     golds = passages.gold_numbers(example, "supporting")
     if not golds:
       return "no references", None
-    asked = (
-      f"{REASON}Question: {example.question}\nReferences:\n{passages.numbered(example.passages)}\n"
-      f"References that matter: {golds}\nAnswer: {example.golds[0]}\nThe thinking process:"
-    )
-    reply = await backbone.ask([dict(role="user", content=asked)])
+    shown = dict(references=passages.numbered(example.passages), relevance_ids=str(golds), answer=example.golds[0])
+    reply = await backbone.ask(words.messages(question=example.question, **shown))
     thought = reply.content.rpartition("</think>")[2].strip()
     text = f"<relevance> {golds} </relevance>\n<analysis> {thought} </analysis>\n<answer> {example.golds[0]} </answer>"
     return ("kept", [(MODEL, text)]) if thought and Parser(SECTIONS["cited"]).in_shape(text) else ("out of shape", None)

@@ -1,4 +1,4 @@
-"""A scripted, imperfect player of the made-up world that quotes: what SFT warms a model up with."""
+"""Scripted demonstrations with quotes on the made-up world, with faults, for the SFT warm start."""
 
 import random
 from collections.abc import Sequence
@@ -8,28 +8,28 @@ from ragrl_jax.recipes.recipe import draw_fault
 from ragrl_jax.structs import MODEL, Example
 
 FAULTS = ("stop", "wrong", "misquote", "silent")
-# What a tokenizer trained for this format keeps as one piece each.
+# Texts that a tokenizer trained for this format keeps as one piece each.
 MARKS = ("<think>", "</think>", "<retrieval>", "</retrieval>", "Answer:")
 
 
 def demonstrate(
   example: Example, world: World, rng: random.Random, *, fault: float = 0.65, kinds: Sequence[str] = ("stop",)
 ) -> list[tuple[str, str]]:
-  """Answers one question of `data.synthetic` that brings its passages, well or with a fault.
+  """Answers one question of `data.synthetic` that has passages, correctly or with a fault.
 
   Args:
     example: with passages, and its decomposition in meta.
-    world: it is about.
+    world: the world of the question.
     rng: draws the faults.
-    fault: share of questions answered with one.
-    kinds: which: "stop" quotes and answers an earlier hop (a question of one hop has none); "wrong" quotes and answers
-      a passage drawn at random; "misquote" changes a name in each quote; "silent" quotes nothing.
+    fault: share of questions answered with a fault.
+    kinds: the kinds of fault: "stop" quotes and answers an earlier hop (not for questions of one hop); "wrong" quotes
+      and answers a random passage; "misquote" changes a name in each quote; "silent" quotes nothing.
 
   Returns:
-    One ("model", text) turn, as `structs.Episode.from_text` takes it.
+    One ("model", text) turn, as for `structs.Episode.from_text`.
 
   Raises:
-    ValueError: a kind that is none of FAULTS.
+    ValueError: a kind that is not in FAULTS.
   """
   steps = [(hop["relation"], hop["subject"], hop["object"], hop["sentence"]) for hop in example.meta["decomposition"]]
   answer = example.golds[0]

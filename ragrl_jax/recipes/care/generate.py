@@ -1,4 +1,4 @@
-"""The warm start's transcripts: one model reasons to an answer, another works the gold sentences into its reasoning."""
+"""The warm start's transcripts: one model reasons to an answer, another inserts gold sentences into the reasoning."""
 
 import re
 from collections.abc import Sequence
@@ -9,31 +9,54 @@ from ragrl_jax.chat.client import Completion
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import quotes
 from ragrl_jax.data import transcripts as transcripts_lib
-from ragrl_jax.prompting import passages
+from ragrl_jax.prompting import passages, wording
 from ragrl_jax.recipes.care.parser import ANSWER
 from ragrl_jax.recipes.care.prompt import Prompt
 from ragrl_jax.structs import MODEL, Example
 
-REASON = (
-  "You read a context closely to answer a question. Whenever a step of your reasoning rests on something that the "
-  'context says, first name what you have to know for it ("I need to know …"), and only then take the step. At the '
-  'very end write "Answer:" and the answer, as short as can be: a word or a phrase.\nContext: '
-)
-INSERT = (
-  "Below are a question, a line of reasoning that solves it, and sentences of evidence, one a line. Work all of the "
-  "sentences into the reasoning, each just before what is concluded from it; one may be used several times. Not a sign "
-  "of any sentence may change. Reply with the whole new reasoning and nothing else.\nQuestion: "
-)
+REASON = {
+  "paper": "You read a context closely to answer a question. Whenever a step of your reasoning rests on something "
+  'that the context says, first name what you have to know for it ("I need to know …"), and only then take the '
+  'step. At the very end write "Answer:" and the answer, as short as can be: a word or a phrase.\nContext: {context}\n'
+  "Question: {question}"
+}
+INSERT = {
+  "paper": "Below are a question, a line of reasoning that solves it, and sentences of evidence, one a line. Work all "
+  "of the sentences into the reasoning, each just before what is concluded from it; one may be used several "
+  "times. Not a sign of any sentence may change. Reply with the whole new reasoning and nothing else.\n"
+  "Question: {question}\nReasoning: {reasoning}\nEvidence, a sentence a line:\n{evidence}\nThe new reasoning:"
+}
 _TAG = re.compile(r"</?(?:think|retrieval)>")
 
 
-async def transcripts(examples: Sequence[Example], reasoner: Chat, inserter: Chat, **how: Any):
+def wordings(reason: str = "paper", insert: str = "paper") -> tuple[wording.Wording, wording.Wording]:
+  """What M_R and M_I are asked: our words, or for each file:PATH, with {context} and {question}, or with {question},
+  {reasoning} and {evidence}.
+
+  Raises:
+    ValueError: see `wording.chosen`.
+  """
+  return (
+    wording.chosen(reason, REASON, setting="--reasoner_wording", needs=("context", "question")),
+    wording.chosen(insert, INSERT, setting="--inserter_wording", needs=("question", "reasoning", "evidence")),
+  )
+
+
+async def transcripts(
+  examples: Sequence[Example],
+  reasoner: Chat,
+  inserter: Chat,
+  *,
+  words: tuple[wording.Wording, wording.Wording] | None = None,
+  **how: Any,
+):
   """See `data.transcripts.make`, which takes `how`.
 
   Args:
     examples: with passages, golds and gold sentences (`evidence`).
     reasoner: M_R, which reads the context.
     inserter: M_I, which does not.
+    words: see `wordings`; None: ours.
 
   Fates: "kept"; "no evidence" (the data marks no gold sentence, or one the passages do not hold: not asked); "no
   answer" (an endpoint gave none in time: to be asked again); "wrong answer"; "tags" (the reply holds tags of its own);
@@ -41,22 +64,24 @@ async def transcripts(examples: Sequence[Example], reasoner: Chat, inserter: Cha
 
   Source: CARE sec. 3.2 and appendix C (DeepSeek-R1, then DeepSeek-V3).
   """
-  return await transcripts_lib.make(examples, lambda example: transcript(example, reasoner, inserter), **how)
+  words = words or wordings()
+  return await transcripts_lib.make(examples, lambda example: transcript(example, reasoner, inserter, *words), **how)
 
 
-async def transcript(example: Example, reasoner: Chat, inserter: Chat):
+async def transcript(
+  example: Example, reasoner: Chat, inserter: Chat, reason: wording.Wording, insert: wording.Wording
+):
   """(fate, turns or None) of one example."""
   facts = list(dict.fromkeys(quotes.collapse(passages.neutral(sentence)) for _, sentence in example.evidence))
   context = Prompt().context(example)
   if not facts or not all(quotes.exact(fact, context) for fact in facts):
     return "no evidence", None
-  asked = REASON + "\n\n".join(context) + f"\nQuestion: {example.question}"
-  thought, answer = read(await reasoner.ask([dict(role="user", content=asked)]))
+  asked = reason.messages(context="\n\n".join(context), question=example.question)
+  thought, answer = read(await reasoner.ask(asked))
   if not thought or answer is None or not qa.exact_match(answer, example.golds):
     return "wrong answer", None
-  lines = "\n".join(facts)
-  asked = f"{INSERT}{example.question}\nReasoning: {thought}\nEvidence, a sentence a line:\n{lines}\nThe new reasoning:"
-  reply = (await inserter.ask([dict(role="user", content=asked)])).content.strip()
+  asked = insert.messages(question=example.question, reasoning=thought, evidence="\n".join(facts))
+  reply = (await inserter.ask(asked)).content.strip()
   if _TAG.search(reply):
     return "tags", None
   if not all(fact in reply for fact in facts):
@@ -74,6 +99,6 @@ def read(reply: Completion) -> tuple[str, str | None]:
 
 
 def wrapped(text: str, facts: Sequence[str]) -> str:
-  """Every occurrence of a fact between retrieval tags; of facts inside one another, the longest."""
+  """Puts every occurrence of a fact between retrieval tags; of nested facts only the longest."""
   pattern = "|".join(map(re.escape, sorted(facts, key=len, reverse=True)))
   return re.sub(pattern, lambda fact: f"<retrieval>{fact[0]}</retrieval>", text)

@@ -5,10 +5,10 @@ from ragrl_jax.structs import Episode, Example, Policy, Tools
 
 
 def build(prompt: Prompt):
-  """The coroutine under these settings."""
+  """The coroutine with these settings."""
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
-    del tools  # the context is in the prompt
+    del tools  # the context is part of the prompt
     talk = policy.start(prompt.messages(example))
     await talk.generate()
     return talk.end()

@@ -1,9 +1,8 @@
-"""What the model is told: think, quote the context inside the thinking, answer at the end."""
+"""The prompt: think, quote the context inside the thinking, answer at the end."""
 
-import dataclasses
 import functools
 
-from ragrl_jax.prompting import passages
+from ragrl_jax.prompting import passages, wording
 from ragrl_jax.structs import Example, Passage
 
 INSTRUCTIONS = {
@@ -18,35 +17,42 @@ INSTRUCTIONS = {
   ),
   "none": "",
 }
+ASKED = {"paper": "{context}\n\nQuestion: {question}"}
 
 
-@dataclasses.dataclass(frozen=True)
 class Prompt:
   """A system message and a user message with context and question.
 
-  Attributes:
-    instructions: a key of INSTRUCTIONS; "none" leaves the system message out.
+  Args:
+    instructions: a key of INSTRUCTIONS ("none" leaves the system message out), or file:PATH.
     system: put before the instructions: the model's own default system prompt, as the paper does it.
     titles: show each passage's title above its text.
+    asked: the user message: a key of ASKED, or file:PATH with {context} and {question}.
   """
 
-  instructions: str = "paper"
-  system: str = ""
-  titles: bool = True
+  def __init__(self, instructions: str = "paper", system: str = "", titles: bool = True, asked: str = "paper"):
+    told = wording.chosen(instructions, INSTRUCTIONS, setting="config.switches.instructions", roles=False).text()
+    self._system = " ".join(part for part in (system, told) if part)
+    self._asked = wording.chosen(
+      asked, ASKED, setting="config.switches.asked", needs=("context", "question"), roles=False
+    )
+    self._titles = titles
 
   def messages(self, example: Example) -> list[dict[str, str]]:
     """The chat messages that open the episode: instructions (system), context and question (user)."""
     context = "\n\n".join(self.context(example))
-    user = f"{context}\n\nQuestion: {example.question}" if context else example.question
-    system = " ".join(part for part in (self.system, INSTRUCTIONS[self.instructions]) if part)
-    return [dict(role="system", content=system)] * bool(system) + [dict(role="user", content=user)]
+    if example.meta.get("prompt"):  # a row of the authors' data: its text has the question already
+      user = context
+    else:
+      user = self._asked.text(context=context, question=example.question) if context else example.question
+    return [dict(role="system", content=self._system)] * bool(self._system) + [dict(role="user", content=user)]
 
   def context(self, example: Example) -> tuple[str, ...]:
     """The passages as they are shown: what looks like a tag in them is broken up, so that none can be quoted out."""
-    return tuple(_shown(passage, self.titles) for passage in example.passages)
+    return tuple(_shown(passage, self._titles) for passage in example.passages)
 
 
-@functools.lru_cache(maxsize=4096)  # the samples of a group read the same ones
+@functools.lru_cache(maxsize=4096)  # the samples of a group use the same ones
 def _shown(passage: Passage, titles: bool) -> str:
   head = f"{passages.neutral(passage.title)}\n" if titles and passage.title else ""
   return head + passages.neutral(passage.text)

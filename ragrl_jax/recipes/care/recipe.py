@@ -6,8 +6,8 @@ from typing import Any
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.care import curriculum
 from ragrl_jax.recipes.care import play as play_lib
-from ragrl_jax.recipes.care.parser import Parser
-from ragrl_jax.recipes.care.prompt import INSTRUCTIONS, Prompt
+from ragrl_jax.recipes.care.parser import READINGS, Parser
+from ragrl_jax.recipes.care.prompt import ASKED, INSTRUCTIONS, Prompt
 from ragrl_jax.recipes.care.reward import Reward
 from ragrl_jax.settings.fields import setting
 
@@ -17,36 +17,51 @@ class Switches(recipe_lib.Switches):
   """The paper's values. README.md says where the authors' code differs."""
 
   # "none": context and question only
-  instructions: str = setting("paper", choices=tuple(INSTRUCTIONS))
+  instructions: str = setting("paper", choices=tuple(INSTRUCTIONS), files=True)
+  asked: str = setting("paper", choices=tuple(ASKED), files=True)  # the user message around context and question
   system: str = ""  # the model's own system prompt, placed before ours
   titles: bool = True  # show each passage's title
-  # "last": the last "Answer:" after the thinking; "first": the first anywhere
-  answer: str = setting("last", choices=("last", "first"))
+  # "last": what follows the last "Answer:" after the thinking; "first": the first anywhere; "whole": the whole reply
+  answer: str = setting("last", choices=READINGS)
+  unmarked: bool = False  # a reply without "Answer:" is the answer as a whole
+  shape: str = setting("quotes", choices=("quotes", "thinking"))  # "thinking": the format needs no quote
   accuracy: str = setting("f1", choices=("f1", "set_f1"))  # "f1": SQuAD's; "set_f1": over sets of raw words
   # "strict": 1 if every quote is real, else 0; "mean": the share of real quotes; "repo": see reward.py
   retrieval: str = setting("strict", choices=("strict", "mean", "repo"))
+  quote_words: int = setting(0, least=0)  # least words of a quote, which then cuts no word either; 0: any text is one
+  guarded: bool = False  # format and retrieval pay nothing for the tricks in README.md
   accuracy_weight: float = 0.7
   format_weight: float = 0.1
   retrieval_weight: float = 0.2
   easy_rate: float = 1.0  # η of the share of easy questions, max(easy_floor, 1 - easy_rate * step / easy_steps)
   easy_floor: float = 0.0
-  easy_steps: int = setting(350, least=1)
+  easy_steps: int | None = setting(None, least=1)  # None: the run's own steps
 
 
 PRESETS: dict[str, dict[str, Any]] = {
   "paper": {},
   "repo": dict(answer="first", accuracy="set_f1", retrieval="repo", easy_rate=0.5, easy_floor=0.5, easy_steps=10_000),
   "mean": dict(retrieval="mean"),
-  "no_retrieval": dict(retrieval_weight=0.0),
+  "no_retrieval": dict(retrieval_weight=0.0, shape="thinking", easy_rate=0.0),
   "easy_only": dict(easy_rate=0.0),
+  "original": dict(instructions="none", answer="whole"),
 }
 
 
 def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe under these switches."""
-  prompt, parser = Prompt(switches.instructions, switches.system, switches.titles), Parser(switches.answer)
+  prompt = Prompt(switches.instructions, switches.system, switches.titles, switches.asked)
+  parser = Parser(switches.answer, unmarked=switches.unmarked, quoting=switches.shape == "quotes")
   weights = {term: switches[f"{term}_weight"] for term in ("accuracy", "format", "retrieval")}
-  reward = Reward(prompt, parser, accuracy=switches.accuracy, retrieval=switches.retrieval, weights=weights)
+  reward = Reward(
+    prompt,
+    parser,
+    accuracy=switches.accuracy,
+    retrieval=switches.retrieval,
+    weights=weights,
+    quote_words=switches.quote_words,
+    guarded=switches.guarded,
+  )
   return recipe_lib.Recipe(
     name="care",
     prompt=prompt,
@@ -59,5 +74,6 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     switches=switches,
     evidence=reward.evidence,
     mixture=curriculum.build(rate=switches.easy_rate, floor=switches.easy_floor, total=switches.easy_steps),
+    unearned=reward.unearned,
     needs_passages=True,
   )

@@ -1,4 +1,4 @@
-"""A scripted, imperfect player of the made-up world: what SFT warms a model up with, in any of the four replies."""
+"""Scripted demonstrations on the made-up world, with faults, for the SFT warm start, in any of the four formats."""
 
 import random
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from ragrl_jax.recipes.recipe import draw_fault
 from ragrl_jax.structs import MODEL, Example
 
 FAULTS = ("stop", "wrong", "copy")
-# What a tokenizer trained for this format keeps as one piece each.
+# Texts that a tokenizer trained for this format keeps as one piece each.
 MARKS = tuple(f"<{slash}{tag}>" for tag in ("reason", "extract", "answer") for slash in ("", "/"))
 
 
@@ -22,23 +22,23 @@ def demonstrate(
   fault: float = 0.65,
   kinds: Sequence[str] = ("stop",),
 ) -> list[tuple[str, str]]:
-  """Answers one question of `data.synthetic` that brings its passages, well or with a fault.
+  """Answers one question of `data.synthetic` that has passages, correctly or with a fault.
 
   Args:
     example: with passages, and its decomposition in meta.
-    world: it is about.
+    world: the world of the question.
     rng: draws the faults.
-    reply: a key of SECTIONS; "vanilla", "rational" and "rationale" are the arms of the paper's study of what evidence
-      is worth (sec. 2.2).
-    fault: share of questions answered with one.
-    kinds: which: "stop" reads and answers an earlier hop (a question of one hop has none); "wrong" a passage drawn at
-      random; "copy" takes all passages for evidence.
+    reply: a key of SECTIONS; "vanilla", "rational" and "rationale" are the arms of the paper's study of evidence
+      (sec. 2.2).
+    fault: share of questions answered with a fault.
+    kinds: the kinds of fault: "stop" reads and answers an earlier hop (not for questions of one hop); "wrong" a random
+      passage; "copy" copies all passages as evidence.
 
   Returns:
-    One ("model", text) turn, as `structs.Episode.from_text` takes it.
+    One ("model", text) turn, as for `structs.Episode.from_text`.
 
   Raises:
-    ValueError: a kind that is none of FAULTS, or an unknown reply.
+    ValueError: a kind that is not in FAULTS, or an unknown reply.
   """
   if reply not in SECTIONS:
     raise ValueError(f"reply={reply!r}: use {', '.join(SECTIONS)}.")
@@ -57,4 +57,5 @@ def demonstrate(
     evidence = " ".join(passage.text for passage in example.passages)
   reason = " ".join(f"{relation} of {subject}? {sentence} So {found}." for relation, subject, found, sentence in steps)
   bodies = dict(reason=reason, extract=evidence, answer=answer)
-  return [(MODEL, "\n".join(f"<{name}> {bodies[name]} </{name}>" for name in SECTIONS[reply]))]
+  said = "\n".join(f"<{name}> {bodies[name]} </{name}>" for name in SECTIONS[reply])
+  return [(MODEL, said or f"{reason} The answer is {answer}.")]

@@ -20,19 +20,20 @@ def from_evidence(examples: Iterable[Example], predictions: Iterable[Mapping[str
 
   Args:
     examples: the questions.
-    predictions: rows of evaluate.py's predictions.jsonl for them, in any order; `evidence` is read.
+    predictions: rows of evaluate.py's predictions.jsonl for them, in any order; `evidence` is read. Rows and examples
+      are matched by source and id: FlashRAG's sets all begin at "test_0".
 
   Raises:
     ValueError: an example without a prediction, or one that holds no evidence (its recipe leaves none, or it failed).
   """
-  said = {str(row["id"]): row.get("evidence") for row in predictions}
+  said = {(row.get("source") or "", str(row["id"])): row.get("evidence") for row in predictions}
   found = []
   for example in examples:
-    evidence = said.get(example.id)
+    evidence = said.get((example.source, example.id))
     if evidence is None:
       raise ValueError(
-        f"question {example.id!r} has no evidence among the predictions: make them by launchers/"
-        "evaluate.py with configs/lear.py for these questions."
+        f"question {example.id!r} of the source {example.source!r} has no evidence among the predictions: make them by "
+        "launchers/evaluate.py with configs/lear.py for these questions."
       )
     passage = Passage(f"{example.id}-evidence", "", evidence)
     found.append(dataclasses.replace(example, passages=(passage,), supporting=(), evidence=()))

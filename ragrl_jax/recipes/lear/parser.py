@@ -18,24 +18,35 @@ class Parser(sections.Parser):
 
   @property
   def evidence(self) -> str:
-    """The section that a separate generator would answer from."""
-    return "extract" if "extract" in self.sections else "reason"
+    """The section that a separate generator would answer from; "" for free text, which is evidence as a whole."""
+    return "extract" if "extract" in self.sections else "reason" if "reason" in self.sections else ""
+
+  def written(self, text: str) -> str:
+    """The evidence: the body of its section, or all of a free text; "" if there is none."""
+    return (self.section(text, self.evidence) or "") if self.evidence else text.strip()
 
   def in_shape(self, text: str) -> bool:
     """Exactly one section of each name, in order, with nothing but white space around them, and none but the answer
-    empty. No body may hold a tag of any section."""
+    without a letter or digit. No body may hold a tag of any section. Free text must have a letter or digit."""
+    if not self.sections:
+      return says_something(text)
     parts = tags.sections(text, NAMES)
     return (
       parts is not None
       and tuple(part.name for part in parts) == self.sections
-      and all(part.body.strip() for part in parts if part.name != "answer")
+      and all(says_something(part.body) for part in parts if part.name != "answer")
     )
 
   def pair(self, text: str, name: str) -> tags.Pair | None:
-    """The first complete section of this name, whatever stands around it.
+    """The first complete section of this name, wherever it is.
 
-    A reason counts as missing where an extract begins before it ends: what is answered from the reason alone goes on
-    from everything up to its end, and must not have seen the evidence.
+    A reason counts as missing if an extract begins before its end: the answer from the reason alone continues from all
+    text up to that end, and must not see the evidence.
     """
     found = super().pair(text, name)
     return None if found and name == "reason" and "<extract>" in text[: found.end] else found
+
+
+def says_something(text: str) -> bool:
+  """Whether the text has a letter or a digit: "." and characters that nobody sees are no reason and no evidence."""
+  return any(map(str.isalnum, text))

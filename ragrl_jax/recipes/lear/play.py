@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import functools
 from typing import Any
 
 from ragrl_jax.recipes.lear import spans
@@ -12,7 +13,16 @@ from ragrl_jax.structs import Conversation, Episode, Example, Policy, Segment, T
 ASK = "\n<answer>"
 
 
-def build(prompt: Prompt, parser: Parser, *, answers: str, stop_at: str, top_k: int, probe_tokens: int):
+def build(
+  prompt: Prompt,
+  parser: Parser,
+  *,
+  answers: str,
+  stop_at: str,
+  top_k: int,
+  probe_tokens: int,
+  max_evidence_words: int | None,
+):
   """The coroutine under these settings.
 
   Args:
@@ -21,16 +31,24 @@ def build(prompt: Prompt, parser: Parser, *, answers: str, stop_at: str, top_k: 
     stop_at: "answer"; or "extract": stop there, as the paper does outside of training, and answer from the evidence.
     top_k: passages searched for where the example brings none; 0: it is answered without any.
     probe_tokens: of a probe's answer, at most.
+    max_evidence_words: the evidence ends after so many words; None: it does not.
   """
+  # A group's samples show the same passages: these are counted once. A policy keeps its tokenizer for good.
+  count = functools.lru_cache(maxsize=256)(lambda tokenizer, text: len(tokenizer.encode(text)))
+  ends = {"answer": (END,), "extract": (EXTRACTED,)}[stop_at] if parser.sections else ()
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
     if top_k and not example.passages:
       example = dataclasses.replace(example, passages=await tools.search(example.question, top_k))
     talk = policy.start(prompt.messages(example))
-    said = await talk.generate(stop=(EXTRACTED if stop_at == "extract" else END,))
+    said = await talk.generate(stop=ends)
     found = {name: spans.find(policy.tokenizer, said.ids, parser, name) for name in ("reason", "extract")}
-    facts: dict[str, Any] = dict(passage_tokens=len(policy.tokenizer.encode(prompt.context(example))))
-    for fact, name in (("reason_tokens", "reason"), ("evidence_tokens", parser.evidence)):
+    if not parser.sections:
+      found["extract"] = spans.whole(policy.tokenizer, said.ids)
+    if max_evidence_words and (extract := found["extract"]):
+      found["extract"] = spans.cut(policy.tokenizer, extract, parser.written(said.text), max_evidence_words)
+    facts: dict[str, Any] = dict(passage_tokens=count(policy.tokenizer, prompt.context(example)))
+    for fact, name in (("reason_tokens", "reason"), ("evidence_tokens", parser.evidence or "extract")):
       facts[fact] = span.body_tokens if (span := found.get(name)) else 0
     probes = {}
     if found["reason"] is not None and "r" in answers:
@@ -42,9 +60,13 @@ def build(prompt: Prompt, parser: Parser, *, answers: str, stop_at: str, top_k: 
     told = await asyncio.gather(
       *(probe.generate(stop=(END,), max_new_tokens=probe_tokens, greedy=True) for probe in probes.values())
     )
-    facts |= {name: answer.text.removesuffix(END).strip() for name, answer in zip(probes, told)}
+    # An answer that is never closed is none, as in the full reply.
+    facts |= {
+      name: answer.text.removesuffix(END).strip() if answer.stop == END else "" for name, answer in zip(probes, told)
+    }
     if stop_at == "extract":
-      facts["answer"] = facts.get("extract_answer")
+      if "e" in answers:
+        facts["answer"] = facts.get("extract_answer")
       return talk.end("extract" if said.stop == EXTRACTED else None, **facts)
     return talk.end("answer" if said.stop == END else None, **facts)
 
@@ -52,17 +74,17 @@ def build(prompt: Prompt, parser: Parser, *, answers: str, stop_at: str, top_k: 
 
 
 def without_evidence(talk: Conversation, policy: Policy, said: Segment, reason: spans.Span) -> Conversation:
-  """The episode up to the end of its reason, then an answer: a prefix of what the cache holds already."""
+  """The episode up to the end of its reason, then an answer. The cache already has this prefix."""
   prefix = talk.segments[0].ids + said.ids[: reason.end]
   fork = talk.fork(at=len(prefix))
   if fork.observe(reason.rest + ASK):
     return fork
-  # An observation leaves room for a whole turn; a probe is shorter and can do with what there is.
+  # An observation leaves room for a whole turn. A probe is shorter, so it may use the room that is left.
   return policy.start(prefix + tuple(policy.tokenizer.encode(reason.rest + ASK)))
 
 
 def from_evidence(policy: Policy, messages: list[dict[str, str]], said: Segment, extract: spans.Span) -> Conversation:
-  """The question without passages, the evidence as it was sampled, then an answer."""
+  """The question without passages, the sampled tokens of the evidence, then an answer."""
   words = policy.tokenizer
   return policy.start(
     (

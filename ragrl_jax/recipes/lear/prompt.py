@@ -1,16 +1,17 @@
-"""What the model is told: reason about the passages, extract the evidence, answer."""
+"""The prompt: reason about the passages, extract the evidence, answer."""
 
-import dataclasses
-
-from ragrl_jax.prompting import passages
+from ragrl_jax.prompting import passages, wording
 from ragrl_jax.structs import Example
 
-# What the model writes, by the kind of reply. The last but one is what a separate generator answers from.
+# What the model writes, by the kind of reply.
 SECTIONS = {
   "rational": ("reason", "extract", "answer"),
   "vanilla": ("extract", "answer"),
   "rationale": ("reason", "answer"),
   "direct": ("answer",),
+  "reason_extract": ("reason", "extract"),
+  "extract": ("extract",),
+  "thoughts": (),  # free text, step by step: all of it is the evidence
 }
 _STEPS = {
   "reason": (
@@ -25,40 +26,58 @@ _STEPS = {
     "where none of it helps"
   ),
 }
+_CLOSED_BOOK = (
+  "You are a helpful assistant. Answer the question directly, from what you know yourself. Give a short answer in "
+  "<answer></answer>, with nothing outside the tags.\nQuestion: {question}"
+)
+_THOUGHTS = "You are a helpful assistant. Read the passages, and answer the question.\n"
+_TOLD = (
+  "You are skilled at finding in passages what answers a question. Read the question and the passages below with care "
+  "and reply step by step, with nothing outside the tags:\n"
+)
+_ASKED = "Question: {question}\nPassages:\n{passages}"
 INSTRUCTIONS = ("paper", "short", "none")
 
 
-@dataclasses.dataclass(frozen=True)
 class Prompt:
-  """One user message.
+  """One user message, or a file's with {question} and {passages}.
 
-  Attributes:
-    instructions: one of INSTRUCTIONS; "none" shows question and passages alone.
+  Args:
+    instructions: one of INSTRUCTIONS ("none" shows question and passages alone), or file:PATH. The file of a reply
+      "direct" may do without {passages}: it is then asked closed book.
     reply: a key of SECTIONS.
     titles: show each passage's title.
   """
 
-  instructions: str = "paper"
-  reply: str = "rational"
-  titles: bool = True
+  def __init__(self, instructions: str = "paper", reply: str = "rational", titles: bool = True):
+    self._titles = titles
+    needs, direct = ("question", "passages"), reply == "direct"
+    self._wording = wording.chosen(
+      instructions,
+      _known(reply),
+      setting="config.switches.instructions",
+      needs=needs[:1] if direct else needs,
+      may=needs[1:] if direct else (),
+    )
+    closed = wording.chosen("paper", {"paper": _CLOSED_BOOK}, setting="config.switches.instructions")
+    self._closed = closed if direct and instructions in ("paper", "short") else self._wording
 
   def messages(self, example: Example) -> list[dict[str, str]]:
-    """The chat messages that open the episode: one user message with question and passages."""
-    rest = f"Question: {example.question}\nPassages:\n{self.context(example)}"
-    if self.instructions == "none":
-      content = f"{example.question}\n{self.context(example)}"
-    elif self.instructions == "short":
-      content = " ".join(f"<{name}>…</{name}>" for name in SECTIONS[self.reply]) + f"\n{rest}"
-    else:
-      steps = "\n".join(
-        f"{i}. {_STEPS[name][0].upper()}{_STEPS[name][1:]}." for i, name in enumerate(SECTIONS[self.reply], 1)
-      )
-      content = (
-        "You are skilled at finding in passages what answers a question. Read the question and the passages below with "
-        f"care and reply step by step, with nothing outside the tags:\n{steps}\n{rest}"
-      )
-    return [dict(role="user", content=content)]
+    """The chat messages that open the episode: question and passages; a direct reply without any is told of none."""
+    words = self._wording if example.passages else self._closed
+    return words.messages(question=example.question, passages=self.context(example))
 
   def context(self, example: Example) -> str:
     """The passages as they are shown, numbered; what looks like a tag in them is broken up."""
-    return passages.numbered(example.passages, titles=self.titles)
+    return passages.numbered(example.passages, titles=self._titles)
+
+
+def _known(reply: str) -> dict[str, str]:
+  """Our own wordings for this kind of reply."""
+  names = SECTIONS[reply]
+  steps = "\n".join(f"{i}. {_STEPS[name][0].upper()}{_STEPS[name][1:]}." for i, name in enumerate(names, 1))
+  short = " ".join(f"<{name}>…</{name}>" for name in names)
+  found = dict(paper=f"{_TOLD}{steps}\n{_ASKED}", short=f"{short}\n{_ASKED}", none="{question}\n{passages}")
+  if not names:
+    found |= dict(paper=f"{_THOUGHTS}{_ASKED}\nLet's think step by step.", short=f"{_ASKED}\nStep by step:")
+  return found

@@ -18,35 +18,45 @@ class Switches(recipe_lib.Switches):
   """The paper's values. README.md says where the authors' code differs."""
 
   # "none": question and passages only
-  instructions: str = setting("paper", choices=INSTRUCTIONS)
-  # "rational": reason, extract, answer; "vanilla": extract, answer; "rationale": reason, answer; "direct": answer
+  instructions: str = setting("paper", choices=INSTRUCTIONS, files=True)
+  # "rational": reason, extract, answer; "vanilla": extract, answer; "rationale": reason, answer; "direct": answer;
+  # "reason_extract" and "extract": without an answer; "thoughts": free text
   reply: str = setting("rational", choices=tuple(SECTIONS))
   titles: bool = True  # show each passage's title
   top_k: int = setting(5, least=0)  # passages to search for if the question brings none; 0: no search
   # "extract": the turn ends there, and the answer is taken from the evidence only
   stop_at: str = setting("answer", choices=("answer", "extract"))
-  answers: str = "ref"  # scored answers: r from the reason, e from the evidence, f the full reply's
+  # scored answers: r from the reason, e from the evidence, f the full reply's; "" with stop_at="extract": none
+  answers: str = "ref"
   probe_tokens: int = setting(64, least=1)  # tokens of an answer from the reason or the evidence
   unit: str = setting("word", choices=("word", "char"))  # of F1; "char" as the published tables seem to count
   tau: float = setting(0.5, above=0)
-  gamma: float = setting(0.5, above=0)
+  gamma: float = setting(0.5, least=0)
   omega: float = 0.9
   answer_weight: float = 0.8
   length_weight: float = 0.1
   format_weight: float = 0.1
+  max_evidence_words: int | None = setting(None, least=1)  # longer evidence is cut
+  guarded: bool = False  # True: the replies of README.md's "Unearned reward" earn nothing
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""
-    sections = SECTIONS[self.reply]
+    sections = SECTIONS[self.reply] or ("extract",)
+    stops = self.stop_at == "extract"
     yield (
-      bool(self.answers) and all(PAID.get(letter) in sections for letter in self.answers),
+      (bool(self.answers) or stops) and all(PAID.get(letter) in sections for letter in self.answers),
       f"switch answers={self.answers!r}: it must be one or more of the letters r, e, f for the sections "
       f"{', '.join(sections)} of reply={self.reply!r} (config.switches.answers).",
     )
     yield (
-      self.stop_at == "answer" or self.answers == "e",
+      not stops or self.answers in ("e", ""),
       f"switch stop_at='extract' with answers={self.answers!r}: there the only answer is the one from the evidence; "
-      "set config.switches.answers='e'.",
+      "set config.switches.answers='e', or '' for none.",
+    )
+    yield (
+      stops or "answer" in sections,
+      f"switch reply={self.reply!r} with stop_at='answer': such a reply has no answer; set "
+      "config.switches.stop_at='extract'.",
     )
 
 
@@ -61,6 +71,10 @@ PRESETS: dict[str, dict[str, Any]] = {
   "vanilla": dict(reply="vanilla", answers="ef"),
   "rationale": dict(reply="rationale", answers="rf"),
   "generator": dict(reply="direct", answers="f"),
+  "study_rational": dict(reply="reason_extract", stop_at="extract", answers="", max_evidence_words=100),
+  "study_vanilla": dict(reply="extract", stop_at="extract", answers="", max_evidence_words=100),
+  "filter": dict(reply="extract", stop_at="extract", answers="e"),
+  "thoughts": dict(reply="thoughts", stop_at="extract", answers="e"),
 }
 
 
@@ -68,7 +82,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe under these switches."""
   sections = SECTIONS[switches.reply]
   prompt = Prompt(switches.instructions, switches.reply, switches.titles)
-  parser = Parser(sections[:-1] if switches.stop_at == "extract" else sections)
+  parser = Parser(tuple(name for name in sections if name != "answer" or switches.stop_at == "answer"))
   weights = {term: switches[f"{term}_weight"] for term in ("answer", "length", "format")}
   reward = Reward(
     parser,
@@ -78,6 +92,8 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     gamma=switches.gamma,
     omega=switches.omega,
     weights=weights,
+    max_evidence_words=switches.max_evidence_words,
+    guarded=switches.guarded,
   )
   play = play_lib.build(
     prompt,
@@ -86,6 +102,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     stop_at=switches.stop_at,
     top_k=switches.top_k,
     probe_tokens=switches.probe_tokens,
+    max_evidence_words=switches.max_evidence_words,
   )
   return recipe_lib.Recipe(
     name="lear",
@@ -98,6 +115,8 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     outcome=reward.outcome,
     switches=switches,
     evidence=None if switches.reply == "direct" else reward.evidence,
+    unearned=None if switches.reply == "direct" else reward.unearned,
+    measures=None if switches.reply == "direct" else reward.measures,
     searches=switches.top_k > 0,
     needs_passages=switches.top_k > 0,
   )

@@ -1,14 +1,17 @@
-"""Paid for three answers, for a long reason and short evidence, and for the shape."""
+"""The reward: for three answers, for a long reason and short evidence, and for the format."""
 
 from collections.abc import Mapping
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import lengths
+from ragrl_jax.recipes.lear import unearned
 from ragrl_jax.recipes.lear.parser import Parser
+from ragrl_jax.recipes.lear.spans import first_words
 from ragrl_jax.structs import Episode, Example
 
 TERMS = ("answer", "length", "format")
 PROBES = {"r": ("reason", "reason_answer"), "e": ("extract", "extract_answer")}
+STYLES = {"word": "squad", "char": "filco"}  # unit of F1 → how answers are normalised for it
 
 
 class Reward:
@@ -16,10 +19,13 @@ class Reward:
 
   Args:
     parser: reads the model's text.
-    answers: which answers count: "f" the reply's own, "r" the one from the reason, "e" the one from the evidence.
+    answers: which answers count: "f" the reply's own, "r" the one from the reason, "e" the one from the evidence; "":
+      none is asked for, and the outcome is whether the evidence holds a gold.
     unit: of F1, "word" or "char".
     tau, gamma, omega: see `core.rewards.lengths`.
     weights: of the terms, by name.
+    max_evidence_words: the evidence ends after so many words; None: it does not.
+    guarded: pay nothing for what `unearned` finds.
   """
 
   def __init__(
@@ -32,10 +38,13 @@ class Reward:
     gamma: float,
     omega: float,
     weights: Mapping[str, float],
+    max_evidence_words: int | None,
+    guarded: bool,
   ):
     self.parser, self.answers, self.unit = parser, answers, unit
     self.tau, self.gamma, self.omega = tau, gamma, omega
     self.term_weights = dict(weights)
+    self.max_evidence_words, self.guarded = max_evidence_words, guarded
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
     """`answer` 0 to 1: the mean of F1 over the answers that count; `length` 0 to 1; `format` 0 or 1.
@@ -47,25 +56,29 @@ class Reward:
     """
     if episode.ended == "failed":
       return dict.fromkeys(TERMS)
+    if self.guarded and any(self.unearned(example, episode).values()):
+      return dict.fromkeys(TERMS, 0.0)
     text = episode.model_text
     found = [self._answer(letter, example, episode, text) for letter in self.answers]
     known = [value for value in found if value is not None]
-    answer = sum(known) / len(found) if len(known) == len(found) else None
+    answer = sum(known) / max(len(found), 1) if len(known) == len(found) else None
     shape = self.parser.in_shape(text)
     return dict(answer=answer, length=self._length(episode) if shape else 0.0, format=float(shape))
 
   def _answer(self, letter: str, example: Example, episode: Episode, text: str) -> float | None:
+    said = self._said(letter, episode, text)
+    return None if said is None else qa.f1(said, example.golds, style=STYLES[self.unit], unit=self.unit)
+
+  def _said(self, letter: str, episode: Episode, text: str) -> str | None:
+    """The answer of this letter; "" where its section is missing, None where it was not asked for."""
     if letter == "f":
-      said = self.parser.answer(text) or ""
-    else:
-      section, fact = PROBES[letter]
-      if self.parser.pair(text, section) is None:
-        return 0.0
-      said = episode.facts.get(fact)
-    return None if said is None else qa.f1(said, example.golds, unit=self.unit)
+      return self.parser.answer(text) or ""
+    section, fact = PROBES[letter]
+    missing = self.parser.pair(text, section) is None if self.parser.sections else not text.strip()
+    return "" if missing else episode.facts.get(fact)
 
   def _length(self, episode: Episode) -> float | None:
-    """The mean of the reason's and the evidence's, or that of the evidence where the reply has no reason."""
+    """The mean of the reason's and the evidence's score, or the evidence's alone for a reply without a reason."""
     if "extract" not in self.parser.sections:
       return 0.0
     reason, evidence, passages = (episode.facts.get(f"{name}_tokens") for name in ("reason", "evidence", "passage"))
@@ -83,10 +96,36 @@ class Reward:
 
   def outcome(self, example: Example, episode: Episode) -> float:
     """Exact match of the answer, 0 or 1, without any shaping. The answer is the probe's where one was asked for."""
+    if not self.answers:
+      return qa.cover_em(self.evidence(example, episode), example.golds)
     said = episode.facts["answer"] if "answer" in episode.facts else self.parser.answer(episode.model_text)
     return qa.exact_match(said or "", example.golds)
 
   def evidence(self, example: Example, episode: Episode) -> str:
-    """What a generator would answer from: the evidence, or the reason of a reply without any."""
+    """What a generator would answer from: the evidence, the reason of a reply without any, or all of a free text."""
     del example
-    return self.parser.section(episode.model_text, self.parser.evidence) or ""
+    return first_words(self.parser.written(episode.model_text), self.max_evidence_words)
+
+  def unearned(self, example: Example, episode: Episode) -> dict[str, bool]:
+    """Which of the tricks of README.md's "Unearned reward" the episode does."""
+    text = episode.model_text
+    answers = {letter: self._said(letter, episode, text) or "" for letter in self.answers}
+    right = any(qa.f1(said, example.golds) for said in answers.values())
+    return unearned.tricks(example, episode, self.parser, right=right)
+
+  def measures(self, example: Example, episode: Episode) -> dict[str, float | None]:
+    """The curves of Fig. 5 (F1 of the three answers; lengths), EM of the answer from the evidence, and Table 1's recall
+    of the reason. None where an answer was not asked for."""
+    text, facts = episode.model_text, episode.facts
+    said = {letter: self._said(letter, episode, text) for letter in "ref"}
+    f1 = {letter: None if one is None else qa.f1(one, example.golds) for letter, one in said.items()}
+    reason = self.parser.section(text, "reason")
+    return dict(
+      f1_from_reason=f1["r"],
+      f1_from_evidence=f1["e"],
+      f1_in_full=f1["f"] if "answer" in self.parser.sections else None,
+      em_from_evidence=None if said["e"] is None else qa.exact_match(said["e"], example.golds),
+      reason_tokens=facts.get("reason_tokens"),
+      extract_tokens=facts.get("evidence_tokens"),
+      reason_recall=None if reason is None else qa.cover_em(reason, example.golds),
+    )

@@ -1,4 +1,4 @@
-"""Transcripts of the study of what evidence is worth: a teacher's reason, evidence and answer, and parts of them."""
+"""Transcripts for the study of evidence: a teacher's reason, evidence and answer, and parts of them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +10,8 @@ from ragrl_jax.recipes.lear.parser import Parser
 from ragrl_jax.recipes.lear.prompt import SECTIONS, Prompt
 from ragrl_jax.structs import MODEL, Example
 
-ARMS = ("vanilla", "rational", "rationale")
-LONGEST = 100  # words of evidence
+# File of the study → the kind of reply that it teaches. The rationale is the rational model's own reason.
+ARMS = {"vanilla": "extract", "rational": "reason_extract"}
 
 
 async def taught(examples: Sequence[Example], teacher: Chat, **how: Any):
@@ -22,7 +22,7 @@ async def taught(examples: Sequence[Example], teacher: Chat, **how: Any):
     teacher: shown the recipe's prompt.
 
   Fates: "kept"; "no passages" (not asked); "no answer" (none in time: to be asked again); "out of shape"; "wrong
-  answer"; "long evidence" (above LONGEST words).
+  answer".
 
   Source: LEAR sec. 2.2 (DeepSeek-R1, 1,000 NQ questions, of which about 620 were kept).
   """
@@ -32,24 +32,22 @@ async def taught(examples: Sequence[Example], teacher: Chat, **how: Any):
     if not example.passages:
       return "no passages", None
     reply = await teacher.ask(Prompt().messages(example))
-    text = reply.content.rpartition("</think>")[2].strip()  # a reasoning model's own thoughts are no part of it
+    text = reply.content.rpartition("</think>")[2].strip()  # a reasoning model's own thoughts are not part of it
     if not parser.in_shape(text):
       return "out of shape", None
     if not qa.exact_match(parser.answer(text) or "", example.golds):
       return "wrong answer", None
-    if len((parser.section(text, "extract") or "").split()) > LONGEST:
-      return "long evidence", None
     return "kept", [(MODEL, text)]
 
   return await transcripts_lib.make(examples, one, **how)
 
 
 def arm(turns: transcripts_lib.Turns, reply: str) -> transcripts_lib.Turns:
-  """The same transcript with the sections of this reply alone (a key of SECTIONS)."""
+  """The same transcript with only the sections of this reply (a key of SECTIONS)."""
   ((_, text),) = turns
   return [(MODEL, "\n".join(f"<{name}> {Parser().section(text, name)} </{name}>" for name in SECTIONS[reply]))]
 
 
 def answerable(examples: Sequence[Example]) -> list[Example]:
-  """Those with a passage that holds a gold: what the study is tested on."""
+  """Examples with a passage that contains a gold; the study is tested on these."""
   return [e for e in examples if any(qa.cover_em(passage.text, e.golds) for passage in e.passages)]

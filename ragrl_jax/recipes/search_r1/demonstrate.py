@@ -1,4 +1,4 @@
-"""A scripted, imperfect player of the made-up world, in `play`'s own format: what SFT warms a model up with."""
+"""Scripted demonstrations on the made-up world in the format of `play`, with faults, for the SFT warm start."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from ragrl_jax.recipes.search_agent import NOTICE
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
 
 FAULTS = ("stop", "wrong", "guess", "repeat", "invalid")
-# What a tokenizer trained for this format keeps as one piece each.
+# Texts that a tokenizer trained for this format keeps as one piece each.
 MARKS = tuple(f"<{slash}{tag}>" for tag in ("think", "search", "information", "answer") for slash in ("", "/"))
 
 
@@ -62,7 +62,7 @@ def demonstrate(
 
 
 def query(subject: str, relation: str) -> str:
-  """The query that a demonstration searches for."""
+  """The query of a demonstration."""
   return f"{relation} {subject}"
 
 
@@ -78,7 +78,7 @@ def _transcript(steps, asked, answer, world, search, think_always, invalid) -> l
     found = search(query(subject, relation))
     turns.append((ENVIRONMENT, passages.block(found)))
     thought = ""
-  if answer is None:  # whatever the last search brought
+  if answer is None:  # the results of the last search
     read = [fact for passage in found for fact in world.stated.get(passage.id, ())]
     answer = read[0].object if read else asked[-1][0]
   if asked and think_always:
@@ -88,7 +88,7 @@ def _transcript(steps, asked, answer, world, search, think_always, invalid) -> l
 
 
 def _of_same_kind(world: World, example: Example) -> Sequence[str]:
-  """What the gold might be: names of its part and kind, years, or yes and no."""
+  """Possible answers: names of the gold's part and kind, years, or yes and no."""
   gold = example.golds[0]
   if gold in ("yes", "no"):
     return ("yes", "no")
@@ -97,4 +97,4 @@ def _of_same_kind(world: World, example: Example) -> Sequence[str]:
   for kind, names in world.parts[example.meta["part"]].kinds.items():
     if gold in names:
       return world.parts[example.meta["part"]].kinds[kind]
-  return world.parts[example.meta["part"]].names  # a hard question's gold is a sentence: any name is wrong
+  return world.parts[example.meta["part"]].names  # a hard question's gold is a sentence, so any name is wrong

@@ -1,4 +1,4 @@
-"""Model text → action, by the rules all search agents share. Written against `prompt.py`."""
+"""Model text → action, by the rules of all search agents. It belongs to `prompt.py`."""
 
 from ragrl_jax.recipes.search_agent import STOPS, Parser
 

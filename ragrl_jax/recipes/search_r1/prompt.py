@@ -1,7 +1,6 @@
-"""What the model is told: think, search, read, answer, each in its tags."""
+"""The prompt: think, search, read, answer, each in its tags."""
 
-import dataclasses
-
+from ragrl_jax.prompting import wording
 from ragrl_jax.structs import Example
 
 INSTRUCTIONS = {
@@ -16,20 +15,29 @@ INSTRUCTIONS = {
     "Reason in <think> </think>, search with <search> query </search>, answer in <answer> </answer>.\n"
     "Question: {question}\n"
   ),
+  "no_search": (
+    "You will be asked a question. Reason about it first, between <think> and </think>. Then give the answer, short "
+    "and without explanations, between <answer> and </answer>, like this: <answer> Lisbon </answer>.\n"
+    "Question: {question}\n"
+  ),
   "none": "{question}",
 }
 
 
-@dataclasses.dataclass(frozen=True)
 class Prompt:
-  """One user message. instructions: which of INSTRUCTIONS; "none" is the bare question, for models taught by SFT."""
+  """One user message, or those of a file of the user's own.
 
-  instructions: str = "paper"
+  Args:
+    instructions: which of INSTRUCTIONS ("none" is the bare question, for models taught by SFT), or file:PATH.
+  """
+
+  def __init__(self, instructions: str = "paper"):
+    setting = "config.switches.instructions"
+    self._wording = wording.chosen(instructions, INSTRUCTIONS, setting=setting, needs=("question",))
 
   def messages(self, example: Example) -> list[dict[str, str]]:
-    """The chat messages that open the episode: one user message."""
+    """The chat messages that open the episode."""
     question = example.question.strip()
     if not question.endswith("?"):
       question += "?"
-    # Not str.format: a question may hold braces.
-    return [dict(role="user", content=INSTRUCTIONS[self.instructions].replace("{question}", question))]
+    return self._wording.messages(question=question)

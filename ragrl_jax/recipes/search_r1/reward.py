@@ -1,10 +1,10 @@
-"""Paid for being right; in the preset `format`, also for keeping the shape and for having found the gold."""
+"""The reward: for a right answer; in the preset `format` also for the format and for finding the gold."""
 
 from collections.abc import Mapping
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text.normalize import normalize
-from ragrl_jax.recipes.search_agent import in_shape, last_answer
+from ragrl_jax.recipes.search_agent import hollow, in_shape, last_answer, unthought
 from ragrl_jax.recipes.search_r1.parser import Parser
 from ragrl_jax.structs import Episode, Example
 
@@ -18,16 +18,25 @@ class Reward:
     structure_weight: pay for an episode in shape.
     final_share: what a wrong answer out of shape earns of it (the authors' 0.1 of 0.2).
     retrieval_weight: pay for a wrong answer in shape that was shown the gold in its results.
+    guarded: pay for none of the tricks of `unearned`.
   """
 
   def __init__(
-    self, parser: Parser, *, use_format: bool, structure_weight: float, final_share: float, retrieval_weight: float
+    self,
+    parser: Parser,
+    *,
+    use_format: bool,
+    structure_weight: float,
+    final_share: float,
+    retrieval_weight: float,
+    guarded: bool,
   ):
     self.parser = parser
     self.use_format = use_format
     self.structure_weight = structure_weight
     self.final_share = final_share
     self.retrieval_weight = retrieval_weight
+    self.guarded = guarded
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
     """`answer` 0 or 1; `format` 0 to 1; `retrieval` 0 or 1. None where a tool had failed for good.
@@ -40,13 +49,15 @@ class Reward:
     names = ("answer", "format", "retrieval") if self.use_format else ("answer",)
     if episode.ended == "failed":
       return dict.fromkeys(names)
-    answer = last_answer(self.parser, episode)
-    right = 0.0 if answer is None else qa.exact_match(answer, example.golds)
-    terms: dict[str, float | None] = dict(answer=right)
+    right, shaped = self.outcome(example, episode), in_shape(episode)
+    consolation = self.final_share if last_answer(self.parser, episode) is not None and not right else 0.0
+    earned = 0.0 if self.guarded and unthought(episode) else right
+    if self.guarded:
+      shaped, consolation = shaped and not hollow(episode), 0.0
+    terms: dict[str, float | None] = dict(answer=earned)
     if self.use_format:
-      shaped = in_shape(episode)
-      consolation = self.final_share if answer is not None and not right else 0.0
-      terms["format"] = 1.0 if shaped else consolation
+      # Guarded, only the shape of a right answer is paid for.
+      terms["format"] = consolation if not shaped else earned if self.guarded else 1.0
       terms["retrieval"] = float(shaped and not right and gold_was_found(self.parser, example, episode))
     return terms
 
@@ -62,9 +73,18 @@ class Reward:
     answer = last_answer(self.parser, episode)
     return 0.0 if answer is None else qa.exact_match(answer, example.golds)
 
+  def unearned(self, example: Example, episode: Episode) -> dict[str, bool]:
+    """The tricks that this reward pays for, and whether the episode does them (README.md, "Unearned reward")."""
+    right = self.outcome(example, episode) == 1.0
+    found = dict(unthought=right and unthought(episode))
+    if self.use_format:
+      answered = last_answer(self.parser, episode) is not None
+      found |= dict(hollow=hollow(episode), consoled=answered and not right)
+    return found
+
 
 def gold_was_found(parser: Parser, example: Example, episode: Episode) -> bool:
-  """Whether a normalised gold stands in a passage as it was shown: what was cut off the model has not found."""
+  """Whether a shown passage contains a normalised gold. A gold in a part that was cut off does not count."""
   shown = [passage for search in episode.searches for passage in parser.observed("", search.text)[1] or ()]
   texts = [normalize(f"{passage.title} {passage.text}", "squad") for passage in shown]
   golds = [gold for gold in (normalize(gold, "squad") for gold in example.golds) if gold]

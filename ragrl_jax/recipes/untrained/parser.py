@@ -1,4 +1,4 @@
-"""Model text → what is searched for next, and the answer. Written against `prompt.py`."""
+"""Model text → the next query, and the answer. It belongs to `prompt.py`."""
 
 import dataclasses
 import re
@@ -20,11 +20,11 @@ class Parser:
 
   @property
   def stops(self) -> tuple[str, ...]:
-    """Where a turn ends, as long as searches are left."""
+    """The strings that end a turn while searches are left."""
     return (f"</{ASKS[self.method]}>", END) if self.method in ASKS else (END,)
 
   def query(self, text: str, question: str) -> str | None:
-    """What is searched for after a turn with this text, if anything."""
+    """The query after a turn with this text, or None."""
     if self.method == "iter_retgen":
       said = " ".join(_TAG.sub(" ", text).split())
       return f"{question} {said}".strip() if said else None
@@ -38,7 +38,7 @@ class Parser:
     return found.body.strip()
 
   def answer(self, text: str) -> str | None:
-    """The last complete answer of the text, or None. What it writes between <information> tags is no answer."""
+    """The last complete answer in the text, or None. The model's text between <information> tags does not count."""
     found = tags.last(tags.without(text, "information"), ("answer",))
     return None if found is None else found.body.strip()
 
@@ -47,6 +47,6 @@ class Parser:
     return next((stop for stop in self.stops if text.rstrip().endswith(stop)), "eos")
 
   def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
-    """(what the model asked, or None where the question itself was searched for; passages) of a result block."""
+    """(the model's query, or None if the question itself was the query; passages) of a result block."""
     found = passages.parse_block(text)
     return (None, None) if found is None else (self.query(said, "") or None, found)

@@ -1,17 +1,30 @@
 """The episode: search first or not, read, write, and perhaps search again with what was written."""
 
+import dataclasses
+
+from ragrl_jax.core.metrics import qa
+from ragrl_jax.judging import references
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.untrained.parser import END, Parser
 from ragrl_jax.recipes.untrained.prompt import Prompt
+from ragrl_jax.recipes.untrained.reward import last_answer
 from ragrl_jax.structs import Episode, Example, Policy, Tools
 
 FIRST = ("rag", "ircot", "iter_retgen")  # these begin with a search for the question
 
 
-def build(prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_tokens: int | None):
-  """The coroutine under these settings."""
+def build(prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_tokens: int | None, judge: bool):
+  """The coroutine under these settings. judge: whether an answer that no gold equals is judged."""
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
+    episode = await answered(example, policy, tools)
+    said = last_answer(parser, episode)
+    if judge and said and not qa.exact_match(said, example.golds):
+      (verdict,) = await tools.judge([(references(example.golds), said)])
+      episode = dataclasses.replace(episode, facts={**episode.facts, "correct": verdict})
+    return episode
+
+  async def answered(example: Example, policy: Policy, tools: Tools) -> Episode:
     talk = policy.start(prompt.messages(example))
     question = example.question.strip()
     query, left = question if parser.method in FIRST and max_searches else None, max_searches
@@ -22,12 +35,12 @@ def build(prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_toke
         shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=max_passage_tokens)
         if not talk.observe(shown, query=query, found=found):
           return talk.end("budget")
-      stops = parser.stops if left else (END,)  # once all searches are spent, it can only answer
+      stops = parser.stops if left else (END,)  # after the last search, it can only answer
       said = await talk.generate(stop=stops)
       query = parser.query(said.text, question) if left and said.stop in stops else None
       if query is None and (said.stop == END or said.stop not in stops):
         return talk.end("answer" if said.stop == END else None)
-      if query is None:  # it wants nothing more: the same turn goes on
+      if query is None:  # it asks for nothing more, so the same turn continues
         left = 0
 
   return play

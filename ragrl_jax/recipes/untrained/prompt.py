@@ -1,12 +1,11 @@
-"""What the model is told: how to reason, what brings documents, where the answer goes. One way a method."""
+"""The prompt of each method: how to reason, how to get documents, where to put the answer."""
 
-import dataclasses
-
+from ragrl_jax.prompting import wording
 from ragrl_jax.structs import Example
 
 _ANSWER = "Give the answer, a word or a short phrase without explanations, between <answer> and </answer>."
 _SHOWN = "Documents that a search has found come between <information> and </information>; they may be of no use."
-# method → what stands before the question; "{answer}" and "{shown}" are the lines above.
+# method → the text before the question; "{answer}" and "{shown}" are the lines above
 _TOLD = {
   "closed_book": "Answer the question. {answer}",
   "cot": "Answer the question. Let's think step by step: first reason between <think> and </think>. {answer}",
@@ -44,26 +43,24 @@ METHODS = tuple(_TOLD)
 INSTRUCTIONS = ("paper", "short", "none")
 
 
-@dataclasses.dataclass(frozen=True)
 class Prompt:
-  """One user message.
+  """One user message, or those of a file with {question}.
 
-  Attributes:
+  Args:
     method: one of METHODS.
-    instructions: one of INSTRUCTIONS; "none" is the bare question.
+    instructions: one of INSTRUCTIONS ("none" is the bare question), or file:PATH.
   """
 
-  method: str = "rag"
-  instructions: str = "paper"
+  def __init__(self, method: str = "rag", instructions: str = "paper"):
+    told = _TOLD[method].replace("{answer}", _ANSWER).replace("{shown}", _SHOWN)
+    known = {
+      "paper": f"{told}\nQuestion: {{question}}\n",
+      "short": f"Reply with {_SHORT[method]}\nQuestion: {{question}}\n",
+      "none": "{question}",
+    }
+    setting = "config.switches.instructions"
+    self._wording = wording.chosen(instructions, known, setting=setting, needs=("question",))
 
   def messages(self, example: Example) -> list[dict[str, str]]:
-    """The chat messages that open the episode: one user message."""
-    question = example.question.strip()
-    told = _TOLD[self.method].replace("{answer}", _ANSWER).replace("{shown}", _SHOWN)
-    if self.instructions == "none":
-      content = question
-    elif self.instructions == "short":
-      content = f"Reply with {_SHORT[self.method]}\nQuestion: {question}\n"
-    else:
-      content = f"{told}\nQuestion: {question}\n"
-    return [dict(role="user", content=content)]
+    """The chat messages that open the episode."""
+    return self._wording.messages(question=example.question.strip())

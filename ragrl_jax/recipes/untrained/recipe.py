@@ -16,7 +16,9 @@ class Switches(recipe_lib.Switches):
   """The paper's values. README.md says where the authors' code differs."""
 
   method: str = setting("rag", choices=METHODS)  # see README.md
-  instructions: str = setting("paper", choices=INSTRUCTIONS)  # "none": the question only
+  instructions: str = setting("paper", choices=INSTRUCTIONS, files=True)  # "none": the question only
+  # of answers that equal no gold: "exact": wrong; "judge": the judge's verdict (config.judge)
+  correctness: str = setting("exact", choices=("exact", "judge"))
   max_searches: int = setting(1, least=0)  # of methods that search more than once
   max_passage_tokens: int | None = setting(None, least=1)  # a longer passage is cut
 
@@ -33,11 +35,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def build(switches: Switches) -> recipe_lib.Recipe:
-  """The recipe under these switches."""
+  """The recipe with these switches."""
   prompt, parser = Prompt(switches.method, switches.instructions), Parser(switches.method)
-  reward = Reward(parser)
+  judged = switches.correctness == "judge"
+  reward = Reward(parser, judged=judged)
   play = play_lib.build(
-    prompt, parser, max_searches=switches.max_searches, max_passage_tokens=switches.max_passage_tokens
+    prompt, parser, max_searches=switches.max_searches, max_passage_tokens=switches.max_passage_tokens, judge=judged
   )
   return recipe_lib.Recipe(
     name="untrained",

@@ -1,4 +1,4 @@
-"""Right or wrong: nothing here is trained, and one term lets the tables count."""
+"""Right or wrong. Nothing is trained here; the one term is for the tables."""
 
 from collections.abc import Mapping
 
@@ -8,13 +8,18 @@ from ragrl_jax.structs import MODEL, Episode, Example
 
 
 class Reward:
-  """Scores one episode by its last answer, each turn read on its own."""
+  """Scores one episode by its last answer, each turn read on its own.
 
-  def __init__(self, parser: Parser):
-    self.parser = parser
+  Args:
+    parser: reads the model's text.
+    judged: an answer that no gold equals is right if the judge said so.
+  """
+
+  def __init__(self, parser: Parser, *, judged: bool):
+    self.parser, self.judged = parser, judged
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
-    """`answer` 0 or 1; None where a tool had failed for good."""
+    """`answer` 0 or 1; None if a tool failed after all retries."""
     return dict(answer=None if episode.ended == "failed" else self.outcome(example, episode))
 
   def weights(self, step: int) -> Mapping[str, float]:
@@ -22,7 +27,16 @@ class Reward:
     del step  # the same throughout
     return dict(answer=1.0)
 
-  def outcome(self, example: Example, episode: Episode) -> float:
-    """Exact match of the last answer, 0 or 1."""
-    said = (self.parser.answer(segment.text) for segment in reversed(episode.segments) if segment.owner == MODEL)
-    return qa.exact_match(next((answer for answer in said if answer is not None), ""), example.golds)
+  def outcome(self, example: Example, episode: Episode) -> float | None:
+    """Whether the last answer is right, 0 or 1; None where the judge gave no verdict."""
+    said = last_answer(self.parser, episode)
+    if not self.judged or not said or qa.exact_match(said, example.golds):
+      return qa.exact_match(said, example.golds)
+    verdict = episode.facts.get("correct")
+    return None if verdict is None else float(verdict >= 0.5)
+
+
+def last_answer(parser: Parser, episode: Episode) -> str:
+  """The last answer that the model wrote; "" if there is none."""
+  said = (parser.answer(segment.text) for segment in reversed(episode.segments) if segment.owner == MODEL)
+  return next((answer for answer in said if answer is not None), "")

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ragrl_jax.core.metrics import stats
 from ragrl_jax.core.rewards import faithful
-from ragrl_jax.judging import api, prompts
+from ragrl_jax.judging import judge_api, prompts
 from ragrl_jax.recipes.veritas.parser import steps
 from ragrl_jax.structs import MODEL, Episode, Example, Passage, Policy, Tools
 
 
 def pairs(episodes: Iterable[Episode], term: str = "information_think") -> list[Example]:
-  """Every whole pair of the episodes, each once, not yet labelled; `source` is the question it comes from."""
+  """Every complete pair of the episodes, each once and without a label; `source` is the question of its episode."""
   found: dict[tuple[str, str], Example] = {}
   for episode in episodes:
     for premise, claim in faithful.whole(getattr(steps(episode.turns), term)):
@@ -34,7 +34,7 @@ def asked(example: Example) -> tuple[str, str]:
 
 
 def verdicts(
-  judge: api.Judge,
+  judge: judge_api.Judge,
   pairs: Sequence[tuple[str, str]],
   *,
   at_once: int = 256,
@@ -60,7 +60,7 @@ def verdicts(
     part = pairs[start : start + at_once]
     try:
       found += judge.judge(part)
-    except api.JudgeFailed as error:
+    except judge_api.JudgeFailed as error:
       if not error.answered and (len(part) == at_once or not start):
         raise
       found += _answered(error, part)
@@ -71,20 +71,20 @@ def verdicts(
     part = [pairs[number] for number in numbers]
     try:
       again = judge.judge(part)
-    except api.JudgeFailed as error:
+    except judge_api.JudgeFailed as error:
       again = _answered(error, part)
     for number, verdict in zip(numbers, again, strict=True):
       found[number] = verdict
   return found
 
 
-def _answered(error: api.JudgeFailed, part: Sequence[tuple[str, str]]) -> list[float | None]:
-  """The verdicts that came in spite of a failure, None where none did."""
-  return api.each(part, lambda asked: [error.answered.get(pair) for pair in asked])
+def _answered(error: judge_api.JudgeFailed, part: Sequence[tuple[str, str]]) -> list[float | None]:
+  """The verdicts that came despite a failure, None for the other pairs."""
+  return judge_api.each(part, lambda asked: [error.answered.get(pair) for pair in asked])
 
 
 def labelled(examples: Sequence[Example], verdicts: Sequence[float | None]) -> list[Example]:
-  """Those with a verdict; from 0.5 on its digit is 1."""
+  """The pairs with a verdict; their digit is 1 for verdicts from 0.5 on."""
   return [
     dataclasses.replace(example, golds=("1" if verdict >= 0.5 else "0",))
     for example, verdict in zip(examples, verdicts, strict=True)
@@ -117,7 +117,7 @@ def split(examples: Sequence[Example], held_out: int, *, seed: int) -> tuple[lis
 
 
 def transcripts(examples: Sequence[Example]) -> list[list[tuple[str, str]]]:
-  """What SFT trains on: the digit, and nothing else."""
+  """The text that SFT trains on: only the digit."""
   return [[(MODEL, example.golds[0])] for example in examples]
 
 
@@ -149,27 +149,32 @@ def agreement(examples: Sequence[Example], verdicts: Sequence[float | None]) -> 
 # ---- the judge as a recipe of one turn ------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
 class Prompt:
-  """The judge's own messages. name: of `prompts.PROMPTS`."""
+  """The judge's own messages.
 
-  name: str
+  Args:
+    name: of `prompts.PROMPTS`.
+    wording: its words: file:PATH; "": ours.
+  """
+
+  def __init__(self, name: str, wording: str = ""):
+    self._prompt = prompts.get(name, wording, setting="config.switches.judge_wording")
 
   def messages(self, example: Example) -> list[dict[str, str]]:
     """The judge's chat messages about the example's premise and claim."""
-    return prompts.get(self.name).messages(*asked(example))
+    return self._prompt.messages(*asked(example))
 
 
 class Parser:
   """Reads a digit."""
 
   def answer(self, text: str) -> str | None:
-    """The digit of the verdict, "0" or "1"; None where none can be read."""
+    """The digit of the verdict, "0" or "1"; None if it cannot be read."""
     verdict = prompts.read_digit(text)
     return None if verdict is None else str(int(verdict))
 
   def stop(self, text: str) -> str:
-    """Always "eos": a verdict ends by itself."""
+    """Always "eos", because a verdict ends by itself."""
     return "eos"
 
   def observed(self, said: str, text: str):
@@ -181,7 +186,7 @@ def build(prompt: Prompt):
   """The coroutine that asks for one digit."""
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
-    del tools  # it judges alone
+    del tools  # the recipe judges without tools
     talk = policy.start(prompt.messages(example))
     await talk.generate()
     return talk.end()

@@ -1,4 +1,4 @@
-"""Model text → action, and the episode → which step rests on which. Written against `prompt.py`."""
+"""Model text → action, and the episode → pairs of a step and what it is based on. It belongs to `prompt.py`."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -80,5 +80,5 @@ def _last_before(thoughts: Sequence[tags.Pair], end: int) -> str | None:
 
 
 def _body(block: str) -> str:
-  """What a result block says, without its tags."""
+  """The text of a result block, without its tags."""
   return block.strip().removeprefix(passages.OPEN).removesuffix(passages.CLOSE).strip()

@@ -1,4 +1,4 @@
-"""The episode: think, search, read, again, and answer; then a judge says which steps followed from which."""
+"""The episode: think, search and read in turn, then answer. Then a judge says which steps follow from their basis."""
 
 import asyncio
 import dataclasses
@@ -6,14 +6,30 @@ from collections.abc import Sequence
 
 from ragrl_jax.core.rewards import faithful
 from ragrl_jax.prompting import passages
-from ragrl_jax.recipes.search_agent import NOTICE
 from ragrl_jax.recipes.veritas.parser import STOPS, Parser, steps
 from ragrl_jax.recipes.veritas.prompt import Prompt
 from ragrl_jax.structs import Conversation, Episode, Example, Policy, Tools
 
 
-def build(prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_tokens: int | None, judged: Sequence[str]):
-  """The coroutine under these settings. judged: the terms whose pairs are put to the judge."""
+def build(
+  prompt: Prompt,
+  parser: Parser,
+  *,
+  notice: str,
+  max_searches: int,
+  max_passage_tokens: int | None,
+  judged: Sequence[str],
+):
+  """The coroutine under these settings.
+
+  Args:
+    prompt: opens the episode.
+    parser: reads the model's turns.
+    notice: the environment's words after a turn without a valid action.
+    max_searches: turns before the forced answer.
+    max_passage_tokens: a longer passage is cut; None: none is.
+    judged: the terms whose pairs are put to the judge.
+  """
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
     talk = policy.start(prompt.messages(example))
@@ -33,7 +49,7 @@ def build(prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_toke
         shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=max_passage_tokens)
         went_on = talk.observe(shown, query=text, found=found)
       else:
-        went_on = talk.observe(NOTICE)
+        went_on = talk.observe(notice)
       if not went_on:
         return "budget"
     return "searches"

@@ -1,7 +1,6 @@
-"""What the model is told: reason about all that is new, search for what is missing, then answer, each in its tags."""
+"""The prompt: reason about new information, search for what is missing, then answer, each in its tags."""
 
-import dataclasses
-
+from ragrl_jax.prompting import wording
 from ragrl_jax.structs import Example
 
 INSTRUCTIONS = {
@@ -20,16 +19,20 @@ INSTRUCTIONS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
 class Prompt:
-  """One user message. instructions: which of INSTRUCTIONS; "none" is the bare question, for models taught by SFT."""
+  """One user message, or those of a file of the user's own.
 
-  instructions: str = "paper"
+  Args:
+    instructions: which of INSTRUCTIONS ("none" is the bare question, for models taught by SFT), or file:PATH.
+  """
+
+  def __init__(self, instructions: str = "paper"):
+    setting = "config.switches.instructions"
+    self._wording = wording.chosen(instructions, INSTRUCTIONS, setting=setting, needs=("question",))
 
   def messages(self, example: Example) -> list[dict[str, str]]:
-    """The chat messages that open the episode: one user message."""
+    """The chat messages that open the episode."""
     question = example.question.strip()
     if not question.endswith("?"):
       question += "?"
-    # Not str.format: a question may hold braces.
-    return [dict(role="user", content=INSTRUCTIONS[self.instructions].replace("{question}", question))]
+    return self._wording.messages(question=question)

@@ -1,10 +1,12 @@
 """VERITAS (TMLR, OpenReview mZ0gGlXe1F): see README.md."""
 
 import dataclasses
+import functools
 from typing import Any
 
 from ragrl_jax.judging import prompts
 from ragrl_jax.recipes import recipe as recipe_lib
+from ragrl_jax.recipes.search_agent import NOTICES, notice
 from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.recipes.veritas import play as play_lib
 from ragrl_jax.recipes.veritas.parser import STOPS, Parser
@@ -13,6 +15,7 @@ from ragrl_jax.recipes.veritas.reward import Reward
 from ragrl_jax.settings.fields import Rules, setting
 
 DIGITS = tuple(name for name, prompt in prompts.PROMPTS.items() if prompt.read is prompts.read_digit)
+PAPERS_EPOCH = (79_168 + 90_447) / 512  # steps: NQ and HotpotQA; until a run says how long its own is
 JUDGED = dict(information_think="judge_information", think_search="judge_search", think_answer="judge_answer")
 
 
@@ -23,28 +26,41 @@ class Switches(recipe_lib.Switches):
   task: str = setting("agent", choices=("agent", "judge"))  # "judge": training of the reward model (distil.py)
   # task "judge": the question, a name of judging/prompts.py
   judge_prompt: str = setting("information_think", choices=DIGITS)
-  instructions: str = setting("paper", choices=tuple(INSTRUCTIONS))  # "none": the question only
+  judge_wording: str = setting("", choices=("",), files=True)  # its words; "": ours
+  instructions: str = setting("paper", choices=tuple(INSTRUCTIONS), files=True)  # "none": the question only
+  notice: str = setting("paper", choices=tuple(NOTICES), files=True)  # what a turn without a valid action gets
   max_searches: int = setting(4, least=0)  # turns before the forced answer
   max_passage_tokens: int | None = setting(166, least=1)  # a longer passage is cut; three make Search-R1's 500
   action: str = setting("last", choices=("last", "first"))  # which of several complete pairs in a turn
   information_think_weight: float = 0.05
   think_answer_weight: float = 0.02
   think_search_weight: float = 0.0  # the paper found it high without a reward
-  ramp_start: int = setting(331, least=0)  # T1: one epoch of 169,615 questions at 512 a step
-  ramp_end: int = setting(497, least=0)  # T2: half an epoch later
+  ramp_start_epochs: float = setting(1.0, least=0)  # T1, in epochs of the run's questions
+  ramp_end_epochs: float = setting(1.5, least=0)  # T2
+  ramp_start: int | None = setting(None, least=0)  # T1 in steps, in place of epochs
+  ramp_end: int | None = setting(None, least=0)  # T2 in steps
   judge_information: bool = True  # ask the judge about (results, thought)
   judge_search: bool = False  # about (thought, query)
   judge_answer: bool = False  # about (thought, answer), in place of Sub-EM
+  sub_em: str = setting("letters", choices=("letters", "words"))  # "letters": "no" stands in "know", too
   turn_credit: bool = False  # pay each verdict where its thought stands, not at the end
   structure_weight: float = 0.0  # 0.2: the baseline that pays for shape
   final_share: float = 0.5  # of it, for a wrong answer out of shape
+  guarded: bool = False  # pay for none of the tricks under "Unearned reward" in README.md
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""
     yield (
-      self.ramp_end >= self.ramp_start,
-      f"switch ramp_end={self.ramp_end}: it must be at least {self.ramp_start}, ramp_start (config.switches.ramp_end).",
+      (self.ramp_start is None) == (self.ramp_end is None),
+      f"switches ramp_start={self.ramp_start} and ramp_end={self.ramp_end}: set both, in steps, or neither "
+      "(config.switches.ramp_start, config.switches.ramp_end).",
     )
+    for unit in ("", "_epochs"):
+      start, end = self[f"ramp_start{unit}"], self[f"ramp_end{unit}"]
+      yield (
+        start is None or end is None or end >= start,
+        f"switch ramp_end{unit}={end}: it must be at least {start}, ramp_start{unit} (config.switches.ramp_end{unit}).",
+      )
     for term in ("information_think", "think_search"):
       weight, asks = self[f"{term}_weight"], JUDGED[term]
       yield (
@@ -52,6 +68,12 @@ class Switches(recipe_lib.Switches):
         f"switch {term}_weight={weight} pays for verdicts that nobody is asked for: set {asks} "
         f"(config.switches.{asks}).",
       )
+
+  def ramp(self, epoch: float) -> tuple[int, int]:
+    """(T1, T2) in steps, of an epoch of so many."""
+    if self.ramp_start is not None and self.ramp_end is not None:
+      return self.ramp_start, self.ramp_end
+    return round(self.ramp_start_epochs * epoch), round(self.ramp_end_epochs * epoch)
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -68,10 +90,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def build(switches: Switches) -> recipe_lib.Recipe:
-  """The recipe under these switches."""
+def build(switches: Switches, epoch: float = PAPERS_EPOCH) -> recipe_lib.Recipe:
+  """The recipe under these switches. epoch: steps of one pass over the questions."""
   if switches.task == "judge":
-    asks = distil.Prompt(switches.judge_prompt)
+    asks = distil.Prompt(switches.judge_prompt, switches.judge_wording)
     return recipe_lib.Recipe(
       name="veritas",
       prompt=asks,
@@ -88,14 +110,20 @@ def build(switches: Switches) -> recipe_lib.Recipe:
   reward = Reward(
     parser,
     faithful_weights={term: switches[f"{term}_weight"] for term in JUDGED},
-    ramp=(switches.ramp_start, switches.ramp_end),
+    ramp=switches.ramp(epoch),
     judged=judged,
-    sub_em=not switches.judge_answer,
+    sub_em="" if switches.judge_answer else switches.sub_em,
     structure_weight=switches.structure_weight,
     final_share=switches.final_share,
+    guarded=switches.guarded,
   )
   play = play_lib.build(
-    prompt, parser, max_searches=switches.max_searches, max_passage_tokens=switches.max_passage_tokens, judged=judged
+    prompt,
+    parser,
+    notice=notice(switches.notice),
+    max_searches=switches.max_searches,
+    max_passage_tokens=switches.max_passage_tokens,
+    judged=judged,
   )
   return recipe_lib.Recipe(
     name="veritas",
@@ -108,6 +136,9 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     outcome=reward.outcome,
     switches=switches,
     judged=judged,
+    pooled=reward.pooled,
     credit=reward.credit if switches.turn_credit else None,
+    unearned=reward.unearned,
+    paced=functools.partial(build, switches),
     searches=switches.max_searches > 0,
   )

@@ -1,12 +1,13 @@
-"""Paid for being right, and, after a while, for steps that follow from what they rest on."""
+"""The reward: for a right answer and, after a warm-up, for steps that follow from what they are based on."""
 
 from collections.abc import Mapping, Sequence
 
 from ragrl_jax.core import schedules
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import faithful
-from ragrl_jax.recipes.search_agent import in_shape, last_answer
-from ragrl_jax.recipes.veritas.parser import Parser, steps
+from ragrl_jax.recipes.search_agent import hollow, in_shape, last_answer, unthought
+from ragrl_jax.recipes.veritas import tricks
+from ragrl_jax.recipes.veritas.parser import Parser, Steps, steps
 from ragrl_jax.structs import MODEL, Episode, Example
 
 FAITHFUL = ("information_think", "think_answer", "think_search")
@@ -20,9 +21,10 @@ class Reward:
     faithful_weights: of the terms FAITHFUL, once they count in full.
     ramp: (T1, T2), steps from 1: the last one that pays for the answer alone, the first one of the full weights.
     judged: those of FAITHFUL that a judge is asked about.
-    sub_em: `think_answer` is whether the thought holds the answer; False: the judge's verdict.
+    sub_em: `think_answer` is whether the thought holds the answer's "letters" or "words"; "": the judge's verdict.
     structure_weight: 0, or what the term "format" takes of the answer's weight (Search-R1's baseline).
     final_share: what a wrong answer out of shape earns of it.
+    guarded: pay for none of the tricks of `unearned`.
   """
 
   def __init__(
@@ -32,9 +34,10 @@ class Reward:
     faithful_weights: Mapping[str, float],
     ramp: tuple[int, int],
     judged: Sequence[str],
-    sub_em: bool,
+    sub_em: str,
     structure_weight: float,
     final_share: float,
+    guarded: bool,
   ):
     self.parser = parser
     self.faithful_weights = faithful_weights
@@ -43,6 +46,7 @@ class Reward:
     self.sub_em = sub_em
     self.structure_weight = structure_weight
     self.final_share = final_share
+    self.guarded = guarded
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
     """`answer` 0 or 1, the terms FAITHFUL 0 to 1 (the mean over an episode's pairs), `format` where it is paid for.
@@ -55,18 +59,58 @@ class Reward:
     if episode.ended == "failed":
       return dict.fromkeys(self.weights(0))
     found = steps(episode.turns)
-    answer = last_answer(self.parser, episode)
-    right = 0.0 if answer is None else qa.exact_match(answer, example.golds)
-    terms: dict[str, float | None] = dict(answer=right)
+    right = self.outcome(example, episode)
+    terms: dict[str, float | None] = dict(answer=0.0 if self.guarded and unthought(episode) else right)
     for name in FAITHFUL:
       asked = name in self.judged
-      terms[name] = faithful.share(getattr(found, name), episode.facts.get(name)) if asked else None
+      terms[name] = faithful.share(getattr(found, name), self._verdicts(name, found, episode)) if asked else None
     if self.sub_em:
-      terms["think_answer"] = max((faithful.states(*pair) for pair in found.think_answer), default=0.0)
+      refused = self.guarded and any(tricks.found(found)["think_answer"])
+      stated = [faithful.states(*pair, words=self.sub_em == "words") for pair in found.think_answer]
+      terms["think_answer"] = 0.0 if refused else max(stated, default=0.0)
     if self.structure_weight:
-      wrong_share = self.final_share if answer is not None and not right else 0.0
-      terms["format"] = 1.0 if in_shape(episode) else wrong_share
+      shaped, consoled = in_shape(episode), last_answer(self.parser, episode) is not None and not right
+      paid = 1.0 if shaped else self.final_share if consoled else 0.0
+      terms["format"] = float(bool(terms["answer"]) and shaped and not hollow(episode)) if self.guarded else paid
     return terms
+
+  def _verdicts(self, name: str, found: Steps, episode: Episode) -> Sequence[float | None] | None:
+    verdicts = episode.facts.get(name)
+    if not self.guarded or name == "think_search":
+      return verdicts
+    return tricks.refused(getattr(found, name), verdicts, tricks.found(found)[name])
+
+  def unearned(self, example: Example, episode: Episode) -> dict[str, bool]:
+    """The tricks that this reward pays for, and whether the episode does them (README.md, "Unearned reward")."""
+    if episode.ended == "failed":
+      return {}
+    right, said = self.outcome(example, episode) == 1.0, tricks.found(steps(episode.turns))
+    found = dict(unthought=right and unthought(episode))
+    if "information_think" in self.judged:
+      found |= {trick: trick in said["information_think"] for trick in tricks.OF_INFORMATION}
+    for trick in tricks.OF_ANSWER:
+      found[trick] = found.get(trick, False) or trick in said["think_answer"]
+    if self.structure_weight:
+      answered = last_answer(self.parser, episode) is not None
+      found |= dict(hollow=hollow(episode), consoled=answered and not right)
+    return found
+
+  def pooled(self, example: Example, episode: Episode) -> dict[str, tuple[float, int]]:
+    """(sum of the verdicts, number of pairs) of each of FAITHFUL that is measured: see `faithful.pooled`.
+
+    An answer without a thought before it is a pair, an unfaithful one; an episode without an answer has none.
+    """
+    del example  # what was found and thought decides
+    if episode.ended == "failed":
+      return {}
+    found = steps(episode.turns)
+    numbers = {
+      name: faithful.pooled(getattr(found, name), self._verdicts(name, found, episode)) for name in self.judged
+    }
+    if self.sub_em:
+      stated = [faithful.states(*pair, words=self.sub_em == "words") for pair in found.think_answer]
+      numbers["think_answer"] = sum(stated), len(stated)
+    return numbers
 
   def credit(self, example: Example, episode: Episode) -> dict[str, list[float]]:
     """`information_think`, divided: each verdict's part on the model segment whose thought it is about.
@@ -83,8 +127,8 @@ class Reward:
     parts = [0.0] * len(places)
     pairs = zip(found.information_think, found.spoken)
     thought = [place for (_, claim), place in pairs if claim is not None and place is not None]
-    for place, verdict in zip(thought, episode.facts.get("information_think", ()), strict=True):
-      parts[places[place]] += verdict / len(found.information_think)
+    for place, verdict in zip(thought, self._verdicts("information_think", found, episode) or (), strict=True):
+      parts[places[place]] += (verdict or 0.0) / len(found.information_think)
     return dict(information_think=parts)
 
   def weights(self, step: int) -> Mapping[str, float]:

@@ -1,4 +1,4 @@
-"""When the second stage begins: at a step, or once held-out answers have stopped getting better."""
+"""The start of the second stage: at a fixed step, or when held-out answers have stopped improving."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""A scripted player of the made-up world that looks up only what it does not know by heart, faults and all: for SFT."""
+"""Scripted demonstrations on the made-up world that search only for unknown facts, with faults, for SFT."""
 
 import random
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The episode: think; search while that is needed, and reflect on what was found; answer. Then what must be asked."""
+"""The episode: think; search while needed, and reflect on the results; answer. Then judge and encoder are asked."""
 
 import dataclasses
 from typing import Any
@@ -9,6 +9,7 @@ from ragrl_jax.judging import references
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.when_to_search.parser import STOPS, Parser, last_answer
 from ragrl_jax.recipes.when_to_search.prompt import Prompt
+from ragrl_jax.recipes.when_to_search.reward import to_judge
 from ragrl_jax.structs import Episode, Example, Policy, Tools
 
 
@@ -20,7 +21,7 @@ def build(
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
     talk = policy.start(prompt.messages(example))
     why = None
-    for searches in range(max_searches + 1):  # n searches, n + 1 generations: the last one can only answer
+    for searches in range(max_searches + 1):  # n searches, n + 1 generations; the last one can only answer
       said = await talk.generate(stop=STOPS)
       action, text = parser.act(said.text) or ("", "")
       if action == "answer":
@@ -35,14 +36,15 @@ def build(
       if not talk.observe(shown, query=text, found=found):
         why = "budget"
         break
-    episode = talk.end(why)  # what it held is free while the rest is asked
+    episode = talk.end(why)  # frees its pages while judge and encoder work
     return dataclasses.replace(episode, facts=await facts(example, episode, tools))
 
   async def facts(example: Example, episode: Episode, tools: Tools) -> dict[str, Any]:
-    """`correct`: the judge's verdict on an answer that no gold equals; `query_vectors`: of two searches and more."""
+    """`correct`: the judge's verdict on an answer that equals no gold; `query_vectors`: of several searches."""
     known: dict[str, Any] = {}
-    answer = normalize(last_answer(parser, episode) or "", "squad")
-    if judge and answer and not qa.exact_match(answer, example.golds):
+    said = last_answer(parser, episode) or ""
+    answer = to_judge(said, example.golds)
+    if judge and answer and not qa.exact_match(said, example.golds):
       # Normalised, as the paper's judge sees them: fewer different pairs, so fewer calls.
       golds = [normalize(gold, "squad") or gold for gold in example.golds]
       (known["correct"],) = await tools.judge([(references(golds), answer)])

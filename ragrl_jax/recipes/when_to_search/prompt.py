@@ -1,7 +1,6 @@
-"""What the model is told: think first, search only if you must, reflect, answer."""
+"""The prompt: think first, search only if needed, reflect, answer."""
 
-import dataclasses
-
+from ragrl_jax.prompting import wording
 from ragrl_jax.structs import Example
 
 INSTRUCTIONS = {
@@ -30,14 +29,15 @@ INSTRUCTIONS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
 class Prompt:
-  """One user message. instructions: which of INSTRUCTIONS; "none" is the bare question, for models taught by SFT."""
+  """The chat messages that open an episode."""
 
-  instructions: str = "paper"
+  def __init__(self, instructions: str = "paper"):
+    """instructions: a key of INSTRUCTIONS ("none" is the bare question, for models taught by SFT), or file:PATH."""
+    self._wording = wording.chosen(
+      instructions, INSTRUCTIONS, setting="config.switches.instructions", needs=("question",)
+    )
 
   def messages(self, example: Example) -> list[dict[str, str]]:
-    """The chat messages that open the episode: one user message."""
-    # Not str.format: a question may hold braces.
-    text = INSTRUCTIONS[self.instructions].replace("{question}", example.question.strip())
-    return [dict(role="user", content=text)]
+    """The chat messages that open the episode: one user message, or those of the user's file."""
+    return self._wording.messages(question=example.question.strip())

@@ -18,7 +18,7 @@ from ragrl_jax.settings.fields import setting
 class Switches(recipe_lib.Switches):
   """The paper's values. README.md says where the authors' code differs."""
 
-  instructions: str = setting("paper", choices=tuple(INSTRUCTIONS))  # "none": the question only
+  instructions: str = setting("paper", choices=tuple(INSTRUCTIONS), files=True)  # "none": the question only
   max_searches: int = setting(5, least=0)
   max_passage_tokens: int | None = setting(800, least=1)  # a longer passage is cut; five make the paper's 4096
   beta: float = 0.3
@@ -30,15 +30,17 @@ class Switches(recipe_lib.Switches):
   correctness: str = setting("judge", choices=("judge", "exact"))
   search_weight: float = 1.0
   conciseness: str = setting("keywords", choices=tuple(queries.CONCISE))
-  # of queries: "ngrams": of characters, 3 long; "encoder": of their vectors
-  similarity: str = setting("ngrams", choices=("ngrams", "encoder"))
+  # of queries: "encoder": of their vectors (config.retrieval.query_encoder); "ngrams": of characters, 3 long
+  similarity: str = setting("encoder", choices=("encoder", "ngrams"))
   halve: bool = False  # True: the printed formula, half the mean
+  guarded: bool = False  # True: the tricks of README.md's "Unearned reward" bring nothing
 
 
 PRESETS: dict[str, dict[str, Any]] = {
   "paper": {},
   "exact": dict(correctness="exact"),
-  "printed": dict(similarity="encoder", halve=True),
+  "printed": dict(halve=True),
+  "ngrams": dict(similarity="ngrams"),
   "no_search_reward": dict(search_weight=0.0),
   "no_stage_one": dict(stage_two_from=0),
   "no_stage_two": dict(stage_two_from=None),
@@ -61,6 +63,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     concise=queries.CONCISE[switches.conciseness],
     encoded=encoded,
     halve=switches.halve,
+    guarded=switches.guarded,
   )
   play = play_lib.build(
     prompt,
@@ -89,7 +92,9 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     weights=reward.weights,
     outcome=reward.outcome,
     switches=switches,
+    unearned=reward.unearned,
     follow=follow if switches.settle_metric else None,
+    encodes=encoded,
     searches=switches.max_searches > 0,
   )
   return recipe

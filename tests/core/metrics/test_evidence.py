@@ -4,7 +4,7 @@ from ragrl_jax.core.metrics import evidence
 
 
 def test_overlap_by_hand():
-  # 3 named, 2 golds, 1 in common: 1/3, 1/2, 2 * 1 / (3 + 2).
+  # 3 named, 2 golds, 1 in common: precision 1/3, recall 1/2, F1 2 * 1 / (3 + 2).
   got = evidence.overlap([1, 2, 3, 3], [3, 4])
   assert (got.precision, got.recall, got.f1, got.exact) == pytest.approx((1 / 3, 0.5, 0.4, 0.0))
   assert evidence.overlap("ab", "ba").exact == 1.0

@@ -17,7 +17,7 @@ def test_cohen_by_hand():
 
 
 def test_cohen_edges():
-  assert stats.cohen_kappa([1, 1], [1, 1]) == 1.0  # 0/0: they agree in everything
+  assert stats.cohen_kappa([1, 1], [1, 1]) == 1.0  # 0/0: full agreement
   assert stats.cohen_kappa([0, 1, 0, 1], [1, 0, 1, 0]) == -1.0
   assert stats.cohen_kappa([1, 1, 1, 0], [1, 1, 0, 0]) == pytest.approx(0.5)  # p_o 3/4, p_e 3/4*2/4 + 1/4*2/4 = 1/2
   with pytest.raises(ValueError, match="same items"):
@@ -25,7 +25,7 @@ def test_cohen_edges():
 
 
 def test_fleiss_published_example():
-  # Fleiss's table as reprinted widely: 10 subjects, 14 raters, 5 categories; kappa = 0.210 there.
+  # Fleiss's table as it is widely reprinted: 10 subjects, 14 raters, 5 categories; its kappa is 0.210.
   counts = [
     [0, 0, 0, 0, 14],
     [0, 2, 6, 4, 2],
@@ -54,7 +54,7 @@ def test_fleiss_edges():
 
 
 def test_wilcoxon_exact():
-  # Seven data sets, all better: of the 2^7 sign patterns one has so large a sum: 1/128; the sum is 1 + … + 7.
+  # Seven data sets, all better. One of the 2^7 sign patterns has a sum of 1 + … + 7, the largest: p = 1/128.
   x = [0.447, 0.65, 0.463, 0.445, 0.423, 0.206, 0.456]
   y = [0.446, 0.64, 0.45, 0.42, 0.38, 0.15, 0.3]
   assert stats.wilcoxon(x, y, alternative="greater") == (28.0, pytest.approx(1 / 128))
@@ -64,7 +64,7 @@ def test_wilcoxon_exact():
 
 def test_wilcoxon_by_enumeration():
   differences = [1.5, -0.4, 2.2, 0.9, -3.0, 4.1]
-  ranks = [3, 1, 4, 2, 5, 6]  # of the absolute values
+  ranks = [3, 1, 4, 2, 5, 6]  # ranks of the absolute values
   observed = sum(r for d, r in zip(differences, ranks) if d > 0)
   sums = [sum(r for s, r in zip(signs, ranks) if s) for signs in itertools.product((0, 1), repeat=6)]
   expected = sum(s >= observed for s in sums) / len(sums)
@@ -73,7 +73,7 @@ def test_wilcoxon_by_enumeration():
 
 def test_wilcoxon_edges():
   assert stats.wilcoxon([1, 2], [1, 2]) == (0.0, 1.0)
-  same = stats.wilcoxon([1, 2, 3], [1, 1, 1], alternative="greater")  # the pair without a difference is dropped
+  same = stats.wilcoxon([1, 2, 3], [1, 1, 1], alternative="greater")  # pairs without a difference are dropped
   assert same == stats.wilcoxon([2, 3], [1, 1], alternative="greater")
   with pytest.raises(ValueError, match="paired"):
     stats.wilcoxon([1], [1, 2])
@@ -82,7 +82,7 @@ def test_wilcoxon_edges():
 
 
 def test_paired_permutation_by_enumeration():
-  # Right by one system only: five questions the one, one the other. McNemar, exact: 2 (1 + 6) / 2^6.
+  # Questions right in one system only: five for the one, one for the other. Exact McNemar: 2 (1 + 6) / 2^6.
   x, y = [1, 1, 1, 1, 1, 0, 1, 0, 0, 1], [0, 0, 0, 0, 0, 1, 1, 0, 0, 1]
   assert stats.paired_permutation(x, y) == (pytest.approx(0.4), pytest.approx(14 / 64))
   differences = [1.5, -0.4, 2.2, 0.9, -3.0, 4.1]
@@ -92,7 +92,7 @@ def test_paired_permutation_by_enumeration():
 
 
 def test_paired_permutation_edges():
-  # Sixty against forty, and 900 alike: 2^100 swaps cannot be counted. Binomial: 2 P(X >= 60 | 100, 1/2) = 0.0569.
+  # 60 against 40 questions and 900 ties: 2^100 swaps are too many to list. Binomial: 2 P(X >= 60 | 100, 1/2) = 0.0569.
   many = stats.paired_permutation([1] * 60 + [0] * 40 + [1] * 900, [0] * 60 + [1] * 40 + [1] * 900)
   assert many == (pytest.approx(0.02), pytest.approx(0.0569, abs=0.008))
   assert stats.paired_permutation([1, 0.5], [1, 0.5]) == (0.0, 1.0)
@@ -107,6 +107,17 @@ def test_bootstrap_fits_the_normal_interval():
   half = 1.96 * math.sqrt(0.3 * 0.7 / 1000)  # 0.0284
   assert low == pytest.approx(0.3 - half, abs=0.003)
   assert high == pytest.approx(0.3 + half, abs=0.003)
+
+
+def test_bootstrap_of_many_items_and_of_many_different_ones():
+  """Both ways of drawing fit the normal interval: counts of few values, and values that are all different."""
+  few = [1.0] * 30_000 + [0.0] * 70_000
+  many = list(np.linspace(0.0, 1.0, 2000))
+  assert len(set(many)) > stats.FEW
+  for values in (few, many):
+    low, high = stats.bootstrap_interval(values, seed=0)
+    half = 1.96 * np.std(values) / math.sqrt(len(values))
+    assert (low, high) == pytest.approx((np.mean(values) - half, np.mean(values) + half), abs=0.05 * half)
 
 
 def test_bootstrap_depends_on_seed_and_level_only():

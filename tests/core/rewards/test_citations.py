@@ -2,7 +2,7 @@ import pytest
 
 from ragrl_jax.core.rewards import citations
 
-# Gold ids 1 and 5. (body of the section, score of the authors' code, score of ours where it differs)
+# Gold ids 1 and 5. (text of the section, score of the authors' code, our score if it differs)
 TABLE = [
   ("[1, 5]", 1.0),
   ("[5,1]", 1.0),
@@ -35,7 +35,7 @@ def test_by_hand():
 
 
 @pytest.mark.parametrize(("text", "expected"), LENIENT)
-def test_numbers_that_only_the_code_takes(text, expected):
+def test_numbers_that_only_the_authors_code_accepts(text, expected):
   assert citations.overlap(citations.parse_ids(text, strict=False), [1, 5]) == expected
   assert citations.overlap(citations.parse_ids(text), [1, 5]) == 0.0
 
@@ -54,6 +54,6 @@ def test_nothing_crashes_or_hangs():
       assert citations.overlap(citations.parse_ids(text, strict=strict), [1, 5]) in (0.0, 0.5)
 
 
-def test_order_and_repeats_do_not_count():
+def test_order_and_repetition_do_not_count():
   assert citations.parse_ids("[3, 1, 3]") == [1, 3]
   assert citations.overlap([3, 1], (1, 3)) == 1.0

@@ -8,7 +8,7 @@ from ragrl_jax.core.rewards import lengths
 @pytest.mark.parametrize(
   ("tau", "paid"),
   [
-    # L_r/L_e = 0.25, 0.5, 1, 1.5, 2, 4: x = −3, −1, 0, 0.5, 1, 3 and σ(x / τ).
+    # L_r/L_e = 0.25, 0.5, 1, 1.5, 2, 4 gives x = −3, −1, 0, 0.5, 1, 3; the score is σ(x / τ).
     (0.1, (0.0, 0.0, 0.5, 0.9933, 1.0, 1.0)),
     (0.5, (0.0025, 0.1192, 0.5, 0.7311, 0.8808, 0.9975)),
     (1.0, (0.0474, 0.2689, 0.5, 0.6225, 0.7311, 0.9526)),
@@ -20,7 +20,7 @@ def test_rationale(tau, paid):
 
 
 def test_evidence():
-  # γ = .5, 500 tokens of passages: u = .98 and .9 are enough; then the root of .898, .8, .5, .002.
+  # γ = .5, 500 tokens of passages: full score from u = .9 on (.98 and .9); then the square roots of .898, .8, .5, .002.
   got = [lengths.evidence(length, 500, omega=0.9, gamma=0.5) for length in (10, 50, 51, 100, 250, 499)]
   assert got == pytest.approx([1, 1, 0.9476, 0.8944, 0.7071, 0.0447], abs=5e-5)
 
@@ -32,7 +32,7 @@ def test_edges():
   assert paid(0, 500) == paid(501, 500) == paid(10**9, 500) == paid(500, 500) == paid(5, 0) == 0.0
 
 
-def test_longer_evidence_never_pays_more():
+def test_longer_evidence_never_earns_more():
   draw = random.Random(0)
   for _ in range(200):
     omega, gamma = draw.uniform(0.1, 1.0), draw.uniform(0.05, 2.0)

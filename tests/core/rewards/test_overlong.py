@@ -7,7 +7,7 @@ from ragrl_jax.core.rewards.overlong import overlong_penalty
   "tokens, want",
   [
     (0, 0.0),
-    (16_384, 0.0),  # the paper's: 20,480 tokens, the last 4,096 of them penalised
+    (16_384, 0.0),  # the paper's values: 20,480 tokens, of which the last 4,096 are penalised
     (16_384 + 1024, -0.25),
     (16_384 + 2048, -0.5),
     (20_480, -1.0),
@@ -20,10 +20,10 @@ def test_the_papers_numbers(tokens, want):
   assert overlong_penalty(tokens, limit=20_480, buffer=4096, factor=0.5) == want / 2
 
 
-def test_it_never_pays_and_never_rises_with_length():
+def test_the_penalty_is_never_positive_and_grows_with_length():
   found = [overlong_penalty(n, limit=50, buffer=20, factor=0.3) for n in range(70)]
   assert found == sorted(found, reverse=True) and found[0] == 0.0 and found[-1] == -0.3
-  # A buffer as long as the limit penalises from the first token on; a buffer of one is a step.
+  # A buffer as long as the limit penalises from the first token on. A buffer of one token gives a step.
   assert overlong_penalty(1, limit=4, buffer=4) == -0.25
   assert [overlong_penalty(n, limit=4, buffer=1) for n in (3, 4)] == [0.0, -1.0]
 
@@ -31,6 +31,6 @@ def test_it_never_pays_and_never_rises_with_length():
 @pytest.mark.parametrize(
   "given", [dict(limit=10, buffer=0), dict(limit=10, buffer=11), dict(limit=10, buffer=5, factor=-1.0)]
 )
-def test_what_would_divide_by_zero_or_pay_for_length_is_refused(given):
+def test_settings_that_divide_by_zero_or_reward_length_are_refused(given):
   with pytest.raises(ValueError, match="buffer=|factor="):
     overlong_penalty(3, **given)

@@ -9,7 +9,7 @@ def test_keywords():
     ("Lavinia Dickinson father death date", True),
     ("Oslo", True),
     ("Albert III, Count of Namur birth date", True),
-    ("when did Lavinia Norcross Dickinson's father die", False),  # the paper's own good example
+    ("when did Lavinia Norcross Dickinson's father die", False),  # the paper's example of a good query
     ("Oslo founder?", False),
     ("Oslo founder ? ", False),
     ("founder of what", False),
@@ -57,7 +57,7 @@ def test_equal_queries_are_one_or_a_half(count):
 
 
 def test_mean_similarity_by_hand():
-  # Cosines of (1,0), (0,2), (-1,0): 0, −1, 0. Printed: their sum −1 over 3 · 2.
+  # Cosines of (1,0), (0,2), (-1,0): 0, −1, 0. As the paper prints it: their sum −1 over 3 · 2.
   vectors = [[1.0, 0.0], [0.0, 2.0], [-1.0, 0.0]]
   assert queries.mean_similarity(vectors) == pytest.approx(-1 / 3)
   assert queries.mean_similarity(vectors, halve=True) == pytest.approx(-1 / 6)

@@ -9,7 +9,7 @@ CONTEXT = "The Eiffel Tower\nstands in   Paris. It was built in 1889 by Gustave 
 
 
 def plain(quote, context, threshold=quotes.SOFT):
-  """Every window of as many words, one after the other: what `soft` must agree with."""
+  """Checks every window of as many words, one after the other. `soft` must agree with it."""
   words, quote = context.lower().split(), " ".join(quote.lower().split())
   size = len(quote.split())
   if not quote:
@@ -34,7 +34,7 @@ def test_exact():
     assert quotes.exact(quote, [CONTEXT, "another"]) == there
 
 
-def test_a_quote_over_two_contexts_stands_in_neither():
+def test_a_quote_that_spans_two_contexts_is_in_neither():
   assert quotes.exact("one two", ["one two three"]) and not quotes.exact("two three", ["one two", "three four"])
   assert not quotes.exact("x", [])
 
@@ -45,7 +45,7 @@ def test_a_quote_over_two_contexts_stands_in_neither():
     ("STANDS IN PARIS.", True),
     # Window "in paris. it was built", 22 letters, against 21: 20 match in order; 2 · 20 / 43 = .93.
     ("in Paris It was buit", True),
-    ("stands in Berlin.", False),  # "stands in " and little else: 2 · 11 / 33
+    ("stands in Berlin.", False),  # little more than "stands in " matches: 2 · 11 / 33
     ("", False),
     ("word " * 40, False),
   ],
@@ -54,13 +54,13 @@ def test_soft(quote, found):
   assert quotes.soft(quote, CONTEXT) == plain(quote, CONTEXT) == found
 
 
-def test_difflib_hardly_finds_long_near_matches_and_neither_do_we():
+def test_like_difflib_soft_finds_few_near_matches_in_long_texts():
   context = "abcde " * 60
   for quote, found in ((context, True), ("b" + context[1:], False), ("b" + context[1:180], True)):
     assert quotes.soft(quote, context) == plain(quote, context) == found
 
 
-def test_soft_gives_the_plain_windows_verdicts():
+def test_soft_agrees_with_the_plain_windows():
   draw = random.Random(0)
   found = 0
   for number in range(800):
@@ -68,7 +68,7 @@ def test_soft_gives_the_plain_windows_verdicts():
     words = ["".join(draw.choice(letters) for _ in range(draw.randint(1, 6))) for _ in range(draw.choice([2, 5, 20]))]
     context = [draw.choice(words) for _ in range(draw.choice([0, 3, 20, 60]))]
     size = draw.choice([0, 1, 2, 5, 10, 50])
-    if number % 50 == 0:  # long enough for letters to become junk
+    if number % 50 == 0:  # so long that difflib treats frequent letters as junk
       words = ["".join(draw.choice("etaoinshrdlucmfwygpbvkxqjz") for _ in range(5)) for _ in range(200)]
       context, size = [draw.choice(words) for _ in range(90)], 60
     if context and number % 3:
@@ -87,7 +87,7 @@ def test_soft_gives_the_plain_windows_verdicts():
 
 
 def test_long_quotes_get_the_plain_windows_verdicts():
-  """From 200 characters on, where windows are left out by what difflib's blocks can reach."""
+  """From 200 characters on, `soft` skips windows that difflib's blocks cannot match."""
   draw = random.Random(1)
   found = 0
   for number in range(12):

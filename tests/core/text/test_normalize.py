@@ -10,7 +10,7 @@ GOLDEN = json.loads((pathlib.Path(__file__).parents[2] / "golden" / "answers.jso
 
 def test_by_hand():
   for text, style, expected in [
-    # The underscore is punctuation: deleted, it glues "the" to "us", so the article survives; as a space it does not.
+    # The underscore is punctuation. Deleting it joins "the" and "us"; replacing it by a space frees the article.
     ("The_U.S.", "squad", "theus"),
     ("The_U.S.", "spaced", "u s"),
     ("state-of-the-art", "squad", "stateoftheart"),
@@ -18,10 +18,12 @@ def test_by_hand():
     ("a.m.", "squad", "am"),
     ("a.m.", "spaced", "m"),
     ("  The\tcat\n sat ", "squad", "cat sat"),
-    ("O’Neill", "squad", "o’neill"),  # no ASCII punctuation
+    ("O’Neill", "squad", "o’neill"),  # not ASCII punctuation
     ("O’Neill", "spaced", "o neill"),
-    ("Theatre an analysis", "squad", "theatre analysis"),  # articles are whole words
+    ("Theatre an analysis", "squad", "theatre analysis"),  # only whole words are articles
     ("The The", "squad", ""),
+    ("The U.S., an A-team", "filco", "u.s., -team"),  # punctuation stays, and an article ends at it
+    ("The  Cat", "filco", "cat"),
     ("", "spaced", ""),
     (" The_U.S. ", "none", " The_U.S. "),
   ]:
@@ -35,13 +37,13 @@ def test_agrees_with_the_published_scripts():
 
 
 @pytest.mark.parametrize("style", ["squad", "spaced"])
-def test_what_is_normal_stays(style):
+def test_normalised_text_stays_the_same(style):
   for row in GOLDEN["rows"]:
     once = normalize(row["gold"], style)
-    # Articles can come to light by the first pass ("a.n." is "an" then), never white space or capitals.
+    # The first pass can produce an article ("a.n." becomes "an"), but never white space or capitals.
     assert once == " ".join(once.split()) and once == once.lower()
 
 
 def test_unknown_style():
-  with pytest.raises(ValueError, match="'squad', 'spaced' or 'none'"):
+  with pytest.raises(ValueError, match="'squad', 'spaced', 'filco' or 'none'"):
     normalize("x", "Squad")

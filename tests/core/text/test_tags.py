@@ -16,7 +16,7 @@ def texts(count, seed):
 
 def test_pairs_by_hand():
   text = "<a>1<a>2</a>3</a>"
-  # The first closing tag closes the last opening one before it; then none is open for the second.
+  # The first closing tag closes the last opening tag before it. The second closing tag then has no open tag.
   assert tags.pairs(text, "a") == [tags.Pair("a", "2", 4, 12)]
   assert text[4:12] == "<a>2</a>"
   assert tags.pairs(text, "a", opening="first") == [tags.Pair("a", "1<a>2", 0, 12)]
@@ -60,8 +60,8 @@ def test_pairs_hold_no_tag_of_their_own_name():
   ("text", "expected"),
   [
     ("1<a>2</a>3", "13"),
-    ("1<a>2", "1"),  # never closed: the rest is inside
-    ("1</a>2", "1</a>2"),  # nothing to close
+    ("1<a>2", "1"),  # never closed, so all that follows is inside
+    ("1</a>2", "1</a>2"),  # no tag is open
     ("<a>1<a>2</a>3</a>4", "3</a>4"),
     ("<a></a>", ""),
     ("", ""),
@@ -74,7 +74,7 @@ def test_without(text, expected):
 def test_without_leaves_no_opening_tag():
   for text in texts(2000, 2):
     left = tags.without(text, "a")
-    # Cutting can put the halves of a tag side by side; a text without stray halves has none left.
+    # Cutting can join the halves of a tag. A text without stray halves has no tag left.
     if "<a" not in text.replace("<a>", "") and "a>" not in text.replace("<a>", "").replace("</a>", ""):
       assert "<a>" not in left
 
@@ -105,7 +105,7 @@ def test_linear_in_the_length():
   tags.first_match(text, ("a", "b"))
   tags.without(text, "b")
   tags.sections(text, ("a", "b"))
-  # A quadratic pattern would take minutes; this is a bound on the order of growth, not on speed.
+  # A quadratic pattern would take minutes. The bound is on the order of growth, not on speed.
   assert time.perf_counter() - start < 20.0
 
 

@@ -16,7 +16,7 @@ from ragrl_jax.core.metrics.declared.of_update import UPDATE
 TABLES: Mapping[str, tuple[Metric, ...]] = dict(
   episodes=EPISODES, groups=GROUPS, update=UPDATE, time=TIME, held_out=HELD_OUT, warnings=WARNINGS
 )
-# What stands before the names of a table in a row of metrics.jsonl; "development/" is the quickstart's.
+# Prefixes of a table's names in a row of metrics.jsonl; "development/" is the quickstart's.
 PREFIXES: Mapping[str, tuple[str, ...]] = dict(held_out=("evaluation/", "development/"), warnings=("warning/",))
 
 
@@ -43,7 +43,7 @@ def markdown(table: str) -> str:
 
 @functools.cache
 def _known() -> re.Pattern:
-  """Matches every name that may stand in a row."""
+  """Matches every name that a row may contain."""
   part = lambda word: ".+" if word == "…" else "[^/]+" if word.isupper() else re.escape(word)
   found = []
   for table in TABLES:

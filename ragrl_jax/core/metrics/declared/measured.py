@@ -39,6 +39,16 @@ TIME = (
     "share of the lanes' decoding steps that sampled a token. Below 0.5: use fewer `rollout.lanes`, or more "
     "`rollout.rows`",
   ),
+  Metric(
+    "engine/tokens_per_step",
+    "tokens",
+    "sampled tokens per decoding step of a lane that samples: 1 without drafts, at most `rollout.speculate` + 1",
+  ),
+  Metric(
+    "engine/drafts_kept",
+    "share",
+    "share of the drafted tokens (`rollout.speculate`) that were sampled; 0 without drafts",
+  ),
   Metric("engine/tokens_per_s", "tokens/s", "sampled tokens per second"),
   Metric("engine/episodes engine/episodes_failed", "count", "episodes played; episodes that failed"),
 )
@@ -52,7 +62,13 @@ HELD_OUT = (
   Metric(
     "char_f1",
     "share",
-    "F1 over the letters of the normalised answers, which LEAR's tables seem to use; never compare it with `f1`",
+    "F1 over the letters of the answers as FilCo normalises them (punctuation stays), which LEAR's tables seem to use; "
+    "never compare it with `f1`",
+  ),
+  Metric(
+    "em_spaced f1_spaced",
+    "share",
+    "exact match and token F1 as ARENA's tables have them, with punctuation made spaces; of its recipe only",
   ),
   Metric("answered", "share", "share of questions with an answer"),
   Metric("searches", "searches", "mean per question"),
@@ -60,10 +76,12 @@ HELD_OUT = (
     "wasted_searches",
     "searches",
     "mean per question. A search is wasted if it repeats a query (ignoring case and spaces) or finds no new gold "
-    "passage",
+    "passage. Gold are the ids that the data names in the corpus, else the articles of the supporting passages",
   ),
   Metric("response_tokens", "tokens", "mean per question"),
   Metric("terms/NAME", "reward", "one reward term, unweighted: mean of the episodes in which it could be scored"),
+  Metric("pooled/TERM", "share", "`pooled/TERM` of training, over the held-out episodes"),
+  Metric("measure/NAME", "see there", "as in training: see the recipe's README"),
   Metric("ended/WHY", "count", "questions with this ending, see above"),
   Metric("n", "count", "questions that could be scored"),
   Metric("failed", "count", "questions whose tool failed"),
@@ -87,8 +105,14 @@ HELD_OUT = (
   Metric(
     "compression compression_total",
     "ratio",
-    "tokens of the passages / tokens of the evidence: mean of the questions' ratios (without empty evidence); ratio "
-    "of the sums",
+    "tokens of the passages / tokens of the evidence: mean of the questions' ratios; ratio of the sums; both without "
+    "the questions whose evidence is empty",
+  ),
+  Metric("evidence_empty", "share", "share of questions whose evidence is empty"),
+  Metric(
+    "evidence_tokens evidence_tokens_std",
+    "tokens",
+    "mean and standard deviation of the evidence's length, if not empty",
   ),
 )
 

@@ -1,14 +1,15 @@
 """Samples the groups that a step trains on, with DAPO's dynamic sampling.
 
 A group whose samples are all right, or all wrong, has no gradient. So prompts are drawn and played until enough groups
-have a spread, or until the step may draw no more. Then it trains on what there is. A draw asks for what is missing over
-the share of groups that were kept lately.
+have a spread, or until the step may draw no more. Then the step trains on the groups it has. The size of a draw is the
+number of missing groups, divided by the share of groups that were kept recently.
 
     prompts_per_step = 2:   draw 1 → groups 0 1, group 0 has no spread   kept: 1
                             draw 2 → groups 2 3, both have one           kept: 1 2, surplus: 3
 
-Sampling ahead, one version of the weights samples two steps. The second one's prompts are started behind the first
-one's, so the engine waits for its longest episode once in two steps, and the first step is learned meanwhile:
+When sampling ahead, one version of the weights samples two steps. The prompts of the second step are started behind
+those of the first. So the engine waits for its longest episode only once in two steps, and the first step is learned
+during this wait:
 
     weights 0: take(1, ahead=True), sample_ahead(2), take(2)
     weights 2: take(3, ahead=True), sample_ahead(4), take(4)
@@ -29,7 +30,7 @@ from ragrl_jax.settings import Filter
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import NO_VERDICT, Episode, Example
 
-MAX_STALENESS = 1  # most steps between the weights that sampled an episode and those that it trains
+MAX_STALENESS = 1  # most steps between the weights that sampled an episode and those that train on it
 
 Group = tuple[Episode, ...]  # the samples of one prompt
 
@@ -40,7 +41,7 @@ class TooManyFailures(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Supplied:
-  """What a step trains on: whole groups in the order drawn, and metrics of how they were drawn."""
+  """The groups that a step trains on, in the order drawn, and metrics of the draws."""
 
   groups: tuple[Group, ...]
   metrics: Mapping[str, float]
@@ -52,22 +53,22 @@ class Supplied:
 
 
 class GroupSampler:
-  """Groups for one step after another.
+  """Supplies one step after another with groups.
 
   Args:
     rollout: a Rollout: its `session` plays the episodes, `report` has their timings.
     examples: the questions.
     draw: (cursor, count) → (running number of the prompt, position of its example) for `count` prompts.
     measure: (examples, episodes, step) → the filter's metric of each episode; None if it cannot be scored.
-    prompts_per_step: groups of a step.
-    group_size: samples of a prompt.
+    prompts_per_step: groups per step.
+    group_size: samples per prompt.
     filter: which groups count.
-    max_failed_share: the run stops when a search or an encoder failed in more than this share of a step's episodes.
-    max_unjudged_share: the run stops when more than this share of them got no verdict.
+    max_failed_share: the run stops if a search or an encoder failed in more than this share of a step's episodes.
+    max_unjudged_share: the run stops if more than this share of them got no verdict.
 
   Attributes:
-    cursor: prompts drawn so far.
-    report: timings since `reported` was last called.
+    cursor: number of prompts drawn so far.
+    report: timings since the last call of `reported`.
   """
 
   def __init__(
@@ -91,7 +92,7 @@ class GroupSampler:
     self._surplus: tuple[Group, ...] = ()
     self._ahead: Supplied | None = None
     self._coming: tuple[int, int] | None = None  # (first prompt, prompts) of the coming step's first draw
-    self._seen = (0, 0)  # groups kept, groups drawn: by the newest step that has drawn
+    self._seen = (0, 0)  # groups kept and groups drawn, by the newest step that has drawn any
     self._under_way: Any = None  # (session, its stack, the coming step's first draw) from `take` to `sample_ahead`
 
   @property
@@ -102,19 +103,20 @@ class GroupSampler:
   def take(self, step: int, *, ahead: bool = False) -> Supplied:
     """The groups that this step trains on: those sampled ahead for it, or else groups sampled now.
 
-    There are prompts_per_step of them, or fewer (even none) when the filter's max_draws is spent. An earlier step's
-    surplus comes first, because it was drawn first.
+    There are prompts_per_step of them, or fewer (even none) if the filter's max_draws is reached. The surplus of an
+    earlier step comes first, because it was drawn first.
 
     Args:
       step: number of the step.
-      ahead: where groups are sampled now, start the next step's behind them. `sample_ahead` ends that, or `close`.
+      ahead: if groups are sampled now, also start the next step's behind them. `sample_ahead` finishes those,
+        or `close` ends them.
 
     Raises:
       TooManyFailures: a tool is down.
       ValueError: an episode is older than MAX_STALENESS allows.
     """
     if self._ahead is not None:
-      ready, self._ahead = self._ahead, None  # each is trained on once
+      ready, self._ahead = self._ahead, None  # each group is trained on once
       return _checked(step, ready)
     with contextlib.ExitStack() as stack:
       session, missing = stack.enter_context(self._session()), self._prompts - len(self._surplus)
@@ -137,7 +139,7 @@ class GroupSampler:
     """Samples the groups of the coming step, which `take` has started, beside other work.
 
     Raises:
-      TooManyFailures: a tool is down. The groups can be taken all the same, once the engine has these weights again.
+      TooManyFailures: a tool is down. `take` can still sample the groups once the engine has these weights again.
     """
     (session, stack, first), self._under_way, cursor = self._under_way, None, self.cursor
     with stack:
@@ -149,7 +151,7 @@ class GroupSampler:
     self._coming = None
 
   def close(self) -> None:
-    """Ends what `take` has started, after an error."""
+    """Ends the sampling that `take` has started, after an error."""
     if self._under_way is not None:
       (_, stack, _), self._under_way = self._under_way, None
       stack.close()
@@ -167,14 +169,14 @@ class GroupSampler:
   # ---- checkpoints ---------------------------------------------------------------------------------------------------
 
   def saved(self) -> dict[str, Any]:
-    """The cursor, what the last draws gave, and whole groups not yet trained on: JSON for a checkpoint."""
+    """The cursor, the counts of the last draws, and the groups not yet trained on, as JSON for a checkpoint."""
     ahead = self._ahead and dict(groups=_to_json(self._ahead.groups), metrics=dict(self._ahead.metrics))
     return dict(
       cursor=self.cursor, surplus=_to_json(self._surplus), ahead=ahead, coming=self._coming, seen=list(self._seen)
     )
 
   def restore(self, saved: Mapping[str, Any]) -> None:
-    """Continues from what `saved` returned.
+    """Restores the state that `saved` returned.
 
     Raises:
       ValueError: the config now draws another question for a saved group's prompt.
@@ -189,7 +191,7 @@ class GroupSampler:
 
   def _from_json(self, groups) -> tuple[Group, ...]:
     found = tuple(tuple(episodes_lib.of_record(record) for record in group) for group in groups)
-    # One episode a group is enough: its samples share the prompt.
+    # One episode per group is enough, because its samples share the prompt.
     for episode in (group[0] for group in found):
       if (now := self.example(episode).id) != episode.example_id:
         raise ValueError(
@@ -210,16 +212,16 @@ class GroupSampler:
       self.report.add(self._rollout.report)
 
   def _next(self, missing: int, kept: int = 0, drawn: int = 0) -> tuple[int, int]:
-    """The next draw: (its first prompt, number of prompts), of a step that has kept and drawn so many by now."""
-    # Of 6 groups lately 2 were kept, and 2 are missing: the draw asks for 2 · 7 / 3, so 5. The 1 that both counts begin
-    # with makes the first share of all 1, and none 0.
+    """The next draw (its first prompt, number of prompts) of a step that has kept and drawn so many groups."""
+    # Of 6 recent groups 2 were kept, and 2 are missing: the draw asks for 2 · 7 / 3, so 5. Both counts start with 1,
+    # so that the first share is 1 and no share is 0.
     kept, seen = 1 + kept + self._seen[0], 1 + drawn + self._seen[1]
     wanted = min(-(-missing * seen // kept), self._filter.max_draws * self._prompts - drawn)
     self.cursor += wanted
     return self.cursor - wanted, wanted
 
   def _start(self, session, step: int, draw: tuple[int, int]) -> Any:
-    # The samples of a prompt stand side by side: the engine computes its tokens once.
+    # The samples of a prompt are next to each other, so that the engine computes the prompt once.
     return session.start(
       [
         Request(self._examples[place], index, sample)
@@ -230,7 +232,7 @@ class GroupSampler:
     )
 
   def _gather(self, session, step: int, started: Any, beside: Work | None) -> Supplied:
-    """A step's groups. `started`: its first draw; None: the step has one to make, or its surplus suffices."""
+    """A step's groups. `started` is its first draw; None if that is yet to be made, or if the surplus suffices."""
     # dull: groups without a spread. values: the metric of every episode that could be scored.
     kept, drawn, dull, values, draws = list(self._surplus[: self._prompts]), [], 0, [], 0
     while len(kept) < self._prompts and len(drawn) < self._filter.max_draws * self._prompts:
@@ -240,7 +242,7 @@ class GroupSampler:
       episodes, started, draws = session.finish(started, beside), None, draws + 1
       fresh = [tuple(episodes[at : at + self._group_size]) for at in range(0, len(episodes), self._group_size)]
       drawn += fresh
-      # Of all that the step has drawn: a draw of few groups says little.
+      # The share is over all draws of the step, because a draw of few groups says little.
       refuse_failures([e for group in drawn for e in group], self._max_failed_share, self._max_unjudged_share)
       if self._filter.metric != "none":
         spread, measured = self._with_spread(fresh, step)
@@ -268,7 +270,7 @@ class GroupSampler:
     """The groups whose known values differ, and all known values."""
     episodes = [episode for group in groups for episode in group]
     values = self._measure([self.example(episode) for episode in episodes], episodes, step)
-    # An episode that could not be scored gets a group id of its own: it has no spread, and takes none away.
+    # An episode without a score gets its own group id, so it neither makes nor hides a spread.
     # Prompts 7 7 7 with values 1 None 0 → ids 7 −2 7, numbers 1 0 0: prompt 7 has a spread.
     ids = [
       episode.prompt_index if value is not None else -1 - i
@@ -276,7 +278,7 @@ class GroupSampler:
     ]
     numbers = [0.0 if value is None else value for value in values]
     keep: list[bool] = []
-    # In parts of prompts_per_step groups, the last one filled up: whatever a draw asks for, nothing is compiled anew.
+    # In parts of prompts_per_step groups, the last one padded, so that no size of a draw needs a new compilation.
     whole = self._prompts * self._group_size
     for at in range(0, len(ids), whole):
       part = ids[at : at + whole]
@@ -290,7 +292,7 @@ class GroupSampler:
 
 def _checked(step: int, supplied: Supplied) -> Supplied:
   """Adds the groups' ages to the metrics, and refuses groups that are too old."""
-  # Step s trains on weights of version s − 1: groups that those have sampled are 0 steps old.
+  # Step s trains weights of version s − 1, so groups sampled by these weights are 0 steps old.
   ages = [step - 1 - group[0].version for group in supplied.groups]
   if max(ages, default=0) > MAX_STALENESS:
     raise ValueError(
@@ -309,8 +311,8 @@ def _checked(step: int, supplied: Supplied) -> Supplied:
 
 
 def refuse_failures(episodes: Sequence[Episode], share: float, unjudged_share: float) -> None:
-  """Stops the run when a tool is down. A few episodes without a reward are masked; with many there is no training."""
-  # A judge's failure is not counted as a search's: each has its own limit and its own advice.
+  """Stops the run if a tool is down. A few episodes without a reward are masked; many would prevent training."""
+  # Failures of judges and searches are counted separately: each has its own limit and its own advice.
   unjudged = [episode.facts[NO_VERDICT] for episode in episodes if NO_VERDICT in episode.facts]
   failed = [episode.failure for episode in episodes if episode.ended == "failed" and NO_VERDICT not in episode.facts]
   if len(failed) > share * len(episodes):

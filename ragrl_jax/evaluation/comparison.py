@@ -1,4 +1,4 @@
-"""Compares evaluations: means of each set, their macro average, paired tests. Also the agreement between judges."""
+"""Compares evaluations: means of each set, their macro average, paired tests."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,11 +6,13 @@ from typing import Any
 from ragrl_jax.core.metrics import stats
 
 Rows = Sequence[Mapping[str, Any]]  # rows of predictions.jsonl
+_SPACED = ("em_spaced", "f1_spaced")  # of some recipes only
 _COLUMNS = dict(em="em", f1="f1", cover_em="cover_em", outcome="outcome", searches="num_searches")
 
 
 def by_set(rows: Rows) -> dict[str, dict[str, float]]:
-  """{set: {measure: mean over the set's questions}}. Measures: em, f1, cover_em, outcome, searches, terms/NAME.
+  """{set: {measure: mean over the set's questions}}. Measures: em, f1, cover_em, outcome, searches, em_spaced,
+  f1_spaced, terms/NAME.
 
   Failed questions and unknown values are excluded from the means; a measure without values is left out.
   """
@@ -37,6 +39,7 @@ def by_question(rows: Rows) -> dict[str, dict[Any, float]]:
 def _scores(row: Mapping[str, Any]) -> dict[str, float]:
   """The known values of a row, by measure."""
   found = {name: row[column] for name, column in _COLUMNS.items()}
+  found |= {name: row[name] for name in _SPACED if name in row}
   found |= {f"terms/{name}": value for name, value in row["terms"].items()}
   return {name: float(value) for name, value in found.items() if value is not None}
 
@@ -55,16 +58,17 @@ def macro(sets: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
   }
 
 
-def compare(results: Mapping[str, Rows]) -> dict[str, dict[str, Any]]:
+def compare(results: Mapping[str, Rows], *, alternative: str = "two-sided") -> dict[str, dict[str, Any]]:
   """Compares two or more systems' evaluations on the same questions.
 
-  Each system is compared with the first one by two paired, two-sided tests. The Wilcoxon signed-rank test pairs the
+  Each system is compared with the first one by two paired tests. The Wilcoxon signed-rank test pairs the
   means of the sets, if there are several. It asks whether the difference would hold on further sets; with fewer than
   six sets its p is never below .05. The permutation test pairs the scores of the questions. It asks whether the
-  difference would hold on further questions of these sets.
+  difference would hold on further questions of these sets. It is always two-sided.
 
   Args:
     results: system → its rows.
+    alternative: of the Wilcoxon test (`stats.ALTERNATIVES`): "greater" asks whether a system is above the first one.
 
   Returns:
     {measure: {"sets": {set: [one mean per system]}, "macro": [one per system], "wilcoxon": [(statistic, p), for each
@@ -98,7 +102,7 @@ def compare(results: Mapping[str, Rows]) -> dict[str, dict[str, Any]]:
         sets=scores,
         macro=[average[measure] for average in averages],
         paired=len(paired),
-        wilcoxon=[stats.wilcoxon(other, first) for other in others] if len(scores) > 1 else [],
+        wilcoxon=[stats.wilcoxon(other, first, alternative=alternative) for other in others] if len(scores) > 1 else [],
         questions=[stats.paired_permutation(other, base) for other in rest] if paired else [],
       )
   if not compared:
@@ -106,39 +110,11 @@ def compare(results: Mapping[str, Rows]) -> dict[str, dict[str, Any]]:
   return compared
 
 
-def agreement(judges: Sequence[Mapping[Any, str]]) -> dict[str, Any]:
-  """The agreement of judges on the items that all of them have labelled.
+def text(compared: Mapping[str, Mapping[str, Any]], systems: Sequence[str], *, alternative: str = "two-sided") -> str:
+  """The result of `compare` as plain text: one block per measure, one line per set, one column per system.
 
-  Args:
-    judges: {item: label} of each judge.
-
-  Returns:
-    n (items labelled by all judges), left_out (items labelled by some only), agreement (share of pairs of judges with
-    the same label, mean over the items), fleiss_kappa, and shares {label: its share of all labels}. If one label's
-    share is near 0 or 1, κ says little.
-
-  Raises:
-    ValueError: fewer than two judges, or no item that all have labelled.
+  The test's alternative is named where it is one-sided.
   """
-  shared = set.intersection(*map(set, judges)) if judges else set()
-  if len(judges) < 2 or not shared:
-    raise ValueError(
-      f"{len(judges)} judges have labelled {len(shared)} items in common: at least two judges and one item are needed."
-    )
-  labels = sorted({judge[item] for judge in judges for item in shared})
-  counts = [[sum(judge[item] == label for judge in judges) for label in labels] for item in shared]
-  k = len(judges)
-  return dict(
-    n=len(shared),
-    left_out=len(set().union(*judges)) - len(shared),
-    agreement=sum(c * (c - 1) for row in counts for c in row) / (k * (k - 1) * len(shared)),
-    fleiss_kappa=stats.fleiss_kappa(counts),
-    shares={label: sum(row[j] for row in counts) / (k * len(shared)) for j, label in enumerate(labels)},
-  )
-
-
-def text(compared: Mapping[str, Mapping[str, Any]], systems: Sequence[str]) -> str:
-  """The result of `compare` as plain text: one block per measure, one line per set, one column per system."""
   blocks = []
   for measure, found in compared.items():
     cells = [(measure, *systems)]
@@ -146,7 +122,8 @@ def text(compared: Mapping[str, Mapping[str, Any]], systems: Sequence[str]) -> s
     if len(found["sets"]) > 1:
       cells.append(("macro average", *(f"{value:.3f}" for value in found["macro"])))
     if found["wilcoxon"]:
-      cells.append((f"p, paired by set ({len(found['sets'])}; Wilcoxon)", "", *map(_p, found["wilcoxon"])))
+      side = "" if alternative == "two-sided" else f", one-sided: {alternative}"
+      cells.append((f"p, paired by set ({len(found['sets'])}; Wilcoxon{side})", "", *map(_p, found["wilcoxon"])))
     if found["questions"]:
       cells.append((f"p, paired by question ({found['paired']}; permutation)", "", *map(_p, found["questions"])))
     widths = [max(len(cell[column]) for cell in cells) for column in range(len(cells[0]))]

@@ -1,4 +1,4 @@
-"""Evaluations side by side, by hand; and the launcher."""
+"""Comparison of evaluations, checked by hand, and its command."""
 
 import dataclasses
 import json
@@ -9,14 +9,14 @@ import sys
 import pytest
 
 from ragrl_jax.data import writers
-from ragrl_jax.evaluation import compare
+from ragrl_jax.evaluation import comparison
 from ragrl_jax.structs import Example, Passage
 
 ROOT = pathlib.Path(__file__).parents[2]
 
 
 def rows(*right, failed=0, **terms):
-  """Seven sets "s0" … of one, two … questions; `right`: so many of each set's are right."""
+  """Seven sets "s0" … of one, two … questions. `right`: the number of right answers in each set."""
   return [
     dict(
       id=f"q{j}",
@@ -38,35 +38,35 @@ A, B = rows(1, 1, 1, 1, 1, 1, 1), rows(1, 2, 2, 2, 2, 2, 2, late=0.5, unknown=No
 
 
 def test_each_set_counts_once():
-  sets = compare.by_set(B)
+  sets = comparison.by_set(B)
   assert [round(means["em"], 3) for means in sets.values()] == [1, 1, 0.667, 0.5, 0.4, 0.333, 0.286]
-  assert sets["s3"]["outcome"] == pytest.approx(1 / 3) and sets["s3"]["searches"] == 3  # one is not known
+  assert sets["s3"]["outcome"] == pytest.approx(1 / 3) and sets["s3"]["searches"] == 3  # one is unknown
   assert "terms/unknown" not in sets["s0"] and "terms/late" in sets["s0"]
-  average = compare.macro(sets)
+  average = comparison.macro(sets)
   assert average["em"] == pytest.approx((1 + sum(2 / n for n in range(2, 8))) / 7) and average["searches"] == 3
-  assert "s0" not in compare.by_set(rows(*[1] * 7, failed=1))
-  assert "f1" not in compare.macro({"a": {"em": 0.0, "f1": 1.0}, "b": {"em": 1.0}})  # a mean of fewer sets misleads
-  assert compare.macro({}) == {}
+  assert "s0" not in comparison.by_set(rows(*[1] * 7, failed=1))
+  assert "f1" not in comparison.macro({"a": {"em": 0.0, "f1": 1.0}, "b": {"em": 1.0}})  # fewer sets would mislead
+  assert comparison.macro({}) == {}
 
 
 def test_systems_are_compared_over_sets():
-  found = compare.compare({"a": A, "b": B, "again": A})
-  assert list(found) == ["em", "f1", "cover_em", "outcome", "searches"]  # "late" is b's alone
+  found = comparison.compare({"a": A, "b": B, "again": A})
+  assert list(found) == ["em", "f1", "cover_em", "outcome", "searches"]  # only b has "late"
   em = found["em"]
   assert em["sets"]["s1"] == [0.5, 1.0, 0.5] and em["macro"][0] == em["macro"][2] < em["macro"][1]
-  # Six sets differ, all in b's favour: the smaller sum of ranks is 0, its exact p 2 / 2^6; no difference: p = 1.
+  # Six sets differ, all in b's favour: the smaller rank sum is 0, so the exact p is 2 / 2^6. No difference gives p = 1.
   assert em["wilcoxon"] == [(0.0, pytest.approx(2 / 2**6)), (0.0, 1.0)]
-  lines = compare.text({"em": em}, ("a", "b", "again")).splitlines()
+  lines = comparison.text({"em": em}, ("a", "b", "again")).splitlines()
   assert lines[0].split() == ["em", "a", "b", "again"] and lines[2].split() == ["s1", "0.500", "1.000", "0.500"]
   assert lines[-3].startswith("macro average")
   assert lines[-2].split() == ["p,", "paired", "by", "set", "(7;", "Wilcoxon)", "0.031", "1.000"]
-  # The same six differences among 28 questions: 2 / 2^6 again.
+  # The same six differences among 28 questions: p = 2 / 2^6 again.
   assert lines[-1].split() == ["p,", "paired", "by", "question", "(28;", "permutation)", "0.031", "1.000"]
   assert len(lines) == 11 and len(set(map(len, lines))) == 1
 
 
-def test_one_set_is_paired_by_question():
-  # Means of one set have no spread, and their test says 1.000 whatever the scores: the questions are the sample.
+def test_a_single_set_is_paired_by_question():
+  # Means of one set have no spread, and a test over one set always gives p = 1. So the questions are the sample.
   one = lambda right: [
     dict(
       id=f"q{j}",
@@ -82,15 +82,15 @@ def test_one_set_is_paired_by_question():
     for j in range(100)
   ]
   better, shuffled = one(range(20, 80)), one(range(20, 80))[::-1]
-  found = compare.compare({"a": one(range(40, 80)), "b": better, "again": shuffled})["em"]
+  found = comparison.compare({"a": one(range(40, 80)), "b": better, "again": shuffled})["em"]
   assert found["wilcoxon"] == [] and found["paired"] == 100
   assert found["questions"][0] == found["questions"][1] == (pytest.approx(0.2), pytest.approx(2e-4, abs=2e-4))
-  lines = compare.text({"em": found}, ("a", "b", "again")).splitlines()
+  lines = comparison.text({"em": found}, ("a", "b", "again")).splitlines()
   assert lines[-1].split()[:6] == ["p,", "paired", "by", "question", "(100;", "permutation)"]
   assert "< 0.001" in lines[-1] and not any("Wilcoxon" in line or "macro" in line for line in lines)
 
 
-def test_only_questions_that_all_have_are_paired():
+def test_only_questions_that_all_systems_have_are_paired():
   rows = lambda values: [
     dict(
       id=i,
@@ -105,38 +105,51 @@ def test_only_questions_that_all_have_are_paired():
     )
     for i, v in enumerate(values)
   ]
-  found = compare.compare({"a": rows([1, None, 0, 1]), "b": rows([1, 1, 1, None])})["em"]
-  assert found["paired"] == 2 and found["questions"] == [(0.5, 1.0)]  # a pair that differs may stand either way
-  alone = compare.compare({"a": rows([1, None]), "b": rows([None, 1])})["em"]
+  found = comparison.compare({"a": rows([1, None, 0, 1]), "b": rows([1, 1, 1, None])})["em"]
+  assert found["paired"] == 2 and found["questions"] == [(0.5, 1.0)]  # a's and b's score
+  alone = comparison.compare({"a": rows([1, None]), "b": rows([None, 1])})["em"]
   assert alone["paired"] == 0 and alone["questions"] == []
 
 
 def test_what_cannot_be_compared_is_refused():
   with pytest.raises(ValueError, match="1 evaluation"):
-    compare.compare({"a": A})
+    comparison.compare({"a": A})
   with pytest.raises(ValueError, match="a and b were asked different questions: 1 are only in the first, 0 only in"):
-    compare.compare({"a": A, "b": B[1:]})
+    comparison.compare({"a": A, "b": B[1:]})
   with pytest.raises(ValueError, match="no measure"):
-    compare.compare({"a": A, "b": rows(*[1] * 7, failed=7)})
+    comparison.compare({"a": A, "b": rows(*[1] * 7, failed=7)})
 
 
-def test_agreement_of_judges_by_hand():
-  # Pairs 1 to 4: labels 111, 110, 000, 100. P_i = 1, 1/3, 1, 1/3, mean 2/3; p_1 = 6/12: κ = (2/3 - 1/2) / (1/2) = 1/3.
-  labels = ("1110", "1100", "1000")  # as the judges say them, pairs 1, 2, 4, 3; two more pairs are one judge's alone
-  judges = [dict(zip("abcd", said)) for said in labels]
-  judges[0] |= dict(e="1", f="0")
-  found = compare.agreement(judges)
-  assert found == dict(
-    n=4, left_out=2, agreement=pytest.approx(2 / 3), fleiss_kappa=pytest.approx(1 / 3), shares={"0": 0.5, "1": 0.5}
+def test_a_one_sided_test_says_so():
+  """VERITAS, Table 2: the arm with information-think against Search-R1 and against Search-R1 with a format reward."""
+  table = dict(
+    base=(0.480, 0.638, 0.457, 0.433, 0.382, 0.196, 0.432),
+    shaped=(0.488, 0.644, 0.469, 0.436, 0.412, 0.187, 0.403),
+    ours=(0.486, 0.650, 0.463, 0.445, 0.423, 0.206, 0.456),
   )
-  for wrong in ([], judges[:1], [dict(a="1"), dict(b="1")]):
-    with pytest.raises(ValueError, match="in common"):
-      compare.agreement(wrong)
+  row = dict(ended="answer", f1=0.0, cover_em=0.0, outcome=None, num_searches=0, terms={})
+  rows = {
+    name: [dict(row, id="q", source=f"s{i}", em=score) for i, score in enumerate(scores)]
+    for name, scores in table.items()
+  }
+  p = lambda first, **side: comparison.compare({first: rows[first], "ours": rows["ours"]}, **side)["em"]["wilcoxon"][0][
+    1
+  ]
+  # Seven of seven above the first: 2 / 2^7. Of seven, -0.002 and -0.006 (tied with 0.006) are below the second.
+  assert p("base") == pytest.approx(2 / 2**7) and p("base", alternative="greater") == pytest.approx(1 / 2**7)
+  assert p("base", alternative="less") == 1.0
+  assert p("shaped") == pytest.approx(2 * p("shaped", alternative="greater"))
+  assert (
+    0.05 < p("shaped") and 0.03 < p("shaped", alternative="greater") < 0.05
+  )  # the test's side decides the paper's mark
+  found = comparison.compare({"base": rows["base"], "ours": rows["ours"]}, alternative="greater")
+  said = comparison.text({"em": found["em"]}, ("base", "ours"), alternative="greater")
+  assert "p, paired by set (7; Wilcoxon, one-sided: greater)" in said and "0.008" in said
 
 
-@pytest.mark.slow  # two starts of a process
-def test_the_launcher(tmp_path):
-  for name, some in (("a", A), ("b", B)):  # a folder for the first sets, another for the rest
+@pytest.mark.slow  # starts two processes
+def test_the_command(tmp_path):
+  for name, some in (("a", A), ("b", B)):  # the first sets are in one folder, the others in another
     for part, sets in (("one", "s0 s1 s2"), ("two", "s3 s4 s5 s6")):
       folder = tmp_path / name / part
       folder.mkdir(parents=True)
@@ -151,5 +164,7 @@ def test_the_launcher(tmp_path):
 
   said = say(f"--results={tmp_path}/a/*", f"--results={tmp_path}/b/*", "--measures=em")
   assert said.returncode == 0 and "0.031" in said.stdout and "f1" not in said.stdout, said.stderr
+  said = say(f"--results={tmp_path}/a/*", f"--results={tmp_path}/b/*", "--measures=em", "--alternative=greater")
+  assert "0.016" in said.stdout and "one-sided: greater" in said.stdout, said.stderr
   said = say(f"--verdicts={tmp_path}/one.jsonl.gz", f"--verdicts={tmp_path}/two.jsonl.gz")
   assert json.loads(said.stdout) | dict(n=4, agreement=0.75) == json.loads(said.stdout), said.stderr

@@ -1,16 +1,20 @@
 import pytest
 
 from ragrl_jax.core.metrics import searches as searches_lib
-from ragrl_jax.report import tables
+from ragrl_jax.report import metric_tables
 
 
 def row(*searches, golds=("g1", "g2")):
-  """searches: (query, ids found)."""
+  """A row with these searches: (query, ids found)."""
   segments = [{"owner": "environment", "text": "prompt"}]
   for query, ids in searches:
     segments.append({"owner": "model", "text": f"<search>{query}</search>"})
     segments.append({"owner": "environment", "text": "…", "query": query, "found": [{"id": i} for i in ids]})
   return {"segments": segments, "gold_ids": None if golds is None else list(golds)}
+
+
+def of(*searches, golds=("g1", "g2")):
+  return searches_lib.in_row(row(*searches, golds=golds))
 
 
 @pytest.mark.parametrize(
@@ -20,28 +24,28 @@ def row(*searches, golds=("g1", "g2")):
     ([("a", ["g1", "x"]), ("b", ["g2"])], ["gold", "gold"]),
     ([("a", ["x"])], ["no gold"]),
     ([("a", [])], ["no gold"]),
-    # The second brings g1 again, which was shown: nothing new.
+    # The second search finds g1 again, which was shown already.
     ([("a", ["g1"]), ("b", ["g1", "x"])], ["gold", "no gold"]),
-    ([("x", ["g1"]), (" X ", ["g2"])], ["gold", "repeat"]),  # whatever it brings
-    # g2 is new beside the old g1.
+    ([("x", ["g1"]), (" X ", ["g2"])], ["gold", "repeat"]),  # for any result
+    # g2 is new, g1 is not.
     ([("a", ["g1"]), ("b", ["g1", "g2"])], ["gold", "gold"]),
-    # The same query but for case and spaces is a repeat, even if it brought something new.
+    # A query that differs only in case and spaces is a repetition, even if it finds something new.
     ([("Where is  Kel", ["x"]), (" where is kel ", ["g1"])], ["no gold", "repeat"]),
   ],
 )
 def test_verdicts_on_searches(searches, verdicts):
-  assert searches_lib.verdicts(row(*searches)) == verdicts
-  assert searches_lib.wasted_searches(row(*searches)) == sum(verdict != "gold" for verdict in verdicts)
+  assert searches_lib.verdicts(*of(*searches)) == verdicts
+  assert searches_lib.wasted_searches(*of(*searches)) == sum(verdict != "gold" for verdict in verdicts)
 
 
-def test_without_known_gold_only_repeats_are_known():
-  unknown = row(("a", ["x"]), ("A", ["x"]), golds=None)
-  assert searches_lib.verdicts(unknown) == ["unknown", "repeat"]
-  assert searches_lib.wasted_searches(unknown) is None
-  thrice = row(("x", ["z"]), ("x", ["z"]), ("y", ["z"]), golds=None)
-  assert searches_lib.verdicts(thrice).count("repeat") == 1
-  # No passage is gold: every search is wasted.
-  assert searches_lib.wasted_searches(row(("a", ["x"]), golds=())) == 1
+def test_without_gold_ids_only_repetitions_are_wasted():
+  unknown = of(("a", ["x"]), ("A", ["x"]), golds=None)
+  assert searches_lib.verdicts(*unknown) == ["unknown", "repeat"]
+  assert searches_lib.wasted_searches(*unknown) is None
+  thrice = of(("x", ["z"]), ("x", ["z"]), ("y", ["z"]), golds=None)
+  assert searches_lib.verdicts(*thrice).count("repeat") == 1
+  # No passage is gold, so every search is wasted.
+  assert searches_lib.wasted_searches(*of(("a", ["x"]), golds=())) == 1
 
 
 BEFORE = {
@@ -65,14 +69,14 @@ AFTER = {
 
 
 def test_comparison_by_hop_and_with_gaps():
-  rows = {row["label"].strip(): row for row in tables.comparison(BEFORE, AFTER)}
-  # One source alone is no comparison of sources.
+  rows = {row["label"].strip(): row for row in metric_tables.comparison(BEFORE, AFTER)}
+  # With one source there are no sources to compare.
   assert list(rows) == ["Exact match", "1-hop", "2-hop", "F1", "Searches per question", "Wasted searches per question"]
   assert rows["Exact match"]["before"] == {"value": 0.25, "low": 0.1, "high": 0.4}
   assert rows["2-hop"]["after"] == {"value": 0.5, "low": None, "high": None} and rows["2-hop"]["n"] == 6
   assert rows["Searches per question"]["after"] is None
   assert rows["Wasted searches per question"]["before"] is None
-  assert tables.comparison(None, None) == []
+  assert metric_tables.comparison(None, None) == []
 
 
 def test_several_sources_are_followed_by_their_mean():
@@ -82,7 +86,7 @@ def test_several_sources_are_followed_by_their_mean():
     "macro": {"em": 0.5},
     "by_source": {"a": {"n": 3, "em": 0.0}, "b": {"n": 1, "em": 1.0}},
   }
-  rows = tables.comparison(BEFORE, several)
+  rows = metric_tables.comparison(BEFORE, several)
   assert [row["label"].strip() for row in rows[3:7]] == ["a", "b", "world", "mean of the sources"]
   assert rows[6] == {
     "label": "   mean of the sources",
@@ -90,21 +94,21 @@ def test_several_sources_are_followed_by_their_mean():
     "before": None,
     "after": {"value": 0.5, "low": None, "high": None},
   }
-  assert "mean of the sources   0.500" in tables.one(several)
+  assert "mean of the sources   0.500" in metric_tables.one(several)
 
 
 def test_the_text_table_is_aligned():
-  lines = tables.text_table(tables.comparison(BEFORE, AFTER)).splitlines()
+  lines = metric_tables.text_table(metric_tables.comparison(BEFORE, AFTER)).splitlines()
   assert lines[2].split("   ")[0] == "Exact match"
   assert "0.250  [0.100, 0.400]" in lines[2] and "0.750  [0.600, 0.900]" in lines[2]
   ends = {len(line) for line in lines[2:]}
-  assert ends == {len(lines[1])}  # the counts stand in one column
+  assert ends == {len(lines[1])}  # the counts are aligned
   starts = {line.index("0.") for line in lines[2:5]}
   assert len(starts) == 1
 
 
-def test_one_evaluation_says_what_it_rests_on():
-  text = tables.one(
+def test_one_evaluation_shows_its_settings():
+  text = metric_tables.one(
     AFTER
     | {
       "failed": 2,
@@ -117,4 +121,4 @@ def test_one_evaluation_says_what_it_rests_on():
   assert "Exact match" in text and "0.750  [0.600, 0.900]" in text and "n 10" in text
   assert "2 questions failed" in text and "retrieval: index wiki, top_k 3" in text
   assert "3.2 s for 10 questions; peak memory: host 1.00 GiB" in text and "one at a time" not in text
-  assert "0.250 s from a question to its answer, one at a time" in tables.one(AFTER | {"latency": 0.25})
+  assert "0.250 s from a question to its answer, one at a time" in metric_tables.one(AFTER | {"latency": 0.25})

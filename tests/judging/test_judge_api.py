@@ -1,9 +1,9 @@
-"""What every judge shares: checks, blank claims, right answers as a premise, thresholds; and the door."""
+"""What all judges share: checks of pairs, blank claims, right answers as a premise, thresholds; and `judging.load`."""
 
 import pytest
 
 from ragrl_jax import config, judging
-from ragrl_jax.judging import api, lexical, verdict_cache
+from ragrl_jax.judging import judge_api, lexical, verdict_cache
 
 
 def settings(**changed):
@@ -13,38 +13,38 @@ def settings(**changed):
 def test_each_asks_once_for_what_needs_asking():
   asked = []
   say = lambda pairs: asked.append(pairs) or [float(len(claim)) for _, claim in pairs]
-  assert api.each([["p", "ab"], ("p", " \n"), ("p", "a"), ("p", "ab")], say) == [2.0, 0.0, 1.0, 2.0]
+  assert judge_api.each([["p", "ab"], ("p", " \n"), ("p", "a"), ("p", "ab")], say) == [2.0, 0.0, 1.0, 2.0]
   assert asked == [[("p", "ab"), ("p", "a")]]
 
 
-def test_nothing_to_ask_asks_nobody():
+def test_nothing_to_ask_makes_no_call():
   refuse = lambda pairs: pytest.fail("asked")
-  assert api.each([], refuse) == [] and api.each([("p", "")], refuse) == [0.0]
+  assert judge_api.each([], refuse) == [] and judge_api.each([("p", "")], refuse) == [0.0]
 
 
-def test_a_judge_that_forgets_a_pair_is_found_out():
+def test_a_judge_that_omits_a_pair_is_refused():
   with pytest.raises(ValueError, match="shorter"):
-    api.each([("p", "a"), ("p", "b")], lambda pairs: [1.0])
+    judge_api.each([("p", "a"), ("p", "b")], lambda pairs: [1.0])
 
 
 @pytest.mark.parametrize("wrong", ["text", ["ab"], [("a",)], [("a", "b", "c")], [("a", None)], [(1, "b")]])
-def test_only_pairs_of_strings(wrong):
+def test_only_pairs_of_strings_are_accepted(wrong):
   with pytest.raises(ValueError, match="pair"):
-    api.checked(wrong)
+    judge_api.checked(wrong)
 
 
 def test_right_answers_as_a_premise():
   golds = ["Paris", "City of\n Light ", "", "Lutetia"]
-  assert api.golds(api.references(golds)) == ["Paris", "City of Light", "Lutetia"]
+  assert judge_api.golds(judge_api.references(golds)) == ["Paris", "City of Light", "Lutetia"]
 
 
 def test_threshold():
-  assert [api.graded(0.5, 0.5), api.graded(0.49, 0.5), api.graded(0.3, 0.0)] == [1.0, 0.0, 0.3]
+  assert [judge_api.graded(0.5, 0.5), judge_api.graded(0.49, 0.5), judge_api.graded(0.3, 0.0)] == [1.0, 0.0, 0.3]
   with pytest.raises(ValueError, match="config.judge.threshold"):
-    api.in_range(1.5)
+    judge_api.in_range(1.5)
 
 
-def test_load_by_kind(tmp_path, monkeypatch):
+def test_load_returns_each_kind(tmp_path, monkeypatch):
   assert judging.load(settings()) is None
   assert isinstance(judging.load(settings(kind="exact", cache="unused")), lexical.Exact)
   assert judging.load(settings(kind="lexical", threshold=0.0)).judge([("a fox ran", "fox sat")]) == [0.5]

@@ -14,7 +14,7 @@ FORMS = re.compile(
 
 
 def text(line: str) -> str:
-  """The part of an instruction that says which devices it joins; "" if none does: it joins all."""
+  """The part of an instruction that says which devices it joins; "" if it joins all."""
   found = FORMS.search(line)
   return found[0] if found else ""
 
@@ -48,7 +48,7 @@ def _of_mesh(form: str) -> list[list[int]]:
   sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", mesh)}
   chosen = re.findall(r"'([^']+)'", axes)
   if ":" in axes or "device" in mesh or not set(chosen) <= set(sizes):
-    raise ValueError(f"a collective's groups are written as {form}, which ragrl_jax/plan/groups.py cannot read.")
+    raise ValueError(f"cannot read the groups of a collective: {form}. Add the form to plan/collective_groups.py.")
   order = [list(sizes).index(name) for name in (*(name for name in sizes if name not in chosen), *chosen)]
   places = np.arange(math.prod(sizes.values())).reshape(list(sizes.values())).transpose(order)
   return places.reshape(-1, math.prod(sizes[name] for name in chosen)).tolist()

@@ -1,0 +1,107 @@
+"""docs/scale.md's tables of conversations beside the train state, and of what a step's time is made of."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import scale_cases as cases
+
+GIB, MIB = 2**30, 2**20
+MODEL = "qwen2.5-7b"
+
+# Conversations of a host before the cache was in pages: rows of the whole context in bfloat16, on the best plan of the
+# arithmetic of commit 77fa9da (10 % free), with as many rows as then fill the chip. It knew no GPUs: H200's memory and
+# bandwidth were added to its table of chips, and eight a host. None: its smallest cache did not fit.
+BEFORE = {
+  ("search_r1", "v5e-64"): 125,
+  ("search_r1", "v5p-64"): 749,
+  ("search_r1", "8 × H200"): 1476,
+  ("when_to_search", "v5e-64"): None,
+  ("when_to_search", "v5p-64"): 311,
+  ("when_to_search", "8 × H200"): 336,
+}
+
+
+def reports() -> dict[tuple[str, str, str], Any]:
+  """(recipe, slice, kv_dtype) → report of the best plan."""
+  return {
+    (run, where, kind): cases.plan(MODEL, run, where, kv_dtype=kind)[1]
+    for run, where in BEFORE
+    for kind in ("model", "int8")
+  }
+
+
+def conversations(found: Mapping[tuple[str, str, str], Any]) -> list[list[str]]:
+  """A line for each case: what fitted before, and what fits in pages of bfloat16 and of int8."""
+  lines = []
+  for (run, where), before in BEFORE.items():
+    line = [run, where, "–" if before is None else f"{before:,}"]
+    for kind in ("model", "int8"):
+      report = found[run, where, kind]
+      times = "" if before is None else f" ({report.conversations / before:.1f} ×)"
+      line.append(f"{report.conversations:,}{times}")
+    wide, narrow = (found[run, where, kind] for kind in ("model", "int8"))
+    line += [
+      f"{wide.free / GIB:.1f} / {narrow.free / GIB:.1f}",
+      f"{wide.conversation.reserved / MIB:.0f} / {wide.conversation.bytes / MIB:.0f} / "
+      f"{narrow.conversation.bytes / MIB:.0f}",
+      f"{cases.load_of(run).episodes // cases.SLICES[where].hosts:,}",
+    ]
+    lines.append(line)
+  return lines
+
+
+def parts(found: Mapping[tuple[str, str, str], Any]) -> list[list[str]]:
+  """A line for each case: seconds of each program, and those of the learner's operations without remat at the peak."""
+  names = ("learner: accumulate", "learner: score", "engine: prefill", "engine: decode")
+  lines = []
+  for (run, where, kind), report in found.items():
+    programs = {one.name: one for one in report.programs}
+    cells = []
+    for name in names:
+      seconds, bound = report.seconds(programs[name]) if name in programs else (0.0, "")
+      cells.append(f"{programs[name].calls * seconds:.1f} {bound}" if bound else "")
+    floor = report.needed_flops / report.peak
+    lines.append([run, where, "bfloat16" if kind == "model" else kind, f"{report.step_s:.1f}", *cells, f"{floor:.1f}"])
+  return lines
+
+
+def section(table: Callable[..., str]) -> str:
+  """The page's section; `table` makes one of a head and lines."""
+  found = reports()
+  return SECTION.format(
+    conversations=table(
+      ["recipe", "slice", "before", "pages", "int8 pages", "GiB free", "MiB each", "episodes"], conversations(found)
+    ),
+    parts=table(
+      ["recipe", "slice", "cache", "step, s", "gradient", "scoring", "prefill", "decode", "learner's least"],
+      parts(found),
+    ),
+  )
+
+
+SECTION = """## Conversations beside the train state
+
+Qwen2.5-7B, on the best plan: conversations of the mean length that a host's cache can hold, as `compile_check` prints
+them. *Before*: rows of the whole context in bfloat16 (commit 77fa9da, by its own arithmetic). *GiB free* for the cache
+on a chip: in bfloat16 / with int8. *MiB each* on a chip: the whole context / what is filled / the same in int8.
+*Episodes*: of a step, a host. What turns out longer than the mean takes the pages of what is shorter, and what finds
+no page is swapped to the host's memory.
+
+{conversations}
+
+Three things multiply. A conversation holds what it has filled, about half of the context: 1.9 ×. int8 with its scales
+is 0.52 of bfloat16: 1.9 ×. And while the engine draws, a chip holds neither the learner's temporaries nor the gradient.
+`when_to_search` on v5p-64 stays below 4 ×: today's fastest mesh shards the train state over 4 chips, where the one
+before sharded it over 32. With `--config.mesh.data=1 --config.mesh.fsdp=32` it is 4.4 ×, and the step as long. A GPU's
+int8 pages of a layer end at 2 GiB, because of the kernel's offsets. On TPUs int8 pages are attended to in plain JAX, so
+int8 there buys conversations with time, as the next table says; on GPUs it costs nothing.
+
+What bounds a step, in seconds by program. *Learner's least*: its operations at the chips' peak, without remat's second
+forward pass and without padding.
+
+{parts}
+
+On v5e-64 no plan makes a step of `search_r1` shorter than the learner's least: five passes over 5.2M tokens, three of
+them the gradient's, and two for old and reference log-probabilities. Replicas, lanes, blocks and int8 move only what
+comes on top: remat's second pass, prefill and decode.
+"""

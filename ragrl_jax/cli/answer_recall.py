@@ -1,0 +1,44 @@
+"""Measures a retriever by the answers that its passages hold: Recall@k and nDCG@k (LEAR, Table 3).
+
+  python launchers/answer_recall.py --data QUESTIONS --index INDEX --top_k 5 [--noown_passages] [--only type=bridge]
+
+A passage is relevant if it holds a right answer as whole words. Passages that rows bring are measured as they are,
+without a search; --noown_passages drops them. The paper measures HotpotQA's bridge questions alone: --only type=bridge.
+"""
+
+import json
+
+from absl import app, flags
+
+from ragrl_jax.cli import commands, index_flags
+from ragrl_jax.data import readers
+from ragrl_jax.evaluation import answer_recall
+
+DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
+MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "The most questions to read; 0 reads all.", lower_bound=0)
+ONLY = flags.DEFINE_string("only", "", "COLUMN=VALUE: measure the questions alone whose rows have it.")
+
+
+def main(argv):
+  """Runs `ragrl recall`."""
+  if len(argv) > 1:
+    raise app.UsageError(f"unknown argument {argv[1]!r}")
+  examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
+  if ONLY.value:
+    column, given, value = ONLY.value.partition("=")
+    if not given:
+      raise app.UsageError(f"--only={ONLY.value}: write COLUMN=VALUE.")
+    examples = [example for example in examples if str(example.meta.get(column)) == value]
+    if not examples:
+      raise ValueError(f"--only={ONLY.value}: no row of {DATA.value} has it.")
+  examples = index_flags.with_passages(examples)
+  if bare := sum(not example.passages for example in examples):
+    raise ValueError(f"{bare} of {len(examples)} questions have no passages: name a retriever by --index.")
+  found = answer_recall.measured(examples, [example.passages for example in examples], index_flags.TOP_K.value)
+  print(json.dumps(found, indent=1))
+
+
+def start() -> None:
+  """Reads the flags and runs `main`."""
+  flags.mark_flags_as_required(["data"])
+  commands.run(main)

@@ -1,0 +1,62 @@
+"""Crosses two evaluations of the same questions, or draws evaluations up by the number of passages:
+
+  python launchers/quadrants.py --results OUT_A --results OUT_B [--measure outcome]
+  python launchers/quadrants.py --curve 'out/k*' [--measure outcome]
+
+The first prints the shares of questions that both, only the first, only the second and neither got right: with and
+without retrieval for When to Search's Fig. 4, rational and vanilla evidence (--measure answer_recall) for LEAR's Fig.
+2. The second prints a line per evaluation by its config.retrieval.top_k: the measure's mean, the tokens of the reply,
+the tokens given, as When to Search's Fig. 5 has them. Folders are those that launchers/evaluate.py wrote, or globs of
+them.
+"""
+
+import glob
+import json
+import pathlib
+
+from absl import app, flags
+
+from ragrl_jax.cli import commands
+from ragrl_jax.evaluation import harness, quadrants
+from ragrl_jax.store import jsonl
+
+RESULTS = flags.DEFINE_multi_string("results", [], "Folder of predictions.jsonl, or a glob of such folders; twice.")
+CURVE = flags.DEFINE_string("curve", "", "Glob of folders of predictions.jsonl and metrics.json.")
+MEASURE = flags.DEFINE_string(
+  "measure", "outcome", "outcome, em, f1, cover_em, answer_recall or measure/NAME; right from one half on."
+)
+
+
+def main(argv):
+  """Runs `ragrl quadrants`."""
+  if len(argv) > 1 or (len(RESULTS.value) == 2) == bool(CURVE.value) or len(RESULTS.value) not in (0, 2):
+    raise app.UsageError("give --results twice, or --curve once.")
+  if CURVE.value:
+    results = {str(path): (_metrics(path), _rows(path)) for path in _folders(CURVE.value)}
+    print(quadrants.curve_text(quadrants.curve(results, MEASURE.value), MEASURE.value))
+    return
+  first, second = ([row for path in _folders(name) for row in _rows(path)] for name in RESULTS.value)
+  print(quadrants.crossed_text(quadrants.crossed(first, second, MEASURE.value)))
+
+
+def _folders(name: str) -> list[pathlib.Path]:
+  paths = [pathlib.Path(path) for path in sorted(glob.glob(name))]
+  if not (found := [path for path in paths if (path / harness.PREDICTIONS).exists()]):
+    raise FileNotFoundError(f"{name}: no {harness.PREDICTIONS} there.")
+  return found
+
+
+def _rows(folder: pathlib.Path) -> list:
+  return list(jsonl.read(folder / harness.PREDICTIONS))
+
+
+def _metrics(folder: pathlib.Path) -> dict:
+  path = folder / harness.METRICS
+  if not path.exists():
+    raise FileNotFoundError(f"{folder}: no {harness.METRICS}, so this evaluation has not ended: run its command again.")
+  return json.loads(path.read_text(encoding="utf-8"))
+
+
+def start() -> None:
+  """Reads the flags and runs `main`."""
+  commands.run(main)

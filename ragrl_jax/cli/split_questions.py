@@ -1,0 +1,36 @@
+"""Splits a set of questions at random into files of given shares, always in the same way:
+
+  python launchers/split_questions.py --data QUESTIONS --shares 80,20 --out TRAIN.jsonl.gz --out VALIDATION.jsonl.gz
+
+When to Search trains on 80 % of a set and validates on the other 20 %. Every question is in exactly one file.
+"""
+
+from absl import app, flags
+
+from ragrl_jax.cli import commands
+from ragrl_jax.data import readers, splits, writers
+
+DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
+SHARES = flags.DEFINE_list("shares", ["80", "20"], "Share of each file, in any unit.")
+OUT = flags.DEFINE_multi_string("out", [], "FILE.jsonl[.gz], once per share.")
+SEED = flags.DEFINE_integer("seed", 0, "Another seed splits otherwise.")
+
+
+def main(argv):
+  """Runs `ragrl split`."""
+  if len(argv) > 1 or len(OUT.value) != len(SHARES.value):
+    raise app.UsageError(f"give one --out for each of the {len(SHARES.value)} shares.")
+  try:
+    shares = [float(share) for share in SHARES.value]
+  except ValueError:
+    raise app.UsageError(f"--shares={','.join(SHARES.value)}: these must be numbers.") from None
+  parts = splits.split(list(readers.read_examples(DATA.value)), shares, seed=SEED.value)
+  for path, part in zip(OUT.value, parts):
+    writers.write_examples(path, part)
+    print(f"{path}: {len(part)} questions")
+
+
+def start() -> None:
+  """Reads the flags and runs `main`."""
+  flags.mark_flags_as_required(["data", "out"])
+  commands.run(main)

@@ -1,0 +1,68 @@
+"""Prints a paper's tables with our runs beside the published numbers:
+
+  python launchers/tables.py --paper arena --runs out/arena/test --runs 'out/arena/baselines/*'
+
+Each --runs is a folder that launchers/evaluate.py or launchers/score_transcripts.py wrote, or a glob of such folders.
+What a run says of itself decides on its row and columns, never its folder's name. Below a table are the settings of
+each run, and the commands that fill its empty cells. Without --runs these are all commands.
+"""
+
+import glob
+import pathlib
+
+from absl import app, flags
+
+from ragrl_jax.cli import commands
+from ragrl_jax.evaluation.tables import filling, papers, results, writing
+from ragrl_jax.store import jsonl
+
+PAPER = flags.DEFINE_enum("paper", None, list(papers.PAPERS), "The paper.")
+RUNS = flags.DEFINE_multi_string("runs", [], "Folder of an evaluation, or a glob of such folders; several times.")
+TABLE = flags.DEFINE_multi_string("table", [], "Only the tables whose name begins so, such as 'Table 3'.")
+FORMAT = flags.DEFINE_enum("format", "markdown", list(writing.FORMATS), "What is written.")
+OUT = flags.DEFINE_string("out", None, "File to write; without it the tables are printed.")
+ANY_MODEL = flags.DEFINE_bool(
+  "any_model", False, "Let a run of another model than the row's fill it; its note says so."
+)
+
+
+def main(argv):
+  """Runs `ragrl tables`."""
+  if len(argv) > 1:
+    raise app.UsageError(f"unknown argument {argv[1]!r}: each run is given as --runs=FOLDER.")
+  paper = papers.PAPERS[PAPER.value]
+  evaluations = [results.read(folder) for folder in folders(RUNS.value)]
+  filled = filling.fill(paper, evaluations, any_model=ANY_MODEL.value)
+  if TABLE.value:
+    names = [one.table.name for one in filled]
+    filled = [one for one in filled if one.table.name.startswith(tuple(TABLE.value))]
+    if not filled:
+      raise ValueError(f"--table={','.join(TABLE.value)}: {paper.name} has {', '.join(names)}.")
+  text = writing.FORMATS[FORMAT.value](paper, filled)
+  if OUT.value is None:
+    print(text, end="")
+    return
+  with jsonl.whole(pathlib.Path(OUT.value)) as part:
+    part.write_text(text, encoding="utf-8")
+  print(OUT.value)
+
+
+def folders(patterns: list[str]) -> list[str]:
+  """The folders that the patterns name, each once, in order.
+
+  Raises:
+    FileNotFoundError: a pattern names none.
+  """
+  found: dict[str, None] = {}
+  for pattern in patterns:
+    names = sorted(glob.glob(pattern)) or ([pattern] if pathlib.Path(pattern).exists() else [])
+    if not names:
+      raise FileNotFoundError(f"--runs={pattern}: there is no such folder.")
+    found |= dict.fromkeys(names)
+  return list(found)
+
+
+def start() -> None:
+  """Reads the flags and runs `main`."""
+  flags.mark_flag_as_required("paper")
+  commands.run(main)

@@ -1,0 +1,138 @@
+"""Reads the columns of a row of a data set. What is wrong with one raises a ValueError that names the column."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ragrl_jax.structs import Passage
+
+Row = Mapping[str, Any]
+
+
+def passage_id(title: str, text: str) -> str:
+  """An id for a passage without one: a hash of title and text."""
+  return hashlib.sha1(f"{title}\n{text}".encode(errors="surrogatepass")).hexdigest()[:12]
+
+
+def is_text(context: Any) -> bool:
+  """Whether a context is one text, and not JSON, as some files of 2WikiMultihopQA have it."""
+  return isinstance(context, str) and not context.lstrip().startswith(("[", "{"))
+
+
+def made(title: str, text: str) -> Passage:
+  """A passage whose id is made of its text."""
+  return Passage(passage_id(title, text), title, text)
+
+
+def contexts(value: Any) -> list[tuple[str, list[str]]]:
+  """[(title, sentences), …] from [[title, sentences], …], from a dict of the two columns, from a list of dicts with
+  these keys, or from any of these as JSON text."""
+  value = unpacked(value, "context")
+  if isinstance(value, Mapping):
+    value = list(zip(value.get("title", ()), value.get("sentences", value.get("content", ())), strict=False))
+  made = []
+  for i, item in enumerate(value):
+    title, sentences = (item.get("title"), item.get("sentences")) if isinstance(item, Mapping) else tuple(item)[:2]
+    if not isinstance(title, str) or not isinstance(sentences, Sequence) or isinstance(sentences, str):
+      raise ValueError(f"'context[{i}]' must be a title and a list of sentences.")
+    made.append((title, [str(sentence) for sentence in sentences]))
+  return made
+
+
+def facts(value: Any) -> list[tuple[str, int]]:
+  """[(title, sentence number), …] from the same kinds of values as in `contexts`."""
+  value = unpacked(value or (), "supporting_facts")
+  if isinstance(value, Mapping):
+    value = list(zip(value.get("title", ()), value.get("sent_id", ()), strict=False))
+  pairs = [(item.get("title"), item.get("sent_id")) if isinstance(item, Mapping) else tuple(item) for item in value]
+  if not all(len(p) == 2 and isinstance(p[0], str) and isinstance(p[1], int) for p in pairs):
+    raise ValueError("'supporting_facts' must be a list of [title, sentence number] pairs.")
+  return pairs
+
+
+def unpacked(value: Any, column: str) -> Any:
+  """A list or an object, from JSON text if it is one."""
+  if isinstance(value, str):
+    try:
+      value = json.loads(value)
+    except json.JSONDecodeError as error:
+      raise ValueError(f"{column!r} is text, but not JSON: {error}.") from error
+  if not isinstance(value, Sequence | Mapping) or isinstance(value, str):
+    raise ValueError(f"{column!r} must be a list or an object, this is {type(value).__name__}.")
+  return value
+
+
+def by_title(contexts: list[tuple[str, list[str]]], facts: list[tuple[str, int]]):
+  """(passages, supporting, evidence). A sentence number beyond its passage is left out of the evidence."""
+  passages, first = [], {}
+  for place, (title, sentences) in enumerate(contexts):
+    # HotpotQA's sentences bring their leading space along, 2WikiMultihopQA's do not.
+    glue = "" if any(sentence[:1].isspace() for sentence in sentences[1:]) else " "
+    passages.append(made(title, glue.join(sentences).strip()))
+    first.setdefault(title, place)
+  supporting = sorted({first[title] for title, _ in facts if title in first})
+  evidence = tuple(
+    (first[title], contexts[first[title]][1][number].strip())
+    for title, number in facts
+    if title in first and 0 <= number < len(contexts[first[title]][1])
+  )
+  return tuple(passages), tuple(supporting), evidence
+
+
+def passage(value: Any, where: str) -> Passage:
+  """A passage from an object with "text", and perhaps "id" and "title"."""
+  if not isinstance(value, Mapping) or not isinstance(value.get("text"), str):
+    raise ValueError(f"{where!r} must be an object with a text 'text' (and 'id', 'title').")
+  title = value.get("title") or ""
+  if not isinstance(title, str):
+    raise ValueError(f"the title of {where!r} must be text, this is {title!r}.")
+  return Passage(str(value.get("id") or passage_id(title, value["text"])), title, value["text"])
+
+
+def question(row: Row, column: str = "question") -> str:
+  """The question; it may not be blank."""
+  question = row.get(column)
+  if not isinstance(question, str) or not question.strip():
+    raise ValueError(f"{column!r} must be text, this is {question!r}.")
+  return question
+
+
+def golds(row: Row, column: str) -> tuple[str, ...]:
+  """The right answers, each once; one text is one answer."""
+  golds = row[column]
+  golds = [golds] if isinstance(golds, str) else golds
+  if not isinstance(golds, Sequence) or not golds or not all(isinstance(g, str) and g.strip() for g in golds):
+    raise ValueError(f"{column!r} must hold at least one answer, each of them text; this is {golds!r}.")
+  return tuple(dict.fromkeys(golds))
+
+
+def identified(row: Row, columns: Sequence[str], default: str) -> str:
+  """The id in the first of the columns that has one."""
+  found = next((row[column] for column in columns if row.get(column) is not None), default)
+  if isinstance(found, bool) or not isinstance(found, str | int) or found == "":
+    raise ValueError(f"{columns[0]!r} must be text or a number, this is {found!r}.")
+  return str(found)
+
+
+def listed(row: Row, column: str) -> list:
+  """A column that holds a list; one that is missing is empty."""
+  value = row.get(column)
+  if value is not None and not isinstance(value, list | tuple):
+    raise ValueError(f"{column!r} must be a list, this is {value!r:.80}.")
+  return list(value or ())
+
+
+def mapping(row: Row, column: str) -> dict[str, Any]:
+  """A column that holds an object; one that is missing is empty."""
+  value = row.get(column)
+  if value is not None and not isinstance(value, Mapping):
+    raise ValueError(f"{column!r} must be an object, this is {value!r:.80}.")
+  return dict(value or {})
+
+
+def position(value: Any, size: int, column: str) -> int:
+  """A position in a list of this size."""
+  if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < size:
+    raise ValueError(f"{column!r} holds {value!r}: it must be a position from 0 to {size - 1}.")
+  return value

@@ -1,0 +1,115 @@
+"""Two evaluations of the same questions, crossed: right by both, by one, by none. And a curve over top-k."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ragrl_jax.core.metrics import stats
+
+CLASSES = ("both", "first only", "second only", "neither")
+_CLASS = dict(zip(((True, True), (True, False), (False, True), (False, False)), CLASSES))
+Rows = Sequence[Mapping[str, Any]]  # of predictions.jsonl
+
+
+def crossed(first: Rows, second: Rows, measure: str) -> dict[str, dict[str, float]]:
+  """{set: {class of CLASSES: share of its questions, "n": number}}, and "" for all questions of several sets.
+
+  A question is right from half of the measure on. Questions without a value in either evaluation are left out.
+
+  Args:
+    first, second: rows of the same questions, in any order; a failed question has no value.
+    measure: a column of the rows with values from 0 to 1 (outcome, em, answer_recall), or measure/NAME.
+
+  Raises:
+    ValueError: the questions differ, or none has a value in both.
+
+  Source: When to Search Fig. 4 (with and without retrieval); LEAR Fig. 2 (rational and vanilla evidence).
+  """
+  left, right = ({(row["source"] or "", row["id"]): row for row in rows} for rows in (first, second))
+  if left.keys() != right.keys():
+    raise ValueError(
+      f"the evaluations are of different questions: {len(left.keys() - right.keys())} are only in the first, "
+      f"{len(right.keys() - left.keys())} only in the second."
+    )
+  classes: dict[str, list[str]] = {}
+  for name, row in left.items():
+    one, two = _value(row, measure), _value(right[name], measure)
+    if one is not None and two is not None:
+      classes.setdefault(name[0], []).append(_CLASS[one >= 0.5, two >= 0.5])
+  if not classes:
+    raise ValueError(f"no question has a value of {measure!r} in both evaluations.")
+  if len(classes) > 1:
+    classes[""] = [found for name in list(classes) for found in classes[name]]
+  return {
+    name: {kind: found.count(kind) / len(found) for kind in CLASSES} | {"n": len(found)}
+    for name, found in sorted(classes.items())
+  }
+
+
+def curve(results: Mapping[str, tuple[Mapping[str, Any], Rows]], measure: str) -> list[dict[str, Any]]:
+  """One row per evaluation, by the top-k of its retrieval: means of the measure and of the tokens.
+
+  Args:
+    results: folder → (its metrics.json, its rows).
+    measure: see `crossed`.
+
+  Returns:
+    {"folder", "top_k", "n", "mean", "low", "high" (95 % bootstrap), "response_tokens", "given_tokens" (prompt and
+    results)}, fewest passages first; top_k 0 for one without a retriever.
+
+  Raises:
+    ValueError: an evaluation in which no question has a value.
+
+  Source: When to Search Fig. 5.
+  """
+  found = []
+  for folder, (metrics, rows) in results.items():
+    known = [(row, value) for row in rows if (value := _value(row, measure)) is not None]
+    if not known:
+      raise ValueError(f"{folder}: no question has a value of {measure!r}.")
+    values = [value for _, value in known]
+    low, high = stats.bootstrap_interval(values, seed=0)
+    found.append(
+      dict(
+        folder=folder,
+        top_k=((metrics["settings"].get("retrieval") or {}).get("top_k") or 0),
+        n=len(known),
+        mean=statistics.fmean(values),
+        low=low,
+        high=high,
+        response_tokens=statistics.fmean(row["response_tokens"] for row, _ in known),
+        given_tokens=statistics.fmean(row["episode_tokens"] - row["response_tokens"] for row, _ in known),
+      )
+    )
+  return sorted(found, key=lambda row: (row["top_k"], row["folder"]))
+
+
+def crossed_text(found: Mapping[str, Mapping[str, float]]) -> str:
+  """The result of `crossed` as a plain table."""
+  lines = [("set", *CLASSES, "n")]
+  for name, shares in found.items():
+    lines.append((name or "(all)", *(f"{shares[kind]:.3f}" for kind in CLASSES), str(shares["n"])))
+  return _table(lines)
+
+
+def curve_text(found: Sequence[Mapping[str, Any]], measure: str) -> str:
+  """The result of `curve` as a plain table."""
+  lines = [("top-k", measure, "95 %", "reply's tokens", "given tokens", "n", "folder")]
+  for row in found:
+    between = f"{row['low']:.3f} to {row['high']:.3f}"
+    tokens = (f"{row[name]:.1f}" for name in ("response_tokens", "given_tokens"))
+    lines.append((str(row["top_k"]), f"{row['mean']:.3f}", between, *tokens, str(row["n"]), row["folder"]))
+  return _table(lines)
+
+
+def _table(lines: Sequence[Sequence[str]]) -> str:
+  widths = [max(map(len, column)) for column in zip(*lines)]
+  return "\n".join("   ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+
+
+def _value(row: Mapping[str, Any], measure: str) -> float | None:
+  if row["ended"] == "failed":
+    return None
+  group, _, name = measure.partition("/")
+  value = row.get("measures", {}).get(name) if group == "measure" and name else row.get(measure)
+  return None if value is None else float(value)

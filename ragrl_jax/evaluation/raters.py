@@ -1,0 +1,151 @@
+"""The agreement of raters, judges or people, on (premise, claim) pairs; and sheets for people to label."""
+
+import csv
+import itertools
+import os
+import pathlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ragrl_jax.store import jsonl
+
+COLUMNS = ("id", "premise", "claim", "label")
+LABELS = ("0", "1")
+_RESAMPLES = 2_000
+
+Pair = tuple[str, str]
+Patterns = Sequence[tuple[str, ...]]  # the labels of an item, one a rater
+Measure = Callable[[Patterns, np.ndarray], np.ndarray]  # patterns, counts [R, P] → values [R]
+
+
+def agreement(raters: Mapping[str, Mapping[Any, str]], *, seed: int = 0) -> dict[str, Any]:
+  """The agreement of raters on the items that all of them have labelled.
+
+  Args:
+    raters: name → {item: label}.
+    seed: of the intervals' resampling.
+
+  Returns:
+    n (items labelled by all), left_out (items labelled by some only), agreement (share of pairs of raters with the same
+    label, mean over the items), fleiss_kappa, pairs {"A, B": agreement and cohen_kappa of these two}, and shares
+    {rater: {label: its share of the rater's}}. Every agreement and κ has an `_interval` beside it: 95 %, percentiles of
+    a bootstrap over the items. If one label's share is near 0 or 1, κ says little.
+
+  Raises:
+    ValueError: fewer than two raters, or no item that all have labelled.
+
+  Source: the coefficients of `core.metrics.stats`; Efron's bootstrap.
+  """
+  names = list(raters)
+  shared = set.intersection(*(set(rater) for rater in raters.values())) if raters else set()
+  if len(names) < 2 or not shared:
+    raise ValueError(
+      f"{len(names)} judges have labelled {len(shared)} items in common: at least two judges and one item are needed."
+    )
+  said = Counter(tuple(rater[item] for rater in raters.values()) for item in shared)
+  pairs = {
+    f"{names[i]}, {names[j]}": _measured(_part(said, (i, j)), dict(agreement=_agreeing, cohen_kappa=_cohen), seed)
+    for i, j in itertools.combinations(range(len(names)), 2)
+  }
+  return dict(
+    n=len(shared),
+    left_out=len(set().union(*raters.values())) - len(shared),
+    **_measured(said, dict(agreement=_agreeing, fleiss_kappa=_fleiss), seed),
+    pairs=pairs,
+    shares={name: _shares([rater[item] for item in shared]) for name, rater in raters.items()},
+  )
+
+
+def _part(said: Counter, places: Sequence[int]) -> Counter:
+  found = Counter()
+  for labels, count in said.items():
+    found[tuple(labels[place] for place in places)] += count
+  return found
+
+
+def _shares(labels: Sequence[str]) -> dict[str, float]:
+  return {label: labels.count(label) / len(labels) for label in sorted(set(labels))}
+
+
+def _measured(said: Counter, measures: Mapping[str, Measure], seed: int) -> dict[str, Any]:
+  """Each measure, and its interval over resampled items.
+
+  Items with the same labels are alike: what is drawn is how many items have which labels, and not the items.
+  """
+  patterns, n = sorted(said), said.total()
+  counts = np.asarray([[said[labels] for labels in patterns]], np.float64)
+  drawn = np.random.default_rng(seed).multinomial(n, counts[0] / n, size=_RESAMPLES)
+  found: dict[str, Any] = {}
+  for name, measure in measures.items():
+    found[name] = float(measure(patterns, counts)[0])
+    edges = np.percentile(measure(patterns, drawn), (2.5, 97.5))
+    found[f"{name}_interval"] = [float(edge) for edge in edges]
+  return found
+
+
+def _votes(patterns: Patterns) -> np.ndarray:
+  """[P, L]: how many raters of each pattern say each label."""
+  labels = sorted({label for pattern in patterns for label in pattern})
+  return np.asarray([[pattern.count(label) for label in labels] for pattern in patterns], np.float64)
+
+
+def _agreeing(patterns: Patterns, counts: np.ndarray) -> np.ndarray:
+  votes, raters = _votes(patterns), len(patterns[0])
+  equal = (votes * (votes - 1)).sum(axis=1) / (raters * (raters - 1))
+  return counts @ equal / counts.sum(axis=1)
+
+
+def _fleiss(patterns: Patterns, counts: np.ndarray) -> np.ndarray:
+  """`stats.fleiss_kappa` for each row of counts [R, P]: how many items have which pattern."""
+  shares = counts @ _votes(patterns) / (counts.sum(axis=1, keepdims=True) * len(patterns[0]))
+  return _beyond_chance(_agreeing(patterns, counts), np.square(shares).sum(axis=1))
+
+
+def _cohen(patterns: Patterns, counts: np.ndarray) -> np.ndarray:
+  """`stats.cohen_kappa` likewise, of patterns of two raters."""
+  labels = sorted({label for pattern in patterns for label in pattern})
+  said = np.asarray([[[rater == label for label in labels] for rater in pattern] for pattern in patterns], np.float64)
+  first, second = (counts @ said[:, rater] / counts.sum(axis=1, keepdims=True) for rater in (0, 1))
+  return _beyond_chance(_agreeing(patterns, counts), (first * second).sum(axis=1))
+
+
+def _beyond_chance(observed: np.ndarray, expected: np.ndarray) -> np.ndarray:
+  # One label for all items (0/0) is full agreement, as in core.metrics.stats.
+  certain = expected >= 1.0
+  return np.where(certain, 1.0, (observed - expected) / np.where(certain, 1.0, 1.0 - expected))
+
+
+def write_sheet(path: str | os.PathLike, pairs: Iterable[tuple[str, Pair]]) -> None:
+  """Writes a CSV of (id, (premise, claim)) with an empty column "label", for a person to put 1 or 0 into."""
+  with jsonl.whole(path) as part, open(part, "w", encoding="utf-8-sig", newline="") as file:  # Excel wants the mark
+    rows = csv.writer(file)
+    rows.writerow(COLUMNS)
+    rows.writerows((name, premise, claim, "") for name, (premise, claim) in pairs)
+
+
+def read_sheet(path: str | os.PathLike) -> dict[Pair, str]:
+  """{(premise, claim): label} of the rows that a person has labelled; `same` makes the pairs comparable.
+
+  Raises:
+    ValueError: columns are missing, or a label is neither 1, 0 nor empty; with file and line.
+  """
+  with open(path, encoding="utf-8-sig", newline="") as file:
+    rows = csv.DictReader(file)
+    if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
+      raise ValueError(f"{pathlib.Path(path)}: there is no column {missing[0]!r}; a sheet has {', '.join(COLUMNS)}.")
+    found = {}
+    for row in rows:
+      label = (row["label"] or "").strip()
+      if label and label not in LABELS:
+        raise ValueError(f"{pathlib.Path(path)}:{rows.line_num}: the label {label!r} must be 1, 0 or empty.")
+      if label:
+        found[same(row["premise"], row["claim"])] = label
+  return found
+
+
+def same(premise: str, claim: str) -> Pair:
+  """The pair with single spaces: editors of sheets change white space."""
+  return " ".join(premise.split()), " ".join(claim.split())

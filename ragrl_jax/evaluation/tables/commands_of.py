@@ -1,0 +1,45 @@
+"""The commands that fill a cell: training, and the evaluation or the scoring of transcripts."""
+
+import re
+import shlex
+
+from ragrl_jax.evaluation.tables.layout import SETS, Column, Paper, Run
+
+
+def evaluation(paper: Paper, column: Column, run: Run) -> str:
+  """The command whose result fills a cell."""
+  (name,) = column.sets
+  data = column.data or paper.data.get(name) or SETS[name][1]
+  out = _folder(paper, run)
+  place = "-".join([out, name, *(re.sub(r"[^a-z0-9]+", "", flag.rpartition("=")[2].lower()) for flag in column.flags)])
+  if run.system:
+    words = ["ragrl", "score", f"--system={run.system}", f"--transcripts={name}.jsonl", f"--data={data}"]
+    return _line([*words, *(f"--model={model}" for model in run.models[:1]), f"--out={place}"])
+  step = f"/checkpoints/{run.checkpoint}" if run.checkpoint else ""
+  checkpoint = f"{out}{step}" if run.train else _model(run)
+  words = ["ragrl", "evaluate", f"--config={run.evaluate}", f"--checkpoint={checkpoint}", f"--data={data}"]
+  return _line([*words, f"--out={place}", *run.needs, *run.flags, *column.flags])
+
+
+def training(paper: Paper, run: Run | None) -> str:
+  """The command of the run that a row's evaluations need; "" for an untrained model."""
+  if run is None or not run.train:
+    return ""
+  command = "sft" if "sft" in run.train.partition(":")[2].split(",") else "train"
+  words = ["ragrl", command, f"--config={run.train}", f"--workdir={_folder(paper, run)}"]
+  needs = ("--config.data.train=TRANSCRIPTS.jsonl.gz",) if command == "sft" else run.needs
+  return _line([*words, f"--config.model.path={run.start or _model(run)}", *needs, *run.train_flags])
+
+
+def _folder(paper: Paper, run: Run) -> str:
+  name = run.system or (run.train or run.evaluate).replace(":", "-").replace(",", "-")
+  model = f"-{run.models[0]}" if run.models else ""
+  return f"out/{paper.name}/{name}{model}"
+
+
+def _model(run: Run) -> str:
+  return f"{run.models[0].upper()}_FOLDER" if run.models else "MODEL_FOLDER"
+
+
+def _line(words: list[str]) -> str:
+  return shlex.join(words)

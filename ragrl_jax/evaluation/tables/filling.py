@@ -1,0 +1,267 @@
+"""Fills a paper's table with evaluations: means, intervals, paired tests, and the command of a cell without a run."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ragrl_jax import recipes
+from ragrl_jax.core.metrics import stats
+from ragrl_jax.evaluation.tables import commands_of
+from ragrl_jax.evaluation.tables.layout import Column, Paper, Row, Run, Table
+from ragrl_jax.evaluation.tables.measures import MEASURES
+from ragrl_jax.evaluation.tables.results import Evaluation
+
+VERSUS = " / versus"
+Scores = dict[tuple[str, str], float]  # (data set, question's id) → score
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+  """One cell of a filled table.
+
+  Attributes:
+    published: as printed; None where nothing is.
+    value: ours, in the table's scale; None without a run.
+    low, high: the 95 % bootstrap interval over questions, in the same scale; None for an average and a whole measure.
+    n: questions in the mean; for an average, sets.
+    p: of the paired test against the row that the row is compared with; None without one.
+    paired: pairs in that test: questions, or for an average the sets.
+    evaluations: those that the value is of.
+    command: fills the cell, if nothing has.
+    why_not: why the cell is empty although its row has an evaluation.
+  """
+
+  published: str | None
+  value: float | None = None
+  low: float | None = None
+  high: float | None = None
+  n: int = 0
+  p: float | None = None
+  paired: int = 0
+  evaluations: tuple[Evaluation, ...] = ()
+  command: str = ""
+  why_not: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Filled:
+  """A table with its cells, row by row."""
+
+  table: Table
+  cells: tuple[tuple[Cell, ...], ...]
+
+
+def fill(paper: Paper, evaluations: Sequence[Evaluation], *, any_model: bool = False) -> list[Filled]:
+  """Fills every table of the paper.
+
+  Several evaluations of one cell (seeds) count as one: the score of a question is their mean.
+
+  Args:
+    paper: the tables.
+    evaluations: in any order.
+    any_model: a run of another model than the row's may fill the row; if rows differ in nothing else, the first one.
+
+  Raises:
+    ValueError: an evaluation fills no row of this paper; or evaluations of one cell are of different questions.
+  """
+  used: set[int] = set()
+  filled = []
+  for table in paper.tables:
+    of_row = _assigned(table, evaluations, any_model)
+    scores = {row.name: [_of_cell(column, row, of_row) for column in table.columns] for row in table.rows}
+    filled.append(Filled(table, tuple(tuple(_row(paper, table, row, of_row, scores)) for row in table.rows)))
+    used |= {id(one) for column in table.columns for found in of_row.values() for one in _of_column(column, found)}
+  for one in evaluations:
+    if id(one) not in used:
+      raise ValueError(f"--runs={one.folder}: {_foreign(paper, one)}")
+  return filled
+
+
+def _assigned(table: Table, evaluations: Sequence[Evaluation], any_model: bool) -> dict[str, list[Evaluation]]:
+  """Row → the evaluations that fill it: those of its own model, and with any_model those that no row's model fits.
+
+  The evaluations of a row's second run are under its name with VERSUS behind it.
+  """
+  wanted = {row.name: row.run for row in table.rows} | {row.name + VERSUS: row.versus for row in table.rows}
+  runs = {name: run for name, run in wanted.items() if run is not None}
+  found: dict[str, list[Evaluation]] = {name: [] for name in wanted}
+  for one in evaluations:
+    fitting = [name for name, run in runs.items() if fits(run, one.facts)]
+    exact = [name for name in fitting if not runs[name].models or one.facts["model"] in runs[name].models]
+    for name in exact or (fitting[:1] if any_model else []):
+      found[name].append(one)
+  return found
+
+
+def fits(run: Run, facts: Mapping[str, Any]) -> bool:
+  """Whether an evaluation is the one that a row asks for, whatever its model."""
+  if run.system:
+    return facts.get("system") == run.system and all(_holds(facts, *fact) for fact in run.where.items())
+  if facts.get("system") or bool(run.train) != facts["trained"] or run.checkpoint != facts["step"]:
+    return False
+  wanted: dict[str, Any] = dict(_chosen(run.evaluate))
+  if run.train:
+    wanted |= {f"trained.{name}": value for name, value in _chosen(run.train).items()}
+  return all(_holds(facts, *fact) for fact in (wanted | dict(run.where)).items())
+
+
+def _chosen(config: str) -> dict[str, str]:
+  """Recipe and preset of a config with its variant."""
+  name, _, variant = config.partition(":")
+  chosen = variant.split(",")
+  return dict(recipe=name, preset=",".join(one for one in recipes.presets(name) if one in chosen) or "paper")
+
+
+def _holds(facts: Mapping[str, Any], name: str, wanted: Any) -> bool:
+  value = facts.get(name)
+  if isinstance(wanted, tuple):
+    return value in wanted
+  if isinstance(wanted, str) and wanted.startswith(("~", "!~")):
+    return (wanted.lstrip("!~") in str(value).lower()) != wanted.startswith("!")
+  return value == wanted
+
+
+def _of_cell(column: Column, row: Row, of_row: Mapping[str, Sequence[Evaluation]]) -> Scores:
+  """The scores of a cell's questions."""
+  first = _scores(column, of_row[row.name])
+  if column.both is None:
+    return first
+  second = _scores(column, of_row[row.name + VERSUS])
+  return {key: float((first[key] > 0.5, second[key] > 0.5) == column.both) for key in first.keys() & second.keys()}
+
+
+def _scores(column: Column, evaluations: Sequence[Evaluation]) -> Scores:
+  """The scores of a column's questions, each the mean over the evaluations; empty unless every set has some."""
+  if column.why_not or (measure := MEASURES[column.measure]).of is None:
+    return {}
+  runs = []
+  for one in _of_column(column, evaluations):
+    rows = [(name, row) for name in column.sets for row in one.sets.get(name, ())]
+    known = {(name, row["id"]): value for name, row in rows if (value := measure.of(row)) is not None}
+    if known:
+      runs.append(known)
+  found: Scores = {}
+  for name in column.sets:
+    parts = [{key: value for key, value in run.items() if key[0] == name} for run in runs]
+    parts = [part for part in parts if part]
+    if not parts:
+      return {}
+    keys = set(parts[0])
+    if any(set(part) != keys for part in parts):
+      raise ValueError(
+        f"several runs fill a cell of {name} ({', '.join(str(len(part)) for part in parts)} questions), and they were "
+        "asked different ones: give runs of one set of questions."
+      )
+    found |= {key: sum(part[key] for part in parts) / len(parts) for key in keys}
+  return found
+
+
+def _of_column(column: Column, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+  if column.why_not:
+    return []
+  judged = MEASURES[column.measure].judged
+  return [
+    one
+    for one in evaluations
+    if (not judged or one.facts.get(f"switches.{judged}") == "judge")
+    and any(one.sets.get(name) for name in column.sets)
+    and all(_holds(one.facts, *fact) for fact in column.where.items())
+  ]
+
+
+def _row(
+  paper: Paper,
+  table: Table,
+  row: Row,
+  of_row: Mapping[str, Sequence[Evaluation]],
+  scores: Mapping[str, Sequence[Scores]],
+) -> Iterator[Cell]:
+  """The cells of one row."""
+  for place, (column, printed) in enumerate(zip(table.columns, table.published(row))):
+    if column.why_not:
+      yield Cell(printed, why_not=column.why_not)
+      continue
+    measure, here = MEASURES[column.measure], _of_column(column, of_row[row.name])
+    second = _of_column(column, of_row[row.name + VERSUS]) if column.both else []
+    scale = table.scale if measure.share else 1.0
+    alone = len(here) == 1 and len(here[0].sets) == 1  # a measure of a whole evaluation is of one data set
+    if measure.of is None and alone and here[0].metrics.get(measure.whole) is not None:
+      value = here[0].metrics[measure.whole]
+      yield Cell(printed, value * scale, n=here[0].metrics["n"], evaluations=(here[0],))
+      continue
+    mine = scores[row.name][place]
+    if not mine:
+      other = bool(here and column.both and not second)  # the row's own run is there, the second one is not
+      run, found = (row.versus, second) if other else (row.run, here)
+      yield Cell(printed, **_empty(paper, column, row, run, found))
+      continue
+    base = scores[row.against][place] if row.against else {}
+    p, paired = _tested(mine, base, column)
+    if column.average:
+      means = list(_means(mine, column).values())
+      yield Cell(printed, scale * sum(means) / len(means), n=len(means), p=p, paired=paired, evaluations=tuple(here))
+      continue
+    values = [mine[key] for key in sorted(mine)]
+    low, high = stats.bootstrap_interval(values, seed=0)
+    mean = sum(values) / len(values)
+    yield Cell(printed, scale * mean, scale * low, scale * high, len(values), p, paired, (*here, *second))
+
+
+def _empty(paper: Paper, column: Column, row: Row, run: Run | None, here: Sequence[Evaluation]) -> dict[str, str]:
+  """Why a cell has no value of ours, or the command that gives it one."""
+  if column.average or run is None:
+    return {}
+  if MEASURES[column.measure].judged and (run.system or run.evaluate.startswith("untrained")):
+    return dict(why_not="neither the recipe untrained nor `ragrl score` asks a judge")
+  if len(here) > 1 and MEASURES[column.measure].of is None:
+    return dict(why_not=f"{len(here)} runs; this measure is of one")
+  if here:
+    return dict(why_not=f"{', '.join(one.folder for one in here)}: no value of this measure")
+  return dict(command=commands_of.evaluation(paper, column, run))
+
+
+def _means(scores: Scores, column: Column) -> dict[str, float]:
+  """Data set → the mean of its questions."""
+  found = {name: [value for (of, _), value in scores.items() if of == name] for name in column.sets}
+  return {name: sum(values) / len(values) for name, values in found.items()}
+
+
+def _tested(mine: Scores, base: Scores, column: Column) -> tuple[float | None, int]:
+  """(p, number of pairs) of the two-sided paired test: by question, and for an average by set."""
+  if not base:
+    return None, 0
+  if column.average:
+    ours, theirs = _means(mine, column), _means(base, column)
+    return stats.wilcoxon(list(ours.values()), list(theirs.values()))[1], len(ours)
+  shared = sorted(mine.keys() & base.keys())
+  if not shared:
+    return None, 0
+  return stats.paired_permutation([mine[key] for key in shared], [base[key] for key in shared])[1], len(shared)
+
+
+def _foreign(paper: Paper, one: Evaluation) -> str:
+  """Why an evaluation fills no row."""
+  facts = one.facts
+  what = (
+    f"system {facts['system']}" if facts.get("system") else f"recipe {facts['recipe']}, preset {facts.get('preset')}"
+  )
+  rows = [row for table in paper.tables for row in table.rows if row.run is not None]
+  fitting = [row for row in rows if fits(row.run, facts)]
+  own = [row for row in fitting if not row.run.models or facts["model"] in row.run.models]
+  if own:
+    found = (
+      f"its questions are {', '.join(one.sets)}" if one.sets else f"{facts['data']} names no data set of the tables"
+    )
+    return f"{what} belongs into the row {own[0].name!r}, but fills none of its columns: {found}."
+  if fitting:
+    return (
+      f"{what} belongs into the row {fitting[0].name!r}, but its model is {facts['model'] or 'not known here'}, not "
+      f"{' or '.join(fitting[0].run.models)}: --any_model lets other models fill a row, and says so below the table."
+    )
+  trained = [row for row in rows if row.run.train.partition(":")[0] == facts["recipe"]]
+  if trained and not facts["trained"] and not facts.get("system"):
+    return (
+      f"{what}: no row of {paper.name}'s tables is of an untrained model in this recipe, and no config.json of a run "
+      f"is beside its checkpoint {facts.get('checkpoint')}; copy the run's config.json into the evaluation's folder."
+    )
+  return f"{what} fills no row of {paper.name}'s tables; leave it out, or see `ragrl tables --paper {paper.name}`."

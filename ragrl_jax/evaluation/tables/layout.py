@@ -1,0 +1,230 @@
+"""What a paper's table looks like: its columns and rows, the published numbers, and the run that fills each row."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+NOT_PRINTED = ("/", "-", "–")  # how papers print a cell without a number; also ours, for one that the text lacks
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """The evaluation that fills a row. What is not given may have any value.
+
+  Attributes:
+    evaluate: config and variant of the evaluation, such as "arena:f1"; "" for transcripts made elsewhere.
+    train: config and variant of the training; "" for an untrained model.
+    models: names of `results.MODELS`, any of which the row may have.
+    where: facts of the evaluation (`results.Evaluation.facts`) and their values; a tuple lists several. A text that
+      begins with "~" must be found in the fact, with "!~" it must not be.
+    flags: added to the evaluation's command.
+    needs: added to both commands: the indexes and judges that they cannot do without.
+    train_flags: added to the training's command.
+    start: where the training starts, if not from the model itself.
+    checkpoint: the step in RUN/checkpoints that is evaluated; 0 for the end of the training.
+    system: the adapter of the transcripts, for a system from elsewhere.
+  """
+
+  evaluate: str = ""
+  train: str = ""
+  models: tuple[str, ...] = ()
+  where: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  flags: tuple[str, ...] = ()
+  needs: tuple[str, ...] = ()
+  train_flags: tuple[str, ...] = ()
+  start: str = ""
+  checkpoint: int = 0
+  system: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """A row of a published table.
+
+  Attributes:
+    name: as printed.
+    published: the numbers as printed, one for each column, with spaces between them; "-" where none is.
+    run: what fills the row here; None: nothing does.
+    why_not: the reason, if nothing does.
+    against: name of the row that it is compared with.
+    section: the heading that it stands under.
+    versus: a second run, whose answers to the same questions a column with `both` looks at.
+  """
+
+  name: str
+  published: str
+  run: Run | None = None
+  why_not: str = ""
+  against: str = ""
+  section: str = ""
+  versus: Run | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+  """A column of a published table.
+
+  Attributes:
+    head: the data set's heading.
+    measure: name of `measures.MEASURES`.
+    sets: names of `SETS`; for an average, all that it is taken over.
+    where: facts that the cell's evaluation must have besides the row's (see `Run`).
+    flags: what these facts add to the evaluation's command.
+    data: questions in the command, if they are not `SETS`' own.
+    why_not: the reason, if no evaluation fills the column.
+    both: the share of questions that the row's run has right (True) or wrong, and the run it is set against likewise.
+  """
+
+  head: str
+  measure: str
+  sets: tuple[str, ...]
+  where: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  flags: tuple[str, ...] = ()
+  data: str = ""
+  why_not: str = ""
+  both: tuple[bool, bool] | None = None
+
+  @property
+  def average(self) -> bool:
+    """Whether the column is the mean of several sets."""
+    return len(self.sets) > 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """A published table, or a figure as a table.
+
+  Attributes:
+    name: "Table 3".
+    title: what it shows, in our words.
+    columns, rows: in the paper's order.
+    scale: what a value between 0 and 1 is multiplied by: 1, or 100.
+    digits: digits after the point of our values.
+    transposed: the paper prints the systems as columns.
+  """
+
+  name: str
+  title: str
+  columns: tuple[Column, ...]
+  rows: tuple[Row, ...]
+  scale: float = 1.0
+  digits: int = 3
+  transposed: bool = False
+
+  def published(self, row: Row) -> tuple[str | None, ...]:
+    """The printed number of every column; None where there is none."""
+    return tuple(None if word in NOT_PRINTED else word for word in row.published.split())
+
+  def __post_init__(self):
+    """Raises ValueError if a row has not one number a column, or is compared with a row that there is not."""
+    names = {row.name for row in self.rows}
+    for row in self.rows:
+      if len(row.published.split()) != len(self.columns):
+        raise ValueError(f"{self.name}, {row.name}: {len(row.published.split())} numbers, {len(self.columns)} columns.")
+      if row.against and row.against not in names:
+        raise ValueError(f"{self.name}, {row.name}: it is compared with {row.against!r}, which is no row.")
+      if (row.run is None) != bool(row.why_not):
+        raise ValueError(f"{self.name}, {row.name}: either a run fills the row, or a reason says why none does.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Paper:
+  """All tables and figures of a paper.
+
+  Attributes:
+    name: "arena".
+    title: the paper's.
+    tables: those that can be filled.
+    others: name → what it shows and why it is not among `tables`.
+    data: name of `SETS` → questions in the commands, where they are not FlashRAG's.
+    source: where the numbers were read.
+  """
+
+  name: str
+  title: str
+  tables: tuple[Table, ...]
+  others: Mapping[str, str]
+  source: str
+  data: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+# Data set → (how its name is found in what an evaluation says, FlashRAG's questions).
+_FLASHRAG = "hf:RUC-NLPIR/FlashRAG_datasets"
+SETS: Mapping[str, tuple[re.Pattern[str], str]] = {
+  "nq": (re.compile(r"(?<![a-z])nq(?![a-z])|natural.?questions"), f"{_FLASHRAG}/nq/test"),
+  "triviaqa": (re.compile(r"trivia|(?<![a-z])tqa(?![a-z])"), f"{_FLASHRAG}/triviaqa/test"),
+  "popqa": (re.compile(r"popqa"), f"{_FLASHRAG}/popqa/test"),
+  "hotpotqa": (re.compile(r"hotpot"), f"{_FLASHRAG}/hotpotqa/dev"),
+  "2wiki": (re.compile(r"2wiki"), f"{_FLASHRAG}/2wikimultihopqa/dev"),
+  "musique": (re.compile(r"musique"), f"{_FLASHRAG}/musique/dev"),
+  "bamboogle": (re.compile(r"bamboogle"), f"{_FLASHRAG}/bamboogle/test"),
+  "multifieldqa": (re.compile(r"multifieldqa|mfqa"), "multifieldqa_en.jsonl"),
+  "cofca": (re.compile(r"cofca"), "cofca.jsonl"),
+}
+
+
+def quadrants(heads: Mapping[str, str], measure: str, first: str, second: str) -> tuple[Column, ...]:
+  """For each set the shares of questions that both runs have right, only the first, only the second, and neither.
+
+  Args:
+    heads: name of SETS → heading.
+    measure: what is right: a measure of 0 or 1.
+    first, second: what the two runs are called.
+  """
+  kinds = {"both": (True, True), first: (True, False), second: (False, True), "neither": (False, False)}
+  return tuple(
+    Column(f"{head}, {kind}", measure, (name,), both=both)
+    for name, head in heads.items()
+    for kind, both in kinds.items()
+  )
+
+
+def columns(heads: Mapping[str, str], measures: tuple[str, ...], *, average: str = "") -> tuple[Column, ...]:
+  """The columns of a table with the same measures for every set.
+
+  Args:
+    heads: name of SETS → heading.
+    measures: names of measures, in order.
+    average: heading of a last group of columns, the mean of all sets; "" for none.
+  """
+  found = [Column(head, measure, (name,)) for name, head in heads.items() for measure in measures]
+  if average:
+    found += [Column(average, measure, tuple(heads)) for measure in measures]
+  return tuple(found)
+
+
+def rows(
+  block: str,
+  filled: Mapping[str, Run | str],
+  *,
+  against: Mapping[str, str] | str = "",
+  versus: Mapping[str, Run] | None = None,
+) -> tuple[Row, ...]:
+  """The rows of a table from a block of text.
+
+  Args:
+    block: "NAME | NUMBERS" a line, with further numbers in indented lines; "# HEADING" begins a section.
+    filled: name → its run, or the reason why none fills it.
+    against: name → the row that it is compared with; a single name is of all others.
+    versus: name → the second run of the row.
+  """
+  found, section = [], ""
+  for line in block.strip().splitlines():
+    if line.startswith("# "):
+      section = line[2:].strip()
+    elif line.startswith(" "):
+      found[-1] = (*found[-1][:2], f"{found[-1][2]} {line.replace('|', ' ').strip()}")
+    else:
+      name, _, numbers = line.partition("|")
+      found.append((section, name.strip(), numbers.replace("|", " ").strip()))
+  unknown = filled.keys() ^ {name for _, name, _ in found}
+  if unknown:
+    raise ValueError(f"rows without a run or a reason, or the other way round: {', '.join(sorted(unknown))}.")
+  made = []
+  for section, name, numbers in found:
+    run = filled[name]
+    base = against.get(name, "") if isinstance(against, Mapping) else against if against != name else ""
+    reason = dict(why_not=run) if isinstance(run, str) else dict(run=run)
+    made.append(Row(name, numbers, section=section, against=base, versus=(versus or {}).get(name), **reason))
+  return tuple(made)

@@ -1,0 +1,201 @@
+"""LEAR's tables: the published numbers, and which run is which row."""
+
+from ragrl_jax.evaluation.tables.layout import Column, Paper, Run, Table, columns, quadrants, rows
+
+SETS = {"nq": "NQ", "triviaqa": "TQA", "hotpotqa": "HotpotQA"}
+SMALL, LARGE = "qwen2.5-1.5b", "qwen2.5-7b"
+INDEX = ("--config.retrieval.index=DPR_INDEX",)
+BY_RL = {"trained.sft.environment_weight": 0.3}  # the default, which fine-tuning sets to 0
+BY_SFT = {"trained.sft.environment_weight": 0.0}
+OTHERS = "a released compressor or extractor, which is not here"
+NO_COT = "no recipe extracts by chain of thought without training"
+
+
+def trained(preset: str = "", model: str = SMALL, *flags: str) -> Run:
+  """An extractor trained by RL; it stops after the evidence and answers from that alone."""
+  config = f"lear:{preset}" if preset else "lear"
+  return Run("lear:inference", config, (model,), BY_RL, needs=INDEX, flags=flags)
+
+
+def generator(model: str, top_k: int) -> Run:
+  """A generator fine-tuned to answer from passages, with or without them."""
+  none = ("--config.switches.top_k=0",) if top_k == 0 else INDEX
+  return Run("lear:generator", "lear:sft,generator", (model,), BY_SFT | {"switches.top_k": top_k}, flags=none)
+
+
+def extractor(reply: str) -> Run:
+  """An extractor fine-tuned on the study's transcripts."""
+  config = f"lear:{reply}" if reply else "lear"
+  return Run(config, f"lear:sft,{reply}".rstrip(","), (SMALL,), BY_SFT, flags=INDEX)
+
+
+def methods(model: str) -> dict[str, Run | str]:
+  """The columns of Table 4 for one model."""
+  named = dict.fromkeys(("SeleCtx", "LLMLingua-2", "Recomp", "FilCo", "SEER"), OTHERS)
+  return {"Zero": generator(model, 0), "Full": generator(model, 5), **named, "CoT": NO_COT, "LEAR": trained("", model)}
+
+
+MAIN_SMALL = """
+# WR
+Zero        | 13.74 53.16 -     | 29.10 64.62 -     | 12.36 48.52 -
+Full        | 41.97 70.07 1.0x  | 57.02 80.13 1.0x  | 19.20 53.04 1.0x
+# VAR
+SeleCtx     | 24.68 59.52 3.44x | 45.13 73.40 3.38x | 15.30 49.65 3.40x
+LLMLingua-2 | 29.36 62.82 4.51x | 48.67 75.29 4.52x | 16.64 51.26 4.52x
+Recomp      | 37.40 67.18 5.43x | 56.56 79.85 5.35x | 18.52 52.92 5.44x
+FilCo       | 36.62 66.63 16.3x | 54.06 78.56 8.55x | 18.18 52.15 18.3x
+SEER        | 36.93 67.11 13.2x | 54.57 78.81 10.3x | 18.60 52.79 15.5x
+# RAR
+CoT         | 37.70 68.09 4.56x | 54.29 79.56 5.02x | 19.52 53.43 4.17x
+LEAR        | 41.14 70.77 38.1x | 56.84 80.85 38.8x | 20.46 54.20 33.0x
+"""
+MAIN_LARGE = """
+# WR
+Zero        | 25.04 60.88 -     | 47.31 74.36 -     | 17.95 53.07 -
+Full        | 48.78 74.40 1.0x  | 65.34 84.83 1.0x  | 25.82 58.50 1.0x
+# VAR
+SeleCtx     | 33.91 65.71 3.44x | 58.72 80.95 3.38x | 21.27 54.90 3.40x
+LLMLingua-2 | 36.51 67.77 4.51x | 60.50 81.94 4.52x | 23.45 56.65 4.52x
+Recomp      | 43.77 71.61 5.43x | 64.40 84.12 5.35x | 24.84 58.02 5.44x
+FilCo       | 44.79 72.30 15.4x | 63.46 83.66 7.77x | 25.27 58.15 17.5x
+SEER        | 45.01 72.76 12.4x | 64.20 84.14 9.70x | 25.81 58.63 14.3x
+# RAR
+CoT         | 44.49 73.09 3.36x | 63.91 84.45 3.33x | 27.25 59.84 3.32x
+LEAR        | 46.95 73.99 17.9x | 64.76 84.74 17.6x | 28.02 60.30 16.5x
+"""
+
+STUDY = rows(
+  """
+Vanilla Evidence  | 70.79% 60.55%
+Rational Evidence | 75.24% 67.74%
+Rationale         | 77.30% 71.48%
+""",
+  {"Vanilla Evidence": extractor("vanilla"), "Rational Evidence": extractor(""), "Rationale": extractor("rationale")},
+  against="Vanilla Evidence",
+)
+
+RECALLED = rows(
+  "Rational and vanilla | - - - - | - 14.49% 7.30% -",
+  {"Rational and vanilla": extractor("")},
+  versus={"Rational and vanilla": extractor("vanilla")},
+)
+
+LATENCY = rows(
+  """
+FilCo | 0.64 0.82 0.59 0.68
+CoT   | 0.55 0.70 0.71 0.65
+LEAR  | 0.35 0.41 0.43 0.40
+""",
+  {"FilCo": OTHERS, "CoT": NO_COT, "LEAR": trained("", SMALL, "--config.evaluate.batch=1")},
+)
+
+ANSWERS = rows(
+  """
+Rationale                   | 39.89 56.97 20.30 38.72
+Evidence                    | 40.27 57.38 19.73 39.13
+Full Ctx                    | 39.53 56.17 20.13 38.61
+Evidence+Rationale          | 40.02 57.31 20.34 39.22
+Evidence+Full Ctx           | 40.44 57.26 20.23 39.31
+Evidence+Rationale+Full Ctx | 41.14 56.84 20.46 39.48
+""",
+  {
+    "Rationale": trained("answers_r"),
+    "Evidence": trained("answers_e"),
+    "Full Ctx": trained("answers_f"),
+    "Evidence+Rationale": trained("answers_er"),
+    "Evidence+Full Ctx": trained("answers_ef"),
+    "Evidence+Rationale+Full Ctx": trained(),
+  },
+  against="Evidence+Rationale+Full Ctx",
+)
+
+NOISE = rows(
+  """
+FilCo | - - - - - - - - - -
+LEAR  | - - - - - - - - - -
+""",
+  {"FilCo": OTHERS, "LEAR": trained()},
+)
+BY_NOISE = tuple(
+  Column(f"{SETS[name]}, +{k}", "em", (name,), {"noise": k}, (f"--config.data.noise={k}",), f"{name}_asked.jsonl.gz")
+  for name in ("nq", "triviaqa")
+  for k in (0, 2, 4, 6, 8)
+)
+
+ALONE = "retrieval alone, which no evaluation of answers says"
+RETRIEVAL = tuple(
+  Column(f"{measure}, {split}", "answer_recall", ("nq",), why_not=ALONE)
+  for measure in ("Recall", "NDCG")
+  for split in ("Train", "Dev", "Test")
+)
+RETRIEVED = rows(
+  """
+NQ       | 78.74 73.07 74.07 68.30 61.95 63.08
+TQA      | 82.35 77.97 77.77 76.06 70.32 70.35
+HotpotQA | 34.02 28.45 -     27.36 22.39 -
+""",
+  dict.fromkeys(("NQ", "TQA", "HotpotQA"), ALONE),
+)
+
+QUALITY = columns(SETS, ("em", "f1_char", "compression"))
+PAPER = Paper(
+  "lear",
+  "LEAR",
+  (
+    Table(
+      "Table 1",
+      "answer recall of three kinds of evidence",
+      columns({"nq": "NQ", "hotpotqa": "HotpotQA"}, ("answer_recall",)),
+      STUDY,
+      scale=100,
+      digits=2,
+      transposed=True,
+    ),
+    Table(
+      "Figure 2",
+      "whose evidence recalls the answer: rational evidence's, vanilla evidence's",
+      quadrants({"nq": "NQ", "hotpotqa": "HotpotQA"}, "answer_recall", "rational only", "vanilla only"),
+      RECALLED,
+      scale=100,
+      digits=2,
+    ),
+    Table("Table 3", "the retriever's five passages", RETRIEVAL, RETRIEVED, scale=100, digits=2),
+    Table(
+      "Table 4, 1.5B",
+      "EM, F1 and compression",
+      QUALITY,
+      rows(MAIN_SMALL, methods(SMALL), against="LEAR"),
+      scale=100,
+      digits=2,
+      transposed=True,
+    ),
+    Table(
+      "Table 4, 7B",
+      "EM, F1 and compression",
+      QUALITY,
+      rows(MAIN_LARGE, methods(LARGE), against="LEAR"),
+      scale=100,
+      digits=2,
+      transposed=True,
+    ),
+    Table("Table 5", "seconds a question, 1.5B", columns(SETS, ("latency",), average="Avg"), LATENCY, digits=2),
+    Table("Figure 6", "EM with passages of other questions added, 1.5B", BY_NOISE, NOISE, scale=100, digits=2),
+    Table(
+      "Table 6",
+      "EM by the answers that are paid for, 1.5B",
+      columns(SETS, ("em",), average="Average"),
+      ANSWERS,
+      scale=100,
+      digits=2,
+      transposed=True,
+    ),
+  ),
+  {
+    "Figure 1": "an example, as is Figure 7",
+    "Table 2": "sizes of the data sets; nothing is measured",
+    "Figures 3 and 4": "drawings of the method and of the length reward",
+    "Figure 5": "curves over training: `ragrl report` draws them",
+    "Tables 7 to 10": "prompts",
+  },
+  "the paper's text; Figure 6's points and most of Figure 2's shares have no printed numbers",
+)

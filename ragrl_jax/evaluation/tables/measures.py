@@ -1,0 +1,82 @@
+"""The measures of the papers' tables: a row of predictions.jsonl → its score, in each paper's own style."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ragrl_jax.core.metrics import qa
+
+Row = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+  """A measure of answers.
+
+  Attributes:
+    label: the column's second heading.
+    style: how it is scored, in words.
+    of: row of predictions → score, None if it is unknown; None for a measure of whole evaluations.
+    whole: for a measure that is no mean over questions, its name in metrics.json.
+    judged: the recipe's switch that must be "judge", for a score that is a judge's; "" for others.
+    share: a value between 0 and 1, which a table may print times 100.
+  """
+
+  label: str
+  style: str
+  of: Callable[[Row], float | None] | None = None
+  whole: str = ""
+  judged: str = ""
+  share: bool = True
+
+
+def _answer(metric: Callable[..., float], **style: Any) -> Callable[[Row], float]:
+  scored = functools.partial(metric, **style)
+  return lambda row: 0.0 if row["prediction"] is None else scored(row["prediction"], row["golds"])
+
+
+def _column(name: str) -> Callable[[Row], float | None]:
+  return lambda row: row.get(name)
+
+
+def _term(name: str) -> Callable[[Row], float | None]:
+  return lambda row: row["terms"].get(name)
+
+
+def _compression(row: Row) -> float | None:
+  return row["passage_tokens"] / row["evidence_tokens"] if row.get("evidence_tokens") else None
+
+
+_SQUAD = "SQuAD's normalisation"
+_SPACED = "punctuation becomes a space (ARENA's code)"
+MEASURES: Mapping[str, Measure] = {
+  "em": Measure("EM", f"exact match, {_SQUAD}", _answer(qa.exact_match)),
+  "f1": Measure("F1", f"F1 of words, {_SQUAD}", _answer(qa.f1)),
+  "cover_em": Measure("contains", f"a gold is in the answer, {_SQUAD}", _answer(qa.cover_em)),
+  "em_spaced": Measure("EM", f"exact match, {_SPACED}", _answer(qa.exact_match, style="spaced")),
+  "f1_spaced": Measure("F1", f"F1 of words, {_SPACED}", _answer(qa.f1, style="spaced")),
+  "f1_char": Measure("F1", f"F1 of characters, {_SQUAD}", _answer(qa.f1, unit="char")),
+  "judged": Measure("judge", "the judge's verdict on the answer", _column("outcome"), judged="correctness"),
+  "accuracy": Measure("judge", "the judge's verdict on the answer", _term("accuracy"), judged="accuracy"),
+  "searches": Measure("RC", "executed searches", _column("num_searches"), share=False),
+  "tokens": Measure("tokens", "tokens that the model wrote", _column("response_tokens"), share=False),
+  "format": Measure("format", "share of replies in the recipe's format", _term("format")),
+  "relevance": Measure("relevance", "the term relevance: cited references against the gold ones", _term("relevance")),
+  "information_think": Measure(
+    "Info-Think", "the term information_think: verdicts on (results, thought), mean over a question's pairs",
+    _term("information_think"),
+  ),
+  "think_search": Measure(
+    "Think-Search", "the term think_search: verdicts on (thought, query), mean over a question's pairs",
+    _term("think_search"),
+  ),
+  "think_answer": Measure("Think-Ans", "the term think_answer: Sub-EM, or the judge's verdict", _term("think_answer")),
+  "answer_recall": Measure("AR", "share of evidence that holds a gold answer", _column("answer_recall")),
+  "compression": Measure("CR", "passage tokens per evidence token, mean over questions", _compression, share=False),
+  "evidence_bleu": Measure("BLEU", "sacreBLEU of the evidence, 0 to 100", whole="evidence_bleu", share=False),
+  "evidence_rouge_l": Measure("ROUGE-L", "ROUGE-L F1 of the evidence", whole="evidence_rouge_l"),
+  "latency": Measure(
+    "seconds", "median seconds from a question to its answer, one at a time", whole="latency", share=False
+  ),
+}  # fmt: skip

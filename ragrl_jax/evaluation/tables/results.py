@@ -1,0 +1,169 @@
+"""Reads evaluations: what each says of itself, and its questions' scores. Nothing is taken from a folder's name."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ragrl_jax.evaluation import harness
+from ragrl_jax.evaluation.tables.layout import SETS
+from ragrl_jax.store import jsonl
+
+# (model_type, hidden_size, num_hidden_layers) of a model's config.json → its name in the tables.
+MODELS: Mapping[tuple[str, int, int], str] = {
+  ("qwen2", 1536, 28): "qwen2.5-1.5b",
+  ("qwen2", 2048, 36): "qwen2.5-3b",
+  ("qwen2", 3584, 28): "qwen2.5-7b",
+  ("qwen2", 5120, 48): "qwen2.5-14b",
+  ("qwen3", 2560, 36): "qwen3-4b",
+  ("qwen3", 4096, 36): "qwen3-8b",
+  ("llama", 4096, 32): "llama-3.1-8b",
+}
+_DISTILLED = {"qwen2.5-7b": "r1-distill-qwen-7b"}  # the same shape with RoPE's θ of Qwen2.5-Math
+_BASE_ENDS = 151643  # eos_token_id of Qwen2.5's base models; the instruct models have 151645
+_NEEDED = ("id", "question", "golds", "prediction", "terms", "ended", "source")
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+  """One finished evaluation.
+
+  Attributes:
+    folder: where it lies, for messages.
+    facts: what it says of itself, flat: "recipe", "preset", "switches.…", "noise", "retrieval.top_k" and so on;
+      "model", a name of MODELS or None; "system" of transcripts from elsewhere; "step" of the checkpoint, 0 for the
+      end; "trained": whether the config.json of the checkpoint's run is there, and
+      then its settings as "trained.…"; "trained.sets": the data sets it was trained on.
+    rows: predictions.jsonl without failed questions.
+    metrics: metrics.json.
+    sets: data set → its rows.
+  """
+
+  folder: str
+  facts: Mapping[str, Any]
+  rows: Sequence[Mapping[str, Any]]
+  metrics: Mapping[str, Any]
+  sets: Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def read(folder: str | pathlib.Path) -> Evaluation:
+  """Reads the folder of a finished evaluation.
+
+  Raises:
+    FileNotFoundError: it holds no metrics.json or no predictions.jsonl.
+    ValueError: the files are damaged, are not an evaluation's, or do not belong together.
+  """
+  folder = pathlib.Path(folder)
+  for name in (harness.METRICS, harness.PREDICTIONS):
+    if not (folder / name).is_file():
+      raise FileNotFoundError(
+        f"--runs={folder}: there is no {name}, so this is no finished evaluation; run `ragrl evaluate … "
+        f"--out={folder}`."
+      )
+  metrics = _object(folder / harness.METRICS)
+  settings = metrics.get("settings")
+  if not isinstance(settings, Mapping) or not {"recipe", "data"} <= settings.keys() or "n" not in metrics:
+    raise ValueError(f"{folder / harness.METRICS}: this is not written by `ragrl evaluate` or `ragrl score`.")
+  rows = list(jsonl.read(folder / harness.PREDICTIONS))
+  for number, row in enumerate(rows, 1):
+    if missing := [name for name in _NEEDED if name not in row]:
+      raise ValueError(f"{folder / harness.PREDICTIONS}:{number}: no {', '.join(missing)}: this is no prediction.")
+  known = [row for row in rows if row["ended"] != "failed"]
+  if len(known) != metrics["n"] or len(rows) - len(known) != metrics.get("failed", 0):
+    raise ValueError(
+      f"{folder}: {harness.METRICS} is of {metrics['n']} questions, {harness.PREDICTIONS} has {len(known)}: they do "
+      "not belong together; run the evaluation again."
+    )
+  return Evaluation(
+    str(folder), _facts(folder, settings), known, metrics, _by_set(folder, str(settings["data"]), known)
+  )
+
+
+def set_of(text: str) -> str | None:
+  """The data set that a text names (`SETS`), None if it names none or several."""
+  found = [name for name, (pattern, _) in SETS.items() if pattern.search(text.lower())]
+  return found[0] if len(found) == 1 else None
+
+
+def _by_set(folder: pathlib.Path, data: str, rows) -> dict[str, list]:
+  """The rows of each data set: as the questions' address says, or each row's source if they came from several."""
+  parts, found = data.split(","), {}
+  if len(parts) == 1:
+    # A file's own name comes first: the folders above it may name anything.
+    name = set_of(pathlib.PurePath(data).name) or set_of(data)
+    return {name: list(rows)} if name else {}
+  for row in rows:
+    if name := set_of(row["source"] or ""):
+      found.setdefault(name, []).append(row)
+  return found
+
+
+def _facts(folder: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+  found = dict(_flat(settings))
+  place, trained = _trained(folder, settings)
+  found |= {f"trained.{name}": value for name, value in _flat(trained)}
+  found["trained"] = bool(trained)
+  sets = {set_of(part) for part in str((trained.get("data") or {}).get("train", "")).split(",")}
+  found["trained.sets"] = ",".join(sorted(name for name in sets if name)) if None not in sets else None
+  found["step"] = _step(settings, trained)
+  found["model"] = settings.get("model") or _model(settings, place, trained)
+  return found
+
+
+def _flat(value: Mapping[str, Any], prefix: str = ""):
+  for name, item in value.items():
+    if isinstance(item, Mapping):
+      yield from _flat(item, f"{prefix}{name}.")
+    else:
+      yield f"{prefix}{name}", item
+
+
+def _trained(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[pathlib.Path | None, Mapping[str, Any]]:
+  """(folder, settings) of the run that the checkpoint belongs to; (None, empty) without one, or if it is not here."""
+  checkpoint = settings.get("checkpoint")
+  places = [folder]  # a copy beside the scores, for evaluations that were moved
+  if checkpoint:
+    path = pathlib.Path(checkpoint)
+    places += [path, path.parent, path.parent.parent]
+  for place in places:
+    if (place / "config.json").is_file():
+      config = _object(place / "config.json")
+      if {"recipe", "rollout"} <= config.keys():
+        return place, config
+  return None, {}
+
+
+def _step(settings: Mapping[str, Any], trained: Mapping[str, Any]) -> int:
+  """The step of a checkpoint that is named, RUN/checkpoints/STEP; 0 for a run's end."""
+  path = pathlib.Path(settings.get("checkpoint") or "")
+  step = int(path.name) if path.name.isdigit() and path.parent.name == "checkpoints" else 0
+  return 0 if step == trained.get("steps") else step
+
+
+def _model(settings: Mapping[str, Any], run: pathlib.Path | None, trained: Mapping[str, Any]) -> str | None:
+  """The name of the model by the shape in its config.json, None if that is unknown or not here."""
+  folders = [settings.get("checkpoint"), run, (trained.get("model") or {}).get("path")]
+  for place in [pathlib.Path(folder) for folder in folders if folder]:
+    for file in (place / "config.json", place / "model" / "config.json"):
+      if not file.is_file():
+        continue
+      config = _object(file)
+      shape = config.get("model_type"), config.get("hidden_size"), config.get("num_hidden_layers")
+      name = MODELS.get(shape)
+      theta = config.get("rope_theta") or (config.get("rope_parameters") or {}).get("rope_theta")
+      if name is not None and theta == 10000:
+        return _DISTILLED.get(name, name)
+      if name is not None:
+        return f"{name}-base" if shape[0] == "qwen2" and config.get("eos_token_id") == _BASE_ENDS else name
+  return None
+
+
+def _object(path: pathlib.Path) -> dict[str, Any]:
+  try:
+    found = json.loads(path.read_text(encoding="utf-8"))
+  except (ValueError, RecursionError) as error:
+    raise ValueError(f"{path}: not JSON ({error}); write it again.") from error
+  if not isinstance(found, dict):
+    raise ValueError(f"{path}: a {type(found).__name__}, where a JSON object must be.")
+  return found

@@ -1,0 +1,249 @@
+"""Writes filled tables as Markdown, CSV, LaTeX or one HTML page."""
+
+import csv
+import html
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ragrl_jax import recipes
+from ragrl_jax.evaluation.tables import commands_of
+from ragrl_jax.evaluation.tables.filling import Cell, Filled
+from ragrl_jax.evaluation.tables.layout import Paper, Row
+from ragrl_jax.evaluation.tables.measures import MEASURES
+from ragrl_jax.evaluation.tables.results import Evaluation
+from ragrl_jax.store import jsonl
+
+EMPTY = "–"
+Lines = list[list[str]]
+
+
+def markdown(paper: Paper, filled: Sequence[Filled]) -> str:
+  """Every table as a Markdown table with its notes below."""
+  blocks = [f"# {paper.title}"]
+  for one in filled:
+    heads, lines = grid(one)
+    cells = [heads, ["---"] * len(heads), *lines]
+    blocks.append(f"## {one.table.name}: {one.table.title}")
+    blocks.append("\n".join(f"| {' | '.join(_pipe(cell) for cell in line)} |" for line in cells))
+    for title, notes in notes_of(paper, one).items():
+      blocks.append("\n".join([f"**{title}**", "", *(f"{number}. {_code(note)}" for number, note in notes)]))
+  others = "\n".join(f"- {name}: {why}." for name, why in paper.others.items())
+  return "\n\n".join([*blocks, "## Not among these", others, f"Published numbers: {paper.source}."]) + "\n"
+
+
+def csv_text(paper: Paper, filled: Sequence[Filled]) -> str:
+  """One line a cell: what is printed, ours with its interval and test, and the command of a cell without a run."""
+  out = io.StringIO()
+  lines = csv.writer(out, lineterminator="\n")
+  names = "paper table row column measure style published ours low high n p pairs against runs command note"
+  lines.writerow(names.split())
+  for one in filled:
+    for row, cells in zip(one.table.rows, one.cells):
+      for column, cell in zip(one.table.columns, cells):
+        measure = MEASURES[column.measure]
+        numbers = [cell.value, cell.low, cell.high, cell.n or None, cell.p, cell.paired or None]
+        lines.writerow(
+          [paper.name, one.table.name, row.name, column.head, column.measure, measure.style, cell.published or ""]
+          + ["" if number is None else f"{number:.6g}" for number in numbers]
+          + [row.against if cell.p is not None else "", " ".join(found.folder for found in cell.evaluations)]
+          + [cell.command, row.why_not or cell.why_not]
+        )
+  return out.getvalue()
+
+
+def latex(paper: Paper, filled: Sequence[Filled]) -> str:
+  """Every table as a table environment (booktabs); commands and settings are comments above it."""
+  blocks = []
+  for one in filled:
+    heads, lines = grid(one)
+    comments = [
+      f"% {title} {number}: {' '.join(note.split())}"
+      for title, notes in notes_of(paper, one).items()
+      for number, note in notes
+    ]
+    body = [" & ".join(_tex(cell) for cell in line) + r" \\" for line in lines]
+    rules = [
+      r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{ll{'c' * (len(heads) - 2)}}}", r"\toprule",
+      " & ".join(_tex(head) for head in heads) + r" \\", r"\midrule", *body, r"\bottomrule", r"\end{tabular}",
+      rf"\caption{{{_tex(f'{paper.title}, {one.table.name}: {one.table.title}')}}}", r"\end{table}",
+    ]  # fmt: skip
+    blocks.append("\n".join([*comments, *rules]))
+  return "\n\n".join(blocks) + "\n"
+
+
+_STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:1200px;padding:0 1rem;color:#1b1d21}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:14px}th,td{padding:4px 12px 4px 0;
+text-align:left;vertical-align:baseline;border-bottom:1px solid #e3e0d9;white-space:nowrap}div{overflow-x:auto}
+tr.ours td{color:#0b6b6b}code{font-size:12px;overflow-wrap:anywhere}li{margin:2px 0}"""
+
+
+def page(paper: Paper, filled: Sequence[Filled]) -> str:
+  """One self-contained HTML page. Every text is escaped; the page loads nothing and runs no script."""
+  said = html.escape
+  parts = [
+    '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
+    f"<title>{said(paper.title)}</title><style>{_STYLE}</style></head><body><h1>{said(paper.title)}</h1>",
+  ]
+  for one in filled:
+    heads, lines = grid(one)
+    parts.append(f"<h2>{said(one.table.name)}: {said(one.table.title)}</h2><div><table><thead><tr>")
+    parts.append("".join(f'<th scope="col">{said(head)}</th>' for head in heads) + "</tr></thead><tbody>")
+    for line in lines:
+      kind = ' class="ours"' if "ours" in line[:3] else ""
+      parts.append(f"<tr{kind}>" + "".join(f"<td>{said(cell)}</td>" for cell in line) + "</tr>")
+    parts.append("</tbody></table></div>")
+    for title, notes in notes_of(paper, one).items():
+      items = "".join(f'<li value="{number}"><code>{said(note)}</code></li>' for number, note in notes)
+      parts.append(f"<h3>{said(title)}</h3><ol>{items}</ol>")
+  others = "".join(f"<li>{said(name)}: {said(why)}.</li>" for name, why in paper.others.items())
+  parts.append(
+    f"<h2>Not among these</h2><ul>{others}</ul><p>Published numbers: {said(paper.source)}.</p></body></html>"
+  )
+  return "\n".join(parts) + "\n"
+
+
+FORMATS: Mapping[str, Callable[[Paper, Sequence[Filled]], str]] = dict(
+  markdown=markdown, csv=csv_text, latex=latex, html=page
+)
+
+
+def grid(one: Filled) -> tuple[list[str], Lines]:
+  """(headings, lines) in the paper's layout; a line of the published numbers is followed by one of ours."""
+  table, numbers = one.table, _numbers(one)
+  systems = [
+    [(cell.published or EMPTY, _ours(one, row, cell, numbers)) for cell in cells]
+    for row, cells in zip(table.rows, one.cells)
+  ]
+  if not table.transposed:
+    lines: Lines = []
+    for row, pairs in zip(table.rows, systems):
+      name = f"{row.section}: {row.name}" if row.section else row.name
+      lines.append([name, "paper", *(printed for printed, _ in pairs)])
+      lines.append([name, "ours", *(ours for _, ours in pairs)])
+    return ["", "", *(_head(column) for column in table.columns)], lines
+  lines = []
+  for place, column in enumerate(table.columns):
+    lines.append([_head(column), "paper", *(pairs[place][0] for pairs in systems)])
+    lines.append([_head(column), "ours", *(pairs[place][1] for pairs in systems)])
+  return ["", "", *(row.name for row in table.rows)], lines
+
+
+def _head(column) -> str:
+  label = "" if column.why_not else MEASURES[column.measure].label
+  return f"{column.head} {label}".strip()
+
+
+def _ours(one: Filled, row: Row, cell: Cell, numbers: Mapping[str, int]) -> str:
+  if cell.value is None:
+    return f"→ {numbers[cell.command]}" if cell.command else EMPTY
+  digits = one.table.digits
+  bounds = "" if cell.low is None else f" [{cell.low:.{digits}f}, {cell.high:.{digits}f}]"
+  test = "" if cell.p is None else " p < .001" if cell.p < 0.001 else f" p {cell.p:.3f}"
+  return f"{cell.value:.{digits}f}{bounds} n {cell.n}{test}"
+
+
+def _numbers(one: Filled) -> dict[str, int]:
+  """Command → the number that its cells show."""
+  found = dict.fromkeys(cell.command for cells in one.cells for cell in cells if cell.command)
+  return {command: number for number, command in enumerate(found, 1)}
+
+
+def notes_of(paper: Paper, one: Filled) -> dict[str, list[tuple[int, str]]]:
+  """What stands below a table: {title: [(number, note)]}, without empty ones."""
+  table = one.table
+  evaluated = {
+    (row.name, found.folder): f"{row.name}: {described(found)}"
+    for row, cells in zip(table.rows, one.cells)
+    for cell in cells
+    for found in cell.evaluations
+  }
+  scored = [
+    f"{column.head} {MEASURES[column.measure].label}: {MEASURES[column.measure].style}"
+    for column in table.columns
+    if not column.why_not
+  ]
+  styles = dict.fromkeys(note.partition(" ")[2] if len(table.columns) > 3 else note for note in scored)
+  tests = sorted(
+    {f"{row.name} against {row.against}" for row, cells in zip(table.rows, one.cells) for c in cells if c.p is not None}
+  )
+  kinds = "two-sided; by question a permutation test, for an average Wilcoxon's signed ranks over the sets"
+  trained = dict.fromkeys(
+    command
+    for row, cells in zip(table.rows, one.cells)
+    for run in (row.run, row.versus)
+    if any(cell.command for cell in cells) and (command := commands_of.training(paper, run))
+  )
+  empty = [f"{row.name}: {row.why_not}" for row in table.rows if row.why_not]
+  lacking = dict.fromkeys(
+    f"{row.name}, {column.head}: {cell.why_not}" if not column.why_not else f"{column.head}: {cell.why_not}"
+    for row, cells in zip(table.rows, one.cells)
+    for column, cell in zip(table.columns, cells)
+    if cell.why_not
+  )
+  found = {
+    "How ours are scored": list(styles) if evaluated else [],
+    "Our runs": list(evaluated.values()),
+    "Paired tests": [f"{test} ({kinds})" for test in tests],
+    "Train first": list(trained),
+    "Commands that fill a cell": list(_numbers(one)),
+    "Rows and cells without a run": [*empty, *lacking],
+  }
+  return {title: list(enumerate(notes, 1)) for title, notes in found.items() if notes}
+
+
+def described(one: Evaluation) -> str:
+  """What stands beside a score: questions, model, retriever with its corpus, lengths, decoding, judge."""
+  facts, settings = one.facts, one.metrics["settings"]
+  retrieval = settings.get("retrieval")
+  lengths = [facts.get("max_new_tokens"), facts.get("context")]
+  parts = {
+    "questions": f"{one.metrics['n']} of {settings['data']}",
+    "failed": one.metrics.get("failed"),
+    "model": facts["model"] or "not known here",
+    "checkpoint": settings.get("checkpoint"),
+    "retriever": _said(retrieval)
+    if retrieval
+    else "not known"
+    if facts.get("system")
+    else "none (given passages, or none)",
+    "lengths": None if None in lengths else f"{lengths[0]} new tokens a turn, {lengths[1]} in all",
+    "decoding": _said(settings["sampling"]) if settings.get("sampling") else None,
+    "judges": _said(settings["judges"]) if settings.get("judges") else "none",
+    "system": facts.get("system"),
+    "noise": facts.get("noise") or None,
+    "switches unlike the preset's:": _said(_changed(settings)),
+  }
+  return "; ".join(f"{name} {value}" for name, value in parts.items() if value) + f"; in {one.folder}"
+
+
+def _changed(settings: Mapping[str, Any]) -> dict[str, Any]:
+  """The recipe's switches in force that differ from its preset's."""
+  if settings["recipe"] not in recipes.RECIPES:
+    return {}
+  usual = jsonl.plain(dict(recipes.get(settings["recipe"], settings.get("preset")).switches))
+  return {name: value for name, value in settings.get("switches", {}).items() if usual.get(name, value) != value}
+
+
+def _said(value: Any) -> str:
+  if isinstance(value, Mapping):
+    return ", ".join(f"{name} {_said(item)}".strip() for name, item in value.items() if item not in (None, ""))
+  return str(value)
+
+
+def _pipe(text: str) -> str:
+  return " ".join(html.escape(text, quote=False).replace("|", "\\|").split())
+
+
+def _code(text: str) -> str:
+  line = " ".join(text.split())
+  return f"`{line}`" if "`" not in line else html.escape(line, quote=False)
+
+
+_TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "→": r"$\rightarrow$"}
+_TEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"} | {"<": "$<$", ">": "$>$", "–": "--", "†": r"$\dagger$"}
+
+
+def _tex(text: str) -> str:
+  return "".join(_TEX.get(sign, sign) for sign in text)

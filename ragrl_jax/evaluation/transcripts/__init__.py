@@ -1,0 +1,1 @@
+"""Transcripts of other systems, read into this library's episodes: `ragrl score`."""

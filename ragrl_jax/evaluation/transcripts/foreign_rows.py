@@ -1,0 +1,154 @@
+"""Scores a file of transcripts or predictions made elsewhere, and writes it as an evaluation's folder."""
+
+import json
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ragrl_jax import recipes
+from ragrl_jax.data import json_rows
+from ragrl_jax.evaluation import harness
+from ragrl_jax.evaluation.transcripts import adapters
+from ragrl_jax.run import rewards
+from ragrl_jax.store import jsonl
+from ragrl_jax.structs import Episode, Example
+
+TEXTS = ("transcript", "response", "output", "generation", "Output", "messages")
+ANSWERS = ("prediction", "pred", "pred_ans")
+_UNKNOWN = ("prompt_tokens", "response_tokens", "episode_tokens", "wasted_searches")  # of another tokenizer and corpus
+
+
+def score(
+  path: str | pathlib.Path,
+  examples: Sequence[Example],
+  out: str | pathlib.Path,
+  *,
+  system: str,
+  settings: Mapping[str, Any],
+) -> dict[str, Any]:
+  """Scores every example's transcript and writes out/predictions.jsonl and out/metrics.json, as an evaluation does.
+
+  A row of the file has an "id" or a "question" of the examples, and either a text (one of TEXTS; a list of chat
+  messages is joined from the assistant's first) or an answer (one of ANSWERS; null scores 0). Counts of tokens and
+  wasted searches are unknown.
+
+  Args:
+    path: the file (.jsonl or .json, also .gz).
+    examples: all questions with their right answers.
+    out: the folder.
+    system: one of `adapters.ADAPTERS`.
+    settings: what stands beside the scores: at least data.
+
+  Returns:
+    The metrics as written.
+
+  Raises:
+    ValueError: a transcript cannot be read (with file and line), belongs to no question or to one that has one already;
+      questions without a transcript; or queries without results in the whole file.
+  """
+  path, out = pathlib.Path(path), pathlib.Path(out)
+  recipe = recipes.get("veritas", "em_ta")  # Search-R1's tags; thoughts against answers, without a judge
+  episodes = _episodes(path, examples, recipe, system)
+  rows = [_row(recipe, example, episodes[example.id], system) for example in examples]
+  metrics = harness.summarise(rows) | {
+    "settings": jsonl.plain(dict(settings) | dict(recipe="transcripts", system=system, questions=len(examples)))
+  }
+  out.mkdir(parents=True, exist_ok=True)
+  jsonl.write(out / harness.PREDICTIONS, rows)
+  with jsonl.whole(out / harness.METRICS) as part:
+    part.write_text(json.dumps(jsonl.plain(metrics), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+  return metrics
+
+
+def _row(recipe, example: Example, episode: Episode, system: str) -> dict[str, Any]:
+  """The row of predictions.jsonl, with None for what the transcript does not say."""
+  (scored,) = rewards.score(recipe, [example], [episode], 0)
+  row = harness.prediction(recipe, scored) | dict.fromkeys(_UNKNOWN)
+  if "answer" in episode.facts:  # an answer alone: nothing is known of how it was found
+    return row | dict(terms={}, outcome=row["em"], num_searches=None, ended="answer")
+  if not adapters.ADAPTERS[system].thinks:
+    row["terms"] = dict(row["terms"]) | {"think_answer": None}
+  return row
+
+
+def _episodes(path: pathlib.Path, examples: Sequence[Example], recipe, system: str) -> dict[str, Episode]:
+  """Example's id → its episode."""
+  by_id = {example.id: example for example in examples}
+  if len(by_id) < len(examples):
+    raise ValueError("--data: several of these sets use the same ids: score one set at a time.")
+  by_question: dict[str, list[Example]] = {}
+  for example in examples:
+    by_question.setdefault(_question(example.question), []).append(example)
+  found, places, queries = {}, {}, 0
+  for where, row in json_rows.read_rows(path):
+    example = _example(where, row, by_id, by_question)
+    if example.id in found:
+      raise ValueError(f"{where}: question {example.id!r} has a transcript already, {places[example.id]}.")
+    found[example.id], places[example.id] = _episode(where, row, example, recipe, system), where
+    queries += sum("</search>" in segment.text for segment in found[example.id].segments[1:])
+  if missing := [example.id for example in examples if example.id not in found]:
+    raise ValueError(
+      f"{path}: {len(missing)} of {len(examples)} questions have no transcript (first {missing[0]!r}): give --data a "
+      "file of the questions that were asked."
+    )
+  if queries and not any(episode.num_searches for episode in found.values()):
+    raise ValueError(
+      f"{path}: {queries} queries, and results of none in {' … '.join(adapters.ADAPTERS[system].results)}: these are "
+      f"no transcripts of {system}, or the results were left out."
+    )
+  return found
+
+
+def _example(where: str, row: Mapping[str, Any], by_id, by_question) -> Example:
+  if "id" in row and str(row["id"]) in by_id:
+    return by_id[str(row["id"])]
+  same = by_question.get(_question(str(row.get("question", ""))), [])
+  if len(same) != 1:
+    raise ValueError(
+      f"{where}: its id {row.get('id')!r} and question {row.get('question')!r} are of {len(same)} questions of --data; "
+      "it must be one."
+    )
+  return same[0]
+
+
+def _question(text: str) -> str:
+  return " ".join(text.lower().split()).rstrip("? ")
+
+
+def _episode(where: str, row: Mapping[str, Any], example: Example, recipe, system: str) -> Episode:
+  text = next((row[name] for name in TEXTS if row.get(name) is not None), None)
+  answers = [name for name in ANSWERS if name in row]
+  if text is None and not answers:
+    raise ValueError(f"{where}: it has none of {', '.join((*TEXTS, *ANSWERS))}.")
+  if text is None:
+    return Episode.from_text(recipe, example, [], facts={"answer": row[answers[0]]})
+  if isinstance(text, list):
+    text = _joined(where, text)
+  if not isinstance(text, str):
+    raise ValueError(f"{where}: the transcript is a {type(text).__name__}; it must be a text or a list of messages.")
+  try:
+    return Episode.from_text(recipe, example, adapters.turns(_without_prompt(text, row, example), system))
+  except ValueError as error:
+    raise ValueError(f"{where}: {error}") from error
+
+
+def _without_prompt(text: str, row: Mapping[str, Any], example: Example) -> str:
+  """What follows the prompt: the row's, or one that ends with the question, as these systems' prompts do.
+
+  Prompts explain the tags, and some give an example's answer, which must not be taken for the model's.
+  """
+  prompt = row.get("prompt")
+  if isinstance(prompt, str) and prompt and text.startswith(prompt):
+    return text[len(prompt) :]
+  asked = re.escape(_question(example.question)).replace(r"\ ", r"\s+")
+  found = re.search(rf"(?:question|user):\s*{asked}\s*\??\s*(?:assistant:)?", text, re.IGNORECASE)
+  return text[found.end() :] if found else text
+
+
+def _joined(where: str, messages: Sequence[Any]) -> str:
+  """All messages from the assistant's first on."""
+  if not all(isinstance(one, Mapping) and {"role", "content"} <= one.keys() for one in messages):
+    raise ValueError(f"{where}: a message must have role and content.")
+  first = next((place for place, one in enumerate(messages) if one["role"] == "assistant"), len(messages))
+  return "".join(str(one["content"]) for one in messages[first:])

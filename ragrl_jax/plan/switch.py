@@ -1,0 +1,44 @@
+"""Compiles what takes the learner's weights to the engine, leaf by leaf, and counts what that needs beside them."""
+
+import time
+from typing import Any
+
+import jax
+from flax import nnx
+
+from ragrl_jax.engine import caster
+from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.parallel import rules
+from ragrl_jax.plan import aot
+from ragrl_jax.plan.summary import SWITCH, Program
+
+NAME = f"{SWITCH}: weights"
+
+
+def program(model: Any, rollout: Any, mesh: jax.sharding.Mesh, here: jax.sharding.Mesh, weights: float) -> Program:
+  """All leaves' programs as one: the largest temporaries, and what is sent for all.
+
+  Args:
+    model: a decoder of ShapeDtypeStructs.
+    rollout: config.rollout.
+    mesh: the learner's.
+    here: one host's part of it, or of its likes; `mesh` itself if there is one host.
+    weights: bytes of the engine's on a chip.
+  """
+  began = time.perf_counter()
+  sizes = rollout.mesh.to_dict()
+  every = None if here is mesh else mesh_lib.engines(mesh, **sizes)
+  cast = caster.Caster(model.dtype, model.config.num_layers, mesh_lib.of_engine(here, **sizes), every=every, own=True)
+  room, sent, known = 0, 0.0, {}
+  for _, one in cast.programs(rules.place(mesh, nnx.state(model))):
+    # Leaves of one shape and sharding, such as gate and up, have the same program.
+    if (key := repr(one)) not in known:
+      known[key] = counted(one.function.lower(one.argument).compile())
+    room, sent = max(room, known[key][0]), sent + known[key][1]
+  return Program(NAME, time.perf_counter() - began, room, hbm=weights, sent=sent)
+
+
+def counted(compiled: Any) -> tuple[int, float]:
+  """What the compiled program of one leaf takes on a chip: bytes beside the engine's leaf, and bytes sent."""
+  moved = aot.collectives(compiled.as_text())
+  return compiled.memory_analysis().temp_size_in_bytes, float(sum(one.bytes * one.times for one in moved))

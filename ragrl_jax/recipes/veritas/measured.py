@@ -1,0 +1,73 @@
+"""How faithful kept episodes are: the pairs of all of them, judged after the fact, set by set (VERITAS, Table 1)."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ragrl_jax.core.rewards import faithful
+from ragrl_jax.judging import judge_api
+from ragrl_jax.recipes.veritas import distil
+from ragrl_jax.recipes.veritas.parser import steps
+from ragrl_jax.store import episodes as episodes_lib
+
+
+def measured(
+  rows: Iterable[Mapping[str, Any]],
+  judges: Mapping[str, judge_api.Judge],
+  *,
+  progress: Callable[[str, int, int], None] = lambda term, done, of: None,
+) -> dict[str, dict[str, dict[str, float | None]]]:
+  """Asks the judges about every pair, each once.
+
+  Args:
+    rows: of logged episodes (`store.episodes.read_folder`). Failed ones are left out.
+    judges: term (information_think, think_search, think_answer) → its judge.
+    progress: told (term, pairs judged, of how many).
+
+  Returns:
+    {set: {term: {"faithful": mean verdict over the pairs, "pairs": their number, "incomplete": pairs among them that
+    lack a side and count 0, "unjudged": pairs without a verdict, which are in no mean, "without": episodes without a
+    pair}}}; "faithful" is None where there is no pair. An episode without a pair is not unfaithful: it is in no mean.
+
+  Raises:
+    JudgeFailed: see `distil.verdicts`.
+  """
+  found: dict[str, list[dict[str, tuple[faithful.Pair, ...]]]] = {}
+  for row in rows:
+    if row["ended"] != "failed":
+      its = steps(episodes_lib.episode_of(row).turns)
+      found.setdefault(row["source"] or "", []).append({term: getattr(its, term) for term in judges})
+  verdicts = {term: _asked(term, judge, found, progress) for term, judge in judges.items()}
+  return {
+    name: {term: _pooled([one[term] for one in of_set], verdicts[term]) for term in judges}
+    for name, of_set in sorted(found.items())
+  }
+
+
+def _asked(term: str, judge: judge_api.Judge, found, progress) -> dict[tuple[str, str], float | None]:
+  pairs = dict.fromkeys(pair for of_set in found.values() for one in of_set for pair in faithful.whole(one[term]))
+  done = lambda number: progress(term, number, len(pairs))
+  return dict(zip(pairs, distil.verdicts(judge, list(pairs), progress=done) if pairs else (), strict=True))
+
+
+def _pooled(episodes, verdicts) -> dict[str, float | None]:
+  whole = [[verdicts[pair] for pair in faithful.whole(pairs)] for pairs in episodes]
+  numbers = [faithful.pooled(pairs, said) for pairs, said in zip(episodes, whole)]
+  value, number = sum(value for value, _ in numbers), sum(number for _, number in numbers)
+  complete = sum(map(len, whole))
+  return dict(
+    faithful=value / number if number else None,
+    pairs=number,
+    incomplete=sum(map(len, episodes)) - complete,
+    unjudged=complete - sum(verdict is not None for said in whole for verdict in said),
+    without=sum(not pairs for pairs in episodes),
+  )
+
+
+def macro(sets: Mapping[str, Mapping[str, Mapping[str, float | None]]]) -> dict[str, float | None]:
+  """{term: mean of the sets' values}, each set counting once; None where a set has no pair."""
+  values: dict[str, list[float | None]] = {}
+  for terms in sets.values():
+    for term, numbers in terms.items():
+      values.setdefault(term, []).append(numbers["faithful"])
+  known = {term: [value for value in some if value is not None] for term, some in values.items()}
+  return {term: sum(some) / len(some) if len(some) == len(values[term]) else None for term, some in known.items()}

@@ -1,0 +1,82 @@
+"""Evaluations' folders by hand, as `ragrl evaluate` leaves them, for the tests of the papers' tables."""
+
+import json
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import recipes
+from ragrl_jax.cli import configs
+from ragrl_jax.evaluation import harness
+from ragrl_jax.evaluation.tables import results
+
+SHAPES = {name: shape for shape, name in results.MODELS.items()}
+
+
+def row(number, *, right=True, source="hotpotqa", **more):
+  """A row of predictions.jsonl."""
+  score = float(right)
+  found = dict(id=f"q{number}", question=f"Question {number}?", golds=["yes"], prediction="yes" if right else "no")
+  found |= dict(source=source, em=score, f1=score, cover_em=score, char_f1=score, outcome=score, terms={}, hops=None)
+  found |= dict(num_searches=0, wasted_searches=None, ended="answer", failure="", response_tokens=7)
+  return found | more
+
+
+def model(folder, name):
+  """A model's folder, of which only the shape is read."""
+  base = name.endswith("-base")
+  distilled = name == "r1-distill-qwen-7b"
+  kind, width, layers = SHAPES["qwen2.5-7b" if distilled else name.removesuffix("-base")]
+  folder.mkdir(parents=True, exist_ok=True)
+  shape = dict(model_type=kind, hidden_size=width, num_hidden_layers=layers)
+  shape |= dict(eos_token_id=151643 if base else 151645, rope_theta=10000 if distilled else 1000000)
+  (folder / "config.json").write_text(json.dumps(shape))
+  return folder
+
+
+def config_of(name, *flags):
+  """The settings of a config with its variant and further flags."""
+  file, _, variant = name.partition(":")
+  config = config_lib.load(configs.path(file), variant)
+  for flag in flags:
+    path, _, value = flag.removeprefix("--config.").partition("=")
+    *sections, last = path.split(".")
+    section = config
+    for part in sections:
+      section = section[part]
+    kind = section.get_type(last)
+    section[last] = value == "True" if kind is bool else kind(value)
+  return config
+
+
+def trained(folder, name, of, *flags):
+  """The folder of a finished run."""
+  config = config_of(name, *flags)
+  model(folder / "model", of)
+  (folder / "config.json").write_text(config.to_json_best_effort())
+  return folder
+
+
+def evaluation(folder, name, rows, *, checkpoint, data, flags=(), judged=False, **settings):
+  """The folder of a finished evaluation."""
+  config = config_of(name, *flags)
+  switches = {key: value for key, value in config.switches.items() if value is not None}
+  plays = recipes.get(config.recipe, config.preset, **switches)
+  said = dict(
+    checkpoint=str(checkpoint), data=data, questions=len(rows), recipe=config.recipe, preset=config.preset,
+    switches=dict(plays.switches), sampling="greedy", noise=config.data.noise, evidence=config.data.evidence,
+    max_new_tokens=config.rollout.max_new_tokens, context=config.rollout.context,
+    retrieval=dict(index="out/index", kind="bm25", top_k=config.retrieval.top_k) if plays.searches else None,
+    judges={"": dict(kind="llm", model="m")} if judged else {},
+  ) | settings  # fmt: skip
+  return written(folder, rows, said)
+
+
+def written(folder, rows, settings):
+  """The two files of an evaluation."""
+  folder.mkdir(parents=True, exist_ok=True)
+  (folder / harness.PREDICTIONS).write_text("".join(json.dumps(one) + "\n" for one in rows))
+  failed = sum(one["ended"] == "failed" for one in rows)
+  metrics = dict(
+    n=len(rows) - failed, failed=failed, settings=settings, evidence_bleu=50.0, evidence_rouge_l=0.5, latency=0.2
+  )
+  (folder / harness.METRICS).write_text(json.dumps(metrics))
+  return folder

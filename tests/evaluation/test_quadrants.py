@@ -1,0 +1,99 @@
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from ragrl_jax.data import readers
+from ragrl_jax.evaluation import quadrants
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def row(name, outcome, source="nq", ended="answer", **more):
+  return dict(id=name, source=source, outcome=outcome, ended=ended, response_tokens=10, episode_tokens=100) | more
+
+
+WITH = [row("1", 1.0), row("2", 1.0), row("3", 0.0), row("4", 0.0), row("5", None), row("1", 1.0, "popqa")]
+WITHOUT = [row("1", 0.0, "popqa"), row("5", 1.0), row("4", 0.0), row("3", 1.0), row("2", 0.0), row("1", 1.0)]
+
+
+def test_four_classes_by_hand():
+  found = quadrants.crossed(WITH, WITHOUT, "outcome")
+  # nq: 1 both, 2 with alone, 3 without alone, 4 neither; 5 has no verdict. All: popqa's one is with alone.
+  assert found["nq"] == {"both": 0.25, "first only": 0.25, "second only": 0.25, "neither": 0.25, "n": 4}
+  assert found["popqa"] == {"both": 0.0, "first only": 1.0, "second only": 0.0, "neither": 0.0, "n": 1}
+  assert found[""] == {"both": 0.2, "first only": 0.4, "second only": 0.2, "neither": 0.2, "n": 5}
+  with pytest.raises(ValueError, match="1 are only in the first"):
+    quadrants.crossed(WITH, WITHOUT[:-1], "outcome")
+  with pytest.raises(ValueError, match="'em'"):
+    quadrants.crossed(WITH, WITHOUT, "em")
+
+
+def test_a_recipes_measure_is_crossed_too():
+  one = [row("1", 0.0, measures=dict(reason_recall=1.0)), row("2", 0.0, measures=dict(reason_recall=None))]
+  found = quadrants.crossed(one, one, "measure/reason_recall")
+  assert found["nq"]["both"] == 1.0 and found["nq"]["n"] == 1
+
+
+def test_the_curve_by_hand():
+  results = {
+    "k5": (dict(settings=dict(retrieval=dict(top_k=5))), WITH),
+    "none": (dict(settings=dict(retrieval=None)), WITHOUT[:2]),
+  }
+  none, five = quadrants.curve(results, "outcome")
+  assert (none["folder"], none["top_k"], none["mean"], none["n"]) == ("none", 0, 0.5, 2)
+  assert (five["top_k"], five["mean"], five["n"]) == (5, 0.6, 5) and five["low"] < 0.6 < five["high"]
+  assert (five["response_tokens"], five["given_tokens"]) == (10.0, 90.0)
+
+
+def test_as_text():
+  assert quadrants.crossed_text(quadrants.crossed(WITH[:1], WITHOUT[-1:], "outcome")).splitlines() == [
+    "set   both    first only   second only   neither   n",
+    "nq    1.000   0.000        0.000         0.000     1",
+  ]
+  text = quadrants.curve_text(
+    quadrants.curve({"k5": (dict(settings=dict(retrieval=dict(top_k=5))), WITH)}, "outcome"), "outcome"
+  )
+  assert text.splitlines()[1].split()[:2] == ["5", "0.600"] and text.splitlines()[1].endswith("k5")
+
+
+@pytest.mark.long  # processes
+def test_the_commands(tmp_path):
+  for name, rows in (("a", WITH), ("b", WITHOUT)):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "predictions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+  (tmp_path / "a" / "metrics.json").write_text(json.dumps(dict(settings=dict(retrieval=dict(top_k=5)))))
+  passages = [dict(id=str(i), title="", text=text) for i, text in enumerate(("In Oslo.", "In Paris."))]
+  asked = [
+    dict(id=str(i), question="Where?", answers=["Paris"], passages=passages, meta=dict(type="bridge")) for i in range(5)
+  ]
+  (tmp_path / "asked.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+  for command, says in (
+    (["quadrants", f"--results={tmp_path}/a", f"--results={tmp_path}/b"], "popqa"),
+    (["quadrants", f"--curve={tmp_path}/a"], "0.600"),
+    # The second of two passages holds the answer: 1 / log2(3).
+    (["answer_recall", f"--data={tmp_path}/asked.jsonl", "--only=type=bridge", "--top_k=2"], '"ndcg@2": 0.63'),
+    (
+      [
+        "split_questions",
+        f"--data={tmp_path}/asked.jsonl",
+        f"--out={tmp_path}/train.jsonl",
+        f"--out={tmp_path}/held.jsonl",
+      ],
+      "train.jsonl: 4 questions",
+    ),
+    (["make_lear_sft", f"--data={tmp_path}/asked.jsonl", f"--out={tmp_path}", "--oracle=string_inclusion"], "5 of 5"),
+  ):
+    done = subprocess.run(
+      [sys.executable, ROOT / "launchers" / f"{command[0]}.py", *command[1:]],
+      env=os.environ | dict(PYTHONPATH=str(ROOT)),
+      capture_output=True,
+      text=True,
+      timeout=120,
+    )
+    assert done.returncode == 0 and says in done.stdout, done.stderr + done.stdout
+  (first, *_) = readers.read_examples(tmp_path / "filter.jsonl.gz")
+  assert first.meta["turns"] == [["model", "<extract> In Paris. </extract>"]]

@@ -1,0 +1,117 @@
+"""Transcripts of other systems: one of each by hand, and what cannot be read."""
+
+import json
+
+import pytest
+
+from ragrl_jax.evaluation.transcripts import adapters, foreign_rows
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Example
+
+EXAMPLES = [
+  Example("q1", "Who wrote Emma?", ("Jane Austen",), source="nq"),
+  Example("q2", "Where is Lima?", ("Peru",), source="nq"),
+]
+FOUND = "Doc 1(Title: Emma) A novel by Jane Austen."
+# One episode of each system: a search, its results, the right answer.
+WRITTEN = {
+  "search_r1": "<think>I look.</think><search>Emma author</search>\n\n<information>{}</information>\n\n"
+  "<think>By Jane Austen.</think><answer> Jane Austen </answer>",
+  "research": "<think>I look.</think><search> Emma author </search><result>\n{}\n</result>"
+  "<think>By Jane Austen.</think><answer>The answer is \\[ \\boxed{{Jane Austen}} \\]</answer>",
+  "autorefine": "<think>I look.</think><search>Emma author</search>\n<documents>{}</documents>\n"
+  "<refine>Jane Austen wrote it.</refine><answer>Jane Austen</answer>",
+  "r1_searcher": "I look.<|begin_of_query|> Emma author <|end_of_query|>\n<|begin_of_documents|>\n{}"
+  "<|end_of_documents|>\n"
+  "So it is her.</think><answer>Jane Austen</answer>",
+  "search_o1": "Maybe \\boxed{{no}}? <|begin_search_query|>Emma author<|end_search_query|>\n\n"
+  "<|begin_search_result|>{}<|end_search_result|>\n\nThe answer is \\boxed{{\\text{{Jane Austen}}}}.<|im_end|>",
+}
+WRITTEN |= {"desa": WRITTEN["search_r1"], "simpledeepsearcher": WRITTEN["search_o1"]}
+
+
+def scored(tmp_path, rows, system, examples=EXAMPLES):
+  path = tmp_path / "transcripts.jsonl"
+  path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+  metrics = foreign_rows.score(path, examples, tmp_path / "out", system=system, settings=dict(data="nq.jsonl"))
+  found = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
+  return metrics, found
+
+
+@pytest.mark.parametrize("system", adapters.ADAPTERS)
+def test_each_system_is_read(tmp_path, system):
+  text = WRITTEN[system].format(FOUND)
+  owners = [owner for owner, _ in adapters.turns(text, system)]
+  assert owners == [MODEL, ENVIRONMENT, MODEL]
+  metrics, rows = scored(
+    tmp_path, [dict(id="q1", response=text), dict(question="where is lima", prediction=None)], system
+  )
+  assert rows[0]["prediction"] == "Jane Austen" and rows[0]["em"] == 1.0 and rows[0]["num_searches"] == 1
+  assert rows[1]["prediction"] is None and rows[1]["em"] == 0.0 and rows[1]["num_searches"] is None
+  assert metrics["em"] == 0.5 and metrics["n"] == 2 and metrics["searches"] == 1.0
+  assert metrics["settings"]["system"] == system and rows[0]["response_tokens"] is None
+  faith = rows[0]["terms"]["think_answer"]  # the thought before the answer names it
+  assert faith == (1.0 if adapters.ADAPTERS[system].thinks else None)
+
+
+def test_every_other_systems_text_is_refused():
+  for system, adapter in adapters.ADAPTERS.items():
+    for name, text in WRITTEN.items():
+      same = adapters.ADAPTERS[name].results == adapter.results and adapters.ADAPTERS[name].query == adapter.query
+      if not same:
+        with pytest.raises(ValueError, match="does not write: is it|none of"):
+          adapters.turns(text.format(FOUND), system)
+  with pytest.raises(ValueError, match="none of search_r1's tags"):
+    adapters.turns("Jane Austen", "search_r1")
+
+
+def test_the_model_cannot_write_its_own_results():
+  text = "<think>a</think><information>Jane Austen</information><search>q</search>\n<information>x</information>"
+  text += "<answer>b</answer>"
+  turns = adapters.turns(text, "search_r1")
+  assert [owner for owner, _ in turns] == [MODEL, ENVIRONMENT, MODEL] and "x" in turns[1][1]
+  # Search-R1's code cuts long results with their closing tag: they end before the next thought.
+  cut = "<search>q</search>\n\n<information>Doc 1\n<think>so</think>\n<answer>b</answer>"
+  turns = adapters.turns(cut, "search_r1")
+  assert turns[1] == (ENVIRONMENT, "\n\n<information>Doc 1</information>\n\n") and turns[2][1].startswith("\n<think>so")
+
+
+def test_boxes():
+  assert adapters.boxed(r"\boxed{a} or \boxed{\text{b} {c}}") == "b {c}"
+  assert adapters.boxed(r"\boxed{50\% of \$3}") == "50% of $3" and adapters.boxed(r"\boxed{open") is None
+  assert adapters.boxed(r"\boxed{a} then \boxed{open") == "a" and adapters.boxed("none") is None
+
+
+def test_the_prompt_is_not_the_models(tmp_path):
+  prompt = "Search with <search> query </search>. For example, <answer> Beijing </answer>. Question: Who wrote Emma?\n"
+  chat = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
+  said = "<think>I do not know.</think>"
+  other = dict(
+    id="q2",
+    messages=[dict(role="user", content="<answer>x</answer>"), dict(role="assistant", content="<answer>Peru</answer>")],
+  )
+  for before, more in (
+    (chat, {}),
+    (prompt, {}),
+    ("Rules: <answer>Beijing</answer>", dict(prompt="Rules: <answer>Beijing</answer>")),
+  ):
+    _, rows = scored(tmp_path, [dict(id="q1", output=before + said, **more), other], "search_r1")
+    assert rows[0]["prediction"] is None and rows[0]["em"] == 0.0 and rows[1]["em"] == 1.0
+
+
+def test_files_that_cannot_be_scored(tmp_path):
+  good = [dict(id="q1", response="<answer>a</answer>"), dict(id="q2", prediction="Peru")]
+  for rows, says in (
+    (good[:1], "1 of 2 questions have no transcript .first 'q2'"),
+    ([*good, good[0]], "transcripts.jsonl:3: question 'q1' has a transcript already, .*:1"),
+    ([dict(id="q9", response="x")], "transcripts.jsonl:1: its id 'q9'.*of 0 questions"),
+    ([dict(id="q1", text="x"), good[1]], "transcripts.jsonl:1: it has none of transcript"),
+    ([dict(id="q1", response="Austen"), good[1]], "transcripts.jsonl:1: none of search_r1's tags"),
+    ([dict(id="q1", response=7), good[1]], "transcripts.jsonl:1: the transcript is a int"),
+    ([dict(id="q1", messages=["a"]), good[1]], "transcripts.jsonl:1: a message must have role"),
+    ([dict(id="q1", response="<search>a</search><answer>b</answer>"), good[1]], "1 queries, and results of none"),
+  ):
+    with pytest.raises(ValueError, match=says):
+      scored(tmp_path, rows, "search_r1")
+    assert not (tmp_path / "out").exists()
+  with pytest.raises(ValueError, match="the same ids"):
+    scored(tmp_path, good, "search_r1", [*EXAMPLES, EXAMPLES[0]])

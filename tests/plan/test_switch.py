@@ -1,0 +1,57 @@
+"""Weights on their way from the learner to the engine: a leaf at a time, and nothing of the model a second time."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from ragrl_jax import config as config_lib
+from ragrl_jax.engine.caster import Caster
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.parallel import rules
+from ragrl_jax.plan import compiled, switch
+
+SHAPE = DecoderConfig(
+  vocab_size=1024, d_model=128, num_layers=4, num_heads=8, num_kv_heads=4, head_dim=16, d_ff=384, rope_theta=1e4
+)
+
+
+def programs(replicas, tensor, learner):
+  """(name, compiled program, bytes of the whole leaf in bfloat16) of every leaf, and the engine's weights."""
+  mesh = mesh_lib.make(jax.devices(), **learner)
+  config = config_lib.default_config()
+  params = rules.place(mesh, nnx.state(compiled.abstract_model(config, SHAPE, mesh)))
+  cast = Caster(jnp.dtype(jnp.bfloat16), SHAPE.num_layers, mesh_lib.of_engine(mesh, replicas=replicas, tensor=tensor))
+  found = []
+  for name, one in cast.programs(params):
+    found.append((name, one.function.lower(one.argument).compile(), 2 * one.argument.size))
+  return found, cast.abstract(params)
+
+
+@pytest.mark.parametrize(
+  "replicas, tensor, learner",
+  [(8, 1, dict(data=1, fsdp=8)), (4, 2, dict(data=1, fsdp=8)), (2, 4, dict(data=2, fsdp=2, tensor=2))],
+)
+def test_a_leaf_at_a_time_and_no_second_copy(replicas, tensor, learner):
+  found, weights = programs(replicas, tensor, learner)
+  whole = compiled._bytes(weights)  # of the engine, on a device
+  assert len({name for name, *_ in found}) == len(found) and {"embedding", "layers/gate"} < {name for name, *_ in found}
+  made = 0
+  for name, step, leaf in found:
+    made += step.memory_analysis().output_size_in_bytes
+    # The leaf may be gathered before it is cut: in float32, as CPUs gather, it is twice the bfloat16 leaf, and no more.
+    room, _ = switch.counted(step)
+    assert room <= 2.1 * leaf + 4096, name
+  # The programs make the engine's weights, once: what else they make is a pointer for each array.
+  assert whole <= made < 1.02 * whole + 8 * 1024
+
+
+def test_the_switch_is_counted_as_one_program_of_the_plan():
+  mesh, config = mesh_lib.make(jax.devices(), data=1, fsdp=8), config_lib.default_config()
+  model = compiled.abstract_model(config, SHAPE, mesh)
+  one = switch.program(model, config.rollout, mesh, mesh, 1.0)
+  # Every device of the learner has an eighth of a leaf and every replica gets the whole: all of it is sent.
+  sizes = [x.size for x in jax.tree.leaves(nnx.state(model))]
+  assert one.name == "switch: weights" and one.sent >= sum(sizes)
+  assert one.temporaries <= 2.1 * 2 * max(sizes) + 4096

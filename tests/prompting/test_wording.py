@@ -1,0 +1,114 @@
+"""Prompts from a user's own file: how it is read, what is refused, and who takes one."""
+
+import pytest
+
+from ragrl_jax import recipes
+from ragrl_jax.judging import prompts
+from ragrl_jax.prompting import wording
+from ragrl_jax.structs import Example, Passage
+from ragrl_jax.testing import scripted
+
+EXAMPLE = Example("1", "Is {question} a {name}?", ("no",))
+KNOWN = {"paper": "Answer: {question}", "none": "{question}"}
+
+
+def file(tmp_path, text, name="wording.txt"):
+  path = tmp_path / name
+  path.write_bytes(text if isinstance(text, bytes) else text.encode())
+  return f"file:{path}"
+
+
+def chosen(choice, **more):
+  return wording.chosen(choice, KNOWN, **dict(setting="config.x", needs=("question",), may=("titles",)) | more)
+
+
+def test_a_name_and_a_file_are_filled_in_once(tmp_path):
+  assert chosen("paper").messages(question="{question}") == [dict(role="user", content="Answer: {question}")]
+  # Other braces are text, doubled ones stand for single ones, and a value is never filled in.
+  mine = chosen(file(tmp_path, 'É {{titles}} {"a": 1} {} {question}{titles}\n\n'))
+  assert mine.messages(question="{titles}", titles="T") == [
+    dict(role="user", content='É {titles} {"a": 1} {} {titles}T\n')
+  ]
+
+
+def test_roles(tmp_path):
+  mine = chosen(
+    file(tmp_path, "\ufeff[system]\r\nRules.\r\n\r\n[user]\r\nAsk {question}\r\n[assistant]\r\n<think>\r\n")
+  )
+  assert mine.messages(question="Q") == [
+    dict(role="system", content="Rules.\n"),
+    dict(role="user", content="Ask Q"),
+    dict(role="assistant", content="<think>"),
+  ]
+  # Only a file that begins with a role has roles; and where a text is wanted, none has.
+  assert chosen(file(tmp_path, "{question}\n[user]\nx")).text(question="Q") == "Q\n[user]\nx"
+  assert chosen(file(tmp_path, "[user]\n{question}"), roles=False).text(question="Q") == "[user]\nQ"
+
+
+@pytest.mark.parametrize(
+  ("text", "said"),
+  [
+    ("no place", "the placeholder {question} is missing"),
+    ("{question} {quesion}", "{quesion} is no placeholder here; there is {question}, {titles}. Write {{quesion}}"),
+    (" \n", "the file is empty"),
+    ("[user]\n{question}\n[system]\n\n", "the message under [system] is empty"),
+    (b"\xff{question}", "must be UTF-8 text (invalid start byte at byte 0)"),
+  ],
+)
+def test_a_bad_file_is_refused_in_one_line(tmp_path, text, said):
+  name = file(tmp_path, text)
+  with pytest.raises(ValueError) as error:
+    chosen(name)
+  assert str(error.value).startswith(f"config.x={name}: ") and said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_what_is_no_file_and_no_name_is_refused(tmp_path):
+  with pytest.raises(ValueError, match=r"config\.x='papr': it must be 'paper', 'none' or 'file:PATH'\."):
+    chosen("papr")
+  with pytest.raises(ValueError, match=r"config\.x=file:.*nothing: the file cannot be read \(No such file"):
+    chosen(f"file:{tmp_path / 'nothing'}")
+  with pytest.raises(ValueError, match=r"cannot be read \(Is a directory"):
+    chosen(f"file:{tmp_path}")
+
+
+@pytest.mark.parametrize("name", ["search_r1", "veritas"])
+def test_search_agents_take_instructions_and_notice_from_files(name, tmp_path):
+  asks, tells = file(tmp_path, "[system]\nMine.\n[user]\nQ: {question}"), file(tmp_path, "Once more.", "notice.txt")
+  recipe = recipes.get(name, instructions=asks, notice=tells)
+  assert recipe.prompt.messages(EXAMPLE) == [
+    dict(role="system", content="Mine."),
+    dict(role="user", content=f"Q: {EXAMPLE.question}"),
+  ]
+  _, tape = scripted.play(recipe, EXAMPLE, ["hm", "<answer> no </answer>"])
+  assert ("observe", "Once more.") in tape
+  with pytest.raises(ValueError, match=r"instructions='papr': it must be 'paper', .* or 'file:PATH' \(config\.switch"):
+    recipes.get(name, instructions="papr")
+  with pytest.raises(
+    ValueError, match=r"config\.switches\.notice=file:.*{question} is no placeholder here; there is n"
+  ):
+    recipes.get(name, notice=file(tmp_path, "{question}"))
+
+
+@pytest.mark.parametrize("name", prompts.PROMPTS)
+def test_judges_take_their_question_from_a_file(name, tmp_path):
+  ours = prompts.get(name)
+  first, second = ours.values("", "")
+  mine = prompts.get(name, file(tmp_path, f"[system]\nJudge.\n[user]\n{{{first}}} / {{{second}}}"))
+  system, user = mine.messages("a </think>", "b {claim}")
+  assert system == dict(role="system", content="Judge.")
+  left, right = user["content"].split(" / ")
+  assert "a" in left and "</think>" not in left and right == "b {claim}"
+  assert (mine.read, mine.labels, mine.of_answers) == (ours.read, ours.labels, ours.of_answers)
+  assert mine.mark != ours.mark
+  with pytest.raises(ValueError, match=rf"config\.judges\.x\.wording=file:.*{{{second}}} is missing"):
+    prompts.get(name, file(tmp_path, f"{{{first}}}"), setting="config.judges.x.wording")
+  with pytest.raises(ValueError, match=r"config\.judge\.wording='mine.txt': it must be '' or 'file:PATH'"):
+    prompts.get(name, "mine.txt")
+
+
+def test_the_reward_model_is_trained_in_the_words_it_is_asked_in(tmp_path):
+  words = file(tmp_path, "{premise} | {claim}")
+  recipe = recipes.get("veritas", "reward_model", judge_wording=words)
+  pair = Example("1", "a thought", ("1",), (Passage("1", "", "found"),))
+  assert recipe.prompt.messages(pair) == [dict(role="user", content="found | a thought")]
+  assert recipe.prompt.messages(pair) == prompts.get("information_think", words).messages("found", "a thought")

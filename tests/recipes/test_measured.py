@@ -1,0 +1,98 @@
+"""Faithfulness of kept episodes, by hand, and the command on an evaluation's folder."""
+
+import csv
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from ragrl_jax import recipes
+from ragrl_jax.evaluation import harness
+from ragrl_jax.judging import lexical
+from ragrl_jax.prompting import passages
+from ragrl_jax.recipes.veritas import measured
+from ragrl_jax.store import episodes
+from ragrl_jax.structs import Episode, Example, Passage
+
+ROOT = pathlib.Path(__file__).parents[2]
+RESULTS = ("environment", passages.block([Passage("1", "Oslo", "Harald III founded it.")]))
+SEARCH = ("model", "<think> the founder of Oslo </think><search> Oslo founder </search>")
+READ = ("model", "<think> Oslo was founded by Harald III. </think><answer> Harald III </answer>")
+MUSE = ("model", "<think> I know nothing. </think><answer> no </answer>")
+TURNS = dict(
+  read=[SEARCH, RESULTS, READ], skipped=[SEARCH, RESULTS, ("model", "<answer> no </answer>")], never=[MUSE], silent=[]
+)
+
+
+def rows():
+  recipe = recipes.get("search_r1")
+  for name, source in (("read", "nq"), ("skipped", "nq"), ("never", "nq"), ("silent", "pop"), ("never", "pop")):
+    example = Example(name, "Who?", ("x",), source=source)
+    yield episodes.played(example, Episode.from_text(recipe, example, TURNS[name]))
+
+
+def test_faithfulness_by_hand():
+  judges = dict(information_think=lexical.Lexical(0.5), think_answer=lexical.SubEM())
+  found = measured.measured(rows(), judges)
+  # nq: two results, one without a thought behind it; answers in "founded by Harald III", after "the founder of Oslo",
+  # and in the letters of "know nothing". pop: nobody searched, and one of two answered.
+  assert found["nq"] == dict(
+    information_think=dict(faithful=0.5, pairs=2, incomplete=1, unjudged=0, without=1),
+    think_answer=dict(faithful=pytest.approx(2 / 3), pairs=3, incomplete=0, unjudged=0, without=0),
+  )
+  assert found["pop"] == dict(
+    information_think=dict(faithful=None, pairs=0, incomplete=0, unjudged=0, without=2),
+    think_answer=dict(faithful=1.0, pairs=1, incomplete=0, unjudged=0, without=1),
+  )
+  assert measured.macro(found) == dict(information_think=None, think_answer=pytest.approx(5 / 6))
+  words = measured.measured(rows(), dict(think_answer=lexical.SubEM(words=True)))
+  assert words["nq"]["think_answer"]["faithful"] == pytest.approx(1 / 3)
+
+
+def test_a_pair_without_a_verdict_is_in_no_mean():
+  class Refuses(lexical.Lexical):
+    def judge(self, pairs):
+      return [None] * len(pairs)
+
+  found = measured.measured(rows(), dict(information_think=Refuses()))
+  assert found["nq"]["information_think"] == dict(faithful=0.0, pairs=1, incomplete=1, unjudged=1, without=1)
+
+
+def test_failed_episodes_are_left_out():
+  kept = [dict(row, ended="failed") for row in rows()]
+  assert measured.measured(kept, dict(think_answer=lexical.SubEM())) == {}
+
+
+@pytest.mark.slow  # three starts of a process
+def test_the_commands(tmp_path):
+  """evaluate's folder → table of faithfulness; → pairs and a blank sheet → agreement of a judge and a person."""
+  recipe, examples = recipes.get("search_r1"), [Example(name, "Who?", ("x",), source="nq") for name in TURNS]
+  play = lambda some, first: [Episode.from_text(recipe, example, TURNS[example.id]) for example in some]
+  harness.evaluate(examples, play, recipe, tmp_path / "out", settings={})
+
+  def say(name, *given):
+    command = [sys.executable, str(ROOT / "launchers" / f"{name}.py"), *map(str, given)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+  config = f"--config={ROOT / 'configs' / 'veritas.py'}:smoke"
+  said = say("faithfulness", config, f"--episodes={tmp_path}/out", f"--out={tmp_path}/f.json")
+  assert said.splitlines()[1].split() == ["nq", "0.500", "(2)", "1.000", "(2)", "0.667", "(3)"]
+  written = json.loads((tmp_path / "f.json").read_text())
+  assert written["judges"]["think_answer"] == dict(kind="sub_em") and written["macro"]["think_search"] == 1.0
+
+  sheet = tmp_path / "sheet.csv"
+  say("make_judge_data", config, "--term=think_answer", f"--episodes={tmp_path}/out", f"--sheet={sheet}")
+  with open(sheet, encoding="utf-8-sig", newline="") as file:
+    rows = list(csv.DictReader(file))
+  assert len(rows) == 3 and not any(row["label"] for row in rows)
+  with open(tmp_path / "b.csv", "w", newline="") as file:
+    out = csv.DictWriter(file, rows[0].keys())
+    out.writeheader()
+    out.writerows(dict(row, label=str(int(row["claim"] != "no"))) for row in rows)
+  (tmp_path / "a.csv").write_text((tmp_path / "b.csv").read_text().replace("no,0", "no,1"))
+  said = json.loads(say("compare", f"--verdicts={tmp_path}/a.csv", f"--verdicts={tmp_path}/b.csv"))
+  assert said["n"] == 3 and len(said["pairs"]) == 1 and "fleiss_kappa_interval" in said
