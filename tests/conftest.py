@@ -30,6 +30,10 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 ROOM = 1 << 30  # bytes; a worker that holds more frees its caches
 PEAKS = pytest.StashKey[dict]()
 LONGEST = (
+  "test_quickstart.py",
+  "test_hosts.py",
+  "test_weights_at_size.py",
+  "test_lora_runs.py",
   "test_train.py",
   "test_crash.py",
   "test_checkpoint.py",

@@ -25,7 +25,7 @@ def world(tmp_path_factory):
 @pytest.mark.slow  # each kill needs a new process, 3 to 5 seconds
 @pytest.mark.parametrize(
   "ahead, steps, kills",
-  [(0, 8, 4), pytest.param(0, 12, 6, marks=pytest.mark.long), pytest.param(1, 10, 2, marks=pytest.mark.long)],
+  [(0, 6, 2), pytest.param(0, 10, 4, marks=pytest.mark.long), pytest.param(1, 10, 2, marks=pytest.mark.long)],
 )
 def test_a_run_that_is_killed_repeatedly_ends_bit_for_bit_like_an_undisturbed_one(world, tmp_path, ahead, steps, kills):
   def start(workdir, errors):

@@ -281,10 +281,10 @@ def test_what_is_earned_stays_earned_when_guarded():
 
 
 def test_no_reply_of_constant_pieces_earns_anything_when_guarded():
-  """Every reply in shape, and out of it, with one of these bodies in each place: none of them has read the question."""
-  bodies = ("", ".", "a the e 1", "\u200b", "<retrieval>")
+  """Replies in shape, and out of it, with one of these bodies in each place: none of them has read the question."""
+  bodies, others = ("", ".", "a the e 1", "\u200b", "<retrieval>"), (".", "a the e 1")
   guarded, reply = recipes.get("care", guarded=True), types.SimpleNamespace(ended="eos", model_text="")
-  for first, quote, last, after, answer in itertools.product(bodies, repeat=5):
+  for first, quote, last, after, answer in itertools.product(others, bodies, others, others, bodies):
     shaped = f"<think>{first}<retrieval>{quote}</retrieval>{last}</think>{after}Answer:{answer}"
     for reply.model_text in (shaped, shaped.removeprefix("<think>")):
       assert guarded.reward(guarded.score(EXAMPLE, reply), 0) == 0.0, reply.model_text
@@ -358,9 +358,9 @@ PIECES = [
 ]
 
 
-@pytest.mark.long  # a hundred thousand transcripts
+@pytest.mark.long  # many transcripts, with type checks; `test_fuzz` has more, without
 def test_no_transcript_breaks_anything():
-  """10⁵ transcripts. All distinct ones are parsed, half of these scored, and compared with the patterns of the authors'
+  """25,000 transcripts. All distinct ones are parsed, half of these scored, and compared with the patterns of the authors'
   code.
   """
   whole = re.compile(r"<think>.*</think>.*Answer:.*", re.DOTALL)
@@ -368,7 +368,7 @@ def test_no_transcript_breaks_anything():
   pair = re.compile(r"<retrieval>(.*?)</retrieval>", re.DOTALL)
   draw = random.Random(0)
   best, seen = 0, set()
-  for number in range(100_000):
+  for number in range(25_000):
     text = "".join(draw.choices(PIECES, k=draw.randint(0, 7)))
     if text in seen:
       continue
@@ -382,4 +382,4 @@ def test_no_transcript_breaks_anything():
     terms = recipe.score(EXAMPLE, types.SimpleNamespace(model_text=text, ended="eos"))
     assert all(0.0 <= value <= 1.0 for value in terms.values()) and terms["format"] == bool(shaped)
     best += recipe.reward(terms, 0) > 0.999
-  assert best > 80
+  assert best > 15
