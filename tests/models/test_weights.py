@@ -114,7 +114,9 @@ def test_a_mesh_is_saved_piece_by_piece(folder, monkeypatch):
     for name, shape, read in mapping.entries(weights.TABLE, nnx.split(spread)[1])
     if name in ("model.embed_tokens.weight", Q0)
   }
-  assert pieces["model.embed_tokens.weight"] == [3 * 64] * 6 + [2 * 64] and pieces[Q0] == [32 * 64]  # a layer is one piece
+  assert pieces["model.embed_tokens.weight"] == [3 * 64] * 6 + [2 * 64] and pieces[Q0] == [
+    32 * 64
+  ]  # a layer is one piece
   wide = spread.embedding[...]
   list(mapping._pieces(wide))
   assert wide._npy_value is None  # the array keeps no copy

@@ -360,8 +360,8 @@ PIECES = [
 
 @pytest.mark.long  # many transcripts, with type checks; `test_fuzz` has more, without
 def test_no_transcript_breaks_anything():
-  """25,000 transcripts. All distinct ones are parsed, half of these scored, and compared with the patterns of the authors'
-  code.
+  """25,000 transcripts. All distinct ones are parsed, half of these scored, and compared with the patterns of the
+  authors' code.
   """
   whole = re.compile(r"<think>.*</think>.*Answer:.*", re.DOTALL)
   block = re.compile(r"<think>(.*?)</think>", re.DOTALL)

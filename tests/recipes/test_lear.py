@@ -379,7 +379,7 @@ PIECES = [
 
 @pytest.mark.long  # many transcripts, with type checks; `test_fuzz` has more, without
 def test_no_transcript_breaks_anything():
-  """25,000 transcripts: the format of each against a pattern, the score of one in three, the tokens of one in twenty."""
+  """25,000 transcripts: the format of each by a pattern, the score of one in three, the tokens of one in twenty."""
   body = lambda name, least: rf"<{name}>(?!{least}</)(?:(?!</?(?:reason|extract|answer)>).)*</{name}>"
   empty, never = r"[\W_]*", r"(?!)"
   whole = re.compile(rf"\s*{body('reason', empty)}\s*{body('extract', empty)}\s*{body('answer', never)}\s*", re.DOTALL)
