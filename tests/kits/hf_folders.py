@@ -54,7 +54,7 @@ DECODERS = {
   "qwen2": COMMON
   | dict(
     model_type="qwen2",
-    vocab_size=20,  # even, so that two devices can share it
+    vocab_size=19,
     hidden_size=16,
     num_hidden_layers=2,
     num_attention_heads=4,
@@ -67,7 +67,7 @@ DECODERS = {
   "qwen3": COMMON
   | dict(
     model_type="qwen3",
-    vocab_size=20,  # even, so that two devices can share it
+    vocab_size=19,
     hidden_size=16,
     num_hidden_layers=2,
     num_attention_heads=4,
@@ -80,7 +80,7 @@ DECODERS = {
   "llama": COMMON
   | dict(
     model_type="llama",
-    vocab_size=20,  # even, so that two devices can share it
+    vocab_size=19,
     hidden_size=16,
     num_hidden_layers=2,
     num_attention_heads=4,

@@ -16,7 +16,7 @@ from ragrl_jax.models import mapping, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.parallel import mesh as mesh_lib
 
-QWEN = hf_folders.DECODERS["qwen2"]
+QWEN = hf_folders.DECODERS["qwen2"] | dict(vocab_size=20)  # even, so that two devices can share the embedding
 SHAPES = hf_folders.decoder_shapes(QWEN)
 Q0 = "model.layers.0.self_attn.q_proj.weight"
 
