@@ -87,8 +87,7 @@ class Caster:
     found = []
 
     def step(x, names, layered, dtype, at):
-      to = at if self._every is None else jax.sharding.NamedSharding(self._every, at.spec)
-      found.append(("/".join(names), Program(_program(dtype, self._layers * layered, to), x)))
+      found.append(("/".join(names), Program(self._program(layered, dtype, at), x)))
       return (x,) * self._layers if layered else x
 
     self._of(params, step)
@@ -111,13 +110,16 @@ class Caster:
     return leaf(x, names, layered, dtype, at)
 
   def _cast(self, x, names, layered, dtype, at):
-    layers = self._layers * layered
-    if self._mesh is not None and self._every is not None:
-      # All hosts run this program together. Each keeps the part that its engine's devices hold.
-      return hosts.own(_program(dtype, layers, jax.sharding.NamedSharding(self._every, at.spec))(x), self._mesh)
     if at is None and not layered and not self._own and x.dtype == dtype:
       return x  # nothing to cast, move or copy
-    return _program(dtype, layers, at)(x)
+    cast = self._program(layered, dtype, at)(x)
+    # All hosts run this program together. Each keeps the part that its engine's devices hold.
+    return cast if self._mesh is None or self._every is None else hosts.own(cast, self._mesh)
+
+  def _program(self, layered: bool, dtype, at):
+    """The program that takes a leaf to the engine; with several hosts, to all engines at once."""
+    to = at if self._every is None or at is None else jax.sharding.NamedSharding(self._every, at.spec)
+    return _program(dtype, self._layers * layered, to)
 
 
 def _sharding(mesh, names, shape, layered: bool) -> jax.sharding.NamedSharding:
