@@ -1,4 +1,5 @@
-# Every target sets up what it needs: a virtual environment beside this file, with the pinned versions.
+# Every target sets up what it needs: a virtual environment beside this file, with the pinned versions. One environment
+# can serve all: make parity PARITY_VENV=.venv-python3.
 PYTHON ?= python3
 NAME := $(notdir $(PYTHON))
 VENV ?= .venv-$(NAME)
@@ -7,7 +8,8 @@ NEWEST_VENV ?= .venv-newest-$(NAME)
 DOCS_VENV ?= .venv-docs-$(NAME)
 WORKERS ?= 2
 RUN = $(VENV)/bin/python
-NEWEST_PIP = -m pip install --quiet --quiet --disable-pip-version-check
+# Python compiles what it imports; compiling every installed file first takes longer than the rest.
+NEWEST_PIP = -m pip install --quiet --quiet --disable-pip-version-check --no-compile
 PIP = $(NEWEST_PIP) --constraint constraints.txt
 FAST = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not parity and not real and not long and not hosts and not browser"
 
@@ -28,14 +30,14 @@ $(VENV)/.ready: pyproject.toml setup.py constraints.txt tests/wheels.txt
 	@$(RUN) $(PIP) --no-deps --requirement tests/wheels.txt
 	@touch $@
 
-$(PARITY_VENV)/.ready: pyproject.toml setup.py constraints.txt tests/wheels.txt
+$(PARITY_VENV)/.ready-parity: pyproject.toml setup.py constraints.txt tests/wheels.txt
 	@echo "Setting up $(PARITY_VENV), with torch (a few minutes, once)"
 	@$(PYTHON) -m venv $(PARITY_VENV)
 	@$(PARITY_VENV)/bin/python $(PIP) --editable '.[dev,parity]'
 	@$(PARITY_VENV)/bin/python $(PIP) --no-deps --requirement tests/wheels.txt
 	@touch $@
 
-$(DOCS_VENV)/.ready: pyproject.toml setup.py constraints.txt
+$(DOCS_VENV)/.ready-docs: pyproject.toml setup.py constraints.txt
 	@echo "Setting up $(DOCS_VENV) (a few minutes, once)"
 	@$(PYTHON) -m venv $(DOCS_VENV)
 	@$(DOCS_VENV)/bin/python $(PIP) --editable '.[docs]'
@@ -63,8 +65,8 @@ browser: $(VENV)/.ready  ## the report page in Chromium, which is installed if p
 	@chromium=$$(.ci/chromium) || { echo "no browser: the page was not opened"; exit 0; }; \
 	CHROMIUM="$$chromium" $(RUN) -m pytest -m browser tests/evaluation && echo "Pictures of the page: out/browser/"
 
-long: $(VENV)/.ready  ## whole runs, several hosts, a hundred thousand transcripts per recipe
-	$(RUN) -m pytest --numprocesses $(WORKERS) --dist load -m long
+long: $(VENV)/.ready  ## whole runs, several hosts, a hundred thousand transcripts per recipe; SKIP="a or b" leaves tests out
+	$(RUN) -m pytest --numprocesses $(WORKERS) --dist load -m long $(if $(SKIP),-k "not ($(SKIP))")
 
 hosts: $(VENV)/.ready  ## four processes train like one; needs an otherwise idle machine
 	$(RUN) -m pytest -m hosts
@@ -72,10 +74,10 @@ hosts: $(VENV)/.ready  ## four processes train like one; needs an otherwise idle
 faults: $(VENV)/.ready  ## runs with seeded faults end like undisturbed ones: PLANS=100 FIRST=0; then a long run (SOAK=0: none)
 	$(RUN) tests/faults/run.py --plans $(or $(PLANS),100) --first $(or $(FIRST),0) --soak=$(or $(SOAK),1)
 
-parity: $(PARITY_VENV)/.ready  ## agreement with transformers and torch, in an environment of its own
+parity: $(PARITY_VENV)/.ready-parity  ## agreement with transformers and torch, in an environment of its own
 	$(PARITY_VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m parity tests/parity
 
-real: $(PARITY_VENV)/.ready  ## real questions and corpora (RAGRL_DATA, or ../shared/data)
+real: $(PARITY_VENV)/.ready-parity  ## real questions and corpora (RAGRL_DATA, or ../shared/data)
 	$(PARITY_VENV)/bin/python -m pytest -m real
 	$(PARITY_VENV)/bin/python benchmarks/real_retrieval.py
 	$(PARITY_VENV)/bin/python benchmarks/real_runs.py
@@ -85,10 +87,10 @@ lint: $(VENV)/.ready  ## style, and types in the rooms that pyproject.toml lists
 	$(RUN) -m ruff format --check .
 	$(VENV)/bin/basedpyright --pythonpath $(RUN)
 
-docs: $(DOCS_VENV)/.ready  ## the documentation site, in out/docs/: fails on a symbol without a docstring, a dead link or a warning
+docs: $(DOCS_VENV)/.ready-docs  ## the documentation site, in out/docs/: fails on a symbol without a docstring, a dead link or a warning
 	$(DOCS_VENV)/bin/python docs/site/build.py
 
-notebook: $(DOCS_VENV)/.ready  ## runs notebooks/your_own_recipe.ipynb, in a minute
+notebook: $(DOCS_VENV)/.ready-docs  ## runs notebooks/your_own_recipe.ipynb, in a minute
 	$(QUICKLY) $(DOCS_VENV)/bin/jupyter-execute notebooks/your_own_recipe.ipynb --timeout=300
 
 coverage: $(VENV)/.ready  ## lines of each room that the fast tests run; TESTS=tests/core for a part
@@ -96,7 +98,7 @@ coverage: $(VENV)/.ready  ## lines of each room that the fast tests run; TESTS=t
 	$(RUN) -m coverage json --quiet -o out/coverage.json
 	$(if $(TESTS),-)$(RUN) tests/coverage_by_room.py out/coverage.json
 
-bench: $(PARITY_VENV)/.ready  ## speed, as ratios to other libraries in the same run
+bench: $(PARITY_VENV)/.ready-parity  ## speed, as ratios to other libraries in the same run
 	$(PARITY_VENV)/bin/python benchmarks/rollout.py
 	$(PARITY_VENV)/bin/python benchmarks/learner.py $(if $(TUNIX_PYTHON),--tunix_python $(TUNIX_PYTHON))
 	$(VENV)/bin/python benchmarks/schedule.py
@@ -111,5 +113,5 @@ gpu: $(VENV)/.ready  ## speed on a GPU (pip install jax[cuda13] into the environ
 papers: $(VENV)/.ready  ## five papers' claims in miniature: takes hours; MINUTES=60 for a part
 	$(RUN) benchmarks/papers/run.py --docs --minutes $(or $(MINUTES),0)
 
-scale: $(PARITY_VENV)/.ready  ## the best plan for every TPU slice, with a lower bound of its step time: half an hour; MINUTES=3 for a part
+scale: $(PARITY_VENV)/.ready-parity  ## the best plan for every TPU slice, with a lower bound of its step time: half an hour; MINUTES=3 for a part
 	$(PARITY_VENV)/bin/python benchmarks/scale/run.py --docs --minutes $(or $(MINUTES),0)
