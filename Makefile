@@ -17,7 +17,7 @@ FAST = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not 
 # use the default, as users do.
 QUICKLY = XLA_FLAGS="$$XLA_FLAGS --xla_backend_optimization_level=0"
 
-.PHONY: help quickstart test test-newest browser long faults hosts parity real lint docs notebook coverage bench gpu papers scale
+.PHONY: help quickstart test test-newest browser long faults hosts parity real lint docs notebook coverage bench gpu base papers scale
 help:  ## lists the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer).'
@@ -110,7 +110,10 @@ bench: $(PARITY_VENV)/.ready-parity  ## speed, as ratios to other libraries in t
 gpu: $(VENV)/.ready  ## speed on a GPU (pip install jax[cuda13] into the environment): writes docs/performance.md
 	$(RUN) benchmarks/gpu.py $(if $(TORCH_PYTHON),--python_torch $(TORCH_PYTHON))
 
-papers: $(VENV)/.ready  ## five papers' claims in miniature: takes hours; MINUTES=60 for a part
+base: $(VENV)/.ready  ## the small reader with which all miniatures begin: a quarter of an hour, once; goes on after a kill
+	$(RUN) benchmarks/base_reader.py
+
+papers: $(VENV)/.ready  ## five papers' claims in miniature: after make base: takes hours; MINUTES=60 for a part
 	$(RUN) benchmarks/papers/run.py --docs --minutes $(or $(MINUTES),0)
 
 scale: $(PARITY_VENV)/.ready-parity  ## the best plan for every TPU slice, with a lower bound of its step time: half an hour; MINUTES=3 for a part

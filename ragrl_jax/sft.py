@@ -25,6 +25,7 @@ from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import metrics as metrics_lib
 from ragrl_jax.store import workdir as run_lib
 
+Transcript = tuple[list[int], list[float]]  # ids and weights
 FILL = 0.92  # share of a block that packing fills reliably; more would often need a second block
 
 
@@ -32,6 +33,7 @@ def sft(
   config,
   workdir: str | pathlib.Path,
   *,
+  drawn: Callable[[int], Sequence[Transcript]] | None = None,
   evaluate: Callable[[int, nnx.Module], dict[str, Any]] | None = None,
   reached: Callable[[dict[str, Any]], bool] = lambda row: False,
   resume: str = "auto",
@@ -48,6 +50,8 @@ def sft(
   Args:
     config: see ragrl_jax/config.py.
     workdir: gets config.json, metrics.jsonl, checkpoints/ and model/.
+    drawn: step (from 0) → its transcripts, (ids, weights) each, instead of config.data.train. A resumed run draws the
+      same again, so they must depend on the step alone.
     evaluate: (step, model) → more metrics for the step's row; called after every step.
     reached: a step's row → whether the run has reached its goal. It then ends as it would at config.steps.
     resume, accept_changes, say: as for train.train.
@@ -60,22 +64,23 @@ def sft(
   config = planned(config)
   with run_lib.opened(pathlib.Path(workdir), config, resume=resume, accept_changes=accept_changes, say=say) as run:
     if not run.finished:
-      yield from _tuned(config, run, evaluate, reached)
+      yield from _tuned(config, run, drawn, evaluate, reached)
 
 
-def _tuned(config, run: run_lib.Run, evaluate, reached) -> Iterator[dict[str, Any]]:
+def _tuned(config, run: run_lib.Run, drawn, evaluate, reached) -> Iterator[dict[str, Any]]:
   # ---- 2. the rooms are built: every check comes before the weights are read -----------------------------------------
   player_lib.check_sft(config)
   steps, save_every = config.steps, config.checkpoint.every
   settings = settings_lib.from_config(config, objective="sft")
   optimizer = settings_lib.optimizer_from_config(config, total_steps=steps)
   tokenizer, recipe = player_lib.tokenizer(config), player_lib.recipe(config)
-  transcripts = [
-    tokenised(recipe, example, tokenizer, config.sft.environment_weight, most=config.sft.max_tokens)
-    for example in readers.read_examples(config.data.train, max_examples=config.data.max_examples)
-  ]
   rows, lengths = config.learner.micro_rows, config.learner.row_lengths
-  packed = batches(transcripts, batch=config.sft.batch, rows=rows, lengths=lengths, seed=config.seed)
+  if drawn is None:
+    transcripts = [
+      tokenised(recipe, example, tokenizer, config.sft.environment_weight, most=config.sft.max_tokens)
+      for example in readers.read_examples(config.data.train, max_examples=config.data.max_examples)
+    ]
+    drawn = batches(transcripts, batch=config.sft.batch, rows=rows, lengths=lengths, seed=config.seed)
   mesh = player_lib.mesh(config)
   model, shape = player_lib.model(config, tokenizer, mesh)
   learner = learner_lib.Learner(model, settings, optimizer, mesh=mesh)
@@ -90,7 +95,7 @@ def _tuned(config, run: run_lib.Run, evaluate, reached) -> Iterator[dict[str, An
   with signals.Signals() as received, metrics_lib.MetricWriter(run.workdir, **log) as writer:
     for step in range(first + 1, first + 1 if done else steps + 1):
       # One mini-batch per step. Nothing needs to be scored first, and the weights take the place of advantages.
-      ready = learner.prepare(state, [packed(step - 1)])
+      ready = learner.prepare(state, [pack(drawn(step - 1), rows=rows, lengths=lengths)])
       state, metrics = learner_lib.drain(learner.train(state, ready))
       if evaluate is not None:
         nnx.update(model, state.params)
@@ -128,9 +133,7 @@ def planned(config):
   return config
 
 
-def tokenised(
-  recipe, example: structs.Example, tokenizer, environment_weight: float, *, most: int = 0
-) -> tuple[list[int], list[float]]:
+def tokenised(recipe, example: structs.Example, tokenizer, environment_weight: float, *, most: int = 0) -> Transcript:
   """(ids, weights) of one transcript; the prompt weighs as the environment does. Of more than `most` tokens, unless
   that is 0, the last ones are cut off.
 
@@ -153,9 +156,9 @@ def tokenised(
 
 
 def batches(
-  transcripts: Sequence[tuple[list[int], list[float]]], *, batch: int = 0, rows: int, lengths: Sequence[int], seed: int
-) -> Callable[[int], packing.Packed]:
-  """step (from 0) → its packed transcripts. Every epoch is shuffled anew, by seed and number.
+  transcripts: Sequence[Transcript], *, batch: int = 0, rows: int, lengths: Sequence[int], seed: int
+) -> Callable[[int], list[Transcript]]:
+  """step (from 0) → its transcripts. Every epoch is shuffled anew, by seed and number.
 
   Args:
     transcripts: (ids, weights), see `tokenised`.
@@ -174,10 +177,14 @@ def batches(
     random.Random(f"sft/{seed}/{epoch}").shuffle(shuffled)
     return shuffled
 
-  def at(step: int) -> packing.Packed:
+  def at(step: int) -> list[Transcript]:
     epoch, part = divmod(step, steps_an_epoch)
-    chosen = order(epoch)[part * size : (part + 1) * size]
-    items = [packing.of_demonstration(*transcripts[i], number) for number, i in enumerate(chosen)]
-    return packing.pack_items(items, rows=rows, lengths=lengths)
+    return [transcripts[i] for i in order(epoch)[part * size : (part + 1) * size]]
 
   return at
+
+
+def pack(transcripts: Sequence[Transcript], *, rows: int, lengths: Sequence[int]) -> packing.Packed:
+  """One step's transcripts in blocks; see `packing.pack_items`."""
+  items = [packing.of_demonstration(*one, number) for number, one in enumerate(transcripts)]
+  return packing.pack_items(items, rows=rows, lengths=lengths)

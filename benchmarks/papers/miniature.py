@@ -1,7 +1,14 @@
-"""Tests of a paper's claims on the made-up world: the data, the arms trained from one warm start, the measures."""
+"""Tests of a paper's claims on the made-up world: the data, the arms trained from one warm start, the measures.
+
+Every warm start goes on from the base reader (`benchmarks/base_reader.py`), as the papers' runs go on from one base
+model. It learns the recipe's format and the faults of its demonstrations, and ends when development questions say so.
+An arm ends when its reward has stopped rising.
+"""
 
 import dataclasses
+import functools
 import json
+import math
 import pathlib
 import random
 import shutil
@@ -11,37 +18,50 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import base_reader
+import primed
+
 from ragrl_jax import config as config_lib
 from ragrl_jax import evaluate, recipes, retrieval, sft, train
 from ragrl_jax.cli import quickstart
+from ragrl_jax.core import stopping
 from ragrl_jax.data import readers, synthetic, writers
 from ragrl_jax.evaluation import harness
 from ragrl_jax.models import lora
-from ragrl_jax.prompting import sentencepiece
 from ragrl_jax.run import player as player_lib
 from ragrl_jax.run import progress
 from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Episode, Example
 
 ROOT = pathlib.Path(__file__).parents[2]
-# For prompts with several passages. With 4,000 names a model memorises how names continue, and may never learn to copy.
-# With 120 syllables, several names in a question share a syllable, and copies continue with the other name.
-READABLE = dict(wordings=(synthetic.BESIDE,), syllables=200, entities=60_000)
 WARM = "warm"  # the arm that takes no RL step
-QUICKSTART = config_lib.load(ROOT / "configs" / "quickstart.py", "sft")
-DECODER = QUICKSTART.model.shape.to_dict()
-# for the warm starts, which end at a known step
-MUON = QUICKSTART.optimizer.to_dict() | dict(learning_rate=4e-3, schedule="cosine", final_share=0.1)
+SAMPLED = ", sampled"  # after a test's name: with answers drawn as in training
+# The base reader's names and sentences. Development questions decide when a warm start ends, and draw the curves.
+WORLD = dict(syllables=base_reader.SYLLABLES, wordings=base_reader.AHEAD, held_out=1200, development=400)
+TEST, DEVELOPMENT = 1000, 200  # questions
+SFT = dict(
+  steps=1000,
+  checkpoint=dict(every=200),
+  evaluate=dict(every=25),
+  optimizer=base_reader.OPTIMIZER | dict(learning_rate=2e-3, warmup_steps=20),
+)
+WARM_EM = 0.9  # on one-hop development questions, twice in a row: the goal of a warm start
+WINDOW, PATIENCE, RISE = 4, 3, 0.01  # an arm ends when PATIENCE means of WINDOW steps' rewards brought nothing
 
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-  """One side of a claim: an arm's mean of `measure` on `test`, at the end or (first test only) at a step."""
+  """One side of a claim: an arm's mean of `measure` on `test`, at the end or at a step, greedy."""
 
   arm: str
   measure: str
   test: str = ""  # the paper's first
   step: int | None = None
+
+  def key(self, paper: "Paper") -> str:
+    """Where a result keeps the values: TEST, or TEST@STEP."""
+    test = self.test or next(iter(paper.tests))
+    return test if self.step is None else f"{test}@{self.step}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +70,8 @@ class Claim:
 
   Attributes:
     text: the paper's statement, short.
-    least: smallest side - other (other - side with `lower`); negative if `side` must only be not much worse.
+    least: smallest side - other (other - side with `lower`), stated before the runs; negative if `side` must only be
+      not much worse.
     note: what was tried, for the page.
   """
 
@@ -61,6 +82,11 @@ class Claim:
   lower: bool = False
   note: str = ""
 
+  @property
+  def sides(self) -> list[Side]:
+    """The sides that are arms."""
+    return [side for side in (self.side, self.other) if isinstance(side, Side)]
+
 
 @dataclasses.dataclass(frozen=True)
 class Paper:
@@ -68,10 +94,10 @@ class Paper:
 
   Attributes:
     name: the recipe's name.
-    world: fields of `synthetic.Settings`.
-    questions: (world, seed) → {file: questions}, with "train", "demonstrations" and the tests' files.
+    world: fields of `synthetic.Settings` besides those of WORLD.
+    questions: (world, seed) → {file: questions}, with "train", "demonstrations", "development" (one hop) and the tests'
+      files.
     demonstrate: (example, world, query → passages, rng) → the turns of a scripted player with faults.
-    marks, vocab_size: arguments of the tokenizer's training.
     base: settings of every run that differ from the defaults.
     sft, rl: further settings of the warm start; further settings of all arms.
     arms: arm → its further settings.
@@ -79,10 +105,10 @@ class Paper:
     measure: (world, example, episode) → numbers, by the world's own facts; None if a number does not apply.
     claims: the tested claims.
     shown: the two measures in the figure, the upper one first.
+    warm: measure → least value on the development questions, at which the warm start ends.
+    settles: whether an arm ends when its reward has stopped rising, but not before step `least`; else after all steps.
+    every: steps between the curve's measurements.
     searches: whether there is a corpus to search.
-    later_steps: steps of the warm starts for seeds above 0. These start from seed 0's weights, as a paper's runs start
-      from one base model, since it depends on the seed whether a small model learns to read. 0: all warm starts begin
-      from random weights.
     trained: metrics of training steps. Their medians and maxima are among the first test's measures, as
       trained/NAME/median and trained/NAME/max.
   """
@@ -91,8 +117,6 @@ class Paper:
   world: Mapping[str, Any]
   questions: Callable[[synthetic.World, int], Mapping[str, Sequence[Example]]]
   demonstrate: Callable[..., list[tuple[str, str]]]
-  marks: Sequence[str]
-  vocab_size: int
   base: Mapping[str, Any]
   sft: Mapping[str, Any]
   rl: Mapping[str, Any]
@@ -101,9 +125,11 @@ class Paper:
   measure: Callable[[synthetic.World, Example, Episode], Mapping[str, float | None]]
   claims: Sequence[Claim]
   shown: tuple[str, str]
+  warm: Mapping[str, float] = dataclasses.field(default_factory=lambda: dict(em=WARM_EM))
+  settles: bool = True
+  least: int = 0
   every: int = 4
   searches: bool = False
-  later_steps: int = 0
   trained: Sequence[str] = ()
 
 
@@ -117,15 +143,20 @@ def settings(paper: Paper, folder: pathlib.Path, seed: int, *parts: Mapping[str,
   quickstart.use_world(config, folder, seed)
   if not paper.searches:
     config.retrieval.index = ""
-  config.data.evaluate = str(folder / f"{next(iter(paper.tests))}.jsonl.gz")
+  config.model.shape = primed.SHAPE
+  config.data.evaluate = str(folder / "development.jsonl.gz")
   if config.data.hard:
     config.data.hard = str(folder / config.data.hard)
   return config
 
 
-def make_world(paper: Paper, folder: pathlib.Path, seed: int, tokenizer: pathlib.Path | None = None) -> None:
-  """Writes questions, demonstrations, tokenizer (a copy of the given one) and the search index to `folder`."""
-  world = synthetic.build(synthetic.Settings(seed=seed, **paper.world))
+def build(paper: Paper, seed: int) -> synthetic.World:
+  return synthetic.build(synthetic.Settings(seed=seed, **(WORLD | dict(paper.world))))
+
+
+def make_world(paper: Paper, folder: pathlib.Path, seed: int) -> None:
+  """Writes questions, demonstrations and the search index to `folder`, with the base reader's tokenizer."""
+  world = build(paper, seed)
   search = None
   if paper.searches:
     writers.write_passages(folder / "corpus.jsonl.gz", world.passages)
@@ -140,55 +171,118 @@ def make_world(paper: Paper, folder: pathlib.Path, seed: int, tokenizer: pathlib
   writers.write_examples(folder / "demonstrations.jsonl.gz", asked, turns=turns)
   for name, examples in files.items():
     writers.write_examples(folder / f"{name}.jsonl.gz", examples)
-  if tokenizer:
-    shutil.copy(tokenizer, folder / "tokenizer.model")
-    return
-  # A space before each line, so that a name has the same pieces there as in the middle of a sentence.
-  lines = [*(" " + line for line in synthetic.lines(world, seed=seed)), *(text for said in turns for _, text in said)]
-  sentencepiece.train(lines, vocab_size=paper.vocab_size, marks=paper.marks, path=folder / "tokenizer.model", threads=1)
+  shutil.copy(base_reader.model() / "tokenizer.model", folder / "tokenizer.model")
+
+
+def warm_up(paper: Paper, seed: int, out: pathlib.Path) -> dict[str, list[float]]:
+  """Makes the world and fine-tunes the base reader on its demonstrations; the curve of each of `paper.warm`.
+
+  Raises:
+    RuntimeError: the goal was not reached within SFT's steps.
+  """
+  make_world(paper, out / "world", seed)
+  config = settings(paper, out / "world", seed, SFT, paper.sft)
+  config.model.path = str(base_reader.model())
+  asked = list(readers.read_examples(config.data.evaluate))
+  config.data.train = str(out / "world" / "demonstrations.jsonl.gz")
+  curves = supervised(
+    config, out / "sft", asked, functools.partial(measured, paper, build(paper, seed), config, ""), paper.warm
+  )
+  if not ended(curves, paper.warm):
+    raise RuntimeError(
+      f"{paper.name}, seed {seed}: the warm start reached { ({k: v[-1] for k, v in curves.items()}) } in {config.steps} "
+      f"steps. It must reach {dict(paper.warm)}, twice in a row."
+    )
+  return curves
+
+
+def supervised(config, workdir: pathlib.Path, asked, measure, goals: Mapping[str, float]) -> dict[str, list[float]]:
+  """Fine-tunes until each goal was reached twice in a row, at most config.steps; the curve of each on `asked`.
+
+  Args:
+    config: the run's; measured every config.evaluate.every steps.
+    workdir: the run's folder.
+    asked: the questions that decide.
+    measure: (player, params, examples, step) → (means, …).
+    goals: measure → least value.
+  """
+  player, curves = player_lib.build(config), {name: [] for name in goals}
+
+  def evaluated(step, model):
+    if step % config.evaluate.every:
+      return {}
+    means, *_ = measure(player, lora.split(model)[1], asked, step)
+    for name, curve in curves.items():
+      curve.append(round(means[name], 3))
+    print(f"warm {step}: { ({name: curve[-1] for name, curve in curves.items()}) }", flush=True)
+    return {f"development/{name}": curve[-1] for name, curve in curves.items()}
+
+  for _ in sft.sft(config, workdir, evaluate=evaluated, reached=lambda row: ended(curves, goals)):
+    pass
+  return curves
+
+
+def ended(curves: Mapping[str, Sequence[float]], goals: Mapping[str, float]) -> bool:
+  """Whether each goal was reached twice in a row."""
+  return all(stopping.holds(curves[name], least) for name, least in goals.items())
 
 
 def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
-  """Runs one arm from its warm start and writes out/ARM/result.json. The warm start also makes the world."""
+  """Runs one arm from its warm start and writes out/ARM/result.json. The warm start also makes the world.
+
+  A result has the means of each test, and for the measures of claims the value of each question.
+  """
   began, workdir = time.process_time(), out / arm
   if arm == WARM:
-    first = out.parent / "0" if paper.later_steps and seed else None
-    make_world(paper, out / "world", seed, first and first / "world" / "tokenizer.model")
-    config = settings(paper, out / "world", seed, paper.sft)
-    if first:
-      config.steps, config.model.path = paper.later_steps, str(first / "sft" / "model")
-    config.data.train = str(out / "world" / "demonstrations.jsonl.gz")
-    for metrics in sft.sft(config, out / "sft"):
-      if metrics["step"] % 50 == 0:
-        print(f"{paper.name} {seed}: warm {metrics['step']}/{config.steps} loss {metrics['loss']:.3f}", flush=True)
+    warmed = warm_up(paper, seed, out)
   made = time.process_time()
   config = settings(paper, out / "world", seed, paper.rl, paper.arms.get(arm, {}))
   config.model.path = str(out / "sft" / "model")
-  world = synthetic.build(synthetic.Settings(seed=seed, **paper.world))
-  tests = {name: list(readers.read_examples(str(out / "world" / f"{name}.jsonl.gz"))) for name in paper.tests}
-  first, reached = next(iter(tests)), {}
+  world = build(paper, seed)
+  tests = {
+    name: list(readers.read_examples(str(out / "world" / f"{name}.jsonl.gz"))) for name in ("development", *paper.tests)
+  }
+  first = next(iter(paper.tests))
+  at_steps = {side.key(paper): side.step for c in paper.claims for side in c.sides if side.arm == arm and side.step}
+
+  def rows() -> list[dict[str, Any]]:
+    return list(jsonl.read(workdir / "metrics.jsonl")) if (workdir / "metrics.jsonl").is_file() else []
+
+  def over(step: int) -> bool:
+    """Whether the steps before this one say that the reward has stopped rising."""
+    rewards = [row["reward"] for row in rows() if 0 < row["step"] < step]
+    return paper.settles and len(rewards) >= paper.least and settled(rewards)
+
+  def keep(key: str, test: str, player, params, step, sample=False):
+    """Measures a test, and keeps what was found in a file, for a run that is killed later."""
+    found = measured(paper, world, config, test, player, params, tests[test], step, sample=sample)
+    with jsonl.whole(workdir / "measured" / f"{key}.json") as part:
+      part.write_text(json.dumps(found))
 
   def measure(step, player, params):
-    last = step == config.steps or arm == WARM
-    if not last and (step == 0 or step % paper.every):  # step 0 is the warm start's
+    last = step == config.steps or arm == WARM or over(step)
+    for key, at in at_steps.items():
+      if at == step:
+        keep(key, key.split("@")[0], player, params, step)
+    if last:
+      for name in paper.tests:
+        keep(name, name, player, params, step)
+      keep(f"{first}{SAMPLED}", first, player, params, step, sample=True)
+    if step % paper.every and not last:
       return {}
-    for name in tests if last else [first]:
-      reached[name] = measured(paper, world, config, name, player, params, tests[name], step)
-    return {f"evaluation/{key}": value for key, value in reached[first].items() if value is not None}
+    means, _ = measured(paper, world, config, first, player, params, tests["development"], step)
+    return {f"evaluation/{key}": value for key, value in means.items() if value is not None}
 
-  curve = {}
+  workdir.mkdir(exist_ok=True)
   if arm == WARM:
     player = player_lib.build(config)
-    measure(0, player, lora.split(player.model)[1])
-    curve[0] = reached[first]
+    curve = {0: measure(0, player, lora.split(player.model)[1])}
   else:
-    for metrics in train.train(config, workdir, evaluate=measure):
+    for metrics in train.train(config, workdir, evaluate=measure, reached=lambda row: over(row["step"])):
       print(f"{paper.name} {arm} {seed}: {metrics['step']}/{config.steps} {progress.headline(metrics)}", flush=True)
-    rows = list(jsonl.read(workdir / "metrics.jsonl"))
-    for row in rows:
-      known = {k.removeprefix("evaluation/"): v for k, v in row.items() if k.startswith("evaluation/")}
-      curve |= {row["step"]: known} if known else {}
-    reached[first] |= trained(paper.trained, rows)
+    curve = {row["step"]: row for row in rows()}
+  measures = lambda row: {k.removeprefix("evaluation/"): v for k, v in row.items() if k.startswith("evaluation/")}
+  kept = {path.stem: json.loads(path.read_text()) for path in sorted((workdir / "measured").glob("*.json"))}
   result = dict(
     paper=paper.name,
     arm=arm,
@@ -196,31 +290,64 @@ def run(paper: Paper, arm: str, seed: int, out: pathlib.Path) -> dict[str, Any]:
     commit=commit(),
     seconds=round(time.process_time() - made, 1),
     warm_seconds=round(made - began, 1),
-    curve=curve,
-    reached=reached,
+    steps=max(curve),
+    curve={step: found for step, row in curve.items() if (found := measures(row))},
+    reached={key: means for key, (means, _) in kept.items()},
+    values={key: values for key, (_, values) in kept.items()},
   )
-  workdir.mkdir(exist_ok=True)
+  if arm == WARM:
+    result["warm"] = warmed
+  else:
+    result["reached"][first] |= trained(paper.trained, rows())
   (workdir / "result.json").write_text(json.dumps(result))
   return result
 
 
-def measured(paper, world, config, name, player, params, examples, step) -> dict[str, float | None]:
-  """Means over a test's questions, decoded greedily, with the test's switches of the recipe."""
-  trained = player.recipe, player.rollout.play
+def settled(rewards: Sequence[float]) -> bool:
+  """Whether the mean rewards of windows of steps have stopped rising."""
+  windows = [statistics.mean(rewards[at : at + WINDOW]) for at in range(0, len(rewards) - WINDOW + 1, WINDOW)]
+  return len(rewards) % WINDOW == 0 and stopping.stopped_rising(windows, patience=PATIENCE, rise=RISE)
+
+
+def measured(paper, world, config, test, player, params, examples, step, *, sample=False):
+  """(means, {measure of a claim: value of each question, None where it does not apply}) over a test's questions.
+
+  Args:
+    paper, world, config: of the run.
+    test: its switches of the recipe count; "" for those of the run.
+    player, params: the model.
+    examples: the questions.
+    step: the weights' version.
+    sample: draw from the model as in training; else greedy.
+  """
+  trained_as = player.recipe, player.rollout.play
   switches = {key: value for key, value in config.switches.items() if value is not None}
-  player.recipe = recipes.get(config.recipe, config.preset, **(switches | dict(paper.tests[name])))
+  player.recipe = recipes.get(config.recipe, config.preset, **(switches | dict(paper.tests.get(test, {}))))
   player.rollout.play = player.recipe.play
   try:
-    metrics, scored = evaluate.measure(player, params, examples, version=step)
+    metrics, scored = evaluate.measure(player, params, examples, version=step, sample=sample)
+    rows = [
+      dict(em=row["em"], f1=row["f1"], searches=row["num_searches"], **paper.measure(world, one.example, one.episode))
+      for one in scored
+      for row in [harness.prediction(player.recipe, one)]
+    ]
   finally:
-    player.recipe, player.rollout.play = trained
-  rows = [paper.measure(world, one.example, one.episode) for one in scored]
+    player.recipe, player.rollout.play = trained_as
   found = harness.flat(metrics, prefix="")
   for key in rows[0]:
     known = [float(row[key]) for row in rows if row[key] is not None]
     found[key] = sum(known) / len(known) if known else None
     found[f"{key}/n"] = len(known)
-  return found
+  wanted = {side.measure for claim in paper.claims for side in claim.sides} & set(rows[0])
+  return found, {name: [compact(row[name]) for row in rows] for name in sorted(wanted)}
+
+
+def compact(value: float | None) -> float | int | None:
+  """The value with three decimals, as short as possible in JSON."""
+  if value is None:
+    return None
+  rounded = round(float(value), 3)
+  return int(rounded) if math.isclose(rounded, int(rounded)) else rounded
 
 
 def trained(names: Sequence[str], rows) -> dict[str, float]:

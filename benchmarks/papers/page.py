@@ -1,78 +1,145 @@
 """Writes the table of claims and the figure, from the finished runs."""
 
+import gzip
 import importlib
-import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
 import numpy as np
-from miniature import WARM, Claim, Paper, Side
+from miniature import SAMPLED, WARM, Claim, Paper, Side
 
-from ragrl_jax.core.metrics import stats
+from ragrl_jax.store import jsonl
 
+RUNS = "papers.jsonl.gz"
 Rows = Mapping[tuple[str, str, int], Mapping[str, Any]]
 
 
 def read_rows(path: pathlib.Path) -> dict[tuple[str, str, int], dict[str, Any]]:
-  """{(paper, arm, seed): a run's result} from a file with one per line; empty if there is no file."""
-  if not path.is_file():
-    return {}
-  rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+  """{(paper, arm, seed): a run's result} from a file with one per line, .gz or not; empty if there is no file."""
+  rows = jsonl.read(path) if path.is_file() else ()
   return {(row["paper"], row["arm"], row["seed"]): row for row in rows}
 
 
-def value(rows: Rows, paper: str, side: Side | float, seed: int) -> float | None:
-  """The arm's value for this seed; None if it has not run, or if the measure does not apply."""
+def values(rows: Rows, paper: Paper, side: Side | float, seed: int, *, sampled: bool = False) -> np.ndarray | None:
+  """The arm's value of each question for this seed, NaN where it does not apply; a single one if the measure is of the
+  whole test, or if the side is a number. None if the arm has not run.
+  """
   if not isinstance(side, Side):
-    return float(side)
-  row = rows.get((paper, side.arm, seed))
-  if row is None:
+    return np.asarray([float(side)])
+  row, key = rows.get((paper.name, side.arm, seed)), side.key(paper) + (SAMPLED if sampled else "")
+  if row is None or key not in row["reached"]:
     return None
-  if side.step is not None:
-    return row["curve"].get(str(side.step), {}).get(side.measure)
-  test = side.test or next(iter(row["reached"]))
-  return row["reached"].get(test, {}).get(side.measure)
+  kept = row["values"].get(key, {}).get(side.measure, [row["reached"][key].get(side.measure)])
+  found = np.asarray([np.nan if one is None else one for one in kept], np.float64)
+  return None if np.isnan(found).all() else found
 
 
 def judged(paper: Paper, claim: Claim, rows: Rows) -> dict[str, Any] | None:
-  """Means, the difference's interval, and the number of seeds that agree; None if no seed has both sides yet."""
-  pairs = [
-    (value(rows, paper.name, claim.side, seed), value(rows, paper.name, claim.other, seed))
-    for seed in sorted({seed for name, _, seed in rows if name == paper.name})
+  """Means of both sides, the interval of their difference, the verdict, and the difference of sampled answers.
+
+  None if no seed has both sides yet.
+  """
+  seeds = sorted({seed for name, _, seed in rows if name == paper.name})
+  both = lambda **how: [
+    pair
+    for seed in seeds
+    for pair in [[values(rows, paper, side, seed, **how) for side in (claim.side, claim.other)]]
+    if all(one is not None for one in pair)
   ]
-  pairs = [pair for pair in pairs if None not in pair]
+  pairs = both()
   if not pairs:
     return None
-  side, other = np.asarray(pairs, float).T
-  gains = other - side if claim.lower else side - other
-  agree = int(np.sum(gains >= claim.least - 1e-9 if claim.least else gains > 0))  # .5 - .4 < .1 in floats
+  side, other = (float(np.mean([np.nanmean(pair[place]) for pair in pairs])) for place in (0, 1))
+  interval, drawn = nested_interval(pairs), both(sampled=True)
   return dict(
-    side=side.mean(),
-    other=other.mean(),
-    interval=stats.bootstrap_interval(side - other, seed=0),
-    agree=agree,
-    n=len(pairs),
+    side=side,
+    other=other,
+    interval=interval,
+    verdict=verdict(claim, side - other, interval),
+    seeds=len(pairs),
+    questions=min(max(len(one) for one in pair) for pair in pairs),
+    sampled=float(np.mean([np.nanmean(a) - np.nanmean(b) for a, b in drawn])) if drawn else None,
   )
 
 
+def nested_interval(
+  pairs: Sequence[Sequence[np.ndarray]], *, resamples: int = 4000, level: float = 0.95
+) -> tuple[float, float] | None:
+  """The bootstrap interval of the mean difference over seeds, and over questions within each seed; None for one seed.
+
+  Both sides of a pair answer the same questions, so each resample draws questions for both at once. Every seed has a
+  world, questions and a warm start of its own. Of S seeds, S - 1 are drawn, so that the variance of their mean has no
+  bias (Rao and Wu 1988).
+
+  Args:
+    pairs: a seed each: the values of both sides, [questions] or [1], NaN where a measure does not apply.
+    resamples: number of resamples.
+    level: share of the resamples inside the interval.
+  """
+  if len(pairs) < 2:
+    return None
+  rng = np.random.default_rng(0)
+  means = np.stack([_resampled(pair, resamples, rng) for pair in pairs])  # [seeds, resamples]
+  chosen = rng.integers(len(pairs), size=(len(pairs) - 1, resamples))
+  low, high = np.quantile(np.take_along_axis(means, chosen, axis=0).mean(axis=0), [(1 - level) / 2, (1 + level) / 2])
+  return float(low), float(high)
+
+
+def _resampled(pair: Sequence[np.ndarray], resamples: int, rng: np.random.Generator) -> np.ndarray:
+  """[resamples] differences of the means over drawn questions."""
+  count = max(len(one) for one in pair)
+  weights = rng.multinomial(count, np.full(count, 1 / count), size=resamples).astype(np.float64)
+  means = []
+  for one in pair:
+    known = ~np.isnan(one)
+    drawn = weights[:, known] if len(one) == count else np.ones((resamples, 1))
+    means.append(drawn @ one[known] / np.maximum(drawn.sum(axis=1), 1.0))
+  return means[0] - means[1]
+
+
+def verdict(claim: Claim, difference: float, interval: tuple[float, float] | None) -> str:
+  """ "shown", "refuted here" or "not decidable".
+
+  The gain is the difference in the claim's direction. It is shown if the whole interval is above 0 (above `least`, if
+  that is negative) and the gain is `least` or more, refuted if the whole interval is below `least`.
+  """
+  if interval is None:
+    return "one seed"
+  low, high = (-interval[1], -interval[0]) if claim.lower else interval
+  gain = -difference if claim.lower else difference
+  if low > min(claim.least, 0.0) and gain >= claim.least - 1e-9:  # .5 - .4 < .1 in floats
+    return "shown"
+  return "refuted here" if high < claim.least else "not decidable"
+
+
 def tables(papers: Mapping[str, Paper], rows: Rows) -> str:
-  """One table: claim | with | without | interval | seeds that agree, n."""
-  lines = ["| | claim | with | without | difference, 95 % | seeds that agree, n | shows |", "|---" * 7 + "|"]
+  """One table: claim | effect stated before | with | without | interval | sampled | seeds × questions | verdict."""
+  head = ("", "claim", "stated", "with", "without", "difference, 95 %", "sampled", "seeds × questions", "verdict")
+  lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
   for paper in papers.values():
     for claim in paper.claims:
-      found = judged(paper, claim, rows)
+      found, stated = judged(paper, claim, rows), f"{'≤ −' if claim.lower else '≥ '}{claim.least:g}"
+      if not claim.least:
+        stated = "< 0" if claim.lower else "> 0"
       if found is None:
-        lines.append(f"| {paper.name} | {claim.text} | | | | not run | |")
+        lines.append(f"| {paper.name} | {claim.text} | {stated} | | | | | not run | |")
         continue
-      interval = "{:+.3f} to {:+.3f}".format(*found["interval"]) if found["n"] > 1 else "one seed"
-      shows = "yes" if found["agree"] == found["n"] else "no" if not found["agree"] else "not in every seed"
+      interval = "{:+.3f} to {:+.3f}".format(*found["interval"]) if found["interval"] else ""
+      sampled = "" if found["sampled"] is None else f"{found['sampled']:+.3f}"
       lines.append(
-        f"| {paper.name} | {claim.text} | {found['side']:.3f} | {found['other']:.3f} | {interval} "
-        f"| {found['agree']} of {found['n']} | {shows} |"
+        f"| {paper.name} | {claim.text} | {stated} | {found['side']:.3f} | {found['other']:.3f} | {interval} "
+        f"| {sampled} | {found['seeds']} × {found['questions']} | {found['verdict']} |"
       )
   return "\n".join(lines)
+
+
+def summary(papers: Mapping[str, Paper], rows: Rows) -> str:
+  """How many claims have which verdict."""
+  found = [judged(paper, claim, rows) for paper in papers.values() for claim in paper.claims]
+  said = ["not run" if one is None else one["verdict"] for one in found]
+  return f"{len(said)} claims: " + ", ".join(f"{said.count(kind)} {kind}" for kind in dict.fromkeys(sorted(said)))
 
 
 def notes(papers: Mapping[str, Paper], rows: Rows) -> str:
@@ -82,13 +149,11 @@ def notes(papers: Mapping[str, Paper], rows: Rows) -> str:
     test = next(iter(paper.tests))
     arms = [arm for arm in (WARM, *paper.arms) if any(key[:2] == (paper.name, arm) for key in rows)]
     parts.append(f"## {paper.name}\n\n{importlib.import_module(paper.name).__doc__}".rstrip())
-    if paper.later_steps:
-      parts.append(
-        f"Seeds after 0 warm up for {paper.later_steps} steps from the weights of seed 0's warm start. Some of "
-        "their names also occur in seed 0's world, with other facts."
-      )
     said = [f"- {claim.text}: {claim.note}" for claim in paper.claims if claim.note]
-    lines = [f"| arm | {paper.shown[0]} | {paper.shown[1]} | core seconds per run | seeds | commit |", "|---" * 6 + "|"]
+    lines = [
+      f"| arm | {paper.shown[0]} | {paper.shown[1]} | steps | core seconds per run | seeds | commit |",
+      "|---" * 7 + "|",
+    ]
     for arm in arms:
       runs = [row for key, row in rows.items() if key[:2] == (paper.name, arm)]
       means = []
@@ -97,7 +162,8 @@ def notes(papers: Mapping[str, Paper], rows: Rows) -> str:
         known = [number for number in known if number is not None]
         means.append(f"{np.mean(known):.3f}" if known else "")
       lines.append(
-        f"| {arm} | {means[0]} | {means[1]} | {np.mean([row['seconds'] for row in runs]):.0f} "
+        f"| {arm} | {means[0]} | {means[1]} | {'/'.join(str(row['steps']) for row in runs)} "
+        f"| {np.mean([row['seconds'] for row in runs]):.0f} "
         f"| {len(runs)} | {', '.join(sorted({row['commit'] for row in runs}))} |"
       )
     parts += ["\n".join(said)] * bool(said) + ["\n".join(lines)]
@@ -141,27 +207,34 @@ def curve(plot, paper: Paper, arm: str, measure: str, rows: Rows) -> None:
 
 
 def write(papers: Mapping[str, Paper], rows: Rows, docs: pathlib.Path) -> None:
-  """Writes docs/papers.md, its runs (.jsonl) and the figure."""
+  """Writes docs/papers.md, its runs (.jsonl.gz) and the figure."""
   order = [(paper.name, arm) for paper in papers.values() for arm in (WARM, *paper.arms)]
   kept = sorted((key for key in rows if key[:2] in order), key=lambda key: (order.index(key[:2]), key[2]))
-  (docs / "papers.jsonl").write_text("".join(json.dumps(rows[key]) + "\n" for key in kept), encoding="utf-8")
+  with gzip.GzipFile(docs / RUNS, "wb", mtime=0) as file:  # no time in it: the same runs give the same bytes
+    file.writelines(jsonl.line(rows[key]).encode() for key in kept)
   kept = {key: rows[key] for key in kept}
-  (docs / "papers.md").write_text(PAGE.format(table=tables(papers, kept), notes=notes(papers, kept)), encoding="utf-8")
+  text = PAGE.format(summary=summary(papers, kept), table=tables(papers, kept), notes=notes(papers, kept))
+  (docs / "papers.md").write_text(text, encoding="utf-8")
   figure(papers, kept, docs / "papers.png")
 
 
 PAGE = """# Five papers' claims, in miniature
 
-`make papers` (`python benchmarks/papers/run.py --docs`) writes this page from the runs in `papers.jsonl`, whatever the
-result. For every paper and seed, all arms start from one warm start, with a model of under 1M parameters on one core.
-Claims are measured with the facts of the made-up world (which passage states which fact), never with the judge that
-gave the reward. Answers are greedy, to questions about names that training never saw.
+`make papers` (`python benchmarks/papers/run.py --docs`) writes this page from the runs in `papers.jsonl.gz`, whatever
+the result. All runs go on from one base reader, a decoder of under 1M parameters (`make base`). For every paper and
+seed there is a made-up world, and all arms start from one warm start in the paper's format, with faults on purpose. An
+arm ends when its reward has stopped rising. Claims are measured with the facts of the made-up world (which passage
+states which fact), never with the judge that gave the reward. Questions are about names that training never saw.
+
+{summary}.
 
 {table}
 
-*with*, *without*: means over seeds. *difference*: with minus without, bootstrap interval over seeds. *seeds that
-agree*: the number of seeds in which the claim holds. A model of this size shows the effect of a reward on behaviour. It
-does not show the effect on a model of 7B.
+*stated*: the least difference, stated before the runs. *with*, *without*: means over seeds, greedy answers.
+*difference*: with minus without, 95 % bootstrap interval over seeds and questions, paired. *sampled*: the difference of
+sampled answers. *shown*: the whole interval is above 0 (above the stated bound, if that is below 0) and the difference
+is as large as stated. *refuted here*: the whole interval is below the stated difference. A model of this size shows the
+effect of a reward on behaviour. It does not show the effect on a model of 7B.
 
 {notes}
 

@@ -1,9 +1,9 @@
 """Five papers' claims, re-tested in miniature: python benchmarks/papers/run.py [--docs] [--minutes 60] [--seeds 0,1,2]
 
 Each paper and seed has a made-up world and one warm start, from which every arm starts its RL steps. Finished runs are
-not repeated, including those in docs/papers.jsonl; a killed run continues from its last checkpoint. As many runs as
+not repeated, including those in docs/papers.jsonl.gz; a killed run continues from its last checkpoint. As many runs as
 there are cores run in parallel, each on its own core (results depend on the number of threads). The table uses the
-finished runs; --docs writes docs/papers.md, .jsonl and .png.
+finished runs; --docs writes docs/papers.md, .jsonl.gz and .png.
 """
 
 import importlib
@@ -21,18 +21,18 @@ from miniature import run as run_one
 PAPERS = ("care", "arena", "veritas", "lear", "when_to_search")
 
 OUT = flags.DEFINE_string("out", "out/papers", "Folder for the runs.")
-SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Which seeds.")
+SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2", "3", "4"], "Which seeds.")
 ONLY = flags.DEFINE_list("papers", list(PAPERS), "Which papers.")
 ARMS = flags.DEFINE_list("arms", [], "Which arms; all if empty.")
 MINUTES = flags.DEFINE_float("minutes", 0.0, "No run is started that would end later (0: no bound).")
 JOBS = flags.DEFINE_integer("jobs", 0, "Runs at a time; 0: a run a core.")
 DOCS = flags.DEFINE_bool("docs", False, "Write the table and the figure to docs/.")
-AGAIN = flags.DEFINE_bool("again", False, "Do not count the runs of docs/papers.jsonl as finished.")
+AGAIN = flags.DEFINE_bool("again", False, "Do not count the runs of docs/papers.jsonl.gz as finished.")
 ONE = flags.DEFINE_string("one", "", "PAPER/ARM/SEED: this run only, in this process.")
 
 # Keeps freed memory in the process: otherwise a quarter of a run's time is spent on getting it back from the system.
 MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296"
-RUN_MINUTES = 3.0  # at most, without the warm start
+RUN_MINUTES = 5.0  # at most, without the warm start
 
 
 def main(_):
@@ -43,7 +43,7 @@ def main(_):
     run_one(importlib.import_module(paper).PAPER, arm, int(seed), out / paper / seed)
     return
   papers = {name: importlib.import_module(name).PAPER for name in (PAPERS if DOCS.value else ONLY.value)}
-  kept = {} if AGAIN.value else page.read_rows(ROOT / "docs" / "papers.jsonl")
+  kept = {} if AGAIN.value else page.read_rows(ROOT / "docs" / page.RUNS)
   work = [
     (paper, arm, int(seed))
     for seed in SEEDS.value
@@ -73,14 +73,13 @@ def play(out: pathlib.Path, papers, todo: list) -> list:
   free = cores[: JOBS.value] if JOBS.value else list(cores)
   result = lambda paper, arm, seed: out / paper / str(seed) / arm / "result.json"
   made = lambda paper, _, seed: (out / paper / str(seed) / "sft" / "model").is_dir()
-  bases = lambda run: bases_of(papers[run[0]], run)
   todo = [run for run in todo if not result(*run).is_file()]
   # A warm start without weights on this machine must be trained again.
-  todo = list(dict.fromkeys([*(base for run in todo for base in bases(run) if not made(*base)), *todo]))
+  todo = list(dict.fromkeys([*(base for run in todo for base in base_of(run) if not made(*base)), *todo]))
   total = len(todo)
   while todo or running:
     late = MINUTES.value and time.monotonic() - began > 60 * (MINUTES.value - RUN_MINUTES)
-    ready = [] if late else [run for run in todo if all(made(*base) and base not in running for base in bases(run))]
+    ready = [] if late else [run for run in todo if all(made(*base) and base not in running for base in base_of(run))]
     if ready and free:
       chosen, core = ready[0], free.pop()
       todo = [run for run in todo if run != chosen]
@@ -100,15 +99,14 @@ def play(out: pathlib.Path, papers, todo: list) -> list:
           flush=True,
         )
         if process.returncode:
-          todo = [other for other in todo if run not in bases(other)]
+          todo = [other for other in todo if run not in base_of(other)]
   return failed
 
 
-def bases_of(paper, run) -> list:
-  """The runs that this run needs: seed 0's warm start and its own."""
-  _, arm, seed = run
-  first = [(paper.name, WARM, 0)] if seed and paper.later_steps else []
-  return first + ([(paper.name, WARM, seed)] if arm != WARM else [])
+def base_of(run) -> list:
+  """The runs that this run needs: the warm start of its seed, unless it is one."""
+  paper, arm, seed = run
+  return [] if arm == WARM else [(paper, WARM, seed)]
 
 
 def start(out: pathlib.Path, run, core) -> subprocess.Popen:

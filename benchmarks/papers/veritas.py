@@ -1,43 +1,49 @@
-"""VERITAS in miniature: rewards for thoughts that state the retrieved facts, after answers have become right.
+"""VERITAS in miniature: rewards for thoughts that state the retrieved facts, beside the reward for the answer.
 
-The rewarded judge compares words. The measure is whether the thought states a fact from the passages that the search
-found. Tried on seed 0 before these settings: the paper's weights (0.05 and 0.02) have no effect in twenty steps of 128
-episodes, since sampled faithfulness falls from .28 to .06 as it does with EM only; after a warm start of 300 steps,
-copies are too unreliable for so small a bonus to matter (sampled EM .69).
+Questions of two and three hops. Planted: half of the demonstrations stop after an earlier hop, so that EM is low at
+first, and a third think after a search what they thought before it. The rewarded judge compares words and accepts a
+thought with half of its words in the results, so it can be fooled. The measure is whether the thought states a fact
+from the passages that the search found. The weights are four times the paper's (0.05 and 0.02), since a run has some
+5,000 episodes, not half a million; the arm `heavy` has four times as much again.
 """
 
 import random
 from collections.abc import Callable, Sequence
 
 import miniature
-from miniature import DECODER, MUON, Claim, Side
+from miniature import DEVELOPMENT, TEST, Claim, Side
 
 from ragrl_jax.data import synthetic
-from ragrl_jax.recipes.search_r1.demonstrate import MARKS
 from ragrl_jax.recipes.veritas import demonstrate as demonstrate_lib
 from ragrl_jax.recipes.veritas.parser import steps
 from ragrl_jax.structs import Episode, Example, Passage
 
-MIX = {2: 1}  # with one hop, the plan is a single word of the passage: the rewarded judge accepts it
-STEPS, RAMP = 14, (2, 6)  # paper: 1005 steps, the ramp from 331 to 497
-INFORMATION = dict(information_think_weight=0.2)  # four times the paper's weights: 2,560 episodes, not half a million
+MIX = {2: 2, 3: 1}
+STEPS, RAMP = 40, (6, 12)  # paper: 1005 steps, the ramp from 331 to 497
+INFORMATION = dict(information_think_weight=0.2)
 WEIGHTS = dict(INFORMATION, think_answer_weight=0.08)
+HEAVY = dict(information_think_weight=0.8, think_answer_weight=0.32)
 
 
 def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]:
-  drawn = lambda count, number: synthetic.questions(world, count, mix=MIX, seed=number, distinct=False)
+  drawn = lambda count, number, part=synthetic.TRAIN, mix=MIX: synthetic.questions(
+    world, count, mix=mix, part=part, seed=number, distinct=part == synthetic.HELD_OUT
+  )
   return dict(
-    demonstrations=drawn(5000, seed),
-    train=drawn(3000, seed + 1),
-    held_out=synthetic.questions(world, 150, mix=MIX, part=synthetic.HELD_OUT, seed=seed),
+    demonstrations=[*drawn(5000, seed), *drawn(1000, seed + 2, mix={1: 1})],
+    train=drawn(4000, seed + 1),
+    development=drawn(DEVELOPMENT, seed, synthetic.DEVELOPMENT, {1: 1}),
+    held_out=drawn(TEST, seed, synthetic.HELD_OUT),
   )
 
 
 def demonstrate(
   example: Example, world: synthetic.World, search: Callable[[str], Sequence[Passage]], rng: random.Random
 ):
-  """The scripted player. 70 % of its thoughts are unfaithful: most ignore the results, others repeat the plan."""
-  return demonstrate_lib.demonstrate(example, search, rng, fault=0.7, kinds=("skip", "skip", "skip", "ignore"))
+  """The scripted player. Half of its games stop at an earlier hop; a third have unfaithful thoughts."""
+  return demonstrate_lib.demonstrate(
+    example, search, rng, fault=0.85, kinds=("stop", "stop", "stop", "ignore", "ignore")
+  )
 
 
 def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[str, float | None]:
@@ -76,25 +82,21 @@ def holds(text: str, words: str) -> bool:
 
 PAPER = miniature.Paper(
   name="veritas",
-  world=dict(),
+  world={},
   questions=questions,
   demonstrate=demonstrate,
-  marks=MARKS,
-  vocab_size=506,
   base=dict(
-    switches=dict(instructions="none", max_searches=3),
-    model=dict(shape=DECODER),
+    switches=dict(instructions="none", max_searches=4),
     retrieval=dict(top_k=1),
-    # all words of a thought about a result must occur in the result
-    judge=dict(kind="lexical", threshold=1.0),
-    rollout=dict(lanes=64, rows=128, context=192, chunk=24, prefill=32, page=192, max_new_tokens=36),
-    learner=dict(micro_rows=12, row_lengths=(256,), logprob_chunk=2048),
-    checkpoint=dict(every=100),
+    # half of the words of a thought about a result must occur in the result
+    judge=dict(kind="lexical", threshold=0.5),
+    rollout=dict(lanes=64, rows=128, context=256, chunk=24, prefill=32, page=256, max_new_tokens=40),
+    learner=dict(micro_rows=8, row_lengths=(512,), logprob_chunk=2048),
+    checkpoint=dict(every=8),
   ),
-  sft=dict(steps=450, checkpoint=dict(every=150), learner=dict(micro_rows=10), optimizer=MUON),
+  sft={},
   rl=dict(
     steps=STEPS,
-    checkpoint=dict(every=STEPS // 2),
     switches=dict(ramp_start=RAMP[0], ramp_end=RAMP[1]),
     rollout=dict(prompts_per_step=128, group_size=1),
     advantage=dict(kind="gae", gamma=1.0, lam=1.0, whiten=True),
@@ -117,10 +119,12 @@ PAPER = miniature.Paper(
     em_it=dict(preset="em_it", switches=INFORMATION),
     no_ramp=dict(preset="no_ramp", switches=dict(WEIGHTS, ramp_start=0, ramp_end=0)),
     em_format=dict(preset="em_format"),
+    heavy=dict(preset="paper", switches=HEAVY),
   ),
   # The rewarded judge is asked in all arms, so that its verdicts can be shown beside the world's own facts.
   tests=dict(held_out=dict(judge_information=True)),
   measure=measure,
+  least=RAMP[1] + 8,  # the ramp changes what a reward is worth
   claims=(
     Claim(
       "more thoughts state what was read than with EM alone",
@@ -128,19 +132,27 @@ PAPER = miniature.Paper(
       Side("em", "faithful"),
       least=0.1,
     ),
-    Claim("… at equal or better EM", Side("paper", "em"), Side("em", "em"), least=-0.02),
+    Claim("… and EM is higher", Side("paper", "em"), Side("em", "em"), least=0.01),
+    Claim("… and not lower", Side("paper", "em"), Side("em", "em"), least=-0.02),
     Claim(
       "more do so with the information-think reward alone, too",
       Side("em_it", "faithful"),
       Side("em", "faithful"),
       least=0.1,
     ),
-    Claim("… at equal or better EM", Side("em_it", "em"), Side("em", "em"), least=-0.02),
+    Claim("… and EM is not lower", Side("em_it", "em"), Side("em", "em"), least=-0.02),
     Claim(
       "the last thought contains the answer more often than with EM alone",
       Side("paper", "grounded"),
       Side("em", "grounded"),
-      least=0.1,
+      least=0.05,
+    ),
+    Claim(
+      "a format reward lowers faithfulness below that of EM alone",
+      Side("em_format", "faithful"),
+      Side("em", "faithful"),
+      least=0.05,
+      lower=True,
     ),
     Claim(
       "more thoughts state what was read than with a format reward",
@@ -148,13 +160,11 @@ PAPER = miniature.Paper(
       Side("em_format", "faithful"),
       least=0.1,
     ),
+    Claim("EM is higher with the ramp than without", Side("paper", "em"), Side("no_ramp", "em"), least=0.01),
     Claim(
-      "EM is higher with the ramp than without",
-      Side("paper", "em"),
-      Side("no_ramp", "em"),
-      note="EM is .95 to .99 before RL, so answers can gain little while the ramp delays the other rewards.",
+      "the judge is fooled more often without the ramp", Side("no_ramp", "fooled"), Side("paper", "fooled"), least=0.02
     ),
-    Claim("the judge is fooled more often without the ramp", Side("no_ramp", "fooled"), Side("paper", "fooled")),
+    Claim("four times the weights lower EM", Side("heavy", "em"), Side("paper", "em"), least=0.02, lower=True),
   ),
   shown=("faithful", "em"),
   searches=True,

@@ -9,6 +9,7 @@ Everything is drawn by `random.Random` from the seed, so that the world is the s
 """
 
 import dataclasses
+import functools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -177,14 +178,19 @@ class World:
 _SYLLABLES = tuple(a + v + b for a in "bdfgklmrstvz" for v in "aeiou" for b in "lskm" if a != b)
 
 
+@functools.cache
+def syllables(count: int) -> tuple[str, ...]:
+  """The first `count` syllables of names, the same for all worlds."""
+  return tuple(random.Random("syllables").sample(_SYLLABLES, count))
+
+
 def build(settings: Settings | None = None, **overrides) -> World:
   """Draws a world. `build(seed=1, entities=400)` is `build(Settings(seed=1, entities=400))`."""
   settings = dataclasses.replace(settings or Settings(), **overrides)
   rng = random.Random(f"world/{settings.seed}")
-  syllables = random.Random("syllables").sample(_SYLLABLES, settings.syllables)  # the same for all seeds
   relations = RELATIONS | (YEARS if settings.years else {})
-  unseen = draw_names(rng, syllables, settings.held_out + settings.development)
-  train = draw_names(rng, syllables, settings.entities, avoid=unseen)
+  unseen = draw_names(rng, syllables(settings.syllables), settings.held_out + settings.development)
+  train = draw_names(rng, syllables(settings.syllables), settings.entities, avoid=unseen)
   parts = {TRAIN: _part(rng, train, relations), HELD_OUT: _part(rng, unseen[: settings.held_out], relations)}
   if settings.development:
     parts[DEVELOPMENT] = _part(rng, unseen[settings.held_out :], relations)
