@@ -56,8 +56,8 @@ def row_means(rows: np.ndarray, *, resamples: int, seed: int) -> np.ndarray:
   if len(distinct) <= PATTERNS:
     return scipy.stats.multinomial.rvs(size, counts / size, size=resamples, random_state=seed) @ distinct / size
   spread = np.atleast_2d(np.cov(rows, rowvar=False, bias=True)) / size
-  normal = scipy.stats.multivariate_normal(rows.mean(axis=0), spread, allow_singular=True)
-  return normal.rvs(size=resamples, random_state=seed).reshape(resamples, -1)
+  drawn = scipy.stats.multivariate_normal.rvs(rows.mean(axis=0), spread, size=resamples, random_state=seed)
+  return np.asarray(drawn).reshape(resamples, -1)
 
 
 def run_weights(runs: int, *, resamples: int, seed: int) -> np.ndarray:
@@ -83,7 +83,7 @@ def signed_sums(values: np.ndarray, *, resamples: int, seed: int) -> np.ndarray:
   sums = drawn @ distinct[far]
   if near.size:
     second, fourth = (counts[near] @ distinct[near] ** power for power in (2, 4))
-    sums = sums + np.sqrt(second) * _noise(resamples, 0.0, -2.0 * fourth / second**2)
+    sums = sums + np.sqrt(second) * _noise(resamples, 0.0, float(-2.0 * fourth / second**2))
   return sums
 
 

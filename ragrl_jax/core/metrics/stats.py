@@ -234,9 +234,9 @@ def seeds_interval(
   S - 1 with replacement, so that the variance of their mean has no bias. A single run cannot say how runs differ: its
   arm's runs are then not drawn, and the interval is one for these weights only.
 
-  In simulations (`python benchmarks/seeds_coverage.py`) the 95 % interval holds the true difference in 83 % of cases
-  with 2 runs an arm, 91 % with 3, 94 % with 5, if runs differ much; in up to 99 % if they hardly differ, since the
-  noise of single answers is then counted for questions and for runs.
+  In simulations (`python benchmarks/seeds_coverage.py`) the 95 % interval holds the true difference in 86 to 94 % of
+  cases with 2 runs an arm, 93 % with 3 and 94 to 97 % with 5, if runs differ, against 43 to 56 % with a single run. If
+  they do not differ it is too wide, since the noise of single answers counts both for questions and for runs.
 
   Args:
     x: scores [runs, questions].
