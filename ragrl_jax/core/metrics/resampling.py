@@ -55,9 +55,9 @@ def row_means(rows: np.ndarray, *, resamples: int, seed: int) -> np.ndarray:
   distinct, counts = np.unique(rows, axis=0, return_counts=True)
   if len(distinct) <= PATTERNS:
     return scipy.stats.multinomial.rvs(size, counts / size, size=resamples, random_state=seed) @ distinct / size
-  spread = np.atleast_2d(np.cov(rows, rowvar=False, bias=True)) / size
-  drawn = scipy.stats.multivariate_normal.rvs(rows.mean(axis=0), spread, size=resamples, random_state=seed)
-  return np.asarray(drawn).reshape(resamples, -1)
+  variances, axes = np.linalg.eigh(np.atleast_2d(np.cov(rows, rowvar=False, bias=True)) / size)
+  noise = scipy.stats.norm.rvs(size=(resamples, len(variances)), random_state=seed)
+  return rows.mean(axis=0) + noise * np.sqrt(np.maximum(variances, 0.0)) @ axes.T
 
 
 def run_weights(runs: int, *, resamples: int, seed: int) -> np.ndarray:
