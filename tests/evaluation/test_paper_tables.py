@@ -58,8 +58,9 @@ def test_a_table_by_hand_in_four_formats(tmp_path):
   lines = text.splitlines()
   assert "|  |  | HotpotQA EM | MuSiQue EM | Avg. EM |" in lines
   assert "| Group: ours &amp; co | paper | 0.9 | 0.8 | 0.85 |" in lines
-  each = "1.000 [1.000, 1.000] n 4 p 0.125"
-  assert f"| Group: ours &amp; co | ours | {each} | {each} | 1.000 n 2 p 0.500 |" in lines
+  # Holm: .125 · 3, then the same, then .5 · 1.
+  each = "1.000 [1.000, 1.000] n 4 p 0.125 (0.375)"
+  assert f"| Group: ours &amp; co | ours | {each} | {each} | 1.000 n 2 p 0.500 (0.500) |" in lines
   none = "0.000 [0.000, 0.000] n 4"
   assert f"| Group: plain | ours | {none} | {none} | 0.000 n 2 |" in lines
   assert "| Group: plain | paper | 0.4 | – | 0.3 |" in lines and "| Group: closed | ours | – | – | – |" in lines
@@ -86,7 +87,7 @@ def test_a_table_by_hand_in_four_formats(tmp_path):
   assert table[2]["p"] == "0.5" and table[2]["pairs"] == "2" and table[4]["published"] == ""
   assert table[8]["note"] == "an API" and table[0]["runs"] == str(tmp_path / "x_hotpotqa")
   tex = writing.latex(PAPER, filled)
-  assert r"Group: ours \& co & ours & 1.000 [1.000, 1.000] n 4 p 0.125 & " in tex
+  assert r"Group: ours \& co & ours & 1.000 [1.000, 1.000] n 4 p 0.125 (0.375) & " in tex
   assert r"\caption{Made $<$up$>$, Table 9: a table}" in tex and tex.count(r"\begin{tabular}{llccc}") == 1
   page = writing.page(PAPER, filled)
   assert f"<td>{each}</td>" in page and "<h1>Made &lt;up&gt;</h1>" in page and "<script" not in page
@@ -130,6 +131,8 @@ def test_seeds_are_averaged_by_question(tmp_path):
   filled = filling.fill(PAPER, [read("a", rows(4)), read("b", rows(2))])
   cell = filled[0].cells[0][0]
   assert cell.value == 0.75 and cell.n == 4 and len(cell.evaluations) == 2  # questions at 1, 1, .5, .5
+  assert cell.deviation == pytest.approx(0.5 / 2**0.5)  # of the runs' means, 1 and .5
+  assert "0.750 ± 0.354 [" in writing.markdown(PAPER, filled)
   with pytest.raises(ValueError, match="several runs fill a cell of hotpotqa .4, 3 questions."):
     filling.fill(PAPER, [read("a", rows(4)), read("c", rows(3)[:3])])
 
