@@ -49,7 +49,10 @@ TERMS = {
   ("search_r1", "format"): {"answer", "format", "retrieval"},
   **{
     ("untrained", preset): {"answer"}
-    for preset in ("paper", "closed_book", "cot", "ircot", "iter_retgen", "self_ask", "skr")
+    for preset in (
+      *("paper", "closed_book", "cot", "ircot", "iter_retgen", "self_ask", "skr"),
+      *("sure", "flare", "adaptive", "recomp", "filco", "given"),
+    )
   },
   **{
     ("veritas", preset): {"answer", "information_think", "think_answer", "think_search"}

@@ -37,6 +37,8 @@ class Reward:
 
 
 def last_answer(parser: Parser, episode: Episode) -> str:
-  """The last answer that the model wrote; "" if there is none."""
+  """The last answer that the model wrote, or the fact `answer` of a method that chooses one; "" if there is none."""
+  if "answer" in episode.facts:
+    return episode.facts["answer"] or ""
   said = (parser.answer(segment.text) for segment in reversed(episode.segments) if segment.owner == MODEL)
   return next((answer for answer in said if answer is not None), "")
