@@ -45,20 +45,19 @@ def build(prompt: Prompt, *, max_searches: int, max_passage_tokens: int | None, 
       cut = passages.parse_block(shown) or ()  # as long as they are shown
       return await sentence(tuple(words.render(prompt.over(example, cut))))
 
-    searches = 0
-    for number in range(SENTENCES):
-      said, part = await sentence(bare) if number or not max_searches else (None, None)
-      unsure = said is None or min(said.logprobs, default=0.0) < math.log(sure_above)
-      if unsure and searches < max_searches:
-        query = question if said is None else _query(said, words, mask_below) or question
-        said, part = await informed(query)
-        searches += 1
+    said, part = await (informed(question) if max_searches else sentence(bare))
+    searches, ended = int(max_searches > 0), "length"
+    for _ in range(SENTENCES):
       if said.ids:
         record.append(said)
         written += said.ids
       if said.stop or not said.ids:
+        ended = "answer" if said.stop == END else said.stop
         break
-    ended = "answer" if said.stop == END else said.stop or "length"
+      said, part = await sentence(bare)
+      if searches < max_searches and min(said.logprobs, default=0.0) < math.log(sure_above):
+        searches += 1
+        said, part = await informed(_query(said, words, mask_below) or question)
     return dataclasses.replace(part, segments=tuple(record), ended=ended)
 
   return play
