@@ -41,6 +41,13 @@ TERMS = {
       "thoughts",
     )
   },
+  **{
+    ("released", preset): {"answer"}
+    for preset in (
+      *("paper", "search_r1", "desa", "autorefine", "research", "r1_searcher"),
+      *("search_o1", "simpledeepsearcher"),
+    )
+  },
   ("search_r1", "paper"): {"answer"},
   ("search_r1", "grpo"): {"answer"},
   ("search_r1", "ppo"): {"answer"},

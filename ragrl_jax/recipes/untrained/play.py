@@ -1,34 +1,15 @@
 """The episode of each method: `loop.py` for those of one conversation; the others have a file each."""
 
-import dataclasses
 import functools
 
-from ragrl_jax.core.metrics import qa
-from ragrl_jax.judging import references
 from ragrl_jax.prompting import wording
 from ragrl_jax.recipes.untrained import adaptive, flare, loop, refine, sure
 from ragrl_jax.recipes.untrained.parser import Parser
 from ragrl_jax.recipes.untrained.prompt import Prompt
-from ragrl_jax.recipes.untrained.reward import last_answer
-from ragrl_jax.structs import Episode, Example, Policy, Tools
 
 
 def build(prompt: Prompt, parser: Parser, switches):
-  """The coroutine of the method that the switches name, and the judge's verdict on its answer if they ask for one."""
-  answered = _method(prompt, parser, switches)
-
-  async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
-    episode = await answered(example, policy, tools)
-    said = last_answer(parser, episode)
-    if switches.correctness == "judge" and said and not qa.exact_match(said, example.golds):
-      (verdict,) = await tools.judge([(references(example.golds), said)])
-      episode = dataclasses.replace(episode, facts={**episode.facts, "correct": verdict})
-    return episode
-
-  return play
-
-
-def _method(prompt: Prompt, parser: Parser, switches):
+  """The coroutine of the method that the switches name."""
   method, search, searches = switches.method, switches.documents == "search", switches.max_searches
   cut = dict(max_passage_tokens=switches.max_passage_tokens)
   if method == "sure":

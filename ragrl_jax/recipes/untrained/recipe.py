@@ -3,12 +3,12 @@
 import dataclasses
 from typing import Any
 
+from ragrl_jax.recipes import answered
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.untrained import play as play_lib
 from ragrl_jax.recipes.untrained import refine
 from ragrl_jax.recipes.untrained.parser import Parser
 from ragrl_jax.recipes.untrained.prompt import DOCUMENTS, INSTRUCTIONS, METHODS, Prompt
-from ragrl_jax.recipes.untrained.reward import Reward
 from ragrl_jax.settings.fields import Rules, setting
 
 GIVEN = ("rag", "cot", "self_ask", "sure", "recomp", "filco")  # methods that can read the question's own passages
@@ -61,12 +61,13 @@ def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe with these switches."""
   method, given = switches.method, switches.documents == "given"
   prompt, parser = Prompt(method, switches.instructions, switches.documents), Parser(method)
-  reward = Reward(parser, judged=switches.correctness == "judge")
+  play, judges = play_lib.build(prompt, parser, switches), switches.correctness == "judge"
+  reward = answered.Reward(parser, judged=judges)
   return recipe_lib.Recipe(
     name="untrained",
     prompt=prompt,
     parser=parser,
-    play=play_lib.build(prompt, parser, switches),
+    play=answered.judged(play, parser) if judges else play,
     stops=parser.stops,
     score=reward.score,
     weights=reward.weights,
