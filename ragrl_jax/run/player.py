@@ -170,6 +170,11 @@ def check(config, *, training: bool = True) -> None:
     ValueError: settings that do not fit each other, the model or this machine.
   """
   plays = recipe(config)
+  if training and not plays.trainable:
+    raise ValueError(
+      f"{plays.name} with these switches joins several conversations in an episode, so that no policy can be trained "
+      "on it: evaluate it, or train another recipe (config.recipe, config.preset)."
+    )
   if plays.searches and not plays.needs_passages and not config.retrieval.index:
     raise ValueError(
       f"config.retrieval.index is empty, but the recipe {plays.name} searches: name a folder of "
