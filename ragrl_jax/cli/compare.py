@@ -4,11 +4,15 @@
   python launchers/compare.py --verdicts 'PAIRS_A/*.jsonl.gz' --verdicts SHEET.csv [--verdicts …]
 
 The first compares two or more systems on the same questions. Each --results is a folder that launchers/evaluate.py
-wrote, or a glob of such folders ('out/a/*', one per set). It prints the means of every set, their macro average, and
-two tests against the first system: one of the questions' scores, paired by question, and one of the sets' means, paired
-by set; --alternative makes the latter one-sided. The second compares two or more judges. Each --verdicts holds the same
-pairs as one judge labelled them (launchers/make_judge_data.py), or a person (its --sheet). It prints the rate at which
-they agree, Fleiss' kappa, for each two of them Cohen's, and 95 % intervals over the pairs.
+wrote, or a glob of such folders ('out/a/*', one per set and seed). Folders with the same questions are runs of one
+system: its scores are means over them, ± their standard deviation. It prints the means of every set, their macro
+average, the difference from the first system with its 95 % interval over questions and runs, and two tests against the
+first system: one of the questions' scores, paired by question, and one of the sets' means, paired by set; --alternative
+makes the latter one-sided. The p of several systems are also shown as Holm's method adjusts them.
+
+The second compares two or more judges. Each --verdicts holds the same pairs as one judge labelled them
+(launchers/make_judge_data.py), or a person (its --sheet). It prints the rate at which they agree, Fleiss' kappa, for
+each two of them Cohen's, and 95 % intervals over the pairs.
 """
 
 import glob

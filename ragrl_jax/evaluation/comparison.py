@@ -1,7 +1,11 @@
-"""Compares evaluations: means of each set, their macro average, paired tests."""
+"""Compares evaluations: means of each set over questions and runs, their macro average, paired tests."""
 
+import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from ragrl_jax.core.metrics import stats
 
@@ -58,25 +62,52 @@ def macro(sets: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
   }
 
 
+def runs_of(rows: Rows) -> list[list[Mapping[str, Any]]]:
+  """The rows of a system's runs (seeds), run by run: the n-th row of each question belongs to the n-th run.
+
+  Raises:
+    ValueError: some questions have more rows than others.
+  """
+  runs: list[list[Mapping[str, Any]]] = []
+  seen: Counter = Counter()
+  for row in rows:
+    key = row["source"], row["id"]
+    if seen[key] == len(runs):
+      runs.append([])
+    runs[seen[key]].append(row)
+    seen[key] += 1
+  if len({len(run) for run in runs}) > 1:
+    counts = sorted(set(seen.values()))
+    raise ValueError(
+      f"some questions were asked in {counts[0]} run and others in {counts[-1]}: the runs of a system must have the "
+      "same questions, and one run must have each question once (its source and id)."
+    )
+  return runs
+
+
 def compare(results: Mapping[str, Rows], *, alternative: str = "two-sided") -> dict[str, dict[str, Any]]:
   """Compares two or more systems' evaluations on the same questions.
 
-  Each system is compared with the first one by two paired tests. The Wilcoxon signed-rank test pairs the
-  means of the sets, if there are several. It asks whether the difference would hold on further sets; with fewer than
-  six sets its p is never below .05. The permutation test pairs the scores of the questions. It asks whether the
-  difference would hold on further questions of these sets. It is always two-sided.
+  A system may have several runs (`runs_of`): its scores are then means over the runs. Each system is compared with the
+  first one. The Wilcoxon signed-rank test pairs the means of the sets, if there are several. It asks whether the
+  difference would hold on further sets; with fewer than six sets its p is never below .05. The permutation test pairs
+  the scores of the questions. It asks whether the difference would hold on further questions of these sets. It is
+  always two-sided. The interval of the difference is of the paired bootstrap over questions, and over runs where an arm
+  has several (`stats.seeds_interval`): it then asks whether the difference would hold in further runs, too.
 
   Args:
     results: system → its rows.
     alternative: of the Wilcoxon test (`stats.ALTERNATIVES`): "greater" asks whether a system is above the first one.
 
   Returns:
-    {measure: {"sets": {set: [one mean per system]}, "macro": [one per system], "wilcoxon": [(statistic, p), for each
-    system after the first; empty for a single set], "questions": [(mean difference, p), likewise], "paired": number of
-    questions for which all systems have a value}}, for the measures that every system has on every set.
+    {measure: {"sets": {set: [one mean per system]}, "deviations": {set: [one per system: standard deviation of its
+    runs' means, with n - 1; None for one run]}, "macro": [one per system], "macro_deviation": likewise, "wilcoxon":
+    [(statistic, p), for each system after the first; empty for a single set], "questions": [(mean difference, p),
+    likewise], "intervals": [(low, high) of that difference, 95 %], "paired": number of questions for which all runs
+    have a value}}, for the measures that every run has on every set.
 
   Raises:
-    ValueError: fewer than two systems, systems with different questions, or no measure that all systems have.
+    ValueError: fewer than two systems, systems or runs with different questions, or no measure that all systems have.
   """
   if len(results) < 2:
     raise ValueError(f"{len(results)} evaluation given: at least two are needed for a comparison.")
@@ -89,43 +120,67 @@ def compare(results: Mapping[str, Rows], *, alternative: str = "two-sided") -> d
         f"{names[0]} and {name} were asked different questions: {alone[0]} are only in the first, "
         f"{alone[1]} only in the second."
       )
-  sets, questions = [by_set(results[name]) for name in names], [by_question(results[name]) for name in names]
-  averages = [macro(found) if found.keys() == sets[0].keys() else {} for found in sets]
-  compared = {}
-  for measure in averages[0]:
-    if all(measure in average for average in averages):
-      scores = {name: [found[name][measure] for found in sets] for name in sets[0]}
-      first, *others = zip(*scores.values())
-      paired = sorted(set.intersection(*({*of[measure]} for of in questions)))
-      base, *rest = [[of[measure][question] for question in paired] for of in questions]
-      compared[measure] = dict(
-        sets=scores,
-        macro=[average[measure] for average in averages],
-        paired=len(paired),
-        wilcoxon=[stats.wilcoxon(other, first, alternative=alternative) for other in others] if len(scores) > 1 else [],
-        questions=[stats.paired_permutation(other, base) for other in rest] if paired else [],
-      )
-  if not compared:
+  systems = [[(by_set(run), by_question(run)) for run in runs_of(results[name])] for name in names]
+  every = [means for runs in systems for means, _ in runs]
+  alike = all(means.keys() == every[0].keys() for means in every)
+  averages = [macro(means) if alike else {} for means in every]
+  measures = [name for name in averages[0] if all(name in average for average in averages)]
+  if not measures:
     raise ValueError(f"{', '.join(names)}: no measure has a value for every system on every set.")
-  return compared
+  return {measure: _compared(systems, measure, alternative) for measure in measures}
+
+
+def _compared(systems: Sequence[Sequence[tuple[Any, Any]]], measure: str, alternative: str) -> dict[str, Any]:
+  """`compare` for one measure; systems → runs → (`by_set`, `by_question`)."""
+  found: dict[str, Any] = dict(sets={}, deviations={}, wilcoxon=[], questions=[], intervals=[])
+  for name in systems[0][0][0]:
+    of_runs = [[means[name][measure] for means, _ in runs] for runs in systems]
+    found["sets"][name] = [statistics.fmean(values) for values in of_runs]
+    found["deviations"][name] = [_deviation(values) for values in of_runs]
+  of_runs = [[macro(means)[measure] for means, _ in runs] for runs in systems]
+  found |= dict(macro=[statistics.fmean(v) for v in of_runs], macro_deviation=[_deviation(v) for v in of_runs])
+  first, *others = zip(*found["sets"].values())
+  if len(found["sets"]) > 1:
+    found["wilcoxon"] = [stats.wilcoxon(other, first, alternative=alternative) for other in others]
+  shared = sorted(set.intersection(*({*of[measure]} for runs in systems for _, of in runs)))
+  found["paired"] = len(shared)
+  if shared:
+    base, *rest = [np.asarray([[of[measure][key] for key in shared] for _, of in runs]) for runs in systems]
+    found["questions"] = [stats.paired_permutation(other.mean(axis=0), base.mean(axis=0)) for other in rest]
+    found["intervals"] = [_interval(other, base) for other in rest]
+  return found
+
+
+def _interval(other: np.ndarray, base: np.ndarray) -> tuple[float, float]:
+  if len(other) == len(base) == 1:
+    return stats.bootstrap_interval(other[0] - base[0], seed=0)
+  return stats.seeds_interval(other, base, seed=0)[1:]
+
+
+def _deviation(values: Sequence[float]) -> float | None:
+  return statistics.stdev(values) if len(values) > 1 else None
 
 
 def text(compared: Mapping[str, Mapping[str, Any]], systems: Sequence[str], *, alternative: str = "two-sided") -> str:
   """The result of `compare` as plain text: one block per measure, one line per set, one column per system.
 
-  The test's alternative is named where it is one-sided.
+  A mean over several runs has its deviation behind it. The test's alternative is named where it is one-sided. Where a
+  block has several tests, the p that Holm's method adjusts for all of them stand below.
   """
   blocks = []
   for measure, found in compared.items():
     cells = [(measure, *systems)]
-    cells += [(name or "(no name)", *(f"{value:.3f}" for value in means)) for name, means in found["sets"].items()]
+    for name, means in found["sets"].items():
+      cells.append((name or "(no name)", *map(_mean, means, found["deviations"][name])))
     if len(found["sets"]) > 1:
-      cells.append(("macro average", *(f"{value:.3f}" for value in found["macro"])))
-    if found["wilcoxon"]:
-      side = "" if alternative == "two-sided" else f", one-sided: {alternative}"
-      cells.append((f"p, paired by set ({len(found['sets'])}; Wilcoxon{side})", "", *map(_p, found["wilcoxon"])))
+      cells.append(("macro average", *map(_mean, found["macro"], found["macro_deviation"])))
     if found["questions"]:
-      cells.append((f"p, paired by question ({found['paired']}; permutation)", "", *map(_p, found["questions"])))
+      between = zip(found["questions"], found["intervals"])
+      shown = (f"{difference:+.3f} [{low:+.3f}, {high:+.3f}]" for (difference, _), (low, high) in between)
+      cells.append(("difference from the first [95 %]", "", *shown))
+    side = "" if alternative == "two-sided" else f", one-sided: {alternative}"
+    cells += _tests(f"p, paired by set ({len(found['sets'])}; Wilcoxon{side})", found["wilcoxon"])
+    cells += _tests(f"p, paired by question ({found['paired']}; permutation)", found["questions"])
     widths = [max(len(cell[column]) for cell in cells) for column in range(len(cells[0]))]
     blocks.append(
       "\n".join(
@@ -136,5 +191,16 @@ def text(compared: Mapping[str, Mapping[str, Any]], systems: Sequence[str], *, a
   return "\n\n".join(blocks)
 
 
-def _p(found: tuple[float, float]) -> str:
-  return "< 0.001" if found[1] < 0.001 else f"{found[1]:.3f}"
+def _tests(name: str, results: Sequence[tuple[float, float]]) -> list[tuple[str, ...]]:
+  """The lines of a test: each p, and if there are several, each as Holm adjusts it."""
+  ps = [p for _, p in results]
+  lines = [(name, "", *map(_p, ps))] if ps else []
+  return [*lines, (f"  adjusted for {len(ps)} tests (Holm)", "", *map(_p, stats.holm(ps)))] if len(ps) > 1 else lines
+
+
+def _mean(value: float, deviation: float | None) -> str:
+  return f"{value:.3f}" if deviation is None else f"{value:.3f} ± {deviation:.3f}"
+
+
+def _p(value: float) -> str:
+  return "< 0.001" if value < 0.001 else f"{value:.3f}"

@@ -1,6 +1,7 @@
 """The agreement of raters, judges or people, on (premise, claim) pairs; and sheets for people to label."""
 
 import csv
+import functools
 import itertools
 import os
 import pathlib
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ragrl_jax.core.metrics import stats
 from ragrl_jax.store import jsonl
 
 COLUMNS = ("id", "premise", "claim", "label")
@@ -17,8 +19,7 @@ LABELS = ("0", "1")
 _RESAMPLES = 2_000
 
 Pair = tuple[str, str]
-Patterns = Sequence[tuple[str, ...]]  # the labels of an item, one a rater
-Measure = Callable[[Patterns, np.ndarray], np.ndarray]  # patterns, counts [R, P] → values [R]
+Measure = Callable[[np.ndarray], np.ndarray]  # how many items have each pattern of labels, [R, P] → values [R]
 
 
 def agreement(raters: Mapping[str, Mapping[Any, str]], *, seed: int = 0) -> dict[str, Any]:
@@ -45,15 +46,18 @@ def agreement(raters: Mapping[str, Mapping[Any, str]], *, seed: int = 0) -> dict
     raise ValueError(
       f"{len(names)} judges have labelled {len(shared)} items in common: at least two judges and one item are needed."
     )
-  said = Counter(tuple(rater[item] for rater in raters.values()) for item in shared)
-  pairs = {
-    f"{names[i]}, {names[j]}": _measured(_part(said, (i, j)), dict(agreement=_agreeing, cohen_kappa=_cohen), seed)
-    for i, j in itertools.combinations(range(len(names)), 2)
-  }
+  said = Counter(sorted(tuple(rater[item] for rater in raters.values()) for item in shared))
+  pairs = {}
+  for i, j in itertools.combinations(range(len(names)), 2):
+    of_two = _part(said, (i, j))
+    a, b = zip(*of_two)
+    measures = dict(agreement=_agreement(of_two), cohen_kappa=functools.partial(stats.cohen_kappas, a, b))
+    pairs[f"{names[i]}, {names[j]}"] = _measured(of_two, measures, seed)
+  fleiss = functools.partial(stats.fleiss_kappas, stats.label_counts(list(said)))
   return dict(
     n=len(shared),
     left_out=len(set().union(*raters.values())) - len(shared),
-    **_measured(said, dict(agreement=_agreeing, fleiss_kappa=_fleiss), seed),
+    **_measured(said, dict(agreement=_agreement(said), fleiss_kappa=fleiss), seed),
     pairs=pairs,
     shares={name: _shares([rater[item] for item in shared]) for name, rater in raters.items()},
   )
@@ -70,52 +74,23 @@ def _shares(labels: Sequence[str]) -> dict[str, float]:
   return {label: labels.count(label) / len(labels) for label in sorted(set(labels))}
 
 
+def _agreement(said: Counter) -> Measure:
+  return functools.partial(stats.agreement, stats.label_counts(list(said)))
+
+
 def _measured(said: Counter, measures: Mapping[str, Measure], seed: int) -> dict[str, Any]:
   """Each measure, and its interval over resampled items.
 
   Items with the same labels are alike: what is drawn is how many items have which labels, and not the items.
   """
-  patterns, n = sorted(said), said.total()
-  counts = np.asarray([[said[labels] for labels in patterns]], np.float64)
-  drawn = np.random.default_rng(seed).multinomial(n, counts[0] / n, size=_RESAMPLES)
+  counts, n = np.asarray([*said.values()], np.float64), said.total()
+  drawn = np.random.default_rng(seed).multinomial(n, counts / n, size=_RESAMPLES)
   found: dict[str, Any] = {}
   for name, measure in measures.items():
-    found[name] = float(measure(patterns, counts)[0])
-    edges = np.percentile(measure(patterns, drawn), (2.5, 97.5))
+    found[name] = float(measure(counts[None])[0])
+    edges = np.percentile(measure(drawn), (2.5, 97.5))
     found[f"{name}_interval"] = [float(edge) for edge in edges]
   return found
-
-
-def _votes(patterns: Patterns) -> np.ndarray:
-  """[P, L]: how many raters of each pattern say each label."""
-  labels = sorted({label for pattern in patterns for label in pattern})
-  return np.asarray([[pattern.count(label) for label in labels] for pattern in patterns], np.float64)
-
-
-def _agreeing(patterns: Patterns, counts: np.ndarray) -> np.ndarray:
-  votes, raters = _votes(patterns), len(patterns[0])
-  equal = (votes * (votes - 1)).sum(axis=1) / (raters * (raters - 1))
-  return counts @ equal / counts.sum(axis=1)
-
-
-def _fleiss(patterns: Patterns, counts: np.ndarray) -> np.ndarray:
-  """`stats.fleiss_kappa` for each row of counts [R, P]: how many items have which pattern."""
-  shares = counts @ _votes(patterns) / (counts.sum(axis=1, keepdims=True) * len(patterns[0]))
-  return _beyond_chance(_agreeing(patterns, counts), np.square(shares).sum(axis=1))
-
-
-def _cohen(patterns: Patterns, counts: np.ndarray) -> np.ndarray:
-  """`stats.cohen_kappa` likewise, of patterns of two raters."""
-  labels = sorted({label for pattern in patterns for label in pattern})
-  said = np.asarray([[[rater == label for label in labels] for rater in pattern] for pattern in patterns], np.float64)
-  first, second = (counts @ said[:, rater] / counts.sum(axis=1, keepdims=True) for rater in (0, 1))
-  return _beyond_chance(_agreeing(patterns, counts), (first * second).sum(axis=1))
-
-
-def _beyond_chance(observed: np.ndarray, expected: np.ndarray) -> np.ndarray:
-  # One label for all items (0/0) is full agreement, as in core.metrics.stats.
-  certain = expected >= 1.0
-  return np.where(certain, 1.0, (observed - expected) / np.where(certain, 1.0, 1.0 - expected))
 
 
 def write_sheet(path: str | os.PathLike, pairs: Iterable[tuple[str, Pair]]) -> None:

@@ -58,11 +58,36 @@ def test_systems_are_compared_over_sets():
   assert em["wilcoxon"] == [(0.0, pytest.approx(2 / 2**6)), (0.0, 1.0)]
   lines = comparison.text({"em": em}, ("a", "b", "again")).splitlines()
   assert lines[0].split() == ["em", "a", "b", "again"] and lines[2].split() == ["s1", "0.500", "1.000", "0.500"]
-  assert lines[-3].startswith("macro average")
-  assert lines[-2].split() == ["p,", "paired", "by", "set", "(7;", "Wilcoxon)", "0.031", "1.000"]
+  assert lines[-6].startswith("macro average") and lines[-5].split()[-6:-3] == ["+0.214", "[+0.071,", "+0.357]"]
+  assert lines[-4].split() == ["p,", "paired", "by", "set", "(7;", "Wilcoxon)", "0.031", "1.000"]
+  assert lines[-3].split() == ["adjusted", "for", "2", "tests", "(Holm)", "0.062", "1.000"]
   # The same six differences among 28 questions: p = 2 / 2^6 again.
-  assert lines[-1].split() == ["p,", "paired", "by", "question", "(28;", "permutation)", "0.031", "1.000"]
-  assert len(lines) == 11 and len(set(map(len, lines))) == 1
+  assert lines[-2].split() == ["p,", "paired", "by", "question", "(28;", "permutation)", "0.031", "1.000"]
+  assert len(lines) == 14 and len(set(map(len, lines))) == 1
+
+
+def test_runs_of_a_system_count_once():
+  """Three seeds against two: 40 questions, each right in a share of the runs."""
+  ask = lambda right: [
+    dict(
+      id=i, source="dev", ended="answer", em=float(i in right), f1=0.0, cover_em=0.0, outcome=None, num_searches=0,
+      terms={},
+    )
+    for i in range(40)
+  ]  # fmt: skip
+  low = [*ask(range(10)), *ask(range(12))]
+  high = [*ask(range(20)), *ask(range(24)), *ask(range(28))]
+  assert [len(run) for run in comparison.runs_of(high)] == [40, 40, 40]
+  found = comparison.compare({"low": low, "high": high})["em"]
+  assert found["sets"]["dev"] == [pytest.approx(0.275), pytest.approx(0.6)]
+  # Means .25 and .3; .5, .6 and .7: sample deviations .05 / sqrt 2 and .1.
+  assert found["deviations"]["dev"] == [pytest.approx(0.05 / 2**0.5), pytest.approx(0.1)]
+  (difference, p), (bottom, top) = found["questions"][0], found["intervals"][0]
+  assert difference == pytest.approx(0.325) and p < 0.001 and 0.1 < bottom < 0.2 and 0.45 < top < 0.55
+  said = comparison.text({"em": found}, ("low", "high"))
+  assert "0.275 ± 0.035   " in said and "0.600 ± 0.100" in said and "Holm" not in said
+  with pytest.raises(ValueError, match="in 1 run and others in 2"):
+    comparison.runs_of([*ask(range(10)), *ask(range(10))[1:]])
 
 
 def test_a_single_set_is_paired_by_question():
@@ -86,8 +111,8 @@ def test_a_single_set_is_paired_by_question():
   assert found["wilcoxon"] == [] and found["paired"] == 100
   assert found["questions"][0] == found["questions"][1] == (pytest.approx(0.2), pytest.approx(2e-4, abs=2e-4))
   lines = comparison.text({"em": found}, ("a", "b", "again")).splitlines()
-  assert lines[-1].split()[:6] == ["p,", "paired", "by", "question", "(100;", "permutation)"]
-  assert "< 0.001" in lines[-1] and not any("Wilcoxon" in line or "macro" in line for line in lines)
+  assert lines[-2].split()[:6] == ["p,", "paired", "by", "question", "(100;", "permutation)"]
+  assert "< 0.001" in lines[-2] and not any("Wilcoxon" in line or "macro" in line for line in lines)
 
 
 def test_only_questions_that_all_systems_have_are_paired():

@@ -20,7 +20,8 @@ from ragrl_jax import recipes, structs
 from ragrl_jax.cli import configs, tables
 from ragrl_jax.cli import main as main_lib
 from ragrl_jax.evaluation.tables import commands_of, filling, layout, papers, results, writing
-from ragrl_jax.evaluation.transcripts import adapters, foreign_rows
+from ragrl_jax.evaluation.transcripts import foreign_rows
+from ragrl_jax.prompting import agent_tags
 
 COLUMNS = layout.columns({"hotpotqa": "HotpotQA", "musique": "MuSiQue"}, ("em_spaced",), average="Avg.")
 OURS = layout.Run("arena", "arena", ("qwen2.5-7b",), flags=("--config.rollout.top_p=0.5",))
@@ -58,8 +59,9 @@ def test_a_table_by_hand_in_four_formats(tmp_path):
   lines = text.splitlines()
   assert "|  |  | HotpotQA EM | MuSiQue EM | Avg. EM |" in lines
   assert "| Group: ours &amp; co | paper | 0.9 | 0.8 | 0.85 |" in lines
-  each = "1.000 [1.000, 1.000] n 4 p 0.125"
-  assert f"| Group: ours &amp; co | ours | {each} | {each} | 1.000 n 2 p 0.500 |" in lines
+  # Holm: .125 · 3, then the same, then .5 · 1.
+  each = "1.000 [1.000, 1.000] n 4 p 0.125 (0.375)"
+  assert f"| Group: ours &amp; co | ours | {each} | {each} | 1.000 n 2 p 0.500 (0.500) |" in lines
   none = "0.000 [0.000, 0.000] n 4"
   assert f"| Group: plain | ours | {none} | {none} | 0.000 n 2 |" in lines
   assert "| Group: plain | paper | 0.4 | – | 0.3 |" in lines and "| Group: closed | ours | – | – | – |" in lines
@@ -86,7 +88,7 @@ def test_a_table_by_hand_in_four_formats(tmp_path):
   assert table[2]["p"] == "0.5" and table[2]["pairs"] == "2" and table[4]["published"] == ""
   assert table[8]["note"] == "an API" and table[0]["runs"] == str(tmp_path / "x_hotpotqa")
   tex = writing.latex(PAPER, filled)
-  assert r"Group: ours \& co & ours & 1.000 [1.000, 1.000] n 4 p 0.125 & " in tex
+  assert r"Group: ours \& co & ours & 1.000 [1.000, 1.000] n 4 p 0.125 (0.375) & " in tex
   assert r"\caption{Made $<$up$>$, Table 9: a table}" in tex and tex.count(r"\begin{tabular}{llccc}") == 1
   page = writing.page(PAPER, filled)
   assert f"<td>{each}</td>" in page and "<h1>Made &lt;up&gt;</h1>" in page and "<script" not in page
@@ -130,6 +132,8 @@ def test_seeds_are_averaged_by_question(tmp_path):
   filled = filling.fill(PAPER, [read("a", rows(4)), read("b", rows(2))])
   cell = filled[0].cells[0][0]
   assert cell.value == 0.75 and cell.n == 4 and len(cell.evaluations) == 2  # questions at 1, 1, .5, .5
+  assert cell.deviation == pytest.approx(0.5 / 2**0.5)  # of the runs' means, 1 and .5
+  assert "0.750 ± 0.354 [" in writing.markdown(PAPER, filled)
   with pytest.raises(ValueError, match="several runs fill a cell of hotpotqa .4, 3 questions."):
     filling.fill(PAPER, [read("a", rows(4)), read("c", rows(3)[:3])])
 
@@ -215,6 +219,20 @@ def test_scored_transcripts_fill_their_row(tmp_path):
   (main,) = [one for one in filled if one.table.name == "Table 2"]
   names = [row.name for row in main.table.rows]
   values = {name: cells[3].value for name, cells in zip(names, main.cells)}
+  assert values.pop("ReSearch-7B-Instruct") == 1.0 and set(values.values()) == {None}
+
+
+def test_a_released_checkpoint_that_was_played_fills_the_row_of_its_transcripts(tmp_path):
+  checkpoint = paper_runs.model(tmp_path / "model", "qwen2.5-7b")
+  paper_runs.evaluation(
+    tmp_path / "out", "released:research", [paper_runs.row(0)], checkpoint=checkpoint, data="hotpotqa.jsonl"
+  )
+  (main,) = [
+    one
+    for one in filling.fill(papers.PAPERS["veritas"], [results.read(tmp_path / "out")])
+    if one.table.name == "Table 2"
+  ]
+  values = {row.name: cells[3].value for row, cells in zip(main.table.rows, main.cells)}
   assert values.pop("ReSearch-7B-Instruct") == 1.0 and set(values.values()) == {None}
 
 
@@ -379,7 +397,7 @@ def test_the_page_lists_every_table():
   page = (site.parent / "howto" / "tables.md").read_text(encoding="utf-8")
   written = runpy.run_path(str(site / "paper_tables.py"))["written"]
   assert written(page) == page, "python docs/site/paper_tables.py writes the lists"
-  for name in adapters.ADAPTERS:
+  for name in agent_tags.AGENTS:
     assert f"`{name}`" in page
 
 

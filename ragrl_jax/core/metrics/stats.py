@@ -5,11 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 import scipy.stats
 
+from ragrl_jax.core.metrics import resampling
+
 ALTERNATIVES = ("two-sided", "greater", "less")
-FEW = 512  # distinct values whose numbers are drawn; above, the values themselves are
+
+Values = Sequence | np.ndarray
+
+# ---- agreement -------------------------------------------------------------------------------------------------------
 
 
-def cohen_kappa(a: Sequence | np.ndarray, b: Sequence | np.ndarray) -> float:
+def cohen_kappa(a: Values, b: Values) -> float:
   """Agreement of two raters beyond chance: (p_o - p_e) / (1 - p_e).
 
   p_o is the share of items they agree on, p_e the share expected of two raters who label at random with the same
@@ -20,15 +25,30 @@ def cohen_kappa(a: Sequence | np.ndarray, b: Sequence | np.ndarray) -> float:
 
   Source: Cohen, "A coefficient of agreement for nominal scales" (1960).
   """
+  return float(cohen_kappas(a, b, np.ones((1, len(a))))[0])
+
+
+def cohen_kappas(a: Values, b: Values, times: np.ndarray) -> np.ndarray:
+  """[R] κ of two raters where item i counts times[r, i] times: of resamples, or of items with equal labels.
+
+  Args:
+    a, b: the labels of I items.
+    times: [R, I].
+
+  Raises:
+    ValueError: as in `cohen_kappa`.
+  """
   if len(a) != len(b) or not len(a):
     raise ValueError(f"two raters' labels of the same items are needed, these are {len(a)} and {len(b)}.")
-  a, b = list(a), list(b)
-  observed = sum(x == y for x, y in zip(a, b)) / len(a)
-  expected = sum(a.count(label) * b.count(label) for label in set(a)) / len(a) ** 2
-  return _beyond_chance(observed, expected)
+  votes = label_counts(list(zip(a, b)))
+  labels = list(dict.fromkeys([*a, *b]))
+  first, second = (np.asarray([[said == label for label in labels] for said in rater], float) for rater in (a, b))
+  total = times.sum(axis=1, keepdims=True)
+  expected = (times @ first / total * (times @ second / total)).sum(axis=1)
+  return _beyond_chance(agreement(votes, times), expected)
 
 
-def fleiss_kappa(counts: Sequence | np.ndarray) -> float:
+def fleiss_kappa(counts: Values) -> float:
   """Agreement of several raters beyond chance.
 
   With P_i the share of agreeing pairs of raters on item i and p_j the share of category j overall, it is
@@ -43,6 +63,35 @@ def fleiss_kappa(counts: Sequence | np.ndarray) -> float:
 
   Source: Fleiss, "Measuring nominal scale agreement among many raters" (1971).
   """
+  return float(fleiss_kappas(counts, np.ones((1, len(counts))))[0])
+
+
+def fleiss_kappas(counts: Values, times: np.ndarray) -> np.ndarray:
+  """[R] `fleiss_kappa` where item i counts times[r, i] times."""
+  table = _of_raters(counts)
+  shares = times @ table / (times.sum(axis=1, keepdims=True) * table[0].sum())
+  return _beyond_chance(agreement(table, times), np.square(shares).sum(axis=1))
+
+
+def agreement(counts: Values, times: np.ndarray) -> np.ndarray:
+  """[R] share of agreeing pairs of raters, mean over the items, where item i counts times[r, i] times.
+
+  Args:
+    counts: [I, L] as in `fleiss_kappa`, with its errors.
+    times: [R, I].
+  """
+  table = _of_raters(counts)
+  raters = table[0].sum()
+  return times @ ((table * (table - 1)).sum(axis=1) / (raters * (raters - 1))) / times.sum(axis=1)
+
+
+def label_counts(said: Sequence[Sequence]) -> np.ndarray:
+  """[I, L]: how many raters give item i the label l; `said` holds the raters' labels of each item."""
+  labels = list(dict.fromkeys(label for item in said for label in item))
+  return np.asarray([[list(item).count(label) for label in labels] for item in said], np.float64)
+
+
+def _of_raters(counts: Values) -> np.ndarray:
   table = np.asarray(counts, dtype=np.float64)
   if table.ndim != 2 or not table.size:
     raise ValueError(f"counts must be [items, categories], these have the shape {table.shape}.")
@@ -52,14 +101,18 @@ def fleiss_kappa(counts: Sequence | np.ndarray) -> float:
       "every item must have the same number of raters, at least two; the rows' sums are "
       f"{raters.min():g} to {raters.max():g}."
     )
-  agreeing = (table * (table - 1)).sum(axis=1) / (raters * (raters - 1))
-  shares = table.sum(axis=0) / table.sum()
-  return _beyond_chance(float(agreeing.mean()), float(np.square(shares).sum()))
+  return table
 
 
-def wilcoxon(
-  x: Sequence | np.ndarray, y: Sequence | np.ndarray, *, alternative: str = "two-sided"
-) -> tuple[float, float]:
+def _beyond_chance(observed: np.ndarray, expected: np.ndarray) -> np.ndarray:
+  certain = expected >= 1.0
+  return np.where(certain, 1.0, (observed - expected) / np.where(certain, 1.0, 1.0 - expected))
+
+
+# ---- paired tests ----------------------------------------------------------------------------------------------------
+
+
+def wilcoxon(x: Values, y: Values, *, alternative: str = "two-sided") -> tuple[float, float]:
   """The signed-rank test of paired scores: (statistic, p).
 
   Pairs without a difference are dropped, as Wilcoxon did; if none is left, the result is (0, 1). The statistic is the
@@ -76,24 +129,20 @@ def wilcoxon(
   """
   if alternative not in ALTERNATIVES:
     raise ValueError(f"alternative={alternative!r}: use {', '.join(map(repr, ALTERNATIVES))}.")
-  x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-  if x.shape != y.shape or x.ndim != 1 or not x.size:
-    raise ValueError(f"paired scores are needed, these have the shapes {x.shape} and {y.shape}.")
+  x, y = _paired(x, y)
   if not np.any(x != y):
     return 0.0, 1.0
   statistic, p = np.asarray(scipy.stats.wilcoxon(x, y, alternative=alternative, zero_method="wilcox"), np.float64)
   return float(statistic), float(p)
 
 
-def paired_permutation(
-  x: Sequence | np.ndarray, y: Sequence | np.ndarray, *, seed: int = 0, resamples: int = 10_000
-) -> tuple[float, float]:
+def paired_permutation(x: Values, y: Values, *, seed: int = 0, resamples: int = 10_000) -> tuple[float, float]:
   """The two-sided permutation test of paired scores: (mean of x - y, p).
 
   Under the null hypothesis the two scores of each pair may be swapped. p is the share of all swaps whose mean
-  difference is at least as far from 0 as the observed one. If there are at most `resamples` swaps, all are counted and
-  p is exact (for scores of 0 and 1 it is McNemar's). Else `resamples` of them are drawn, and the observed one is added.
-  The test is valid for any scores, even with many ties.
+  difference is at least as far from 0 as the observed one. It is exact where at most `resamples` swaps exist, and where
+  all differences have one size (for scores of 0 and 1 it is McNemar's test). Else `resamples` swaps are drawn
+  (`resampling.signed_sums`), and the observed one is added. The test is valid for any scores, even with many ties.
 
   Args:
     x: scores, one per question.
@@ -106,31 +155,55 @@ def paired_permutation(
 
   Source: Fisher, "The design of experiments" (1935), sec. 21.
   """
+  x, y = _paired(x, y)
+  differences = (x - y)[x != y]  # swapping a pair without a difference changes nothing
+  mean = float(np.mean(x - y))
+  if not differences.size:
+    return mean, 1.0
+  sizes = np.abs(differences)
+  if np.ptp(sizes) < 1e-12 * sizes.max():
+    return mean, float(scipy.stats.binomtest(int((differences > 0).sum()), sizes.size).pvalue)
+  observed = abs(differences.sum()) - 1e-12 * sizes.sum()  # sums of the same numbers differ by their order
+  if 2**sizes.size <= resamples:
+    signs = 1 - 2 * ((np.arange(2**sizes.size)[:, None] >> np.arange(sizes.size)) & 1)
+    return mean, float((np.abs(signs @ sizes) >= observed).mean())
+  sums = resampling.signed_sums(sizes, resamples=resamples, seed=seed)
+  return mean, float(((np.abs(sums) >= observed).sum() + 1) / (resamples + 1))
+
+
+def holm(ps: Values) -> list[float]:
+  """The p of several tests, adjusted so that the chance of any false rejection among them stays below the level.
+
+  The smallest of m is multiplied by m, the next by m - 1, and so on; none gets below a smaller one's, or above 1. It
+  needs no independence.
+
+  Source: Holm, "A simple sequentially rejective multiple test procedure" (1979).
+  """
+  values = np.asarray(ps, np.float64)
+  order = np.argsort(values, kind="stable")
+  raised = np.minimum(1.0, np.maximum.accumulate(values[order] * np.arange(values.size, 0, -1)))
+  adjusted = np.empty_like(values)
+  adjusted[order] = raised
+  return adjusted.tolist()
+
+
+def _paired(x: Values, y: Values) -> tuple[np.ndarray, np.ndarray]:
   x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
   if x.shape != y.shape or x.ndim != 1 or not x.size:
     raise ValueError(f"paired scores are needed, these have the shapes {x.shape} and {y.shape}.")
-  differences = (x - y)[x != y]  # swapping a pair without a difference changes nothing
-  if differences.size < 2:  # swapping one pair only changes the sign
-    return float(np.mean(x - y)), 1.0
-  result = scipy.stats.permutation_test(
-    (differences,),
-    np.sum,
-    permutation_type="samples",
-    vectorized=True,
-    n_resamples=resamples,
-    batch=max(1, 2**22 // differences.size),
-    rng=seed,
-  )
-  return float(np.mean(x - y)), float(min(1.0, result.pvalue))
+  return x, y
+
+
+# ---- intervals -------------------------------------------------------------------------------------------------------
 
 
 def bootstrap_interval(
-  values: Sequence | np.ndarray, *, seed: int, level: float = 0.95, resamples: int = 10_000
+  values: Values, *, seed: int, level: float = 0.95, resamples: int = 10_000
 ) -> tuple[float, float]:
   """The percentile bootstrap interval of the mean: (low, high). If all values are equal, it is (value, value).
 
-  How often each distinct value occurs in a resample has a multinomial distribution, so that few distinct values cost
-  the same for any number of items.
+  It costs about the same for any number of values: `resampling.means` says how, and how exactly. For the difference of
+  two systems on the same questions, pass the differences (the paired bootstrap).
 
   Args:
     values: one score per item, for example 0 or 1.
@@ -139,36 +212,62 @@ def bootstrap_interval(
     resamples: number of resamples.
 
   Raises:
-    ValueError: no values, or a level outside (0, 1).
+    ValueError: no values, one that is not finite, or a level outside (0, 1).
 
   Source: Efron, "Bootstrap methods: another look at the jackknife" (1979).
   """
   values = np.asarray(values, dtype=np.float64)
-  if values.ndim != 1 or not values.size:
-    raise ValueError(f"an interval needs a list of values, these have the shape {values.shape}.")
-  if not 0.0 < level < 1.0:
-    raise ValueError(f"level={level}: it must be between 0 and 1.")
+  if values.ndim != 1 or not values.size or not np.isfinite(values).all():
+    raise ValueError(f"an interval needs a list of finite values, these have the shape {values.shape}.")
+  _check(level)
   if np.all(values == values[0]):
     return float(values[0]), float(values[0])
-  size = values.size
-  distinct, counts = np.unique(values, return_counts=True)
-  if distinct.size <= FEW:
-    drawn = scipy.stats.multinomial.rvs(size, counts / size, size=resamples, random_state=seed)
-    low, high = np.quantile(drawn @ distinct / size, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
-  # Batches of about 2^22 numbers bound the memory, whatever the size of the sample.
-  result = scipy.stats.bootstrap(
-    (values,),
-    np.mean,
-    n_resamples=resamples,
-    batch=max(1, 2**22 // size),
-    vectorized=True,
-    confidence_level=level,
-    method="percentile",
-    rng=seed,
-  )
-  return float(result.confidence_interval.low), float(result.confidence_interval.high)
+  return _percentiles(resampling.means(values, resamples=resamples, seed=seed), level)
 
 
-def _beyond_chance(observed: float, expected: float) -> float:
-  return 1.0 if expected >= 1.0 else (observed - expected) / (1.0 - expected)
+def seeds_interval(
+  x: Values, y: Values, *, seed: int, level: float = 0.95, resamples: int = 10_000
+) -> tuple[float, float, float]:
+  """The difference of two arms with several runs (seeds) each on the same questions: (mean of x - y, low, high).
+
+  A hierarchical bootstrap: each resample draws questions, the same for all runs of both arms, and of each arm's S runs
+  S - 1 with replacement, so that the variance of their mean has no bias. A single run cannot say how runs differ: its
+  arm's runs are then not drawn, and the interval is one for these weights only.
+
+  In simulations (`python benchmarks/seeds_coverage.py`) the 95 % interval holds the true difference in 86 to 94 % of
+  cases with 2 runs an arm, 93 % with 3 and 94 to 97 % with 5, if runs differ, against 43 to 56 % with a single run. If
+  they do not differ it is too wide, since the noise of single answers counts both for questions and for runs.
+
+  Args:
+    x: scores [runs, questions].
+    y: the other arm's, [its runs, the same questions].
+    seed: of the draws.
+    level: share of the resamples inside the interval.
+    resamples: their number.
+
+  Raises:
+    ValueError: no two tables of the same questions, or a level outside (0, 1).
+
+  Source: Owen, "The pigeonhole bootstrap" (2007); S - 1 draws: Rao and Wu, "Resampling inference with complex survey
+    data" (1988).
+  """
+  x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+  if x.ndim != 2 or y.ndim != 2 or not x.size or not y.size or x.shape[1] != y.shape[1]:
+    raise ValueError(f"scores [runs, questions] of the same questions are needed, these are {x.shape} and {y.shape}.")
+  _check(level)
+  # [resamples, runs of both]: each run's mean over the drawn questions
+  means = resampling.row_means(np.concatenate([x, y]).T, resamples=resamples, seed=seed)
+  ours = resampling.run_weights(len(x), resamples=resamples, seed=seed + 1)
+  theirs = resampling.run_weights(len(y), resamples=resamples, seed=seed + 2)
+  drawn = (means[:, : len(x)] * ours).sum(axis=1) - (means[:, len(x) :] * theirs).sum(axis=1)
+  return float(x.mean() - y.mean()), *_percentiles(drawn, level)
+
+
+def _check(level: float) -> None:
+  if not 0.0 < level < 1.0:
+    raise ValueError(f"level={level}: it must be between 0 and 1.")
+
+
+def _percentiles(drawn: np.ndarray, level: float) -> tuple[float, float]:
+  low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+  return float(low), float(high)

@@ -1,6 +1,7 @@
 """Fills a paper's table with evaluations: means, intervals, paired tests, and the command of a cell without a run."""
 
 import dataclasses
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ class Cell:
     low, high: the 95 % bootstrap interval over questions, in the same scale; None for an average and a whole measure.
     n: questions in the mean; for an average, sets.
     p: of the paired test against the row that the row is compared with; None without one.
+    adjusted: this p as Holm's method adjusts it for all tests of the table.
+    deviation: of the means of several runs (seeds) of one data set, with n - 1, in the same scale; None for one run.
     paired: pairs in that test: questions, or for an average the sets.
     evaluations: those that the value is of.
     command: fills the cell, if nothing has.
@@ -37,6 +40,8 @@ class Cell:
   high: float | None = None
   n: int = 0
   p: float | None = None
+  adjusted: float | None = None
+  deviation: float | None = None
   paired: int = 0
   evaluations: tuple[Evaluation, ...] = ()
   command: str = ""
@@ -69,7 +74,7 @@ def fill(paper: Paper, evaluations: Sequence[Evaluation], *, any_model: bool = F
   for table in paper.tables:
     of_row = _assigned(table, evaluations, any_model)
     scores = {row.name: [_of_cell(column, row, of_row) for column in table.columns] for row in table.rows}
-    filled.append(Filled(table, tuple(tuple(_row(paper, table, row, of_row, scores)) for row in table.rows)))
+    filled.append(Filled(table, _adjusted([list(_row(paper, table, row, of_row, scores)) for row in table.rows])))
     used |= {id(one) for column in table.columns for found in of_row.values() for one in _of_column(column, found)}
   for one in evaluations:
     if id(one) not in used:
@@ -96,7 +101,9 @@ def _assigned(table: Table, evaluations: Sequence[Evaluation], any_model: bool) 
 def fits(run: Run, facts: Mapping[str, Any]) -> bool:
   """Whether an evaluation is the one that a row asks for, whatever its model."""
   if run.system:
-    return facts.get("system") == run.system and all(_holds(facts, *fact) for fact in run.where.items())
+    played = facts.get("recipe") == "released" and facts.get("switches.agent") == run.system
+    found = played or facts.get("system") == run.system
+    return found and all(_holds(facts, *fact) for fact in run.where.items())
   if facts.get("system") or bool(run.train) != facts["trained"] or run.checkpoint != facts["step"]:
     return False
   wanted: dict[str, Any] = dict(_chosen(run.evaluate))
@@ -132,14 +139,7 @@ def _of_cell(column: Column, row: Row, of_row: Mapping[str, Sequence[Evaluation]
 
 def _scores(column: Column, evaluations: Sequence[Evaluation]) -> Scores:
   """The scores of a column's questions, each the mean over the evaluations; empty unless every set has some."""
-  if column.why_not or (measure := MEASURES[column.measure]).of is None:
-    return {}
-  runs = []
-  for one in _of_column(column, evaluations):
-    rows = [(name, row) for name in column.sets for row in one.sets.get(name, ())]
-    known = {(name, row["id"]): value for name, row in rows if (value := measure.of(row)) is not None}
-    if known:
-      runs.append(known)
+  runs = _runs(column, evaluations)
   found: Scores = {}
   for name in column.sets:
     parts = [{key: value for key, value in run.items() if key[0] == name} for run in runs]
@@ -154,6 +154,29 @@ def _scores(column: Column, evaluations: Sequence[Evaluation]) -> Scores:
       )
     found |= {key: sum(part[key] for part in parts) / len(parts) for key in keys}
   return found
+
+
+def _runs(column: Column, evaluations: Sequence[Evaluation]) -> list[Scores]:
+  """The scores of each evaluation that has some in this column."""
+  if column.why_not or (measure := MEASURES[column.measure]).of is None:
+    return []
+  runs = []
+  for one in _of_column(column, evaluations):
+    rows = [(name, row) for name in column.sets for row in one.sets.get(name, ())]
+    runs.append({(name, row["id"]): value for name, row in rows if (value := measure.of(row)) is not None})
+  return [run for run in runs if run]
+
+
+def _deviation(column: Column, evaluations: Sequence[Evaluation]) -> float | None:
+  means = [statistics.fmean(run.values()) for run in _runs(column, evaluations)]
+  return statistics.stdev(means) if len(means) > 1 and len(column.sets) == 1 and column.both is None else None
+
+
+def _adjusted(rows: Sequence[Sequence[Cell]]) -> tuple[tuple[Cell, ...], ...]:
+  """The cells of a table, with p adjusted for all of its tests."""
+  adjusted = iter(stats.holm([cell.p for cells in rows for cell in cells if cell.p is not None]))
+  with_p = lambda cell: cell if cell.p is None else dataclasses.replace(cell, adjusted=next(adjusted))
+  return tuple(tuple(map(with_p, cells)) for cells in rows)
 
 
 def _of_column(column: Column, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
@@ -203,8 +226,18 @@ def _row(
       continue
     values = [mine[key] for key in sorted(mine)]
     low, high = stats.bootstrap_interval(values, seed=0)
-    mean = sum(values) / len(values)
-    yield Cell(printed, scale * mean, scale * low, scale * high, len(values), p, paired, (*here, *second))
+    deviation = _deviation(column, here)
+    yield Cell(
+      printed,
+      scale * sum(values) / len(values),
+      scale * low,
+      scale * high,
+      len(values),
+      p,
+      deviation=None if deviation is None else scale * deviation,
+      paired=paired,
+      evaluations=(*here, *second),
+    )
 
 
 def _empty(paper: Paper, column: Column, row: Row, run: Run | None, here: Sequence[Evaluation]) -> dict[str, str]:

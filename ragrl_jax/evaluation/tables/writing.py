@@ -36,13 +36,16 @@ def csv_text(paper: Paper, filled: Sequence[Filled]) -> str:
   """One line a cell: what is printed, ours with its interval and test, and the command of a cell without a run."""
   out = io.StringIO()
   lines = csv.writer(out, lineterminator="\n")
-  names = "paper table row column measure style published ours low high n p pairs against runs command note"
+  names = (
+    "paper table row column measure style published ours deviation low high n p p_holm pairs against runs command note"
+  )
   lines.writerow(names.split())
   for one in filled:
     for row, cells in zip(one.table.rows, one.cells):
       for column, cell in zip(one.table.columns, cells):
         measure = MEASURES[column.measure]
-        numbers = [cell.value, cell.low, cell.high, cell.n or None, cell.p, cell.paired or None]
+        numbers = [cell.value, cell.deviation, cell.low, cell.high, cell.n or None]
+        numbers += [cell.p, cell.adjusted, cell.paired or None]
         lines.writerow(
           [paper.name, one.table.name, row.name, column.head, column.measure, measure.style, cell.published or ""]
           + ["" if number is None else f"{number:.6g}" for number in numbers]
@@ -140,8 +143,15 @@ def _ours(one: Filled, row: Row, cell: Cell, numbers: Mapping[str, int]) -> str:
     return f"→ {numbers[cell.command]}" if cell.command else EMPTY
   digits = one.table.digits
   bounds = "" if cell.low is None else f" [{cell.low:.{digits}f}, {cell.high:.{digits}f}]"
-  test = "" if cell.p is None else " p < .001" if cell.p < 0.001 else f" p {cell.p:.3f}"
-  return f"{cell.value:.{digits}f}{bounds} n {cell.n}{test}"
+  spread = "" if cell.deviation is None else f" ± {cell.deviation:.{digits}f}"
+  test = "" if cell.p is None else f" p {_p(cell.p)}"
+  if cell.p is not None and sum(other.p is not None for cells in one.cells for other in cells) > 1:
+    test += f" ({_p(cell.adjusted)})"
+  return f"{cell.value:.{digits}f}{spread}{bounds} n {cell.n}{test}"
+
+
+def _p(value: float | None) -> str:
+  return EMPTY if value is None else "< .001" if value < 0.001 else f"{value:.3f}"
 
 
 def _numbers(one: Filled) -> dict[str, int]:
@@ -168,7 +178,10 @@ def notes_of(paper: Paper, one: Filled) -> dict[str, list[tuple[int, str]]]:
   tests = sorted(
     {f"{row.name} against {row.against}" for row, cells in zip(table.rows, one.cells) for c in cells if c.p is not None}
   )
-  kinds = "two-sided; by question a permutation test, for an average Wilcoxon's signed ranks over the sets"
+  kinds = (
+    "two-sided; by question a permutation test, for an average Wilcoxon's signed ranks over the sets; in brackets as "
+    "Holm adjusts it for all tests of the table"
+  )
   trained = dict.fromkeys(
     command
     for row, cells in zip(table.rows, one.cells)

@@ -3,8 +3,9 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 
-from ragrl_jax.core.metrics import stats
+from ragrl_jax.core.metrics import resampling, stats
 
 
 def test_cohen_by_hand():
@@ -92,13 +93,39 @@ def test_paired_permutation_by_enumeration():
 
 
 def test_paired_permutation_edges():
-  # 60 against 40 questions and 900 ties: 2^100 swaps are too many to list. Binomial: 2 P(X >= 60 | 100, 1/2) = 0.0569.
+  # 60 against 40 questions and 900 ties: 2^100 swaps. Scores of 0 and 1 need no draws: 2 P(X >= 60 | 100, 1/2).
   many = stats.paired_permutation([1] * 60 + [0] * 40 + [1] * 900, [0] * 60 + [1] * 40 + [1] * 900)
-  assert many == (pytest.approx(0.02), pytest.approx(0.0569, abs=0.008))
+  exact = 2 * sum(math.comb(100, k) for k in range(60, 101)) / 2**100
+  assert many == (pytest.approx(0.02), pytest.approx(exact))
   assert stats.paired_permutation([1, 0.5], [1, 0.5]) == (0.0, 1.0)
   assert stats.paired_permutation([1, 0], [0, 1]) == (0.0, 1.0)
+  assert stats.paired_permutation([1], [0]) == (1.0, 1.0)  # both signs are as far from 0
   with pytest.raises(ValueError, match="paired"):
     stats.paired_permutation([1], [1, 2])
+
+
+@pytest.mark.parametrize("levels", [5, 0])
+def test_drawn_permutations_fit_scipys(levels):
+  """Few sizes of differences (F1 of short answers) and all different ones, against SciPy's permutation of items."""
+  rng = np.random.default_rng(0)
+  x, y = rng.random((2, 150))
+  x = np.minimum(1.0, x + 0.06)
+  if levels:
+    x, y = np.round(levels * x) / levels, np.round(levels * y) / levels
+  theirs = scipy.stats.permutation_test(
+    (x - y,), np.sum, permutation_type="samples", vectorized=True, n_resamples=40_000, rng=0
+  )
+  difference, p = stats.paired_permutation(x, y)
+  assert difference == pytest.approx(np.mean(x - y))
+  # Both are shares of draws: four standard deviations of 10,000.
+  assert 0.01 < p < 0.5 and abs(p - theirs.pvalue) < 4 * math.sqrt(p * (1 - p) / 10_000)
+
+
+def test_holm_by_hand():
+  # .01 · 4, .02 · 3, .03 · 2 (the same .06 as the one before), .8 · 1; in the order given.
+  assert stats.holm([0.8, 0.01, 0.03, 0.02]) == pytest.approx([0.8, 0.04, 0.06, 0.06])
+  assert stats.holm([0.04, 0.03]) == pytest.approx([0.06, 0.06])  # .04 · 1 stays below .03 · 2 and is raised to it
+  assert stats.holm([0.5, 0.9]) == [1.0, 1.0] and stats.holm([]) == [] and stats.holm([0.2]) == [0.2]
 
 
 def test_bootstrap_fits_the_normal_interval():
@@ -113,7 +140,7 @@ def test_bootstrap_of_many_items_and_of_many_different_ones():
   """Both ways of drawing fit the normal interval: counts of few values, and values that are all different."""
   few = [1.0] * 30_000 + [0.0] * 70_000
   many = list(np.linspace(0.0, 1.0, 2000))
-  assert len(set(many)) > stats.FEW
+  assert len(set(many)) > resampling.FEW
   for values in (few, many):
     low, high = stats.bootstrap_interval(values, seed=0)
     half = 1.96 * np.std(values) / math.sqrt(len(values))
@@ -132,7 +159,63 @@ def test_bootstrap_depends_on_seed_and_level_only():
 def test_bootstrap_edges():
   assert stats.bootstrap_interval([0.5], seed=0) == (0.5, 0.5)
   assert stats.bootstrap_interval([1, 1, 1], seed=0) == (1.0, 1.0)
-  with pytest.raises(ValueError, match="list of values"):
-    stats.bootstrap_interval([], seed=0)
+  for wrong in ([], [0.5, math.nan]):
+    with pytest.raises(ValueError, match="list of finite values"):
+      stats.bootstrap_interval(wrong, seed=0)
   with pytest.raises(ValueError, match="between 0 and 1"):
     stats.bootstrap_interval([0, 1], seed=0, level=95.0)
+
+
+def test_the_interval_holds_the_mean_as_often_as_it_says():
+  """Samples of 200 skewed values (lognormal, mean e^(1/2)): the percentile bootstrap is known to be a little narrow."""
+  rng = np.random.default_rng(0)
+  held = [
+    low <= math.exp(0.5) <= high
+    for low, high in (stats.bootstrap_interval(rng.lognormal(size=200), seed=0, resamples=1000) for _ in range(400))
+  ]
+  assert 0.90 < np.mean(held) < 0.96
+
+
+def brute_seeds(x, y, resamples, seed):
+  """The hierarchical bootstrap as it reads: questions, and S - 1 of S runs, drawn one by one."""
+  rng, found = np.random.default_rng(seed), []
+  for _ in range(resamples):
+    asked = rng.integers(0, x.shape[1], x.shape[1])
+    mine, other = (rng.integers(0, len(arm), max(1, len(arm) - 1)) for arm in (x, y))
+    found.append(x[mine][:, asked].mean() - y[other][:, asked].mean())
+  return np.quantile(found, [0.025, 0.975])
+
+
+@pytest.mark.parametrize("questions, levels", [(60, 1), (400, 0)])
+def test_several_runs_of_two_arms(questions, levels):
+  """Against a loop; with few kinds of rows, and with more than are drawn by their numbers."""
+  rng = np.random.default_rng(1)
+  easy = rng.random(questions)
+  x, y = (np.clip(easy + rng.normal(shift, 0.2, (runs, questions)), 0, 1) for shift, runs in ((0.1, 3), (0.0, 2)))
+  if levels:
+    x, y = np.round(x), np.round(y)
+  difference, low, high = stats.seeds_interval(x, y, seed=0)
+  assert difference == pytest.approx(x.mean() - y.mean()) and low < difference < high
+  assert (low, high) == pytest.approx(brute_seeds(x, y, 4000, 0), abs=0.06 * (high - low))
+
+
+def test_one_run_of_each_arm_is_the_paired_bootstrap():
+  rng = np.random.default_rng(0)
+  x, y = rng.integers(0, 2, (2, 200))
+  _, low, high = stats.seeds_interval([x], [y], seed=0)
+  assert (low, high) == pytest.approx(stats.bootstrap_interval(x - y, seed=0), abs=0.006)
+  for wrong in ((x, y), ([x], [y[1:]]), ([], [y])):
+    with pytest.raises(ValueError, match="same questions are needed"):
+      stats.seeds_interval(*wrong, seed=0)
+
+
+def test_kappas_of_resamples_are_those_of_the_items():
+  a, b = list("001122"), list("010121")
+  times = np.asarray([[1, 1, 1, 1, 1, 1], [3, 0, 2, 1, 0, 1]])
+  drawn = [i for i, number in enumerate(times[1]) for _ in range(number)]
+  again = stats.cohen_kappa([a[i] for i in drawn], [b[i] for i in drawn])
+  assert stats.cohen_kappas(a, b, times).tolist() == pytest.approx([stats.cohen_kappa(a, b), again])
+  votes = stats.label_counts(list(zip(a, b, "111111")))
+  assert stats.fleiss_kappas(votes, times).tolist() == pytest.approx(
+    [stats.fleiss_kappa(votes), stats.fleiss_kappa(votes[drawn])]
+  )

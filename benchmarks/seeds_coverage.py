@@ -1,0 +1,38 @@
+"""How often intervals hold the truth: python benchmarks/seeds_coverage.py [--samples 400]
+
+Two arms of equal worth are trained with several seeds and answer the same questions, by simulation: a question's chance
+of a right answer is its own, shifted by the arm for this question and by the seed for all. A table of
+`stats.seeds_interval`'s 95 % intervals follows: how many hold the true difference, 0. "spread" is the standard
+deviation of the seeds' chances. A minute on one core.
+"""
+
+import numpy as np
+from absl import app, flags
+
+from ragrl_jax.core.metrics import stats
+
+SAMPLES = flags.DEFINE_integer("samples", 400, "Simulated pairs of arms for each line.", lower_bound=1)
+
+
+def main(_):
+  rng = np.random.default_rng(0)
+  print("runs   questions   spread   held")
+  for runs in (1, 2, 3, 5, 10):
+    for questions, spread in ((1000, 0.0), (1000, 0.03), (5000, 0.02)):
+      held = [hit(rng, runs, questions, spread) for _ in range(SAMPLES.value)]
+      print(f"{runs:4}   {questions:9}   {spread:6.2f}   {np.mean(held):.3f}", flush=True)
+
+
+def hit(rng, runs: int, questions: int, spread: float) -> bool:
+  """Whether the interval of one simulated pair of arms holds 0."""
+  easy = rng.beta(0.6, 0.6, questions)
+  arms = []
+  for shift in (0.0, rng.normal(0, 0.1, questions)):
+    chances = np.clip(easy + shift + rng.normal(0, spread, (runs, 1)), 0, 1)
+    arms.append(rng.random((runs, questions)) < chances)
+  _, low, high = stats.seeds_interval(*arms, seed=0, resamples=2000)
+  return low <= 0 <= high
+
+
+if __name__ == "__main__":
+  app.run(main)
