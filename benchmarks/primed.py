@@ -19,8 +19,8 @@ from ragrl_jax.models.decoder import Decoder
 LOOK_BACK = ((1.0, 8.0, 20), (2.0, 8.0, 12), (1.5, 2.2, 16), (3.0, 1.2, 16))
 FAST = 8  # pairs of a head that turn fast enough to tell neighbours apart; from SLOW on they hardly turn in a context
 SLOW = 10
-NOTE, REPEAT = 0.4, 0.3  # how strongly notes are written, and the token that follows
-SAME_TOKEN, SAME_NEIGHBOURS = 1.2, 0.6  # weights of the two comparisons
+NOTE, REPEAT = 0.4, 0.6  # how strongly notes are written, and the token that follows
+SAME_TOKEN, SAME_NEIGHBOURS = 2.0, 0.6  # weights of the two comparisons
 FINAL_GAIN = 0.2  # of the final norm: a repeated token has a probability of about a half at first
 
 SHAPE = dict(

@@ -178,9 +178,15 @@ def keep(workdir: str | pathlib.Path, step: int, recipe, scored: Sequence[reward
 
 
 def measure(
-  player: player_lib.Player, params: Any, examples: Sequence[structs.Example], *, version: int = 0, batch: int = 256
+  player: player_lib.Player,
+  params: Any,
+  examples: Sequence[structs.Example],
+  *,
+  version: int = 0,
+  batch: int = 256,
+  sample: bool = False,
 ) -> tuple[dict[str, Any], list[rewards.Scored]]:
-  """Greedy answers of these weights: (`harness.summarise`'s metrics, every episode with its score)."""
+  """Answers of these weights, greedy unless `sample`: (`harness.summarise`'s metrics, every episode with its score)."""
   player.engine.load(params, version=version)
   found: dict[int, tuple[dict[str, Any], rewards.Scored]] = {}
 
@@ -188,7 +194,7 @@ def measure(
     found[scored.episode.prompt_index] = row, scored
 
   asked = [[collect.Request(example, index)] for index, example in enumerate(examples)]
-  harness.answer_all(asked, _play(player), player.recipe, keep, at_once=batch)
+  harness.answer_all(asked, _play(player, greedy=not sample), player.recipe, keep, at_once=batch)
   in_order = [found[index] for index in range(len(examples))]
   return harness.summarise([row for row, _ in in_order]), [scored for _, scored in in_order]
 

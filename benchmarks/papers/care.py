@@ -111,9 +111,13 @@ def demonstrate(example: Example, world: synthetic.World, search, rng: random.Ra
 
 
 def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[str, float | None]:
-  """`quoted`: whether there are quotes and all of them occur word for word in the passages. `real`: the share of quotes
+  """Measures of quotes and of memory.
+
+  `quoted`: whether there are quotes and all of them occur word for word in the passages. `real`: the share of quotes
   that do. `evidence`: the share of hops whose sentence is quoted completely. `em_2`: EM on questions with two hops.
-  `em_new`: EM on facts that are not memorised. `by_heart`: whether the answer is the memorised fact although the passage contradicts it."""
+  `em_new`: EM on facts that are not memorised. `by_heart`: whether the answer is the memorised fact although the
+  passage contradicts it.
+  """
   text, hops = episode.model_text, example.meta["decomposition"]
   answer = Parser().answer(text) or ""
   said = [quote for quote in (" ".join(found.split()) for found in QUOTE.findall(text)) if quote]

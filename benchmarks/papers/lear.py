@@ -2,8 +2,8 @@
 
 Questions have 4 to 14 passages in the demonstrations and 8 in RL, most about the same names or relations. Planted: of
 the demonstrations, some stop at the first of two hops, some find the answer and keep only the first fact as evidence,
-and some copy three passages more. The model has seen prompts with given evidence, as in the separate answers: it answers from
-whole chains, and says "unknown" where a fact is missing, so that missing evidence costs reward.
+and some copy three passages more. The model has seen prompts with given evidence, as in the separate answers: it
+answers from whole chains, and says "unknown" where a fact is missing, so that missing evidence costs reward.
 
 There is one warm start for all replies: a fifth of the demonstrations have no reason, 15 % no evidence.
 """

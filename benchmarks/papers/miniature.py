@@ -189,9 +189,10 @@ def warm_up(paper: Paper, seed: int, out: pathlib.Path) -> dict[str, list[float]
     config, out / "sft", asked, functools.partial(measured, paper, build(paper, seed), config, ""), paper.warm
   )
   if not ended(curves, paper.warm):
+    last = {name: curve[-1] for name, curve in curves.items()}
     raise RuntimeError(
-      f"{paper.name}, seed {seed}: the warm start reached { ({k: v[-1] for k, v in curves.items()}) } in {config.steps} "
-      f"steps. It must reach {dict(paper.warm)}, twice in a row."
+      f"{paper.name}, seed {seed}: the warm start reached {last} in {config.steps} steps. It must reach "
+      f"{dict(paper.warm)}, twice in a row."
     )
   return curves
 

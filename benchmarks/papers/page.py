@@ -2,6 +2,7 @@
 
 import gzip
 import importlib
+import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +19,10 @@ Rows = Mapping[tuple[str, str, int], Mapping[str, Any]]
 
 def read_rows(path: pathlib.Path) -> dict[tuple[str, str, int], dict[str, Any]]:
   """{(paper, arm, seed): a run's result} from a file with one per line, .gz or not; empty if there is no file."""
-  rows = jsonl.read(path) if path.is_file() else ()
+  if not path.is_file():
+    return {}
+  text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+  rows = map(json.loads, text.splitlines())
   return {(row["paper"], row["arm"], row["seed"]): row for row in rows}
 
 
@@ -210,8 +214,8 @@ def write(papers: Mapping[str, Paper], rows: Rows, docs: pathlib.Path) -> None:
   """Writes docs/papers.md, its runs (.jsonl.gz) and the figure."""
   order = [(paper.name, arm) for paper in papers.values() for arm in (WARM, *paper.arms)]
   kept = sorted((key for key in rows if key[:2] in order), key=lambda key: (order.index(key[:2]), key[2]))
-  with gzip.GzipFile(docs / RUNS, "wb", mtime=0) as file:  # no time in it: the same runs give the same bytes
-    file.writelines(jsonl.line(rows[key]).encode() for key in kept)
+  lines = "".join(jsonl.line(rows[key]) for key in kept)
+  (docs / RUNS).write_bytes(gzip.compress(lines.encode(), mtime=0))  # the same runs give the same bytes
   kept = {key: rows[key] for key in kept}
   text = PAGE.format(summary=summary(papers, kept), table=tables(papers, kept), notes=notes(papers, kept))
   (docs / "papers.md").write_text(text, encoding="utf-8")

@@ -69,11 +69,13 @@ class Lesson:
   Attributes:
     turns: (owner, text) as in a transcript; a reply follows each question.
     kinds: the kind of each question.
+    replies: how each is answered.
     golds: the answer to each.
   """
 
   turns: tuple[tuple[str, str], ...]
   kinds: tuple[int | str, ...]
+  replies: tuple[str, ...]
   golds: tuple[str, ...]
 
 
@@ -88,15 +90,18 @@ def draw(course: Course, rng: random.Random) -> Lesson:
     line.format(n=number, title=fact.subject, text=fact.sentence(wording))
     for number, (fact, wording) in enumerate(zip(facts, wordings), 1)
   )
-  turns, kinds, golds = [], [], []
+  turns, kinds, replies, golds = [], [], [], []
   for kind, steps, question, gold in chains:
     reply = rng.choices(*zip(*course.replies.items()))[0]
+    if reply == CITED and "{n}" not in line:  # no number is shown
+      reply = QUOTED
     said = _reply(reply, [(facts.index(step) + 1, step, wordings[facts.index(step)]) for step in steps], gold)
     asked = order.format(passages="" if turns else passages, question=question + CUES[reply])
     turns += [(ENVIRONMENT, "\n" + asked if turns else asked), (MODEL, said)]
     kinds.append(kind)
+    replies.append(reply)
     golds.append(gold)
-  return Lesson(tuple(turns), tuple(kinds), tuple(golds))
+  return Lesson(tuple(turns), tuple(kinds), tuple(replies), tuple(golds))
 
 
 def _reply(kind: str, steps: Sequence[tuple[int, world_lib.Fact, str]], gold: str) -> str:

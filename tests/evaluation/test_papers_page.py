@@ -1,48 +1,136 @@
-"""The papers' table states the result of every claim that was run, and says which were not run."""
+"""The papers' table states the verdict on every claim that was run, with its interval, and says which were not run."""
 
 import dataclasses
 
+import arena
 import care
+import lear
+import miniature
+import numpy as np
 import page
 import pytest
+import veritas
+import when_to_search
 from miniature import Claim, Side
 
 
-def rows(*values):
-  """{(paper, arm, seed): row} from values (with, without), one pair per seed."""
+def result(arm, seed, answers, step=None):
+  """A run whose answers to the test's questions are `answers`; greedy and sampled ones are the same."""
+  keys = ["held_out" if step is None else f"held_out@{step}"] + ["held_out, sampled"]
+  mean = float(np.mean([one for one in answers if one is not None]))
+  return dict(
+    paper="care",
+    arm=arm,
+    seed=seed,
+    steps=8,
+    seconds=1.0,
+    commit="c",
+    curve={"0": dict(em=0.1), "4": dict(em=mean)},
+    reached={key: dict(em=mean) for key in keys},
+    values={key: dict(em=list(answers)) for key in keys},
+  )
+
+
+def rows(*pairs):
+  """{(paper, arm, seed): run} from (answers of `paper`, answers of `easy_only`), one pair per seed."""
   return {
-    ("care", arm, seed): dict(
-      paper="care",
-      arm=arm,
-      seed=seed,
-      seconds=1.0,
-      commit="c",
-      curve={"0": dict(em=0.1), "4": dict(em=value)},
-      reached=dict(held_out=dict(em=value)),
-    )
-    for seed, pair in enumerate(values)
-    for arm, value in zip(("paper", "easy_only"), pair)
+    ("care", arm, seed): result(arm, seed, answers)
+    for seed, pair in enumerate(pairs)
+    for arm, answers in zip(("paper", "easy_only"), pair)
   }
 
 
+def ones(share, count=200):
+  """`count` answers of which this share is right, spread evenly."""
+  return [int(at * share) - int((at - 1) * share) for at in range(1, count + 1)]
+
+
+BETTER = Claim("em", Side("paper", "em"), Side("easy_only", "em"))
+
+
 @pytest.mark.parametrize(
-  "claim, agree",
-  [(dict(), 2), (dict(lower=True), 1), (dict(least=0.2), 1), (dict(least=-0.1), 3), (dict(lower=True, least=0.1), 1)],
+  "claim, verdict",
+  [
+    (dict(), "shown"),
+    (dict(least=0.1), "shown"),
+    (dict(least=0.5), "refuted here"),
+    (dict(least=0.32), "not decidable"),
+    (dict(lower=True), "refuted here"),
+    (dict(lower=True, least=-0.02), "refuted here"),
+  ],
 )
-def test_agreement(claim, agree):
-  made = Claim("em", Side("paper", "em"), Side("easy_only", "em"), **claim)
-  found = page.judged(care.PAPER, made, rows((0.5, 0.2), (0.5, 0.4), (0.4, 0.5)))
-  assert (found["agree"], found["n"]) == (agree, 3)
-  assert found["side"] == pytest.approx(1.4 / 3) and found["interval"][0] <= 0.1 <= found["interval"][1]
+def test_verdicts(claim, verdict):
+  found = page.judged(
+    care.PAPER,
+    dataclasses.replace(BETTER, **claim),
+    rows((ones(0.8), ones(0.5)), (ones(0.75), ones(0.5)), (ones(0.85), ones(0.5))),
+  )
+  assert found["verdict"] == verdict and (found["seeds"], found["questions"]) == (3, 200)
+  assert found["side"] == pytest.approx(0.8) and found["interval"][0] < 0.3 < found["interval"][1]
+  assert found["sampled"] == pytest.approx(0.3)
+
+
+def test_no_difference_is_not_decidable_but_not_much_worse():
+  same = rows(*[(ones(0.5, 1000), ones(0.5, 1000)[::-1])] * 3)
+  verdict = lambda **how: page.judged(care.PAPER, dataclasses.replace(BETTER, **how), same)["verdict"]
+  assert verdict() == "not decidable" and verdict(lower=True) == "not decidable"
+  assert verdict(least=-0.1) == "shown"
+
+
+def test_the_interval_holds_the_true_difference():
+  """Seeds differ by .05, questions are answered at random: 95 % intervals hold the mean difference in most draws."""
+  rng, held = np.random.default_rng(0), 0
+  for _ in range(200):
+    gains = rng.normal(0.1, 0.05, size=5)
+    pairs = [[(rng.random(100) < 0.5 + gain).astype(float), (rng.random(100) < 0.5).astype(float)] for gain in gains]
+    low, high = page.nested_interval(pairs, resamples=500)
+    held += low <= 0.1 <= high
+  assert 178 <= held <= 200
+
+
+def test_questions_are_paired_and_may_not_apply():
+  """Both sides are drawn together: where they agree on every question, the interval has no width."""
+  answers = np.asarray([1.0, 0.0, np.nan, 1.0] * 50)
+  assert page.nested_interval([[answers, answers]] * 3) == (0.0, 0.0)
+  low, high = page.nested_interval([[answers, np.asarray([0.5])]] * 3)
+  assert low < 2 / 3 - 0.5 < high
 
 
 def test_claims_without_runs_are_marked():
   claims = (
-    Claim("a", Side("paper", "em", step=4), Side("paper", "em", step=0)),
+    Claim("a", Side("paper", "em", step=4), Side("easy_only", "em")),
     Claim("b", Side("paper", "em"), 0.9),
     Claim("c", Side("paper", "em"), Side("no_retrieval", "em")),
   )
   paper = dataclasses.replace(care.PAPER, claims=claims)
-  a, b, c = page.tables(dict(care=paper), rows((0.5, 0.2))).splitlines()[2:]
-  assert a == "| care | a | 0.500 | 0.100 | one seed | 1 of 1 | yes |"
-  assert b.endswith("| 0 of 1 | no |") and c == "| care | c | | | | not run | |"
+  found = rows((ones(0.5), ones(0.2)))
+  a, b, c = page.tables(dict(care=paper), found).splitlines()[2:]
+  assert a == "| care | a | > 0 | | | | | not run | |"
+  assert b == "| care | b | > 0 | 0.500 | 0.900 |  | -0.400 | 1 × 200 | one seed |" and c.endswith("| not run | |")
+  assert page.summary(dict(care=paper), found) == "3 claims: 2 not run, 1 one seed"
+
+
+def test_runs_are_read_as_they_were_written(tmp_path):
+  claims = (BETTER,)
+  paper, found = dataclasses.replace(care.PAPER, claims=claims), rows((ones(0.5), ones(0.2)), (ones(0.6), ones(0.2)))
+  page.write(dict(care=paper), found, tmp_path)
+  first = (tmp_path / page.RUNS).read_bytes()
+  assert page.read_rows(tmp_path / page.RUNS) == found
+  assert "1 claims: 1 shown" in (tmp_path / "papers.md").read_text() and (tmp_path / "papers.png").stat().st_size
+  page.write(dict(care=paper), found, tmp_path)
+  assert (tmp_path / page.RUNS).read_bytes() == first
+
+
+@pytest.mark.parametrize("module", [care, arena, veritas, lear, when_to_search])
+def test_every_side_of_a_claim_is_an_arm_and_a_test(module):
+  paper = module.PAPER
+  for claim in paper.claims:
+    for side in claim.sides:
+      assert side.arm in (miniature.WARM, *paper.arms) and side.test in ("", *paper.tests), claim.text
+    assert claim.least or claim.text, "an effect is stated before the runs"
+
+
+def test_an_arm_ends_when_its_reward_has_stopped_rising():
+  rising = [0.1 * step for step in range(24)]
+  assert not miniature.settled(rising)
+  assert miniature.settled(rising + [2.3] * 16) and not miniature.settled(rising + [2.3] * 15)

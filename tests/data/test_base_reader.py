@@ -1,0 +1,81 @@
+"""The base reader: its first weights copy, its lessons fit, its measure counts whole replies, its goals end a stage."""
+
+import dataclasses
+import random
+
+import base_reader
+import jax.numpy as jnp
+import numpy as np
+import primed
+import pytest
+from flax import nnx
+
+from ragrl_jax.data import lessons, world
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.prompting import sentencepiece
+
+VOCAB = 960
+
+
+def decoder(seed=0, first=True, **shape):
+  config = DecoderConfig.from_shape(VOCAB, **(primed.SHAPE | shape))
+  model = Decoder(config, rngs=nnx.Rngs(params=seed))
+  if first:
+    primed.prime(model, config, seed)
+  return model
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory) -> sentencepiece.SentencePieceTokenizer:
+  return base_reader.tokenizer(tmp_path_factory.mktemp("words") / "tokenizer.model")
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_first_weights_repeat_what_they_never_saw(seed):
+  """Of forty random tokens, said twice, the second time nearly all are the likeliest after those before them."""
+  rng = np.random.default_rng(seed)
+  tokens = np.stack([np.tile(rng.choice(VOCAB, 40, replace=False), 2) for _ in range(4)])
+  share = lambda model: float((np.argmax(model(jnp.asarray(tokens)), -1)[:, 40:-1] == tokens[:, 41:]).mean())
+  assert share(decoder(seed)) > 0.9 and share(decoder(seed, first=False)) < 0.05
+
+
+def test_other_shapes_are_refused():
+  with pytest.raises(ValueError, match="attention biases and"):
+    decoder(head_dim=32)
+  with pytest.raises(ValueError, match="attention biases and"):
+    decoder(family="llama")
+
+
+def test_a_step_has_lessons_for_one_block(words):
+  stage = base_reader.STAGES[-1]
+  first, second = (base_reader.drawn(stage, words, step) for step in (0, 1))
+  assert first == base_reader.drawn(stage, words, 0) != second
+  tokens = [len(ids) for ids, _ in first]
+  assert 0.8 < sum(tokens) / (base_reader.ROWS * base_reader.LENGTH) <= 1 and max(tokens) <= base_reader.LENGTH
+
+
+def test_replies_alone_are_trained(words):
+  lesson = lessons.draw(base_reader.STAGES[0].course, random.Random(0))
+  ids, weights = base_reader.transcript(words, lesson)
+  trained = [token for token, weight in zip(ids, weights) if weight]
+  assert words.decode(trained) == "".join(text for owner, text in lesson.turns if owner == "model")
+  assert trained.count(words.eos_ids[0]) == len(lesson.kinds)
+
+
+def test_a_syllable_is_one_piece(words):
+  for name in world.draw_names(random.Random(0), world.syllables(base_reader.SYLLABLES), 200):
+    assert len(words.encode(f" {name}.")) == len(name) // 3 + 1
+
+
+def test_a_measure_counts_whole_replies(words):
+  """A model that writes only EOS has nothing right; the counted kinds are those of the course."""
+  stage = dataclasses.replace(base_reader.STAGES[0], name="tiny")
+  config = DecoderConfig.from_shape(words.vocab_size, **primed.SHAPE)
+  found = base_reader.measurer(stage, words)(Decoder(config, rngs=nnx.Rngs(params=0)))
+  assert found == {1: 0.0, lessons.STEPS: 0.0}
+
+
+def test_a_missing_base_says_what_to_run(tmp_path):
+  with pytest.raises(FileNotFoundError, match="make base"):
+    base_reader.model(tmp_path)
