@@ -111,7 +111,7 @@ gpu: $(VENV)/.ready  ## speed on a GPU (pip install jax[cuda13] into the environ
 	$(RUN) benchmarks/gpu.py $(if $(TORCH_PYTHON),--python_torch $(TORCH_PYTHON))
 
 base: $(VENV)/.ready  ## the small reader with which all miniatures begin: a quarter of an hour, once; goes on after a kill
-	$(RUN) benchmarks/base_reader.py
+	$(RUN) benchmarks/papers/base_reader.py
 
 papers: $(VENV)/.ready  ## five papers' claims in miniature: after make base: takes hours; MINUTES=60 for a part
 	$(RUN) benchmarks/papers/run.py --docs --minutes $(or $(MINUTES),0)

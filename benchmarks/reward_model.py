@@ -6,17 +6,16 @@ labelling judge's. World, questions and settings are those of benchmarks/papers/
 when it reaches its criterion on its own development questions or pairs, or at a maximum number of steps. A finished run
 is not repeated.
 
-The judge's decoder starts from the policy's warm start (0.8M parameters). This model can read results and copy from
-them, but has never compared two texts, as an instruct model can. It is therefore first taught to compare names, by full
-fine-tuning in three lessons: a name with a title, a name with a passage, a statement with a passage. A lesson ends when
-the digit is right for 90 % of its development pairs, the last one at 95 %; a run whose base misses that ends there, and
-says so.
+The policy's warm start goes on from the base reader (`make base`), and the judge's decoder from the policy's one.
+This model of 1M parameters can read results and copy from them, but has never compared two texts, as an instruct model
+can. It is therefore first taught to compare names, by full fine-tuning in three lessons: a name with a title, a name
+with a passage, a statement with a passage. A lesson ends when the digit is right for 90 % of its development pairs, the
+last one at 95 %; a run whose base misses that ends there, and says so.
 
 The base knows no more than that: the relation counts for nothing in its lessons, and it has never seen a plan or a
 thought that found nothing. What the labels demand of these, the adapters learn from the policy's own pairs.
 """
 
-import dataclasses
 import functools
 import json
 import pathlib
@@ -32,13 +31,14 @@ from absl import app, flags, logging
 ROOT = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks" / "papers"))
 
+import base_reader  # noqa: E402
 import miniature  # noqa: E402
 import veritas  # noqa: E402
 
 from ragrl_jax import evaluate, judging, sft, train  # noqa: E402
 from ragrl_jax.core import stopping  # noqa: E402
 from ragrl_jax.core.rewards import faithful  # noqa: E402
-from ragrl_jax.data import readers, synthetic, writers  # noqa: E402
+from ragrl_jax.data import readers, writers  # noqa: E402
 from ragrl_jax.models import lora  # noqa: E402
 from ragrl_jax.recipes.veritas import demonstrate, distil  # noqa: E402
 from ragrl_jax.recipes.veritas.parser import steps  # noqa: E402
@@ -54,7 +54,7 @@ ONE = flags.DEFINE_string("one", "", "SEED/FOLDER: this run only, in this proces
 SAMPLED, HELD_OUT = 2400, 400  # episodes of the policy; pairs of it
 RESULTS = 12_000  # of a lesson, each with eight thoughts
 DEVELOPMENT = 200  # pairs that decide when a stage of the judge ends
-WARM_EM = 0.95  # of the policy on development questions, twice in a row
+WARM_EM = 0.95  # of the policy on one-hop development questions, twice in a row
 # Lesson → consistency of the base on its development pairs, twice in a row. After the last one, the base can compare.
 COMPARES = dict(name=0.9, passage=0.9, statement=0.95)
 PATIENCE, RISE = 4, 0.005  # LoRA ends when so many measurements in a row brought no better consistency
@@ -62,7 +62,6 @@ CLAIM = 0.05  # by how much LoRA must raise consistency in every run
 NOTICES = 0.3  # κ after LoRA on thoughts that state something, at least: miscopied names are noticed
 PROMPT = "information_think_bare"
 ENDLESS = dict(schedule="inverse_sqrt")
-WARM = dict(steps=1200, evaluate=dict(every=25), optimizer=dict(ENDLESS, learning_rate=6e-3))
 JUDGE = dict(  # of all its supervised runs
   preset="reward_model",
   switches=dict(judge_prompt=PROMPT),
@@ -127,9 +126,10 @@ def run(seed: int, out: pathlib.Path) -> None:
   say = lambda text: print(f"[{time.perf_counter() - began:4.0f} s] {text}", flush=True)
   settings = lambda *parts: miniature.settings(PAPER, out / "world", seed, *parts)
   miniature.make_world(PAPER, out / "world", seed)
-  world = synthetic.build(synthetic.Settings(seed=seed, **PAPER.world))
+  world = miniature.build(PAPER, seed)
   asked = list(readers.read_examples(str(out / "world" / "development.jsonl.gz")))
-  config = settings(PAPER.sft, WARM)
+  config = settings(miniature.SFT, PAPER.sft)
+  config.model.path = str(base_reader.model())
   config.data.train = str(out / "world" / "demonstrations.jsonl.gz")
   curve = supervised(config, out / "sft", asked, lambda curve: stopping.holds(curve, WARM_EM))
   say(f"warm start: {curve}")
@@ -142,7 +142,7 @@ def run(seed: int, out: pathlib.Path) -> None:
   def taught(name: str, pairs: Sequence[Example], turns, development: Sequence[Example], over, path: str, *parts):
     """(decoder of `path` after supervised steps until over(curve), the curve of consistency on `development`)."""
     writers.write_examples(out / f"{name}.jsonl.gz", pairs, turns=turns)
-    made = settings(PAPER.sft, JUDGE, *parts)
+    made = settings(miniature.SFT, PAPER.sft, JUDGE, *parts)
     made.model.path, made.data.train = path, str(out / f"{name}.jsonl.gz")
     curve = supervised(made, out / name, development, over)
     say(f"{name}: {len(pairs)} pairs, {len(curve) * made.evaluate.every} steps, consistency {curve}")
@@ -184,15 +184,7 @@ def run(seed: int, out: pathlib.Path) -> None:
   (out / "result.json").write_text(json.dumps(result, indent=1))
 
 
-def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]:
-  """The paper's questions, and some that decide when the warm start ends."""
-  return dict(
-    veritas.questions(world, seed),
-    development=synthetic.questions(world, 100, mix=veritas.MIX, part=synthetic.DEVELOPMENT, seed=seed),
-  )
-
-
-PAPER = dataclasses.replace(veritas.PAPER, world=dict(development=80), questions=questions)
+PAPER = veritas.PAPER
 
 
 def supervised(config, workdir: pathlib.Path, asked: Sequence[Example], over) -> list[float]:

@@ -30,9 +30,11 @@ ROOT = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks" / "papers"))
 
 import arena  # noqa: E402
+import base_reader  # noqa: E402
 import care  # noqa: E402
 import lear  # noqa: E402
 import miniature  # noqa: E402
+import primed  # noqa: E402
 
 from ragrl_jax import config as config_lib  # noqa: E402
 from ragrl_jax import recipes, retrieval, sft  # noqa: E402
@@ -76,7 +78,7 @@ def of_search_r1(count: int):
 def of_paper(name: str, count: int):
   """The same of a paper's miniature, in a smaller world."""
   paper, mix, passages = PAPERS[name]
-  world = synthetic.build(synthetic.Settings(seed=0, **(dict(paper.world) | dict(entities=ENTITIES))))
+  world = synthetic.build(synthetic.Settings(seed=0, **(miniature.WORLD | dict(paper.world) | dict(entities=ENTITIES))))
   asked = synthetic.questions(world, count, mix=mix, seed=0, passages=passages, distinct=False)
   rng = random.Random(name)
   turns = [paper.demonstrate(example, world, None, rng) for example in asked]
@@ -84,7 +86,7 @@ def of_paper(name: str, count: int):
   config.recipe, config.switches = name, recipes.switches(name)
   config.update(paper.base)
   config.prompting.chat = False
-  return config, asked, turns, world, paper.marks, paper.vocab_size
+  return config, asked, turns, world, base_reader.MARKS, base_reader.VOCAB
 
 
 def transcripts(name: str, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -137,7 +139,7 @@ class Steps:
   """Decoding steps of an engine whose lanes all draw."""
 
   def __init__(self, speculate: int):
-    config, words = DecoderConfig(vocab_size=512, **miniature.DECODER), ByteTokenizer()
+    config, words = DecoderConfig(vocab_size=512, **primed.SHAPE), ByteTokenizer()
     self.sizes = Sizes(lanes=LANES, rows=LANES, context=256, chunk=16, page=64, speculate=speculate)
     graphdef, params = nnx.split(Decoder(config, rngs=nnx.Rngs(0)))
     engine = Engine(graphdef, words, Stops(words, ["</answer>"], rows=512), self.sizes)

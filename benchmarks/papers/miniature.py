@@ -1,8 +1,8 @@
 """Tests of a paper's claims on the made-up world: the data, the arms trained from one warm start, the measures.
 
-Every warm start goes on from the base reader (`benchmarks/base_reader.py`), as the papers' runs go on from one base
-model. It learns the recipe's format and the faults of its demonstrations, and ends when development questions say so.
-An arm ends when its reward has stopped rising.
+Every warm start goes on from the base reader (`base_reader.py`), as the papers' runs go on from one base model. It
+learns the recipe's format and the faults of its demonstrations, and ends when development questions say so. An arm ends
+when its reward has stopped rising.
 """
 
 import dataclasses
@@ -43,6 +43,7 @@ SFT = dict(
   steps=1000,
   checkpoint=dict(every=200),
   evaluate=dict(every=25),
+  sft=dict(environment_weight=0.0),
   optimizer=base_reader.OPTIMIZER | dict(learning_rate=2e-3, warmup_steps=20),
 )
 WARM_EM = 0.9  # on one-hop development questions, twice in a row: the goal of a warm start
@@ -171,7 +172,9 @@ def make_world(paper: Paper, folder: pathlib.Path, seed: int) -> None:
   writers.write_examples(folder / "demonstrations.jsonl.gz", asked, turns=turns)
   for name, examples in files.items():
     writers.write_examples(folder / f"{name}.jsonl.gz", examples)
-  shutil.copy(base_reader.model() / "tokenizer.model", folder / "tokenizer.model")
+  words = base_reader.FOLDER / "tokenizer.model"
+  base_reader.tokenizer(words)
+  shutil.copy(words, folder / "tokenizer.model")
 
 
 def warm_up(paper: Paper, seed: int, out: pathlib.Path) -> dict[str, list[float]]:

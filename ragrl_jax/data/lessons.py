@@ -135,6 +135,7 @@ class _Names:
     return name
 
   def old_or_new(self, kind: str, related: float, *excluded: str) -> str:
+    """A name of the lesson with probability `related`, if there is one; else a new one. Years are always new."""
     known = [name for name in self.of_kind.get(kind, ()) if name not in excluded]
     return self._rng.choice(known) if known and self._rng.random() < related else self.new(kind)
 
@@ -143,8 +144,10 @@ def _facts(course: Course, rng: random.Random):
   """(facts, shuffled; [(kind, its facts in order, question, gold)])."""
   names, stated = _Names(rng, course.syllables), {}
   count = rng.randint(*course.passages)
-  relations = world_lib.RELATIONS
-  onward = lambda kind: sorted(r for r, (subject, _) in relations.items() if subject == kind)
+  # Years lead nowhere, so they can only be the last step.
+  onward = lambda kind, last=True: sorted(
+    r for r, (subject, found) in _RELATIONS.items() if subject == kind and (last or found != world_lib.YEAR)
+  )
   subjects = (world_lib.PERSON, world_lib.PERSON, world_lib.COMPANY, world_lib.TOWN)
 
   def add(subject: str, relation: str, found: str) -> world_lib.Fact:
@@ -167,7 +170,7 @@ def _facts(course: Course, rng: random.Random):
     subject = names.old_or_new(kind, course.related)
     relation = rng.choice(onward(kind))
     if (subject, relation) not in stated:
-      add(subject, relation, names.old_or_new(relations[relation][1], course.related, subject))
+      add(subject, relation, names.old_or_new(_RELATIONS[relation][1], course.related, subject))
   facts = list(stated.values())
   rng.shuffle(facts)
   return facts, chains
@@ -178,8 +181,8 @@ def _chain(hops: int, names: _Names, add, onward, stated, related: float, rng: r
   kind = rng.choice((world_lib.PERSON, world_lib.PERSON, world_lib.COMPANY, world_lib.TOWN))
   at = names.old_or_new(kind, related)
   steps, been = [], {at}
-  for _ in range(hops):
-    relation = rng.choice(onward(kind))
+  for hop in range(hops):
+    relation = rng.choice(onward(kind, hop == hops - 1))
     kind = _RELATIONS[relation][1]
     if (at, relation) in stated:
       fact = stated[at, relation]

@@ -32,7 +32,7 @@ def test_replies_quote_passages_and_end_with_the_answer(seed):
 def test_each_hop_starts_where_the_last_one_ended(seed):
   lesson = drawn(seed, kinds={2: 1.0, 3: 1.0}, replies={lessons.STEPS: 1.0})
   for (_, question), (_, reply), gold in zip(lesson.turns[::2], lesson.turns[1::2], lesson.golds):
-    steps = re.findall(r"([a-z ]+) ([A-Z]\w+) is ([A-Z]\w+)\. ", reply)
+    steps = re.findall(r"([a-z ]+) ([A-Z]\w+) is (\w+)\. ", reply)
     assert question.rstrip().endswith(("?", ".")) and f"of {steps[0][1]}?" in question
     assert [found for _, _, found in steps[:-1]] == [subject for _, subject, _ in steps[1:]] and steps[-1][2] == gold
 
