@@ -17,7 +17,7 @@ FAST = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not 
 # use the default, as users do.
 QUICKLY = XLA_FLAGS="$$XLA_FLAGS --xla_backend_optimization_level=0"
 
-.PHONY: help quickstart test test-newest browser long faults hosts parity real lint docs notebook coverage bench gpu base papers scale
+.PHONY: help quickstart test test-newest browser long faults hosts parity real lint docs notebook coverage bench gpu base papers papers-short scale
 help:  ## lists the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer).'
@@ -115,6 +115,11 @@ base: $(VENV)/.ready  ## the small reader with which all miniatures begin: a qua
 
 papers: $(VENV)/.ready  ## five papers' claims in miniature: after make base: takes hours; MINUTES=60 for a part
 	$(RUN) benchmarks/papers/run.py --docs --minutes $(or $(MINUTES),0)
+
+papers-short: $(VENV)/.ready  ## one claim a paper on 1 thread, on 2, and with AVX2 instructions: the same verdicts
+	$(RUN) benchmarks/papers/run.py --short --seeds 0,1 --out out/papers_short/1_thread
+	$(RUN) benchmarks/papers/run.py --short --seeds 0,1 --out out/papers_short/2_threads --threads 2
+	XLA_FLAGS="$$XLA_FLAGS --xla_cpu_max_isa=AVX2" $(RUN) benchmarks/papers/run.py --short --seeds 0,1 --out out/papers_short/AVX2
 
 scale: $(PARITY_VENV)/.ready-parity  ## the best plan for every TPU slice, with a lower bound of its step time: half an hour; MINUTES=3 for a part
 	$(PARITY_VENV)/bin/python benchmarks/scale/run.py --docs --minutes $(or $(MINUTES),0)

@@ -59,15 +59,15 @@ class Stage:
   steps: int
 
 
-HOPS = {1: 1.0, 2: 2.0, lessons.COMPARISON: 1.0}
-ANY = {1: 2.0, 2: 2.0, 3: 1.5, lessons.COMPARISON: 1.0}
+NEAR, FAR = {1: 1.0, 2: 2.0}, {1: 1.0, 2: 2.0, 3: 1.5}
+ANY = FAR | {lessons.COMPARISON: 1.5}
 AHEAD = (world.WORDINGS[0], world.BESIDE)  # the object comes last
 STEPS = {lessons.STEPS: 1.0}
 READ = {lessons.STEPS: 3.0, lessons.QUOTED: 1.0, lessons.CITED: 1.0}
 STAGES = (
   Stage("near", lessons.Course((2, 6), replies=STEPS, wordings=AHEAD), {1: 0.9}, 2000),
-  Stage("hops", lessons.Course((4, 10), kinds=HOPS, replies=STEPS, wordings=AHEAD), {1: 0.9, 2: 0.9}, 3000),
-  Stage("far", lessons.Course((4, 14), kinds=ANY, replies=STEPS, wordings=AHEAD), {1: 0.95, 2: 0.95, 3: 0.9}, 4000),
+  Stage("hops", lessons.Course((4, 10), kinds=NEAR, replies=STEPS, wordings=AHEAD), {1: 0.9, 2: 0.9}, 3000),
+  Stage("far", lessons.Course((4, 14), kinds=FAR, replies=STEPS, wordings=AHEAD), {1: 0.95, 2: 0.95, 3: 0.9}, 4000),
   Stage("all", lessons.Course((4, 14), kinds=ANY, replies=READ, wordings=AHEAD), {1: 0.95, 2: 0.95, 3: 0.9}, 4000),
 )
 # For the exam. It needs no search: the passages come with the question.

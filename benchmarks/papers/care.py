@@ -210,7 +210,7 @@ PAPER = miniature.Paper(
       Side("no_retrieval", "quoted"),
       least=0.1,
     ),
-    Claim("… and more than before RL", Side("paper", "quoted"), Side("warm", "quoted"), least=0.1),
+    Claim("… and more than before RL", Side("paper", "quoted"), Side("warm", "quoted"), least=0.1, short=True),
     Claim(
       "sentences that the answer needs are quoted more often than before RL",
       Side("paper", "evidence"),

@@ -46,6 +46,7 @@ SFT = dict(
   sft=dict(environment_weight=0.0),
   optimizer=base_reader.OPTIMIZER | dict(learning_rate=2e-3, warmup_steps=20),
 )
+SHORT_TEST, SHORT_STEPS = 300, 12  # of `short`
 WARM_EM = 0.9  # on one-hop development questions, twice in a row: the goal of a warm start
 WINDOW, PATIENCE, RISE = 4, 3, 0.01  # an arm ends when PATIENCE means of WINDOW steps' rewards brought nothing
 
@@ -74,6 +75,7 @@ class Claim:
     least: smallest side - other (other - side with `lower`), stated before the runs; negative if `side` must only be
       not much worse.
     note: what was tried, for the page.
+    short: whether `make papers-short` tests it: one claim a paper, of the paper's arm against the warm start.
   """
 
   text: str
@@ -82,6 +84,7 @@ class Claim:
   least: float = 0.0
   lower: bool = False
   note: str = ""
+  short: bool = False
 
   @property
   def sides(self) -> list[Side]:
@@ -132,6 +135,18 @@ class Paper:
   every: int = 4
   searches: bool = False
   trained: Sequence[str] = ()
+
+
+def short(paper: Paper) -> Paper:
+  """The paper's arm and its short claim only, with few steps and questions: minutes, to see that it holds here."""
+  (claim,), first = [claim for claim in paper.claims if claim.short], next(iter(paper.tests))
+
+  def questions(world, seed):
+    return {name: some[:SHORT_TEST] if name == first else some for name, some in paper.questions(world, seed).items()}
+
+  rl = dict(paper.rl, steps=SHORT_STEPS)
+  made = dict(arms=dict(paper=paper.arms["paper"]), tests={first: paper.tests[first]}, settles=False)
+  return dataclasses.replace(paper, claims=(claim,), rl=rl, questions=questions, every=SHORT_STEPS, **made)
 
 
 def settings(paper: Paper, folder: pathlib.Path, seed: int, *parts: Mapping[str, Any]):

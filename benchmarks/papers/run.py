@@ -15,7 +15,7 @@ import time
 
 import page
 from absl import app, flags
-from miniature import ROOT, WARM
+from miniature import ROOT, WARM, short
 from miniature import run as run_one
 
 PAPERS = ("care", "arena", "veritas", "lear", "when_to_search")
@@ -28,6 +28,8 @@ MINUTES = flags.DEFINE_float("minutes", 0.0, "No run is started that would end l
 JOBS = flags.DEFINE_integer("jobs", 0, "Runs at a time; 0: a run a core.")
 DOCS = flags.DEFINE_bool("docs", False, "Write the table and the figure to docs/.")
 AGAIN = flags.DEFINE_bool("again", False, "Do not count the runs of docs/papers.jsonl.gz as finished.")
+SHORT = flags.DEFINE_bool("short", False, "One claim a paper, of short runs: minutes. Writes no docs.")
+THREADS = flags.DEFINE_integer("threads", 1, "Cores of a run.")
 ONE = flags.DEFINE_string("one", "", "PAPER/ARM/SEED: this run only, in this process.")
 
 # Keeps freed memory in the process: otherwise a quarter of a run's time is spent on getting it back from the system.
@@ -40,10 +42,10 @@ def main(_):
   out = pathlib.Path(OUT.value)
   if ONE.value:
     paper, arm, seed = ONE.value.split("/")
-    run_one(importlib.import_module(paper).PAPER, arm, int(seed), out / paper / seed)
+    run_one(papers_of([paper])[paper], arm, int(seed), out / paper / seed)
     return
-  papers = {name: importlib.import_module(name).PAPER for name in (PAPERS if DOCS.value else ONLY.value)}
-  kept = {} if AGAIN.value else page.read_rows(ROOT / "docs" / page.RUNS)
+  papers = papers_of(PAPERS if DOCS.value else ONLY.value)
+  kept = {} if AGAIN.value or SHORT.value else page.read_rows(ROOT / "docs" / page.RUNS)
   work = [
     (paper, arm, int(seed))
     for seed in SEEDS.value
@@ -66,11 +68,19 @@ def main(_):
     raise SystemExit(f"failed: {', '.join('/'.join(map(str, run)) for run in failed)}; see {out}/PAPER/SEED/ARM.log.")
 
 
+def papers_of(names) -> dict:
+  """The papers of these names, whole or short."""
+  found = {name: importlib.import_module(name).PAPER for name in names}
+  return {name: short(paper) for name, paper in found.items()} if SHORT.value else found
+
+
 def play(out: pathlib.Path, papers, todo: list) -> list:
   """Runs everything without a result, warm starts first, and returns the failed runs."""
   began, failed, running = time.monotonic(), [], {}
   cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None]
-  free = cores[: JOBS.value] if JOBS.value else list(cores)
+  # Results depend on the number of threads, so every run has as many cores.
+  free = [cores[at : at + THREADS.value] for at in range(0, len(cores) - THREADS.value + 1, THREADS.value)]
+  free = free[: JOBS.value] if JOBS.value else free
   result = lambda paper, arm, seed: out / paper / str(seed) / arm / "result.json"
   made = lambda paper, _, seed: (out / paper / str(seed) / "sft" / "model").is_dir()
   todo = [run for run in todo if not result(*run).is_file()]
@@ -81,7 +91,7 @@ def play(out: pathlib.Path, papers, todo: list) -> list:
     late = MINUTES.value and time.monotonic() - began > 60 * (MINUTES.value - RUN_MINUTES)
     ready = [] if late else [run for run in todo if all(made(*base) and base not in running for base in base_of(run))]
     if ready and free:
-      chosen, core = ready[0], free.pop()
+      chosen, core = ready[0], free.pop(0)
       todo = [run for run in todo if run != chosen]
       running[chosen] = start(out, chosen, core), core, time.monotonic()
       continue
@@ -109,8 +119,8 @@ def base_of(run) -> list:
   return [] if arm == WARM else [(paper, WARM, seed)]
 
 
-def start(out: pathlib.Path, run, core) -> subprocess.Popen:
-  """Starts the run in its own process on its own core. All runs share one cache of compiled programs."""
+def start(out: pathlib.Path, run, cores) -> subprocess.Popen:
+  """Starts the run in its own process on its own cores. All runs share one cache of compiled programs."""
   folder = out / run[0] / str(run[2])
   folder.mkdir(parents=True, exist_ok=True)
   environment = os.environ | dict(
@@ -118,11 +128,11 @@ def start(out: pathlib.Path, run, core) -> subprocess.Popen:
   )
   with open(folder / f"{run[1]}.log", "w") as log:
     process = subprocess.Popen(
-      [sys.executable, __file__, f"--one={'/'.join(map(str, run))}", f"--out={out}"],
+      [sys.executable, __file__, f"--one={'/'.join(map(str, run))}", f"--out={out}", f"--short={SHORT.value}"],
       env=environment,
       stdout=log,
       stderr=subprocess.STDOUT,
-      preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),
+      preexec_fn=None if None in cores else lambda: os.sched_setaffinity(0, cores),
     )
   return process
 

@@ -126,6 +126,7 @@ PAPER = miniature.Paper(
   measure=measure,
   least=RAMP[1] + 8,  # the ramp changes what a reward is worth
   claims=(
+    Claim("EM is higher than before RL", Side("paper", "em"), Side("warm", "em"), least=0.1, short=True),
     Claim(
       "more thoughts state what was read than with EM alone",
       Side("paper", "faithful"),

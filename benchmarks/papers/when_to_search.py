@@ -136,6 +136,8 @@ PAPER = miniature.Paper(
       "more unknown facts are found than by the warm start",
       Side("paper", "unknown_found"),
       Side("warm", "unknown_found"),
+      least=0.05,
+      short=True,
     ),
     Claim(
       "fewer searches for memorised facts than for unknown ones",

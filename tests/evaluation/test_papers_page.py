@@ -134,3 +134,11 @@ def test_an_arm_ends_when_its_reward_has_stopped_rising():
   rising = [0.1 * step for step in range(24)]
   assert not miniature.settled(rising)
   assert miniature.settled(rising + [2.3] * 16) and not miniature.settled(rising + [2.3] * 15)
+
+
+@pytest.mark.parametrize("module", [care, arena, veritas, lear, when_to_search])
+def test_a_short_paper_tests_one_claim_against_the_warm_start(module):
+  paper = miniature.short(module.PAPER)
+  (claim,) = paper.claims
+  assert {side.arm for side in claim.sides} == {"paper", miniature.WARM} and set(paper.arms) == {"paper"}
+  assert {side.key(paper) for side in claim.sides} == set(paper.tests) and paper.rl["steps"] < module.PAPER.rl["steps"]
