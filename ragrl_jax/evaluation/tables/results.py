@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragrl_jax.evaluation import harness
+from ragrl_jax.evaluation import corpus_audit, harness
 from ragrl_jax.evaluation.tables.layout import SETS
 from ragrl_jax.store import jsonl
 
@@ -38,6 +38,7 @@ class Evaluation:
     rows: predictions.jsonl without failed questions.
     metrics: metrics.json.
     sets: data set → its rows.
+    audit: `corpus_audit.beside` it; None without one.
   """
 
   folder: str
@@ -45,6 +46,7 @@ class Evaluation:
   rows: Sequence[Mapping[str, Any]]
   metrics: Mapping[str, Any]
   sets: Mapping[str, Sequence[Mapping[str, Any]]]
+  audit: Mapping[str, Any] | None = None
 
 
 def read(folder: str | pathlib.Path) -> Evaluation:
@@ -75,9 +77,8 @@ def read(folder: str | pathlib.Path) -> Evaluation:
       f"{folder}: {harness.METRICS} is of {metrics['n']} questions, {harness.PREDICTIONS} has {len(known)}: they do "
       "not belong together; run the evaluation again."
     )
-  return Evaluation(
-    str(folder), _facts(folder, settings), known, metrics, _by_set(folder, str(settings["data"]), known)
-  )
+  sets, audit = _by_set(folder, str(settings["data"]), known), corpus_audit.beside(folder, known)
+  return Evaluation(str(folder), _facts(folder, settings), known, metrics, sets, audit)
 
 
 def set_of(text: str) -> str | None:
