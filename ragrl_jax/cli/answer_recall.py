@@ -1,4 +1,5 @@
-"""Measures a retriever by the answers that its passages hold: Recall@k and nDCG@k (LEAR, Table 3).
+"""Measures a retriever: Recall@k, nDCG@k and MRR@k by the answers that its passages hold (LEAR, Table 3), and by the gold
+documents where the data names them.
 
   python launchers/answer_recall.py --data QUESTIONS --index INDEX --top_k 5 [--noown_passages] [--only type=bridge]
 

@@ -52,7 +52,7 @@ def holdings(examples: Sequence[Example], passages: Iterable[Passage]) -> Holdin
     examples: the questions.
     passages: the corpus; it is read as a stream.
   """
-  documents = dict.fromkeys(document for example in examples for document in _documents(example))
+  documents = [document for example in examples for document in _documents(example)]
   enough = {piece: 1 for _, text in documents for piece in _pieces(text)}
   enough |= {answer: MANY for example in examples for answer in _answers(example)}
   wanted_titles = {title for title, _ in documents if title}
@@ -77,21 +77,21 @@ def row(example: Example, held: Holdings) -> dict[str, Any]:
   Returns:
     source, id; passages: the number of passages that hold a gold as whole words (`qa.has_answer`; of several golds the
     most frequent one's, at most MANY), None if the answer is yes or no, or normalises to nothing: no string can be
-    looked for; gold: number of the gold documents, and how many of them the corpus has by_title, by_text (at least half
-    of the text's runs of PIECE words stand in passages, so that other chunks of the same text count) and by_id (only
-    where the data names the corpus's ids, as meta.gold_ids).
+    looked for; gold: number of the gold documents; by_title, by_text and by_id: [how many of them the corpus has, of
+    how many that have a title, a text, an id of the corpus (meta.gold_ids)], left out if none has. By text a document
+    is there if at least half of its runs of PIECE words stand in passages: other chunks of the same text count.
   """
   answers, documents = _answers(example), _documents(example)
   found: dict[str, Any] = dict(source=example.source, id=example.id)
   found["passages"] = max(held.phrases[answer] for answer in answers) if answers else None
   found["gold"] = len(documents) or len(_ids(example))
-  if documents:
-    found["by_title"] = sum(title in held.titles for title, _ in documents)
-    shares = [[held.phrases[piece] > 0 for piece in _pieces(text)] for _, text in documents]
-    found["by_text"] = sum(bool(share) and 2 * sum(share) >= len(share) for share in shares)
-  if ids := _ids(example):
-    found["by_id"] = sum(name in held.ids for name in ids)
-  return found
+  pieces = [[held.phrases[piece] > 0 for piece in _pieces(text)] for _, text in documents if text]
+  there = dict(
+    by_title=[title in held.titles for title, _ in documents if title],
+    by_text=[2 * sum(known) >= len(known) for known in pieces],
+    by_id=[name in held.ids for name in _ids(example)],
+  )
+  return found | {way: [sum(known), len(known)] for way, known in there.items() if known}
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   found["held_by"] = {label: labels[label] for label in HELD}
   found["gold_documents"] = sum(row["gold"] for row in rows)
   for way in ("by_title", "by_text", "by_id"):
-    pairs = [(row[way], row["gold"]) for row in rows if way in row]
+    pairs = [row[way] for row in rows if way in row]
     found[way] = sum(there for there, _ in pairs) / sum(of for _, of in pairs) if pairs else None
     found[f"complete_{way}"] = sum(there == of for there, of in pairs) / len(pairs) if pairs else None
   return found

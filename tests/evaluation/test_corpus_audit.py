@@ -37,9 +37,9 @@ def test_holdings_by_hand():
   held = corpus_audit.holdings(ASKED, iter(CORPUS))
   rows = [corpus_audit.row(example, held) for example in ASKED]
   assert held.passages == 3 and [row["passages"] for row in rows] == [2, 0, None, 1]
-  assert rows[0] == dict(source="a", id="q0", passages=2, gold=1, by_title=1, by_text=0)
-  assert rows[1] == dict(source="a", id="q1", passages=0, gold=1, by_title=0, by_text=1)
-  assert rows[2] == dict(source="b", id="q2", passages=None, gold=2, by_id=1)
+  assert rows[0] == dict(source="a", id="q0", passages=2, gold=1, by_title=[1, 1], by_text=[0, 1])
+  assert rows[1] == dict(source="a", id="q1", passages=0, gold=1, by_title=[0, 1], by_text=[1, 1])
+  assert rows[2] == dict(source="b", id="q2", passages=None, gold=2, by_id=[1, 2])
   found = corpus_audit.summarise(rows)
   assert (found["questions"], found["with_string"], found["answerable"]) == (4, 3, pytest.approx(2 / 3))
   assert found["held_by"] == {"0": 1, "1": 1, "2 to 9": 1, "10 to 99": 0, "100 or more": 0}

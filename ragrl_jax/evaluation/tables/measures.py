@@ -56,7 +56,7 @@ MEASURES: Mapping[str, Measure] = {
   "cover_em": Measure("contains", f"a gold is in the answer, {_SQUAD}", _answer(qa.cover_em)),
   "em_spaced": Measure("EM", f"exact match, {_SPACED}", _answer(qa.exact_match, style="spaced")),
   "f1_spaced": Measure("F1", f"F1 of words, {_SPACED}", _answer(qa.f1, style="spaced")),
-  "f1_char": Measure("F1", f"F1 of characters, {_SQUAD}", _answer(qa.f1, unit="char")),
+  "f1_char": Measure("F1", "F1 of characters, punctuation stays (FilCo's code)", _answer(qa.F1_OF["filco"])),
   "judged": Measure("judge", "the judge's verdict on the answer", _column("outcome"), judged="correctness"),
   "accuracy": Measure("judge", "the judge's verdict on the answer", _term("accuracy"), judged="accuracy"),
   "searches": Measure("RC", "executed searches", _column("num_searches"), share=False),
