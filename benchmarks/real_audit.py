@@ -101,8 +101,8 @@ def timed(data: pathlib.Path, count: int) -> str:
   seconds, used = time.perf_counter() - began, time.process_time() - cpu
   minutes = 21e6 * used / count / 60
   return (
-    f"Speed: {count} passages, {len(examples)} questions, {len(held.phrases)} phrases to look for: {seconds:.0f} s in "
-    f"one process, {1e6 * used / count:.0f} us of processor time each; 21 million take {minutes:.0f} minutes of it."
+    f"Speed: {count} passages, {len(examples)} questions, {len(held.phrases)} phrases to look for:\n"
+    f"{seconds:.0f} s in one process, {1e6 * used / count:.0f} us of processor time each; 21 million take {minutes:.0f} minutes of it."
   )
 
 

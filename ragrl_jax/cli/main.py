@@ -28,6 +28,7 @@ COMMANDS = {
   "quickstart": ("quickstart", "train a small model to search a made-up world, in minutes"),
   "import": ("import_hf", "check and convert a Hugging Face model folder"),
   "export": ("export_hf", "write a checkpoint as a Hugging Face model folder"),
+  "judge": ("judge_answers", "ask a judge about the answers of finished evaluations"),
   "faithfulness": ("faithfulness", "judge the steps of kept episodes, set by set"),
   "make-arena-sft": ("make_arena_sft", "make the transcripts of ARENA's SFT baselines"),
   "make-care-sft": ("make_sft_data", "make the transcripts of CARE's warm start"),

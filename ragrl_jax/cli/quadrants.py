@@ -20,13 +20,13 @@ import pathlib
 from absl import app, flags
 
 from ragrl_jax.cli import commands
-from ragrl_jax.evaluation import harness, quadrants
+from ragrl_jax.evaluation import answer_verdicts, harness, quadrants
 from ragrl_jax.store import jsonl
 
 RESULTS = flags.DEFINE_multi_string("results", [], "Folder of predictions.jsonl, or a glob of such folders; twice.")
 CURVE = flags.DEFINE_string("curve", "", "Glob of folders of predictions.jsonl and metrics.json.")
 MEASURE = flags.DEFINE_string(
-  "measure", "outcome", "outcome, em, f1, cover_em, answer_recall or measure/NAME; right from one half on."
+  "measure", "outcome", "outcome, em, f1, cover_em, judged, answer_recall or measure/NAME; right from one half on."
 )
 
 
@@ -53,7 +53,7 @@ def _folders(name: str) -> list[pathlib.Path]:
 
 
 def _rows(folder: pathlib.Path) -> list:
-  return list(jsonl.read(folder / harness.PREDICTIONS))
+  return answer_verdicts.beside(folder, list(jsonl.read(folder / harness.PREDICTIONS)))
 
 
 def _metrics(folder: pathlib.Path) -> dict:

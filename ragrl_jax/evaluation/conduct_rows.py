@@ -1,4 +1,4 @@
-"""How an episode went: what its searches repeated and found, the tokens it was given, and how sure it was."""
+"""How an episode went: precision of its answer, what searches repeated and found, tokens given, how sure it was."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,16 +8,17 @@ from ragrl_jax import structs
 from ragrl_jax.core.metrics import calibration, qa, searches
 from ragrl_jax.evaluation import answer_recall
 
-MEANS = ("repeated_searches", "stale_searches", "found_answer", "found_gold", "confidence")
+MEANS = ("precision", "recall", "repeated_searches", "stale_searches", "found_answer", "found_gold", "confidence")
 
 
-def row(example: structs.Example, episode: structs.Episode) -> dict[str, Any]:
-  """Columns of a row of predictions; empty for a failed episode.
+def row(example: structs.Example, episode: structs.Episode, said: str | None) -> dict[str, Any]:
+  """Columns of a row of predictions; empty for a failed episode. `said` is its answer, None if there is none.
 
-  repeated_searches and stale_searches (`core.metrics.searches`; passages are compared by title and text); found_answer:
-  whether a passage that a search returned holds a gold as whole words, and found_gold: the share of the gold documents
-  (`answer_recall.gold_scores`) among them, each None without a search, for an answer of yes or no, or without known
-  documents; confidence: `confidence`.
+  precision and recall of the answer's words (`qa.overlap`), 0 without an answer; repeated_searches and stale_searches
+  (`core.metrics.searches`; passages are compared by title and text); found_answer: whether a passage that a search
+  returned holds a gold as whole words, and found_gold: the share of the gold documents (`answer_recall.gold_scores`)
+  among them, each None without a search, for an answer of yes or no, or without known documents; confidence:
+  `confidence`.
   """
   if episode.ended == "failed":
     return {}
@@ -26,7 +27,10 @@ def row(example: structs.Example, episode: structs.Episode) -> dict[str, Any]:
   stringless = qa.YES_NO & {gold.lower() for gold in example.golds}
   held = any(qa.has_answer(f"{passage.title} {passage.text}", example.golds) for passage in found)
   by_gold = answer_recall.gold_scores(example, found, len(found)) if found else None
+  words = qa.overlap(said or "", example.golds)
   return dict(
+    precision=words.precision,
+    recall=words.recall,
     repeated_searches=searches.repeated_searches(asked),
     stale_searches=searches.stale_searches(asked),
     found_answer=None if stringless or not asked else float(held),

@@ -73,7 +73,7 @@ def prediction(recipe, scored: rewards.Scored) -> dict[str, Any]:
     "hops": example.hops,
     "source": example.source,
     **evidence_rows.row(recipe, example, episode),
-    **conduct_rows.row(example, episode),
+    **conduct_rows.row(example, episode, said),
   }
 
 

@@ -30,23 +30,31 @@ def test_repeated_and_stale_searches_by_hand():
 
 def test_a_row_by_hand():
   example = Example("q", "?", ("Oslo",), (OSLO, PARIS), (0, 1))
-  found = conduct_rows.row(example, played(("x", [PARIS]), ("y", [AGAIN]), logprobs=[math.log(0.5), math.log(0.125)]))
+  found = conduct_rows.row(
+    example, played(("x", [PARIS]), ("y", [AGAIN]), logprobs=[math.log(0.5), math.log(0.125)]), "in Oslo"
+  )
   # The second search brings the first one's text under another id. One of two gold documents; no passage names Oslo.
   assert found == dict(
-    repeated_searches=0, stale_searches=1, found_answer=0.0, found_gold=0.5, confidence=pytest.approx(0.25)
+    precision=0.5,
+    recall=1.0,
+    repeated_searches=0,
+    stale_searches=1,
+    found_answer=0.0,
+    found_gold=0.5,
+    confidence=pytest.approx(0.25),
   )
-  both = conduct_rows.row(example, played(("x", [PARIS, OSLO]), logprobs=[0.0]))
-  assert (both["found_answer"], both["found_gold"], both["confidence"]) == (1.0, 1.0, 1.0)
+  both = conduct_rows.row(example, played(("x", [PARIS, OSLO]), logprobs=[0.0]), None)
+  assert (both["found_answer"], both["found_gold"], both["confidence"], both["recall"]) == (1.0, 1.0, 1.0, 0.0)
 
 
 def test_what_is_not_known_is_none():
   example = Example("q", "?", ("Yes",))
-  assert conduct_rows.row(example, played(("x", [OSLO])))["found_answer"] is None  # a string that says nothing
-  assert conduct_rows.row(example, played(("x", [OSLO])))["found_gold"] is None
-  assert conduct_rows.row(Example("q", "?", ("a",)), played(logprobs=[-1.0]))["found_answer"] is None  # no search
+  assert conduct_rows.row(example, played(("x", [OSLO])), "yes")["found_answer"] is None  # a string that says nothing
+  assert conduct_rows.row(example, played(("x", [OSLO])), "yes")["found_gold"] is None
+  assert conduct_rows.row(Example("q", "?", ("a",)), played(logprobs=[-1.0]), "")["found_answer"] is None  # no search
   assert conduct_rows.confidence(played()) is None  # transcripts have no log-probabilities
   assert conduct_rows.confidence(played(logprobs=[-1.0], answer="of a generator")) is None
-  assert conduct_rows.row(example, played(ended="failed")) == {}
+  assert conduct_rows.row(example, played(ended="failed"), None) == {}
 
 
 def test_means_and_calibration():

@@ -84,17 +84,15 @@ def overlap(
 
   Arguments, errors and rules are those of `f1`, whose value `f1` is. `exact` is 1 where the normalised texts are equal.
   """
-  ours = normalize(prediction, style)
-  best = evidence.Overlap(0.0, 0.0, 0.0, 0.0)
-  for gold in _listed(golds):
-    theirs = normalize(gold, style)
-    score = f1(prediction, (gold,), style=style, unit=unit, yes_no_rule=yes_no_rule)
-    if score > best.f1:
-      sizes = [len(_units(text, unit)) for text in (ours, theirs)]
-      common = score * sum(sizes) / 2
-      precision, recall = (common / size if size else 1.0 for size in sizes)
-      best = evidence.Overlap(precision, recall, score, float(ours == theirs))
-  return best
+  score = functools.partial(f1, prediction, style=style, unit=unit, yes_no_rule=yes_no_rule)
+  if not (best := score(golds)):
+    return evidence.Overlap(0.0, 0.0, 0.0, 0.0)
+  if best == 1.0:
+    return evidence.Overlap(1.0, 1.0, 1.0, exact_match(prediction, golds, style=style))
+  gold = next(gold for gold in _listed(golds) if score((gold,)) == best)
+  ours, theirs = (len(_units(normalize(text, style), unit)) for text in (prediction, gold))
+  common = best * (ours + theirs) / 2
+  return evidence.Overlap(common / ours, common / theirs, best, 0.0)
 
 
 def cover_em(prediction: str, golds: Sequence[str], *, style: str = "squad") -> float:

@@ -233,6 +233,7 @@ def described(one: Evaluation) -> str:
     "lengths": None if None in lengths else f"{lengths[0]} new tokens a turn, {lengths[1]} in all",
     "decoding": _said(settings["sampling"]) if settings.get("sampling") else None,
     "judges": _said(settings["judges"]) if settings.get("judges") else "none",
+    "verdicts on answers by": _said(facts["verdicts"]) if facts.get("verdicts") else None,
     "system": facts.get("system"),
     "noise": facts.get("noise") or None,
     "switches unlike the preset's:": _said(_changed(settings)),

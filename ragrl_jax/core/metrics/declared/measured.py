@@ -59,6 +59,7 @@ HELD_OUT = (
     "share",
     "exact match; token F1; whether the answer contains a gold; the recipe's own criterion",
   ),
+  Metric("precision recall", "share", "of the answer's words, against the gold with the highest F1"),
   Metric(
     "char_f1",
     "share",
