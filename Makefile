@@ -80,6 +80,7 @@ parity: $(PARITY_VENV)/.ready-parity  ## agreement with transformers and torch, 
 real: $(PARITY_VENV)/.ready-parity  ## real questions and corpora (RAGRL_DATA, or ../shared/data)
 	$(PARITY_VENV)/bin/python -m pytest -m real
 	$(PARITY_VENV)/bin/python benchmarks/real_retrieval.py
+	$(PARITY_VENV)/bin/python benchmarks/real_audit.py
 	$(PARITY_VENV)/bin/python benchmarks/real_runs.py
 
 lint: $(VENV)/.ready  ## style, and types in the rooms that pyproject.toml lists

@@ -17,7 +17,7 @@ import numpy as np
 
 from ragrl_jax import structs
 from ragrl_jax.core.metrics import qa, searches, stats
-from ragrl_jax.evaluation import comparison, evidence_rows
+from ragrl_jax.evaluation import comparison, conduct_rows, evidence_rows
 from ragrl_jax.evaluation import seeds as seeds_lib
 from ragrl_jax.evaluation.answer_files import METRICS, AnswerFiles, write_json
 from ragrl_jax.evaluation.answer_files import PREDICTIONS as PREDICTIONS
@@ -81,6 +81,7 @@ def prediction(recipe, scored: rewards.Scored) -> dict[str, Any]:
     "hops": example.hops,
     "source": example.source,
     **evidence_rows.row(recipe, example, episode),
+    **conduct_rows.row(example, episode, said),
   }
 
 
@@ -282,8 +283,9 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     n (scored), failed, unjudged (scored, but without an outcome, and in no mean of it); em, f1, cover_em and outcome,
     each with `_interval`; char_f1, em_spaced and f1_spaced (if the recipe's style is "spaced"), answered (share),
     searches, wasted_searches (None if gold passages are unknown), response_tokens, terms, pooled (`Recipe.pooled`),
-    ended (counts); the measures of `evidence_rows.summarise`; by_hops and by_source: {value: {n, em, em_interval, f1,
-    searches}}; with several sources, macro: the mean of their means (`comparison.macro`).
+    ended (counts); the measures of `evidence_rows.summarise` and `conduct_rows.summarise`; by_hops and by_source:
+    {value: {n, em, em_interval, f1, searches}}; with several sources, macro: the mean of their means
+    (`comparison.macro`).
   """
   known = [row for row in rows if row["ended"] != "failed"]
   metrics: dict[str, Any] = {"n": len(known), "failed": len(rows) - len(known)}
@@ -303,7 +305,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   metrics["pooled"] = rewards.ratios([row.get("pooled", {}) for row in known])
   ends = [row["ended"] for row in rows]
   metrics["ended"] = {why: ends.count(why) for why in sorted(set(ends))}
-  metrics |= evidence_rows.summarise(known)
+  metrics |= evidence_rows.summarise(known) | conduct_rows.summarise(known)
   for group, key in (("by_hops", "hops"), ("by_source", "source")):
     values = sorted({row[key] for row in known if row[key] not in (None, "")})
     metrics[group] = {str(value): _part([row for row in known if row[key] == value]) for value in values}

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragrl_jax.evaluation import harness
+from ragrl_jax.evaluation import answer_verdicts, corpus_audit, harness
 from ragrl_jax.evaluation.tables.layout import SETS
 from ragrl_jax.store import jsonl
 
@@ -34,10 +34,12 @@ class Evaluation:
     facts: what it says of itself, flat: "recipe", "preset", "switches.…", "noise", "retrieval.top_k" and so on;
       "model", a name of MODELS or None; "system" of transcripts from elsewhere; "step" of the checkpoint, 0 for the
       end; "trained": whether the config.json of the checkpoint's run is there, and
-      then its settings as "trained.…"; "trained.sets": the data sets it was trained on.
-    rows: predictions.jsonl without failed questions.
+      then its settings as "trained.…"; "trained.sets": the data sets it was trained on; "verdicts": the judge that
+      `ragrl judge` asked about the answers.
+    rows: predictions.jsonl without failed questions, with a judge's verdicts if `ragrl judge` was asked.
     metrics: metrics.json.
     sets: data set → its rows.
+    audit: `corpus_audit.beside` it; None without one.
   """
 
   folder: str
@@ -45,6 +47,7 @@ class Evaluation:
   rows: Sequence[Mapping[str, Any]]
   metrics: Mapping[str, Any]
   sets: Mapping[str, Sequence[Mapping[str, Any]]]
+  audit: Mapping[str, Any] | None = None
 
 
 def read(folder: str | pathlib.Path) -> Evaluation:
@@ -65,7 +68,7 @@ def read(folder: str | pathlib.Path) -> Evaluation:
   settings = metrics.get("settings")
   if not isinstance(settings, Mapping) or not {"recipe", "data"} <= settings.keys() or "n" not in metrics:
     raise ValueError(f"{folder / harness.METRICS}: this is not written by `ragrl evaluate` or `ragrl score`.")
-  rows = list(jsonl.read(folder / harness.PREDICTIONS))
+  rows = answer_verdicts.beside(folder, list(jsonl.read(folder / harness.PREDICTIONS)))
   for number, row in enumerate(rows, 1):
     if missing := [name for name in _NEEDED if name not in row]:
       raise ValueError(f"{folder / harness.PREDICTIONS}:{number}: no {', '.join(missing)}: this is no prediction.")
@@ -75,9 +78,8 @@ def read(folder: str | pathlib.Path) -> Evaluation:
       f"{folder}: {harness.METRICS} is of {metrics['n']} questions, {harness.PREDICTIONS} has {len(known)}: they do "
       "not belong together; run the evaluation again."
     )
-  return Evaluation(
-    str(folder), _facts(folder, settings), known, metrics, _by_set(folder, str(settings["data"]), known)
-  )
+  sets, audit = _by_set(folder, str(settings["data"]), known), corpus_audit.beside(folder, known)
+  return Evaluation(str(folder), _facts(folder, settings), known, metrics, sets, audit)
 
 
 def set_of(text: str) -> str | None:
@@ -107,6 +109,8 @@ def _facts(folder: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, Any]:
   sets = {set_of(part) for part in str((trained.get("data") or {}).get("train", "")).split(",")}
   found["trained.sets"] = ",".join(sorted(name for name in sets if name)) if None not in sets else None
   found["step"] = _step(settings, trained)
+  if (folder / answer_verdicts.SUMMARY).is_file():
+    found["verdicts"] = _object(folder / answer_verdicts.SUMMARY).get("judge")
   found["model"] = settings.get("model") or _model(settings, place, trained)
   return found
 

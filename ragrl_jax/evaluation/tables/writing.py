@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import recipes
+from ragrl_jax.evaluation import corpus_audit
 from ragrl_jax.evaluation.tables import commands_of
 from ragrl_jax.evaluation.tables.filling import Cell, Filled
 from ragrl_jax.evaluation.tables.layout import Paper, Row
@@ -169,6 +170,13 @@ def notes_of(paper: Paper, one: Filled) -> dict[str, list[tuple[int, str]]]:
     for cell in cells
     for found in cell.evaluations
   }
+  audited = {
+    (row.name, found.folder): f"{row.name}: {corpus_audit.said(found.audit)}; in {found.folder}"
+    for row, cells in zip(table.rows, one.cells)
+    for cell in cells
+    for found in cell.evaluations
+    if found.audit is not None
+  }
   scored = [
     f"{column.head} {MEASURES[column.measure].label}: {MEASURES[column.measure].style}"
     for column in table.columns
@@ -198,6 +206,7 @@ def notes_of(paper: Paper, one: Filled) -> dict[str, list[tuple[int, str]]]:
   found = {
     "How ours are scored": list(styles) if evaluated else [],
     "Our runs": list(evaluated.values()),
+    "What their corpora hold": list(audited.values()),
     "Paired tests": [f"{test} ({kinds})" for test in tests],
     "Train first": list(trained),
     "Commands that fill a cell": list(_numbers(one)),
@@ -224,6 +233,7 @@ def described(one: Evaluation) -> str:
     "lengths": None if None in lengths else f"{lengths[0]} new tokens a turn, {lengths[1]} in all",
     "decoding": _said(settings["sampling"]) if settings.get("sampling") else None,
     "judges": _said(settings["judges"]) if settings.get("judges") else "none",
+    "verdicts on answers by": _said(facts["verdicts"]) if facts.get("verdicts") else None,
     "system": facts.get("system"),
     "noise": facts.get("noise") or None,
     "switches unlike the preset's:": _said(_changed(settings)),
