@@ -84,7 +84,7 @@ def evaluate(
     _load(config, player, source)
     answers = dict(checkpoint=str(checkpoint), weights=fingerprint(nnx.split(player.model)[1]))
   else:
-    answers = dict(checkpoint=None, model=config.endpoint.model, endpoint=dict(player.described))
+    answers = dict(model=config.endpoint.model, endpoint=dict(player.described))
 
   # ---- 3. the questions: earlier results with the same settings are continued ----------------------------------------
   settings = dict(**answers, data=str(data), questions=len(examples), **_described(config, player, sample=sample))

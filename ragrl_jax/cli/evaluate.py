@@ -3,8 +3,7 @@
 Recipe, retrieval and sizes come from the run's config.json; --config.field=value changes one of them. A model that
 belongs to no run takes them from --config configs/NAME.py.
 
-A model behind an OpenAI-compatible server answers in place of a checkpoint with --config.endpoint.model=NAME,
---config.endpoint.url=http://HOST/v1 and --config.prompting.tokenizer=FOLDER, in the recipe's own turns.
+Without --checkpoint, the model behind a server that --config.endpoint.model=NAME names (docs/howto/endpoint.md).
 
 --best evaluation/em takes the checkpoint of the run that was best on its held-out questions, not the last one.
 
@@ -42,7 +41,9 @@ def main(argv):
   logging.set_verbosity(logging.WARNING)
   compile_cache.keep()
   commands.ready(CONFIG.value, "out", OUT.value, training=False)
-  checkpoint = evaluate.best(CHECKPOINT.value, BEST.value) if BEST.value and CHECKPOINT.value else CHECKPOINT.value
+  if BEST.value and not CHECKPOINT.value:
+    raise app.UsageError("--best chooses among a run's checkpoints: name the run by --checkpoint.")
+  checkpoint = evaluate.best(CHECKPOINT.value, BEST.value) if BEST.value else CHECKPOINT.value
   if checkpoint is not None:
     evaluate.locate(checkpoint)
     devices.found()

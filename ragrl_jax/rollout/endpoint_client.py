@@ -53,6 +53,7 @@ class Usage:
   tokens_in: int | None = 0
   tokens_out: int | None = 0
 
+  # None stays None: a sum without one of its parts would look like a smaller bill.
   def add(self, reply: Completion) -> None:
     """Counts a call."""
     self.calls += 1
@@ -133,7 +134,7 @@ class EndpointClient:
 
   async def _turn(self, turn: Turn) -> TurnEnded:
     ids, server = self._ids[turn.conversation], self._server
-    ids += turn.new_ids
+    ids += turn.new_ids  # in place: what the environment said since the last turn
     accept = self.stops.accepted(turn.accept)
     question, opened, more = self._question(ids)
     sampling: dict[str, Any] = {server.limit: turn.budget, "temperature": turn.temperature, "stop": accept} | more
@@ -141,16 +142,19 @@ class EndpointClient:
       sampling |= dict(draw=(*self._keys[turn.conversation], len(ids)))
       sampling |= dict(top_p=turn.top_p) if turn.top_p < 1 else {}
       sampling |= dict(top_k=turn.top_k) if turn.top_k else {}  # a field of vLLM's and SGLang's
+    # Some servers refuse an empty list of stop strings, and reasoning models any temperature.
     sampling = {name: value for name, value in sampling.items() if name not in server.omit and value != []}
     async with self._gate:
       reply = await server.chat.ask(question, **sampling)
     self.usage.add(reply)
     text, stop = server_text.ended(reply, accept, opened)
+    # Their tokens are not known, or are of another vocabulary. Ours only count, and give the text back.
     said = tuple(self.tokenizer.encode(text))
     ids += said
     logprobs = server_text.of_tokens(reply.logprobs, text, said, self.tokenizer) if server.logprobs else ()
     if logprobs is None:
       raise ToolFailed("the server sent no log-probabilities, or not those of its text (config.endpoint.logprobs).")
+    # A turn that was cut off ends as one whose budget is spent in an engine, "length".
     number = lanes.FULL if stop == "" else self.stops.names.index(stop)
     return TurnEnded(turn.conversation, said, logprobs, number)
 
@@ -164,6 +168,7 @@ class EndpointClient:
     assert isinstance(words, MarkedTokenizer)
     messages, more = words.messages(ids), dict(logprobs=True) if server.logprobs else {}
     opened = messages[-1]["content"]
-    if not opened:
+    if not opened:  # the assistant's turn begins anew, as every chat's server lets it
       return messages[:-1], "", more
+    # vLLM's and SGLang's names. Others would begin a new turn after this message, and refuse the names or ignore them.
     return messages, opened, more | dict(continue_final_message=True, add_generation_prompt=False)

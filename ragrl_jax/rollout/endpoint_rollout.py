@@ -66,31 +66,30 @@ class EndpointRollout:
       Errors of `play`; ConnectionError if the server refuses every question. A ToolFailed only ends its own episode.
     """
     sampling = dataclasses.replace(self.sampling, temperature=0.0) if greedy else self.sampling
+    # A loop for each call: it ends with the thread, and nothing of a failed run is left on it.
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="episodes", daemon=True)
     thread.start()
     playing = asyncio.run_coroutine_threadsafe(self._all(requests, sampling, step), loop)
     playing.add_done_callback(lambda _: self.dispatch.post(_awake))
     try:
+      # Encoders, on-device indexes and judges of this process run here, on the caller's thread.
       with self.dispatch.serving():
         while not playing.done():
           self.dispatch.serve(wait_s=60.0)
       return playing.result()
     finally:
       playing.cancel()
+      asyncio.run_coroutine_threadsafe(_cancelled(), loop).result()
       loop.call_soon_threadsafe(loop.stop)
       thread.join()
       loop.close()
 
   async def _all(self, requests: Sequence[Request], sampling: structs.Sampling, step: int) -> list[Episode]:
+    # All episodes begin at once, and their calls wait at this gate: a search does not keep a place that a call could use.
     gate = asyncio.Semaphore(self.server.concurrency)
     tasks = [asyncio.ensure_future(self._episode(request, sampling, step, gate)) for request in requests]
-    try:
-      return await asyncio.gather(*tasks)
-    finally:  # after an error the others are of no use
-      for task in tasks:
-        task.cancel()
-      await asyncio.gather(*tasks, return_exceptions=True)
+    return await asyncio.gather(*tasks)
 
   async def _episode(self, request: Request, sampling: structs.Sampling, step: int, gate: asyncio.Semaphore) -> Episode:
     client = EndpointClient(self.server, self.tokenizer, self._stops, gate)
@@ -116,6 +115,14 @@ class EndpointRollout:
     # A play may construct an Episode itself, without these numbers.
     numbers: dict[str, Any] = dict(prompt_index=request.prompt_index, sample=request.sample)
     return dataclasses.replace(episode, facts=facts, example_id=request.example.id, **numbers)
+
+
+async def _cancelled() -> None:
+  """Ends what is left on the event loop after an error or an interruption."""
+  tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+  for task in tasks:
+    task.cancel()
+  await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _awake() -> None:

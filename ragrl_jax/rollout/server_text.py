@@ -23,6 +23,7 @@ def ended(reply: Completion, accept: Sequence[str], opened: str = "") -> tuple[s
     opened: the text that this one continues.
   """
   text = reply.content
+  # First of all, the text itself: the server may have ignored a stop string, or kept it in the text.
   found = min(((at, stop) for stop in accept if (at := text.find(stop)) >= 0), default=None)
   if found is not None:
     at, stop = found
@@ -31,6 +32,7 @@ def ended(reply: Completion, accept: Sequence[str], opened: str = "") -> tuple[s
     return text, CUT
   if reply.stop in accept:
     return text + reply.stop, reply.stop
+  # A prompt speaks of tags as well, so only the last words before the turn are looked at (LEAR opens an answer there).
   left = {stop: _open_at(opened[-TAIL:] + text, stop) for stop in accept}
   stop = max((stop for stop in accept if left[stop] >= 0), key=lambda stop: left[stop], default=EOS)
   return (text, EOS) if stop == EOS else (text + stop, stop)
@@ -65,6 +67,7 @@ def of_tokens(
   shared = min(len(joined), len(wanted))
   if not said or joined[:shared] != wanted[:shared]:
     return () if not text else None
+  # By bytes, since their tokens and ours begin and end in different places.
   by_byte = [value for token, value in said for _ in token][: len(wanted)]
   by_byte += [0.0] * (len(wanted) - len(by_byte))
   found, at = [], 0

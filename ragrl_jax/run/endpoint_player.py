@@ -41,14 +41,19 @@ def check(config) -> None:
   """Makes every check that needs neither index nor questions.
 
   Raises:
-    ValueError: no tokenizer; no key for OpenAI's own server; an address that cannot be called; or the recipe needs what
-      the config does not name.
+    ValueError: no tokenizer; no key for OpenAI's own server; an address that cannot be called; a setting that the
+      server would not hear of; or the recipe needs what the config does not name.
   """
   player_lib.check_tools(config, player_lib.recipe(config))
   if not config.prompting.tokenizer:
     raise ValueError(
       "config.prompting.tokenizer is empty: with config.endpoint.model it says how long texts are. Name the folder of "
       "any tokenizer, such as Qwen's, or 'bytes'."
+    )
+  if config.prompting.thinking != "default" and config.endpoint.protocol != endpoint_client.COMPLETIONS:
+    raise ValueError(
+      f"config.prompting.thinking={config.prompting.thinking!r}: a chat's server has its own template, which does not "
+      "hear of it. Leave 'default', and tell the server in its own words (config.endpoint.more in a config file)."
     )
   _client(settings_lib.of(config).endpoint)
 

@@ -1,6 +1,9 @@
 """A model behind a server answers in an evaluation, in every recipe's own turns. The server's answers are scripted."""
 
 import json
+import pathlib
+import subprocess
+import sys
 
 import pytest
 from scripted_server import completion, continuation, serving
@@ -12,6 +15,7 @@ from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.prompting.marked import MarkedTokenizer
 from ragrl_jax.structs import Example, Passage
 
+ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLES = [Example(f"q{i}", f"Where is {i}?", (f"town {i}",)) for i in range(5)]
 USAGE = dict(usage=dict(prompt_tokens=100, completion_tokens=10))
 
@@ -193,6 +197,7 @@ def test_what_is_refused_before_anything_is_asked(place, monkeypatch):
     (lambda c: c.endpoint.update(dict(url="ftp://x")), "begins with http.*config.endpoint.url"),
     (lambda c: c.prompting.update(dict(tokenizer="")), "config.prompting.tokenizer is empty"),
     (lambda c: c.endpoint.update(dict(omit="stop,top_k")), "omit='stop,top_k': .*top_k"),
+    (lambda c: c.prompting.update(dict(thinking="off")), "config.prompting.thinking='off': a chat's server"),
     (lambda c: c.endpoint.update(dict(protocol="grpc")), "config.endpoint.protocol='grpc'"),
     (lambda c: c.retrieval.update(dict(index="")), "config.retrieval.index is empty"),
     (lambda c: c.endpoint.update(dict(model="")), "either a checkpoint answers"),
@@ -221,3 +226,21 @@ def test_chats_of_ids_can_be_read_back():
     words.render([dict(role="tool", content="")])
   with pytest.raises(ValueError, match="no chat"):
     words.messages(words.encode("text"))
+
+
+@pytest.mark.slow  # starts two processes that import everything
+def test_the_command(place):
+  with serving(searching) as (url, _):
+    command = [sys.executable, ROOT / "launchers" / "evaluate.py", f"--config={ROOT}/configs/search_r1.py"]
+    command += [
+      f"--data={place}/questions.jsonl.gz",
+      f"--out={place}/command",
+      f"--config.retrieval.index={place}/index",
+    ]
+    named = ["--config.endpoint.model=m", f"--config.endpoint.url={url}", "--config.prompting.tokenizer=bytes"]
+    named += ["--config.prompting.chat=False", "--config.endpoint.output_price=10", "--config.endpoint.input_price=2.5"]
+    done = subprocess.run([*command, *named], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "10 calls, 1,000 tokens in, 100 tokens out, cost 0.0035" in done.stdout and "1.000" in done.stdout
+    done = subprocess.run(command, capture_output=True, text=True)
+  assert done.returncode == 2 and done.stderr.startswith("error: either a checkpoint answers")

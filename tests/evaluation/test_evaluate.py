@@ -146,3 +146,17 @@ def test_the_best_checkpoint_of_a_run(tmp_path):
   assert evaluate.best(tmp_path, "evaluation/em") == tmp_path / "checkpoints" / "20"
   with pytest.raises(ValueError, match="'evaluation/f1'"):
     evaluate.best(tmp_path, "evaluation/f1")
+
+
+@pytest.mark.parametrize("method", ["sure", "flare", "adaptive", "filco"])
+def test_methods_of_several_conversations_are_played_by_an_engine(place, method):
+  """Its words are nonsense; what counts is that their conversations, forks and log-probabilities are an engine's."""
+  place, config, _ = place
+  config = config.copy_and_resolve_references()
+  config.recipe, config.switches, config.data.max_examples = "untrained", dict(method=method, max_searches=2), 3
+  config.rollout.update(dict(context=2048, prefill=128, max_new_tokens=16))
+  metrics = run(place, config, method)
+  assert metrics["n"] == 3 and metrics["failed"] == 0
+  played = [json.loads(line) for line in (place / method / "episodes.jsonl").read_text().splitlines()]
+  said = [segment for row in played for segment in row["segments"] if segment["owner"] == "model"]
+  assert len(said) >= 3 and (method == "adaptive" or metrics["searches"] >= 1)
