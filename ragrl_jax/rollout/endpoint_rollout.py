@@ -86,7 +86,7 @@ class EndpointRollout:
       loop.close()
 
   async def _all(self, requests: Sequence[Request], sampling: structs.Sampling, step: int) -> list[Episode]:
-    # All episodes begin at once, and their calls wait at this gate: a search does not keep a place that a call could use.
+    # All episodes begin at once, and their calls wait here: a search keeps no place that a call could use.
     gate = asyncio.Semaphore(self.server.concurrency)
     tasks = [asyncio.ensure_future(self._episode(request, sampling, step, gate)) for request in requests]
     return await asyncio.gather(*tasks)
