@@ -233,6 +233,20 @@ def test_a_released_checkpoint_that_was_played_fills_the_row_of_its_transcripts(
   assert values.pop("ReSearch-7B-Instruct") == 1.0 and set(values.values()) == {None}
 
 
+def test_given_passages_fill_arenas_row_alone(tmp_path):
+  checkpoint = paper_runs.model(tmp_path / "model", "qwen2.5-7b")
+  for number, variant in enumerate(("research", "research,given")):
+    paper_runs.evaluation(
+      tmp_path / str(number), f"released:{variant}", [paper_runs.row(0)], checkpoint=checkpoint, data="hotpotqa.jsonl"
+    )
+  searched, given = (results.read(tmp_path / name).facts for name in "01")
+  (arena,) = [row.run for row in papers.PAPERS["arena"].tables[0].rows if row.name == "ReSearch-7B"]
+  (veritas,) = [run for paper, table, name, run in every_row() if (paper.name, table.name, name) == (
+    "veritas", "Table 2", "ReSearch-7B-Instruct")]  # fmt: skip
+  assert filling.fits(arena, given) and not filling.fits(arena, searched)
+  assert filling.fits(veritas, searched) and not filling.fits(veritas, given)
+
+
 def every_row():
   for paper in papers.PAPERS.values():
     for table in paper.tables:

@@ -44,6 +44,11 @@ def closed_book(model: str) -> Run:
   return Run("untrained:closed_book", models=(model,))
 
 
+def released(system: str) -> Run:
+  """A released agent whose searches bring the given passages: played, or its transcripts."""
+  return Run(system=system, where={"switches.documents": ("given", None)})
+
+
 def given(method: str, model: str) -> Run:
   """An untrained method over the given passages; this recipe asks no judge."""
   return Run(f"untrained:{method},given", models=(model,))
@@ -86,9 +91,9 @@ ARENA-Qwen-7B                   | 0.628 0.762 0.812 | 0.660 0.752 0.786 | 0.400 
     "Qwen-7B-SFT-direct": fine_tuned("direct"),
     "Qwen-7B-SFT-reasoning": fine_tuned(""),
     "Naive-GRPO": trained("naive", kl="k3"),
-    "R1-Searcher-7B": Run(system="r1_searcher"),
-    "SimpleDeepSearcher-7B": Run(system="simpledeepsearcher"),
-    "ReSearch-7B": Run(system="research"),
+    "R1-Searcher-7B": released("r1_searcher"),
+    "SimpleDeepSearcher-7B": released("simpledeepsearcher"),
+    "ReSearch-7B": released("research"),
     "Llama3.1-8B-Instruct (Original)": untrained(LLAMA),
     "ARENA-Llama-8B": trained(model=LLAMA),
     "Qwen2.5-7B-Instruct (Original)": untrained(QWEN),
