@@ -46,7 +46,7 @@ VARIANTS = {
     "longbench",
     "original,longbench",
   ),
-  "released": ("", "smoke", "research", "simpledeepsearcher,smoke"),
+  "released": ("", "smoke", "research,given", "simpledeepsearcher,smoke"),
   "untrained": (
     "",
     "sure,given",

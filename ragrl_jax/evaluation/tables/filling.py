@@ -103,7 +103,8 @@ def fits(run: Run, facts: Mapping[str, Any]) -> bool:
   if run.system:
     played = facts.get("recipe") == "released" and facts.get("switches.agent") == run.system
     found = played or facts.get("system") == run.system
-    return found and all(_holds(facts, *fact) for fact in run.where.items())
+    where = {"switches.documents": ("search", None)} | dict(run.where)  # None: transcripts from elsewhere
+    return found and all(_holds(facts, *fact) for fact in where.items())
   if facts.get("system") or bool(run.train) != facts["trained"] or run.checkpoint != facts["step"]:
     return False
   wanted: dict[str, Any] = dict(_chosen(run.evaluate))

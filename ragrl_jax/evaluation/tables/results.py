@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,17 @@ MODELS: Mapping[tuple[str, int, int], str] = {
   ("qwen3", 4096, 36): "qwen3-8b",
   ("llama", 4096, 32): "llama-3.1-8b",
 }
+# How servers name the models of the tables.
+_SERVED: Sequence[tuple[re.Pattern[str], str]] = (
+  (re.compile(r"gpt-4o(-\d.*)?"), "gpt-4o"),
+  (re.compile(r"(openai-)?o1(-\d.*)?"), "openai-o1"),
+  (re.compile(r"deepseek-(r1|reasoner)"), "deepseek-r1"),
+  (re.compile(r"(qwen2\.5-(?:1\.5|3|7|14)b)-instruct"), r"\1"),
+  (re.compile(r"(qwen2\.5-(?:1\.5|3|7|14)b)"), r"\1-base"),
+  (re.compile(r"(qwen3-[48]b)"), r"\1"),
+  (re.compile(r"(llama-3\.1-8b)-instruct"), r"\1"),
+  (re.compile(r"deepseek-r1-distill-qwen-7b"), "r1-distill-qwen-7b"),
+)
 _DISTILLED = {"qwen2.5-7b": "r1-distill-qwen-7b"}  # the same shape with RoPE's θ of Qwen2.5-Math
 _BASE_ENDS = 151643  # eos_token_id of Qwen2.5's base models; the instruct models have 151645
 _NEEDED = ("id", "question", "golds", "prediction", "terms", "ended", "source")
@@ -111,7 +123,7 @@ def _facts(folder: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, Any]:
   found["step"] = _step(settings, trained)
   if (folder / answer_verdicts.SUMMARY).is_file():
     found["verdicts"] = _object(folder / answer_verdicts.SUMMARY).get("judge")
-  found["model"] = settings.get("model") or _model(settings, place, trained)
+  found["model"] = _served(settings) or settings.get("model") or _model(settings, place, trained)
   return found
 
 
@@ -143,6 +155,15 @@ def _step(settings: Mapping[str, Any], trained: Mapping[str, Any]) -> int:
   path = pathlib.Path(settings.get("checkpoint") or "")
   step = int(path.name) if path.name.isdigit() and path.parent.name == "checkpoints" else 0
   return 0 if step == trained.get("steps") else step
+
+
+def _served(settings: Mapping[str, Any]) -> str | None:
+  """The tables' name of a model behind a server; None for another one."""
+  if not settings.get("endpoint"):
+    return None
+  name = str(settings.get("model")).rpartition("/")[2].lower()
+  fitting = ((pattern.fullmatch(name), known) for pattern, known in _SERVED)
+  return next((match.expand(known) for match, known in fitting if match is not None), None)
 
 
 def _model(settings: Mapping[str, Any], run: pathlib.Path | None, trained: Mapping[str, Any]) -> str | None:
