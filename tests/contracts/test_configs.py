@@ -46,6 +46,7 @@ VARIANTS = {
     "longbench",
     "original,longbench",
   ),
+  "search_r1": ("", "smoke", "repo", "ppo", "ppo,r1", "sft", "sft,smoke"),
   "released": ("", "smoke", "research,given", "simpledeepsearcher,smoke"),
   "untrained": (
     "",
