@@ -31,12 +31,13 @@ def chosen(
   order = sorted(range(len(questions)), key=lambda place: place * _STRIDE % 1)
   changed = lambda rows: len({bool(row["em"]) for row in rows}) > 1
   order.sort(key=lambda place: not changed(questions[place]))  # stable
-  spent, tried = 0, order[:TRIED]
-  for side, folder in enumerate(folders):
-    lines = {questions[place][side]["line"] for place in tried}
-    spent += sum(len(packed) for packed in read(folder, lines).values())
+  tried = order[:TRIED]
+  # A block is compressed as a whole, since its episodes may have passages in common.
+  made = blocks(questions, folders, sorted(tried))
+  spent = sum(len(zlib.compress(json.dumps(block).encode())) for block in made)
+  held = any(trace is not None for block in made for sides in block for trace in sides)
   each = max(1.0, spent * 4 / 3 / max(1, len(tried)))  # base64 turns three bytes into four
-  return sorted(order[: int(max_bytes / each)]) if spent else []
+  return sorted(order[: int(max_bytes / each)]) if held else []
 
 
 def blocks(

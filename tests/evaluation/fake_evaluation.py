@@ -47,7 +47,10 @@ def episode(example, skill, rng, filler=""):
     structs.Segment(
       structs.ENVIRONMENT, (1,) * 40, f"<information>{block}</information>", (), "", f"founder of guild {i}", found
     ),
-    model(f'<think> Doc 1 says: "{quote}" So the answer is {said}. </think>\n<answer> {said} </answer>', "</answer>"),
+    model(
+      f"<think> Doc 1 says: <quote>{quote}</quote> So the answer is {said}. </think>\n<answer> {said} </answer>",
+      "</answer>",
+    ),
   ]
   prompt = structs.Segment(structs.ENVIRONMENT, (1,) * 90, f"Answer by searching.\nQuestion: {example.question}\n")
   verdict = 1.0 if right else 0.0
