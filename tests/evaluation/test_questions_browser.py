@@ -9,6 +9,7 @@ import pytest
 from test_page import FRAME, HOST, PICTURES, WIDTHS, opened
 from test_page import pytestmark as pytestmark
 
+from ragrl_jax.evaluation.tables import filling, papers, writing
 from ragrl_jax.report import evaluation_page, rendering
 
 NUMBER = 150
@@ -194,3 +195,20 @@ def test_what_a_reader_does(pages, seen, name, width):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_text_is_too_long_for_the_page(seen, width):
   assert seen[f"long {width}"]["outside"] == [] and seen[f"long {width}"]["wide"] == [width, width]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_papers_tables(tmp_path, width, scheme):
+  paper = papers.PAPERS["veritas"]
+  (tmp_path / "tables.html").write_text(writing.page(paper, filling.fill(paper, [])), encoding="utf-8")
+  (tmp_path / "host.html").write_text(
+    f'<!doctype html><body style="margin:0"><iframe src="tables.html" width="{width}" height="2400" '
+    'style="border:0;display:block"></iframe>'
+  )
+  out = PICTURES / f"tables_{width}_{scheme}.png"
+  PICTURES.mkdir(parents=True, exist_ok=True)
+  out.unlink(missing_ok=True)
+  dark = [f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"]
+  opened(tmp_path / "host.html", tmp_path, *dark, f"--screenshot={out}", size=(max(500, width), 2400))
+  assert out.read_bytes().startswith(b"\x89PNG") and out.stat().st_size > 50_000
