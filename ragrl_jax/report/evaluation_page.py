@@ -123,7 +123,9 @@ def _terms(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _known(parts: Sequence[Mapping[str, Any]], measure: str) -> bool:
-  return any(side[measure] is not None for part in parts for side in part["sides"])
+  """Whether a measure has values; a recipe that never searches has only zeros, which say nothing."""
+  values = [side[measure] for part in parts for side in part["sides"]]
+  return any(values) if measure == "num_searches" else any(value is not None for value in values)
 
 
 def _said(value: Any) -> str:
