@@ -10,6 +10,7 @@ from ragrl_jax.report import metric_tables
 from ragrl_jax.rollout.collect import Request
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes
+from ragrl_jax.testing import played
 
 RECIPE = recipes.get("search_r1")
 EXAMPLES = [
@@ -260,13 +261,9 @@ def test_pairs_are_pooled_over_questions(tmp_path):
   searched = [("model", "<search> 1 </search>"), ("environment", FOUND)]
   turns = {"q0": [*searched * 3, thought], "q1": [*searched, thought], "q2": [thought]}
   facts = {"q0": (1.0,), "q1": (1.0,), "q2": ()}
-
-  def play(asked, at_once):
-    for (one,) in asked:
-      name = one.example.id
-      made = structs.Episode.from_text(recipe, one.example, turns[name], facts=dict(information_think=facts[name]))
-      yield numbered(one, made)
-
+  play = played.by_example(
+    lambda e: structs.Episode.from_text(recipe, e, turns[e.id], facts=dict(information_think=facts[e.id]))
+  )
   metrics = harness.evaluate(EXAMPLES[:3], play, recipe, tmp_path, settings={})
   # Blocks 3, 1 and 0; thoughts after the last ones only, both faithful. By episodes (1/3 + 1 + 0) / 3, by pairs 2 / 4.
   assert metrics["terms"]["information_think"] == pytest.approx(4 / 9) and metrics["pooled"]["information_think"] == 0.5
