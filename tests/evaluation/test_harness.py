@@ -9,7 +9,7 @@ from ragrl_jax.evaluation import harness
 from ragrl_jax.report import metric_tables
 from ragrl_jax.rollout.collect import Request
 from ragrl_jax.run import rewards
-from ragrl_jax.store import episodes
+from ragrl_jax.store import episodes, lock
 from ragrl_jax.testing import played
 
 RECIPE = recipes.get("search_r1")
@@ -223,6 +223,12 @@ def test_seeds_have_folders_of_their_own_and_a_mean(tmp_path):
     evaluate(tmp_path, EXAMPLES[:4])
   with pytest.raises(ValueError, match="under one seed: choose another --out"):
     evaluate(tmp_path / "seed_0", EXAMPLES[:4], seeds=2)
+
+
+def test_two_processes_do_not_write_to_one_folder(tmp_path):
+  with lock.held(tmp_path), pytest.raises(lock.Held, match="is in use: process .* holds run.lock"):
+    evaluate(tmp_path)
+  assert evaluate(tmp_path)["n"] == 9
 
 
 def test_results_of_another_evaluation_are_not_continued(tmp_path):
