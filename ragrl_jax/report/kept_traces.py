@@ -89,11 +89,12 @@ def compact(row: Mapping[str, Any]) -> dict[str, Any]:
       ]
     segments.append(item)
   judged = marks.judged(row)
-  others = {name: value for name, value in row["facts"].items() if name not in {one["term"] for one in judged}}
+  shown = {structs.NO_VERDICT, *(one["term"] for one in judged)}
+  others = {name: value for name, value in row["facts"].items() if name not in shown}
   facts = json.dumps(others, ensure_ascii=False, indent=1) if others else ""
   return {
     "ended": row["ended"],
-    "failure": row["failure"],
+    "failure": row["failure"] or row["facts"].get(structs.NO_VERDICT, ""),
     "segments": segments,
     "judged": judged,
     "facts": facts if len(facts) <= MAX_FACTS else facts[:MAX_FACTS] + " …",

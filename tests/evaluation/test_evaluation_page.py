@@ -37,6 +37,7 @@ def test_one_evaluation(folders):
   assert f"Exact match {metrics['em']:.3f}" in said and "1 questions failed" in said
   assert f"Set musique {metrics['by_source']['musique']['n']}" in said
   assert "All 90 questions with their episodes are in this page." in said
+  assert "Reward term information_think" in said and f"char_f1 {metrics['char_f1']:.3f}" in said
   index = unpacked(page, "questions-index")
   assert index["id"] == [f"q{i}" for i in range(90)] and index["trace"] == list(range(90))
   block = unpacked(page, "traces-2")

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from ragrl_jax import structs
 from ragrl_jax.report import kept_traces, question_rows
 from ragrl_jax.store import episodes
 
@@ -86,7 +87,10 @@ def test_changed_questions_are_kept_first_and_the_rest_evenly(two, tmp_path):
   segments = [dict(owner="environment", text="Q?"), dict(owner="model", text="x", stop="eos")]
   for path in two:
     rows = [json.loads(line) for line in (path / "predictions.jsonl").read_text().splitlines()]
-    kept = [dict(id=one["id"], segments=segments, facts={}, ended="answer", failure="", gold_ids=None) for one in rows]
+    facts = {structs.NO_VERDICT: "the judge said maybe"}
+    kept = [
+      dict(id=one["id"], segments=segments, facts=facts, ended="answer", failure="", gold_ids=None) for one in rows
+    ]
     (path / episodes.PLAYED).write_text("".join(json.dumps(one) + "\n" for one in kept))
   questions, _ = joined(two)
   places = kept_traces.chosen(questions, two, 10**6)
@@ -94,6 +98,7 @@ def test_changed_questions_are_kept_first_and_the_rest_evenly(two, tmp_path):
   all_of_them = kept_traces.blocks(questions, two, places)
   assert len(all_of_them) == 1 and len(all_of_them[0]) == 5
   assert all_of_them[0][0][0]["segments"][1]["runs"] == [["x"]] and all_of_them[0][0][1]["ended"] == "answer"
+  assert all_of_them[0][0][0]["failure"] == "the judge said maybe" and all_of_them[0][0][0]["facts"] == ""
   size = [n for n in range(10, 2000, 10) if len(kept_traces.chosen(questions, two, n)) == 4][0]
   assert set(kept_traces.chosen(questions, two, size)) >= {1, 2, 3, 4}  # b, c won, d lost, e is right on one side only
   (two[1] / episodes.PLAYED).unlink()

@@ -197,6 +197,40 @@ def test_no_text_is_too_long_for_the_page(seen, width):
   assert seen[f"long {width}"]["outside"] == [] and seen[f"long {width}"]["wide"] == [width, width]
 
 
+def test_hostile_text_is_not_executed(pages, tmp_path):
+  data = json.loads(json.dumps(pages["data"]))
+  attack = (
+    "</script><script>document.title='OWNED'</script><img src=x onerror=\"document.title='OWNED'\">"
+    "<a href=\"javascript:document.title='OWNED'\">\u2028\u202e\u200b{{ 7 * 7 }}"
+  )
+  data["names"] = [attack, "x" + attack]
+  data["index"] |= {name: [attack] * NUMBER for name in ("question", "id")} | {"golds": [[attack]] * NUMBER}
+  data["index"] |= {"sources": [attack] * 3, "ends": [attack] * len(data["index"]["ends"])}
+  for side in data["index"]["sides"]:
+    side["said"] = [attack] * NUMBER
+  for part in data["parts"]:
+    part |= {"group": attack, "name": attack}
+  for trace in (trace for block in data["blocks"] for sides in block for trace in sides):
+    trace |= {"facts": attack, "failure": attack}
+    for step in trace["judged"]:
+      step |= {"term": attack, "claim": attack, "basis": attack}
+    for segment in trace["segments"]:
+      segment |= {"query": attack, "stop": attack}
+      if "runs" in segment:
+        segment["runs"] = [[attack], [attack, "found", attack]]
+      for passage in segment.get("found") or ():
+        passage |= {"title": attack, "runs": [[attack, "cited", attack]]}
+  bad = tmp_path / "bad.html"
+  bad.write_text(rendering.evaluation(data), encoding="utf-8")
+  dom = opened(bad, tmp_path)
+  title = html.unescape(re.search(r"<title>(.*?)</title>", dom)[1])
+  assert title.startswith("</script><script>document.title='OWNED'") and title != "OWNED"
+  assert 'class="segment model"' in dom and "<img" not in dom and '<a href="java' not in dom
+  # Invisible characters, and those that change the direction of text, are shown as escapes.
+  episode = dom[dom.index('class="segment model"') : dom.index('id="settings"')]
+  assert "\\u{202e}\\u{200b}" in episode and not re.search("[\u202e\u200b\u2028]", episode)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_papers_tables(tmp_path, width, scheme):
