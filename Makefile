@@ -107,6 +107,7 @@ bench: $(PARITY_VENV)/.ready-parity  ## speed, as ratios to other libraries in t
 	$(VENV)/bin/python benchmarks/kv_dtype.py
 	$(VENV)/bin/python benchmarks/quickstart_seeds.py
 	$(VENV)/bin/python benchmarks/quotes.py
+	$(VENV)/bin/python benchmarks/scoring.py
 
 gpu: $(VENV)/.ready  ## speed on a GPU (pip install jax[cuda13] into the environment): writes docs/performance.md
 	$(RUN) benchmarks/gpu.py $(if $(TORCH_PYTHON),--python_torch $(TORCH_PYTHON))

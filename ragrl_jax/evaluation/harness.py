@@ -25,7 +25,7 @@ from ragrl_jax.rollout import collect
 from ragrl_jax.rollout.group_sampler import TooManyFailures, refuse_failures
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes as episodes_lib
-from ragrl_jax.store import jsonl
+from ragrl_jax.store import jsonl, lock
 
 WITH_INTERVAL = ("em", "f1", "cover_em", "outcome")
 
@@ -192,13 +192,14 @@ def evaluate(
     The metrics as written: `summarise`, seconds, peak memory and settings.
 
   Raises:
-    ValueError: `out` holds predictions with other settings or for other questions.
+    ValueError: `out` holds predictions with other settings or for other questions, or another process writes there.
     TooManyFailures: a tool is down. Finished answers are kept, and the same call continues after them.
   """
   folders = seeds_lib.folders(out, seeds)
   # What a seed's answers depend on does not include the number of seeds.
   ownership = [dict(settings) | ({} if seeds == 1 else dict(sample=seed)) for seed in range(seeds)]
   with contextlib.ExitStack() as stack:
+    stack.enter_context(lock.held(out))
     files = [AnswerFiles(folder, own, examples) for folder, own in zip(folders, ownership)]
     for one in files:
       stack.callback(one.close)

@@ -92,7 +92,11 @@ def test_a_table_by_hand_in_four_formats(tmp_path):
   assert r"\caption{Made $<$up$>$, Table 9: a table}" in tex and tex.count(r"\begin{tabular}{llccc}") == 1
   page = writing.page(PAPER, filled)
   assert f"<td>{each}</td>" in page and "<h1>Made &lt;up&gt;</h1>" in page and "<script" not in page
-  assert '<tr class="ours"><td>Group: ours &amp; co</td>' in page
+  # A row's name stands on its first line.
+  paper, ours = page.split("<tr")[2:4]
+  assert '<th scope="row">Group: ours &amp; co</th><td>paper</td>' in paper
+  assert ours.startswith(' class="ours"><th scope="row"></th><td>ours</td>')
+  assert page.count('<a href="#table-') == page.count('<h2 id="table-') == len(filled) and "<details>" in page
 
 
 def test_a_missing_run_has_its_command(tmp_path):
