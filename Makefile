@@ -80,6 +80,7 @@ parity: $(PARITY_VENV)/.ready-parity  ## agreement with transformers and torch, 
 real: $(PARITY_VENV)/.ready-parity  ## real questions and corpora (RAGRL_DATA, or ../shared/data)
 	$(PARITY_VENV)/bin/python -m pytest -m real
 	$(PARITY_VENV)/bin/python benchmarks/real_retrieval.py
+	$(PARITY_VENV)/bin/python benchmarks/real_audit.py
 	$(PARITY_VENV)/bin/python benchmarks/real_runs.py
 
 lint: $(VENV)/.ready  ## style, and types in the rooms that pyproject.toml lists
@@ -106,6 +107,7 @@ bench: $(PARITY_VENV)/.ready-parity  ## speed, as ratios to other libraries in t
 	$(VENV)/bin/python benchmarks/kv_dtype.py
 	$(VENV)/bin/python benchmarks/quickstart_seeds.py
 	$(VENV)/bin/python benchmarks/quotes.py
+	$(VENV)/bin/python benchmarks/scoring.py
 
 gpu: $(VENV)/.ready  ## speed on a GPU (pip install jax[cuda13] into the environment): writes docs/performance.md
 	$(RUN) benchmarks/gpu.py $(if $(TORCH_PYTHON),--python_torch $(TORCH_PYTHON))

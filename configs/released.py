@@ -5,7 +5,7 @@ Run:    python launchers/evaluate.py --config configs/released.py:research --che
           --config.retrieval.index=INDEX_OR_ADDRESS --config.switches.instructions=file:prompt.txt \
           --data hotpotqa.jsonl.gz --out OUT
 Variants, joined by commas: smoke (tiny sizes, same rules); search_r1, desa, autorefine, research, r1_searcher,
-search_o1 or simpledeepsearcher.
+search_o1 or simpledeepsearcher; given (searches bring the question's own passages).
 Expect: not run yet at these sizes. The checkpoints were trained on their authors' prompts: give those in a file.
 """
 
@@ -14,9 +14,11 @@ from ragrl_jax import recipes
 
 TOP_K = {"research": 5, "r1_searcher": 5, "search_o1": 10, "simpledeepsearcher": 10}  # others: 3
 
+AGENTS = tuple(preset for preset in recipes.presets("released") if preset != "given")
+
 
 def get_config(variant: str = ""):
-  config, chosen = recipes.configure("released", variant, one_of=(recipes.presets("released"),))
+  config, chosen = recipes.configure("released", variant, one_of=(AGENTS,))
   config.model.update(dict(dtype="bfloat16"))
   config.retrieval.top_k = next((TOP_K[name] for name in chosen if name in TOP_K), 3)
   # A turn of an agent that reasons at length before it searches; results have room beside it.

@@ -1,4 +1,4 @@
-"""Scores a checkpoint on questions. It connects the rooms as training does, without the learner.
+"""Scores a checkpoint, or a model behind a server, on questions: the rooms of training without the learner.
 
 Read `evaluate` for a checkpoint on disk, `evaluator` for the held-out questions during training.
 """
@@ -21,8 +21,8 @@ from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import lora, peft
 from ragrl_jax.parallel import hosts
 from ragrl_jax.rollout import collect
+from ragrl_jax.run import endpoint_player, questions, rewards
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.run import questions, rewards
 from ragrl_jax.run.progress import Evaluate
 from ragrl_jax.store import addresses, changes, evaluations
 from ragrl_jax.store import checkpoint as checkpoint_lib
@@ -31,7 +31,7 @@ from ragrl_jax.store import metrics as metrics_lib
 
 def evaluate(
   config,
-  checkpoint: str | pathlib.Path,
+  checkpoint: str | pathlib.Path | None,
   data: str,
   out: str | pathlib.Path,
   *,
@@ -47,7 +47,7 @@ def evaluate(
   Args:
     config: recipe, retrieval and sizes (ragrl_jax/config.py). The checkpoint's model replaces its model.
     checkpoint: a Hugging Face folder, or PEFT's with adapters; a run's folder (its finished `model/`, else its newest
-      checkpoint); or one step of a run, RUN/checkpoints/40.
+      checkpoint); or one step of a run, RUN/checkpoints/40. None: the model of config.endpoint answers.
     data: questions, as in config.data.train; config.data.max_examples limits them.
     out: the folder of the results.
     sample: sample the answers.
@@ -57,47 +57,47 @@ def evaluate(
 
   Raises:
     ValueError, FileNotFoundError: an input cannot be read, or `out` has results of another evaluation.
-    harness.TooManyFailures: the retriever or a judge is down.
+    ConnectionError: the model's server refuses every question.
+    harness.TooManyFailures: the retriever, a judge or the model's server is down.
   """
   sample = sample or seeds > 1
-  # ---- 1. settings: the caller's, except those that define the checkpoint's arrays, which are the run's --------------
   config_lib.validate(config, training=False)
   plays = player_lib.recipe(config)
-  config = config.copy_and_resolve_references()
-  folder, run, step = locate(checkpoint)
-  if folder is not None:
-    adapters = peft.is_folder(folder)
-    config.model.path = peft.base(folder, config.model.path) if adapters else str(folder)
-    config.model.lora.update(dict(rank=0, path=str(folder) if adapters else ""))
+  config, out = config.copy_and_resolve_references(), pathlib.Path(out)
+  if (checkpoint is None) != bool(config.endpoint.model):
+    raise ValueError(
+      "either a checkpoint answers (--checkpoint) or a model behind a server (config.endpoint.model): name one of them."
+    )
+  # ---- 1. settings and questions: everything that can be refused before weights and index are read ------------------
+  source = None if checkpoint is None else _chosen(config, checkpoint)
+  if source is None:
+    endpoint_player.check(config)
   else:
-    _as_trained(config, run.parent / "config.json")
-
-  # ---- 2. the rooms are built: questions first, then weights, index and engine ---------------------------------------
-  player_lib.check(config, training=False)  # before the questions are read
+    player_lib.check(config, training=False)
   examples = questions.testing(config, data, max_examples=config.data.max_examples)
   questions.check_passages(config, plays, examples, str(data))
-  player = player_lib.build(config, training=False)
+
+  # ---- 2. the rooms are built, with weights or a server's address ----------------------------------------------------
+  if source is None:
+    player = endpoint_player.build(config, out / "answers")
+  else:
+    player = player_lib.build(config, training=False)
   examples = questions.fitting(config, player, examples)
   questions.check_room(config, player.tokenizer, player.recipe.prompt, examples, str(data))
+  if isinstance(player, player_lib.Player):
+    assert source is not None
+    _load(config, player, source)
+    answers = dict(checkpoint=str(checkpoint), weights=fingerprint(nnx.split(player.model)[1]))
+  else:
+    answers = dict(model=config.endpoint.model, endpoint=dict(player.described))
 
-  # ---- 3. the checkpoint's weights -----------------------------------------------------------------------------------
-  params = lora.split(player.model)[1] if folder is not None else _restored(config, player, run, step)
-  player.engine.load(params, version=step)
-  nnx.update(player.model, params)
-
-  # ---- the questions: earlier results with the same settings are continued ------------------------------------------
-  settings = dict(
-    checkpoint=str(checkpoint),
-    weights=fingerprint(nnx.split(player.model)[1]),
-    data=str(data),
-    questions=len(examples),
-    **_described(config, player, sample=sample),
-  )
+  # ---- 3. the questions: earlier results with the same settings are continued ----------------------------------------
+  settings = dict(**answers, data=str(data), questions=len(examples), **_described(config, player, sample=sample))
   return harness.evaluate(
     examples,
     _play(player, greedy=not sample),
     player.recipe,
-    pathlib.Path(out),
+    out,
     settings=settings,
     batch=batch_of(config),
     seeds=seeds,
@@ -107,7 +107,32 @@ def evaluate(
   )
 
 
-def _described(config, player: player_lib.Player, *, sample: bool) -> dict[str, Any]:
+# (folder of a model or of adapters, None, 0), or (None, folder of a run's checkpoints, step); see `locate`.
+Source = tuple[pathlib.Path | None, pathlib.Path | None, int]
+
+
+def _chosen(config, checkpoint: str | pathlib.Path) -> Source:
+  """Where the weights are. The settings that define their arrays become the checkpoint's."""
+  folder, run, step = locate(checkpoint)
+  if folder is not None:
+    adapters = peft.is_folder(folder)
+    config.model.path = peft.base(folder, config.model.path) if adapters else str(folder)
+    config.model.lora.update(dict(rank=0, path=str(folder) if adapters else ""))
+  else:
+    assert run is not None
+    _as_trained(config, run.parent / "config.json")
+  return folder, run, step
+
+
+def _load(config, player: player_lib.Player, source: Source) -> None:
+  """Gives the checkpoint's weights to the engine and the model."""
+  folder, run, step = source
+  params = lora.split(player.model)[1] if folder is not None else _restored(config, player, run, step)
+  player.engine.load(params, version=step)
+  nnx.update(player.model, params)
+
+
+def _described(config, player: player_lib.Answerer, *, sample: bool) -> dict[str, Any]:
   """The settings that are stored with a score. Results in one folder must share them."""
   # Settings that only change the speed, such as lanes and chunks, are not included.
   r = config.rollout
@@ -204,7 +229,7 @@ def batch_of(config) -> int:
   return config.evaluate.batch or 4 * config.rollout.rows
 
 
-def locate(checkpoint: str | pathlib.Path) -> tuple[pathlib.Path | None, pathlib.Path | None, int]:
+def locate(checkpoint: str | pathlib.Path) -> Source:
   """(folder of a model or of adapters, None, 0), or (None, folder of a run's checkpoints, step).
 
   Raises:
@@ -281,7 +306,7 @@ def config_of(checkpoint: str | pathlib.Path):
   return config
 
 
-def _play(player: player_lib.Player, *, greedy: bool = True) -> harness.Play:
+def _play(player: player_lib.Answerer, *, greedy: bool = True) -> harness.Play:
   """Plays questions for the harness. What is sampled depends on the question's number and the seed's alone."""
   return lambda asked, at_once: player.rollout.stream(asked, step=0, at_once=at_once, greedy=greedy)
 

@@ -38,24 +38,31 @@ class CachedClient:
     self.folder, self.sampling = pathlib.Path(folder), dict(sampling or {})
     self._client, self._failures, self._heard = client, 0, False  # _heard: whether any question has been answered
 
-  async def ask(self, messages: Sequence[Mapping[str, str]]) -> Completion:
+  async def ask(
+    self, question: Sequence[Mapping[str, str]] | str, *, draw: Sequence[int] = (), **sampling: Any
+  ) -> Completion:
     """The answer, from disk if it is stored there.
+
+    Args:
+      question: see `Client.ask`.
+      draw: numbers that tell apart answers that are drawn at random to the same question; they are not sent.
+      sampling: in addition to the client's.
 
     Raises:
       client.NoCompletion: see `Client.ask`. It is a ToolFailed, and is not stored.
       ConnectionError: instead of NoCompletion before the first answer, for a status in SETTINGS or after DEAD failures.
         The job should stop, since no question would be answered.
     """
-    question = dict(model=self._client.model, messages=[dict(message) for message in messages], **self.sampling)
-    name = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
+    sampling = self.sampling | sampling
+    asked = self._client.payload(question, **sampling)
+    named = asked | ({"draw": list(draw)} if draw else {})
+    name = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
     path = self.folder / name[:2] / f"{name}.json"
     if path.exists():
       self._heard = True
       return Completion(**json.loads(path.read_text(encoding="utf-8"))["reply"])
     try:
-      reply = await asyncio.wrap_future(
-        client_lib.daemon(lambda: self._client.ask(question["messages"], **self.sampling))
-      )
+      reply = await asyncio.wrap_future(client_lib.daemon(lambda: self._client.ask(question, **sampling)))
     except client_lib.NoCompletion as failure:
       self._failures += 1
       if not self._heard and (failure.status in SETTINGS or self._failures >= DEAD):
@@ -65,5 +72,5 @@ class CachedClient:
       raise
     self._heard = True
     with jsonl.whole(path) as part:
-      part.write_text(json.dumps(dict(question=question, reply=dataclasses.asdict(reply))), encoding="utf-8")
+      part.write_text(json.dumps(dict(question=named, reply=dataclasses.asdict(reply))), encoding="utf-8")
     return reply

@@ -1,4 +1,4 @@
-"""The client for servers of OpenAI's chat protocol. Judges and teachers use it.
+"""The client for servers of OpenAI's protocol. Judges, teachers and answering models use it.
 
 The server is not trusted: `chat/http.py` limits the time, the length and the form of an answer. `chat/cached.py` stores
 answers on disk.
@@ -44,11 +44,18 @@ class Completion:
     content: the text.
     reasoning: the model's reasoning if the server sends it separately; else "".
     cut: whether the answer was cut off before its end.
+    stop: the stop string that ended it, if the server says so; else "". It is not part of the text.
+    tokens_in, tokens_out: tokens that the server counted in the question and in the answer; None if it does not say.
+    logprobs: (text, log-probability) of each token, if they were asked for.
   """
 
   content: str
   reasoning: str = ""
   cut: bool = False
+  stop: str = ""
+  tokens_in: int | None = None
+  tokens_out: int | None = None
+  logprobs: Sequence[tuple[str, float]] = ()
 
 
 class Client:
@@ -92,23 +99,23 @@ class Client:
       raise ValueError(f"the key for {self.where} holds signs that no key has, such as a line break at its end.")
     self.model, self._timeout, self._deadline, self._retries = model, timeout_s, deadline_s, retries
     self._backoff, self._proxies = backoff_s, not _is_here(host)
-    self._url = (endpoint or OPENAI).rstrip("/") + "/chat/completions"
+    self._url = (endpoint or OPENAI).rstrip("/")
     self._secret = lambda: key  # a function, so that a log of this object's fields does not show the key
 
-  def ask(self, messages: Sequence[Mapping[str, str]], **sampling: Any) -> Completion:
+  def ask(self, question: Sequence[Mapping[str, str]] | str, **sampling: Any) -> Completion:
     """The model's answer.
 
     Lost connections, time-outs, unreadable answers and a status in RETRY are retried. Any other refusal ends the
     question at once.
 
     Args:
-      messages: chat messages with role and content.
+      question: chat messages with role and content; or a text that the model continues.
       sampling: temperature, max_tokens, … under the server's names.
 
     Raises:
       NoCompletion: the server refused, or retries or deadline are spent. The message quotes the server.
     """
-    payload, until = dict(model=self.model, messages=list(messages), **sampling), time.monotonic() + self._deadline
+    payload, until = self.payload(question, **sampling), time.monotonic() + self._deadline
     why, calls, wait, status = "", 0, 0.0, 0
     while calls <= self._retries and status in RETRY | {0}:
       if calls:
@@ -130,16 +137,21 @@ class Client:
       elif (said := _read(reply.body)) is not None:
         return said
       else:
-        why = f"the server's reply is no chat completion: {self._words(reply.text)}"
+        why = f"the server's reply is no completion: {self._words(reply.text)}"
     raise NoCompletion(
       f"{self.model} at {self.where} gave no answer after {calls} call{'s' * (calls != 1)}: {why}",
       status if status not in RETRY else 0,
     )
 
+  def payload(self, question: Sequence[Mapping[str, str]] | str, **sampling: Any) -> dict[str, Any]:
+    """What is sent for a question."""
+    asked: dict[str, Any] = {"prompt": question} if isinstance(question, str) else {"messages": [*map(dict, question)]}
+    return dict(model=self.model) | asked | sampling
+
   def _call(self, payload: Mapping[str, Any], until: float) -> http.Reply:
     key = self._secret()
     return http.post_json(
-      self._url,
+      f"{self._url}/{'completions' if 'prompt' in payload else 'chat/completions'}",
       payload,
       deadline=min(until, time.monotonic() + self._timeout),
       max_bytes=MAX_BYTES,
@@ -170,19 +182,46 @@ def daemon(function: Callable[..., Any], *arguments: Any) -> concurrent.futures.
 
 
 def _read(body: Any) -> Completion | None:
-  """The first choice of a chat completion; None if there is none."""
+  """The first choice of a completion, of a chat or of a text; None if there is none."""
   choices = body.get("choices") if isinstance(body, dict) else None
   choice = choices[0] if isinstance(choices, list) and choices else None
-  message = choice.get("message") if isinstance(choice, dict) else None
-  if not isinstance(message, dict):
+  if not isinstance(choice, dict):
     return None
+  message = choice.get("message")
+  if not isinstance(message, dict):
+    message = {"content": choice.get("text")}
   content, reasoning = message.get("content"), message.get("reasoning_content")
   reasoning = reasoning if isinstance(reasoning, str) else ""
   if content is None and reasoning:  # cut off during its reasoning
     content = ""
   if not isinstance(content, str):
     return None
-  return Completion(well_formed(content), well_formed(reasoning), choice.get("finish_reason") == "length")
+  stop, usage = choice.get("stop_reason"), body.get("usage")
+  counted = [usage.get(name) if isinstance(usage, dict) else None for name in ("prompt_tokens", "completion_tokens")]
+  tokens_in, tokens_out = (count if type(count) is int and count >= 0 else None for count in counted)
+  return Completion(
+    well_formed(content),
+    well_formed(reasoning),
+    choice.get("finish_reason") == "length",
+    stop if isinstance(stop, str) else "",
+    tokens_in,
+    tokens_out,
+    _logprobs(choice.get("logprobs")),
+  )
+
+
+def _logprobs(said: Any) -> tuple[tuple[str, float], ...]:
+  """(text, log-probability) of each token, as chats or texts have them; empty if they are missing or unreadable."""
+  if not isinstance(said, dict):
+    return ()
+  if isinstance(said.get("content"), list):
+    pairs = [(one.get("token"), one.get("logprob")) for one in said["content"] if isinstance(one, dict)]
+  else:
+    tokens, values = said.get("tokens"), said.get("token_logprobs")
+    pairs = [*zip(tokens, values)] if isinstance(tokens, list) and isinstance(values, list) else []
+  if not all(isinstance(token, str) and isinstance(value, int | float) for token, value in pairs):
+    return ()
+  return tuple((well_formed(token), float(value)) for token, value in pairs)
 
 
 def _is_here(host: str) -> bool:

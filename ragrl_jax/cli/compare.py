@@ -24,13 +24,15 @@ from absl import app, flags
 from ragrl_jax.cli import commands
 from ragrl_jax.core.metrics import stats
 from ragrl_jax.data import readers
-from ragrl_jax.evaluation import comparison, harness, raters
+from ragrl_jax.evaluation import answer_verdicts, comparison, harness, raters
 from ragrl_jax.store import jsonl
 
 RESULTS = flags.DEFINE_multi_string(
   "results", [], "Folder of predictions.jsonl, or a glob of such folders; once per system."
 )
-MEASURES = flags.DEFINE_list("measures", [], "em, f1, cover_em, outcome, searches, terms/NAME; all if not given.")
+MEASURES = flags.DEFINE_list(
+  "measures", [], "em, f1, cover_em, outcome, searches, judged, terms/NAME; all if not given."
+)
 ALTERNATIVE = flags.DEFINE_enum(
   "alternative",
   "two-sided",
@@ -64,7 +66,7 @@ def predictions(folders: str) -> list:
   paths = [pathlib.Path(name) / harness.PREDICTIONS for name in sorted(glob.glob(folders))]
   if not (paths := [path for path in paths if path.exists()]):
     raise FileNotFoundError(f"--results={folders}: no {harness.PREDICTIONS} there.")
-  return [row for path in paths for row in jsonl.read(path)]
+  return [row for path in paths for row in answer_verdicts.beside(path.parent, list(jsonl.read(path)))]
 
 
 def judges() -> str:

@@ -3,6 +3,8 @@
 Recipe, retrieval and sizes come from the run's config.json; --config.field=value changes one of them. A model that
 belongs to no run takes them from --config configs/NAME.py.
 
+Without --checkpoint, the model behind a server that --config.endpoint.model=NAME names (docs/howto/endpoint.md).
+
 --best evaluation/em takes the checkpoint of the run that was best on its held-out questions, not the last one.
 
 Writes DIR/predictions.jsonl (one row per question) and DIR/metrics.json, and prints the metrics as a table. With
@@ -41,9 +43,12 @@ def main(argv):
   logging.set_verbosity(logging.WARNING)
   compile_cache.keep()
   commands.ready(CONFIG.value, "out", OUT.value, training=False)
+  if BEST.value and not CHECKPOINT.value:
+    raise app.UsageError("--best chooses among a run's checkpoints: name the run by --checkpoint.")
   checkpoint = evaluate.best(CHECKPOINT.value, BEST.value) if BEST.value else CHECKPOINT.value
-  evaluate.locate(checkpoint)
-  devices.found()
+  if checkpoint is not None:
+    evaluate.locate(checkpoint)
+    devices.found()
   with tqdm(unit="answer", delay=0.1) as bar:  # not before the questions begin
 
     def progress(done: int, of: int) -> None:
@@ -53,7 +58,19 @@ def main(argv):
     how = dict(sample=SAMPLE.value, seeds=SEEDS.value, progress=progress)
     metrics = evaluate.evaluate(CONFIG.value, checkpoint, DATA.value, OUT.value, **how)
   print(metric_tables.one(metrics))
+  if CONFIG.value.endpoint.model:
+    print(asked(metrics))
   print(f"{OUT.value}/metrics.json")
+
+
+def asked(metrics) -> str:
+  """What the questions asked of the server, in all."""
+  measure, n = metrics.get("measure", {}), metrics["n"] * metrics.get("seeds", 1)
+  total = lambda name: None if measure.get(name) is None else measure[name] * n
+  names = dict(calls="calls", tokens_in="tokens in", tokens_out="tokens out")
+  known = [f"{round(value):,} {words}" for name, words in names.items() if (value := total(name)) is not None]
+  cost = total("cost")
+  return ", ".join(known + ([f"cost {cost:.4f}"] if cost else [])) or "The server counts no tokens."
 
 
 def with_config(argv: list[str]) -> list[str]:
@@ -69,5 +86,5 @@ def with_config(argv: list[str]) -> list[str]:
 def start() -> None:
   """Reads the flags and runs `main`."""
   sys.argv = with_config(sys.argv)
-  flags.mark_flags_as_required(["checkpoint", "data", "out", "config"])
+  flags.mark_flags_as_required(["data", "out", "config"])
   commands.run(main)

@@ -5,9 +5,12 @@
 
 The first prints the shares of questions that both, only the first, only the second and neither got right: with and
 without retrieval for When to Search's Fig. 4, rational and vanilla evidence (--measure answer_recall) for LEAR's Fig.
-2. The second prints a line per evaluation by its config.retrieval.top_k: the measure's mean, the tokens of the reply,
-the tokens given, as When to Search's Fig. 5 has them. Folders are those that launchers/evaluate.py wrote, or globs of
-them.
+2. If the first evaluation searches and the second never does, it also prints for which share of the questions the first
+searched, of these which share is right without a search (over-search) and which only with one, and which share of the
+others is wrong (under-search).
+
+The second prints a line per evaluation by its config.retrieval.top_k: the measure's mean, the tokens of the reply, the
+tokens given, as When to Search's Fig. 5 has them. Folders are those that launchers/evaluate.py wrote, or globs of them.
 """
 
 import glob
@@ -17,13 +20,13 @@ import pathlib
 from absl import app, flags
 
 from ragrl_jax.cli import commands
-from ragrl_jax.evaluation import harness, quadrants
+from ragrl_jax.evaluation import answer_verdicts, harness, quadrants
 from ragrl_jax.store import jsonl
 
 RESULTS = flags.DEFINE_multi_string("results", [], "Folder of predictions.jsonl, or a glob of such folders; twice.")
 CURVE = flags.DEFINE_string("curve", "", "Glob of folders of predictions.jsonl and metrics.json.")
 MEASURE = flags.DEFINE_string(
-  "measure", "outcome", "outcome, em, f1, cover_em, answer_recall or measure/NAME; right from one half on."
+  "measure", "outcome", "outcome, em, f1, cover_em, judged, answer_recall or measure/NAME; right from one half on."
 )
 
 
@@ -37,6 +40,9 @@ def main(argv):
     return
   first, second = ([row for path in _folders(name) for row in _rows(path)] for name in RESULTS.value)
   print(quadrants.crossed_text(quadrants.crossed(first, second, MEASURE.value)))
+  searching = [any(row.get("num_searches") for row in rows) for rows in (first, second)]
+  if searching == [True, False]:
+    print("\n" + quadrants.need_text(quadrants.need(first, second, MEASURE.value)))
 
 
 def _folders(name: str) -> list[pathlib.Path]:
@@ -47,7 +53,7 @@ def _folders(name: str) -> list[pathlib.Path]:
 
 
 def _rows(folder: pathlib.Path) -> list:
-  return list(jsonl.read(folder / harness.PREDICTIONS))
+  return answer_verdicts.beside(folder, list(jsonl.read(folder / harness.PREDICTIONS)))
 
 
 def _metrics(folder: pathlib.Path) -> dict:

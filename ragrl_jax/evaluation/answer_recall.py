@@ -1,22 +1,32 @@
-"""How well a retriever finds passages that hold an answer: recall and nDCG by the answer's string."""
+"""How well a retriever finds what questions need: passages that hold an answer, and the gold documents."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ragrl_jax.core.metrics import qa, retrieval, stats
+from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import Example, Passage
+
+METRICS = dict(recall=retrieval.recall, ndcg=retrieval.ndcg, mrr=retrieval.reciprocal_rank)
 
 
 def measured(examples: Sequence[Example], found: Sequence[Sequence[Passage]], k: int) -> dict[str, float]:
-  """Recall@k and nDCG@k over the questions, with 95 % bootstrap intervals.
+  """Recall@k, nDCG@k and MRR@k over the questions, by answer and by gold document, with 95 % bootstrap intervals.
 
-  A passage is relevant if it holds a gold as whole words (title included). Recall is the share of questions with a
-  relevant passage among the first k. nDCG has one grade, and its ideal ranking is the retrieved relevant passages
-  first: how many the corpus holds is not known. A question without any counts 0 in both.
+  By answer, a passage is relevant if it holds a gold as whole words (title included). Recall is the share of questions
+  with a relevant passage among the first k. nDCG has one grade, and its ideal ranking has the retrieved relevant
+  passages first: how many the corpus holds is not known. A question without any counts 0 in all three.
+
+  By gold document (`gold_…`), the documents are those of `meta["gold_ids"]`, else the articles of the supporting
+  passages (`store.episodes.content`). Recall is the share of a question's documents among the first k; a document's
+  second passage gains nothing. Questions without known documents are left out; without any, so are these measures.
 
   Args:
     examples: the questions.
     found: the passages of each, best first.
     k: number of ranks that count.
+
+  Returns:
+    n, recall@k, ndcg@k, mrr@k; gold_n, gold_recall@k, gold_ndcg@k, gold_mrr@k; each measure with `_interval`.
 
   Raises:
     ValueError: no question.
@@ -25,21 +35,43 @@ def measured(examples: Sequence[Example], found: Sequence[Sequence[Passage]], k:
   """
   if not examples:
     raise ValueError("no questions: recall is a mean over questions.")
-  recalled, gains = [], []
-  for example, passages in zip(examples, found, strict=True):
-    ranks = [str(rank) for rank in range(len(passages))]
-    relevance = {
-      rank: int(qa.has_answer(f"{passage.title} {passage.text}", example.golds))
-      for rank, passage in zip(ranks[:k], passages)
-    }
-    recalled.append(float(any(relevance.values())))
-    gains.append(retrieval.ndcg(ranks, relevance, k) or 0.0)
-  names = {f"recall@{k}": recalled, f"ndcg@{k}": gains}
-  return {"n": len(examples)} | {
-    key: value
-    for name, values in names.items()
-    for key, value in (
-      (name, sum(values) / len(values)),
-      (f"{name}_interval", stats.bootstrap_interval(values, seed=0)),
-    )
+  scores = [answer_scores(example, passages, k) for example, passages in zip(examples, found, strict=True)]
+  return means(scores, k) | gold_means([gold_scores(*pair, k) for pair in zip(examples, found)], k)
+
+
+def answer_scores(example: Example, passages: Sequence[Passage], k: int) -> dict[str, float]:
+  """{"recall", "ndcg", "mrr"} of one question by its answers, each 0 without a relevant passage."""
+  ranks = [str(rank) for rank in range(len(passages))]
+  relevance = {
+    rank: int(qa.has_answer(f"{passage.title} {passage.text}", example.golds))
+    for rank, passage in zip(ranks[:k], passages)
   }
+  scores = {name: metric(ranks, relevance, k) or 0.0 for name, metric in METRICS.items()}
+  return scores | {"recall": float(any(relevance.values()))}
+
+
+def gold_scores(example: Example, passages: Sequence[Passage], k: int) -> Mapping[str, float] | None:
+  """The same by its gold documents; None if they are not known."""
+  golds = [*(example.passages[i] for i in example.supporting), *example.meta.get(episodes_lib.GOLDS, ())]
+  if ids := example.meta.get("gold_ids"):
+    wanted, ranked = {str(name): 1 for name in ids}, [passage.id for passage in passages]
+  else:
+    named = lambda passage: " ".join(episodes_lib.content(passage))
+    wanted, ranked = {named(gold): 1 for gold in golds}, [named(passage) for passage in passages]
+  return {name: metric(ranked, wanted, k) or 0.0 for name, metric in METRICS.items()} if wanted else None
+
+
+def means(scores: Sequence[Mapping[str, float]], k: int, prefix: str = "") -> dict[str, float]:
+  """n and the means of the questions' scores, at least one, with 95 % bootstrap intervals."""
+  found: dict = {f"{prefix}n": len(scores)}
+  for name in METRICS:
+    values = [one[name] for one in scores]
+    found[f"{prefix}{name}@{k}"] = sum(values) / len(values)
+    found[f"{prefix}{name}@{k}_interval"] = stats.bootstrap_interval(values, seed=0)
+  return found
+
+
+def gold_means(scores: Sequence[Mapping[str, float] | None], k: int) -> dict[str, float]:
+  """The same of `gold_scores`, with "gold_" before the names; empty if no question has known documents."""
+  known = [one for one in scores if one is not None]
+  return means(known, k, "gold_") if known else {}

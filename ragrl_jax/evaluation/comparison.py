@@ -10,13 +10,13 @@ import numpy as np
 from ragrl_jax.core.metrics import stats
 
 Rows = Sequence[Mapping[str, Any]]  # rows of predictions.jsonl
-_SPACED = ("em_spaced", "f1_spaced")  # of some recipes only
+_SOME = ("em_spaced", "f1_spaced", "judged")  # of some recipes or evaluations only
 _COLUMNS = dict(em="em", f1="f1", cover_em="cover_em", outcome="outcome", searches="num_searches")
 
 
 def by_set(rows: Rows) -> dict[str, dict[str, float]]:
   """{set: {measure: mean over the set's questions}}. Measures: em, f1, cover_em, outcome, searches, em_spaced,
-  f1_spaced, terms/NAME.
+  f1_spaced, judged, terms/NAME.
 
   Failed questions and unknown values are excluded from the means; a measure without values is left out.
   """
@@ -43,7 +43,7 @@ def by_question(rows: Rows) -> dict[str, dict[Any, float]]:
 def _scores(row: Mapping[str, Any]) -> dict[str, float]:
   """The known values of a row, by measure."""
   found = {name: row[column] for name, column in _COLUMNS.items()}
-  found |= {name: row[name] for name in _SPACED if name in row}
+  found |= {name: row[name] for name in _SOME if name in row}
   found |= {f"terms/{name}": value for name, value in row["terms"].items()}
   return {name: float(value) for name, value in found.items() if value is not None}
 

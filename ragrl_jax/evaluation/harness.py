@@ -17,7 +17,7 @@ import numpy as np
 
 from ragrl_jax import structs
 from ragrl_jax.core.metrics import qa, searches, stats
-from ragrl_jax.evaluation import comparison, evidence_rows
+from ragrl_jax.evaluation import comparison, conduct_rows, evidence_rows
 from ragrl_jax.evaluation import seeds as seeds_lib
 from ragrl_jax.evaluation.answer_files import METRICS, AnswerFiles, write_json
 from ragrl_jax.evaluation.answer_files import PREDICTIONS as PREDICTIONS
@@ -25,7 +25,7 @@ from ragrl_jax.rollout import collect
 from ragrl_jax.rollout.group_sampler import TooManyFailures, refuse_failures
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes as episodes_lib
-from ragrl_jax.store import jsonl
+from ragrl_jax.store import jsonl, lock
 
 WITH_INTERVAL = ("em", "f1", "cover_em", "outcome")
 
@@ -81,6 +81,7 @@ def prediction(recipe, scored: rewards.Scored) -> dict[str, Any]:
     "hops": example.hops,
     "source": example.source,
     **evidence_rows.row(recipe, example, episode),
+    **conduct_rows.row(example, episode, said),
   }
 
 
@@ -191,13 +192,14 @@ def evaluate(
     The metrics as written: `summarise`, seconds, peak memory and settings.
 
   Raises:
-    ValueError: `out` holds predictions with other settings or for other questions.
+    ValueError: `out` holds predictions with other settings or for other questions, or another process writes there.
     TooManyFailures: a tool is down. Finished answers are kept, and the same call continues after them.
   """
   folders = seeds_lib.folders(out, seeds)
   # What a seed's answers depend on does not include the number of seeds.
   ownership = [dict(settings) | ({} if seeds == 1 else dict(sample=seed)) for seed in range(seeds)]
   with contextlib.ExitStack() as stack:
+    stack.enter_context(lock.held(out))
     files = [AnswerFiles(folder, own, examples) for folder, own in zip(folders, ownership)]
     for one in files:
       stack.callback(one.close)
@@ -282,8 +284,9 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     n (scored), failed, unjudged (scored, but without an outcome, and in no mean of it); em, f1, cover_em and outcome,
     each with `_interval`; char_f1, em_spaced and f1_spaced (if the recipe's style is "spaced"), answered (share),
     searches, wasted_searches (None if gold passages are unknown), response_tokens, terms, pooled (`Recipe.pooled`),
-    ended (counts); the measures of `evidence_rows.summarise`; by_hops and by_source: {value: {n, em, em_interval, f1,
-    searches}}; with several sources, macro: the mean of their means (`comparison.macro`).
+    ended (counts); the measures of `evidence_rows.summarise` and `conduct_rows.summarise`; by_hops and by_source:
+    {value: {n, em, em_interval, f1, searches}}; with several sources, macro: the mean of their means
+    (`comparison.macro`).
   """
   known = [row for row in rows if row["ended"] != "failed"]
   metrics: dict[str, Any] = {"n": len(known), "failed": len(rows) - len(known)}
@@ -303,7 +306,7 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   metrics["pooled"] = rewards.ratios([row.get("pooled", {}) for row in known])
   ends = [row["ended"] for row in rows]
   metrics["ended"] = {why: ends.count(why) for why in sorted(set(ends))}
-  metrics |= evidence_rows.summarise(known)
+  metrics |= evidence_rows.summarise(known) | conduct_rows.summarise(known)
   for group, key in (("by_hops", "hops"), ("by_source", "source")):
     values = sorted({row[key] for row in known if row[key] not in (None, "")})
     metrics[group] = {str(value): _part([row for row in known if row[key] == value]) for value in values}

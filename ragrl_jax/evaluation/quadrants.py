@@ -25,12 +25,7 @@ def crossed(first: Rows, second: Rows, measure: str) -> dict[str, dict[str, floa
 
   Source: When to Search Fig. 4 (with and without retrieval); LEAR Fig. 2 (rational and vanilla evidence).
   """
-  left, right = ({(row["source"] or "", row["id"]): row for row in rows} for rows in (first, second))
-  if left.keys() != right.keys():
-    raise ValueError(
-      f"the evaluations are of different questions: {len(left.keys() - right.keys())} are only in the first, "
-      f"{len(right.keys() - left.keys())} only in the second."
-    )
+  left, right = _paired(first, second)
   classes: dict[str, list[str]] = {}
   for name, row in left.items():
     one, two = _value(row, measure), _value(right[name], measure)
@@ -44,6 +39,51 @@ def crossed(first: Rows, second: Rows, measure: str) -> dict[str, dict[str, floa
     name: {kind: found.count(kind) / len(found) for kind in CLASSES} | {"n": len(found)}
     for name, found in sorted(classes.items())
   }
+
+
+def need(first: Rows, second: Rows, measure: str) -> dict[str, dict[str, float | None]]:
+  """Whether the first evaluation searched where it had to, judged by the second, which never searches.
+
+  Args:
+    first: rows of a policy that may search.
+    second: rows of the same questions without searches (closed book).
+    measure: see `crossed`.
+
+  Returns:
+    {set: {"n", "searched": share of its questions that were searched for, "over": share of these that are right without
+    a search, "needed": share of these that are right only with it, "under": share of the questions without a search
+    that are wrong}}, and "" for all of several sets; None where there are no such questions.
+
+  Raises:
+    ValueError: the questions differ, none has a value in both, or the second evaluation searches.
+
+  Source: over- and under-search as in "Search Wisely" (arXiv 2505.17281), per question.
+  """
+  left, right = _paired(first, second)
+  if searching := sum(bool(row["num_searches"]) for row in right.values()):
+    raise ValueError(f"the second evaluation searched for {searching} questions: it must be one that never searches.")
+  kinds: dict[str, list[tuple[bool, bool, bool]]] = {}
+  for name, row in left.items():
+    one, two = _value(row, measure), _value(right[name], measure)
+    if one is not None and two is not None:
+      kinds.setdefault(name[0], []).append((row["num_searches"] > 0, one >= 0.5, two >= 0.5))
+  if not kinds:
+    raise ValueError(f"no question has a value of {measure!r} in both evaluations.")
+  if len(kinds) > 1:
+    kinds[""] = [found for name in list(kinds) for found in kinds[name]]
+  return {name: _need(found) for name, found in sorted(kinds.items())}
+
+
+def _need(found: Sequence[tuple[bool, bool, bool]]) -> dict[str, float | None]:
+  share = lambda values: sum(values) / len(values) if values else None
+  asked = [(one, two) for searched, one, two in found if searched]
+  return dict(
+    n=len(found),
+    searched=len(asked) / len(found),
+    over=share([two for _, two in asked]),
+    needed=share([one and not two for one, two in asked]),
+    under=share([not one for searched, one, _ in found if not searched]),
+  )
 
 
 def curve(results: Mapping[str, tuple[Mapping[str, Any], Rows]], measure: str) -> list[dict[str, Any]]:
@@ -84,6 +124,15 @@ def curve(results: Mapping[str, tuple[Mapping[str, Any], Rows]], measure: str) -
   return sorted(found, key=lambda row: (row["top_k"], row["folder"]))
 
 
+def need_text(found: Mapping[str, Mapping[str, float | None]]) -> str:
+  """The result of `need` as a plain table."""
+  lines = [("set", "searched", "over-search", "needed it", "under-search", "n")]
+  for name, of in found.items():
+    shown = ("–" if of[column] is None else f"{of[column]:.3f}" for column in ("searched", "over", "needed", "under"))
+    lines.append((name or "(all)", *shown, str(of["n"])))
+  return _table(lines)
+
+
 def crossed_text(found: Mapping[str, Mapping[str, float]]) -> str:
   """The result of `crossed` as a plain table."""
   lines = [("set", *CLASSES, "n")]
@@ -100,6 +149,17 @@ def curve_text(found: Sequence[Mapping[str, Any]], measure: str) -> str:
     tokens = (f"{row[name]:.1f}" for name in ("response_tokens", "given_tokens"))
     lines.append((str(row["top_k"]), f"{row['mean']:.3f}", between, *tokens, str(row["n"]), row["folder"]))
   return _table(lines)
+
+
+def _paired(first: Rows, second: Rows) -> tuple[dict[Any, Mapping[str, Any]], dict[Any, Mapping[str, Any]]]:
+  """The rows by (set, id)."""
+  left, right = ({(row["source"] or "", row["id"]): row for row in rows} for rows in (first, second))
+  if left.keys() != right.keys():
+    raise ValueError(
+      f"the evaluations are of different questions: {len(left.keys() - right.keys())} are only in the first, "
+      f"{len(right.keys() - left.keys())} only in the second."
+    )
+  return left, right
 
 
 def _table(lines: Sequence[Sequence[str]]) -> str:

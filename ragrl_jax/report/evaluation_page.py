@@ -12,6 +12,7 @@ from ragrl_jax.report import page as page_lib
 from ragrl_jax.store import jsonl
 
 PREDICTIONS, METRICS = "predictions.jsonl", "metrics.json"
+ABOUT = {"n", "failed", "unjudged", "seconds", "seconds_cover", "latency"}  # of the run, not of its answers
 FACTS = (
   ("Recipe", "recipe"),
   ("System", "system"),
@@ -113,17 +114,23 @@ def _run(name: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _terms(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-  """[{"group", "name", "values"}]: means of terms and of a recipe's measures, and how many episodes ended how."""
+  """[{"group", "name", "values"}]: means of terms, measures and what else there is; how episodes ended."""
+  shown = {key for _, key in metric_tables.LINES} | ABOUT
+  others = dict.fromkeys(
+    name for one in metrics for name, value in one.items() if isinstance(value, int | float) and name not in shown
+  )
   groups = {"terms": "Reward term", "pooled": "Pooled over pairs", "measure": "Measure", "ended": "Ended by"}
   names = [(key, name) for key in groups for name in dict.fromkeys(n for one in metrics for n in one.get(key) or {})]
   return [
     {"group": groups[key], "name": name, "values": [(one.get(key) or {}).get(name) for one in metrics]}
     for key, name in names
-  ]
+  ] + [{"group": "", "name": name, "values": [one.get(name) for one in metrics]} for name in others]
 
 
 def _known(parts: Sequence[Mapping[str, Any]], measure: str) -> bool:
-  return any(side[measure] is not None for part in parts for side in part["sides"])
+  """Whether a measure has values; a recipe that never searches has only zeros, which say nothing."""
+  values = [side[measure] for part in parts for side in part["sides"]]
+  return any(values) if measure == "num_searches" else any(value is not None for value in values)
 
 
 def _said(value: Any) -> str:

@@ -31,12 +31,13 @@ def chosen(
   order = sorted(range(len(questions)), key=lambda place: place * _STRIDE % 1)
   changed = lambda rows: len({bool(row["em"]) for row in rows}) > 1
   order.sort(key=lambda place: not changed(questions[place]))  # stable
-  spent, tried = 0, order[:TRIED]
-  for side, folder in enumerate(folders):
-    lines = {questions[place][side]["line"] for place in tried}
-    spent += sum(len(packed) for packed in read(folder, lines).values())
+  tried = order[:TRIED]
+  # A block is compressed as a whole, since its episodes may have passages in common.
+  made = blocks(questions, folders, sorted(tried))
+  spent = sum(len(zlib.compress(json.dumps(block).encode())) for block in made)
+  held = any(trace is not None for block in made for sides in block for trace in sides)
   each = max(1.0, spent * 4 / 3 / max(1, len(tried)))  # base64 turns three bytes into four
-  return sorted(order[: int(max_bytes / each)]) if spent else []
+  return sorted(order[: int(max_bytes / each)]) if held else []
 
 
 def blocks(
@@ -88,11 +89,12 @@ def compact(row: Mapping[str, Any]) -> dict[str, Any]:
       ]
     segments.append(item)
   judged = marks.judged(row)
-  others = {name: value for name, value in row["facts"].items() if name not in {one["term"] for one in judged}}
+  shown = {structs.NO_VERDICT, *(one["term"] for one in judged)}
+  others = {name: value for name, value in row["facts"].items() if name not in shown}
   facts = json.dumps(others, ensure_ascii=False, indent=1) if others else ""
   return {
     "ended": row["ended"],
-    "failure": row["failure"],
+    "failure": row["failure"] or row["facts"].get(structs.NO_VERDICT, ""),
     "segments": segments,
     "judged": judged,
     "facts": facts if len(facts) <= MAX_FACTS else facts[:MAX_FACTS] + " …",

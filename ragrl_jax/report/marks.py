@@ -101,8 +101,8 @@ def _name(segments, place: int, number: int | None) -> str:
 
 def _quote(said: str, own: list[Span], texts, names, spans) -> None:
   """Marks the quotes of a model's text there and where they stand."""
-  for start, end in _quotes(said):
-    quote, kind, where = said[start:end], "missing", "stands in no passage"
+  for start, end, tagged in _quotes(said):
+    quote, kind, where = said[start:end], "missing" if tagged else "", "stands in no passage"
     for flags, better in ((0, "found"), (re.IGNORECASE, "near")):
       pattern = re.compile(r"\s+".join(map(re.escape, quote.split())), flags)
       hits = {key: hit for key, text in texts.items() if (hit := pattern.search(text))}
@@ -112,25 +112,29 @@ def _quote(said: str, own: list[Span], texts, names, spans) -> None:
           spans[key].append((hit.start(), hit.end(), better, "quoted by the model"))
         break
     else:
-      near = [key for key, text in texts.items() if len(text) <= LONGEST and quotes.soft(quote, text)]
+      near = [key for key, text in texts.items() if tagged and len(text) <= LONGEST and quotes.soft(quote, text)]
       if near:
         kind, where = "near", "stands nearly so in " + "; ".join(names[key] for key in near)
-    own.append((start, end, kind, where))
+    if kind:
+      own.append((start, end, kind, where))
 
 
-def _quotes(said: str) -> list[tuple[int, int]]:
-  """Where a model's text quotes: between quoting tags, sentence by sentence, and long texts between quotation marks."""
+def _quotes(said: str) -> list[tuple[int, int, bool]]:
+  """(start, end, whether tags say so) of a text's quotes: sentences between quoting tags, and in quotation marks.
+
+  Texts between quotation marks may be names or queries, so they are quotes only if they stand somewhere.
+  """
   found = []
   for pair in tags.pairs(said, QUOTING):
     start = pair.start + len(f"<{pair.name}>")
-    found += [(start + one.start(), start + one.end()) for one in _SENTENCE.finditer(pair.body)]
-  found += [one.span(1 if one[1] else 2) for one in _SPOKEN.finditer(said)]
+    found += [(start + one.start(), start + one.end(), True) for one in _SENTENCE.finditer(pair.body)]
+  found += [(*one.span(1 if one[1] else 2), False) for one in _SPOKEN.finditer(said)]
   stripped = []
-  for start, end in found:
+  for start, end, tagged in found:
     inside = said[start:end]
     start, end = start + len(inside) - len(inside.lstrip()), start + len(inside.rstrip())
     if quotes.words(said[start:end]) >= WORDS:
-      stripped.append((start, end))
+      stripped.append((start, end, tagged))
   return stripped
 
 

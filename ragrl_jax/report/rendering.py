@@ -22,6 +22,7 @@ from ragrl_jax.store import jsonl
 TEMPLATES = pathlib.Path(__file__).parent / "assets"
 CURVES = ("base.js", "curves.js", "learning.js")
 SCRIPTS = (*CURVES, "stack.js", "episode.js", "browser.js", "answers.js")
+QUESTIONS = ("base.js", "sorting.js", "trace.js", "questions.js")
 _MARKUP = re.compile("[<>&\u2028\u2029]")
 
 
@@ -46,9 +47,8 @@ def evaluation(data: Mapping[str, Any]) -> str:
   blocks = {"questions-index": packed(data["index"])}
   blocks |= {f"traces-{number}": packed(block) for number, block in enumerate(data["blocks"])}
   payload = {name: data[name] for name in ("names", "measures", "counts")} | {"block": kept_traces.BLOCK}
-  scripts = ("base.js", "sorting.js", "trace.js", "questions.js")
   shown = {name: value for name, value in data.items() if name not in ("index", "blocks")}
-  return _page("evaluation.html.jinja", scripts, payload, blocks=blocks, **shown)
+  return _page("evaluation.html.jinja", QUESTIONS, payload, blocks=blocks, **shown)
 
 
 def _page(template: str, scripts: Sequence[str], payload: Any, **data: Any) -> str:

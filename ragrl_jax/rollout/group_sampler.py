@@ -319,7 +319,7 @@ def refuse_failures(episodes: Sequence[Episode], share: float, unjudged_share: f
     raise TooManyFailures(
       f"{len(failed)} of {len(episodes)} episodes failed, more than config.retrieval.max_failed_share={share}. The "
       f"first said: {failed[0].rstrip('.')}. See that the retriever answers, or raise "
-      "config.retrieval.timeout_s and retries."
+      "config.retrieval.timeout_s and retries (config.endpoint's, for a model behind a server)."
     )
   if len(unjudged) > unjudged_share * len(episodes):
     raise TooManyFailures(

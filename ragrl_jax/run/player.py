@@ -6,7 +6,7 @@ import pathlib
 import re
 import shutil
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,16 @@ from ragrl_jax.retrieval import encoders
 from ragrl_jax.rollout import collect, dispatch, multihost
 from ragrl_jax.rollout import tools as tools_lib
 from ragrl_jax.run import devices as devices_lib
+
+
+class Answerer(Protocol):
+  """What answers questions: a Player, or a model behind a server (`endpoint_player.EndpointPlayer`)."""
+
+  tokenizer: Any
+  recipe: Recipe
+  retriever: Any
+  judges: Mapping[str, judging.Judge]
+  rollout: Any
 
 
 @dataclasses.dataclass
@@ -175,6 +185,22 @@ def check(config, *, training: bool = True) -> None:
       f"{plays.name} with these switches joins several conversations in an episode, so that no policy can be trained "
       "on it: evaluate it, or train another recipe (config.recipe, config.preset)."
     )
+  if training and config.endpoint.model:
+    raise ValueError(
+      f"config.endpoint.model={config.endpoint.model!r}: a model behind a server can be evaluated, not trained. "
+      "Leave it empty."
+    )
+  check_tools(config, plays)
+  if training:
+    learner_settings.from_config(config)
+    learner_settings.optimizer_from_config(config)
+  check_context(config)
+  _check_mesh(config, training=training)
+  _check_engine(config)
+
+
+def check_tools(config, plays: Recipe) -> None:
+  """Raises a ValueError if the recipe needs a retriever, an encoder or a judge that the config does not name."""
   if plays.searches and not plays.needs_passages and not config.retrieval.index:
     raise ValueError(
       f"config.retrieval.index is empty, but the recipe {plays.name} searches: name a folder of "
@@ -185,13 +211,7 @@ def check(config, *, training: bool = True) -> None:
       f"config.retrieval.query_encoder is empty, but the recipe {plays.name} compares the vectors of queries: name the "
       "folder of an encoder, or compare their characters (config.switches.similarity='ngrams')."
     )
-  if training:
-    learner_settings.from_config(config)
-    learner_settings.optimizer_from_config(config)
   _check_judges(config, plays)
-  check_context(config)
-  _check_mesh(config, training=training)
-  _check_engine(config)
 
 
 def check_sft(config) -> None:
@@ -270,14 +290,9 @@ def build(config, *, seed: int | None = None, training: bool = True) -> Player:
   devices = mesh(config)
   decoder, shape = model(config, words, devices)
   r = config.rollout
-  retriever, queue = None, dispatch.Dispatch()
-  if config.retrieval.index:
-    # Searches come from a pool of threads. Encoders and on-device indexes must run on the thread that runs the engine.
-    retriever = retrieval.load_index(config.retrieval.index, dispatch=queue.call, **_remote(config.retrieval))
+  queue = dispatch.Dispatch()
   here = None if devices is None else devices.local_mesh  # judges do not wait for other hosts
-  judges = judging.of_terms(
-    config.judge, config.judges, plays.judged, dtype=config.model.dtype, mesh=here, dispatch=queue.call
-  )
+  retriever, judges, used = tools(config, plays, queue, here)
   automaton = stops.Stops(words, plays.stops, rows=shape.vocab_size)
   graphdef, _, frozen = lora.split(decoder)
   spread = config.rollout.mesh.to_dict()
@@ -293,13 +308,6 @@ def build(config, *, seed: int | None = None, training: bool = True) -> Player:
     frozen=frozen,
     own_weights=r.ahead > 0,
   )
-  used = tools_lib.RetrievalTools(
-    retriever,
-    top_k=config.retrieval.top_k,
-    timeout_s=_longest(config.retrieval),
-    judges=judges,
-    encode=_encode(config.retrieval.query_encoder, queue),
-  )
   rollout = collect.Rollout(
     engine,
     plays.play,
@@ -312,6 +320,34 @@ def build(config, *, seed: int | None = None, training: bool = True) -> Player:
   if hosts.count() > 1:
     rollout = multihost.MultiHostRollout(rollout, members)
   return Player(words, plays, decoder, shape, retriever, judges, engine, rollout, devices)
+
+
+def tools(
+  config, plays: Recipe, queue: dispatch.Dispatch, mesh: jax.sharding.Mesh | None = None
+) -> tuple[Any, Mapping[str, judging.Judge], tools_lib.RetrievalTools]:
+  """(the retriever, None without one; the judges by term; the tools of episodes over them).
+
+  Args:
+    config: all settings.
+    plays: the recipe.
+    queue: to the thread that dispatches JAX programs.
+    mesh: the devices of judges that run in this process.
+  """
+  retriever = None
+  if config.retrieval.index:
+    # Searches come from a pool of threads. Encoders and on-device indexes must run on the thread that runs the engine.
+    retriever = retrieval.load_index(config.retrieval.index, dispatch=queue.call, **_remote(config.retrieval))
+  judges = judging.of_terms(
+    config.judge, config.judges, plays.judged, dtype=config.model.dtype, mesh=mesh, dispatch=queue.call
+  )
+  used = tools_lib.RetrievalTools(
+    retriever,
+    top_k=config.retrieval.top_k,
+    timeout_s=_longest(config.retrieval),
+    judges=judges,
+    encode=_encode(config.retrieval.query_encoder, queue),
+  )
+  return retriever, judges, used
 
 
 def _encode(folder: str, queue: dispatch.Dispatch):

@@ -9,7 +9,7 @@ from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import readers, stream
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.recipe import Recipe
-from ragrl_jax.run.player import Player
+from ragrl_jax.run.player import Answerer
 from ragrl_jax.store import episodes
 
 
@@ -148,7 +148,7 @@ def _fitting(config, recipe: Recipe, tokenizer, what: str, path: str) -> list[st
   return fitting
 
 
-def fitting(config, player: Player, examples: Sequence[structs.Example]) -> Sequence[structs.Example]:
+def fitting(config, player: Answerer, examples: Sequence[structs.Example]) -> Sequence[structs.Example]:
   """With config.data.cut_middle, shortens passages until every prompt leaves room for max_new_tokens.
 
   The longest passage loses its middle, as many tokens as needed, then the next longest. The evidence stays as it was,

@@ -1,7 +1,8 @@
 """Every setting of a run with type, default, unit and allowed values. `config.py` makes a ConfigDict of them.
 
 A section is a frozen dataclass that checks itself when it is made: first each field, then the relations between fields
-(`rules`). The sections are in `playing.py` and `learning.py`, in the order of `Settings`. Read `config.py` next.
+(`rules`). The sections are in `playing.py`, `learning.py` and `answering.py`, in the order of `Settings`. Read
+`config.py` next.
 """
 
 import dataclasses
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragrl_jax.settings import fields
+from ragrl_jax.settings.answering import Endpoint
 from ragrl_jax.settings.fields import Rules, Section, setting
 from ragrl_jax.settings.learning import (
   COMPARED,
@@ -50,6 +52,7 @@ __all__ = [
   "Critic",
   "DTYPES",
   "Data",
+  "Endpoint",
   "Evaluate",
   "FAMILIES",
   "Filter",
@@ -101,6 +104,7 @@ class Settings(Section):
   mesh: Mesh = Mesh()
   checkpoint: Checkpoint = Checkpoint()
   evaluate: Evaluate = Evaluate()
+  endpoint: Endpoint = Endpoint()
   log: Log = Log()
   sft: SFT = SFT()
 

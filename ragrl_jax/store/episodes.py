@@ -107,8 +107,8 @@ def gold_ids(example: structs.Example, episode: structs.Episode) -> list[str] | 
   if "gold_ids" in example.meta:
     return [str(i) for i in example.meta["gold_ids"]]
   golds = [*(example.passages[i] for i in example.supporting), *example.meta.get(GOLDS, ())]
-  known = {_content(passage) for passage in golds}
-  found = [passage for search in episode.searches for passage in search.found or () if _content(passage) in known]
+  known = {content(passage) for passage in golds}
+  found = [passage for search in episode.searches for passage in search.found or () if content(passage) in known]
   return list(dict.fromkeys(passage.id for passage in (*golds, *found))) or None
 
 
@@ -117,7 +117,8 @@ def searched(episode: structs.Episode) -> list[tuple[str, list[str]]]:
   return [(search.query or "", [passage.id for passage in search.found or ()]) for search in episode.searches]
 
 
-def _content(passage: structs.Passage) -> tuple[str, str]:
+def content(passage: structs.Passage) -> tuple[str, str]:
+  """What a passage is known by in another corpus: ("title", its title), or ("text", its text) if it has none."""
   title = normalize(passage.title, "squad")
   return ("title", title) if title else ("text", normalize(passage.text, "squad"))
 

@@ -1,4 +1,4 @@
-"""A lock that lets only one process at a time train in a folder.
+"""A lock that lets only one process at a time train or evaluate in a folder.
 
 The process locks the folder's run.lock by flock and writes its name into it. The system releases the lock when the
 process ends in any way. On some shared file systems such a lock holds within one machine only. So the holder also
@@ -23,7 +23,7 @@ BEAT_S, WATCHED_S = 5.0, 30.0
 
 
 class Held(ValueError):
-  """Another process is training in the folder."""
+  """Another process writes to the folder."""
 
 
 @contextlib.contextmanager
@@ -126,4 +126,4 @@ def _said(path: pathlib.Path, owner: dict[str, Any]) -> str:
   if owner:
     since = datetime.datetime.fromtimestamp(owner["since"], datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     who = f"process {owner['pid']} on {owner['host']}, since {since},"
-  return f"{path.parent} is being trained in: {who} holds {path.name}. Wait until it ends, or use another workdir."
+  return f"{path.parent} is in use: {who} holds {path.name}. Wait until it ends, or use another folder."

@@ -46,7 +46,8 @@ VARIANTS = {
     "longbench",
     "original,longbench",
   ),
-  "released": ("", "smoke", "research", "simpledeepsearcher,smoke"),
+  "search_r1": ("", "smoke", "repo", "ppo", "ppo,r1", "sft", "sft,smoke"),
+  "released": ("", "smoke", "research,given", "simpledeepsearcher,smoke"),
   "untrained": (
     "",
     "sure,given",

@@ -45,7 +45,7 @@ TERMS = {
     ("released", preset): {"answer"}
     for preset in (
       *("paper", "search_r1", "desa", "autorefine", "research", "r1_searcher"),
-      *("search_o1", "simpledeepsearcher"),
+      *("search_o1", "simpledeepsearcher", "given"),
     )
   },
   ("search_r1", "paper"): {"answer"},

@@ -4,7 +4,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from ragrl_jax.core.metrics.retrieval import ndcg, recall
+from ragrl_jax.core.metrics.retrieval import ndcg, recall, reciprocal_rank
 
 IDS = st.lists(st.sampled_from("abcdefgh"), max_size=8, unique=True)
 GRADES = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 3), max_size=8)
@@ -37,6 +37,11 @@ def test_an_id_twice_counts_once():
   assert recall(["a", "a"], {"a": 1, "b": 1}, 2) == 0.5
 
 
+def test_reciprocal_rank_by_hand():
+  assert reciprocal_rank(["x", "a", "b"], {"a": 1, "b": 2}, 3) == 1 / 2
+  assert reciprocal_rank(["x", "y", "a"], {"a": 1}, 2) == 0 and reciprocal_rank(["a"], {"a": 0}, 2) is None
+
+
 def test_queries_without_relevant_passages_cannot_be_scored():
   assert ndcg(["a"], {}, 10) is None and recall(["a"], {}, 10) is None
   assert ndcg(["a"], {"a": 0, "b": -1}, 10) is None and recall(["a"], {"a": 0}, 10) is None
@@ -47,7 +52,7 @@ def test_negative_grades_have_no_gain():
   assert ndcg(["bad", "a"], {"a": 1, "bad": -1}, 10) == pytest.approx(1 / math.log2(3))
 
 
-@pytest.mark.parametrize("metric", [ndcg, recall])
+@pytest.mark.parametrize("metric", [ndcg, recall, reciprocal_rank])
 def test_k_below_one_is_refused(metric):
   with pytest.raises(ValueError, match="k=0"):
     metric(["a"], {"a": 1}, 0)

@@ -1,12 +1,12 @@
 """Makes the folders of two made-up evaluations of VERITAS, the second one better: for the tests of their page."""
 
-import dataclasses
 import pathlib
 import random
 import sys
 
 from ragrl_jax import recipes, structs
 from ragrl_jax.evaluation import harness
+from ragrl_jax.testing import played
 
 PEOPLE = ("Oda Kelmut", "Ravi Sund", "Ilse Varro", "Tam Bask", "Nele Ostrow", "Jun Hael")
 TOWNS = ("Velmar", "Tosk", "Brennau", "Ulm-on-Lake", "Osterra")
@@ -47,7 +47,10 @@ def episode(example, skill, rng, filler=""):
     structs.Segment(
       structs.ENVIRONMENT, (1,) * 40, f"<information>{block}</information>", (), "", f"founder of guild {i}", found
     ),
-    model(f'<think> Doc 1 says: "{quote}" So the answer is {said}. </think>\n<answer> {said} </answer>', "</answer>"),
+    model(
+      f"<think> Doc 1 says: <quote>{quote}</quote> So the answer is {said}. </think>\n<answer> {said} </answer>",
+      "</answer>",
+    ),
   ]
   prompt = structs.Segment(structs.ENVIRONMENT, (1,) * 90, f"Answer by searching.\nQuestion: {example.question}\n")
   verdict = 1.0 if right else 0.0
@@ -59,11 +62,7 @@ def episode(example, skill, rng, filler=""):
 def evaluation(folder, skill, number=150, seed=0, filler="", asked=None):
   """The folder of a finished evaluation."""
   rng = random.Random(seed)
-
-  def play(groups, at_once):
-    for (one,) in groups:
-      yield dataclasses.replace(episode(one.example, skill, rng, filler), prompt_index=one.prompt_index)
-
+  play = played.by_example(lambda example: episode(example, skill, rng, filler))
   settings = dict(
     checkpoint=f"out/run/checkpoints/{int(100 * skill)}",
     data="nq,hotpotqa,musique",

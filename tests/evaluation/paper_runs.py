@@ -61,7 +61,8 @@ def evaluation(folder, name, rows, *, checkpoint, data, flags=(), judged=False, 
   switches = {key: value for key, value in config.switches.items() if value is not None}
   plays = recipes.get(config.recipe, config.preset, **switches)
   said = dict(
-    checkpoint=str(checkpoint), data=data, questions=len(rows), recipe=config.recipe, preset=config.preset,
+    checkpoint=checkpoint and str(checkpoint), data=data, questions=len(rows), recipe=config.recipe,
+    preset=config.preset,
     switches=dict(plays.switches), sampling="greedy", noise=config.data.noise, evidence=config.data.evidence,
     max_new_tokens=config.rollout.max_new_tokens, context=config.rollout.context,
     retrieval=dict(index="out/index", kind="bm25", top_k=config.retrieval.top_k) if plays.searches else None,

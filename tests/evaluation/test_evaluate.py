@@ -172,3 +172,28 @@ def test_the_best_checkpoint_of_a_run(tmp_path):
   assert evaluate.best(tmp_path, "evaluation/em") == tmp_path / "checkpoints" / "20"
   with pytest.raises(ValueError, match="'evaluation/f1'"):
     evaluate.best(tmp_path, "evaluation/f1")
+
+
+@pytest.mark.parametrize(
+  ("recipe", "switches"),
+  [
+    ("untrained", dict(method="sure")),
+    ("untrained", dict(method="flare", max_searches=2)),
+    ("untrained", dict(method="adaptive", max_searches=2)),
+    ("untrained", dict(method="filco")),
+    ("released", dict(agent="search_o1")),
+    ("released", dict(agent="r1_searcher")),
+  ],
+)
+def test_methods_are_played_by_an_engine(place, recipe, switches):
+  """Its words are nonsense; what counts is that stops, conversations and log-probabilities are an engine's."""
+  place, config, _ = place
+  config, name = config.copy_and_resolve_references(), "-".join(map(str, (recipe, *switches.values())))
+  config.recipe, config.switches, config.data.max_examples = recipe, switches, 3
+  config.rollout.update(dict(context=2048, prefill=128, max_new_tokens=16))
+  metrics = run(place, config, name)
+  assert metrics["n"] == 3 and metrics["failed"] == 0
+  played = [json.loads(line) for line in (place / name / "episodes.jsonl").read_text().splitlines()]
+  said = [segment for row in played for segment in row["segments"] if segment["owner"] == "model"]
+  first_search = switches.get("method") in ("sure", "flare", "filco")
+  assert len(said) >= 3 and metrics["searches"] >= first_search

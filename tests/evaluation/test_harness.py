@@ -9,7 +9,8 @@ from ragrl_jax.evaluation import harness
 from ragrl_jax.report import metric_tables
 from ragrl_jax.rollout.collect import Request
 from ragrl_jax.run import rewards
-from ragrl_jax.store import episodes
+from ragrl_jax.store import episodes, lock
+from ragrl_jax.testing import played
 
 RECIPE = recipes.get("search_r1")
 EXAMPLES = [
@@ -224,6 +225,12 @@ def test_seeds_have_folders_of_their_own_and_a_mean(tmp_path):
     evaluate(tmp_path / "seed_0", EXAMPLES[:4], seeds=2)
 
 
+def test_two_processes_do_not_write_to_one_folder(tmp_path):
+  with lock.held(tmp_path), pytest.raises(lock.Held, match="is in use: process .* holds run.lock"):
+    evaluate(tmp_path)
+  assert evaluate(tmp_path)["n"] == 9
+
+
 def test_results_of_another_evaluation_are_not_continued(tmp_path):
   evaluate(tmp_path)
   with pytest.raises(ValueError, match="other settings.*checkpoint: 'm'; now 'other'"):
@@ -260,13 +267,9 @@ def test_pairs_are_pooled_over_questions(tmp_path):
   searched = [("model", "<search> 1 </search>"), ("environment", FOUND)]
   turns = {"q0": [*searched * 3, thought], "q1": [*searched, thought], "q2": [thought]}
   facts = {"q0": (1.0,), "q1": (1.0,), "q2": ()}
-
-  def play(asked, at_once):
-    for (one,) in asked:
-      name = one.example.id
-      made = structs.Episode.from_text(recipe, one.example, turns[name], facts=dict(information_think=facts[name]))
-      yield numbered(one, made)
-
+  play = played.by_example(
+    lambda e: structs.Episode.from_text(recipe, e, turns[e.id], facts=dict(information_think=facts[e.id]))
+  )
   metrics = harness.evaluate(EXAMPLES[:3], play, recipe, tmp_path, settings={})
   # Blocks 3, 1 and 0; thoughts after the last ones only, both faithful. By episodes (1/3 + 1 + 0) / 3, by pairs 2 / 4.
   assert metrics["terms"]["information_think"] == pytest.approx(4 / 9) and metrics["pooled"]["information_think"] == 0.5

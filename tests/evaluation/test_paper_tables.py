@@ -92,7 +92,11 @@ def test_a_table_by_hand_in_four_formats(tmp_path):
   assert r"\caption{Made $<$up$>$, Table 9: a table}" in tex and tex.count(r"\begin{tabular}{llccc}") == 1
   page = writing.page(PAPER, filled)
   assert f"<td>{each}</td>" in page and "<h1>Made &lt;up&gt;</h1>" in page and "<script" not in page
-  assert '<tr class="ours"><td>Group: ours &amp; co</td>' in page
+  # A row's name stands on its first line.
+  paper, ours = page.split("<tr")[2:4]
+  assert '<th scope="row">Group: ours &amp; co</th><td>paper</td>' in paper
+  assert ours.startswith(' class="ours"><th scope="row"></th><td>ours</td>')
+  assert page.count('<a href="#table-') == page.count('<h2 id="table-') == len(filled) and "<details>" in page
 
 
 def test_a_missing_run_has_its_command(tmp_path):
@@ -236,6 +240,20 @@ def test_a_released_checkpoint_that_was_played_fills_the_row_of_its_transcripts(
   assert values.pop("ReSearch-7B-Instruct") == 1.0 and set(values.values()) == {None}
 
 
+def test_given_passages_fill_arenas_row_alone(tmp_path):
+  checkpoint = paper_runs.model(tmp_path / "model", "qwen2.5-7b")
+  for number, variant in enumerate(("research", "research,given")):
+    paper_runs.evaluation(
+      tmp_path / str(number), f"released:{variant}", [paper_runs.row(0)], checkpoint=checkpoint, data="hotpotqa.jsonl"
+    )
+  searched, given = (results.read(tmp_path / name).facts for name in "01")
+  (arena,) = [row.run for row in papers.PAPERS["arena"].tables[0].rows if row.name == "ReSearch-7B"]
+  (veritas,) = [run for paper, table, name, run in every_row() if (paper.name, table.name, name) == (
+    "veritas", "Table 2", "ReSearch-7B-Instruct")]  # fmt: skip
+  assert filling.fits(arena, given) and not filling.fits(arena, searched)
+  assert filling.fits(veritas, searched) and not filling.fits(veritas, given)
+
+
 def every_row():
   for paper in papers.PAPERS.values():
     for table in paper.tables:
@@ -274,14 +292,36 @@ def _made(folder, run, column):
     checkpoint = paper_runs.trained(folder / "run", run.train, run.models[0], *(() if sft else words(*flags_)))
     if run.checkpoint:
       checkpoint = checkpoint / "checkpoints" / str(run.checkpoint)
+  elif run.models[0] in layout.SERVED:
+    checkpoint = None
   else:
     checkpoint = paper_runs.model(folder / "model", run.models[0])
   given = (*run.needs, *run.flags, *column.flags)
   judged = any("judge.kind" in flag for flag in given)
   rows = [paper_runs.row(0)]
+  served = {} if checkpoint else dict(model=layout.SERVED[run.models[0]], endpoint=dict(url="http://x/v1"))
   return paper_runs.evaluation(
-    folder / "out", run.evaluate, rows, checkpoint=checkpoint, data=data, flags=given, judged=judged
+    folder / "out", run.evaluate, rows, checkpoint=checkpoint, data=data, flags=given, judged=judged, **served
   )
+
+
+@pytest.mark.parametrize(
+  ("name", "model"),
+  [
+    ("gpt-4o", "gpt-4o"),
+    ("gpt-4o-2024-08-06", "gpt-4o"),
+    ("gpt-4o-mini", "gpt-4o-mini"),  # another model, under its own name
+    ("o1-mini", "o1-mini"),
+    ("deepseek-ai/DeepSeek-R1", "deepseek-r1"),
+    ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b"),
+    ("Qwen2.5-7B", "qwen2.5-7b-base"),
+    ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+  ],
+)
+def test_a_served_model_has_the_tables_name(tmp_path, name, model):
+  served = dict(model=name, endpoint=dict(url="http://x/v1"))
+  paper_runs.evaluation(tmp_path, "arena:direct", [paper_runs.row(0)], checkpoint=None, data="musique.jsonl", **served)
+  assert results.read(tmp_path).facts["model"] == model
 
 
 def test_the_commands_parse(monkeypatch):
@@ -407,7 +447,8 @@ def test_the_command_prints_and_writes(tmp_path, monkeypatch, capsys):
   main = called(paper="arena", runs=[str(tmp_path / "[xy]_hotpotqa")], table=["Table 5"])
   main([])
   out = capsys.readouterr().out
-  assert "| ARENA-Qwen-7B | ours | 1.000 [1.000, 1.000] n 4 | 1.000 [1.000, 1.000] n 4 | → 1 |" in out  # nobody judged
+  assert "| ARENA-Qwen-7B | ours | 1.000 [1.000, 1.000] n 4 | 1.000 [1.000, 1.000] n 4 | → 4 |" in out  # nobody judged
+  assert "--config.endpoint.model=gpt-4o-2024-11-20 --config.prompting.tokenizer=ANY_TOKENIZER_FOLDER" in out
   assert "## Figure 2" not in out
   main = called(paper="arena", runs=[], format="csv", out=str(tmp_path / "all.csv"))
   main([])

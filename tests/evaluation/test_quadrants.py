@@ -38,6 +38,21 @@ def test_a_recipes_measure_is_crossed_too():
   assert found["nq"]["both"] == 1.0 and found["nq"]["n"] == 1
 
 
+def test_searches_that_were_needed_by_hand():
+  searched = dict(zip("12345", (1, 2, 1, 0, 0)))
+  may = [row(i, float(i in "135"), num_searches=searched[i]) for i in "12345"]
+  never = [row(i, float(i in "12"), num_searches=0) for i in "54321"]
+  # 1, 2 and 3 were searched for: 1 and 2 are right without (one of them was made wrong), 3 only with it. 4 is wrong.
+  found = quadrants.need(may, never, "outcome")
+  assert found == {
+    "nq": dict(n=5, searched=0.6, over=pytest.approx(2 / 3), needed=pytest.approx(1 / 3), under=pytest.approx(1 / 2))
+  }
+  assert quadrants.need_text(found).splitlines()[1].split() == ["nq", "0.600", "0.667", "0.333", "0.500", "5"]
+  assert quadrants.need(never, never, "outcome")["nq"]["over"] is None
+  with pytest.raises(ValueError, match="the second evaluation searched for 3 questions"):
+    quadrants.need(never, may, "outcome")
+
+
 def test_the_curve_by_hand():
   results = {
     "k5": (dict(settings=dict(retrieval=dict(top_k=5))), WITH),

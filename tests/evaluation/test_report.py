@@ -42,7 +42,7 @@ def test_the_page_is_one_file_that_loads_nothing(page):
 
 def test_scripts_make_text_nodes_only():
   # The scripts never parse text as markup, so nothing that a model wrote can become an element.
-  for name in rendering.SCRIPTS:
+  for name in {*rendering.SCRIPTS, *rendering.QUESTIONS}:
     script = (rendering.TEMPLATES / name).read_text(encoding="utf-8")
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\(|</script", script)
 

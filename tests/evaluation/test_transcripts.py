@@ -5,7 +5,10 @@ import json
 import pytest
 
 from ragrl_jax.evaluation.transcripts import adapters, foreign_rows
+from ragrl_jax.judging import lexical
 from ragrl_jax.prompting import agent_tags
+from ragrl_jax.recipes.veritas import measured
+from ragrl_jax.store import episodes
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example
 
 EXAMPLES = [
@@ -32,6 +35,7 @@ WRITTEN |= {"desa": WRITTEN["search_r1"], "simpledeepsearcher": WRITTEN["search_
 
 def scored(tmp_path, rows, system, examples=EXAMPLES):
   path = tmp_path / "transcripts.jsonl"
+  tmp_path.mkdir(exist_ok=True)
   path.write_text("".join(json.dumps(row) + "\n" for row in rows))
   metrics = foreign_rows.score(path, examples, tmp_path / "out", system=system, settings=dict(data="nq.jsonl"))
   found = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
@@ -52,6 +56,21 @@ def test_each_system_is_read(tmp_path, system):
   assert metrics["settings"]["system"] == system and rows[0]["response_tokens"] is None
   faith = rows[0]["terms"]["think_answer"]  # the thought before the answer names it
   assert faith == (1.0 if agent_tags.AGENTS[system].thinks else None)
+
+
+@pytest.mark.parametrize("system", ["search_r1", "research"])
+def test_the_steps_of_transcripts_can_be_judged(tmp_path, system):
+  rows = [dict(id="q1", transcript=WRITTEN[system].format(FOUND)), dict(id="q2", prediction="Peru")]
+  scored(tmp_path, rows, system)
+  judges = dict(information_think=lexical.Lexical(0.5), think_answer=lexical.SubEM(), think_search=lexical.Lexical(0.5))
+  found = measured.measured(episodes.read_folder(tmp_path / "out"), judges)["nq"]
+  # "By Jane Austen." comes from the results and names the answer; "I look." says nothing of the query. q2: no steps.
+  assert {term: of["faithful"] for term, of in found.items()} == dict(
+    information_think=1.0, think_answer=1.0, think_search=0.0
+  )
+  assert all((of["pairs"], of["without"]) == (1, 1) for of in found.values())
+  scored(tmp_path / "other", [dict(id="q1", prediction="a"), dict(id="q2", prediction="b")], "r1_searcher")
+  assert not (tmp_path / "other" / "out" / "episodes.jsonl").exists()  # it marks no thoughts
 
 
 def test_every_other_systems_text_is_refused():

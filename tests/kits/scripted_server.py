@@ -11,19 +11,23 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 
-def completion(text):
-  """What a chat model's server replies."""
-  return dict(
-    id="c",
-    object="chat.completion",
-    created=0,
-    model="m",
-    choices=[dict(index=0, finish_reason="stop", message=dict(role="assistant", content=text))],
-  )
+def completion(text, **more):
+  """What a chat model's server replies. more: of the reply, or of its choice (finish_reason, stop_reason, logprobs)."""
+  choice = dict(index=0, finish_reason="stop", message=dict(role="assistant", content=text))
+  ours = {name: more.pop(name) for name in ("finish_reason", "stop_reason", "logprobs") if name in more}
+  return dict(id="c", object="chat.completion", created=0, model="m", choices=[choice | ours]) | more
+
+
+def continuation(text, **more):
+  """What a server of text completions replies."""
+  reply = completion("", **more)
+  reply["choices"][0]["text"] = text
+  del reply["choices"][0]["message"]
+  return reply
 
 
 class Scripted:
-  """Answers every call with `answer(messages, number of the call)`.
+  """Answers every call with `answer(messages, number of the call)`; the messages are a text for a text completion.
 
   The answer is a text, a status, a dict, bytes, a Response, or a pair (seconds to wait, one of these).
 
@@ -43,7 +47,7 @@ class Scripted:
     self.running += 1
     self.most = max(self.most, self.running)
     try:
-      said = self.answer(body["messages"], len(self.asked))
+      said = self.answer(body["messages"] if "messages" in body else body["prompt"], len(self.asked))
       if isinstance(said, tuple):
         await asyncio.sleep(said[0])
         said = said[1]
@@ -62,7 +66,8 @@ class Scripted:
 def serving(answer):
   """(endpoint, Scripted) while the block runs."""
   scripted = Scripted(answer)
-  app = Starlette(routes=[Route("/v1/chat/completions", scripted.reply, methods=["POST"])])
+  paths = ("/v1/chat/completions", "/v1/completions")
+  app = Starlette(routes=[Route(path, scripted.reply, methods=["POST"]) for path in paths])
   running = uvicorn.Server(
     uvicorn.Config(app, host="127.0.0.1", port=0, log_level="critical", timeout_graceful_shutdown=0)
   )

@@ -94,6 +94,18 @@ def test_accuracy_is_exact_match_after_spacing(answer, right):
   assert scored(said(answer=answer))[0]["accuracy"] == right
 
 
+def test_supporting_facts_and_joint_metrics_by_hand():
+  of = lambda text, example=EXAMPLE: paper.measures(example, Episode.from_text(paper, example, [("model", text)]))
+  # References 1 and 2 against 1 and 5: precision and recall 1/2. "Ann Lee X": precision 2/3, recall 1. Joint: 1/3, 1/2.
+  found = of(said("[1, 2]", "Ann Lee X"))
+  assert (found["fact_em"], found["fact_f1"], found["joint_em"]) == (0.0, 0.5, 0.0)
+  assert found["joint_f1"] == pytest.approx(2 * (1 / 3) * (1 / 2) / (1 / 3 + 1 / 2))
+  assert of(said()) == dict(fact_em=1.0, fact_f1=1.0, joint_em=1.0, joint_f1=1.0)
+  assert of("") == dict(fact_em=0.0, fact_f1=0.0, joint_em=0.0, joint_f1=0.0)
+  unknown = dataclasses.replace(EXAMPLE, supporting=())
+  assert set(of(said(), unknown).values()) == {None} and recipes.get("arena", "naive").measures is None
+
+
 def test_accuracy_as_f1():
   recipe = recipes.get("arena", accuracy="f1")
   terms, reward = scored(said(answer="Ann"), recipe)

@@ -60,6 +60,15 @@ def test_sure_compares_summaries(verdicts, points, answer):
   assert [s.text for s in episode.segments if s.owner == MODEL][1:3] == ["Bob it is.", "Ann leads Oslo."]
 
 
+def test_thoughts_of_a_reasoning_model_are_no_verdict():
+  thought = "<think> True? Passage 2? <answer> Eve </answer> </think>"
+  script = ["<answer> Bob </answer> or <answer> Ann Lee </answer>", "Bob it is.", "Ann.", "False", "True", "Passage 2",
+            "Passage 1"]  # fmt: skip
+  _, episode, asked, _ = play("sure", [thought + text for text in script], [[FILM]])
+  assert episode.facts == dict(answer="Ann Lee", candidates=["Bob", "Ann Lee"], points=[0.0, 2.0])
+  assert not any("Eve" in text for text in asked)
+
+
 def test_sure_reads_given_passages_and_needs_two_candidates():
   _, episode, asked, queries = sure("True", "True", "Passage 1", "Passage 2", results=(), example=GIVEN,
                                     switches=dict(documents="given"))  # fmt: skip

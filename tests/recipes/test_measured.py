@@ -1,7 +1,6 @@
 """Faithfulness of kept episodes, by hand, and the command on an evaluation's folder."""
 
 import csv
-import dataclasses
 import json
 import pathlib
 import subprocess
@@ -16,6 +15,7 @@ from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.veritas import measured
 from ragrl_jax.store import episodes
 from ragrl_jax.structs import Episode, Example, Passage
+from ragrl_jax.testing import played
 
 ROOT = pathlib.Path(__file__).parents[2]
 RESULTS = ("environment", passages.block([Passage("1", "Oslo", "Harald III founded it.")]))
@@ -70,8 +70,7 @@ def test_failed_episodes_are_left_out():
 def test_the_commands(tmp_path):
   """evaluate's folder → table of faithfulness; → pairs and a blank sheet → agreement of a judge and a person."""
   recipe, examples = recipes.get("search_r1"), [Example(name, "Who?", ("x",), source="nq") for name in TURNS]
-  made = lambda one: Episode.from_text(recipe, one.example, TURNS[one.example.id])
-  play = lambda asked, _: (dataclasses.replace(made(one), prompt_index=one.prompt_index) for (one,) in asked)
+  play = played.by_example(lambda example: Episode.from_text(recipe, example, TURNS[example.id]))
   harness.evaluate(examples, play, recipe, tmp_path / "out", settings={})
 
   def say(name, *given):

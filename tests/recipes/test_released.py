@@ -102,6 +102,16 @@ def test_other_agents_end_there(agent):
   assert episode.ended == "eos" and recipe.outcome(EXAMPLE, episode) == 0.0
 
 
+@pytest.mark.parametrize("agent", ["r1_searcher", "search_o1"])
+def test_given_passages_take_the_place_of_results(agent):
+  recipe = recipes.get("released", f"{agent},given")
+  example = dataclasses.replace(EXAMPLE, passages=FOUND)
+  script = [searching(agent), *([READ] if PLAYED[agent].digests else []), answer(agent)]
+  episode, tape = scripted.play(recipe, example, script)
+  assert not any(event[0] == "search" for event in tape) and episode.searches[0].found == FOUND
+  assert recipe.outcome(example, episode) == 1.0 and recipe.needs_passages and not recipe.searches
+
+
 def test_searches_are_limited():
   script = [searching("research", f"{number}") for number in range(3)]
   _, episode, tape = play("research", script, [FOUND] * 2, max_searches=2)

@@ -26,7 +26,7 @@ def test_the_second_process_names_the_first_and_a_killed_process_blocks_nothing(
     [sys.executable, "-c", HOLDER, tmp_path / "run"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
   )
   assert holder.stdout.readline() == "held\n"
-  with pytest.raises(lock.Held, match=rf"run is being trained in: process {holder.pid} on .* since 2.*another workdir"):
+  with pytest.raises(lock.Held, match=rf"run is in use: process {holder.pid} on .* since 2.*another folder"):
     with lock.held(tmp_path / "run"):
       pass
   holder.send_signal(signal.SIGKILL)

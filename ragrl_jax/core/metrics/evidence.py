@@ -28,6 +28,19 @@ def overlap(named: Collection[Hashable], golds: Collection[Hashable]) -> Overlap
   )
 
 
+def joint(answer: Overlap, facts: Overlap) -> Overlap:
+  """HotpotQA's joint metrics of an answer (`qa.overlap`) and its supporting facts (`overlap`).
+
+  Precision, recall and exact match are products; F1 is of this precision and recall. HotpotQA's answers have the yes/no
+  rule, and its facts are (title, sentence) pairs; passages make it the same metric by passage.
+
+  Source: HotpotQA (arXiv 1809.09600) sec. 5.2, and its evaluation script.
+  """
+  precision, recall = answer.precision * facts.precision, answer.recall * facts.recall
+  f1 = 2.0 * precision * recall / (precision + recall) if precision + recall else 0.0
+  return Overlap(precision, recall, f1, answer.exact * facts.exact)
+
+
 def quoted(span: str, context: str) -> bool:
   """Whether the context contains the span word for word; any white space counts as one space."""
   span = " ".join(span.split())

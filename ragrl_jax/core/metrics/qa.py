@@ -1,12 +1,15 @@
 """Answer metrics: exact match, token F1 and coverage, each the maximum over the golds."""
 
 import collections
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 
+from ragrl_jax.core.metrics import evidence
 from ragrl_jax.core.text.normalize import normalize
 
 UNITS = ("word", "char", "word_set")
 YES_NO = frozenset(("yes", "no", "noanswer"))
+Scorer = Callable[[str, Sequence[str]], float]
 
 
 def exact_match(prediction: str, golds: Sequence[str], *, style: str = "squad") -> float:
@@ -63,6 +66,35 @@ def f1(
   return best
 
 
+# F1 as each published script counts it. Texts without a unit differ: `f1` says how they score here.
+F1_OF: Mapping[str, Scorer] = dict(
+  squad=f1,  # also FlashRAG's and MuSiQue's
+  longbench=f1,  # qa_f1_score
+  hotpotqa=functools.partial(f1, yes_no_rule=True),  # also 2WikiMultihopQA's
+  arena=functools.partial(f1, style="spaced"),
+  filco=functools.partial(f1, style="filco", unit="char"),
+  care_reward=functools.partial(f1, style="none", unit="word_set"),
+)
+
+
+def overlap(
+  prediction: str, golds: Sequence[str], *, style: str = "squad", unit: str = "word", yes_no_rule: bool = False
+) -> evidence.Overlap:
+  """Precision, recall, F1 and exact match against the gold with the highest F1, the first of several.
+
+  Arguments, errors and rules are those of `f1`, whose value `f1` is. `exact` is 1 where the normalised texts are equal.
+  """
+  score = functools.partial(f1, prediction, style=style, unit=unit, yes_no_rule=yes_no_rule)
+  if not (best := score(golds)):
+    return evidence.Overlap(0.0, 0.0, 0.0, 0.0)
+  if best == 1.0:
+    return evidence.Overlap(1.0, 1.0, 1.0, exact_match(prediction, golds, style=style))
+  gold = next(gold for gold in _listed(golds) if score((gold,)) == best)
+  ours, theirs = (len(_units(normalize(text, style), unit)) for text in (prediction, gold))
+  common = best * (ours + theirs) / 2
+  return evidence.Overlap(common / ours, common / theirs, best, 0.0)
+
+
 def cover_em(prediction: str, golds: Sequence[str], *, style: str = "squad") -> float:
   """1 if a normalised gold is a substring of the normalised prediction, else 0. Also called accuracy and sub-EM.
 
@@ -93,6 +125,10 @@ def _same(prediction: str, gold: str) -> bool:
   """Whether two texts of which nothing is left by normalising were one and the same, and not empty."""
   said = prediction.strip().lower()
   return bool(said) and said == gold.strip().lower()
+
+
+def _units(text: str, unit: str) -> Sequence[str] | frozenset[str]:
+  return text if unit == "char" else frozenset(text.split()) if unit == "word_set" else text.split()
 
 
 def _scorer(ours: str, unit: str) -> Callable[[str, float], float]:

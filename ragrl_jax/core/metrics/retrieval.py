@@ -1,4 +1,4 @@
-"""Ranking metrics: nDCG and recall at k, as trec_eval and BEIR compute them."""
+"""Ranking metrics: nDCG, recall and reciprocal rank at k, as trec_eval and BEIR compute them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -42,6 +42,20 @@ def recall(ranked: Sequence[str], relevance: Mapping[str, int | float], k: int) 
   _at_least_one(k)
   wanted = {name for name, grade in relevance.items() if grade > 0}
   return len(wanted & set(ranked[:k])) / len(wanted) if wanted else None
+
+
+def reciprocal_rank(ranked: Sequence[str], relevance: Mapping[str, int | float], k: int) -> float | None:
+  """1 / rank of the first relevant passage (grade above 0) among the first k, else 0; None if no passage is relevant.
+
+  Its mean over queries is MRR@k.
+
+  Raises:
+    ValueError: k is below 1.
+  """
+  _at_least_one(k)
+  if not any(grade > 0 for grade in relevance.values()):
+    return None
+  return next((1.0 / rank for rank, name in enumerate(ranked[:k], 1) if relevance.get(name, 0) > 0), 0.0)
 
 
 def _dcg(gains: Sequence[int | float]) -> float:

@@ -3,8 +3,11 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from ragrl_jax.core.text.normalize import normalize
+
 NEW_GOLD, NO_GOLD, REPEAT, UNKNOWN = "gold", "no gold", "repeat", "unknown"
 
+STYLE = "squad"  # in which queries are compared for their content
 Searches = Sequence[tuple[str, Collection[str]]]  # (query, ids of the passages it returned), in order of time
 
 
@@ -28,6 +31,23 @@ def verdicts(searches: Searches, golds: Collection[str] | None) -> list[str]:
     asked.add(query)
     shown.update(brought)
   return found
+
+
+def repeated_searches(searches: Searches) -> int:
+  """Number of searches whose query has the same words as an earlier one, in any order, without articles and marks."""
+  asked = [frozenset(normalize(query, STYLE).split()) for query, _ in searches]
+  return len(asked) - len(set(asked))
+
+
+def stale_searches(searches: Searches) -> int:
+  """Number of searches that brought passages, all of which an earlier search had brought; unlike `wasted_searches`, it
+  needs no gold passages."""
+  shown: set[str] = set()
+  stale = 0
+  for _, brought in searches:
+    stale += bool(brought) and shown.issuperset(brought)
+    shown.update(brought)
+  return stale
 
 
 def wasted_searches(searches: Searches, golds: Collection[str] | None) -> int | None:

@@ -8,6 +8,7 @@ from ragrl_jax.evaluation.tables.layout import Column, Paper, Run, Table, column
 SETS = {"hotpotqa": "HotpotQA", "2wiki": "2WikiMultiHopQA", "musique": "MuSiQue"}
 MEASURES = ("em_spaced", "f1_spaced", "accuracy")
 QWEN, LLAMA, R1_QWEN, QWEN3 = "qwen2.5-7b", "llama-3.1-8b", "r1-distill-qwen-7b", "qwen3-8b"
+GPT_4O, O1, DEEPSEEK_R1 = "gpt-4o", "openai-o1", "deepseek-r1"  # behind an API
 JUDGE = (
   "--config.switches.accuracy=judge",
   "--config.judge.kind=llm",
@@ -17,7 +18,6 @@ JUDGE = (
 )
 BY_RL = {"trained.sft.environment_weight": 0.3}  # the default, which fine-tuning sets to 0
 ALL, WM, HM = "2wiki,hotpotqa,musique", "2wiki,musique", "hotpotqa,musique"
-API = "an API model; an evaluation plays a model from a folder"
 
 
 def trained(preset: str = "", variant: str = "", model: str = QWEN, kl: str = "k2", sets: str = ALL) -> Run:
@@ -42,6 +42,16 @@ def untrained(model: str) -> Run:
 def closed_book(model: str) -> Run:
   """An untrained model without passages; this recipe asks no judge."""
   return Run("untrained:closed_book", models=(model,))
+
+
+def released(system: str) -> Run:
+  """A released agent whose searches bring the given passages: played, or its transcripts."""
+  return Run(system=system, where={"switches.documents": ("given", None)})
+
+
+def given(method: str, model: str) -> Run:
+  """An untrained method over the given passages; this recipe asks no judge."""
+  return Run(f"untrained:{method},given", models=(model,))
 
 
 def _config(variant: str) -> str:
@@ -74,16 +84,16 @@ ARENA-Qwen-7B                   | 0.628 0.762 0.812 | 0.660 0.752 0.786 | 0.400 
   {
     "DeepSeek-R1-Distill-Qwen-7B": untrained(R1_QWEN),
     "Qwen3-8B": untrained(QWEN3),
-    "SuRe-GPT-4o": API,
-    "SuRe-Qwen-7B": Run("untrained:sure,given", models=(QWEN,)),
-    "self-ask-GPT-4o": API,
-    "self-ask-Qwen-7B": Run("untrained:self_ask,given", models=(QWEN,)),
+    "SuRe-GPT-4o": given("sure", GPT_4O),
+    "SuRe-Qwen-7B": given("sure", QWEN),
+    "self-ask-GPT-4o": given("self_ask", GPT_4O),
+    "self-ask-Qwen-7B": given("self_ask", QWEN),
     "Qwen-7B-SFT-direct": fine_tuned("direct"),
     "Qwen-7B-SFT-reasoning": fine_tuned(""),
     "Naive-GRPO": trained("naive", kl="k3"),
-    "R1-Searcher-7B": Run(system="r1_searcher"),
-    "SimpleDeepSearcher-7B": Run(system="simpledeepsearcher"),
-    "ReSearch-7B": Run(system="research"),
+    "R1-Searcher-7B": released("r1_searcher"),
+    "SimpleDeepSearcher-7B": released("simpledeepsearcher"),
+    "ReSearch-7B": released("research"),
     "Llama3.1-8B-Instruct (Original)": untrained(LLAMA),
     "ARENA-Llama-8B": trained(model=LLAMA),
     "Qwen2.5-7B-Instruct (Original)": untrained(QWEN),
@@ -113,7 +123,12 @@ OpenAI-o1     | 0.656 0.816 0.890
 DeepSeek-R1   | 0.618 0.781 0.836
 ARENA-Qwen-7B | 0.628 0.762 0.812
 """,
-  {"GPT-4o": API, "OpenAI-o1": API, "DeepSeek-R1": API, "ARENA-Qwen-7B": trained()},
+  {
+    "GPT-4o": untrained(GPT_4O),
+    "OpenAI-o1": untrained(O1),
+    "DeepSeek-R1": untrained(DEEPSEEK_R1),
+    "ARENA-Qwen-7B": trained(),
+  },
 )
 
 REWARDS = """
@@ -149,16 +164,16 @@ OpenAI-o1, direct RAG                   | 0.656 0.816 0.890 | 0.702 0.805 0.837 
 DeepSeek-R1, direct RAG                 | 0.618 0.781 0.836 | 0.721 0.801 0.838 | 0.559 0.702 0.703
 """,
   {
-    f"{name}, {mode}": API if model is None else run(model)
+    f"{name}, {mode}": run(model)
     for mode, run in (("direct", closed_book), ("direct RAG", untrained))
     for name, model in (
       ("Qwen2.5-7B-Instruct", QWEN),
       ("Llama3.1-8B-Instruct", LLAMA),
       ("DeepSeek-R1-Distill-Qwen-7B", R1_QWEN),
       ("Qwen3-8B", QWEN3),
-      ("GPT-4o", None),
-      ("OpenAI-o1", None),
-      ("DeepSeek-R1", None),
+      ("GPT-4o", GPT_4O),
+      ("OpenAI-o1", O1),
+      ("DeepSeek-R1", DEEPSEEK_R1),
     )
   },
   against={f"{name}, direct RAG": f"{name}, direct" for name in ("Qwen2.5-7B-Instruct", "Llama3.1-8B-Instruct")},

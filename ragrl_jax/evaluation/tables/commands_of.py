@@ -3,7 +3,7 @@
 import re
 import shlex
 
-from ragrl_jax.evaluation.tables.layout import SETS, Column, Paper, Run
+from ragrl_jax.evaluation.tables.layout import SERVED, SETS, Column, Paper, Run
 
 
 def evaluation(paper: Paper, column: Column, run: Run) -> str:
@@ -17,7 +17,10 @@ def evaluation(paper: Paper, column: Column, run: Run) -> str:
     return _line([*words, *(f"--model={model}" for model in run.models[:1]), f"--out={place}"])
   step = f"/checkpoints/{run.checkpoint}" if run.checkpoint else ""
   checkpoint = f"{out}{step}" if run.train else _model(run)
-  words = ["ragrl", "evaluate", f"--config={run.evaluate}", f"--checkpoint={checkpoint}", f"--data={data}"]
+  answers = [f"--checkpoint={checkpoint}"]
+  if not run.train and run.models and run.models[0] in SERVED:
+    answers = [f"--config.endpoint.model={SERVED[run.models[0]]}", "--config.prompting.tokenizer=ANY_TOKENIZER_FOLDER"]
+  words = ["ragrl", "evaluate", f"--config={run.evaluate}", *answers, f"--data={data}"]
   return _line([*words, f"--out={place}", *run.needs, *run.flags, *column.flags])
 
 

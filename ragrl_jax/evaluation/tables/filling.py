@@ -103,7 +103,8 @@ def fits(run: Run, facts: Mapping[str, Any]) -> bool:
   if run.system:
     played = facts.get("recipe") == "released" and facts.get("switches.agent") == run.system
     found = played or facts.get("system") == run.system
-    return found and all(_holds(facts, *fact) for fact in run.where.items())
+    where = {"switches.documents": ("search", None)} | dict(run.where)  # None: transcripts from elsewhere
+    return found and all(_holds(facts, *fact) for fact in where.items())
   if facts.get("system") or bool(run.train) != facts["trained"] or run.checkpoint != facts["step"]:
     return False
   wanted: dict[str, Any] = dict(_chosen(run.evaluate))
@@ -186,7 +187,7 @@ def _of_column(column: Column, evaluations: Sequence[Evaluation]) -> list[Evalua
   return [
     one
     for one in evaluations
-    if (not judged or one.facts.get(f"switches.{judged}") == "judge")
+    if (not judged or one.facts.get(f"switches.{judged}") == "judge" or any("judged" in row for row in one.rows))
     and any(one.sets.get(name) for name in column.sets)
     and all(_holds(one.facts, *fact) for fact in column.where.items())
   ]
@@ -245,7 +246,7 @@ def _empty(paper: Paper, column: Column, row: Row, run: Run | None, here: Sequen
   if column.average or run is None:
     return {}
   if MEASURES[column.measure].judged and (run.system or run.evaluate.startswith("untrained")):
-    return dict(why_not="neither the recipe untrained nor `ragrl score` asks a judge")
+    return dict(why_not="it needs a judge: `ragrl judge --results FOLDER` asks one about the answers")
   if len(here) > 1 and MEASURES[column.measure].of is None:
     return dict(why_not=f"{len(here)} runs; this measure is of one")
   if here:

@@ -149,6 +149,13 @@ class Paper:
   data: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
+# Model behind an API → the name that is asked for in the commands. `results.MODELS` has those in folders.
+SERVED: Mapping[str, str] = {
+  "gpt-4o": "gpt-4o-2024-11-20",
+  "openai-o1": "o1-2024-12-17",
+  "deepseek-r1": "deepseek-reasoner",
+}
+
 # Data set → (how its name is found in what an evaluation says, FlashRAG's questions).
 _FLASHRAG = "hf:RUC-NLPIR/FlashRAG_datasets"
 SETS: Mapping[str, tuple[re.Pattern[str], str]] = {

@@ -19,7 +19,8 @@ class Measure:
     style: how it is scored, in words.
     of: row of predictions → score, None if it is unknown; None for a measure of whole evaluations.
     whole: for a measure that is no mean over questions, its name in metrics.json.
-    judged: the recipe's switch that must be "judge", for a score that is a judge's; "" for others.
+    judged: for a score that is a judge's, the recipe's switch that must be "judge" unless `ragrl judge` was asked; ""
+      for others.
     share: a value between 0 and 1, which a table may print times 100.
   """
 
@@ -44,6 +45,11 @@ def _term(name: str) -> Callable[[Row], float | None]:
   return lambda row: row["terms"].get(name)
 
 
+def _judged(other: Callable[[Row], float | None]) -> Callable[[Row], float | None]:
+  """The verdict that `ragrl judge` asked for, else the one of the run's own judge."""
+  return lambda row: row["judged"] if "judged" in row else other(row)
+
+
 def _compression(row: Row) -> float | None:
   return row["passage_tokens"] / row["evidence_tokens"] if row.get("evidence_tokens") else None
 
@@ -56,9 +62,9 @@ MEASURES: Mapping[str, Measure] = {
   "cover_em": Measure("contains", f"a gold is in the answer, {_SQUAD}", _answer(qa.cover_em)),
   "em_spaced": Measure("EM", f"exact match, {_SPACED}", _answer(qa.exact_match, style="spaced")),
   "f1_spaced": Measure("F1", f"F1 of words, {_SPACED}", _answer(qa.f1, style="spaced")),
-  "f1_char": Measure("F1", f"F1 of characters, {_SQUAD}", _answer(qa.f1, unit="char")),
-  "judged": Measure("judge", "the judge's verdict on the answer", _column("outcome"), judged="correctness"),
-  "accuracy": Measure("judge", "the judge's verdict on the answer", _term("accuracy"), judged="accuracy"),
+  "f1_char": Measure("F1", "F1 of characters, punctuation stays (FilCo's code)", _answer(qa.F1_OF["filco"])),
+  "judged": Measure("judge", "the judge's verdict on the answer", _judged(_column("outcome")), judged="correctness"),
+  "accuracy": Measure("judge", "the judge's verdict on the answer", _judged(_term("accuracy")), judged="accuracy"),
   "searches": Measure("RC", "executed searches", _column("num_searches"), share=False),
   "tokens": Measure("tokens", "tokens that the model wrote", _column("response_tokens"), share=False),
   "format": Measure("format", "share of replies in the recipe's format", _term("format")),

@@ -3,10 +3,11 @@
 import dataclasses
 import json
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragrl_jax.evaluation import harness
+from ragrl_jax.evaluation import answer_verdicts, corpus_audit, harness
 from ragrl_jax.evaluation.tables.layout import SETS
 from ragrl_jax.store import jsonl
 
@@ -20,6 +21,17 @@ MODELS: Mapping[tuple[str, int, int], str] = {
   ("qwen3", 4096, 36): "qwen3-8b",
   ("llama", 4096, 32): "llama-3.1-8b",
 }
+# How servers name the models of the tables.
+_SERVED: Sequence[tuple[re.Pattern[str], str]] = (
+  (re.compile(r"gpt-4o(-\d.*)?"), "gpt-4o"),
+  (re.compile(r"(openai-)?o1(-\d.*)?"), "openai-o1"),
+  (re.compile(r"deepseek-(r1|reasoner)"), "deepseek-r1"),
+  (re.compile(r"(qwen2\.5-(?:1\.5|3|7|14)b)-instruct"), r"\1"),
+  (re.compile(r"(qwen2\.5-(?:1\.5|3|7|14)b)"), r"\1-base"),
+  (re.compile(r"(qwen3-[48]b)"), r"\1"),
+  (re.compile(r"(llama-3\.1-8b)-instruct"), r"\1"),
+  (re.compile(r"deepseek-r1-distill-qwen-7b"), "r1-distill-qwen-7b"),
+)
 _DISTILLED = {"qwen2.5-7b": "r1-distill-qwen-7b"}  # the same shape with RoPE's θ of Qwen2.5-Math
 _BASE_ENDS = 151643  # eos_token_id of Qwen2.5's base models; the instruct models have 151645
 _NEEDED = ("id", "question", "golds", "prediction", "terms", "ended", "source")
@@ -34,10 +46,12 @@ class Evaluation:
     facts: what it says of itself, flat: "recipe", "preset", "switches.…", "noise", "retrieval.top_k" and so on;
       "model", a name of MODELS or None; "system" of transcripts from elsewhere; "step" of the checkpoint, 0 for the
       end; "trained": whether the config.json of the checkpoint's run is there, and
-      then its settings as "trained.…"; "trained.sets": the data sets it was trained on.
-    rows: predictions.jsonl without failed questions.
+      then its settings as "trained.…"; "trained.sets": the data sets it was trained on; "verdicts": the judge that
+      `ragrl judge` asked about the answers.
+    rows: predictions.jsonl without failed questions, with a judge's verdicts if `ragrl judge` was asked.
     metrics: metrics.json.
     sets: data set → its rows.
+    audit: `corpus_audit.beside` it; None without one.
   """
 
   folder: str
@@ -45,6 +59,7 @@ class Evaluation:
   rows: Sequence[Mapping[str, Any]]
   metrics: Mapping[str, Any]
   sets: Mapping[str, Sequence[Mapping[str, Any]]]
+  audit: Mapping[str, Any] | None = None
 
 
 def read(folder: str | pathlib.Path) -> Evaluation:
@@ -65,7 +80,7 @@ def read(folder: str | pathlib.Path) -> Evaluation:
   settings = metrics.get("settings")
   if not isinstance(settings, Mapping) or not {"recipe", "data"} <= settings.keys() or "n" not in metrics:
     raise ValueError(f"{folder / harness.METRICS}: this is not written by `ragrl evaluate` or `ragrl score`.")
-  rows = list(jsonl.read(folder / harness.PREDICTIONS))
+  rows = answer_verdicts.beside(folder, list(jsonl.read(folder / harness.PREDICTIONS)))
   for number, row in enumerate(rows, 1):
     if missing := [name for name in _NEEDED if name not in row]:
       raise ValueError(f"{folder / harness.PREDICTIONS}:{number}: no {', '.join(missing)}: this is no prediction.")
@@ -75,9 +90,8 @@ def read(folder: str | pathlib.Path) -> Evaluation:
       f"{folder}: {harness.METRICS} is of {metrics['n']} questions, {harness.PREDICTIONS} has {len(known)}: they do "
       "not belong together; run the evaluation again."
     )
-  return Evaluation(
-    str(folder), _facts(folder, settings), known, metrics, _by_set(folder, str(settings["data"]), known)
-  )
+  sets, audit = _by_set(folder, str(settings["data"]), known), corpus_audit.beside(folder, known)
+  return Evaluation(str(folder), _facts(folder, settings), known, metrics, sets, audit)
 
 
 def set_of(text: str) -> str | None:
@@ -107,7 +121,9 @@ def _facts(folder: pathlib.Path, settings: Mapping[str, Any]) -> dict[str, Any]:
   sets = {set_of(part) for part in str((trained.get("data") or {}).get("train", "")).split(",")}
   found["trained.sets"] = ",".join(sorted(name for name in sets if name)) if None not in sets else None
   found["step"] = _step(settings, trained)
-  found["model"] = settings.get("model") or _model(settings, place, trained)
+  if (folder / answer_verdicts.SUMMARY).is_file():
+    found["verdicts"] = _object(folder / answer_verdicts.SUMMARY).get("judge")
+  found["model"] = _served(settings) or settings.get("model") or _model(settings, place, trained)
   return found
 
 
@@ -139,6 +155,15 @@ def _step(settings: Mapping[str, Any], trained: Mapping[str, Any]) -> int:
   path = pathlib.Path(settings.get("checkpoint") or "")
   step = int(path.name) if path.name.isdigit() and path.parent.name == "checkpoints" else 0
   return 0 if step == trained.get("steps") else step
+
+
+def _served(settings: Mapping[str, Any]) -> str | None:
+  """The tables' name of a model behind a server; None for another one."""
+  if not settings.get("endpoint"):
+    return None
+  name = str(settings.get("model")).rpartition("/")[2].lower()
+  fitting = ((pattern.fullmatch(name), known) for pattern, known in _SERVED)
+  return next((match.expand(known) for match, known in fitting if match is not None), None)
 
 
 def _model(settings: Mapping[str, Any], run: pathlib.Path | None, trained: Mapping[str, Any]) -> str | None:

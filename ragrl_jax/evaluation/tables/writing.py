@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ragrl_jax import recipes
+from ragrl_jax.evaluation import corpus_audit
 from ragrl_jax.evaluation.tables import commands_of
 from ragrl_jax.evaluation.tables.filling import Cell, Filled
 from ragrl_jax.evaluation.tables.layout import Paper, Row
@@ -75,31 +76,51 @@ def latex(paper: Paper, filled: Sequence[Filled]) -> str:
   return "\n\n".join(blocks) + "\n"
 
 
-_STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:1200px;padding:0 1rem;color:#1b1d21}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:14px}th,td{padding:4px 12px 4px 0;
-text-align:left;vertical-align:baseline;border-bottom:1px solid #e3e0d9;white-space:nowrap}div{overflow-x:auto}
-tr.ours td{color:#0b6b6b}code{font-size:12px;overflow-wrap:anywhere}li{margin:2px 0}"""
+_STYLE = """:root{color-scheme:light dark;--paper:#faf9f6;--ink:#1b1d21;--dim:#5d6169;--rule:#e3e0d9;--ours:#0b6b6b}
+@media(prefers-color-scheme:dark){:root{--paper:#121417;--ink:#e7e5df;--dim:#a2a6ae;--rule:#2f3339;--ours:#58c4bd}}
+body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:1200px;padding:0 1rem;color:var(--ink);
+background:var(--paper);overflow-wrap:anywhere}h1,h2,h3{line-height:1.25}h2{font-size:20px;margin:2.5rem 0 .5rem}
+h3{font-size:15px;margin:1rem 0 .25rem}nav{columns:22rem;font-size:14px}nav a{display:block;color:var(--ours)}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:14px}th,td{padding:4px 14px 4px 0;
+text-align:left;vertical-align:baseline;border-bottom:1px solid var(--rule);white-space:nowrap;font-weight:400}
+thead th{color:var(--dim);font-size:13px}div{overflow-x:auto}tbody th{position:sticky;left:0;background:var(--paper)}
+tr:has(+.ours)>*{border-bottom:0;padding-bottom:0}.ours td{color:var(--ours)}td:nth-child(2){color:var(--dim)}
+code{font-size:12px}ol,ul{margin:4px 0;padding-left:2rem}li{margin:3px 0}summary{cursor:pointer;color:var(--dim)}
+details{margin:10px 0}.small{font-size:13px;color:var(--dim)}@media(max-width:600px){tbody th{min-width:32vw;
+white-space:normal;overflow-wrap:break-word}h1{font-size:24px}}"""
+COMMANDS = ("Train first", "Commands that fill a cell")
+OPEN = ("How ours are scored", "Our runs", "Paired tests")  # notes that are not folded
 
 
 def page(paper: Paper, filled: Sequence[Filled]) -> str:
   """One self-contained HTML page. Every text is escaped; the page loads nothing and runs no script."""
   said = html.escape
+  names = [f"{one.table.name}: {one.table.title}" for one in filled]
   parts = [
     '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+    '<meta name="viewport" content="width=device-width, initial-scale=1">',
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
     f"<title>{said(paper.title)}</title><style>{_STYLE}</style></head><body><h1>{said(paper.title)}</h1>",
+    '<p class="small">Ours below the paper\'s. A number after → is that of the command that fills the cell.</p><nav>',
+    *(f'<a href="#table-{place}">{said(name)}</a>' for place, name in enumerate(names)),
+    "</nav>",
   ]
-  for one in filled:
+  for place, (one, name) in enumerate(zip(filled, names)):
     heads, lines = grid(one)
-    parts.append(f"<h2>{said(one.table.name)}: {said(one.table.title)}</h2><div><table><thead><tr>")
+    parts.append(f'<h2 id="table-{place}">{said(name)}</h2><div><table><thead><tr>')
     parts.append("".join(f'<th scope="col">{said(head)}</th>' for head in heads) + "</tr></thead><tbody>")
-    for line in lines:
-      kind = ' class="ours"' if "ours" in line[:3] else ""
-      parts.append(f"<tr{kind}>" + "".join(f"<td>{said(cell)}</td>" for cell in line) + "</tr>")
+    before = ""
+    for row, *cells in lines:  # a row's name stands once, on the first of its two lines
+      kind, shown = ' class="ours"' if cells[0] == "ours" else "", "" if row == before else said(row)
+      parts.append(f'<tr{kind}><th scope="row">{shown}</th>' + "".join(f"<td>{said(cell)}</td>" for cell in cells))
+      parts.append("</tr>")
+      before = row
     parts.append("</tbody></table></div>")
     for title, notes in notes_of(paper, one).items():
-      items = "".join(f'<li value="{number}"><code>{said(note)}</code></li>' for number, note in notes)
-      parts.append(f"<h3>{said(title)}</h3><ol>{items}</ol>")
+      tag, folded = ("code" if title in COMMANDS else "span"), title not in OPEN
+      items = "".join(f'<li value="{number}"><{tag}>{said(note)}</{tag}></li>' for number, note in notes)
+      head = f"<details><summary>{said(title)} ({len(notes)})</summary>" if folded else f"<h3>{said(title)}</h3>"
+      parts.append(f"{head}<ol>{items}</ol>{'</details>' if folded else ''}")
   others = "".join(f"<li>{said(name)}: {said(why)}.</li>" for name, why in paper.others.items())
   parts.append(
     f"<h2>Not among these</h2><ul>{others}</ul><p>Published numbers: {said(paper.source)}.</p></body></html>"
@@ -169,6 +190,13 @@ def notes_of(paper: Paper, one: Filled) -> dict[str, list[tuple[int, str]]]:
     for cell in cells
     for found in cell.evaluations
   }
+  audited = {
+    (row.name, found.folder): f"{row.name}: {corpus_audit.said(found.audit)}; in {found.folder}"
+    for row, cells in zip(table.rows, one.cells)
+    for cell in cells
+    for found in cell.evaluations
+    if found.audit is not None
+  }
   scored = [
     f"{column.head} {MEASURES[column.measure].label}: {MEASURES[column.measure].style}"
     for column in table.columns
@@ -198,6 +226,7 @@ def notes_of(paper: Paper, one: Filled) -> dict[str, list[tuple[int, str]]]:
   found = {
     "How ours are scored": list(styles) if evaluated else [],
     "Our runs": list(evaluated.values()),
+    "What their corpora hold": list(audited.values()),
     "Paired tests": [f"{test} ({kinds})" for test in tests],
     "Train first": list(trained),
     "Commands that fill a cell": list(_numbers(one)),
@@ -224,6 +253,7 @@ def described(one: Evaluation) -> str:
     "lengths": None if None in lengths else f"{lengths[0]} new tokens a turn, {lengths[1]} in all",
     "decoding": _said(settings["sampling"]) if settings.get("sampling") else None,
     "judges": _said(settings["judges"]) if settings.get("judges") else "none",
+    "verdicts on answers by": _said(facts["verdicts"]) if facts.get("verdicts") else None,
     "system": facts.get("system"),
     "noise": facts.get("noise") or None,
     "switches unlike the preset's:": _said(_changed(settings)),

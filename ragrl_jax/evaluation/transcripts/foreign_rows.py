@@ -12,12 +12,14 @@ from ragrl_jax.evaluation import harness
 from ragrl_jax.evaluation.transcripts import adapters
 from ragrl_jax.prompting import agent_tags
 from ragrl_jax.run import rewards
+from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Episode, Example
 
 TEXTS = ("transcript", "response", "output", "generation", "Output", "messages")
 ANSWERS = ("prediction", "pred", "pred_ans")
-_UNKNOWN = ("prompt_tokens", "response_tokens", "episode_tokens", "wasted_searches")  # of another tokenizer and corpus
+# Of another tokenizer and corpus; a block of results is one text, not passages.
+_UNKNOWN = ("prompt_tokens", "response_tokens", "episode_tokens", "wasted_searches", "stale_searches", "found_gold")
 
 
 def score(
@@ -29,6 +31,8 @@ def score(
   settings: Mapping[str, Any],
 ) -> dict[str, Any]:
   """Scores every example's transcript and writes out/predictions.jsonl and out/metrics.json, as an evaluation does.
+
+  For a system that thinks in `<think>` tags, out/episodes.jsonl has its turns, for `ragrl faithfulness` to judge.
 
   A row of the file has an "id" or a "question" of the examples, and either a text (one of TEXTS; a list of chat
   messages is joined from the assistant's first) or an answer (one of ANSWERS; null scores 0). Counts of tokens and
@@ -57,6 +61,8 @@ def score(
   }
   out.mkdir(parents=True, exist_ok=True)
   jsonl.write(out / harness.PREDICTIONS, rows)
+  if adapters.ADAPTERS[system].thinks:  # without the tags every step would lack its thought
+    jsonl.write(out / episodes_lib.PLAYED, (episodes_lib.played(one, episodes[one.id]) for one in examples))
   with jsonl.whole(out / harness.METRICS) as part:
     part.write_text(json.dumps(jsonl.plain(metrics), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
   return metrics

@@ -57,6 +57,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     outcome=reward.outcome,
     switches=switches,
     unearned=guard.unearned,
+    measures=reward.measures if switches.reply == "cited" else None,
     style="spaced",
     needs_passages=True,
   )

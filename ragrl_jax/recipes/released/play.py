@@ -13,7 +13,14 @@ AGAIN = "\nThis query was searched for before: its results are above.\n"
 
 
 def build(
-  prompt: Prompt, parser: Parser, *, notice: str, words: Wording, max_searches: int, max_passage_tokens: int | None
+  prompt: Prompt,
+  parser: Parser,
+  *,
+  notice: str,
+  words: Wording,
+  given: bool,
+  max_searches: int,
+  max_passage_tokens: int | None,
 ):
   """The coroutine.
 
@@ -21,6 +28,7 @@ def build(
     prompt, parser: of one agent.
     notice: after a turn without a search or an answer, for agents that get one.
     words: of the digest, for agents that digest.
+    given: a search brings all of the example's own passages; otherwise it asks the retriever.
     max_searches: searches, after which one more turn can only answer.
     max_passage_tokens: a longer document is cut.
   """
@@ -36,7 +44,7 @@ def build(
       if agent.digests and (len(asked) == max_searches or query in asked):
         return agent.block(AGAIN if query in asked else NO_MORE), None
       asked.add(query)
-      found = await tools.search(query)
+      found = example.passages if given else await tools.search(query)
       shown = agent.shown(found, policy.tokenizer, max_passage_tokens)
       if agent.digests:
         said = "".join(segment.text for segment in talk.segments[1:])

@@ -24,6 +24,8 @@ class Switches(recipe_lib.Switches):
   digest: str = setting("paper", choices=tuple(digest.DIGESTS), files=True)  # what the reader of documents is told
   # of answers that equal no gold: "exact": wrong; "judge": the judge's verdict (config.judge)
   correctness: str = setting("exact", choices=("exact", "judge"))
+  # "given": every search brings all of the question's own passages
+  documents: str = setting("search", choices=("search", "given"))
   max_searches: int = setting(4, least=0)
   max_passage_tokens: int | None = setting(None, least=1)  # a longer document is cut
 
@@ -37,19 +39,21 @@ PRESETS: dict[str, dict[str, Any]] = {
   "r1_searcher": dict(agent="r1_searcher", max_searches=8),
   "search_o1": dict(agent="search_o1", max_searches=10),
   "simpledeepsearcher": dict(agent="simpledeepsearcher", max_searches=10),
+  "given": dict(documents="given"),  # beside an agent
 }
 
 
 def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe with these switches."""
   prompt, parser = Prompt(switches.agent, switches.instructions), Parser(switches.agent)
-  judges = switches.correctness == "judge"
+  judges, given = switches.correctness == "judge", switches.documents == "given"
   reward = answered.Reward(parser, judged=judges)
   play = play_lib.build(
     prompt,
     parser,
     notice=search_agent.notice(switches.notice),
     words=digest.words(switches.digest),
+    given=given,
     max_searches=switches.max_searches,
     max_passage_tokens=switches.max_passage_tokens,
   )
@@ -63,5 +67,6 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     weights=reward.weights,
     outcome=reward.outcome,
     switches=switches,
-    searches=switches.max_searches > 0,
+    searches=switches.max_searches > 0 and not given,
+    needs_passages=given,
   )

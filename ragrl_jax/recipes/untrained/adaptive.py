@@ -1,6 +1,6 @@
 """Adaptive-RAG: a question is answered without documents, with one search or with several, by how complex it is."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from ragrl_jax.core.text import tags
 from ragrl_jax.recipes.untrained import asides
@@ -15,7 +15,9 @@ _CLAIMS = (
 )
 
 
-def build(prompt: Prompt, routes: Mapping[str, object], *, classifier: str):
+def build(
+  prompt: Prompt, routes: Mapping[str, Callable[[Example, Policy, Tools], Awaitable[Episode]]], *, classifier: str
+):
   """The coroutine. The fact `complexity` is A, B or C; a reply that names none counts as B.
 
   Args:

@@ -3,16 +3,22 @@
 import dataclasses
 from typing import Any
 
+from ragrl_jax.core.text import tags
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.untrained.prompt import Prompt
 from ragrl_jax.structs import Episode, Example, Passage, Policy, Tools
 
 
 async def ask(policy: Policy, text: str, *, stop: tuple[str, ...] = ()) -> Episode:
-  """The reply to one prompt, as a conversation of its own; `model_text` is the reply."""
+  """The reply to one prompt, as a conversation of its own. See `spoken`."""
   talk = policy.start([dict(role="user", content=text)])
   await talk.generate(stop=stop)
   return talk.end()
+
+
+def spoken(reply: Episode) -> str:
+  """What the model said, without the thoughts before it and result blocks of its own."""
+  return tags.without(reply.model_text.rpartition("</think>")[2], "information")
 
 
 async def ask_about_documents(

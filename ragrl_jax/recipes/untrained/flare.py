@@ -36,6 +36,8 @@ def build(prompt: Prompt, *, max_searches: int, max_passage_tokens: int | None, 
       """The next sentence after these tokens and those written, and the conversation that wrote it."""
       talk = policy.start(opening + written)
       said = await talk.generate(stop=(END,), max_new_tokens=SENTENCE_TOKENS)
+      if len(said.logprobs) != len(said.ids):
+        raise ValueError("flare looks at log-probabilities, and there are none: set config.endpoint.logprobs=True.")
       return _first(said, words), talk.end()
 
     async def informed(query: str) -> tuple[Segment, Episode]:

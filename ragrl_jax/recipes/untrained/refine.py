@@ -35,7 +35,7 @@ def build(prompt: Prompt, reader: Prompt, method: str, *, search: bool, max_pass
     )
     if first.ended == "budget":
       return first
-    body = tags.last(tags.without(first.model_text, "information"), tag)
+    body = tags.last(asides.spoken(first), tag)
     text = "" if body is None else body.body.strip()
     if method == "filco":
       text = " ".join(copied(text, found))

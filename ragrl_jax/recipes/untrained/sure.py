@@ -40,7 +40,7 @@ def build(prompt: Prompt, *, search: bool, max_passage_tokens: int | None):
     first, found = await asides.ask_about_documents(
       prompt, example, policy, tools, stop=(), search=search, max_passage_tokens=max_passage_tokens
     )
-    bodies = (pair.body.strip() for pair in tags.pairs(tags.without(first.model_text, "information"), "answer"))
+    bodies = (pair.body.strip() for pair in tags.pairs(asides.spoken(first), "answer"))
     candidates = list(dict.fromkeys(body for body in bodies if body))[:CANDIDATES]
     if len(candidates) < CANDIDATES:  # nothing to choose from
       chosen = candidates[0] if candidates else None
@@ -48,7 +48,7 @@ def build(prompt: Prompt, *, search: bool, max_passage_tokens: int | None):
     shown = passages.numbered(found, titles=True)
     told = [_SUMMARISE.format(documents=shown, question=question, answer=one) for one in candidates]
     written = await asyncio.gather(*(asides.ask(policy, text) for text in told))
-    summaries = [passages.neutral(one.model_text.strip()) for one in written]
+    summaries = [passages.neutral(asides.spoken(one).strip()) for one in written]
     valid = [
       _VALID.format(question=question, answer=one, summary=text)
       for one, text in zip(candidates, summaries, strict=True)
@@ -57,7 +57,7 @@ def build(prompt: Prompt, *, search: bool, max_passage_tokens: int | None):
       _COMPARE.format(first=one, second=other, question=question) for one, other in (summaries, summaries[::-1])
     ]
     verdicts = await asyncio.gather(*(asides.ask(policy, text) for text in (*valid, *orders)))
-    said = [verdict.model_text for verdict in verdicts]
+    said = [asides.spoken(verdict) for verdict in verdicts]
     points = [float((match := _TRUTH.search(text)) is not None and match[1].lower() == "true") for text in said[:2]]
     preferred = sum(_preferred(text) * sign for text, sign in zip(said[2:], (1, -1)))  # above 0: the first candidate
     points = [

@@ -16,7 +16,7 @@ class Answers {
     words.placeholder = "words, a gold, an answer";
     words.addEventListener("input", () => { this.chosen.words = words.value.trim().toLowerCase(); this.show(); });
     this.count = element("p", "small", null, root);
-    const table = element("table", "answers", null, element("div", "scroll", null, root));
+    const table = element("table", "answers questions fixed", null, element("div", "scroll tall", null, root));
     const head = element("tr", "", null, element("thead", "", null, table));
     for (const title of ["", "Question", "Gold", "Before", "After"]) element("th", "", title, head).scope = "col";
     this.body = element("tbody", "", null, table);

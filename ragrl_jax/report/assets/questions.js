@@ -109,8 +109,7 @@ class Questions {
 
   #columns() {
     const {index} = this, last = index.sides.at(-1);
-    const known = (name) => index.sides.some((side) => side[name].some((value) => value !== null));
-    const number = (title, name) => known(name) ? [{
+    const number = (title, name) => name in DATA.measures || name in DATA.counts ? [{
       title, tone: "number", value: (at) => last[name][at],
       draw: (at, cell) => { cell.textContent = index.sides.map((side) => tidy(side[name][at])).join(" → "); },
     }] : [];

@@ -3,7 +3,7 @@ import pathlib
 
 import pytest
 
-from ragrl_jax.core.metrics import qa
+from ragrl_jax.core.metrics import evidence, qa
 from ragrl_jax.core.text.normalize import normalize
 
 GOLDEN = json.loads((pathlib.Path(__file__).parents[2] / "golden" / "answers.json").read_text())
@@ -100,3 +100,25 @@ def test_the_best_gold_counts_wherever_it_stands(unit):
   each = [qa.f1("Oslo town", [gold], unit=unit) for gold in golds]
   for turn in range(len(golds)):
     assert qa.f1("Oslo town", golds[turn:] + golds[:turn], unit=unit) == max(each) > 0
+
+
+def test_overlap_by_hand():
+  # "in red paint": 3 words. Against "red paint": 2 of 3, 2 of 2, F1 4/5. Against "red": 1/3, 1, F1 1/2.
+  found = qa.overlap("in red paint", ["red", "red paint"])
+  assert (found.precision, found.recall, found.f1, found.exact) == pytest.approx((2 / 3, 1, 4 / 5, 0))
+  assert qa.overlap("The Red", ["red"]) == evidence.Overlap(1.0, 1.0, 1.0, 1.0)
+  assert qa.overlap("blue", ["red"]) == qa.overlap("", ["red"]) == evidence.Overlap(0.0, 0.0, 0.0, 0.0)
+  # Sets: {a, b} against {a, c}, whatever the number of a. Characters: "ab" in "abcd".
+  assert qa.overlap("a a b", ["a c c"], style="none", unit="word_set").precision == pytest.approx(1 / 2)
+  assert qa.overlap("ab", ["abcd"], unit="char").recall == pytest.approx(1 / 2)
+  assert qa.overlap("yes it is", ["yes"], yes_no_rule=True).f1 == 0 and qa.overlap("yes it is", ["yes"]).f1 == 0.5
+
+
+def test_published_ways_to_count_f1():
+  score = {name: scorer("U.S. troops", ["the US"]) for name, scorer in qa.F1_OF.items()}
+  # squad: "us troops" / "us": 2·1/3. arena: "u s troops" / "us": 0. care's reward: {U.S., troops} / {the, US}: 0.
+  assert score["squad"] == score["longbench"] == score["hotpotqa"] == pytest.approx(2 / 3)
+  assert score["arena"] == score["care_reward"] == 0
+  # FilCo: the letters of "u.s. troops" (11, spaces too) and "us" (2) share u and s: 2·2/13.
+  assert score["filco"] == pytest.approx(4 / 13)
+  assert qa.F1_OF["hotpotqa"]("no it is", ["no"]) == 0 and qa.F1_OF["squad"]("no it is", ["no"]) == pytest.approx(0.5)

@@ -59,6 +59,7 @@ HELD_OUT = (
     "share",
     "exact match; token F1; whether the answer contains a gold; the recipe's own criterion",
   ),
+  Metric("precision recall", "share", "of the answer's words, against the gold with the highest F1"),
   Metric(
     "char_f1",
     "share",
@@ -78,7 +79,26 @@ HELD_OUT = (
     "mean per question. A search is wasted if it repeats a query (ignoring case and spaces) or finds no new gold "
     "passage. Gold are the ids that the data names in the corpus, else the articles of the supporting passages",
   ),
+  Metric(
+    "repeated_searches stale_searches",
+    "searches",
+    "mean per question: searches whose query has the same words as an earlier one; searches whose passages had all "
+    "been brought before",
+  ),
+  Metric(
+    "found_answer found_gold",
+    "share",
+    "of the questions that searched: share for which a passage found holds a gold answer as whole words (not of yes/no "
+    "questions); mean share of the gold documents found, where they are known",
+  ),
   Metric("response_tokens", "tokens", "mean per question"),
+  Metric("given_tokens", "tokens", "mean per question: the prompt's and the results'"),
+  Metric(
+    "confidence ece brier",
+    "probability",
+    "exp of the mean log-probability of the last turn's tokens, as sampled; its expected calibration error (10 bins) "
+    "and Brier score against the outcome, over the questions with an answer",
+  ),
   Metric("terms/NAME", "reward", "one reward term, unweighted: mean of the episodes in which it could be scored"),
   Metric("pooled/TERM", "share", "`pooled/TERM` of training, over the held-out episodes"),
   Metric("measure/NAME", "see there", "as in training: see the recipe's README"),

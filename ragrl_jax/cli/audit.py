@@ -1,0 +1,98 @@
+"""Audits a corpus: does it hold what questions need, and does the index find it?
+
+  python launchers/audit.py --index INDEX --data QUESTIONS [--data …] [--top_k 5] [--out DIR]
+  python launchers/audit.py --corpus FILE.jsonl.gz --data QUESTIONS
+
+Prints for each set the share of questions with an answer in some passage (the others no retrieval can answer), the
+share of the gold documents that the corpus has, by id, title and text, and with an index the share of questions with an
+answer among the first passages. Questions answered by yes or no have no string to look for. The corpus is read once, as
+a stream; that of an index by several processes. --out writes audit.json and audit.jsonl, a row a question; in an
+evaluation's folder, `ragrl tables` prints them under its tables.
+"""
+
+import concurrent.futures
+import itertools
+import json
+import multiprocessing
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from absl import app, flags
+from tqdm import tqdm
+
+from ragrl_jax import retrieval
+from ragrl_jax.cli import commands
+from ragrl_jax.data import readers
+from ragrl_jax.evaluation import corpus_audit
+from ragrl_jax.retrieval import corpus as corpus_lib
+from ragrl_jax.store import jsonl
+from ragrl_jax.structs import Example
+
+INDEX = flags.DEFINE_string("index", "", "Folder of an index, or the address of a retriever.")
+CORPUS = flags.DEFINE_string("corpus", "", "Corpus, FILE.jsonl[.gz]; not needed with the folder of an index.")
+DATA = flags.DEFINE_multi_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
+TOP_K = flags.DEFINE_integer("top_k", 5, "Passages that the index finds for a question.", lower_bound=1)
+OUT = flags.DEFINE_string("out", "", "Folder for audit.json and audit.jsonl, such as an evaluation's.")
+WORKERS = flags.DEFINE_integer("workers", os.cpu_count() or 1, "Processes that read an index's corpus.", lower_bound=1)
+PART = 200_000  # least passages worth a process
+BATCH = 256  # questions searched together
+
+
+def main(argv):
+  """Runs `ragrl audit`."""
+  if len(argv) > 1:
+    raise app.UsageError(f"unknown argument {argv[1]!r}")
+  folder = pathlib.Path(INDEX.value) / "corpus"
+  stored = bool(INDEX.value) and folder.is_dir()
+  if not CORPUS.value and not stored:
+    raise app.UsageError("give --index=FOLDER, or --corpus=FILE and, if wanted, the --index of a retriever elsewhere.")
+  index = retrieval.load_index(INDEX.value) if INDEX.value else None  # before the corpus is read
+  examples = list(readers.read_examples(",".join(DATA.value)))
+  if stored and not CORPUS.value:
+    held = of_folder(examples, folder, WORKERS.value)
+  else:
+    held = corpus_audit.holdings(examples, tqdm(corpus_lib.read_passages(CORPUS.value), unit=" passages"))
+  found = None
+  if index is not None:
+    found, asked = [], [example.question for example in examples]
+    for start in tqdm(range(0, len(asked), BATCH), desc="search"):
+      found += index.search(asked[start : start + BATCH], TOP_K.value)
+  summary, rows = corpus_audit.audited(examples, held, found, k=TOP_K.value)
+  described: dict[str, Any] = dict(index.describe()) if index is not None else dict(corpus=CORPUS.value)
+  summary = dict(data=DATA.value, retrieval=described, **summary)
+  if OUT.value:
+    jsonl.write(pathlib.Path(OUT.value) / corpus_audit.ROWS, rows)
+    with jsonl.whole(pathlib.Path(OUT.value) / corpus_audit.AUDIT) as part:
+      part.write_text(json.dumps(jsonl.plain(summary), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+  print(corpus_audit.text(summary))
+
+
+def of_folder(examples: Sequence[Example], folder: pathlib.Path, workers: int) -> corpus_audit.Holdings:
+  """`corpus_audit.holdings` of an index's corpus, a part a process."""
+  size = len(corpus_lib.Corpus(folder))
+  parts = min(4 * workers, size // PART)
+  if workers == 1 or parts < 2:
+    return of_part(examples, folder, 0, size)
+  edges = [size * number // parts for number in range(parts + 1)]
+  # A forked process would share JAX's threads.
+  with concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+    running = [pool.submit(of_part, examples, folder, *pair) for pair in itertools.pairwise(edges)]
+    done = [one.result() for one in tqdm(running, desc="corpus", unit="part")]
+  held = done[0]
+  for other in done[1:]:
+    held = held.plus(other)
+  return held
+
+
+def of_part(examples: Sequence[Example], folder: pathlib.Path, first: int, last: int) -> corpus_audit.Holdings:
+  """`corpus_audit.holdings` of the rows from `first` up to `last`."""
+  stored = corpus_lib.Corpus(folder)
+  return corpus_audit.holdings(examples, (stored[row] for row in range(first, last)))
+
+
+def start() -> None:
+  """Reads the flags and runs `main`."""
+  flags.mark_flags_as_required(["data"])
+  commands.run(main)

@@ -1,0 +1,71 @@
+"""Asks a judge about the answers of finished evaluations, whatever their recipe:
+
+  python launchers/judge_answers.py --config configs/arena.py:judge --config.judge.model=… --results OUT [--results …]
+
+The judge is config.judge, and its prompt (config.judge.prompt) must be one that judges answers against the right ones:
+answer_hits, answer_means. Prints judge accuracy by set beside exact match. Each folder, which launchers/evaluate.py or
+launchers/score_transcripts.py wrote, gets judged.jsonl, a row an answer, and judged.json. `ragrl compare --measures
+judged`, `ragrl quadrants --measure judged` and the judge's columns of `ragrl tables` read them. With config.judge.cache
+set, the command goes on after a kill.
+"""
+
+import glob
+import json
+import pathlib
+
+from absl import app, flags
+from ml_collections import config_flags
+from tqdm import tqdm
+
+from ragrl_jax import judging
+from ragrl_jax.cli import commands, generation
+from ragrl_jax.evaluation import answer_verdicts, harness
+from ragrl_jax.judging import prompts
+from ragrl_jax.recipes.veritas import distil
+from ragrl_jax.store import compile_cache, jsonl
+
+CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
+RESULTS = flags.DEFINE_multi_string("results", None, "Folder of predictions.jsonl, or a glob of such folders.")
+
+
+def main(argv):
+  """Runs `ragrl judge`."""
+  if len(argv) > 1:
+    raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
+  folders = [pathlib.Path(name) for pattern in RESULTS.value for name in sorted(glob.glob(pattern))]
+  folders = [folder for folder in folders if (folder / harness.PREDICTIONS).is_file()]
+  if not folders:
+    raise FileNotFoundError(f"--results={','.join(RESULTS.value)}: no {harness.PREDICTIONS} there.")
+  settings = CONFIG.value.judge
+  if settings.kind in ("sub_em", "sub_em_words", "lexical"):
+    raise ValueError(
+      f"config.judge.kind={settings.kind!r} looks for the answer in a thought, not for a right answer in the answer: "
+      "use llm, reward_model, nli or exact; cover_em is in every evaluation."
+    )
+  if settings.kind not in judging.WORDS and not prompts.get(settings.prompt).of_answers:
+    known = ", ".join(name for name, prompt in prompts.PROMPTS.items() if prompt.of_answers)
+    raise ValueError(f"config.judge.prompt={settings.prompt!r} does not judge answers: use one of {known}.")
+  compile_cache.keep()
+  judge = judging.load(settings, dtype=CONFIG.value.model.dtype)
+  if judge is None:
+    raise app.UsageError("there is no judge: set config.judge.kind.")
+  unread = total = 0
+  for folder in folders:
+    rows = list(jsonl.read(folder / harness.PREDICTIONS))
+    with tqdm(desc=folder.name, unit="answer") as bar:
+      ask = lambda pairs, bar=bar: distil.verdicts(judge, pairs, progress=lambda done: bar.update(done - bar.n))
+      found = answer_verdicts.judged(rows, ask)
+    sets = answer_verdicts.totals(rows, found)
+    jsonl.write(folder / answer_verdicts.FILE, found)
+    with jsonl.whole(folder / answer_verdicts.SUMMARY) as part:
+      part.write_text(json.dumps(dict(judge=dict(judge.describe()), sets=sets), indent=1) + "\n", encoding="utf-8")
+    print(f"{folder}\n{answer_verdicts.text(sets)}\n")
+    unread += sum(row["verdict"] is None for row in found)
+    total += len(found)
+  generation.settle(unread, total, "answers")
+
+
+def start() -> None:
+  """Reads the flags and runs `main`."""
+  flags.mark_flags_as_required(["config", "results"])
+  commands.run(main)

@@ -1,0 +1,103 @@
+"""A judge's verdicts on the answers of an evaluation, whatever its recipe; kept beside its predictions."""
+
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ragrl_jax import judging
+from ragrl_jax.core.metrics import qa, stats
+from ragrl_jax.store import jsonl
+
+FILE, SUMMARY = "judged.jsonl", "judged.json"
+
+Rows = Sequence[Mapping[str, Any]]
+Ask = Callable[[list[tuple[str, str]]], list[float | None]]  # (right answers, given answer) → verdicts
+
+
+def judged(rows: Rows, ask: Ask) -> list[dict[str, Any]]:
+  """One row per prediction: source, id, prediction and verdict.
+
+  A question without an answer gets 0 and is not asked about; a failed one has no row. Equal pairs are asked once.
+
+  Args:
+    rows: of predictions.jsonl.
+    ask: a judge; None where its verdict cannot be read.
+  """
+  known = [row for row in rows if row["ended"] != "failed"]
+  pairs = [(judging.references(row["golds"]), row["prediction"] or "") for row in known]
+  asked = list(dict.fromkeys(pair for pair in pairs if pair[1].strip()))
+  verdicts = dict(zip(asked, ask(asked), strict=True)) if asked else {}
+  return [
+    dict(source=row["source"], id=row["id"], prediction=row["prediction"], verdict=verdicts.get(pair, 0.0))
+    for row, pair in zip(known, pairs)
+  ]
+
+
+def beside(folder: pathlib.Path, rows: Rows) -> list[Mapping[str, Any]]:
+  """The predictions of a folder, with a column `judged` if verdicts are kept there (None: not judged, or failed).
+
+  Raises:
+    ValueError: a verdict is on another answer than the prediction.
+  """
+  if not (folder / FILE).is_file():
+    return list(rows)
+  verdicts = {(row["source"], row["id"]): row for row in jsonl.read(folder / FILE)}
+  found: list[Mapping[str, Any]] = []
+  for row in rows:
+    its = verdicts.get((row["source"], row["id"]))
+    if its is not None and its["prediction"] != row["prediction"]:
+      raise ValueError(
+        f"{folder / FILE}: the verdict on question {row['id']!r} is on another answer than the prediction: run "
+        "`ragrl judge` again, or delete the file."
+      )
+    found.append({**row, "judged": None if its is None else its["verdict"]})
+  return found
+
+
+def totals(rows: Rows, verdicts: Rows) -> dict[str, dict[str, Any]]:
+  """{set: {"n" judged, "unjudged", "accuracy", its 95 % "interval", "em" of the same answers, "agreement" of verdict
+  (right from one half on) and exact match}}; the macro average under "" if there are several sets.
+
+  Args:
+    rows: the predictions.
+    verdicts: the result of `judged`.
+  """
+  known = [row for row in rows if row["ended"] != "failed"]
+  of_set: dict[str, list[tuple[float | None, float]]] = {}
+  for row, verdict in zip(known, verdicts, strict=True):
+    exact = 0.0 if row["prediction"] is None else qa.exact_match(row["prediction"], row["golds"])
+    of_set.setdefault(row["source"] or "", []).append((verdict["verdict"], exact))
+  found = {name: _total(pairs) for name, pairs in sorted(of_set.items())}
+  scored = [of for of in found.values() if of["n"]]
+  if len(found) > 1 and len(scored) == len(found):
+    mean = lambda key: sum(of[key] for of in scored) / len(scored)
+    several = {key: mean(key) for key in ("accuracy", "em", "agreement")}
+    found[""] = dict(n=sum(of["n"] for of in scored), unjudged=sum(of["unjudged"] for of in scored), **several)
+  return found
+
+
+def _total(pairs: Sequence[tuple[float | None, float]]) -> dict[str, Any]:
+  known = [(verdict, exact) for verdict, exact in pairs if verdict is not None]
+  if not known:
+    return dict(n=0, unjudged=len(pairs))
+  values = [verdict for verdict, _ in known]
+  return dict(
+    n=len(known),
+    unjudged=len(pairs) - len(known),
+    accuracy=sum(values) / len(known),
+    interval=list(stats.bootstrap_interval(values, seed=0)),
+    em=sum(exact for _, exact in known) / len(known),
+    agreement=sum((verdict >= 0.5) == (exact == 1.0) for verdict, exact in known) / len(known),
+  )
+
+
+def text(found: Mapping[str, Mapping[str, Any]]) -> str:
+  """The result of `totals` as a plain table."""
+  lines = [("set", "judge", "95 %", "em", "agreement", "n", "unjudged")]
+  for name, of in found.items():
+    shares = [f"{of[key]:.3f}" if key in of else "–" for key in ("accuracy", "em", "agreement")]
+    between = "{:.3f} to {:.3f}".format(*of["interval"]) if "interval" in of else "–"
+    named = name or ("macro average" if len(found) > 1 and name == list(found)[-1] else "(no name)")
+    lines.append((named, shares[0], between, *shares[1:], str(of["n"]), str(of["unjudged"])))
+  widths = [max(map(len, column)) for column in zip(*lines)]
+  return "\n".join("   ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)

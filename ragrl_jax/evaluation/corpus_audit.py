@@ -1,0 +1,260 @@
+"""What a corpus holds of what questions need: answers, and gold documents by id, by title and by text."""
+
+import dataclasses
+import itertools
+import json
+import pathlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ragrl_jax.core.metrics import qa, stats
+from ragrl_jax.core.text.normalize import normalize
+from ragrl_jax.core.text.phrases import Phrases
+from ragrl_jax.evaluation import answer_recall
+from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.store import jsonl
+from ragrl_jax.structs import Example, Passage
+
+MANY = 100  # passages after which an answer is not counted further
+PIECE = 10  # words in a piece of a gold document's text
+SAMPLE = 2000  # passages that say which words are rare
+AUDIT, ROWS = "audit.json", "audit.jsonl"  # in a folder, beside an evaluation's files
+HELD = {"0": 0, "1": 1, "2 to 9": 2, "10 to 99": 10, "100 or more": MANY}  # label → least number of passages
+
+
+@dataclasses.dataclass(frozen=True)
+class Holdings:
+  """What was found in a corpus.
+
+  Attributes:
+    phrases: normalised answer or piece of text → passages that hold it: answers up to MANY, pieces up to 1.
+    titles: those of the gold documents' normalised titles that a passage has.
+    ids: those of the gold ids that a passage has.
+    passages: number of passages.
+  """
+
+  phrases: Mapping[str, int]
+  titles: frozenset[str]
+  ids: frozenset[str]
+  passages: int
+
+  def plus(self, other: "Holdings") -> "Holdings":
+    """What two parts of a corpus hold together."""
+    phrases = {phrase: min(MANY, count + other.phrases[phrase]) for phrase, count in self.phrases.items()}
+    return Holdings(phrases, self.titles | other.titles, self.ids | other.ids, self.passages + other.passages)
+
+
+def holdings(examples: Sequence[Example], passages: Iterable[Passage]) -> Holdings:
+  """Looks for the questions' answers and gold documents in one pass over the passages.
+
+  Args:
+    examples: the questions.
+    passages: the corpus; it is read as a stream.
+  """
+  documents = [document for example in examples for document in _documents(example)]
+  enough = {piece: 1 for _, text in documents for piece in _pieces(text)}
+  enough |= {answer: MANY for example in examples for answer in _answers(example)}
+  wanted_titles = {title for title, _ in documents if title}
+  wanted_ids = {name for example in examples for name in _ids(example)}
+  stream, titles, ids, number = iter(passages), set(), set(), 0
+  head = list(itertools.islice(stream, SAMPLE))
+  phrases = Phrases(enough, map(_words, head))
+  for passage in itertools.chain(head, stream):
+    number += 1
+    phrases.add(_words(passage))
+    title = normalize(passage.title, "squad")
+    if title in wanted_titles:
+      titles.add(title)
+    if passage.id in wanted_ids:
+      ids.add(passage.id)
+  return Holdings(phrases.counts, frozenset(titles), frozenset(ids), number)
+
+
+def row(example: Example, held: Holdings) -> dict[str, Any]:
+  """What the corpus holds of what one question needs.
+
+  Returns:
+    source, id; passages: the number of passages that hold a gold as whole words (`qa.has_answer`; of several golds the
+    most frequent one's, at most MANY), None if the answer is yes or no, or normalises to nothing: no string can be
+    looked for; gold: number of the gold documents; by_title, by_text and by_id: [how many of them the corpus has, of
+    how many that have a title, a text, an id of the corpus (meta.gold_ids)], left out if none has. By text a document
+    is there if at least half of its runs of PIECE words stand in passages: other chunks of the same text count.
+  """
+  answers, documents = _answers(example), _documents(example)
+  found: dict[str, Any] = dict(source=example.source, id=example.id)
+  found["passages"] = max(held.phrases[answer] for answer in answers) if answers else None
+  found["gold"] = len(documents) or len(_ids(example))
+  pieces = [[held.phrases[piece] > 0 for piece in _pieces(text)] for _, text in documents if text]
+  there = dict(
+    by_title=[title in held.titles for title, _ in documents if title],
+    by_text=[2 * sum(known) >= len(known) for known in pieces],
+    by_id=[name in held.ids for name in _ids(example)],
+  )
+  return found | {way: [sum(known), len(known)] for way, known in there.items() if known}
+
+
+def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+  """Shares over questions, from `row`.
+
+  Returns:
+    questions; with_string: those with an answer that can be looked for; answerable: the share of them with an answer in
+    some passage, and its 95 % interval; held_by: {number of passages: questions}; gold_documents; by_title, by_text,
+    by_id: the share of these documents in the corpus, and complete_by_…: the share of the questions with gold documents
+    for which all are. None where there is nothing to look for.
+  """
+  known = [row["passages"] for row in rows if row["passages"] is not None]
+  found: dict[str, Any] = dict(questions=len(rows), with_string=len(known))
+  found["answerable"] = sum(count > 0 for count in known) / len(known) if known else None
+  if known:
+    found["answerable_interval"] = list(stats.bootstrap_interval([float(count > 0) for count in known], seed=0))
+  labels = Counter(max((label for label in HELD if HELD[label] <= count), key=HELD.__getitem__) for count in known)
+  found["held_by"] = {label: labels[label] for label in HELD}
+  found["gold_documents"] = sum(row["gold"] for row in rows)
+  for way in ("by_title", "by_text", "by_id"):
+    pairs = [row[way] for row in rows if way in row]
+    found[way] = sum(there for there, _ in pairs) / sum(of for _, of in pairs) if pairs else None
+    found[f"complete_{way}"] = sum(there == of for there, of in pairs) / len(pairs) if pairs else None
+  return found
+
+
+def audited(
+  examples: Sequence[Example], held: Holdings, found: Sequence[Sequence[Passage]] | None = None, *, k: int = 5
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+  """The audit of a corpus, and of an index over it.
+
+  Args:
+    examples: the questions.
+    held: what the corpus holds of what they need.
+    found: the passages that the index finds for each question, best first; None without an index.
+    k: number of ranks that count.
+
+  Returns:
+    (summary, rows). The summary: passages, top_k, and sets {source: `totals`}, of several sources also "" for all. The
+    rows: `row`, with an index also by_answer and by_gold (`answer_recall.answer_scores`, `gold_scores`; None without a
+    string to look for, without known documents).
+  """
+  rows = [row(example, held) for example in examples]
+  for number, one in enumerate(rows if found is not None else ()):
+    given, passages = examples[number], found[number]
+    one["by_answer"] = None if one["passages"] is None else answer_recall.answer_scores(given, passages, k)
+    one["by_gold"] = answer_recall.gold_scores(given, passages, k)
+  of_set: dict[str, list[dict[str, Any]]] = {}
+  for example, one in zip(examples, rows):
+    of_set.setdefault(example.source, []).append(one)
+  if len(of_set) > 1:
+    of_set[""] = rows
+  top_k = None if found is None else k
+  sets = {name: totals(some, top_k) for name, some in of_set.items()}
+  return dict(passages=held.passages, top_k=top_k, sets=sets), rows
+
+
+def totals(rows: Sequence[Mapping[str, Any]], k: int | None) -> dict[str, Any]:
+  """`summarise`, and with an index (k is not None) `answer_recall.measured` of the questions with a string to look for.
+
+  By gold document it is over all questions. missed@k is the share of the answerable questions without an answer among
+  the first k passages.
+  """
+  found = summarise(rows)
+  if k is None:
+    return found
+  if asked := [row["by_answer"] for row in rows if row["by_answer"] is not None]:
+    found |= answer_recall.means(asked, k)
+  able = [row["by_answer"]["recall"] for row in rows if row["passages"]]
+  found[f"missed@{k}"] = 1 - sum(able) / len(able) if able else None
+  return found | answer_recall.gold_means([row["by_gold"] for row in rows], k)
+
+
+def beside(folder: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+  """The audit in an evaluation's folder, for the evaluation's questions; None without one.
+
+  Args:
+    folder: the evaluation's.
+    rows: its predictions without failed questions.
+
+  Returns:
+    audit.json with the further keys "totals" (`totals` of these questions), "em_answerable" and "em_others": the mean
+    exact match of the questions that some passage can answer, and of those that none can; None without such questions.
+
+  Raises:
+    ValueError: the audit lacks some of these questions.
+  """
+  if not (folder / AUDIT).is_file():
+    return None
+  summary = json.loads((folder / AUDIT).read_text(encoding="utf-8"))
+  by_question = {(row["source"], row["id"]): row for row in jsonl.read(folder / ROWS)}
+  keys = [(row["source"] or "", row["id"]) for row in rows]
+  if missing := [key for key in keys if key not in by_question]:
+    raise ValueError(
+      f"{folder / AUDIT}: {len(missing)} of the evaluation's {len(keys)} questions are not in the audit, the first is "
+      f"{missing[0][1]!r}: run `ragrl audit` on the evaluation's --data, or delete the file."
+    )
+  own = [by_question[key] for key in keys]
+  scores: dict[bool, list[float]] = {True: [], False: []}
+  for audit, row in zip(own, rows):
+    if audit["passages"] is not None:
+      scores[audit["passages"] > 0].append(
+        0.0 if row["prediction"] is None else qa.exact_match(row["prediction"], row["golds"])
+      )
+  em = {able: sum(values) / len(values) if values else None for able, values in scores.items()}
+  return summary | dict(totals=totals(own, summary["top_k"]), em_answerable=em[True], em_others=em[False])
+
+
+def said(audit: Mapping[str, Any]) -> str:
+  """The audit beside an evaluation in one line."""
+  of, k = audit["totals"], audit["top_k"]
+  shares = {
+    "of these have an answer in some passage": of["answerable"],
+    "of the gold documents are there by id": of["by_id"],
+    "by title": of["by_title"],
+    "by text": of["by_text"],
+    f"have an answer among the first {k}": of.get(f"recall@{k}"),
+  }
+  known = [f"{100 * value:.1f} % {what}" for what, value in shares.items() if value is not None]
+  scores = {"an answer there": audit["em_answerable"], "none": audit["em_others"]}
+  em = [f"EM {value:.3f} where there is {what}" for what, value in scores.items() if value is not None]
+  number = f"{audit['passages']} passages; {of['with_string']} of {of['questions']} questions have a string to look for"
+  return "; ".join([number, *known, *em])
+
+
+def text(summary: Mapping[str, Any]) -> str:
+  """The summary of `audited` as a plain table, a line a set."""
+  k = summary["top_k"]
+  columns = {"answerable": "answerable", "gold by id": "by_id", "by title": "by_title", "by text": "by_text"}
+  columns |= {f"recall@{k}": f"recall@{k}", f"missed@{k}": f"missed@{k}", f"gold recall@{k}": f"gold_recall@{k}"}
+  shown = {head: name for head, name in columns.items() if any(name in of for of in summary["sets"].values())}
+  lines = [("set", "questions", "with a string", *shown)]
+  for name, of in summary["sets"].items():
+    numbers = ("–" if of.get(column) is None else f"{of[column]:.3f}" for column in shown.values())
+    lines.append((name or "(all)", str(of["questions"]), str(of["with_string"]), *numbers))
+  widths = [max(map(len, column)) for column in zip(*lines)]
+  table = ["   ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
+  return "\n".join([*table, f"{summary['passages']} passages"])
+
+
+def _words(passage: Passage) -> str:
+  return normalize.__wrapped__(f"{passage.title} {passage.text}", "squad")  # each once: nothing to keep
+
+
+def _answers(example: Example) -> list[str]:
+  """The normalised golds; empty if one is yes or no, which stands in many passages and means nothing there."""
+  golds = [normalize(gold, "squad") for gold in example.golds]
+  return [] if qa.YES_NO & set(golds) else list(dict.fromkeys(filter(None, golds)))
+
+
+def _documents(example: Example) -> list[tuple[str, str]]:
+  """(normalised title, normalised text) of each gold passage."""
+  golds = [*(example.passages[i] for i in example.supporting), *example.meta.get(episodes_lib.GOLDS, ())]
+  return list(dict.fromkeys((normalize(gold.title, "squad"), normalize(gold.text, "squad")) for gold in golds))
+
+
+def _ids(example: Example) -> list[str]:
+  return [str(name) for name in example.meta.get("gold_ids") or ()]
+
+
+def _pieces(text: str) -> list[str]:
+  """The text's runs of PIECE words; a shorter rest only if the text has no other."""
+  words = text.split()
+  runs = [words[start : start + PIECE] for start in range(0, len(words), PIECE)]
+  whole = [run for run in runs if len(run) == PIECE] or runs
+  return [" ".join(run) for run in whole]

@@ -1,0 +1,68 @@
+"""Conversations as token ids for servers that take chat messages: an id of its own stands before every message."""
+
+from collections.abc import Mapping, Sequence
+
+from ragrl_jax.prompting.tokenizer import Tokenizer
+
+ROLES = ("system", "user", "assistant")
+
+
+class MarkedTokenizer:
+  """A tokenizer whose chats can be read back. Three further ids say whose message begins; they have no bytes.
+
+  See `prompting.tokenizer.Tokenizer`. The base only counts and cuts: what the server makes of a text, it does itself.
+
+  Args:
+    base: for the texts of messages.
+  """
+
+  def __init__(self, base: Tokenizer):
+    self._base, self.pad_id, self.eos_ids = base, base.pad_id, base.eos_ids
+    self._marks = {role: base.vocab_size + number for number, role in enumerate(ROLES)}
+    self._roles = {mark: role for role, mark in self._marks.items()}
+    self.vocab_size = base.vocab_size + len(ROLES)
+    self.control_names = {**base.control_names, **{mark: f"<{role}>" for mark, role in self._roles.items()}}
+
+  def encode(self, text: str) -> list[int]:
+    """Ids of the text by the base."""
+    return self._base.encode(text)
+
+  def token_bytes(self, token: int) -> bytes:
+    """The bytes of an id; empty for a mark."""
+    return b"" if token in self._roles else self._base.token_bytes(token)
+
+  def decode(self, ids: Sequence[int]) -> str:
+    """The text of the ids without marks."""
+    return self._base.decode([token for token in ids if token not in self._roles])
+
+  def render(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    """Ids of chat messages, each after its mark, and the mark of the assistant's next turn.
+
+    Raises:
+      ValueError: a role that is none of ROLES.
+    """
+    ids: list[int] = []
+    for message in messages:
+      if message["role"] not in self._marks:
+        raise ValueError(f"a message of the role {message['role']!r}: it must be {', '.join(ROLES)}.")
+      ids += [self._marks[message["role"]], *self.encode(message["content"])]
+    return [*ids, self._marks["assistant"]]
+
+  def answered(self, text: str) -> list[int]:
+    """Ids of a user's message after the assistant's turn, and the mark of its next turn."""
+    return [self._marks["user"], *self.encode(text), self._marks["assistant"]]
+
+  def messages(self, ids: Sequence[int]) -> list[dict[str, str]]:
+    """The chat messages that the ids hold. The last one is what the assistant's open turn holds so far, "" for nothing.
+
+    Raises:
+      ValueError: the ids do not begin with a mark.
+    """
+    places = [place for place, token in enumerate(ids) if token in self._roles]
+    if not places or places[0]:
+      raise ValueError("these ids are no chat: they begin with no role's mark. Start a conversation from messages.")
+    ends = [*places[1:], len(ids)]
+    return [
+      dict(role=self._roles[ids[start]], content=self._base.decode(ids[start + 1 : end]))
+      for start, end in zip(places, ends)
+    ]

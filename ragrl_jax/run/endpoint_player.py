@@ -1,0 +1,146 @@
+"""Makes from a config what plays a recipe with a model behind a server (config.endpoint). See `player.py`."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from ragrl_jax import judging, structs
+from ragrl_jax import settings as settings_lib
+from ragrl_jax.chat import cached
+from ragrl_jax.chat import client as client_lib
+from ragrl_jax.prompting.marked import MarkedTokenizer
+from ragrl_jax.recipes.recipe import Recipe
+from ragrl_jax.rollout import dispatch, endpoint_client, endpoint_rollout
+from ragrl_jax.run import player as player_lib
+from ragrl_jax.settings.answering import Endpoint
+
+MILLION = 1e6
+
+
+@dataclasses.dataclass
+class EndpointPlayer:
+  """The parts that play a recipe; see `player.Player`.
+
+  Attributes:
+    tokenizer: counts and cuts texts; the server has its own.
+    recipe: measures besides what each question cost (`priced`).
+    described: the settings of the server that are stored with a score.
+  """
+
+  tokenizer: Any
+  recipe: Recipe
+  retriever: Any
+  judges: Mapping[str, judging.Judge]
+  rollout: endpoint_rollout.EndpointRollout
+  described: Mapping[str, Any]
+
+
+def check(config) -> None:
+  """Makes every check that needs neither index nor questions.
+
+  Raises:
+    ValueError: no tokenizer; no key for OpenAI's own server; an address that cannot be called; a setting that the
+      server would not hear of; or the recipe needs what the config does not name.
+  """
+  player_lib.check_tools(config, player_lib.recipe(config))
+  if not config.prompting.tokenizer:
+    raise ValueError(
+      "config.prompting.tokenizer is empty: with config.endpoint.model it says how long texts are. Name the folder of "
+      "any tokenizer, such as Qwen's, or 'bytes'."
+    )
+  if config.prompting.thinking != "default" and config.endpoint.protocol != endpoint_client.COMPLETIONS:
+    raise ValueError(
+      f"config.prompting.thinking={config.prompting.thinking!r}: a chat's server has its own template, which does not "
+      "hear of it. Leave 'default', and tell the server in its own words (config.endpoint.more in a config file)."
+    )
+  _client(settings_lib.of(config).endpoint)
+
+
+def build(config, keep: pathlib.Path) -> EndpointPlayer:
+  """Makes a player from a config.
+
+  Args:
+    config: all settings.
+    keep: folder for the server's answers, unless config.endpoint.cache names one.
+
+  Raises:
+    ValueError: see `check`; or an input cannot be read.
+  """
+  check(config)
+  plays, settings, queue = player_lib.recipe(config), settings_lib.of(config), dispatch.Dispatch()
+  endpoint, rollout = settings.endpoint, settings.rollout
+  base = player_lib.tokenizer(config)
+  words = base if endpoint.protocol == endpoint_client.COMPLETIONS else MarkedTokenizer(base)
+  retriever, judges, tools = player_lib.tools(config, plays, queue)
+  client = _client(endpoint)
+  server = endpoint_client.Server(
+    cached.CachedClient(client, endpoint.cache or keep, sampling=dict(endpoint.more)),
+    endpoint.protocol,
+    rollout.context,
+    limit=endpoint.limit,
+    omit=endpoint.omitted,
+    logprobs=endpoint.logprobs,
+    concurrency=endpoint.concurrency,
+  )
+  made = endpoint_rollout.EndpointRollout(
+    server,
+    words,
+    plays.stops,
+    plays.play,
+    tools,
+    seed=settings.seed,
+    sampling=rollout.sampling,
+    reserve=rollout.reserve or None,
+    dispatch=queue,
+  )
+  recipe = priced(plays, endpoint.input_price, endpoint.output_price)
+  return EndpointPlayer(words, recipe, retriever, judges, made, _described(endpoint, client))
+
+
+def priced(recipe: Recipe, input_price: float, output_price: float) -> Recipe:
+  """The recipe, whose measures also say what a question asked of the server: calls, tokens_in, tokens_out, cost.
+
+  Answers from the disk count like those of the server. What is not known, since the server counts no tokens, is None.
+
+  Args:
+    recipe: with or without measures of its own.
+    input_price, output_price: of a million tokens.
+  """
+
+  def measures(example: structs.Example, episode: structs.Episode) -> Mapping[str, float | None]:
+    own = {} if recipe.measures is None else dict(recipe.measures(example, episode))
+    used = episode.facts.get(endpoint_rollout.USAGE, {})
+    tokens_in, tokens_out = used.get("tokens_in"), used.get("tokens_out")
+    known = tokens_in is not None and tokens_out is not None
+    cost = (tokens_in * input_price + tokens_out * output_price) / MILLION if known else None
+    return own | dict(calls=used.get("calls"), tokens_in=tokens_in, tokens_out=tokens_out, cost=cost)
+
+  return dataclasses.replace(recipe, measures=measures)
+
+
+def _client(endpoint: Endpoint) -> client_lib.Client:
+  key = os.environ.get(endpoint.key_variable, "") if endpoint.key_variable else ""
+  if not key and not endpoint.url:
+    raise ValueError(
+      f"the environment variable {endpoint.key_variable!r} holds no key (config.endpoint.key_variable), and without "
+      "config.endpoint.url the server is OpenAI's, which wants one."
+    )
+  try:
+    return client_lib.Client(
+      endpoint.url,
+      endpoint.model,
+      key=key,
+      timeout_s=endpoint.timeout_s,
+      deadline_s=endpoint.deadline_s,
+      retries=endpoint.retries,
+    )
+  except ValueError as error:
+    raise ValueError(f"{error} (config.endpoint.url, config.endpoint.key_variable)") from None
+
+
+def _described(endpoint: Endpoint, client: client_lib.Client) -> dict[str, Any]:
+  named = ("protocol", "limit", "omit", "logprobs", "input_price", "output_price")
+  described = {name: getattr(endpoint, name) for name in named}
+  return dict(url="" if client.where == "OpenAI" else client.where, more=dict(endpoint.more), **described)

@@ -1,0 +1,142 @@
+"""What a corpus holds of what questions need, by hand; the command; and the tables' notes."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import paper_runs
+import pytest
+
+from ragrl_jax.data import writers
+from ragrl_jax.evaluation import corpus_audit
+from ragrl_jax.evaluation.tables import filling, papers, results, writing
+from ragrl_jax.retrieval import build_index
+from ragrl_jax.store import jsonl
+from ragrl_jax.structs import Example, Passage
+
+ROOT = pathlib.Path(__file__).parents[2]
+LONG = " ".join(f"word{i}" for i in range(25))  # two runs of ten words, and a rest
+CORPUS = [
+  Passage("1", "Paris", "The capital of France, on the Seine."),
+  Passage("2", "Oslo", "A capital; see Paris."),
+  Passage("3", "Else", LONG.replace("word3", "other")),  # the first run is broken
+]
+ASKED = [
+  # "Paris" is in two passages. Its document is there by title, in other words.
+  Example("q0", "Capital of France?", ("Paris",), (Passage("x", "Paris", "Something else."),), (0,), "a"),
+  # No passage holds "Rome" or "Roma". The document is there by text: one run of two.
+  Example("q1", "Capital of Italy?", ("Rome", "Roma"), (Passage("y", "Long", LONG),), (0,), "a"),
+  Example("q2", "Is Oslo a capital?", ("yes",), (), (), "b", meta={"gold_ids": ["2", "9"]}),
+  # "the Seine!" as whole words. "A" normalises to nothing.
+  Example("q3", "River?", ("the Seine!", "A"), (), (), "b"),
+]
+
+
+def test_holdings_by_hand():
+  held = corpus_audit.holdings(ASKED, iter(CORPUS))
+  rows = [corpus_audit.row(example, held) for example in ASKED]
+  assert held.passages == 3 and [row["passages"] for row in rows] == [2, 0, None, 1]
+  assert rows[0] == dict(source="a", id="q0", passages=2, gold=1, by_title=[1, 1], by_text=[0, 1])
+  assert rows[1] == dict(source="a", id="q1", passages=0, gold=1, by_title=[0, 1], by_text=[1, 1])
+  assert rows[2] == dict(source="b", id="q2", passages=None, gold=2, by_id=[1, 2])
+  found = corpus_audit.summarise(rows)
+  assert (found["questions"], found["with_string"], found["answerable"]) == (4, 3, pytest.approx(2 / 3))
+  assert found["held_by"] == {"0": 1, "1": 1, "2 to 9": 1, "10 to 99": 0, "100 or more": 0}
+  assert found["gold_documents"] == 4  # of three questions
+  assert (found["by_title"], found["by_text"], found["by_id"]) == (0.5, 0.5, 0.5)
+  assert (found["complete_by_title"], found["complete_by_id"]) == (0.5, 0.0)
+
+
+def test_parts_of_a_corpus_add_up():
+  whole = corpus_audit.holdings(ASKED, CORPUS)
+  parts = [corpus_audit.holdings(ASKED, CORPUS[:1]), corpus_audit.holdings(ASKED, CORPUS[1:])]
+  assert parts[0].plus(parts[1]) == whole
+
+
+def test_an_answer_is_counted_up_to_a_hundred():
+  passages = [Passage(str(i), "", "It is Paris.") for i in range(130)]
+  held = corpus_audit.holdings(ASKED[:1], passages)
+  assert held.phrases["paris"] == 100 and held.passages == 130
+  assert held.plus(held).phrases["paris"] == 100
+  assert corpus_audit.summarise([corpus_audit.row(ASKED[0], held)])["held_by"]["100 or more"] == 1
+
+
+def test_the_index_is_measured_on_what_it_can_find():
+  held = corpus_audit.holdings(ASKED, CORPUS)
+  found = [[CORPUS[2], CORPUS[1]], [CORPUS[0]], [CORPUS[1]], [CORPUS[1]]]
+  summary, rows = corpus_audit.audited(ASKED, held, found, k=1)
+  every = summary["sets"][""]
+  # q0's first passage holds no answer, q1 has none anywhere, q2 has no string, q3's is not found.
+  assert (every["n"], every["recall@1"], every["missed@1"]) == (3, 0.0, 1.0)
+  # q0: its article is not first; q1: neither; q2: one of two ids.
+  assert every["gold_n"] == 3 and every["gold_recall@1"] == pytest.approx(0.5 / 3)
+  assert corpus_audit.audited(ASKED, held, found, k=2)[0]["sets"]["a"]["missed@2"] == 0.0  # Oslo's names Paris
+  assert rows[2]["by_answer"] is None and rows[0]["by_gold"]["recall"] == 0.0 and rows[3]["by_gold"] is None
+  lines = corpus_audit.text(summary).splitlines()
+  assert (
+    lines[0].split("   ")[0] == "set"
+    and lines[3].split() == "(all) 4 3 0.667 0.500 0.500 0.500 0.000 1.000 0.167".split()
+  )
+  without, _ = corpus_audit.audited(ASKED, held)
+  assert "recall" not in corpus_audit.text(without) and without["top_k"] is None
+
+
+def write(folder, summary, rows):
+  jsonl.write(folder / corpus_audit.ROWS, rows)
+  (folder / corpus_audit.AUDIT).write_text(json.dumps(summary))
+
+
+def test_tables_say_what_the_corpus_holds(tmp_path):
+  run = paper_runs.trained(tmp_path / "run", "arena", "qwen2.5-7b")
+  asked = [paper_runs.row(i, right=i < 3) for i in range(4)]
+  folder = paper_runs.evaluation(tmp_path / "e", "arena", asked, checkpoint=run, data="hotpotqa.jsonl")
+  audit = lambda id, source, passages: dict(source=source, id=id, passages=passages, gold=0)
+  of = lambda rows: dict(passages=7, top_k=None, sets={}, rows=rows)
+  rows = [audit(row["id"], row["source"] or "", count) for row, count in zip(asked, (5, 1, 0, 0))]
+  write(folder, of(4), rows)
+  one = results.read(folder)
+  # Right are 0, 1 and 2: both of the answerable, one of the others.
+  assert (one.audit["totals"]["answerable"], one.audit["em_answerable"], one.audit["em_others"]) == (0.5, 1.0, 0.5)
+  text = writing.markdown(papers.PAPERS["arena"], filling.fill(papers.PAPERS["arena"], [one]))
+  assert "**What their corpora hold**" in text and "7 passages; 4 of 4 questions have a string to look for" in text
+  assert "50.0 % of these have an answer in some passage; EM 1.000 where there is an answer there" in text
+  write(folder, of(3), rows[1:])
+  with pytest.raises(ValueError, match="audit.json: 1 of the evaluation's 4 questions are not in the audit"):
+    results.read(folder)
+
+
+@pytest.mark.slow  # starts processes
+def test_the_command(tmp_path):
+  (tmp_path / "corpus.jsonl").write_text(
+    "".join(json.dumps(dict(id=p.id, title=p.title, text=p.text)) + "\n" for p in CORPUS)
+  )
+  build_index(tmp_path / "corpus.jsonl", "bm25", tmp_path / "index")
+  for source in "ab":
+    writers.write_examples(tmp_path / f"{source}.jsonl.gz", [e for e in ASKED if e.source == source])
+
+  def say(*given):
+    command = [sys.executable, ROOT / "launchers" / "audit.py", *given]
+    return subprocess.run(command, capture_output=True, text=True)
+
+  data = [f"--data={tmp_path}/{source}.jsonl.gz" for source in "ab"]
+  said = say(f"--index={tmp_path}/index", *data, "--top_k=1", f"--out={tmp_path}/out")
+  assert said.returncode == 0 and "(all)" in said.stdout and "3 passages" in said.stdout, said.stderr
+  summary = json.loads((tmp_path / "out" / "audit.json").read_text())
+  assert summary["sets"][""]["answerable"] == pytest.approx(2 / 3) and summary["retrieval"]["kind"] == "bm25"
+  assert [row["passages"] for row in jsonl.read(tmp_path / "out" / "audit.jsonl")] == [2, 0, None, 1]
+  said = say(f"--corpus={tmp_path}/corpus.jsonl", *data)
+  assert said.returncode == 0 and "recall" not in said.stdout, said.stderr
+  assert say(*data).stderr.startswith("error: give --index=FOLDER, or --corpus=FILE")
+  assert "--data is missing" in say(f"--corpus={tmp_path}/corpus.jsonl").stderr
+
+
+def test_several_processes_read_a_corpus(tmp_path, monkeypatch):
+  from ragrl_jax.cli import audit
+  from ragrl_jax.retrieval import corpus as corpus_lib
+
+  corpus_lib.store(CORPUS, tmp_path, progress=False)
+  monkeypatch.setattr(audit, "PART", 1)
+  assert (
+    audit.of_folder(ASKED, tmp_path, 2) == audit.of_folder(ASKED, tmp_path, 1) == corpus_audit.holdings(ASKED, CORPUS)
+  )

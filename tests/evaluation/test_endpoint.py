@@ -1,0 +1,250 @@
+"""A model behind a server answers in an evaluation, in every recipe's own turns. The server's answers are scripted."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from scripted_server import completion, continuation, serving
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import evaluate, recipes, retrieval
+from ragrl_jax.data import writers
+from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.marked import MarkedTokenizer
+from ragrl_jax.structs import Example, Passage
+
+ROOT = pathlib.Path(__file__).parents[2]
+EXAMPLES = [Example(f"q{i}", f"Where is {i}?", (f"town {i}",)) for i in range(5)]
+USAGE = dict(usage=dict(prompt_tokens=100, completion_tokens=10))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+  """A folder with questions and an index."""
+  place = tmp_path_factory.mktemp("endpoint")
+  passages = [Passage(str(i), f"Town {i}", f"Town {i} is where {i} is.") for i in range(9)]
+  writers.write_examples(place / "questions.jsonl.gz", EXAMPLES)
+  writers.write_passages(place / "corpus.jsonl.gz", passages)
+  retrieval.build_index(place / "corpus.jsonl.gz", "hashing", place / "index", progress=False)
+  return place
+
+
+def config_of(place, url, recipe="search_r1", switches=None, **endpoint):
+  config = config_lib.default_config()
+  config.recipe = recipe
+  config.switches = recipes.switches(recipe) | (switches or {})
+  config.prompting.update(dict(tokenizer="bytes", chat=False))
+  config.retrieval.update(dict(index=str(place / "index"), top_k=1))
+  config.rollout.update(dict(context=8192, max_new_tokens=200))
+  config.endpoint.update(
+    dict(model="m", url=url, key_variable="", retries=1, timeout_s=5.0, deadline_s=10.0) | endpoint
+  )
+  return config
+
+
+def run(place, config, out, **more):
+  return evaluate.evaluate(config, None, str(place / "questions.jsonl.gz"), place / out, **more)
+
+
+def rows(place, out, name="predictions.jsonl"):
+  return [json.loads(line) for line in (place / out / name).read_text().splitlines()]
+
+
+def number_of(messages):
+  text = messages if isinstance(messages, str) else "".join(message["content"] for message in messages)
+  return text.partition("Where is ")[2][0]
+
+
+def searching(messages, _):
+  """A model that searches once and answers right. As servers do, it leaves the stop strings out."""
+  if messages[-1]["content"].strip().startswith("<information>"):
+    return completion(f"<think> b </think><answer> town {number_of(messages)} ", **USAGE)
+  return completion(f"<think> a </think><search> town {number_of(messages)} ", **USAGE)
+
+
+def test_search_r1_is_played_as_a_chat_and_its_price_is_counted(place, monkeypatch):
+  monkeypatch.setenv("MY_KEY", "s3cret")
+  with serving(searching) as (url, server):
+    config = config_of(place, url, key_variable="MY_KEY", input_price=2.5, output_price=10.0, concurrency=2)
+    metrics = run(place, config, "chat")
+  assert metrics["em"] == 1.0 and metrics["searches"] == 1.0 and metrics["n"] == 5
+  # 2 calls of 100 tokens in and 10 out; 200 · 2.5 + 20 · 10 = 700 millionths.
+  assert metrics["measure"] == dict(calls=2.0, tokens_in=200.0, tokens_out=20.0, cost=pytest.approx(700e-6))
+  described = metrics["settings"]["endpoint"]
+  assert metrics["settings"]["model"] == "m" and described["url"] == url and described["input_price"] == 2.5
+  assert set(server.keys) == {"Bearer s3cret"} and server.most <= 2 and "s3cret" not in json.dumps(metrics)
+  first, second = (body for body in server.asked if "Where is 3" in body["messages"][0]["content"])
+  assert [m["role"] for m in first["messages"]] == ["user"] and first["stop"] == ["</search>", "</answer>"]
+  assert first["max_tokens"] == 200 and first["temperature"] == 0.0 and first["model"] == "m"
+  assert [m["role"] for m in second["messages"]] == ["user", "assistant", "user"]
+  assert second["messages"][1]["content"] == "<think> a </think><search> town 3 </search>"
+  assert second["messages"][2]["content"].strip().startswith("<information>Doc 1(Title: Town 3) Town 3 is where")
+  (row,) = [row for row in rows(place, "chat", "episodes.jsonl") if row["id"] == "q3"]
+  assert row["facts"]["usage"] == dict(calls=2, tokens_in=200, tokens_out=20)
+  assert [segment["owner"] for segment in row["segments"]] == ["environment", "model", "environment", "model"]
+
+
+def test_a_killed_evaluation_pays_for_no_answer_twice(place):
+  with serving(lambda messages, n: searching(messages, n) if n < 5 else 401) as (url, _):
+    config = config_of(place, url, concurrency=1)
+    config.retrieval.max_failed_share = 0.0
+    with pytest.raises(evaluate.harness.TooManyFailures, match="so it goes"):
+      run(place, config, "killed")
+  assert not rows(place, "killed")
+  with serving(searching) as (other, server):
+    config.endpoint.url = other
+    assert run(place, config, "killed")["em"] == 1.0
+    assert len(server.asked) == 2 * 5 - 4
+    config.endpoint.url = url
+    with pytest.raises(ValueError, match="other settings.*endpoint"):  # a model elsewhere is another model
+      run(place, config, "killed")
+
+
+def test_a_server_that_refuses_everything_ends_the_evaluation(place):
+  with serving(lambda messages, n: 404) as (url, _):
+    with pytest.raises(ConnectionError, match="status 404.*address, model and key are right"):
+      run(place, config_of(place, url), "refused")
+
+
+def test_temporary_failures_are_retried(place):
+  with serving(lambda messages, n: 503 if n == 1 else searching(messages, n)) as (url, _):
+    assert run(place, config_of(place, url), "retried")["failed"] == 0
+
+
+def test_samples_differ_and_repeat(place):
+  with serving(lambda messages, n: f"<answer> {n} </answer>") as (url, server):
+    config = config_of(place, url, recipe="untrained", switches=dict(method="closed_book", max_searches=0))
+    config.endpoint.cache = str(place / "drawn")
+    run(place, config, "seed0", sample=True)
+    config.seed = 1
+    run(place, config, "seed1", sample=True)
+    assert len(server.asked) == 10 and server.asked[0]["temperature"] == 1.0
+    run(place, config, "seed1_again", sample=True)
+    assert len(server.asked) == 10  # the same draws come from the disk
+    config.seed = 0
+    metrics = run(place, config, "seeds", seeds=2)
+    assert len(server.asked) == 15 and metrics["seeds"] == 2 and metrics["measure"]["calls"] == 1.0
+  assert rows(place, "seed1") == rows(place, "seed1_again")
+  assert rows(place, "seeds/seed_0") == rows(place, "seed0") != rows(place, "seeds/seed_1")
+
+
+def test_what_a_server_does_not_take_is_left_out(place):
+  told = []
+
+  def answer(messages, n):
+    told.append(messages)
+    return "<answer> town 1 </answer> and more"  # it ignores the stop string, which ends the turn all the same
+
+  with serving(answer) as (url, server):
+    config = config_of(place, url, omit="temperature, stop", limit="max_completion_tokens", concurrency=1)
+    config.data.max_examples = 2
+    metrics = run(place, config, "omitted")
+  assert metrics["em"] == 0.5 and set(server.asked[0]) == {"model", "messages", "max_completion_tokens"}
+  assert metrics["measure"]["calls"] == 1.0 and "cost" not in metrics["measure"]  # it counts no tokens
+  assert all(row["segments"][1]["text"].endswith("</answer>") for row in rows(place, "omitted", "episodes.jsonl"))
+
+
+@pytest.mark.parametrize("protocol", ["continue", "completions"])
+def test_a_server_that_continues_a_text_has_results_in_the_assistants_turn(place, protocol):
+  def answer(asked, n):
+    made = completion if protocol == "continue" else continuation
+    text = asked if isinstance(asked, str) else "".join(message["content"] for message in asked)
+    if "<result>\n" in text:
+      return made(f"<answer> \\boxed{{town {number_of(asked)}}} ", stop_reason="</answer>", **USAGE)
+    return made(f"<search> town {number_of(asked)} ", stop_reason="</search>", **USAGE)
+
+  with serving(answer) as (url, server):
+    config = config_of(place, url, "released", dict(agent="research"), protocol=protocol)
+    metrics = run(place, config, protocol)
+  assert metrics["em"] == 1.0 and metrics["searches"] == 1.0 and metrics["measure"]["calls"] == 2.0
+  (_, second) = (body for body in server.asked if number_of(body.get("messages") or body["prompt"]) == "2")
+  continued = "<search> town 2 </search> <result>\nTown 2\nTown 2 is where 2 is.\n</result>"
+  if protocol == "completions":
+    assert second["prompt"].endswith(continued) and "messages" not in second
+  else:
+    assert second["messages"][-1] == dict(role="assistant", content=continued)
+    assert second["continue_final_message"] is True and second["add_generation_prompt"] is False
+
+
+def test_flare_looks_at_the_servers_log_probabilities(place):
+  def answer(asked, n):
+    written = asked.partition("?\n")[2]
+    tokens = [(" It", 0.0), (" is. And", 0.0)]  # with the question's documents
+    if written and "Documents:" not in asked:  # p of " grows" is .14: below both .8 and .4
+      tokens = [(" Town 5", 0.0), (" grows", -2.0), (". So", 0.0)]
+    elif written:
+      tokens = [(f" <answer> town {number_of(asked)} ", 0.0)]
+    text = "".join(token for token, _ in tokens)
+    return continuation(text, logprobs=dict(tokens=[t for t, _ in tokens], token_logprobs=[p for _, p in tokens]))
+
+  with serving(answer) as (url, server):
+    config = config_of(place, url, "untrained", dict(method="flare", max_searches=2), protocol="completions")
+    with pytest.raises(ValueError, match="config.endpoint.logprobs=True"):
+      run(place, config, "flare_blind")
+    config.endpoint.logprobs = True
+    metrics = run(place, config, "flare")
+  assert metrics["em"] == 1.0 and metrics["searches"] == 2.0 and server.asked[-1]["logprobs"] == 1
+  found = [[s["query"] for s in row["segments"] if "query" in s] for row in rows(place, "flare", "episodes.jsonl")]
+  assert found[3] == ["Where is 3?", "Town 5."]
+  with serving(lambda messages, n: continuation("text")) as (url, _):
+    config.endpoint.url, config.retrieval.max_failed_share = url, 1.0
+    assert run(place, config, "flare_none")["failed"] == 5  # it was asked for log-probabilities and sent none
+
+
+def test_what_is_refused_before_anything_is_asked(place, monkeypatch):
+  monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+  url = "http://127.0.0.1:9/v1"
+  for change, says in (
+    (lambda c: c.endpoint.update(dict(url="", key_variable="NO_SUCH_KEY")), "'NO_SUCH_KEY' holds no key"),
+    (lambda c: c.endpoint.update(dict(url="ftp://x")), "begins with http.*config.endpoint.url"),
+    (lambda c: c.prompting.update(dict(tokenizer="")), "config.prompting.tokenizer is empty"),
+    (lambda c: c.endpoint.update(dict(omit="stop,top_k")), "omit='stop,top_k': .*top_k"),
+    (lambda c: c.prompting.update(dict(thinking="off")), "config.prompting.thinking='off': a chat's server"),
+    (lambda c: c.endpoint.update(dict(protocol="grpc")), "config.endpoint.protocol='grpc'"),
+    (lambda c: c.retrieval.update(dict(index="")), "config.retrieval.index is empty"),
+    (lambda c: c.endpoint.update(dict(model="")), "either a checkpoint answers"),
+  ):
+    config = config_of(place, url)
+    change(config)
+    with pytest.raises(ValueError, match=says):
+      run(place, config, "refused_early")
+  with pytest.raises(ValueError, match="either a checkpoint answers"):
+    evaluate.evaluate(config_of(place, url), place, str(place / "questions.jsonl.gz"), place / "both")
+  assert not (place / "refused_early").exists()
+
+
+def test_chats_of_ids_can_be_read_back():
+  words = MarkedTokenizer(ByteTokenizer())
+  chat = [dict(role="system", content="é {x}"), dict(role="user", content="<assistant> no role")]
+  ids = words.render(chat)
+  assert (
+    words.messages(ids) == [*chat, dict(role="assistant", content="")]
+    and words.decode(ids) == "é {x}<assistant> no role"
+  )
+  more = [*ids, *words.encode("a"), *words.answered("b")]
+  assert [m["role"] for m in words.messages(more)] == ["system", "user", "assistant", "user", "assistant"]
+  assert words.messages([*ids, *words.encode("so far")])[-1]["content"] == "so far"
+  with pytest.raises(ValueError, match="'tool'"):
+    words.render([dict(role="tool", content="")])
+  with pytest.raises(ValueError, match="no chat"):
+    words.messages(words.encode("text"))
+
+
+@pytest.mark.slow  # starts two processes that import everything
+def test_the_command(place):
+  with serving(searching) as (url, _):
+    command = [sys.executable, ROOT / "launchers" / "evaluate.py", f"--config={ROOT}/configs/search_r1.py"]
+    command += [
+      f"--data={place}/questions.jsonl.gz",
+      f"--out={place}/command",
+      f"--config.retrieval.index={place}/index",
+    ]
+    named = ["--config.endpoint.model=m", f"--config.endpoint.url={url}", "--config.prompting.tokenizer=bytes"]
+    named += ["--config.prompting.chat=False", "--config.endpoint.output_price=10", "--config.endpoint.input_price=2.5"]
+    done = subprocess.run([*command, *named], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "10 calls, 1,000 tokens in, 100 tokens out, cost 0.0035" in done.stdout and "1.000" in done.stdout
+    done = subprocess.run(command, capture_output=True, text=True)
+  assert done.returncode == 2 and done.stderr.startswith("error: either a checkpoint answers")

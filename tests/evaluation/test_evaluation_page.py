@@ -1,0 +1,131 @@
+"""The page of an evaluation, as a file. What a reader does with it: test_questions_browser.py."""
+
+import html
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import fake_evaluation
+import pytest
+from test_report import HOSTILE, data_of, unpacked
+
+from ragrl_jax.report import evaluation_page, rendering
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+  return fake_evaluation.make(tmp_path_factory.mktemp("evaluations"), 90)
+
+
+def words(page):
+  text = html.unescape(re.sub(r"<[^>]+>", " ", page.split('<script type="application/json"')[0]))
+  return " ".join(text.split())
+
+
+def test_one_evaluation(folders):
+  path = evaluation_page.write([folders[1]])
+  assert path == folders[1] / "report.html"
+  page = path.read_text(encoding="utf-8")
+  shown = page.replace("http://www.w3.org/2000/svg", "")
+  assert not re.search(r"https?://|//cdn|@import|url\(|<link|<iframe|\ssrc=", shown.split('type="application/json"')[0])
+  said, metrics = words(page), json.loads((folders[1] / "metrics.json").read_text())
+  assert "Checkpoint out/run/checkpoints/70" in said and "index out/index, kind bm25, top_k 3" in said
+  assert f"Exact match {metrics['em']:.3f}" in said and "1 questions failed" in said
+  assert f"Set musique {metrics['by_source']['musique']['n']}" in said
+  assert "All 90 questions with their episodes are in this page." in said
+  assert "Reward term information_think" in said and f"char_f1 {metrics['char_f1']:.3f}" in said
+  index = unpacked(page, "questions-index")
+  assert index["id"] == [f"q{i}" for i in range(90)] and index["trace"] == list(range(90))
+  block = unpacked(page, "traces-2")
+  assert len(block) == 90 - 2 * data_of(page)["block"] and len(block[0]) == 1
+  segments = block[0][0]["segments"]
+  assert [segment["owner"] for segment in segments] == ["environment", "model", "environment", "model"]
+  assert segments[2]["found"][0]["gold"] and segments[2]["found"][0]["cited"] and segments[2]["verdict"] == "gold"
+  assert {one["term"] for one in block[0][0]["judged"]} == {"information_think", "think_answer"}
+
+
+def test_two_evaluations(folders, tmp_path):
+  page = evaluation_page.write(folders, tmp_path / "two.html").read_text(encoding="utf-8")
+  data, said = evaluation_page.gather(folders), words(page)
+  whole = data["parts"][0]
+  assert whole["won"] > whole["lost"] > 0 and f"{whole['difference']:+.3f}" in said
+  assert "before → after" in said and "Settings Where the evaluations differ." in said
+  assert [line["path"] for line in data["settings"]] == ["checkpoint"]
+  assert len(data["blocks"][0][0]) == 2 and data_of(page)["names"] == ["before", "after"]
+
+
+def test_a_page_holds_what_fits(folders):
+  data = evaluation_page.gather(folders, max_bytes=5_000)
+  kept = [place for place, trace in enumerate(data["index"]["trace"]) if trace >= 0]
+  assert 0 < len(kept) == data["kept"] < 90 and sum(map(len, data["blocks"])) == len(kept)
+  sides = data["index"]["sides"]
+  changed = [place for place in range(90) if bool(sides[0]["em"][place]) != bool(sides[1]["em"][place])]
+  assert set(kept) <= set(changed) or set(changed) <= set(kept)  # those whose exact match changed come first
+  page = rendering.evaluation(data)
+  assert f"{data['kept']} of them with their episodes, first those whose exact match changed" in words(page)
+  assert len(page) < 200_000
+
+
+def test_what_is_no_finished_evaluation(folders, tmp_path):
+  assert evaluation_page.is_folder(folders[0]) and not evaluation_page.is_folder(tmp_path)
+  with pytest.raises(ValueError, match="no predictions.jsonl here.*of several seeds, one of its seed_0"):
+    evaluation_page.gather([tmp_path])
+  (tmp_path / "predictions.jsonl").write_text("")
+  with pytest.raises(ValueError, match="no metrics.json here, so this is no finished evaluation"):
+    evaluation_page.gather([tmp_path])
+  with pytest.raises(ValueError, match="3 evaluations.*one or two; `ragrl compare` takes more"):
+    evaluation_page.gather([folders[0]] * 3)
+  with pytest.raises(ValueError, match="given twice"):
+    evaluation_page.gather([folders[0]] * 2)
+
+
+def test_transcripts_from_elsewhere_have_a_page_without_episodes(folders, tmp_path):
+  for name in ("predictions.jsonl", "metrics.json"):
+    (tmp_path / name).write_text((folders[0] / name).read_text())
+  metrics = json.loads((tmp_path / "metrics.json").read_text())
+  metrics["settings"] = dict(recipe="transcripts", system="research", model="qwen2.5-7b", retrieval="E5 over a dump")
+  (tmp_path / "metrics.json").write_text(json.dumps(metrics))
+  said = words(evaluation_page.write([tmp_path]).read_text(encoding="utf-8"))
+  assert "The folder holds no episodes of them." in said and "Retrieval E5 over a dump" in said
+
+
+def test_hostile_text_is_data(folders, tmp_path):
+  rows = [json.loads(line) for line in (folders[0] / "predictions.jsonl").read_text().splitlines()]
+  kept = [json.loads(line) for line in (folders[0] / "episodes.jsonl").read_text().splitlines()]
+  for one in rows:
+    one |= dict(question=HOSTILE, golds=[HOSTILE], prediction=HOSTILE, source=HOSTILE)
+  for one in kept:
+    one |= dict(failure=HOSTILE, facts={HOSTILE: HOSTILE})
+    for segment in one["segments"]:
+      segment |= dict(text=HOSTILE, query=HOSTILE)
+      for passage in segment.get("found") or ():
+        passage |= dict(title=HOSTILE, text=HOSTILE)
+  folder = tmp_path / "<b>bad"
+  folder.mkdir()
+  metrics = json.loads((folders[0] / "metrics.json").read_text())
+  metrics["settings"] = {"checkpoint": HOSTILE, "data": HOSTILE}
+  metrics["terms"] = {HOSTILE: 0.5}
+  (folder / "metrics.json").write_text(json.dumps(metrics))
+  for name, some in (("predictions.jsonl", rows), ("episodes.jsonl", kept)):
+    (folder / name).write_text("".join(json.dumps(one) + "\n" for one in some))
+  page = evaluation_page.write([folder]).read_text(encoding="utf-8")
+  markup = re.sub(r"<script.*?</script>", "", page, flags=re.S)
+  assert "<img" not in markup and "<a href='java" not in markup and "<b>" not in markup and "alert(" in markup
+  assert page.count("<script") == page.count("</script>") == 6  # data, index, three blocks, script
+
+
+@pytest.mark.slow  # starts a process twice
+def test_the_command(folders, tmp_path):
+  def report(*given):
+    command = [sys.executable, str(ROOT / "launchers" / "report.py"), *map(str, given)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+  done = report(f"--workdir={folders[0]}", f"--workdir={folders[1]}", f"--out={tmp_path}/two.html")
+  assert done.returncode == 0 and (tmp_path / "two.html").exists(), done.stderr
+  (tmp_path / "config.json").write_text("{}")
+  done = report(f"--workdir={folders[0]}", f"--workdir={tmp_path}", f"--out={tmp_path}/x.html")
+  assert done.returncode == 2 and "of evaluations or of training runs, not of both" in done.stderr

@@ -1,0 +1,107 @@
+"""The questions of one evaluation or of two: joined, by column, and their parts."""
+
+import json
+
+import pytest
+
+from ragrl_jax import structs
+from ragrl_jax.report import kept_traces, question_rows
+from ragrl_jax.store import episodes
+
+
+def row(name, em, source="nq", **more):
+  fields = dict(
+    id=name, question=f"{name}?", golds=["x", "y"], prediction="x" if em else "no", em=em, f1=em, cover_em=em
+  )
+  return fields | dict(outcome=em, num_searches=2, response_tokens=9, ended="answer", source=source, hops=1) | more
+
+
+def folder(path, rows):
+  path.mkdir()
+  (path / "predictions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+  return path
+
+
+@pytest.fixture
+def two(tmp_path):
+  first = [
+    row("a", 1.0),
+    row("b", 0.0),
+    row("c", 0.0, "pop", hops=2),
+    row("d", 1.0, "pop"),
+    row("e", None, ended="failed"),
+  ]
+  second = [
+    row("d", 0.0, "pop"),
+    row("a", 1.0),
+    row("b", 1.0),
+    row("e", 1.0),
+    row("c", 1.0, "pop", hops=2),
+    row("new", 1.0),
+  ]
+  return [folder(tmp_path / "first", first), folder(tmp_path / "second", second)]
+
+
+def joined(folders):
+  return question_rows.joined([path / "predictions.jsonl" for path in folders])
+
+
+def test_questions_are_joined_by_set_and_id(two):
+  questions, alone = joined(two)
+  assert [[one["id"] for one in rows] for rows in questions] == [[name] * 2 for name in "abcde"] and alone == 1
+  assert [[one["line"] for one in rows] for rows in questions] == [[0, 1], [1, 2], [2, 4], [3, 0], [4, 3]]
+  with pytest.raises(ValueError, match="no question in common"):
+    joined([two[0], folder(two[0].parent / "other", [row("a", 1.0, "triviaqa")])])
+
+
+def test_parts_of_two_by_hand(two):
+  parts = question_rows.measured(joined(two)[0])
+  assert [(part["group"], part["name"], part["n"]) for part in parts] == [
+    ("", "all questions", 4), ("Set", "nq", 2), ("Set", "pop", 2), ("Hops", "1", 3), ("Hops", "2", 1)
+  ]  # fmt: skip
+  whole = parts[0]  # e has failed on one side; a right both times, b and c won, d lost
+  assert (whole["won"], whole["lost"], whole["right"], whole["wrong"], whole["difference"]) == (2, 1, 1, 0, 0.25)
+  # Three questions differ: of 8 sign patterns, 3 : 0 twice is more extreme, 2 : 1 six times is as extreme: p = 1.
+  assert whole["p"] == 1.0 and whole["sides"][0]["em"] == 0.5 and whole["sides"][1]["em"] == 0.75
+  assert whole["interval"][0] < 0.25 < whole["interval"][1] and parts[4]["interval"] == (1.0, 1.0)
+
+
+def test_the_test_is_the_permutation_test():
+  # Nine won, none lost: both sign patterns without an exception, of 2^9.
+  pairs = [(row(str(i), 0.0), row(str(i), 1.0)) for i in range(9)]
+  assert question_rows.measured(pairs)[0]["p"] == pytest.approx(2 / 2**9)
+  assert question_rows.measured([(row("a", 1.0), row("a", 1.0))])[0]["p"] == 1.0
+
+
+def test_columns(two):
+  questions, _ = joined(two)
+  long = question_rows.columns(questions, [0, -1, 1, -1, -1])
+  assert long["source"] == [0, 0, 1, 1, 0] and long["sources"] == ["nq", "pop"] and long["trace"] == [0, -1, 1, -1, -1]
+  assert long["ends"] == ["answer", "failed"] and long["sides"][0]["ended"] == [0, 0, 0, 0, 1]
+  assert long["sides"][0]["em"] == [1, 0, 0, 1, None] and long["sides"][1]["line"] == [1, 2, 4, 0, 3]
+  (cut,) = question_rows.columns([(row("a", 0.12345, question="w" * 900, line=0),)], [-1])["question"]
+  assert len(cut) == question_rows.MAX_SIGNS + 2
+
+
+def test_changed_questions_are_kept_first_and_the_rest_evenly(two, tmp_path):
+  segments = [dict(owner="environment", text="Q?"), dict(owner="model", text="x", stop="eos")]
+  for path in two:
+    rows = [json.loads(line) for line in (path / "predictions.jsonl").read_text().splitlines()]
+    facts = {structs.NO_VERDICT: "the judge said maybe"}
+    kept = [
+      dict(id=one["id"], segments=segments, facts=facts, ended="answer", failure="", gold_ids=None) for one in rows
+    ]
+    (path / episodes.PLAYED).write_text("".join(json.dumps(one) + "\n" for one in kept))
+  questions, _ = joined(two)
+  places = kept_traces.chosen(questions, two, 10**6)
+  assert places == [0, 1, 2, 3, 4]
+  all_of_them = kept_traces.blocks(questions, two, places)
+  assert len(all_of_them) == 1 and len(all_of_them[0]) == 5
+  assert all_of_them[0][0][0]["segments"][1]["runs"] == [["x"]] and all_of_them[0][0][1]["ended"] == "answer"
+  assert all_of_them[0][0][0]["failure"] == "the judge said maybe" and all_of_them[0][0][0]["facts"] == ""
+  size = [n for n in range(10, 2000, 10) if len(kept_traces.chosen(questions, two, n)) == 4][0]
+  assert set(kept_traces.chosen(questions, two, size)) >= {1, 2, 3, 4}  # b, c won, d lost, e is right on one side only
+  (two[1] / episodes.PLAYED).unlink()
+  assert kept_traces.blocks(questions, two, [0])[0][0][1] is None
+  (two[0] / episodes.PLAYED).unlink()
+  assert kept_traces.chosen(questions, two, 10**6) == []

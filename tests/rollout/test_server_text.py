@@ -1,0 +1,44 @@
+"""Where a server's text ends, and whose log-probabilities are its tokens'."""
+
+import pytest
+
+from ragrl_jax.chat.client import Completion
+from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.rollout import server_text
+
+STOPS = ("</search>", "</answer>", "<|end_of_query|>")
+
+
+@pytest.mark.parametrize(
+  ("reply", "opened", "text", "stop"),
+  [
+    (Completion("<search> a </search> more </answer>"), "", "<search> a </search>", "</search>"),  # the first one
+    (Completion("<answer> a"), "", "<answer> a</answer>", "</answer>"),  # the tag that is open
+    (Completion("<search> a <answer> b "), "", "<search> a <answer> b </answer>", "</answer>"),  # the last open one
+    (Completion("<|begin_of_query|> a"), "", "<|begin_of_query|> a<|end_of_query|>", "<|end_of_query|>"),
+    (Completion("a", stop="</search>"), "", "a</search>", "</search>"),  # the one that the server names
+    (Completion("a", stop="</other>"), "", "a", "eos"),
+    (Completion("<answer> a", cut=True), "", "<answer> a", ""),  # it was cut off, and closed by nobody
+    (Completion("Paris"), "Evidence.\n<answer>", "Paris</answer>", "</answer>"),  # opened before the turn
+    (Completion("Paris"), "<answer> x </answer>", "Paris", "eos"),
+    (Completion("Paris"), "<answer>" + " " * 64, "Paris", "eos"),  # too far back: prompts speak of tags
+    (Completion(""), "", "", "eos"),
+  ],
+)
+def test_the_end_of_a_turn(reply, opened, text, stop):
+  assert server_text.ended(reply, STOPS, opened) == (text, stop)
+
+
+def test_log_probabilities_go_to_our_tokens():
+  words = ByteTokenizer()
+  of = lambda theirs, text: server_text.of_tokens(theirs, text, words.encode(text), words)
+  # "é" has two bytes, which share a token's value; the stop string "!" was left out by the server.
+  assert of([("aé", -1.0), ("b", -2.0)], "aéb!") == (-1.0, -1.0, -1.0, -2.0, 0.0)
+  assert of([("ab", -1.0), ("cd", -3.0)], "abc") == (-1.0, -1.0, -3.0)  # cut within a token
+  assert of([], "") == () and of([], "a") is None and of([("x", -1.0)], "a") is None
+
+  class Pairs(ByteTokenizer):
+    def token_bytes(self, token):
+      return b"xx"
+
+  assert server_text.of_tokens([("x", -1.0), ("xxx", -4.0)], "xxxx", (1, 1), Pairs()) == (-4.0, -4.0)
