@@ -1,9 +1,11 @@
 """The recipe: presets, and the parts put together (ARENA, arXiv 2505.13258; README.md). Next: ragrl_jax/train.py."""
 
 import dataclasses
+import functools
 from typing import Any
 
 from ragrl_jax.recipes import recipe as recipe_lib
+from ragrl_jax.recipes.arena import cited_facts
 from ragrl_jax.recipes.arena import play as play_lib
 from ragrl_jax.recipes.arena.guard import Guard
 from ragrl_jax.recipes.arena.parser import Parser
@@ -57,7 +59,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     outcome=reward.outcome,
     switches=switches,
     unearned=guard.unearned,
-    measures=reward.measures if switches.reply == "cited" else None,
+    measures=functools.partial(cited_facts.measures, reward) if switches.reply == "cited" else None,
     style="spaced",
     needs_passages=True,
   )

@@ -6,7 +6,7 @@
 import dataclasses
 from collections.abc import Mapping
 
-from ragrl_jax.core.metrics import evidence, qa
+from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.rewards import citations
 from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.arena.parser import Parser
@@ -54,21 +54,6 @@ class Reward:
       return qa.f1(answer, example.golds, style="spaced")
     exact = qa.exact_match(answer, example.golds, style="spaced")
     return episode.facts.get("correct") if self.accuracy == "judge" and answer and not exact else exact
-
-  def measures(self, example: Example, episode: Episode) -> dict[str, float | None]:
-    """HotpotQA's supporting facts and joint metrics, by passage: the cited references against the supporting ones.
-
-    fact_em, fact_f1, joint_em, joint_f1 (`core.metrics.evidence`); None where the supporting passages are unknown or
-    the format cites none. Answers are normalised as in HotpotQA's script.
-    """
-    golds = passages.gold_numbers(example, self.gold_ids) if "relevance" in self.parser.sections else []
-    if not golds:
-      return dict.fromkeys(("fact_em", "fact_f1", "joint_em", "joint_f1"))
-    text = episode.model_text
-    ids = citations.parse_ids(self.parser.section(text, "relevance") or "", strict=self.strict_ids)
-    facts = evidence.overlap(ids or (), golds)
-    both = evidence.joint(qa.overlap(self.parser.answer(text) or "", example.golds, yes_no_rule=True), facts)
-    return dict(fact_em=facts.exact, fact_f1=facts.f1, joint_em=both.exact, joint_f1=both.f1)
 
   def weights(self, step: int) -> Mapping[str, float]:
     """The weight of each term; the same at every step. The bonus has weight `bonus`, the others 1."""
