@@ -1,10 +1,8 @@
 """Scores a checkpoint: python launchers/evaluate.py --checkpoint RUN --data FILE.jsonl[.gz] --out DIR
 
 Recipe, retrieval and sizes come from the run's config.json; --config.field=value changes one of them. A model that
-belongs to no run takes them from --config configs/NAME.py.
-
-Without --checkpoint, the model behind a server that --config.endpoint.model=NAME names (docs/howto/endpoint.md).
-
+belongs to no run takes them from --config configs/NAME.py. Without --checkpoint, the model behind a server answers that
+--config.endpoint.model=NAME names (docs/howto/endpoint.md).
 --best evaluation/em takes the checkpoint of the run that was best on its held-out questions, not the last one.
 
 Writes DIR/predictions.jsonl (one row per question) and DIR/metrics.json, and prints the metrics as a table. With
