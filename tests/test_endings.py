@@ -117,6 +117,23 @@ def test_fine_tuning_that_a_signal_ended_is_resumed(world, tmp_path):
   tiny_world.assert_same(tmp_path / "whole", tmp_path / "run")
 
 
+@pytest.mark.slow  # runs of fine-tuning
+def test_drawn_transcripts_are_those_of_their_step(world, tmp_path):
+  """A run that draws is resumed like one that reads, and needs no file of transcripts."""
+  config, asked = settings(world, "sft"), []
+  config.data.train = "drawn"
+
+  def drawn(step):
+    asked.append(step)
+    return [([5 + step, 6, 7 + i, 8], [0.0, 0.0, 1.0, 1.0]) for i in range(8)]
+
+  with pytest.raises(hosts.Stopped):
+    list(sft.sft(config, tmp_path / "run", drawn=drawn, evaluate=on(2, lambda: signal.raise_signal(signal.SIGINT))))
+  assert [row["step"] for row in sft.sft(config, tmp_path / "run", drawn=drawn)] == [3, 4] and asked == [0, 1, 2, 3]
+  list(sft.sft(config, tmp_path / "whole", drawn=drawn))
+  tiny_world.assert_same(tmp_path / "whole", tmp_path / "run")
+
+
 @pytest.mark.slow  # a run
 def test_evaluation_and_checkpoints_are_timed(world, tmp_path):
   config = settings(world)
