@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ragrl_jax import judging, recipes, retrieval
+from ragrl_jax import judging, recipes
 from ragrl_jax import settings as settings_lib
 from ragrl_jax.engine import engine as engine_lib
 from ragrl_jax.engine import sizes as engine_sizes
@@ -27,10 +27,9 @@ from ragrl_jax.parallel import hosts, rules
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.prompting import load
 from ragrl_jax.recipes.recipe import Recipe
-from ragrl_jax.retrieval import encoders
 from ragrl_jax.rollout import collect, dispatch, multihost
-from ragrl_jax.rollout import tools as tools_lib
 from ragrl_jax.run import devices as devices_lib
+from ragrl_jax.run import surroundings
 
 
 class Answerer(Protocol):
@@ -292,7 +291,7 @@ def build(config, *, seed: int | None = None, training: bool = True) -> Player:
   r = config.rollout
   queue = dispatch.Dispatch()
   here = None if devices is None else devices.local_mesh  # judges do not wait for other hosts
-  retriever, judges, used = tools(config, plays, queue, here)
+  retriever, judges, used = surroundings.tools(config, plays, queue, here)
   automaton = stops.Stops(words, plays.stops, rows=shape.vocab_size)
   graphdef, _, frozen = lora.split(decoder)
   spread = config.rollout.mesh.to_dict()
@@ -320,53 +319,6 @@ def build(config, *, seed: int | None = None, training: bool = True) -> Player:
   if hosts.count() > 1:
     rollout = multihost.MultiHostRollout(rollout, members)
   return Player(words, plays, decoder, shape, retriever, judges, engine, rollout, devices)
-
-
-def tools(
-  config, plays: Recipe, queue: dispatch.Dispatch, mesh: jax.sharding.Mesh | None = None
-) -> tuple[Any, Mapping[str, judging.Judge], tools_lib.RetrievalTools]:
-  """(the retriever, None without one; the judges by term; the tools of episodes over them).
-
-  Args:
-    config: all settings.
-    plays: the recipe.
-    queue: to the thread that dispatches JAX programs.
-    mesh: the devices of judges that run in this process.
-  """
-  retriever = None
-  if config.retrieval.index:
-    # Searches come from a pool of threads. Encoders and on-device indexes must run on the thread that runs the engine.
-    retriever = retrieval.load_index(config.retrieval.index, dispatch=queue.call, **_remote(config.retrieval))
-  judges = judging.of_terms(
-    config.judge, config.judges, plays.judged, dtype=config.model.dtype, mesh=mesh, dispatch=queue.call
-  )
-  used = tools_lib.RetrievalTools(
-    retriever,
-    top_k=config.retrieval.top_k,
-    timeout_s=_longest(config.retrieval),
-    judges=judges,
-    encode=_encode(config.retrieval.query_encoder, queue),
-  )
-  return retriever, judges, used
-
-
-def _encode(folder: str, queue: dispatch.Dispatch):
-  """Texts → vectors, computed on the thread that runs the engine; None without an encoder."""
-  if not folder:
-    return None
-  encoder = encoders.load_model(folder)
-  return lambda texts: queue.call(encoder.queries, list(texts))
-
-
-def _longest(settings) -> float:
-  """Longest duration of a search in seconds: its calls, the wait for a retriever that is down, and a last call."""
-  return settings.timeout_s * (settings.retries + 2) + settings.wait_s * bool(_remote(settings))
-
-
-def _remote(settings) -> dict[str, Any]:
-  if not settings.index.startswith(("http://", "https://")):
-    return {}
-  return dict(timeout_s=settings.timeout_s, retries=settings.retries, wait_s=settings.wait_s)
 
 
 TOKENIZER_FILES = (

@@ -12,6 +12,7 @@ from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import harness, right_transcripts
 from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
+from ragrl_jax.testing import played
 
 ROOT = pathlib.Path(__file__).parents[2]
 EXAMPLES = [Example("1", "Who?", ("Ann",), source="nq"), Example("2", "Where?", ("Oslo",), source="nq")]
@@ -26,13 +27,14 @@ def sampled(folder, *transcripts, recipe="search_r1", preset="paper", examples=E
   """The folder of an evaluation in which these were played, one a question."""
   made = recipes.get(recipe, preset)
 
-  def play(asked, first):
-    del first
-    played = [Episode.from_text(made, example, turns) for example, turns in zip(asked, transcripts, strict=True)]
-    return [change(episode) for episode in played] if change else played
+  turns = dict(zip((example.id for example in examples), transcripts, strict=True))
+
+  def episode(example):
+    said = Episode.from_text(made, example, turns[example.id])
+    return change(said) if change else said
 
   said = dict(recipe=recipe, preset=preset, switches=dict(made.switches), data="nq.jsonl", own_passages=None)
-  harness.evaluate(examples, play, made, folder, settings=said | settings)
+  harness.evaluate(examples, played.by_example(episode), made, folder, settings=said | settings)
   return folder
 
 

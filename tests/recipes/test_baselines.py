@@ -60,6 +60,11 @@ def test_sure_compares_summaries(verdicts, points, answer):
   assert [s.text for s in episode.segments if s.owner == MODEL][1:3] == ["Bob it is.", "Ann leads Oslo."]
 
 
+def test_later_prompts_show_documents_as_short_as_the_first():
+  _, _, asked, _ = sure("True", "True", "Passage 1", "Passage 2", switches=dict(max_passage_tokens=30))
+  assert "Its s" in asked[1] and "Its seat is" not in asked[1]  # "Doc 1(Title: Norsk) " has 20 of the 30 bytes
+
+
 def test_thoughts_of_a_reasoning_model_are_no_verdict():
   thought = "<think> True? Passage 2? <answer> Eve </answer> </think>"
   script = ["<answer> Bob </answer> or <answer> Ann Lee </answer>", "Bob it is.", "Ann.", "False", "True", "Passage 2",

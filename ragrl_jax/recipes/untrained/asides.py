@@ -31,7 +31,7 @@ async def ask_about_documents(
   search: bool,
   max_passage_tokens: int | None,
 ) -> tuple[Episode, tuple[Passage, ...]]:
-  """(the reply to the method's first prompt, the documents that it shows).
+  """(the reply to the method's first prompt, the documents as it shows them).
 
   Args:
     search: search for the question; otherwise the prompt shows the example's own passages.
@@ -43,7 +43,8 @@ async def ask_about_documents(
     found = await tools.search(query)
     shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=max_passage_tokens)
     if not talk.observe(shown, query=query, found=found):
-      return talk.end("budget"), found
+      return talk.end("budget"), ()
+    found = passages.parse_block(shown) or ()  # later prompts show them as short as this one
   await talk.generate(stop=stop)
   return talk.end(), found
 
