@@ -37,7 +37,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 WARM = "warm"  # the arm that takes no RL step
 SAMPLED = ", sampled"  # after a test's name: with answers drawn as in training
 # The base reader's names and sentences. Development questions decide when a warm start ends, and draw the curves.
-WORLD = dict(syllables=base_reader.SYLLABLES, wordings=base_reader.AHEAD, held_out=1200, development=400)
+WORLD = dict(syllables=base_reader.SYLLABLES, wordings=(synthetic.BESIDE,), held_out=1200, development=400)
 TEST, DEVELOPMENT = 1000, 200  # questions
 SFT = dict(
   steps=1000,

@@ -19,7 +19,7 @@ LAYOUTS = (
   ("{text}\n\n", "{passages}Question: {question}"),
   ("Doc {n}(Title: {title}) {text}\n", "{passages}{question}"),
 )
-# How a reply reaches its answer: the facts in the passages' own words, those with their numbers, the facts as relation,
+# How a reply reaches its answer: the facts in the passages' own words, those and their numbers, the facts as relation,
 # subject and object, or no fact at all. The question's last word says which one is asked for.
 QUOTED, CITED, STEPS, DIRECT = "quoted", "cited", "steps", "direct"
 CUES = {QUOTED: " Quote.", CITED: " Cite.", STEPS: "", DIRECT: " Briefly."}
@@ -35,7 +35,7 @@ class Course:
     asked: questions of a lesson, each answered in turn.
     kinds: kind of question → weight: a number of hops (1, 2, 3) or "comparison" (which of two is older).
     replies: QUOTED, CITED, STEPS or DIRECT → weight.
-    wordings: sentences with {s}, {r} and {o}; one is drawn for each passage.
+    wordings: sentences with {s}, {r} and {o}; one is drawn for each passage, or for the lesson if a reply quotes.
     layouts: (a passage's line with {n}, {title} and {text}; {passages} and {question} in their order); one is drawn for
       each lesson.
     related: share of the passages that say more about names of another passage.
@@ -84,20 +84,22 @@ def draw(course: Course, rng: random.Random) -> Lesson:
   chains: list = []
   while not chains:  # rarely, no question was found
     facts, chains = _facts(course, rng)
+  said = rng.choices(*zip(*course.replies.items()), k=len(chains))
   wordings = [rng.choice(course.wordings) for _ in facts]
+  if {QUOTED, CITED} & {*said}:  # else the first word of a quote would need to be looked up before any other
+    wordings = wordings[:1] * len(facts)
   line, order = rng.choice(course.layouts)
   passages = "".join(
     line.format(n=number, title=fact.subject, text=fact.sentence(wording))
     for number, (fact, wording) in enumerate(zip(facts, wordings), 1)
   )
   turns, kinds, replies, golds = [], [], [], []
-  for kind, steps, question, gold in chains:
-    reply = rng.choices(*zip(*course.replies.items()))[0]
+  for reply, (kind, steps, question, gold) in zip(said, chains):
     if reply == CITED and "{n}" not in line:  # no number is shown
       reply = QUOTED
-    said = _reply(reply, [(facts.index(step) + 1, step, wordings[facts.index(step)]) for step in steps], gold)
+    text = _reply(reply, [(facts.index(step) + 1, step, wordings[facts.index(step)]) for step in steps], gold)
     asked = order.format(passages="" if turns else passages, question=question + CUES[reply])
-    turns += [(ENVIRONMENT, "\n" + asked if turns else asked), (MODEL, said)]
+    turns += [(ENVIRONMENT, "\n" + asked if turns else asked), (MODEL, text)]
     kinds.append(kind)
     replies.append(reply)
     golds.append(gold)
@@ -105,10 +107,9 @@ def draw(course: Course, rng: random.Random) -> Lesson:
 
 
 def _reply(kind: str, steps: Sequence[tuple[int, world_lib.Fact, str]], gold: str) -> str:
-  quoted = [f"[{number}] {fact.sentence(wording)} " for number, fact, wording in steps]
   said = {
-    QUOTED: "".join(one.split("] ")[1] for one in quoted),
-    CITED: "".join(quoted),
+    QUOTED: "".join(f"{fact.sentence(wording)} " for _, fact, wording in steps),
+    CITED: "".join(f"{fact.sentence(wording)} [{number}] " for number, fact, wording in steps),
     STEPS: "".join(f"{fact.relation} {fact.subject} is {fact.object}. " for _, fact, _ in steps),
     DIRECT: "",
   }[kind]

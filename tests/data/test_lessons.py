@@ -56,8 +56,8 @@ def test_passages_are_as_many_as_asked_and_numbered():
     lines = dict(re.findall(r"\[(\d)\] (.+)\n", lesson.turns[0][1]))
     assert 3 <= len(lines) <= 5
     for _, reply in lesson.turns[1::2]:
-      cited = re.findall(r"\[(\d)\] (.+?\.) ", reply)
-      assert cited and all(lines[number] == sentence for number, sentence in cited)
+      cited = re.findall(r" (\S.+?\.) \[(\d)\]", reply)
+      assert cited and all(lines[number] == sentence for sentence, number in cited)
 
 
 def test_names_and_facts_are_drawn_anew():
