@@ -3,18 +3,18 @@ r"""Search-R1 (arXiv 2503.09516): reason, search, read, answer. Qwen2.5-3B or 7B
 Run:    python launchers/train.py --config configs/search_r1.py --workdir OUT \
           --config.model.path=QWEN_FOLDER --config.retrieval.index=INDEX_OR_ADDRESS
 Variants, joined by commas: smoke (tiny sizes, same rules), ppo (a critic instead of groups), format (pays for shape),
-          repo (the authors' code's reading), r1 (trained without search).
+          repo (the authors' code's reading), r1 (trained without search), sft (on transcripts: launchers/sft.py).
 Expect: not run yet at this size. The paper has .431 EM on average over seven sets for 7B by PPO.
 """
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 
-ALGORITHMS = ("grpo", "ppo")
+ALGORITHMS = ("grpo", "ppo", "sft")
 
 
 def get_config(variant: str = ""):
-  config, chosen = recipes.configure("search_r1", variant, one_of=(ALGORITHMS,))
+  config, chosen = recipes.configure("search_r1", variant, "sft", one_of=(ALGORITHMS,))
   config.steps = 1005  # code; 500 in the paper's text
   config.data.train = "hf:RUC-NLPIR/FlashRAG_datasets/nq/train,hf:RUC-NLPIR/FlashRAG_datasets/hotpotqa/train"
   config.data.evaluate = "hf:RUC-NLPIR/FlashRAG_datasets/nq/test"
@@ -62,4 +62,7 @@ def get_config(variant: str = ""):
   config.learner.update(dict(micro_rows=8, row_lengths=(2048, 4096), logprob_chunk=1024))
   config.checkpoint.every = 100
   config.evaluate.every = 50
+  if "sft" in chosen:  # rejection sampling's second half; the paper gives no settings for it
+    config.sft.update(batch=64, epochs=2, warmup_share=0.1, environment_weight=0.0)
+    config.optimizer.update(learning_rate=1e-5, schedule="cosine", final_share=0.0, warmup_steps=0)
   return config_lib.shrink(config) if "smoke" in chosen else config

@@ -1,9 +1,11 @@
-r"""Untrained baselines: closed book, chain of thought, RAG, IRCoT, Iter-RetGen, self-ask, SKR. For evaluation.
+r"""Untrained baselines: closed book, chain of thought, RAG, IRCoT, Iter-RetGen, self-ask, SKR, SuRe, FLARE,
+Adaptive-RAG, prompted RECOMP and FilCo. For evaluation.
 
 Run:    python launchers/evaluate.py --config configs/untrained.py --checkpoint QWEN_FOLDER \
           --config.retrieval.index=INDEX_OR_ADDRESS --data hotpotqa.jsonl.gz --out OUT
 Variants, joined by commas: smoke (tiny sizes, same rules); in place of RAG closed_book, cot, ircot, iter_retgen,
-self_ask or skr; thinking or no_thinking for a reasoning model, Qwen3 for example (When to Search, Table 1).
+self_ask, skr, sure, flare, adaptive, recomp or filco; given (the question's own passages, no search); thinking or
+no_thinking for a reasoning model, Qwen3 for example (When to Search, Table 1).
 Expect: not run yet at this size. By ARENA's paper Qwen2.5-7B-Instruct has EM .484 / .334 / .252 on HotpotQA /
         2WikiMultihopQA / MuSiQue from the passages they bring.
 """
@@ -12,12 +14,11 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 
 THINKING = ("thinking", "no_thinking")
+METHODS = tuple(preset for preset in recipes.presets("untrained") if preset != "given")
 
 
 def get_config(variant: str = ""):
-  config, chosen = recipes.configure(
-    "untrained", variant, "thinking", "no_thinking", one_of=(recipes.presets("untrained"), THINKING)
-  )
+  config, chosen = recipes.configure("untrained", variant, "thinking", "no_thinking", one_of=(METHODS, THINKING))
   config.model.update(dict(dtype="bfloat16"))
   config.retrieval.top_k = 5
   config.rollout.update(dict(lanes=128, rows=256, context=8192, prefill=512, page=128, max_new_tokens=512))

@@ -3,7 +3,6 @@
 Read `evaluate` for a checkpoint on disk, `evaluator` for the held-out questions during training.
 """
 
-import functools
 import hashlib
 import json
 import logging
@@ -37,11 +36,13 @@ def evaluate(
   out: str | pathlib.Path,
   *,
   sample: bool = False,
+  seeds: int = 1,
   progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> dict[str, Any]:
   """Scores every question of `data` once; writes out/predictions.jsonl and out/metrics.json; returns the latter.
 
-  Answers are greedy; with `sample` they are sampled as config.rollout says. After a kill the same call continues.
+  Answers are greedy; with `sample`, or with several seeds, they are sampled as config.rollout says. After a kill the
+  same call continues.
 
   Args:
     config: recipe, retrieval and sizes (ragrl_jax/config.py). The checkpoint's model replaces its model.
@@ -49,12 +50,16 @@ def evaluate(
       checkpoint); or one step of a run, RUN/checkpoints/40.
     data: questions, as in config.data.train; config.data.max_examples limits them.
     out: the folder of the results.
-    progress: called with (done, total).
+    sample: sample the answers.
+    seeds: answers to each question, each with its own random numbers. Seed 0 answers as `sample` does. With several,
+      each has its results in `out`/seed_0 and so on, and out/metrics.json has their means and deviations.
+    progress: called with (answers, total).
 
   Raises:
     ValueError, FileNotFoundError: an input cannot be read, or `out` has results of another evaluation.
     harness.TooManyFailures: the retriever or a judge is down.
   """
+  sample = sample or seeds > 1
   # ---- 1. settings: the caller's, except those that define the checkpoint's arrays, which are the run's --------------
   config_lib.validate(config, training=False)
   plays = player_lib.recipe(config)
@@ -95,9 +100,10 @@ def evaluate(
     pathlib.Path(out),
     settings=settings,
     batch=batch_of(config),
+    seeds=seeds,
     max_failed_share=config.retrieval.max_failed_share,
     max_unjudged_share=config.judge.max_failed_share,
-    progress=lambda done: progress(done, len(examples)),
+    progress=lambda done: progress(done, len(examples) * seeds),
   )
 
 
@@ -176,12 +182,19 @@ def measure(
 ) -> tuple[dict[str, Any], list[rewards.Scored]]:
   """Greedy answers of these weights: (`harness.summarise`'s metrics, every episode with its score)."""
   player.engine.load(params, version=version)
-  found = [pair for part in harness.rows_of(examples, _play(player), player.recipe, batch=batch) for pair in part]
-  return harness.summarise([row for row, _ in found]), [scored for _, scored in found]
+  found: dict[int, tuple[dict[str, Any], rewards.Scored]] = {}
+
+  def keep(row: dict[str, Any], scored: rewards.Scored) -> None:
+    found[scored.episode.prompt_index] = row, scored
+
+  asked = [[collect.Request(example, index)] for index, example in enumerate(examples)]
+  harness.answer_all(asked, _play(player), player.recipe, keep, at_once=batch)
+  in_order = [found[index] for index in range(len(examples))]
+  return harness.summarise([row for row, _ in in_order]), [scored for _, scored in in_order]
 
 
 def batch_of(config) -> int:
-  """Questions played together: enough to keep the cache rows full most of the time."""
+  """Episodes played at a time: enough that one waits for a cache row whenever one is free."""
   return config.evaluate.batch or 4 * config.rollout.rows
 
 
@@ -263,12 +276,8 @@ def config_of(checkpoint: str | pathlib.Path):
 
 
 def _play(player: player_lib.Player, *, greedy: bool = True) -> harness.Play:
-  """Plays questions for the harness. Sampling depends on the question's number alone."""
-  if greedy:
-    return functools.partial(player_lib.answers, player)
-  return lambda examples, first: player.rollout.run(
-    [collect.Request(example, first + i) for i, example in enumerate(examples)], step=0
-  )
+  """Plays questions for the harness. What is sampled depends on the question's number and the seed's alone."""
+  return lambda asked, at_once: player.rollout.stream(asked, step=0, at_once=at_once, greedy=greedy)
 
 
 def fingerprint(params: Any) -> str:

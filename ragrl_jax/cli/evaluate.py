@@ -5,8 +5,9 @@ belongs to no run takes them from --config configs/NAME.py.
 
 --best evaluation/em takes the checkpoint of the run that was best on its held-out questions, not the last one.
 
-Writes DIR/predictions.jsonl (one row per question) and DIR/metrics.json, and prints the metrics as a table. After a
-kill, the same command continues where it stopped.
+Writes DIR/predictions.jsonl (one row per question) and DIR/metrics.json, and prints the metrics as a table. With
+--seeds=3 each question is answered three times, and DIR/seed_0, DIR/seed_1 and DIR/seed_2 hold one evaluation each.
+After a kill, the same command continues where it stopped.
 """
 
 import pathlib
@@ -30,6 +31,7 @@ BEST = flags.DEFINE_string(
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
 OUT = flags.DEFINE_string("out", None, "Folder of predictions.jsonl and metrics.json.")
 SAMPLE = flags.DEFINE_bool("sample", False, "Sample as config.rollout says instead of taking the likeliest token.")
+SEEDS = flags.DEFINE_integer("seeds", 1, "Answers to each question; several are sampled.", lower_bound=1)
 
 
 def main(argv):
@@ -42,13 +44,14 @@ def main(argv):
   checkpoint = evaluate.best(CHECKPOINT.value, BEST.value) if BEST.value else CHECKPOINT.value
   evaluate.locate(checkpoint)
   devices.found()
-  with tqdm(unit="question", delay=0.1) as bar:  # not before the questions begin
+  with tqdm(unit="answer", delay=0.1) as bar:  # not before the questions begin
 
     def progress(done: int, of: int) -> None:
       bar.total = of
       bar.update(done - bar.n)
 
-    metrics = evaluate.evaluate(CONFIG.value, checkpoint, DATA.value, OUT.value, sample=SAMPLE.value, progress=progress)
+    how = dict(sample=SAMPLE.value, seeds=SEEDS.value, progress=progress)
+    metrics = evaluate.evaluate(CONFIG.value, checkpoint, DATA.value, OUT.value, **how)
   print(metric_tables.one(metrics))
   print(f"{OUT.value}/metrics.json")
 

@@ -35,6 +35,7 @@ COMMANDS = {
   "make-judge-data": ("make_judge_data", "label the pairs that train or test VERITAS's reward model"),
   "make-lear-generator": ("make_generator_data", "make the data of LEAR's generator"),
   "make-lear-sft": ("make_lear_sft", "make the transcripts of LEAR's study of evidence"),
+  "make-rejection-sft": ("make_rejection_sft", "keep the right transcripts of sampled evaluations"),
 }
 
 

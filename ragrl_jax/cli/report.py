@@ -1,19 +1,24 @@
-"""Writes the page of a run, or of several side by side:
+"""Writes the page of a run, or of several side by side; or of one evaluation, or two:
 
   python launchers/report.py --workdir OUT [--out FILE.html]
   python launchers/report.py --workdir OUT_A --workdir OUT_B [--workdir …] --out FILE.html
 
 The first is one self-contained file with the curves, where the time went, and a browser of sampled episodes. The second
 shows the curves of several runs in the same charts, and the settings in which they differ. The runs need not be over.
+
+If OUT is a folder of launchers/evaluate.py, the page has its tables and a browser of the questions with their episodes;
+for two such folders also what changed from the first to the second.
 """
 
 from absl import app, flags
 
 from ragrl_jax.cli import commands
-from ragrl_jax.report import excerpt, side_by_side
+from ragrl_jax.report import evaluation_page, excerpt, side_by_side
 from ragrl_jax.report import page as page_lib
 
-WORKDIR = flags.DEFINE_multi_string("workdir", [], "Folder of a training run; give it several times to compare runs.")
+WORKDIR = flags.DEFINE_multi_string(
+  "workdir", [], "Folder of a run or of an evaluation; give it several times to compare."
+)
 OUT = flags.DEFINE_string("out", None, "File of the page; for one run WORKDIR/report.html by default.")
 MEGABYTES = flags.DEFINE_float(
   "megabytes", excerpt.MAX_BYTES / 1e6, "The most megabytes of compressed episodes in the page.", lower_bound=0
@@ -26,7 +31,12 @@ def main(argv):
     raise app.UsageError("the run's folder is given as --workdir OUT; several side by side, once each.")
   if len(WORKDIR.value) > 1 and OUT.value is None:
     raise app.UsageError("the page of several runs needs a name: --out FILE.html")
-  if len(WORKDIR.value) > 1:
+  evaluations = [evaluation_page.is_folder(folder) for folder in WORKDIR.value]
+  if any(evaluations) and not all(evaluations):
+    raise app.UsageError("a page is of evaluations or of training runs, not of both.")
+  if all(evaluations):
+    print(evaluation_page.write(WORKDIR.value, OUT.value, max_bytes=int(MEGABYTES.value * 1e6)))
+  elif len(WORKDIR.value) > 1:
     print(side_by_side.write(WORKDIR.value, OUT.value))
   else:
     print(page_lib.write_report(WORKDIR.value[0], OUT.value, max_bytes=int(MEGABYTES.value * 1e6)))

@@ -12,10 +12,11 @@ from absl import app, flags
 
 from ragrl_jax.cli import commands
 from ragrl_jax.data import readers
-from ragrl_jax.evaluation.transcripts import adapters, foreign_rows
+from ragrl_jax.evaluation.transcripts import foreign_rows
+from ragrl_jax.prompting import agent_tags
 from ragrl_jax.report import metric_tables
 
-SYSTEM = flags.DEFINE_enum("system", None, list(adapters.ADAPTERS), "The system whose tags the transcripts have.")
+SYSTEM = flags.DEFINE_enum("system", None, list(agent_tags.AGENTS), "The system whose tags the transcripts have.")
 TRANSCRIPTS = flags.DEFINE_string("transcripts", None, "FILE.jsonl or FILE.json, also with .gz.")
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
 MODEL = flags.DEFINE_string("model", None, "Its model as the tables name it, such as qwen2.5-7b or qwen2.5-7b-base.")

@@ -1,13 +1,15 @@
-"""Evaluates a policy: scores every example exactly once, in input order; writes one row per example and the means."""
+"""Evaluates a policy: scores every example once, as soon as it is played; writes a row for each, and the means."""
 
+import collections
+import concurrent.futures
+import contextlib
 import functools
-import json
 import pathlib
 import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,16 +18,22 @@ import numpy as np
 from ragrl_jax import structs
 from ragrl_jax.core.metrics import qa, searches, stats
 from ragrl_jax.evaluation import comparison, conduct_rows, evidence_rows
+from ragrl_jax.evaluation import seeds as seeds_lib
+from ragrl_jax.evaluation.answer_files import METRICS, AnswerFiles, write_json
+from ragrl_jax.evaluation.answer_files import PREDICTIONS as PREDICTIONS
+from ragrl_jax.rollout import collect
 from ragrl_jax.rollout.group_sampler import TooManyFailures, refuse_failures
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import jsonl
 
-PREDICTIONS, METRICS, SETTINGS = "predictions.jsonl", "metrics.json", "settings.json"
 WITH_INTERVAL = ("em", "f1", "cover_em", "outcome")
 
-# (examples, index of the first one in the set) → their episodes, in the same order.
-Play = Callable[[Sequence[structs.Example], int], Sequence[structs.Episode]]
+FEWEST = 64  # episodes of which a share of failures is taken
+
+# (requests, those of one question together; episodes at a time) → their episodes as they end, in any order. An episode
+# has the request's numbers: the index of the question as prompt_index, the seed as sample.
+Play = Callable[[Sequence[Sequence[collect.Request]], int], Generator[structs.Episode, None, None]]
 
 
 def answer(recipe, episode: structs.Episode) -> str | None:
@@ -85,25 +93,63 @@ def _in_style(style: str, measure: Callable[..., float | None]) -> dict[str, flo
   return {f"{name}_{style}": measure(functools.partial(metric, style=style)) for name, metric in metrics.items()}
 
 
-def rows_of(
-  examples: Sequence[structs.Example], play: Play, recipe, *, batch: int, first: int = 0
-) -> Iterator[list[tuple[dict[str, Any], rewards.Scored]]]:
-  """Plays `batch` examples at a time and yields their rows, in input order.
+def answer_all(
+  asked: Sequence[Sequence[collect.Request]],
+  play: Play,
+  recipe,
+  keep: Callable[[dict[str, Any], rewards.Scored], None],
+  *,
+  at_once: int,
+  progress: Callable[[int], None] = lambda done: None,
+) -> None:
+  """Plays and scores every request. An answer is scored beside the playing, and then `keep` gets its row.
+
+  Args:
+    asked: the requests, those of one question together.
+    play: plays them.
+    recipe: parses answers and scores episodes.
+    keep: (row, its score), called one at a time in a thread of its own, in the order in which the episodes end.
+    at_once: episodes played at a time. With 1, the next one begins when an answer has been kept.
+    progress: called with the number of kept answers.
 
   Raises:
-    RuntimeError: `play` did not return one episode for each example, in their order.
+    RuntimeError: `play` did not return one episode for each request.
+    Errors of `play` and `keep`.
   """
-  for start in range(0, len(examples), batch):
-    part = examples[start : start + batch]
-    played = play(part, first + start)
-    given, wanted = [episode.example_id for episode in played], [example.id for example in part]
-    if given != wanted:
-      raise RuntimeError(
-        f"{len(part)} questions were played and {len(played)} episodes returned, not one for each in "
-        f"their order (first: asked {wanted[:1]}, got {given[:1]})."
-      )
-    scored = rewards.score(recipe, part, played, 0)
-    yield [(prediction(recipe, one), one) for one in scored]
+  left = {(one.prompt_index, one.sample): one.example for group in asked for one in group}
+  number, kept = len(left), 0
+  waiting: collections.deque[concurrent.futures.Future] = collections.deque()
+
+  def score(example: structs.Example, episode: structs.Episode) -> None:
+    (scored,) = rewards.score(recipe, [example], [episode], 0)
+    keep(prediction(recipe, scored), scored)
+
+  # One thread suffices: scoring is Python, which runs while the device samples.
+  with (
+    concurrent.futures.ThreadPoolExecutor(1, "scoring") as scoring,
+    contextlib.closing(play(asked, at_once)) as played,
+  ):
+    for episode in played:
+      example = left.pop((episode.prompt_index, episode.sample), None)
+      if example is None or example.id != episode.example_id:
+        raise RuntimeError(
+          f"an episode was returned for question {episode.prompt_index} ({episode.example_id!r}), sample "
+          f"{episode.sample}, which was not asked, or has been answered."
+        )
+      waiting.append(scoring.submit(score, example, episode))
+      # Unscored episodes are held in memory, so the playing waits for the scoring where that is slower.
+      while waiting and (waiting[0].done() or len(waiting) >= at_once):
+        waiting.popleft().result()
+        kept += 1
+        progress(kept)
+    while waiting:
+      waiting.popleft().result()
+      kept += 1
+      progress(kept)
+  if left:
+    raise RuntimeError(
+      f"{number} questions were played and {number - len(left)} episodes returned (first missing: {next(iter(left))})."
+    )
 
 
 def evaluate(
@@ -114,77 +160,120 @@ def evaluate(
   *,
   settings: Mapping[str, Any],
   batch: int = 256,
+  seeds: int = 1,
   max_failed_share: float = 1.0,
   max_unjudged_share: float = 1.0,
   progress: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
   """Scores every example once and writes predictions.jsonl, episodes.jsonl and metrics.json to `out`.
 
-  Rows are appended batch by batch, in input order; those of episodes.jsonl (`store.episodes.played`) hold what was
-  said, found and judged. A killed run continues where it stopped: examples with a row are not played again.
+  Rows are appended as the answers end, and put into input order at the end; those of episodes.jsonl
+  (`store.episodes.played`) hold what was said, found and judged. A killed run continues where it stopped: examples with
+  a row are not played again.
+
+  With several seeds each has a folder of its own with these files, `out`/seed_0 and so on, and `out` has the
+  metrics.json of them all (`seeds.over_seeds`). More seeds can be added later.
 
   Args:
     examples: all questions.
-    play: plays a batch of them.
+    play: plays them.
     recipe: parses answers and scores episodes.
     out: the folder; it is created if needed.
     settings: everything that the scores depend on (checkpoint, data, recipe, retrieval, sampling); stored in
       metrics.json.
-    batch: questions played together. With batch 1 the metrics have `latency`: the median seconds from a question to its
+    batch: episodes played at a time. With batch 1 the metrics have `latency`: the median seconds from a question to its
       scored answer, over the questions played by this call (the first one includes compilation).
-    max_failed_share, max_unjudged_share: highest shares in a batch (`refuse_failures`); above them the evaluation stops
-      without writing the batch.
-    progress: called after each batch with the number of examples done.
+    seeds: answers to each question, which `play` samples with different random numbers.
+    max_failed_share, max_unjudged_share: highest shares among the last max(`batch`, 64) episodes (`refuse_failures`);
+      above them the evaluation stops, and those that failed are played again by the next call.
+    progress: called with the number of answers.
 
   Returns:
     The metrics as written: `summarise`, seconds, peak memory and settings.
 
   Raises:
     ValueError: `out` holds predictions with other settings or for other questions.
-    TooManyFailures: a tool is down. Finished batches are kept, and the same call continues after them.
+    TooManyFailures: a tool is down. Finished answers are kept, and the same call continues after them.
   """
-  out.mkdir(parents=True, exist_ok=True)
-  settings = jsonl.plain(settings)
-  path = out / PREDICTIONS
-  rows = jsonl.repair(path)
-  if rows:
-    _check(out, rows, settings, examples)
-  else:
-    with jsonl.whole(out / SETTINGS) as part:
-      part.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-  if jsonl.cut(out / episodes_lib.PLAYED, len(rows)) < len(rows) < len(examples):
-    raise ValueError(
-      f"{out / episodes_lib.PLAYED} holds fewer episodes than {PREDICTIONS} has rows, as evaluations of older versions "
-      "do: choose another --out, or delete the folder."
-    )
-  resumed, began, took = len(rows), time.perf_counter(), []
-  progress(resumed)
-  asked = began
-  appended = functools.partial(open, mode="a", encoding="utf-8", newline="\n")
-  with appended(path) as file, appended(out / episodes_lib.PLAYED) as played:
-    for found in rows_of(examples[resumed:], play, recipe, batch=batch, first=resumed):
-      took.append(time.perf_counter() - asked)
-      _refuse_failures([one.episode for _, one in found], max_failed_share, max_unjudged_share)
-      rows += [row for row, _ in found]
-      # Episodes first: those without a row are cut off when a killed evaluation goes on.
-      played.writelines(jsonl.line(episodes_lib.played(one.example, one.episode)) for _, one in found)
-      played.flush()
-      file.writelines(jsonl.line(row) for row, _ in found)
-      file.flush()
-      progress(len(rows))
-      asked = time.perf_counter()
-  seconds = time.perf_counter() - began
-  metrics = summarise(rows) | {
+  folders = seeds_lib.folders(out, seeds)
+  # What a seed's answers depend on does not include the number of seeds.
+  ownership = [dict(settings) | ({} if seeds == 1 else dict(sample=seed)) for seed in range(seeds)]
+  with contextlib.ExitStack() as stack:
+    files = [AnswerFiles(folder, own, examples) for folder, own in zip(folders, ownership)]
+    for one in files:
+      stack.callback(one.close)
+    asked = [
+      [collect.Request(example, index, seed) for seed, one in enumerate(files) if index not in one.rows]
+      for index, example in enumerate(examples)
+    ]
+    asked = [group for group in asked if group]
+    resumed = sum(len(one.rows) for one in files)
+    progress(resumed)
+    took, began = [], time.perf_counter()
+    last = began
+
+    def answered(kept: int) -> None:
+      nonlocal last
+      took.append(time.perf_counter() - last)
+      progress(resumed + kept)
+      last = time.perf_counter()
+
+    if asked:
+      keeper = _Keeper(files, max(batch, FEWEST), max_failed_share, max_unjudged_share)
+      answer_all(asked, play, recipe, keeper, at_once=batch, progress=answered)
+      keeper.check()
+    seconds = time.perf_counter() - began
+    rows = [one.finish() for one in files]
+  found = [summarise(part) for part in rows]
+  for folder, own, part in zip(folders, ownership, found):
+    if seeds > 1:
+      write_json(folder / METRICS, part | dict(settings=own))
+  metrics = (found[0] if seeds == 1 else seeds_lib.over_seeds(found, rows, WITH_INTERVAL)) | {
     "seconds": round(seconds, 3),
-    "seconds_cover": len(rows) - resumed,
+    "seconds_cover": len(took),
     "peak_memory": peak_memory(),
-    "settings": settings,
+    "settings": jsonl.plain(settings),
   }
-  if batch == 1 and took:
+  if batch == 1 and seeds == 1 and took:
     metrics["latency"] = round(statistics.median(took), 6)
-  with jsonl.whole(out / METRICS) as part:
-    part.write_text(json.dumps(jsonl.plain(metrics), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+  write_json(out / METRICS, metrics)
   return metrics
+
+
+class _Keeper:
+  """Writes answers to the seeds' files, and stops the evaluation if a tool is down.
+
+  Episodes that failed are written once enough have ended to say that it is not.
+  """
+
+  def __init__(self, files: Sequence[AnswerFiles], window: int, failed_share: float, unjudged_share: float):
+    self._files, self._shares = files, (failed_share, unjudged_share)
+    self._recent: collections.deque[structs.Episode] = collections.deque(maxlen=window)
+    self._held: list[tuple[dict[str, Any], rewards.Scored]] = []
+    self._ended = 0
+
+  def __call__(self, row: dict[str, Any], scored: rewards.Scored) -> None:
+    self._recent.append(scored.episode)
+    self._ended += 1
+    if scored.episode.ended == "failed" or structs.NO_VERDICT in scored.episode.facts:
+      self._held.append((row, scored))
+    else:
+      self._write(row, scored)
+    if self._ended % (self._recent.maxlen or 1) == 0:
+      self.check()
+
+  def check(self) -> None:
+    """Writes what is held back. Raises TooManyFailures if that is too much of the newest episodes."""
+    try:
+      refuse_failures(self._recent, *self._shares)
+    except TooManyFailures as error:
+      raise TooManyFailures(f"{error} Then run the same command again: it goes on from here.") from None
+    for row, scored in self._held:
+      self._write(row, scored)
+    self._held.clear()
+
+  def _write(self, row: dict[str, Any], scored: rewards.Scored) -> None:
+    self._files[scored.episode.sample].add(scored.episode.prompt_index, row, scored)
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -250,33 +339,6 @@ def peak_memory() -> dict[str, int]:
     if held is not None:
       found[device.platform] = max(found.get(device.platform, 0), held)
   return found
-
-
-def _refuse_failures(episodes: Sequence[structs.Episode], share: float, unjudged_share: float) -> None:
-  try:
-    refuse_failures(episodes, share, unjudged_share)
-  except TooManyFailures as error:
-    raise TooManyFailures(f"{error} Then run the same command again: it goes on from here.") from None
-
-
-def _check(out: pathlib.Path, rows, settings, examples) -> None:
-  """Refuses to continue predictions of another evaluation."""
-  path = out / SETTINGS
-  before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-  differ = [name for name in sorted({*before, *settings}) if before.get(name) != settings.get(name)]
-  if differ:
-    raise ValueError(
-      f"{out} holds predictions made with other settings ({', '.join(f'{n}: {before.get(n)!r}' for n in differ)}; now "
-      f"{', '.join(repr(settings.get(n)) for n in differ)}): choose another --out, or delete the folder."
-    )
-  given = [(example.id, example.question) for example in examples[: len(rows)]]
-  there = [(row["id"], row["question"]) for row in rows]
-  if there != given:
-    place = next((i for i, (one, other) in enumerate(zip(there, given)) if one != other), len(given))
-    raise ValueError(
-      f"{out / PREDICTIONS}:{place + 1}: this prediction is for another question than the data's row at "
-      "this position: choose another --out, or delete the folder."
-    )
 
 
 def _part(rows) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from ragrl_jax.recipes.arena import recipe as arena
 from ragrl_jax.recipes.care import recipe as care
 from ragrl_jax.recipes.lear import recipe as lear
 from ragrl_jax.recipes.recipe import Recipe
+from ragrl_jax.recipes.released import recipe as released
 from ragrl_jax.recipes.search_r1 import recipe as search_r1
 from ragrl_jax.recipes.untrained import recipe as untrained
 from ragrl_jax.recipes.veritas import recipe as veritas
@@ -21,6 +22,7 @@ RECIPES: dict[str, Any] = {
   "arena": arena,
   "care": care,
   "lear": lear,
+  "released": released,
   "search_r1": search_r1,
   "untrained": untrained,
   "veritas": veritas,

@@ -100,6 +100,7 @@ class Recipe:
     searches: `play` may search, so that there must be a retriever.
     needs_passages: the prompt shows passages that the question brings; with `searches`, those found for one that brings
       none.
+    trainable: an episode is one conversation. False: it joins several, so that a policy can only be evaluated on it.
   """
 
   name: str
@@ -124,6 +125,7 @@ class Recipe:
   encodes: bool = False
   searches: bool = False
   needs_passages: bool = False
+  trainable: bool = True
 
   def reward(self, terms: Mapping[str, float | None], step: int) -> float | None:
     """The weighted sum of the terms; None if a term with a weight cannot be scored."""

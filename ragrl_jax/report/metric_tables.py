@@ -24,8 +24,9 @@ SEARCHING = ("searches", "wasted_searches")  # left out where neither side searc
 def comparison(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[dict[str, Any]]:
   """The rows of a before/after table of two evaluations' metrics, each {"label", "n", "before", "after"}.
 
-  A side is {"value", "low", "high"}, with bounds None if they were not computed; it is None if there is no value. Exact
-  match is followed by its values by number of hops and by source, if there are several, and the sources' mean.
+  A side is {"value", "low", "high"}, with bounds None if they were not computed, and "deviation" if the metrics are of
+  several seeds; it is None if there is no value. Exact match is followed by its values by number of hops and by source,
+  if there are several, and the sources' mean.
   """
   before, after = before or {}, after or {}
   rows = []
@@ -99,7 +100,8 @@ def _side(metrics: Mapping[str, Any], key: str) -> dict[str, float | None] | Non
   if metrics.get(key) is None:
     return None
   low, high = metrics.get(f"{key}_interval") or (None, None)
-  return {"value": metrics[key], "low": low, "high": high}
+  spread = metrics.get("deviation", {}).get(key)
+  return {"value": metrics[key], "low": low, "high": high} | ({} if spread is None else {"deviation": spread})
 
 
 def text_table(rows: Sequence[Mapping[str, Any]], *, heads: tuple[str, str] = ("before", "after")) -> str:
@@ -117,26 +119,33 @@ def _cell(side: Mapping[str, float | None] | None) -> str:
   if side is None:
     return "–"
   bounds = "" if side["low"] is None else f"  [{side['low']:.3f}, {side['high']:.3f}]"
-  return f"{side['value']:.{3 if side['value'] < 10 else 1}f}{bounds}"
+  digits = 3 if side["value"] < 10 else 1
+  spread = f" ± {side['deviation']:.{digits}f}" if "deviation" in side else ""
+  return f"{side['value']:.{digits}f}{spread}{bounds}"
 
 
 def one(metrics: Mapping[str, Any]) -> str:
   """One evaluation as plain text, with its retrieval, sampling and checkpoint."""
   rows = comparison(None, metrics)
-  cells = [(row["label"], _cell(row["after"]), "" if row["n"] is None else f"n {row['n']}") for row in rows]
+  cells = [(row["label"], _cell(row["after"]), "" if row["n"] is None else f"n {row['n']:.10g}") for row in rows]
   widths = [max((len(cell[column]) for cell in cells), default=0) for column in range(3)]
   lines = [f"{a:<{widths[0]}}   {b:<{widths[1]}}   {n:>{widths[2]}}".rstrip() for a, b, n in cells]
+  if "seeds" in metrics:
+    lines.append(f"means ± sample deviations over {metrics['seeds']} seeds; intervals over questions")
   if metrics.get("failed"):
-    lines.append(f"{metrics['failed']} questions failed and are in none of these numbers (see predictions.jsonl).")
+    lines.append(f"{metrics['failed']:.10g} questions failed and are in none of these numbers (see predictions.jsonl).")
   if metrics.get("unjudged"):
-    lines.append(f"{metrics['unjudged']} answers got no verdict from the judge and are not in 'Correct by the recipe'.")
+    lines.append(
+      f"{metrics['unjudged']:.10g} answers got no verdict from the judge and are not in 'Correct by the recipe'."
+    )
   settings = metrics.get("settings") or {}
   for name in ("retrieval", "sampling", "checkpoint"):
     if name in settings:
       lines.append(f"{name}: {_said(settings[name])}")
   if "seconds" in metrics:
     held = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in metrics["peak_memory"].items())
-    lines.append(f"{metrics['seconds']:.1f} s for {metrics['seconds_cover']} questions; peak memory: {held}")
+    what = "answers" if "seeds" in metrics else "questions"
+    lines.append(f"{metrics['seconds']:.1f} s for {metrics['seconds_cover']} {what}; peak memory: {held}")
   if "latency" in metrics:
     lines.append(f"{metrics['latency']:.3f} s from a question to its answer, one at a time (median)")
   return "\n".join(lines)

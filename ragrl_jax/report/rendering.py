@@ -16,6 +16,7 @@ import jinja2
 import markupsafe
 
 from ragrl_jax.core.text.surrogates import well_formed
+from ragrl_jax.report import kept_traces
 from ragrl_jax.store import jsonl
 
 TEMPLATES = pathlib.Path(__file__).parent / "assets"
@@ -38,6 +39,16 @@ def run(data: Mapping[str, Any]) -> str:
 def runs(data: Mapping[str, Any]) -> str:
   """The HTML of a page of several runs, from `side_by_side.gather`."""
   return _page("runs.html.jinja", CURVES, {"curves": data["curves"]}, blocks={}, **data)
+
+
+def evaluation(data: Mapping[str, Any]) -> str:
+  """The HTML of the page of one or two evaluations, from `evaluation_page.gather`."""
+  blocks = {"questions-index": packed(data["index"])}
+  blocks |= {f"traces-{number}": packed(block) for number, block in enumerate(data["blocks"])}
+  payload = {name: data[name] for name in ("names", "measures", "counts")} | {"block": kept_traces.BLOCK}
+  scripts = ("base.js", "sorting.js", "trace.js", "questions.js")
+  shown = {name: value for name, value in data.items() if name not in ("index", "blocks")}
+  return _page("evaluation.html.jinja", scripts, payload, blocks=blocks, **shown)
 
 
 def _page(template: str, scripts: Sequence[str], payload: Any, **data: Any) -> str:

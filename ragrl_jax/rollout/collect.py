@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ragrl_jax import structs
@@ -101,6 +101,35 @@ class Rollout:
     with self.session(greedy=greedy, on_episode=on_episode) as session:
       return session.finish(session.start(requests, step=step), beside)
 
+  def stream(
+    self, groups: Iterable[Sequence[Request]], *, step: int, at_once: int, greedy: bool = False
+  ) -> Iterator[Episode]:
+    """Plays many requests, a few at a time, and yields each episode as soon as it has ended.
+
+    When an episode ends, the next group is started: the lanes stay full until the last groups.
+
+    Args:
+      groups: the requests of one prompt each; they are started together.
+      step: as in `run`.
+      at_once: groups are started while fewer episodes than this are being played.
+      greedy: as in `run`.
+
+    Raises:
+      Errors of `play`. Close the iterator if you leave it early; the episodes that are being played are cancelled.
+    """
+    left, ended, playing = iter(groups), collections.deque(), 0
+    with self.session(greedy=greedy, on_episode=ended.append) as session:
+      while True:
+        while playing < at_once and (group := next(left, ())):
+          session.start(group, step=step)
+          playing += len(group)
+        if not playing:
+          return
+        session.play_until(lambda: bool(ended))
+        while ended:
+          playing -= 1
+          yield ended.popleft()
+
   @contextlib.contextmanager
   def session(
     self, *, greedy: bool = False, on_episode: Callable[[Episode], None] | None = None
@@ -175,7 +204,7 @@ class Session:
       step: the run's step. The random numbers depend only on the seed, the step and the request's numbers.
     """
     started = Started(requests, step)
-    self._unfinished += 1
+    self._unfinished += started.left
     self.rollout.loop().call_soon_threadsafe(self._start, started)
     return started
 
@@ -190,9 +219,14 @@ class Session:
     Raises:
       Errors of `play` and of `beside`. A ToolFailed is not raised; it only ends its own episode, as "failed".
     """
+    self.play_until(lambda: not started.left, beside)
+    return started.episodes
+
+  def play_until(self, done: Callable[[], bool], beside: Work | None = None) -> None:
+    """Samples until `done()`, which is asked after every step. See `finish`."""
     begin, dispatch = time.perf_counter(), self.rollout.dispatch
     try:
-      while started.left and self.error is None:
+      while not done() and self.error is None:
         if not self.rollout.engine.busy:  # every conversation waits for a tool, or for the event loop
           self._wait(beside)
           continue
@@ -205,8 +239,6 @@ class Session:
         raise self.error
     finally:
       self.rollout.report.seconds += time.perf_counter() - begin
-    self._unfinished -= 1
-    return started.episodes
 
   def drain(self) -> None:
     """Ends turns of failed episodes. Nothing awaits them, but their rows must be freed."""
@@ -263,6 +295,7 @@ class Session:
   def _keep(self, started: Started, number: int, episode: Episode) -> None:
     started.episodes[number] = episode
     started.left -= 1  # at 0 `finish` ends
+    self._unfinished -= 1
     self.rollout.report.episodes += 1
     self.rollout.report.failed += episode.ended == "failed"
     if self.on_episode is not None:

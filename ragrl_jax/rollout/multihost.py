@@ -3,9 +3,11 @@
 An engine runs on one host, or on several: then the first of them plays, and the others run the engine's programs.
 """
 
+import collections
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ragrl_jax.engine.counters import Counters
@@ -44,6 +46,20 @@ class MultiHostRollout:
     """Returns an episode for every request, in the requests' order. `beside` is finished when it returns."""
     with self.session(greedy=greedy) as session:
       return session.finish(session.start(requests, step=step), beside)
+
+  def stream(
+    self, groups: Iterable[Sequence[Request]], *, step: int, at_once: int, greedy: bool = False
+  ) -> Iterator[Episode]:
+    """See `Rollout.stream`. The hosts exchange episodes after every `at_once` groups, and play on meanwhile."""
+    left, started = iter(groups), collections.deque()
+    with self.session(greedy=greedy) as session:
+      # The next part has been started before a part is awaited, so that it samples in the lanes which that leaves idle.
+      while part := list(itertools.chain.from_iterable(itertools.islice(left, at_once))):
+        started.append(session.start(part, step=step))
+        if len(started) > 1:
+          yield from session.finish(started.popleft())
+      while started:
+        yield from session.finish(started.popleft())
 
   @contextlib.contextmanager
   def session(self, *, greedy: bool = False) -> Iterator["MultiHostSession | FollowingSession"]:

@@ -5,14 +5,14 @@ import math
 import pathlib
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ragrl_jax import judging, recipes, retrieval, structs
+from ragrl_jax import judging, recipes, retrieval
 from ragrl_jax import settings as settings_lib
 from ragrl_jax.engine import engine as engine_lib
 from ragrl_jax.engine import sizes as engine_sizes
@@ -170,6 +170,11 @@ def check(config, *, training: bool = True) -> None:
     ValueError: settings that do not fit each other, the model or this machine.
   """
   plays = recipe(config)
+  if training and not plays.trainable:
+    raise ValueError(
+      f"{plays.name} with these switches joins several conversations in an episode, so that no policy can be trained "
+      "on it: evaluate it, or train another recipe (config.recipe, config.preset)."
+    )
   if plays.searches and not plays.needs_passages and not config.retrieval.index:
     raise ValueError(
       f"config.retrieval.index is empty, but the recipe {plays.name} searches: name a folder of "
@@ -307,12 +312,6 @@ def build(config, *, seed: int | None = None, training: bool = True) -> Player:
   if hosts.count() > 1:
     rollout = multihost.MultiHostRollout(rollout, members)
   return Player(words, plays, decoder, shape, retriever, judges, engine, rollout, devices)
-
-
-def answers(player: Player, examples: Sequence[structs.Example], first: int = 0) -> list[structs.Episode]:
-  """One greedy episode per example, in order, with the engine's present weights: for evaluations."""
-  requests = [collect.Request(example, first + number) for number, example in enumerate(examples)]
-  return player.rollout.run(requests, step=0, greedy=True)
 
 
 def _encode(folder: str, queue: dispatch.Dispatch):

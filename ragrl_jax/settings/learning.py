@@ -177,7 +177,7 @@ class Evaluate(Section):
 
   every: int = setting(0, least=0)  # steps; 0: only at the end
   examples: int = setting(200, least=0)  # questions; 0: all
-  batch: int = setting(0, least=0)  # questions played together; 0: four per cache row; 1: latency is measured
+  batch: int = setting(0, least=0)  # episodes played at a time; 0: four per cache row; 1: latency is measured
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,8 @@ class ScriptedPolicy:
   """Gives the texts of a script in turn. It cuts each after the first stop string, as an engine would.
 
   Args:
-    script: the model's texts, one per turn. A text that contains no stop string ends with "eos".
+    script: the model's texts, one per turn. A text that contains no stop string ends with "eos". A pair (text,
+      log-probability of every byte of it) in place of a text, for plays that look at them; 0 otherwise.
     room: bytes that fit into the context.
 
   Attributes:
@@ -28,7 +29,7 @@ class ScriptedPolicy:
     tokenizer: one token per byte.
   """
 
-  def __init__(self, script: Sequence[str], *, room: int = 100_000):
+  def __init__(self, script: Sequence[str | tuple[str, Sequence[float]]], *, room: int = 100_000):
     self.tokenizer = ByteTokenizer()
     self.script = list(script)
     self.tape: list[tuple] = []
@@ -59,12 +60,13 @@ class ScriptedConversation:
     if self.room() < 1:
       self.policy.tape.append(("full", ""))
       return Segment(MODEL, (), "", stop="budget")
-    text = self.policy.script.pop(0)
+    drawn = self.policy.script.pop(0)
+    text, logprobs = (drawn, (0.0,) * len(drawn.encode())) if isinstance(drawn, str) else drawn
     ends = [(text.find(s) + len(s), s) for s in stop if s in text]
     end, why = min(ends, default=(len(text), "eos"))
     text = text[:end]
     self.policy.tape.append(("generate", tuple(stop), text))
-    said = Segment(MODEL, tuple(text.encode()), text, (0.0,) * len(text.encode()), why)
+    said = Segment(MODEL, tuple(text.encode()), text, tuple(logprobs[: len(text.encode())]), why)
     self.segments += (said,)
     return said
 
@@ -137,7 +139,7 @@ def run(episode: Coroutine[Any, Any, Any]) -> Any:
 def play(
   recipe,
   example: Example,
-  script: Sequence[str],
+  script: Sequence[str | tuple[str, Sequence[float]]],
   results: Sequence[Sequence[Passage] | Exception] = (),
   *,
   room: int = 100_000,

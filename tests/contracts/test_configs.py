@@ -46,8 +46,12 @@ VARIANTS = {
     "longbench",
     "original,longbench",
   ),
+  "released": ("", "smoke", "research", "simpledeepsearcher,smoke"),
   "untrained": (
     "",
+    "sure,given",
+    "flare",
+    "adaptive,smoke",
     "smoke",
     "closed_book",
     "cot",

@@ -41,6 +41,13 @@ TERMS = {
       "thoughts",
     )
   },
+  **{
+    ("released", preset): {"answer"}
+    for preset in (
+      *("paper", "search_r1", "desa", "autorefine", "research", "r1_searcher"),
+      *("search_o1", "simpledeepsearcher"),
+    )
+  },
   ("search_r1", "paper"): {"answer"},
   ("search_r1", "grpo"): {"answer"},
   ("search_r1", "ppo"): {"answer"},
@@ -49,7 +56,10 @@ TERMS = {
   ("search_r1", "format"): {"answer", "format", "retrieval"},
   **{
     ("untrained", preset): {"answer"}
-    for preset in ("paper", "closed_book", "cot", "ircot", "iter_retgen", "self_ask", "skr")
+    for preset in (
+      *("paper", "closed_book", "cot", "ircot", "iter_retgen", "self_ask", "skr"),
+      *("sure", "flare", "adaptive", "recomp", "filco", "given"),
+    )
   },
   **{
     ("veritas", preset): {"answer", "information_think", "think_answer", "think_search"}

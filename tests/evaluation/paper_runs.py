@@ -66,6 +66,7 @@ def evaluation(folder, name, rows, *, checkpoint, data, flags=(), judged=False, 
     max_new_tokens=config.rollout.max_new_tokens, context=config.rollout.context,
     retrieval=dict(index="out/index", kind="bm25", top_k=config.retrieval.top_k) if plays.searches else None,
     judges={"": dict(kind="llm", model="m")} if judged else {},
+    thinking=None if config.prompting.thinking == "default" else config.prompting.thinking,
   ) | settings  # fmt: skip
   return written(folder, rows, said)
 

@@ -11,7 +11,7 @@ from ragrl_jax.learner import learner as learner_lib
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.models import weights
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.store import checkpoint
+from ragrl_jax.store import checkpoint, episodes
 
 pytestmark = pytest.mark.slow  # builds an engine for each test
 
@@ -78,10 +78,36 @@ def test_a_checkpoint_is_scored_and_a_kill_changes_nothing(place, whole):
 
   with pytest.raises(KeyboardInterrupt):
     run(place, config, "killed", progress=dies)
-  assert len(predictions(place / "killed")) == 6
+  kept = len(predictions(place / "killed"))
+  assert kept >= 6
   again = run(place, config, "killed")
   assert predictions(place / "killed") == got
-  assert again["em"] == metrics["em"] and again["seconds_cover"] == 1
+  assert again["em"] == metrics["em"] and again["seconds_cover"] == 7 - kept
+
+
+def test_answers_do_not_depend_on_what_is_played_beside_them(place, whole):
+  (place, config, _), (_, got) = place, whole
+  config = config.copy_and_resolve_references()
+  config.evaluate.batch = 1
+  assert run(place, config, "one_by_one")["latency"] > 0 and predictions(place / "one_by_one") == got
+
+
+def test_seeds_sample_other_answers_and_each_repeats(place):
+  place, config, _ = place
+  config = config.copy_and_resolve_references()
+  config.rollout.max_new_tokens = 16
+  metrics = run(place, config, "seeds", seeds=2)
+  said = [[row["response_tokens"] for row in predictions(place / "seeds" / f"seed_{seed}")] for seed in (0, 1)]
+  assert metrics["seeds"] == 2 and metrics["n"] == 7 and metrics["settings"]["sampling"]["temperature"] == 1.0
+  turns = [
+    [[s["text"] for s in row["segments"]] for row in episodes.read_folder(place / "seeds" / f"seed_{seed}")]
+    for seed in (0, 1)
+  ]
+  assert turns[0] != turns[1]
+  assert run(place, config, "sampled", sample=True)["n"] == 7
+  assert [row["response_tokens"] for row in predictions(place / "sampled")] == said[0]
+  alone = [[s["text"] for s in row["segments"]] for row in episodes.read_folder(place / "sampled")]
+  assert alone == turns[0]  # the first seed answers as --sample does
 
 
 def test_config_sets_the_room_that_results_leave_for_the_next_turn(place, whole):

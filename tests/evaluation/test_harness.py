@@ -1,11 +1,13 @@
 import dataclasses
 import json
+import time
 
 import pytest
 
 from ragrl_jax import recipes, structs
 from ragrl_jax.evaluation import harness
 from ragrl_jax.report import metric_tables
+from ragrl_jax.rollout.collect import Request
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes
 
@@ -39,13 +41,21 @@ def episode(example):
   return dataclasses.replace(played, ended="failed", failure="down") if i == 9 else played
 
 
-def play(examples, first):
-  assert [int(e.id[1:]) for e in examples] == list(range(first, first + len(examples)))
-  return [episode(example) for example in examples]
+def numbered(request, played=None):
+  played = episode(request.example) if played is None else played
+  return dataclasses.replace(played, prompt_index=request.prompt_index, sample=request.sample)
 
 
-def evaluate(out, examples=EXAMPLES, play=play, batch=3, **settings):
-  return harness.evaluate(examples, play, RECIPE, out, settings={"checkpoint": "m", **settings}, batch=batch)
+def play(asked, at_once):
+  """Episodes end out of order: of those that are played together, the last one first."""
+  requests = [request for group in asked for request in group]
+  for first in range(0, len(requests), at_once):
+    yield from map(numbered, requests[first : first + at_once][::-1])
+
+
+def evaluate(out, examples=EXAMPLES, play=play, batch=3, seeds=1, **settings):
+  settings = {"checkpoint": "m", **settings}
+  return harness.evaluate(examples, play, RECIPE, out, settings=settings, batch=batch, seeds=seeds)
 
 
 def rows(out):
@@ -89,54 +99,129 @@ def test_means_by_hand(tmp_path):
   assert m["settings"] == {"checkpoint": "m"} and m["seconds_cover"] == 10 and m["peak_memory"]["host"] > 2**20
 
 
-def test_one_source_has_no_average_over_sources():
-  found = [row for part in harness.rows_of(EXAMPLES[:3], play, RECIPE, batch=3) for row, _ in part]
-  assert "macro" not in harness.summarise(found)
+def test_one_source_has_no_average_over_sources(tmp_path):
+  assert "macro" not in evaluate(tmp_path, EXAMPLES[:3])
 
 
 def test_batches_of_one_report_the_latency(tmp_path, monkeypatch):
   clock = [0.0]
   monkeypatch.setattr(harness.time, "perf_counter", lambda: clock[0])
 
-  def takes(examples, first):
-    clock[0] += 60.0 if first == 0 else 1.0 + first  # the first call includes compilation
-    return play(examples, first)
+  def takes(asked, at_once):
+    for number, one in enumerate(play(asked, at_once)):
+      clock[0] += 1.0 + number if number else 60.0  # the first one includes compilation
+      yield one
 
   alone = evaluate(tmp_path / "alone", play=takes, batch=1)
   assert alone["latency"] == 6.5 and alone["seconds"] == 60 + sum(range(2, 11))  # the middle two are 6 and 7
   assert "latency" not in evaluate(tmp_path / "together")
 
 
+def killed(out, after, **how):
+  """The ids of the answers that a kill leaves behind, after so many were played."""
+
+  def dies(asked, at_once):
+    for number, one in enumerate(play(asked, at_once)):
+      if number == after:
+        raise KeyboardInterrupt
+      yield one
+
+  with pytest.raises(KeyboardInterrupt):
+    evaluate(out, play=dies, **how)
+
+
 @pytest.mark.parametrize("torn", [0, 5])
 def test_after_a_kill_no_answer_is_lost_or_repeated(tmp_path, torn):
   whole = evaluate(tmp_path / "whole")
-
-  def dies(examples, first):
-    if first >= 6:
-      raise KeyboardInterrupt
-    return play(examples, first)
-
-  with pytest.raises(KeyboardInterrupt):
-    evaluate(tmp_path / "killed", play=dies)
+  killed(tmp_path / "killed", after=7)
   path = tmp_path / "killed" / "predictions.jsonl"
-  assert len(rows(tmp_path / "killed")) == 6 and not (tmp_path / "killed" / "metrics.json").exists()
+  # Two whole batches of three and the first answer of the next one, as they ended; and no metrics yet.
+  assert [row["index"] for row in rows(tmp_path / "killed")] == [2, 1, 0, 5, 4, 3, 8]
+  assert not (tmp_path / "killed" / "metrics.json").exists()
   if torn:  # the kill came while a line was written
     path.write_bytes(path.read_bytes()[:-torn])
     played = tmp_path / "killed" / "episodes.jsonl"
-    played.write_bytes(played.read_bytes() + b'{"id": "q6"')  # the episodes were further on
-  asked = []
+    played.write_bytes(played.read_bytes() + b'{"index": 7, "id": "q7"')  # the episodes were further on
+  again = []
 
-  def counted(examples, first):
-    asked.extend(example.id for example in examples)
-    return play(examples, first)
+  def counted(asked, at_once):
+    again.extend(request.example.id for group in asked for request in group)
+    yield from play(asked, at_once)
 
-  again = evaluate(tmp_path / "killed", play=counted)
-  assert asked == [e.id for e in EXAMPLES[5 if torn else 6 :]]
+  resumed = evaluate(tmp_path / "killed", play=counted)
+  assert again == (["q6", "q7", "q8", "q9"] if torn else ["q6", "q7", "q9"])
   for name in ("predictions.jsonl", "episodes.jsonl"):
     assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
   timed = {"seconds", "seconds_cover", "peak_memory"}
-  assert {k: v for k, v in again.items() if k not in timed} == {k: v for k, v in whole.items() if k not in timed}
+  assert {k: v for k, v in resumed.items() if k not in timed} == {k: v for k, v in whole.items() if k not in timed}
+  assert resumed["seconds_cover"] == len(again)
   assert evaluate(tmp_path / "killed", play=None)["em"] == whole["em"]  # all answers exist, so nothing is played
+
+
+def test_a_kill_between_the_sorting_of_two_files(tmp_path):
+  evaluate(tmp_path)
+  path = tmp_path / "predictions.jsonl"
+  lines = path.read_text().splitlines(keepends=True)
+  path.write_text("".join(lines[::-1]))  # the episodes are in order already
+  before = (tmp_path / "episodes.jsonl").read_bytes()
+  evaluate(tmp_path, play=None)
+  assert path.read_text() == "".join(lines) and (tmp_path / "episodes.jsonl").read_bytes() == before
+
+
+def test_a_folder_of_an_older_version_is_continued(tmp_path):
+  """Its rows are in the questions' order, and have no index."""
+  whole = evaluate(tmp_path)
+  for name in ("predictions.jsonl", "episodes.jsonl"):
+    lines = (tmp_path / name).read_text().splitlines()[:4]
+    old = [{key: value for key, value in json.loads(line).items() if key != "index"} for line in lines]
+    (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in old))
+  assert evaluate(tmp_path)["em"] == whole["em"]
+  assert [row["id"] for row in rows(tmp_path)] == [e.id for e in EXAMPLES]
+  assert [row["id"] for row in episodes.read_folder(tmp_path)] == [e.id for e in EXAMPLES]
+
+
+def test_an_answer_is_written_while_others_are_played(tmp_path):
+  """No batch is waited for: the row is in the file before the next episode of the same batch has ended."""
+  seen = []
+
+  def watched(asked, at_once):
+    for one in play(asked, at_once):
+      yield one
+      deadline = time.monotonic() + 30
+      while not seen or seen[-1] != one.example_id:
+        assert time.monotonic() < deadline
+        seen[:] = [row["id"] for row in rows(tmp_path)]
+
+  evaluate(tmp_path, EXAMPLES[:9], play=watched, batch=9)
+  assert seen == [e.id for e in EXAMPLES[8::-1]]
+
+
+def test_seeds_have_folders_of_their_own_and_a_mean(tmp_path):
+  def sampled(asked, at_once):
+    """Seed s has question s right, and all others wrong."""
+    for one in play(asked, at_once):
+      i = one.prompt_index
+      turns = [("model", f"<answer>{f'town {i}' if one.sample == i else 'no'}</answer>")]
+      yield numbered(Request(EXAMPLES[i], i, one.sample), structs.Episode.from_text(RECIPE, EXAMPLES[i], turns))
+
+  m = evaluate(tmp_path, EXAMPLES[:4], play=sampled, seeds=2)
+  # Each seed has one of four right. Questions' means over seeds: .5 .5 0 0.
+  assert (m["seeds"], m["n"], m["em"], m["deviation"]["em"], m["seconds_cover"]) == (2, 4, 0.25, 0.0, 8)
+  assert 0.0 <= m["em_interval"][0] < 0.25 < m["em_interval"][1] <= 0.5
+  # Hops 1: q0 and q2, of which seed 0 has one and seed 1 none. The sample deviation of .5 and 0 is .5 / √2.
+  assert m["by_hops"]["1"]["em"] == 0.25 and m["deviation"]["by_hops"]["1"]["em"] == pytest.approx(0.5 / 2**0.5)
+  assert "means ± sample deviations over 2 seeds" in (said := metric_tables.one(m))
+  assert "Exact match                    0.250 ± 0.000  [0.0" in said
+  one = json.loads((tmp_path / "seed_1" / "metrics.json").read_text())
+  assert one["em"] == 0.25 and one["settings"] == {"checkpoint": "m", "sample": 1}
+  assert [row["em"] for row in rows(tmp_path / "seed_1")] == [0.0, 1.0, 0.0, 0.0]
+  # A third seed is added, and only that one is played. It has question 2 right.
+  more = evaluate(tmp_path, EXAMPLES[:4], play=sampled, seeds=3)
+  assert more["seconds_cover"] == 4 and more["by_hops"]["1"]["em"] == pytest.approx(1 / 3)
+  with pytest.raises(ValueError, match="under several seeds: give --seeds"):
+    evaluate(tmp_path, EXAMPLES[:4])
+  with pytest.raises(ValueError, match="under one seed: choose another --out"):
+    evaluate(tmp_path / "seed_0", EXAMPLES[:4], seeds=2)
 
 
 def test_results_of_another_evaluation_are_not_continued(tmp_path):
@@ -146,7 +231,7 @@ def test_results_of_another_evaluation_are_not_continued(tmp_path):
   others = [dataclasses.replace(EXAMPLES[0], question="Why?"), *EXAMPLES[1:]]
   with pytest.raises(ValueError, match=r"predictions\.jsonl:1: .*another question"):
     evaluate(tmp_path, examples=others)
-  with pytest.raises(ValueError, match=r"predictions\.jsonl:5: "):
+  with pytest.raises(ValueError, match=r"predictions\.jsonl:5: .*the data's row 5"):
     evaluate(tmp_path, examples=EXAMPLES[:4])
   assert len(rows(tmp_path)) == 10
 
@@ -175,28 +260,56 @@ def test_pairs_are_pooled_over_questions(tmp_path):
   searched = [("model", "<search> 1 </search>"), ("environment", FOUND)]
   turns = {"q0": [*searched * 3, thought], "q1": [*searched, thought], "q2": [thought]}
   facts = {"q0": (1.0,), "q1": (1.0,), "q2": ()}
-  play = lambda some, first: [
-    structs.Episode.from_text(recipe, e, turns[e.id], facts=dict(information_think=facts[e.id])) for e in some
-  ]
+
+  def play(asked, at_once):
+    for (one,) in asked:
+      name = one.example.id
+      made = structs.Episode.from_text(recipe, one.example, turns[name], facts=dict(information_think=facts[name]))
+      yield numbered(one, made)
+
   metrics = harness.evaluate(EXAMPLES[:3], play, recipe, tmp_path, settings={})
   # Blocks 3, 1 and 0; thoughts after the last ones only, both faithful. By episodes (1/3 + 1 + 0) / 3, by pairs 2 / 4.
   assert metrics["terms"]["information_think"] == pytest.approx(4 / 9) and metrics["pooled"]["information_think"] == 0.5
   assert harness.flat(metrics)["evaluation/pooled/think_answer"] == 0.0
 
 
-def test_a_rollout_that_loses_or_reorders_questions_is_refused(tmp_path):
-  with pytest.raises(RuntimeError, match="3 questions were played and 2 episodes"):
-    evaluate(tmp_path, play=lambda examples, first: [episode(e) for e in examples][:2])
-  with pytest.raises(RuntimeError, match="not one for each in their order"):
-    evaluate(tmp_path, play=lambda examples, first: [episode(e) for e in examples][::-1])
+def test_a_rollout_that_loses_or_repeats_questions_is_refused(tmp_path):
+  with pytest.raises(RuntimeError, match=r"10 questions were played and 2 episodes returned \(first missing: \(0, 0\)"):
+    evaluate(tmp_path, play=lambda asked, at_once: (one for one in list(play(asked, at_once))[:2]))
+  assert len(rows(tmp_path)) == 2
+  with pytest.raises(RuntimeError, match="question 0 .*'q0'.*not asked, or has been answered"):
+    evaluate(tmp_path, play=lambda asked, at_once: (numbered(asked[0][0]) for _ in range(2)))
+  with pytest.raises(RuntimeError, match="question 3 .*'q0'"):
+    wrong = lambda asked, at_once: (dataclasses.replace(episode(EXAMPLES[0]), prompt_index=3) for _ in range(1))
+    evaluate(tmp_path, play=wrong)
 
 
 def test_a_failed_tool_stops_the_evaluation_and_keeps_finished_answers(tmp_path):
-  # The last batch contains only q9, which fails.
-  with pytest.raises(harness.TooManyFailures, match="1 of 1 episodes failed.*share=0.5.*said: down.*same command"):
-    harness.evaluate(EXAMPLES, play, RECIPE, tmp_path, settings={"checkpoint": "m"}, batch=3, max_failed_share=0.5)
-  assert len(rows(tmp_path)) == 9 and not (tmp_path / "metrics.json").exists()
+  def down(asked, at_once):
+    for one in play(asked, at_once):
+      yield one if one.prompt_index < 4 else dataclasses.replace(one, ended="failed", failure="down")
+
+  with pytest.raises(harness.TooManyFailures, match="6 of 10 episodes failed.*share=0.5.*said: down.*same command"):
+    settings = {"checkpoint": "m"}
+    harness.evaluate(EXAMPLES, down, RECIPE, tmp_path, settings=settings, batch=3, max_failed_share=0.5)
+  # Those that failed are asked again.
+  assert [row["id"] for row in rows(tmp_path)] == ["q2", "q1", "q0", "q3"]
+  assert not (tmp_path / "metrics.json").exists()
   assert evaluate(tmp_path)["failed"] == 1
+
+
+def test_a_tool_that_goes_down_stops_a_long_evaluation_early(tmp_path, monkeypatch):
+  monkeypatch.setattr(harness, "FEWEST", 4)
+  played = []
+
+  def down(asked, at_once):
+    for one in play(asked, at_once):
+      played.append(one)
+      yield dataclasses.replace(one, ended="failed", failure="down")
+
+  with pytest.raises(harness.TooManyFailures, match="4 of 4"):
+    harness.evaluate(EXAMPLES, down, RECIPE, tmp_path, settings={}, batch=1, max_failed_share=0.5)
+  assert len(played) == 4
 
 
 def test_nothing_scored_gives_no_means():
@@ -208,13 +321,12 @@ def test_an_answer_without_a_verdict_is_not_wrong(tmp_path):
   judged = recipes.get("when_to_search")
   verdicts = [1.0, 0.0, None, 1.0, None]  # no gold equals these answers, so the judge decides
 
-  def play(examples, first):
-    made = []
-    for example, verdict in zip(examples, verdicts, strict=True):
-      turns = [("model", f"<think> a </think><reflect> b </reflect><answer> not {example.id} </answer>")]
-      made.append(structs.Episode.from_text(judged, example, turns, facts=dict(correct=verdict)))
-    made[4] = dataclasses.replace(made[4], ended="failed", failure="down")
-    return made
+  def play(asked, at_once):
+    for (one,), verdict in zip(asked, verdicts, strict=True):
+      turns = [("model", f"<think> a </think><reflect> b </reflect><answer> not {one.example.id} </answer>")]
+      made = structs.Episode.from_text(judged, one.example, turns, facts=dict(correct=verdict))
+      failed = dataclasses.replace(made, ended="failed", failure="down")
+      yield numbered(one, failed if one.prompt_index == 4 else made)
 
   m = harness.evaluate(EXAMPLES[:5], play, judged, tmp_path, settings={}, batch=5)
   assert [row["outcome"] for row in rows(tmp_path)] == [1.0, 0.0, None, 1.0, None]

@@ -20,7 +20,8 @@ from ragrl_jax import recipes, structs
 from ragrl_jax.cli import configs, tables
 from ragrl_jax.cli import main as main_lib
 from ragrl_jax.evaluation.tables import commands_of, filling, layout, papers, results, writing
-from ragrl_jax.evaluation.transcripts import adapters, foreign_rows
+from ragrl_jax.evaluation.transcripts import foreign_rows
+from ragrl_jax.prompting import agent_tags
 
 COLUMNS = layout.columns({"hotpotqa": "HotpotQA", "musique": "MuSiQue"}, ("em_spaced",), average="Avg.")
 OURS = layout.Run("arena", "arena", ("qwen2.5-7b",), flags=("--config.rollout.top_p=0.5",))
@@ -221,6 +222,20 @@ def test_scored_transcripts_fill_their_row(tmp_path):
   assert values.pop("ReSearch-7B-Instruct") == 1.0 and set(values.values()) == {None}
 
 
+def test_a_released_checkpoint_that_was_played_fills_the_row_of_its_transcripts(tmp_path):
+  checkpoint = paper_runs.model(tmp_path / "model", "qwen2.5-7b")
+  paper_runs.evaluation(
+    tmp_path / "out", "released:research", [paper_runs.row(0)], checkpoint=checkpoint, data="hotpotqa.jsonl"
+  )
+  (main,) = [
+    one
+    for one in filling.fill(papers.PAPERS["veritas"], [results.read(tmp_path / "out")])
+    if one.table.name == "Table 2"
+  ]
+  values = {row.name: cells[3].value for row, cells in zip(main.table.rows, main.cells)}
+  assert values.pop("ReSearch-7B-Instruct") == 1.0 and set(values.values()) == {None}
+
+
 def every_row():
   for paper in papers.PAPERS.values():
     for table in paper.tables:
@@ -382,7 +397,7 @@ def test_the_page_lists_every_table():
   page = (site.parent / "howto" / "tables.md").read_text(encoding="utf-8")
   written = runpy.run_path(str(site / "paper_tables.py"))["written"]
   assert written(page) == page, "python docs/site/paper_tables.py writes the lists"
-  for name in adapters.ADAPTERS:
+  for name in agent_tags.AGENTS:
     assert f"`{name}`" in page
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from ragrl_jax.evaluation.transcripts import adapters, foreign_rows
+from ragrl_jax.prompting import agent_tags
 from ragrl_jax.judging import lexical
 from ragrl_jax.recipes.veritas import measured
 from ragrl_jax.store import episodes
@@ -41,7 +42,7 @@ def scored(tmp_path, rows, system, examples=EXAMPLES):
   return metrics, found
 
 
-@pytest.mark.parametrize("system", adapters.ADAPTERS)
+@pytest.mark.parametrize("system", agent_tags.AGENTS)
 def test_each_system_is_read(tmp_path, system):
   text = WRITTEN[system].format(FOUND)
   owners = [owner for owner, _ in adapters.turns(text, system)]
@@ -54,7 +55,7 @@ def test_each_system_is_read(tmp_path, system):
   assert metrics["em"] == 0.5 and metrics["n"] == 2 and metrics["searches"] == 1.0
   assert metrics["settings"]["system"] == system and rows[0]["response_tokens"] is None
   faith = rows[0]["terms"]["think_answer"]  # the thought before the answer names it
-  assert faith == (1.0 if adapters.ADAPTERS[system].thinks else None)
+  assert faith == (1.0 if agent_tags.AGENTS[system].thinks else None)
 
 
 @pytest.mark.parametrize("system", ["search_r1", "research"])
@@ -73,9 +74,9 @@ def test_the_steps_of_transcripts_can_be_judged(tmp_path, system):
 
 
 def test_every_other_systems_text_is_refused():
-  for system, adapter in adapters.ADAPTERS.items():
+  for system, adapter in agent_tags.AGENTS.items():
     for name, text in WRITTEN.items():
-      same = adapters.ADAPTERS[name].results == adapter.results and adapters.ADAPTERS[name].query == adapter.query
+      same = agent_tags.AGENTS[name].results == adapter.results and agent_tags.AGENTS[name].query == adapter.query
       if not same:
         with pytest.raises(ValueError, match="does not write: is it|none of"):
           adapters.turns(text.format(FOUND), system)
@@ -95,9 +96,9 @@ def test_the_model_cannot_write_its_own_results():
 
 
 def test_boxes():
-  assert adapters.boxed(r"\boxed{a} or \boxed{\text{b} {c}}") == "b {c}"
-  assert adapters.boxed(r"\boxed{50\% of \$3}") == "50% of $3" and adapters.boxed(r"\boxed{open") is None
-  assert adapters.boxed(r"\boxed{a} then \boxed{open") == "a" and adapters.boxed("none") is None
+  assert agent_tags.boxed(r"\boxed{a} or \boxed{\text{b} {c}}") == "b {c}"
+  assert agent_tags.boxed(r"\boxed{50\% of \$3}") == "50% of $3" and agent_tags.boxed(r"\boxed{open") is None
+  assert agent_tags.boxed(r"\boxed{a} then \boxed{open") == "a" and agent_tags.boxed("none") is None
 
 
 def test_the_prompt_is_not_the_models(tmp_path):

@@ -1,6 +1,7 @@
 """Faithfulness of kept episodes, by hand, and the command on an evaluation's folder."""
 
 import csv
+import dataclasses
 import json
 import pathlib
 import subprocess
@@ -69,7 +70,8 @@ def test_failed_episodes_are_left_out():
 def test_the_commands(tmp_path):
   """evaluate's folder → table of faithfulness; → pairs and a blank sheet → agreement of a judge and a person."""
   recipe, examples = recipes.get("search_r1"), [Example(name, "Who?", ("x",), source="nq") for name in TURNS]
-  play = lambda some, first: [Episode.from_text(recipe, example, TURNS[example.id]) for example in some]
+  made = lambda one: Episode.from_text(recipe, one.example, TURNS[one.example.id])
+  play = lambda asked, _: (dataclasses.replace(made(one), prompt_index=one.prompt_index) for (one,) in asked)
   harness.evaluate(examples, play, recipe, tmp_path / "out", settings={})
 
   def say(name, *given):

@@ -92,9 +92,12 @@ def test_transcripts_are_read_as_they_were_played(preset):
     "iter_retgen": [ANSWER],
     "self_ask": ["<question> q </question>", ANSWER],
     "skr": ["<need> yes </need>", ANSWER],
+    "adaptive": ["<need> B </need>", ANSWER],
+    "recomp": ["<summary> Ann leads. </summary>", ANSWER],
+    "filco": ["<extract> Ann leads. </extract>", ANSWER],
   }.get(preset, [ANSWER])
   played, _ = scripted.play(recipe, EXAMPLE, script, [[FILM]])
-  read = Episode.from_text(recipe, EXAMPLE, [(s.owner, s.text) for s in played.turns])
+  read = Episode.from_text(recipe, EXAMPLE, [(s.owner, s.text) for s in played.turns], facts=played.facts)
   assert recipe.score(EXAMPLE, read) == recipe.score(EXAMPLE, played) == dict(answer=1.0)
   assert read.num_searches == played.num_searches
 

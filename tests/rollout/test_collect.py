@@ -1,6 +1,7 @@
 """Runs of many episodes: their order, their failures, their report."""
 
 import asyncio
+import itertools
 import threading
 import time
 
@@ -313,6 +314,59 @@ def test_a_host_alone_exchanges_its_episodes_with_itself():
   assert not work.advance() and given.few == 0.0
   assert many.report.episodes == 6 and many.report.engine.sampled_tokens == given.report.engine.sampled_tokens > 0
   assert many.run(asked[0], step=4) == plain[0] and many.report.episodes == 4
+
+
+def grouped(asked):
+  return [list(group) for _, group in itertools.groupby(asked, key=lambda request: request.prompt_index)]
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 100])
+def test_a_stream_plays_what_a_run_plays(at_once):
+  asked = requests(4, 2)
+  plain = {(e.prompt_index, e.sample): kit.drawn(e) for e in rollout(engine()).run(asked, step=4)}
+  played = rollout(engine(), tools=kit.Tools(lambda query: 0.01 * (len(query) % 3)))
+  found = list(played.stream(iter(grouped(asked)), step=4, at_once=at_once))
+  assert len(found) == 8 and {(e.prompt_index, e.sample): kit.drawn(e) for e in found} == plain
+  assert played.report.episodes == 8 and played.report.seconds > 0 and not kit.held(played.engine)
+
+
+def test_a_stream_starts_the_next_question_when_one_has_ended():
+  """One question waits for a slow search. With a barrier the others would wait with it."""
+  started, slow = [], []
+
+  class Slow(kit.Tools):
+    async def search(self, query, k=None):
+      while "e0" not in slow:
+        await asyncio.sleep(0.001)
+      return await super().search(query, k)
+
+  async def play(example, policy, tools):
+    started.append(example.id)
+    return await kit.play(example, policy, Slow() if example.id == "e0" else tools)
+
+  ended = []
+  for episode in rollout(engine(), play).stream(grouped(requests(6, 1)), step=0, at_once=2):
+    assert len(started) - len(ended) <= 2
+    ended.append(episode.example_id)
+    if len(ended) == 5:
+      slow.append("e0")
+  assert ended[-1] == "e0" and sorted(ended) == [f"e{i}" for i in range(6)]
+
+
+def test_a_stream_that_is_left_cancels_what_it_plays():
+  played = rollout(engine(), tools=kit.Tools(lambda _: 0.0))
+  stream = played.stream(grouped(requests(5, 1)), step=0, at_once=3)
+  next(stream)
+  stream.close()
+  assert not played.engine.busy and not played.engine._conversations
+  assert len(played.run(requests(2, 2), step=0)) == 4
+
+
+def test_a_stream_over_hosts_exchanges_every_part():
+  asked = requests(5, 2)
+  plain = rollout(engine()).run(asked, step=4)
+  many = multihost.MultiHostRollout(rollout(engine()))
+  assert list(many.stream(grouped(asked), step=4, at_once=2)) == plain
 
 
 def test_unfinished_episodes_of_a_closed_session_are_cancelled():

@@ -101,7 +101,9 @@ def _assigned(table: Table, evaluations: Sequence[Evaluation], any_model: bool) 
 def fits(run: Run, facts: Mapping[str, Any]) -> bool:
   """Whether an evaluation is the one that a row asks for, whatever its model."""
   if run.system:
-    return facts.get("system") == run.system and all(_holds(facts, *fact) for fact in run.where.items())
+    played = facts.get("recipe") == "released" and facts.get("switches.agent") == run.system
+    found = played or facts.get("system") == run.system
+    return found and all(_holds(facts, *fact) for fact in run.where.items())
   if facts.get("system") or bool(run.train) != facts["trained"] or run.checkpoint != facts["step"]:
     return False
   wanted: dict[str, Any] = dict(_chosen(run.evaluate))

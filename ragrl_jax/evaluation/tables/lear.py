@@ -8,7 +8,6 @@ INDEX = ("--config.retrieval.index=DPR_INDEX",)
 BY_RL = {"trained.sft.environment_weight": 0.3}  # the default, which fine-tuning sets to 0
 BY_SFT = {"trained.sft.environment_weight": 0.0}
 OTHERS = "a released compressor or extractor, which is not here"
-NO_COT = "no recipe extracts by chain of thought without training"
 
 
 def trained(preset: str = "", model: str = SMALL, *flags: str) -> Run:
@@ -29,10 +28,27 @@ def extractor(reply: str) -> Run:
   return Run(config, f"lear:sft,{reply}".rstrip(","), (SMALL,), BY_SFT, flags=INDEX)
 
 
+def filco(model: str, *flags: str) -> Run:
+  """A filter fine-tuned on the sentences that an oracle picks; the policy answers from what it leaves."""
+  return Run("lear:filter", "lear:sft,filter", (model,), BY_SFT, needs=INDEX, flags=flags)
+
+
+def thoughts(model: str, *flags: str) -> Run:
+  """An untrained model that answers from its own chain of thought alone."""
+  return Run("lear:thoughts", models=(model,), needs=INDEX, flags=flags)
+
+
 def methods(model: str) -> dict[str, Run | str]:
   """The columns of Table 4 for one model."""
-  named = dict.fromkeys(("SeleCtx", "LLMLingua-2", "Recomp", "FilCo", "SEER"), OTHERS)
-  return {"Zero": generator(model, 0), "Full": generator(model, 5), **named, "CoT": NO_COT, "LEAR": trained("", model)}
+  named = dict.fromkeys(("SeleCtx", "LLMLingua-2", "Recomp", "SEER"), OTHERS)
+  return {
+    "Zero": generator(model, 0),
+    "Full": generator(model, 5),
+    **named,
+    "FilCo": filco(model),
+    "CoT": thoughts(model),
+    "LEAR": trained("", model),
+  }
 
 
 MAIN_SMALL = """
@@ -86,7 +102,11 @@ FilCo | 0.64 0.82 0.59 0.68
 CoT   | 0.55 0.70 0.71 0.65
 LEAR  | 0.35 0.41 0.43 0.40
 """,
-  {"FilCo": OTHERS, "CoT": NO_COT, "LEAR": trained("", SMALL, "--config.evaluate.batch=1")},
+  {
+    "FilCo": filco(SMALL, "--config.evaluate.batch=1"),
+    "CoT": thoughts(SMALL, "--config.evaluate.batch=1"),
+    "LEAR": trained("", SMALL, "--config.evaluate.batch=1"),
+  },
 )
 
 ANSWERS = rows(
@@ -114,7 +134,7 @@ NOISE = rows(
 FilCo | - - - - - - - - - -
 LEAR  | - - - - - - - - - -
 """,
-  {"FilCo": OTHERS, "LEAR": trained()},
+  {"FilCo": filco(SMALL), "LEAR": trained()},
 )
 BY_NOISE = tuple(
   Column(f"{SETS[name]}, +{k}", "em", (name,), {"noise": k}, (f"--config.data.noise={k}",), f"{name}_asked.jsonl.gz")

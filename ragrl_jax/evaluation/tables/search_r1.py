@@ -14,8 +14,6 @@ SETS = {
 SEVEN_SETS = columns(SETS, ("em",), average="Avg.")
 INDEX = ("--config.retrieval.index=INDEX",)
 NO_SFT = "no config fine-tunes on bare answers to questions without passages"
-NO_R1 = "no config trains without a search engine"
-NO_SAMPLING = "no command makes a training set of the policy's own right transcripts"
 
 
 def untrained(preset: str, model: str, *, top_k: int = 3) -> Run:
@@ -36,6 +34,16 @@ def trained(preset: str, model: str, *, top_k: int = 3, group: int = 0) -> Run:
   return Run(f"search_r1:{preset}", f"search_r1:{preset}", (model,), where, needs=needs, train_flags=size)
 
 
+def r1(model: str) -> Run:
+  """The same training without a search engine."""
+  return Run("search_r1:ppo,r1", "search_r1:ppo,r1", (model,))
+
+
+def rejection(model: str) -> Run:
+  """Fine-tuned on right samples of its own: `ragrl make-rejection-sft`."""
+  return Run("search_r1", "search_r1:sft", (model,), {"trained.sft.environment_weight": 0.0}, needs=INDEX)
+
+
 def baselines(size: str) -> dict[str, Run | str]:
   """The rows of a main table, for one size of Qwen2.5."""
   instruct, base = f"qwen2.5-{size}", f"qwen2.5-{size}-base"
@@ -46,9 +54,9 @@ def baselines(size: str) -> dict[str, Run | str]:
     "Search-o1": Run(system="search_o1", models=(instruct,)),
     "RAG": untrained("", instruct),
     "SFT": NO_SFT,
-    "R1-base": NO_R1,
-    "R1-instruct": NO_R1,
-    "Rejection Sampling": NO_SAMPLING,
+    "R1-base": r1(base),
+    "R1-instruct": r1(instruct),
+    "Rejection Sampling": rejection(instruct),
     "Search-R1-base": trained("ppo", base),
     "Search-R1-instruct": trained("ppo", instruct),
   }

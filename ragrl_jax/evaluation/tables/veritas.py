@@ -1,7 +1,7 @@
 """VERITAS's tables (OpenReview mZ0gGlXe1F): the published numbers, and which run is which row."""
 
 from ragrl_jax.evaluation.tables.layout import Column, Paper, Run, Table, columns, rows
-from ragrl_jax.evaluation.tables.search_r1 import NO_R1, NO_SAMPLING, NO_SFT, untrained
+from ragrl_jax.evaluation.tables.search_r1 import NO_SFT, r1, rejection, untrained
 
 SETS = {
   "nq": "NQ",
@@ -68,9 +68,9 @@ EM+Info-Think+Think-Ans        | 0.484 0.645 0.466 0.446 0.419 0.192 0.464 0.445
     "Search-o1": Run(system="search_o1", models=("qwen2.5-7b",)),
     "RAG": untrained("", "qwen2.5-7b"),
     "SFT": NO_SFT,
-    "R1-base": NO_R1,
-    "R1-instruct": NO_R1,
-    "Rejection Sampling": NO_SAMPLING,
+    "R1-base": r1(BASE),
+    "R1-instruct": r1("qwen2.5-7b"),
+    "Rejection Sampling": rejection("qwen2.5-7b"),
     "DeSA-3B-Instruct-GRPO": elsewhere("desa", "qwen2.5-3b"),
     "DeSA-7B-Instruct-GRPO": elsewhere("desa", "qwen2.5-7b"),
     "ReSearch-7B-Base": elsewhere("research", BASE),

@@ -15,7 +15,6 @@ FOUR, EIGHT, THREE, SEVEN = "qwen3-4b", "qwen3-8b", "qwen2.5-3b", "qwen2.5-7b"
 NEEDS = ("--config.retrieval.index=INDEX", "--config.judge.endpoint=http://JUDGE/v1")
 INDEX = ("--config.retrieval.index=INDEX",)
 BY_STEPS = "the paper does not say which steps these are: evaluate RUN/checkpoints/STEP and compare by hand"
-NO_MODE = "no recipe asks Qwen3 to answer without thinking"
 
 
 def trained(preset: str = "", model: str = FOUR, step: int = 0) -> Run:
@@ -42,8 +41,8 @@ def stages(block: str, model: str):
     block,
     {
       "Zero-shot": untrained("closed_book", model),
-      "Naive": untrained("", model),
-      "Naive w/o think": NO_MODE,
+      "Naive": Run("untrained:thinking", models=(model,), where={"thinking": ("on", None)}, needs=INDEX),
+      "Naive w/o think": Run("untrained:no_thinking", models=(model,), where={"thinking": "off"}, needs=INDEX),
       "Stage one (1)": BY_STEPS,
       "Stage one (2)": BY_STEPS,
       "Stage one (3)": BY_STEPS,

@@ -8,55 +8,14 @@ A block of results that stands right after a query is the environment's; one any
 counts for nothing. A text in which an adapter finds none of its tags, or another system's, is an error, never a zero.
 """
 
-import dataclasses
 import re
-from collections.abc import Mapping
 
+from ragrl_jax.prompting.agent_tags import AGENTS, ANSWER, SEARCH, THOUGHT, AgentTags, boxed
 from ragrl_jax.structs import ENVIRONMENT, MODEL
 
 Turns = list[tuple[str, str]]
-Tags = tuple[str, str]
-ANSWER: Tags = ("<answer>", "</answer>")
-THOUGHT: Tags = ("<think>", "</think>")
 _ASSISTANT = re.compile(r"<\|im_start\|>assistant\n|<\|start_header_id\|>assistant<\|end_header_id\|>\n+")
 _ENDS = re.compile(r"(?:<\|im_end\|>|<\|endoftext\|>|<\|eot_id\|>|\s)+\Z")
-
-
-@dataclasses.dataclass(frozen=True)
-class Adapter:
-  """The tags of one system.
-
-  Attributes:
-    query, results: opening and closing tags.
-    answered: where the answer stands: in answer "tags", "boxed" (LaTeX's box) inside answer tags, or in a "box" alone.
-    thinks: it thinks in `<think>` tags of which both are in the transcript, so that a thought's faith can be scored.
-    others: further tags of its own.
-  """
-
-  query: Tags
-  results: Tags
-  answered: str = "tags"
-  thinks: bool = False
-  others: tuple[str, ...] = ()
-
-
-_SEARCH = ("<search>", "</search>")
-_O1 = dict(
-  query=("<|begin_search_query|>", "<|end_search_query|>"),
-  results=("<|begin_search_result|>", "<|end_search_result|>"),
-  answered="box",
-)
-ADAPTERS: Mapping[str, Adapter] = {
-  "search_r1": Adapter(_SEARCH, ("<information>", "</information>"), thinks=True),
-  "desa": Adapter(_SEARCH, ("<information>", "</information>"), thinks=True),  # on Search-R1's code, with its tags
-  "research": Adapter(_SEARCH, ("<result>", "</result>"), "boxed", thinks=True),
-  "autorefine": Adapter(_SEARCH, ("<documents>", "</documents>"), others=("<refine>",)),
-  "r1_searcher": Adapter(
-    ("<|begin_of_query|>", "<|end_of_query|>"), ("<|begin_of_documents|>", "<|end_of_documents|>")
-  ),
-  "search_o1": Adapter(**_O1),
-  "simpledeepsearcher": Adapter(**_O1),
-}
 
 
 def turns(text: str, system: str) -> Turns:
@@ -66,12 +25,12 @@ def turns(text: str, system: str) -> Turns:
 
   Args:
     text: all that follows the prompt. If a chat template's mark of the assistant is in it, what follows the first one.
-    system: one of ADAPTERS.
+    system: a name of `agent_tags.AGENTS`.
 
   Raises:
     ValueError: the text has no tag of this system, or has another system's.
   """
-  adapter = ADAPTERS[system]
+  adapter = AGENTS[system]
   if start := _ASSISTANT.search(text):
     text = text[start.end() :]
   text = _ENDS.sub("", text)
@@ -89,7 +48,7 @@ def turns(text: str, system: str) -> Turns:
   return [_translated(owner, part, adapter) for owner, part in found]
 
 
-def _results(text: str, adapter: Adapter) -> tuple[str, str]:
+def _results(text: str, adapter: AgentTags) -> tuple[str, str]:
   """(the block's inside, what follows it)."""
   closed = text.find(adapter.results[1])
   nexts = (THOUGHT[0], adapter.query[0], ANSWER[0])
@@ -100,10 +59,10 @@ def _results(text: str, adapter: Adapter) -> tuple[str, str]:
   return (text, "") if cut < 0 else (text[:cut], text[cut:])
 
 
-def _check(spoken: str, system: str, adapter: Adapter) -> None:
+def _check(spoken: str, system: str, adapter: AgentTags) -> None:
   """Refuses what the model wrote if it has none of the system's tags, or those of another one."""
   own = {*adapter.query, *adapter.results, *adapter.others}
-  for name, other in ADAPTERS.items():
+  for name, other in AGENTS.items():
     foreign = {other.query[0], other.results[0], *other.others} - own
     seen = sorted(tag for tag in foreign if tag in spoken)
     if seen:
@@ -116,15 +75,15 @@ def _check(spoken: str, system: str, adapter: Adapter) -> None:
     )
 
 
-def _translated(owner: str, text: str, adapter: Adapter) -> tuple[str, str]:
+def _translated(owner: str, text: str, adapter: AgentTags) -> tuple[str, str]:
   if owner == ENVIRONMENT:
     inside = re.sub(r"</?information>", " ", text)
     return owner, f"\n\n<information>{inside}</information>\n\n"
-  for mine, ours in zip(adapter.query, _SEARCH):
+  for mine, ours in zip(adapter.query, SEARCH):
     text = text.replace(mine, ours)
   for mine, ours in zip(adapter.results, ("<information>", "</information>")):
     text = text.replace(mine, ours)  # a block of the model's own: parsers leave it out
-  if adapter.answered == "box" and not text.endswith(_SEARCH[1]) and (answer := boxed(text)) is not None:
+  if adapter.answered == "box" and not text.endswith(SEARCH[1]) and (answer := boxed(text)) is not None:
     text += f"{ANSWER[0]}{answer}{ANSWER[1]}"
   if adapter.answered == "boxed":
     text = re.sub(r"<answer>(.*?)</answer>", _unboxed, text, flags=re.DOTALL)
@@ -134,21 +93,3 @@ def _translated(owner: str, text: str, adapter: Adapter) -> tuple[str, str]:
 def _unboxed(found: re.Match) -> str:
   answer = boxed(found[1])
   return found[0] if answer is None else f"{ANSWER[0]}{answer}{ANSWER[1]}"
-
-
-def boxed(text: str) -> str | None:
-  """The inside of the last complete `\\boxed{…}`, without LaTeX's `\\text{…}` and escapes; None if there is none."""
-  at = text.rfind(r"\boxed{")
-  while at >= 0:
-    depth, start = 0, at + len(r"\boxed")
-    for end in range(start, len(text)):
-      depth += {"{": 1, "}": -1}.get(text[end], 0)
-      if not depth:
-        return _plain(text[start + 1 : end])
-    at = text.rfind(r"\boxed{", 0, at)
-  return None
-
-
-def _plain(text: str) -> str:
-  text = re.sub(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}", r"\1", text)
-  return re.sub(r"\\([%$&#_,; ])", lambda found: " " if found[1] in ",; " else found[1], text).strip()

@@ -10,6 +10,7 @@ from ragrl_jax import recipes
 from ragrl_jax.data import json_rows
 from ragrl_jax.evaluation import harness
 from ragrl_jax.evaluation.transcripts import adapters
+from ragrl_jax.prompting import agent_tags
 from ragrl_jax.run import rewards
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import jsonl
@@ -41,7 +42,7 @@ def score(
     path: the file (.jsonl or .json, also .gz).
     examples: all questions with their right answers.
     out: the folder.
-    system: one of `adapters.ADAPTERS`.
+    system: one of `agent_tags.AGENTS`.
     settings: what stands beside the scores: at least data.
 
   Returns:
@@ -73,7 +74,7 @@ def _row(recipe, example: Example, episode: Episode, system: str) -> dict[str, A
   row = harness.prediction(recipe, scored) | dict.fromkeys(_UNKNOWN)
   if "answer" in episode.facts:  # an answer alone: nothing is known of how it was found
     return row | dict(terms={}, outcome=row["em"], num_searches=None, ended="answer")
-  if not adapters.ADAPTERS[system].thinks:
+  if not agent_tags.AGENTS[system].thinks:
     row["terms"] = dict(row["terms"]) | {"think_answer": None}
   return row
 
@@ -100,7 +101,7 @@ def _episodes(path: pathlib.Path, examples: Sequence[Example], recipe, system: s
     )
   if queries and not any(episode.num_searches for episode in found.values()):
     raise ValueError(
-      f"{path}: {queries} queries, and results of none in {' … '.join(adapters.ADAPTERS[system].results)}: these are "
+      f"{path}: {queries} queries, and results of none in {' … '.join(agent_tags.AGENTS[system].results)}: these are "
       f"no transcripts of {system}, or the results were left out."
     )
   return found

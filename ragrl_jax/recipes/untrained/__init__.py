@@ -1,1 +1,1 @@
-"""Untrained baselines: RAG, IRCoT, Iter-RetGen, self-ask, SKR, closed book."""
+"""Untrained baselines: prompting methods with one conversation or several, without training."""

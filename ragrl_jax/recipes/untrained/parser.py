@@ -8,7 +8,9 @@ from ragrl_jax.prompting import passages
 from ragrl_jax.structs import Passage
 
 END = "</answer>"
-ASKS = {"ircot": "thought", "self_ask": "question", "skr": "need"}  # method → the tag after which it may search
+# method → the tag after which it may search
+ASKS = {"ircot": "thought", "self_ask": "question", "skr": "need", "adaptive": "thought"}
+_ENDS = {"adaptive": ("</need>",), "recomp": ("</summary>",), "filco": ("</extract>",)}  # of its other turns
 _TAG = re.compile(r"</?\w+>")
 
 
@@ -21,7 +23,8 @@ class Parser:
   @property
   def stops(self) -> tuple[str, ...]:
     """The strings that end a turn while searches are left."""
-    return (f"</{ASKS[self.method]}>", END) if self.method in ASKS else (END,)
+    asks = (f"</{ASKS[self.method]}>",) if self.method in ASKS else ()
+    return (*_ENDS.get(self.method, ()), *asks, END)
 
   def query(self, text: str, question: str) -> str | None:
     """The query after a turn with this text, or None."""

@@ -1,46 +1,31 @@
-"""The episode: search first or not, read, write, and perhaps search again with what was written."""
+"""The episode of each method: `loop.py` for those of one conversation; the others have a file each."""
 
-import dataclasses
+import functools
 
-from ragrl_jax.core.metrics import qa
-from ragrl_jax.judging import references
-from ragrl_jax.prompting import passages
-from ragrl_jax.recipes.untrained.parser import END, Parser
+from ragrl_jax.prompting import wording
+from ragrl_jax.recipes.untrained import adaptive, flare, loop, refine, sure
+from ragrl_jax.recipes.untrained.parser import Parser
 from ragrl_jax.recipes.untrained.prompt import Prompt
-from ragrl_jax.recipes.untrained.reward import last_answer
-from ragrl_jax.structs import Episode, Example, Policy, Tools
-
-FIRST = ("rag", "ircot", "iter_retgen")  # these begin with a search for the question
 
 
-def build(prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_tokens: int | None, judge: bool):
-  """The coroutine under these settings. judge: whether an answer that no gold equals is judged."""
-
-  async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
-    episode = await answered(example, policy, tools)
-    said = last_answer(parser, episode)
-    if judge and said and not qa.exact_match(said, example.golds):
-      (verdict,) = await tools.judge([(references(example.golds), said)])
-      episode = dataclasses.replace(episode, facts={**episode.facts, "correct": verdict})
-    return episode
-
-  async def answered(example: Example, policy: Policy, tools: Tools) -> Episode:
-    talk = policy.start(prompt.messages(example))
-    question = example.question.strip()
-    query, left = question if parser.method in FIRST and max_searches else None, max_searches
-    while True:
-      if query is not None:
-        left -= 1
-        found = await tools.search(query)
-        shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=max_passage_tokens)
-        if not talk.observe(shown, query=query, found=found):
-          return talk.end("budget")
-      stops = parser.stops if left else (END,)  # after the last search, it can only answer
-      said = await talk.generate(stop=stops)
-      query = parser.query(said.text, question) if left and said.stop in stops else None
-      if query is None and (said.stop == END or said.stop not in stops):
-        return talk.end("answer" if said.stop == END else None)
-      if query is None:  # it asks for nothing more, so the same turn continues
-        left = 0
-
-  return play
+def build(prompt: Prompt, parser: Parser, switches):
+  """The coroutine of the method that the switches name."""
+  method, search, searches = switches.method, switches.documents == "search", switches.max_searches
+  cut = dict(max_passage_tokens=switches.max_passage_tokens)
+  if method == "sure":
+    return sure.build(prompt, search=search, **cut)
+  if method == "flare":
+    limits = dict(sure_above=switches.sure_above, mask_below=switches.mask_below)
+    return flare.build(prompt, max_searches=searches, **limits, **cut)
+  looped = functools.partial(loop.build, **cut)
+  words = "paper" if wording.is_file(switches.instructions) else switches.instructions  # a file is the first prompt's
+  if method in refine.REFINED:
+    return refine.build(prompt, Prompt("rag", words, documents="given"), method, search=search, **cut)
+  if method == "adaptive":
+    limits = {"A": 0, "B": 1, "C": searches}
+    routes = {
+      label: looped(Prompt(name, words), Parser(name), max_searches=limits[label])
+      for label, name in adaptive.ROUTES.items()
+    }
+    return adaptive.build(prompt, routes, classifier=switches.classifier)
+  return looped(prompt, parser, max_searches=searches if search else 0)

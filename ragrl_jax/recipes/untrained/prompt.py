@@ -1,10 +1,16 @@
 """The prompt of each method: how to reason, how to get documents, where to put the answer."""
 
-from ragrl_jax.prompting import wording
-from ragrl_jax.structs import Example
+import functools
+from collections.abc import Sequence
+
+from ragrl_jax.prompting import passages, wording
+from ragrl_jax.structs import Example, Passage
 
 _ANSWER = "Give the answer, a word or a short phrase without explanations, between <answer> and </answer>."
-_SHOWN = "Documents that a search has found come between <information> and </information>; they may be of no use."
+_SHOWN = {
+  "search": "Documents that a search has found come between <information> and </information>; they may be of no use.",
+  "given": "Documents stand below; they may be of no use.",
+}
 # method → the text before the question; "{answer}" and "{shown}" are the lines above
 _TOLD = {
   "closed_book": "Answer the question. {answer}",
@@ -29,6 +35,24 @@ _TOLD = {
     "Answer the question. First say whether you need additional information for that, by <need> yes </need> or "
     "<need> no </need>. If you do, it is searched for. {shown} {answer}"
   ),
+  "sure": (
+    "Read documents about the question, and propose two different answers to it that may be right, the likelier one "
+    "first, each a word or a short phrase between <answer> and </answer>. {shown}"
+  ),
+  "flare": "Answer the question. First reason, one short sentence after the other. {answer}",
+  "adaptive": (
+    "Say what it takes to answer the question, without answering it: A, general knowledge alone; B, one search for "
+    "documents; C, several searches, each of which depends on what the one before has found. Write the letter between "
+    "<need> and </need>."
+  ),
+  "recomp": (
+    "Read documents about the question. Sum up what they say that helps to answer it, in one to three sentences, "
+    "between <summary> and </summary>; if nothing helps, leave it empty. Do not answer the question. {shown}"
+  ),
+  "filco": (
+    "Read documents about the question. Copy the few sentences that are needed to answer it, word for word, one a "
+    "line, between <extract> and </extract>; if none is, leave it empty. Do not answer the question. {shown}"
+  ),
 }
 _SHORT = {
   "closed_book": "<answer> short answer </answer>",
@@ -38,29 +62,48 @@ _SHORT = {
   "iter_retgen": "<think> thoughts </think><answer> short answer </answer>",
   "self_ask": "<question> simpler question </question>, several times, then <answer> short answer </answer>",
   "skr": "<need> yes or no </need><answer> short answer </answer>",
+  "sure": "<answer> short answer </answer><answer> another one </answer>",
+  "flare": "reasons, then <answer> short answer </answer>",
+  "adaptive": "<need> A, B or C: no, one or several searches </need>",
+  "recomp": "<summary> what helps </summary>",
+  "filco": "<extract> sentences that help </extract>",
 }
 METHODS = tuple(_TOLD)
 INSTRUCTIONS = ("paper", "short", "none")
+DOCUMENTS = ("search", "given")
 
 
 class Prompt:
-  """One user message, or those of a file with {question}.
+  """One user message, or those of a file with {question}, and {passages} where documents are shown in it.
 
   Args:
     method: one of METHODS.
     instructions: one of INSTRUCTIONS ("none" is the bare question), or file:PATH.
+    documents: "given": it shows the example's own passages. "search": none; what is found comes after it, or, by
+      "flare", in it.
   """
 
-  def __init__(self, method: str = "rag", instructions: str = "paper"):
-    told = _TOLD[method].replace("{answer}", _ANSWER).replace("{shown}", _SHOWN)
-    known = {
-      "paper": f"{told}\nQuestion: {{question}}\n",
-      "short": f"Reply with {_SHORT[method]}\nQuestion: {{question}}\n",
-      "none": "{question}",
+  def __init__(self, method: str = "rag", instructions: str = "paper", documents: str = "search"):
+    self._given = documents == "given"
+    needs = ("question", "passages") if self._given else ("question",)
+    may = ("passages",) if method == "flare" else ()
+    # A reader of given documents that is given none is told of none.
+    methods = {"search": "closed_book" if self._given and method == "rag" else method, "given": method}
+    told = lambda where: _TOLD[methods[where]].replace("{answer}", _ANSWER).replace("{shown}", _SHOWN[where])
+    known = lambda before, where: {
+      "paper": f"{told(where)}\n{before}Question: {{question}}\n",
+      "short": f"Reply with {_SHORT[method]}\n{before}Question: {{question}}\n",
+      "none": f"{before}{{question}}",
     }
-    setting = "config.switches.instructions"
-    self._wording = wording.chosen(instructions, known, setting=setting, needs=("question",))
+    chosen = functools.partial(wording.chosen, setting="config.switches.instructions", needs=needs, may=may)
+    self._bare = chosen(instructions, known("", "search"))
+    self._shown = chosen(instructions, known("Documents:\n{passages}\n", "given"))
 
   def messages(self, example: Example) -> list[dict[str, str]]:
     """The chat messages that open the episode."""
-    return self._wording.messages(question=example.question.strip())
+    return self.over(example, example.passages if self._given else ())
+
+  def over(self, example: Example, documents: Sequence[Passage]) -> list[dict[str, str]]:
+    """The messages that show these documents, numbered; what looks like a tag in them is broken up."""
+    shown = passages.numbered(documents, titles=True)
+    return (self._shown if documents else self._bare).messages(question=example.question.strip(), passages=shown)

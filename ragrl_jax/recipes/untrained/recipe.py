@@ -3,12 +3,16 @@
 import dataclasses
 from typing import Any
 
+from ragrl_jax.recipes import answered
 from ragrl_jax.recipes import recipe as recipe_lib
 from ragrl_jax.recipes.untrained import play as play_lib
+from ragrl_jax.recipes.untrained import refine
 from ragrl_jax.recipes.untrained.parser import Parser
-from ragrl_jax.recipes.untrained.prompt import INSTRUCTIONS, METHODS, Prompt
-from ragrl_jax.recipes.untrained.reward import Reward
-from ragrl_jax.settings.fields import setting
+from ragrl_jax.recipes.untrained.prompt import DOCUMENTS, INSTRUCTIONS, METHODS, Prompt
+from ragrl_jax.settings.fields import Rules, setting
+
+GIVEN = ("rag", "cot", "self_ask", "sure", "recomp", "filco")  # methods that can read the question's own passages
+JOINED = ("sure", "flare", "adaptive", "recomp", "filco")  # their episodes are several conversations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,8 +23,21 @@ class Switches(recipe_lib.Switches):
   instructions: str = setting("paper", choices=INSTRUCTIONS, files=True)  # "none": the question only
   # of answers that equal no gold: "exact": wrong; "judge": the judge's verdict (config.judge)
   correctness: str = setting("exact", choices=("exact", "judge"))
+  # "given": the question's own passages, in the prompt; nothing is searched for
+  documents: str = setting("search", choices=DOCUMENTS)
   max_searches: int = setting(1, least=0)  # of methods that search more than once
-  max_passage_tokens: int | None = setting(None, least=1)  # a longer passage is cut
+  max_passage_tokens: int | None = setting(None, least=1)  # a longer passage is cut; given ones are not
+  classifier: str = setting("model", choices=("model", "judge"))  # of adaptive: who says how complex a question is
+  sure_above: float = setting(0.8, above=0, most=1)  # of flare: a sentence with a less likely token is searched for
+  mask_below: float = setting(0.4, above=0, most=1)  # of flare: less likely tokens are left out of its queries
+
+  def rules(self) -> Rules:
+    """See `Checked.rules`."""
+    yield (
+      self.documents == "search" or self.method in GIVEN,
+      f"switch documents='given' with method={self.method!r}: own passages are for {', '.join(GIVEN)} "
+      "(config.switches.documents).",
+    )
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -31,26 +48,33 @@ PRESETS: dict[str, dict[str, Any]] = {
   "iter_retgen": dict(method="iter_retgen", max_searches=2),
   "self_ask": dict(method="self_ask", max_searches=4),
   "skr": dict(method="skr"),
+  "sure": dict(method="sure"),
+  "flare": dict(method="flare", max_searches=8),
+  "adaptive": dict(method="adaptive", max_searches=4),
+  "recomp": dict(method="recomp"),
+  "filco": dict(method="filco"),
+  "given": dict(documents="given"),  # beside cot, self_ask, sure, recomp or filco; alone it is RAG
 }
 
 
 def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe with these switches."""
-  prompt, parser = Prompt(switches.method, switches.instructions), Parser(switches.method)
-  judged = switches.correctness == "judge"
-  reward = Reward(parser, judged=judged)
-  play = play_lib.build(
-    prompt, parser, max_searches=switches.max_searches, max_passage_tokens=switches.max_passage_tokens, judge=judged
-  )
+  method, given = switches.method, switches.documents == "given"
+  prompt, parser = Prompt(method, switches.instructions, switches.documents), Parser(method)
+  play, judges = play_lib.build(prompt, parser, switches), switches.correctness == "judge"
+  reward = answered.Reward(parser, judged=judges)
   return recipe_lib.Recipe(
     name="untrained",
     prompt=prompt,
     parser=parser,
-    play=play,
+    play=answered.judged(play, parser) if judges else play,
     stops=parser.stops,
     score=reward.score,
     weights=reward.weights,
     outcome=reward.outcome,
     switches=switches,
-    searches=switches.max_searches > 0,
+    evidence=refine.evidence if method in refine.REFINED else None,
+    searches=switches.max_searches > 0 and not given,
+    needs_passages=given,
+    trainable=method not in JOINED,
   )

@@ -44,6 +44,42 @@ function signed(value) {
   return value > 0 ? "+" + tidy(value) : tidy(value);
 }
 
+const plural = (count, word) => `${count.toLocaleString("en-US")} ${word}${count === 1 ? "" : word.endsWith("ch") ? "es" : "s"}`;
+
+const VERDICTS = {"gold": "brought a new gold passage", "no gold": "brought no new gold passage", "repeat": "repeated a query"};
+const TAG = /<\/?[A-Za-z_][\w.|:-]*>/g;
+
+function fold(body, parent) {
+  body.classList.add("clipped");
+  const button = element("button", "unfold", "Show all", parent);
+  button.type = "button";
+  button.addEventListener("click", () => {
+    const clipped = body.classList.toggle("clipped");
+    button.textContent = clipped ? "Show all" : "Show less";
+  });
+}
+
+// A cell as spreadsheets read it: quoted where it must be, and never a formula.
+function cell(value) {
+  if (value === null || value === undefined) return "";
+  if (typeof value === "number") return String(value);
+  const text = /^[=+\-@\t\r]/.test(value) ? "'" + value : value;
+  return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}
+
+// A button that saves text() as a file.
+function downloads(parent, name, text, title) {
+  const button = element("button", "plain", "Download CSV", parent);
+  Object.assign(button, {type: "button", title});
+  button.addEventListener("click", () => {
+    const link = element("a");
+    link.href = URL.createObjectURL(new Blob([text()], {type: "text/csv"}));
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+  });
+}
+
 document.getElementById("scheme").addEventListener("click", () => {
   const root = document.documentElement;
   const dark = root.dataset.scheme ? root.dataset.scheme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;

@@ -1,6 +1,4 @@
 // One episode: who wrote what, token by token, and what it earned.
-const VERDICTS = {"gold": "brought a new gold passage", "no gold": "brought no new gold passage", "repeat": "repeated a query"};
-const TAG = /<\/?[A-Za-z_][\w.|:-]*>/g;
 
 function verdictOf(sample) {
   if (sample.reward === null) return ["unscored", "○", "not scored"];
@@ -10,7 +8,6 @@ function verdictOf(sample) {
 
 const searchesOf = (sample) => sample.segments.filter((segment) => segment.found);
 const tokensOf = (sample) => sample.segments.reduce((sum, s) => sum + (s.owner === "model" ? s.tokens : 0), 0);
-const plural = (count, word) => `${count.toLocaleString("en-US")} ${word}${count === 1 ? "" : word.endsWith("ch") ? "es" : "s"}`;
 
 function mean(values) {
   const known = values.filter((value) => value !== null);
@@ -160,16 +157,6 @@ class Episode {
       element("pre", "", text.length > 4000 ? text.slice(0, 4000) + " …" : text, box);
     }
   }
-}
-
-function fold(body, parent) {
-  body.classList.add("clipped");
-  const button = element("button", "unfold", "Show all", parent);
-  button.type = "button";
-  button.addEventListener("click", () => {
-    const clipped = body.classList.toggle("clipped");
-    button.textContent = clipped ? "Show all" : "Show less";
-  });
 }
 
 function about(piece, logprob, advantage) {

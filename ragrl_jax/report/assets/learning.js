@@ -22,14 +22,6 @@ function smoothing(parent) {
   change();
 }
 
-// A cell as spreadsheets read it: quoted where it must be, and never a formula.
-function cell(value) {
-  if (value === null || value === undefined) return "";
-  if (typeof value === "number") return String(value);
-  const text = /^[=+\-@\t\r]/.test(value) ? "'" + value : value;
-  return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-}
-
 // The curves as drawn, before smoothing: a line a step, of several runs with their names.
 function csv() {
   const several = RUNS.length > 1, names = [...new Set(RUNS.flatMap((run) => Object.keys(run.columns)))].sort();
@@ -40,16 +32,8 @@ function csv() {
 }
 
 function download(parent) {
-  const button = element("button", "plain", "Download CSV", parent);
-  button.type = "button";
-  button.title = "The points of all curves, before smoothing; metrics.jsonl has every digit and the text";
-  button.addEventListener("click", () => {
-    const link = element("a");
-    link.href = URL.createObjectURL(new Blob([csv()], {type: "text/csv"}));
-    link.download = RUNS.length > 1 ? "curves.csv" : `${RUNS[0].name}.csv`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-  });
+  const name = RUNS.length > 1 ? "curves.csv" : `${RUNS[0].name}.csv`;
+  downloads(parent, name, csv, "The points of all curves, before smoothing; metrics.jsonl has every digit and the text");
 }
 
 function switches(parent) {

@@ -1,10 +1,14 @@
-"""Right or wrong. Nothing is trained here; the one term is for the tables."""
+"""Scores an answer alone, right or wrong: for recipes that are evaluated and not trained."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Awaitable, Callable, Mapping
 
 from ragrl_jax.core.metrics import qa
-from ragrl_jax.recipes.untrained.parser import Parser
-from ragrl_jax.structs import MODEL, Episode, Example
+from ragrl_jax.judging import references
+from ragrl_jax.recipes.recipe import Parser
+from ragrl_jax.structs import MODEL, Episode, Example, Policy, Tools
+
+Play = Callable[[Example, Policy, Tools], Awaitable[Episode]]
 
 
 class Reward:
@@ -37,6 +41,22 @@ class Reward:
 
 
 def last_answer(parser: Parser, episode: Episode) -> str:
-  """The last answer that the model wrote; "" if there is none."""
+  """The last answer that the model wrote, or the fact `answer` of a method that chooses one; "" if there is none."""
+  if "answer" in episode.facts:
+    return episode.facts["answer"] or ""
   said = (parser.answer(segment.text) for segment in reversed(episode.segments) if segment.owner == MODEL)
   return next((answer for answer in said if answer is not None), "")
+
+
+def judged(play: Play, parser: Parser) -> Play:
+  """The coroutine, after which the judge is asked about an answer that no gold equals: the fact `correct`."""
+
+  async def play_and_judge(example: Example, policy: Policy, tools: Tools) -> Episode:
+    episode = await play(example, policy, tools)
+    said = last_answer(parser, episode)
+    if not said or qa.exact_match(said, example.golds):
+      return episode
+    (verdict,) = await tools.judge([(references(example.golds), said)])
+    return dataclasses.replace(episode, facts={**episode.facts, "correct": verdict})
+
+  return play_and_judge

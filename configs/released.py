@@ -1,0 +1,26 @@
+r"""Released search agents in their own protocols: Search-R1, DeSA, AutoRefine, ReSearch, R1-Searcher, Search-o1 and
+SimpleDeepSearcher. For evaluation.
+
+Run:    python launchers/evaluate.py --config configs/released.py:research --checkpoint RESEARCH_FOLDER \
+          --config.retrieval.index=INDEX_OR_ADDRESS --config.switches.instructions=file:prompt.txt \
+          --data hotpotqa.jsonl.gz --out OUT
+Variants, joined by commas: smoke (tiny sizes, same rules); search_r1, desa, autorefine, research, r1_searcher,
+search_o1 or simpledeepsearcher.
+Expect: not run yet at these sizes. The checkpoints were trained on their authors' prompts: give those in a file.
+"""
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import recipes
+
+TOP_K = {"research": 5, "r1_searcher": 5, "search_o1": 10, "simpledeepsearcher": 10}  # others: 3
+
+
+def get_config(variant: str = ""):
+  config, chosen = recipes.configure("released", variant, one_of=(recipes.presets("released"),))
+  config.model.update(dict(dtype="bfloat16"))
+  config.retrieval.top_k = next((TOP_K[name] for name in chosen if name in TOP_K), 3)
+  # A turn of an agent that reasons at length before it searches; results have room beside it.
+  config.rollout.update(dict(lanes=128, rows=256, context=16384, prefill=512, page=128, max_new_tokens=4096))
+  config.rollout.reserve = 512
+  config.learner.row_lengths = (config.rollout.context,)
+  return config_lib.shrink(config) if "smoke" in chosen else config

@@ -1,0 +1,129 @@
+"""Rejection sampling: of the episodes that evaluations have sampled, the right ones become transcripts for SFT."""
+
+import collections
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ragrl_jax import recipes
+from ragrl_jax.data.transcripts import Turns
+from ragrl_jax.evaluation import harness
+from ragrl_jax.run import questions
+from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.store import jsonl
+from ragrl_jax.structs import MODEL, Example
+
+WHOLE = ("length", "budget")  # how a turn that was cut off ends
+CHANGED = ("noise", "cut_middle")  # settings under which an evaluation's prompts are not those of the data
+
+
+def kept(
+  folders: Sequence[str | pathlib.Path], examples: Sequence[Example], *, most: int = 0
+) -> tuple[list[tuple[Example, Turns]], collections.Counter]:
+  """The right transcripts of these evaluations, each different one once, in the questions' order.
+
+  An episode is right if its outcome is 1 and none of its turns was cut off.
+
+  Args:
+    folders: of evaluations with one recipe and its switches, such as samples by several seeds.
+    examples: their questions.
+    most: transcripts a question, those of the earlier folders first; 0 keeps all.
+
+  Returns:
+    ([(example, turns)] with an id of its own for each, the number of episodes by fate: "kept", "wrong", "failed",
+    "cut off", "again" for a repeated one, "enough" for one more than `most`).
+
+  Raises:
+    ValueError: a folder is no finished evaluation; they are of different recipes; the recipe's episodes, or the
+      evaluation's prompts, cannot be trained on; or a question is not among the examples, or not with its passages.
+
+  Source: rejection sampling as in Search-R1 (arXiv 2503.09516) sec. 5.1: five samples a question, the right ones kept.
+  """
+  known = {(example.source, example.id): example for example in examples}
+  if len(known) < len(examples):
+    raise ValueError("--data: two of its questions have the same source and id, so that transcripts cannot be matched.")
+  found: dict[tuple[str, str], list[Turns]] = {}
+  fates: collections.Counter = collections.Counter()
+  settings = _agreed([(str(folder), _settings(pathlib.Path(folder))) for folder in folders])
+  if settings.get("own_passages") is False:
+    known = {place: questions.without_passages(example) for place, example in known.items()}
+  _check_passages(settings, list(known.values()))
+  for folder in map(pathlib.Path, folders):
+    rows = list(jsonl.read(folder / harness.PREDICTIONS))
+    played = list(episodes_lib.read_folder(folder))
+    if len(rows) != len(played):
+      raise ValueError(f"{folder}: {len(rows)} predictions and {len(played)} episodes: run the evaluation to its end.")
+    for row, logged in zip(rows, played):
+      place = (row["source"] or "", row["id"])
+      if place not in known:
+        raise ValueError(f"{folder}: question {row['id']!r} is not in --data: give it the evaluation's questions.")
+      turns = [(segment["owner"], segment["text"]) for segment in logged["segments"][1:]]
+      fate = _fate(row, logged, turns, found.get(place, []), most)
+      fates[fate] += 1
+      if fate == "kept":
+        found.setdefault(place, []).append(turns)
+  pairs = [(example, turns) for place, example in known.items() for turns in found.get(place, [])]
+  return list(zip(_named([example for example, _ in pairs]), [turns for _, turns in pairs])), fates
+
+
+def _named(examples: Sequence[Example]) -> list[Example]:
+  """The examples with ids that differ, as a file's must: "q7", then "q7.2"."""
+  seen: collections.Counter = collections.Counter()
+  found, taken = [], {example.id for example in examples}
+  for example in examples:
+    seen[example.id] += 1
+    number, name = seen[example.id], example.id
+    while number > 1 and (name := f"{example.id}.{number}") in taken:
+      number += 1
+    seen[example.id] = number
+    taken.add(name)
+    found.append(dataclasses.replace(example, id=name))
+  return found
+
+
+def _fate(row: Mapping[str, Any], logged: Mapping[str, Any], turns: Turns, before: Sequence[Turns], most: int) -> str:
+  if row["ended"] == "failed":
+    return "failed"
+  if row["outcome"] != 1.0:
+    return "wrong"
+  if any(segment.get("stop") in WHOLE for segment in logged["segments"] if segment["owner"] == MODEL):
+    return "cut off"
+  if turns in before:
+    return "again"
+  return "enough" if most and len(before) >= most else "kept"
+
+
+def _settings(folder: pathlib.Path) -> Mapping[str, Any]:
+  path = folder / harness.METRICS
+  if not path.is_file():
+    raise ValueError(f"{folder}: no {harness.METRICS} there: name the folder of a finished evaluation (--results).")
+  return json.loads(path.read_text(encoding="utf-8"))["settings"]
+
+
+def _agreed(evaluations: Sequence[tuple[str, Mapping[str, Any]]]) -> Mapping[str, Any]:
+  """The settings that the evaluations share; refuses those whose transcripts belong into no common training set."""
+  first, settings = evaluations[0]
+  for folder, other in evaluations[1:]:
+    for name in ("recipe", "switches", "own_passages"):
+      if settings.get(name) != other.get(name):
+        raise ValueError(f"{first} and {folder} differ in {name}: transcripts of one training set share it.")
+  if any(settings.get(name) for _, settings in evaluations for name in CHANGED):
+    raise ValueError(f"{first}: its prompts were changed ({', '.join(CHANGED)}): SFT would train other ones.")
+  recipe = settings["recipe"]
+  if recipe not in recipes.RECIPES:
+    raise ValueError(f"{first}: its recipe {recipe!r} is none of this package's: {', '.join(recipes.RECIPES)}.")
+  if not recipes.get(recipe, settings["preset"], **settings["switches"]).trainable:
+    raise ValueError(f"{first}: {recipe} joins several conversations in an episode: no policy can be trained on it.")
+  return settings
+
+
+def _check_passages(settings: Mapping[str, Any], examples: Sequence[Example]) -> None:
+  recipe = recipes.get(settings["recipe"], settings["preset"], **settings["switches"])
+  bare = sum(not example.passages for example in examples)
+  if recipe.needs_passages and bare:
+    raise ValueError(
+      f"--data: {bare} of its {len(examples)} questions have no passages, and {recipe.name}'s prompt shows some, which "
+      "the evaluation searched for. Evaluate questions that bring them (launchers/make_generator_data.py --noturns)."
+    )

@@ -1,0 +1,64 @@
+"""The tags of published search agents: players speak to them in these, adapters read their transcripts by these."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+Tags = tuple[str, str]
+ANSWER: Tags = ("<answer>", "</answer>")
+THOUGHT: Tags = ("<think>", "</think>")
+SEARCH: Tags = ("<search>", "</search>")
+
+
+@dataclasses.dataclass(frozen=True)
+class AgentTags:
+  """The tags of one agent.
+
+  Attributes:
+    query, results: opening and closing tags.
+    answered: where the answer stands: in answer "tags", "boxed" (LaTeX's box) inside answer tags, or in a "box" alone.
+    thinks: it thinks in `<think>` tags of which both are in the transcript, so that a thought's faith can be scored.
+    others: further tags of its own.
+  """
+
+  query: Tags
+  results: Tags
+  answered: str = "tags"
+  thinks: bool = False
+  others: tuple[str, ...] = ()
+
+
+_O1 = AgentTags(
+  query=("<|begin_search_query|>", "<|end_search_query|>"),
+  results=("<|begin_search_result|>", "<|end_search_result|>"),
+  answered="box",
+)
+AGENTS: Mapping[str, AgentTags] = {
+  "search_r1": AgentTags(SEARCH, ("<information>", "</information>"), thinks=True),
+  "desa": AgentTags(SEARCH, ("<information>", "</information>"), thinks=True),  # on Search-R1's code, with its tags
+  "research": AgentTags(SEARCH, ("<result>", "</result>"), "boxed", thinks=True),
+  "autorefine": AgentTags(SEARCH, ("<documents>", "</documents>"), others=("<refine>",)),
+  "r1_searcher": AgentTags(
+    ("<|begin_of_query|>", "<|end_of_query|>"), ("<|begin_of_documents|>", "<|end_of_documents|>")
+  ),
+  "search_o1": _O1,
+  "simpledeepsearcher": _O1,
+}
+
+
+def boxed(text: str) -> str | None:
+  """The inside of the last complete `\\boxed{…}`, without LaTeX's `\\text{…}` and escapes; None if there is none."""
+  at = text.rfind(r"\boxed{")
+  while at >= 0:
+    depth, start = 0, at + len(r"\boxed")
+    for end in range(start, len(text)):
+      depth += {"{": 1, "}": -1}.get(text[end], 0)
+      if not depth:
+        return _plain(text[start + 1 : end])
+    at = text.rfind(r"\boxed{", 0, at)
+  return None
+
+
+def _plain(text: str) -> str:
+  text = re.sub(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}", r"\1", text)
+  return re.sub(r"\\([%$&#_,; ])", lambda found: " " if found[1] in ",; " else found[1], text).strip()

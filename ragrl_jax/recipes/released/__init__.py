@@ -1,0 +1,1 @@
+"""Released search agents, each in its own protocol."""

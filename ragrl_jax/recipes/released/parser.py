@@ -1,0 +1,64 @@
+"""Model text → the next query, and the answer, in an agent's own tags."""
+
+import dataclasses
+import re
+
+from ragrl_jax.core.text import tags
+from ragrl_jax.prompting import agent_tags, passages
+from ragrl_jax.recipes.released.agents import PLAYED
+from ragrl_jax.structs import Passage
+
+END = agent_tags.ANSWER[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Parser:
+  """agent: a name of `agent_tags.AGENTS`."""
+
+  agent: str = "search_r1"
+
+  @property
+  def tags(self) -> agent_tags.AgentTags:
+    """The agent's tags."""
+    return agent_tags.AGENTS[self.agent]
+
+  @property
+  def stops(self) -> tuple[str, ...]:
+    """The strings that end a turn. An agent that answers in a box ends with its turn."""
+    return (self.tags.query[1],) if self.tags.answered == "box" else (self.tags.query[1], END)
+
+  def query(self, text: str) -> str | None:
+    """The last query of a turn, its white space made single; None without one."""
+    opening, closing = self.tags.query
+    said, closed, _ = self.own(text).rpartition(closing)
+    if not closed or opening not in said:
+      return None
+    return " ".join(said.rpartition(opening)[2].split()) or None
+
+  def answer(self, text: str) -> str | None:
+    """The last complete answer in a turn, or None. A box before a query is not one yet."""
+    said = self.own(text)
+    if self.tags.answered == "box":
+      return agent_tags.boxed(said.rpartition(self.tags.query[1])[2])
+    found = tags.last(said, "answer")
+    if found is None:
+      return None
+    box = agent_tags.boxed(found.body) if self.tags.answered == "boxed" else None
+    return found.body.strip() if box is None else box
+
+  def own(self, text: str) -> str:
+    """The text without blocks of results that the model wrote itself; one that is not closed goes on to the end."""
+    opening, closing = map(re.escape, self.tags.results)
+    return re.sub(f"{opening}.*?(?:{closing}|\\Z)", "", text, flags=re.DOTALL)
+
+  def stop(self, text: str) -> str:
+    """The stop string that a model turn ends on, white space aside; "eos" if there is none."""
+    return next((stop for stop in self.stops if text.rstrip().endswith(stop)), "eos")
+
+  def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
+    """(query, passages) of a block of results; (None, None) for a notice. Other than ours, it is one passage."""
+    inside = PLAYED[self.agent].inside(text)
+    if inside is None:
+      return None, None
+    found = passages.parse_block(f"{passages.OPEN}{inside}{passages.CLOSE}")
+    return self.query(said), (Passage("1", "", inside.strip()),) if found is None else found

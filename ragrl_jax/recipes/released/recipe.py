@@ -1,0 +1,67 @@
+"""Released agents: see README.md."""
+
+import dataclasses
+from typing import Any
+
+from ragrl_jax.prompting.agent_tags import AGENTS
+from ragrl_jax.recipes import answered, search_agent
+from ragrl_jax.recipes import recipe as recipe_lib
+from ragrl_jax.recipes.released import digest
+from ragrl_jax.recipes.released import play as play_lib
+from ragrl_jax.recipes.released.parser import Parser
+from ragrl_jax.recipes.released.prompt import INSTRUCTIONS, Prompt
+from ragrl_jax.settings.fields import setting
+
+
+@dataclasses.dataclass(frozen=True)
+class Switches(recipe_lib.Switches):
+  """README.md says what each agent's authors set."""
+
+  agent: str = setting("search_r1", choices=tuple(AGENTS))
+  instructions: str = setting("paper", choices=INSTRUCTIONS, files=True)  # "none": the question only
+  # what a turn without a search or an answer gets
+  notice: str = setting("paper", choices=tuple(search_agent.NOTICES), files=True)
+  digest: str = setting("paper", choices=tuple(digest.DIGESTS), files=True)  # what the reader of documents is told
+  # of answers that equal no gold: "exact": wrong; "judge": the judge's verdict (config.judge)
+  correctness: str = setting("exact", choices=("exact", "judge"))
+  max_searches: int = setting(4, least=0)
+  max_passage_tokens: int | None = setting(None, least=1)  # a longer document is cut
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+  "paper": {},
+  "search_r1": dict(agent="search_r1"),
+  "desa": dict(agent="desa"),
+  "autorefine": dict(agent="autorefine", max_searches=5),
+  "research": dict(agent="research", max_searches=8),
+  "r1_searcher": dict(agent="r1_searcher", max_searches=8),
+  "search_o1": dict(agent="search_o1", max_searches=10),
+  "simpledeepsearcher": dict(agent="simpledeepsearcher", max_searches=10),
+}
+
+
+def build(switches: Switches) -> recipe_lib.Recipe:
+  """The recipe with these switches."""
+  prompt, parser = Prompt(switches.agent, switches.instructions), Parser(switches.agent)
+  judges = switches.correctness == "judge"
+  reward = answered.Reward(parser, judged=judges)
+  play = play_lib.build(
+    prompt,
+    parser,
+    notice=search_agent.notice(switches.notice),
+    words=digest.words(switches.digest),
+    max_searches=switches.max_searches,
+    max_passage_tokens=switches.max_passage_tokens,
+  )
+  return recipe_lib.Recipe(
+    name="released",
+    prompt=prompt,
+    parser=parser,
+    play=answered.judged(play, parser) if judges else play,
+    stops=parser.stops,
+    score=reward.score,
+    weights=reward.weights,
+    outcome=reward.outcome,
+    switches=switches,
+    searches=switches.max_searches > 0,
+  )

@@ -1,0 +1,44 @@
+"""Adaptive-RAG: a question is answered without documents, with one search or with several, by how complex it is."""
+
+from collections.abc import Mapping
+
+from ragrl_jax.core.text import tags
+from ragrl_jax.recipes.untrained import asides
+from ragrl_jax.recipes.untrained.prompt import Prompt
+from ragrl_jax.structs import Episode, Example, Policy, Tools
+
+ROUTES = {"A": "closed_book", "B": "rag", "C": "ircot"}  # the classifier's labels, as the paper has them
+NEED = "</need>"
+_CLAIMS = (
+  "General knowledge is enough to answer the question; no document is needed.",
+  "One search for documents is enough to answer the question.",
+)
+
+
+def build(prompt: Prompt, routes: Mapping[str, object], *, classifier: str):
+  """The coroutine. The fact `complexity` is A, B or C; a reply that names none counts as B.
+
+  Args:
+    prompt: asks the model for the label.
+    routes: label → the coroutine that answers.
+    classifier: "model": the policy itself says the label; "judge": the judge is asked about two claims on the question.
+
+  Source: Adaptive-RAG (arXiv 2403.14403) sec. 3.2. Its classifier is a T5 model that was trained for it.
+  """
+
+  async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
+    before = []
+    if classifier == "judge":
+      question = f"Question: {example.question.strip()}"
+      alone, once = await tools.judge([(question, claim) for claim in _CLAIMS])
+      label = "A" if (alone or 0) >= 0.5 else "B" if (once or 0) >= 0.5 else "C"
+    else:
+      talk = policy.start(prompt.messages(example))
+      said = await talk.generate(stop=(NEED,))
+      before.append(talk.end())
+      found = tags.last(said.text, "need")
+      label = next((letter for letter in (found.body.upper() if found else "") if letter in ROUTES), "B")
+    answered = await routes[label](example, policy, tools)
+    return asides.joined(*before, answered, ended=answered.ended, complexity=label)
+
+  return play

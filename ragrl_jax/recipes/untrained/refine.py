@@ -1,0 +1,69 @@
+"""Refined documents: the model shortens them first, and answers from what is left alone."""
+
+import dataclasses
+import re
+
+from ragrl_jax.core.text import tags
+from ragrl_jax.prompting import passages
+from ragrl_jax.recipes.untrained import asides
+from ragrl_jax.recipes.untrained.parser import END
+from ragrl_jax.recipes.untrained.prompt import Prompt
+from ragrl_jax.structs import Episode, Example, Passage, Policy, Tools
+
+REFINED = {"recomp": "summary", "filco": "extract"}  # method → the tag of what is left
+_END = re.compile(r"(?<=[.!?])\s+|\n+")
+
+
+def build(prompt: Prompt, reader: Prompt, method: str, *, search: bool, max_passage_tokens: int | None):
+  """The coroutine. Facts: `refined`, and its and the documents' lengths in tokens, `evidence_tokens`, `passage_tokens`.
+
+  Nothing refined means that the reader answers without documents.
+
+  Args:
+    prompt: asks for the refinement.
+    reader: asks for the answer; it shows the refined text as the only document.
+    method: "recomp": a summary in the model's words; "filco": sentences of the documents, others are dropped.
+
+  Source: RECOMP (arXiv 2310.04408) sec. 2, its abstractive compressor; FilCo (arXiv 2311.08377) sec. 3. Their models
+  were trained for it; here the policy is asked.
+  """
+  tag = REFINED[method]
+
+  async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
+    first, found = await asides.ask_about_documents(
+      prompt, example, policy, tools, stop=(f"</{tag}>",), search=search, max_passage_tokens=max_passage_tokens
+    )
+    if first.ended == "budget":
+      return first
+    body = tags.last(tags.without(first.model_text, "information"), tag)
+    text = "" if body is None else body.body.strip()
+    if method == "filco":
+      text = " ".join(copied(text, found))
+    left = (Passage("refined", "", text),) if text else ()
+    talk = policy.start(reader.over(dataclasses.replace(example, passages=left), left))
+    said = await talk.generate(stop=(END,))
+    count = lambda text: len(policy.tokenizer.encode(text))
+    return asides.joined(
+      first,
+      talk.end(),
+      ended="answer" if said.stop == END else said.stop,
+      refined=text,
+      evidence_tokens=count(text),
+      passage_tokens=count(passages.numbered(found, titles=True)),
+    )
+
+  return play
+
+
+def copied(text: str, documents: tuple[Passage, ...]) -> list[str]:
+  """The sentences of the text that stand in a document word for word, white space and case aside, each once."""
+  plain = lambda words: " ".join(words.lower().split())
+  sources = [plain(f"{passages.neutral(one.title)}\n{passages.neutral(one.text)}") for one in documents]
+  sentences = dict.fromkeys(part.strip() for part in _END.split(text))
+  return [one for one in sentences if one and any(plain(one) in source for source in sources)]
+
+
+def evidence(example: Example, episode: Episode) -> str:
+  """What is left of the documents."""
+  del example
+  return episode.facts.get("refined", "")

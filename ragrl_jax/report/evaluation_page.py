@@ -1,0 +1,136 @@
+"""Writes the page of an evaluation, or of two side by side: tables, a browser of the questions, and their episodes."""
+
+import datetime
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ragrl_jax.report import excerpt, kept_traces, metric_tables, question_rows, rendering, side_by_side
+from ragrl_jax.report import page as page_lib
+from ragrl_jax.store import jsonl
+
+PREDICTIONS, METRICS = "predictions.jsonl", "metrics.json"
+FACTS = (
+  ("Recipe", "recipe"),
+  ("System", "system"),
+  ("Model", "model"),
+  ("Checkpoint", "checkpoint"),
+  ("Questions", "data"),
+)
+
+
+def is_folder(folder: str | os.PathLike) -> bool:
+  """Whether a folder is an evaluation's rather than a training run's."""
+  return (pathlib.Path(folder) / PREDICTIONS).is_file()
+
+
+def write(
+  folders: Sequence[str | os.PathLike], out: str | os.PathLike | None = None, *, max_bytes: int = excerpt.MAX_BYTES
+) -> pathlib.Path:
+  """Writes the page of one finished evaluation, or of two on the same questions.
+
+  Args:
+    folders: one, or the earlier (or weaker) and the later one.
+    out: the file to write; FOLDER/report.html if None.
+    max_bytes: size of the episodes in the page, see `kept_traces.chosen`.
+
+  Returns:
+    The file that was written.
+
+  Raises:
+    ValueError: more than two folders, one without a finished evaluation, one with a damaged file, or two evaluations
+      without a common question.
+  """
+  page = rendering.evaluation(gather(folders, max_bytes=max_bytes))
+  out = pathlib.Path(out) if out is not None else pathlib.Path(folders[0]) / "report.html"
+  with jsonl.whole(out) as part:
+    part.write_text(page, encoding="utf-8")
+  return out
+
+
+def gather(folders: Sequence[str | os.PathLike], *, max_bytes: int = excerpt.MAX_BYTES) -> dict[str, Any]:
+  """The contents of the page as plain data."""
+  if len(folders) > 2:
+    raise ValueError(f"{len(folders)} evaluations were given: a page has one or two; `ragrl compare` takes more.")
+  paths = [pathlib.Path(folder) for folder in folders]
+  names = side_by_side.distinct([path.resolve() for path in paths])
+  metrics = [_metrics(path) for path in paths]
+  questions, alone = question_rows.joined([path / PREDICTIONS for path in paths])
+  places = kept_traces.chosen(questions, paths, max_bytes)
+  traces = [-1] * len(questions)
+  for number, place in enumerate(places):
+    traces[place] = number
+  parts = question_rows.measured(questions)
+  return {
+    "names": names,
+    "runs": [_run(name, one) for name, one in zip(names, metrics)],
+    "written": _now(),
+    "table": metric_tables.comparison(*((None, metrics[0]) if len(metrics) == 1 else metrics)),
+    "terms": _terms(metrics),
+    "parts": parts,
+    "measures": {name: label for name, label in question_rows.MEASURES.items() if _known(parts, name)},
+    "counts": {name: label for name, label in question_rows.COUNTS.items() if _known(parts, name)},
+    "index": question_rows.columns(questions, traces),
+    "blocks": kept_traces.blocks(questions, paths, places),
+    "total": len(questions),
+    "alone": alone,
+    "kept": len(places),
+    "settings": side_by_side.differing([dict(page_lib.flat(one["settings"])) for one in metrics])
+    if len(metrics) > 1
+    else [{"path": path, "values": [page_lib.said(value)]} for path, value in page_lib.flat(metrics[0]["settings"])],
+  }
+
+
+def _metrics(folder: pathlib.Path) -> dict[str, Any]:
+  path = folder / METRICS
+  if not is_folder(folder) or not path.is_file():
+    raise ValueError(
+      f"{folder}: no {METRICS if is_folder(folder) else PREDICTIONS} here, so this is no finished evaluation. Name a "
+      "folder that `ragrl evaluate` has finished (of several seeds, one of its seed_0, seed_1, …)."
+    )
+  found = json.loads(path.read_text(encoding="utf-8"))
+  return found | {"settings": found.get("settings") or {}}
+
+
+def _run(name: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
+  """The head of one evaluation."""
+  settings = metrics["settings"]
+  facts = [(label, _said(settings[key])) for label, key in FACTS if settings.get(key)]
+  if settings.get("sampling"):
+    facts.append(("Decoding", _said(settings["sampling"])))
+  if retrieval := settings.get("retrieval"):
+    facts.append(("Retrieval", _said(retrieval)))
+  return {
+    "name": name,
+    "facts": facts,
+    "seconds": metrics.get("seconds"),
+    "latency": metrics.get("latency"),
+    "failed": metrics.get("failed", 0),
+    "unjudged": metrics.get("unjudged", 0),
+  }
+
+
+def _terms(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+  """[{"group", "name", "values"}]: means of terms and of a recipe's measures, and how many episodes ended how."""
+  groups = {"terms": "Reward term", "pooled": "Pooled over pairs", "measure": "Measure", "ended": "Ended by"}
+  names = [(key, name) for key in groups for name in dict.fromkeys(n for one in metrics for n in one.get(key) or {})]
+  return [
+    {"group": groups[key], "name": name, "values": [(one.get(key) or {}).get(name) for one in metrics]}
+    for key, name in names
+  ]
+
+
+def _known(parts: Sequence[Mapping[str, Any]], measure: str) -> bool:
+  return any(side[measure] is not None for part in parts for side in part["sides"])
+
+
+def _said(value: Any) -> str:
+  if isinstance(value, Mapping):
+    return ", ".join(f"{name} {_said(item)}" for name, item in value.items() if not isinstance(item, Mapping))
+  return str(value)
+
+
+def _now() -> str:
+  return datetime.datetime.now(datetime.UTC).strftime("%-d %B %Y, %H:%M UTC")

@@ -1,0 +1,153 @@
+"""What an episode's text refers to: quotes and where they stand, cited passages, and judged steps with their basis.
+
+A text is returned in runs, [text] or [text, kind, explanation], which joined are the whole text. Kinds of the model's:
+"found" (a quote that stands somewhere word for word), "near" (it stands there in other letters or nearly), "missing",
+"cite". Kinds of the environment's: "found", "near", "cited".
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ragrl_jax.core.rewards import faithful, quotes
+from ragrl_jax.core.text import tags
+from ragrl_jax.recipes.veritas import parser as veritas
+from ragrl_jax.store import episodes
+from ragrl_jax.structs import MODEL
+
+Span = tuple[int, int, str, str]  # start, end, kind, explanation
+Run = list[str]
+
+QUOTING = ("retrieval", "quote", "extract", "evidence", "refine")  # tags around what is taken from the passages
+WORDS = 3  # fewest words of a quote
+LONGEST = 60_000  # characters of a text in which a quote that does not stand word for word is looked for
+JUDGED = ("information_think", "think_search", "think_answer")
+_SPOKEN = re.compile(r'"([^"\n]{16,600})"|“([^”\n]{16,600})”')
+_SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?]+(?=\s|$)|$)|\S[^\n]*")
+_CITED = re.compile(
+  r"\[(\d{1,2}(?:\s*,\s*\d{1,2})*)\]|\b(?:[Dd]oc(?:ument)?|[Pp]assage|[Rr]eference)\s*\[?(\d{1,2})\b\]?"
+)
+_NUMBERED = re.compile(r"^(?:(?:Passage|Document|Doc|Reference)?\s*\[?(\d{1,2})\]?[.:)(]) ?.*$", re.MULTILINE)
+
+
+def marked(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+  """The segments of an episode's row with their runs: {"runs"}, and {"found": [{"runs", "cited"}]} for a search's.
+
+  Args:
+    row: one of `store.episodes`, with text.
+  """
+  segments = row["segments"]
+  texts = {
+    (place, None): segment["text"]
+    for place, segment in enumerate(segments)
+    if segment["owner"] != MODEL and segment.get("found") is None
+  }
+  for place, segment in enumerate(segments):
+    texts |= {(place, number): one["text"] for number, one in enumerate(segment.get("found") or ())}
+  names = {key: _name(segments, *key) for key in texts}
+  spans: dict[tuple[int, int | None], list[Span]] = {key: [] for key in texts}
+  cited: set[tuple[int, int | None]] = set()
+  for place, segment in enumerate(segments):
+    if segment["owner"] == MODEL:
+      own = spans[place, None] = []
+      _quote(segment["text"], own, texts, names, spans)
+      _cite(segment["text"], own, segments[:place], spans, cited)
+  made = []
+  for place, segment in enumerate(segments):
+    if segment.get("found") is None:
+      made.append({"runs": runs(segment["text"], spans[place, None])})
+    else:
+      found = [
+        {"runs": runs(one["text"], spans[place, i]), "cited": (place, i) in cited}
+        for i, one in enumerate(segment["found"])
+      ]
+      made.append({"found": found})
+  return made
+
+
+def judged(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+  """The steps that a judge has read: {"term", "claim", "basis", "verdict": 0 to 1, or None if there was none}."""
+  facts = row["facts"]
+  if not any(name in facts for name in JUDGED):
+    return []
+  steps = veritas.steps(episodes.episode_of(row).turns)
+  return [
+    {"term": name, "claim": claim, "basis": basis, "verdict": verdict}
+    for name in JUDGED
+    if facts.get(name)
+    for (basis, claim), verdict in zip(faithful.whole(getattr(steps, name)), facts[name])
+  ]
+
+
+def runs(text: str, spans: Sequence[Span]) -> list[Run]:
+  """The text cut at its spans. Of spans that overlap, the one that begins first holds."""
+  made, at = [], 0
+  for start, end, kind, said in sorted(spans, key=lambda span: (span[0], -span[1])):
+    if start < at or start == end:
+      continue
+    if start > at:
+      made.append([text[at:start]])
+    made.append([text[start:end], kind, said])
+    at = end
+  return [*made, [text[at:]]] if at < len(text) or not made else made
+
+
+def _name(segments, place: int, number: int | None) -> str:
+  if number is None:
+    return "the prompt" if place == 0 else "a notice"
+  passage = segments[place]["found"][number]
+  return f"passage {number + 1}, {passage['title']}" if passage["title"] else f"passage {number + 1}"
+
+
+def _quote(said: str, own: list[Span], texts, names, spans) -> None:
+  """Marks the quotes of a model's text there and where they stand."""
+  for start, end in _quotes(said):
+    quote, kind, where = said[start:end], "missing", "stands in no passage"
+    for flags, better in ((0, "found"), (re.IGNORECASE, "near")):
+      pattern = re.compile(r"\s+".join(map(re.escape, quote.split())), flags)
+      hits = {key: hit for key, text in texts.items() if (hit := pattern.search(text))}
+      if hits:
+        kind, where = better, "stands in " + "; ".join(names[key] for key in hits)
+        for key, hit in hits.items():
+          spans[key].append((hit.start(), hit.end(), better, "quoted by the model"))
+        break
+    else:
+      near = [key for key, text in texts.items() if len(text) <= LONGEST and quotes.soft(quote, text)]
+      if near:
+        kind, where = "near", "stands nearly so in " + "; ".join(names[key] for key in near)
+    own.append((start, end, kind, where))
+
+
+def _quotes(said: str) -> list[tuple[int, int]]:
+  """Where a model's text quotes: between quoting tags, sentence by sentence, and long texts between quotation marks."""
+  found = []
+  for pair in tags.pairs(said, QUOTING):
+    start = pair.start + len(f"<{pair.name}>")
+    found += [(start + one.start(), start + one.end()) for one in _SENTENCE.finditer(pair.body)]
+  found += [one.span(1 if one[1] else 2) for one in _SPOKEN.finditer(said)]
+  stripped = []
+  for start, end in found:
+    inside = said[start:end]
+    start, end = start + len(inside) - len(inside.lstrip()), start + len(inside.rstrip())
+    if quotes.words(said[start:end]) >= WORDS:
+      stripped.append((start, end))
+  return stripped
+
+
+def _cite(said: str, own: list[Span], before, spans, cited) -> None:
+  """Marks the citations of a model's text and the passages they are of: the newest search's, or the prompt's."""
+  newest = next((place for place in reversed(range(len(before))) if before[place].get("found")), None)
+  prompt = before[0]["text"] if before else ""
+  lines = {int(one[1]): one.span() for one in _NUMBERED.finditer(prompt)} if newest is None else {}
+  for one in _CITED.finditer(said):
+    numbers = [int(number) for number in re.findall(r"\d+", one[0])]
+    named = []
+    for number in numbers:
+      if newest is not None and 0 < number <= len(before[newest]["found"]):
+        cited.add((newest, number - 1))
+        named.append(_name(before, newest, number - 1))
+      elif number in lines:
+        named.append(prompt[slice(*lines[number])][:90])
+        spans[0, None].append((*lines[number], "cited", f"cited by the model: {number}"))
+    if named:
+      own.append((one.start(), one.end(), "cite", "cites " + "; ".join(named)))

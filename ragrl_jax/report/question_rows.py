@@ -1,0 +1,147 @@
+"""The questions of one evaluation, or of two on the same questions: their scores by column, and means of each part."""
+
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.stats
+
+from ragrl_jax.core.metrics import stats
+from ragrl_jax.store import jsonl
+
+MAX_GOLDS = 5  # of a question
+MAX_SIGNS = 400  # characters of a question or an answer
+MEASURES = dict(em="Exact match", f1="F1", cover_em="Gold in the answer", outcome="Correct by the recipe")
+COUNTS = dict(num_searches="Searches", response_tokens="Tokens")
+Row = Mapping[str, Any]
+
+
+def joined(paths: Sequence[pathlib.Path]) -> tuple[list[tuple[Row, ...]], int]:
+  """The rows of the same question, one of each file, with their `line` in it; and how many rows have no partner.
+
+  Questions are matched by set and id, in the order of the first file.
+
+  Raises:
+    ValueError: a damaged file, or two evaluations without a common question.
+  """
+  found = []
+  for path in paths:
+    rows = (dict(row, line=line) for line, row in enumerate(jsonl.read(path, torn_end=True)))
+    found.append({(row.get("source") or "", row["id"]): row for row in rows})
+  common = [tuple(of[key] for of in found) for key in found[0] if all(key in of for of in found[1:])]
+  if not common:
+    raise ValueError(f"{' and '.join(map(str, paths))}: they have no question in common.")
+  return common, sum(map(len, found)) - len(common) * len(found)
+
+
+def columns(questions: Sequence[tuple[Row, ...]], traces: Sequence[int]) -> dict[str, Any]:
+  """The questions as columns, which are a third of the size of rows.
+
+  Args:
+    questions: see `joined`.
+    traces: the number of each question's trace in the page, -1 for one without.
+
+  Returns:
+    {"id", "question", "golds", "source", "hops", "trace", "sides": [{"said", measures of MEASURES and COUNTS, "ended",
+    "line"}]}. "source" and "ended" are numbers in the lists "sources" and "ends".
+  """
+  sources, ends = _Names(), _Names()
+  first = [rows[0] for rows in questions]
+  sides = [
+    {
+      "said": [_cut(row["prediction"]) for row in side],
+      **{name: [_round(row.get(name)) for row in side] for name in (*MEASURES, *COUNTS)},
+      "ended": [ends(row["ended"]) for row in side],
+      "line": [row["line"] for row in side],
+    }
+    for side in zip(*questions, strict=True)
+  ]
+  return {
+    "id": [row["id"] for row in first],
+    "question": [_cut(row["question"]) for row in first],
+    "golds": [[_cut(gold) for gold in row["golds"][:MAX_GOLDS]] for row in first],
+    "source": [sources(row.get("source") or "") for row in first],
+    "hops": [row.get("hops") for row in first],
+    "trace": list(traces),
+    "sides": sides,
+    "sources": list(sources),
+    "ends": list(ends),
+  }
+
+
+def measured(questions: Sequence[tuple[Row, ...]]) -> list[dict[str, Any]]:
+  """The parts of the questions and their means: all, then each set, each number of hops and each end, if several.
+
+  Returns:
+    [{"group": "", "Set", "Hops" or "Ended", "name", "n", "sides": [{measure: mean}], "interval": of exact match, or
+    with two sides of its difference; and with two sides "difference", "won", "lost", "right", "wrong", "p"}]. p is of
+    the paired permutation test over questions, which for scores of 0 and 1 is McNemar's. Questions that failed on a
+    side are in none of these.
+  """
+  known = [rows for rows in questions if all(row["ended"] != "failed" for row in rows)]
+  parts = [("", "all questions", known)]
+  for group, of in (("Set", _source), ("Hops", _hops), ("Ended", _ended)):
+    names = sorted(
+      {of(rows[-1]) for rows in known} - {""}, key=lambda name: (len(name), name) if group == "Hops" else name
+    )
+    if len(names) > 1:
+      parts += [(group, name, [rows for rows in known if of(rows[-1]) == name]) for name in names]
+  return [_part(group, name, rows) for group, name, rows in parts if rows]
+
+
+def _part(group: str, name: str, questions: Sequence[tuple[Row, ...]]) -> dict[str, Any]:
+  sides = list(zip(*questions, strict=True))
+  found: dict[str, Any] = {"group": group, "name": name, "n": len(questions)}
+  found["sides"] = [
+    {measure: _mean([row.get(measure) for row in side]) for measure in (*MEASURES, *COUNTS)} for side in sides
+  ]
+  scores = [np.asarray([row["em"] for row in side], float) for side in sides]
+  if len(sides) == 1:
+    return found | {"interval": stats.bootstrap_interval(scores[0], seed=0)}
+  difference = scores[1] - scores[0]
+  right = [score > 0 for score in scores]
+  won, lost = int((right[1] & ~right[0]).sum()), int((right[0] & ~right[1]).sum())
+  return found | {
+    "difference": float(difference.mean()),
+    "interval": stats.bootstrap_interval(difference, seed=0),
+    "won": won,
+    "lost": lost,
+    "right": int((right[0] & right[1]).sum()),
+    "wrong": int((~right[0] & ~right[1]).sum()),
+    "p": _sign_test(won, lost),
+  }
+
+
+def _sign_test(won: int, lost: int) -> float:
+  """p of the paired permutation test of scores of 0 and 1, exactly, for any number of questions: McNemar's."""
+  return float(scipy.stats.binomtest(won, won + lost).pvalue) if won + lost else 1.0
+
+
+class _Names(dict):
+  """Names and their numbers, in the order in which they come."""
+
+  def __call__(self, name: str) -> int:
+    return self.setdefault(name, len(self))
+
+
+_source: Callable[[Row], str] = lambda row: row.get("source") or ""
+_hops: Callable[[Row], str] = lambda row: "" if row.get("hops") is None else str(row["hops"])
+_ended: Callable[[Row], str] = lambda row: row["ended"] or "(nothing)"
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+  known = [value for value in values if value is not None]
+  return sum(known) / len(known) if known else None
+
+
+def _round(value: float | None) -> float | int | None:
+  """Four digits; whole numbers as such, which are shorter."""
+  if value is None:
+    return None
+  short = float(f"{value:.4g}")
+  return int(short) if short.is_integer() else short
+
+
+def _cut(text: str | None) -> str | None:
+  return text if text is None or len(text) <= MAX_SIGNS else text[:MAX_SIGNS] + " …"

@@ -1,0 +1,102 @@
+"""Rejection sampling over evaluations' folders: what is kept, and what cannot be trained on."""
+
+import dataclasses
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from ragrl_jax import recipes, sft
+from ragrl_jax.data import readers, writers
+from ragrl_jax.evaluation import harness, right_transcripts
+from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Passage
+
+ROOT = pathlib.Path(__file__).parents[2]
+EXAMPLES = [Example("1", "Who?", ("Ann",), source="nq"), Example("2", "Where?", ("Oslo",), source="nq")]
+FOUND = (ENVIRONMENT, "\n\n<information>Doc 1(Title: T) Ann.</information>\n\n")
+RIGHT = [(MODEL, "<search> who </search>"), FOUND, (MODEL, "<answer> Ann </answer>")]
+SHORT, WRONG, OSLO = (
+  [(MODEL, f"<answer> {text} </answer>")] for text in ("Ann", "Bob", "Oslo")
+)  # of the first question; and the second's
+
+
+def sampled(folder, *transcripts, recipe="search_r1", preset="paper", examples=EXAMPLES, change=None, **settings):
+  """The folder of an evaluation in which these were played, one a question."""
+  made = recipes.get(recipe, preset)
+
+  def play(asked, first):
+    del first
+    played = [Episode.from_text(made, example, turns) for example, turns in zip(asked, transcripts, strict=True)]
+    return [change(episode) for episode in played] if change else played
+
+  said = dict(recipe=recipe, preset=preset, switches=dict(made.switches), data="nq.jsonl", own_passages=None)
+  harness.evaluate(examples, play, made, folder, settings=said | settings)
+  return folder
+
+
+def test_right_transcripts_are_kept_once(tmp_path):
+  folders = [
+    sampled(tmp_path / "a", RIGHT, WRONG),
+    sampled(tmp_path / "b", RIGHT, OSLO),
+    sampled(tmp_path / "c", SHORT, WRONG),
+  ]
+  kept, fates = right_transcripts.kept(folders, EXAMPLES)
+  assert [(example.id, turns) for example, turns in kept] == [("1", RIGHT), ("1.2", SHORT), ("2", OSLO)]
+  assert fates == {"kept": 3, "wrong": 2, "again": 1}
+  kept, fates = right_transcripts.kept(folders, EXAMPLES, most=1)
+  assert [turns for _, turns in kept] == [RIGHT, OSLO] and fates["enough"] == 1
+  writers.write_examples(tmp_path / "sft.jsonl", [e for e, _ in kept], turns=[turns for _, turns in kept])
+  first = next(iter(readers.read_examples(str(tmp_path / "sft.jsonl"))))
+  ids, weights = sft.tokenised(recipes.get("search_r1"), first, ByteTokenizer(), 0.0)
+  trained = bytes(token for token, weight in zip(ids, weights) if weight).decode()
+  assert trained == "<search> who </search><answer> Ann </answer>"  # what the model wrote, and nothing else
+
+
+def test_cut_and_failed_episodes_are_not_kept(tmp_path):
+  cut = lambda episode: dataclasses.replace(
+    episode, segments=(*episode.segments[:-1], dataclasses.replace(episode.segments[-1], stop="length"))
+  )
+  failed = lambda episode: dataclasses.replace(episode, ended="failed", failure="gone")
+  folders = [sampled(tmp_path / "cut", SHORT, OSLO, change=cut), sampled(tmp_path / "gone", SHORT, OSLO, change=failed)]
+  assert right_transcripts.kept(folders, EXAMPLES) == ([], {"cut off": 2, "failed": 2})
+
+
+def test_what_cannot_be_trained_on(tmp_path):
+  good = sampled(tmp_path / "good", RIGHT, OSLO)
+  for folders, examples, says in (
+    ([good, sampled(tmp_path / "other", RIGHT, OSLO, preset="repo")], EXAMPLES, "differ in switches"),
+    ([sampled(tmp_path / "noisy", RIGHT, OSLO, noise=8)], EXAMPLES, "prompts were changed"),
+    ([sampled(tmp_path / "sure", SHORT, OSLO, recipe="untrained", preset="sure")], EXAMPLES, "several conversations"),
+    ([sampled(tmp_path / "given", SHORT, OSLO, recipe="untrained", preset="given")], EXAMPLES, "2 of its 2 questions"),
+    ([good], EXAMPLES[:1], "question '2' is not in --data"),
+    ([good], [*EXAMPLES, EXAMPLES[0]], "the same source and id"),
+    ([tmp_path], EXAMPLES, "no metrics.json there"),
+  ):
+    with pytest.raises(ValueError, match=says):
+      right_transcripts.kept(folders, examples)
+
+
+def test_passages_that_the_prompt_lacked_are_left_out(tmp_path):
+  rows = [dataclasses.replace(example, passages=(Passage("p", "T", "Ann."),)) for example in EXAMPLES]
+  folder = sampled(tmp_path / "a", SHORT, OSLO, own_passages=False)
+  kept, _ = right_transcripts.kept([folder], rows)
+  assert [example.passages for example, _ in kept] == [(), ()]
+
+
+@pytest.mark.slow  # starts two processes that import everything
+def test_the_command(tmp_path):
+  sampled(tmp_path / "s" / "1", RIGHT, WRONG)
+  sampled(tmp_path / "s" / "2", SHORT, WRONG)
+  sampled(tmp_path / "wrong", WRONG, WRONG)
+  writers.write_examples(tmp_path / "nq.jsonl", EXAMPLES)
+  command = [sys.executable, ROOT / "launchers" / "make_rejection_sft.py", f"--data={tmp_path}/nq.jsonl"]
+  say = lambda *more: subprocess.run([*command, *more], capture_output=True, text=True)
+  done = say(f"--results={tmp_path}/s/*", f"--out={tmp_path}/o.jsonl.gz")
+  assert done.returncode == 0 and "2 transcripts of 1 question" in done.stdout, done.stderr
+  written = list(readers.read_examples(str(tmp_path / "o.jsonl.gz")))
+  assert [e.meta["turns"] for e in written] == [[list(turn) for turn in turns] for turns in (RIGHT, SHORT)]
+  done = say(f"--results={tmp_path}/wrong", f"--out={tmp_path}/none.jsonl")
+  assert done.returncode == 2 and "none of 2 episodes is right" in done.stderr
+  assert not (tmp_path / "none.jsonl").exists()
