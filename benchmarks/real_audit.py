@@ -102,7 +102,8 @@ def timed(data: pathlib.Path, count: int) -> str:
   minutes = 21e6 * used / count / 60
   return (
     f"Speed: {count} passages, {len(examples)} questions, {len(held.phrases)} phrases to look for:\n"
-    f"{seconds:.0f} s in one process, {1e6 * used / count:.0f} us of processor time each; 21 million take {minutes:.0f} minutes of it."
+    f"{seconds:.0f} s in one process, {1e6 * used / count:.0f} us of processor time each; "
+    f"21 million take {minutes:.0f} minutes of it."
   )
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from ragrl_jax.evaluation.transcripts import adapters, foreign_rows
-from ragrl_jax.prompting import agent_tags
 from ragrl_jax.judging import lexical
+from ragrl_jax.prompting import agent_tags
 from ragrl_jax.recipes.veritas import measured
 from ragrl_jax.store import episodes
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Example

@@ -61,7 +61,7 @@ def score(
   }
   out.mkdir(parents=True, exist_ok=True)
   jsonl.write(out / harness.PREDICTIONS, rows)
-  if adapters.ADAPTERS[system].thinks:  # without the tags every step would lack its thought
+  if agent_tags.AGENTS[system].thinks:  # without the tags every step would lack its thought
     jsonl.write(out / episodes_lib.PLAYED, (episodes_lib.played(one, episodes[one.id]) for one in examples))
   with jsonl.whole(out / harness.METRICS) as part:
     part.write_text(json.dumps(jsonl.plain(metrics), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
