@@ -116,7 +116,7 @@ def test_whole_numbers_can_have_separators_and_exponents(parse):
       ("--config=configs/none.py", "--workdir=x", "--config.steps=3"),
       "--config=configs/none.py: there is no such file",
     ),
-    (("--config=configs/search_r1.py:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, grpo"),
+    (("--config=configs/search_r1.py:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, sft, grpo"),
     ((CONFIG, "--workdir=x", "--config.model.remat=maybe"), "--config.model.remat=maybe"),
     (("--config.steps=3", CONFIG, "--workdir=x"), "before a value for --config"),
     (
@@ -124,7 +124,7 @@ def test_whole_numbers_can_have_separators_and_exponents(parse):
       r"--config=aren: there is no config 'aren' \(did you mean arena\?\)\. Use one of",
     ),
     (("--config", "zzz:smoke", "--workdir=x"), "--config=zzz:smoke: there is no config 'zzz'. Use one of arena, care"),
-    (("--config=search_r1:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, grpo"),
+    (("--config=search_r1:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, sft, grpo"),
   ],
 )
 def test_wrong_flags_are_refused(parse, words, says):
