@@ -4,11 +4,12 @@
   python launchers/compare.py --verdicts 'PAIRS_A/*.jsonl.gz' --verdicts SHEET.csv [--verdicts …]
 
 The first compares two or more systems on the same questions. Each --results is a folder that launchers/evaluate.py
-wrote, or a glob of such folders ('out/a/*', one per set and seed). Folders with the same questions are runs of one
-system: its scores are means over them, ± their standard deviation. It prints the means of every set, their macro
-average, the difference from the first system with its 95 % interval over questions and runs, and two tests against the
-first system: one of the questions' scores, paired by question, and one of the sets' means, paired by set; --alternative
-makes the latter one-sided. The p of several systems are also shown as Holm's method adjusts them.
+wrote, or a glob of such folders ('out/a/*', one per set and training run). Folders with the same questions are runs of
+one system, as are the seeds of one evaluation: its scores are means over them, ± their standard deviation. It prints
+the means of every set, their macro average, the difference from the first system with its 95 % interval over questions
+and runs, and two tests against the first system: one of the questions' scores, paired by question, and one of the sets'
+means, paired by set; --alternative makes the latter one-sided. The p of several systems are also shown as Holm's method
+adjusts them.
 
 The second compares two or more judges. Each --verdicts holds the same pairs as one judge labelled them
 (launchers/make_judge_data.py), or a person (its --sheet). It prints the rate at which they agree, Fleiss' kappa, for
@@ -24,7 +25,7 @@ from absl import app, flags
 from ragrl_jax.cli import commands
 from ragrl_jax.core.metrics import stats
 from ragrl_jax.data import readers
-from ragrl_jax.evaluation import answer_verdicts, comparison, harness, raters
+from ragrl_jax.evaluation import answer_verdicts, comparison, harness, raters, seeds
 from ragrl_jax.store import jsonl
 
 RESULTS = flags.DEFINE_multi_string(
@@ -63,7 +64,8 @@ def systems() -> str:
 
 def predictions(folders: str) -> list:
   """The rows of one system."""
-  paths = [pathlib.Path(name) / harness.PREDICTIONS for name in sorted(glob.glob(folders))]
+  named = [part for name in sorted(glob.glob(folders)) for part in seeds.parts(pathlib.Path(name))]
+  paths = [folder / harness.PREDICTIONS for folder in named]
   if not (paths := [path for path in paths if path.exists()]):
     raise FileNotFoundError(f"--results={folders}: no {harness.PREDICTIONS} there.")
   return [row for path in paths for row in answer_verdicts.beside(path.parent, list(jsonl.read(path)))]

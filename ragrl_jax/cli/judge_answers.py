@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from ragrl_jax import judging
 from ragrl_jax.cli import commands, generation
-from ragrl_jax.evaluation import answer_verdicts, harness
+from ragrl_jax.evaluation import answer_verdicts, harness, seeds
 from ragrl_jax.judging import prompts
 from ragrl_jax.recipes.veritas import distil
 from ragrl_jax.store import compile_cache, jsonl
@@ -32,8 +32,8 @@ def main(argv):
   """Runs `ragrl judge`."""
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
-  folders = [pathlib.Path(name) for pattern in RESULTS.value for name in sorted(glob.glob(pattern))]
-  folders = [folder for folder in folders if (folder / harness.PREDICTIONS).is_file()]
+  named = [pathlib.Path(name) for pattern in RESULTS.value for name in sorted(glob.glob(pattern))]
+  folders = [part for name in named for part in seeds.parts(name) if (part / harness.PREDICTIONS).is_file()]
   if not folders:
     raise FileNotFoundError(f"--results={','.join(RESULTS.value)}: no {harness.PREDICTIONS} there.")
   settings = CONFIG.value.judge

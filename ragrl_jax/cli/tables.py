@@ -13,6 +13,7 @@ import pathlib
 from absl import app, flags
 
 from ragrl_jax.cli import commands
+from ragrl_jax.evaluation import seeds
 from ragrl_jax.evaluation.tables import filling, papers, results, writing
 from ragrl_jax.store import jsonl
 
@@ -48,7 +49,7 @@ def main(argv):
 
 
 def folders(patterns: list[str]) -> list[str]:
-  """The folders that the patterns name, each once, in order.
+  """The folders that the patterns name, and the seeds' folders in them, each once, in order.
 
   Raises:
     FileNotFoundError: a pattern names none.
@@ -58,7 +59,7 @@ def folders(patterns: list[str]) -> list[str]:
     names = sorted(glob.glob(pattern)) or ([pattern] if pathlib.Path(pattern).exists() else [])
     if not names:
       raise FileNotFoundError(f"--runs={pattern}: there is no such folder.")
-    found |= dict.fromkeys(names)
+    found |= dict.fromkeys(str(part) for name in names for part in seeds.parts(pathlib.Path(name)))
   return list(found)
 
 

@@ -65,7 +65,7 @@ def need(first: Rows, second: Rows, measure: str) -> dict[str, dict[str, float |
   kinds: dict[str, list[tuple[bool, bool, bool]]] = {}
   for name, row in left.items():
     one, two = _value(row, measure), _value(right[name], measure)
-    if one is not None and two is not None:
+    if one is not None and two is not None and row["num_searches"] is not None:  # bare predictions do not say it
       kinds.setdefault(name[0], []).append((row["num_searches"] > 0, one >= 0.5, two >= 0.5))
   if not kinds:
     raise ValueError(f"no question has a value of {measure!r} in both evaluations.")

@@ -24,6 +24,12 @@ def folders(out: pathlib.Path, seeds: int) -> list[pathlib.Path]:
   return [out] if seeds == 1 else [out / f"seed_{seed}" for seed in range(seeds)]
 
 
+def parts(folder: pathlib.Path) -> list[pathlib.Path]:
+  """The folders of predictions of an evaluation: its seeds', in their order, or the folder itself without any."""
+  found = [one for one in folder.glob("seed_*") if one.name.removeprefix("seed_").isdigit()]
+  return sorted(found, key=lambda one: int(one.name.removeprefix("seed_"))) or [folder]
+
+
 def over_seeds(
   found: Sequence[Mapping[str, Any]], rows: Sequence[Sequence[Mapping[str, Any]]], with_interval: Sequence[str]
 ) -> dict[str, Any]:

@@ -191,5 +191,11 @@ def test_the_command(tmp_path):
   assert said.returncode == 0 and "0.031" in said.stdout and "f1" not in said.stdout, said.stderr
   said = say(f"--results={tmp_path}/a/*", f"--results={tmp_path}/b/*", "--measures=em", "--alternative=greater")
   assert "0.016" in said.stdout and "one-sided: greater" in said.stdout, said.stderr
+  for seed in (0, 1):  # an evaluation under two seeds
+    folder = tmp_path / "c" / f"seed_{seed}"
+    folder.mkdir(parents=True)
+    (folder / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (A, B)[seed]))
+  said = say(f"--results={tmp_path}/a/*", f"--results={tmp_path}/c", "--measures=em")
+  assert said.returncode == 0 and "0.750 ± 0.354" in said.stdout, said.stderr  # s1: .5 and 1
   said = say(f"--verdicts={tmp_path}/one.jsonl.gz", f"--verdicts={tmp_path}/two.jsonl.gz")
   assert json.loads(said.stdout) | dict(n=4, agreement=0.75) == json.loads(said.stdout), said.stderr

@@ -1,6 +1,7 @@
 """What a corpus holds of what questions need, by hand; the command; and the tables' notes."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -8,10 +9,13 @@ import sys
 import paper_runs
 import pytest
 
-from ragrl_jax.data import writers
+from ragrl_jax.core.metrics import qa
+from ragrl_jax.core.text.normalize import normalize
+from ragrl_jax.data import readers, writers
 from ragrl_jax.evaluation import corpus_audit
 from ragrl_jax.evaluation.tables import filling, papers, results, writing
 from ragrl_jax.retrieval import build_index
+from ragrl_jax.retrieval.corpus import read_passages
 from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Example, Passage
 
@@ -104,6 +108,27 @@ def test_tables_say_what_the_corpus_holds(tmp_path):
   write(folder, of(3), rows[1:])
   with pytest.raises(ValueError, match="audit.json: 1 of the evaluation's 4 questions are not in the audit"):
     results.read(folder)
+
+
+HERE = pathlib.Path(os.environ.get("RAGRL_DATA") or ROOT.parent / "shared" / "data")
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not (HERE / "corpora").is_dir(), reason=f"no real corpora in {HERE}: set RAGRL_DATA")
+def test_counts_on_a_real_corpus_are_those_of_every_answer_in_every_passage():
+  examples = list(readers.read_examples(HERE / "qa" / "popqa_passages.jsonl.gz", max_examples=150))
+  passages = list(read_passages(HERE / "corpora" / "popqa.jsonl.gz"))[:600]
+  held = corpus_audit.holdings(examples, passages)
+  known = 0
+  for example in examples:
+    row = corpus_audit.row(example, held)
+    counts = [sum(qa.has_answer(f"{p.title} {p.text}", [gold]) for p in passages) for gold in example.golds]
+    assert row["passages"] == min(100, max(counts)), example
+    texts = {normalize(passage.text, "squad") for passage in passages}
+    there = sum(normalize(example.passages[place].text, "squad") in texts for place in example.supporting)
+    assert row["by_text"][0] >= there  # a whole text is there, and so may be half of another
+    known += row["passages"] > 0
+  assert 30 < known < 150
 
 
 @pytest.mark.slow  # starts processes

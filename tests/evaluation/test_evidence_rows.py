@@ -51,5 +51,5 @@ def test_the_answer_of_another_generator_counts():
 
 def test_recipes_without_evidence_have_no_evidence_measures():
   assert evidence_rows.summarise([{"id": "1"}]) == {}
-  recipe = recipes.get("arena")
+  recipe = recipes.get("search_r1")
   assert evidence_rows.row(recipe, Example("1", "?", ("a",)), Episode(())) == {}
