@@ -23,8 +23,9 @@ FACTS = (
 
 
 def is_folder(folder: str | os.PathLike) -> bool:
-  """Whether a folder is an evaluation's rather than a training run's."""
-  return (pathlib.Path(folder) / PREDICTIONS).is_file()
+  """Whether a folder is an evaluation's, of one or several seeds, rather than a training run's."""
+  folder = pathlib.Path(folder)
+  return any((place / PREDICTIONS).is_file() for place in (folder, folder / "seed_0"))
 
 
 def write(
@@ -86,9 +87,9 @@ def gather(folders: Sequence[str | os.PathLike], *, max_bytes: int = excerpt.MAX
 
 def _metrics(folder: pathlib.Path) -> dict[str, Any]:
   path = folder / METRICS
-  if not is_folder(folder) or not path.is_file():
+  if missing := [name for name in (PREDICTIONS, METRICS) if not (folder / name).is_file()]:
     raise ValueError(
-      f"{folder}: no {METRICS if is_folder(folder) else PREDICTIONS} here, so this is no finished evaluation. Name a "
+      f"{folder}: no {missing[0]} here, so this is no finished evaluation. Name a "
       "folder that `ragrl evaluate` has finished (of several seeds, one of its seed_0, seed_1, …)."
     )
   found = json.loads(path.read_text(encoding="utf-8"))

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 from ragrl_jax import structs
@@ -103,7 +103,7 @@ class Rollout:
 
   def stream(
     self, groups: Iterable[Sequence[Request]], *, step: int, at_once: int, greedy: bool = False
-  ) -> Iterator[Episode]:
+  ) -> Generator[Episode, None, None]:
     """Plays many requests, a few at a time, and yields each episode as soon as it has ended.
 
     When an episode ends, the next group is started: the lanes stay full until the last groups.

@@ -7,7 +7,7 @@ import collections
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 from ragrl_jax.engine.counters import Counters
@@ -49,7 +49,7 @@ class MultiHostRollout:
 
   def stream(
     self, groups: Iterable[Sequence[Request]], *, step: int, at_once: int, greedy: bool = False
-  ) -> Iterator[Episode]:
+  ) -> Generator[Episode, None, None]:
     """See `Rollout.stream`. The hosts exchange episodes after every `at_once` groups, and play on meanwhile."""
     left, started = iter(groups), collections.deque()
     with self.session(greedy=greedy) as session:

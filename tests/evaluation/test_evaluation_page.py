@@ -74,6 +74,11 @@ def test_what_is_no_finished_evaluation(folders, tmp_path):
   assert evaluation_page.is_folder(folders[0]) and not evaluation_page.is_folder(tmp_path)
   with pytest.raises(ValueError, match="no predictions.jsonl here.*of several seeds, one of its seed_0"):
     evaluation_page.gather([tmp_path])
+  (tmp_path / "seeds" / "seed_0").mkdir(parents=True)
+  (tmp_path / "seeds" / "seed_0" / "predictions.jsonl").write_text("")
+  assert evaluation_page.is_folder(tmp_path / "seeds")  # so that the message is the next one
+  with pytest.raises(ValueError, match="no predictions.jsonl here.*of several seeds, one of its seed_0"):
+    evaluation_page.gather([tmp_path / "seeds"])
   (tmp_path / "predictions.jsonl").write_text("")
   with pytest.raises(ValueError, match="no metrics.json here, so this is no finished evaluation"):
     evaluation_page.gather([tmp_path])

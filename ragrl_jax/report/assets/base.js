@@ -24,8 +24,8 @@ function drawn(tag, attributes, parent, text) {
 
 // What a block of the page holds: JSON, compressed, in base64.
 async function unpacked(name) {
-  const letters = atob(document.getElementById(name).textContent);
-  const bytes = Uint8Array.from(letters, (letter) => letter.charCodeAt(0));
+  const letters = atob(document.getElementById(name).textContent), bytes = new Uint8Array(letters.length);
+  for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);  // many times as fast as Uint8Array.from
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return JSON.parse(await new Response(stream).text());
 }
