@@ -10,13 +10,9 @@ a stream; that of an index by several processes. --out writes audit.json and aud
 evaluation's folder, `ragrl tables` prints them under its tables.
 """
 
-import concurrent.futures
-import itertools
 import json
-import multiprocessing
 import os
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 from absl import app, flags
@@ -25,10 +21,9 @@ from tqdm import tqdm
 from ragrl_jax import retrieval
 from ragrl_jax.cli import commands
 from ragrl_jax.data import readers
-from ragrl_jax.evaluation import corpus_audit
+from ragrl_jax.evaluation import corpus_audit, corpus_parts
 from ragrl_jax.retrieval import corpus as corpus_lib
 from ragrl_jax.store import jsonl
-from ragrl_jax.structs import Example
 
 INDEX = flags.DEFINE_string("index", "", "Folder of an index, or the address of a retriever.")
 CORPUS = flags.DEFINE_string("corpus", "", "Corpus, FILE.jsonl[.gz]; not needed with the folder of an index.")
@@ -36,7 +31,6 @@ DATA = flags.DEFINE_multi_string("data", None, "Questions: FILE.jsonl[.gz], a gl
 TOP_K = flags.DEFINE_integer("top_k", 5, "Passages that the index finds for a question.", lower_bound=1)
 OUT = flags.DEFINE_string("out", "", "Folder for audit.json and audit.jsonl, such as an evaluation's.")
 WORKERS = flags.DEFINE_integer("workers", os.cpu_count() or 1, "Processes that read an index's corpus.", lower_bound=1)
-PART = 200_000  # least passages worth a process
 BATCH = 256  # questions searched together
 
 
@@ -51,7 +45,7 @@ def main(argv):
   index = retrieval.load_index(INDEX.value) if INDEX.value else None  # before the corpus is read
   examples = list(readers.read_examples(",".join(DATA.value)))
   if stored and not CORPUS.value:
-    held = of_folder(examples, folder, WORKERS.value)
+    held = corpus_parts.of_folder(examples, folder, WORKERS.value)
   else:
     held = corpus_audit.holdings(examples, tqdm(corpus_lib.read_passages(CORPUS.value), unit=" passages"))
   found = None
@@ -67,29 +61,6 @@ def main(argv):
     with jsonl.whole(pathlib.Path(OUT.value) / corpus_audit.AUDIT) as part:
       part.write_text(json.dumps(jsonl.plain(summary), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
   print(corpus_audit.text(summary))
-
-
-def of_folder(examples: Sequence[Example], folder: pathlib.Path, workers: int) -> corpus_audit.Holdings:
-  """`corpus_audit.holdings` of an index's corpus, a part a process."""
-  size = len(corpus_lib.Corpus(folder))
-  parts = min(4 * workers, size // PART)
-  if workers == 1 or parts < 2:
-    return of_part(examples, folder, 0, size)
-  edges = [size * number // parts for number in range(parts + 1)]
-  # A forked process would share JAX's threads.
-  with concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-    running = [pool.submit(of_part, examples, folder, *pair) for pair in itertools.pairwise(edges)]
-    done = [one.result() for one in tqdm(running, desc="corpus", unit="part")]
-  held = done[0]
-  for other in done[1:]:
-    held = held.plus(other)
-  return held
-
-
-def of_part(examples: Sequence[Example], folder: pathlib.Path, first: int, last: int) -> corpus_audit.Holdings:
-  """`corpus_audit.holdings` of the rows from `first` up to `last`."""
-  stored = corpus_lib.Corpus(folder)
-  return corpus_audit.holdings(examples, (stored[row] for row in range(first, last)))
 
 
 def start() -> None:
