@@ -112,10 +112,10 @@ bench: $(PARITY_VENV)/.ready-parity  ## speed, as ratios to other libraries in t
 gpu: $(VENV)/.ready  ## speed on a GPU (pip install jax[cuda13] into the environment): writes docs/performance.md
 	$(RUN) benchmarks/gpu.py $(if $(TORCH_PYTHON),--python_torch $(TORCH_PYTHON))
 
-base: $(VENV)/.ready  ## the small reader with which all miniatures begin: a quarter of an hour, once; goes on after a kill
+base: $(VENV)/.ready  ## the small reader with which all miniatures begin: half an hour, once; goes on after a kill
 	$(RUN) benchmarks/papers/base_reader.py
 
-papers: $(VENV)/.ready  ## five papers' claims in miniature: after make base: takes hours; MINUTES=60 for a part
+papers: $(VENV)/.ready  ## five papers' claims in miniature, after make base: takes hours; MINUTES=60 for a part
 	$(RUN) benchmarks/papers/run.py --docs --minutes $(or $(MINUTES),0)
 
 papers-short: $(VENV)/.ready  ## one claim a paper on 1 thread, on 2, and with AVX2 instructions: the same verdicts

@@ -22,6 +22,7 @@ from miniature import DEVELOPMENT, TEST, WARM_EM, Claim, Side
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import synthetic
+from ragrl_jax.data import world as world_lib
 from ragrl_jax.recipes.care import demonstrate as demonstrate_lib
 from ragrl_jax.recipes.care.parser import Parser
 from ragrl_jax.structs import MODEL, Episode, Example
@@ -79,11 +80,10 @@ def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]
 
 def recite(world: synthetic.World, fact) -> Example:
   """A demonstration that recites a memorised fact, without any passage."""
-  who = "Who" if world.relations[fact.relation][1] == "person" else "What"
   hop = dict(subject=fact.subject, relation=fact.relation, object=fact.object, memorised=True, counterfactual=False)
   return Example(
     f"recall-{fact.subject}-{fact.relation}",
-    f"{who} is the {fact.relation} of {fact.subject}?",
+    world_lib.chain_question([fact.relation], fact.subject, world.relations[fact.relation][1]) + "?",
     (fact.object,),
     hops=1,
     meta=dict(part=synthetic.TRAIN, decomposition=[hop]),

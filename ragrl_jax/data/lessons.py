@@ -215,8 +215,7 @@ def _along(hops: int | str, stated, rng: random.Random):
 
 
 def _question(steps: Sequence[world_lib.Fact], kind: str) -> str:
-  chain = " of the ".join(fact.relation for fact in reversed(steps))
-  return f"{'Who' if kind == world_lib.PERSON else 'What'} is the {chain} of {steps[0].subject}?"
+  return world_lib.chain_question([fact.relation for fact in steps], steps[0].subject, kind) + "?"
 
 
 def _compared(names: _Names, add, rng: random.Random):
@@ -229,5 +228,5 @@ def _compared(names: _Names, add, rng: random.Random):
   steps = [add(name, relation, found) for name, found in zip(pair, years)]
   earlier = rng.random() < 0.5
   gold = pair[(int(years[0]) > int(years[1])) == earlier]
-  question = f"Which has the {'earlier' if earlier else 'later'} {relation}, {pair[0]} or {pair[1]}?"
+  question = world_lib.comparison_question(pair, relation, earlier=earlier)
   return COMPARISON, steps, question, gold

@@ -129,8 +129,7 @@ def _chain(world: World, part: str, hops: int, difficulty: str, rng: random.Rand
       been.add(at)
     if len(been) == hops + 1:  # a path that returns to an entity has fewer real hops
       break
-  chain = " of the ".join(relation for _, relation, _ in reversed(steps)) + f" of {start}"
-  question = f"{'Who' if kind == world_lib.PERSON else 'What'} is the {chain}"
+  question = world_lib.chain_question([relation for _, relation, _ in steps], start, kind)
   if difficulty == "easy":
     return dict(question=question + "?", gold=at, steps=steps)
   way = ", and ".join(f"the {relation} of {subject} is {found}" for subject, relation, found in steps)
@@ -149,7 +148,7 @@ def _compare(world: World, part: str, rng: random.Random) -> dict:
       break
   earlier = rng.random() < 0.5
   gold = pair[(years[0] > years[1]) == earlier]
-  question = f"Which has the {'earlier' if earlier else 'later'} {relation}, {pair[0]} or {pair[1]}?"
+  question = world_lib.comparison_question(pair, relation, earlier=earlier)
   return dict(question=question, gold=gold, steps=[(name, relation, facts[name, relation]) for name in pair])
 
 

@@ -210,6 +210,16 @@ def build(settings: Settings | None = None, **overrides) -> World:
   return World(settings, parts, tuple(passages), stated, sentences, where, noise, memory, relations)
 
 
+def chain_question(relations: Sequence[str], start: str, kind: str) -> str:
+  """Asks for what these relations lead to, one after the other, from `start`; `kind` is that of the answer. No "?"."""
+  return f"{'Who' if kind == PERSON else 'What'} is the {' of the '.join(reversed(relations))} of {start}"
+
+
+def comparison_question(pair: Sequence[str], relation: str, *, earlier: bool) -> str:
+  """Asks which of two names has the earlier or later year of this relation."""
+  return f"Which has the {'earlier' if earlier else 'later'} {relation}, {pair[0]} or {pair[1]}?"
+
+
 def draw_names(rng: random.Random, syllables: Sequence[str], count: int, avoid: Sequence[str] = ()) -> list[str]:
   """`count` different names of two or three syllables. No name of `avoid` equals one of them or is a part of one."""
   names, taken, apart = [], set(avoid), frozenset(avoid)

@@ -202,22 +202,27 @@ def seen(page, several, tmp_path_factory):
   return json.loads(html.unescape(re.search(r'<pre id="result">(.*?)</pre>', dom, re.S)[1]))
 
 
+def pictured(path, folder, name, width, height, scheme):
+  """Takes the whole page's picture in a scheme: PICTURES/NAME_WIDTH_SCHEME.png."""
+  PICTURES.mkdir(parents=True, exist_ok=True)
+  out = PICTURES / f"{name}_{width}_{scheme}.png"
+  out.unlink(missing_ok=True)
+  text = path.read_text(encoding="utf-8").replace('<html lang="en">', f'<html lang="en" data-scheme="{scheme}">')
+  (folder / "shown.html").write_text(text, encoding="utf-8")
+  # A frame has its page's own policy.
+  (folder / "host.html").write_text(
+    f'<!doctype html><body style="margin:0"><iframe src="shown.html" width="{width}" height="{height}" '
+    'style="border:0;display:block"></iframe>'
+  )
+  opened(folder / "host.html", folder, f"--screenshot={out}", size=(max(500, width), height))
+  return out.read_bytes()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_screenshots(page, several, seen, tmp_path, width, scheme):
-  PICTURES.mkdir(parents=True, exist_ok=True)
   for name, shown, path in (("run", "page", page), ("runs", "runs", several)):
-    text = path.read_text(encoding="utf-8").replace('<html lang="en">', f'<html lang="en" data-scheme="{scheme}">')
-    (tmp_path / "shown.html").write_text(text, encoding="utf-8")
-    height, out = seen[f"{shown} {width}"]["height"], PICTURES / f"{name}_{width}_{scheme}.png"
-    out.unlink(missing_ok=True)
-    # A frame has its page's own policy.
-    (tmp_path / "host.html").write_text(
-      f'<!doctype html><body style="margin:0"><iframe src="shown.html" width="{width}" height="{height}" '
-      'style="border:0;display:block"></iframe>'
-    )
-    opened(tmp_path / "host.html", tmp_path, f"--screenshot={out}", size=(max(500, width), height))
-    picture = out.read_bytes()
+    picture = pictured(path, tmp_path, name, width, seen[f"{shown} {width}"]["height"], scheme)
     assert picture.startswith(b"\x89PNG") and len(picture) > 50_000
 
 

@@ -6,7 +6,7 @@ import re
 
 import fake_evaluation
 import pytest
-from test_page import FRAME, HOST, PICTURES, WIDTHS, opened
+from test_page import FRAME, HOST, PICTURES, WIDTHS, opened, pictured
 from test_page import pytestmark as pytestmark
 
 from ragrl_jax.evaluation.tables import filling, papers, writing
@@ -141,20 +141,9 @@ def too_long(data):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_screenshots(pages, seen, tmp_path, width, scheme):
-  PICTURES.mkdir(parents=True, exist_ok=True)
   for name in ("one", "two"):
-    text = (
-      pages[name].read_text(encoding="utf-8").replace('<html lang="en">', f'<html lang="en" data-scheme="{scheme}">')
-    )
-    (tmp_path / "shown.html").write_text(text, encoding="utf-8")
-    height, out = seen[f"{name} {width}"]["height"], PICTURES / f"evaluation_{name}_{width}_{scheme}.png"
-    out.unlink(missing_ok=True)
-    (tmp_path / "host.html").write_text(
-      f'<!doctype html><body style="margin:0"><iframe src="shown.html" width="{width}" height="{height}" '
-      'style="border:0;display:block"></iframe>'
-    )
-    opened(tmp_path / "host.html", tmp_path, f"--screenshot={out}", size=(max(500, width), height))
-    picture = out.read_bytes()
+    height = seen[f"{name} {width}"]["height"]
+    picture = pictured(pages[name], tmp_path, f"evaluation_{name}", width, height, scheme)
     assert picture.startswith(b"\x89PNG") and len(picture) > 50_000
 
 
