@@ -36,6 +36,25 @@ class Request:
   sample: int = 0
 
 
+async def played(play: Play, request: Request, policy: conversation.Policy, tools: structs.Tools) -> Episode:
+  """Plays one episode and closes its conversation. A tool that fails ends this episode alone.
+
+  Raises:
+    Errors of `play` other than ToolFailed.
+  """
+  own: Any = EpisodeTools(tools)
+  try:
+    episode = await play(request.example, policy, own)
+  except structs.ToolFailed as failure:  # the only exception that ends an episode and not the run
+    episode = policy.failed(str(failure) or type(failure).__name__)
+  finally:
+    policy.close()
+  facts = {**episode.facts, structs.NO_VERDICT: own.no_verdict} if own.no_verdict else episode.facts
+  # A play may construct an Episode itself, without these numbers.
+  numbers: dict[str, Any] = dict(prompt_index=request.prompt_index, sample=request.sample)
+  return dataclasses.replace(episode, facts=facts, example_id=request.example.id, **numbers)
+
+
 class Rollout:
   """Plays episodes.
 
@@ -327,23 +346,8 @@ class Session:
       reserve=rollout.reserve,
       example_id=request.example.id,
     )
-    tools: Any = EpisodeTools(self.tools)
-    try:
-      episode = await rollout.play(request.example, policy, tools)
-    except structs.ToolFailed as failure:  # the only exception that ends an episode and not the run
-      episode = policy.failed(str(failure) or type(failure).__name__)
-    finally:
-      policy.close()
-    if tools.no_verdict:
-      episode = dataclasses.replace(episode, facts={**episode.facts, structs.NO_VERDICT: tools.no_verdict})
-    # A play may construct an Episode itself, without these numbers.
-    return dataclasses.replace(
-      episode,
-      prompt_index=request.prompt_index,
-      sample=request.sample,
-      example_id=request.example.id,
-      version=rollout.engine.version,
-    )
+    episode = await played(rollout.play, request, policy, self.tools)
+    return dataclasses.replace(episode, version=rollout.engine.version)
 
   def _done(self, started: Started, number: int, task: asyncio.Task) -> None:
     self.tasks.discard(task)

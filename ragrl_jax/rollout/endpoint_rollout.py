@@ -12,10 +12,9 @@ from typing import Any
 from ragrl_jax import structs
 from ragrl_jax.prompting.marked import MarkedTokenizer
 from ragrl_jax.rollout import conversation
-from ragrl_jax.rollout.collect import Play, Request
+from ragrl_jax.rollout.collect import Play, Request, played
 from ragrl_jax.rollout.dispatch import Dispatch
 from ragrl_jax.rollout.endpoint_client import CHAT, EndpointClient, NamedStops, Server
-from ragrl_jax.rollout.timed_tools import EpisodeTools
 from ragrl_jax.structs import Episode
 
 USAGE = "usage"  # the fact with an episode's calls and tokens
@@ -106,19 +105,8 @@ class EndpointRollout:
       reserve=self.reserve,
       example_id=request.example.id,
     )
-    tools: Any = EpisodeTools(self.tools)
-    try:
-      episode = await self.play(request.example, policy, tools)
-    except structs.ToolFailed as failure:  # the only exception that ends an episode and not the run
-      episode = policy.failed(str(failure) or type(failure).__name__)
-    finally:
-      policy.close()
-    facts = {**episode.facts, USAGE: dataclasses.asdict(client.usage)}
-    if tools.no_verdict:
-      facts[structs.NO_VERDICT] = tools.no_verdict
-    # A play may construct an Episode itself, without these numbers.
-    numbers: dict[str, Any] = dict(prompt_index=request.prompt_index, sample=request.sample)
-    return dataclasses.replace(episode, facts=facts, example_id=request.example.id, **numbers)
+    episode = await played(self.play, request, policy, self.tools)
+    return dataclasses.replace(episode, facts={**episode.facts, USAGE: dataclasses.asdict(client.usage)})
 
 
 @contextlib.contextmanager
