@@ -6,20 +6,19 @@ VENV ?= .venv-$(NAME)
 PARITY_VENV ?= .venv-parity-$(NAME)
 NEWEST_VENV ?= .venv-newest-$(NAME)
 DOCS_VENV ?= .venv-docs-$(NAME)
+AGENTS_VENV ?= .venv-agents-$(NAME)
 WORKERS ?= 2
 RUN = $(VENV)/bin/python
 # Python compiles what it imports; compiling every installed file first takes longer than the rest.
 NEWEST_PIP = -m pip install --quiet --quiet --disable-pip-version-check --no-compile
 PIP = $(NEWEST_PIP) --constraint constraints.txt
-FAST = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore=tests/parity -m "not parity and not real and not long and not hosts and not browser"
+FAST = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore=tests/parity -m "not parity and not agents and not real and not long and not hosts and not browser"
 
-# Most of a test's time is compilation, and most of that is LLVM's optimizer and the fusion emitters, which are switched
-# off here. Two workers use both cores, so a program is compiled in one piece. The other tiers use the defaults, as users
-# do. Tests start many processes, so Python keeps the bytecode even where the environment forbids it.
-QUICKLY = PYTHONDONTWRITEBYTECODE= XLA_FLAGS="$$XLA_FLAGS --xla_backend_optimization_level=0 \
-  --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+# Most of a test's time is compilation, which tests/xla_flags.py makes quicker for this Python. The other tiers use the
+# defaults, as users do. Tests start many processes, so Python keeps the bytecode even where the environment forbids it.
+quickly = PYTHONDONTWRITEBYTECODE= XLA_FLAGS="$$XLA_FLAGS $$($(1) tests/xla_flags.py)"
 
-.PHONY: help quickstart test test-newest browser long faults hosts parity real lint docs notebook coverage bench gpu base papers papers-short scale
+.PHONY: help quickstart test test-newest browser long faults hosts parity agents real lint docs notebook coverage bench gpu base papers papers-short scale
 help:  ## lists the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 	@echo 'PYTHON=python3.12 chooses the interpreter (3.11 or newer).'
@@ -39,6 +38,12 @@ $(PARITY_VENV)/.ready-parity: pyproject.toml setup.py constraints.txt tests/whee
 	@$(PARITY_VENV)/bin/python $(PIP) --no-deps --requirement tests/wheels.txt
 	@touch $@
 
+$(AGENTS_VENV)/.ready-agents: pyproject.toml setup.py constraints.txt
+	@echo "Setting up $(AGENTS_VENV), with public agent libraries (a few minutes, once)"
+	@$(PYTHON) -m venv $(AGENTS_VENV)
+	@$(AGENTS_VENV)/bin/python $(PIP) --editable '.[dev,agents]'
+	@touch $@
+
 $(DOCS_VENV)/.ready-docs: pyproject.toml setup.py constraints.txt
 	@echo "Setting up $(DOCS_VENV) (a few minutes, once)"
 	@$(PYTHON) -m venv $(DOCS_VENV)
@@ -52,7 +57,7 @@ quickstart: $(VENV)/.ready  ## train a small model to search, in minutes, on thi
 	$(RUN) launchers/quickstart.py --workdir out/quickstart
 
 test: $(VENV)/.ready  ## the tests that need neither torch nor real data, in minutes
-	$(QUICKLY) $(RUN) -m pytest $(FAST)
+	$(call quickly,$(RUN)) $(RUN) -m pytest $(FAST)
 
 test-newest:  ## the same tests and the quickstart with the newest versions, without constraints.txt
 	@$(PYTHON) -m venv $(NEWEST_VENV)
@@ -60,7 +65,7 @@ test-newest:  ## the same tests and the quickstart with the newest versions, wit
 	@$(NEWEST_VENV)/bin/python $(NEWEST_PIP) --no-deps --requirement tests/wheels.txt
 	@$(NEWEST_VENV)/bin/python --version
 	@$(NEWEST_VENV)/bin/python -m pip list --format freeze --disable-pip-version-check | tr '\n' ' '; echo
-	$(QUICKLY) $(NEWEST_VENV)/bin/python -m pytest $(FAST)
+	$(call quickly,$(NEWEST_VENV)/bin/python) $(NEWEST_VENV)/bin/python -m pytest $(FAST)
 	$(NEWEST_VENV)/bin/python launchers/quickstart.py --workdir out/quickstart-newest
 
 browser: $(VENV)/.ready  ## the pages in Chromium, which is installed if possible; screenshots in out/browser/
@@ -79,6 +84,9 @@ faults: $(VENV)/.ready  ## runs with seeded faults end like undisturbed ones: PL
 parity: $(PARITY_VENV)/.ready-parity  ## agreement with transformers and torch, in an environment of its own
 	$(PARITY_VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m parity tests/parity
 
+agents: $(AGENTS_VENV)/.ready-agents  ## public agent libraries, in an environment of their own, talk to our server and are trained
+	$(call quickly,$(AGENTS_VENV)/bin/python) $(AGENTS_VENV)/bin/python -m pytest -m agents
+
 real: $(PARITY_VENV)/.ready-parity  ## real questions and corpora (RAGRL_DATA, or ../shared/data), the papers' tables: MINUTES=60 for a part
 	$(PARITY_VENV)/bin/python -m pytest -m real
 	$(PARITY_VENV)/bin/python benchmarks/real_retrieval.py
@@ -94,10 +102,10 @@ docs: $(DOCS_VENV)/.ready-docs  ## the documentation site, in out/docs/: fails o
 	$(DOCS_VENV)/bin/python docs/site/build.py
 
 notebook: $(DOCS_VENV)/.ready-docs  ## runs notebooks/your_own_recipe.ipynb, in a minute
-	$(QUICKLY) $(DOCS_VENV)/bin/jupyter-execute notebooks/your_own_recipe.ipynb --timeout=300
+	$(call quickly,$(DOCS_VENV)/bin/python) $(DOCS_VENV)/bin/jupyter-execute notebooks/your_own_recipe.ipynb --timeout=300
 
 coverage: $(VENV)/.ready  ## lines of each room that the fast tests run; TESTS=tests/core for a part
-	$(QUICKLY) $(RUN) -m pytest $(FAST) --cov --cov-report= $(TESTS)
+	$(call quickly,$(RUN)) $(RUN) -m pytest $(FAST) --cov --cov-report= $(TESTS)
 	$(RUN) -m coverage json --quiet -o out/coverage.json
 	$(if $(TESTS),-)$(RUN) tests/coverage_by_room.py out/coverage.json
 
@@ -115,15 +123,15 @@ gpu: $(VENV)/.ready  ## speed on a GPU (pip install jax[cuda13] into the environ
 	$(RUN) benchmarks/gpu.py $(if $(TORCH_PYTHON),--python_torch $(TORCH_PYTHON))
 
 base: $(VENV)/.ready  ## the small reader with which all miniatures begin: under an hour, once; goes on after a kill
-	$(RUN) benchmarks/papers/base_reader.py
+	$(RUN) benchmarks/base_reader.py
 
 papers: $(VENV)/.ready  ## five papers' claims in miniature, after make base: takes hours; MINUTES=60 for a part
-	$(RUN) benchmarks/papers/run.py --docs --minutes $(or $(MINUTES),0)
+	$(RUN) benchmarks/run_papers.py --docs --minutes $(or $(MINUTES),0)
 
 papers-short: $(VENV)/.ready  ## one claim a paper on 1 thread, on 2, and with AVX2 instructions: the same verdicts
-	$(RUN) benchmarks/papers/run.py --short --seeds 0,1 --out out/papers_short/1_thread
-	$(RUN) benchmarks/papers/run.py --short --seeds 0,1 --out out/papers_short/2_threads --threads 2
-	XLA_FLAGS="$$XLA_FLAGS --xla_cpu_max_isa=AVX2" $(RUN) benchmarks/papers/run.py --short --seeds 0,1 --out out/papers_short/AVX2
+	$(RUN) benchmarks/run_papers.py --short --seeds 0,1 --out out/papers_short/1_thread
+	$(RUN) benchmarks/run_papers.py --short --seeds 0,1 --out out/papers_short/2_threads --threads 2
+	XLA_FLAGS="$$XLA_FLAGS --xla_cpu_max_isa=AVX2" $(RUN) benchmarks/run_papers.py --short --seeds 0,1 --out out/papers_short/AVX2
 
 scale: $(PARITY_VENV)/.ready-parity  ## the best plan for every TPU slice, with a lower bound of its step time: half an hour; MINUTES=3 for a part
 	$(PARITY_VENV)/bin/python benchmarks/scale/run.py --docs --minutes $(or $(MINUTES),0)
