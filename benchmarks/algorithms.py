@@ -18,20 +18,17 @@ import machines
 import matplotlib
 import numpy as np
 from absl import app, flags, logging
+from papers import miniature
 from tqdm import tqdm
 
+from ragrl_jax import evaluate, train
+from ragrl_jax.core.metrics import stats
+from ragrl_jax.data import synthetic
+from ragrl_jax.recipes.search_r1 import demonstrate as demonstrate_lib
+from ragrl_jax.store import jsonl
+from ragrl_jax.structs import Example
+
 ROOT = pathlib.Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks" / "papers"))
-
-import miniature  # noqa: E402
-
-from ragrl_jax import evaluate, train  # noqa: E402
-from ragrl_jax.core.metrics import stats  # noqa: E402
-from ragrl_jax.data import synthetic  # noqa: E402
-from ragrl_jax.recipes.search_r1 import demonstrate as demonstrate_lib  # noqa: E402
-from ragrl_jax.store import jsonl  # noqa: E402
-from ragrl_jax.structs import Example  # noqa: E402
-
 OUT = flags.DEFINE_string("out", "out/algorithms", "Folder of the warm starts and of the runs.")
 ARMS = flags.DEFINE_list("arms", [], "Which algorithms; all if empty.")
 DOCS = flags.DEFINE_bool("docs", False, "Write the table and the figure to docs/.")

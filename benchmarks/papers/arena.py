@@ -13,8 +13,8 @@ import random
 import re
 from collections.abc import Sequence
 
-import miniature
-from miniature import DEVELOPMENT, TEST, Claim, Side
+from papers import miniature
+from papers.miniature import DEVELOPMENT, TEST, Claim, Side
 
 from ragrl_jax.data import synthetic
 from ragrl_jax.recipes.arena import demonstrate as demonstrate_lib

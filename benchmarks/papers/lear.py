@@ -11,7 +11,7 @@ There is one warm start for all replies: a fifth of the demonstrations have no r
 import dataclasses
 import random
 
-from miniature import DEVELOPMENT, TEST, WARM, Claim, Paper, Side
+from papers.miniature import DEVELOPMENT, TEST, WARM, Claim, Paper, Side
 
 from ragrl_jax.data import synthetic
 from ragrl_jax.recipes.lear import parser as parser_lib

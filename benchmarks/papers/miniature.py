@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import base_reader
-import primed
+from papers import primed
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import evaluate, recipes, retrieval, sft, train
@@ -233,7 +233,7 @@ def supervised(config, workdir: pathlib.Path, asked, measure, goals: Mapping[str
       return {}
     means, *_ = measure(player, lora.split(model)[1], asked, step)
     for name, curve in curves.items():
-      curve.append(round(means[name], 3))
+      curve.append(round(means[name] or 0.0, 3))  # None: it applies to no question yet, so the goal is not reached
     print(f"warm {step}: { ({name: curve[-1] for name, curve in curves.items()}) }", flush=True)
     return {f"development/{name}": curve[-1] for name, curve in curves.items()}
 

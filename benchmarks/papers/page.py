@@ -9,7 +9,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from miniature import SAMPLED, WARM, Claim, Paper, Side
+from papers.miniature import SAMPLED, WARM, Claim, Paper, Side
 
 from ragrl_jax.store import jsonl
 
@@ -152,7 +152,7 @@ def notes(papers: Mapping[str, Paper], rows: Rows) -> str:
   for paper in papers.values():
     test = next(iter(paper.tests))
     arms = [arm for arm in (WARM, *paper.arms) if any(key[:2] == (paper.name, arm) for key in rows)]
-    parts.append(f"## {paper.name}\n\n{importlib.import_module(paper.name).__doc__}".rstrip())
+    parts.append(f"## {paper.name}\n\n{importlib.import_module('papers.' + paper.name).__doc__}".rstrip())
     said = [f"- {claim.text}: {claim.note}" for claim in paper.claims if claim.note]
     lines = [
       f"| arm | {paper.shown[0]} | {paper.shown[1]} | steps | core seconds per run | seeds | commit |",
@@ -224,7 +224,7 @@ def write(papers: Mapping[str, Paper], rows: Rows, docs: pathlib.Path) -> None:
 
 PAGE = """# Five papers' claims, in miniature
 
-`make papers` (`python benchmarks/papers/run.py --docs`) writes this page from the runs in `papers.jsonl.gz`, whatever
+`make papers` (`python benchmarks/run_papers.py --docs`) writes this page from the runs in `papers.jsonl.gz`, whatever
 the result. All runs go on from one base reader, a decoder of 1M parameters (`make base`). For every paper and
 seed there is a made-up world, and all arms start from one warm start in the paper's format, with faults on purpose. An
 arm ends when its reward has stopped rising. Claims are measured with the facts of the made-up world (which passage

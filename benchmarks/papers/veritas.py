@@ -1,17 +1,19 @@
 """VERITAS in miniature: rewards for thoughts that state the retrieved facts, beside the reward for the answer.
 
 Questions of two and three hops. Planted: half of the demonstrations stop after an earlier hop, so that EM is low at
-first, and a third think after a search what they thought before it. The rewarded judge compares words and accepts a
-thought with half of its words in the results, so it can be fooled. The measure is whether the thought states a fact
-from the passages that the search found. The weights are four times the paper's (0.05 and 0.02), since a run has some
-5,000 episodes, not half a million; the arm `heavy` has four times as much again.
+first, and a third, drawn apart from these, think after a search what they thought before it. The rewarded judge
+compares words and accepts a thought if nearly all of its words are in the results, whatever they say there: a single
+name from the results fools it. The measure is whether the thought states a fact from the passages that the search
+found. The weights are four times the paper's (0.05 and 0.02), since a run has some 5,000 episodes, not half a million;
+the arm `heavy` has four times as much again.
 """
 
+import dataclasses
 import random
 from collections.abc import Callable, Sequence
 
-import miniature
-from miniature import DEVELOPMENT, TEST, Claim, Side
+from papers import miniature
+from papers.miniature import DEVELOPMENT, TEST, Claim, Side
 
 from ragrl_jax.data import synthetic
 from ragrl_jax.recipes.veritas import demonstrate as demonstrate_lib
@@ -19,6 +21,7 @@ from ragrl_jax.recipes.veritas.parser import steps
 from ragrl_jax.structs import Episode, Example, Passage
 
 MIX = {2: 2, 3: 1}
+STOPPED, UNFAITHFUL = 0.5, 0.35  # shares of the demonstrations, drawn independently
 STEPS, RAMP = 40, (6, 12)  # paper: 1005 steps, the ramp from 331 to 497
 INFORMATION = dict(information_think_weight=0.2)
 WEIGHTS = dict(INFORMATION, think_answer_weight=0.08)
@@ -40,10 +43,12 @@ def questions(world: synthetic.World, seed: int) -> dict[str, Sequence[Example]]
 def demonstrate(
   example: Example, world: synthetic.World, search: Callable[[str], Sequence[Passage]], rng: random.Random
 ):
-  """The scripted player. Half of its games stop at an earlier hop; a third have unfaithful thoughts."""
-  return demonstrate_lib.demonstrate(
-    example, search, rng, fault=0.85, kinds=("stop", "stop", "stop", "ignore", "ignore")
-  )
+  """The scripted player. Half of its games stop at an earlier hop; a third, stopped or not, are unfaithful."""
+  hops = example.meta["decomposition"]
+  if len(hops) > 1 and rng.random() < STOPPED:
+    hops = hops[: rng.randint(1, len(hops) - 1)]
+    example = dataclasses.replace(example, golds=(hops[-1]["object"],), meta=dict(example.meta, decomposition=hops))
+  return demonstrate_lib.demonstrate(example, search, rng, fault=UNFAITHFUL, kinds=("ignore",))
 
 
 def measure(world: synthetic.World, example: Example, episode: Episode) -> dict[str, float | None]:
@@ -88,8 +93,8 @@ PAPER = miniature.Paper(
   base=dict(
     switches=dict(instructions="none", max_searches=4),
     retrieval=dict(top_k=1),
-    # half of the words of a thought about a result must occur in the result
-    judge=dict(kind="lexical", threshold=0.5),
+    # four fifths of the words of a thought about a result must occur in the result
+    judge=dict(kind="lexical", threshold=0.8),
     rollout=dict(lanes=32, rows=128, context=256, chunk=24, prefill=32, max_new_tokens=40),
     learner=dict(micro_rows=8, row_lengths=(512,), logprob_chunk=2048),
     checkpoint=dict(every=8),

@@ -10,8 +10,8 @@ import dataclasses
 import random
 from collections.abc import Callable, Sequence
 
-import miniature
-from miniature import DEVELOPMENT, TEST, WARM_EM, Claim, Side
+from papers import miniature
+from papers.miniature import DEVELOPMENT, TEST, WARM_EM, Claim, Side
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.data import synthetic

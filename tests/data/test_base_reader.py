@@ -6,9 +6,9 @@ import random
 import base_reader
 import jax.numpy as jnp
 import numpy as np
-import primed
 import pytest
 from flax import nnx
+from papers import primed
 
 from ragrl_jax.data import lessons, world
 from ragrl_jax.models.config import DecoderConfig

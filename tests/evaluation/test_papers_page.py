@@ -2,16 +2,10 @@
 
 import dataclasses
 
-import arena
-import care
-import lear
-import miniature
 import numpy as np
-import page
 import pytest
-import veritas
-import when_to_search
-from miniature import Claim, Side
+from papers import arena, care, lear, miniature, page, veritas, when_to_search
+from papers.miniature import Claim, Side
 
 
 def result(arm, seed, answers, step=None):

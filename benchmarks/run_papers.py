@@ -1,4 +1,4 @@
-"""Five papers' claims, re-tested in miniature: python benchmarks/papers/run.py [--docs] [--minutes 60] [--seeds 0,1,2]
+"""Five papers' claims, re-tested in miniature: python benchmarks/run_papers.py [--docs] [--minutes 60] [--seeds 0,1,2]
 
 Each paper and seed has a made-up world and one warm start, from which every arm starts its RL steps. Finished runs are
 not repeated, including those in docs/papers.jsonl.gz; a killed run continues from its last checkpoint. As many runs as
@@ -13,10 +13,10 @@ import subprocess
 import sys
 import time
 
-import page
 from absl import app, flags
-from miniature import ROOT, WARM, short
-from miniature import run as run_one
+from papers import page
+from papers.miniature import ROOT, WARM, short
+from papers.miniature import run as run_one
 
 PAPERS = ("care", "arena", "veritas", "lear", "when_to_search")
 
@@ -70,7 +70,7 @@ def main(_):
 
 def papers_of(names) -> dict:
   """The papers of these names, whole or short."""
-  found = {name: importlib.import_module(name).PAPER for name in names}
+  found = {name: importlib.import_module(f"papers.{name}").PAPER for name in names}
   return {name: short(paper) for name, paper in found.items()} if SHORT.value else found
 
 

@@ -1,4 +1,4 @@
-"""The base model of the miniatures, a small reader of the made-up world: python benchmarks/papers/base_reader.py
+"""The base model of the miniatures, a small reader of the made-up world: python benchmarks/base_reader.py
 
 It is trained once a machine and kept, by `make base`. Its lessons (`ragrl_jax/data/lessons.py`) have new names and new
 facts each, so that it can only answer by reading. Stages follow each other, from a few passages and one hop to fourteen
@@ -19,9 +19,9 @@ from collections.abc import Mapping
 
 import jax
 import numpy as np
-import primed
 from absl import app, flags, logging
 from flax import nnx
+from papers import primed
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import evaluate, recipes, sft
@@ -34,7 +34,7 @@ from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import jsonl
 from ragrl_jax.structs import MODEL
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[1]
 FOLDER = ROOT / "out" / "base"
 
 SYLLABLES = 200
