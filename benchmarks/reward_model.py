@@ -3,19 +3,20 @@
 Stages: a warm start of the policy → pairs of results and thoughts → labels by a judge → split → LoRA → consistency and
 Cohen's κ on held-out pairs → the reward model serves batches in a VERITAS run, and its verdicts are compared with the
 labelling judge's. World, questions and settings are those of benchmarks/papers/veritas.py. Every supervised stage ends
-when it reaches its criterion on its own development questions or pairs, or at a maximum number of steps. A finished run
-is not repeated.
+when it reaches its criterion on its own development questions or pairs, or at a maximum number of steps. A finished
+run is not repeated.
 
-The policy's warm start goes on from the base reader (`make base`), and the judge's decoder from the policy's one.
-This model of 1M parameters can read results and copy from them, but has never compared two texts, as an instruct model
-can. It is therefore first taught to compare names, by full fine-tuning in three lessons: a name with a title, a name
-with a passage, a statement with a passage. A lesson ends when the digit is right for 90 % of its development pairs, the
-last one at 95 %; a run whose base misses that ends there, and says so.
+The policy's warm start goes on from the base reader (`make base`), and so does the judge's base. The base reader can
+read results and copy from them, but has never compared two texts, as an instruct model can. It is therefore first
+taught to compare names, once for all runs, by full fine-tuning in three lessons: a name with a title, a name with a
+passage, a statement with a passage. A lesson ends when the digit is right for 90 % of its development pairs, the last
+one at 95 %; a base that misses that ends the benchmark, and says so.
 
 The base knows no more than that: the relation counts for nothing in its lessons, and it has never seen a plan or a
 thought that found nothing. What the labels demand of these, the adapters learn from the policy's own pairs.
 """
 
+import dataclasses
 import functools
 import json
 import pathlib
@@ -23,33 +24,31 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import base_reader
 import machines
 from absl import app, flags, logging
+from papers import miniature, veritas
+
+from ragrl_jax import evaluate, judging, sft, train
+from ragrl_jax.core import stopping
+from ragrl_jax.core.rewards import faithful
+from ragrl_jax.data import readers, writers
+from ragrl_jax.models import lora
+from ragrl_jax.recipes.veritas import demonstrate, distil
+from ragrl_jax.recipes.veritas.parser import steps
+from ragrl_jax.rollout import collect
+from ragrl_jax.run import player as player_lib
+from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.store import fresh
+from ragrl_jax.structs import Episode, Example
 
 ROOT = pathlib.Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks" / "papers"))
-
-import base_reader  # noqa: E402
-import miniature  # noqa: E402
-import veritas  # noqa: E402
-
-from ragrl_jax import evaluate, judging, sft, train  # noqa: E402
-from ragrl_jax.core import stopping  # noqa: E402
-from ragrl_jax.core.rewards import faithful  # noqa: E402
-from ragrl_jax.data import readers, writers  # noqa: E402
-from ragrl_jax.models import lora  # noqa: E402
-from ragrl_jax.recipes.veritas import demonstrate, distil  # noqa: E402
-from ragrl_jax.recipes.veritas.parser import steps  # noqa: E402
-from ragrl_jax.rollout import collect  # noqa: E402
-from ragrl_jax.run import player as player_lib  # noqa: E402
-from ragrl_jax.store import episodes as episodes_lib  # noqa: E402
-from ragrl_jax.store import fresh  # noqa: E402
-from ragrl_jax.structs import Episode, Example  # noqa: E402
-
 OUT = flags.DEFINE_string("out", "out/reward_model", "Folder of the runs, one a seed and machine.")
-ONE = flags.DEFINE_string("one", "", "SEED/FOLDER: this run only, in this process; the folder is emptied first.")
+ONE = flags.DEFINE_string(
+  "one", "", "SEED/FOLDER: this run only, in this process; the folder is emptied first. base/FOLDER: the judge's base."
+)
 
 SAMPLED, HELD_OUT = 2400, 400  # episodes of the policy; pairs of it
 RESULTS = 12_000  # of a lesson, each with eight thoughts
@@ -69,12 +68,12 @@ JUDGE = dict(  # of all its supervised runs
   learner=dict(micro_rows=4),
   retrieval=dict(index=""),
 )
-# Whether two tokens are the same is learned token by token, over thousands of steps: a rate as 1/√step falls too soon.
+# Whether two tokens are the same is learned token by token, over many steps: a rate as 1/√step falls too soon.
 BASE = dict(
   steps=4000,
-  checkpoint=dict(every=4000),
-  evaluate=dict(every=100),
-  optimizer=dict(schedule="constant", learning_rate=3e-3, warmup_steps=50, weight_decay=0.0),
+  checkpoint=dict(every=500),
+  evaluate=dict(every=50),
+  optimizer=dict(schedule="constant", learning_rate=1e-3, warmup_steps=50, weight_decay=0.0),
 )
 LORA = dict(
   steps=1200,
@@ -90,9 +89,17 @@ def main(_):
   logging.set_verbosity(logging.WARNING)
   if ONE.value:
     seed, folder = ONE.value.split("/", 1)
-    run(int(seed), fresh.folder(pathlib.Path(folder)))
+    if seed == "base":
+      compare(pathlib.Path(folder))
+    else:
+      run(int(seed), fresh.folder(pathlib.Path(folder)))
     return
   out = pathlib.Path(OUT.value).resolve()
+  if not judge_base(out).is_dir():
+    command = [sys.executable, __file__, f"--one=base/{out / 'base'}"]
+    machines.run([machines.Job("1 thread", command, out / "base.log")], cwd=ROOT)
+  if not judge_base(out).is_dir():
+    raise RuntimeError(f"{out / 'base'} has no base of the judge: its log, {out / 'base.log'}, says why.")
   asked = [(seed, machine, out / f"{machines.slug(machine)}_{seed}") for seed, machine in machines.wanted()]
   machines.run(
     [
@@ -120,13 +127,42 @@ def main(_):
   sys.exit(min(gains) < CLAIM or min(kappas) < NOTICES)
 
 
+def judge_base(out: pathlib.Path) -> pathlib.Path:
+  """The folder of the judge's base: that of its last lesson, which is renamed when it is learnt."""
+  return out / "base" / "model"
+
+
+def compare(out: pathlib.Path) -> None:
+  """Teaches the base reader to compare names; a killed run goes on from its last checkpoint.
+
+  Raises:
+    RuntimeError: a lesson's goal was not reached.
+  """
+  say = clock()
+  if not (out / "world" / "tokenizer.model").is_file():
+    miniature.make_world(PAPER, out / "world", 0)
+  world, rng, path = miniature.build(PAPER, 0), random.Random("reward_model/base"), str(base_reader.model())
+  for kind in demonstrate.LESSONS:
+    pairs, turns = zip(*demonstrate.lessons(kind, world, RESULTS, rng))
+    development = [pair for pair, _ in demonstrate.lessons(kind, world, DEVELOPMENT, rng, claims=1)]
+    if not (out / kind / "model").is_dir():
+      compares = functools.partial(stopping.holds, least=COMPARES[kind])
+      curve = taught(out, kind, pairs, turns, development, compares, path, 0, BASE)
+      say(f"{kind}: {len(curve) * BASE['evaluate']['every']} steps, consistency {curve}")
+      if not compares(curve):
+        raise RuntimeError(
+          f"after {BASE['steps']} steps of the lesson {kind!r} the base's consistency is {curve[-1]:.3f}. It must be "
+          f"{COMPARES[kind]} twice in a row, else the base cannot compare names: raise BASE['steps']."
+        )
+    path = str(out / kind / "model")
+  (out / kind / "model").rename(out / "model")
+
+
 def run(seed: int, out: pathlib.Path) -> None:
-  """One run from random weights; writes its results to `out`/result.json."""
-  began = time.perf_counter()
-  say = lambda text: print(f"[{time.perf_counter() - began:4.0f} s] {text}", flush=True)
+  """One run of a seed; writes its results to `out`/result.json."""
+  began, say = time.perf_counter(), clock()
   settings = lambda *parts: miniature.settings(PAPER, out / "world", seed, *parts)
   miniature.make_world(PAPER, out / "world", seed)
-  world = miniature.build(PAPER, seed)
   asked = list(readers.read_examples(str(out / "world" / "development.jsonl.gz")))
   config = settings(miniature.SFT, PAPER.sft)
   config.model.path = str(base_reader.model())
@@ -138,35 +174,15 @@ def run(seed: int, out: pathlib.Path) -> None:
   label = lambda pairs: distil.labelled(pairs, labeller.judge([distil.asked(pair) for pair in pairs]))
   config = settings(PAPER.rl, dict(preset="em"))
   config.model.path = str(out / "sft" / "model")
-
-  def taught(name: str, pairs: Sequence[Example], turns, development: Sequence[Example], over, path: str, *parts):
-    """(decoder of `path` after supervised steps until over(curve), the curve of consistency on `development`)."""
-    writers.write_examples(out / f"{name}.jsonl.gz", pairs, turns=turns)
-    made = settings(miniature.SFT, PAPER.sft, JUDGE, *parts)
-    made.model.path, made.data.train = path, str(out / f"{name}.jsonl.gz")
-    curve = supervised(made, out / name, development, over)
-    say(f"{name}: {len(pairs)} pairs, {len(curve) * made.evaluate.every} steps, consistency {curve}")
-    return str(out / name / "model"), curve
-
-  rng, base = random.Random(f"reward_model/{seed}"), config.model.path
-  for kind in demonstrate.LESSONS:
-    compares = functools.partial(stopping.holds, least=COMPARES[kind])
-    pairs, turns = zip(*demonstrate.lessons(kind, world, RESULTS, rng))
-    development = [pair for pair, _ in demonstrate.lessons(kind, world, DEVELOPMENT, rng, claims=1)]
-    base, curve = taught(f"base_{kind}", pairs, turns, development, compares, base, BASE)
-    if not compares(curve):
-      raise RuntimeError(
-        f"seed {seed}: after {BASE['steps']} steps of the lesson {kind!r} the base's consistency is {curve[-1]:.3f}. "
-        f"It must be {COMPARES[kind]} twice in a row, else the base cannot compare names: raise BASE['steps']."
-      )
-
   own = distil.pairs(sampled(config, SAMPLED))
   learnt, held_out = distil.split(label(own), HELD_OUT, seed=seed)
   say(f"{SAMPLED} episodes of the policy: {len(learnt)} pairs to learn from, {len(held_out)} held out")
   pairs, development = distil.split(learnt, DEVELOPMENT, seed=seed)
-  over = lambda curve: stopping.stopped_rising(curve, patience=PATIENCE, rise=RISE)
-  adapters, _ = taught("adapters", pairs, distil.transcripts(pairs), development, over, base, LORA)
+  base, over = str(judge_base(out.parent)), lambda curve: stopping.stopped_rising(curve, patience=PATIENCE, rise=RISE)
+  curve = taught(out, "adapters", pairs, distil.transcripts(pairs), development, over, base, seed, LORA)
+  say(f"adapters: {len(pairs)} pairs, {len(curve) * LORA['evaluate']['every']} steps, consistency {curve}")
 
+  adapters = str(out / "adapters" / "model")
   service, result = dict(kind="reward_model", prompt=PROMPT, threshold=0.5, batch=64, max_tokens=128), {}
   for name, path in (("before", base), ("after", adapters)):
     judge = judging.load({**settings().judge, **service, "path": path})
@@ -184,7 +200,36 @@ def run(seed: int, out: pathlib.Path) -> None:
   (out / "result.json").write_text(json.dumps(result, indent=1))
 
 
-PAPER = veritas.PAPER
+def clock():
+  """text → prints it with the seconds since now."""
+  began = time.perf_counter()
+  return lambda text: print(f"[{time.perf_counter() - began:4.0f} s] {text}", flush=True)
+
+
+def taught(
+  out: pathlib.Path,
+  name: str,
+  pairs: Sequence[Example],
+  turns,
+  development: Sequence[Example],
+  over: Callable[[Sequence[float]], bool],
+  path: str,
+  seed: int,
+  settings: Mapping,
+) -> list[float]:
+  """Supervised steps of a judge until over(curve), from the decoder in `path` to out/name/model.
+
+  Returns:
+    The curve of consistency on `development`.
+  """
+  writers.write_examples(out / f"{name}.jsonl.gz", pairs, turns=turns)
+  made = miniature.settings(PAPER, out / "world", seed, miniature.SFT, PAPER.sft, JUDGE, settings)
+  made.model.path, made.data.train = path, str(out / f"{name}.jsonl.gz")
+  return supervised(made, out / name, development, over)
+
+
+# Whether two syllables are the same is learned for each of them: 60 of the base reader's 200 make a world as large.
+PAPER = dataclasses.replace(veritas.PAPER, world=dict(syllables=60))
 
 
 def supervised(config, workdir: pathlib.Path, asked: Sequence[Example], over) -> list[float]:

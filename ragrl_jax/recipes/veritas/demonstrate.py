@@ -34,7 +34,7 @@ def demonstrate(
     ("model" | "environment", text) turns, as `structs.Episode.from_text` takes them.
 
   Raises:
-    ValueError: a kind that is none of FAULTS.
+    ValueError: a kind is not in FAULTS.
   """
   steps = [(hop["subject"], hop["relation"], hop["object"]) for hop in example.meta["decomposition"]]
   answer, kind = example.golds[0], draw_fault(kinds, FAULTS, fault, rng)
@@ -48,7 +48,7 @@ def demonstrate(
     turns.append((MODEL, f"{thought}<search> {query} </search>"))
     turns.append((ENVIRONMENT, passages.block(search(query))))
     learnt = f"{query} is {found}"
-    if number == len(steps) and answer != found:  # a comparison's answer stands in no passage
+    if number == len(steps) and answer != found:  # no passage contains a comparison's answer
       learnt += f", so {answer}"
     thought = {"skip": "", "ignore": f"<think> {plan} </think>"}.get(kind, f"<think> {learnt} </think>")
   return [*turns, (MODEL, f"{thought}<answer> {answer} </answer>")]
@@ -75,7 +75,7 @@ def lessons(
     other thoughts.
 
   Raises:
-    ValueError: a kind that is none of LESSONS.
+    ValueError: a kind is not in LESSONS.
   """
   if kind not in LESSONS:
     raise ValueError(f"lesson {kind!r}: it must be one of {', '.join(LESSONS)}.")

@@ -42,8 +42,8 @@ class Switches(recipe_lib.Switches):
   judge_information: bool = True  # ask the judge about (results, thought)
   judge_search: bool = False  # about (thought, query)
   judge_answer: bool = False  # about (thought, answer), in place of Sub-EM
-  sub_em: str = setting("letters", choices=("letters", "words"))  # "letters": "no" stands in "know", too
-  turn_credit: bool = False  # pay each verdict where its thought stands, not at the end
+  sub_em: str = setting("letters", choices=("letters", "words"))  # "letters": "know" contains "no", too
+  turn_credit: bool = False  # reward each verdict in its thought's turn, not at the end
   structure_weight: float = 0.0  # 0.2: the baseline that pays for shape
   final_share: float = 0.5  # of it, for a wrong answer out of shape
   guarded: bool = False  # pay for none of the tricks under "Unearned reward" in README.md

@@ -51,8 +51,8 @@ class Reward:
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
     """`answer` 0 or 1, the terms FAITHFUL 0 to 1 (the mean over an episode's pairs), `format` where it is paid for.
 
-    None where a tool had failed for good, where a verdict is missing (`faithful.share`), and for a term that nobody is
-    asked about, whether an episode has pairs or not.
+    None if a tool had failed, if a verdict is missing (`faithful.share`), and always for a term that no judge is asked
+    about.
 
     Source: VERITAS sec. 3.2, 3.3, eq. 1; several pairs are averaged (README.md).
     """
