@@ -91,10 +91,8 @@ no page is swapped to the host's memory.
 
 Three things multiply. A conversation holds what it has filled, about half of the context: 1.9 ×. int8 with its scales
 is 0.52 of bfloat16: 1.9 ×. And while the engine draws, a chip holds neither the learner's temporaries nor the gradient.
-`when_to_search` on v5p-64 stays below 4 ×: today's fastest mesh shards the train state over 4 chips, where the one
-before sharded it over 32. With `--config.mesh.data=1 --config.mesh.fsdp=32` it is 4.4 ×, and the step as long. A GPU's
-int8 pages of a layer end at 2 GiB, because of the kernel's offsets. On TPUs int8 pages are attended to in plain JAX, so
-int8 there buys conversations with time, as the next table says; on GPUs it costs nothing.
+A GPU's int8 pages of a layer end at 2 GiB, because of the kernel's offsets. On TPUs int8 pages are attended to in plain
+JAX, so int8 there buys conversations with time, as the next table says; on GPUs it costs nothing.
 
 What bounds a step, in seconds by program. *Learner's least*: its operations at the chips' peak, without remat's second
 forward pass and without padding.

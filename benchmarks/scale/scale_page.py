@@ -390,7 +390,7 @@ in `scale.jsonl`. **Nothing here was run on a TPU or GPU**: no time is a measure
   in bf16 with its cache, temporaries), and the operations, memory traffic and network traffic of a step. It also
   chooses rows per block, lanes, the engine's mesh and its pages. Prompts, groups, lengths and the objective are the
   recipe's. *The best plan* has the shortest step among plans that leave {margin} of the memory free; if steps are equal
-  within 2 %, it is the one with the least network traffic.
+  within 2 %, also with collectives that do not overlap, it is the one beside which most conversations fit.
 - *Compiled* means that libtpu, or JAX's CUDA plugin, compiled every program of that plan (learner, critic, scoring,
   prefill, extension, decoding) for those chips, with full depth and widths; the engine's programs for one host. They
   report memory and collectives, and libtpu refuses a program that does not fit. A number in parentheses next to a

@@ -10,7 +10,7 @@ import json
 import re
 
 from ragrl_jax.cli import commands
-from ragrl_jax.retrieval import build_index, load_index
+from ragrl_jax.retrieval import build_index, load_index, vectors
 from ragrl_jax.retrieval.chunks import Chunks
 from ragrl_jax.store import compile_cache
 
@@ -24,7 +24,7 @@ def main() -> int:
   parser.add_argument("--factory", default="Flat", help="FAISS factory string of a dense index (default: exact)")
   parser.add_argument("--options", default="", help="FAISS search parameters, such as nprobe=64 or efSearch=128")
   parser.add_argument("--oversample", type=int, default=4, help="candidates that an inexact index fetches per passage")
-  parser.add_argument("--dtype", default="float32", choices=("float32", "float16"), help="dtype of the stored vectors")
+  parser.add_argument("--dtype", default="float32", choices=vectors.DTYPES, help="dtype of the stored vectors")
   parser.add_argument(
     "--encoder_options",
     type=json.loads,
@@ -38,7 +38,7 @@ def main() -> int:
   parser.add_argument("--shard", type=_shard, help="1/4: index the first of four parts, for a server of its own")
   parser.add_argument("--shard_rows", type=int, default=8192, help="the most passages between two saves of progress")
   parser.add_argument("--note_s", type=float, default=20.0, help="the most seconds between two saves of progress")
-  parser.add_argument("--batch", type=int, default=512, help="passages handed to the encoder at a time")
+  parser.add_argument("--batch", type=int, default=2048, help="passages handed to the encoder at a time")
   parser.add_argument("--threads", type=int, default=None, help="threads of FAISS; all cores by default")
   parser.add_argument("--overwrite", action="store_true", help="replace an index that was built with other arguments")
   arguments = vars(parser.parse_args())

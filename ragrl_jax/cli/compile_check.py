@@ -4,6 +4,9 @@ Compiles every program of a run for TPUs or GPUs. It needs none of them and no w
 install 'ragrl_jax[tpu]') or JAX's CUDA plugin (pip install 'ragrl_jax[gpu-check]'). Prints per chip: what stays in
 memory, and for each program its temporaries, its work, traffic and collectives, and the least time it can take; on GPUs
 also the kernels that it launches, and the loops that wait for the host. Exits with 1 if the run does not fit.
+
+With --passages N it adds a dense index of N passages, searched exactly on the chips of each engine. Without --config
+the index has the chips for itself: ragrl check --topology h200:1 --passages 21015324
 """
 
 import json
@@ -20,6 +23,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 from ragrl_jax.models.shapes import SHAPES
 from ragrl_jax.plan import compiled, report_tables
+from ragrl_jax.plan import index as index_lib
+from ragrl_jax.retrieval import device
 
 CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
 TOPOLOGY = flags.DEFINE_string(
@@ -31,13 +36,34 @@ SLICES = flags.DEFINE_integer("slices", 1, "Number of TPU slices, joined by the 
 SHAPE = flags.DEFINE_string("shape", "", f"Model: {', '.join(SHAPES)}; by default what config.model says.")
 FILL = flags.DEFINE_float("fill", 0.5, "Mean length of an episode as a share of config.rollout.context.")
 DRAWN = flags.DEFINE_float("drawn", 0.5, "Share of an episode that the model writes.")
+PASSAGES = flags.DEFINE_integer("passages", 0, "Vectors of a dense index on the chips; 0: none.")
+DIM = flags.DEFINE_integer("dim", 768, "Length of its vectors.")
+INDEX_DTYPE = flags.DEFINE_enum("index_dtype", "int8", device.DTYPES, "Their dtype on the chips.")
+QUERIES = flags.DEFINE_integer("queries", 64, "Queries of a batch.")
+ONLY = flags.DEFINE_list("only", [], "Programs to compile, with commas between them; all by default.")
 JSON = flags.DEFINE_bool("json", False, "Print JSON.")
 
 
 def main(_):
   """Runs `ragrl check`."""
+  index = None
+  if PASSAGES.value:
+    index = index_lib.Index(PASSAGES.value, DIM.value, INDEX_DTYPE.value, QUERIES.value)
+  if CONFIG.value is None:
+    if index is None:
+      raise ValueError("--config or --passages: what is to be compiled, a run, an index, or both?")
+    found = index_lib.alone(index, TOPOLOGY.value)
+    print(json.dumps(found.to_json(), indent=1) if JSON.value else found.text())
+    sys.exit(not found.fits)
   report = compiled.check(
-    CONFIG.value, TOPOLOGY.value, slices=SLICES.value, shape=SHAPE.value, fill=FILL.value, drawn=DRAWN.value
+    CONFIG.value,
+    TOPOLOGY.value,
+    slices=SLICES.value,
+    shape=SHAPE.value,
+    fill=FILL.value,
+    drawn=DRAWN.value,
+    only=tuple(ONLY.value),
+    index=index,
   )
   print(json.dumps(report.to_json(), indent=1) if JSON.value else report_tables.text(report))
   sys.exit(not report.fits)
@@ -45,5 +71,5 @@ def main(_):
 
 def start() -> None:
   """Reads the flags and runs `main`."""
-  flags.mark_flags_as_required(["config", "topology"])
+  flags.mark_flags_as_required(["topology"])
   commands.run(main)

@@ -105,13 +105,14 @@ class BertLayer(nnx.Module):
     self.down, self.down_bias = zeros(c.d_ff, c.d_model), zeros(c.d_model)
     self.mlp_norm, self.mlp_norm_bias = zeros(c.d_model), zeros(c.d_model)
 
-  def __call__(self, x: jax.Array, segment_ids: jax.Array, c: BertConfig) -> jax.Array:
+  def __call__(self, x: jax.Array, segment_ids: jax.Array, c: BertConfig, mesh=None, plain=False) -> jax.Array:
     heads = (*x.shape[:2], c.num_heads, c.d_model // c.num_heads)
     q, k, v = (
       layers.linear(x, w[...], b[...]).reshape(heads)
       for w, b in ((self.q, self.q_bias), (self.k, self.k_bias), (self.v, self.v_bias))
     )
-    out = attention.attend(q, k, v, segment_ids, causal=False).reshape(x.shape)
+    attend = functools.partial(attention.attend, causal=False, mesh=mesh) if not plain else _attend_from_all
+    out = attend(q, k, v, segment_ids).reshape(x.shape)
     x = x + layers.linear(out, self.o[...], self.o_bias[...])
     x = layer_norm(x, self.attention_norm[...], self.attention_norm_bias[...], c.norm_eps)
     up = jax.nn.gelu(layers.linear(x, self.up[...], self.up_bias[...]), approximate=False)
@@ -133,14 +134,31 @@ class Bert(nnx.Module):
       self.pooler, self.pooler_bias = zeros(config.d_model, config.d_model), zeros(config.d_model)
     self.layers = nnx.vmap(lambda _: BertLayer(config, param_dtype))(jnp.arange(config.num_layers))
 
-  def hidden(self, tokens: jax.Array, mask: jax.Array) -> jax.Array:
-    """Hidden states [B, T, D] of tokens int [B, T] with a mask [B, T] that is 1 on the text; T <= `max_position`."""
+  def hidden(
+    self,
+    tokens: jax.Array,
+    mask: jax.Array,
+    mesh: jax.sharding.Mesh | None = None,
+    *,
+    types: jax.Array | None = None,
+    plain: bool = False,
+  ) -> jax.Array:
+    """Hidden states [B, T, D] of texts.
+
+    Args:
+      tokens: int [B, T]; T <= `max_position`.
+      mask: [B, T], 1 on the text.
+      mesh: shards the texts; None means one device of the default platform.
+      types: int [B, T], the second text of a pair is 1; None for 0.
+      plain: tokens outside the text attend to it, too, and get states, as in transformers; otherwise they get zeros.
+    """
     c = self.config
-    x = self.words[...][tokens] + self.places[: tokens.shape[1]][None] + self.types[:1][None]
+    kinds = self.types[:1][None] if types is None else self.types[...][types]
+    x = self.words[...][tokens] + self.places[: tokens.shape[1]][None] + kinds
     x = layer_norm(x.astype(self.dtype), self.norm[...], self.norm_bias[...], c.norm_eps)
     segment_ids = mask.astype(jnp.int32)
     graphdef, stacked = nnx.split(self.layers)
-    block = lambda x, params: (nnx.merge(graphdef, params)(x, segment_ids, c), None)
+    block = lambda x, params: (nnx.merge(graphdef, params)(x, segment_ids, c, mesh, plain), None)
     return jax.lax.scan(block, x, stacked)[0]
 
   def pooled(self, first: jax.Array) -> jax.Array:
@@ -148,8 +166,15 @@ class Bert(nnx.Module):
     return jnp.tanh(layers.linear(first, self.pooler[...].T, self.pooler_bias[...]))
 
 
+def _attend_from_all(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
+  """Softmax attention [B, T, H, h] of every token, also of padding, to the tokens whose mask [B, T] is not 0."""
+  scores = jnp.einsum("bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32) / q.shape[-1] ** 0.5
+  scores = jnp.where((mask != 0)[:, None, None, :], scores, attention.MASKED)
+  return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, axis=-1).astype(v.dtype), v)
+
+
 def load_bert(
-  path: str | os.PathLike, *, pooler: bool, dtype=jnp.float32, mesh: jax.sharding.Mesh | None = None
+  path: str | os.PathLike, *, pooler: bool, dtype=jnp.float32, mesh: jax.sharding.Mesh | None = None, head: str = ""
 ) -> tuple[Bert, BertConfig]:
   """An encoder from a Hugging Face folder (BertModel, a model with a head on it, or a tower of DPR).
 
@@ -158,6 +183,7 @@ def load_bert(
     pooler: whether to load the pooler; if not, its weights may be missing.
     dtype: dtype of weights and matmuls.
     mesh: every device of it holds the whole encoder.
+    head: the first part of the names of tensors that the caller reads; "" for none.
 
   Returns:
     (encoder, its config).
@@ -175,7 +201,8 @@ def load_bert(
   table = {name: root + tensor for name, tensor in TABLE.items()}
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Bert(config, pooler=pooler, param_dtype=dtype, dtype=dtype)))
   # Old files contain position ids. Heads, and a pooler that is not requested, do not affect an embedding.
-  ignore = lambda name: name.endswith("position_ids") or name.startswith(("cls.", f"{root}pooler."))
+  heads = ("cls.", f"{root}pooler.", *((f"{head}.",) if head else ()))
+  ignore = lambda name: name.endswith("position_ids") or name.startswith(heads)
   mapping.refuse_surplus(files, table, abstract, ignore, "BERT")
   whole = None if mesh is None else jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec()), abstract)
   return nnx.merge(graphdef, mapping.load(files, table, abstract, whole)), config

@@ -199,11 +199,12 @@ def _attend(q, k, v, pages, table, lengths, scales=None):
   start = _softmax(grouped, k, v, causal, None, own)
 
   def more(j, state):
-    page, of_page = pages.at[table[:, j]].get(mode="clip"), None
+    of_page = None
     if scales is None:
-      keys, values = jnp.unstack(page, axis=1)  # [n, KV, page, h]
+      # Keys and values are read one after the other: a gather of both would be taken apart by two more copies.
+      keys, values = (pages.at[table[:, j], part].get(mode="clip") for part in (0, 1))  # [n, KV, page, h]
     else:
-      keys, values = paged.unpair(page.transpose(0, 2, 1, 3))
+      keys, values = paged.unpair(pages.at[table[:, j]].get(mode="clip").transpose(0, 2, 1, 3))
       of_page = jnp.split(scales[2].at[table[:, j]].get(mode="clip")[:, 0], 2, axis=-1)  # [n, KV, page]
     seen = (j * block + jnp.arange(block))[None] < lengths[:, None]
     mask = jnp.broadcast_to(seen[:, None], (n, t, block))

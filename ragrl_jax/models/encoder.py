@@ -18,7 +18,14 @@ from ragrl_jax.parallel import rules
 from ragrl_jax.structs import Passage
 
 POOLINGS = ("mean", "cls", "pooler", "last")
-LENGTHS = (16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192)  # texts are padded to one of these lengths
+# Texts are padded to one of these lengths: 16, 32, 48, 64, 80, …, 128, 160, …, 256, 320, …, 8192.
+LENGTHS = (
+  16,
+  32,
+  48,
+  *(n for step in (16, 32, 64, 128, 256, 512, 1024) for n in range(4 * step, 8 * step, step)),
+  8192,
+)
 TOWERS = ("query", "passage")
 
 
@@ -50,10 +57,11 @@ class EncoderSettings:
 
 
 # Settings by a name that the folder's name contains. Sources: the models' cards; for E5's 256 tokens and DPR's CLS
-# state, Search-R1's retrieval server and FlashRAG.
+# state, Search-R1's retrieval server and FlashRAG. GTE's three sizes of BERT read queries and passages alike.
 PRESETS = {
   "e5": EncoderSettings("mean", True, "query: ", "passage: ", 256),
   "bge": EncoderSettings("cls", True, "Represent this sentence for searching relevant passages: ", "", 512),
+  "gte": EncoderSettings("mean", True, "", "", 512),
   "minilm": EncoderSettings("mean", True, "", "", 256, " "),
   # transformers calls the first token's state DPR's pooler output: its towers have no tanh layer.
   "dpr": EncoderSettings("cls", False, "", "", 256, " [SEP] "),
@@ -129,6 +137,21 @@ def _sentence_transformers(folder: pathlib.Path) -> EncoderSettings:
   )
 
 
+def padded_length(size: int) -> int:
+  """The least of LENGTHS that holds so many tokens."""
+  return next(length for length in LENGTHS if size <= length)
+
+
+def usual_batch() -> int:
+  """Texts computed together, if nobody says: on a CPU more than 8 are no faster."""
+  return 8 if jax.default_backend() == "cpu" else 64
+
+
+def mark_of(files: tensors.TensorFolder) -> str:
+  """A hash by which the weights of a folder are recognised."""
+  return hashlib.sha256(files.fingerprint()).hexdigest()[:16]
+
+
 def pool(states: jax.Array, mask: jax.Array, pooling: str) -> jax.Array:
   """Pools states [B, T, D] to float32 [B, D]. A row without tokens gives zeros (mean) or its first state."""
   states, mask = states.astype(jnp.float32), mask.astype(jnp.float32)
@@ -173,7 +196,7 @@ class Encoder:
     self.dim, self.batch, self._settings, self._mark, self._mesh = dim, batch, settings, mark, mesh
     self._tokenizers = tokenizers
     self._split = {kind: nnx.split(model) for kind, model in models.items()}
-    self._run = jax.jit(functools.partial(_encode, settings), static_argnums=0)
+    self._run = jax.jit(functools.partial(vectors_of, settings, mesh=mesh), static_argnums=0)
 
   @property
   def settings(self) -> Mapping[str, Any]:
@@ -207,7 +230,7 @@ class Encoder:
     ids = self._ids(texts, kind)
     buckets: dict[int, list[int]] = {}
     for i, row in enumerate(ids):
-      buckets.setdefault(min(self._length(len(row)), self._settings.max_tokens), []).append(i)
+      buckets.setdefault(min(padded_length(len(row)), self._settings.max_tokens), []).append(i)
     out = np.zeros((len(ids), self.dim), np.float32)
     for length, members in buckets.items():
       for start in range(0, len(members), batch):
@@ -232,10 +255,6 @@ class Encoder:
     prefix = self._settings.query_prefix if kind == "query" else self._settings.passage_prefix
     return [encoding.ids for encoding in self._tokenizers[kind].encode_batch([prefix + text for text in texts])]
 
-  @staticmethod
-  def _length(size: int) -> int:
-    return next(length for length in LENGTHS if size <= length)
-
   def _padded(self, rows: Sequence[Sequence[int]], length: int, batch: int, kind: str) -> np.ndarray:
     tokens, mask = np.zeros((batch, length), np.int32), np.zeros((batch, length), np.int32)
     for i, row in enumerate(rows):
@@ -246,10 +265,13 @@ class Encoder:
     return np.asarray(self.encode(tokens, mask, kind))
 
 
-def _encode(settings: EncoderSettings, graphdef, params, tokens, mask):
+def vectors_of(
+  settings: EncoderSettings, graphdef, params, tokens: jax.Array, mask: jax.Array, mesh: jax.sharding.Mesh | None = None
+) -> jax.Array:
+  """Vectors, float32 [B, D], of token ids int [B, T] with a mask [B, T]; `mesh`: where an encoder's kernels run."""
   model = nnx.merge(graphdef, params)
   if isinstance(model, bert.Bert):
-    states = model.hidden(tokens, mask)
+    states = model.hidden(tokens, mask, mesh)
   else:
     states = model.hidden(tokens, segment_ids=mask)
   vectors = pool(states, mask, settings.pooling)
@@ -264,9 +286,10 @@ def load_encoder(
   path: str | os.PathLike,
   *,
   settings: str | Mapping[str, Any] | EncoderSettings | None = None,
+  query_prefix: str | None = None,
   passage_path: str | os.PathLike | None = None,
   dtype: Any = "float32",
-  batch: int = 32,
+  batch: int | None = None,
   mesh: jax.sharding.Mesh | None = None,
 ) -> Encoder:
   """A text encoder from a Hugging Face folder: config.json, safetensors and tokenizer.
@@ -274,15 +297,18 @@ def load_encoder(
   Args:
     path: folder of a BERT-type encoder or of an embedding decoder; of two towers, the one for queries.
     settings: see `settings_for`.
+    query_prefix: the instruction put before every query, if not that of the settings.
     passage_path: folder of the tower for passages, if it is another one (DPR).
     dtype: dtype of weights and matmuls; vectors are float32.
-    batch: number of passages encoded together.
+    batch: number of passages encoded together; by default 8 on a CPU, where more are no faster, and else 64.
     mesh: shards the texts over its devices.
 
   Raises:
     ValueError: an unknown architecture, weights that do not fit it, no tokenizer, or unknown settings.
   """
   chosen = settings_for(path, settings)
+  if query_prefix is not None:
+    chosen = dataclasses.replace(chosen, query_prefix=query_prefix)
   towers = {
     kind: _tower(folder, chosen, jnp.dtype(dtype), mesh)
     for kind, folder in zip(TOWERS, (path, passage_path))
@@ -301,7 +327,7 @@ def load_encoder(
     dict(zip(TOWERS, texts)),
     chosen,
     dim=sizes[0],
-    batch=batch,
+    batch=batch or usual_batch(),
     mesh=mesh,
     mark="+".join(dict.fromkeys(marks)),
   )
@@ -311,17 +337,19 @@ def _tower(path, settings: EncoderSettings, dtype, mesh) -> tuple[nnx.Module, An
   """(model, tokenizer, hash of the weights, vector length, longest text in tokens)."""
   folder = pathlib.Path(path)
   values = hf.read_json(folder / "config.json")
-  mark = hashlib.sha256(tensors.TensorFolder(folder).fingerprint()).hexdigest()[:16]
+  mark = mark_of(tensors.TensorFolder(folder))
   if values.get("model_type") in config.ARCHITECTURES:
     if settings.pooling == "pooler":
       raise ValueError(f"{folder}: a decoder has no pooler: use pooling='last' (encoder settings).")
+    if "auto_map" in values:  # gte-Qwen2, for example, whose tokens attend to later ones
+      raise ValueError(f"{folder}: config.json names code of its own (auto_map), which is not computed here.")
     model, shape = weights.load_pretrained(folder, dtype=dtype, mesh=mesh, head=False)
-    return model, _tokenizer(folder), mark, shape.d_model, shape.max_position
+    return model, tokenizer_of(folder), mark, shape.d_model, shape.max_position
   model, shape = bert.load_bert(folder, pooler=settings.pooling == "pooler", dtype=dtype, mesh=mesh)
-  return model, _tokenizer(folder), mark, shape.d_model, shape.max_position
+  return model, tokenizer_of(folder), mark, shape.d_model, shape.max_position
 
 
-def _tokenizer(folder: pathlib.Path):
+def tokenizer_of(folder: pathlib.Path):
   """The folder's fast tokenizer; its post-processor adds the model's special tokens around a text."""
   import transformers  # slow to import, and only needed here
 

@@ -82,6 +82,10 @@ class TensorFolder:
     """The file that contains a tensor."""
     return self._entries[name][0]
 
+  def shape(self, name: str) -> tuple[int, ...]:
+    """The shape of a tensor."""
+    return self._entries[name][2]
+
   def fingerprint(self) -> bytes:
     """Names, shapes and the first 64 bytes of every tensor: the same for equal weights, and cheap for any size."""
     parts = []

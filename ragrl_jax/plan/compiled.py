@@ -28,6 +28,7 @@ from ragrl_jax.models.shapes import SHAPES
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
 from ragrl_jax.plan import aot, chips, collective_groups, launches, memory, search, switch
+from ragrl_jax.plan import index as index_lib
 from ragrl_jax.plan import workload as load_lib
 from ragrl_jax.plan.memory import GRADIENT, Axes
 from ragrl_jax.plan.summary import Conversation, Program, Report
@@ -54,6 +55,7 @@ def check(
   fill: float = 0.5,
   drawn: float = 0.5,
   only: tuple[str, ...] = (),
+  index: index_lib.Index | None = None,
 ) -> Report:
   """Compiles all programs that a run with this config executes on these TPUs or GPUs.
 
@@ -65,6 +67,7 @@ def check(
     fill: mean number of tokens of an episode, divided by config.rollout.context.
     drawn: share of these tokens that the model samples.
     only: names of programs to compile; all if empty. The report leaves out the others.
+    index: a dense index that every engine's chips share; None for none. Each episode is taken to search once.
 
   Raises:
     ValueError: an invalid config or topology; the message says why.
@@ -87,6 +90,8 @@ def check(
   compiled.learner()
   stays = sum(size for name, size in compiled.resident.items() if name != GRADIENT)
   compiled.engine()
+  if index is not None:
+    compiled.index(index)
   if not only or switch.NAME in only:
     compiled.programs.append(switch.program(model, config.rollout, mesh, here, compiled.resident["engine: weights"]))
   assert compiled.conversation is not None  # `engine` counts it, whatever is compiled
@@ -350,6 +355,14 @@ class _Compiler:
       hbm=work.chunk_bytes,
       turns=r.chunk,
     )
+
+  def index(self, index: index_lib.Index) -> None:
+    """Compiles the search of an index whose vectors are shared by the chips of each engine."""
+    devices, engines = list(self.here.devices.flat), self.mesh.size // self.here.size
+    self.resident[index_lib.VECTORS] = index.bytes(devices)
+    if not self.only or index_lib.SEARCH in self.only:
+      calls = math.ceil(self.load.episodes / engines / index.queries)
+      self.programs.append(index_lib.search(index, devices, calls=calls))
 
 
 def _on_tpus(text: str, *_) -> dict[str, Any]:

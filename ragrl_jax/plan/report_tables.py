@@ -26,11 +26,19 @@ def text(report: Report) -> str:
       columns([tuple(rows[0]), *(tuple(row.values()) for row in rows)]),
       *errors,
       held(report),
-      f"{'It fits' if report.fits else 'IT DOES NOT FIT'}. At the roofline a step of {report.tokens} tokens takes "
-      f"{report.step_s:.1f} s: {report.tokens / report.step_s:,.0f} tokens/s, the learner's MFU {report.mfu:.0%}.",
+      f"{'It fits' if report.fits else 'IT DOES NOT FIT'}. {_speed(report)}",
       *preallocated(report, on_gpus),
       *too_narrow(report),
     ]
+  )
+
+
+def _speed(report: Report) -> str:
+  if not report.mfu:
+    return "Not all programs of a step were compiled (--only), so that it has no time."
+  return (
+    f"At the roofline a step of {report.tokens} tokens takes {report.step_s:.1f} s: "
+    f"{report.tokens / report.step_s:,.0f} tokens/s, the learner's MFU {report.mfu:.0%}."
   )
 
 

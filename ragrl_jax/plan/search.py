@@ -334,8 +334,8 @@ def best(
   """The fitting choice with the shortest step, and its report; None if no choice fits.
 
   Engines span as few hosts as they can: the more engines, the fewer episodes wait for each other.
-  Among steps that are equal within EQUAL, it takes the choice with the least time in collectives, because the roofline
-  assumes that collectives overlap with other work.
+  Among steps that are equal within EQUAL, also if no collective overlaps with other work (the roofline assumes that all
+  do), it takes the choice beside which the engine's cache can hold most conversations.
 
   Args:
     config: the run's config.
@@ -356,9 +356,10 @@ def best(
     return None
   fewest = min(where.spans(choice.tensor) for choice, _ in fitting)
   fitting = [one for one in fitting if where.spans(one[0].tensor) == fewest]
-  steps = [report.step_s for _, report in fitting]
-  equals = [one for one, step in zip(fitting, steps) if step <= EQUAL * min(steps)]
-  return min(equals, key=lambda one: (_interconnect(one[1]), one[1].needed))
+  for seconds in (lambda report: report.step_s, lambda report: report.step_s + _interconnect(report)):
+    steps = [seconds(report) for _, report in fitting]
+    fitting = [one for one, step in zip(fitting, steps) if step <= EQUAL * min(steps)]
+  return min(fitting, key=lambda one: (-one[1].conversations, _interconnect(one[1]), one[1].needed))
 
 
 def least(config: Any, shape: Any, where: Slice) -> float:

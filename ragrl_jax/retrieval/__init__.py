@@ -28,11 +28,13 @@ def load_index(
 
   Args:
     path: a folder made by `build_index`, the address of a retriever ("http://host:port"), the addresses of all parts of
-      a corpus with commas between them, or a recording (FILE.jsonl of `replay.Recorder`).
+      a corpus with commas between them, a recording (FILE.jsonl of `replay.Recorder`), or a file that fuses indexes
+      or reranks (FUSED.json, see `fusion`), whose indexes get the arguments below.
     encoder: for a dense index, the encoder or the folder it was moved to; None loads the encoder that the index names.
     search: for a dense index, "faiss" or "device" (exact search on the accelerators).
     options: FAISS's search parameters, such as "nprobe=64"; None uses those of the index.
-    device_dtype: dtype of the vectors on the accelerators: "float32" or "bfloat16".
+    device_dtype: dtype of the vectors on the accelerators: "float32", "bfloat16" or "int8". It changes memory and
+      speed, and no answer.
     threads: FAISS's threads for one search; None uses all cores.
     dispatch: see `dense.DenseRetriever`.
     verify_bytes: if the index's files together have at most this many bytes, their SHA-256 digests are compared with
@@ -51,6 +53,14 @@ def load_index(
 
     parts = [RemoteRetriever(address.strip(), **remote) for address in where.split(",")]
     return parts[0] if len(parts) == 1 else ShardedRetriever(parts)
+  if where.endswith(".json"):
+    from ragrl_jax.retrieval import fusion
+
+    def part(name, **given):  # the settings of a retriever at an address are for those among the parts alone
+      return load_index(name, **given, **(remote if "://" in os.fspath(name) else {}))
+
+    settings = dict(search=search, device_dtype=device_dtype, threads=threads, dispatch=dispatch)
+    return fusion.load(where, part, **settings, verify_bytes=verify_bytes)
   if remote:
     raise ValueError(f"{sorted(remote)}: these settings are for a retriever at an address, and {where!r} is not one.")
   if where.endswith(".jsonl"):
@@ -62,7 +72,7 @@ def load_index(
 
 def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads, dispatch, verify_bytes) -> Retriever:
   from ragrl_jax.retrieval import bm25, dense, encoders, faiss_index, seal
-  from ragrl_jax.retrieval.build import FORMAT, INDEX, REQUEST
+  from ragrl_jax.retrieval.build import FORMAT, INDEX, REQUEST, made_of
   from ragrl_jax.retrieval.corpus import Corpus, read_card
 
   if not (folder / INDEX).is_file():
@@ -87,6 +97,8 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
   if lexical:
     return bm25.BM25Retriever.load(folder / "bm25", corpus, card["bm25"], shard=card.get("shard"))
   options = card["options"] if options is None else options
+  if card.get("made", made_of(card)) != made_of(card):
+    raise ValueError(f"{folder}: {INDEX} was changed since the index was built (its settings): build it again.")
   made = encoders.again(card, folder, encoder)
   description = dict(
     kind="dense",
@@ -94,6 +106,7 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
     factory=card["factory"],
     options=options,
     dtype=card["dtype"],
+    made=made_of(card),
     search=search,
   )
   if "shard" in card:

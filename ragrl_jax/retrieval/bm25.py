@@ -69,6 +69,10 @@ class BM25Retriever:
       **(dict(shard=self._shard) if self._shard else {}),
     )
 
+  def row_of(self, name: str) -> int | None:
+    """The row of the passage with this id; None without one."""
+    return self._corpus.row_of(name)
+
   def read(self, asked: Sequence[tuple[str, str]], k: int) -> api.Answers:
     """Opens documents, and finds words in them. See `reading.read`."""
     return reading.read(self._corpus, asked, k)

@@ -5,7 +5,7 @@ OUT/build.json     the request: a build continues only for the same request
 OUT/corpus/        the passages, memory-mapped, with a checksum over their order
 OUT/bm25/          bm25s's arrays and vocabulary                                        (encoder "bm25")
 OUT/encoder.json   words and their document frequencies                                 (encoder "hashing")
-OUT/vectors.npy    [N, dim] float32 or float16                                          (dense)
+OUT/vectors.npy    [N, dim] float32, float16, bfloat16 or int8, with scales.npy         (dense)
 OUT/index.faiss    the FAISS index, unless it is "Flat", which searches vectors.npy     (dense)
 """
 
@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from ragrl_jax.retrieval import bm25, dense, encoders, faiss_index, seal
+from ragrl_jax.retrieval import bm25, dense, encoders, faiss_index, seal, vectors
 from ragrl_jax.retrieval.api import Encoder
 from ragrl_jax.retrieval.chunks import Chunks
 from ragrl_jax.retrieval.corpus import CARD, Corpus, Twice, checksum, store, write_json
@@ -44,7 +44,7 @@ def build_index(
   shard: tuple[int, int] | None = None,
   shard_rows: int = 8192,
   note_s: float = 20.0,
-  batch: int = 512,
+  batch: int = 2048,
   threads: int | None = None,
   overwrite: bool = False,
   progress: bool = True,
@@ -58,7 +58,7 @@ def build_index(
     factory: FAISS's factory string for a dense index: "Flat" (exact), "HNSW32", "IVF1024,PQ64", …
     options: FAISS's search parameters, such as "nprobe=32" or "efSearch=128".
     oversample: candidates that an approximate index fetches per requested passage, to be ranked by exact scores.
-    dtype: dtype of the stored vectors: "float32" or "float16".
+    dtype: dtype of the stored vectors: "float32", "float16", "bfloat16" or "int8".
     encoder_options: keyword arguments of the encoder: for "bm25" k1, b, stemmer, stopwords; for "hashing" dim, seed,
       title_weight, k1, b; for a folder those of `models.encoder.load_encoder`.
     chunks: how documents are cut into passages; None if the corpus has passages.
@@ -118,13 +118,24 @@ def build_index(
       passages, made, out, dtype=dtype, shard_rows=shard_rows, note_s=note_s, batch=batch, progress=progress
     )
     if factory != "Flat" and not (out / "index.faiss").is_file():
-      vectors = dense.open_vectors(out, rows=len(passages), dim=made.dim)
+      stored = dense.open_vectors(out, rows=len(passages), dim=made.dim)
       faiss_index.build(
-        vectors, out / "index.faiss", factory=factory, options=options, threads=threads, progress=progress
+        stored, out / "index.faiss", factory=factory, options=options, threads=threads, progress=progress
       )
     card.update(encoder=dict(chosen, settings=dict(made.settings)), dim=made.dim, max_norm=max_norm)
+    card["made"] = made_of(card)
   write_json(out / INDEX, dict(card, files=seal.sealed(out)))
   return out
+
+
+def made_of(card: Mapping[str, Any]) -> str:
+  """SHA-256 of all that the vectors depend on: the passages in their order, the encoder with its settings, the dtype.
+
+  Stores with the same value hold the same vectors, up to rounding on other machines. `card`: contents of index.json.
+  """
+  settings = {name: value for name, value in card["encoder"]["settings"].items() if name != "path"}
+  parts = dict(passages=card["corpus"]["checksum"], encoder=settings, dtype=card["dtype"], dim=card["dim"])
+  return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def _source(corpus: str | os.PathLike | Iterable[Passage]) -> dict[str, Any]:
@@ -209,7 +220,9 @@ def _finished(out: pathlib.Path, request: dict[str, Any], *, overwrite: bool) ->
       f"{out}: it holds an index of another request (other {', '.join(sorted(differs))}): choose another "
       "folder, or build with overwrite=True (--overwrite)."
     )
-  for name in (INDEX, "index.faiss") + (() if same_vectors else (encoders.FITTED, dense.VECTORS, dense.PROGRESS)):
+  for name in (INDEX, "index.faiss") + (
+    () if same_vectors else (encoders.FITTED, vectors.FILE, vectors.SCALES, dense.PROGRESS)
+  ):
     (out / name).unlink(missing_ok=True)
   if not same_vectors:
     shutil.rmtree(out / "corpus", ignore_errors=True)

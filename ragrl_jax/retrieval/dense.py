@@ -13,10 +13,11 @@ import numpy as np
 from tqdm import tqdm
 
 from ragrl_jax.retrieval import api, reading
+from ragrl_jax.retrieval import vectors as vectors_lib
 from ragrl_jax.retrieval.corpus import Corpus, write_json
 from ragrl_jax.structs import Passage
 
-VECTORS, PROGRESS = "vectors.npy", "vectors.progress.json"
+PROGRESS = "vectors.progress.json"
 
 
 class VectorIndex(Protocol):
@@ -58,6 +59,10 @@ class DenseRetriever:
   def describe(self) -> dict[str, Any]:
     """The settings that are stored with every score: kind, options, and the corpus with its checksum."""
     return dict(self._description, rows=len(self._corpus), checksum=self._corpus.checksum)
+
+  def row_of(self, name: str) -> int | None:
+    """The row of the passage with this id; None without one."""
+    return self._corpus.row_of(name)
 
   def read(self, asked: Sequence[tuple[str, str]], k: int) -> api.Answers:
     """Opens documents, and finds words in them. See `reading.read`."""
@@ -107,7 +112,7 @@ def encode_corpus(
   dtype: str = "float32",
   shard_rows: int = 8192,
   note_s: float = 20.0,
-  batch: int = 512,
+  batch: int = 2048,
   progress: bool = True,
 ) -> float:
   """Encodes the passages into a memory-mapped array [N, dim]. After a kill it continues from the last saved progress.
@@ -116,8 +121,9 @@ def encode_corpus(
     corpus: the passages.
     encoder: encodes them.
     folder: the index's folder.
-    dtype: "float32" or "float16" (half the space; scores are those of the rounded vectors).
-    shard_rows: most passages between two saves of the progress. A new batch begins at each shard, so that a continued
+    dtype: one of `vectors.DTYPES`. Scores are those of the rounded vectors. "bfloat16" and "float16" take half of the
+      space of "float32", "int8" a quarter.
+    shard_rows: most passages between two saves of progress. A new batch begins at each shard, so that a continued
       build has the same batches.
     note_s: most seconds between two saves, plus the time of one batch.
     batch: passages given to the encoder at a time.
@@ -129,20 +135,18 @@ def encode_corpus(
   Raises:
     ValueError: an unknown dtype, or the encoder's vectors have another size or are not finite.
   """
-  if dtype not in ("float32", "float16"):
-    raise ValueError(f"dtype={dtype!r}: vectors are stored as 'float32' or 'float16'.")
-  path, notes = folder / VECTORS, folder / PROGRESS
-  done = json.loads(notes.read_text()) if notes.is_file() and path.is_file() else dict(rows=0, max_norm=0.0)
+  notes = folder / PROGRESS
+  done = json.loads(notes.read_text()) if notes.is_file() else dict(rows=0, max_norm=0.0)
   if done["rows"]:
-    vectors = np.lib.format.open_memmap(path, mode="r+")
+    vectors = vectors_lib.mapped(folder, mode="r+")
   else:
-    vectors = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(len(corpus), encoder.dim))
+    vectors = vectors_lib.create(folder, dtype, (len(corpus), encoder.dim))
   noted = time.monotonic()
   with tqdm(total=len(corpus), initial=done["rows"], desc="encode", unit=" passages", disable=not progress) as bar:
     while done["rows"] < len(corpus):
       shard_end = min((done["rows"] // shard_rows + 1) * shard_rows, len(corpus))
       rows = range(done["rows"], min(done["rows"] + batch, shard_end))
-      vectors[rows.start : rows.stop] = _encoded(encoder, corpus, rows, vectors.dtype)
+      vectors[rows.start : rows.stop] = _encoded(encoder, corpus, rows, dtype)
       norms = np.linalg.norm(vectors[rows.start : rows.stop].astype(np.float64), axis=1)
       done = dict(rows=rows.stop, max_norm=max(done["max_norm"], float(norms.max())))
       bar.update(len(rows))
@@ -153,27 +157,26 @@ def encode_corpus(
   return done["max_norm"]
 
 
-def _encoded(encoder: api.Encoder, corpus: Corpus, rows: range, dtype) -> np.ndarray:
+def _encoded(encoder: api.Encoder, corpus: Corpus, rows: range, dtype: str) -> np.ndarray:
   made = np.asarray(encoder.passages([corpus[row] for row in rows]))
   if made.shape != (len(rows), encoder.dim):
     raise ValueError(
       f"the encoder gave an array {made.shape} for {len(rows)} passages: it must be ({len(rows)}, {encoder.dim})."
     )
   with np.errstate(over="ignore"):
-    made = made.astype(dtype)
+    made = made.astype(np.float32 if dtype == "int8" else np.dtype(dtype))  # int8 has a scale for each row
   if not np.isfinite(made).all():
     row = rows[int(np.flatnonzero(~np.isfinite(made).all(axis=1))[0])]
     raise ValueError(
-      f"the encoder gave a vector that is not finite in {np.dtype(dtype).name} for passage {row} "
+      f"the encoder gave a vector that is not finite in {dtype} for passage {row} "
       f"(id {corpus[row].id!r}): check that passage, or store float32."
     )
   return made
 
 
-def open_vectors(folder: str | os.PathLike, *, rows: int, dim: int) -> np.ndarray:
+def open_vectors(folder: str | os.PathLike, *, rows: int, dim: int) -> Any:
   """Opens the memory-mapped vectors [rows, dim]. Raises ValueError if their shape does not fit the corpus."""
-  path = pathlib.Path(folder) / VECTORS
-  vectors = np.load(path, mmap_mode="r", allow_pickle=False)
+  vectors, path = vectors_lib.mapped(folder), pathlib.Path(folder) / vectors_lib.FILE
   if vectors.shape != (rows, dim):
     raise ValueError(f"{path}: its shape is {vectors.shape}, but it must be {(rows, dim)}: build the index again.")
   return vectors

@@ -60,7 +60,7 @@ def fitted(
   if chosen["kind"] == "given":
     return encoder
   if chosen["kind"] == "model":
-    return load_model(chosen["path"], **chosen["options"])
+    return load_model(chosen["path"], spread=True, **chosen["options"])
   if not (out / FITTED).is_file():
     HashingEncoder.fit(corpus, **chosen["options"]).save(out / FITTED)
   return HashingEncoder.load(out / FITTED)
@@ -106,8 +106,14 @@ def called(card: Mapping[str, Any]) -> str:
   return pathlib.Path(chosen["path"]).name if chosen["kind"] == "model" else chosen["kind"]
 
 
-def load_model(path: str | os.PathLike, **options: Any) -> Encoder:
-  """A Flax text encoder from a Hugging Face folder."""
-  from ragrl_jax.models import encoder  # imported here, since only such an index needs JAX and the models
+def load_model(path: str | os.PathLike, *, spread: bool = False, **options: Any) -> Encoder:
+  """A Flax text encoder from a Hugging Face folder. `spread`: each batch is shared by this process's devices."""
+  import jax  # imported here, since only such an index needs JAX and the models
 
+  from ragrl_jax.models import encoder
+  from ragrl_jax.parallel import mesh
+
+  devices = jax.local_devices()
+  if spread and len(devices) > 1:
+    options["mesh"] = mesh.make(devices)
   return encoder.load_encoder(path, **options)

@@ -22,7 +22,14 @@ def ordered(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, n
 
 
 def exact(
-  search: Search, vectors: np.ndarray, queries: np.ndarray, k: int, *, max_norm: float
+  search: Search,
+  vectors: np.ndarray,
+  queries: np.ndarray,
+  k: int,
+  *,
+  max_norm: float,
+  errors: np.ndarray | float = 0.0,
+  first: int = 0,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
   """The true top k for each query, from a search whose float32 sums have rounding errors.
 
@@ -35,15 +42,18 @@ def exact(
     queries: float32 [n, D].
     k: number of rows wanted.
     max_norm: the largest Euclidean norm of a vector.
+    errors: [n], the most by which the search's score of a row may miss beside the errors of float32 sums, as it rounds
+      vectors and queries.
+    first: candidates to begin with, if that is more than k + 8.
 
   Returns:
     For each query (float32 scores, int64 rows), each of at most k entries.
   """
   total, dim = vectors.shape
   # The error of a float32 sum of D products is at most D * 2^-24 * |q| |v|. Two such sums are compared: twice that.
-  slack = 2.0 * dim * 2.0**-24 * max_norm * np.linalg.norm(queries.astype(np.float64), axis=1)
+  slack = 2.0 * dim * 2.0**-24 * max_norm * np.linalg.norm(queries.astype(np.float64), axis=1) + errors
   found: list = [None] * len(queries)
-  open_, count = np.arange(len(queries)), min(total, k + 8)
+  open_, count = np.arange(len(queries)), min(total, max(k + 8, first))
   while len(open_):
     rough, rows = search(queries[open_], count)
     left = []

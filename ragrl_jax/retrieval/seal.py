@@ -9,7 +9,7 @@ from typing import Any
 
 from ragrl_jax.store import sums
 
-PARTS = ("corpus/*", "bm25/*", "encoder.json", "vectors.npy", "index.faiss")
+PARTS = ("corpus/*", "bm25/*", "encoder.json", "vectors.npy", "scales.npy", "index.faiss")
 AGAIN = "copy the index again, or build it again with --overwrite"
 
 

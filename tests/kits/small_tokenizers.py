@@ -44,6 +44,12 @@ QWEN_TOOLS = (
   '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}\n</tool_call>{% endfor %}'
   "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+# Those of Qwen3-Coder: the values of arguments stand between tags, texts as they are.
+CODER_TOOLS = QWEN_TOOLS.replace(
+  '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}',
+  "<function={{ call.function.name }}>\n{% for name, value in call.function.arguments | items %}"
+  "<parameter={{ name }}>\n{{ value if value is string else value | tojson }}\n</parameter>\n{% endfor %}</function>",
+)
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 

@@ -15,45 +15,11 @@ from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.structs import Passage
 
 GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "models_encoders.json").read_text())
-TOKENIZER = dict(  # one id for each lower-case word of this list; texts are between [CLS] and [SEP]
-  version="1.0",
-  truncation=None,
-  padding=None,
-  normalizer=dict(type="Lowercase"),
-  pre_tokenizer=dict(type="WhitespaceSplit"),
-  decoder=None,
-  added_tokens=[
-    dict(id=i, content=c, single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
-    for i, c in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]"))
-  ],
-  post_processor=dict(
-    type="TemplateProcessing",
-    single=[
-      dict(SpecialToken=dict(id="[CLS]", type_id=0)),
-      dict(Sequence=dict(id="A", type_id=0)),
-      dict(SpecialToken=dict(id="[SEP]", type_id=0)),
-    ],
-    pair=[dict(Sequence=dict(id="A", type_id=0)), dict(Sequence=dict(id="B", type_id=1))],
-    special_tokens={name: dict(id=name, ids=[i], tokens=[name]) for i, name in ((2, "[CLS]"), (3, "[SEP]"))},
-  ),
-  model=dict(
-    type="WordLevel",
-    unk_token="[UNK]",
-    vocab={
-      word: i
-      for i, word in enumerate(
-        "[PAD] [UNK] [CLS] [SEP] query: passage: the rhine flows through cologne who is in a b c".split()
-      )
-    },
-  ),
-)
+WORDS = "[PAD] [UNK] [CLS] [SEP] query: passage: the rhine flows through cologne who is in a b c".split()
 
 
 def folder_of(path, config, shapes, **changed):
-  folder = hf_folders.write(path, config, shapes, **changed)
-  (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
-  (folder / "tokenizer_config.json").write_text(json.dumps(dict(tokenizer_class="PreTrainedTokenizerFast")))
-  return folder
+  return hf_folders.give_words(hf_folders.write(path, config, shapes, **changed), WORDS)
 
 
 @pytest.fixture(scope="module")
@@ -176,11 +142,31 @@ def test_a_decoder_embeds_with_its_last_token(tmp_path):
   np.testing.assert_allclose(jnp.linalg.norm(got, axis=-1), 1.0, atol=1e-5)
 
 
+def test_an_instruction_of_ones_own_is_put_before_queries_and_kept(folder, mean):
+  own = encoder.load_encoder(folder, settings=mean._settings, query_prefix="who ")
+  assert own.settings == {**mean.settings, "query_prefix": "who "}
+  np.testing.assert_allclose(own.queries(["a"]), mean.encode(*_alone("who a", own)), atol=1e-5)
+  np.testing.assert_array_equal(own.embed_texts(["a"], "passage"), mean.embed_texts(["a"], "passage"))
+
+
+def _alone(text, made):
+  ids = jnp.array([made._tokenizers["query"].encode(text).ids])
+  return ids, jnp.ones_like(ids)
+
+
+def test_a_decoder_with_code_of_its_own_is_refused(tmp_path):
+  config = hf_folders.DECODERS["qwen3"] | dict(auto_map=dict(AutoModel="modeling.Model"))
+  with pytest.raises(ValueError, match="auto_map"):
+    encoder.load_encoder(folder_of(tmp_path / "gte-Qwen2-tiny", config, {}))
+
+
 @pytest.mark.parametrize(
   "name, pooling, query",
   [
     ("e5-base-v2", "mean", "query: "),
     ("bge-large-en-v1.5", "cls", "Represent this sentence"),
+    ("gte-base", "mean", ""),
+    ("Qwen3-Embedding-0.6B", "last", "Instruct: Given a web search query"),
     ("All-MiniLM-L6", "mean", ""),
   ],
 )

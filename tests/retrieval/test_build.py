@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ragrl_jax
-from ragrl_jax.retrieval import build, build_index, dense, load_index
+from ragrl_jax.retrieval import build, build_index, dense, load_index, vectors
 from ragrl_jax.retrieval.hashing import HashingEncoder
 from ragrl_jax.structs import Passage
 
@@ -59,12 +59,16 @@ build_index(corpus, "hashing", out, **settings)
 
 
 @pytest.mark.slow  # starts a process and kills it
-@pytest.mark.parametrize("stage", ["corpus", "encode", "faiss", "end"])
-def test_a_killed_build_is_continued_and_gives_the_same_index(tmp_path, stage, monkeypatch):
-  corpus = write(tmp_path / "c.jsonl", some())
-  build_index(corpus, "hashing", tmp_path / "whole", **SETTINGS)
+@pytest.mark.parametrize(
+  "stage, dtype",
+  [("corpus", "float32"), ("encode", "float32"), ("encode", "bfloat16"), ("encode", "int8"), ("faiss", "float32")]
+  + [("end", "float32")],
+)
+def test_a_killed_build_is_continued_and_gives_the_same_index(tmp_path, stage, dtype, monkeypatch):
+  corpus, settings = write(tmp_path / "c.jsonl", some()), dict(SETTINGS, dtype=dtype)
+  build_index(corpus, "hashing", tmp_path / "whole", **settings)
   child = subprocess.Popen(
-    [sys.executable, "-c", CHILD, corpus, tmp_path / "out", stage, json.dumps(SETTINGS)],
+    [sys.executable, "-c", CHILD, corpus, tmp_path / "out", stage, json.dumps(settings)],
     stdout=subprocess.PIPE,
     cwd=ROOT,
     text=True,
@@ -78,7 +82,7 @@ def test_a_killed_build_is_continued_and_gives_the_same_index(tmp_path, stage, m
   monkeypatch.setattr(
     HashingEncoder, "passages", lambda self, rows: encoded.extend(p.id for p in rows) or passages(self, rows)
   )
-  build_index(corpus, "hashing", tmp_path / "out", **SETTINGS)
+  build_index(corpus, "hashing", tmp_path / "out", **settings)
   # Four shards of 32 were finished before the kill in the fifth, so 128 passages are not encoded again.
   assert len(encoded) == dict(corpus=200, encode=200 - 128, faiss=0, end=0)[stage]
   left = files(tmp_path / "out")
@@ -204,7 +208,7 @@ def test_bad_requests(tmp_path):
     (dict(out=tmp_path / "mine", overwrite=True), ValueError, "did not write"),
     (dict(factory="HNSV"), ValueError, "not an index that FAISS can make"),
     (dict(factory="HNSW8", options="nprobe=3"), ValueError, "do not fit this index"),
-    (dict(dtype="int8"), ValueError, "dtype='int8'"),
+    (dict(dtype="int4"), ValueError, "dtype='int4'"),
     (dict(encoder_options=dict(dim=object())), ValueError, "must be JSON"),
     (dict(encoder=HashingEncoder.fit(some(3)), encoder_options=dict(dim=64)), ValueError, "not for an encoder object"),
   ]
@@ -258,11 +262,34 @@ def test_an_encoder_with_invalid_output_is_stopped(tmp_path, broken, dtype, says
     build_index(some(20), Letters(broken), tmp_path / "i", dtype=dtype, progress=False)
 
 
-def test_float16_vectors_take_half_the_space(tmp_path):
-  for dtype in ("float32", "float16"):
+def test_narrow_vectors_take_less_space_and_hold_what_was_encoded(tmp_path):
+  want = dict(float32=50 * 512 * 4, float16=50 * 512 * 2, bfloat16=50 * 512 * 2, int8=50 * 512)
+  made = {}
+  for dtype, size in want.items():
     build_index(some(50), "hashing", tmp_path / dtype, dtype=dtype, progress=False)
-  full, half = ((tmp_path / d / dense.VECTORS).stat().st_size - 128 for d in ("float32", "float16"))
-  assert full == 2 * half == 50 * 512 * 4
+    assert (tmp_path / dtype / vectors.FILE).stat().st_size - 128 == size
+    made[dtype] = np.asarray(vectors.mapped(tmp_path / dtype)[0:50], np.float32)
+  # 11 and 8 significant bits; a code is off by at most half a step of largest / 127.
+  np.testing.assert_allclose(made["float16"], made["float32"], rtol=2**-11, atol=2**-25)
+  np.testing.assert_allclose(made["bfloat16"], made["float32"], rtol=2**-8)
+  step = np.abs(made["float32"]).max(axis=1, keepdims=True) / 127
+  assert (np.abs(made["int8"] - made["float32"]) <= 0.5001 * step).all()
+
+
+def test_one_checksum_tells_stores_apart(tmp_path):
+  def made(name, passages, **settings):
+    settings = dict(dict(encoder="hashing", encoder_options=dict(dim=64)), **settings)
+    return load_index(build_index(passages, out=tmp_path / name, progress=False, **settings)).describe()["made"]
+
+  same = made("a", some(20))
+  assert made("b", some(20), factory="HNSW8") == same  # another index over the same vectors
+  assert made("c", some(20)[::-1]) != same  # another order
+  assert made("d", some(20), dtype="int8") != same
+  assert made("e", some(20), encoder_options=dict(dim=64, seed=1)) != same
+  card = json.loads((tmp_path / "a" / build.INDEX).read_text())
+  (tmp_path / "a" / build.INDEX).write_text(json.dumps(dict(card, dtype="bfloat16")))
+  with pytest.raises(ValueError, match="was changed since the index was built"):
+    load_index(tmp_path / "a")
 
 
 def test_searches_run_where_dispatch_says(tmp_path):

@@ -1,0 +1,219 @@
+"""What dense retrieval takes on TPUs or GPUs that this machine lacks: exact search beside a run, and encoding a corpus.
+
+The programs are those of `retrieval/device.py` and `models/encoder.py`, compiled ahead of time; nothing is run.
+"""
+
+import dataclasses
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from ragrl_jax.learner import flops
+from ragrl_jax.models import bert, encoder
+from ragrl_jax.parallel import mesh as mesh_lib
+from ragrl_jax.plan import aot, chips, gpus, launches
+from ragrl_jax.plan.summary import Program
+from ragrl_jax.retrieval import device
+
+VECTORS = "index: vectors"  # their name among what stays
+SEARCH = "engine: search"  # the search's name: it runs while the engine draws
+BASE = bert.BertConfig(30_522, 768, 12, 12, 3072, 512, 2, 1e-12)  # BERT base: E5, BGE, GTE and DPR in that size
+
+
+@dataclasses.dataclass(frozen=True)
+class Index:
+  """A dense index on the accelerators, and how it is asked.
+
+  Attributes:
+    passages, dim: number and length of its vectors.
+    dtype: on the chips: one of `device.DTYPES`.
+    queries: searched together.
+    top_k: passages of a query; bfloat16 and int8 fetch four times as many candidates.
+  """
+
+  passages: int
+  dim: int = 768
+  dtype: str = "int8"
+  queries: int = 64
+  top_k: int = 10
+
+  def __post_init__(self):
+    if self.dtype not in device.DTYPES:
+      raise ValueError(f"dtype={self.dtype!r}: vectors on chips are {', '.join(device.DTYPES)} (--index_dtype).")
+    if min(self.passages, self.dim, self.queries, self.top_k) < 1:
+      raise ValueError(f"{self}: passages, dim, queries and top_k must be at least 1.")
+
+  def shape(self, devices: list[jax.Device]) -> tuple[int, int]:
+    """(rows on each of these chips, rows that it scores at a time)."""
+    share = -(-self.passages // len(devices))
+    block = min(device.BLOCK_ROWS[devices[0].platform], share)
+    return -(-share // block) * block, block
+
+  def bytes(self, devices: list[jax.Device]) -> int:
+    """Bytes on each of these chips."""
+    scale = 4 if self.dtype == "int8" else 0
+    return self.shape(devices)[0] * (self.dim * jnp.dtype(self.dtype).itemsize + scale)
+
+  @property
+  def candidates(self) -> int:
+    """Rows that the devices find for a query, at first."""
+    wanted = max(self.top_k + 8, 4 * self.top_k * (self.dtype != "float32"))
+    return 1 << (wanted - 1).bit_length()
+
+
+def search(index: Index, devices: list[jax.Device], *, calls: int = 1) -> Program:
+  """The compiled search of one batch of queries, with the vectors shared by these devices."""
+  mesh, (share, block) = Mesh(np.array(devices), (device.AXIS,)), index.shape(devices)
+  shape = lambda kind, axes, *size: jax.ShapeDtypeStruct(size, kind, sharding=NamedSharding(mesh, PartitionSpec(*axes)))
+  total, rows = share * len(devices), (device.AXIS,)
+  halves = 2 if index.dtype == "int8" else 1  # of a query, see `device.DeviceIndex`
+  lowered = device.scan_of(mesh, block=block, total=index.passages).lower(
+    shape(jnp.dtype(index.dtype), rows, total, index.dim),
+    shape(jnp.float32, rows, total) if index.dtype == "int8" else None,
+    shape(jnp.dtype(index.dtype), (), halves * index.queries, index.dim),
+    shape(jnp.float32, (), halves * index.queries) if index.dtype == "int8" else None,
+    shape(jnp.int32, (), index.candidates),
+  )
+  again = index.queries * index.candidates * device.GROUPS[devices[0].platform]  # rows of the second pass
+  scores = 2 * 4 * halves * index.queries * share  # written by the product and read by the maxima
+  return _compiled(
+    SEARCH,
+    lowered,
+    flops=2.0 * halves * index.dim * (index.queries * share + again),
+    hbm=float(index.bytes(devices) + scores + again * index.dim * jnp.dtype(index.dtype).itemsize),
+    calls=calls,
+    on_gpu=devices[0].platform == "gpu",
+  )
+
+
+def encode(
+  shape: bert.BertConfig, devices: list[jax.Device], *, texts: int = 512, tokens: int = 192, pooling: str = "mean"
+) -> Program:
+  """The compiled encoder in bfloat16 for a batch of texts of one length, shared by these devices.
+
+  Args:
+    shape: of the encoder.
+    devices: each holds the whole encoder.
+    texts: in a batch, on all devices together.
+    tokens: of a text; 192 holds nearly all passages of 100 words.
+    pooling: see `encoder.EncoderSettings`.
+  """
+  mesh = mesh_lib.make(devices)
+  settings = encoder.EncoderSettings(pooling, True)
+  make = lambda: bert.Bert(shape, pooler=False, param_dtype=jnp.bfloat16, dtype=jnp.bfloat16)
+  graphdef, abstract = nnx.split(nnx.eval_shape(make))
+  whole, spread = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
+  params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), abstract)
+  ints = jax.ShapeDtypeStruct((texts, tokens), jnp.int32, sharding=spread)
+  run = jax.jit(lambda params, tokens, mask: encoder.vectors_of(settings, graphdef, params, tokens, mask, mesh))
+  c, each = shape, texts // len(devices)
+  matrices = c.num_layers * (4 * c.d_model**2 + 2 * c.d_model * c.d_ff)
+  attention = c.num_layers * 4 * tokens * c.d_model  # of a token: scores and their product with the values
+  states = 2.0 * each * tokens * c.d_model
+  return _compiled(
+    "encoder",
+    run.lower(params, ints, ints),
+    flops=float(each * tokens * (2 * matrices + attention)),
+    hbm=2.0 * matrices + c.num_layers * states * (8 + 2 * c.d_ff / c.d_model),
+    on_gpu=devices[0].platform == "gpu",
+  )
+
+
+def seconds(topology: str, program: Program) -> tuple[float, str]:
+  """(lower bound on the seconds of a call, what bounds it: compute, hbm or the name of a link)."""
+  chip, peak = chips.of(topology), dict(flops.PEAKS)[topology.split(":")[0]]
+  return max(
+    (program.flops / peak, "compute"),
+    (program.hbm / chip.bandwidth, "hbm"),
+    (program.sent / chip.interconnect, chip.links[0]),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Alone:
+  """An index on chips that have nothing else to hold.
+
+  Attributes:
+    index, topology: what, and where.
+    devices: number of chips.
+    resident: bytes of vectors on a chip.
+    program: the compiled search.
+  """
+
+  index: Index
+  topology: str
+  devices: int
+  resident: int
+  program: Program
+
+  @property
+  def left(self) -> float:
+    """Bytes of a chip that are left beside vectors and temporaries."""
+    return chips.of(self.topology).hbm - self.resident - self.program.temporaries
+
+  @property
+  def fits(self) -> bool:
+    """Whether vectors and temporaries fit on a chip."""
+    return self.left >= 0
+
+  def to_json(self) -> dict[str, Any]:
+    """The report as JSON values."""
+    took, bound = seconds(self.topology, self.program)
+    return dataclasses.asdict(self) | dict(left=self.left, fits=self.fits, seconds=took, bound=bound)
+
+  def text(self) -> str:
+    """The report as lines."""
+    one, asked, gib = self.program, self.index, 2.0**30
+    took, bound = seconds(self.topology, one)
+    kernels = f"; {one.kernels} kernels" if gpus.is_gpu(self.topology) else ""
+    moved = ", ".join(f"{count} {kind}" for kind, count in one.collectives.items()) or "none"
+    return "\n".join(
+      [
+        f"{asked.passages:,} vectors of {asked.dim} in {asked.dtype} on {self.topology}, {self.devices} chips; "
+        f"{asked.queries} queries a batch, {asked.candidates} candidates each",
+        f"resident on a chip   {self.resident / gib:8.2f} GiB",
+        f"temporaries          {one.temporaries / gib:8.2f} GiB",
+        f"left on a chip       {self.left / gib:8.2f} GiB of {chips.of(self.topology).hbm / gib:.2f}",
+        f"least ms a batch     {1000 * took:8.2f} ({bound})",
+        f"{'It fits' if self.fits else 'IT DOES NOT FIT'}; compiled in {one.compile_s:.0f} s{kernels}; "
+        f"collectives: {moved}.",
+      ]
+    )
+
+
+def alone(index: Index, topology: str) -> Alone:
+  """What an index takes on these chips when nothing else is on them.
+
+  Raises:
+    ValueError: no such topology.
+    RuntimeError: the compiler is missing.
+  """
+  chips.of(topology)
+  devices = aot.devices(topology)
+  return Alone(index, topology, len(devices), index.bytes(devices), search(index, devices))
+
+
+def _compiled(name: str, lowered, *, flops: float, hbm: float, on_gpu: bool, calls: int = 1) -> Program:
+  began = time.perf_counter()
+  compiled = lowered.compile()
+  memory, text, kinds = compiled.memory_analysis(), compiled.as_text(), {}
+  moved = aot.collectives(text)
+  for one in moved:
+    kinds[one.kind] = kinds.get(one.kind, 0) + one.times
+  return Program(
+    name,
+    time.perf_counter() - began,
+    memory.temp_size_in_bytes,
+    memory.peak_memory_in_bytes,
+    flops,
+    hbm,
+    float(sum(one.bytes * one.times for one in moved)),
+    collectives=kinds,
+    calls=calls,
+    **(dataclasses.asdict(launches.launches(text, 1)) if on_gpu else {}),
+  )

@@ -1,0 +1,223 @@
+"""Several retrievers as one: their rankings fused, and the best passages ranked again by a model that reads both texts.
+
+A file FUSED.json says how, and its name goes wherever an index's does (`config.retrieval.index`, --index):
+
+    {"indexes": ["wiki_bm25", "wiki_e5"], "fusion": "rrf", "rerank": {"kind": "cross-encoder", "path": "MiniLM"}}
+
+Paths are relative to the file. `Fused` and `Reranked` explain the other entries.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ragrl_jax.retrieval import api
+from ragrl_jax.retrieval.corpus import read_card
+from ragrl_jax.structs import Passage
+
+FUSIONS = ("rrf", "weighted")
+ENTRIES = ("indexes", "fusion", "weights", "depth", "rrf_k", "rerank")
+
+
+class Scorer(Protocol):
+  """Scores pairs of texts, see `models.scorers`. Its settings (JSON) are stored with every score."""
+
+  @property
+  def settings(self) -> Mapping[str, Any]:
+    """The scorer's own settings."""
+    ...
+
+  def scores(self, pairs: Sequence[tuple[str, Passage]]) -> np.ndarray:
+    """float32 [n], higher is better."""
+    ...
+
+
+class _Around:
+  """What retrievers around another one share: its documents are read there."""
+
+  def __init__(self, first: api.Retriever):
+    self._first = first
+
+  def read(self, asked: Sequence[tuple[str, str]], k: int) -> api.Answers:
+    """See `reading.read`; the first retriever opens the documents."""
+    return self._first.read(asked, k)
+
+  def close(self) -> None:
+    """Ends the waiting for servers."""
+    for part in getattr(self, "_parts", [self._first]):
+      if hasattr(part, "close"):
+        part.close()
+
+
+class Fused(_Around):
+  """Fuses the rankings of several retrievers. Passages are the same if their ids are.
+
+  "rrf": a passage's score is the sum of weight / (rrf_k + rank) over the rankings that have it, ranks from 1
+  (reciprocal rank fusion, Cormack et al. 2009). "weighted": the sum of weight · score, where each ranking's scores are
+  first scaled to 0 (its last) … 1 (its first), and a passage that it lacks counts 0 (convex combination, arXiv
+  2210.11934).
+
+  Args:
+    parts: the retrievers.
+    fusion: one of FUSIONS.
+    weights: one for each retriever, above 0; None for 1 each.
+    depth: passages that each retriever is asked for, at least k.
+    rrf_k: the constant of "rrf": the larger, the less the first ranks stand out.
+
+  Raises:
+    ValueError: a bad setting.
+  """
+
+  def __init__(
+    self,
+    parts: Sequence[api.Retriever],
+    *,
+    fusion: str = "rrf",
+    weights: Sequence[float] | None = None,
+    depth: int = 100,
+    rrf_k: float = 60.0,
+  ):
+    weights = [1.0] * len(parts) if weights is None else [float(weight) for weight in weights]
+    if fusion not in FUSIONS:
+      raise ValueError(f"fusion={fusion!r}: it must be one of {', '.join(FUSIONS)}.")
+    if not parts or len(weights) != len(parts) or min(weights) <= 0:
+      raise ValueError(f"weights={weights}: {len(parts)} indexes need as many weights, all above 0.")
+    if depth < 1 or rrf_k < 0:
+      raise ValueError(f"depth={depth}, rrf_k={rrf_k}: depth must be at least 1, and rrf_k not negative.")
+    super().__init__(parts[0])
+    self._parts, self._fusion, self._weights = list(parts), fusion, weights
+    self._depth, self._rrf_k = depth, rrf_k
+
+  def describe(self) -> dict[str, Any]:
+    """The settings that are stored with every score: those of the fusion and of every part."""
+    how: dict[str, Any] = dict(fusion=self._fusion, weights=self._weights, depth=self._depth)
+    if self._fusion == "rrf":
+      how["rrf_k"] = self._rrf_k
+    return dict(kind="fused", **how, parts=[dict(part.describe()) for part in self._parts])
+
+  def search(self, queries: Sequence[str], k: int) -> api.Answers:
+    """See `api.Retriever`. Of equal scores, passages keep the order of the first retriever's corpus.
+
+    If that is not on this machine, they keep the order in which the retrievers, one by one, found them.
+    """
+    return api.each(queries, k, lambda texts: self._search(texts, k))
+
+  def _search(self, texts: list[str], k: int) -> api.Answers:
+    rankings = [part.search(texts, max(self._depth, k)) for part in self._parts]
+    return [self._fused(found, k) for found in zip(*rankings, strict=True)]
+
+  def _fused(self, rankings: Sequence[list[Passage]], k: int) -> list[Passage]:
+    scores: dict[str, float] = collections.defaultdict(float)
+    passages: dict[str, Passage] = {}
+    for weight, found in zip(self._weights, rankings):
+      for passage, points in zip(found, self._points(found), strict=True):
+        passages.setdefault(passage.id, passage)
+        scores[passage.id] += weight * points
+    best = sorted(passages, key=lambda name: -scores[name])  # stable
+    if row_of := getattr(self._first, "row_of", None):
+      best = self._by_rows(best, scores, k, row_of)
+    return [dataclasses.replace(passages[name], score=scores[name]) for name in best[:k]]
+
+  @staticmethod
+  def _by_rows(best: list[str], scores: Mapping[str, float], k: int, row_of: Callable[[str], int | None]) -> list[str]:
+    """The first k and those that tie with them; of equal scores, passages of the first corpus in its order."""
+    out: list[str] = []
+    for _, tied in itertools.groupby(best, key=lambda name: scores[name]):
+      some = list(tied)
+      if len(some) > 1:
+        rows = {name: row_of(name) for name in some}
+        some.sort(key=lambda name: (rows[name] is None, rows[name] or 0))
+      out += some
+      if len(out) >= k:
+        break
+    return out
+
+  def _points(self, found: list[Passage]) -> list[float]:
+    if self._fusion == "rrf":
+      return [1.0 / (self._rrf_k + rank) for rank in range(1, len(found) + 1)]
+    scores = [passage.score for passage in found]
+    if any(score is None for score in scores):
+      raise api.RetrievalFailed("a retriever gives no scores: fuse by 'rrf', which needs ranks alone.")
+    high, low = (scores[0], scores[-1]) if scores else (0.0, 0.0)
+    return [1.0 if high == low else (score - low) / (high - low) for score in scores]
+
+
+class Reranked(_Around):
+  """Ranks the best passages of a retriever again, by a model that reads query and passage.
+
+  Args:
+    retriever: finds the candidates.
+    scorer: gives each its score, which becomes the passage's.
+    depth: candidates, and so the most passages of an answer.
+    dispatch: `dispatch(function, *arguments)` runs the scorer, see `dense.DenseRetriever`.
+  """
+
+  def __init__(
+    self, retriever: api.Retriever, scorer: Scorer, *, depth: int = 50, dispatch: Callable[..., Any] | None = None
+  ):
+    if depth < 1:
+      raise ValueError(f"depth={depth}: at least one passage must be ranked again.")
+    super().__init__(retriever)
+    self._scorer, self._depth = scorer, depth
+    self._dispatch = dispatch or (lambda function, *arguments: function(*arguments))
+
+  def describe(self) -> dict[str, Any]:
+    """The settings that are stored with every score: the scorer's, and those of the retriever."""
+    return dict(
+      kind="reranked", scorer=dict(self._scorer.settings), depth=self._depth, retriever=dict(self._first.describe())
+    )
+
+  def search(self, queries: Sequence[str], k: int) -> api.Answers:
+    """See `api.Retriever`. At most `depth` passages. Passages of equal score keep the retriever's order."""
+    return api.each(queries, k, lambda texts: self._search(texts, k))
+
+  def _search(self, texts: list[str], k: int) -> api.Answers:
+    found = self._first.search(texts, self._depth)
+    pairs = [(text, passage) for text, passages in zip(texts, found, strict=True) for passage in passages]
+    if not pairs:
+      return found
+    scores = iter(np.asarray(self._dispatch(self._scorer.scores, pairs), np.float32).tolist())
+    again = [[dataclasses.replace(passage, score=next(scores)) for passage in passages] for passages in found]
+    return [sorted(passages, key=lambda passage: -passage.score)[:k] for passages in again]  # stable
+
+
+def load(path: str | os.PathLike, open_index: Callable[..., api.Retriever], **settings: Any) -> api.Retriever:
+  """The retriever that a file FUSED.json describes.
+
+  Args:
+    path: the file.
+    open_index: `retrieval.load_index`.
+    **settings: its further arguments; `dispatch` also runs the scorer.
+
+  Raises:
+    ValueError: the file has an unknown or a missing entry, or an index cannot be loaded.
+  """
+  path = pathlib.Path(path)
+  card = read_card(path, ("indexes",))
+  if unknown := sorted(card.keys() - set(ENTRIES)):
+    raise ValueError(f"{path}: {', '.join(unknown)} is unknown: its entries are {', '.join(ENTRIES)}.")
+  names = card.pop("indexes")
+  if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+    raise ValueError(f"{path}: indexes={names!r}: it must list the folders or addresses of at least one index.")
+  again = card.pop("rerank", None)
+  parts = [open_index(name if "://" in name else path.parent / name, **settings) for name in names]
+  found = parts[0] if len(parts) == 1 and not card else Fused(parts, **card)
+  if again is None:
+    return found
+  from ragrl_jax.models import scorers  # imported here, since only this needs JAX and the models
+
+  options = dict(again)
+  if missing := [name for name in ("kind", "path") if name not in options]:
+    raise ValueError(
+      f"{path}: rerank.{missing[0]} is missing: a kind ({', '.join(scorers.KINDS)}) and a model's folder."
+    )
+  folder, kind, depth = path.parent / options.pop("path"), options.pop("kind"), options.pop("depth", 50)
+  return Reranked(found, scorers.load_scorer(folder, kind, **options), depth=depth, dispatch=settings.get("dispatch"))

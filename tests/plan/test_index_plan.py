@@ -1,0 +1,47 @@
+"""What an index takes on chips: shares, candidates, the compiled search and encoder, and a run's report with it."""
+
+import jax
+import pytest
+
+from ragrl_jax.models import bert
+from ragrl_jax.plan import index
+
+
+def test_shares_by_hand():
+  devices = jax.devices()[:8]
+  one = index.Index(1000, dim=24, dtype="int8", queries=4)
+  assert one.shape(devices) == (125, 125) and one.shape(devices[:3]) == (334, 334)
+  assert one.bytes(devices) == 125 * (24 + 4)  # codes, and a float32 scale for each row
+  assert index.Index(1000, dim=24, dtype="bfloat16").bytes(devices) == 125 * 48
+  big = index.Index(1_000_000, dim=24, dtype="float32")
+  assert big.shape(devices) == (126_976, 1 << 11)  # 125,000 rows in blocks of 2,048
+  # float32 fetches k + 8, the others 4 k, rounded up to a power of two.
+  assert index.Index(9, top_k=10, dtype="float32").candidates == 32 and index.Index(9, top_k=10).candidates == 64
+
+
+@pytest.mark.parametrize("settings, says", [(dict(dtype="int4"), "index_dtype"), (dict(queries=0), "at least 1")])
+def test_bad_settings(settings, says):
+  with pytest.raises(ValueError, match=says):
+    index.Index(10, **settings)
+
+
+def test_a_compiled_search_reads_every_vector_once():
+  devices = jax.devices()[:4]
+  asked = index.Index(4096, dim=16, dtype="bfloat16", queries=4, top_k=1)
+  made = index.search(asked, devices, calls=3)
+  again = 4 * 16 * 32  # queries · candidates · rows of a group
+  assert made.flops == 2 * 16 * (4 * 1024 + again)
+  assert made.hbm == 1024 * 32 + 2 * 4 * 4 * 1024 + again * 32
+  assert made.calls == 3 and made.collectives and made.temporaries > 0
+
+
+def test_a_compiled_encoder_counts_its_work():
+  shape = bert.BertConfig(64, 16, 2, 2, 32, 32, 2, 1e-12)
+  made = index.encode(shape, jax.devices()[:2], texts=4, tokens=16)
+  # A layer: four 16 x 16 matrices, two of 16 x 32; attention 4 · 16 · 16 a token. A chip has two texts of 16 tokens.
+  assert made.flops == 2 * 16 * 2 * (2 * (4 * 256 + 2 * 512) + 4 * 16 * 16)
+
+
+def test_seconds_are_of_the_slowest_resource():
+  program = index.Program("x", 0.0, hbm=4800e9, flops=1.0)
+  assert index.seconds("h200:1", program) == (1.0, "hbm")

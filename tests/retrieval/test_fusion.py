@@ -1,0 +1,136 @@
+"""Fusion and reranking: scores by hand, files that name them, and what passes through."""
+
+import json
+
+import numpy as np
+import pytest
+import scorer_folders
+
+from ragrl_jax.models import scorers
+from ragrl_jax.retrieval import build_index, fusion, load_index
+from ragrl_jax.structs import Passage
+
+
+class Scripted:
+  """Gives one ranking, whatever is asked: pairs (id, score)."""
+
+  def __init__(self, *ranking):
+    self._found = [Passage(name, "", f"text of {name}", score) for name, score in ranking]
+
+  def search(self, queries, k):
+    return [self._found[:k] for _ in queries]
+
+  def read(self, asked, k):
+    return [self._found[:k] for _ in asked]
+
+  def describe(self):
+    return dict(kind="scripted")
+
+
+def test_reciprocal_ranks_by_hand():
+  first, second = Scripted(("a", 9.0), ("b", 8.0), ("c", 7.0)), Scripted(("c", 0.2), ("d", 0.1))
+  (found,) = fusion.Fused([first, second]).search(["q"], 10)
+  # a: 1/61. b: 1/62. c: 1/63 + 1/61. d: 1/62, after b, which the first retriever found.
+  want = dict(c=1 / 63 + 1 / 61, a=1 / 61, b=1 / 62, d=1 / 62)
+  assert [(p.id, p.score) for p in found] == [(name, pytest.approx(score)) for name, score in want.items()]
+  (found,) = fusion.Fused([first, second], weights=[3, 1], rrf_k=0, depth=2).search(["q"], 2)
+  # Of the first two each: a 3/1, b 3/2, c 1/1, d 1/2. But k = 2 keeps two.
+  assert [(p.id, p.score) for p in found] == [("a", 3.0), ("b", 1.5)]
+
+
+def test_weighted_scores_by_hand():
+  first, second = Scripted(("a", 9.0), ("b", 8.0), ("c", 5.0)), Scripted(("c", 0.4), ("b", 0.3), ("d", 0.2))
+  (found,) = fusion.Fused([first, second], fusion="weighted", weights=[0.6, 0.4]).search(["q"], 10)
+  # The first scales to a 1, b 3/4, c 0; the second to c 1, b 1/2, d 0. b: .45 + .2; a: .6; c: 0 + .4; d: 0.
+  want = dict(b=0.65, a=0.6, c=0.4, d=0.0)
+  assert [(p.id, p.score) for p in found] == [(name, pytest.approx(score)) for name, score in want.items()]
+  (found,) = fusion.Fused([Scripted(("a", 2.0))], fusion="weighted").search(["q"], 3)
+  assert [(p.id, p.score) for p in found] == [("a", 1.0)]  # one passage alone is the best one
+
+
+def test_a_passage_keeps_its_text_and_blank_queries_find_nothing():
+  fused = fusion.Fused([Scripted(("a", 1.0)), Scripted()])
+  assert fused.search(["q", " "], 3) == [[Passage("a", "", "text of a", 1 / 61)], []]
+  assert fused.read([("a", "")], 1) == [[Passage("a", "", "text of a", 1.0)]]
+  assert [part["kind"] for part in fused.describe()["parts"]] == ["scripted"] * 2
+
+
+@pytest.mark.parametrize(
+  "settings, says",
+  [(dict(fusion="sum"), "fusion='sum'"), (dict(weights=[1]), "as many weights"), (dict(weights=[1, 0]), "above 0")]
+  + [(dict(depth=0), "depth=0")],
+)
+def test_bad_settings(settings, says):
+  with pytest.raises(ValueError, match=says):
+    fusion.Fused([Scripted(), Scripted()], **settings)
+
+
+class Length:
+  """Prefers short texts, of the two queries "short" alone."""
+
+  settings = dict(kind="length")
+
+  def scores(self, pairs):
+    return np.array([-len(p.text) if query == "short" else 0.0 for query, p in pairs], np.float32)
+
+
+def test_reranking_by_hand():
+  base = Scripted(*((name, 1.0) for name in ("aaaa", "b", "cc", "d")))
+  ranked = fusion.Reranked(base, Length(), depth=3)
+  short, other = ranked.search(["short", "other"], 2)
+  assert [p.id for p in short] == ["b", "cc"] and short[0].score == -len("text of b")
+  assert [p.id for p in other] == ["aaaa", "b"]  # equal scores keep their order
+  assert len(ranked.search(["short"], 10)[0]) == 3
+  said = ranked.describe()
+  assert (said["scorer"], said["depth"], said["retriever"]) == (dict(kind="length"), 3, dict(kind="scripted"))
+
+
+PASSAGES = [Passage(f"p{i}", f"title {i % 3}", f"word{i % 5} word{i % 7} the fact {i}") for i in range(40)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  where = tmp_path_factory.mktemp("fused")
+  for encoder in ("bm25", "hashing"):
+    build_index(PASSAGES, encoder, where / encoder, progress=False)
+  return where
+
+
+def test_a_file_fuses_indexes(folder):
+  (folder / "both.json").write_text(json.dumps(dict(indexes=["bm25", "hashing"], depth=20, weights=[2, 1])))
+  found = load_index(folder / "both.json")
+  want = fusion.Fused([load_index(folder / name) for name in ("bm25", "hashing")], depth=20, weights=[2, 1])
+  assert found.search(["word3 fact 17", "title 2"], 5) == want.search(["word3 fact 17", "title 2"], 5)
+  assert found.describe() == want.describe() and found.describe()["parts"][1]["kind"] == "dense"
+  assert [p.id for p in found.read([("p7", "")], 1)[0]] == ["p7"]
+
+
+@pytest.mark.parametrize(
+  "card, says",
+  [
+    (dict(), "'indexes' is missing"),
+    (dict(indexes=[]), "at least one index"),
+    (dict(indexes=["bm25"], k=3), "k is unknown"),
+    (dict(indexes=["gone"]), "no index here"),
+    (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder")), "rerank.path is missing"),
+    (dict(indexes=["bm25"], rerank=dict(kind="bi-encoder", path=".")), "config.json|a scorer is one of"),
+  ],
+)
+def test_files_with_mistakes(folder, card, says):
+  (folder / "wrong.json").write_text(json.dumps(card))
+  with pytest.raises(ValueError, match=says):
+    load_index(folder / "wrong.json")
+
+
+@pytest.mark.slow  # compiles a small model
+def test_a_file_reranks_by_a_cross_encoder(folder):
+  scorer_folders.cross_encoder(folder / "cross")
+  rerank = dict(kind="cross-encoder", path="cross", depth=6, batch=4)
+  (folder / "again.json").write_text(json.dumps(dict(indexes=["bm25"], rerank=rerank)))
+  (found,) = load_index(folder / "again.json").search(["a b word3"], 4)
+  candidates = load_index(folder / "bm25").search(["a b word3"], 6)[0]
+  scores = scorers.load_scorer(folder / "cross", "cross-encoder", batch=4).scores(
+    [("a b word3", p) for p in candidates]
+  )
+  assert [p.id for p in found] == [candidates[i].id for i in np.argsort(-scores, kind="stable")[:4]]
+  assert [p.score for p in found] == sorted(scores.tolist(), reverse=True)[:4]
