@@ -84,6 +84,8 @@ class Episode:
     prompt_index: running number of the prompt in this run; episodes with the same one are a group.
     sample: its number in the group.
     example_id: id of the example it answers.
+    starts: positions of the segments, besides the first, that begin another conversation: its tokens do not follow
+      those before. Every conversation is a row of its own in training, and the rows have one reward.
   """
 
   segments: tuple[Segment, ...]
@@ -94,6 +96,13 @@ class Episode:
   prompt_index: int = 0
   sample: int = 0
   example_id: str = ""
+  starts: tuple[int, ...] = ()
+
+  @property
+  def conversations(self) -> tuple[tuple[Segment, ...], ...]:
+    """The segments of each conversation, in order. Nearly all episodes have one."""
+    edges = (0, *self.starts, len(self.segments))
+    return tuple(self.segments[start:end] for start, end in zip(edges, edges[1:]))
 
   @property
   def turns(self) -> tuple[Segment, ...]:
@@ -194,8 +203,12 @@ class Conversation(Protocol):
     """Samples until a stop string is complete (its last token is kept whole), EOS, or no tokens are left to sample."""
     ...
 
-  def observe(self, text: str, *, query: str | None = None, found: Sequence[Passage] | None = None) -> bool:
-    """Appends the environment's text. Returns False, and appends nothing, if the text and an answer do not fit."""
+  def observe(
+    self, text: str | Sequence[int], *, query: str | None = None, found: Sequence[Passage] | None = None
+  ) -> bool:
+    """Appends the environment's text, or its token ids. Returns False, and appends nothing, if they and an answer do
+    not fit.
+    """
     ...
 
   def room(self) -> int:

@@ -123,7 +123,7 @@ def test_whole_numbers_can_have_separators_and_exponents(parse):
       ("--config=aren", "--workdir=x"),
       r"--config=aren: there is no config 'aren' \(did you mean arena\?\)\. Use one of",
     ),
-    (("--config", "zzz:smoke", "--workdir=x"), "--config=zzz:smoke: there is no config 'zzz'. Use one of arena, care"),
+    (("--config", "zzz:smoke", "--workdir=x"), "--config=zzz:smoke: there is no config 'zzz'. Use one of agent, arena"),
     (("--config=search_r1:smokey", "--workdir=x"), "configs/search_r1.py:smokey: use smoke, sft, grpo"),
   ],
 )

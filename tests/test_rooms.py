@@ -16,7 +16,7 @@ ROWS = (
   ("store",),
   ("chat",),
   ("prompting", "models"),
-  ("data", "retrieval", "judging", "engine", "learner"),
+  ("data", "retrieval", "judging", "engine", "learner", "protocol"),
   ("rollout", "recipes", "plan"),
   ("run", "testing"),
   ("evaluation", "report"),

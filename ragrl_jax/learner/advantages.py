@@ -44,17 +44,20 @@ def assign(
   if penalties is not None:
     rewards = [r - np.where(mask, p, 0.0).astype(np.float32) for r, p, mask in zip(rewards, penalties, masks)]
   # Sums of floats depend on their order. It stays that of the rows, so that older runs resume bit for bit.
-  spans = sorted(span for span in packed.spans if span.of(masks).any())
-  cut = lambda arrays: [span.of(arrays) for span in spans]
+  # The rows of an episode follow each other, as if they were one.
+  spans = sorted([span for span in own if span.of(masks).any()] for own in packed.by_episode())
+  spans = [own for own in spans if own]
+  cut = lambda arrays: [np.concatenate([span.of(arrays) for span in own]) for own in spans]
   ours, on = cut(rewards), cut(masks)
   guesses = None if values is None else cut(values)
   if settings.compares:
-    group_ids = [int(span.of([np.asarray(b.group_ids) for b in packed.blocks])[0]) for span in spans]
+    group_ids = [int(own[0].of([np.asarray(b.group_ids) for b in packed.blocks])[0]) for own in spans]
     found = _compared(ours, on, group_ids, settings)
     # Returns to go, undiscounted: rewards 0 0 1 0 2 → 3 3 3 2 2.
     returns = [np.where(m, np.flip(np.cumsum(np.flip(r))), 0.0) for r, m in zip(ours, on)]
   else:
     longest = max((b.tokens.shape[1] for b in packed.blocks), default=1)
+    longest *= max((-(-len(mask) // longest) for mask in on), default=1)  # of several rows
     found, returns = _discounted(ours, on, guesses, settings, longest)
   if settings.whitens:
     found = _whitened(found, on)
@@ -166,12 +169,14 @@ def _describe(returns, masks, values) -> dict[str, float]:
   return found
 
 
-def _written(packed: Packed, spans: Sequence[Span], columns: dict[str, list[np.ndarray]]) -> Packed:
-  """The rows with these columns, one array per span; zeros elsewhere."""
+def _written(packed: Packed, spans: Sequence[Sequence[Span]], columns: dict[str, list[np.ndarray]]) -> Packed:
+  """The rows with these columns, one array per episode; zeros elsewhere."""
   blocks = packed.blocks
   for name, arrays in columns.items():
     filled = [np.zeros(np.shape(b.tokens), np.float32) for b in blocks]
-    for span, array in zip(spans, arrays, strict=True):
-      span.of(filled)[:] = array  # the span is a view, so this writes into the row
+    for own, array in zip(spans, arrays, strict=True):
+      edges = np.cumsum([span.stop - span.start for span in own])[:-1]
+      for span, part in zip(own, np.split(array, edges), strict=True):
+        span.of(filled)[:] = part  # the span is a view, so this writes into the row
     blocks = [dataclasses.replace(b, **{name: column}) for b, column in zip(blocks, filled)]
   return dataclasses.replace(packed, blocks=blocks)

@@ -8,7 +8,7 @@ The layout is computed once, here. Later code reads and writes a sequence's valu
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,7 @@ class Item:
     group_id: the prompt's running number.
     name: the item's name in error messages.
     rewards: float, the reward of each token; None for no rewards.
+    episode: what the items of one episode have in common; None: the item is the only one of its episode.
   """
 
   tokens: np.ndarray
@@ -37,6 +38,7 @@ class Item:
   group_id: int = 0
   name: str = ""
   rewards: np.ndarray | None = None
+  episode: tuple[int, int] | None = None
 
 
 class Span(NamedTuple):
@@ -60,10 +62,43 @@ class Packed:
     blocks: Batches [rows, T], the longest rows first.
     spans: one per item, in the order of the items. With a shared prefix, a span excludes the tokens that the group
       shares. It includes all trained tokens.
+    episodes: of each item, as in `Item`; empty if every item is an episode.
   """
 
   blocks: list[Batch]
   spans: list[Span]
+  episodes: Sequence[tuple[int, int] | None] = ()
+
+  def by_episode(self) -> list[list[Span]]:
+    """The spans of each episode, in the order of the items; nearly all episodes have one."""
+    found: dict[Any, list[Span]] = {}
+    for number, span in enumerate(self.spans):
+      own = self.episodes[number] if self.episodes else None
+      found.setdefault(number if own is None else own, []).append(span)
+    return list(found.values())
+
+
+def rows(episode: structs.Episode, rewards: Sequence[float]) -> list[Item]:
+  """The items of an episode: one for each of its conversations in which the model said something (`of_episode`).
+
+  Args:
+    episode: see `of_episode`.
+    rewards: one number per model segment.
+
+  Raises:
+    ValueError: see `of_episode`.
+  """
+  if not episode.starts:
+    return [of_episode(episode, rewards)]
+  found, at = [], 0
+  for segments in episode.conversations:
+    said = [segment for segment in segments if segment.owner == structs.MODEL]
+    part = dataclasses.replace(episode, segments=segments, starts=())
+    if any(segment.ids for segment in said):
+      item = of_episode(part, rewards[at : at + len(said)])
+      found.append(dataclasses.replace(item, episode=(episode.prompt_index, episode.sample)))
+    at += len(said)
+  return found
 
 
 def of_episode(episode: structs.Episode, rewards: Sequence[float]) -> Item:
@@ -150,17 +185,19 @@ def pack_items(items: Sequence[Item], *, rows: int, lengths: Sequence[int], shar
     pieces = [[piece for unit in row for piece in units[unit]] for row in members]
     spans |= _spans(items, pieces, block=len(blocks))
     blocks.append(_block(items, pieces, length, share_prefix))
-  return Packed(blocks, [spans[number] for number in range(len(items))])
+  several = [item.episode for item in items] if any(item.episode is not None for item in items) else []
+  return Packed(blocks, [spans[number] for number in range(len(items))], several)
 
 
 def join(parts: Sequence[Packed]) -> Packed:
   """The blocks of all parts, one after the other, with the spans of all items."""
-  blocks, spans = [], []
+  blocks, spans, several = [], [], []
   for part in parts:
+    several += part.episodes or [None] * len(part.spans)
     # After 2 blocks, block 0 becomes block 2; rows and tokens stay the same.
     spans += [span._replace(block=span.block + len(blocks)) for span in part.spans]
     blocks += part.blocks
-  return Packed(blocks, spans)
+  return Packed(blocks, spans, several if any(one is not None for one in several) else [])
 
 
 class Piece(NamedTuple):

@@ -13,7 +13,7 @@ from ragrl_jax.prompting import huggingface
 def add(
   folder: str | os.PathLike, tokens: Sequence[str]
 ) -> tuple[transformers.PreTrainedTokenizerFast, tuple[int, ...]]:
-  """The folder's tokenizer with these tokens, each one id wherever its text stands. Nothing is written.
+  """The folder's tokenizer with these tokens, each of which is one id everywhere. Nothing is written.
 
   They are text, as every added token is that is no control token: what the model writes of them is kept and read.
 

@@ -90,6 +90,10 @@ class HuggingFaceTokenizer:
     """Token ids of the text alone, without BOS and EOS; control tokens that the text spells are encoded as letters."""
     return self._text.encode(well_formed(text), add_special_tokens=False).ids
 
+  def encode_template(self, text: str) -> list[int]:
+    """Token ids of a part of a template's text: control tokens that it spells are those tokens. No BOS is added."""
+    return self._whole.encode(text, add_special_tokens=False)
+
   def token_bytes(self, token: int) -> bytes:
     """The bytes that a token id stands for; empty for control tokens and for ids outside the vocabulary."""
     return self._bytes[token] if 0 <= token < self.vocab_size else b""

@@ -1,4 +1,4 @@
-"""Conversations as token ids for servers that take chat messages: an id of its own stands before every message."""
+"""Conversations as token ids for servers that take chat messages: a special id marks the begin of every message."""
 
 from collections.abc import Mapping, Sequence
 
@@ -39,7 +39,7 @@ class MarkedTokenizer:
     """Ids of chat messages, each after its mark, and the mark of the assistant's next turn.
 
     Raises:
-      ValueError: a role that is none of ROLES.
+      ValueError: a role is not in ROLES.
     """
     ids: list[int] = []
     for message in messages:

@@ -2,8 +2,12 @@
 
 Templates present the tools to the model and render calls that it has made; how a call reads in its turn differs:
 
-    Qwen       <tool_call>\\n{"name": "f", "arguments": {"x": 1}}\\n</tool_call>
-    Llama 3    {"name": "f", "parameters": {"x": 1}}
+    JSON     Qwen 2.5 and 3, Hermes   <tool_call>\\n{"name": "f", "arguments": {"x": 1}}\\n</tool_call>
+    JSON     Llama 3                  {"name": "f", "parameters": {"x": 1}}
+    TAGGED   Llama 3's own tools      <function=f>{"x": 1}</function>
+    XML      Qwen3-Coder              <tool_call>\\n<function=f>\\n<parameter=x>\\n1\\n</parameter>\\n</function>…
+
+`call_texts` finds calls in what a model says.
 """
 
 import dataclasses
@@ -15,44 +19,69 @@ from typing import Any
 from ragrl_jax.prompting.chat import Templated
 from ragrl_jax.prompting.tokenizer import Tokenizer
 
+JSON, TAGGED, XML = "json", "tagged", "xml"
 _NAME, _KEY, _VALUE = "probe_name", "probe_key", "probe_value"
+_FUNCTION, _FUNCTION_END = "<function=", "</function>"
 _TOOL = {
   "type": "function",
-  "function": {"name": _NAME, "description": "A probe.", "parameters": {"type": "object", "properties": {}}},
+  "function": {
+    "name": _NAME,
+    "description": "A probe.",
+    "parameters": {"type": "object", "properties": {_KEY: {"type": "string"}}},
+  },
 }
 _READ = json.JSONDecoder()
 _CLOSING = re.compile(r"\s*(</[^<>|]+>)")
+_PARAMETER = re.compile(rf"\s*<parameter={_KEY}>\s*{_VALUE}\s*</parameter>\s*")
 
 
 @dataclasses.dataclass(frozen=True)
 class ToolFormat:
-  """How a call reads in the model's turn: `begin`, a JSON object, `end`.
+  """How a call reads in the model's turn: `begin`, the call, `end`.
 
   Attributes:
-    begin, end: the marks around the object, without white space; empty if there are none.
-    arguments: the object's name for the arguments; the function's is "name".
+    begin, end: the marks around a call, without white space; empty if there are none.
+    arguments: the name of the arguments in a JSON call, where the function's is "name"; else empty.
+    kind: JSON, TAGGED or XML, see above.
+    head: what a turn with one call says before the function's name; empty if the name does not come first.
+    middle: what stands between the function's name and its arguments.
   """
 
   begin: str
   end: str
   arguments: str
+  kind: str = JSON
+  head: str = ""
+  middle: str = ""
+
+  @property
+  def marked(self) -> bool:
+    """Whether calls may follow text. Without marks the whole reply is calls, or none of it."""
+    return bool(self.begin) or self.kind != JSON
 
   @property
   def opening(self) -> str:
-    """What a call begins with. Without marks the whole reply is calls, or none of it."""
-    return self.begin or "{"
+    """What a call begins with."""
+    return self.begin or ("{" if self.kind == JSON else _FUNCTION)
 
+  @property
+  def closing(self) -> str:
+    """What a call ends with; empty if there is no mark."""
+    return self.end or ("" if self.kind == JSON else _FUNCTION_END)
 
-@dataclasses.dataclass(frozen=True)
-class ToolCall:
-  """One call: the function's name, and its arguments as JSON."""
+  def forced(self, name: str = "") -> str:
+    """The beginning of a turn that can only go on as a call: of this function, or of any.
 
-  name: str
-  arguments: str
+    Raises:
+      ValueError: calls of this format do not begin with the function's name.
+    """
+    if not self.head:
+      raise ValueError("in this model's chat template a call does not begin with the function's name.")
+    return self.head + name + self.middle if name else self.head
 
 
 def format_of(tokenizer: Tokenizer) -> ToolFormat | None:
-  """The format of the tokenizer's chat template; None if it has no template, or none for calls that are JSON."""
+  """The format of the tokenizer's chat template; None if it has no template, or none for calls of the known kinds."""
   if not isinstance(tokenizer, Templated) or tokenizer.markers != "template":
     return None
   asked = [{"role": "user", "content": "A question?"}]
@@ -67,6 +96,12 @@ def format_of(tokenizer: Tokenizer) -> ToolFormat | None:
   if not after.startswith(before):
     return None
   turn = after[len(before) :]
+  control = tuple(getattr(tokenizer, "control", ()))
+  return _in_tags(turn, control) if f"{_FUNCTION}{_NAME}>" in turn else _in_json(turn, control)
+
+
+def _in_json(turn: str, control: Sequence[str]) -> ToolFormat | None:
+  """The format of a turn with a call as a JSON object."""
   for start in (place for place, sign in enumerate(turn) if sign == "{"):
     try:
       value, end = _READ.raw_decode(turn, start)
@@ -74,30 +109,49 @@ def format_of(tokenizer: Tokenizer) -> ToolFormat | None:
       continue
     names = [name for name, one in value.items() if one == {_KEY: _VALUE}]
     if value.get("name") == _NAME and names:
-      marks = turn[:start].split()
-      closing, rest = _CLOSING.match(turn, end), turn[end:]
-      mark = "" if closing is None else closing[1]
-      for token in getattr(tokenizer, "control", ()):
-        rest = rest.replace(token, "")
-      if rest.strip() == mark:  # else the object is a part of something else, such as a list
-        return ToolFormat(marks[-1] if marks else "", mark, names[0])
+      mark = _end_mark(turn[end:], control)
+      if mark is None:  # the object is a part of something else, such as a list
+        continue
+      name, given = turn.index(_NAME, start), turn.index(_KEY, start)
+      # {"name": "f", "arguments": {"x" …: `given` is at x, and the arguments begin with the brace before it
+      first = turn.rindex("{", start, given)
+      opens = (turn[:name], turn[name + len(_NAME) : first]) if name < first else ("", "")
+      return ToolFormat(_begin_mark(turn[:start]), mark, names[0], JSON, *opens)
   return None
 
 
-def calls(text: str, form: ToolFormat) -> tuple[str, list[ToolCall]]:
-  """(the text before the first call, the calls). What is no call in this format is text, and no call is made of it."""
-  if not form.begin:
-    found = _objects(text, form)
-    return (text, []) if found is None else ("", found)
-  pattern = re.escape(form.begin) + r"(.*?)" + (re.escape(form.end) if form.end else r"\Z")
-  first, made = None, []
-  for one in re.finditer(pattern, text, re.DOTALL):
-    found = _objects(one[1], form)
-    if found is None:
-      return text, []
-    first = one.start() if first is None else first
-    made += found
-  return (text, []) if first is None else (text[:first].rstrip(), made)
+def _in_tags(turn: str, control: Sequence[str]) -> ToolFormat | None:
+  """The format of a turn with a call between <function=NAME> and </function>."""
+  start = turn.index(f"{_FUNCTION}{_NAME}>")
+  name = start + len(_FUNCTION)
+  body, closed, rest = turn[name + len(_NAME) + 1 :].partition(_FUNCTION_END)
+  mark = _end_mark(rest, control)
+  if not closed or mark is None:
+    return None
+  if _PARAMETER.fullmatch(body):
+    kind, first = XML, "<"
+  else:
+    try:
+      kind, first = TAGGED, "{"
+      if json.loads(body) != {_KEY: _VALUE}:
+        return None
+    except ValueError:
+      return None
+  return ToolFormat(_begin_mark(turn[:start]), mark, "", kind, turn[:name], ">" + body[: body.index(first)])
+
+
+def _begin_mark(before: str) -> str:
+  words = before.split()
+  return words[-1] if words else ""
+
+
+def _end_mark(rest: str, control: Sequence[str]) -> str | None:
+  """The mark after a call, "" for none; None if something else follows."""
+  closing = _CLOSING.match(rest)
+  mark = "" if closing is None else closing[1]
+  for token in control:
+    rest = rest.replace(token, "")
+  return mark if rest.strip() == mark else None
 
 
 def messages(said: Sequence[Mapping[str, Any]], form: ToolFormat | None) -> list[dict[str, Any]]:
@@ -128,23 +182,3 @@ def _for_template(call: Any) -> dict[str, Any]:
       'a tool call must be {"type": "function", "function": {"name": …, "arguments": "{…}"}}, with JSON in "arguments".'
     )
   return {**call, "type": "function", "function": {"name": function["name"], "arguments": arguments}}
-
-
-def _objects(text: str, form: ToolFormat) -> list[ToolCall] | None:
-  """The calls of a text that holds nothing else; None if it holds anything else."""
-  at, made = 0, []
-  while rest := text[at:].strip():
-    at = text.index(rest[0], at)
-    try:
-      value, at = _READ.raw_decode(text, at)
-    except (ValueError, RecursionError):
-      return None
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-      return None
-    arguments = value.get(form.arguments, {})
-    if not isinstance(arguments, dict):
-      return None
-    made.append(ToolCall(value["name"], json.dumps(arguments, ensure_ascii=False)))
-    while at < len(text) and text[at] in "; \n\t":  # Llama 3 puts a semicolon between calls
-      at += 1
-  return made or None

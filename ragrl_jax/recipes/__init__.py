@@ -7,6 +7,7 @@ from ml_collections import config_dict
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.recipes import recipe as recipe_lib
+from ragrl_jax.recipes.agent import recipe as agent
 from ragrl_jax.recipes.arena import recipe as arena
 from ragrl_jax.recipes.care import recipe as care
 from ragrl_jax.recipes.lear import recipe as lear
@@ -19,6 +20,7 @@ from ragrl_jax.recipes.when_to_search import recipe as when_to_search
 from ragrl_jax.settings import fields
 
 RECIPES: dict[str, Any] = {
+  "agent": agent,
   "arena": arena,
   "care": care,
   "lear": lear,

@@ -190,10 +190,15 @@ class Conversation:
     self._segments.append(Segment(MODEL, ended.ids, text, logprobs=ended.logprobs, stop=name))
     return self._segments[-1]
 
-  def observe(self, text: str, *, query: str | None = None, found: Sequence[Passage] | None = None) -> bool:
-    """Appends the environment's text. Returns False, and appends nothing, if there is no room for it and a turn."""
+  def observe(
+    self, text: str | Sequence[int], *, query: str | None = None, found: Sequence[Passage] | None = None
+  ) -> bool:
+    """Appends the environment's text, or its token ids. Returns False, and appends nothing, if there is no room for it
+    and a turn.
+    """
     self._check_idle("observe")
-    ids = self._policy.texts.encode(text)
+    ids = self._policy.texts.encode(text) if isinstance(text, str) else tuple(int(i) for i in text)
+    text = text if isinstance(text, str) else self._policy.tokenizer.decode(ids)
     # The prompt is never cut. Text that does not fit is not appended, and the episode can end.
     if len(ids) + self._policy.reserve > self.room():
       self._full = True

@@ -109,7 +109,7 @@ class EndpointClient:
     """Opens a conversation; returns its number.
 
     Raises:
-      ValueError: it begins within the assistant's turn, which only a server that continues a text can go on with.
+      ValueError: it begins within the assistant's turn, which only a server that continues texts can continue.
     """
     del first, group, parent  # nothing is shared
     number = next(self._numbers)

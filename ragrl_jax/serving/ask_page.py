@@ -13,10 +13,10 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from ragrl_jax.protocol.http_answer import Answer, Refused, answered
 from ragrl_jax.report import rendering
 from ragrl_jax.retrieval import guard
 from ragrl_jax.serving import asking
-from ragrl_jax.serving.http_answer import Answer, Refused, answered
 from ragrl_jax.structs import Example
 
 SAMPLES = (1, 3, 5, 8, 16)

@@ -3,34 +3,15 @@
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from ragrl_jax.engine.lanes import FULL
 from ragrl_jax.engine.messages import Group, Open, Turn
+from ragrl_jax.protocol.replies import Piece
+from ragrl_jax.protocol.requests import Asked
+from ragrl_jax.protocol.text_stream import TextStream
 from ragrl_jax.rollout import conversation
 from ragrl_jax.serving.engine_thread import EngineThread, Slice
-from ragrl_jax.serving.requests import Asked
-from ragrl_jax.serving.text_stream import TextStream
-
-
-@dataclasses.dataclass(frozen=True)
-class Piece:
-  """A part of a reply.
-
-  Attributes:
-    index: of the reply.
-    text: what it adds to the text.
-    ids, logprobs: what it adds to the tokens.
-    finish: why the reply ended, "stop" or "length"; empty while it goes on.
-    stop: the stop string that ended it; None if another thing did.
-  """
-
-  index: int
-  text: str
-  ids: tuple[int, ...]
-  logprobs: tuple[float, ...]
-  finish: str = ""
-  stop: str | None = None
 
 
 async def draw(thread: EngineThread, asked: Asked) -> AsyncGenerator[Piece, None]:
@@ -56,8 +37,8 @@ async def draw(thread: EngineThread, asked: Asked) -> AsyncGenerator[Piece, None
         number = next(thread.numbers)
         thread.open(Open(number, prompt, conversation.key_of(asked.seed, 0, place, sample, 0), group=group))
         opened.append(number)
-        text = TextStream(tokenizer, asked.stops, keep_stop=asked.keep_stop)
-        thread.submit(_turn(number, asked, thread), _Reply(place * asked.n + sample, text, tell))
+        text = TextStream(tokenizer, asked.stops, keep_stop=asked.keep_stop, ends=asked.ends)
+        thread.submit(_turn(number, asked, thread), _Reply(place * asked.n + sample, text, asked.stops, tell))
         left += 1
     while left:
       piece = await heard.get()
@@ -88,6 +69,7 @@ class _Reply:
 
   index: int
   text: TextStream
+  stops: Sequence[str]
   tell: Callable[[Piece | BaseException], None]
 
   def __call__(self, heard: Slice | BaseException) -> bool:
@@ -101,5 +83,6 @@ class _Reply:
     elif heard.stop is not None:
       finish = "length"
     text = self.text.piece(last=bool(finish))
-    self.tell(Piece(self.index, text, heard.ids[:kept], heard.logprobs[:kept], finish, self.text.stop))
+    stop = self.text.stop if self.text.stop in self.stops else None
+    self.tell(Piece(self.index, text, heard.ids[:kept], heard.logprobs[:kept], finish, stop))
     return not finish

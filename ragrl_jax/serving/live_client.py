@@ -5,8 +5,8 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from ragrl_jax.engine.messages import Group, Open, Turn, TurnEnded
+from ragrl_jax.protocol.text_stream import TextStream
 from ragrl_jax.serving.engine_thread import EngineThread, Slice
-from ragrl_jax.serving.text_stream import TextStream
 
 
 class LiveClient:

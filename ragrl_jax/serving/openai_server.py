@@ -19,13 +19,14 @@ from collections.abc import Callable
 import uvicorn
 
 from ragrl_jax.prompting import tool_calls
+from ragrl_jax.protocol import replies
+from ragrl_jax.protocol.http_answer import Answer, Refused, answered
+from ragrl_jax.protocol.requests import CHAT, TEXT, Asked, Served, read
 from ragrl_jax.retrieval import guard as guard_lib
 from ragrl_jax.retrieval.guard import Guard
-from ragrl_jax.serving import drawing, replies
+from ragrl_jax.serving import drawing
 from ragrl_jax.serving.engine_thread import EngineThread
 from ragrl_jax.serving.gate import Gate
-from ragrl_jax.serving.http_answer import Answer, Refused, answered
-from ragrl_jax.serving.requests import CHAT, TEXT, Asked, Served, read
 
 PAGES = {
   "/v1/chat/completions": "POST",

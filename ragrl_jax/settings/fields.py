@@ -31,7 +31,7 @@ def setting(default: Any, *, choices: Iterable[Any] = (), files: bool = False, *
   Args:
     default: its value where none is given.
     choices: all values that it may have; none: any of its type.
-    files: "file:PATH" may stand in place of a choice.
+    files: "file:PATH" is allowed in place of a choice.
     **bounds: least, above, most, below: of a number.
   """
   assert bounds.keys() <= BOUNDS.keys()

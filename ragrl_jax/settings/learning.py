@@ -54,7 +54,7 @@ class Loss(Section):
   kl: str = setting("none", choices=("none", *kl_lib.ESTIMATORS))  # estimator of the penalty; "none": no penalty
   kl_in: str = setting("loss", choices=("loss", "reward"))  # where the penalty goes
   kl_coef: float = setting(0.0, least=0)
-  # nats between the two log-probabilities from which k3 goes on along its tangent; None: e^gap anywhere, as published
+  # nats between the two log-probabilities beyond which k3 follows its tangent; None: e^gap everywhere, as published
   kl_tangent: float | None = setting(5.0, above=0)
   kl_target: float = setting(0.0, least=0)  # nats per token that kl_coef is steered to; 0: kl_coef is fixed
   kl_horizon: int = setting(10_000, least=1)  # sequences the KL controller averages over

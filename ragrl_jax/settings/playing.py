@@ -190,7 +190,9 @@ class Rollout(Section):
   # would have drawn: fewer steps, the same tokens. 0: none
   speculate: int = setting(0, least=0)
   prefill: int = setting(64, least=1)  # tokens a conversation reads per prefill call
-  page: int = setting(64, least=1)  # tokens of a page of the cache; 64 to 256 on accelerators
+  # tokens of a page of the cache: 64 to 256 on accelerators. On CPUs 32 to 64, since attention there reads whole pages
+  # for every lane, up to the end of the longest conversation
+  page: int = setting(64, least=1)
   # pages of an engine's cache; conversations without a page are swapped to the host's memory. 0: enough for `rows` full
   # conversations
   pages: int = setting(0, least=0)

@@ -7,6 +7,7 @@ A step's file, `episodes/step_000012.jsonl`, is whole or absent. A row holds:
     segments                                    in order: owner, text, ids; model: logprobs, stop, pieces, advantages;
                                                 environment: query, found (id, title, text, score); control: tokens that
                                                 are not in the text (index in ids, index in text, name), if any
+    starts                                      segments that begin another conversation, if there are several
     facts ended failure                         answers of judges and probes; why the episode ended
     terms weights reward outcome advantage      unweighted terms (null: not scorable), their weights, the weighted sum
 
@@ -84,6 +85,7 @@ def row(
     "weights": dict(weights),
     "facts": episode.facts,
     "segments": segments,
+    **_starts(episode),
   }
 
 
@@ -211,6 +213,7 @@ def episode_of(logged: Mapping[str, Any]) -> structs.Episode:
     prompt_index=logged.get("prompt_index", 0),
     sample=logged.get("sample", 0),
     example_id=logged["id"],
+    starts=tuple(logged.get("starts", ())),
   )
 
 
@@ -225,12 +228,17 @@ def record(episode: structs.Episode) -> dict[str, Any]:
     "failure": episode.failure,
     "facts": exact.encode(episode.facts),
     "segments": [_segment(segment, None) for segment in episode.segments],
+    **_starts(episode),
   }
 
 
 def of_record(saved: Mapping[str, Any]) -> structs.Episode:
   """The episode that `record` encoded."""
   return dataclasses.replace(episode_of(saved), facts=exact.decode(saved["facts"]))
+
+
+def _starts(episode: structs.Episode) -> dict[str, Any]:
+  return {"starts": list(episode.starts)} if episode.starts else {}
 
 
 def _segment_of(item: Mapping[str, Any]) -> structs.Segment:

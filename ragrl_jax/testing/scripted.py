@@ -70,8 +70,12 @@ class ScriptedConversation:
     self.segments += (said,)
     return said
 
-  def observe(self, text: str, *, query: str | None = None, found: tuple[Passage, ...] | None = None) -> bool:
-    """Appends text of the environment; False if it does not fit."""
+  def observe(
+    self, text: str | Sequence[int], *, query: str | None = None, found: Sequence[Passage] | None = None
+  ) -> bool:
+    """Appends text of the environment, or its bytes; False if it does not fit."""
+    text = text if isinstance(text, str) else bytes(text).decode()
+    found = None if found is None else tuple(found)
     if len(text.encode()) >= self.room():
       self.policy.tape.append(("full", text))
       return False

@@ -15,6 +15,7 @@ CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 FILES = sorted(CONFIGS.glob("*.py"))
 VARIANTS = {
   "quickstart": ("", "sft"),
+  "agent": ("", "smoke"),
   "arena": (
     "",
     "smoke",

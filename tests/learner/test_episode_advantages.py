@@ -189,3 +189,38 @@ def test_invalid_arguments_are_refused():
   ):
     with pytest.raises(ValueError, match=word):
       AdvantageSettings(**how)
+
+
+def joined(packed, name):
+  """The values of each episode, its rows one after the other."""
+  column = [getattr(b, name) for b in packed.blocks]
+  return [np.concatenate([span.of(column) for span in own]) for own in packed.by_episode()]
+
+
+def cut(item, episode):
+  """The same sequence as two rows of an episode; the second begins with the untrained token between two turns."""
+  at = 1 + int(np.flatnonzero(~item.loss_mask[1:])[0])
+  part = lambda piece: {
+    name: getattr(item, name)[piece] for name in ("tokens", "loss_mask", "advantages", "sampler_logprobs", "rewards")
+  }
+  return [dataclasses.replace(item, **part(piece), episode=episode) for piece in (slice(at), slice(at, None))]
+
+
+@pytest.mark.parametrize("credit", ["episode", "turn"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_rows_of_an_episode_have_the_advantages_of_one(kind, credit):
+  """An episode in two rows, of which one has no reward, is compared as one episode."""
+  settings = AdvantageSettings(kind=kind, credit=credit, gamma=0.9, lam=0.8)
+  drawn = np.random.default_rng(0).integers(0, 3, (6, 2)) / 2
+  items = [turns((2 + number, first), (3, last), group=number // 3) for number, (first, last) in enumerate(drawn)]
+  rows = [row for number, item in enumerate(items) for row in (cut(item, (0, number)) if number % 2 else [item])]
+  found = []
+  for some in (items, rows):
+    packed = small.packed(some)
+    values = [np.where(b.loss_mask, np.sin(b.tokens), np.nan).astype(np.float32) for b in packed.blocks]
+    packed, metrics = advantages.assign(packed, settings, values=values if kind == "gae" else None)
+    found.append((joined(packed, "advantages"), joined(packed, "returns"), metrics))
+  for mine, theirs in zip(found[0][:2], found[1][:2]):
+    for one, two in zip(mine, theirs, strict=True):
+      np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+  assert found[1][2] == pytest.approx(found[0][2], rel=1e-5) and any(np.abs(one).max() > 0 for one in found[0][0])

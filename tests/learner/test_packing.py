@@ -57,6 +57,24 @@ def test_an_episode_by_hand():
     np.testing.assert_array_equal(getattr(batch, name), np.zeros((1, 10), np.float32))
 
 
+def test_every_conversation_of_an_episode_is_an_item():
+  one = episode()
+  said = structs.Segment(structs.MODEL, (50,), "b", logprobs=(-6.0,))
+  prompt, nothing = (structs.Segment(structs.ENVIRONMENT, ids, "p") for ids in ((12, 13), (14,)))
+  # Three conversations; in the second one the model said nothing.
+  joined = dataclasses.replace(one, segments=(*one.segments, nothing, prompt, said), starts=(4, 5))
+  first, second = packing.rows(joined, (0.25, 0.5, 1.0))
+  (alone,) = packing.rows(one, (0.25, 0.5))
+  for name in ("tokens", "loss_mask", "rewards", "sampler_logprobs"):
+    np.testing.assert_array_equal(getattr(first, name), getattr(alone, name))
+  assert second.tokens.tolist() == [12, 13, 50] and second.rewards.tolist() == [0, 0, 1.0]
+  assert first.episode == second.episode == (4, 1) and alone.episode is None
+  packed = packing.pack_items([alone, first, second], rows=1, lengths=(16,))
+  assert packed.by_episode() == [[packed.spans[0]], list(packed.spans[1:])]
+  both = packing.join([packing.pack_items([alone], rows=1, lengths=(16,)), packed])
+  assert [len(spans) for spans in both.by_episode()] == [1, 1, 2]
+
+
 def test_the_reward_of_a_turn_without_tokens_goes_to_a_neighbouring_turn():
   said = lambda n: structs.Segment(structs.MODEL, tuple(range(n)), "", logprobs=(0.0,) * n)
   result = structs.Segment(structs.ENVIRONMENT, (9,), "")

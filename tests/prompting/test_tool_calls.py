@@ -5,10 +5,11 @@ import json
 import pytest
 import small_tokenizers
 
-from ragrl_jax.prompting import tool_calls
+from ragrl_jax.prompting import call_texts, tool_calls
 from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.call_texts import ToolCall
 from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
-from ragrl_jax.prompting.tool_calls import ToolCall, ToolFormat
+from ragrl_jax.prompting.tool_calls import TAGGED, XML, ToolFormat
 
 QWEN = small_tokenizers.QWEN_TOOLS
 # Llama 3.1's, without the rest of it.
@@ -19,16 +20,36 @@ LLAMA = (
   "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 LISTED = QWEN.replace("<tool_call>\n", "[TOOL_CALLS][").replace("\n</tool_call>", "]")
-NO_JSON = QWEN.replace('{"name": "', "<function=").replace('", "arguments": ', ">")
+UNCLOSED = QWEN.replace('{"name": "', "<function=").replace('", "arguments": ', ">")
+# Qwen3-Coder's calls, without the rest of its template; and the calls of Llama 3's own tools.
+CODER = small_tokenizers.CODER_TOOLS
+TAGS = (
+  LLAMA.replace('{"name": "', "<function=")
+  .replace('", "parameters": ', ">")
+  .replace("| tojson }}}", "| tojson }}</function>")
+)
+REVERSED = QWEN.replace(
+  '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}',
+  '{"arguments": {{ call.function.arguments | tojson }}, "name": "{{ call.function.name }}"}',
+)
+QWENS = ToolFormat(
+  "<tool_call>", "</tool_call>", "arguments", head='<tool_call>\n{"name": "', middle='", "arguments": '
+)
+LLAMAS = ToolFormat("", "", "parameters", head='{"name": "', middle='", "parameters": ')
+CODERS = ToolFormat("<tool_call>", "</tool_call>", "", XML, "<tool_call>\n<function=", ">\n")
+TAGGEDS = ToolFormat("", "", "", TAGGED, "<function=", ">")
 
 
 @pytest.mark.parametrize(
   "template, form",
   [
-    (QWEN, ToolFormat("<tool_call>", "</tool_call>", "arguments")),
-    (LLAMA, ToolFormat("", "", "parameters")),
+    (QWEN, QWENS),
+    (LLAMA, LLAMAS),
+    (CODER, CODERS),
+    (TAGS, TAGGEDS),
+    (REVERSED, ToolFormat("<tool_call>", "</tool_call>", "arguments")),
     (LISTED, None),
-    (NO_JSON, None),
+    (UNCLOSED, None),
     (small_tokenizers.CHATML, None),  # it leaves calls out
     (None, None),
   ],
@@ -39,16 +60,24 @@ def test_a_templates_format_is_found(tmp_path, template, form):
   if form is None:
     return
   # What the template writes for calls is found again as those calls.
-  arguments = {"query": 'a "b" </tool> {1}', "k": 3}
+  arguments = {"query": 'a "b" </tool> {1}\n<x>', "k": 3, "deep": {"a": [1, None]}, "sure": True, "year": "1900"}
   call = {"type": "function", "id": "1", "function": {"name": "search", "arguments": json.dumps(arguments)}}
   asked = [{"role": "user", "content": "Well?"}]
   said = tool_calls.messages([*asked, {"role": "assistant", "content": "", "tool_calls": [call]}], form)
   tools = [{"type": "function", "function": {"name": "search"}}]
   whole = tokenizer.template(said, open_turn=False, tools=tools)
   turn = whole.removeprefix(tokenizer.template(asked, open_turn=True, tools=tools)).removesuffix("<|im_end|>\n")
-  text, (found,) = tool_calls.calls(turn, form)
+  kinds = dict(query="string", k="integer", deep="object", sure="boolean")
+  schema = dict(properties={name: dict(type=kind) for name, kind in kinds.items()})
+  text, (found,) = call_texts.calls(turn, form, dict(search=schema))
   assert text == "" and found.name == "search" and json.loads(found.arguments) == arguments
-  assert ("search" in tokenizer.decode(tokenizer.render(asked, tools))) == (template == QWEN)
+  assert ("search" in tokenizer.decode(tokenizer.render(asked, tools))) == ("tools" in template)
+  # A turn that is forced to be a call begins as the template's own.
+  if form.head:
+    assert turn.startswith(form.forced("search")) and form.forced("search").startswith(form.forced())
+  else:
+    with pytest.raises(ValueError, match="does not begin with the function's name"):
+      form.forced("search")
 
 
 def test_a_tokenizer_without_a_template_has_no_format():
@@ -66,7 +95,7 @@ def test_control_tokens_in_arguments_stay_text(tmp_path):
   assert tokenizer.render(said).count(end) == 2  # of the two turns, none of the argument
 
 
-QWENS, LLAMAS = ToolFormat("<tool_call>", "</tool_call>", "arguments"), ToolFormat("", "", "parameters")
+PLACE = "<tool_call>\n<function=f>\n<parameter=x>\n{}\n</parameter>\n</function>\n</tool_call>"
 
 
 @pytest.mark.parametrize(
@@ -88,10 +117,48 @@ QWENS, LLAMAS = ToolFormat("<tool_call>", "</tool_call>", "arguments"), ToolForm
     (LLAMAS, 'I call {"name": "f"}', None, []),
     (LLAMAS, '{"title": "f"}', None, []),
     (LLAMAS, "", "", []),
+    (CODERS, "So: " + PLACE.format("a\n</parameter>b"), "So:", [ToolCall("f", r'{"x": "a\n</parameter>b"}')]),
+    (CODERS, "<tool_call><function=f></function></tool_call>", "", [ToolCall("f", "{}")]),
+    (CODERS, PLACE.replace("</function>", "more</function>"), None, []),
+    (CODERS, PLACE.replace("</parameter>", ""), None, []),
+    (CODERS, PLACE.replace("</function>\n", ""), None, []),
+    (
+      CODERS,
+      "<tool_call><function=f><parameter=x>1</parameter><parameter=x>2</parameter></function></tool_call>",
+      None,
+      [],
+    ),
+    (CODERS, '<tool_call>{"name": "f", "arguments": {}}</tool_call>', None, []),
+    (TAGGEDS, 'So: <function=f>{"x": 1}</function>', "So:", [ToolCall("f", '{"x": 1}')]),
+    (TAGGEDS, "<function=f>{}</function><function=g>{}</function>", "", [ToolCall("f", "{}"), ToolCall("g", "{}")]),
+    (TAGGEDS, "<function=f>[1]</function>", None, []),
+    (TAGGEDS, "<function=f>{}", None, []),
   ],
 )
 def test_calls_by_hand(form, said, text, found):
-  assert tool_calls.calls(said, form) == (said if text is None else text, found)
+  assert call_texts.calls(said, form) == (said if text is None else text, found)
+
+
+@pytest.mark.parametrize(
+  "schema, text, value",
+  [
+    (dict(type="string"), "1900", "1900"),
+    (dict(), "1900", "1900"),
+    (None, "1900", "1900"),
+    (dict(type="integer"), "1900", 1900),
+    (dict(type="integer"), "many", "many"),
+    (dict(type=["integer", "null"]), "null", None),
+    (dict(anyOf=[dict(type="string"), dict(type="null")]), "1", "1"),
+    (dict(anyOf=[dict(type="string"), dict(type="null")]), "null", None),
+    (dict(type="boolean"), "True", True),
+    (dict(type="boolean"), "false", False),
+    (dict(type="array"), '["a"]', ["a"]),
+  ],
+)
+def test_the_schema_says_which_values_are_texts(schema, text, value):
+  functions = dict(f=dict(properties={} if schema is None else dict(x=schema)))
+  _, (call,) = call_texts.calls(PLACE.format(text), CODERS, functions)
+  assert json.loads(call.arguments) == dict(x=value)
 
 
 def test_arguments_that_are_no_json_are_refused():

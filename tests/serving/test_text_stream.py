@@ -5,7 +5,7 @@ import random
 import pytest
 
 from ragrl_jax.prompting.bytes import ByteTokenizer
-from ragrl_jax.serving.text_stream import TextStream
+from ragrl_jax.protocol.text_stream import TextStream
 
 
 class Chunky(ByteTokenizer):

@@ -1,15 +1,36 @@
 """What is sent to a client of an OpenAI-compatible server: whole replies, and the chunks of streamed ones."""
 
+import dataclasses
 import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragrl_jax.prompting import tool_calls
+from ragrl_jax.prompting import call_texts
+from ragrl_jax.prompting.call_texts import ToolCall
 from ragrl_jax.prompting.tokenizer import Tokenizer
-from ragrl_jax.prompting.tool_calls import ToolCall
-from ragrl_jax.serving.drawing import Piece
-from ragrl_jax.serving.requests import CHAT, Asked
+from ragrl_jax.prompting.tool_calls import ToolFormat
+from ragrl_jax.protocol.requests import CHAT, Asked
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+  """A part of a reply.
+
+  Attributes:
+    index: of the reply.
+    text: what it adds to the text.
+    ids, logprobs: what it adds to the tokens.
+    finish: why the reply ended, "stop" or "length"; empty while it goes on.
+    stop: the client's stop string that ended it; None if another thing did.
+  """
+
+  index: int
+  text: str
+  ids: tuple[int, ...]
+  logprobs: tuple[float, ...]
+  finish: str = ""
+  stop: str | None = None
 
 
 class Replies:
@@ -18,21 +39,21 @@ class Replies:
   Args:
     asked: the request.
     name: the model's.
-    version: of the weights.
+    version: of the weights; None says nothing of it.
     tokenizer: gives the text of single tokens.
   """
 
-  def __init__(self, asked: Asked, name: str, version: int, tokenizer: Tokenizer):
+  def __init__(self, asked: Asked, name: str, version: int | None, tokenizer: Tokenizer):
     self._asked, self._tokenizer = asked, tokenizer
     self._chat = asked.kind == CHAT
     self._head = dict(
       id=f"{'chatcmpl' if self._chat else 'cmpl'}-{secrets.token_hex(12)}",
       created=int(time.time()),
       model=name,
-      system_fingerprint=f"version-{version}",
+      system_fingerprint=None if version is None else f"version-{version}",
     )
     number = len(asked.prompts) * asked.n
-    self._held = [_Held(self._chat and asked.tools is not None) for _ in range(number)]
+    self._held = [_Held(asked) for _ in range(number)]
     self._begun: set[int] = set()
     self._text_offset = [0] * number
     self._tokens = 0
@@ -65,7 +86,7 @@ class Replies:
       self._begun.add(piece.index)
       first = dict(index=piece.index, delta=dict(role="assistant", content=""), logprobs=None, finish_reason=None)
       chunks.append(self._chunk(first) | self._prompt_ids())
-    text = held.feed(piece.text, last=bool(piece.finish), asked=self._asked)
+    text = held.feed(piece.text, last=bool(piece.finish))
     choice = dict(index=piece.index, delta=dict(content=text) if text else {}, **self._of_tokens(piece))
     chunks.append(self._chunk(choice | dict(finish_reason=None)))
     if piece.finish:
@@ -99,7 +120,7 @@ class Replies:
         made["prompt_token_ids"] = self._asked.prompts[piece.index // self._asked.n]
       return made | dict(text=piece.text, **_ended(piece, False))
     held = self._held[piece.index]
-    text = held.feed(piece.text, last=True, asked=self._asked)
+    text = held.feed(piece.text, last=True)
     message: dict[str, Any] = dict(role="assistant", content=text, refusal=None)
     if held.calls:
       message |= dict(content=text or None, tool_calls=[*map(_call, held.calls)])
@@ -130,34 +151,36 @@ class Replies:
 
 
 class _Held:
-  """Holds a reply's text back from where a tool call may begin, until the reply has ended and says what it is."""
+  """Holds a reply's text back from where a tool call may begin, until the reply has ended and says what it is.
 
-  def __init__(self, looks: bool):
-    self._looks, self._text, self._given = looks, "", 0
+  A forced call has begun in the prompt, so all of its reply is held back.
+  """
+
+  def __init__(self, asked: Asked):
+    self._asked, self._text, self._given = asked, asked.forced, 0
     self.calls: list[ToolCall] = []
 
-  def feed(self, text: str, *, last: bool, asked: Asked) -> str:
+  def feed(self, text: str, *, last: bool) -> str:
     """Takes text; returns what is certainly no call."""
-    if not self._looks:
+    if (form := self._asked.tools) is None:
       return text
-    assert asked.tools is not None
     self._text += text
     if last:
-      before, self.calls = tool_calls.calls(self._text, asked.tools)
-      return before[self._given :]
-    end = _may_begin(self._text, asked.tools)
+      before, self.calls = call_texts.calls(self._text, form, self._asked.functions)
+      return "" if self.calls and self._asked.forced else before[self._given :]
+    end = 0 if self._asked.forced else _may_begin(self._text, form)
     given, self._given = self._text[self._given : end], end
     return given
 
 
-def _may_begin(text: str, form: tool_calls.ToolFormat) -> int:
+def _may_begin(text: str, form: ToolFormat) -> int:
   """Where a call begins or may begin; white space before it is held back too."""
-  if not form.begin:
+  if not form.marked:
     return 0 if text.lstrip().startswith(form.opening) or not text.strip() else len(text)
-  place = text.find(form.begin)
+  place = text.find(form.opening)
   if place < 0:
-    most = min(len(form.begin) - 1, len(text))
-    held = next((length for length in range(most, 0, -1) if form.begin.startswith(text[-length:])), 0)
+    most = min(len(form.opening) - 1, len(text))
+    held = next((length for length in range(most, 0, -1) if form.opening.startswith(text[-length:])), 0)
     place = len(text) - held
   return len(text[:place].rstrip())
 

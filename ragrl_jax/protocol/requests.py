@@ -9,7 +9,9 @@ from typing import Any
 from ragrl_jax.prompting import tool_calls
 from ragrl_jax.prompting.tokenizer import Tokenizer
 from ragrl_jax.prompting.tool_calls import ToolFormat
-from ragrl_jax.serving.http_answer import Refused
+from ragrl_jax.protocol import tool_requests
+from ragrl_jax.protocol.http_answer import Refused
+from ragrl_jax.protocol.tool_requests import Tools
 from ragrl_jax.structs import Sampling
 
 CHAT, TEXT = "chat", "text"
@@ -47,6 +49,13 @@ class Asked:
     stream, usage: whether the reply is streamed, and whether its last event says how many tokens there were.
     logprobs, token_ids: whether the reply has them.
     tools: the format of calls to look for in a reply; None to look for none.
+    functions: name → JSON schema of its parameters, of the tools that the model may call.
+    ends: marks that end a reply and stay in its text: the closing mark of a call that is to be the only one.
+    forced: the beginning of the call that the model has to make; it is the prompt's end. Empty if none is forced.
+    shown: the tools as the template presents them.
+    messages: of a chat, in the template's form.
+    opened: what the assistant's turn begins with: a message to go on with, or a forced call.
+    limited: whether the request itself says how many tokens a reply may have.
   """
 
   kind: str
@@ -61,6 +70,13 @@ class Asked:
   logprobs: bool
   token_ids: bool
   tools: ToolFormat | None
+  functions: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+  ends: tuple[str, ...] = ()
+  forced: str = ""
+  shown: tuple[Any, ...] = ()
+  messages: tuple[dict[str, Any], ...] = ()
+  opened: str = ""
+  limited: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +84,7 @@ class Served:
   """What a request is read with.
 
   Attributes:
-    name: the model's.
+    name: the model's; "" answers to any.
     tokenizer: of the model.
     context: most tokens of prompt and reply together.
     max_tokens: most tokens of a reply.
@@ -98,12 +114,13 @@ def read(body: bytes, kind: str, served: Served) -> Asked:
     raise Refused(400, "the body must be a JSON object.")
   said = {name: value for name, value in said.items() if value is not None}  # null is as good as missing
   _check_names(said, kind)
-  if said.get("model") != served.name:
+  if served.name and said.get("model") != served.name:
     message = f"the model {said.get('model')!r:.80} is not served here: this is {served.name!r} (GET /v1/models)."
     raise Refused(404, message, param="model", code="model_not_found")
   field = _Fields(said)
-  tools = _tools(said, served) if kind == CHAT else None
-  prompts = _chat(said, served, tools) if kind == CHAT else _texts(said, served)
+  tools = tool_requests.read(said, served.tools) if kind == CHAT else tool_requests.NONE
+  chat = _chat(said, served, tools) if kind == CHAT else None
+  prompts = _texts(said, served) if chat is None else (chat.ids,)
   n = field.number("n", 1, least=1, most=served.max_replies, whole=True)
   if n * len(prompts) > served.max_replies:
     message = f"{n} replies to each of {len(prompts)} prompts: at most {served.max_replies} in all."
@@ -128,7 +145,14 @@ def read(body: bytes, kind: str, served: Served) -> Asked:
     bool(options.get("include_usage")),
     _logprobs(said, field, kind),
     field.flag("return_token_ids"),
-    served.tools if tools else None,
+    served.tools if tools.shown else None,
+    tools.functions,
+    tools.ends,
+    tools.forced,
+    tools.shown,
+    () if chat is None else chat.messages,
+    "" if chat is None else chat.opened,
+    any(name in said for name in ("max_tokens", "max_completion_tokens")),
   )
 
 
@@ -233,33 +257,25 @@ def _ids(prompt: Any, served: Served) -> tuple[int, ...]:
   return tuple(ids)
 
 
-def _tools(said: Mapping[str, Any], served: Served) -> list[Any] | None:
-  """The tools to present, in the template's form; None for none."""
-  tools, choice = said.get("tools"), said.get("tool_choice", "auto")
-  if choice not in ("auto", "none"):
-    message = "tool_choice must be 'auto' or 'none': what the model writes is not constrained."
-    raise Refused(400, message, param="tool_choice")
-  if not tools or choice == "none":
-    return None
-  named = lambda one: isinstance(one, dict) and isinstance(one.get("function"), dict) and "name" in one["function"]
-  if not isinstance(tools, list) or not all(map(named, tools)):
-    message = 'tools must be a list of {"type": "function", "function": {"name": …, "parameters": {…}}}.'
-    raise Refused(400, message, param="tools")
-  if served.tools is None:
-    raise Refused(400, "this model's chat template has no format for tool calls that could be read.", param="tools")
-  return tools
+@dataclasses.dataclass(frozen=True)
+class _Chat:
+  """The prompt of a chat: its ids, the messages in the template's form, and what the assistant's turn begins with."""
+
+  ids: tuple[int, ...]
+  messages: tuple[dict[str, Any], ...]
+  opened: str
 
 
-def _chat(said: Mapping[str, Any], served: Served, tools: list[Any] | None) -> tuple[tuple[int, ...], ...]:
+def _chat(said: Mapping[str, Any], served: Served, tools: Tools) -> _Chat:
   """The prompt of a chat, by the model's own template."""
   messages = said.get("messages")
   if not isinstance(messages, list) or not messages:
     raise Refused(400, "messages must be a list of at least one.", param="messages")
   read = [_message(one, number) for number, one in enumerate(messages)]
-  opened = ""
+  opened = tools.forced
   if said.get("continue_final_message"):
-    if read[-1]["role"] != "assistant" or read[-1].get("tool_calls"):
-      message = "continue_final_message: the last message must be the assistant's, with text alone."
+    if read[-1]["role"] != "assistant" or read[-1].get("tool_calls") or opened:
+      message = "continue_final_message: the last message must be the assistant's, with text alone and no call forced."
       raise Refused(400, message, param="continue_final_message")
     opened = read.pop()["content"]
   elif not said.get("add_generation_prompt", True):
@@ -268,13 +284,13 @@ def _chat(said: Mapping[str, Any], served: Served, tools: list[Any] | None) -> t
   try:
     told: list[Any] = tool_calls.messages(read, served.tools)
     render: Any = served.tokenizer.render
-    ids = render(told, tools) if tools else render(told)
+    ids = render(told, list(tools.shown)) if tools.shown else render(told)
   except ValueError as error:
     raise Refused(400, " ".join(str(error).split()), param="messages") from None
   ids = [*ids, *served.tokenizer.encode(opened)]
   if not ids:
     raise Refused(400, "the messages are empty: a reply is drawn after a last token of them.", param="messages")
-  return (tuple(ids),)
+  return _Chat(tuple(ids), tuple(told), opened)
 
 
 def _message(said: Any, number: int) -> dict[str, Any]:

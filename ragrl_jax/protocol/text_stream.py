@@ -16,14 +16,17 @@ class TextStream:
     tokenizer: gives each token's bytes.
     stops: the stop strings, none of them empty.
     keep_stop: whether the text holds the stop string.
+    ends: stop strings that the text holds in any case, such as the closing mark of a tool call.
 
   Attributes:
     stop: the stop string that was completed; None before.
   """
 
-  def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = (), *, keep_stop: bool = False):
-    self._tokenizer, self._keep = tokenizer, keep_stop
-    self._stops = sorted((stop.encode() for stop in stops), key=len, reverse=True)
+  def __init__(
+    self, tokenizer: Tokenizer, stops: Sequence[str] = (), *, keep_stop: bool = False, ends: Sequence[str] = ()
+  ):
+    self._tokenizer, self._keep, self._ends = tokenizer, keep_stop, frozenset(ends)
+    self._stops = sorted((stop.encode() for stop in {*stops, *ends}), key=len, reverse=True)
     self._data, self._given, self._end = bytearray(), 0, None
     self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     self.stop: str | None = None
@@ -56,7 +59,8 @@ class TextStream:
     if not ends:
       return False
     end, start, stop = min(ends, key=lambda one: one[:2])
-    self._end, self.stop = end if self._keep else start, stop.decode()
+    self.stop = stop.decode()
+    self._end = end if self._keep or self.stop in self._ends else start
     return True
 
   def _held(self) -> int:

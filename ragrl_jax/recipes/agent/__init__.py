@@ -1,0 +1,1 @@
+"""Trains an agent that lives elsewhere: any program that talks to an OpenAI-compatible endpoint."""

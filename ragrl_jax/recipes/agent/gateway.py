@@ -1,0 +1,150 @@
+"""The endpoint of a run: it answers each episode's program under an address of its own, on this machine alone.
+
+    POST http://127.0.0.1:PORT/KEY/v1/chat/completions, /completions     as OpenAI's; see docs/howto/agents.md
+    POST http://127.0.0.1:PORT/KEY/v1/search                             {"query": …, "k": 3} → {"passages": […]}
+    GET  http://127.0.0.1:PORT/KEY/v1/models
+
+KEY is a random number of 128 bits, known to the episode's program alone, and void when the episode ends.
+"""
+
+import asyncio
+import dataclasses
+import json
+import logging
+import secrets
+import threading
+import time
+from typing import Any
+
+import uvicorn
+
+from ragrl_jax.protocol import requests
+from ragrl_jax.protocol.http_answer import Answer, Refused, answered
+from ragrl_jax.protocol.replies import Replies
+from ragrl_jax.recipes.agent.session import OVER, Reading, Session
+from ragrl_jax.recipes.agent.task import MODEL
+from ragrl_jax.retrieval import guard
+
+PAGES = {"chat/completions": "POST", "completions": "POST", "search": "POST", "models": "GET"}
+DONE = b"data: [DONE]\n\n"
+MAX_BYTES = 8 << 20  # of a request's body
+MOST = 100  # passages of one search
+STARTED_S = 30.0  # seconds within which the server has to listen
+KEPT_S = 3600  # seconds of an idle connection: clients close theirs long before, so that no request meets a closed one
+GUARD = guard.Guard(header_s=120.0, body_s=120.0)  # the clients are this machine's own, and so busy as it is
+
+
+class Gateway:
+  """An ASGI application, served from the first episode on by a thread that ends with the process."""
+
+  def __init__(self):
+    self._sessions: dict[str, tuple[Session, Reading, float]] = {}
+    self._lock = threading.Lock()
+    self._port = 0
+
+  async def open(self, session: Session, reading: Reading, timeout_s: float) -> str:
+    """Serves a session; returns its base URL.
+
+    Raises:
+      RuntimeError: the server does not start.
+    """
+    if not self._port:
+      await asyncio.to_thread(self._start)
+    key = secrets.token_urlsafe(16)
+    self._sessions[key] = session, reading, timeout_s
+    return f"http://127.0.0.1:{self._port}/{key}/v1"
+
+  def close(self, base_url: str) -> None:
+    """Forgets a session."""
+    self._sessions.pop(base_url.split("/")[3], None)
+
+  def _start(self) -> None:
+    """Starts the server, once."""
+    with self._lock:
+      if self._port:
+        return
+      config = guard.configured(self, host="127.0.0.1", port=0, guard=GUARD)
+      config.timeout_keep_alive = KEPT_S
+      server = uvicorn.Server(config)
+      thread = threading.Thread(target=server.run, name="gateway", daemon=True)
+      thread.start()
+      end = time.monotonic() + STARTED_S
+      while not server.started:
+        if not thread.is_alive() or time.monotonic() > end:
+          raise RuntimeError("the endpoint of the run's programs does not start: its log says why.")
+        time.sleep(0.005)
+      self._port = server.servers[0].sockets[0].getsockname()[1]
+
+  # ---- requests, on the server's thread ------------------------------------------------------------------------------
+
+  async def __call__(self, scope, receive, send) -> None:
+    if scope["type"] != "http":
+      raise NotImplementedError(f"{scope['type']!r}: only HTTP is served.")
+    answer = Answer(send, last=DONE)
+    try:
+      if refused := guard.unwelcome(dict(scope["headers"]), local=True):
+        raise Refused(*refused)
+      session, reading, timeout_s, page = self._found(scope)
+      if page == "models":
+        await answer.whole(dict(object="list", data=[dict(id=MODEL, object="model", created=0, owned_by="ragrl_jax")]))
+        return
+      body = await guard.read_body(receive, MAX_BYTES)
+      if body is None:  # the client has left
+        return
+      if len(body) > MAX_BYTES:
+        raise Refused(413, f"the body is longer than {MAX_BYTES} bytes: send less at a time.")
+      serve = self._searched if page == "search" else self._replied
+      await answered(serve(session, reading, page, body, answer), receive, timeout_s)
+    except Refused as refused:
+      await answer.refuse(refused)
+    except Exception:
+      logging.exception("%s failed", scope["path"].partition("/v1/")[2])
+      await answer.refuse(Refused(500, "the run made a mistake: its own log says why."))
+
+  def _found(self, scope) -> tuple[Session, Reading, float, str]:
+    _, key, *rest = scope["path"].split("/", 3)
+    page = "/".join(rest).removeprefix("v1/")
+    if key not in self._sessions:
+      raise Refused(410, "no episode of this address is being played.", code=OVER)
+    if page not in PAGES:
+      raise Refused(404, f"no page {page[:80]!r}: there are {', '.join(PAGES)}.")
+    if PAGES[page] != scope["method"]:
+      raise Refused(405, f"{page} needs {PAGES[page]}.")
+    return *self._sessions[key], page
+
+  async def _replied(self, session: Session, reading: Reading, page: str, body: bytes, answer: Answer) -> None:
+    kind = requests.CHAT if page == "chat/completions" else requests.TEXT
+    asked = await asyncio.to_thread(requests.read, body, kind, reading.served)
+    piece = await _there(session, session.reply(asked))
+    made = Replies(asked, MODEL, None, reading.tokenizer)
+    if not asked.stream:
+      await answer.whole(made.whole([piece]))
+      return
+    for chunk in made.events(piece):
+      await answer.event(chunk)
+    if asked.usage:
+      await answer.event(made.usage_chunk())
+    await answer.end()
+
+  async def _searched(self, session: Session, reading: Reading, page: str, body: bytes, answer: Answer) -> None:
+    del reading, page  # a search needs neither
+    try:
+      said = json.loads(body)
+      query, k = said["query"], said.get("k")
+      fine = isinstance(query, str) and (k is None or (type(k) is int and 1 <= k <= MOST))
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+      fine, query, k = False, "", None
+    if not fine:
+      raise Refused(400, f'the body must be {{"query": "…", "k": 3}}, with k from 1 to {MOST}.')
+    found = await _there(session, session.search(query, k))
+    await answer.whole(dict(passages=[dataclasses.asdict(passage) for passage in found]))
+
+
+async def _there(session: Session, work: Any) -> Any:
+  """The work's result. It is done on the episode's loop."""
+  try:
+    result = asyncio.run_coroutine_threadsafe(work, session.loop)
+  except RuntimeError:  # that loop is closed
+    work.close()
+    raise Refused(410, "this episode is over.", code=OVER) from None
+  return await asyncio.wrap_future(result)

@@ -1,0 +1,86 @@
+"""An episode: a program runs, and its requests are the policy's turns."""
+
+import asyncio
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from ragrl_jax import structs
+from ragrl_jax.recipes.agent import program as program_lib
+from ragrl_jax.recipes.agent import task as task_lib
+from ragrl_jax.recipes.agent.prompt import Prompt
+from ragrl_jax.recipes.agent.session import Reading, Session
+from ragrl_jax.structs import Episode, Example
+
+
+def build(
+  program: program_lib.Program,
+  prompt: Prompt,
+  *,
+  stops: Sequence[str],
+  max_requests: int,
+  timeout_s: float,
+  at_once: int,
+  split: bool,
+  scores_errors: bool,
+):
+  """The play.
+
+  Args:
+    program: what is run for every episode.
+    prompt: the question as a message, for a program that asks for nothing.
+    stops: the stop strings that requests may name.
+    max_requests, split: see `Session`.
+    timeout_s: seconds of a program.
+    at_once: most programs that run at a time.
+    scores_errors: whether an error of the program is an episode without an answer; else the episode fails.
+  """
+  # Only here: a server's packages take time to import, and other recipes need none.
+  from ragrl_jax.recipes.agent.gateway import Gateway
+
+  gateway = Gateway()
+  readings: dict[Any, Reading] = {}  # by tokenizer
+  permits: weakref.WeakKeyDictionary[Any, asyncio.Semaphore] = weakref.WeakKeyDictionary()  # by event loop
+
+  async def play(example: Example, policy: structs.Policy, tools: structs.Tools) -> Episode:
+    tokenizer, loop = policy.tokenizer, asyncio.get_running_loop()
+    if tokenizer not in readings:
+      readings[tokenizer] = Reading(tokenizer, stops)
+    if loop not in permits:
+      permits[loop] = asyncio.Semaphore(at_once)
+    async with permits[loop]:
+      session = Session(policy, tools, readings[tokenizer], max_requests=max_requests, split=split)
+      url = await gateway.open(session, readings[tokenizer], timeout_s)
+      result, error = task_lib.Result(), ""
+      try:
+        given = task_lib.Task(example.id, example.question, example.passages, url, timeout_s=timeout_s)
+        result = _read(program, await program.run(given))
+      except program_lib.Died as died:
+        error = str(died)
+      except asyncio.CancelledError:  # the run ends: nothing is drawn any more
+        await session.close(cancel=True)
+        raise
+      finally:
+        gateway.close(url)
+        await session.close()
+    if session.crashed is not None:
+      raise session.crashed
+    if session.failure:
+      raise structs.ToolFailed(session.failure)
+    # A program that had no room or no requests left may well end with an error: the policy spent them.
+    if error and not (scores_errors or session.ended):
+      raise structs.ToolFailed(error)
+    facts = dict(answer=result.answer, requests=session.requests, tool_calls=session.calls, searches=session.searches)
+    facts |= dict(reward=result.reward) if result.reward is not None else {}
+    facts |= dict(error=error) if error else {}
+    facts |= dict(rewrites=session.rewrites) if session.rewrites else {}
+    return session.episode({**result.facts, **facts}, prompt.messages(example))
+
+  return play
+
+
+def _read(program: program_lib.Program, returned: Any) -> task_lib.Result:
+  try:
+    return task_lib.read(returned)
+  except ValueError as error:
+    raise program_lib.Died(f"the program {program.name}: {error}") from None

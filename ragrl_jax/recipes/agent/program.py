@@ -1,0 +1,177 @@
+"""Runs programs: Python functions in threads, coroutines on a loop of their own, commands in processes."""
+
+import asyncio
+import contextlib
+import functools
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import pathlib
+import shlex
+import signal
+import threading
+import types
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ragrl_jax.recipes.agent.task import Task
+
+COMMAND = "command:"
+MOST_BYTES = 1 << 20  # that a command may print
+
+
+class Died(Exception):
+  """The program gave no result. The message says which program, and why."""
+
+
+class Program:
+  """A program by its name: "FILE.py:FUNCTION", "MODULE:FUNCTION" or "command:WORDS".
+
+  A function takes a `Task`. An `async def` runs on one event loop with all others of its kind; any other function runs
+  in a thread of its own. A command gets the task as JSON on its standard input, and OPENAI_BASE_URL and OPENAI_API_KEY;
+  the last line that it prints is its result, JSON or text.
+
+  Args:
+    name: as above.
+
+  Raises:
+    ValueError: there is no such file, module or function.
+  """
+
+  def __init__(self, name: str):
+    self.name = name
+    self._command = shlex.split(name.removeprefix(COMMAND)) if name.startswith(COMMAND) else []
+    if name.startswith(COMMAND) and not self._command:
+      raise ValueError(f"config.switches.program={name!r}: there is no command after {COMMAND!r}.")
+    self._function = None if self._command else function_of(name, "config.switches.program")
+    self._loop: asyncio.AbstractEventLoop | None = None  # of coroutines
+    self._lock = threading.Lock()
+
+  async def run(self, task: Task) -> Any:
+    """What the program returns.
+
+    Raises:
+      Died: it raised an error, ended with one, or took longer than `task.timeout_s`.
+    """
+    try:
+      return await asyncio.wait_for(self._run(task), task.timeout_s)
+    except TimeoutError:
+      limit = f"{task.timeout_s:g} s (config.switches.timeout_s)"
+      raise Died(f"the program {self.name} gave no result within {limit}.") from None
+
+  def _run(self, task: Task) -> Awaitable[Any]:
+    if self._function is None:
+      return self._process(task)
+    if inspect.iscoroutinefunction(self._function):
+      coroutine = self._guarded(self._function, task)
+      return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._coroutines()))
+    return self._thread(self._function, task)
+
+  async def _guarded(self, function: Callable[[Task], Awaitable[Any]], task: Task) -> Any:
+    try:
+      return await function(task)
+    except (Exception, SystemExit) as error:  # it is the user's: whatever it raises is its own failure
+      raise Died(self._raised(error)) from error
+
+  def _thread(self, function: Callable[[Task], Any], task: Task) -> asyncio.Future[Any]:
+    loop = asyncio.get_running_loop()
+    given = loop.create_future()
+
+    def work() -> None:
+      result, died = None, None
+      try:
+        result = function(task)
+      except (Exception, SystemExit) as error:  # noqa: BLE001  (as above)
+        died = Died(self._raised(error))
+        died.__cause__ = error
+      with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
+        loop.call_soon_threadsafe(_settle, given, result, died)
+
+    # Not a pool: a program that hangs would keep the process alive at its end.
+    threading.Thread(target=work, name="program", daemon=True).start()
+    return given
+
+  async def _process(self, task: Task) -> Any:
+    environment = {**os.environ, "OPENAI_BASE_URL": task.base_url, "OPENAI_API_KEY": task.api_key}
+    pipe = asyncio.subprocess.PIPE
+    try:
+      process = await asyncio.create_subprocess_exec(
+        *self._command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True
+      )
+    except OSError as error:
+      raise Died(f"the program {self.name} could not be started: {error}.") from None
+    try:
+      said, errors = await process.communicate(task.json().encode() + b"\n")
+    finally:
+      with contextlib.suppress(ProcessLookupError):  # all of it has ended
+        os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+      last = errors.decode(errors="replace").strip().splitlines()[-1:] or [""]
+      raise Died(f"the program {self.name} ended with status {process.returncode}: {last[0][:300]}")
+    if len(said) > MOST_BYTES:
+      raise Died(f"the program {self.name} printed {len(said)} bytes: at most {MOST_BYTES}.")
+    lines = said.decode(errors="replace").strip().splitlines()
+    if not lines:
+      return None
+    try:
+      value = json.loads(lines[-1])
+    except (ValueError, RecursionError):
+      return lines[-1]
+    return value if value is None or isinstance(value, dict | str) else lines[-1]
+
+  def _coroutines(self) -> asyncio.AbstractEventLoop:
+    """The loop of coroutines, in a thread that ends with the process: clients may be shared over episodes."""
+    with self._lock:
+      if self._loop is None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="programs", daemon=True).start()
+      return self._loop
+
+  def _raised(self, error: BaseException) -> str:
+    words = " ".join(str(error).split())[:300]
+    return f"the program {self.name} raised {type(error).__name__}: {words}"
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+  if future.done():  # its time was over
+    return
+  if error is None:
+    future.set_result(result)
+  else:
+    future.set_exception(error)
+
+
+@functools.cache
+def _module(path: str) -> types.ModuleType:
+  """A file as a module. It is executed once, however many recipes name it."""
+  spec = importlib.util.spec_from_file_location(f"ragrl_program_{pathlib.Path(path).stem}", path)
+  assert spec is not None and spec.loader is not None
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+def function_of(name: str, setting: str) -> Callable[..., Any]:
+  """The function "FILE.py:NAME" or "MODULE:NAME".
+
+  Raises:
+    ValueError: there is none; the message names the setting.
+  """
+  where, _, function = name.rpartition(":")
+  if not where or not function.isidentifier():
+    raise ValueError(f"{setting}={name!r}: it must be FILE.py:FUNCTION or MODULE:FUNCTION.")
+  if where.endswith(".py"):
+    if not pathlib.Path(where).is_file():
+      raise ValueError(f"{setting}={name!r}: there is no file {where}.")
+    module = _module(str(pathlib.Path(where).absolute()))
+  else:
+    try:
+      module = importlib.import_module(where)
+    except ModuleNotFoundError as error:
+      raise ValueError(f"{setting}={name!r}: {error}.") from None
+  found = getattr(module, function, None)
+  if not callable(found):
+    raise ValueError(f"{setting}={name!r}: {where} has no function {function}.")
+  return found

@@ -1,0 +1,44 @@
+"""A search agent of pydantic-ai's (pip install 'pydantic-ai-slim[openai]'), which knows nothing of being trained."""
+
+import asyncio
+import functools
+from typing import Any
+
+from ragrl_jax.recipes.agent.programs.tool_loop import MAX_SEARCHES, client
+from ragrl_jax.recipes.agent.task import Task
+
+
+@functools.cache
+def agent() -> Any:
+  """The agent: one tool, and texts as answers."""
+  import pydantic_ai
+
+  made = pydantic_ai.Agent(deps_type=Task)
+
+  async def search(context: Any, query: str) -> str:
+    """Finds passages."""
+    found = await asyncio.to_thread(context.deps.search, query)
+    return "".join(f" {passage['text']}" for passage in found)
+
+  # The library reads types at run time, and it is not installed where this file is only read.
+  search.__annotations__["context"] = pydantic_ai.RunContext[Task]
+  made.tool(search)
+  return made
+
+
+async def run(task: Task) -> str | None:
+  """Asks the agent. A model that makes no sense to the library has not answered; that is no fault of the program."""
+  import pydantic_ai
+  from pydantic_ai.models.openai import OpenAIChatModel
+  from pydantic_ai.providers.openai import OpenAIProvider
+
+  provider = OpenAIProvider(openai_client=client().with_options(base_url=task.base_url))
+  limits = pydantic_ai.UsageLimits(request_limit=MAX_SEARCHES + 1)
+  try:
+    return (
+      await agent().run(
+        task.question, model=OpenAIChatModel(task.model, provider=provider), deps=task, usage_limits=limits
+      )
+    ).output
+  except (pydantic_ai.UnexpectedModelBehavior, pydantic_ai.UsageLimitExceeded):
+    return None

@@ -1,0 +1,46 @@
+"""A search agent with nothing but the official `openai` client: the model calls a tool until it answers."""
+
+import asyncio
+import functools
+import json
+from typing import Any
+
+from ragrl_jax.recipes.agent.task import Task
+
+TOOLS: list[Any] = [
+  {
+    "type": "function",
+    "function": {
+      "name": "search",
+      "description": "Finds passages.",
+      "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
+    },
+  }
+]
+MAX_SEARCHES = 3
+
+
+@functools.cache
+def client() -> Any:
+  """One client for all episodes: a client of its own for each would cost more than its requests."""
+  import openai
+
+  # A step starts all episodes at once, so that connecting may take longer than the five seconds it has by default.
+  return openai.AsyncOpenAI(base_url="http://127.0.0.1", api_key="none", max_retries=0, timeout=600.0)
+
+
+async def run(task: Task) -> str | None:
+  """Lets the model search until it answers, at most `MAX_SEARCHES` times."""
+  completions = client().with_options(base_url=task.base_url).chat.completions
+  messages: list[Any] = [{"role": "user", "content": task.question}]
+  for _ in range(MAX_SEARCHES + 1):
+    said = (await completions.create(model=task.model, messages=messages, tools=TOOLS)).choices[0].message
+    if not said.tool_calls:
+      return said.content
+    messages.append(said.model_dump(exclude_none=True))
+    for call in said.tool_calls:
+      query = json.loads(call.function.arguments).get("query", "")
+      found = await asyncio.to_thread(task.search, str(query))
+      text = "".join(f" {passage['text']}" for passage in found)
+      messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
+  return None

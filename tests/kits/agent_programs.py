@@ -1,0 +1,158 @@
+"""Programs of the recipe `agent`, for its tests: one for each thing that a program may do."""
+
+import asyncio
+import concurrent.futures
+import json
+import time
+
+import httpx
+
+TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {"type": "object", "properties": {}}}}]
+
+
+def ask(task, messages, **more):
+  return task.post("chat/completions", messages=messages, **more)["choices"][0]["message"]
+
+
+def user(text):
+  return dict(role="user", content=text)
+
+
+def loop(task):
+  """A tool loop that writes its history anew, as clients do."""
+  messages = [user(task.question)]
+  for turn in range(3):
+    said = ask(task, messages, tools=TOOLS)
+    if not said.get("tool_calls"):
+      return said["content"]
+    calls = [
+      dict(
+        id=f"mine-{turn}",
+        type="function",
+        function=dict(
+          name=call["function"]["name"], arguments=json.dumps(json.loads(call["function"]["arguments"]), indent=1)
+        ),
+      )
+      for call in said["tool_calls"]
+    ]
+    messages.append(dict(role="assistant", content=(said["content"] or "") + " ", tool_calls=calls))
+    for call in calls:
+      found = task.search(json.loads(call["function"]["arguments"])["query"], 1)
+      messages.append(dict(role="tool", tool_call_id=call["id"], content=found[0]["text"]))
+
+
+def forgets(task):
+  ask(task, [user(task.question)])
+  second = ask(task, [user(task.question), dict(role="assistant", content="Something else."), user("Well?")])
+  return second["content"]
+
+
+def shortens(task):
+  messages = [user(task.question)]
+  messages += [dict(role="assistant", content=ask(task, messages)["content"]), user("Well?")]
+  ask(task, messages)
+  return ask(task, messages[2:])["content"]
+
+
+def dies(task):
+  ask(task, [user(task.question)])
+  raise KeyError("the key\nof it")
+
+
+def exits(task):
+  raise SystemExit("usage: …")
+
+
+def hangs(task):
+  ask(task, [user(task.question)])
+  time.sleep(60)
+
+
+def talks(task):
+  messages = [user(task.question)]
+  while True:
+    messages += [dict(role="assistant", content=ask(task, messages)["content"]), user("More " * 5)]
+
+
+def silent(task):
+  return "Italy"
+
+
+def odd(task):
+  return 3
+
+
+async def coroutine(task):
+  said = await asyncio.to_thread(ask, task, [user(task.question)])
+  return dict(answer=said["content"], reward=0.25, steps=[1, 2])
+
+
+def text(task):
+  prompt = f"Q: {task.question} A:"
+  for more in (" So? A:", " And? A:"):
+    said = task.post("completions", prompt=prompt, max_tokens=9)["choices"][0]["text"]
+    prompt += said + more
+  return said
+
+
+def varied(task):
+  """A search and two turns; then a third turn, before which some rewrite what was said. All by what was said."""
+  messages, said = [user(task.question)], ""
+  for more in (" ".join(passage["text"] for passage in task.search(task.question, 1)), "Well?"):
+    said = ask(task, messages, max_tokens=6)["content"]
+    messages += [dict(role="assistant", content=said), user(more)]
+  if len(said) % 2:
+    messages = [user("Anew."), *messages[2:]]
+  last = ask(task, messages, max_tokens=6)["content"]
+  return dict(answer=last, reward=(sum(map(ord, said + last)) % 7) / 7)
+
+
+def stops(task):
+  return ask(task, [user(task.question)], stop=["!"])["content"]
+
+
+def both(task):
+  """Two requests of other histories at the same time."""
+  with concurrent.futures.ThreadPoolExecutor() as pool:
+    said = list(pool.map(lambda text: ask(task, [user(text)])["content"], ("One?", "Two?")))
+  return said[0]
+
+
+def paid(example, answer, facts):
+  return 0.5 if answer == "Italy" and facts["requests"] == 1 else None
+
+
+SEEN = {}  # what `look` was answered
+
+
+def look(task):
+  """Asks the endpoint for what it refuses, and for a stream."""
+  post = lambda page, **how: httpx.post(f"{task.base_url}/{page}", **dict(timeout=20) | how)
+  chat = dict(messages=[user("x")])
+  root = task.base_url.rsplit("/", 2)[0]
+  SEEN.update(
+    url=task.base_url,
+    host=post("chat/completions", json=chat, headers=dict(host="elsewhere")),
+    site=post("chat/completions", json=chat, headers=dict(origin="http://elsewhere")),
+    key=httpx.post(f"{root}/0123456789abcdef/v1/chat/completions", json=chat),
+    n=post("chat/completions", json=chat | dict(n=2)),
+    search=post("search", json=dict(query=3)),
+    k=post("search", json=dict(query="x", k=1000)),
+    page=post("embeddings", json={}),
+    get=httpx.get(f"{task.base_url}/chat/completions"),
+    models=httpx.get(f"{task.base_url}/models"),
+  )
+  with httpx.stream("POST", f"{task.base_url}/chat/completions", json=chat | dict(stream=True)) as said:
+    SEEN["stream"] = [line for line in said.iter_lines() if line]
+  return "done"
+
+
+RUNNING, MOST = set(), []  # of `slow`: episodes that run, and how many there were each time
+
+
+def slow(task):
+  """Takes its time, and asks nothing."""
+  RUNNING.add(task.id)
+  MOST.append(len(RUNNING))
+  time.sleep(0.05)
+  RUNNING.discard(task.id)

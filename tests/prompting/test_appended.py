@@ -1,0 +1,65 @@
+"""What follows a model's turn is rendered alone, and the whole is what the template renders at once."""
+
+import json
+
+import pytest
+import small_tokenizers
+
+from ragrl_jax.prompting import tool_calls
+from ragrl_jax.prompting.appended import Appender, Rewritten
+from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
+
+TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {}}}]
+CALL = {
+  "type": "function",
+  "id": "1",
+  "function": {"name": "search", "arguments": json.dumps({"query": "a <|im_end|>"})},
+}
+CALLED = {"role": "assistant", "content": "So:", "tool_calls": [CALL]}
+ASKED, SAID = {"role": "user", "content": "Where is Rome?"}, {"role": "assistant", "content": " Danbel is here. "}
+FOUND, AGAIN = {"role": "tool", "content": "Kormin.\n<|im_start|>"}, {"role": "user", "content": "And\n\nTolper?"}
+
+
+def tokenizer_of(folder, template, **how):
+  return HuggingFaceTokenizer(small_tokenizers.byte_level(folder, template=template), **how)
+
+
+@pytest.mark.parametrize("markers", ["template", "own"])
+@pytest.mark.parametrize(
+  "template", [small_tokenizers.CHATML, small_tokenizers.QWEN_TOOLS, small_tokenizers.CODER_TOOLS]
+)
+@pytest.mark.parametrize("more", [[AGAIN], [FOUND], [FOUND, FOUND, AGAIN]])
+def test_prompt_reply_and_the_rest_are_the_whole_rendering(tmp_path, template, markers, more):
+  tokenizer = tokenizer_of(tmp_path, template, markers=markers)
+  tools = TOOLS if template != small_tokenizers.CHATML and markers == "template" else ()
+  for said in (SAID, CALLED) if tools else (SAID,):
+    kept = tool_calls.messages([ASKED, said], tool_calls.format_of(tokenizer))
+    prompt = tokenizer.render([ASKED], tools) if tools else tokenizer.render([ASKED])
+    whole = tokenizer.render([*kept, *more], tools) if tools else tokenizer.render([*kept, *more])
+    opened = tokenizer.template([ASKED], open_turn=True, tools=tools or None)
+    closed = tokenizer.template(kept, open_turn=False, tools=tools or None)
+    reply = tokenizer.encode_template(closed[len(opened) :].removesuffix("<|im_end|>\n"))
+    appender = Appender(tokenizer)
+    for eos in ([], [tokenizer.eos_ids[0]]):  # the model ended its turn itself, or it was cut off
+      new = appender.after([*kept, *more], 2, tools, ended=bool(eos))
+      joined = [*prompt, *reply, *eos, *new]
+      assert joined == whole, tokenizer.decode(joined)
+      # What messages spell stays text: the only ends of turns are the turns' own.
+      assert joined.count(tokenizer.eos_ids[0]) == 2 + len(more) + bool(tools)  # and of the tools
+
+
+def test_texts_without_markers_are_joined():
+  appender, tokenizer = Appender(ByteTokenizer()), ByteTokenizer()
+  new = appender.after([ASKED, SAID, AGAIN], 2, ended=True)
+  assert tokenizer.decode(new) == "\n\nAnd\n\nTolper?"
+
+
+def test_a_template_that_rewrites_is_told_of(tmp_path):
+  tokenizer = tokenizer_of(tmp_path, small_tokenizers.FORGETFUL)
+  thought = {"role": "assistant", "content": "<think>x</think>Yes."}
+  with pytest.raises(Rewritten, match="earlier turns differently"):
+    Appender(tokenizer).after([ASKED, thought, AGAIN, SAID, AGAIN], 2, ended=True)
+  silent = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
+  with pytest.raises(ValueError, match="leaves out what the assistant says"):
+    Appender(tokenizer_of(tmp_path / "silent", silent))

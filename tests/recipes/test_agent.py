@@ -1,0 +1,301 @@
+"""A program's requests become one episode: its tokens are those that were sampled, and what goes wrong is named."""
+
+import asyncio
+import json
+import sys
+import textwrap
+import time
+
+import agent_programs
+import httpx
+import pytest
+import small_tokenizers
+from scripted_chat import ChatPolicy
+
+from ragrl_jax import recipes, structs
+from ragrl_jax.learner import packing
+from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
+from ragrl_jax.recipes.agent import task as task_lib
+from ragrl_jax.run import rewards
+from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
+from ragrl_jax.testing import scripted
+from ragrl_jax.testing import small_engine as kit
+
+EXAMPLE = Example("q1", "Where is Rome?", ("Italy",))
+CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Rome"}}\n</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+  return HuggingFaceTokenizer(
+    small_tokenizers.byte_level(tmp_path_factory.mktemp("words"), template=small_tokenizers.QWEN_TOOLS)
+  )
+
+
+class Tools:
+  """A search that finds one passage, or fails."""
+
+  def __init__(self, fails=False, verdict=1.0):
+    self.fails, self.verdict = fails, verdict
+
+  async def search(self, query, k=None):
+    if self.fails:
+      raise structs.ToolFailed("the index is gone")
+    return (Passage("p", "Rome", f"{query} is in Italy.", 1.0),)
+
+  async def judge(self, pairs, term=""):
+    return (self.verdict,) * len(pairs)
+
+
+def played(name, policy, tools=None, **switches):
+  recipe = recipes.get("agent", program=f"agent_programs:{name}", **switches)
+  return recipe, scripted.run(recipe.play(EXAMPLE, policy, tools or Tools()))
+
+
+def test_a_tool_loop_is_one_conversation_token_by_token(tokenizer):
+  policy = ChatPolicy(tokenizer, ["I look.\n" + CALL, "Italy"])
+  recipe, episode = played("loop", policy, search=True)
+  prompt, said, found, answer = episode.segments
+  assert [s.owner for s in episode.segments] == [ENVIRONMENT, MODEL, ENVIRONMENT, MODEL] and not episode.starts
+  # The client wrote the call's JSON anew, with other white space: the tokens are those that were sampled.
+  assert said.ids == (*tokenizer.encode("I look.\n" + CALL), tokenizer.eos_ids[0])
+  end, begin = "\n", "<|im_start|>"
+  assert tokenizer.decode(found.ids) == "\n" + "tool\nRome is in Italy.\nassistant\n"
+  whole = tokenizer.encode_template(f"{end}{begin}tool\nRome is in Italy.<|im_end|>\n{begin}assistant\n")
+  assert list(found.ids) == whole and found.query == "Rome" and [p.id for p in found.found] == ["p"]
+  assert "<tools>" in prompt.text and answer.text == "Italy" and episode.ended == "eos"
+  assert episode.facts == dict(answer="Italy", requests=2, tool_calls=1, searches=1) and episode.num_searches == 1
+  assert recipe.score(EXAMPLE, episode) == dict(answer=1.0) and recipe.outcome(EXAMPLE, episode) == 1.0
+  assert recipe.measures(EXAMPLE, episode) == dict(requests=2, tool_calls=1, searches=1, errors=0.0, rewrites=0.0)
+  item = packing.of_episode(episode, (0.0, 1.0))
+  assert [int(i) for i in item.tokens[item.loss_mask]] == [*said.ids, *answer.ids]
+
+
+@pytest.mark.slow  # compiles a forward pass
+def test_what_was_sampled_is_what_the_model_scores():
+  """Over the engine: the log-probabilities are those of a single pass over the episode's tokens, again and again."""
+  recipe = recipes.get("agent", program="agent_programs:text")
+  rollout = kit.rollout(kit.engine(), play=recipe.play)
+  try:
+    first, again = (rollout.run(kit.requests(3, 4), step=1) for _ in range(2))
+    other = rollout.run(kit.requests(3, 4), step=2)
+  finally:
+    rollout.close()
+  for episode, same in zip(first, again):
+    assert kit.drawn(episode) == kit.drawn(same) and episode.version == 7
+    ours, single = kit.scored(episode)
+    assert abs(ours - single).max() < 1e-4 and sum(s.owner == MODEL for s in episode.segments) == 2
+  assert len({kit.drawn(episode)[1] for episode in first}) == 12
+  assert [kit.drawn(episode) for episode in other] != [kit.drawn(episode) for episode in first]
+
+
+# ---- rewritten histories ---------------------------------------------------------------------------------------------
+
+
+def test_a_rewritten_history_is_refused_with_its_turn(tokenizer):
+  with pytest.raises(structs.ToolFailed, match=r"messages\[1\] \(assistant\) was 'Italy' and is now 'Something else.'"):
+    played("forgets", ChatPolicy(tokenizer, ["Italy", "no"]))
+  with pytest.raises(structs.ToolFailed, match=r"messages\[0\] \(user\) was 'Where is Rome\?' and is now 'Well\?'"):
+    played("shortens", ChatPolicy(tokenizer, ["Italy", "no", "x"]))
+  # The template may be the one that rewrites.
+  forgetful = HuggingFaceTokenizer.__new__(HuggingFaceTokenizer)
+  forgetful.__dict__.update(tokenizer.__dict__)
+  forgetful.template = lambda messages, *, open_turn, tools=None: (
+    f"{len(messages)}" + "".join(m["content"] for m in messages)
+  )
+  with pytest.raises(structs.ToolFailed, match="the chat template renders earlier turns differently"):
+    played("talks", ChatPolicy(forgetful, ["Italy"] * 3), max_requests=3)
+
+
+def test_a_rewritten_history_is_split_into_rows(tokenizer):
+  recipe, episode = played("forgets", ChatPolicy(tokenizer, ["Spain", "Italy"]), rewritten="split")
+  assert episode.starts == (2,) and [len(part) for part in episode.conversations] == [2, 2]
+  assert [part[1].text for part in episode.conversations] == ["Spain", "Italy"]
+  assert "messages[1] (assistant)" in episode.facts["rewrites"][0]
+  assert recipe.measures(EXAMPLE, episode)["rewrites"] == 1.0
+  # Each conversation is a row. The old turn is the environment's in the new row: it is trained once.
+  scored = rewards.score(recipe, [EXAMPLE], [episode], 0)
+  first, second = rewards.items(scored)
+  assert tokenizer.decode(second.tokens).count("Something else.") == 1
+  assert [tokenizer.decode(item.tokens[item.loss_mask]) for item in (first, second)] == ["Spain", "Italy"]
+  assert (first.rewards.sum(), second.rewards.sum()) == (0.0, 1.0) and first.episode == second.episode == (0, 0)
+  # It is kept so over a checkpoint, and in the log.
+  saved = json.loads(json.dumps(episodes_lib.record(episode)))
+  assert episodes_lib.of_record(saved).conversations == episode.conversations
+  # A third conversation begins where it left out what was there.
+  _, episode = played("shortens", ChatPolicy(tokenizer, ["a", "b", "c"]), rewritten="split")
+  assert episode.starts == (4,) and episode.conversations[1][1].text == "c"
+
+
+def test_requests_at_the_same_time_are_answered_one_after_the_other(tokenizer):
+  _, episode = played("both", ChatPolicy(tokenizer, ["x", "y"]), rewritten="split")
+  assert episode.starts == (2,) and {part[1].text for part in episode.conversations} == {"x", "y"}
+
+
+# ---- programs that fail ----------------------------------------------------------------------------------------------
+
+
+def test_a_program_that_dies_or_hangs_is_named(tokenizer):
+  with pytest.raises(structs.ToolFailed, match=r"agent_programs:dies raised KeyError: 'the key"):
+    played("dies", ChatPolicy(tokenizer, ["x"]))
+  with pytest.raises(structs.ToolFailed, match=r"exits raised SystemExit: usage"):
+    played("exits", ChatPolicy(tokenizer, []))
+  began = time.monotonic()
+  with pytest.raises(structs.ToolFailed, match=r"hangs gave no result within 0.3 s \(config.switches.timeout_s\)"):
+    played("hangs", ChatPolicy(tokenizer, ["x"]), timeout_s=0.3)
+  assert time.monotonic() - began < 20
+  with pytest.raises(structs.ToolFailed, match="odd: it returned int: it must be a text, None or a mapping"):
+    played("odd", ChatPolicy(tokenizer, []))
+  with pytest.raises(structs.ToolFailed, match="the index is gone"):
+    played("loop", ChatPolicy(tokenizer, [CALL, "x"]), Tools(fails=True), search=True)
+  # By choice it is an episode without an answer.
+  recipe, episode = played("dies", ChatPolicy(tokenizer, ["Italy"]), errors="score")
+  assert episode.facts["answer"] is None and "KeyError" in episode.facts["error"]
+  assert recipe.score(EXAMPLE, episode) == dict(answer=0.0) and recipe.measures(EXAMPLE, episode)["errors"] == 1.0
+
+
+def test_the_policys_limits_are_no_failure(tokenizer):
+  recipe, episode = played("talks", ChatPolicy(tokenizer, ["x"] * 9), max_requests=2)
+  assert episode.ended == "requests" and episode.facts["requests"] == 2 and "HTTPStatusError" in episode.facts["error"]
+  assert recipe.score(EXAMPLE, episode) == dict(answer=0.0)
+  _, episode = played("talks", ChatPolicy(tokenizer, ["x"] * 9, room=80))
+  assert episode.ended == "budget" and 1 <= episode.facts["requests"] < 9
+  _, episode = played("silent", ChatPolicy(tokenizer, []))
+  assert episode.ended == "silent" and episode.num_model_tokens == 0 and episode.facts["answer"] == "Italy"
+
+
+def test_a_failed_program_is_masked_in_a_rollout():
+  recipe = recipes.get("agent", program="agent_programs:dies")
+  rollout = kit.rollout(kit.engine(), play=recipe.play)
+  try:
+    (episode,) = rollout.run(kit.requests(1, 1), step=0)
+  finally:
+    rollout.close()
+  assert episode.ended == "failed" and "KeyError" in episode.failure and episode.num_model_tokens
+  assert recipe.score(EXAMPLE, episode) == dict(answer=None)
+
+
+def test_a_run_that_ends_does_not_wait_for_programs():
+  """An error ends the rollout: programs that hang, and turns that nobody draws any more, do not keep it."""
+
+  async def play(example, policy, tools):
+    if example.id == "e0":
+      await asyncio.sleep(0.3)
+      raise RuntimeError("a bug")
+    return await recipe.play(example, policy, tools)
+
+  recipe = recipes.get("agent", program="agent_programs:hangs")
+  rollout, began = kit.rollout(kit.engine(), play=play), time.monotonic()
+  with pytest.raises(RuntimeError, match="a bug"):
+    rollout.run(kit.requests(3, 1), step=0)
+  rollout.close()
+  assert time.monotonic() - began < 30
+
+
+# ---- kinds of rewards --------------------------------------------------------------------------------------
+
+
+def test_coroutines_and_what_a_program_returns(tokenizer):
+  recipe, episode = played("coroutine", ChatPolicy(tokenizer, ["Rome"]), reward="program")
+  assert episode.facts == dict(answer="Rome", requests=1, tool_calls=0, searches=0, reward=0.25, steps=[1, 2])
+  assert recipe.score(EXAMPLE, episode) == dict(answer=0.25) and recipe.outcome(EXAMPLE, episode) == 0.0
+
+
+def test_a_command_reads_its_task_and_prints_its_answer(tmp_path, tokenizer):
+  script = tmp_path / "agent.py"
+  script.write_text(
+    textwrap.dedent("""
+      import json, os, sys, urllib.request
+      task = json.loads(sys.stdin.readline())
+      assert "golds" not in task and os.environ["OPENAI_BASE_URL"] == task["base_url"]
+      body = json.dumps(dict(model="any", messages=[dict(role="user", content=task["question"])])).encode()
+      request = urllib.request.Request(task["base_url"] + "/chat/completions", body)
+      said = json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"]
+      print("something else")
+      print(json.dumps(dict(answer=said, reward=1)))
+      sys.exit(int(task["question"] == "Fail?"))
+    """)
+  )
+  recipe = recipes.get("agent", program=f"command:{sys.executable} {script}")
+  play = lambda example: scripted.run(recipe.play(example, ChatPolicy(tokenizer, ["Italy"]), Tools()))
+  episode = play(EXAMPLE)
+  assert episode.facts == dict(answer="Italy", requests=1, tool_calls=0, searches=0, reward=1.0)
+  with pytest.raises(structs.ToolFailed, match="ended with status 1"):
+    play(Example("q", "Fail?", ("x",)))
+  with pytest.raises(structs.ToolFailed, match="could not be started"):
+    recipe = recipes.get("agent", program="command:/no/such/file")
+    play(EXAMPLE)
+
+
+def test_rewards(tokenizer):
+  def terms(reply, verdict=1.0, **switches):
+    recipe, episode = played("stops", ChatPolicy(tokenizer, [reply]), Tools(verdict=verdict), stops="!", **switches)
+    return recipe.score(EXAMPLE, episode)["answer"], recipe.outcome(EXAMPLE, episode)
+
+  assert terms("The Italy!") == (1.0, 1.0) and terms("In Italy!") == (0.0, 0.0)
+  assert terms("In Italy!", reward="f1") == (pytest.approx(2 / 3), 0.0)
+  assert terms("A boot", reward="judge") == (1.0, 1.0) and terms("A boot", 0.0, reward="judge") == (0.0, 0.0)
+  assert terms("A boot", None, reward="judge") == (None, None)
+  assert terms("Italy", reward="agent_programs:paid") == (0.5, 1.0)
+  assert terms("Spain", reward="agent_programs:paid") == (None, 0.0)
+  assert terms("Italy", reward="program") == (None, 1.0)
+
+
+def test_stop_strings_are_cut_from_the_text_and_kept_in_the_tokens(tokenizer):
+  _, episode = played("stops", ChatPolicy(tokenizer, ["Italy! Or not"]), stops="!|?")
+  assert episode.facts["answer"] == "Italy" and episode.segments[1].text == "Italy!" and episode.ended == "!"
+  with pytest.raises(structs.ToolFailed, match="stop='!': the run's engine does not know it"):
+    played("stops", ChatPolicy(tokenizer, ["Italy!"]))
+
+
+@pytest.mark.parametrize(
+  "switches, says",
+  [
+    (dict(program="some.py:run"), "there is no file some.py"),
+    (dict(program="no.such.module:run"), "No module named 'no"),
+    (dict(program="ragrl_jax.recipes.agent.programs.ask:walk"), "has no function walk"),
+    (dict(program="run"), "must be FILE.py:FUNCTION or MODULE:FUNCTION"),
+    (dict(program="command: "), "no command after"),
+    (dict(reward="em2"), "must be em, f1, judge, program or FILE.py:FUNCTION"),
+    (dict(reward="some.py:paid"), "config.switches.reward='some.py:paid': there is no file"),
+  ],
+)
+def test_wrong_switches_are_refused_before_anything_runs(switches, says):
+  with pytest.raises(ValueError, match=says):
+    recipes.get("agent", **switches)
+
+
+@pytest.mark.parametrize(
+  "returned", [3, dict(answer=3), dict(reward="x"), dict(reward=float("nan")), dict(more=object())]
+)
+def test_results_that_cannot_be_read(returned):
+  with pytest.raises(ValueError, match="must be|no JSON"):
+    task_lib.read(returned)
+
+
+# ---- the endpoint ----------------------------------------------------------------------------------------------------
+
+
+def test_the_endpoint_answers_its_episode_alone(tokenizer):
+  _, episode = played("look", ChatPolicy(tokenizer, ["Italy is there"]))
+  seen = agent_programs.SEEN
+  assert episode.facts["answer"] == "done" and episode.facts["requests"] == 1
+  status = {name: said.status_code for name, said in seen.items() if isinstance(said, httpx.Response)}
+  assert status == dict(host=400, site=403, key=410, n=400, search=400, k=400, page=404, get=405, models=200)
+  parts = [json.loads(line.removeprefix("data: ")) for line in seen["stream"][:-1]]
+  assert "".join(part["choices"][0]["delta"].get("content", "") for part in parts) == "Italy is there"
+  assert seen["stream"][-1] == "data: [DONE]" and seen["url"].startswith("http://127.0.0.1:")
+  late = httpx.post(f"{seen['url']}/chat/completions", json=dict(messages=[]))
+  assert late.status_code == 410 and "no episode" in late.json()["error"]["message"]
+
+
+def test_programs_run_a_few_at_a_time(tokenizer):
+  recipe = recipes.get("agent", program="agent_programs:slow", at_once=2)
+
+  async def all_of_them():
+    one = lambda number: recipe.play(Example(str(number), "x", ("y",)), ChatPolicy(tokenizer, []), Tools())
+    await asyncio.gather(*map(one, range(6)))
+
+  scripted.run(all_of_them())
+  assert len(agent_programs.MOST) == 6 and max(agent_programs.MOST) == 2

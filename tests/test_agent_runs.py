@@ -1,0 +1,41 @@
+"""A run whose episodes are a program's: it trains on every conversation, and resumes exactly."""
+
+import pathlib
+
+import pytest
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import train
+from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.testing import tiny_world
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@pytest.mark.slow  # two runs and their programs
+def test_a_run_resumes_exactly_with_rewritten_histories(tmp_path):
+  tiny_world.make(tmp_path / "world")
+  config = tiny_world.config(
+    tmp_path / "world", lambda variant: config_lib.load(ROOT / "configs" / "quickstart.py", variant)
+  )
+  config.recipe, config.preset = "agent", "paper"
+  with config.unlocked():
+    config.switches = dict(program="agent_programs:varied", reward="program", rewritten="split", search=True)
+  rows = list(train.train(config, tmp_path / "whole"))
+  assert [row["step"] for row in rows] == [1, 2, 3]
+  # The sampler's log-probabilities are the learner's, in the rows of rewritten histories, too.
+  assert all(row["mismatch"] < 1e-4 and row["failed_share"] == 0 and row["measure/searches"] == 1 for row in rows)
+  assert rows[0]["measure/requests"] == 3 and 0 < rows[0]["measure/rewrites"] < 1 and rows[0]["term/answer"] > 0
+  logged = episodes_lib.read_episodes(episodes_lib.steps(tmp_path / "whole")[1])
+  conversations = [len(episodes_lib.episode_of(one).conversations) for one in logged]
+  assert set(conversations) == {1, 2} and rows[0]["sequences"] == sum(conversations)
+  # All rows of an episode have its advantage; the groups' are centred over episodes.
+  for group in {one["prompt_index"] for one in logged}:
+    own = [one["advantage"] for one in logged if one["prompt_index"] == group]
+    assert sum(own) == pytest.approx(0, abs=1e-5)
+
+  for row in train.train(config, tmp_path / "parts"):
+    if row["step"] == 2:
+      break
+  assert [row["step"] for row in train.train(config, tmp_path / "parts")] == [3]
+  tiny_world.assert_same(tmp_path / "whole", tmp_path / "parts")
