@@ -6,7 +6,6 @@ that need the hardware's figures are None if these are unknown.
 
 import argparse
 import dataclasses
-import functools
 import json
 import sys
 import time
@@ -245,7 +244,7 @@ def search(sizes: Sizes) -> dict:
   """Milliseconds per batch of exact search over random rows, and the time to read the rows once."""
   import jax
   import jax.numpy as jnp
-  from jax.sharding import Mesh, PartitionSpec
+  from jax.sharding import Mesh
 
   from ragrl_jax.retrieval import device
 
@@ -258,18 +257,10 @@ def search(sizes: Sizes) -> dict:
     return jax.lax.map(one, jax.random.split(key, blocks)).reshape(-1, sizes.dim)
 
   stored = rows(jax.random.key(0))
-  scan = jax.jit(
-    jax.shard_map(
-      functools.partial(device.best_of_all, block=sizes.block, total=sizes.vectors),
-      mesh=mesh,
-      in_specs=(PartitionSpec(device.AXIS, None), PartitionSpec(), PartitionSpec()),
-      out_specs=PartitionSpec(),
-      check_vma=False,
-    )
-  )
+  scan = device.scan_of(mesh, block=sizes.block, total=sizes.vectors)
   queries = jax.random.normal(jax.random.key(1), (sizes.queries, sizes.dim), jnp.float32).astype(jnp.bfloat16)
   places = jnp.zeros(sizes.k, jnp.int32)
-  seconds = best(max(10, sizes.rounds), lambda: jax.block_until_ready(scan(stored, queries, places)))
+  seconds = best(max(10, sizes.rounds), lambda: jax.block_until_ready(scan(stored, None, queries, None, places)))
   speed = bandwidth(jax.devices()[0].device_kind)
   return dict(ms=1e3 * seconds, bound_ms=speed and 1e3 * 2.0 * sizes.vectors * sizes.dim / speed)
 

@@ -18,38 +18,30 @@ accelerator with many lanes. --clock cpu counts CPU seconds, which other work on
 import argparse
 import pathlib
 import random
-import sys
 import tempfile
 import time
 
+import base_reader
 import jax
 import numpy as np
 from flax import nnx
+from papers import arena, care, lear, miniature, primed
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import recipes, retrieval, sft
+from ragrl_jax.cli import quickstart
+from ragrl_jax.data import synthetic, writers
+from ragrl_jax.engine import drafts, lanes
+from ragrl_jax.engine.engine import Engine
+from ragrl_jax.engine.sizes import Sizes
+from ragrl_jax.engine.stops import Stops
+from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models.decoder import Decoder
+from ragrl_jax.prompting import sentencepiece
+from ragrl_jax.prompting.bytes import ByteTokenizer
+from ragrl_jax.recipes.search_r1 import demonstrate
 
 ROOT = pathlib.Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks" / "papers"))
-
-import arena  # noqa: E402
-import base_reader  # noqa: E402
-import care  # noqa: E402
-import lear  # noqa: E402
-import miniature  # noqa: E402
-import primed  # noqa: E402
-
-from ragrl_jax import config as config_lib  # noqa: E402
-from ragrl_jax import recipes, retrieval, sft  # noqa: E402
-from ragrl_jax.cli import quickstart  # noqa: E402
-from ragrl_jax.data import synthetic, writers  # noqa: E402
-from ragrl_jax.engine import drafts, lanes  # noqa: E402
-from ragrl_jax.engine.engine import Engine  # noqa: E402
-from ragrl_jax.engine.sizes import Sizes  # noqa: E402
-from ragrl_jax.engine.stops import Stops  # noqa: E402
-from ragrl_jax.models.config import DecoderConfig  # noqa: E402
-from ragrl_jax.models.decoder import Decoder  # noqa: E402
-from ragrl_jax.prompting import sentencepiece  # noqa: E402
-from ragrl_jax.prompting.bytes import ByteTokenizer  # noqa: E402
-from ragrl_jax.recipes.search_r1 import demonstrate  # noqa: E402
-
 ENTITIES = 4_000  # of the world: as many texts as a tokenizer needs to learn its pieces
 PAPERS = dict(
   arena=(arena.PAPER, arena.MIX, arena.PASSAGES),

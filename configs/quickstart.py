@@ -45,7 +45,7 @@ def get_config(variant: str = ""):
       context=144,
       chunk=24,
       prefill=32,
-      page=144,
+      page=48,
       max_new_tokens=24,
     )
   )

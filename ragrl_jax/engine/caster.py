@@ -43,14 +43,15 @@ class Program(NamedTuple):
 
 
 class Caster:
-  """Takes weights from the learner to the engine, leaf by leaf: all at once would hold the model a second time.
+  """Moves weights from the learner to the engine, one leaf at a time. All at once would need memory for a second model.
 
   Args:
     dtype: of the matmuls. Norms and biases keep theirs: the decoder computes them in float32.
     layers: number of layers.
     mesh: the engine's; None leaves the weights on their device.
-    every: the meshes of all engines (`mesh.engines`), if there are several hosts: one program takes a leaf to all.
-    own: share no memory with the learner's weights, so that an update may overwrite those.
+    every: the meshes of all engines (`mesh.engines`), if there are several hosts. One program moves a leaf to
+      all of them.
+    own: share no memory with the learner's weights, so an update may overwrite the learner's.
   """
 
   def __init__(
@@ -65,7 +66,7 @@ class Caster:
     self._dtype, self._layers, self._mesh, self._every, self._own = jnp.dtype(dtype), layers, mesh, every, own
 
   def __call__(self, params: nnx.State) -> Weights:
-    """The engine's form of these weights."""
+    """Returns these weights in the engine's form."""
     return self._of(params, self._cast)
 
   def abstract(self, params: nnx.State) -> Weights:
@@ -79,10 +80,10 @@ class Caster:
     return self._of(params, shapes)
 
   def programs(self, params: nnx.State) -> list[tuple[str, Program]]:
-    """(name, the program that takes it to the engine) of each of these ShapeDtypeStructs, in the order of `self`.
+    """Returns (name, program that moves the leaf to the engine) for each leaf, in the order in which `self` moves them.
 
     Args:
-      params: with their shardings.
+      params: ShapeDtypeStructs with shardings.
     """
     found = []
 
@@ -117,7 +118,7 @@ class Caster:
     return cast if self._mesh is None or self._every is None else hosts.own(cast, self._mesh)
 
   def _program(self, layered: bool, dtype, at):
-    """The program that takes a leaf to the engine; with several hosts, to all engines at once."""
+    """The program that moves a leaf to the engine. With several hosts, it moves the leaf to all engines at once."""
     to = at if self._every is None or at is None else jax.sharding.NamedSharding(self._every, at.spec)
     return _program(dtype, self._layers * layered, to)
 

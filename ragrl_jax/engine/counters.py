@@ -15,9 +15,9 @@ class Counters:
   prefilled_tokens: int = 0
   shared_tokens: int = 0  # prompt tokens that were copied, not computed
   lane_steps: int = 0  # lanes × steps
-  drawing_steps: int = 0  # those of them that drew: one token each without drafts
-  drafted_tokens: int = 0  # tokens that were looked up to be drawn with the next one
-  kept_tokens: int = 0  # those of them that were drawn
+  drawing_steps: int = 0  # lane steps that sampled a token or more; exactly one token without drafts
+  drafted_tokens: int = 0  # tokens that drafts proposed
+  kept_tokens: int = 0  # drafted tokens that sampling also chose
   chunks: int = 0  # calls of `decode`
   extensions: int = 0  # calls of `extend`
   swapped_rows: int = 0  # rows moved to the host to make room
@@ -25,7 +25,7 @@ class Counters:
   def add_chunk(self, chunk: Chunk, replicas: int) -> None:
     """Counts what a call of `decode` did."""
     steps = chunk.steps.reshape(replicas, -1)
-    # A replica goes on as long as the lane that draws longest; its other lanes pass the rest of the steps idle.
+    # A replica runs until its longest lane is done. Its other lanes are idle for the rest of these steps.
     self.lane_steps += int(steps.max(axis=1).sum()) * steps.shape[1]
     self.drawing_steps += int(steps.sum())
     self.sampled_tokens += int(chunk.count.sum())
@@ -35,15 +35,15 @@ class Counters:
 
   @property
   def occupancy(self) -> float:
-    """Share of lane steps that drew a token."""
+    """Share of the lane steps that sampled a token."""
     return self.drawing_steps / self.lane_steps if self.lane_steps else 0.0
 
   @property
   def tokens_per_step(self) -> float:
-    """Tokens that a drawing lane drew in a step, on average; 1 without drafts."""
+    """Mean number of tokens per lane step that sampled; 1 without drafts."""
     return self.sampled_tokens / self.drawing_steps if self.drawing_steps else 0.0
 
   @property
   def kept_share(self) -> float:
-    """Share of the drafted tokens that were drawn."""
+    """Share of the drafted tokens that sampling also chose."""
     return self.kept_tokens / self.drafted_tokens if self.drafted_tokens else 0.0

@@ -1,17 +1,17 @@
-"""The engine: draws tokens for many conversations over a few lanes (continuous batching). One thread, no asyncio.
+"""The engine: samples tokens for many conversations over a few lanes (continuous batching). One thread, no asyncio.
 
-A conversation keeps its pages of the cache from its first turn until it is closed. It holds a lane only while it draws.
-So one that waits for a search keeps its cache, and leaves its lane to another. See `conversations.py` for its states.
+A conversation keeps its pages of the cache from its first turn until it is closed. It has a lane only while it samples.
+So one that waits for a search keeps its cache, and another uses its lane. See `conversations.py` for its states.
 
-  messages.py  what callers send and get            replica.py shared_prompts.py pages.py  who waits, draws, shares
-  lanes.py     what decode is told and says         prefill.py kv_cache.py                 tokens enter the cache
-  loader.py caster.py  weights come to the devices  programs.py drafts.py stops.py sizes.py  what is compiled
+  messages.py  requests and results                 replica.py shared_prompts.py pages.py  who waits, samples, shares
+  lanes.py     inputs and outputs of decode         prefill.py kv_cache.py                 adding tokens to the cache
+  loader.py caster.py  weights on the devices       programs.py drafts.py stops.py sizes.py  compiled programs
 
 On several devices the engine has replicas: each has all weights, its own lanes and its own pages. A replica may itself
 be split over devices ("tensor"), an engine over hosts (team.py). A group of samples stays with one replica.
 
-The newest token of a conversation is never in the cache: the step that draws the next one takes it in. That is why
-prefill needs no logits, and why a prompt that is computed once serves every sample of its group.
+The newest token of a conversation is never in the cache: the step that samples the next token adds it. So prefill needs
+no logits, and a prompt that is computed once serves every sample of its group.
 
 Next: ragrl_jax/core/losses.py.
 """
@@ -39,18 +39,18 @@ from ragrl_jax.prompting.tokenizer import Tokenizer
 
 
 class Engine:
-  """Draws tokens for many conversations at once. All methods are called from one thread.
+  """Samples tokens for many conversations at once. All methods are called from one thread.
 
   Args:
-    graphdef: of the decoder, from `nnx.split`.
-    tokenizer: of the model.
+    graphdef: the decoder's, from `nnx.split`.
+    tokenizer: the model's.
     stops: the compiled stop strings of the run.
-    sizes: of lanes, pages and calls.
+    sizes: of lanes, pages and programs.
     mesh: the engine's devices, "data" for replicas and "tensor" within one; None leaves the weights where they are.
     **weights: `every`, `team`, `frozen` and `own_weights`, see `Loader`.
 
   Raises:
-    ValueError: the sizes have other replicas than the mesh.
+    ValueError: sizes and mesh have different numbers of replicas.
   """
 
   def __init__(
@@ -250,11 +250,11 @@ class Engine:
       lane = first + conversation.lane
       count, stop = int(chunk.count[lane]), int(chunk.stop[lane])
       drawn = chunk.tokens[:count, lane]
-      if self.sizes.speculate:  # the next draft is looked up in them
+      if self.sizes.speculate:  # the next draft may copy them
         self._lanes.ids[lane, len(conversation.ids) :][:count] = drawn
       conversation.ids += drawn.tolist()
       conversation.drawn += chunk.logprobs[:count, lane].tolist()
-      conversation.cached += count  # with each of them came the token before it
+      conversation.cached += count  # each sampled token added the one before it to the cache
       if stop != RUNNING:
         replica.empty(conversation)
         ids = conversation.ids[len(conversation.ids) - len(conversation.drawn) :]

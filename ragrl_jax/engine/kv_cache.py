@@ -1,4 +1,4 @@
-"""The device arrays of the cache, and the programs that change them. It knows pages, but no conversations."""
+"""The device arrays of the cache, and the programs that change them. It handles pages and knows no conversations."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -20,8 +20,8 @@ class Extension(NamedTuple):
   """The next tokens of one conversation.
 
   Attributes:
-    tokens: at most as many as the extension is wide.
-    cached: number of tokens that are in the cache already.
+    tokens: at most the width of the extension.
+    cached: number of tokens already in the cache.
     pages: the conversation's pages, with room for the tokens.
   """
 
@@ -38,10 +38,10 @@ class KVCache:
     allocate: makes the empty cache.
     weights: of the decoder; `Loader.load` replaces them.
     sizes: of the engine.
-    team: the hosts of the engine, if there are several; they then run one program after the other together.
+    team: the hosts of the engine, if there are several. They run every program together.
 
   Attributes:
-    cache: the device arrays. Every program that changes them is given them for good, and returns new ones.
+    cache: the device arrays. They are donated to every program that changes them, which returns new ones.
   """
 
   def __init__(
@@ -61,8 +61,8 @@ class KVCache:
       team.run = self._run
 
   def _run(self, name: str, *arrays: np.ndarray) -> Any:
-    """Runs a program on the cache, all hosts of the engine together; returns what it gives besides the cache."""
-    # Every host of a team comes here for every program: the first one by a method below, the others by `Team.follow`.
+    """Runs a program on the cache, on all hosts of the engine together. Returns its result without the cache."""
+    # Every host of a team runs every program here: the first one from a method below, the others from `Team.follow`.
     given: Any = arrays if self._team is None else self._team.share(name, arrays)
     held = (self.weights, self.cache) if name in ("extend", "decode") else (self.cache,)
     result = getattr(self.programs, name)(*held, *given)
@@ -77,7 +77,7 @@ class KVCache:
       pages.delete()
 
   def restore(self) -> None:
-    """Allocates the cache anew if it was released, or if an interrupted program had been given it."""
+    """Allocates the cache again if it was released, or if it was donated to a program that was interrupted."""
     if any(x.is_deleted() for x in self.cache):
       self.cache = self._allocate()
 
@@ -92,7 +92,7 @@ class KVCache:
     self.decode(lanes, np.zeros((self._sizes.lanes, self._sizes.table), np.int32), [1] * self._sizes.replicas)
 
   def extend(self, batches: Sequence[Sequence[Extension]], width: int) -> None:
-    """Adds each replica's extensions to the cache. It returns no logits: see `Programs`."""
+    """Adds each replica's extensions to the cache. Returns no logits: see `Programs`."""
     n = self._sizes.widths[width]
     tokens = np.zeros((len(batches) * n, width), np.int32)
     counts = np.zeros((len(batches) * n, 2), np.int32)
@@ -116,7 +116,7 @@ class KVCache:
       self._copy([mine[at : at + self._copies] for mine in pairs])
 
   def _copy(self, pairs) -> None:
-    table = np.full((len(pairs) * self._copies, 2), self._sizes.cache_pages, np.int32)  # a target that is not written
+    table = np.full((len(pairs) * self._copies, 2), self._sizes.cache_pages, np.int32)  # out of range: not written
     for replica, mine in enumerate(pairs):
       if mine:
         table[replica * self._copies :][: len(mine)] = mine
@@ -127,7 +127,7 @@ class KVCache:
     taken: list[np.ndarray] = []
     for at in range(0, len(pages), self._moved):
       mine = pages[at : at + self._moved]
-      # The other replicas hand out pages too, and nobody looks at them.
+      # The program returns pages of every replica. Those of the others are ignored.
       moved = np.asarray(self._run("take", self._table(replica, mine)))
       taken += [page.copy() for page in moved[replica * self._moved :][: len(mine)]]
     return tuple(taken)

@@ -17,22 +17,22 @@ FULL = -2  # the budget is spent
 
 COLUMNS = 11  # int32 a lane, without the token ids
 TAIL = 6  # rows of a packed chunk that hold one number a lane
-NOTHING = -1  # in the place of a token: none was drawn there
+NOTHING = -1  # stands for a token where none was sampled
 
 
 class LaneTable(NamedTuple):
-  """What `decode` is told of its W lanes.
+  """The inputs of `decode`, for W lanes.
 
   Attributes:
     token: the newest token, not yet in the cache.
     length: tokens in the cache, which is the newest token's position; 0 in an empty lane.
-    live: 1 where the lane draws, 0 where it is empty.
-    budget: tokens that may still be drawn.
+    live: 1 if the lane samples, 0 if it is empty.
+    budget: number of tokens that the turn may still sample.
     automaton: state of the stop automaton.
-    accept: the stop strings asked for, as bits.
+    accept: the stop strings that end the turn, as bits.
     top_k, temperature, top_p: as in `structs.Sampling`.
-    key: what the conversation's random numbers are drawn with.
-    ids: the tokens by position up to the newest one, where drafts are looked up in them; else C = 0.
+    key: determines the conversation's random numbers.
+    ids: the tokens by position, up to the newest one. Drafts are looked up in them; without drafts C is 0.
   """
 
   token: Int32[Any, "W"]
@@ -55,7 +55,7 @@ class LaneTable(NamedTuple):
     return cls(*whole, key=packed[:, 7:9], temperature=temperature, top_p=top_p, ids=packed[:, COLUMNS:])
 
   def put(self, lane: int, values: "LaneTable") -> None:
-    """Writes one lane's values: a number a field, two for the key, and as many ids as there are. On the host."""
+    """Writes one lane's values, on the host: two numbers for the key, all ids, and one number for each other field."""
     for column, value in zip(self[:-1], values[:-1]):
       column[lane] = value
     if self.ids.shape[1]:
@@ -63,14 +63,14 @@ class LaneTable(NamedTuple):
 
 
 class Chunk(NamedTuple):
-  """What one `decode` drew, at most T tokens a lane.
+  """The result of one `decode`: at most T tokens per lane.
 
   Attributes:
-    tokens, logprobs: what was drawn, and its log-probability. On the device NOTHING stands where no token was kept; on
-      the host a lane's tokens come first, and only its first `count` mean anything.
-    count: tokens that the lane drew.
-    steps: steps in which the lane drew.
-    drafted, kept: tokens of its drafts, and those of them that were drawn.
+    tokens, logprobs: the sampled tokens and their log-probabilities. On the device, places without a kept token hold
+      NOTHING. On the host, a lane's tokens come first, and only its first `count` have a meaning.
+    count: number of tokens that the lane sampled.
+    steps: number of steps in which the lane sampled.
+    drafted, kept: number of tokens in its drafts, and how many of them sampling also chose.
     automaton: state of the stop automaton.
     stop: RUNNING, FULL or the number of the stop.
   """
@@ -85,13 +85,13 @@ class Chunk(NamedTuple):
   stop: Int32[Any, "W"]
 
   def pack(self) -> jax.Array:
-    """int32 [2 · T + TAIL, W], inside the program."""
+    """Packs the fields into int32 [2 · T + TAIL, W], inside the program."""
     bits = jax.lax.bitcast_convert_type(self.logprobs, jnp.int32)
     return jnp.concatenate((self.tokens, bits, jnp.stack(self[2:])))
 
   @classmethod
   def of(cls, packed: np.ndarray) -> "Chunk":
-    """The fields of what `pack` made, on the host, each lane's tokens before the places without one."""
+    """Unpacks the result of `pack` on the host, and moves each lane's tokens before the places without one."""
     most = (len(packed) - TAIL) // 2
     tokens, logprobs = packed[:most], packed[most : 2 * most].view(np.float32)
     # Two steps of three places: a b . c . . → a b c . . .

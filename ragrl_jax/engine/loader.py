@@ -18,17 +18,17 @@ NO_WEIGHTS = "the engine has no weights: call engine.load(params, version) first
 
 
 class Loader:
-  """Holds an engine's weights and its cache. Both are made by the first `load`, which brings the weights' shapes.
+  """Holds an engine's weights and its cache. The first `load` creates both, because it gives the weights' shapes.
 
   Args:
     graphdef, stops, sizes, mesh: as for `Engine`.
-    every: the meshes of all engines, if there are several hosts; all of them then load together.
+    every: the meshes of all engines, if there are several hosts. All engines load together.
     team: the hosts of this engine, if there are several.
-    frozen: the decoder's weights that are the same in every version; `load` is given the others.
-    own_weights: keep a copy of the weights, so that an update may overwrite the learner's while the engine draws.
+    frozen: the decoder's weights that are the same in every version. `load` gets the others.
+    own_weights: keep a copy of the weights, so an update may overwrite the learner's while the engine samples.
 
   Attributes:
-    weights: what was loaded last, without the frozen weights; `load` takes them again.
+    weights: the weights that were loaded last, without the frozen ones. `load` accepts them.
   """
 
   def __init__(
@@ -59,7 +59,7 @@ class Loader:
     return self._cache
 
   def load(self, params: Any) -> None:
-    """Takes weights in the learner's form, or what `weights` was."""
+    """Loads weights in the learner's form, or an earlier value of `weights`."""
     # The old weights are freed before the new ones arrive, because there may be no room for both.
     self.weights = None
     if self._cache is None:
@@ -85,7 +85,7 @@ class Loader:
     programs = Programs(self._graphdef, table, layout, chunk=chunk, speculate=speculate, mesh=mesh)
     allocate = lambda: layout.allocate(sizes.cache_pages * sizes.replicas, at)
     self._cache = KVCache(programs, allocate, every, sizes, self._team)
-    for _ in range(2):  # the second time with the cache that the first one returned: its layout may be another
+    for _ in range(2):  # the second time with the cache that the first one returned, whose layout may differ
       self._cache.warm_up()
     self._cache.block_until_ready()
 

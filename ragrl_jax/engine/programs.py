@@ -27,7 +27,7 @@ SPLIT, WHOLE = PartitionSpec(REPLICAS), PartitionSpec()
 
 
 class _Decoding(NamedTuple):
-  """The state of `decode`'s loop. W lanes, at most T steps; k tokens of a draft."""
+  """The state of `decode`'s loop: W lanes, at most T steps, drafts of k tokens."""
 
   step: Any  # int32, steps done
   cache: cache_lib.Cache
@@ -37,21 +37,21 @@ class _Decoding(NamedTuple):
   stop: Any  # int32 [W], RUNNING until the lane's turn has ended
   tokens: Any  # int32 [T, k + 1, W], NOTHING where a step kept no token
   logprobs: Any  # float32 [T, k + 1, W]
-  drafts: Any  # int32 [2, W], tokens drafted, and those of them that were drawn
+  drafts: Any  # int32 [2, W], drafted tokens, and those that sampling also chose
   ids: Any  # int32 [W, C], as in LaneTable
 
 
 class Programs:
-  """Prefill (`extend`), decode, copy of pages, and their way to the host and back; each jitted once.
+  """Prefill (`extend`), decode, and programs that copy pages or move them to the host and back. Each is jitted once.
 
-  The first axis of every argument but the weights, and of the cache's layers, is split over the replicas.
+  The first axis is split over the replicas: that of the cache's layers, and of every argument except the weights.
 
   Args:
     graphdef: of the decoder (`nnx.split`).
     stops: the stop automaton's device table.
     layout: of the cache's pages.
-    chunk: most steps of one `decode`.
-    speculate: k, tokens of a draft. A step computes k + 1 places a lane, however many tokens it keeps; 0: no drafts.
+    chunk: the largest number of steps of one `decode`.
+    speculate: k, the tokens of a draft; 0: no drafts. A step always computes k + 1 places per lane.
     mesh: the engine's; None for one device.
   """
 
@@ -67,11 +67,11 @@ class Programs:
   ):
     self.graphdef, self.stops, self.layout, self.mesh = graphdef, stops, layout, mesh
     self.chunk, self.speculate = chunk, speculate
-    # The cache goes in and out in one layout: another one would be another compilation.
+    # The cache has the same layout as input and output. A second layout would need a second compilation.
     at, drawn = self.cache_sharding(mesh), PartitionSpec(None, REPLICAS)
     copy = lambda cache, pairs: cache_lib.copy(cache, pairs[:, 0], pairs[:, 1])
     shared = hosts.count_of(mesh) > 1
-    # The first of several hosts reads what was drawn or taken, so every host gets the whole of it.
+    # The first of several hosts reads the results, so every host gets the whole of them.
     read = None if mesh is None else NamedSharding(mesh, WHOLE if shared else drawn)
     self.extend = self._jit(self._extend, (WHOLE, SPLIT, SPLIT, SPLIT, SPLIT), SPLIT, at, donate=1)
     self.decode = self._jit(self._decode, (WHOLE, SPLIT, SPLIT, SPLIT, SPLIT), (SPLIT, drawn), (at, read), donate=1)
@@ -88,7 +88,7 @@ class Programs:
 
   @staticmethod
   def cache_sharding(mesh: jax.sharding.Mesh | None) -> NamedSharding | None:
-    """Of each layer of the cache: pages over the replicas, key-value heads over "tensor"."""
+    """The sharding of each layer of the cache: pages over the replicas, key-value heads over "tensor"."""
     return None if mesh is None else NamedSharding(mesh, PartitionSpec(REPLICAS, None, "tensor"))
 
   def _model(self, weights: Weights) -> Decoder:
@@ -98,17 +98,17 @@ class Programs:
     return model
 
   def _extend(self, weights: Weights, cache: cache_lib.Cache, tokens: jax.Array, counts: jax.Array, table: jax.Array):
-    """Takes tokens into the cache.
+    """Adds tokens to the cache.
 
     Args:
       weights: the decoder's.
       cache: donated.
       tokens: int32 [n, P].
-      counts: int32 [n, 2]: tokens already in the cache, how many of the new ones count. Unused: 0, 0.
+      counts: int32 [n, 2]: the number of tokens in the cache, and of new tokens. An unused row has 0, 0.
       table: int32 [n, N], pages.
 
     Returns:
-      The cache. No logits: the newest token of a conversation stays outside, and `decode` takes it in.
+      The cache. No logits: the newest token of a conversation stays outside, and `decode` adds it.
     """
     model, lengths = self._model(weights), counts[:, 0]
     index = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
@@ -121,14 +121,14 @@ class Programs:
   def _decode(
     self, weights: Weights, cache: cache_lib.Cache, packed: jax.Array, table: jax.Array, limits: jax.Array
   ) -> tuple[cache_lib.Cache, jax.Array]:
-    """Draws tokens until `steps` are done or fewer than `min_live` lanes live.
+    """Samples tokens until `steps` steps are done or fewer than `min_live` lanes are live.
 
     Args:
       weights: the decoder's.
       cache: donated.
       packed: int32 [W, COLUMNS + C], a LaneTable.
       table: int32 [W, N], the pages of each lane's conversation.
-      limits: int32 [1, 2]: steps (at most `chunk`), min_live (at least 1). Arguments and no shapes: nothing compiles.
+      limits: int32 [1, 2]: steps (at most `chunk`), min_live (at least 1). They change no shape, so nothing compiles.
 
     Returns:
       (cache, int32 [2 · chunk · (k + 1) + TAIL, W], a Chunk).
@@ -136,7 +136,7 @@ class Programs:
     model = self._model(weights)
     lanes = LaneTable.of(packed)
     keys = jax.lax.bitcast_convert_type(lanes.key, jnp.uint32)
-    # Every position has its own random number, so those of all tokens of a chunk are known at its start.
+    # Every position has its own random number, so the numbers of a whole chunk are computed at its start.
     most = self.chunk * (self.speculate + 1)
     positions = (lanes.length + 1)[None] + jnp.arange(most, dtype=jnp.int32)[:, None]
     numbers = jax.vmap(lambda position: sampling.uniforms(keys, position))(positions)
@@ -161,7 +161,7 @@ class Programs:
       ids=lanes.ids,
     )
     end = jax.lax.while_loop(more, draw, start)
-    # A live lane draws at least one token a step, and the first place holds it.
+    # A live lane samples at least one token per step. The first place holds it.
     steps = (end.tokens[:, 0] != NOTHING).sum(axis=0, dtype=jnp.int32)
     flat, count = (most, len(packed)), end.length - lanes.length
     tokens, logprobs = end.tokens.reshape(flat), end.logprobs.reshape(flat)
@@ -169,7 +169,7 @@ class Programs:
     return end.cache, Chunk(tokens, logprobs, count, steps, drafted, kept, end.automaton, end.stop).pack()
 
   def _draw(self, model, weights, lanes: LaneTable, table, numbers: jax.Array, state: _Decoding) -> _Decoding:
-    """One step: a token for every live lane, and before it those tokens of the lane's draft that are drawn, too.
+    """One step: for every live lane, the tokens of its draft that sampling also chooses, then one more token.
 
     `numbers` are the random numbers of the chunk's positions, float32 [T · (k + 1), W].
     """
@@ -178,8 +178,8 @@ class Programs:
     draft, drafted = self._draft(lanes, state, live)
     tokens = jnp.concatenate((state.token[:, None], draft), axis=1)  # [W, k + 1]
     here = state.length[:, None] + places
-    # A lane that has ended goes on computing, and writes nowhere. Nor does a draft write past the budget: the pages
-    # there may be another conversation's.
+    # A lane that has ended still computes, but writes nothing. A draft writes nothing past the budget, because the
+    # pages there may belong to another conversation.
     written = live[:, None] & (places <= drafted[:, None])
     attend = self.layout.attention(table, state.length, jnp.where(written, here, cache_lib.DROPPED))
     hidden, cache = model.run(model.embed(tokens), here, attend, state.cache, weights.layers)
@@ -198,7 +198,7 @@ class Programs:
     agrees = (drawn[:, :-1] == draft) & (places[:, :-1] < drafted[:, None])
     kept, token, automaton, stop = self._kept(lanes, state, drawn, agrees)
     count, ids = kept.sum(axis=1, dtype=jnp.int32), state.ids
-    if self.speculate:  # the next draft is looked up in what was drawn, too
+    if self.speculate:  # the next draft may copy the sampled tokens
       rows = jnp.arange(len(ids), dtype=jnp.int32)[:, None]
       ids = ids.at[rows, jnp.where(kept, here + 1, ids.shape[1])].set(drawn, mode="drop")
     drafts_kept = (kept[:, :-1] & agrees).sum(axis=1, dtype=jnp.int32)
@@ -217,18 +217,18 @@ class Programs:
     )
 
   def _draft(self, lanes: LaneTable, state: _Decoding, live: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(draft [W, k], how many of its tokens may be drawn [W])."""
+    """Returns (draft [W, k], how many of its tokens may be kept [W])."""
     if not self.speculate:
       return jnp.zeros((len(live), 0), jnp.int32), jnp.zeros(len(live), jnp.int32)
     draft, found = drafts.look_up(state.ids, state.length, self.speculate)
-    left = lanes.budget - (state.length - lanes.length) - 1  # after the draft the step draws one more token
+    left = lanes.budget - (state.length - lanes.length) - 1  # the step samples one more token after the draft
     return draft, jnp.where(found & live, jnp.minimum(left, self.speculate), 0)
 
   def _kept(self, lanes: LaneTable, state: _Decoding, drawn: jax.Array, agrees: jax.Array):
-    """Takes the drawn tokens one after the other, as if each had been drawn in a step of its own.
+    """Accepts the sampled tokens in order, as if each had been sampled in a step of its own.
 
-    Place j was computed after the draft's first j tokens. So what it drew counts while `agrees` [W, k] holds for all
-    places before it, and no stop or budget has ended the turn.
+    Place j was computed after the draft's first j tokens. Its token is kept if `agrees` [W, k] holds for all places
+    before it, and if no stop string or budget has ended the turn there.
 
     Returns:
       (kept [W, k + 1], newest token [W], automaton [W], stop [W]).
@@ -237,7 +237,7 @@ class Programs:
     for j in range(drawn.shape[1]):
       going = stop == RUNNING if j == 0 else kept[-1] & agrees[:, j - 1] & (stop == RUNNING)
       after, found = stops_lib.advance(self.stops, automaton, drawn[:, j], lanes.accept)
-      # A stop that the budget's last token completes is a stop.
+      # If the budget's last token completes a stop string, the turn ends by that stop.
       spent = jnp.where(state.length - lanes.length + j + 1 >= lanes.budget, FULL, RUNNING)
       token = jnp.where(going, drawn[:, j], token)
       automaton = jnp.where(going, after, automaton)

@@ -1,4 +1,4 @@
-"""One replica's conversations: which wait, are in the cache, or sample. The engine calls programs for all replicas.
+"""One replica's conversations: which wait, are in the cache, or sample. The engine runs programs for all replicas.
 
 Pages are taken just before they are written to. If none is free, the replica frees pages in this order: it swaps out
 idle conversations (of the same episode first, then the least recently used), gives up prompts, and swaps out later

@@ -13,24 +13,24 @@ MIN_WIDTH = 8  # tokens; narrower extensions save nothing
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-  """Sizes of an engine. `lanes`, `rows` and `pages` are those of all replicas together.
+  """Sizes of an engine. `lanes`, `rows` and `pages` are totals over all replicas.
 
   Attributes:
-    lanes: W, conversations drawn for together.
-    rows: C ≥ W: a new episode waits while so many conversations are in the cache.
-    context: most tokens of a conversation.
-    chunk: most steps of a decode call. A step draws a token for a lane, and those of its draft that come before.
-    prefill: tokens that one extension prefills for a conversation; a remainder of at most a quarter of it takes a
-      narrower one.
-    page: tokens of a page.
-    pages: pages of the cache; 0: as many as `rows` conversations of `context` tokens can fill, and some prompts.
-    prefill_rows: conversations of one extension, a replica; a narrower one takes four times as many.
-    replicas: parts of the engine, each with all weights and its own lanes and pages.
-    kv_dtype: of keys and values, see `models.cache.layout`.
-    speculate: tokens of a draft; 0: one token a step.
+    lanes: W, conversations that sample together.
+    rows: C ≥ W, the most conversations in the cache. A new episode waits while the cache is full.
+    context: the most tokens of a conversation.
+    chunk: the most steps of a decode call. A step samples one token per lane, after the tokens kept from a draft.
+    prefill: tokens that one extension prefills per conversation. If at most a quarter of that is missing, a narrower
+      extension is used.
+    page: tokens per page.
+    pages: pages of the cache; 0: enough for `rows` conversations of `context` tokens, and for some prompts.
+    prefill_rows: conversations per extension and replica. A narrow extension has four times as many.
+    replicas: parts of the engine. Each has all weights, and its own lanes and pages.
+    kv_dtype: dtype of keys and values, see `models.cache.layout`.
+    speculate: tokens of a draft; 0: no drafts.
 
   Raises:
-    ValueError: sizes that do not fit together.
+    ValueError: the sizes contradict each other.
   """
 
   lanes: int
@@ -71,12 +71,12 @@ class Sizes:
 
   @property
   def ahead(self) -> int:
-    """Most tokens that one decode call draws for a lane."""
+    """The most tokens that one decode call samples for a lane."""
     return self.chunk * (self.speculate + 1)
 
   @property
   def columns(self) -> int:
-    """int32 of a lane: see `lanes.LaneTable`."""
+    """Number of int32 per lane, see `lanes.LaneTable`."""
     return COLUMNS + (self.context if self.speculate else 0)
 
   @property
@@ -86,7 +86,7 @@ class Sizes:
 
   @property
   def widths(self) -> dict[int, int]:
-    """Width of an extension → its conversations a replica, the widest first."""
+    """Width of an extension → its conversations per replica. The widest comes first."""
     widths = {self.prefill: self.prefill_rows}
     if self.prefill >= MIN_WIDTH * 4:
       widths[self.prefill // 4] = self.prefill_rows * 4  # as many tokens per call as the wide one
@@ -94,7 +94,7 @@ class Sizes:
 
   def width(self, missing: int) -> int:
     """Width of the extension for the next tokens. It depends only on the number of missing tokens."""
-    # Widths 32 and 8: 40 missing tokens are taken as 32 + 8, 20 as one of 32, 5 as one of 8.
+    # With widths 32 and 8, 40 missing tokens are added as 32 + 8, 20 in one extension of 32, and 5 in one of 8.
     return min(width for width in self.widths if width == self.prefill or missing <= width)
 
 
@@ -117,9 +117,12 @@ def of(rollout: Rollout, mesh: jax.sharding.Mesh | None) -> Sizes:
 
 
 def check_model(heads: int, vocab: int | None, tensor: int) -> None:
-  """Raises ValueError if a replica of so many devices cannot split the model's key-value heads or its vocabulary.
+  """Raises ValueError if a replica cannot split the model's key-value heads or its vocabulary over its devices.
 
-  `vocab` is None if it is not known yet.
+  Args:
+    heads: number of key-value heads.
+    vocab: size of the vocabulary; None if it is not known yet.
+    tensor: devices per replica.
   """
   if heads % tensor:
     raise ValueError(

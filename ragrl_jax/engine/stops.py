@@ -1,16 +1,16 @@
 """Finds stop strings on the device, exactly: one byte automaton, compiled over the vocabulary.
 
-A token is a run of bytes. It may end a stop string in its middle, end two of them, or hold one whole. So the
-Aho-Corasick automaton of all stop strings is run once over the bytes of every token, from every state:
+A token is a sequence of bytes. It may complete a stop string in its middle, complete two of them, or contain a whole
+one. So the Aho-Corasick automaton of all stop strings is run once over the bytes of every token, from every state:
 
-    state    the longest beginning of a stop string that the text so far ends with; 0 at the start of a model segment
-    outcome  what a token does in a state: the state it leads to, and the stops that it completes, in the order of their
+    state    the longest prefix of a stop string that the text so far ends with; 0 at the start of a model segment
+    outcome  the effect of a token in a state: the next state, and the stops that it completes, in the order of their
              last bytes (of two that end on the same byte, the longer comes first)
 
     stops "</a>" and "b", text "x<":   token "/a>b" completes "</a>", then "b"
 
-A lane's stops are known only at run time. The first of its own stops in that order is the one that a plain search of
-the text would find.
+A lane's stops are known only at run time. The first of them in this order is the one that a plain search of the text
+would find.
 """
 
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ MAX_STOPS = 30  # with EOS they are the bits of a non-negative int32
 
 
 class Table(NamedTuple):
-  """The compiled automaton: arrays to hand to jitted code.
+  """The compiled automaton: arrays for jitted code.
 
   Attributes:
-    outcome: [S, rows] small unsigned int: what token does in state.
-    state: [O] int32: the state an outcome leads to.
-    order: [O, K] int32: the stops an outcome completes, first completed first; -1 where there are no more.
+    outcome: [S, rows] small unsigned int: the outcome of each token in each state.
+    state: [O] int32: the next state of an outcome.
+    order: [O, K] int32: the stops that an outcome completes, in order; then -1.
   """
 
   outcome: jax.Array
@@ -41,11 +41,11 @@ class Table(NamedTuple):
 
 
 def advance(table: Table, state: jax.Array, token: jax.Array, accept: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Takes one token a lane.
+  """Advances the automaton of each lane by one token.
 
   Args:
     table: `Stops(...).table`.
-    state: [W] int32, as the last call returned it; 0 at the start of a model segment.
+    state: [W] int32, from the last call; 0 at the start of a model segment.
     token: [W] int32, in [0, rows).
     accept: [W] int32, each lane's stops as bits (`Stops.mask`).
 
@@ -63,19 +63,19 @@ def advance(table: Table, state: jax.Array, token: jax.Array, accept: jax.Array)
 
 
 class Stops:
-  """The stop strings that an engine may be asked for, compiled over a tokenizer's vocabulary.
+  """The stop strings that turns may use, compiled over a tokenizer's vocabulary.
 
   Args:
     tokenizer: gives each token's bytes and the EOS ids.
-    strings: every stop string of the run, in any order; at most 30.
-    rows: rows of the model's embedding; those beyond the tokenizer's have no bytes and change nothing.
+    strings: every stop string of the run, at most 30, in any order.
+    rows: rows of the model's embedding. Rows beyond the tokenizer's vocabulary have no bytes and change nothing.
 
   Attributes:
-    names: the stops by number: the strings, and "eos" last.
-    table: the device arrays of `advance`.
+    names: the stops by number: the strings, then "eos".
+    table: the device arrays for `advance`.
 
   Raises:
-    ValueError: an empty string, one given twice, "eos", too many, or fewer rows than the vocabulary has.
+    ValueError: a string is empty, "eos" or given twice; there are too many; or the vocabulary has more ids than rows.
   """
 
   def __init__(self, tokenizer: Tokenizer, strings: Sequence[str], *, rows: int):
@@ -88,10 +88,10 @@ class Stops:
     self.table = Table(jnp.asarray(outcome), jnp.asarray(state), jnp.asarray(order))
 
   def mask(self, strings: Sequence[str], *, eos: bool = True) -> int:
-    """The accept mask of a request that stops on these strings, and on EOS unless told otherwise.
+    """The accept mask of a turn that stops on these strings and, by default, on EOS.
 
     Raises:
-      ValueError: a string that was not compiled.
+      ValueError: a string was not compiled.
     """
     unknown = [s for s in strings if s not in self._bit]
     if unknown:
@@ -139,7 +139,7 @@ def automaton(strings: Sequence[bytes]) -> tuple[np.ndarray, list[tuple[int, ...
   for at in queue:  # breadth first: the failure state's row is complete before it is copied
     if at:
       goto[at] = goto[fail[at]]
-      ends[at] += ends[fail[at]]  # a shorter string that ends this one
+      ends[at] += ends[fail[at]]  # shorter strings that are suffixes of this one
     # The failure state of a child is where its byte leads from the parent's: the longest proper suffix in the tree.
     for byte, child in children[at].items():
       fail[child] = int(goto[fail[at], byte]) if at else 0
@@ -153,7 +153,7 @@ def compile_table(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """(outcome [S, rows], state [O], order [O, K]) of `Table`, in numpy.
 
-  From most states most tokens lead to the same state as from the start. Only the others are computed again.
+  In most states, most tokens have the same outcome as in state 0. Only the others are computed again.
   """
   goto, ends = automaton(strings)
   states, rows = len(goto), len(tokens)
@@ -183,9 +183,9 @@ def compile_table(
 
 
 class _Walk:
-  """Runs many (state, token) pairs through the automaton at once, a byte a step, and collects the stops they complete.
+  """Runs many (state, token) pairs through the automaton at once, one byte per step, and collects completed stops.
 
-  `lists` holds every list of completed strings met so far, each once; lists[0] is the empty one.
+  `lists` has every list of completed strings so far, each once. lists[0] is the empty list.
   """
 
   def __init__(self, tokens, goto, ends):

@@ -1,16 +1,16 @@
-"""One engine over several hosts. The first one plays the episodes and decides; the others run its programs with it.
+"""One engine over several hosts. The first host plays the episodes and decides. The others run its programs with it.
 
-JAX starts a program on each host by itself, so all hosts of a mesh must start the same programs, in one order, with the
-same arguments. Outside of a session (new weights, warm-up) all hosts make the same calls. Within one, only the first
-host knows what comes next, so it tells the others before it starts a program:
+Each host starts JAX programs by itself, so all hosts of a mesh must start the same programs, in the same order, with
+the same arguments. Outside of a session (new weights, warm-up) all hosts make the same calls. Within a session only the
+first host knows the next program, so it tells the others before it starts one:
 
     first host                                   the others
     step → KVCache._run("extend", tokens, …) ──► follow → KVCache._run("extend", tokens, …)
     a piece of the learner's work            ──► the same piece
     its episodes have ended                  ──► follow returns
 
-Weights, cache and results stay on the devices: only page tables, lanes and new tokens are sent, and pages that come
-back from the first host's memory. What the first host reads is whole on every host (`Programs`).
+Weights, cache and results stay on the devices. Only page tables, lanes, new tokens and swapped pages are sent. Results
+that the first host reads are whole on every host (`Programs`).
 """
 
 import contextlib
@@ -23,14 +23,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ragrl_jax.parallel import hosts, links, mesh
 
-BEGIN, PIECE, DONE, END = "begin", "piece", "done", "end"  # what is sent besides the names of programs
+BEGIN, PIECE, DONE, END = "begin", "piece", "done", "end"  # messages that are not names of programs
 
 
 class Team:
   """The hosts of one engine.
 
   Args:
-    link: between them.
+    link: connects the hosts.
     mesh: the engine's.
 
   Attributes:
@@ -47,7 +47,7 @@ class Team:
   # ---- programs ------------------------------------------------------------------------------------------------------
 
   def share(self, name: str, arrays: tuple[np.ndarray, ...]) -> list[jax.Array]:
-    """The arrays that a program is given, split over the replicas on all hosts; the others are told to run it, too."""
+    """Splits a program's arguments over the replicas on all hosts, and tells the other hosts to run the program."""
     if self.leads and self._session:
       self._link.send(name, *arrays)
     return [jax.make_array_from_callback(x.shape, self._split, lambda part, x=x: x[part]) for x in arrays]
@@ -56,51 +56,51 @@ class Team:
 
   @contextlib.contextmanager
   def session(self) -> Iterator[None]:
-    """From the first program to the last of a run of episodes; on all hosts of the engine.
+    """Lasts from the first program of a run of episodes to the last one. All hosts of the engine enter it.
 
     Raises:
-      links.Lost: one of the hosts is lost.
+      links.Lost: the connection to a host is lost.
     """
     with self._link.busy():
       if self.leads:
         self._link.send(BEGIN)
       else:
         while self._link.receive().name != BEGIN:
-          pass  # what a session that failed on all hosts has left behind
+          pass  # skips messages of a session that failed on all hosts
       self._session = True
       try:
         yield
       finally:
         self._session = False
-      # After an error nobody waits: all hosts have raised it, or this one ends and the others see that.
+      # After an error no host waits: either all hosts raised it, or this host ends and the others notice.
       if self.leads:
         self._link.send(END)
       else:
         self._follow(END, None)
 
   def done(self) -> None:
-    """Tells the others that the episodes which `follow` waits for have ended. On the first host."""
+    """Ends the other hosts' `follow`, because the episodes have ended. Called on the first host."""
     self._link.send(DONE)
 
   def piece(self) -> None:
-    """Tells the others to do a piece of their other work now. On the first host."""
+    """Tells the other hosts to do a piece of the learner's work now. Called on the first host."""
     self._link.send(PIECE)
 
   def follow(self, advance: Callable[[], Any] | None) -> None:
-    """Runs what the first host says, until its episodes have ended. On the others.
+    """Runs the programs that the first host names, until its episodes have ended. Called on the other hosts.
 
     Args:
-      advance: does a piece of other work, if there is any.
+      advance: does a piece of the learner's work; None if there is none.
 
     Raises:
-      links.Lost: the first host is lost.
+      links.Lost: the connection to the first host is lost.
     """
     self._follow(DONE, advance)
 
   def _follow(self, until: str, advance: Callable[[], Any] | None) -> None:
     while (message := self._link.receive()).name != until:
       if message.name == PIECE:
-        assert advance is not None  # the first host has the same other work
+        assert advance is not None  # all hosts have the same work of the learner
         advance()
       else:
         self.run(message.name, *message.arrays)
@@ -111,7 +111,7 @@ def _no_cache(name: str, *_: np.ndarray) -> None:
 
 
 def of(learner: Mesh | None, **sizes: int) -> Team | None:
-  """The hosts of this host's engine; None if it runs on one alone. All hosts call it.
+  """The team of this host's engine; None if the engine is on one host. All hosts call it.
 
   Args:
     learner: the mesh over all hosts.

@@ -103,6 +103,12 @@ def test_seven_billion_parameters_decode_on_eight_replicas():
   # Weights and pages are read in place, so temporaries are only the logits' and one layer's.
   logits = 128 * 152_064 * 4
   assert decode.temporaries < 8 * logits < report.resident["engine: weights"] / 20
+  config.rollout.speculate = 4  # five places a lane, verified by the same kernels
+  (drafting,) = compiled.check(config, "h200:8", shape="qwen2.5-7b", only=("engine: decode",)).programs
+  assert not drafting.error and not drafting.collectives and drafting.host_loops == 1
+  assert drafting.fewest <= decode.fewest and drafting.kernels <= decode.kernels
+  assert drafting.temporaries < 5 * 8 * logits
+  config.rollout.speculate = 0
   config.rollout.mesh.tensor = 4  # two replicas: a GPU has a quarter of weights and of keys and values
   split = compiled.check(config, "h200:8", shape="qwen2.5-7b", only=("nothing",))
   assert split.resident["engine: weights"] < 0.26 * report.resident["engine: weights"]
