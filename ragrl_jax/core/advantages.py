@@ -33,7 +33,7 @@ def group_relative(
     Advantages, unitless unless std is "none". A constant group, and a group of one, get exact zeros.
 
   Raises:
-    ValueError: std is none of the three names.
+    ValueError: std is not one of the three names.
 
   Source: DeepSeekMath (arXiv 2402.03300) sec. 4.1; undivided, Dr. GRPO (arXiv 2503.20783); the floor, LEAR sec. 3.3.
   """

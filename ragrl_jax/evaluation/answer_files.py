@@ -62,7 +62,7 @@ class AnswerFiles:
     self.rows[index] = numbered
 
   def close(self) -> None:
-    """Closes the files. A later AnswerFiles goes on with them."""
+    """Closes the files. A later AnswerFiles can continue them."""
     for file in self._files:
       file.close()
 

@@ -237,7 +237,7 @@ def _words(passage: Passage) -> str:
 
 
 def _answers(example: Example) -> list[str]:
-  """The normalised golds; empty if one is yes or no, which stands in many passages and means nothing there."""
+  """The normalised golds; empty if one is yes or no, because many passages contain these words without answering."""
   golds = [normalize(gold, "squad") for gold in example.golds]
   return [] if qa.YES_NO & set(golds) else list(dict.fromkeys(filter(None, golds)))
 

@@ -264,7 +264,7 @@ class _Keeper:
       self.check()
 
   def check(self) -> None:
-    """Writes what is held back. Raises TooManyFailures if that is too much of the newest episodes."""
+    """Writes the episodes that were held back. Raises TooManyFailures if too many of the newest episodes failed."""
     try:
       refuse_failures(self._recent, *self._shares)
     except TooManyFailures as error:

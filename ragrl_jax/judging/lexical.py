@@ -48,7 +48,7 @@ class SubEM:
     self._words = words
 
   def describe(self) -> dict[str, Any]:
-    """What stands beside every verdict: kind and settings."""
+    """The settings that are stored with every verdict."""
     return dict(kind="sub_em_words" if self._words else "sub_em")
 
   def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:

@@ -100,7 +100,8 @@ class Recipe:
     searches: `play` may search, so that there must be a retriever.
     needs_passages: the prompt shows passages that the question brings; with `searches`, those found for one that brings
       none.
-    trainable: an episode is one conversation. False: it joins several, so that a policy can only be evaluated on it.
+    trainable: an episode is one conversation, or says where others begin (`Episode.starts`). False: it joins several,
+      so that a policy can only be evaluated on it.
   """
 
   name: str

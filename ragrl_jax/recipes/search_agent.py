@@ -150,7 +150,7 @@ def in_shape(episode: Episode) -> bool:
 
 
 def thought(turns: Sequence[Segment]) -> list[str]:
-  """What stands in the model's think blocks, in order; blocks inside another section are none."""
+  """The bodies of the model's think blocks, in order. A block inside another section does not count."""
   said = (tags.without(segment.text, "information") for segment in turns if segment.owner == MODEL)
   return [part.body for text in said for part in tags.outer(text, ("think", *_ACTIONS)) if part.name == "think"]
 

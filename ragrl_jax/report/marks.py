@@ -1,4 +1,4 @@
-"""What an episode's text refers to: quotes and where they stand, cited passages, and judged steps with their basis.
+"""What an episode's text refers to: quotes and their sources, cited passages, and judged steps with their basis.
 
 A text is returned in runs, [text] or [text, kind, explanation], which joined are the whole text. Kinds of the model's:
 "found" (a quote that stands somewhere word for word), "near" (it stands there in other letters or nearly), "missing",
@@ -20,7 +20,7 @@ Run = list[str]
 
 QUOTING = ("retrieval", "quote", "extract", "evidence", "refine")  # tags around what is taken from the passages
 WORDS = 3  # fewest words of a quote
-LONGEST = 60_000  # characters of a text in which a quote that does not stand word for word is looked for
+LONGEST = 60_000  # characters of a text that is searched for near matches of a quote
 JUDGED = ("information_think", "think_search", "think_answer")
 _SPOKEN = re.compile(r'"([^"\n]{16,600})"|“([^”\n]{16,600})”')
 _SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?]+(?=\s|$)|$)|\S[^\n]*")
@@ -100,7 +100,7 @@ def _name(segments, place: int, number: int | None) -> str:
 
 
 def _quote(said: str, own: list[Span], texts, names, spans) -> None:
-  """Marks the quotes of a model's text there and where they stand."""
+  """Marks the quotes of a model's text, there and in their sources."""
   for start, end, tagged in _quotes(said):
     quote, kind, where = said[start:end], "missing" if tagged else "", "stands in no passage"
     for flags, better in ((0, "found"), (re.IGNORECASE, "near")):
@@ -122,7 +122,7 @@ def _quote(said: str, own: list[Span], texts, names, spans) -> None:
 def _quotes(said: str) -> list[tuple[int, int, bool]]:
   """(start, end, whether tags say so) of a text's quotes: sentences between quoting tags, and in quotation marks.
 
-  Texts between quotation marks may be names or queries, so they are quotes only if they stand somewhere.
+  Texts between quotation marks may be names or queries, so they are quotes only if a source contains them.
   """
   found = []
   for pair in tags.pairs(said, QUOTING):

@@ -143,8 +143,8 @@ def by_prompts(scored: Sequence[Scored], parts: int) -> list[list[Scored]]:
 
 
 def items(scored: Sequence[Scored]) -> list[packing.Item]:
-  """The items to pack: one for each episode that trains, in order."""
-  return [packing.of_episode(one.episode, one.turns) for one in scored if one.trains]
+  """The items to pack, in order: one for each conversation of the episodes that train."""
+  return [item for one in scored if one.trains for item in packing.rows(one.episode, one.turns)]
 
 
 def with_advantages(scored: Sequence[Scored], packed: packing.Packed) -> list[Scored]:
@@ -155,7 +155,8 @@ def with_advantages(scored: Sequence[Scored], packed: packing.Packed) -> list[Sc
     packed: their rows with advantages.
   """
   advantages, masks = [b.advantages for b in packed.blocks], [b.loss_mask for b in packed.blocks]
-  means = iter([float(span.of(advantages)[span.of(masks)].mean()) for span in packed.spans])
+  cut = lambda own, arrays: np.concatenate([span.of(arrays) for span in own])
+  means = iter([float(cut(own, advantages)[cut(own, masks)].mean()) for own in packed.by_episode()])
   return [dataclasses.replace(one, advantage=next(means) if one.trains else None) for one in scored]
 
 

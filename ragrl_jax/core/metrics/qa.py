@@ -46,7 +46,7 @@ def f1(
     yes_no_rule: the score is 0 if one side is yes, no or noanswer and the other side differs.
 
   Raises:
-    ValueError: a unit that is none of the three.
+    ValueError: the unit is not one of the three.
 
   Source: SQuAD sec. 6.1; the rule, HotpotQA's evaluation script; "char" with the style "filco", FilCo's; "word_set",
     CARE's reward.
@@ -95,7 +95,7 @@ def cover_em(prediction: str, golds: Sequence[str], *, style: str = "squad") -> 
 
 
 def has_answer(text: str, golds: Sequence[str]) -> bool:
-  """Whether the text holds a gold as whole words, both normalised: "Paris" stands in "in Paris.", not in "comparison".
+  """Whether the text holds a gold as whole words, both normalised: "in Paris." holds "Paris", "comparison" does not.
 
   Source: DPR's evaluation (arXiv 2004.04906), by which a retrieved passage is a positive one.
   """

@@ -36,7 +36,8 @@ def means(values: np.ndarray, *, resamples: int, seed: int) -> np.ndarray:
   number, middle = drawn[:, -1], times @ rest / times.sum()
   squares = np.square(rest - middle)
   second, third, fourth = (times @ powers / times.sum() for powers in (squares, squares * (rest - middle), squares**2))
-  noise = _noise(resamples, third / second**1.5 / times.sum() ** 0.5, (fourth / second**2 - 3) / times.sum())
+  skewness, excess = third / second**1.5 / times.sum() ** 0.5, (fourth / second**2 - 3) / times.sum()
+  noise = _noise(resamples, float(skewness), float(excess))
   return (drawn[:, :-1] @ distinct[far] + number * middle + np.sqrt(number * second) * noise) / size
 
 

@@ -28,7 +28,7 @@ def exact(quote: str, contexts: Sequence[str]) -> bool:
 
 
 def words(text: str) -> int:
-  """The number of words: runs of letters, digits and underscores. Signs alone, seen or not, are none."""
+  """The number of words: runs of letters, digits and underscores. Other signs, visible or not, are no words."""
   return len(_WORD.findall(text))
 
 

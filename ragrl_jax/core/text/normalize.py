@@ -26,7 +26,7 @@ def normalize(text: str, style: str) -> str:
   Example: "The_U.S." is "theus" in squad (without the underscore, "The" is no word of its own) and "u s" in spaced.
 
   Raises:
-    ValueError: a style that is none of the four.
+    ValueError: the style is not one of the four.
 
   Source: SQuAD 1.1's evaluation script (so Search-R1, FlashRAG, LongBench); ARENA's and TriviaQA's for "spaced";
     FilCo's eval.py for "filco", whose function that removes punctuation is never called; CARE's training reward for

@@ -48,7 +48,7 @@ class Row:
     run: what fills the row here; None: nothing does.
     why_not: the reason, if nothing does.
     against: name of the row that it is compared with.
-    section: the heading that it stands under.
+    section: the heading above it.
     versus: a second run, whose answers to the same questions a column with `both` looks at.
   """
 

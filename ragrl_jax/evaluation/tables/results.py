@@ -42,7 +42,7 @@ class Evaluation:
   """One finished evaluation.
 
   Attributes:
-    folder: where it lies, for messages.
+    folder: its path, for messages.
     facts: what it says of itself, flat: "recipe", "preset", "switches.…", "noise", "retrieval.top_k" and so on;
       "model", a name of MODELS or None; "shape" of the model in words; "system" of transcripts from elsewhere;
       "step" of the checkpoint, 0 for the end; "trained": whether the config.json of the checkpoint's run is there, and

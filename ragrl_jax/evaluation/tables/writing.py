@@ -108,7 +108,7 @@ def page(paper: Paper, filled: Sequence[Filled]) -> str:
     parts.append(f'<h2 id="table-{place}">{said(name)}</h2><div><table><thead><tr>')
     parts.append("".join(f'<th scope="col">{said(head)}</th>' for head in heads) + "</tr></thead><tbody>")
     before = ""
-    for row, *cells in lines:  # a row's name stands once, on the first of its two lines
+    for row, *cells in lines:  # a row's name is only on the first of its two lines
       kind, shown = ' class="ours"' if cells[0] == "ours" else "", "" if row == before else said(row)
       parts.append(f'<tr{kind}><th scope="row">{shown}</th>' + "".join(f"<td>{said(cell)}</td>" for cell in cells))
       parts.append("</tr>")
@@ -180,7 +180,7 @@ def _numbers(one: Filled) -> dict[str, int]:
 
 
 def notes_of(paper: Paper, one: Filled) -> dict[str, list[tuple[int, str]]]:
-  """What stands below a table: {title: [(number, note)]}, without empty ones."""
+  """The notes below each table, {title: [(number, note)]}. Tables without notes are left out."""
   table = one.table
   evaluated = {
     (row.name, found.folder): f"{row.name}: {described(found)}"
@@ -237,7 +237,7 @@ _PASSAGES = dict(own_passages="the questions' own left out", cut_middle="cut in 
 
 
 def described(one: Evaluation) -> str:
-  """What stands beside a score: questions, model, retriever with its corpus, lengths, decoding, judge."""
+  """The settings beside a score: questions, model, retriever with its corpus, lengths, decoding, judge."""
   facts, settings = one.facts, one.metrics["settings"]
   retrieval = settings.get("retrieval")
   lengths = [facts.get("max_new_tokens"), facts.get("context")]

@@ -43,7 +43,7 @@ def score(
     examples: all questions with their right answers.
     out: the folder.
     system: one of `agent_tags.AGENTS`.
-    settings: what stands beside the scores: at least data.
+    settings: stored with the scores; at least `data`.
 
   Returns:
     The metrics as written.

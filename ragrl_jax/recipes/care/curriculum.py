@@ -6,16 +6,16 @@ from ragrl_jax.core import schedules
 
 
 def build(*, rate: float, floor: float, total: int | None) -> Callable[[int, int], float]:
-  """(step from 0, the run's steps) → α, the chance of an easy question: max(floor, 1 − rate · step / total).
+  """(step from 0, the run's steps) → α, the probability of an easy question: max(floor, 1 − rate · step / total).
 
-  Paper: rate 1, floor 0, the run's length: the first step has easy questions alone, the last one hardly any. Code: rate
-  and floor 0.5, 10,000 steps: half of them at the end of a run so long. Rate 0: easy questions only.
-  `data.stream.Mixture` draws by it.
+  The paper has rate 1, floor 0 and the run's own length: the first step has only easy questions, the last one almost
+  none. The authors' code has rate 0.5, floor 0.5 and 10,000 steps: half of the questions are easy after 10,000 steps.
+  With rate 0 all questions are easy. `data.stream.Mixture` uses α.
 
   Args:
-    rate: η, how often the decay would end within `total` steps.
-    floor: least share of easy questions.
-    total: T, in steps; None: the run's.
+    rate: η; α falls by this much over `total` steps.
+    floor: the smallest α.
+    total: T, in steps; None: the run's steps.
 
   Source: CARE sec. 3.4 and Algorithm 1, where α is 1 at the first step and adjusted after each.
   """

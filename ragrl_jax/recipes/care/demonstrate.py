@@ -29,7 +29,7 @@ def demonstrate(
     One ("model", text) turn, as for `structs.Episode.from_text`.
 
   Raises:
-    ValueError: a kind that is not in FAULTS.
+    ValueError: a kind is not in FAULTS.
   """
   steps = [(hop["relation"], hop["subject"], hop["object"], hop["sentence"]) for hop in example.meta["decomposition"]]
   answer = example.golds[0]

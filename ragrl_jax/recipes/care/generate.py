@@ -30,8 +30,11 @@ _TAG = re.compile(r"</?(?:think|retrieval)>")
 
 
 def wordings(reason: str = "paper", insert: str = "paper") -> tuple[wording.Wording, wording.Wording]:
-  """What M_R and M_I are asked: our words, or for each file:PATH, with {context} and {question}, or with {question},
-  {reasoning} and {evidence}.
+  """The prompts of M_R and M_I.
+
+  Args:
+    reason: "paper" (our wording), or file:PATH with {context} and {question}.
+    insert: "paper" (our wording), or file:PATH with {question}, {reasoning} and {evidence}.
 
   Raises:
     ValueError: see `wording.chosen`.
@@ -50,17 +53,17 @@ async def transcripts(
   words: tuple[wording.Wording, wording.Wording] | None = None,
   **how: Any,
 ):
-  """See `data.transcripts.make`, which takes `how`.
+  """Makes the transcripts. `how` is passed to `data.transcripts.make`.
 
   Args:
     examples: with passages, golds and gold sentences (`evidence`).
-    reasoner: M_R, which reads the context.
-    inserter: M_I, which does not.
-    words: see `wordings`; None: ours.
+    reasoner: M_R. It sees the context.
+    inserter: M_I. It does not see the context.
+    words: see `wordings`; None: the default ones.
 
-  Fates: "kept"; "no evidence" (the data marks no gold sentence, or one the passages do not hold: not asked); "no
-  answer" (an endpoint gave none in time: to be asked again); "wrong answer"; "tags" (the reply holds tags of its own);
-  "evidence changed" (a gold sentence is missing).
+  Fates: "kept"; "no evidence" (the data has no gold sentence, or one that no passage contains; not asked); "no
+  answer" (none, asked twice); "wrong answer"; "tags" (M_I's reply contains tags); "evidence
+  changed" (a gold sentence is missing).
 
   Source: CARE sec. 3.2 and appendix C (DeepSeek-R1, then DeepSeek-V3).
   """
@@ -90,8 +93,11 @@ async def transcript(
 
 
 def read(reply: Completion) -> tuple[str, str | None]:
-  """(reasoning, answer or None) of M_R's reply. The reasoning is what the endpoint gives apart, else what stands
-  between think tags, else what stands before the last "Answer:"."""
+  """(reasoning, answer or None) of M_R's reply.
+
+  The reasoning is the endpoint's separate field if it has one, else the text between think tags, else the text before
+  the last "Answer:".
+  """
   inside, closing, rest = reply.content.rpartition("</think>")
   before, found, answer = rest.rpartition(ANSWER)
   thought = reply.reasoning or (inside.replace("<think>", "", 1) if closing else before)
@@ -99,6 +105,6 @@ def read(reply: Completion) -> tuple[str, str | None]:
 
 
 def wrapped(text: str, facts: Sequence[str]) -> str:
-  """Puts every occurrence of a fact between retrieval tags; of nested facts only the longest."""
+  """Puts every occurrence of a fact between retrieval tags. If one fact contains another, only the longer is marked."""
   pattern = "|".join(map(re.escape, sorted(facts, key=len, reverse=True)))
   return re.sub(pattern, lambda fact: f"<retrieval>{fact[0]}</retrieval>", text)

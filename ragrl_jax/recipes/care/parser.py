@@ -16,11 +16,11 @@ _QUOTE_TAG = re.compile("</?retrieval>")
 class Parser:
   """
   Attributes:
-    which: "last": the answer is what follows the last "Answer:" behind the thinking. "first": what follows the first
-      one anywhere, as the authors' code reads it: one inside the thinking takes the rest of the thinking along.
-      "whole": the whole text, for models that were told of no "Answer:".
-    unmarked: a text without an "Answer:" is the answer as a whole, as in the authors' tests.
-    quoting: the shape needs a quote.
+    which: "last": the answer follows the last "Answer:" after the thinking. "first": it follows the first "Answer:"
+      anywhere, as in the authors' code; if that is inside the thinking, the answer includes the rest of the thinking.
+      "whole": it is the whole text, for models whose prompt does not mention "Answer:".
+    unmarked: a text without "Answer:" is an answer as a whole, as in the authors' tests.
+    quoting: the format requires a quote.
   """
 
   which: str = "last"
@@ -28,9 +28,9 @@ class Parser:
   quoting: bool = True
 
   def in_shape(self, text: str) -> bool:
-    """`<think>` first of all, an "Answer:" after a `</think>`, and a complete quote in the first block of thinking.
+    """Whether the text begins with `<think>`, quotes in that first block, and has "Answer:" after a `</think>`.
 
-    Without `quoting` the block of thinking needs none: DeepSeek-R1's format reward.
+    Without `quoting` no quote is required, as in DeepSeek-R1's format reward.
 
     Source: the authors' code; the quote and the answer may be empty.
     """
@@ -41,25 +41,25 @@ class Parser:
     return not self.quoting or bool(tags.pairs(text[len(OPEN) : end], "retrieval", opening="first"))
 
   def thinking(self, text: str) -> str:
-    """What stands in the block of thinking that begins the text; "" if none does."""
+    """The body of the block of thinking at the beginning of the text; "" if there is none."""
     text = text.strip()
     end = text.find(CLOSE, len(OPEN))
     return text[len(OPEN) : end] if text.startswith(OPEN) and end >= 0 else ""
 
   def quotes(self, text: str) -> list[str]:
-    """The texts between retrieval tags, anywhere in the reply, with single spaces; without empty ones.
+    """The non-empty texts between retrieval tags, anywhere in the reply, with single spaces.
 
-    A closing tag ends the quote that began at the first open tag before it, so a second opening tag hides nothing.
+    A quote begins at the first opening tag that is not closed yet. A second opening tag is therefore part of the quote.
     """
     found = (quotes.collapse(pair.body) for pair in tags.pairs(text, "retrieval", opening="first"))
     return [quote for quote in found if quote]
 
   def strays(self, text: str) -> bool:
-    """Whether a retrieval tag belongs to no quote: an unclosed one, or one that opens inside another."""
+    """Whether a retrieval tag belongs to no quote: it is never closed, or it opens inside another quote."""
     return len(_QUOTE_TAG.findall(text)) != 2 * len(tags.pairs(text, "retrieval", opening="first"))
 
   def answer(self, text: str) -> str | None:
-    """What stands behind "Answer:", stripped, as `which` chooses; None if it stands nowhere and is not `unmarked`."""
+    """The stripped text after "Answer:", as `which` says. Without one: the whole text if `unmarked`, else None."""
     if self.which == "whole":
       return text.strip() or None
     if self.which == "first":
@@ -72,7 +72,7 @@ class Parser:
 
   def stop(self, text: str) -> str:
     """Always "eos", because a reply ends by itself."""
-    del text  # it ends by itself
+    del text  # no stop string ends it
     return "eos"
 
   def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:

@@ -24,8 +24,8 @@ class Prompt:
   """A system message and a user message with context and question.
 
   Args:
-    instructions: a key of INSTRUCTIONS ("none" leaves the system message out), or file:PATH.
-    system: put before the instructions: the model's own default system prompt, as the paper does it.
+    instructions: a key of INSTRUCTIONS ("none" omits the system message), or file:PATH.
+    system: text before the instructions: the model's default system prompt, as in the paper.
     titles: show each passage's title above its text.
     asked: the user message: a key of ASKED, or file:PATH with {context} and {question}.
   """
@@ -41,18 +41,18 @@ class Prompt:
   def messages(self, example: Example) -> list[dict[str, str]]:
     """The chat messages that open the episode: instructions (system), context and question (user)."""
     context = "\n\n".join(self.context(example))
-    if example.meta.get("prompt"):  # a row of the authors' data: its text has the question already
+    if example.meta.get("prompt"):  # a row of the authors' data, whose text contains the question
       user = context
     else:
       user = self._asked.text(context=context, question=example.question) if context else example.question
     return [dict(role="system", content=self._system)] * bool(self._system) + [dict(role="user", content=user)]
 
   def context(self, example: Example) -> tuple[str, ...]:
-    """The passages as they are shown: what looks like a tag in them is broken up, so that none can be quoted out."""
+    """The passages as they are shown. Tags in them are broken up, so a quote of a passage never contains a tag."""
     return tuple(_shown(passage, self._titles) for passage in example.passages)
 
 
-@functools.lru_cache(maxsize=4096)  # the samples of a group use the same ones
+@functools.lru_cache(maxsize=4096)  # the samples of a group show the same passages
 def _shown(passage: Passage, titles: bool) -> str:
   head = f"{passages.neutral(passage.title)}\n" if titles and passage.title else ""
   return head + passages.neutral(passage.text)

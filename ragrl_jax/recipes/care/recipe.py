@@ -23,12 +23,12 @@ class Switches(recipe_lib.Switches):
   titles: bool = True  # show each passage's title
   # "last": what follows the last "Answer:" after the thinking; "first": the first anywhere; "whole": the whole reply
   answer: str = setting("last", choices=READINGS)
-  unmarked: bool = False  # a reply without "Answer:" is the answer as a whole
+  unmarked: bool = False  # a reply without "Answer:" is an answer as a whole
   shape: str = setting("quotes", choices=("quotes", "thinking"))  # "thinking": the format needs no quote
   accuracy: str = setting("f1", choices=("f1", "set_f1"))  # "f1": SQuAD's; "set_f1": over sets of raw words
   # "strict": 1 if every quote is real, else 0; "mean": the share of real quotes; "repo": see reward.py
   retrieval: str = setting("strict", choices=("strict", "mean", "repo"))
-  quote_words: int = setting(0, least=0)  # least words of a quote, which then cuts no word either; 0: any text is one
+  quote_words: int = setting(0, least=0)  # least words of a quote, which must also not cut a word; 0: no limit
   guarded: bool = False  # format and retrieval pay nothing for the tricks in README.md
   accuracy_weight: float = 0.7
   format_weight: float = 0.1
@@ -49,7 +49,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def build(switches: Switches) -> recipe_lib.Recipe:
-  """The recipe under these switches."""
+  """The recipe with these switches."""
   prompt = Prompt(switches.instructions, switches.system, switches.titles, switches.asked)
   parser = Parser(switches.answer, unmarked=switches.unmarked, quoting=switches.shape == "quotes")
   weights = {term: switches[f"{term}_weight"] for term in ("accuracy", "format", "retrieval")}

@@ -1,4 +1,4 @@
-"""The reward: for the answer, the format, and quotes that really occur in the context."""
+"""The reward: for the answer, the format, and quotes that occur in the context."""
 
 from collections.abc import Mapping
 
@@ -9,21 +9,21 @@ from ragrl_jax.recipes.care.prompt import Prompt
 from ragrl_jax.structs import Episode, Example
 
 TERMS = ("accuracy", "format", "retrieval")
-SILENCE = 0.2  # what the authors' code pays for no quote at all
-GUARDED_WORDS = 4  # least words of a quote that `guarded` pays for
-GUARDED_SHARE = 0.5  # of the context's words: what `guarded` pays for quoting at most
+SILENCE = 0.2  # retrieval term of a reply without quotes in the authors' code
+GUARDED_WORDS = 4  # least words of a quote, with `guarded`
+GUARDED_SHARE = 0.5  # largest share of the context's words in the quotes, with `guarded`
 
 
 class Reward:
   """Scores one episode.
 
   Args:
-    prompt, parser: what was shown; what is read.
+    prompt, parser: make the prompt, and read the reply.
     accuracy: "f1" or "set_f1" (see `score`).
     retrieval: "strict", "mean" or "repo" (see `retrieval`).
-    weights: of the terms, by name.
-    quote_words: least words of a quote, which then must not cut a word either; 0: any text of the context is a quote.
-    guarded: pay for none of the tricks of `unearned`.
+    weights: the weight of each term.
+    quote_words: least words of a quote, which must also not cut a word; 0: any text of the context is a quote.
+    guarded: the tricks of `unearned` earn nothing.
   """
 
   def __init__(
@@ -48,10 +48,10 @@ class Reward:
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
     """`accuracy` 0 to 1, `format` 0 or 1, `retrieval` 0 to 1.
 
-    Accuracy is token F1: "f1" with SQuAD's normalisation and counts, the best over the golds; "set_f1" over sets of
-    words as they are written, against the first gold.
+    Accuracy is token F1. "f1" uses SQuAD's normalisation and counts, and takes the best gold. "set_f1" compares sets of
+    unnormalised words with the first gold.
 
-    With `guarded` a reply with one of the tricks of `unearned` has format 0 and retrieval 0.
+    With `guarded`, a reply with one of the tricks of `unearned` has format 0 and retrieval 0.
 
     Source: CARE sec. 3.4; "set_f1", the authors' code.
     """
@@ -68,16 +68,19 @@ class Reward:
     return terms
 
   def right(self, example: Example, text: str) -> float:
-    """How right the answer is; a missing one is wrong."""
+    """The F1 of the answer, as `accuracy` says; 0 if there is no answer."""
     answer = self.parser.answer(text) or ""
     if self.accuracy == "f1":
       return qa.f1(answer, example.golds)
     return qa.f1(answer, example.golds[:1], style="none", unit="word_set")
 
   def retrieval(self, example: Example, text: str) -> float:
-    """ "strict": 1 if there are quotes and each stands in a passage, else 0. "mean": the share of quotes that do.
-    "repo": over the quotes, the mean of 1 for one that stands in the user's message (its white space as it is), 0.5
-    for one that nearly does (`quotes.soft`), 0 for the rest; 0.2 if there is no quote at all."""
+    """The term `retrieval`.
+
+    "strict": 1 if there are quotes and each is in a passage, else 0. "mean": the share of quotes that are in a passage.
+    "repo": the mean over the quotes of 1 for a quote in the user's message (with its white space unchanged), 0.5 for a
+    near match (`quotes.soft`), and 0 otherwise; SILENCE without quotes.
+    """
     said = self.parser.quotes(text)
     if self.mode == "repo":
       if not said:
@@ -96,12 +99,12 @@ class Reward:
     return quotes.exact(quote, shown)
 
   def unearned(self, example: Example, episode: Episode) -> dict[str, bool]:
-    """The tricks that earn the terms of format and retrieval without evidence; see README.md.
+    """The tricks that earn format and retrieval without evidence, and whether the episode uses each; see README.md.
 
-    `short_quote`: a quote of the context has fewer than GUARDED_WORDS words, or begins or ends inside one.
-    `bulk_quote`: the quotes hold more than GUARDED_SHARE of the context's words. `stray_tag`: a retrieval tag belongs
-    to no quote. `quote_outside`: something is quoted outside the first block of thinking. `unanswered`: the answer
-    shares nothing with the golds.
+    `short_quote`: a quote of the context has fewer than GUARDED_WORDS words, or begins or ends inside a word.
+    `bulk_quote`: the quotes contain more than GUARDED_SHARE of the context's words. `stray_tag`: a retrieval tag is
+    part of no quote. `quote_outside`: a quote is outside the first block of thinking. `unanswered`: the answer shares
+    no word with the golds.
     """
     text, shown = episode.model_text, self.prompt.context(example)
     said = dict.fromkeys(self.parser.quotes(text))
@@ -119,14 +122,14 @@ class Reward:
 
   def weights(self, step: int) -> Mapping[str, float]:
     """The weight of each term; the same at every step."""
-    del step  # the same throughout
+    del step  # the weights are constant
     return self.term_weights
 
   def outcome(self, example: Example, episode: Episode) -> float:
-    """Exact match of the answer, 0 or 1, without any shaping."""
+    """Exact match of the answer, 0 or 1, unshaped."""
     return qa.exact_match(self.parser.answer(episode.model_text) or "", example.golds)
 
   def evidence(self, example: Example, episode: Episode) -> str:
-    """The quotes, joined; tables compare them with the gold sentences."""
+    """The quotes, joined by spaces. Tables compare them with the gold sentences."""
     del example
     return " ".join(self.parser.quotes(episode.model_text))

@@ -38,7 +38,7 @@ def demonstrate(
     One ("model", text) turn, as for `structs.Episode.from_text`.
 
   Raises:
-    ValueError: a kind that is not in FAULTS, or an unknown reply.
+    ValueError: a kind is not in FAULTS, or the reply is unknown.
   """
   if reply not in SECTIONS:
     raise ValueError(f"reply={reply!r}: use {', '.join(SECTIONS)}.")

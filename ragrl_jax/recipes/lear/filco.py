@@ -1,4 +1,4 @@
-"""FilCo's way of making a filter: an oracle picks a sentence of the passages, and SFT teaches a model to write it."""
+"""FilCo's filter: an oracle chooses a sentence of the passages, and SFT teaches a model to write it."""
 
 import re
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ _END = re.compile(r"(?<=[.!?])\s+")
 def oracle(example: Example, by: str) -> str | None:
   """The sentence of the example's passages that a filter should keep; None if there is none.
 
-  "string_inclusion": the first one that holds a gold. "lexical_overlap": the one whose words have the largest F1 with a
-  gold, the first of equal ones, if it shares any word.
+  "string_inclusion": the first sentence that contains a gold. "lexical_overlap": the sentence with the largest F1 with
+  a gold, the first of equal ones; None if no sentence shares a word with a gold.
 
   Raises:
-    ValueError: an oracle that is none of ORACLES.
+    ValueError: `by` is not in ORACLES.
 
   Source: FilCo (arXiv 2311.08377) sec. 3.1, as LEAR sec. 1 describes it. Its third oracle needs probabilities.
   """
@@ -31,7 +31,7 @@ def oracle(example: Example, by: str) -> str | None:
 
 
 def demonstrations(examples: Sequence[Example], by: str) -> list[tuple[Example, list[tuple[str, str]]]]:
-  """(example, its transcript as the reply `extract` has it), for the examples in which the oracle finds a sentence."""
+  """(example, transcript in the form of the reply `extract`) of each example in which the oracle finds a sentence."""
   kept = [(example, oracle(example, by)) for example in examples]
   return [
     (example, [(MODEL, f"<extract> {sentence} </extract>")]) for example, sentence in kept if sentence is not None

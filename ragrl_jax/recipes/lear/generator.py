@@ -8,7 +8,7 @@ from ragrl_jax.structs import MODEL, Example, Passage
 
 
 def demonstrations(examples: Sequence[Example]) -> list[list[tuple[str, str]]]:
-  """The transcript of each example: its first gold, as the preset's reply. SFT trains the generator on them.
+  """One transcript per example: its first gold, as the reply of the preset. SFT trains the generator on them.
 
   Source: LEAR sec. 4 (LoRA, on a question and its passages; without passages for its closed-book row).
   """
@@ -16,15 +16,15 @@ def demonstrations(examples: Sequence[Example]) -> list[list[tuple[str, str]]]:
 
 
 def from_evidence(examples: Iterable[Example], predictions: Iterable[Mapping[str, Any]]) -> list[Example]:
-  """The examples with the extractor's evidence for their only passage: what the generator is tested on.
+  """The examples with the extractor's evidence as their only passage. The generator is tested on them.
 
   Args:
     examples: the questions.
-    predictions: rows of evaluate.py's predictions.jsonl for them, in any order; `evidence` is read. Rows and examples
-      are matched by source and id: FlashRAG's sets all begin at "test_0".
+    predictions: rows of evaluate.py's predictions.jsonl for these questions, in any order; `evidence` is read. Rows and
+      examples are matched by source and id, because the ids of each FlashRAG set begin at "test_0".
 
   Raises:
-    ValueError: an example without a prediction, or one that holds no evidence (its recipe leaves none, or it failed).
+    ValueError: an example has no prediction, or its prediction no evidence (the recipe writes none, or it failed).
   """
   said = {(row.get("source") or "", str(row["id"])): row.get("evidence") for row in predictions}
   found = []

@@ -18,16 +18,19 @@ class Parser(sections.Parser):
 
   @property
   def evidence(self) -> str:
-    """The section that a separate generator would answer from; "" for free text, which is evidence as a whole."""
+    """The section that a separate generator answers from; "" for free text, all of which is evidence."""
     return "extract" if "extract" in self.sections else "reason" if "reason" in self.sections else ""
 
   def written(self, text: str) -> str:
-    """The evidence: the body of its section, or all of a free text; "" if there is none."""
+    """The evidence: the body of its section, or the whole of a free text; "" if there is none."""
     return (self.section(text, self.evidence) or "") if self.evidence else text.strip()
 
   def in_shape(self, text: str) -> bool:
-    """Exactly one section of each name, in order, with nothing but white space around them, and none but the answer
-    without a letter or digit. No body may hold a tag of any section. Free text must have a letter or digit."""
+    """Whether there is exactly one section of each name, in order, with only white space around them.
+
+    No body may contain a tag of any section. Every body except the answer's must have a letter or a digit, and so must
+    free text.
+    """
     if not self.sections:
       return says_something(text)
     parts = tags.sections(text, NAMES)
@@ -38,9 +41,9 @@ class Parser(sections.Parser):
     )
 
   def pair(self, text: str, name: str) -> tags.Pair | None:
-    """The first complete section of this name, wherever it is.
+    """The first complete section of this name, anywhere in the text.
 
-    A reason counts as missing if an extract begins before its end: the answer from the reason alone continues from all
+    A reason counts as missing if an extract begins before its end. The answer from the reason alone continues from all
     text up to that end, and must not see the evidence.
     """
     found = super().pair(text, name)
@@ -48,5 +51,5 @@ class Parser(sections.Parser):
 
 
 def says_something(text: str) -> bool:
-  """Whether the text has a letter or a digit: "." and characters that nobody sees are no reason and no evidence."""
+  """Whether the text has a letter or a digit. "." or invisible characters alone are no reason and no evidence."""
   return any(map(str.isalnum, text))

@@ -1,4 +1,4 @@
-"""The episode: one turn, and two short answers without the evidence and without everything else."""
+"""The episode: one turn, then two short answers (probes): one without the evidence, one from the evidence alone."""
 
 import asyncio
 import dataclasses
@@ -23,17 +23,18 @@ def build(
   probe_tokens: int,
   max_evidence_words: int | None,
 ):
-  """The coroutine under these settings.
+  """The coroutine with these settings.
 
   Args:
-    prompt, parser: see there.
-    answers: which probes are asked: "r" from the reason, "e" from the evidence.
-    stop_at: "answer"; or "extract": stop there, as the paper does outside of training, and answer from the evidence.
-    top_k: passages searched for where the example brings none; 0: it is answered without any.
-    probe_tokens: of a probe's answer, at most.
-    max_evidence_words: the evidence ends after so many words; None: it does not.
+    prompt, parser: see `prompt.py` and `parser.py`.
+    answers: the probes: "r" answers from the reason, "e" from the evidence.
+    stop_at: "answer"; or "extract": the turn ends after the evidence, as in the paper outside of training, and the
+      answer is the probe's.
+    top_k: number of passages to search for if the example has none; 0: no search.
+    probe_tokens: the most tokens of a probe's answer.
+    max_evidence_words: the evidence is cut after this number of words; None: it is not cut.
   """
-  # A group's samples show the same passages: these are counted once. A policy keeps its tokenizer for good.
+  # The samples of a group show the same passages, so they are counted once. A policy never changes its tokenizer.
   count = functools.lru_cache(maxsize=256)(lambda tokenizer, text: len(tokenizer.encode(text)))
   ends = {"answer": (END,), "extract": (EXTRACTED,)}[stop_at] if parser.sections else ()
 
@@ -60,7 +61,7 @@ def build(
     told = await asyncio.gather(
       *(probe.generate(stop=(END,), max_new_tokens=probe_tokens, greedy=True) for probe in probes.values())
     )
-    # An answer that is never closed is none, as in the full reply.
+    # An answer without its closing tag is empty, as in the full reply.
     facts |= {
       name: answer.text.removesuffix(END).strip() if answer.stop == END else "" for name, answer in zip(probes, told)
     }
@@ -74,17 +75,17 @@ def build(
 
 
 def without_evidence(talk: Conversation, policy: Policy, said: Segment, reason: spans.Span) -> Conversation:
-  """The episode up to the end of its reason, then an answer. The cache already has this prefix."""
+  """A conversation that continues the episode from the end of its reason. The cache already has this prefix."""
   prefix = talk.segments[0].ids + said.ids[: reason.end]
   fork = talk.fork(at=len(prefix))
   if fork.observe(reason.rest + ASK):
     return fork
-  # An observation leaves room for a whole turn. A probe is shorter, so it may use the room that is left.
+  # `observe` refuses text that leaves no room for a whole turn. A probe is shorter, and may use what is left.
   return policy.start(prefix + tuple(policy.tokenizer.encode(reason.rest + ASK)))
 
 
 def from_evidence(policy: Policy, messages: list[dict[str, str]], said: Segment, extract: spans.Span) -> Conversation:
-  """The question without passages, the sampled tokens of the evidence, then an answer."""
+  """A conversation that begins with the question without passages and the sampled tokens of the evidence."""
   words = policy.tokenizer
   return policy.start(
     (

@@ -3,7 +3,7 @@
 from ragrl_jax.prompting import passages, wording
 from ragrl_jax.structs import Example
 
-# What the model writes, by the kind of reply.
+# The sections that the model writes, by the kind of reply.
 SECTIONS = {
   "rational": ("reason", "extract", "answer"),
   "vanilla": ("extract", "answer"),
@@ -40,11 +40,11 @@ INSTRUCTIONS = ("paper", "short", "none")
 
 
 class Prompt:
-  """One user message, or a file's with {question} and {passages}.
+  """One user message, or the messages of a file with {question} and {passages}.
 
   Args:
-    instructions: one of INSTRUCTIONS ("none" shows question and passages alone), or file:PATH. The file of a reply
-      "direct" may do without {passages}: it is then asked closed book.
+    instructions: one of INSTRUCTIONS ("none" shows only question and passages), or file:PATH. For the reply "direct"
+      the file may omit {passages}; the question is then closed book.
     reply: a key of SECTIONS.
     titles: show each passage's title.
   """
@@ -63,17 +63,17 @@ class Prompt:
     self._closed = closed if direct and instructions in ("paper", "short") else self._wording
 
   def messages(self, example: Example) -> list[dict[str, str]]:
-    """The chat messages that open the episode: question and passages; a direct reply without any is told of none."""
+    """The chat messages that open the episode. A direct reply without passages has a prompt of its own."""
     words = self._wording if example.passages else self._closed
     return words.messages(question=example.question, passages=self.context(example))
 
   def context(self, example: Example) -> str:
-    """The passages as they are shown, numbered; what looks like a tag in them is broken up."""
+    """The passages as they are shown: numbered, with the tags in them broken up."""
     return passages.numbered(example.passages, titles=self._titles)
 
 
 def _known(reply: str) -> dict[str, str]:
-  """Our own wordings for this kind of reply."""
+  """The built-in wordings for this kind of reply."""
   names = SECTIONS[reply]
   steps = "\n".join(f"{i}. {_STEPS[name][0].upper()}{_STEPS[name][1:]}." for i, name in enumerate(names, 1))
   short = " ".join(f"<{name}>…</{name}>" for name in names)

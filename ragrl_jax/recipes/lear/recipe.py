@@ -10,7 +10,7 @@ from ragrl_jax.recipes.lear.prompt import INSTRUCTIONS, SECTIONS, Prompt
 from ragrl_jax.recipes.lear.reward import Reward
 from ragrl_jax.settings.fields import Rules, setting
 
-PAID = {"r": "reason", "e": "extract", "f": "answer"}  # letter of `answers` → the section an answer is taken from
+PAID = {"r": "reason", "e": "extract", "f": "answer"}  # letter of `answers` → the section that the answer is taken from
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,10 +26,11 @@ class Switches(recipe_lib.Switches):
   top_k: int = setting(5, least=0)  # passages to search for if the question brings none; 0: no search
   # "extract": the turn ends there, and the answer is taken from the evidence only
   stop_at: str = setting("answer", choices=("answer", "extract"))
-  # scored answers: r from the reason, e from the evidence, f the full reply's; "" with stop_at="extract": none
+  # the answers that are scored: r from the reason, e from the evidence, f of the full reply; with stop_at="extract", ""
+  # scores none
   answers: str = "ref"
   probe_tokens: int = setting(64, least=1)  # tokens of an answer from the reason or the evidence
-  unit: str = setting("word", choices=("word", "char"))  # of F1; "char" as the published tables seem to count
+  unit: str = setting("word", choices=("word", "char"))  # unit of F1; the published tables seem to use "char"
   tau: float = setting(0.5, above=0)
   gamma: float = setting(0.5, least=0)
   omega: float = 0.9
@@ -79,7 +80,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def build(switches: Switches) -> recipe_lib.Recipe:
-  """The recipe under these switches."""
+  """The recipe with these switches."""
   sections = SECTIONS[switches.reply]
   prompt = Prompt(switches.instructions, switches.reply, switches.titles)
   parser = Parser(tuple(name for name in sections if name != "answer" or switches.stop_at == "answer"))

@@ -1,4 +1,4 @@
-"""The reward: for three answers, for a long reason and short evidence, and for the format."""
+"""The reward: for three answers, a long reason, short evidence, and the format."""
 
 from collections.abc import Mapping
 
@@ -19,13 +19,13 @@ class Reward:
 
   Args:
     parser: reads the model's text.
-    answers: which answers count: "f" the reply's own, "r" the one from the reason, "e" the one from the evidence; "":
-      none is asked for, and the outcome is whether the evidence holds a gold.
-    unit: of F1, "word" or "char".
+    answers: the answers that are scored: "f" of the full reply, "r" from the reason, "e" from the evidence; "": none,
+      and the outcome is whether the evidence contains a gold.
+    unit: unit of F1, "word" or "char".
     tau, gamma, omega: see `core.rewards.lengths`.
-    weights: of the terms, by name.
-    max_evidence_words: the evidence ends after so many words; None: it does not.
-    guarded: pay nothing for what `unearned` finds.
+    weights: the weight of each term.
+    max_evidence_words: the evidence is cut after this number of words; None: it is not cut.
+    guarded: all terms are 0 if `unearned` finds a trick.
   """
 
   def __init__(
@@ -47,10 +47,10 @@ class Reward:
     self.max_evidence_words, self.guarded = max_evidence_words, guarded
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
-    """`answer` 0 to 1: the mean of F1 over the answers that count; `length` 0 to 1; `format` 0 or 1.
+    """`answer` 0 to 1, the mean F1 of the scored answers; `length` 0 to 1; `format` 0 or 1.
 
-    A section that is not there earns 0 for its answer. One that is there and was not asked about, or not measured,
-    makes the term None: a transcript without its facts cannot be scored. Out of shape, the length earns nothing.
+    The answer of a missing section scores 0. If a section is present but its probe's answer or its length is not among
+    the facts, the term is None, because it cannot be scored. A reply out of shape has length 0.
 
     Source: LEAR sec. 3.3.
     """
@@ -70,7 +70,7 @@ class Reward:
     return None if said is None else qa.f1(said, example.golds, style=STYLES[self.unit], unit=self.unit)
 
   def _said(self, letter: str, episode: Episode, text: str) -> str | None:
-    """The answer of this letter; "" where its section is missing, None where it was not asked for."""
+    """The answer of this letter; "" if its section is missing, None if it was not probed."""
     if letter == "f":
       return self.parser.answer(text) or ""
     section, fact = PROBES[letter]
@@ -78,7 +78,7 @@ class Reward:
     return "" if missing else episode.facts.get(fact)
 
   def _length(self, episode: Episode) -> float | None:
-    """The mean of the reason's and the evidence's score, or the evidence's alone for a reply without a reason."""
+    """The mean of the reason's and the evidence's score; the evidence's alone for a reply without a reason."""
     if "extract" not in self.parser.sections:
       return 0.0
     reason, evidence, passages = (episode.facts.get(f"{name}_tokens") for name in ("reason", "evidence", "passage"))
@@ -91,31 +91,31 @@ class Reward:
 
   def weights(self, step: int) -> Mapping[str, float]:
     """The weight of each term; the same at every step."""
-    del step  # the same throughout
+    del step  # the weights are constant
     return self.term_weights
 
   def outcome(self, example: Example, episode: Episode) -> float:
-    """Exact match of the answer, 0 or 1, without any shaping. The answer is the probe's where one was asked for."""
+    """Exact match of the answer, 0 or 1, unshaped. With stop_at="extract" it is the answer from the evidence."""
     if not self.answers:
       return qa.cover_em(self.evidence(example, episode), example.golds)
     said = episode.facts["answer"] if "answer" in episode.facts else self.parser.answer(episode.model_text)
     return qa.exact_match(said or "", example.golds)
 
   def evidence(self, example: Example, episode: Episode) -> str:
-    """What a generator would answer from: the evidence, the reason of a reply without any, or all of a free text."""
+    """The text that a generator answers from: the evidence, else the reason, or the whole of a free text."""
     del example
     return first_words(self.parser.written(episode.model_text), self.max_evidence_words)
 
   def unearned(self, example: Example, episode: Episode) -> dict[str, bool]:
-    """Which of the tricks of README.md's "Unearned reward" the episode does."""
+    """The tricks of README.md's "Unearned reward", and whether the episode uses each."""
     text = episode.model_text
     answers = {letter: self._said(letter, episode, text) or "" for letter in self.answers}
     right = any(qa.f1(said, example.golds) for said in answers.values())
     return unearned.tricks(example, episode, self.parser, right=right)
 
   def measures(self, example: Example, episode: Episode) -> dict[str, float | None]:
-    """The curves of Fig. 5 (F1 of the three answers; lengths), EM of the answer from the evidence, and Table 1's recall
-    of the reason. None where an answer was not asked for."""
+    """The curves of Fig. 5 (F1 of the three answers, lengths), EM of the answer from the evidence, and the recall of
+    the reason (Table 1). None for an answer that was not probed."""
     text, facts = episode.model_text, episode.facts
     said = {letter: self._said(letter, episode, text) for letter in "ref"}
     f1 = {letter: None if one is None else qa.f1(one, example.golds) for letter, one in said.items()}

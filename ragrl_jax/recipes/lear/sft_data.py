@@ -1,4 +1,4 @@
-"""Transcripts for the study of evidence: a teacher's reason, evidence and answer, and parts of them."""
+"""Transcripts for the study of evidence: a teacher's reason, evidence and answer, or only some of these sections."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,14 +15,14 @@ ARMS = {"vanilla": "extract", "rational": "reason_extract"}
 
 
 async def taught(examples: Sequence[Example], teacher: Chat, **how: Any):
-  """The teacher's replies in the recipe's own shape; see `data.transcripts.make`, which takes `how`.
+  """The teacher's replies, in the recipe's own format. `how` is passed to `data.transcripts.make`.
 
   Args:
     examples: with passages and golds.
-    teacher: shown the recipe's prompt.
+    teacher: the model that answers the recipe's prompt.
 
-  Fates: "kept"; "no passages" (not asked); "no answer" (none in time: to be asked again); "out of shape"; "wrong
-  answer".
+  Fates: "kept"; "no passages" (not asked); "no answer" (none, asked twice); "out of shape";
+  "wrong answer".
 
   Source: LEAR sec. 2.2 (DeepSeek-R1, 1,000 NQ questions, of which about 620 were kept).
   """
@@ -32,7 +32,7 @@ async def taught(examples: Sequence[Example], teacher: Chat, **how: Any):
     if not example.passages:
       return "no passages", None
     reply = await teacher.ask(Prompt().messages(example))
-    text = reply.content.rpartition("</think>")[2].strip()  # a reasoning model's own thoughts are not part of it
+    text = reply.content.rpartition("</think>")[2].strip()  # without a reasoning model's own thoughts
     if not parser.in_shape(text):
       return "out of shape", None
     if not qa.exact_match(parser.answer(text) or "", example.golds):

@@ -15,11 +15,11 @@ class Span:
   """The place of a section.
 
   Attributes:
-    body_tokens: number of tokens with a part of the body, without the tags and white space at its ends.
+    body_tokens: number of tokens that contain a part of the body, without the tags and the white space at its ends.
     end, rest: ids[:end] and then the text `rest` are everything up to the end of the section.
     lead, first, last, tail: the text `lead`, ids[first:last] and the text `tail` are `<name>body</name>`.
 
-  The texts are "" unless a token crosses an end of the section.
+  The texts are "" unless a token crosses the begin or the end of the section.
   """
 
   body_tokens: int
@@ -46,7 +46,7 @@ def find(tokenizer: Any, ids: Sequence[int], parser: Parser, name: str) -> Span 
   first = bisect.bisect_left(starts, pair.start)
   if first < end:
     lead, tail = _text(text[pair.start : starts[first]]), rest
-  else:  # one token or two contain all of it
+  else:  # one or two tokens contain the whole section
     lead, first, tail = _text(text[pair.start : pair.end]), end, ""
   body = text[pair.start + len(f"<{name}>") : pair.end - len(f"</{name}>")].encode("latin-1")
   start = pair.start + len(f"<{name}>") + len(body) - len(body.lstrip())
@@ -56,7 +56,7 @@ def find(tokenizer: Any, ids: Sequence[int], parser: Parser, name: str) -> Span 
 
 
 def whole(tokenizer: Any, ids: Sequence[int]) -> Span:
-  """All of the ids, but for an EOS at the end, as the body of an <extract> section."""
+  """The span of all ids, without EOS at the end, as the body of an <extract> section."""
   sizes = [len(tokenizer.token_bytes(token)) for token in ids]
   end = len(ids)
   while end and not sizes[end - 1]:
@@ -65,7 +65,7 @@ def whole(tokenizer: Any, ids: Sequence[int]) -> Span:
 
 
 def cut(tokenizer: Any, span: Span, body: str, words: int) -> Span:
-  """The span of a section with this body; of no more than so many words of it, as text, where it has more."""
+  """The span of a section with this body. If the body has more than `words` words, the rest is cut off."""
   if len(body.split()) <= words:
     return span
   short = first_words(body, words)
@@ -74,7 +74,7 @@ def cut(tokenizer: Any, span: Span, body: str, words: int) -> Span:
 
 
 def first_words(text: str, words: int | None) -> str:
-  """The text up to the end of so many words; all of it if it has no more, or without a number."""
+  """The text up to the end of this number of words; the whole text if it has no more, or if `words` is None."""
   found = list(itertools.islice(re.finditer(r"\S+", text), words)) if words else []
   return text[: found[-1].end()] if found else text
 

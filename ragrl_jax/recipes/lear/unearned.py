@@ -1,29 +1,29 @@
-"""Replies that the published reward pays for without their being worth it: README.md, "Unearned reward"."""
+"""Finds replies that the published reward pays for without merit: README.md, "Unearned reward"."""
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.core.text.normalize import normalize
 from ragrl_jax.recipes.lear.parser import Parser
 from ragrl_jax.structs import Episode, Example
 
-LEAST_WORDS = 3  # of evidence besides the golds' own words
-LEAST_GROUNDED = 0.5  # share of the evidence's words that stand in the prompt
-LEAST_DISTINCT = 0.3  # share of a reason's words that are different ones
-LONG = 30  # words of a reason that may repeat itself before its share is looked at
+LEAST_WORDS = 3  # words of the evidence that are in no gold
+LEAST_GROUNDED = 0.5  # share of the evidence's words that are in the prompt
+LEAST_DISTINCT = 0.3  # share of distinct words in a reason
+LONG = 30  # words; a shorter reason may repeat itself
 
 
 def tricks(example: Example, episode: Episode, parser: Parser, *, right: bool) -> dict[str, bool]:
-  """Which of the tricks the episode does.
+  """The tricks, and whether the episode uses each.
 
-  "shape_alone": in shape, and no answer shares a word with a gold: it is paid for its shape and lengths. "bare_answer":
-  the evidence is an answer, with fewer than three words beside a gold's: nothing was extracted. "made_up": less than
-  half of the evidence's words stand in the prompt, passages and question. "padded_reason": of a long reason less than
-  0.3 of the words are different ones.
+  "shape_alone": in shape, but no answer shares a word with a gold, so shape and lengths alone are paid. "bare_answer":
+  the evidence contains a gold and fewer than LEAST_WORDS other words, so nothing was extracted. "made_up": less than
+  LEAST_GROUNDED of the evidence's words are in the prompt. "padded_reason": the reason has more than LONG words, and
+  less than LEAST_DISTINCT of them are distinct.
 
   Args:
     example: the question.
-    episode: the reply; its first segment is the prompt with the passages that were shown.
-    parser: reads it.
-    right: whether an answer that counts has a word of a gold.
+    episode: the reply. Its first segment is the prompt with the passages.
+    parser: reads the reply.
+    right: whether a scored answer shares a word with a gold.
   """
   text = episode.model_text
   evidence = normalize(parser.written(text), "squad").split()

@@ -13,9 +13,9 @@ class Agent:
   """The protocol of one agent, besides its tags (`prompting.agent_tags`).
 
   Attributes:
-    around: what stands before and after a block of results, tags included.
+    around: the texts before and after the results, with their tags.
     documents: "heads" (Doc 1(Title: …) …), "counted" ((1) …) or "contents" (title and text).
-    between: what stands between two documents.
+    between: the text between two documents.
     notice: a turn without a search or an answer gets a notice; otherwise it ends the episode.
     digests: the model reads documents apart from its conversation, and only what it takes from them goes into it. It
       is told when it repeats a query, or may not search any more.
@@ -32,7 +32,7 @@ class Agent:
     return f"{self.around[0]}{inside}{self.around[1]}"
 
   def inside(self, text: str) -> str | None:
-    """The inside of a block; None if the text is none."""
+    """The inside of a block; None if the text is not a block."""
     before, after = (part.strip() for part in self.around)
     text = text.strip()
     found = text.startswith(before) and text.endswith(after)

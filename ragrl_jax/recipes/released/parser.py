@@ -47,7 +47,7 @@ class Parser:
     return found.body.strip() if box is None else box
 
   def own(self, text: str) -> str:
-    """The text without blocks of results that the model wrote itself; one that is not closed goes on to the end."""
+    """The text without blocks of results that the model wrote itself. An unclosed block extends to the end."""
     opening, closing = map(re.escape, self.tags.results)
     return re.sub(f"{opening}.*?(?:{closing}|\\Z)", "", text, flags=re.DOTALL)
 

@@ -41,7 +41,7 @@ def demonstrate(
     ("model" | "environment", text) turns, as `structs.Episode.from_text` takes them.
 
   Raises:
-    ValueError: a kind that is none of FAULTS.
+    ValueError: a kind is not in FAULTS.
   """
   steps = [(hop["subject"], hop["relation"], hop["object"]) for hop in example.meta["decomposition"]]
   fault_kind = draw_fault(kinds, FAULTS, fault, rng)

@@ -39,7 +39,7 @@ class Reward:
     self.guarded = guarded
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
-    """`answer` 0 or 1; `format` 0 to 1; `retrieval` 0 or 1. None where a tool had failed for good.
+    """`answer` 0 or 1; `format` 0 to 1; `retrieval` 0 or 1. None if a tool had failed.
 
     With weights (0.8, 0.2, retrieval_weight) this is the published table: right 1 (in shape) or 0.8; wrong 0.2 plus
     retrieval (in shape) or 0.1; no answer 0.

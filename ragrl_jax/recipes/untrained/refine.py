@@ -56,7 +56,7 @@ def build(prompt: Prompt, reader: Prompt, method: str, *, search: bool, max_pass
 
 
 def copied(text: str, documents: tuple[Passage, ...]) -> list[str]:
-  """The sentences of the text that stand in a document word for word, white space and case aside, each once."""
+  """The sentences of the text that a document contains word for word, each once. White space and case do not count."""
   plain = lambda words: " ".join(words.lower().split())
   sources = [plain(f"{passages.neutral(one.title)}\n{passages.neutral(one.text)}") for one in documents]
   sentences = dict.fromkeys(part.strip() for part in _END.split(text))

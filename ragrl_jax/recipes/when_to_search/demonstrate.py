@@ -32,7 +32,7 @@ def demonstrate(
     ("model" | "environment", text) turns, as `structs.Episode.from_text` takes them.
 
   Raises:
-    ValueError: a kind that is none of FAULTS.
+    ValueError: a kind is not in FAULTS.
   """
   steps = example.meta["decomposition"]
   kind = draw_fault(kinds, FAULTS, fault, rng)

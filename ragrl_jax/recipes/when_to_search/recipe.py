@@ -33,7 +33,7 @@ class Switches(recipe_lib.Switches):
   # of queries: "encoder": of their vectors (config.retrieval.query_encoder); "ngrams": of characters, 3 long
   similarity: str = setting("encoder", choices=("encoder", "ngrams"))
   halve: bool = False  # True: the printed formula, half the mean
-  guarded: bool = False  # True: the tricks of README.md's "Unearned reward" bring nothing
+  guarded: bool = False  # True: the tricks of README.md's "Unearned reward" earn nothing
 
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -26,7 +26,7 @@ class Reward:
     concise: (query, titles that it may name) → whether it is brief enough.
     encoded: queries are compared by the vectors among the facts; False: by their character trigrams.
     halve: the printed formula of the similarity.
-    guarded: what `unearned` finds brings nothing to its term: see README.md, "Unearned reward".
+    guarded: the tricks of `unearned` earn nothing: see README.md, "Unearned reward".
   """
 
   def __init__(
@@ -121,7 +121,7 @@ class Reward:
     return min(-alike, 0.0) if self._brief(example, episode) else -1.0
 
   def _brief(self, example: Example, episode: Episode) -> bool:
-    """Whether all queries are. Question words in a title, of the question's or of what was found, are none."""
+    """Whether all queries are concise. Question words inside a title (of the question or of a result) are allowed."""
     titles = [*queries.names_in(example.question), *(p.title for s in episode.searches for p in s.found or ())]
     return all(self.concise(search.query or "", titles) for search in episode.searches)
 
