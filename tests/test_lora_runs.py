@@ -30,8 +30,10 @@ def test_supervised_then_rl_then_an_evaluation(tmp_path):
 
   config.model.path = str(tmp_path / "base")
   config.model.lora.update(dict(rank=4, alpha=8.0))
+  config.steps, config.optimizer.learning_rate = 6, 3e-2
   losses = [metrics["loss"] for metrics in sft.sft(config, tmp_path / "warm")]
-  assert losses[-1] < losses[0]
+  # It falls by 0.06 to 0.08 (three seeds), where three steps at 1e-2 gave no more than the difference of two batches.
+  assert losses[-1] < losses[0] - 0.03
   _, kept = tiny_world.arrays(tmp_path / "warm")
   assert all("_lora_" in name for name, array in kept.items() if array.ndim > 1)  # nothing of the base is stored
   warm = tmp_path / "warm" / "model"

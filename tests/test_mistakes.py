@@ -267,7 +267,9 @@ def test_a_recipe_that_searches_needs_a_retriever():
 def test_recipes_say_whether_they_search_and_show_passages(name):
   recipe = recipes.get(name)
   assert recipe.needs_passages == (recipe.prompt.messages(SHOWN[0]) != recipe.prompt.messages(BARE[0]))
-  assert recipe.searches == (name not in ("arena", "care"))
+  assert recipe.searches == (name not in ("agent", "arena", "care"))
+  if "search" in recipe.switches:
+    assert recipes.get(name, search=True).searches
   if "max_searches" in recipe.switches:
     assert not recipes.get(name, max_searches=0).searches
 

@@ -91,7 +91,7 @@ def test_supervised_then_rl(world, tmp_path, name, variant, demonstrated, rank):
   config.data.train = str(tmp_path / "sft.jsonl")
   writers.write_examples(config.data.train, asked, turns=[demonstrated(e, made, rng) for e in asked])
   losses = [metrics["loss"] for metrics in sft.sft(config, tmp_path / "sft")]
-  assert losses[-1] < losses[0]
+  assert losses[-1] < losses[0] - 0.05  # by 0.16 (care), 0.19 (lear), 1.17 (arena)
   config = small(name, world, f"{variant.removeprefix('sft').removeprefix(',')},smoke".removeprefix(","))
   config.model.path, config.steps, config.data.hard = str(tmp_path / "sft" / "model"), 1, ""
   config.optimizer.warmup_steps = 0

@@ -36,7 +36,8 @@ def world(tmp_path_factory):
 def test_warm_start_then_rl_then_resume(world, tmp_path):
   config = tiny_world.config(world, get_config, "sft")
   losses = [m["loss"] for m in sft.sft(config, tmp_path / "warm")]
-  assert losses[-1] < losses[0]
+  # It falls by 0.09 to 0.11 (three seeds). Threads and instruction sets change the fifth digit.
+  assert losses[-1] < losses[0] - 0.03
 
   config = tiny_world.config(world, get_config)
   config.model.path = str(tmp_path / "warm" / "model")

@@ -13,10 +13,10 @@ from small_server import running
 from test_page import PICTURES, WIDTHS, opened
 from test_page import pytestmark as pytestmark
 
+from ragrl_jax.protocol.http_answer import Answer
 from ragrl_jax.report import rendering
 from ragrl_jax.rollout.tools import RetrievalTools
 from ragrl_jax.serving import ask_page
-from ragrl_jax.serving.http_answer import Answer
 
 # Operates the page as a reader would, and records what the page shows.
 ACTIONS = """
