@@ -110,7 +110,7 @@ def test_a_file_fuses_indexes(folder):
   [
     (dict(), "'indexes' is missing"),
     (dict(indexes=[]), "at least one index"),
-    (dict(indexes=["bm25"], k=3), "k is unknown"),
+    (dict(indexes=["bm25"], k=3), "unknown entries k"),
     (dict(indexes=["gone"]), "no index here"),
     (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder")), "rerank.path is missing"),
     (dict(indexes=["bm25"], rerank=dict(kind="bi-encoder", path=".")), "config.json|a scorer is one of"),
