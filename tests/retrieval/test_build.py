@@ -243,7 +243,7 @@ def test_an_encoder_can_be_passed_as_a_function(tmp_path):
   build_index(passages, Letters(), tmp_path / "i", progress=False)
   found = load_index(tmp_path / "i", encoder=Letters()).search(["b", "?"], 3)
   assert [(p.id, p.score) for p in found[0]] == [("b", 2.0), ("c", 1.0), ("a", 0.0)] and found[1] == []
-  with pytest.raises(ValueError, match="pass it again"):
+  with pytest.raises(ValueError, match="pass the object"):
     load_index(tmp_path / "i")
   with pytest.raises(ValueError, match="made with another encoder .name: 'other'"):
     load_index(tmp_path / "i", encoder=Letters(name="other"))
@@ -252,9 +252,9 @@ def test_an_encoder_can_be_passed_as_a_function(tmp_path):
 @pytest.mark.parametrize(
   "broken, dtype, says",
   [
-    ("nan", "float32", r"not finite in float32 for passage 13 \(id 'p13'\)"),
+    ("nan", "float32", r"passage 13 \(id 'p13'\) is not finite in float32"),
     ("shape", "float32", r"array \(20, 20\)"),
-    ("huge", "float16", "not finite in float16 for passage 0"),
+    ("huge", "float16", "passage 0 \(id 'p0'\) is not finite in float16"),
   ],
 )
 def test_an_encoder_with_invalid_output_is_stopped(tmp_path, broken, dtype, says):

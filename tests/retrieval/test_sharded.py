@@ -73,7 +73,7 @@ def test_a_part_from_a_file_has_its_lines(tmp_path):
     build_index(file, "bm25", tmp_path / "j", shard=(2, 2), progress=False)
   with pytest.raises(ValueError, match="shard=3/2"):
     build_index(file, "bm25", tmp_path / "j", shard=(3, 2), progress=False)
-  with pytest.raises(ValueError, match="8 passages only"):
+  with pytest.raises(ValueError, match="only 8 passages"):
     build_index(file, "bm25", tmp_path / "k", shard=(3, 9), progress=False)
 
 
