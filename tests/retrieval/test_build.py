@@ -254,7 +254,7 @@ def test_an_encoder_can_be_passed_as_a_function(tmp_path):
   [
     ("nan", "float32", r"passage 13 \(id 'p13'\) is not finite in float32"),
     ("shape", "float32", r"array \(20, 20\)"),
-    ("huge", "float16", "passage 0 \(id 'p0'\) is not finite in float16"),
+    ("huge", "float16", r"passage 0 \(id 'p0'\) is not finite in float16"),
   ],
 )
 def test_an_encoder_with_invalid_output_is_stopped(tmp_path, broken, dtype, says):

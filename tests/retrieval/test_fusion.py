@@ -57,7 +57,11 @@ def test_a_passage_keeps_its_text_and_blank_queries_find_nothing():
 
 @pytest.mark.parametrize(
   "settings, says",
-  [(dict(fusion="sum"), "fusion='sum'"), (dict(weights=[1]), "there must be 2 weights"), (dict(weights=[1, 0]), "above 0")]
+  [
+    (dict(fusion="sum"), "fusion='sum'"),
+    (dict(weights=[1]), "there must be 2 weights"),
+    (dict(weights=[1, 0]), "above 0"),
+  ]
   + [(dict(depth=0), "depth=0")],
 )
 def test_bad_settings(settings, says):
