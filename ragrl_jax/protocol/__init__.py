@@ -1,1 +1,1 @@
-"""OpenAI's protocol on the server's side: requests are read and checked, replies and errors are written."""
+"""The server side of OpenAI's protocol: reads and checks requests, writes replies and errors."""

@@ -1,4 +1,4 @@
-"""How our servers answer: whole, or event by event; with one line of JSON for what is refused."""
+"""HTTP responses of our servers: complete or streamed, and errors as one line of JSON."""
 
 import asyncio
 import contextlib
@@ -6,11 +6,11 @@ import json
 from collections.abc import Coroutine
 from typing import Any
 
-SLOW_S = 5.0  # seconds that a client may take to read an error
+SLOW_S = 5.0  # most seconds for sending an error
 
 
 class Refused(Exception):
-  """A request that is not served: the HTTP status, a header, and the error's fields in OpenAI's shape."""
+  """A refused request: the HTTP status, a header, and the fields of OpenAI's error object."""
 
   def __init__(
     self,
@@ -33,12 +33,12 @@ class Refused(Exception):
 
 
 class Answer:
-  """Sends one answer over ASGI.
+  """Sends one HTTP response over ASGI.
 
   Args:
-    send: ASGI's.
-    kind: the content type of a streamed answer.
-    last: what ends it.
+    send: the `send` of ASGI.
+    kind: content type of a streamed response.
+    last: the last bytes of a streamed response.
   """
 
   def __init__(self, send, *, kind: bytes = b"text/event-stream; charset=utf-8", last: bytes = b""):
@@ -49,14 +49,14 @@ class Answer:
     await self.text(json.dumps(said, ensure_ascii=False), b"application/json", status, *headers)
 
   async def text(self, said: str, kind: bytes, status: int = 200, *headers: tuple[bytes, bytes]) -> None:
-    """Sends a text of this content type."""
+    """Sends text with this content type."""
     body = said.encode()
     head = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *headers]
     await self._send(dict(type="http.response.start", status=status, headers=head))
     await self._send(dict(type="http.response.body", body=body))
 
   async def event(self, said: Any) -> None:
-    """Sends a value in a stream, as server-sent events or as a line of JSON; the first one begins the answer."""
+    """Streams a value as a server-sent event or as a line of JSON. The first event starts the response."""
     data = json.dumps(said, ensure_ascii=False).encode()
     await self._more(b"data: " + data + b"\n\n" if self._kind.startswith(b"text/event-stream") else data + b"\n")
 
@@ -65,8 +65,8 @@ class Answer:
     await self._more(self._last, last=True)
 
   async def refuse(self, refused: Refused) -> None:
-    """Sends an error, in a stream that has begun as its last event."""
-    with contextlib.suppress(TimeoutError):  # a client that reads nothing keeps nobody waiting
+    """Sends an error. If a stream has started, the error is its last event."""
+    with contextlib.suppress(TimeoutError):  # the client does not read, so we stop sending
       async with asyncio.timeout(SLOW_S):
         if self._begun:
           await self.event(refused.body())
@@ -83,10 +83,10 @@ class Answer:
 
 
 async def answered(work: Coroutine[Any, Any, None], receive, timeout_s: float) -> None:
-  """Does the work of a request whose body has been read. When the client leaves, the work is cancelled.
+  """Runs the work of a request whose body has been read. Cancels the work if the client disconnects.
 
   Raises:
-    Refused: the time limit has passed; what the work raises.
+    Refused: the time limit has passed, or the work refused the request.
   """
   here = asyncio.current_task()
   assert here is not None
@@ -95,7 +95,7 @@ async def answered(work: Coroutine[Any, Any, None], receive, timeout_s: float) -
     async with asyncio.timeout(timeout_s):
       await work
   except TimeoutError:
-    raise Refused(504, f"no whole answer within {timeout_s:g} s: ask for less.") from None
+    raise Refused(504, f"the reply took longer than {timeout_s:g} s: ask for fewer tokens or replies.") from None
   except asyncio.CancelledError:
     if not left.done():  # the server is shutting down
       raise

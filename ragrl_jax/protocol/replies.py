@@ -1,4 +1,4 @@
-"""What is sent to a client of an OpenAI-compatible server: whole replies, and the chunks of streamed ones."""
+"""Responses of an OpenAI-compatible server: complete replies, and the chunks of streamed replies."""
 
 import dataclasses
 import secrets
@@ -18,11 +18,11 @@ class Piece:
   """A part of a reply.
 
   Attributes:
-    index: of the reply.
-    text: what it adds to the text.
-    ids, logprobs: what it adds to the tokens.
-    finish: why the reply ended, "stop" or "length"; empty while it goes on.
-    stop: the client's stop string that ended it; None if another thing did.
+    index: number of the reply.
+    text: new text.
+    ids, logprobs: new tokens and their log-probabilities.
+    finish: why the reply ended, "stop" or "length"; empty if it has not ended.
+    stop: the client's stop string that ended the reply, if one did.
   """
 
   index: int
@@ -38,9 +38,9 @@ class Replies:
 
   Args:
     asked: the request.
-    name: the model's.
-    version: of the weights; None says nothing of it.
-    tokenizer: gives the text of single tokens.
+    name: of the model.
+    version: of the weights; None omits it from the reply.
+    tokenizer: decodes single tokens.
   """
 
   def __init__(self, asked: Asked, name: str, version: int | None, tokenizer: Tokenizer):
@@ -59,7 +59,7 @@ class Replies:
     self._tokens = 0
 
   def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
-    """The reply without streaming, from all its pieces."""
+    """The complete response, from all pieces of all replies."""
     self._tokens = sum(len(piece.ids) for piece in pieces)
     choices = []
     for index in range(len(self._held)):
@@ -77,7 +77,7 @@ class Replies:
     return {**self._head, "object": kind, "choices": choices, **self._prompt_ids(), "usage": self._usage()}
 
   def events(self, piece: Piece) -> list[dict[str, Any]]:
-    """The chunks that a piece makes."""
+    """The chunks of one piece."""
     self._tokens += len(piece.ids)
     if not self._chat:
       return [self._chunk(self._choice(piece))]
@@ -98,7 +98,7 @@ class Replies:
     return chunks
 
   def usage_chunk(self) -> dict[str, Any]:
-    """The last chunk of a stream whose client asked for the numbers of tokens."""
+    """The last chunk of a stream, with the token counts, for a client that asked for them."""
     return {**self._chunk(None), "usage": self._usage()}
 
   def _chunk(self, choice: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class Replies:
     return dict(prompt_token_ids=self._asked.prompts[0]) if self._chat and self._asked.token_ids else {}
 
   def _choice(self, piece: Piece) -> dict[str, Any]:
-    """A choice of a whole reply, or of a streamed text's chunk."""
+    """A choice of a complete response, or of a chunk of a text completion."""
     made: dict[str, Any] = dict(index=piece.index, **self._of_tokens(piece))
     if not self._chat:
       if self._asked.token_ids:
@@ -127,7 +127,7 @@ class Replies:
     return made | dict(message=message, **_ended(piece, bool(held.calls)))
 
   def _of_tokens(self, piece: Piece) -> dict[str, Any]:
-    """Log-probabilities and ids, as far as they are asked for."""
+    """Log-probabilities and token ids, if the client asked for them."""
     made: dict[str, Any] = dict(logprobs=None)
     if self._asked.logprobs:
       data = [self._tokenizer.token_bytes(token) for token in piece.ids]
@@ -151,9 +151,9 @@ class Replies:
 
 
 class _Held:
-  """Holds a reply's text back from where a tool call may begin, until the reply has ended and says what it is.
+  """Buffers a reply's text from where a tool call may begin. When the reply has ended, the call is parsed.
 
-  A forced call has begun in the prompt, so all of its reply is held back.
+  A forced call begins in the prompt, so its whole reply is buffered.
   """
 
   def __init__(self, asked: Asked):
@@ -161,7 +161,7 @@ class _Held:
     self.calls: list[ToolCall] = []
 
   def feed(self, text: str, *, last: bool) -> str:
-    """Takes text; returns what is certainly no call."""
+    """Adds text; returns the new text that is certainly no tool call."""
     if (form := self._asked.tools) is None:
       return text
     self._text += text
@@ -174,7 +174,7 @@ class _Held:
 
 
 def _may_begin(text: str, form: ToolFormat) -> int:
-  """Where a call begins or may begin; white space before it is held back too."""
+  """The position where a call begins or may begin, or of the white space before it."""
   if not form.marked:
     return 0 if text.lstrip().startswith(form.opening) or not text.strip() else len(text)
   place = text.find(form.opening)

@@ -1,4 +1,4 @@
-"""What a client of an OpenAI-compatible server asks for: JSON → `Asked`, or one refusal that says what to change."""
+"""Parses requests to an OpenAI-compatible server: JSON → `Asked`, or an error that says what to change."""
 
 import dataclasses
 import json
@@ -16,7 +16,7 @@ from ragrl_jax.structs import Sampling
 
 CHAT, TEXT = "chat", "text"
 ROLES = ("system", "developer", "user", "assistant", "tool")
-# Fields that change nothing here, and those that may only have the value that changes nothing.
+# Fields that are ignored, and fields of which only the neutral value is accepted.
 UNUSED = ("metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user")
 NEUTRAL = dict(
   best_of=(1,), echo=(False,), frequency_penalty=(0,), logit_bias=({},), modalities=(["text"],), presence_penalty=(0,),
@@ -30,8 +30,8 @@ OF_CHAT = {
   *("messages", "max_completion_tokens", "tools", "tool_choice"),
   *("continue_final_message", "add_generation_prompt"),
 }
-MAX_STOPS, MAX_STOP = 16, 256  # stop strings, characters of one
-COMPLETION_TOKENS = 16  # of a text without max_tokens, as at OpenAI
+MAX_STOPS, MAX_STOP = 16, 256  # number of stop strings, characters in each
+COMPLETION_TOKENS = 16  # OpenAI's default of max_tokens for text completions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,21 +41,21 @@ class Asked:
   Attributes:
     kind: CHAT or TEXT.
     prompts: token ids of each prompt; a chat has one.
-    n: replies to each prompt.
-    sampling: temperature 0 is greedy; max_new_tokens is what a reply may have.
-    seed: with the number of the prompt and of the reply, it determines the random numbers.
+    n: replies per prompt.
+    sampling: sampling parameters; temperature 0 is greedy. max_new_tokens is the limit per reply.
+    seed: of the random numbers, together with the numbers of the prompt and of the reply.
     stops: strings that end a reply.
-    keep_stop: whether the text holds the stop string.
-    stream, usage: whether the reply is streamed, and whether its last event says how many tokens there were.
-    logprobs, token_ids: whether the reply has them.
-    tools: the format of calls to look for in a reply; None to look for none.
-    functions: name → JSON schema of its parameters, of the tools that the model may call.
-    ends: marks that end a reply and stay in its text: the closing mark of a call that is to be the only one.
-    forced: the beginning of the call that the model has to make; it is the prompt's end. Empty if none is forced.
-    shown: the tools as the template presents them.
+    keep_stop: whether the reply's text includes the stop string.
+    stream, usage: whether the reply is streamed, and whether its last event has the token counts.
+    logprobs, token_ids: whether the reply includes them.
+    tools: format of the tool calls to parse in a reply; None to parse none.
+    functions: the callable tools: name → JSON schema of the parameters.
+    ends: stop strings that stay in the text, such as the closing mark of a tool call if only one call is allowed.
+    forced: the beginning of a forced tool call, which is also the end of the prompt. Empty if no call is forced.
+    shown: the tools in the template's form.
     messages: of a chat, in the template's form.
-    opened: what the assistant's turn begins with: a message to go on with, or a forced call.
-    limited: whether the request itself says how many tokens a reply may have.
+    opened: the beginning of the assistant's turn: a message to continue, or a forced call.
+    limited: whether the request limits the tokens of a reply itself.
   """
 
   kind: str
@@ -81,15 +81,15 @@ class Asked:
 
 @dataclasses.dataclass(frozen=True)
 class Served:
-  """What a request is read with.
+  """Properties of the server that requests are checked against.
 
   Attributes:
-    name: the model's; "" answers to any.
+    name: of the model; "" accepts any name.
     tokenizer: of the model.
-    context: most tokens of prompt and reply together.
+    context: most tokens of a prompt and its reply together.
     max_tokens: most tokens of a reply.
-    max_replies: most replies to one request, over all its prompts.
-    tools: the format of the template's tool calls; None if it has none.
+    max_replies: most replies per request, over all its prompts.
+    tools: format of the chat template's tool calls; None if the template has none.
   """
 
   name: str
@@ -104,7 +104,7 @@ def read(body: bytes, kind: str, served: Served) -> Asked:
   """Parses a request.
 
   Raises:
-    Refused: it is not JSON, or a field has a value that is not served.
+    Refused: the body is not JSON, or a field has a value that is not supported.
   """
   try:
     said: Any = json.loads(body)
@@ -112,10 +112,10 @@ def read(body: bytes, kind: str, served: Served) -> Asked:
     raise Refused(400, "the body must be JSON.") from None
   if not isinstance(said, dict):
     raise Refused(400, "the body must be a JSON object.")
-  said = {name: value for name, value in said.items() if value is not None}  # null is as good as missing
+  said = {name: value for name, value in said.items() if value is not None}  # null means the same as missing
   _check_names(said, kind)
   if served.name and said.get("model") != served.name:
-    message = f"the model {said.get('model')!r:.80} is not served here: this is {served.name!r} (GET /v1/models)."
+    message = f"the model {said.get('model')!r:.80} is not served here: ask for {served.name!r} (GET /v1/models)."
     raise Refused(404, message, param="model", code="model_not_found")
   field = _Fields(said)
   tools = tool_requests.read(said, served.tools) if kind == CHAT else tool_requests.NONE
@@ -123,7 +123,7 @@ def read(body: bytes, kind: str, served: Served) -> Asked:
   prompts = _texts(said, served) if chat is None else (chat.ids,)
   n = field.number("n", 1, least=1, most=served.max_replies, whole=True)
   if n * len(prompts) > served.max_replies:
-    message = f"{n} replies to each of {len(prompts)} prompts: at most {served.max_replies} in all."
+    message = f"{n} replies to each of {len(prompts)} prompts: at most {served.max_replies} replies per request."
     raise Refused(400, message, param="n")
   options = said.get("stream_options", {})
   if not isinstance(options, dict):
@@ -134,8 +134,8 @@ def read(body: bytes, kind: str, served: Served) -> Asked:
     int(n),
     Sampling(
       field.number("temperature", 1.0, least=0, most=2),
-      max(int(field.number("top_k", 0, least=-1, most=2**31 - 1, whole=True)), 0),  # -1 keeps all, as 0 does
-      field.number("top_p", 1.0, least=0, most=1) or 1e-9,  # 0 keeps the likeliest token alone
+      max(int(field.number("top_k", 0, least=-1, most=2**31 - 1, whole=True)), 0),  # -1 and 0 both keep all tokens
+      field.number("top_p", 1.0, least=0, most=1) or 1e-9,  # 0 keeps only the most likely token
       _length(said, field, kind, served, max(map(len, prompts))),
     ),
     int(field.number("seed", secrets.randbits(62), least=-(2**63), most=2**63 - 1, whole=True)),
@@ -163,7 +163,7 @@ class _Fields:
     self._said = said
 
   def number(self, name: str, default: float, *, least: float, most: float, whole: bool = False) -> float:
-    """A number within bounds."""
+    """A number between `least` and `most`."""
     value = self._said.get(name, default)
     kinds = int if whole else int | float
     if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
@@ -172,7 +172,7 @@ class _Fields:
     return value
 
   def flag(self, name: str) -> bool:
-    """True or false; false if it is missing."""
+    """True or false; a missing field is false."""
     value = self._said.get(name, False)
     if not isinstance(value, bool):
       raise Refused(400, f"{name}={value!r:.80}: it must be true or false.", param=name)
@@ -184,22 +184,22 @@ def _check_names(said: Mapping[str, Any], kind: str) -> None:
   for name, value in said.items():
     if name in NEUTRAL and value not in NEUTRAL[name]:
       allowed = json.dumps(NEUTRAL[name][0])
-      raise Refused(400, f"{name}={value!r:.80} is not served: leave it out, or set it to {allowed}.", param=name)
+      raise Refused(400, f"{name}={value!r:.80} is not supported: leave it out, or set it to {allowed}.", param=name)
     if name not in known and name not in NEUTRAL:
-      raise Refused(400, f"there is no field {name!r:.80} that is served here.", param=name[:80])
+      raise Refused(400, f"unknown field {name!r:.80}: leave it out.", param=name[:80])
 
 
 def _length(said: Mapping[str, Any], field: _Fields, kind: str, served: Served, prompt: int) -> int:
   room = served.context - prompt
   if room < 1:
-    message = f"the prompt has {prompt} tokens, and prompt and reply together may have {served.context}."
+    message = f"the prompt has {prompt} tokens: prompt and reply together may have {served.context}."
     raise Refused(400, message, param="messages" if kind == CHAT else "prompt", code="context_length_exceeded")
   name = "max_completion_tokens" if "max_completion_tokens" in said else "max_tokens"
   if name not in said:
     return min(room, served.max_tokens, COMPLETION_TOKENS if kind == TEXT else room)
   asked = int(field.number(name, 0, least=1, most=served.max_tokens, whole=True))
   if asked > room:
-    message = f"{name}={asked}: the prompt's {prompt} tokens leave room for {room} of {served.context}."
+    message = f"{name}={asked}: at most {room}, since the prompt has {prompt} of {served.context} tokens."
     raise Refused(400, message, param=name, code="context_length_exceeded")
   return asked
 
@@ -209,12 +209,12 @@ def _stops(said: Mapping[str, Any]) -> tuple[str, ...]:
   stops = [stops] if isinstance(stops, str) else stops
   fine = isinstance(stops, list) and all(isinstance(one, str) and 0 < len(one) <= MAX_STOP for one in stops)
   if not fine or len(stops) > MAX_STOPS:
-    message = f"stop must be a text or a list of at most {MAX_STOPS}, each of 1 to {MAX_STOP} characters."
+    message = f"stop must be a string or a list of at most {MAX_STOPS} strings, each of 1 to {MAX_STOP} characters."
     raise Refused(400, message, param="stop")
   try:
     "".join(stops).encode()
   except UnicodeEncodeError:
-    raise Refused(400, "stop holds half of a surrogate pair, which no text can hold.", param="stop") from None
+    raise Refused(400, "stop contains half of a surrogate pair: it must be valid Unicode.", param="stop") from None
   return tuple(stops)
 
 
@@ -231,14 +231,14 @@ def _logprobs(said: Mapping[str, Any], field: _Fields, kind: str) -> bool:
 
 
 def _texts(said: Mapping[str, Any], served: Served) -> tuple[tuple[int, ...], ...]:
-  """The prompts of a completion: a text, token ids, or a list of either."""
+  """The prompts of a text completion: a string, token ids, or a list of either."""
   prompt = said.get("prompt")
   one = isinstance(prompt, str) or (isinstance(prompt, list) and prompt and all(type(i) is int for i in prompt))
   given = [prompt] if one else prompt
   if not isinstance(given, list) or not given:
     raise Refused(400, "prompt must be a text, a list of token ids, or a list of either.", param="prompt")
   if len(given) > served.max_replies:
-    raise Refused(400, f"{len(given)} prompts: at most {served.max_replies} in one request.", param="prompt")
+    raise Refused(400, f"{len(given)} prompts: at most {served.max_replies} per request.", param="prompt")
   return tuple(_ids(value, served) for value in given)
 
 
@@ -248,18 +248,18 @@ def _ids(prompt: Any, served: Served) -> tuple[int, ...]:
   elif isinstance(prompt, list) and all(type(i) is int for i in prompt):
     ids = prompt
     if wrong := next((i for i in ids if not 0 <= i < served.tokenizer.vocab_size), None):
-      message = f"the prompt holds the token id {wrong}: this model's are 0 to {served.tokenizer.vocab_size - 1}."
+      message = f"the prompt has the token id {wrong}: this model's ids are 0 to {served.tokenizer.vocab_size - 1}."
       raise Refused(400, message, param="prompt")
   else:
     raise Refused(400, "prompt must be a text, a list of token ids, or a list of either.", param="prompt")
   if not ids:
-    raise Refused(400, "the prompt is empty: a reply is drawn after a last token of the prompt.", param="prompt")
+    raise Refused(400, "the prompt is empty: it must have at least one token.", param="prompt")
   return tuple(ids)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Chat:
-  """The prompt of a chat: its ids, the messages in the template's form, and what the assistant's turn begins with."""
+  """The prompt of a chat: its token ids, its messages in the template's form, and the beginning of the reply."""
 
   ids: tuple[int, ...]
   messages: tuple[dict[str, Any], ...]
@@ -267,19 +267,19 @@ class _Chat:
 
 
 def _chat(said: Mapping[str, Any], served: Served, tools: Tools) -> _Chat:
-  """The prompt of a chat, by the model's own template."""
+  """The prompt of a chat, rendered by the model's chat template."""
   messages = said.get("messages")
   if not isinstance(messages, list) or not messages:
-    raise Refused(400, "messages must be a list of at least one.", param="messages")
+    raise Refused(400, "messages must be a list of at least one message.", param="messages")
   read = [_message(one, number) for number, one in enumerate(messages)]
   opened = tools.forced
   if said.get("continue_final_message"):
     if read[-1]["role"] != "assistant" or read[-1].get("tool_calls") or opened:
-      message = "continue_final_message: the last message must be the assistant's, with text alone and no call forced."
+      message = "continue_final_message: the last message must be the assistant's, with text only and no forced call."
       raise Refused(400, message, param="continue_final_message")
     opened = read.pop()["content"]
   elif not said.get("add_generation_prompt", True):
-    message = "add_generation_prompt=false needs continue_final_message: a reply is the assistant's turn."
+    message = "add_generation_prompt=false needs continue_final_message=true, since a reply is the assistant's turn."
     raise Refused(400, message, param="add_generation_prompt")
   try:
     told: list[Any] = tool_calls.messages(read, served.tools)
@@ -289,26 +289,26 @@ def _chat(said: Mapping[str, Any], served: Served, tools: Tools) -> _Chat:
     raise Refused(400, " ".join(str(error).split()), param="messages") from None
   ids = [*ids, *served.tokenizer.encode(opened)]
   if not ids:
-    raise Refused(400, "the messages are empty: a reply is drawn after a last token of them.", param="messages")
+    raise Refused(400, "the messages give an empty prompt: it must have at least one token.", param="messages")
   return _Chat(tuple(ids), tuple(told), opened)
 
 
 def _message(said: Any, number: int) -> dict[str, Any]:
   where = f"messages[{number}]"
   if not isinstance(said, dict) or said.get("role") not in ROLES:
-    raise Refused(400, f"{where} must have a role, one of {', '.join(ROLES)}.", param=where)
+    raise Refused(400, f"{where} must have a role: one of {', '.join(ROLES)}.", param=where)
   made = {name: said[name] for name in ("name", "tool_call_id") if isinstance(said.get(name), str)}
   made["role"] = "system" if said["role"] == "developer" else said["role"]
   made["content"] = _content(said.get("content"), where)
   if calls := said.get("tool_calls"):
     if said["role"] != "assistant" or not isinstance(calls, list):
-      raise Refused(400, f"{where}.tool_calls: only the assistant has them, in a list.", param=f"{where}.tool_calls")
+      raise Refused(400, f"{where}.tool_calls must be a list in an assistant message.", param=f"{where}.tool_calls")
     made["tool_calls"] = calls
   return made
 
 
 def _content(content: Any, where: str) -> str:
-  """A message's text, given as such or in parts."""
+  """A message's text, given as a string or in parts."""
   if content is None:
     return ""
   if isinstance(content, str):
@@ -316,4 +316,4 @@ def _content(content: Any, where: str) -> str:
   text = lambda part: isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
   if isinstance(content, Sequence) and all(map(text, content)):
     return "".join(part["text"] for part in content)
-  raise Refused(400, f"{where}.content must be a text, or parts of the type 'text'.", param=f"{where}.content")
+  raise Refused(400, f"{where}.content must be a string, or parts of type 'text'.", param=f"{where}.content")

@@ -1,4 +1,4 @@
-"""A reply's tokens as text, piece by piece, up to the first stop string."""
+"""Decodes a reply's tokens to text, piece by piece, up to the first stop string."""
 
 import codecs
 from collections.abc import Sequence
@@ -7,19 +7,19 @@ from ragrl_jax.prompting.tokenizer import Tokenizer
 
 
 class TextStream:
-  """Takes tokens and gives text. The pieces joined are the text of all tokens, cut at the first stop string.
+  """Turns tokens into pieces of text. The joined pieces are the text of all tokens, cut at the first stop string.
 
-  The first stop string is the one whose last byte comes first; of two that end on the same byte, the longer one, as in
-  `engine.stops`. A piece never ends within a character, nor with what may be the beginning of a stop string.
+  The first stop string is the one whose last byte comes first. Of two that end on the same byte, the longer one counts,
+  as in `engine.stops`. A piece never ends within a character or within a possible stop string.
 
   Args:
     tokenizer: gives each token's bytes.
-    stops: the stop strings, none of them empty.
-    keep_stop: whether the text holds the stop string.
-    ends: stop strings that the text holds in any case, such as the closing mark of a tool call.
+    stops: stop strings, none of them empty.
+    keep_stop: whether the text includes the stop string.
+    ends: stop strings that the text always includes, such as the closing mark of a tool call.
 
   Attributes:
-    stop: the stop string that was completed; None before.
+    stop: the stop string that was completed, or None.
   """
 
   def __init__(
@@ -32,7 +32,7 @@ class TextStream:
     self.stop: str | None = None
 
   def feed(self, ids: Sequence[int]) -> int:
-    """Takes tokens until a stop string is complete; returns their number. The completing token counts whole."""
+    """Takes tokens until a stop string is complete; returns their number, the completing token included."""
     for number, token in enumerate(ids):
       before = len(self._data)
       self._data += self._tokenizer.token_bytes(token)
@@ -41,7 +41,7 @@ class TextStream:
     return len(ids)
 
   def piece(self, *, last: bool = False) -> str:
-    """The text that is certain since the last call; with `last`, all the rest of it."""
+    """The new text since the last call that no later token can change; with `last`, all the remaining text."""
     end = self._end
     if end is None:
       end = len(self._data) if last else len(self._data) - self._held()
@@ -64,7 +64,7 @@ class TextStream:
     return True
 
   def _held(self) -> int:
-    """Length of the longest beginning of a stop string that the bytes end with."""
+    """Length in bytes of the longest prefix of a stop string at the end of the bytes."""
     longest = max(map(len, self._stops), default=1) - 1
     for length in range(min(longest, len(self._data)), 0, -1):
       if any(stop.startswith(bytes(self._data[-length:])) for stop in self._stops if len(stop) > length):

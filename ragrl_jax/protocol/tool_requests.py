@@ -1,4 +1,4 @@
-"""What a chat request says of tools: which there are, and whether the model has to call one."""
+"""Parses the tools of a chat request, and whether the model must call one."""
 
 import dataclasses
 import re
@@ -16,7 +16,7 @@ class Tools:
   """The tools of a request; see `requests.Asked` for `functions`, `ends` and `forced`.
 
   Attributes:
-    shown: in the template's form; empty for none.
+    shown: the tools in the template's form; empty if there are none.
   """
 
   shown: tuple[Any, ...] = ()
@@ -31,10 +31,10 @@ NONE = Tools()
 def read(said: Mapping[str, Any], form: ToolFormat | None) -> Tools:
   """Reads `tools`, `tool_choice` and `parallel_tool_calls`.
 
-  A call is forced by its beginning, in the template's own words: what follows is drawn like any reply.
+  To force a call, the prompt ends with the beginning of a call in the template's format. The rest is sampled.
 
   Raises:
-    Refused: one of them has a form that is not served.
+    Refused: one of the fields has a value that is not supported.
   """
   tools, choice = said.get("tools"), said.get("tool_choice", "auto")
   named = lambda one: isinstance(one, dict) and isinstance(one.get("function"), dict) and _is_name(one["function"])
@@ -46,7 +46,7 @@ def read(said: Mapping[str, Any], form: ToolFormat | None) -> Tools:
   if not tools or choice == "none":
     return NONE
   if form is None:
-    raise Refused(400, "this model's chat template has no format for tool calls that could be read.", param="tools")
+    raise Refused(400, "this model's chat template has no known format of tool calls: leave out tools.", param="tools")
   single = name or said.get("parallel_tool_calls") is False
   ends = (form.closing,) if single and form.closing else ()
   if name is None:
@@ -55,11 +55,11 @@ def read(said: Mapping[str, Any], form: ToolFormat | None) -> Tools:
   try:
     return Tools(tuple(tools), functions, ends, form.forced(name))
   except ValueError as error:
-    raise Refused(400, f"tool_choice: {error} So none can be forced.", param="tool_choice") from None
+    raise Refused(400, f"tool_choice: {error} So no call can be forced.", param="tool_choice") from None
 
 
 def _chosen(choice: Any, functions: Mapping[str, Any]) -> str | None:
-  """The function that the model has to call, "" for any; None if it may do without."""
+  """The name of the function that the model must call, "" for any function, or None if it need not call one."""
   if choice in ("auto", "none"):
     return None
   name = ""
@@ -71,7 +71,7 @@ def _chosen(choice: Any, functions: Mapping[str, Any]) -> str | None:
       raise Refused(400, message, param="tool_choice")
   if name not in functions if name else not functions:
     wanted = repr(name)[:80] if name else "any"
-    raise Refused(400, f"tool_choice wants a call of {wanted}, and tools has no such function.", param="tool_choice")
+    raise Refused(400, f"tool_choice names the function {wanted}, which tools does not have.", param="tool_choice")
   return name
 
 

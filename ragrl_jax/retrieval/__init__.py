@@ -27,23 +27,23 @@ def load_index(
   """Loads the retriever that `config.retrieval.index` names.
 
   Args:
-    path: a folder made by `build_index`, the address of a retriever ("http://host:port"), the addresses of all parts of
-      a corpus with commas between them, a recording (FILE.jsonl of `replay.Recorder`), or a file that fuses indexes
-      or reranks (FUSED.json, see `fusion`), whose indexes get the arguments below.
-    encoder: for a dense index, the encoder or the folder it was moved to; None loads the encoder that the index names.
+    path: a folder made by `build_index`, the address of a retriever ("http://host:port"), the comma-separated addresses
+      of all parts of a corpus, a recording (FILE.jsonl of `replay.Recorder`), or a file that fuses or reranks indexes
+      (FUSED.json, see `fusion`). The indexes of FUSED.json get the arguments below.
+    encoder: for a dense index: the encoder, or its folder if it was moved; None loads the encoder that the index names.
     search: for a dense index, "faiss" or "device" (exact search on the accelerators).
     options: FAISS's search parameters, such as "nprobe=64"; None uses those of the index.
-    device_dtype: dtype of the vectors on the accelerators: "float32", "bfloat16" or "int8". It changes memory and
-      speed, and no answer.
+    device_dtype: dtype of the vectors on the accelerators: "float32", "bfloat16" or "int8". It affects memory and
+      speed, but not the answers.
     threads: FAISS's threads for one search; None uses all cores.
     dispatch: see `dense.DenseRetriever`.
-    verify_bytes: if the index's files together have at most this many bytes, their SHA-256 digests are compared with
-      those of the build; otherwise only their sizes are.
+    verify_bytes: largest index, in bytes, whose SHA-256 digests are compared with those of the build. Of a larger
+      index only the files' sizes are compared.
     **remote: for an address, arguments of `remote.RemoteRetriever`: timeout_s, deadline_s, retries, wait_s, max_bytes,
       key.
 
   Raises:
-    ValueError: there is no finished index, or its files do not belong together.
+    ValueError: there is no finished index, or its files do not match.
     RetrievalFailed: no server answers at the address.
   """
   where = os.fspath(path)
@@ -56,13 +56,13 @@ def load_index(
   if where.endswith(".json"):
     from ragrl_jax.retrieval import fusion
 
-    def part(name, **given):  # the settings of a retriever at an address are for those among the parts alone
+    def part(name, **given):  # only parts that are servers get the arguments for servers
       return load_index(name, **given, **(remote if "://" in os.fspath(name) else {}))
 
     settings = dict(search=search, device_dtype=device_dtype, threads=threads, dispatch=dispatch)
     return fusion.load(where, part, **settings, verify_bytes=verify_bytes)
   if remote:
-    raise ValueError(f"{sorted(remote)}: these settings are for a retriever at an address, and {where!r} is not one.")
+    raise ValueError(f"{sorted(remote)}: these settings are for a retriever at an address, but {where!r} is not one.")
   if where.endswith(".jsonl"):
     from ragrl_jax.retrieval.replay import Replay
 
@@ -77,7 +77,7 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
 
   if not (folder / INDEX).is_file():
     why = (
-      "its build did not finish: run the same build_index command again, which continues it"
+      "its build did not finish: run the same build_index command again to continue it"
       if (folder / REQUEST).is_file()
       else "build one with launchers/build_index.py (config.retrieval.index)"
     )
@@ -88,7 +88,7 @@ def _local(folder: pathlib.Path, encoder, search, options, device_dtype, threads
   corpus = Corpus(folder / "corpus")
   if corpus.checksum != card["corpus"]["checksum"]:
     raise ValueError(
-      f"{folder}: the passages are not those the index was built from "
+      f"{folder}: the passages differ from those that were indexed "
       f"({corpus.checksum[:12]}, not {card['corpus']['checksum'][:12]}): build it again."
     )
   lexical = card["encoder"]["kind"] == "bm25"

@@ -27,7 +27,7 @@ class Retriever(Protocol):
     """
 
   def read(self, asked: Sequence[tuple[str, str]], k: int) -> Answers:
-    """The documents around passages, as `reading.read` gives them. Only recipes whose agents open documents need it."""
+    """The documents around passages, as in `reading.read`. Only recipes whose agents open documents need it."""
 
   def describe(self) -> Mapping[str, Any]:
     """The retriever's settings (JSON): corpus, checksum, encoder, index. Evaluations store them with their scores."""
@@ -44,7 +44,7 @@ class Encoder(Protocol):
 
   @property
   def settings(self) -> Mapping[str, Any]:
-    """JSON, stored with the index. It is compared when an index is loaded with an encoder that the caller passed."""
+    """JSON, stored with the index. If a caller loads the index with another encoder, the settings are compared."""
 
   def queries(self, texts: Sequence[str]) -> np.ndarray:
     """The queries' vectors, float32 [n, dim]."""
@@ -53,7 +53,7 @@ class Encoder(Protocol):
     """The passages' vectors, float32 [n, dim]. A passage's vector depends on that passage alone."""
 
   def num_tokens(self, texts: Sequence[str], kind: str) -> list[int]:
-    """Tokens of each text that the encoder reads, as a "query" or "passage". Only the server of embeddings asks."""
+    """Number of tokens that the encoder reads of each "query" or "passage". Only the server of embeddings needs it."""
 
 
 class RetrievalFailed(ToolFailed):
@@ -82,7 +82,7 @@ def checked(queries: Sequence[str], k: int) -> list[str]:
 
 
 def each(queries: Sequence[str], k: int, search: Callable[[list[str]], Answers]) -> Answers:
-  """Checks the arguments, answers blank queries with empty lists, and all others by one call of `search`."""
+  """Checks the arguments. Answers blank queries with empty lists, and all other queries by one call of `search`."""
   queries = checked(queries, k)
   asked = [i for i, query in enumerate(queries) if query.strip()]
   answers: Answers = [[] for _ in queries]

@@ -16,15 +16,15 @@ from ragrl_jax.structs import ToolFailed
 
 METHODS = {page: "POST" for page in TIMED} | {page: "GET" for page in ("/v1/models", "/health", "/metrics")}
 CLOSE = (b"connection", b"close")
-LEFT = 499  # the status that is counted for a client that left
+LEFT = 499  # the counted status if the client has disconnected
 
 
 class Application:
   """Answers requests.
 
   Args:
-    retriever: several threads call its `search` at the same time, `read` if it has it, and `embed` if it has a `model`
-      (its encoder's name).
+    retriever: several threads call its `search` at the same time. They call `read` if it exists, and `embed` if the
+      retriever has a `model` (its encoder's name).
     limits: limits of requests.
     local: answer only requests whose Host header names this machine's loopback, at any port. This refuses a web page
       whose domain name resolves to this machine (DNS rebinding).
@@ -37,7 +37,7 @@ class Application:
   ):
     self._retriever, self._limits, self._local, self._key = retriever, limits, local, key
     self._metrics = metrics or Metrics()
-    # Looked up when they are called: not every retriever has them.
+    # Attributes are looked up when called, since not every retriever has them.
     embed, read = (lambda texts, kind: retriever.embed(texts, kind)), (lambda asked, k: retriever.read(asked, k))
     self._work = {
       page: Batcher(
@@ -82,12 +82,12 @@ class Application:
       self._metrics.request(page, status, time.perf_counter() - begun, waiting=waiting)
 
   async def _answer(self, scope, receive) -> bytes | None:
-    """The body of the answer; None if the client has left. Raises _Refused."""
+    """The body of the answer; None if the client has disconnected. Raises _Refused."""
     page, headers = scope["path"], dict(scope["headers"])
     if refused := guard.unwelcome(headers, local=self._local):
       raise _Refused(*refused)
     if not guard.has_key(headers, self._key):
-      raise _Refused(401, "this server needs its key: Authorization: Bearer KEY.", (b"www-authenticate", b"Bearer"))
+      raise _Refused(401, "wrong or missing key: send Authorization: Bearer KEY.", (b"www-authenticate", b"Bearer"))
     if (method := METHODS.get(page)) is None:
       raise _Refused(404, f"no page {page[:80]!r}: the pages are {', '.join(METHODS)}.")
     if scope["method"] != method:
@@ -128,17 +128,17 @@ class Application:
     except Full as full:
       raise _Refused(
         429,
-        f"over {self._limits.max_waiting} texts are waiting: ask again in {full.retry_after_s} s.",
+        f"more than {self._limits.max_waiting} texts are waiting: ask again in {full.retry_after_s} s.",
         (b"retry-after", str(full.retry_after_s).encode()),
       ) from None
     watch = asyncio.create_task(_given_up(receive, answer))
     try:
       async with asyncio.timeout(asked.timeout_s):
-        found = await answer  # the deadline cancels it, which takes the request's texts from the queue
+        found = await answer  # at the deadline it is cancelled, which removes the request's texts from the queue
     except ToolFailed as error:
       raise _Refused(502, str(error)) from error
     except TimeoutError:
-      raise _Refused(504, f"no answer within {asked.timeout_s:g} s: ask for less, or later.") from None
+      raise _Refused(504, f"no answer within {asked.timeout_s:g} s: send fewer texts, or ask later.") from None
     except asyncio.CancelledError:
       if asyncio.current_task().cancelling():  # the server is shutting down
         raise

@@ -1,4 +1,4 @@
-"""The server's queue of work: it batches requests, treats them fairly, and drops requests whose client has left."""
+"""The server's queue: batches requests, takes turns between them, and drops requests of disconnected clients."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 PART = 16  # most texts that one request puts into a batch at its turn
-LONGEST_PAUSE_S = 30  # the longest pause that a refused client is told
+LONGEST_PAUSE_S = 30  # longest Retry-After of a refused request
 
 
 class Full(Exception):
-  """Too many texts are waiting already. `retry_after_s`: seconds after which half of them will be done."""
+  """Too many texts are waiting. After `retry_after_s` seconds, about half of them will be done."""
 
   def __init__(self, retry_after_s: int):
     super().__init__(f"ask again in {retry_after_s} s")
@@ -24,18 +24,18 @@ class Full(Exception):
 
 
 class Batcher:
-  """Runs requests on worker threads. While all workers are busy, requests queue up and are batched into one `work`.
+  """Runs requests on worker threads. While all workers are busy, requests wait and are batched.
 
-  A batch takes a few texts of each request in turn, so that short requests do not wait for long ones. A cancelled
-  future ends the work on its request. If a batch fails, its requests are worked on one by one, so that a request fails
-  only by its own texts.
+  A batch takes a few texts of each request in turn, so that short requests do not wait for long ones. Cancelling a
+  future drops its request. If a batch fails, its requests are run one by one, so a request fails only for its own
+  texts.
 
   Args:
-    work: `work(texts, key)` → one result per text, called on the worker threads. A batch has one key.
-    render: (a text's result, option) → what the client gets, called on the worker threads.
-    workers: number of threads, each with one batch at a time.
+    work: `work(texts, key)` → one result per text. All texts of a batch have the same key.
+    render: (a text's result, option) → the result for the client. Worker threads call `work` and `render`.
+    workers: number of threads; each runs one batch at a time.
     batch: texts in one batch.
-    waiting: most texts that may wait. A request beyond that is refused, unless no other waits.
+    waiting: most texts that may wait. A request beyond this limit is refused, unless no other request waits.
     done: called with (texts, seconds) after each batch, on the event loop.
   """
 
@@ -78,12 +78,12 @@ class Batcher:
       return request.future
     self._texts += len(texts)
     self._requests.append(request)
-    if self._idle:  # call_soon: requests that are ready at this moment enter the same batch
+    if self._idle:  # call_soon: requests that arrive at the same time enter the same batch
       loop.call_soon(self._send)
     return request.future
 
   def _forget(self) -> None:
-    """Drops the requests that were cancelled."""
+    """Drops cancelled requests."""
     self._requests = collections.deque(request for request in self._requests if not request.future.done())
     self._texts = sum(len(request.texts) - request.taken for request in self._requests)
 
@@ -113,7 +113,7 @@ class Batcher:
         self._texts -= part.stop - part.start
         room -= part.stop - part.start
         if request.taken < len(request.texts):
-          self._requests.append(request)  # to the end of the queue; its next turn may be in this batch
+          self._requests.append(request)  # at the end of the queue; it may get another turn in this batch
     self._requests.extendleft(reversed(others))
     return parts
 
@@ -128,7 +128,7 @@ class Batcher:
         return
 
   def _found(self, parts: list[_Part]) -> list[list[Any] | Exception]:
-    """The results of each part, or the exception that it raised."""
+    """For each part its results, or the exception that it raised."""
     try:
       texts = [text for part in parts for text in part.request.texts[part.start : part.stop]]
       results = iter(self._work(texts, parts[0].request.key))

@@ -17,7 +17,7 @@ from ragrl_jax.retrieval.words import Words, title_and_text
 from ragrl_jax.structs import Passage
 
 if TYPE_CHECKING:
-  import bm25s  # at run time only inside functions: its import starts JAX, and hosts must join the cluster before that
+  import bm25s  # at run time imported inside functions: it starts JAX, and hosts must join the cluster first
 
 
 class BM25Retriever:
@@ -44,7 +44,7 @@ class BM25Retriever:
       shard: which part of a corpus it is; None for a whole corpus.
 
     Raises:
-      ValueError: the files do not belong together.
+      ValueError: the files do not match.
     """
     import bm25s
 
@@ -52,7 +52,7 @@ class BM25Retriever:
     columns = len(index.scores["indptr"]) - 1
     if len(index.vocab_dict) != columns:
       raise ValueError(
-        f"{pathlib.Path(folder) / 'vocab.index.json'}: {len(index.vocab_dict)} words, but scores of "
+        f"{pathlib.Path(folder) / 'vocab.index.json'}: {len(index.vocab_dict)} words, but the scores are for "
         f"{columns}: copy the index again, or build it again."
       )
     return cls(corpus, index, Words(**settings["words"]), shard)
@@ -70,7 +70,7 @@ class BM25Retriever:
     )
 
   def row_of(self, name: str) -> int | None:
-    """The row of the passage with this id; None without one."""
+    """The row of the passage with this id, or None."""
     return self._corpus.row_of(name)
 
   def read(self, asked: Sequence[tuple[str, str]], k: int) -> api.Answers:
@@ -78,7 +78,7 @@ class BM25Retriever:
     return reading.read(self._corpus, asked, k)
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:
-    """For each query its k best passages, best first, scored. See `retrieval.api`."""
+    """The k best passages for each query, best first, with scores. See `retrieval.api`."""
     return api.each(queries, k, lambda texts: [self._search(text, k) for text in texts])
 
   def _search(self, query: str, k: int) -> list[Passage]:
@@ -86,9 +86,9 @@ class BM25Retriever:
     if not ids:
       return []
     scores = self._index.get_scores_from_ids(ids)
-    hits = np.flatnonzero(scores > 0)  # passages without any of the words are left out
+    hits = np.flatnonzero(scores > 0)  # leave out passages without any of the words
     if len(hits) > k:
-      # Keep all passages that tie with the k-th: `ordered` decides among them by row.
+      # Keep all passages that tie with the k-th one: `ordered` orders them by row.
       hits = hits[scores[hits] >= np.partition(scores[hits], len(hits) - k)[len(hits) - k]]
     best = ordered(scores[hits], hits, k)
     return [self._corpus.scored(row, score) for score, row in zip(*best)]
@@ -105,16 +105,16 @@ def build(
   rows: range | None = None,
   progress: bool = True,
 ) -> dict[str, Any]:
-  """Writes bm25s's files. Words are numbered by their first appearance, so that the same corpus gives the same files.
+  """Writes bm25s's files. The same corpus gives the same files, since words are numbered by first appearance.
 
   Memory: about 4 bytes per word of the corpus while words are counted, then 12 bytes per distinct word of each passage.
 
   Args:
-    corpus: the passages, whose statistics decide the scores.
+    corpus: the passages. Word statistics are counted over all of them.
     folder: where the files are written.
     k1, b: BM25's saturation (at least 0) and length normalisation (0 to 1).
     stemmer, stopwords: see `words.Words`.
-    rows: the passages that can be found; None for all.
+    rows: rows of the passages that searches return; None for all.
     progress: show progress bars.
 
   Returns:
@@ -130,7 +130,7 @@ def build(
     ids = [vocabulary.setdefault(word, len(vocabulary)) for word in words(title_and_text(passage))]
     documents.append(np.array(ids, dtype=np.int32))
   if not vocabulary:
-    raise ValueError("no passage holds a word that BM25 could find (two letters or more, no stop word).")
+    raise ValueError("no passage has a word that BM25 indexes (two letters or more, no stop word): check the corpus.")
   import bm25s
 
   index = bm25s.BM25(k1=k1, b=b, method="lucene", backend="numpy")
@@ -144,7 +144,7 @@ def build(
 def _keep(scores: dict[str, Any], rows: range) -> None:
   """Drops the scores of all other rows from bm25s's compressed columns (a column is a word, `indices` are rows)."""
   kept = (scores["indices"] >= rows.start) & (scores["indices"] < rows.stop)
-  before = np.concatenate([[0], np.cumsum(kept)])  # before[i]: scores that stay among the first i
+  before = np.concatenate([[0], np.cumsum(kept)])  # before[i]: number of kept scores among the first i
   scores.update(
     data=scores["data"][kept],
     indices=scores["indices"][kept] - rows.start,

@@ -1,6 +1,6 @@
-"""Builds an index folder from a corpus (`launchers/build_index.py`). A killed build continues when it is called again.
+"""Builds an index folder from a corpus (`launchers/build_index.py`). Call it again to continue a killed build.
 
-OUT/index.json     the index's settings and its files' digests; written last, so a folder without it is unfinished
+OUT/index.json     the index's settings and its files' digests; written last: without it the folder is unfinished
 OUT/build.json     the request: a build continues only for the same request
 OUT/corpus/        the passages, memory-mapped, with a checksum over their order
 OUT/bm25/          bm25s's arrays and vocabulary                                        (encoder "bm25")
@@ -57,15 +57,15 @@ def build_index(
     out: the folder of the index.
     factory: FAISS's factory string for a dense index: "Flat" (exact), "HNSW32", "IVF1024,PQ64", …
     options: FAISS's search parameters, such as "nprobe=32" or "efSearch=128".
-    oversample: candidates that an approximate index fetches per requested passage, to be ranked by exact scores.
+    oversample: candidates per requested passage that an approximate index fetches. Exact scores rank the candidates.
     dtype: dtype of the stored vectors: "float32", "float16", "bfloat16" or "int8".
     encoder_options: keyword arguments of the encoder: for "bm25" k1, b, stemmer, stopwords; for "hashing" dim, seed,
       title_weight, k1, b; for a folder those of `models.encoder.load_encoder`.
-    chunks: how documents are cut into passages; None if the corpus has passages.
-    shard: (number from 1, of how many): index this part of the corpus alone, for a server of its own. Words are counted
-      over the whole corpus, so that the parts' scores are those of one index. Ids are compared within the part.
+    chunks: how documents are cut into passages; None if the corpus already has passages.
+    shard: (part number from 1, number of parts): index only this part of the corpus, for its own server. Words are
+      counted over the whole corpus, so scores of all parts are comparable. Ids must be unique within the part.
     shard_rows: most passages encoded between two saves of the progress.
-    note_s: most seconds between two saves; a killed build loses at most this time and one batch.
+    note_s: most seconds between two saves. A killed build loses at most this time plus one batch.
     batch: passages given to the encoder at a time.
     threads: FAISS's threads during the build; None uses all cores.
     overwrite: replace an index of another request.
@@ -75,7 +75,7 @@ def build_index(
     `out`.
 
   Raises:
-    ValueError: a bad row (with file and line), a bad setting, or a folder that holds an index of another request.
+    ValueError: a bad row (with file and line), a bad setting, or the folder has an index of another request.
   """
   out = pathlib.Path(out)
   if not isinstance(corpus, str | os.PathLike | Corpus):
@@ -106,7 +106,7 @@ def build_index(
   rows = _part(whole, shard)
   path = corpus if isinstance(corpus, str | os.PathLike) and chunks is None else None
   passages = _stored(whole, out, rows, path, progress=progress)
-  if rows is None:  # stored passages need not be read and cut again
+  if rows is None:  # all passages are stored, so they need not be read and cut again
     whole = passages
   card = dict(request, corpus=dict(request["corpus"], rows=len(passages), checksum=passages.checksum))
   if chosen["kind"] == "bm25":
@@ -129,9 +129,9 @@ def build_index(
 
 
 def made_of(card: Mapping[str, Any]) -> str:
-  """SHA-256 of all that the vectors depend on: the passages in their order, the encoder with its settings, the dtype.
+  """SHA-256 of everything that determines the vectors: passages and their order, encoder and its settings, dtype.
 
-  Stores with the same value hold the same vectors, up to rounding on other machines. `card`: contents of index.json.
+  Equal values mean equal vectors, up to rounding on other machines. `card`: contents of index.json.
   """
   settings = {name: value for name, value in card["encoder"]["settings"].items() if name != "path"}
   parts = dict(passages=card["corpus"]["checksum"], encoder=settings, dtype=card["dtype"], dim=card["dim"])
@@ -146,7 +146,7 @@ def _source(corpus: str | os.PathLike | Iterable[Passage]) -> dict[str, Any]:
 
 
 class _Whole(Collection[Passage]):
-  """The passages of a corpus's files, or of passages in memory, cut into chunks; read anew each time."""
+  """The passages of files or from memory, cut into chunks. Each iteration reads the files again."""
 
   def __init__(self, corpus: str | os.PathLike | Collection[Passage], chunks: Chunks | None):
     self._corpus, self._chunks = corpus, chunks
@@ -171,7 +171,7 @@ def _part(whole: Collection[Passage], shard: tuple[int, int] | None) -> range | 
   number, of = shard
   total = len(whole)
   if total < of:
-    raise ValueError(f"shard={number}/{of}: the corpus has {total} passages only: make fewer parts.")
+    raise ValueError(f"shard={number}/{of}: the corpus has only {total} passages: make fewer parts.")
   return range(total * (number - 1) // of, total * number // of)
 
 
@@ -180,7 +180,7 @@ def _stored(
 ) -> Corpus:
   """Stores the passages of these rows. A bad row removes everything that was written.
 
-  `path`: the corpus's files, whose lines a message names; None if its passages are no rows of files.
+  `path`: the corpus's files, for the line numbers in messages; None if passages are not rows of files.
   """
   if (out / "corpus" / CARD).is_file():
     return Corpus(out / "corpus")
@@ -217,7 +217,7 @@ def _finished(out: pathlib.Path, request: dict[str, Any], *, overwrite: bool) ->
   free = not finished and (same_vectors or not (out / "corpus" / CARD).is_file())
   if not overwrite and not free:
     raise ValueError(
-      f"{out}: it holds an index of another request (other {', '.join(sorted(differs))}): choose another "
+      f"{out}: it has an index of another request (other {', '.join(sorted(differs))}): choose another "
       "folder, or build with overwrite=True (--overwrite)."
     )
   for name in (INDEX, "index.faiss") + (

@@ -1,4 +1,4 @@
-"""Documents cut into passages of a number of tokens, which may overlap."""
+"""Cuts documents into passages of a given number of tokens. Passages may overlap."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from ragrl_jax.store import sums
 from ragrl_jax.structs import Passage
 
-MARK = "#"  # between a document's id and a passage's number in it
+MARK = "#"  # separates a document's id from the passage's number: "d#0"
 _WORD = re.compile(r"\S+")
 Spans = Callable[[str], list[tuple[int, int]]]
 
@@ -22,9 +22,10 @@ class Chunks:
   """How documents are cut. A document "d" becomes the passages "d#0", "d#1", …, each with the document's title.
 
   Attributes:
-    tokens: most tokens of a passage. They are those of the whole text; a passage alone may have one or two more.
-    overlap: tokens that a passage shares with the one before.
-    tokenizer: "words" (what white space separates), or a folder with a tokenizer.json.
+    tokens: most tokens of a passage, counted in the tokenized document. A passage tokenized alone may have one or two
+      more.
+    overlap: tokens that a passage shares with the previous one.
+    tokenizer: "words" (separated by white space), or a folder with a tokenizer.json.
   """
 
   tokens: int
@@ -34,8 +35,8 @@ class Chunks:
   def __post_init__(self):
     if self.tokens < 1 or not 0 <= self.overlap < self.tokens:
       raise ValueError(
-        f"tokens={self.tokens}, overlap={self.overlap}: a passage has at least one token, and the overlap must be less "
-        "than its tokens (--chunk_tokens, --chunk_overlap)."
+        f"tokens={self.tokens}, overlap={self.overlap}: tokens must be at least 1, and overlap less than tokens "
+        "(--chunk_tokens, --chunk_overlap)."
       )
     if self.tokenizer != "words" and not self._file.is_file():
       raise ValueError(f"{self.tokenizer}: it must be 'words' or a folder with a tokenizer.json (--chunk_tokenizer).")
@@ -72,19 +73,19 @@ class Chunks:
 
 
 def pieces(text: str, spans: list[tuple[int, int]], tokens: int, overlap: int) -> list[str]:
-  """The text's pieces of at most `tokens` tokens; a text without tokens is one piece.
+  """Pieces of at most `tokens` tokens. A text without tokens is one piece.
 
-  A piece ends before a character that would be split: the bytes of a rare character can be several tokens.
+  Characters are never split: a rare character can have several tokens, and a piece ends before or after all of them.
 
   Args:
     text: the whole text.
     spans: (start, end) of each token, in characters.
-    tokens: most tokens of a piece; a character of more tokens stays whole.
-    overlap: tokens that a piece shares with the one before; less than `tokens`.
+    tokens: most tokens of a piece. A character of more tokens stays whole.
+    overlap: tokens that a piece shares with the previous one; less than `tokens`.
   """
   if not spans:
     return [text]
-  # Places between two tokens where no character is split.
+  # Token boundaries that do not split a character.
   edges = [at for at in range(1, len(spans)) if spans[at][0] >= spans[at - 1][1]] + [len(spans)]
   found, start = [], 0
   while True:
@@ -96,12 +97,12 @@ def pieces(text: str, spans: list[tuple[int, int]], tokens: int, overlap: int) -
 
 
 def _edge(edges: list[int], after: int, most: int) -> int:
-  """The last edge up to `most`; if there is none behind `after`, the first one behind it."""
+  """The last edge in (after, most]; if there is none, the first edge after `after`."""
   last = bisect.bisect_right(edges, most) - 1
   return edges[last] if last >= 0 and edges[last] > after else edges[bisect.bisect_right(edges, after)]
 
 
 def document_of(name: str) -> tuple[str, int | None]:
-  """(document's id, the passage's number in it) of a passage's id; (id, None) for a passage that is no chunk."""
+  """Splits a passage's id into (document's id, number of the passage); (id, None) if the passage is not a chunk."""
   document, mark, number = name.rpartition(MARK)
   return (document, int(number)) if mark and number.isascii() and number.isdigit() else (name, None)

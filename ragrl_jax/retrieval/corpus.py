@@ -44,7 +44,7 @@ class Corpus:
   def __init__(self, path: str | os.PathLike):
     """
     Raises:
-      ValueError: the folder does not hold a complete corpus.
+      ValueError: the folder has no complete corpus.
     """
     self.path = pathlib.Path(path)
     if not (self.path / CARD).is_file():
@@ -55,8 +55,8 @@ class Corpus:
     size = (self.path / ROWS).stat().st_size
     if len(self._offsets) != card["rows"] + 1 or int(self._offsets[-1]) != size:
       raise ValueError(
-        f"{self.path}: {ROWS} has {size} bytes where {int(self._offsets[-1])} were written: "
-        "the copy is cut; copy it again or build the index again."
+        f"{self.path}: {ROWS} has {size} bytes, but {int(self._offsets[-1])} were written: "
+        "the copy is incomplete: copy it again or build the index again."
       )
     self._rows = np.memmap(self.path / ROWS, dtype=np.uint8, mode="r")
     self._by_id: tuple[np.ndarray, np.ndarray] | None = None  # sorted hashes of ids, and their rows
@@ -79,7 +79,7 @@ class Corpus:
     return dataclasses.replace(self[int(row)], score=float(score))
 
   def row_of(self, name: str) -> int | None:
-    """The row of the passage with this id; None without one. The first call sorts the ids' hashes: 12 bytes each.
+    """The row of the passage with this id, or None. The first call sorts the ids' hashes (12 bytes per passage).
 
     Raises:
       ValueError: the corpus was stored by an older version, without the hashes of its ids.
@@ -105,7 +105,7 @@ class Corpus:
       digest.update(self._rows[start : start + (1 << 24)].tobytes())
     if digest.hexdigest() != self.checksum:
       raise ValueError(
-        f"{self.path}: the passages were changed since they were indexed (checksum "
+        f"{self.path}: the passages have changed since they were indexed (checksum "
         f"{digest.hexdigest()[:12]}, not {self.checksum[:12]}): build the index again."
       )
 
@@ -113,7 +113,7 @@ class Corpus:
 def store(
   passages: Iterable[Passage], path: str | os.PathLike, *, unique: bool = False, progress: bool = True
 ) -> Corpus:
-  """Streams passages into a folder that `Corpus` reads. The card is written last, so a folder without it is incomplete.
+  """Streams passages into a folder for `Corpus`. The card is written last: a folder without it is incomplete.
 
   Args:
     passages: the passages in the order of their rows.
@@ -141,7 +141,7 @@ def store(
       ids.append(_hash(passage.id))
       offsets.write(np.int64(offset).tobytes())
   if not count:
-    raise ValueError("the corpus has no passages: an index needs at least one.")
+    raise ValueError("the corpus has no passages: it must have at least one.")
   np.save(path / OFFSETS, np.memmap(raw_offsets, dtype=np.int64, mode="r"))
   raw_offsets.unlink()
   np.save(path / IDS, np.asarray(ids))
@@ -161,7 +161,7 @@ class Twice(ValueError):
   """Two passages have the same id. `rows` are their rows, from 0."""
 
   def __init__(self, name: str, rows: tuple[int, int], where: str):
-    super().__init__(f"{where}: the id {name!r:.80} is there twice: every passage must have one of its own.")
+    super().__init__(f"{where}: the id {name!r:.80} occurs twice: every passage must have a unique id.")
     self.name, self.rows = name, rows
 
 
@@ -169,13 +169,13 @@ def _refuse_twins(stored: Corpus, hashes: np.ndarray) -> None:
   order = np.argsort(hashes, kind="stable")
   same = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
   for first, second in sorted(zip(order[same].tolist(), order[same + 1].tolist())):
-    if stored[first].id == stored[second].id:  # else two ids happen to have the same hash
+    if stored[first].id == stored[second].id:  # otherwise the two ids only have the same hash
       (stored.path / CARD).unlink()  # without its card the corpus counts as incomplete
       raise Twice(stored[first].id, (first, second), f"passages {first} and {second}")
 
 
 def checksum(passages: Iterable[Passage]) -> str:
-  """The checksum of passages in memory: the one that `store` computes for the same passages."""
+  """The checksum of passages in memory, equal to the one that `store` computes."""
   digest = hashlib.sha256()
   for passage in passages:
     digest.update(_row(passage))
@@ -187,18 +187,18 @@ def _row(passage: Passage) -> bytes:
 
 
 def read_card(path: pathlib.Path, names: Iterable[str]) -> dict:
-  """Reads a file of `write_json` and checks that it has these entries. Raises ValueError, with the path, otherwise."""
+  """Reads a file written by `write_json`. Raises ValueError if the file is damaged or lacks one of these entries."""
   try:
     card = json.loads(path.read_text())
   except (ValueError, RecursionError) as error:
-    raise ValueError(f"{path}: no JSON that can be read ({error}): copy the index again, or build it again.") from None
+    raise ValueError(f"{path}: not valid JSON ({error}): copy the index again, or build it again.") from None
   if missing := [name for name in names if not isinstance(card, dict) or name not in card]:
     raise ValueError(f"{path}: {missing[0]!r} is missing: copy the index again, or build it again.")
   return card
 
 
 def write_json(path: pathlib.Path, value) -> None:
-  """Writes the value atomically: the file exists complete, or not at all."""
+  """Writes the value atomically: an incomplete file never exists."""
   partial = path.with_name(path.name + ".partial")
   partial.write_text(json.dumps(value, indent=1, ensure_ascii=False))
   os.replace(partial, path)

@@ -1,8 +1,8 @@
-"""Corpora as others release them, read as a stream of passages: JSON lines, Parquet, tab-separated values, folders.
+"""Reads public corpora as a stream of passages: JSON lines, Parquet, tab-separated values, folders of these.
 
-{"id", "title", "text"}         ours
+{"id", "title", "text"}         this library's own format
 {"id", "contents"}              FlashRAG's and Search-R1's wiki-18: the first line is the title
-{"doc_id", "title", "text"}     wiki-18 as SearchAgentReview (arXiv 2605.27881) repairs it, with the missing documents
+{"doc_id", "title", "text"}     wiki-18 with its missing documents added, by SearchAgentReview (arXiv 2605.27881)
 {"id", "text", "title"}         DPR's psgs_w100.tsv
 {"docid", "text", "url"}        BrowseComp-Plus (Parquet)
 {"_id", "title", "text"}        BEIR: FOLDER/corpus.jsonl; MTEB: {"id" or "_id", …} in FOLDER/corpus/*.parquet
@@ -30,8 +30,8 @@ def files_of(path: str | os.PathLike) -> list[pathlib.Path]:
   """The files of a corpus, in order.
 
   Args:
-    path: a file; a folder with corpus.jsonl[.gz], with files in corpus/ or data/, or with files of its own; or several
-      of these with commas between them.
+    path: a file; a folder with corpus.jsonl[.gz], with files in corpus/ or data/, or with other files of these kinds;
+      or several of these, separated by commas.
 
   Raises:
     FileNotFoundError: there is no such file, or the folder has none.
@@ -50,7 +50,7 @@ def files_of(path: str | os.PathLike) -> list[pathlib.Path]:
       if files := sorted(file for file in folder.glob("*") if is_rows(file)):
         return files
   raise FileNotFoundError(
-    f"{given}: no such corpus; it must be a file ({', '.join(KINDS)}), or a folder with corpus.jsonl or such files."
+    f"{given}: no such corpus: it must be a file ({', '.join(KINDS)}), or a folder with corpus.jsonl or such files."
   )
 
 
@@ -67,12 +67,12 @@ def read_passages(path: str | os.PathLike) -> Iterator[Passage]:
 
 
 def count_passages(path: str | os.PathLike) -> int:
-  """The number of passages, without reading them."""
+  """The number of passages, without parsing them."""
   return sum(map(count_rows, files_of(path)))
 
 
 def identity(path: str | os.PathLike) -> dict[str, str]:
-  """{"name", "sha256"} of a corpus: the digest of its file, or of the digests of its files."""
+  """{"name", "sha256"} of a corpus. With several files, the digest is that of the files' digests."""
   files = files_of(path)
   digests = [sums.digest(file) for file in files]
   together = digests[0] if len(files) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
@@ -80,14 +80,14 @@ def identity(path: str | os.PathLike) -> dict[str, str]:
 
 
 def places(path: str | os.PathLike, rows: Iterable[int]) -> list[str]:
-  """Where the passages with these numbers (from 0) stand: "file:line"."""
+  """The places "file:line" of the passages with these numbers (from 0)."""
   wanted = set(rows)
   all_ = (where for file in files_of(path) for where, _ in read_rows(file, IDS))
   return [where for number, where in enumerate(all_) if number in wanted]
 
 
 def _passage(row: Any, where: str) -> Passage:
-  """The passage of a row. Raises ValueError, beginning with `where`, if the row is not a passage."""
+  """The passage of a row. Raises ValueError if the row is not a passage; the message starts with `where`."""
   if not isinstance(row, dict):
     raise ValueError(f"{where}: a row must be a JSON object {WANTED}, this is {type(row).__name__}.")
   given = next((row[name] for name in IDS if name in row), None)
@@ -106,5 +106,5 @@ def _passage(row: Any, where: str) -> Passage:
   try:
     f"{given}{title}{text}".encode()
   except UnicodeEncodeError as error:
-    raise ValueError(f"{where}: the text holds half a surrogate pair ({error.reason}): write it as UTF-8.") from None
+    raise ValueError(f"{where}: the text has half a surrogate pair ({error.reason}): write it as UTF-8.") from None
   return Passage(str(given), title, text)

@@ -1,4 +1,4 @@
-"""Dense retrieval: an encoder maps passages and queries to vectors, and an index ranks them by inner product."""
+"""Dense retrieval: an encoder maps passages and queries to vectors. An index ranks passages by inner product."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class VectorIndex(Protocol):
   """Ranks stored vectors by their inner product with a query's vector."""
 
   def search(self, queries: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """float32 [n, D] → n pairs (float32 scores, int64 rows), best first, each array of at most k entries."""
+    """float32 [n, D] → n pairs (float32 scores, int64 rows), best first, with at most k entries each."""
 
 
 class DenseRetriever:
@@ -33,8 +33,8 @@ class DenseRetriever:
   Attributes:
     encoder: encodes queries and passages.
     model: the encoder's name.
-    dispatch: `dispatch(function, *arguments)` runs the encoder and an on-device index. If searches come from other
-      threads, the thread that owns the accelerators sets its queue here. By default the calling thread runs them.
+    dispatch: `dispatch(function, *arguments)` runs the encoder and an on-device index. By default the calling thread
+      runs them. If one thread owns the accelerators, set its queue here.
   """
 
   def __init__(
@@ -61,7 +61,7 @@ class DenseRetriever:
     return dict(self._description, rows=len(self._corpus), checksum=self._corpus.checksum)
 
   def row_of(self, name: str) -> int | None:
-    """The row of the passage with this id; None without one."""
+    """The row of the passage with this id, or None."""
     return self._corpus.row_of(name)
 
   def read(self, asked: Sequence[tuple[str, str]], k: int) -> api.Answers:
@@ -69,7 +69,7 @@ class DenseRetriever:
     return reading.read(self._corpus, asked, k)
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:
-    """For each query its k best passages, best first, scored. See `retrieval.api`."""
+    """The k best passages for each query, best first, with scores. See `retrieval.api`."""
     return api.each(queries, k, lambda texts: self._search(texts, k))
 
   def embed(self, texts: Sequence[str], kind: str) -> list[tuple[np.ndarray, int]]:
@@ -86,12 +86,12 @@ class DenseRetriever:
     vectors = np.ascontiguousarray(made, dtype=np.float32)
     if not np.isfinite(vectors).all():
       bad = texts[int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])]
-      raise ValueError(f"the encoder gave a vector that is not finite for the {kind} {bad!r:.200}.")
+      raise ValueError(f"the encoder's vector for the {kind} {bad!r:.200} is not finite: check that text.")
     return vectors
 
   def _search(self, texts: list[str], k: int) -> api.Answers:
     vectors = self._vectors(texts, "query")
-    known = np.flatnonzero(vectors.any(axis=1))  # a zero vector holds no known word: such a query finds nothing
+    known = np.flatnonzero(vectors.any(axis=1))  # a query without known words has a zero vector, and finds nothing
     answers: api.Answers = [[] for _ in texts]
     if len(known):
       run = self._where(self._index, default=False)
@@ -100,7 +100,7 @@ class DenseRetriever:
     return answers
 
   def _where(self, worker: Any, *, default: bool) -> Callable[..., Any]:
-    """`dispatch` for a worker that computes on the accelerators (`on_device`); otherwise a plain call."""
+    """`dispatch` if the worker computes on the accelerators (`on_device`); otherwise a direct call."""
     return self.dispatch if getattr(worker, "on_device", default) else lambda function, *a: function(*a)
 
 
@@ -115,16 +115,16 @@ def encode_corpus(
   batch: int = 2048,
   progress: bool = True,
 ) -> float:
-  """Encodes the passages into a memory-mapped array [N, dim]. After a kill it continues from the last saved progress.
+  """Encodes the passages into a memory-mapped array [N, dim]. A killed build continues from the last save.
 
   Args:
     corpus: the passages.
     encoder: encodes them.
     folder: the index's folder.
-    dtype: one of `vectors.DTYPES`. Scores are those of the rounded vectors. "bfloat16" and "float16" take half of the
-      space of "float32", "int8" a quarter.
-    shard_rows: most passages between two saves of progress. A new batch begins at each shard, so that a continued
-      build has the same batches.
+    dtype: one of `vectors.DTYPES`. Scores are computed from the rounded vectors. "bfloat16" and "float16" take half
+      the space of "float32", "int8" a quarter.
+    shard_rows: most passages between two saves. Each shard starts a new batch, so that a continued build has the same
+      batches.
     note_s: most seconds between two saves, plus the time of one batch.
     batch: passages given to the encoder at a time.
     progress: show a progress bar.
@@ -133,7 +133,7 @@ def encode_corpus(
     The largest Euclidean norm of a vector.
 
   Raises:
-    ValueError: an unknown dtype, or the encoder's vectors have another size or are not finite.
+    ValueError: the dtype is unknown, or the encoder's vectors have the wrong size or are not finite.
   """
   notes = folder / PROGRESS
   done = json.loads(notes.read_text()) if notes.is_file() else dict(rows=0, max_norm=0.0)
@@ -161,21 +161,21 @@ def _encoded(encoder: api.Encoder, corpus: Corpus, rows: range, dtype: str) -> n
   made = np.asarray(encoder.passages([corpus[row] for row in rows]))
   if made.shape != (len(rows), encoder.dim):
     raise ValueError(
-      f"the encoder gave an array {made.shape} for {len(rows)} passages: it must be ({len(rows)}, {encoder.dim})."
+      f"the encoder returned an array {made.shape} for {len(rows)} passages: it must be ({len(rows)}, {encoder.dim})."
     )
   with np.errstate(over="ignore"):
     made = made.astype(np.float32 if dtype == "int8" else np.dtype(dtype))  # int8 has a scale for each row
   if not np.isfinite(made).all():
     row = rows[int(np.flatnonzero(~np.isfinite(made).all(axis=1))[0])]
     raise ValueError(
-      f"the encoder gave a vector that is not finite in {dtype} for passage {row} "
-      f"(id {corpus[row].id!r}): check that passage, or store float32."
+      f"the encoder's vector for passage {row} (id {corpus[row].id!r}) is not finite in {dtype}: check that passage, "
+      "or store float32."
     )
   return made
 
 
 def open_vectors(folder: str | os.PathLike, *, rows: int, dim: int) -> Any:
-  """Opens the memory-mapped vectors [rows, dim]. Raises ValueError if their shape does not fit the corpus."""
+  """Opens the memory-mapped vectors [rows, dim]. Raises ValueError if they have another shape."""
   vectors, path = vectors_lib.mapped(folder), pathlib.Path(folder) / vectors_lib.FILE
   if vectors.shape != (rows, dim):
     raise ValueError(f"{path}: its shape is {vectors.shape}, but it must be {(rows, dim)}: build the index again.")

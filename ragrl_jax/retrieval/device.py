@@ -1,8 +1,8 @@
 """Exact search on the accelerators: inner products with sharded vectors, block by block, then the best rows.
 
-The devices find candidates, with vectors in bfloat16 or int8 if that is asked. The host computes the candidates'
-scores again from the stored vectors, and asks for more candidates until rounding can have hidden no better row. So the
-answer is the same for every dtype.
+The devices find candidates with vectors in float32, bfloat16 or int8. The host computes the candidates' scores again
+from the stored vectors. It fetches more candidates until rounding cannot hide a better row. So every dtype gives the
+same answer.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ragrl_jax.retrieval.vectors import Int8, quantised
 AXIS = "passages"
 GROUPS = dict(cpu=32, tpu=128, gpu=128)  # rows per group: the first pass keeps the best score of each group
 DTYPES = ("float32", "bfloat16", "int8")
-TOGETHER = 8  # queries whose candidates are gathered at a time; on a CPU one
-BLOCK_ROWS = dict(cpu=1 << 11, tpu=1 << 14, gpu=1 << 17)  # scored at a time: in a cache of a CPU; with few launches
-FEWEST = 16  # queries of a product on a CPU, whose narrow products are fast for matrices and slow for single vectors
+TOGETHER = 8  # queries whose candidates are gathered at a time; on a CPU 1
+BLOCK_ROWS = dict(cpu=1 << 11, tpu=1 << 14, gpu=1 << 17)  # scored at a time: fits a CPU's cache; few launches on a GPU
+FEWEST = 16  # queries of a product on a CPU: products of int8 and bfloat16 matrices are slow for single vectors
 
 
 class DeviceIndex:
   """All vectors in the devices' memory, with an equal share of the rows on each device.
 
-  The numbers of queries and of passages are rounded up to powers of two, and each pair compiles once. The result equals
-  brute force over the stored vectors, with equal scores ordered by row.
+  The numbers of queries and of passages are rounded up to powers of two, and each pair compiles once. The result is
+  that of brute force over the stored vectors. Equal scores are ordered by row.
   """
 
   on_device = True
@@ -39,20 +39,19 @@ class DeviceIndex:
   def __init__(self, vectors: Any, *, max_norm: float, dtype: str = "float32", devices=None, block_rows: int = 1 << 14):
     """
     Args:
-      vectors: [N, D], memory-mapped or not, see `vectors.mapped`; read once, one device's share at a time.
+      vectors: [N, D], in memory or memory-mapped (`vectors.mapped`); read once, one device's share at a time.
       max_norm: the largest Euclidean norm of a vector.
       dtype: on the devices: "float32", "bfloat16" (half the memory), or "int8" with a scale for each row (a quarter).
-      devices: the devices to use; by default this process's own.
-      block_rows: rows that a device scores at a time, by default those of BLOCK_ROWS; the scores take [queries,
-        block_rows] float32.
+      devices: the devices to use; by default those of this process.
+      block_rows: most rows that a device scores at a time. The scores take [queries, block_rows] float32.
 
     Raises:
-      ValueError: another dtype.
+      ValueError: the dtype is unknown.
     """
     if dtype not in DTYPES:
-      raise ValueError(f"dtype={dtype!r}: vectors on devices are 'float32', 'bfloat16' or 'int8'.")
+      raise ValueError(f"dtype={dtype!r}: it must be 'float32', 'bfloat16' or 'int8'.")
     self._dtype, self._vectors, self._max_norm = np.dtype(dtype), vectors, max_norm
-    self._lost = 0.0  # the largest norm of the difference between a stored vector and the one on its device
+    self._lost = 0.0  # largest norm of the difference between a stored vector and its rounded copy on the device
     devices = list(jax.local_devices() if devices is None else devices)
     total, dim = vectors.shape
     share = -(-total // len(devices))
@@ -67,7 +66,7 @@ class DeviceIndex:
   def search(self, queries: np.ndarray, k: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """float32 [n, D] → n pairs (scores, rows), best first, each of min(k, N) entries."""
     queries, k = queries.astype(np.float32), min(k, len(self._vectors))
-    # The score of a row misses by at most |q' - q| |v| + |q'| |v' - v|, where q' and v' are those on the devices.
+    # The error of a score is at most |q' - q| |v| + |q'| |v' - v|, where q' and v' are the rounded vectors.
     norm = lambda x: np.linalg.norm(x.astype(np.float64), axis=1)
     narrow = _seen(*self._asked(queries), len(queries))
     errors = norm(narrow - queries) * self._max_norm + norm(narrow) * self._lost
@@ -79,16 +78,16 @@ class DeviceIndex:
     wanted = min(_power_of_two(count), len(self._vectors))
     padded = np.zeros((_power_of_two(len(queries)), queries.shape[1]), np.float32)
     padded[: len(queries)] = queries
-    places = np.zeros(wanted, np.int32)  # its length tells the compiled program how many to keep
+    places = np.zeros(wanted, np.int32)  # its length is the number of rows that the compiled program keeps
     given = jax.device_put((*self._asked(padded), places), self._everywhere)
     scores, rows = self._scan(*self._stored, *given)
     found = slice(0, len(queries)), slice(0, count)
     return np.asarray(scores)[found], np.asarray(rows)[found].astype(np.int64)
 
   def _asked(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-    """Queries as the devices get them: in the vectors' dtype, or for int8 as two codes and their scales.
+    """The queries for the devices: in the vectors' dtype, or for int8 as two codes and their scales.
 
-    The second code is that of what the first one lost, so that nearly nothing is lost of a query.
+    The second code encodes the rounding error of the first, so that little of a query is lost.
     """
     if self._dtype != np.int8:
       return queries.astype(self._dtype), None
@@ -97,12 +96,12 @@ class DeviceIndex:
     return np.concatenate([codes, finer]), np.concatenate([scales, finer_scales])
 
   def _placed(self, mesh: Mesh, share: int) -> tuple[jax.Array, jax.Array | None]:
-    """(rows [S · devices, D], their scales or None), each device's share read from the store once."""
+    """(rows [S · devices, D], their scales or None). Each device's share is read once."""
     rows, scales = [], []
     for place, device in enumerate(mesh.devices.flat):
       part, scale = self._part(place * share, share)
       if device.platform == "cpu" and self._dtype == jnp.bfloat16:
-        part = part.view(np.int16)  # a CPU's programs copy slices of bfloat16 at a tenth of the speed
+        part = part.view(np.int16)  # XLA on a CPU copies slices of bfloat16 ten times slower
       rows.append(jax.device_put(part, device))
       if scale is not None:
         scales.append(jax.device_put(scale, device))
@@ -111,7 +110,7 @@ class DeviceIndex:
     return whole, jax.make_array_from_single_device_arrays(self._shape[:1], at(), scales) if scales else None
 
   def _part(self, start: int, share: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """One device's rows, with zeros after the last passage, and their scales; notes what rounding lost."""
+    """One device's rows, padded with zeros, and their scales. Updates the largest rounding error."""
     out = np.zeros((share, self._shape[1]), self._dtype)
     scales = np.zeros(share, np.float32) if self._dtype == np.int8 else None
     for at in range(0, min(share, max(len(self._vectors) - start, 0)), self._block):
@@ -132,7 +131,7 @@ class DeviceIndex:
 
 
 def scan_of(mesh: Mesh, *, block: int, total: int):
-  """The compiled search, `best_of_all` on every device of a mesh with the one axis AXIS."""
+  """The compiled search: `best_of_all` on every device of a mesh with the single axis AXIS."""
   rows, whole, platform = PartitionSpec(AXIS), PartitionSpec(), mesh.devices.flat[0].platform
   best = functools.partial(best_of_all, fewest=FEWEST if platform == "cpu" else 1, largest=GROUPS[platform])
   return jax.jit(
@@ -158,25 +157,25 @@ def best_of_all(
   fewest: int,
   largest: int,
 ):
-  """The best rows of this device's share, then of all shares. Equal scores keep the order of their rows.
+  """The best rows of this device's share, then of all shares. Equal scores are ordered by row.
 
   The first pass reads the whole share once and keeps the best score of each group of rows. The k best rows lie in the k
   groups with the highest best scores. The second pass scores only the rows of those groups.
 
   Args:
     stored: this device's rows [S, D]: float32, bfloat16, the bits of bfloat16 as int16, or int8.
-    scales: float32 [S] by which int8 rows are multiplied; None for the others.
+    scales: float32 [S], scales of int8 rows; None for other dtypes.
     queries: [n, D] in the rows' dtype; for int8 [2 n, D], see `DeviceIndex._asked`.
-    sizes: float32 [2 n] by which int8 queries are multiplied; None for the others.
+    sizes: float32 [2 n], scales of int8 queries; None for other dtypes.
     places: [count]; only its length is used.
     block: rows scored at a time; divides S.
     total: number of rows on all devices; rows beyond it are padding.
-    fewest: queries of the smallest product that is fast.
+    fewest: fewest queries of one matrix product; smaller products are padded.
     largest: most rows of a group.
 
   Returns:
-    (float32 scores, int32 rows), both [n, count], best first. The last score is at least the first-pass score of every
-    row that is left out.
+    (float32 scores, int32 rows), both [n, count], best first. No other row has a higher first-pass score than the last
+    one.
   """
   share, count = stored.shape[0], places.shape[0]
   keep, first = min(count, share), jax.lax.axis_index(AXIS) * share
@@ -216,7 +215,7 @@ def best_of_all(
     scores, at = jax.lax.top_k(real(scores, rows), keep)
     return scores, first + rows[at]
 
-  # A few queries at a time, so that only their candidates are gathered.
+  # A few queries at a time, so that the gathered candidates fit into memory.
   each = lambda x: None if x is None else jnp.moveaxis(x.reshape(halves, n, *x.shape[1:]), 0, 1)
   together = min(TOGETHER, n) if fewest == 1 else None
   best = jax.lax.map(again, (each(queries), each(sizes), groups), batch_size=together)
@@ -226,7 +225,7 @@ def best_of_all(
 
 
 def _seen(queries: np.ndarray, sizes: np.ndarray | None, n: int) -> np.ndarray:
-  """float32 [n, D]: the queries as the devices see them."""
+  """float32 [n, D]: the rounded queries that the devices use."""
   if sizes is None:
     return queries.astype(np.float32)
   both = queries * sizes[:, None]
@@ -234,9 +233,9 @@ def _seen(queries: np.ndarray, sizes: np.ndarray | None, n: int) -> np.ndarray:
 
 
 def _highest(tops: jax.Array, keep: int) -> tuple[jax.Array, jax.Array]:
-  """The `keep` highest of each query, and their places among all, both [n, keep]; `tops` is [n, blocks, groups].
+  """The `keep` highest values per query and their positions, both [n, keep]; `tops` is [n, blocks, groups].
 
-  They lie in the blocks with the highest maxima. So no more than `keep` blocks are sorted, where the whole would be.
+  They lie in the `keep` blocks with the highest maxima. So only these blocks are sorted.
   """
   n, blocks, groups = tops.shape
   _, chosen = jax.lax.top_k(tops.max(axis=2), min(keep, blocks))

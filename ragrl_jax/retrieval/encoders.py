@@ -1,4 +1,4 @@
-"""The encoder of an index: chosen by name or folder when the index is built, loaded again when it is searched."""
+"""The encoder of an index: chosen when the index is built, loaded again when it is searched."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def named(encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | Non
   """The encoder's entry in build.json and index.json (JSON).
 
   Raises:
-    ValueError: `encoder` is neither a known name, nor a model's folder, nor an encoder.
+    ValueError: `encoder` is not a known name, a model's folder or an encoder.
   """
   options = dict(options or {})
   if not isinstance(encoder, str | os.PathLike):
@@ -31,8 +31,8 @@ def named(encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | Non
     json.dumps(options)
   except TypeError:
     raise ValueError(
-      f"encoder_options={options!r:.200}: they are stored with the index, so they must be JSON; pass "
-      "the encoder itself instead."
+      f"encoder_options={options!r:.200}: they must be JSON, since they are stored with the index; otherwise pass "
+      "an encoder object."
     ) from None
   if str(encoder) == "bm25":
     return dict(kind="bm25", options=options)
@@ -43,12 +43,12 @@ def named(encoder: str | os.PathLike | Encoder, options: Mapping[str, Any] | Non
     here = path.name
     raise ValueError(
       f"encoder={str(encoder)!r}: there is no such folder. If it is a name on the Hugging Face hub, "
-      f"fetch it (hf download {encoder} --local-dir {here}) and name the folder: --encoder {here}."
+      f"download it (hf download {encoder} --local-dir {here}) and pass the folder: --encoder {here}."
     )
   if not (path / "config.json").is_file():
     raise ValueError(
       f"encoder={str(encoder)!r}: it must be 'bm25', 'hashing', or a folder with a config.json and "
-      "safetensors of a BERT-type encoder (or a decoder that embeds)."
+      "safetensors of a BERT-type encoder or of a decoder for embeddings."
     )
   return dict(kind="model", path=str(path.resolve()), options=options)
 
@@ -72,10 +72,10 @@ def again(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLik
   Args:
     card: the contents of index.json.
     folder: the index's folder.
-    given: the encoder itself, or the folder it was moved to; None loads the encoder that the index names.
+    given: the encoder, or its folder if it was moved; None loads the encoder that the index names.
 
   Raises:
-    ValueError: there is no encoder, or it is not the one that made the vectors.
+    ValueError: there is no encoder, or the vectors were made by another one.
   """
   kind = card["encoder"]["kind"]
   if kind == "hashing":
@@ -85,10 +85,10 @@ def again(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLik
   elif kind == "model":
     path = pathlib.Path(given or card["encoder"]["path"])
     if not path.is_dir():
-      raise ValueError(f"{folder}: its encoder is not at {path} any more: load_index(…, encoder=FOLDER).")
+      raise ValueError(f"{folder}: its encoder is no longer at {path}: pass load_index(…, encoder=FOLDER).")
     encoder = load_model(path, **card["encoder"]["options"])
   else:
-    raise ValueError(f"{folder}: it was built with an encoder object: pass it again, load_index(…, encoder=…).")
+    raise ValueError(f"{folder}: it was built with an encoder object: pass the object, load_index(…, encoder=…).")
   settings, stored = dict(encoder.settings), card["encoder"]["settings"]
   differs = [
     f"{name}: {settings.get(name)!r}, the index {stored.get(name)!r}"
@@ -96,7 +96,7 @@ def again(card: Mapping[str, Any], folder: pathlib.Path, given: str | os.PathLik
     if settings.get(name) != stored.get(name)
   ]
   if differs or encoder.dim != card["dim"]:
-    raise ValueError(f"{folder}: the encoder is not the one its vectors were made with ({'; '.join(differs)}).")
+    raise ValueError(f"{folder}: its vectors were made with another encoder ({'; '.join(differs)}): pass that encoder.")
   return encoder
 
 
@@ -107,7 +107,7 @@ def called(card: Mapping[str, Any]) -> str:
 
 
 def load_model(path: str | os.PathLike, *, spread: bool = False, **options: Any) -> Encoder:
-  """A Flax text encoder from a Hugging Face folder. `spread`: each batch is shared by this process's devices."""
+  """A Flax text encoder from a Hugging Face folder. `spread`: split each batch over this process's devices."""
   import jax  # imported here, since only such an index needs JAX and the models
 
   from ragrl_jax.models import encoder

@@ -1,9 +1,9 @@
 """FAISS search over the index's vectors: exact ("Flat"), or any factory string ("HNSW32", "IVF1024,PQ64", …).
 
-Threads: FAISS's OpenMP threads spin while they wait for each other. On a busy machine this costs far more than a small
+Threads: FAISS's OpenMP threads spin while they wait for each other. On a busy machine this takes longer than a small
 search (20,000 vectors of 384 numbers, one query, two busy cores: 0.7 ms with one thread, 5 to 50 ms with two).
-Therefore only long searches use `threads` threads. The setting belongs to the calling thread and is made at every
-search. A pool of n callers with long searches may start n * `threads` threads: give it `threads=1`.
+Therefore only long searches use `threads` threads. The setting is per calling thread and is set before every search.
+A pool of n callers with long searches may start n * `threads` threads: use `threads=1` there.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tqdm import tqdm
 
 from ragrl_jax.retrieval import ranking
 
-BLOCK = 1 << 16  # rows that are added, or converted to float32, at a time
+BLOCK = 1 << 16  # rows added, or converted to float32, at a time
 LONG = 1 << 28  # multiplications from which several threads pay off: tens of milliseconds on one thread
-FEW = 16  # most queries in a call without BLAS; below its threshold a batch finds the same candidates as single queries
+FEW = 16  # most queries in a call without BLAS, where a batch finds the same candidates as single queries
 
 
 class Flat:
@@ -29,9 +29,9 @@ class Flat:
 
   def __init__(self, vectors: np.ndarray, *, max_norm: float, threads: int | None = None):
     self._vectors, self._max_norm, self._threads = vectors, max_norm, threads or cores()
-    # FAISS compares many queries with all vectors by BLAS, in a quarter of the time. FAISS 1.15 applies its threshold
-    # to queries * dimensions, so that its default needs hundreds of queries. The setting holds for the whole process
-    # and affects speed only, since scores are computed again.
+    # With BLAS, FAISS is four times as fast for many queries. FAISS 1.15 applies its threshold to queries * dimensions,
+    # so by default BLAS needs hundreds of queries. The setting is global to the process. It affects only speed, since
+    # scores are computed again.
     if faiss.cvar.distance_compute_blas_threshold > 1000:
       faiss.cvar.distance_compute_blas_threshold = (FEW + 1) * vectors.shape[1]
 
@@ -56,7 +56,7 @@ class Flat:
 
 
 class Approximate:
-  """Approximate search: FAISS finds `oversample` * k candidates, and the stored vectors give their exact scores."""
+  """Approximate search: FAISS finds `oversample` * k candidates. Their exact scores come from the stored vectors."""
 
   def __init__(
     self, path: pathlib.Path, vectors: np.ndarray, *, options: str = "", oversample: int = 4, threads: int | None = None
@@ -76,7 +76,7 @@ class Approximate:
     if (self._index.ntotal, self._index.d) != vectors.shape:
       raise ValueError(
         f"{path}: an index of {self._index.ntotal} vectors of {self._index.d} dimensions, but the folder has "
-        f"{vectors.shape[0]} of {vectors.shape[1]}: build the index again."
+        f"{vectors.shape[0]} vectors of {vectors.shape[1]}: build the index again."
       )
     set_options(self._index, options)
     self._vectors, self._oversample = vectors, oversample
@@ -107,9 +107,9 @@ def build(
   train_rows: int = 1 << 18,
   progress: bool = True,
 ) -> None:
-  """Builds the index of a factory string: trains it on evenly spaced rows if needed, adds all vectors, writes the file.
+  """Builds and writes an index: trains it on evenly spaced rows if needed, then adds all vectors.
 
-  HNSW links its graph from several threads, so that only threads=1 gives a reproducible file.
+  Several threads link the graph of HNSW, so only threads=1 gives a reproducible file.
 
   Args:
     vectors: [N, D].
@@ -144,7 +144,7 @@ def build(
 
 
 def make(factory: str, dim: int) -> faiss.Index:
-  """An empty index by inner product. Raises ValueError if FAISS does not know the factory string."""
+  """An empty index for inner products. Raises ValueError if FAISS does not know the factory string."""
   try:
     index = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
   except RuntimeError as error:
@@ -152,7 +152,7 @@ def make(factory: str, dim: int) -> faiss.Index:
       f"factory={factory!r} is not an index that FAISS can make for {dim} dimensions: {_said(error)} "
       "Use 'Flat', 'HNSW32' or 'IVF1024,PQ64', for example."
     ) from None
-  # FAISS sorts a product quantiser's codes by annealing for a filter that we never use: 2 s per sub-quantiser.
+  # Skip the sorting of a product quantizer's codes: it takes 2 s per sub-quantizer, for a filter that we never use.
   for part in (index, faiss.try_extract_index_ivf(index)):
     if part is not None and hasattr(faiss.downcast_index(part), "do_polysemous_training"):
       faiss.downcast_index(part).do_polysemous_training = False
@@ -167,7 +167,7 @@ def set_options(index: faiss.Index, options: str) -> None:
     except RuntimeError as error:
       raise ValueError(
         f"options={options!r} do not fit this index: {_said(error)} "
-        "An IVF index has nprobe=…, an HNSW index efSearch=…."
+        "Use nprobe=… for an IVF index, efSearch=… for an HNSW index."
       ) from None
 
 

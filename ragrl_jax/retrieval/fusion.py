@@ -1,10 +1,10 @@
-"""Several retrievers as one: their rankings fused, and the best passages ranked again by a model that reads both texts.
+"""Combines retrievers: fuses their rankings, or reranks the best passages with a cross-encoder or a language model.
 
-A file FUSED.json says how, and its name goes wherever an index's does (`config.retrieval.index`, --index):
+A file FUSED.json has the settings. Pass its path in place of an index's folder (`config.retrieval.index`, --index):
 
     {"indexes": ["wiki_bm25", "wiki_e5"], "fusion": "rrf", "rerank": {"kind": "cross-encoder", "path": "MiniLM"}}
 
-Paths are relative to the file. `Fused` and `Reranked` explain the other entries.
+Paths are relative to the file. See `Fused` and `Reranked` for the other entries.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENTRIES = ("indexes", "fusion", "weights", "depth", "rrf_k", "rerank")
 
 
 class Scorer(Protocol):
-  """Scores pairs of texts, see `models.scorers`. Its settings (JSON) are stored with every score."""
+  """Scores (query, passage) pairs, see `models.scorers`. Its settings (JSON) are stored with every score."""
 
   @property
   def settings(self) -> Mapping[str, Any]:
@@ -41,7 +41,7 @@ class Scorer(Protocol):
 
 
 class _Around:
-  """What retrievers around another one share: its documents are read there."""
+  """Base class of retrievers that wrap others. Documents are read from the first wrapped retriever."""
 
   def __init__(self, first: api.Retriever):
     self._first = first
@@ -51,26 +51,26 @@ class _Around:
     return self._first.read(asked, k)
 
   def close(self) -> None:
-    """Ends the waiting for servers."""
+    """Stops waiting for servers."""
     for part in getattr(self, "_parts", [self._first]):
       if hasattr(part, "close"):
         part.close()
 
 
 class Fused(_Around):
-  """Fuses the rankings of several retrievers. Passages are the same if their ids are.
+  """Fuses the rankings of several retrievers. Passages with the same id are the same passage.
 
-  "rrf": a passage's score is the sum of weight / (rrf_k + rank) over the rankings that have it, ranks from 1
-  (reciprocal rank fusion, Cormack et al. 2009). "weighted": the sum of weight · score, where each ranking's scores are
-  first scaled to 0 (its last) … 1 (its first), and a passage that it lacks counts 0 (convex combination, arXiv
-  2210.11934).
+  "rrf" (reciprocal rank fusion, Cormack et al. 2009): a passage's score is the sum of weight / (rrf_k + rank) over the
+  rankings that have it, with ranks from 1. "weighted" (convex combination, arXiv 2210.11934): the score is the sum of
+  weight · score. Each ranking's scores are first scaled linearly: its last passage gets 0, its first 1. A missing
+  passage counts 0.
 
   Args:
     parts: the retrievers.
     fusion: one of FUSIONS.
-    weights: one for each retriever, above 0; None for 1 each.
-    depth: passages that each retriever is asked for, at least k.
-    rrf_k: the constant of "rrf": the larger, the less the first ranks stand out.
+    weights: one per retriever, above 0; None for 1 each.
+    depth: passages fetched from each retriever, at least k.
+    rrf_k: the constant of "rrf". A larger constant makes the first ranks less important.
 
   Raises:
     ValueError: a bad setting.
@@ -89,7 +89,7 @@ class Fused(_Around):
     if fusion not in FUSIONS:
       raise ValueError(f"fusion={fusion!r}: it must be one of {', '.join(FUSIONS)}.")
     if not parts or len(weights) != len(parts) or min(weights) <= 0:
-      raise ValueError(f"weights={weights}: {len(parts)} indexes need as many weights, all above 0.")
+      raise ValueError(f"weights={weights}: there must be {len(parts)} weights, one per index, all above 0.")
     if depth < 1 or rrf_k < 0:
       raise ValueError(f"depth={depth}, rrf_k={rrf_k}: depth must be at least 1, and rrf_k not negative.")
     super().__init__(parts[0])
@@ -104,9 +104,9 @@ class Fused(_Around):
     return dict(kind="fused", **how, parts=[dict(part.describe()) for part in self._parts])
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:
-    """See `api.Retriever`. Of equal scores, passages keep the order of the first retriever's corpus.
+    """See `api.Retriever`. Passages of equal score are in the order of the first retriever's corpus.
 
-    If that is not on this machine, they keep the order in which the retrievers, one by one, found them.
+    If that corpus is not on this machine, they are in the order in which they were found, retriever by retriever.
     """
     return api.each(queries, k, lambda texts: self._search(texts, k))
 
@@ -128,7 +128,7 @@ class Fused(_Around):
 
   @staticmethod
   def _by_rows(best: list[str], scores: Mapping[str, float], k: int, row_of: Callable[[str], int | None]) -> list[str]:
-    """The first k and those that tie with them; of equal scores, passages of the first corpus in its order."""
+    """The first k passages and those that tie with the last. Equal scores are in the order of the first corpus."""
     out: list[str] = []
     for _, tied in itertools.groupby(best, key=lambda name: scores[name]):
       some = list(tied)
@@ -145,18 +145,18 @@ class Fused(_Around):
       return [1.0 / (self._rrf_k + rank) for rank in range(1, len(found) + 1)]
     scores = [passage.score for passage in found]
     if any(score is None for score in scores):
-      raise api.RetrievalFailed("a retriever gives no scores: fuse by 'rrf', which needs ranks alone.")
+      raise api.RetrievalFailed("a retriever gives no scores: use fusion 'rrf', which needs only ranks.")
     high, low = (scores[0], scores[-1]) if scores else (0.0, 0.0)
     return [1.0 if high == low else (score - low) / (high - low) for score in scores]
 
 
 class Reranked(_Around):
-  """Ranks the best passages of a retriever again, by a model that reads query and passage.
+  """Reranks the best passages of a retriever with a model that reads query and passage together.
 
   Args:
     retriever: finds the candidates.
-    scorer: gives each its score, which becomes the passage's.
-    depth: candidates, and so the most passages of an answer.
+    scorer: computes the new score of each passage.
+    depth: number of candidates, and so the most passages of an answer.
     dispatch: `dispatch(function, *arguments)` runs the scorer, see `dense.DenseRetriever`.
   """
 
@@ -164,19 +164,19 @@ class Reranked(_Around):
     self, retriever: api.Retriever, scorer: Scorer, *, depth: int = 50, dispatch: Callable[..., Any] | None = None
   ):
     if depth < 1:
-      raise ValueError(f"depth={depth}: at least one passage must be ranked again.")
+      raise ValueError(f"depth={depth}: at least one passage must be reranked.")
     super().__init__(retriever)
     self._scorer, self._depth = scorer, depth
     self._dispatch = dispatch or (lambda function, *arguments: function(*arguments))
 
   def describe(self) -> dict[str, Any]:
-    """The settings that are stored with every score: the scorer's, and those of the retriever."""
+    """The settings that are stored with every score: those of the scorer and of the retriever."""
     return dict(
       kind="reranked", scorer=dict(self._scorer.settings), depth=self._depth, retriever=dict(self._first.describe())
     )
 
   def search(self, queries: Sequence[str], k: int) -> api.Answers:
-    """See `api.Retriever`. At most `depth` passages. Passages of equal score keep the retriever's order."""
+    """See `api.Retriever`. Returns at most `depth` passages. Passages of equal score keep the retriever's order."""
     return api.each(queries, k, lambda texts: self._search(texts, k))
 
   def _search(self, texts: list[str], k: int) -> api.Answers:
@@ -190,12 +190,12 @@ class Reranked(_Around):
 
 
 def load(path: str | os.PathLike, open_index: Callable[..., api.Retriever], **settings: Any) -> api.Retriever:
-  """The retriever that a file FUSED.json describes.
+  """Loads the retriever that a file FUSED.json describes.
 
   Args:
     path: the file.
     open_index: `retrieval.load_index`.
-    **settings: its further arguments; `dispatch` also runs the scorer.
+    **settings: further arguments of `load_index`; `dispatch` also runs the scorer.
 
   Raises:
     ValueError: the file has an unknown or a missing entry, or an index cannot be loaded.
@@ -203,7 +203,7 @@ def load(path: str | os.PathLike, open_index: Callable[..., api.Retriever], **se
   path = pathlib.Path(path)
   card = read_card(path, ("indexes",))
   if unknown := sorted(card.keys() - set(ENTRIES)):
-    raise ValueError(f"{path}: {', '.join(unknown)} is unknown: its entries are {', '.join(ENTRIES)}.")
+    raise ValueError(f"{path}: unknown entries {', '.join(unknown)}: use only {', '.join(ENTRIES)}.")
   names = card.pop("indexes")
   if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
     raise ValueError(f"{path}: indexes={names!r}: it must list the folders or addresses of at least one index.")
@@ -217,7 +217,7 @@ def load(path: str | os.PathLike, open_index: Callable[..., api.Retriever], **se
   options = dict(again)
   if missing := [name for name in ("kind", "path") if name not in options]:
     raise ValueError(
-      f"{path}: rerank.{missing[0]} is missing: a kind ({', '.join(scorers.KINDS)}) and a model's folder."
+      f"{path}: rerank.{missing[0]} is missing: give a kind ({', '.join(scorers.KINDS)}) and the path of a model."
     )
   folder, kind, depth = path.parent / options.pop("path"), options.pop("kind"), options.pop("depth", 50)
   return Reranked(found, scorers.load_scorer(folder, kind, **options), depth=depth, dispatch=settings.get("dispatch"))

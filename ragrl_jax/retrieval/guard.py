@@ -1,4 +1,4 @@
-"""What every server of ours has against hostile clients: deadlines and a limit of connections, refusals by headers."""
+"""Protects our servers from hostile clients: deadlines, a limit of connections, checks of headers."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Guard:
   Attributes:
     header_s: seconds for the headers of a request, from the start of the connection or of a further request.
     body_s: seconds for the body, after the headers.
-    max_connections: most connections at a time. One more replaces the connection that has been idle, or sending a
-      request, for longest. If all connections wait for answers, it is refused with status 503.
+    max_connections: most connections at a time. A new connection replaces the one that has been idle, or sending a
+      request, for longest. If all connections wait for answers, the new one is refused with status 503.
     grace_s: seconds for answers in progress when the server shuts down.
   """
 
@@ -76,10 +76,10 @@ class _Guarded(H11Protocol):
 
   def timeout_keep_alive_handler(self):
     super().timeout_keep_alive_handler()
-    self.loop.call_later(self.guard.header_s, self.transport.abort)  # the client may never read its answer
+    self.loop.call_later(self.guard.header_s, self.transport.abort)  # in case the client never reads its answer
 
   def drop(self):
-    """Closes the connection at once, with unsent data lost."""
+    """Closes the connection at once. Unsent data is lost."""
     self._enter("closed")
     self.connections.discard(self)
     self.transport.abort()
@@ -117,7 +117,7 @@ class _Guarded(H11Protocol):
 
 
 def configured(application: Any, *, host: str, port: int, guard: Guard | None = None) -> uvicorn.Config:
-  """How uvicorn serves an ASGI application. The server ends within five seconds of SIGTERM, whatever its clients do."""
+  """Settings of uvicorn for an ASGI application. The server ends at most five seconds after SIGTERM."""
   guard = guard or Guard()
   guard = dataclasses.replace(guard, max_connections=_descriptors(guard.max_connections))
   return uvicorn.Config(
@@ -149,7 +149,7 @@ async def read_body(receive, most: int) -> bytes | None:
 
 
 def unwelcome(headers: dict[bytes, bytes], *, local: bool) -> tuple[int, str, tuple[bytes, bytes]] | None:
-  """The refusal of a request by its headers, (status, message, header); None if it is accepted."""
+  """Checks a request's headers. Returns (status, message, header) of a refusal, or None if the request is accepted."""
   close = (b"connection", b"close")
   if b"content-length" in headers and b"transfer-encoding" in headers:
     return 400, "Content-Length and Transfer-Encoding contradict each other: send one of them.", close
@@ -163,7 +163,7 @@ def unwelcome(headers: dict[bytes, bytes], *, local: bool) -> tuple[int, str, tu
 
 
 def has_key(headers: dict[bytes, bytes], key: str) -> bool:
-  """Whether a request brings the key ("Authorization: Bearer KEY"); always if `key` is empty."""
+  """Whether a request has the key ("Authorization: Bearer KEY"). Always true if `key` is empty."""
   scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
   return not key or (scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), key.encode()))
 
@@ -177,7 +177,7 @@ def _name(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-  """Whether a name or an address is this machine's own."""
+  """Whether a host name or an address is this machine's loopback."""
   try:
     return ipaddress.ip_address(host).is_loopback
   except ValueError:
@@ -185,8 +185,8 @@ def is_loopback(host: str) -> bool:
 
 
 def _descriptors(wanted: int) -> int:
-  """The connections that the file descriptors allow, at most `wanted`. Raises the process's soft limit if needed."""
-  spare = 64  # for the index's files and those that Python opens
+  """Number of connections for which there are file descriptors, at most `wanted`. Raises the soft limit if needed."""
+  spare = 64  # for the index's files and for Python's own
   soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
   if soft < wanted + spare:
     soft = min(hard, wanted + spare) if hard != resource.RLIM_INFINITY else wanted + spare

@@ -1,1 +1,1 @@
-"""Use of what was trained: an OpenAI-compatible server over an engine, and questions asked of a checkpoint."""
+"""Uses trained checkpoints: an OpenAI-compatible server, and a command and a page to ask questions."""

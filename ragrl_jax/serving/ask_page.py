@@ -1,8 +1,8 @@
-"""The page that asks checkpoints, on this machine alone.
+"""A local web page to ask checkpoints questions.
 
 GET  /      the page
-POST /ask   {"question", "samples", "seed", "earlier": [[question, answer], …], "checkpoint": number} → one event of
-            `asking` a line, as JSON; with several samples the last is {"event": "agreement", "answers": […]}
+POST /ask   {"question", "samples", "seed", "earlier": [[question, answer], …], "checkpoint": number} → the events of
+            `asking`, one line of JSON each; with several samples the last is {"event": "agreement", "answers": […]}
 """
 
 import asyncio
@@ -31,8 +31,8 @@ class Limits:
   Attributes:
     max_bytes: largest body of a request.
     longest: most characters of a question.
-    max_waiting: most answers at a time.
-    timeout_s: seconds for all answers to a question.
+    max_waiting: most answers that are generated or waiting at a time.
+    timeout_s: most seconds for all answers to a question.
   """
 
   max_bytes: int = 1 << 18
@@ -53,7 +53,7 @@ class Application:
     self._askers, self._limits, self._waiting = askers, limits, 0
     recipe = askers[0].player.recipe
     facts = [("Recipe", recipe.name), ("Model", _size(askers[0].player)), ("Searches", _index(askers[0]))]
-    facts.append(("Judge", "reads every answer's steps" if askers[0].player.judges else "none (config.judge.kind)"))
+    facts.append(("Judge", "judges every answer's steps" if askers[0].player.judges else "none (config.judge.kind)"))
     names = [asker.name for asker in askers]
     self._page = rendering.asking(names, facts, samples=SAMPLES, longest=limits.longest)
 
@@ -81,7 +81,7 @@ class Application:
       await answer.refuse(refused)
     except Exception:
       logging.exception("%s failed", scope["path"])
-      await answer.refuse(Refused(500, "the command made a mistake: its own output says where."))
+      await answer.refuse(Refused(500, "the command failed: its output shows the error."))
 
   async def _asked(self, receive, answer: Answer) -> None:
     body = await guard.read_body(receive, self._limits.max_bytes)
@@ -91,7 +91,7 @@ class Application:
       raise Refused(413, f"the body is longer than {self._limits.max_bytes} bytes.")
     asker, example, samples, seed = self._read(body)
     if self._waiting + samples > self._limits.max_waiting:
-      raise Refused(429, f"{self._waiting} answers are being drawn already: ask again later.")
+      raise Refused(429, f"{self._waiting} answers are being generated: ask again later.")
     self._waiting += samples
     try:
       await answered(_answer(asker, example, samples, seed, answer), receive, self._limits.timeout_s)
@@ -99,7 +99,7 @@ class Application:
       self._waiting -= samples
 
   def _read(self, body: bytes) -> tuple[asking.Asker, Example, int, int]:
-    """(whom to ask, the question, samples, seed)."""
+    """(the checkpoint's asker, the question, samples, seed)."""
     question, earlier, samples, seed, place = _parsed(body)
     if len(question) > self._limits.longest:
       raise Refused(400, f"the question has {len(question)} characters: at most {self._limits.longest}.")
@@ -114,7 +114,7 @@ class Application:
 
 
 def _parsed(body: bytes) -> tuple[str, list[tuple[str, str]], int, int, int]:
-  """(question, earlier, samples, seed, checkpoint), of the right types."""
+  """(question, earlier, samples, seed, checkpoint), with checked types."""
   refused = Refused(400, 'the body must be {"question": "…", "samples": 1, "seed": 0, "earlier": [], "checkpoint": 0}.')
   try:
     said: Any = json.loads(body)
@@ -129,7 +129,7 @@ def _parsed(body: bytes) -> tuple[str, list[tuple[str, str]], int, int, int]:
 
 
 async def _answer(asker: asking.Asker, example: Example, samples: int, seed: int, answer: Answer) -> None:
-  """Sends what happens until all answers are there."""
+  """Sends the events until all answers are complete."""
   told: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
   work = asyncio.create_task(asker.ask(example, samples=samples, greedy=samples == 1, seed=seed, tell=told.put_nowait))
   work.add_done_callback(lambda _: told.put_nowait(None))

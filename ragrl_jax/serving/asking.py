@@ -1,13 +1,13 @@
-"""Asks a checkpoint single questions, by its run's own recipe, and tells what happens while it happens.
+"""Asks a checkpoint single questions with its run's recipe, and reports events while the answers are generated.
 
-What is told are dicts with "event" and "sample", the number of the answer:
+An event is a dict with "event", "sample" (the number of the answer), and these fields:
 
     prompt       text
-    said         text: what the model has written since the last one
+    said         text: the model's text since the last such event
     searching    query
     found        query, passages: {id, title, text, score}
-    notice       text: anything else of the environment's
-    judging      pairs: how many steps a judge reads
+    notice       text: other text of the environment
+    judging      pairs: number of steps sent to a judge
     answer       answer, ended, failure, outcome, searches, tokens, seconds, version, trace (see
                  `report.kept_traces.compact`), episode (see `store.episodes.played`)
 """
@@ -37,18 +37,18 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 def in_conversation(earlier: Sequence[tuple[str, str]], question: str) -> str:
-  """A question after others, as one text: recipes are trained on single questions, so the others stand before it.
+  """The text of a question with the earlier questions and answers before it. Recipes expect one single question.
 
   Args:
-    earlier: (question, answer) of each one before.
-    question: the new one.
+    earlier: (question, answer) pairs, the oldest first.
+    question: the new question.
   """
   said = "".join(f"Earlier question: {before}\nEarlier answer: {answer}\n" for before, answer in earlier)
   return f"{said}Question now: {question}" if said else question
 
 
 def agreement(answers: Sequence[str | None]) -> list[dict[str, Any]]:
-  """[{answer, count, share}], the most frequent first. Answers are compared as exact match does; None is no answer."""
+  """[{answer, count, share}], the most frequent first. Answers are compared by exact match. None means no answer."""
   keys = [None if answer is None else normalize(answer, "squad") for answer in answers]
   first = {key: answer for key, answer in zip(reversed(keys), reversed(answers))}
   counted = Counter(keys).most_common()
@@ -56,17 +56,17 @@ def agreement(answers: Sequence[str | None]) -> list[dict[str, Any]]:
 
 
 class Asker:
-  """A checkpoint that can be asked. Its engine runs in a thread of its own, from the making until `close`.
+  """A checkpoint that answers questions. Its engine runs in its own thread until `close`.
 
   Args:
-    config: the settings that the player was made of.
+    config: the settings from which the player was made.
     player: with weights.
-    name: of the checkpoint, for readers.
+    name: of the checkpoint, to show to users.
   """
 
   def __init__(self, config, player: Player, name: str):
     if not isinstance(player.rollout, collect.Rollout):
-      raise ValueError("questions are asked on one host: start the command on one (config.mesh).")
+      raise ValueError("several hosts: questions can be asked on one host only (config.mesh).")
     self.config, self.player, self.name = config, player, name
     self._rollout, self._texts = player.rollout, conversation.TextCache(player.tokenizer)
     self.thread = EngineThread(player.engine, player.rollout.dispatch)
@@ -77,28 +77,28 @@ class Asker:
     self.thread.close()
 
   def check(self, example: structs.Example) -> None:
-    """Raises a ValueError if the question cannot be asked: it is empty, too long, or lacks passages."""
+    """Raises a ValueError if the question is empty or too long, or lacks passages."""
     if not example.question.strip():
       raise ValueError("the question is empty.")
     recipe = self.player.recipe
     if recipe.needs_passages and not example.passages and not (recipe.searches and self.player.retriever):
       raise ValueError(
-        f"{recipe.name} answers from passages that a question brings: take one from a file (--data FILE --id ID), or "
-        "give a recipe that searches an index (config.retrieval.index)."
+        f"{recipe.name} needs questions with passages: take one from a file (--data FILE --id ID), or use a checkpoint "
+        "of a recipe that searches an index (config.retrieval.index)."
       )
     questions.check_room(self.config, self.player.tokenizer, recipe.prompt, [example], "the question")
 
   async def ask(
     self, example: structs.Example, *, samples: int = 1, greedy: bool = True, seed: int | None = None, tell: Tell
   ) -> list[dict[str, Any]]:
-    """Answers a question, `samples` times at once; returns the "answer" events in order.
+    """Samples several answers to a question at the same time; returns their "answer" events in order.
 
     Args:
-      example: the question, with passages and right answers if they are known.
+      example: the question, with passages and correct answers if known.
       samples: number of answers.
-      greedy: always take the likeliest token, so that all answers are the same; else sample as config.rollout says.
+      greedy: take the most likely token, so all answers are equal; else sample with the settings of config.rollout.
       seed: of the sampling; config.seed by default.
-      tell: called on this event loop with everything that happens.
+      tell: called with every event, on this event loop.
 
     Raises:
       ValueError: see `check`.
@@ -145,7 +145,7 @@ class Asker:
     return event
 
   async def _judged(self, episode: structs.Episode, tools: Any) -> structs.Episode:
-    """The episode with verdicts on its steps, where a judge is set and the recipe has not asked it."""
+    """The episode with verdicts on its steps. Asks the judge, if there is one and the recipe has not asked it."""
     if not self.player.judges or episode.ended == "failed" or any(name in episode.facts for name in marks.JUDGED):
       return episode
     steps, facts = veritas.steps(episode.turns), dict(episode.facts)
@@ -159,28 +159,28 @@ class Asker:
 
 
 class _Watch:
-  """Tells what is new in an episode's conversations."""
+  """Reports the new text of an episode's conversations."""
 
   def __init__(self, sample: int, tell: Tell):
     self._sample, self._tell = sample, tell
-    self._seen: dict[int, int] = {}  # segments told, by conversation
+    self._seen: dict[int, int] = {}  # number of reported segments, by conversation
     self.policy: Any = None
 
   def tell(self, event: str, **more: Any) -> None:
-    """Tells an event of this sample."""
+    """Reports an event of this sample."""
     self._tell(dict(event=event, sample=self._sample, **more))
 
   def said(self, number: int, text: str) -> None:
-    """Tells what the model has written."""
+    """Reports the model's new text."""
     self.tell("said", conversation=self._place(number), text=text)
 
   def look(self) -> None:
-    """Tells what the environment has written since the last look."""
+    """Reports the environment's new segments."""
     for place, talk in enumerate(self.policy.conversations):
       segments, seen = talk.segments, self._seen.get(place, 0)
       self._seen[place] = len(segments)
       for at, segment in enumerate(segments[seen:], start=seen):
-        if segment.owner == structs.MODEL:  # told while it was drawn
+        if segment.owner == structs.MODEL:  # was reported while it was sampled
           continue
         if segment.found is not None:
           passages = [dataclasses.asdict(passage) for passage in segment.found]
@@ -193,7 +193,7 @@ class _Watch:
 
 
 class _Tools:
-  """Tells of searches and judgements before they begin."""
+  """Reports searches and judgements before they start."""
 
   def __init__(self, tools: structs.Tools, tell: Callable[..., None]):
     self._tools, self._tell = tools, tell

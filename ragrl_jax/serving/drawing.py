@@ -1,4 +1,4 @@
-"""Draws the replies to one request: conversations enter the running engine, and pieces of text come out."""
+"""Samples the replies to one request on the running engine, and yields them in pieces."""
 
 import asyncio
 import contextlib
@@ -15,17 +15,17 @@ from ragrl_jax.serving.engine_thread import EngineThread, Slice
 
 
 async def draw(thread: EngineThread, asked: Asked) -> AsyncGenerator[Piece, None]:
-  """Yields the pieces of all replies as they are drawn; the last piece of a reply says why it ended.
+  """Yields the pieces of all replies as they are sampled. The last piece of a reply has the reason for its end.
 
-  Close the iterator if you leave it early: what is being drawn is then given up after the present chunk.
+  Close the iterator if you leave it early: then sampling stops after the current chunk.
 
   Raises:
-    Whatever ended the engine.
+    The error that ended the engine.
   """
   loop, heard = asyncio.get_running_loop(), asyncio.Queue()
 
   def tell(what: Piece | BaseException) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
+    with contextlib.suppress(RuntimeError):  # the loop is closed
       loop.call_soon_threadsafe(heard.put_nowait, what)
 
   tokenizer, left = thread.engine.tokenizer, 0
@@ -56,7 +56,7 @@ def _turn(number: int, asked: Asked, thread: EngineThread) -> Turn:
   return Turn(
     number,
     budget=sampling.max_new_tokens,
-    accept=thread.engine.stops.mask(()),  # EOS; stop strings are the client's own, and are looked for here
+    accept=thread.engine.stops.mask(()),  # EOS only: this thread finds the client's stop strings
     temperature=sampling.temperature,
     top_k=sampling.top_k,
     top_p=sampling.top_p,
@@ -65,7 +65,7 @@ def _turn(number: int, asked: Asked, thread: EngineThread) -> Turn:
 
 @dataclasses.dataclass
 class _Reply:
-  """Hears one reply's slices on the engine's thread, and tells pieces of it."""
+  """Receives one reply's slices on the engine's thread, and makes pieces of them."""
 
   index: int
   text: TextStream

@@ -1,11 +1,10 @@
-"""Runs an engine in a thread of its own, and turns in slices, so that tokens are seen while a turn is drawn.
+"""Runs an engine in its own thread, and turns in slices, so that clients see tokens while a turn is sampled.
 
     event loops  ── open, submit, close ──►  engine's thread  ── Slice, Slice, … ──►  the turn's `hear`
 
-A turn of 100 tokens is drawn as turns of a chunk each, which the engine takes up again before its next step. So a turn
-can be ended between two chunks: by a stop string that the engine was not compiled for, or because nobody waits for it.
-The tokens are those of the whole turn, since every position has its own random number. Conversations in the cache share
-the lanes slice by slice.
+A turn of 100 tokens is sampled as several turns of one chunk each. So a turn can end between two chunks: at a stop
+string that the engine was not compiled for, or when its client has left. The tokens do not depend on the slices, since
+every position has its own random number. Conversations in the cache share the lanes slice by slice.
 """
 
 import dataclasses
@@ -19,7 +18,7 @@ from ragrl_jax.engine.lanes import FULL
 from ragrl_jax.engine.messages import Group, Open, Turn, TurnEnded
 from ragrl_jax.rollout.dispatch import Dispatch
 
-WAIT_S = 1.0  # seconds between two looks at whether the thread is to end, while there is nothing to draw
+WAIT_S = 1.0  # while the thread is idle: seconds between two checks whether it must end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +26,8 @@ class Slice:
   """A part of a turn.
 
   Attributes:
-    ids, logprobs: the tokens drawn since the last slice, and the log-probability of each.
-    stop: None while the turn goes on; else as in `TurnEnded`.
+    ids, logprobs: tokens sampled since the last slice, and the log-probability of each.
+    stop: None while the turn continues; else as in `TurnEnded`.
   """
 
   ids: tuple[int, ...]
@@ -36,7 +35,8 @@ class Slice:
   stop: int | None
 
 
-# Called on the engine's thread; it must not wait. True: the turn may go on. An exception: the engine has failed.
+# Called on the engine's thread with a slice, or with the error that ended the engine. It must not block. It returns
+# whether the turn may continue.
 Hear = Callable[[Slice | BaseException], bool]
 
 
@@ -44,13 +44,13 @@ class EngineThread:
   """The thread that runs every JAX program of an engine, from `start` to `close`.
 
   Args:
-    engine: with weights. From `start` on it belongs to the thread.
-    dispatch: the queue to the thread, which tools that need the accelerator share; by default a new one.
+    engine: with weights. After `start` only the thread may use it.
+    dispatch: the queue to the thread, shared with tools that need the accelerator; by default a new queue.
     failed: called on the thread with the error that ended it.
 
   Attributes:
-    numbers: numbers for conversations and groups, none of which is given twice.
-    error: what ended the thread, a bug or a lost device; None while all is well.
+    numbers: unique numbers for conversations and groups.
+    error: the error that ended the thread, such as a lost device; None if there was none.
   """
 
   def __init__(
@@ -63,7 +63,7 @@ class EngineThread:
     self.engine, self.dispatch, self.failed = engine, dispatch or Dispatch(), failed
     self.numbers = itertools.count()
     self.error: BaseException | None = None
-    self._turns: dict[int, _Turn] = {}  # under way, by conversation
+    self._turns: dict[int, _Turn] = {}  # unfinished turns, by conversation
     self._over = False
     self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -73,7 +73,7 @@ class EngineThread:
     self._thread.start()
 
   def close(self) -> None:
-    """Ends the thread, and what it is drawing."""
+    """Ends the thread and all unfinished turns."""
     self.dispatch.post(self._end)
     self._thread.join()
 
@@ -84,13 +84,13 @@ class EngineThread:
     self.dispatch.post(self.engine.open, message)
 
   def submit(self, turn: Turn, hear: Hear) -> None:
-    """Starts a turn. `hear` is called with every slice of it, the last one included."""
+    """Starts a turn. `hear` is called with every slice, the last one included."""
     self.dispatch.post(self._submit, turn, hear)
-    if self.error is not None:  # nobody serves the queue any more
+    if self.error is not None:  # the thread has ended, so nothing reads the queue
       hear(self.error)
 
   def close_conversation(self, number: int) -> None:
-    """Ends a conversation and its turn, of which nothing more is heard."""
+    """Ends a conversation and its turn. No more slices follow."""
     self.dispatch.post(self._close, number)
 
   def leave(self, group: Group) -> None:
@@ -107,7 +107,7 @@ class EngineThread:
           if self.engine.busy:
             for ended in self.engine.step():
               self._after(ended)
-    except BaseException as error:  # handed to all who wait, and to `failed`
+    except BaseException as error:  # passed to all waiting turns, and to `failed`
       self.error = error
       logging.exception("the engine has failed")
       for turn in self._turns.values():
@@ -126,9 +126,9 @@ class EngineThread:
     self.engine.close(number)
 
   def _after(self, ended: TurnEnded) -> None:
-    """Takes up a turn again whose slice has ended, unless it is over."""
+    """Continues a turn after a slice, unless the turn is complete."""
     turn = self._turns.get(ended.conversation)
-    if turn is None:  # closed since
+    if turn is None:  # it was closed meanwhile
       return
     turn.left -= len(ended.ids)
     over = ended.stop != FULL or not turn.left
@@ -141,7 +141,7 @@ class EngineThread:
 
 @dataclasses.dataclass
 class _Turn:
-  """A turn under way; `left` tokens of its budget are not drawn yet."""
+  """An unfinished turn; `left` is the rest of its token budget."""
 
   turn: Turn
   hear: Hear

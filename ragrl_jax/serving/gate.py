@@ -1,4 +1,4 @@
-"""Lets requests in, and keeps them waiting while weights are exchanged."""
+"""A readers-writer lock: requests run together, and a change of weights runs alone."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 
 class Gate:
-  """Many may be inside, or one alone. Who wants to be alone waits for those inside, and others wait for him."""
+  """Admits many tasks with `inside`, or one with `alone`. A waiting `alone` blocks new `inside` tasks."""
 
   def __init__(self):
     self._inside, self._shut = 0, False
@@ -14,21 +14,21 @@ class Gate:
 
   @contextlib.asynccontextmanager
   async def inside(self) -> AsyncIterator[None]:
-    """Enters as soon as nobody is alone or waits to be."""
+    """Enters as soon as no task is alone or waits to be alone."""
     async with self._changed:
       await self._changed.wait_for(lambda: not self._shut)
       self._inside += 1
     try:
       yield
     finally:
-      # Without waiting: a request that is cancelled here must still be counted out.
+      # No `await` here: a cancelled request must still be subtracted.
       self._inside -= 1
       if not self._inside:
         asyncio.get_running_loop().create_task(self._tell())
 
   @contextlib.asynccontextmanager
   async def alone(self) -> AsyncIterator[None]:
-    """Keeps others out, and enters when those inside have left."""
+    """Blocks other tasks, and enters when all tasks inside have left."""
     async with self._changed:
       await self._changed.wait_for(lambda: not self._shut)
       self._shut = True

@@ -1,4 +1,4 @@
-"""An engine's client whose turns can be watched: see `rollout.engine_client.EngineClient`, whose place it takes."""
+"""A client of an engine that reports text while a turn is sampled. Replaces `rollout.engine_client.EngineClient`."""
 
 import asyncio
 import contextlib
@@ -10,12 +10,12 @@ from ragrl_jax.serving.engine_thread import EngineThread, Slice
 
 
 class LiveClient:
-  """Every method is called on the event loop on which it was made, and none of them waits.
+  """Call every method on the event loop on which the client was made. No method blocks.
 
   Args:
-    thread: the engine's.
-    said: told (conversation, text) while a turn is drawn; the texts of a turn, joined, are its text.
-    before: called before a turn is drawn.
+    thread: the engine's thread.
+    said: called with (conversation, new text) while a turn is sampled. The joined texts are the turn's text.
+    before: called before each turn.
   """
 
   def __init__(self, thread: EngineThread, said: Callable[[int, str], None], before: Callable[[], None]):
@@ -40,13 +40,13 @@ class LiveClient:
     return number
 
   def submit(self, turn: Turn) -> asyncio.Future[TurnEnded]:
-    """Starts a turn; returns the future of its result."""
+    """Starts a turn; returns a future of its result."""
     self._before()
     answer: asyncio.Future[TurnEnded] = self._loop.create_future()
     told = _Told(turn.conversation, TextStream(self.tokenizer), self._said, answer)
 
     def hear(heard: Slice | BaseException) -> bool:
-      with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
+      with contextlib.suppress(RuntimeError):  # the loop is closed
         self._loop.call_soon_threadsafe(told.take, heard)
       return True
 
@@ -54,7 +54,7 @@ class LiveClient:
     return answer
 
   def close(self, conversation: int) -> None:
-    """Ends a conversation, and what it is drawing."""
+    """Ends a conversation and its turn."""
     self._thread.close_conversation(conversation)
 
   def leave(self, group: Group) -> None:
@@ -63,7 +63,7 @@ class LiveClient:
 
 
 class _Told:
-  """One turn, on the event loop: its slices become text, and at last the turn's result."""
+  """One turn, on the event loop: turns its slices into text, then into the turn's result."""
 
   def __init__(self, number: int, text: TextStream, said: Callable[[int, str], None], answer: asyncio.Future):
     self._number, self._text, self._said, self._answer = number, text, said, answer
@@ -71,7 +71,7 @@ class _Told:
     self._logprobs: tuple[float, ...] = ()
 
   def take(self, heard: Slice | BaseException) -> None:
-    """Takes a slice, or the error that ended the engine."""
+    """Receives a slice, or the error that ended the engine."""
     if self._answer.done():  # its episode was cancelled
       return
     if isinstance(heard, BaseException):

@@ -1,4 +1,4 @@
-"""What `asking` tells, as text in a terminal, while it happens."""
+"""Prints the events of `asking` in a terminal."""
 
 import os
 import re
@@ -20,10 +20,10 @@ QUOTES = {"found": "✓", "near": "≈", "missing": "✗"}
 
 
 class LiveText:
-  """Prints the events of one answer. Text of models and corpora cannot control the terminal.
+  """Prints the events of one answer. Control characters in the text of models and corpora are removed.
 
   Args:
-    file: where to; stdout if None.
+    file: to print to; stdout if None.
   """
 
   def __init__(self, file: TextIO | None = None):
@@ -123,7 +123,7 @@ class LiveText:
     self.line("", f"{', '.join(words)}; ended by {event['ended'] or 'nothing'}{right}", "found")
 
   def line(self, name: str, text: str, style: str = "") -> None:
-    """Prints a line with a name in the margin."""
+    """Prints a line of text after its name."""
     line = safe(" ".join(text.split()))
     self._write(f"{name:>11} │ {self._paint(style, line) if style else line}\n")
     self._file.flush()
@@ -136,7 +136,7 @@ class LiveText:
 
 
 def _marks(trace: Mapping[str, Any]):
-  """(owner, text, kind, where) of every quote and citation of the model's."""
+  """(owner, text, kind, where) of each of the model's quotes and citations."""
   for segment in trace["segments"]:
     if segment["owner"] == "model":
       for run in segment["runs"]:

@@ -1,12 +1,12 @@
-"""An OpenAI-compatible server over an engine of ours: the sampler of training, with its tokens and log-probabilities.
+"""An OpenAI-compatible server over an engine: the sampler of training, with its token ids and log-probabilities.
 
-    POST /v1/chat/completions, /v1/completions   as OpenAI's, streamed or not; vLLM's names for what OpenAI's lacks
+    POST /v1/chat/completions, /v1/completions   like OpenAI's, streamed or not; extra fields have vLLM's names
     GET  /v1/models, /health
     POST /v1/weights                             {} or {"step": 40}: newer weights of the same run
 
-Requests enter idle lanes of the running engine. Errors are one line in OpenAI's shape: 400 for a request that is not
-served, 401 without the key, 413 for a long body, 429 when too many replies are asked for at a time, 504 after the time
-limit. In a stream that has begun, the error is its last event.
+Requests enter idle lanes of the running engine. Errors are one line of JSON in OpenAI's form: 400 for an invalid or
+unsupported request, 401 for a missing key, 413 for a long body, 429 for too many replies at a time, 504 after the time
+limit. If a stream has started, the error is its last event.
 """
 
 import asyncio
@@ -44,10 +44,10 @@ class Limits:
 
   Attributes:
     max_bytes: largest body of a request.
-    max_tokens: most tokens of a reply; 0: what the context has room for.
-    max_replies: most replies to one request: its prompts times its n.
-    max_waiting: most replies that are drawn or wait for it, over all requests.
-    timeout_s: seconds for a whole request, waiting included.
+    max_tokens: most tokens of a reply; 0: as many as the context allows.
+    max_replies: most replies per request: number of prompts times n.
+    max_waiting: most replies, over all requests, that are being sampled or waiting.
+    timeout_s: most seconds per request, including waiting.
   """
 
   max_bytes: int = 8 << 20
@@ -61,11 +61,11 @@ class Application:
   """The ASGI application.
 
   Args:
-    thread: the engine's, which has been started.
-    name: the model's.
+    thread: the engine's thread, started.
+    name: of the model.
     limits: limits of requests.
-    reload: `reload(step)` gives the engine other weights, the newest for None, and returns their version; called on the
-      engine's thread while no conversation is open. None: weights stay.
+    reload: `reload(step)` loads the weights of a step (None: the newest) and returns their version. It is called on the
+      engine's thread while no conversation is open. None: the weights cannot be changed.
     key: clients must send it as a bearer token; "" for none.
     local: answer only requests whose Host header names this machine's loopback, as `retrieval.server` does.
   """
@@ -108,25 +108,25 @@ class Application:
       await answer.refuse(refused)
     except Exception:
       logging.exception("%s failed", scope["path"])
-      failed = "the engine has failed" if self._thread.error is not None else "the server made a mistake"
-      await answer.refuse(Refused(500, f"{failed}: its own log says why."))
+      failed = "the engine has failed" if self._thread.error is not None else "the server has failed"
+      await answer.refuse(Refused(500, f"{failed}: see the server's log."))
 
   def _check(self, scope) -> None:
-    """Refuses a request by its headers or its address."""
+    """Refuses a request with wrong headers or a wrong path."""
     headers = dict(scope["headers"])
     if refused := guard_lib.unwelcome(headers, local=self._local):
       raise Refused(*refused)
     if scope["path"] != "/health" and not guard_lib.has_key(headers, self._key):
-      raise Refused(401, "this server wants its key: Authorization: Bearer KEY.", code="invalid_api_key")
+      raise Refused(401, "wrong or missing key: send Authorization: Bearer KEY.", code="invalid_api_key")
     wanted = PAGES.get(scope["path"], "GET" if scope["path"].startswith("/v1/models/") else None)
     if wanted is None:
-      raise Refused(404, f"no page {scope['path'][:80]!r}: there are {', '.join(PAGES)}.")
+      raise Refused(404, f"no page {scope['path'][:80]!r}: use one of {', '.join(PAGES)}.")
     if wanted != scope["method"]:
       raise Refused(405, f"{scope['path'][:80]} needs {wanted}.")
 
   async def _health(self, answer: Answer) -> None:
     if self._thread.error is not None:
-      raise Refused(503, "the engine has failed: its own log says why.")
+      raise Refused(503, "the engine has failed: see the server's log.")
     said = dict(status="ok", model=self._served.name, version=self._thread.engine.version, waiting=self._waiting)
     await answer.whole(said)
 
@@ -145,7 +145,7 @@ class Application:
     if body is None:  # the client has left
       return
     if len(body) > self._limits.max_bytes:
-      raise Refused(413, f"the body is longer than {self._limits.max_bytes} bytes: send less at a time.")
+      raise Refused(413, f"the body is longer than {self._limits.max_bytes} bytes: send less per request.")
     await answered(self._reply(page, body, answer), receive, self._limits.timeout_s)
 
   async def _reply(self, page: str, body: bytes, answer: Answer) -> None:
@@ -153,14 +153,14 @@ class Application:
       await self._weights(body, answer)
       return
     kind = CHAT if page == "/v1/chat/completions" else TEXT
-    # Long prompts are tokenized beside the event loop, on which other replies are streamed.
+    # Tokenizing a long prompt is slow. A thread does it, so that the event loop can stream other replies.
     asked = await asyncio.to_thread(read, body, kind, self._served)
     await self._complete(asked, answer)
 
   async def _complete(self, asked: Asked, answer: Answer) -> None:
     number = len(asked.prompts) * asked.n
     if self._waiting + number > self._limits.max_waiting:
-      message = f"{self._waiting} replies are being drawn, and {self._limits.max_waiting} may be: ask again later."
+      message = f"{self._waiting} replies are being sampled, of at most {self._limits.max_waiting}: ask again later."
       raise Refused(429, message, code="rate_limit_exceeded")
     self._waiting += number
     try:
@@ -188,9 +188,9 @@ class Application:
     if not fine:
       raise Refused(400, 'the body must be {} for the newest weights of the run, or {"step": 40}.')
     if self._reload is None:
-      raise Refused(400, "the weights of this server stay as they are.")
+      raise Refused(400, "this server cannot load other weights.")
     async with self._gate.alone():
-      # Not to be interrupted: the weights are exchanged on the engine's thread, whatever becomes of this client.
+      # Shielded: the engine's thread loads the weights even if this client disconnects.
       change = asyncio.ensure_future(asyncio.to_thread(self._thread.dispatch.call, self._reload, step))
       try:
         version = await asyncio.shield(change)
@@ -202,5 +202,5 @@ class Application:
 
 
 def server(application: Application, *, host: str, port: int, guard: Guard | None = None) -> uvicorn.Server:
-  """A server of the application; `run()` serves until it is told to end, by a signal or `should_exit`."""
+  """A server of the application. `run()` serves until a signal arrives or `should_exit` is set."""
   return uvicorn.Server(guard_lib.configured(application, host=host, port=port, guard=guard))

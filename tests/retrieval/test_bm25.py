@@ -110,5 +110,5 @@ def test_bad_settings_are_refused(tmp_path):
   ):
     with pytest.raises(ValueError, match=says):
       build_index(world(5, seed=0), "bm25", tmp_path / says[:4].strip(), encoder_options=options, progress=False)
-  with pytest.raises(ValueError, match="no passage holds a word"):
+  with pytest.raises(ValueError, match="no passage has a word"):
     build_index([Passage("a", "", "! of the")], "bm25", tmp_path / "none", progress=False)

@@ -141,7 +141,7 @@ def test_changed_or_truncated_passages_are_detected(tmp_path):
   with pytest.raises(ValueError, match="changed since they were indexed"):
     Corpus(tmp_path).verify()
   (tmp_path / ROWS).write_bytes(raw[:-5])
-  with pytest.raises(ValueError, match="the copy is cut"):
+  with pytest.raises(ValueError, match="the copy is incomplete"):
     Corpus(tmp_path)
   assert kept.checksum
 

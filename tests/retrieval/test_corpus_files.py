@@ -78,7 +78,7 @@ def test_faults_are_named_by_file_and_row(tmp_path):
   with pytest.raises(FileNotFoundError, match="no such corpus"):
     list(corpus_files.read_passages(tmp_path / "nothing"))
   twice = lines(tmp_path / "b.jsonl", columns("id"))
-  with pytest.raises(ValueError, match=r"a.jsonl:1 and .*b.jsonl:1: the id '1' is there twice"):
+  with pytest.raises(ValueError, match=r"a.jsonl:1 and .*b.jsonl:1: the id '1' occurs twice"):
     build_index(f"{lines(tmp_path / 'a.jsonl', columns('id')[:1])},{twice}", "bm25", tmp_path / "i", progress=False)
 
 
@@ -126,7 +126,7 @@ def test_chunks_of_a_models_tokens(tmp_path):
   assert [p.text for p in cut.cut([Passage("d", "", "abcd ef gh")])] == ["abc", "d ef", "gh"]  # a letter is a token
   with pytest.raises(ValueError, match="'words' or a folder with a tokenizer.json"):
     chunks.Chunks(3, 0, str(tmp_path))
-  with pytest.raises(ValueError, match="the overlap must be less"):
+  with pytest.raises(ValueError, match="overlap less than tokens"):
     chunks.Chunks(3, 3)
 
 

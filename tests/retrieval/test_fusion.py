@@ -57,7 +57,11 @@ def test_a_passage_keeps_its_text_and_blank_queries_find_nothing():
 
 @pytest.mark.parametrize(
   "settings, says",
-  [(dict(fusion="sum"), "fusion='sum'"), (dict(weights=[1]), "as many weights"), (dict(weights=[1, 0]), "above 0")]
+  [
+    (dict(fusion="sum"), "fusion='sum'"),
+    (dict(weights=[1]), "there must be 2 weights"),
+    (dict(weights=[1, 0]), "above 0"),
+  ]
   + [(dict(depth=0), "depth=0")],
 )
 def test_bad_settings(settings, says):
@@ -110,7 +114,7 @@ def test_a_file_fuses_indexes(folder):
   [
     (dict(), "'indexes' is missing"),
     (dict(indexes=[]), "at least one index"),
-    (dict(indexes=["bm25"], k=3), "k is unknown"),
+    (dict(indexes=["bm25"], k=3), "unknown entries k"),
     (dict(indexes=["gone"]), "no index here"),
     (dict(indexes=["bm25"], rerank=dict(kind="cross-encoder")), "rerank.path is missing"),
     (dict(indexes=["bm25"], rerank=dict(kind="bi-encoder", path=".")), "config.json|a scorer is one of"),

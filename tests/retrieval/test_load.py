@@ -30,7 +30,7 @@ def test_an_index_over_changed_passages_is_refused(folder, tmp_path):
   other = build_index(PASSAGES[::-1], "hashing", tmp_path / "other", progress=False)
   shutil.rmtree(folder / "corpus")
   shutil.copytree(other / "corpus", folder / "corpus")
-  with pytest.raises(ValueError, match="the passages are not those the index was built from"):
+  with pytest.raises(ValueError, match="the passages differ from those that were indexed"):
     load_index(folder)
 
 
@@ -65,7 +65,7 @@ def changed(path, old, new):
     ("corpus/corpus.json", b'"rows"', b'"r0ws"', "'rows' is missing"),
     ("bm25/vocab.index.json", b'"word3"', b'"word_"', "changed since the index was built"),
     ("bm25/params.index.json", b"0.9", b"0.8", "changed since the index was built"),
-    ("index.json", b"{", b"[", "no JSON that can be read"),
+    ("index.json", b"{", b"[", "not valid JSON"),
   ],
 )
 def test_a_changed_file_is_refused_by_its_name(lexical, name, old, new, says):
@@ -79,7 +79,7 @@ def test_an_empty_vocabulary_is_refused(lexical):
   with pytest.raises(ValueError, match=r"vocab.index.json: 2 bytes, where"):
     load_index(lexical)
   without_digests(lexical)
-  with pytest.raises(ValueError, match=r"vocab.index.json: 0 words, but scores of 13"):
+  with pytest.raises(ValueError, match=r"vocab.index.json: 0 words, but the scores are for 13"):
     load_index(lexical)
 
 

@@ -69,11 +69,11 @@ def test_a_part_from_a_file_has_its_lines(tmp_path):
     [None] * 3 + ["3", "4", "5", "6"]
   )
   file.write_text("".join([*rows, rows[6]]))
-  with pytest.raises(ValueError, match=r"c.jsonl:13 and .*c.jsonl:15: the id '6' is there twice"):
+  with pytest.raises(ValueError, match=r"c.jsonl:13 and .*c.jsonl:15: the id '6' occurs twice"):
     build_index(file, "bm25", tmp_path / "j", shard=(2, 2), progress=False)
   with pytest.raises(ValueError, match="shard=3/2"):
     build_index(file, "bm25", tmp_path / "j", shard=(3, 2), progress=False)
-  with pytest.raises(ValueError, match="8 passages only"):
+  with pytest.raises(ValueError, match="only 8 passages"):
     build_index(file, "bm25", tmp_path / "k", shard=(3, 9), progress=False)
 
 

@@ -88,7 +88,7 @@ class Broken(asked.Towns):
 def test_a_bug_is_logged_and_told():
   with page(in_turn, tools=RetrievalTools(Broken())) as (url, _):
     _, events = ask(url)
-  assert events[-1]["error"]["message"] == "the command made a mistake: its own output says where."
+  assert events[-1]["error"]["message"] == "the command failed: its output shows the error."
 
 
 class Slow(asked.Towns):

@@ -112,7 +112,7 @@ def test_questions_that_cannot_be_asked():
   for example, recipe, says in (
     (Example("q", " ", ()), "search_r1", "the question is empty"),
     (Example("q", "x" * 100_001, ()), "search_r1", "the question: no prompt fits"),
-    (Example("q", "Who?", ()), "arena", "arena answers from passages that a question brings"),
+    (Example("q", "Who?", ()), "arena", "arena needs questions with passages"),
   ):
     with pytest.raises(ValueError, match=says):
       ask(asked.asker((), recipe=recipe), example)

@@ -152,7 +152,7 @@ MESSAGES = dict(messages=ASKED["messages"])
 @pytest.mark.parametrize(
   "page, body, status, says",
   [
-    ("chat/completions", dict(MESSAGES, model="gpt"), 404, "'gpt' is not served here: this is 'small'"),
+    ("chat/completions", dict(MESSAGES, model="gpt"), 404, "'gpt' is not served here: ask for 'small'"),
     ("chat/completions", dict(messages=[]), 400, "messages must be a list"),
     ("chat/completions", dict(messages=[dict(role="robot", content="")]), 400, r"messages[0] must have a role"),
     (
@@ -163,10 +163,10 @@ MESSAGES = dict(messages=ASKED["messages"])
     ),
     ("chat/completions", dict(MESSAGES, temperature=3), 400, "temperature=3: it must be a number from 0 to 2"),
     ("chat/completions", dict(MESSAGES, temperature=True), 400, "temperature=True"),
-    ("chat/completions", dict(MESSAGES, max_tokens=90), 400, "leave room for 84 of 96"),
+    ("chat/completions", dict(MESSAGES, max_tokens=90), 400, "at most 84, since the prompt has 12 of 96"),
     ("chat/completions", dict(MESSAGES, max_tokens=97), 400, "max_tokens=97: it must be a whole number from 1 to 96"),
     ("chat/completions", dict(messages=[dict(role="user", content="x" * 96)]), 400, "the prompt has 96 tokens"),
-    ("chat/completions", dict(MESSAGES, tools=[dict(function=dict(name="f"))]), 400, "no format for tool calls"),
+    ("chat/completions", dict(MESSAGES, tools=[dict(function=dict(name="f"))]), 400, "no known format of tool calls"),
     ("chat/completions", dict(MESSAGES, frequency_penalty=0.5), 400, "frequency_penalty=0.5 is not served"),
     ("chat/completions", dict(MESSAGES, top_logprobs=3), 400, "top_logprobs=3 is not served"),
     ("chat/completions", dict(MESSAGES, n=1.5), 400, "n=1.5: it must be a whole number"),
@@ -271,7 +271,7 @@ def test_an_engine_that_fails_is_told_to_all():
   held.step = lambda: (_ for _ in ()).throw(RuntimeError("lost"))
   with serving(held) as (url, _):
     status, said = post(url, "completions", prompt="a")
-    assert status == 500 and said["error"]["message"] == "the engine has failed: its own log says why."
+    assert status == 500 and said["error"]["message"] == "the engine has failed: see the server's log."
     assert post(url, "completions", prompt="a")[0] == 500
     assert CLIENT.get(url.replace("/v1", "/health")).status_code == 503
 
