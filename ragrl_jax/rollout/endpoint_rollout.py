@@ -84,11 +84,13 @@ class EndpointRollout:
         while playing < at_once and (group := next(left, ())):
           for request in group:
             episode = asyncio.run_coroutine_threadsafe(self._episode(request, sampling, step, gate), loop)
+            # The callback runs on the loop's thread, so the queue carries the episode to the caller's.
             episode.add_done_callback(lambda done: self.dispatch.post(ended.append, done))
           playing += len(group)
         if not playing:
           return
         while not ended:
+          # The end of an episode is a call in this queue, so it ends the wait.
           self.dispatch.serve(wait_s=60.0)
         while ended:
           playing -= 1

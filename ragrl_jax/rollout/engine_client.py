@@ -42,6 +42,7 @@ class EngineClient:
 
   def submit(self, turn: Turn) -> asyncio.Future[TurnEnded]:
     """Starts a turn; returns the future of its result."""
+    # Registered before the message is sent: the engine may answer at once, on its own thread.
     answer = asyncio.get_running_loop().create_future()
     self._answers[turn.conversation] = answer
     self._dispatch.post(self._engine.submit, turn)

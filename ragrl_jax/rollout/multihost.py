@@ -66,6 +66,7 @@ class MultiHostRollout:
     """See `Rollout.session`."""
     with contextlib.nullcontext() if self.team is None else self.team.session():
       if self.team is not None and not self.team.leads:
+        # A leading host checks the weights when its episodes begin. This one begins none.
         self._rollout.engine.check()
         yield FollowingSession(self)
         return
@@ -87,6 +88,7 @@ class MultiHostRollout:
       for packed in hosts.exchange_bytes(buffers.pack(episodes or (), decode))
       for episode in buffers.unpack(packed, decode)
     ]
+    # Episodes come in the order in which they ended, which differs from run to run. The requests' order never does.
     found = {(episode.prompt_index, episode.sample): episode for episode in played}
     return [found[request.prompt_index, request.sample] for request in requests]
 
