@@ -70,8 +70,10 @@ def _chosen(choice: Any, functions: Mapping[str, Any]) -> str | None:
       message = 'tool_choice must be \'auto\', \'none\', \'required\' or {"type": "function", "function": {"name": …}}.'
       raise Refused(400, message, param="tool_choice")
   if name not in functions if name else not functions:
-    wanted = repr(name)[:80] if name else "any"
-    raise Refused(400, f"tool_choice names the function {wanted}, which tools does not have.", param="tool_choice")
+    has = (
+      f"names the function {name!r:.80}, which tools does not have" if name else "is 'required', but there are no tools"
+    )
+    raise Refused(400, f"tool_choice {has}.", param="tool_choice")
   return name
 
 

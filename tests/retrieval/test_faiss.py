@@ -172,5 +172,5 @@ def test_what_faiss_cannot_do_is_refused(tmp_path, factory, options, says):
 
 def test_an_index_of_other_vectors_is_refused(tmp_path):
   faiss_index.build(clustered(100, 16, 4, seed=0), tmp_path / "i", factory="HNSW8", progress=False)
-  with pytest.raises(ValueError, match="an index of 100 vectors of 16 dimensions, but the folder has 99 of 16"):
+  with pytest.raises(ValueError, match="an index of 100 vectors of 16 dimensions, but the folder has 99 vectors of 16"):
     faiss_index.Approximate(tmp_path / "i", clustered(99, 16, 4, seed=0))

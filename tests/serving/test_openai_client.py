@@ -131,9 +131,9 @@ def test_forced_calls_begin_in_the_prompt(tmp_path, kind):
     assert not choice.message.tool_calls and choice.finish_reason == "stop"
     assert choice.message.content.startswith(said["head"]) and choice.message.content.endswith("nonsense")
     for refused, words in (
-      (dict(tool_choice=dict(type="function", function=dict(name="hear"))), "no such function"),
+      (dict(tool_choice=dict(type="function", function=dict(name="hear"))), "which tools does not have"),
       (dict(tool_choice="always"), "tool_choice must be"),
-      (dict(tool_choice="required", tools=openai.NOT_GIVEN), "no such function"),
+      (dict(tool_choice="required", tools=openai.NOT_GIVEN), "there are no tools"),
       (dict(tools=[tool("a b")]), "tools must be"),
     ):
       with pytest.raises(openai.BadRequestError, match=words):
