@@ -122,11 +122,11 @@ def engine(config, graphdef, sizes: Sizes, frozen=None):
   from ragrl_jax.engine.sizes import Sizes as EngineSizes
   from ragrl_jax.engine.stops import Stops
 
-  words = Ids(config.vocab_size)
+  tokenizer = Ids(config.vocab_size)
   return Engine(
     graphdef,
-    words,
-    Stops(words, [], rows=config.vocab_size),
+    tokenizer,
+    Stops(tokenizer, [], rows=config.vocab_size),
     EngineSizes(
       lanes=sizes.lanes,
       rows=sizes.lanes,

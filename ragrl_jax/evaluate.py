@@ -62,7 +62,7 @@ def evaluate(
   """
   sample = sample or seeds > 1
   config_lib.validate(config, training=False)
-  plays = player_lib.recipe(config)
+  recipe = player_lib.recipe(config)
   config, out = config.copy_and_resolve_references(), pathlib.Path(out)
   if (checkpoint is None) != bool(config.endpoint.model):
     raise ValueError(
@@ -75,7 +75,7 @@ def evaluate(
   else:
     player_lib.check(config, training=False)
   examples = questions.testing(config, data, max_examples=config.data.max_examples)
-  questions.check_passages(config, plays, examples, str(data))
+  questions.check_passages(config, recipe, examples, str(data))
 
   # ---- 2. the rooms are built, with weights or a server's address ----------------------------------------------------
   if source is None:

@@ -22,7 +22,7 @@ from ragrl_jax import evaluate, structs
 from ragrl_jax.cli import checkpoints, commands, configs
 from ragrl_jax.retrieval import guard
 from ragrl_jax.run import devices, questions
-from ragrl_jax.serving import ask_page, asking, live_text
+from ragrl_jax.serving import ask_checkpoint, ask_page, live_text
 from ragrl_jax.store import compile_cache
 
 CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
@@ -52,7 +52,7 @@ def main(argv):
   askers = []
   try:
     for config, checkpoint in made:
-      askers.append(asking.Asker(config, checkpoints.opened(config, checkpoint), checkpoint))
+      askers.append(ask_checkpoint.Asker(config, checkpoints.opened(config, checkpoint), checkpoint))
     if PAGE.value:
       _page(askers)
     failed = not PAGE.value and asyncio.run(_session(askers, example))
@@ -62,7 +62,7 @@ def main(argv):
   sys.exit(1 if failed else 0)
 
 
-def _page(askers: list[asking.Asker]) -> None:
+def _page(askers: list[ask_checkpoint.Asker]) -> None:
   """Serves the page until it is interrupted, or an engine fails."""
   server = uvicorn.Server(guard.configured(ask_page.Application(askers), host="127.0.0.1", port=PORT.value))
   for asker in askers:
@@ -93,7 +93,7 @@ def _example(config, question: str) -> structs.Example | None:
   return found[0]
 
 
-async def _session(askers: list[asking.Asker], example: structs.Example | None) -> bool:
+async def _session(askers: list[ask_checkpoint.Asker], example: structs.Example | None) -> bool:
   """Asks; returns whether an answer failed."""
   if example is not None:
     return await _ask(askers, example, [])
@@ -101,7 +101,7 @@ async def _session(askers: list[asking.Asker], example: structs.Example | None) 
   if terminal:
     print("A question a line; an empty line ends.")
   while line := (await asyncio.to_thread(sys.stdin.readline)).strip():
-    text = asking.in_conversation(earlier, line) if CONVERSATION.value else line
+    text = ask_checkpoint.in_conversation(earlier, line) if CONVERSATION.value else line
     failed |= await _ask(askers, structs.Example(str(uuid.uuid4()), text, ()), earlier, line)
   return failed
 
@@ -125,7 +125,7 @@ async def _ask(askers, example: structs.Example, earlier: list[tuple[str, str]],
       for answer in answers:
         print(json.dumps(dict(checkpoint=asker.name) | answer, ensure_ascii=False), flush=True)
     elif SAMPLES.value > 1:
-      for one in asking.agreement([answer["answer"] for answer in answers]):
+      for one in ask_checkpoint.agreement([answer["answer"] for answer in answers]):
         shown.line(f"{one['count']} of {SAMPLES.value}", "no answer" if one["answer"] is None else one["answer"])
     if not place:
       earlier.append((said, answers[0]["answer"] or "none"))

@@ -11,20 +11,20 @@ from ragrl_jax.models import lora
 from ragrl_jax.run import player as player_lib
 
 
-def opened(config, checkpoint: str | pathlib.Path, *, plays: bool = True) -> player_lib.Sampler:
+def opened(config, checkpoint: str | pathlib.Path, *, playing: bool = True) -> player_lib.Sampler:
   """A checkpoint, ready to sample. The config's model becomes the checkpoint's.
 
   Args:
     config: as in `evaluate.evaluate`.
     checkpoint: as in `evaluate.evaluate`.
-    plays: whether it plays the config's recipe, a `Player`; else it has neither retriever nor judges.
+    playing: make a `Player` of the config's recipe. False: make only a `Sampler`, without retriever and judges.
 
   Raises:
     ValueError, FileNotFoundError: as in `evaluate.evaluate`.
   """
   config_lib.validate(config, training=False)
   source = evaluate.chosen(config, checkpoint)
-  made = player_lib.build(config, training=False) if plays else player_lib.sampler(config)
+  made = player_lib.build(config, training=False) if playing else player_lib.sampler(config)
   evaluate.load(config, made, source)
   return made
 

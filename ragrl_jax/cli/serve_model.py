@@ -58,7 +58,7 @@ def main(argv):
   evaluate.locate(checkpoint)
   devices.found()
   config = CONFIG.value
-  made = checkpoints.opened(config, checkpoint, plays=False)
+  made = checkpoints.opened(config, checkpoint, playing=False)
   run = evaluate.run_of(checkpoint)
   name = NAME.value or (run or pathlib.Path(checkpoint).absolute()).name
 

@@ -52,7 +52,7 @@ def evaluation(data: Mapping[str, Any]) -> str:
   return _page("evaluation.html.jinja", QUESTIONS, payload, blocks=blocks, **shown)
 
 
-def asking(names: Sequence[str], facts: Sequence[tuple[str, str]], *, samples: Sequence[int], longest: int) -> str:
+def asking_page(names: Sequence[str], facts: Sequence[tuple[str, str]], *, samples: Sequence[int], longest: int) -> str:
   """The HTML of the page that asks checkpoints.
 
   Args:

@@ -160,13 +160,13 @@ class EndpointClient:
 
   def _question(self, ids: Sequence[int]) -> tuple[list[dict[str, str]] | str, str, dict[str, Any]]:
     """(what the server is asked, what the assistant's open turn holds so far, further parameters)."""
-    server, words = self._server, self.tokenizer
+    server, tokenizer = self._server, self.tokenizer
     if server.protocol == COMPLETIONS:
       more: dict[str, Any] = dict(logprobs=1) if server.logprobs else {}
-      text = server_text.whole(ids, words)
+      text = server_text.whole(ids, tokenizer)
       return text, text, more
-    assert isinstance(words, MarkedTokenizer)
-    messages, more = words.messages(ids), dict(logprobs=True) if server.logprobs else {}
+    assert isinstance(tokenizer, MarkedTokenizer)
+    messages, more = tokenizer.messages(ids), dict(logprobs=True) if server.logprobs else {}
     opened = messages[-1]["content"]
     if not opened:  # the assistant's turn begins anew, as every chat's server lets it
       return messages[:-1], "", more

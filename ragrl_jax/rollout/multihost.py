@@ -136,7 +136,7 @@ class FollowingSession:
 
   def finish(self, started: Sequence[Request], beside: Work | None = None) -> list[Episode]:
     """See `Session.finish`. `beside` is finished when it returns."""
-    self._rollout.team.follow(None if beside is None else beside.advance)
+    self._rollout.team.run_programs(None if beside is None else beside.advance)
     if beside is not None:
       beside.finish()
     return self._rollout.exchange(started, None)

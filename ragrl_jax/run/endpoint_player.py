@@ -1,4 +1,4 @@
-"""Makes from a config what plays a recipe with a model behind a server (config.endpoint). See `player.py`."""
+"""Builds the player of a model behind a server (config.endpoint). See `player.py`."""
 
 import dataclasses
 import os
@@ -70,11 +70,11 @@ def build(config, keep: pathlib.Path) -> EndpointPlayer:
     ValueError: see `check`; or an input cannot be read.
   """
   check(config)
-  plays, settings, queue = player_lib.recipe(config), settings_lib.of(config), dispatch.Dispatch()
+  recipe, settings, queue = player_lib.recipe(config), settings_lib.of(config), dispatch.Dispatch()
   endpoint, rollout = settings.endpoint, settings.rollout
   base = player_lib.tokenizer(config)
-  words = base if endpoint.protocol == endpoint_client.COMPLETIONS else MarkedTokenizer(base)
-  retriever, judges, tools = surroundings.tools(config, plays, queue)
+  tokenizer = base if endpoint.protocol == endpoint_client.COMPLETIONS else MarkedTokenizer(base)
+  retriever, judges, tools = surroundings.tools(config, recipe, queue)
   client = _client(endpoint)
   server = endpoint_client.Server(
     cached.CachedClient(client, endpoint.cache or keep, sampling=dict(endpoint.more)),
@@ -87,17 +87,17 @@ def build(config, keep: pathlib.Path) -> EndpointPlayer:
   )
   made = endpoint_rollout.EndpointRollout(
     server,
-    words,
-    plays.stops,
-    plays.play,
+    tokenizer,
+    recipe.stops,
+    recipe.play,
     tools,
     seed=settings.seed,
     sampling=rollout.sampling,
     reserve=rollout.reserve or None,
     dispatch=queue,
   )
-  recipe = priced(plays, endpoint.input_price, endpoint.output_price)
-  return EndpointPlayer(words, recipe, retriever, judges, made, _described(endpoint, client))
+  recipe = priced(recipe, endpoint.input_price, endpoint.output_price)
+  return EndpointPlayer(tokenizer, recipe, retriever, judges, made, _described(endpoint, client))
 
 
 def priced(recipe: Recipe, input_price: float, output_price: float) -> Recipe:

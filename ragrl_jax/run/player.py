@@ -92,13 +92,13 @@ def tokenizer(config):
   if not config.prompting.tokenizer:
     check_folder("config.model.path", where)
   how = config.prompting
-  words = load.load_tokenizer(where, chat=how.chat, markers=how.markers, thinking=how.thinking)
-  if config.prompting.chat and where != "bytes" and getattr(words, "markers", None) is None:
+  made = load.load_tokenizer(where, chat=how.chat, markers=how.markers, thinking=how.thinking)
+  if config.prompting.chat and where != "bytes" and getattr(made, "markers", None) is None:
     raise ValueError(
       f"config.prompting.chat=True, but the tokenizer at {where} has no chat template: set config.prompting.chat=False "
       "for bare text, or, where it is a Hugging Face folder, config.prompting.markers='own' for role markers of ours."
     )
-  return words
+  return made
 
 
 def check_folder(setting: str, where: str) -> None:
@@ -187,10 +187,10 @@ def check(config, *, training: bool = True) -> None:
   Raises:
     ValueError: settings that do not fit each other, the model or this machine.
   """
-  plays = recipe(config)
-  if training and not plays.trainable:
+  chosen = recipe(config)
+  if training and not chosen.trainable:
     raise ValueError(
-      f"{plays.name} with these switches joins several conversations in an episode, so that no policy can be trained "
+      f"{chosen.name} with these switches joins several conversations in an episode, so that no policy can be trained "
       "on it: evaluate it, or train another recipe (config.recipe, config.preset)."
     )
   if training and config.endpoint.model:
@@ -198,7 +198,7 @@ def check(config, *, training: bool = True) -> None:
       f"config.endpoint.model={config.endpoint.model!r}: a model behind a server can be evaluated, not trained. "
       "Leave it empty."
     )
-  check_tools(config, plays)
+  check_tools(config, chosen)
   if training:
     learner_settings.from_config(config)
     learner_settings.optimizer_from_config(config)
@@ -216,20 +216,20 @@ def check_engine(config, *, training: bool = False) -> None:
   _check_sizes(config)
 
 
-def check_tools(config, plays: Recipe) -> None:
+def check_tools(config, recipe: Recipe) -> None:
   """Raises a ValueError if the recipe needs a retriever, an encoder or a judge that the config does not name."""
-  if plays.searches and not plays.needs_passages and not config.retrieval.index:
+  if recipe.searches and not recipe.needs_passages and not config.retrieval.index:
     raise ValueError(
-      f"config.retrieval.index is empty, but the recipe {plays.name} searches: name a folder of "
+      f"config.retrieval.index is empty, but the recipe {recipe.name} searches: name a folder of "
       "launchers/build_index.py, or the http://… address of a retriever."
     )
   surroundings.remote(config.retrieval)
-  if plays.encodes and not config.retrieval.query_encoder:
+  if recipe.encodes and not config.retrieval.query_encoder:
     raise ValueError(
-      f"config.retrieval.query_encoder is empty, but the recipe {plays.name} compares the vectors of queries: name the "
-      "folder of an encoder, or compare their characters (config.switches.similarity='ngrams')."
+      f"config.retrieval.query_encoder is empty, but the recipe {recipe.name} compares the vectors of queries: name "
+      "the folder of an encoder, or compare their characters (config.switches.similarity='ngrams')."
     )
-  _check_judges(config, plays)
+  _check_judges(config, recipe)
 
 
 def check_sft(config) -> None:
@@ -267,8 +267,8 @@ def _shape(config) -> DecoderConfig:
   return weights.config_of(config.model.path)
 
 
-def _check_judges(config, plays: Recipe) -> None:
-  for term, judge in judging.chosen(config.judge, config.judges, plays.judged).items():
+def _check_judges(config, recipe: Recipe) -> None:
+  for term, judge in judging.chosen(config.judge, config.judges, recipe.judged).items():
     where = f"config.judges.{term}.wording" if term else "config.judge.wording"
     prompts.get(judge["prompt"], judge["wording"], setting=where)
     if judge["kind"] in ("nli", "reward_model"):
@@ -304,12 +304,12 @@ def build(config, *, seed: int | None = None, training: bool = True) -> Player:
   """
   check(config, training=training)
   made, members = _sampler(config)
-  plays, queue = made.recipe, dispatch.Dispatch()
+  chosen, queue = made.recipe, dispatch.Dispatch()
   here = None if made.mesh is None else made.mesh.local_mesh  # judges do not wait for other hosts
-  retriever, judges, used = surroundings.tools(config, plays, queue, here)
+  retriever, judges, used = surroundings.tools(config, chosen, queue, here)
   rollout = collect.Rollout(
     made.engine,
-    plays.play,
+    chosen.play,
     used,
     seed=config.seed if seed is None else seed,
     sampling=settings_lib.of(config).rollout.sampling,
@@ -332,15 +332,15 @@ def sampler(config) -> Sampler:
 
 
 def _sampler(config) -> tuple[Sampler, team.Team | None]:
-  plays, words, devices = recipe(config), tokenizer(config), mesh(config)
-  decoder, shape = model(config, words, devices)
-  automaton = stops.Stops(words, plays.stops, rows=shape.vocab_size)
+  chosen, encoding, devices = recipe(config), tokenizer(config), mesh(config)
+  decoder, shape = model(config, encoding, devices)
+  automaton = stops.Stops(encoding, chosen.stops, rows=shape.vocab_size)
   graphdef, _, frozen = lora.split(decoder)
   spread = config.rollout.mesh.to_dict()
   engine_mesh, members = mesh_lib.of_engine(devices, **spread), team.of(devices, **spread)
   engine = engine_lib.Engine(
     graphdef,
-    words,
+    encoding,
     automaton,
     engine_sizes.of(settings_lib.of(config).rollout, engine_mesh),
     mesh=engine_mesh,
@@ -349,7 +349,7 @@ def _sampler(config) -> tuple[Sampler, team.Team | None]:
     frozen=frozen,
     own_weights=config.rollout.ahead > 0,
   )
-  return Sampler(words, plays, decoder, shape, engine, devices), members
+  return Sampler(encoding, chosen, decoder, shape, engine, devices), members
 
 
 TOKENIZER_FILES = (

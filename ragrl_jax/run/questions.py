@@ -161,13 +161,13 @@ def fitting(config, player: Answerer, examples: Sequence[structs.Example]) -> Se
   """
   if not config.data.cut_middle:
     return examples
-  words, room = player.tokenizer, config.rollout.context - config.rollout.max_new_tokens
-  return [_cut(example, words, player.recipe.prompt, room) for example in examples]
+  tokenizer, room = player.tokenizer, config.rollout.context - config.rollout.max_new_tokens
+  return [_cut(example, tokenizer, player.recipe.prompt, room) for example in examples]
 
 
-def _cut(example: structs.Example, words, prompt, room: int) -> structs.Example:
-  while (over := len(words.render(prompt.messages(example))) - room) > 0:
-    sizes = [len(words.encode(passage.text)) for passage in example.passages]
+def _cut(example: structs.Example, tokenizer, prompt, room: int) -> structs.Example:
+  while (over := len(tokenizer.render(prompt.messages(example))) - room) > 0:
+    sizes = [len(tokenizer.encode(passage.text)) for passage in example.passages]
     size = max(sizes, default=0)
     if not size:
       raise ValueError(
@@ -176,7 +176,7 @@ def _cut(example: structs.Example, words, prompt, room: int) -> structs.Example:
       )
     at = sizes.index(size)
     passage = example.passages[at]
-    passage = dataclasses.replace(passage, text=passages.cut_middle(passage.text, words, max(size - over, 0)))
+    passage = dataclasses.replace(passage, text=passages.cut_middle(passage.text, tokenizer, max(size - over, 0)))
     example = dataclasses.replace(example, passages=(*example.passages[:at], passage, *example.passages[at + 1 :]))
   return example
 

@@ -134,8 +134,8 @@ def of_training(
     steps: number of steps of the whole run.
   """
   found = warnings(history, searches_expected=searches_expected)
-  if len(history) == 1 and (unreached := recipe.unreached(steps)):
-    weights = ", ".join(f"{name} {end:g} (later {last:g})" for name, (end, last) in unreached.items())
+  if len(history) == 1 and (cut_short := recipe.cut_short(steps)):
+    weights = ", ".join(f"{name} {end:g} (later {last:g})" for name, (end, last) in cut_short.items())
     found["schedule"] = (
       f"the run ends before the recipe's schedule does: at step {steps} there is {weights}. Raise config.steps, "
       f"or lower the step in config.switches ({recipe.name}'s README says which one)."

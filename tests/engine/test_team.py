@@ -41,7 +41,7 @@ class Follower(threading.Thread):
   def run(self):
     try:
       with self.team.session():
-        self.team.follow(self.piece)
+        self.team.run_programs(self.piece)
     except links.Lost as error:
       self.error = error
 
@@ -84,7 +84,7 @@ def test_an_error_on_the_first_host_leaves_nobody_waiting_and_a_session_can_foll
     teams[0].done()
   teams[0].share("copy", (np.arange(2, dtype=np.int32),))  # outside of a session all hosts call it
   with teams[1].session():
-    teams[1].follow(None)
+    teams[1].run_programs(None)
   assert ran == [("extend", [[0, 1]])]
   own.shutdown(2)
   with pytest.raises(links.Lost, match="host 0"), teams[1].session():

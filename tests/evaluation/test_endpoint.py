@@ -216,20 +216,20 @@ def test_what_is_refused_before_anything_is_asked(place, monkeypatch):
 
 
 def test_chats_of_ids_can_be_read_back():
-  words = MarkedTokenizer(ByteTokenizer())
+  tokenizer = MarkedTokenizer(ByteTokenizer())
   chat = [dict(role="system", content="é {x}"), dict(role="user", content="<assistant> no role")]
-  ids = words.render(chat)
+  ids = tokenizer.render(chat)
   assert (
-    words.messages(ids) == [*chat, dict(role="assistant", content="")]
-    and words.decode(ids) == "é {x}<assistant> no role"
+    tokenizer.messages(ids) == [*chat, dict(role="assistant", content="")]
+    and tokenizer.decode(ids) == "é {x}<assistant> no role"
   )
-  more = [*ids, *words.encode("a"), *words.answered("b")]
-  assert [m["role"] for m in words.messages(more)] == ["system", "user", "assistant", "user", "assistant"]
-  assert words.messages([*ids, *words.encode("so far")])[-1]["content"] == "so far"
+  more = [*ids, *tokenizer.encode("a"), *tokenizer.answered("b")]
+  assert [m["role"] for m in tokenizer.messages(more)] == ["system", "user", "assistant", "user", "assistant"]
+  assert tokenizer.messages([*ids, *tokenizer.encode("so far")])[-1]["content"] == "so far"
   with pytest.raises(ValueError, match="'tool'"):
-    words.render([dict(role="tool", content="")])
+    tokenizer.render([dict(role="tool", content="")])
   with pytest.raises(ValueError, match="no chat"):
-    words.messages(words.encode("text"))
+    tokenizer.messages(tokenizer.encode("text"))
 
 
 @pytest.mark.slow  # starts two processes that import everything

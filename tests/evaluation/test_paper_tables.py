@@ -385,11 +385,11 @@ def test_the_commands_parse(monkeypatch):
     monkeypatch.setattr(sys, "argv", argv)
     values(argv)
     config = values.config
-    plays = recipes.get(config.recipe, config.preset, **config.switches.to_dict())
-    assert plays.name == config.recipe, command
+    recipe = recipes.get(config.recipe, config.preset, **config.switches.to_dict())
+    assert recipe.name == config.recipe, command
     if words[1] != "sft":  # what it cannot be played without
-      assert config.retrieval.index or not plays.searches or plays.needs_passages, command
-      assert config.retrieval.query_encoder or not plays.encodes, command
+      assert config.retrieval.index or not recipe.searches or recipe.needs_passages, command
+      assert config.retrieval.query_encoder or not recipe.encodes, command
   assert len(parsed) > 50
 
 

@@ -55,10 +55,10 @@ class Tools:
 
 
 def rollout(recipe, asked, protocol=CHAT, *, play=None, context=20_000, **server):
-  words = ByteTokenizer() if protocol == COMPLETIONS else MarkedTokenizer(ByteTokenizer())
+  tokenizer = ByteTokenizer() if protocol == COMPLETIONS else MarkedTokenizer(ByteTokenizer())
   return endpoint_rollout.EndpointRollout(
     Server(asked, protocol, context, **server),
-    words,
+    tokenizer,
     recipe.stops,
     play or recipe.play,
     Tools(),

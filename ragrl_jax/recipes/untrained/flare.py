@@ -29,9 +29,9 @@ def build(prompt: Prompt, *, max_searches: int, max_passage_tokens: int | None, 
   """
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
-    words, question = policy.tokenizer, example.question.strip()
-    bare = tuple(words.render(prompt.over(example, ())))
-    record = [Segment(ENVIRONMENT, bare, words.decode(bare))]
+    tokenizer, question = policy.tokenizer, example.question.strip()
+    bare = tuple(tokenizer.render(prompt.over(example, ())))
+    record = [Segment(ENVIRONMENT, bare, tokenizer.decode(bare))]
     written: tuple[int, ...] = ()
     sampled = 0
 
@@ -43,14 +43,14 @@ def build(prompt: Prompt, *, max_searches: int, max_passage_tokens: int | None, 
       sampled += len(said.ids)
       if len(said.logprobs) != len(said.ids):
         raise ValueError("flare looks at log-probabilities, and there are none: set config.endpoint.logprobs=True.")
-      return _first(said, words), talk.end()
+      return _first(said, tokenizer), talk.end()
 
     async def informed(query: str) -> tuple[Segment, Episode]:
       found = await tools.search(query)
-      shown = passages.block(found, tokenizer=words, max_passage_tokens=max_passage_tokens)
-      record.append(Segment(ENVIRONMENT, tuple(words.encode(shown)), shown, query=query, found=tuple(found)))
+      shown = passages.block(found, tokenizer=tokenizer, max_passage_tokens=max_passage_tokens)
+      record.append(Segment(ENVIRONMENT, tuple(tokenizer.encode(shown)), shown, query=query, found=tuple(found)))
       cut = passages.parse_block(shown) or ()  # as long as they are shown
-      return await sentence(tuple(words.render(prompt.over(example, cut))))
+      return await sentence(tuple(tokenizer.render(prompt.over(example, cut))))
 
     said, part = await (informed(question) if max_searches else sentence(bare))
     searches, ended = int(max_searches > 0), "length"
@@ -64,7 +64,7 @@ def build(prompt: Prompt, *, max_searches: int, max_passage_tokens: int | None, 
       said, part = await sentence(bare)
       if searches < max_searches and min(said.logprobs, default=0.0) < math.log(sure_above):
         searches += 1
-        said, part = await informed(_query(said, words, mask_below) or question)
+        said, part = await informed(_query(said, tokenizer, mask_below) or question)
     return dataclasses.replace(
       part, segments=tuple(record), ended=ended, facts=dict(draft_tokens=sampled - len(written))
     )
@@ -72,19 +72,19 @@ def build(prompt: Prompt, *, max_searches: int, max_passage_tokens: int | None, 
   return play
 
 
-def _first(said: Segment, words) -> Segment:
+def _first(said: Segment, tokenizer) -> Segment:
   """The first sentence of a draft, in whole tokens; "" for its stop if the draft goes on or was cut off."""
   found = _SENTENCE.match(said.text)
   if found is None or (END in said.text and "<answer>" in found[0]):
     return said if said.stop != "length" else dataclasses.replace(said, stop="")
-  sizes = itertools.accumulate(len(words.token_bytes(token)) for token in said.ids)
+  sizes = itertools.accumulate(len(tokenizer.token_bytes(token)) for token in said.ids)
   keep = next(number for number, size in enumerate(sizes, 1) if size >= len(found[0].encode()))
   ids = said.ids[:keep]
-  return Segment(MODEL, ids, words.decode(ids), logprobs=said.logprobs[:keep])
+  return Segment(MODEL, ids, tokenizer.decode(ids), logprobs=said.logprobs[:keep])
 
 
-def _query(said: Segment, words, mask_below: float) -> str:
+def _query(said: Segment, tokenizer, mask_below: float) -> str:
   """The sentence without its unlikely tokens and without tags."""
   likely = (token for token, logprob in zip(said.ids, said.logprobs) if logprob >= math.log(mask_below))
-  text = b"".join(map(words.token_bytes, likely)).decode(errors="ignore")
+  text = b"".join(map(tokenizer.token_bytes, likely)).decode(errors="ignore")
   return " ".join(re.sub(r"</?\w+>", " ", text).split())

@@ -74,7 +74,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     encoder=encoded,
   )
 
-  def follow(rows: Sequence[Mapping[str, Any]]) -> recipe_lib.Recipe:
+  def next_recipe(rows: Sequence[Mapping[str, Any]]) -> recipe_lib.Recipe:
     """Stage 2 begins at the step after the evaluation that found the metric settled, and never ends."""
     last = curriculum.settled(rows, metric=switches.settle_metric, patience=switches.settle_patience)
     if last is None:
@@ -93,7 +93,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     outcome=reward.outcome,
     switches=switches,
     unearned=reward.unearned,
-    follow=follow if switches.settle_metric else None,
+    next_recipe=next_recipe if switches.settle_metric else None,
     encodes=encoded,
     searches=switches.max_searches > 0,
   )
