@@ -71,7 +71,7 @@ def read_run(path: str | os.PathLike) -> dict[str, dict[str, float]]:
   for where, line in _lines(path):
     columns = line.split()
     if len(columns) != 6:
-      raise ValueError(f"{where}: a line of a run is QUERY Q0 PASSAGE RANK SCORE NAME, but it has {len(columns)} words.")
+      raise ValueError(f"{where}: a line of a run is QUERY Q0 PASSAGE RANK SCORE NAME, this has {len(columns)} words.")
     query, _, passage, _, score, _ = columns
     if passage in (scores := found.setdefault(query, {})):
       raise ValueError(f"{where}: {passage!r} occurs twice for the query {query!r}.")

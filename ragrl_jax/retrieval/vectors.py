@@ -59,10 +59,10 @@ def create(folder: pathlib.Path, dtype: str, shape: tuple[int, int]) -> Any:
   """Creates files whose rows are assigned later.
 
   Raises:
-    ValueError: no such dtype.
+    ValueError: an unknown dtype.
   """
   if dtype not in DTYPES:
-    raise ValueError(f"dtype={dtype!r}: vectors are stored as {', '.join(DTYPES)}.")
+    raise ValueError(f"dtype={dtype!r}: it must be one of {', '.join(DTYPES)}.")
   stored = np.uint16 if dtype == "bfloat16" else np.dtype(dtype)
   if dtype == "int8":
     np.lib.format.open_memmap(folder / SCALES, mode="w+", dtype=np.float32, shape=shape[:1])

@@ -103,10 +103,10 @@ def embedding(body: bytes, limits: Limits, model: str) -> Asked:
   texts = said.get("input")
   texts = [texts] if isinstance(texts, str) else texts
   if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
-    raise ValueError('"input" must be a string or a list of strings, none of them empty; token ids are not read.')
+    raise ValueError('"input" must be a non-empty string or a list of them; token ids are not supported.')
   _few(texts, limits, "texts")
   if said.get("model") not in (None, "", model):
-    raise ValueError(f'"model" is {said["model"]!r:.80}: this server has {model!r} alone.')
+    raise ValueError(f'"model" is {said["model"]!r:.80}: this server only has {model!r}.')
   if said.get("dimensions") is not None:
     raise ValueError('"dimensions": this encoder has vectors of one length only.')
   kind, form = said.get("input_type", "query"), said.get("encoding_format", "float")

@@ -53,7 +53,7 @@ class StepGroups:
 
 
 class GroupSampler:
-  """Supplies one step after another with groups.
+  """Samples the groups of one step after another.
 
   Args:
     rollout: a Rollout: its `session` plays the episodes, `report` has their timings.

@@ -1,4 +1,4 @@
-"""Makes from a config everything that plays a recipe on questions: tokenizer, model, retriever, judges, engine."""
+"""Builds everything that plays a recipe from a config: tokenizer, model, retriever, judges, engine."""
 
 import dataclasses
 import math
@@ -33,7 +33,7 @@ from ragrl_jax.run import surroundings
 
 
 class Answerer(Protocol):
-  """What answers questions: a Player, or a model behind a server (`endpoint_player.EndpointPlayer`)."""
+  """The interface of a Player and of a model behind a server (`endpoint_player.EndpointPlayer`)."""
 
   tokenizer: Any
   recipe: Recipe
@@ -69,7 +69,7 @@ class Player(Sampler):
   Attributes:
     retriever: None for recipes that never search.
     judges: by term, "" for terms without their own; empty for recipes that need no verdicts.
-    rollout: plays many episodes at once; on several hosts, each its share.
+    rollout: plays many episodes at once. On several hosts, each host plays its share.
   """
 
   retriever: Any
@@ -81,7 +81,7 @@ def tokenizer(config):
   """The tokenizer of config.prompting, or of the model's folder.
 
   Raises:
-    ValueError: there is none; or config.prompting.chat is set and it has no chat template.
+    ValueError: there is no tokenizer, or config.prompting.chat is set and it has no chat template.
   """
   where = config.prompting.tokenizer or config.model.path
   if not where:
@@ -96,7 +96,7 @@ def tokenizer(config):
   if config.prompting.chat and where != "bytes" and getattr(made, "markers", None) is None:
     raise ValueError(
       f"config.prompting.chat=True, but the tokenizer at {where} has no chat template: set config.prompting.chat=False "
-      "for bare text, or, where it is a Hugging Face folder, config.prompting.markers='own' for role markers of ours."
+      "for bare text, or, for a Hugging Face folder, config.prompting.markers='own' for this library's role markers."
     )
   return made
 
@@ -128,7 +128,7 @@ def mesh(config) -> jax.sharding.Mesh | None:
   if asked > len(devices):
     raise ValueError(
       f"config.mesh={sizes} asks for {asked} devices, and JAX sees {len(devices)} ({devices[0].platform}): lower the "
-      "sizes, or see that JAX is the accelerators' (pip install 'ragrl_jax[cuda]' or 'ragrl_jax[tpu]')."
+      "sizes, or install JAX for the accelerators (pip install 'ragrl_jax[cuda]' or 'ragrl_jax[tpu]')."
     )
   if -1 not in sizes.values():
     devices = devices[:asked]
@@ -260,7 +260,7 @@ def _check_sizes(config) -> None:
 
 
 def _shape(config) -> DecoderConfig:
-  """The decoder's shape, from its folder or, for a new model, from the config; then the vocabulary is not known yet."""
+  """The decoder's shape, from its folder, or from the config for a new model, whose vocabulary is not known yet."""
   if not config.model.path:
     return DecoderConfig.from_shape(1, **config.model.shape.to_dict())
   check_folder("config.model.path", config.model.path)
@@ -286,13 +286,13 @@ def check_context(config) -> None:
   if config.rollout.context > reach:
     raise ValueError(
       f"config.rollout.context={config.rollout.context} is more than the {reach} positions that the model was made for "
-      f"({path or 'config.model.shape'}: max_position{'_embeddings' if path else ''}): lower it, or take a model that "
-      "reaches so far."
+      f"({path or 'config.model.shape'}: max_position{'_embeddings' if path else ''}): lower it, or use a model "
+      "with a longer context."
     )
 
 
 def build(config, *, seed: int | None = None, training: bool = True) -> Player:
-  """Makes a player from a config. Its engine is warmed up at the first use.
+  """Builds a player from a config. Its engine is warmed up at the first use.
 
   Args:
     config: all settings; they are checked before weights and index are read.
@@ -322,7 +322,7 @@ def build(config, *, seed: int | None = None, training: bool = True) -> Player:
 
 
 def sampler(config) -> Sampler:
-  """Makes an engine from a config, without retriever and judges. It is warmed up by `engine.load`.
+  """Builds an engine from a config, without retriever and judges. `engine.load` warms it up.
 
   Raises:
     ValueError: see `build`.
@@ -366,10 +366,10 @@ TOKENIZER_FILES = (
 
 
 def save(model: Decoder, shape: DecoderConfig, config, out: pathlib.Path, dtype=None) -> None:
-  """Saves model and tokenizer as a Hugging Face folder, for config.model.path. For a model with adapters it is a PEFT
-  folder, for config.model.lora.path.
+  """Saves model and tokenizer as a Hugging Face folder for config.model.path.
 
-  A base with new random weights is in no folder to which its adapters could be added, so they are merged into it.
+  A model with adapters is saved as a PEFT folder for config.model.lora.path. If its base has new random weights, there
+  is no folder of the base, so the adapters are merged into it.
 
   Args:
     model: the model to save; adapters are always float32.

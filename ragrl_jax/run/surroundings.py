@@ -1,4 +1,4 @@
-"""Makes from a config what an episode can ask besides its model: retriever, judges, encoder of queries."""
+"""Builds the tools of episodes from a config: retriever, judges, encoder of queries."""
 
 import os
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from ragrl_jax.rollout import tools as tools_lib
 def tools(
   config, recipe: Recipe, queue: dispatch.Dispatch, mesh: jax.sharding.Mesh | None = None
 ) -> tuple[Any, Mapping[str, judging.Judge], tools_lib.RetrievalTools]:
-  """(the retriever, None without one; the judges by term; the tools of episodes over them).
+  """(retriever or None, judges by term, the tools of episodes that use them).
 
   Args:
     config: all settings.

@@ -74,7 +74,7 @@ def test_what_cannot_be_trained_on(tmp_path):
     ([sampled(tmp_path / "given", SHORT, OSLO, recipe="untrained", preset="given")], EXAMPLES, "2 of its 2 questions"),
     ([good], EXAMPLES[:1], "question '2' is not in --data"),
     ([good], [*EXAMPLES, EXAMPLES[0]], "the same source and id"),
-    ([tmp_path], EXAMPLES, "no metrics.json there"),
+    ([tmp_path], EXAMPLES, "it has no metrics.json"),
   ):
     with pytest.raises(ValueError, match=says):
       right_transcripts.kept(folders, examples)

@@ -96,10 +96,10 @@ def test_a_deadline_in_the_past():
   [
     (b"[" * 100_000, "nested too deep"),
     (b'{"a":' * 100_000, "nested too deep"),
-    (b"1" * 9000, "no JSON .*digits"),
-    (b'"\xff"', "no JSON .*utf-8"),
-    (b"", "no JSON"),
-    (b"<html>", "no JSON .*<html>"),
+    (b"1" * 9000, "not JSON .*digits"),
+    (b'"\xff"', "not JSON .*utf-8"),
+    (b"", "not JSON"),
+    (b"<html>", "not JSON .*<html>"),
   ],
 )
 def test_a_reply_that_is_not_json_is_reported(body, says):
