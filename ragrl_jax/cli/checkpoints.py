@@ -1,4 +1,4 @@
-"""Checkpoints for the commands that use them: opened, exchanged, and with the settings of their run."""
+"""Opens checkpoints for the commands that sample from them, and exchanges their weights."""
 
 import pathlib
 
@@ -30,15 +30,15 @@ def opened(config, checkpoint: str | pathlib.Path, *, playing: bool = True) -> p
 
 
 def reopen(config, made: player_lib.Sampler, checkpoint: str | pathlib.Path) -> int:
-  """Gives the engine of `opened` the weights of another checkpoint of its run, or of its folder, which may be new.
+  """Loads the weights of another checkpoint of the same run or folder into the engine of `opened`.
 
   Args:
-    config: that of `opened`.
-    made: its result. No conversation is open.
-    checkpoint: a run's folder, or one of its steps; a model's folder for a model's folder.
+    config: the config of `opened`.
+    made: the result of `opened`. No conversation may be open.
+    checkpoint: a run's folder, or one of its steps. If `opened` got a model's folder, a model's folder.
 
   Returns:
-    The weights' version: the step; for a model's folder, one more than before.
+    The version of the weights: the step, or for a model's folder one more than before.
 
   Raises:
     ValueError: the weights have other shapes.
@@ -52,7 +52,7 @@ def reopen(config, made: player_lib.Sampler, checkpoint: str | pathlib.Path) -> 
   params = lora.split(again)[1]
   shapes = lambda tree: {jax.tree_util.keystr(path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(tree)}
   if shapes(params) != shapes(lora.split(made.model)[1]):
-    raise ValueError(f"{folder}: its weights have other shapes than those that are served. Start the server anew.")
+    raise ValueError(f"{folder}: its weights have other shapes than the served ones. Restart the server.")
   made.engine.load(params, version=made.engine.version + 1)
   nnx.update(made.model, params)
   return made.engine.version

@@ -95,4 +95,4 @@ def test_the_command(tmp_path):
   said = say("--config.judge.kind=llm", "--config.judge.prompt=think_search", f"--results={tmp_path}/a")
   assert said.returncode == 2 and "config.judge.prompt='think_search' does not judge answers: use one of" in said.stderr
   assert "no predictions.jsonl there" in say("--config.judge.kind=exact", f"--results={tmp_path}/c").stderr
-  assert "looks for the answer in a thought" in say("--config.judge.kind=sub_em", f"--results={tmp_path}/a").stderr
+  assert "compares an answer with a thought" in say("--config.judge.kind=sub_em", f"--results={tmp_path}/a").stderr

@@ -100,5 +100,5 @@ def test_the_command(tmp_path):
   written = list(readers.read_examples(str(tmp_path / "o.jsonl.gz")))
   assert [e.meta["turns"] for e in written] == [[list(turn) for turn in turns] for turns in (RIGHT, SHORT)]
   done = say(f"--results={tmp_path}/wrong", f"--out={tmp_path}/none.jsonl")
-  assert done.returncode == 2 and "none of 2 episodes is right" in done.stderr
+  assert done.returncode == 2 and "none of 2 episodes is correct" in done.stderr
   assert not (tmp_path / "none.jsonl").exists()

@@ -81,7 +81,7 @@ def test_embeddings_that_cannot_be_made_are_refused_in_openais_form(folder):
       (dict(input=""), 400, '"input"'),
       (dict(input=[[1, 2]]), 400, "token ids"),
       (dict(input=["a"] * 5), 400, "at most 4"),
-      (dict(input="a", model="gpt"), 400, "'hashing' alone"),
+      (dict(input="a", model="gpt"), 400, "only has 'hashing'"),
       (dict(input="a", dimensions=8), 400, "dimensions"),
       (dict(input="a", input_type="title"), 400, "input_type"),
       (dict(input="a", encoding_format="int8"), 400, "encoding_format"),

@@ -64,8 +64,8 @@ def test_a_run_is_asked_on_the_command_line(run):
   second = [json.loads(line) for line in talk.stdout.splitlines()][1]["episode"]["question"]
   assert second.startswith("Earlier question: Who is it?\nEarlier answer: ") and second.endswith("now: And where?")
   for words, says in (
-    (("Who?", f"--data={held_out}"), "a question and --data"),
-    (("--id=3",), "--id=3: of which questions?"),
+    (("Who?", f"--data={held_out}"), "give either a question or --data"),
+    (("--id=3",), "--id=3: name the file of the question"),
     ((f"--data={held_out}", "--id=none"), "has the id 'none'"),
     (("--samples=0", "Who?"), "--samples"),
   ):
