@@ -1,4 +1,4 @@
-"""Sums the lines that the tests ran, by room: python tests/coverage_by_room.py COVERAGE.json
+"""Sums the lines that the tests executed, by room: python tests/coverage_by_room.py COVERAGE.json
 
 COVERAGE.json is written by `coverage json`. Prints a table, and exits with 1 if a room is below its threshold. Child
 processes are not counted.
