@@ -39,7 +39,7 @@ FOLDER = ROOT / "out" / "base"
 
 SYLLABLES = 200
 TAGS = "think search information answer relevance analysis retrieval reason extract reflect".split()
-# One piece each: what a recipe's parser looks for, and signs that must not join a neighbour.
+# One token each: the tags that a recipe's parser searches for, and signs that must not merge with a neighbour.
 MARKS = (*(f"<{slash}{tag}>" for tag in TAGS for slash in ("", "/")), "Answer:", "\n", *"[].,()", *"0123456789")
 VOCAB = 1000
 ROWS, LENGTH = 8, 512
@@ -182,7 +182,7 @@ def drawn(stage: Stage, tokenizer, step: int) -> list[sft.Transcript]:
 
 
 def teach(stage: Stage, tokenizer, path: pathlib.Path, out: pathlib.Path) -> dict:
-  """Trains one stage from the weights in `path`; what it reached.
+  """Trains one stage from the weights in `path`. Returns the scores it reached.
 
   Raises:
     RuntimeError: the goals were not reached within the stage's steps.

@@ -1,4 +1,4 @@
-"""One measurement of benchmarks/gpu.py in a process of its own: SIDE PART CASE [--small]; prints one line of JSON.
+"""One measurement of benchmarks/gpu.py in its own process: SIDE PART CASE [--small]; prints one line of JSON.
 
 SIDE is "ours" or "torch" (transformers). The functions take sizes, so that tests can run them on any device. Values
 that need the hardware's figures are None if these are unknown.

@@ -1,4 +1,4 @@
-r"""Drafts from the conversation's own text: the decoding steps that they save, and what a step costs then.
+r"""Drafts from the conversation's own text: the decoding steps that they save, and the cost of a step with them.
 
 Run:    python benchmarks/speculation.py [--drafts 2,4,8] [--questions 200] [--rounds 5] [--clock cpu]
 

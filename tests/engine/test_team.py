@@ -27,7 +27,7 @@ def engine(of):
 
 
 class Follower(threading.Thread):
-  """The other host: follows one session, and notes what it is asked for."""
+  """The other host: runs the programs of one session, and records them."""
 
   def __init__(self, of, engine):
     super().__init__(daemon=True)
@@ -51,7 +51,7 @@ def test_the_others_run_the_first_hosts_programs_to_the_bit():
   teams = team.Team(first, MESH), team.Team(other, MESH)
   assert teams[0].leads and not teams[1].leads
   leading, following = (engine(one) for one in teams)
-  first.send("copy")  # what a session that failed on both has left
+  first.send("copy")  # left over from a session that failed on both hosts
   follower = Follower(teams[1], following)
   follower.start()
   played = kit.rollout(leading)

@@ -387,7 +387,7 @@ def test_the_commands_parse(monkeypatch):
     config = values.config
     recipe = recipes.get(config.recipe, config.preset, **config.switches.to_dict())
     assert recipe.name == config.recipe, command
-    if words[1] != "sft":  # what it cannot be played without
+    if words[1] != "sft":  # settings without which it cannot run
       assert config.retrieval.index or not recipe.searches or recipe.needs_passages, command
       assert config.retrieval.query_encoder or not recipe.encodes, command
   assert len(parsed) > 50

@@ -53,7 +53,7 @@ def test_right_transcripts_are_kept_once(tmp_path):
   first = next(iter(readers.read_examples(str(tmp_path / "sft.jsonl"))))
   ids, weights = sft.tokenised(recipes.get("search_r1"), first, ByteTokenizer(), 0.0)
   trained = bytes(token for token, weight in zip(ids, weights) if weight).decode()
-  assert trained == "<search> who </search><answer> Ann </answer>"  # what the model wrote, and nothing else
+  assert trained == "<search> who </search><answer> Ann </answer>"  # only the model's own text
 
 
 def test_cut_and_failed_episodes_are_not_kept(tmp_path):

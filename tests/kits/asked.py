@@ -1,4 +1,4 @@
-"""Checkpoints to ask: a player whose engine says what a script has, over a retriever of the test's own."""
+"""Checkpoints to ask: a player with a scripted engine and the test's retriever."""
 
 import dataclasses
 

@@ -212,7 +212,7 @@ def test_of_nested_facts_the_longest_is_wrapped():
   assert text == "<retrieval>a b c.</retrieval> <retrieval>b c.</retrieval> <retrieval>(a)</retrieval>"
 
 
-@pytest.mark.slow  # a process of its own
+@pytest.mark.slow  # starts a process
 def test_the_launcher(serve, tmp_path):
   server = serve(by_question)
   writers.write_examples(tmp_path / "asked.jsonl", [question("good"), question("wrong"), question("refused")])

@@ -347,7 +347,7 @@ def test_the_generators_data():
   assert [p.text for p in made.passages] == ["It is in Paris."] and made.golds == EXAMPLE.golds
   with pytest.raises(ValueError, match="'1' of the source '' has no evidence"):
     generator.from_evidence([EXAMPLE], [dict(id="1")])
-  # FlashRAG's sets all begin at test_0: evidence goes to the question of its own set.
+  # FlashRAG's sets all begin at test_0: evidence goes to the question of the same set.
   both = [dataclasses.replace(EXAMPLE, source=source) for source in ("nq", "triviaqa")]
   rows = [dict(id="1", source=source, evidence=source) for source in ("triviaqa", "nq")]
   assert [e.passages[0].text for e in generator.from_evidence(both, rows)] == ["nq", "triviaqa"]

@@ -29,7 +29,7 @@ SAID = (
 
 
 class Asked:
-  """A server that says the same to everything, and keeps what it was asked."""
+  """A server that gives the same reply to every request, and keeps the requests."""
 
   def __init__(self, says=SAID):
     self.says, self.asked = says, []
