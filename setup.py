@@ -1,6 +1,6 @@
-"""What pyproject.toml cannot say: the found packages, and configs/ as ragrl_jax/configs inside a wheel.
+"""Settings that pyproject.toml cannot express: the list of packages, and configs/ as ragrl_jax/configs inside a wheel.
 
-In an editable install, and where PYTHONPATH names the checkout, the configs are read where they lie.
+An editable install reads the configs from the checkout, and so does a process whose PYTHONPATH names the checkout.
 """
 
 from setuptools import find_namespace_packages, setup

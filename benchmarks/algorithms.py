@@ -202,7 +202,7 @@ def last(result) -> float:
 
 
 def said(results) -> str:
-  """The caption: what the means are over."""
+  """The caption, which names the runs that the means are over."""
   seeds, kinds = sorted({r["seed"] for r in results}), sorted({r["machine"] for r in results})
   return f"{len({(r['seed'], r['machine']) for r in results})} runs (seeds {seeds}; {'; '.join(kinds)})"
 

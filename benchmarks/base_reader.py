@@ -39,7 +39,7 @@ FOLDER = ROOT / "out" / "base"
 
 SYLLABLES = 200
 TAGS = "think search information answer relevance analysis retrieval reason extract reflect".split()
-# One piece each: what a recipe's parser looks for, and signs that must not join a neighbour.
+# One token each: the tags that a recipe's parser searches for, and signs that must not merge with a neighbour.
 MARKS = (*(f"<{slash}{tag}>" for tag in TAGS for slash in ("", "/")), "Answer:", "\n", *"[].,()", *"0123456789")
 VOCAB = 1000
 ROWS, LENGTH = 8, 512
@@ -107,14 +107,14 @@ def model(out: pathlib.Path = FOLDER) -> pathlib.Path:
 def train(out: pathlib.Path) -> pathlib.Path:
   """Trains what is left to train, and returns the folder of the last stage's model."""
   out.mkdir(parents=True, exist_ok=True)
-  words = tokenizer(out / "tokenizer.model")
+  made = tokenizer(out / "tokenizer.model")
   path = out / "first"
   if not (path / "config.json").is_file():
     save_first(out, path)
   for stage in STAGES:
     kept = out / stage.name / "reached.json"
     if not kept.is_file():
-      taught = teach(stage, words, path, out)
+      taught = teach(stage, made, path, out)
       kept.write_text(json.dumps(taught, indent=1))
     taught = json.loads(kept.read_text())
     print(f"stage {stage.name}: {taught['steps']} steps, {taught['seconds']:.0f} s, {taught['right']}", flush=True)
@@ -158,21 +158,21 @@ def save_first(out: pathlib.Path, path: pathlib.Path) -> None:
   player_lib.save(model, shape, config, path)
 
 
-def transcript(words, lesson: lessons.Lesson) -> sft.Transcript:
+def transcript(tokenizer, lesson: lessons.Lesson) -> sft.Transcript:
   """(ids, weights): replies weigh 1 and end with EOS; passages and questions weigh nothing."""
   ids, weights = [], []
   for owner, text in lesson.turns:
-    said = [*words.encode(text), *(words.eos_ids[:1] if owner == MODEL else ())]
+    said = [*tokenizer.encode(text), *(tokenizer.eos_ids[:1] if owner == MODEL else ())]
     ids += said
     weights += [float(owner == MODEL)] * len(said)
   return ids, weights
 
 
-def drawn(stage: Stage, words, step: int) -> list[sft.Transcript]:
+def drawn(stage: Stage, tokenizer, step: int) -> list[sft.Transcript]:
   """A step's lessons: as many as fit into one block."""
   rng, found, room = random.Random(f"base/{stage.name}/{step}"), [], sft.FILL * ROWS * LENGTH
   while True:
-    one = transcript(words, lessons.draw(stage.course, rng))
+    one = transcript(tokenizer, lessons.draw(stage.course, rng))
     if len(one[0]) > LENGTH:  # rarely: fourteen passages and long replies
       continue
     room -= len(one[0])
@@ -181,15 +181,15 @@ def drawn(stage: Stage, words, step: int) -> list[sft.Transcript]:
     found.append(one)
 
 
-def teach(stage: Stage, words, path: pathlib.Path, out: pathlib.Path) -> dict:
-  """Trains one stage from the weights in `path`; what it reached.
+def teach(stage: Stage, tokenizer, path: pathlib.Path, out: pathlib.Path) -> dict:
+  """Trains one stage from the weights in `path`. Returns the scores it reached.
 
   Raises:
     RuntimeError: the goals were not reached within the stage's steps.
   """
   config, began, workdir = settings(out, path), time.perf_counter(), out / stage.name
   config.steps, config.checkpoint.every, config.data.train = stage.steps, 100, "lessons"
-  share_right = measurer(stage, words)
+  share_right = measurer(stage, tokenizer)
   curves: dict[int | str, dict[int, float]] = {kind: {} for kind in stage.course.kinds}
   for row in jsonl.read(workdir / "metrics.jsonl") if (workdir / "metrics.jsonl").is_file() else ():
     for kind, curve in curves.items():
@@ -208,7 +208,7 @@ def teach(stage: Stage, words, path: pathlib.Path, out: pathlib.Path) -> dict:
     return {f"development/{kind}": share for kind, share in found.items()}
 
   reached = lambda row: all(stopping.holds([*curves[kind].values()], least) for kind, least in stage.goals.items())
-  lessons_of = functools.partial(drawn, stage, words)
+  lessons_of = functools.partial(drawn, stage, tokenizer)
   for _ in sft.sft(config, workdir, drawn=lessons_of, evaluate=measure, reached=reached):
     pass
   last = {kind: curve[max(curve)] for kind, curve in curves.items()}
@@ -220,7 +220,7 @@ def teach(stage: Stage, words, path: pathlib.Path, out: pathlib.Path) -> dict:
   return dict(steps=max(curves[1]), seconds=round(time.perf_counter() - began), right=last)
 
 
-def measurer(stage: Stage, words):
+def measurer(stage: Stage, tokenizer):
   """model → {kind of question: share of whole replies right}, on lessons that training does not draw.
 
   A reply is right if every token, EOS included, is the likeliest after those before it: just then greedy decoding
@@ -228,7 +228,7 @@ def measurer(stage: Stage, words):
   """
   rng = random.Random(f"base/{stage.name}/development")
   taken = [lessons.draw(stage.course, rng) for _ in range(MEASURED)]
-  rows = [transcript(words, one) for one in taken]
+  rows = [transcript(tokenizer, one) for one in taken]
   length = -(-max(len(ids) for ids, _ in rows) // 64) * 64
   ids, ours, places = (np.zeros((len(rows), length), np.int32) for _ in range(3))
   for row, (one, weights) in enumerate(rows):

@@ -101,7 +101,7 @@ ATTENTION = (
 
 
 def run(python: str, side: str, part: str, shape: str, *flags: str) -> dict:
-  """Runs one measurement in a process of its own; its result, or dict(error=…)."""
+  """Runs one measurement in its own process. Returns its result, or dict(error=…)."""
   script = pathlib.Path(__file__).with_name("gpu_parts.py")
   command = [python, str(script), side, part, *([shape] if shape else []), *flags]
   path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

@@ -1,4 +1,4 @@
-"""One measurement of benchmarks/gpu.py in a process of its own: SIDE PART CASE [--small]; prints one line of JSON.
+"""One measurement of benchmarks/gpu.py in its own process: SIDE PART CASE [--small]; prints one line of JSON.
 
 SIDE is "ours" or "torch" (transformers). The functions take sizes, so that tests can run them on any device. Values
 that need the hardware's figures are None if these are unknown.
@@ -122,11 +122,11 @@ def engine(config, graphdef, sizes: Sizes, frozen=None):
   from ragrl_jax.engine.sizes import Sizes as EngineSizes
   from ragrl_jax.engine.stops import Stops
 
-  words = Ids(config.vocab_size)
+  tokenizer = Ids(config.vocab_size)
   return Engine(
     graphdef,
-    words,
-    Stops(words, [], rows=config.vocab_size),
+    tokenizer,
+    Stops(tokenizer, [], rows=config.vocab_size),
     EngineSizes(
       lanes=sizes.lanes,
       rows=sizes.lanes,

@@ -1,4 +1,4 @@
-"""Keys and values in other dtypes: how far the sampled log-probabilities lie from the model's own.
+"""Keys and values in other dtypes: the error of the sampled log-probabilities.
 
     python benchmarks/kv_dtype.py [--model FOLDER] [--dtype float32] [--conversations 32] [--tokens 256]
 

@@ -139,8 +139,10 @@ def tuned(out: pathlib.Path, name: str, variant: str, base: str) -> str:
 
 def epoch(config) -> int:
   """The number of steps in one epoch."""
-  words, plays = player_lib.tokenizer(config), player_lib.recipe(config)
-  lengths = [len(sft.tokenised(plays, example, words, 0.0)[0]) for example in readers.read_examples(config.data.train)]
+  tokenizer, recipe = player_lib.tokenizer(config), player_lib.recipe(config)
+  lengths = [
+    len(sft.tokenised(recipe, example, tokenizer, 0.0)[0]) for example in readers.read_examples(config.data.train)
+  ]
   room = sft.FILL * config.learner.micro_rows * max(config.learner.row_lengths)
   return -(-len(lengths) // int(room * len(lengths) / sum(lengths)))
 

@@ -1,4 +1,4 @@
-"""One side of benchmarks/learner.py, in a process of its own: SIDE FOLDER THREADS CLOCK, then commands on stdin.
+"""One side of benchmarks/learner.py, in its own process: SIDE FOLDER THREADS CLOCK, then commands on stdin.
 
 The folder contains model/ (Hugging Face) and workload.json. Each command is answered by one line of JSON:
   step        one optimiser step: seconds, loss, gradient norm before clipping, peak resident MB so far

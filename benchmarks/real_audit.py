@@ -36,7 +36,7 @@ CORPORA = {  # corpus → its sets of questions
   "squad": ("squad_train", "xquad_en_dev"),
   "msmarco_sample": ("msmarco_sample",),
 }
-ALL = "all of these"  # every corpus in one, for questions without a corpus of their own
+ALL = "all of these"  # all corpora joined, for questions without their own corpus
 OPEN = ("nq_open_dev", "triviaqa_dev", "popqa_test", "bamboogle_test", "webquestions_test")
 TOP_K = 5
 

@@ -27,7 +27,7 @@ SEEDS = flags.DEFINE_list("retriever_seeds", ["0", "1", "2", "3", "4"], "Seeds o
 
 WEAK = 32  # dimensions of the worse retriever's vectors; the world's own have 512
 RETRIEVERS = ("weak", "strong")
-POLICIES = ("warm", *RETRIEVERS)  # the warm start, and what it becomes with each retriever
+POLICIES = ("warm", *RETRIEVERS)  # the warm start, and the policy trained with each retriever
 
 
 def indexes(world: pathlib.Path) -> dict[str, str]:
@@ -62,7 +62,7 @@ def play(out: pathlib.Path, seed: str) -> dict[str, dict[str, float]]:
 
 
 def table(every: list[dict[str, dict[str, float]]]) -> str:
-  """Means over the seeds, and what the better retriever adds to each policy."""
+  """Means over the seeds, and the gain of each policy from the better retriever."""
   lines = ["| policy | weak retriever | strong retriever | the better one adds |", "|---|---|---|---|"]
   for policy in POLICIES:
     both = {name: np.array([scores[policy][name] for scores in every]) for name in RETRIEVERS}

@@ -257,7 +257,7 @@ def sampled(config, count: int) -> list[Episode]:
 
 
 def report(title: str, pairs: Sequence[Example], verdicts: Sequence[float | None]) -> dict[str, dict]:
-  """Agreement with the labels beside what the commoner digit alone would reach; then by what the thought is."""
+  """Agreement with the labels, beside the rate of always giving the commoner digit; then by the kind of thought."""
   states = [" is " in pair.question for pair in pairs]
   found = {}
   for kind, chosen in (

@@ -1,4 +1,4 @@
-r"""Drafts from the conversation's own text: the decoding steps that they save, and what a step costs then.
+r"""Drafts from the conversation's own text: the decoding steps that they save, and the cost of a step with them.
 
 Run:    python benchmarks/speculation.py [--drafts 2,4,8] [--questions 200] [--rounds 5] [--clock cpu]
 
@@ -131,10 +131,10 @@ class Steps:
   """Decoding steps of an engine whose lanes all draw."""
 
   def __init__(self, speculate: int):
-    config, words = DecoderConfig(vocab_size=512, **primed.SHAPE), ByteTokenizer()
+    config, tokenizer = DecoderConfig(vocab_size=512, **primed.SHAPE), ByteTokenizer()
     self.sizes = Sizes(lanes=LANES, rows=LANES, context=256, chunk=16, page=64, speculate=speculate)
     graphdef, params = nnx.split(Decoder(config, rngs=nnx.Rngs(0)))
-    engine = Engine(graphdef, words, Stops(words, ["</answer>"], rows=512), self.sizes)
+    engine = Engine(graphdef, tokenizer, Stops(tokenizer, ["</answer>"], rows=512), self.sizes)
     engine.load(params, version=0)
     self.cache = engine._kv
     self.packed = np.zeros((LANES, self.sizes.columns), np.int32)

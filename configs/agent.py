@@ -1,4 +1,4 @@
-r"""An agent that lives elsewhere: a program of yours talks to an OpenAI-compatible endpoint, and is trained.
+r"""Trains an external agent: a program that talks to an OpenAI-compatible endpoint.
 
 Run:    python launchers/train.py --config configs/agent.py --workdir OUT --config.switches.program=my_agent.py:run \
           --config.model.path=QWEN_FOLDER --config.data.train=QUESTIONS [--config.switches.search=True \
@@ -6,7 +6,7 @@ Run:    python launchers/train.py --config configs/agent.py --workdir OUT --conf
 Variants: smoke (tiny sizes, same rules).
 Expect: not run yet at this size. On the made-up world, benchmarks/foreign_agents.py prints the table.
 
-docs/howto/agents.md says what a program is given, and what it returns.
+docs/howto/agents.md describes the program's arguments and its result.
 """
 
 from ragrl_jax import config as config_lib
@@ -16,7 +16,7 @@ from ragrl_jax import recipes
 def get_config(variant: str = ""):
   config, chosen = recipes.configure("agent", variant)
   config.model.update(dict(dtype="bfloat16", remat=True))
-  # Room for the turns of a tool loop: a turn reasons and calls, results stand beside it.
+  # Room for the turns of a tool loop: reasoning, calls and results.
   config.rollout.update(
     dict(
       prompts_per_step=64, group_size=8, lanes=128, rows=256, context=8192, prefill=256, page=128, max_new_tokens=1024

@@ -1,12 +1,12 @@
 r"""ARENA (arXiv 2505.13258): name the useful references, analyse, answer. 7B or 8B, 10 to 20 given passages, no search.
 
-The settings of a run: what differs from ragrl_jax/settings/. Next: ragrl_jax/recipes/arena/prompt.py.
+The settings that differ from the defaults in ragrl_jax/settings/. Next: ragrl_jax/recipes/arena/prompt.py.
 
 Run:    python launchers/train.py --config configs/arena.py --workdir OUT --config.model.path=QWEN_FOLDER
         SFT baselines: launchers/make_arena_sft.py, then launchers/sft.py --config configs/arena.py:sft,direct or :sft
-Variants, joined by commas: smoke (tiny sizes, same rules); repo (the authors' code's reading, with sft their SFT); the
-accuracies f1 and judge; no_bonus; the baselines naive (GRPO, think and answer) and direct (answer alone, with sft); k3
-for k2; without_hotpotqa, without_2wiki, without_musique (trained on the other two sets, tested on this one).
+Variants, joined by commas: smoke (tiny sizes, same rules); repo (as in the authors' code; with sft also their SFT); the
+accuracies f1 and judge; no_bonus; the baselines naive (GRPO, think and answer) and direct (only answers, with sft); k3
+instead of k2; without_hotpotqa, without_2wiki, without_musique (trained on the other two sets, tested on this one).
 Expect: not run yet at this size. The paper has EM .628 / .660 / .400 on HotpotQA / 2WikiMultihopQA / MuSiQue; trained
         without the tested set .578 (2WikiMultihopQA) and .394 to .404 (MuSiQue).
 """
@@ -15,7 +15,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import recipes
 
 TWO_WIKI = "hf:RUC-NLPIR/FlashRAG_datasets/2wikimultihopqa"
-# (training, testing), as many as the paper takes, drawn at random: MuSiQue's files go by the number of hops.
+# (training, testing): the paper's numbers of questions, drawn at random, because MuSiQue's files are sorted by hops.
 SETS = dict(
   hotpotqa=("hf:hotpotqa/hotpot_qa/distractor/train~10000", "hf:hotpotqa/hotpot_qa/distractor/validation~500"),
   two_wiki=(f"{TWO_WIKI}/train~10000", f"{TWO_WIKI}/dev~500"),
@@ -30,7 +30,7 @@ def get_config(variant: str = ""):
   held_out = next((WITHOUT[name] for name in chosen if name in WITHOUT), None)
   trained = [train for name, (train, _) in SETS.items() if name != held_out]
   asked = sum(int(train.rpartition("~")[2]) for train in trained)
-  # One epoch; of the 25,000 questions of all three sets the code keeps 500 back.
+  # One epoch. The code holds out 500 of the 25,000 questions of all three sets.
   config.steps = (asked if held_out else asked - 500) // 256
   config.data.train = ",".join(trained)
   config.data.evaluate = ",".join(test for name, (_, test) in SETS.items() if held_out in (None, name))
@@ -43,13 +43,13 @@ def get_config(variant: str = ""):
   # Prompts are not cut: 20 paragraphs of MuSiQue take 3 to 4 thousand tokens.
   config.rollout.update(lanes=128, rows=128, context=5120, prefill=512, page=128)
   config.advantage.update(kind="group_relative", std="sample", eps=1e-4)  # code
-  # Code: TRL's clip, which never acts with one update per batch; a mean over tokens, but over those of a micro-batch.
-  # The paper prints a mean over sequences. Paper and code: k2, which they compare with k3; code: 0.04.
+  # Code: TRL's clip, which has no effect with one update per batch, and a mean over the tokens of a micro-batch. The
+  # paper prints a mean over sequences. Paper and code: k2, which they compare with k3; code: 0.04.
   config.loss.update(aggregation="token_mean", clip_low=0.2, clip_high=0.2, minibatches=1, kl="k2", kl_coef=0.04)
   if {"k3", "naive"} & set(chosen):  # as published: a gap of ten nats costs 22,015
     config.loss.update(kl="k3", kl_tangent=None)
   config.optimizer.update(learning_rate=3e-6, weight_decay=0.0, clip_norm=1.0)
-  config.optimizer.update(schedule="cosine", warmup_steps=-(-config.steps // 10), final_share=0.0)  # a tenth of them
+  config.optimizer.update(schedule="cosine", warmup_steps=-(-config.steps // 10), final_share=0.0)  # a tenth of steps
   config.learner.update(micro_rows=4, row_lengths=(2560, 5120), share_prompts=True, logprob_chunk=1024)
   config.checkpoint.every = 25  # code
   config.evaluate.update(every=25, examples=1500)

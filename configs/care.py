@@ -2,9 +2,9 @@ r"""CARE (EMNLP 2025): quote the context while reasoning, then answer. 7B to 14B
 
 Run:    python launchers/train.py --config configs/care.py --workdir OUT --config.model.path=SFT_FOLDER
         SFT before it: launchers/make_sft_data.py, launchers/sft.py --config configs/care.py:sft, launchers/export_hf.py
-Variants, joined by commas: smoke (tiny sizes, same rules), sft (the warm start), repo (the authors' code's reading),
-mean (pays the share of real quotes), the ablations no_retrieval and easy_only, longbench (the sizes of the authors'
-tests, for launchers/evaluate.py), original (a model that was told of no format, to be evaluated).
+Variants, joined by commas: smoke (tiny sizes, same rules), sft (the warm start), repo (as in the authors' code), mean
+(rewards the share of real quotes), the ablations no_retrieval and easy_only, longbench (the sizes of the authors'
+tests, for launchers/evaluate.py), original (an evaluation without instructions on the format).
 Expect: not run yet at this size. The paper's Qwen2.5-7B goes from F1 45.79 to 56.81 on four LongBench sets, and from
         58.38 to 64.56 on CofCA.
 """
@@ -21,7 +21,7 @@ def get_config(variant: str = ""):
   config.data.hard = "hf:microsoft/ms_marco/v2.1/train~100000"  # paper: MS MARCO; code: MuSiQue
   config.data.drop_unanswerable = True  # a third of MS MARCO
   config.data.evaluate = "hf:hotpotqa/hotpot_qa/distractor/validation"
-  config.data.drop_long = True  # a question cut off its context's right end cannot be answered
+  config.data.drop_long = True  # a question whose context is cut on the right may be unanswerable
   config.model.update(dict(dtype="bfloat16", remat=True))
   config.rollout.update(
     dict(

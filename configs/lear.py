@@ -58,7 +58,7 @@ def get_config(variant: str = ""):
     generator = config.preset == "generator"
     rank = 8 if generator else 16  # paper
     config.model.lora.update(dict(rank=rank, alpha=2.0 * rank))
-    config.sft.environment_weight = 0.0  # the reply alone: with passages the prompt is most of the text
+    config.sft.environment_weight = 0.0  # trains only the reply: with passages the prompt is most of the text
     config.steps = 3000 if generator else 125  # an epoch of NQ; three of 620. A block holds some 25 and 15 transcripts
     config.checkpoint.update(dict(every=config.steps // 5, keep=5))
     config.optimizer.update(

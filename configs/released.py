@@ -6,7 +6,7 @@ Run:    python launchers/evaluate.py --config configs/released.py:research --che
           --data hotpotqa.jsonl.gz --out OUT
 Variants, joined by commas: smoke (tiny sizes, same rules); search_r1, desa, autorefine, research, r1_searcher,
 search_o1 or simpledeepsearcher; given (searches bring the question's own passages).
-Expect: not run yet at these sizes. The checkpoints were trained on their authors' prompts: give those in a file.
+Expect: not run yet at these sizes. The checkpoints were trained on their authors' prompts: give these in a file.
 """
 
 from ragrl_jax import config as config_lib
@@ -21,7 +21,7 @@ def get_config(variant: str = ""):
   config, chosen = recipes.configure("released", variant, one_of=(AGENTS,))
   config.model.update(dict(dtype="bfloat16"))
   config.retrieval.top_k = next((TOP_K[name] for name in chosen if name in TOP_K), 3)
-  # A turn of an agent that reasons at length before it searches; results have room beside it.
+  # Room for turns with long reasoning before a search, and for results.
   config.rollout.update(dict(lanes=128, rows=256, context=16384, prefill=512, page=128, max_new_tokens=4096))
   config.rollout.reserve = 512
   config.learner.row_lengths = (config.rollout.context,)

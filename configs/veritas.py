@@ -22,11 +22,11 @@ def get_config(variant: str = ""):
   config.data.evaluate = "hf:RUC-NLPIR/FlashRAG_datasets/nq/test"
   config.model.update(dict(dtype="bfloat16", remat=True))
   config.retrieval.top_k = 3  # paper
-  config.judge.max_tokens = 1536  # three passages of 166, a whole turn and the question of some 130, in full
+  config.judge.max_tokens = 1536  # room for three passages of 166 tokens, a whole turn and a question of some 130
   chosen_switches = recipes.get("veritas", config.preset).switches
   if chosen_switches["task"] == "agent" and chosen_switches["judge_information"]:
     config.judge.kind = "lexical" if "smoke" in chosen else "reward_model"  # paper: a distilled one of 14B
-  config.judges = {term: judging.unset(config.judge) for term in JUDGED}  # a dimension may have its own
+  config.judges = {term: judging.unset(config.judge) for term in JUDGED}  # each term may have its own judge
   for term in ("think_search", "think_answer"):
     config.judges[term].prompt = term
   config.rollout.update(

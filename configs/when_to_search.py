@@ -37,11 +37,11 @@ def get_config(variant: str = ""):
       group_size=32,  # paper
       lanes=64,
       rows=128,
-      context=18432,  # paper: prompt 2048, all that follows 16384
+      context=18432,  # paper: 2048 for the prompt, 16384 for the rest
       prefill=512,
       page=128,
       max_new_tokens=8192,  # paper, a turn
-      reserve=512,  # verl-tool: a late turn has what is left; less than this holds no answer
+      reserve=512,  # verl-tool gives a late turn the remaining tokens; fewer than this cannot hold an answer
       temperature=1.0,
       top_p=1.0,
     )

@@ -25,26 +25,27 @@ def load(path: str | pathlib.Path, variant: str = "") -> Config:
   """The settings of a config file, given as in the launchers' `--config=PATH:VARIANT`."""
   spec = importlib.util.spec_from_file_location(f"config_{pathlib.Path(path).stem}", path)
   if spec is None or spec.loader is None:
-    raise ValueError(f"{path}: this is no file of settings, such as configs/arena.py.")
+    raise ValueError(f"{path}: this is not a file of settings, such as configs/arena.py.")
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
   return module.get_config(variant)
 
 
 def of_run(folder: str | pathlib.Path) -> Config:
-  """The settings of a run, from its config.json. Settings newer than the run have their defaults. Unset switches are
-  left out.
+  """The settings of a run, from its config.json.
+
+  Settings that are newer than the run have their defaults. Unset switches are left out.
 
   Raises:
-    ValueError: the file is missing or not a run's, or it has a setting that no longer exists.
+    ValueError: the file is missing or does not belong to a run, or it has a setting that no longer exists.
   """
   path = pathlib.Path(folder) / "config.json"
   try:
     written = json.loads(path.read_text(encoding="utf-8"))
   except (OSError, ValueError, RecursionError) as error:
-    raise ValueError(f"{path}: this is no run's config.json ({error}).") from error
+    raise ValueError(f"{path}: this is not a run's config.json ({error}).") from error
   if not isinstance(written, dict) or not {"recipe", "rollout"} <= written.keys():
-    raise ValueError(f"{path}: this is no run's config.json, which launchers/train.py and sft.py write.")
+    raise ValueError(f"{path}: this is not a run's config.json, which launchers/train.py and sft.py write.")
   config = default_config()
   with config.unlocked():
     _take(config, written, str(path))

@@ -41,18 +41,18 @@ def evaluate(
 ) -> dict[str, Any]:
   """Scores every question of `data` once; writes out/predictions.jsonl and out/metrics.json; returns the latter.
 
-  Answers are greedy; with `sample`, or with several seeds, they are sampled as config.rollout says. After a kill the
-  same call continues.
+  Answers are greedy. With `sample`, or with several seeds, they are sampled with the settings of config.rollout. After
+  a kill the same call continues.
 
   Args:
     config: recipe, retrieval and sizes (ragrl_jax/config.py). The checkpoint's model replaces its model.
-    checkpoint: a Hugging Face folder, or PEFT's with adapters; a run's folder (its finished `model/`, else its newest
-      checkpoint); or one step of a run, RUN/checkpoints/40. None: the model of config.endpoint answers.
+    checkpoint: a Hugging Face folder, a PEFT folder with adapters, a run's folder (its finished `model/`, else its
+      newest checkpoint), or one step of a run, RUN/checkpoints/40. None: the model of config.endpoint answers.
     data: questions, as in config.data.train; config.data.max_examples limits them.
     out: the folder of the results.
     sample: sample the answers.
-    seeds: answers to each question, each with its own random numbers. Seed 0 answers as `sample` does. With several,
-      each has its results in `out`/seed_0 and so on, and out/metrics.json has their means and deviations.
+    seeds: number of answers to each question, with different random numbers. Seed 0 answers as `sample` does. With
+      several seeds, the results are in `out`/seed_0 and so on, and out/metrics.json has means and deviations.
     progress: called with (answers, total).
 
   Raises:
@@ -62,7 +62,7 @@ def evaluate(
   """
   sample = sample or seeds > 1
   config_lib.validate(config, training=False)
-  plays = player_lib.recipe(config)
+  recipe = player_lib.recipe(config)
   config, out = config.copy_and_resolve_references(), pathlib.Path(out)
   if (checkpoint is None) != bool(config.endpoint.model):
     raise ValueError(
@@ -75,7 +75,7 @@ def evaluate(
   else:
     player_lib.check(config, training=False)
   examples = questions.testing(config, data, max_examples=config.data.max_examples)
-  questions.check_passages(config, plays, examples, str(data))
+  questions.check_passages(config, recipe, examples, str(data))
 
   # ---- 2. the rooms are built, with weights or a server's address ----------------------------------------------------
   if source is None:
@@ -112,7 +112,7 @@ Source = tuple[pathlib.Path | None, pathlib.Path | None, int]
 
 
 def chosen(config, checkpoint: str | pathlib.Path) -> Source:
-  """Where the weights are. The settings that define their arrays become the checkpoint's."""
+  """The location of the weights. Also changes the config: settings that define the arrays become the checkpoint's."""
   folder, run, step = locate(checkpoint)
   if folder is not None:
     adapters = peft.is_folder(folder)
@@ -125,7 +125,7 @@ def chosen(config, checkpoint: str | pathlib.Path) -> Source:
 
 
 def load(config, player: player_lib.Sampler, source: Source) -> None:
-  """Gives the checkpoint's weights to the engine and the model."""
+  """Loads the checkpoint's weights into the engine and the model."""
   folder, run, step = source
   params = lora.split(player.model)[1] if folder is not None else _restored(config, player, run, step)
   player.engine.load(params, version=step)
@@ -133,7 +133,7 @@ def load(config, player: player_lib.Sampler, source: Source) -> None:
 
 
 def _described(config, player: player_lib.Answerer, *, sample: bool) -> dict[str, Any]:
-  """The settings that are stored with a score. Results in one folder must share them."""
+  """The settings that are stored with a score. All results in a folder must have the same ones."""
   # Settings that only change the speed, such as lanes and chunks, are not included.
   r = config.rollout
   drawn = dict(temperature=r.temperature, top_k=r.top_k, top_p=r.top_p, seed=config.seed)
@@ -149,7 +149,8 @@ def _described(config, player: player_lib.Answerer, *, sample: bool) -> dict[str
     switches=dict(player.recipe.switches),
     sampling=drawn if sample else "greedy",
     noise=config.data.noise,
-    own_passages=None if config.data.own_passages else False,  # None where it is as before there was a choice
+    # None is the value of older versions, which lack this setting.
+    own_passages=None if config.data.own_passages else False,
     evidence=config.data.evidence,
     cut_middle=config.data.cut_middle,
     thinking=None if config.prompting.thinking == "default" else config.prompting.thinking,
@@ -211,7 +212,7 @@ def measure(
   batch: int = 256,
   sample: bool = False,
 ) -> tuple[dict[str, Any], list[rewards.Scored]]:
-  """Answers of these weights, greedy unless `sample`: (`harness.summarise`'s metrics, every episode with its score)."""
+  """(metrics of `harness.summarise`, scored episodes) of these weights. Answers are greedy unless `sample`."""
   player.engine.load(params, version=version)
   found: dict[int, tuple[dict[str, Any], rewards.Scored]] = {}
 
@@ -225,7 +226,7 @@ def measure(
 
 
 def batch_of(config) -> int:
-  """Episodes played at a time: enough that one waits for a cache row whenever one is free."""
+  """Episodes played at a time: enough that an episode is waiting whenever a cache row becomes free."""
   return config.evaluate.batch or 4 * config.rollout.rows
 
 
@@ -233,7 +234,7 @@ def locate(checkpoint: str | pathlib.Path) -> Source:
   """(folder of a model or of adapters, None, 0), or (None, folder of a run's checkpoints, step).
 
   Raises:
-    FileNotFoundError: there is neither.
+    FileNotFoundError: there is no model and no checkpoint.
   """
   path = pathlib.Path(checkpoint)
   for folder in (path, path / "model"):
@@ -245,8 +246,8 @@ def locate(checkpoint: str | pathlib.Path) -> Source:
   steps = [int(step.name) for step in run.iterdir() if step.name.isdigit()] if run.is_dir() else []
   if not steps:
     raise FileNotFoundError(
-      f"{checkpoint}: no model here. Name a Hugging Face folder (config.json and *.safetensors), a run's folder, or "
-      "one step of it, RUN/checkpoints/STEP (--checkpoint)."
+      f"{checkpoint}: no model here. Name a Hugging Face folder (config.json and *.safetensors), a run's folder, or a "
+      "step of a run, RUN/checkpoints/STEP (--checkpoint)."
     )
   return None, run, max(steps)
 
@@ -259,7 +260,7 @@ def best(run: str | pathlib.Path, metric: str) -> pathlib.Path:
     metric: a name in its metrics.jsonl, such as "evaluation/em".
 
   Raises:
-    ValueError: no step has the metric, or the best one's checkpoint is not kept.
+    ValueError: no step has the metric, or the checkpoint of the best step was deleted.
   """
   run = pathlib.Path(run)
   rows = [row for row in metrics_lib.read_metrics(run) if isinstance(row.get(metric), int | float) and row["step"]]
@@ -272,14 +273,14 @@ def best(run: str | pathlib.Path, metric: str) -> pathlib.Path:
   found = run / "checkpoints" / str(step)
   if not found.is_dir():
     raise ValueError(
-      f"{run}: {metric} is highest at step {step}, and that checkpoint is not kept: set config.checkpoint.every to "
-      "config.evaluate.every, and config.checkpoint.keep to as many as there are."
+      f"{run}: {metric} is highest at step {step}, but this checkpoint was not kept: set config.checkpoint.every to "
+      "config.evaluate.every, and raise config.checkpoint.keep to the number of checkpoints."
     )
   return found
 
 
 def run_of(checkpoint: str | pathlib.Path) -> pathlib.Path | None:
-  """The folder of the run that a checkpoint belongs to; None for a model of no run."""
+  """The folder of a checkpoint's run; None for a model without a run."""
   path = pathlib.Path(checkpoint).absolute()
   folders = (path, path.parent, path.parent.parent)  # RUN, RUN/model or RUN/checkpoints, RUN/checkpoints/STEP
   is_run = lambda folder: (folder / "checkpoints").is_dir() and (folder / "config.json").is_file()
@@ -287,20 +288,20 @@ def run_of(checkpoint: str | pathlib.Path) -> pathlib.Path | None:
 
 
 def config_of(checkpoint: str | pathlib.Path):
-  """The settings of the run that a checkpoint belongs to, including every switch of its recipe.
+  """The settings of a checkpoint's run, including every switch of its recipe.
 
   Args:
     checkpoint: as in `evaluate`.
 
   Raises:
-    ValueError: the checkpoint belongs to no run with a config.json.
+    ValueError: the checkpoint has no run with a config.json.
   """
   if (folder := run_of(checkpoint)) is None:
-    raise ValueError(f"{checkpoint}: no run's folder, whose config.json says how to ask it: give --config.")
+    raise ValueError(f"{checkpoint}: it does not belong to a run with a config.json: give --config.")
   config = config_lib.of_run(folder)
   if other := changes.reworded(folder, config):
     logging.warning(
-      "config.%s: the file's text is not the one that the run began with, which is kept in %s.",
+      "config.%s: the file has changed since the run began; the run's text is in %s.",
       next(iter(other)),
       folder / changes.WORDINGS,
     )
@@ -311,12 +312,12 @@ def config_of(checkpoint: str | pathlib.Path):
 
 
 def _play(player: player_lib.Answerer, *, greedy: bool = True) -> harness.Play:
-  """Plays questions for the harness. What is sampled depends on the question's number and the seed's alone."""
+  """Plays questions for the harness. The sampled tokens depend only on the numbers of the question and of the seed."""
   return lambda asked, at_once: player.rollout.stream(asked, step=0, at_once=at_once, greedy=greedy)
 
 
 def fingerprint(params: Any) -> str:
-  """Identifies weights: a hash of the first and the last thousand values of every array, in the tree's order."""
+  """A hash that identifies weights: of the first and the last thousand values of every array, in the tree's order."""
   digest = hashlib.sha256()
   for path, leaf in jax.tree_util.tree_leaves_with_path(params):
     flat = leaf.reshape(-1)
@@ -338,7 +339,7 @@ def _as_trained(config, path: pathlib.Path) -> None:
 
 def _restored(config, player: player_lib.Sampler, run: pathlib.Path, step: int) -> Any:
   """The policy's trained parameters of a run's checkpoint."""
-  # A checkpoint is a whole train state. The learner knows its structure, and which part is the policy.
+  # A checkpoint is a whole train state. The learner knows its structure, and the policy's part of it.
   learner = learner_lib.Learner(
     player.model, settings_lib.from_config(config), settings_lib.optimizer_from_config(config), mesh=player.mesh
   )

@@ -40,18 +40,17 @@ def sft(
   accept_changes: bool = False,
   say: Callable[[str], None] = print,
 ) -> Iterator[dict[str, Any]]:
-  """Trains on the transcripts of config.data.train for config.steps steps, or config.sft.epochs; yields each step's
-  metrics.
+  """Trains on the transcripts of config.data.train; yields each step's metrics.
 
-  Each row of the data is a question with `turns`: [["model" | "environment", text], …]. They are tokenised turn by
-  turn, as in play. Model tokens have weight 1, environment tokens config.sft.environment_weight. The result is saved as
-  a Hugging Face folder, `workdir`/model.
+  It trains for config.steps steps, or for config.sft.epochs. Each row of the data is a question with `turns`:
+  [["model" | "environment", text], …]. They are tokenised turn by turn, as in play. Model tokens have weight 1,
+  environment tokens config.sft.environment_weight. The result is saved as a Hugging Face folder, `workdir`/model.
 
   Args:
     config: see ragrl_jax/config.py.
     workdir: gets config.json, metrics.jsonl, checkpoints/ and model/.
-    drawn: step (from 0) → its transcripts, (ids, weights) each, instead of config.data.train. A resumed run draws the
-      same again, so they must depend on the step alone.
+    drawn: step (from 0) → its transcripts, (ids, weights) each, instead of config.data.train. They must depend only on
+      the step, because a resumed run draws them again.
     evaluate: (step, model) → more metrics for the step's row; called after every step.
     reached: a step's row → whether the run has reached its goal. It then ends as it would at config.steps.
     resume, accept_changes, say: as for train.train.
@@ -122,7 +121,7 @@ def _tuned(config, run: run_lib.Run, drawn, evaluate, reached) -> Iterator[dict[
 
 
 def planned(config):
-  """The settings with the steps, and the warm-up, that config.sft.epochs asks for; as they are without it."""
+  """The settings, with the steps and the warm-up that follow from config.sft.epochs if it is set."""
   sft = config.sft
   if not sft.epochs:
     return config
@@ -134,11 +133,10 @@ def planned(config):
 
 
 def tokenised(recipe, example: structs.Example, tokenizer, environment_weight: float, *, most: int = 0) -> Transcript:
-  """(ids, weights) of one transcript; the prompt weighs as the environment does. Of more than `most` tokens, unless
-  that is 0, the last ones are cut off.
+  """(ids, weights) of one transcript. The prompt has the environment's weight.
 
-  A model turn without a stop string is followed by EOS, which is trained too. Otherwise the model would not learn to
-  end it.
+  A transcript of more than `most` tokens is cut at the end, unless `most` is 0. A model turn without a stop string is
+  followed by EOS, which is trained too. Otherwise the model would not learn to end it.
   """
   if "turns" not in example.meta:
     raise ValueError(
@@ -158,14 +156,14 @@ def tokenised(recipe, example: structs.Example, tokenizer, environment_weight: f
 def batches(
   transcripts: Sequence[Transcript], *, batch: int = 0, rows: int, lengths: Sequence[int], seed: int
 ) -> Callable[[int], list[Transcript]]:
-  """step (from 0) → its transcripts. Every epoch is shuffled anew, by seed and number.
+  """step (from 0) → its transcripts. Every epoch is shuffled again, depending on the seed and the epoch.
 
   Args:
     transcripts: (ids, weights), see `tokenised`.
-    batch: transcripts of a step, in as many blocks as they take; the last step of an epoch has the rest. 0: as many as
-      nearly always fit into one block.
-    rows, lengths: of the blocks, see `packing.pack_items`.
-    seed: of the run.
+    batch: transcripts per step, in as many blocks as needed. The last step of an epoch has the remaining ones. 0: as
+      many as nearly always fit into one block.
+    rows, lengths: sizes of the blocks, see `packing.pack_items`.
+    seed: seed of the run.
   """
   mean = np.mean([len(ids) for ids, _ in transcripts])
   size = batch or max(1, int(FILL * rows * max(lengths) / mean))  # transcripts per step

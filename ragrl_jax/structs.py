@@ -57,7 +57,7 @@ class Segment:
     logprobs: for model segments, the sampler's log-probability of each id; empty for the environment.
     stop: for model segments, the stop string that ended it, "eos", or "length" when the token budget ran out.
     query: for the result of a search, its query; else None.
-    found: for the result of a search, the passages it returned; else None.
+    found: for the result of a search, the returned passages; else None.
   """
 
   owner: str
@@ -84,8 +84,8 @@ class Episode:
     prompt_index: running number of the prompt in this run; episodes with the same one are a group.
     sample: its number in the group.
     example_id: id of the example it answers.
-    starts: positions of the segments, besides the first, that begin another conversation: its tokens do not follow
-      those before. Every conversation is a row of its own in training, and the rows have one reward.
+    starts: positions of the segments that begin another conversation, except the first one. Its tokens do not continue
+      the earlier ones. In training every conversation is a separate row, and the rows share one reward.
   """
 
   segments: tuple[Segment, ...]
@@ -111,7 +111,7 @@ class Episode:
 
   @property
   def model_text(self) -> str:
-    """Everything the model wrote, joined; environment segments are left out."""
+    """The joined text of all model segments."""
     return "".join(s.text for s in self.segments if s.owner == MODEL)
 
   @property
@@ -136,7 +136,7 @@ class Episode:
 
   @classmethod
   def from_text(cls, recipe, example: Example, turns: Sequence[tuple[str, str]], facts=None, tokenizer=None) -> Episode:
-    """An episode from its transcript: for tests, and for scoring transcripts from elsewhere.
+    """An episode from its transcript, for tests and for scoring transcripts of other systems.
 
     Args:
       recipe: a recipe (`recipes.get(name)`). Its prompt becomes the first segment; its parser reads the turns.
@@ -146,7 +146,7 @@ class Episode:
       tokenizer: encodes the texts; if None, the ids are the text's bytes (0 to 255).
 
     Raises:
-      ValueError: an owner other than these two; a text that the parser refuses as another agent's.
+      ValueError: another owner than these two, or a text that the parser refuses as another agent's.
     """
     encode = (lambda text: tuple(text.encode())) if tokenizer is None else (lambda text: tuple(tokenizer.encode(text)))
     messages = recipe.prompt.messages(example)
@@ -174,7 +174,7 @@ class Episode:
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-  """Sampling settings of a generation. Defaults are the settings' (`settings.Rollout.sampling`).
+  """Sampling settings of a generation. The defaults are in `settings.Rollout`.
 
   Attributes:
     temperature: divides the logits; 0 is greedy (log-probabilities are then recorded at temperature 1).
@@ -200,14 +200,15 @@ class Conversation(Protocol):
   async def generate(
     self, *, stop: Sequence[str] = (), max_new_tokens: int | None = None, greedy: bool = False
   ) -> Segment:
-    """Samples until a stop string is complete (its last token is kept whole), EOS, or no tokens are left to sample."""
+    """Samples until a stop string is complete (its last token is kept whole), EOS, or the token budget is spent."""
     ...
 
   def observe(
     self, text: str | Sequence[int], *, query: str | None = None, found: Sequence[Passage] | None = None
   ) -> bool:
-    """Appends the environment's text, or its token ids. Returns False, and appends nothing, if they and an answer do
-    not fit.
+    """Appends the environment's text, or its token ids.
+
+    Returns False, and appends nothing, if there is no room for them and an answer.
     """
     ...
 
@@ -242,19 +243,19 @@ class Tools(Protocol):
     ...
 
   async def open(self, name: str, k: int | None = None) -> tuple[Passage, ...]:
-    """The passage with this id and those around it in its document, k in all, in their order; none if it is unknown."""
+    """k passages of a document, in order: the one with this id and its neighbours; none if the id is unknown."""
     ...
 
   async def find(self, name: str, words: str, k: int | None = None) -> tuple[Passage, ...]:
-    """The first k passages of the document around this passage that hold the words. Fails as `search` does."""
+    """The first k passages with these words in the document of this passage. Fails as `search` does."""
     ...
 
   async def judge(self, pairs: Sequence[tuple[str, str]], term: str = "") -> tuple[float | None, ...]:
-    """One verdict in [0, 1] per (premise, claim) pair, from this term's judge; None where the judge gave none."""
+    """One verdict in [0, 1] per (premise, claim) pair, from this term's judge; None if the judge gave no verdict."""
     ...
 
   async def embed(self, texts: Sequence[str]) -> tuple[tuple[float, ...], ...]:
-    """One unit vector per text, rounded to four decimals since facts are logged. ValueError without an encoder."""
+    """One unit vector per text, rounded to four decimals, because facts are logged. ValueError without an encoder."""
     ...
 
 

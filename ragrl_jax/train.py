@@ -149,10 +149,10 @@ def _loaded(rooms: rooms_lib.Rooms, state: TrainState, version: int) -> Any:
 def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, step: int, state: TrainState, *, last: bool):
   """One step: (state, scored episodes, metrics, an error that must end the run after the step or None)."""
   player, learner, clock, failed = rooms.player, rooms.learner, progress.Clock(), None
-  if player.recipe.follow is not None:
+  if player.recipe.next_recipe is not None:
     # The schedule depends on the run's metrics. Rows after the restored step are cut, so a resumed run does the same.
     seen = metrics_lib.read_metrics(run.workdir) if hosts.is_first() else []
-    player.recipe = player.recipe.follow(hosts.exchange(seen)[0])
+    player.recipe = player.recipe.next_recipe(hosts.exchange(seen)[0])
   with rooms_lib.saving_what_is_done(run, step - 1, state, rooms.sampler):
     with clock("weights"):
       if rooms.stale is not None:

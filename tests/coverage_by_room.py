@@ -1,4 +1,4 @@
-"""Sums the lines that the tests ran, by room: python tests/coverage_by_room.py COVERAGE.json
+"""Sums the lines that the tests executed, by room: python tests/coverage_by_room.py COVERAGE.json
 
 COVERAGE.json is written by `coverage json`. Prints a table, and exits with 1 if a room is below its threshold. Child
 processes are not counted.
@@ -12,7 +12,7 @@ THRESHOLDS = dict.fromkeys(("core", "engine", "learner", "recipes", "rollout"), 
 
 
 def by_room(files: dict[str, dict]) -> dict[str, tuple[int, int]]:
-  """{room: (lines run, lines)} from the report's `files`. A module outside the rooms counts as a room of its own."""
+  """{room: (lines run, lines)} from the report's `files`. A module outside the rooms counts as a separate room."""
   rooms: dict[str, tuple[int, int]] = {}
   for path, found in files.items():
     room = pathlib.PurePath(path).parts[1].removesuffix(".py")

@@ -1,4 +1,4 @@
-"""A training run in a process of its own, for its parent to kill."""
+"""A training run in its own process, which the parent test kills."""
 
 import os
 import pathlib

@@ -154,7 +154,7 @@ def test_a_folder_that_cannot_be_made_is_named_with_its_flag(tmp_path):
 
   (tmp_path / "file").write_text("")
   for path in (tmp_path / "file", tmp_path / "file" / "inside", "/proc/run"):
-    with pytest.raises(ValueError, match=f"--workdir={path}: no folder can be made there"):
+    with pytest.raises(ValueError, match=f"--workdir={path}: this folder cannot be created"):
       commands.ready(config_lib.default_config(), "workdir", str(path))
   commands.ready(config_lib.default_config(), "workdir", str(tmp_path / "a" / "b"))
 

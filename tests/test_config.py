@@ -110,7 +110,7 @@ def test_groups_sampled_ahead_are_not_kept_longer():
 def test_a_folder_of_adapters_gives_their_rank():
   config = config_lib.default_config()
   config.model.lora.update(dict(rank=8, path="run/model"))
-  with pytest.raises(ValueError, match="the folder says the rank"):
+  with pytest.raises(ValueError, match="the folder determines the rank"):
     config_lib.validate(config)
 
 

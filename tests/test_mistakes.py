@@ -287,14 +287,14 @@ def test_a_context_that_is_too_small_for_every_prompt(tmp_path, which):
   config = config_lib.default_config()
   config.prompting.update(dict(tokenizer="bytes", chat=False))
   config.rollout.update(dict(context=256, lanes=2, rows=2, prefill=32))
-  words = load.load_tokenizer("bytes")
-  player = player_lib.Player(words, recipes.get("search_r1"), *[None] * 7)
+  tokenizer = load.load_tokenizer("bytes")
+  player = player_lib.Player(tokenizer, recipes.get("search_r1"), *[None] * 7)
   config.data.train = str(tmp_path / "asked.jsonl")
   with pytest.raises(ValueError, match=r"no prompt fits: the shortest of 3 has \d+ tokens.*config.rollout.context=256"):
     if which == "train":
       questions.training(config, player.recipe, player.tokenizer)
     else:
-      questions.check_room(config, words, player.recipe.prompt, BARE, "asked.jsonl")
+      questions.check_room(config, tokenizer, player.recipe.prompt, BARE, "asked.jsonl")
   config.rollout.context = 2048
   assert len(questions.training(config, player.recipe, player.tokenizer)[0]) == 3
 

@@ -155,7 +155,7 @@ def test_dynamic_sampling_fills_its_steps_and_resumes_with_kept_groups(world, tm
   assert metrics["tokens"] == 0 and tiny_world.arrays(tmp_path / "none")[1]["['step']"] == 0
 
 
-@pytest.mark.slow  # programs of its own shapes
+@pytest.mark.slow  # compiles programs for its own shapes
 def test_a_prompt_that_fills_the_context_trains_nothing_and_breaks_nothing(world, tmp_path):
   config = tiny_world.config(world, get_config)
   config.steps, config.rollout.context, config.switches.instructions = 1, 60, "short"

@@ -129,7 +129,7 @@ PAPER = miniature.Paper(
   # The rewarded judge is asked in all arms, so that its verdicts can be shown beside the world's own facts.
   tests=dict(held_out=dict(judge_information=True)),
   measure=measure,
-  least=RAMP[1] + 8,  # the ramp changes what a reward is worth
+  least=RAMP[1] + 8,  # the ramp changes the weights of the reward
   claims=(
     Claim("EM is higher than before RL", Side("paper", "em"), Side("warm", "em"), least=0.1, short=True),
     Claim(

@@ -50,7 +50,7 @@ def main(_):
 
 
 def play() -> None:
-  """Compiles the cases one by one, each in a process of its own, since libtpu may end the process."""
+  """Compiles the cases one by one, each in its own process, since libtpu may end the process."""
   began, on_gpus = time.monotonic(), has_plugin()
   while not (MINUTES.value and time.monotonic() - began > 60 * MINUTES.value):
     row = cases.missing(page.read_rows(KEPT), LEVEL.value, on_gpus=on_gpus)

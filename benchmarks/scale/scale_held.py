@@ -1,4 +1,4 @@
-"""docs/scale.md's tables of conversations beside the train state, and of what a step's time is made of."""
+"""docs/scale.md's tables of the conversations that fit beside the train state, and of the parts of a step's time."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -45,7 +45,7 @@ class CachedClient:
 
     Args:
       question: see `Client.ask`.
-      draw: numbers that tell apart answers that are drawn at random to the same question; they are not sent.
+      draw: numbers that distinguish several random answers to the same question; they are not sent.
       sampling: in addition to the client's.
 
     Raises:
@@ -67,7 +67,7 @@ class CachedClient:
       self._failures += 1
       if not self._heard and (failure.status in SETTINGS or self._failures >= DEAD):
         raise ConnectionError(
-          f"{failure}. See that address, model and key are right and that the server is up."
+          f"{failure}. Check the address, the model and the key, and that the server is running."
         ) from failure
       raise
     self._heard = True

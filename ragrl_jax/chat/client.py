@@ -45,7 +45,7 @@ class Completion:
     reasoning: the model's reasoning if the server sends it separately; else "".
     cut: whether the answer was cut off before its end.
     stop: the stop string that ended it, if the server says so; else "". It is not part of the text.
-    tokens_in, tokens_out: tokens that the server counted in the question and in the answer; None if it does not say.
+    tokens_in, tokens_out: the server's token counts of question and answer; None if it reports none.
     logprobs: (text, log-probability) of each token, if they were asked for.
   """
 
@@ -90,13 +90,13 @@ class Client:
     try:
       host = httpx.URL(endpoint or OPENAI).host
     except httpx.InvalidURL as error:
-      raise ValueError(f"{self.where!r}: no address that can be called ({error}).") from None
+      raise ValueError(f"{self.where!r} is not a valid address ({error}).") from None
     if not host or not (endpoint or OPENAI).startswith(("http://", "https://")):
       raise ValueError(
         f"{self.where!r}: an endpoint's address begins with http:// or https:// and mostly ends with /v1."
       )
     if not (key.isascii() and key.isprintable() and key == key.strip()):
-      raise ValueError(f"the key for {self.where} holds signs that no key has, such as a line break at its end.")
+      raise ValueError(f"the key for {self.where} contains an invalid character, such as a line break at its end.")
     self.model, self._timeout, self._deadline, self._retries = model, timeout_s, deadline_s, retries
     self._backoff, self._proxies = backoff_s, not _is_here(host)
     self._url = (endpoint or OPENAI).rstrip("/")
@@ -137,14 +137,14 @@ class Client:
       elif (said := _read(reply.body)) is not None:
         return said
       else:
-        why = f"the server's reply is no completion: {self._words(reply.text)}"
+        why = f"the server's reply is not a completion: {self._words(reply.text)}"
     raise NoCompletion(
       f"{self.model} at {self.where} gave no answer after {calls} call{'s' * (calls != 1)}: {why}",
       status if status not in RETRY else 0,
     )
 
   def payload(self, question: Sequence[Mapping[str, str]] | str, **sampling: Any) -> dict[str, Any]:
-    """What is sent for a question."""
+    """The body of the request for a question."""
     asked: dict[str, Any] = {"prompt": question} if isinstance(question, str) else {"messages": [*map(dict, question)]}
     return dict(model=self.model) | asked | sampling
 

@@ -115,14 +115,14 @@ def _call(
     sent["content-type"] = "application/json"
   for name, value in (headers or {}).items():
     if not re.fullmatch(r"[!-~]([ -~]*[!-~])?", value):
-      raise ValueError(f"the header {name!r} holds signs that HTTP forbids there, such as a line break at its end.")
+      raise ValueError(f"the header {name!r} contains characters that HTTP forbids, such as a line break at its end.")
     sent[name.lower()] = value
   try:
     request = httpx.Request(method, url, content=content, headers=sent)
   except httpx.InvalidURL as error:
-    raise ValueError(f"{url!r}: no address that can be called ({error}).") from None
+    raise ValueError(f"{url!r} is not a valid address ({error}).") from None
   if request.url.scheme not in ("http", "https") or not request.url.host:
-    raise ValueError(f"{url!r}: an address is http://HOST:PORT/… or https://….")
+    raise ValueError(f"{url!r}: an address must be http://HOST:PORT/… or https://….")
   with _starting:
     loop, client = _loop(), _client(proxies)
   left = deadline - time.monotonic()
@@ -174,9 +174,9 @@ def _parsed(raw: bytes, headers: Mapping[str, str]) -> Any:
   try:
     return json.loads(raw)
   except RecursionError:
-    raise NotJSON("the answer is no JSON that can be read: it is nested too deep") from None
+    raise NotJSON("the answer is not valid JSON: it is nested too deep") from None
   except ValueError as error:  # also invalid UTF-8, and integers of thousands of digits
-    raise NotJSON(f"the answer is no JSON ({error!s:.120}): {raw[:80].decode(errors='replace')!r}") from None
+    raise NotJSON(f"the answer is not JSON ({error!s:.120}): {raw[:80].decode(errors='replace')!r}") from None
 
 
 @functools.cache

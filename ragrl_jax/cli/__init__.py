@@ -1,4 +1,4 @@
-"""The commands of `ragrl`: a module each, and what they share."""
+"""The commands of `ragrl`, one module each, and shared modules."""
 
 import os
 

@@ -1,10 +1,10 @@
-"""Measures a retriever by the answers that its passages hold, and by gold documents: Recall@k, nDCG@k, MRR@k.
+"""Measures a retriever by answers in its passages, and by gold documents: Recall@k, nDCG@k, MRR@k.
 
   python launchers/answer_recall.py --data QUESTIONS --index INDEX --top_k 5 [--noown_passages] [--only type=bridge]
 
-A passage is relevant if it holds a right answer as whole words. Passages that rows bring are measured as they are,
-without a search; --noown_passages drops them, and measures the search for gold documents, too (`gold_…`: the articles
-of the supporting passages). LEAR's Table 3 has Recall and nDCG by answer, of HotpotQA's bridge questions alone: --only
+A passage is relevant if it contains a right answer as whole words. A question's own passages are measured without a
+search. --noown_passages drops them, and also measures the search for gold documents (`gold_…`: the articles of the
+supporting passages). LEAR's Table 3 has Recall and nDCG by answer for HotpotQA's bridge questions only: --only
 type=bridge.
 """
 
@@ -17,8 +17,8 @@ from ragrl_jax.data import readers
 from ragrl_jax.evaluation import answer_recall
 
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
-MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "The most questions to read; 0 reads all.", lower_bound=0)
-ONLY = flags.DEFINE_string("only", "", "COLUMN=VALUE: measure the questions alone whose rows have it.")
+MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
+ONLY = flags.DEFINE_string("only", "", "COLUMN=VALUE: measure only questions whose rows have it.")
 
 
 def main(argv):

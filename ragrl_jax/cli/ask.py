@@ -1,12 +1,13 @@
 """Asks a checkpoint a question: python launchers/ask.py --checkpoint RUN "Who was it?"
 
-Shows what happens as it happens: thoughts, searches, passages, quotes, citations, the answer, by the run's own recipe
-and retriever. Without a question it reads questions from the input, a line each; --conversation puts the earlier ones
-and their answers before the next. --data FILE --id ID asks a question of a file, with its passages and right answers.
---samples 5 draws five answers and says how far they agree. --json prints an answer a line, with its whole episode.
+Plays the question with the run's recipe and retriever, and shows thoughts, searches, passages, quotes, citations and
+the answer while they are generated. Without a question it reads one question per line from the input. --conversation
+puts earlier questions and answers before the next one. --data FILE --id ID asks a question of a file, with its passages
+and right answers. --samples 5 samples five answers and reports their agreement. --json prints one answer per line, with
+its whole episode.
 
---page serves a page to a browser of this machine: question, live trace, quotes and citations marked in their passages,
-samples, export; with --against OTHER_RUN two checkpoints side by side.
+--page serves a page to a browser of this machine, with live traces, marked quotes and citations, samples and export.
+With --against OTHER_RUN it shows two checkpoints side by side.
 """
 
 import asyncio
@@ -22,15 +23,15 @@ from ragrl_jax import evaluate, structs
 from ragrl_jax.cli import checkpoints, commands, configs
 from ragrl_jax.retrieval import guard
 from ragrl_jax.run import devices, questions
-from ragrl_jax.serving import ask_page, asking, live_text
+from ragrl_jax.serving import ask_checkpoint, ask_page, live_text
 from ragrl_jax.store import compile_cache
 
 CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
 CHECKPOINT = flags.DEFINE_string("checkpoint", None, "Run's folder, RUN/checkpoints/STEP, or Hugging Face folder.")
-AGAINST = flags.DEFINE_string("against", "", "A second checkpoint of a run, which is asked the same.")
-DATA = flags.DEFINE_string("data", "", "Questions to take one from: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
-ID = flags.DEFINE_string("id", "", "Which question of --data; by default the first.")
-SAMPLES = flags.DEFINE_integer("samples", 1, "Answers, sampled if there are several.", lower_bound=1, upper_bound=64)
+AGAINST = flags.DEFINE_string("against", "", "A second checkpoint that gets the same questions.")
+DATA = flags.DEFINE_string("data", "", "File with the question: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
+ID = flags.DEFINE_string("id", "", "Id of the question in --data; by default the first question.")
+SAMPLES = flags.DEFINE_integer("samples", 1, "Number of answers; several are sampled.", lower_bound=1, upper_bound=64)
 SEED = flags.DEFINE_integer("seed", None, "Seed of the sampling; config.seed by default.")
 CONVERSATION = flags.DEFINE_bool("conversation", False, "Put earlier questions and answers before each question.")
 PAGE = flags.DEFINE_bool("page", False, "Serve a page to this machine in place of the command line.")
@@ -52,7 +53,7 @@ def main(argv):
   askers = []
   try:
     for config, checkpoint in made:
-      askers.append(asking.Asker(config, checkpoints.opened(config, checkpoint), checkpoint))
+      askers.append(ask_checkpoint.Asker(config, checkpoints.opened(config, checkpoint), checkpoint))
     if PAGE.value:
       _page(askers)
     failed = not PAGE.value and asyncio.run(_session(askers, example))
@@ -62,7 +63,7 @@ def main(argv):
   sys.exit(1 if failed else 0)
 
 
-def _page(askers: list[asking.Asker]) -> None:
+def _page(askers: list[ask_checkpoint.Asker]) -> None:
   """Serves the page until it is interrupted, or an engine fails."""
   server = uvicorn.Server(guard.configured(ask_page.Application(askers), host="127.0.0.1", port=PORT.value))
   for asker in askers:
@@ -79,12 +80,12 @@ def _page(askers: list[asking.Asker]) -> None:
 def _example(config, question: str) -> structs.Example | None:
   """The question of the command line; None if questions are to be read from the input."""
   if question and DATA.value:
-    raise app.UsageError("a question and --data: give one of them.")
+    raise app.UsageError("give either a question or --data, not both.")
   if question:
     return structs.Example("question", question, ())
   if not DATA.value:
     if ID.value:
-      raise app.UsageError(f"--id={ID.value}: of which questions? Name them by --data.")
+      raise app.UsageError(f"--id={ID.value}: name the file of the question by --data.")
     return None
   examples = questions.testing(config, DATA.value, max_examples=0)
   found = [example for example in examples if ID.value in ("", example.id)]
@@ -93,15 +94,15 @@ def _example(config, question: str) -> structs.Example | None:
   return found[0]
 
 
-async def _session(askers: list[asking.Asker], example: structs.Example | None) -> bool:
+async def _session(askers: list[ask_checkpoint.Asker], example: structs.Example | None) -> bool:
   """Asks; returns whether an answer failed."""
   if example is not None:
     return await _ask(askers, example, [])
   failed, earlier, terminal = False, [], sys.stdin.isatty()
   if terminal:
-    print("A question a line; an empty line ends.")
+    print("Enter one question per line; an empty line ends.")
   while line := (await asyncio.to_thread(sys.stdin.readline)).strip():
-    text = asking.in_conversation(earlier, line) if CONVERSATION.value else line
+    text = ask_checkpoint.in_conversation(earlier, line) if CONVERSATION.value else line
     failed |= await _ask(askers, structs.Example(str(uuid.uuid4()), text, ()), earlier, line)
   return failed
 
@@ -125,7 +126,7 @@ async def _ask(askers, example: structs.Example, earlier: list[tuple[str, str]],
       for answer in answers:
         print(json.dumps(dict(checkpoint=asker.name) | answer, ensure_ascii=False), flush=True)
     elif SAMPLES.value > 1:
-      for one in asking.agreement([answer["answer"] for answer in answers]):
+      for one in ask_checkpoint.agreement([answer["answer"] for answer in answers]):
         shown.line(f"{one['count']} of {SAMPLES.value}", "no answer" if one["answer"] is None else one["answer"])
     if not place:
       earlier.append((said, answers[0]["answer"] or "none"))

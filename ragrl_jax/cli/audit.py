@@ -1,13 +1,13 @@
-"""Audits a corpus: does it hold what questions need, and does the index find it?
+"""Audits a corpus: whether it contains the answers and gold documents of questions, and whether the index finds them.
 
   python launchers/audit.py --index INDEX --data QUESTIONS [--data …] [--top_k 5] [--out DIR]
   python launchers/audit.py --corpus FILE.jsonl.gz --data QUESTIONS
 
-Prints for each set the share of questions with an answer in some passage (the others no retrieval can answer), the
-share of the gold documents that the corpus has, by id, title and text, and with an index the share of questions with an
-answer among the first passages. Questions answered by yes or no have no string to look for. The corpus is read once, as
-a stream; that of an index by several processes. --out writes audit.json and audit.jsonl, a row a question; in an
-evaluation's folder, `ragrl tables` prints them under its tables.
+Prints for each set the share of questions with an answer in some passage (no retriever can find the others), the share
+of the gold documents in the corpus (by id, title and text), and with an index the share of questions with an answer
+among the first passages. Answers of yes or no cannot be searched as strings. The corpus is streamed once; that of an
+index is read by several processes. --out writes audit.json and audit.jsonl (one row per question). If they are in an
+evaluation's folder, `ragrl tables` prints the audit under its tables.
 """
 
 import json
@@ -28,7 +28,7 @@ from ragrl_jax.store import jsonl
 INDEX = flags.DEFINE_string("index", "", "Folder of an index, or the address of a retriever.")
 CORPUS = flags.DEFINE_string("corpus", "", "Corpus: files or a folder; not needed with an index's folder.")
 DATA = flags.DEFINE_multi_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
-TOP_K = flags.DEFINE_integer("top_k", 5, "Passages that the index finds for a question.", lower_bound=1)
+TOP_K = flags.DEFINE_integer("top_k", 5, "Passages that the index finds per question.", lower_bound=1)
 OUT = flags.DEFINE_string("out", "", "Folder for audit.json and audit.jsonl, such as an evaluation's.")
 WORKERS = flags.DEFINE_integer("workers", os.cpu_count() or 1, "Processes that read an index's corpus.", lower_bound=1)
 BATCH = 256  # questions searched together
@@ -41,7 +41,7 @@ def main(argv):
   folder = pathlib.Path(INDEX.value) / "corpus"
   stored = bool(INDEX.value) and folder.is_dir()
   if not CORPUS.value and not stored:
-    raise app.UsageError("give --index=FOLDER, or --corpus=FILE and, if wanted, the --index of a retriever elsewhere.")
+    raise app.UsageError("give --index=FOLDER, or --corpus=FILE and optionally the --index of a remote retriever.")
   index = retrieval.load_index(INDEX.value) if INDEX.value else None  # before the corpus is read
   examples = list(readers.read_examples(",".join(DATA.value)))
   if stored and not CORPUS.value:

@@ -32,12 +32,12 @@ def main() -> int:
     metavar="JSON",
     help='for example {"stemmer": "english"} for bm25, {"dim": 1024} for hashing',
   )
-  parser.add_argument("--chunk_tokens", type=int, default=0, help="cut documents into passages of so many tokens")
-  parser.add_argument("--chunk_overlap", type=int, default=0, help="tokens that a passage shares with the one before")
+  parser.add_argument("--chunk_tokens", type=int, default=0, help="cut documents into passages of this many tokens")
+  parser.add_argument("--chunk_overlap", type=int, default=0, help="tokens that a passage shares with the previous one")
   parser.add_argument("--chunk_tokenizer", default="words", help="words, or a folder with a tokenizer.json")
-  parser.add_argument("--shard", type=_shard, help="1/4: index the first of four parts, for a server of its own")
-  parser.add_argument("--shard_rows", type=int, default=8192, help="the most passages between two saves of progress")
-  parser.add_argument("--note_s", type=float, default=20.0, help="the most seconds between two saves of progress")
+  parser.add_argument("--shard", type=_shard, help="1/4: index the first of four parts, for a separate server")
+  parser.add_argument("--shard_rows", type=int, default=8192, help="most passages between two saves of progress")
+  parser.add_argument("--note_s", type=float, default=20.0, help="most seconds between two saves of progress")
   parser.add_argument("--batch", type=int, default=2048, help="passages handed to the encoder at a time")
   parser.add_argument("--threads", type=int, default=None, help="threads of FAISS; all cores by default")
   parser.add_argument("--overwrite", action="store_true", help="replace an index that was built with other arguments")

@@ -1,4 +1,4 @@
-"""Checkpoints for the commands that use them: opened, exchanged, and with the settings of their run."""
+"""Opens checkpoints for the commands that sample from them, and exchanges their weights."""
 
 import pathlib
 
@@ -11,34 +11,34 @@ from ragrl_jax.models import lora
 from ragrl_jax.run import player as player_lib
 
 
-def opened(config, checkpoint: str | pathlib.Path, *, plays: bool = True) -> player_lib.Sampler:
+def opened(config, checkpoint: str | pathlib.Path, *, playing: bool = True) -> player_lib.Sampler:
   """A checkpoint, ready to sample. The config's model becomes the checkpoint's.
 
   Args:
     config: as in `evaluate.evaluate`.
     checkpoint: as in `evaluate.evaluate`.
-    plays: whether it plays the config's recipe, a `Player`; else it has neither retriever nor judges.
+    playing: make a `Player` of the config's recipe. False: make only a `Sampler`, without retriever and judges.
 
   Raises:
     ValueError, FileNotFoundError: as in `evaluate.evaluate`.
   """
   config_lib.validate(config, training=False)
   source = evaluate.chosen(config, checkpoint)
-  made = player_lib.build(config, training=False) if plays else player_lib.sampler(config)
+  made = player_lib.build(config, training=False) if playing else player_lib.sampler(config)
   evaluate.load(config, made, source)
   return made
 
 
 def reopen(config, made: player_lib.Sampler, checkpoint: str | pathlib.Path) -> int:
-  """Gives the engine of `opened` the weights of another checkpoint of its run, or of its folder, which may be new.
+  """Loads the weights of another checkpoint of the same run or folder into the engine of `opened`.
 
   Args:
-    config: that of `opened`.
-    made: its result. No conversation is open.
-    checkpoint: a run's folder, or one of its steps; a model's folder for a model's folder.
+    config: the config of `opened`.
+    made: the result of `opened`. No conversation may be open.
+    checkpoint: a run's folder, or one of its steps. If `opened` got a model's folder, a model's folder.
 
   Returns:
-    The weights' version: the step; for a model's folder, one more than before.
+    The version of the weights: the step, or for a model's folder one more than before.
 
   Raises:
     ValueError: the weights have other shapes.
@@ -52,7 +52,7 @@ def reopen(config, made: player_lib.Sampler, checkpoint: str | pathlib.Path) -> 
   params = lora.split(again)[1]
   shapes = lambda tree: {jax.tree_util.keystr(path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(tree)}
   if shapes(params) != shapes(lora.split(made.model)[1]):
-    raise ValueError(f"{folder}: its weights have other shapes than those that are served. Start the server anew.")
+    raise ValueError(f"{folder}: its weights have other shapes than the served ones. Restart the server.")
   made.engine.load(params, version=made.engine.version + 1)
   nnx.update(made.model, params)
   return made.engine.version

@@ -1,7 +1,7 @@
-"""How every command starts and ends: the flags are read, `main` runs, and a user's mistake is reported in one line.
+"""Starts and ends every command: reads the flags, runs `main`, and reports a user's mistake in one line.
 
-Exit status: 0; 2 for a mistake, which is found before anything expensive; 1 for a run that had to stop, or for a bug.
-A bug shows its traceback. With --traceback every error shows its own.
+The exit status is 0; 2 for a mistake, which is found before any expensive work; 1 for a run that had to stop, or for a
+bug. A bug shows its traceback. With --traceback every error shows one.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def call(main) -> None:
 
 
 def guarded(function, *arguments, shown: bool = False, **named):
-  """function(*arguments, **named). A user's mistake, or a run that had to stop, ends the process with one line."""
+  """Calls the function. A user's mistake, or a run that had to stop, ends the process with one line."""
   try:
     return function(*arguments, **named)
   except Exception as error:
@@ -72,7 +72,7 @@ def guarded(function, *arguments, shown: bool = False, **named):
 
 
 def tell(error: BaseException) -> int:
-  """Prints the error that ended this process, with a traceback for a bug or with --traceback; the exit status."""
+  """Prints the error that ended this process, and returns the exit status. Bugs and --traceback show a traceback."""
   status = status_of(error)
   if status is None or _shown:
     traceback.print_exception(error)
@@ -85,8 +85,8 @@ def tell(error: BaseException) -> int:
 def status_of(error: BaseException) -> int | None:
   """2 for a mistake, 1 for a run that had to stop, None for a bug.
 
-  A mistake is an error that our own checks raise, or that the machine reports (a folder, a full disk). A ValueError
-  that nobody raised on purpose is a bug. An error that stops a run has a class of its own in ragrl_jax.
+  A mistake is an error that the checks of this package raise, or that the machine reports (a folder, a full disk). A
+  ValueError from anywhere else is a bug. Errors that stop a run have their own classes in ragrl_jax.
   """
   if isinstance(error, OSError | app.UsageError | flags.Error):
     return 2
@@ -103,22 +103,22 @@ def _raised_by_us(error: Exception) -> bool:
 
 
 def ready(config, flag: str, path: str, *, training: bool = True) -> None:
-  """Checks the settings, and makes the folder of results that `flag` names.
+  """Checks the settings, and creates the folder of results that `flag` names.
 
   Raises:
-    ValueError: a setting is refused, or the folder cannot be made or written to.
+    ValueError: a setting is invalid, or the folder cannot be created or written to.
   """
   config_lib.validate(config, training=training)
   try:
     pathlib.Path(path).mkdir(parents=True, exist_ok=True)
   except OSError as error:
-    raise ValueError(f"--{flag}={path}: no folder can be made there ({error.strerror}). Name another one.") from error
+    raise ValueError(f"--{flag}={path}: this folder cannot be created ({error.strerror}). Name another one.") from error
   if not os.access(path, os.W_OK | os.X_OK):
     raise ValueError(f"--{flag}={path}: this folder cannot be written to. Name another one.")
 
 
 class Parser(argparse.ArgumentParser):
-  """For a command that reads its own arguments: shows the command's text unchanged, and mistakes in one line."""
+  """The parser of commands without absl flags. Shows the command's docstring unchanged, and mistakes in one line."""
 
   def __init__(self, text: str):
     super().__init__(description=as_called(text), formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -142,7 +142,7 @@ def _wants_traceback() -> bool:
 
 
 def _parsed(argv: list[str], module: types.ModuleType | None = None) -> list[str]:
-  """Reads all flags and returns the other arguments. An error of the flags becomes one sentence."""
+  """Reads all flags and returns the other arguments. Reports an invalid flag in one sentence."""
   if {"--help", "-help", "-h"} & set(argv[1:]):
     print(usage(module))
     sys.exit(0)
@@ -162,7 +162,7 @@ def _parsed(argv: list[str], module: types.ModuleType | None = None) -> list[str
 
 
 def _said(error: BaseException, argv: list[str]) -> str:
-  """A parser's error in words for the user who typed the flags."""
+  """A parser's error, reworded for the user who typed the flags."""
   file = next((word.split("=", 1) for word in argv if re.match(r"--?\w*config=", word)), None)
   if file and isinstance(error, OSError):
     return _no_file(file[0].lstrip("-"), file[1].split(":")[0])
@@ -199,7 +199,7 @@ def _no_file(flag: str, path: str) -> str:
 
 
 def usage(module: types.ModuleType) -> str:
-  """A command's own text and flags, without the flags of the libraries."""
+  """A command's docstring and flags, without the flags of the libraries."""
   texts = [module, *(sys.modules.get(f"ragrl_jax.cli.{name}") for name in SHARED_FLAGS)]
   values = [value for one in texts if one is not None for value in vars(one).values()]
   shown = {id(flag): flag for value in values if (flag := _flag(value)) is not None}
@@ -216,7 +216,7 @@ def usage(module: types.ModuleType) -> str:
 
 
 def as_called(text: str) -> str:
-  """A command's text in the form in which the user called it: `ragrl train`, or python launchers/train.py."""
+  """A command's docstring, with `ragrl train` or `python launchers/train.py`, as the user called it."""
   names = {module: name for name, (module, _) in COMMANDS.items()}
   if sys.argv[0].startswith("ragrl "):
     text = re.sub(r"(python )?\blaunchers/(\w+)\.py", lambda found: f"ragrl {names[found[2]]}", text)

@@ -4,16 +4,16 @@
   python launchers/compare.py --verdicts 'PAIRS_A/*.jsonl.gz' --verdicts SHEET.csv [--verdicts …]
 
 The first compares two or more systems on the same questions. Each --results is a folder that launchers/evaluate.py
-wrote, or a glob of such folders ('out/a/*', one per set and training run). Folders with the same questions are runs of
-one system, as are the seeds of one evaluation: its scores are means over them, ± their standard deviation. It prints
-the means of every set, their macro average, the difference from the first system with its 95 % interval over questions
-and runs, and two tests against the first system: one of the questions' scores, paired by question, and one of the sets'
-means, paired by set; --alternative makes the latter one-sided. The p of several systems are also shown as Holm's method
-adjusts them.
+wrote, or a glob of such folders ('out/a/*', one per set and training run). Folders with the same questions, and the
+seeds of an evaluation, are runs of one system. A system's scores are means over its runs, ± their standard deviation.
+The command prints the means of every set, their macro average, the difference from the first system with its 95 %
+interval over questions and runs, and two tests against the first system. One test pairs the scores of the questions,
+the other one the means of the sets; --alternative makes the latter one-sided. With several systems, p-values are also
+adjusted by Holm's method.
 
-The second compares two or more judges. Each --verdicts holds the same pairs as one judge labelled them
-(launchers/make_judge_data.py), or a person (its --sheet). It prints the rate at which they agree, Fleiss' kappa, for
-each two of them Cohen's, and 95 % intervals over the pairs.
+The second compares two or more judges. Each --verdicts has the same pairs, labelled by one judge
+(launchers/make_judge_data.py) or by a person (its --sheet). The command prints the rate of agreement, Fleiss' kappa,
+Cohen's kappa for every two judges, and 95 % intervals over the pairs.
 """
 
 import glob
@@ -38,7 +38,7 @@ ALTERNATIVE = flags.DEFINE_enum(
   "alternative",
   "two-sided",
   list(stats.ALTERNATIVES),
-  "Of the test by sets: greater asks whether a system is above the first one.",
+  "Alternative of the test by sets: greater tests whether a system is above the first one.",
 )
 VERDICTS = flags.DEFINE_multi_string(
   "verdicts", [], "Labelled pairs, FILE.jsonl[.gz] or a glob, or a person's FILE.csv; once per judge."
@@ -48,7 +48,7 @@ VERDICTS = flags.DEFINE_multi_string(
 def main(argv):
   """Runs `ragrl compare`."""
   if len(argv) > 1 or bool(RESULTS.value) == bool(VERDICTS.value):
-    raise app.UsageError("give --results once a system, or --verdicts once a judge.")
+    raise app.UsageError("give --results once per system, or --verdicts once per judge.")
   print(systems() if RESULTS.value else judges())
 
 

@@ -1,12 +1,12 @@
-"""Does it fit, and how fast could it be: python launchers/compile_check.py --config configs/arena.py --topology v5e:8x8
+"""Memory and best speed of a run: python launchers/compile_check.py --config configs/arena.py --topology v5e:8x8
 
-Compiles every program of a run for TPUs or GPUs. It needs none of them and no weights, but their compiler: libtpu (pip
-install 'ragrl_jax[tpu]') or JAX's CUDA plugin (pip install 'ragrl_jax[gpu-check]'). Prints per chip: what stays in
-memory, and for each program its temporaries, its work, traffic and collectives, and the least time it can take; on GPUs
-also the kernels that it launches, and the loops that wait for the host. Exits with 1 if the run does not fit.
+Compiles every program of a run for TPUs or GPUs. It needs neither the devices nor weights, only the compiler: libtpu
+(pip install 'ragrl_jax[tpu]') or JAX's CUDA plugin (pip install 'ragrl_jax[gpu-check]'). Prints the resident memory per
+chip, and for each program its temporaries, work, traffic, collectives and shortest possible time. On GPUs it also
+prints the kernels that a program launches, and the loops that wait for the host. Exits with 1 if the run does not fit.
 
-With --passages N it adds a dense index of N passages, searched exactly on the chips of each engine. Without --config
-the index has the chips for itself: ragrl check --topology h200:1 --passages 21015324
+With --passages N it adds a dense index of N passages, which the chips of each engine search exactly. Without --config
+the index is alone on the chips: ragrl check --topology h200:1 --passages 21015324
 """
 
 import json
@@ -33,14 +33,14 @@ TOPOLOGY = flags.DEFINE_string(
   "TPU slice: v5e:2x4, v5e:16x16, v6e:8x8, v5p:4x4x4, …; GPUs: h100:8, b200:8, h200:2x8 (two hosts), …",
 )
 SLICES = flags.DEFINE_integer("slices", 1, "Number of TPU slices, joined by the data centre's network.")
-SHAPE = flags.DEFINE_string("shape", "", f"Model: {', '.join(SHAPES)}; by default what config.model says.")
+SHAPE = flags.DEFINE_string("shape", "", f"Model: {', '.join(SHAPES)}; by default that of config.model.")
 FILL = flags.DEFINE_float("fill", 0.5, "Mean length of an episode as a share of config.rollout.context.")
 DRAWN = flags.DEFINE_float("drawn", 0.5, "Share of an episode that the model writes.")
 PASSAGES = flags.DEFINE_integer("passages", 0, "Vectors of a dense index on the chips; 0: none.")
-DIM = flags.DEFINE_integer("dim", 768, "Length of its vectors.")
-INDEX_DTYPE = flags.DEFINE_enum("index_dtype", "int8", device.DTYPES, "Their dtype on the chips.")
-QUERIES = flags.DEFINE_integer("queries", 64, "Queries of a batch.")
-ONLY = flags.DEFINE_list("only", [], "Programs to compile, with commas between them; all by default.")
+DIM = flags.DEFINE_integer("dim", 768, "Length of the vectors.")
+INDEX_DTYPE = flags.DEFINE_enum("index_dtype", "int8", device.DTYPES, "Dtype of the vectors on the chips.")
+QUERIES = flags.DEFINE_integer("queries", 64, "Queries per batch.")
+ONLY = flags.DEFINE_list("only", [], "Programs to compile, separated by commas; all by default.")
 JSON = flags.DEFINE_bool("json", False, "Print JSON.")
 
 
@@ -51,7 +51,7 @@ def main(_):
     index = index_lib.Index(PASSAGES.value, DIM.value, INDEX_DTYPE.value, QUERIES.value)
   if CONFIG.value is None:
     if index is None:
-      raise ValueError("--config or --passages: what is to be compiled, a run, an index, or both?")
+      raise ValueError("give --config to compile a run, --passages to compile an index, or both.")
     found = index_lib.alone(index, TOPOLOGY.value)
     print(json.dumps(found.to_json(), indent=1) if JSON.value else found.text())
     sys.exit(not found.fits)

@@ -1,4 +1,4 @@
-"""Where the configs are that come with the package, and how --config names one of them."""
+"""Finds the configs of the package by their names in --config."""
 
 import difflib
 import pathlib
@@ -18,10 +18,10 @@ def folder() -> pathlib.Path:
 def path(value: str) -> str:
   """The value of a --config flag with its file as a path: "arena:smoke" → ".../configs/arena.py:smoke".
 
-  A value with a slash, or with a file that ends in .py, is a path already and stays as it is.
+  A value with a slash, or with a file that ends in .py, is already a path and does not change.
 
   Raises:
-    ValueError: no config of that name comes with the package.
+    ValueError: the package has no config of this name.
   """
   name, *variant = value.split(":", 1)
   if "/" in name or name.endswith(".py") or not name:
@@ -64,7 +64,7 @@ def with_paths(argv: list[str], names: list[str]) -> list[str]:
 
 
 def with_config(argv: list[str], file: str) -> list[str]:
-  """The arguments, with the config that a module of this folder makes of --checkpoint, if there is no --config.
+  """The arguments. Without --config, a module of this folder makes the config from --checkpoint.
 
   Args:
     argv: the arguments, the program first.

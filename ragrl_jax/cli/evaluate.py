@@ -1,9 +1,9 @@
 """Scores a checkpoint: python launchers/evaluate.py --checkpoint RUN --data FILE.jsonl[.gz] --out DIR
 
-Recipe, retrieval and sizes come from the run's config.json; --config.field=value changes one of them. A model that
-belongs to no run takes them from --config configs/NAME.py. Without --checkpoint, the model behind a server that
---config.endpoint.model=NAME names (docs/howto/endpoint.md).
---best evaluation/em takes the checkpoint of the run that was best on its held-out questions, not the last one.
+Recipe, retrieval and sizes come from the run's config.json; --config.field=value changes a setting. A model without a
+run needs --config configs/NAME.py. Without --checkpoint, the model --config.endpoint.model=NAME behind a server answers
+(docs/howto/endpoint.md).
+--best evaluation/em evaluates the checkpoint that was best on the run's held-out questions, not the last one.
 
 Writes DIR/predictions.jsonl (one row per question) and DIR/metrics.json, and prints the metrics as a table. With
 --seeds=3 each question is answered three times, and DIR/seed_0, DIR/seed_1 and DIR/seed_2 hold one evaluation each.
@@ -25,12 +25,12 @@ from ragrl_jax.store import compile_cache
 CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
 CHECKPOINT = flags.DEFINE_string("checkpoint", None, "Hugging Face folder, run's folder, or RUN/checkpoints/STEP.")
 BEST = flags.DEFINE_string(
-  "best", "", "Of a run's checkpoints, the one with the highest value of this metric, such as evaluation/em."
+  "best", "", "Evaluate the run's checkpoint with the highest value of this metric, such as evaluation/em."
 )
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
 OUT = flags.DEFINE_string("out", None, "Folder of predictions.jsonl and metrics.json.")
-SAMPLE = flags.DEFINE_bool("sample", False, "Sample as config.rollout says instead of taking the likeliest token.")
-SEEDS = flags.DEFINE_integer("seeds", 1, "Answers to each question; several are sampled.", lower_bound=1)
+SAMPLE = flags.DEFINE_bool("sample", False, "Sample with the settings of config.rollout instead of greedy decoding.")
+SEEDS = flags.DEFINE_integer("seeds", 1, "Number of answers to each question; several are sampled.", lower_bound=1)
 
 
 def main(argv):
@@ -61,7 +61,7 @@ def main(argv):
 
 
 def asked(metrics) -> str:
-  """What the questions asked of the server, in all."""
+  """Total calls, tokens and cost of the questions, as text."""
   measure, n = metrics.get("measure", {}), metrics["n"] * metrics.get("seeds", 1)
   total = lambda name: None if measure.get(name) is None else measure[name] * n
   names = dict(calls="calls", tokens_in="tokens in", tokens_out="tokens out")

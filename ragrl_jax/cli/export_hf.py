@@ -2,9 +2,8 @@
 
     python launchers/export_hf.py --checkpoint RUN[/checkpoints/STEP] --out FOLDER [--dtype bfloat16]
 
-RUN holds the config.json that training wrote. Without STEP the newest checkpoint is taken. Only the weights are read:
-neither the optimizer's state nor the value head of a shared critic. LoRA adapters are merged into the model that they
-were trained on.
+RUN contains the config.json that training wrote. Without STEP the newest checkpoint is exported. Only the weights are
+read, not the optimizer's state or the value head of a shared critic. LoRA adapters are merged into their base model.
 """
 
 import json
@@ -61,13 +60,13 @@ def restore(steps: pathlib.Path, step: int, model: Decoder, *, shared: bool = Fa
     if array.shape != leaf.shape:
       raise ValueError(
         f"{steps / str(step)}: {jax.tree_util.keystr(path)} has shape {array.shape}, the run's "
-        f"config.json asks for {leaf.shape}: they are not of one run."
+        f"config.json asks for {leaf.shape}: they are not from the same run."
       )
   return nnx.merge(graphdef, jax.tree.unflatten(jax.tree.structure(abstract), leaves), frozen)
 
 
 def settings_of(run: pathlib.Path):
-  """The part of a run's config that says which model it trains."""
+  """The part of a run's config that describes its model."""
   written = hf.read_json(run / "config.json")
   config = config_lib.default_config()
   config.seed = written["seed"]

@@ -1,13 +1,13 @@
-"""Judges the steps of episodes that an evaluation or a run has kept:
+"""Judges the steps of episodes of an evaluation or a run:
 
   python launchers/faithfulness.py --config configs/veritas.py --config.judge.kind=llm … --episodes DIR [--out FILE]
 
 Prints for each set, and on average over the sets, the share of faithful pairs: (results, thought), (thought, query) and
-(thought, answer). The judges are those of config.judge and config.judges.TERM; (thought, answer) is judged by Sub-EM
-unless config.judges.think_answer.kind says otherwise. --episodes is a folder of launchers/evaluate.py, a glob of such
-folders ('out/a/*', one per set), or a run's. FILE (JSON) gets the counts as well: pairs, those that lack a side and
-count 0, those without a verdict, and episodes without a pair, which are in no mean. With config.judge.cache set, the
-command goes on after a kill.
+(thought, answer). The judges are those of config.judge and config.judges.TERM. (thought, answer) is judged by Sub-EM
+by default (config.judges.think_answer.kind). --episodes is a folder of launchers/evaluate.py, a glob of such folders
+('out/a/*', one per set), or a run's folder. FILE (JSON) also gets the counts: all pairs, incomplete pairs (which count
+0), pairs without a verdict, and episodes without a pair (which are in no mean). With config.judge.cache set, the
+command continues after a kill.
 """
 
 import glob
@@ -28,7 +28,7 @@ TERMS = ("information_think", "think_search", "think_answer")
 
 CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
 EPISODES = flags.DEFINE_string("episodes", None, "Folder of an evaluation or of a run, or a glob of such folders.")
-OUT = flags.DEFINE_string("out", "", "JSON file of all numbers.")
+OUT = flags.DEFINE_string("out", "", "JSON file for all numbers.")
 JUDGED = flags.DEFINE_multi_enum("terms", list(TERMS), list(TERMS), "Term to judge; may be given several times.")
 
 
@@ -68,7 +68,7 @@ def main(argv):
 
 
 def table(sets, average) -> str:
-  """A line a set, a column a term: the share, and the pairs it is of."""
+  """One line per set, one column per term: the share, and the number of pairs."""
   shown = lambda numbers: "–" if numbers["faithful"] is None else f"{numbers['faithful']:.3f} ({numbers['pairs']})"
   cells = [("", *average)]
   cells += [(name or "(no name)", *map(shown, terms.values())) for name, terms in sets.items()]

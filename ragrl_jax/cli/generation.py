@@ -11,7 +11,7 @@ from ragrl_jax.data import transcripts
 MAX_MISSING = flags.DEFINE_float(
   "max_missing",
   0.05,
-  "Exit with 1 if more than this share got no answer; the others are written all the same.",
+  "Exit with 1 if more than this share got no answer; the other answers are still written.",
   lower_bound=0.0,
   upper_bound=1.0,
 )
@@ -26,7 +26,7 @@ def ask(make, examples, *models, concurrency: int):
 
 
 def report(fates, out) -> None:
-  """Prints how many questions met which fate, and the file of the kept ones; then calls `settle`."""
+  """Prints the number of questions by fate, and the file of the kept ones; then calls `settle`."""
   for fate, count in fates.most_common():
     print(f"{count:7d}  {fate}")
   print(out)
@@ -38,5 +38,5 @@ def settle(missing: int, total: int, what: str) -> None:
   if missing > MAX_MISSING.value * total:
     sys.exit(
       f"{missing} of {total} {what} got no answer, more than --max_missing={MAX_MISSING.value:g} of them. The "
-      "others are written; the same command asks again for what is missing, and for nothing else that is kept."
+      "others are written; the same command asks only for the missing answers again."
     )

@@ -1,4 +1,4 @@
-"""Flags of the commands that train: for several hosts, and for a folder that holds a run already."""
+"""Flags of the commands that train: for several hosts, and for resuming a run."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from ragrl_jax.cli import commands
 from ragrl_jax.parallel import hosts
 
 DISTRIBUTED = flags.DEFINE_bool("distributed", False, "This is one of several hosts; JAX finds the others.")
-COORDINATOR = flags.DEFINE_string("coordinator", None, "Address and port of process 0, as all hosts see it.")
-NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "Number of all processes.")
+COORDINATOR = flags.DEFINE_string("coordinator", None, "Address and port of process 0, reachable from all hosts.")
+NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "Number of processes.")
 PROCESS_ID = flags.DEFINE_integer("process_id", None, "Number of this process, from 0.")
 HOSTS_WAIT_S = flags.DEFINE_integer("hosts_wait_s", 300, "Seconds to wait for all hosts at the start.")
-HEARTBEAT_S = flags.DEFINE_integer("heartbeat_s", 100, "A host that is silent for so many seconds ends the job.")
+HEARTBEAT_S = flags.DEFINE_integer("heartbeat_s", 100, "A host that is silent for this many seconds ends the job.")
 RESUME = flags.DEFINE_enum(
   "resume",
   "auto",
@@ -28,7 +28,7 @@ def going_on() -> dict[str, Any]:
 
 
 def joined() -> hosts.Joined:
-  """Joins the other processes that the flags name, if any; for a `with` block around everything."""
+  """Joins the other processes that the flags name, if any. Use it as a `with` block around the command."""
   return hosts.Joined(
     COORDINATOR.value,
     NUM_PROCESSES.value,

@@ -1,10 +1,10 @@
-"""Checks a Hugging Face model folder and writes it as training needs it: every tensor is present, all in one dtype.
+"""Checks a Hugging Face model folder and writes it for training: all tensors present, and in one dtype.
 
     python launchers/import_hf.py --model Qwen2.5-3B/ --out models/qwen2.5-3b [--dtype bfloat16] [--adapters PEFT/]
 
 With --adapters, a PEFT folder's LoRA is merged into the weights. With --add_tokens "<retrieval> </retrieval>", each of
-these texts becomes a token, whose embedding is the mean of the others. Nothing is downloaded. Prints what it found as
-one line of JSON.
+these texts becomes a token, whose embedding is the mean of the other embeddings. Nothing is downloaded. Prints a
+summary as one line of JSON.
 """
 
 import json
@@ -28,9 +28,9 @@ def main() -> int:
   parser.add_argument("--model", required=True, help="folder with config.json, safetensors and tokenizer")
   parser.add_argument("--out", required=True, help="folder to write; a run's config.model.path")
   parser.add_argument("--adapters", help="PEFT folder to merge into the model")
-  parser.add_argument("--add_tokens", default="", help="new tokens, with spaces between them")
+  parser.add_argument("--add_tokens", default="", help="new tokens, separated by spaces")
   parser.add_argument("--dtype", default="bfloat16", choices=DTYPES, help="dtype of the stored weights")
-  parser.add_argument("--shard_bytes", type=int, default=5_000_000_000, help="the most bytes per file")
+  parser.add_argument("--shard_bytes", type=int, default=5_000_000_000, help="most bytes per file")
   arguments = parser.parse_args()
   source, out = pathlib.Path(arguments.model), pathlib.Path(arguments.out)
   player.check_folder("--model", str(source))
@@ -42,7 +42,7 @@ def main() -> int:
   how = dict(dtype=DTYPES[arguments.dtype], shard_bytes=arguments.shard_bytes)
   if arguments.adapters:
     if source.resolve() == out.resolve():
-      raise ValueError(f"{out} is the folder that is read: write to another one (--out).")
+      raise ValueError(f"{out} is also the source folder: write to another one (--out).")
     model, config = weights.load_pretrained(source)
     peft.load_adapters(model, arguments.adapters)
     weights.save_pretrained(model, config, out, **how)
@@ -50,8 +50,7 @@ def main() -> int:
     config = weights.copy_pretrained(source, out, added=added, **how)
   if tokenizer.vocab_size > config.vocab_size:
     raise ValueError(
-      f"{source}: the tokenizer has {tokenizer.vocab_size} ids, the model {config.vocab_size} rows: "
-      "they do not belong together."
+      f"{source}: the tokenizer has {tokenizer.vocab_size} ids, the model {config.vocab_size} rows: they do not match."
     )
   for name in player.TOKENIZER_FILES:
     if (source / name).is_file():

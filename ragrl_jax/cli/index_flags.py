@@ -1,4 +1,4 @@
-"""Flags of the commands that find passages for questions without passages."""
+"""Flags of the commands that retrieve passages for questions without passages."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ from ragrl_jax.run import questions
 from ragrl_jax.structs import Example
 
 INDEX = flags.DEFINE_string("index", "", "Folder of an index, or the address of a retriever.")
-OWN = flags.DEFINE_bool("own_passages", True, "--noown_passages: drop the passages that rows bring.")
-TOP_K = flags.DEFINE_integer("top_k", 5, "Passages to find per question.", lower_bound=1)
+OWN = flags.DEFINE_bool("own_passages", True, "--noown_passages: drop the questions' own passages.")
+TOP_K = flags.DEFINE_integer("top_k", 5, "Passages to retrieve per question.", lower_bound=1)
 
 
 def with_passages(examples: Sequence[Example]) -> list[Example]:
-  """The examples. With an index, those without passages get the best ones for their question.
+  """The examples. With an index, examples without passages get retrieved ones.
 
-  With --noown_passages none has any to begin with.
+  With --noown_passages, all examples lose their own passages first.
   """
   if not OWN.value:
     examples = [questions.without_passages(example) for example in examples]

@@ -1,12 +1,12 @@
-"""Asks a judge about the answers of finished evaluations, whatever their recipe:
+"""Asks a judge about the answers of finished evaluations with any recipe:
 
   python launchers/judge_answers.py --config configs/arena.py:judge --config.judge.model=… --results OUT [--results …]
 
-The judge is config.judge, and its prompt (config.judge.prompt) must be one that judges answers against the right ones:
-answer_hits, answer_means. Prints judge accuracy by set beside exact match. Each folder, which launchers/evaluate.py or
-launchers/score_transcripts.py wrote, gets judged.jsonl, a row an answer, and judged.json. `ragrl compare --measures
+The judge is config.judge. Its prompt (config.judge.prompt) must compare answers with the right ones: answer_hits or
+answer_means. Prints the judge's accuracy and exact match by set. Each folder of launchers/evaluate.py or
+launchers/score_transcripts.py gets judged.jsonl (one row per answer) and judged.json. `ragrl compare --measures
 judged`, `ragrl quadrants --measure judged` and the judge's columns of `ragrl tables` read them. With config.judge.cache
-set, the command goes on after a kill.
+set, the command continues after a kill.
 """
 
 import glob
@@ -39,7 +39,7 @@ def main(argv):
   settings = CONFIG.value.judge
   if settings.kind in ("sub_em", "sub_em_words", "lexical"):
     raise ValueError(
-      f"config.judge.kind={settings.kind!r} looks for the answer in a thought, not for a right answer in the answer: "
+      f"config.judge.kind={settings.kind!r} compares an answer with a thought, not with the right answers: "
       "use llm, reward_model, nli or exact; cover_em is in every evaluation."
     )
   if settings.kind not in judging.WORDS and not prompts.get(settings.prompt).of_answers:

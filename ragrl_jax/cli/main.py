@@ -1,4 +1,4 @@
-"""The console script `ragrl`: finds the command that is asked for, imports its module and starts it.
+"""The console script `ragrl`: imports the module of the given command and starts it.
 
 Nothing heavy is imported before the command is known: `ragrl` and `ragrl --help` start at once.
 """
@@ -9,7 +9,7 @@ import sys
 
 import ragrl_jax
 
-# Subcommand → (module here, which is also the launcher's name; what the list says of it).
+# Subcommand → (name of its module and launcher, description in the list).
 COMMANDS = {
   "train": ("train", "train a policy by reinforcement learning"),
   "sft": ("sft", "fine-tune a policy on transcripts"),
@@ -20,28 +20,28 @@ COMMANDS = {
   "serve-model": ("serve_model", "serve a checkpoint over HTTP, as OpenAI's servers do"),
   "report": ("report", "write the page of a run, or of several side by side"),
   "compare": ("compare", "compare evaluations, or judges"),
-  "quadrants": ("quadrants", "cross two evaluations: right by both, by one, by none; or a curve over top-k"),
-  "recall": ("answer_recall", "measure a retriever by the answers that its passages hold"),
+  "quadrants": ("quadrants", "compare two evaluations: right in both, in one, in none; or a curve over top-k"),
+  "recall": ("answer_recall", "measure a retriever by the answers in its passages"),
   "trec": ("trec_run", "search for a file of queries, write TREC's run file, score it by qrels"),
   "audit": ("audit", "audit a corpus: are the answers and the gold documents in it, does the index find them"),
   "split": ("split_questions", "split a set of questions into files of given shares"),
   "tables": ("tables", "print a paper's tables with our runs beside the published numbers"),
-  "score": ("score_transcripts", "score transcripts or predictions that were made elsewhere"),
-  "check": ("compile_check", "compile a run for a TPU slice that is not there: does it fit, how fast is it at best"),
+  "score": ("score_transcripts", "score transcripts or predictions of other systems"),
+  "check": ("compile_check", "compile a run for TPUs or GPUs that this machine lacks: memory and best speed"),
   "quickstart": ("quickstart", "train a small model to search a made-up world, in minutes"),
   "import": ("import_hf", "check and convert a Hugging Face model folder"),
   "export": ("export_hf", "write a checkpoint as a Hugging Face model folder"),
   "judge": ("judge_answers", "ask a judge about the answers of finished evaluations"),
-  "faithfulness": ("faithfulness", "judge the steps of kept episodes, set by set"),
+  "faithfulness": ("faithfulness", "judge the steps of logged episodes, set by set"),
   "make-arena-sft": ("make_arena_sft", "make the transcripts of ARENA's SFT baselines"),
   "make-care-sft": ("make_sft_data", "make the transcripts of CARE's warm start"),
   "make-judge-data": ("make_judge_data", "label the pairs that train or test VERITAS's reward model"),
   "make-lear-generator": ("make_generator_data", "make the data of LEAR's generator"),
   "make-lear-sft": ("make_lear_sft", "make the transcripts of LEAR's study of evidence"),
-  "make-rejection-sft": ("make_rejection_sft", "keep the right transcripts of sampled evaluations"),
+  "make-rejection-sft": ("make_rejection_sft", "keep the correct transcripts of sampled evaluations"),
 }
 
-# Names of commands from before 0.3, which go on working.
+# Names of commands before 0.3, which still work.
 FORMER = {"serve": "serve-index"}
 
 
@@ -69,7 +69,7 @@ def start(module: str) -> None:
 
 
 def listing() -> str:
-  """The commands, a line each."""
+  """The list of commands, one per line."""
   width = max(map(len, COMMANDS))
   lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
   return "\n".join(

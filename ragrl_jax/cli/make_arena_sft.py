@@ -3,9 +3,9 @@
   python launchers/make_arena_sft.py --data QUESTIONS --out SFT.jsonl.gz
   python launchers/make_arena_sft.py --data QUESTIONS --out SFT.jsonl.gz --answers DIR --url URL --model NAME
 
-The first writes answers alone, for --config configs/arena.py:sft,direct. The second asks the backbone, behind an
-OpenAI-compatible endpoint, for the reasoning too, for --config configs/arena.py:sft. Its answers are kept in DIR: a
-second call asks only for what is missing. The API key is read from the environment variable BACKBONE_KEY.
+The first writes only answers, for --config configs/arena.py:sft,direct. The second also asks the backbone, behind an
+OpenAI-compatible endpoint, for the reasoning, for --config configs/arena.py:sft. Its answers are cached in DIR, so a
+second call asks only for missing ones. The API key is read from the environment variable BACKBONE_KEY.
 """
 
 import functools
@@ -20,16 +20,16 @@ from ragrl_jax.recipes.arena import sft_data
 
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
 OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.")
-MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "The most questions to read; 0 reads all.", lower_bound=0)
+MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
 URL = flags.DEFINE_string("url", "", "Endpoint of the backbone, such as http://localhost:8000/v1.")
 MODEL = flags.DEFINE_string("model", "", "Name of the backbone at that endpoint.")
-ANSWERS = flags.DEFINE_string("answers", "", "Folder that keeps the backbone's answers.")
+ANSWERS = flags.DEFINE_string("answers", "", "Folder for the backbone's answers.")
 WORDING = flags.DEFINE_string(
-  "wording", "paper", "file:PATH with the words for it: {question}, {references}, {relevance_ids} and {answer}."
+  "wording", "paper", "file:PATH with its prompt: {question}, {references}, {relevance_ids} and {answer}."
 )
 CONCURRENCY = flags.DEFINE_integer("concurrency", 16, "Questions at the same time.", lower_bound=1)
 TEMPERATURE = flags.DEFINE_float("temperature", 0.9, "Sampling temperature of the backbone.", lower_bound=0.0)
-MAX_TOKENS = flags.DEFINE_integer("max_tokens", 1024, "The most tokens of one answer.", lower_bound=1)
+MAX_TOKENS = flags.DEFINE_integer("max_tokens", 1024, "Most tokens per answer.", lower_bound=1)
 
 
 def reason(examples):
@@ -46,8 +46,10 @@ def main(argv):
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}")
   if len({bool(flag.value) for flag in (URL, MODEL, ANSWERS)}) > 1:
-    raise app.UsageError("--url, --model and --answers belong together: give all of them, or none for answers alone.")
-  sft_data.asked(WORDING.value)  # is refused before the questions are read
+    raise app.UsageError(
+      "--url, --model and --answers belong together: give all of them, or none to write only answers."
+    )
+  sft_data.asked(WORDING.value)  # refuses an invalid wording before the questions are read
   examples = list(readers.read_examples(DATA.value, max_examples=MAX_EXAMPLES.value))
   if not URL.value:
     writers.write_examples(OUT.value, examples, turns=sft_data.direct(examples))

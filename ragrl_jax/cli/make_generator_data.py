@@ -6,9 +6,9 @@
 
 The first writes transcripts for launchers/sft.py: question and passages, then the answer. The second writes all
 questions with their passages, for the row `Full` and the test with random passages. The third writes the questions with
-the evidence that launchers/evaluate.py --config configs/lear.py:inference found. The last two are for
-launchers/evaluate.py; all three are for --config configs/lear.py:generator. --index finds passages for the questions
-that have none. Without it, the transcripts of such questions have no passages, for the closed-book row.
+the evidence that launchers/evaluate.py --config configs/lear.py:inference extracted. The last two are for
+launchers/evaluate.py. All three are for --config configs/lear.py:generator. --index retrieves passages for questions
+without passages. Without it, the transcripts of such questions have no passages, for the closed-book row.
 """
 
 from absl import app, flags
@@ -22,7 +22,7 @@ DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or
 PREDICTIONS = flags.DEFINE_string(
   "predictions", "", "Predictions of an evaluation; their evidence replaces the passages."
 )
-TURNS = flags.DEFINE_bool("turns", True, "Write transcripts; --noturns: the questions with their passages alone.")
+TURNS = flags.DEFINE_bool("turns", True, "Write transcripts; --noturns writes only the questions with their passages.")
 OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz]")
 
 

@@ -4,13 +4,13 @@
   python launchers/make_judge_data.py --config configs/veritas.py --config.judge.path=MODEL --compare HELD_OUT
   python launchers/make_judge_data.py --config configs/veritas.py --episodes RUN --sheet SHEET.csv --max_pairs 100
 
-The first takes pairs from the episodes of a run or of an evaluation, (results, thought) unless --term names others, and
-lets the config's judge label them. It writes DIR/train.jsonl.gz for launchers/sft.py --config
-configs/veritas.py:reward_model, and DIR/held_out.jsonl.gz. The second prints how far the config's judge agrees with
-labels. A pair that the judge refuses is asked once more at the end; then it has no verdict. If the share of such pairs
-is above --max_missing, the exit status is 1. With config.judge.cache set, both continue after a kill; a kill costs the
-last 256 pairs at most. The third writes the first --max_pairs of the pairs that the first labels, for people to label;
-launchers/compare.py --verdicts compares the sheets with each other and with judges.
+The first takes pairs from the episodes of a run or an evaluation, (results, thought) by default (--term), and lets the
+config's judge label them. It writes DIR/train.jsonl.gz for launchers/sft.py --config configs/veritas.py:reward_model,
+and DIR/held_out.jsonl.gz. The second prints the agreement of the config's judge with labels. Pairs without a verdict
+are asked once more at the end. If more than a share of --max_missing still has none, the exit status is 1. With
+config.judge.cache set, both continue after a kill, which loses at most the last 256 pairs. The third writes the first
+--max_pairs pairs of the first command for people to label. launchers/compare.py --verdicts compares these sheets with
+each other and with judges.
 """
 
 import json
@@ -33,8 +33,8 @@ CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_H
 EPISODES = flags.DEFINE_string(
   "episodes", "", "Folder of a run, whose episodes/step_*.jsonl are read, or of an evaluation, with episodes.jsonl."
 )
-SHEET = flags.DEFINE_string("sheet", "", "CSV of pairs to be labelled by hand, in place of --out.")
-COMPARE = flags.DEFINE_string("compare", "", "Labelled pairs, FILE.jsonl[.gz], in place of --episodes and --out.")
+SHEET = flags.DEFINE_string("sheet", "", "CSV of pairs for people to label, instead of --out.")
+COMPARE = flags.DEFINE_string("compare", "", "Labelled pairs, FILE.jsonl[.gz], instead of --episodes and --out.")
 TERM = flags.DEFINE_enum(
   "term",
   "information_think",
@@ -42,7 +42,7 @@ TERM = flags.DEFINE_enum(
   "Term whose pairs are taken; its judge (config.judges) labels them, or is compared.",
 )
 OUT = flags.DEFINE_string("out", "", "Folder of train.jsonl.gz and held_out.jsonl.gz.")
-MAX_PAIRS = flags.DEFINE_integer("max_pairs", 27_000, "The most pairs to label, drawn at random.", lower_bound=1)
+MAX_PAIRS = flags.DEFINE_integer("max_pairs", 27_000, "Most pairs to label, drawn at random.", lower_bound=1)
 HELD_OUT = flags.DEFINE_integer("held_out", 3_000, "Pairs kept from training, or a few more.", lower_bound=1)
 
 
@@ -54,14 +54,14 @@ def main(argv):
   config = CONFIG.value
   if SHEET.value:
     if not EPISODES.value:
-      raise app.UsageError("give --episodes: the pairs of the sheet are theirs.")
+      raise app.UsageError("give --episodes: the pairs of the sheet come from them.")
     pairs = drawn(config)
     raters.write_sheet(SHEET.value, ((pair.id, distil.asked(pair)) for pair in pairs))
     print(f"{SHEET.value}: {len(pairs)} pairs; put 1 or 0 into the column label")
     return
   judges = judging.of_terms(config.judge, config.judges, [TERM.value], dtype=config.model.dtype)
   if (judge := judges.get(TERM.value)) is None:
-    raise app.UsageError("config.judge.kind='none': name the judge that is to label, or to be compared.")
+    raise app.UsageError("config.judge.kind='none': name the judge that labels the pairs, or is compared.")
   if COMPARE.value:
     pairs = list(readers.read_examples(COMPARE.value))
     found = judged(judge, pairs)
@@ -81,7 +81,7 @@ def main(argv):
 
 
 def drawn(config) -> list:
-  """The first --max_pairs of the episodes' pairs, shuffled by config.seed: a few are among those of a larger number."""
+  """The first --max_pairs of the episodes' pairs, shuffled by config.seed. A larger number includes a smaller one."""
   pairs = distil.pairs(map(episodes_lib.episode_of, episodes_lib.read_folder(EPISODES.value)), TERM.value)
   random.Random(config.seed).shuffle(pairs)
   return pairs[: MAX_PAIRS.value]

@@ -5,12 +5,12 @@
   python launchers/make_lear_sft.py --data QUESTIONS --out DIR --oracle string_inclusion
 
 The first asks a teacher, behind an OpenAI-compatible endpoint, to reason, extract and answer. It writes reason and
-evidence of the right answers in two forms, DIR/vanilla.jsonl.gz (the evidence alone) and DIR/rational.jsonl.gz, for
---config configs/lear.py:sft,study_vanilla and :sft,study_rational. The teacher's answers are kept in KEPT: a second
-call asks only for what is missing. The API key is read from the environment variable TEACHER_KEY. The second writes the
-questions to test on, DIR/answerable.jsonl.gz: those with a passage that holds a right answer. The third writes
-DIR/filter.jsonl.gz, FilCo's transcripts for configs/lear.py:sft,filter: the sentence of the passages that the oracle
-picks (string_inclusion or lexical_overlap). In all three, --index finds passages for the questions that have none.
+evidence of correct answers in two forms, DIR/vanilla.jsonl.gz (only the evidence) and DIR/rational.jsonl.gz, for
+--config configs/lear.py:sft,study_vanilla and :sft,study_rational. The teacher's answers are cached in KEPT, so a
+second call asks only for missing ones. The API key is read from the environment variable TEACHER_KEY. The second writes
+the test questions, DIR/answerable.jsonl.gz: those with a right answer in a passage. The third writes
+DIR/filter.jsonl.gz, FilCo's transcripts for configs/lear.py:sft,filter: the sentence that the oracle selects from the
+passages (string_inclusion or lexical_overlap). In all three, --index retrieves passages for questions without passages.
 """
 
 import os
@@ -25,15 +25,13 @@ from ragrl_jax.recipes.lear import filco, sft_data
 
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
 OUT = flags.DEFINE_string("out", None, "Folder of the files.")
-MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "The most questions to read; 0 reads all.", lower_bound=0)
+MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
 URL = flags.DEFINE_string("url", "", "Endpoint of the teacher, such as http://localhost:8000/v1.")
 MODEL = flags.DEFINE_string("model", "", "Name of the teacher at that endpoint.")
-ANSWERS = flags.DEFINE_string("answers", "", "Folder that keeps the teacher's answers.")
-ORACLE = flags.DEFINE_enum("oracle", None, filco.ORACLES, "How FilCo's oracle picks a sentence.")
+ANSWERS = flags.DEFINE_string("answers", "", "Folder for the teacher's answers.")
+ORACLE = flags.DEFINE_enum("oracle", None, filco.ORACLES, "How FilCo's oracle selects a sentence.")
 CONCURRENCY = flags.DEFINE_integer("concurrency", 16, "Questions at the same time.", lower_bound=1)
-MAX_TOKENS = flags.DEFINE_integer(
-  "max_tokens", 8192, "The most tokens of one answer, its reasoning included.", lower_bound=1
-)
+MAX_TOKENS = flags.DEFINE_integer("max_tokens", 8192, "Most tokens per answer, including its reasoning.", lower_bound=1)
 
 
 def teach(examples):

@@ -1,11 +1,11 @@
-"""Keeps the right transcripts of sampled evaluations, for launchers/sft.py (rejection sampling):
+"""Keeps the correct transcripts of sampled evaluations, for launchers/sft.py (rejection sampling):
 
   for seed in 1 2 3 4 5; do python launchers/evaluate.py --config CONFIG --checkpoint MODEL --sample \
     --config.seed=$seed --data QUESTIONS --out out/sampled/$seed; done
   python launchers/make_rejection_sft.py --results 'out/sampled/*' --data QUESTIONS --out SFT.jsonl.gz
   python launchers/sft.py --config CONFIG --config.data.train=SFT.jsonl.gz --workdir out/sft
 
-A transcript is kept if its outcome is 1 and no turn of it was cut off, each different one once.
+A transcript is kept if its outcome is 1 and none of its turns was cut off. Repeated transcripts are kept once.
 """
 
 import glob
@@ -20,7 +20,7 @@ from ragrl_jax.evaluation import right_transcripts
 RESULTS = flags.DEFINE_multi_string("results", None, "Folder of an evaluation, or a glob; may be given several times.")
 DATA = flags.DEFINE_string("data", None, "Their questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
 OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.")
-MOST = flags.DEFINE_integer("most", 0, "The most transcripts of a question; 0 keeps all.", lower_bound=0)
+MOST = flags.DEFINE_integer("most", 0, "Most transcripts per question; 0 keeps all.", lower_bound=0)
 
 
 def main(argv):
@@ -35,7 +35,7 @@ def main(argv):
   for fate, count in fates.most_common():
     print(f"{count:7d}  {fate}")
   if not kept:
-    raise ValueError(f"--results: none of {fates.total()} episodes is right, so that there is nothing to train on.")
+    raise ValueError(f"--results: none of {fates.total()} episodes is correct, so there is nothing to train on.")
   asked = len({(example.source, example.question) for example, _ in kept})
   writers.write_examples(OUT.value, [example for example, _ in kept], turns=[turns for _, turns in kept])
   print(f"{OUT.value}: {len(kept)} transcripts of {asked} question{'s' * (asked != 1)}")

@@ -3,8 +3,8 @@ r"""Makes CARE's warm start with two models behind OpenAI-compatible endpoints:
   python launchers/make_sft_data.py --data QUESTIONS --out SFT.jsonl.gz --answers DIR \
     --reasoner_url URL --reasoner_model NAME --inserter_url URL --inserter_model NAME
 
-The questions must have passages and gold sentences, as HotpotQA's do. The models' answers are kept in DIR: a second
-call asks only for what is missing. The API keys are read from the environment variables REASONER_KEY and INSERTER_KEY.
+The questions must have passages and gold sentences, as in HotpotQA. The models' answers are cached in DIR, so a second
+call asks only for missing ones. The API keys are read from the environment variables REASONER_KEY and INSERTER_KEY.
 """
 
 import functools
@@ -20,22 +20,24 @@ from ragrl_jax.recipes.care import generate
 
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
 OUT = flags.DEFINE_string("out", None, "FILE.jsonl[.gz] of the transcripts.")
-ANSWERS = flags.DEFINE_string("answers", None, "Folder that keeps the models' answers.")
-MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "The most questions to read; 0 reads all.", lower_bound=0)
+ANSWERS = flags.DEFINE_string("answers", None, "Folder for the models' answers.")
+MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
 CONCURRENCY = flags.DEFINE_integer("concurrency", 16, "Questions at the same time.", lower_bound=1)
 TIMEOUT_S = flags.DEFINE_float("timeout_s", 600.0, "Time limit of one call.", lower_bound=0.01)
 DEADLINE_S = flags.DEFINE_float("deadline_s", 1800.0, "Time limit of all calls for one answer.", lower_bound=0.01)
-RETRIES = flags.DEFINE_integer("retries", 5, "The most calls after a failed one.", lower_bound=0)
+RETRIES = flags.DEFINE_integer("retries", 5, "Most retries of a failed call.", lower_bound=0)
 TEMPERATURE = flags.DEFINE_float("temperature", 0.6, "Sampling temperature of both models.", lower_bound=0.0)
-MAX_TOKENS = flags.DEFINE_integer("max_tokens", 4096, "The most tokens of one answer.", lower_bound=1)
+MAX_TOKENS = flags.DEFINE_integer("max_tokens", 4096, "Most tokens per answer.", lower_bound=1)
 REASONER_WORDING = flags.DEFINE_string(
-  "reasoner_wording", "paper", "file:PATH with the words for the model that reasons, with {context} and {question}."
+  "reasoner_wording", "paper", "file:PATH with the prompt of the reasoning model, with {context} and {question}."
 )
 INSERTER_WORDING = flags.DEFINE_string(
-  "inserter_wording", "paper", "file:PATH with those for the other one, with {question}, {reasoning} and {evidence}."
+  "inserter_wording",
+  "paper",
+  "file:PATH with the prompt of the inserting model, with {question}, {reasoning} and {evidence}.",
 )
 REASONER_URL = flags.DEFINE_string(
-  "reasoner_url", None, "Endpoint of the model that reasons, such as http://localhost:8000/v1."
+  "reasoner_url", None, "Endpoint of the reasoning model, such as http://localhost:8000/v1."
 )
 REASONER_MODEL = flags.DEFINE_string("reasoner_model", None, "Name of that model at its endpoint.")
 INSERTER_URL = flags.DEFINE_string("inserter_url", None, "Endpoint of the model that inserts the evidence.")
@@ -43,7 +45,7 @@ INSERTER_MODEL = flags.DEFINE_string("inserter_model", None, "Name of that model
 
 
 def model(endpoint: str, name: str, key_variable: str) -> cached.CachedClient:
-  """A model at its endpoint, its answers kept in --answers; its key is in the environment variable."""
+  """A model at an endpoint. Its answers are cached in --answers, and its key is in the environment variable."""
   client = client_lib.Client(
     endpoint,
     name,

@@ -1,17 +1,17 @@
-"""Crosses two evaluations of the same questions, or draws evaluations up by the number of passages:
+"""Compares two evaluations question by question, or lists evaluations by the number of passages:
 
   python launchers/quadrants.py --results OUT_A --results OUT_B [--measure outcome]
   python launchers/quadrants.py --curve 'out/k*' [--measure outcome]
 
-The first prints the shares of questions that both, only the first, only the second and neither got right: with and
-without retrieval for When to Search's Fig. 4, rational and vanilla evidence (--measure answer_recall) for LEAR's Fig.
-2. If the first evaluation searches and the second never does, it also prints for which share of the questions the first
-searched, of these which share is right without a search (over-search) and which only with one, and which share of the
-others is wrong (under-search).
+The first prints the shares of questions that both, only the first, only the second and no evaluation answered right.
+With and without retrieval, these are the numbers of When to Search's Fig. 4; with rational and vanilla evidence
+(--measure answer_recall), those of LEAR's Fig. 2. If the first evaluation searches and the second never does, it also
+prints the share of questions with a search, the shares of these that are right without a search (over-search) and only
+with one, and the share of the other questions that are wrong (under-search).
 
-The second prints a line per evaluation by its config.retrieval.top_k: the measure's mean, the tokens of the reply, the
-tokens given, as When to Search's Fig. 5 has them. Folders are those that launchers/evaluate.py wrote, or globs of them;
-of several seeds a question has its mean.
+The second prints one line per evaluation, sorted by its config.retrieval.top_k: the measure's mean, tokens of the reply
+and tokens given, as in When to Search's Fig. 5. Folders are those of launchers/evaluate.py, or globs of them. With
+several seeds, a question's value is the mean over the seeds.
 """
 
 import glob
@@ -27,7 +27,7 @@ from ragrl_jax.store import jsonl
 RESULTS = flags.DEFINE_multi_string("results", [], "Folder of predictions.jsonl, or a glob of such folders; twice.")
 CURVE = flags.DEFINE_string("curve", "", "Glob of folders of predictions.jsonl and metrics.json.")
 MEASURE = flags.DEFINE_string(
-  "measure", "outcome", "outcome, em, f1, cover_em, judged, answer_recall or measure/NAME; right from one half on."
+  "measure", "outcome", "outcome, em, f1, cover_em, judged, answer_recall or measure/NAME; right from 0.5 on."
 )
 
 
@@ -63,7 +63,9 @@ def _rows(folder: pathlib.Path) -> list:
 def _metrics(folder: pathlib.Path) -> dict:
   path = folder / harness.METRICS
   if not path.exists():
-    raise FileNotFoundError(f"{folder}: no {harness.METRICS}, so this evaluation has not ended: run its command again.")
+    raise FileNotFoundError(
+      f"{folder}: no {harness.METRICS}, so this evaluation is not finished: run its command again."
+    )
   return json.loads(path.read_text(encoding="utf-8"))
 
 

@@ -1,8 +1,8 @@
-"""From nothing to a model that learned to search: python launchers/quickstart.py [--workdir out/quickstart] [--seed 0]
+"""Trains a small model to search: python launchers/quickstart.py [--workdir out/quickstart] [--seed 0]
 
-The steps: a made-up world, its tokenizer, an index, a warm start on faulty demonstrations, RL with live search, and a
-table of what changed. Both stages of training end when their own development questions say so; config.steps is only the
-upper limit. The held-out questions decide nothing.
+The steps are a made-up world, its tokenizer, an index, a warm start on faulty demonstrations, RL with live search, and
+a table of the changes. Both stages of training end depending on their development questions; config.steps is only the
+upper limit. The held-out questions have no influence.
 """
 
 import json
@@ -33,7 +33,7 @@ from ragrl_jax.store import compile_cache, fresh
 from ragrl_jax.store import episodes as episodes_lib
 
 WORKDIR = flags.DEFINE_string(
-  "workdir", "out/quickstart", "Folder of all results. What an earlier quickstart left there is removed."
+  "workdir", "out/quickstart", "Folder of all results. The results of an earlier quickstart are removed."
 )
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the world, the model, the demonstrations and the sampling.")
 DEMONSTRATIONS = flags.DEFINE_integer("demonstrations", 6000, "Scripted episodes of the warm start.")
@@ -247,13 +247,13 @@ def tick(shown: tqdm, text: str) -> None:
 
 
 def machine() -> dict:
-  """The properties of this machine on which the last digits of a run depend."""
+  """The properties of this machine that affect the last digits of a run."""
   threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
   return dict(threads=threads, xla_flags=os.environ.get("XLA_FLAGS", ""), jax=jax.__version__)
 
 
 def verdict(summary: dict, config) -> str:
-  """Empty if the run reached the claim; else what is missing and what to try."""
+  """ "" if the run reached the claim, else a message with the result and what to try."""
   if summary["em_after"] >= CLAIM:
     return ""
   if not summary["warm"]["reached"]:
@@ -262,11 +262,11 @@ def verdict(summary: dict, config) -> str:
       "--sft_config.steps, or try another --seed"
     )
   elif summary["rl"]["steps"] == config.steps:
-    what = f"EM had not stopped rising, or not begun, after {config.steps} steps of RL. Raise --config.steps"
+    what = f"EM was still rising, or had not begun to rise, after {config.steps} steps of RL. Raise --config.steps"
   else:
     what = "EM on development questions stopped rising before. Try another --seed, or raise --config.evaluate.every"
   return (
-    f"MISSED: held-out EM {summary['em_after']:.3f} after RL, where every run should reach {CLAIM}: {what}. "
+    f"MISSED: held-out EM {summary['em_after']:.3f} after RL, but every run should reach {CLAIM}: {what}. "
     "summary.json holds the curves and the machine: please report it."
   )
 

@@ -1,13 +1,13 @@
-"""Writes the page of a run, or of several side by side; or of one evaluation, or two:
+"""Writes the page of one or several runs, or of one or two evaluations:
 
   python launchers/report.py --workdir OUT [--out FILE.html]
   python launchers/report.py --workdir OUT_A --workdir OUT_B [--workdir …] --out FILE.html
 
-The first is one self-contained file with the curves, where the time went, and a browser of sampled episodes. The second
-shows the curves of several runs in the same charts, and the settings in which they differ. The runs need not be over.
+The first is one self-contained file with the curves, the time of each part, and a browser of sampled episodes. The
+second shows the curves of several runs in the same charts, and the settings that differ. Runs may be unfinished. If OUT
 
-If OUT is a folder of launchers/evaluate.py, the page has its tables and a browser of the questions with their episodes;
-for two such folders also what changed from the first to the second.
+is a folder of launchers/evaluate.py, the page has its tables and a browser of the questions with their episodes. With
+two such folders it also shows the changes from the first to the second.
 """
 
 from absl import app, flags
@@ -21,19 +21,19 @@ WORKDIR = flags.DEFINE_multi_string(
 )
 OUT = flags.DEFINE_string("out", None, "File of the page; for one run WORKDIR/report.html by default.")
 MEGABYTES = flags.DEFINE_float(
-  "megabytes", excerpt.MAX_BYTES / 1e6, "The most megabytes of compressed episodes in the page.", lower_bound=0
+  "megabytes", excerpt.MAX_BYTES / 1e6, "Most megabytes of compressed episodes in the page.", lower_bound=0
 )
 
 
 def main(argv):
   """Runs `ragrl report`."""
   if len(argv) > 1 or not WORKDIR.value:
-    raise app.UsageError("the run's folder is given as --workdir OUT; several side by side, once each.")
+    raise app.UsageError("give the run's folder as --workdir OUT, once for each run.")
   if len(WORKDIR.value) > 1 and OUT.value is None:
     raise app.UsageError("the page of several runs needs a name: --out FILE.html")
   evaluations = [evaluation_page.is_folder(folder) for folder in WORKDIR.value]
   if any(evaluations) and not all(evaluations):
-    raise app.UsageError("a page is of evaluations or of training runs, not of both.")
+    raise app.UsageError("a page shows evaluations or training runs, not both.")
   if all(evaluations):
     print(evaluation_page.write(WORKDIR.value, OUT.value, max_bytes=int(MEGABYTES.value * 1e6)))
   elif len(WORKDIR.value) > 1:

@@ -1,4 +1,4 @@
-"""The settings of a checkpoint's run as a config file: `ragrl evaluate` uses it where no --config is given."""
+"""The settings of a checkpoint's run as a config file, which `ragrl evaluate` uses without --config."""
 
 from ragrl_jax import evaluate
 

@@ -1,11 +1,11 @@
-"""Scores transcripts or predictions that were made elsewhere:
+"""Scores transcripts or predictions of other systems:
 
   python launchers/score_transcripts.py --system research --transcripts TRANSCRIPTS.jsonl --data QUESTIONS.jsonl.gz \
     --model qwen2.5-7b --out out/research/hotpotqa
 
-A row of TRANSCRIPTS has an "id" or a "question" of QUESTIONS, and the text that the model and its search engine wrote
-("transcript", "response", "output", "generation" or "messages"), or only a "prediction". The folder is what
-launchers/evaluate.py writes: launchers/tables.py and launchers/compare.py read it.
+A row of TRANSCRIPTS has an "id" or a "question" of QUESTIONS, and the text of the model and its search engine
+("transcript", "response", "output", "generation" or "messages"), or only a "prediction". The output folder has the
+files of launchers/evaluate.py. launchers/tables.py and launchers/compare.py read it.
 """
 
 from absl import app, flags

@@ -1,13 +1,14 @@
 """Serves a checkpoint as OpenAI's servers do: python launchers/serve_model.py --checkpoint RUN --port 8000
 
-POST /v1/chat/completions and /v1/completions, streamed or not, with the tokens and log-probabilities of training;
-docs/howto/serve.md has the fields. Lanes, context and cache come from the run's config.json; --config.rollout.lanes=64
-changes one of them. A Hugging Face folder needs no run: --config.rollout.context=8192 says how long a conversation is.
+POST /v1/chat/completions and /v1/completions, streamed or not, return the tokens and log-probabilities of training.
+docs/howto/serve.md lists the fields. Lanes, context and cache come from the run's config.json;
+--config.rollout.lanes=64 changes a setting. A Hugging Face folder needs no run; --config.rollout.context=8192 sets the
+length of a conversation.
 
-POST /v1/weights with {} takes the newest checkpoint of the run, when the replies that are being drawn have ended.
+POST /v1/weights with {} loads the newest checkpoint of the run after the running replies have ended.
 
-It answers this machine alone, and anyone on it. --host 0.0.0.0 opens it to other machines; --key_variable NAME then
-names the environment variable with the key that clients must send.
+By default only this machine can connect, but every user of it. --host 0.0.0.0 opens the server to other machines. Then
+--key_variable NAME names the environment variable with the key that clients must send.
 """
 
 import os
@@ -28,22 +29,22 @@ LIMITS = openai_server.Limits()
 CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
 CHECKPOINT = flags.DEFINE_string("checkpoint", None, "Hugging Face folder, run's folder, or RUN/checkpoints/STEP.")
 BEST = flags.DEFINE_string(
-  "best", "", "Of a run's checkpoints, the one with the highest value of this metric, such as evaluation/em."
+  "best", "", "Serve the run's checkpoint with the highest value of this metric, such as evaluation/em."
 )
-NAME = flags.DEFINE_string("name", "", "Name of the model, which requests must give; by default the folder's.")
+NAME = flags.DEFINE_string("name", "", "Name of the model in requests; by default the folder's name.")
 HOST = flags.DEFINE_string("host", "127.0.0.1", "Address to listen on.")
 PORT = flags.DEFINE_integer("port", 8000, "Port to listen on.", lower_bound=1, upper_bound=65535)
 KEY_VARIABLE = flags.DEFINE_string("key_variable", "", "Environment variable with the key that clients must send.")
 MAX_BYTES = flags.DEFINE_integer("max_bytes", LIMITS.max_bytes, "Most bytes of a request.", lower_bound=1)
 MAX_TOKENS = flags.DEFINE_integer(
-  "max_tokens", LIMITS.max_tokens, "Most tokens of a reply; 0: what the context has room for.", lower_bound=0
+  "max_tokens", LIMITS.max_tokens, "Most tokens of a reply; 0: as many as fit into the context.", lower_bound=0
 )
 MAX_REPLIES = flags.DEFINE_integer("max_replies", LIMITS.max_replies, "Most replies to one request.", lower_bound=1)
 MAX_WAITING = flags.DEFINE_integer(
-  "max_waiting", LIMITS.max_waiting, "Most replies that are drawn or wait for it.", lower_bound=1
+  "max_waiting", LIMITS.max_waiting, "Most replies that are sampled or wait.", lower_bound=1
 )
 TIMEOUT_S = flags.DEFINE_float(
-  "timeout_s", LIMITS.timeout_s, "Seconds for a request, waiting included.", lower_bound=0.1
+  "timeout_s", LIMITS.timeout_s, "Most seconds for a request, including waiting.", lower_bound=0.1
 )
 
 
@@ -58,7 +59,7 @@ def main(argv):
   evaluate.locate(checkpoint)
   devices.found()
   config = CONFIG.value
-  made = checkpoints.opened(config, checkpoint, plays=False)
+  made = checkpoints.opened(config, checkpoint, playing=False)
   run = evaluate.run_of(checkpoint)
   name = NAME.value or (run or pathlib.Path(checkpoint).absolute()).name
 
@@ -96,9 +97,7 @@ def _key() -> str:
     return ""
   key = os.environ.get(KEY_VARIABLE.value, "")
   if not (key and key.isascii() and key.isprintable() and key == key.strip()):
-    raise app.UsageError(
-      f"--key_variable={KEY_VARIABLE.value}: this environment variable holds no key that can be sent."
-    )
+    raise app.UsageError(f"--key_variable={KEY_VARIABLE.value}: this environment variable holds no valid key.")
   return key
 
 

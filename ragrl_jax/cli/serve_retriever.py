@@ -2,8 +2,9 @@
 
     python launchers/serve_retriever.py --index DIR --port 8000
 
-It answers this machine alone. --host 0.0.0.0 opens it to every machine that can reach this one. With --key_variable,
-each request must bring the token in that environment variable. SIGHUP loads the index again, without a lost request.
+By default only this machine can connect. --host 0.0.0.0 opens the server to every machine that can reach this one. With
+--key_variable, each request must send the token of that environment variable. SIGHUP reloads the index without losing
+a request.
 """
 
 import functools
@@ -14,11 +15,11 @@ from ragrl_jax.retrieval import load_index, server
 from ragrl_jax.store import compile_cache
 
 LIMITS = {
-  "max_bytes": "the most bytes in a request",
-  "max_queries": "the most queries, or texts to embed, in a request",
-  "max_topk": "the most passages per query",
-  "default_topk": "passages per query, if a request does not say",
-  "max_waiting": "the most texts that wait; a request beyond them gets status 429",
+  "max_bytes": "most bytes in a request",
+  "max_queries": "most queries, or texts to embed, in a request",
+  "max_topk": "most passages per query",
+  "default_topk": "passages per query if a request does not set it",
+  "max_waiting": "most texts that may wait; further requests get status 429",
   "deadline_s": "seconds after which a request gets status 504",
 }
 
@@ -29,10 +30,10 @@ def main() -> int:
   parser.add_argument("--index", required=True, help="folder of an index, or a recording FILE.jsonl")
   parser.add_argument("--host", default="127.0.0.1")
   parser.add_argument("--port", type=int, default=8000)
-  parser.add_argument("--key_variable", default="", help="environment variable with the token that requests must bring")
-  parser.add_argument("--processes", type=int, default=1, help="processes that serve, each with the whole index")
+  parser.add_argument("--key_variable", default="", help="environment variable with the token that requests must send")
+  parser.add_argument("--processes", type=int, default=1, help="number of server processes, each with the whole index")
   parser.add_argument("--encoder", default=None, help="folder of the encoder, if it has moved")
-  parser.add_argument("--options", default=None, help="FAISS search parameters, if not those of the build")
+  parser.add_argument("--options", default=None, help="FAISS search parameters; by default those of the build")
   parser.add_argument("--search", default="faiss", choices=("faiss", "device"), help="device: exact, on accelerators")
   parser.add_argument("--threads", type=int, default=None, help="threads of FAISS per search; all cores by default")
   limits = server.Limits()

@@ -32,7 +32,7 @@ def main(argv):
 
 def run(config):
   """Fine-tunes, with a progress bar, and prints the folder of the result."""
-  player.mesh(config)  # is refused before anything is shown
+  player.mesh(config)  # refuses an invalid mesh before anything is shown
   config = sft.planned(config)
   with tqdm(total=config.steps, unit="step", disable=not hosts.is_first()) as bar:
     for metrics in sft.sft(config, WORKDIR.value, say=tqdm.write, **host_flags.going_on()):

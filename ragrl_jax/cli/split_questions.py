@@ -1,4 +1,4 @@
-"""Splits a set of questions at random into files of given shares, always in the same way:
+"""Splits a set of questions at random into files of given shares. The same seed gives the same split:
 
   python launchers/split_questions.py --data QUESTIONS --shares 80,20 --out TRAIN.jsonl.gz --out VALIDATION.jsonl.gz
 
@@ -13,7 +13,7 @@ from ragrl_jax.data import readers, splits, writers
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
 SHARES = flags.DEFINE_list("shares", ["80", "20"], "Share of each file, in any unit.")
 OUT = flags.DEFINE_multi_string("out", [], "FILE.jsonl[.gz], once per share.")
-SEED = flags.DEFINE_integer("seed", 0, "Another seed splits otherwise.")
+SEED = flags.DEFINE_integer("seed", 0, "Seed of the split.")
 
 
 def main(argv):

@@ -3,8 +3,8 @@
   python launchers/tables.py --paper arena --runs out/arena/test --runs 'out/arena/baselines/*'
 
 Each --runs is a folder that launchers/evaluate.py or launchers/score_transcripts.py wrote, or a glob of such folders.
-What a run says of itself decides on its row and columns, never its folder's name. Below a table are the settings of
-each run, and the commands that fill its empty cells. Without --runs these are all commands.
+The stored settings of a run determine its row and columns, not the name of its folder. Below a table are the settings
+of each run, and the commands that fill its empty cells. Without --runs all commands are printed.
 """
 
 import glob
@@ -19,12 +19,10 @@ from ragrl_jax.store import jsonl
 
 PAPER = flags.DEFINE_enum("paper", None, list(papers.PAPERS), "The paper.")
 RUNS = flags.DEFINE_multi_string("runs", [], "Folder of an evaluation, or a glob of such folders; several times.")
-TABLE = flags.DEFINE_multi_string("table", [], "Only the tables whose name begins so, such as 'Table 3'.")
-FORMAT = flags.DEFINE_enum("format", "markdown", list(writing.FORMATS), "What is written.")
+TABLE = flags.DEFINE_multi_string("table", [], "Only tables whose name begins with this, such as 'Table 3'.")
+FORMAT = flags.DEFINE_enum("format", "markdown", list(writing.FORMATS), "Output format.")
 OUT = flags.DEFINE_string("out", None, "File to write; without it the tables are printed.")
-ANY_MODEL = flags.DEFINE_bool(
-  "any_model", False, "Let a run of another model than the row's fill it; its note says so."
-)
+ANY_MODEL = flags.DEFINE_bool("any_model", False, "Let runs of other models fill a row; a note names the model.")
 
 
 def main(argv):

@@ -1,7 +1,7 @@
 """Trains: python launchers/train.py --config configs/arena.py[:variant] --workdir OUT [--config.any.field=value]
 
-On several hosts, run the same command on each: with --distributed where JAX can find the hosts by itself (TPU VMs,
-Slurm), else with --coordinator=HOST0:PORT --num_processes=N --process_id=0 … N-1. All hosts must see OUT.
+On several hosts, run the same command on each. Use --distributed if JAX can find the hosts by itself (TPU VMs, Slurm),
+else --coordinator=HOST0:PORT --num_processes=N --process_id=0 … N-1. All hosts must be able to write to OUT.
 """
 
 from absl import app, flags, logging

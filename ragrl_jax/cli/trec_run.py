@@ -1,10 +1,11 @@
-"""Searches for a file of queries, writes what was found as TREC's run file, and scores it by qrels, as trec_eval does.
+"""Searches for a file of queries, writes the results as TREC's run file, and scores it by qrels, as trec_eval does.
 
     python launchers/trec_run.py --index INDEX --queries SET/queries.jsonl --qrels SET/qrels/test.tsv --run run.txt
     python launchers/trec_run.py --run run.txt --qrels qrels.txt [--measures nDCG@10,R@100,AP]
 
-With qrels only their queries are searched. Queries: JSON lines or Parquet with _id (id) and text, or lines of an id, a
-tab and the text. Qrels: TREC's four columns, BEIR's three with a header, or rows with query-id, corpus-id and score.
+With qrels, only their queries are searched. Queries are JSON lines or Parquet with _id (id) and text, or lines of an
+id, a tab and the text. Qrels are TREC's four columns, BEIR's three columns with a header, or rows with query-id,
+corpus-id and score.
 """
 
 import json
@@ -26,15 +27,17 @@ def main() -> int:
   parser.add_argument("--queries", default="", help="the queries, with --index")
   parser.add_argument("--qrels", default="", help="the judgements; without them nothing is scored")
   parser.add_argument("--top_k", type=int, default=100, help="passages per query")
-  parser.add_argument("--measures", default=",".join(trec.MEASURES), help="commas between them, as ir_measures")
+  parser.add_argument(
+    "--measures", default=",".join(trec.MEASURES), help="separated by commas, with the names of ir_measures"
+  )
   given = parser.parse_args()
   if bool(given.index) != bool(given.queries):
-    raise ValueError("--index and --queries: a search needs both; without both the file of --run is read.")
+    raise ValueError("--index and --queries: give both to search, or none to read the file of --run.")
   if not given.index and not given.qrels:
-    raise ValueError("--qrels is missing: a run file alone has no scores.")
+    raise ValueError("--qrels is missing: a run file without qrels cannot be scored.")
   judgements = trec_files.read_qrels(given.qrels) if given.qrels else None
   names = given.measures.split(",")
-  trec.means({}, {}, names)  # an unknown measure is refused before the search
+  trec.means({}, {}, names)  # refuses an unknown measure before the search
   if given.index:
     _search(given, judgements)
   if judgements is not None:

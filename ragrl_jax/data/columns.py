@@ -1,4 +1,4 @@
-"""Reads the columns of a row of a data set. What is wrong with one raises a ValueError that names the column."""
+"""Reads the columns of a row of a data set. An invalid value raises a ValueError that names the column."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ def is_text(context: Any) -> bool:
 
 
 def made(title: str, text: str) -> Passage:
-  """A passage whose id is made of its text."""
+  """A passage whose id is a hash of its text."""
   return Passage(passage_id(title, text), title, text)
 
 
@@ -52,7 +52,7 @@ def facts(value: Any) -> list[tuple[str, int]]:
 
 
 def unpacked(value: Any, column: str) -> Any:
-  """A list or an object, from JSON text if it is one."""
+  """The value, or the list or object in it if it is JSON text."""
   if isinstance(value, str):
     try:
       value = json.loads(value)

@@ -12,7 +12,7 @@ def split(examples: Sequence[Example], shares: Sequence[float], *, seed: int = 0
   Args:
     examples: of one set or of several.
     shares: above 0, in any unit: 80, 20 and .8, .2 are the same.
-    seed: of the draw, which depends on the seed, the number of examples and nothing else.
+    seed: seed of the draw. The draw depends only on the seed and the number of examples.
 
   Raises:
     ValueError: fewer than two shares, one that is not above 0, or a part that would be empty.

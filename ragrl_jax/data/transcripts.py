@@ -1,4 +1,4 @@
-"""Makes the transcripts that SFT trains on, many examples at a time, with models that are asked for each."""
+"""Makes transcripts for SFT by asking models about many examples at a time."""
 
 import asyncio
 import collections
@@ -18,7 +18,7 @@ async def make(
   concurrency: int = 16,
   progress: Callable[[collections.Counter], None] = lambda fates: None,
 ) -> tuple[list[tuple[Example, Turns]], collections.Counter]:
-  """Makes a transcript of each example, where that is possible.
+  """Makes a transcript of each example, if possible.
 
   Examples without an answer are tried once more when all others are done. A warning says so, with the first reason.
 

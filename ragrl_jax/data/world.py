@@ -211,7 +211,7 @@ def build(settings: Settings | None = None, **overrides) -> World:
 
 
 def chain_question(relations: Sequence[str], start: str, kind: str) -> str:
-  """Asks for what these relations lead to, one after the other, from `start`; `kind` is that of the answer. No "?"."""
+  """A question that follows these relations, one after the other, from `start`. `kind` is the answer's. No "?"."""
   return f"{'Who' if kind == PERSON else 'What'} is the {' of the '.join(reversed(relations))} of {start}"
 
 

@@ -62,7 +62,8 @@ class KVCache:
 
   def _run(self, name: str, *arrays: np.ndarray) -> Any:
     """Runs a program on the cache, on all hosts of the engine together. Returns its result without the cache."""
-    # Every host of a team runs every program here: the first one from a method below, the others from `Team.follow`.
+    # Every host of a team runs every program here. The first host is called by a method below, the others by
+    # `Team.run_programs`.
     given: Any = arrays if self._team is None else self._team.share(name, arrays)
     held = (self.weights, self.cache) if name in ("extend", "decode") else (self.cache,)
     result = getattr(self.programs, name)(*held, *given)

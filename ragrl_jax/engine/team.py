@@ -5,9 +5,9 @@ the same arguments. Outside of a session (new weights, warm-up) all hosts make t
 first host knows the next program, so it tells the others before it starts one:
 
     first host                                   the others
-    step → KVCache._run("extend", tokens, …) ──► follow → KVCache._run("extend", tokens, …)
+    step → KVCache._run("extend", tokens, …) ──► run_programs → KVCache._run("extend", tokens, …)
     a piece of the learner's work            ──► the same piece
-    its episodes have ended                  ──► follow returns
+    its episodes have ended                  ──► run_programs returns
 
 Weights, cache and results stay on the devices. Only page tables, lanes, new tokens and swapped pages are sent. Results
 that the first host reads are whole on every host (`Programs`).
@@ -76,17 +76,17 @@ class Team:
       if self.leads:
         self._link.send(END)
       else:
-        self._follow(END, None)
+        self._run_until(END, None)
 
   def done(self) -> None:
-    """Ends the other hosts' `follow`, because the episodes have ended. Called on the first host."""
+    """Ends the other hosts' `run_programs`, because the episodes have ended. Called on the first host."""
     self._link.send(DONE)
 
   def piece(self) -> None:
     """Tells the other hosts to do a piece of the learner's work now. Called on the first host."""
     self._link.send(PIECE)
 
-  def follow(self, advance: Callable[[], Any] | None) -> None:
+  def run_programs(self, advance: Callable[[], Any] | None) -> None:
     """Runs the programs that the first host names, until its episodes have ended. Called on the other hosts.
 
     Args:
@@ -95,9 +95,9 @@ class Team:
     Raises:
       links.Lost: the connection to the first host is lost.
     """
-    self._follow(DONE, advance)
+    self._run_until(DONE, advance)
 
-  def _follow(self, until: str, advance: Callable[[], Any] | None) -> None:
+  def _run_until(self, until: str, advance: Callable[[], Any] | None) -> None:
     while (message := self._link.receive()).name != until:
       if message.name == PIECE:
         assert advance is not None  # all hosts have the same work of the learner

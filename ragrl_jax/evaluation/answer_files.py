@@ -1,7 +1,7 @@
-"""The files of an evaluation: predictions.jsonl, episodes.jsonl, settings.json. A kill loses no finished answer.
+"""Writes the files of an evaluation: predictions.jsonl, episodes.jsonl, settings.json. A kill loses no finished answer.
 
-Rows are appended in the order in which the answers end, each with the `index` of its question. When all are there, both
-files are put into the questions' order.
+Rows are appended in the order in which the answers end, each with the `index` of its question. When all rows exist,
+both files are sorted into the questions' order.
 """
 
 import json
@@ -20,7 +20,7 @@ _INDEX = re.compile(rb'\{"index": ?(\d+),')
 
 
 class AnswerFiles:
-  """The answers in a folder, those of earlier calls included.
+  """The answers in a folder, including those of earlier calls.
 
   Args:
     out: the folder; it is created if needed.
@@ -31,20 +31,20 @@ class AnswerFiles:
     rows: index of the question → its row of predictions.jsonl.
 
   Raises:
-    ValueError: the folder holds answers with other settings or to other questions, or too few episodes.
+    ValueError: the folder has answers with other settings or to other questions, or too few episodes.
   """
 
   def __init__(self, out: pathlib.Path, settings: Mapping[str, Any], examples: Sequence[structs.Example]):
     self.out = out
     out.mkdir(parents=True, exist_ok=True)
     found = jsonl.repair(out / PREDICTIONS)
-    # Rows without an index are an older version's, which were written in the questions' order.
+    # Rows without an index come from an older version, which wrote them in the questions' order.
     self.rows = {row.get("index", place): row for place, row in enumerate(found)}
     if found:
       _check(out, self.rows, settings, examples)
     else:
       write_json(out / SETTINGS, settings)
-    # The episode is written before the row, so that only the last one can be without a row.
+    # The episode is written before the row, so only the last episode can lack its row.
     if jsonl.cut(out / episodes_lib.PLAYED, len(found)) < len(found) < len(examples):
       raise ValueError(
         f"{out / episodes_lib.PLAYED} holds fewer episodes than {PREDICTIONS} has rows, as evaluations of older "
@@ -67,7 +67,7 @@ class AnswerFiles:
       file.close()
 
   def finish(self) -> list[dict[str, Any]]:
-    """Puts both files into the questions' order; returns the rows in it."""
+    """Sorts both files into the questions' order; returns the sorted rows."""
     self.close()
     for name in (episodes_lib.PLAYED, PREDICTIONS):
       in_order(self.out / name)
@@ -75,8 +75,8 @@ class AnswerFiles:
 
 
 def in_order(path: pathlib.Path) -> None:
-  """Sorts the lines of a file by their index. A kill leaves the old file or the new one."""
-  # An evaluation's episodes may exceed the memory, so only the lines' places are held.
+  """Sorts the lines of a file by their index, atomically."""
+  # An evaluation's episodes may exceed the memory, so only the lines' positions are kept.
   lines, at = [], 0
   with open(path, "rb") as file:
     for place, line in enumerate(file):
@@ -92,7 +92,7 @@ def in_order(path: pathlib.Path) -> None:
 
 
 def write_json(path: pathlib.Path, values: Mapping[str, Any]) -> None:
-  """Writes an indented JSON file; a kill leaves the whole file or none."""
+  """Writes an indented JSON file atomically."""
   with jsonl.whole(path) as part:
     part.write_text(json.dumps(jsonl.plain(values), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""How well a retriever finds what questions need: passages that hold an answer, and the gold documents."""
+"""Measures how well a retriever finds passages that contain an answer, and the gold documents."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,35 +12,37 @@ METRICS = dict(recall=retrieval.recall, ndcg=retrieval.ndcg, mrr=retrieval.recip
 def measured(examples: Sequence[Example], found: Sequence[Sequence[Passage]], k: int) -> dict[str, float]:
   """Recall@k, nDCG@k and MRR@k over the questions, by answer and by gold document, with 95 % bootstrap intervals.
 
-  By answer, a passage is relevant if it holds a gold as whole words (title included). Recall is the share of questions
-  with a relevant passage among the first k. nDCG has one grade, and its ideal ranking has the retrieved relevant
-  passages first: how many the corpus holds is not known. A question without any counts 0 in all three.
+  By answer, a passage is relevant if it (or its title) contains a gold as whole words. Recall is the share of questions
+  with a relevant passage among the first k. nDCG has one grade. Its ideal ranking has the retrieved relevant passages
+  first, because the number of relevant passages in the corpus is unknown. A question without a relevant passage counts
+  0 in all three.
 
-  By gold document (`gold_…`), the documents are those of `meta["gold_ids"]`, else the articles of the supporting
-  passages (`store.episodes.content`). Recall is the share of a question's documents among the first k; a document's
-  second passage gains nothing. Questions without known documents are left out; without any, so are these measures.
+  By gold document (`gold_…`), the documents are those of `meta["gold_ids"]`, or else the articles of the supporting
+  passages (`store.episodes.content`). Recall is the share of a question's documents among the first k. A second passage
+  of a document does not count. Questions without known documents are left out. If no question has any, these measures
+  are left out.
 
   Args:
     examples: the questions.
-    found: the passages of each, best first.
-    k: number of ranks that count.
+    found: the passages of each question, best first.
+    k: number of counted ranks.
 
   Returns:
     n, recall@k, ndcg@k, mrr@k; gold_n, gold_recall@k, gold_ndcg@k, gold_mrr@k; each measure with `_interval`.
 
   Raises:
-    ValueError: no question.
+    ValueError: there are no questions.
 
   Source: LEAR Table 3; DPR's evaluation (arXiv 2004.04906).
   """
   if not examples:
-    raise ValueError("no questions: recall is a mean over questions.")
+    raise ValueError("there are no questions: recall is a mean over questions.")
   scores = [answer_scores(example, passages, k) for example, passages in zip(examples, found, strict=True)]
   return means(scores, k) | gold_means([gold_scores(*pair, k) for pair in zip(examples, found)], k)
 
 
 def answer_scores(example: Example, passages: Sequence[Passage], k: int) -> dict[str, float]:
-  """{"recall", "ndcg", "mrr"} of one question by its answers, each 0 without a relevant passage."""
+  """{"recall", "ndcg", "mrr"} of a question by its answers. Each is 0 without a relevant passage."""
   ranks = [str(rank) for rank in range(len(passages))]
   relevance = {
     rank: int(qa.has_answer(f"{passage.title} {passage.text}", example.golds))
@@ -51,7 +53,7 @@ def answer_scores(example: Example, passages: Sequence[Passage], k: int) -> dict
 
 
 def gold_scores(example: Example, passages: Sequence[Passage], k: int) -> Mapping[str, float] | None:
-  """The same by its gold documents; None if they are not known."""
+  """`answer_scores` by gold documents instead of answers; None if the documents are unknown."""
   golds = [*(example.passages[i] for i in example.supporting), *example.meta.get(episodes_lib.GOLDS, ())]
   if ids := example.meta.get("gold_ids"):
     wanted, ranked = {str(name): 1 for name in ids}, [passage.id for passage in passages]
@@ -72,6 +74,6 @@ def means(scores: Sequence[Mapping[str, float]], k: int, prefix: str = "") -> di
 
 
 def gold_means(scores: Sequence[Mapping[str, float] | None], k: int) -> dict[str, float]:
-  """The same of `gold_scores`, with "gold_" before the names; empty if no question has known documents."""
+  """`means` of `gold_scores`, with the prefix "gold_"; empty if no question has known documents."""
   known = [one for one in scores if one is not None]
   return means(known, k, "gold_") if known else {}

@@ -1,4 +1,4 @@
-"""A judge's verdicts on the answers of an evaluation, whatever its recipe; kept beside its predictions."""
+"""A judge's verdicts on the answers of an evaluation with any recipe, stored in the evaluation's folder."""
 
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +17,11 @@ Ask = Callable[[list[tuple[str, str]]], list[float | None]]  # (right answers, g
 def judged(rows: Rows, ask: Ask) -> list[dict[str, Any]]:
   """One row per prediction: source, id, prediction and verdict.
 
-  A question without an answer gets 0 and is not asked about; a failed one has no row. Equal pairs are asked once.
+  A question without an answer gets 0; the judge is not asked. A failed question has no row. Equal pairs are asked once.
 
   Args:
-    rows: of predictions.jsonl.
-    ask: a judge; None where its verdict cannot be read.
+    rows: rows of predictions.jsonl.
+    ask: asks the judge; gives None if its verdict cannot be read.
   """
   known = [row for row in rows if row["ended"] != "failed"]
   pairs = [(judging.references(row["golds"]), row["prediction"] or "") for row in known]
@@ -34,10 +34,10 @@ def judged(rows: Rows, ask: Ask) -> list[dict[str, Any]]:
 
 
 def beside(folder: pathlib.Path, rows: Rows) -> list[Mapping[str, Any]]:
-  """The predictions of a folder, with a column `judged` if verdicts are kept there (None: not judged, or failed).
+  """The predictions of a folder, with a column `judged` if it has verdicts (None: not judged, or failed).
 
   Raises:
-    ValueError: a verdict is on another answer than the prediction.
+    ValueError: a verdict was given on another answer than the prediction.
   """
   if not (folder / FILE).is_file():
     return list(rows)
@@ -47,7 +47,7 @@ def beside(folder: pathlib.Path, rows: Rows) -> list[Mapping[str, Any]]:
     its = verdicts.get((row["source"], row["id"]))
     if its is not None and its["prediction"] != row["prediction"]:
       raise ValueError(
-        f"{folder / FILE}: the verdict on question {row['id']!r} is on another answer than the prediction: run "
+        f"{folder / FILE}: the verdict on question {row['id']!r} was given on another answer than the prediction: run "
         "`ragrl judge` again, or delete the file."
       )
     found.append({**row, "judged": None if its is None else its["verdict"]})
@@ -55,8 +55,9 @@ def beside(folder: pathlib.Path, rows: Rows) -> list[Mapping[str, Any]]:
 
 
 def totals(rows: Rows, verdicts: Rows) -> dict[str, dict[str, Any]]:
-  """{set: {"n" judged, "unjudged", "accuracy", its 95 % "interval", "em" of the same answers, "agreement" of verdict
-  (right from one half on) and exact match}}; the macro average under "" if there are several sets.
+  """{set: {"n" judged, "unjudged", "accuracy", its 95 % "interval", "em" of the same answers, "agreement"}}.
+
+  The agreement is that of verdict (right from 0.5 on) and exact match. With several sets, "" has the macro average.
 
   Args:
     rows: the predictions.

@@ -1,4 +1,4 @@
-"""Compares evaluations: means of each set over questions and runs, their macro average, paired tests."""
+"""Compares evaluations: means per set over questions and runs, their macro average, paired tests."""
 
 import statistics
 from collections import Counter
@@ -10,7 +10,7 @@ import numpy as np
 from ragrl_jax.core.metrics import stats
 
 Rows = Sequence[Mapping[str, Any]]  # rows of predictions.jsonl
-_SOME = ("em_spaced", "f1_spaced", "judged")  # of some recipes or evaluations only
+_SOME = ("em_spaced", "f1_spaced", "judged")  # measures that only some recipes or evaluations have
 _COLUMNS = dict(em="em", f1="f1", cover_em="cover_em", outcome="outcome", searches="num_searches")
 
 
@@ -63,7 +63,7 @@ def macro(sets: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 
 def runs_of(rows: Rows) -> list[list[Mapping[str, Any]]]:
-  """The rows of a system's runs (seeds), run by run: the n-th row of each question belongs to the n-th run.
+  """The rows of a system's runs (seeds), one list per run. The n-th row of each question belongs to the n-th run.
 
   Raises:
     ValueError: some questions have more rows than others.
@@ -92,12 +92,12 @@ def compare(results: Mapping[str, Rows], *, alternative: str = "two-sided") -> d
   first one. The Wilcoxon signed-rank test pairs the means of the sets, if there are several. It asks whether the
   difference would hold on further sets; with fewer than six sets its p is never below .05. The permutation test pairs
   the scores of the questions. It asks whether the difference would hold on further questions of these sets. It is
-  always two-sided. The interval of the difference is of the paired bootstrap over questions, and over runs where an arm
-  has several (`stats.seeds_interval`): it then asks whether the difference would hold in further runs, too.
+  always two-sided. The interval of the difference comes from a paired bootstrap over questions, and over runs if a
+  system has several (`stats.seeds_interval`). It then also covers further runs.
 
   Args:
     results: system → its rows.
-    alternative: of the Wilcoxon test (`stats.ALTERNATIVES`): "greater" asks whether a system is above the first one.
+    alternative: the Wilcoxon test's (`stats.ALTERNATIVES`). "greater" tests whether a system is above the first one.
 
   Returns:
     {measure: {"sets": {set: [one mean per system]}, "deviations": {set: [one per system: standard deviation of its
@@ -164,8 +164,8 @@ def _deviation(values: Sequence[float]) -> float | None:
 def text(compared: Mapping[str, Mapping[str, Any]], systems: Sequence[str], *, alternative: str = "two-sided") -> str:
   """The result of `compare` as plain text: one block per measure, one line per set, one column per system.
 
-  A mean over several runs has its deviation behind it. The test's alternative is named where it is one-sided. Where a
-  block has several tests, the p that Holm's method adjusts for all of them stand below.
+  A mean over several runs is followed by its deviation. A one-sided test names its alternative. A block with several
+  tests has a further line with p-values adjusted by Holm's method.
   """
   blocks = []
   for measure, found in compared.items():
@@ -192,7 +192,7 @@ def text(compared: Mapping[str, Mapping[str, Any]], systems: Sequence[str], *, a
 
 
 def _tests(name: str, results: Sequence[tuple[float, float]]) -> list[tuple[str, ...]]:
-  """The lines of a test: each p, and if there are several, each as Holm adjusts it."""
+  """The lines of a test: its p-values, and if there are several, the p-values adjusted by Holm's method."""
   ps = [p for _, p in results]
   lines = [(name, "", *map(_p, ps))] if ps else []
   return [*lines, (f"  adjusted for {len(ps)} tests (Holm)", "", *map(_p, stats.holm(ps)))] if len(ps) > 1 else lines

@@ -1,4 +1,4 @@
-"""How an episode went: precision of its answer, what searches repeated and found, tokens given, how sure it was."""
+"""Columns about an episode: precision of the answer, repeated and successful searches, tokens, confidence."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,15 @@ MEANS = ("precision", "recall", "repeated_searches", "stale_searches", "found_an
 
 
 def row(example: structs.Example, episode: structs.Episode, said: str | None) -> dict[str, Any]:
-  """Columns of a row of predictions; empty for a failed episode. `said` is its answer, None if there is none.
+  """Columns of a row of predictions; empty for a failed episode. `said` is its answer, or None.
 
-  precision and recall of the answer's words (`qa.overlap`), 0 without an answer; repeated_searches and stale_searches
-  (`core.metrics.searches`; passages are compared by title and text); found_answer: whether a passage that a search
-  returned holds a gold as whole words, and found_gold: the share of the gold documents (`answer_recall.gold_scores`)
-  among them, each None without a search, for an answer of yes or no, or without known documents; confidence:
-  `confidence`.
+  precision, recall: of the answer's words (`qa.overlap`); 0 without an answer.
+  repeated_searches, stale_searches: see `core.metrics.searches`. Passages are compared by title and text.
+  found_answer: whether a retrieved passage contains a gold as whole words. None without a search, or if the gold is yes
+  or no.
+  found_gold: the share of the gold documents (`answer_recall.gold_scores`) among the retrieved passages. None without a
+  search, or if the documents are unknown.
+  confidence: see `confidence`.
   """
   if episode.ended == "failed":
     return {}
@@ -42,7 +44,7 @@ def row(example: structs.Example, episode: structs.Episode, said: str | None) ->
 def confidence(episode: structs.Episode) -> float | None:
   """exp of the mean log-probability of the tokens of the model's last turn, which holds the answer.
 
-  None if log-probabilities are not known, or if another generator answered.
+  None if log-probabilities are unknown, or if another generator answered.
   """
   last = next((s for s in reversed(episode.segments) if s.owner == structs.MODEL), None)
   if last is None or not last.logprobs or "answer" in episode.facts:
@@ -53,8 +55,8 @@ def confidence(episode: structs.Episode) -> float | None:
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
   """Means of the columns over the rows in which they are known, given_tokens, and the calibration of the answers.
 
-  given_tokens: tokens of the prompt and of results, mean per question. ece and brier: of the confidence against the
-  outcome (rounded to 0 or 1), over the rows with an answer that have both. What no row knows is left out.
+  given_tokens: mean tokens of the prompt and of results per question. ece, brier: compare the confidence with the
+  outcome (rounded to 0 or 1), over the rows with an answer that have both. Measures without a known value are left out.
   """
   found: dict[str, float | None] = {}
   for name in MEANS:

@@ -1,4 +1,4 @@
-"""What a corpus holds of what questions need: answers, and gold documents by id, by title and by text."""
+"""Audits a corpus: whether it contains the answers of questions, and the gold documents by id, title and text."""
 
 import dataclasses
 import itertools
@@ -16,21 +16,22 @@ from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import jsonl
 from ragrl_jax.structs import Example, Passage
 
-MANY = 100  # passages after which an answer is not counted further
+MANY = 100  # counts of passages with an answer stop here
 PIECE = 10  # words in a piece of a gold document's text
-SAMPLE = 2000  # passages that say which words are rare
-AUDIT, ROWS = "audit.json", "audit.jsonl"  # in a folder, beside an evaluation's files
-HELD = {"0": 0, "1": 1, "2 to 9": 2, "10 to 99": 10, "100 or more": MANY}  # label → least number of passages
+SAMPLE = 2000  # passages from which word frequencies are estimated
+AUDIT, ROWS = "audit.json", "audit.jsonl"  # in an evaluation's folder
+HELD = {"0": 0, "1": 1, "2 to 9": 2, "10 to 99": 10, "100 or more": MANY}  # label → smallest number of passages
 
 
 @dataclasses.dataclass(frozen=True)
 class Holdings:
-  """What was found in a corpus.
+  """Answers and gold documents found in a corpus.
 
   Attributes:
-    phrases: normalised answer or piece of text → passages that hold it: answers up to MANY, pieces up to 1.
-    titles: those of the gold documents' normalised titles that a passage has.
-    ids: those of the gold ids that a passage has.
+    phrases: normalised answer or piece of text → number of passages that contain it: at most MANY for answers, 1 for
+      pieces.
+    titles: normalised titles of gold documents that occur in the corpus.
+    ids: gold ids that occur in the corpus.
     passages: number of passages.
   """
 
@@ -40,13 +41,13 @@ class Holdings:
   passages: int
 
   def plus(self, other: "Holdings") -> "Holdings":
-    """What two parts of a corpus hold together."""
+    """The sum over two parts of a corpus."""
     phrases = {phrase: min(MANY, count + other.phrases[phrase]) for phrase, count in self.phrases.items()}
     return Holdings(phrases, self.titles | other.titles, self.ids | other.ids, self.passages + other.passages)
 
 
 def holdings(examples: Sequence[Example], passages: Iterable[Passage]) -> Holdings:
-  """Looks for the questions' answers and gold documents in one pass over the passages.
+  """Searches the questions' answers and gold documents in one pass over the passages.
 
   Args:
     examples: the questions.
@@ -72,14 +73,17 @@ def holdings(examples: Sequence[Example], passages: Iterable[Passage]) -> Holdin
 
 
 def row(example: Example, held: Holdings) -> dict[str, Any]:
-  """What the corpus holds of what one question needs.
+  """The row of one question: which answers and gold documents the corpus has.
 
   Returns:
-    source, id; passages: the number of passages that hold a gold as whole words (`qa.has_answer`; of several golds the
-    most frequent one's, at most MANY), None if the answer is yes or no, or normalises to nothing: no string can be
-    looked for; gold: number of the gold documents; by_title, by_text and by_id: [how many of them the corpus has, of
-    how many that have a title, a text, an id of the corpus (meta.gold_ids)], left out if none has. By text a document
-    is there if at least half of its runs of PIECE words stand in passages: other chunks of the same text count.
+    source, id: of the question.
+    passages: the number of passages that contain a gold as whole words (`qa.has_answer`), at most MANY. With several
+      golds, that of the most frequent one. None if the answer is yes or no, or is empty after normalising: it cannot be
+      searched as a string.
+    gold: number of gold documents.
+    by_title, by_text, by_id: [gold documents that the corpus has, gold documents with a title, a text, an id of the
+      corpus (meta.gold_ids)]; left out if the second number is 0. A text counts as found if at least half of its runs
+      of PIECE words are in passages, so other chunks of the same text count.
   """
   answers, documents = _answers(example), _documents(example)
   found: dict[str, Any] = dict(source=example.source, id=example.id)
@@ -98,10 +102,12 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
   """Shares over questions, from `row`.
 
   Returns:
-    questions; with_string: those with an answer that can be looked for; answerable: the share of them with an answer in
-    some passage, and its 95 % interval; held_by: {number of passages: questions}; gold_documents; by_title, by_text,
-    by_id: the share of these documents in the corpus, and complete_by_…: the share of the questions with gold documents
-    for which all are. None where there is nothing to look for.
+    questions: number of questions; with_string: those whose answer can be searched as a string.
+    answerable: the share of the latter with an answer in some passage, and its 95 % interval.
+    held_by: {number of passages with an answer: number of questions}.
+    gold_documents: their number; by_title, by_text, by_id: the share of them in the corpus.
+    complete_by_…: the share of questions with gold documents for which the corpus has all of them.
+    A share of nothing is None.
   """
   known = [row["passages"] for row in rows if row["passages"] is not None]
   found: dict[str, Any] = dict(questions=len(rows), with_string=len(known))
@@ -125,14 +131,14 @@ def audited(
 
   Args:
     examples: the questions.
-    held: what the corpus holds of what they need.
+    held: the answers and gold documents found in the corpus.
     found: the passages that the index finds for each question, best first; None without an index.
-    k: number of ranks that count.
+    k: number of counted ranks.
 
   Returns:
-    (summary, rows). The summary: passages, top_k, and sets {source: `totals`}, of several sources also "" for all. The
-    rows: `row`, with an index also by_answer and by_gold (`answer_recall.answer_scores`, `gold_scores`; None without a
-    string to look for, without known documents).
+    (summary, rows). The summary has passages, top_k, and sets: {source: `totals`}; with several sources, "" has all
+    questions. The rows are from `row`. With an index they also have by_answer (`answer_recall.answer_scores`; None if
+    the answer cannot be searched) and by_gold (`answer_recall.gold_scores`; None if the documents are unknown).
   """
   rows = [row(example, held) for example in examples]
   for number, one in enumerate(rows if found is not None else ()):
@@ -150,10 +156,10 @@ def audited(
 
 
 def totals(rows: Sequence[Mapping[str, Any]], k: int | None) -> dict[str, Any]:
-  """`summarise`, and with an index (k is not None) `answer_recall.measured` of the questions with a string to look for.
+  """`summarise`, and with an index (k is not None) the scores of `answer_recall.measured`.
 
-  By gold document it is over all questions. missed@k is the share of the answerable questions without an answer among
-  the first k passages.
+  Scores by answer are over questions whose answer can be searched, scores by gold document over all questions. missed@k
+  is the share of the answerable questions without an answer among the first k passages.
   """
   found = summarise(rows)
   if k is None:
@@ -169,12 +175,12 @@ def beside(folder: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> dict[str,
   """The audit in an evaluation's folder, for the evaluation's questions; None without one.
 
   Args:
-    folder: the evaluation's.
-    rows: its predictions without failed questions.
+    folder: the evaluation's folder.
+    rows: the evaluation's predictions without failed questions.
 
   Returns:
-    audit.json with the further keys "totals" (`totals` of these questions), "em_answerable" and "em_others": the mean
-    exact match of the questions that some passage can answer, and of those that none can; None without such questions.
+    audit.json with further keys: "totals" is `totals` of these questions. "em_answerable" and "em_others" are the mean
+    exact match of the questions with an answer in some passage, and of the others; None without such questions.
 
   Raises:
     ValueError: the audit lacks some of these questions.
@@ -201,24 +207,24 @@ def beside(folder: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> dict[str,
 
 
 def said(audit: Mapping[str, Any]) -> str:
-  """The audit beside an evaluation in one line."""
+  """The audit of an evaluation in one line."""
   of, k = audit["totals"], audit["top_k"]
   shares = {
     "of these have an answer in some passage": of["answerable"],
-    "of the gold documents are there by id": of["by_id"],
+    "of the gold documents are in the corpus by id": of["by_id"],
     "by title": of["by_title"],
     "by text": of["by_text"],
     f"have an answer among the first {k}": of.get(f"recall@{k}"),
   }
   known = [f"{100 * value:.1f} % {what}" for what, value in shares.items() if value is not None]
-  scores = {"an answer there": audit["em_answerable"], "none": audit["em_others"]}
-  em = [f"EM {value:.3f} where there is {what}" for what, value in scores.items() if value is not None]
-  number = f"{audit['passages']} passages; {of['with_string']} of {of['questions']} questions have a string to look for"
+  scores = {"with an answer in a passage": audit["em_answerable"], "without": audit["em_others"]}
+  em = [f"EM {value:.3f} {what}" for what, value in scores.items() if value is not None]
+  number = f"{audit['passages']} passages; {of['with_string']} of {of['questions']} questions have a searchable answer"
   return "; ".join([number, *known, *em])
 
 
 def text(summary: Mapping[str, Any]) -> str:
-  """The summary of `audited` as a plain table, a line a set."""
+  """The summary of `audited` as a plain table with one line per set."""
   k = summary["top_k"]
   columns = {"answerable": "answerable", "gold by id": "by_id", "by title": "by_title", "by text": "by_text"}
   columns |= {f"recall@{k}": f"recall@{k}", f"missed@{k}": f"missed@{k}", f"gold recall@{k}": f"gold_recall@{k}"}
@@ -233,7 +239,7 @@ def text(summary: Mapping[str, Any]) -> str:
 
 
 def _words(passage: Passage) -> str:
-  return normalize.__wrapped__(f"{passage.title} {passage.text}", "squad")  # each once: nothing to keep
+  return normalize.__wrapped__(f"{passage.title} {passage.text}", "squad")  # not cached: a passage is read once
 
 
 def _answers(example: Example) -> list[str]:

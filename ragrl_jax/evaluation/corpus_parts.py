@@ -1,4 +1,4 @@
-"""The audit of an index's corpus by several processes, a part each."""
+"""Audits an index's corpus with several processes. Each reads a part of it."""
 
 import concurrent.futures
 import itertools
@@ -12,11 +12,11 @@ from ragrl_jax.evaluation import corpus_audit
 from ragrl_jax.retrieval import corpus as corpus_lib
 from ragrl_jax.structs import Example
 
-PART = 200_000  # least passages worth a process
+PART = 200_000  # fewest passages for which another process is started
 
 
 def of_folder(examples: Sequence[Example], folder: pathlib.Path, workers: int) -> corpus_audit.Holdings:
-  """`corpus_audit.holdings` of an index's corpus, a part a process."""
+  """`corpus_audit.holdings` of an index's corpus, computed by several processes."""
   size = len(corpus_lib.Corpus(folder))
   parts = min(4 * workers, size // PART)
   if workers == 1 or parts < 2:

@@ -52,14 +52,15 @@ def row(recipe, example, episode) -> dict[str, Any]:
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-  """Means over the rows that have what is measured; empty without such rows.
+  """Means over the rows that have the measured values; empty without such rows.
 
   Returns:
-    measure {name: mean of the rows in which it is known} for a recipe with measures. Over the rows with evidence
-    answer_recall (share of rows whose evidence contains a gold); over those with gold sentences evidence_bleu and
-    evidence_rouge_l; over those with lengths evidence_empty (share without any), and over the rest of them
-    evidence_tokens and evidence_tokens_std (mean and standard deviation of the length), compression (mean of passage
-    tokens / evidence tokens) and compression_total (ratio of the two sums).
+    measure: {name: mean over the rows in which it is known}, for a recipe with measures.
+    answer_recall: over rows with evidence, the share whose evidence contains a gold.
+    evidence_bleu, evidence_rouge_l: over rows with gold sentences.
+    evidence_empty: over rows with lengths, the share with empty evidence. The following are over the other ones:
+    evidence_tokens, evidence_tokens_std: mean and standard deviation of the length.
+    compression: mean of passage tokens / evidence tokens; compression_total: ratio of the two sums.
   """
   found: dict[str, Any] = {}
   if measured := _measures([row["measures"] for row in rows if "measures" in row]):

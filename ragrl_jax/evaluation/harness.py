@@ -1,4 +1,4 @@
-"""Evaluates a policy: scores every example once, as soon as it is played; writes a row for each, and the means."""
+"""Evaluates a policy: plays and scores every example once, and writes a row for each and the means."""
 
 import collections
 import concurrent.futures
@@ -29,15 +29,15 @@ from ragrl_jax.store import jsonl, lock
 
 WITH_INTERVAL = ("em", "f1", "cover_em", "outcome")
 
-FEWEST = 64  # episodes of which a share of failures is taken
+FEWEST = 64  # smallest number of episodes over which the share of failures is computed
 
-# (requests, those of one question together; episodes at a time) → their episodes as they end, in any order. An episode
-# has the request's numbers: the index of the question as prompt_index, the seed as sample.
+# (requests grouped by question, episodes at a time) → their episodes as they end, in any order. An episode has the
+# request's numbers: the index of the question as prompt_index, the seed as sample.
 Play = Callable[[Sequence[Sequence[collect.Request]], int], Generator[structs.Episode, None, None]]
 
 
 def answer(recipe, episode: structs.Episode) -> str | None:
-  """The last answer that the model wrote, with each turn parsed on its own; None if there is none."""
+  """The last answer that the model wrote, or None. Each turn is parsed separately."""
   if "answer" in episode.facts:  # another generator answered from the policy's evidence
     return episode.facts["answer"]
   for segment in reversed(episode.segments):
@@ -86,7 +86,7 @@ def prediction(recipe, scored: rewards.Scored) -> dict[str, Any]:
 
 
 def _in_style(style: str, measure: Callable[..., float | None]) -> dict[str, float | None]:
-  """EM and F1 as the paper's tables have them, where they normalise answers in another way than `em` and `f1`."""
+  """EM and F1 in the normalisation of the paper's tables, if it differs from that of `em` and `f1`."""
   if style == "squad":
     return {}
   metrics = dict(em=qa.exact_match, f1=qa.f1)
@@ -102,14 +102,14 @@ def answer_all(
   at_once: int,
   progress: Callable[[int], None] = lambda done: None,
 ) -> None:
-  """Plays and scores every request. An answer is scored beside the playing, and then `keep` gets its row.
+  """Plays and scores every request. Answers are scored in a thread, and passed to `keep`, while others are played.
 
   Args:
-    asked: the requests, those of one question together.
+    asked: the requests, grouped by question.
     play: plays them.
     recipe: parses answers and scores episodes.
-    keep: (row, its score), called one at a time in a thread of its own, in the order in which the episodes end.
-    at_once: episodes played at a time. With 1, the next one begins when an answer has been kept.
+    keep: called with (row, score) in a single thread, in the order in which the episodes end.
+    at_once: episodes played at a time. With 1, the next one begins after `keep` has returned.
     progress: called with the number of kept answers.
 
   Raises:
@@ -134,10 +134,10 @@ def answer_all(
       if example is None or example.id != episode.example_id:
         raise RuntimeError(
           f"an episode was returned for question {episode.prompt_index} ({episode.example_id!r}), sample "
-          f"{episode.sample}, which was not asked, or has been answered."
+          f"{episode.sample}, which was not requested or has already been answered."
         )
       waiting.append(scoring.submit(score, example, episode))
-      # Unscored episodes are held in memory, so the playing waits for the scoring where that is slower.
+      # Unscored episodes occupy memory, so playing waits for scoring if scoring is slower.
       while waiting and (waiting[0].done() or len(waiting) >= at_once):
         waiting.popleft().result()
         kept += 1
@@ -167,12 +167,12 @@ def evaluate(
 ) -> dict[str, Any]:
   """Scores every example once and writes predictions.jsonl, episodes.jsonl and metrics.json to `out`.
 
-  Rows are appended as the answers end, and put into input order at the end; those of episodes.jsonl
-  (`store.episodes.played`) hold what was said, found and judged. A killed run continues where it stopped: examples with
-  a row are not played again.
+  Rows are appended as the answers end, and sorted into input order at the end. The rows of episodes.jsonl
+  (`store.episodes.played`) have the texts, passages and verdicts. A killed run continues where it stopped: examples
+  with a row are not played again.
 
-  With several seeds each has a folder of its own with these files, `out`/seed_0 and so on, and `out` has the
-  metrics.json of them all (`seeds.over_seeds`). More seeds can be added later.
+  With several seeds, each has its own folder with these files (`out`/seed_0 and so on), and `out` has the metrics.json
+  of all of them (`seeds.over_seeds`). More seeds can be added later.
 
   Args:
     examples: all questions.
@@ -183,9 +183,9 @@ def evaluate(
       metrics.json.
     batch: episodes played at a time. With batch 1 the metrics have `latency`: the median seconds from a question to its
       scored answer, over the questions played by this call (the first one includes compilation).
-    seeds: answers to each question, which `play` samples with different random numbers.
-    max_failed_share, max_unjudged_share: highest shares among the last max(`batch`, 64) episodes (`refuse_failures`);
-      above them the evaluation stops, and those that failed are played again by the next call.
+    seeds: number of answers to each question, which `play` samples with different random numbers.
+    max_failed_share, max_unjudged_share: highest shares among the last max(`batch`, 64) episodes (`refuse_failures`).
+      Above them the evaluation stops, and the next call plays the failed episodes again.
     progress: called with the number of answers.
 
   Returns:
@@ -196,7 +196,7 @@ def evaluate(
     TooManyFailures: a tool is down. Finished answers are kept, and the same call continues after them.
   """
   folders = seeds_lib.folders(out, seeds)
-  # What a seed's answers depend on does not include the number of seeds.
+  # A seed's answers do not depend on the number of seeds.
   ownership = [dict(settings) | ({} if seeds == 1 else dict(sample=seed)) for seed in range(seeds)]
   with contextlib.ExitStack() as stack:
     stack.enter_context(lock.held(out))
@@ -244,7 +244,7 @@ def evaluate(
 class _Keeper:
   """Writes answers to the seeds' files, and stops the evaluation if a tool is down.
 
-  Episodes that failed are written once enough have ended to say that it is not.
+  Failed episodes are written after enough others have ended, so that a tool that is down is recognised first.
   """
 
   def __init__(self, files: Sequence[AnswerFiles], window: int, failed_share: float, unjudged_share: float):
@@ -268,7 +268,7 @@ class _Keeper:
     try:
       refuse_failures(self._recent, *self._shares)
     except TooManyFailures as error:
-      raise TooManyFailures(f"{error} Then run the same command again: it goes on from here.") from None
+      raise TooManyFailures(f"{error} Then run the same command again: it continues from here.") from None
     for row, scored in self._held:
       self._write(row, scored)
     self._held.clear()

@@ -1,4 +1,4 @@
-"""Two evaluations of the same questions, crossed: right by both, by one, by none. And a curve over top-k."""
+"""Compares two evaluations question by question: right in both, in one, in none. Also a curve over top-k."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -8,12 +8,13 @@ from ragrl_jax.core.metrics import stats
 
 CLASSES = ("both", "first only", "second only", "neither")
 _CLASS = dict(zip(((True, True), (True, False), (False, True), (False, False)), CLASSES))
-Rows = Sequence[Mapping[str, Any]]  # of predictions.jsonl
+Rows = Sequence[Mapping[str, Any]]  # rows of predictions.jsonl
 
 
 def over_seeds(parts: Sequence[Rows], measure: str) -> Rows:
-  """The rows of one evaluation from those of its seeds: of each question the means over the seeds in which they are
-  known, of the measure, the searches and the tokens.
+  """Joins the rows of an evaluation's seeds: for each question, means of the measure, the searches and the tokens.
+
+  A mean is over the seeds in which the value is known.
 
   Raises:
     ValueError: the seeds have different questions.
@@ -22,7 +23,7 @@ def over_seeds(parts: Sequence[Rows], measure: str) -> Rows:
     return parts[0]
   seeds = [{(row["source"] or "", row["id"]): row for row in part} for part in parts]
   if any(seed.keys() != seeds[0].keys() for seed in seeds):
-    raise ValueError(f"the {len(seeds)} seeds of an evaluation have different questions: end it, or name one seed.")
+    raise ValueError(f"the {len(seeds)} seeds of an evaluation have different questions: finish it, or name one seed.")
   found = []
   for key in seeds[0]:
     rows = [row for seed in seeds if (row := seed[key])["ended"] != "failed"]
@@ -37,7 +38,7 @@ def over_seeds(parts: Sequence[Rows], measure: str) -> Rows:
 
 
 def crossed(first: Rows, second: Rows, measure: str) -> dict[str, dict[str, float]]:
-  """{set: {class of CLASSES: share of its questions, "n": number}}, and "" for all questions of several sets.
+  """{set: {class of CLASSES: share of its questions, "n": number}}; with several sets, "" has all questions.
 
   A question is right from half of the measure on. Questions without a value in either evaluation are left out.
 
@@ -67,7 +68,7 @@ def crossed(first: Rows, second: Rows, measure: str) -> dict[str, dict[str, floa
 
 
 def need(first: Rows, second: Rows, measure: str) -> dict[str, dict[str, float | None]]:
-  """Whether the first evaluation searched where it had to, judged by the second, which never searches.
+  """Measures over- and under-search of the first evaluation. The second one never searches.
 
   Args:
     first: rows of a policy that may search.
@@ -75,9 +76,12 @@ def need(first: Rows, second: Rows, measure: str) -> dict[str, dict[str, float |
     measure: see `crossed`.
 
   Returns:
-    {set: {"n", "searched": share of its questions that were searched for, "over": share of these that are right without
-    a search, "needed": share of these that are right only with it, "under": share of the questions without a search
-    that are wrong}}, and "" for all of several sets; None where there are no such questions.
+    {set: shares of its questions}; with several sets, "" has all questions. A share of no questions is None.
+      "n": number of questions.
+      "searched": share of the questions with a search.
+      "over": share of the questions with a search that are right without it.
+      "needed": share of the questions with a search that are right only with it.
+      "under": share of the questions without a search that are wrong.
 
   Raises:
     ValueError: the questions differ, none has a value in both, or the second evaluation searches.
@@ -90,7 +94,7 @@ def need(first: Rows, second: Rows, measure: str) -> dict[str, dict[str, float |
   kinds: dict[str, list[tuple[bool, bool, bool]]] = {}
   for name, row in left.items():
     one, two = _value(row, measure), _value(right[name], measure)
-    if one is not None and two is not None and row["num_searches"] is not None:  # bare predictions do not say it
+    if one is not None and two is not None and row["num_searches"] is not None:  # bare predictions have no searches
       kinds.setdefault(name[0], []).append((row["num_searches"] > 0, one >= 0.5, two >= 0.5))
   if not kinds:
     raise ValueError(f"no question has a value of {measure!r} in both evaluations.")
@@ -112,7 +116,7 @@ def _need(found: Sequence[tuple[bool, bool, bool]]) -> dict[str, float | None]:
 
 
 def curve(results: Mapping[str, tuple[Mapping[str, Any], Rows]], measure: str) -> list[dict[str, Any]]:
-  """One row per evaluation, by the top-k of its retrieval: means of the measure and of the tokens.
+  """One row per evaluation, sorted by the top-k of its retrieval: means of the measure and of the tokens.
 
   Args:
     results: folder → (its metrics.json, its rows).
@@ -181,7 +185,7 @@ def _paired(first: Rows, second: Rows) -> tuple[dict[Any, Mapping[str, Any]], di
   left, right = ({(row["source"] or "", row["id"]): row for row in rows} for rows in (first, second))
   if left.keys() != right.keys():
     raise ValueError(
-      f"the evaluations are of different questions: {len(left.keys() - right.keys())} are only in the first, "
+      f"the evaluations have different questions: {len(left.keys() - right.keys())} are only in the first, "
       f"{len(right.keys() - left.keys())} only in the second."
     )
   return left, right

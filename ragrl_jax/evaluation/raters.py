@@ -1,4 +1,4 @@
-"""The agreement of raters, judges or people, on (premise, claim) pairs; and sheets for people to label."""
+"""The agreement of raters (judges or people) on (premise, claim) pairs, and sheets for people to label."""
 
 import csv
 import functools
@@ -19,7 +19,7 @@ LABELS = ("0", "1")
 _RESAMPLES = 2_000
 
 Pair = tuple[str, str]
-Measure = Callable[[np.ndarray], np.ndarray]  # how many items have each pattern of labels, [R, P] → values [R]
+Measure = Callable[[np.ndarray], np.ndarray]  # number of items with each pattern of labels [R, P] → values [R]
 
 
 def agreement(raters: Mapping[str, Mapping[Any, str]], *, seed: int = 0) -> dict[str, Any]:
@@ -27,13 +27,14 @@ def agreement(raters: Mapping[str, Mapping[Any, str]], *, seed: int = 0) -> dict
 
   Args:
     raters: name → {item: label}.
-    seed: of the intervals' resampling.
+    seed: seed of the resampling for the intervals.
 
   Returns:
-    n (items labelled by all), left_out (items labelled by some only), agreement (share of pairs of raters with the same
-    label, mean over the items), fleiss_kappa, pairs {"A, B": agreement and cohen_kappa of these two}, and shares
-    {rater: {label: its share of the rater's}}. Every agreement and κ has an `_interval` beside it: 95 %, percentiles of
-    a bootstrap over the items. If one label's share is near 0 or 1, κ says little.
+    n: items labelled by all raters; left_out: items labelled by some of them.
+    agreement: share of pairs of raters with the same label, mean over the items; fleiss_kappa.
+    pairs: {"A, B": agreement and cohen_kappa of the two raters}.
+    shares: {rater: {label: its share of the rater's labels}}. If a share is near 0 or 1, κ is not informative.
+    Every agreement and κ also has an `_interval`: 95 %, percentiles of a bootstrap over the items.
 
   Raises:
     ValueError: fewer than two raters, or no item that all have labelled.
@@ -81,7 +82,7 @@ def _agreement(said: Counter) -> Measure:
 def _measured(said: Counter, measures: Mapping[str, Measure], seed: int) -> dict[str, Any]:
   """Each measure, and its interval over resampled items.
 
-  Items with the same labels are alike: what is drawn is how many items have which labels, and not the items.
+  Items with the same labels are equivalent, so the resampling draws numbers of items per pattern, and not the items.
   """
   counts, n = np.asarray([*said.values()], np.float64), said.total()
   drawn = np.random.default_rng(seed).multinomial(n, counts / n, size=_RESAMPLES)

@@ -1,4 +1,4 @@
-"""Rejection sampling: of the episodes that evaluations have sampled, the right ones become transcripts for SFT."""
+"""Rejection sampling: turns the correct episodes of evaluations into transcripts for SFT."""
 
 import collections
 import dataclasses
@@ -15,29 +15,29 @@ from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import jsonl
 from ragrl_jax.structs import MODEL, Example
 
-WHOLE = ("length", "budget")  # how a turn that was cut off ends
-CHANGED = ("noise", "cut_middle")  # settings under which an evaluation's prompts are not those of the data
+WHOLE = ("length", "budget")  # stops of a turn that was cut off
+CHANGED = ("noise", "cut_middle")  # settings that make an evaluation's prompts differ from the data's
 
 
 def kept(
   folders: Sequence[str | pathlib.Path], examples: Sequence[Example], *, most: int = 0
 ) -> tuple[list[tuple[Example, Turns]], collections.Counter]:
-  """The right transcripts of these evaluations, each different one once, in the questions' order.
+  """The distinct correct transcripts of these evaluations, in the questions' order.
 
-  An episode is right if its outcome is 1 and none of its turns was cut off.
+  An episode is correct if its outcome is 1 and none of its turns was cut off.
 
   Args:
-    folders: of evaluations with one recipe and its switches, such as samples by several seeds.
-    examples: their questions.
-    most: transcripts a question, those of the earlier folders first; 0 keeps all.
+    folders: folders of evaluations with the same recipe and switches, such as several seeds.
+    examples: the questions of the evaluations.
+    most: most transcripts per question; earlier folders come first. 0 keeps all.
 
   Returns:
-    ([(example, turns)] with an id of its own for each, the number of episodes by fate: "kept", "wrong", "failed",
-    "cut off", "again" for a repeated one, "enough" for one more than `most`).
+    ([(example, turns)] with distinct ids, number of episodes by fate). The fates are "kept", "wrong", "failed", "cut
+    off", "again" for a repeated transcript, and "enough" if the question has `most` transcripts already.
 
   Raises:
-    ValueError: a folder is no finished evaluation; they are of different recipes; the recipe's episodes, or the
-      evaluation's prompts, cannot be trained on; or a question is not among the examples, or not with its passages.
+    ValueError: a folder is not a finished evaluation, the recipes differ, the recipe's episodes or the evaluation's
+      prompts cannot be trained on, or a question is not among the examples, or lacks its passages there.
 
   Source: rejection sampling as in Search-R1 (arXiv 2503.09516) sec. 5.1: five samples a question, the right ones kept.
   """
@@ -69,7 +69,7 @@ def kept(
 
 
 def _named(examples: Sequence[Example]) -> list[Example]:
-  """The examples with ids that differ, as a file's must: "q7", then "q7.2"."""
+  """The examples with distinct ids, which a file requires: "q7", then "q7.2"."""
   seen: collections.Counter = collections.Counter()
   found, taken = [], {example.id for example in examples}
   for example in examples:
@@ -98,22 +98,22 @@ def _fate(row: Mapping[str, Any], logged: Mapping[str, Any], turns: Turns, befor
 def _settings(folder: pathlib.Path) -> Mapping[str, Any]:
   path = folder / harness.METRICS
   if not path.is_file():
-    raise ValueError(f"{folder}: no {harness.METRICS} there: name the folder of a finished evaluation (--results).")
+    raise ValueError(f"{folder}: it has no {harness.METRICS}: name the folder of a finished evaluation (--results).")
   return json.loads(path.read_text(encoding="utf-8"))["settings"]
 
 
 def _agreed(evaluations: Sequence[tuple[str, Mapping[str, Any]]]) -> Mapping[str, Any]:
-  """The settings that the evaluations share; refuses those whose transcripts belong into no common training set."""
+  """The settings that the evaluations share. Refuses evaluations whose transcripts cannot form one training set."""
   first, settings = evaluations[0]
   for folder, other in evaluations[1:]:
     for name in ("recipe", "switches", "own_passages"):
       if settings.get(name) != other.get(name):
-        raise ValueError(f"{first} and {folder} differ in {name}: transcripts of one training set share it.")
+        raise ValueError(f"{first} and {folder} differ in {name}: transcripts of a training set must share it.")
   if any(settings.get(name) for _, settings in evaluations for name in CHANGED):
-    raise ValueError(f"{first}: its prompts were changed ({', '.join(CHANGED)}): SFT would train other ones.")
+    raise ValueError(f"{first}: its prompts were changed ({', '.join(CHANGED)}): SFT would train on other prompts.")
   recipe = settings["recipe"]
   if recipe not in recipes.RECIPES:
-    raise ValueError(f"{first}: its recipe {recipe!r} is none of this package's: {', '.join(recipes.RECIPES)}.")
+    raise ValueError(f"{first}: its recipe {recipe!r} is not one of this package: {', '.join(recipes.RECIPES)}.")
   if not recipes.get(recipe, settings["preset"], **settings["switches"]).trainable:
     raise ValueError(f"{first}: {recipe} joins several conversations in an episode: no policy can be trained on it.")
   return settings
@@ -124,6 +124,6 @@ def _check_passages(settings: Mapping[str, Any], examples: Sequence[Example]) ->
   bare = sum(not example.passages for example in examples)
   if recipe.needs_passages and bare:
     raise ValueError(
-      f"--data: {bare} of its {len(examples)} questions have no passages, and {recipe.name}'s prompt shows some, which "
-      "the evaluation searched for. Evaluate questions that bring them (launchers/make_generator_data.py --noturns)."
+      f"--data: {bare} of its {len(examples)} questions have no passages, but {recipe.name}'s prompt shows passages, "
+      "which the evaluation retrieved. Evaluate questions with passages (launchers/make_generator_data.py --noturns)."
     )

@@ -1,4 +1,4 @@
-"""Evaluations under several seeds: their folders, and mean and deviation over seeds."""
+"""Evaluations with several seeds: their folders, and mean and deviation over seeds."""
 
 import pathlib
 import statistics
@@ -16,16 +16,16 @@ def folders(out: pathlib.Path, seeds: int) -> list[pathlib.Path]:
     ValueError: fewer than one seed; or `out` holds an evaluation of the other kind.
   """
   if seeds < 1:
-    raise ValueError(f"--seeds={seeds}: each question is answered at least once.")
+    raise ValueError(f"--seeds={seeds}: it must be at least 1.")
   if seeds == 1 and (out / "seed_0").exists():
-    raise ValueError(f"{out} holds an evaluation under several seeds: give --seeds, or choose another --out.")
+    raise ValueError(f"{out} holds an evaluation with several seeds: give --seeds, or choose another --out.")
   if seeds > 1 and (out / PREDICTIONS).exists():
-    raise ValueError(f"{out} holds an evaluation under one seed: choose another --out for --seeds={seeds}.")
+    raise ValueError(f"{out} holds an evaluation with one seed: choose another --out for --seeds={seeds}.")
   return [out] if seeds == 1 else [out / f"seed_{seed}" for seed in range(seeds)]
 
 
 def parts(folder: pathlib.Path) -> list[pathlib.Path]:
-  """The folders of predictions of an evaluation: its seeds', in their order, or the folder itself without any."""
+  """The folders of predictions of an evaluation: those of its seeds, in order, or the folder itself."""
   found = [one for one in folder.glob("seed_*") if one.name.removeprefix("seed_").isdigit()]
   return sorted(found, key=lambda one: int(one.name.removeprefix("seed_"))) or [folder]
 
@@ -33,18 +33,18 @@ def parts(folder: pathlib.Path) -> list[pathlib.Path]:
 def over_seeds(
   found: Sequence[Mapping[str, Any]], rows: Sequence[Sequence[Mapping[str, Any]]], with_interval: Sequence[str]
 ) -> dict[str, Any]:
-  """The metrics of several seeds as one.
+  """Joins the metrics of several seeds.
 
   Args:
     found: `harness.summarise` of each seed.
-    rows: the rows of each seed, of the same questions in the same order.
-    with_interval: the measures of a question that get a 95 % bootstrap interval over questions. A question's value is
-      its mean over the seeds in which it is known.
+    rows: the rows of each seed, with the same questions in the same order.
+    with_interval: measures that get a 95 % bootstrap interval over questions. A question's value is its mean over the
+      seeds in which it is known.
 
   Returns:
-    Every number's mean over the seeds, counts included, in the form of `harness.summarise`; seeds, their number; and
-    deviation: in the same form, every number's sample standard deviation over the seeds. A number that a seed lacks has
-    neither.
+    The mean of every number over the seeds, counts included, in the form of `harness.summarise`. Also `seeds`, their
+    number, and `deviation`, the sample standard deviation of every number in the same form. Both omit numbers that a
+    seed lacks.
   """
   metrics = {"seeds": len(found), **_each(found, statistics.fmean)}
   for name in with_interval:
@@ -55,7 +55,7 @@ def over_seeds(
 
 
 def _each(found: Sequence[Mapping[str, Any]], of) -> dict[str, Any]:
-  """`of` the seeds' values, for every number that all of them have."""
+  """Applies `of` to the seeds' values of every number that all seeds have."""
   merged: dict[str, Any] = {}
   for name, first in found[0].items():
     values = [one.get(name) for one in found]

@@ -83,7 +83,7 @@ def of_terms(
 def chosen(
   settings: Mapping[str, Any], by_term: Mapping[str, Mapping[str, Any]], terms: Sequence[str] = ()
 ) -> dict[str, dict[str, Any]]:
-  """The settings of each judge of a run, by term; arguments and errors are those of `of_terms`. Nothing is loaded."""
+  """The settings of each judge of a run, by term. Loads nothing. Arguments and errors are those of `of_terms`."""
   found = {}
   for term in ("", *terms):
     changed = {field: value for field, value in by_term.get(term, {}).items() if value is not None}

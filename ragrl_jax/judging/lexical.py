@@ -63,7 +63,7 @@ class ExactFirst:
     self._judge, self.pace = judge, judge.pace
 
   def describe(self) -> dict[str, Any]:
-    """Kind and settings of the judge behind it, and that an exact match is not asked about."""
+    """Kind and settings of the other judge, and that it is not asked about exact matches."""
     return dict(self._judge.describe(), exact_first=True)
 
   def judge(self, pairs: Sequence[judge_api.Pair]) -> judge_api.Verdicts:

@@ -16,9 +16,9 @@ from ragrl_jax.judging import judge_api, prompts
 class LLM:
   """Asks a chat model about each pair at temperature 0, up to `concurrency` pairs at a time.
 
-  An answer that is no verdict gives None. It is not asked for again, since it would be the same; the first is logged.
-  A call that fails is repeated as `chat.client.Client` says, until retries or the deadline (timeout_s for every allowed
-  call) are spent. Then the pair fails (`judge_api.JudgeFailed`).
+  An answer without a verdict gives None. The question is not repeated, since the answer would be the same. The first
+  such answer is logged. A failed call is repeated (see `chat.client.Client`) until retries or the deadline (timeout_s
+  for every allowed call) are spent. Then the pair fails (`judge_api.JudgeFailed`).
 
   Args:
     endpoint: "https://host/v1"; empty is OpenAI's own. Credentials in it are never shown.
@@ -56,7 +56,7 @@ class LLM:
     if not key and not endpoint:
       raise ValueError(
         f"the environment variable {key_variable!r} holds no key (config.judge.key_variable), and "
-        "without config.judge.endpoint the judge is OpenAI's, which wants one."
+        "without config.judge.endpoint the judge is OpenAI's server, which requires one."
       )
     deadline_s = timeout_s * (retries + 1)
     try:
@@ -101,7 +101,7 @@ class LLM:
       worker.result()
     if failed:
       raise judge_api.JudgeFailed(
-        f"no verdict on {len(failed)} of {len(pairs)} pairs: the judge {next(iter(failed.values()))}. See that it "
+        f"no verdict on {len(failed)} of {len(pairs)} pairs: the judge {next(iter(failed.values()))}. Check that it "
         "answers, or change config.judge.",
         [pair for pair in pairs if pair in failed],
         answered,
@@ -114,8 +114,8 @@ class LLM:
     if verdict is None and not self._said_unread:
       self._said_unread = True
       logging.warning(
-        "the judge %s at %s gave an answer that is no verdict%s: %r. The pair has none; the next such "
-        "answers are not shown.",
+        "the judge %s at %s gave an answer without a verdict%s: %r. The pair gets no verdict. Further such answers are "
+        "not logged.",
         self._client.model,
         self._client.where,
         " (it was cut off)" if said.cut else "",

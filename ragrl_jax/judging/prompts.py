@@ -55,9 +55,9 @@ def get(name: str, wording: str = "", *, setting: str = "config.judge.wording") 
   """The prompt of this name.
 
   Args:
-    name: of PROMPTS: what premise and claim are, and how the answer is read.
-    wording: file:PATH with the user's own words for it (prompting/wording.py); "": ours. The file must have the
-      placeholders {premise} and {claim}; where answers are judged, {golds} and {answer}.
+    name: a key of PROMPTS. It determines the meaning of premise and claim, and the parser of the answer.
+    wording: file:PATH with the user's own wording (prompting/wording.py); "": the default wording. The file must have
+      the placeholders {premise} and {claim}, or {golds} and {answer} if answers are judged.
     setting: the path of `wording` in the config, for messages.
 
   Raises:

@@ -24,7 +24,7 @@ class RewardModel:
   Args:
     path: a Hugging Face folder with the decoder and its tokenizer, or a folder of PEFT adapters whose
       adapter_config.json names that folder.
-    prompt, wording: those that the decoder was trained on, see `prompts.get`.
+    prompt, wording: the prompt on which the decoder was trained, see `prompts.get`.
     threshold: see `judge_api.graded`; 0.5 gives the digit that the decoder would print.
     batch: pairs computed together.
     max_tokens: longest prompt, in tokens.

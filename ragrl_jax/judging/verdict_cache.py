@@ -161,13 +161,13 @@ class Cached:
     self._disconnect()
     passing = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in _PASSING
     if not passing and (self._file is None or self._file != _file(self._path)):
-      return  # another process has set it aside
+      return  # another process has renamed it
     try:
       if not passing:
         aside = _set_aside(self._path)
         logging.warning(
-          "%s: the file of verdicts is damaged (%s). It is now %s, and a new one is begun: the judge is "
-          "asked again for what it held (config.judge.cache).",
+          "%s: the file of verdicts is damaged (%s). It was renamed to %s, and a new file is started. The judge is "
+          "asked again about its pairs (config.judge.cache).",
           self._path,
           error,
           aside.name,

@@ -43,8 +43,8 @@ def assign(
   _check(rewards)  # one NaN would spread over its group and, by whitening, over the whole batch
   if penalties is not None:
     rewards = [r - np.where(mask, p, 0.0).astype(np.float32) for r, p, mask in zip(rewards, penalties, masks)]
-  # Sums of floats depend on their order. It stays that of the rows, so that older runs resume bit for bit.
-  # The rows of an episode follow each other, as if they were one.
+  # Sums of floats depend on their order. It stays the order of the rows, so that older runs resume bit for bit.
+  # The rows of an episode are joined into one.
   spans = sorted([span for span in own if span.of(masks).any()] for own in packed.by_episode())
   spans = [own for own in spans if own]
   cut = lambda arrays: [np.concatenate([span.of(arrays) for span in own]) for own in spans]
@@ -57,7 +57,7 @@ def assign(
     returns = [np.where(m, np.flip(np.cumsum(np.flip(r))), 0.0) for r, m in zip(ours, on)]
   else:
     longest = max((b.tokens.shape[1] for b in packed.blocks), default=1)
-    longest *= max((-(-len(mask) // longest) for mask in on), default=1)  # of several rows
+    longest *= max((-(-len(mask) // longest) for mask in on), default=1)  # an episode of several rows is longer
     found, returns = _discounted(ours, on, guesses, settings, longest)
   if settings.whitens:
     found = _whitened(found, on)

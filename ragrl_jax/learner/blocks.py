@@ -9,7 +9,7 @@ from ragrl_jax.structs import Batch
 
 
 def count(batches: Sequence[Batch], settings: Settings) -> dict[str, float]:
-  """An optimiser step's totals over all blocks, which the loss is divided by and the report shows."""
+  """Totals of an optimiser step over all blocks: the divisors of the loss, and counts for the report."""
   trained = real = places = sequences = weight = silent = pairs = 0.0
   for b in batches:
     mask = np.asarray(b.loss_mask).astype(bool)

@@ -62,7 +62,7 @@ class Learner:
 
   Attributes:
     trained: the policy's parameters and programs.
-    critic: those of a critic of its own; None without one.
+    critic: parameters and programs of a separate critic; None without one.
     adapters: number of LoRA's parameters. If there are any, no other parameters of the policy are trained.
     reference: trained parameters of the frozen policy of the KL term; None without one.
   """
@@ -135,7 +135,7 @@ class Learner:
 
   @property
   def params(self) -> Any:
-    """The trained parameters as they were at the start; only their shapes after they have been handed over."""
+    """The initial trained parameters; only their shapes after `init(keep=False)` has handed them over."""
     return self.trained.params
 
   def init(self, seed: int, *, keep: bool = True) -> TrainState:
@@ -188,7 +188,7 @@ class Learner:
     """
     s = self.settings
     if not minibatches or not all(part.blocks for part in minibatches):
-      raise ValueError("the learner was given no batches: it needs at least one block, if only of empty rows.")
+      raise ValueError("the learner got no batches: it needs at least one block, which may have only empty rows.")
     packed, metrics, found = packing.join(minibatches), {}, []
     for batch in packed.blocks:
       placed, scored = self.place(batch), {}

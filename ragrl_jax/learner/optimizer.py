@@ -38,8 +38,8 @@ def make(settings: OptimizerSettings, head: OptimizerSettings | None = None) -> 
   [L, in, out], and norms and biases two. Outside, embedding and head have two axes and the final norm one.
 
   Args:
-    settings: of the model.
-    head: of a value head in the same tree. Its gradient is clipped separately.
+    settings: settings for the model.
+    head: settings for a value head in the same tree. Its gradient is clipped separately.
   """
   whole = _chain(settings)
   # A value head starts far from its target. A common clip with its large gradients would shrink those of the trunk.

@@ -28,7 +28,7 @@ class Item:
     group_id: the prompt's running number.
     name: the item's name in error messages.
     rewards: float, the reward of each token; None for no rewards.
-    episode: what the items of one episode have in common; None: the item is the only one of its episode.
+    episode: a key shared by the items of one episode; None if the episode has only this item.
   """
 
   tokens: np.ndarray
@@ -62,7 +62,7 @@ class Packed:
     blocks: Batches [rows, T], the longest rows first.
     spans: one per item, in the order of the items. With a shared prefix, a span excludes the tokens that the group
       shares. It includes all trained tokens.
-    episodes: of each item, as in `Item`; empty if every item is an episode.
+    episodes: the field `episode` of each item; empty if every item is an episode.
   """
 
   blocks: list[Batch]
@@ -70,7 +70,7 @@ class Packed:
   episodes: Sequence[tuple[int, int] | None] = ()
 
   def by_episode(self) -> list[list[Span]]:
-    """The spans of each episode, in the order of the items; nearly all episodes have one."""
+    """The spans of each episode, in the order of the items. Nearly all episodes have one span."""
     found: dict[Any, list[Span]] = {}
     for number, span in enumerate(self.spans):
       own = self.episodes[number] if self.episodes else None
@@ -79,7 +79,7 @@ class Packed:
 
 
 def rows(episode: structs.Episode, rewards: Sequence[float]) -> list[Item]:
-  """The items of an episode: one for each of its conversations in which the model said something (`of_episode`).
+  """The items of an episode: one for each conversation in which the model sampled a token (see `of_episode`).
 
   Args:
     episode: see `of_episode`.
@@ -149,7 +149,7 @@ def of_demonstration(ids: Sequence[int], weights: Sequence[float], number: int =
   """A sequence for SFT: tokens with a weight above 0 are trained; the weights are in `advantages`.
 
   Raises:
-    ValueError: the number of weights is not that of the ids; the message names the demonstration by `number`.
+    ValueError: the numbers of weights and ids differ. The message names the demonstration by `number`.
   """
   tokens, weighed, name = np.asarray(ids, np.int32), np.asarray(weights, np.float32), f"demonstration {number}"
   if tokens.shape != weighed.shape:

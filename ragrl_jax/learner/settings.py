@@ -53,7 +53,7 @@ class CriticSettings:
 
   Attributes:
     kind, clip, coef, alone_steps: as in config.critic.
-    optimizer: of a critic of its own, or of the value head of a shared one.
+    optimizer: of a separate critic, or of the value head of a shared critic.
   """
 
   kind: str = Critic.kind
@@ -67,7 +67,8 @@ class CriticSettings:
     Critic(kind=self.kind, clip=self.clip, coef=self.coef, alone_steps=self.alone_steps)
     if self.alone_steps and self.kind != "own":
       raise ValueError(
-        f"config.critic.alone_steps={self.alone_steps} with kind={self.kind!r}: only an own critic can learn alone."
+        f"config.critic.alone_steps={self.alone_steps} with kind={self.kind!r}: only a critic of kind 'own' can learn "
+        "alone."
       )
 
 

@@ -1,4 +1,4 @@
-"""One trained model's compiled programs; the policy and a critic of its own use it."""
+"""The compiled programs of a trained model. The policy uses them, and so does a separate critic."""
 
 from collections.abc import Generator, Sequence
 from typing import Any

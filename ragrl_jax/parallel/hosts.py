@@ -1,4 +1,4 @@
-"""Several hosts that run one program: joining the job, exchanging values, and each host's own devices.
+"""Functions for jobs on several hosts: joining the job, exchanging values, and each host's own devices.
 
 All hosts run the same loop over the same numbers. Where hosts do different work (each plays its own prompts), they
 share the results by `exchange`; after that all hosts have the same values again.
@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import distributed  # the coordinator's address is nowhere else
+from jax._src import distributed  # the only place that has the coordinator's address
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 
@@ -151,28 +151,28 @@ def exchange_bytes(value: bytes) -> list[bytes]:
 
 
 def count_of(mesh: Mesh | None) -> int:
-  """Number of hosts whose devices a mesh has; 1 without one."""
+  """Number of hosts whose devices are in the mesh; 1 without a mesh."""
   return 1 if mesh is None else len({device.process_index for device in mesh.devices.flat})
 
 
 def address() -> str:
-  """This host's address as the others see it: host 0 has the coordinator's, the others that of their way to it."""
+  """This host's address for the other hosts: the coordinator's on host 0, else that of the interface towards it."""
   where, _, port = (distributed.global_state.coordinator_address or "").rpartition(":")
-  where = where.strip("[]")  # of an IPv6 address
+  where = where.strip("[]")  # the brackets of an IPv6 address
   if is_first():
     return where
   family, *_, to = socket.getaddrinfo(where, int(port), type=socket.SOCK_DGRAM)[0]
   with socket.socket(family, socket.SOCK_DGRAM) as way:
-    way.connect(to)  # nothing is sent: it only chooses the interface
+    way.connect(to)  # sends nothing, only chooses the interface
     return way.getsockname()[0]
 
 
 def own(tree: Any, mesh: Mesh) -> Any:
-  """This host's part of arrays, as arrays over a mesh of its own, or of a few hosts.
+  """This host's part of arrays, as arrays over a smaller mesh of this host or of a few hosts.
 
   Args:
-    tree: arrays over a mesh of all hosts, complete on these devices: no axis of theirs is split over other ones.
-    mesh: these devices, in the same order; its axes split the arrays as those of the larger mesh do.
+    tree: arrays over a mesh of all hosts. They must be complete on the smaller mesh's devices.
+    mesh: the smaller mesh. It has its devices in the same order, and splits the arrays as the larger mesh does.
   """
 
   def one(x):

@@ -1,9 +1,9 @@
-"""Messages from one host to a few others over TCP: a name and small arrays. Nothing that is received is ever run.
+"""Sends messages (a name and small arrays) from one host to a few others over TCP. Received bytes are never executed.
 
     size of the header, uint32 | header, JSON: [name, [[dtype, shape], …]] | the arrays' bytes, one after the other
 
-A link is used from one thread. A thread of its own watches each connection, so that a host that is lost is noticed
-while the device waits for it: the connection ends with its process at once, and SILENT_S after its machine.
+Use a link from one thread. A separate thread watches each connection, so a lost host is noticed while the device waits
+for it. If a process ends, its connection ends at once. If a machine dies, its connection ends after SILENT_S.
 """
 
 import contextlib
@@ -20,34 +20,34 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import jax  # gives numpy the dtype bfloat16, too
+import jax  # also adds the dtype bfloat16 to NumPy
 import numpy as np
 
 from ragrl_jax.parallel import hosts
 
-WAIT_S = 60.0  # for the others' connections, once all hosts have come so far
-HELLO_S = 5.0  # for what a connection must begin with
-SILENT_S = 30  # a machine that answers no packet for so long is lost
-NOTICE_S = 5.0  # a failed collective operation and the end of a connection have one cause if they come within this time
-GRACE_S = 10.0  # the main thread may raise the loss by itself for so long; then the process is ended
+WAIT_S = 60.0  # longest wait for the other hosts' connections, after all hosts have reached `connect`
+HELLO_S = 5.0  # longest wait for the first bytes of a connection
+SILENT_S = 30  # a machine that does not answer packets for this long is lost
+NOTICE_S = 5.0  # a collective operation that fails within this time of a connection's end has the same cause
+GRACE_S = 10.0  # time that the main thread has to raise the loss; then the process is ended
 
 HEADER = struct.Struct("<I")
 HELLO = struct.Struct("<32sI")  # token, number of the host
 
 
 class Lost(RuntimeError):
-  """A host that this one works with has ended, or cannot be reached."""
+  """Another host of the group has ended, or cannot be reached."""
 
 
 class Message(NamedTuple):
-  """What one host tells the others."""
+  """A message from one host to the others."""
 
   name: str
   arrays: tuple[np.ndarray, ...] = ()
 
 
 def connect(size: int) -> "Link":
-  """Links this host with those of its group: every `size` hosts that follow each other are one. All hosts call it.
+  """Connects this host with the other hosts of its group. A group is `size` successive hosts. All hosts call it.
 
   The first host of a group sends, the others receive.
 
@@ -78,7 +78,7 @@ def _server() -> socket.socket:
 
 
 def _accepted(server: socket.socket, token: str, missing: set[int]) -> dict[int, socket.socket]:
-  """The connections of these hosts. Whoever does not know the token is turned away."""
+  """The connections of these hosts. A connection that does not send the token is closed."""
   found: dict[int, socket.socket] = {}
   end = time.monotonic() + WAIT_S
   while missing - found.keys():
@@ -90,7 +90,7 @@ def _accepted(server: socket.socket, token: str, missing: set[int]) -> dict[int,
     connection.settimeout(HELLO_S)
     try:
       said, number = HELLO.unpack(_read(connection, HELLO.size))
-    except OSError:  # a stranger that says nothing, or leaves
+    except OSError:  # the other side sent nothing, or closed the connection
       connection.close()
       continue
     if secrets.compare_digest(said, token.encode()) and number in missing:
@@ -119,7 +119,7 @@ class Link:
       threading.Thread(target=self._watch, args=(number, connection), name=f"host {number}", daemon=True).start()
 
   def send(self, name: str, *arrays: np.ndarray) -> None:
-    """Tells the others. Raises Lost if one of them is lost."""
+    """Sends a message to the other hosts. Raises Lost if one of them is lost."""
     self._check()
     header = json.dumps([name, [[x.dtype.name, x.shape] for x in arrays]]).encode()
     parts = [HEADER.pack(len(header)), header, *(np.ascontiguousarray(x).tobytes() for x in arrays)]
@@ -131,7 +131,7 @@ class Link:
     self._check()
 
   def receive(self) -> Message:
-    """The next message. Waits for it, as long as the host that sends is there; raises Lost if it is not."""
+    """Waits for the next message and returns it. Raises Lost if the sending host is lost."""
     message = self._messages.get()
     if message is None:
       self._messages.put(None)  # for the next call
@@ -140,10 +140,10 @@ class Link:
 
   @contextlib.contextmanager
   def busy(self) -> Iterator[None]:
-    """While this lasts, a loss ends the process even if its main thread waits for a device, and so cannot raise it.
+    """Within this block, the loss of a host ends the process, even if the main thread waits for a device.
 
     Raises:
-      Lost: in place of the error of a collective operation that has lost its partner.
+      Lost: in place of the error of a collective operation that failed because a host is lost.
     """
     self._busy.set()
     try:
@@ -178,7 +178,7 @@ class Link:
     except (OSError, ValueError):  # it was closed there, or the machine is silent; what came is no message
       self._note(number)
       self._messages.put(None)
-    # The main thread may wait for a device that will never answer. Only the end of the process ends that.
+    # The main thread may wait for a device that will never answer. Only ending the process ends this wait.
     while True:
       self._busy.wait()
       time.sleep(GRACE_S)
@@ -188,14 +188,14 @@ class Link:
 
 
 def _keep_alive(connection: socket.socket) -> None:
-  """Has the kernel ask a silent machine whether it is there, and sends small messages at once."""
+  """Lets the kernel probe a silent machine, and sends small messages at once."""
   connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
   connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
   probes = dict(
     TCP_KEEPIDLE=SILENT_S // 3, TCP_KEEPINTVL=SILENT_S // 6, TCP_KEEPCNT=4, TCP_USER_TIMEOUT=1000 * SILENT_S
   )
   for name, value in probes.items():
-    if hasattr(socket, name):  # each system has its own
+    if hasattr(socket, name):  # the names differ between systems
       connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
@@ -209,7 +209,7 @@ def _message(connection: socket.socket) -> Message:
 
 
 def _read(connection: socket.socket, size: int) -> bytes:
-  """So many bytes. Raises ConnectionError if the connection ends before."""
+  """Reads this number of bytes. Raises ConnectionError if the connection ends before."""
   data = bytearray(size)
   view, at = memoryview(data), 0
   while at < size:

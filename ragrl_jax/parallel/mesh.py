@@ -57,12 +57,12 @@ def of_engine(learner: jax.sharding.Mesh | None, *, replicas: int = 0, tensor: i
 
 
 def engines(learner: jax.sharding.Mesh | None, *, replicas: int = 0, tensor: int = 1) -> jax.sharding.Mesh | None:
-  """The meshes of all engines in one, along "engine": replicas on "data", the devices of each on "tensor".
+  """One mesh with all engines: axis "engine" for engines, "data" for replicas, "tensor" for a replica's devices.
 
   Args:
     learner: the mesh over all hosts; None for one device.
-    replicas: of an engine; 0 takes the fewest that fill whole hosts.
-    tensor: devices of a replica.
+    replicas: replicas per engine; 0 takes the smallest number that fills whole hosts.
+    tensor: devices per replica.
 
   Raises:
     ValueError: an engine would not fill whole hosts, or engines of this size do not share the hosts evenly.
@@ -77,28 +77,28 @@ def engines(learner: jax.sharding.Mesh | None, *, replicas: int = 0, tensor: int
   size = engine_size(each, len(hosts), replicas=replicas, tensor=tensor)
   if owners != [host for host in hosts for _ in range(each)]:
     raise ValueError(
-      f"mesh {dict(learner.shape)}: the hosts' devices do not follow each other in it, so no engine can run on them; "
-      "choose sizes that divide the hosts' devices evenly (config.mesh)."
+      f"mesh {dict(learner.shape)}: the devices of a host are not next to each other in it, so no engine can run on "
+      "them; choose sizes that divide the hosts' devices evenly (config.mesh)."
     )
   # The devices stay in the learner's order, so that one program can take weights from its mesh to this one.
   return jax.sharding.Mesh(devices.reshape(-1, size // tensor, 1, tensor, 1), ("engine", *AXES))
 
 
 def engine_size(each: int, hosts: int, *, replicas: int = 0, tensor: int = 1) -> int:
-  """Devices of an engine, on so many hosts of `each` devices; see `engines`."""
+  """Number of devices of an engine, for `hosts` hosts with `each` devices; see `engines`."""
   size = replicas * tensor or math.lcm(tensor, each)
   if size % each or hosts % (size // each):
     says = f"config.rollout.mesh.replicas={replicas}, tensor={tensor}: they must multiply to a host's {each} " + (
       f"device{'s' * (each > 1)}"
     )
     if hosts > 1:
-      says += f", or to those of several hosts, so many that the {hosts} hosts make whole engines"
-    raise ValueError(f"{says}. Or let replicas be 0 and tensor a divisor.")
+      says += f", or to those of several hosts whose number divides the {hosts} hosts"
+    raise ValueError(f"{says}. Or set replicas to 0 and tensor to a divisor.")
   return size
 
 
 def host_by_host(devices: Sequence[jax.Device], shape: Sequence[int]) -> np.ndarray:
-  """TPUs of several hosts in this shape: each host's chips are one block of it, in the same order on every host.
+  """Arranges TPUs of several hosts in this shape. Each host's chips form one block, in the same order on every host.
 
   `mesh_utils.create_hybrid_device_mesh` may order them differently on some hosts. The chips along a mesh axis then have
   another relative position on each host, and libtpu fails on such collectives on v5e:8x8.

@@ -64,9 +64,9 @@ MAY_STAY_WHOLE = {"vocab"}
 
 
 def check_vocab(tensor: int, vocab: int, setting: str) -> None:
-  """Raises ValueError if so many devices cannot split a decoder's vocabulary; `setting` is their number's.
+  """Raises ValueError if `tensor` devices cannot split a decoder's vocabulary. `setting` is `tensor`'s config path.
 
-  The table would stay whole: every device would hold all its rows, and compute all logits.
+  Otherwise the embedding would not be sharded: every device would hold all its rows and compute all logits.
   """
   if vocab % tensor:
     raise ValueError(
@@ -84,13 +84,13 @@ def check(
   micro_rows: int | None = None,
   row_lengths: Sequence[int] = (),
 ) -> None:
-  """Refuses a mesh on which devices would gather or compute what is others' to do. The compiler would not say so.
+  """Refuses a mesh on which devices would gather, or compute twice, the parts of others. The compiler would not warn.
 
   Args:
-    sizes: of the mesh's axes.
-    heads, kv_heads: attention heads of the model, and how many of them have keys and values.
-    vocab: rows of the model's embedding; None if they are not known yet.
-    micro_rows, row_lengths: of the learner's blocks; None and () where nothing is trained.
+    sizes: sizes of the mesh's axes.
+    heads, kv_heads: attention heads and key-value heads of the model.
+    vocab: rows of the model's embedding; None if unknown.
+    micro_rows, row_lengths: sizes of the learner's blocks; None and () without training.
 
   Raises:
     ValueError: tensor does not divide the heads or the vocabulary, data · fsdp the rows, or sequence a row's tokens.

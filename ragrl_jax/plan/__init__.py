@@ -1,1 +1,1 @@
-"""Plans a run without its devices: work of a step, memory and traffic of a chip, compiled programs, the best mesh."""
+"""Plans a run without its devices: a step's work, memory and traffic per chip, compiled programs, the best mesh."""

@@ -1,4 +1,4 @@
-"""Compiles programs ahead of time for devices that this machine lacks, and reads the traffic from the compiled text.
+"""Compiles programs ahead of time for devices that this machine lacks. Reads the traffic from the compiled text.
 
 libtpu (the extra `tpu`) contains the whole compiler and needs no TPU. It lowers kernels, and refuses programs that do
 not fit into memory. GPUs: see `plan/gpus.py`.
@@ -36,7 +36,7 @@ def devices(topology: str, slices: int = 1) -> list[jax.Device]:
   """
   if gpus.is_gpu(topology):
     if slices != 1:
-      raise ValueError(f"{slices} slices of {topology!r}: GPUs have none; h200:2x8 is two hosts of eight H200 GPUs.")
+      raise ValueError(f"{slices} slices of {topology!r}: GPUs have no slices; h200:2x8 is two hosts of eight GPUs.")
     return gpus.devices(topology)
   for name, value in SETTINGS.items():
     os.environ.setdefault(name, value)
@@ -55,11 +55,11 @@ def devices(topology: str, slices: int = 1) -> list[jax.Device]:
 
 
 def of_hosts(topology: str, hosts: int = 1) -> str:
-  """The topology of a few hosts with these chips, as libtpu counts hosts: "v5e:2x2", "v5p:2x2x1"; "h200:8".
+  """The topology of `hosts` hosts of this topology: "v5e:2x2", "v5p:2x2x1", "h200:8". A TPU host is one of libtpu's.
 
   Args:
-    topology: of all of them.
-    hosts: a power of two on TPUs, whose chips then lie as close to each other as they can.
+    topology: the topology of all hosts.
+    hosts: number of hosts; a power of two on TPUs. Their chips form a block that is as compact as possible.
   """
   kind, _, sizes = topology.partition(":")
   if gpus.is_gpu(topology):
@@ -81,7 +81,7 @@ class Collective:
     times: number of executions per call of the program, iterations of loops included. Both branches of a condition
       count.
     loops: number of loops that contain it.
-    groups: the text that says which devices exchange data with each other; see `plan/collective_groups.py`.
+    groups: the text that lists the groups of devices that exchange data; see `plan/collective_groups.py`.
   """
 
   kind: str
@@ -109,7 +109,7 @@ def collectives(text: str) -> list[Collective]:
 
 
 def between_slices(text: str) -> int:
-  """Bytes that a chip sends over the data centre's network in a call, or receives, whichever is more; loops included.
+  """Bytes that a chip sends or receives (the larger number) over the data centre's network in a call, with loops.
 
   libtpu splits a collective over several slices into one within each slice, and a `send` and `recv` between slices.
   """

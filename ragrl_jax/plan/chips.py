@@ -2,8 +2,8 @@
 
 import dataclasses
 
-SHARE = 0.92  # of a GPU's memory; the rest is for CUDA's context and the buffers of NCCL and cuBLAS
-JAX_SHARE = 0.75  # what JAX takes of a GPU's memory if XLA_PYTHON_CLIENT_MEM_FRACTION does not say otherwise
+SHARE = 0.92  # usable share of a GPU's memory; CUDA's context and the buffers of NCCL and cuBLAS need the rest
+JAX_SHARE = 0.75  # share of a GPU's memory that JAX allocates by default (XLA_PYTHON_CLIENT_MEM_FRACTION)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,8 +14,8 @@ class Chip:
     hbm: bytes of memory that programs may use.
     bandwidth: bytes per second of that memory.
     interconnect: bytes per second that the chip sends over all its links to neighbours (ICI, NVLink).
-    network: bytes per second of a chip's share of the data centre's network, which connects slices, or hosts of GPUs.
-    memory: bytes of memory in all.
+    network: bytes per second of a chip's share of the data centre's network. It connects slices, or hosts of GPUs.
+    memory: total bytes of memory.
     links: names of the interconnect and of the network.
   """
 

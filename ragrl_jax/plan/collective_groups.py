@@ -1,12 +1,12 @@
-"""Which devices of a mesh a collective of a compiled program joins, and what of its data leaves a host of GPUs."""
+"""Finds the groups of devices of a compiled collective, and the bytes that it sends between hosts of GPUs."""
 
 import math
 import re
 
 import numpy as np
 
-# In three forms. These are the same groups of four devices: {{0,2},{1,3}} lists them, [2,2]<=[2,2]T(1,0) gives the
-# numbers 0 to 3 in two rows and two columns, transposed, and mesh['a'=2,'b'=2] {'a'} an axis of a mesh.
+# There are three forms. These are the same groups of four devices: {{0,2},{1,3}} lists them. [2,2]<=[2,2]T(1,0) puts
+# the numbers 0 to 3 into two rows and two columns, and transposes them. mesh['a'=2,'b'=2] {'a'} names a mesh's axis.
 FORMS = re.compile(
   r"(?:replica_groups|source_target_pairs)="
   r"(\{\{.*?\}\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|mesh\[.*?\] ?\{.*?\})"
@@ -14,13 +14,13 @@ FORMS = re.compile(
 
 
 def text(line: str) -> str:
-  """The part of an instruction that says which devices it joins; "" if it joins all."""
+  """The part of an instruction that lists its groups of devices; "" if all devices are one group."""
   found = FORMS.search(line)
   return found[0] if found else ""
 
 
 def of(line: str) -> list[list[int]]:
-  """The groups of devices that a collective joins, as places in the mesh; none if the text does not give them.
+  """The groups of devices of a collective, as positions in the mesh; empty if the text does not list them.
 
   Raises:
     ValueError: the text has an unknown form.
@@ -55,16 +55,16 @@ def _of_mesh(form: str) -> list[list[int]]:
 
 
 def between_hosts(kind: str, size: float, line: str, each: int) -> float:
-  """Bytes that a GPU sends over the network, or receives, in one execution of a collective; 0 within hosts.
+  """Bytes that a GPU sends over the network in one execution of a collective; 0 if it stays within hosts.
 
-  The GPUs of a host share what crosses the network, each by its own adapter, and pass it on by NVLink. If h hosts with
-  g GPUs each gather an array of n bytes, a GPU receives n · (h - 1) / h / g over the network.
+  The GPUs of a host share the traffic: each receives a part by its own adapter, and passes it on by NVLink. If h hosts
+  with g GPUs each gather an array of n bytes, a GPU receives n · (h - 1) / h / g over the network.
 
   Args:
     kind: one of `aot.COLLECTIVES`.
     size: bytes of the gathered, scattered, summed or exchanged array on one GPU.
-    line: the text that says which devices it joins.
-    each: number of GPUs of a host. The mesh's devices are in the order of the hosts.
+    line: the text that lists the groups of devices.
+    each: number of GPUs per host. The mesh's devices are in the order of the hosts.
   """
   most = 0.0
   for group in of(line):

@@ -1,6 +1,6 @@
-"""Compiles a run's programs for TPUs or GPUs that this machine lacks, and reports memory, traffic and the least time.
+"""Compiles a run's programs for TPUs or GPUs that this machine lacks. Reports memory, traffic and the shortest time.
 
-Nothing is run, and no weights are made. Sizes come from the config and the model's shape, memory and collectives from
+Nothing runs, and no weights are needed. Sizes come from the config and the model's shape, memory and collectives from
 the compiler, operations and HBM traffic from `plan/workload.py`.
 """
 
@@ -67,7 +67,7 @@ def check(
     fill: mean number of tokens of an episode, divided by config.rollout.context.
     drawn: share of these tokens that the model samples.
     only: names of programs to compile; all if empty. The report leaves out the others.
-    index: a dense index that every engine's chips share; None for none. Each episode is taken to search once.
+    index: a dense index that is split over the chips of every engine; None for none. Each episode searches once.
 
   Raises:
     ValueError: an invalid config or topology; the message says why.
@@ -298,7 +298,7 @@ class _Compiler:
     )
 
   def engine(self) -> None:
-    """Compiles one engine, which has the devices of a host or of a few, and its share of the episodes.
+    """Compiles one engine, which has the devices of one or several hosts, and its share of the episodes.
 
     The programs are compiled for a slice of these hosts: ahead of time, libtpu refuses programs for a part of a slice.
     """
@@ -357,7 +357,7 @@ class _Compiler:
     )
 
   def index(self, index: index_lib.Index) -> None:
-    """Compiles the search of an index whose vectors are shared by the chips of each engine."""
+    """Compiles the search of an index whose vectors are split over the chips of each engine."""
     devices, engines = list(self.here.devices.flat), self.mesh.size // self.here.size
     self.resident[index_lib.VECTORS] = index.bytes(devices)
     if not self.only or index_lib.SEARCH in self.only:

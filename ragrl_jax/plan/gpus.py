@@ -1,4 +1,4 @@
-"""NVIDIA GPUs that this machine lacks, as the compiler's targets.
+"""Compiler targets for NVIDIA GPUs that this machine lacks.
 
 JAX's CUDA plugin (the extra `gpu-check`) contains the whole compiler. It compiles for a GPU from a description of it.
 """
@@ -13,13 +13,13 @@ from jax.experimental import topologies
 
 from ragrl_jax.plan import chips
 
-MOST = 8  # GPUs a host
+MOST = 8  # most GPUs per host
 CUDNN = 91_000  # the target's dnn_version as a number
 
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-  """What the compiler asks about a GPU beside memory and bandwidth, which are in `chips.CHIPS`.
+  """Properties of a GPU that the compiler needs. Memory and bandwidth are in `chips.CHIPS`.
 
   Attributes:
     name: as CUDA reports it.

@@ -1,6 +1,6 @@
-"""What dense retrieval takes on TPUs or GPUs that this machine lacks: exact search beside a run, and encoding a corpus.
+"""Memory and time of dense retrieval on TPUs or GPUs that this machine lacks: exact search, and encoding of a corpus.
 
-The programs are those of `retrieval/device.py` and `models/encoder.py`, compiled ahead of time; nothing is run.
+The programs of `retrieval/device.py` and `models/encoder.py` are compiled ahead of time. Nothing runs.
 """
 
 import dataclasses
@@ -20,20 +20,20 @@ from ragrl_jax.plan import aot, chips, gpus, launches
 from ragrl_jax.plan.summary import Program
 from ragrl_jax.retrieval import device
 
-VECTORS = "index: vectors"  # their name among what stays
-SEARCH = "engine: search"  # the search's name: it runs while the engine draws
+VECTORS = "index: vectors"  # name of the vectors in the report's resident memory
+SEARCH = "engine: search"  # name of the search, which runs while the engine samples
 BASE = bert.BertConfig(30_522, 768, 12, 12, 3072, 512, 2, 1e-12)  # BERT base: E5, BGE, GTE and DPR in that size
 
 
 @dataclasses.dataclass(frozen=True)
 class Index:
-  """A dense index on the accelerators, and how it is asked.
+  """A dense index on the accelerators, and its searches.
 
   Attributes:
     passages, dim: number and length of its vectors.
-    dtype: on the chips: one of `device.DTYPES`.
-    queries: searched together.
-    top_k: passages of a query; bfloat16 and int8 fetch four times as many candidates.
+    dtype: dtype of the vectors on the chips, one of `device.DTYPES`.
+    queries: queries per batch.
+    top_k: passages per query; bfloat16 and int8 fetch four times as many candidates.
   """
 
   passages: int
@@ -61,13 +61,13 @@ class Index:
 
   @property
   def candidates(self) -> int:
-    """Rows that the devices find for a query, at first."""
+    """Number of candidates that the devices find for a query in the first search."""
     wanted = max(self.top_k + 8, 4 * self.top_k * (self.dtype != "float32"))
     return 1 << (wanted - 1).bit_length()
 
 
 def search(index: Index, devices: list[jax.Device], *, calls: int = 1) -> Program:
-  """The compiled search of one batch of queries, with the vectors shared by these devices."""
+  """The compiled search of one batch of queries, with the vectors split over these devices."""
   mesh, (share, block) = Mesh(np.array(devices), (device.AXIS,)), index.shape(devices)
   shape = lambda kind, axes, *size: jax.ShapeDtypeStruct(size, kind, sharding=NamedSharding(mesh, PartitionSpec(*axes)))
   total, rows = share * len(devices), (device.AXIS,)
@@ -94,13 +94,13 @@ def search(index: Index, devices: list[jax.Device], *, calls: int = 1) -> Progra
 def encode(
   shape: bert.BertConfig, devices: list[jax.Device], *, texts: int = 512, tokens: int = 192, pooling: str = "mean"
 ) -> Program:
-  """The compiled encoder in bfloat16 for a batch of texts of one length, shared by these devices.
+  """The compiled encoder in bfloat16 for a batch of texts of one length, split over these devices.
 
   Args:
-    shape: of the encoder.
-    devices: each holds the whole encoder.
-    texts: in a batch, on all devices together.
-    tokens: of a text; 192 holds nearly all passages of 100 words.
+    shape: the encoder's shape.
+    devices: devices that each hold the whole encoder.
+    texts: texts per batch, on all devices together.
+    tokens: tokens per text; nearly all passages of 100 words have at most 192.
     pooling: see `encoder.EncoderSettings`.
   """
   mesh = mesh_lib.make(devices)
@@ -125,7 +125,7 @@ def encode(
 
 
 def seconds(topology: str, program: Program) -> tuple[float, str]:
-  """(lower bound on the seconds of a call, what bounds it: compute, hbm or the name of a link)."""
+  """(lower bound on the seconds of a call, the resource that bounds it: compute, hbm or the name of a link)."""
   chip, peak = chips.of(topology), dict(flops.PEAKS)[topology.split(":")[0]]
   return max(
     (program.flops / peak, "compute"),
@@ -136,12 +136,12 @@ def seconds(topology: str, program: Program) -> tuple[float, str]:
 
 @dataclasses.dataclass(frozen=True)
 class Alone:
-  """An index on chips that have nothing else to hold.
+  """An index on chips that hold nothing else.
 
   Attributes:
-    index, topology: what, and where.
+    index, topology: the index and its chips.
     devices: number of chips.
-    resident: bytes of vectors on a chip.
+    resident: bytes of vectors per chip.
     program: the compiled search.
   """
 
@@ -153,7 +153,7 @@ class Alone:
 
   @property
   def left(self) -> float:
-    """Bytes of a chip that are left beside vectors and temporaries."""
+    """Free bytes of a chip, beside vectors and temporaries."""
     return chips.of(self.topology).hbm - self.resident - self.program.temporaries
 
   @property
@@ -187,10 +187,10 @@ class Alone:
 
 
 def alone(index: Index, topology: str) -> Alone:
-  """What an index takes on these chips when nothing else is on them.
+  """Memory and time of an index on these chips if they hold nothing else.
 
   Raises:
-    ValueError: no such topology.
+    ValueError: the topology is unknown.
     RuntimeError: the compiler is missing.
   """
   chips.of(topology)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ragrl_jax.plan import aot
 
-# Instructions that launch nothing. All that is not in a fusion and not here is a kernel or a copy of memory.
+# Instructions that launch nothing. Any other instruction outside of a fusion is a kernel or a copy of memory.
 FREE = frozenset(
   ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "add-dependency", "opt-barrier")
 )
@@ -15,16 +15,15 @@ INSTRUCTION = re.compile(r"= (?:\(.*?\)|\S+) ([\w\-]+)\(")
 
 @dataclasses.dataclass(frozen=True)
 class Launches:
-  """What one call of a program launches.
+  """Numbers of launches of one call of a program.
 
   Attributes:
-    kernels: number of kernels, copies of memory and collectives. It is a lower bound: a sort counts as one, and the
-      body of a loop in `host_loops` once, or `turns` times if no other loop is around it.
+    kernels: number of kernels, copies of memory and collectives. It is a lower bound: a sort counts as one. The body of
+      a loop in `host_loops` counts once, or `turns` times if it is an outermost loop.
     host_loops: number of loops with an unknown number of iterations. In each iteration the GPU waits until the host has
-      read whether there is another.
-    host_branches: number of conditions. At each the GPU waits until the host has read which branch to take.
-    fewest: as `kernels`, where every condition takes its shorter branch: a step in which no lane filters by top-k or
-      top-p.
+      read whether to continue.
+    host_branches: number of conditions. At each condition the GPU waits until the host has read which branch to take.
+    fewest: `kernels` if every condition takes its shorter branch, as in a step without top-k and top-p.
   """
 
   kernels: int
@@ -34,7 +33,7 @@ class Launches:
 
 
 def launches(text: str, turns: int = 1) -> Launches:
-  """What a call of a program launches. An outermost loop that the host counts is taken to have `turns` iterations."""
+  """Counts the launches of a call of a program. An outermost loop that the host counts has `turns` iterations."""
   bodies, entry = aot.computations(text)
   return _of(bodies, entry, turns)
 
@@ -46,7 +45,7 @@ def _of(bodies: Mapping[str, list[str]], name: str, turns: int) -> Launches:
     if kind == "while":
       known = re.search(r"known_trip_count\W+n\W+(\d+)", line)
       body, condition = (_of(bodies, re.search(rf"{part}=%?([\w.\-]+)", line)[1], 1) for part in ("body", "condition"))
-      # The host counts if the compiler could not: then the condition runs, too, and its result is copied to the host.
+      # The host counts if the compiler could not. Then the condition also runs, and its result is copied to the host.
       kernels += int(known[1]) * body.kernels if known else turns * (body.kernels + condition.kernels + 1)
       fewest += int(known[1]) * body.fewest if known else turns * (body.fewest + condition.fewest + 1)
       loops += body.host_loops + (0 if known else 1 + condition.host_loops)

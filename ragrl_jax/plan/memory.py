@@ -8,7 +8,7 @@ from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.plan import gpus
 from ragrl_jax.settings import MAX_PROMPTS
 
-GRADIENT = "gradient"  # its name among what stays
+GRADIENT = "gradient"  # its name in the report's resident memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ def counted(shape: Any, axes: Axes) -> Counted:
 
 
 def engine_axes(config: Any, each: int, hosts: int = 1) -> Axes:
-  """An engine's mesh, on so many hosts of `each` chips: replicas on data, the chips of a replica on tensor.
+  """An engine's mesh on `hosts` hosts of `each` chips: replicas on "data", the chips of a replica on "tensor".
 
   Raises:
     ValueError: config.rollout.mesh does not fill whole hosts.
@@ -82,9 +82,9 @@ def engine_axes(config: Any, each: int, hosts: int = 1) -> Axes:
 
 
 def fewest_hosts(shape: Any, each: int, hosts: int, room: float) -> int | None:
-  """The fewest hosts of `each` chips on whose chips an engine's bf16 weights take no more than `room` bytes each.
+  """Smallest number of hosts with `each` chips on which an engine's bf16 weights need at most `room` bytes per chip.
 
-  None if there are none: a replica is split over no more chips than the model has key-value heads.
+  None if there is no such number, because a replica has at most as many chips as the model has key-value heads.
   """
   for span in (n for n in range(1, hosts + 1) if hosts % n == 0):
     tensors = (n for n in range(1, span * each + 1) if span * each % n == 0 and shape.num_kv_heads % n == 0)
@@ -100,14 +100,14 @@ def of_weights(shape: Any, here: Axes) -> float:
 
 
 def cached_tokens(config: Any, replicas: int) -> int:
-  """Tokens that the cache of one replica has room for."""
+  """Capacity of the cache of one replica, in tokens."""
   r = config.rollout
   full = (-(-r.rows // replicas) + MAX_PROMPTS) * -(-r.context // r.page)
   return (-(-r.pages // replicas) or full) * r.page
 
 
 def layout(shape: Any, config: Any, topology: str, tensor: int) -> cache_lib.Layout:
-  """How the engine's cache lies on these TPUs or GPUs, with matmuls in bf16 and a replica on `tensor` of them."""
+  """The layout of the engine's cache on these TPUs or GPUs, with bf16 matmuls and `tensor` chips per replica."""
   r, platform = config.rollout, "gpu" if gpus.is_gpu(topology) else "tpu"
   return cache_lib.layout(shape, r.page, "bfloat16", platform, tensor, kv_dtype=r.kv_dtype)
 

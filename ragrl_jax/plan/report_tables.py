@@ -1,4 +1,4 @@
-"""Prints a run's report as tables: what stays in memory, and each program's work, traffic and launches."""
+"""Prints a run's report as tables: resident memory, and each program's work, traffic and launches."""
 
 from ragrl_jax.plan import chips, gpus
 from ragrl_jax.plan.summary import Program, Report
@@ -35,7 +35,7 @@ def text(report: Report) -> str:
 
 def _speed(report: Report) -> str:
   if not report.mfu:
-    return "Not all programs of a step were compiled (--only), so that it has no time."
+    return "Not all programs of a step were compiled (--only), so its time is unknown."
   return (
     f"At the roofline a step of {report.tokens} tokens takes {report.step_s:.1f} s: "
     f"{report.tokens / report.step_s:,.0f} tokens/s, the learner's MFU {report.mfu:.0%}."
@@ -43,18 +43,18 @@ def _speed(report: Report) -> str:
 
 
 def held(report: Report) -> str:
-  """How many conversations the cache can hold, and what the number is made of."""
+  """The number of conversations that the cache can hold, and how it is computed."""
   one = report.conversation
   return (
     f"Beside the train state {report.free / 2**30:.2f} GiB a chip are free for the cache: {report.conversations:,} "
     f"conversations an engine, on {one.replicas} replica{'s' * (one.replicas > 1)}, of the mean length: {one.tokens:,} "
     f"tokens in pages, {one.bytes / 2**20:.1f} MiB a chip. If each reserved the whole context in bfloat16, "
-    f"{one.reserved / 2**20:.1f} MiB, there were {report.reserved_rows:,}."
+    f"{one.reserved / 2**20:.1f} MiB, there would be room for {report.reserved_rows:,}."
   )
 
 
 def too_narrow(report: Report) -> list[str]:
-  """On how many hosts an engine's weights would fit, if they do not fit on so many as it has."""
+  """The number of hosts on which an engine's weights would fit, if they do not fit on its own hosts."""
   if report.fits or report.fewest is not None and report.fewest <= report.span:
     return []
   if report.fewest is None:
@@ -100,12 +100,12 @@ def collectives(one: Program) -> list[str]:
 
 
 def preallocated(report: Report, on_gpus: bool) -> list[str]:
-  """What to set if the run needs more of a GPU's memory than JAX takes by itself."""
+  """The setting for a run that needs more of a GPU's memory than JAX allocates by default."""
   if not on_gpus or not report.fits or report.needed <= chips.JAX_SHARE * report.chip.memory:
     return []
   return [
-    f"JAX takes {chips.JAX_SHARE:.0%} of a GPU's memory, {chips.JAX_SHARE * report.chip.memory / 2**30:.2f} GiB: start "
-    f"the run with XLA_PYTHON_CLIENT_MEM_FRACTION={chips.SHARE}."
+    f"JAX allocates {chips.JAX_SHARE:.0%} of a GPU's memory, {chips.JAX_SHARE * report.chip.memory / 2**30:.2f} GiB: "
+    f"start the run with XLA_PYTHON_CLIENT_MEM_FRACTION={chips.SHARE}."
   ]
 
 

@@ -17,11 +17,11 @@ from ragrl_jax.plan.memory import Axes
 from ragrl_jax.plan.summary import Conversation, Program, Report
 
 LANES = (4, 8, 16, 32, 64, 128, 256, 512)
-TENSOR = (1, 2, 4, 8)  # devices of an engine's replica
+TENSOR = (1, 2, 4, 8)  # devices per replica of an engine
 ROWS = (1, 2, 4)  # rows of a block per share of data and fsdp
-TPUS = 4  # of a host, as libtpu counts hosts
+TPUS = 4  # chips per TPU host, as libtpu counts hosts
 EQUAL = 1.02  # steps whose times differ by less than this factor count as equal
-SPARE = 1.2  # room in the cache, over that for conversations of the mean length
+SPARE = 1.2  # size of the cache, relative to that for conversations of the mean length
 SLAB = 16_384  # largest number of tokens gathered for the head; limits config.learner.logprob_chunk times tensor · fsdp
 
 
@@ -50,19 +50,19 @@ class Slice:
     return self.chips // self.host
 
   def spans(self, tensor: int) -> int:
-    """Hosts of an engine whose replicas have so many chips; 0 if these fill no whole hosts or no whole part of one."""
+    """Hosts of an engine with `tensor` chips per replica; 0 if a replica fits neither whole hosts nor a part of one."""
     span = max(1, tensor // self.host)
     return span if self.host * span % tensor == 0 and self.hosts % span == 0 else 0
 
   @functools.cached_property
   def islands(self) -> int:
-    """Number of groups of chips that only the data centre's network connects: slices of TPUs, hosts of GPUs."""
+    """Number of groups of chips that are connected only by the data centre's network: TPU slices, or hosts of GPUs."""
     return self.hosts if gpus.is_gpu(self.topology) else self.slices
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-  """Settings that may be chosen freely: they do not change what the run learns from."""
+  """Settings that can be chosen freely, because they do not change what the run learns."""
 
   axes: Axes
   micro_rows: int
@@ -114,7 +114,7 @@ class _Part:
   programs: tuple[Program, ...]
   needed_flops: float = 0.0
   conversation: Conversation | None = None
-  span: int = 1  # hosts of an engine
+  span: int = 1  # hosts per engine
 
   @functools.cached_property
   def stays(self) -> float:
@@ -123,7 +123,7 @@ class _Part:
 
   @functools.cached_property
   def room(self) -> float:
-    """Bytes of temporaries of the program that needs most, and of the gradient."""
+    """Bytes for the largest temporaries of a program, and for the gradient."""
     return max(one.temporaries for one in self.programs) + self.resident.get(memory.GRADIENT, 0.0)
 
 
@@ -213,7 +213,7 @@ def _engine(config, shape, where, made):
     passes=layout.passes,
   )
   tokens = load_lib.PREFILL_ROWS * r.prefill
-  # A replica over several islands sends everything over the data centre's network, too.
+  # A replica over several islands also sends everything over the data centre's network.
   far = here.tensor > where.chips // where.islands
   fill_sent, chunk_sent = temporaries.extend_sent(shape, here, tokens), temporaries.decode_sent(shape, config, here)
   return _Part(
@@ -246,7 +246,7 @@ def _engine(config, shape, where, made):
 
 
 def conversation(config: Any, load: load_lib.Load, layout: cache_lib.Layout, here: Axes) -> Conversation:
-  """What a conversation of the mean length takes of a cache with this layout on the engine's mesh."""
+  """Memory of a conversation of the mean length in a cache with this layout on the engine's mesh."""
   r, pages = config.rollout, load_lib.held(config, load)
   wide = dataclasses.replace(layout, dtype=jnp.dtype(jnp.bfloat16)).token_bytes
   most = layout.most(here.tensor)
@@ -263,9 +263,9 @@ def choices(config: Any, shape: Any, where: Slice, load: load_lib.Load) -> Itera
   """All meshes of the chips that divide the model and the rows, each with all numbers of rows and lanes.
 
   Only the data axis spans several slices, or several hosts of GPUs, so that only gradients cross the data centre's
-  network. GPUs keep rows whole, as their attention needs. The number of cache rows per lane is the config's. There are
-  no more lanes and rows than an engine has episodes. The cache has room for conversations of the mean length, and SPARE
-  besides: what is longer takes the pages of what is shorter.
+  network. On GPUs rows are not split, because their attention needs whole rows. The number of cache rows per lane is
+  the config's. Lanes and rows do not exceed the episodes of an engine. The cache has SPARE times the room for
+  conversations of the mean length. Longer conversations use the pages that shorter ones leave free.
 
   Args:
     config: the run's config.
@@ -303,7 +303,7 @@ def choices(config: Any, shape: Any, where: Slice, load: load_lib.Load) -> Itera
 
 
 def pages_for(config: Any, load: load_lib.Load, rows: int, replicas: int) -> int:
-  """Pages for so many conversations of the mean length, and SPARE besides; at least one full conversation a replica."""
+  """Pages for SPARE times `rows` conversations of the mean length, and at least one full conversation per replica."""
   r = config.rollout
   pages = lambda tokens: math.ceil(tokens / r.page)
   needed = math.ceil(SPARE * rows * load_lib.held(config, load))
@@ -333,9 +333,9 @@ def best(
 ) -> tuple[Choice, Report] | None:
   """The fitting choice with the shortest step, and its report; None if no choice fits.
 
-  Engines span as few hosts as they can: the more engines, the fewer episodes wait for each other.
-  Among steps that are equal within EQUAL, also if no collective overlaps with other work (the roofline assumes that all
-  do), it takes the choice beside which the engine's cache can hold most conversations.
+  Engines span as few hosts as possible: with more engines, fewer episodes wait for each other.
+  Among choices whose steps are equal within EQUAL, the one with room for the most conversations in the cache wins. The
+  steps must also be equal if no collective overlaps with other work; the roofline assumes that all overlap.
 
   Args:
     config: the run's config.
@@ -392,7 +392,7 @@ def _light(values):
 
 
 def _needed(learner, engine, together):
-  """As `Report.needed`."""
+  """`Report.needed` of the two parts."""
   if together:
     gradient = learner.resident[memory.GRADIENT]
     return learner.stays + engine.stays + max(learner.room, gradient + engine.room)

@@ -7,9 +7,9 @@ from ragrl_jax.learner import flops
 from ragrl_jax.plan import chips
 from ragrl_jax.plan.memory import GRADIENT
 
-LEARNER = "learner"  # how the names of its programs and of its memory begin
-ENGINE = "engine"  # how the names of its programs and of its memory begin
-SWITCH = "switch"  # and of the programs that take the learner's weights to it
+LEARNER = "learner"  # prefix of the names of the learner's programs and memory
+ENGINE = "engine"  # prefix of the names of the engine's programs and memory
+SWITCH = "switch"  # prefix of the names of programs that copy the learner's weights to the engine
 CACHE = "engine: cache"
 
 
@@ -22,14 +22,14 @@ class Program:
     flops: operations, remat's second forward pass included.
     hbm: lower bound on the bytes read from and written to HBM.
     sent: bytes sent and received in collectives within the slice, or within a host of GPUs.
-    dcn: bytes sent or received, whichever is more, over the data centre's network.
+    dcn: bytes sent or received (the larger number) over the data centre's network.
     collectives: kind → number per call.
     crossing: the same for collectives between hosts of GPUs.
     calls: number of calls in one training step.
-    turns: iterations of its outermost loop in a call: the tokens that decoding draws for a lane.
-    kernels, host_loops, host_branches, fewest: of a call on a GPU, see `plan/launches.py`; 0 on TPUs, which run a
-      program alone.
-    error: why it does not compile; "" if it does.
+    turns: iterations of its outermost loop per call: the tokens that decoding samples for a lane.
+    kernels, host_loops, host_branches, fewest: of a call on a GPU, see `plan/launches.py`; 0 on TPUs, where a program
+      is one launch.
+    error: why the program does not compile; "" if it compiles.
   """
 
   name: str
@@ -53,14 +53,14 @@ class Program:
 
 @dataclasses.dataclass(frozen=True)
 class Conversation:
-  """What a conversation of the mean length takes of an engine's cache.
+  """Memory of a conversation of the mean length in an engine's cache.
 
   Attributes:
-    tokens: that its pages have room for.
-    bytes: of these pages on a chip.
-    reserved: bytes on a chip of a conversation of the whole context in bfloat16: what it took before there were pages.
-    replicas: of the engine.
-    most: of a replica, if the kernel cannot address more; None if it can.
+    tokens: capacity of its pages in tokens.
+    bytes: bytes of these pages per chip.
+    reserved: bytes per chip if a conversation reserved the whole context in bfloat16, for comparison.
+    replicas: replicas of the engine.
+    most: most conversations of a replica if the kernel limits them; None without a limit.
   """
 
   tokens: int
@@ -75,19 +75,19 @@ class Report:
   """Memory and work of one run on TPU slices or hosts of GPUs.
 
   Attributes:
-    topology, slices: the topology of a slice, and the number of slices; all GPUs stand in the topology.
-    devices, hosts: their numbers in all slices.
+    topology, slices: the topology of a slice, and the number of slices. For GPUs the topology has all of them.
+    devices, hosts: total numbers of devices and hosts.
     mesh: sizes of the mesh's axes.
     parameters: number of the model's parameters.
     resident: bytes that stay on a chip for the whole run, by name.
     programs: the programs of the run.
-    rows: cache rows of an engine.
-    tokens: assumed number of tokens of one step's episodes.
-    together: whether the engine draws while the learner works (config.rollout.ahead): then both need their memory.
-    span: hosts of an engine.
+    rows: cache rows per engine.
+    tokens: assumed number of tokens of a step's episodes.
+    together: whether the engine samples while the learner works (config.rollout.ahead). Then both need memory.
+    span: hosts per engine.
     fewest: the fewest hosts on which an engine's weights fit beside the train state; None if no number suffices.
     needed_flops: a chip's share of the learner's operations in a step, without remat's second forward pass.
-    conversation: what one takes of the cache.
+    conversation: memory of a conversation in the cache.
   """
 
   topology: str
@@ -118,10 +118,10 @@ class Report:
 
   @property
   def needed(self) -> float:
-    """Bytes needed on a chip by the larger phase.
+    """Bytes per chip that the larger phase needs.
 
-    The engine's weights and cache are freed while the learner works, and the gradient while the engine does. The cache
-    is made when the weights are there.
+    The engine's weights and cache are freed while the learner works, and the gradient while the engine works. The cache
+    is allocated after the weights have been copied.
     """
     engine = sum(size for name, size in self.resident.items() if name.startswith(ENGINE))
     gradient, cache = self.resident[GRADIENT], self.resident.get(CACHE, 0)
@@ -132,12 +132,12 @@ class Report:
     return stays + max(engine + self._room(ENGINE), switching, gradient + self._room(LEARNER))
 
   def _room(self, phase: str) -> float:
-    """Largest temporaries of the programs whose names begin so."""
+    """Largest temporaries of the programs of this phase."""
     return max((program.temporaries for program in self.programs if program.name.startswith(phase)), default=0)
 
   @property
   def free(self) -> float:
-    """Bytes of a chip that the cache may take: all that the phase in which the engine draws leaves."""
+    """Bytes of a chip that are free for the cache while the engine samples."""
     stays = sum(size for name, size in self.resident.items() if name != CACHE)
     if self.together:
       return self.chip.hbm - stays - max(map(self._room, (ENGINE, SWITCH, LEARNER)))
@@ -152,7 +152,7 @@ class Report:
 
   @property
   def reserved_rows(self) -> int:
-    """As `conversations`, if each reserved the whole context in bfloat16."""
+    """`conversations` if each conversation reserved the whole context in bfloat16."""
     return self.conversation.replicas * max(0, int(self.free // self.conversation.reserved))
 
   @property

@@ -1,4 +1,4 @@
-"""Compiles what takes the learner's weights to the engine, leaf by leaf, and counts what that needs beside them."""
+"""Compiles the programs that copy the learner's weights to the engine, leaf by leaf, and counts memory and traffic."""
 
 import time
 from typing import Any
@@ -16,14 +16,14 @@ NAME = f"{SWITCH}: weights"
 
 
 def program(model: Any, rollout: Any, mesh: jax.sharding.Mesh, here: jax.sharding.Mesh, weights: float) -> Program:
-  """All leaves' programs as one: the largest temporaries, and what is sent for all.
+  """The programs of all leaves as one: the largest temporaries, and the sum of bytes sent.
 
   Args:
     model: a decoder of ShapeDtypeStructs.
     rollout: config.rollout.
-    mesh: the learner's.
-    here: one host's part of it, or of its likes; `mesh` itself if there is one host.
-    weights: bytes of the engine's on a chip.
+    mesh: the learner's mesh.
+    here: the engine's mesh; `mesh` itself on one host.
+    weights: bytes of the engine's weights per chip.
   """
   began = time.perf_counter()
   sizes = rollout.mesh.to_dict()
@@ -39,6 +39,6 @@ def program(model: Any, rollout: Any, mesh: jax.sharding.Mesh, here: jax.shardin
 
 
 def counted(compiled: Any) -> tuple[int, float]:
-  """What the compiled program of one leaf takes on a chip: bytes beside the engine's leaf, and bytes sent."""
+  """(bytes beside the engine's leaf, bytes sent) per chip, of the compiled program of one leaf."""
   moved = aot.collectives(compiled.as_text())
   return compiled.memory_analysis().temp_size_in_bytes, float(sum(one.bytes * one.times for one in moved))

@@ -50,7 +50,7 @@ def _layer_room(c, axes, tokens):
 
 
 def _head_room(c, config, axes, tokens, *, copies):
-  """A slab of hidden states, gathered from the chips with other pieces of the vocabulary, and its logits.
+  """A slab of hidden states, gathered from the chips with other parts of the vocabulary, and its logits.
 
   copies=2 adds the gradients: of the logits, and of the hidden states in float32.
   """
@@ -115,7 +115,7 @@ def decode_room(shape: Any, config: Any, here: Axes) -> float:
 
 
 def _step_tokens(config, here):
-  """Tokens of a decoding step of a replica: the newest of each lane, and its draft."""
+  """Tokens of a replica's decoding step: the newest token and the draft of each lane."""
   return -(-config.rollout.lanes // here.data) * (config.rollout.speculate + 1)
 
 

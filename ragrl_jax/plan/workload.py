@@ -86,9 +86,9 @@ def blocks(config: Any, shape: Any, load: Load) -> Blocks:
 
 
 def held(config: Any, load: Load) -> int:
-  """Pages that a conversation of the mean length holds at its end, and the one that its next token goes to.
+  """Pages of a conversation of the mean length at its end, including the page of its next token.
 
-  The samples of a group share their prompt if config.learner.share_prompts says that groups have one.
+  The samples of a group share their prompt's pages if config.learner.share_prompts is set.
   """
   r = config.rollout
   pages = lambda tokens: math.ceil(tokens / r.page)
@@ -169,9 +169,9 @@ def engine(
     shape: a DecoderConfig.
     load: the tokens of a step.
     hosts: hosts of the run, each with an engine.
-    replicas: of an engine.
-    weights, cache: bytes of each on a chip.
-    tokens: tokens that the cache of a replica has room for.
+    replicas: replicas per engine.
+    weights, cache: bytes of each per chip.
+    tokens: capacity of a replica's cache in tokens.
     passes: how often attention moves each byte of the cache that it reads (`Layout.passes`).
   """
   r, prompt, mine = config.rollout, load.length - load.drawn, math.ceil(load.episodes / hosts)
@@ -180,8 +180,8 @@ def engine(
   head = flops.forward(shape, tokens=0, pairs=0, scored=1)
   seen = prompt + load.drawn / 2
   fills = math.ceil(load.read / hosts / (PREFILL_ROWS * r.prefill * replicas))
-  # The tokens of one episode are drawn one after the other, so more lanes than episodes do not reduce the steps. Drafts
-  # reduce them, by how much depends on the text: none is counted as kept.
+  # An episode's tokens are sampled one after the other, so more lanes than episodes do not reduce the steps. Drafts
+  # reduce them, but by how much depends on the text, so no draft is counted as kept.
   steps = math.ceil(max(load.episodes * load.drawn / hosts / r.lanes, load.drawn))
   return Engine(
     fills,

@@ -1,4 +1,4 @@
-"""Scores an answer alone, right or wrong: for recipes that are evaluated and not trained."""
+"""Scores only whether the answer is right, for recipes that are evaluated and not trained."""
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,11 +12,11 @@ Play = Callable[[Example, Policy, Tools], Awaitable[Episode]]
 
 
 class Reward:
-  """Scores one episode by its last answer, each turn read on its own.
+  """Scores one episode by its last answer. Each turn is read separately.
 
   Args:
     parser: reads the model's text.
-    judged: an answer that no gold equals is right if the judge said so.
+    judged: whether the judge decides about answers that equal no gold.
   """
 
   def __init__(self, parser: Parser, *, judged: bool):
@@ -28,11 +28,11 @@ class Reward:
 
   def weights(self, step: int) -> Mapping[str, float]:
     """The weight of each term; the same at every step."""
-    del step  # the same throughout
+    del step  # the weights are constant
     return dict(answer=1.0)
 
   def outcome(self, example: Example, episode: Episode) -> float | None:
-    """Whether the last answer is right, 0 or 1; None where the judge gave no verdict."""
+    """Whether the last answer is right, 0 or 1; None if a verdict is missing."""
     said = last_answer(self.parser, episode)
     if not self.judged or not said or qa.exact_match(said, example.golds):
       return qa.exact_match(said, example.golds)
@@ -41,7 +41,7 @@ class Reward:
 
 
 def last_answer(parser: Parser, episode: Episode) -> str:
-  """The last answer that the model wrote, or the fact `answer` of a method that chooses one; "" if there is none."""
+  """The model's last answer, or the fact `answer` of a method that chooses one; "" if there is none."""
   if "answer" in episode.facts:
     return episode.facts["answer"] or ""
   said = (parser.answer(segment.text) for segment in reversed(episode.segments) if segment.owner == MODEL)
@@ -49,7 +49,7 @@ def last_answer(parser: Parser, episode: Episode) -> str:
 
 
 def judged(play: Play, parser: Parser) -> Play:
-  """The coroutine, after which the judge is asked about an answer that no gold equals: the fact `correct`."""
+  """The coroutine, followed by the judge's verdict on an answer that equals no gold (fact `correct`)."""
 
   async def play_and_judge(example: Example, policy: Policy, tools: Tools) -> Episode:
     episode = await play(example, policy, tools)

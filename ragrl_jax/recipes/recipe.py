@@ -1,4 +1,4 @@
-"""The recipe: exactly the slots below."""
+"""The parts of a recipe: a dataclass with a field for each."""
 
 import dataclasses
 import random
@@ -70,38 +70,37 @@ class Recipe:
     prompt: example → chat messages.
     parser: model text → action and parts; written against that prompt.
     play: async (example, policy, tools) → Episode: the episode as a coroutine that reads like the paper.
-    stops: every stop string that `play` uses: the engine compiles their automaton once.
+    stops: all stop strings that `play` uses. The engine compiles them into one automaton.
     score: (example, episode) → {term: unweighted number, or None where it cannot be scored}. Pure.
     weights: step → {term: weight}.
-    outcome: (example, episode) → 0 or 1, or None where a judge's verdict is missing: unshaped correctness, for filters,
-      progress bars and tables.
-    switches: those in force: the preset's, with single ones overridden.
-    evidence: (example, episode) → the text that it rests its answer on, for tables; None where a recipe leaves none.
-    mixture: (step, counted from 0; the run's steps) → chance that a question is drawn from the easy set, where
-      config.data.hard names another; None for one set only.
-    credit: (example, episode) → {term: one number a model segment, adding up to the term}, for terms that single turns
-      earn; None: everything is earned by the last turn. Only per-turn and per-token advantages look at it.
-    style: how the paper's tables normalise answers (`core.text.normalize`). Where it is not "squad", evaluations report
-      em_STYLE and f1_STYLE besides.
-    pooled: (example, episode) → {term: (sum, number)} of what a term is a mean of, such as verdicts on pairs. Their
-      ratio over many episodes, logged as pooled/TERM, leaves out an episode without any, which the term pays 0. None:
-      no term is such a mean.
-    judged: terms whose verdicts `play` asks for by their names: each may have a judge of its own (config.judges).
-    unearned: (example, episode) → {trick: whether the episode does it}, for the tricks known to be paid by the
-      published reward without being worth it (the recipe's README, "Unearned reward"), whether or not `guarded` refuses
-      them. The shares are logged as unearned/TRICK. None: nobody has looked for any.
-    measures: (example, episode) → {name: number, or None where it is not known}: what the paper's figures and tables
-      show besides the reward; logged in training and in evaluations as measure/NAME. None: nothing.
-    follow: rows of metrics.jsonl so far → the recipe of the next step, for stages that begin by what was measured; a
-      pure function. None: the same recipe throughout.
-    paced: steps of one epoch of the run's questions → the recipe, with its schedules in epochs at their steps. None: it
-      has none in epochs.
-    encodes: `play` compares the vectors of texts, so that there must be an encoder (config.retrieval.query_encoder).
-    searches: `play` may search, so that there must be a retriever.
-    needs_passages: the prompt shows passages that the question brings; with `searches`, those found for one that brings
-      none.
-    trainable: an episode is one conversation, or says where others begin (`Episode.starts`). False: it joins several,
-      so that a policy can only be evaluated on it.
+    outcome: (example, episode) → 0 or 1: whether the answer is correct, without reward shaping. None if a judge's
+      verdict is missing. Filters, progress bars and tables use it.
+    switches: all switches with their values: those of the preset, and the overrides.
+    evidence: (example, episode) → the text that supports the answer, for tables. None if the recipe has no such text.
+    mixture: (step, counted from 0; steps of the run) → probability of drawing a question from the easy set if
+      config.data.hard names a hard one. None if the recipe uses one set.
+    credit: (example, episode) → {term: one number per model segment}; their sum is the term. It is for terms that
+      single turns earn. Only per-turn and per-token advantages use it. None: the last turn earns everything.
+    style: how the paper's tables normalise answers (`core.text.normalize`). If it is not "squad", evaluations also
+      report em_STYLE and f1_STYLE.
+    pooled: (example, episode) → {term: (sum, number)} for terms that are means, such as a mean of verdicts on pairs.
+      The sum divided by the number, over many episodes, is logged as pooled/TERM. An episode without pairs counts 0 in
+      the term, and is left out here. None: no term is such a mean.
+    judged: terms for which `play` asks a judge by the term's name. Each may have its own judge (config.judges).
+    unearned: (example, episode) → {trick: whether the episode uses it}, for tricks that the published reward pays
+      although they are not worth it (the recipe's README, "Unearned reward"). `guarded` does not change it. The shares
+      are logged as unearned/TRICK. None: no such trick is known.
+    measures: (example, episode) → {name: number, or None if unknown}: other quantities in the paper's figures and
+      tables. They are logged as measure/NAME in training and evaluation. None: there are none.
+    next_recipe: rows of metrics.jsonl so far → the recipe of the next step, for stages that depend on metrics. A pure
+      function. None: the recipe never changes.
+    paced: steps per epoch → the recipe, with schedules in epochs converted to steps. None: no schedule is in epochs.
+    encodes: `play` compares vectors of texts, so it needs an encoder (config.retrieval.query_encoder).
+    searches: `play` may search, so it needs a retriever.
+    needs_passages: the prompt shows the question's own passages. With `searches`, a question without passages gets
+      retrieved ones.
+    trainable: an episode is one conversation, or says where the others begin (`Episode.starts`). False: an episode
+      joins several conversations, so the recipe can only be evaluated.
   """
 
   name: str
@@ -121,7 +120,7 @@ class Recipe:
   judged: Sequence[str] = ()
   unearned: Callable[[structs.Example, structs.Episode], Mapping[str, bool]] | None = None
   measures: Callable[[structs.Example, structs.Episode], Mapping[str, float | None]] | None = None
-  follow: Callable[[Sequence[Mapping[str, Any]]], "Recipe"] | None = None
+  next_recipe: Callable[[Sequence[Mapping[str, Any]]], "Recipe"] | None = None
   paced: Callable[[float], "Recipe"] | None = None
   encodes: bool = False
   searches: bool = False
@@ -138,36 +137,36 @@ class Recipe:
         total += weight * term
     return float(total)
 
-  def unreached(self, steps: int) -> dict[str, tuple[float, float]]:
-    """What would still change after a run of so many steps: {term: (weight at its end, at last)}.
+  def cut_short(self, steps: int) -> dict[str, tuple[float, float]]:
+    """Weights whose schedule is longer than the run: {term: (weight at the run's end, final weight)}.
 
-    Among them "easy_share", the chance of an easy question. None are named where stages begin by what is measured
-    (`follow`): when is not known.
+    The share of easy questions is included as "easy_share". The result is empty if the stages depend on metrics
+    (`next_recipe`), because their steps are not known in advance.
     """
     end, last = dict(self.weights(steps)), dict(self.weights(_AT_LAST))
     if self.mixture is not None:
       end["easy_share"], last["easy_share"] = self.mixture(steps, steps), self.mixture(_AT_LAST, steps)
-    return {} if self.follow else {name: (end[name], last[name]) for name in last if end[name] != last[name]}
+    return {} if self.next_recipe else {name: (end[name], last[name]) for name in last if end[name] != last[name]}
 
 
 def chosen(
   name: str, kind: type[S], presets: Mapping[str, Mapping[str, Any]], variant: str | None, switches: Mapping[str, Any]
 ) -> S:
-  """The recipe's switches as a preset changes them, with single ones overridden.
+  """The recipe's switches: defaults, then the changes of the preset, then the overrides.
 
-  Presets joined by commas ("em_it,no_ramp") have the changes of each, which must not contradict each other. A switch
-  given as None stays as the preset has it: a config holds None for a switch that nobody set.
+  Presets joined by commas ("em_it,no_ramp") combine their changes, which must not contradict each other. A switch that
+  is None keeps the preset's value, because a config holds None for a switch that was not set.
 
   Args:
-    name: the recipe's, for messages.
-    kind: its dataclass of switches.
-    presets: preset → the switches that it changes.
+    name: of the recipe, for messages.
+    kind: the recipe's dataclass of switches.
+    presets: preset → its changed switches.
     variant: the preset, or several; None: the first.
-    switches: those that override.
+    switches: the overrides.
 
   Raises:
-    ValueError: a preset or a switch that the recipe does not have; a switch that two of the presets set to different
-      values; a value that a switch does not take.
+    ValueError: an unknown preset or switch, a switch that two presets set to different values, or a value that is not
+      allowed.
   """
   changes: dict[str, Any] = {}
   by: dict[str, str] = {}
@@ -177,8 +176,8 @@ def chosen(
     for switch, value in presets[preset].items():
       if changes.get(switch, value) != value:
         raise ValueError(
-          f"{name}'s presets {by[switch]!r} and {preset!r} both set {switch}: use one of them, and set "
-          f"config.switches.{switch} where it is to differ (config.preset={variant!r})."
+          f"{name}'s presets {by[switch]!r} and {preset!r} both set {switch}: use only one of them, and set "
+          f"config.switches.{switch} if you want another value (config.preset={variant!r})."
         )
       changes[switch], by[switch] = value, preset
   known = [field.name for field in dataclasses.fields(kind)]
@@ -189,10 +188,10 @@ def chosen(
 
 
 def draw_fault(kinds: Sequence[str], known: Sequence[str], share: float, rng: random.Random) -> str:
-  """The fault of a scripted demonstration: one of `kinds` for a share of them, "" for the others.
+  """Draws the fault of a scripted demonstration: one of `kinds` with probability `share`, otherwise "".
 
   Raises:
-    ValueError: a kind that is not in `known`.
+    ValueError: one of the kinds is not in `known`.
   """
   for kind in kinds:
     if kind not in known:

@@ -16,13 +16,13 @@ _ACTIONS = ("search", "answer")
 _LETTERS = {"think": "T", "search": "S", "information": "I", "answer": "A", "notice": "N"}
 _SHAPE = re.compile("T(SIT)*A")
 
-# How other agents (ReSearch, DeSA, Search-o1, tool calls) open results, and how their turns act.
+# Opening tags of results, and of actions, of other agents (ReSearch, DeSA, Search-o1, tool calls).
 _FOREIGN_RESULTS = re.compile(
   r"\s*(<(?:results?|documents?|docs|context|evidence|observation|retrieval|tool_response)>|<\|begin_search_result\|>)"
 )
 _FOREIGN_TURN = re.compile(r"\\boxed\{|<\|begin_search_query\|>|<(?:tool_call|query|retrieve)>")
 
-# The environment's words after a turn that neither searches nor answers.
+# The environment's text after a turn that neither searches nor answers.
 NOTICE = (
   "\nThat was no valid action. To search, I put a query between <search> and </search>; to answer, I put the answer "
   "between <answer> and </answer>. Another try.\n"
@@ -45,8 +45,8 @@ class Parser:
 
   Attributes:
     actions: names of the pairs that are actions. "open" (the number of a result) and "find" (words) read documents.
-    action: which complete pair of a turn is its action: the "last" one (a query or answer then holds no tag of its own
-      name), or the "first" match of `<(search|answer)>(.*?)</\\1>`, as Search-R1's code has it.
+    action: which complete pair of a turn is its action: the "last" one (its text then contains no tag of its own name),
+      or the "first" match of `<(search|answer)>(.*?)</\\1>`, as in Search-R1's code.
   """
 
   action: str = "last"
@@ -89,10 +89,10 @@ class Parser:
   def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
     """(query, passages) of a result block; (None, None) for a notice.
 
-    A block in another style than ours, as transcripts from elsewhere may have, is one passage without a title.
+    A block in another format, as in other systems' transcripts, is one passage without a title.
 
     Raises:
-      ValueError: results in another agent's tags, which would count as no search.
+      ValueError: results are in another agent's tags, and would not count as a search.
     """
     if (foreign := _FOREIGN_RESULTS.match(text)) is not None:
       raise ValueError(_foreign(foreign[1], "bring results in <information> </information>"))
@@ -103,11 +103,11 @@ class Parser:
 
 
 def _foreign(tag: str, ours: str) -> str:
-  return f"this transcript is another agent's, it has {tag!r}: turns must {ours}. Rewrite its tags before it is scored."
+  return f"this is another agent's transcript, with {tag!r}: turns must {ours}. Rewrite its tags before it is scored."
 
 
 def last_answer(parser: Parser, episode: Episode) -> str | None:
-  """The model's last answer. Each turn is read separately, so tags of two turns are no pair."""
+  """The model's last answer. Each turn is read separately, so tags of two turns never form a pair."""
   for segment in reversed(episode.segments):
     if segment.owner == MODEL:
       answer = parser.answer(segment.text)
@@ -139,9 +139,9 @@ def outline(turns: Sequence[Segment], names: Sequence[str]) -> list[str] | None:
 
 
 def in_shape(episode: Episode) -> bool:
-  """think, then any number of (search, results, think), then answer; nothing else but white space.
+  """Whether the format is think, any number of (search, results, think), answer, with only white space in between.
 
-  The results must be the environment's. A block that the model wrote itself breaks the format, and so does a notice.
+  Results must be the environment's. A result block that the model wrote itself breaks the format, and so does a notice.
 
   Source: Search-R1's qa_em_format.py (v0.3).
   """
@@ -156,15 +156,15 @@ def thought(turns: Sequence[Segment]) -> list[str]:
 
 
 def says(text: str) -> bool:
-  """Whether there is a letter or a digit in it: ".", white space and U+200B say nothing."""
+  """Whether the text has a letter or a digit. ".", white space and U+200B alone do not count."""
   return any(sign.isalnum() for sign in text)
 
 
 def unthought(episode: Episode) -> bool:
-  """Whether no thought of the episode says anything."""
+  """Whether no thought of the episode has a letter or a digit."""
   return not any(map(says, thought(episode.turns)))
 
 
 def hollow(episode: Episode) -> bool:
-  """Whether the episode is in shape (`in_shape`), and one of its thoughts says nothing."""
+  """Whether the format is right (`in_shape`), but a thought has no letter or digit."""
   return in_shape(episode) and not all(map(says, thought(episode.turns)))

@@ -7,7 +7,7 @@ from typing import Any
 from ragrl_jax.store import evaluations, jsonl
 
 MAX_ROWS = 2_000  # questions in a page
-MAX_GOLDS = 5  # of a question
+MAX_GOLDS = 5  # golds per question
 MAX_SIGNS = 400  # characters of a question or an answer
 
 

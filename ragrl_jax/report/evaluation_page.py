@@ -1,4 +1,4 @@
-"""Writes the page of an evaluation, or of two side by side: tables, a browser of the questions, and their episodes."""
+"""Writes the page of one or two evaluations: tables, a browser of the questions, and their episodes."""
 
 import datetime
 import json
@@ -12,7 +12,7 @@ from ragrl_jax.report import page as page_lib
 from ragrl_jax.store import jsonl
 
 PREDICTIONS, METRICS = "predictions.jsonl", "metrics.json"
-ABOUT = {"n", "failed", "unjudged", "seconds", "seconds_cover", "latency"}  # of the run, not of its answers
+ABOUT = {"n", "failed", "unjudged", "seconds", "seconds_cover", "latency"}  # measures of the run, not of its answers
 FACTS = (
   ("Recipe", "recipe"),
   ("System", "system"),
@@ -23,7 +23,7 @@ FACTS = (
 
 
 def is_folder(folder: str | os.PathLike) -> bool:
-  """Whether a folder is an evaluation's, of one or several seeds, rather than a training run's."""
+  """Whether a folder holds an evaluation (with one or several seeds) and not a training run."""
   folder = pathlib.Path(folder)
   return any((place / PREDICTIONS).is_file() for place in (folder, folder / "seed_0"))
 
@@ -34,7 +34,7 @@ def write(
   """Writes the page of one finished evaluation, or of two on the same questions.
 
   Args:
-    folders: one, or the earlier (or weaker) and the later one.
+    folders: one folder, or the earlier (or weaker) and the later one.
     out: the file to write; FOLDER/report.html if None.
     max_bytes: size of the episodes in the page, see `kept_traces.chosen`.
 
@@ -89,15 +89,15 @@ def _metrics(folder: pathlib.Path) -> dict[str, Any]:
   path = folder / METRICS
   if missing := [name for name in (PREDICTIONS, METRICS) if not (folder / name).is_file()]:
     raise ValueError(
-      f"{folder}: no {missing[0]} here, so this is no finished evaluation. Name a "
-      "folder that `ragrl evaluate` has finished (of several seeds, one of its seed_0, seed_1, …)."
+      f"{folder}: no {missing[0]} here, so this is not a finished evaluation. Name a "
+      "folder that `ragrl evaluate` has finished (with several seeds, one of its folders seed_0, seed_1, …)."
     )
   found = json.loads(path.read_text(encoding="utf-8"))
   return found | {"settings": found.get("settings") or {}}
 
 
 def _run(name: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
-  """The head of one evaluation."""
+  """The header of one evaluation."""
   settings = metrics["settings"]
   facts = [(label, _said(settings[key])) for label, key in FACTS if settings.get(key)]
   if settings.get("sampling"):
@@ -115,7 +115,7 @@ def _run(name: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _terms(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-  """[{"group", "name", "values"}]: means of terms, measures and what else there is; how episodes ended."""
+  """[{"group", "name", "values"}]: means of terms and measures, and how episodes ended."""
   shown = {key for _, key in metric_tables.LINES} | ABOUT
   others = dict.fromkeys(
     name for one in metrics for name, value in one.items() if isinstance(value, int | float) and name not in shown
@@ -129,7 +129,7 @@ def _terms(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _known(parts: Sequence[Mapping[str, Any]], measure: str) -> bool:
-  """Whether a measure has values; a recipe that never searches has only zeros, which say nothing."""
+  """Whether a measure has values. Zeros of a recipe that never searches do not count."""
   values = [side[measure] for part in parts for side in part["sides"]]
   return any(values) if measure == "num_searches" else any(value is not None for value in values)
 

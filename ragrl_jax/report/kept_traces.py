@@ -1,4 +1,4 @@
-"""The episodes of an evaluation in its page: as many as fit, evenly over the questions, in blocks opened on demand."""
+"""Chooses the episodes for an evaluation's page: as many as fit, evenly over the questions, in blocks."""
 
 import itertools
 import json
@@ -12,21 +12,21 @@ from ragrl_jax.core.metrics import searches
 from ragrl_jax.report import marks
 from ragrl_jax.store import episodes
 
-BLOCK = 32  # questions in a block: a reader waits for one, and its passages are compressed together
+BLOCK = 32  # questions per block. The page loads a block on demand, and its passages are compressed together
 TRIED = 64  # episodes from which the size of all is estimated
 MAX_FACTS = 4_000  # characters
-_STRIDE = 0.6180339887498949  # the golden ratio's: multiples of it, modulo 1, are spread evenly
+_STRIDE = 0.6180339887498949  # golden ratio − 1: its multiples modulo 1 are spread evenly
 
 
 def chosen(
   questions: Sequence[tuple[Mapping[str, Any], ...]], folders: Sequence[pathlib.Path], max_bytes: int
 ) -> list[int]:
-  """The places of the questions whose episodes are kept, in order: those whose exact match changed, then the others.
+  """Indices of the questions whose episodes are kept, in order. Questions whose exact match changed come first.
 
   Args:
     questions: see `question_rows.joined`.
     folders: the evaluations.
-    max_bytes: size in the page, which is estimated from a few of them.
+    max_bytes: size in the page, estimated from a few episodes.
   """
   order = sorted(range(len(questions)), key=lambda place: place * _STRIDE % 1)
   changed = lambda rows: len({bool(row["em"]) for row in rows}) > 1
@@ -43,7 +43,7 @@ def chosen(
 def blocks(
   questions: Sequence[tuple[Mapping[str, Any], ...]], folders: Sequence[pathlib.Path], places: Sequence[int]
 ) -> list[list[list[dict[str, Any] | None]]]:
-  """[block: [question: [side: its trace, None without one]]] of the questions at these places."""
+  """Traces of the questions with these indices: a list of blocks, of questions, of sides; None without a trace."""
   found = [read(folder, {questions[place][side]["line"] for place in places}) for side, folder in enumerate(folders)]
 
   def trace(side: int, row: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -55,7 +55,7 @@ def blocks(
 
 
 def read(folder: pathlib.Path, lines: set[int]) -> dict[int, bytes]:
-  """line → the trace of an evaluation's episode, compressed, for these lines of its episodes.jsonl; {} without one."""
+  """line → compressed trace of the episode in this line of episodes.jsonl; {} without the file."""
   path = folder / episodes.PLAYED
   if not path.exists() or not lines:
     return {}

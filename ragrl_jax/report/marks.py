@@ -1,8 +1,8 @@
-"""What an episode's text refers to: quotes and their sources, cited passages, and judged steps with their basis.
+"""Marks an episode's text: quotes and their sources, cited passages, and judged steps with their premises.
 
-A text is returned in runs, [text] or [text, kind, explanation], which joined are the whole text. Kinds of the model's:
-"found" (a quote that stands somewhere word for word), "near" (it stands there in other letters or nearly), "missing",
-"cite". Kinds of the environment's: "found", "near", "cited".
+A text is returned in runs, [text] or [text, kind, explanation]. The joined runs are the whole text. Kinds in the
+model's text: "found" (a verbatim quote), "near" (a quote with other case or small changes), "missing" (a quote without
+a source), "cite". Kinds in the environment's text: "found", "near", "cited".
 """
 
 import re
@@ -18,7 +18,7 @@ from ragrl_jax.structs import MODEL
 Span = tuple[int, int, str, str]  # start, end, kind, explanation
 Run = list[str]
 
-QUOTING = ("retrieval", "quote", "extract", "evidence", "refine")  # tags around what is taken from the passages
+QUOTING = ("retrieval", "quote", "extract", "evidence", "refine")  # tags around text from the passages
 WORDS = 3  # fewest words of a quote
 LONGEST = 60_000  # characters of a text that is searched for near matches of a quote
 JUDGED = ("information_think", "think_search", "think_answer")
@@ -31,10 +31,10 @@ _NUMBERED = re.compile(r"^(?:(?:Passage|Document|Doc|Reference)?\s*\[?(\d{1,2})\
 
 
 def marked(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-  """The segments of an episode's row with their runs: {"runs"}, and {"found": [{"runs", "cited"}]} for a search's.
+  """The segments of an episode with their runs: {"runs"}, and for results of a search {"found": [{"runs", "cited"}]}.
 
   Args:
-    row: one of `store.episodes`, with text.
+    row: a row of `store.episodes`, with text.
   """
   segments = row["segments"]
   texts = {
@@ -66,7 +66,7 @@ def marked(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def judged(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-  """The steps that a judge has read: {"term", "claim", "basis", "verdict": 0 to 1, or None if there was none}."""
+  """The judged steps: {"term", "claim", "basis", "verdict": 0 to 1, or None without a verdict}."""
   facts = row["facts"]
   if not any(name in facts for name in JUDGED):
     return []
@@ -80,7 +80,7 @@ def judged(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def runs(text: str, spans: Sequence[Span]) -> list[Run]:
-  """The text cut at its spans. Of spans that overlap, the one that begins first holds."""
+  """The text cut at its spans. If spans overlap, the one that begins first is used."""
   made, at = [], 0
   for start, end, kind, said in sorted(spans, key=lambda span: (span[0], -span[1])):
     if start < at or start == end:
@@ -100,7 +100,7 @@ def _name(segments, place: int, number: int | None) -> str:
 
 
 def _quote(said: str, own: list[Span], texts, names, spans) -> None:
-  """Marks the quotes of a model's text, there and in their sources."""
+  """Marks quotes in the model's text and in their sources."""
   for start, end, tagged in _quotes(said):
     quote, kind, where = said[start:end], "missing" if tagged else "", "stands in no passage"
     for flags, better in ((0, "found"), (re.IGNORECASE, "near")):
@@ -120,7 +120,7 @@ def _quote(said: str, own: list[Span], texts, names, spans) -> None:
 
 
 def _quotes(said: str) -> list[tuple[int, int, bool]]:
-  """(start, end, whether tags say so) of a text's quotes: sentences between quoting tags, and in quotation marks.
+  """(start, end, whether it is tagged) of a text's quotes: sentences in quoting tags, and texts in quotation marks.
 
   Texts between quotation marks may be names or queries, so they are quotes only if a source contains them.
   """
@@ -139,7 +139,7 @@ def _quotes(said: str) -> list[tuple[int, int, bool]]:
 
 
 def _cite(said: str, own: list[Span], before, spans, cited) -> None:
-  """Marks the citations of a model's text and the passages they are of: the newest search's, or the prompt's."""
+  """Marks citations in the model's text, and the cited passages: those of the newest search, or of the prompt."""
   newest = next((place for place in reversed(range(len(before))) if before[place].get("found")), None)
   prompt = before[0]["text"] if before else ""
   lines = {int(one[1]): one.span() for one in _NUMBERED.finditer(prompt)} if newest is None else {}

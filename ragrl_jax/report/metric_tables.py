@@ -1,4 +1,4 @@
-"""Tables of evaluations' metrics, for one evaluation or for two side by side."""
+"""Tables of metrics of one evaluation, or of two side by side."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,15 +18,15 @@ LINES = (
   ("Evidence ROUGE-L", "evidence_rouge_l"),
   ("Passage tokens per evidence token", "compression"),
 )
-SEARCHING = ("searches", "wasted_searches")  # left out where neither side searches
+SEARCHING = ("searches", "wasted_searches")  # left out if neither side searches
 
 
 def comparison(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[dict[str, Any]]:
   """The rows of a before/after table of two evaluations' metrics, each {"label", "n", "before", "after"}.
 
-  A side is {"value", "low", "high"}, with bounds None if they were not computed, and "deviation" if the metrics are of
-  several seeds; it is None if there is no value. Exact match is followed by its values by number of hops and by source,
-  if there are several, and the sources' mean.
+  A side is {"value", "low", "high"}, and "deviation" for several seeds. Bounds are None if they were not computed. A
+  side without a value is None. Exact match is followed by its values by number of hops and by source, if there are
+  several, and by the mean of the sources.
   """
   before, after = before or {}, after or {}
   rows = []

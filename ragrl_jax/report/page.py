@@ -133,7 +133,10 @@ def flat(config: Mapping[str, Any], prefix: str = ""):
 
 
 def _run(workdir: pathlib.Path, config, rows, summary) -> dict[str, Any]:
-  """The page's head: what ran, how far, how long. Clocks are set back and runs resumed: the steps' seconds count."""
+  """The page's header: recipe, progress and duration. The duration is the sum of the steps' seconds.
+
+  Wall-clock times would be wrong for resumed runs, and if the clock was set back.
+  """
   times = [row["time"] for row in rows]
   bad = [row["step"] for row in rows if row.get("nulls")]
   return {

@@ -71,7 +71,7 @@ PANELS = (
     {"reference": "kl", "update": "old_kl"},
     zero_is_off=True,
   ),
-  Panel("Loss", "What is minimised; in RL its size says little", "loss", {"loss": "loss"}),
+  Panel("Loss", "The minimised value; in RL its size is not informative", "loss", {"loss": "loss"}),
   Panel("Gradient norm", "Before clipping", "norm", {"norm": "grad_norm"}),
   Panel(
     "Clip fraction",

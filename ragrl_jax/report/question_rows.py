@@ -1,4 +1,4 @@
-"""The questions of one evaluation, or of two on the same questions: their scores by column, and means of each part."""
+"""The questions of one evaluation, or of two with the same questions: scores in columns, and means of each subset."""
 
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ import scipy  # loads scipy.stats, which takes half a second, at its first use
 from ragrl_jax.core.metrics import stats
 from ragrl_jax.store import jsonl
 
-MAX_GOLDS = 5  # of a question
+MAX_GOLDS = 5  # golds per question
 MAX_SIGNS = 400  # characters of a question or an answer
 MEASURES = dict(em="Exact match", f1="F1", cover_em="Gold in the answer", outcome="Correct by the recipe")
 COUNTS = dict(num_searches="Searches", response_tokens="Tokens")
@@ -18,7 +18,7 @@ Row = Mapping[str, Any]
 
 
 def joined(paths: Sequence[pathlib.Path]) -> tuple[list[tuple[Row, ...]], int]:
-  """The rows of the same question, one of each file, with their `line` in it; and how many rows have no partner.
+  """(for each question, its rows of all files with their `line`; number of rows without a partner).
 
   Questions are matched by set and id, in the order of the first file.
 
@@ -36,11 +36,11 @@ def joined(paths: Sequence[pathlib.Path]) -> tuple[list[tuple[Row, ...]], int]:
 
 
 def columns(questions: Sequence[tuple[Row, ...]], traces: Sequence[int]) -> dict[str, Any]:
-  """The questions as columns, which are a third of the size of rows.
+  """The questions as columns, which need a third of the bytes of rows.
 
   Args:
     questions: see `joined`.
-    traces: the number of each question's trace in the page, -1 for one without.
+    traces: number of each question's trace in the page; -1 without a trace.
 
   Returns:
     {"id", "question", "golds", "source", "hops", "trace", "sides": [{"said", measures of MEASURES and COUNTS, "ended",
@@ -71,13 +71,13 @@ def columns(questions: Sequence[tuple[Row, ...]], traces: Sequence[int]) -> dict
 
 
 def measured(questions: Sequence[tuple[Row, ...]]) -> list[dict[str, Any]]:
-  """The parts of the questions and their means: all, then each set, each number of hops and each end, if several.
+  """Means over all questions, and over each set, each number of hops and each ending, if there are several.
 
   Returns:
-    [{"group": "", "Set", "Hops" or "Ended", "name", "n", "sides": [{measure: mean}], "interval": of exact match, or
-    with two sides of its difference; and with two sides "difference", "won", "lost", "right", "wrong", "p"}]. p is of
-    the paired permutation test over questions, which for scores of 0 and 1 is McNemar's. Questions that failed on a
-    side are in none of these.
+    [{"group": "", "Set", "Hops" or "Ended", "name", "n", "sides": [{measure: mean}], "interval"}]. The interval is that
+    of exact match. With two sides it is that of the difference, and an entry also has "difference", "won", "lost",
+    "right", "wrong" and "p", of the paired permutation test over questions (for scores of 0 and 1: McNemar's test).
+    Questions that failed on a side are left out.
   """
   known = [rows for rows in questions if all(row["ended"] != "failed" for row in rows)]
   parts = [("", "all questions", known)]
@@ -114,12 +114,12 @@ def _part(group: str, name: str, questions: Sequence[tuple[Row, ...]]) -> dict[s
 
 
 def _sign_test(won: int, lost: int) -> float:
-  """p of the paired permutation test of scores of 0 and 1, exactly, for any number of questions: McNemar's."""
+  """The exact p-value of the paired permutation test of scores of 0 and 1, which is McNemar's test."""
   return float(scipy.stats.binomtest(won, won + lost).pvalue) if won + lost else 1.0
 
 
 class _Names(dict):
-  """Names and their numbers, in the order in which they come."""
+  """Names → numbers, in the order of their first use."""
 
   def __call__(self, name: str) -> int:
     return self.setdefault(name, len(self))
@@ -136,7 +136,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _round(value: float | None) -> float | int | None:
-  """Four digits; whole numbers as such, which are shorter."""
+  """The value with four digits. Whole numbers become ints, which are shorter."""
   if value is None:
     return None
   short = float(f"{value:.4g}")

@@ -52,13 +52,13 @@ def evaluation(data: Mapping[str, Any]) -> str:
   return _page("evaluation.html.jinja", QUESTIONS, payload, blocks=blocks, **shown)
 
 
-def asking(names: Sequence[str], facts: Sequence[tuple[str, str]], *, samples: Sequence[int], longest: int) -> str:
+def asking_page(names: Sequence[str], facts: Sequence[tuple[str, str]], *, samples: Sequence[int], longest: int) -> str:
   """The HTML of the page that asks checkpoints.
 
   Args:
-    names: of the checkpoints.
-    facts: (label, value) pairs to show about them.
-    samples: numbers of answers to choose from.
+    names: names of the checkpoints.
+    facts: (label, value) pairs to show.
+    samples: allowed numbers of answers.
     longest: most characters of a question.
   """
   shown = dict(names=names, facts=facts, samples=samples, longest=longest)
@@ -98,7 +98,7 @@ def split(episodes: Mapping[str, Any]) -> tuple[dict[str, Any], list[list[Any]]]
 
 
 def packed(value: Any) -> str:
-  """The value as compressed JSON in base64, which holds no markup."""
+  """The value as compressed JSON in base64, which contains no markup."""
   return base64.b64encode(gzip.compress(data_block(value).encode(), compresslevel=6, mtime=0)).decode()
 
 

@@ -87,10 +87,10 @@ def differing(configs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def times(breakdowns: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
-  """[{"name", "values"}]: median seconds of each part of a step, for each run, and last their sum."""
+  """[{"name", "values"}]: median seconds of each part of a step for each run. The last entry is their sum."""
   names = dict.fromkeys(part["name"] for found in breakdowns if found for part in found["parts"])
   of = lambda found, name: next((part["median"] for part in found["parts"] if part["name"] == name), 0.0)
   lines = [{"name": name, "values": [of(found, name) if found else None for found in breakdowns]} for name in names]
-  lines = [line for line in lines if any(line["values"])]  # evaluations and checkpoints are in few steps
+  lines = [line for line in lines if any(line["values"])]  # few steps have evaluations and checkpoints
   whole = [found["median"] if found else None for found in breakdowns]
   return [*lines, {"name": "a whole step", "values": whole}] if lines else []

@@ -28,7 +28,7 @@ def trace(row: Mapping[str, Any], *, color: bool = False, width: int = 100) -> s
 
   Args:
     row: one logged episode.
-    color: mark owners by ANSI colours; without it, only the words in the margin name them.
+    color: mark owners by ANSI colours, in addition to the words in the margin.
     width: width of the output in columns.
   """
   paint = lambda style, text: f"\033[{_STYLES[style]}m{text}\033[0m" if color else text

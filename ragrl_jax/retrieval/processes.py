@@ -1,4 +1,4 @@
-"""Several processes that do the same work: started, watched, started again when one dies, ended together."""
+"""Runs the same work in several processes. Restarts a process that dies, and ends all of them together."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-PAUSE_S = 1.0  # before a process that died is started again
-END_S = 10.0  # for a process to end by itself after SIGTERM
+PAUSE_S = 1.0  # wait before a process that died is restarted
+END_S = 10.0  # time that a process has to end after SIGTERM
 
 
 class Processes:
   """Runs `work(*arguments, row, ready=…)` in each of `count` new processes; row is 0 to count - 1.
 
-  `work` calls `ready(description)` when it has begun. It and its arguments are pickled. The processes get SIGHUP when
-  this one does, and SIGTERM when this one ends, even if it is killed.
+  `work` calls `ready(description)` when it has started. `work` and its arguments are pickled. The processes get SIGHUP
+  when this process gets it, and SIGTERM when this process ends, even if it is killed.
   """
 
   def __init__(self, work: Callable[..., None], arguments: tuple[Any, ...], count: int):
@@ -30,10 +30,10 @@ class Processes:
     self._asked: list[int] = []  # signals to handle
 
   def run(self, ready: Callable[[Any], None]) -> None:
-    """Runs them until SIGTERM or SIGINT. `ready` is called once, when all have begun.
+    """Runs the processes until SIGTERM or SIGINT. Calls `ready` once, when all have started.
 
     Raises:
-      ValueError: a process failed before it had begun.
+      ValueError: a process failed before it had started.
     """
     handlers = {
       number: signal.signal(number, lambda number, _: self._asked.append(number))
@@ -59,7 +59,7 @@ class Processes:
     return here
 
   def _begun(self, pipe: multiprocessing.connection.Connection) -> Any:
-    """What the process said when it had begun; None if all shall end."""
+    """The description that the process passed to `ready`; None if all processes must end."""
     while not pipe.poll(0.1):
       if self._ends():
         return None
@@ -99,14 +99,14 @@ class Processes:
 
 
 def _begin(work: Callable[..., None], arguments: tuple[Any, ...], row: int, pipe) -> None:
-  """In the new process: runs the work. A user's mistake goes to the parent, which reports it in one line."""
+  """Runs the work in the new process. Sends a user's mistake to the parent, which reports it in one line."""
   parent = multiprocessing.parent_process()
 
-  def follow() -> None:
+  def end_with_parent() -> None:
     multiprocessing.connection.wait([parent.sentinel])
     os.kill(os.getpid(), signal.SIGTERM)
 
-  threading.Thread(target=follow, daemon=True).start()
+  threading.Thread(target=end_with_parent, daemon=True).start()
   begun = False
 
   def ready(description: Any) -> None:

@@ -14,7 +14,7 @@ import psutil
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 PAGES = ("/retrieve", "/v1/embeddings", "/read", "/v1/models", "/health", "/metrics", "other")
-# 499: the client left before its answer, as nginx counts it.
+# 499: the client disconnected before its answer, as in nginx.
 STATUSES = (200, 400, 401, 403, 404, 405, 413, 429, 499, 500, 502, 504)
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # upper bounds of the histograms
 TIMED = ("/retrieve", "/v1/embeddings", "/read")  # pages whose requests are timed; the same names for batches
@@ -29,15 +29,15 @@ _SLOTS = [
 ]
 _AT = {slot: place for place, slot in enumerate(_SLOTS)}
 SLOTS = len(_SLOTS)
-_GAUGES = [_AT[gauge,] for gauge in ("waiting", "memory", "cpu", "loaded")]  # begin anew with the process
+_GAUGES = [_AT[gauge,] for gauge in ("waiting", "memory", "cpu", "loaded")]  # reset when the process starts
 
 
 class Metrics:
-  """Counts what a process does; `page` renders the sums over all processes. Use it on one thread.
+  """Counters of a process. `page` renders the sums over all processes. Not thread-safe.
 
   Args:
-    rows: shared by the processes, float64 [processes, SLOTS]; by default this process is the only one.
-    row: the process's own row.
+    rows: counters shared by the processes, float64 [processes, SLOTS]; by default those of a single process.
+    row: the row of this process.
   """
 
   def __init__(self, rows: np.ndarray | None = None, row: int = 0):
@@ -47,7 +47,7 @@ class Metrics:
     self._process, self._looked = psutil.Process(), 0.0
 
   def request(self, page: str, status: int, seconds: float, *, waiting: int) -> None:
-    """Counts a finished request. `waiting`: texts that wait now."""
+    """Counts a finished request. `waiting`: number of texts in the queue now."""
     page = page if page in PAGES else "other"
     self._own[_AT["requests", page, status]] += 1
     if page in TIMED:
@@ -62,7 +62,7 @@ class Metrics:
     self._time("batch", page, seconds)
 
   def loaded(self, when: float, *, reload: bool) -> None:
-    """Notes the time (Unix seconds) at which the index was loaded."""
+    """Records the time at which the index was loaded, in Unix seconds."""
     self._own[_AT["loaded",]] = when
     if reload:
       self._own[_AT["reloads", "done"]] += 1
@@ -72,7 +72,7 @@ class Metrics:
     self._own[_AT["reloads", "failed"]] += 1
 
   def look(self) -> None:
-    """Notes the process's memory and processor time."""
+    """Records the process's memory and processor time."""
     self._looked = time.monotonic()
     self._own[_AT["memory",]] = self._process.memory_info().rss
     self._own[_AT["cpu",]] = sum(self._process.cpu_times()[:2])
@@ -82,7 +82,7 @@ class Metrics:
     total = self._rows.sum(axis=0)
     value = lambda *slot: float(total[_AT[slot]])
     lines = [
-      *_head("ragrl_requests_total", "counter", "Finished requests; 499: the client left before its answer."),
+      *_head("ragrl_requests_total", "counter", "Finished requests; 499: the client disconnected."),
       *(
         f'ragrl_requests_total{{page="{page}",status="{status}"}} {value("requests", page, status):g}'
         for page in PAGES
@@ -97,7 +97,7 @@ class Metrics:
       for page in TIMED:
         lines += _histogram(kind, page, [value(kind, page, bound) for bound in (*SECONDS, "+Inf", "sum")])
     for name, kind, says, number in (
-      ("ragrl_reloads_total", "counter", "Reloads that ended well.", value("reloads", "done")),
+      ("ragrl_reloads_total", "counter", "Successful reloads.", value("reloads", "done")),
       ("ragrl_failed_reloads_total", "counter", "Reloads that kept the old index.", value("reloads", "failed")),
       ("ragrl_waiting_texts", "gauge", "Texts that wait for their batch.", value("waiting")),
       ("ragrl_index_loaded_timestamp_seconds", "gauge", "When the oldest index was loaded.", self._oldest()),

@@ -1,4 +1,4 @@
-"""Exact ranking by inner product: scores and order are the same whichever search found the candidates."""
+"""Exact ranking by inner product. Scores and order do not depend on the search that found the candidates."""
 
 from collections.abc import Callable
 
@@ -42,12 +42,12 @@ def exact(
     queries: float32 [n, D].
     k: number of rows wanted.
     max_norm: the largest Euclidean norm of a vector.
-    errors: [n], the most by which the search's score of a row may miss beside the errors of float32 sums, as it rounds
-      vectors and queries.
-    first: candidates to begin with, if that is more than k + 8.
+    errors: [n], largest error of the search's scores from rounding of vectors and queries, in addition to the errors of
+      float32 sums.
+    first: number of candidates of the first search; at least k + 8 are used.
 
   Returns:
-    For each query (float32 scores, int64 rows), each of at most k entries.
+    (float32 scores, int64 rows) of each query, with at most k entries each.
   """
   total, dim = vectors.shape
   # The error of a float32 sum of D products is at most D * 2^-24 * |q| |v|. Two such sums are compared: twice that.

@@ -1,4 +1,4 @@
-"""Documents around passages: what an agent reads when it opens a result, or looks for words in it."""
+"""Documents that agents read: opens the document of a search result, or finds words in it."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from ragrl_jax.retrieval.chunks import document_of
 from ragrl_jax.retrieval.corpus import Corpus
 from ragrl_jax.structs import Passage
 
-FAR = 1000  # most passages of a document that are looked at on either side of one
+FAR = 1000  # passages of a document that are considered, at most, on each side of the opened one
 
 
 def read(corpus: Corpus, asked: Sequence[tuple[str, str]], k: int) -> api.Answers:
   """Opens documents, and finds words in them.
 
-  A document is the passages around one that were cut from it ("d#0", "d#1", …), or, without such ids, that have the
-  same title, as in wiki-18. A passage without both is a document.
+  The passages of a document are neighbours whose ids were made by cutting it ("d#0", "d#1", …). Without such ids they
+  are neighbours with the same title, as in wiki-18. A passage with neither is a document by itself.
 
   Args:
     corpus: the passages.
-    asked: (passage's id, words). Without words: the passage and those around it. With words: the document's passages
-      that hold them, whatever their case and white space.
-    k: most passages of an answer.
+    asked: (passage id, words). If words is "", the answer is the passage and its neighbours. Otherwise it is the
+      document's passages that contain the words; case and white space are ignored.
+    k: most passages in an answer.
 
   Returns:
-    For each the passages, in the document's order and without scores; none if no passage has this id.
+    The passages for each request, in the document's order and without scores; none if no passage has this id.
   """
   checked(asked, k)
   return [_read(corpus, name, words, k) for name, words in asked]
@@ -35,7 +35,7 @@ def checked(asked: Sequence[tuple[str, str]], k: int) -> None:
   """Raises ValueError unless every entry is a pair of strings and k a whole number of at least 1."""
   for pair in asked:
     if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
-      raise ValueError(f"{pair!r:.80}: what is read must be pairs (a passage's id, words or '').")
+      raise ValueError(f"{pair!r:.80}: each request must be a pair (a passage's id, words or '').")
   api.checked([], k)
 
 
@@ -47,12 +47,12 @@ def _read(corpus: Corpus, name: str, words: str, k: int) -> list[Passage]:
   if wanted := _plain(words):
     hits = (passage for passage in map(corpus.__getitem__, rows) if wanted in _plain(passage.text))
     return [passage for passage, _ in zip(hits, range(k))]
-  first = max(min(row - (k - 1) // 2, rows.stop - k), rows.start)  # the passage is in the middle, as far as it can be
+  first = max(min(row - (k - 1) // 2, rows.stop - k), rows.start)  # the passage is in the middle, if possible
   return [corpus[place] for place in range(first, min(first + k, rows.stop))]
 
 
 def document(corpus: Corpus, row: int) -> range:
-  """The rows of the document that has this row."""
+  """The rows of the document that contains this row."""
   here, start, stop = _mark(corpus[row]), row, row + 1
   if here is None:
     return range(start, stop)
@@ -64,7 +64,7 @@ def document(corpus: Corpus, row: int) -> range:
 
 
 def _mark(passage: Passage) -> tuple[str, str] | None:
-  """What the passages of a document have in common; None for a passage that stands alone."""
+  """The document's id or title, which its passages share; None for a passage that is its own document."""
   name, number = document_of(passage.id)
   if number is not None:
     return "id", name

@@ -1,4 +1,4 @@
-"""A retriever that can be replaced by a newer one while it is in use."""
+"""A retriever that can be reloaded while it is in use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ragrl_jax.retrieval import api
 
 
 class Reloading:
-  """The retriever that `load` gave last. A search that has begun ends with the retriever it began with.
+  """Forwards to the retriever that `load` returned last. A search ends with the retriever that it started with.
 
   Attributes:
     retriever: the current one.
@@ -35,16 +35,16 @@ class Reloading:
     return getattr(self.retriever, name)  # read, embed and model, if the current one has them
 
   def reload(self) -> str | None:
-    """Loads again and takes the new retriever; if that fails, keeps the old one. Any thread may call it.
+    """Loads a new retriever; if that fails, keeps the old one. Any thread may call it.
 
     Returns:
-      The error's message; None if all went well.
+      The error's message; None if there was no error.
     """
     with self._loading:
       try:
         new = self._load()
-      except (ValueError, OSError, api.RetrievalFailed) as error:  # an index that is not whole, or not there
-        logging.warning("the index was not loaded again, the old one stays: %s", error)
+      except (ValueError, OSError, api.RetrievalFailed) as error:  # the index is incomplete or missing
+        logging.warning("the index was not reloaded, the old one stays: %s", error)
         return str(error)
       self.retriever, self.loaded = new, time.time()
       return None

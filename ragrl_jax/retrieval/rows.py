@@ -24,8 +24,8 @@ def read_rows(path: str | os.PathLike, columns: Sequence[str] | None = None) -> 
   """("file:line", row) for each row; for Parquet "file: row n".
 
   Args:
-    path: a file of one of KINDS; another name's file is read as JSON lines.
-    columns: of a Parquet file, the columns to read, as far as it has them; None for all.
+    path: a file of one of KINDS. A file with another suffix is read as JSON lines.
+    columns: columns to read from a Parquet file, if it has them; None for all.
 
   Raises:
     FileNotFoundError: no such file.
@@ -72,7 +72,7 @@ def _json(path: pathlib.Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[tu
 
 
 def _tsv(path: pathlib.Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[str, dict[str, str]]]:
-  """Rows with the header's columns. Values may be in double quotes, but no row has several lines."""
+  """Rows with the header's columns. Values may be in double quotes, but a row is always one line."""
   header: list[str] = []
   csv.field_size_limit(sys.maxsize)
   for number, raw in lines:
@@ -83,7 +83,7 @@ def _tsv(path: pathlib.Path, lines: Iterator[tuple[int, bytes]]) -> Iterator[tup
     if not header:
       header = values
     elif len(values) != len(header):
-      raise ValueError(f"{path}:{number}: {len(values)} columns, where the first line names {len(header)}.")
+      raise ValueError(f"{path}:{number}: {len(values)} columns, but the first line names {len(header)}.")
     else:
       yield f"{path}:{number}", dict(zip(header, values))
 

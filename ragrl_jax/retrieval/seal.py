@@ -1,4 +1,4 @@
-"""Sizes and SHA-256 digests of an index's files: stored in index.json by the build, compared when it is loaded."""
+"""Sizes and SHA-256 digests of an index's files. The build stores them in index.json; loading compares them."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def check(folder: pathlib.Path, files: Mapping[str, Mapping[str, Any]] | None, *
   """
   if files is None:
     logging.warning(
-      "%s: this index is of an older version, without the digests of its files, so that damage is not "
-      "noticed. Build it again to add them.",
+      "%s: this index is of an older version, without digests of its files, so damage cannot be detected. "
+      "Build it again to add them.",
       folder,
     )
     return
@@ -44,7 +44,7 @@ def check(folder: pathlib.Path, files: Mapping[str, Mapping[str, Any]] | None, *
     if not path.is_file():
       raise ValueError(f"{path}: this file of the index is missing: {AGAIN}.")
     if path.stat().st_size != stored["bytes"]:
-      raise ValueError(f"{path}: {path.stat().st_size} bytes, where {stored['bytes']} were written: {AGAIN}.")
+      raise ValueError(f"{path}: {path.stat().st_size} bytes, but {stored['bytes']} were written: {AGAIN}.")
   if sum(stored["bytes"] for stored in files.values()) > verify_bytes:
     return
   for name, stored in files.items():

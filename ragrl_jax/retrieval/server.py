@@ -4,14 +4,15 @@
                          → {"result": [[{"document": {"id", "contents"}, "score"}, …], …]}, one list per query;
                          without return_scores → {"result": [[{"id", "contents"}, …], …]}
     POST /read           {"documents": [{"id": "…", "find": "…"}], "topk": 3}
-                         → as /retrieve: the document around a passage, or its passages that hold the words
+                         → as /retrieve: the document around a passage, or its passages that contain the words
     POST /v1/embeddings  {"input": ["…"], "input_type": "query" | "passage"} → {"data": [{"embedding": […]}, …]}
     GET /v1/models       the encoder's name
     GET /health          → {"status": "ok", "retriever": …}
     GET /metrics         Prometheus' text
 
-A body may hold "timeout_s". Refusals: 413 for a long body, 401 without the key, 429 with Retry-After when too many
-texts wait, 504 at the deadline, 502 if a retriever behind this one fails, 400 otherwise. SIGHUP loads the index again.
+A body may contain "timeout_s". Error statuses: 413 for a body that is too long, 401 without the key, 429 with
+Retry-After if too many texts wait, 504 at the deadline, 502 if a retriever behind this one fails, 400 otherwise. SIGHUP
+reloads the index.
 """
 
 from __future__ import annotations
@@ -55,19 +56,19 @@ def serve(
   processes: int = 1,
   say: Callable[[str], None] = print,
 ) -> None:
-  """Serves until interrupted. By default only this machine can connect.
+  """Serves until it is interrupted. By default only this machine can connect.
 
-  At SIGHUP each process calls `load` again and goes over to the new retriever. Searches that have begun end with the
-  old one; if `load` fails, the old one stays.
+  On SIGHUP each process calls `load` again and switches to the new retriever. Running searches end with the old one. If
+  `load` fails, the old one stays.
 
   Args:
-    load: gives the retriever. With several processes it is pickled, so it must be importable.
-    host: the address to listen at.
-    port: 0 for any that is free.
-    limits: limits of requests, in each process.
+    load: returns the retriever. With several processes it is pickled, so it must be importable.
+    host: the address to listen on.
+    port: 0 for any free port.
+    limits: limits of requests, per process.
     key: see `application.Application`.
-    processes: how many serve at the port. One that dies is started again.
-    say: called with a line when all processes serve.
+    processes: number of processes that share the port. A process that dies is restarted.
+    say: called with a line when all processes are ready.
 
   Raises:
     ValueError: `load` failed; OSError: the port is taken.
@@ -98,7 +99,7 @@ def _serve(
   *,
   ready: Callable[[dict[str, Any]], None],
 ) -> None:
-  """Serves in this process. `rows`: the processes' shared counters, of which this one has `row`."""
+  """Serves in this process. `rows`: counters shared by the processes; this process has row `row`."""
   reloading = Reloading(load)
   metrics = Metrics(None if rows is None else np.frombuffer(rows).reshape(-1, SLOTS), row)
   metrics.loaded(reloading.loaded, reload=False)
@@ -106,11 +107,11 @@ def _serve(
   def reload() -> None:
     if reloading.reload() is None:
       metrics.loaded(reloading.loaded, reload=True)
-      logging.warning("process %d has loaded the index again.", os.getpid())
+      logging.warning("process %d has reloaded the index.", os.getpid())
     else:
       metrics.reload_failed()
 
-  # In a thread, so that requests are answered meanwhile.
+  # It reloads in a thread, so that requests are answered meanwhile.
   signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=reload, daemon=True).start())
   config = configured(reloading, port=0, metrics=metrics, **settings)
   ready(dict(reloading.describe()))
@@ -130,6 +131,6 @@ def configured(
   key: str = "",
   metrics: Metrics | None = None,
 ) -> uvicorn.Config:
-  """The configuration that `serve` runs. The server ends within five seconds of SIGTERM, whatever its clients do."""
+  """The server's uvicorn configuration. The server ends within five seconds of SIGTERM, whatever its clients do."""
   served = application(retriever, limits, local=is_loopback(host), key=key, metrics=metrics)
   return guard_lib.configured(served, host=host, port=port, guard=guard)

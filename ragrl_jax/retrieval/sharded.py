@@ -1,4 +1,4 @@
-"""One corpus over several servers, each with a part of it: every search asks all of them and merges their answers."""
+"""A corpus split over several servers. Every search asks all of them and merges their answers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SCORING = ("kind", "encoder", "dtype", "k1", "b", "words")  # entries of a descr
 class ShardedRetriever:
   """Searches all parts at the same time. The answer is that of one index over the whole corpus.
 
-  Each part waits and retries as `RemoteRetriever` does. If one gives no answer, the search fails: an answer without a
-  part of the corpus would look like that of a smaller corpus. Passages of equal score keep the order of the parts.
+  Each part waits and retries as `RemoteRetriever` does. If a part does not answer, the search fails, because an answer
+  without it would look like that of a smaller corpus. Passages with equal scores keep the order of the parts.
 
   Args:
-    parts: clients of the servers. Parts that `build_index` made are put in order; others keep the given one.
+    parts: clients of the servers. Parts made by `build_index` are sorted; others keep the given order.
 
   Raises:
     ValueError: the servers do not have each part of one corpus exactly once.
@@ -42,11 +42,11 @@ class ShardedRetriever:
     self._parts = list(parts)
 
   def describe(self) -> dict[str, Any]:
-    """The settings that are stored with every score: those of every part."""
+    """The settings of all parts, which are stored with every score."""
     return dict(kind="sharded", parts=[part.describe() for part in self._parts])
 
   def close(self) -> None:
-    """Ends the waiting for servers."""
+    """Ends all waits for servers."""
     for part in self._parts:
       part.close()
 
@@ -59,7 +59,7 @@ class ShardedRetriever:
     return api.each(queries, k, lambda texts: self._search(texts, k))
 
   def read(self, asked: Sequence[tuple[str, str]], k: int) -> api.Answers:
-    """See `reading.read`. Of a document that two parts share, only the passages of the opened one's part are read."""
+    """See `reading.read`. If a document is split over two parts, only the part with the opened passage is read."""
     everywhere = self._asked(lambda part: part.read(asked, k))
     return [next((passages for passages in found if passages), []) for found in zip(*everywhere, strict=True)]
 
@@ -67,7 +67,7 @@ class ShardedRetriever:
     return [self._merged(found, k) for found in zip(*self._asked(lambda part: part.search(texts, k)), strict=True)]
 
   def _asked(self, call: Callable[[RemoteRetriever], api.Answers]) -> list[api.Answers]:
-    """What `call` gives for each part; all are called at the same time."""
+    """The result of `call` for each part. All parts are called at the same time."""
     answers: list[Any] = [None] * len(self._parts)
 
     def ask(place: int) -> None:
@@ -90,13 +90,13 @@ class ShardedRetriever:
   def _merged(self, found: tuple[list, ...], k: int) -> list:
     for part, passages in zip(self._parts, found):
       if any(passage.score is None for passage in passages):
-        raise api.RetrievalFailed(f"{part.name} gives no scores: parts of a corpus cannot be merged without them.")
+        raise api.RetrievalFailed(f"{part.name} returns no scores: parts of a corpus cannot be merged without them.")
     together = [passage for passages in found for passage in passages]
     return sorted(together, key=lambda passage: -passage.score)[:k]  # stable: equal scores keep the order of the parts
 
 
 def _shard(part: RemoteRetriever) -> dict[str, Any] | None:
-  """What a server says of its part: {"number", "of", "made": of what and how}; None if it says nothing."""
+  """A server's description of its part: {"number", "of", "made": corpus and settings}; None if it gives none."""
   index = part.describe()["server"].get("retriever")
   shard = index.get("shard") if isinstance(index, dict) else None
   if not isinstance(shard, dict) or not all(isinstance(shard.get(name), int) for name in ("number", "of")):

@@ -1,4 +1,4 @@
-"""TREC's run and qrels files, BEIR's and MTEB's qrels, and queries: read and written.
+"""Reads and writes TREC's run and qrels files, the qrels of BEIR and MTEB, and queries.
 
 run     QUERY Q0 PASSAGE RANK SCORE NAME       TREC
 qrels   QUERY 0 PASSAGE GRADE                  TREC
@@ -25,7 +25,7 @@ def read_queries(path: str | os.PathLike) -> dict[str, str]:
   """{query id: text}, in the file's order.
 
   Raises:
-    ValueError: a bad row, with file and line, or an id that is there twice.
+    ValueError: an invalid row, with file and line, or a duplicate id.
   """
   found: dict[str, str] = {}
   if _kind(path) == "text":
@@ -34,9 +34,9 @@ def read_queries(path: str | os.PathLike) -> dict[str, str]:
     pairs = ((where, [_first(row, *QUERY_IDS), _first(row, "text", "query")]) for where, row in read_rows(path))
   for where, columns in pairs:
     if len(columns) != 2 or not all(isinstance(value, str) and value.strip() for value in columns):
-      raise ValueError(f'{where}: a query is {{"_id", "text"}}, or an id, a tab and the text.')
+      raise ValueError(f'{where}: a query must be {{"_id", "text"}}, or an id, a tab and the text.')
     if columns[0] in found:
-      raise ValueError(f"{where}: the query {columns[0]!r} is there twice.")
+      raise ValueError(f"{where}: the query {columns[0]!r} occurs twice.")
     found[columns[0]] = columns[1]
   return found
 
@@ -45,7 +45,7 @@ def read_qrels(path: str | os.PathLike) -> dict[str, dict[str, int]]:
   """{query id: {passage id: grade}}, in the file's order.
 
   Raises:
-    ValueError: a bad row, with file and line; two grades for one pair.
+    ValueError: an invalid row, with file and line, or two grades for one pair.
   """
   found: dict[str, dict[str, int]] = {}
   for where, query, passage, grade in _judged(path):
@@ -62,10 +62,10 @@ def write_qrels(path: str | os.PathLike, judgements: Mapping[str, Mapping[str, i
 
 
 def read_run(path: str | os.PathLike) -> dict[str, dict[str, float]]:
-  """{query id: {passage id: score}}. Ranks are not read: the scores decide (`core.metrics.trec.ordered`).
+  """{query id: {passage id: score}}. Ranks are ignored, because scores determine the order (`core.metrics.trec`).
 
   Raises:
-    ValueError: a bad row, with file and line; a passage that is there twice for a query.
+    ValueError: an invalid row, with file and line, or a duplicate passage of a query.
   """
   found: dict[str, dict[str, float]] = {}
   for where, line in _lines(path):
@@ -74,30 +74,30 @@ def read_run(path: str | os.PathLike) -> dict[str, dict[str, float]]:
       raise ValueError(f"{where}: a line of a run is QUERY Q0 PASSAGE RANK SCORE NAME, this has {len(columns)} words.")
     query, _, passage, _, score, _ = columns
     if passage in (scores := found.setdefault(query, {})):
-      raise ValueError(f"{where}: {passage!r} is there twice for the query {query!r}.")
+      raise ValueError(f"{where}: {passage!r} occurs twice for the query {query!r}.")
     scores[passage] = _score(score, where)
   return found
 
 
 def write_run(path: str | os.PathLike, answers: Mapping[str, Sequence[Passage]], *, name: str = "ragrl") -> None:
-  """Writes what a retriever found, best first, with its scores.
+  """Writes a retriever's results as a run, best first, with scores.
 
-  Programs like trec_eval order equal scores by id, whatever the ranks say.
+  Programs like trec_eval ignore the ranks, and sort equal scores by id.
 
   Args:
     path: the file; ".gz" compresses it.
     answers: query id → its passages with scores.
-    name: the run's name.
+    name: of the run.
 
   Raises:
-    ValueError: an id with white space, or a passage without a score.
+    ValueError: an id contains white space, or a passage has no score.
   """
 
   def lines() -> Iterator[str]:
     for query, passages in answers.items():
       for rank, passage in enumerate(passages, 1):
         if passage.score is None:
-          raise ValueError(f"the passage {passage.id!r} has no score: a run needs those of its retriever.")
+          raise ValueError(f"the passage {passage.id!r} has no score: a run needs the scores of its retriever.")
         yield f"{_word(query)} Q0 {_word(passage.id)} {rank} {passage.score!r} {_word(name)}\n"
 
   _write(path, lines())
@@ -109,7 +109,7 @@ def _judged(path: str | os.PathLike) -> Iterator[tuple[str, str, str, object]]:
     for where, row in read_rows(path):
       query, passage = _first(row, *HEADS), _first(row, "corpus-id", "corpus_id")
       if not isinstance(query, str | int) or not isinstance(passage, str | int):
-        raise ValueError(f'{where}: a row of qrels is {{"query-id", "corpus-id", "score"}}.')
+        raise ValueError(f'{where}: a row of qrels must be {{"query-id", "corpus-id", "score"}}.')
       yield where, str(query), str(passage), row.get("score")
     return
   for number, (where, line) in enumerate(_lines(path)):
@@ -121,12 +121,12 @@ def _judged(path: str | os.PathLike) -> Iterator[tuple[str, str, str, object]]:
     elif len(columns) == 3:
       query, passage, grade = columns
     else:
-      raise ValueError(f"{where}: a line of qrels is QUERY 0 PASSAGE GRADE, or BEIR's three columns with tabs.")
+      raise ValueError(f"{where}: a line of qrels must be QUERY 0 PASSAGE GRADE, or BEIR's three columns with tabs.")
     yield where, query, passage, grade
 
 
 def _first(row: Any, *names: str) -> Any:
-  """The row's value of the first of these names that it has; None if it has none, or is no object."""
+  """The row's value under the first of these names that it has; None if it has none or is not an object."""
   return next((row[name] for name in names if name in row), None) if isinstance(row, dict) else None
 
 
@@ -153,7 +153,7 @@ def _lines(path: str | os.PathLike) -> Iterator[tuple[str, str]]:
 def _grade(value: object, where: str) -> int:
   number = _score(str(value), where)
   if not number.is_integer():
-    raise ValueError(f"{where}: a grade is a whole number, this is {value!r}.")
+    raise ValueError(f"{where}: a grade must be a whole number, not {value!r}.")
   return int(number)
 
 
@@ -163,18 +163,18 @@ def _score(text: str, where: str) -> float:
   except ValueError:
     number = math.nan
   if not math.isfinite(number):
-    raise ValueError(f"{where}: {text!r:.40} is no finite number.")
+    raise ValueError(f"{where}: {text!r:.40} is not a finite number.")
   return number
 
 
 def _word(name: str) -> str:
   if not name or name.split() != [name]:
-    raise ValueError(f"the id {name!r:.80} has white space: a TREC file separates its columns by it.")
+    raise ValueError(f"the id {name!r:.80} contains white space, which separates the columns of a TREC file.")
   return name
 
 
 def _write(path: str | os.PathLike, lines: Iterator[str]) -> None:
-  """Writes the file as a whole, or not at all."""
+  """Writes the file atomically."""
   path = pathlib.Path(path)
   partial = path.with_name(path.name + ".partial")
   try:

@@ -15,11 +15,11 @@ import numpy as np
 
 FILE, SCALES = "vectors.npy", "scales.npy"
 DTYPES = ("float32", "float16", "bfloat16", "int8")
-LARGEST = 127  # of a code
+LARGEST = 127  # the largest code
 
 
 class Int8:
-  """Rows stored as int8 codes and a float32 scale; `vectors[rows]` gives them in float32.
+  """Rows stored as int8 codes with a float32 scale per row. `vectors[rows]` returns them in float32.
 
   Attributes:
     codes: int8 [N, D].
@@ -41,7 +41,7 @@ class Int8:
     self.codes[rows], self.scales[rows] = quantised(made)
 
   def flush(self) -> None:
-    """Writes what is new to the disk."""
+    """Writes changes to disk."""
     for part in (self.codes, self.scales):
       assert isinstance(part, np.memmap)
       part.flush()
@@ -56,13 +56,13 @@ def quantised(made: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def create(folder: pathlib.Path, dtype: str, shape: tuple[int, int]) -> Any:
-  """New files for rows that are assigned later.
+  """Creates files whose rows are assigned later.
 
   Raises:
-    ValueError: no such dtype.
+    ValueError: an unknown dtype.
   """
   if dtype not in DTYPES:
-    raise ValueError(f"dtype={dtype!r}: vectors are stored as {', '.join(DTYPES)}.")
+    raise ValueError(f"dtype={dtype!r}: it must be one of {', '.join(DTYPES)}.")
   stored = np.uint16 if dtype == "bfloat16" else np.dtype(dtype)
   if dtype == "int8":
     np.lib.format.open_memmap(folder / SCALES, mode="w+", dtype=np.float32, shape=shape[:1])
@@ -71,7 +71,7 @@ def create(folder: pathlib.Path, dtype: str, shape: tuple[int, int]) -> Any:
 
 
 def mapped(folder: str | os.PathLike, *, mode: Any = "r") -> Any:
-  """The stored vectors, memory-mapped: an array, or an `Int8`. `vectors[rows]` and `vectors.shape` work for both."""
+  """The stored vectors, memory-mapped: an array or an `Int8`. Both have `vectors[rows]` and `vectors.shape`."""
   folder = pathlib.Path(folder)
   found = np.load(folder / FILE, mmap_mode=mode, allow_pickle=False)
   if found.dtype == np.uint16:

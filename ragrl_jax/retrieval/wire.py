@@ -1,4 +1,4 @@
-"""The bodies of the server's requests and answers: Search-R1's protocol, and OpenAI's for embeddings.
+"""Bodies of the server's requests and responses: Search-R1's protocol, and OpenAI's for embeddings.
 
 Source: Search-R1's retrieval server; OpenAI's API reference, "Create embeddings"; `input_type` as in NVIDIA's NIM.
 """
@@ -27,10 +27,10 @@ class Limits:
     max_queries: most queries, or texts to embed, in one request.
     max_topk: most passages for one query.
     default_topk: passages when "topk" is missing, null or 0, as in Search-R1's server.
-    max_waiting: most texts that wait for a search, and for an embedding, over all requests.
-    workers: batches that are worked on at the same time.
-    batch: texts in one batch.
-    deadline_s: most seconds from a request's last byte to its answer. A request may ask for less ("timeout_s").
+    max_waiting: most texts of all requests that may wait for a search; the same number may wait for an embedding.
+    workers: batches processed at the same time.
+    batch: texts per batch.
+    deadline_s: most seconds from a request's last byte to its response. A request may ask for less ("timeout_s").
   """
 
   max_bytes: int = 4 << 20
@@ -51,10 +51,10 @@ class Asked:
   """A request.
 
   Attributes:
-    texts: queries, texts to embed, or (passage's id, words) to read.
-    key: requests with the same key may share a batch: the number of passages, or "query" or "passage".
-    option: how a result is rendered: with scores, or in base64.
-    timeout_s: seconds until the answer.
+    texts: queries, texts to embed, or (passage id, words) to read.
+    key: requests with equal keys may share a batch. It is the number of passages, or "query" or "passage".
+    option: whether results are rendered with scores, or in base64.
+    timeout_s: most seconds until the response.
   """
 
   texts: list[Any]
@@ -93,20 +93,20 @@ def passages(found: list[Passage], with_scores: bool) -> bytes:
 
 
 def found(rendered: Sequence[bytes]) -> bytes:
-  """The answer to a search or a reading, from the `passages` of each query."""
+  """The body of the response to /retrieve and /read, from the `passages` of each query."""
   return b'{"result":[' + b",".join(rendered) + b"]}"
 
 
 def embedding(body: bytes, limits: Limits, model: str) -> Asked:
-  """Parses a body of POST /v1/embeddings for the encoder of this name. Raises ValueError if it cannot be answered."""
+  """Parses a body of POST /v1/embeddings for the encoder `model`. Raises ValueError if it cannot be answered."""
   said = _parsed(body, '{"input": ["…"], "model": "…"}')
   texts = said.get("input")
   texts = [texts] if isinstance(texts, str) else texts
   if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
-    raise ValueError('"input" must be a string or a list of strings, none of them empty; token ids are not read.')
+    raise ValueError('"input" must be a non-empty string or a list of them; token ids are not supported.')
   _few(texts, limits, "texts")
   if said.get("model") not in (None, "", model):
-    raise ValueError(f'"model" is {said["model"]!r:.80}: this server has {model!r} alone.')
+    raise ValueError(f'"model" is {said["model"]!r:.80}: this server only has {model!r}.')
   if said.get("dimensions") is not None:
     raise ValueError('"dimensions": this encoder has vectors of one length only.')
   kind, form = said.get("input_type", "query"), said.get("encoding_format", "float")
@@ -118,7 +118,7 @@ def embedding(body: bytes, limits: Limits, model: str) -> Asked:
 
 
 def vector(made: tuple[np.ndarray, int], as_base64: bool) -> tuple[bytes, int]:
-  """(one text's vector as JSON, its number of tokens); base64 holds little-endian float32."""
+  """(a text's vector as JSON, its number of tokens). In base64 the vector is little-endian float32."""
   values, tokens = made
   if as_base64:
     return b'"' + base64.b64encode(values.astype("<f4").tobytes()) + b'"', tokens
@@ -126,7 +126,7 @@ def vector(made: tuple[np.ndarray, int], as_base64: bool) -> tuple[bytes, int]:
 
 
 def embeddings(rendered: Sequence[tuple[bytes, int]], model: str) -> bytes:
-  """The answer to a request for embeddings, from the `vector` of each text."""
+  """The body of the response to /v1/embeddings, from the `vector` of each text."""
   rows = (
     b'{"object":"embedding","index":%d,"embedding":%s}' % (place, values) for place, (values, _) in enumerate(rendered)
   )
@@ -136,12 +136,12 @@ def embeddings(rendered: Sequence[tuple[bytes, int]], model: str) -> bytes:
 
 
 def models(name: str) -> bytes:
-  """The answer of GET /v1/models; `name` is "" without an encoder."""
+  """The body of the response to GET /v1/models; `name` is "" without an encoder."""
   return json.dumps(dict(object="list", data=[dict(id=name, object="model")] if name else [])).encode()
 
 
 def error(message: str, status: int, *, openai: bool) -> bytes:
-  """The body of a refusal: {"error": message}, or OpenAI's form."""
+  """The body of an error: {"error": message}, or OpenAI's error object."""
   if not openai:
     return json.dumps(dict(error=message)).encode()
   kind = "invalid_request_error" if status < 500 and status != 429 else "server_error"
@@ -160,7 +160,7 @@ def _parsed(body: bytes, wanted: str) -> dict[str, Any]:
 
 def _few(texts: list[Any], limits: Limits, what: str) -> None:
   if len(texts) > limits.max_queries:
-    raise ValueError(f"{len(texts)} {what} in one request: at most {limits.max_queries} are answered.")
+    raise ValueError(f"{len(texts)} {what} in one request: at most {limits.max_queries} are allowed.")
 
 
 def _topk(said: dict[str, Any], limits: Limits) -> int:

@@ -15,7 +15,7 @@ PATTERNS = {
 
 
 class Words:
-  """`Words(…)(text)` gives a text's lower-cased words. Several threads may call it.
+  """`Words(…)(text)` returns the lower-cased words of a text. Several threads may call it.
 
   Attributes:
     settings: JSON; `Words(**settings)` makes an equal object.
@@ -58,5 +58,5 @@ class Words:
 
 
 def title_and_text(passage: Passage) -> str:
-  """A passage as one text: its title, if it has one, a line break, its text."""
+  """A passage as one text: title, line break and text, or the text alone if there is no title."""
   return f"{passage.title}\n{passage.text}" if passage.title else passage.text

@@ -37,7 +37,7 @@ class Request:
 
 
 async def played(play: Play, request: Request, policy: conversation.Policy, tools: structs.Tools) -> Episode:
-  """Plays one episode and closes its conversation. A tool that fails ends this episode alone.
+  """Plays one episode and closes its conversation. A failed tool ends only this episode.
 
   Raises:
     Errors of `play` other than ToolFailed.

@@ -88,7 +88,7 @@ class Policy:
     messages = len(prompt) > 0 and isinstance(prompt[0], Mapping)
     ids = self.texts.render(prompt) if messages else tuple(int(i) for i in prompt)
     if not ids:
-      raise ValueError("policy.start() got an empty prompt: the first token is drawn after a last one of the prompt.")
+      raise ValueError("policy.start() got an empty prompt: it must have at least one token.")
     group, self._group = self._group, None  # later conversations of the episode do not start with the group's prompt
     return self._open([Segment(ENVIRONMENT, ids, self.tokenizer.decode(ids))], group)
 
@@ -193,8 +193,9 @@ class Conversation:
   def observe(
     self, text: str | Sequence[int], *, query: str | None = None, found: Sequence[Passage] | None = None
   ) -> bool:
-    """Appends the environment's text, or its token ids. Returns False, and appends nothing, if there is no room for it
-    and a turn.
+    """Appends the environment's text, or its token ids.
+
+    Returns False, and appends nothing, if there is no room for it and another turn.
     """
     self._check_idle("observe")
     ids = self._policy.texts.encode(text) if isinstance(text, str) else tuple(int(i) for i in text)

@@ -1,7 +1,7 @@
-"""A model behind a server in the engine's place: it takes the messages of conversations and answers their turns.
+"""Lets a model behind a server replace the engine: takes the messages of conversations, and answers their turns.
 
-Conversations stay as they are (`conversation.py`). Their ids are made by a tokenizer of ours, which counts and cuts;
-the server is asked in text, and what it says is encoded again.
+Conversations do not change (`conversation.py`). A local tokenizer makes their ids, to count and cut texts. The server
+gets text, and its answers are encoded again.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ EOS = "eos"
 
 @dataclasses.dataclass(frozen=True)
 class Server:
-  """How a server is asked.
+  """A server, and the form of its requests.
 
   Attributes:
-    chat: asks it, and keeps its answers.
+    chat: the client, which caches the answers.
     protocol: CHAT, CONTINUE or COMPLETIONS (config.endpoint.protocol).
-    context: tokens of a conversation, by the tokenizer.
-    limit: the request's name for the length of a turn.
-    omit: of "temperature", "top_p", "stop": what is not sent. Stop strings are looked for in the answer in any case.
-    logprobs: whether log-probabilities are asked for.
-    concurrency: calls at the same time.
+    context: most tokens of a conversation, counted by the tokenizer.
+    limit: name of the request's field for the length of a turn.
+    omit: fields that are not sent, of "temperature", "top_p" and "stop". The answer is always cut at stop strings.
+    logprobs: whether to request log-probabilities.
+    concurrency: most calls at the same time.
   """
 
   chat: CachedClient
@@ -47,7 +47,7 @@ class Server:
 
 @dataclasses.dataclass
 class Usage:
-  """What an episode has asked of the server: calls, and the tokens that it counted; None once it did not say."""
+  """Calls of an episode, and the server's token counts; None if the server did not report one of them."""
 
   calls: int = 0
   tokens_in: int | None = 0
@@ -63,7 +63,7 @@ class Usage:
 
 
 class NamedStops:
-  """Stop strings by their names, as `engine.stops.Stops` for a model that is sampled here."""
+  """The stop strings of a recipe. It replaces `engine.stops.Stops`, which needs a vocabulary."""
 
   def __init__(self, strings: Sequence[str]):
     self.names = (*dict.fromkeys(strings), EOS)
@@ -83,13 +83,13 @@ class EndpointClient:
   """The engine of one episode. See `engine_client.EngineClient`; nothing here is a JAX program.
 
   Args:
-    server: how it is asked.
+    server: the server.
     tokenizer: of the conversations; a MarkedTokenizer for chats.
     stops: all stop strings of the recipe.
-    gate: of all episodes of a run: calls at the same time.
+    gate: limits the calls of all episodes of a run.
 
   Attributes:
-    usage: what has been asked so far.
+    usage: calls and tokens so far.
   """
 
   def __init__(self, server: Server, tokenizer: Any, stops: NamedStops, gate: asyncio.Semaphore):
@@ -109,15 +109,15 @@ class EndpointClient:
     """Opens a conversation; returns its number.
 
     Raises:
-      ValueError: it begins within the assistant's turn, which only a server that continues texts can continue.
+      ValueError: the conversation begins within the assistant's turn, and the protocol cannot continue it.
     """
     del first, group, parent  # nothing is shared
     number = next(self._numbers)
     self._ids[number], self._keys[number] = list(ids), key
     if self._server.protocol == CHAT and self.tokenizer.messages(ids)[-1]["content"]:
       raise ValueError(
-        "this recipe continues a text that has begun, and a chat's server begins a turn anew: take a server that "
-        "continues (config.endpoint.protocol='continue', as vLLM and SGLang do, or 'completions')."
+        "this recipe continues the model's text, but a chat server always begins a new turn: use a server that "
+        "continues texts (config.endpoint.protocol='continue', as in vLLM and SGLang, or 'completions')."
       )
     return number
 
@@ -130,45 +130,45 @@ class EndpointClient:
     self._ids.pop(conversation, None)
 
   def leave(self, group: Group) -> None:
-    """Nothing is shared by a group's samples."""
+    """Does nothing, because the samples of a group share nothing here."""
 
   async def _turn(self, turn: Turn) -> TurnEnded:
     ids, server = self._ids[turn.conversation], self._server
-    ids += turn.new_ids  # in place: what the environment said since the last turn
+    ids += turn.new_ids  # in place: the environment's text since the last turn
     accept = self.stops.accepted(turn.accept)
     question, opened, more = self._question(ids)
     sampling: dict[str, Any] = {server.limit: turn.budget, "temperature": turn.temperature, "stop": accept} | more
-    if turn.temperature:  # drawn at random: equal questions have different answers
+    if turn.temperature:  # sampled at random: equal questions have different answers
       sampling |= dict(draw=(*self._keys[turn.conversation], len(ids)))
       sampling |= dict(top_p=turn.top_p) if turn.top_p < 1 else {}
       sampling |= dict(top_k=turn.top_k) if turn.top_k else {}  # a field of vLLM's and SGLang's
-    # Some servers refuse an empty list of stop strings, and reasoning models any temperature.
+    # Some servers refuse an empty list of stop strings. Reasoning models refuse any temperature.
     sampling = {name: value for name, value in sampling.items() if name not in server.omit and value != []}
     async with self._gate:
       reply = await server.chat.ask(question, **sampling)
     self.usage.add(reply)
     text, stop = server_text.ended(reply, accept, opened)
-    # Their tokens are not known, or are of another vocabulary. Ours only count, and give the text back.
+    # The server's tokens are unknown, or belong to another vocabulary. Ours only count the text, and decode to it.
     said = tuple(self.tokenizer.encode(text))
     ids += said
     logprobs = server_text.of_tokens(reply.logprobs, text, said, self.tokenizer) if server.logprobs else ()
     if logprobs is None:
-      raise ToolFailed("the server sent no log-probabilities, or not those of its text (config.endpoint.logprobs).")
-    # A turn that was cut off ends as one whose budget is spent in an engine, "length".
+      raise ToolFailed("the server sent no log-probabilities that match its text (config.endpoint.logprobs).")
+    # A turn that was cut off ends with "length", as in an engine when the budget is spent.
     number = lanes.FULL if stop == "" else self.stops.names.index(stop)
     return TurnEnded(turn.conversation, said, logprobs, number)
 
   def _question(self, ids: Sequence[int]) -> tuple[list[dict[str, str]] | str, str, dict[str, Any]]:
-    """(what the server is asked, what the assistant's open turn holds so far, further parameters)."""
-    server, words = self._server, self.tokenizer
+    """(the request's messages or text, the text of the assistant's open turn, further parameters)."""
+    server, tokenizer = self._server, self.tokenizer
     if server.protocol == COMPLETIONS:
       more: dict[str, Any] = dict(logprobs=1) if server.logprobs else {}
-      text = server_text.whole(ids, words)
+      text = server_text.whole(ids, tokenizer)
       return text, text, more
-    assert isinstance(words, MarkedTokenizer)
-    messages, more = words.messages(ids), dict(logprobs=True) if server.logprobs else {}
+    assert isinstance(tokenizer, MarkedTokenizer)
+    messages, more = tokenizer.messages(ids), dict(logprobs=True) if server.logprobs else {}
     opened = messages[-1]["content"]
-    if not opened:  # the assistant's turn begins anew, as every chat's server lets it
+    if not opened:  # a new turn of the assistant, which every chat server supports
       return messages[:-1], "", more
-    # vLLM's and SGLang's names. Others would begin a new turn after this message, and refuse the names or ignore them.
+    # These fields belong to vLLM and SGLang. Other servers refuse or ignore them, and would begin a new turn.
     return messages, opened, more | dict(continue_final_message=True, add_generation_prompt=False)

@@ -1,4 +1,4 @@
-"""Plays episodes with a model behind a server. One thread runs the coroutines; the caller's serves the accelerator."""
+"""Plays episodes with a model behind a server. One thread runs the coroutines, the caller's dispatches JAX programs."""
 
 import asyncio
 import collections
@@ -21,14 +21,14 @@ USAGE = "usage"  # the fact with an episode's calls and tokens
 
 
 class _Answering:
-  """For the texts that the environment adds to a chat: each is a user's message."""
+  """Encodes the environment's texts in a chat as user messages."""
 
   def __init__(self, tokenizer: MarkedTokenizer):
     self.encode, self.render = tokenizer.answered, tokenizer.render
 
 
 class EndpointRollout:
-  """See `collect.Rollout`, whose `stream` this one has. An episode's fact `usage` says what it asked of the server.
+  """Has the method `stream` of `collect.Rollout`. The fact `usage` of an episode has its calls and tokens.
 
   Args:
     server: the model.
@@ -74,7 +74,7 @@ class EndpointRollout:
       Close the iterator if you leave it early; the episodes that are being played are cancelled.
     """
     sampling = dataclasses.replace(self.sampling, temperature=0.0) if greedy else self.sampling
-    # The episodes' calls wait here, not the episodes: a search keeps no place that a call could use.
+    # The gate limits calls and not episodes, so that an episode that searches does not block a call.
     gate = asyncio.Semaphore(self.server.concurrency)
     left, playing = iter(groups), 0
     ended: collections.deque[concurrent.futures.Future[Episode]] = collections.deque()
@@ -84,7 +84,7 @@ class EndpointRollout:
         while playing < at_once and (group := next(left, ())):
           for request in group:
             episode = asyncio.run_coroutine_threadsafe(self._episode(request, sampling, step, gate), loop)
-            # The callback runs on the loop's thread, so the queue carries the episode to the caller's.
+            # The callback runs on the loop's thread. The queue carries the episode to the caller's thread.
             episode.add_done_callback(lambda done: self.dispatch.post(ended.append, done))
           playing += len(group)
         if not playing:
@@ -113,7 +113,7 @@ class EndpointRollout:
 
 @contextlib.contextmanager
 def _event_loop() -> Iterator[asyncio.AbstractEventLoop]:
-  """An event loop in a thread of its own. What is left on it when the block ends is cancelled."""
+  """An event loop in a separate thread. The end of the block cancels its remaining tasks."""
   loop = asyncio.new_event_loop()
   thread = threading.Thread(target=loop.run_forever, name="episodes", daemon=True)
   thread.start()

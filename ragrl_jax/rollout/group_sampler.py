@@ -40,7 +40,7 @@ class TooManyFailures(RuntimeError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Supplied:
+class StepGroups:
   """The groups that a step trains on, in the order drawn, and metrics of the draws."""
 
   groups: tuple[Group, ...]
@@ -53,7 +53,7 @@ class Supplied:
 
 
 class GroupSampler:
-  """Supplies one step after another with groups.
+  """Samples the groups of one step after another.
 
   Args:
     rollout: a Rollout: its `session` plays the episodes, `report` has their timings.
@@ -90,7 +90,7 @@ class GroupSampler:
     self.cursor = 0
     self.report = Timings()
     self._surplus: tuple[Group, ...] = ()
-    self._ahead: Supplied | None = None
+    self._ahead: StepGroups | None = None
     self._coming: tuple[int, int] | None = None  # (first prompt, prompts) of the coming step's first draw
     self._seen = (0, 0)  # groups kept and groups drawn, by the newest step that has drawn any
     self._under_way: Any = None  # (session, its stack, the coming step's first draw) from `take` to `sample_ahead`
@@ -100,7 +100,7 @@ class GroupSampler:
     """Whether the next step's groups have been sampled."""
     return self._ahead is not None
 
-  def take(self, step: int, *, ahead: bool = False) -> Supplied:
+  def take(self, step: int, *, ahead: bool = False) -> StepGroups:
     """The groups that this step trains on: those sampled ahead for it, or else groups sampled now.
 
     There are prompts_per_step of them, or fewer (even none) if the filter's max_draws is reached. The surplus of an
@@ -184,7 +184,7 @@ class GroupSampler:
     self.cursor = saved["cursor"]
     self._surplus = self._from_json(saved["surplus"])
     ahead = saved["ahead"]
-    self._ahead = ahead and Supplied(self._from_json(ahead["groups"]), ahead["metrics"])
+    self._ahead = ahead and StepGroups(self._from_json(ahead["groups"]), ahead["metrics"])
     # Older checkpoints lack these two.
     coming, seen = saved.get("coming"), saved.get("seen", (0, 0))
     self._coming, self._seen = coming and (coming[0], coming[1]), (seen[0], seen[1])
@@ -231,7 +231,7 @@ class GroupSampler:
       step=step,
     )
 
-  def _gather(self, session, step: int, started: Any, beside: Work | None) -> Supplied:
+  def _gather(self, session, step: int, started: Any, beside: Work | None) -> StepGroups:
     """A step's groups. `started` is its first draw; None if that is yet to be made, or if the surplus suffices."""
     # dull: groups without a spread. values: the metric of every episode that could be scored.
     kept, drawn, dull, values, draws = list(self._surplus[: self._prompts]), [], 0, [], 0
@@ -264,7 +264,7 @@ class GroupSampler:
     }
     if values:
       metrics["groups/metric"] = float(np.mean(values))
-    return Supplied(tuple(kept[: self._prompts]), {name: float(x) for name, x in metrics.items()})
+    return StepGroups(tuple(kept[: self._prompts]), {name: float(x) for name, x in metrics.items()})
 
   def _with_spread(self, groups: Sequence[Group], step: int) -> tuple[list[Group], list[float]]:
     """The groups whose known values differ, and all known values."""
@@ -290,19 +290,19 @@ class GroupSampler:
     return [g for g in groups if g[0].prompt_index in spread], [value for value in values if value is not None]
 
 
-def _checked(step: int, supplied: Supplied) -> Supplied:
+def _checked(step: int, found: StepGroups) -> StepGroups:
   """Adds the groups' ages to the metrics, and refuses groups that are too old."""
   # Step s trains weights of version s − 1, so groups sampled by these weights are 0 steps old.
-  ages = [step - 1 - group[0].version for group in supplied.groups]
+  ages = [step - 1 - group[0].version for group in found.groups]
   if max(ages, default=0) > MAX_STALENESS:
     raise ValueError(
       f"step {step} would train on episodes that weights {max(ages)} steps old have sampled; at most {MAX_STALENESS} "
       "is allowed. The checkpoint's groups are not those of its step: start in a new workdir."
     )
   return dataclasses.replace(
-    supplied,
+    found,
     metrics={
-      **supplied.metrics,
+      **found.metrics,
       "groups/trained": float(len(ages)),
       "groups/stale": float(sum(age > 0 for age in ages)),
       "staleness": float(np.mean(ages)) if ages else 0.0,

@@ -1,6 +1,6 @@
 """A rollout on several hosts: each engine plays its share of the prompts, then all hosts exchange episodes.
 
-An engine runs on one host, or on several: then the first of them plays, and the others run the engine's programs.
+An engine runs on one or several hosts. The first of its hosts plays, the others only run the engine's programs.
 """
 
 import collections
@@ -28,7 +28,7 @@ class MultiHostRollout:
 
   Args:
     rollout: this host's own. An episode must depend only on its request and on the weights.
-    team: the hosts of its engine; None if it is this one alone.
+    team: the hosts of its engine; None if the engine runs on this host alone.
 
   Attributes:
     report: timings of the last run: counts over all engines, seconds averaged over engines.
@@ -53,7 +53,7 @@ class MultiHostRollout:
     """See `Rollout.stream`. The hosts exchange episodes after every `at_once` groups, and play on meanwhile."""
     left, started = iter(groups), collections.deque()
     with self.session(greedy=greedy) as session:
-      # The next part has been started before a part is awaited, so that it samples in the lanes which that leaves idle.
+      # The next part starts before this one is awaited, so that it samples in the lanes that become idle.
       while part := list(itertools.chain.from_iterable(itertools.islice(left, at_once))):
         started.append(session.start(part, step=step))
         if len(started) > 1:
@@ -66,7 +66,7 @@ class MultiHostRollout:
     """See `Rollout.session`."""
     with contextlib.nullcontext() if self.team is None else self.team.session():
       if self.team is not None and not self.team.leads:
-        # A leading host checks the weights when its episodes begin. This one begins none.
+        # A leading host checks the weights when its episodes begin. This host begins no episodes.
         self._rollout.engine.check()
         yield FollowingSession(self)
         return
@@ -78,7 +78,7 @@ class MultiHostRollout:
 
     Args:
       requests: of all hosts.
-      episodes: this host's own; None if it leaves them to the first host of its engine.
+      episodes: this host's episodes; None if the first host of its engine plays them.
     """
     own = None if episodes is None else dataclasses.asdict(self._rollout.report)
     self.report = _mean([report for report in hosts.exchange(own) if report is not None])
@@ -136,14 +136,14 @@ class FollowingSession:
 
   def finish(self, started: Sequence[Request], beside: Work | None = None) -> list[Episode]:
     """See `Session.finish`. `beside` is finished when it returns."""
-    self._rollout.team.follow(None if beside is None else beside.advance)
+    self._rollout.team.run_programs(None if beside is None else beside.advance)
     if beside is not None:
       beside.finish()
     return self._rollout.exchange(started, None)
 
 
 class _Announced(Work):
-  """Other work of a team: a piece that the first host does between two programs is done there by all of them."""
+  """Other work of a team. When the first host does a piece between two programs, all hosts do it at that point."""
 
   def __init__(self, work: Work, team: Team):
     self._work, self._team, self._left = work, team, True

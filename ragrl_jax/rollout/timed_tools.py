@@ -8,7 +8,7 @@ from ragrl_jax import structs
 
 
 class TimedTools:
-  """Wraps Tools and measures the time in which only judges are waited for. Other attributes are those of the Tools."""
+  """Wraps Tools and times waits caused by judges alone. Other attributes are those of the wrapped Tools."""
 
   def __init__(self, tools: structs.Tools):
     self._tools = tools

@@ -1,4 +1,4 @@
-"""Makes from a config what plays a recipe with a model behind a server (config.endpoint). See `player.py`."""
+"""Builds the player of a model behind a server (config.endpoint). See `player.py`."""
 
 import dataclasses
 import os
@@ -25,9 +25,9 @@ class EndpointPlayer:
   """The parts that play a recipe; see `player.Player`.
 
   Attributes:
-    tokenizer: counts and cuts texts; the server has its own.
-    recipe: measures besides what each question cost (`priced`).
-    described: the settings of the server that are stored with a score.
+    tokenizer: counts and cuts texts. The server has another one.
+    recipe: also measures the cost of each question (`priced`).
+    described: the server's settings, which are stored with every score.
   """
 
   tokenizer: Any
@@ -42,19 +42,19 @@ def check(config) -> None:
   """Makes every check that needs neither index nor questions.
 
   Raises:
-    ValueError: no tokenizer; no key for OpenAI's own server; an address that cannot be called; a setting that the
-      server would not hear of; or the recipe needs what the config does not name.
+    ValueError: there is no tokenizer, or no key for OpenAI's server; the address is invalid; a setting has no effect on
+      the server; or the recipe needs a tool that the config does not name.
   """
   player_lib.check_tools(config, player_lib.recipe(config))
   if not config.prompting.tokenizer:
     raise ValueError(
-      "config.prompting.tokenizer is empty: with config.endpoint.model it says how long texts are. Name the folder of "
-      "any tokenizer, such as Qwen's, or 'bytes'."
+      "config.prompting.tokenizer is empty: with config.endpoint.model it measures texts. Name the folder of any "
+      "tokenizer, such as Qwen's, or 'bytes'."
     )
   if config.prompting.thinking != "default" and config.endpoint.protocol != endpoint_client.COMPLETIONS:
     raise ValueError(
-      f"config.prompting.thinking={config.prompting.thinking!r}: a chat's server has its own template, which does not "
-      "hear of it. Leave 'default', and tell the server in its own words (config.endpoint.more in a config file)."
+      f"config.prompting.thinking={config.prompting.thinking!r}: it has no effect on a chat server, which uses its own "
+      "template. Use 'default', and set the server's own parameter (config.endpoint.more in a config file)."
     )
   _client(settings_lib.of(config).endpoint)
 
@@ -70,11 +70,11 @@ def build(config, keep: pathlib.Path) -> EndpointPlayer:
     ValueError: see `check`; or an input cannot be read.
   """
   check(config)
-  plays, settings, queue = player_lib.recipe(config), settings_lib.of(config), dispatch.Dispatch()
+  recipe, settings, queue = player_lib.recipe(config), settings_lib.of(config), dispatch.Dispatch()
   endpoint, rollout = settings.endpoint, settings.rollout
   base = player_lib.tokenizer(config)
-  words = base if endpoint.protocol == endpoint_client.COMPLETIONS else MarkedTokenizer(base)
-  retriever, judges, tools = surroundings.tools(config, plays, queue)
+  tokenizer = base if endpoint.protocol == endpoint_client.COMPLETIONS else MarkedTokenizer(base)
+  retriever, judges, tools = surroundings.tools(config, recipe, queue)
   client = _client(endpoint)
   server = endpoint_client.Server(
     cached.CachedClient(client, endpoint.cache or keep, sampling=dict(endpoint.more)),
@@ -87,27 +87,27 @@ def build(config, keep: pathlib.Path) -> EndpointPlayer:
   )
   made = endpoint_rollout.EndpointRollout(
     server,
-    words,
-    plays.stops,
-    plays.play,
+    tokenizer,
+    recipe.stops,
+    recipe.play,
     tools,
     seed=settings.seed,
     sampling=rollout.sampling,
     reserve=rollout.reserve or None,
     dispatch=queue,
   )
-  recipe = priced(plays, endpoint.input_price, endpoint.output_price)
-  return EndpointPlayer(words, recipe, retriever, judges, made, _described(endpoint, client))
+  recipe = priced(recipe, endpoint.input_price, endpoint.output_price)
+  return EndpointPlayer(tokenizer, recipe, retriever, judges, made, _described(endpoint, client))
 
 
 def priced(recipe: Recipe, input_price: float, output_price: float) -> Recipe:
-  """The recipe, whose measures also say what a question asked of the server: calls, tokens_in, tokens_out, cost.
+  """The recipe with additional measures of each question: calls, tokens_in, tokens_out, cost.
 
-  Answers from the disk count like those of the server. What is not known, since the server counts no tokens, is None.
+  Cached answers count like answers of the server. Token counts and cost are None if the server does not report tokens.
 
   Args:
-    recipe: with or without measures of its own.
-    input_price, output_price: of a million tokens.
+    recipe: the recipe; it may have measures.
+    input_price, output_price: price of a million tokens.
   """
 
   def measures(example: structs.Example, episode: structs.Episode) -> Mapping[str, float | None]:
@@ -126,7 +126,7 @@ def _client(endpoint: Endpoint) -> client_lib.Client:
   if not key and not endpoint.url:
     raise ValueError(
       f"the environment variable {endpoint.key_variable!r} holds no key (config.endpoint.key_variable), and without "
-      "config.endpoint.url the server is OpenAI's, which wants one."
+      "config.endpoint.url the server is OpenAI's, which requires one."
     )
   try:
     return client_lib.Client(

@@ -1,4 +1,4 @@
-"""Makes from a config everything that plays a recipe on questions: tokenizer, model, retriever, judges, engine."""
+"""Builds everything that plays a recipe from a config: tokenizer, model, retriever, judges, engine."""
 
 import dataclasses
 import math
@@ -33,7 +33,7 @@ from ragrl_jax.run import surroundings
 
 
 class Answerer(Protocol):
-  """What answers questions: a Player, or a model behind a server (`endpoint_player.EndpointPlayer`)."""
+  """The interface of a Player and of a model behind a server (`endpoint_player.EndpointPlayer`)."""
 
   tokenizer: Any
   recipe: Recipe
@@ -69,7 +69,7 @@ class Player(Sampler):
   Attributes:
     retriever: None for recipes that never search.
     judges: by term, "" for terms without their own; empty for recipes that need no verdicts.
-    rollout: plays many episodes at once; on several hosts, each its share.
+    rollout: plays many episodes at once. On several hosts, each host plays its share.
   """
 
   retriever: Any
@@ -81,7 +81,7 @@ def tokenizer(config):
   """The tokenizer of config.prompting, or of the model's folder.
 
   Raises:
-    ValueError: there is none; or config.prompting.chat is set and it has no chat template.
+    ValueError: there is no tokenizer, or config.prompting.chat is set and it has no chat template.
   """
   where = config.prompting.tokenizer or config.model.path
   if not where:
@@ -92,13 +92,13 @@ def tokenizer(config):
   if not config.prompting.tokenizer:
     check_folder("config.model.path", where)
   how = config.prompting
-  words = load.load_tokenizer(where, chat=how.chat, markers=how.markers, thinking=how.thinking)
-  if config.prompting.chat and where != "bytes" and getattr(words, "markers", None) is None:
+  made = load.load_tokenizer(where, chat=how.chat, markers=how.markers, thinking=how.thinking)
+  if config.prompting.chat and where != "bytes" and getattr(made, "markers", None) is None:
     raise ValueError(
       f"config.prompting.chat=True, but the tokenizer at {where} has no chat template: set config.prompting.chat=False "
-      "for bare text, or, where it is a Hugging Face folder, config.prompting.markers='own' for role markers of ours."
+      "for bare text, or, for a Hugging Face folder, config.prompting.markers='own' for this library's role markers."
     )
-  return words
+  return made
 
 
 def check_folder(setting: str, where: str) -> None:
@@ -128,7 +128,7 @@ def mesh(config) -> jax.sharding.Mesh | None:
   if asked > len(devices):
     raise ValueError(
       f"config.mesh={sizes} asks for {asked} devices, and JAX sees {len(devices)} ({devices[0].platform}): lower the "
-      "sizes, or see that JAX is the accelerators' (pip install 'ragrl_jax[cuda]' or 'ragrl_jax[tpu]')."
+      "sizes, or install JAX for the accelerators (pip install 'ragrl_jax[cuda]' or 'ragrl_jax[tpu]')."
     )
   if -1 not in sizes.values():
     devices = devices[:asked]
@@ -187,10 +187,10 @@ def check(config, *, training: bool = True) -> None:
   Raises:
     ValueError: settings that do not fit each other, the model or this machine.
   """
-  plays = recipe(config)
-  if training and not plays.trainable:
+  chosen = recipe(config)
+  if training and not chosen.trainable:
     raise ValueError(
-      f"{plays.name} with these switches joins several conversations in an episode, so that no policy can be trained "
+      f"{chosen.name} with these switches joins several conversations in an episode, so that no policy can be trained "
       "on it: evaluate it, or train another recipe (config.recipe, config.preset)."
     )
   if training and config.endpoint.model:
@@ -198,7 +198,7 @@ def check(config, *, training: bool = True) -> None:
       f"config.endpoint.model={config.endpoint.model!r}: a model behind a server can be evaluated, not trained. "
       "Leave it empty."
     )
-  check_tools(config, plays)
+  check_tools(config, chosen)
   if training:
     learner_settings.from_config(config)
     learner_settings.optimizer_from_config(config)
@@ -216,20 +216,20 @@ def check_engine(config, *, training: bool = False) -> None:
   _check_sizes(config)
 
 
-def check_tools(config, plays: Recipe) -> None:
+def check_tools(config, recipe: Recipe) -> None:
   """Raises a ValueError if the recipe needs a retriever, an encoder or a judge that the config does not name."""
-  if plays.searches and not plays.needs_passages and not config.retrieval.index:
+  if recipe.searches and not recipe.needs_passages and not config.retrieval.index:
     raise ValueError(
-      f"config.retrieval.index is empty, but the recipe {plays.name} searches: name a folder of "
+      f"config.retrieval.index is empty, but the recipe {recipe.name} searches: name a folder of "
       "launchers/build_index.py, or the http://… address of a retriever."
     )
   surroundings.remote(config.retrieval)
-  if plays.encodes and not config.retrieval.query_encoder:
+  if recipe.encodes and not config.retrieval.query_encoder:
     raise ValueError(
-      f"config.retrieval.query_encoder is empty, but the recipe {plays.name} compares the vectors of queries: name the "
-      "folder of an encoder, or compare their characters (config.switches.similarity='ngrams')."
+      f"config.retrieval.query_encoder is empty, but the recipe {recipe.name} compares the vectors of queries: name "
+      "the folder of an encoder, or compare their characters (config.switches.similarity='ngrams')."
     )
-  _check_judges(config, plays)
+  _check_judges(config, recipe)
 
 
 def check_sft(config) -> None:
@@ -260,15 +260,15 @@ def _check_sizes(config) -> None:
 
 
 def _shape(config) -> DecoderConfig:
-  """The decoder's shape, from its folder or, for a new model, from the config; then the vocabulary is not known yet."""
+  """The decoder's shape, from its folder, or from the config for a new model, whose vocabulary is not known yet."""
   if not config.model.path:
     return DecoderConfig.from_shape(1, **config.model.shape.to_dict())
   check_folder("config.model.path", config.model.path)
   return weights.config_of(config.model.path)
 
 
-def _check_judges(config, plays: Recipe) -> None:
-  for term, judge in judging.chosen(config.judge, config.judges, plays.judged).items():
+def _check_judges(config, recipe: Recipe) -> None:
+  for term, judge in judging.chosen(config.judge, config.judges, recipe.judged).items():
     where = f"config.judges.{term}.wording" if term else "config.judge.wording"
     prompts.get(judge["prompt"], judge["wording"], setting=where)
     if judge["kind"] in ("nli", "reward_model"):
@@ -286,13 +286,13 @@ def check_context(config) -> None:
   if config.rollout.context > reach:
     raise ValueError(
       f"config.rollout.context={config.rollout.context} is more than the {reach} positions that the model was made for "
-      f"({path or 'config.model.shape'}: max_position{'_embeddings' if path else ''}): lower it, or take a model that "
-      "reaches so far."
+      f"({path or 'config.model.shape'}: max_position{'_embeddings' if path else ''}): lower it, or use a model "
+      "with a longer context."
     )
 
 
 def build(config, *, seed: int | None = None, training: bool = True) -> Player:
-  """Makes a player from a config. Its engine is warmed up at the first use.
+  """Builds a player from a config. Its engine is warmed up at the first use.
 
   Args:
     config: all settings; they are checked before weights and index are read.
@@ -304,12 +304,12 @@ def build(config, *, seed: int | None = None, training: bool = True) -> Player:
   """
   check(config, training=training)
   made, members = _sampler(config)
-  plays, queue = made.recipe, dispatch.Dispatch()
+  chosen, queue = made.recipe, dispatch.Dispatch()
   here = None if made.mesh is None else made.mesh.local_mesh  # judges do not wait for other hosts
-  retriever, judges, used = surroundings.tools(config, plays, queue, here)
+  retriever, judges, used = surroundings.tools(config, chosen, queue, here)
   rollout = collect.Rollout(
     made.engine,
-    plays.play,
+    chosen.play,
     used,
     seed=config.seed if seed is None else seed,
     sampling=settings_lib.of(config).rollout.sampling,
@@ -322,7 +322,7 @@ def build(config, *, seed: int | None = None, training: bool = True) -> Player:
 
 
 def sampler(config) -> Sampler:
-  """Makes an engine from a config, without retriever and judges. It is warmed up by `engine.load`.
+  """Builds an engine from a config, without retriever and judges. `engine.load` warms it up.
 
   Raises:
     ValueError: see `build`.
@@ -332,15 +332,15 @@ def sampler(config) -> Sampler:
 
 
 def _sampler(config) -> tuple[Sampler, team.Team | None]:
-  plays, words, devices = recipe(config), tokenizer(config), mesh(config)
-  decoder, shape = model(config, words, devices)
-  automaton = stops.Stops(words, plays.stops, rows=shape.vocab_size)
+  chosen, encoding, devices = recipe(config), tokenizer(config), mesh(config)
+  decoder, shape = model(config, encoding, devices)
+  automaton = stops.Stops(encoding, chosen.stops, rows=shape.vocab_size)
   graphdef, _, frozen = lora.split(decoder)
   spread = config.rollout.mesh.to_dict()
   engine_mesh, members = mesh_lib.of_engine(devices, **spread), team.of(devices, **spread)
   engine = engine_lib.Engine(
     graphdef,
-    words,
+    encoding,
     automaton,
     engine_sizes.of(settings_lib.of(config).rollout, engine_mesh),
     mesh=engine_mesh,
@@ -349,7 +349,7 @@ def _sampler(config) -> tuple[Sampler, team.Team | None]:
     frozen=frozen,
     own_weights=config.rollout.ahead > 0,
   )
-  return Sampler(words, plays, decoder, shape, engine, devices), members
+  return Sampler(encoding, chosen, decoder, shape, engine, devices), members
 
 
 TOKENIZER_FILES = (
@@ -366,10 +366,10 @@ TOKENIZER_FILES = (
 
 
 def save(model: Decoder, shape: DecoderConfig, config, out: pathlib.Path, dtype=None) -> None:
-  """Saves model and tokenizer as a Hugging Face folder, for config.model.path. For a model with adapters it is a PEFT
-  folder, for config.model.lora.path.
+  """Saves model and tokenizer as a Hugging Face folder for config.model.path.
 
-  A base with new random weights is in no folder to which its adapters could be added, so they are merged into it.
+  A model with adapters is saved as a PEFT folder for config.model.lora.path. If its base has new random weights, there
+  is no folder of the base, so the adapters are merged into it.
 
   Args:
     model: the model to save; adapters are always float32.

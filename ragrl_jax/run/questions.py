@@ -1,4 +1,4 @@
-"""Loads the questions for training, in their order, and for evaluation, as the config sets them. Checks them early."""
+"""Loads and checks the questions of a config for training, in their order, and for evaluation."""
 
 import dataclasses
 import random
@@ -113,9 +113,9 @@ def _read(config, path: str, max_examples: int) -> list[structs.Example]:
 
 
 def without_passages(example: structs.Example) -> structs.Example:
-  """The example without the passages of its row, for recipes that search for some; the gold ones are kept in its meta.
+  """The example without the passages of its row, for recipes that search. Its meta keeps the gold passages.
 
-  They say which searches are wasted (`store.episodes.gold_ids`). Gold sentences stay, and refer to no passage.
+  The gold passages show which searches are wasted (`store.episodes.gold_ids`). Gold sentences stay, without passages.
   """
   golds = tuple(example.passages[place] for place in example.supporting)
   return dataclasses.replace(
@@ -151,8 +151,8 @@ def _fitting(config, recipe: Recipe, tokenizer, what: str, path: str) -> list[st
 def fitting(config, player: Answerer, examples: Sequence[structs.Example]) -> Sequence[structs.Example]:
   """With config.data.cut_middle, shortens passages until every prompt leaves room for max_new_tokens.
 
-  The longest passage loses its middle, as many tokens as needed, then the next longest. The evidence stays as it was,
-  even where it was cut out of a passage.
+  The longest passage loses as many tokens from its middle as needed, then the next longest. The evidence does not
+  change, even if it was cut out of a passage.
 
   Raises:
     ValueError: a question does not fit even without its passages.
@@ -161,13 +161,13 @@ def fitting(config, player: Answerer, examples: Sequence[structs.Example]) -> Se
   """
   if not config.data.cut_middle:
     return examples
-  words, room = player.tokenizer, config.rollout.context - config.rollout.max_new_tokens
-  return [_cut(example, words, player.recipe.prompt, room) for example in examples]
+  tokenizer, room = player.tokenizer, config.rollout.context - config.rollout.max_new_tokens
+  return [_cut(example, tokenizer, player.recipe.prompt, room) for example in examples]
 
 
-def _cut(example: structs.Example, words, prompt, room: int) -> structs.Example:
-  while (over := len(words.render(prompt.messages(example))) - room) > 0:
-    sizes = [len(words.encode(passage.text)) for passage in example.passages]
+def _cut(example: structs.Example, tokenizer, prompt, room: int) -> structs.Example:
+  while (over := len(tokenizer.render(prompt.messages(example))) - room) > 0:
+    sizes = [len(tokenizer.encode(passage.text)) for passage in example.passages]
     size = max(sizes, default=0)
     if not size:
       raise ValueError(
@@ -176,7 +176,7 @@ def _cut(example: structs.Example, words, prompt, room: int) -> structs.Example:
       )
     at = sizes.index(size)
     passage = example.passages[at]
-    passage = dataclasses.replace(passage, text=passages.cut_middle(passage.text, words, max(size - over, 0)))
+    passage = dataclasses.replace(passage, text=passages.cut_middle(passage.text, tokenizer, max(size - over, 0)))
     example = dataclasses.replace(example, passages=(*example.passages[:at], passage, *example.passages[at + 1 :]))
   return example
 
@@ -221,15 +221,15 @@ def with_evidence(examples: Sequence[structs.Example], originals: Sequence[struc
   return found
 
 
-TRIES = 1000  # draws of a passage that fits, before there is none
+TRIES = 1000  # most draws for a passage that fits
 
 
 def with_noise(examples: Sequence[structs.Example], count: int, *, seed: int) -> list[structs.Example]:
   """Adds `count` passages of other examples at random positions to each example.
 
   The draw depends only on (seed, id) and the set, not on the order of the questions. A larger count draws the same
-  passages as a smaller one, and more. Passages that an example already has are not drawn, nor those that hold one of
-  its golds as whole words, "yes" and "no" apart: they would be no noise.
+  passages as a smaller one, and more. Passages that an example already has are not drawn. Neither are passages that
+  contain one of its golds as whole words, because they would not be noise ("yes" and "no" are not checked).
 
   Raises:
     ValueError: the set has too few other passages.
@@ -256,8 +256,8 @@ def _noisy(example: structs.Example, count: int, pool: Sequence[structs.Passage]
       drawn = rng.choice(pool)
     if drawn is None or unfit(drawn):
       raise ValueError(
-        f"example {example.id!r}: {count} random passages are needed, and among the set's {len(pool)} there are not so "
-        "many others without an answer to it (config.data.noise)."
+        f"example {example.id!r}: {count} random passages are needed, but the set's {len(pool)} passages have fewer "
+        "that do not answer it (config.data.noise)."
       )
     own.add((drawn.title, drawn.text))
     at = rng.randint(0, len(mixed))

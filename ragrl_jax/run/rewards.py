@@ -26,11 +26,11 @@ class Scored:
     weights: the weight of each term at this step.
     reward: the weighted sum; None if the episode failed or cannot be scored. It is then excluded from training.
     outcome: unshaped correctness, 0 or 1; None if the episode failed, or if a judge's verdict on it is missing.
-    turns: what each model segment earned, adding up to the reward; empty where that is None.
-    advantage: mean over the episode's trained tokens; None where nothing is trained, and before it is computed.
-    unearned: known tricks, and whether the episode does them (`Recipe.unearned`).
-    pooled: (sum, number) of what terms are means of (`Recipe.pooled`).
-    measures: what the recipe measures besides its reward (`Recipe.measures`).
+    turns: the reward of each model segment; their sum is `reward`. Empty if `reward` is None.
+    advantage: mean over the episode's trained tokens; None if no token is trained, or before it is computed.
+    unearned: known tricks, and whether the episode uses them (`Recipe.unearned`).
+    pooled: (sum, number) of terms that are means (`Recipe.pooled`).
+    measures: other measures of the recipe (`Recipe.measures`).
   """
 
   example: structs.Example
@@ -105,7 +105,7 @@ def _scored(recipe, example, episode, step, weights, penalty) -> Scored:
 
 
 def _turns(recipe, example, episode, weights, reward) -> tuple[float, ...]:
-  """The reward by model segments: what the recipe credits to single turns, and the rest on the last segment."""
+  """The reward of each model segment. Rewards that no turn is credited with go to the last segment."""
   number = sum(segment.owner == structs.MODEL for segment in episode.segments)
   earned = np.zeros(number)
   if not number:
@@ -127,7 +127,7 @@ def measure(
 ) -> list[float | None]:
   """The value that dynamic sampling compares: each episode's outcome, or its whole reward ("total").
 
-  None for an episode that cannot be trained on (`Scored.trains`), or whose outcome is needed and unknown.
+  None if the episode cannot be trained on (`Scored.trains`), or if its outcome is compared and unknown.
   """
   scored = score(recipe, examples, episodes, step, penalty=penalty)
   value = lambda one: one.outcome if metric == "outcome" else one.reward

@@ -31,7 +31,7 @@ class Rooms:
   stale: Any = None  # those weights, if a tool failed before the second step was sampled
 
   def saved(self) -> dict[str, Any]:
-    """The part of a checkpoint beside the train state."""
+    """The host's part of a checkpoint; the train state is the other part."""
     return {SAMPLER: self.sampler.saved()}
 
 
@@ -72,7 +72,7 @@ def build(config) -> Rooms:
 def saving_what_is_done(run: run_lib.Run, step: int, state: Any, sampler: group_sampler.GroupSampler) -> Iterator[None]:
   """Saves the last finished step before an error ends the run, unless it has a checkpoint already.
 
-  On several hosts only for errors that all hosts raise: for others, saving would wait for hosts that do not take part.
+  On several hosts it does so only for errors that all hosts raise. For other errors, saving would wait for ever.
   """
   before = copy.copy(sampler)
   try:

@@ -1,4 +1,4 @@
-"""Makes from a config what an episode can ask besides its model: retriever, judges, encoder of queries."""
+"""Builds the tools of episodes from a config: retriever, judges, encoder of queries."""
 
 import os
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ from ragrl_jax.rollout import tools as tools_lib
 
 
 def tools(
-  config, plays: Recipe, queue: dispatch.Dispatch, mesh: jax.sharding.Mesh | None = None
+  config, recipe: Recipe, queue: dispatch.Dispatch, mesh: jax.sharding.Mesh | None = None
 ) -> tuple[Any, Mapping[str, judging.Judge], tools_lib.RetrievalTools]:
-  """(the retriever, None without one; the judges by term; the tools of episodes over them).
+  """(retriever or None, judges by term, the tools of episodes that use them).
 
   Args:
     config: all settings.
-    plays: the recipe.
+    recipe: the recipe.
     queue: to the thread that dispatches JAX programs.
     mesh: the devices of judges that run in this process.
   """
@@ -29,7 +29,7 @@ def tools(
     # Searches come from a pool of threads. Encoders and on-device indexes must run on the thread that runs the engine.
     retriever = retrieval.load_index(config.retrieval.index, dispatch=queue.call, **remote(config.retrieval))
   judges = judging.of_terms(
-    config.judge, config.judges, plays.judged, dtype=config.model.dtype, mesh=mesh, dispatch=queue.call
+    config.judge, config.judges, recipe.judged, dtype=config.model.dtype, mesh=mesh, dispatch=queue.call
   )
   used = tools_lib.RetrievalTools(
     retriever,

@@ -70,15 +70,15 @@ def warnings(
     "few_groups",
     get("groups/missing", 0) > 0,
     f"{get('groups/draws', 0):.0f} draws found {get('groups/trained', 0):.0f} groups with a spread, "
-    f"{get('groups/missing', 0):.0f} fewer than a step wants: it trained on what there was. Raise "
+    f"{get('groups/missing', 0):.0f} fewer than a step needs, so it trained on fewer groups. Raise "
     "config.rollout.filter.max_draws or group_size.",
   )
   everything_zero = get("zero_advantage_share", 0.0) >= 1.0
   say(
     "no_signal",
     everything_zero,
-    "every advantage is 0: all samples of each prompt got the same reward, so nothing is learnt. See whether any is "
-    "ever right; raise config.rollout.group_size or temperature, or choose easier questions.",
+    "every advantage is 0: all samples of each prompt got the same reward, so nothing is learnt. Check whether any "
+    "answer is right; raise config.rollout.group_size or temperature, or choose easier questions.",
   )
   say(
     "little_signal",
@@ -88,7 +88,7 @@ def warnings(
   say(
     "no_searches",
     searches_expected and get("searches") == 0,
-    "no episode called the search tool: see that the prompt asks for it and that its stop string can be sampled, and "
+    "no episode called the search tool: check that the prompt asks for it and that its stop string can be sampled, and "
     "read episodes/.",
   )
   say(
@@ -134,8 +134,8 @@ def of_training(
     steps: number of steps of the whole run.
   """
   found = warnings(history, searches_expected=searches_expected)
-  if len(history) == 1 and (unreached := recipe.unreached(steps)):
-    weights = ", ".join(f"{name} {end:g} (later {last:g})" for name, (end, last) in unreached.items())
+  if len(history) == 1 and (cut_short := recipe.cut_short(steps)):
+    weights = ", ".join(f"{name} {end:g} (later {last:g})" for name, (end, last) in cut_short.items())
     found["schedule"] = (
       f"the run ends before the recipe's schedule does: at step {steps} there is {weights}. Raise config.steps, "
       f"or lower the step in config.switches ({recipe.name}'s README says which one)."
@@ -162,7 +162,7 @@ def _against_first(history, limits, say) -> None:
     say(
       "entropy_explosion",
       entropy > start / limits.entropy_share,
-      f"entropy rose from {start:.3f} to {entropy:.3f} nats a token: the policy is falling apart. Lower "
+      f"entropy rose from {start:.3f} to {entropy:.3f} nats a token: the policy is collapsing. Lower "
       "config.optimizer.learning_rate or raise config.loss.kl_coef.",
     )
   length, start = now.get("response_tokens"), first("response_tokens")
@@ -170,7 +170,7 @@ def _against_first(history, limits, say) -> None:
     say(
       "length",
       not limits.length_share * start <= length <= start / limits.length_share,
-      f"responses went from {start:.0f} to {length:.0f} tokens: read episodes/ before going on.",
+      f"responses went from {start:.0f} to {length:.0f} tokens: read episodes/ before continuing.",
     )
   searches, start = now.get("searches"), first("searches")
   if searches is not None and start:

@@ -2,7 +2,8 @@
 
 GET  /      the page
 POST /ask   {"question", "samples", "seed", "earlier": [[question, answer], …], "checkpoint": number} → the events of
-            `asking`, one line of JSON each; with several samples the last is {"event": "agreement", "answers": […]}
+            `ask_checkpoint`, one line of JSON each. With several samples the last event is
+            {"event": "agreement", "answers": […]}.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from typing import Any
 from ragrl_jax.protocol.http_answer import Answer, Refused, answered
 from ragrl_jax.report import rendering
 from ragrl_jax.retrieval import guard
-from ragrl_jax.serving import asking
+from ragrl_jax.serving import ask_checkpoint
 from ragrl_jax.structs import Example
 
 SAMPLES = (1, 3, 5, 8, 16)
@@ -49,13 +50,13 @@ class Application:
     limits: limits of questions.
   """
 
-  def __init__(self, askers: Sequence[asking.Asker], limits: Limits = Limits()):
+  def __init__(self, askers: Sequence[ask_checkpoint.Asker], limits: Limits = Limits()):
     self._askers, self._limits, self._waiting = askers, limits, 0
     recipe = askers[0].player.recipe
     facts = [("Recipe", recipe.name), ("Model", _size(askers[0].player)), ("Searches", _index(askers[0]))]
     facts.append(("Judge", "judges every answer's steps" if askers[0].player.judges else "none (config.judge.kind)"))
     names = [asker.name for asker in askers]
-    self._page = rendering.asking(names, facts, samples=SAMPLES, longest=limits.longest)
+    self._page = rendering.asking_page(names, facts, samples=SAMPLES, longest=limits.longest)
 
   async def __call__(self, scope, receive, send) -> None:
     if scope["type"] != "http":
@@ -98,14 +99,14 @@ class Application:
     finally:
       self._waiting -= samples
 
-  def _read(self, body: bytes) -> tuple[asking.Asker, Example, int, int]:
+  def _read(self, body: bytes) -> tuple[ask_checkpoint.Asker, Example, int, int]:
     """(the checkpoint's asker, the question, samples, seed)."""
     question, earlier, samples, seed, place = _parsed(body)
     if len(question) > self._limits.longest:
       raise Refused(400, f"the question has {len(question)} characters: at most {self._limits.longest}.")
     if not (0 <= place < len(self._askers) and 1 <= samples <= SAMPLES[-1] and 0 <= seed < 2**31):
       raise Refused(400, f"checkpoint={place}, samples={samples}, seed={seed}: one of them is out of range.")
-    example = Example(str(uuid.uuid4()), asking.in_conversation(earlier, question), ())
+    example = Example(str(uuid.uuid4()), ask_checkpoint.in_conversation(earlier, question), ())
     try:
       self._askers[place].check(example)
     except ValueError as error:
@@ -128,7 +129,7 @@ def _parsed(body: bytes) -> tuple[str, list[tuple[str, str]], int, int, int]:
   return question, earlier, samples, seed, place
 
 
-async def _answer(asker: asking.Asker, example: Example, samples: int, seed: int, answer: Answer) -> None:
+async def _answer(asker: ask_checkpoint.Asker, example: Example, samples: int, seed: int, answer: Answer) -> None:
   """Sends the events until all answers are complete."""
   told: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
   work = asyncio.create_task(asker.ask(example, samples=samples, greedy=samples == 1, seed=seed, tell=told.put_nowait))
@@ -139,7 +140,7 @@ async def _answer(asker: asking.Asker, example: Example, samples: int, seed: int
     answers = await work
     if samples > 1:
       said = [one["answer"] for one in answers]
-      await answer.event(dict(event="agreement", answers=asking.agreement(said)))
+      await answer.event(dict(event="agreement", answers=ask_checkpoint.agreement(said)))
     await answer.end()
   finally:
     work.cancel()
@@ -150,7 +151,7 @@ def _size(player) -> str:
   return "–" if player.config is None else f"{player.config.num_layers} layers of width {player.config.d_model}"
 
 
-def _index(asker: asking.Asker) -> str:
+def _index(asker: ask_checkpoint.Asker) -> str:
   if asker.player.retriever is None:
     return "nothing"
   return f"{asker.config.retrieval.top_k} passages each, {asker.player.retriever.describe().get('kind', 'an index')}"

@@ -1,4 +1,4 @@
-"""Prints the events of `asking` in a terminal."""
+"""Prints the events of `ask_checkpoint` in a terminal."""
 
 import os
 import re

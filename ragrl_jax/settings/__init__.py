@@ -83,7 +83,7 @@ __all__ = [
 class Settings(Section):
   """All settings of a run. A file under configs/ contains only the values that differ from these defaults."""
 
-  recipe: str = "search_r1"  # a name of ragrl_jax.recipes
+  recipe: str = "search_r1"  # a name in ragrl_jax.recipes
   preset: str = "paper"  # one of the recipe's PRESETS, or several joined by commas
   switches: Mapping[str, Any] = fields.mapping()  # the recipe's switches; they override the preset's
   seed: int = 0

@@ -14,10 +14,10 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
-FILE = "file:"  # "file:PATH" in place of a name: a text of the user's own, see prompting/wording.py
+FILE = "file:"  # "file:PATH" instead of a name: the user's own text, see prompting/wording.py
 T = TypeVar("T")
 Rules = Iterator[tuple[bool, str]]  # whether a rule holds, and the message if it does not
-BOUNDS = {  # how a value compares with the bound, and how a message says it
+BOUNDS = {  # name → (comparison of a value with the bound, words for a message)
   "least": (operator.ge, "at least"),
   "above": (operator.gt, "above"),
   "most": (operator.le, "at most"),
@@ -29,10 +29,10 @@ def setting(default: Any, *, choices: Iterable[Any] = (), files: bool = False, *
   """A field of a dataclass.
 
   Args:
-    default: its value where none is given.
-    choices: all values that it may have; none: any of its type.
-    files: "file:PATH" is allowed in place of a choice.
-    **bounds: least, above, most, below: of a number.
+    default: the default value.
+    choices: all allowed values; if empty, all values of the type.
+    files: "file:PATH" is allowed instead of a choice.
+    **bounds: bounds of a number: least, above, most, below.
   """
   assert bounds.keys() <= BOUNDS.keys()
   return dataclasses.field(default=default, metadata={"choices": tuple(choices), "files": files, "bounds": bounds})
@@ -44,7 +44,7 @@ def mapping() -> Any:
 
 
 def rest() -> Any:
-  """A field for the values that `build` is given under names that the class does not have."""
+  """A field for values that `build` gets under other names than those of the class."""
   return dataclasses.field(default_factory=dict, metadata={"rest": True})
 
 
@@ -70,7 +70,7 @@ class Checked:
     return f"{name}={value!r}: it must be {must}."
 
   def rules(self) -> Rules:
-    """(whether the rule holds, message if not) for every rule between the fields."""
+    """(whether the rule holds, message if not) for every rule between fields."""
     return iter(())
 
 
@@ -139,11 +139,11 @@ def build(record: type[T], values: Mapping[str, Any], where: str) -> T:
 
   Args:
     record: a dataclass; a field that is a dataclass takes a mapping.
-    values: by field; fields that are left out have their default.
+    values: field → value. Omitted fields get their defaults.
     where: prefix of the names in messages, such as "config.rollout".
 
   Raises:
-    ValueError: a name that the class does not have, or a value that the class refuses.
+    ValueError: an unknown name, or an invalid value.
   """
   known, given, more = _fields(record), {}, {}
   for name, value in values.items():

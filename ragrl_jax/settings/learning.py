@@ -1,4 +1,4 @@
-"""Settings of what learns: advantages, loss, critic, optimizer, updates, and what a run writes."""
+"""Settings for learning: advantages, loss, critic, optimizer, updates, checkpoints and logs."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ from ragrl_jax.core import aggregate
 from ragrl_jax.core import kl as kl_lib
 from ragrl_jax.settings.fields import Rules, Section, setting
 
-# Advantages compare an episode with the samples of the same prompt, or are summed along its tokens.
+# Advantages either compare an episode with the samples of the same prompt, or are sums along its tokens.
 COMPARED = ("group_relative", "leave_one_out", "reinforce_plus_plus_baseline")
 COUNTED = ("gae", "reinforce_plus_plus")
 
@@ -23,8 +23,8 @@ class Advantage(Section):
   # gae and reinforce_plus_plus credit each token by itself
   credit: str = setting("episode", choices=("episode", "turn"))
   std: str = setting("sample", choices=("sample", "population", "none"))  # group_relative: the divisor
-  std_floor: float = setting(0.0, least=0)  # group_relative: least value of the deviation
-  eps: float = setting(1e-6, least=0)  # group_relative: added to the deviation
+  std_floor: float = setting(0.0, least=0)  # group_relative: smallest standard deviation to divide by
+  eps: float = setting(1e-6, least=0)  # group_relative: added to the standard deviation
   gamma: float = setting(1.0, least=0, most=1)  # gae, reinforce_plus_plus: discount per trained token
   lam: float = setting(1.0, least=0, most=1)  # gae: trace per trained token
   whiten: bool = True  # gae: scale advantages to mean 0 and deviation 1 over the batch's trained tokens
@@ -52,7 +52,7 @@ class Loss(Section):
   dual_clip: float | None = setting(None, above=1)  # upper bound of the ratio for tokens with negative advantage
   ratio: str = setting("token", choices=("token", "sequence"))  # "sequence": GSPO's ratio
   kl: str = setting("none", choices=("none", *kl_lib.ESTIMATORS))  # estimator of the penalty; "none": no penalty
-  kl_in: str = setting("loss", choices=("loss", "reward"))  # where the penalty goes
+  kl_in: str = setting("loss", choices=("loss", "reward"))  # whether the penalty is in the loss or in the reward
   kl_coef: float = setting(0.0, least=0)
   # nats between the two log-probabilities beyond which k3 follows its tangent; None: e^gap everywhere, as published
   kl_tangent: float | None = setting(5.0, above=0)
@@ -81,10 +81,10 @@ class Critic(Section):
 
   # "own": a second decoder that starts as a copy of the policy; "shared": a value head on the policy's trunk
   kind: str = setting("none", choices=("none", "own", "shared"))
-  learning_rate: float = setting(1e-5, least=0)  # AdamW's; other values are those of config.optimizer
+  learning_rate: float = setting(1e-5, least=0)  # of AdamW; its other settings are those of config.optimizer
   warmup_steps: int = setting(0, least=0)  # optimiser steps
-  clip: float | None = 0.5  # how far a value may move in an update, in reward units; None: no clip
-  coef: float = setting(0.5, least=0)  # shared trunk: this times the value loss is added to the policy's loss
+  clip: float | None = 0.5  # largest change of a value in an update, in reward units; None: no clip
+  coef: float = setting(0.5, least=0)  # shared critic: this times the value loss is added to the policy's loss
   alone_steps: int = setting(0, least=0)  # own critic: optimiser steps at the start that train only the critic
 
 
@@ -155,7 +155,7 @@ class Mesh(Section):
     sizes = dataclasses.asdict(self)
     yield (
       all(size >= 1 or size == -1 for size in sizes.values()) and list(sizes.values()).count(-1) <= 1,
-      f"config.mesh={sizes}: sizes must be at least 1, and one may be -1 for what is left of the devices.",
+      f"config.mesh={sizes}: sizes must be at least 1, and one may be -1 for the remaining devices.",
     )
 
 
@@ -182,7 +182,7 @@ class Evaluate(Section):
 
 @dataclasses.dataclass(frozen=True)
 class Log(Section):
-  """What is written during training."""
+  """Logs of training."""
 
   PATH = "log"
 
@@ -196,21 +196,21 @@ class SFT(Section):
 
   PATH = "sft"
 
-  # weight of the tokens of prompts and search results; the model's own tokens weigh 1
+  # weight of the tokens of prompts and search results; the model's tokens have weight 1
   environment_weight: float = setting(0.3, least=0)
-  batch: int = setting(0, least=0)  # transcripts of a step; 0: as many as one block of rows holds
-  epochs: int = setting(0, least=0)  # passes over the transcripts, in place of config.steps; needs `batch`
+  batch: int = setting(0, least=0)  # transcripts per step; 0: as many as fit into one block of rows
+  epochs: int = setting(0, least=0)  # passes over the transcripts, instead of config.steps; needs `batch`
   warmup_share: float = setting(
     0.0, least=0, most=1
-  )  # with `epochs`: of their steps, in place of optimizer.warmup_steps
-  max_tokens: int = setting(0, least=0)  # a longer transcript loses its end; 0: none does
+  )  # with `epochs`: share of the steps, instead of optimizer.warmup_steps
+  max_tokens: int = setting(0, least=0)  # longer transcripts are cut at the end; 0: no limit
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""
     yield (
       bool(self.batch) or not self.epochs,
-      f"config.sft.epochs={self.epochs} with config.sft.batch=0: how many steps an epoch has depends on the batch. Set "
-      "batch, or leave epochs at 0 and set config.steps.",
+      f"config.sft.epochs={self.epochs} with config.sft.batch=0: the number of steps in an epoch depends on the batch. "
+      "Set batch, or leave epochs at 0 and set config.steps.",
     )
     yield (
       bool(self.epochs) or not self.warmup_share,

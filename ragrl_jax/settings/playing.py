@@ -1,4 +1,4 @@
-"""Settings of playing: model, prompts, questions, retriever, judge, rollout. Each comment gives unit and meaning."""
+"""Settings for playing episodes: model, prompts, questions, retriever, judge, rollout, each with unit and meaning."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ DTYPES = ("float32", "bfloat16", "float16")
 FAMILIES = ("qwen2", "qwen3", "llama")
 JUDGES = ("none", "exact", "sub_em", "sub_em_words", "lexical", "nli", "llm", "reward_model")
 
-# Sizes of the engine that no setting changes.
-PREFILL_ROWS = 4  # conversations of one prefill call
-MAX_PROMPTS = 8  # additional conversations of the full context that the cache has room for, for shared prompts
+# Fixed sizes of the engine.
+PREFILL_ROWS = 4  # conversations per prefill call
+MAX_PROMPTS = 8  # additional full conversations that fit into the cache, for shared prompts
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape(Section):
-  """The decoder that is made if model.path is empty."""
+  """The shape of a new decoder, if model.path is empty."""
 
   PATH = "model.shape"
 
@@ -41,7 +41,7 @@ class Lora(Section):
 
   PATH = "model.lora"
 
-  rank: int = 0  # 0: every parameter is trained; else only the adapters, in float32
+  rank: int = 0  # 0: all parameters are trained; else only the adapters, in float32
   alpha: float = 16.0  # the adapters' output is scaled by alpha / rank
   layers: str = "q k v o gate up down"  # matrices with adapters: words, each a regular expression (models/lora.py)
   path: str = ""  # PEFT folder to start from; it determines rank, alpha and layers
@@ -54,8 +54,8 @@ class Lora(Section):
     )
     yield (
       not (self.rank and self.path),
-      f"config.model.lora.rank={self.rank} with path={self.path!r}: the folder says the rank. Set rank to 0, or leave "
-      "path empty for fresh adapters.",
+      f"config.model.lora.rank={self.rank} with path={self.path!r}: the folder determines the rank. Set rank to 0, or "
+      "leave path empty for new adapters.",
     )
 
 
@@ -83,8 +83,8 @@ class Prompting(Section):
   chat: bool = True  # render messages with the tokenizer's chat template; False: bare text
   # "own": the library's role markers, for a template that rewrites earlier turns
   markers: str = setting("template", choices=("template", "own"))
-  # of reasoning models: "off" opens the model's turn with an empty <think> block, as Qwen3's template does; "on" and
-  # "default": it thinks as it was trained to (a template may know "on" and "off" itself)
+  # for reasoning models: "off" opens the model's turn with an empty <think> block, as Qwen3's template does; with "on"
+  # and "default" the model thinks as it was trained (a template may handle "on" and "off" itself)
   thinking: str = setting("default", choices=("default", "on", "off"))
 
 
@@ -94,15 +94,15 @@ class Data(Section):
 
   PATH = "data"
 
-  train: str = ""  # FILE.jsonl[.gz], a folder's glob, or "hf:name/subset/split"
+  train: str = ""  # FILE.jsonl[.gz], a glob, or "hf:name/subset/split"
   hard: str = ""  # for a recipe with a curriculum: the hard questions; `train` has the easy ones
   evaluate: str = ""  # held-out questions
-  max_examples: int = setting(0, least=0)  # questions read; 0: all
-  drop_unanswerable: bool = False  # skip training questions that their set marks as without an answer (MS MARCO)
+  max_examples: int = setting(0, least=0)  # most questions to read; 0: all
+  drop_unanswerable: bool = False  # skip training questions that are marked as unanswerable (MS MARCO)
   drop_long: bool = False  # skip training questions whose prompt leaves no room for max_new_tokens
-  cut_middle: bool = False  # in evaluation: shorten passages in the middle if the prompt leaves no such room
-  own_passages: bool = True  # False: questions lose the passages of their rows, so that a recipe that can searches
-  evidence: str = ""  # in evaluation: questions with marked gold sentences, for data that marks none
+  cut_middle: bool = False  # in evaluation: cut passages in the middle if the prompt leaves no room for max_new_tokens
+  own_passages: bool = True  # False: questions lose their own passages, so that a recipe must search
+  evidence: str = ""  # in evaluation: questions with gold sentences, for data without them
   noise: int = setting(0, least=0)  # random passages of other questions added to each question of an evaluation
 
 
@@ -112,15 +112,16 @@ class Retrieval(Section):
 
   PATH = "retrieval"
 
-  # folder of build_index, the http://… address of a retriever, or those of all parts of a corpus with commas between
+  # folder of build_index, the http://… address of a retriever, or comma-separated addresses of all parts of a corpus
   index: str = ""
-  key_variable: str = ""  # environment variable with the token for those addresses; "": none is sent
-  top_k: int = setting(3, least=1)  # passages of one search
-  timeout_s: float = setting(30.0, above=0)  # seconds a call may take
+  key_variable: str = ""  # environment variable with the token for these addresses; "": no token
+  top_k: int = setting(3, least=1)  # passages per search
+  timeout_s: float = setting(30.0, above=0)  # most seconds of a call
   retries: int = setting(3, least=0)  # retries of a failed call
-  wait_s: float = setting(300.0, least=0)  # seconds to wait for a retriever at an address that stopped answering
+  wait_s: float = setting(300.0, least=0)  # most seconds to wait for a retriever that stopped answering
   query_encoder: str = ""  # folder of an encoder, for recipes that compare queries with each other
-  max_failed_share: float = setting(0.1, least=0, most=1)  # share of a step's episodes; above it, the run stops
+  # the run stops if a tool failed in more than this share of a step's episodes
+  max_failed_share: float = setting(0.1, least=0, most=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,22 +131,22 @@ class Judge(Section):
   PATH = "judge"
 
   kind: str = setting("none", choices=JUDGES)
-  prompt: str = "information_think"  # the question to the judge: a name of judging/prompts.py
-  # llm, reward_model: the words of that question; "": ours
+  prompt: str = "information_think"  # the question to the judge: a name in judging/prompts.py
+  # llm, reward_model: the wording of the question; "": the default wording
   wording: str = setting("", choices=("",), files=True)
   path: str = ""  # nli: folder of a T5; reward_model: folder of a decoder, or of its adapters
-  endpoint: str = ""  # llm: "http(s)://host/v1" of a server of OpenAI's chat protocol; empty: OpenAI's own
-  model: str = ""  # llm: the model's name at that server
+  endpoint: str = ""  # llm: "http(s)://host/v1" of an OpenAI-compatible server; empty: OpenAI's server
+  model: str = ""  # llm: the model's name at the server
   key_variable: str = "OPENAI_API_KEY"  # llm: environment variable with the key; the key is never stored
-  # lexical, nli, reward_model: scores from here on count as 1, others as 0; 0: the score itself
+  # lexical, nli, reward_model: scores of at least this count as 1, others as 0; 0: the score itself
   threshold: float = setting(0.5, least=0, most=1)
-  cache: str = ""  # file that keeps verdicts between runs; empty: none
-  timeout_s: float = setting(30.0, above=0)  # llm: seconds a call may take
+  cache: str = ""  # file that caches verdicts between runs; empty: no cache
+  timeout_s: float = setting(30.0, above=0)  # llm: most seconds of a call
   retries: int = setting(3, least=0)  # llm: retries of a failed call
-  concurrency: int = setting(16, least=1)  # llm: calls at the same time
-  batch: int = setting(8, least=1)  # nli, reward_model: pairs computed together
-  max_tokens: int = setting(1024, least=1)  # nli, reward_model: tokens of a pair
-  # share of a step's episodes without a verdict; above it, the run stops
+  concurrency: int = setting(16, least=1)  # llm: most calls at the same time
+  batch: int = setting(8, least=1)  # nli, reward_model: pairs per batch
+  max_tokens: int = setting(1024, least=1)  # nli, reward_model: most tokens of a pair
+  # the run stops if more than this share of a step's episodes have no verdict
   max_failed_share: float = setting(0.5, least=0, most=1)
 
 
@@ -155,9 +156,9 @@ class Filter(Section):
 
   PATH = "rollout.filter"
 
-  # what must differ within a group: "outcome" (0 or 1), "total" (the reward); "none": every group is trained on
+  # the value that must differ within a group: "outcome" (0 or 1) or "total" (the reward); "none": all groups are kept
   metric: str = setting("none", choices=("none", "outcome", "total"))
-  tolerance: float = setting(1e-6, least=0)  # largest difference that does not count
+  tolerance: float = setting(1e-6, least=0)  # differences up to this do not count
   max_draws: int = setting(4, least=1)  # a step draws at most max_draws · prompts_per_step prompts
   # what to do with extra groups: "keep" trains the next step on them, one step stale
   surplus: str = setting("discard", choices=("discard", "keep"))
@@ -165,13 +166,13 @@ class Filter(Section):
 
 @dataclasses.dataclass(frozen=True)
 class RolloutMesh(Section):
-  """An engine's devices: those of a host or of several; independent of config.mesh, on which they learn."""
+  """The devices of an engine, which are those of one or several hosts. Independent of the learner's config.mesh."""
 
   PATH = "rollout.mesh"
 
-  # each has all weights, its own lanes and its own pages; 0: as many as fill the fewest whole hosts
+  # replicas per engine; each has all weights, its own lanes and its own pages. 0: the fewest that fill whole hosts
   replicas: int = setting(0, least=0)
-  tensor: int = setting(1, least=1)  # devices that share the weights of a replica
+  tensor: int = setting(1, least=1)  # devices over which a replica's weights are split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,38 +182,38 @@ class Rollout(Section):
   PATH = "rollout"
 
   prompts_per_step: int = setting(32, least=1)  # P
-  group_size: int = setting(8, least=1)  # G: samples of a prompt
-  lanes: int = setting(32, least=1)  # W: conversations that an engine decodes together
-  rows: int = setting(64, least=1)  # C: a new episode waits while an engine's cache has this many; at least `lanes`
-  context: int = setting(512, least=1)  # tokens of the longest conversation
-  chunk: int = setting(16, least=1)  # steps of a decode call: each draws a token for every lane
-  # tokens drafted for each step from the conversation's own text, and drawn with its token as far as they are what it
-  # would have drawn: fewer steps, the same tokens. 0: none
+  group_size: int = setting(8, least=1)  # G: samples per prompt
+  lanes: int = setting(32, least=1)  # W: conversations that an engine decodes at the same time
+  rows: int = setting(64, least=1)  # C: conversations in an engine's cache, at least `lanes`; further episodes wait
+  context: int = setting(512, least=1)  # most tokens of a conversation
+  chunk: int = setting(16, least=1)  # steps per decode call; a step samples one token for every lane
+  # tokens drafted per step from the conversation's own text. Drafts are kept as far as they equal the sampled tokens,
+  # so the tokens are the same in fewer steps. 0: no drafts
   speculate: int = setting(0, least=0)
-  prefill: int = setting(64, least=1)  # tokens a conversation reads per prefill call
-  # tokens of a page of the cache: 64 to 256 on accelerators. On CPUs 32 to 64, since attention there reads whole pages
-  # for every lane, up to the end of the longest conversation
+  prefill: int = setting(64, least=1)  # tokens of a conversation per prefill call
+  # tokens per page of the cache: 64 to 256 on accelerators. 32 to 64 on CPUs, where attention reads whole pages for
+  # every lane, up to the end of the longest conversation
   page: int = setting(64, least=1)
   # pages of an engine's cache; conversations without a page are swapped to the host's memory. 0: enough for `rows` full
   # conversations
   pages: int = setting(0, least=0)
-  # of keys and values in the cache: "model" is model.dtype; "int8" has a scale a token and head: half of bf16's memory
+  # dtype of keys and values in the cache: "model" is model.dtype; "int8" (a scale per token and head) is half of bf16
   kv_dtype: str = setting("model", choices=("model", "bfloat16", "int8"))
   mesh: RolloutMesh = RolloutMesh()
   temperature: float = setting(1.0, above=0)
   top_k: int = setting(0, least=0)  # sample from the k likeliest tokens; 0: all
   top_p: float = setting(1.0, above=0, most=1)  # sample from the smallest set of tokens with this probability
-  max_new_tokens: int = setting(64, least=1)  # tokens of a turn
-  # tokens that search results must leave for the next turn, or the episode ends without them; 0: max_new_tokens
+  max_new_tokens: int = setting(64, least=1)  # most tokens of a turn
+  # tokens that search results must leave for the next turn; else the episode ends without them. 0: max_new_tokens
   reserve: int = 0
-  # 1: one version of the weights samples two steps, and the second is sampled while the first is learned. It is one
-  # step stale; the engine then keeps a copy of the weights, and loss.importance_cap corrects for the lag
+  # 1: one version of the weights samples two steps. The second step is sampled while the first is learned, so it is one
+  # step stale. The engine keeps a copy of the weights, and loss.importance_cap corrects for the staleness
   ahead: int = setting(0, choices=(0, 1))
   filter: Filter = Filter()
 
   @property
   def sampling(self) -> structs.Sampling:
-    """How each token is drawn."""
+    """How each token is sampled."""
     return structs.Sampling(self.temperature, self.top_k, self.top_p, self.max_new_tokens)
 
   def rules(self) -> Rules:
@@ -229,13 +230,13 @@ class Rollout(Section):
     )
     yield (
       self.prefill <= self.context,
-      f"config.rollout.prefill={self.prefill} is more than context={self.context}: a row takes in so many tokens at a "
-      "time. Lower prefill or raise context.",
+      f"config.rollout.prefill={self.prefill} is more than context={self.context}: a conversation cannot read more "
+      "tokens at a time than it has. Lower prefill or raise context.",
     )
     yield (
       self.speculate < self.context,
-      f"config.rollout.speculate={self.speculate} drafts no fewer tokens than context={self.context} holds: 4 to 8 are "
-      "usual, 0 drafts none.",
+      f"config.rollout.speculate={self.speculate} must be less than context={self.context}: 4 to 8 are usual, 0 drafts "
+      "no tokens.",
     )
     yield (
       0 <= self.reserve < self.context,

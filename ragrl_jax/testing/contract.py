@@ -65,7 +65,7 @@ def slots(recipe: Recipe, example: Example) -> None:
 
 
 def stops(recipe: Recipe) -> None:
-  """The parser finds the stop string of a turn, and takes no notice for search results."""
+  """The parser finds the stop string of a turn, and does not take a notice for search results."""
   for stop in recipe.stops:
     found = recipe.parser.stop(f"x{stop}")
     assert found == stop, f"parser.stop('x{stop}') is {found!r}, not {stop!r}"
@@ -114,7 +114,7 @@ def environment_earns_nothing(recipe: Recipe, example: Example, texts: Sequence[
   """Text of the environment scores as much as silence, so it is never taken for the model's."""
   silence = recipe.score(example, Episode.from_text(recipe, example, []))
   paid = recipe.reward(silence, 10**6)
-  assert paid is not None, "an episode without words has no reward: give the example all that the terms need"
+  assert paid is not None, "an episode without text has no reward: give the example everything that the terms need"
   for text in texts:
     for turns in ([], [(ENVIRONMENT, text)], [(MODEL, ""), (ENVIRONMENT, text), (MODEL, "")]):
       episode = Episode.from_text(recipe, example, turns)

@@ -1,4 +1,4 @@
-"""Plays evaluations without a model: every question has its episode."""
+"""Plays evaluations without a model: a function gives the episode of each question."""
 
 import dataclasses
 from collections.abc import Callable, Generator, Sequence
@@ -8,7 +8,7 @@ from ragrl_jax.rollout.collect import Request
 
 
 def by_example(episode: Callable[[structs.Example], structs.Episode]):
-  """A play for `evaluation.harness`, one question after the other, from a function of the question."""
+  """A play for `evaluation.harness` that calls `episode` for one question after the other."""
 
   def play(asked: Sequence[Sequence[Request]], at_once: int) -> Generator[structs.Episode, None, None]:
     del at_once

@@ -19,8 +19,8 @@ class ScriptedPolicy:
   """Gives the texts of a script in turn. It cuts each after the first stop string, as an engine would.
 
   Args:
-    script: the model's texts, one per turn. A text that contains no stop string ends with "eos". A pair (text,
-      log-probability of every byte of it) in place of a text, for plays that look at them; 0 otherwise.
+    script: the model's texts, one per turn. A text without a stop string ends with "eos". A pair (text,
+      log-probability of each byte) can replace a text, for plays that use log-probabilities; the default is 0.
     room: bytes that fit into the context.
 
   Attributes:
@@ -146,7 +146,7 @@ class ScriptedTools:
 
 
 def run(episode: Coroutine[Any, Any, Any]) -> Any:
-  """The coroutine's result. It runs in its own thread, because a notebook's thread has an event loop already."""
+  """The coroutine's result. It runs in a separate thread, because a notebook's thread already has an event loop."""
   with concurrent.futures.ThreadPoolExecutor(1) as thread:
     return thread.submit(asyncio.run, episode).result()
 

@@ -132,7 +132,7 @@ def scored_by(name):
 
 
 @pytest.mark.parametrize(
-  ("name", "preset", "steps", "unreached"),
+  ("name", "preset", "steps", "cut_short"),
   [
     ("when_to_search", "paper", 300, dict(answer_explore=(1.0, 0.0), answer_economise=(0.0, 1.0))),
     ("when_to_search", "paper", 301, {}),
@@ -143,16 +143,16 @@ def scored_by(name):
     ("veritas", "em", 2, {}),
   ],
 )
-def test_a_run_too_short_for_its_schedule_is_warned_about(name, preset, steps, unreached):
-  found = recipes.get(name, preset).unreached(steps)
-  assert found == {term: pytest.approx(weights) for term, weights in unreached.items()}
+def test_a_run_too_short_for_its_schedule_is_warned_about(name, preset, steps, cut_short):
+  found = recipes.get(name, preset).cut_short(steps)
+  assert found == {term: pytest.approx(weights) for term, weights in cut_short.items()}
   message = watch.of_training([{}], recipes.get(name, preset), steps, searches_expected=False)
-  assert list(message) == ["warning/schedule"] * bool(unreached)
+  assert list(message) == ["warning/schedule"] * bool(cut_short)
   assert not watch.of_training([{}] * 2, recipes.get(name), 2, searches_expected=False)  # only before the first step
 
 
 def test_a_stage_that_begins_by_a_trigger_has_no_fixed_step():
-  assert recipes.get("when_to_search", settle_metric="evaluation/em").unreached(300) == {}
+  assert recipes.get("when_to_search", settle_metric="evaluation/em").cut_short(300) == {}
 
 
 def test_every_preset_is_listed():

@@ -27,7 +27,7 @@ def decoder(seed=0, first=True, **shape):
 
 
 @pytest.fixture(scope="module")
-def words(tmp_path_factory) -> sentencepiece.SentencePieceTokenizer:
+def tokenizer(tmp_path_factory) -> sentencepiece.SentencePieceTokenizer:
   return base_reader.tokenizer(tmp_path_factory.mktemp("words") / "tokenizer.model")
 
 
@@ -47,33 +47,33 @@ def test_other_shapes_are_refused():
     decoder(family="llama")
 
 
-def test_a_step_has_lessons_for_one_block(words):
+def test_a_step_has_lessons_for_one_block(tokenizer):
   stage = base_reader.STAGES[-1]
-  first, second = (base_reader.drawn(stage, words, step) for step in (0, 1))
-  assert first == base_reader.drawn(stage, words, 0) != second
+  first, second = (base_reader.drawn(stage, tokenizer, step) for step in (0, 1))
+  assert first == base_reader.drawn(stage, tokenizer, 0) != second
   tokens = [len(ids) for ids, _ in first]
   assert 0.8 < sum(tokens) / (base_reader.ROWS * base_reader.LENGTH) <= 1 and max(tokens) <= base_reader.LENGTH
 
 
-def test_replies_alone_are_trained(words):
+def test_replies_alone_are_trained(tokenizer):
   lesson = lessons.draw(base_reader.STAGES[0].course, random.Random(0))
-  ids, weights = base_reader.transcript(words, lesson)
+  ids, weights = base_reader.transcript(tokenizer, lesson)
   trained = [token for token, weight in zip(ids, weights) if weight]
-  assert words.decode(trained) == "".join(text for owner, text in lesson.turns if owner == "model")
-  assert trained.count(words.eos_ids[0]) == len(lesson.kinds)
+  assert tokenizer.decode(trained) == "".join(text for owner, text in lesson.turns if owner == "model")
+  assert trained.count(tokenizer.eos_ids[0]) == len(lesson.kinds)
 
 
-def test_a_syllable_is_one_piece(words):
+def test_a_syllable_is_one_piece(tokenizer):
   """Nearly always: a piece may hold two syllables of a name that the tokenizer's lines repeat."""
   names = world.draw_names(random.Random(0), world.syllables(base_reader.SYLLABLES), 1000)
-  assert sum(len(words.encode(f" {name}.")) == len(name) // 3 + 1 for name in names) > 980
+  assert sum(len(tokenizer.encode(f" {name}.")) == len(name) // 3 + 1 for name in names) > 980
 
 
-def test_a_measure_counts_whole_replies(words):
+def test_a_measure_counts_whole_replies(tokenizer):
   """A model that writes only EOS has nothing right; the counted kinds are those of the course."""
   stage = dataclasses.replace(base_reader.STAGES[0], name="tiny")
-  config = DecoderConfig.from_shape(words.vocab_size, **primed.SHAPE)
-  found = base_reader.measurer(stage, words)(Decoder(config, rngs=nnx.Rngs(params=0)))
+  config = DecoderConfig.from_shape(tokenizer.vocab_size, **primed.SHAPE)
+  found = base_reader.measurer(stage, tokenizer)(Decoder(config, rngs=nnx.Rngs(params=0)))
   assert found == {1: 0.0, lessons.STEPS: 0.0}
 
 

@@ -15,7 +15,7 @@ from ragrl_jax.testing import small_engine as kit
 from ragrl_jax.testing.small_engine import requests, rollout
 
 
-@pytest.mark.slow  # compiles an engine of its own
+@pytest.mark.slow  # compiles another engine
 def test_matmuls_use_the_decoders_dtype_and_norms_stay_float32():
   model = Decoder(kit.CONFIG, rngs=nnx.Rngs(0), dtype=jnp.bfloat16)
   graphdef, params = nnx.split(model)
@@ -38,7 +38,7 @@ def test_matmuls_use_the_decoders_dtype_and_norms_stay_float32():
     np.testing.assert_allclose(said.logprobs, want, atol=0.05)
 
 
-@pytest.mark.slow  # compiles an engine of its own
+@pytest.mark.slow  # compiles another engine
 def test_int8_keys_and_values_keep_a_rows_numbers_its_own():
   slow = kit.Tools(lambda query: 0.01 * (len(query) % 3))
   scarce, plenty = (kit.engine(kv_dtype="int8", page=16, **more) for more in (dict(pages=8), {}))
@@ -56,7 +56,7 @@ def test_int8_keys_and_values_keep_a_rows_numbers_its_own():
   assert 1e-6 < gap.mean() < 5e-3 and gap.max() < 0.05
 
 
-@pytest.mark.slow  # compiles an engine of its own
+@pytest.mark.slow  # compiles another engine
 def test_adapters_are_loaded_again_and_their_frozen_base_is_cast_once():
   model = Decoder(kit.CONFIG, rngs=nnx.Rngs(0), param_dtype=jnp.bfloat16)  # computed in float32
   lora.add(model, rank=4, alpha=16.0, layers="q o|down", seed=0)

@@ -175,7 +175,7 @@ def test_a_draft_is_what_followed_the_longest_and_latest_equal_end():
   found_some = 0
   for alphabet in (2, 3, 6, 40):
     lengths = rng.integers(1, 33, 64)
-    ids = rng.integers(0, alphabet, (64, 32))  # beyond a lane's tokens lies anything
+    ids = rng.integers(0, alphabet, (64, 32))  # the ids after a lane's tokens are arbitrary
     draft, found = jax.jit(drafts.look_up, static_argnums=2)(ids.astype(np.int32), (lengths - 1).astype(np.int32), 5)
     for row, length in enumerate(lengths):
       want = expected(ids[row, :length].tolist(), 5)

@@ -27,7 +27,7 @@ def engine(of):
 
 
 class Follower(threading.Thread):
-  """The other host: follows one session, and notes what it is asked for."""
+  """The other host: runs the programs of one session, and records them."""
 
   def __init__(self, of, engine):
     super().__init__(daemon=True)
@@ -41,7 +41,7 @@ class Follower(threading.Thread):
   def run(self):
     try:
       with self.team.session():
-        self.team.follow(self.piece)
+        self.team.run_programs(self.piece)
     except links.Lost as error:
       self.error = error
 
@@ -51,7 +51,7 @@ def test_the_others_run_the_first_hosts_programs_to_the_bit():
   teams = team.Team(first, MESH), team.Team(other, MESH)
   assert teams[0].leads and not teams[1].leads
   leading, following = (engine(one) for one in teams)
-  first.send("copy")  # what a session that failed on both has left
+  first.send("copy")  # left over from a session that failed on both hosts
   follower = Follower(teams[1], following)
   follower.start()
   played = kit.rollout(leading)
@@ -84,7 +84,7 @@ def test_an_error_on_the_first_host_leaves_nobody_waiting_and_a_session_can_foll
     teams[0].done()
   teams[0].share("copy", (np.arange(2, dtype=np.int32),))  # outside of a session all hosts call it
   with teams[1].session():
-    teams[1].follow(None)
+    teams[1].run_programs(None)
   assert ran == [("extend", [[0, 1]])]
   own.shutdown(2)
   with pytest.raises(links.Lost, match="host 0"), teams[1].session():

@@ -71,24 +71,24 @@ def example(rng, number):
   )
 
 
-def prompted(words, asked, reply):
+def prompted(tokenizer, asked, reply):
   """A prompt as chat templates make it: control tokens separate its texts and occur in none of them."""
-  start, end = words.ids[b"<|im_start|>"], 0
-  ids = [start, *words.encode(asked), end, *words.encode("\n"), start, *words.encode(reply)]
+  start, end = tokenizer.ids[b"<|im_start|>"], 0
+  ids = [start, *tokenizer.encode(asked), end, *tokenizer.encode("\n"), start, *tokenizer.encode(reply)]
   return structs.Segment(structs.ENVIRONMENT, tuple(ids), f"{asked}\n{reply}")
 
 
-def episode(rng, words, question, index, sample, skill):
+def episode(rng, tokenizer, question, index, sample, skill):
   """One episode. A higher skill (0 to 1) makes the right number of searches and a right answer more likely."""
 
   def segment(owner, text, **more):
-    ids = words.encode(text)
+    ids = tokenizer.encode(text)
     if owner == structs.MODEL:
       ids += [0] if more["stop"] == "eos" else []
       more["logprobs"] = tuple(float(x) for x in np.float32(-rng.exponential(0.9 - 0.7 * skill, len(ids))))
     return structs.Segment(owner, tuple(ids), text, **more)
 
-  said = [prompted(words, "user\n" + PROMPT.format(question.question), "assistant\n")]
+  said = [prompted(tokenizer, "user\n" + PROMPT.format(question.question), "assistant\n")]
   searches = question.hops if rng.random() < 0.3 + 0.7 * skill else int(rng.integers(0, 4))
   for hop in range(searches):
     query = f"where was {question.passages[min(hop, 1)].title} born" if rng.random() < 0.85 else question.question
@@ -128,11 +128,11 @@ def rewards(question, got):
 
 
 def step_rows(step, skill, *, prompts=4, group=6):
-  rng, words, rows = np.random.default_rng(1000 + step), Words(), []
+  rng, tokenizer, rows = np.random.default_rng(1000 + step), Words(), []
   weights = {"answer": 1.0, "format": 0.2, "retrieval": 0.1}
   for index in range(prompts):
     question = example(rng, step * prompts + index)
-    group_of = [episode(rng, words, question, step * prompts + index, sample, skill) for sample in range(group)]
+    group_of = [episode(rng, tokenizer, question, step * prompts + index, sample, skill) for sample in range(group)]
     scored = [rewards(question, got) for got in group_of]
     totals = np.array([sum(weights[name] * terms[name] for name in weights) for terms, _ in scored])
     spread = totals.std(ddof=1)
@@ -150,7 +150,7 @@ def step_rows(step, skill, *, prompts=4, group=6):
           reward=float(total),
           outcome=right,
           advantage=advantage,
-          tokenizer=words,
+          tokenizer=tokenizer,
         )
       )
   return rows

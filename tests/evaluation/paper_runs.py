@@ -59,13 +59,13 @@ def evaluation(folder, name, rows, *, checkpoint, data, flags=(), judged=False, 
   """The folder of a finished evaluation."""
   config = config_of(name, *flags)
   switches = {key: value for key, value in config.switches.items() if value is not None}
-  plays = recipes.get(config.recipe, config.preset, **switches)
+  recipe = recipes.get(config.recipe, config.preset, **switches)
   said = dict(
     checkpoint=checkpoint and str(checkpoint), data=data, questions=len(rows), recipe=config.recipe,
     preset=config.preset,
-    switches=dict(plays.switches), sampling="greedy", noise=config.data.noise, evidence=config.data.evidence,
+    switches=dict(recipe.switches), sampling="greedy", noise=config.data.noise, evidence=config.data.evidence,
     max_new_tokens=config.rollout.max_new_tokens, context=config.rollout.context,
-    retrieval=dict(index="out/index", kind="bm25", top_k=config.retrieval.top_k) if plays.searches else None,
+    retrieval=dict(index="out/index", kind="bm25", top_k=config.retrieval.top_k) if recipe.searches else None,
     judges={"": dict(kind="llm", model="m")} if judged else {},
     thinking=None if config.prompting.thinking == "default" else config.prompting.thinking,
   ) | settings  # fmt: skip

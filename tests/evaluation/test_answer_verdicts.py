@@ -54,7 +54,7 @@ def test_verdicts_are_read_with_the_predictions(tmp_path):
   assert [one["judged"] for one in read] == [1.0, 1.0, 0.0, 0.0, None, 1.0, None]
   full = [{**paper_runs.row(0), **one} for one in read]
   assert comparison.by_set(full)["nq"]["judged"] == 0.5
-  with pytest.raises(ValueError, match="on question '4' is on another answer than the prediction"):
+  with pytest.raises(ValueError, match="on question '4' was given on another answer than the prediction"):
     answer_verdicts.beside(tmp_path, [{**one, "prediction": "Oslo"} if one["id"] == "4" else one for one in ROWS])
 
 
@@ -95,4 +95,4 @@ def test_the_command(tmp_path):
   said = say("--config.judge.kind=llm", "--config.judge.prompt=think_search", f"--results={tmp_path}/a")
   assert said.returncode == 2 and "config.judge.prompt='think_search' does not judge answers: use one of" in said.stderr
   assert "no predictions.jsonl there" in say("--config.judge.kind=exact", f"--results={tmp_path}/c").stderr
-  assert "looks for the answer in a thought" in say("--config.judge.kind=sub_em", f"--results={tmp_path}/a").stderr
+  assert "compares an answer with a thought" in say("--config.judge.kind=sub_em", f"--results={tmp_path}/a").stderr

@@ -104,7 +104,7 @@ def test_a_killed_evaluation_pays_for_no_answer_twice(place):
 
 def test_a_server_that_refuses_everything_ends_the_evaluation(place):
   with serving(lambda messages, n: 404) as (url, _):
-    with pytest.raises(ConnectionError, match="status 404.*address, model and key are right"):
+    with pytest.raises(ConnectionError, match="status 404.*Check the address, the model and the key"):
       run(place, config_of(place, url), "refused")
 
 
@@ -201,7 +201,10 @@ def test_what_is_refused_before_anything_is_asked(place, monkeypatch):
     (lambda c: c.endpoint.update(dict(url="ftp://x")), "begins with http.*config.endpoint.url"),
     (lambda c: c.prompting.update(dict(tokenizer="")), "config.prompting.tokenizer is empty"),
     (lambda c: c.endpoint.update(dict(omit="stop,top_k")), "omit='stop,top_k': .*top_k"),
-    (lambda c: c.prompting.update(dict(thinking="off")), "config.prompting.thinking='off': a chat's server"),
+    (
+      lambda c: c.prompting.update(dict(thinking="off")),
+      "config.prompting.thinking='off': it has no effect on a chat server",
+    ),
     (lambda c: c.endpoint.update(dict(protocol="grpc")), "config.endpoint.protocol='grpc'"),
     (lambda c: c.retrieval.update(dict(index="")), "config.retrieval.index is empty"),
     (lambda c: c.endpoint.update(dict(model="")), "either a checkpoint answers"),
@@ -216,20 +219,20 @@ def test_what_is_refused_before_anything_is_asked(place, monkeypatch):
 
 
 def test_chats_of_ids_can_be_read_back():
-  words = MarkedTokenizer(ByteTokenizer())
+  tokenizer = MarkedTokenizer(ByteTokenizer())
   chat = [dict(role="system", content="é {x}"), dict(role="user", content="<assistant> no role")]
-  ids = words.render(chat)
+  ids = tokenizer.render(chat)
   assert (
-    words.messages(ids) == [*chat, dict(role="assistant", content="")]
-    and words.decode(ids) == "é {x}<assistant> no role"
+    tokenizer.messages(ids) == [*chat, dict(role="assistant", content="")]
+    and tokenizer.decode(ids) == "é {x}<assistant> no role"
   )
-  more = [*ids, *words.encode("a"), *words.answered("b")]
-  assert [m["role"] for m in words.messages(more)] == ["system", "user", "assistant", "user", "assistant"]
-  assert words.messages([*ids, *words.encode("so far")])[-1]["content"] == "so far"
+  more = [*ids, *tokenizer.encode("a"), *tokenizer.answered("b")]
+  assert [m["role"] for m in tokenizer.messages(more)] == ["system", "user", "assistant", "user", "assistant"]
+  assert tokenizer.messages([*ids, *tokenizer.encode("so far")])[-1]["content"] == "so far"
   with pytest.raises(ValueError, match="'tool'"):
-    words.render([dict(role="tool", content="")])
+    tokenizer.render([dict(role="tool", content="")])
   with pytest.raises(ValueError, match="no chat"):
-    words.messages(words.encode("text"))
+    tokenizer.messages(tokenizer.encode("text"))
 
 
 @pytest.mark.slow  # starts two processes that import everything

@@ -165,7 +165,7 @@ def test_the_best_checkpoint_of_a_run(tmp_path):
   rows = [(0, 0.9), (10, 0.2), (20, 0.5), (25, None), (30, 0.5), (40, 0.4)]
   lines = [{"step": step} | ({} if value is None else {"evaluation/em": value}) for step, value in rows]
   (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-  with pytest.raises(ValueError, match="step 20, and that checkpoint is not kept"):
+  with pytest.raises(ValueError, match="step 20, but this checkpoint was not kept"):
     evaluate.best(tmp_path, "evaluation/em")
   (tmp_path / "checkpoints" / "20").mkdir(parents=True)
   # The first of equal ones; the weights before training are no checkpoint.

@@ -72,15 +72,15 @@ def test_a_page_holds_what_fits(folders):
 
 def test_what_is_no_finished_evaluation(folders, tmp_path):
   assert evaluation_page.is_folder(folders[0]) and not evaluation_page.is_folder(tmp_path)
-  with pytest.raises(ValueError, match="no predictions.jsonl here.*of several seeds, one of its seed_0"):
+  with pytest.raises(ValueError, match="no predictions.jsonl here.*with several seeds, one of its folders seed_0"):
     evaluation_page.gather([tmp_path])
   (tmp_path / "seeds" / "seed_0").mkdir(parents=True)
   (tmp_path / "seeds" / "seed_0" / "predictions.jsonl").write_text("")
   assert evaluation_page.is_folder(tmp_path / "seeds")  # so that the message is the next one
-  with pytest.raises(ValueError, match="no predictions.jsonl here.*of several seeds, one of its seed_0"):
+  with pytest.raises(ValueError, match="no predictions.jsonl here.*with several seeds, one of its folders seed_0"):
     evaluation_page.gather([tmp_path / "seeds"])
   (tmp_path / "predictions.jsonl").write_text("")
-  with pytest.raises(ValueError, match="no metrics.json here, so this is no finished evaluation"):
+  with pytest.raises(ValueError, match="no metrics.json here, so this is not a finished evaluation"):
     evaluation_page.gather([tmp_path])
   with pytest.raises(ValueError, match="3 evaluations.*one or two; `ragrl compare` takes more"):
     evaluation_page.gather([folders[0]] * 3)
@@ -133,4 +133,4 @@ def test_the_command(folders, tmp_path):
   assert done.returncode == 0 and (tmp_path / "two.html").exists(), done.stderr
   (tmp_path / "config.json").write_text("{}")
   done = report(f"--workdir={folders[0]}", f"--workdir={tmp_path}", f"--out={tmp_path}/x.html")
-  assert done.returncode == 2 and "of evaluations or of training runs, not of both" in done.stderr
+  assert done.returncode == 2 and "a page shows evaluations or training runs, not both" in done.stderr

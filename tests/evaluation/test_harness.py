@@ -221,9 +221,9 @@ def test_seeds_have_folders_of_their_own_and_a_mean(tmp_path):
   # A third seed is added, and only that one is played. It has question 2 right.
   more = evaluate(tmp_path, EXAMPLES[:4], play=sampled, seeds=3)
   assert more["seconds_cover"] == 4 and more["by_hops"]["1"]["em"] == pytest.approx(1 / 3)
-  with pytest.raises(ValueError, match="under several seeds: give --seeds"):
+  with pytest.raises(ValueError, match="with several seeds: give --seeds"):
     evaluate(tmp_path, EXAMPLES[:4])
-  with pytest.raises(ValueError, match="under one seed: choose another --out"):
+  with pytest.raises(ValueError, match="with one seed: choose another --out"):
     evaluate(tmp_path / "seed_0", EXAMPLES[:4], seeds=2)
 
 
@@ -282,7 +282,7 @@ def test_a_rollout_that_loses_or_repeats_questions_is_refused(tmp_path):
   with pytest.raises(RuntimeError, match=r"10 questions were played and 2 episodes returned \(first missing: \(0, 0\)"):
     evaluate(tmp_path, play=lambda asked, at_once: (one for one in list(play(asked, at_once))[:2]))
   assert len(rows(tmp_path)) == 2
-  with pytest.raises(RuntimeError, match="question 0 .*'q0'.*not asked, or has been answered"):
+  with pytest.raises(RuntimeError, match="question 0 .*'q0'.*not requested or has already been answered"):
     evaluate(tmp_path, play=lambda asked, at_once: (numbered(asked[0][0]) for _ in range(2)))
   with pytest.raises(RuntimeError, match="question 3 .*'q0'"):
     wrong = lambda asked, at_once: (dataclasses.replace(episode(EXAMPLES[0]), prompt_index=3) for _ in range(1))

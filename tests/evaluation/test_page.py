@@ -184,7 +184,7 @@ def test_several_runs(several, tmp_path):
 
 @pytest.fixture(scope="module")
 def seen(page, several, tmp_path_factory):
-  """{"page 390": what the reader saw, …}: three pages at two widths, in one browser."""
+  """{"page 390": the recorded view, …}: three pages at two widths, in one browser."""
   folder = tmp_path_factory.mktemp("seen")
   data = page_lib.gather(page.parent, max_bytes=50_000)
   pages = {

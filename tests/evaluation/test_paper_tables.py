@@ -215,12 +215,12 @@ def test_bad_and_foreign_runs_are_one_clear_line(tmp_path):
   metrics = json.loads((folder / "metrics.json").read_text())
   for file, content, error, says in (
     ("metrics.json", "{", ValueError, "metrics.json: not JSON"),
-    ("metrics.json", "[]", ValueError, "a list, where a JSON object"),
-    ("metrics.json", '{"n": 1}', ValueError, "is not written by `ragrl evaluate`"),
+    ("metrics.json", "[]", ValueError, "must be a JSON object, not a list"),
+    ("metrics.json", '{"n": 1}', ValueError, "was not written by `ragrl evaluate`"),
     ("metrics.json", json.dumps(metrics | {"n": 9}), ValueError, "of 9 questions, predictions.jsonl has 4"),
     ("predictions.jsonl", "x\n", ValueError, "predictions.jsonl:1: not a JSON object"),
     ("predictions.jsonl", '{"id": 1}\n', ValueError, "predictions.jsonl:1: no question, golds"),
-    ("predictions.jsonl", None, FileNotFoundError, "no predictions.jsonl, so this is no finished evaluation"),
+    ("predictions.jsonl", None, FileNotFoundError, "it has no predictions.jsonl, so it is not a finished"),
   ):
     path = folder / file
     before = path.read_text()
@@ -385,11 +385,11 @@ def test_the_commands_parse(monkeypatch):
     monkeypatch.setattr(sys, "argv", argv)
     values(argv)
     config = values.config
-    plays = recipes.get(config.recipe, config.preset, **config.switches.to_dict())
-    assert plays.name == config.recipe, command
-    if words[1] != "sft":  # what it cannot be played without
-      assert config.retrieval.index or not plays.searches or plays.needs_passages, command
-      assert config.retrieval.query_encoder or not plays.encodes, command
+    recipe = recipes.get(config.recipe, config.preset, **config.switches.to_dict())
+    assert recipe.name == config.recipe, command
+    if words[1] != "sft":  # settings without which it cannot run
+      assert config.retrieval.index or not recipe.searches or recipe.needs_passages, command
+      assert config.retrieval.query_encoder or not recipe.encodes, command
   assert len(parsed) > 50
 
 

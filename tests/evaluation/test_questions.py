@@ -109,7 +109,7 @@ def test_noise_holds_no_answer():
   for seed in range(9):
     (noisy, *_) = questions.with_noise(examples, 3, seed=seed)
     assert {passage.text for passage in noisy.passages} == {texts[0], *texts[2:]}  # not the other one with "Paris"
-  with pytest.raises(ValueError, match="without an answer"):
+  with pytest.raises(ValueError, match="that do not answer it"):
     questions.with_noise(examples, 4, seed=0)
 
 
@@ -131,9 +131,9 @@ def test_rows_without_their_own_passages(tmp_path):
 def test_evaluation_prompts_that_are_too_long_are_cut_in_the_middle():
   config = config_lib.default_config()
   config.rollout.update(dict(context=140, max_new_tokens=40))
-  words = ByteTokenizer()
-  player = types.SimpleNamespace(tokenizer=words, recipe=recipes.get("care", instructions="none", titles=False))
-  size = lambda example: len(words.render(player.recipe.prompt.messages(example)))
+  tokenizer = ByteTokenizer()
+  player = types.SimpleNamespace(tokenizer=tokenizer, recipe=recipes.get("care", instructions="none", titles=False))
+  size = lambda example: len(tokenizer.render(player.recipe.prompt.messages(example)))
   text = "".join(chr(97 + i % 26) for i in range(300))
   short = Example("s", "Who?", ("a",), PASSAGES[:1])
   long = Example("l", "Who?", ("a",), (PASSAGES[0], Passage("p", "", text)), supporting=(1,))

@@ -99,7 +99,7 @@ def pages(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def seen(pages, tmp_path_factory):
-  """{"one 390": what the reader saw, …}: three pages at two widths, in one browser."""
+  """{"one 390": the recorded view, …}: three pages at two widths, in one browser."""
   folder = tmp_path_factory.mktemp("seen")
   shown = {name: pages[name].read_text(encoding="utf-8") for name in ("one", "two")}
   shown["long"] = rendering.evaluation(too_long(json.loads(json.dumps(pages["data"]))))

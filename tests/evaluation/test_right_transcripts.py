@@ -53,7 +53,7 @@ def test_right_transcripts_are_kept_once(tmp_path):
   first = next(iter(readers.read_examples(str(tmp_path / "sft.jsonl"))))
   ids, weights = sft.tokenised(recipes.get("search_r1"), first, ByteTokenizer(), 0.0)
   trained = bytes(token for token, weight in zip(ids, weights) if weight).decode()
-  assert trained == "<search> who </search><answer> Ann </answer>"  # what the model wrote, and nothing else
+  assert trained == "<search> who </search><answer> Ann </answer>"  # only the model's own text
 
 
 def test_cut_and_failed_episodes_are_not_kept(tmp_path):
@@ -74,7 +74,7 @@ def test_what_cannot_be_trained_on(tmp_path):
     ([sampled(tmp_path / "given", SHORT, OSLO, recipe="untrained", preset="given")], EXAMPLES, "2 of its 2 questions"),
     ([good], EXAMPLES[:1], "question '2' is not in --data"),
     ([good], [*EXAMPLES, EXAMPLES[0]], "the same source and id"),
-    ([tmp_path], EXAMPLES, "no metrics.json there"),
+    ([tmp_path], EXAMPLES, "it has no metrics.json"),
   ):
     with pytest.raises(ValueError, match=says):
       right_transcripts.kept(folders, examples)
@@ -100,5 +100,5 @@ def test_the_command(tmp_path):
   written = list(readers.read_examples(str(tmp_path / "o.jsonl.gz")))
   assert [e.meta["turns"] for e in written] == [[list(turn) for turn in turns] for turns in (RIGHT, SHORT)]
   done = say(f"--results={tmp_path}/wrong", f"--out={tmp_path}/none.jsonl")
-  assert done.returncode == 2 and "none of 2 episodes is right" in done.stderr
+  assert done.returncode == 2 and "none of 2 episodes is correct" in done.stderr
   assert not (tmp_path / "none.jsonl").exists()

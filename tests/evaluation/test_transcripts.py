@@ -128,7 +128,7 @@ def test_files_that_cannot_be_scored(tmp_path):
     ([dict(id="q1", response="Austen"), good[1]], "transcripts.jsonl:1: none of search_r1's tags"),
     ([dict(id="q1", response=7), good[1]], "transcripts.jsonl:1: the transcript is a int"),
     ([dict(id="q1", messages=["a"]), good[1]], "transcripts.jsonl:1: a message must have role"),
-    ([dict(id="q1", response="<search>a</search><answer>b</answer>"), good[1]], "1 queries, and results of none"),
+    ([dict(id="q1", response="<search>a</search><answer>b</answer>"), good[1]], "1 queries, but no results"),
   ):
     with pytest.raises(ValueError, match=says):
       scored(tmp_path, rows, "search_r1")

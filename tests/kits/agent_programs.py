@@ -19,7 +19,7 @@ def user(text):
 
 
 def loop(task):
-  """A tool loop that writes its history anew, as clients do."""
+  """A tool loop that writes its whole history again for each request, as clients do."""
   messages = [user(task.question)]
   for turn in range(3):
     said = ask(task, messages, tools=TOOLS)
@@ -126,7 +126,7 @@ SEEN = {}  # what `look` was answered
 
 
 def look(task):
-  """Asks the endpoint for what it refuses, and for a stream."""
+  """Sends the requests that the endpoint refuses, and one for a stream."""
   post = lambda page, **how: httpx.post(f"{task.base_url}/{page}", **dict(timeout=20) | how)
   chat = dict(messages=[user("x")])
   root = task.base_url.rsplit("/", 2)[0]

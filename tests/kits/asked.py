@@ -1,4 +1,4 @@
-"""Checkpoints to ask: a player whose engine says what a script has, over a retriever of the test's own."""
+"""Checkpoints to ask: a player with a scripted engine and the test's retriever."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.rollout import collect
 from ragrl_jax.rollout.tools import RetrievalTools
 from ragrl_jax.run.player import Player
-from ragrl_jax.serving import asking
+from ragrl_jax.serving import ask_checkpoint
 from ragrl_jax.settings import Rollout
 from ragrl_jax.structs import Passage
 
@@ -35,13 +35,13 @@ class Towns:
 
 def asker(texts, *, recipe="search_r1", judge=None, name="out/run", engine=None, play=None, tools=None, **sampling):
   """An Asker over a scripted engine, or over `engine`."""
-  plays = recipes.get(recipe, None, instructions="none") if isinstance(recipe, str) else recipe
+  recipe = recipes.get(recipe, None, instructions="none") if isinstance(recipe, str) else recipe
   config = config_lib.default_config()
   config.rollout.context = 100_000
-  engine = engine or ScriptedEngine(ByteTokenizer(), texts, plays.stops)
+  engine = engine or ScriptedEngine(ByteTokenizer(), texts, recipe.stops)
   judges = {} if judge is None else {"": judge}
   tools = tools or RetrievalTools(Towns(), top_k=2, judges=judges)
   how = dataclasses.replace(Rollout().sampling, **dict(max_new_tokens=1000) | sampling)
-  rollout = collect.Rollout(engine, play or plays.play, tools, seed=3, sampling=how)
-  made = Player(engine.tokenizer, plays, None, None, engine, None, Towns(), judges, rollout)
-  return asking.Asker(config, made, name)
+  rollout = collect.Rollout(engine, play or recipe.play, tools, seed=3, sampling=how)
+  made = Player(engine.tokenizer, recipe, None, None, engine, None, Towns(), judges, rollout)
+  return ask_checkpoint.Asker(config, made, name)

@@ -1,4 +1,4 @@
-"""A policy over any tokenizer that says what it is told to, for tests of conversations as token ids."""
+"""A scripted policy over any tokenizer, for tests of conversations as token ids."""
 
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Segment
 

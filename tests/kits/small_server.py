@@ -78,7 +78,7 @@ def drawn(engine, prompt, *, seed=0, place=0, sample=0, budget=12, temperature=1
 
 
 class ScriptedEngine:
-  """An engine that says what it is told to, a few tokens a step.
+  """An engine that produces scripted replies, a few tokens per step.
 
   Args:
     tokenizer: encodes the texts.

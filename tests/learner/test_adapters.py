@@ -1,4 +1,4 @@
-"""Training adapters: which arrays have a state, which stay the same to the byte, and what the reference policy is."""
+"""Training adapters: the arrays with an optimizer state, the unchanged arrays, and the reference policy."""
 
 import dataclasses
 

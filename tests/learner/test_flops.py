@@ -23,7 +23,7 @@ def test_operations_by_hand():
   # = 1792. Head, 5 tokens: 2 · 10 · 4 · 5 = 400.
   assert flops.forward(CONFIG, tokens=7, pairs=28, scored=5) == 4368 + 1792 + 400
   # A backward pass costs two forward passes, so learning costs three; there are two updates. Reference and old policy
-  # cost one each. A critic of its own, without the head's 400: one pass for its values and six to learn.
+  # cost one each. A separate critic, without the head's 400: one pass for its values and six for its update.
   settings = Settings(kl="k3", epochs=2, critic=CriticSettings(kind="own"), advantage=AdvantageSettings(kind="gae"))
   assert flops.update(CONFIG, settings, tokens=7, pairs=28, scored=5) == 8 * 6560 + 7 * 6160
 

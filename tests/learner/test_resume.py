@@ -47,5 +47,5 @@ def test_remat_changes_nothing_and_bfloat16_little():
   _, rough = small.gradient(made(dtype=jnp.bfloat16), batches(0))
   assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(rough))  # the gradient of the masters
   size = lambda tree: sum(float(jnp.square(x).sum()) for x in jax.tree.leaves(tree)) ** 0.5
-  # A bfloat16 is off by up to 2^-9, and a dozen roundings lie between an embedding and its gradient: 5 % here.
+  # A bfloat16 is off by up to 2^-9, and there are a dozen roundings between an embedding and its gradient: 5 % here.
   assert 0 < size(jax.tree.map(jnp.subtract, rough, want)) < 0.08 * size(want)

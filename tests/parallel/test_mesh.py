@@ -82,7 +82,7 @@ def test_an_engine_takes_whole_hosts(each, hosts, sizes, devices):
   ],
 )
 def test_an_engine_of_a_part_of_a_host_is_refused(each, hosts, sizes):
-  says = rf"config\.rollout\.mesh\.replicas=.*a host's 4 devices, or to those of .* the {hosts} hosts make whole"
+  says = rf"config\.rollout\.mesh\.replicas=.*a host's 4 devices, or to those of .* divides the {hosts} hosts"
   with pytest.raises(ValueError, match=says):
     mesh.engine_size(each, hosts, **sizes)
 
@@ -90,5 +90,5 @@ def test_an_engine_of_a_part_of_a_host_is_refused(each, hosts, sizes):
 def test_hosts_whose_devices_are_mixed_are_refused():
   chips = [Chip(host, (0, 0, 0)) for host in (0, 1, 0, 1)]
   mixed = types.SimpleNamespace(devices=np.array(chips, object).reshape(1, 4, 1, 1), shape=dict(fsdp=4))
-  with pytest.raises(ValueError, match=r"mesh \{'fsdp': 4\}: the hosts' devices do not follow each other"):
+  with pytest.raises(ValueError, match=r"mesh \{'fsdp': 4\}: the devices of a host are not next to each other"):
     mesh.engines(mixed, tensor=2)

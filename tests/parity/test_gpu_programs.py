@@ -45,7 +45,7 @@ def test_eight_gpus_of_a_host_stay_on_nvlink():
   report = compiled.check(small(data=1, fsdp=-1), "h200:8", only=("learner: apply", "engine: extend"))
   assert (report.devices, report.hosts, report.mesh["fsdp"]) == (8, 1, 8)
   update, extend = report.programs
-  assert update.collectives and not extend.collectives  # the gradient's norm; every GPU has an engine of its own
+  assert update.collectives and not extend.collectives  # the gradient's norm; every GPU has its own engine
   assert update.sent > 0 and update.dcn == extend.dcn == 0 and not update.crossing
 
 

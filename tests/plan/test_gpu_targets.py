@@ -113,7 +113,7 @@ def test_the_table_of_a_gpu_run():
   assert "between slices GB" in text and "kernels" not in text
   # 95.74 GiB, less 1 that stays and 2 of temporaries: 370 conversations of a quarter, of which the kernel reaches 200.
   assert "92.74 GiB a chip are free" in text and "400 conversations an engine, on 2 replicas" in text
-  assert "2,048 tokens in pages, 256.0 MiB a chip" in text and "1024.0 MiB, there were 184." in text
+  assert "2,048 tokens in pages, 256.0 MiB a chip" in text and "1024.0 MiB, there would be room for 184." in text
 
 
 @pytest.mark.parametrize("gib, says", [(100, ""), (110, "XLA_PYTHON_CLIENT_MEM_FRACTION=0.92"), (130, "")])

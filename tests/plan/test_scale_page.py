@@ -24,7 +24,7 @@ def few(monkeypatch):
 
 
 def compiled(row, **changed):
-  """The row as if libtpu reported what the arithmetic gives."""
+  """The row that results if libtpu reports the computed numbers."""
   report = cases.estimate(row["model"], row["run"], row["slice"], cases.choice_of(row))
   return row | dict(report=report.to_json() | changed, cpu_s=1.0, libtpu="1.2")
 
@@ -92,7 +92,7 @@ def plans():
 @pytest.mark.parametrize("case", held.BEFORE, ids=" on ".join)
 def test_four_times_the_conversations(case, plans):
   before, (wide, narrow) = held.BEFORE[case], (plans[*case, kind] for kind in ("model", "int8"))
-  most = narrow.conversation.most  # of a replica: what the GPU's kernel can address of int8 pages
+  most = narrow.conversation.most  # per replica: the int8 pages that the GPU's kernel can address
   assert wide.conversations > wide.reserved_rows
   assert narrow.conversations > wide.conversations or narrow.conversations == narrow.conversation.replicas * most
   if before is not None:

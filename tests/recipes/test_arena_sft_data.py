@@ -31,9 +31,9 @@ def named(name, **fields):
 
 def weighed(recipe, example, turns):
   """The text that SFT trains on."""
-  words = ByteTokenizer()
-  ids, weights = sft.tokenised(recipe, dataclasses.replace(example, meta=dict(turns=turns)), words, 0.0)
-  return words.decode([i for i, weight in zip(ids, weights, strict=True) if weight])
+  tokenizer = ByteTokenizer()
+  ids, weights = sft.tokenised(recipe, dataclasses.replace(example, meta=dict(turns=turns)), tokenizer, 0.0)
+  return tokenizer.decode([i for i, weight in zip(ids, weights, strict=True) if weight])
 
 
 def test_direct():

@@ -53,7 +53,7 @@ def test_sure_compares_summaries(verdicts, points, answer):
   assert episode.facts == dict(answer=answer, candidates=["Bob", "Ann Lee"], points=points)
   assert row(recipe, EXAMPLE, episode)["prediction"] == answer
   assert recipe.outcome(EXAMPLE, episode) == float(answer == "Ann Lee")
-  # Each summary is of one candidate over all documents; what the model wrote is the model's in the joined record.
+  # Each summary is of one candidate over all documents; in the joined record, the model's text keeps its role.
   assert "Answer: Bob\n" in asked[1] and "Its seat is Oslo." in asked[1] and "Answer: Ann Lee\n" in asked[2]
   assert "Passage: Bob it is." in asked[3] and "Passage: Ann leads Oslo." in asked[4]
   assert asked[5].startswith("Passage 1: Bob it is.\nPassage 2: Ann") and asked[6].startswith("Passage 1: Ann leads")

@@ -200,9 +200,9 @@ def test_curriculum():
 
 
 def test_a_run_that_leaves_the_curriculum_unfinished_is_told():
-  assert paper.unreached(7) == {} and recipes.get("care", "easy_only").unreached(7) == {}
-  assert recipes.get("care", easy_steps=350).unreached(175) == dict(easy_share=(0.5, 0.0))
-  assert repo.unreached(350) == dict(easy_share=(pytest.approx(0.9825), 0.5))
+  assert paper.cut_short(7) == {} and recipes.get("care", "easy_only").cut_short(7) == {}
+  assert recipes.get("care", easy_steps=350).cut_short(175) == dict(easy_share=(0.5, 0.0))
+  assert repo.cut_short(350) == dict(easy_share=(pytest.approx(0.9825), 0.5))
 
 
 def test_the_first_step_draws_easy_questions_alone():

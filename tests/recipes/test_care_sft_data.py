@@ -166,7 +166,7 @@ def test_an_endpoint_that_fails_now_and_then(serve, tmp_path):
 def test_invalid_settings_stop_the_job_at_once(serve, tmp_path, monkeypatch):
   monkeypatch.setattr(cached, "DEAD", 6)
   server = serve(lambda model, prompt: 401)
-  with pytest.raises(ConnectionError, match="reads at http://.*status 401.*address, model and key"):
+  with pytest.raises(ConnectionError, match="reads at http://.*status 401.*Check the address, the model and the key"):
     run(server, [question(str(number)) for number in range(30)], tmp_path)
   assert len(server.asked) < 20  # the calls in progress
   server = serve(lambda model, prompt: 500)
@@ -212,7 +212,7 @@ def test_of_nested_facts_the_longest_is_wrapped():
   assert text == "<retrieval>a b c.</retrieval> <retrieval>b c.</retrieval> <retrieval>(a)</retrieval>"
 
 
-@pytest.mark.slow  # a process of its own
+@pytest.mark.slow  # starts a process
 def test_the_launcher(serve, tmp_path):
   server = serve(by_question)
   writers.write_examples(tmp_path / "asked.jsonl", [question("good"), question("wrong"), question("refused")])

@@ -149,11 +149,11 @@ def test_forged_results_earn_nothing():
 
 
 def test_padding_adds_no_length():
-  words = ByteTokenizer()
+  tokenizer = ByteTokenizer()
   for reason in ("abc", "  abc \n", "\n\n\nabc"):
     text = said(reason=reason)
-    assert spans.find(words, words.encode(text), paper.parser, "reason").body_tokens == 3
-  assert spans.find(words, words.encode(said(reason="  ")), paper.parser, "reason").body_tokens == 0
+    assert spans.find(tokenizer, tokenizer.encode(text), paper.parser, "reason").body_tokens == 3
+  assert spans.find(tokenizer, tokenizer.encode(said(reason="  ")), paper.parser, "reason").body_tokens == 0
 
 
 def test_tags_inside_passages_are_broken_up():
@@ -347,7 +347,7 @@ def test_the_generators_data():
   assert [p.text for p in made.passages] == ["It is in Paris."] and made.golds == EXAMPLE.golds
   with pytest.raises(ValueError, match="'1' of the source '' has no evidence"):
     generator.from_evidence([EXAMPLE], [dict(id="1")])
-  # FlashRAG's sets all begin at test_0: evidence goes to the question of its own set.
+  # FlashRAG's sets all begin at test_0: evidence goes to the question of the same set.
   both = [dataclasses.replace(EXAMPLE, source=source) for source in ("nq", "triviaqa")]
   rows = [dict(id="1", source=source, evidence=source) for source in ("triviaqa", "nq")]
   assert [e.passages[0].text for e in generator.from_evidence(both, rows)] == ["nq", "triviaqa"]
@@ -384,7 +384,7 @@ def test_no_transcript_breaks_anything():
   empty, never = r"[\W_]*", r"(?!)"
   whole = re.compile(rf"\s*{body('reason', empty)}\s*{body('extract', empty)}\s*{body('answer', never)}\s*", re.DOTALL)
   draw = random.Random(0)
-  inference, words = recipes.get("lear", "inference"), ByteTokenizer()
+  inference, tokenizer = recipes.get("lear", "inference"), ByteTokenizer()
   best, seen = 0, set()
   for number in range(25_000):
     text = "".join(draw.choices(PIECES, k=draw.randint(0, 7)))
@@ -402,9 +402,9 @@ def test_no_transcript_breaks_anything():
       assert recipe is inference or terms["format"] == shaped
     best += shaped
     if number % 20 == 0:
-      ids = words.encode(text)
+      ids = tokenizer.encode(text)
       for name in ("reason", "extract"):
-        span, pair = spans.find(words, ids, paper.parser, name), paper.parser.pair(text, name)
+        span, pair = spans.find(tokenizer, ids, paper.parser, name), paper.parser.pair(text, name)
         assert (span is None) == (pair is None)
         if span is not None:
           assert bytes(ids[: span.end]).decode() + span.rest == text[: pair.end]

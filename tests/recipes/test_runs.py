@@ -20,7 +20,7 @@ def world(tmp_path_factory):
   return folder
 
 
-@pytest.mark.long  # programs of its own shapes
+@pytest.mark.long  # compiles programs for its own shapes
 @pytest.mark.parametrize("name", ["veritas", "when_to_search"])
 def test_two_steps(world, tmp_path, name):
   load = lambda variant="": config_lib.load(CONFIGS / f"{name}.py", variant)
@@ -54,7 +54,7 @@ def test_two_steps(world, tmp_path, name):
   )
 
 
-@pytest.mark.long  # programs of its own shapes
+@pytest.mark.long  # compiles programs for its own shapes
 def test_two_steps_with_passages_at_hand_and_a_judge(world, tmp_path):
   config = tiny_world.config(world, lambda variant: config_lib.load(CONFIGS / "arena.py", "judge,smoke"))
   config.steps, config.prompting.chat, config.retrieval.index = 2, False, ""

@@ -106,7 +106,9 @@ def test_a_refused_verdict_is_not_waited_for():
   ],
 )
 def test_another_agents_transcript_is_an_error(name, turns, tag):
-  with pytest.raises(ValueError, match=f"another agent's, it has '{re.escape(tag)}".replace("\\\\boxed", r"\\\\boxed")):
+  with pytest.raises(
+    ValueError, match=f"another agent's transcript, with '{re.escape(tag)}".replace("\\\\boxed", r"\\\\boxed")
+  ):
     Episode.from_text(recipes.get(name), EXAMPLE, turns)
 
 

@@ -328,7 +328,7 @@ def test_the_ramp_is_in_epochs_of_the_runs_own_questions():
   # The paper's 169,615 questions: 331.3 steps of 512, 662.6 of 256. There T2 is step 994 of 1005.
   halved = paper.paced(169_615 / 256)
   assert weight(halved, 663) == 0.0 < weight(halved, 664) and weight(halved, 993) < weight(halved, 994) == 0.05
-  assert halved.unreached(900) and not halved.unreached(994) and halved.switches == paper.switches
+  assert halved.cut_short(900) and not halved.cut_short(994) and halved.switches == paper.switches
   few = recipes.get("veritas", ramp_start_epochs=0.5, ramp_end_epochs=2.0).paced(10)
   assert [weight(few, step) for step in (5, 20)] == [0.0, 0.05] and 0.0 < weight(few, 6) < weight(few, 19) < 0.05
   steps = recipes.get("veritas", ramp_start=3, ramp_end=4).paced(10)

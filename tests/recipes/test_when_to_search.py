@@ -255,14 +255,14 @@ def test_the_trigger():
   with pytest.raises(ValueError, match="patience=0"):
     settled(patience=0)
   recipe = recipes.get("when_to_search", settle_metric="evaluation/em", settle_patience=2)
-  assert recipe.follow(rows(0.1, 0.2)) is recipe and paper.follow is None
-  after = recipe.follow(rows(0.1, 0.1, 0.0))
-  assert after.follow is None and after.switches["stage_two_from"] == 61
+  assert recipe.next_recipe(rows(0.1, 0.2)) is recipe and paper.next_recipe is None
+  after = recipe.next_recipe(rows(0.1, 0.1, 0.0))
+  assert after.next_recipe is None and after.switches["stage_two_from"] == 61
   assert after.weights(60)["answer_explore"] == after.weights(61)["answer_economise"] == 1.0
-  late = recipe.follow([{"step": step, "evaluation/em": 0.1} for step in (400, 430, 460)])
+  late = recipe.next_recipe([{"step": step, "evaluation/em": 0.1} for step in (400, 430, 460)])
   assert late.switches["stage_two_from"] == 301  # never later than planned
   never = recipes.get("when_to_search", "no_stage_two", settle_metric="evaluation/em", settle_patience=2)
-  assert never.follow(rows(0.1, 0.1, 0.0)).switches["stage_two_from"] == 61
+  assert never.next_recipe(rows(0.1, 0.1, 0.0)).switches["stage_two_from"] == 61
 
 
 # ---- attacks --------------------------------------------------------------------------------------------------------

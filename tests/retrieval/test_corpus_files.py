@@ -73,7 +73,7 @@ def test_faults_are_named_by_file_and_row(tmp_path):
   with pytest.raises(ValueError, match="d.parquet: no Parquet file that can be read"):
     list(corpus_files.read_passages(tmp_path / "d.parquet"))
   (tmp_path / "e.tsv").write_text("id\ttext\n1\ta\n2\n")
-  with pytest.raises(ValueError, match="e.tsv:3: 1 columns, where the first line names 2"):
+  with pytest.raises(ValueError, match="e.tsv:3: 1 columns, but the first line names 2"):
     list(corpus_files.read_passages(tmp_path / "e.tsv"))
   with pytest.raises(FileNotFoundError, match="no such corpus"):
     list(corpus_files.read_passages(tmp_path / "nothing"))

@@ -61,7 +61,7 @@ def changed(path, old, new):
   "name, old, new, says",
   [
     ("corpus/passages.jsonl", b"word3", b"word4", "changed since the index was built"),
-    ("corpus/corpus.json", b'"rows": 12', b'"rows": 12 ', "bytes, where"),
+    ("corpus/corpus.json", b'"rows": 12', b'"rows": 12 ', "bytes, but"),
     ("corpus/corpus.json", b'"rows"', b'"r0ws"', "'rows' is missing"),
     ("bm25/vocab.index.json", b'"word3"', b'"word_"', "changed since the index was built"),
     ("bm25/params.index.json", b"0.9", b"0.8", "changed since the index was built"),
@@ -76,7 +76,7 @@ def test_a_changed_file_is_refused_by_its_name(lexical, name, old, new, says):
 
 def test_an_empty_vocabulary_is_refused(lexical):
   (lexical / "bm25" / "vocab.index.json").write_text("{}")
-  with pytest.raises(ValueError, match=r"vocab.index.json: 2 bytes, where"):
+  with pytest.raises(ValueError, match=r"vocab.index.json: 2 bytes, but"):
     load_index(lexical)
   without_digests(lexical)
   with pytest.raises(ValueError, match=r"vocab.index.json: 0 words, but the scores are for 13"):
@@ -105,7 +105,7 @@ def test_an_index_without_digests_loads_with_a_warning(folder, caplog):
   assert not caplog.records
   without_digests(folder)
   assert load_index(folder).search(["word3"], 2) == expected
-  assert ["without the digests" in record.getMessage() for record in caplog.records] == [True]
+  assert ["without digests" in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_search_parameters_can_change(tmp_path):

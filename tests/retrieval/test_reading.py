@@ -51,7 +51,7 @@ def test_neighbours_with_one_title_are_a_document(tmp_path):
   index = load_index(build_index(WIKI, "hashing", tmp_path / "i", progress=False))
   assert ids(index.read([("1", ""), ("3", ""), ("4", ""), ("6", "")], 9)) == [["0", "1", "2"], ["3"], ["4"], ["6"]]
   assert ids(index.read([("0", "text 2 of a")], 9)) == [["2"]]
-  with pytest.raises(ValueError, match="must be pairs"):
+  with pytest.raises(ValueError, match="must be a pair"):
     index.read(["0"], 3)
   with pytest.raises(ValueError, match="k=0"):
     index.read([("0", "")], 0)

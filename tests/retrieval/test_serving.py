@@ -81,7 +81,7 @@ def test_embeddings_that_cannot_be_made_are_refused_in_openais_form(folder):
       (dict(input=""), 400, '"input"'),
       (dict(input=[[1, 2]]), 400, "token ids"),
       (dict(input=["a"] * 5), 400, "at most 4"),
-      (dict(input="a", model="gpt"), 400, "'hashing' alone"),
+      (dict(input="a", model="gpt"), 400, "only has 'hashing'"),
       (dict(input="a", dimensions=8), 400, "dimensions"),
       (dict(input="a", input_type="title"), 400, "input_type"),
       (dict(input="a", encoding_format="int8"), 400, "encoding_format"),
@@ -304,7 +304,7 @@ def test_processes_share_a_port_and_reload_together(tmp_path, folder):
     until = time.monotonic() + 60
     while metric("ragrl_reloads_total") < 2 and time.monotonic() < until:
       time.sleep(0.05)
-    for _ in range(8):  # each of its own connection, so that both processes answer
+    for _ in range(8):  # each on a new connection, so that both processes answer
       assert ask("/retrieve", queries=["fact1"]).json()["result"][0][0]["id"].startswith("new")
     texts = next(line for line in ask("/metrics").text.splitlines() if line.startswith("ragrl_texts_total"))
     assert texts == 'ragrl_texts_total{page="/retrieve"} 9'

@@ -117,7 +117,7 @@ def test_passages_without_scores_cannot_be_merged():
     def search(self, queries, k):
       return [[Passage("1", "", "x", None)] for _ in queries]
 
-  with pytest.raises(api.RetrievalFailed, match="http://bare gives no scores"):
+  with pytest.raises(api.RetrievalFailed, match="http://bare returns no scores"):
     ShardedRetriever([Bare(), Bare()]).search(["q"], 1)
 
 

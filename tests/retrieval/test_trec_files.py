@@ -60,13 +60,13 @@ def test_queries_in_all_their_forms(tmp_path):
   "read, text, says",
   [
     (trec_files.read_run, "q1 Q0 a 1 2.0\n", "x.txt:1: a line of a run"),
-    (trec_files.read_run, "\nq1 Q0 a 1 nan me\n", "x.txt:2: 'nan' is no finite number"),
-    (trec_files.read_run, "q1 Q0 a 1 2 me\nq1 Q0 a 2 1 me\n", "x.txt:2: 'a' is there twice for the query 'q1'"),
+    (trec_files.read_run, "\nq1 Q0 a 1 nan me\n", "x.txt:2: 'nan' is not a finite number"),
+    (trec_files.read_run, "q1 Q0 a 1 2 me\nq1 Q0 a 2 1 me\n", "x.txt:2: 'a' occurs twice for the query 'q1'"),
     (trec_files.read_qrels, "q1 0 a 1\nq1 0 a 1\n", "x.txt:2: 'a' is judged twice"),
-    (trec_files.read_qrels, "q1 0 a 1.5\n", "x.txt:1: a grade is a whole number"),
+    (trec_files.read_qrels, "q1 0 a 1.5\n", "x.txt:1: a grade must be a whole number"),
     (trec_files.read_qrels, "q1 a\n", "x.txt:1: a line of qrels"),
-    (trec_files.read_queries, "q1 no tab\n", "x.txt:1: a query is"),
-    (trec_files.read_queries, "q1\ta\nq1\tb\n", "x.txt:2: the query 'q1' is there twice"),
+    (trec_files.read_queries, "q1 no tab\n", "x.txt:1: a query must be"),
+    (trec_files.read_queries, "q1\ta\nq1\tb\n", "x.txt:2: the query 'q1' occurs twice"),
   ],
 )
 def test_bad_lines_are_refused_by_file_and_line(tmp_path, read, text, says):

@@ -142,7 +142,7 @@ def forger():
   return nnx.split(model)
 
 
-@pytest.mark.slow  # compiles an engine of its own
+@pytest.mark.slow  # compiles another engine
 def test_information_that_the_model_writes_counts_as_the_models_text():
   tokenizer = Marks()
   graphdef, params = forger()

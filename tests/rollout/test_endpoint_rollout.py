@@ -29,7 +29,7 @@ SAID = (
 
 
 class Asked:
-  """A server that says the same to everything, and keeps what it was asked."""
+  """A server that gives the same reply to every request, and keeps the requests."""
 
   def __init__(self, says=SAID):
     self.says, self.asked = says, []
@@ -55,10 +55,10 @@ class Tools:
 
 
 def rollout(recipe, asked, protocol=CHAT, *, play=None, context=20_000, **server):
-  words = ByteTokenizer() if protocol == COMPLETIONS else MarkedTokenizer(ByteTokenizer())
+  tokenizer = ByteTokenizer() if protocol == COMPLETIONS else MarkedTokenizer(ByteTokenizer())
   return endpoint_rollout.EndpointRollout(
     Server(asked, protocol, context, **server),
-    words,
+    tokenizer,
     recipe.stops,
     play or recipe.play,
     Tools(),

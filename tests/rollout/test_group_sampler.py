@@ -1,4 +1,4 @@
-"""The groups of a step, with a rollout that records what it was asked to play."""
+"""The groups of a step, with a rollout that records the questions it receives."""
 
 import contextlib
 import json

@@ -30,8 +30,8 @@ def test_the_end_of_a_turn(reply, opened, text, stop):
 
 
 def test_log_probabilities_go_to_our_tokens():
-  words = ByteTokenizer()
-  of = lambda theirs, text: server_text.of_tokens(theirs, text, words.encode(text), words)
+  tokenizer = ByteTokenizer()
+  of = lambda theirs, text: server_text.of_tokens(theirs, text, tokenizer.encode(text), tokenizer)
   # "é" has two bytes, which share a token's value; the stop string "!" was left out by the server.
   assert of([("aé", -1.0), ("b", -2.0)], "aéb!") == (-1.0, -1.0, -1.0, -2.0, 0.0)
   assert of([("ab", -1.0), ("cd", -3.0)], "abc") == (-1.0, -1.0, -3.0)  # cut within a token

@@ -23,7 +23,7 @@ def client_of(url, key="none"):
 
 
 def test_replies_streams_and_errors():
-  # Alone, the engine draws in one turn what the server draws in slices.
+  # Without a server, the engine samples in one turn; the server samples in slices.
   ids, logprobs, _ = drawn(kit.engine(), kit.TOKENIZER.encode(PROMPT), seed=5, budget=40)
   how = dict(model=MODEL, max_tokens=40, seed=5)
   asked = dict(messages=[dict(role="user", content=PROMPT)], **how)

@@ -30,13 +30,13 @@ def run(tmp_path_factory):
 @pytest.mark.long  # a run, and two engines
 def test_a_newer_checkpoint_of_a_run_is_loaded(run):
   config = evaluate.config_of(run)
-  made = checkpoints.opened(config, run / "checkpoints" / "1", plays=False)
+  made = checkpoints.opened(config, run / "checkpoints" / "1", playing=False)
   marks = {made.engine.version: evaluate.fingerprint(made.engine.weights)}
   for given in (run / "checkpoints" / "2", run / "checkpoints"):
     step = checkpoints.reopen(config, made, given)
     marks[step] = evaluate.fingerprint(made.engine.weights)
   assert list(marks) == [1, 2, 3] and len(set(marks.values())) == 3
-  again = checkpoints.opened(evaluate.config_of(run), run / "checkpoints" / "3", plays=False)
+  again = checkpoints.opened(evaluate.config_of(run), run / "checkpoints" / "3", playing=False)
   assert evaluate.fingerprint(again.engine.weights) == marks[3]
   with pytest.raises(FileNotFoundError):
     checkpoints.reopen(config, made, run / "checkpoints" / "9")
@@ -64,8 +64,8 @@ def test_a_run_is_asked_on_the_command_line(run):
   second = [json.loads(line) for line in talk.stdout.splitlines()][1]["episode"]["question"]
   assert second.startswith("Earlier question: Who is it?\nEarlier answer: ") and second.endswith("now: And where?")
   for words, says in (
-    (("Who?", f"--data={held_out}"), "a question and --data"),
-    (("--id=3",), "--id=3: of which questions?"),
+    (("Who?", f"--data={held_out}"), "give either a question or --data"),
+    (("--id=3",), "--id=3: name the file of the question"),
     ((f"--data={held_out}", "--id=none"), "has the id 'none'"),
     (("--samples=0", "Who?"), "--samples"),
   ):

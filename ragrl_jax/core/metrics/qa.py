@@ -54,7 +54,7 @@ def f1(
   return _best(prediction, _tuple(golds), style, unit, yes_no_rule)[0]
 
 
-# F1 as each published script counts it. Texts without a unit differ: `f1` says how they score here.
+# F1 as in each published script, except for texts without a unit (see `f1`).
 F1_OF: Mapping[str, Scorer] = dict(
   squad=f1,  # also FlashRAG's and MuSiQue's
   longbench=f1,  # qa_f1_score
@@ -108,7 +108,7 @@ def _tuple(golds: Sequence[str]) -> tuple[str, ...]:
 
 
 def _stated(prediction: str, golds: tuple[str, ...], style: str) -> bool:
-  """Whether a prediction of which nothing is left by normalising was one and the same as such a gold, and not empty."""
+  """Whether the prediction is not empty, becomes empty by normalising, and equals a gold before normalising."""
   said = prediction.strip().lower()
   return bool(said) and any(said == gold.strip().lower() and not normalize(gold, style) for gold in golds)
 

@@ -1,10 +1,10 @@
 """Draws of resampled means and of sums with random signs, for the bootstrap and the permutation test.
 
-Equal values are alike, so that one draw says how many of each a resample holds. Where more than FEW values differ, this
-is so for the FAR ones that are farthest from the middle, which make heavy tails. The sum of the others is drawn from
-its Cornish-Fisher expansion, by their skewness and kurtosis; its error is of the order n^(-3/2) standard errors. The
-edges of an interval then differ from those of item by item draws by less than the random error of 10,000 resamples,
-.027 standard errors; `tests/core/metrics/test_resampling.py` compares them.
+Equal values are interchangeable, so one draw gives the number of each value in a resample. With more than FEW different
+values, this is done for the FAR values that are farthest from the middle and make heavy tails. The sum of the other
+values is drawn from its Cornish-Fisher expansion, by their skewness and kurtosis, with an error of the order n^(-3/2)
+standard errors. The bounds of an interval differ from those of item-by-item draws by less than the random error of
+10,000 resamples, .027 standard errors; `tests/core/metrics/test_resampling.py` compares them.
 
 Source: Davison and Hinkley, "Bootstrap methods and their application" (1997), sec. 2.3 and 9.5.
 """
@@ -42,9 +42,9 @@ def means(values: np.ndarray, *, resamples: int, seed: int) -> np.ndarray:
 
 
 def row_means(rows: np.ndarray, *, resamples: int, seed: int) -> np.ndarray:
-  """[resamples, runs] means of resampled rows: a row, one score a run, is drawn as a whole.
+  """[resamples, runs] means of resampled rows. A row has one score per run, and is drawn as a whole.
 
-  Of more than PATTERNS different rows the means are drawn from the normal distribution that they tend to.
+  With more than PATTERNS different rows, the means are drawn from their limiting normal distribution.
 
   Args:
     rows: [n, runs].
@@ -61,7 +61,7 @@ def row_means(rows: np.ndarray, *, resamples: int, seed: int) -> np.ndarray:
 
 
 def run_weights(runs: int, *, resamples: int, seed: int) -> np.ndarray:
-  """[resamples, runs] weights of the runs in the mean of runs - 1 drawn ones; [1, 1] ones for a single run."""
+  """[resamples, runs] weights of the runs in the mean of runs - 1 drawn runs; a single run has weight 1."""
   if runs == 1:
     return np.ones((1, 1))
   drawn = scipy.stats.multinomial.rvs(runs - 1, np.full(runs, 1 / runs), size=resamples, random_state=seed)
@@ -96,7 +96,7 @@ def _split(distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _noise(resamples: int, skewness: float, excess: float) -> np.ndarray:
   """[resamples] standard numbers with this skewness and excess kurtosis, at equal steps of their distribution.
 
-  They need no random order: the numbers beside them are independent draws.
+  They need no random order, because they are added to independent draws.
   """
   z = scipy.special.ndtri((np.arange(resamples) + 0.5) / resamples)
   bend = skewness * (z**2 - 1) / 6 - skewness**2 * (2 * z**3 - 5 * z) / 36

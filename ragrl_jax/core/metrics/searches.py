@@ -40,8 +40,10 @@ def repeated_searches(searches: Searches) -> int:
 
 
 def stale_searches(searches: Searches) -> int:
-  """Number of searches that brought passages, all of which an earlier search had brought; unlike `wasted_searches`, it
-  needs no gold passages."""
+  """Number of searches that returned only passages of earlier searches, and at least one passage.
+
+  Unlike `wasted_searches`, it needs no gold passages.
+  """
   shown: set[str] = set()
   stale = 0
   for _, brought in searches:

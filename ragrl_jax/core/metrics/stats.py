@@ -29,7 +29,7 @@ def cohen_kappa(a: Values, b: Values) -> float:
 
 
 def cohen_kappas(a: Values, b: Values, times: np.ndarray) -> np.ndarray:
-  """[R] κ of two raters where item i counts times[r, i] times: of resamples, or of items with equal labels.
+  """[R] κ of two raters if item i counts times[r, i] times, for resamples or for groups of items with equal labels.
 
   Args:
     a, b: the labels of I items.
@@ -172,10 +172,10 @@ def paired_permutation(x: Values, y: Values, *, seed: int = 0, resamples: int = 
 
 
 def holm(ps: Values) -> list[float]:
-  """The p of several tests, adjusted so that the chance of any false rejection among them stays below the level.
+  """Adjusts the p-values of several tests, so that the chance of any false rejection stays below the level.
 
-  The smallest of m is multiplied by m, the next by m - 1, and so on; none gets below a smaller one's, or above 1. It
-  needs no independence.
+  The smallest of m p-values is multiplied by m, the next by m - 1, and so on. An adjusted value is at least that of any
+  smaller p-value, and at most 1. The tests need not be independent.
 
   Source: Holm, "A simple sequentially rejective multiple test procedure" (1979).
   """
@@ -202,8 +202,8 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
   """The percentile bootstrap interval of the mean: (low, high). If all values are equal, it is (value, value).
 
-  It costs about the same for any number of values: `resampling.means` says how, and how exactly. For the difference of
-  two systems on the same questions, pass the differences (the paired bootstrap).
+  The cost hardly depends on the number of values; see `resampling.means` for the method and its error. For the
+  difference of two systems on the same questions, pass the differences (the paired bootstrap).
 
   Args:
     values: one score per item, for example 0 or 1.
@@ -230,9 +230,9 @@ def seeds_interval(
 ) -> tuple[float, float, float]:
   """The difference of two arms with several runs (seeds) each on the same questions: (mean of x - y, low, high).
 
-  A hierarchical bootstrap: each resample draws questions, the same for all runs of both arms, and of each arm's S runs
-  S - 1 with replacement, so that the variance of their mean has no bias. A single run cannot say how runs differ: its
-  arm's runs are then not drawn, and the interval is one for these weights only.
+  A hierarchical bootstrap: each resample draws questions, the same for all runs of both arms. From each arm's S runs it
+  draws S - 1 with replacement, so that the variance of their mean has no bias. With a single run, the variance between
+  runs is unknown. Then the arm's runs are not drawn, and the interval holds for these weights only.
 
   In simulations (`python benchmarks/seeds_coverage.py`) the 95 % interval holds the true difference in 86 to 94 % of
   cases with 2 runs an arm, 93 % with 3 and 94 to 97 % with 5, if runs differ, against 43 to 56 % with a single run. If
@@ -241,9 +241,9 @@ def seeds_interval(
   Args:
     x: scores [runs, questions].
     y: the other arm's, [its runs, the same questions].
-    seed: of the draws.
+    seed: seed of the draws.
     level: share of the resamples inside the interval.
-    resamples: their number.
+    resamples: number of resamples.
 
   Raises:
     ValueError: no two tables of the same questions, or a level outside (0, 1).

@@ -41,8 +41,8 @@ def share(pairs: Sequence[Pair], verdicts: Sequence[Number | None] | None) -> fl
 def pooled(pairs: Sequence[Pair], verdicts: Sequence[Number | None] | None) -> tuple[float, int]:
   """(sum of the verdicts, number of pairs), for a mean over the pairs of many episodes: Σ sums / Σ numbers.
 
-  There an episode without a pair says nothing, while `share` pays it 0: "no pair" is not "unfaithful". A pair whose
-  verdict is not known is in neither number; an incomplete one counts 0, as in `share`.
+  An episode without a pair contributes nothing here, while `share` gives it 0: "no pair" is not "unfaithful". A pair
+  without a verdict is left out. An incomplete pair counts 0, as in `share`.
 
   Args:
     pairs, verdicts: see `share`.

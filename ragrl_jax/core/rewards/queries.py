@@ -42,7 +42,7 @@ def is_keywords(query: str, titles: Sequence[str] = (), *, max_words: int = 12, 
 
 
 def names_in(question: str) -> list[str]:
-  """The runs of two and more capitalised words in a question, but for one at its start: names, perhaps titles."""
+  """Runs of two or more capitalised words in a question, except at its start: names, perhaps titles."""
   return [found.group() for found in _NAME.finditer(question) if question[: found.start()].strip()]
 
 
@@ -52,7 +52,7 @@ def _words(text: str) -> list[str]:
 
 
 def _without(words: list[str], titles: Sequence[list[str]]) -> list[str]:
-  """The words outside of every title that occurs among them whole."""
+  """The words that are not part of a complete title."""
   inside: set[int] = set()
   for title in titles:
     size = len(title)

@@ -1,4 +1,4 @@
-"""Counts the texts that hold each of many phrases, in one pass over the texts."""
+"""Counts the texts that contain each of many phrases, in one pass over the texts."""
 
 import itertools
 from collections import Counter
@@ -6,21 +6,21 @@ from collections.abc import Iterable, Mapping
 
 
 class Phrases:
-  """Phrases to look for, as whole words; a phrase is dropped once enough texts hold it.
+  """Searches phrases in texts, as whole words. A phrase is dropped when enough texts contain it.
 
-  A phrase is looked for only in texts that hold its rarest pair of neighbouring words, so that a text costs little more
-  for a hundred thousand phrases than for ten.
+  A phrase is searched only in texts that contain its rarest pair of neighbouring words. So a text costs little more for
+  a hundred thousand phrases than for ten.
 
   Attributes:
-    counts: phrase → number of texts that hold it, at most its `enough`.
+    counts: phrase → number of texts that contain it, at most its `enough`.
   """
 
   def __init__(self, enough: Mapping[str, int], sample: Iterable[str]):
     """
     Args:
-      enough: phrase → the number of texts after which it need not be counted further. Phrases and texts are normalised
-        alike: words with one space between them. An empty phrase is in no text.
-      sample: some of the texts, which say which words are rare.
+      enough: phrase → the number of texts at which counting stops. Phrases and texts are normalised in the same way:
+        words separated by one space. An empty phrase is in no text.
+      sample: some of the texts, for the frequencies of words.
     """
     seen = Counter(word for text in itertools.chain(sample, enough) for word in set(text.split()))
     self.counts = dict.fromkeys(enough, 0)
@@ -51,6 +51,6 @@ class Phrases:
         del self._pairs[pair]
 
   def _held(self, phrase: str) -> bool:
-    """Counts a text that holds the phrase; whether it is dropped now."""
+    """Counts a text that contains the phrase. Returns whether the phrase is dropped now."""
     self.counts[phrase] += 1
     return self.counts[phrase] == self._enough[phrase]

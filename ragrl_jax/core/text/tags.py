@@ -57,7 +57,7 @@ def first_match(text: str, names: str | Sequence[str]) -> Pair | None:
 
 def last(text: str, names: str | Sequence[str]) -> Pair | None:
   """The pair that ends last; None if there is none."""
-  if isinstance(names, str) and text.count(closing := f"</{names}>") < 2:  # nearly always, and then the search is short
+  if isinstance(names, str) and text.count(closing := f"</{names}>") < 2:  # the usual case, with a fast search
     end, opening = text.find(closing), f"<{names}>"
     start = text.rfind(opening, 0, end) if end >= 0 else -1
     return None if start < 0 else Pair(names, text[start + len(opening) : end], start, end + len(closing))

@@ -1,1 +1,1 @@
-"""The papers' tables beside our runs: `ragrl tables`. One file a paper holds its published numbers."""
+"""The papers' tables beside our runs (`ragrl tables`). The published numbers of each paper are in its own file."""

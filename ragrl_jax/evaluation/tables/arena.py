@@ -1,4 +1,4 @@
-"""ARENA's tables (arXiv 2505.13258): the published numbers, and which run is which row."""
+"""ARENA's tables (arXiv 2505.13258): the published numbers, and the run for each row."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,13 +16,13 @@ JUDGE = (
   "--config.judge.model=gpt-4o-2024-11-20",
   "--config.judge.endpoint=http://JUDGE/v1",
 )
-ASKED = ("--config.switches.correctness=judge", *JUDGE[1:])  # in the recipe untrained
+ASKED = ("--config.switches.correctness=judge", *JUDGE[1:])  # the judge's flags in the recipe `untrained`
 BY_RL = {"trained.sft.environment_weight": 0.3}  # the default, which fine-tuning sets to 0
 ALL, WM, HM = "2wiki,hotpotqa,musique", "2wiki,musique", "hotpotqa,musique"
 
 
 def trained(preset: str = "", variant: str = "", model: str = QWEN, kl: str = "k2", sets: str = ALL) -> Run:
-  """A policy trained by RL, tested under its preset with a judge beside EM and F1."""
+  """A policy trained by RL, evaluated under its preset with EM, F1 and a judge."""
   where: Mapping[str, Any] = BY_RL | {"trained.loss.kl": kl, "trained.sets": sets}
   if preset != "naive":  # all of these presets ask for the same reply: a policy may be tested under any of them
     where = where | {"preset": ("paper", "f1", "judge", "no_bonus"), "switches.reply": "cited"}
@@ -46,7 +46,7 @@ def closed_book(model: str) -> Run:
 
 
 def released(system: str) -> Run:
-  """A released agent whose searches bring the given passages: played, or its transcripts."""
+  """A released agent whose searches return the given passages: either played, or its transcripts."""
   return Run(system=system, where={"switches.documents": ("given", None)})
 
 

@@ -1,4 +1,4 @@
-"""CARE's tables (EMNLP 2025): the published numbers, and which run is which row."""
+"""CARE's tables (EMNLP 2025): the published numbers, and the run for each row."""
 
 from ragrl_jax.evaluation.tables.layout import Column, Paper, Run, Table, columns, rows
 

@@ -1,4 +1,4 @@
-"""Fills a paper's table with evaluations: means, intervals, paired tests, and the command of a cell without a run."""
+"""Fills a paper's table with evaluations: means, intervals, paired tests, and the commands for empty cells."""
 
 import dataclasses
 import statistics
@@ -13,8 +13,8 @@ from ragrl_jax.evaluation.tables.measures import MEASURES
 from ragrl_jax.evaluation.tables.results import Evaluation
 
 VERSUS = " / versus"
-_JUDGES = ("switches.correctness", "switches.accuracy")  # of recipes that may ask a judge about the answer
-NO_NOISE: Mapping[str, Any] = {"noise": (0, None)}  # where a column does not ask for some
+_JUDGES = ("switches.correctness", "switches.accuracy")  # switches that may ask a judge about the answer
+NO_NOISE: Mapping[str, Any] = {"noise": (0, None)}  # the default of a column's condition
 Scores = dict[tuple[str, str], float]  # (data set, question's id) → score
 
 
@@ -23,17 +23,18 @@ class Cell:
   """One cell of a filled table.
 
   Attributes:
-    published: as printed; None where nothing is.
-    value: ours, in the table's scale; None without a run.
+    published: the printed number; None if there is none.
+    value: our number, in the table's scale; None without a run.
     low, high: the 95 % bootstrap interval over questions, in the same scale; None for an average and a whole measure.
-    n: questions in the mean; for an average, sets.
-    p: of the paired test against the row that the row is compared with; None without one.
-    adjusted: this p as Holm's method adjusts it for all tests of the table.
-    deviation: of the means of several runs (seeds) of one data set, with n - 1, in the same scale; None for one run.
-    paired: pairs in that test: questions, or for an average the sets.
-    evaluations: those that the value is of.
-    command: fills the cell, if nothing has.
-    why_not: why the cell is empty although its row has an evaluation.
+    n: number of questions in the mean; for an average, of sets.
+    p: p-value of the paired test against the row `against`; None without a test.
+    adjusted: this p-value, adjusted by Holm's method for all tests of the table.
+    deviation: standard deviation of the means of several runs (seeds) of one data set, with n - 1, in the same scale;
+      None for one run.
+    paired: number of pairs in the test: questions, or for an average sets.
+    evaluations: the evaluations behind the value.
+    command: the command that fills an empty cell.
+    why_not: the reason for an empty cell in a row with an evaluation.
   """
 
   published: str | None
@@ -66,10 +67,10 @@ def fill(paper: Paper, evaluations: Sequence[Evaluation], *, any_model: bool = F
   Args:
     paper: the tables.
     evaluations: in any order.
-    any_model: a run of another model than the row's may fill the row; if rows differ in nothing else, the first one.
+    any_model: a run of another model may fill a row. If rows differ only in the model, it fills the first one.
 
   Raises:
-    ValueError: an evaluation fills no row of this paper; or evaluations of one cell are of different questions.
+    ValueError: an evaluation fills no row of this paper, or evaluations of one cell have different questions.
   """
   used: set[int] = set()
   filled = []
@@ -85,9 +86,9 @@ def fill(paper: Paper, evaluations: Sequence[Evaluation], *, any_model: bool = F
 
 
 def _assigned(table: Table, evaluations: Sequence[Evaluation], any_model: bool) -> dict[str, list[Evaluation]]:
-  """Row → the evaluations that fill it: those of its own model, and with any_model those that no row's model fits.
+  """Row → its evaluations: those of its model, and with any_model those whose model fits no row.
 
-  The evaluations of a row's second run are under its name with VERSUS behind it.
+  The evaluations of a row's second run have the key NAME + VERSUS.
   """
   wanted = {row.name: row.run for row in table.rows} | {row.name + VERSUS: row.versus for row in table.rows}
   runs = {name: run for name, run in wanted.items() if run is not None}
@@ -101,7 +102,7 @@ def _assigned(table: Table, evaluations: Sequence[Evaluation], any_model: bool) 
 
 
 def fits(run: Run, facts: Mapping[str, Any]) -> bool:
-  """Whether an evaluation is the one that a row asks for, whatever its model."""
+  """Whether an evaluation fits a row, with any model."""
   if run.system:
     played = facts.get("recipe") == "released" and facts.get("switches.agent") == run.system
     found = played or facts.get("system") == run.system
@@ -152,8 +153,8 @@ def _scores(column: Column, evaluations: Sequence[Evaluation]) -> Scores:
     keys = set(parts[0])
     if any(set(part) != keys for part in parts):
       raise ValueError(
-        f"several runs fill a cell of {name} ({', '.join(str(len(part)) for part in parts)} questions), and they were "
-        "asked different ones: give runs of one set of questions."
+        f"several runs fill a cell of {name} ({', '.join(str(len(part)) for part in parts)} questions), but they have "
+        "different questions: give runs of one set of questions."
       )
     found |= {key: sum(part[key] for part in parts) / len(parts) for key in keys}
   return found
@@ -244,13 +245,13 @@ def _row(
 
 
 def _empty(paper: Paper, column: Column, row: Row, run: Run | None, here: Sequence[Evaluation]) -> dict[str, str]:
-  """Why a cell has no value of ours, or the command that gives it one."""
+  """Why a cell has no value of ours, or the command that fills it."""
   if column.average or run is None:
     return {}
   if MEASURES[column.measure].judged and run.system:
     return dict(why_not="it needs a judge: `ragrl judge --results FOLDER` asks one about the answers")
   if len(here) > 1 and MEASURES[column.measure].of is None:
-    return dict(why_not=f"{len(here)} runs; this measure is of one")
+    return dict(why_not=f"{len(here)} runs, but this measure is for one run")
   if here:
     return dict(why_not=f"{', '.join(one.folder for one in here)}: no value of this measure")
   return dict(command=commands_of.evaluation(paper, column, run))

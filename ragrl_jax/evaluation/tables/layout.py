@@ -1,29 +1,29 @@
-"""What a paper's table looks like: its columns and rows, the published numbers, and the run that fills each row."""
+"""The layout of a paper's table: its columns and rows, the published numbers, and the run for each row."""
 
 import dataclasses
 import re
 from collections.abc import Mapping
 from typing import Any
 
-NOT_PRINTED = ("/", "-", "–")  # how papers print a cell without a number; also ours, for one that the text lacks
+NOT_PRINTED = ("/", "-", "–")  # cells without a number in papers; also our mark for a number that the text lacks
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """The evaluation that fills a row. What is not given may have any value.
+  """Describes the evaluation that fills a row. Omitted facts may have any value.
 
   Attributes:
     evaluate: config and variant of the evaluation, such as "arena:f1"; "" for transcripts made elsewhere.
     train: config and variant of the training; "" for an untrained model.
-    models: names of `results.MODELS`, any of which the row may have.
-    where: facts of the evaluation (`results.Evaluation.facts`) and their values; a tuple lists several. A text that
-      begins with "~" must be found in the fact, with "!~" it must not be.
-    flags: added to the evaluation's command.
-    needs: added to both commands: the indexes and judges that they cannot do without.
-    train_flags: added to the training's command.
-    start: where the training starts, if not from the model itself.
-    checkpoint: the step in RUN/checkpoints that is evaluated; 0 for the end of the training.
-    system: the adapter of the transcripts, for a system from elsewhere.
+    models: names in `results.MODELS`; any of them fits.
+    where: facts of the evaluation (`results.Evaluation.facts`) → required value, or a tuple of allowed values. "~TEXT"
+      requires that the fact contains TEXT, "!~TEXT" that it does not.
+    flags: flags of the evaluation's command.
+    needs: flags of both commands: the required indexes and judges.
+    train_flags: flags of the training's command.
+    start: the model that the training starts from, if it is not the model itself.
+    checkpoint: the evaluated step in RUN/checkpoints; 0 for the end of the training.
+    system: the adapter of the transcripts, for another system.
   """
 
   evaluate: str = ""
@@ -44,12 +44,12 @@ class Row:
 
   Attributes:
     name: as printed.
-    published: the numbers as printed, one for each column, with spaces between them; "-" where none is.
-    run: what fills the row here; None: nothing does.
-    why_not: the reason, if nothing does.
-    against: name of the row that it is compared with.
-    section: the heading above it.
-    versus: a second run, whose answers to the same questions a column with `both` looks at.
+    published: the printed numbers, one per column, separated by spaces; "-" for a missing number.
+    run: the run that fills the row; None if no run can.
+    why_not: the reason if no run can.
+    against: name of the row for the paired test.
+    section: the heading above the row.
+    versus: a second run with the same questions, for columns with `both`.
   """
 
   name: str
@@ -67,13 +67,13 @@ class Column:
 
   Attributes:
     head: the data set's heading.
-    measure: name of `measures.MEASURES`.
-    sets: names of `SETS`; for an average, all that it is taken over.
-    where: facts that the cell's evaluation must have besides the row's (see `Run`).
-    flags: what these facts add to the evaluation's command.
-    data: questions in the command, if they are not `SETS`' own.
-    why_not: the reason, if no evaluation fills the column.
-    both: the share of questions that the row's run has right (True) or wrong, and the run it is set against likewise.
+    measure: a name in `measures.MEASURES`.
+    sets: names in `SETS`; an average has several.
+    where: required facts of the cell's evaluation, in addition to the row's (see `Run`).
+    flags: flags of the evaluation's command for these facts.
+    data: questions in the command, if they are not those of `SETS`.
+    why_not: the reason if no evaluation can fill the column.
+    both: (whether the row's run is right, whether its second run is right): the column is the share of such questions.
   """
 
   head: str
@@ -97,9 +97,9 @@ class Table:
 
   Attributes:
     name: "Table 3".
-    title: what it shows, in our words.
+    title: a description in our words.
     columns, rows: in the paper's order.
-    scale: what a value between 0 and 1 is multiplied by: 1, or 100.
+    scale: factor for values between 0 and 1: 1 or 100.
     digits: digits after the point of our values.
     transposed: the paper prints the systems as columns.
   """
@@ -117,7 +117,7 @@ class Table:
     return tuple(None if word in NOT_PRINTED else word for word in row.published.split())
 
   def __post_init__(self):
-    """Raises ValueError if a row has not one number a column, or is compared with a row that there is not."""
+    """Raises ValueError if a row has not one number per column, or is compared with an unknown row."""
     names = {row.name for row in self.rows}
     for row in self.rows:
       if len(row.published.split()) != len(self.columns):
@@ -134,11 +134,11 @@ class Paper:
 
   Attributes:
     name: "arena".
-    title: the paper's.
-    tables: those that can be filled.
-    others: name → what it shows and why it is not among `tables`.
-    data: name of `SETS` → questions in the commands, where they are not FlashRAG's.
-    source: where the numbers were read.
+    title: the paper's title.
+    tables: the tables that can be filled.
+    others: other table or figure → its content, and why it is not among `tables`.
+    data: name in `SETS` → questions in the commands, if they are not FlashRAG's.
+    source: source of the numbers.
   """
 
   name: str
@@ -172,12 +172,12 @@ SETS: Mapping[str, tuple[re.Pattern[str], str]] = {
 
 
 def quadrants(heads: Mapping[str, str], measure: str, first: str, second: str) -> tuple[Column, ...]:
-  """For each set the shares of questions that both runs have right, only the first, only the second, and neither.
+  """For each set, the shares of questions that both runs, only the first, only the second, and no run answer right.
 
   Args:
     heads: name of SETS → heading.
-    measure: what is right: a measure of 0 or 1.
-    first, second: what the two runs are called.
+    measure: a measure of 0 (wrong) or 1 (right).
+    first, second: names of the two runs.
   """
   kinds = {"both": (True, True), first: (True, False), second: (False, True), "neither": (False, False)}
   return tuple(
@@ -193,7 +193,7 @@ def columns(heads: Mapping[str, str], measures: tuple[str, ...], *, average: str
   Args:
     heads: name of SETS → heading.
     measures: names of measures, in order.
-    average: heading of a last group of columns, the mean of all sets; "" for none.
+    average: heading of the last group of columns, with the mean of all sets; "" for none.
   """
   found = [Column(head, measure, (name,)) for name, head in heads.items() for measure in measures]
   if average:
@@ -211,9 +211,9 @@ def rows(
   """The rows of a table from a block of text.
 
   Args:
-    block: "NAME | NUMBERS" a line, with further numbers in indented lines; "# HEADING" begins a section.
-    filled: name → its run, or the reason why none fills it.
-    against: name → the row that it is compared with; a single name is of all others.
+    block: one line "NAME | NUMBERS" per row. Indented lines have further numbers. "# HEADING" begins a section.
+    filled: name → its run, or the reason why no run fills the row.
+    against: name → the row for the paired test; a single name is for all other rows.
     versus: name → the second run of the row.
   """
   found, section = [], ""

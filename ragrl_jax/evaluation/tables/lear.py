@@ -1,4 +1,4 @@
-"""LEAR's tables: the published numbers, and which run is which row."""
+"""LEAR's tables: the published numbers, and the run for each row."""
 
 from ragrl_jax.evaluation.tables.layout import Column, Paper, Run, Table, columns, quadrants, rows
 
@@ -11,7 +11,7 @@ OTHERS = "a released compressor or extractor, which is not here"
 
 
 def trained(preset: str = "", model: str = SMALL, *flags: str) -> Run:
-  """An extractor trained by RL; it stops after the evidence and answers from that alone."""
+  """An extractor trained by RL. It stops after the evidence, and answers from the evidence alone."""
   config = f"lear:{preset}" if preset else "lear"
   return Run("lear:inference", config, (model,), BY_RL, needs=INDEX, flags=flags)
 
@@ -29,7 +29,7 @@ def extractor(reply: str) -> Run:
 
 
 def filco(model: str, *flags: str) -> Run:
-  """A filter fine-tuned on the sentences that an oracle picks; the policy answers from what it leaves."""
+  """A filter fine-tuned on sentences that an oracle selects. The policy answers from the filtered text."""
   return Run("lear:filter", "lear:sft,filter", (model,), BY_SFT, needs=INDEX, flags=flags)
 
 

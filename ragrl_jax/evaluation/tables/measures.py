@@ -1,4 +1,4 @@
-"""The measures of the papers' tables: a row of predictions.jsonl → its score, in each paper's own style."""
+"""The measures of the papers' tables: a row of predictions.jsonl → its score, in the style of each paper."""
 
 import dataclasses
 import functools
@@ -16,11 +16,11 @@ class Measure:
 
   Attributes:
     label: the column's second heading.
-    style: how it is scored, in words.
-    of: row of predictions → score, None if it is unknown; None for a measure of whole evaluations.
-    whole: for a measure that is no mean over questions, its name in metrics.json.
-    judged: whether it is a judge's, so that the run must have asked one, or `ragrl judge` since.
-    share: a value between 0 and 1, which a table may print times 100.
+    style: a description of how it is scored.
+    of: row of predictions → score, or None if it is unknown; None for a measure of whole evaluations.
+    whole: name in metrics.json, for a measure that is not a mean over questions.
+    judged: whether it needs a judge's verdicts, from the run or from `ragrl judge`.
+    share: whether the value is between 0 and 1, so that a table may print it times 100.
   """
 
   label: str
@@ -45,12 +45,12 @@ def _term(name: str) -> Callable[[Row], float | None]:
 
 
 def _judged(other: Callable[[Row], float | None]) -> Callable[[Row], float | None]:
-  """The verdict that `ragrl judge` asked for, else the one of the run's own judge."""
+  """The verdict of `ragrl judge`, or else of the run's judge."""
   return lambda row: row["judged"] if "judged" in row else other(row)
 
 
 def _accuracy(row: Row) -> float | None:
-  """ARENA's term; other recipes' judges say whether the answer is right."""
+  """ARENA's term `accuracy`; for other recipes, the outcome."""
   return row["terms"]["accuracy"] if "accuracy" in row["terms"] else row["outcome"]
 
 

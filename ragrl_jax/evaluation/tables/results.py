@@ -1,4 +1,4 @@
-"""Reads evaluations: what each says of itself, and its questions' scores. Nothing is taken from a folder's name."""
+"""Reads evaluations: their settings and scores. The name of a folder has no meaning."""
 
 import dataclasses
 import json
@@ -43,15 +43,15 @@ class Evaluation:
 
   Attributes:
     folder: its path, for messages.
-    facts: what it says of itself, flat: "recipe", "preset", "switches.…", "noise", "retrieval.top_k" and so on;
-      "model", a name of MODELS or None; "shape" of the model in words; "system" of transcripts from elsewhere;
-      "step" of the checkpoint, 0 for the end; "trained": whether the config.json of the checkpoint's run is there, and
-      then its settings as "trained.…"; "trained.sets": the data sets it was trained on; "verdicts": the judge that
-      `ragrl judge` asked about the answers.
-    rows: predictions.jsonl without failed questions, with a judge's verdicts if `ragrl judge` was asked.
+    facts: its settings in one flat mapping: "recipe", "preset", "switches.…", "noise", "retrieval.top_k" and so on.
+      "model" is a name in MODELS or None, and "shape" describes the model in words. "system" is the system of other
+      transcripts. "step" is the checkpoint's step, 0 for the end. "trained" says whether the config.json of the
+      checkpoint's run exists; its settings are "trained.…", and "trained.sets" are its data sets. "verdicts" is the
+      judge of `ragrl judge`.
+    rows: predictions.jsonl without failed questions, with the verdicts of `ragrl judge` if there are any.
     metrics: metrics.json.
     sets: data set → its rows.
-    audit: `corpus_audit.beside` it; None without one.
+    audit: the result of `corpus_audit.beside`; None without an audit.
   """
 
   folder: str
@@ -66,20 +66,19 @@ def read(folder: str | pathlib.Path) -> Evaluation:
   """Reads the folder of a finished evaluation.
 
   Raises:
-    FileNotFoundError: it holds no metrics.json or no predictions.jsonl.
-    ValueError: the files are damaged, are not an evaluation's, or do not belong together.
+    FileNotFoundError: metrics.json or predictions.jsonl is missing.
+    ValueError: the files are damaged, are not those of an evaluation, or do not match.
   """
   folder = pathlib.Path(folder)
   for name in (harness.METRICS, harness.PREDICTIONS):
     if not (folder / name).is_file():
       raise FileNotFoundError(
-        f"--runs={folder}: there is no {name}, so this is no finished evaluation; run `ragrl evaluate … "
-        f"--out={folder}`."
+        f"--runs={folder}: it has no {name}, so it is not a finished evaluation; run `ragrl evaluate … --out={folder}`."
       )
   metrics = _object(folder / harness.METRICS)
   settings = metrics.get("settings")
   if not isinstance(settings, Mapping) or not {"recipe", "data"} <= settings.keys() or "n" not in metrics:
-    raise ValueError(f"{folder / harness.METRICS}: this is not written by `ragrl evaluate` or `ragrl score`.")
+    raise ValueError(f"{folder / harness.METRICS}: this was not written by `ragrl evaluate` or `ragrl score`.")
   rows = answer_verdicts.beside(folder, list(jsonl.read(folder / harness.PREDICTIONS)))
   for number, row in enumerate(rows, 1):
     if missing := [name for name in _NEEDED if name not in row]:
@@ -101,7 +100,7 @@ def set_of(text: str) -> str | None:
 
 
 def _by_set(folder: pathlib.Path, data: str, rows) -> dict[str, list]:
-  """The rows of each data set: as the questions' address says, or each row's source if they came from several."""
+  """The rows of each data set. The set is found in the address of the questions, or else in each row's source."""
   parts, found = data.split(","), {}
   if len(parts) == 1:
     # A file's own name comes first: the folders above it may name anything.
@@ -137,7 +136,7 @@ def _flat(value: Mapping[str, Any], prefix: str = ""):
 
 
 def _trained(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[pathlib.Path | None, Mapping[str, Any]]:
-  """(folder, settings) of the run that the checkpoint belongs to; (None, empty) without one, or if it is not here."""
+  """(folder, settings) of the checkpoint's run; (None, empty) without a run, or if its folder is missing."""
   checkpoint = settings.get("checkpoint")
   places = [folder]  # a copy beside the scores, for evaluations that were moved
   if checkpoint:
@@ -152,14 +151,14 @@ def _trained(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[pathlib
 
 
 def _step(settings: Mapping[str, Any], trained: Mapping[str, Any]) -> int:
-  """The step of a checkpoint that is named, RUN/checkpoints/STEP; 0 for a run's end."""
+  """The step of a checkpoint RUN/checkpoints/STEP; 0 for a run's end."""
   path = pathlib.Path(settings.get("checkpoint") or "")
   step = int(path.name) if path.name.isdigit() and path.parent.name == "checkpoints" else 0
   return 0 if step == trained.get("steps") else step
 
 
 def _served(settings: Mapping[str, Any]) -> str | None:
-  """The tables' name of a model behind a server; None for another one."""
+  """The tables' name of a model behind a server; None if it is not in the tables."""
   if not settings.get("endpoint"):
     return None
   name = str(settings.get("model")).rpartition("/")[2].lower()
@@ -198,5 +197,5 @@ def _object(path: pathlib.Path) -> dict[str, Any]:
   except (ValueError, RecursionError) as error:
     raise ValueError(f"{path}: not JSON ({error}); write it again.") from error
   if not isinstance(found, dict):
-    raise ValueError(f"{path}: a {type(found).__name__}, where a JSON object must be.")
+    raise ValueError(f"{path}: it must be a JSON object, not a {type(found).__name__}.")
   return found

@@ -1,4 +1,4 @@
-"""Search-R1's tables (arXiv 2503.09516v5): the published numbers, and which run is which row."""
+"""Search-R1's tables (arXiv 2503.09516v5): the published numbers, and the run for each row."""
 
 from ragrl_jax.evaluation.tables.layout import Paper, Run, Table, columns, rows
 
@@ -35,12 +35,12 @@ def trained(preset: str, model: str, *, top_k: int = 3, group: int = 0) -> Run:
 
 
 def r1(model: str) -> Run:
-  """The same training without a search engine."""
+  """Search-R1's training without a search engine."""
   return Run("search_r1:ppo,r1", "search_r1:ppo,r1", (model,))
 
 
 def rejection(model: str) -> Run:
-  """Fine-tuned on right samples of its own: `ragrl make-rejection-sft`."""
+  """A model fine-tuned on its own correct samples: `ragrl make-rejection-sft`."""
   return Run("search_r1", "search_r1:sft", (model,), {"trained.sft.environment_weight": 0.0}, needs=INDEX)
 
 

@@ -1,4 +1,4 @@
-"""VERITAS's tables (OpenReview mZ0gGlXe1F): the published numbers, and which run is which row."""
+"""VERITAS's tables (OpenReview mZ0gGlXe1F): the published numbers, and the run for each row."""
 
 from ragrl_jax.evaluation.tables.layout import Column, Paper, Run, Table, columns, rows
 from ragrl_jax.evaluation.tables.search_r1 import NO_SFT, r1, rejection, untrained
@@ -27,7 +27,7 @@ SEARCH_JUDGE = (
 
 
 def trained(preset: str) -> Run:
-  """An arm of VERITAS. Its evaluation asks the judges whether or not its training did."""
+  """A preset of VERITAS. Its evaluation asks the judges, even if its training did not."""
   config = f"veritas:{preset}" if preset else "veritas"
   paid = preset in ("", "em_it", "em_it,no_ramp")
   pays = ("--config.judge.path=JUDGE_FOLDER",) if paid else ()
@@ -35,7 +35,7 @@ def trained(preset: str) -> Run:
 
 
 def elsewhere(system: str, model: str) -> Run:
-  """Transcripts of a released agent; `ragrl score --model` says which of its checkpoints."""
+  """Transcripts of a released agent. `ragrl score --model` names the checkpoint."""
   return Run(system=system, models=(model,))
 
 

@@ -34,7 +34,7 @@ def markdown(paper: Paper, filled: Sequence[Filled]) -> str:
 
 
 def csv_text(paper: Paper, filled: Sequence[Filled]) -> str:
-  """One line a cell: what is printed; ours with interval, test and settings; the command of a cell without a run."""
+  """One line per cell: the printed number, our number with interval, test and settings, or the cell's command."""
   out = io.StringIO()
   lines = csv.writer(out, lineterminator="\n")
   numbers_of = "published ours deviation low high n p p_holm pairs against"
@@ -132,7 +132,7 @@ FORMATS: Mapping[str, Callable[[Paper, Sequence[Filled]], str]] = dict(
 
 
 def grid(one: Filled) -> tuple[list[str], Lines]:
-  """(headings, lines) in the paper's layout; a line of the published numbers is followed by one of ours."""
+  """(headings, lines) in the paper's layout. Each line of published numbers is followed by a line of ours."""
   table, numbers = one.table, _numbers(one)
   systems = [
     [(cell.published or EMPTY, _ours(one, row, cell, numbers)) for cell in cells]
@@ -174,7 +174,7 @@ def _p(value: float | None) -> str:
 
 
 def _numbers(one: Filled) -> dict[str, int]:
-  """Command → the number that its cells show."""
+  """Command → the number shown in its cells."""
   found = dict.fromkeys(cell.command for cells in one.cells for cell in cells if cell.command)
   return {command: number for number, command in enumerate(found, 1)}
 
@@ -237,7 +237,7 @@ _PASSAGES = dict(own_passages="the questions' own left out", cut_middle="cut in 
 
 
 def described(one: Evaluation) -> str:
-  """The settings beside a score: questions, model, retriever with its corpus, lengths, decoding, judge."""
+  """The settings of a score in one line: questions, model, retriever with its corpus, lengths, decoding, judge."""
   facts, settings = one.facts, one.metrics["settings"]
   retrieval = settings.get("retrieval")
   lengths = [facts.get("max_new_tokens"), facts.get("context")]
@@ -264,7 +264,7 @@ def described(one: Evaluation) -> str:
 
 
 def _changed(settings: Mapping[str, Any]) -> dict[str, Any]:
-  """The recipe's switches in force that differ from its preset's."""
+  """The recipe's switches that differ from those of its preset."""
   if settings["recipe"] not in recipes.RECIPES:
     return {}
   usual = jsonl.plain(dict(recipes.get(settings["recipe"], settings.get("preset")).switches))

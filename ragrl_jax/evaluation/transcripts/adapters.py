@@ -1,11 +1,11 @@
-"""Adapters: the text that another search agent wrote → turns in Search-R1's tags, which the recipes' parsers read.
+"""Adapters: the text of another search agent → turns in Search-R1's tags, which the recipes' parsers read.
 
     R1-Searcher's  <|begin_of_query|>q<|end_of_query|><|begin_of_documents|>d<|end_of_documents|><answer>a</answer>
     read as        ("model", "<search>q</search>"), ("environment", "<information>d</information>"),
                    ("model", "<answer>a</answer>")
 
-A block of results that stands right after a query is the environment's; one anywhere else was written by the model, and
-counts for nothing. A text in which an adapter finds none of its tags, or another system's, is an error, never a zero.
+A block of results directly after a query belongs to the environment. Any other block was written by the model, and does
+not count. A text without the adapter's tags, or with the tags of another system, is an error and never scores zero.
 """
 
 import re
@@ -24,11 +24,11 @@ def turns(text: str, system: str) -> Turns:
   A block of results that was cut off ends before the next thought, query or answer.
 
   Args:
-    text: all that follows the prompt. If a chat template's mark of the assistant is in it, what follows the first one.
-    system: a name of `agent_tags.AGENTS`.
+    text: everything after the prompt. If it has the assistant's mark of a chat template, only the text after the first
+      mark is read.
 
   Raises:
-    ValueError: the text has no tag of this system, or has another system's.
+    system: a name in `agent_tags.AGENTS`.
   """
   adapter = AGENTS[system]
   if start := _ASSISTANT.search(text):
@@ -49,7 +49,7 @@ def turns(text: str, system: str) -> Turns:
 
 
 def _results(text: str, adapter: AgentTags) -> tuple[str, str]:
-  """(the block's inside, what follows it)."""
+  """(the block's contents, the text after it)."""
   closed = text.find(adapter.results[1])
   nexts = (THOUGHT[0], adapter.query[0], ANSWER[0])
   cut = min((place for tag in nexts if (place := text.find(f"\n{tag}")) >= 0), default=-1)
@@ -60,7 +60,7 @@ def _results(text: str, adapter: AgentTags) -> tuple[str, str]:
 
 
 def _check(spoken: str, system: str, adapter: AgentTags) -> None:
-  """Refuses what the model wrote if it has none of the system's tags, or those of another one."""
+  """Refuses the model's text if it has none of the system's tags, or tags of another system."""
   own = {*adapter.query, *adapter.results, *adapter.others}
   for name, other in AGENTS.items():
     foreign = {other.query[0], other.results[0], *other.others} - own
@@ -82,7 +82,7 @@ def _translated(owner: str, text: str, adapter: AgentTags) -> tuple[str, str]:
   for mine, ours in zip(adapter.query, SEARCH):
     text = text.replace(mine, ours)
   for mine, ours in zip(adapter.results, ("<information>", "</information>")):
-    text = text.replace(mine, ours)  # a block of the model's own: parsers leave it out
+    text = text.replace(mine, ours)  # a block written by the model: parsers ignore it
   if adapter.answered == "box" and not text.endswith(SEARCH[1]) and (answer := boxed(text)) is not None:
     text += f"{ANSWER[0]}{answer}{ANSWER[1]}"
   if adapter.answered == "boxed":

@@ -1,4 +1,4 @@
-"""Scores a file of transcripts or predictions made elsewhere, and writes it as an evaluation's folder."""
+"""Scores a file of transcripts or predictions of another system, and writes it as an evaluation's folder."""
 
 import json
 import pathlib
@@ -18,7 +18,7 @@ from ragrl_jax.structs import Episode, Example
 
 TEXTS = ("transcript", "response", "output", "generation", "Output", "messages")
 ANSWERS = ("prediction", "pred", "pred_ans")
-# Of another tokenizer and corpus; a block of results is one text, not passages.
+# Columns that are unknown: the tokenizer and the corpus are other ones, and a block of results is one text.
 _UNKNOWN = ("prompt_tokens", "response_tokens", "episode_tokens", "wasted_searches", "stale_searches", "found_gold")
 
 
@@ -49,8 +49,8 @@ def score(
     The metrics as written.
 
   Raises:
-    ValueError: a transcript cannot be read (with file and line), belongs to no question or to one that has one already;
-      questions without a transcript; or queries without results in the whole file.
+    ValueError: a transcript cannot be read (with file and line), has no question or a question with another
+      transcript; a question has no transcript; or the whole file has queries but no results.
   """
   path, out = pathlib.Path(path), pathlib.Path(out)
   recipe = recipes.get("veritas", "em_ta")  # Search-R1's tags; thoughts against answers, without a judge
@@ -61,7 +61,7 @@ def score(
   }
   out.mkdir(parents=True, exist_ok=True)
   jsonl.write(out / harness.PREDICTIONS, rows)
-  if agent_tags.AGENTS[system].thinks:  # without the tags every step would lack its thought
+  if agent_tags.AGENTS[system].thinks:  # without the tags, steps have no thoughts to judge
     jsonl.write(out / episodes_lib.PLAYED, (episodes_lib.played(one, episodes[one.id]) for one in examples))
   with jsonl.whole(out / harness.METRICS) as part:
     part.write_text(json.dumps(jsonl.plain(metrics), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -69,10 +69,10 @@ def score(
 
 
 def _row(recipe, example: Example, episode: Episode, system: str) -> dict[str, Any]:
-  """The row of predictions.jsonl, with None for what the transcript does not say."""
+  """The row of predictions.jsonl. Values that a transcript lacks are None."""
   (scored,) = rewards.score(recipe, [example], [episode], 0)
   row = harness.prediction(recipe, scored) | dict.fromkeys(_UNKNOWN)
-  if "answer" in episode.facts:  # an answer alone: nothing is known of how it was found
+  if "answer" in episode.facts:  # an answer without a transcript
     return row | dict(terms={}, outcome=row["em"], num_searches=None, ended="answer")
   if not agent_tags.AGENTS[system].thinks:
     row["terms"] = dict(row["terms"]) | {"think_answer": None}
@@ -97,12 +97,12 @@ def _episodes(path: pathlib.Path, examples: Sequence[Example], recipe, system: s
   if missing := [example.id for example in examples if example.id not in found]:
     raise ValueError(
       f"{path}: {len(missing)} of {len(examples)} questions have no transcript (first {missing[0]!r}): give --data a "
-      "file of the questions that were asked."
+      "file with only the questions that have one."
     )
   if queries and not any(episode.num_searches for episode in found.values()):
     raise ValueError(
-      f"{path}: {queries} queries, and results of none in {' … '.join(agent_tags.AGENTS[system].results)}: these are "
-      f"no transcripts of {system}, or the results were left out."
+      f"{path}: {queries} queries, but no results in {' … '.join(agent_tags.AGENTS[system].results)}: these are not "
+      f"transcripts of {system}, or the results were left out."
     )
   return found
 
@@ -113,8 +113,8 @@ def _example(where: str, row: Mapping[str, Any], by_id, by_question) -> Example:
   same = by_question.get(_question(str(row.get("question", ""))), [])
   if len(same) != 1:
     raise ValueError(
-      f"{where}: its id {row.get('id')!r} and question {row.get('question')!r} are of {len(same)} questions of --data; "
-      "it must be one."
+      f"{where}: its id {row.get('id')!r} and question {row.get('question')!r} match {len(same)} questions of --data; "
+      "they must match one."
     )
   return same[0]
 
@@ -141,9 +141,9 @@ def _episode(where: str, row: Mapping[str, Any], example: Example, recipe, syste
 
 
 def _without_prompt(text: str, row: Mapping[str, Any], example: Example) -> str:
-  """What follows the prompt: the row's, or one that ends with the question, as these systems' prompts do.
+  """The text after the prompt. The prompt is the row's, or the text up to the question, as in these systems' prompts.
 
-  Prompts explain the tags, and some give an example's answer, which must not be taken for the model's.
+  Prompts explain the tags, and some have an example with an answer. Neither must be taken for the model's text.
   """
   prompt = row.get("prompt")
   if isinstance(prompt, str) and prompt and text.startswith(prompt):

@@ -1,4 +1,4 @@
-"""What the reward pays for without its being worth it (README.md, "Unearned reward"), and the reward without that."""
+"""Finds tricks that the reward pays although they are not worth it (README.md, "Unearned reward"), and refuses them."""
 
 import re
 
@@ -6,29 +6,29 @@ from ragrl_jax.prompting import passages
 from ragrl_jax.recipes.arena.reward import Reward
 from ragrl_jax.structs import Episode, Example
 
-LEAST_WORDS = 5  # of an analysis or a thought
+LEAST_WORDS = 5  # fewest words of an analysis or a thought
 _WORD, _NUMBER = re.compile(r"\w+"), re.compile(r"\d+")
 
 
 class Guard:
-  """Looks for the tricks that this reward pays for."""
+  """Finds the tricks that this reward pays for."""
 
   def __init__(self, reward: Reward):
     self.reward = reward
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
-    """The reward's terms; 0 instead of each that is known if the reply does one of the tricks of `unearned`."""
+    """The reward's terms. If the reply uses a trick of `unearned`, all known terms are 0."""
     terms = self.reward.score(example, episode)
     if episode.ended == "failed" or not any(self.unearned(example, episode).values()):
       return terms
     return {name: None if value is None else 0.0 for name, value in terms.items()}
 
   def unearned(self, example: Example, episode: Episode) -> dict[str, bool]:
-    """The tricks, and whether the reply does them.
+    """The tricks, and whether the reply uses them.
 
-    `out_of_shape`: it is not in shape, and its answer or its references are paid. `shape_alone`: it is in shape, and
-    neither of them is. `cites_many`: fewer than half of the numbers are right, and one is paid. `no_reasoning`: its
-    analysis, or thought, has fewer than LEAST_WORDS words, or does not name a number that it cites.
+    `out_of_shape`: a wrong format, with a reward for the answer or the references. `shape_alone`: the right format,
+    without a reward for either. `cites_many`: fewer than half of the cited numbers are right, but they earn a reward.
+    `no_reasoning`: the analysis, or thought, has fewer than LEAST_WORDS words, or does not name a cited number.
     """
     parser, text = self.reward.parser, episode.model_text
     terms = self.reward.score(example, episode)

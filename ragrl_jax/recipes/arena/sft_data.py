@@ -25,7 +25,7 @@ def direct(examples: Sequence[Example]) -> list[transcripts_lib.Turns]:
 
 
 def asked(choice: str = "paper") -> wording.Wording:
-  """What the backbone is asked: our words, or file:PATH with {question}, {references}, {relevance_ids} and {answer}.
+  """The backbone's prompt: ours, or file:PATH with {question}, {references}, {relevance_ids} and {answer}.
 
   Raises:
     ValueError: see `wording.chosen`.
@@ -38,12 +38,12 @@ async def reasoned(examples: Sequence[Example], backbone: Chat, *, words: wordin
   """SFT-reasoning; see `data.transcripts.make`, which takes `how`.
 
   Args:
-    examples: with passages and what of them supports the answer.
-    backbone: told the gold references and the answer, it writes the analysis.
-    words: see `asked`; None: ours.
+    examples: with passages, and the positions of the supporting ones.
+    backbone: gets the gold references and the answer, and writes the analysis.
+    words: see `asked`; None: the default prompt.
 
-  Fates: "kept"; "no references" (the data marks none: not asked); "no answer" (none in time: to be asked again);
-  "out of shape" (nothing was written, or it holds a tag of ours).
+  Fates: "kept"; "no references" (the data marks none, so the model is not asked); "no answer" (none in time; it can be
+  asked again); "out of shape" (an empty text, or one with a tag of the format).
 
   Source: ARENA (arXiv 2505.13258), baselines.
   """

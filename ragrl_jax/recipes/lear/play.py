@@ -86,12 +86,12 @@ def without_evidence(talk: Conversation, policy: Policy, said: Segment, reason: 
 
 def from_evidence(policy: Policy, messages: list[dict[str, str]], said: Segment, extract: spans.Span) -> Conversation:
   """A conversation that begins with the question without passages and the sampled tokens of the evidence."""
-  words = policy.tokenizer
+  tokenizer = policy.tokenizer
   return policy.start(
     (
-      *words.render(messages),
-      *words.encode(extract.lead),
+      *tokenizer.render(messages),
+      *tokenizer.encode(extract.lead),
       *said.ids[extract.first : extract.last],
-      *words.encode(extract.tail + ASK),
+      *tokenizer.encode(extract.tail + ASK),
     )
   )

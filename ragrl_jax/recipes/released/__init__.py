@@ -1,1 +1,1 @@
-"""Released search agents, each in its own protocol."""
+"""Released search agents in their own protocols."""

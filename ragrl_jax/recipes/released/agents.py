@@ -1,4 +1,4 @@
-"""How each agent is played: where results go, how documents look in them, and what else is said to it."""
+"""The protocols of the agents: the place of results, the format of documents, and notices."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -10,15 +10,15 @@ from ragrl_jax.structs import Passage
 
 @dataclasses.dataclass(frozen=True)
 class Agent:
-  """The protocol of one agent, besides its tags (`prompting.agent_tags`).
+  """The protocol of one agent, except for its tags (`prompting.agent_tags`).
 
   Attributes:
     around: the texts before and after the results, with their tags.
     documents: "heads" (Doc 1(Title: …) …), "counted" ((1) …) or "contents" (title and text).
     between: the text between two documents.
-    notice: a turn without a search or an answer gets a notice; otherwise it ends the episode.
-    digests: the model reads documents apart from its conversation, and only what it takes from them goes into it. It
-      is told when it repeats a query, or may not search any more.
+    notice: whether a turn without a search or an answer gets a notice; otherwise it ends the episode.
+    digests: whether the model reads documents in a separate conversation, and only its digest enters the main one. Such
+      an agent is told when it repeats a query, or may not search any more.
   """
 
   around: tuple[str, str]
@@ -28,18 +28,18 @@ class Agent:
   digests: bool = False
 
   def block(self, inside: str) -> str:
-    """The text after a query."""
+    """The environment's text after a query."""
     return f"{self.around[0]}{inside}{self.around[1]}"
 
   def inside(self, text: str) -> str | None:
-    """The inside of a block; None if the text is not a block."""
+    """The contents of a block; None if the text is not a block."""
     before, after = (part.strip() for part in self.around)
     text = text.strip()
     found = text.startswith(before) and text.endswith(after)
     return text[len(before) : len(text) - len(after)] if found else None
 
   def shown(self, found: Sequence[Passage], tokenizer, limit: int | None) -> str:
-    """The documents as text. What looks like a tag in them is broken up; longer ones are cut to `limit` tokens."""
+    """The documents as text. Text that looks like a tag is broken up. Documents are cut to `limit` tokens."""
     if self.documents == "heads":
       whole = passages.block(found, tokenizer=tokenizer, max_passage_tokens=limit).strip()
       return whole.removeprefix(passages.OPEN).removesuffix(passages.CLOSE)

@@ -1,4 +1,4 @@
-"""Reason-in-documents: the model reads what a search found apart from its reasoning, and passes on what helps."""
+"""Reason-in-documents: the model reads results in a separate conversation, and passes on a digest."""
 
 import re
 
@@ -20,12 +20,12 @@ _MARK = re.compile(r"final information\W*", re.IGNORECASE)
 
 
 def words(choice: str) -> wording.Wording:
-  """The wording that config.switches.digest names: ours, or a file's with {reasoning}, {query} and {documents}."""
+  """The prompt that config.switches.digest names: the default, or a file with {reasoning}, {query} and {documents}."""
   return wording.chosen(choice, DIGESTS, setting="config.switches.digest", needs=("reasoning", "query", "documents"))
 
 
 async def read(policy: Policy, how: wording.Wording, reasoning: str, query: str, documents: str) -> tuple[str, int]:
-  """(what the model takes from the documents, tokens that it wrote for that)."""
+  """(the model's digest of the documents, number of its tokens)."""
   talk = policy.start(how.messages(reasoning=reasoning, query=query, documents=documents))
   said = await talk.generate()
   talk.end()
@@ -34,7 +34,7 @@ async def read(policy: Policy, how: wording.Wording, reasoning: str, query: str,
 
 
 def shortened(reasoning: str, tags: AgentTags) -> str:
-  """The first step, the last LAST and those with a query or results; "..." for the others. A step is a line.
+  """The first step, the last LAST steps, and those with a query or results; "..." replaces the others. Steps are lines.
 
   Source: Search-o1 (arXiv 2501.05366), its code's extract of earlier steps.
   """

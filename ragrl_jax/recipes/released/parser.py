@@ -13,7 +13,7 @@ END = agent_tags.ANSWER[1]
 
 @dataclasses.dataclass(frozen=True)
 class Parser:
-  """agent: a name of `agent_tags.AGENTS`."""
+  """Reads the replies of an agent of `agent_tags.AGENTS`."""
 
   agent: str = "search_r1"
 
@@ -24,11 +24,11 @@ class Parser:
 
   @property
   def stops(self) -> tuple[str, ...]:
-    """The strings that end a turn. An agent that answers in a box ends with its turn."""
+    """The stop strings of a turn. An agent that answers in a box ends with its turn."""
     return (self.tags.query[1],) if self.tags.answered == "box" else (self.tags.query[1], END)
 
   def query(self, text: str) -> str | None:
-    """The last query of a turn, its white space made single; None without one."""
+    """The last query of a turn, with single spaces; None without a query."""
     opening, closing = self.tags.query
     said, closed, _ = self.own(text).rpartition(closing)
     if not closed or opening not in said:
@@ -36,7 +36,7 @@ class Parser:
     return " ".join(said.rpartition(opening)[2].split()) or None
 
   def answer(self, text: str) -> str | None:
-    """The last complete answer in a turn, or None. A box before a query is not one yet."""
+    """The last complete answer in a turn, or None. A box before a query does not count."""
     said = self.own(text)
     if self.tags.answered == "box":
       return agent_tags.boxed(said.rpartition(self.tags.query[1])[2])
@@ -47,7 +47,7 @@ class Parser:
     return found.body.strip() if box is None else box
 
   def own(self, text: str) -> str:
-    """The text without blocks of results that the model wrote itself. An unclosed block extends to the end."""
+    """The text without result blocks that the model wrote itself. An unclosed block extends to the end."""
     opening, closing = map(re.escape, self.tags.results)
     return re.sub(f"{opening}.*?(?:{closing}|\\Z)", "", text, flags=re.DOTALL)
 
@@ -56,7 +56,7 @@ class Parser:
     return next((stop for stop in self.stops if text.rstrip().endswith(stop)), "eos")
 
   def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
-    """(query, passages) of a block of results; (None, None) for a notice. Other than ours, it is one passage."""
+    """(query, passages) of a result block; (None, None) for a notice. A block in a foreign format is one passage."""
     inside = PLAYED[self.agent].inside(text)
     if inside is None:
       return None, None

@@ -1,4 +1,4 @@
-"""The episode: an agent writes, searches in its own tags, and reads results in the same turn until it answers."""
+"""The episode: an agent writes, searches in its own tags, and reads results in the same turn, until it answers."""
 
 from ragrl_jax.prompting.wording import Wording
 from ragrl_jax.recipes.released import digest
@@ -7,7 +7,7 @@ from ragrl_jax.recipes.released.parser import END, Parser
 from ragrl_jax.recipes.released.prompt import Prompt
 from ragrl_jax.structs import Episode, Example, Passage, Policy, Tools
 
-TOLD = 5  # more turns for an agent that is told that it may not search any more
+TOLD = 5  # additional turns for an agent that is told that no searches are left
 NO_MORE = "\nNo searches are left: searching is not allowed any more.\n"
 AGAIN = "\nThis query was searched for before: its results are above.\n"
 
@@ -25,12 +25,12 @@ def build(
   """The coroutine.
 
   Args:
-    prompt, parser: of one agent.
-    notice: after a turn without a search or an answer, for agents that get one.
-    words: of the digest, for agents that digest.
-    given: a search brings all of the example's own passages; otherwise it asks the retriever.
-    max_searches: searches, after which one more turn can only answer.
-    max_passage_tokens: a longer document is cut.
+    prompt, parser: prompt and parser of one agent.
+    notice: the text after a turn without a search or an answer, for agents that get a notice.
+    words: the prompt of the digest, for agents that digest.
+    given: a search returns all of the example's own passages; otherwise it asks the retriever.
+    max_searches: most searches; then one more turn can only answer.
+    max_passage_tokens: longer documents are cut.
   """
   agent = PLAYED[parser.agent]
 
@@ -40,7 +40,7 @@ def build(
     facts = dict(digest_tokens=0) if agent.digests else {}
 
     async def results(query: str) -> tuple[str, tuple[Passage, ...] | None]:
-      """The block after a query, and the passages if it was searched for."""
+      """(the block after a query, the passages if there was a search)."""
       if agent.digests and (len(asked) == max_searches or query in asked):
         return agent.block(AGAIN if query in asked else NO_MORE), None
       asked.add(query)

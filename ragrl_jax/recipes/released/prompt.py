@@ -1,4 +1,4 @@
-"""The prompt: how to think, search and answer in an agent's own tags. Our words, or the authors' from a user's file."""
+"""The prompt: think, search and answer in an agent's own tags, in our words or those of the user's file."""
 
 from ragrl_jax.prompting import wording
 from ragrl_jax.prompting.agent_tags import AGENTS, AgentTags
@@ -13,11 +13,11 @@ _ANSWERS = {
 
 
 class Prompt:
-  """One user message, or those of a file with {question}.
+  """One user message, or the messages of a file with {question}.
 
   Args:
-    agent: a name of `agent_tags.AGENTS`.
-    instructions: one of INSTRUCTIONS ("none" is the bare question), or file:PATH.
+    agent: a name in `agent_tags.AGENTS`.
+    instructions: one of INSTRUCTIONS ("none" shows only the question), or file:PATH.
   """
 
   def __init__(self, agent: str = "search_r1", instructions: str = "paper"):

@@ -17,19 +17,19 @@ from ragrl_jax.structs import Episode, Example
 
 @dataclasses.dataclass(frozen=True)
 class Switches(recipe_lib.Switches):
-  """README.md says what each agent's authors set."""
+  """README.md lists the settings of the agents' authors."""
 
   agent: str = setting("search_r1", choices=tuple(AGENTS))
   instructions: str = setting("paper", choices=INSTRUCTIONS, files=True)  # "none": the question only
-  # what a turn without a search or an answer gets
+  # the text after a turn without a search or an answer
   notice: str = setting("paper", choices=tuple(search_agent.NOTICES), files=True)
-  digest: str = setting("paper", choices=tuple(digest.DIGESTS), files=True)  # what the reader of documents is told
-  # of answers that equal no gold: "exact": wrong; "judge": the judge's verdict (config.judge)
+  digest: str = setting("paper", choices=tuple(digest.DIGESTS), files=True)  # the prompt for reading documents
+  # answers that equal no gold: "exact": they are wrong; "judge": the judge decides (config.judge)
   correctness: str = setting("exact", choices=("exact", "judge"))
-  # "given": every search brings all of the question's own passages
+  # "given": every search returns all of the question's own passages
   documents: str = setting("search", choices=("search", "given"))
   max_searches: int = setting(4, least=0)
-  max_passage_tokens: int | None = setting(None, least=1)  # a longer document is cut
+  max_passage_tokens: int | None = setting(None, least=1)  # longer documents are cut
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -41,13 +41,13 @@ PRESETS: dict[str, dict[str, Any]] = {
   "r1_searcher": dict(agent="r1_searcher", max_searches=8),
   "search_o1": dict(agent="search_o1", max_searches=10),
   "simpledeepsearcher": dict(agent="simpledeepsearcher", max_searches=10),
-  "given": dict(documents="given"),  # beside an agent
+  "given": dict(documents="given"),  # combined with an agent
 }
 
 
 def unrecorded(example: Example, episode: Episode) -> dict[str, float | None]:
-  """Tokens that the model wrote in reading documents, which are not in the episode's record."""
-  del example  # they are the episode's
+  """Number of the model's tokens in its digests, which are not in the episode."""
+  del example  # the number is among the episode's facts
   return dict(digest_tokens=episode.facts.get("digest_tokens"))
 
 

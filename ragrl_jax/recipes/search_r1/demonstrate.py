@@ -24,18 +24,18 @@ def demonstrate(
   kinds: Sequence[str] = ("stop",),
   think_always: bool = False,
 ) -> list[tuple[str, str]]:
-  """Plays one question of `data.synthetic`, well or with a fault.
+  """Plays one question of `data.synthetic`, correctly or with a fault.
 
   Args:
     example: with its decomposition in meta.
-    world: it is about.
-    search: query → passages, best first: the live retriever's, so that demonstrations show what it finds.
+    world: the world of the question.
+    search: query → passages, best first, from the live retriever, so that demonstrations show its results.
     rng: draws the faults.
-    fault: share of questions played with one.
-    kinds: which: "stop" answers with what an earlier hop found (a question of one hop has none); "wrong" asks for
-      another relation and answers with what it then reads; "guess" answers at once, any name of the right kind;
-      "repeat" asks everything twice; "invalid" forgets an opening tag, gets the notice, and tries again.
-    think_always: think before every action, as the preset `format` wants it; else only at the start.
+    fault: share of questions played with a fault.
+    kinds: the kinds of fault: "stop" answers with the result of an earlier hop (not for questions of one hop); "wrong"
+      searches for another relation and answers with its result; "guess" answers at once with any name of the right
+      kind; "repeat" searches twice for everything; "invalid" forgets an opening tag, gets the notice, and tries again.
+    think_always: think before every action, as the preset `format` requires; else only at the start.
 
   Returns:
     ("model" | "environment", text) turns, as `structs.Episode.from_text` takes them.

@@ -7,7 +7,7 @@ from ragrl_jax.structs import Episode, Example, Passage, Policy, Tools
 
 
 def build(prompt: Prompt, parser: Parser, *, notice: str, max_searches: int, max_passage_tokens: int | None):
-  """The coroutine under these settings. notice: the environment's words after a turn without a valid action."""
+  """The coroutine with these settings. notice: the environment's text after a turn without a valid action."""
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
     talk, reader = policy.start(prompt.messages(example)), Reader(tools)
@@ -33,7 +33,7 @@ def build(prompt: Prompt, parser: Parser, *, notice: str, max_searches: int, max
 
 
 class Reader:
-  """Searches, opens and finds for one episode. It knows the results that were shown last, and the open document."""
+  """Searches, opens and finds for one episode. It remembers the last results and the open document."""
 
   def __init__(self, tools: Tools):
     self._tools = tools
@@ -41,7 +41,7 @@ class Reader:
     self._open: str | None = None  # id of a passage of the open document
 
   async def act(self, kind: str, text: str) -> tuple[str, tuple[Passage, ...]] | None:
-    """(what was asked for, passages); None if it is no valid action here: no such number, no words, nothing open."""
+    """(query, passages); None for an invalid action: an unknown number, no words, or no open document."""
     if kind == "search":
       query, found = text, await self._tools.search(text)
     elif kind == "open":

@@ -32,7 +32,7 @@ INSTRUCTIONS = {
   "none": "{question}",
 }
 
-# The environment's words after a turn without a valid action, where documents can be opened.
+# The environment's text after a turn without a valid action, if documents can be opened.
 BROWSE_NOTICE = (
   "\nThat was no valid action. To search, I put a query between <search> and </search>; to read on, a result's number "
   "between <open> and </open>; to find words in the open document, the words between <find> and </find>; to answer, I "
@@ -41,10 +41,10 @@ BROWSE_NOTICE = (
 
 
 class Prompt:
-  """One user message, or those of a file of the user's own.
+  """One user message, or the messages of the user's file.
 
   Args:
-    instructions: which of INSTRUCTIONS ("none" is the bare question, for models taught by SFT), or file:PATH.
+    instructions: a key of INSTRUCTIONS ("none" shows only the question, for models that learn by SFT), or file:PATH.
   """
 
   def __init__(self, instructions: str = "paper"):

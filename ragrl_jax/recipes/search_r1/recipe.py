@@ -20,22 +20,22 @@ class Switches(recipe_lib.Switches):
   """The paper's values. README.md says where the authors' code differs."""
 
   instructions: str = setting("paper", choices=tuple(INSTRUCTIONS), files=True)  # "none": the question only
-  notice: str = setting("paper", choices=tuple(OUR_NOTICES), files=True)  # what a turn without a valid action gets
-  max_searches: int = setting(4, least=0)  # turns before the forced answer; NQ's quick start has 2
-  max_passage_tokens: int | None = setting(166, least=1)  # a longer passage is cut; three make the authors' 500
+  notice: str = setting("paper", choices=tuple(OUR_NOTICES), files=True)  # the text after a turn without a valid action
+  max_searches: int = setting(4, least=0)  # most turns before the forced answer; NQ's quick start has 2
+  max_passage_tokens: int | None = setting(166, least=1)  # longer passages are cut; three have the authors' 500
   action: str = setting("last", choices=("last", "first"))  # which of several complete pairs in a turn
   format: bool = False  # reward the format too
   structure_weight: float = 0.2
   final_share: float = 0.5  # 0.1 of 0.2
   retrieval_weight: float = 0.0
   browse: bool = False  # <open> and <find> read the documents around results; they count as searches
-  guarded: bool = False  # pay for none of the tricks under "Unearned reward" in README.md
+  guarded: bool = False  # True: the tricks of README.md's "Unearned reward" earn nothing
 
   def __post_init__(self):
     super().__post_init__()
     if self.browse and self.format:
       raise ValueError(
-        "config.switches.browse=True with format=True: the format's shape knows no opened documents. Choose one."
+        "config.switches.browse=True with format=True: the format does not allow opened documents. Choose one."
       )
 
 

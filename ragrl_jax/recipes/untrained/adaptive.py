@@ -1,4 +1,4 @@
-"""Adaptive-RAG: a question is answered without documents, with one search or with several, by how complex it is."""
+"""Adaptive-RAG: answers a question without documents, with one search or with several, depending on its complexity."""
 
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -7,7 +7,7 @@ from ragrl_jax.recipes.untrained import asides
 from ragrl_jax.recipes.untrained.prompt import Prompt
 from ragrl_jax.structs import Episode, Example, Policy, Tools
 
-ROUTES = {"A": "closed_book", "B": "rag", "C": "ircot"}  # the classifier's labels, as the paper has them
+ROUTES = {"A": "closed_book", "B": "rag", "C": "ircot"}  # label of the paper's classifier → method
 NEED = "</need>"
 _CLAIMS = (
   "General knowledge is enough to answer the question; no document is needed.",
@@ -18,12 +18,12 @@ _CLAIMS = (
 def build(
   prompt: Prompt, routes: Mapping[str, Callable[[Example, Policy, Tools], Awaitable[Episode]]], *, classifier: str
 ):
-  """The coroutine. The fact `complexity` is A, B or C; a reply that names none counts as B.
+  """The coroutine. The fact `complexity` is A, B or C; a reply without a label counts as B.
 
   Args:
     prompt: asks the model for the label.
     routes: label → the coroutine that answers.
-    classifier: "model": the policy itself says the label; "judge": the judge is asked about two claims on the question.
+    classifier: "model": the policy gives the label; "judge": the judge is asked about two claims on the question.
 
   Source: Adaptive-RAG (arXiv 2403.14403) sec. 3.2. Its classifier is a T5 model that was trained for it.
   """

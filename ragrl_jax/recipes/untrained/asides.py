@@ -1,4 +1,4 @@
-"""Episodes of several conversations: each prompt starts anew, and the record has all of them in order."""
+"""Episodes of several conversations: each prompt starts a new one, and the episode has all of them in order."""
 
 import dataclasses
 from typing import Any
@@ -10,14 +10,14 @@ from ragrl_jax.structs import Episode, Example, Passage, Policy, Tools
 
 
 async def ask(policy: Policy, text: str, *, stop: tuple[str, ...] = ()) -> Episode:
-  """The reply to one prompt, as a conversation of its own. See `spoken`."""
+  """The reply to one prompt, as a separate conversation. See `spoken`."""
   talk = policy.start([dict(role="user", content=text)])
   await talk.generate(stop=stop)
   return talk.end()
 
 
 def spoken(reply: Episode) -> str:
-  """What the model said, without the thoughts before it and result blocks of its own."""
+  """The model's text, without its thoughts and without result blocks that it wrote itself."""
   return tags.without(reply.model_text.rpartition("</think>")[2], "information")
 
 
@@ -31,11 +31,12 @@ async def ask_about_documents(
   search: bool,
   max_passage_tokens: int | None,
 ) -> tuple[Episode, tuple[Passage, ...]]:
-  """(the reply to the method's first prompt, the documents as it shows them).
+  """(reply to the method's first prompt, the documents as the prompt shows them).
 
   Args:
     search: search for the question; otherwise the prompt shows the example's own passages.
-    stop, max_passage_tokens: of the reply, and of each document.
+    stop: stop strings of the reply.
+    max_passage_tokens: longer documents are cut.
   """
   talk, found = policy.start(prompt.messages(example)), example.passages
   if search:
@@ -44,12 +45,12 @@ async def ask_about_documents(
     shown = passages.block(found, tokenizer=policy.tokenizer, max_passage_tokens=max_passage_tokens)
     if not talk.observe(shown, query=query, found=found):
       return talk.end("budget"), ()
-    found = passages.parse_block(shown) or ()  # later prompts show them as short as this one
+    found = passages.parse_block(shown) or ()  # later prompts show the same shortened documents
   await talk.generate(stop=stop)
   return talk.end(), found
 
 
 def joined(*parts: Episode, ended: str, **facts: Any) -> Episode:
-  """One episode of these conversations: for evaluations. No policy is trained on it (`Recipe.trainable`)."""
+  """Joins conversations to one episode, for evaluations. No policy is trained on it (`Recipe.trainable`)."""
   segments = tuple(segment for part in parts for segment in part.segments)
   return dataclasses.replace(parts[-1], segments=segments, facts=facts, ended=ended)

@@ -1,4 +1,4 @@
-"""FLARE: write sentence by sentence; a sentence with an unlikely token is a query, and is written again."""
+"""FLARE: writes sentence by sentence. A sentence with an unlikely token becomes a query, and is written again."""
 
 import dataclasses
 import itertools
@@ -10,47 +10,47 @@ from ragrl_jax.recipes.untrained.parser import END
 from ragrl_jax.recipes.untrained.prompt import Prompt
 from ragrl_jax.structs import ENVIRONMENT, MODEL, Episode, Example, Policy, Segment, Tools
 
-SENTENCE_TOKENS, SENTENCES = 64, 32  # of a draft; of an answer, after which it ends
+SENTENCE_TOKENS, SENTENCES = 64, 32  # most tokens of a draft, most sentences of an answer
 _SENTENCE = re.compile(r"\s*\S.*?[.!?](?=\s)", re.DOTALL)
 
 
 def build(prompt: Prompt, *, max_searches: int, max_passage_tokens: int | None, sure_above: float, mask_below: float):
-  """The coroutine. The record has the kept sentences and the documents that each was written with, no drafts.
+  """The coroutine. The episode has the kept sentences and their documents, but no drafts.
 
-  The fact `draft_tokens` counts what the model wrote besides: drafts that were not kept, and what followed a sentence.
+  The fact `draft_tokens` counts the model's other tokens: rejected drafts, and text after a sentence.
 
   Args:
-    max_searches: after these, every draft is kept.
-    sure_above: a draft whose tokens all have this probability is kept.
-    mask_below: tokens below it are left out of the query.
+    max_searches: most searches; then every draft is kept.
+    sure_above: a draft is kept if all its tokens have at least this probability.
+    mask_below: less likely tokens are left out of the query.
 
   Source: FLARE (arXiv 2305.06983) sec. 3.2, with masked sentences as queries; the first search is for the question, and
   new documents replace the old ones.
   """
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
-    words, question = policy.tokenizer, example.question.strip()
-    bare = tuple(words.render(prompt.over(example, ())))
-    record = [Segment(ENVIRONMENT, bare, words.decode(bare))]
+    tokenizer, question = policy.tokenizer, example.question.strip()
+    bare = tuple(tokenizer.render(prompt.over(example, ())))
+    record = [Segment(ENVIRONMENT, bare, tokenizer.decode(bare))]
     written: tuple[int, ...] = ()
     sampled = 0
 
     async def sentence(opening: tuple[int, ...]) -> tuple[Segment, Episode]:
-      """The next sentence after these tokens and those written, and the conversation that wrote it."""
+      """(next sentence after these tokens and the kept sentences, its conversation)."""
       talk = policy.start(opening + written)
       nonlocal sampled
       said = await talk.generate(stop=(END,), max_new_tokens=SENTENCE_TOKENS)
       sampled += len(said.ids)
       if len(said.logprobs) != len(said.ids):
-        raise ValueError("flare looks at log-probabilities, and there are none: set config.endpoint.logprobs=True.")
-      return _first(said, words), talk.end()
+        raise ValueError("flare needs log-probabilities, but there are none: set config.endpoint.logprobs=True.")
+      return _first(said, tokenizer), talk.end()
 
     async def informed(query: str) -> tuple[Segment, Episode]:
       found = await tools.search(query)
-      shown = passages.block(found, tokenizer=words, max_passage_tokens=max_passage_tokens)
-      record.append(Segment(ENVIRONMENT, tuple(words.encode(shown)), shown, query=query, found=tuple(found)))
-      cut = passages.parse_block(shown) or ()  # as long as they are shown
-      return await sentence(tuple(words.render(prompt.over(example, cut))))
+      shown = passages.block(found, tokenizer=tokenizer, max_passage_tokens=max_passage_tokens)
+      record.append(Segment(ENVIRONMENT, tuple(tokenizer.encode(shown)), shown, query=query, found=tuple(found)))
+      cut = passages.parse_block(shown) or ()  # the documents as they are shown, cut
+      return await sentence(tuple(tokenizer.render(prompt.over(example, cut))))
 
     said, part = await (informed(question) if max_searches else sentence(bare))
     searches, ended = int(max_searches > 0), "length"
@@ -64,7 +64,7 @@ def build(prompt: Prompt, *, max_searches: int, max_passage_tokens: int | None, 
       said, part = await sentence(bare)
       if searches < max_searches and min(said.logprobs, default=0.0) < math.log(sure_above):
         searches += 1
-        said, part = await informed(_query(said, words, mask_below) or question)
+        said, part = await informed(_query(said, tokenizer, mask_below) or question)
     return dataclasses.replace(
       part, segments=tuple(record), ended=ended, facts=dict(draft_tokens=sampled - len(written))
     )
@@ -72,19 +72,19 @@ def build(prompt: Prompt, *, max_searches: int, max_passage_tokens: int | None, 
   return play
 
 
-def _first(said: Segment, words) -> Segment:
-  """The first sentence of a draft, in whole tokens; "" for its stop if the draft goes on or was cut off."""
+def _first(said: Segment, tokenizer) -> Segment:
+  """The first sentence of a draft, in whole tokens. Its stop is "" if the draft continues or was cut off."""
   found = _SENTENCE.match(said.text)
   if found is None or (END in said.text and "<answer>" in found[0]):
     return said if said.stop != "length" else dataclasses.replace(said, stop="")
-  sizes = itertools.accumulate(len(words.token_bytes(token)) for token in said.ids)
+  sizes = itertools.accumulate(len(tokenizer.token_bytes(token)) for token in said.ids)
   keep = next(number for number, size in enumerate(sizes, 1) if size >= len(found[0].encode()))
   ids = said.ids[:keep]
-  return Segment(MODEL, ids, words.decode(ids), logprobs=said.logprobs[:keep])
+  return Segment(MODEL, ids, tokenizer.decode(ids), logprobs=said.logprobs[:keep])
 
 
-def _query(said: Segment, words, mask_below: float) -> str:
+def _query(said: Segment, tokenizer, mask_below: float) -> str:
   """The sentence without its unlikely tokens and without tags."""
   likely = (token for token, logprob in zip(said.ids, said.logprobs) if logprob >= math.log(mask_below))
-  text = b"".join(map(words.token_bytes, likely)).decode(errors="ignore")
+  text = b"".join(map(tokenizer.token_bytes, likely)).decode(errors="ignore")
   return " ".join(re.sub(r"</?\w+>", " ", text).split())

@@ -1,4 +1,4 @@
-"""Model text → the next query, and the answer. It belongs to `prompt.py`."""
+"""Model text → the next query, and the answer. Written against `prompt.py`."""
 
 import dataclasses
 import re
@@ -10,19 +10,23 @@ from ragrl_jax.structs import Passage
 END = "</answer>"
 # method → the tag after which it may search
 ASKS = {"ircot": "thought", "self_ask": "question", "skr": "need", "adaptive": "thought"}
-_ENDS = {"adaptive": ("</need>",), "recomp": ("</summary>",), "filco": ("</extract>",)}  # of its other turns
+_ENDS = {
+  "adaptive": ("</need>",),
+  "recomp": ("</summary>",),
+  "filco": ("</extract>",),
+}  # stop strings of its other turns
 _TAG = re.compile(r"</?\w+>")
 
 
 @dataclasses.dataclass(frozen=True)
 class Parser:
-  """method: see `prompt.METHODS`."""
+  """Reads the replies of a method of `prompt.METHODS`."""
 
   method: str = "rag"
 
   @property
   def stops(self) -> tuple[str, ...]:
-    """The strings that end a turn while searches are left."""
+    """The stop strings of a turn while searches are left."""
     asks = (f"</{ASKS[self.method]}>",) if self.method in ASKS else ()
     return (*_ENDS.get(self.method, ()), *asks, END)
 

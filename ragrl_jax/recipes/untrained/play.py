@@ -1,4 +1,4 @@
-"""The episode of each method: `loop.py` for those of one conversation; the others have a file each."""
+"""The episode of each method. `loop.py` has the methods with one conversation; other methods have their own files."""
 
 import functools
 

@@ -74,20 +74,20 @@ DOCUMENTS = ("search", "given")
 
 
 class Prompt:
-  """One user message, or those of a file with {question}, and {passages} where documents are shown in it.
+  """One user message, or the messages of a file with {question}, and {passages} if the prompt shows documents.
 
   Args:
     method: one of METHODS.
-    instructions: one of INSTRUCTIONS ("none" is the bare question), or file:PATH.
-    documents: "given": it shows the example's own passages. "search": none; what is found comes after it, or, by
-      "flare", in it.
+    instructions: one of INSTRUCTIONS ("none" shows only the question), or file:PATH.
+    documents: "given": the prompt shows the example's own passages. "search": it shows none; results come after the
+      prompt, or for "flare" in it.
   """
 
   def __init__(self, method: str = "rag", instructions: str = "paper", documents: str = "search"):
     self._given = documents == "given"
     needs = ("question", "passages") if self._given else ("question",)
     may = ("passages",) if method == "flare" else ()
-    # A reader of given documents that is given none is told of none.
+    # A prompt without given documents does not mention documents.
     methods = {"search": "closed_book" if self._given and method == "rag" else method, "given": method}
     told = lambda where: _TOLD[methods[where]].replace("{answer}", _ANSWER).replace("{shown}", _SHOWN[where])
     known = lambda before, where: {
@@ -104,6 +104,6 @@ class Prompt:
     return self.over(example, example.passages if self._given else ())
 
   def over(self, example: Example, documents: Sequence[Passage]) -> list[dict[str, str]]:
-    """The messages that show these documents, numbered; what looks like a tag in them is broken up."""
+    """The messages that show these documents, numbered. Text that looks like a tag is broken up."""
     shown = passages.numbered(documents, titles=True)
     return (self._shown if documents else self._bare).messages(question=example.question.strip(), passages=shown)

@@ -13,7 +13,7 @@ from ragrl_jax.settings.fields import Rules, setting
 from ragrl_jax.structs import Episode, Example
 
 GIVEN = ("rag", "cot", "self_ask", "sure", "recomp", "filco")  # methods that can read the question's own passages
-JOINED = ("sure", "flare", "adaptive", "recomp", "filco")  # their episodes are several conversations
+JOINED = ("sure", "flare", "adaptive", "recomp", "filco")  # methods whose episodes join several conversations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,15 +22,15 @@ class Switches(recipe_lib.Switches):
 
   method: str = setting("rag", choices=METHODS)  # see README.md
   instructions: str = setting("paper", choices=INSTRUCTIONS, files=True)  # "none": the question only
-  # of answers that equal no gold: "exact": wrong; "judge": the judge's verdict (config.judge)
+  # answers that equal no gold: "exact": they are wrong; "judge": the judge decides (config.judge)
   correctness: str = setting("exact", choices=("exact", "judge"))
-  # "given": the question's own passages, in the prompt; nothing is searched for
+  # "given": the prompt has the question's own passages, and nothing is searched
   documents: str = setting("search", choices=DOCUMENTS)
-  max_searches: int = setting(1, least=0)  # of methods that search more than once
-  max_passage_tokens: int | None = setting(None, least=1)  # a longer passage is cut; given ones are not
-  classifier: str = setting("model", choices=("model", "judge"))  # of adaptive: who says how complex a question is
-  sure_above: float = setting(0.8, above=0, most=1)  # of flare: a sentence with a less likely token is searched for
-  mask_below: float = setting(0.4, above=0, most=1)  # of flare: less likely tokens are left out of its queries
+  max_searches: int = setting(1, least=0)  # for methods that search more than once
+  max_passage_tokens: int | None = setting(None, least=1)  # longer retrieved passages are cut; given ones are not
+  classifier: str = setting("model", choices=("model", "judge"))  # adaptive: the classifier of a question's complexity
+  sure_above: float = setting(0.8, above=0, most=1)  # flare: a sentence with a less likely token becomes a query
+  mask_below: float = setting(0.4, above=0, most=1)  # flare: less likely tokens are left out of queries
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""
@@ -54,13 +54,13 @@ PRESETS: dict[str, dict[str, Any]] = {
   "adaptive": dict(method="adaptive", max_searches=4),
   "recomp": dict(method="recomp"),
   "filco": dict(method="filco"),
-  "given": dict(documents="given"),  # beside cot, self_ask, sure, recomp or filco; alone it is RAG
+  "given": dict(documents="given"),  # with cot, self_ask, sure, recomp or filco; alone it is RAG
 }
 
 
 def unrecorded(example: Example, episode: Episode) -> dict[str, float | None]:
-  """Tokens that the model wrote and that are not in the episode's record."""
-  del example  # they are the episode's
+  """Number of the model's tokens that are not in the episode."""
+  del example  # the number is among the episode's facts
   return dict(draft_tokens=episode.facts.get("draft_tokens"))
 
 

@@ -1,4 +1,4 @@
-"""Refined documents: the model shortens them first, and answers from what is left alone."""
+"""Refined documents: the model first shortens the documents, then answers from the shortened text alone."""
 
 import dataclasses
 import re
@@ -10,19 +10,19 @@ from ragrl_jax.recipes.untrained.parser import END
 from ragrl_jax.recipes.untrained.prompt import Prompt
 from ragrl_jax.structs import Episode, Example, Passage, Policy, Tools
 
-REFINED = {"recomp": "summary", "filco": "extract"}  # method → the tag of what is left
+REFINED = {"recomp": "summary", "filco": "extract"}  # method → the tag of the refined text
 _END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 def build(prompt: Prompt, reader: Prompt, method: str, *, search: bool, max_passage_tokens: int | None):
-  """The coroutine. Facts: `refined`, and its and the documents' lengths in tokens, `evidence_tokens`, `passage_tokens`.
+  """The coroutine. Facts: `refined`, its length `evidence_tokens`, and the documents' length `passage_tokens`.
 
-  Nothing refined means that the reader answers without documents.
+  If the refined text is empty, the reader answers without documents.
 
   Args:
     prompt: asks for the refinement.
     reader: asks for the answer; it shows the refined text as the only document.
-    method: "recomp": a summary in the model's words; "filco": sentences of the documents, others are dropped.
+    method: "recomp": a summary in the model's words; "filco": sentences of the documents; other sentences are dropped.
 
   Source: RECOMP (arXiv 2310.04408) sec. 2, its abstractive compressor; FilCo (arXiv 2311.08377) sec. 3. Their models
   were trained for it; here the policy is asked.
@@ -56,7 +56,7 @@ def build(prompt: Prompt, reader: Prompt, method: str, *, search: bool, max_pass
 
 
 def copied(text: str, documents: tuple[Passage, ...]) -> list[str]:
-  """The sentences of the text that a document contains word for word, each once. White space and case do not count."""
+  """The distinct sentences of the text that occur verbatim in a document. White space and case are ignored."""
   plain = lambda words: " ".join(words.lower().split())
   sources = [plain(f"{passages.neutral(one.title)}\n{passages.neutral(one.text)}") for one in documents]
   sentences = dict.fromkeys(part.strip() for part in _END.split(text))
@@ -64,6 +64,6 @@ def copied(text: str, documents: tuple[Passage, ...]) -> list[str]:
 
 
 def evidence(example: Example, episode: Episode) -> str:
-  """What is left of the documents."""
+  """The refined text."""
   del example
   return episode.facts.get("refined", "")

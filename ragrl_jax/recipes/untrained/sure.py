@@ -27,10 +27,11 @@ _TRUTH = re.compile(r"\b(true|false)\b", re.IGNORECASE)
 
 
 def build(prompt: Prompt, *, search: bool, max_passage_tokens: int | None):
-  """The coroutine. The answer is a candidate: the fact `answer`, with `candidates` and their `points` beside it.
+  """The coroutine. The fact `answer` is one of the facts `candidates`, whose `points` are a fact, too.
 
-  Points: 1 for a summary that is called valid, and for each other candidate 1 if the summary is preferred, 0.5 if the
-  two orders of asking contradict each other or a reply names neither. The first of equal candidates wins.
+  A candidate gets 1 point if its summary is judged valid. Against each other candidate it gets 1 point if its summary
+  is preferred, and 0.5 if the two orders contradict each other or a reply names neither. The first of equal candidates
+  wins.
 
   Source: SuRe (arXiv 2404.13081) sec. 3, with its two candidates.
   """

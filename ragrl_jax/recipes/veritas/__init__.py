@@ -1,1 +1,1 @@
-"""VERITAS: search, and be paid for thoughts that follow from what was found."""
+"""VERITAS: search, with a reward for thoughts that follow from the results."""

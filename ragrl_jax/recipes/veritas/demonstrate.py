@@ -1,4 +1,4 @@
-"""What SFT warms models up with in the made-up world: a scripted player with faults, and lessons for a judge."""
+"""Scripted demonstrations on the made-up world, with faults, for the SFT warm start; and lessons for a judge."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -24,11 +24,11 @@ def demonstrate(
 
   Args:
     example: with its decomposition in meta.
-    search: query → passages, best first: the live retriever's, so that demonstrations show what it finds.
+    search: query → passages, best first, from the live retriever, so that demonstrations show its results.
     rng: draws the faults.
-    fault: share of questions played with one.
-    kinds: which: "skip" goes on without a thought about the results; "ignore" thinks of them what it thought before
-      it searched; "stop" answers, faithfully, with what an earlier hop found (a question of one hop has none).
+    fault: share of questions played with a fault.
+    kinds: the kinds of fault: "skip" continues without a thought about the results; "ignore" repeats the thought from
+      before the search; "stop" answers, faithfully, with the result of an earlier hop (not for questions of one hop).
 
   Returns:
     ("model" | "environment", text) turns, as `structs.Episode.from_text` takes them.
@@ -57,22 +57,22 @@ def demonstrate(
 def lessons(
   kind: str, world: World, count: int, rng: random.Random, *, claims: int = 8
 ) -> list[tuple[Example, list[tuple[str, str]]]]:
-  """Results with several thoughts about each; a digit after every thought: 1 if its names are those of the result.
+  """Results with several thoughts about each. A digit after every thought is 1 if its names are those of the result.
 
-  Nothing but the comparison decides: every thought is a coin flip of its own, names are drawn from the world's
-  syllables and look alike on both sides, and a statement's relation may be any, whatever the digit.
+  Only the comparison determines the digit: every thought is right with probability 1/2, names are drawn from the
+  world's syllables in the same way on both sides, and the relation of a statement does not depend on the digit.
 
   Args:
     kind: "name": the result is a title, the thoughts are names; "passage": the result is a passage, the thoughts are
       names; "statement": the result is a passage, the thoughts are statements ("mayor Gusdok is Tikrem").
-    world: its syllables, relations and wordings are used, its entities are not.
-    count: results.
+    world: its syllables, relations and wordings are used, but not its entities.
+    count: number of results.
     rng: draws everything.
-    claims: thoughts about a result, at least 1. With eight, a digit is trained every seven tokens, not every thirty.
+    claims: thoughts per result, at least 1. With eight, every seventh token is a trained digit, not every thirtieth.
 
   Returns:
-    For each result: the pair of it and the first thought, and the turns, which are the digits and, between them, the
-    other thoughts.
+    For each result: the pair of the result and the first thought, and the turns: the digits, with the other thoughts
+    between them.
 
   Raises:
     ValueError: a kind is not in LESSONS.
@@ -85,7 +85,7 @@ def lessons(
 
 
 def _lesson(kind: str, world: World, syllables: Sequence[str], source: str, rng: random.Random, claims: int):
-  # Half of a result's names look miscopied, too: a name of one syllable, or of four, must not tell by its looks.
+  # Half of a result's names also look miscopied, so that the length of a name (one or four syllables) tells nothing.
   draw = lambda: rng.choice((_as_it_is, _miscopied))(_drawn(syllables, rng), syllables, rng)
   read, relations = (draw(), draw()), list(world.relations)
   relation = rng.choice(relations)
@@ -93,7 +93,7 @@ def _lesson(kind: str, world: World, syllables: Sequence[str], source: str, rng:
     read = (read[0], read[0])
   subject, found = map(_name, read)
   sentence = rng.choice(world.settings.wordings).format(s=subject, r=relation, o=found)
-  # A name at the very beginning, without the space before it, would have other tokens than in a thought.
+  # A name at the very beginning, without a space before it, would have other tokens than in a thought.
   told = f"Doc 1(Title: {subject})" + (f" {sentence}" if kind != "name" else "")
 
   def thought() -> tuple[str, str]:
@@ -117,7 +117,7 @@ def _name(syllables: Sequence[str]) -> str:
 
 
 def _miscopied(name: Sequence[str], syllables: Sequence[str], rng: random.Random) -> list[str]:
-  """Mostly another syllable, as small policies miscopy; else the last one missing or added, or another name."""
+  """Mostly replaces a syllable, as small policies do; else drops or adds the last one, or gives another name."""
   kind, said = rng.random(), list(name)
   if kind < 0.6:
     said[rng.randrange(len(said))] = rng.choice(syllables)

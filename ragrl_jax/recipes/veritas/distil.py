@@ -1,8 +1,8 @@
-"""The distilled judge: pairs of logged episodes, labelled by a larger judge → questions a decoder learns to answer.
+"""The distilled judge: pairs of logged episodes, labelled by a larger judge → questions for training a decoder.
 
-A pair is an example whose question is the claim, whose one passage is the premise and whose gold is the digit; the
-preset "reward_model" asks it in the words of `judging.prompts`, in training and in service alike (its switch
-`judge_prompt`, config.judge.prompt).
+A pair is an example: the question is the claim, the only passage is the premise, and the gold is the digit. The preset
+"reward_model" asks it with a prompt of `judging.prompts`, which is the same in training (switch `judge_prompt`) and in
+use (config.judge.prompt).
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from ragrl_jax.structs import MODEL, Episode, Example, Passage, Policy, Tools
 
 
 def pairs(episodes: Iterable[Episode], term: str = "information_think") -> list[Example]:
-  """Every complete pair of the episodes, each once and without a label; `source` is the question of its episode."""
+  """The distinct complete pairs of the episodes, without labels. `source` is the question of the episode."""
   found: dict[tuple[str, str], Example] = {}
   for episode in episodes:
     for premise, claim in faithful.whole(getattr(steps(episode.turns), term)):
@@ -29,7 +29,7 @@ def pairs(episodes: Iterable[Episode], term: str = "information_think") -> list[
 
 
 def asked(example: Example) -> tuple[str, str]:
-  """(premise, claim), as judges take them."""
+  """(premise, claim) of an example, for a judge."""
   return (example.passages[0].text if example.passages else "", example.question)
 
 
@@ -40,19 +40,19 @@ def verdicts(
   at_once: int = 256,
   progress: Callable[[int], None] = lambda done: None,
 ) -> list[float | None]:
-  """What the judge says of (premise, claim) pairs, asked `at_once` at a time; None where it gives no answer.
+  """The judge's verdicts on (premise, claim) pairs, in batches of `at_once`; None without an answer.
 
-  With a cache each part is kept when it is done: a kill costs the verdicts of one part. Pairs that got no answer are
+  With a cache the verdicts of each batch are stored, so a kill loses at most one batch. Pairs without an answer are
   asked once more at the end.
 
   Args:
-    judge: asked.
-    pairs: any number.
-    at_once: pairs of one call.
-    progress: told how many are done, after each call.
+    judge: the judge.
+    pairs: any number of pairs.
+    at_once: pairs per call.
+    progress: called after each batch with the number of finished pairs.
 
   Raises:
-    JudgeFailed: the judge is down: no answer on a whole part, or on any pair yet.
+    JudgeFailed: the judge is down: it gave no answer on a whole batch, or on any pair so far.
   """
   found: list[float | None] = []
   lost: list[int] = []
@@ -79,12 +79,12 @@ def verdicts(
 
 
 def _answered(error: judge_api.JudgeFailed, part: Sequence[tuple[str, str]]) -> list[float | None]:
-  """The verdicts that came despite a failure, None for the other pairs."""
+  """The verdicts that were given despite a failure; None for the other pairs."""
   return judge_api.each(part, lambda asked: [error.answered.get(pair) for pair in asked])
 
 
 def labelled(examples: Sequence[Example], verdicts: Sequence[float | None]) -> list[Example]:
-  """The pairs with a verdict; their digit is 1 for verdicts from 0.5 on."""
+  """The pairs with a verdict. The digit is 1 for verdicts of at least 0.5."""
   return [
     dataclasses.replace(example, golds=("1" if verdict >= 0.5 else "0",))
     for example, verdict in zip(examples, verdicts, strict=True)
@@ -93,10 +93,10 @@ def labelled(examples: Sequence[Example], verdicts: Sequence[float | None]) -> l
 
 
 def split(examples: Sequence[Example], held_out: int, *, seed: int) -> tuple[list[Example], list[Example]]:
-  """(training, held-out) pairs, shuffled; a question's pairs are all on one side.
+  """(training, held-out) pairs, shuffled. All pairs of a question are on the same side.
 
   Raises:
-    ValueError: nothing would be left to train on.
+    ValueError: no pair would be left for training.
   """
   order = sorted({example.source for example in examples})
   random.Random(f"distil/{seed}").shuffle(order)
@@ -117,17 +117,17 @@ def split(examples: Sequence[Example], held_out: int, *, seed: int) -> tuple[lis
 
 
 def transcripts(examples: Sequence[Example]) -> list[list[tuple[str, str]]]:
-  """The text that SFT trains on: only the digit."""
+  """The transcripts for SFT: only the digit."""
   return [[(MODEL, example.golds[0])] for example in examples]
 
 
 def agreement(examples: Sequence[Example], verdicts: Sequence[float | None]) -> dict[str, float]:
-  """How a judge agrees with the labels: `consistency` (share of equal digits) and Cohen's `kappa`, over `n` pairs.
+  """The judge's agreement with the labels: `consistency` (share of equal digits) and Cohen's `kappa`, over `n` pairs.
 
-  `unread` pairs without a verdict are in neither. `ones` is the labels' share of 1: near 0 or 1, κ says little.
+  `unread` pairs without a verdict are left out. `ones` is the share of labels 1; near 0 or 1, κ is not informative.
 
   Raises:
-    ValueError: not one verdict.
+    ValueError: there is no verdict.
   """
   both = [
     (example.golds[0], "1" if verdict >= 0.5 else "0")
@@ -150,11 +150,11 @@ def agreement(examples: Sequence[Example], verdicts: Sequence[float | None]) -> 
 
 
 class Prompt:
-  """The judge's own messages.
+  """The judge's messages.
 
   Args:
-    name: of `prompts.PROMPTS`.
-    wording: its words: file:PATH; "": ours.
+    name: a key of `prompts.PROMPTS`.
+    wording: file:PATH with the wording; "": the default wording.
   """
 
   def __init__(self, name: str, wording: str = ""):

@@ -1,4 +1,4 @@
-"""How faithful kept episodes are: the pairs of all of them, judged after the fact, set by set (VERITAS, Table 1)."""
+"""Measures the faithfulness of logged episodes: a judge is asked about their pairs, set by set (VERITAS, Table 1)."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -16,17 +16,17 @@ def measured(
   *,
   progress: Callable[[str, int, int], None] = lambda term, done, of: None,
 ) -> dict[str, dict[str, dict[str, float | None]]]:
-  """Asks the judges about every pair, each once.
+  """Asks the judges about every distinct pair.
 
   Args:
-    rows: of logged episodes (`store.episodes.read_folder`). Failed ones are left out.
+    rows: rows of logged episodes (`store.episodes.read_folder`). Failed episodes are left out.
     judges: term (information_think, think_search, think_answer) → its judge.
-    progress: told (term, pairs judged, of how many).
+    progress: called with (term, number of judged pairs, number of all pairs).
 
   Returns:
-    {set: {term: {"faithful": mean verdict over the pairs, "pairs": their number, "incomplete": pairs among them that
-    lack a side and count 0, "unjudged": pairs without a verdict, which are in no mean, "without": episodes without a
-    pair}}}; "faithful" is None where there is no pair. An episode without a pair is not unfaithful: it is in no mean.
+    {set: {term: measures}}. The measures are "faithful": mean verdict over the pairs (None without pairs); "pairs":
+    their number; "incomplete": pairs that lack a side, and count 0; "unjudged": pairs without a verdict, which are in
+    no mean; "without": episodes without a pair, which are in no mean, because they are not unfaithful.
 
   Raises:
     JudgeFailed: see `distil.verdicts`.
@@ -64,7 +64,7 @@ def _pooled(episodes, verdicts) -> dict[str, float | None]:
 
 
 def macro(sets: Mapping[str, Mapping[str, Mapping[str, float | None]]]) -> dict[str, float | None]:
-  """{term: mean of the sets' values}, each set counting once; None where a set has no pair."""
+  """{term: mean of the sets' values} with equal weights; None if a set has no pair."""
   values: dict[str, list[float | None]] = {}
   for terms in sets.values():
     for term, numbers in terms.items():

@@ -1,4 +1,4 @@
-"""Model text → action, and the episode → pairs of a step and what it is based on. It belongs to `prompt.py`."""
+"""Model text → action; episode → pairs of a step and its basis. Written against `prompt.py`."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ _NAMES = ("think", "search", "answer")
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-  """The (premise, claim) pairs of an episode, in order of time; a side that is missing is None.
+  """The (premise, claim) pairs of an episode, in order of time. A missing side is None.
 
   Attributes:
-    think_search: (thought, query) of each executed search: the last thought before it in its own turn.
-    information_think: (results, thought) of each result block: the thought that the next turn begins with.
-    think_answer: (thought, answer) of the last answer: the latest thought before it; empty without an answer.
-    spoken: for each of information_think, the position in the turns of the segment that holds (or lacks) the thought;
-      None where the model said nothing more.
+    think_search: (thought, query) of each executed search. The thought is the last one before the query in its turn.
+    information_think: (results, thought) of each result block. The thought is at the beginning of the next turn.
+    think_answer: (thought, answer) of the last answer, with the last thought before it; empty without an answer.
+    spoken: for each pair of information_think, the position in the turns of the segment with (or without) the thought;
+      None if no model segment follows.
   """
 
   think_search: tuple[Pair, ...]
@@ -33,17 +33,17 @@ class Steps:
 
 
 def steps(turns: Sequence[Segment]) -> Steps:
-  """Reads the pairs off the segments of an episode, prompt left out.
+  """Reads the pairs from the segments of an episode, without the prompt.
 
-  Results are what the environment brought, in its own segments. A block that the model writes itself is neither
-  results, nor may thoughts, queries and answers stand in it. A tag that is never closed opens nothing; a thought inside
-  a query or an answer is none; an empty one is none.
+  Results are only in segments of the environment. A result block that the model writes itself is ignored, including
+  thoughts, queries and answers in it. Tags that are never closed, thoughts inside a query or an answer, and empty
+  thoughts do not count.
   """
   asked: list[Pair] = []
   read: list[tuple[str, str | None, int | None]] = []
   answered: list[Pair] = []
-  unread: str | None = None  # results that no turn has followed yet
-  latest: str | None = None  # thought
+  unread: str | None = None  # results without a following turn so far
+  latest: str | None = None  # the latest thought
   query_thought: str | None = None
   for place, segment in enumerate(turns):
     if segment.owner == MODEL:

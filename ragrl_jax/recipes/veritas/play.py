@@ -1,4 +1,4 @@
-"""The episode: think, search and read in turn, then answer. Then a judge says which steps follow from their basis."""
+"""The episode: think, search and read in turn, then answer. Then a judge judges which steps follow from their basis."""
 
 import asyncio
 import dataclasses
@@ -20,20 +20,20 @@ def build(
   max_passage_tokens: int | None,
   judged: Sequence[str],
 ):
-  """The coroutine under these settings.
+  """The coroutine with these settings.
 
   Args:
-    prompt: opens the episode.
+    prompt: makes the messages that open the episode.
     parser: reads the model's turns.
-    notice: the environment's words after a turn without a valid action.
-    max_searches: turns before the forced answer.
-    max_passage_tokens: a longer passage is cut; None: none is.
-    judged: the terms whose pairs are put to the judge.
+    notice: the environment's text after a turn without a valid action.
+    max_searches: most turns before the forced answer.
+    max_passage_tokens: longer passages are cut; None: no limit.
+    judged: the terms whose pairs are judged.
   """
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
     talk = policy.start(prompt.messages(example))
-    episode = talk.end(await search_and_answer(talk, policy, tools))  # what it held is free while the judge reads
+    episode = talk.end(await search_and_answer(talk, policy, tools))  # frees its pages while the judge reads
     return dataclasses.replace(episode, facts=await verdicts(episode, tools))
 
   async def search_and_answer(talk: Conversation, policy: Policy, tools: Tools) -> str:
@@ -55,7 +55,7 @@ def build(
     return "searches"
 
   async def verdicts(episode: Episode, tools: Tools) -> dict[str, tuple[float | None, ...]]:
-    """For each judged term, a verdict for each of its whole pairs, in order."""
+    """For each judged term, one verdict for each of its complete pairs, in order."""
     found = steps(episode.turns)
     pairs = {name: faithful.whole(getattr(found, name)) for name in judged}
     answers = await asyncio.gather(*(tools.judge(some, term) for term, some in pairs.items() if some))

@@ -20,10 +20,10 @@ INSTRUCTIONS = {
 
 
 class Prompt:
-  """One user message, or those of a file of the user's own.
+  """One user message, or the messages of the user's file.
 
   Args:
-    instructions: which of INSTRUCTIONS ("none" is the bare question, for models taught by SFT), or file:PATH.
+    instructions: a key of INSTRUCTIONS ("none" shows only the question, for models that learn by SFT), or file:PATH.
   """
 
   def __init__(self, instructions: str = "paper"):

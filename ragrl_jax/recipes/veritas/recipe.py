@@ -15,7 +15,7 @@ from ragrl_jax.recipes.veritas.reward import Reward
 from ragrl_jax.settings.fields import Rules, setting
 
 DIGITS = tuple(name for name, prompt in prompts.PROMPTS.items() if prompt.read is prompts.read_digit)
-PAPERS_EPOCH = (79_168 + 90_447) / 512  # steps: NQ and HotpotQA; until a run says how long its own is
+PAPERS_EPOCH = (79_168 + 90_447) / 512  # steps per epoch in the paper (NQ and HotpotQA); a run replaces it (`paced`)
 JUDGED = dict(information_think="judge_information", think_search="judge_search", think_answer="judge_answer")
 
 
@@ -24,29 +24,29 @@ class Switches(recipe_lib.Switches):
   """The paper's values. README.md says where the authors' code differs."""
 
   task: str = setting("agent", choices=("agent", "judge"))  # "judge": training of the reward model (distil.py)
-  # task "judge": the question, a name of judging/prompts.py
+  # task "judge": the question, a name in judging/prompts.py
   judge_prompt: str = setting("information_think", choices=DIGITS)
-  judge_wording: str = setting("", choices=("",), files=True)  # its words; "": ours
+  judge_wording: str = setting("", choices=("",), files=True)  # wording of the question; "": the default
   instructions: str = setting("paper", choices=tuple(INSTRUCTIONS), files=True)  # "none": the question only
-  notice: str = setting("paper", choices=tuple(NOTICES), files=True)  # what a turn without a valid action gets
-  max_searches: int = setting(4, least=0)  # turns before the forced answer
-  max_passage_tokens: int | None = setting(166, least=1)  # a longer passage is cut; three make Search-R1's 500
+  notice: str = setting("paper", choices=tuple(NOTICES), files=True)  # the text after a turn without a valid action
+  max_searches: int = setting(4, least=0)  # most turns before the forced answer
+  max_passage_tokens: int | None = setting(166, least=1)  # longer passages are cut; three have Search-R1's 500
   action: str = setting("last", choices=("last", "first"))  # which of several complete pairs in a turn
   information_think_weight: float = 0.05
   think_answer_weight: float = 0.02
-  think_search_weight: float = 0.0  # the paper found it high without a reward
+  think_search_weight: float = 0.0  # in the paper this term is high without a reward
   ramp_start_epochs: float = setting(1.0, least=0)  # T1, in epochs of the run's questions
   ramp_end_epochs: float = setting(1.5, least=0)  # T2
-  ramp_start: int | None = setting(None, least=0)  # T1 in steps, in place of epochs
+  ramp_start: int | None = setting(None, least=0)  # T1 in steps, instead of epochs
   ramp_end: int | None = setting(None, least=0)  # T2 in steps
   judge_information: bool = True  # ask the judge about (results, thought)
-  judge_search: bool = False  # about (thought, query)
-  judge_answer: bool = False  # about (thought, answer), in place of Sub-EM
-  sub_em: str = setting("letters", choices=("letters", "words"))  # "letters": "know" contains "no", too
+  judge_search: bool = False  # ask the judge about (thought, query)
+  judge_answer: bool = False  # ask the judge about (thought, answer), instead of Sub-EM
+  sub_em: str = setting("letters", choices=("letters", "words"))  # "letters": "know" also contains "no"
   turn_credit: bool = False  # reward each verdict in its thought's turn, not at the end
-  structure_weight: float = 0.0  # 0.2: the baseline that pays for shape
-  final_share: float = 0.5  # of it, for a wrong answer out of shape
-  guarded: bool = False  # pay for none of the tricks under "Unearned reward" in README.md
+  structure_weight: float = 0.0  # 0.2: the baseline with a reward for the format
+  final_share: float = 0.5  # share of it for a wrong answer in a wrong format
+  guarded: bool = False  # True: the tricks of README.md's "Unearned reward" earn nothing
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""
@@ -65,12 +65,12 @@ class Switches(recipe_lib.Switches):
       weight, asks = self[f"{term}_weight"], JUDGED[term]
       yield (
         not weight or self[asks],
-        f"switch {term}_weight={weight} pays for verdicts that nobody is asked for: set {asks} "
+        f"switch {term}_weight={weight} needs verdicts, but no judge is asked for them: set {asks} "
         f"(config.switches.{asks}).",
       )
 
   def ramp(self, epoch: float) -> tuple[int, int]:
-    """(T1, T2) in steps, of an epoch of so many."""
+    """(T1, T2) in steps, for an epoch of `epoch` steps."""
     if self.ramp_start is not None and self.ramp_end is not None:
       return self.ramp_start, self.ramp_end
     return round(self.ramp_start_epochs * epoch), round(self.ramp_end_epochs * epoch)
@@ -91,7 +91,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def build(switches: Switches, epoch: float = PAPERS_EPOCH) -> recipe_lib.Recipe:
-  """The recipe under these switches. epoch: steps of one pass over the questions."""
+  """The recipe with these switches. epoch: steps of one pass over the questions."""
   if switches.task == "judge":
     asks = distil.Prompt(switches.judge_prompt, switches.judge_wording)
     return recipe_lib.Recipe(

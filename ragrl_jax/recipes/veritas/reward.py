@@ -1,4 +1,4 @@
-"""The reward: for a right answer and, after a warm-up, for steps that follow from what they are based on."""
+"""The reward: for a right answer and, after a warm-up, for steps that follow from their basis."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,13 +18,13 @@ class Reward:
 
   Args:
     parser: reads the model's text.
-    faithful_weights: of the terms FAITHFUL, once they count in full.
-    ramp: (T1, T2), steps from 1: the last one that pays for the answer alone, the first one of the full weights.
-    judged: those of FAITHFUL that a judge is asked about.
-    sub_em: `think_answer` is whether the thought holds the answer's "letters" or "words"; "": the judge's verdict.
-    structure_weight: 0, or what the term "format" takes of the answer's weight (Search-R1's baseline).
-    final_share: what a wrong answer out of shape earns of it.
-    guarded: pay for none of the tricks of `unearned`.
+    faithful_weights: the full weights of the terms FAITHFUL.
+    ramp: (T1, T2), in steps from 1: the last step that rewards only the answer, and the first with the full weights.
+    judged: the terms of FAITHFUL that a judge is asked about.
+    sub_em: `think_answer` is whether the thought contains the answer's "letters" or "words"; "": the judge's verdict.
+    structure_weight: 0, or the part of the answer's weight that the term "format" gets (Search-R1's baseline).
+    final_share: share of it for a wrong answer in a wrong format.
+    guarded: the tricks of `unearned` earn nothing.
   """
 
   def __init__(
@@ -49,10 +49,9 @@ class Reward:
     self.guarded = guarded
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
-    """`answer` 0 or 1, the terms FAITHFUL 0 to 1 (the mean over an episode's pairs), `format` where it is paid for.
+    """`answer` 0 or 1, the terms FAITHFUL 0 to 1 (means over an episode's pairs), `format` if it has a weight.
 
-    None if a tool had failed, if a verdict is missing (`faithful.share`), and always for a term that no judge is asked
-    about.
+    A term is None if a tool failed, if a verdict is missing (`faithful.share`), or if no judge is asked about it.
 
     Source: VERITAS sec. 3.2, 3.3, eq. 1; several pairs are averaged (README.md).
     """
@@ -81,7 +80,7 @@ class Reward:
     return tricks.refused(getattr(found, name), verdicts, tricks.found(found)[name])
 
   def unearned(self, example: Example, episode: Episode) -> dict[str, bool]:
-    """The tricks that this reward pays for, and whether the episode does them (README.md, "Unearned reward")."""
+    """The tricks that this reward pays for, and whether the episode uses them (README.md, "Unearned reward")."""
     if episode.ended == "failed":
       return {}
     right, said = self.outcome(example, episode) == 1.0, tricks.found(steps(episode.turns))
@@ -96,11 +95,11 @@ class Reward:
     return found
 
   def pooled(self, example: Example, episode: Episode) -> dict[str, tuple[float, int]]:
-    """(sum of the verdicts, number of pairs) of each of FAITHFUL that is measured: see `faithful.pooled`.
+    """(sum of the verdicts, number of pairs) of each measured term of FAITHFUL; see `faithful.pooled`.
 
-    An answer without a thought before it is a pair, an unfaithful one; an episode without an answer has none.
+    An answer without a thought before it is an unfaithful pair. An episode without an answer has no pair.
     """
-    del example  # what was found and thought decides
+    del example  # only the episode's results and thoughts are needed
     if episode.ended == "failed":
       return {}
     found = steps(episode.turns)
@@ -113,9 +112,9 @@ class Reward:
     return numbers
 
   def credit(self, example: Example, episode: Episode) -> dict[str, list[float]]:
-    """`information_think`, divided: each verdict's part on the model segment whose thought it is about.
+    """Divides `information_think`: each verdict's part goes to the model segment with the judged thought.
 
-    One number a model segment, adding up to the term; nothing where the term is not known.
+    One number per model segment; their sum is the term. Empty if the term is unknown.
     """
     if self.score(example, episode)["information_think"] is None:
       return {}
@@ -132,7 +131,7 @@ class Reward:
     return dict(information_think=parts)
 
   def weights(self, step: int) -> Mapping[str, float]:
-    """The weight of each term at a step: those for faithfulness rise along the ramp."""
+    """The weight of each term at a step. The weights of faithfulness rise along the ramp."""
     share = schedules.ramp(step, *self.ramp)
     weights = dict(answer=1.0 - self.structure_weight)
     weights |= {name: share * self.faithful_weights[name] for name in FAITHFUL}

@@ -1,6 +1,6 @@
-"""Steps that a verdict or Sub-EM pays for though they show no faithfulness: see "Unearned reward" in README.md.
+"""Finds steps that a verdict or Sub-EM rewards although they are not faithful: see "Unearned reward" in README.md.
 
-A switch, `guarded`, refuses them. Their shares are logged whether it is set or not.
+With the switch `guarded` they earn nothing. Their shares are always logged.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ OF_ANSWER = ("inside_word", "echoed", "copied")
 
 
 def of_information(pair: Pair) -> str:
-  """The trick of a (results, thought) pair; "" for none.
+  """The trick of a (results, thought) pair; "" without one.
 
-  "copied": the thought is a run of the results' own words. "unrelated": it has no content word of theirs, such as
-  words that are meant for the judge.
+  "copied": the thought is a run of words from the results. "unrelated": it shares no content word with the results, for
+  example if it addresses the judge.
   """
   results, thought = pair
   if results is None or thought is None:
@@ -30,10 +30,10 @@ def of_information(pair: Pair) -> str:
 
 
 def of_answer(pair: Pair, results: Sequence[str]) -> str:
-  """The trick of a (thought, answer) pair; "" for none.
+  """The trick of a (thought, answer) pair; "" without one.
 
-  "inside_word": the answer's letters stand in the thought, but not as words. "echoed": the thought is the answer, and
-  says nothing else. "copied": the thought is a run of the words of some results, whatever they answer.
+  "inside_word": the thought contains the answer's letters, but not as words. "echoed": the thought consists of the
+  answer. "copied": the thought is a run of words from some results.
   """
   thought, answer = pair
   if not faithful.states(thought, answer):
@@ -55,7 +55,7 @@ def found(steps: Steps) -> dict[str, tuple[str, ...]]:
 
 
 def refused(pairs: Sequence[Pair], verdicts: Sequence[float | None] | None, tricks: Sequence[str]):
-  """The verdicts of the whole pairs, with 0 for each that does a trick, whether its verdict is known or not."""
+  """The verdicts of the complete pairs, with 0 for each pair with a trick, even if its verdict is missing."""
   if verdicts is None:
     return None
   asked = [trick for trick, pair in zip(tricks, pairs, strict=True) if None not in pair]

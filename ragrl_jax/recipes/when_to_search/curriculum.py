@@ -1,28 +1,28 @@
-"""The start of the second stage: at a fixed step, or when held-out answers have stopped improving."""
+"""Finds the start of the second stage: a fixed step, or the step at which held-out answers have stopped improving."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 
 def settled(rows: Sequence[Mapping[str, Any]], *, metric: str, patience: int, gain: float = 0.0) -> int | None:
-  """The step of the evaluation at which `metric` had stopped rising; None if it has not yet.
+  """The step of the evaluation at which `metric` had stopped rising; None if it still rises.
 
-  It has where the best of the last `patience` evaluations is not more than `gain` above the best before them.
+  It has stopped if the best of the last `patience` evaluations exceeds the best one before them by at most `gain`.
 
-  A function of what was logged, and of nothing else: rows are read back from metrics.jsonl as they were written, so a
-  run that is resumed finds the step that the run that was never killed found.
+  The result depends only on the logged rows, which are read from metrics.jsonl. So a resumed run finds the same step as
+  a run that was never killed.
 
   Args:
-    rows: of metrics.jsonl, oldest first. Those without the metric are no evaluations.
-    metric: say "evaluation/em"; higher is better.
+    rows: rows of metrics.jsonl, oldest first. Rows without the metric are ignored.
+    metric: for example "evaluation/em"; higher is better.
     patience: evaluations without a rise, at least 1.
-    gain: what counts as a rise, in the metric's units.
+    gain: smallest rise that counts, in the metric's units.
 
   Raises:
     ValueError: patience below 1.
   """
   if patience < 1:
-    raise ValueError(f"patience={patience}: at least 1 evaluation must bring no rise.")
+    raise ValueError(f"patience={patience}: it must be at least 1 evaluation.")
   seen: list[tuple[int, float]] = [
     (row["step"], row[metric]) for row in rows if isinstance(row.get(metric), int | float)
   ]

@@ -18,15 +18,15 @@ def demonstrate(
   fault: float = 0.65,
   kinds: Sequence[str] = ("check",),
 ) -> list[tuple[str, str]]:
-  """Plays one question of `data.synthetic`, well (what is memorised is not searched for) or with a fault.
+  """Plays one question of `data.synthetic`, correctly (without searches for memorised facts) or with a fault.
 
   Args:
     example: with its decomposition in meta; `memorised` steps are known by heart.
-    search: query → passages, best first: the live retriever's, so that demonstrations show what it finds.
+    search: query → passages, best first, from the live retriever, so that demonstrations show its results.
     rng: draws the faults.
-    fault: share of questions played with one.
-    kinds: which: "guess" answers at once with the last name it has; "check" searches for what it knows, too;
-      "repeat" searches for everything twice; "ask" puts its queries as questions.
+    fault: share of questions played with a fault.
+    kinds: the kinds of fault: "guess" answers at once with the last known name; "check" also searches for known facts;
+      "repeat" searches twice for everything; "ask" writes its queries as questions.
 
   Returns:
     ("model" | "environment", text) turns, as `structs.Episode.from_text` takes them.

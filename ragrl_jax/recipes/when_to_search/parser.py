@@ -1,4 +1,4 @@
-"""Model text → action, and whether an episode has one of the two formats. It belongs to `prompt.py`."""
+"""Model text → action, and whether an episode has one of the two formats. Written against `prompt.py`."""
 
 import re
 
@@ -13,10 +13,10 @@ _SHAPE = re.compile("TRA|TSIR(T?SIR)*A")
 
 
 def in_shape(episode: Episode) -> bool:
-  """think reflect answer, or think (search results reflect) … answer, where later searches may follow a think.
+  """Whether the format is think reflect answer, or think (search results reflect) … answer.
 
-  Only white space is outside of these. Results are the environment's segments, never the model's text. The only answer
-  comes last.
+  A think may precede later searches. Outside of these sections there is only white space. Results are segments of the
+  environment, never the model's text. The only answer comes last.
 
   Source: When to Search sec. 3.3; its second example searches right after a reflection.
   """

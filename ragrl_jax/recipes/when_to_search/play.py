@@ -1,4 +1,4 @@
-"""The episode: think; search while needed, and reflect on the results; answer. Then judge and encoder are asked."""
+"""The episode: think, search if needed and reflect on the results, answer. Then judge and encoder are called."""
 
 import dataclasses
 from typing import Any
@@ -16,7 +16,7 @@ from ragrl_jax.structs import Episode, Example, Policy, Tools
 def build(
   prompt: Prompt, parser: Parser, *, max_searches: int, max_passage_tokens: int | None, judge: bool, encoder: bool
 ):
-  """The coroutine under these settings. judge, encoder: whether answers are judged and queries are encoded."""
+  """The coroutine with these settings. judge, encoder: whether answers are judged and queries are encoded."""
 
   async def play(example: Example, policy: Policy, tools: Tools) -> Episode:
     talk = policy.start(prompt.messages(example))
@@ -40,12 +40,12 @@ def build(
     return dataclasses.replace(episode, facts=await facts(example, episode, tools))
 
   async def facts(example: Example, episode: Episode, tools: Tools) -> dict[str, Any]:
-    """`correct`: the judge's verdict on an answer that equals no gold; `query_vectors`: of several searches."""
+    """`correct`: the verdict on an answer that equals no gold; `query_vectors`: the vectors of several queries."""
     known: dict[str, Any] = {}
     said = last_answer(parser, episode) or ""
     answer = to_judge(said, example.golds)
     if judge and answer and not qa.exact_match(said, example.golds):
-      # Normalised, as the paper's judge sees them: fewer different pairs, so fewer calls.
+      # Texts are normalised, as for the paper's judge. This gives fewer different pairs, so fewer calls.
       golds = [normalize(gold, "squad") or gold for gold in example.golds]
       (known["correct"],) = await tools.judge([(references(golds), answer)])
     if encoder and episode.num_searches > 1:

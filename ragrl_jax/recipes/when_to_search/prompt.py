@@ -33,11 +33,11 @@ class Prompt:
   """The chat messages that open an episode."""
 
   def __init__(self, instructions: str = "paper"):
-    """instructions: a key of INSTRUCTIONS ("none" is the bare question, for models taught by SFT), or file:PATH."""
+    """instructions: a key of INSTRUCTIONS ("none" shows only the question, for SFT-trained models), or file:PATH."""
     self._wording = wording.chosen(
       instructions, INSTRUCTIONS, setting="config.switches.instructions", needs=("question",)
     )
 
   def messages(self, example: Example) -> list[dict[str, str]]:
-    """The chat messages that open the episode: one user message, or those of the user's file."""
+    """The chat messages that open the episode: one user message, or the messages of the user's file."""
     return self._wording.messages(question=example.question.strip())

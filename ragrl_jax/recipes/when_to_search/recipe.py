@@ -20,17 +20,17 @@ class Switches(recipe_lib.Switches):
 
   instructions: str = setting("paper", choices=tuple(INSTRUCTIONS), files=True)  # "none": the question only
   max_searches: int = setting(5, least=0)
-  max_passage_tokens: int | None = setting(800, least=1)  # a longer passage is cut; five make the paper's 4096
+  max_passage_tokens: int | None = setting(800, least=1)  # longer passages are cut; five have the paper's 4096
   beta: float = 0.3
-  answer: str = setting("staged", choices=ANSWER)  # "unified": both dependencies at once
-  stage_two_from: int | None = setting(301, least=0)  # the first step of stage 2: 60 % of 500 are stage 1
+  answer: str = setting("staged", choices=ANSWER)  # "unified": both dependencies on searches at once
+  stage_two_from: int | None = setting(301, least=0)  # the first step of stage 2; stage 1 has 60 % of 500 steps
   settle_metric: str = ""  # stage 2 begins earlier when this metric stops rising, for example "evaluation/em"
   settle_patience: int = setting(3, least=1)  # evaluations without a rise
-  # of answers that equal no gold: "judge": the judge's verdict; "exact": wrong
+  # answers that equal no gold: "judge": the judge decides; "exact": they are wrong
   correctness: str = setting("judge", choices=("judge", "exact"))
   search_weight: float = 1.0
   conciseness: str = setting("keywords", choices=tuple(queries.CONCISE))
-  # of queries: "encoder": of their vectors (config.retrieval.query_encoder); "ngrams": of characters, 3 long
+  # similarity of queries: "encoder": of vectors (config.retrieval.query_encoder); "ngrams": of character trigrams
   similarity: str = setting("encoder", choices=("encoder", "ngrams"))
   halve: bool = False  # True: the printed formula, half the mean
   guarded: bool = False  # True: the tricks of README.md's "Unearned reward" earn nothing
@@ -50,7 +50,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def build(switches: Switches) -> recipe_lib.Recipe:
-  """The recipe under these switches."""
+  """The recipe with these switches."""
   judged, encoded = switches.correctness == "judge", switches.similarity == "encoder"
   prompt, parser = Prompt(switches.instructions), Parser()
   reward = Reward(
@@ -74,8 +74,8 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     encoder=encoded,
   )
 
-  def follow(rows: Sequence[Mapping[str, Any]]) -> recipe_lib.Recipe:
-    """Stage 2 begins at the step after the evaluation that found the metric settled, and never ends."""
+  def next_recipe(rows: Sequence[Mapping[str, Any]]) -> recipe_lib.Recipe:
+    """Stage 2 begins at the step after the evaluation at which the metric had stopped rising."""
     last = curriculum.settled(rows, metric=switches.settle_metric, patience=switches.settle_patience)
     if last is None:
       return recipe
@@ -93,7 +93,7 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     outcome=reward.outcome,
     switches=switches,
     unearned=reward.unearned,
-    follow=follow if switches.settle_metric else None,
+    next_recipe=next_recipe if switches.settle_metric else None,
     encodes=encoded,
     searches=switches.max_searches > 0,
   )

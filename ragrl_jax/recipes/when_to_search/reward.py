@@ -1,4 +1,4 @@
-"""The reward: for the answer, depending on the number of searches; for queries; for the format."""
+"""The reward: for the answer (depending on the number of searches), for queries, and for the format."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -18,14 +18,14 @@ class Reward:
 
   Args:
     parser: reads the model's text.
-    beta: what a search is worth in the answer's terms.
+    beta: value of a search in the answer's terms.
     answer: "staged" (see `weights`), "unified" (both dependencies at once) or "none".
-    stage_two_from: the first step, from 1, that pays `answer_economise` in place of `answer_explore`; None: none does.
-    judged: an answer that no gold equals is right if the judge said so.
-    search_weight: of the term "search".
+    stage_two_from: the first step, from 1, with `answer_economise` instead of `answer_explore`; None: no such step.
+    judged: the judge decides about answers that equal no gold.
+    search_weight: weight of the term "search".
     concise: (query, titles that it may name) → whether it is brief enough.
-    encoded: queries are compared by the vectors among the facts; False: by their character trigrams.
-    halve: the printed formula of the similarity.
+    encoded: whether queries are compared by the vectors in the facts; False: by their character trigrams.
+    halve: use the printed formula of the similarity.
     guarded: the tricks of `unearned` earn nothing: see README.md, "Unearned reward".
   """
 
@@ -55,11 +55,12 @@ class Reward:
     self.guarded = guarded
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
-    """With RC executed searches and β = 0.3:
+    """The terms, with RC executed searches and β = 0.3.
 
     `answer_explore`: right 1, wrong −1 + β·RC. `answer_economise`: right 1 − β·RC, wrong −1. ("unified": both are
-    1 − β·RC and −1 + β·RC.) `search`: minus the similarity of two and more queries, else 0 if brief or none, −1 if not.
-    `format`: 1 in shape, else −1. None where a tool had failed for good, or where a verdict or vectors are missing.
+    1 − β·RC and −1 + β·RC.) `search`: minus the similarity of two or more queries; for one query 0 if it is brief, else
+    −1; without a query 0. `format`: 1 in the right format, else −1. A term is None if a tool failed, or if a verdict or
+    vectors are missing.
 
     Source: When to Search sec. 3.3, eqs. 6 to 12.
     """
@@ -82,7 +83,7 @@ class Reward:
     )
 
   def weights(self, step: int) -> Mapping[str, float]:
-    """The weight of each term at a step: stage one pays `answer_explore`, stage two `answer_economise`."""
+    """The weight of each term at a step. Stage 1 uses `answer_explore`, stage 2 `answer_economise`."""
     second = self.stage_two_from is not None and bool(schedules.stage(step, (self.stage_two_from,)))
     paid = float(self.answer != "none")
     return dict(
@@ -98,7 +99,7 @@ class Reward:
     return None if right is None else float(right)
 
   def correct(self, example: Example, episode: Episode) -> bool | None:
-    """Whether a gold equals the answer or, if answers are judged, the judge said so; None if it said nothing."""
+    """Whether the answer equals a gold, or the judge called it right; None without a needed verdict."""
     answer = last_answer(self.parser, episode) or ""
     if qa.exact_match(answer, example.golds):
       return True
@@ -108,9 +109,9 @@ class Reward:
     return None if verdict is None else verdict >= 0.5
 
   def searching(self, example: Example, episode: Episode) -> float | None:
-    """How well it searched, in [-1, 1]: one query is to be concise, several are to differ; None without vectors.
+    """The term `search`, in [-1, 1]: a single query should be brief, several should differ; None without vectors.
 
-    Above 0 only for queries of opposite vectors, and not if guarded.
+    It is above 0 only for queries with opposite vectors, and never if guarded.
     """
     if episode.num_searches < 2:
       return 0.0 if self._brief(example, episode) else -1.0
@@ -131,12 +132,12 @@ class Reward:
     return None if vectors is None else queries.mean_similarity(vectors, halve=self.halve)
 
   def unearned(self, example: Example, episode: Episode) -> dict[str, bool]:
-    """Which of the tricks of README.md's "Unearned reward" the episode does.
+    """The tricks of README.md's "Unearned reward", and whether the episode uses them.
 
-    "paid_failure": no right answer, and so many searches that stage 1 pays for them. "hidden_question": a query that is
-    not brief, beside another one. "opposite_queries": queries of opposite vectors. "wordless": in shape, with a think
-    or a reflection without a letter or digit. "hedged": an answer of several, or a whole account, that a judge called
-    right.
+    "paid_failure": a wrong answer with so many searches that stage 1 rewards it. "hidden_question": a query that is not
+    brief, besides another query. "opposite_queries": queries with opposite vectors. "wordless": the right format, with
+    a think or a reflection without a letter or digit. "hedged": an answer that names several, or a long text, that the
+    judge called right.
     """
     several = episode.num_searches > 1
     right, answer = self.correct(example, episode), last_answer(self.parser, episode) or ""
@@ -152,9 +153,9 @@ class Reward:
 
 
 def to_judge(answer: str, golds: Sequence[str]) -> str:
-  """What a judge sees of an answer: it normalised, as the paper's judge does; "" if there is nothing to judge.
+  """The answer for the judge, normalised as in the paper; "" if there is nothing to judge.
 
-  Where a gold normalises to nothing ("The The"), so may a right answer: it is then shown as it was written.
+  If a gold becomes empty by normalising ("The The"), a right answer may too. Then the answer is not normalised.
   """
   said = normalize(answer, "squad")
   return said if said or all(normalize(gold, "squad") for gold in golds) else answer.strip()

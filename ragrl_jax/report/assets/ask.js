@@ -1,5 +1,5 @@
 "use strict";
-// Asks questions and shows the answers as they come. Each line of a reply is an event, see ragrl_jax/serving/asking.py.
+// Asks questions and shows the answers as they come. Each line of a reply is an event, see ragrl_jax/serving/ask_checkpoint.py.
 const by = (id) => document.getElementById(id), {names} = DATA, asked = [];
 let under = null;  // stops the question that is being answered
 

@@ -1,6 +1,6 @@
 """Every metric of a run: name, unit, meaning, and what a bad value means.
 
-A row of metrics.jsonl holds nothing else: `tests/conftest.py` looks at every row that a test's run writes.
+A row of metrics.jsonl has no other names: `tests/conftest.py` checks every row that a test's run writes.
 docs/metrics.md shows these tables: `python docs/site/metrics.py` writes them there.
 """
 
@@ -26,7 +26,7 @@ def names(table: str) -> list[str]:
 
 
 def undeclared(written: Iterable[str]) -> list[str]:
-  """Those of the names in a row that no table has."""
+  """The names in a row that no table has."""
   return [name for name in written if not _known().fullmatch(name)]
 
 

@@ -69,7 +69,8 @@ HELD_OUT = (
   Metric(
     "em_spaced f1_spaced",
     "share",
-    "exact match and token F1 as ARENA's tables have them, with punctuation made spaces; of its recipe only",
+    "exact match and token F1 in the normalisation of ARENA's tables, where punctuation becomes a space; only for its "
+    "recipe",
   ),
   Metric("answered", "share", "share of questions with an answer"),
   Metric("searches", "searches", "mean per question"),
@@ -82,14 +83,14 @@ HELD_OUT = (
   Metric(
     "repeated_searches stale_searches",
     "searches",
-    "mean per question: searches whose query has the same words as an earlier one; searches whose passages had all "
-    "been brought before",
+    "mean per question: searches whose query has the same words as an earlier one; searches that returned only "
+    "passages of earlier searches",
   ),
   Metric(
     "found_answer found_gold",
     "share",
-    "of the questions that searched: share for which a passage found holds a gold answer as whole words (not of yes/no "
-    "questions); mean share of the gold documents found, where they are known",
+    "over questions with a search: share with a gold answer as whole words in a retrieved passage (without yes/no "
+    "questions); mean share of the gold documents found, if they are known",
   ),
   Metric("response_tokens", "tokens", "mean per question"),
   Metric("given_tokens", "tokens", "mean per question: the prompt's and the results'"),
@@ -101,7 +102,7 @@ HELD_OUT = (
   ),
   Metric("terms/NAME", "reward", "one reward term, unweighted: mean of the episodes in which it could be scored"),
   Metric("pooled/TERM", "share", "`pooled/TERM` of training, over the held-out episodes"),
-  Metric("measure/NAME", "see there", "as in training: see the recipe's README"),
+  Metric("measure/NAME", "see the README", "as in training: see the recipe's README"),
   Metric("ended/WHY", "count", "questions with this ending, see above"),
   Metric("n", "count", "questions that could be scored"),
   Metric("failed", "count", "questions whose tool failed"),

@@ -1,4 +1,4 @@
-"""A metric as it is declared."""
+"""The declaration of a metric."""
 
 import dataclasses
 
@@ -8,11 +8,11 @@ class Metric:
   """One row of a table.
 
   Attributes:
-    names: one name, or several that are explained together, with spaces between. A part in capitals stands for any
-      (`term/NAME`), "…" for all that may follow.
-    unit: of the values.
-    meaning: what it is, in Markdown.
-    bad: what a bad value means, and what to change.
+    names: one name, or several names with a common explanation, separated by spaces. Capitals stand for any name
+      (`term/NAME`), "…" for any continuation.
+    unit: unit of the values.
+    meaning: the meaning, in Markdown.
+    bad: the meaning of a bad value, and what to change.
   """
 
   names: str

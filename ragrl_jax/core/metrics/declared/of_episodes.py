@@ -19,23 +19,23 @@ EPISODES = (
   Metric(
     "pooled/TERM",
     "share",
-    "of a term that is a mean over an episode's pairs: the mean verdict over the pairs of all episodes. An episode "
-    "without a pair, whose term is 0, is not in it",
+    "for a term that is a mean over an episode's pairs: the mean verdict over the pairs of all episodes. Episodes "
+    "without a pair, whose term is 0, are left out",
     "far above `term/NAME`: many episodes have no pair, since they do not search",
   ),
   Metric("weight/NAME", "weight", "its weight at this step"),
   Metric(
     "unearned/TRICK",
     "share",
-    'share of episodes that do something which the published reward pays for without its being worth it: see "Unearned '
+    'share of episodes with a trick that the published reward pays although it is not worth it: see "Unearned '
     "reward\" in the recipe's README, with the names",
     "rises with `reward` while `outcome` does not: set `config.switches.guarded=True`",
   ),
   Metric(
     "measure/NAME",
     "see there",
-    "what the recipe's paper shows besides the reward, mean of the episodes in which it is known; the recipe's README "
-    "has the names and units",
+    "other measures of the recipe's paper, mean over the episodes in which they are known; the recipe's README has "
+    "names and units",
   ),
   Metric(
     "outcome",

@@ -10,7 +10,7 @@ import pytest
 
 from ragrl_jax import structs
 from ragrl_jax.rollout.tools import RetrievalTools
-from ragrl_jax.serving import asking, live_text
+from ragrl_jax.serving import ask_checkpoint, live_text
 from ragrl_jax.structs import Example
 from ragrl_jax.testing import small_engine as kit
 
@@ -120,13 +120,13 @@ def test_questions_that_cannot_be_asked():
 
 def test_agreement_and_conversations_by_hand():
   answers = ["the Tolper.", None, "tolper", "Danbel", None]
-  assert asking.agreement(answers) == [
+  assert ask_checkpoint.agreement(answers) == [
     dict(answer="the Tolper.", count=2, share=0.4),
     dict(answer=None, count=2, share=0.4),
     dict(answer="Danbel", count=1, share=0.2),
   ]
-  assert asking.in_conversation([], "Who?") == "Who?"
-  assert asking.in_conversation([("Who?", "Kormin")], "Where?") == (
+  assert ask_checkpoint.in_conversation([], "Who?") == "Who?"
+  assert ask_checkpoint.in_conversation([("Who?", "Kormin")], "Where?") == (
     "Earlier question: Who?\nEarlier answer: Kormin\nQuestion now: Where?"
   )
 
