@@ -16,7 +16,7 @@ ROWS = (
   ("store",),
   ("chat",),
   ("prompting", "models"),
-  ("data", "retrieval", "judging", "engine", "learner", "protocol"),
+  ("data", "retrieval", "judging", "engine", "learner", "protocol", "toolbox"),
   ("rollout", "recipes", "plan"),
   ("run", "testing"),
   ("evaluation", "report"),
