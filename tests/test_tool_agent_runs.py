@@ -58,7 +58,9 @@ def test_a_run_trains_on_sampled_calls_and_resumes_exactly(world, tmp_path, monk
   assert all(row["mismatch"] < 1e-4 and row["failed_share"] == 0 for row in rows)
   assert all(row["measure/calls"] > 0 and row["measure/malformed"] > 0 for row in rows)
   assert any(row["measure/searches"] > 0 for row in rows)
-  logged = [episodes_lib.episode_of(one) for one in episodes_lib.read_episodes(episodes_lib.steps(tmp_path / "whole")[1])]
+  logged = [
+    episodes_lib.episode_of(one) for one in episodes_lib.read_episodes(episodes_lib.steps(tmp_path / "whole")[1])
+  ]
   given = [segment.text for one in logged for segment in one.turns if segment.owner == ENVIRONMENT]
   assert any("tool\nerror: the call cannot be read: made up" in text for text in given)
   assert any("Doc 1(Title: " in text for text in given) and all(text.endswith("assistant\n") for text in given)

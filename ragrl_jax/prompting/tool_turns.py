@@ -86,10 +86,10 @@ class ToolTurns:
     return made
 
   def after(self, results: Sequence[tuple[str, str]], *, ended: bool) -> str | list[int]:
-    """What `talk.observe` takes after a turn with calls: its end, the results in the calls' order, the next turn's start.
+    """What `talk.observe` takes after a turn with calls: the turn's end, the results, the next turn's start.
 
     Args:
-      results: (the tool's name, the result) of each call.
+      results: (the tool's name, the result) of each call, in the calls' order.
       ended: whether the model ended its turn itself, by EOS.
     """
     results = [(name, _RESPONSE.sub("< ", text)) for name, text in results]
@@ -110,7 +110,9 @@ class ToolTurns:
     opened = self._text([_ASKED], True)
     if form is None or name not in opened:
       lacks = "has no format of tool calls that can be read" if form is None else "does not show the tools to the model"
-      raise ValueError(f"this model's chat template {lacks}. Set prompting.markers='own': role markers and calls of ours.")
+      raise ValueError(
+        f"this model's chat template {lacks}. Set prompting.markers='own': role markers and calls of ours."
+      )
     self.form = form
     self.beside = form.marked and "A thought." in self._text([_ASKED, {**self._said(1), "content": _THOUGHT}], False)
     thought = _THOUGHT.removeprefix("<think>\n") if opened.rstrip().endswith("<think>") else _THOUGHT

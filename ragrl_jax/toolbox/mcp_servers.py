@@ -122,7 +122,7 @@ class Server:
         self._opened = None
 
   async def _hold(self, opened: asyncio.Future[Any]) -> None:
-    """Keeps a connection open. It is a task of its own, since a connection must be closed by the task that opened it."""
+    """Keeps a connection open, in a task of its own: a connection must be closed by the task that opened it."""
     import mcp
 
     try:

@@ -52,7 +52,8 @@ CODER_TOOLS = QWEN_TOOLS.replace(
 )
 # What Llama 3's does with tools: the first question shows them, a turn has one call and nothing else.
 LLAMA_TOOLS = (
-  "{% for m in messages %}{% if m.tool_calls %}{% if m.tool_calls | length > 1 %}{{ raise_exception('one call') }}{% endif %}"
+  "{% for m in messages %}{% if m.tool_calls %}"
+  "{% if m.tool_calls | length > 1 %}{{ raise_exception('one call') }}{% endif %}"
   "<|start_header_id|>assistant<|end_header_id|>\n\n"
   '{"name": "{{ m.tool_calls[0].function.name }}", "parameters": {{ m.tool_calls[0].function.arguments | tojson }}}'
   "{% else %}<|start_header_id|>{{ 'ipython' if m.role == 'tool' else m.role }}<|end_header_id|>\n\n"
@@ -114,9 +115,7 @@ def llama3(folder, *, template=LLAMA_TOOLS):
   folder = byte_level(folder, template=template, special_tags=LLAMA_CONTROL)
   added = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
   ids = {token["content"]: token["id"] for token in added}
-  (folder / "generation_config.json").write_text(
-    json.dumps(dict(eos_token_id=[ids["<|eot_id|>"], ids["<|eom_id|>"]]))
-  )
+  (folder / "generation_config.json").write_text(json.dumps(dict(eos_token_id=[ids["<|eot_id|>"], ids["<|eom_id|>"]])))
   settings = json.loads((folder / "tokenizer_config.json").read_text())
   settings |= dict(bos_token="<|begin_of_text|>", eos_token="<|eot_id|>")
   (folder / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -104,5 +104,5 @@ def defaulted(when: Any = threading):
   """A default that is no JSON."""
 
 
-def unknown(what: "Nowhere"):  # noqa: F821  (the annotation cannot be read)
+def unknown(what: "Nowhere"):  # the annotation cannot be read
   """An annotation without a meaning."""

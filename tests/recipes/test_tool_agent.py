@@ -104,7 +104,10 @@ def test_llamas_turns(llama):
   both = first + "; " + first  # its template renders one call a turn
   _, episode, _ = played(llama, [both, first, ANSWER])
   shown = [llama._whole.decode(s.ids) for s in episode.turns if s.owner == ENVIRONMENT]
-  head, tail = "<|start_header_id|>ipython<|end_header_id|>\n\n", "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+  head, tail = (
+    "<|start_header_id|>ipython<|end_header_id|>\n\n",
+    "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+  )
   assert shown == [
     f"{head}error: 2 calls in one turn: at most 1 are allowed{tail}",
     f"{head}Doc 1(Title: Rome) Rome is in Italy.{tail}",
@@ -115,9 +118,13 @@ def test_llamas_turns(llama):
 def test_one_call_a_turn_stops_at_its_end(tokenizer):
   recipe, episode, _ = played(tokenizer, [call("add", a=1) + " and on and on", ANSWER], max_calls=1)
   said, found, _ = episode.turns
-  assert said.stop == "</tool_call>" and said.text == call("add", a=1) and recipe.stops == ("</tool_call>", "</function>")
+  assert (
+    said.stop == "</tool_call>" and said.text == call("add", a=1) and recipe.stops == ("</tool_call>", "</function>")
+  )
   # The environment ends the turn, since the model did not.
-  assert list(found.ids) == tokenizer.encode_template("<|im_end|>\n<|im_start|>tool\n2<|im_end|>\n<|im_start|>assistant\n")
+  assert list(found.ids) == tokenizer.encode_template(
+    "<|im_end|>\n<|im_start|>tool\n2<|im_end|>\n<|im_start|>assistant\n"
+  )
   assert episode.facts["answer"] == "Italy"
 
 
