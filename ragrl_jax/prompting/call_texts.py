@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ragrl_jax.core.text.surrogates import well_formed
 from ragrl_jax.prompting.tool_calls import JSON, TAGGED, ToolFormat
 
 _FUNCTION = re.compile(r"\s*<function=([^<>\s]+)>(.*?)</function>\s*", re.DOTALL)
@@ -137,7 +138,12 @@ def _call(value: Any, form: ToolFormat) -> ToolCall:
   arguments = value.get(form.arguments, {})
   if not isinstance(arguments, dict):
     raise Malformed(f'"{form.arguments}" must be an object')
-  return ToolCall(value["name"], json.dumps(arguments, ensure_ascii=False))
+  return _made(value["name"], arguments)
+
+
+def _made(name: str, arguments: dict[str, Any]) -> ToolCall:
+  # JSON may spell half a surrogate pair, which no encoding takes.
+  return ToolCall(well_formed(name), well_formed(json.dumps(arguments, ensure_ascii=False)))
 
 
 def _tags(text: str, form: ToolFormat, functions: Mapping[str, Mapping[str, Any]]) -> list[ToolCall]:
@@ -152,7 +158,7 @@ def _tags(text: str, form: ToolFormat, functions: Mapping[str, Mapping[str, Any]
         raise Malformed("between <function=NAME> and </function> there must be one JSON object")
     else:
       arguments = _parameters(one[2], functions.get(one[1], {}))
-    made.append(ToolCall(one[1], json.dumps(arguments, ensure_ascii=False)))
+    made.append(_made(one[1], arguments))
     at = one.end()
   return made
 

@@ -53,7 +53,8 @@ def of_function(function: Callable[..., Any]) -> Tool:
   """A typed Python function as a tool; see `schemas.of_function`.
 
   A plain function runs in a thread, an `async def` on `loop()`, where it must not block. A text that it returns is the
-  result; any other value is written as JSON. A ValueError is for the model: it is told the message.
+  result; any other value is written as JSON. A ValueError is for the model: it is told the message. Errors of a class
+  below ValueError are not: they are seldom about the arguments (JSONDecodeError of a server's answer).
 
   Raises:
     ValueError: its signature has no schema.
@@ -67,6 +68,8 @@ def of_function(function: Callable[..., Any]) -> Tool:
       else:
         result = await _in_thread(function, arguments)
     except ValueError as error:
+      if type(error) is not ValueError:
+        raise
       raise Refused(" ".join(str(error).split()) or "the arguments are not accepted") from error
     except SystemExit as error:  # it must end neither the loop nor the run
       raise RuntimeError(f"SystemExit: {error}") from error

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Image, MCPServer
 
 server = MCPServer("town")
 
@@ -38,6 +38,12 @@ def process() -> int:
 def secret() -> str:
   """What the environment holds."""
   return os.environ.get("TOWN_SECRET", "nothing")
+
+
+@server.tool()
+def picture() -> list:
+  """Gives more than text."""
+  return ["The town:", Image(data=b"none", format="png")]
 
 
 if __name__ == "__main__":

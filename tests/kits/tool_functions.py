@@ -1,6 +1,7 @@
 """Tools for tests: typed Python functions, each for one thing that a tool may do."""
 
 import asyncio
+import json
 import threading
 import time
 from typing import Annotated, Any, Literal
@@ -58,6 +59,11 @@ def flaky() -> str:
 def exits() -> str:
   """Ends the process, or would."""
   raise SystemExit("usage")
+
+
+def garbled() -> Any:
+  """Reads a server's answer that is no JSON."""
+  return json.loads("<html>")
 
 
 def long(words: int) -> str:

@@ -150,6 +150,8 @@ def test_thoughts_call_nothing(tmp_path):
   assert turns.calls(f"<think>{CALL.replace('Rome', 'Paris')}</think>\n\n{CALL}") == found
   assert turns.calls(f"I could write {CALL.replace('Rome', 'Paris')}</think>{CALL}") == found  # the prompt opened it
   assert turns.calls(f"<think> {CALL} </think> Italy") == [] and turns.calls(f"<think> {CALL}") == []
+  (half,) = turns.calls(CALL.replace("Rome", r"\ud83d\ude00 \ud800"))
+  assert json.loads(half.arguments) == dict(query="\U0001f600 \ufffd")
   assert turns.calls("Italy.") == [] and turns.calls("") == []
   assert spoken("<think>a</think>b<think>c") == "b"
 

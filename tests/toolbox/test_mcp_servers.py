@@ -74,7 +74,7 @@ def test_a_servers_tools_are_listed_and_called(monkeypatch, over_http):
   monkeypatch.setenv("TOWN_SECRET", "x1")  # a server by command has this process's environment
   for where in (f"{STDIO} ", over_http[0]):
     toolbox = box(where)
-    assert list(toolbox.tools) == ["born", "slow", "die", "process", "secret"]
+    assert list(toolbox.tools) == ["born", "slow", "die", "process", "secret", "picture"]
     shown = toolbox.tools["born"].shown["function"]
     assert shown["description"] == "Where somebody was born." and shown["parameters"]["required"] == ["name"]
     found = called(
@@ -90,7 +90,8 @@ def test_a_servers_tools_are_listed_and_called(monkeypatch, over_http):
     assert [one.text for one in found[:2]] == ["Danbel was born in Tolper.", "Danbel was born in 1900."]
     assert [one.kind for one in found] == [OK, OK, REFUSED, REFUSED, REFUSED, REFUSED, OK]
     assert found[2].text == "born: the arguments must have 'name'"
-  assert called(box(f"{STDIO} "), ("secret", {})) == [Result("x1")]
+  found = called(box(f"{STDIO} "), ("secret", {}), ("picture", {}))
+  assert found == [Result("x1"), Result("The town:\n[image]")]
 
 
 @pytest.mark.agents

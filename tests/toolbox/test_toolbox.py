@@ -64,10 +64,11 @@ def test_failures_are_tried_again():
 
 
 def test_odd_tools_fail_alone():
-  found, _ = called(box("exits", "odd", "add"), ("exits", {}), ("odd", {}), ("add", dict(a=1)))
-  assert [one.kind for one in found] == [FAILED, FAILED, OK]
+  calls = ("exits", {}), ("odd", {}), ("garbled", {}), ("add", dict(a=1))
+  found, _ = called(box("exits", "odd", "garbled", "add"), *calls)
+  assert [one.kind for one in found] == [FAILED, FAILED, FAILED, OK]
   assert found[0].text == "exits failed: RuntimeError: SystemExit: usage"
-  assert "Object of type object is not JSON serializable" in found[1].text
+  assert "Object of type object is not JSON serializable" in found[1].text and "JSONDecodeError" in found[2].text
 
 
 @pytest.mark.parametrize("name", ["slow", "sleeps"])  # on the event loop, and in a thread
