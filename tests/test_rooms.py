@@ -12,7 +12,7 @@ ROWS = (
   ("core", "structs", "settings", "config"),
   ("parallel", "store", "chat"),
   ("prompting", "models"),
-  ("data", "retrieval", "judging", "engine", "learner", "protocol"),
+  ("data", "retrieval", "judging", "engine", "learner", "protocol", "toolbox"),
   ("rollout", "recipes", "plan"),
   ("run", "testing"),
   ("evaluation", "report", "serving"),

@@ -6,12 +6,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ragrl_jax.core.text.surrogates import well_formed
 from ragrl_jax.prompting.tool_calls import JSON, TAGGED, ToolFormat
 
-_READ = json.JSONDecoder()
 _FUNCTION = re.compile(r"\s*<function=([^<>\s]+)>(.*?)</function>\s*", re.DOTALL)
 # A value ends where another parameter, or the end of the call, follows. One line break on each side is the format's.
 _PARAMETER = re.compile(r"\s*<parameter=([^<>\s]+)>\n?(.*?)\n?</parameter>(?=\s*(?:<parameter=|\Z))\s*", re.DOTALL)
+
+
+class Malformed(ValueError):
+  """What a model says begins like a call, or ends like one, and is none in the template's format. It says why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,62 +36,142 @@ def calls(
     form: of the calls.
     functions: name → JSON schema of the parameters. XML calls do not say which values are texts: the schema does.
   """
+  try:
+    before, made, _ = read(text, form, functions)
+  except Malformed:
+    return text, []
+  return (before.rstrip(), made) if made else (text, [])
+
+
+def read(
+  text: str, form: ToolFormat, functions: Mapping[str, Mapping[str, Any]] | None = None
+) -> tuple[str, list[ToolCall], str]:
+  """(the text before the first call, the calls, the text after the last one). Arguments as for `calls`.
+
+  Raises:
+    Malformed: a call cannot be read; or there is anything but white space between two calls.
+  """
   if not form.marked:
-    found = _objects(text, form)
-    return (text, []) if found is None else ("", found)
-  inside = r"(.*?)" + (re.escape(form.end) if form.end else r"\Z")
-  pattern = re.escape(form.begin) + inside if form.begin else r"(<function=.*?</function>)"
-  first, made = None, []
-  for one in re.finditer(pattern, text, re.DOTALL):
-    found = _objects(one[1], form) if form.kind == JSON else _tags(one[1], form, functions or {})
-    if found is None:
-      return text, []
-    first = one.start() if first is None else first
+    if not text.lstrip().startswith("{"):
+      return text, [], ""
+    return "", *_objects(text, form)
+  made, first, at = [], None, 0
+  while (start := text.find(form.opening, at)) >= 0:
+    if made and text[at:start].strip():
+      raise Malformed("there is text between two calls")
+    found, at = _one(text, start, form, functions or {})
+    first = start if first is None else first
     made += found
-  return (text, []) if first is None else (text[:first].rstrip(), made)
+  before, after = text[:first], text[at:] if made else ""
+  if form.closing and form.closing in before + after:
+    raise Malformed(f"there is {form.closing} without {form.opening} before it")
+  return before, made, after
 
 
-def _objects(text: str, form: ToolFormat) -> list[ToolCall] | None:
-  """The calls of a text that holds nothing else; None if it holds anything else."""
+def _one(text: str, start: int, form: ToolFormat, functions: Mapping[str, Any]) -> tuple[list[ToolCall], int]:
+  """(the call that begins at `start`, or a few within its marks; where it ends)."""
+  inside = start + len(form.begin)
+  if form.kind == JSON:
+    found, rest = _objects(text[inside:], form)
+    end = len(text) - len(rest)
+    if not text.startswith(form.end, end):
+      cut = not rest
+      raise Malformed(f"the call does not end with {form.end}" + (": it was cut off" if cut else " after its object"))
+    return found, end + len(form.end)
+  end = text.find(form.closing, inside)
+  if end < 0:
+    raise Malformed(f"the call does not end with {form.closing}: it was cut off")
+  # <function=f>…</function>, without marks around it: its end belongs to the call
+  body = text[inside:end] if form.begin else text[start : end + len(form.closing)]
+  return _tags(body, form, functions), end + len(form.closing)
+
+
+def _objects(text: str, form: ToolFormat) -> tuple[list[ToolCall], str]:
+  """(the calls with which a text begins, what follows the last one without the white space before it)."""
   at, made = 0, []
-  while rest := text[at:].strip():
-    at = text.index(rest[0], at)
-    try:
-      value, at = _READ.raw_decode(text, at)
-    except (ValueError, RecursionError):
-      return None
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-      return None
-    arguments = value.get(form.arguments, {})
-    if not isinstance(arguments, dict):
-      return None
-    made.append(ToolCall(value["name"], json.dumps(arguments, ensure_ascii=False)))
+  while (rest := text[at:].lstrip()) and (rest[0] == "{" or not made):
+    at = len(text) - len(rest)
+    value, at = _decoded(text, at)
+    made.append(_call(value, form))
     while at < len(text) and text[at] in "; \n\t":  # Llama 3 puts a semicolon between calls
       at += 1
-  return made or None
+  if not made:
+    raise Malformed("there is no JSON object in the call")
+  if not form.marked and text[at:]:
+    raise Malformed("there is text after the call")
+  return made, text[at:]
 
 
-def _tags(text: str, form: ToolFormat, functions: Mapping[str, Mapping[str, Any]]) -> list[ToolCall] | None:
-  """The calls of a text that holds nothing else; None if it holds anything else."""
+def _decoded(text: str, at: int) -> tuple[Any, int]:
+  try:
+    return _READ.raw_decode(text, at)
+  except json.JSONDecodeError as error:
+    raise Malformed(f"the call is no JSON: {error.msg} at its character {error.pos - at}") from None
+  except RecursionError:
+    raise Malformed("the call is no JSON: it is nested too deeply") from None
+  except ValueError as error:  # of the hooks below, or a number of thousands of digits
+    raise Malformed(f"the call is no JSON: {str(error)[:80]}") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  found = dict(pairs)
+  if len(found) < len(pairs):
+    raise ValueError("a name stands in an object twice")
+  return found
+
+
+def _no_constant(name: str) -> Any:
+  raise ValueError(f"{name} is no number")
+
+
+_READ = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant)
+
+
+def _call(value: Any, form: ToolFormat) -> ToolCall:
+  """The call that a JSON value is. Llama 3 also writes "type": "function"; without arguments there are none."""
+  if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
+    raise Malformed('the call has no "name" with the function\'s name')
+  others = value.keys() - {"name", form.arguments}
+  if others - {"type"} or value.get("type", "function") != "function":
+    known = f'"name" and "{form.arguments}"'
+    raise Malformed(f'the call has "{min(others)[:40]}": it must have {known} alone')
+  arguments = value.get(form.arguments, {})
+  if not isinstance(arguments, dict):
+    raise Malformed(f'"{form.arguments}" must be an object')
+  return _made(value["name"], arguments)
+
+
+def _made(name: str, arguments: dict[str, Any]) -> ToolCall:
+  # JSON may spell half a surrogate pair, which no encoding takes.
+  return ToolCall(well_formed(name), well_formed(json.dumps(arguments, ensure_ascii=False)))
+
+
+def _tags(text: str, form: ToolFormat, functions: Mapping[str, Mapping[str, Any]]) -> list[ToolCall]:
+  """The calls of a text that holds nothing else."""
   at, made = 0, []
-  while at < len(text):
+  while at < len(text) or not made:
     if (one := _FUNCTION.match(text, at)) is None:
-      return None
-    arguments = _json(one[2]) if form.kind == TAGGED else _parameters(one[2], functions.get(one[1], {}))
-    if not isinstance(arguments, dict):
-      return None
-    made.append(ToolCall(one[1], json.dumps(arguments, ensure_ascii=False)))
+      raise Malformed("the call must be <function=NAME>…</function> and nothing else")
+    if form.kind == TAGGED:
+      arguments, end = _decoded(one[2].strip() or " ", 0)
+      if not isinstance(arguments, dict) or one[2].strip()[end:].strip():
+        raise Malformed("between <function=NAME> and </function> there must be one JSON object")
+    else:
+      arguments = _parameters(one[2], functions.get(one[1], {}))
+    made.append(_made(one[1], arguments))
     at = one.end()
-  return made or None
+  return made
 
 
-def _parameters(body: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:
-  """The arguments of an XML call; None if the body holds anything else, or one of them twice."""
+def _parameters(body: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+  """The arguments of an XML call."""
   known = schema.get("properties")
   known, at, found = known if isinstance(known, Mapping) else {}, 0, {}
   while body[at:].strip():
-    if (one := _PARAMETER.match(body, at)) is None or one[1] in found:
-      return None
+    if (one := _PARAMETER.match(body, at)) is None:
+      raise Malformed("the arguments must be <parameter=NAME>…</parameter> and nothing else")
+    if one[1] in found:
+      raise Malformed(f"<parameter={one[1][:40]}> stands in the call twice")
     found[one[1]] = _value(one[2], known.get(one[1]))
     at = one.end()
   return found

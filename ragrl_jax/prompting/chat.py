@@ -1,6 +1,7 @@
 """Chat messages as text, and the check that a chat template never rewrites earlier turns."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 Messages = Sequence[Mapping[str, str]]
@@ -80,37 +81,46 @@ def disarmed(messages: Sequence[Mapping[str, Any]], control: Iterable[str]) -> l
   return [{name: value if name == "role" else inside(value) for name, value in message.items()} for message in messages]
 
 
-def check_append_only(tokenizer) -> None:
+def check_append_only(
+  tokenizer, probe: Sequence[Mapping[str, Any]] = _PROBE, tools: Sequence[Mapping[str, Any]] = ()
+) -> None:
   """Refuses a chat template that rewrites earlier turns, such as one that drops past `<think>` blocks.
 
   A rollout only appends tokens. With such a template the model would be trained on texts that it never sees in use.
 
   Args:
     tokenizer: any tokenizer; one without role markers passes.
+    probe: a conversation of the kind that is played.
+    tools: as the template presents them.
 
   Raises:
     ValueError: the template rewrites a turn; the message shows it before and after.
   """
   if not isinstance(tokenizer, Templated) or tokenizer.markers is None:
     return
-  probe = list(_PROBE)
+  probe, render = list(probe), functools.partial(tokenizer.template, **(dict(tools=list(tools)) if tools else {}))
   try:
-    tokenizer.template(probe[:2], open_turn=True)
+    render(probe[:2], open_turn=True)
   except ValueError:  # this template has no system turns
     probe = probe[1:]
-  for turn, before in _said(tokenizer, probe):
+  for turn, before in _said(render, probe):
     for later in range(turn, len(probe) + 1):
-      after = tokenizer.template(probe[:later], open_turn=False)
+      after = render(probe[:later], open_turn=False)
       if not after.startswith(before):
         raise ValueError(_refusal(turn, probe[turn - 1]["role"], later, before, after))
 
 
-def _said(tokenizer: Templated, probe: Messages):
-  """Yields (turn, the text up to its end) for every turn; an assistant's turn also in the form that is sampled."""
+def _said(render: Callable[..., str], probe: Sequence[Mapping[str, Any]]):
+  """Yields (turn, the text up to its end) for every turn; an assistant's turn also in the form that is sampled.
+
+  How a call is sampled, only the template says: of a turn with one, the beginning is compared.
+  """
   for turn in range(1, len(probe) + 1):
-    if probe[turn - 1]["role"] == "assistant":
-      yield turn, tokenizer.template(probe[: turn - 1], open_turn=True) + probe[turn - 1]["content"]
-    yield turn, tokenizer.template(probe[:turn], open_turn=False)
+    said = probe[turn - 1]
+    if said["role"] == "assistant":
+      text = "" if said.get("tool_calls") else said["content"]
+      yield turn, render(probe[: turn - 1], open_turn=True) + text
+    yield turn, render(probe[:turn], open_turn=False)
 
 
 def _refusal(turn: int, role: str, later: int, before: str, after: str) -> str:

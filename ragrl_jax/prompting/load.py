@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+from collections.abc import Callable
 
 from ragrl_jax.prompting import chat as chat_lib
 from ragrl_jax.prompting.bytes import ByteTokenizer
@@ -10,7 +11,12 @@ from ragrl_jax.prompting.tokenizer import Tokenizer
 
 
 def load_tokenizer(
-  path_or_name: str | os.PathLike, *, chat: bool = True, markers: str = "template", thinking: str = "default"
+  path_or_name: str | os.PathLike,
+  *,
+  chat: bool = True,
+  markers: str = "template",
+  thinking: str = "default",
+  check: Callable[[Tokenizer], None] = chat_lib.check_append_only,
 ) -> Tokenizer:
   """Loads a tokenizer.
 
@@ -20,6 +26,7 @@ def load_tokenizer(
     chat: render messages by the folder's chat template if it has one; False renders plain text.
     markers: "template", or "own" for this library's role markers, which never rewrite a turn.
     thinking: one of `chat.THINKING`, for a folder's chat messages.
+    check: raises ValueError for a folder's chat template that cannot play the conversations that are to be played.
 
   Raises:
     ValueError: `path_or_name` is none of the three, or the chat template rewrites earlier turns.
@@ -32,7 +39,7 @@ def load_tokenizer(
     from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 
     tokenizer = HuggingFaceTokenizer(path, chat=chat, markers=markers, thinking=thinking)
-    chat_lib.check_append_only(tokenizer)
+    check(tokenizer)
     return tokenizer
   if (path / "tokenizer.model").is_file():
     path = path / "tokenizer.model"

@@ -14,6 +14,7 @@ from ragrl_jax.recipes.lear import recipe as lear
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.recipes.released import recipe as released
 from ragrl_jax.recipes.search_r1 import recipe as search_r1
+from ragrl_jax.recipes.tool_agent import recipe as tool_agent
 from ragrl_jax.recipes.untrained import recipe as untrained
 from ragrl_jax.recipes.veritas import recipe as veritas
 from ragrl_jax.recipes.when_to_search import recipe as when_to_search
@@ -26,6 +27,7 @@ RECIPES: dict[str, Any] = {
   "lear": lear,
   "released": released,
   "search_r1": search_r1,
+  "tool_agent": tool_agent,
   "untrained": untrained,
   "veritas": veritas,
   "when_to_search": when_to_search,

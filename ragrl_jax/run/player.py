@@ -25,7 +25,7 @@ from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import hosts, rules
 from ragrl_jax.parallel import mesh as mesh_lib
-from ragrl_jax.prompting import load
+from ragrl_jax.prompting import chat, load
 from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.rollout import collect, dispatch, multihost
 from ragrl_jax.run import devices as devices_lib
@@ -81,7 +81,8 @@ def tokenizer(config):
   """The tokenizer of config.prompting, or of the model's folder.
 
   Raises:
-    ValueError: there is no tokenizer, or config.prompting.chat is set and it has no chat template.
+    ValueError: there is no tokenizer; config.prompting.chat is set and it has no chat template; or the recipe cannot use
+      the template.
   """
   where = config.prompting.tokenizer or config.model.path
   if not where:
@@ -92,7 +93,8 @@ def tokenizer(config):
   if not config.prompting.tokenizer:
     check_folder("config.model.path", where)
   how = config.prompting
-  made = load.load_tokenizer(where, chat=how.chat, markers=how.markers, thinking=how.thinking)
+  check = recipe(config).fits or chat.check_append_only
+  made = load.load_tokenizer(where, chat=how.chat, markers=how.markers, thinking=how.thinking, check=check)
   if config.prompting.chat and where != "bytes" and getattr(made, "markers", None) is None:
     raise ValueError(
       f"config.prompting.chat=True, but the tokenizer at {where} has no chat template: set config.prompting.chat=False "

@@ -48,6 +48,7 @@ VARIANTS = {
     "original,longbench",
   ),
   "search_r1": ("", "smoke", "repo", "ppo", "ppo,r1", "sft", "sft,smoke"),
+  "tool_agent": ("", "smoke"),
   "released": ("", "smoke", "research,given", "simpledeepsearcher,smoke"),
   "untrained": (
     "",

@@ -50,6 +50,29 @@ CODER_TOOLS = QWEN_TOOLS.replace(
   "<function={{ call.function.name }}>\n{% for name, value in call.function.arguments | items %}"
   "<parameter={{ name }}>\n{{ value if value is string else value | tojson }}\n</parameter>\n{% endfor %}</function>",
 )
+# What Llama 3's does with tools: the first question shows them, a turn has one call and nothing else.
+LLAMA_TOOLS = (
+  "{% for m in messages %}{% if m.tool_calls %}"
+  "{% if m.tool_calls | length > 1 %}{{ raise_exception('one call') }}{% endif %}"
+  "<|start_header_id|>assistant<|end_header_id|>\n\n"
+  '{"name": "{{ m.tool_calls[0].function.name }}", "parameters": {{ m.tool_calls[0].function.arguments | tojson }}}'
+  "{% else %}<|start_header_id|>{{ 'ipython' if m.role == 'tool' else m.role }}<|end_header_id|>\n\n"
+  "{% if loop.first and tools %}{{ tools | tojson }}\n{% endif %}{{ m.content }}{% endif %}<|eot_id|>{% endfor %}"
+  "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
+)
+# What Hermes's does: the name stands behind the arguments, a result names its tool, and a turn with calls has no text.
+HERMES_TOOLS = (
+  "{% if tools %}<|im_start|>system\n<tools>{% for tool in tools %}{{ tool | tojson }}{% endfor %}</tools><|im_end|>\n"
+  "{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.tool_calls %}{% for call in m.tool_calls %}"
+  '<tool_call>\n{"arguments": {{ call.function.arguments | tojson }}, "name": "{{ call.function.name }}"}\n</tool_call>'
+  "{% if not loop.last %}\n{% endif %}{% endfor %}{% elif m.role == 'tool' %}<tool_response>\n"
+  '{"name": "{{ m.name }}", "content": {{ m.content | tojson }}}\n</tool_response>{% else %}{{ m.content }}{% endif %}'
+  "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+LLAMA_CONTROL = (
+  *("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"),
+  *("<|eot_id|>", "<|eom_id|>", "<|python_tag|>"),
+)
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
@@ -85,6 +108,18 @@ def byte_level(folder, *, template=CHATML, cls="PreTrainedTokenizerFast", specia
   if generation is None:
     generation = dict(eos_token_id=[bpe.token_to_id("<|im_end|>"), bpe.token_to_id("<|endoftext|>")])
   return _write(folder, bpe, settings, generation)
+
+
+def llama3(folder, *, template=LLAMA_TOOLS):
+  """A folder like Llama 3's: byte-level BPE with its control tokens, of which two end a turn."""
+  folder = byte_level(folder, template=template, special_tags=LLAMA_CONTROL)
+  added = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+  ids = {token["content"]: token["id"] for token in added}
+  (folder / "generation_config.json").write_text(json.dumps(dict(eos_token_id=[ids["<|eot_id|>"], ids["<|eom_id|>"]])))
+  settings = json.loads((folder / "tokenizer_config.json").read_text())
+  settings |= dict(bos_token="<|begin_of_text|>", eos_token="<|eot_id|>")
+  (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+  return folder
 
 
 def llama_like(folder, *, cls="PreTrainedTokenizerFast"):
@@ -127,6 +162,15 @@ def dummy_prefix_sentencepiece(path):
       minloglevel=2,
     )
   return sentencepiece_lib.SentencePieceTokenizer(path, bos=True)
+
+
+def published_template(name):
+  """A model's chat template as it is published, from a file in the wheel trl. The package is never imported."""
+  try:
+    wheel = importlib.metadata.distribution("trl")
+  except importlib.metadata.PackageNotFoundError:
+    pytest.skip("the wheel trl, which carries chat templates, is not installed (make test installs it)")
+  return pathlib.Path(str(wheel.locate_file(f"trl/chat_templates/{name}.jinja"))).read_text(encoding="utf-8")
 
 
 def qwen_vocabulary():

@@ -2,21 +2,17 @@
 
 import asyncio
 import contextlib
-import functools
-import importlib
-import importlib.util
 import inspect
 import json
 import os
-import pathlib
 import shlex
 import signal
 import threading
-import types
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ragrl_jax.recipes.agent.task import Task
+from ragrl_jax.toolbox import named
 
 COMMAND = "command:"
 MOST_BYTES = 1 << 20  # that a command may print
@@ -45,7 +41,7 @@ class Program:
     self._command = shlex.split(name.removeprefix(COMMAND)) if name.startswith(COMMAND) else []
     if name.startswith(COMMAND) and not self._command:
       raise ValueError(f"config.switches.program={name!r}: there is no command after {COMMAND!r}.")
-    self._function = None if self._command else function_of(name, "config.switches.program")
+    self._function = None if self._command else named.function_of(name, "config.switches.program")
     self._loop: asyncio.AbstractEventLoop | None = None  # of coroutines
     self._lock = threading.Lock()
 
@@ -141,37 +137,3 @@ def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -
     future.set_result(result)
   else:
     future.set_exception(error)
-
-
-@functools.cache
-def _module(path: str) -> types.ModuleType:
-  """A file as a module. It is executed once, however many recipes name it."""
-  spec = importlib.util.spec_from_file_location(f"ragrl_program_{pathlib.Path(path).stem}", path)
-  assert spec is not None and spec.loader is not None
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
-
-
-def function_of(name: str, setting: str) -> Callable[..., Any]:
-  """The function "FILE.py:NAME" or "MODULE:NAME".
-
-  Raises:
-    ValueError: there is none; the message names the setting.
-  """
-  where, _, function = name.rpartition(":")
-  if not where or not function.isidentifier():
-    raise ValueError(f"{setting}={name!r}: it must be FILE.py:FUNCTION or MODULE:FUNCTION.")
-  if where.endswith(".py"):
-    if not pathlib.Path(where).is_file():
-      raise ValueError(f"{setting}={name!r}: there is no file {where}.")
-    module = _module(str(pathlib.Path(where).absolute()))
-  else:
-    try:
-      module = importlib.import_module(where)
-    except ModuleNotFoundError as error:
-      raise ValueError(f"{setting}={name!r}: {error}.") from None
-  found = getattr(module, function, None)
-  if not callable(found):
-    raise ValueError(f"{setting}={name!r}: {where} has no function {function}.")
-  return found

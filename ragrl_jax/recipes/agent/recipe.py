@@ -13,6 +13,7 @@ from ragrl_jax.recipes.agent.prompt import Prompt
 from ragrl_jax.recipes.agent.reward import KINDS, Reward
 from ragrl_jax.settings.fields import setting
 from ragrl_jax.structs import Episode, Example
+from ragrl_jax.toolbox import named
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +53,9 @@ def build(switches: Switches) -> recipe_lib.Recipe:
   """The recipe with these switches."""
   stops = tuple(stop for stop in switches.stops.split("|") if stop)
   prompt, parser = Prompt(), Parser(stops)
-  named = switches.reward in KINDS
-  kind = switches.reward if named else program_lib.function_of(switches.reward, "config.switches.reward")
+  kind = switches.reward
+  if kind not in KINDS:
+    kind = named.function_of(kind, "config.switches.reward")
   reward = Reward(parser, kind)
   play = play_lib.build(
     program_lib.Program(switches.program),

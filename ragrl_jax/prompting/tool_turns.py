@@ -1,0 +1,166 @@
+"""Shows a model its tools, reads its calls and gives it their results: by its own chat template, or in our own form.
+
+The sampled turns are never rendered again. After a turn with calls, only what the template appends to it is:
+
+    sampled    <tool_call>\\n{"name": "f", "arguments": {"x": 1}}\\n</tool_call><|im_end|>
+    appended   \\n<|im_start|>user\\n<tool_response>\\n3\\n</tool_response><|im_end|>\\n<|im_start|>assistant\\n
+
+A tokenizer without role markers, or with ours (config.prompting.markers), has no form of its own: there the tools are
+listed in words, and calls and results look like Hermes's.
+"""
+
+import functools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ragrl_jax.core.text.surrogates import well_formed
+from ragrl_jax.prompting import call_texts, chat, tool_calls
+from ragrl_jax.prompting.tool_calls import ToolFormat
+
+Messages = Sequence[Mapping[str, str]]
+
+OWN = ToolFormat("<tool_call>", "</tool_call>", "arguments", head='<tool_call>\n{"name": "', middle='", "arguments": ')
+_OWN_PROMPT = (
+  "You have these tools, each as a JSON schema:\n{tools}\n"
+  'To use a tool, write its name and arguments: <tool_call>\n{{"name": "NAME", "arguments": {{…}}}}\n</tool_call>\n'
+  "What it gives comes back between <tool_response> and </tool_response>."
+)
+_VALUE = "ragrl probe value"  # marks the canonical call in a rendered conversation; no tool's schema contains it
+_ASKED = {"role": "user", "content": "A question?"}
+_THOUGHT = "<think>\nA thought.\n</think>\n\n"
+_RESPONSE = re.compile("<(?=/?tool_response>)")  # a result must not end itself
+_PYTHON_TAG = "<|python_tag|>"  # Llama 3 begins some calls with this control token
+
+
+class ToolTurns:
+  """The turns of a conversation with tools, for one tokenizer.
+
+  Args:
+    tokenizer: the policy's.
+    tools: as chat templates take them ({"type": "function", "function": {"name", "description", "parameters"}}).
+
+  Attributes:
+    form: how calls read.
+    single: the template renders one call a turn at most.
+    beside: it renders what a turn says before its calls.
+
+  Raises:
+    ValueError: the chat template presents no tools, has no format of calls that can be read, or rewrites earlier turns.
+  """
+
+  def __init__(self, tokenizer: Any, tools: Sequence[Mapping[str, Any]]):
+    self._tokenizer, self._tools = tokenizer, list(tools)
+    self._functions = {one["function"]["name"]: one["function"].get("parameters", {}) for one in tools}
+    self.marked = isinstance(tokenizer, chat.Templated) and tokenizer.markers is not None
+    self._native = self.marked and tokenizer.markers == "template"
+    self.form, self.single, self.beside = OWN, False, True
+    if self._native:
+      self._find()
+    self._prompts = functools.lru_cache(4096)(self._prompt)  # the samples of a group ask the same
+    # What the canonical call's turn says after its argument, up to the end of the call.
+    self._tail = self._tail_of() if self.marked else ""
+
+  def prompt(self, messages: Messages) -> Sequence[Mapping[str, str]] | tuple[int, ...]:
+    """What `policy.start` takes: the messages, with the tools. Token ids, where there are role markers."""
+    return self._prompts(tuple((message["role"], message["content"]) for message in messages))
+
+  def calls(self, text: str, ids: Sequence[int] = ()) -> list[call_texts.ToolCall]:
+    """The calls of a turn, without what it thinks; none in a turn without a call.
+
+    Args:
+      text: the turn's.
+      ids: its token ids, for control tokens that only calls begin with.
+
+    Raises:
+      Malformed: it is no call in this format; it says why.
+    """
+    _, made, after = call_texts.read(spoken(text), self.form, self._functions)
+    if made and not self.beside and not text.lstrip().startswith(self.form.opening):
+      raise call_texts.Malformed("there must be no text before a call")
+    if made and after.strip():
+      raise call_texts.Malformed("there is text after the last call")
+    if not made and any(self._tokenizer.control_names.get(one) == _PYTHON_TAG for one in ids):
+      raise call_texts.Malformed(f"after {_PYTHON_TAG} there must be a JSON object")
+    return made
+
+  def after(self, results: Sequence[tuple[str, str]], *, ended: bool) -> str | list[int]:
+    """What `talk.observe` takes after a turn with calls: the turn's end, the results, the next turn's start.
+
+    Args:
+      results: (the tool's name, the result) of each call, in the calls' order.
+      ended: whether the model ended its turn itself, by EOS.
+    """
+    results = [(name, _RESPONSE.sub("< ", text)) for name, text in results]
+    if not self.marked:
+      return "".join(f"\n<tool_response>\n{text}\n</tool_response>\n" for _, text in results)
+    whole = self._text([_ASKED, self._said(len(results)), *self._answers(results)], True)
+    end, mark = 0, _VALUE + self._tail
+    for _ in results:  # counted, since a result may spell the mark, too
+      end = whole.index(mark, end) + len(mark)
+    ids = self._tokenizer.encode_template(well_formed(whole[end:]))
+    return ids[1:] if ended and ids and ids[0] in self._tokenizer.eos_ids else ids
+
+  # ---- how it is rendered --------------------------------------------------------------------------------------------
+
+  def _find(self) -> None:
+    form = tool_calls.format_of(self._tokenizer)
+    name = self._tools[0]["function"]["name"]
+    opened = self._text([_ASKED], True)
+    if form is None or name not in opened:
+      lacks = "has no format of tool calls that can be read" if form is None else "does not show the tools to the model"
+      raise ValueError(
+        f"this model's chat template {lacks}. Set prompting.markers='own': role markers and calls of ours."
+      )
+    self.form = form
+    self.beside = form.marked and "A thought." in self._text([_ASKED, {**self._said(1), "content": _THOUGHT}], False)
+    thought = _THOUGHT.removeprefix("<think>\n") if opened.rstrip().endswith("<think>") else _THOUGHT
+    if not self.beside or opened.rstrip().endswith("</think>"):  # the model is not to think
+      thought = ""
+    asked = lambda: [{**self._said(1), "content": thought}, *self._answers([(name, "A result.")])]
+    chat.check_append_only(self._tokenizer, [_ASKED, *asked(), *asked()], self._tools)
+    try:
+      self._text([_ASKED, self._said(2), *self._answers([(name, "1"), (name, "2")])], True)
+    except ValueError:  # Llama 3's says so itself
+      self.single = True
+
+  def _tail_of(self) -> str:
+    """The rest of a turn with one call, from the call's argument to where the template ends the turn."""
+    word = "probe"
+    said = self._text([_ASKED, {"role": "assistant", "content": word}], False)
+    closing = said[said.rindex(word) + len(word) :]
+    turn = self._text([_ASKED, self._said(1)], False)
+    return turn[turn.rindex(_VALUE) + len(_VALUE) :].removesuffix(closing)
+
+  def _said(self, number: int) -> dict[str, Any]:
+    """The canonical turn with this number of calls. What is appended to a turn does not depend on what it says."""
+    if self._native:
+      function = dict(name="probe", arguments=dict(probe=_VALUE))
+      calls = [dict(type="function", id=f"call_{i}", function=function) for i in range(number)]
+      return dict(role="assistant", content="", tool_calls=calls)
+    call = f'<tool_call>\n{{"name": "probe", "arguments": {{"probe": "{_VALUE}"}}}}\n</tool_call>'
+    return dict(role="assistant", content="\n".join([call] * number))
+
+  def _answers(self, results: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    if not self._native:
+      return [dict(role="tool", content=f"<tool_response>\n{text}\n</tool_response>") for _, text in results]
+    numbered = enumerate(results)
+    return [dict(role="tool", name=name, tool_call_id=f"call_{i}", content=text) for i, (name, text) in numbered]
+
+  def _text(self, messages: Sequence[Mapping[str, Any]], opened: bool) -> str:
+    tools = dict(tools=self._tools) if self._native else {}
+    return self._tokenizer.template(messages, open_turn=opened, **tools)
+
+  def _prompt(self, pairs: tuple[tuple[str, str], ...]) -> Any:
+    messages = [dict(role=role, content=content) for role, content in pairs]
+    if self._native:
+      return tuple(self._tokenizer.render(messages, self._tools))
+    shown = "\n".join(json.dumps(one["function"], ensure_ascii=False) for one in self._tools)
+    messages = [dict(role="system", content=_OWN_PROMPT.format(tools=shown)), *messages]
+    return tuple(self._tokenizer.render(messages)) if self.marked else messages
+
+
+def spoken(text: str) -> str:
+  """What a turn says besides its thoughts: what follows the last `</think>`, without a thought that never ends."""
+  return text.rpartition("</think>")[2].partition("<think>")[0]

@@ -1,0 +1,1 @@
+"""An agent that calls tools in its model's own format: Python functions, MCP servers, the run's own search."""

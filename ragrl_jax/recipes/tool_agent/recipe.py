@@ -1,0 +1,110 @@
+"""An agent that calls tools in its model's own format: see README.md."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ragrl_jax.prompting.tool_turns import ToolTurns
+from ragrl_jax.recipes import answered
+from ragrl_jax.recipes import recipe as recipe_lib
+from ragrl_jax.recipes.tool_agent import play as play_lib
+from ragrl_jax.recipes.tool_agent.parser import Parser
+from ragrl_jax.recipes.tool_agent.prompt import INSTRUCTIONS, Prompt
+from ragrl_jax.recipes.tool_agent.reward import KINDS, Reward
+from ragrl_jax.settings.fields import Rules, setting
+from ragrl_jax.structs import Episode, Example
+from ragrl_jax.toolbox import mcp_servers, named
+from ragrl_jax.toolbox import tool as tool_lib
+from ragrl_jax.toolbox.toolbox import Toolbox
+
+STOPS = ("</tool_call>", "</function>")  # the marks at which a call ends, in the formats that have one
+
+
+@dataclasses.dataclass(frozen=True)
+class Switches(recipe_lib.Switches):
+  """Which tools there are, and how they are called; README.md explains each."""
+
+  instructions: str = setting("paper", choices=tuple(INSTRUCTIONS), files=True)  # "none": the question only
+  search: bool = True  # the run's own index (config.retrieval) is a tool
+  tools: str = ""  # Python functions, FILE.py:FUNCTION or MODULE:FUNCTION, with commas between them
+  mcp: str = ""  # MCP servers, commands or http addresses, with | between them
+  reward: str = setting("em", choices=KINDS)  # of the final answer
+  failure: str = setting("observe", choices=("observe", "mask"))  # a tool that failed: the model is told, or no episode
+  max_turns: int = setting(4, least=0)  # turns with calls before the one that must answer
+  max_calls: int = setting(4, least=1)  # calls of a turn; with 1, a turn ends where its call does
+  max_result_tokens: int = setting(512, least=1)  # a longer result is cut
+  timeout_s: float = setting(30.0, above=0)  # seconds of one try of a call
+  retries: int = setting(2, least=0)  # tries of a failed call after the first
+  at_once: int = setting(64, least=1)  # calls that run at a time, in this process
+
+  def rules(self) -> Rules:
+    """See `Checked.rules`."""
+    yield (
+      self.search or bool(self.tools.strip() or self.mcp.strip()),
+      "there is no tool: set config.switches.search, tools or mcp.",
+    )
+
+
+PRESETS: dict[str, dict[str, Any]] = {"paper": {}}
+
+
+def measures(example: Example, episode: Episode) -> Mapping[str, float | None]:
+  """Calls, searches, refused and failed calls, and turns whose call could not be read."""
+  del example  # they are the episode's
+  return {field.name: episode.facts.get(field.name) for field in dataclasses.fields(play_lib.Counts)}
+
+
+def toolbox_of(switches: Switches) -> Toolbox:
+  """The tools. MCP servers are started or asked here.
+
+  Raises:
+    ValueError: a tool that does not exist or has no schema, two of one name, a server that cannot be used.
+  """
+  tools = [play_lib.SEARCH] if switches.search else []
+  for name in filter(None, map(str.strip, switches.tools.split(","))):
+    tools.append(tool_lib.of_function(named.function_of(name, "config.switches.tools")))
+  for where in filter(None, map(str.strip, switches.mcp.split("|"))):
+    tools += mcp_servers.tools_of(where, switches.timeout_s)
+  return Toolbox(tools, timeout_s=switches.timeout_s, retries=switches.retries, at_once=switches.at_once)
+
+
+def build(switches: Switches) -> recipe_lib.Recipe:
+  """The recipe with these switches. Raises ValueError as `toolbox_of` does."""
+  toolbox = toolbox_of(switches)
+  prompt, parser = Prompt(switches.instructions), Parser(STOPS if switches.max_calls == 1 else ())
+  reward = Reward(parser, switches.reward)
+  made: dict[Any, ToolTurns] = {}  # by tokenizer
+
+  def turns_of(tokenizer: Any) -> ToolTurns:
+    if tokenizer not in made:
+      made[tokenizer] = ToolTurns(tokenizer, [tool.shown for tool in toolbox.tools.values()])
+    return made[tokenizer]
+
+  play = play_lib.build(
+    prompt,
+    parser,
+    toolbox,
+    turns_of,
+    max_turns=switches.max_turns,
+    max_calls=switches.max_calls,
+    max_result_tokens=switches.max_result_tokens,
+    masks=switches.failure == "mask",
+  )
+
+  def fits(tokenizer: Any) -> None:
+    turns_of(tokenizer)
+
+  return recipe_lib.Recipe(
+    name="tool_agent",
+    prompt=prompt,
+    parser=parser,
+    play=answered.judged(play, parser) if switches.reward == "judge" else play,
+    stops=parser.stops,
+    score=reward.score,
+    weights=reward.weights,
+    outcome=reward.outcome,
+    switches=switches,
+    measures=measures,
+    fits=fits,
+    searches=switches.search,
+  )

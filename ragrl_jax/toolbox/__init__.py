@@ -1,0 +1,1 @@
+"""Tools that a model calls: typed Python functions, and the tools of MCP servers."""

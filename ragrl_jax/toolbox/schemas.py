@@ -1,0 +1,150 @@
+"""JSON schemas: of a typed Python function's arguments, and the check of what a model wrote against a schema."""
+
+import inspect
+import json
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+_SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+_ALLOWED = "str, int, float, bool, None, Literal, list[…], dict[str, …], Any, or these joined by |"
+_ARGUMENT = re.compile(r"^\s+\*?(\w+)(?: *\([^)]*\))?: *(.*)$")
+_SECTION = re.compile(r"^(Args|Arguments|Returns|Raises|Yields|Examples?|Notes?): *$")
+_SHOWN = 60  # characters of a value in a message
+
+
+def of_function(function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
+  """(description, JSON schema of the arguments) of a function, from its docstring and its signature.
+
+  The docstring's text before `Args:` is the description. Lines `name: text` under `Args:` describe arguments. An
+  argument without a default is required.
+
+  Raises:
+    ValueError: an argument has no annotation, or one that JSON has no type for; or it is positional-only or variadic.
+      The message has the names of function and argument.
+  """
+  name = getattr(function, "__name__", str(function))
+  try:
+    hints = typing.get_type_hints(function, include_extras=True)
+    parameters = inspect.signature(function).parameters.values()
+  except (NameError, TypeError, ValueError) as error:
+    raise ValueError(f"the tool {name} has annotations that cannot be read: {error}.") from None
+  description, about = _docstring(function)
+  properties: dict[str, Any] = {}
+  for one in parameters:
+    where = f"the argument {one.name!r} of the tool {name}"
+    if one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
+      raise ValueError(f"{where} cannot be given by name: use plain arguments, not *, ** or /.")
+    if one.name not in hints:
+      raise ValueError(f"{where} has no type: annotate it with {_ALLOWED}.")
+    schema = _of_type(hints[one.name], where)
+    if one.name in about:
+      schema = {**schema, "description": about[one.name]}
+    if one.default is not one.empty:
+      try:
+        schema = {**schema, "default": json.loads(json.dumps(one.default, allow_nan=False))}
+      except (TypeError, ValueError):
+        raise ValueError(f"{where} has the default {one.default!r:.{_SHOWN}}, which is no JSON.") from None
+    properties[one.name] = schema
+  required = [one.name for one in parameters if one.default is one.empty]
+  return description, dict(type="object", properties=properties, required=required, additionalProperties=False)
+
+
+def _of_type(kind: Any, where: str) -> dict[str, Any]:
+  origin, given = typing.get_origin(kind), typing.get_args(kind)
+  if origin is typing.Annotated:  # Annotated[int, "what it is"]
+    texts = [text for text in given[1:] if isinstance(text, str)]
+    return _of_type(given[0], where) | (dict(description=texts[0]) if texts else {})
+  if kind is Any:
+    return {}
+  if kind in _SIMPLE:
+    return dict(type=_SIMPLE[kind])
+  if origin in (typing.Union, types.UnionType):
+    return dict(anyOf=[_of_type(one, where) for one in given])
+  if origin is typing.Literal and all(type(one) in _SIMPLE for one in given):
+    kinds = list(dict.fromkeys(_SIMPLE[type(one)] for one in given))
+    return dict(type=kinds[0] if len(kinds) == 1 else kinds, enum=list(given))
+  if (origin or kind) in (list, Sequence):
+    return dict(type="array", **(dict(items=_of_type(given[0], where)) if given else {}))
+  if (origin or kind) in (dict, Mapping) and (not given or given[0] is str):
+    return dict(type="object", **(dict(additionalProperties=_of_type(given[1], where)) if given else {}))
+  raise ValueError(f"{where} has the type {kind!r:.{_SHOWN}}, which a model cannot write: use {_ALLOWED}.")
+
+
+def _docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+  """(the text before the first section, what `Args:` says of each argument)."""
+  section, before, about, last = "", [], {}, ""
+  for line in (inspect.getdoc(function) or "").splitlines():
+    if found := _SECTION.match(line):
+      section, last = found[1], ""
+    elif not section:
+      before.append(line)
+    elif section in ("Args", "Arguments") and line.strip():
+      if found := _ARGUMENT.match(line):
+        last, about[found[1]] = found[1], found[2].strip()
+      elif last:
+        about[last] += " " + line.strip()
+  return "\n".join(before).strip(), about
+
+
+def fault(value: Any, schema: Any, where: str = "the arguments") -> str:
+  """What is wrong with a JSON value under a schema, in words; "" if nothing is.
+
+  It checks `type`, `enum`, `const`, `anyOf`, `oneOf`, `properties`, `required`, `additionalProperties` and `items`, and
+  passes over other keywords: a server that has them checks them itself.
+
+  Args:
+    value: what the model wrote, as `json.loads` reads it.
+    schema: a JSON schema.
+    where: what the value is, for the message.
+  """
+  if not isinstance(schema, Mapping):  # true and false are schemas too
+    return f"{where} must be left out" if schema is False else ""
+  for word in ("anyOf", "oneOf"):
+    ways = schema.get(word)
+    if isinstance(ways, list) and (faults := [fault(value, way, where) for way in ways]) and all(faults):
+      return "; or ".join(dict.fromkeys(faults))
+  if "enum" in schema and not any(_same(value, one) for one in schema["enum"]):
+    return f"{where} must be one of {json.dumps(schema['enum'], ensure_ascii=False)}, not {_shown(value)}"
+  if "const" in schema and not _same(value, schema["const"]):
+    return f"{where} must be {json.dumps(schema['const'], ensure_ascii=False)}, not {_shown(value)}"
+  kinds = schema.get("type", ())
+  kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+  if kinds and not any(_is(value, kind) for kind in kinds):
+    return f"{where} must be of type {' or '.join(kinds)}, not {_shown(value)}"
+  if isinstance(value, dict):
+    return _fault_of_object(value, schema, where)
+  if isinstance(value, list):
+    faults = (fault(one, schema.get("items", {}), f"item {i} of {where}") for i, one in enumerate(value))
+    return next(filter(None, faults), "")
+  return ""
+
+
+def _fault_of_object(value: dict[str, Any], schema: Mapping[str, Any], where: str) -> str:
+  properties, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+  if missing := [name for name in schema.get("required", ()) if name not in value]:
+    return f"{where} must have {missing[0]!r}"
+  for name, one in value.items():
+    if name not in properties and others is False:
+      return f"{where} must not have {name!r:.{_SHOWN}}: there is {', '.join(map(repr, properties)) or 'nothing'}"
+    if found := fault(one, properties.get(name, others), f"{name!r:.{_SHOWN}}"):
+      return found
+  return ""
+
+
+def _is(value: Any, kind: str) -> bool:
+  if isinstance(value, bool):  # True is no 1 in JSON
+    return kind == "boolean"
+  types_of = dict(string=str, integer=int, number=(int, float), null=type(None), array=list, object=dict)
+  return isinstance(value, types_of.get(kind, ()))
+
+
+def _same(value: Any, other: Any) -> bool:
+  return value == other and isinstance(value, bool) == isinstance(other, bool)
+
+
+def _shown(value: Any) -> str:
+  text = json.dumps(value, ensure_ascii=False)
+  return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,0 +1,327 @@
+"""An agent that calls tools: its turns token by token, what goes wrong, limits, and the engine's work meanwhile."""
+
+import dataclasses
+import json
+import time
+
+import pytest
+import small_tokenizers
+import tool_functions
+from scripted_chat import ChatPolicy
+
+from ragrl_jax import recipes, structs
+from ragrl_jax.learner import packing
+from ragrl_jax.prompting.call_texts import ToolCall
+from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
+from ragrl_jax.prompting.tool_turns import OWN
+from ragrl_jax.recipes.tool_agent import play as play_lib
+from ragrl_jax.recipes.tool_agent.parser import Parser
+from ragrl_jax.recipes.tool_agent.prompt import Prompt
+from ragrl_jax.structs import ENVIRONMENT, MODEL, Example, Passage
+from ragrl_jax.testing import scripted
+from ragrl_jax.testing import small_engine as kit
+from ragrl_jax.toolbox import tool, toolbox
+
+EXAMPLE = Example("q1", "Where is Rome?", ("Italy",))
+ANSWER = "<answer> Italy </answer>"
+FUNCTIONS = ",".join(f"tool_functions:{name}" for name in ("add", "capital", "flaky", "sleeps", "slow", "long"))
+NOTHING = dict(malformed=0, calls=0, refused=0, failed=0, searches=0)
+
+
+def call(name, **arguments):
+  return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("words")
+  return HuggingFaceTokenizer(small_tokenizers.byte_level(folder, template=small_tokenizers.QWEN_TOOLS))
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+  return HuggingFaceTokenizer(small_tokenizers.llama3(tmp_path_factory.mktemp("llama")))
+
+
+class Tools:
+  """A search that finds one passage, or fails."""
+
+  def __init__(self, fails=False):
+    self.fails = fails
+
+  async def search(self, query, k=None):
+    if self.fails:
+      raise structs.ToolFailed("the index is gone")
+    return (Passage("p", "Rome", f"{query} is in Italy.", 1.0),)
+
+  async def judge(self, pairs, term=""):
+    return (1.0,) * len(pairs)
+
+
+def played(tokenizer, replies, tools=None, *, room=10_000, **switches):
+  switches = dict(tools=FUNCTIONS, retries=0) | switches
+  recipe = recipes.get("tool_agent", **switches)
+  policy = ChatPolicy(tokenizer, replies, room)
+  episode = scripted.run(recipe.play(EXAMPLE, policy, tools or Tools()))
+  return recipe, episode, policy
+
+
+def results(episode):
+  """The environment's texts after the prompt, between the template's marks."""
+  texts = [segment.text for segment in episode.turns if segment.owner == ENVIRONMENT]
+  return [text.removeprefix("\ntool\n").removesuffix("\nassistant\n").split("\ntool\n") for text in texts]
+
+
+def facts(**changes):
+  return NOTHING | changes
+
+
+# ---- turns -----------------------------------------------------------------------------------------------------------
+
+
+def test_calls_results_and_answer_token_by_token(tokenizer):
+  first = f"<think>I look.</think>{call('search', query='Rome')}\n{call('add', a=2)}"
+  recipe, episode, _ = played(tokenizer, [first, f"So: {ANSWER}"])
+  prompt, said, found, answer = episode.segments
+  assert [s.owner for s in episode.segments] == [ENVIRONMENT, MODEL, ENVIRONMENT, MODEL]
+  assert "<tools>" in prompt.text and '"name": "flaky"' in prompt.text and EXAMPLE.question in prompt.text
+  assert said.ids == (*tokenizer.encode(first), tokenizer.eos_ids[0])
+  rest = (
+    "\n<|im_start|>tool\nDoc 1(Title: Rome) Rome is in Italy.<|im_end|>\n<|im_start|>tool\n3<|im_end|>\n"
+    "<|im_start|>assistant\n"
+  )
+  assert list(found.ids) == tokenizer.encode_template(rest)
+  assert found.query == "Rome" and [passage.id for passage in found.found] == ["p"]
+  assert episode.ended == "answer" and episode.facts == facts(answer="Italy", calls=2, searches=1)
+  assert recipe.score(EXAMPLE, episode) == dict(answer=1.0) and recipe.outcome(EXAMPLE, episode) == 1.0
+  assert recipe.measures(EXAMPLE, episode) == facts(calls=2, searches=1)
+  item = packing.of_episode(episode, (0.0, 1.0))
+  assert [int(i) for i in item.tokens[item.loss_mask]] == [*said.ids, *answer.ids]
+
+
+def test_llamas_turns(llama):
+  first = '{"name": "search", "parameters": {"query": "Rome"}}'
+  both = first + "; " + first  # its template renders one call a turn
+  _, episode, _ = played(llama, [both, first, ANSWER])
+  shown = [llama._whole.decode(s.ids) for s in episode.turns if s.owner == ENVIRONMENT]
+  head, tail = (
+    "<|start_header_id|>ipython<|end_header_id|>\n\n",
+    "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+  )
+  assert shown == [
+    f"{head}error: 2 calls in one turn: at most 1 are allowed{tail}",
+    f"{head}Doc 1(Title: Rome) Rome is in Italy.{tail}",
+  ]
+  assert episode.facts == facts(answer="Italy", malformed=1, calls=1, searches=1)
+
+
+def test_one_call_a_turn_stops_at_its_end(tokenizer):
+  recipe, episode, _ = played(tokenizer, [call("add", a=1) + " and on and on", ANSWER], max_calls=1)
+  said, found, _ = episode.turns
+  assert (
+    said.stop == "</tool_call>" and said.text == call("add", a=1) and recipe.stops == ("</tool_call>", "</function>")
+  )
+  # The environment ends the turn, since the model did not.
+  assert list(found.ids) == tokenizer.encode_template(
+    "<|im_end|>\n<|im_start|>tool\n2<|im_end|>\n<|im_start|>assistant\n"
+  )
+  assert episode.facts["answer"] == "Italy"
+
+
+def test_bare_text_has_our_form():
+  episode, tape = scripted.play(
+    recipes.get("tool_agent", tools=FUNCTIONS), EXAMPLE, [call("add", a=1) + call("search", query="x"), ANSWER], [()]
+  )
+  assert "You have these tools" in tape[0][1] and '"name": "capital"' in tape[0][1]
+  observed = [event[1] for event in tape if event[0] == "observe"]
+  assert observed == [
+    "\n<tool_response>\n2\n</tool_response>\n\n<tool_response>\nNo passages were found.\n</tool_response>\n"
+  ]
+  assert episode.ended == "answer" and episode.searches[0].found == ()
+
+
+# ---- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_the_models_mistakes_are_observations(tokenizer):
+  replies = [
+    call("add", a="x"),
+    call("walk"),
+    call("search", words="x"),
+    call("capital", country="Spain"),
+    call("add", a=1)[:-12],
+    ANSWER,
+  ]
+  recipe, episode, _ = played(tokenizer, replies, max_turns=9)
+  assert results(episode) == [
+    ["error: add: 'a' must be of type integer, not \"x\""],
+    ["error: there is no tool 'walk': there is search, add, capital, flaky, sleeps, slow, long"],
+    ["error: search: the arguments must have 'query'"],
+    ["error: capital: I do not know Spain"],
+    ["error: the call cannot be read: the call does not end with </tool_call>: it was cut off"],
+  ]
+  assert episode.facts == facts(answer="Italy", calls=4, refused=4, malformed=1)
+  assert recipe.score(EXAMPLE, episode) == dict(answer=1.0)
+
+
+def test_a_failed_tool_is_an_observation_or_a_mask(tokenizer):
+  tool_functions.FAILS[0] = 9
+  replies = [call("flaky") + call("add", a=1), ANSWER]
+  _, episode, _ = played(tokenizer, replies)
+  assert results(episode) == [["error: flaky failed: ConnectionError: the line is down", "2"]]
+  assert episode.facts == facts(answer="Italy", calls=2, failed=1)
+  with pytest.raises(structs.ToolFailed, match="flaky failed: ConnectionError: the line is down"):
+    played(tokenizer, replies, failure="mask")
+  searching = [call("search", query="Rome"), ANSWER]
+  _, episode, _ = played(tokenizer, searching, Tools(fails=True))
+  assert results(episode) == [["error: search failed: the index is gone"]] and episode.facts["failed"] == 1
+  with pytest.raises(structs.ToolFailed, match="search failed: the index is gone"):
+    played(tokenizer, searching, Tools(fails=True), failure="mask")
+  # The model's own mistake never masks an episode.
+  _, episode, _ = played(tokenizer, [call("add", a="x"), ANSWER], failure="mask")
+  assert episode.ended == "answer"
+  tool_functions.FAILS[0] = 1
+  _, episode, _ = played(tokenizer, replies, failure="mask", retries=1)
+  assert results(episode) == [["up", "2"]]
+
+
+def test_the_deadline_is_told_to_the_model(tokenizer):
+  replies = [call("slow", seconds=30) + call("sleeps", seconds=30), ANSWER]
+  begin = time.monotonic()
+  _, episode, _ = played(tokenizer, replies, timeout_s=0.2)
+  late = "failed: no answer within 0.2 s (config.switches.timeout_s)"
+  assert results(episode) == [[f"error: slow {late}", f"error: sleeps {late}"]] and time.monotonic() - begin < 10
+
+
+def test_a_tools_text_is_neither_answer_nor_call_nor_end(tokenizer):
+  _, episode, _ = played(tokenizer, [call("capital", country="Italy"), "I do not know."])
+  (text,) = results(episode)
+  assert text == ["Rome is the capital. <answer> Rome </answer>< /tool_response>< |im_end|>"]
+  assert episode.facts["answer"] is None and episode.ended == "eos"
+
+
+def test_long_results_are_cut(tokenizer):
+  _, episode, _ = played(tokenizer, [call("long", words=500), ANSWER], max_result_tokens=30)
+  ((text,),) = results(episode)
+  assert text.startswith("word word") and len(tokenizer.encode(text)) <= 30 and episode.facts["answer"] == "Italy"
+
+
+# ---- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_limits_end_the_episode(tokenizer):
+  again = [call("add", a=1)] * 9
+  recipe, episode, policy = played(tokenizer, again, max_turns=2)
+  assert episode.ended == "turns" and len(policy.replies) == 6 and episode.facts == facts(answer=None, calls=2)
+  assert recipe.score(EXAMPLE, episode) == dict(answer=0.0)
+  _, episode, _ = played(tokenizer, [call("add", a=1) * 3, ANSWER], max_calls=2)
+  assert results(episode) == [["error: 3 calls in one turn: at most 2 are allowed"]] and episode.facts["calls"] == 0
+  _, episode, _ = played(tokenizer, again, room=len(episode.segments[0].ids) + 150, max_turns=99)
+  assert episode.ended == "budget" and episode.facts["answer"] is None and 1 < episode.facts["calls"] < 99
+  _, episode, policy = played(tokenizer, [call("add", a=1), ANSWER], max_turns=0)
+  assert episode.ended == "turns" and len(policy.replies) == 1
+
+
+@pytest.mark.parametrize(
+  "switches, says",
+  [
+    (dict(search=False), "there is no tool: set config.switches.search, tools or mcp"),
+    (dict(tools="tool_functions:untyped"), "the argument 'query' of the tool untyped has no type"),
+    (dict(tools="tool_functions:nothing"), "config.switches.tools=.*has no function nothing"),
+    (dict(tools="tool_functions:add,tool_functions:add"), "two tools have the name 'add'"),
+    (dict(failure="ignore"), "switch failure='ignore': it must be 'observe' or 'mask'"),
+    (dict(reward="bleu"), "'em', 'f1' or 'judge'"),
+  ],
+)
+def test_wrong_switches_are_refused_before_anything_runs(switches, says):
+  with pytest.raises(ValueError, match=says):
+    recipes.get("tool_agent", **switches)
+
+
+def test_a_template_that_does_not_fit_is_refused_at_the_start(tmp_path):
+  recipe = recipes.get("tool_agent")
+  with pytest.raises(ValueError, match="has no format of tool calls"):
+    recipe.fits(HuggingFaceTokenizer(small_tokenizers.byte_level(tmp_path)))
+  recipe.fits(HuggingFaceTokenizer(tmp_path, markers="own"))
+
+
+def test_rewards(tokenizer):
+  def terms(reply, **switches):
+    recipe, episode, _ = played(tokenizer, [reply], **switches)
+    return recipe.score(EXAMPLE, episode)["answer"], recipe.outcome(EXAMPLE, episode)
+
+  assert terms(ANSWER) == (1.0, 1.0) and terms("Italy") == (0.0, 0.0)
+  assert terms("<answer> in Italy </answer>", reward="f1") == (pytest.approx(2 / 3), 0.0)
+  assert terms("<answer> a boot </answer>", reward="judge") == (1.0, 1.0)
+  assert terms(f"<think>{ANSWER}</think> No.") == (0.0, 0.0)  # a thought is no answer
+
+
+# ---- at the same time ------------------------------------------------------------------------------------------------
+
+
+def test_the_calls_of_a_turn_take_the_time_of_one(tokenizer):
+  begin = time.monotonic()
+  _, episode, _ = played(tokenizer, [call("slow", seconds=0.5) * 2 + call("sleeps", seconds=0.5) * 2, ANSWER])
+  assert results(episode) == [["slept 0.5"] * 4] and 0.5 <= time.monotonic() - begin < 1.4
+
+
+class Turns:
+  """`tool_turns.ToolTurns` for a model without training: its first turn calls a tool, whatever it says."""
+
+  single, form = False, OWN
+
+  def __init__(self, name, **arguments):
+    self.call, self.read = ToolCall(name, json.dumps(arguments)), 0
+
+  def prompt(self, messages):
+    return kit.TOKENIZER.encode(messages[0]["content"])
+
+  def calls(self, text, ids=()):
+    self.read += 1
+    return [self.call] if self.read == 1 else []
+
+  def after(self, results, *, ended):
+    return "".join(f"[{text}]" for _, text in results)
+
+
+def calling(function, turns):
+  """The play with this tool and these turns."""
+  box = toolbox.Toolbox([tool.of_function(function)], timeout_s=20, retries=0, at_once=64)
+  limits = dict(max_turns=2, max_calls=4, max_result_tokens=9, masks=True)
+  return play_lib.build(Prompt("none"), Parser(), box, lambda tokenizer: turns, **limits)
+
+
+@pytest.mark.slow  # compiles the engine's programs
+def test_the_engine_goes_on_while_tools_run():
+  """Episode 0 waits a second for its tool. The others, which begin with it, are sampled to their ends meanwhile."""
+  ended = []
+
+  async def play(example, policy, tools):
+    number = int(example.id.removeprefix("e"))
+    turns = Turns("slow", seconds=0.0 if number else 1.0)
+    episode = await calling(tool_functions.slow, turns)(example, policy, tools)
+    ended.append(number)
+    return dataclasses.replace(episode, facts={**episode.facts, "turns": turns.read})
+
+  rollout = kit.rollout(kit.engine(), play=play)
+  try:
+    rollout.run(kit.requests(2, 1), step=0)  # compiles
+    ended.clear()
+    episodes = rollout.run(kit.requests(4, 1), step=1)
+  finally:
+    rollout.close()
+  assert ended[-1] == 0 and sorted(ended) == [0, 1, 2, 3]
+  assert all(episode.facts["turns"] == 2 and episode.facts["calls"] == 1 for episode in episodes)
+  for episode in episodes:  # its tokens are those of a single pass, the results between them
+    ours, single = kit.scored(episode)
+    assert abs(ours - single).max() < 1e-4 and "[slept" in episode.turns[1].text
+
+
+def test_a_failed_tool_is_masked_in_a_rollout():
+  rollout = kit.rollout(kit.engine(), play=calling(tool_functions.exits, Turns("exits")))
+  try:
+    (episode,) = rollout.run(kit.requests(1, 1), step=0)
+  finally:
+    rollout.close()
+  assert episode.ended == "failed" and episode.failure == "exits failed: RuntimeError: SystemExit: usage"
+  assert recipes.get("tool_agent").score(EXAMPLE, episode) == dict(answer=None)

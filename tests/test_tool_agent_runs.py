@@ -1,0 +1,80 @@
+"""A run whose policy calls tools by its own chat template: it trains on what was sampled, and resumes exactly."""
+
+import json
+import pathlib
+
+import pytest
+import small_tokenizers
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import train
+from ragrl_jax.prompting.call_texts import Malformed, ToolCall
+from ragrl_jax.prompting.tool_turns import ToolTurns
+from ragrl_jax.run import player
+from ragrl_jax.store import episodes as episodes_lib
+from ragrl_jax.structs import ENVIRONMENT
+from ragrl_jax.testing import tiny_world
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def calls(self, text, ids=()):
+  """In place of `ToolTurns.calls`: an untrained model writes no call, so what it writes says what it calls."""
+  kind = sum(ids) % 4
+  search, add = ToolCall("search", json.dumps(dict(query=text[:9]))), ToolCall("add", json.dumps(dict(a=len(ids))))
+  if kind == 0:
+    raise Malformed("made up")
+  return ([search, add], [add], [])[kind - 1]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("world")
+  tiny_world.make(folder)
+  small_tokenizers.byte_level(folder / "words", template=small_tokenizers.QWEN_TOOLS)
+  return folder
+
+
+def settings(world, **switches):
+  config = tiny_world.config(world, lambda variant: config_lib.load(ROOT / "configs" / "quickstart.py", variant))
+  config.recipe, config.preset = "tool_agent", "paper"
+  config.prompting.update(tokenizer=str(world / "words"), chat=True)
+  config.rollout.update(context=768, page=32)
+  config.learner.row_lengths = (1024,)
+  with config.unlocked():
+    config.switches = dict(tools="tool_functions:add", instructions="short", max_turns=2) | switches
+  return config
+
+
+@pytest.mark.slow  # two runs
+def test_a_run_trains_on_sampled_calls_and_resumes_exactly(world, tmp_path, monkeypatch):
+  recipe = player.recipe
+  monkeypatch.setattr(player, "recipe", lambda config: tiny_world.rewarding(recipe(config)))
+  monkeypatch.setattr(ToolTurns, "calls", calls)
+  config = settings(world)
+  rows = list(train.train(config, tmp_path / "whole"))
+  assert [row["step"] for row in rows] == [1, 2, 3]
+  # The sampler's log-probabilities are the learner's, across the turns that the template closed and opened.
+  assert all(row["mismatch"] < 1e-4 and row["failed_share"] == 0 for row in rows)
+  assert all(row["measure/calls"] > 0 and row["measure/malformed"] > 0 for row in rows)
+  assert any(row["measure/searches"] > 0 for row in rows)
+  logged = [
+    episodes_lib.episode_of(one) for one in episodes_lib.read_episodes(episodes_lib.steps(tmp_path / "whole")[1])
+  ]
+  given = [segment.text for one in logged for segment in one.turns if segment.owner == ENVIRONMENT]
+  assert any("tool\nerror: the call cannot be read: made up" in text for text in given)
+  assert any("Doc 1(Title: " in text for text in given) and all(text.endswith("assistant\n") for text in given)
+
+  for row in train.train(config, tmp_path / "parts"):
+    if row["step"] == 2:
+      break
+  assert [row["step"] for row in train.train(config, tmp_path / "parts")] == [3]
+  tiny_world.assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_template_that_does_not_fit_is_refused_before_the_model_is_made(world, tmp_path, monkeypatch):
+  monkeypatch.setattr(player, "model", lambda *given: pytest.fail("the model was made"))
+  config = settings(world)
+  config.prompting.tokenizer = str(small_tokenizers.byte_level(tmp_path / "words"))
+  with pytest.raises(ValueError, match="this model's chat template has no format of tool calls that can be read"):
+    next(iter(train.train(config, tmp_path / "run")))

@@ -1,0 +1,116 @@
+"""Calls have a deadline, are tried again, run at the same time, and say whose mistake it was."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+import tool_functions
+
+from ragrl_jax.toolbox import named, tool
+from ragrl_jax.toolbox.toolbox import FAILED, OK, REFUSED, Result, Toolbox
+
+
+def box(*names, timeout_s=20.0, retries=0, at_once=64, backoff_s=0.0):
+  tools = [tool.of_function(getattr(tool_functions, name)) for name in names]
+  return Toolbox(tools, timeout_s=timeout_s, retries=retries, at_once=at_once, backoff_s=backoff_s)
+
+
+def called(toolbox, *calls):
+  """(the results of these (name, arguments), called at the same time; the seconds)."""
+
+  async def all_of_them():
+    return await asyncio.gather(*(toolbox.call(name, json.dumps(arguments)) for name, arguments in calls))
+
+  begin = time.monotonic()
+  return asyncio.run(all_of_them()), time.monotonic() - begin
+
+
+def test_results_are_texts_or_json():
+  typed = dict(text="é", number=1, sure=False, mode=3, names=[], scores={}, many=[])
+  (sum_, said, whole), _ = called(
+    box("add", "capital", "typed"), ("add", dict(a=2)), ("capital", dict(country="Italy")), ("typed", typed)
+  )
+  assert sum_ == Result("3", OK) and said.text.startswith("Rome is the capital.")
+  assert json.loads(whole.text) == typed | dict(size=None, what=None, nothing=None, either="x") and "é" in whole.text
+
+
+def test_the_models_mistakes_are_told_and_never_tried_again():
+  tool_functions.CALLS.clear()
+  toolbox = box("add", "capital", retries=3)
+  found, _ = called(toolbox, ("walk", {}), ("add", dict(a="2")), ("add", {}), ("capital", dict(country="Spain")))
+  assert found == [
+    Result("there is no tool 'walk': there is add, capital", REFUSED),
+    Result("add: 'a' must be of type integer, not \"2\"", REFUSED),
+    Result("add: the arguments must have 'a'", REFUSED),
+    Result("capital: I do not know Spain", REFUSED),
+  ]
+  assert tool_functions.CALLS == ["capital"]  # the others did not reach their tools
+
+
+def test_failures_are_tried_again():
+  tool_functions.CALLS.clear()
+  tool_functions.FAILS[0] = 2
+  (found,), seconds = called(box("flaky", retries=2, backoff_s=0.1), ("flaky", {}))
+  assert found == Result("up", OK) and tool_functions.CALLS == ["flaky"] * 3
+  assert seconds > 0.3  # 0.1 s, then 0.2 s
+  tool_functions.FAILS[0] = 9
+  (found,), _ = called(box("flaky", retries=1), ("flaky", {}))
+  assert found == Result("flaky failed in 2 tries: ConnectionError: the line is down", FAILED)
+  (found,), _ = called(box("flaky"), ("flaky", {}))
+  assert found == Result("flaky failed: ConnectionError: the line is down", FAILED)
+
+
+def test_odd_tools_fail_alone():
+  calls = ("exits", {}), ("odd", {}), ("garbled", {}), ("add", dict(a=1))
+  found, _ = called(box("exits", "odd", "garbled", "add"), *calls)
+  assert [one.kind for one in found] == [FAILED, FAILED, FAILED, OK]
+  assert found[0].text == "exits failed: RuntimeError: SystemExit: usage"
+  assert "Object of type object is not JSON serializable" in found[1].text and "JSONDecodeError" in found[2].text
+
+
+@pytest.mark.parametrize("name", ["slow", "sleeps"])  # on the event loop, and in a thread
+def test_a_deadline_ends_a_call(name):
+  (found, other), seconds = called(box(name, "add", timeout_s=0.2), (name, dict(seconds=30)), ("add", dict(a=1)))
+  assert found == Result(f"{name} failed: no answer within 0.2 s (config.switches.timeout_s)", FAILED)
+  assert other.text == "2" and seconds < 10
+
+
+@pytest.mark.parametrize("name", ["slow", "sleeps"])
+def test_calls_run_at_the_same_time(name):
+  """Six calls of 0.4 s take about as long as one; with two at once, as long as three."""
+  calls = [(name, dict(seconds=0.4))] * 6
+  found, seconds = called(box(name), *calls)
+  assert {one.text for one in found} == {"slept 0.4"} and 0.4 <= seconds < 1.2
+  _, seconds = called(box(name, at_once=2), *calls)
+  assert seconds >= 1.2
+
+
+def test_waiting_for_a_turn_is_not_the_tools_time():
+  found, _ = called(box("slow", timeout_s=1.0, at_once=1), *[("slow", dict(seconds=0.4))] * 4)  # 1.6 s in all
+  assert {one.kind for one in found} == {OK}
+
+
+def test_two_tools_of_one_name_are_refused():
+  with pytest.raises(ValueError, match="two tools have the name 'add'"):
+    box("add", "add")
+
+
+def test_a_tool_that_hangs_does_not_keep_the_process():
+  program = (
+    "import asyncio, time\nfrom ragrl_jax.toolbox import tool, toolbox\n"
+    "def hangs() -> str:\n  time.sleep(600)\n"
+    "box = toolbox.Toolbox([tool.of_function(hangs)], timeout_s=0.2, retries=0, at_once=4)\n"
+    "print(asyncio.run(box.call('hangs', '{}')).kind)\n"
+  )
+  done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+  assert done.stdout == "failed\n" and done.returncode == 0, done.stderr
+
+
+def test_functions_are_found_by_name(tmp_path):
+  (tmp_path / "mine.py").write_text("def f(x: int) -> int:\n  return x\n")
+  assert named.function_of(f"{tmp_path}/mine.py:f", "config.switches.tools")(3) == 3
+  with pytest.raises(ValueError, match="config.switches.tools='.*mine.py:g': .* has no function g"):
+    named.function_of(f"{tmp_path}/mine.py:g", "config.switches.tools")
