@@ -89,10 +89,10 @@ def _tuned(config, run: run_lib.Run, drawn, evaluate, reached) -> Iterator[dict[
   state, host = run.restore(learner.init(config.seed, keep=False))
   first, done = run.restored or 0, host is not None and host["reached"]
   step = first
-  log = dict(restored=run.restored, tensorboard=config.log.tensorboard, silent=not hosts.is_first())
+  log = metrics_lib.MetricWriter.of_run(run.workdir, config, restored=run.restored, silent=not hosts.is_first())
 
   # ---- the steps -----------------------------------------------------------------------------------------------------
-  with signals.Signals() as received, metrics_lib.MetricWriter(run.workdir, **log) as writer:
+  with signals.Signals() as received, log as writer:
     for step in range(first + 1, first + 1 if done else steps + 1):
       # One mini-batch per step. Nothing needs to be scored first, and the weights take the place of advantages.
       ready = learner.prepare(state, [pack(drawn(step - 1), rows=rows, lengths=lengths)])

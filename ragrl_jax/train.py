@@ -52,7 +52,7 @@ def train(
 
   Args:
     config: see ragrl_jax/config.py.
-    workdir: gets config.json, metrics.jsonl, TensorBoard events, checkpoints/, episodes/ and model/.
+    workdir: gets config.json, metrics.jsonl, the trackers' files, checkpoints/, episodes/ and model/.
     evaluate: (step, player, params) → more metrics for the step's row (evaluate.evaluator makes one); called after
       every step, and before training with step 0.
     reached: a step's row → whether the run has reached its goal. It then ends as it would at config.steps.
@@ -77,7 +77,6 @@ def _trained(config, run: run_lib.Run, evaluate: progress.Evaluate | None, reach
   # ---- 2. the rooms are built ----------------------------------------------------------------------------------------
   steps, save_every, log_every = config.steps, config.checkpoint.every, config.log.episodes_every
   leads = hosts.is_first()  # the first host logs for all
-  log = dict(tensorboard=config.log.tensorboard, silent=not leads)
   rooms = rooms_lib.build(config)
   player, policy = rooms.player, rooms.learner.policy
 
@@ -86,7 +85,8 @@ def _trained(config, run: run_lib.Run, evaluate: progress.Evaluate | None, reach
   history, step, saving_s = [], first, 0.0
 
   # ---- the steps -----------------------------------------------------------------------------------------------------
-  with signals.Signals() as received, metrics_lib.MetricWriter(run.workdir, restored=run.restored, **log) as writer:
+  log = metrics_lib.MetricWriter.of_run(run.workdir, config, restored=run.restored, silent=not leads)
+  with signals.Signals() as received, log as writer:
     if evaluate is not None and first == 0:
       yield _written(writer, 0, progress.evaluated(evaluate, 0, player, policy(state.params)))
     for step in range(first + 1, first + 1 if done else steps + 1):

@@ -30,6 +30,7 @@ from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.rollout import collect, dispatch, multihost
 from ragrl_jax.run import devices as devices_lib
 from ragrl_jax.run import surroundings
+from ragrl_jax.store import trackers
 
 
 class Answerer(Protocol):
@@ -200,6 +201,7 @@ def check(config, *, training: bool = True) -> None:
     )
   check_tools(config, plays)
   if training:
+    trackers.check(trackers.chosen(config.log))
     learner_settings.from_config(config)
     learner_settings.optimizer_from_config(config)
   check_engine(config, training=training)
@@ -235,6 +237,7 @@ def check_tools(config, plays: Recipe) -> None:
 def check_sft(config) -> None:
   """`check` for supervised fine-tuning, which neither samples nor searches."""
   recipe(config)
+  trackers.check(trackers.chosen(config.log))
   learner_settings.from_config(config, objective="sft")
   learner_settings.optimizer_from_config(config, total_steps=config.steps)
   _check_mesh(config, training=True)
