@@ -65,8 +65,11 @@ class MetricWriter:
       workdir, restored=restored, tensorboard=False, trackers=names, settings=changes.values(config), silent=silent
     )
 
-  def write(self, step: int, metrics: Mapping[str, Any]) -> None:
+  def write(self, step: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Writes a step's row. Pass all metrics of the step in one call, those of an evaluation included.
+
+    Returns:
+      The metrics as given, with the `step`.
 
     Raises:
       ValueError: a step at or before the last one, or a value that is neither a number nor text.
@@ -78,7 +81,7 @@ class MetricWriter:
         "collect its values and write them once."
       )
     if self._file is None or self._trackers is None:
-      return
+      return dict(step=step, **metrics)
     given = dict(flat(metrics))
     values = {name: _scalar(name, value) for name, value in given.items()}
     row = {"step": int(step), "time": round(time.time(), 3), **values}
@@ -93,6 +96,7 @@ class MetricWriter:
     self._last = step
     numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
     self._trackers.write(row["step"], row["time"], numbers)
+    return dict(step=step, **metrics)
 
   def close(self) -> None:
     """Closes the files."""
