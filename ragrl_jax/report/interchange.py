@@ -4,15 +4,15 @@ The flat form has
 
     run step prompt_index sample version    which episode; an evaluation's has only the run
     id question golds source hops           the example
-    messages                                {"role", "content"} in order: "user" for a prompt or a notice, "assistant" for
-                                            the model, "tool" for a search result, with its "query" and the ids of its
-                                            "passages"; "conversation", from 0, if an episode has several
+    messages                                {"role", "content"} in order: "user" for a prompt or a notice, "assistant"
+                                            for the model, "tool" for a search result, with its "query" and the ids of
+                                            its "passages"; "conversation", from 0, if an episode has several
     reward outcome advantage terms weights  as in the log
     verdicts                                what judges and other models were asked
     ended failure                           why it ended
 
-ATIF is Harbor's Agent Trajectory Interchange Format, version 1.7 (harborframework.com/docs/trajectory-format). A step of
-the agent has its token ids and log-probabilities where the log has them; its prompt's ids are all ids before it.
+ATIF is Harbor's Agent Trajectory Interchange Format, version 1.7 (harborframework.com/docs/trajectory-format). A step
+of the agent has its token ids and log-probabilities where the log has them; its prompt's ids are all ids before it.
 """
 
 import pathlib
@@ -55,7 +55,8 @@ def write(folder: str | pathlib.Path, form: str, out: str | pathlib.Path) -> int
 
   def rows() -> Iterator[dict[str, Any]]:
     nonlocal number
-    for number, row in enumerate(kept, start=1):
+    for row in kept:
+      number += 1
       yield FORMS[form](row, about)
 
   jsonl.write(out, rows())

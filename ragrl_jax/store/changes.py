@@ -71,6 +71,12 @@ def wordings(config) -> dict[str, str]:
   return found
 
 
+def wordings_of(workdir: pathlib.Path) -> dict[str, str]:
+  """Setting → its file's text when the run began; {} if no setting was "file:PATH"."""
+  path = workdir / WORDINGS
+  return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
 def digests(texts: Mapping[str, str]) -> dict[str, str]:
   """Setting → a short hash of its text."""
   return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in texts.items()}
@@ -78,8 +84,7 @@ def digests(texts: Mapping[str, str]) -> dict[str, str]:
 
 def reworded(workdir: pathlib.Path, config) -> dict[str, tuple[str, str]]:
   """Setting → (old hash, new hash) of each file whose text has changed since the run began."""
-  path = workdir / WORDINGS
-  was = digests(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+  was = digests(wordings_of(workdir))
   now = digests(wordings(config))
   return {name: (was[name], now[name]) for name in was.keys() & now.keys() if was[name] != now[name]}
 

@@ -74,9 +74,7 @@ class TensorBoard:
       old.unlink()
     # TensorBoard names event files by the second; the suffix keeps a second file from replacing the first.
     self._writer = tensorboardX.SummaryWriter(
-      str(folder),
-      purge_step=None if run.restored is None else run.restored + 1,
-      filename_suffix=f".{time.time_ns()}",
+      str(folder), purge_step=None if run.restored is None else run.restored + 1, filename_suffix=f".{time.time_ns()}"
     )
 
   def write(self, step: int, seconds: float, values: Mapping[str, int | float]) -> None:

@@ -57,9 +57,7 @@ class Trackers:
     settings: the run's settings as JSON values, without credentials; each tracker gets them once.
   """
 
-  def __init__(
-    self, names: Iterable[str], workdir: pathlib.Path, *, restored: int | None, settings: Mapping[str, Any]
-  ):
+  def __init__(self, names: Iterable[str], workdir: pathlib.Path, *, restored: int | None, settings: Mapping[str, Any]):
     names = tuple(names)
     remote = any(name in PACKAGES for name in names)
     run = tracker_kinds.Run(workdir.resolve(), _id(workdir, restored) if remote else "", restored, settings)

@@ -151,7 +151,7 @@ def test_a_missing_package_is_named_with_its_extra_before_anything_is_loaded(mon
   assert trackers.chosen(config.log) == ("tensorboard", "wandb")
   for check in (player.check, player.check_sft):  # neither a model nor a tokenizer is named
     config.recipe = "care"
-    with pytest.raises(ValueError, match=r"config\.log\.wandb=True, but wandb_that_nobody_has is not installed: pip in"):
+    with pytest.raises(ValueError, match=r"config\.log\.wandb=True, but wandb_that_nobody_has is not installed: pip"):
       check(config)
   trackers.check(["tensorboard"])
 
