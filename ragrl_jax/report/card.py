@@ -25,7 +25,7 @@ _LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)  # GitHub's Markdown makes link
 _HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _LOCAL = re.compile(r"[~./]|[A-Za-z]:\\")
 # Settings that the card has elsewhere, or that name places on the machine.
-_ELSEWHERE = ("recipe", "preset", "switches", "switches.*", "data.train", "data.hard", "data.evaluate", "model.path", "steps")
+_ELSEWHERE = ("recipe", "preset", "switches*", "data.train", "data.hard", "data.evaluate", "model.path", "steps")
 SETS = {"train": "trained on", "hard": "trained on, hard", "evaluate": "held out during training"}
 
 
