@@ -22,6 +22,7 @@ from ragrl_jax.learner import packing
 from ragrl_jax.learner import settings as settings_lib
 from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.run import player as player_lib
+from ragrl_jax.run import profiling
 from ragrl_jax.store import metrics as metrics_lib
 from ragrl_jax.store import workdir as run_lib
 
@@ -38,6 +39,7 @@ def sft(
   reached: Callable[[dict[str, Any]], bool] = lambda row: False,
   resume: str = "auto",
   accept_changes: bool = False,
+  profile: range | None = None,
   say: Callable[[str], None] = print,
 ) -> Iterator[dict[str, Any]]:
   """Trains on the transcripts of config.data.train; yields each step's metrics.
@@ -53,7 +55,7 @@ def sft(
       the step, because a resumed run draws them again.
     evaluate: (step, model) → more metrics for the step's row; called after every step.
     reached: a step's row → whether the run has reached its goal. It then ends as it would at config.steps.
-    resume, accept_changes, say: as for train.train.
+    resume, accept_changes, profile, say: as for train.train.
 
   Raises:
     ValueError, lock.Held, learner.NonFinite, hosts.Stopped: as train.train does.
@@ -63,10 +65,11 @@ def sft(
   config = planned(config)
   with run_lib.opened(pathlib.Path(workdir), config, resume=resume, accept_changes=accept_changes, say=say) as run:
     if not run.finished:
-      yield from _tuned(config, run, drawn, evaluate, reached)
+      profiled = profiling.Profile(run.workdir, profile, of=config.steps)
+      yield from _tuned(config, run, drawn, evaluate, reached, profiled)
 
 
-def _tuned(config, run: run_lib.Run, drawn, evaluate, reached) -> Iterator[dict[str, Any]]:
+def _tuned(config, run: run_lib.Run, drawn, evaluate, reached, profiled: profiling.Profile) -> Iterator[dict[str, Any]]:
   # ---- 2. the rooms are built: every check comes before the weights are read -----------------------------------------
   player_lib.check_sft(config)
   steps, save_every = config.steps, config.checkpoint.every
@@ -88,19 +91,19 @@ def _tuned(config, run: run_lib.Run, drawn, evaluate, reached) -> Iterator[dict[
   state, host = run.restore(learner.init(config.seed, keep=False))
   first, done = run.restored or 0, host is not None and host["reached"]
   step = first
-  log = dict(restored=run.restored, tensorboard=config.log.tensorboard, silent=not hosts.is_first())
+  log = metrics_lib.MetricWriter.of_run(run.workdir, config, restored=run.restored, silent=not hosts.is_first())
 
   # ---- the steps -----------------------------------------------------------------------------------------------------
-  with signals.Signals() as received, metrics_lib.MetricWriter(run.workdir, **log) as writer:
+  with signals.Signals() as received, log as writer, profiled:
     for step in range(first + 1, first + 1 if done else steps + 1):
       # One mini-batch per step. Nothing needs to be scored first, and the weights take the place of advantages.
-      ready = learner.prepare(state, [pack(drawn(step - 1), rows=rows, lengths=lengths)])
-      state, metrics = learner_lib.drain(learner.train(state, ready))
+      with profiled(step):
+        ready = learner.prepare(state, [pack(drawn(step - 1), rows=rows, lengths=lengths)])
+        state, metrics = learner_lib.drain(learner.train(state, ready))
       if evaluate is not None:
         nnx.update(model, state.params)
         metrics |= evaluate(step, model)
-      writer.write(step, metrics)
-      row = dict(step=step, **metrics)
+      row = writer.write(step, metrics)
 
       # ---- its checkpoint --------------------------------------------------------------------------------------------
       done = bool(reached(row))

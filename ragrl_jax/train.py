@@ -26,7 +26,7 @@ from ragrl_jax.learner.state import TrainState
 from ragrl_jax.parallel import hosts, signals
 from ragrl_jax.rollout import dispatch, group_sampler
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.run import progress, rewards, watch
+from ragrl_jax.run import profiling, progress, rewards, watch
 from ragrl_jax.run import rooms as rooms_lib
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.store import evaluations
@@ -42,6 +42,7 @@ def train(
   reached: Callable[[dict[str, Any]], bool] = lambda row: False,
   resume: str = "auto",
   accept_changes: bool = False,
+  profile: range | None = None,
   say: Callable[[str], None] = print,
 ) -> Iterator[dict[str, Any]]:
   """Trains until `config.steps`, starting from the workdir's last checkpoint; yields each step's metrics.
@@ -52,12 +53,13 @@ def train(
 
   Args:
     config: see ragrl_jax/config.py.
-    workdir: gets config.json, metrics.jsonl, TensorBoard events, checkpoints/, episodes/ and model/.
+    workdir: gets config.json, metrics.jsonl, the trackers' files, checkpoints/, episodes/ and model/.
     evaluate: (step, player, params) → more metrics for the step's row (evaluate.evaluator makes one); called after
       every step, and before training with step 0.
     reached: a step's row → whether the run has reached its goal. It then ends as it would at config.steps.
     resume: "auto", "must" or "never" resume from a checkpoint.
     accept_changes: resume although settings have changed (store/changes.py); the changes are recorded.
+    profile: steps of which JAX's profiler writes a trace to `workdir`/profile.
     say: receives a message if the run resumes or is finished already.
 
   Raises:
@@ -70,14 +72,13 @@ def train(
   config_lib.validate(config)
   with run_lib.opened(pathlib.Path(workdir), config, resume=resume, accept_changes=accept_changes, say=say) as run:
     if not run.finished:
-      yield from _trained(config, run, evaluate, reached)
+      yield from _trained(config, run, evaluate, reached, profiling.Profile(run.workdir, profile, of=config.steps))
 
 
-def _trained(config, run: run_lib.Run, evaluate: progress.Evaluate | None, reached) -> Iterator[dict[str, Any]]:
+def _trained(config, run, evaluate, reached, profiled: profiling.Profile) -> Iterator[dict[str, Any]]:
   # ---- 2. the rooms are built ----------------------------------------------------------------------------------------
   steps, save_every, log_every = config.steps, config.checkpoint.every, config.log.episodes_every
   leads = hosts.is_first()  # the first host logs for all
-  log = dict(tensorboard=config.log.tensorboard, silent=not leads)
   rooms = rooms_lib.build(config)
   player, policy = rooms.player, rooms.learner.policy
 
@@ -86,11 +87,13 @@ def _trained(config, run: run_lib.Run, evaluate: progress.Evaluate | None, reach
   history, step, saving_s = [], first, 0.0
 
   # ---- the steps -----------------------------------------------------------------------------------------------------
-  with signals.Signals() as received, metrics_lib.MetricWriter(run.workdir, restored=run.restored, **log) as writer:
+  log = metrics_lib.MetricWriter.of_run(run.workdir, config, restored=run.restored, silent=not leads)
+  with signals.Signals() as received, log as writer, profiled:
     if evaluate is not None and first == 0:
-      yield _written(writer, 0, progress.evaluated(evaluate, 0, player, policy(state.params)))
+      yield writer.write(0, progress.evaluated(evaluate, 0, player, policy(state.params)))
     for step in range(first + 1, first + 1 if done else steps + 1):
-      state, scored, metrics, failed = _step(rooms, run, step, state, last=step == steps)
+      with profiled(step):
+        state, scored, metrics, failed = _step(rooms, run, step, state, last=step == steps)
       # ---- its row ---------------------------------------------------------------------------------------------------
       history.append(metrics)
       metrics = metrics | watch.of_training(
@@ -101,7 +104,7 @@ def _trained(config, run: run_lib.Run, evaluate: progress.Evaluate | None, reach
         metrics |= progress.evaluated(evaluate, step, player, policy(state.params))
       if leads and log_every and step % log_every == 0:
         rewards.write(run.workdir, step, scored, player.tokenizer)
-      row, saving_s = _written(writer, step, metrics), 0.0
+      row, saving_s = writer.write(step, metrics), 0.0
       # ---- its checkpoint --------------------------------------------------------------------------------------------
       done = bool(reached(row))
       last = done or step == steps
@@ -189,8 +192,3 @@ def _step(rooms: rooms_lib.Rooms, run: run_lib.Run, step: int, state: TrainState
   metrics |= progress.seconds_of(clock, rooms.sampler.reported())
   metrics |= progress.throughput(metrics, player.config, learner, taken.episodes)
   return state, scored, metrics, failed
-
-
-def _written(writer: metrics_lib.MetricWriter, step: int, metrics: dict[str, Any]) -> dict[str, Any]:
-  writer.write(step, metrics)
-  return dict(step=step, **metrics)

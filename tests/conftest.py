@@ -60,7 +60,7 @@ def only_declared_metrics(request, monkeypatch):
   def checked(self, step, values):
     odd = declared.undeclared(name for name, _ in metrics.flat(values))
     assert not odd, f"declare these metrics in ragrl_jax/core/metrics/declared: {', '.join(odd)}"
-    write(self, step, values)
+    return write(self, step, values)
 
   if request.path.parent.name not in ("store", "evaluation"):  # tests there write made-up rows
     monkeypatch.setattr(metrics.MetricWriter, "write", checked)

@@ -6,6 +6,7 @@ RUN contains the config.json that training wrote. Without STEP the newest checkp
 read, not the optimizer's state or the value head of a shared critic. LoRA adapters are merged into their base model.
 """
 
+import dataclasses
 import json
 import pathlib
 
@@ -21,7 +22,9 @@ from ragrl_jax.models import hf, lora, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.run import player
-from ragrl_jax.store import checkpoint
+from ragrl_jax.store import checkpoint as checkpoint_lib
+
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 def shape_of(config) -> DecoderConfig:
@@ -76,25 +79,59 @@ def settings_of(run: pathlib.Path):
   return config
 
 
+@dataclasses.dataclass(frozen=True)
+class Exported:
+  """What was exported.
+
+  Attributes:
+    run: the run's folder.
+    step: the checkpoint's step.
+    family: of the model.
+    weights: `evaluate.fingerprint` of the policy, by which evaluations know it.
+  """
+
+  run: pathlib.Path
+  step: int
+  family: str
+  weights: str
+
+
+def export(checkpoint: str | pathlib.Path, out: str | pathlib.Path, *, dtype: str, read_as: str = "") -> Exported:
+  """Writes a run's checkpoint and tokenizer as a Hugging Face folder.
+
+  Args:
+    checkpoint: RUN, or RUN/checkpoints/STEP.
+    out: the folder.
+    dtype: of the stored weights.
+    read_as: dtype in which the weights are read, on which their fingerprint depends; `dtype` if empty.
+
+  Raises:
+    FileNotFoundError, ValueError: there is no such checkpoint, it is damaged, or it is not of the run's model.
+  """
+  path = pathlib.Path(checkpoint)
+  _, steps, step = evaluate.locate(path if path.name.isdigit() else path / "checkpoints")
+  checkpoint_lib.refuse_damaged(steps / str(step))
+  config = settings_of(steps.parent)
+  if config.model.lora.rank or config.model.lora.path:
+    model, shape = player.model(config, player.tokenizer(config))
+  else:
+    shape = shape_of(config)
+    model = nnx.eval_shape(lambda: Decoder(shape, rngs=nnx.Rngs(0), param_dtype=jnp.dtype(read_as or dtype)))
+  model = restore(steps, step, model, shared=config.critic.kind == "shared")
+  weights = evaluate.fingerprint(nnx.split(model)[1])
+  player.save(lora.merged(model), shape, config, pathlib.Path(out), dtype=jnp.dtype(dtype))
+  return Exported(steps.parent, step, shape.family, weights)
+
+
 def main() -> int:
   """Runs `ragrl export`."""
   parser = commands.Parser(__doc__)
   parser.add_argument("--checkpoint", required=True, help="RUN or RUN/checkpoints/STEP")
   parser.add_argument("--out", required=True)
-  parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
+  parser.add_argument("--dtype", default="float32", choices=DTYPES)
   arguments = parser.parse_args()
-  path = pathlib.Path(arguments.checkpoint)
-  _, steps, step = evaluate.locate(path if path.name.isdigit() else path / "checkpoints")
-  checkpoint.refuse_damaged(steps / str(step))
-  config, dtype = settings_of(steps.parent), jnp.dtype(arguments.dtype)
-  if config.model.lora.rank or config.model.lora.path:
-    model, shape = player.model(config, player.tokenizer(config))
-  else:
-    shape = shape_of(config)
-    model = nnx.eval_shape(lambda: Decoder(shape, rngs=nnx.Rngs(0), param_dtype=dtype))
-  model = lora.merged(restore(steps, step, model, shared=config.critic.kind == "shared"))
-  player.save(model, shape, config, pathlib.Path(arguments.out), dtype=dtype)
-  print(json.dumps(dict(model=arguments.out, step=step, dtype=arguments.dtype, family=shape.family)))
+  made = export(arguments.checkpoint, arguments.out, dtype=arguments.dtype)
+  print(json.dumps(dict(model=arguments.out, step=made.step, dtype=arguments.dtype, family=made.family)))
   return 0
 
 

@@ -1,4 +1,4 @@
-"""Flags of the commands that train: for several hosts, and for resuming a run."""
+"""Flags of the commands that train: for several hosts, for resuming a run, and for a profile."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ from absl import flags
 
 from ragrl_jax.cli import commands
 from ragrl_jax.parallel import hosts
+from ragrl_jax.run import profiling
 
 DISTRIBUTED = flags.DEFINE_bool("distributed", False, "This is one of several hosts; JAX finds the others.")
 COORDINATOR = flags.DEFINE_string("coordinator", None, "Address and port of process 0, reachable from all hosts.")
@@ -20,11 +21,15 @@ RESUME = flags.DEFINE_enum(
   "auto: resume if the workdir has a checkpoint; must: fail if it has none; never: fail if it has a run.",
 )
 ACCEPT_CHANGES = flags.DEFINE_bool("accept_changes", False, "Resume with settings that differ from the run's.")
+PROFILE_STEPS = flags.DEFINE_string(
+  "profile_steps", "", "Steps whose profile is written to WORKDIR/profile, for xprof: 5:8, or 5."
+)
 
 
 def going_on() -> dict[str, Any]:
-  """How to resume, as arguments of `train.train` and `sft.sft`."""
-  return dict(resume=RESUME.value, accept_changes=ACCEPT_CHANGES.value)
+  """How to resume, and what to profile, as arguments of `train.train` and `sft.sft`."""
+  steps = profiling.steps_of(PROFILE_STEPS.value)
+  return dict(resume=RESUME.value, accept_changes=ACCEPT_CHANGES.value, profile=steps)
 
 
 def joined() -> hosts.Joined:

@@ -31,6 +31,8 @@ COMMANDS = {
   "quickstart": ("quickstart", "train a small model to search a made-up world, in minutes"),
   "import": ("import_hf", "check and convert a Hugging Face model folder"),
   "export": ("export_hf", "write a checkpoint as a Hugging Face model folder"),
+  "export-traces": ("export_traces", "write episodes as JSON lines or ATIF trajectories"),
+  "push": ("push_hf", "write a Hugging Face folder with a model card, and upload it if asked"),
   "judge": ("judge_answers", "ask a judge about the answers of finished evaluations"),
   "faithfulness": ("faithfulness", "judge the steps of logged episodes, set by set"),
   "make-arena-sft": ("make_arena_sft", "make the transcripts of ARENA's SFT baselines"),

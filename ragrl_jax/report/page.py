@@ -72,11 +72,11 @@ def read(workdir: str | os.PathLike) -> dict[str, Any]:
     ValueError: see `write_report`.
   """
   workdir = pathlib.Path(workdir)
-  config = _json(workdir / "config.json")
+  config = read_json(workdir / "config.json")
   rows = metrics.read_metrics(workdir)
   if config is None and not rows:
     raise ValueError(f"{workdir} holds neither config.json nor {metrics.FILE}: give the --workdir of a training run.")
-  config, summary = config or {}, _json(workdir / "summary.json") or {}
+  config, summary = config or {}, read_json(workdir / "summary.json") or {}
   return {
     "run": _run(workdir, config, rows, summary),
     "config": config,
@@ -146,7 +146,7 @@ def _run(workdir: pathlib.Path, config, rows, summary) -> dict[str, Any]:
     "seed": config.get("seed", summary.get("seed")),
     "steps": rows[-1]["step"] if rows else 0,
     "of_steps": config.get("steps"),
-    "model": _model(config.get("model") or {}),
+    "model": model_of(config.get("model") or {}),
     "began": _clock(times[0]) if times else "",
     "seconds": summary.get("seconds") or panels.seconds(rows),
     "written": _clock(datetime.datetime.now(datetime.UTC).timestamp()),
@@ -165,7 +165,8 @@ def _warnings(rows) -> list[dict[str, Any]]:
   return list(found.values())
 
 
-def _model(model: Mapping[str, Any]) -> str:
+def model_of(model: Mapping[str, Any]) -> str:
+  """The model of a run's config: its folder, or a new one's shape; "" if the config says neither."""
   if model.get("path"):
     return str(model["path"])
   shape = model.get("shape") or {}
@@ -176,7 +177,12 @@ def _clock(seconds: float) -> str:
   return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%-d %B %Y, %H:%M UTC")
 
 
-def _json(path: pathlib.Path) -> Any:
+def read_json(path: pathlib.Path) -> dict[str, Any] | None:
+  """The JSON object in a file; None if there is no file.
+
+  Raises:
+    ValueError: the file holds something else.
+  """
   if not path.exists():
     return None
   try:

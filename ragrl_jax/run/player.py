@@ -30,6 +30,7 @@ from ragrl_jax.recipes.recipe import Recipe
 from ragrl_jax.rollout import collect, dispatch, multihost
 from ragrl_jax.run import devices as devices_lib
 from ragrl_jax.run import surroundings
+from ragrl_jax.store import trackers
 
 
 class Answerer(Protocol):
@@ -202,6 +203,7 @@ def check(config, *, training: bool = True) -> None:
     )
   check_tools(config, chosen)
   if training:
+    trackers.check(trackers.chosen(config.log))
     learner_settings.from_config(config)
     learner_settings.optimizer_from_config(config)
   check_engine(config, training=training)
@@ -237,6 +239,7 @@ def check_tools(config, recipe: Recipe) -> None:
 def check_sft(config) -> None:
   """`check` for supervised fine-tuning, which neither samples nor searches."""
   recipe(config)
+  trackers.check(trackers.chosen(config.log))
   learner_settings.from_config(config, objective="sft")
   learner_settings.optimizer_from_config(config, total_steps=config.steps)
   _check_mesh(config, training=True)

@@ -19,7 +19,7 @@ Evaluate = Callable[[int, Player, Any], dict[str, Any]]
 
 
 class Clock:
-  """Seconds by phase.
+  """Seconds by phase. In a trace of the profiler a phase has its name (`profiling.py`).
 
   Example: `with clock("rollout"): …` adds to "rollout"; `clock.move("rollout", "judge_wait", 2.0)` moves two of these
   seconds to another phase.
@@ -31,7 +31,8 @@ class Clock:
   @contextlib.contextmanager
   def __call__(self, phase: str) -> Iterator[None]:
     start = time.perf_counter()
-    yield
+    with jax.profiler.TraceAnnotation(phase):
+      yield
     self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - start
 
   def move(self, of: str, to: str, seconds: float) -> None:

@@ -188,6 +188,9 @@ class Log(Section):
 
   episodes_every: int = setting(1, least=0)  # steps between two logged steps; 0: no episodes are logged
   tensorboard: bool = True
+  wandb: bool = False  # offline, unless the environment variable WANDB_MODE says otherwise
+  trackio: bool = False  # on this machine, unless TRACKIO_SPACE_ID or TRACKIO_SERVER_URL is set
+  mlflow: bool = False  # in the run's folder, unless MLFLOW_TRACKING_URI is set
 
 
 @dataclasses.dataclass(frozen=True)

@@ -50,7 +50,7 @@ def write(workdir: pathlib.Path, config) -> None:
     with jsonl.whole(workdir / WORDINGS) as part:
       part.write_text(json.dumps(texts, indent=1, ensure_ascii=False), encoding="utf-8")
   with jsonl.whole(workdir / FILE) as part:
-    part.write_text(json.dumps(_values(config), indent=1), encoding="ascii")
+    part.write_text(json.dumps(values(config), indent=1), encoding="ascii")
 
 
 def wordings(config) -> dict[str, str]:
@@ -60,7 +60,7 @@ def wordings(config) -> dict[str, str]:
     ValueError: a file that cannot be read.
   """
   found = {}
-  for name, value in _flat(_values(config)).items():
+  for name, value in _flat(values(config)).items():
     if isinstance(value, str) and value.startswith(fields.FILE):
       path = pathlib.Path(value.removeprefix(fields.FILE)).expanduser()
       try:
@@ -71,6 +71,12 @@ def wordings(config) -> dict[str, str]:
   return found
 
 
+def wordings_of(workdir: pathlib.Path) -> dict[str, str]:
+  """Setting → its file's text when the run began; {} if no setting was "file:PATH"."""
+  path = workdir / WORDINGS
+  return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
 def digests(texts: Mapping[str, str]) -> dict[str, str]:
   """Setting → a short hash of its text."""
   return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in texts.items()}
@@ -78,8 +84,7 @@ def digests(texts: Mapping[str, str]) -> dict[str, str]:
 
 def reworded(workdir: pathlib.Path, config) -> dict[str, tuple[str, str]]:
   """Setting → (old hash, new hash) of each file whose text has changed since the run began."""
-  path = workdir / WORDINGS
-  was = digests(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+  was = digests(wordings_of(workdir))
   now = digests(wordings(config))
   return {name: (was[name], now[name]) for name in was.keys() & now.keys() if was[name] != now[name]}
 
@@ -95,7 +100,7 @@ def differences(workdir: pathlib.Path, config) -> dict[str, tuple[Any, Any]]:
   path = workdir / FILE
   try:
     saved = json.loads(path.read_text(encoding="utf-8"))
-    was = _flat(_values(config_lib.default_config()))
+    was = _flat(values(config_lib.default_config()))
     was |= {RENAMED.get(name, name): value for name, value in _flat(saved).items()}
   except (FileNotFoundError, AttributeError, ValueError) as error:
     raise ValueError(
@@ -103,7 +108,7 @@ def differences(workdir: pathlib.Path, config) -> dict[str, tuple[Any, Any]]:
       "Put it back, use another workdir, or remove it and go on by "
       "--accept_changes."
     ) from error
-  now = _flat(_values(config))
+  now = _flat(values(config))
   texts = {f"{name} (its text)": pair for name, pair in reworded(workdir, config).items()}
   nothing = object()
   found = {name: (was.get(name, nothing), now.get(name, nothing)) for name in [*now, *(was.keys() - now.keys())]}
@@ -147,7 +152,7 @@ def _is_free(name: str, config) -> bool:
   return any(fnmatch.fnmatchcase(name, pattern) for pattern in FREE)
 
 
-def _values(config) -> dict[str, Any]:
+def values(config) -> dict[str, Any]:
   """The settings as JSON values, without credentials."""
   return json.loads(
     config.to_json_best_effort(),

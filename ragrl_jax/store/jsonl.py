@@ -130,7 +130,7 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
   try:
     yield
   except OSError as error:
-    if error.filename is not None:
+    if error.filename is not None or error.errno is None:  # it is named, or is not the system's
       raise
     said = f"{error.strerror}: mend that (make room, for example), then start the same command again"
     raise OSError(error.errno, said, str(path)) from None

@@ -1,30 +1,38 @@
-"""Writes and reads the metrics of a run: metrics.jsonl, and TensorBoard beside it."""
+"""Writes and reads the metrics of a run: metrics.jsonl, and the trackers beside it (`trackers.py`)."""
 
 import errno
 import os
 import pathlib
-import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from ragrl_jax.store import jsonl
+from ragrl_jax.store import changes, jsonl
+from ragrl_jax.store import trackers as trackers_lib
 
 FILE = "metrics.jsonl"
 
 
 class MetricWriter:
-  """Appends one JSON object per step to metrics.jsonl, and the same scalars to TensorBoard.
+  """Appends one JSON object per step to metrics.jsonl, and hands the same numbers to the run's trackers.
 
   A row is `{"step": n, "time": seconds since 1970, …}`. `step` is the number of optimiser steps done when the row was
   written, so a measurement before training has step 0. A value that is not finite is written as null, and `nulls`
-  counts them. Keys of nested mappings are joined by "/". Text goes to the JSON file only.
+  counts them; `untracked` counts the rows, of this start, that dropped trackers lack. Keys of nested mappings are
+  joined by "/". Text goes to the JSON file only.
   """
 
   def __init__(
-    self, workdir: str | os.PathLike, *, restored: int | None = None, tensorboard: bool = True, silent: bool = False
+    self,
+    workdir: str | os.PathLike,
+    *,
+    restored: int | None = None,
+    tensorboard: bool = True,
+    trackers: Iterable[str] = (),
+    settings: Mapping[str, Any] | None = None,
+    silent: bool = False,
   ):
     """Opens the run's files and removes the rows that a killed run wrote after its last checkpoint.
 
@@ -33,9 +41,11 @@ class MetricWriter:
       restored: the step that was restored. Later rows are removed, since the run writes them again. None means a new
         run: all old rows and event files are removed.
       tensorboard: whether to write event files, under `tensorboard/`.
+      trackers: other trackers, by the names of their switches.
+      settings: the run's settings, for the trackers.
       silent: touch no file, because another host of the run writes.
     """
-    self._last, self._file, self._board = None, None, None
+    self._last, self._file, self._trackers = None, None, None
     if silent:
       return
     self.path = pathlib.Path(workdir) / FILE
@@ -44,20 +54,22 @@ class MetricWriter:
     self._last = kept[-1]["step"] if kept else None
     # Unbuffered: a buffer could write the rest of a row later that a full disk refused.
     self._file = open(self.path, "ab", buffering=0)
-    if tensorboard:
-      # Imported here, since the import takes a second and evaluation does not need it.
-      import tensorboardX
+    names = dict.fromkeys([*(["tensorboard"] if tensorboard else []), *trackers])
+    self._trackers = trackers_lib.Trackers(names, self.path.parent, restored=restored, settings=settings or {})
 
-      folder = self.path.parent / "tensorboard"
-      for old in folder.glob("events.out.tfevents.*") if restored is None else ():
-        old.unlink()
-      # TensorBoard names event files by the second; the suffix keeps a second file from replacing the first.
-      self._board = tensorboardX.SummaryWriter(
-        str(folder), purge_step=None if restored is None else restored + 1, filename_suffix=f".{time.time_ns()}"
-      )
+  @classmethod
+  def of_run(cls, workdir: str | os.PathLike, config, *, restored: int | None, silent: bool) -> "MetricWriter":
+    """The writer with the trackers that config.log switches on; they get the config without credentials."""
+    names = trackers_lib.chosen(config.log)
+    return cls(
+      workdir, restored=restored, tensorboard=False, trackers=names, settings=changes.values(config), silent=silent
+    )
 
-  def write(self, step: int, metrics: Mapping[str, Any]) -> None:
+  def write(self, step: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Writes a step's row. Pass all metrics of the step in one call, those of an evaluation included.
+
+    Returns:
+      The metrics as given, with the `step`.
 
     Raises:
       ValueError: a step at or before the last one, or a value that is neither a number nor text.
@@ -68,29 +80,30 @@ class MetricWriter:
         f"metrics of step {step} after those of step {self._last}: a step has one row in {self.path}; "
         "collect its values and write them once."
       )
-    if self._file is None:
-      return
+    if self._file is None or self._trackers is None:
+      return dict(step=step, **metrics)
     given = dict(flat(metrics))
     values = {name: _scalar(name, value) for name, value in given.items()}
     row = {"step": int(step), "time": round(time.time(), 3), **values}
     if nulls := sum(value is None and given[name] is not None for name, value in values.items()):
       row["nulls"] = nulls
+    if untracked := self._trackers.lacking:
+      row["untracked"] = untracked
     with jsonl.naming(self.path):
       line = jsonl.line(row).encode()
       if self._file.write(line) < len(line):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     self._last = step
-    if self._board is not None:
-      for name, value in values.items():
-        if isinstance(value, int | float):
-          self._board.add_scalar(re.sub(r"[^\w./-]", "_", name), value, step, walltime=row["time"])
+    numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
+    self._trackers.write(row["step"], row["time"], numbers)
+    return dict(step=step, **metrics)
 
   def close(self) -> None:
     """Closes the files."""
     if self._file is not None:
       self._file.close()
-    if self._board is not None:
-      self._board.close()
+    if self._trackers is not None:
+      self._trackers.close()
 
   def __enter__(self) -> "MetricWriter":
     return self
@@ -116,7 +129,7 @@ def flat(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 def _scalar(name: str, value: Any) -> int | float | str | None:
   """A Python scalar from a Python, NumPy or JAX scalar; None if it is not finite."""
-  if name in ("step", "time", "nulls"):
+  if name in ("step", "time", "nulls", "untracked"):
     raise ValueError(f"metric {name!r}: the writer keeps this name for itself; call it something else.")
   if value is None or isinstance(value, str):
     return value

@@ -11,7 +11,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from ragrl_jax.parallel import hosts
-from ragrl_jax.store import changes, checkpoint, jsonl, lock, metrics
+from ragrl_jax.store import changes, checkpoint, jsonl, lock, metrics, versions
 
 RESUME = ("auto", "must", "never")
 FINISHED = "finished.json"  # written after the last checkpoint and model/
@@ -78,6 +78,7 @@ class Run:
     if hosts.is_first():
       (self.workdir / FINISHED).unlink(missing_ok=True)
       changes.write(self.workdir, self._config)
+      versions.record(self.workdir, self.restored)
       if self._changes:
         changes.record(self.workdir, self.restored, self._changes)
     return state, host

@@ -105,7 +105,7 @@ def test_every_pattern_of_free_settings_matches_a_setting():
   config = config_lib.default_config()
   with config.judges.unlocked():
     config.judges.answer = dict(config.judge)
-  names = changes._flat(changes._values(config))
+  names = changes._flat(changes.values(config))
   for pattern in changes.FREE:
     assert changes.fnmatch.filter(names, pattern), pattern
 

@@ -1,0 +1,29 @@
+"""Writes the episodes of a run, or of an evaluation, for other programs, one JSON object a line:
+
+  python launchers/export_traces.py --workdir OUT --format jsonl|atif --out FILE.jsonl
+
+jsonl is a flat form: messages, rewards, terms, verdicts. atif is Harbor's Agent Trajectory Interchange Format, with the
+token ids and log-probabilities of each step. docs/howto/tracking.md has both.
+"""
+
+import json
+
+from ragrl_jax.cli import commands
+from ragrl_jax.report import interchange
+
+
+def main() -> int:
+  """Runs `ragrl export-traces`."""
+  parser = commands.Parser(__doc__)
+  parser.add_argument("--workdir", required=True, help="folder of a run or of an evaluation")
+  parser.add_argument("--format", default="jsonl", choices=tuple(interchange.FORMS))
+  parser.add_argument("--out", required=True, help="the file to write")
+  arguments = parser.parse_args()
+  number = interchange.write(arguments.workdir, arguments.format, arguments.out)
+  print(json.dumps(dict(episodes=number, format=arguments.format, file=arguments.out)))
+  return 0
+
+
+def start() -> None:
+  """Reads the flags and runs `main`."""
+  commands.call(main)

@@ -1,0 +1,187 @@
+"""Writes a checkpoint as a Hugging Face folder with a model card, and uploads it only if --to says where:
+
+  python launchers/push_hf.py --checkpoint RUN[/checkpoints/STEP] --out FOLDER [--results DIR …]
+  python launchers/push_hf.py --checkpoint RUN --out FOLDER --results DIR --license apache-2.0 --to USER/NAME
+
+The card, FOLDER/README.md, has recipe, data, settings, training, scores with intervals, and limits. The scores are the
+run's own held-out ones at that step, and those of the evaluations that --results names; an evaluation of other weights
+is refused. Without --to nothing leaves this machine.
+"""
+
+import pathlib
+import re
+from typing import Any
+
+import huggingface_hub
+from huggingface_hub import constants, errors
+
+from ragrl_jax import config as config_lib
+from ragrl_jax.cli import commands, configs, export_hf
+from ragrl_jax.evaluation import harness
+from ragrl_jax.report import card
+from ragrl_jax.report import page as page_lib
+from ragrl_jax.store import evaluations, jsonl
+
+README = "README.md"
+# The error of every failed request. Versions of the hub's client use different HTTP libraries.
+HTTPError = next(kind for kind in errors.HfHubHTTPError.__mro__ if kind.__name__ == "HTTPError")
+
+
+def main() -> int:
+  """Runs `ragrl push`."""
+  parser = commands.Parser(__doc__)
+  parser.add_argument("--checkpoint", required=True, help="RUN or RUN/checkpoints/STEP")
+  parser.add_argument("--out", required=True, help="a new folder")
+  parser.add_argument("--results", action="append", default=[], help="folder of an evaluation of this checkpoint")
+  parser.add_argument("--license", default="", help="of the weights, as the hub names it: apache-2.0, other")
+  parser.add_argument("--base_model", default="", help="the base model's name on the hub")
+  parser.add_argument("--dtype", default="bfloat16", choices=export_hf.DTYPES)
+  parser.add_argument("--to", default="", help="USER/NAME on the hub: upload")
+  parser.add_argument("--private", action="store_true", help="make the repository private, if it is new")
+  arguments = parser.parse_args()
+  out = pathlib.Path(arguments.out)
+  if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    raise ValueError(f"--out={out}: something is there, and everything in the folder is uploaded: name a new folder.")
+  token = allowed(arguments.to, arguments.license) if arguments.to else ""
+  name = arguments.to.partition("/")[2] or run_of(arguments.checkpoint).name
+  made = write(
+    arguments.checkpoint,
+    out,
+    results=arguments.results,
+    dtype=arguments.dtype,
+    name=name,
+    licence=arguments.license,
+    base=arguments.base_model,
+  )
+  files = {str(path.relative_to(out)): path.stat().st_size for path in sorted(out.rglob("*")) if path.is_file()}
+  size = f"{len(files)} files, {sum(files.values()) / 1e6:.1f} MB"
+  print("\n".join(f"{count:>14,}  {file}" for file, count in files.items()))
+  if not arguments.to:
+    print(f"{out}: {size}, of step {made.step}. Nothing was uploaded: read {README}, then `hf upload USER/NAME {out}`.")
+    return 0
+  said = f"Step {made.step} of {made.run.resolve().name}"
+  print(f"{size}: {upload(out, arguments.to, token=token, private=arguments.private, message=said)}")
+  return 0
+
+
+def run_of(checkpoint: str) -> pathlib.Path:
+  """The run's folder of RUN or RUN/checkpoints/STEP."""
+  path = pathlib.Path(checkpoint).resolve()
+  return path.parents[1] if path.name.isdigit() and path.parent.name == "checkpoints" else path
+
+
+def write(
+  checkpoint: str, out: pathlib.Path, *, results: list[str], dtype: str, name: str, licence: str = "", base: str = ""
+) -> export_hf.Exported:
+  """Writes the folder: model, tokenizer and card.
+
+  Args:
+    checkpoint: RUN or RUN/checkpoints/STEP.
+    out: the folder.
+    results: folders of evaluations of this checkpoint.
+    dtype: of the stored weights.
+    name, licence, base: see `card.write`.
+
+  Raises:
+    FileNotFoundError, ValueError: see `export_hf.export`; or an evaluation is unfinished, or of other weights.
+  """
+  found = [(folder, finished(folder)) for folder in results]
+  config = config_lib.of_run(run_of(checkpoint))
+  made = export_hf.export(checkpoint, out, dtype=dtype, read_as=config.model.param_dtype)
+  scores = held_out(made)
+  for folder, metrics in found:
+    settings = metrics.get("settings") or {}
+    if settings.get("weights") != made.weights:
+      raise ValueError(
+        f"--results={folder} scores other weights ({settings.get('weights')}) than step {made.step} of {made.run} "
+        f"({made.weights}): evaluate this checkpoint, or leave the folder out. {out} has no card yet."
+      )
+    asked = ", ".join(pathlib.PurePath(part).name for part in str(settings.get("data")).split(","))
+    scores.append((asked, None, metrics))
+  text = card.write(
+    made.run, made.step, name=name, baseline=baseline(config), scores=scores, licence=licence, base=base
+  )
+  with jsonl.whole(out / README) as part:
+    part.write_text(text, encoding="utf-8")
+  return made
+
+
+def finished(folder: str) -> dict[str, Any]:
+  """The metrics of a finished evaluation.
+
+  Raises:
+    ValueError: the folder holds none.
+  """
+  metrics = page_lib.read_json(pathlib.Path(folder) / "metrics.json")
+  if metrics is None:
+    raise ValueError(f"--results={folder}: no metrics.json there: name the --out of a finished `ragrl evaluate`.")
+  return metrics
+
+
+def held_out(made: export_hf.Exported) -> list[tuple[str, dict[str, Any] | None, dict[str, Any]]]:
+  """The run's own evaluation at the checkpoint's step, beside that before training; [] if there was none."""
+  files = evaluations.steps(made.run)
+  if made.step not in files:
+    return []
+  of = lambda step: harness.summarise(list(jsonl.read(files[step]))) if step in files else None
+  after = of(made.step)
+  assert after is not None
+  return [("Held-out questions of the run", of(0), after)]
+
+
+def baseline(config) -> dict[str, Any]:
+  """The settings of the package's config for the run's recipe and preset; the defaults if it has none."""
+  file = configs.folder() / f"{config.recipe}.py"
+  if not file.is_file():
+    return config_lib.default_config().to_dict()
+  return config_lib.load(file, "" if config.preset == "paper" else config.preset).to_dict()
+
+
+def allowed(to: str, licence: str) -> str:
+  """The token of the hub, after every check that needs no network.
+
+  Raises:
+    ValueError: the name is none, no licence was given, the hub is switched off, or there is no token.
+  """
+  if not re.fullmatch(r"[\w.-]+/[\w.-]+", to):
+    raise ValueError(f"--to={to}: name a repository of the hub, as in USER/NAME.")
+  if not licence:
+    raise ValueError(f"--to={to} without --license: say under which licence the weights are shared (other: yours).")
+  if constants.HF_HUB_OFFLINE:
+    raise ValueError(f"--to={to}, but HF_HUB_OFFLINE is set in the environment: unset it to upload.")
+  token = huggingface_hub.get_token()
+  if not token:
+    raise ValueError(f"--to={to}: there is no token of the hub: `hf auth login`, or set HF_TOKEN.")
+  return token
+
+
+def upload(
+  folder: pathlib.Path, to: str, *, token: str, private: bool, message: str, endpoint: str | None = None
+) -> str:
+  """Uploads the folder to a model repository, which is made if there is none. Returns the commit's address.
+
+  Args:
+    folder: everything in it is uploaded.
+    to: USER/NAME.
+    token: of the hub.
+    private: whether a new repository is private.
+    message: of the commit.
+    endpoint: the hub's address; None for the public hub, or that of HF_ENDPOINT.
+
+  Raises:
+    ValueError: the hub refuses, or cannot be reached.
+  """
+  hub = huggingface_hub.HfApi(endpoint=endpoint, token=token)
+  try:
+    hub.create_repo(to, private=private, exist_ok=True)
+    return str(hub.upload_folder(repo_id=to, folder_path=folder, commit_message=message))
+  except HTTPError as error:
+    why = " ".join(str(error).split())
+    raise ValueError(
+      f"--to={to}: the upload failed ({why}). {folder} is complete: `hf upload {to} {folder}`."
+    ) from error
+
+
+def start() -> None:
+  """Reads the flags and runs `main`."""
+  commands.call(main)

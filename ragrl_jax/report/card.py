@@ -1,0 +1,259 @@
+"""The model card of a trained checkpoint, as Markdown, from what its run and its evaluations wrote.
+
+Every name and every value comes from outside: it is escaped, so that it is text on the card. Of local paths only the
+last part is shown, and of addresses nothing.
+"""
+
+import fnmatch
+import pathlib
+import re
+import string
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import huggingface_hub
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import recipes
+from ragrl_jax.data import readers
+from ragrl_jax.report import metric_tables, panels, traces
+from ragrl_jax.report import page as page_lib
+from ragrl_jax.store import changes, metrics, sums, versions
+
+_SIGNS = re.compile("([" + re.escape("".join(sorted(set(string.punctuation) - set(" ,.'\"-/%=?;")))) + "])")
+_LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)  # GitHub's Markdown makes links of bare addresses
+_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+_LOCAL = re.compile(r"[~./]|[A-Za-z]:\\")
+# Settings that the card has elsewhere, or that name places on the machine.
+_ELSEWHERE = ("recipe", "preset", "switches*", "data.train", "data.hard", "data.evaluate", "model.path", "steps")
+SETS = {"train": "trained on", "hard": "trained on, hard", "evaluate": "held out during training"}
+
+
+def markdown(text: Any) -> str:
+  """The text as Markdown that shows it unchanged, in one line and as one cell of a table."""
+  line = traces.safe(" ".join(str(text).split()))
+  return _LINK.sub(r"\\.", _SIGNS.sub(r"\\\1", line))
+
+
+def write(
+  run: str | pathlib.Path,
+  step: int,
+  *,
+  name: str,
+  baseline: Mapping[str, Any],
+  scores: Sequence[tuple[str, Mapping[str, Any] | None, Mapping[str, Any]]],
+  licence: str = "",
+  base: str = "",
+) -> str:
+  """The text of README.md.
+
+  Args:
+    run: the run's folder.
+    step: the checkpoint's step.
+    name: the model's.
+    baseline: the settings that the recipe's preset begins with, with which the run's are compared.
+    scores: (questions, metrics before training or None, metrics of these weights) of each evaluation, as
+      `evaluation.harness` writes them.
+    licence: its identifier on the hub; "" for none.
+    base: the base model's name on the hub; "" if it is unknown.
+
+  Raises:
+    ValueError: the folder holds no run, a file in it is damaged, or `base` is no name of the hub.
+  """
+  run = pathlib.Path(run)
+  config = config_lib.of_run(run)
+  if base and not _HUB.fullmatch(base):
+    raise ValueError(f"--base_model={base}: name a model of the hub, as in OWNER/NAME.")
+  base = base or _hub_name(config.model.path)
+  rows = [row for row in metrics.read_metrics(run) if 0 < row["step"] <= step]
+  tuned = bool(rows) and not any("reward" in row for row in rows)
+  head = huggingface_hub.ModelCardData(
+    license=licence or None,
+    base_model=base or None,
+    library_name="transformers",
+    pipeline_tag="text-generation",
+    tags=["ragrl_jax", "retrieval-augmented-generation", "fine-tuning" if tuned else "reinforcement-learning"],
+  )
+  parts = [
+    f"---\n{head.to_yaml()}\n---",
+    f"# {markdown(name)}",
+    _lead(config, base, tuned=tuned),
+    "## Training\n\n" + _table(("", ""), _training(run, config, rows, step, tuned=tuned)),
+    "## Data\n\n" + _data(config),
+    "## Settings\n\n" + _settings(run, config, baseline),
+    "## Scores\n\n" + _scores(scores),
+    "## Limits\n\n" + "\n".join(f"- {line}" for line in _limits(config, scores)),
+    "## Licence\n\n" + (markdown(licence) if licence else "Nobody has named one."),
+  ]
+  return "\n\n".join(parts) + "\n"
+
+
+def differing(config, baseline: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+  """(setting, the run's value, the baseline's) of each setting that changes what is trained and differs.
+
+  Switches are compared with those of the preset. A setting that the baseline lacks has None there.
+
+  Args:
+    config: the run's settings.
+    baseline: nested settings.
+  """
+  was = dict(page_lib.flat(baseline))
+  free = (*changes.FREE, *_ELSEWHERE)
+  found = [
+    (path, value, was.get(path))
+    for path, value in page_lib.flat(config.to_dict())
+    if value != was.get(path) and not any(fnmatch.fnmatchcase(path, pattern) for pattern in free)
+  ]
+  preset = recipes.get(config.recipe, config.preset).switches
+  given = {name: value for name, value in config.switches.to_dict().items() if value is not None}
+  return [(f"switches.{n}", v, preset[n]) for n, v in given.items() if v != preset[n]] + found
+
+
+def _lead(config, base: str, *, tuned: bool) -> str:
+  how = "fine-tuned on transcripts" if tuned else "trained by reinforcement learning to use retrieved documents"
+  came = f"[{markdown(base)}](https://huggingface.co/{base})" if base else markdown(_model(config)) or "a new model"
+  return (
+    f"A language model {how}, with ragrl\\_jax. Recipe: "
+    f"{markdown(config.recipe)}, preset {markdown(config.preset)}. It began as {came}."
+  )
+
+
+def _training(run: pathlib.Path, config, rows, step: int, *, tuned: bool) -> list[tuple[str, str]]:
+  kept = [row for row in versions.read(run) if row["step"] < step] or [{}]
+  code = list(dict.fromkeys(_code(row) for row in kept))
+  played = config.rollout.prompts_per_step * config.rollout.group_size
+  tokens = sum(row.get("tokens") or 0 for row in rows)
+  hours = (panels.seconds(rows) or 0.0) / 3600
+  lines = [
+    ("Steps", f"{step:,} of {config.steps:,}"),
+    *([] if tuned else [("Episodes", f"{step * played:,}, {played:,} a step")]),
+    *([("Trained tokens", f"{tokens:,.0f}")] if tokens else []),
+    *([("Time", f"{hours:.2f} h")] if hours else []),
+    ("Seed", str(config.seed)),
+    ("Devices", markdown("; ".join(dict.fromkeys(row.get("devices") or "not recorded" for row in kept)))),
+    ("Code", "; ".join(code)),
+  ]
+  return lines
+
+
+def _code(row: Mapping[str, Any]) -> str:
+  if not row:
+    return "not recorded"
+  commit = f"commit {row['commit']}" if row.get("commit") else "commit unknown"
+  return markdown(f"ragrl_jax {row['ragrl_jax']} ({commit}), JAX {row['jax']}, Python {row['python']}")
+
+
+def _data(config) -> str:
+  lines = []
+  for field, role in SETS.items():
+    for part in filter(None, str(config.data[field]).split(",")):
+      lines += [(markdown(role), *cells) for cells in _sources(part)]
+  said = "\n\nCounted and summed when this card was written." if any(line[3] for line in lines) else ""
+  return _table(("Role", "Questions", "Number", "SHA-256"), lines) + said if lines else "The run names none."
+
+
+def _sources(part: str) -> list[tuple[str, str, str]]:
+  """(name, number of questions, checksum) of each file that a part of a setting names."""
+  if part.startswith("hf:"):
+    local = _LOCAL.match(part.removeprefix("hf:"))
+    return [("a data set of this machine" if local else markdown(part), "", "")]
+  try:
+    files = readers.files(part)
+    return [
+      (markdown(file.name), f"{sum(1 for _ in readers.read_examples(file)):,}", f"`{sums.digest(file)}`")
+      for file in files
+    ]
+  except FileNotFoundError:
+    return [(markdown(pathlib.PurePath(part).name), "the file is gone", "")]
+
+
+def _settings(run: pathlib.Path, config, baseline: Mapping[str, Any]) -> str:
+  lines = [(f"`{path}`", _value(is_now), _value(was)) for path, is_now, was in differing(config, baseline)]
+  texts = [f"The text of `{path}` was the run's own." for path in changes.wordings_of(run)]
+  what = "that differ from those that the recipe's preset begins with"
+  table = _table(("Setting", "This run", "Preset"), lines)
+  return "\n\n".join([f"Those {what}:\n\n{table}" if lines else f"None {what}.", *texts])
+
+
+def _value(value: Any) -> str:
+  """A setting's value; of a path the last part, of an address nothing."""
+  if isinstance(value, str) and "://" in value:
+    return "an address"
+  if isinstance(value, str) and "/" in value and (_LOCAL.match(value) or pathlib.Path(value).exists()):
+    value = pathlib.PurePath(value).name
+  return markdown(page_lib.said(value))
+
+
+def _scores(scores) -> str:
+  if not scores:
+    return "Nobody has scored these weights."
+  said = "Means with 95 % bootstrap intervals over the questions; n is the number of questions."
+  return "\n\n".join([said, *(_score(*one) for one in scores)])
+
+
+def _score(asked: str, before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> str:
+  lines = []
+  for row in metric_tables.comparison(before, after):
+    sides = [row["before"], row["after"]] if before else [row["after"]]
+    lines.append((markdown(row["label"]), *(_side(side) for side in sides), "" if row["n"] is None else str(row["n"])))
+  heads = ("", "Before training", "These weights", "n") if before else ("", "These weights", "n")
+  settings, notes = after.get("settings") or {}, []
+  if retrieval := settings.get("retrieval"):
+    notes.append(f"Retriever: {_value(str(retrieval.get('index')))}, {markdown(retrieval.get('top_k'))} passages.")
+  if sampling := settings.get("sampling"):
+    notes.append("Answers: " + markdown(sampling if isinstance(sampling, str) else page_lib.said(sampling)) + ".")
+  if after.get("seeds"):
+    notes.append(f"Means over {after['seeds']} seeds.")
+  for name, text in (("failed", "questions failed and are left out"), ("unjudged", "answers got no verdict")):
+    if after.get(name):
+      notes.append(f"{after[name]:g} {text}.")
+  return "\n\n".join(filter(None, [f"### {markdown(asked)}", _table(heads, lines), " ".join(notes)]))
+
+
+def _side(side: Mapping[str, float | None] | None) -> str:
+  if side is None:
+    return "–"
+  digits = 3 if side["value"] < 10 else 1
+  bounds = "" if side["low"] is None else f" [{side['low']:.3f}, {side['high']:.3f}]"
+  return f"{side['value']:.{digits}f}{bounds}"
+
+
+def _limits(config, scores) -> list[str]:
+  searches = bool(config.retrieval.index)
+  lines = [
+    "It answers from the passages that it is given: if they are wrong, so is the answer. Nobody has tested it for "
+    "bias, safety or other uses.",
+    f"It was trained with one seed ({config.seed}); another seed gives another model.",
+  ]
+  if searches:
+    lines.append(
+      f"It was trained with one retriever ({_value(config.retrieval.index)}, {config.retrieval.top_k} passages a "
+      "search). With another retriever or corpus its scores are unknown."
+    )
+  asked = [config.judge.kind, *((judge or {}).get("kind") for judge in config.judges.to_dict().values())]
+  kinds = [kind for kind in dict.fromkeys(asked) if kind not in (None, "none")]
+  if kinds:
+    lines.append(f"A judge ({markdown(', '.join(kinds))}) took part in its reward: it may have learnt to please it.")
+  if scores:
+    lines.append(
+      "The intervals cover the draw of questions alone, neither other seeds nor other data. Whether the base model had "
+      "seen the questions is unknown."
+    )
+  else:
+    lines.append("It has not been scored: measure it on your own questions first.")
+  return lines
+
+
+def _model(config) -> str:
+  path = config.model.path
+  return pathlib.PurePath(path).name if path else page_lib.model_of(config.model.to_dict())
+
+
+def _hub_name(path: str) -> str:
+  """The name on the hub of a model in the hub's cache (…/models--OWNER--NAME/…); "" for other folders."""
+  found = re.search(r"models--([\w.-]+?)--([\w.-]+)", path)
+  return f"{found[1]}/{found[2]}" if found else ""
+
+
+def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+  return "\n".join(f"| {' | '.join(line)} |" for line in (heads, ["---"] * len(heads), *lines))

@@ -1,0 +1,204 @@
+"""Episodes in forms that other programs read: one flat JSON object each, or ATIF trajectories.
+
+The flat form has
+
+    run step prompt_index sample version    which episode; an evaluation's has only the run
+    id question golds source hops           the example
+    messages                                {"role", "content"} in order: "user" for a prompt or a notice, "assistant"
+                                            for the model, "tool" for a search result, with its "query" and the ids of
+                                            its "passages"; "conversation", from 0, if an episode has several
+    reward outcome advantage terms weights  as in the log
+    verdicts                                what judges and other models were asked
+    ended failure                           why it ended
+
+ATIF is Harbor's Agent Trajectory Interchange Format, version 1.7 (harborframework.com/docs/trajectory-format). A step
+of the agent has its token ids and log-probabilities where the log has them; its prompt's ids are all ids before it.
+"""
+
+import pathlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import ragrl_jax
+from ragrl_jax import structs
+from ragrl_jax.report import page as page_lib
+from ragrl_jax.store import episodes, jsonl
+
+ATIF = "ATIF-v1.7"
+SEARCH = {
+  "type": "function",
+  "function": {
+    "name": "search",
+    "description": "Searches the corpus.",
+    "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
+  },
+}
+_THOUGHT = re.compile(r"\s*<think>(.*?)</think>\s*(.*)", re.DOTALL)
+_SCORES = ("reward", "outcome", "advantage", "terms", "weights")
+
+
+def write(folder: str | pathlib.Path, form: str, out: str | pathlib.Path) -> int:
+  """Writes all kept episodes of a run, or of an evaluation, one JSON object a line. Returns how many.
+
+  Args:
+    folder: the run's folder, or the evaluation's.
+    form: a key of FORMS.
+    out: the file; a kill leaves the whole file or none.
+
+  Raises:
+    FileNotFoundError: the folder holds no episodes.
+    ValueError: a file in it is damaged.
+  """
+  folder, number = pathlib.Path(folder), 0
+  about, kept = described(folder), episodes.read_folder(folder)
+
+  def rows() -> Iterator[dict[str, Any]]:
+    nonlocal number
+    for row in kept:
+      number += 1
+      yield FORMS[form](row, about)
+
+  jsonl.write(out, rows())
+  return number
+
+
+def described(folder: pathlib.Path) -> dict[str, str]:
+  """{"run", "recipe", "preset", "model"} of a run's folder or of an evaluation's; "" for what it does not say."""
+  config = page_lib.read_json(folder / "config.json")
+  if config is not None:
+    model = page_lib.model_of(config.get("model") or {})
+  else:
+    config = page_lib.read_json(folder / "settings.json") or {}
+    model = str(config.get("checkpoint") or config.get("model") or "")
+  named = {name: str(config.get(name) or "") for name in ("recipe", "preset")}
+  # Of a path only the end: the rest says where files lie on this machine.
+  return {"run": folder.resolve().name, **named, "model": "/".join(pathlib.PurePath(model).parts[-2:])}
+
+
+def flat(row: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:
+  """An episode's row in the flat form, see above.
+
+  Args:
+    row: a row of `store.episodes`.
+    about: of `described`.
+  """
+  which = {name: row[name] for name in ("step", "prompt_index", "sample", "version") if name in row}
+  asked = {name: row[name] for name in ("id", "question", "golds", "source", "hops")}
+  several = len(_conversations(row)) > 1
+  messages = []
+  for number, segments in enumerate(_conversations(row)):
+    for segment in segments:
+      messages.append(_message(segment) | ({"conversation": number} if several else {}))
+  scores = {name: row[name] for name in _SCORES if name in row}
+  ends = {"verdicts": row["facts"], "ended": row["ended"], "failure": row["failure"]}
+  return {"run": about["run"], **which, **asked, "messages": messages, **scores, **ends}
+
+
+def atif(row: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:
+  """An episode's row as an ATIF trajectory; further conversations of the episode are embedded as sub-agents'.
+
+  A thought in <think> at the beginning of a turn is its `reasoning_content`, and the rest its message.
+
+  Args:
+    row: a row of `store.episodes`.
+    about: of `described`.
+  """
+  place = [f"{name} {row[name]}" for name in ("step", "prompt_index", "sample") if name in row]
+  name = ", ".join([*place, f"id {row['id']}"])
+  first, *others = (
+    _trajectory(segments, about, f"{name}{f', conversation {number}' if number else ''}")
+    for number, segments in enumerate(_conversations(row))
+  )
+  kept = ("version", "id", "question", "golds", "source", "hops", "gold_ids", "ended", "failure", "facts")
+  first["extra"] = {"run": about["run"]} | {name: row[name] for name in kept if name in row}
+  if scores := {name: row[name] for name in _SCORES if name in row}:
+    first["final_metrics"]["extra"] = scores
+  if others:
+    first["subagent_trajectories"] = others
+  return first
+
+
+FORMS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, str]], dict[str, Any]]] = {"jsonl": flat, "atif": atif}
+
+
+def _conversations(row: Mapping[str, Any]) -> list[Sequence[Mapping[str, Any]]]:
+  """The segments of each conversation of an episode."""
+  edges = (0, *row.get("starts", ()), len(row["segments"]))
+  return [row["segments"][start:end] for start, end in zip(edges, edges[1:])]
+
+
+def _searched(segment: Mapping[str, Any]) -> bool:
+  return segment.get("query") is not None or segment.get("found") is not None
+
+
+def _message(segment: Mapping[str, Any]) -> dict[str, Any]:
+  if segment["owner"] == structs.MODEL:
+    return {"role": "assistant", "content": segment["text"]}
+  text = "".join(episodes.parts(segment))  # control tokens included, as the model saw it
+  if not _searched(segment):
+    return {"role": "user", "content": text}
+  passages = [passage["id"] for passage in segment.get("found") or ()]
+  return {"role": "tool", "content": text, "query": segment.get("query"), "passages": passages}
+
+
+def _trajectory(segments: Sequence[Mapping[str, Any]], about: Mapping[str, str], name: str) -> dict[str, Any]:
+  """One conversation as a trajectory."""
+  steps: list[dict[str, Any]] = []
+  before: list[int] = []
+  calls = 0
+  for segment in segments:
+    ids = segment.get("ids", [])
+    if segment["owner"] == structs.MODEL:
+      steps.append({"step_id": len(steps) + 1, "source": "agent", **_said(segment), "llm_call_count": 1})
+      if ids:
+        steps[-1]["metrics"] = _metrics(segment, before)
+    elif steps and steps[-1]["source"] == "agent":
+      calls += _searched(segment)
+      _observed(steps[-1], segment, f"call_{calls}")
+    else:
+      steps.append({"step_id": len(steps) + 1, "source": "user", "message": "".join(episodes.parts(segment))})
+    before += ids
+  agent = {"name": about["recipe"] or "unknown", "version": ragrl_jax.__version__}
+  agent |= {"model_name": about["model"]} if about["model"] else {}
+  agent |= {"tool_definitions": [SEARCH]} if calls else {}
+  agent |= {"extra": {"library": "ragrl_jax", "preset": about["preset"]}}
+  return {
+    "schema_version": ATIF,
+    "session_id": about["run"],
+    "trajectory_id": name,
+    "agent": agent,
+    "steps": steps,
+    "final_metrics": _totals(steps),
+  }
+
+
+def _said(segment: Mapping[str, Any]) -> dict[str, Any]:
+  found = _THOUGHT.fullmatch(segment["text"])
+  return {"message": found[2], "reasoning_content": found[1].strip()} if found else {"message": segment["text"]}
+
+
+def _metrics(segment: Mapping[str, Any], before: Sequence[int]) -> dict[str, Any]:
+  ids, logprobs = segment["ids"], segment.get("logprobs") or []
+  found = {"prompt_tokens": len(before), "completion_tokens": len(ids)}
+  found |= {"prompt_token_ids": list(before), "completion_token_ids": list(ids)}
+  whole = len(logprobs) == len(ids) and None not in logprobs  # null is a value that was not finite
+  return found | ({"logprobs": list(logprobs)} if whole else {})
+
+
+def _observed(step: dict[str, Any], segment: Mapping[str, Any], call: str) -> None:
+  """Adds what the environment answered to the agent's step; a search is a call of its tool."""
+  result: dict[str, Any] = {"content": "".join(episodes.parts(segment))}
+  if _searched(segment):
+    query = {"query": segment["query"]} if segment.get("query") is not None else {}
+    step.setdefault("tool_calls", []).append({"tool_call_id": call, "function_name": "search", "arguments": query})
+    passages = [{name: one[name] for name in ("id", "title", "score")} for one in segment.get("found") or ()]
+    result = {"source_call_id": call, **result, "extra": {"passages": passages}}
+  step.setdefault("observation", {"results": []})["results"].append(result)
+
+
+def _totals(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+  known = [step["metrics"] for step in steps if "metrics" in step]
+  total = lambda name: sum(metrics[name] for metrics in known)
+  counted = {f"total_{name}": total(name) for name in ("prompt_tokens", "completion_tokens")} if known else {}
+  return {**counted, "total_steps": len(steps)}

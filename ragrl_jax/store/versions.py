@@ -1,0 +1,69 @@
+"""Which code ran a training run, and on what: a line of versions.jsonl for every start."""
+
+import importlib.metadata
+import json
+import pathlib
+import platform
+import subprocess
+import time
+from typing import Any
+
+import jax
+
+import ragrl_jax
+from ragrl_jax.store import jsonl
+
+FILE = "versions.jsonl"
+
+
+def record(workdir: pathlib.Path, restored: int | None) -> None:
+  """Appends a line about this start; a new run begins with an empty file.
+
+  Args:
+    workdir: the run's folder.
+    restored: the step that was restored; None for a new run.
+  """
+  path = workdir / FILE
+  jsonl.repair(path, keep=lambda row: restored is not None)
+  devices = jax.devices()
+  row = dict(
+    step=restored or 0,
+    time=round(time.time(), 3),
+    **library(),
+    jax=jax.__version__,
+    python=platform.python_version(),
+    devices=f"{len(devices)} x {devices[0].device_kind}",
+  )
+  with open(path, "a", encoding="utf-8", newline="\n") as file:
+    file.write(jsonl.line(row))
+
+
+def read(workdir: pathlib.Path) -> list[dict[str, Any]]:
+  """The lines of a run; [] for a run of an older version."""
+  path = workdir / FILE
+  return list(jsonl.read(path, torn_end=True)) if path.exists() else []
+
+
+def library() -> dict[str, str | None]:
+  """{"ragrl_jax": its version, "commit": of its checkout, "-dirty" with changes; None if there is no way to know}."""
+  return {"ragrl_jax": ragrl_jax.__version__, "commit": _checkout() or _installed()}
+
+
+def _checkout() -> str | None:
+  root = pathlib.Path(ragrl_jax.__file__).resolve().parents[1]
+  if not (root / ".git").exists():  # an installed package may lie in the checkout of another project
+    return None
+  command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+  try:
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip() or None
+  except (OSError, subprocess.SubprocessError):  # no git here, or it refuses the folder
+    return None
+
+
+def _installed() -> str | None:
+  """The commit of `pip install git+…`, which pip notes."""
+  try:
+    noted = importlib.metadata.distribution("ragrl_jax").read_text("direct_url.json")
+  except importlib.metadata.PackageNotFoundError:
+    return None
+  return (json.loads(noted).get("vcs_info") or {}).get("commit_id") if noted else None

@@ -1,0 +1,151 @@
+"""The model card, from a made-up run and made-up evaluations."""
+
+import hashlib
+import json
+
+import fake_run
+import pytest
+import yaml
+
+import ragrl_jax
+from ragrl_jax import config as config_lib
+from ragrl_jax.cli import push_hf
+from ragrl_jax.data import writers
+from ragrl_jax.evaluation import harness
+from ragrl_jax.report import card
+from ragrl_jax.store import metrics, versions
+from ragrl_jax.structs import Example
+
+METRICS = dict(
+  n=300, failed=2, unjudged=0, em=0.42, em_interval=[0.36, 0.48], f1=0.5, f1_interval=[0.44, 0.56], searches=1.5,
+  seeds=3, settings=dict(retrieval=dict(index="/home/me/wiki", top_k=3), sampling="greedy", data="dev.jsonl"),
+)  # fmt: skip
+
+
+def run(folder, **given):
+  """A run of six steps whose settings are the config's of its recipe, but for these."""
+  folder.mkdir()
+  config = config_lib.of_run(given.pop("like")) if "like" in given else config_lib.default_config()
+  with config.unlocked():
+    for name, value in given.items():
+      *path, last = name.split("__")
+      at = config
+      for part in path:
+        at = at[part]
+      at[last] = value
+  config.steps = 6
+  (folder / "config.json").write_text(config.to_json_best_effort())
+  with metrics.MetricWriter(folder, tensorboard=False) as writer:
+    for step in range(1, 7):
+      writer.write(step, {"reward": 1.0, "tokens": 100, "seconds": {"update": 600.0}})
+  return folder
+
+
+def written(folder, step=6, **given):
+  baseline = push_hf.baseline(config_lib.of_run(folder))
+  return card.write(folder, step, **dict(name="policy", baseline=baseline, scores=[]) | given)
+
+
+def section(text, name):
+  return text.split(f"## {name}\n\n")[1].split("\n## ")[0]
+
+
+def test_the_card_says_what_the_run_was(tmp_path):
+  data = tmp_path / "asked_me.jsonl"
+  writers.write_examples(data, [Example(f"q{i}", "Where?", ("Rome",)) for i in range(7)])
+  folder = run(
+    tmp_path / "run",
+    recipe="care",
+    data__train=f"{data},hf:owner/name//train",
+    data__evaluate=str(tmp_path / "gone.jsonl"),
+    model__path="/home/me/.cache/hub/models--Qwen--Qwen2.5-3B/snapshots/abc",
+  )
+  versions.record(folder, None)
+  text = written(folder, step=4, licence="apache-2.0")
+  head = yaml.safe_load(text.split("---")[1])
+  assert head["license"] == "apache-2.0" and head["base_model"] == "Qwen/Qwen2.5-3B"
+  assert head["library_name"] == "transformers" and "reinforcement-learning" in head["tags"]
+  assert text.split("---\n")[2].startswith("\n# policy\n") and "Recipe: care, preset paper." in text
+  assert "| Steps | 4 of 6 |" in text and "| Trained tokens | 400 |" in text and "| Time | 0.67 h |" in text
+  of = versions.library()
+  assert f"ragrl\\_jax {ragrl_jax.__version__} (commit {of['commit']})".replace("(", "\\(").replace(")", "\\)") in text
+  rows = section(text, "Data").splitlines()
+  assert rows[2] == f"| trained on | asked\\_me.jsonl | 7 | `{hashlib.sha256(data.read_bytes()).hexdigest()}` |"
+  assert rows[3] == "| trained on | hf\\:owner/name//train |  |  |"
+  assert rows[4] == "| held out during training | gone.jsonl | the file is gone |  |"
+  assert "Nobody has scored these weights." in text and "It has not been scored" in text and "/home" not in text
+  assert "Nobody has named one." in section(written(folder), "Licence")
+
+
+def test_settings_are_compared_with_the_presets(tmp_path):
+  recipe = config_lib.load(push_hf.configs.folder() / "arena.py")
+  (tmp_path / "config.json").write_text(recipe.to_json_best_effort())
+  same = run(tmp_path / "same", like=tmp_path)
+  assert "None that differ" in section(written(same), "Settings")
+  other = run(
+    tmp_path / "other",
+    like=tmp_path,
+    loss__kl_coef=0.5,
+    switches={"bonus": 3.0},
+    log__wandb=True,
+    prompting__tokenizer="/home/me/words.model",
+    retrieval__index="http://10.0.0.7:8000",
+  )
+  lines = section(written(other), "Settings").splitlines()
+  assert [line for line in lines if line.startswith("| `")] == [
+    "| `switches.bonus` | 3.0 | 10.0 |",
+    "| `loss.kl_coef` | 0.5 | 0.04 |",
+    '| `prompting.tokenizer` | "words.model" | "" |',
+    '| `retrieval.index` | an address | "" |',
+  ]
+
+
+def test_scores_have_n_and_intervals(tmp_path):
+  folder = run(tmp_path / "run", recipe="veritas", retrieval__index=str(tmp_path), judge__kind="lexical")
+  before = dict(n=300, em=0.2, em_interval=[0.15, 0.25], searches=0.0)
+  text = written(folder, scores=[("dev.jsonl", None, METRICS), ("held out", before, METRICS)])
+  scores = section(text, "Scores")
+  assert "| Exact match | 0.420 [0.360, 0.480] | 300 |" in scores.replace("\\", "")
+  assert "| Exact match | 0.200 [0.150, 0.250] | 0.420 [0.360, 0.480] | 300 |" in scores.replace("\\", "")
+  assert "2 questions failed" in scores and "Means over 3 seeds." in scores and 'Retriever: "wiki", 3' in scores
+  limits = section(text, "Limits")
+  assert "one retriever" in limits and "A judge (lexical)" in limits and "intervals cover the draw" in limits
+
+
+def test_a_made_up_runs_own_held_out_questions(tmp_path, monkeypatch):
+  folder = fake_run.make(tmp_path / "run", steps=12)
+  monkeypatch.setattr(harness, "summarise", lambda rows: dict(n=len(rows), em=sum(r["em"] for r in rows) / len(rows)))
+  made = push_hf.export_hf.Exported(folder, 12, "qwen2", "abc")
+  ((asked, before, after),) = push_hf.held_out(made)
+  assert asked.startswith("Held-out") and before["n"] == after["n"] == 150 and after["em"] > before["em"]
+  assert push_hf.held_out(push_hf.export_hf.Exported(folder, 11, "qwen2", "abc")) == []
+
+
+HOSTILE = "</script><img src=x>|`a`\n# [x](javascript:1) www.evil.example http://evil.example @you *b* \u202e"
+
+
+def test_hostile_names_are_shown_as_text(tmp_path):
+  folder = run(tmp_path / "run", recipe="care")
+  text = written(folder, name=HOSTILE, scores=[(HOSTILE, None, METRICS | dict(settings=dict(sampling=HOSTILE)))])
+  for line in text.splitlines():
+    if "evil" in line:
+      bare = line.replace("\\\\", "").removeprefix("Answers:")
+      for sign in "<>`[]()|*@#:":
+        start = 4 if bare.startswith("### ") else 2 if bare.startswith("# ") else 0
+        places = [i for i, letter in enumerate(bare) if letter == sign and i >= start]
+        assert all(bare[i - 1] == "\\" for i in places), (sign, line)
+      assert "www\\.evil" in line and "\u202e" not in line
+  assert sum("evil" in line for line in text.splitlines()) == 3
+  with pytest.raises(ValueError, match="--base_model=a\\(b: name a model of the hub"):
+    written(folder, base="a(b")
+
+
+def test_versions_are_kept_for_every_start(tmp_path):
+  versions.record(tmp_path, None)
+  versions.record(tmp_path, 4)
+  assert [row["step"] for row in versions.read(tmp_path)] == [0, 4]
+  versions.record(tmp_path, None)
+  (row,) = versions.read(tmp_path)
+  assert row["devices"] == "8 x cpu" and row["ragrl_jax"] == ragrl_jax.__version__
+  assert json.loads((tmp_path / versions.FILE).read_text()) == row
+  assert versions.read(tmp_path / "none") == []

@@ -1,0 +1,194 @@
+"""Episodes in the flat form, and as ATIF trajectories by the rules of version 1.7."""
+
+import json
+import sys
+
+import fake_run
+import pytest
+
+from ragrl_jax import recipes, structs
+from ragrl_jax.cli import commands, export_traces
+from ragrl_jax.report import interchange
+from ragrl_jax.store import episodes
+
+# The fields of ATIF 1.7, as Harbor's models have them: name → (type, whether it is required). No others are allowed.
+SOME = (str, int, float, bool, list, dict, type(None))
+METRICS = {
+  "prompt_tokens": (int, False), "completion_tokens": (int, False), "cached_tokens": (int, False),
+  "cost_usd": (float, False), "prompt_token_ids": ([int], False), "completion_token_ids": ([int], False),
+  "logprobs": ([float], False), "extra": (dict, False),
+}  # fmt: skip
+CALL = {"tool_call_id": (str, True), "function_name": (str, True), "arguments": (dict, True), "extra": (dict, False)}
+RESULT = {
+  "source_call_id": (str, False), "content": (str, False), "subagent_trajectory_ref": ([dict], False),
+  "extra": (dict, False),
+}  # fmt: skip
+STEP = {
+  "step_id": (int, True), "timestamp": (str, False), "source": (str, True), "model_name": (str, False),
+  "reasoning_effort": (str, False), "message": (str, True), "reasoning_content": (str, False),
+  "tool_calls": ([CALL], False), "observation": ({"results": ([RESULT], True)}, False), "metrics": (METRICS, False),
+  "is_copied_context": (bool, False), "llm_call_count": (int, False), "extra": (dict, False),
+}  # fmt: skip
+AGENT = {
+  "name": (str, True), "version": (str, True), "model_name": (str, False), "tool_definitions": ([dict], False),
+  "extra": (dict, False),
+}  # fmt: skip
+TOTALS = {
+  "total_prompt_tokens": (int, False), "total_completion_tokens": (int, False), "total_cached_tokens": (int, False),
+  "total_cost_usd": (float, False), "total_steps": (int, False), "extra": (dict, False),
+}  # fmt: skip
+TRAJECTORY = {
+  "schema_version": (str, True), "session_id": (str, False), "trajectory_id": (str, False), "agent": (AGENT, True),
+  "steps": ([STEP], True), "notes": (str, False), "final_metrics": (TOTALS, False),
+  "continued_trajectory_ref": (str, False), "extra": (dict, False), "subagent_trajectories": ([dict], False),
+}  # fmt: skip
+OF_AGENTS = ("model_name", "reasoning_effort", "reasoning_content", "tool_calls", "metrics")
+
+
+def has(value, kind, where):
+  """The value has the type; a dict of fields is an object with these fields, [kind] a list."""
+  if isinstance(kind, dict):
+    assert isinstance(value, dict) and value.keys() <= kind.keys(), f"{where}: {value.keys() - kind.keys()}"
+    for name, (inner, required) in kind.items():
+      assert name in value or not required, f"{where}.{name} is missing"
+      if name in value:
+        has(value[name], inner, f"{where}.{name}")
+  elif isinstance(kind, list):
+    assert isinstance(value, list), where
+    for number, item in enumerate(value):
+      has(item, kind[0], f"{where}[{number}]")
+  else:
+    number = kind is float and isinstance(value, int)
+    assert (isinstance(value, kind) or number) and (kind is bool or not isinstance(value, bool)), f"{where}={value!r}"
+
+
+def check(trajectory, embedded=False):
+  """ATIF's rules between the fields, after `has`."""
+  has(trajectory, TRAJECTORY, "trajectory")
+  assert trajectory["schema_version"] == "ATIF-v1.7" and trajectory["steps"]
+  assert [step["step_id"] for step in trajectory["steps"]] == list(range(1, len(trajectory["steps"]) + 1))
+  for step in trajectory["steps"]:
+    assert step["source"] in ("system", "user", "agent")
+    if step["source"] != "agent":
+      assert not set(OF_AGENTS) & step.keys(), step
+    calls = [call["tool_call_id"] for call in step.get("tool_calls", ())]
+    for result in step.get("observation", {"results": ()})["results"]:
+      assert result.get("source_call_id") in (None, *calls)
+  assert not embedded or trajectory["trajectory_id"]
+  others = trajectory.get("subagent_trajectories", [])
+  assert len({one["trajectory_id"] for one in others}) == len(others)
+  for one in others:
+    check(one, embedded=True)
+
+
+def test_the_check_refuses_what_is_wrong():
+  good = dict(schema_version="ATIF-v1.7", agent=dict(name="a", version="1"))
+  asked = dict(step_id=1, source="user", message="Q")
+  check(good | dict(steps=[asked]))
+  for bad in (
+    dict(steps=[]),
+    dict(steps=[asked | dict(step_id=2)]),
+    dict(steps=[asked | dict(reasoning_content="x")]),
+    dict(steps=[asked | dict(odd=1)]),
+    dict(steps=[asked | dict(message=1)]),
+    dict(steps=[asked | dict(observation=dict(results=[dict(source_call_id="call_1")]))]),
+    dict(steps=[dict(step_id=1, source="agent", message="", metrics=dict(logprobs=[None]))]),
+  ):
+    with pytest.raises(AssertionError):
+      check(good | bad)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """The folder of a made-up run: two steps with 24 episodes each."""
+  return fake_run.make(tmp_path_factory.mktemp("runs") / "a", steps=6, logged_every=6)
+
+
+def exported(folder, form, out, monkeypatch, capsys):
+  monkeypatch.setattr(sys, "argv", ["x", "--workdir", str(folder), "--format", form, "--out", str(out)])
+  assert commands.guarded(export_traces.main) == 0
+  rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+  assert json.loads(capsys.readouterr().out) == dict(episodes=len(rows), format=form, file=str(out))
+  return rows
+
+
+def test_every_episode_becomes_a_valid_trajectory_with_its_tokens(folder, tmp_path, monkeypatch, capsys):
+  found = exported(folder, "atif", tmp_path / "traces.jsonl", monkeypatch, capsys)
+  kept = list(episodes.read_folder(folder))
+  assert len(found) == len(kept) == 48 and len({one["trajectory_id"] for one in found}) == 48
+  searches = 0
+  for trajectory, row in zip(found, kept):
+    check(trajectory)
+    episode = episodes.episode_of(row)
+    said = [segment for segment in episode.segments if segment.owner == structs.MODEL]
+    steps = [step for step in trajectory["steps"] if step["source"] == "agent"]
+    for step, segment in zip(steps, said, strict=True):
+      metrics = step["metrics"]
+      assert metrics["completion_token_ids"] == list(segment.ids)
+      assert metrics["logprobs"] == pytest.approx(segment.logprobs) and step["llm_call_count"] == 1
+      before = episode.segments[: episode.segments.index(segment)]
+      assert metrics["prompt_token_ids"] == [i for one in before for i in one.ids]
+      searches += len(step.get("tool_calls", ()))
+    calls = [call["arguments"]["query"] for step in steps for call in step.get("tool_calls", ())]
+    assert calls == [search.query for search in episode.searches]
+    totals = trajectory["final_metrics"]
+    assert totals["total_completion_tokens"] == episode.num_model_tokens and totals["extra"]["reward"] == row["reward"]
+    assert trajectory["extra"]["facts"] == row["facts"] and trajectory["session_id"] == "a"
+  assert searches > 20
+  step = found[0]["steps"][1]
+  assert step["reasoning_content"].startswith("I ") and not step["message"].startswith("<think>")
+
+
+def test_the_flat_form(folder, tmp_path, monkeypatch, capsys):
+  found = exported(folder, "jsonl", tmp_path / "traces.jsonl", monkeypatch, capsys)
+  kept = list(episodes.read_folder(folder))
+  for flat, row in zip(found, kept, strict=True):
+    assert [m["role"] for m in flat["messages"]] == [
+      "user" if n == 0 else "assistant" if s["owner"] == "model" else "tool" for n, s in enumerate(row["segments"])
+    ]
+    assert [m["query"] for m in flat["messages"] if m["role"] == "tool"] == [s.query for s in row_searches(row)]
+    assert flat["reward"] == row["reward"] and flat["terms"] == row["terms"] and flat["verdicts"] == row["facts"]
+    assert flat["run"] == "a" and flat["id"] == row["id"] and flat["step"] == row["step"]
+  assert found[0]["messages"][0]["content"].startswith("<|im_start|>user\nAnswer the question.")
+  assert any(flat["verdicts"] for flat in found)
+
+
+def row_searches(row):
+  return episodes.episode_of(row).searches
+
+
+def test_an_evaluations_episodes_have_texts_only_and_several_conversations_are_kept_apart(tmp_path):
+  example = structs.Example("q 1", "Where?", ("Rome",))
+  turns = [("model", "<search>the capital</search>"), ("environment", "a notice"), ("model", "<answer>Rome</answer>")]
+  episode = structs.Episode.from_text(recipes.get("search_r1"), example, turns)
+  second = structs.Segment(structs.ENVIRONMENT, (1, 2), "Again")
+  split = structs.Episode(
+    (*episode.segments, second, structs.Segment(structs.MODEL, (3,), "No", (-0.5,), "eos")), starts=(4,), ended="eos"
+  )
+  (tmp_path / "settings.json").write_text(
+    json.dumps({"recipe": "search_r1", "preset": "paper", "checkpoint": "/home/me/out/run/checkpoints/40"})
+  )
+  (tmp_path / episodes.PLAYED).write_text(json.dumps(episodes.played(example, episode)) + "\n")
+  assert interchange.write(tmp_path, "atif", tmp_path / "out.jsonl") == 1
+  (found,) = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+  check(found)
+  assert found["agent"]["model_name"] == "checkpoints/40" and found["agent"]["name"] == "search_r1"
+  assert [step["source"] for step in found["steps"]] == ["user", "agent", "agent"] and "/home" not in json.dumps(found)
+  assert found["steps"][1]["observation"]["results"][0]["content"] == "a notice"
+  assert all("metrics" not in step for step in found["steps"])
+
+  row = episodes.row(example, split, terms={"answer": None}, weights={}, reward=None, outcome=None)
+  about = interchange.described(tmp_path)
+  found = interchange.atif(row, about)
+  check(found)
+  (other,) = found["subagent_trajectories"]
+  assert [step["message"] for step in other["steps"]] == ["Again", "No"] and len(found["steps"]) == 3
+  assert other["steps"][1]["metrics"]["prompt_token_ids"] == [1, 2]
+  assert [m["conversation"] for m in interchange.flat(row, about)["messages"]] == [0, 0, 0, 0, 1, 1]
+
+
+def test_a_folder_without_episodes_is_named(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(sys, "argv", ["x", "--workdir", str(tmp_path), "--out", str(tmp_path / "out")])
+  with pytest.raises(SystemExit) as ended:
+    commands.guarded(export_traces.main)
+  assert ended.value.code == 2 and "no episodes there" in capsys.readouterr().err and not (tmp_path / "out").exists()

@@ -1,0 +1,75 @@
+"""--profile_steps: which steps are traced, and what the trace holds."""
+
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from ragrl_jax import config as config_lib
+from ragrl_jax import sft, train
+from ragrl_jax.run import profiling, progress
+from ragrl_jax.testing import tiny_world
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def traced(folder):
+  """(numbers of the steps, all names) in the trace of a run's folder."""
+  (file,) = (folder / profiling.FOLDER).glob("plugins/profile/*/*.xplane.pb")  # where xprof looks for it
+  steps, names = [], set()
+  for plane in jax.profiler.ProfileData.from_file(str(file)).planes:
+    for line in plane.lines:
+      for event in line.events:
+        names.add(event.name)
+        if event.name == "step" and "step_num" in (stats := dict(event.stats)):
+          steps.append(int(stats["step_num"]))
+  return sorted(steps), names
+
+
+def test_the_flag_names_steps():
+  assert profiling.steps_of("") is None
+  assert list(profiling.steps_of("5:8")) == [5, 6, 7, 8] and list(profiling.steps_of("5")) == [5]
+  for bad in ("0", "8:5", "a", "5:", ":5", "1:2:3", "-1"):
+    with pytest.raises(ValueError, match=f"--profile_steps={bad}: name a step"):
+      profiling.steps_of(bad)
+  with pytest.raises(ValueError, match="step 5, and config.steps=4"):
+    profiling.Profile(pathlib.Path("nowhere"), range(5, 9), of=4)
+
+
+def test_steps_and_phases_are_in_the_trace(tmp_path):
+  clock, work = progress.Clock(), jax.jit(lambda x: jnp.sin(x @ x))
+  with profiling.Profile(tmp_path, range(2, 4), of=5) as profiled:
+    for step in range(1, 6):
+      with profiled(step), clock("rollout"):
+        work(jnp.ones((64, 64))).block_until_ready()
+  steps, names = traced(tmp_path)
+  assert steps == [2, 3] and "rollout" in names
+
+
+def test_a_run_that_fails_while_it_is_traced_leaves_its_trace(tmp_path):
+  with pytest.raises(RuntimeError, match="stopped"), profiling.Profile(tmp_path, range(1, 9), of=9) as profiled:
+    for step in (1, 2):
+      with profiled(step):
+        if step == 2:
+          raise RuntimeError("stopped")
+  assert traced(tmp_path)[0] == [1, 2]
+  with profiling.Profile(tmp_path / "other", range(1, 2), of=9) as profiled, profiled(1):
+    pass  # the profiler is free again
+  with profiling.Profile(tmp_path / "none", None, of=9) as profiled, profiled(1):
+    pass
+  assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.slow  # two runs and their programs
+def test_training_and_fine_tuning_are_traced(tmp_path):
+  tiny_world.make(tmp_path)
+  get_config = lambda variant="": config_lib.load(ROOT / "configs" / "quickstart.py", variant)
+  tuned, trained = tmp_path / "tuned", tmp_path / "trained"
+  assert len(list(sft.sft(tiny_world.config(tmp_path, get_config, "sft"), tuned, profile=range(3, 9)))) == 3
+  assert traced(tuned)[0] == [3]
+  config = tiny_world.config(tmp_path, get_config)
+  config.model.path, config.steps = str(tuned / "model"), 2
+  assert len(list(train.train(config, trained, profile=range(2, 3)))) == 2
+  steps, names = traced(trained)
+  assert steps == [2] and {"weights", "rollout", "scoring", "update"} <= names
