@@ -92,7 +92,7 @@ def _trained(config, run: run_lib.Run, evaluate: progress.Evaluate | None, reach
     for step in range(first + 1, first + 1 if done else steps + 1):
       state, scored, metrics, failed = _step(rooms, run, step, state, last=step == steps)
       # ---- its row ---------------------------------------------------------------------------------------------------
-      history.append(metrics)
+      history = watch.kept(history, metrics)
       metrics = metrics | watch.of_training(
         history, player.recipe, steps, searches_expected=player.retriever is not None
       )
