@@ -1,7 +1,7 @@
 """The heaps of the C library (glibc), which keep what threads have freed.
 
-A new thread gets one of up to eight heaps a core. Every heap keeps its largest use so far. Orbax starts some ten threads
-for each checkpoint, so a run's resident memory would grow until every heap has held a checkpoint's buffers.
+A new thread gets one of up to eight heaps a core. Every heap keeps its largest use so far. Orbax starts some ten
+threads for each checkpoint, so a run's resident memory would grow until every heap has held a checkpoint's buffers.
 """
 
 import ctypes
