@@ -95,7 +95,7 @@ def _trained(config, run, evaluate, reached, profiled: profiling.Profile) -> Ite
       with profiled(step):
         state, scored, metrics, failed = _step(rooms, run, step, state, last=step == steps)
       # ---- its row ---------------------------------------------------------------------------------------------------
-      history.append(metrics)
+      history = watch.kept(history, metrics)
       metrics = metrics | watch.of_training(
         history, player.recipe, steps, searches_expected=player.retriever is not None
       )

@@ -29,7 +29,7 @@ from ragrl_jax.recipes.search_r1 import demonstrate
 from ragrl_jax.report import metric_tables, traces
 from ragrl_jax.report import page as page_lib
 from ragrl_jax.run import player as player_lib
-from ragrl_jax.store import compile_cache, fresh
+from ragrl_jax.store import compile_cache, fresh, heaps
 from ragrl_jax.store import episodes as episodes_lib
 
 WORKDIR = flags.DEFINE_string(
@@ -55,6 +55,7 @@ RL_COST = 7.0  # seconds of an RL step over seconds of a supervised one; used on
 def main(_):
   """Runs `ragrl quickstart`."""
   logging.set_verbosity(logging.WARNING)
+  heaps.limit()
   compile_cache.keep()
   began, workdir, seed = time.perf_counter(), pathlib.Path(WORKDIR.value), SEED.value
   fresh.folder(workdir)

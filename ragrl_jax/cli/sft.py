@@ -13,7 +13,7 @@ from ragrl_jax import sft
 from ragrl_jax.cli import commands, host_flags
 from ragrl_jax.parallel import hosts
 from ragrl_jax.run import player
-from ragrl_jax.store import compile_cache
+from ragrl_jax.store import compile_cache, heaps
 
 CONFIG = config_flags.DEFINE_config_file("config", help_string=commands.CONFIG_HELP, lock_config=True)
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run: config, metrics, checkpoints, model.")
@@ -24,6 +24,7 @@ def main(argv):
   if len(argv) > 1:
     raise app.UsageError(f"unknown argument {argv[1]!r}: settings are given as --config.field=value")
   logging.set_verbosity(logging.WARNING)
+  heaps.limit()
   compile_cache.keep()
   commands.ready(CONFIG.value, "workdir", WORKDIR.value)
   with host_flags.joined():

@@ -33,6 +33,14 @@ class Limits:
   clip_ceiling: float = 0.3
 
 
+def kept(history: Sequence[Mapping[str, float]], metrics: Mapping[str, float]) -> list[Mapping[str, float]]:
+  """The history with a further step, but only what `warnings` reads of it: the start of the run and the last step.
+
+  A history of all steps would grow as long as the run lasts.
+  """
+  return [*history[: Limits.first], metrics]
+
+
 def warnings(
   history: Sequence[Mapping[str, float]], *, searches_expected: bool = False, limits: Limits | None = None
 ) -> dict[str, str]:
@@ -42,8 +50,8 @@ def warnings(
   no other sign shows it. Warnings that compare with the start of the run come after `limits.first` steps.
 
   Args:
-    history: the metrics of every step so far, oldest first. Missing metrics are ignored. Used are
-      zero_advantage_share, searches (mean per episode), entropy, kl, response_tokens (mean per episode),
+    history: the metrics of every step so far, oldest first, or of those that `kept` keeps. Missing metrics are ignored.
+      Used are zero_advantage_share, searches (mean per episode), entropy, kl, response_tokens (mean per episode),
       mask_coverage, mismatch, clip_fraction, skipped, groups/trained and groups/missing.
     searches_expected: whether the recipe searches.
     limits: the thresholds; `Limits()` if None.

@@ -263,9 +263,9 @@ def test_sft_weighs_tokens():
   want = -(logprobs * batch.advantages).sum() / batch.advantages.sum()  # zero at untrained tokens
   state, metrics = small.update(learner, learner.init(0), [batch])
   assert metrics["loss"] == pytest.approx(float(want), rel=1e-5)
-  for _ in range(20):
+  for _ in range(40):
     state, metrics = small.update(learner, state, [batch])
-  assert metrics["loss"] < 0.75 * want
+  assert metrics["loss"] < 0.75 * want  # 0.21 of it
 
 
 class Compilations:

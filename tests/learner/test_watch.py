@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from ragrl_jax.run import watch
@@ -65,3 +66,12 @@ def test_dynamic_sampling_that_finds_too_few_groups_is_warned_about():
   few = {"groups/draws": 4.0, "groups/trained": 1.0, "groups/missing": 1.0, "entropy": 1.0}
   assert list(watch.warnings([empty] * 2 + [few] * 9)) == ["few_groups"]
   assert watch.warnings([few | {"groups/missing": 0.0}]) == {}
+
+
+def test_the_kept_history_stays_short_and_warns_like_the_whole():
+  rng, whole, kept = np.random.default_rng(0), [], []
+  for _ in range(40):
+    metrics = {name: value * rng.choice([0.1, 1.0, 10.0]) for name, value in CALM.items()}
+    whole, kept = [*whole, metrics], watch.kept(kept, metrics)
+    assert watch.warnings(kept, searches_expected=True) == watch.warnings(whole, searches_expected=True)
+  assert len(kept) == 6  # the five steps that define the start, and the last one
