@@ -211,7 +211,7 @@ def _score(asked: str, before: Mapping[str, Any] | None, after: Mapping[str, Any
 
 
 def _side(side: Mapping[str, float | None] | None) -> str:
-  if side is None:
+  if side is None or side["value"] is None:
     return "–"
   digits = 3 if side["value"] < 10 else 1
   bounds = "" if side["low"] is None else f" [{side['low']:.3f}, {side['high']:.3f}]"
