@@ -96,8 +96,8 @@ class Recipe:
       pure function. None: the same recipe throughout.
     paced: steps of one epoch of the run's questions → the recipe, with its schedules in epochs at their steps. None: it
       has none in epochs.
-    fits: tokenizer → None; ValueError where its chat template cannot play the recipe. None: the template must append
-      only (`chat.check_append_only`).
+    tool_tokens: tokenizer → the number of tokens that tools add to a prompt; ValueError where its chat template cannot
+      play the recipe. None: there are none, and the template must append only (`chat.check_append_only`).
     encodes: `play` compares the vectors of texts, so that there must be an encoder (config.retrieval.query_encoder).
     searches: `play` may search, so that there must be a retriever.
     needs_passages: the prompt shows passages that the question brings; with `searches`, those found for one that brings
@@ -125,7 +125,7 @@ class Recipe:
   measures: Callable[[structs.Example, structs.Episode], Mapping[str, float | None]] | None = None
   follow: Callable[[Sequence[Mapping[str, Any]]], "Recipe"] | None = None
   paced: Callable[[float], "Recipe"] | None = None
-  fits: Callable[[Any], None] | None = None
+  tool_tokens: Callable[[Any], int] | None = None
   encodes: bool = False
   searches: bool = False
   needs_passages: bool = False

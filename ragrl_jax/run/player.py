@@ -93,7 +93,7 @@ def tokenizer(config):
   if not config.prompting.tokenizer:
     check_folder("config.model.path", where)
   how = config.prompting
-  check = recipe(config).fits or chat.check_append_only
+  check = recipe(config).tool_tokens or chat.check_append_only
   words = load.load_tokenizer(where, chat=how.chat, markers=how.markers, thinking=how.thinking, check=check)
   if config.prompting.chat and where != "bytes" and getattr(words, "markers", None) is None:
     raise ValueError(

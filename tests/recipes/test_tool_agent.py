@@ -242,8 +242,8 @@ def test_wrong_switches_are_refused_before_anything_runs(switches, says):
 def test_a_template_that_does_not_fit_is_refused_at_the_start(tmp_path):
   recipe = recipes.get("tool_agent")
   with pytest.raises(ValueError, match="has no format of tool calls"):
-    recipe.fits(HuggingFaceTokenizer(small_tokenizers.byte_level(tmp_path)))
-  recipe.fits(HuggingFaceTokenizer(tmp_path, markers="own"))
+    recipe.tool_tokens(HuggingFaceTokenizer(small_tokenizers.byte_level(tmp_path)))
+  assert recipe.tool_tokens(HuggingFaceTokenizer(tmp_path, markers="own")) > 50
 
 
 def test_rewards(tokenizer):
