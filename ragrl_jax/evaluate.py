@@ -83,7 +83,7 @@ def evaluate(
   else:
     player = player_lib.build(config, training=False)
   examples = questions.fitting(config, player, examples)
-  questions.check_room(config, player.tokenizer, player.recipe.prompt, examples, str(data))
+  questions.check_room(config, player.tokenizer, player.recipe, examples, str(data))
   if isinstance(player, player_lib.Player):
     assert source is not None
     load(config, player, source)

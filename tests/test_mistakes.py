@@ -294,7 +294,7 @@ def test_a_context_that_is_too_small_for_every_prompt(tmp_path, which):
     if which == "train":
       questions.training(config, player.recipe, player.tokenizer)
     else:
-      questions.check_room(config, tokenizer, player.recipe.prompt, BARE, "asked.jsonl")
+      questions.check_room(config, tokenizer, player.recipe, BARE, "asked.jsonl")
   config.rollout.context = 2048
   assert len(questions.training(config, player.recipe, player.tokenizer)[0]) == 3
 

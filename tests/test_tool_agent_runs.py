@@ -8,9 +8,10 @@ import small_tokenizers
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import train
+from ragrl_jax.data import readers
 from ragrl_jax.prompting.call_texts import Malformed, ToolCall
 from ragrl_jax.prompting.tool_turns import ToolTurns
-from ragrl_jax.run import player
+from ragrl_jax.run import player, questions
 from ragrl_jax.store import episodes as episodes_lib
 from ragrl_jax.structs import ENVIRONMENT
 from ragrl_jax.testing import tiny_world
@@ -78,3 +79,15 @@ def test_a_template_that_does_not_fit_is_refused_before_the_model_is_made(world,
   config.prompting.tokenizer = str(small_tokenizers.byte_level(tmp_path / "words"))
   with pytest.raises(ValueError, match="this model's chat template has no format of tool calls that can be read"):
     next(iter(train.train(config, tmp_path / "run")))
+
+
+def test_tools_are_a_part_of_the_prompts_length(world, tmp_path):
+  config = settings(world)
+  recipe, words = player.recipe(config), player.tokenizer(config)
+  tools = recipe.tool_tokens(words)
+  (longest, *_) = sorted(readers.read_examples(config.data.train), key=lambda e: -len(e.question))
+  alone = len(words.render(recipe.prompt.messages(longest)))
+  assert tools > 100 and questions.prompt_tokens(recipe, words, longest) == alone + tools
+  config.rollout.context = tools
+  with pytest.raises(ValueError, match="no prompt fits: the shortest of 16 has"):
+    questions.training(config, recipe, words)

@@ -3,6 +3,7 @@
 import os
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 from ragrl_jax.prompting import chat as chat_lib
 from ragrl_jax.prompting.bytes import ByteTokenizer
@@ -16,7 +17,7 @@ def load_tokenizer(
   chat: bool = True,
   markers: str = "template",
   thinking: str = "default",
-  check: Callable[[Tokenizer], None] = chat_lib.check_append_only,
+  check: Callable[[Tokenizer], Any] = chat_lib.check_append_only,
 ) -> Tokenizer:
   """Loads a tokenizer.
 

@@ -45,6 +45,7 @@ class ToolTurns:
     form: how calls read.
     single: the template renders one call a turn at most.
     beside: it renders what a turn says before its calls.
+    tokens: how many the tools add to a prompt.
 
   Raises:
     ValueError: the chat template presents no tools, has no format of calls that can be read, or rewrites earlier turns.
@@ -58,6 +59,8 @@ class ToolTurns:
     self.form, self.single, self.beside = OWN, False, True
     if self._native:
       self._find()
+    bare, shown = tokenizer.render([_ASKED]), self._prompt((("user", _ASKED["content"]),))
+    self.tokens = len(shown if self.marked else tokenizer.render(shown)) - len(bare)
     self._prompts = functools.lru_cache(4096)(self._prompt)  # the samples of a group ask the same
     # What the canonical call's turn says after its argument, up to the end of the call.
     self._tail = self._tail_of() if self.marked else ""

@@ -95,8 +95,8 @@ class Recipe:
     next_recipe: rows of metrics.jsonl so far → the recipe of the next step, for stages that depend on metrics. A pure
       function. None: the recipe never changes.
     paced: steps per epoch → the recipe, with schedules in epochs converted to steps. None: no schedule is in epochs.
-    fits: tokenizer → None; raises ValueError if the recipe cannot use its chat template. None: the template must only
-      append (`chat.check_append_only`).
+    tool_tokens: tokenizer → the number of tokens that tools add to a prompt; raises ValueError if the recipe cannot use
+      the chat template. None: there are no tools, and the template must only append (`chat.check_append_only`).
     encodes: `play` compares vectors of texts, so it needs an encoder (config.retrieval.query_encoder).
     searches: `play` may search, so it needs a retriever.
     needs_passages: the prompt shows the question's own passages. With `searches`, a question without passages gets
@@ -124,7 +124,7 @@ class Recipe:
   measures: Callable[[structs.Example, structs.Episode], Mapping[str, float | None]] | None = None
   next_recipe: Callable[[Sequence[Mapping[str, Any]]], "Recipe"] | None = None
   paced: Callable[[float], "Recipe"] | None = None
-  fits: Callable[[Any], None] | None = None
+  tool_tokens: Callable[[Any], int] | None = None
   encodes: bool = False
   searches: bool = False
   needs_passages: bool = False

@@ -82,8 +82,8 @@ def tokenizer(config):
   """The tokenizer of config.prompting, or of the model's folder.
 
   Raises:
-    ValueError: there is no tokenizer; config.prompting.chat is set and it has no chat template; or the recipe cannot use
-      the template.
+    ValueError: there is no tokenizer; config.prompting.chat is set and it has no chat template; or the recipe cannot
+      use the template.
   """
   where = config.prompting.tokenizer or config.model.path
   if not where:
@@ -94,7 +94,7 @@ def tokenizer(config):
   if not config.prompting.tokenizer:
     check_folder("config.model.path", where)
   how = config.prompting
-  check = recipe(config).fits or chat.check_append_only
+  check = recipe(config).tool_tokens or chat.check_append_only
   made = load.load_tokenizer(where, chat=how.chat, markers=how.markers, thinking=how.thinking, check=check)
   if config.prompting.chat and where != "bytes" and getattr(made, "markers", None) is None:
     raise ValueError(

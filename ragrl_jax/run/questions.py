@@ -89,7 +89,13 @@ def check_scores(recipe: Recipe, examples: Sequence[structs.Example], what: str)
   )
 
 
-def check_room(config, tokenizer, prompt, examples: Sequence[structs.Example], what: str) -> None:
+def prompt_tokens(recipe: Recipe, tokenizer, example: structs.Example) -> int:
+  """Number of tokens of the example's prompt, with the tools that it shows."""
+  tools = 0 if recipe.tool_tokens is None else recipe.tool_tokens(tokenizer)
+  return len(tokenizer.render(recipe.prompt.messages(example))) + tools
+
+
+def check_room(config, tokenizer, recipe: Recipe, examples: Sequence[structs.Example], what: str) -> None:
   """Refuses a set in which every prompt fills the whole context (config.rollout.context).
 
   Raises:
@@ -97,7 +103,7 @@ def check_room(config, tokenizer, prompt, examples: Sequence[structs.Example], w
   """
   sizes = []
   for example in examples:
-    sizes.append(len(tokenizer.render(prompt.messages(example))))
+    sizes.append(prompt_tokens(recipe, tokenizer, example))
     if sizes[-1] < config.rollout.context:
       return
   raise ValueError(
@@ -136,10 +142,10 @@ def _fitting(config, recipe: Recipe, tokenizer, what: str, path: str) -> list[st
   check_passages(config, recipe, examples, f"{what}={path}")
   check_scores(recipe, examples, f"{what}={path}")
   if not config.data.drop_long:
-    check_room(config, tokenizer, recipe.prompt, examples, f"{what}={path}")
+    check_room(config, tokenizer, recipe, examples, f"{what}={path}")
     return examples
   room = config.rollout.context - config.rollout.max_new_tokens
-  fitting = [e for e in examples if len(tokenizer.render(recipe.prompt.messages(e))) <= room]
+  fitting = [e for e in examples if prompt_tokens(recipe, tokenizer, e) <= room]
   if not fitting:
     raise ValueError(
       f"{path}: no prompt of its {len(examples)} questions fits into the {room} tokens that "
@@ -162,11 +168,11 @@ def fitting(config, player: Answerer, examples: Sequence[structs.Example]) -> Se
   if not config.data.cut_middle:
     return examples
   tokenizer, room = player.tokenizer, config.rollout.context - config.rollout.max_new_tokens
-  return [_cut(example, tokenizer, player.recipe.prompt, room) for example in examples]
+  return [_cut(example, tokenizer, player.recipe, room) for example in examples]
 
 
-def _cut(example: structs.Example, tokenizer, prompt, room: int) -> structs.Example:
-  while (over := len(tokenizer.render(prompt.messages(example))) - room) > 0:
+def _cut(example: structs.Example, tokenizer, recipe: Recipe, room: int) -> structs.Example:
+  while (over := prompt_tokens(recipe, tokenizer, example) - room) > 0:
     sizes = [len(tokenizer.encode(passage.text)) for passage in example.passages]
     size = max(sizes, default=0)
     if not size:

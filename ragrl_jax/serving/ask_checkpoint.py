@@ -86,7 +86,7 @@ class Asker:
         f"{recipe.name} needs questions with passages: take one from a file (--data FILE --id ID), or use a checkpoint "
         "of a recipe that searches an index (config.retrieval.index)."
       )
-    questions.check_room(self.config, self.player.tokenizer, recipe.prompt, [example], "the question")
+    questions.check_room(self.config, self.player.tokenizer, recipe, [example], "the question")
 
   async def ask(
     self, example: structs.Example, *, samples: int = 1, greedy: bool = True, seed: int | None = None, tell: Tell

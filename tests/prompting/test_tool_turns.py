@@ -49,6 +49,7 @@ def test_prompt_turns_and_results_are_the_whole_rendering(tmp_path, name):
   one = [("search", "Rome is in Italy.")]
   rounds = [one, one] if turns.single else [one, [*one, ("look", 'a "map"\n{}')]]
   messages, ids = [ASKED], [*turns.prompt([ASKED])]
+  assert turns.tokens == len(ids) - len(tokenizer.render([ASKED])) > 50
   assert ids == tokenizer.render([ASKED], TOOLS) and "search" in tokenizer.decode(ids)
   for number, results in enumerate(rounds):
     calls = calling(*(f"Rome {number}{i}" for i in range(len(results))))
@@ -134,6 +135,7 @@ def test_own_markers_and_bare_text_have_our_form(tmp_path):
   )
   bare = ToolTurns(ByteTokenizer(), TOOLS)
   messages = bare.prompt([ASKED])
+  assert bare.tokens == len(messages[0]["content"].encode()) + len("\n\n")
   assert [m["role"] for m in messages] == ["system", "user"] and messages[1] == ASKED
   text = "\n<tool_response>\na\n</tool_response>\n\n<tool_response>\nb\n</tool_response>\n"
   assert bare.after([("search", "a"), ("look", "b")], ended=True) == text

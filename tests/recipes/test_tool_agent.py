@@ -1,5 +1,6 @@
 """An agent that calls tools: its turns token by token, what goes wrong, limits, and the engine's work meanwhile."""
 
+import asyncio
 import dataclasses
 import json
 import time
@@ -241,8 +242,8 @@ def test_wrong_switches_are_refused_before_anything_runs(switches, says):
 def test_a_template_that_does_not_fit_is_refused_at_the_start(tmp_path):
   recipe = recipes.get("tool_agent")
   with pytest.raises(ValueError, match="has no format of tool calls"):
-    recipe.fits(HuggingFaceTokenizer(small_tokenizers.byte_level(tmp_path)))
-  recipe.fits(HuggingFaceTokenizer(tmp_path, markers="own"))
+    recipe.tool_tokens(HuggingFaceTokenizer(small_tokenizers.byte_level(tmp_path)))
+  assert recipe.tool_tokens(HuggingFaceTokenizer(tmp_path, markers="own")) > 50
 
 
 def test_rewards(tokenizer):
@@ -315,6 +316,22 @@ def test_the_engine_goes_on_while_tools_run():
   for episode in episodes:  # its tokens are those of a single pass, the results between them
     ours, single = kit.scored(episode)
     assert abs(ours - single).max() < 1e-4 and "[slept" in episode.turns[1].text
+
+
+def test_a_run_that_ends_does_not_wait_for_tools():
+  turns = Turns("sleeps", seconds=60)
+
+  async def play(example, policy, tools):
+    if example.id == "e0":
+      await asyncio.sleep(0.3)
+      raise RuntimeError("a bug")
+    return await calling(tool_functions.sleeps, turns)(example, policy, tools)
+
+  rollout, begin = kit.rollout(kit.engine(), play=play), time.monotonic()
+  with pytest.raises(RuntimeError, match="a bug"):
+    rollout.run(kit.requests(2, 1), step=0)
+  rollout.close()
+  assert time.monotonic() - begin < 30
 
 
 def test_a_failed_tool_is_masked_in_a_rollout():

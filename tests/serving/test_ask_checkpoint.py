@@ -60,7 +60,12 @@ def test_the_tokens_are_those_of_a_rollout(greedy):
   prompt = types.SimpleNamespace(messages=lambda example: [dict(role="user", content=example.question)])
   parser = types.SimpleNamespace(answer=lambda text: None)
   recipe = types.SimpleNamespace(
-    play=kit.play, prompt=prompt, parser=parser, needs_passages=False, outcome=lambda example, episode: 0.0
+    tool_tokens=None,
+    play=kit.play,
+    prompt=prompt,
+    parser=parser,
+    needs_passages=False,
+    outcome=lambda example, episode: 0.0,
   )
   whole = kit.rollout(kit.engine()).run(kit.requests(1, 3), step=0, greedy=greedy)
   episodes = []

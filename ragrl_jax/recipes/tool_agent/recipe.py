@@ -91,9 +91,6 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     masks=switches.failure == "mask",
   )
 
-  def fits(tokenizer: Any) -> None:
-    turns_of(tokenizer)
-
   return recipe_lib.Recipe(
     name="tool_agent",
     prompt=prompt,
@@ -105,6 +102,6 @@ def build(switches: Switches) -> recipe_lib.Recipe:
     outcome=reward.outcome,
     switches=switches,
     measures=measures,
-    fits=fits,
+    tool_tokens=lambda tokenizer: turns_of(tokenizer).tokens,
     searches=switches.search,
   )
