@@ -39,7 +39,7 @@ $(PARITY_VENV)/.ready-parity: pyproject.toml setup.py constraints.txt tests/whee
 	@touch $@
 
 $(AGENTS_VENV)/.ready-agents: pyproject.toml setup.py constraints.txt
-	@echo "Setting up $(AGENTS_VENV), with public agent libraries (a few minutes, once)"
+	@echo "Setting up $(AGENTS_VENV), with agent libraries and trackers (a few minutes, once)"
 	@$(PYTHON) -m venv $(AGENTS_VENV)
 	@$(AGENTS_VENV)/bin/python $(PIP) --editable '.[dev,agents]'
 	@touch $@
@@ -84,7 +84,7 @@ faults: $(VENV)/.ready  ## runs with seeded faults end like undisturbed ones: PL
 parity: $(PARITY_VENV)/.ready-parity  ## agreement with transformers and torch, in an environment of its own
 	$(PARITY_VENV)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile -m parity tests/parity
 
-agents: $(AGENTS_VENV)/.ready-agents  ## public agent libraries, in an environment of their own, talk to our server and are trained
+agents: $(AGENTS_VENV)/.ready-agents  ## public agent libraries, MCP servers and experiment trackers, in an environment of their own
 	$(call quickly,$(AGENTS_VENV)/bin/python) $(AGENTS_VENV)/bin/python -m pytest -m agents
 
 real: $(PARITY_VENV)/.ready-parity  ## real questions and corpora (RAGRL_DATA, or ../shared/data), the papers' tables: MINUTES=60 for a part
