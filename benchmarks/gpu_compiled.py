@@ -40,7 +40,7 @@ def config_of(part: str, rank: int, sizes: gpu_parts.Sizes) -> Any:
       max_new_tokens=sizes.new,
     )
   )
-  config.loss.update(dict(kl="none", minibatches=1))
+  config.loss.update(dict(kl="none", kl_coef=0.0, minibatches=1))
   config.learner.update(dict(micro_rows=sizes.micro_rows, row_lengths=(sizes.length,), logprob_chunk=1024))
   return config
 

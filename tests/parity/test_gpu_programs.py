@@ -125,5 +125,6 @@ def test_seven_billion_parameters_learn_from_packed_rows_in_kernels():
   config.mesh.update(dict(data=1, fsdp=-1))
   config.learner.update(dict(micro_rows=8, row_lengths=(4096,), share_prompts=True))
   (learn,) = compiled.check(config, "h200:8", shape="qwen2.5-7b", only=("learner: accumulate",)).programs
-  assert not learn.error and learn.host_loops == learn.host_branches == 0
-  assert learn.fewest == learn.kernels <= 150 * SHAPES["qwen2.5-7b"].num_layers  # there and back, the head's included
+  # The host reads no count, only whether a chunk of the head has trained tokens, there and back.
+  assert not learn.error and learn.host_loops == 0 and learn.host_branches == 2
+  assert learn.kernels <= 150 * SHAPES["qwen2.5-7b"].num_layers  # there and back, the head's and the mesh's included

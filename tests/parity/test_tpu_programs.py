@@ -151,7 +151,7 @@ def test_shared_prompts_need_no_more_memory(monkeypatch, quick):
 
 
 def test_seven_billion_parameters_decode_over_four_chips_without_gathering_them(monkeypatch, quick):
-  """Four layers of Qwen2.5-7B on a replica of four chips: a step sums activations, and gathers sums of the vocabulary."""
+  """Four layers on a replica of four chips: a step sums activations, and gathers only sums of the vocabulary."""
   layers, lanes, width = 4, 128, 3584
   monkeypatch.setitem(SHAPES, "four layers", dataclasses.replace(SHAPES["qwen2.5-7b"], num_layers=layers))
   config = config_lib.load("configs/search_r1.py")
