@@ -22,6 +22,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import textwrap
 
 import gpu_compiled
 
@@ -130,13 +131,13 @@ def compiled_with(counted: Found) -> list[str]:
   """Lines that say what the compiled columns are."""
   if not counted:
     return []
-  named = {f"jax-cuda12-plugin {row['plugin']}, commit {row['commit']}" for row in counted.values()}
-  return [
-    "",
-    "Columns called *compiled* are counts of the same programs, compiled for one H200 without a GPU (`python",
-    f"benchmarks/gpu.py --compile`; {'; '.join(sorted(named))}). They are no times. *Bytes* are those that all",
-    "kernels read and write, each operand once, over those of one reading of all weights and of the cached tokens.",
-  ]
+  named = sorted({f"jax-cuda12-plugin {row['plugin']}, commit {row['commit']}" for row in counted.values()})
+  says = (
+    "Columns called *compiled* are counts of the same programs, compiled for one H200 without a GPU (`python "
+    f"benchmarks/gpu.py --compile`; {'; '.join(named)}). They are no times. *Bytes* are those that all kernels read "
+    "and write, each operand once, over those of one reading of all weights and of the cached tokens."
+  )
+  return ["", *textwrap.wrap(says, 118, break_on_hyphens=False)]
 
 
 def gib(size: float) -> str:
