@@ -101,9 +101,8 @@ def test_seven_billion_parameters_decode_on_eight_replicas():
   assert decode.host_loops == 1
   # Without top-k and top-p, as in the recipes. The search of the filters adds some 350.
   assert decode.fewest / decode.turns <= 600 and decode.kernels / decode.turns <= 900
-  # All kernels read and write hardly more than the weights without the embedding's rows, and the live pages.
-  read = decode.hbm - decode.turns * 152_064 * 3584 * 2
-  assert read < decode.moved <= 1.15 * read
+  # All kernels read and write hardly more than the weights and the live pages.
+  assert 0.9 * decode.hbm < decode.moved <= 1.15 * decode.hbm
   # Weights and pages are read in place, so temporaries are only the logits' and one layer's.
   logits = 128 * 152_064 * 4
   assert decode.temporaries < 8 * logits < report.resident["engine: weights"] / 20
