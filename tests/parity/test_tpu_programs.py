@@ -1,6 +1,5 @@
 """Programs compiled for TPU slices by libtpu, which needs no TPU: memory and collectives must not grow."""
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -11,7 +10,6 @@ import pytest
 
 from ragrl_jax import config as config_lib
 from ragrl_jax.models.config import DecoderConfig
-from ragrl_jax.models.shapes import SHAPES
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.plan import aot, compiled
 
@@ -132,40 +130,6 @@ def test_a_draft_is_verified_by_the_same_program():
   plain, drafting = found
   assert not drafting.error and drafting.temporaries - plain.temporaries < 0.5 * report.resident["engine: cache"]
   assert plain.collectives and drafting.collectives == plain.collectives
-
-
-def test_shared_prompts_need_no_more_memory(monkeypatch, quick):
-  """Rows of 8,192 tokens at the width of Qwen2.5-7B; two layers, for a layer more adds the same to both."""
-  monkeypatch.setitem(SHAPES, "two layers", dataclasses.replace(SHAPES["qwen2.5-7b"], num_layers=2))
-  config = config_lib.load("configs/arena.py")
-  config.model.update(dict(dtype="bfloat16", remat=True))
-  config.mesh.update(dict(data=1, fsdp=-1))
-  config.learner.update(dict(micro_rows=8, row_lengths=(8192,)))
-  found = []
-  for config.learner.share_prompts in (False, True):
-    report = compiled.check(config, "v5e:2x4", shape="two layers", only=("learner: accumulate",))
-    found.append(report.programs[0])
-  apart, shared = found
-  assert not apart.error and not shared.error
-  assert shared.temporaries <= 1.15 * apart.temporaries and shared.collectives == apart.collectives
-
-
-def test_seven_billion_parameters_decode_over_four_chips_without_gathering_them(monkeypatch, quick):
-  """Four layers on a replica of four chips: a step sums activations, and gathers only sums of the vocabulary."""
-  layers, lanes, width = 4, 128, 3584
-  monkeypatch.setitem(SHAPES, "four layers", dataclasses.replace(SHAPES["qwen2.5-7b"], num_layers=layers))
-  config = config_lib.load("configs/search_r1.py")
-  config.model.update(dict(dtype="bfloat16", remat=True))
-  config.mesh.update(dict(data=1, fsdp=-1))
-  config.rollout.update(dict(lanes=lanes, rows=lanes, context=4096))
-  config.rollout.mesh.tensor = 4
-  report = compiled.check(config, "v5e:2x2", shape="four layers", only=("engine: decode",))
-  (decode,) = report.programs
-  assert not decode.error and decode.temporaries < 0.1 * report.resident["engine: cache"]
-  counts = {kind: number // decode.turns for kind, number in decode.collectives.items()}
-  assert counts["all-reduce"] >= 2 * layers and counts.get("all-gather", 0) <= 8
-  # Two float32 sums of all lanes a layer, one of the embeddings, and little else: no keys, values or weights.
-  assert decode.sent / decode.turns < 2 * (2 * layers + 1) * lanes * width * 4
 
 
 def test_the_switch_of_weights_holds_a_leaf_at_a_time():
