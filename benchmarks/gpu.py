@@ -1,6 +1,7 @@
 r"""Speed on a GPU, in one call: writes docs/performance.md.
 
 Run:    python benchmarks/gpu.py [--out docs/performance.md] [--only decode,learn,switch,search] [--python_torch PYTHON]
+        python benchmarks/gpu.py --compile     without a GPU: compiles the same programs for an H200 (gpu_compiled.py)
 
   decode   64 conversations with 512 prompt tokens and 512 sampled tokens, random weights of Qwen2.5-1.5B and 7B in
            bfloat16: the engine's tokens per second, and the bound set by reading all weights and the mean cache per
@@ -11,8 +12,8 @@ Run:    python benchmarks/gpu.py [--out docs/performance.md] [--only decode,lear
   switch   the seconds from updated parameters in the learner to an engine that samples with them.
   search   exact search, 64 queries over 21,000,000 random rows of 768 bfloat16 numbers, ten results each.
 Decoding and the step are also measured in transformers and torch, if --python_torch has torch with CUDA. Every
-measurement has its own process and the whole GPU. Needs a GPU of 80 GB (jax[cuda13]). Without one nothing is measured,
-and a page without figures says so.
+measurement has its own process and the whole GPU. Needs a GPU of 80 GB (jax[cuda13]). Without one nothing is measured;
+a page without figures says so, and has what compiling showed (docs/performance.json).
 """
 
 import argparse
@@ -21,11 +22,15 @@ import os
 import pathlib
 import subprocess
 import sys
+import textwrap
+
+import gpu_compiled
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "performance.md"
 MEASURED_ON = "Measured on"
-NONE = "not measured"
+NONE, UNCOMPILED = "not measured", "not compiled"
+MISSING = f"{UNCOMPILED} | | |"  # three columns
 SMALLER, LARGER = "qwen2.5-1.5b", "qwen2.5-7b"
 # (side, part, shape) of every process; the suffix "+lora" trains adapters.
 WORK = [
@@ -35,6 +40,7 @@ WORK = [
   ("ours", "switch", f"{LARGER}+lora"),
   ("ours", "search", ""),
 ]
+Found = dict[tuple[str, ...], dict]
 ASKS = """
 import json, jax
 from importlib.metadata import version
@@ -42,8 +48,15 @@ print(json.dumps(dict(platform=jax.default_backend(), name=jax.devices()[0].devi
 """
 
 
-def page(found: dict[tuple[str, str, str], dict], where: str = "") -> str:
-  """The text of the page, from {(side, part, shape): result of gpu_parts.measure, or dict(error=…)}."""
+def page(found: Found, where: str = "", counted: Found | None = None) -> str:
+  """The text of the page.
+
+  Args:
+    found: (side, part, shape) → result of gpu_parts.measure, or dict(error=…).
+    where: the GPU and JAX's version; "" if nothing was measured.
+    counted: (part, shape) → what compiling showed, see gpu_compiled.py.
+  """
+  counted = counted or {}
 
   def value(side, part, shape, *path):
     at = found.get((side, part, shape), {})
@@ -60,37 +73,76 @@ def page(found: dict[tuple[str, str, str], dict], where: str = "") -> str:
     "Written by `python benchmarks/gpu.py`; its docstring explains the measurements.",
     f"{MEASURED_ON} {where}."
     if where
-    else f'No GPU has run it yet: every figure is "{NONE}". For speeds on CPU see the [README](../README.md#speed).',
+    else f'No GPU has run it yet: every time is "{NONE}". For speeds on CPU see the [README](../README.md#speed).',
+    *compiled_with(counted),
     "",
-    "| Decoding, batch 64 | tokens/s | HBM bound | share (aim 70 %) | transformers + torch, tokens/s |",
-    "|---|---|---|---|---|",
+    "| Decoding, batch 64 | tokens/s | HBM bound | share (aim 70 %) | transformers + torch, tokens/s | "
+    "compiled: kernels a token | loops the host reads | bytes over weights + cache |",
+    "|---|---|---|---|---|---|---|---|",
   ]
   for shape in (SMALLER, LARGER):
     ours = lambda name, shape=shape: value("ours", "decode", shape, name)
+    count = counted.get(("decode", shape))
     lines.append(
       f"| {shape} | {shown(ours('tokens_per_s'), ',.0f')} | {shown(ours('bound'), ',.0f')} | "
-      f"{shown(ours('share'), '.1%')} | {shown(value('torch', 'decode', shape, 'tokens_per_s'), ',.0f')} |"
+      f"{shown(ours('share'), '.1%')} | {shown(value('torch', 'decode', shape, 'tokens_per_s'), ',.0f')} | "
+      + (f"{count['kernels']} | {count['host_loops']} | {count['moved'] / count['least']:.2f} |" if count else MISSING)
     )
-  lines += ["", "| Training step | tokens/s | MFU (aim 50 %) | transformers + torch, tokens/s |", "|---|---|---|---|"]
+  lines += [
+    "",
+    "| Training step | tokens/s | MFU (aim 50 %) | transformers + torch, tokens/s | "
+    "compiled: kernels a layer, there and back | loops the host reads | temporaries |",
+    "|---|---|---|---|---|---|---|",
+  ]
   for shape, what in ((SMALLER, "all parameters"), (f"{LARGER}+lora", "LoRA")):
+    count = counted.get(("learn", shape))
     for kind, rows in (("single", "one sequence per row"), ("packed", "four sequences per row")):
       ours = lambda name, shape=shape, kind=kind: value("ours", "learn", shape, kind, name)
       theirs = value("torch", "learn", shape, "single", "tokens_per_s") if kind == "single" else None
       lines.append(
         f"| {shape.removesuffix('+lora')}, {what}, {rows} | {shown(ours('tokens_per_s'), ',.0f')} | "
-        f"{shown(ours('mfu'), '.1%')} | {shown(theirs, ',.0f') if kind == 'single' else '–'} |"
+        f"{shown(ours('mfu'), '.1%')} | {shown(theirs, ',.0f') if kind == 'single' else '–'} | "
+        + (
+          f"{count['kernels'] / count['layers']:.0f} | {count['host_loops']} | {gib(count['temporaries'])} |"
+          if count
+          else MISSING
+        )
       )
-  lines += ["", "| | |", "|---|---|"]
+  lines += ["", "| | | compiled: temporaries |", "|---|---|---|"]
   for shape, what in ((SMALLER, "1.5B, all parameters"), (f"{LARGER}+lora", "7B, LoRA")):
-    lines.append(f"| Learner → engine, {what} | {shown(value('ours', 'switch', shape, 'seconds'), '.3f', ' s')} |")
+    took, count = value("ours", "switch", shape, "seconds"), counted.get(("switch", shape))
+    room = f"{gib(count['temporaries'])}, beside weights of {gib(count['weights'])}" if count else UNCOMPILED
+    lines.append(f"| Learner → engine, {what} | {shown(took, '.3f', ' s')} | {room} |")
   taken, bound = (value("ours", "search", "", name) for name in ("ms", "bound_ms"))
-  lines.append(f"| Exact search, 21M × 768 bfloat16, a batch of 64 (aim 10 ms) | {shown(taken, '.1f', ' ms')} |")
-  lines.append(f"| … reading all rows once from HBM | {shown(bound, '.1f', ' ms')} |")
+  count = counted.get(("search", ""))
+  room = f"{gib(count['temporaries'])}, {count['kernels']} kernels" if count else UNCOMPILED
+  lines.append(
+    f"| Exact search, 21M × 768 bfloat16, a batch of 64 (aim 10 ms) | {shown(taken, '.1f', ' ms')} | {room} |"
+  )
+  lines.append(f"| … reading all rows once from HBM | {shown(bound, '.1f', ' ms')} | |")
   if errors := [(key, result["error"]) for key, result in found.items() if "error" in result]:
     lines += ["", "Not measured, with the reason:", ""]
     lines += [f"- {' '.join(key).strip()}: {error}" for key, error in errors]
   lines += ["", *ATTENTION, ""]
   return "\n".join(lines)
+
+
+def compiled_with(counted: Found) -> list[str]:
+  """Lines that say what the compiled columns are."""
+  if not counted:
+    return []
+  named = sorted({f"jax-cuda12-plugin {row['plugin']}, commit {row['commit']}" for row in counted.values()})
+  says = (
+    "Columns called *compiled* are counts of the same programs, compiled for one H200 without a GPU (`python "
+    f"benchmarks/gpu.py --compile`; {'; '.join(named)}). They are no times. *Bytes* are those that all kernels read "
+    "and write, each operand once, over those of one reading of all weights and of the cached tokens."
+  )
+  return ["", *textwrap.wrap(says, 118, break_on_hyphens=False)]
+
+
+def gib(size: float) -> str:
+  """Bytes as GiB."""
+  return f"{size / 2**30:.2f} GiB"
 
 
 ATTENTION = (
@@ -116,19 +168,25 @@ def main():
   cli.add_argument("--out", type=pathlib.Path, default=PAGE)
   cli.add_argument("--only", default="decode,learn,switch,search")
   cli.add_argument("--python_torch", default=sys.executable, help="a Python with torch for CUDA, transformers and peft")
+  cli.add_argument("--compile", action="store_true", help="compiles what docs/performance.json lacks; measures nothing")
   args = cli.parse_args()
+  if args.compile:
+    parts = args.only.split(",")
+    gpu_compiled.play([(part, shape) for side, part, shape in WORK if side == "ours" and part in parts])
   asked = subprocess.run([sys.executable, "-c", ASKS], capture_output=True, text=True, check=True)
   device = json.loads(asked.stdout.splitlines()[-1])
   if device["platform"] != "gpu":
     if not args.out.is_file() or MEASURED_ON not in args.out.read_text():
-      args.out.write_text(page({}))
+      args.out.write_text(page({}, counted=gpu_compiled.read()))
+    if args.compile:
+      return
     sys.exit(f"no GPU here (JAX finds {device['platform']}): nothing was measured.")
   found = {}
   for side, part, shape in WORK:
     if part in args.only.split(","):
       found[side, part, shape] = run(sys.executable if side == "ours" else args.python_torch, side, part, shape)
       print(side, part, shape, json.dumps(found[side, part, shape]), flush=True)
-      args.out.write_text(page(found, f"one {device['name']}, jax {device['jax']}"))
+      args.out.write_text(page(found, f"one {device['name']}, jax {device['jax']}", gpu_compiled.read()))
 
 
 if __name__ == "__main__":

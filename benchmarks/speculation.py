@@ -1,38 +1,45 @@
-r"""Drafts from the conversation's own text: the decoding steps that they save, and the cost of a step with them.
+r"""Drafts from the conversation's own text: the steps that they save, and whole rollouts with and without them.
 
-Run:    python benchmarks/speculation.py [--drafts 2,4,8] [--questions 200] [--rounds 5] [--clock cpu]
+Run:    python benchmarks/speculation.py [--drafts 2,4,8] [--questions 96] [--rounds 3] [--clock cpu]
 
-tokens   A policy that writes the scripted demonstrations of the made-up world word for word, over search_r1's, arena's,
-         care's and lear's formats: the tokens that a lane draws in a step, and the share of the drafted tokens that it
-         draws. The drafts are the engine's own (engine/drafts.py), the text is the demonstrations', and no model runs.
-         A policy that samples departs from what it has seen more often, and gains less.
-steps    The time of one decoding step of the engine, with drafts over without. A decoder of random weights in the shape
-         of configs/quickstart.py, prompts of 100 tokens, float32. No figure depends on what it writes.
-speed    tokens / steps: tokens per second with drafts over without, if all lanes draw all the time. Above 1 it pays.
+An engine plays the scripted demonstrations of the made-up world, in search_r1's, arena's, care's and lear's formats:
+prompts are read, turns are sampled, results of searches are read. Its model has random weights in the shape of
+configs/quickstart.py, float32. It computes every token's log-probability, but each position has the script's token in
+place of a random number, and the draw returns it. So all sides sample the same text, which quotes as a trained
+policy's does, and the time is that of the engine's own programs. A policy that samples departs from what it has seen
+more often, and gains less.
+
+  a step   tokens that a lane samples in a decoding step
+  kept     the share of the drafted tokens that were sampled
+  tokens/s sampled tokens per second of the rollout, prefill included
+  speed    tokens/s over those without drafts (k = 0). Above 1 drafts pay.
 
 A step of k + 1 places computes k + 1 times as much, and reads weights and cache once. An accelerator with few lanes
-waits for the reading: there `tokens` is the limit that speed comes near. A CPU waits for the computing, and so does an
+waits for the reading: there `a step` is the limit that speed comes near. A CPU waits for the computing, and so does an
 accelerator with many lanes. --clock cpu counts CPU seconds, which other work on the machine disturbs less.
 """
 
 import argparse
+import contextlib
+import os
 import pathlib
 import random
 import tempfile
 import time
 
 import base_reader
-import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from papers import arena, care, lear, miniature, primed
+from papers import arena, care, lear, miniature
 
 from ragrl_jax import config as config_lib
 from ragrl_jax import recipes, retrieval, sft
 from ragrl_jax.cli import quickstart
+from ragrl_jax.core import sampling
 from ragrl_jax.data import synthetic, writers
-from ragrl_jax.engine import drafts, lanes
 from ragrl_jax.engine.engine import Engine
+from ragrl_jax.engine.messages import Open, Turn
 from ragrl_jax.engine.sizes import Sizes
 from ragrl_jax.engine.stops import Stops
 from ragrl_jax.models.config import DecoderConfig
@@ -48,11 +55,11 @@ PAPERS = dict(
   care=(care.PAPER, care.MIX, care.PASSAGES),
   lear=(lear.PAPER, lear.MIX, lear.GIVEN),
 )
-LANES, PROMPT = 32, 100
+LANES, PAGE = 32, 64
 CLOCKS = dict(wall=time.perf_counter, cpu=time.process_time)
 
 
-# ---- tokens ----------------------------------------------------------------------------------------------------------
+# ---- demonstrations --------------------------------------------------------------------------------------------------
 
 
 def of_search_r1(count: int):
@@ -101,83 +108,100 @@ def transcripts(name: str, count: int) -> tuple[np.ndarray, np.ndarray]:
   return ids, written
 
 
-def replayed(ids: np.ndarray, written: np.ndarray, size: int) -> tuple[int, int, int, int]:
-  """(tokens, steps, drafted, kept) of a policy that writes what is `written`, with drafts of `size` tokens."""
-  look_up = jax.jit(drafts.look_up, static_argnums=2)
-  # Turn after turn: the newest token stands before the next one that is to be written.
-  ends = [np.flatnonzero(np.diff(np.append(row, False).astype(int)) == -1) for row in written]
-  at = np.array([np.flatnonzero(row)[0] - 1 for row in written])
-  tokens = steps = drafted = kept = 0
-  while (live := np.array([at[n] < ends[n][-1] for n in range(len(at))])).any():
-    draft, found = (np.asarray(x) for x in look_up(ids, at.astype(np.int32), size))
-    for n in np.flatnonzero(live):
-      left = ends[n][np.searchsorted(ends[n], at[n] + 1)] - at[n]  # tokens of the turn
-      same = 0
-      while found[n] and same < min(size, left) and draft[n, same] == ids[n, at[n] + 1 + same]:
-        same += 1
-      new = min(same + 1, left)  # a draft's token may end the turn
-      tokens, steps, drafted, kept = tokens + new, steps + 1, drafted + size * int(found[n]), kept + same
-      at[n] += new
-      if new == left and at[n] < ends[n][-1]:  # the environment writes until the next turn
-        at[n] += np.flatnonzero(written[n, at[n] + 1 :])[0]
-  assert tokens == written.sum()
-  return tokens, steps, drafted, kept
+# ---- rollouts --------------------------------------------------------------------------------------------------------
 
 
-# ---- steps -----------------------------------------------------------------------------------------------------------
+def turns_of(written: np.ndarray) -> list[tuple[int, int]]:
+  """[(first token, token after the last)] of a conversation's turns."""
+  edges = np.flatnonzero(np.diff(np.concatenate(([0], written.astype(int), [0]))))
+  return list(zip(edges[::2].tolist(), edges[1::2].tolist()))
 
 
-class Steps:
-  """Decoding steps of an engine whose lanes all draw."""
+@contextlib.contextmanager
+def scripted(ids: np.ndarray):
+  """While it lasts, compiled programs sample ids [N, C]: row n in the conversation whose key is (0, n)."""
+  uniforms, draw, script = sampling.uniforms, sampling.draw, ids.astype(np.float32)
 
-  def __init__(self, speculate: int):
-    config, tokenizer = DecoderConfig(vocab_size=512, **primed.SHAPE), ByteTokenizer()
-    self.sizes = Sizes(lanes=LANES, rows=LANES, context=256, chunk=16, page=64, speculate=speculate)
-    graphdef, params = nnx.split(Decoder(config, rngs=nnx.Rngs(0)))
-    engine = Engine(graphdef, tokenizer, Stops(tokenizer, ["</answer>"], rows=512), self.sizes)
-    engine.load(params, version=0)
-    self.cache = engine._kv
-    self.packed = np.zeros((LANES, self.sizes.columns), np.int32)
-    table = lanes.LaneTable.of(self.packed)
-    table.live[:], table.length[:], table.budget[:], table.temperature[:], table.top_p[:] = 1, PROMPT, 999, 1.0, 1.0
-    table.ids[:] = np.random.default_rng(0).integers(0, 512, table.ids.shape)
-    self.table = np.arange(LANES * self.sizes.table, dtype=np.int32).reshape(LANES, -1)
+  def of_script(keys, positions):
+    return jnp.asarray(script).at[keys[:, 1], positions].get(mode="clip") + 0.0 * uniforms(keys, positions)
 
-  def measure(self, clock) -> float:
-    """Seconds of a step."""
-    begin = clock()
-    chunk = self.cache.decode(self.packed, self.table, [1])
-    seconds = clock() - begin
-    assert chunk.steps.min() == self.sizes.chunk
-    return seconds / self.sizes.chunk
+  def as_written(logits, tokens, *filters):
+    # The log-probability is that of the token drawn at a half, so drawing is not left out.
+    return tokens.astype(jnp.int32), draw(logits, jnp.full_like(tokens, 0.5), *filters)[1]
+
+  sampling.uniforms, sampling.draw = of_script, as_written
+  try:
+    yield
+  finally:
+    sampling.uniforms, sampling.draw = uniforms, draw
+
+
+class Side:
+  """An engine with drafts of `speculate` tokens (0: none) that plays one recipe's conversations."""
+
+  def __init__(self, ids: np.ndarray, written: np.ndarray, speculate: int, vocabulary: int):
+    tokenizer = ByteTokenizer()
+    shape = config_lib.load(ROOT / "configs" / "quickstart.py").model.shape.to_dict()
+    graphdef, params = nnx.split(Decoder(DecoderConfig.from_shape(vocabulary, **shape), rngs=nnx.Rngs(0)))
+    context = -(-(ids.shape[1] + 1) // PAGE) * PAGE
+    sizes = Sizes(lanes=LANES, rows=2 * LANES, context=context, chunk=16, page=PAGE, speculate=speculate)
+    self.engine = Engine(graphdef, tokenizer, Stops(tokenizer, [], rows=vocabulary), sizes)
+    self.engine.load(params, version=0)
+    self.ids, self.turns, self.seconds = ids, [turns_of(row) for row in written], []
+
+  def play(self, clock) -> None:
+    """One rollout: opens all conversations, and steps until every turn is written."""
+    engine, left = self.engine, [list(turns) for turns in self.turns]
+    self.counters, begin = engine.restart_counters(), clock()
+    for number, row in enumerate(self.ids):
+      first, _ = left[number][0]
+      engine.open(Open(number, tuple(row[:first].tolist()), (0, number)))
+      self._submit(number, left, at=first)
+    while engine.busy:
+      for ended in engine.step():
+        number = ended.conversation
+        start, end = left[number].pop(0)
+        if ended.ids != tuple(self.ids[number, start:end].tolist()):
+          raise AssertionError(f"conversation {number}: the engine sampled {ended.ids}, which is not the script.")
+        if left[number]:
+          self._submit(number, left, at=end)
+        else:
+          engine.close(number)
+    self.seconds.append(clock() - begin)
+
+  def _submit(self, number: int, left: list[list[tuple[int, int]]], at: int) -> None:
+    """Starts the next turn, after what the environment writes from `at` on."""
+    start, end = left[number][0]
+    self.engine.submit(Turn(number, tuple(self.ids[number, at:start].tolist()), budget=end - start))
+
+  @property
+  def rate(self) -> float:
+    """Sampled tokens per second of the best round; the first one compiles."""
+    return self.counters.sampled_tokens / min(self.seconds[1:])
 
 
 def main() -> None:
   parser = argparse.ArgumentParser()
   parser.add_argument("--drafts", default="2,4,8")
-  parser.add_argument("--questions", type=int, default=200)
-  parser.add_argument("--rounds", type=int, default=5)
+  parser.add_argument("--questions", type=int, default=96)
+  parser.add_argument("--rounds", type=int, default=3)
   parser.add_argument("--clock", choices=CLOCKS, default="wall")
+  parser.add_argument("--recipes", default=",".join(("search_r1", *PAPERS)))
   args = parser.parse_args()
-  sizes = [int(size) for size in args.drafts.split(",")]
-
-  engines = {size: Steps(size) for size in (0, *sizes)}
-  seconds = {size: [] for size in engines}
-  for _ in range(args.rounds):  # alternating, so that other work on the machine hits all of them
-    for size, engine in engines.items():
-      seconds[size].append(engine.measure(CLOCKS[args.clock]))
-  cost = {size: min(seconds[size]) / min(seconds[0]) for size in sizes}
-  print(f"A step of {LANES} lanes without drafts: {min(seconds[0]) * 1e3:.2f} ms ({args.clock} clock)")
-  print("steps:  " + ", ".join(f"k = {size} costs {cost[size]:.2f} x" for size in sizes), flush=True)
-
-  print("\nrecipe        k  tokens a step  drafts kept  forward passes     speed")
-  for name in ("search_r1", *PAPERS):
+  print(f"{args.clock} clock, {LANES} lanes, load {os.getloadavg()[0]:.1f}")
+  print("recipe        k  a step   kept  tokens/s  speed", flush=True)
+  for name in args.recipes.split(","):
     ids, written = transcripts(name, args.questions)
-    for size in sizes:
-      tokens, steps, drafted, kept = replayed(ids, written, size)
+    with scripted(ids):
+      vocabulary = -(-(int(ids.max()) + 1) // 512) * 512
+      sides = {size: Side(ids, written, size, vocabulary) for size in (0, *map(int, args.drafts.split(",")))}
+      for _ in range(args.rounds + 1):  # alternating, so that other work on the machine hits all of them
+        for side in sides.values():
+          side.play(CLOCKS[args.clock])
+    for size, side in sides.items():
+      counts, speed = side.counters, side.rate / sides[0].rate
       print(
-        f"{name:10} {size:4d}  {tokens / steps:13.2f}  {kept / drafted:11.3f}  {steps / tokens:12.1%}  "
-        f"{tokens / steps / cost[size]:8.2f}",
+        f"{name:10} {size:4d}  {counts.tokens_per_step:6.2f}  {counts.kept_share:5.1%}  {side.rate:8.0f}  {speed:5.2f}",
         flush=True,
       )
 

@@ -3,16 +3,46 @@
 import dataclasses
 
 import gpu
+import gpu_compiled
 import gpu_parts
 import pytest
 
+from ragrl_jax import config as config_lib
 from ragrl_jax.models.shapes import SHAPES
 
 
 def test_the_page_says_what_was_not_measured():
   text = gpu.PAGE.read_text()
-  assert gpu.MEASURED_ON in text or text == gpu.page({})
+  assert gpu.MEASURED_ON in text or text == gpu.page({}, counted=gpu_compiled.read())
   assert gpu.page({}).count(gpu.NONE) == 22 + 1  # every figure, and the table's head
+  assert gpu.page({}).count(gpu.UNCOMPILED) == 2 + 4 + 3
+
+
+def test_the_page_shows_what_compiling_counts():
+  row = dict(host_loops=1, temporaries=3 * 2**29, plugin="0.10.2", commit="abc", kernels=400, layers=28)
+  text = gpu.page(
+    {},
+    counted={
+      ("decode", gpu.LARGER): row | dict(moved=2.2e10, least=2e10),
+      ("learn", f"{gpu.LARGER}+lora"): row | dict(kernels=2800),
+      ("switch", gpu.SMALLER): row | dict(weights=3 * 2**30),
+      ("search", ""): row,
+    },
+  )
+  assert "| 400 | 1 | 1.10 |" in text and text.count("| 100 | 1 | 1.50 GiB |") == 2  # single and packed
+  assert "| 1.50 GiB, beside weights of 3.00 GiB |" in text and "| 1.50 GiB, 400 kernels |" in text
+  assert "jax-cuda12-plugin 0.10.2, commit abc" in " ".join(text.split()) and text.count(gpu.NONE) == 22 + 1
+
+
+def test_compiled_cases_are_those_of_the_page():
+  assert set(gpu_compiled.read()) <= {(part, shape) for side, part, shape in gpu.WORK if side == "ours"}
+  sizes = gpu_parts.Sizes()
+  for part, rank in (("decode", 0), ("learn", 16)):
+    config = gpu_compiled.config_of(part, rank, sizes)
+    config_lib.validate(config)
+    assert (config.rollout.lanes, config.rollout.context, config.rollout.prefill) == (64, 1024, 512)
+    assert (config.learner.micro_rows, tuple(config.learner.row_lengths)) == (4, (4096,))
+    assert bool(config.model.lora.rank) == bool(rank)
 
 
 def test_the_page_shows_figures_and_reasons():

@@ -27,7 +27,7 @@ from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.models.shapes import SHAPES
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.parallel import rules
-from ragrl_jax.plan import aot, chips, collective_groups, launches, memory, search, switch
+from ragrl_jax.plan import aot, chips, collective_groups, launches, memory, search, switch, traffic
 from ragrl_jax.plan import index as index_lib
 from ragrl_jax.plan import workload as load_lib
 from ragrl_jax.plan.memory import GRADIENT, Axes
@@ -162,7 +162,7 @@ class _Compiler:
     self.conversation: Conversation | None = None
     self.needed_flops = 0.0
 
-  def add(self, name: str, lower, *, calls: int, work: float, hbm: float, turns: int = 1) -> None:
+  def add(self, name: str, lower, *, calls: int, work: float, hbm: float, turns: int = 1, pages: float = 0.0) -> None:
     """Compiles one program and appends it to `programs`.
 
     Args:
@@ -172,6 +172,7 @@ class _Compiler:
       work: operations of a call, on all chips together.
       hbm: bytes of HBM traffic of a call, on one chip.
       turns: number of iterations of its outermost loop, if the program's text does not give it.
+      pages: bytes of a call that attention reads through page tables, on one chip.
     """
     if self.only and name not in self.only:
       return
@@ -205,19 +206,20 @@ class _Compiler:
         collectives=kinds,
         calls=calls,
         turns=turns,
-        **links(text, moved, turns),
+        **links(text, moved, turns, pages),
       )
     )
 
-  def _on_gpus(self, text: str, moved: list[aot.Collective], turns: int) -> dict[str, Any]:
-    """A program's traffic between hosts of GPUs, from the groups of its collectives, and its launches."""
+  def _on_gpus(self, text: str, moved: list[aot.Collective], turns: int, pages: float) -> dict[str, Any]:
+    """A program's traffic between hosts of GPUs, from the groups of its collectives, its launches and its bytes."""
     crossing: dict[str, int] = {}
     network, each = 0.0, self.mesh.local_mesh.size
     for one in moved:
       if sent := collective_groups.between_hosts(one.kind, one.bytes, one.groups, each):
         crossing[one.kind] = crossing.get(one.kind, 0) + one.times
         network += sent * one.times
-    return dict(dcn=network, crossing=crossing) | dataclasses.asdict(launches.launches(text, turns))
+    launched = dataclasses.asdict(launches.launches(text, turns))
+    return launched | dict(dcn=network, crossing=crossing, moved=traffic.moved(text, turns) + pages)
 
   def learner(self) -> None:
     """Compiles the learner's programs."""
@@ -337,7 +339,7 @@ class _Compiler:
       tokens=sizes.cache_pages * sizes.page,
       passes=layout.passes,
     )
-    fill = dict(work=work.fill_flops, hbm=work.fill_bytes)
+    fill = dict(work=work.fill_flops, hbm=work.fill_bytes, pages=work.fill_bytes - _bytes(weights))
     for name, calls, (width, n) in zip(("prefill", "extend"), (work.fills, 0), sizes.widths.items()):
       arguments = ints(n, width), ints(n, 2), ints(n, sizes.table)
       self.add(
@@ -354,6 +356,7 @@ class _Compiler:
       work=work.chunk_flops,
       hbm=work.chunk_bytes,
       turns=r.chunk,
+      pages=work.chunk_bytes - r.chunk * _bytes(weights),
     )
 
   def index(self, index: index_lib.Index) -> None:

@@ -86,6 +86,7 @@ def cells(report: Report, one: Program, on_gpus: bool) -> dict[str, str]:
   if on_gpus:
     per = "token" if one.turns > 1 else "call"
     found |= {
+      "moved GB": f"{one.moved / 1e9:.2f}",
       "kernels": f"{one.fewest / one.turns:,.0f} to {one.kernels / one.turns:,.0f} a {per}",
       "host-read loops": str(one.host_loops),
       "conditions": str(one.host_branches),

@@ -29,6 +29,7 @@ class Program:
     turns: iterations of its outermost loop per call: the tokens that decoding samples for a lane.
     kernels, host_loops, host_branches, fewest: of a call on a GPU, see `plan/launches.py`; 0 on TPUs, where a program
       is one launch.
+    moved: bytes that the kernels of a call on a GPU read and write, see `plan/traffic.py`; 0 on TPUs.
     error: why the program does not compile; "" if it compiles.
   """
 
@@ -48,6 +49,7 @@ class Program:
   host_loops: int = 0
   host_branches: int = 0
   fewest: int = 0
+  moved: float = 0.0
   error: str = ""
 
 

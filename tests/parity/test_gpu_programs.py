@@ -4,6 +4,7 @@ import jax
 import pytest
 
 from ragrl_jax import config as config_lib
+from ragrl_jax.models.shapes import SHAPES
 from ragrl_jax.parallel import mesh as mesh_lib
 from ragrl_jax.plan import aot, collective_groups, compiled, gpus, launches, report_tables
 
@@ -100,6 +101,8 @@ def test_seven_billion_parameters_decode_on_eight_replicas():
   assert decode.host_loops == 1
   # Without top-k and top-p, as in the recipes. The search of the filters adds some 350.
   assert decode.fewest / decode.turns <= 600 and decode.kernels / decode.turns <= 900
+  # All kernels read and write hardly more than the weights and the live pages.
+  assert 0.9 * decode.hbm < decode.moved <= 1.15 * decode.hbm
   # Weights and pages are read in place, so temporaries are only the logits' and one layer's.
   logits = 128 * 152_064 * 4
   assert decode.temporaries < 8 * logits < report.resident["engine: weights"] / 20
@@ -112,3 +115,15 @@ def test_seven_billion_parameters_decode_on_eight_replicas():
   config.rollout.mesh.tensor = 4  # two replicas: a GPU has a quarter of weights and of keys and values
   split = compiled.check(config, "h200:8", shape="qwen2.5-7b", only=("nothing",))
   assert split.resident["engine: weights"] < 0.26 * report.resident["engine: weights"]
+
+
+def test_seven_billion_parameters_learn_from_packed_rows_in_kernels():
+  """Rows of 4,096 tokens with several sequences and shared prompts: attention falls back to no loop of blocks."""
+  config = config_lib.load("configs/arena.py")
+  config.model.update(dict(dtype="bfloat16", remat=True))
+  config.mesh.update(dict(data=1, fsdp=-1))
+  config.learner.update(dict(micro_rows=8, row_lengths=(4096,), share_prompts=True))
+  (learn,) = compiled.check(config, "h200:8", shape="qwen2.5-7b", only=("learner: accumulate",)).programs
+  # The host reads no count, only whether a chunk of the head has trained tokens, there and back.
+  assert not learn.error and learn.host_loops == 0 and learn.host_branches == 2
+  assert learn.kernels <= 150 * SHAPES["qwen2.5-7b"].num_layers  # there and back, the head's and the mesh's included

@@ -1,6 +1,5 @@
 """The arithmetic of `ragrl_jax/plan/` compared with libtpu's compilation of a small run."""
 
-import jax
 import pytest
 
 from ragrl_jax import config as config_lib
@@ -30,14 +29,6 @@ def small(variant):
   config.rollout.update(dict(context=1024, lanes=16, rows=32, prompts_per_step=16))
   config.learner.update(dict(row_lengths=(1024,), logprob_chunk=256))
   return search.Choice(Axes(fsdp=4, tensor=2), 8, 16, 32, 256).into(config)
-
-
-@pytest.fixture
-def quick():
-  before = jax.config.jax_optimization_level
-  jax.config.update("jax_optimization_level", "O1")
-  yield
-  jax.config.update("jax_optimization_level", before)
 
 
 @pytest.mark.parametrize("variant", ["grpo", "ppo"])

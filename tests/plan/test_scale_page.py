@@ -117,3 +117,12 @@ def test_what_bounds_a_step(plans):
   assert line[3] == f"{report.step_s:.1f}" and line[4].endswith("compute") and line[7].endswith("hbm")
   # 5 of 6 passes, at the peak: more than 25 s, whatever the engine does.
   assert float(line[-1]) > 25 and report.step_s < 50
+
+
+def test_what_was_tried_to_shorten_a_step(plans):
+  lines = {line[0]: [float(cell) for cell in line[1:]] for line in held.tried()}
+  first = lines["as the recipe is"]
+  assert first[0] == pytest.approx(plans[*held.AIM, "model"].step_s, abs=0.06)
+  assert all(step == pytest.approx(learner + engine, abs=0.2) for step, learner, engine in lines.values())
+  old, reference, both = (lines[name][0] for name in list(held.TRIED)[2:])
+  assert first[0] > old == reference > both > 25  # a pass each

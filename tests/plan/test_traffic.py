@@ -1,0 +1,95 @@
+"""The bytes that a GPU program's kernels move, counted in its text."""
+
+import pytest
+
+from ragrl_jax.plan import traffic
+
+# As XLA writes it for GPUs. An embedding of 1,000 rows and two layers in a loop; then one token is written in place.
+TEXT = """HloModule jit_f, is_scheduled=true
+
+%embed (p: bf16[1000,8], ids: s32[4]) -> bf16[4,8] {
+  %p = bf16[1000,8]{1,0} parameter(0)
+  %ids = s32[4]{0} parameter(1)
+  %wide = bf16[1000,8]{1,0} bitcast(%p)
+  ROOT %rows = bf16[4,8]{1,0} gather(%wide, %ids), offset_dims={1}, slice_sizes={1,8}
+}
+
+%put (p.1: f32[64,8], new: f32[8], at: s32[]) -> f32[64,8] {
+  %p.1 = f32[64,8]{1,0} parameter(0)
+  %new = f32[8]{0} parameter(1)
+  %at = s32[] parameter(2)
+  %row = f32[1,8]{1,0} bitcast(%new)
+  ROOT %put.1 = f32[64,8]{1,0} dynamic-update-slice(%p.1, %row, %at, %at)
+}
+
+%sum (p.2: f32[4,8]) -> (f32[4], f32[4]) {
+  %p.2 = f32[4,8]{1,0} parameter(0)
+  %a = f32[4]{0} reduce(%p.2), dimensions={1}, to_apply=%plus
+  %b = f32[4]{0} reduce(%p.2), dimensions={1}, to_apply=%most
+  ROOT %both = (f32[4]{0}, f32[4]{0}) tuple(%a, %b)
+}
+
+%layer (s: (s32[], f32[4,8], bf16[100,2,4,16,8])) -> (s32[], f32[4,8], bf16[100,2,4,16,8]) {
+  %s = (s32[], f32[4,8]{1,0}, bf16[100,2,4,16,8]{4,3,2,1,0}) parameter(0)
+  %x = f32[4,8]{1,0} get-tuple-element(%s), index=1
+  %pages = bf16[100,2,4,16,8]{4,3,2,1,0} get-tuple-element(%s), index=2
+  %y = f32[4,8]{1,0} custom-call(%x, %pages, %pages), backend_config={name = "paged_attention"}
+  %g = (f32[4,8]{1,0}, s8[32]{0}) custom-call(%y, %w), custom_call_target="__cublas$lt$matmul"
+  ROOT %t = (s32[], f32[4,8]{1,0}) tuple(%i, %y)
+}
+
+%more (s.1: (s32[], f32[4,8])) -> pred[] {
+  ROOT %lt = pred[] fusion(%i.1), kind=kLoop, calls=%sum
+}
+
+%long (l: f32[4,8]) -> f32[4,8] {
+  %l = f32[4,8]{1,0} parameter(0)
+  %l.1 = f32[4,8]{1,0} copy(%l)
+  ROOT %l.2 = f32[4,8]{1,0} copy(%l.1)
+}
+
+%short (m: f32[4,8]) -> f32[4,8] {
+  ROOT %m = f32[4,8]{1,0} parameter(0)
+}
+
+ENTRY %main (table: bf16[1000,8], ids.1: s32[4], row.1: f32[8], all: f32[64,8]) -> f32[64,8] {
+  %table = bf16[1000,8]{1,0} parameter(0)
+  %ids.1 = s32[4]{0} parameter(1)
+  %row.1 = f32[8]{0} parameter(2)
+  %all = f32[64,8]{1,0} parameter(3)
+  %zero = s32[] constant(0)
+  %e = bf16[4,8]{1,0} fusion(%table, %ids.1), kind=kLoop, calls=%embed
+  %c = f32[4,8]{1,0} convert(%e)
+  %w = (s32[], f32[4,8]{1,0}) while(%c), condition=%more, body=%layer, backend_config={"known_trip_count":{"n":"2"}}
+  %d = f32[4,8]{1,0} conditional(%i, %c, %c), true_computation=%long, false_computation=%short
+  %both.1 = (f32[4]{0}, /*index=1*/f32[4]{0}) fusion(%c), kind=kInput, calls=%sum
+  ROOT %out = f32[64,8]{1,0} fusion(%all, %row.1, %zero), kind=kLoop, calls=%put
+}
+"""
+EMBED = 4 * 8 * 2 * 2 + 4 * 4  # four rows are read and written, and the ids read; not the table
+CONVERT = 4 * 8 * (2 + 4)
+LAYER = 2 * 4 * 8 * 4 + (4 * 8 * 4 + 4 * 8 * 4 + 32)  # queries and what comes out, without pages; then a product
+SUM = 4 * 8 * 4 + 2 * 4 * 4  # the operand of both sums is read once
+PUT = 8 * 4 * 2 + 4  # the new row is read and written, and its place is read; not the other rows
+
+
+def test_kernels_move_what_they_take_and_put():
+  assert traffic.moved(TEXT) == EMBED + CONVERT + 2 * LAYER + SUM + PUT
+
+
+def test_a_loop_that_the_host_counts_has_as_many_turns():
+  text = TEXT.replace(', backend_config={"known_trip_count":{"n":"2"}}', "")
+  assert [traffic.moved(text, turns) for turns in (1, 7)] == pytest.approx(
+    [EMBED + CONVERT + turns * LAYER + SUM + PUT for turns in (1, 7)]
+  )
+
+
+def test_the_cheaper_branch_counts():
+  # Without the branch that returns what it is given, both copies are made in either branch.
+  text = TEXT.replace("false_computation=%short", "false_computation=%long")
+  assert traffic.moved(text) == traffic.moved(TEXT) + 4 * 4 * 8 * 4
+
+
+def test_an_operand_that_is_used_whole_and_in_part_is_read_once():
+  text = TEXT.replace("ROOT %rows", "%twice = bf16[1000,8]{1,0} add(%wide, %p)\n  ROOT %rows")
+  assert traffic.moved(text) == traffic.moved(TEXT) + 1000 * 8 * 2 - 4 * 8 * 2
