@@ -73,7 +73,7 @@ class Loader:
     """Casts the first weights, allocates the cache and runs every program once, so that nothing compiles later."""
     model, mesh, sizes = nnx.merge(self._graphdef, params, self._unfrozen), self._mesh, self._sizes
     config, dtype, tensor = model.config, model.dtype, 1 if mesh is None else mesh.shape["tensor"]
-    sizes_lib.check_model(config.num_kv_heads, config.vocab_size, tensor)
+    sizes_lib.check_model(config.num_kv_heads, config.vocab_size, tensor, experts=config.num_experts)
     self._cast = caster.Caster(dtype, config.num_layers, mesh, every=self._every, own=self._own_weights)
     self._frozen, self._unfrozen = self._cast(self._unfrozen), None  # cast once, for all versions
     new = self._cast(params)

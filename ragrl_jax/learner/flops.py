@@ -24,7 +24,9 @@ def matmul_parameters(config: Any) -> int:
   c = config
   # Queries and output have all heads, keys and values the fewer key-value heads; gate, up and down are the MLP.
   attention = c.d_model * c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads)
-  return c.num_layers * (attention + 3 * c.d_model * c.d_ff)
+  # Of a mixture a token is multiplied with its own experts' matrices, and with the router's.
+  mlp = 3 * c.d_model * c.d_ff * (c.experts_per_token if c.num_experts else 1) + c.d_model * c.num_experts
+  return c.num_layers * (attention + mlp)
 
 
 def forward(config: Any, *, tokens: float, pairs: float, scored: float) -> float:

@@ -80,7 +80,7 @@ def check(
   model_shape = shape_of(config, shape)
   blocks = dict(micro_rows=config.learner.micro_rows, row_lengths=config.learner.row_lengths)
   heads = dict(heads=model_shape.num_heads, kv_heads=model_shape.num_kv_heads)
-  rules.check(mesh.shape, **heads, vocab=model_shape.vocab_size, **blocks)
+  rules.check(mesh.shape, **heads, vocab=model_shape.vocab_size, experts=model_shape.num_experts, **blocks)
   model = abstract_model(config, model_shape, mesh)
   hosts = len({device.process_index for device in devices})
   span = mesh_lib.engine_size(len(devices) // hosts, hosts, **config.rollout.mesh.to_dict()) * hosts // len(devices)
@@ -306,7 +306,7 @@ class _Compiler:
     r, engines = config.rollout, self.mesh.size // self.here.size
     here = mesh_lib.of_engine(self.here, **r.mesh.to_dict())
     sizes = sizes_lib.of(settings_of(config).rollout, here)
-    sizes_lib.check_model(c.num_kv_heads, c.vocab_size, here.shape["tensor"])
+    sizes_lib.check_model(c.num_kv_heads, c.vocab_size, here.shape["tensor"], experts=c.num_experts)
     graphdef, params = nnx.split(nnx.merge(*nnx.split(self.model)))
     dtype = jnp.dtype(config.model.dtype)
     weights = caster.Caster(dtype, c.num_layers, here, own=True).abstract(params)
