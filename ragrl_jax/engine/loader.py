@@ -82,7 +82,8 @@ class Loader:
     platform = next(iter(at.device_set)).platform
     layout = cache_lib.layout(config, sizes.page, dtype, platform, tensor, kv_dtype=sizes.kv_dtype)
     table, chunk, speculate = self._stops.table, sizes.chunk, sizes.speculate
-    programs = Programs(self._graphdef, table, layout, chunk=chunk, speculate=speculate, mesh=mesh)
+    how = dict(chunk=chunk, speculate=speculate, routes=config.num_layers * config.experts_per_token)
+    programs = Programs(self._graphdef, table, layout, **how, mesh=mesh)
     allocate = lambda: layout.allocate(sizes.cache_pages * sizes.replicas, at)
     self._cache = KVCache(programs, allocate, every, sizes, self._team)
     for _ in range(2):  # the second time with the cache that the first one returned, whose layout may differ

@@ -35,7 +35,8 @@ def forward(config: Any, *, tokens: float, pairs: float, scored: float) -> float
   Args:
     config: a DecoderConfig.
     tokens: tokens without padding.
-    pairs: (query, key) pairs of attention: n (n + 1) / 2 for a causal sequence of n tokens.
+    pairs: (query, key) pairs of attention: n (n + 1) / 2 for a causal sequence of n tokens. Layers with a window are
+      counted as if they had none.
     scored: tokens whose log-probability is computed; only these need the head.
 
   Source: Kaplan et al. (arXiv 2001.08361) sec. 2.1, with attention's scores and sums by pairs.

@@ -284,6 +284,10 @@ class _Compiler:
       field.name: jax.ShapeDtypeStruct((rows, length), KINDS.get(field.name, jnp.float32), sharding=at)
       for field in dataclasses.fields(Batch)
     }
+    fields["routes"] = None
+    if self.shape.num_experts:
+      size = rows, length, self.shape.num_layers * self.shape.experts_per_token
+      fields["routes"] = jax.ShapeDtypeStruct(size, jnp.int16, sharding=at)
     return Batch(**fields | ({} if shared else dict(prefix_ids=None)))
 
   def _train_bytes(self, tokens: float) -> float:
@@ -322,7 +326,8 @@ class _Compiler:
       jnp.zeros((STATES,), jnp.int32),
       jnp.full((STATES, 1), -1, jnp.int32),
     )
-    made = programs.Programs(graphdef, table, layout, chunk=r.chunk, speculate=r.speculate, mesh=here)
+    how = dict(chunk=r.chunk, speculate=r.speculate, routes=c.num_layers * c.experts_per_token)
+    made = programs.Programs(graphdef, table, layout, **how, mesh=here)
     self.resident |= {"engine: weights": _bytes(weights), "engine: cache": _bytes(cache)}
     split = jax.sharding.NamedSharding(here, programs.SPLIT)
     ints = lambda rows, *size: jax.ShapeDtypeStruct((rows * sizes.replicas, *size), jnp.int32, sharding=split)

@@ -78,8 +78,10 @@ def random_model(config, seed):
 
 def theirs(model, config, path):
   weights.save_pretrained(model, config, path, shard_bytes=40_000)  # several files, with an index
+  # The reference computes the experts one after the other.
+  more = dict(experts_implementation="eager") if config.num_experts else {}
   loaded, report = transformers.AutoModelForCausalLM.from_pretrained(
-    path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+    path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True, **more
   )
   assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
   return loaded
