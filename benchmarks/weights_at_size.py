@@ -27,7 +27,7 @@ import numpy as np
 from flax import nnx
 
 from ragrl_jax.engine import caster
-from ragrl_jax.models import mapping, tensors, weights
+from ragrl_jax.models import families, mapping, tensors, weights
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.models.shapes import SHAPES
@@ -48,7 +48,7 @@ def write(folder: pathlib.Path, config: DecoderConfig, seed: int = 0) -> int:
   entries = [
     (tensor, shape, lambda shape=shape: _random(draw, shape))
     for name, leaf in mapping.named(abstract)
-    for tensor, shape in mapping.tensor_names(weights.TABLE, name, leaf.shape)
+    for tensor, shape in mapping.tensor_names(families.tensors(config.family), name, leaf.shape)
   ]
   tensors.write(folder, entries, BF16, shard_bytes=SHARD_BYTES)
   (folder / "config.json").write_text(json.dumps({**config.to_hf(), "torch_dtype": "bfloat16"}))
@@ -72,7 +72,7 @@ def differing(one: pathlib.Path, two: pathlib.Path, config: DecoderConfig) -> li
   shapes = {
     tensor: shape
     for name, leaf in mapping.named(abstract)
-    for tensor, shape in mapping.tensor_names(weights.TABLE, name, leaf.shape)
+    for tensor, shape in mapping.tensor_names(families.tensors(config.family), name, leaf.shape)
   }
   bits = lambda folder, name: folder.open(name, shapes[name]).view(np.uint16)
   return sorted(names[0] ^ names[1]) + [

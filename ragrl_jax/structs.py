@@ -58,6 +58,9 @@ class Segment:
     stop: for model segments, the stop string that ended it, "eos", or "length" when the token budget ran out.
     query: for the result of a search, its query; else None.
     found: for the result of a search, the returned passages; else None.
+    routes: for model segments of a model with experts, the experts that the router chose in the state that sampled each
+      id: the same number of int16 for each id (layers times experts per token), as bytes in the machine's order; else
+      empty.
   """
 
   owner: str
@@ -67,6 +70,7 @@ class Segment:
   stop: str = ""
   query: str | None = None
   found: tuple[Passage, ...] | None = None
+  routes: bytes = b""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,6 +289,9 @@ class Batch:
       shared.
 
           tokens a b c|d e|d f   segments 1 1 1|2 2|3 3   positions 0 1 2|3 4|3 4   prefixes 1 1 1|1 1|1 1
+
+    routes: int16 [R, T, n]; the experts of all layers that the sampler's router chose in the state that drew the token,
+      -1 where it drew none. None for models without experts, and in SFT.
   """
 
   tokens: np.ndarray | jax.Array
@@ -300,3 +307,4 @@ class Batch:
   returns: np.ndarray | jax.Array
   group_ids: np.ndarray | jax.Array
   prefix_ids: np.ndarray | jax.Array | None = None
+  routes: np.ndarray | jax.Array | None = None

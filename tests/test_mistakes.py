@@ -16,7 +16,7 @@ from ragrl_jax import config as config_lib
 from ragrl_jax import evaluate, judging, recipes, retrieval, settings, sft, structs, train
 from ragrl_jax.data import readers, writers
 from ragrl_jax.models import weights
-from ragrl_jax.models.config import ARCHITECTURES
+from ragrl_jax.models.families import FAMILIES
 from ragrl_jax.prompting import load
 from ragrl_jax.run import devices, questions
 from ragrl_jax.run import player as player_lib
@@ -77,7 +77,7 @@ def nothing_loads(monkeypatch):
 
 
 def test_allowed_names_equal_those_of_the_rooms_that_read_them():
-  assert sorted(settings.FAMILIES) == sorted(ARCHITECTURES)
+  assert sorted(settings.FAMILIES) == sorted(FAMILIES)
   assert settings.JUDGES == judging.KINDS
 
 

@@ -41,6 +41,7 @@ class ConversationState:
     swapped: the keys and values of each page, while it is swapped out.
     turn: the present turn.
     drawn: log-probabilities of the turn's tokens so far, which are the last of `ids`.
+    routes: the experts of these tokens, as in `messages.TurnEnded`.
     automaton: state of the stop automaton after these tokens.
     lane: its lane, or NO_LANE.
     closed: no further turn follows.
@@ -59,6 +60,7 @@ class ConversationState:
   swapped: tuple[np.ndarray, ...] = ()
   turn: Turn | None = None
   drawn: list[float] = dataclasses.field(default_factory=list)
+  routes: bytes = b""
   automaton: int = 0
   lane: int = NO_LANE
   closed: bool = False

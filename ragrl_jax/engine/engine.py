@@ -166,7 +166,7 @@ class Engine:
     conversation = self._find(turn.conversation)
     if conversation.turn is not None:
       raise ValueError(f"{turn}: conversation {turn.conversation} has a turn under way; submit it when that has ended.")
-    conversation.turn, conversation.drawn = turn, []
+    conversation.turn, conversation.drawn, conversation.routes = turn, [], b""
     conversation.automaton = conversation.automaton if turn.resumed else 0  # the environment's text completes no stop
     conversation.ids += turn.new_ids
     self._replicas[conversation.replica].submit(conversation)
@@ -254,11 +254,14 @@ class Engine:
         self._lanes.ids[lane, len(conversation.ids) :][:count] = drawn
       conversation.ids += drawn.tolist()
       conversation.drawn += chunk.logprobs[:count, lane].tolist()
+      if chunk.routes is not None:
+        conversation.routes += chunk.routes[:count, lane].tobytes()
       conversation.cached += count  # each sampled token added the one before it to the cache
       if stop != RUNNING:
         replica.empty(conversation)
         ids = conversation.ids[len(conversation.ids) - len(conversation.drawn) :]
-        ended.append(TurnEnded(conversation.number, tuple(ids), tuple(conversation.drawn), stop))
+        said = tuple(ids), tuple(conversation.drawn)
+        ended.append(TurnEnded(conversation.number, *said, stop, conversation.routes))
         conversation.turn, conversation.automaton = None, int(chunk.automaton[lane])
         self._release_closed(conversation)
     return ended

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float32, Int32
+from jaxtyping import Float32, Int16, Int32
 
 # The state of a lane's turn after a chunk. A number from 0 up is the stop that ended it (an index into `Stops.names`).
 RUNNING = -1
@@ -73,6 +73,7 @@ class Chunk(NamedTuple):
     drafted, kept: number of tokens in its drafts, and how many of them sampling also chose.
     automaton: state of the stop automaton.
     stop: RUNNING, FULL or the number of the stop.
+    routes: the experts of all layers in the state that drew each token; None for a model without experts.
   """
 
   tokens: Int32[Any, "T W"]
@@ -83,17 +84,35 @@ class Chunk(NamedTuple):
   kept: Int32[Any, "W"]
   automaton: Int32[Any, "W"]
   stop: Int32[Any, "W"]
+  routes: Int16[Any, "T W n"] | None = None
 
   def pack(self) -> jax.Array:
-    """Packs the fields into int32 [2 · T + TAIL, W], inside the program."""
+    """Packs the fields into int32 [(2 + r) · T + TAIL, W], inside the program; r numbers hold a token's routes."""
     bits = jax.lax.bitcast_convert_type(self.logprobs, jnp.int32)
-    return jnp.concatenate((self.tokens, bits, jnp.stack(self[2:])))
+    rows = [self.tokens, bits, jnp.stack(self[2:-1])]
+    if self.routes is not None:
+      # Two experts of 16 bits in a number: [T, W, n] → [T, W, r, 2] → [T · r, W].
+      T, W, n = self.routes.shape
+      pairs = jnp.pad(self.routes, ((0, 0), (0, 0), (0, n % 2))).reshape(T, W, -1, 2)
+      rows.append(jax.lax.bitcast_convert_type(pairs, jnp.int32).swapaxes(1, 2).reshape(-1, W))
+    return jnp.concatenate(rows)
 
   @classmethod
-  def of(cls, packed: np.ndarray) -> "Chunk":
-    """Unpacks the result of `pack` on the host, and moves each lane's tokens before the places without one."""
-    most = (len(packed) - TAIL) // 2
+  def of(cls, packed: np.ndarray, routes: int = 0) -> "Chunk":
+    """Unpacks the result of `pack` on the host, and moves each lane's tokens before the places without one.
+
+    Args:
+      packed: the result of `pack`.
+      routes: n, experts of a token in all layers together; 0 for a model without experts.
+    """
+    r = -(-routes // 2)
+    most = (len(packed) - TAIL) // (2 + r)
     tokens, logprobs = packed[:most], packed[most : 2 * most].view(np.float32)
     # Two steps of three places: a b . c . . → a b c . . .
     first = np.argsort(tokens == NOTHING, axis=0, kind="stable")
-    return cls(np.take_along_axis(tokens, first, 0), np.take_along_axis(logprobs, first, 0), *packed[2 * most :])
+    moved = lambda x: np.take_along_axis(x, first.reshape(*first.shape, *(1,) * (x.ndim - 2)), 0)
+    found = cls(moved(tokens), moved(logprobs), *packed[2 * most :][:TAIL])
+    if not routes:
+      return found
+    pairs = packed[2 * most + TAIL :].reshape(most, r, -1).swapaxes(1, 2)
+    return found._replace(routes=moved(np.ascontiguousarray(pairs).view(np.int16)[..., :routes]))

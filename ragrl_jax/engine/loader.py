@@ -73,7 +73,7 @@ class Loader:
     """Casts the first weights, allocates the cache and runs every program once, so that nothing compiles later."""
     model, mesh, sizes = nnx.merge(self._graphdef, params, self._unfrozen), self._mesh, self._sizes
     config, dtype, tensor = model.config, model.dtype, 1 if mesh is None else mesh.shape["tensor"]
-    sizes_lib.check_model(config.num_kv_heads, config.vocab_size, tensor)
+    sizes_lib.check_model(config.num_kv_heads, config.vocab_size, tensor, experts=config.num_experts)
     self._cast = caster.Caster(dtype, config.num_layers, mesh, every=self._every, own=self._own_weights)
     self._frozen, self._unfrozen = self._cast(self._unfrozen), None  # cast once, for all versions
     new = self._cast(params)
@@ -82,7 +82,8 @@ class Loader:
     platform = next(iter(at.device_set)).platform
     layout = cache_lib.layout(config, sizes.page, dtype, platform, tensor, kv_dtype=sizes.kv_dtype)
     table, chunk, speculate = self._stops.table, sizes.chunk, sizes.speculate
-    programs = Programs(self._graphdef, table, layout, chunk=chunk, speculate=speculate, mesh=mesh)
+    how = dict(chunk=chunk, speculate=speculate, routes=config.num_layers * config.experts_per_token)
+    programs = Programs(self._graphdef, table, layout, **how, mesh=mesh)
     allocate = lambda: layout.allocate(sizes.cache_pages * sizes.replicas, at)
     self._cache = KVCache(programs, allocate, every, sizes, self._team)
     for _ in range(2):  # the second time with the cache that the first one returned, whose layout may differ

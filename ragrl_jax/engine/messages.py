@@ -76,9 +76,11 @@ class TurnEnded:
     conversation: its number.
     ids, logprobs: the sampled tokens, and the log-probability of each.
     stop: index of the stop in `Stops.names`, or lanes.FULL if the budget is spent.
+    routes: the router's choices for these tokens, see `structs.Segment`.
   """
 
   conversation: int
   ids: tuple[int, ...]
   logprobs: tuple[float, ...]
   stop: int
+  routes: bytes = b""

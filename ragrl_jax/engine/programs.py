@@ -39,6 +39,7 @@ class _Decoding(NamedTuple):
   logprobs: Any  # float32 [T, k + 1, W]
   drafts: Any  # int32 [2, W], drafted tokens, and those that sampling also chose
   ids: Any  # int32 [W, C], as in LaneTable
+  routes: Any  # int16 [T, k + 1, W, n], experts of all layers; None for a model without experts
 
 
 class Programs:
@@ -52,6 +53,7 @@ class Programs:
     layout: of the cache's pages.
     chunk: the largest number of steps of one `decode`.
     speculate: k, the tokens of a draft; 0: no drafts. A step always computes k + 1 places per lane.
+    routes: n, experts of a token in all layers together, which `decode` reports; 0 for a model without experts.
     mesh: the engine's; None for one device.
   """
 
@@ -63,10 +65,11 @@ class Programs:
     *,
     chunk: int,
     speculate: int = 0,
+    routes: int = 0,
     mesh: jax.sharding.Mesh | None,
   ):
     self.graphdef, self.stops, self.layout, self.mesh = graphdef, stops, layout, mesh
-    self.chunk, self.speculate = chunk, speculate
+    self.chunk, self.speculate, self.routes = chunk, speculate, routes
     # The cache has the same layout as input and output. A second layout would need a second compilation.
     at, drawn = self.cache_sharding(mesh), PartitionSpec(None, REPLICAS)
     copy = lambda cache, pairs: cache_lib.copy(cache, pairs[:, 0], pairs[:, 1])
@@ -131,7 +134,7 @@ class Programs:
       limits: int32 [1, 2]: steps (at most `chunk`), min_live (at least 1). They change no shape, so nothing compiles.
 
     Returns:
-      (cache, int32 [2 · chunk · (k + 1) + TAIL, W], a Chunk).
+      (cache, int32 [(2 + r) · chunk · (k + 1) + TAIL, W], a Chunk).
     """
     model = self._model(weights)
     lanes = LaneTable.of(packed)
@@ -159,6 +162,7 @@ class Programs:
       logprobs=jnp.zeros(tokens.shape, jnp.float32),
       drafts=jnp.zeros((2, len(packed)), jnp.int32),
       ids=lanes.ids,
+      routes=jnp.zeros((*tokens.shape, self.routes), jnp.int16) if self.routes else None,
     )
     end = jax.lax.while_loop(more, draw, start)
     # A live lane samples at least one token per step. The first place holds it.
@@ -166,7 +170,8 @@ class Programs:
     flat, count = (most, len(packed)), end.length - lanes.length
     tokens, logprobs = end.tokens.reshape(flat), end.logprobs.reshape(flat)
     drafted, kept = end.drafts[0], end.drafts[1]
-    return end.cache, Chunk(tokens, logprobs, count, steps, drafted, kept, end.automaton, end.stop).pack()
+    routes = None if end.routes is None else end.routes.reshape(*flat, -1)
+    return end.cache, Chunk(tokens, logprobs, count, steps, drafted, kept, end.automaton, end.stop, routes).pack()
 
   def _draw(self, model, weights, lanes: LaneTable, table, numbers: jax.Array, state: _Decoding) -> _Decoding:
     """One step: for every live lane, the tokens of its draft that sampling also chooses, then one more token.
@@ -182,7 +187,7 @@ class Programs:
     # pages there may belong to another conversation.
     written = live[:, None] & (places <= drafted[:, None])
     attend = self.layout.attention(table, state.length, jnp.where(written, here, cache_lib.DROPPED))
-    hidden, cache = model.run(model.embed(tokens), here, attend, state.cache, weights.layers)
+    hidden, cache, chosen = model.run_routed(model.embed(tokens), here, attend, state.cache, weights.layers)
     logits = jax.lax.dot_general(
       hidden.reshape(-1, hidden.shape[2]),
       model.unembedding().astype(hidden.dtype),
@@ -202,7 +207,9 @@ class Programs:
       rows = jnp.arange(len(ids), dtype=jnp.int32)[:, None]
       ids = ids.at[rows, jnp.where(kept, here + 1, ids.shape[1])].set(drawn, mode="drop")
     drafts_kept = (kept[:, :-1] & agrees).sum(axis=1, dtype=jnp.int32)
-    t = state.step
+    t, routes = state.step, state.routes
+    if routes is not None:  # of the state that place j is drawn from: [L, W, k + 1, experts] → [k + 1, W, n]
+      routes = routes.at[t].set(chosen.transpose(2, 1, 0, 3).reshape(routes.shape[1:]).astype(jnp.int16))
     return _Decoding(
       step=t + 1,
       cache=cache,
@@ -214,6 +221,7 @@ class Programs:
       logprobs=state.logprobs.at[t].set(logprobs.T),
       drafts=state.drafts + jnp.stack((drafted, drafts_kept)),
       ids=ids,
+      routes=routes,
     )
 
   def _draft(self, lanes: LaneTable, state: _Decoding, live: jax.Array) -> tuple[jax.Array, jax.Array]:

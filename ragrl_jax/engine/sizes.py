@@ -116,13 +116,14 @@ def of(rollout: Rollout, mesh: jax.sharding.Mesh | None) -> Sizes:
   )
 
 
-def check_model(heads: int, vocab: int | None, tensor: int) -> None:
-  """Raises ValueError if a replica cannot split the model's key-value heads or its vocabulary over its devices.
+def check_model(heads: int, vocab: int | None, tensor: int, *, experts: int = 0) -> None:
+  """Raises ValueError if a replica cannot split the model's key-value heads, vocabulary or experts over its devices.
 
   Args:
     heads: number of key-value heads.
     vocab: size of the vocabulary; None if it is not known yet.
     tensor: devices per replica.
+    experts: of a layer; 0 for none.
   """
   if heads % tensor:
     raise ValueError(
@@ -131,3 +132,4 @@ def check_model(heads: int, vocab: int | None, tensor: int) -> None:
     )
   if vocab is not None:
     rules.check_vocab(tensor, vocab, "config.rollout.mesh.tensor")
+  rules.check_experts(tensor, experts, "config.rollout.mesh.tensor")

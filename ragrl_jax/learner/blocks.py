@@ -43,8 +43,8 @@ def whole_batch(counts: Sequence[dict[str, float]]) -> dict[str, float]:
   )
 
 
-def empty(rows: int, length: int, *, shares: bool = False) -> Batch:
-  """A block of padding, with prefix_ids if the other blocks have them."""
+def empty(rows: int, length: int, *, shares: bool = False, routes: int = 0) -> Batch:
+  """A block of padding, with prefix_ids, or with this number of routes a token, if the other blocks have them."""
   # Many fields share one array of zeros: blocks are never modified, and `dataclasses.replace` makes changed copies.
   ints, floats = np.zeros((rows, length), np.int32), np.zeros((rows, length), np.float32)
   return Batch(
@@ -61,6 +61,7 @@ def empty(rows: int, length: int, *, shares: bool = False) -> Batch:
     returns=floats,
     group_ids=ints - 1,
     prefix_ids=ints if shares else None,
+    routes=np.full((rows, length, routes), -1, np.int16) if routes else None,
   )
 
 

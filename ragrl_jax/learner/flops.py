@@ -24,7 +24,9 @@ def matmul_parameters(config: Any) -> int:
   c = config
   # Queries and output have all heads, keys and values the fewer key-value heads; gate, up and down are the MLP.
   attention = c.d_model * c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads)
-  return c.num_layers * (attention + 3 * c.d_model * c.d_ff)
+  # Of a mixture a token is multiplied with its own experts' matrices, and with the router's.
+  mlp = 3 * c.d_model * c.d_ff * (c.experts_per_token if c.num_experts else 1) + c.d_model * c.num_experts
+  return c.num_layers * (attention + mlp)
 
 
 def forward(config: Any, *, tokens: float, pairs: float, scored: float) -> float:
@@ -33,7 +35,8 @@ def forward(config: Any, *, tokens: float, pairs: float, scored: float) -> float
   Args:
     config: a DecoderConfig.
     tokens: tokens without padding.
-    pairs: (query, key) pairs of attention: n (n + 1) / 2 for a causal sequence of n tokens.
+    pairs: (query, key) pairs of attention: n (n + 1) / 2 for a causal sequence of n tokens. Layers with a window are
+      counted as if they had none.
     scored: tokens whose log-probability is computed; only these need the head.
 
   Source: Kaplan et al. (arXiv 2001.08361) sec. 2.1, with attention's scores and sums by pairs.

@@ -131,6 +131,8 @@ class Learner:
 
   def _valued(self, params, frozen, batch):
     critic = (self.critic or self.trained).model(params, frozen)  # a shared critic is part of the policy's tree
+    if self._shared:  # its trunk is the policy, whose states a training step reads the values from
+      return critic.values(forward.states(critic.trunk, batch))
     return critic(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
 
   @property

@@ -15,6 +15,8 @@ import numpy as np
 from ragrl_jax import structs
 from ragrl_jax.structs import Batch
 
+UNROUTED = -1  # in place of an expert: the model's own router chooses (models/experts.py)
+
 
 @dataclasses.dataclass(frozen=True)
 class Item:
@@ -29,6 +31,7 @@ class Item:
     name: the item's name in error messages.
     rewards: float, the reward of each token; None for no rewards.
     episode: a key shared by the items of one episode; None if the episode has only this item.
+    routes: int16 [tokens, n], see `structs.Batch`; None if the sampler recorded none.
   """
 
   tokens: np.ndarray
@@ -39,6 +42,7 @@ class Item:
   name: str = ""
   rewards: np.ndarray | None = None
   episode: tuple[int, int] | None = None
+  routes: np.ndarray | None = None
 
 
 class Span(NamedTuple):
@@ -142,7 +146,18 @@ def of_episode(episode: structs.Episode, rewards: Sequence[float]) -> Item:
     rewards=earned,
     group_id=episode.prompt_index,
     name=name,
+    routes=_routes(episode),
   )
+
+
+def _routes(episode: structs.Episode) -> np.ndarray | None:
+  """The experts of each token of an episode, int16 [tokens, n], with UNROUTED where none are recorded."""
+  width = next((len(s.routes) // len(s.ids) // 2 for s in episode.segments if s.routes), 0)
+  if not width:
+    return None
+  none = lambda segment: np.full((len(segment.ids), width), UNROUTED, np.int16)
+  parts = [np.frombuffer(s.routes, np.int16).reshape(-1, width) if s.routes else none(s) for s in episode.segments]
+  return np.concatenate(parts)
 
 
 def of_demonstration(ids: Sequence[int], weights: Sequence[float], number: int = 0) -> Item:
@@ -157,7 +172,9 @@ def of_demonstration(ids: Sequence[int], weights: Sequence[float], number: int =
   return Item(tokens, weighed > 0, weighed, np.zeros(tokens.shape, np.float32), group_id=number, name=name)
 
 
-def pack_items(items: Sequence[Item], *, rows: int, lengths: Sequence[int], share_prefix: bool = False) -> Packed:
+def pack_items(
+  items: Sequence[Item], *, rows: int, lengths: Sequence[int], share_prefix: bool = False, routes: int = 0
+) -> Packed:
   """First-fit decreasing into blocks of `rows` rows.
 
   Args:
@@ -165,6 +182,7 @@ def pack_items(items: Sequence[Item], *, rows: int, lengths: Sequence[int], shar
     rows: rows per block.
     lengths: the allowed row lengths T, at most three, because each is compiled separately.
     share_prefix: store the common beginning of a group's items once per row, before the items of that row.
+    routes: experts of a token, n in `structs.Batch`; 0: the blocks have no routes.
 
   Returns:
     The blocks and a span per item. Empty rows fill up the last block of each length. Without items there is one block
@@ -184,7 +202,7 @@ def pack_items(items: Sequence[Item], *, rows: int, lengths: Sequence[int], shar
   for length, members in laid:
     pieces = [[piece for unit in row for piece in units[unit]] for row in members]
     spans |= _spans(items, pieces, block=len(blocks))
-    blocks.append(_block(items, pieces, length, share_prefix))
+    blocks.append(_block(items, pieces, length, share_prefix, routes))
   several = [item.episode for item in items] if any(item.episode is not None for item in items) else []
   return Packed(blocks, [spans[number] for number in range(len(items))], several)
 
@@ -316,7 +334,9 @@ def _spans(items: Sequence[Item], pieces: Sequence[Sequence[Piece]], *, block: i
   return found
 
 
-def _block(items: Sequence[Item], pieces: Sequence[Sequence[Piece]], length: int, share_prefix: bool) -> Batch:
+def _block(
+  items: Sequence[Item], pieces: Sequence[Sequence[Piece]], length: int, share_prefix: bool, routes: int
+) -> Batch:
   """One block, from the pieces in each of its rows."""
   shape = (len(pieces), length)
   ints = lambda fill=0: np.full(shape, fill, np.int32)
@@ -324,6 +344,7 @@ def _block(items: Sequence[Item], pieces: Sequence[Sequence[Piece]], length: int
   # Zeros are padding: segment 0 is not a sequence, and its mask is 0.
   tokens, segment_ids, prefix_ids, positions, group_ids = ints(), ints(), ints(), ints(), ints(-1)
   loss_mask, advantages, rewards, sampler_logprobs = np.zeros(shape, bool), floats(), floats(), floats()
+  chosen = np.full((*shape, routes), UNROUTED, np.int16)
   for row, members in enumerate(pieces):
     stop = root = 0
     for segment, piece in enumerate(members, start=1):
@@ -340,6 +361,8 @@ def _block(items: Sequence[Item], pieces: Sequence[Sequence[Piece]], length: int
       advantages[here] = np.where(mask, item.advantages[part], 0.0)
       rewards[here] = 0.0 if item.rewards is None else item.rewards[part]
       sampler_logprobs[here] = np.where(mask, item.sampler_logprobs[part], 0.0)
+      if routes and item.routes is not None:
+        chosen[here] = np.where(mask[:, None], item.routes[part], UNROUTED)
   return Batch(
     tokens=tokens,
     segment_ids=segment_ids,
@@ -354,4 +377,5 @@ def _block(items: Sequence[Item], pieces: Sequence[Sequence[Piece]], length: int
     returns=floats(),
     group_ids=group_ids,
     prefix_ids=prefix_ids if share_prefix else None,
+    routes=chosen if routes else None,
   )

@@ -56,7 +56,7 @@ def policy_objective(
   s = settings
   policy = model.trunk if s.critic.kind == "shared" else model
   # One forward pass gives all of them: log-probabilities, entropies, and a shared critic's values.
-  hidden = policy.hidden(batch.tokens, batch.positions, batch.segment_ids, batch.prefix_ids)
+  hidden = forward.states(policy, batch)
   logprobs, entropies = forward.scores(policy, batch, temperature=s.temperature, chunk=s.logprob_chunk, hidden=hidden)
   mask, of_step = batch.loss_mask, (totals[0], totals[1])
   # Always all names, because the blocks' metrics are added leaf by leaf in one compiled program.

@@ -31,6 +31,8 @@ def attend(
   prefix_ids: jax.Array | None = None,
   *,
   causal: bool = True,
+  positions: jax.Array | None = None,
+  window: int | jax.Array | None = None,
   block: int = BLOCK,
   mesh: jax.sharding.Mesh | None = None,
 ) -> jax.Array:
@@ -45,21 +47,29 @@ def attend(
     segment_ids: int [B, T]; 0 is padding, which attends to nothing and to which nothing attends.
     prefix_ids: int [B, T], the segment that each token attends to besides its own (see `structs.Batch`); None for none.
     causal: whether later tokens are masked.
+    positions: int [B, T], the place of each token in its text, as for the rotary embedding; needed with a window.
+    window: number of tokens that a token attends to, from itself backwards by position, the prefix's included; an int
+      or int32 scalar. None for all.
     block: tokens per block of queries and of keys (the kernels have their own block sizes).
     mesh: shards rows and heads; None means one device of the default platform. CPUs then compute row by row.
 
   Returns:
     [B, T, H, h] in q's dtype; exact zeros at padding.
+
+  Raises:
+    ValueError: the platform's kernel does not support the rows.
   """
   platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
+  windows = kernels.Windows.of(positions, window)
   if platform in KERNELS:
-    return KERNELS[platform].attend(q, k, v, segment_ids, prefix_ids, causal=causal, mesh=mesh)
-  prefix_ids = segment_ids if prefix_ids is None else prefix_ids
-  return _blockwise(q, k, v, segment_ids, prefix_ids, causal=causal, block=block, sharded=mesh is not None)
+    more = {} if windows is None else dict(windows=windows)
+    return KERNELS[platform].attend(q, k, v, segment_ids, prefix_ids, causal=causal, mesh=mesh, **more)
+  ids = segment_ids, segment_ids if prefix_ids is None else prefix_ids, windows
+  return _blockwise(q, k, v, ids, causal=causal, block=block, sharded=mesh is not None)
 
 
-def _blockwise(q, k, v, segment_ids, prefix_ids, *, causal: bool, block: int, sharded: bool):
-  """`attend` in plain JAX, on any device."""
+def _blockwise(q, k, v, ids, *, causal: bool, block: int, sharded: bool):
+  """`attend` in plain JAX, on any device; `ids` are (segment ids, prefix ids, Windows or None)."""
   B, T, H, h = q.shape
   KV = k.shape[2]
   block = min(block, T)
@@ -69,25 +79,25 @@ def _blockwise(q, k, v, segment_ids, prefix_ids, *, causal: bool, block: int, sh
   if rest := -T % block:
     q = jnp.pad(q, ((0, 0), (0, 0), (0, rest), (0, 0), (0, 0)))
     k, v = (jnp.pad(x, ((0, 0), (0, 0), (0, rest), (0, 0))) for x in (k, v))
-    segment_ids, prefix_ids = (jnp.pad(x, ((0, 0), (0, rest))) for x in (segment_ids, prefix_ids))
-  out = _attend(q, k, v, segment_ids, prefix_ids, causal, block, sharded)
+    ids = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, rest))), ids)
+  out = _attend(q, k, v, ids, causal, block, sharded)
   return out[:, :, :T].transpose(0, 2, 1, 3, 4).reshape(B, T, H, h)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
-def _attend(q, k, v, segment_ids, prefix_ids, causal, block, sharded):
-  return _attend_forward(q, k, v, segment_ids, prefix_ids, causal, block, sharded)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
+def _attend(q, k, v, ids, causal, block, sharded):
+  return _attend_forward(q, k, v, ids, causal, block, sharded)[0]
 
 
-def _attend_forward(q, k, v, segment_ids, prefix_ids, causal, block, sharded):
+def _attend_forward(q, k, v, ids, causal, block, sharded):
   run = functools.partial(_forward, causal=causal, block=block)
-  out, sums = _by_platform(run, sharded, q, k, v, segment_ids, prefix_ids)
-  return out, (q, k, v, segment_ids, prefix_ids, out, sums)
+  out, sums = _by_platform(run, sharded, q, k, v, ids)
+  return out, (q, k, v, ids, out, sums)
 
 
 def _attend_backward(causal, block, sharded, saved, gradient):
   run = functools.partial(_backward, causal=causal, block=block)
-  return *_by_platform(run, sharded, *saved, gradient), None, None
+  return *_by_platform(run, sharded, *saved, gradient), None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
@@ -97,7 +107,7 @@ def _by_platform(run, sharded: bool, *arrays):
   """Calls run(*arrays, row_major=…); on CPUs row by row, so that scores stay in cache and more blocks are skipped."""
 
   def rows(*arrays):
-    one = lambda row: tuple(x[0] for x in run(*(x[None] for x in row), row_major=_row_major))
+    one = lambda row: tuple(x[0] for x in run(*jax.tree.map(lambda x: x[None], row), row_major=_row_major))
     return jax.lax.map(one, arrays)
 
   whole = functools.partial(run, row_major=lambda x: x)
@@ -121,16 +131,18 @@ def _scores(q, k, queries, keys, seen, row_major):
 
   Args:
     q: queries [B, KV, t, G, h]. k: keys [B, KV, s, h].
-    queries: (own segment ids, prefix ids), each [B, t]; a query attends to both segments.
-    keys: segment ids of the keys [B, s].
+    queries: the ids of the queries, see `_blockwise`, each [B, t]; a query attends to both segments.
+    keys: the ids of the keys, each [B, s].
     seen: the causal mask, bool [t, s]; None for no mask.
     row_major: see `_by_platform`.
   """
   B, KV, t, G, h = q.shape
   scores = _dot(q.reshape(B, KV, t * G, h), k, 3, 3).reshape(B, KV, t, G, -1) * (h**-0.5)
-  own, other = queries
-  mask = (own[:, :, None] == keys[:, None, :]) | (other[:, :, None] == keys[:, None, :])
+  own, other, windows = queries
+  mask = (own[:, :, None] == keys[0][:, None, :]) | (other[:, :, None] == keys[0][:, None, :])
   mask = mask & (own != 0)[:, :, None]
+  if windows is not None:
+    mask = mask & (keys[2].positions[:, None, :] >= windows.least[:, :, None])
   if seen is not None:
     mask = mask & seen[None]
   # Adding the mask is faster than `where` on CPUs: it is materialised once for all heads.
@@ -148,33 +160,38 @@ def _cut(x, i, block: int, axis: int):
   return jax.lax.dynamic_slice_in_dim(x, i * block, block, axis)
 
 
-def _needed(segment_ids, prefix_ids, causal: bool, block: int):
+def _cut_ids(ids, i, block: int):
+  return jax.tree.map(lambda x: _cut(x, i, block, 1), ids)
+
+
+def _needed(segment_ids, prefix_ids, causal: bool, block: int, windows: kernels.Windows | None = None):
   """For each block of queries, how many blocks of keys it needs, int [n], and an order [n, n] with these blocks first.
 
-  A pair of blocks is needed if, in some row, the ranges of their segment ids overlap. This is exact for packed rows,
-  whose ids ascend. For other rows it may include blocks that are not needed, and never leaves one out.
+  A pair of blocks is needed if, in some row, the ranges of their segment ids overlap, and windows reach so far. This is
+  exact for packed rows, whose ids ascend, without windows. Else it may include blocks that are not needed, and never
+  leaves one out.
   """
   n = segment_ids.shape[1] // block
+  near = True if windows is None else windows.reach(block, block)
   touch = jnp.zeros((n, n), bool)
   for ids in (segment_ids, prefix_ids):
-    touch |= kernels.overlap(ids, segment_ids, block, block).any(axis=0)
+    touch |= (kernels.overlap(ids, segment_ids, block, block) & near).any(axis=0)
   if causal:
     touch = touch & (jnp.arange(n)[:, None] >= jnp.arange(n)[None, :])
   return touch.sum(axis=1, dtype=jnp.int32), jnp.argsort(~touch, axis=1, stable=True).astype(jnp.int32)
 
 
-def _forward(q, k, v, segment_ids, prefix_ids, *, causal: bool, block: int, row_major):
+def _forward(q, k, v, ids, *, causal: bool, block: int, row_major):
   """(out like q, log-sum-exp of the scores [B, KV, T, G])."""
   B, KV, T, G, h = q.shape
 
   def rows(i, count, which):
-    queries, ids = _cut(q, i, block, 2), tuple(_cut(x, i, block, 1) for x in (segment_ids, prefix_ids))
+    queries, mine = _cut(q, i, block, 2), _cut_ids(ids, i, block)
 
     def pair(j, state):
       top, total, out = state
-      scores = _scores(
-        queries, _cut(k, j, block, 2), ids, _cut(segment_ids, j, block, 1), _seen(i, j, causal, block), row_major
-      )
+      theirs, seen = _cut_ids(ids, j, block), _seen(i, j, causal, block)
+      scores = _scores(queries, _cut(k, j, block, 2), mine, theirs, seen, row_major)
       new = jnp.maximum(top, scores.max(axis=-1))
       # While a query has seen only masked keys, its weights are 1. `shrink` resets them to 0 at its first real key.
       weights = jnp.exp(scores - new[..., None])
@@ -189,20 +206,18 @@ def _forward(q, k, v, segment_ids, prefix_ids, *, causal: bool, block: int, row_
     else:
       top, total, out = jax.lax.fori_loop(0, count, lambda j, state: pair(which[j], state), state)
     # Padding attends to nothing. In the backward pass its weights are exp(MASKED - (-MASKED)) = 0.
-    real = (ids[0] != 0)[:, None, :, None]
+    real = (mine[0] != 0)[:, None, :, None]
     total = jnp.maximum(total, 1e-30)
     out = jnp.where(real[..., None], out / total[..., None], 0.0)
     return out.astype(q.dtype), jnp.where(real, top + jnp.log(total), -MASKED)
 
   if T == block:
     return rows(0, None, None)
-  out, sums = jax.lax.map(
-    lambda x: rows(*x), (jnp.arange(T // block), *_needed(segment_ids, prefix_ids, causal, block))
-  )
+  out, sums = jax.lax.map(lambda x: rows(*x), (jnp.arange(T // block), *_needed(*ids[:2], causal, block, ids[2])))
   return jnp.moveaxis(out, 0, 2).reshape(q.shape), jnp.moveaxis(sums, 0, 2).reshape(B, KV, T, G)
 
 
-def _backward(q, k, v, segment_ids, prefix_ids, out, sums, gradient, *, causal: bool, block: int, row_major):
+def _backward(q, k, v, ids, out, sums, gradient, *, causal: bool, block: int, row_major):
   """Gradients of q, k and v."""
   B, KV, T, G, h = q.shape
   # Per query: the part of every score's gradient that comes from the softmax's normalisation.
@@ -213,13 +228,13 @@ def _backward(q, k, v, segment_ids, prefix_ids, out, sums, gradient, *, causal: 
   def rows(carry, inputs):
     i, count, which = inputs
     queries, g = _cut(q, i, block, 2), flat(_cut(gradient, i, block, 2))
-    ids = tuple(_cut(x, i, block, 1) for x in (segment_ids, prefix_ids))
+    mine = _cut_ids(ids, i, block)
     top, common = _cut(sums, i, block, 2)[..., None], _cut(shared, i, block, 2)[..., None]
 
     def pair(j, state):
       dq, dk, dv = state
       keys, values = _cut(k, j, block, 2), _cut(v, j, block, 2)
-      scores = _scores(queries, keys, ids, _cut(segment_ids, j, block, 1), _seen(i, j, causal, block), row_major)
+      scores = _scores(queries, keys, mine, _cut_ids(ids, j, block), _seen(i, j, causal, block), row_major)
       weights = jnp.exp(scores - top)
       ds = weights * (_dot(g, values, 3, 3).reshape(weights.shape) - common) * (h**-0.5)
       ds, weights = flat(ds).astype(q.dtype), flat(weights).astype(q.dtype)
@@ -238,6 +253,7 @@ def _backward(q, k, v, segment_ids, prefix_ids, out, sums, gradient, *, causal: 
   if T == block:
     (dk, dv), dq = rows(zeros, (0, None, None))
   else:
-    (dk, dv), dq = jax.lax.scan(rows, zeros, (jnp.arange(T // block), *_needed(segment_ids, prefix_ids, causal, block)))
+    inputs = jnp.arange(T // block), *_needed(*ids[:2], causal, block, ids[2])
+    (dk, dv), dq = jax.lax.scan(rows, zeros, inputs)
     dq = jnp.moveaxis(dq, 0, 2).reshape(q.shape)
   return dq, dk.astype(k.dtype), dv.astype(v.dtype)

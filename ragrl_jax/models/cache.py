@@ -18,9 +18,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType
 
 from ragrl_jax.models import paged, paged_gpu, paged_tpu
+from ragrl_jax.models.config import EVERYTHING
+from ragrl_jax.parallel import mesh as mesh_lib
 
 Cache = tuple[jax.Array, ...]  # the pages of each layer; if they are int8, then the scales of each layer. See `Layout`
 
@@ -41,6 +42,8 @@ class Layout:
     dtype: of keys and values. int8 has scales beside the pages, float32 [P, 2, KV, page]. But PLAIN keeps int8 in pairs
       of a key and a value, uint16 [P, page, KV, h], with scales [P, 1, KV, 2 · page]: XLA for TPUs writes to pairs in
       place, and copies the whole cache to write to int8.
+    windows: of each layer, the tokens that it attends to, the newest included; None for all. () for all in all layers.
+      The cache keeps all.
   """
 
   kernel: str
@@ -49,6 +52,7 @@ class Layout:
   size: int
   page: int
   dtype: Any
+  windows: tuple[int | None, ...] = ()
 
   @property
   def quantized(self) -> bool:
@@ -118,12 +122,13 @@ class Layout:
       changed, mine = list(cache), slice(layer, None, self.layers)  # the layer's pages, and its scales if it has some
       changed[mine] = [write(x, *both, table, positions) for write, x, both in zip(writes, changed[mine], new)]
       pages, scales = (*changed[mine], None)[:2]
+      window = self.windows[layer] if self.windows else None
       if self.kernel == TRITON:
-        out = paged_gpu.attend(q, pages, table, lengths, scales=scales, mesh=_split_mesh())
+        out = paged_gpu.attend(q, pages, table, lengths, scales=scales, window=window, mesh=mesh_lib.around())
       elif self.kernel == RAGGED:
-        out = paged_tpu.attend(q, pages, table, lengths, mesh=_split_mesh())
+        out = paged_tpu.attend(q, pages, table, lengths, window=window, mesh=mesh_lib.around())
       else:
-        out = _attend(q, *new[0], pages, table, lengths, None if scales is None else (*new[1], scales))
+        out = _attend(q, *new[0], pages, table, lengths, None if scales is None else (*new[1], scales), window)
       return out, tuple(changed)
 
     return attend
@@ -149,13 +154,10 @@ def layout(config, page: int, dtype, platform: str, tensor: int = 1, *, kv_dtype
     kernel = TRITON
   if platform == "tpu" and stored == dtype and paged_tpu.supports(config.num_kv_heads // tensor, h, dtype):
     kernel = RAGGED
-  return Layout(kernel, config.num_layers, config.num_kv_heads, h, page, stored)
-
-
-def _split_mesh() -> jax.sharding.AbstractMesh | None:
-  """The mesh over whose "tensor" axis a kernel splits the heads: that of the `shard_map` around it, unless it is 1."""
-  mesh = jax.sharding.get_abstract_mesh()
-  return mesh if any(kind != AxisType.Manual for kind in mesh.axis_types) else None
+  windows = ()
+  if config.window is not None:
+    windows = tuple(None if window >= EVERYTHING else window for window in config.windows)
+  return Layout(kernel, config.num_layers, config.num_kv_heads, h, page, stored, windows)
 
 
 def _write(pages, k, v, table, positions):
@@ -184,9 +186,10 @@ def _places(table, positions, size, pages):
   return jnp.where(inside, page, pages), positions % size  # a page that does not exist: dropped
 
 
-def _attend(q, k, v, pages, table, lengths, scales=None):
+def _attend(q, k, v, pages, table, lengths, scales=None, window=None):
   """Attention of queries [n, t, H, h] to their own keys and values [n, t, KV, h] and to the `lengths` tokens before.
 
+  With a window, a query attends to as many tokens, itself included, and pages before all windows are not read.
   `scales` of int8 keys and values: of k and of v [n, t, KV], and of the pages, which then hold pairs.
   """
   n, t, heads, size = q.shape
@@ -195,8 +198,13 @@ def _attend(q, k, v, pages, table, lengths, scales=None):
   own = None if scales is None else [x.transpose(0, 2, 1) for x in scales[:2]]  # [n, KV, t]
   grouped = q.reshape(n, t, kv, heads // kv, size).transpose(0, 2, 3, 1, 4)  # [n, KV, G, t, h]
   index = jnp.arange(t)
-  causal = jnp.broadcast_to((index[:, None] >= index[None, :])[None], (n, t, t))
-  start = _softmax(grouped, k, v, causal, None, own)
+  back = index[:, None] - index[None, :]
+  causal = (back >= 0) if window is None else (back >= 0) & (back < window)
+  start = _softmax(grouped, k, v, jnp.broadcast_to(causal[None], (n, t, t)), None, own)
+  first = 0
+  if window is not None:  # the first page that some row's first query attends to; rows without tokens need no page
+    filled = jnp.where(lengths > 0, lengths, lengths.max())
+    first = jnp.maximum(filled.min() - window + 1, 0) // block
 
   def more(j, state):
     of_page = None
@@ -206,11 +214,13 @@ def _attend(q, k, v, pages, table, lengths, scales=None):
     else:
       keys, values = paged.unpair(pages.at[table[:, j]].get(mode="clip").transpose(0, 2, 1, 3))
       of_page = jnp.split(scales[2].at[table[:, j]].get(mode="clip")[:, 0], 2, axis=-1)  # [n, KV, page]
-    seen = (j * block + jnp.arange(block))[None] < lengths[:, None]
-    mask = jnp.broadcast_to(seen[:, None], (n, t, block))
+    at = j * block + jnp.arange(block)
+    mask = jnp.broadcast_to((at[None] < lengths[:, None])[:, None], (n, t, block))
+    if window is not None:
+      mask &= at[None, None] > (lengths[:, None] + index[None])[..., None] - window
     return _softmax(grouped, keys, values, mask, state, of_page)
 
-  _, total, out = jax.lax.fori_loop(0, (lengths.max() + block - 1) // block, more, start)
+  _, total, out = jax.lax.fori_loop(first, (lengths.max() + block - 1) // block, more, start)
   out = (out / total[..., None]).transpose(0, 3, 1, 2, 4)
   return out.reshape(n, t, heads, size).astype(q.dtype)
 

@@ -1,17 +1,16 @@
-"""The decoder's config, for Qwen2/2.5, Qwen3 and Llama 3; they differ in a few switches only."""
+"""The config of the decoder, for all of its families (`models/families.py`)."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import reprlib
 from collections.abc import Mapping
 from typing import Any
 
-from ragrl_jax.models import hf
+from ragrl_jax.models import config_json, families
+from ragrl_jax.models.families import Family
 
-# Our family (config.json's model_type) → the class in transformers.
-ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
+WHERE = "config.model.shape, or the model folder's config.json"
+EVERYTHING = 2**30  # the window of a layer without one: more tokens than any row has
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,18 +27,36 @@ class RopeScaling:
 
 
 @dataclasses.dataclass(frozen=True)
+class LinearScaling:
+  """All rotary frequencies are divided by `factor`. Source: transformers, modeling_rope_utils.py, "linear"."""
+
+  factor: float
+
+
+Scaling = RopeScaling | LinearScaling | None
+
+
+@dataclasses.dataclass(frozen=True)
 class DecoderConfig:
   """The shape of a decoder.
 
   Attributes:
     vocab_size: rows of the embedding; a tokenizer may have fewer ids.
     head_dim: width of one head; it may differ from d_model / num_heads.
+    d_ff: width of the MLP; in a mixture, of one expert.
     rope_theta: base of the rotary frequencies.
-    qk_norm: whether each head of q and k has an RMSNorm before the rotation. Always true in Qwen3, else false.
+    qk_norm: whether each head of q and k has an RMSNorm before the rotation; the family decides.
     attention_bias: whether q, k and v have biases. Always true in Qwen2; in other families o then has one too.
     tied: whether the embedding is also the unembedding.
     max_position: the limit in config.json, in tokens; the decoder itself has no limit.
     eos_ids, bos_id: kept only for config.json; sampling uses the tokenizer's.
+    window: tokens that a sliding layer attends to, the token itself included; None: no layer slides.
+    sliding: which layers slide, one bool a layer; empty: all, if there is a window.
+    local_rope_theta: rope_theta of Gemma's sliding layers, which have no scaling; None: there are none.
+    query_scale: scores are divided by its square root; None: head_dim.
+    num_experts: experts of a layer; 0: the MLP is no mixture.
+    experts_per_token: how many of them compute a token.
+    normalize_experts: whether the weights of a token's experts are divided by their sum.
   """
 
   vocab_size: int
@@ -51,7 +68,7 @@ class DecoderConfig:
   d_ff: int
   rope_theta: float
   family: str = "qwen3"
-  rope_scaling: RopeScaling | None = None
+  rope_scaling: Scaling = None
   qk_norm: bool = True
   attention_bias: bool = False
   tied: bool = True
@@ -59,37 +76,102 @@ class DecoderConfig:
   max_position: int = 32768
   eos_ids: tuple[int, ...] = ()
   bos_id: int | None = None
+  window: int | None = None
+  sliding: tuple[bool, ...] = ()
+  local_rope_theta: float | None = None
+  query_scale: float | None = None
+  num_experts: int = 0
+  experts_per_token: int = 0
+  normalize_experts: bool = True
 
   def __post_init__(self):
-    where = "config.model.shape, or the model folder's config.json"
-    if self.family not in ARCHITECTURES:
-      raise ValueError(f"model family {self.family!r}: it must be one of {', '.join(ARCHITECTURES)} ({where}).")
+    families.get(self.family, f"model family ({WHERE})")
     for name in ("vocab_size", "d_model", "num_layers", "num_heads", "num_kv_heads", "head_dim", "d_ff"):
       if getattr(self, name) < 1:
-        raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1 ({where}).")
+        raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1 ({WHERE}).")
     if self.num_heads % self.num_kv_heads:
       raise ValueError(
         f"{self.num_heads} query heads cannot share {self.num_kv_heads} key-value heads: num_heads must be a "
-        f"multiple of num_kv_heads ({where})."
+        f"multiple of num_kv_heads ({WHERE})."
       )
     if self.head_dim % 2:
-      raise ValueError(f"head_dim is {self.head_dim}: rotary positions turn pairs, so it must be even ({where}).")
-    if self.rope_theta <= 0:
-      raise ValueError(f"rope_theta is {self.rope_theta}: it must be above 0 ({where}).")
-    if self.qk_norm != (self.family == "qwen3") or (self.family == "qwen2" and not self.attention_bias):
+      raise ValueError(f"head_dim is {self.head_dim}: rotary positions turn pairs, so it must be even ({WHERE}).")
+    for name in ("rope_theta", "local_rope_theta", "query_scale"):
+      if (value := getattr(self, name)) is not None and value <= 0:
+        raise ValueError(f"{name} is {value}: it must be above 0 ({WHERE}).")
+    self._check_family()
+    self._check_windows()
+    if self.num_experts and not 1 <= self.experts_per_token <= self.num_experts:
+      raise ValueError(
+        f"experts_per_token is {self.experts_per_token}: it must be 1 to the {self.num_experts} experts ({WHERE})."
+      )
+
+  def _check_family(self) -> None:
+    """Refuses switches that the family does not have: transformers could not load such a model."""
+    f = self.traits
+    if self.qk_norm != f.qk_norm or f.attention_bias not in (None, self.attention_bias):
+      bias = {True: "has", False: "has no", None: "may have"}[f.attention_bias]
       raise ValueError(
         f"{self.family} with qk_norm={self.qk_norm}, attention_bias={self.attention_bias} is a model transformers "
-        f"cannot load: qwen3 has q/k norm, qwen2 has attention bias and no norm, llama has no norm ({where})."
+        f"cannot load: {self.family} has {'' if f.qk_norm else 'no '}q/k norm, and {bias} attention bias ({WHERE})."
       )
+    if bool(self.num_experts) != f.experts:
+      raise ValueError(
+        f"{self.family} with num_experts={self.num_experts}: it must be {'at least 1' if f.experts else '0'} ({WHERE})."
+      )
+    if self.query_scale is not None and not f.query_scale:
+      raise ValueError(f"query_scale is {self.query_scale}: {self.family} has none; leave it out ({WHERE}).")
+
+  def _check_windows(self) -> None:
+    allowed = self.traits.windows
+    if self.window is not None and (allowed == "none" or self.window < 1):
+      raise ValueError(
+        f"window is {self.window}: {self.family} has "
+        f"{'no sliding window' if allowed == 'none' else 'windows of at least 1 token'} ({WHERE})."
+      )
+    if self.sliding and (allowed != "layers" or len(self.sliding) != self.num_layers or self.window is None):
+      raise ValueError(
+        f"sliding={self.sliding} with window={self.window}: it needs one value for each of {self.num_layers} layers, "
+        f"a family whose layers differ, and a window ({WHERE})."
+      )
+    if (self.local_rope_theta is not None) != (allowed == "layers" and self.window is not None):
+      raise ValueError(
+        f"local_rope_theta is {self.local_rope_theta}: sliding layers of gemma3_text have one, and no others ({WHERE})."
+      )
+
+  @property
+  def traits(self) -> Family:
+    """What all models of its family have in common."""
+    return families.FAMILIES[self.family]
 
   @property
   def output_bias(self) -> bool:
     """Whether attention's output projection has a bias."""
-    return self.attention_bias and self.family != "qwen2"
+    return self.attention_bias and self.traits.attention_bias is None
+
+  @property
+  def reach(self) -> int:
+    """Number of positions that the model was made for, in tokens; with Llama's scaling, of the stretched ones."""
+    scaling = self.rope_scaling  # a linear scaling's max_position is the stretched one
+    if isinstance(scaling, RopeScaling):
+      return max(self.max_position, int(scaling.factor * scaling.original_max_position))
+    return self.max_position
+
+  @property
+  def windows(self) -> tuple[int, ...]:
+    """Tokens that each layer attends to: its window, or EVERYTHING."""
+    slides = self.sliding or (self.window is not None,) * self.num_layers
+    return tuple(self.window if each and self.window is not None else EVERYTHING for each in slides)
+
+  @property
+  def ropes(self) -> tuple[tuple[float, Scaling], ...]:
+    """(base, scaling) of each layer's rotary frequencies."""
+    plain, local = (self.rope_theta, self.rope_scaling), (self.local_rope_theta, None)
+    return tuple(plain if local[0] is None or window == EVERYTHING else local for window in self.windows)
 
   @classmethod
   def from_shape(cls, vocab_size: int, *, family: str, **shape: Any) -> DecoderConfig:
-    """A new model's config from `config.model.shape`; the family determines biases and q/k norm.
+    """A new model's config from `config.model.shape`; the family determines biases, q/k norm and the layers' kinds.
 
     Raises:
       ValueError: a name that the config does not have, or sizes that do not fit each other.
@@ -97,7 +179,13 @@ class DecoderConfig:
     known = {f.name for f in dataclasses.fields(cls)} - {"vocab_size", "family"}
     if unknown := sorted(set(shape) - known):
       raise ValueError(f"config.model.shape has {', '.join(unknown)}: it may have {', '.join(sorted(known))}.")
-    implied = dict(qk_norm=family == "qwen3", attention_bias=family == "qwen2")
+    traits = families.get(family, "config.model.shape.family")
+    implied: dict[str, Any] = dict(qk_norm=traits.qk_norm, attention_bias=bool(traits.attention_bias))
+    if traits.windows == "layers" and shape.get("window") is not None:
+      layers = shape.get("num_layers", 0)
+      implied |= dict(sliding=config_json.pattern(layers), local_rope_theta=config_json.LOCAL_THETA)
+    for name in shape.keys() & {"sliding", "eos_ids"}:  # a config's tuples may come as lists
+      shape[name] = tuple(shape[name])
     return cls(vocab_size=vocab_size, family=family, **{**implied, **shape})
 
   @classmethod
@@ -111,47 +199,17 @@ class DecoderConfig:
     Raises:
       ValueError: an architecture or option that this decoder does not support, or a missing setting.
     """
-    size = functools.partial(hf.whole, values, where=where)
-    family = hf.required(values, "model_type", where)
-    if not isinstance(family, str) or family not in ARCHITECTURES:
-      raise ValueError(
-        f"{where}: model_type {family!r} is not a supported decoder: it must be one of {', '.join(ARCHITECTURES)}."
-      )
-    hf.refuse(values, where, hidden_act=("silu",), mlp_bias=(False,), use_sliding_window=(False,))
-    kinds = values.get("layer_types") or ["full_attention"]
-    if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
-      raise ValueError(f"{where}: layer_types has {reprlib.repr(kinds)}: only full_attention is computed here.")
-    theta, scaling = hf.rope(values, where)
-    d_model, num_heads = size("hidden_size"), size("num_attention_heads")
-    head_dim = size("head_dim", default=128 if family == "qwen3" else max(1, d_model // num_heads))
-    eos = values.get("eos_token_id")
-    eos = [] if eos is None else eos if isinstance(eos, list) else [eos]
-    if not all(type(i) is int for i in eos):
-      raise ValueError(f"{where}: eos_token_id is {eos!r}: it must be an id or a list of ids.")
-    return cls(
-      vocab_size=size("vocab_size"),
-      d_model=d_model,
-      num_layers=size("num_hidden_layers"),
-      num_heads=num_heads,
-      num_kv_heads=size("num_key_value_heads", default=num_heads),
-      head_dim=head_dim,
-      d_ff=size("intermediate_size"),
-      rope_theta=float(theta),
-      family=family,
-      rope_scaling=scaling and RopeScaling(**scaling),
-      qk_norm=family == "qwen3",
-      attention_bias=family == "qwen2" or bool(values.get("attention_bias", False)),
-      tied=bool(values.get("tie_word_embeddings", False)),
-      norm_eps=hf.number(values, "rms_norm_eps", where),
-      max_position=size("max_position_embeddings", default=32768),
-      eos_ids=tuple(eos),
-      bos_id=values.get("bos_token_id"),
-    )
+    fields = config_json.read(values, where)
+    kind = {"llama3": RopeScaling, "linear": LinearScaling, None: lambda: None}
+    name, settings = fields.pop("rope_scaling")
+    return cls(**fields, rope_scaling=kind[name](**settings))
 
   def to_hf(self) -> dict[str, Any]:
     """The contents of a config.json, with the rope settings in the layouts of transformers 4 and 5."""
     scaling = None
-    if self.rope_scaling is not None:
+    if isinstance(self.rope_scaling, LinearScaling):
+      scaling = dict(rope_type="linear", factor=self.rope_scaling.factor)
+    elif self.rope_scaling is not None:
       scaling = dict(
         rope_type="llama3",
         factor=self.rope_scaling.factor,
@@ -159,26 +217,4 @@ class DecoderConfig:
         high_freq_factor=self.rope_scaling.high_freq_factor,
         original_max_position_embeddings=self.rope_scaling.original_max_position,
       )
-    values = dict(
-      architectures=[ARCHITECTURES[self.family]],
-      model_type=self.family,
-      vocab_size=self.vocab_size,
-      hidden_size=self.d_model,
-      num_hidden_layers=self.num_layers,
-      num_attention_heads=self.num_heads,
-      num_key_value_heads=self.num_kv_heads,
-      head_dim=self.head_dim,
-      intermediate_size=self.d_ff,
-      hidden_act="silu",
-      rms_norm_eps=self.norm_eps,
-      tie_word_embeddings=self.tied,
-      max_position_embeddings=self.max_position,
-      rope_theta=self.rope_theta,
-      rope_scaling=scaling,
-      rope_parameters={**(scaling or dict(rope_type="default")), "rope_theta": self.rope_theta},
-      bos_token_id=self.bos_id,
-      eos_token_id=self.eos_ids[0] if len(self.eos_ids) == 1 else list(self.eos_ids) or None,
-    )
-    if self.family != "qwen2":
-      values["attention_bias"] = self.attention_bias
-    return values
+    return config_json.write(self, scaling)

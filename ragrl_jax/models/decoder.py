@@ -1,4 +1,4 @@
-"""The decoder: one model for Qwen2/2.5, Qwen3 and Llama 3. Its layers are stacked [L, …] and scanned."""
+"""The decoder: one model for all families. Its layers are stacked [L, …] and scanned."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ragrl_jax.models import attention, layers
+from ragrl_jax.models import attention, experts, layers
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.parallel import rules
 
@@ -58,10 +58,12 @@ class Decoder(nnx.Module):
     # The embedding has the size of a layer's output (0.02 √D, about 0.2 at D = 128). With a smaller one the first
     # layers' outputs would dominate it. A tied unembedding then gives large logits; the final norm's small initial gain
     # brings them near 0.
-    self.embedding = rows(0.02 * config.d_model**0.5)
+    # A scaled embedding gets its size by the scaling; the final norm's gain is then 1.
+    scaled = config.traits.scaled_embedding
+    self.embedding = rows(0.02 if scaled else 0.02 * config.d_model**0.5)
     if not config.tied:
       self.lm_head = rows(0.02)
-    gain = config.d_model**-0.5 if config.tied else 1.0
+    gain = layers.stored_gain(config.d_model**-0.5 if config.tied and not scaled else 1.0, config)
     self.final_norm = nnx.Param(jnp.full((config.d_model,), gain, param_dtype))
 
     @nnx.split_rngs(splits=config.num_layers)
@@ -77,7 +79,9 @@ class Decoder(nnx.Module):
     # embedding table is never gathered.
     tokens = rules.constrain(tokens, self.mesh, ("replica", "length"))
     columns = rules.constrain(self.embedding[...][tokens], self.mesh, ("replica", "length", "embed"))
-    return rules.constrain(columns.astype(self.dtype), self.mesh, STREAM)
+    x = rules.constrain(columns.astype(self.dtype), self.mesh, STREAM)
+    # The factor is rounded to the compute dtype, as in transformers: 34 instead of 33.94 at 1152 in bfloat16.
+    return x * jnp.asarray(self.config.d_model**0.5, self.dtype) if self.config.traits.scaled_embedding else x
 
   def unembedding(self) -> jax.Array:
     """The output matrix [V, D]: logits are hidden @ unembedding.T."""
@@ -99,26 +103,57 @@ class Decoder(nnx.Module):
     Returns:
       (hidden [B, T, D] after the final norm, carry).
     """
-    cos, sin = layers.rope_angles(positions, self.config)
+    return self.run_routed(x, positions, attend, carry, layers_of)[:2]
+
+  def run_routed(
+    self,
+    x: jax.Array,
+    positions: jax.Array,
+    attend: Attend,
+    carry: Any,
+    layers_of: Sequence[nnx.State] | None = None,
+    routes: jax.Array | None = None,
+  ) -> tuple[jax.Array, Any, jax.Array | None]:
+    """As `run`, with the router's choices.
+
+    Args:
+      x, positions, attend, carry, layers_of: see `run`.
+      routes: int [L, B, T, k], the experts to take in each layer; `experts.OWN` where the router chooses. None: it
+        chooses everywhere.
+
+    Returns:
+      (hidden, carry, the experts of each token, int32 [L, B, T, k], or None for a model without experts).
+    """
+    angles = layers.Angles(positions, self.config)
     graphdef, stacked = nnx.split(self.layers)
     if layers_of is not None:
+      chosen = []
       for number, params in enumerate(layers_of):
-        (x, carry), _ = self._block(graphdef, cos, sin, attend, (x, carry), (number, params))
-      return layers.rms_norm(x, self.final_norm[...], self.config.norm_eps), carry
-    block = functools.partial(self._block, graphdef, cos, sin, attend)
+        given = None if routes is None else routes[number]
+        (x, carry), taken = self._block(graphdef, angles, attend, (x, carry), (number, params, given))
+        chosen.append(taken)
+      return self._normed(x), carry, jnp.stack(chosen) if self.config.num_experts else None
+    block = functools.partial(self._block, graphdef, angles, attend)
     if self.remat:
       block = jax.checkpoint(block, prevent_cse=False)
     numbers = jnp.arange(self.config.num_layers, dtype=jnp.int32)
-    (x, carry), _ = jax.lax.scan(block, (x, carry), (numbers, stacked))
-    return layers.rms_norm(x, self.final_norm[...], self.config.norm_eps), carry
+    (x, carry), chosen = jax.lax.scan(block, (x, carry), (numbers, stacked, routes))
+    return self._normed(x), carry, chosen
 
-  def _block(self, graphdef, cos, sin, attend: Attend, state, inputs):
-    """One layer, as `lax.scan` calls it: state is (x, carry), inputs are (number, params)."""
-    (x, carry), (number, params) = state, inputs
+  def _normed(self, x):
+    return layers.rms_norm(x, layers.true_gain(self.final_norm[...], self.config), self.config.norm_eps)
+
+  def _block(self, graphdef, angles, attend: Attend, state, inputs):
+    """One layer, as `lax.scan` calls it: state is (x, carry), inputs are (number, params, routes or None)."""
+    (x, carry), (number, params, routes) = state, inputs
     layer = nnx.merge(graphdef, params)
-    out, carry = attend(number, *layer.queries_keys_values(x, cos, sin), carry)
-    x = x + layer.merge_heads(out)
-    return (rules.constrain(x + layer.mlp(x), self.mesh, STREAM), carry), None
+    out, carry = attend(number, *layer.queries_keys_values(x, *angles.of(number)), carry)
+    x, chosen = x + layer.merge_heads(out), None
+    if self.config.num_experts:
+      out, chosen = experts.mlp(layer, x, self.mesh, routes)
+    else:
+      out = layer.mlp(x)
+    return (rules.constrain(x + out, self.mesh, STREAM), carry), chosen
 
   def hidden(
     self,
@@ -126,6 +161,7 @@ class Decoder(nnx.Module):
     positions: jax.Array | None = None,
     segment_ids: jax.Array | None = None,
     prefix_ids: jax.Array | None = None,
+    routes: jax.Array | None = None,
   ) -> jax.Array:
     """Hidden states [B, T, D] after the final norm, in the compute dtype.
 
@@ -134,13 +170,25 @@ class Decoder(nnx.Module):
       positions: int [B, T]; by default each segment counts from 0.
       segment_ids: int [B, T]; 0 is padding. By default a row is one segment.
       prefix_ids: int [B, T], the segment that each token attends to besides its own; by default none.
+      routes: int [B, T, L · k], the experts to take in each layer in the state before each token, see `structs.Batch`;
+        by default the router chooses everywhere.
     """
     if segment_ids is None:
       segment_ids = jnp.ones(tokens.shape, jnp.int32)
     if positions is None:
       positions = attention.segment_positions(segment_ids)
-    attend = lambda layer, q, k, v, carry: (attention.attend(q, k, v, segment_ids, prefix_ids, mesh=self.mesh), carry)
-    return self.run(self.embed(tokens), positions, attend, ())[0]
+    attend = functools.partial(attention.attend, segment_ids=segment_ids, prefix_ids=prefix_ids, mesh=self.mesh)
+    windows = self.config.windows
+    if min(windows) >= tokens.shape[1]:  # a row's texts are no longer than the row, so no window ends inside one
+      of_layer = lambda layer, q, k, v, carry: (attend(q, k, v), carry)
+    else:
+      sizes = jnp.asarray(windows, jnp.int32)
+      of_layer = lambda layer, q, k, v, carry: (attend(q, k, v, positions=positions, window=sizes[layer]), carry)
+    if routes is not None:
+      # Entry t speaks of the state at t - 1. A segment's first entry is OWN, so nothing is taken from another segment.
+      of_state = jnp.roll(routes, -1, axis=1).reshape(*tokens.shape, self.config.num_layers, -1)
+      routes = of_state.transpose(2, 0, 1, 3)
+    return self.run_routed(self.embed(tokens), positions, of_layer, (), routes=routes)[0]
 
   def __call__(
     self, tokens: jax.Array, positions: jax.Array | None = None, segment_ids: jax.Array | None = None

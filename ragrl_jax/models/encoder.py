@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ragrl_jax.models import bert, config, hf, tensors, weights
+from ragrl_jax.models import bert, families, hf, tensors, weights
 from ragrl_jax.parallel import rules
 from ragrl_jax.structs import Passage
 
@@ -338,7 +338,7 @@ def _tower(path, settings: EncoderSettings, dtype, mesh) -> tuple[nnx.Module, An
   folder = pathlib.Path(path)
   values = hf.read_json(folder / "config.json")
   mark = mark_of(tensors.TensorFolder(folder))
-  if values.get("model_type") in config.ARCHITECTURES:
+  if values.get("model_type") in families.FAMILIES:
     if settings.pooling == "pooler":
       raise ValueError(f"{folder}: a decoder has no pooler: use pooling='last' (encoder settings).")
     if "auto_map" in values:  # gte-Qwen2, for example, whose tokens attend to later ones

@@ -14,7 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from ragrl_jax.models import kernels
-from ragrl_jax.models.kernels import Tokens
+from ragrl_jax.models.kernels import Tokens, Windows
 
 MASKED = -1e30  # finite, so that a query without any key gives zeros and not NaN
 # Tokens of the block that a program holds, and of those that it streams, in 16 bits at head sizes of up to 128; else
@@ -33,12 +33,14 @@ def attend(
   *,
   causal: bool = True,
   mesh: jax.sharding.Mesh | None = None,
+  windows: Windows | None = None,
   interpret: bool = False,
 ) -> jax.Array:
   """`attention.attend`; see there for the shapes.
 
   Args:
     mesh: each device computes its rows and heads, for its part of the rows' queries; None means one device.
+    windows: how far back the tokens attend; None for everything.
     interpret: run the kernels as plain JAX, on any device; for tests.
   """
   h = q.shape[3]
@@ -46,10 +48,11 @@ def attend(
     q, k, v = (jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, rest))) for x in (q, k, v))
 
   def local(q, k, v, queries: Tokens, keys: Tokens):
-    return _attend(q, k, v, queries, keys.segment_ids, h**-0.5, causal, interpret)
+    return _attend(q, k, v, queries, keys, h**-0.5, causal, interpret)
 
   multiple = _blocks(FORWARD, q)[0]
-  return kernels.per_device(local, q, k, v, segment_ids, prefix_ids, multiple=multiple, mesh=mesh)[..., :h]
+  more = dict(multiple=multiple, mesh=mesh, windows=windows)
+  return kernels.per_device(local, q, k, v, segment_ids, prefix_ids, **more)[..., :h]
 
 
 def _blocks(sizes: tuple[int, int], q: jax.Array) -> tuple[int, int]:
@@ -60,33 +63,33 @@ def _blocks(sizes: tuple[int, int], q: jax.Array) -> tuple[int, int]:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
-def _attend(q, k, v, queries, key_ids, scale, causal, interpret):
+def _attend(q, k, v, queries, keys, scale, causal, interpret):
   """q [B, t, H, h], k and v [B, T, KV, h] → out like q."""
-  return _attend_forward(q, k, v, queries, key_ids, scale, causal, interpret)[0]
+  return _attend_forward(q, k, v, queries, keys, scale, causal, interpret)[0]
 
 
-def _attend_forward(q, k, v, queries, key_ids, scale, causal, interpret):
+def _attend_forward(q, k, v, queries, keys, scale, causal, interpret):
   kernel = functools.partial(_forward_kernel, scale=scale, causal=causal)
   out_like = [q, jax.ShapeDtypeStruct((q.shape[0], q.shape[2], q.shape[1]), jnp.float32)]
-  out, sums = _over_queries(kernel, q, k, v, queries, key_ids, [], out_like, causal, interpret, FORWARD)
-  return out, (q, k, v, queries, key_ids, out, sums)
+  out, sums = _over_queries(kernel, q, k, v, queries, keys, [], out_like, causal, interpret, FORWARD)
+  return out, (q, k, v, queries, keys, out, sums)
 
 
 def _attend_backward(scale, causal, interpret, saved, gradient):
-  q, k, v, queries, key_ids, out, sums = saved
+  q, k, v, queries, keys, out, sums = saved
   # Per query: the part of every score's gradient that comes from the softmax's normalisation, [B, H, t].
   shared = jnp.sum(out.astype(jnp.float32) * gradient.astype(jnp.float32), axis=-1).transpose(0, 2, 1)
   kernel = functools.partial(_queries_kernel, scale=scale, causal=causal)
-  (dq,) = _over_queries(kernel, q, k, v, queries, key_ids, [gradient, sums, shared], [q], causal, interpret, BACKWARD)
+  (dq,) = _over_queries(kernel, q, k, v, queries, keys, [gradient, sums, shared], [q], causal, interpret, BACKWARD)
   kernel = functools.partial(_keys_kernel, scale=scale, causal=causal)
-  dk, dv = _over_keys(kernel, q, k, v, queries, key_ids, [gradient, sums, shared], causal, interpret)
+  dk, dv = _over_keys(kernel, q, k, v, queries, keys, [gradient, sums, shared], causal, interpret)
   return dq, dk, dv, None, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
-def _over_queries(kernel, q, k, v, queries, key_ids, more, out_like, causal, interpret, sizes):
+def _over_queries(kernel, q, k, v, queries, keys, more, out_like, causal, interpret, sizes):
   """One program per block of queries, head and row; arrays of `more` and `out_like` are [B, t, H, h] or [B, H, t]."""
   (B, t, H, h), (_, T, KV, _) = q.shape, k.shape
   held, streamed = _blocks(sizes, q)
@@ -97,20 +100,24 @@ def _over_queries(kernel, q, k, v, queries, key_ids, more, out_like, causal, int
   ids = pl.BlockSpec((None, held), lambda i, head, b: (b, last - i))
   whole_ids = pl.BlockSpec((None, T), lambda i, head, b: (b, 0))
   steps = pl.BlockSpec((None, None, 4), lambda i, head, b: (b, last - i, 0))
+  windows = [] if queries.windows is None else [(ids, queries.windows.least), (whole_ids, keys.windows.positions)]
   spec = lambda x: of_query if len(x.shape) == 4 else of_score
   return pl.pallas_call(
-    functools.partial(kernel, streamed=streamed),
+    functools.partial(kernel, streamed=streamed, windowed=bool(windows)),
     grid=(t // held, H, B),
-    in_specs=[of_query, of_keys, of_keys, ids, ids, ids, whole_ids, steps, *map(spec, more)],
+    in_specs=[of_query, of_keys, of_keys, *[ids] * 3, whole_ids, steps, *(one for one, _ in windows), *map(spec, more)],
     out_specs=[spec(x) for x in out_like],
     out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in out_like],
     compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=STAGES),
     interpret=interpret,
     name=kernel.func.__name__.strip("_"),
-  )(q, k, v, *queries[:3], key_ids, _steps(*_needed(queries, key_ids, causal, held, streamed)), *more)
+  )(
+    q, k, v, *queries[:3], keys.segment_ids, _steps(*_needed(queries, keys, causal, held, streamed)),
+    *(x for _, x in windows), *more,
+  )  # fmt: skip
 
 
-def _over_keys(kernel, q, k, v, queries, key_ids, more, causal, interpret):
+def _over_keys(kernel, q, k, v, queries, keys, more, causal, interpret):
   """One program per block of keys, key-value head and row, for all query heads that share the keys: (dk, dv)."""
   (B, t, H, h), (_, T, KV, _) = q.shape, k.shape
   held, streamed = _blocks(BACKWARD, q)
@@ -120,27 +127,31 @@ def _over_keys(kernel, q, k, v, queries, key_ids, more, causal, interpret):
   ids = pl.BlockSpec((None, held), lambda i, head, b: (b, i))
   whole_ids = pl.BlockSpec((None, t), lambda i, head, b: (b, 0))
   steps = pl.BlockSpec((None, None, 4), lambda i, head, b: (b, i, 0))
-  needed = (x.swapaxes(1, 2) for x in _needed(queries, key_ids, causal, streamed, held))
+  windows = [] if queries.windows is None else [(whole_ids, queries.windows.least), (ids, keys.windows.positions)]
+  of_scores = [of_query, of_score, of_score]
+  needed = (x.swapaxes(1, 2) for x in _needed(queries, keys, causal, streamed, held))
   return pl.pallas_call(
-    functools.partial(kernel, streamed=streamed),
+    functools.partial(kernel, streamed=streamed, windowed=bool(windows)),
     grid=(T // held, KV, B),
-    in_specs=[of_query, of_keys, of_keys, *[whole_ids] * 3, ids, steps, of_query, of_score, of_score],
+    in_specs=[of_query, of_keys, of_keys, *[whole_ids] * 3, ids, steps, *(one for one, _ in windows), *of_scores],
     out_specs=[of_keys, of_keys],
     out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (k, v)],
     compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=STAGES),
     interpret=interpret,
     name=kernel.func.__name__.strip("_"),
-  )(q, k, v, *queries[:3], key_ids, _steps(*needed), *more)
+  )(q, k, v, *queries[:3], keys.segment_ids, _steps(*needed), *(x for _, x in windows), *more)
 
 
-def _needed(queries: Tokens, key_ids, causal: bool, block_q: int, block_k: int):
+def _needed(queries: Tokens, keys: Tokens, causal: bool, block_q: int, block_k: int):
   """Which pairs of blocks hold a token and a key of its own segment, and of its prefix: bool [B, n, m] each."""
   seen = True
   if causal:
     last = queries.index.reshape(queries.index.shape[0], -1, block_q)[:, :, -1]
-    seen = last[:, :, None] >= jnp.arange(0, key_ids.shape[1], block_k)[None, None]
+    seen = last[:, :, None] >= jnp.arange(0, keys.index.shape[1], block_k)[None, None]
+  if queries.windows is not None:
+    seen &= Windows(keys.windows.positions, queries.windows.least).reach(block_q, block_k)
   ids = (queries.segment_ids, queries.others)
-  return tuple(kernels.overlap(x, key_ids, block_q, block_k) & seen for x in ids)
+  return tuple(kernels.overlap(x, keys.segment_ids, block_q, block_k) & seen for x in ids)
 
 
 def _steps(own, prefix):
@@ -178,17 +189,21 @@ def _dot(a, b, *, trans_b: bool = False):
   return triton.dot(a, b, trans_b=trans_b, precision=precision)
 
 
-def _mask(own, prefix, index, key_ids, key_index, causal: bool):
+def _mask(own, prefix, index, key_ids, key_index, causal: bool, least=None, positions=None):
   """Whether queries (as a column) attend to keys (as a row), or turned: all arguments broadcast."""
   mask = ((own == key_ids) | (prefix == key_ids)) & (own != 0)
+  if least is not None:
+    mask &= positions >= least
   return mask & (index >= key_index) if causal else mask
 
 
 def _forward_kernel(
-  q_ref, k_ref, v_ref, own_ref, prefix_ref, index_ref, key_ids_ref, steps_ref, out_ref, sums_ref, *, scale, causal,
-  streamed,
+  q_ref, k_ref, v_ref, own_ref, prefix_ref, index_ref, key_ids_ref, steps_ref, *refs, scale, causal, streamed,
+  windowed,
 ):  # fmt: skip
+  *window_refs, out_ref, sums_ref = refs
   q, own, prefix, index = q_ref[...], own_ref[...], prefix_ref[...], index_ref[...]
+  least = window_refs[0][...][:, None] if windowed else None
   count, block = _streaming(steps_ref)
 
   def pair(step, state):
@@ -197,7 +212,8 @@ def _forward_kernel(
     at = pl.ds(start, streamed)
     scores = _dot(q, k_ref[at, :], trans_b=True) * (scale * math.log2(math.e))
     key_index = start + jnp.arange(streamed)
-    mask = _mask(own[:, None], prefix[:, None], index[:, None], key_ids_ref[at][None], key_index[None], causal)
+    far = (least, window_refs[1][at][None]) if windowed else ()
+    mask = _mask(own[:, None], prefix[:, None], index[:, None], key_ids_ref[at][None], key_index[None], causal, *far)
     scores = jnp.where(mask, scores, MASKED)
     new = jnp.maximum(top, scores.max(axis=1))
     # While a query has seen only masked keys, its weights are 1. `shrink` resets them to 0 at its first real key.
@@ -214,10 +230,12 @@ def _forward_kernel(
 
 
 def _queries_kernel(
-  q_ref, k_ref, v_ref, own_ref, prefix_ref, index_ref, key_ids_ref, steps_ref, gradient_ref, sums_ref, shared_ref,
-  dq_ref, *, scale, causal, streamed,
+  q_ref, k_ref, v_ref, own_ref, prefix_ref, index_ref, key_ids_ref, steps_ref, *refs, scale, causal, streamed,
+  windowed,
 ):  # fmt: skip
+  *window_refs, gradient_ref, sums_ref, shared_ref, dq_ref = refs
   q, own, prefix, index = q_ref[...], own_ref[...], prefix_ref[...], index_ref[...]
+  least = window_refs[0][...][:, None] if windowed else None
   gradient, sums, shared = gradient_ref[...], sums_ref[...], shared_ref[...]
   count, block = _streaming(steps_ref)
 
@@ -227,7 +245,8 @@ def _queries_kernel(
     keys = k_ref[at, :]
     scores = _dot(q, keys, trans_b=True) * (scale * math.log2(math.e))
     key_index = start + jnp.arange(streamed)
-    mask = _mask(own[:, None], prefix[:, None], index[:, None], key_ids_ref[at][None], key_index[None], causal)
+    far = (least, window_refs[1][at][None]) if windowed else ()
+    mask = _mask(own[:, None], prefix[:, None], index[:, None], key_ids_ref[at][None], key_index[None], causal, *far)
     weights = jnp.exp2(jnp.where(mask, scores, MASKED) - sums[:, None])
     ds = weights * (_dot(gradient, v_ref[at, :], trans_b=True) - shared[:, None])
     return dq + _dot(ds.astype(keys.dtype), keys)
@@ -237,10 +256,12 @@ def _queries_kernel(
 
 
 def _keys_kernel(
-  q_ref, k_ref, v_ref, own_ref, prefix_ref, index_ref, key_ids_ref, steps_ref, gradient_ref, sums_ref, shared_ref,
-  dk_ref, dv_ref, *, scale, causal, streamed,
+  q_ref, k_ref, v_ref, own_ref, prefix_ref, index_ref, key_ids_ref, steps_ref, *refs, scale, causal, streamed,
+  windowed,
 ):  # fmt: skip
+  *window_refs, gradient_ref, sums_ref, shared_ref, dk_ref, dv_ref = refs
   k, v, key_ids = k_ref[...], v_ref[...], key_ids_ref[...]
+  positions = window_refs[1][...][:, None] if windowed else None
   key_index = pl.program_id(0) * k.shape[0] + jnp.arange(k.shape[0])
   (count, block), heads = _streaming(steps_ref), q_ref.shape[1]
 
@@ -250,7 +271,8 @@ def _keys_kernel(
     q, gradient = q_ref[at, head, :], gradient_ref[at, head, :]
     scores = _dot(k, q, trans_b=True) * (scale * math.log2(math.e))
     own, prefix, index = own_ref[at], prefix_ref[at], index_ref[at]
-    mask = _mask(own[None], prefix[None], index[None], key_ids[:, None], key_index[:, None], causal)
+    far = (window_refs[0][at][None], positions) if windowed else ()
+    mask = _mask(own[None], prefix[None], index[None], key_ids[:, None], key_index[:, None], causal, *far)
     weights = jnp.exp2(jnp.where(mask, scores, MASKED) - sums_ref[head, at][None])
     ds = weights * (_dot(v, gradient, trans_b=True) - shared_ref[head, at][None])
     return dk + _dot(ds.astype(q.dtype), q), dv + _dot(weights.astype(q.dtype), gradient)

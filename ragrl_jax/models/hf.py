@@ -62,14 +62,14 @@ def refuse(values: Mapping[str, Any], where: str, **allowed: tuple) -> None:
       raise ValueError(f"{where}: {key} is {values[key]!r}: only {' or '.join(map(repr, choices))} is computed here.")
 
 
-def rope(values: Mapping[str, Any], where: str) -> tuple[float, dict[str, Any] | None]:
-  """(theta, settings of the "llama3" scaling or None) from either layout of config.json.
+def rope(values: Mapping[str, Any], where: str) -> tuple[float, str | None, dict[str, Any]]:
+  """(theta, kind of the scaling or None, its settings) from either layout of config.json.
 
   transformers 5 writes `rope_parameters` {rope_theta, rope_type, …}. Earlier versions write `rope_theta` at the top and
   `rope_scaling`, which is null or {rope_type or type, …}.
 
   Raises:
-    ValueError: theta is missing, the two layouts disagree, or the scaling is of another type.
+    ValueError: theta is missing, the two layouts disagree, or the scaling is neither "linear" nor "llama3".
   """
   new, old = values.get("rope_parameters") or {}, values.get("rope_scaling") or {}
   for key, given in (("rope_parameters", new), ("rope_scaling", old)):
@@ -86,13 +86,46 @@ def rope(values: Mapping[str, Any], where: str) -> tuple[float, dict[str, Any] |
   settings = new if len(new) > 1 else old
   kind = settings.get("rope_type", settings.get("type", "default"))
   if kind == "default":
-    return thetas.pop(), None
-  if kind != "llama3":
-    raise ValueError(f"{where}: rope_type {kind!r}: only 'default' and 'llama3' are computed here.")
+    return thetas.pop(), None, {}
   need = lambda key: number(settings, key, f"{where}, rope scaling")
-  return thetas.pop(), dict(
-    factor=need("factor"),
-    low_freq_factor=need("low_freq_factor"),
-    high_freq_factor=need("high_freq_factor"),
-    original_max_position=whole(settings, "original_max_position_embeddings", f"{where}, rope scaling"),
+  if kind == "linear":
+    return thetas.pop(), kind, dict(factor=need("factor"))
+  if kind != "llama3":
+    raise ValueError(f"{where}: rope_type {kind!r}: only 'default', 'linear' and 'llama3' are computed here.")
+  return (
+    thetas.pop(),
+    kind,
+    dict(
+      factor=need("factor"),
+      low_freq_factor=need("low_freq_factor"),
+      high_freq_factor=need("high_freq_factor"),
+      original_max_position=whole(settings, "original_max_position_embeddings", f"{where}, rope scaling"),
+    ),
   )
+
+
+def two_ropes(
+  values: Mapping[str, Any], where: str, *, local: float
+) -> tuple[float, float, str | None, dict[str, Any]]:
+  """(theta, theta of sliding layers, kind of the scaling or None, its settings) from either layout of config.json.
+
+  transformers 5 writes `rope_parameters` {full_attention: …, sliding_attention: …}. Earlier versions write the first as
+  other models do, and `rope_local_base_freq`; without it, `local` is meant.
+
+  Raises:
+    ValueError: as `rope`, or the sliding layers have a scaling.
+  """
+  new = values.get("rope_parameters") or {}
+  parts = [new.get(kind, {}) if isinstance(new, dict) else None for kind in ("full_attention", "sliding_attention")]
+  if not all(isinstance(part, dict) for part in parts) or (new and not any(parts)):
+    raise ValueError(
+      f"{where}: rope_parameters is {reprlib.repr(new)}: it must have an object for full_attention and one for "
+      "sliding_attention."
+    )
+  full, sliding = parts
+  theta, kind, settings = rope({**values, "rope_parameters": full}, where)
+  base = values.get("rope_local_base_freq", None if sliding.get("rope_theta") is not None else local)
+  slid, unwanted, _ = rope(dict(rope_parameters=sliding, rope_theta=base), f"{where}, sliding_attention")
+  if unwanted is not None:
+    raise ValueError(f"{where}: sliding_attention has rope_type {unwanted!r}: only 'default' is computed here.")
+  return theta, slid, kind, settings

@@ -10,6 +10,37 @@ from jax.sharding import Mesh, PartitionSpec
 from ragrl_jax.parallel import rules
 
 
+class Windows(NamedTuple):
+  """How far back tokens attend; int32 [B, T] each.
+
+  Attributes:
+    positions: the place of each token in its text.
+    least: the least position that the token attends to.
+  """
+
+  positions: jax.Array
+  least: jax.Array
+
+  @classmethod
+  def of(cls, positions: jax.Array | None, window: int | jax.Array | None) -> "Windows | None":
+    """Of tokens at these positions that attend to `window` tokens, themselves included; None without a window.
+
+    Raises:
+      ValueError: a window without positions.
+    """
+    if window is None:
+      return None
+    if positions is None:
+      raise ValueError("attention with a window needs the tokens' positions: pass positions [B, T].")
+    return cls(positions, positions - window + 1)
+
+  def reach(self, block_q: int, block_k: int) -> jax.Array:
+    """Which blocks of queries and of keys may be near enough, bool [B, queries / block_q, keys / block_k]."""
+    B = self.least.shape[0]
+    first, last = self.least.reshape(B, -1, block_q).min(axis=2), self.positions.reshape(B, -1, block_k).max(axis=2)
+    return last[:, None, :] >= first[:, :, None]
+
+
 class Tokens(NamedTuple):
   """What a kernel knows of its queries, or of its keys; int32 [B, T] each.
 
@@ -18,12 +49,14 @@ class Tokens(NamedTuple):
     prefix_ids: the segment that a token attends to besides its own; its own if there is none.
     index: the token's place in its row, on all devices.
     first: the index of the first token of its segment.
+    windows: how far back it attends; None for everything.
   """
 
   segment_ids: jax.Array
   prefix_ids: jax.Array
   index: jax.Array
   first: jax.Array
+  windows: Windows | None = None
 
   @property
   def others(self) -> jax.Array:
@@ -31,12 +64,12 @@ class Tokens(NamedTuple):
     return jnp.where(self.prefix_ids == self.segment_ids, 0, self.prefix_ids)
 
 
-def tokens(segment_ids: jax.Array, prefix_ids: jax.Array | None) -> Tokens:
+def tokens(segment_ids: jax.Array, prefix_ids: jax.Array | None, windows: Windows | None = None) -> Tokens:
   """Tokens of rows [B, T]. A segment's tokens are contiguous."""
   index = jax.lax.broadcasted_iota(jnp.int32, segment_ids.shape, 1)
   starts = jnp.concatenate([jnp.ones_like(segment_ids[:, :1], bool), segment_ids[:, 1:] != segment_ids[:, :-1]], axis=1)
   first = jax.lax.cummax(jnp.where(starts, index, 0), axis=1)
-  return Tokens(segment_ids, segment_ids if prefix_ids is None else prefix_ids, index, first)
+  return Tokens(segment_ids, segment_ids if prefix_ids is None else prefix_ids, index, first, windows)
 
 
 def per_device(
@@ -49,6 +82,7 @@ def per_device(
   *,
   multiple: int,
   mesh: Mesh | None,
+  windows: Windows | None = None,
 ) -> jax.Array:
   """Calls local(q, k, v, Tokens of the queries, Tokens of the keys) on each device; see `attention.attend`.
 
@@ -56,6 +90,7 @@ def per_device(
     local: attention of a device's rows and heads, for its part of the rows' queries, to the whole rows' keys.
     multiple: the number of a device's queries per row is a multiple of it; rows are padded.
     mesh: None means one device.
+    windows: of the tokens; None without.
   """
   B, T, H, _ = q.shape
   queries, stretches = PartitionSpec(None, None, None, None), 1
@@ -65,8 +100,8 @@ def per_device(
     k, v = keys_for_all(k, v, H, rules.ways(mesh, queries[2]))
   if rest := -T % (multiple * stretches):
     q, k, v = (jnp.pad(x, ((0, 0), (0, rest), (0, 0), (0, 0))) for x in (q, k, v))
-    segment_ids = jnp.pad(segment_ids, ((0, 0), (0, rest)))
-    prefix_ids = None if prefix_ids is None else jnp.pad(prefix_ids, ((0, 0), (0, rest)))
+    ids = segment_ids, prefix_ids, windows
+    segment_ids, prefix_ids, windows = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (0, rest))), ids)
   if mesh is not None:
     rows, length, heads, _ = queries
     keys = PartitionSpec(rows, None, heads, None)
@@ -77,7 +112,7 @@ def per_device(
       out_specs=queries,
       check_vma=False,
     )
-  of_row = tokens(segment_ids, prefix_ids)
+  of_row = tokens(segment_ids, prefix_ids, windows)
   return local(q, k, v, of_row, of_row)[:, :T]
 
 

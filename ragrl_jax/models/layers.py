@@ -7,7 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ragrl_jax.models.config import DecoderConfig, RopeScaling
+from ragrl_jax.models import families
+from ragrl_jax.models.config import DecoderConfig, LinearScaling, Scaling
+
+ACTIVATIONS = {
+  families.SILU: lambda x: x * jax.nn.sigmoid(x),
+  families.GELU_TANH: functools.partial(jax.nn.gelu, approximate=True),
+}
 
 
 def rms_norm(x: jax.Array, gain: jax.Array, eps: float) -> jax.Array:
@@ -44,21 +50,19 @@ def _row(gain: jax.Array, ndim: int) -> jax.Array:
   return gain.astype(jnp.float32).reshape((1,) * (ndim - 1) + gain.shape)
 
 
-@jax.custom_vjp
-def gated(gate: jax.Array, up: jax.Array) -> jax.Array:
-  """silu(gate) · up, computed in float32, returned in gate's dtype."""
-  wide = gate.astype(jnp.float32)
-  return (wide * jax.nn.sigmoid(wide) * up.astype(jnp.float32)).astype(gate.dtype)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def gated(gate: jax.Array, up: jax.Array, activation: str) -> jax.Array:
+  """activation(gate) · up, computed in float32, returned in gate's dtype; `activation` is one of ACTIVATIONS."""
+  return (ACTIVATIONS[activation](gate.astype(jnp.float32)) * up.astype(jnp.float32)).astype(gate.dtype)
 
 
-def _gated_backward(saved, gradient):
+def _gated_backward(activation, saved, gradient):
   gate, up, gradient = (x.astype(jnp.float32) for x in (*saved, gradient))
-  share = jax.nn.sigmoid(gate)
-  of_gate = gradient * up * (share + gate * share * (1.0 - share))
-  return of_gate.astype(saved[0].dtype), (gradient * gate * share).astype(saved[1].dtype)
+  value, back = jax.vjp(ACTIVATIONS[activation], gate)
+  return back(gradient * up)[0].astype(saved[0].dtype), (gradient * value).astype(saved[1].dtype)
 
 
-gated.defvjp(lambda gate, up: (gated(gate, up), (gate, up)), _gated_backward)
+gated.defvjp(lambda gate, up, activation: (gated(gate, up, activation), (gate, up)), _gated_backward)
 
 
 def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
@@ -101,12 +105,12 @@ def _matmul_backward(saved, gradient):
 _matmul.defvjp(lambda x, weight: (_matmul(x, weight), (x, weight)), _matmul_backward)
 
 
-def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> np.ndarray:
+def rope_frequencies(head_dim: int, theta: float, scaling: Scaling) -> np.ndarray:
   """Angle per token of each of the head_dim / 2 pairs, in radians.
 
-  With scaling ("llama3" in transformers), frequencies whose wavelength is above original_max_position / low_freq_factor
-  are divided by `factor`. Those with a wavelength below original_max_position / high_freq_factor are unchanged. Between
-  the two, the result is interpolated.
+  With Llama's scaling ("llama3" in transformers), frequencies whose wavelength is above original_max_position /
+  low_freq_factor are divided by `factor`. Those with a wavelength below original_max_position / high_freq_factor are
+  unchanged. Between the two, the result is interpolated. With a linear scaling all frequencies are divided by `factor`.
 
   Source: RoFormer (arXiv 2104.09864) sec. 3.2; transformers, modeling_rope_utils.py.
   """
@@ -114,6 +118,8 @@ def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -
   frequencies = (1.0 / (np.float32(theta) ** (pairs / np.float32(head_dim)))).astype(np.float32)
   if scaling is None:
     return frequencies
+  if isinstance(scaling, LinearScaling):
+    return frequencies / np.float32(scaling.factor)
   wavelengths = 2 * np.pi / frequencies
   ratio = scaling.original_max_position / wavelengths
   smooth = (ratio - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
@@ -121,11 +127,25 @@ def rope_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -
   return ((1 - smooth) * frequencies / scaling.factor + smooth * frequencies).astype(np.float32)
 
 
-def rope_angles(positions: jax.Array, config: DecoderConfig) -> tuple[jax.Array, jax.Array]:
-  """cos and sin [B, T, 1, head_dim / 2] of the rotation angles of q and k, float32, from int positions [B, T]."""
-  frequencies = jnp.asarray(rope_frequencies(config.head_dim, config.rope_theta, config.rope_scaling))
-  angles = positions.astype(jnp.float32)[:, :, None, None] * frequencies[None, None, None, :]
-  return jnp.cos(angles), jnp.sin(angles)
+class Angles:
+  """The rotation angles of q and k at positions int [B, T], in every layer."""
+
+  def __init__(self, positions: jax.Array, config: DecoderConfig):
+    self._kinds = tuple(dict.fromkeys(config.ropes))
+    self._of_layer = np.array([self._kinds.index(rope) for rope in config.ropes], np.int32)
+    self._found = [self._angles(positions, rope_frequencies(config.head_dim, *rope)) for rope in self._kinds]
+
+  @staticmethod
+  def _angles(positions, frequencies: np.ndarray) -> tuple[jax.Array, jax.Array]:
+    angles = positions.astype(jnp.float32)[:, :, None, None] * jnp.asarray(frequencies)[None, None, None, :]
+    return jnp.cos(angles), jnp.sin(angles)
+
+  def of(self, layer: int | jax.Array) -> tuple[jax.Array, jax.Array]:
+    """cos and sin [B, T, 1, head_dim / 2] for a layer's number, float32."""
+    if isinstance(layer, int) or len(self._kinds) == 1:
+      return self._found[self._of_layer[layer] if isinstance(layer, int) else 0]
+    kind = jnp.asarray(self._of_layer)[layer]
+    return tuple(jax.lax.select_n(kind, *same) for same in zip(*self._found))
 
 
 def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
@@ -135,22 +155,35 @@ def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
   return turned.astype(x.dtype)
 
 
+def stored_gain(gain: float, config: DecoderConfig) -> float:
+  """An RMSNorm's parameter for this gain."""
+  return gain - 1.0 if config.traits.zero_norms else gain
+
+
+def true_gain(stored: jax.Array, config: DecoderConfig) -> jax.Array:
+  """An RMSNorm's gain from its parameter; `rms_norm` takes it in float32 or the parameter's dtype."""
+  return stored.astype(jnp.float32) + 1.0 if config.traits.zero_norms else stored
+
+
 class Layer(nnx.Module):
-  """One layer: attention and gated MLP, each after an RMSNorm. Matrices are [in, out]."""
+  """One layer: attention and an MLP, gated or of experts, each after an RMSNorm or between two. Matrices: [in, out]."""
 
   def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs, param_dtype):
-    c = config
+    c, traits = config, config.traits
     queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
 
-    def matrix(rows, columns, scale=1.0):
-      values = jax.random.normal(rngs.params(), (rows, columns), jnp.float32) * (scale / rows**0.5)
+    def matrix(rows, columns, scale=1.0, stacked=()):
+      values = jax.random.normal(rngs.params(), (*stacked, rows, columns), jnp.float32) * (scale / rows**0.5)
       return nnx.Param(values.astype(param_dtype))
 
     def constant(size, value):
       return nnx.Param(jnp.full((size,), value, param_dtype))
 
+    def norm(size, gain=1.0):
+      return constant(size, stored_gain(gain, config))
+
     # Both branches end in a matrix with small initial weights, so the residual stream is at first mostly the embedding.
-    self.attention_norm = constant(c.d_model, 1.0)
+    self.attention_norm = norm(c.d_model)
     self.q = matrix(c.d_model, queries)
     self.k = matrix(c.d_model, keys)
     self.v = matrix(c.d_model, keys)
@@ -161,11 +194,19 @@ class Layer(nnx.Module):
       self.o_bias = constant(c.d_model, 0.0)
     if c.qk_norm:
       # With gains of 2 the scores are four times those of unit vectors. The model then learns to copy sooner.
-      self.q_norm, self.k_norm = constant(c.head_dim, 2.0), constant(c.head_dim, 2.0)
-    self.mlp_norm = constant(c.d_model, 1.0)
-    self.gate = matrix(c.d_model, c.d_ff)
-    self.up = matrix(c.d_model, c.d_ff)
-    self.down = matrix(c.d_ff, c.d_model, 0.3)
+      self.q_norm, self.k_norm = norm(c.head_dim, 2.0), norm(c.head_dim, 2.0)
+    self.mlp_norm = norm(c.d_model)
+    if traits.post_norms:
+      self.attention_post_norm, self.mlp_post_norm = norm(c.d_model), norm(c.d_model)
+    if c.num_experts:
+      self.router = matrix(c.d_model, c.num_experts)
+      self.experts_gate = matrix(c.d_model, c.d_ff, stacked=(c.num_experts,))
+      self.experts_up = matrix(c.d_model, c.d_ff, stacked=(c.num_experts,))
+      self.experts_down = matrix(c.d_ff, c.d_model, 0.3, stacked=(c.num_experts,))
+    else:
+      self.gate = matrix(c.d_model, c.d_ff)
+      self.up = matrix(c.d_model, c.d_ff)
+      self.down = matrix(c.d_ff, c.d_model, 0.3)
     self.config = config
 
   def project(self, x, name):
@@ -177,20 +218,33 @@ class Layer(nnx.Module):
     narrow = linear(x, a[...]) * (self.lora_alpha / a.shape[-1])
     return y + linear(narrow, getattr(self, f"{name}_lora_b")[...])
 
+  def norm(self, x, name, scale=1.0):
+    """RMSNorm of x with the gain of this name, times `scale`."""
+    gain = true_gain(getattr(self, name)[...], self.config)
+    return rms_norm(x, gain if scale == 1.0 else gain.astype(jnp.float32) * scale, self.config.norm_eps)
+
   def queries_keys_values(self, x, cos, sin):
     """q [B, T, H, h], k and v [B, T, KV, h] of the input x [B, T, D], which is normed first; q and k are rotated."""
     c = self.config
-    x = rms_norm(x, self.attention_norm[...], c.norm_eps)
+    x = self.norm(x, "attention_norm")
     q, k, v = (self.project(x, name).reshape(*x.shape[:2], -1, c.head_dim) for name in ("q", "k", "v"))
     if c.qk_norm:
-      q, k = rms_norm(q, self.q_norm[...], c.norm_eps), rms_norm(k, self.k_norm[...], c.norm_eps)
+      # Attention divides scores by √h. Where config.json has another divisor, the gain of q makes up for it.
+      scale = 1.0 if c.query_scale is None else (c.head_dim / c.query_scale) ** 0.5
+      q, k = self.norm(q, "q_norm", scale), self.norm(k, "k_norm")
     return rotate(q, cos, sin), rotate(k, cos, sin), v
 
   def merge_heads(self, out):
     """Attention's output [B, T, H, h] → its addition to the residual stream, [B, T, D]."""
-    return self.project(out.reshape(*out.shape[:2], -1), "o")
+    out = self.project(out.reshape(*out.shape[:2], -1), "o")
+    return self.norm(out, "attention_post_norm") if self.config.traits.post_norms else out
 
   def mlp(self, x):
-    """The gated MLP's addition to the residual stream: down(silu(gate y) · up y) with y = norm(x); [B, T, D]."""
-    x = rms_norm(x, self.mlp_norm[...], self.config.norm_eps)
-    return self.project(gated(self.project(x, "gate"), self.project(x, "up")), "down")
+    """The gated MLP's addition to the residual stream: down(activation(gate y) · up y) with y = norm(x); [B, T, D].
+
+    A layer with experts has none; see `experts.mlp`.
+    """
+    traits = self.config.traits
+    x = self.norm(x, "mlp_norm")
+    out = self.project(gated(self.project(x, "gate"), self.project(x, "up"), traits.activation), "down")
+    return self.norm(out, "mlp_post_norm") if traits.post_norms else out

@@ -20,7 +20,7 @@ from flax import nnx
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import rules
 
-MATRICES = ("q", "k", "v", "o", "gate", "up", "down")  # of a `layers.Layer`
+MATRICES = ("q", "k", "v", "o", "gate", "up", "down")  # of a `layers.Layer`; one with experts has the first four
 A, B = "{}_lora_a", "{}_lora_b"
 
 
@@ -28,8 +28,13 @@ class Adapter(nnx.Param):
   """A parameter of an adapter. Training changes these only; every other `nnx.Param` of the model is frozen."""
 
 
-def chosen(pattern: str) -> tuple[str, ...]:
-  """The matrices that a pattern selects, in the order of MATRICES.
+def matrices_of(model: Decoder) -> tuple[str, ...]:
+  """Those of MATRICES that the model has: an MLP of experts has none."""
+  return tuple(name for name in MATRICES if hasattr(model.layers, name))
+
+
+def chosen(pattern: str, matrices: tuple[str, ...] = MATRICES) -> tuple[str, ...]:
+  """The matrices, of these, that a pattern selects, in their order.
 
   Raises:
     ValueError: a word is no regular expression or matches no matrix, or the pattern is empty.
@@ -37,21 +42,21 @@ def chosen(pattern: str) -> tuple[str, ...]:
   found = set()
   for word in pattern.split():
     try:
-      names = [name for name in MATRICES if re.fullmatch(word, name)]
+      names = [name for name in matrices if re.fullmatch(word, name)]
     except re.error as error:
       raise ValueError(
         f"LoRA layers {pattern!r}: {word!r} is no regular expression ({error}) (config.model.lora.layers)."
       ) from error
     if not names:
       raise ValueError(
-        f"LoRA layers {pattern!r}: {word!r} matches none of {', '.join(MATRICES)} (config.model.lora.layers)."
+        f"LoRA layers {pattern!r}: {word!r} matches none of {', '.join(matrices)} (config.model.lora.layers)."
       )
     found.update(names)
   if not found:
     raise ValueError(
-      f"LoRA layers {pattern!r} names no matrix: use some of {', '.join(MATRICES)} (config.model.lora.layers)."
+      f"LoRA layers {pattern!r} names no matrix: use some of {', '.join(matrices)} (config.model.lora.layers)."
     )
-  return tuple(name for name in MATRICES if name in found)
+  return tuple(name for name in matrices if name in found)
 
 
 def shapes(model: Decoder, names: tuple[str, ...], rank: int) -> dict[str, Any]:
@@ -92,7 +97,7 @@ def add(model: Decoder, *, rank: int, alpha: float, layers: str, seed: int) -> N
   """
   if rank < 1:
     raise ValueError(f"LoRA rank {rank}: it must be at least 1 (config.model.lora.rank).")
-  names, key = chosen(layers), jax.random.key(seed)
+  names, key = chosen(layers, matrices_of(model)), jax.random.key(seed)
   tree = shapes(model, names, rank)
   found = {}
   for name, leaf in tree["layers"].items():

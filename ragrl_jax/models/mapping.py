@@ -1,7 +1,7 @@
 """Converts between our parameters, which are stacked over the layers, and a folder's tensors, one per layer.
 
-A table gives for each of our parameters the name of its tensor; `{}` stands for the layer's number. Matrices under
-layers/ are transposed: [in, out] here, [out, in] in the files. Other parameters have the same shape.
+A table gives for each of our parameters the name of its tensor. `{}` stands for the layer's number, a second one for an
+expert's. Matrices under layers/ are transposed: [in, out] here, [out, in] in the files. Others have the same shape.
 """
 
 import functools
@@ -27,11 +27,16 @@ def named(tree: Any) -> Iterator[tuple[str, Any]]:
 
 
 def tensor_names(table: Table, name: str, shape: Sequence[int]) -> list[tuple[str, tuple[int, ...]]]:
-  """(name, shape in the file) of the tensors of our parameter: one, or one per layer."""
-  template = table[name]
-  if "{}" not in template:
+  """(name, shape in the file) of the tensors of our parameter: one, or one per layer, or one per layer and expert."""
+  template, stacked = table[name], _stacked(table, name)
+  if not stacked:
     return [(template, tuple(shape))]
-  return [(template.format(i), tuple(shape[:0:-1])) for i in range(shape[0])]
+  return [(template.format(*place), tuple(shape[: stacked - 1 : -1])) for place in np.ndindex(*shape[:stacked])]
+
+
+def _stacked(table: Table, name: str) -> int:
+  """Number of leading axes of our parameter over which its tensors are stacked."""
+  return table[name].count("{}")
 
 
 def refuse_layers(files: TensorFolder, where: str, **layers: int) -> None:
@@ -77,7 +82,7 @@ def load(files: TensorFolder, table: Table, abstract: Any, shardings: Any = None
   spread = None if shardings is None else jax.tree.leaves(shardings)
   leaves = []
   for i, (name, leaf) in enumerate(named(abstract)):
-    read = functools.partial(_read, files, tensor_names(table, name, leaf.shape), "{}" in table[name], leaf)
+    read = functools.partial(_read, files, tensor_names(table, name, leaf.shape), _stacked(table, name), leaf)
     leaves.append(
       jnp.asarray(read((slice(None),) * leaf.ndim)) if spread is None else _part_by_part(leaf.shape, spread[i], read)
     )
@@ -97,16 +102,16 @@ def _part_by_part(shape, sharding: jax.sharding.Sharding, read: Callable[[tuple[
   return jax.make_array_from_single_device_arrays(shape, sharding, parts)
 
 
-def _read(files, entries, stacked, leaf, index: tuple[slice, ...]) -> np.ndarray:
+def _read(files, entries, stacked: int, leaf, index: tuple[slice, ...]) -> np.ndarray:
   """The part of our parameter at this index; only this part of the files is read."""
   dtype = np.dtype(leaf.dtype)
   if not stacked:
     return np.asarray(files.open(*entries[0])[index], dtype=dtype)
-  chosen = entries[index[0]]
-  sizes = [len(range(*part.indices(size))) for part, size in zip(index[1:], leaf.shape[1:])]
-  out = np.empty((len(chosen), *sizes), dtype)
-  for place, entry in zip(out, chosen):
-    place[...] = files.open(*entry)[index[:0:-1]].T
+  chosen = np.arange(len(entries)).reshape(leaf.shape[:stacked])[index[:stacked]]
+  sizes = [len(range(*part.indices(size))) for part, size in zip(index[stacked:], leaf.shape[stacked:])]
+  out = np.empty((*chosen.shape, *sizes), dtype)
+  for place, number in np.ndenumerate(chosen):
+    out[place] = files.open(*entries[number])[index[: stacked - 1 : -1]].T
   return out
 
 
@@ -117,8 +122,10 @@ def entries(table: Table, params: Any) -> list[tuple[str, tuple[int, ...], Calla
   """
   found = []
   for name, leaf in named(params):
+    stacked = _stacked(table, name)
     for i, (tensor, shape) in enumerate(tensor_names(table, name, leaf.shape)):
-      read = functools.partial(_layer_to_host, leaf, i) if "{}" in table[name] else functools.partial(_pieces, leaf)
+      place = np.unravel_index(i, leaf.shape[:stacked]) if stacked else ()
+      read = functools.partial(_matrix_to_host, leaf, place) if stacked else functools.partial(_pieces, leaf)
       found.append((tensor, shape, read))
   return found
 
@@ -131,12 +138,14 @@ def hand_over(entries) -> None:
 
 
 @jax.jit
-def _layer(stacked, number):
-  return jax.lax.dynamic_index_in_dim(stacked, number, keepdims=False)
+def _matrix(stacked, place):
+  for number in place:
+    stacked = jax.lax.dynamic_index_in_dim(stacked, number, keepdims=False)
+  return stacked
 
 
-def _layer_to_host(leaf: jax.Array, layer: int) -> Iterator[np.ndarray]:
-  yield np.concatenate(list(_pieces(_layer(leaf, np.int32(layer))))).T
+def _matrix_to_host(leaf: jax.Array, place) -> Iterator[np.ndarray]:
+  yield np.concatenate(list(_pieces(_matrix(leaf, tuple(np.int32(number) for number in place))))).T
 
 
 @functools.partial(jax.jit, static_argnames="size")

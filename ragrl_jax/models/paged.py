@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
+
+from ragrl_jax.parallel import mesh as mesh_lib
 
 
 def over_heads(attend: Callable, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh | None) -> Callable:
@@ -19,7 +21,6 @@ def over_heads(attend: Callable, mesh: jax.sharding.Mesh | jax.sharding.Abstract
   if mesh is None:
     return attend
   heads = PartitionSpec(None, None, "tensor")
-  axes = {name for name, kind in zip(mesh.axis_names, mesh.axis_types) if kind != AxisType.Manual}
 
   def split(q, pages, table, lengths, scales):
     if pages.shape[2] % mesh.shape["tensor"] or q.shape[2] % mesh.shape["tensor"]:
@@ -32,7 +33,7 @@ def over_heads(attend: Callable, mesh: jax.sharding.Mesh | jax.sharding.Abstract
       mesh=mesh,
       in_specs=(heads, heads, PartitionSpec(), PartitionSpec(), None if scales is None else heads),
       out_specs=heads,
-      axis_names=axes,
+      axis_names=mesh_lib.free(mesh),
       check_vma=False,
     )(q, pages, table, lengths, scales)
 

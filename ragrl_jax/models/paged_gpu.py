@@ -18,6 +18,7 @@ from ragrl_jax.models import paged
 TILE = 64  # tokens of a page in a step of the running softmax; a page has a multiple of it, or fewer
 KEYS, VALUES = np.int32(0), np.int32(1)  # their places in a page
 ROWS = (16, 32, 64)  # queries of a program; a matrix product takes no fewer than 16
+MASKED = -1e30  # finite: a tile may hold no token that a row attends to
 NEAR = 2**31  # bytes: Triton's offsets have 64 bits only for arrays above 4 GiB, and 32 signed ones below
 EXACT_ROWS = ROWS[:1]  # in float32, which tensor cores round, more of them do not fit into the registers
 
@@ -29,6 +30,7 @@ def attend(
   lengths: jax.Array,
   *,
   scales: jax.Array | None = None,
+  window: int | None = None,
   mesh: jax.sharding.Mesh | None = None,
   interpret: bool = False,
 ) -> jax.Array:
@@ -44,6 +46,7 @@ def attend(
     table: int32 [n, N], the pages of each sequence in the order of their tokens. Entries beyond its tokens are ignored.
     lengths: int32 [n], tokens of each sequence before the call's.
     scales: float32 [P, 2, KV, page] from `paged.quantize`, if the pages are int8.
+    window: number of tokens that a query attends to, itself included; None for all.
     mesh: each device computes its heads, which the axis "tensor" splits; None means one device.
     interpret: run the kernel as plain JAX, on any device; for tests.
 
@@ -54,7 +57,9 @@ def attend(
     ValueError: the shapes do not fit each other, or the kernel.
   """
   _check(q, pages, table, lengths, scales)
-  return paged.over_heads(functools.partial(_local, interpret=interpret), mesh)(q, pages, table, lengths, scales)
+  return paged.over_heads(functools.partial(_local, window=window, interpret=interpret), mesh)(
+    q, pages, table, lengths, scales
+  )
 
 
 def supports(page: int, size: int) -> bool:
@@ -80,7 +85,7 @@ def _check(q, pages, table, lengths, scales) -> None:
     raise ValueError(f"pages of int8, and only they, have scales {pages.shape[:-1]}: see paged.quantize.")
 
 
-def _local(q, pages, table, lengths, scales, *, interpret):
+def _local(q, pages, table, lengths, scales, *, window, interpret):
   """`attend` on one device."""
   n, t, H, _ = q.shape
   KV = pages.shape[2]
@@ -91,7 +96,7 @@ def _local(q, pages, table, lengths, scales, *, interpret):
     raise ValueError(f"int8 pages {pages.shape} have {pages.size / 2**30:.1f} GiB a layer and device: not from 2 to 4.")
   inputs = (q, pages, table, lengths) + (() if scales is None else (scales,))
   return pl.pallas_call(
-    functools.partial(_kernel, rows=rows),
+    functools.partial(_kernel, rows=rows, window=window),
     grid=(n, KV, pl.cdiv(queries, rows)),
     out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
     compiler_params=plgpu.CompilerParams(num_warps=4, num_stages=2),
@@ -100,7 +105,7 @@ def _local(q, pages, table, lengths, scales, *, interpret):
   )(*inputs)
 
 
-def _kernel(q_ref, pages_ref, table_ref, lengths_ref, *refs, rows):
+def _kernel(q_ref, pages_ref, table_ref, lengths_ref, *refs, rows, window):
   *scales_ref, out_ref = refs
   _, t, H, h = q_ref.shape
   _, _, KV, page, _ = pages_ref.shape
@@ -130,7 +135,10 @@ def _kernel(q_ref, pages_ref, table_ref, lengths_ref, *refs, rows):
     scores = scores * (h**-0.5 * math.log2(math.e))  # for powers of 2
     if scales_ref:
       scores = scores * scale(KEYS)
-    scores = jnp.where(at[None, :] <= position[:, None], scores, -jnp.inf)
+    seen = at[None, :] <= position[:, None]
+    if window is not None:
+      seen &= at[None, :] > position[:, None] - window
+    scores = jnp.where(seen, scores, MASKED)
     old, peak = peak, jnp.maximum(peak, scores.max(axis=1))
     weights, fade = jnp.exp2(scores - peak[:, None]), jnp.exp2(old - peak)
     total = total * fade + weights.sum(axis=1)
@@ -139,7 +147,8 @@ def _kernel(q_ref, pages_ref, table_ref, lengths_ref, *refs, rows):
     more = plgpu.dot(weights.astype(q.dtype), load(VALUES).astype(q.dtype), precision=exact)
     return peak, total, out * fade[:, None] + more
 
-  # Position 0 is in the first tile, so every row's peak is finite after it.
-  start = jnp.full(rows, -jnp.inf, jnp.float32), jnp.zeros(rows, jnp.float32), jnp.zeros((rows, h), jnp.float32)
-  _, total, out = jax.lax.fori_loop(0, pl.cdiv(end, tile), step, start)
+  # While a row has seen only masked tokens, its weights are 1. `fade` resets them to 0 at its first real one.
+  start = jnp.full(rows, MASKED, jnp.float32), jnp.zeros(rows, jnp.float32), jnp.zeros((rows, h), jnp.float32)
+  first = 0 if window is None else jnp.maximum(lengths_ref[i] + block * rows // group - window + 1, 0) // tile
+  _, total, out = jax.lax.fori_loop(first, pl.cdiv(end, tile), step, start)
   out_ref[place] = (out / total[:, None]).astype(q.dtype)

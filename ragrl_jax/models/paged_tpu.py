@@ -3,6 +3,8 @@
 A page holds keys and values of its tokens side by side, [page, 2 · KV, h]: key head 0, value head 0, key head 1, …
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import ragged_paged_attention
@@ -28,7 +30,13 @@ def takes(q: jax.Array, pages: jax.Array, mesh: jax.sharding.Mesh | None = None)
 
 
 def attend(
-  q: jax.Array, pages: jax.Array, table: jax.Array, lengths: jax.Array, *, mesh: jax.sharding.Mesh | None = None
+  q: jax.Array,
+  pages: jax.Array,
+  table: jax.Array,
+  lengths: jax.Array,
+  *,
+  window: int | None = None,
+  mesh: jax.sharding.Mesh | None = None,
 ) -> jax.Array:
   """Causal attention of each sequence's newest tokens to all its tokens, whose keys and values lie in pages.
 
@@ -40,6 +48,7 @@ def attend(
     pages: [P, page, 2 · KV, h] of one layer, with q's dtype. See `takes` for what the kernel supports.
     table: int32 [n, N], the pages of each sequence in the order of their tokens. Others are not read.
     lengths: int32 [n], tokens of each sequence before the call's.
+    window: number of tokens that a query attends to, itself included; None for all.
     mesh: each device computes its heads, which the axis "tensor" splits; None means one device.
 
   Returns:
@@ -53,10 +62,10 @@ def attend(
       f"q {q.dtype} {q.shape} and pages {pages.dtype} {pages.shape}: the kernel needs one dtype, bfloat16 or float32, "
       f"heads of a multiple of {LANES}, and 1, 2, 4 or a multiple of 8 words of heads a device. See paged_tpu.takes."
     )
-  return paged.over_heads(_local, mesh)(q, pages, table, lengths, None)
+  return paged.over_heads(functools.partial(_local, window=window), mesh)(q, pages, table, lengths, None)
 
 
-def _local(q, pages, table, lengths, scales):
+def _local(q, pages, table, lengths, scales, *, window):
   """`attend` on one device, without scales."""
   n, t, H, h = q.shape
   out = ragged_paged_attention.ragged_paged_attention(
@@ -67,6 +76,7 @@ def _local(q, pages, table, lengths, scales):
     jnp.arange(n + 1, dtype=jnp.int32) * t,
     jnp.full(1, n, jnp.int32),
     sm_scale=h**-0.5,
+    sliding_window=window,
     num_kv_pages_per_block=min(table.shape[1], max(1, TOKENS // pages.shape[1])),
     num_queries_per_block=1 if t == 1 else min(n * t, QUERIES),
   )

@@ -14,12 +14,12 @@ import numpy as np
 
 from ragrl_jax.models import hf, lora, mapping, tensors
 from ragrl_jax.models.decoder import Decoder
-from ragrl_jax.models.weights import TABLE
+from ragrl_jax.models.families import TENSORS as OF_MODEL
 from ragrl_jax.parallel import hosts, rules
 
 CONFIG, STEM = "adapter_config.json", "adapter_model"
 # Our matrix → the module's path in transformers; target_modules usually contains the path's last word.
-MODULES = {name: TABLE[f"layers/{name}"].removesuffix(".weight") for name in lora.MATRICES}
+MODULES = {name: OF_MODEL[f"layers/{name}"].removesuffix(".weight") for name in lora.MATRICES}
 TENSORS = {
   f"layers/{form.format(name)}": f"base_model.model.{module}.lora_{side}.weight"
   for name, module in MODULES.items()
@@ -115,7 +115,7 @@ def load_adapters(model: Decoder, path: str | os.PathLike) -> None:
       the model has adapters already.
   """
   where = pathlib.Path(path) / CONFIG
-  rank, alpha, names = _settings(hf.read_json(where), str(where), model.config.num_layers)
+  rank, alpha, names = _settings(hf.read_json(where), str(where), model)
   files = tensors.TensorFolder(path, stem=STEM, config=CONFIG)
   tree = lora.shapes(model, names, rank)
   known = {
@@ -130,7 +130,7 @@ def load_adapters(model: Decoder, path: str | os.PathLike) -> None:
   lora.attach(model, mapping.load(files, TENSORS, tree, shardings)["layers"], alpha)
 
 
-def _settings(values: Mapping[str, Any], where: str, layers: int) -> tuple[int, float, tuple[str, ...]]:
+def _settings(values: Mapping[str, Any], where: str, model: Decoder) -> tuple[int, float, tuple[str, ...]]:
   """(rank, alpha, matrices) of an adapter_config.json."""
   hf.refuse(
     values,
@@ -148,18 +148,19 @@ def _settings(values: Mapping[str, Any], where: str, layers: int) -> tuple[int, 
   rank, alpha, targets = (hf.required(values, key, where) for key in ("r", "lora_alpha", "target_modules"))
   if not (isinstance(rank, int) and rank >= 1 and isinstance(alpha, int | float)):
     raise ValueError(f"{where}: r is {rank!r}, lora_alpha {alpha!r}: they must be a whole number from 1, and a number.")
-  return rank, float(alpha), _matrices(targets, where, layers)
+  return rank, float(alpha), _matrices(targets, where, model)
 
 
-def _matrices(targets: Any, where: str, layers: int) -> tuple[str, ...]:
+def _matrices(targets: Any, where: str, model: Decoder) -> tuple[str, ...]:
   """The matrices that target_modules selects: as in PEFT, a regular expression of paths, or a list of path ends."""
   words = [targets] if isinstance(targets, str) else targets
+  layers, modules = model.config.num_layers, {name: MODULES[name] for name in lora.matrices_of(model)}
   try:
     finds = lambda word, path: (
       re.fullmatch(word, path) is not None if isinstance(targets, str) else f".{path}".endswith(f".{word}")
     )
     found = {
-      word: {(name, i) for name, module in MODULES.items() for i in range(layers) if finds(word, module.format(i))}
+      word: {(name, i) for name, module in modules.items() for i in range(layers) if finds(word, module.format(i))}
       for word in words
     }
   except re.error as error:
@@ -168,10 +169,10 @@ def _matrices(targets: Any, where: str, layers: int) -> tuple[str, ...]:
     if not places:
       raise ValueError(
         f"{where}: target module {word!r} names no matrix that can have an adapter: use "
-        f"{', '.join(module.rsplit('.', 1)[-1] for module in MODULES.values())}."
+        f"{', '.join(module.rsplit('.', 1)[-1] for module in modules.values())}."
       )
   places = set().union(*found.values())
-  names = tuple(name for name in MODULES if any((name, i) in places for i in range(layers)))
+  names = tuple(name for name in modules if any((name, i) in places for i in range(layers)))
   for name in names:
     if not all((name, i) in places for i in range(layers)):
       raise ValueError(

@@ -18,7 +18,7 @@ from jax.experimental.pallas.ops.tpu import splash_attention
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask_info
 
 from ragrl_jax.models import kernels
-from ragrl_jax.models.kernels import Tokens
+from ragrl_jax.models.kernels import Tokens, Windows
 
 LANES = 128  # block sizes are multiples of this number of tokens
 BLOCKS = (512, 256, LANES)  # the largest that divides the row is used: larger blocks read keys and values less often
@@ -35,22 +35,29 @@ def attend(
   *,
   causal: bool = True,
   mesh: jax.sharding.Mesh | None = None,
+  windows: Windows | None = None,
   interpret: bool = False,
 ) -> jax.Array:
   """`attention.attend`; see there for the shapes. Rows with prefixes are causal and have LONGEST_SHARED tokens at most.
 
   Args:
     mesh: each device computes its rows and heads, for its part of the rows' queries; None means one device.
+    windows: how far back the tokens attend; None for everything.
     interpret: run the kernel as plain JAX, on any device; for tests.
 
   Raises:
-    ValueError: rows with prefixes are longer, or not causal.
+    ValueError: rows with prefixes or windows are longer, or not causal; or rows have both.
   """
-  shared = prefix_ids is not None
-  if shared and (q.shape[1] > LONGEST_SHARED or not causal):
+  shared, slides = prefix_ids is not None, windows is not None
+  if shared and slides:
     raise ValueError(
-      f"rows of {q.shape[1]} tokens with prefix_ids, causal={causal}: on TPUs they must be causal and have at most "
-      f"{LONGEST_SHARED} tokens; pass rows without prefix_ids."
+      "rows with prefix_ids in a model with a sliding window: the TPU's attention kernel does not take both. Set "
+      "config.learner.share_prompts=False."
+    )
+  if (shared or slides) and (q.shape[1] > LONGEST_SHARED or not causal):
+    raise ValueError(
+      f"rows of {q.shape[1]} tokens with prefix_ids or a window, causal={causal}: on TPUs they must be causal and have "
+      f"at most {LONGEST_SHARED} tokens; pass rows without prefix_ids."
     )
 
   def local(q, k, v, queries: Tokens, keys: Tokens):
@@ -65,19 +72,27 @@ def attend(
     real = (queries.segment_ids != 0)[:, :, None, None]
     return jnp.where(real, out, jnp.zeros_like(out))  # the kernel lets padding attend to itself
 
-  return kernels.per_device(local, q, k, v, segment_ids, prefix_ids, multiple=LANES, mesh=mesh)
+  return kernels.per_device(local, q, k, v, segment_ids, prefix_ids, multiple=LANES, mesh=mesh, windows=windows)
 
 
 def _mask(queries: Tokens, keys: Tokens, causal: bool, *, shared: bool):
   """(ids of queries and keys, the queries' numbers [B, t] or None, the function of a number and a key's index)."""
   if not shared:
     ids = splash_attention.SegmentIds(queries.segment_ids, keys.segment_ids)
-    return ids, queries.index if causal else None, _earlier if causal else None
+    if queries.windows is None:
+      return ids, queries.index if causal else None, _earlier if causal else None
+    return ids, _nearest(queries) * HALF + queries.index, _from_first(keys.index.shape[1])
   # Of queries: 2 · prefix, and 1 more if the prefix is another segment.
   own = lambda x: 2 * x.prefix_ids + (x.others != 0).astype(jnp.int32)
   prefixes = jnp.where(keys.segment_ids == 0, -1, 2 * keys.segment_ids + 1)
   ids = splash_attention.SegmentIds(own(queries), jnp.concatenate([own(keys), prefixes], axis=1))
   return ids, queries.first * HALF + queries.index, _from_first(keys.index.shape[1])
+
+
+def _nearest(queries: Tokens) -> jax.Array:
+  """The index of the first key that each query attends to, in its segment and its window."""
+  back = queries.windows.positions - queries.windows.least
+  return jnp.maximum(queries.first, queries.index - back)
 
 
 def _earlier(number, key):
@@ -86,7 +101,7 @@ def _earlier(number, key):
 
 @functools.cache  # the kernel is compiled separately for each function
 def _from_first(length: int):
-  """The function of the mask for rows of `length` tokens with prefixes."""
+  """The function of the mask for rows of `length` tokens with prefixes or windows."""
 
   def function(number, key):
     first, index = jax.lax.shift_right_logical(number, 16), number & (HALF - 1)
@@ -106,7 +121,12 @@ def _needed(queries: Tokens, keys: Tokens, causal: bool, *, shared: bool) -> jax
   Every block of queries gets one of its keys at least: the kernel would divide by zero where it adds nothing up.
   """
   block = _block(queries.index.shape[1])
-  if not shared and queries.index.shape == keys.index.shape and keys.index.shape[1] <= 2 * block:
+  if (
+    not shared
+    and queries.windows is None
+    and queries.index.shape == keys.index.shape
+    and keys.index.shape[1] <= 2 * block
+  ):
     # There is next to nothing to skip. With constants the compiler's schedule needs less memory (docs/log.md).
     n = keys.index.shape[1] // block
     return jnp.tri(n, dtype=bool) if causal else jnp.ones((n, n), bool)
@@ -115,6 +135,9 @@ def _needed(queries: Tokens, keys: Tokens, causal: bool, *, shared: bool) -> jax
   own |= last[:, None] // block == start[None] // block
   if causal:
     own &= last[:, None] >= start[None]
+  if queries.windows is not None:
+    first = _nearest(queries).reshape(len(queries.index), -1, block).min(axis=(0, 2))
+    own &= start[None] + block > first[:, None]
   if not shared:
     return own
   prefix = kernels.overlap(queries.others, keys.segment_ids, block, block).any(axis=0) & (last[:, None] >= start[None])

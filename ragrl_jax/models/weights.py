@@ -12,31 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ragrl_jax.models import hf, lora, mapping, tensors
+from ragrl_jax.models import families, hf, lora, mapping, tensors
 from ragrl_jax.models.config import DecoderConfig
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.parallel import hosts, rules
-
-TABLE = {
-  "embedding": "model.embed_tokens.weight",
-  "final_norm": "model.norm.weight",
-  "lm_head": "lm_head.weight",
-  "layers/attention_norm": "model.layers.{}.input_layernorm.weight",
-  "layers/q": "model.layers.{}.self_attn.q_proj.weight",
-  "layers/k": "model.layers.{}.self_attn.k_proj.weight",
-  "layers/v": "model.layers.{}.self_attn.v_proj.weight",
-  "layers/o": "model.layers.{}.self_attn.o_proj.weight",
-  "layers/q_bias": "model.layers.{}.self_attn.q_proj.bias",
-  "layers/k_bias": "model.layers.{}.self_attn.k_proj.bias",
-  "layers/v_bias": "model.layers.{}.self_attn.v_proj.bias",
-  "layers/o_bias": "model.layers.{}.self_attn.o_proj.bias",
-  "layers/q_norm": "model.layers.{}.self_attn.q_norm.weight",
-  "layers/k_norm": "model.layers.{}.self_attn.k_norm.weight",
-  "layers/mlp_norm": "model.layers.{}.post_attention_layernorm.weight",
-  "layers/gate": "model.layers.{}.mlp.gate_proj.weight",
-  "layers/up": "model.layers.{}.mlp.up_proj.weight",
-  "layers/down": "model.layers.{}.mlp.down_proj.weight",
-}
 
 
 def config_of(path: str | os.PathLike) -> DecoderConfig:
@@ -80,7 +59,8 @@ def load_pretrained(
   )
   shardings = None
   if mesh is not None:
-    rules.check(mesh.shape, heads=config.num_heads, kv_heads=config.num_kv_heads, vocab=config.vocab_size)
+    heads = dict(heads=config.num_heads, kv_heads=config.num_kv_heads)
+    rules.check(mesh.shape, **heads, vocab=config.vocab_size, experts=config.num_experts)
     shardings = rules.shardings(mesh, abstract)
   return nnx.merge(graphdef, mapping.load(files, table, abstract, shardings)), config
 
@@ -94,9 +74,9 @@ def _opened(path: str | os.PathLike, *, head: bool, **decoder):
     config = dataclasses.replace(config, tied=True)
   files = tensors.TensorFolder(folder)
   mapping.refuse_layers(files, str(where), num_hidden_layers=config.num_layers)
-  table = TABLE
+  table = families.tensors(config.family)
   if "embed_tokens.weight" in files.names():  # a model saved without its head has names without "model."
-    table = {name: tensor.removeprefix("model.") for name, tensor in TABLE.items()}
+    table = {name: tensor.removeprefix("model.") for name, tensor in table.items()}
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), **decoder)))
   # Some tied checkpoints contain a copy of the embedding; older Llama files contain the rotary frequencies.
   ignore = lambda name: (config.tied and name == "lm_head.weight") or name.endswith("rotary_emb.inv_freq")
@@ -131,9 +111,9 @@ def copy_pretrained(
   if pathlib.Path(source).resolve() == pathlib.Path(path).resolve():
     raise ValueError(f"{path} is the folder that is read: write to another one.")
   config, files, table, _, abstract = _opened(source, head=True)
-  entries = []
+  entries, names = [], families.tensors(config.family)
   for name, leaf in mapping.named(abstract):
-    ours = mapping.tensor_names(TABLE, name, leaf.shape)
+    ours = mapping.tensor_names(names, name, leaf.shape)
     for (tensor, shape), (theirs, _) in zip(ours, mapping.tensor_names(table, name, leaf.shape)):
       files.open(theirs, shape)  # every tensor is checked before the first is written
       read = functools.partial(files.open, theirs, shape)
@@ -172,7 +152,7 @@ def save_pretrained(
   """
   params = nnx.split(lora.merged(model))[1]
   dtype = np.dtype(jax.tree.leaves(params)[0].dtype if dtype is None else dtype)
-  entries = mapping.entries(TABLE, params)
+  entries = mapping.entries(families.tensors(config.family), params)
   if not hosts.is_first():
     mapping.hand_over(entries)
     return

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 from jax.experimental import mesh_utils
+from jax.sharding import AxisType
 
 AXES = ("data", "fsdp", "tensor", "sequence")
 
@@ -132,3 +133,14 @@ def within_host(shape: Sequence[int], devices: int) -> tuple[int, ...]:
       "divide (config.mesh)."
     )
   return tuple(reversed(parts))
+
+
+def around() -> jax.sharding.AbstractMesh | None:
+  """The mesh of the `shard_map` around the caller, if it leaves an axis to the compiler (see `free`); else None."""
+  mesh = jax.sharding.get_abstract_mesh()
+  return mesh if free(mesh) else None
+
+
+def free(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> set[str]:
+  """The axes of a mesh over which no `shard_map` around the caller has split the arrays yet."""
+  return {name for name, kind in zip(mesh.axis_names, mesh.axis_types) if kind != AxisType.Manual}

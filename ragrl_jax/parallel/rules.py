@@ -17,6 +17,7 @@ MESH_AXES: dict[str | None, str | tuple[str, ...] | None] = {
   "embed": "fsdp",
   "heads": "tensor",  # heads · head_dim
   "ff": "tensor",
+  "expert": "tensor",
   "batch": ("data", "fsdp"),
   "replica": "data",  # rows of an activation whose features are sharded over fsdp
   "length": "sequence",
@@ -42,6 +43,12 @@ PARAMETERS: dict[str, tuple[str | None, ...]] = {
   "layers/gate": ("layer", "embed", "ff"),
   "layers/up": ("layer", "embed", "ff"),
   "layers/down": ("layer", "ff", "embed"),
+  "layers/attention_post_norm": ("layer", None),
+  "layers/mlp_post_norm": ("layer", None),
+  "layers/router": ("layer", "embed", None),
+  "layers/experts_gate": ("layer", "expert", "embed", None),
+  "layers/experts_up": ("layer", "expert", "embed", None),
+  "layers/experts_down": ("layer", "expert", None, "embed"),
   "value_head": (None,),
   "value_bias": (None,),
   "layers/cross_norm": ("layer", None),
@@ -75,12 +82,21 @@ def check_vocab(tensor: int, vocab: int, setting: str) -> None:
     )
 
 
+def check_experts(tensor: int, experts: int, setting: str) -> None:
+  """Raises ValueError if so many devices cannot split a layer's experts; `setting` is their number's."""
+  if experts % tensor:
+    raise ValueError(
+      f"{setting}={tensor}: it must divide the model's {experts} experts a layer. Use {math.gcd(experts, tensor)}."
+    )
+
+
 def check(
   sizes: Mapping[str, int],
   *,
   heads: int,
   kv_heads: int,
   vocab: int | None = None,
+  experts: int = 0,
   micro_rows: int | None = None,
   row_lengths: Sequence[int] = (),
 ) -> None:
@@ -90,10 +106,12 @@ def check(
     sizes: sizes of the mesh's axes.
     heads, kv_heads: attention heads and key-value heads of the model.
     vocab: rows of the model's embedding; None if unknown.
+    experts: number of experts of one layer; 0 for none.
     micro_rows, row_lengths: sizes of the learner's blocks; None and () without training.
 
   Raises:
-    ValueError: tensor does not divide the heads or the vocabulary, data · fsdp the rows, or sequence a row's tokens.
+    ValueError: tensor does not divide the heads, the vocabulary or the experts, data · fsdp the rows, or sequence a
+      row's tokens.
   """
   tensor, sequence, shares = sizes["tensor"], sizes["sequence"], sizes["data"] * sizes["fsdp"]
   if heads % tensor or kv_heads % tensor:
@@ -104,6 +122,7 @@ def check(
     )
   if vocab is not None:
     check_vocab(tensor, vocab, "config.mesh.tensor")
+  check_experts(tensor, experts, "config.mesh.tensor")
   if micro_rows is not None and micro_rows % shares:
     raise ValueError(
       f"config.learner.micro_rows={micro_rows}: it must be a multiple of config.mesh.data * config.mesh.fsdp, "

@@ -80,7 +80,7 @@ def check(
   model_shape = shape_of(config, shape)
   blocks = dict(micro_rows=config.learner.micro_rows, row_lengths=config.learner.row_lengths)
   heads = dict(heads=model_shape.num_heads, kv_heads=model_shape.num_kv_heads)
-  rules.check(mesh.shape, **heads, vocab=model_shape.vocab_size, **blocks)
+  rules.check(mesh.shape, **heads, vocab=model_shape.vocab_size, experts=model_shape.num_experts, **blocks)
   model = abstract_model(config, model_shape, mesh)
   hosts = len({device.process_index for device in devices})
   span = mesh_lib.engine_size(len(devices) // hosts, hosts, **config.rollout.mesh.to_dict()) * hosts // len(devices)
@@ -286,6 +286,10 @@ class _Compiler:
       field.name: jax.ShapeDtypeStruct((rows, length), KINDS.get(field.name, jnp.float32), sharding=at)
       for field in dataclasses.fields(Batch)
     }
+    fields["routes"] = None
+    if self.shape.num_experts:
+      size = rows, length, self.shape.num_layers * self.shape.experts_per_token
+      fields["routes"] = jax.ShapeDtypeStruct(size, jnp.int16, sharding=at)
     return Batch(**fields | ({} if shared else dict(prefix_ids=None)))
 
   def _train_bytes(self, tokens: float) -> float:
@@ -308,7 +312,7 @@ class _Compiler:
     r, engines = config.rollout, self.mesh.size // self.here.size
     here = mesh_lib.of_engine(self.here, **r.mesh.to_dict())
     sizes = sizes_lib.of(settings_of(config).rollout, here)
-    sizes_lib.check_model(c.num_kv_heads, c.vocab_size, here.shape["tensor"])
+    sizes_lib.check_model(c.num_kv_heads, c.vocab_size, here.shape["tensor"], experts=c.num_experts)
     graphdef, params = nnx.split(nnx.merge(*nnx.split(self.model)))
     dtype = jnp.dtype(config.model.dtype)
     weights = caster.Caster(dtype, c.num_layers, here, own=True).abstract(params)
@@ -324,7 +328,8 @@ class _Compiler:
       jnp.zeros((STATES,), jnp.int32),
       jnp.full((STATES, 1), -1, jnp.int32),
     )
-    made = programs.Programs(graphdef, table, layout, chunk=r.chunk, speculate=r.speculate, mesh=here)
+    how = dict(chunk=r.chunk, speculate=r.speculate, routes=c.num_layers * c.experts_per_token)
+    made = programs.Programs(graphdef, table, layout, **how, mesh=here)
     self.resident |= {"engine: weights": _bytes(weights), "engine: cache": _bytes(cache)}
     split = jax.sharding.NamedSharding(here, programs.SPLIT)
     ints = lambda rows, *size: jax.ShapeDtypeStruct((rows * sizes.replicas, *size), jnp.int32, sharding=split)

@@ -52,19 +52,26 @@ class Counted:
 
 
 def layer_matrices(shape: Any) -> int:
-  """Number of parameters of one layer's matrices, on all chips together."""
+  """Number of parameters of one layer's matrices, on all chips together; of a mixture's, without the router."""
   c = shape
-  return c.d_model * (c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads) + 3 * c.d_ff)
+  return c.d_model * (c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads) + 3 * c.d_ff * max(c.num_experts, 1))
+
+
+def mlp_width(shape: Any) -> int:
+  """Numbers of a token in the MLP's arrays. A mixture has them, and the input and output, once for each expert."""
+  c = shape
+  return (3 * c.d_ff + 2 * c.d_model) * c.experts_per_token if c.num_experts else 3 * c.d_ff
 
 
 def counted(shape: Any, axes: Axes) -> Counted:
   """A chip's parameters under the rules of `parallel/rules.py`. Norms are not sharded."""
   c = shape
-  norms = c.num_layers * (2 * c.d_model + 2 * c.head_dim * c.qk_norm) + c.d_model
+  norms = c.num_layers * ((4 if c.traits.post_norms else 2) * c.d_model + 2 * c.head_dim * c.qk_norm) + c.d_model
   biases = c.num_layers * c.head_dim * (c.num_heads + 2 * c.num_kv_heads) * c.attention_bias
   whole = c.num_layers * c.d_model * c.output_bias  # the output's bias is not sharded
+  routers = c.num_layers * c.d_model * c.num_experts / axes.fsdp  # tensor splits the experts, not the router
   return Counted(
-    c.num_layers * layer_matrices(c) / (axes.fsdp * axes.tensor),
+    c.num_layers * layer_matrices(c) / (axes.fsdp * axes.tensor) + routers,
     c.vocab_size * c.d_model * (1 if c.tied else 2) / (axes.fsdp * axes.tensor),
     norms + biases / axes.tensor + whole,
   )

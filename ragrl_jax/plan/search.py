@@ -281,6 +281,7 @@ def choices(config: Any, shape: Any, where: Slice, load: load_lib.Load) -> Itera
     if (
       shape.num_kv_heads % axes.tensor
       or shape.vocab_size % axes.tensor
+      or shape.num_experts % axes.tensor
       or shape.d_model % axes.fsdp
       or length % (128 * axes.sequence)
       or axes.data % where.islands
@@ -290,7 +291,9 @@ def choices(config: Any, shape: Any, where: Slice, load: load_lib.Load) -> Itera
     chunk = max(1, min(chunk_, SLAB // (axes.fsdp * axes.tensor)))
     for rows in ROWS:
       for tensor in TENSOR:
-        if shape.num_kv_heads % tensor or shape.vocab_size % tensor or not where.spans(tensor):
+        if any(n % tensor for n in (shape.num_kv_heads, shape.vocab_size, shape.num_experts)) or not where.spans(
+          tensor
+        ):
           continue
         replicas, most_rows = max(1, where.host // tensor), episodes * where.spans(tensor)  # an engine's
         share = lambda number, replicas=replicas: -(-number // replicas) * replicas

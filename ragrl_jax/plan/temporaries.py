@@ -8,7 +8,7 @@ each collective, on one chip.
 
 from typing import Any
 
-from ragrl_jax.plan.memory import Axes, counted, layer_matrices
+from ragrl_jax.plan.memory import Axes, counted, layer_matrices, mlp_width
 
 NARROW, WIDE = 2.0, 4.0  # bytes of bfloat16 and float32
 
@@ -44,7 +44,7 @@ def _layer_room(c, axes, tokens):
 
   Wide arrays are those that tensor shards: the MLP's three, queries, keys, values, and attention's output.
   """
-  wide = 3 * c.d_ff + 2 * (c.num_heads + c.num_kv_heads) * c.head_dim
+  wide = mlp_width(c) + 2 * (c.num_heads + c.num_kv_heads) * c.head_dim
   per_token = 7.5 * WIDE * c.d_model + NARROW / 2 * wide / axes.tensor
   return 2 * NARROW * layer_matrices(c) / axes.tensor + tokens * per_token
 
@@ -105,7 +105,7 @@ def extend_room(shape: Any, here: Axes, tokens: float) -> float:
   """
   c = shape
   heads = NARROW * (c.num_heads + 2 * c.num_kv_heads) * c.head_dim / here.tensor
-  return tokens * (2 * WIDE * c.d_model + 2 * heads + NARROW * 3 * c.d_ff / here.tensor)
+  return tokens * (2 * WIDE * c.d_model + 2 * heads + NARROW * mlp_width(c) / here.tensor)
 
 
 def decode_room(shape: Any, config: Any, here: Axes) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragrl_jax.learner import flops
+from ragrl_jax.plan import memory
 from ragrl_jax.settings import PREFILL_ROWS
 
 
@@ -122,9 +123,10 @@ def train_bytes(
     parameters: number of the model's parameters.
   """
   c, passes, tensor = shape, 3 + remat, axes["tensor"]
-  weights = flops.matmul_parameters(c) / tensor * width * passes
+  weights = c.num_layers * memory.layer_matrices(c) / tensor * width * passes
   gradient = 8.0 * parameters / (axes["fsdp"] * tensor)
-  per_token = 6 * c.d_model + (2 * c.num_heads + 2 * c.num_kv_heads) * c.head_dim / tensor + 3 * c.d_ff / tensor
+  per_token = 6 * c.d_model + (2 * c.num_heads + 2 * c.num_kv_heads) * c.head_dim / tensor
+  per_token += memory.mlp_width(c) / tensor
   activations = 2.0 * tokens * c.num_layers * per_token * width * passes
   return weights + gradient + activations + 16.0 * tokens * c.vocab_size / tensor
 

@@ -187,7 +187,8 @@ class Conversation:
     self._full = ended.stop == lanes.FULL and room <= budget
     name = "length" if ended.stop == lanes.FULL else policy.client.stops.names[ended.stop]
     text = policy.tokenizer.decode(ended.ids)
-    self._segments.append(Segment(MODEL, ended.ids, text, logprobs=ended.logprobs, stop=name))
+    said = Segment(MODEL, ended.ids, text, logprobs=ended.logprobs, stop=name, routes=ended.routes)
+    self._segments.append(said)
     return self._segments[-1]
 
   def observe(
@@ -257,7 +258,9 @@ def _first(segments: Sequence[Segment], at: int, tokenizer: Any) -> list[Segment
       break
     if len(segment.ids) > at:
       ids = segment.ids[:at]
-      segment = Segment(segment.owner, ids, tokenizer.decode(ids), logprobs=segment.logprobs[:at])
+      width = len(segment.routes) // len(segment.ids)
+      numbers = dict(logprobs=segment.logprobs[:at], routes=segment.routes[: width * at])
+      segment = Segment(segment.owner, ids, tokenizer.decode(ids), **numbers)
     out.append(segment)
     at -= len(segment.ids)
   return out

@@ -247,10 +247,18 @@ def check_sft(config) -> None:
 
 def _check_mesh(config, *, training: bool) -> None:
   devices, shape = mesh(config), _shape(config)
+  platform = (devices_lib.found() if devices is None else devices.devices.flat)[0].platform
+  slides = shape.window is not None and shape.window < max(config.learner.row_lengths)
+  if training and platform == "tpu" and config.learner.share_prompts and slides:
+    raise ValueError(
+      f"config.learner.share_prompts=True with a model whose layers have a window of {shape.window} tokens: the TPU's "
+      "attention kernel does not take both. Set config.learner.share_prompts=False."
+    )
   if devices is not None:
     blocks = dict(micro_rows=config.learner.micro_rows, row_lengths=config.learner.row_lengths) if training else {}
     vocab = shape.vocab_size if config.model.path else None  # a new model's comes with the tokenizer
-    rules.check(devices.shape, heads=shape.num_heads, kv_heads=shape.num_kv_heads, vocab=vocab, **blocks)
+    heads = dict(heads=shape.num_heads, kv_heads=shape.num_kv_heads)
+    rules.check(devices.shape, **heads, vocab=vocab, experts=shape.num_experts, **blocks)
 
 
 def _check_sizes(config) -> None:
@@ -258,7 +266,8 @@ def _check_sizes(config) -> None:
   here = mesh_lib.of_engine(devices, **config.rollout.mesh.to_dict())
   sizes, shape = engine_sizes.of(settings_lib.of(config).rollout, here), _shape(config)
   tensor = config.rollout.mesh.tensor
-  engine_sizes.check_model(shape.num_kv_heads, shape.vocab_size if config.model.path else None, tensor)
+  vocab = shape.vocab_size if config.model.path else None
+  engine_sizes.check_model(shape.num_kv_heads, vocab, tensor, experts=shape.num_experts)
   platform = (devices_lib.found() if devices is None else devices.devices.flat)[0].platform
   layout = cache_lib.layout(shape, sizes.page, config.model.dtype, platform, tensor, kv_dtype=sizes.kv_dtype)
   layout.check(sizes.cache_pages, tensor)
@@ -286,11 +295,9 @@ def _check_judges(config, recipe: Recipe) -> None:
 def check_context(config) -> None:
   """Raises a ValueError if config.rollout.context exceeds the model's positions, including a stretched rope's."""
   path, shape = config.model.path, _shape(config)
-  scaling = shape.rope_scaling
-  reach = max(shape.max_position, int(scaling.factor * scaling.original_max_position) if scaling else 0)
-  if config.rollout.context > reach:
+  if config.rollout.context > shape.reach:
     raise ValueError(
-      f"config.rollout.context={config.rollout.context} is more than the {reach} positions that the model was made for "
+      f"config.rollout.context={config.rollout.context} is more than the {shape.reach} positions that the model was made for "
       f"({path or 'config.model.shape'}: max_position{'_embeddings' if path else ''}): lower it, or use a model "
       "with a longer context."
     )

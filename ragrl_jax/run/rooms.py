@@ -63,7 +63,12 @@ def build(config) -> Rooms:
     learner_lib.Learner(player.model, objective, optimizer, mesh=player.mesh),
     penalty=penalty,
     minibatches=objective.minibatches,
-    packing=dict(rows=rows.micro_rows, lengths=rows.row_lengths, share_prefix=rows.share_prompts),
+    packing=dict(
+      rows=rows.micro_rows,
+      lengths=rows.row_lengths,
+      share_prefix=rows.share_prompts,
+      routes=player.config.num_layers * player.config.experts_per_token,
+    ),
     ahead=rollout.ahead > 0,
   )
 

@@ -9,7 +9,7 @@ from ragrl_jax.settings import fields
 from ragrl_jax.settings.fields import Rules, Section, setting
 
 DTYPES = ("float32", "bfloat16", "float16")
-FAMILIES = ("qwen2", "qwen3", "llama")
+FAMILIES = ("qwen2", "qwen3", "qwen3_moe", "llama", "mistral", "gemma3_text")  # those of models/families.py
 JUDGES = ("none", "exact", "sub_em", "sub_em_words", "lexical", "nli", "llm", "reward_model")
 
 # Fixed sizes of the engine.
@@ -23,7 +23,7 @@ class Shape(Section):
 
   PATH = "model.shape"
 
-  family: str = setting("qwen3", choices=FAMILIES)
+  family: str = "qwen3"  # one of FAMILIES
   d_model: int = 128
   num_layers: int = 4
   num_heads: int = 4
@@ -33,6 +33,14 @@ class Shape(Section):
   rope_theta: float = 10_000.0
   tied: bool = True
   more: Mapping[str, Any] = fields.rest()  # any other field of models.config.DecoderConfig, by name
+
+  def rules(self) -> Rules:
+    """See `Checked.rules`."""
+    yield (
+      self.family in FAMILIES,
+      f"config.model.shape.family={self.family!r}: it must be one of {', '.join(FAMILIES)}. A new family is added in "
+      "ragrl_jax/models/families.py; CONTRIBUTING.md says how.",
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,12 +1,13 @@
 """Episodes as bytes, for the way from host to host: ids as int32, log-probabilities as float32, the rest as JSON.
 
-    sizes of the parts, int32 | ids | log-probabilities | JSON
+    sizes of the parts, int32 | ids | log-probabilities | routes | JSON
 
 Each part is compressed. The bytes of the numbers are sorted first, all lowest bytes, then all second ones and so on:
 ids are small and log-probabilities close to each other, so their high bytes repeat. A text that its ids give again is
 left out, and a passage that many episodes have found is written once.
 """
 
+import io
 import itertools
 import json
 import zlib
@@ -19,7 +20,7 @@ from ragrl_jax import structs
 from ragrl_jax.store import exact
 
 LEVEL = 1  # of the compression of numbers: higher ones save a hundredth, and take several times as long
-PARTS = 3
+PARTS = 4
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -34,15 +35,17 @@ def pack(episodes: Sequence[structs.Episode], decode: Decode) -> bytes:
   Raises:
     ValueError: a fact that cannot be saved exactly (`store/exact.py`).
   """
-  ids, logprobs, passages, rows = [], [], {}, []
+  ids, logprobs, routes, passages, rows = [], [], [], {}, []
   for episode in episodes:
     for segment in episode.segments:
       ids += segment.ids
       logprobs += segment.logprobs
+      routes.append(segment.routes)
     segments = [_segment(segment, decode, passages) for segment in episode.segments]
     rows.append([*(getattr(episode, name) for name in _PLAIN), exact.encode(episode.facts), segments])
   texts = json.dumps([rows, list(passages)], separators=(",", ":")).encode()
-  parts = _squeezed(np.asarray(ids, "<i4")), _squeezed(np.asarray(logprobs, "<f4")), zlib.compress(texts)
+  numbers = _squeezed(np.asarray(ids, "<i4")), _squeezed(np.asarray(logprobs, "<f4"))
+  parts = *numbers, zlib.compress(b"".join(routes), LEVEL), zlib.compress(texts)
   return np.asarray([len(part) for part in parts], "<i4").tobytes() + b"".join(parts)
 
 
@@ -53,12 +56,12 @@ def unpack(packed: bytes, decode: Decode) -> list[structs.Episode]:
     parts.append(zlib.decompress(packed[at : at + size]))
     at += size
   ids, logprobs = iter(_numbers(parts[0], "<i4")), iter(_numbers(parts[1], "<f4"))
-  rows, passages = json.loads(parts[2])
+  routes, (rows, passages) = io.BytesIO(parts[2]), json.loads(parts[3])
   found = [structs.Passage(*passage) for passage in passages]
   take = lambda numbers, count: tuple(itertools.islice(numbers, count))
 
   def segment(row: list[Any]) -> structs.Segment:
-    own, num_ids, num_logprobs, text, stop, query, places = row
+    own, num_ids, num_logprobs, num_routes, text, stop, query, places = row
     mine = take(ids, num_ids)
     return structs.Segment(
       structs.MODEL if own else structs.ENVIRONMENT,
@@ -68,6 +71,7 @@ def unpack(packed: bytes, decode: Decode) -> list[structs.Episode]:
       stop,
       query,
       None if places is None else tuple(found[place] for place in places),
+      routes.read(num_routes),
     )
 
   return [
@@ -88,7 +92,8 @@ def _segment(segment: structs.Segment, decode: Decode, passages: dict[tuple, int
     places = [passages.setdefault((p.id, p.title, p.text, p.score), len(passages)) for p in segment.found]
   text = None if segment.text == decode(segment.ids) else segment.text
   own = segment.owner == structs.MODEL
-  return [own, len(segment.ids), len(segment.logprobs), text, segment.stop, segment.query, places]
+  sizes = len(segment.ids), len(segment.logprobs), len(segment.routes)
+  return [own, *sizes, text, segment.stop, segment.query, places]
 
 
 def _squeezed(numbers: np.ndarray) -> bytes:

@@ -15,6 +15,7 @@ An evaluation keeps its episodes, too, in `episodes.jsonl` beside its prediction
 log-probabilities and scores. `read_folder` reads either.
 """
 
+import base64
 import codecs
 import dataclasses
 import os
@@ -252,6 +253,7 @@ def _segment_of(item: Mapping[str, Any]) -> structs.Segment:
     item.get("stop", ""),
     item.get("query"),
     None if found is None else tuple(structs.Passage(**passage) for passage in found),
+    base64.b64decode(item.get("routes", "")),
   )
 
 
@@ -263,6 +265,8 @@ def _segment(segment: structs.Segment, tokenizer) -> dict[str, Any]:
     item |= {"logprobs": jsonl.plain(np.asarray(segment.logprobs, np.float32)), "stop": segment.stop}
     if tokenizer is not None:
       item["pieces"] = pieces(tokenizer, segment.ids)
+    elif segment.routes:  # a record that is trained on later; logs leave them out
+      item["routes"] = base64.b64encode(segment.routes).decode()
   elif segment.found is not None or segment.query is not None:
     item["query"] = segment.query
     if segment.found is not None:

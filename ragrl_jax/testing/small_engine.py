@@ -134,11 +134,14 @@ def drawn(episode):
   return [s.ids for s in said], np.float32([x for s in said for x in s.logprobs]).tobytes()
 
 
-def scored(episode, temperature=1.0, seed=0):
-  """The sampler's and the model's log-probabilities of the model tokens; the model's are from a single pass."""
+def scored(episode, temperature=1.0, seed=0, forward=None):
+  """The sampler's and the model's log-probabilities of the model tokens; the model's are from a single pass.
+
+  `forward` is tokens [1, CONTEXT] → logits; None for that of `model(seed)`.
+  """
   ids = [i for s in episode.segments for i in s.ids]
   padded = jnp.asarray([ids + [0] * (CONTEXT - len(ids))])
-  logits = _forward(seed)(padded)[0] / temperature
+  logits = (forward or _forward(seed))(padded)[0] / temperature
   table = np.asarray(jax.nn.log_softmax(logits))
   ours, theirs, at = [], [], 0
   for segment in episode.segments:

@@ -42,58 +42,93 @@ def decoder_shapes(config):
     layer = f"model.layers.{i}."
     attention = dict(q=(q, d), k=(kv, d), v=(kv, d), o=(d, q))
     shapes |= {f"{layer}self_attn.{n}_proj.weight": s for n, s in attention.items()}
-    shapes |= {f"{layer}mlp.{n}_proj.weight": s for n, s in dict(gate=(ff, d), up=(ff, d), down=(d, ff)).items()}
-    shapes |= {f"{layer}{n}_layernorm.weight": (d,) for n in ("input", "post_attention")}
+    gemma, experts = c["model_type"] == "gemma3_text", c.get("num_experts")
+    width = c["moe_intermediate_size"] if experts else ff
+    mlp = dict(gate=(width, d), up=(width, d), down=(d, width))
+    places = [f"{layer}mlp.experts.{e}." for e in range(experts)] if experts else [f"{layer}mlp."]
+    shapes |= {f"{place}{n}_proj.weight": s for place in places for n, s in mlp.items()}
+    if experts:
+      shapes[f"{layer}mlp.gate.weight"] = (experts, d)
+    more = ("pre_feedforward", "post_feedforward") if gemma else ()
+    shapes |= {f"{layer}{n}_layernorm.weight": (d,) for n in ("input", "post_attention", *more)}
     if c["model_type"] == "qwen2":
       shapes |= {f"{layer}self_attn.{n}_proj.bias": (s,) for n, s in dict(q=q, k=kv, v=kv).items()}
-    if c["model_type"] == "qwen3":
+    if c["model_type"] in ("qwen3", "qwen3_moe", "gemma3_text"):
       shapes |= {f"{layer}self_attn.{n}_norm.weight": (h,) for n in "qk"}
   return shapes
 
 
-# Covers head_dim other than hidden_size / heads, shared key-value heads, and every layout of the rope settings.
+def on_disk(name, array):
+  """(name, array) of the tensors that a parameter of transformers is in a folder: it fuses a layer's experts."""
+  stem, _, kind = name.partition(".experts.")
+  if not kind:
+    yield name, array
+    return
+  for expert, one in enumerate(array):
+    halves = zip(("gate", "up"), (one[: len(one) // 2], one[len(one) // 2 :]))
+    for part, matrix in halves if kind == "gate_up_proj" else [("down", one)]:
+      yield f"{stem}.experts.{expert}.{part}_proj.weight", matrix
+
+
+# Covers head_dim other than hidden_size / heads, shared key-value heads, windows shorter than the texts, and every
+# layout of the rope settings.
+SIZES = dict(
+  vocab_size=19,
+  hidden_size=16,
+  num_hidden_layers=2,
+  num_attention_heads=4,
+  num_key_value_heads=2,
+  head_dim=8,
+  intermediate_size=24,
+)
 DECODERS = {
-  "qwen2": COMMON
-  | dict(
-    model_type="qwen2",
-    vocab_size=19,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=8,
-    intermediate_size=24,
-    tie_word_embeddings=False,
-    rope_theta=1000.0,
-  ),
+  "qwen2": COMMON | SIZES | dict(model_type="qwen2", tie_word_embeddings=False, rope_theta=1000.0),
   "qwen3": COMMON
+  | SIZES
+  | dict(model_type="qwen3", tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=100.0)),
+  "qwen3_moe": COMMON
+  | SIZES
   | dict(
-    model_type="qwen3",
-    vocab_size=19,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=8,
-    intermediate_size=24,
-    tie_word_embeddings=True,
-    rope_parameters=dict(rope_type="default", rope_theta=100.0),
+    model_type="qwen3_moe",
+    tie_word_embeddings=False,
+    rope_theta=100.0,
+    moe_intermediate_size=12,
+    num_experts=5,
+    num_experts_per_tok=2,
+    norm_topk_prob=True,
+    decoder_sparse_step=1,
+    mlp_only_layers=[],
   ),
   "llama": COMMON
+  | SIZES
   | dict(
     model_type="llama",
-    vocab_size=19,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=8,
-    intermediate_size=24,
     tie_word_embeddings=False,
     rope_theta=1000.0,
     rope_scaling=dict(
       rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
     ),
+  ),
+  "mistral": COMMON
+  | SIZES
+  | dict(model_type="mistral", tie_word_embeddings=False, rope_theta=1000.0, sliding_window=4),
+  "gemma3_text": COMMON
+  | SIZES
+  | dict(
+    model_type="gemma3_text",
+    num_hidden_layers=3,
+    hidden_activation="gelu_pytorch_tanh",
+    tie_word_embeddings=True,
+    query_pre_attn_scalar=10,
+    rope_theta=1000.0,
+    rope_scaling=dict(rope_type="linear", factor=4.0),
+    rope_local_base_freq=50.0,
+    sliding_window=3,
+    sliding_window_pattern=2,
+    attn_logit_softcapping=None,
+    final_logit_softcapping=None,
+    eos_token_id=[1, 5],
+    pad_token_id=None,  # torch would give the padding's embedding no gradient
   ),
 }
 BERT = dict(

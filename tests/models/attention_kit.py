@@ -44,3 +44,25 @@ def visible(segments, prefixes, block_q, block_k):
   own, other = (x[:, None] == segments[None] for x in (segments, prefixes))
   mask = (own | other) & (segments != 0)[:, None] & np.tril(np.ones((T, T), bool))
   return mask.reshape(T // block_q, block_q, T // block_k, block_k).any(axis=(1, 3))
+
+
+def positions(segments, prefixes):
+  """Positions of the tokens of these segments, which continue after their prefixes."""
+  found = np.zeros_like(segments)
+  for row, ids in enumerate(segments):
+    for segment in set(ids) - {0}:
+      here = np.flatnonzero(ids == segment)
+      prefix = prefixes[row, here[0]]
+      found[row, here] = np.arange(len(here)) + (0 if prefix == segment else (ids == prefix).sum())
+  return found
+
+
+def in_windows(q, k, v, segments, prefixes, window):
+  """Causal attention to the nearest `window` tokens by position, in one piece, which JAX can differentiate."""
+  T, H, at = q.shape[1], q.shape[2], positions(segments, prefixes)
+  k, v = (jnp.repeat(x, H // k.shape[2], axis=2) for x in (k, v))
+  same = (segments[:, :, None] == segments[:, None]) | (prefixes[:, :, None] == segments[:, None])
+  near = at[:, None, :] > at[:, :, None] - window
+  mask = same & near & (segments != 0)[:, :, None] & np.tril(np.ones((T, T), bool))[None]
+  scores = jnp.where(mask[:, None], jnp.einsum("bthd,bshd->bhts", q, k) / np.float32(q.shape[3] ** 0.5), -1e9)
+  return jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores, -1) * mask[:, None].astype(np.float32), v)

@@ -28,15 +28,16 @@ def scattered(H, KV, h, page, t, lengths):
   return q, k, v, pages, table
 
 
-def dense(q, k, v, lengths):
-  """Causal attention with every head and score written out, in float64."""
+def dense(q, k, v, lengths, window=10**9):
+  """Causal attention to the nearest `window` tokens, with every head and score written out, in float64."""
   n, t, H, h = q.shape
   out = np.zeros(q.shape)
   for i, head in np.ndindex(n, H):
     kv = head // (H // k.shape[2])
     for j in range(t):
       end = lengths[i] + j + 1
-      scores = k[i, :end, kv].astype(np.float64) @ q[i, j, head] * h**-0.5
+      seen = slice(max(0, end - window), end)
+      scores = k[i, seen, kv].astype(np.float64) @ q[i, j, head] * h**-0.5
       weights = np.exp(scores - scores.max())
-      out[i, j, head] = weights / weights.sum() @ v[i, :end, kv]
+      out[i, j, head] = weights / weights.sum() @ v[i, seen, kv]
   return out

@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attention_kit import PREFIXES, SHARED, agree, in_windows
+from attention_kit import positions as positions_of
 
-from ragrl_jax.models import attention
+from ragrl_jax.models import attention, kernels
 from ragrl_jax.parallel import mesh as mesh_lib
 
 B, T, H, KV, h = 4, 24, 4, 2, 8
@@ -159,3 +161,24 @@ def test_a_segment_that_continues_another_attends_to_both():
     [0, 1, 2, 3, 4],
     [4, 5],
   ]
+
+
+@pytest.mark.parametrize("window, prefixes", [(1, SHARED), (7, PREFIXES), (100, PREFIXES), (10**6, PREFIXES)])
+def test_windows_are_by_position(window, prefixes):
+  """Rows of 300 tokens in three blocks; a continuation's window reaches into its prefix by position, not by place."""
+  at, given = jnp.asarray(positions_of(SHARED, prefixes)), None if prefixes is SHARED else jnp.asarray(prefixes)
+  mine = lambda *x: attention.attend(*x, given, positions=at, window=jnp.int32(window))
+  want = lambda q, k, v, segments: in_windows(q, k, v, SHARED, prefixes, window)
+  agree(mine, want, (*SHARED.shape, 4, 2, 8), SHARED)
+
+
+def test_blocks_before_every_window_are_skipped():
+  # One segment in six blocks of 4, windows of 5: the first query of block i, at 4 i, attends from 4 i - 4 on.
+  segments, at = jnp.ones((1, 24), jnp.int32), jnp.arange(24, dtype=jnp.int32)[None]
+  count, which = attention._needed(segments, segments, True, 4, kernels.Windows.of(at, 5))
+  assert [w[:n] for w, n in zip(which.tolist(), count.tolist())] == [[0]] + [[i, i + 1] for i in range(5)]
+
+
+def test_a_window_needs_positions():
+  with pytest.raises(ValueError, match="pass positions"):
+    attention.attend(*arrays()[:3], jnp.asarray(SEGMENTS), window=3)

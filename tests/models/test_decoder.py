@@ -11,18 +11,24 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from ragrl_jax.models import mapping, weights
-from ragrl_jax.models.config import DecoderConfig, RopeScaling
+from ragrl_jax.models import families, mapping, weights
+from ragrl_jax.models.config import DecoderConfig, LinearScaling, RopeScaling
 from ragrl_jax.models.decoder import Decoder
 from ragrl_jax.models.layers import rope_frequencies
 
 GOLDEN = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "models_decoders.json").read_text())
+FAMILIES = ["qwen2", "qwen3", "qwen3_moe", "llama", "mistral", "gemma3_text"]
+MORE = dict(  # besides SHAPE: windows shorter than the texts, and layers of both kinds
+  qwen3_moe=dict(num_experts=5, experts_per_token=2),
+  mistral=dict(window=5),
+  gemma3_text=dict(window=3, sliding=(True, False), local_rope_theta=10.0, query_scale=6.0),
+)
 SHAPE = dict(d_model=16, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=24, rope_theta=100.0, tied=True)
 V = 29
 
 
 def config_of(family="qwen3", **changes):
-  return DecoderConfig.from_shape(V, family=family, **SHAPE | changes)
+  return DecoderConfig.from_shape(V, family=family, **SHAPE | MORE.get(family, {}) | changes)
 
 
 @functools.cache  # cached by arguments, because models are not changed
@@ -56,16 +62,19 @@ def test_transformers_logits_and_gradients(family, tmp_path):
     return found.mean(), logits
 
   (_, logits), gradients = run(params)
-  np.testing.assert_allclose(logits, golden["logits"], atol=1e-5)
-  checked = 0
-  for name, leaf in mapping.named(gradients):
-    parts = leaf if "{}" in weights.TABLE[name] else [leaf]
-    for (tensor, _), part in zip(mapping.tensor_names(weights.TABLE, name, leaf.shape), parts, strict=True):
-      flat = (part.T if "{}" in weights.TABLE[name] else part).reshape(-1)
-      got = [jnp.linalg.norm(flat), flat[0], flat[flat.size // 2]]
-      np.testing.assert_allclose(got, golden["gradients"][tensor], rtol=1e-5, atol=1e-5, err_msg=tensor)
-      checked += 1
-  assert checked == len(golden["gradients"])
+  # Gemma's gains here are about 2 in four norms a layer: float32 in torch is 2.4e-5 away from float64, too.
+  near = 1e-4 if family == "gemma3_text" else 1e-5
+  np.testing.assert_allclose(logits, golden["logits"], atol=near)
+  tensors = mapping.entries(families.tensors(family), gradients)
+  for tensor, _, read in tensors:
+    flat = np.concatenate(list(read())).reshape(-1)
+    got = [np.linalg.norm(flat), flat[0], flat[flat.size // 2]]
+    np.testing.assert_allclose(got, golden["gradients"][tensor], rtol=near, atol=near, err_msg=tensor)
+  assert len(tensors) == len(golden["gradients"])
+
+
+def test_linear_rope_by_hand():
+  np.testing.assert_allclose(rope_frequencies(4, 1e4, LinearScaling(8.0)), [1 / 8, 0.01 / 8], rtol=1e-6)
 
 
 def test_llama_rope_by_hand():
@@ -78,9 +87,11 @@ def test_llama_rope_by_hand():
   np.testing.assert_allclose(got, [5 / 12], rtol=1e-6)
 
 
-@pytest.mark.parametrize("length", [24, 200])  # one block of attention; two
-def test_no_later_token_and_no_other_segment_leaks(length):
-  model = made()
+@pytest.mark.parametrize(  # one block; two
+  "family, length", [("qwen3", 24), ("qwen3", 200), ("gemma3_text", 24), ("qwen3_moe", 24)]
+)
+def test_no_later_token_and_no_other_segment_leaks(family, length):
+  model = made(family)
   draw = np.random.default_rng(1)
   third = length // 3
   segment_ids = np.repeat([1, 2, 3], third)[None]
@@ -95,7 +106,7 @@ def test_no_later_token_and_no_other_segment_leaks(length):
   assert same[place - 1 : 2 * third - 1].mean() < 0.5  # saturated ones may be equal to the last bit
 
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_packed_and_padded_rows_equal_rows_of_their_own(family):
   model = made(family)
   draw = np.random.default_rng(2)
@@ -190,5 +201,5 @@ def test_impossible_shapes_are_refused(change, says):
 
 
 def test_unknown_family():
-  with pytest.raises(ValueError, match="qwen2, qwen3, llama"):
+  with pytest.raises(ValueError, match="shape.family: 'gpt2'.*qwen2, qwen3, .*ragrl_jax/models/families.py"):
     DecoderConfig.from_shape(V, family="gpt2", **SHAPE)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_kit import PREFIXES, SHARED, agree, arrays, run, visible
+from attention_kit import PREFIXES, SHARED, agree, arrays, in_windows, positions, run, visible
 from jax.sharding import AbstractDevice, AbstractMesh
 
 from ragrl_jax.models import attention, flash, kernels
@@ -32,6 +32,15 @@ def test_flash_is_blockwise_attention(causal, prefixes, sizes):
 
 
 @pytest.mark.slow  # as above
+@pytest.mark.parametrize("window, sizes", [(40, None), (7, dict(fsdp=2, tensor=2, sequence=2))])
+def test_flash_in_windows(window, sizes):
+  mesh = None if sizes is None else mesh_lib.make(jax.devices(), data=1, **sizes)
+  windows = kernels.Windows.of(jnp.asarray(positions(SHARED, PREFIXES)), window)
+  mine = lambda *x: flash.attend(*x, jnp.asarray(PREFIXES), windows=windows, mesh=mesh, interpret=True)
+  agree(mine, lambda q, k, v, segments: in_windows(q, k, v, SHARED, PREFIXES, window), SHAPE, SHARED)
+
+
+@pytest.mark.slow  # as above
 @pytest.mark.parametrize("heads, kv_heads, size", [(28, 4, 128), (14, 2, 64), (12, 2, 128), (32, 8, 64)])
 def test_the_heads_of_real_models_in_bfloat16(heads, kv_heads, size):
   shape, segments, prefixes = (1, 256, heads, kv_heads, size), SHARED[:1, :256], jnp.asarray(PREFIXES[:1, :256])
@@ -47,7 +56,7 @@ def test_the_heads_of_real_models_in_bfloat16(heads, kv_heads, size):
 def test_each_needed_block_is_read_once(block_q, block_k):
   segments, prefixes = (np.pad(x, ((0, 0), (0, 20))) for x in (SHARED, PREFIXES))
   rows = kernels.tokens(jnp.asarray(segments), jnp.asarray(prefixes))
-  for row, steps in enumerate(flash._steps(*flash._needed(rows, rows.segment_ids, True, block_q, block_k))):
+  for row, steps in enumerate(flash._steps(*flash._needed(rows, rows, True, block_q, block_k))):
     for needed, one in zip(visible(segments[row], prefixes[row], block_q, block_k), steps, strict=True):
       count, block = flash._streaming(one)
       read = [int(block(step)) for step in range(count)]

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from ragrl_jax.models import cache as cache_lib
 
@@ -30,7 +31,8 @@ def test_where_tokens_are_written():
     np.testing.assert_array_equal(got, want)
 
 
-def test_attention_over_pages_is_attention_over_the_conversation():
+@pytest.mark.parametrize("window", [None, 1, 4, 6])
+def test_attention_over_pages_is_attention_over_the_conversation(window):
   # Two sequences share their first page. G = 2 query heads share a key-value head.
   table, lengths, t = np.array([[2, 5, 0], [2, 1, 6]]), np.array([5, 9]), 3
   keys, values = filled(0, 2, 12, KV, H), filled(1, 2, 12, KV, H)
@@ -42,13 +44,13 @@ def test_attention_over_pages_is_attention_over_the_conversation():
   q = filled(3, 2, t, 2 * KV, H)
   positions = lengths[:, None] + np.arange(t)
   new = [np.stack([x[i, positions[i]] for i in range(2)]) for x in (keys, values)]
-  layout = cache_lib.Layout(cache_lib.PLAIN, 1, KV, H, PAGE, jnp.float32)
+  layout = cache_lib.Layout(cache_lib.PLAIN, 1, KV, H, PAGE, jnp.float32, (window,))
   attend = layout.attention(jnp.asarray(table), jnp.asarray(lengths), jnp.asarray(positions, jnp.int32))
   got, (after,) = jax.jit(lambda *x: attend(0, *x))(q, *new, (jnp.asarray(pages),))
   for i in range(2):
     for j in range(t):
       for head in range(2 * KV):
-        seen = slice(0, lengths[i] + j + 1)
+        seen = slice(max(0, lengths[i] + j + 1 - (window or 99)), lengths[i] + j + 1)
         scores = keys[i, seen, head // 2] @ q[i, j, head] / H**0.5
         weights = np.exp(scores - scores.max())
         np.testing.assert_allclose(

@@ -40,12 +40,13 @@ def test_rms_norm_backward(shape):
     np.testing.assert_allclose(mine, theirs, atol=2e-5)
 
 
-def test_gate_backward():
+@pytest.mark.parametrize("name, activation", [("silu", jax.nn.silu), ("gelu_pytorch_tanh", jax.nn.gelu)])
+def test_gate_backward(name, activation):
   gate, up, weight = draws((5, 8), (5, 8), (5, 8))
   for mine, theirs in zip(
     *(
       jax.jit(lambda gate, up, f=f: jax.vjp(f, gate, up)[1](weight))(3.0 * gate, up)
-      for f in (layers.gated, lambda gate, up: jax.nn.silu(gate) * up)
+      for f in (lambda gate, up: layers.gated(gate, up, name), lambda gate, up: activation(gate) * up)
     )
   ):
     np.testing.assert_allclose(mine, theirs, atol=2e-6)

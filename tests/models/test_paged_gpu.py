@@ -23,6 +23,17 @@ def test_the_kernel_equals_plain_attention(H, KV, h, page, t):
   np.testing.assert_allclose(got, dense(q, k, v, lengths), atol=1e-5)
 
 
+@pytest.mark.parametrize("window, t", [(1, 1), (5, 8), (20, 1), (20, 20), (70, 8), (1000, 8)])
+def test_windows(window, t):
+  # Sequences without earlier tokens, inside the second page and far behind every window; tiles of 16.
+  lengths = np.array([0, 19, 100], np.int32)
+  q, k, v, pages, table = scattered(7, 1, 16, 16, t, lengths)
+  got = jax.jit(lambda *x: paged_gpu.attend(*x, window=window, interpret=INTERPRET))(
+    q, jnp.asarray(pages), table, lengths
+  )
+  np.testing.assert_allclose(got, dense(q, k, v, lengths, window), atol=1e-5)
+
+
 def test_sequences_share_pages():
   lengths = np.array([20, 20], np.int32)
   q, k, v, pages, table = scattered(4, 2, 16, 16, 8, lengths)

@@ -38,6 +38,17 @@ def test_the_kernel_is_plain_attention(interpreted, H, KV, t):
   np.testing.assert_allclose(got, dense(q, k, v, lengths), atol=1e-5)
 
 
+@pytest.mark.slow  # as above
+@pytest.mark.parametrize("window, t", [(5, 1), (20, 8)])
+def test_the_kernel_in_windows(interpreted, window, t):
+  lengths = np.array([0, 19, 60 - t], np.int32)
+  q, k, v, pages, table = scattered(14, 2, 128, 16, t, lengths)
+  got = paged_tpu.attend(
+    jnp.asarray(q), jnp.asarray(side_by_side(pages)), jnp.asarray(table), jnp.asarray(lengths), window=window
+  )
+  np.testing.assert_allclose(got, dense(q, k, v, lengths, window), atol=1e-5)
+
+
 @pytest.mark.parametrize("t", [1, 5])
 def test_tokens_are_written_where_the_table_says(t):
   P, page, KV, h, N = 7, 4, 2, 8, 3

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention_kit import PREFIXES, SHARED, agree, arrays, run, visible
+from attention_kit import PREFIXES, SHARED, agree, arrays, in_windows, positions, run, visible
 
 from ragrl_jax.models import attention, kernels, splash
 from ragrl_jax.parallel import mesh as mesh_lib
@@ -43,6 +43,27 @@ def test_prompts_shared_by_a_group(prefixes, sizes):
   agree(mine, attention.attend, (B, SHARED.shape[1], H, KV, h), SHARED, prefixes)  # three blocks per row
 
 
+@pytest.mark.slow  # as above
+@pytest.mark.parametrize("window, sizes", [(40, None), (7, dict(fsdp=2, tensor=2, sequence=2))])
+def test_splash_in_windows(window, sizes):
+  mesh = None if sizes is None else mesh_lib.make(jax.devices(), data=1, **sizes)
+  windows = kernels.Windows.of(jnp.asarray(positions(SHARED, SHARED)), window)
+  mine = lambda *x: splash.attend(*x, windows=windows, mesh=mesh, interpret=True)
+  want = lambda q, k, v, segments: in_windows(q, k, v, SHARED, SHARED, window)
+  agree(mine, want, (B, SHARED.shape[1], H, KV, h), SHARED)
+
+
+def test_blocks_before_every_window_are_skipped():
+  one = jnp.ones((1, 1024), jnp.int32)
+  at = jnp.arange(1024, dtype=jnp.int32)[None]
+  rows = kernels.tokens(one, None, kernels.Windows.of(at, 100))
+  needed = splash._needed(rows, rows, True, shared=False)  # two blocks of 512
+  np.testing.assert_array_equal(needed, [[True, False], [True, True]])
+  # A device with the last 256 queries has blocks of 256. The first query, 768, reaches back to 669.
+  late = kernels.Tokens(*(x[:, 768:] for x in rows[:4]), windows=jax.tree.map(lambda x: x[:, 768:], rows.windows))
+  np.testing.assert_array_equal(splash._needed(late, rows, True, shared=False), [[False, False, True, True]])
+
+
 def test_the_platform_of_the_mesh_decides(monkeypatch):
   class Tpu:
     platform = "tpu"
@@ -71,6 +92,9 @@ def test_what_the_kernel_refuses():
   q, k, v, _ = arrays(SHAPE)
   with pytest.raises(ValueError, match="must be causal"):
     splash.attend(q, k, v, jnp.asarray(SEGMENTS), jnp.asarray(SEGMENTS), causal=False)
+  windows = kernels.Windows.of(jnp.asarray(SEGMENTS), 3)
+  with pytest.raises(ValueError, match="share_prompts=False"):
+    splash.attend(q, k, v, jnp.asarray(SEGMENTS), jnp.asarray(SEGMENTS), windows=windows)
   long = jnp.zeros((1, 2 * splash.LONGEST_SHARED), jnp.int32)
   row = jnp.zeros((*long.shape, 1, 1))
   with pytest.raises(ValueError, match="at most 65536 tokens"):

@@ -12,11 +12,12 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file
 
-from ragrl_jax.models import mapping, weights
-from ragrl_jax.models.config import DecoderConfig
+from ragrl_jax.models import families, mapping, weights
+from ragrl_jax.models.config import EVERYTHING, DecoderConfig, LinearScaling
 from ragrl_jax.parallel import mesh as mesh_lib
 
 QWEN = hf_folders.DECODERS["qwen2"] | dict(vocab_size=20)  # even, so that two devices can share the embedding
+MOE, GEMMA, MISTRAL = (hf_folders.DECODERS[name] for name in ("qwen3_moe", "gemma3_text", "mistral"))
 SHAPES = hf_folders.decoder_shapes(QWEN)
 Q0 = "model.layers.0.self_attn.q_proj.weight"
 
@@ -111,7 +112,7 @@ def test_a_mesh_is_saved_piece_by_piece(folder, monkeypatch):
   monkeypatch.setattr(mapping, "PIECE", 200)
   pieces = {
     name: [piece.nbytes for piece in read()]
-    for name, shape, read in mapping.entries(weights.TABLE, nnx.split(spread)[1])
+    for name, shape, read in mapping.entries(families.TENSORS, nnx.split(spread)[1])
     if name in ("model.embed_tokens.weight", Q0)
   }
   assert pieces["model.embed_tokens.weight"] == [3 * 64] * 6 + [2 * 64] and pieces[Q0] == [
@@ -197,7 +198,10 @@ def test_missing_weights_and_pickles_are_refused(tmp_path):
 
 def test_unsupported_configs_are_refused():
   for change, says in [
-    (dict(model_type="gpt2"), "model_type 'gpt2'"),
+    (
+      dict(model_type="gpt2"),
+      "model_type: 'gpt2' is no model family here: there are qwen2, .*gemma3_text.*families.py",
+    ),
     (dict(model_type=None), "model_type is missing"),
     (dict(rope_theta=None), "no rope_theta"),
     (dict(hidden_size=None), "hidden_size is missing"),
@@ -207,8 +211,23 @@ def test_unsupported_configs_are_refused():
     (dict(use_sliding_window=True), "use_sliding_window is True"),
     (dict(hidden_act="gelu"), "hidden_act is 'gelu'"),
     (dict(layer_types=["full_attention", "sliding_attention"]), "sliding_attention"),
+    (MOE | dict(mlp_only_layers=[0]), r"mlp_only_layers is \[0\]"),
+    (MOE | dict(decoder_sparse_step=2), "decoder_sparse_step is 2"),
+    (MOE | dict(num_experts=None), "num_experts is missing"),
+    (MOE | dict(num_experts_per_tok=6), "experts_per_token is 6: it must be 1 to the 5 experts"),
+    (GEMMA | dict(num_hidden_layers=2**30), "num_hidden_layers is 1073741824: it must be at most 10000"),
+    (GEMMA | dict(final_logit_softcapping=30.0), "final_logit_softcapping is 30.0"),
+    (GEMMA | dict(hidden_activation="silu"), "hidden_activation is 'silu'"),
+    (GEMMA | dict(layer_types=["full_attention"]), "for each of 3 layers"),
+    (GEMMA | dict(rope_parameters=dict(rope_theta=3.0)), "rope_parameters is .* an object for full_attention"),
+    (GEMMA | dict(rope_parameters=dict(sliding_attention=dict(rope_theta=3.0))), "rope_theta is 3.0 and 50.0"),
+    (GEMMA | dict(sliding_window=None), "sliding_window is missing"),
+    (GEMMA | dict(query_pre_attn_scalar=None), "query_pre_attn_scalar is missing"),
+    (MISTRAL | dict(attention_bias=True), "attention_bias is True"),
+    (MISTRAL | dict(sliding_window=0), "sliding_window is 0"),
   ]:
-    with pytest.raises(ValueError, match=f"folder/config.json.*{says}"):
+    where = "" if "experts_per_token" in says else "folder/config.json.*"
+    with pytest.raises(ValueError, match=f"{where}{says}"):
       DecoderConfig.from_hf(QWEN | change, "folder/config.json")
 
 
@@ -219,6 +238,26 @@ def test_both_layouts_of_rope_settings_are_equal():
   read = DecoderConfig.from_hf(old)
   assert read.rope_scaling.factor == 4.0 and read.rope_theta == 1000.0
   assert DecoderConfig.from_hf(new) == read and DecoderConfig.from_hf(read.to_hf()) == read
+
+
+def test_windows_and_both_layouts_of_two_ropes():
+  old = DecoderConfig.from_hf(GEMMA)
+  assert old.windows == (3, EVERYTHING, 3) and old.query_scale == 10.0
+  assert old.ropes == ((50.0, None), (1000.0, LinearScaling(4.0)), (50.0, None))
+  new = {key: value for key, value in GEMMA.items() if not key.startswith("rope") and key != "sliding_window_pattern"}
+  new["layer_types"] = ["sliding_attention", "full_attention", "sliding_attention"]
+  new["rope_parameters"] = dict(
+    full_attention=dict(rope_type="linear", factor=4.0, rope_theta=1000.0), sliding_attention=dict(rope_theta=50.0)
+  )
+  assert DecoderConfig.from_hf(new) == old == DecoderConfig.from_hf(old.to_hf())
+  plain = DecoderConfig.from_hf(new | dict(layer_types=["full_attention"] * 3, query_pre_attn_scalar=8))
+  assert plain.windows == (EVERYTHING,) * 3 and plain.query_scale is None  # as head_dim
+  assert DecoderConfig.from_hf(plain.to_hf()) == plain
+  # Mistral's window is 4096 if config.json does not say so, and null if there is none.
+  missing = {key: value for key, value in MISTRAL.items() if key != "sliding_window"}
+  for values, window in ((MISTRAL, 4), (missing, 4096), (missing | dict(sliding_window=None), None)):
+    config = DecoderConfig.from_hf(values)
+    assert config.window == window and DecoderConfig.from_hf(config.to_hf()) == config
 
 
 def test_config_files_that_cannot_be_read(tmp_path):

@@ -70,8 +70,8 @@ def test_moments_are_sharded_as_their_parameters(mesh, make):
 
 
 def test_a_parameter_without_a_rule_is_refused(mesh):
-  with pytest.raises(ValueError, match=r"parameter layers/router has no sharding rule.*PARAMETERS"):
-    rules.shardings(mesh, {"layers": {"router": jnp.zeros((2, 3, 4))}})
+  with pytest.raises(ValueError, match=r"parameter layers/convolution has no sharding rule.*PARAMETERS"):
+    rules.shardings(mesh, {"layers": {"convolution": jnp.zeros((2, 3, 4))}})
   assert rules.shardings(mesh, {"count": jnp.int32(3)})["count"].spec == P()  # a scalar has no axes to shard
 
 

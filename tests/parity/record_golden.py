@@ -38,8 +38,9 @@ def decoder(config, folder):
   logprobs.mean().backward()
   gradients = {}
   for name, parameter in model.named_parameters():
-    flat = parameter.grad.flatten()
-    gradients[name] = rounded([flat.norm(), flat[0], flat[len(flat) // 2]])
+    for tensor, gradient in hf_folders.on_disk(name, parameter.grad):
+      flat = gradient.flatten()
+      gradients[tensor] = rounded([flat.norm(), flat[0], flat[len(flat) // 2]])
   return dict(tokens=tokens, logits=rounded(logits.detach()), gradients=gradients)
 
 

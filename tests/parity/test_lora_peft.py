@@ -24,11 +24,16 @@ TOKENS = np.random.default_rng(7).integers(0, 31, (3, 11))
 
 def base(family, path):
   """Our model, drawn by NumPy, and PEFT's, read from its folder."""
-  config = DecoderConfig.from_shape(31, family=family, tied=family == "qwen3", **SHAPE)
+  more = dict(
+    mistral=dict(window=4),
+    gemma3_text=dict(window=3, sliding=(True, False), query_scale=10.0),
+    qwen3_moe=dict(num_experts=5, experts_per_token=2),
+  )
+  config = DecoderConfig.from_shape(31, family=family, tied=family == "qwen3", **SHAPE | more.get(family, {}))
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
   draw = np.random.default_rng(3)
   leaves = [
-    jnp.asarray(draw.normal(float("norm" in name), 0.3, leaf.shape), jnp.float32)
+    jnp.asarray(draw.normal(float("norm" in name and not config.traits.zero_norms), 0.3, leaf.shape), jnp.float32)
     for name, leaf in mapping.named(abstract)
   ]
   model = nnx.merge(graphdef, jax.tree.unflatten(jax.tree.structure(abstract), leaves))
@@ -71,7 +76,17 @@ def compare(ours, theirs):
   return logits
 
 
-@pytest.mark.parametrize("family, pattern", [("qwen2", "q v"), ("qwen3", ".*"), ("llama", "o gate|up|down")])
+@pytest.mark.parametrize(
+  "family, pattern",
+  [
+    ("qwen2", "q v"),
+    ("qwen3", ".*"),
+    ("llama", "o gate|up|down"),
+    ("mistral", "[qkvo] down"),
+    ("gemma3_text", ".*"),
+    ("qwen3_moe", ".*"),  # attention's four
+  ],
+)
 def test_our_folder_in_peft(family, pattern, tmp_path):
   ours, theirs = base(family, tmp_path / "base")
   lora.add(ours, rank=4, alpha=10.0, layers=pattern, seed=1)
@@ -96,7 +111,15 @@ def test_our_folder_in_peft(family, pattern, tmp_path):
 
 
 @pytest.mark.parametrize(
-  "family, targets", [("qwen2", "all-linear"), ("qwen3", ["q_proj", "down_proj"]), ("llama", r".*\.(k|up)_proj")]
+  "family, targets",
+  [
+    ("qwen2", "all-linear"),
+    ("qwen3", ["q_proj", "down_proj"]),
+    ("llama", r".*\.(k|up)_proj"),
+    ("mistral", "all-linear"),
+    ("gemma3_text", "all-linear"),
+    ("qwen3_moe", ["q_proj", "v_proj"]),
+  ],
 )
 def test_pefts_folder_here(family, targets, tmp_path):
   ours, theirs = base(family, tmp_path / "base")

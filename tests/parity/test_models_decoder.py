@@ -1,15 +1,17 @@
 """The decoder against transformers and torch: random small configurations of every family, logits and gradients."""
 
+import dataclasses
 import json
 
+import hf_folders
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
-from ragrl_jax.models import mapping, weights
-from ragrl_jax.models.config import DecoderConfig, RopeScaling
+from ragrl_jax.models import families, mapping, weights
+from ragrl_jax.models.config import DecoderConfig, LinearScaling, RopeScaling
 from ragrl_jax.models.decoder import Decoder
 
 torch = pytest.importorskip("torch")
@@ -17,6 +19,7 @@ transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.parity
 torch.set_num_threads(1)
 
+LOCAL = dict(sliding=(True,), local_rope_theta=50.0)
 TOLERANCE = 1e-4  # of logits and of gradients, in float32
 
 
@@ -24,22 +27,37 @@ def random_config(family, seed):
   """A small configuration. Within six seeds every switch takes each of its values."""
   draw = np.random.default_rng([seed, *family.encode()])
   kv = int(draw.choice([1, 2, 3]))
-  scaling = None
+  heads, layers = kv * (1 + seed % 3), 1 + seed % 3
+  d_model = heads * int(draw.choice([4, 6, 10]))  # transformers requires a llama's to be a multiple of its heads
+  extra = {}
   if family == "llama" and seed % 2 == 0:
-    scaling = RopeScaling(float(draw.choice([2, 8, 32])), 1.0, float(draw.choice([2, 4])), int(draw.choice([16, 64])))
-  extra = dict(attention_bias=True) if family != "qwen2" and seed == 5 else {}
-  heads = kv * (1 + seed % 3)
-  return DecoderConfig.from_shape(  # transformers requires a llama's d_model to be a multiple of its heads
+    extra["rope_scaling"] = RopeScaling(
+      float(draw.choice([2, 8, 32])), 1.0, float(draw.choice([2, 4])), int(draw.choice([16, 64]))
+    )
+  if family == "qwen3_moe":
+    extra["num_experts"] = [1, 2, 3, 5, 8, 13][seed]
+    extra["experts_per_token"] = [1, 1, 3, 2, 4, 8][seed]
+    extra["normalize_experts"] = seed % 3 != 1
+  if family in ("mistral", "gemma3_text"):
+    extra["window"] = [None, 1, 3, 5, 8, 200][seed]  # of texts with 4 to 13 tokens
+  if family == "gemma3_text":
+    extra["query_scale"] = float(draw.choice([3, 16, 168]))
+    extra["rope_scaling"] = LinearScaling(float(draw.choice([2, 8]))) if seed % 2 else None
+  if family == "gemma3_text" and extra["window"]:
+    extra["sliding"] = [(True,), (True, False), (True, False, True), (False,), (False, True), (True, True, False)][seed]
+    extra["local_rope_theta"] = float(draw.choice([10.0, 1000.0]))
+  if families.FAMILIES[family].attention_bias is None and seed == 5:
+    extra["attention_bias"] = True
+  return DecoderConfig.from_shape(
     int(draw.integers(20, 90)),
     family=family,
-    d_model=heads * int(draw.choice([4, 6, 10])),
-    num_layers=1 + seed % 3,
+    d_model=d_model,
+    num_layers=layers,
     num_heads=heads,
     num_kv_heads=kv,
     head_dim=int(draw.choice([4, 8, 16])),
     d_ff=int(draw.choice([20, 48])),
     rope_theta=float(draw.choice([100.0, 10_000.0, 1e6])),
-    rope_scaling=scaling,
     tied=seed % 2 == 1,
     norm_eps=float(draw.choice([1e-6, 1e-5])),
     max_position=256,
@@ -52,7 +70,7 @@ def random_model(config, seed):
   graphdef, abstract = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
   draw = np.random.default_rng(seed)
   leaves = [
-    jnp.asarray(draw.normal(float("norm" in name), 0.3, leaf.shape), jnp.float32)
+    jnp.asarray(draw.normal(float("norm" in name and not config.traits.zero_norms), 0.3, leaf.shape), jnp.float32)
     for name, leaf in mapping.named(abstract)
   ]
   return nnx.merge(graphdef, jax.tree.unflatten(jax.tree.structure(abstract), leaves))
@@ -60,8 +78,10 @@ def random_model(config, seed):
 
 def theirs(model, config, path):
   weights.save_pretrained(model, config, path, shard_bytes=40_000)  # several files, with an index
+  # The reference computes the experts one after the other.
+  more = dict(experts_implementation="eager") if config.num_experts else {}
   loaded, report = transformers.AutoModelForCausalLM.from_pretrained(
-    path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+    path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True, **more
   )
   assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), report
   return loaded
@@ -89,32 +109,33 @@ def our_gradient(model):
 
   def named(tokens, segment_ids, weight):
     gradients, logits = run(params, jnp.asarray(tokens), jnp.asarray(segment_ids), jnp.asarray(weight, jnp.float32))
-    by_name = {}
-    for name, leaf in mapping.named(gradients):
-      stacked = "{}" in weights.TABLE[name]
-      for (tensor, _), part in zip(mapping.tensor_names(weights.TABLE, name, leaf.shape), leaf if stacked else [leaf]):
-        by_name[tensor] = np.asarray(part).T if stacked else np.asarray(part)
-    return np.asarray(logits), by_name
+    table = families.tensors(model.config.family)
+    return np.asarray(logits), {
+      tensor: np.concatenate(list(read())) for tensor, _, read in mapping.entries(table, gradients)
+    }
 
   return named
 
 
 def compare(gradients, model):
-  found = dict(model.named_parameters())
+  found = {}
+  for name, parameter in model.named_parameters():
+    found |= hf_folders.on_disk(name, parameter.grad.numpy())
   assert set(gradients) == set(found)
-  for name, parameter in found.items():
-    np.testing.assert_allclose(gradients[name], parameter.grad.numpy(), atol=TOLERANCE, rtol=TOLERANCE, err_msg=name)
+  for name, gradient in found.items():
+    np.testing.assert_allclose(gradients[name], gradient, atol=TOLERANCE, rtol=TOLERANCE, err_msg=name)
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("family", families.FAMILIES)
 def test_logits_and_gradients_padded_and_packed(family, seed, tmp_path):
   config = random_config(family, seed)
   ours = random_model(config, seed)
   model = theirs(ours, config, tmp_path)
   draw = np.random.default_rng(seed)
   lengths = draw.integers(4, 14, 3)
-  texts = [draw.integers(0, config.vocab_size, n) for n in lengths]
+  # transformers takes Gemma's id 0 for padding, and gives its embedding no gradient.
+  texts = [draw.integers(int(family == "gemma3_text"), config.vocab_size, n) for n in lengths]
 
   gradient = our_gradient(ours)  # one program, because the padded and the packed case have the same shape
   T = int(lengths.sum()) + 2
@@ -148,12 +169,14 @@ def test_logits_and_gradients_padded_and_packed(family, seed, tmp_path):
   compare(gradients, model)
 
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("family", families.FAMILIES)
 def test_blockwise_attention_on_long_rows(family, tmp_path):
   config = random_config(family, 0)
+  if family in ("mistral", "gemma3_text"):
+    config = dataclasses.replace(config, window=150, **LOCAL if family == "gemma3_text" else {})
   ours = random_model(config, 0)
   model = theirs(ours, config, tmp_path)
-  tokens = np.random.default_rng(0).integers(0, config.vocab_size, (2, 300))  # three blocks of 128
+  tokens = np.random.default_rng(0).integers(1, config.vocab_size, (2, 300))  # three blocks of 128
   their_logits, logprobs = their_logprobs(model, tokens)
   (logprobs.sum() / 100.0).backward()
   logits, gradients = our_gradient(ours)(tokens, np.ones_like(tokens), np.full((2, 299), 0.01))
@@ -161,7 +184,7 @@ def test_blockwise_attention_on_long_rows(family, tmp_path):
   compare(gradients, model)
 
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("family", families.FAMILIES)
 @pytest.mark.parametrize("size", ["1GB", "20KB"])
 def test_what_transformers_saves_we_load(family, size, tmp_path):
   config = random_config(family, 4)
@@ -227,6 +250,92 @@ def test_configs_of_published_models():
       attention_bias=False,
       eos_token_id=[128001, 128008, 128009],
     ),
+    mistral01=dict(
+      model_type="mistral",
+      hidden_size=4096,
+      num_hidden_layers=32,
+      num_attention_heads=32,
+      vocab_size=32000,
+      num_key_value_heads=8,
+      intermediate_size=14336,
+      rms_norm_eps=1e-5,
+      rope_theta=10000.0,
+      sliding_window=4096,
+      hidden_act="silu",
+      max_position_embeddings=32768,
+      tie_word_embeddings=False,
+      bos_token_id=1,
+      eos_token_id=2,
+    ),
+    mistral03=dict(
+      model_type="mistral",
+      hidden_size=4096,
+      num_hidden_layers=32,
+      num_attention_heads=32,
+      head_dim=128,
+      vocab_size=32768,
+      num_key_value_heads=8,
+      intermediate_size=14336,
+      rms_norm_eps=1e-5,
+      rope_theta=1000000.0,
+      sliding_window=None,
+      hidden_act="silu",
+      max_position_embeddings=32768,
+      tie_word_embeddings=False,
+      bos_token_id=1,
+      eos_token_id=2,
+    ),
+    qwen3_30b=dict(
+      model_type="qwen3_moe",
+      hidden_size=2048,
+      num_hidden_layers=48,
+      num_attention_heads=32,
+      num_key_value_heads=4,
+      head_dim=128,
+      vocab_size=151936,
+      intermediate_size=6144,
+      moe_intermediate_size=768,
+      num_experts=128,
+      num_experts_per_tok=8,
+      norm_topk_prob=True,
+      decoder_sparse_step=1,
+      mlp_only_layers=[],
+      rms_norm_eps=1e-6,
+      rope_theta=1000000.0,
+      rope_scaling=None,
+      use_sliding_window=False,
+      sliding_window=None,
+      hidden_act="silu",
+      max_position_embeddings=40960,
+      tie_word_embeddings=False,
+      attention_bias=False,
+      bos_token_id=151643,
+      eos_token_id=151645,
+    ),
+    gemma3=dict(
+      model_type="gemma3_text",
+      hidden_size=1152,
+      num_hidden_layers=26,
+      num_attention_heads=4,
+      vocab_size=262144,
+      num_key_value_heads=1,
+      head_dim=256,
+      intermediate_size=6912,
+      rms_norm_eps=1e-6,
+      rope_theta=1000000,
+      rope_local_base_freq=10000,
+      rope_scaling=None,
+      sliding_window=512,
+      sliding_window_pattern=6,
+      hidden_activation="gelu_pytorch_tanh",
+      query_pre_attn_scalar=256,
+      attn_logit_softcapping=None,
+      final_logit_softcapping=None,
+      attention_bias=False,
+      max_position_embeddings=32768,
+      bos_token_id=2,
+      eos_token_id=[1, 106],
+    ),
   )
   for values in published.values():
     config = DecoderConfig.from_hf(values)
@@ -237,9 +346,12 @@ def test_configs_of_published_models():
     )
     with torch.device("meta"):
       empty = transformers.AutoModelForCausalLM.from_config(kind)
-    shapes = {name: tuple(parameter.shape) for name, parameter in empty.named_parameters()}
+    shapes = {
+      tensor: tuple(part.shape) for pair in empty.named_parameters() for tensor, part in hf_folders.on_disk(*pair)
+    }
     abstract = nnx.split(nnx.eval_shape(lambda c=config: Decoder(c, rngs=nnx.Rngs(0))))[1]
+    table = families.tensors(config.family)
     ours = dict(
-      pair for name, leaf in mapping.named(abstract) for pair in mapping.tensor_names(weights.TABLE, name, leaf.shape)
+      pair for name, leaf in mapping.named(abstract) for pair in mapping.tensor_names(table, name, leaf.shape)
     )
     assert ours == shapes

@@ -29,9 +29,13 @@ def test_the_parameters_of_a_chip():
     ("qwen2", False, Axes(fsdp=4, tensor=2)),
     ("llama", False, Axes(data=4, fsdp=2)),
     ("qwen3", False, Axes(fsdp=2, tensor=2, sequence=2)),
+    ("mistral", False, Axes(fsdp=4, tensor=2)),
+    ("gemma3_text", True, Axes(fsdp=4, tensor=2)),
+    ("qwen3_moe", False, Axes(data=2, fsdp=2, tensor=2)),
   ],
 )
 def test_parameters_as_the_rules_shard_them(family, tied, axes):
+  more = dict(num_experts=6, experts_per_token=2) if family == "qwen3_moe" else {}
   shape = DecoderConfig.from_shape(
     36,
     family=family,
@@ -43,6 +47,7 @@ def test_parameters_as_the_rules_shard_them(family, tied, axes):
     head_dim=8,
     d_ff=32,
     rope_theta=1e4,
+    **more,
   )
   mesh = mesh_lib.make(jax.devices(), data=axes.data, fsdp=axes.fsdp, tensor=axes.tensor, sequence=axes.sequence)
   model = compiled.abstract_model(config_lib.default_config(), shape, mesh)
