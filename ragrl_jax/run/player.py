@@ -297,9 +297,9 @@ def check_context(config) -> None:
   path, shape = config.model.path, _shape(config)
   if config.rollout.context > shape.reach:
     raise ValueError(
-      f"config.rollout.context={config.rollout.context} is more than the {shape.reach} positions that the model was made for "
-      f"({path or 'config.model.shape'}: max_position{'_embeddings' if path else ''}): lower it, or use a model "
-      "with a longer context."
+      f"config.rollout.context={config.rollout.context} is more than the {shape.reach} positions that the model was "
+      f"made for ({path or 'config.model.shape'}: max_position{'_embeddings' if path else ''}): lower it, or use a "
+      "model with a longer context."
     )
 
 
