@@ -161,7 +161,7 @@ def test_presets_joined_by_commas_all_take_effect(name, variant, preset, differe
   ],
 )
 def test_variants_that_contradict_each_other_are_refused(name, variant):
-  with pytest.raises(ValueError, match="use .*sft|use one of|one of .* at most"):
+  with pytest.raises(ValueError, match="use .*sft|use (only )?one of|one of .* at most"):
     load(CONFIGS / f"{name}.py").get_config(variant)
 
 
