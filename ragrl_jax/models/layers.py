@@ -58,6 +58,11 @@ def gated(gate: jax.Array, up: jax.Array, activation: str) -> jax.Array:
 
 def _gated_backward(activation, saved, gradient):
   gate, up, gradient = (x.astype(jnp.float32) for x in (*saved, gradient))
+  if activation == families.SILU:
+    # By hand: with jax.vjp, programs for TPUs have 8 % more temporaries and one all-gather more.
+    share = jax.nn.sigmoid(gate)
+    of_gate = gradient * up * (share + gate * share * (1.0 - share))
+    return of_gate.astype(saved[0].dtype), (gradient * gate * share).astype(saved[1].dtype)
   value, back = jax.vjp(ACTIVATIONS[activation], gate)
   return back(gradient * up)[0].astype(saved[0].dtype), (gradient * value).astype(saved[1].dtype)
 

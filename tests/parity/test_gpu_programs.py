@@ -123,6 +123,7 @@ def test_seven_billion_parameters_learn_from_packed_rows_in_kernels():
   config.model.update(dict(dtype="bfloat16", remat=True))
   config.mesh.update(dict(data=1, fsdp=-1))
   config.learner.update(dict(micro_rows=8, row_lengths=(4096,), share_prompts=True))
+  config.rollout.context = 4096
   (learn,) = compiled.check(config, "h200:8", shape="qwen2.5-7b", only=("learner: accumulate",)).programs
   # The host reads no count, only whether a chunk of the head has trained tokens, there and back.
   assert not learn.error and learn.host_loops == 0 and learn.host_branches == 2
