@@ -128,6 +128,8 @@ def main(_):
         episodes=EPISODES,
         n=results[0]["n"],
         runs=said(results),
+        seeds=",".join(map(str, sorted({r["seed"] for r in results}))),
+        digits=same_digits(results),
         commits=", ".join(sorted({r["commit"] for r in results})),
       )
     )
@@ -207,6 +209,19 @@ def said(results) -> str:
   return f"{len({(r['seed'], r['machine']) for r in results})} runs (seeds {seeds}; {'; '.join(kinds)})"
 
 
+def same_digits(results) -> str:
+  """Of how many runs the curve does not depend on the machine, although sums are split differently there."""
+  of = {(r["arm"], r["seed"], r["machine"]): r["em"] for r in results}
+  kinds, pairs = list(machines.MACHINES), []
+  for first, second in ((a, b) for i, a in enumerate(kinds) for b in kinds[i + 1 :]):
+    both = [
+      (em, of[arm, seed, second]) for (arm, seed, kind), em in of.items() if (arm, seed, second) in of and kind == first
+    ]
+    if both:
+      pairs.append(f"{first} and {second}: {sum(a == b for a, b in both)} of {len(both)}")
+  return f"Runs with the same curve on two machines: {'; '.join(pairs) or 'none was run on two'}."
+
+
 def table(results) -> str:
   """One row per algorithm, with means over its runs."""
   steps = range(0, STEPS + 1, EVERY)
@@ -258,9 +273,9 @@ def figure(results, path: pathlib.Path) -> None:
 
 PAGE = """# Seven algorithms, one world
 
-`python benchmarks/algorithms.py --machines --seeds=0,1 --docs` wrote this page from runs of commit {commits}. Every run
-starts from a warm start of its seed and machine, and takes {steps} steps. The warm start is the base reader, fine-tuned
-on faulty demonstrations in a made-up world until it answers one-hop questions. A step samples at most {episodes}
+`python benchmarks/algorithms.py --machines --seeds={seeds} --docs` wrote this page from runs of commit {commits}. Every
+run starts from a warm start of its seed and machine, and takes {steps} steps. The warm start is the base reader,
+fine-tuned on faulty demonstrations in a made-up world until it answers one-hop questions. A step samples at most {episodes}
 episodes and takes two optimiser steps, each on half of the prompts. The reward is exact match alone. The learning rate
 is 2e-4 for all; nothing was tuned. EM is on {n} held-out questions, greedy, mean of {runs}.
 
@@ -270,7 +285,7 @@ is 2e-4 for all; nothing was tuned. EM is on {n} held-out questions, greedy, mea
 - *worst fall*: the largest drop of EM from one evaluation to any later one, over all runs.
 - *entropy*: nats per token, first and last step. *clipped*: median share of clipped tokens. *largest KL per step*: the
   largest KL(old ‖ new) over one step's updates.
-- 1 thread with AVX2 gives the same digits as 1 thread: on the machine of these runs XLA prefers 256-bit vectors.
+- {digits}
 - `ALGORITHMS` in `benchmarks/algorithms.py` has the settings of each algorithm. DAPO draws 16 prompts at a time, at
   most twice, and trains on the first 16 groups whose outcomes differ. PPO samples one episode for each of 256 prompts;
   its critic has its own parameters.
