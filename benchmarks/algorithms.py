@@ -6,6 +6,7 @@ killed one continues from its last checkpoint. Table and figure use the runs tha
 docs/algorithms.md and docs/algorithms.png.
 """
 
+import itertools
 import json
 import os
 import pathlib
@@ -210,16 +211,17 @@ def said(results) -> str:
 
 
 def same_digits(results) -> str:
-  """Of how many runs the curve does not depend on the machine, although sums are split differently there."""
-  of = {(r["arm"], r["seed"], r["machine"]): r["em"] for r in results}
-  kinds, pairs = list(machines.MACHINES), []
-  for first, second in ((a, b) for i, a in enumerate(kinds) for b in kinds[i + 1 :]):
+  """The number of runs whose curves are equal on two machines, although sums are split differently there."""
+  curves = {(r["machine"], r["arm"], r["seed"]): r["em"] for r in results}
+  found = []
+  for first, second in itertools.combinations(machines.MACHINES, 2):
     both = [
-      (em, of[arm, seed, second]) for (arm, seed, kind), em in of.items() if (arm, seed, second) in of and kind == first
+      (curves[first, *run], em)
+      for (machine, *run), em in curves.items()
+      if machine == second and (first, *run) in curves
     ]
-    if both:
-      pairs.append(f"{first} and {second}: {sum(a == b for a, b in both)} of {len(both)}")
-  return f"Runs with the same curve on two machines: {'; '.join(pairs) or 'none was run on two'}."
+    found += [f"{first} and {second}, {sum(a == b for a, b in both)} of {len(both)}"] if both else []
+  return f"Runs with the same curve on two machines: {'; '.join(found) or 'none was made on two'}."
 
 
 def table(results) -> str:
@@ -275,8 +277,8 @@ PAGE = """# Seven algorithms, one world
 
 `python benchmarks/algorithms.py --machines --seeds={seeds} --docs` wrote this page from runs of commit {commits}. Every
 run starts from a warm start of its seed and machine, and takes {steps} steps. The warm start is the base reader,
-fine-tuned on faulty demonstrations in a made-up world until it answers one-hop questions. A step samples at most {episodes}
-episodes and takes two optimiser steps, each on half of the prompts. The reward is exact match alone. The learning rate
+fine-tuned on faulty demonstrations in a made-up world until it answers one-hop questions. A step samples at most
+{episodes} episodes and takes two optimiser steps, each on half of the prompts. The reward is exact match alone. The learning rate
 is 2e-4 for all; nothing was tuned. EM is on {n} held-out questions, greedy, mean of {runs}.
 
 {table}
