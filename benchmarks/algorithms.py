@@ -275,11 +275,12 @@ def figure(results, path: pathlib.Path) -> None:
 
 PAGE = """# Seven algorithms, one world
 
-`python benchmarks/algorithms.py --machines --seeds={seeds} --docs` wrote this page from runs of commit {commits}. Every
-run starts from a warm start of its seed and machine, and takes {steps} steps. The warm start is the base reader,
-fine-tuned on faulty demonstrations in a made-up world until it answers one-hop questions. A step samples at most
-{episodes} episodes and takes two optimiser steps, each on half of the prompts. The reward is exact match alone. The learning rate
-is 2e-4 for all; nothing was tuned. EM is on {n} held-out questions, greedy, mean of {runs}.
+`python benchmarks/algorithms.py --machines --seeds={seeds} --docs` wrote this page from runs of commit {commits}.
+Every run starts from a warm start of its seed and machine, and takes {steps} steps. The warm start is the base
+reader, fine-tuned on faulty demonstrations in a made-up world until it answers one-hop questions. A step samples at
+most {episodes} episodes and takes two optimiser steps, each on half of the prompts. The reward is exact match
+alone. The learning rate is 2e-4 for all; nothing was tuned. EM is on {n} held-out questions, greedy, mean of
+{runs}.
 
 {table}
 
