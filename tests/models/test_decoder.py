@@ -66,10 +66,13 @@ def test_transformers_logits_and_gradients(family, tmp_path):
   near = 1e-4 if family == "gemma3_text" else 1e-5
   np.testing.assert_allclose(logits, golden["logits"], atol=near)
   tensors = mapping.entries(families.tensors(family), gradients)
+  # The norms of Gemma's gradients are up to 90, and each layer's carry the rounding of those after it.
+  largest = max(norm for norm, *_ in golden["gradients"].values())
+  slack = 1e-5 * largest if family == "gemma3_text" else near
   for tensor, _, read in tensors:
     flat = np.concatenate(list(read())).reshape(-1)
     got = [np.linalg.norm(flat), flat[0], flat[flat.size // 2]]
-    np.testing.assert_allclose(got, golden["gradients"][tensor], rtol=near, atol=near, err_msg=tensor)
+    np.testing.assert_allclose(got, golden["gradients"][tensor], rtol=near, atol=slack, err_msg=tensor)
   assert len(tensors) == len(golden["gradients"])
 
 
