@@ -18,7 +18,7 @@ from ragrl_jax.structs import Example
 
 METRICS = dict(
   n=300, failed=2, unjudged=0, em=0.42, em_interval=[0.36, 0.48], f1=0.5, f1_interval=[0.44, 0.56], searches=1.5,
-  seeds=3, settings=dict(retrieval=dict(index="/home/me/wiki", top_k=3), sampling="greedy", data="dev.jsonl"),
+  seeds=3, settings=dict(retrieval=dict(index="/data/me/wiki", top_k=3), sampling="greedy", data="dev.jsonl"),
 )  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def test_the_card_says_what_the_run_was(tmp_path):
     recipe="care",
     data__train=f"{data},hf:owner/name//train",
     data__evaluate=str(tmp_path / "gone.jsonl"),
-    model__path="/home/me/.cache/hub/models--Qwen--Qwen2.5-3B/snapshots/abc",
+    model__path="/data/me/.cache/hub/models--Qwen--Qwen2.5-3B/snapshots/abc",
   )
   versions.record(folder, None)
   text = written(folder, step=4, licence="apache-2.0")
@@ -88,7 +88,7 @@ def test_settings_are_compared_with_the_presets(tmp_path):
     loss__kl_coef=0.5,
     switches={"bonus": 3.0},
     log__wandb=True,
-    prompting__tokenizer="/home/me/words.model",
+    prompting__tokenizer="/data/me/words.model",
     retrieval__index="http://10.0.0.7:8000",
   )
   lines = section(written(other), "Settings").splitlines()

@@ -166,7 +166,7 @@ def test_an_evaluations_episodes_have_texts_only_and_several_conversations_are_k
     (*episode.segments, second, structs.Segment(structs.MODEL, (3,), "No", (-0.5,), "eos")), starts=(4,), ended="eos"
   )
   (tmp_path / "settings.json").write_text(
-    json.dumps({"recipe": "search_r1", "preset": "paper", "checkpoint": "/home/me/out/run/checkpoints/40"})
+    json.dumps({"recipe": "search_r1", "preset": "paper", "checkpoint": "/data/me/out/run/checkpoints/40"})
   )
   (tmp_path / episodes.PLAYED).write_text(json.dumps(episodes.played(example, episode)) + "\n")
   assert interchange.write(tmp_path, "atif", tmp_path / "out.jsonl") == 1
