@@ -6,7 +6,7 @@ Run:    python launchers/train.py --config configs/tool_agent.py --workdir OUT -
 Variants: smoke (tiny sizes, same rules).
 Expect: not run yet at this size.
 
-docs/howto/tools.md says what a tool may be.
+docs/howto/tools.md describes the tools.
 """
 
 from ragrl_jax import config as config_lib
@@ -16,7 +16,7 @@ from ragrl_jax import recipes
 def get_config(variant: str = ""):
   config, chosen = recipes.configure("tool_agent", variant)
   config.model.update(dict(dtype="bfloat16", remat=True))
-  # Room for the turns of a tool loop: a turn reasons and calls, results stand beside it.
+  # Room for the turns of a tool loop: reasoning, calls and results.
   config.rollout.update(
     dict(
       prompts_per_step=64, group_size=8, lanes=128, rows=256, context=8192, prefill=256, page=128, max_new_tokens=1024

@@ -1,1 +1,1 @@
-"""Tools that a model calls: typed Python functions, and the tools of MCP servers."""
+"""Tools that a model can call: typed Python functions, and the tools of MCP servers."""

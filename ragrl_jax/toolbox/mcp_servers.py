@@ -1,4 +1,4 @@
-"""The tools of MCP servers, by the official SDK (the extra `mcp`). One session is kept open for each server."""
+"""The tools of MCP servers, with the official SDK (the extra `mcp`). One session per server stays open."""
 
 import asyncio
 import atexit
@@ -10,21 +10,21 @@ from typing import Any
 
 from ragrl_jax.toolbox.tool import Refused, Tool, loop
 
-CLOSED = -32000  # the SDK's code for a connection that has ended
-END_S = 10.0  # seconds that a server has to end with this process; the SDK kills it before
+CLOSED = -32000  # the SDK's error code for a closed connection
+END_S = 10.0  # seconds to wait for a server's end; the SDK kills its process earlier
 
 
 @functools.cache
 def tools_of(where: str, timeout_s: float) -> tuple[Tool, ...]:
-  """The tools of a server, listed once in a process. It is started, or asked, at the first call.
+  """The tools of a server. The server is started or contacted once per process; later calls return the same tools.
 
   Args:
-    where: a command, whose process is the server on its standard input and output, with this process's environment; or
-      the http://… or https://… address of a server (streamable HTTP).
-    timeout_s: seconds within which it must list its tools.
+    where: a command, which is started with this process's environment and is the server on its standard input and
+      output; or the http://… or https://… address of a server (streamable HTTP).
+    timeout_s: most seconds until the server has listed its tools.
 
   Raises:
-    ValueError: the SDK is not installed; no such command; the server gives no list in time.
+    ValueError: the SDK is not installed, the command does not exist, or the server does not list its tools in time.
   """
   server = Server(where)
   asked = asyncio.run_coroutine_threadsafe(asyncio.wait_for(server.tools(), timeout_s), loop())
@@ -32,7 +32,7 @@ def tools_of(where: str, timeout_s: float) -> tuple[Tool, ...]:
     listed = asked.result()
   except TimeoutError:
     why = f"it gave no list of its tools within {timeout_s:g} s (config.switches.timeout_s)"
-  except Exception as error:  # noqa: BLE001  (whatever keeps a server from starting is told to who named it)
+  except Exception as error:  # noqa: BLE001  (any reason is reported to the user who named the server)
     why = _causes(error)
   else:
     atexit.register(server.close)
@@ -42,13 +42,13 @@ def tools_of(where: str, timeout_s: float) -> tuple[Tool, ...]:
 
 
 class Server:
-  """A server and the session with it. All methods run on `loop()`.
+  """A server and the session with it. All coroutines must run on `tool.loop()`.
 
   Args:
     where: see `tools_of`.
 
   Raises:
-    ValueError: the SDK is not installed, or there is no command.
+    ValueError: the SDK is not installed, or the command is empty.
   """
 
   def __init__(self, where: str):
@@ -62,13 +62,13 @@ class Server:
     if not where.startswith(("http://", "https://")):
       command, *arguments = shlex.split(where) or [""]
       if not command:
-        raise ValueError("config.switches.mcp has an empty entry: name commands or addresses, with | between them.")
+        raise ValueError("config.switches.mcp has an empty entry: name commands or addresses, separated by |.")
       self._where = mcp.StdioServerParameters(command=command, args=arguments, env=dict(os.environ))
-    self._opened: asyncio.Future[Any] | None = None  # the client, as soon as it is connected
+    self._opened: asyncio.Future[Any] | None = None  # its result is the connected client
     self._holding: asyncio.Task[None] | None = None
 
   def close(self) -> None:
-    """Ends the session and the server's process, from any other thread."""
+    """Ends the session and the server's process. Must be called from another thread than that of `tool.loop()`."""
     asyncio.run_coroutine_threadsafe(self._close(), loop()).result(END_S)
 
   async def _close(self) -> None:
@@ -77,7 +77,11 @@ class Server:
       await asyncio.gather(self._holding, return_exceptions=True)
 
   async def tools(self) -> tuple[Tool, ...]:
-    """All tools that the server lists."""
+    """All tools that the server lists, over all pages of the list.
+
+    Raises:
+      ConnectionError: the server cannot be reached or started.
+    """
     client, listed, cursor = await self._client(), [], None
     while True:
       page = await client.list_tools(cursor=cursor)
@@ -95,23 +99,23 @@ class Server:
     try:
       result = await client.call_tool(name, arguments)
     except mcp.MCPError as error:
-      if error.code != CLOSED:  # the server's answer, and others wait for theirs
+      if error.code != CLOSED:  # only this call failed; the connection stays open for others
         raise
       self._forget(client)
       raise ConnectionError("the MCP server closed the connection") from error
     text = "\n".join(block.text if block.type == "text" else f"[{block.type}]" for block in result.content)
     if result.is_error:
-      raise Refused(text or "the server says that the call is wrong")
+      raise Refused(text or "the server refused the call and gave no reason")
     if not result.content and result.structured_content is not None:
       return json.dumps(result.structured_content, ensure_ascii=False)
     return text
 
   async def _client(self) -> Any:
-    """The connected client. After a connection has ended, a new one: a process is started anew."""
+    """The connected client. If the connection has ended, this connects again, or starts the command again."""
     if self._opened is None or self._holding is None or self._holding.done():
       self._opened = asyncio.get_running_loop().create_future()
       self._holding = asyncio.create_task(self._hold(self._opened))
-    # A call whose time is over does not take the connection with it: the next one finds it made.
+    # Shielded, so that a call whose deadline passes does not cancel the connecting: the next call can use it.
     return await asyncio.shield(self._opened)
 
   def _forget(self, client: Any) -> None:
@@ -122,14 +126,14 @@ class Server:
         self._opened = None
 
   async def _hold(self, opened: asyncio.Future[Any]) -> None:
-    """Keeps a connection open, in a task of its own: a connection must be closed by the task that opened it."""
+    """Keeps a connection open. It is a separate task, because the task that opens a connection must also close it."""
     import mcp
 
     try:
       async with mcp.Client(self._where) as client:
         opened.set_result(client)
         await asyncio.Event().wait()  # until the task is cancelled, or the connection breaks
-    except Exception as error:  # noqa: BLE001  (given to who waits for the connection; a later call makes another)
+    except Exception as error:  # noqa: BLE001  (passed to the call that waits; a later call connects again)
       if not opened.done():
         opened.set_exception(ConnectionError(_causes(error)))
     finally:
@@ -138,7 +142,7 @@ class Server:
 
 
 def _causes(error: BaseException) -> str:
-  """The error in words; of a group of errors, each."""
+  """The message of an error; for a group of errors, all their messages."""
   if isinstance(error, BaseExceptionGroup):
     return "; ".join(dict.fromkeys(map(_causes, error.exceptions)))
   return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".rstrip(": ")

@@ -1,4 +1,4 @@
-"""Python functions of the user's own, found by name: "FILE.py:FUNCTION" or "MODULE:FUNCTION"."""
+"""Finds the user's own Python functions by name: "FILE.py:FUNCTION" or "MODULE:FUNCTION"."""
 
 import functools
 import importlib
@@ -11,7 +11,7 @@ from typing import Any
 
 @functools.cache
 def _module(path: str) -> types.ModuleType:
-  """A file as a module. It is executed once, however many recipes name it."""
+  """Imports a file as a module. The file is executed once, even if several recipes name it."""
   spec = importlib.util.spec_from_file_location(f"ragrl_program_{pathlib.Path(path).stem}", path)
   assert spec is not None and spec.loader is not None
   module = importlib.util.module_from_spec(spec)
@@ -20,10 +20,14 @@ def _module(path: str) -> types.ModuleType:
 
 
 def function_of(name: str, setting: str) -> Callable[..., Any]:
-  """The function "FILE.py:NAME" or "MODULE:NAME".
+  """The function with this name.
+
+  Args:
+    name: "FILE.py:FUNCTION" or "MODULE:FUNCTION".
+    setting: the setting that has the name, for error messages.
 
   Raises:
-    ValueError: there is none; the message names the setting.
+    ValueError: the file, module or function does not exist. The message names the setting.
   """
   where, _, function = name.rpartition(":")
   if not where or not function.isidentifier():

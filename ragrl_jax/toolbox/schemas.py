@@ -1,4 +1,4 @@
-"""JSON schemas: of a typed Python function's arguments, and the check of what a model wrote against a schema."""
+"""JSON schemas: makes them from typed Python functions, and checks a model's arguments against them."""
 
 import inspect
 import json
@@ -12,18 +12,21 @@ _SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean", type
 _ALLOWED = "str, int, float, bool, None, Literal, list[…], dict[str, …], Any, or these joined by |"
 _ARGUMENT = re.compile(r"^\s+\*?(\w+)(?: *\([^)]*\))?: *(.*)$")
 _SECTION = re.compile(r"^(Args|Arguments|Returns|Raises|Yields|Examples?|Notes?): *$")
-_SHOWN = 60  # characters of a value in a message
+_SHOWN = 60  # most characters of a value in a message
 
 
 def of_function(function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
-  """(description, JSON schema of the arguments) of a function, from its docstring and its signature.
+  """Makes a JSON schema from a function's docstring and signature.
 
-  The docstring's text before `Args:` is the description. Lines `name: text` under `Args:` describe arguments. An
+  The description is the docstring's text before `Args:`. Lines `name: text` under `Args:` describe the arguments. An
   argument without a default is required.
 
+  Returns:
+    (description, JSON schema of the arguments).
+
   Raises:
-    ValueError: an argument has no annotation, or one that JSON has no type for; or it is positional-only or variadic.
-      The message has the names of function and argument.
+    ValueError: an argument has no annotation, its type does not exist in JSON, or it is positional-only or variadic.
+      The message names the function and the argument.
   """
   name = getattr(function, "__name__", str(function))
   try:
@@ -74,7 +77,7 @@ def _of_type(kind: Any, where: str) -> dict[str, Any]:
 
 
 def _docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-  """(the text before the first section, what `Args:` says of each argument)."""
+  """(text before the first section, argument → its description under `Args:`)."""
   section, before, about, last = "", [], {}, ""
   for line in (inspect.getdoc(function) or "").splitlines():
     if found := _SECTION.match(line):
@@ -90,15 +93,18 @@ def _docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
 
 
 def fault(value: Any, schema: Any, where: str = "the arguments") -> str:
-  """What is wrong with a JSON value under a schema, in words; "" if nothing is.
+  """Checks a JSON value against a schema.
 
-  It checks `type`, `enum`, `const`, `anyOf`, `oneOf`, `properties`, `required`, `additionalProperties` and `items`, and
-  passes over other keywords: a server that has them checks them itself.
+  It checks `type`, `enum`, `const`, `anyOf`, `oneOf`, `properties`, `required`, `additionalProperties` and `items`. It
+  ignores other keywords: a server that uses them checks them itself.
 
   Args:
-    value: what the model wrote, as `json.loads` reads it.
+    value: the model's value, as `json.loads` returns it.
     schema: a JSON schema.
-    where: what the value is, for the message.
+    where: a name for the value, for the message.
+
+  Returns:
+    The first fault as a message for the model; "" if the value is valid.
   """
   if not isinstance(schema, Mapping):  # true and false are schemas too
     return f"{where} must be left out" if schema is False else ""
@@ -135,7 +141,7 @@ def _fault_of_object(value: dict[str, Any], schema: Mapping[str, Any], where: st
 
 
 def _is(value: Any, kind: str) -> bool:
-  if isinstance(value, bool):  # True is no 1 in JSON
+  if isinstance(value, bool):  # in Python, True is an int; in JSON, true is not a number
     return kind == "boolean"
   types_of = dict(string=str, integer=int, number=(int, float), null=type(None), array=list, object=dict)
   return isinstance(value, types_of.get(kind, ()))

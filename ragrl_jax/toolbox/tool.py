@@ -16,21 +16,21 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class Refused(Exception):
-  """A call that the tool does not take: the model's mistake, which it is told. It is not tried again."""
+  """The tool refuses a call because of the model's mistake. The model reads the message; the call is not repeated."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tool:
-  """A tool as a model sees it, and what a call does.
+  """A tool: what the model sees of it, and the function that a call runs.
 
   Attributes:
-    name, description: for the model.
-    parameters: JSON schema of the arguments, an object.
-    run: (arguments) → the result as text. It is awaited on `loop()`. It raises Refused for a mistake of the model's;
-      any other error is the tool's own failure.
+    name, description: texts for the model.
+    parameters: the JSON schema of the arguments, whose type is "object".
+    run: arguments → the result as text. It is awaited on `loop()`. It raises Refused if the model made a mistake; any
+      other error is a failure of the tool.
 
   Raises:
-    ValueError: a name that templates cannot show.
+    ValueError: the name has characters that chat templates cannot show, or is too long.
   """
 
   name: str
@@ -44,20 +44,21 @@ class Tool:
 
   @property
   def shown(self) -> dict[str, Any]:
-    """The tool as chat templates take it."""
+    """The tool in the format of chat templates: {"type": "function", "function": …}."""
     function = dict(name=self.name, description=self.description, parameters=dict(self.parameters))
     return dict(type="function", function=function)
 
 
 def of_function(function: Callable[..., Any]) -> Tool:
-  """A typed Python function as a tool; see `schemas.of_function`.
+  """Makes a tool from a typed Python function; see `schemas.of_function`.
 
-  A plain function runs in a thread, an `async def` on `loop()`, where it must not block. A text that it returns is the
-  result; any other value is written as JSON. A ValueError is for the model: it is told the message. Errors of a class
-  below ValueError are not: they are seldom about the arguments (JSONDecodeError of a server's answer).
+  A plain function runs in a thread. An `async def` function runs on `loop()`, where it must not block. A returned text
+  is the result; any other value is written as JSON. A ValueError is a refusal: the model reads its message. An error of
+  a subclass of ValueError is a failure of the tool, because it rarely concerns the arguments (a JSONDecodeError, for
+  example, usually concerns a server's response).
 
   Raises:
-    ValueError: its signature has no schema.
+    ValueError: the signature has no schema.
   """
   description, parameters = schemas.of_function(function)
 
@@ -71,7 +72,7 @@ def of_function(function: Callable[..., Any]) -> Tool:
       if type(error) is not ValueError:
         raise
       raise Refused(" ".join(str(error).split()) or "the arguments are not accepted") from error
-    except SystemExit as error:  # it must end neither the loop nor the run
+    except SystemExit as error:  # a tool must not end the event loop or the run
       raise RuntimeError(f"SystemExit: {error}") from error
     return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
 
@@ -86,18 +87,18 @@ def _in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) -> as
     result, error = None, None
     try:
       result = function(**arguments)
-    except BaseException as raised:  # noqa: BLE001  (raised in the coroutine that called)
+    except BaseException as raised:  # noqa: BLE001  (`_settle` raises it in the calling coroutine)
       error = raised
-    with contextlib.suppress(RuntimeError):  # the loop has ended with the process
+    with contextlib.suppress(RuntimeError):  # the loop is closed, because the process ends
       loop.call_soon_threadsafe(_settle, given, result, error)
 
-  # Not a pool: Python waits for a pool's threads at exit, so a tool that hangs would keep a finished run alive.
+  # A daemon thread instead of a pool: Python waits for a pool's threads at exit, and a tool may hang.
   threading.Thread(target=work, name="tool", daemon=True).start()
   return given
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-  if future.done():  # its time was over
+  if future.done():  # the deadline has passed
     return
   if error is None:
     future.set_result(result)
@@ -112,7 +113,7 @@ _LOOPS: list[asyncio.AbstractEventLoop] = []
 
 
 def loop() -> asyncio.AbstractEventLoop:
-  """The event loop of all tools, in a thread that ends with the process. Connections last as long as it."""
+  """The event loop of all tools. It runs in a daemon thread until the process ends, so connections can stay open."""
   with _LOCK:
     if not _LOOPS:
       _LOOPS.append(asyncio.new_event_loop())

@@ -1,4 +1,4 @@
-"""Calls of tools: arguments checked, with a deadline, tried again, and told apart by what went wrong."""
+"""Calls tools: checks the arguments, limits the time, repeats failed calls, and tells refusals from failures."""
 
 import asyncio
 import dataclasses
@@ -9,17 +9,17 @@ from ragrl_jax.toolbox import schemas
 from ragrl_jax.toolbox.tool import Refused, Tool, loop
 
 OK, REFUSED, FAILED = "ok", "refused", "failed"
-BACKOFF_S = 0.5  # wait before the second try; it doubles with every further one
+BACKOFF_S = 0.5  # seconds before the second try; doubled for each further try
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """What a call gave.
+  """The result of a call.
 
   Attributes:
-    text: the result; else what is wrong.
-    kind: OK; REFUSED, the model's mistake (no such tool, other arguments, the tool's own refusal); or FAILED, the
-      tool's (no answer in time, an error) after all tries.
+    text: the tool's result, or the error message.
+    kind: OK; REFUSED: the model made a mistake (unknown tool, wrong arguments, refused by the tool); FAILED: the tool
+      failed in all tries (error, or no result in time).
   """
 
   text: str
@@ -30,11 +30,11 @@ class Toolbox:
   """Tools by name.
 
   Args:
-    tools: with different names.
-    timeout_s: seconds of one try of a call.
-    retries: tries after the first one, for failures. A tool that changes something should have none.
-    at_once: most calls at the same time; further ones wait, and their seconds begin after that.
-    backoff_s: seconds before the second try.
+    tools: the tools; their names must differ.
+    timeout_s: most seconds per try of a call.
+    retries: further tries after a failure. Set 0 if a tool has side effects.
+    at_once: most calls that run at the same time. Further calls wait; the wait does not count towards `timeout_s`.
+    backoff_s: seconds before the second try; doubled for each further try.
 
   Raises:
     ValueError: two tools have the same name.
@@ -52,11 +52,14 @@ class Toolbox:
     self._permits = asyncio.Semaphore(at_once)
 
   def wrong(self, name: str, arguments: str) -> str:
-    """What is wrong with a call, in words for the model: there is no such tool, or it takes other arguments; else "".
+    """Checks a call without making it.
 
     Args:
-      name: the tool's.
-      arguments: JSON, an object.
+      name: the tool's name.
+      arguments: the arguments, a JSON object as text.
+
+    Returns:
+      A message for the model if the tool does not exist or the arguments do not fit its schema; else "".
     """
     if name not in self.tools:
       return f"there is no tool {name!r:.80}: there is {', '.join(self.tools)}"
@@ -64,7 +67,11 @@ class Toolbox:
     return f"{name}: {found}" if found else ""
 
   async def call(self, name: str, arguments: str) -> Result:
-    """The result of a call. It may be awaited on any event loop; the tool runs on its own. Arguments as for `wrong`."""
+    """Makes a call. It can be awaited on any event loop; the tool runs on `tool.loop()`.
+
+    Args:
+      name, arguments: as in `wrong`.
+    """
     if wrong := self.wrong(name, arguments):
       return Result(wrong, REFUSED)
     tried = self._tried(self.tools[name], json.loads(arguments))
@@ -77,11 +84,11 @@ class Toolbox:
         await asyncio.sleep(self._backoff_s * 2 ** (number - 1))
       try:
         async with self._permits, asyncio.timeout(self._timeout_s) as limit:
-          # Each try has arguments of its own: the tool may change them.
+          # A copy for each try, because the tool may change its arguments.
           return Result(await tool.run(json.loads(json.dumps(arguments))))
       except Refused as refused:
         return Result(f"{tool.name}: {refused}", REFUSED)
-      except Exception as error:  # noqa: BLE001  (the tool is the user's: whatever it raises is its own failure)
+      except Exception as error:  # noqa: BLE001  (the tool is the user's, so any error is a failure of the tool)
         if isinstance(error, TimeoutError) and limit.expired():
           why = f"no answer within {self._timeout_s:g} s (config.switches.timeout_s)"
         else:

@@ -1,1 +1,1 @@
-"""Trains an agent that lives elsewhere: any program that talks to an OpenAI-compatible endpoint."""
+"""Trains an external agent: any program that uses an OpenAI-compatible endpoint."""

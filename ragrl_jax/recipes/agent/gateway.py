@@ -1,10 +1,10 @@
-"""The endpoint of a run: it answers each episode's program under an address of its own, on this machine alone.
+"""The endpoint of a run. Every episode has its own address, which only this machine can reach.
 
-    POST http://127.0.0.1:PORT/KEY/v1/chat/completions, /completions     as OpenAI's; see docs/howto/agents.md
+    POST http://127.0.0.1:PORT/KEY/v1/chat/completions, /completions     as in OpenAI's API; see docs/howto/agents.md
     POST http://127.0.0.1:PORT/KEY/v1/search                             {"query": …, "k": 3} → {"passages": […]}
     GET  http://127.0.0.1:PORT/KEY/v1/models
 
-KEY is a random number of 128 bits, known to the episode's program alone, and void when the episode ends.
+KEY is a random number of 128 bits. Only the episode's program knows it. It becomes invalid when the episode ends.
 """
 
 import asyncio
@@ -27,15 +27,17 @@ from ragrl_jax.retrieval import guard
 
 PAGES = {"chat/completions": "POST", "completions": "POST", "search": "POST", "models": "GET"}
 DONE = b"data: [DONE]\n\n"
-MAX_BYTES = 8 << 20  # of a request's body
-MOST = 100  # passages of one search
-STARTED_S = 30.0  # seconds within which the server has to listen
-KEPT_S = 3600  # seconds of an idle connection: clients close theirs long before, so that no request meets a closed one
-GUARD = guard.Guard(header_s=120.0, body_s=120.0)  # the clients are this machine's own, and so busy as it is
+MAX_BYTES = 8 << 20  # most bytes of a request's body
+MOST = 100  # most passages per search
+STARTED_S = 30.0  # seconds that the server has to start
+# Seconds that an idle connection stays open. Clients close theirs much earlier, so no request is sent on a connection
+# that the server is closing.
+KEPT_S = 3600
+GUARD = guard.Guard(header_s=120.0, body_s=120.0)  # long: clients run on this machine, which may be busy
 
 
 class Gateway:
-  """An ASGI application, served from the first episode on by a thread that ends with the process."""
+  """An ASGI application. A daemon thread serves it from the first episode until the process ends."""
 
   def __init__(self):
     self._sessions: dict[str, tuple[Session, Reading, float]] = {}
@@ -43,10 +45,18 @@ class Gateway:
     self._port = 0
 
   async def open(self, session: Session, reading: Reading, timeout_s: float) -> str:
-    """Serves a session; returns its base URL.
+    """Starts to serve a session.
+
+    Args:
+      session: the requests of one episode.
+      reading: how its requests are read.
+      timeout_s: most seconds per request.
+
+    Returns:
+      The base URL of the session; it ends in /v1.
 
     Raises:
-      RuntimeError: the server does not start.
+      RuntimeError: the server did not start.
     """
     if not self._port:
       await asyncio.to_thread(self._start)
@@ -55,7 +65,7 @@ class Gateway:
     return f"http://127.0.0.1:{self._port}/{key}/v1"
 
   def close(self, base_url: str) -> None:
-    """Forgets a session."""
+    """Stops serving a session. Later requests to its address are refused (410)."""
     self._sessions.pop(base_url.split("/")[3], None)
 
   def _start(self) -> None:
@@ -71,7 +81,7 @@ class Gateway:
       end = time.monotonic() + STARTED_S
       while not server.started:
         if not thread.is_alive() or time.monotonic() > end:
-          raise RuntimeError("the endpoint of the run's programs does not start: its log says why.")
+          raise RuntimeError("the endpoint for the run's programs did not start: the run's log has the reason.")
         time.sleep(0.005)
       self._port = server.servers[0].sockets[0].getsockname()[1]
 
@@ -89,25 +99,25 @@ class Gateway:
         await answer.whole(dict(object="list", data=[dict(id=MODEL, object="model", created=0, owned_by="ragrl_jax")]))
         return
       body = await guard.read_body(receive, MAX_BYTES)
-      if body is None:  # the client has left
+      if body is None:  # the client has disconnected
         return
       if len(body) > MAX_BYTES:
-        raise Refused(413, f"the body is longer than {MAX_BYTES} bytes: send less at a time.")
+        raise Refused(413, f"the body is longer than {MAX_BYTES} bytes: send less per request.")
       serve = self._searched if page == "search" else self._replied
       await answered(serve(session, reading, page, body, answer), receive, timeout_s)
     except Refused as refused:
       await answer.refuse(refused)
     except Exception:
       logging.exception("%s failed", scope["path"].partition("/v1/")[2])
-      await answer.refuse(Refused(500, "the run made a mistake: its own log says why."))
+      await answer.refuse(Refused(500, "internal error of the run: its log has the reason."))
 
   def _found(self, scope) -> tuple[Session, Reading, float, str]:
     _, key, *rest = scope["path"].split("/", 3)
     page = "/".join(rest).removeprefix("v1/")
     if key not in self._sessions:
-      raise Refused(410, "no episode of this address is being played.", code=OVER)
+      raise Refused(410, "no running episode has this address.", code=OVER)
     if page not in PAGES:
-      raise Refused(404, f"no page {page[:80]!r}: there are {', '.join(PAGES)}.")
+      raise Refused(404, f"there is no page {page[:80]!r}: use one of {', '.join(PAGES)}.")
     if PAGES[page] != scope["method"]:
       raise Refused(405, f"{page} needs {PAGES[page]}.")
     return *self._sessions[key], page
@@ -127,7 +137,7 @@ class Gateway:
     await answer.end()
 
   async def _searched(self, session: Session, reading: Reading, page: str, body: bytes, answer: Answer) -> None:
-    del reading, page  # a search needs neither
+    del reading, page  # not needed for a search
     try:
       said = json.loads(body)
       query, k = said["query"], said.get("k")
@@ -135,16 +145,16 @@ class Gateway:
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
       fine, query, k = False, "", None
     if not fine:
-      raise Refused(400, f'the body must be {{"query": "…", "k": 3}}, with k from 1 to {MOST}.')
+      raise Refused(400, f'the body must be {{"query": "…", "k": 3}}, with k between 1 and {MOST}.')
     found = await _there(session, session.search(query, k))
     await answer.whole(dict(passages=[dataclasses.asdict(passage) for passage in found]))
 
 
 async def _there(session: Session, work: Any) -> Any:
-  """The work's result. It is done on the episode's loop."""
+  """Awaits the work on the episode's event loop, and returns its result."""
   try:
     result = asyncio.run_coroutine_threadsafe(work, session.loop)
-  except RuntimeError:  # that loop is closed
+  except RuntimeError:  # the episode's loop is closed
     work.close()
     raise Refused(410, "this episode is over.", code=OVER) from None
   return await asyncio.wrap_future(result)

@@ -1,4 +1,4 @@
-"""Reads transcripts. In a run the program itself says what its answer is."""
+"""Reads transcripts. In a run, the program itself returns its answer."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ class Parser:
   """Reads model text.
 
   Args:
-    stops: the stop strings that requests may name.
+    stops: the stop strings that requests may use.
   """
 
   def __init__(self, stops: Sequence[str] = ()):
@@ -24,6 +24,6 @@ class Parser:
     return text.strip() or None
 
   def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
-    """(None, None): which texts are results, only the program knows."""
+    """(None, None): only the program knows which texts are search results."""
     del said, text
     return None, None

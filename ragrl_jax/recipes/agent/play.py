@@ -1,4 +1,4 @@
-"""An episode: a program runs, and its requests are the policy's turns."""
+"""An episode: a program runs, and the policy's replies to its requests are the turns."""
 
 import asyncio
 import weakref
@@ -24,18 +24,18 @@ def build(
   split: bool,
   scores_errors: bool,
 ):
-  """The play.
+  """Makes the coroutine that plays an episode.
 
   Args:
-    program: what is run for every episode.
-    prompt: the question as a message, for a program that asks for nothing.
-    stops: the stop strings that requests may name.
+    program: runs once per episode.
+    prompt: the question as a message. It is the prompt of an episode whose program sent no request.
+    stops: the stop strings that requests may use.
     max_requests, split: see `Session`.
-    timeout_s: seconds of a program.
-    at_once: most programs that run at a time.
-    scores_errors: whether an error of the program is an episode without an answer; else the episode fails.
+    timeout_s: most seconds of a program.
+    at_once: most programs that run at the same time.
+    scores_errors: True: an episode whose program raised an error has no answer and is scored; False: it fails.
   """
-  # Only here: a server's packages take time to import, and other recipes need none.
+  # Imported here, because a server's packages take time to import and other recipes do not need them.
   from ragrl_jax.recipes.agent.gateway import Gateway
 
   gateway = Gateway()
@@ -57,7 +57,7 @@ def build(
         result = _read(program, await program.run(given))
       except program_lib.Died as died:
         error = str(died)
-      except asyncio.CancelledError:  # the run ends: nothing is drawn any more
+      except asyncio.CancelledError:  # the run ends: the reply that is being sampled is cancelled, too
         await session.close(cancel=True)
         raise
       finally:
@@ -67,7 +67,7 @@ def build(
       raise session.crashed
     if session.failure:
       raise structs.ToolFailed(session.failure)
-    # A program that had no room or no requests left may well end with an error: the policy spent them.
+    # The policy used up the context or the requests. The program's error follows from that, so the episode is scored.
     if error and not (scores_errors or session.ended):
       raise structs.ToolFailed(error)
     facts = dict(answer=result.answer, requests=session.requests, tool_calls=session.calls, searches=session.searches)

@@ -1,4 +1,4 @@
-"""Runs programs: Python functions in threads, coroutines on a loop of their own, commands in processes."""
+"""Runs programs: Python functions in threads, coroutines on one event loop, commands in processes."""
 
 import asyncio
 import contextlib
@@ -15,25 +15,25 @@ from ragrl_jax.recipes.agent.task import Task
 from ragrl_jax.toolbox import named
 
 COMMAND = "command:"
-MOST_BYTES = 1 << 20  # that a command may print
+MOST_BYTES = 1 << 20  # most bytes that a command may print
 
 
 class Died(Exception):
-  """The program gave no result. The message says which program, and why."""
+  """The program returned no valid result. The message names the program and the reason."""
 
 
 class Program:
-  """A program by its name: "FILE.py:FUNCTION", "MODULE:FUNCTION" or "command:WORDS".
+  """A program, given by its name: "FILE.py:FUNCTION", "MODULE:FUNCTION" or "command:WORDS".
 
-  A function takes a `Task`. An `async def` runs on one event loop with all others of its kind; any other function runs
-  in a thread of its own. A command gets the task as JSON on its standard input, and OPENAI_BASE_URL and OPENAI_API_KEY;
-  the last line that it prints is its result, JSON or text.
+  A function takes a `Task`. All `async def` functions run on one event loop; any other function runs in its own thread.
+  A command reads the task as JSON from its standard input, and has OPENAI_BASE_URL and OPENAI_API_KEY in its
+  environment. The last line that it prints is its result, as JSON or text.
 
   Args:
     name: as above.
 
   Raises:
-    ValueError: there is no such file, module or function.
+    ValueError: the file, module or function does not exist, or there is no command after "command:".
   """
 
   def __init__(self, name: str):
@@ -42,14 +42,14 @@ class Program:
     if name.startswith(COMMAND) and not self._command:
       raise ValueError(f"config.switches.program={name!r}: there is no command after {COMMAND!r}.")
     self._function = None if self._command else named.function_of(name, "config.switches.program")
-    self._loop: asyncio.AbstractEventLoop | None = None  # of coroutines
+    self._loop: asyncio.AbstractEventLoop | None = None  # runs the `async def` functions
     self._lock = threading.Lock()
 
   async def run(self, task: Task) -> Any:
-    """What the program returns.
+    """Runs the program on a task, and returns what the program returns.
 
     Raises:
-      Died: it raised an error, ended with one, or took longer than `task.timeout_s`.
+      Died: the program raised an error, exited with a status other than 0, or took longer than `task.timeout_s`.
     """
     try:
       return await asyncio.wait_for(self._run(task), task.timeout_s)
@@ -68,7 +68,7 @@ class Program:
   async def _guarded(self, function: Callable[[Task], Awaitable[Any]], task: Task) -> Any:
     try:
       return await function(task)
-    except (Exception, SystemExit) as error:  # it is the user's: whatever it raises is its own failure
+    except (Exception, SystemExit) as error:  # the function is the user's, so any error fails only this episode
       raise Died(self._raised(error)) from error
 
   def _thread(self, function: Callable[[Task], Any], task: Task) -> asyncio.Future[Any]:
@@ -82,10 +82,10 @@ class Program:
       except (Exception, SystemExit) as error:  # noqa: BLE001  (as above)
         died = Died(self._raised(error))
         died.__cause__ = error
-      with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
+      with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
         loop.call_soon_threadsafe(_settle, given, result, died)
 
-    # Not a pool: a program that hangs would keep the process alive at its end.
+    # A daemon thread instead of a pool: Python waits for a pool's threads at exit, and a program may hang.
     threading.Thread(target=work, name="program", daemon=True).start()
     return given
 
@@ -101,13 +101,13 @@ class Program:
     try:
       said, errors = await process.communicate(task.json().encode() + b"\n")
     finally:
-      with contextlib.suppress(ProcessLookupError):  # all of it has ended
+      with contextlib.suppress(ProcessLookupError):  # the process and its children have ended
         os.killpg(process.pid, signal.SIGKILL)
     if process.returncode:
       last = errors.decode(errors="replace").strip().splitlines()[-1:] or [""]
       raise Died(f"the program {self.name} ended with status {process.returncode}: {last[0][:300]}")
     if len(said) > MOST_BYTES:
-      raise Died(f"the program {self.name} printed {len(said)} bytes: at most {MOST_BYTES}.")
+      raise Died(f"the program {self.name} printed {len(said)} bytes: it may print at most {MOST_BYTES}.")
     lines = said.decode(errors="replace").strip().splitlines()
     if not lines:
       return None
@@ -118,7 +118,7 @@ class Program:
     return value if value is None or isinstance(value, dict | str) else lines[-1]
 
   def _coroutines(self) -> asyncio.AbstractEventLoop:
-    """The loop of coroutines, in a thread that ends with the process: clients may be shared over episodes."""
+    """The event loop of `async def` functions, in a daemon thread. It is shared, so episodes can share HTTP clients."""
     with self._lock:
       if self._loop is None:
         self._loop = asyncio.new_event_loop()
@@ -131,7 +131,7 @@ class Program:
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-  if future.done():  # its time was over
+  if future.done():  # the deadline has passed
     return
   if error is None:
     future.set_result(result)

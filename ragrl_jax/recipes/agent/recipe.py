@@ -1,4 +1,4 @@
-"""Agents that live elsewhere: see README.md."""
+"""External agents: see README.md."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -18,19 +18,19 @@ from ragrl_jax.toolbox import named
 
 @dataclasses.dataclass(frozen=True)
 class Switches(recipe_lib.Switches):
-  """How programs are run and paid; README.md explains each."""
+  """How programs are run and scored; README.md explains each switch."""
 
   program: str = "ragrl_jax.recipes.agent.programs.ask:run"  # FILE.py:FUNCTION, MODULE:FUNCTION or command:WORDS
   reward: str = "em"  # em, f1, judge, program, or FILE.py:FUNCTION of (example, answer, facts)
-  search: bool = False  # programs search the run's own index (config.retrieval), at task.search
-  rewritten: str = setting("refuse", choices=("refuse", "split"))  # what a request that rewrites its history gets
+  search: bool = False  # programs can search the run's own index (config.retrieval) with task.search
+  rewritten: str = setting("refuse", choices=("refuse", "split"))  # a request that rewrites the history: error, new row
   errors: str = setting(
     "mask", choices=("mask", "score")
-  )  # an error of a program: no episode, or one without an answer
-  max_requests: int = setting(16, least=1)  # requests of an episode
-  timeout_s: float = setting(600.0, above=0)  # seconds of an episode
-  at_once: int = setting(128, least=1)  # programs that run at a time, in this process
-  stops: str = ""  # the stop strings that requests may name, with | between them
+  )  # a program raised an error: leave the episode out, or score it as one without an answer
+  max_requests: int = setting(16, least=1)  # most requests per episode
+  timeout_s: float = setting(600.0, above=0)  # most seconds per episode
+  at_once: int = setting(128, least=1)  # most programs that run at the same time, in this process
+  stops: str = ""  # the stop strings that requests may use, separated by |
 
   def __post_init__(self):
     super().__post_init__()
@@ -42,15 +42,22 @@ PRESETS: dict[str, dict[str, Any]] = {"paper": {}}
 
 
 def measures(example: Example, episode: Episode) -> Mapping[str, float | None]:
-  """Requests, tool calls and searches; 1 where a program's error is scored; how often it rewrote its history."""
-  del example  # they are the episode's
+  """Counts of one episode: requests, tool calls and searches.
+
+  `errors` is 1 if the program's error was scored, else 0. `rewrites` counts how often the program rewrote its history.
+  """
+  del example  # all counts are facts of the episode
   facts = episode.facts
   counts = {name: facts.get(name) for name in ("requests", "tool_calls", "searches")}
   return counts | dict(errors=float("error" in facts), rewrites=float(len(facts.get("rewrites", ()))))
 
 
 def build(switches: Switches) -> recipe_lib.Recipe:
-  """The recipe with these switches."""
+  """The recipe with these switches.
+
+  Raises:
+    ValueError: the program or the reward function does not exist.
+  """
   stops = tuple(stop for stop in switches.stops.split("|") if stop)
   prompt, parser = Prompt(), Parser(stops)
   kind = switches.reward

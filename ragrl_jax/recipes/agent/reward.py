@@ -1,4 +1,4 @@
-"""The reward: of the program's answer by exact match, F1, a judge or a function; or the program's own number."""
+"""The reward: the program's answer scored by exact match, F1, a judge or a function; or the program's own number."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from ragrl_jax.recipes import answered
 from ragrl_jax.recipes.agent.parser import Parser
 from ragrl_jax.structs import Episode, Example
 
-# (example, answer, facts) → a number, or None if it cannot be said
+# (example, answer, facts) → a number, or None if the episode cannot be scored
 Function = Callable[[Example, str, Any], float | None]
 KINDS = ("em", "f1", "judge", "program")
 
@@ -17,8 +17,8 @@ class Reward(answered.Reward):
   """Scores one episode.
 
   Args:
-    parser: reads transcripts, in which no program says its answer.
-    kind: one of KINDS, or a function.
+    parser: reads the answers of transcripts, which have no program.
+    kind: one of KINDS, or a function of (example, answer, facts).
   """
 
   def __init__(self, parser: Parser, kind: str | Function):
@@ -26,7 +26,10 @@ class Reward(answered.Reward):
     self._kind = kind
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
-    """`answer`: see `KINDS`; None if a tool failed, or if the program, the judge or the function gave no number."""
+    """The term `answer`, scored by the reward's kind.
+
+    Its value is None if a tool failed, or if the program, the judge or the function gave no number.
+    """
     if episode.ended == "failed":
       return dict(answer=None)
     if self._kind in ("em", "judge"):

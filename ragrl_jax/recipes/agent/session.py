@@ -1,12 +1,12 @@
-"""The requests of one episode become turns of conversations with the policy, token by token.
+"""Turns the requests of one episode into turns of conversations with the policy, with exactly the sampled tokens.
 
-A request brings its whole history. Where it begins with a conversation as the policy knows it, the conversation goes
-on: its tokens stay, and only the messages after its last reply are rendered. Any other request begins another
-conversation (a training row of its own), or is refused.
+A request repeats its whole history. If the history begins with a known conversation, the request continues this
+conversation: its tokens stay, and only the messages after the last reply are rendered. Any other request begins a new
+conversation (its own training row), or is refused.
 
-    request 1   user                        →  prompt            [user]                       ids rendered
-    request 2   user assistant tool         →  conversation 1    [user assistant] + [tool]    only [tool] is rendered
-    request 3   user assistant* tool user   →  rewritten: assistant* is not what the policy said
+    request 1   user                        →  new conversation    [user]                       [user] is rendered
+    request 2   user assistant tool         →  continues it        [user assistant] + [tool]    only [tool] is rendered
+    request 3   user assistant* tool user   →  rewritten: assistant* differs from what the policy wrote
 """
 
 import asyncio
@@ -25,17 +25,17 @@ from ragrl_jax.protocol.requests import CHAT, Asked, Served
 from ragrl_jax.protocol.text_stream import TextStream
 from ragrl_jax.recipes.agent.task import MODEL
 
-UNLIMITED = 1 << 30  # tokens; the conversation knows its room
-OVER = "over"  # code of the refusal after an episode's end
+UNLIMITED = 1 << 30  # tokens; the conversation itself limits them
+OVER = "over"  # error code of requests after the episode's end
 Key = tuple[Any, ...]
 
 
 class Reading:
-  """How requests are read and conversations go on, for one tokenizer.
+  """How requests are read and conversations are continued, for one tokenizer.
 
   Args:
     tokenizer: the policy's.
-    stops: the stop strings that requests may name.
+    stops: the stop strings that requests may use.
   """
 
   def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]):
@@ -45,13 +45,13 @@ class Reading:
 
 @dataclasses.dataclass
 class _Record:
-  """A conversation, and the messages that a request must begin with to go on with it."""
+  """A conversation, and the messages with which a request must begin to continue it."""
 
   talk: structs.Conversation
   kind: str
   keys: list[Key]
   tools: str
-  begun: tuple[str | None, tuple[structs.Passage, ...] | None]  # (queries, passages) of searches before its first turn
+  begun: tuple[str | None, tuple[structs.Passage, ...] | None]  # (queries, passages) found before its first turn
 
   @property
   def last(self) -> structs.Segment:
@@ -63,22 +63,21 @@ class _Record:
 
 
 class Session:
-  """One episode's requests. All methods are called on the episode's event loop.
+  """The requests of one episode. All methods must be called on the episode's event loop.
 
   Args:
-    policy, tools: the episode's.
-    reading: of the policy's tokenizer.
-    max_requests: most replies.
-    split: whether a request that continues no conversation begins another one; else it is refused, and the episode
-      fails.
+    policy, tools: those of the episode.
+    reading: the `Reading` of the policy's tokenizer.
+    max_requests: most replies of the episode.
+    split: True: a request that continues no conversation begins a new one. False: it is refused, and the episode fails.
 
   Attributes:
-    loop: the episode's.
-    ended: "budget" or "requests", once a reply was refused for want of room or of requests.
-    failure: why the episode cannot be trained on; empty if it can.
-    crashed: an error of ours, which must end the run.
-    rewrites: what was rewritten, a line for each conversation but the first.
-    requests, calls, searches: replies, tool calls in them, and searches of the run's index so far.
+    loop: the episode's event loop.
+    ended: "budget" if a request was refused because the context was full, "requests" if because of `max_requests`.
+    failure: the reason why the episode cannot be trained on; empty if there is none.
+    crashed: an error of this library, which must end the run.
+    rewrites: what was rewritten, one line for each conversation after the first.
+    requests, calls, searches: counts so far: replies, tool calls in the replies, searches of the run's index.
   """
 
   def __init__(self, policy: structs.Policy, tools: structs.Tools, reading: Reading, *, max_requests: int, split: bool):
@@ -106,15 +105,22 @@ class Session:
     return await self._own(self._reply(asked))
 
   async def search(self, query: str, k: int | None) -> tuple[structs.Passage, ...]:
-    """Passages from the run's index. They are kept with the tokens of the next request.
+    """Searches the run's index. The passages are stored with the new tokens of the next request.
+
+    Args:
+      query: the query.
+      k: number of passages; None: config.retrieval.top_k.
+
+    Returns:
+      Passages, best first.
 
     Raises:
-      Refused: the search failed, which fails the episode.
+      Refused: the search failed, and with it the episode; or the episode is over.
     """
     return await self._own(self._search(query, k))
 
   async def _own(self, work: Any) -> Any:
-    """Does the work as a task that ends with the session."""
+    """Awaits the work as a task of this session, which `close` can cancel."""
     if self._over:
       work.close()
       raise Refused(410, "this episode is over.", code=OVER)
@@ -122,7 +128,7 @@ class Session:
     self._tasks.add(task)
     task.add_done_callback(self._done)
     try:
-      # A client that leaves does not take the turn with it: what the policy has said stays said.
+      # If the client disconnects, the task continues: the conversation then still has the whole reply.
       return await asyncio.shield(task)
     except asyncio.CancelledError:
       if task.cancelled():
@@ -130,7 +136,7 @@ class Session:
       raise
 
   def _done(self, task: asyncio.Task[Any]) -> None:
-    """Whatever is no refusal is an error of ours, even if its client has left."""
+    """Any error but a refusal is an error of this library, even if the client has disconnected."""
     self._tasks.discard(task)
     if not task.cancelled() and not isinstance(error := task.exception(), Refused | None):
       self.crashed = error
@@ -151,10 +157,10 @@ class Session:
         raise Refused(410, "this episode is over.", code=OVER)
       if self.requests >= self._max_requests:
         self.ended = "requests"
-        message = f"{self.requests} requests: the episode has no more (config.switches.max_requests)."
+        message = f"the episode has used all its {self.requests} requests (config.switches.max_requests)."
         raise Refused(400, message, code="too_many_requests")
       if unknown := [stop for stop in asked.stops if stop not in self._reading.stops]:
-        message = f"stop={unknown[0]!r}: the run's engine does not know it. Name it in config.switches.stops."
+        message = f"stop={unknown[0]!r}: the run's engine does not know it. Add it to config.switches.stops."
         raise Refused(400, message, param="stop")
       record = self._placed(asked)
       stops = (*asked.stops, *(end for end in asked.ends if end in self._reading.stops))
@@ -166,7 +172,7 @@ class Session:
       return self._said(record, asked, segment)
 
   def _said(self, record: _Record, asked: Asked, segment: structs.Segment) -> Piece:
-    """The reply as its client sees it; the record then expects it in the next request's history."""
+    """The reply as the client sees it. The record then expects this reply in the next request's history."""
     known = self._reading.stops
     text = TextStream(
       self._reading.tokenizer, asked.stops, keep_stop=asked.keep_stop, ends=[end for end in asked.ends if end in known]
@@ -177,7 +183,7 @@ class Session:
     piece = Piece(0, text.piece(last=True), segment.ids, segment.logprobs, finish, stop)
     if asked.kind == CHAT:
       said = Replies(asked, MODEL, None, self._reading.tokenizer).whole([piece])["choices"][0]["message"]
-      begun = "" if asked.forced else asked.opened  # a forced call's beginning is in the message already
+      begun = "" if asked.forced else asked.opened  # the message already contains the beginning of a forced call
       message = dict(role="assistant", content=begun + (said["content"] or ""))
       message |= dict(tool_calls=said["tool_calls"]) if "tool_calls" in said else {}
       self.calls += len(message.get("tool_calls", ()))
@@ -187,7 +193,7 @@ class Session:
   # ---- conversations -------------------------------------------------------------------------------------------------
 
   def _placed(self, asked: Asked) -> _Record:
-    """The conversation that the request goes on with, or a new one, with the request's tokens."""
+    """The conversation that the request continues, or a new one. The request's new tokens are appended to it."""
     why = []
     for record in sorted(self._records, key=lambda one: -len(one.keys)):
       new = self._new(record, asked)
@@ -202,7 +208,7 @@ class Session:
       self.rewrites.append(why[0])
       if not self._split:
         self.failure = self.failure or f"the program rewrote its conversation: {why[0]}"
-        message = f"{why[0]} Conversations only grow here (config.switches.rewritten='split' trains on both)."
+        message = f"{why[0]} A conversation may only grow (config.switches.rewritten='split' trains on both)."
         raise Refused(400, message, param="messages", code="history_rewritten")
     begun = self._observed()
     record = _Record(self._policy.start(list(asked.prompts[0])), asked.kind, [], json.dumps(asked.shown), begun)
@@ -210,19 +216,19 @@ class Session:
     return record
 
   def _new(self, record: _Record, asked: Asked) -> list[int] | str:
-    """The ids with which a request goes on with a conversation; or in words why it does not."""
+    """The token ids that a request appends to a conversation; or a text: why it does not continue the conversation."""
     if asked.kind != record.kind:
-      return "the program asks for chats and for texts in one conversation."
+      return "the program sends chat requests and text requests in one conversation."
     if asked.kind != CHAT:
       return self._text_after(record, asked.prompts[0])
     if json.dumps(asked.shown) != record.tools:
-      return "the tools are others than at the conversation's beginning."
+      return "the tools differ from those at the conversation's beginning."
     keys = [_key(message) for message in asked.messages]
     for number, (known, now) in enumerate(zip(record.keys, keys)):
       if known != now:
         return f"messages[{number}] ({known[0]}) was {_shown(known)} and is now {_shown(now)}."
     if len(keys) < len(record.keys):
-      return f"messages[{len(keys)}] ({record.keys[len(keys)][0]}) and what follows is left out."
+      return f"messages[{len(keys)}] ({record.keys[len(keys)][0]}) and the later ones are missing."
     ended = record.last.stop == "eos"
     try:
       new = self._reading.appender.after(asked.messages, len(record.keys), asked.shown, ended=ended)
@@ -233,7 +239,7 @@ class Session:
     return [*new, *self._reading.tokenizer.encode(asked.opened)]
 
   def _text_after(self, record: _Record, prompt: Sequence[int]) -> list[int] | str:
-    """`_new` for a text: it must begin with the conversation's tokens, or with their text."""
+    """`_new` for a text request: it must begin with the conversation's tokens, or with their text."""
     ids, tokenizer = record.ids, self._reading.tokenizer
     if list(prompt[: len(ids)]) == ids:
       return [*prompt[len(ids) :]]
@@ -241,7 +247,7 @@ class Session:
     if now.startswith(text):
       return tokenizer.encode(now[len(text) :])
     same = next((i for i, (a, b) in enumerate(zip(text, now)) if a != b), min(len(text), len(now)))
-    return f"the text was {text[same : same + 40]!r} from character {same} on, and is now {now[same : same + 40]!r}."
+    return f"the text from character {same} on was {text[same : same + 40]!r} and is now {now[same : same + 40]!r}."
 
   def _observed(self) -> tuple[str | None, tuple[structs.Passage, ...] | None]:
     """(queries, passages) of the searches since the last turn."""
@@ -258,8 +264,10 @@ class Session:
   # ---- the end -------------------------------------------------------------------------------------------------------
 
   async def close(self, *, cancel: bool = False) -> None:
-    """Waits for the turn that is being drawn, or cancels it, after which no episode can be made. Later requests are
-    refused.
+    """Ends the session: later requests are refused.
+
+    Args:
+      cancel: False: waits for running requests. True: cancels them; then `episode` must not be called.
     """
     self._over = True
     for task in list(self._tasks) if cancel else ():
@@ -270,8 +278,8 @@ class Session:
     """The finished episode.
 
     Args:
-      facts: what to keep with it.
-      example: chat messages of the question, which stand for an episode in which the program asked for nothing.
+      facts: values that are stored with the episode.
+      example: chat messages of the question. They are the prompt if the program sent no request.
     """
     if not self._records:
       return self._policy.start(example).end("silent", **facts)
@@ -286,9 +294,9 @@ class Session:
 
 
 def _key(message: Mapping[str, Any]) -> Key:
-  """What must stay the same of a message: role, text without the white space around it, and calls by their values.
+  """The parts of a message that must stay the same: its role, its stripped text, and names and arguments of its calls.
 
-  Clients give calls ids of their own, and write their arguments' JSON anew.
+  The ids of calls and the formatting of their arguments may change: clients replace both.
   """
   calls = tuple(
     (call["function"]["name"], json.dumps(call["function"]["arguments"], sort_keys=True))

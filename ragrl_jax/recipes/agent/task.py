@@ -1,4 +1,4 @@
-"""What a program is given, and what it returns."""
+"""The argument of a program, and its result."""
 
 import dataclasses
 import functools
@@ -10,25 +10,28 @@ import httpx
 
 from ragrl_jax.structs import Passage
 
-MODEL = "policy"  # the model's name; requests may give any
+MODEL = "policy"  # the model's name in replies; requests may use any name
 
 
 @functools.cache
 def _client() -> httpx.Client:
-  """One client, since making one takes longer than a request. The environment's proxies are not for this machine."""
+  """One shared client, because making one takes longer than a request.
+
+  It ignores the environment's proxies: the endpoint is on this machine.
+  """
   return httpx.Client(limits=httpx.Limits(max_connections=None), trust_env=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """One episode, as its program sees it. The right answers are not in it.
+  """One episode, as its program sees it. It does not contain the right answers.
 
   Attributes:
-    id, question, passages: the example's.
-    base_url: of the endpoint that answers for this episode alone, for an OpenAI client; it ends in /v1.
-    api_key: any text would do: the episode's key is in `base_url`.
-    model: a model's name for requests.
-    timeout_s: seconds that the program has.
+    id, question, passages: those of the example.
+    base_url: the endpoint's address for this episode, for any OpenAI client; it ends in /v1.
+    api_key: any text is accepted; the episode's secret key is in `base_url`.
+    model: the model's name for requests; any name is accepted.
+    timeout_s: seconds that the program may take.
   """
 
   id: str
@@ -40,9 +43,16 @@ class Task:
   timeout_s: float = 600.0
 
   def search(self, query: str, k: int | None = None) -> list[dict[str, Any]]:
-    """Passages ({"id", "title", "text", "score"}) from the run's own index (config.retrieval), best first. It waits.
+    """Searches the run's own index (config.retrieval), and blocks until the passages arrive.
 
-    The same by HTTP: POST `base_url`/search {"query": …, "k": 3} → {"passages": […]}.
+    The same over HTTP: POST `base_url`/search {"query": …, "k": 3} → {"passages": […]}.
+
+    Args:
+      query: the query.
+      k: number of passages; None: config.retrieval.top_k.
+
+    Returns:
+      Passages as {"id", "title", "text", "score"}, best first.
 
     Raises:
       httpx.HTTPStatusError: the search failed, or the run has no index.
@@ -50,7 +60,14 @@ class Task:
     return self.post("search", query=query, k=k)["passages"]
 
   def post(self, page: str, **body: Any) -> Any:
-    """The JSON that the endpoint answers to a request, without an OpenAI client. It waits.
+    """Sends a request without an OpenAI client, and blocks until the reply arrives.
+
+    Args:
+      page: the path under `base_url`, such as "chat/completions".
+      **body: the fields of the request.
+
+    Returns:
+      The reply, read from JSON.
 
     Raises:
       httpx.HTTPStatusError: the request was refused.
@@ -61,18 +78,18 @@ class Task:
     return said.json()
 
   def json(self) -> str:
-    """The task as one line of JSON, which a command reads on its standard input."""
+    """The task as one line of JSON, which a command reads from its standard input."""
     return json.dumps(dataclasses.asdict(self))
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """What a program has returned.
+  """The result of a program.
 
   Attributes:
-    answer: its answer; None for none.
-    reward: its own reward, for config.switches.reward='program'; None for none.
-    facts: anything else, kept with the episode.
+    answer: the answer; None if there is none.
+    reward: the program's own reward, for config.switches.reward='program'; None if there is none.
+    facts: other JSON values, stored with the episode.
   """
 
   answer: str | None = None
@@ -81,10 +98,10 @@ class Result:
 
 
 def read(returned: Any) -> Result:
-  """Reads what a program returned: a text, None, or a mapping with "answer", "reward" and facts of JSON.
+  """Reads what a program returned: a text, None, or a mapping with "answer", "reward" and other JSON values (facts).
 
   Raises:
-    ValueError: it is none of these.
+    ValueError: the value is none of these, or "reward" is not a finite number.
   """
   if returned is None or isinstance(returned, str):
     return Result(returned)
@@ -99,5 +116,5 @@ def read(returned: Any) -> Result:
   try:
     facts = json.loads(json.dumps({key: value for key, value in returned.items() if key not in ("answer", "reward")}))
   except (TypeError, ValueError, RecursionError) as error:
-    raise ValueError(f"its facts are no JSON ({error}).") from None
+    raise ValueError(f"its facts are no JSON ({error}): return only JSON values.") from None
   return Result(answer, None if reward is None else float(reward), facts)

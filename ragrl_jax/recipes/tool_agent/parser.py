@@ -1,4 +1,4 @@
-"""Reads the final turn. Calls are read by the model's own format, in `prompting.tool_turns`."""
+"""Reads the final turn. `prompting.tool_turns` reads the calls, in the model's own format."""
 
 from collections.abc import Sequence
 
@@ -22,11 +22,11 @@ class Parser:
     return next((stop for stop in self.stops if text.endswith(stop)), "eos")
 
   def answer(self, text: str) -> str | None:
-    """The last `<answer>` of a turn, its thoughts left out; None without one."""
+    """The last `<answer>` of a turn, outside its thoughts; None if there is none."""
     found = tags.last(spoken(text), "answer")
     return None if found is None else found.body.strip()
 
   def observed(self, said: str, text: str) -> tuple[str | None, tuple[Passage, ...] | None]:
-    """(None, None): what a tool gave, its text alone does not say."""
+    """(None, None): the text alone does not show whether it is a search result."""
     del said, text
     return None, None

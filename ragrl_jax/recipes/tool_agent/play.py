@@ -1,4 +1,4 @@
-"""The episode: call tools, read what they give, in turn; then answer."""
+"""The episode: the model calls tools and reads their results, turn by turn; then it answers."""
 
 import asyncio
 import dataclasses
@@ -18,7 +18,7 @@ from ragrl_jax.toolbox.toolbox import FAILED, OK, REFUSED, Result, Toolbox
 
 
 async def _by_the_episode(arguments: dict[str, Any]) -> str:
-  raise NotImplementedError("the search of a run is asked by `play`, with the tools of its episode")
+  raise NotImplementedError("the run's own search is called by `play`, with the episode's tools")
 
 
 SEARCH = Tool(
@@ -36,8 +36,14 @@ SEARCH = Tool(
 
 @dataclasses.dataclass
 class Counts:
-  """Of one episode: turns whose call could not be read; calls; of these those refused (the model's mistake), failed
-  (the tool's), and searches.
+  """Counts of one episode.
+
+  Attributes:
+    malformed: turns whose calls could not be read.
+    calls: calls that could be read.
+    refused: calls that were the model's mistake.
+    failed: calls that failed in the tool.
+    searches: calls of the run's own search that did not fail.
   """
 
   malformed: int = 0
@@ -49,7 +55,7 @@ class Counts:
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-  """A call that was made. `found` holds the passages of a search; None for any other tool."""
+  """A call and its result. `found` has the passages of a search; it is None for any other tool."""
 
   name: str
   result: Result
@@ -68,23 +74,23 @@ def build(
   max_result_tokens: int,
   masks: bool,
 ):
-  """The coroutine under these settings.
+  """Makes the coroutine that plays an episode.
 
   Args:
-    prompt, parser: the recipe's.
-    toolbox: the tools, SEARCH among them if the run's own search is one.
-    turns_of: tokenizer → the turns.
-    max_turns: turns with calls; one more must answer.
-    max_calls: calls of a turn.
-    max_result_tokens: tokens of a result; a longer one is cut.
-    masks: a tool that failed fails the episode; else the model is told.
+    prompt, parser: those of the recipe.
+    toolbox: the tools. SEARCH is one of them if the model may use the run's own search.
+    turns_of: makes the `ToolTurns` of a tokenizer.
+    max_turns: most turns with calls; the turn after them must answer.
+    max_calls: most calls per turn.
+    max_result_tokens: most tokens per result; a longer one is cut.
+    masks: True: a failed tool fails the episode. False: the model reads the error.
   """
 
   async def play(example: Example, policy: structs.Policy, tools: structs.Tools) -> Episode:
     turns, counts, answer, why = turns_of(policy.tokenizer), Counts(), None, "turns"
     stop = tuple(one for one in parser.stops if one == turns.form.closing)
     talk = policy.start(turns.prompt(prompt.messages(example)))
-    for turn in range(max_turns + 1):  # n turns with calls, n + 1 generations; the last one can only answer
+    for turn in range(max_turns + 1):  # the last turn can only answer
       said = await talk.generate(stop=stop)
       calls, wrong = _read(turns, said, 1 if turns.single else max_calls)
       if not calls and not wrong:
@@ -94,7 +100,7 @@ def build(
       counts.malformed += bool(wrong)
       if turn == max_turns:
         break
-      # The calls of a turn run at the same time, while the engine draws the tokens of other episodes.
+      # The calls of a turn run at the same time, while the engine samples for other episodes.
       made = await asyncio.gather(*(_made(call, toolbox, tools) for call in calls))
       _count(counts, made)
       if failed := [one.result.text for one in made if one.result.kind == FAILED and masks]:
@@ -113,7 +119,7 @@ def build(
 
 
 def _read(turns: ToolTurns, said: Segment, most: int) -> tuple[list[ToolCall], str]:
-  """(the turn's calls, what is wrong with them in words for the model)."""
+  """(calls of the turn, error message for the model). The message is empty if the calls are valid."""
   try:
     calls = turns.calls(said.text, said.ids)
   except Malformed as error:
@@ -125,7 +131,7 @@ async def _made(call: ToolCall, toolbox: Toolbox, tools: structs.Tools) -> Made:
   if toolbox.tools.get(call.name) is not SEARCH or toolbox.wrong(call.name, call.arguments):
     return Made(call.name, await toolbox.call(call.name, call.arguments))
   query = json.loads(call.arguments)["query"]
-  try:  # deadline and retries of a search are the run's (config.retrieval)
+  try:  # config.retrieval has the deadline and the retries of a search
     found = tuple(await tools.search(query))
   except structs.ToolFailed as failure:
     return Made(call.name, Result(f"search failed: {failure}", FAILED))

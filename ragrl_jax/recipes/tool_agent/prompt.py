@@ -1,4 +1,4 @@
-"""The prompt: the question, and how to answer. The tools are shown by the model's own chat template."""
+"""The prompt: the question, and how to answer it. The model's own chat template shows the tools."""
 
 from ragrl_jax.prompting import wording
 from ragrl_jax.structs import Example
@@ -16,10 +16,13 @@ INSTRUCTIONS = {
 
 
 class Prompt:
-  """One user message, or those of a file of the user's own.
+  """One user message, or the messages of the user's own file.
 
   Args:
-    instructions: which of INSTRUCTIONS ("none" is the bare question), or file:PATH.
+    instructions: a key of INSTRUCTIONS ("none" is the question alone), or file:PATH.
+
+  Raises:
+    ValueError: there is no such key, or the file is missing or has wrong placeholders.
   """
 
   def __init__(self, instructions: str = "paper"):
@@ -27,5 +30,5 @@ class Prompt:
     self._wording = wording.chosen(instructions, INSTRUCTIONS, setting=setting, needs=("question",))
 
   def messages(self, example: Example) -> list[dict[str, str]]:
-    """The chat messages that open the episode."""
+    """The chat messages with which the episode begins."""
     return self._wording.messages(question=example.question.strip())

@@ -1,4 +1,4 @@
-"""An agent that calls tools in its model's own format: see README.md."""
+"""Agents that call tools in their model's own format: see README.md."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,25 +17,25 @@ from ragrl_jax.toolbox import mcp_servers, named
 from ragrl_jax.toolbox import tool as tool_lib
 from ragrl_jax.toolbox.toolbox import Toolbox
 
-STOPS = ("</tool_call>", "</function>")  # the marks at which a call ends, in the formats that have one
+STOPS = ("</tool_call>", "</function>")  # closing marks of a call, in the formats that have one
 
 
 @dataclasses.dataclass(frozen=True)
 class Switches(recipe_lib.Switches):
-  """Which tools there are, and how they are called; README.md explains each."""
+  """Which tools there are, and how they are called; README.md explains each switch."""
 
   instructions: str = setting("paper", choices=tuple(INSTRUCTIONS), files=True)  # "none": the question only
-  search: bool = True  # the run's own index (config.retrieval) is a tool
-  tools: str = ""  # Python functions, FILE.py:FUNCTION or MODULE:FUNCTION, with commas between them
-  mcp: str = ""  # MCP servers, commands or http addresses, with | between them
+  search: bool = True  # the search of the run's own index (config.retrieval) is a tool
+  tools: str = ""  # Python functions, FILE.py:FUNCTION or MODULE:FUNCTION, separated by commas
+  mcp: str = ""  # MCP servers, commands or http addresses, separated by |
   reward: str = setting("em", choices=KINDS)  # of the final answer
-  failure: str = setting("observe", choices=("observe", "mask"))  # a tool that failed: the model is told, or no episode
-  max_turns: int = setting(4, least=0)  # turns with calls before the one that must answer
-  max_calls: int = setting(4, least=1)  # calls of a turn; with 1, a turn ends where its call does
+  failure: str = setting("observe", choices=("observe", "mask"))  # a tool failed: show the error, or drop the episode
+  max_turns: int = setting(4, least=0)  # most turns with calls; the turn after them must answer
+  max_calls: int = setting(4, least=1)  # most calls per turn; with 1, a turn ends at the end of its call
   max_result_tokens: int = setting(512, least=1)  # a longer result is cut
-  timeout_s: float = setting(30.0, above=0)  # seconds of one try of a call
-  retries: int = setting(2, least=0)  # tries of a failed call after the first
-  at_once: int = setting(64, least=1)  # calls that run at a time, in this process
+  timeout_s: float = setting(30.0, above=0)  # most seconds per try of a call
+  retries: int = setting(2, least=0)  # further tries of a failed call
+  at_once: int = setting(64, least=1)  # most calls that run at the same time, in this process
 
   def rules(self) -> Rules:
     """See `Checked.rules`."""
@@ -49,16 +49,16 @@ PRESETS: dict[str, dict[str, Any]] = {"paper": {}}
 
 
 def measures(example: Example, episode: Episode) -> Mapping[str, float | None]:
-  """Calls, searches, refused and failed calls, and turns whose call could not be read."""
-  del example  # they are the episode's
+  """The counts of one episode (`play.Counts`)."""
+  del example  # all counts are facts of the episode
   return {field.name: episode.facts.get(field.name) for field in dataclasses.fields(play_lib.Counts)}
 
 
 def toolbox_of(switches: Switches) -> Toolbox:
-  """The tools. MCP servers are started or asked here.
+  """The tools. This starts or contacts the MCP servers.
 
   Raises:
-    ValueError: a tool that does not exist or has no schema, two of one name, a server that cannot be used.
+    ValueError: a tool does not exist or has no schema, two tools have the same name, or a server cannot be used.
   """
   tools = [play_lib.SEARCH] if switches.search else []
   for name in filter(None, map(str.strip, switches.tools.split(","))):
@@ -69,7 +69,11 @@ def toolbox_of(switches: Switches) -> Toolbox:
 
 
 def build(switches: Switches) -> recipe_lib.Recipe:
-  """The recipe with these switches. Raises ValueError as `toolbox_of` does."""
+  """The recipe with these switches.
+
+  Raises:
+    ValueError: as in `toolbox_of`.
+  """
   toolbox = toolbox_of(switches)
   prompt, parser = Prompt(switches.instructions), Parser(STOPS if switches.max_calls == 1 else ())
   reward = Reward(parser, switches.reward)

@@ -1,4 +1,4 @@
-"""The reward: the final answer, by exact match, F1 or a judge."""
+"""The reward: the final answer scored by exact match, F1 or a judge."""
 
 from ragrl_jax.core.metrics import qa
 from ragrl_jax.recipes import answered
@@ -12,7 +12,7 @@ class Reward(answered.Reward):
   """Scores one episode.
 
   Args:
-    parser: reads transcripts; an episode of `play` has its answer as a fact.
+    parser: reads the answers of transcripts; an episode of `play` has its answer as a fact.
     kind: one of KINDS.
   """
 
@@ -21,7 +21,10 @@ class Reward(answered.Reward):
     self._kind = kind
 
   def score(self, example: Example, episode: Episode) -> dict[str, float | None]:
-    """`answer` 0 to 1; None if a tool failed and the episode is masked, or if the judge gave no verdict."""
+    """The term `answer`, between 0 and 1.
+
+    Its value is None if a tool failed and the episode is masked, or if the judge gave no verdict.
+    """
     if self._kind != "f1" or episode.ended == "failed":
       return super().score(example, episode)
     return dict(answer=qa.f1(answered.last_answer(self.parser, episode), example.golds))

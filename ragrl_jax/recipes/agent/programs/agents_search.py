@@ -1,4 +1,4 @@
-"""A search agent of OpenAI's Agents SDK (pip install openai-agents), which knows nothing of being trained."""
+"""A search agent in OpenAI's Agents SDK (pip install openai-agents). Its code does not depend on the training."""
 
 import asyncio
 import functools
@@ -10,7 +10,7 @@ from ragrl_jax.recipes.agent.task import Task
 
 @functools.cache
 def tool() -> Any:
-  """The search, as the library's tool."""
+  """The search as a tool of the SDK."""
   import agents
 
   agents.set_tracing_disabled(True)
@@ -20,13 +20,13 @@ def tool() -> Any:
     found = await asyncio.to_thread(context.context.search, query)
     return "".join(f" {passage['text']}" for passage in found)
 
-  # The library reads types at run time, and it is not installed where this file is only read.
+  # The SDK reads the annotation at run time. It is set here, so that this file can be imported without the SDK.
   search.__annotations__["context"] = agents.RunContextWrapper[Task]
   return agents.function_tool(search)
 
 
 async def run(task: Task) -> str | None:
-  """Asks the agent. A model that makes no sense to the library has not answered; that is no fault of the program."""
+  """Runs the agent. If the SDK cannot use the model's output, the result is None, which is scored as no answer."""
   import agents
 
   model = agents.OpenAIChatCompletionsModel(task.model, client().with_options(base_url=task.base_url))

@@ -1,4 +1,4 @@
-"""A search agent of pydantic-ai's (pip install 'pydantic-ai-slim[openai]'), which knows nothing of being trained."""
+"""A search agent in pydantic-ai (pip install 'pydantic-ai-slim[openai]'). Its code does not depend on the training."""
 
 import asyncio
 import functools
@@ -10,7 +10,7 @@ from ragrl_jax.recipes.agent.task import Task
 
 @functools.cache
 def agent() -> Any:
-  """The agent: one tool, and texts as answers."""
+  """The agent: it has one tool, and its answers are texts."""
   import pydantic_ai
 
   made = pydantic_ai.Agent(deps_type=Task)
@@ -20,14 +20,14 @@ def agent() -> Any:
     found = await asyncio.to_thread(context.deps.search, query)
     return "".join(f" {passage['text']}" for passage in found)
 
-  # The library reads types at run time, and it is not installed where this file is only read.
+  # pydantic-ai reads the annotation at run time. It is set here, so that this file can be imported without pydantic-ai.
   search.__annotations__["context"] = pydantic_ai.RunContext[Task]
   made.tool(search)
   return made
 
 
 async def run(task: Task) -> str | None:
-  """Asks the agent. A model that makes no sense to the library has not answered; that is no fault of the program."""
+  """Runs the agent. If pydantic-ai cannot use the model's output, the result is None, which is scored as no answer."""
   import pydantic_ai
   from pydantic_ai.models.openai import OpenAIChatModel
   from pydantic_ai.providers.openai import OpenAIProvider

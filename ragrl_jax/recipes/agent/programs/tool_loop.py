@@ -1,4 +1,4 @@
-"""A search agent with nothing but the official `openai` client: the model calls a tool until it answers."""
+"""A search agent with the official `openai` client alone: the model calls a tool until it answers."""
 
 import asyncio
 import functools
@@ -22,10 +22,10 @@ MAX_SEARCHES = 3
 
 @functools.cache
 def client() -> Any:
-  """One client for all episodes: a client of its own for each would cost more than its requests."""
+  """One client for all episodes, because making a client costs more than an episode's requests."""
   import openai
 
-  # A step starts all episodes at once, so that connecting may take longer than the five seconds it has by default.
+  # A step starts all episodes at once, so connecting may take longer than the client's default of five seconds.
   return openai.AsyncOpenAI(base_url="http://127.0.0.1", api_key="none", max_retries=0, timeout=600.0)
 
 
