@@ -18,7 +18,7 @@ from ragrl_jax.evaluation import answer_recall
 
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
 MAX_EXAMPLES = flags.DEFINE_integer("max_examples", 0, "Most questions to read; 0 reads all.", lower_bound=0)
-ONLY = flags.DEFINE_string("only", "", "COLUMN=VALUE: measure only questions whose rows have it.")
+ONLY = flags.DEFINE_string("only", "", "COLUMN=VALUE: measure only questions whose rows have this value.")
 
 
 def main(argv):
@@ -32,10 +32,10 @@ def main(argv):
       raise app.UsageError(f"--only={ONLY.value}: write COLUMN=VALUE.")
     examples = [example for example in examples if str(example.meta.get(column)) == value]
     if not examples:
-      raise ValueError(f"--only={ONLY.value}: no row of {DATA.value} has it.")
+      raise ValueError(f"--only={ONLY.value}: no row of {DATA.value} has this value.")
   examples = index_flags.with_passages(examples)
   if bare := sum(not example.passages for example in examples):
-    raise ValueError(f"{bare} of {len(examples)} questions have no passages: name a retriever by --index.")
+    raise ValueError(f"{bare} of {len(examples)} questions have no passages: give a retriever with --index.")
   found = answer_recall.measured(examples, [example.passages for example in examples], index_flags.TOP_K.value)
   print(json.dumps(found, indent=1))
 

@@ -1,7 +1,7 @@
 """Asks a checkpoint a question: python launchers/ask.py --checkpoint RUN "Who was it?"
 
 Plays the question with the run's recipe and retriever, and shows thoughts, searches, passages, quotes, citations and
-the answer while they are generated. Without a question it reads one question per line from the input. --conversation
+the answer while they are generated. Without a question, it reads one question per line from the input. --conversation
 puts earlier questions and answers before the next one. --data FILE --id ID asks a question of a file, with its passages
 and right answers. --samples 5 samples five answers and reports their agreement. --json prints one answer per line, with
 its whole episode.
@@ -34,7 +34,7 @@ ID = flags.DEFINE_string("id", "", "Id of the question in --data; by default the
 SAMPLES = flags.DEFINE_integer("samples", 1, "Number of answers; several are sampled.", lower_bound=1, upper_bound=64)
 SEED = flags.DEFINE_integer("seed", None, "Seed of the sampling; config.seed by default.")
 CONVERSATION = flags.DEFINE_bool("conversation", False, "Put earlier questions and answers before each question.")
-PAGE = flags.DEFINE_bool("page", False, "Serve a page to this machine in place of the command line.")
+PAGE = flags.DEFINE_bool("page", False, "Serve a page to this machine instead of the command line.")
 PORT = flags.DEFINE_integer("port", 8010, "Port of the page.", lower_bound=1, upper_bound=65535)
 JSON = flags.DEFINE_bool("json", False, "Print each answer as a line of JSON, without the trace.")
 
@@ -80,12 +80,12 @@ def _page(askers: list[ask_checkpoint.Asker]) -> None:
 def _example(config, question: str) -> structs.Example | None:
   """The question of the command line; None if questions are to be read from the input."""
   if question and DATA.value:
-    raise app.UsageError("give either a question or --data, not both.")
+    raise app.UsageError("give either a question or --data, but not both.")
   if question:
     return structs.Example("question", question, ())
   if not DATA.value:
     if ID.value:
-      raise app.UsageError(f"--id={ID.value}: name the file of the question by --data.")
+      raise app.UsageError(f"--id={ID.value}: give the file of the question with --data.")
     return None
   examples = questions.testing(config, DATA.value, max_examples=0)
   found = [example for example in examples if ID.value in ("", example.id)]
@@ -95,7 +95,7 @@ def _example(config, question: str) -> structs.Example | None:
 
 
 async def _session(askers: list[ask_checkpoint.Asker], example: structs.Example | None) -> bool:
-  """Asks; returns whether an answer failed."""
+  """Asks the question, or each line of the input. Returns whether an answer failed."""
   if example is not None:
     return await _ask(askers, example, [])
   failed, earlier, terminal = False, [], sys.stdin.isatty()

@@ -42,7 +42,7 @@ def main(argv):
   stored = bool(INDEX.value) and folder.is_dir()
   if not CORPUS.value and not stored:
     raise app.UsageError("give --index=FOLDER, or --corpus=FILE and optionally the --index of a remote retriever.")
-  index = retrieval.load_index(INDEX.value) if INDEX.value else None  # before the corpus is read
+  index = retrieval.load_index(INDEX.value) if INDEX.value else None  # errors show before the corpus is read
   examples = list(readers.read_examples(",".join(DATA.value)))
   if stored and not CORPUS.value:
     held = corpus_parts.of_folder(examples, folder, WORKERS.value)

@@ -31,7 +31,11 @@ class Whole(flags.IntegerParser):
   """Reads whole numbers, also as 1e3."""
 
   def convert(self, argument):
-    """The whole number that the text says; ValueError if it says none."""
+    """Reads a whole number from the flag's text.
+
+    Raises:
+      ValueError: the text is not a whole number.
+    """
     try:
       return super().convert(argument)
     except ValueError:
@@ -162,7 +166,7 @@ def _parsed(argv: list[str], module: types.ModuleType | None = None) -> list[str
 
 
 def _said(error: BaseException, argv: list[str]) -> str:
-  """A parser's error, reworded for the user who typed the flags."""
+  """The message of a flag parser's error, in words for the user."""
   file = next((word.split("=", 1) for word in argv if re.match(r"--?\w*config=", word)), None)
   if file and isinstance(error, OSError):
     return _no_file(file[0].lstrip("-"), file[1].split(":")[0])
@@ -216,7 +220,7 @@ def usage(module: types.ModuleType) -> str:
 
 
 def as_called(text: str) -> str:
-  """A command's docstring, with `ragrl train` or `python launchers/train.py`, as the user called it."""
+  """A command's docstring, with examples that start the command as the user did: `ragrl NAME` or `python launchers/…`."""
   names = {module: name for name, (module, _) in COMMANDS.items()}
   if sys.argv[0].startswith("ragrl "):
     text = re.sub(r"(python )?\blaunchers/(\w+)\.py", lambda found: f"ragrl {names[found[2]]}", text)

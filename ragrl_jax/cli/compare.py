@@ -63,7 +63,14 @@ def systems() -> str:
 
 
 def predictions(folders: str) -> list:
-  """The rows of one system."""
+  """The prediction rows of one system.
+
+  Args:
+    folders: a folder of an evaluation, or a glob of such folders.
+
+  Raises:
+    FileNotFoundError: no folder has predictions.
+  """
   named = [part for name in sorted(glob.glob(folders)) for part in seeds.parts(pathlib.Path(name))]
   paths = [folder / harness.PREDICTIONS for folder in named]
   if not (paths := [path for path in paths if path.exists()]):

@@ -37,14 +37,17 @@ def path(value: str) -> str:
 
 
 def with_paths(argv: list[str], names: list[str]) -> list[str]:
-  """The arguments, with the files of these flags as paths.
+  """Replaces the names of the package's configs in the arguments by paths.
 
   Args:
     argv: the arguments, the program first.
     names: the flags that take a config file.
 
+  Returns:
+    The new arguments.
+
   Raises:
-    ValueError: no config of that name comes with the package; the message has the flag.
+    ValueError: the package has no config of this name. The message names the flag.
   """
   words, found = list(argv), re.compile(rf"--?({'|'.join(names)})(=(.*))?", re.DOTALL)
   if not names:
@@ -64,11 +67,14 @@ def with_paths(argv: list[str], names: list[str]) -> list[str]:
 
 
 def with_config(argv: list[str], file: str) -> list[str]:
-  """The arguments. Without --config, a module of this folder makes the config from --checkpoint.
+  """Adds --config to the arguments if they have --checkpoint alone: a module of this folder then makes the config.
 
   Args:
     argv: the arguments, the program first.
     file: the module's name; its `get_config` takes the checkpoint.
+
+  Returns:
+    The new arguments.
   """
   given = {word.split("=", 1)[0].lstrip("-"): at for at, word in enumerate(argv) if word.startswith("-")}
   if "config" in given or "checkpoint" not in given:

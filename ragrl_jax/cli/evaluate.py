@@ -41,12 +41,12 @@ def main(argv):
   compile_cache.keep()
   commands.ready(CONFIG.value, "out", OUT.value, training=False)
   if BEST.value and not CHECKPOINT.value:
-    raise app.UsageError("--best chooses among a run's checkpoints: name the run by --checkpoint.")
+    raise app.UsageError("--best chooses among a run's checkpoints: give the run with --checkpoint.")
   checkpoint = evaluate.best(CHECKPOINT.value, BEST.value) if BEST.value else CHECKPOINT.value
   if checkpoint is not None:
     evaluate.locate(checkpoint)
     devices.found()
-  with tqdm(unit="answer", delay=0.1) as bar:  # not before the questions begin
+  with tqdm(unit="answer", delay=0.1) as bar:  # delayed: the bar appears when the questions begin
 
     def progress(done: int, of: int) -> None:
       bar.total = of
@@ -61,13 +61,13 @@ def main(argv):
 
 
 def asked(metrics) -> str:
-  """Total calls, tokens and cost of the questions, as text."""
+  """Total calls, tokens and cost of all questions, as text."""
   measure, n = metrics.get("measure", {}), metrics["n"] * metrics.get("seeds", 1)
   total = lambda name: None if measure.get(name) is None else measure[name] * n
   names = dict(calls="calls", tokens_in="tokens in", tokens_out="tokens out")
   known = [f"{round(value):,} {words}" for name, words in names.items() if (value := total(name)) is not None]
   cost = total("cost")
-  return ", ".join(known + ([f"cost {cost:.4f}"] if cost else [])) or "The server counts no tokens."
+  return ", ".join(known + ([f"cost {cost:.4f}"] if cost else [])) or "The server reports no token counts."
 
 
 def start() -> None:

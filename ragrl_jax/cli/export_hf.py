@@ -28,7 +28,11 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def shape_of(config) -> DecoderConfig:
-  """The decoder a run trains."""
+  """The shape of the decoder that a run trains.
+
+  Args:
+    config: the run's settings.
+  """
   if config.model.path:
     return weights.config_of(config.model.path)
   return DecoderConfig.from_shape(player.tokenizer(config).vocab_size, **config.model.shape.to_dict())
@@ -69,7 +73,7 @@ def restore(steps: pathlib.Path, step: int, model: Decoder, *, shared: bool = Fa
 
 
 def settings_of(run: pathlib.Path):
-  """The part of a run's config that describes its model."""
+  """A config with the run's settings of model, tokenizer and critic, and with defaults for all others."""
   written = hf.read_json(run / "config.json")
   config = config_lib.default_config()
   config.seed = written["seed"]
@@ -81,13 +85,13 @@ def settings_of(run: pathlib.Path):
 
 @dataclasses.dataclass(frozen=True)
 class Exported:
-  """What was exported.
+  """An exported checkpoint.
 
   Attributes:
     run: the run's folder.
     step: the checkpoint's step.
-    family: of the model.
-    weights: `evaluate.fingerprint` of the policy, by which evaluations know it.
+    family: the model's family, such as "qwen2".
+    weights: `evaluate.fingerprint` of the policy. Evaluations store the same fingerprint.
   """
 
   run: pathlib.Path
@@ -101,12 +105,13 @@ def export(checkpoint: str | pathlib.Path, out: str | pathlib.Path, *, dtype: st
 
   Args:
     checkpoint: RUN, or RUN/checkpoints/STEP.
-    out: the folder.
-    dtype: of the stored weights.
-    read_as: dtype in which the weights are read, on which their fingerprint depends; `dtype` if empty.
+    out: the folder to write.
+    dtype: dtype of the stored weights.
+    read_as: dtype in which the weights are read; `dtype` if empty. The fingerprint depends on it.
 
   Raises:
-    FileNotFoundError, ValueError: there is no such checkpoint, it is damaged, or it is not of the run's model.
+    FileNotFoundError: there is no such checkpoint.
+    ValueError: the checkpoint is damaged, or it is of another model.
   """
   path = pathlib.Path(checkpoint)
   _, steps, step = evaluate.locate(path if path.name.isdigit() else path / "checkpoints")

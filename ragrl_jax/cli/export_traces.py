@@ -1,9 +1,9 @@
-"""Writes the episodes of a run, or of an evaluation, for other programs, one JSON object a line:
+"""Writes the episodes of a run or of an evaluation for other programs, one JSON object per line:
 
   python launchers/export_traces.py --workdir OUT --format jsonl|atif --out FILE.jsonl
 
-jsonl is a flat form: messages, rewards, terms, verdicts. atif is Harbor's Agent Trajectory Interchange Format, with the
-token ids and log-probabilities of each step. docs/howto/tracking.md has both.
+jsonl is a flat format: messages, rewards, terms, verdicts. atif is Harbor's Agent Trajectory Interchange Format, with
+the token ids and log-probabilities of each step. docs/howto/tracking.md describes both.
 """
 
 import json

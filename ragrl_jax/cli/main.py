@@ -17,7 +17,7 @@ COMMANDS = {
   "index": ("build_index", "build an index from a corpus"),
   "ask": ("ask", "ask a checkpoint a question, on the command line or on a page"),
   "serve-index": ("serve_retriever", "serve an index over HTTP"),
-  "serve-model": ("serve_model", "serve a checkpoint over HTTP, as OpenAI's servers do"),
+  "serve-model": ("serve_model", "serve a checkpoint over HTTP, with OpenAI's API"),
   "report": ("report", "write the page of a run, or of several side by side"),
   "compare": ("compare", "compare evaluations, or judges"),
   "quadrants": ("quadrants", "compare two evaluations: right in both, in one, in none; or a curve over top-k"),

@@ -61,7 +61,7 @@ def main(argv):
     return
   judges = judging.of_terms(config.judge, config.judges, [TERM.value], dtype=config.model.dtype)
   if (judge := judges.get(TERM.value)) is None:
-    raise app.UsageError("config.judge.kind='none': name the judge that labels the pairs, or is compared.")
+    raise app.UsageError("config.judge.kind='none': choose the judge that labels the pairs, or is compared.")
   if COMPARE.value:
     pairs = list(readers.read_examples(COMPARE.value))
     found = judged(judge, pairs)

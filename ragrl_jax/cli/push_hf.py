@@ -1,11 +1,11 @@
-"""Writes a checkpoint as a Hugging Face folder with a model card, and uploads it only if --to says where:
+"""Writes a checkpoint as a Hugging Face folder with a model card, and uploads it if --to is given:
 
   python launchers/push_hf.py --checkpoint RUN[/checkpoints/STEP] --out FOLDER [--results DIR …]
   python launchers/push_hf.py --checkpoint RUN --out FOLDER --results DIR --license apache-2.0 --to USER/NAME
 
-The card, FOLDER/README.md, has recipe, data, settings, training, scores with intervals, and limits. The scores are the
-run's own held-out ones at that step, and those of the evaluations that --results names; an evaluation of other weights
-is refused. Without --to nothing leaves this machine.
+The model card, FOLDER/README.md, has recipe, data, settings, training, scores with intervals, and limits. The scores
+are from the run's own held-out evaluation at this step, and from the evaluations that --results names. An evaluation of
+other weights is refused. Without --to, nothing leaves this machine.
 """
 
 import pathlib
@@ -23,7 +23,7 @@ from ragrl_jax.report import page as page_lib
 from ragrl_jax.store import evaluations, jsonl
 
 README = "README.md"
-# The error of every failed request. Versions of the hub's client use different HTTP libraries.
+# The base class of the errors of failed requests. It depends on the HTTP library that the hub's client uses.
 HTTPError = next(kind for kind in errors.HfHubHTTPError.__mro__ if kind.__name__ == "HTTPError")
 
 
@@ -33,15 +33,15 @@ def main() -> int:
   parser.add_argument("--checkpoint", required=True, help="RUN or RUN/checkpoints/STEP")
   parser.add_argument("--out", required=True, help="a new folder")
   parser.add_argument("--results", action="append", default=[], help="folder of an evaluation of this checkpoint")
-  parser.add_argument("--license", default="", help="of the weights, as the hub names it: apache-2.0, other")
+  parser.add_argument("--license", default="", help="licence of the weights, by its name on the hub: apache-2.0, other")
   parser.add_argument("--base_model", default="", help="the base model's name on the hub")
   parser.add_argument("--dtype", default="bfloat16", choices=export_hf.DTYPES)
-  parser.add_argument("--to", default="", help="USER/NAME on the hub: upload")
+  parser.add_argument("--to", default="", help="upload to this repository of the hub, USER/NAME")
   parser.add_argument("--private", action="store_true", help="make the repository private, if it is new")
   arguments = parser.parse_args()
   out = pathlib.Path(arguments.out)
   if out.exists() and (not out.is_dir() or any(out.iterdir())):
-    raise ValueError(f"--out={out}: something is there, and everything in the folder is uploaded: name a new folder.")
+    raise ValueError(f"--out={out} is not empty, and the whole folder would be uploaded: name a new folder.")
   token = allowed(arguments.to, arguments.license) if arguments.to else ""
   name = arguments.to.partition("/")[2] or run_of(arguments.checkpoint).name
   made = write(
@@ -73,17 +73,18 @@ def run_of(checkpoint: str) -> pathlib.Path:
 def write(
   checkpoint: str, out: pathlib.Path, *, results: list[str], dtype: str, name: str, licence: str = "", base: str = ""
 ) -> export_hf.Exported:
-  """Writes the folder: model, tokenizer and card.
+  """Writes the folder: model, tokenizer and model card.
 
   Args:
     checkpoint: RUN or RUN/checkpoints/STEP.
-    out: the folder.
+    out: the folder to write.
     results: folders of evaluations of this checkpoint.
-    dtype: of the stored weights.
+    dtype: dtype of the stored weights.
     name, licence, base: see `card.write`.
 
   Raises:
-    FileNotFoundError, ValueError: see `export_hf.export`; or an evaluation is unfinished, or of other weights.
+    FileNotFoundError: see `export_hf.export`.
+    ValueError: see `export_hf.export`; or an evaluation is unfinished, or of other weights.
   """
   found = [(folder, finished(folder)) for folder in results]
   config = config_lib.of_run(run_of(checkpoint))
@@ -110,7 +111,7 @@ def finished(folder: str) -> dict[str, Any]:
   """The metrics of a finished evaluation.
 
   Raises:
-    ValueError: the folder holds none.
+    ValueError: the folder has no metrics.json.
   """
   metrics = page_lib.read_json(pathlib.Path(folder) / "metrics.json")
   if metrics is None:
@@ -119,7 +120,10 @@ def finished(folder: str) -> dict[str, Any]:
 
 
 def held_out(made: export_hf.Exported) -> list[tuple[str, dict[str, Any] | None, dict[str, Any]]]:
-  """The run's own evaluation at the checkpoint's step, beside that before training; [] if there was none."""
+  """The run's own held-out evaluation: [(name, metrics before training or None, metrics at the checkpoint's step)].
+
+  The list is empty if the run was not evaluated at this step.
+  """
   files = evaluations.steps(made.run)
   if made.step not in files:
     return []
@@ -130,7 +134,7 @@ def held_out(made: export_hf.Exported) -> list[tuple[str, dict[str, Any] | None,
 
 
 def baseline(config) -> dict[str, Any]:
-  """The settings of the package's config for the run's recipe and preset; the defaults if it has none."""
+  """The settings of the package's config for the run's recipe and preset; the defaults if the package has none."""
   file = configs.folder() / f"{config.recipe}.py"
   if not file.is_file():
     return config_lib.default_config().to_dict()
@@ -138,15 +142,19 @@ def baseline(config) -> dict[str, Any]:
 
 
 def allowed(to: str, licence: str) -> str:
-  """The token of the hub, after every check that needs no network.
+  """Checks what can be checked without a network, and returns the hub's token.
+
+  Args:
+    to: USER/NAME.
+    licence: identifier of the licence on the hub.
 
   Raises:
-    ValueError: the name is none, no licence was given, the hub is switched off, or there is no token.
+    ValueError: the name is not valid, there is no licence, HF_HUB_OFFLINE is set, or there is no token.
   """
   if not re.fullmatch(r"[\w.-]+/[\w.-]+", to):
     raise ValueError(f"--to={to}: name a repository of the hub, as in USER/NAME.")
   if not licence:
-    raise ValueError(f"--to={to} without --license: say under which licence the weights are shared (other: yours).")
+    raise ValueError(f"--to={to} needs --license, the licence of the weights ('other' for your own).")
   if constants.HF_HUB_OFFLINE:
     raise ValueError(f"--to={to}, but HF_HUB_OFFLINE is set in the environment: unset it to upload.")
   token = huggingface_hub.get_token()
@@ -158,18 +166,21 @@ def allowed(to: str, licence: str) -> str:
 def upload(
   folder: pathlib.Path, to: str, *, token: str, private: bool, message: str, endpoint: str | None = None
 ) -> str:
-  """Uploads the folder to a model repository, which is made if there is none. Returns the commit's address.
+  """Uploads the folder to a model repository, which is created if needed.
 
   Args:
-    folder: everything in it is uploaded.
+    folder: the folder, whose files are all uploaded.
     to: USER/NAME.
-    token: of the hub.
+    token: the hub's token.
     private: whether a new repository is private.
-    message: of the commit.
-    endpoint: the hub's address; None for the public hub, or that of HF_ENDPOINT.
+    message: the commit's message.
+    endpoint: the hub's address; None for the address in HF_ENDPOINT, or else the public hub.
+
+  Returns:
+    The commit's address.
 
   Raises:
-    ValueError: the hub refuses, or cannot be reached.
+    ValueError: the hub refuses the upload, or cannot be reached.
   """
   hub = huggingface_hub.HfApi(endpoint=endpoint, token=token)
   try:

@@ -62,8 +62,8 @@ def main(_):
   say = lambda text: tqdm.write(f"[{time.perf_counter() - began:4.0f} s] {text}")
   make_world(workdir / "world", seed)
   say(
-    "world, index, tokenizer and demonstrations are made; now the warm start, in which nothing shows for a while: "
-    "a small model learns to copy names all at once"
+    "world, index, tokenizer and demonstrations are made; now the warm start: EM stays low for a while, "
+    "because a small model learns to copy names suddenly"
   )
   for config in (CONFIG.value, SFT_CONFIG.value):
     use_world(config, workdir / "world", seed)
@@ -95,7 +95,7 @@ def main(_):
   )
   (workdir / "summary.json").write_text(json.dumps(summary, indent=1))
   page = page_lib.write_report(workdir)
-  print("\nHeld-out questions, greedy; every name in them is new to the model\n")
+  print("\nHeld-out questions, greedy answers; all names in them are new to the model\n")
   print(metric_tables.text_table(metric_tables.comparison(before, after)))
   print("\nOne sampled episode of the last step\n")
   traces.show(last_episode(workdir, max(found)))
@@ -128,7 +128,7 @@ def make_world(folder: pathlib.Path, seed: int) -> None:
   writers.write_examples(folder / "train.jsonl.gz", synthetic.questions(world, 4000, seed=seed + 1, distinct=False))
   for part, count in ((synthetic.HELD_OUT, HELD_OUT.value), (synthetic.DEVELOPMENT, DEVELOPMENT)):
     writers.write_examples(folder / f"{part}.jsonl.gz", synthetic.questions(world, count, part=part, seed=seed))
-  # A space before each line: a name is then the same pieces at its start as in the middle of a sentence.
+  # A space before each line: a name then has the same pieces at the start of a line and in the middle of a sentence.
   lines = [*(" " + line for line in synthetic.lines(world, seed=seed)), *(text for said in turns for _, text in said)]
   sentencepiece.train(lines, vocab_size=506, marks=demonstrate.MARKS, path=folder / "tokenizer.model")
 
@@ -224,11 +224,11 @@ class Left:
     self._steps, self._began = steps, None
 
   def after(self, stage: str, done: int) -> str:
-    """ "about 3 min left" after `done` steps of `stage`; the first step is not counted, since it compiles."""
+    """ "about 3 min left" after `done` steps of `stage`. The first step is not counted, because it compiles."""
     now = time.perf_counter()
     if self._began is None:
       self._began, self._first = now, done
-      return "the time left shows soon"
+      return "time left: not known yet"
     a_step = (now - self._began) / (done - self._first)
     rest = max(self._steps[stage] - done, 0) * a_step
     if stage == "warm":
@@ -268,7 +268,7 @@ def verdict(summary: dict, config) -> str:
     what = "EM on development questions stopped rising before. Try another --seed, or raise --config.evaluate.every"
   return (
     f"MISSED: held-out EM {summary['em_after']:.3f} after RL, but every run should reach {CLAIM}: {what}. "
-    "summary.json holds the curves and the machine: please report it."
+    "summary.json has the curves and the machine: please report it."
   )
 
 

@@ -4,10 +4,10 @@
   python launchers/report.py --workdir OUT_A --workdir OUT_B [--workdir …] --out FILE.html
 
 The first is one self-contained file with the curves, the time of each part, and a browser of sampled episodes. The
-second shows the curves of several runs in the same charts, and the settings that differ. Runs may be unfinished. If OUT
+second shows the curves of several runs in the same charts, and the settings that differ. Runs may be unfinished.
 
-is a folder of launchers/evaluate.py, the page has its tables and a browser of the questions with their episodes. With
-two such folders it also shows the changes from the first to the second.
+If OUT is a folder of launchers/evaluate.py, the page has its tables and a browser of the questions with their episodes.
+With two such folders, it also shows the changes from the first to the second.
 """
 
 from absl import app, flags

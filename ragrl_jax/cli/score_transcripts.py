@@ -21,7 +21,7 @@ TRANSCRIPTS = flags.DEFINE_string("transcripts", None, "FILE.jsonl or FILE.json,
 DATA = flags.DEFINE_string("data", None, "Questions: FILE.jsonl[.gz], a glob, or hf:NAME/SUBSET/SPLIT.")
 MODEL = flags.DEFINE_string("model", None, "Its model as the tables name it, such as qwen2.5-7b or qwen2.5-7b-base.")
 RETRIEVER = flags.DEFINE_string(
-  "retriever", None, "Its retriever, corpus and top-k in words, to stand beside the scores."
+  "retriever", None, "Its retriever, corpus and top-k in words, which are shown with the scores."
 )
 OUT = flags.DEFINE_string("out", None, "Folder of predictions.jsonl and metrics.json.")
 

@@ -1,14 +1,14 @@
-"""Serves a checkpoint as OpenAI's servers do: python launchers/serve_model.py --checkpoint RUN --port 8000
+"""Serves a checkpoint with OpenAI's API: python launchers/serve_model.py --checkpoint RUN --port 8000
 
-POST /v1/chat/completions and /v1/completions, streamed or not, return the tokens and log-probabilities of training.
+POST /v1/chat/completions and /v1/completions, streamed or not, sample tokens and log-probabilities as in training.
 docs/howto/serve.md lists the fields. Lanes, context and cache come from the run's config.json;
 --config.rollout.lanes=64 changes a setting. A Hugging Face folder needs no run; --config.rollout.context=8192 sets the
 length of a conversation.
 
 POST /v1/weights with {} loads the newest checkpoint of the run after the running replies have ended.
 
-By default only this machine can connect, but every user of it. --host 0.0.0.0 opens the server to other machines. Then
---key_variable NAME names the environment variable with the key that clients must send.
+By default, all users of this machine can connect, and no other machine. --host 0.0.0.0 opens the server to other
+machines. Then --key_variable NAME names the environment variable with the key that clients must send.
 """
 
 import os

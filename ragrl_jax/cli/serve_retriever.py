@@ -1,4 +1,4 @@
-"""Serves a retriever over HTTP: POST /retrieve as Search-R1, POST /v1/embeddings, GET /health and /metrics.
+"""Serves a retriever over HTTP: POST /retrieve as in Search-R1, POST /v1/embeddings, GET /health and /metrics.
 
     python launchers/serve_retriever.py --index DIR --port 8000
 

@@ -50,7 +50,7 @@ def folders(patterns: list[str]) -> list[str]:
   """The folders that the patterns name, and the seeds' folders in them, each once, in order.
 
   Raises:
-    FileNotFoundError: a pattern names none.
+    FileNotFoundError: a pattern matches no folder.
   """
   found: dict[str, None] = {}
   for pattern in patterns:

@@ -1,4 +1,4 @@
-"""Searches for a file of queries, writes the results as TREC's run file, and scores it by qrels, as trec_eval does.
+"""Searches for a file of queries, writes the results as TREC's run file, and scores it with qrels, as trec_eval does.
 
     python launchers/trec_run.py --index INDEX --queries SET/queries.jsonl --qrels SET/qrels/test.tsv --run run.txt
     python launchers/trec_run.py --run run.txt --qrels qrels.txt [--measures nDCG@10,R@100,AP]

@@ -1,1 +1,1 @@
-"""A run's page: one self-contained HTML file with curves, tables and episodes."""
+"""Reports of a run: its page, the pages of evaluations, the model card, and episodes in formats of other programs."""

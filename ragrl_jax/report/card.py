@@ -1,7 +1,7 @@
-"""The model card of a trained checkpoint, as Markdown, from what its run and its evaluations wrote.
+"""The model card of a trained checkpoint as Markdown, made from the files of its run and its evaluations.
 
-Every name and every value comes from outside: it is escaped, so that it is text on the card. Of local paths only the
-last part is shown, and of addresses nothing.
+All names and values are escaped, so the card shows them as plain text. It shows only the last part of local paths, and
+no addresses.
 """
 
 import fnmatch
@@ -24,13 +24,13 @@ _SIGNS = re.compile("([" + re.escape("".join(sorted(set(string.punctuation) - se
 _LINK = re.compile(r"(?<=www)\.", re.IGNORECASE)  # GitHub's Markdown makes links of bare addresses
 _HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _LOCAL = re.compile(r"[~./]|[A-Za-z]:\\")
-# Settings that the card has elsewhere, or that name places on the machine.
+# Settings that the card shows elsewhere, or that are paths on the machine.
 _ELSEWHERE = ("recipe", "preset", "switches*", "data.train", "data.hard", "data.evaluate", "model.path", "steps")
 SETS = {"train": "trained on", "hard": "trained on, hard", "evaluate": "held out during training"}
 
 
 def markdown(text: Any) -> str:
-  """The text as Markdown that shows it unchanged, in one line and as one cell of a table."""
+  """The text escaped for Markdown: it is shown unchanged, in one line, also in a cell of a table."""
   line = traces.safe(" ".join(str(text).split()))
   return _LINK.sub(r"\\.", _SIGNS.sub(r"\\\1", line))
 
@@ -50,15 +50,15 @@ def write(
   Args:
     run: the run's folder.
     step: the checkpoint's step.
-    name: the model's.
-    baseline: the settings that the recipe's preset begins with, with which the run's are compared.
-    scores: (questions, metrics before training or None, metrics of these weights) of each evaluation, as
-      `evaluation.harness` writes them.
-    licence: its identifier on the hub; "" for none.
+    name: the model's name.
+    baseline: the settings of the recipe's preset; the card lists the run's differences from them.
+    scores: (name of the questions, metrics before training or None, metrics of these weights) for each evaluation. The
+      metrics are those of `evaluation.harness`.
+    licence: the licence's identifier on the hub; "" if there is none.
     base: the base model's name on the hub; "" if it is unknown.
 
   Raises:
-    ValueError: the folder holds no run, a file in it is damaged, or `base` is no name of the hub.
+    ValueError: the folder has no run, a file in it is damaged, or `base` is not a name of the hub.
   """
   run = pathlib.Path(run)
   config = config_lib.of_run(run)
@@ -83,15 +83,15 @@ def write(
     "## Settings\n\n" + _settings(run, config, baseline),
     "## Scores\n\n" + _scores(scores),
     "## Limits\n\n" + "\n".join(f"- {line}" for line in _limits(config, scores)),
-    "## Licence\n\n" + (markdown(licence) if licence else "Nobody has named one."),
+    "## Licence\n\n" + (markdown(licence) if licence else "None was given."),
   ]
   return "\n\n".join(parts) + "\n"
 
 
 def differing(config, baseline: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-  """(setting, the run's value, the baseline's) of each setting that changes what is trained and differs.
+  """The settings that affect training and differ from the baseline: (setting, run's value, baseline's value) for each.
 
-  Switches are compared with those of the preset. A setting that the baseline lacks has None there.
+  Switches are compared with those of the preset. The baseline's value is None if the baseline lacks the setting.
 
   Args:
     config: the run's settings.
@@ -114,7 +114,7 @@ def _lead(config, base: str, *, tuned: bool) -> str:
   came = f"[{markdown(base)}](https://huggingface.co/{base})" if base else markdown(_model(config)) or "a new model"
   return (
     f"A language model {how}, with ragrl\\_jax. Recipe: "
-    f"{markdown(config.recipe)}, preset {markdown(config.preset)}. It began as {came}."
+    f"{markdown(config.recipe)}, preset {markdown(config.preset)}. Initial model: {came}."
   )
 
 
@@ -126,7 +126,7 @@ def _training(run: pathlib.Path, config, rows, step: int, *, tuned: bool) -> lis
   hours = (panels.seconds(rows) or 0.0) / 3600
   lines = [
     ("Steps", f"{step:,} of {config.steps:,}"),
-    *([] if tuned else [("Episodes", f"{step * played:,}, {played:,} a step")]),
+    *([] if tuned else [("Episodes", f"{step * played:,}, {played:,} per step")]),
     *([("Trained tokens", f"{tokens:,.0f}")] if tokens else []),
     *([("Time", f"{hours:.2f} h")] if hours else []),
     ("Seed", str(config.seed)),
@@ -148,15 +148,15 @@ def _data(config) -> str:
   for field, role in SETS.items():
     for part in filter(None, str(config.data[field]).split(",")):
       lines += [(markdown(role), *cells) for cells in _sources(part)]
-  said = "\n\nCounted and summed when this card was written." if any(line[3] for line in lines) else ""
-  return _table(("Role", "Questions", "Number", "SHA-256"), lines) + said if lines else "The run names none."
+  said = "\n\nThe numbers and SHA-256 sums were computed for this card." if any(line[3] for line in lines) else ""
+  return _table(("Role", "Questions", "Number", "SHA-256"), lines) + said if lines else "The run has no data files."
 
 
 def _sources(part: str) -> list[tuple[str, str, str]]:
-  """(name, number of questions, checksum) of each file that a part of a setting names."""
+  """(name, number of questions, SHA-256) of each file that this part of a setting names."""
   if part.startswith("hf:"):
     local = _LOCAL.match(part.removeprefix("hf:"))
-    return [("a data set of this machine" if local else markdown(part), "", "")]
+    return [("a local data set" if local else markdown(part), "", "")]
   try:
     files = readers.files(part)
     return [
@@ -164,19 +164,19 @@ def _sources(part: str) -> list[tuple[str, str, str]]:
       for file in files
     ]
   except FileNotFoundError:
-    return [(markdown(pathlib.PurePath(part).name), "the file is gone", "")]
+    return [(markdown(pathlib.PurePath(part).name), "the file no longer exists", "")]
 
 
 def _settings(run: pathlib.Path, config, baseline: Mapping[str, Any]) -> str:
   lines = [(f"`{path}`", _value(is_now), _value(was)) for path, is_now, was in differing(config, baseline)]
-  texts = [f"The text of `{path}` was the run's own." for path in changes.wordings_of(run)]
-  what = "that differ from those that the recipe's preset begins with"
+  texts = [f"The text of `{path}` is from the user's own file." for path in changes.wordings_of(run)]
+  what = "differ from those of the recipe's preset"
   table = _table(("Setting", "This run", "Preset"), lines)
-  return "\n\n".join([f"Those {what}:\n\n{table}" if lines else f"None {what}.", *texts])
+  return "\n\n".join([f"These settings {what}:\n\n{table}" if lines else f"No settings {what}.", *texts])
 
 
 def _value(value: Any) -> str:
-  """A setting's value; of a path the last part, of an address nothing."""
+  """A setting's value for the card: only the last part of a path, and no address."""
   if isinstance(value, str) and "://" in value:
     return "an address"
   if isinstance(value, str) and "/" in value and (_LOCAL.match(value) or pathlib.Path(value).exists()):
@@ -186,7 +186,7 @@ def _value(value: Any) -> str:
 
 def _scores(scores) -> str:
   if not scores:
-    return "Nobody has scored these weights."
+    return "These weights have not been evaluated."
   said = "Means with 95 % bootstrap intervals over the questions; n is the number of questions."
   return "\n\n".join([said, *(_score(*one) for one in scores)])
 
@@ -221,26 +221,28 @@ def _side(side: Mapping[str, float | None] | None) -> str:
 def _limits(config, scores) -> list[str]:
   searches = bool(config.retrieval.index)
   lines = [
-    "It answers from the passages that it is given: if they are wrong, so is the answer. Nobody has tested it for "
-    "bias, safety or other uses.",
-    f"It was trained with one seed ({config.seed}); another seed gives another model.",
+    "The model answers from the given passages. If they are wrong, the answer is wrong, too. The model has not been "
+    "tested for bias, safety or other uses.",
+    f"The model was trained with one seed ({config.seed}); another seed gives another model.",
   ]
   if searches:
     lines.append(
-      f"It was trained with one retriever ({_value(config.retrieval.index)}, {config.retrieval.top_k} passages a "
-      "search). With another retriever or corpus its scores are unknown."
+      f"The model was trained with one retriever ({_value(config.retrieval.index)}, {config.retrieval.top_k} passages "
+      "per search). Its scores with another retriever or corpus are unknown."
     )
   asked = [config.judge.kind, *((judge or {}).get("kind") for judge in config.judges.to_dict().values())]
   kinds = [kind for kind in dict.fromkeys(asked) if kind not in (None, "none")]
   if kinds:
-    lines.append(f"A judge ({markdown(', '.join(kinds))}) took part in its reward: it may have learnt to please it.")
+    lines.append(
+      f"A judge ({markdown(', '.join(kinds))}) was a part of the reward, so the model may exploit faults of the judge."
+    )
   if scores:
     lines.append(
-      "The intervals cover the draw of questions alone, neither other seeds nor other data. Whether the base model had "
-      "seen the questions is unknown."
+      "The intervals cover the draw of the questions, but not other seeds or other data. It is unknown whether the "
+      "base model has seen the questions before."
     )
   else:
-    lines.append("It has not been scored: measure it on your own questions first.")
+    lines.append("The model has not been evaluated: evaluate it on your own questions first.")
   return lines
 
 
@@ -250,7 +252,7 @@ def _model(config) -> str:
 
 
 def _hub_name(path: str) -> str:
-  """The name on the hub of a model in the hub's cache (…/models--OWNER--NAME/…); "" for other folders."""
+  """OWNER/NAME of a model in the hub's local cache (…/models--OWNER--NAME/…); "" for other folders."""
   found = re.search(r"models--([\w.-]+?)--([\w.-]+)", path)
   return f"{found[1]}/{found[2]}" if found else ""
 

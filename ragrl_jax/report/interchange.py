@@ -1,18 +1,18 @@
-"""Episodes in forms that other programs read: one flat JSON object each, or ATIF trajectories.
+"""Writes episodes in formats that other programs read: one flat JSON object each, or ATIF trajectories.
 
-The flat form has
+The flat format has
 
-    run step prompt_index sample version    which episode; an evaluation's has only the run
+    run step prompt_index sample version    identify the episode; an evaluation's episodes have only run and version
     id question golds source hops           the example
     messages                                {"role", "content"} in order: "user" for a prompt or a notice, "assistant"
                                             for the model, "tool" for a search result, with its "query" and the ids of
                                             its "passages"; "conversation", from 0, if an episode has several
     reward outcome advantage terms weights  as in the log
-    verdicts                                what judges and other models were asked
-    ended failure                           why it ended
+    verdicts                                questions to judges and other models, with their answers
+    ended failure                           why the episode ended
 
 ATIF is Harbor's Agent Trajectory Interchange Format, version 1.7 (harborframework.com/docs/trajectory-format). A step
-of the agent has its token ids and log-probabilities where the log has them; its prompt's ids are all ids before it.
+of the agent has token ids and log-probabilities if the log has them. The ids of its prompt are all ids before the step.
 """
 
 import pathlib
@@ -39,16 +39,19 @@ _SCORES = ("reward", "outcome", "advantage", "terms", "weights")
 
 
 def write(folder: str | pathlib.Path, form: str, out: str | pathlib.Path) -> int:
-  """Writes all kept episodes of a run, or of an evaluation, one JSON object a line. Returns how many.
+  """Writes all stored episodes of a run or of an evaluation, one JSON object per line.
 
   Args:
-    folder: the run's folder, or the evaluation's.
+    folder: folder of a run or of an evaluation.
     form: a key of FORMS.
-    out: the file; a kill leaves the whole file or none.
+    out: the file to write. After a kill it is either complete or missing.
+
+  Returns:
+    The number of episodes.
 
   Raises:
-    FileNotFoundError: the folder holds no episodes.
-    ValueError: a file in it is damaged.
+    FileNotFoundError: the folder has no episodes.
+    ValueError: a file in the folder is damaged.
   """
   folder, number = pathlib.Path(folder), 0
   about, kept = described(folder), episodes.read_folder(folder)
@@ -64,7 +67,7 @@ def write(folder: str | pathlib.Path, form: str, out: str | pathlib.Path) -> int
 
 
 def described(folder: pathlib.Path) -> dict[str, str]:
-  """{"run", "recipe", "preset", "model"} of a run's folder or of an evaluation's; "" for what it does not say."""
+  """{"run", "recipe", "preset", "model"} of a run or an evaluation; a value that its files lack is ""."""
   config = page_lib.read_json(folder / "config.json")
   if config is not None:
     model = page_lib.model_of(config.get("model") or {})
@@ -72,16 +75,16 @@ def described(folder: pathlib.Path) -> dict[str, str]:
     config = page_lib.read_json(folder / "settings.json") or {}
     model = str(config.get("checkpoint") or config.get("model") or "")
   named = {name: str(config.get(name) or "") for name in ("recipe", "preset")}
-  # Of a path only the end: the rest says where files lie on this machine.
+  # Only the last two parts of a path: the rest tells where files are on this machine.
   return {"run": folder.resolve().name, **named, "model": "/".join(pathlib.PurePath(model).parts[-2:])}
 
 
 def flat(row: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:
-  """An episode's row in the flat form, see above.
+  """An episode in the flat format (see the module's docstring).
 
   Args:
     row: a row of `store.episodes`.
-    about: of `described`.
+    about: the result of `described`.
   """
   which = {name: row[name] for name in ("step", "prompt_index", "sample", "version") if name in row}
   asked = {name: row[name] for name in ("id", "question", "golds", "source", "hops")}
@@ -96,13 +99,13 @@ def flat(row: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:
 
 
 def atif(row: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:
-  """An episode's row as an ATIF trajectory; further conversations of the episode are embedded as sub-agents'.
+  """An episode as an ATIF trajectory. Conversations after the first are embedded as trajectories of subagents.
 
-  A thought in <think> at the beginning of a turn is its `reasoning_content`, and the rest its message.
+  A thought in <think> at the beginning of a turn becomes its `reasoning_content`; the rest of the turn is its message.
 
   Args:
     row: a row of `store.episodes`.
-    about: of `described`.
+    about: the result of `described`.
   """
   place = [f"{name} {row[name]}" for name in ("step", "prompt_index", "sample") if name in row]
   name = ", ".join([*place, f"id {row['id']}"])
@@ -135,7 +138,7 @@ def _searched(segment: Mapping[str, Any]) -> bool:
 def _message(segment: Mapping[str, Any]) -> dict[str, Any]:
   if segment["owner"] == structs.MODEL:
     return {"role": "assistant", "content": segment["text"]}
-  text = "".join(episodes.parts(segment))  # control tokens included, as the model saw it
+  text = "".join(episodes.parts(segment))  # as the model saw it, with control tokens
   if not _searched(segment):
     return {"role": "user", "content": text}
   passages = [passage["id"] for passage in segment.get("found") or ()]
@@ -187,7 +190,7 @@ def _metrics(segment: Mapping[str, Any], before: Sequence[int]) -> dict[str, Any
 
 
 def _observed(step: dict[str, Any], segment: Mapping[str, Any], call: str) -> None:
-  """Adds what the environment answered to the agent's step; a search is a call of its tool."""
+  """Adds an answer of the environment to the agent's step. A search is a call of the tool `search`."""
   result: dict[str, Any] = {"content": "".join(episodes.parts(segment))}
   if _searched(segment):
     query = {"query": segment["query"]} if segment.get("query") is not None else {}

@@ -26,7 +26,7 @@ def chosen(
   Args:
     questions: see `question_rows.joined`.
     folders: the evaluations.
-    max_bytes: size in the page, estimated from a few episodes.
+    max_bytes: most bytes of the episodes in the page. Their size is estimated from a few of them.
   """
   order = sorted(range(len(questions)), key=lambda place: place * _STRIDE % 1)
   changed = lambda rows: len({bool(row["em"]) for row in rows}) > 1
@@ -43,7 +43,7 @@ def chosen(
 def blocks(
   questions: Sequence[tuple[Mapping[str, Any], ...]], folders: Sequence[pathlib.Path], places: Sequence[int]
 ) -> list[list[list[dict[str, Any] | None]]]:
-  """Traces of the questions with these indices: a list of blocks, of questions, of sides; None without a trace."""
+  """Traces of the questions with these indices, as nested lists: blocks, questions, sides. A missing trace is None."""
   found = [read(folder, {questions[place][side]["line"] for place in places}) for side, folder in enumerate(folders)]
 
   def trace(side: int, row: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -55,7 +55,18 @@ def blocks(
 
 
 def read(folder: pathlib.Path, lines: set[int]) -> dict[int, bytes]:
-  """line → compressed trace of the episode in this line of episodes.jsonl; {} without the file."""
+  """Reads episodes by their line numbers in episodes.jsonl.
+
+  Args:
+    folder: folder of an evaluation.
+    lines: line numbers, from 0.
+
+  Returns:
+    Line number → compressed trace; {} if the file does not exist.
+
+  Raises:
+    ValueError: a line is not a JSON object.
+  """
   path = folder / episodes.PLAYED
   if not path.exists() or not lines:
     return {}
@@ -66,7 +77,7 @@ def read(folder: pathlib.Path, lines: set[int]) -> dict[int, bytes]:
         try:
           row = json.loads(line)
         except ValueError as error:
-          raise ValueError(f"{path}:{number + 1}: not a JSON object ({error}); mend or delete the line.") from error
+          raise ValueError(f"{path}:{number + 1}: not a JSON object ({error}); repair or delete the line.") from error
         found[number] = zlib.compress(json.dumps(compact(row)).encode())
   return found
 

@@ -1,7 +1,7 @@
-"""The trackers themselves: what TensorBoard, W&B, Trackio and MLflow are called with. `trackers.py` runs them.
+"""One class per tracker: TensorBoard, W&B, Trackio and MLflow. `trackers.py` runs them.
 
-None of them leaves the machine unless the user's environment says so: W&B is offline without WANDB_MODE, Trackio local
-without TRACKIO_SPACE_ID or TRACKIO_SERVER_URL, MLflow in the run's folder without MLFLOW_TRACKING_URI.
+By default, they write to this machine only. The user's environment can change this: WANDB_MODE for W&B,
+TRACKIO_SPACE_ID or TRACKIO_SERVER_URL for Trackio, MLFLOW_TRACKING_URI for MLflow.
 """
 
 import dataclasses
@@ -13,19 +13,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-TAG = "ragrl.id"  # MLflow's tag with the run's id: MLflow gives its runs ids of its own
-PARAMETERS = 100  # MLflow's largest number of parameters in a request
-LONGEST = 6000  # characters of a parameter in MLflow
+TAG = "ragrl.id"  # the MLflow tag that has the run's id, because MLflow gives runs its own ids
+PARAMETERS = 100  # most parameters per request to MLflow
+LONGEST = 6000  # most characters of a parameter in MLflow
 _ODD = re.compile(r"[^\w./-]")
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """What a tracker is told of a run.
+  """The data of a run that a tracker gets at the start.
 
   Attributes:
     workdir: the run's folder.
-    id: the same for all starts of the run.
+    id: the run's id, which stays the same when the run resumes.
     restored: the step that was restored; None for a new run.
     settings: the run's settings as JSON values.
   """
@@ -37,37 +37,37 @@ class Run:
 
   @property
   def name(self) -> str:
-    """The folder's name."""
+    """The run's name: that of its folder."""
     return plain(self.workdir.name)
 
   @property
   def project(self) -> str:
-    """The name of the folder that holds this one."""
+    """The project's name: that of the folder that contains the run's folder."""
     return plain(self.workdir.parent.name) or "ragrl"
 
 
 class Tracker(Protocol):
-  """A place for the metrics of a run. Everything is called from one thread."""
+  """Stores the metrics of a run. All methods are called from one thread."""
 
   def write(self, step: int, seconds: float, values: Mapping[str, int | float]) -> None:
-    """Takes a step's metrics; `seconds` since 1970."""
+    """Stores the metrics of a step. `seconds` is the step's time, in seconds since 1970."""
     ...
 
   def close(self) -> None:
-    """Takes what is left, and ends the run there."""
+    """Stores what is still buffered, and marks the run as ended."""
     ...
 
 
 def plain(name: str) -> str:
-  """The name with "_" for every sign but letters, digits and ._/-, which all trackers accept."""
+  """The name with "_" in place of characters that some tracker refuses: all but letters, digits and . _ / -."""
   return _ODD.sub("_", name)
 
 
 class TensorBoard:
-  """Event files in the run's folder, under tensorboard/."""
+  """TensorBoard: event files in tensorboard/ in the run's folder."""
 
   def __init__(self, run: Run):
-    import tensorboardX  # takes a second, and evaluation does not need it
+    import tensorboardX  # imported here: it takes a second, and evaluation does not need it
 
     folder = run.workdir / "tensorboard"
     for old in folder.glob("events.out.tfevents.*") if run.restored is None else ():
@@ -88,16 +88,16 @@ class TensorBoard:
 
 
 class WandB:
-  """Weights & Biases: a run under wandb/ in the run's folder, for `wandb sync`.
+  """Weights & Biases: an offline run in wandb/ in the run's folder, for `wandb sync`.
 
-  The metric `step` is the x axis, not W&B's own count: W&B ignores rows at or before its last count, and a resumed run
-  writes some steps again.
+  The x axis is the metric `step` instead of W&B's own step count, because a resumed run writes some steps again: W&B
+  ignores rows whose count is not larger than its last one.
   """
 
   def __init__(self, run: Run):
     given = os.environ.get("WANDB_MODE")
     if not given:
-      os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # crash reports would leave the machine
+      os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # W&B would send crash reports over the network
     import wandb
 
     named = {} if os.environ.get("WANDB_PROJECT") else {"project": run.project}
@@ -124,9 +124,9 @@ class WandB:
 
 
 class Trackio:
-  """Trackio: a run in its own folder of this machine (TRACKIO_DIR), for `trackio show`.
+  """Trackio: a run in Trackio's folder on this machine (TRACKIO_DIR), for `trackio show`.
 
-  Trackio finds a run by its name, so the name ends with the run's id.
+  Trackio identifies a run by its name, so the name ends with the run's id.
   """
 
   def __init__(self, run: Run):
@@ -151,11 +151,11 @@ class Trackio:
 
 
 class MLflow:
-  """MLflow: a run in mlflow.db of the run's folder, for `mlflow ui --backend-store-uri`."""
+  """MLflow: a run in mlflow.db in the run's folder, for `mlflow ui --backend-store-uri`."""
 
   def __init__(self, run: Run):
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    for name in ("mlflow", "alembic"):  # they tell of every table that they make
+    for name in ("mlflow", "alembic"):  # they log every table that they create
       logging.getLogger(name).setLevel(logging.WARNING)
     import mlflow
 
@@ -172,7 +172,7 @@ class MLflow:
       self._client.update_run(self._id, status="RUNNING")
     else:
       self._id = self._client.create_run(at, run_name=run.name, tags={TAG: run.id}).info.run_id
-      # A parameter cannot change, so a resumed run leaves those of the first start.
+      # MLflow's parameters cannot change, so they are written at the first start only.
       params = [mlflow.entities.Param(name, text[:LONGEST]) for name, text in _flat(run.settings)]
       for start in range(0, len(params), PARAMETERS):
         self._client.log_batch(self._id, params=params[start : start + PARAMETERS])
@@ -194,11 +194,11 @@ KINDS: Mapping[str, Callable[[Run], Tracker]] = {
   "wandb": WandB,
   "trackio": Trackio,
   "mlflow": MLflow,
-}  # by the name of the switch, config.log.NAME
+}  # NAME of the setting config.log.NAME → tracker
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-  """(dotted name, text) of every setting."""
+  """Yields (dotted name, value as text) for every setting."""
   for name, value in settings.items():
     if isinstance(value, Mapping):
       yield from _flat(value, f"{prefix}{name}.")

@@ -1,7 +1,7 @@
-"""Sends a run's metrics to TensorBoard, W&B, Trackio and MLflow, each from a thread of its own.
+"""Sends a run's metrics to trackers (TensorBoard, W&B, Trackio, MLflow). Each tracker has its own thread.
 
-metrics.jsonl is the record of a run, and a tracker is never a reason to stop or to slow one: a tracker that raises, or
-that takes no rows, is dropped. This is said once with the reason, and the rows that it lacks are counted.
+metrics.jsonl is the record of a run, so a tracker must not stop or slow a run. A tracker that raises an error, or takes
+no more rows, is dropped: one warning gives the reason, and the rows that the tracker lacks are counted.
 """
 
 import importlib.util
@@ -17,10 +17,10 @@ from typing import Any
 
 from ragrl_jax.store import jsonl, tracker_kinds
 
-FILE = "tracking.json"  # the run's id at its trackers
-ROWS = 256  # rows that may wait for a tracker; with more it is dropped
-CLOSE_S = 30.0  # seconds that the end of a run waits for its trackers
-PACKAGES = {  # of a tracker, beside those that the library needs anyway → the modules by which they are found
+FILE = "tracking.json"  # has the run's id for its trackers
+ROWS = 256  # most rows that wait for a tracker; if there are more, the tracker is dropped
+CLOSE_S = 30.0  # most seconds that the end of a run waits for its trackers
+PACKAGES = {  # tracker → modules of the extra packages that it needs
   "wandb": ("wandb",),
   "trackio": ("trackio",),
   "mlflow": ("mlflow", "sqlalchemy", "alembic"),
@@ -28,22 +28,22 @@ PACKAGES = {  # of a tracker, beside those that the library needs anyway → the
 
 
 def chosen(log: Any) -> tuple[str, ...]:
-  """The trackers that config.log switches on."""
+  """The names of the trackers that config.log switches on."""
   return tuple(name for name in tracker_kinds.KINDS if getattr(log, name))
 
 
 def check(names: Iterable[str]) -> None:
-  """Looks for the trackers' packages, and imports none.
+  """Checks that the trackers' packages are installed, without importing them.
 
   Raises:
-    ValueError: one is not installed; the message names the extra that installs it.
+    ValueError: a package is not installed. The message names the extra that installs it.
   """
   for name in names:
     missing = [module for module in PACKAGES.get(name, ()) if importlib.util.find_spec(module) is None]
     if missing:
       raise ValueError(
-        f"config.log.{name}=True, but {', '.join(missing)} is not installed: pip install 'ragrl_jax[{name}]', or leave "
-        "it False."
+        f"config.log.{name}=True, but {', '.join(missing)} is not installed: pip install 'ragrl_jax[{name}]', or set "
+        "it to False."
       )
 
 
@@ -51,9 +51,9 @@ class Trackers:
   """The trackers of a run.
 
   Args:
-    names: of `tracker_kinds.KINDS`.
-    workdir: the run's folder; its name and its parent's name the run and the project.
-    restored: the step that was restored, None for a new run. A resumed run goes on under the same id.
+    names: keys of `tracker_kinds.KINDS`.
+    workdir: the run's folder. Its name is the run's name, and its parent's name is the project's.
+    restored: the step that was restored; None for a new run. A resumed run keeps its id.
     settings: the run's settings as JSON values, without credentials; each tracker gets them once.
   """
 
@@ -69,18 +69,18 @@ class Trackers:
     return sum(sender.lacking for sender in self._senders)
 
   def write(self, step: int, seconds: float, values: Mapping[str, int | float]) -> None:
-    """Hands a step's numbers to every tracker, and does not wait.
+    """Queues the metrics of a step for every tracker, without waiting.
 
     Args:
-      step: the step.
-      seconds: its time, in seconds since 1970.
-      values: its metrics.
+      step: the step's number.
+      seconds: the step's time, in seconds since 1970.
+      values: the step's metrics.
     """
     for sender in self._senders:
       sender.write(step, seconds, values)
 
   def close(self) -> None:
-    """Waits until the trackers have taken all rows, but no longer than CLOSE_S seconds for all of them."""
+    """Waits until the trackers have taken all rows, at most CLOSE_S seconds for all trackers together."""
     deadline = time.monotonic() + CLOSE_S
     for sender in self._senders:
       sender.end()
@@ -92,8 +92,8 @@ class Sender:
   """One tracker and its thread.
 
   Args:
-    name: of its setting, for the message.
-    start: makes the tracker; called in the thread, since importing its package takes seconds.
+    name: the name of the tracker's setting, for messages.
+    start: makes the tracker. It runs in the thread, because importing the package takes seconds.
   """
 
   def __init__(self, name: str, start: Callable[[], tracker_kinds.Tracker]):
@@ -101,13 +101,13 @@ class Sender:
     self._rows: queue.Queue[tuple[int, float, Mapping[str, int | float]] | None] = queue.Queue(ROWS)
     self._given = self._taken = 0
     self._dropped = threading.Event()
-    # A daemon, since a tracker that hangs must not keep the process alive.
+    # A daemon thread, because a tracker that hangs must not keep the process alive.
     self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
     self._thread.start()
 
   @property
   def lacking(self) -> int:
-    """Number of rows that the tracker will never get; 0 as long as it has not been dropped."""
+    """Number of rows that the tracker will never get; 0 unless it was dropped."""
     return self._given - self._taken if self._dropped.is_set() else 0
 
   def write(self, step: int, seconds: float, values: Mapping[str, int | float]) -> None:
@@ -116,11 +116,11 @@ class Sender:
     self._put((step, seconds, values))
 
   def end(self) -> None:
-    """Queues the end."""
+    """Tells the thread to end after the rows that are queued."""
     self._put(None)
 
   def join(self, deadline: float) -> None:
-    """Waits for the thread until the deadline, on `time.monotonic`'s clock."""
+    """Waits for the thread until the deadline (a time of `time.monotonic`), and then drops the tracker."""
     if not self._dropped.is_set():
       self._thread.join(max(0.0, deadline - time.monotonic()))
       if self._thread.is_alive():
@@ -141,14 +141,14 @@ class Sender:
         tracker.write(*row)
         self._taken += 1
       tracker.close()
-    except (Exception, SystemExit) as error:  # noqa: BLE001 (whatever a tracker raises, the run goes on)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (the run continues after any error of a tracker)
       self._drop(f"{type(error).__name__}: {' '.join(str(error).split())}")
 
   def _drop(self, why: str) -> None:
     if not self._dropped.is_set():
       self._dropped.set()
       logging.warning(
-        "config.log.%s: this tracker gets no more rows (%s). It lacks %d so far. The run goes on, and metrics.jsonl "
+        "config.log.%s: this tracker gets no more rows (%s). It lacks %d so far. The run continues, and metrics.jsonl "
         "has every row.",
         self._name,
         why,
@@ -157,13 +157,13 @@ class Sender:
 
 
 def _id(workdir: pathlib.Path, restored: int | None) -> str:
-  """The run's id at its trackers: that of tracking.json for a resumed run, else a new one, which is written there."""
+  """The run's id for its trackers: read from tracking.json by a resumed run, else made and written there."""
   path = workdir / FILE
   if restored is not None and path.exists():
     try:
       return str(json.loads(path.read_text(encoding="utf-8"))["id"])
     except (ValueError, KeyError, TypeError) as error:
-      logging.warning("%s is damaged (%s): the trackers begin a new run.", path, error)
+      logging.warning("%s is damaged (%s), so the trackers begin a new run.", path, error)
   made = secrets.token_hex(4)
   with jsonl.whole(path) as part:
     part.write_text(json.dumps(dict(id=made)), encoding="ascii")

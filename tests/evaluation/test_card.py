@@ -72,16 +72,17 @@ def test_the_card_says_what_the_run_was(tmp_path):
   rows = section(text, "Data").splitlines()
   assert rows[2] == f"| trained on | asked\\_me.jsonl | 7 | `{hashlib.sha256(data.read_bytes()).hexdigest()}` |"
   assert rows[3] == "| trained on | hf\\:owner/name//train |  |  |"
-  assert rows[4] == "| held out during training | gone.jsonl | the file is gone |  |"
-  assert "Nobody has scored these weights." in text and "It has not been scored" in text and "/home" not in text
-  assert "Nobody has named one." in section(written(folder), "Licence")
+  assert rows[4] == "| held out during training | gone.jsonl | the file no longer exists |  |"
+  assert "These weights have not been evaluated." in section(text, "Scores")
+  assert "The model has not been evaluated" in section(text, "Limits") and "/home" not in text
+  assert "None was given." in section(written(folder), "Licence")
 
 
 def test_settings_are_compared_with_the_presets(tmp_path):
   recipe = config_lib.load(push_hf.configs.folder() / "arena.py")
   (tmp_path / "config.json").write_text(recipe.to_json_best_effort())
   same = run(tmp_path / "same", like=tmp_path)
-  assert "None that differ" in section(written(same), "Settings")
+  assert "No settings differ" in section(written(same), "Settings")
   other = run(
     tmp_path / "other",
     like=tmp_path,

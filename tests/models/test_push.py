@@ -36,7 +36,7 @@ def online(monkeypatch, token):
 def test_what_is_missing_for_an_upload_is_said_first(tmp_path, monkeypatch, capsys):
   wants = ["--checkpoint", tmp_path / "none", "--out", tmp_path / "out", "--to", "me/policy"]
   online(monkeypatch, None)
-  assert push(monkeypatch, capsys, *wants)[2].startswith("error: --to=me/policy without --license")
+  assert push(monkeypatch, capsys, *wants)[2].startswith("error: --to=me/policy needs --license")
   licensed = [*wants, "--license", "mit"]
   status, _, said = push(monkeypatch, capsys, *licensed)
   assert status == 2 and "there is no token of the hub: `hf auth login`, or set HF_TOKEN" in said

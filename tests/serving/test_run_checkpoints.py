@@ -65,7 +65,7 @@ def test_a_run_is_asked_on_the_command_line(run):
   assert second.startswith("Earlier question: Who is it?\nEarlier answer: ") and second.endswith("now: And where?")
   for words, says in (
     (("Who?", f"--data={held_out}"), "give either a question or --data"),
-    (("--id=3",), "--id=3: name the file of the question"),
+    (("--id=3",), "--id=3: give the file of the question"),
     ((f"--data={held_out}", "--id=none"), "has the id 'none'"),
     (("--samples=0", "Who?"), "--samples"),
   ):

@@ -115,7 +115,7 @@ class Gateway:
     _, key, *rest = scope["path"].split("/", 3)
     page = "/".join(rest).removeprefix("v1/")
     if key not in self._sessions:
-      raise Refused(410, "no running episode has this address.", code=OVER)
+      raise Refused(410, "no episode with this address is running.", code=OVER)
     if page not in PAGES:
       raise Refused(404, f"there is no page {page[:80]!r}: use one of {', '.join(PAGES)}.")
     if PAGES[page] != scope["method"]:
