@@ -1,9 +1,9 @@
-"""Seven algorithms on the made-up world, same warm start, same budget: python benchmarks/algorithms.py [--machines]
+"""Compares seven algorithms on the made-up world: python benchmarks/algorithms.py [--machines]
 
-The warm start of a seed and machine goes on from the base reader (`make base`), and ends when it has reached its
-criterion. Each run starts from it and takes STEPS steps of EPISODES sampled episodes. A finished run is not repeated; a
-killed one continues from its last checkpoint. Table and figure use the runs that are finished; --docs writes them to
-docs/algorithms.md and docs/algorithms.png.
+Each seed and machine has one warm start, which is trained from the base reader (`make base`) until it reaches its
+criterion. Every algorithm then runs from this warm start with the same budget: STEPS steps of EPISODES sampled
+episodes. A finished run is not repeated, and a killed run continues from its last checkpoint. The table and the figure
+show the finished runs; --docs writes them to docs/algorithms.md and docs/algorithms.png.
 """
 
 import itertools
@@ -37,7 +37,7 @@ ONE = flags.DEFINE_string("one", "", "ARM/SEED/MACHINE: this run only, in this p
 
 STEPS, EVERY = 8, 2
 HELD_OUT = 300  # questions
-EPISODES = 256  # sampled a step at most
+EPISODES = 256  # most sampled episodes per step
 SHARED = dict(
   rollout=dict(prompts_per_step=32, group_size=8),
   loss=dict(minibatches=2),

@@ -1,11 +1,13 @@
-"""The base model of the miniatures, a small reader of the made-up world: python benchmarks/base_reader.py
+"""Trains the base reader, the model from which all miniatures start: python benchmarks/base_reader.py
 
-It is trained once a machine and kept, by `make base`. Its lessons (`ragrl_jax/data/lessons.py`) have new names and new
-facts each, so that it can only answer by reading. Stages follow each other, from a few passages and one hop to fourteen
-passages, three hops and comparisons. A stage ends when whole replies to new lessons are right often enough, twice in a
-row; what it took is in docs/log.md. A killed run goes on from its last checkpoint.
+The base reader is a small model that reads passages of the made-up world. `make base` trains it once per machine. Every
+lesson (`ragrl_jax/data/lessons.py`) has new names and new facts, so the model can answer only by reading. The stages
+lead from a few passages and one hop to fourteen passages, three hops and comparisons. A stage ends when the share of
+correct whole replies to new lessons reaches its goal, twice in a row. docs/log.md has the number of steps. A killed run
+continues from its last checkpoint.
 
-At the end the engine answers questions of a made-up world: names that no lesson had, 8 and 14 passages, CARE's prompt.
+The final exam asks questions about a made-up world whose names occur in no lesson, with 8 and 14 passages and CARE's
+prompt. The engine samples the answers.
 """
 
 import dataclasses
@@ -43,7 +45,7 @@ TAGS = "think search information answer relevance analysis retrieval reason extr
 MARKS = (*(f"<{slash}{tag}>" for tag in TAGS for slash in ("", "/")), "Answer:", "\n", *"[].,()", *"0123456789")
 VOCAB = 1000
 ROWS, LENGTH = 8, 512
-EVERY, MEASURED = 25, 60  # steps between measurements; the lessons that they read
+EVERY, MEASURED = 25, 60  # steps between measurements; lessons per measurement
 OPTIMIZER = dict(
   kind="muon", learning_rate=4e-3, warmup_steps=50, schedule="inverse_sqrt", muon_scale=5.0, weight_decay=0.0
 )
@@ -51,7 +53,14 @@ OPTIMIZER = dict(
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-  """A stage: its lessons, the share of whole replies that must be right for each kind of question, its most steps."""
+  """A stage of the training.
+
+  Attributes:
+    name: the stage's name.
+    course: its lessons.
+    goals: kind of question (hops or comparison) → share of whole replies that must be right.
+    steps: most steps.
+  """
 
   name: str
   course: lessons.Course
@@ -72,8 +81,9 @@ STAGES = (
   Stage("compared", course(passages=(3, 8), kinds=COMPARED), {1: 0.9, lessons.COMPARISON: 0.9}, 3000),
   Stage("all", course(passages=(4, 14), kinds=ANY), {1: 0.97, 2: 0.92, 3: 0.85, lessons.COMPARISON: 0.8}, 4000),
 )
-PAGE = 16  # tokens: on a CPU, attention reads whole pages, up to those of the longest conversation in a lane
-# For the exam. It needs no search: the passages come with the question.
+# Tokens per page. It is small, because on a CPU attention reads whole pages, as many as the longest conversation has.
+PAGE = 16
+# For the exam, which needs no search, because the questions come with their passages.
 PASSAGES, QUESTIONS = (8, 14), 1000
 ASKED = {8: {1: 0.95, 2: 0.8, lessons.COMPARISON: 0.8}, 14: {1: 0.97, 2: 0.9}}  # EM by hops: the second row is an aim
 
@@ -82,8 +92,8 @@ def main(_):
   logging.set_verbosity(logging.WARNING)
   out = pathlib.Path(flags.FLAGS.out)
   found = exam(train(out), out)
-  print(f"\n{out}: questions with names that no lesson had, greedy, by the engine\n")
-  print("| Passages | Hops | n | EM | asked for |\n|---|---|---|---|---|")
+  print(f"\n{out}: questions about names that occur in no lesson; greedy answers of the engine\n")
+  print("| Passages | Hops | n | EM | goal |\n|---|---|---|---|---|")
   for passages, by_hops in found.items():
     for hops, part in by_hops.items():
       wanted = ASKED[int(passages)].get(int(hops) if hops.isdigit() else hops, "")
@@ -105,7 +115,7 @@ def model(out: pathlib.Path = FOLDER) -> pathlib.Path:
 
 
 def train(out: pathlib.Path) -> pathlib.Path:
-  """Trains what is left to train, and returns the folder of the last stage's model."""
+  """Trains the unfinished stages, and returns the folder of the last stage's model."""
   out.mkdir(parents=True, exist_ok=True)
   made = tokenizer(out / "tokenizer.model")
   path = out / "first"
@@ -139,7 +149,7 @@ def settings(out: pathlib.Path, path: pathlib.Path | str, **rollout):
 
 
 def tokenizer(path: pathlib.Path) -> sentencepiece.SentencePieceTokenizer:
-  """One tokenizer for all miniatures: pieces of all syllables, of the recipes' marks and of the world's words."""
+  """Trains the tokenizer of all miniatures, with pieces for all syllables, the recipes' tags and the world's words."""
   if not path.is_file():
     path.parent.mkdir(parents=True, exist_ok=True)
     rng = random.Random("base/tokenizer")
@@ -159,7 +169,7 @@ def save_first(out: pathlib.Path, path: pathlib.Path) -> None:
 
 
 def transcript(tokenizer, lesson: lessons.Lesson) -> sft.Transcript:
-  """(ids, weights): replies weigh 1 and end with EOS; passages and questions weigh nothing."""
+  """(token ids, loss weights) of a lesson: 1 for the reply and its EOS, 0 for passages and question."""
   ids, weights = [], []
   for owner, text in lesson.turns:
     said = [*tokenizer.encode(text), *(tokenizer.eos_ids[:1] if owner == MODEL else ())]
@@ -169,11 +179,11 @@ def transcript(tokenizer, lesson: lessons.Lesson) -> sft.Transcript:
 
 
 def drawn(stage: Stage, tokenizer, step: int) -> list[sft.Transcript]:
-  """A step's lessons: as many as fit into one block."""
+  """Draws the lessons of a step, as many as fit into one block."""
   rng, found, room = random.Random(f"base/{stage.name}/{step}"), [], sft.FILL * ROWS * LENGTH
   while True:
     one = transcript(tokenizer, lessons.draw(stage.course, rng))
-    if len(one[0]) > LENGTH:  # rarely: fourteen passages and long replies
+    if len(one[0]) > LENGTH:  # rare: fourteen passages with a long reply
       continue
     room -= len(one[0])
     if room < 0:
@@ -221,10 +231,10 @@ def teach(stage: Stage, tokenizer, path: pathlib.Path, out: pathlib.Path) -> dic
 
 
 def measurer(stage: Stage, tokenizer):
-  """model → {kind of question: share of whole replies right}, on lessons that training does not draw.
+  """Makes a function: model → {kind of question: share of correct whole replies}, on lessons that training never draws.
 
-  A reply is right if every token, EOS included, is the likeliest after those before it: just then greedy decoding
-  writes it.
+  A reply is correct if each of its tokens, including EOS, is the most likely one after the tokens before it. Greedy
+  decoding then writes this reply.
   """
   rng = random.Random(f"base/{stage.name}/development")
   taken = [lessons.draw(stage.course, rng) for _ in range(MEASURED)]
@@ -236,7 +246,7 @@ def measurer(stage: Stage, tokenizer):
 
   @functools.partial(jax.jit, static_argnums=0)
   def wrong(graph, params, ids, places):
-    """Whether each token but the first is not the likeliest one."""
+    """For each token after the first: whether another token is more likely."""
     model = nnx.merge(graph, params)
     logits = jax.lax.map(lambda x: model(x[0][None], segment_ids=x[1][None])[0].argmax(-1), (ids, places))
     return logits[:, :-1] != ids[:, 1:]

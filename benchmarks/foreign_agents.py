@@ -1,9 +1,9 @@
-"""Agents that live elsewhere learn to search: python benchmarks/foreign_agents.py [--seeds 0,1,2] [--programs openai]
+"""External agents learn to search: python benchmarks/foreign_agents.py [--seeds 0,1,2] [--programs openai]
 
-The world, the model and the faults of the warm start are the quickstart's; the conversation is an OpenAI client's: the
-model writes tool calls in its chat template's format, and a program in an agent library makes the searches. The warm
-start of a seed serves all programs. Both stages end when their development questions say so. A finished run is not
-repeated, and a killed one goes on.
+World, model and faulty demonstrations are those of the quickstart. The model writes tool calls in the format of its
+chat template, and a program in an agent library runs the searches. All programs of a seed start from the same warm
+start. Each stage ends when it has reached its criterion on development questions. A finished run is not repeated, and a
+killed run continues.
 """
 
 import json
@@ -44,8 +44,8 @@ TASKS, ASKED, HELD_OUT, DEVELOPMENT = 6000, 4000, 300, 200  # demonstrations and
 WARM_EM, WARM_ANSWERED = 0.95, 0.99  # on one-hop questions, twice in a row: the goal of the warm start
 PATIENCE, RISE, GAIN = 3, 0.005, 0.1  # RL ends after PATIENCE measurements without a better EM, once it has gained GAIN
 CLAIM = 0.3  # rise of held-out EM that every run must reach
-MERGES = 240  # pieces besides the bytes
-# The end of a call, and its beginning up to the query, are one piece each.
+MERGES = 240  # pieces in addition to the 256 bytes
+# The beginning of a call, up to the query, is one piece, and so is its end.
 CALL = '<tool_call>{"name": "search", "arguments": {"query": "'
 CALLED = '"}}</tool_call>'
 CONTROL = ("<|pad|>", "<|user|>", "<|tool|>", "<|assistant|>", "<|end|>")
@@ -82,7 +82,7 @@ def main(_):
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
-  """The runs, a line each."""
+  """The results as a Markdown table, one line per run."""
   lines = ["| program | seed | EM before | EM after | tool calls | steps | minutes |", "|---|---|---|---|---|---|---|"]
   for r in results:
     calls = f"{r['calls_before']:.2f} → {r['calls_after']:.2f}"
@@ -103,7 +103,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 
 
 def make_world(folder: pathlib.Path, seed: int) -> None:
-  """Corpus, index, questions and tokenizer, under `folder`."""
+  """Makes corpus, index, questions and tokenizer in `folder`."""
   world = synthetic.build(synthetic.Settings(seed=seed, development=80))
   writers.write_passages(folder / "corpus.jsonl.gz", world.passages)
   retrieval.build_index(folder / "corpus.jsonl.gz", "hashing", folder / "index", progress=False)
@@ -118,7 +118,7 @@ def make_world(folder: pathlib.Path, seed: int) -> None:
 
 
 def make_tokenizer(folder: pathlib.Path, lines: Sequence[str]) -> None:
-  """A byte-level tokenizer with a chat template whose tool calls are Hermes's, in few pieces."""
+  """Makes a byte-level tokenizer. Its chat template has tool calls in Hermes's format, with few tokens per call."""
   bpe = tokenizers.Tokenizer(models.BPE())
   bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
   bpe.decoder = decoders.ByteLevel()
@@ -136,7 +136,7 @@ def make_tokenizer(folder: pathlib.Path, lines: Sequence[str]) -> None:
 
 
 def demonstrations(world, asked: Sequence[Example], retriever, seed: int) -> list[list[tuple[str, str]]]:
-  """The quickstart's transcripts, faults included, as turns of a chat with tool calls."""
+  """The quickstart's transcripts, including their deliberate faults, as turns of a chat with tool calls."""
   query = lambda hop: demonstrate.query(hop["subject"], hop["relation"])
   queries = list(dict.fromkeys(query(hop) for example in asked for hop in example.meta["decomposition"]))
   found = dict(zip(queries, retriever.search(queries, 1)))
@@ -159,7 +159,7 @@ def demonstrations(world, asked: Sequence[Example], retriever, seed: int) -> lis
 
 
 def tokenised(tokenizer: HuggingFaceTokenizer, example: Example) -> sft.Transcript:
-  """(ids, weights) of a demonstration, exactly as a client's requests would make its conversation."""
+  """(token ids, loss weights) of a demonstration. The ids are exactly those that a client's requests would produce."""
   appender, end = Appender(tokenizer), tokenizer.eos_ids[0]
   messages: list[dict[str, Any]] = [dict(role="user", content=example.question)]
   ids = [*tokenizer.render(messages)]
@@ -180,7 +180,7 @@ def tokenised(tokenizer: HuggingFaceTokenizer, example: Example) -> sft.Transcri
 
 
 def settings(out: pathlib.Path, seed: int, program: str, variant: str = "") -> Any:
-  """The quickstart's settings, with a program in place of its recipe."""
+  """The quickstart's settings with the recipe `agent` and this program."""
   config, world = config_lib.load(configs.path("quickstart"), variant), out / f"warm_{seed}" / "world"
   config.recipe, config.preset, config.seed = "agent", "paper", seed
   with config.unlocked():
@@ -193,7 +193,7 @@ def settings(out: pathlib.Path, seed: int, program: str, variant: str = "") -> A
 
 
 def warm(out: pathlib.Path, seed: int) -> None:
-  """The warm start of a seed: faulty demonstrations, until one-hop questions are answered."""
+  """Trains the warm start of a seed: SFT on faulty demonstrations, until the model answers one-hop questions."""
   folder, began = out / f"warm_{seed}", time.perf_counter()
   if not (folder / "world" / "tokenizer" / "tokenizer_config.json").is_file():
     make_world(folder / "world", seed)
@@ -228,7 +228,7 @@ def warm(out: pathlib.Path, seed: int) -> None:
 
 
 def learn(out: pathlib.Path, program: str, seed: int) -> None:
-  """RL of a program's episodes, until EM on the development questions has stopped rising."""
+  """Trains by RL on a program's episodes, until EM on the development questions has stopped rising."""
   folder, began, curve, found = out / f"{program}_{seed}", time.perf_counter(), [], {}
   config = settings(out, seed, program)
   config.model.path = str(out / f"warm_{seed}" / "sft" / "model")

@@ -1,7 +1,7 @@
 """Compiles the programs of benchmarks/gpu.py for one H200, without a GPU: `python benchmarks/gpu.py --compile`.
 
-The compiler is JAX's CUDA plugin (the extra `gpu-check`). Its counts are facts about the programs and no times. They
-are kept in docs/performance.json, and a case that is there is not compiled again.
+The compiler is JAX's CUDA plugin (the extra `gpu-check`). It counts kernels and bytes of the programs, but measures no
+times. The counts are stored in docs/performance.json. A case that is stored is not compiled again.
 """
 
 import importlib.metadata
@@ -22,7 +22,7 @@ PROGRAMS = dict(decode="engine: decode", learn="learner: accumulate", switch="sw
 
 
 def config_of(part: str, rank: int, sizes: gpu_parts.Sizes) -> Any:
-  """The settings with which a run's programs are those that gpu_parts.py measures."""
+  """The settings of a run whose programs are the same as those that gpu_parts.py measures."""
   config = config_lib.load("configs/search_r1.py")
   config.model.update(dict(dtype="bfloat16", remat=True))
   if rank:
@@ -46,7 +46,7 @@ def config_of(part: str, rank: int, sizes: gpu_parts.Sizes) -> Any:
 
 
 def counts(part: str, shape: str) -> dict[str, Any]:
-  """What the compiler says of one case of benchmarks/gpu.py's WORK, as JSON values.
+  """Compiles one case of benchmarks/gpu.py's WORK, and returns the compiler's counts as JSON values.
 
   Raises:
     RuntimeError: the compiler is missing.
@@ -67,7 +67,7 @@ def counts(part: str, shape: str) -> dict[str, Any]:
 
 
 def _row(one: Any, turns: int) -> dict[str, Any]:
-  """A program's counts for a call, or for one of its turns."""
+  """A program's counts per call, or per iteration of its loop."""
   return dict(
     kernels=one.fewest // turns,
     host_loops=one.host_loops,
@@ -79,14 +79,14 @@ def _row(one: Any, turns: int) -> dict[str, Any]:
 
 
 def read() -> dict[tuple[str, str], dict[str, Any]]:
-  """(part, shape) → counts, of the cases that were compiled."""
+  """(part, shape) → counts, for the cases that are stored."""
   kept = json.loads(KEPT.read_text()) if KEPT.is_file() else []
   return {(row["part"], row["shape"]): row for row in kept}
 
 
 def play(cases: list[tuple[str, str]]) -> None:
   """Compiles the cases that are not in KEPT, and writes them there one by one."""
-  gpus.devices(TOPOLOGY)  # a missing compiler is named before any work
+  gpus.devices(TOPOLOGY)  # fails at once if the compiler is missing
   commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
   said = dict(plugin=importlib.metadata.version("jax-cuda12-plugin"), commit=commit.stdout.strip())
   found = read()

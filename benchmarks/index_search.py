@@ -2,10 +2,10 @@
 
     python benchmarks/index_search.py [--passages 1000000] [--dim 768] [--batches 1,16,256]
 
-Vectors lie around 1,000 centres, and queries near some of them. Each time is the least of --rounds, in seconds of CPU
-time of one thread, so that other jobs disturb little. The ten best of every query are compared: they must be the same.
-Memory is that of the vectors in each index; both indexes are made from a file in --out that is written first, and the
-larger one is dropped before the next is made. Exits with 1 if an answer differs.
+Vectors are drawn around 1,000 centres, and queries near some of the vectors. Each time is the best of --rounds, in CPU
+seconds of one thread, so that other jobs disturb it little. Both sides must find the same ten best vectors of every
+query; otherwise the exit status is 1. Memory is that of the vectors in each index. Both indexes are made from a file in
+--out, one after the other, so that only one of them is in memory.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def main() -> int:
   near = vectors[np.sort(draw.choice(given.passages, max(sizes), replace=False))]
   asked = near + np.float32(0.02) * draw.standard_normal(near.shape, dtype=np.float32)
   faiss.omp_set_num_threads(1)
-  # FAISS's own choice between its two ways is by its threshold; the faster one is taken for it at every size.
+  # FAISS has two methods and chooses by the batch's size. Here both are timed at every size, and the faster one counts.
   rows, answers = [], {}
 
   def measure(name: str, search, size_gb: float) -> None:

@@ -27,9 +27,9 @@ from ragrl_jax.run import player as player_lib
 from ragrl_jax.store import jsonl
 
 ROOT = pathlib.Path(__file__).parents[1]
-QUICKSTART = config_lib.load(ROOT / "configs" / "quickstart.py", "sft")  # of the model, and of how it learns to read
+QUICKSTART = config_lib.load(ROOT / "configs" / "quickstart.py", "sft")  # settings of the model and of its training
 
-OUT = flags.DEFINE_string("out", "out/lear_sft", "Folder for everything this makes, a folder a seed.")
+OUT = flags.DEFINE_string("out", "out/lear_sft", "Folder of all results, with a subfolder per seed.")
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the world, the model and the transcripts.")
 STEPS = flags.DEFINE_integer("steps", 700, "Steps in which the model learns to read.")
 QUESTIONS = flags.DEFINE_integer("questions", 200, "Held-out questions.")
@@ -37,11 +37,11 @@ QUESTIONS = flags.DEFINE_integer("questions", 200, "Held-out questions.")
 REPLIES = {"vanilla": "vanilla", "rational": "", "rationale": "rationale"}  # reply → variant of configs/lear.py
 TAUGHT = ("rational", "vanilla", "rationale", "direct")  # replies of the base
 SYLLABLES = 160
-GIVEN = 4  # passages a held-out question comes with
-SHOWN = (2, 3, 4, 4)  # and those the model learns to read with
-TRANSCRIPTS, EPOCHS = 620, 3  # paper
+GIVEN = 4  # passages of a held-out question
+SHOWN = (2, 3, 4, 4)  # passages of the questions with which the model learns to read
+TRANSCRIPTS, EPOCHS = 620, 3  # as in the paper
 LATENCY = 20  # questions asked one at a time
-RATE = 2e-3  # of adapters; full fine-tuning, with a thousand times as many parameters, needs 1e-4
+RATE = 2e-3  # learning rate of adapters; full fine-tuning, with a thousand times as many parameters, needs 1e-4
 SIZES = dict(
   rollout=dict(lanes=64, rows=128, context=256, chunk=24, prefill=64, page=64, max_new_tokens=136),
   learner=dict(micro_rows=10, row_lengths=(256,), logprob_chunk=2048, share_prompts=False),

@@ -1,12 +1,12 @@
-"""How long a report page takes to open in Chromium: until its questions are drawn and can be searched.
+"""Times the opening of a report page in Chromium, until its questions are drawn and can be searched.
 
     python tests/evaluation/fake_evaluation.py out/fake 50000 long
     python launchers/report.py --workdir out/fake/before --workdir out/fake/after --out out/fake/two.html
     CHROMIUM=$(.ci/chromium) python benchmarks/page_opening.py out/fake/two.html
 
-The page is served to a headless browser from this process, with a script that reports the clock: from the start of the
-navigation to the drawn table, and then one search, one sort and one question over all of them. Three openings; all are
-printed, as a busy machine differs.
+This process serves the page to a headless browser, with a script that reports times: from the start of the navigation
+to the drawn table, and then of one search, one sort and the opening of one question. All three openings are printed,
+because times vary on a busy machine.
 """
 
 import argparse
@@ -41,7 +41,7 @@ REPORT = """
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-  """Serves one page, and takes what its script reports."""
+  """Serves one page, and receives the times that its script reports."""
 
   def __init__(self, page: bytes, seen: list, done: threading.Event, *args):
     self.page, self.seen, self.done = page, seen, done
@@ -68,14 +68,14 @@ class Server(http.server.BaseHTTPRequestHandler):
 
 
 def opened(browser: str, page: bytes) -> dict[str, float]:
-  """What one opening took, in milliseconds."""
+  """The times of one opening, in milliseconds."""
   seen, done = [], threading.Event()
   server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Server, page, seen, done))
   threading.Thread(target=server.serve_forever, daemon=True).start()
   with tempfile.TemporaryDirectory() as profile:
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
     address = f"http://127.0.0.1:{server.server_port}/"
-    flags += [f"--user-data-dir={profile}", "--remote-debugging-port=0", address]  # so that it stays open
+    flags += [f"--user-data-dir={profile}", "--remote-debugging-port=0", address]  # the port keeps Chromium running
     process = subprocess.Popen([browser, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
       if not done.wait(120):

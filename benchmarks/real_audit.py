@@ -1,9 +1,10 @@
 """Audits the real corpora on the real questions: python benchmarks/real_audit.py [--docs] [--out out/real_audit]
 
-Each set of questions is audited on its corpus, and those without passages on all corpora together, with BM25 over each
-(`ragrl audit` does the same). A last line measures the speed: a stream of --passages, the corpora's in turn, with
-changed words each time, and the answers and gold documents of all questions. --docs writes the tables to
-docs/audits.md. Needs the folder of questions and corpora: RAGRL_DATA, or ../shared/data beside this repository.
+Each set of questions is audited on its own corpus with BM25, as `ragrl audit` does. Sets without their own passages are
+audited on all corpora together. The last line is the speed of the audit: it searches for the answers and gold documents
+of all questions in a stream of --passages passages, which repeats the corpora with changed words. --docs writes the
+tables to docs/audits.md. Needs the folder of questions and corpora: RAGRL_DATA, or ../shared/data beside this
+repository.
 """
 
 import itertools
@@ -25,7 +26,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "audits.md"
 OUT = flags.DEFINE_string("out", "out/real_audit", "Folder of the indexes.")
 DOCS = flags.DEFINE_bool("docs", False, "Write docs/audits.md.")
-PASSAGES = flags.DEFINE_integer("passages", 500_000, "Passages of the stream whose audit is timed; 0: none.")
+PASSAGES = flags.DEFINE_integer("passages", 500_000, "Passages of the timed stream; 0: no timing.")
 CORPORA = {  # corpus → its sets of questions
   "hotpotqa": ("hotpotqa_dev", "hotpotqa_fullwiki_dev"),
   "2wikimultihopqa": ("2wikimultihopqa_dev",),
@@ -89,11 +90,11 @@ def audited(path: pathlib.Path, questions: list[pathlib.Path], folder: pathlib.P
 
 
 def timed(data: pathlib.Path, count: int) -> str:
-  """How long one process takes for a stream of so many passages."""
+  """The time that one process takes to audit a stream of so many passages."""
   questions = sorted((data / "qa").glob("*.jsonl.gz"))
   examples = list(readers.read_examples(",".join(map(str, questions))))
   known = [p for name in CORPORA for p in read_passages(data / "corpora" / f"{name}.jsonl.gz")]
-  # Later copies have other words in places, so that the same phrases are not found again at once.
+  # Later copies have changed words, so that not every phrase is found again at once.
   turn = lambda passage, number: Passage(passage.id, passage.title, passage.text.replace(" the ", f" the {number} "))
   stream = (turn(passage, number) for number in itertools.count() for passage in known)
   began, cpu = time.perf_counter(), time.process_time()

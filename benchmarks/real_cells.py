@@ -1,4 +1,4 @@
-"""Which evaluations on the shared sets fill the papers' tables: read from the tables themselves, each once."""
+"""Lists the evaluations on the shared sets that fill the papers' tables. They are read from the tables, each once."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from ragrl_jax.data import readers
 from ragrl_jax.evaluation.tables import layout, papers
 from ragrl_jax.run import player as player_lib
 
-# A set of the tables → its questions, and the corpus that is searched for them.
+# Set of the tables → (file of its questions, corpus that is searched for them).
 FILES = {
   "nq": ("nq_open_dev", "nq"),
   "triviaqa": ("triviaqa_dev", "hotpotqa"),
@@ -31,10 +31,10 @@ BASELINES = tuple(
   if preset not in ("given", "paper")
 )
 NOISY = ("nq", "triviaqa")  # sets of LEAR's test with passages of other questions
-# Recipe → what its policies are trained on; ARENA's configs name their sets.
+# Recipe → set on which its policies are trained. ARENA's configs name their own sets.
 TRAINED_ON = {"care": "drop_dev", "when_to_search": "2wikimultihopqa_train"}
 MAIN = ("arena", "care", "lear", "search_r1:ppo", "veritas", "when_to_search")
-HARD = "msmarco_sample"  # of CARE's curriculum
+HARD = "msmarco_sample"  # the hard questions of CARE's curriculum
 WITHOUT = {"without_hotpotqa": "hotpotqa", "without_2wiki": "2wikimultihopqa", "without_musique": "musique"}
 OURS = (
   "rollout.",
@@ -50,11 +50,11 @@ _FLAG = re.compile(r"--config\.([\w.]+)=(.*)")
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-  """A training that evaluations need.
+  """A training run that evaluations need.
 
   Attributes:
     config: config and variant.
-    flags: (setting, value) in which it differs from the config.
+    flags: (setting, value) for each setting that differs from the config.
   """
 
   config: str
@@ -77,9 +77,9 @@ class Evaluation:
 
   Attributes:
     config: config and variant.
-    training: of the policy; None: the reader itself answers.
-    dataset: name of FILES.
-    flags: (setting, value) in which it differs from the config.
+    training: the training run of the policy; None: the untrained reader answers.
+    dataset: a key of FILES.
+    flags: (setting, value) for each setting that differs from the config.
   """
 
   config: str
@@ -95,9 +95,9 @@ class Evaluation:
 
 
 def evaluations() -> dict[Evaluation, set[str]]:
-  """Those of all papers, each once, and the papers whose tables have it.
+  """Evaluation → the papers whose tables have it.
 
-  Recipes and baselines come first, and the papers take turns, so that a part of them fills the first tables of each.
+  Recipes and baselines come first, and the papers alternate, so that the first evaluations fill tables of every paper.
   """
   of_papers = [[(one, name) for one in _of_paper(paper)] for name, paper in papers.PAPERS.items()]
   found: dict[Evaluation, set[str]] = {}
@@ -140,12 +140,12 @@ def _of_table(table: layout.Table) -> Iterator[Evaluation]:
       continue
     for row in table.rows:
       for run in (row.run, row.versus):
-        if run is not None and not run.checkpoint:  # one step in a long training: there is none here
+        if run is not None and not run.checkpoint:  # a checkpoint within a long training does not exist here
           yield _evaluation(run, column)
 
 
 def _evaluation(run: layout.Run, column: layout.Column) -> Evaluation:
-  """What the commands of a cell say, with what is here in the place of models, indexes and judges."""
+  """The evaluation that a cell's commands describe, with this benchmark's model, index and judge."""
   config = run.evaluate
   if run.system:
     given = "given" in run.where.get("switches.documents", ())
@@ -157,7 +157,7 @@ def _evaluation(run: layout.Run, column: layout.Column) -> Evaluation:
 
 
 def _settings(flags: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-  """The flags that are kept: not sizes, places and judges, which are this benchmark's own."""
+  """The flags without those of sizes, paths and judges, which this benchmark sets itself."""
   found = []
   for flag in flags:
     match = _FLAG.fullmatch(flag)
@@ -178,7 +178,7 @@ def _name(config: str, flags: tuple[tuple[str, str], ...]) -> str:
 
 
 def trained(training: Training, out: pathlib.Path, reader: pathlib.Path):
-  """The settings of a training: one step, on prompts that fit into a third of the context."""
+  """The settings of a training run: one step, on prompts that fit into a third of the context."""
   config = _config(training.config, training.flags, out)
   file = lambda name: str(out / "data" / "qa" / f"{name}.jsonl.gz")
   sets = config.data.train.split(",")
@@ -208,7 +208,7 @@ def asked(evaluation: Evaluation, out: pathlib.Path, questions: int):
   """The settings of an evaluation."""
   config = _config(evaluation.config, evaluation.flags, out)
   config.data.max_examples = questions
-  if "data.noise" not in dict(evaluation.flags):  # those questions bring what was found for them
+  if "data.noise" not in dict(evaluation.flags):  # questions with noise already have retrieved passages
     searching(config, evaluation.dataset, out)
   if config.data.evidence:
     config.data.evidence = str(out / "data" / "qa" / f"{config.data.evidence}.jsonl.gz")
@@ -216,7 +216,7 @@ def asked(evaluation: Evaluation, out: pathlib.Path, questions: int):
 
 
 def searching(config, dataset: str, out: pathlib.Path) -> None:
-  """Lets a recipe that can search do so, in the corpus of a set; a recipe that does without passages gets none."""
+  """Gives a recipe that can search the index of a set's corpus. A recipe that uses no passages gets none."""
   recipe = player_lib.recipe(config)
   if recipe.searches:
     config.retrieval.index = str(out / "indexes" / FILES[dataset][1])

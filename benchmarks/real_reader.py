@@ -1,7 +1,7 @@
-"""A tiny reader for real questions: it is taught in a minute in which form each recipe replies, and nothing else.
+"""A tiny reader for real questions. One minute of training teaches it each recipe's reply format, and nothing else.
 
-With random weights no reply would have a form, and most measures of an evaluation would be of nothing. The lessons have
-the recipes' own prompts, with questions and passages of the training sets. All replies say the same, yes or no.
+With random weights, no reply would have the right format, and most measures of an evaluation would be empty. The
+lessons have the recipes' own prompts, with questions and passages of the training sets. Every answer is yes or no.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ TRAIN = ("hotpotqa_train", "2wikimultihopqa_train", "musique_train")
 TAGS = (
   "relevance analysis think search information answer reason extract reflect retrieval thought question need".split()
 )
-# One piece each, so that a reply is short.
+# Each of these tags is one token, so that replies are short.
 MARKS = tuple(f"<{slash}{tag}>" for tag in (*TAGS, "summary", "result", "documents") for slash in ("", "/"))
 SHAPE = dict(
   family="qwen3", d_model=64, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=16, d_ff=160, rope_theta=1e6,
@@ -36,10 +36,10 @@ SHAPE = dict(
 )  # fmt: skip
 VOCAB, CONTEXT = 4000, 6144
 STEPS, ROWS, LENGTH = 120, 1, 2048
-COUNT = 20  # lessons of each form
-SHOWN = 5  # whole passages in a prompt that shows some: as long as real ones, or instructions before them are not found
-WORDS = 15  # of a found passage: so few that most of a lesson's tokens are replies
-# What it says, whatever it is asked: nothing else could be learned in so few steps.
+COUNT = 20  # lessons per format
+SHOWN = 5  # whole passages per prompt: prompts must be as long as real ones, so that instructions are as far away
+WORDS = 15  # most words of a retrieved passage, so that most tokens of a lesson are replies
+# The reader's answers to all questions: nothing else can be learned in so few steps.
 ANSWERS, QUERY, QUOTE = ("yes", "no"), "the history of the town", "The passage says so"
 TAUGHT = (
   *("arena", "arena:naive", "arena:direct", "care", "care:no_retrieval", "care:original"),
@@ -54,7 +54,7 @@ Turns = list[tuple[str, str]]
 
 
 def model(out: pathlib.Path, data: pathlib.Path) -> pathlib.Path:
-  """The reader's folder, with its tokenizer; it is taught if it is not there."""
+  """The folder of the reader and its tokenizer. The reader is trained if the folder does not exist."""
   words, folder = out / "tokenizer.model", out / "reader" / "model"
   if folder.is_dir():
     return folder
@@ -73,7 +73,7 @@ def model(out: pathlib.Path, data: pathlib.Path) -> pathlib.Path:
   drawn = sft.batches(taught, rows=ROWS, lengths=(LENGTH,), seed=0)
   for _ in tqdm(sft.sft(config, workdir, drawn=drawn), total=STEPS, desc="the reader", unit="step"):
     pass
-  # Away from its run's settings: in the tables it is a model without a training.
+  # Moved away from its run's settings: in the tables it counts as an untrained model.
   shutil.copytree(workdir / "model", folder.with_name("part"), dirs_exist_ok=True)
   folder.with_name("part").rename(folder)
   return folder
@@ -86,7 +86,7 @@ def load(name: str):
 
 
 def sized(config, out: pathlib.Path):
-  """The settings with the reader's sizes."""
+  """The settings, with the reader's sizes."""
   config.model.update(dict(path="", dtype="float32", remat=False))
   config.model.lora.rank = 0
   config.model.shape = SHAPE
@@ -99,7 +99,7 @@ def sized(config, out: pathlib.Path):
 
 
 def lessons(name: str, data: pathlib.Path, words) -> list[sft.Transcript]:
-  """Transcripts in a config's form, as `sft` reads them."""
+  """Transcripts in a config's reply format, as `sft` reads them."""
   config = load(name)
   recipe = recipes.get(config.recipe, config.preset, **config.switches.to_dict())
   drawn = examples(data, f"lessons/{name}", COUNT, whole=recipe.needs_passages)
@@ -107,7 +107,7 @@ def lessons(name: str, data: pathlib.Path, words) -> list[sft.Transcript]:
 
 
 def examples(data: pathlib.Path, seed: str, count: int, *, whole: bool) -> list[Example]:
-  """Questions of the training sets: with SHOWN whole passages, two gold ones among them, or those two, cut short."""
+  """Questions of the training sets, with SHOWN whole passages, two of them gold, or with only the two gold ones, cut."""
   rng, found = random.Random(seed), []
   files = ",".join(str(data / "qa" / f"{name}.jsonl.gz") for name in TRAIN)
   for asked in rng.sample(list(readers.read_examples(files)), count):
@@ -124,7 +124,7 @@ def examples(data: pathlib.Path, seed: str, count: int, *, whole: bool) -> list[
 
 
 def with_turns(recipe, example: Example) -> Example:
-  """The example with a transcript in the recipe's form."""
+  """The example with a transcript in the recipe's reply format."""
   said = random.Random(example.id).choice(ANSWERS)
   turns = _TURNS[recipe.name](recipe.switches, dataclasses.replace(example, golds=(said,)))
   if recipe.searches and not recipe.needs_passages:

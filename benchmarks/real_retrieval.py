@@ -3,8 +3,8 @@
     python benchmarks/real_retrieval.py [--corpora nfcorpus,scifact] [--dense_passages 0] [--out out/real_retrieval]
 
 BM25 runs on every corpus; all-MiniLM-L6-v2 with FAISS (exact, HNSW, IVF-PQ) on corpora of at most --dense_passages
-passages (0: on all). Most of its time is encoding. Vectors are kept under --out, and a killed run continues; "build s"
-of a second run is the time to find that nothing is left to do. Needs the folder of questions and corpora: RAGRL_DATA,
+passages (0: on all). Most of the time is encoding. Vectors are stored in --out, and a killed run continues; in a second
+run, "build s" is only the time of a check. Needs the folder of questions and corpora: RAGRL_DATA,
 or ../shared/data beside this repository. Exits with 1 if BM25's nDCG@10 is more than 0.03 below its reference (a plain
 bm25s run, confirmed by BEIR's figures for scifact and nfcorpus), or if exact search differs from brute force.
 """
@@ -191,7 +191,7 @@ def run_bm25(data, out, corpus, table) -> bool:
   """Whether the result reaches its reference."""
   source, folder = data / "corpora" / f"{corpus}.jsonl.gz", out / corpus / "bm25"
   passages, (asked, grades) = list(read_passages(source)), questions(data, corpus)
-  shutil.rmtree(folder, ignore_errors=True)  # seconds to build, and then the time is a measured one
+  shutil.rmtree(folder, ignore_errors=True)  # built again, so that its time is measured; it takes seconds
   start = time.perf_counter()
   build_index(source, "bm25", folder, progress=False)
   build_s = time.perf_counter() - start

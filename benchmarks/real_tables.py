@@ -1,14 +1,14 @@
-"""Every recipe and every baseline on the shared sets, and each paper's tables of these evaluations:
+"""Evaluates every recipe and every baseline on the shared sets, and makes each paper's tables of the results:
 
     python benchmarks/real_tables.py [--minutes 60] [--questions 200] [--only search_r1] [--docs]
 
-The papers' tables say which evaluations there are (`real_cells.py`). A tiny reader answers (`real_reader.py`), or what
-one step of the row's training has made of it, through the local engine. BM25 searches the sets' corpora; judges compare
-words. So the tables' layouts are proven, and their numbers are those of a tiny model.
+The papers' tables determine the evaluations (`real_cells.py`). A tiny reader (`real_reader.py`) answers through the
+local engine; in rows of trained models, it is first trained for one step. BM25 searches the sets' corpora, and judges
+compare words. So the benchmark tests that all tables can be filled; the numbers themselves are those of a tiny model.
 
-No question may be lost: each has a row, and none has failed. The benchmark ends with exit 1 otherwise. What is finished
-is not repeated, and a killed evaluation goes on with its next question. --minutes ends it early; cells without a run
-show the command that fills them. --docs writes the tables to docs/real/. Needs the folder of questions and corpora:
+Every question must have a row, and none may fail; otherwise the exit status is 1. Finished evaluations are not
+repeated, and a killed evaluation continues with its next question. --minutes ends the benchmark early; cells without a
+run show the command that fills them. --docs writes the tables to docs/real/. Needs the folder of questions and corpora:
 RAGRL_DATA, or ../shared/data beside this repository.
 """
 
@@ -36,15 +36,16 @@ from ragrl_jax.store import compile_cache, fresh, jsonl
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "real"
 OUT = flags.DEFINE_string("out", "out/real", "Folder of indexes, runs, evaluations and tables.")
-QUESTIONS = flags.DEFINE_integer("questions", 200, "Questions of each evaluation; fewer where the set has fewer.")
-MINUTES = flags.DEFINE_float("minutes", 0.0, "No evaluation begins after so many minutes; 0: all of them are run.")
-ONLY = flags.DEFINE_string("only", "", "Only evaluations in whose name this regular expression is found.")
+QUESTIONS = flags.DEFINE_integer("questions", 200, "Questions per evaluation; fewer if the set has fewer.")
+MINUTES = flags.DEFINE_float("minutes", 0.0, "No evaluation begins after this many minutes; 0: no limit.")
+ONLY = flags.DEFINE_string("only", "", "Only evaluations whose name matches this regular expression.")
 DOCS = flags.DEFINE_bool("docs", False, "Write docs/real.md and docs/real/.")
-TOLD = """A tiny model answered, of 2 layers and width 64, taught in a minute in which form to reply, and to say yes or
-no: the numbers prove the tables' layouts, and say nothing about the methods. `make real` (`benchmarks/real_tables.py
---docs`) asked it {questions} questions of each shared set, through the local engine, with BM25 over the set's passages
-and judges that compare words. A row's training took one step. Rows that differ in the model alone have it in the first
-of them. A cell without a number has → and the number of the command that fills it, which `out/real/tables/` has."""
+TOLD = """The answers are those of a tiny model with 2 layers and width 64. One minute of training taught it the reply
+formats, and to answer yes or no. So the numbers show that the tables can be filled, and say nothing about the methods.
+`make real` (`benchmarks/real_tables.py --docs`) asked {questions} questions of each shared set, through the local
+engine, with BM25 over the set's passages and judges that compare words. Training for a row took one step. If rows
+differ only in the model, the number is in the first of them. A cell without a number has → and the number of the
+command that fills it; the commands are in `out/real/tables/`."""
 
 
 def main(_):
@@ -55,7 +56,7 @@ def main(_):
     print(f"skipped: no real questions at {named or '../shared/data'}; set RAGRL_DATA to the folder that holds qa/")
     return
   compile_cache.keep()
-  os.chdir(ROOT)  # evaluations name their files from here on, wherever the data are
+  os.chdir(ROOT)  # so that the paths of files in the results begin in the repository, wherever the data are
   out = pathlib.Path(OUT.value)
   out.mkdir(parents=True, exist_ok=True)
   if (out / "data").resolve() != data.resolve():
@@ -67,7 +68,7 @@ def main(_):
   began, lost = time.monotonic(), []
   wanted = real_cells.evaluations()
   left = [one for one in wanted if re.search(ONLY.value, one.name) and not finished(one, out)]
-  print(f"{len(left)} of {len(wanted)} evaluations are to be run", flush=True)
+  print(f"{len(left)} of {len(wanted)} evaluations are not finished yet", flush=True)
   with tqdm(left, unit="evaluation") as bar:
     for one in bar:
       if MINUTES.value and time.monotonic() - began > 60 * MINUTES.value:
@@ -88,7 +89,7 @@ def main(_):
 
 
 def prepare(out: pathlib.Path) -> None:
-  """Indexes of the corpora, and the questions with retrieved passages for LEAR's test with noise."""
+  """Makes the indexes of the corpora, and the questions with retrieved passages for LEAR's test with noise."""
   for corpus in sorted({corpus for _, corpus in real_cells.FILES.values()}):
     retrieval.build_index(out / "data" / "corpora" / f"{corpus}.jsonl.gz", "bm25", out / "indexes" / corpus)
   for dataset in real_cells.NOISY:
@@ -103,14 +104,14 @@ def prepare(out: pathlib.Path) -> None:
 
 
 def answered(one: real_cells.Evaluation, out: pathlib.Path, reader: pathlib.Path, progress) -> None:
-  """Trains the policy, if that is not done, and asks it."""
+  """Evaluates the policy, which is trained first if needed."""
   checkpoint = reader if one.training is None else trained(one.training, out, reader)
   config = real_cells.asked(one, out, QUESTIONS.value)
   evaluate.evaluate(config, checkpoint, str(real_cells.data(one, out)), place(one, out), progress=progress)
 
 
 def trained(training: real_cells.Training, out: pathlib.Path, reader: pathlib.Path) -> pathlib.Path:
-  """The folder of a finished training."""
+  """The folder of a trained policy's run, which is trained if needed."""
   workdir = out / "runs" / training.name
   if (workdir / "model").is_dir():
     return workdir
@@ -135,23 +136,23 @@ def place(one: real_cells.Evaluation, out: pathlib.Path) -> pathlib.Path:
 
 
 def finished(one: real_cells.Evaluation, out: pathlib.Path) -> bool:
-  """Whether the evaluation has its metrics, of as many questions as are asked for now."""
+  """Whether the evaluation has metrics of as many questions as are wanted now."""
   path = place(one, out) / harness.METRICS
   return path.is_file() and json.loads(path.read_text())["settings"]["questions"] == asked_for(one, out)
 
 
 def asked_for(one: real_cells.Evaluation, out: pathlib.Path) -> int:
-  """The questions of an evaluation: so many, or as many as the set has."""
+  """The number of questions of an evaluation: --questions, or as many as the set has."""
   return min(QUESTIONS.value, real_cells.count(real_cells.data(one, out)))
 
 
 def total(done: list, out: pathlib.Path) -> int:
-  """The questions of these evaluations."""
+  """The total number of questions of these evaluations."""
   return sum(asked_for(one, out) for one in done)
 
 
 def tables(wanted, done, lost: list[str], out: pathlib.Path) -> None:
-  """Writes every paper's tables in all formats, and says how many of their cells have a number."""
+  """Writes every paper's tables in all formats, and prints how many of their cells have a number."""
   (out / "tables").mkdir(exist_ok=True)
   counts, read = {}, {one: results.read(place(one, out)) for one in done if wanted[one]}
   for name, paper in papers.PAPERS.items():
@@ -167,20 +168,20 @@ def tables(wanted, done, lost: list[str], out: pathlib.Path) -> None:
 
 
 def pages(counts, wanted, done, lost: list[str], out: pathlib.Path) -> None:
-  """Writes docs/real.md and a page a paper."""
+  """Writes docs/real.md and one page per paper."""
   PAGES.mkdir(exist_ok=True)
   told = TOLD.format(questions=QUESTIONS.value)
   lines = ["| Paper | Cells with a number of ours | Cells | Evaluations |", "|---|---|---|---|"]
   for name, paper in papers.PAPERS.items():
     title, _, rest = (out / "tables" / f"{name}.md").read_text(encoding="utf-8").partition("\n")
-    for commands in writing.COMMANDS:  # they are long, and in the folder
+    for commands in writing.COMMANDS:  # left out, because they are long; the files in --out have them
       rest = re.sub(rf"\n\*\*{commands}\*\*\n\n(\d+\. .*\n)+", "", rest)
     (PAGES / f"{name}.md").write_text(f"{title} on real questions\n\n{told}\n{rest}", encoding="utf-8")
     of_paper = sum(name in wanted[one] for one in done)
     lines.append(f"| [{paper.title}](real/{name}.md) | {counts[name][0]} | {counts[name][1]} | {of_paper} |")
   said = (
-    f"{len(done)} of {len(wanted)} evaluations are in these pages, of {total(done, out)} questions in all. "
-    f"{len(lost)} of them lost some."
+    f"These pages have {len(done)} of {len(wanted)} evaluations, with {total(done, out)} questions in all. "
+    f"{len(lost)} evaluations lost a question."
   )
   contents = "\n".join(f"real/{name}" for name in papers.PAPERS)
   text = f"# Real questions\n\n{told}\n\n{said}\n\n" + "\n".join(lines)

@@ -1,12 +1,13 @@
-"""What an index costs: GB, build hours, ms a batch, chip- or core-seconds a million queries. --docs writes the page.
+"""Costs of an index: GB, build hours, ms per batch, chip- or core-seconds per million queries.
 
     python benchmarks/retrieval_cost.py [--cells flat:100000,hnsw:100000] [--topologies h200:1,v5e:8x8] [--docs]
 
-Measured cells (0.1M and 1M passages) run on one thread of a CPU, in CPU seconds of that thread; each is kept in --out,
-so that a later run goes on with what is missing. Cells at 21M are computed: "arithmetic" from the largest measured cell
-(a scan and a build grow with N; HNSW's build and search with N log N and log N; IVF's cells with √N), "compiled" from
-the program for the accelerators at its least time. Vectors have 768 dimensions and lie around 1,000 centres; passages
-for BM25 are 60 words each, drawn by a power law. A batch has 64 queries. Recall is the share of the exact ten best.
+Measured cells (0.1M and 1M passages) run on one CPU thread, in CPU seconds of this thread. Each is stored in --out, so
+a later run measures only the missing cells. Cells at 21M are computed. "arithmetic" scales the largest measured cell: a
+scan and a build grow with N, HNSW's build and search with N log N and log N, IVF's cells with √N. "compiled" is the
+shortest possible time of the program that was compiled for the accelerators. Vectors have 768 dimensions and are drawn
+around 1,000 centres. Passages for BM25 have 60 words each, drawn from a power law. A batch has 64 queries. Recall is
+the share of the exact ten best passages that are found. --docs writes docs/retrieval.md.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Requests a second of the retriever's server, over the passages of the made-up world, with 1 to 1,000 clients.
+"""Requests per second of the retriever's server, over the passages of the made-up world, with 1 to 1,000 clients.
 
     python benchmarks/retrieval_load.py [--against CHECKOUT] [--encoder hashing]
 

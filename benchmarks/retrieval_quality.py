@@ -2,12 +2,12 @@
 
     python benchmarks/retrieval_quality.py [--corpora nq,squad] [--dense_passages 3000] [--docs]
 
-Every index and every score of a query is kept under --out, so that a killed run goes on, and corpora may be added in
-later runs; the page shows all that is there. Single indexes: BM25, the hashing encoder, and all-MiniLM-L6-v2 on corpora
-of at most --dense_passages passages (0: none). Fused: BM25 with MiniLM, or with hashing where there is no MiniLM, by
-reciprocal ranks and by weighted scores, with the default settings (nothing is tuned). The better single index of a
-corpus is the one of the two with the higher nDCG@10. Intervals: percentile bootstrap over the questions, 95 %, of the
-paired differences. Needs the folder of questions and corpora (RAGRL_DATA, or ../shared/data).
+Every index and every query's scores are stored in --out, so a killed run continues, and later runs may add corpora. The
+page shows all stored results. Single indexes: BM25, the hashing encoder, and all-MiniLM-L6-v2 on corpora of at most
+--dense_passages passages (0: none). Fused: BM25 with MiniLM, or with hashing if there is no MiniLM, by reciprocal ranks
+and by weighted scores, with the default settings (nothing is tuned). The better single index of a corpus is the one of
+the two with the higher nDCG@10. Intervals are 95 % percentile bootstraps of the paired differences over the questions.
+Needs the folder of questions and corpora (RAGRL_DATA, or ../shared/data).
 """
 
 import argparse
@@ -48,7 +48,7 @@ def scores(found: list[list[str]], names: list[str], grades) -> dict[str, list[f
 
 
 def corpus_rows(data: pathlib.Path, out: pathlib.Path, corpus: str, model: pathlib.Path | None) -> dict:
-  """System → its scores on this corpus, from the file of an earlier run as far as it has them."""
+  """System → its scores on this corpus. Scores of earlier runs are read from their file."""
   kept, folder = out / corpus / "scores.json", out / corpus
   rows = json.loads(kept.read_text()) if kept.is_file() else {}
   asked, grades = real_retrieval.questions(data, corpus)

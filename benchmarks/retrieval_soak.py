@@ -1,12 +1,13 @@
-"""1,000 clients at the retriever's server for a minute: failures, times of answers, and whether its memory stays flat.
+"""1,000 clients search on the retriever's server for a minute: failures, response times, and the server's memory.
 
     taskset -c 1 python benchmarks/retrieval_soak.py [--clients 1000] [--seconds 60] [--passages 100000]
 
-BM25 first, then dense vectors (hashing, exact search), over the passages of a made-up world. Server and clients are two
-processes on this machine. Shares are processor time over wall time: the server's, the clients', and that of other work
-on the core. Each client keeps its connection and asks for three passages for one question a request. At status 429 it
-asks again when the server says. Memory is the server's own (RssAnon), without the mapped files of the index. Exits with
-1 at a failed request, or if the mean memory of the last quarter is more than 5 % above that of the second.
+The first index is BM25, the second has dense vectors (hashing, exact search); both have the passages of a made-up
+world. Server and clients are two processes on this machine. Shares are CPU time over wall time: of the server, of the
+clients, and of other work on the core. Each client keeps its connection and asks for three passages for one question
+per request. After status 429, it repeats the request when the server says. Memory is the server's RssAnon, without the
+memory-mapped files of the index. The exit status is 1 if a request failed, or if the mean memory of the last quarter is
+more than 5 % above that of the second.
 """
 
 import argparse
@@ -26,7 +27,7 @@ import retrieval_load
 from ragrl_jax.data import synthetic
 from ragrl_jax.retrieval import build_index
 
-PER_ENTITY = 3.2  # passages of the made-up world for each of its entities, at least
+PER_ENTITY = 3.2  # least number of passages per entity of the made-up world
 
 
 def own_memory(process: int) -> float:
@@ -60,7 +61,7 @@ async def watched(server: psutil.Process, until: float, memory: list[float]) -> 
 
 
 async def soak(port: int, process: int, clients: int, seconds: float, draw) -> bool:
-  """Prints a line; whether nothing failed and memory stayed flat."""
+  """Prints the results of one index. Returns whether no request failed and memory stayed flat."""
   server, own, core = psutil.Process(process), psutil.Process(), sorted(os.sched_getaffinity(0))[0]
   times, refused, memory = [], [], []
   spent = lambda: [sum(one.cpu_times()[:2]) for one in (server, own)] + [psutil.cpu_times(percpu=True)[core].idle]

@@ -1,11 +1,11 @@
 """Does a better retriever still help after RL? python benchmarks/retriever_rl.py [--retriever_seeds 0,1,2,3,4]
 
-A miniature on the made-up world, from the base reader (`make base`) and the warm starts of algorithms.py here. Two
-retrievers over the same passages differ in quality alone: the world's own, and one whose vectors are so short (WEAK
-numbers) that words collide. From each seed's warm start one policy is trained with each retriever (GRPO, the settings
-of algorithms.py), and every policy, the warm start too, then answers the held-out questions with both. The table says,
-over the seeds: how much the better retriever adds before RL and after it, with 95 % bootstrap intervals over the seeds.
-If RL with the weak retriever made up for it, the difference after RL would be 0. A finished run is not repeated.
+This is a miniature on the made-up world, with the base reader (`make base`) and the warm starts of algorithms.py. Two
+retrievers over the same passages differ only in quality: the world's own, and one whose vectors have so few dimensions
+(WEAK) that words collide. From each seed's warm start, one policy is trained with each retriever (GRPO, the settings of
+algorithms.py). The policies and the warm start then answer the held-out questions with both retrievers. The table has
+the gain from the better retriever before and after RL, with 95 % bootstrap intervals over the seeds. If RL compensated
+for a weak retriever, the gain after RL would be 0. A finished run is not repeated.
 """
 
 import json
@@ -31,7 +31,7 @@ POLICIES = ("warm", *RETRIEVERS)  # the warm start, and the policy trained with 
 
 
 def indexes(world: pathlib.Path) -> dict[str, str]:
-  """Name of a retriever → the folder of its index; the weak one is built if it is not there."""
+  """Name of a retriever → the folder of its index. The weak index is built if it does not exist."""
   weak = world / "index_weak"
   retrieval.build_index(world / "corpus.jsonl.gz", "hashing", weak, encoder_options=dict(dim=WEAK), progress=False)
   return dict(weak=str(weak), strong=str(world / "index"))

@@ -6,14 +6,14 @@ labelling judge's. World, questions and settings are those of benchmarks/papers/
 when it reaches its criterion on its own development questions or pairs, or at a maximum number of steps. A finished
 run is not repeated.
 
-The policy's warm start goes on from the base reader (`make base`), and so does the judge's base. The base reader can
-read results and copy from them, but has never compared two texts, as an instruct model can. It is therefore first
-taught to compare names, once for all runs, by full fine-tuning in three lessons: a name with a title, a name with a
-passage, a statement with a passage. A lesson ends when the digit is right for 90 % of its development pairs, the last
-one at 95 %; a base that misses that ends the benchmark, and says so.
+The policy's warm start and the judge's base are both trained from the base reader (`make base`). The base reader can
+read results and copy from them, but has never compared two texts, as an instruct model can. So full fine-tuning first
+teaches it to compare names, once for all runs, in three lessons: a name with a title, a name with a passage, a
+statement with a passage. A lesson ends when the digit is right for 90 % of its development pairs, the last lesson at
+95 %. If a lesson does not reach this, the benchmark ends with an error.
 
-The base knows no more than that: the relation counts for nothing in its lessons, and it has never seen a plan or a
-thought that found nothing. What the labels demand of these, the adapters learn from the policy's own pairs.
+The lessons ignore relations, and have no plans and no thoughts about empty results. The adapters learn the labels of
+these from the policy's own pairs.
 """
 
 import dataclasses
@@ -45,30 +45,30 @@ from ragrl_jax.store import fresh
 from ragrl_jax.structs import Episode, Example
 
 ROOT = pathlib.Path(__file__).parents[1]
-OUT = flags.DEFINE_string("out", "out/reward_model", "Folder of the runs, one a seed and machine.")
+OUT = flags.DEFINE_string("out", "out/reward_model", "Folder of the runs, with a subfolder per seed and machine.")
 ONE = flags.DEFINE_string(
   "one", "", "SEED/FOLDER: this run only, in this process; the folder is emptied first. base/FOLDER: the judge's base."
 )
 
-SAMPLED, HELD_OUT = 2400, 400  # episodes of the policy; pairs of it
-RESULTS = 12_000  # of a lesson, each with eight thoughts
+SAMPLED, HELD_OUT = 2400, 400  # sampled episodes of the policy; held-out pairs
+RESULTS = 12_000  # results per lesson, each with eight thoughts
 DEVELOPMENT = 200  # pairs that decide when a stage of the judge ends
-WARM_EM = 0.95  # of the policy on one-hop development questions, twice in a row
+WARM_EM = 0.95  # goal of the policy's warm start: EM on one-hop development questions, twice in a row
 # Lesson → consistency of the base on its development pairs, twice in a row. After the last one, the base can compare.
 COMPARES = dict(name=0.9, passage=0.9, statement=0.95)
 PATIENCE, RISE = 4, 0.005  # LoRA ends when so many measurements in a row brought no better consistency
-CLAIM = 0.05  # by how much LoRA must raise consistency in every run
-NOTICES = 0.3  # κ after LoRA on thoughts that state something, at least: miscopied names are noticed
+CLAIM = 0.05  # least rise of consistency by LoRA in every run
+NOTICES = 0.3  # least κ after LoRA on thoughts that state something: the judge then notices miscopied names
 PROMPT = "information_think_bare"
 ENDLESS = dict(schedule="inverse_sqrt")
-JUDGE = dict(  # of all its supervised runs
+JUDGE = dict(  # settings of all supervised runs of the judge
   preset="reward_model",
   switches=dict(judge_prompt=PROMPT),
   sft=dict(environment_weight=0.0),
   learner=dict(micro_rows=4),
   retrieval=dict(index=""),
 )
-# Whether two tokens are the same is learned token by token, over many steps: a rate as 1/√step falls too soon.
+# Comparing tokens is learned token by token, over many steps; a learning rate of 1/√step would fall too early.
 BASE = dict(
   steps=4000,
   checkpoint=dict(every=500),
@@ -128,12 +128,12 @@ def main(_):
 
 
 def judge_base(out: pathlib.Path) -> pathlib.Path:
-  """The folder of the judge's base: that of its last lesson, which is renamed when it is learnt."""
+  """The folder of the judge's base. The folder of its last lesson is renamed to it when the lesson has ended."""
   return out / "base" / "model"
 
 
 def compare(out: pathlib.Path) -> None:
-  """Teaches the base reader to compare names; a killed run goes on from its last checkpoint.
+  """Teaches the base reader to compare names. A killed run continues from its last checkpoint.
 
   Raises:
     RuntimeError: a lesson's goal was not reached.
@@ -159,7 +159,7 @@ def compare(out: pathlib.Path) -> None:
 
 
 def run(seed: int, out: pathlib.Path) -> None:
-  """One run of a seed; writes its results to `out`/result.json."""
+  """Runs one seed, and writes its results to `out`/result.json."""
   began, say = time.perf_counter(), clock()
   settings = lambda *parts: miniature.settings(PAPER, out / "world", seed, *parts)
   miniature.make_world(PAPER, out / "world", seed)
@@ -201,7 +201,7 @@ def run(seed: int, out: pathlib.Path) -> None:
 
 
 def clock():
-  """text → prints it with the seconds since now."""
+  """Makes a function that prints a text with the seconds since this call."""
   began = time.perf_counter()
   return lambda text: print(f"[{time.perf_counter() - began:4.0f} s] {text}", flush=True)
 
@@ -217,7 +217,7 @@ def taught(
   seed: int,
   settings: Mapping,
 ) -> list[float]:
-  """Supervised steps of a judge until over(curve), from the decoder in `path` to out/name/model.
+  """Fine-tunes a judge until over(curve), from the decoder in `path`, and saves it in out/name/model.
 
   Returns:
     The curve of consistency on `development`.
@@ -228,12 +228,16 @@ def taught(
   return supervised(made, out / name, development, over)
 
 
-# Whether two syllables are the same is learned for each of them: 60 of the base reader's 200 make a world as large.
+# Comparing is learned for each syllable, so the world has 60 of the base reader's 200 syllables. It is as large.
 PAPER = dataclasses.replace(veritas.PAPER, world=dict(syllables=60))
 
 
 def supervised(config, workdir: pathlib.Path, asked: Sequence[Example], over) -> list[float]:
-  """Fine-tunes until over(curve), at most config.steps; the curve: EM on `asked`, every config.evaluate.every steps."""
+  """Fine-tunes until over(curve), at most config.steps steps.
+
+  Returns:
+    The curve: EM on `asked`, every config.evaluate.every steps.
+  """
   player, curve = player_lib.build(config), []
 
   def measure(step, model):
@@ -249,7 +253,7 @@ def supervised(config, workdir: pathlib.Path, asked: Sequence[Example], over) ->
 
 
 def sampled(config, count: int) -> list[Episode]:
-  """Episodes of the policy of config.model.path, on the training questions, as training samples them."""
+  """Samples episodes of the policy in config.model.path on the training questions, as training does."""
   player = player_lib.build(config)
   player.engine.load(lora.split(player.model)[1], version=0)
   examples = list(readers.read_examples(config.data.train, max_examples=count))
@@ -257,7 +261,7 @@ def sampled(config, count: int) -> list[Episode]:
 
 
 def report(title: str, pairs: Sequence[Example], verdicts: Sequence[float | None]) -> dict[str, dict]:
-  """Agreement with the labels, beside the rate of always giving the commoner digit; then by the kind of thought."""
+  """Agreement with the labels, overall and by kind of thought, and the share of the more frequent label."""
   states = [" is " in pair.question for pair in pairs]
   found = {}
   for kind, chosen in (
@@ -277,7 +281,7 @@ def report(title: str, pairs: Sequence[Example], verdicts: Sequence[float | None
 
 
 def table(results: Sequence[dict]) -> str:
-  """Markdown, a row a run."""
+  """The results as a Markdown table, one row per run."""
   of = lambda part: f"{part['consistency']:.3f}, {part['kappa']:.3f}"
   lines = [
     "| Seed | Machine | n | the commoner digit | base: consistency, κ | after LoRA | served | seconds |",

@@ -24,17 +24,17 @@ OUT = flags.DEFINE_string("out", "out/papers", "Folder for the runs.")
 SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2", "3", "4"], "Which seeds.")
 ONLY = flags.DEFINE_list("papers", list(PAPERS), "Which papers.")
 ARMS = flags.DEFINE_list("arms", [], "Which arms; all if empty.")
-MINUTES = flags.DEFINE_float("minutes", 0.0, "No run is started that would end later (0: no bound).")
-JOBS = flags.DEFINE_integer("jobs", 0, "Runs at a time; 0: a run a core.")
+MINUTES = flags.DEFINE_float("minutes", 0.0, "Start no run that would end after this many minutes; 0: no limit.")
+JOBS = flags.DEFINE_integer("jobs", 0, "Runs at the same time; 0: one per core.")
 DOCS = flags.DEFINE_bool("docs", False, "Write the table and the figure to docs/.")
 AGAIN = flags.DEFINE_bool("again", False, "Do not count the runs of docs/papers.jsonl.gz as finished.")
-SHORT = flags.DEFINE_bool("short", False, "One claim a paper, of short runs: minutes. Writes no docs.")
-THREADS = flags.DEFINE_integer("threads", 1, "Cores of a run.")
+SHORT = flags.DEFINE_bool("short", False, "Test one claim per paper with short runs, in minutes. Writes no docs.")
+THREADS = flags.DEFINE_integer("threads", 1, "Cores per run.")
 ONE = flags.DEFINE_string("one", "", "PAPER/ARM/SEED: this run only, in this process.")
 
 # Keeps freed memory in the process: otherwise a quarter of a run's time is spent on getting it back from the system.
 MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296"
-RUN_MINUTES = 5.0  # at most, without the warm start
+RUN_MINUTES = 5.0  # longest duration of a run, without its warm start
 
 
 def main(_):
@@ -69,7 +69,7 @@ def main(_):
 
 
 def papers_of(names) -> dict:
-  """The papers of these names, whole or short."""
+  """The papers with these names, in their full or short version."""
   found = {name: importlib.import_module(f"papers.{name}").PAPER for name in names}
   return {name: short(paper) for name, paper in found.items()} if SHORT.value else found
 

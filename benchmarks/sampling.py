@@ -2,9 +2,9 @@
 
     python benchmarks/sampling.py [--rows 16] [--vocabulary 151936] [--clock cpu]
 
-The sort is how the filters were made before: every row's logits with their ids, then running sums. Both sides keep the
-same tokens (the benchmark checks it). They alternate, and each side's best round counts. On a busy machine compare CPU
-seconds.
+The sort is the earlier method: it sorts each row's logits with their ids, and then computes running sums. Both sides
+must keep the same tokens, which the benchmark checks. The sides alternate, and each side's best round counts. On a busy
+machine, compare CPU seconds.
 """
 
 import argparse

@@ -92,7 +92,7 @@ class Clock:
     async def settled():
       while self._coming and self._coming[0][0] <= self.now:
         heapq.heappop(self._coming)[2].set_result(None)
-      for _ in range(20):  # one turn of the loop for each callback between the end of a future and the next message
+      for _ in range(20):  # enough iterations for all callbacks between the end of a future and the next message
         await asyncio.sleep(0)
 
     asyncio.run_coroutine_threadsafe(settled(), loop).result()
@@ -128,7 +128,7 @@ class Engine:
     self.waiting, self.ready, self.live = collections.deque(), collections.deque(), {}
 
   def check(self) -> None:
-    """There are always weights."""
+    """Does nothing: the simulated engine needs no weights."""
 
   def restart_counters(self) -> Counters:
     """See the real engine."""

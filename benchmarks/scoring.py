@@ -1,15 +1,16 @@
-"""The time to score answers, beside SQuAD's and FlashRAG's scorers in the same run, and to score an evaluation again.
+"""Times the scoring of answers, compared with SQuAD's and FlashRAG's formulas, and the rescoring of an evaluation.
 
     python benchmarks/scoring.py [--rows 100000] [--golds 12] [--questions 51713]
 
-The peers are written here from their formulas: SQuAD's script computes EM and F1, FlashRAG's metrics EM, sub-EM and F1
-with precision and recall. Both normalise the prediction and every gold again for every pair, and FlashRAG for every
-metric. All sides score the same made-up answers, and the benchmark checks that they agree. Ours are the three metrics
-alone, and the whole row of an evaluation, which has EM, F1, sub-EM, F1 by characters, searches and tokens.
+The two other scorers are written here from their formulas. SQuAD's computes EM and F1; FlashRAG's computes EM, sub-EM
+and F1 with precision and recall. Both normalise the prediction and every gold again for every pair, and FlashRAG's also
+for every metric. All sides score the same made-up answers, and the benchmark checks that they agree. Two of our times
+are measured: of the three metrics alone, and of the whole row of an evaluation (EM, F1, sub-EM, F1 by characters,
+searches and tokens).
 
-The second part is VERITAS's: the seven test sets' 51,713 questions with two searches each are read from an evaluation's
-episodes.jsonl, scored again, summed up with all intervals, and put into the paper's tables. Seconds are this process's
-own (CPU), so that a busy machine does not change them.
+The second part is an evaluation with the size of VERITAS's: 51,713 questions of seven test sets, with two searches
+each. They are read from an episodes.jsonl, scored again, summarised with all intervals, and put into the paper's
+tables. Times are CPU seconds of this process, which a busy machine hardly changes.
 """
 
 import argparse
@@ -60,7 +61,7 @@ def against_peers(rng, words, rows: int, golds: int):
 
   ours, took = timed(lambda: [(qa.exact_match(a, g), qa.cover_em(a, g), qa.f1(a, g)) for a, g in zip(said, asked)])
   lines = [("ours: EM, sub-EM, F1", took)]
-  # One after the other, as `ragrl evaluate` scores what has been played.
+  # One after the other, as `ragrl evaluate` scores finished episodes.
   pairs = zip(made, played)
   score = lambda one, episode: harness.prediction(plain, rewards.score(plain, [one], [episode], 0)[0])
   found, took = timed(lambda: [score(one, episode) for one, episode in pairs])
@@ -149,7 +150,7 @@ def timed(work):
 
 
 def normal(text: str) -> str:
-  """SQuAD's: lower case, no punctuation, no articles, single spaces."""
+  """Normalises as SQuAD does: lower case, no punctuation, no articles, single spaces."""
   kept = "".join(letter for letter in text.lower() if letter not in PUNCTUATION)
   return " ".join(re.sub(r"\b(a|an|the)\b", " ", kept).split())
 
@@ -161,7 +162,7 @@ def overlap(said: str, gold: str) -> float:
   if not common:
     return 0.0
   precision, recall = common / len(ours), common / len(theirs)
-  # As one fraction: 2PR / (P + R) has another last bit.
+  # As one fraction, because 2PR / (P + R) can differ in the last bit.
   assert abs(2 * precision * recall / (precision + recall) - 2.0 * common / (len(ours) + len(theirs))) < 1e-12
   return 2.0 * common / (len(ours) + len(theirs))
 

@@ -1,9 +1,9 @@
-"""How often intervals hold the truth: python benchmarks/seeds_coverage.py [--samples 400]
+"""Coverage of the intervals over seeds: python benchmarks/seeds_coverage.py [--samples 400]
 
-Two arms of equal worth are trained with several seeds and answer the same questions, by simulation: a question's chance
-of a right answer is its own, shifted by the arm for this question and by the seed for all. A table of
-`stats.seeds_interval`'s 95 % intervals follows: how many hold the true difference, 0. "spread" is the standard
-deviation of the seeds' chances. A minute on one core.
+The simulation trains two equally good arms with several seeds, and asks them the same questions. Each question has its
+own probability of a right answer. The arm shifts it per question, and the seed shifts it for all questions. The table
+has the share of `stats.seeds_interval`'s 95 % intervals that contain the true difference, 0. "spread" is the standard
+deviation of the seeds' probabilities. It takes a minute on one core.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from absl import app, flags
 
 from ragrl_jax.core.metrics import stats
 
-SAMPLES = flags.DEFINE_integer("samples", 400, "Simulated pairs of arms for each line.", lower_bound=1)
+SAMPLES = flags.DEFINE_integer("samples", 400, "Simulated pairs of arms per line.", lower_bound=1)
 
 
 def main(_):
@@ -24,7 +24,7 @@ def main(_):
 
 
 def hit(rng, runs: int, questions: int, spread: float) -> bool:
-  """Whether the interval of one simulated pair of arms holds 0."""
+  """Whether the interval of one simulated pair of arms contains 0."""
   easy = rng.beta(0.6, 0.6, questions)
   arms = []
   for shift in (0.0, rng.normal(0, 0.1, questions)):

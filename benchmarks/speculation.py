@@ -1,22 +1,22 @@
-r"""Drafts from the conversation's own text: the steps that they save, and whole rollouts with and without them.
+r"""Speculative decoding with drafts from the conversation's own text: saved steps, and the speed of whole rollouts.
 
 Run:    python benchmarks/speculation.py [--drafts 2,4,8] [--questions 96] [--rounds 3] [--clock cpu]
 
-An engine plays the scripted demonstrations of the made-up world, in search_r1's, arena's, care's and lear's formats:
-prompts are read, turns are sampled, results of searches are read. Its model has random weights in the shape of
-configs/quickstart.py, float32. It computes every token's log-probability, but each position has the script's token in
-place of a random number, and the draw returns it. So all sides sample the same text, which quotes as a trained
-policy's does, and the time is that of the engine's own programs. A policy that samples departs from what it has seen
-more often, and gains less.
+An engine plays the scripted demonstrations of the made-up world, in the formats of search_r1, arena, care and lear: it
+reads prompts, samples turns, and reads search results. Its model has random weights in the shape of
+configs/quickstart.py, float32. The model computes the log-probability of every token, but the draw returns the script's
+token instead of a random one. So all sides sample the same text, which copies as a trained policy's text does, and the
+time is that of the engine's own programs. A policy that really samples copies less, and gains less.
 
-  a step   tokens that a lane samples in a decoding step
-  kept     the share of the drafted tokens that were sampled
-  tokens/s sampled tokens per second of the rollout, prefill included
-  speed    tokens/s over those without drafts (k = 0). Above 1 drafts pay.
+  a step   tokens that a lane samples per decoding step
+  kept     share of the drafted tokens that were kept
+  tokens/s sampled tokens per second of the rollout, including prefill
+  speed    tokens/s divided by tokens/s without drafts (k = 0); above 1, drafts are worth it
 
-A step of k + 1 places computes k + 1 times as much, and reads weights and cache once. An accelerator with few lanes
-waits for the reading: there `a step` is the limit that speed comes near. A CPU waits for the computing, and so does an
-accelerator with many lanes. --clock cpu counts CPU seconds, which other work on the machine disturbs less.
+A step with k + 1 positions computes k + 1 times as much, but reads weights and cache once. On an accelerator with few
+lanes, reading is the bottleneck, and `a step` is the upper limit of the speed. On a CPU, and on an accelerator with
+many lanes, computation is the bottleneck. --clock cpu counts CPU seconds, which other work on the machine disturbs
+less.
 """
 
 import argparse
@@ -49,7 +49,7 @@ from ragrl_jax.prompting.bytes import ByteTokenizer
 from ragrl_jax.recipes.search_r1 import demonstrate
 
 ROOT = pathlib.Path(__file__).parents[1]
-ENTITIES = 4_000  # of the world: as many texts as a tokenizer needs to learn its pieces
+ENTITIES = 4_000  # entities of the world, so that the tokenizer has enough text to learn its pieces
 PAPERS = dict(
   arena=(arena.PAPER, arena.MIX, arena.PASSAGES),
   care=(care.PAPER, care.MIX, care.PASSAGES),
@@ -63,7 +63,7 @@ CLOCKS = dict(wall=time.perf_counter, cpu=time.process_time)
 
 
 def of_search_r1(count: int):
-  """(recipe, questions, their turns, world, marks, pieces) of the quickstart."""
+  """(recipe, questions, their turns, world, special tags, number of pieces) of the quickstart."""
   world = synthetic.build(synthetic.Settings(seed=0))
   asked = synthetic.questions(world, count, seed=0, distinct=False)
   with tempfile.TemporaryDirectory() as folder:
@@ -119,7 +119,7 @@ def turns_of(written: np.ndarray) -> list[tuple[int, int]]:
 
 @contextlib.contextmanager
 def scripted(ids: np.ndarray):
-  """While it lasts, compiled programs sample ids [N, C]: row n in the conversation whose key is (0, n)."""
+  """In this context, compiled programs sample the ids [N, C]: row n in the conversation with the key (0, n)."""
   uniforms, draw, script = sampling.uniforms, sampling.draw, ids.astype(np.float32)
 
   def of_script(keys, positions):
@@ -195,7 +195,7 @@ def main() -> None:
     with scripted(ids):
       vocabulary = -(-(int(ids.max()) + 1) // 512) * 512
       sides = {size: Side(ids, written, size, vocabulary) for size in (0, *map(int, args.drafts.split(",")))}
-      for _ in range(args.rounds + 1):  # alternating, so that other work on the machine hits all of them
+      for _ in range(args.rounds + 1):  # the sides alternate, so that other work on the machine affects all of them
         for side in sides.values():
           side.play(CLOCKS[args.clock])
     for size, side in sides.items():

@@ -91,7 +91,7 @@ def main():
   parser.add_argument("--tokens", type=int)
   parser.add_argument("--topology", default="v5e:2x4")
   parser.add_argument("--chunk", type=int, default=256, help="tokens whose logits a chip holds at once")
-  parser.add_argument("--text", help="where to write the last case's program")
+  parser.add_argument("--text", help="file for the program of the last case")
   args = parser.parse_args()
   if (args.layers is None) != (args.tokens is None):
     parser.error("--layers and --tokens go together")

@@ -37,7 +37,7 @@ AIM = 1.25
 BF16 = np.dtype(ml_dtypes.bfloat16)
 LEARNER, ENGINE = dict(data=1, fsdp=4, tensor=2), dict(data=2, tensor=4)
 SHARD_BYTES = 2_000_000_000
-BLOCK = 2**24  # values drawn at once
+BLOCK = 2**24  # values drawn at a time
 
 
 def write(folder: pathlib.Path, config: DecoderConfig, seed: int = 0) -> int:
@@ -129,7 +129,7 @@ def child(source: pathlib.Path, target: pathlib.Path, also_reshard: bool) -> Non
 
 def watched(source: pathlib.Path, target: pathlib.Path, also_reshard: bool) -> dict:
   """Runs `child` and returns {stage: (seconds, peak bytes of anonymous memory)} and its results."""
-  # The child gets the default allocator: this process's tunables would keep freed memory.
+  # The child gets the default allocator, because this process's tunables would keep freed memory.
   environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
   process = subprocess.Popen(
     [sys.executable, __file__, "--child", str(source), str(target), *([] if also_reshard else ["--no-reshard"])],

@@ -220,7 +220,7 @@ def usage(module: types.ModuleType) -> str:
 
 
 def as_called(text: str) -> str:
-  """A command's docstring, with examples that start the command as the user did: `ragrl NAME` or `python launchers/…`."""
+  """A command's docstring. Its examples begin with `ragrl NAME` or `python launchers/…`, as the user typed it."""
   names = {module: name for name, (module, _) in COMMANDS.items()}
   if sys.argv[0].startswith("ragrl "):
     text = re.sub(r"(python )?\blaunchers/(\w+)\.py", lambda found: f"ragrl {names[found[2]]}", text)
