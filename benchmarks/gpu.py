@@ -134,8 +134,8 @@ def compiled_with(counted: Found) -> list[str]:
   named = sorted({f"jax-cuda12-plugin {row['plugin']}, commit {row['commit']}" for row in counted.values()})
   says = (
     "Columns called *compiled* are counts of the same programs, compiled for one H200 without a GPU (`python "
-    f"benchmarks/gpu.py --compile`; {'; '.join(named)}). They are no times. *Bytes* are those that all kernels read "
-    "and write, each operand once, over those of one reading of all weights and of the cached tokens."
+    f"benchmarks/gpu.py --compile`; {'; '.join(named)}). They are not times. *Bytes* are all bytes that the kernels "
+    "read and write, each operand once, divided by the bytes of all weights and of the cached tokens."
   )
   return ["", *textwrap.wrap(says, 118, break_on_hyphens=False)]
 

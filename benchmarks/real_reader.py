@@ -107,7 +107,7 @@ def lessons(name: str, data: pathlib.Path, words) -> list[sft.Transcript]:
 
 
 def examples(data: pathlib.Path, seed: str, count: int, *, whole: bool) -> list[Example]:
-  """Questions of the training sets: with SHOWN whole passages, two of them gold; or with the two gold ones only, cut."""
+  """Questions of the training sets, with SHOWN whole passages (two of them gold), or with the two gold ones, cut."""
   rng, found = random.Random(seed), []
   files = ",".join(str(data / "qa" / f"{name}.jsonl.gz") for name in TRAIN)
   for asked in rng.sample(list(readers.read_examples(files)), count):

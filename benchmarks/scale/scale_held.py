@@ -120,32 +120,33 @@ def section(table: Callable[..., str]) -> str:
 
 SECTION = """## Conversations beside the train state
 
-Qwen2.5-7B, on the best plan: conversations of the mean length that a host's cache can hold, as `compile_check` prints
-them. *Before*: rows of the whole context in bfloat16 (commit 77fa9da, by its own arithmetic). *GiB free* for the cache
-on a chip: in bfloat16 / with int8. *MiB each* on a chip: the whole context / what is filled / the same in int8.
-*Episodes*: of a step, a host. What turns out longer than the mean takes the pages of what is shorter, and what finds
-no page is swapped to the host's memory.
+Qwen2.5-7B, on the best plan: conversations of the mean length for which a host's cache has room, as `compile_check`
+prints them. *Before*: rows of the whole context in bfloat16 (commit 77fa9da, by its own arithmetic). *GiB free*: for
+the cache on a chip, in bfloat16 / with int8. *MiB each*: of a conversation on a chip, for the whole context / for the
+filled pages / for the filled pages in int8. *Episodes*: per step and host. Longer conversations use the pages that
+shorter ones leave free, and pages without room are swapped to the host's memory.
 
 {conversations}
 
 Each case holds four times as many as before: in bfloat16 on 8 × H200 and, for search_r1, on v5p-64, else with int8.
-Three things multiply. A conversation holds what it has filled, about half of the context: 1.9 ×. int8 with its scales
-is 0.52 of bfloat16: 1.9 ×. And while the engine draws, a chip holds neither the learner's temporaries nor the gradient.
-A GPU's int8 pages of a layer end at 2 GiB, because of the kernel's offsets. On TPUs int8 pages are attended to in plain
-JAX, so int8 there buys conversations with time, as the next table says; on GPUs it costs nothing.
+This has three causes. A conversation needs memory only for its filled pages, about half of the context: 1.9 ×. int8
+with its scales takes 0.52 of bfloat16's memory: 1.9 ×. And while the engine samples, a chip holds neither the learner's
+temporaries nor the gradient. On GPUs, the int8 pages of a layer have at most 2 GiB, because of the kernel's offsets. On
+TPUs, attention to int8 pages is plain JAX, so int8 there gives more conversations but takes more time, as the next
+table shows; on GPUs it takes no more time.
 
-What bounds a step, in seconds by program. *Learner's least*: its operations at the chips' peak, without remat's second
-forward pass and without padding.
+The parts of a step: seconds of each program, and its limit. *Learner's least*: the time of its operations at the chips'
+peak, without remat's second forward pass and without padding.
 
 {parts}
 
 The aim for `search_r1` on v5e-64 was 25 s, from 65.9 s before there were pages. It is not met, and with this recipe no
-plan can meet it: the learner's least alone is more. That is five passes over 5.2M tokens, three of them the gradient's,
-and two for old and reference log-probabilities. Replicas, lanes, blocks and int8 move only what comes on top: remat's
-second pass, a quarter of the gradient's time (without it a chip holds some 20 GB of activations a row); prefill; and
-decode. What was tried, the best plan of each by the same arithmetic:
+plan can meet it, because the learner's least alone is more. These are five passes over 5.2M tokens: three for the
+gradient, and two for old and reference log-probabilities. Replicas, lanes, blocks and int8 change only the rest:
+remat's second pass, a quarter of the gradient's time (without it, a chip holds some 20 GB of activations per row),
+prefill and decode. These changes were tried, each with its best plan by the same arithmetic:
 
 {tried}
 
-Dropping a pass changes the algorithm, and even without both the step stays above 25 s.
+Leaving out a pass changes the algorithm, and even without both passes the step takes more than 25 s.
 """

@@ -444,12 +444,13 @@ What fits on none of them:
 
 {never}
 
-The limit is the larger phase: the learner's state with its temporaries, or beside the state an engine on every host,
-with all weights in bf16 over the chips of a replica and a cache for conversations of the mean length, a fifth more.
-More chips do not reduce an engine, unless it spans several hosts: the search tries that where none of one host fits.
+The limit is the larger of two phases. One has the learner's state and its temporaries. The other has the learner's
+state and an engine on every host, with all weights in bf16 over the chips of a replica, and a cache with room for the
+conversations of the mean length plus a fifth. More chips do not make an engine smaller, unless it spans several hosts;
+the search tries this if no engine of one host fits.
 
-Decoding's share of those steps. If it is large, more lanes would help, which need memory. On many chips the limit is
-the length of an episode, whose tokens are sampled one after the other.
+The table shows decoding's share of these steps. If it is large, more lanes would help, but lanes need memory. On many
+chips, the limit is the length of an episode, whose tokens are sampled one after the other.
 
 {drawing}
 
