@@ -1,5 +1,6 @@
 """Chat messages as text, and the check that a chat template never rewrites earlier turns."""
 
+import datetime
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -40,6 +41,7 @@ def plain(messages: Messages) -> str:
 
 NO_THOUGHTS = "<think>\n\n</think>\n\n"  # opens the turn of a model that is not to think; Qwen3's template has the same
 THINKING = ("default", "on", "off")
+DATE = "2024-07-26"  # what templates write as today's date if nothing else is set; Llama 3's templates have the same
 
 
 def own(messages: Messages, *, open_turn: bool, known: Iterable[str], thinking: str = "default") -> str:
@@ -62,6 +64,15 @@ def own(messages: Messages, *, open_turn: bool, known: Iterable[str], thinking: 
   opening = lambda role: head.replace("{role}", role) + silent.get(role, "")
   text = "".join(opening(m["role"]) + m["content"] + tail for m in messages)
   return text + (opening("assistant") if open_turn else "")
+
+
+def stopped_clock(day: datetime.datetime) -> str:
+  """A Jinja macro to put before a chat template: its `strftime_now` writes `day` instead of the current time.
+
+  transformers passes no functions to templates, so each code of strftime is replaced in the macro's text.
+  """
+  codes = "".join(f" | replace('%{code}', {day.strftime(f'%{code}')!r})" for code in "aAbBdejmyYHIMSp")
+  return f"{{%- macro strftime_now(format) -%}}{{{{ format{codes} }}}}{{%- endmacro -%}}"
 
 
 def disarmed(messages: Sequence[Mapping[str, Any]], control: Iterable[str]) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Tokenizers from Hugging Face folders: byte-level BPE (Qwen, Llama 3) and SentencePiece types (Llama 2)."""
 
+import datetime
 import json
 import os
 import pathlib
@@ -32,6 +33,8 @@ class HuggingFaceTokenizer:
     markers: "template" uses the folder's chat template (plain text if it has none); "own" uses this library's markers,
       which only append.
     thinking: one of `chat.THINKING`; a template is told by the variable `enable_thinking`, which Qwen3's knows.
+    date: YYYY-MM-DD, the day that a template gets from `strftime_now` in place of the clock's: the tokens of a
+      conversation must not change at midnight.
 
   Attributes:
     control: the texts of the control tokens.
@@ -43,11 +46,17 @@ class HuggingFaceTokenizer:
   """
 
   def __init__(
-    self, folder: str | os.PathLike, *, chat: bool = True, markers: str = "template", thinking: str = "default"
+    self,
+    folder: str | os.PathLike,
+    *,
+    chat: bool = True,
+    markers: str = "template",
+    thinking: str = "default",
+    date: str = chat_lib.DATE,
   ):
     if thinking not in chat_lib.THINKING:
       raise ValueError(f"thinking={thinking!r}: it must be 'default', 'on' or 'off' (config.prompting.thinking).")
-    self._thinking = thinking
+    self._thinking, self._clock = thinking, chat_lib.stopped_clock(datetime.datetime.fromisoformat(date))
     if markers not in ("template", "own"):
       raise ValueError(f"markers={markers!r}: it must be 'template' or 'own' (config.prompting.markers).")
     self._whole = load_whole(folder)
@@ -121,9 +130,10 @@ class HuggingFaceTokenizer:
     if self.markers == "own":
       return chat_lib.own(messages, open_turn=open_turn, known=self.control, thinking=self._thinking)
     told = {} if self._thinking == "default" else dict(enable_thinking=self._thinking == "on")
+    text = self._clock + self._whole.get_chat_template(tools=tools)
     try:
       return self._whole.apply_chat_template(
-        messages, tokenize=False, add_generation_prompt=open_turn, tools=tools, **told
+        messages, chat_template=text, tokenize=False, add_generation_prompt=open_turn, tools=tools, **told
       )
     except jinja2.TemplateError as error:
       roles = [m["role"] for m in messages]

@@ -17,6 +17,7 @@ def load_tokenizer(
   chat: bool = True,
   markers: str = "template",
   thinking: str = "default",
+  date: str = chat_lib.DATE,
   check: Callable[[Tokenizer], Any] = chat_lib.check_append_only,
 ) -> Tokenizer:
   """Loads a tokenizer.
@@ -27,6 +28,7 @@ def load_tokenizer(
     chat: render messages by the folder's chat template if it has one; False renders plain text.
     markers: "template", or "own" for this library's role markers, which never rewrite a turn.
     thinking: one of `chat.THINKING`, for a folder's chat messages.
+    date: YYYY-MM-DD, the day that a folder's chat template writes as today's.
     check: raises ValueError for a folder's chat template that cannot play the conversations that are to be played.
 
   Raises:
@@ -39,7 +41,7 @@ def load_tokenizer(
     # Imported here: transformers takes a second to import, and the other tokenizers do not need it.
     from ragrl_jax.prompting.huggingface import HuggingFaceTokenizer
 
-    tokenizer = HuggingFaceTokenizer(path, chat=chat, markers=markers, thinking=thinking)
+    tokenizer = HuggingFaceTokenizer(path, chat=chat, markers=markers, thinking=thinking, date=date)
     check(tokenizer)
     return tokenizer
   if (path / "tokenizer.model").is_file():

@@ -95,7 +95,9 @@ def tokenizer(config):
     check_folder("config.model.path", where)
   how = config.prompting
   check = recipe(config).tool_tokens or chat.check_append_only
-  made = load.load_tokenizer(where, chat=how.chat, markers=how.markers, thinking=how.thinking, check=check)
+  made = load.load_tokenizer(
+    where, chat=how.chat, markers=how.markers, thinking=how.thinking, date=how.date, check=check
+  )
   if config.prompting.chat and where != "bytes" and getattr(made, "markers", None) is None:
     raise ValueError(
       f"config.prompting.chat=True, but the tokenizer at {where} has no chat template: set config.prompting.chat=False "
