@@ -1,4 +1,4 @@
-"""T5's encoder-decoder (v1.0 and v1.1), for entailment judges: it reads a text and gives the first token's logits."""
+"""T5's encoder-decoder (v1.0 and v1.1), for entailment judges, which use the logits of the answer's first token."""
 
 import dataclasses
 import functools
@@ -69,7 +69,7 @@ class T5Config:
     """
     size = functools.partial(hf.whole, values, where=where)
     if hf.required(values, "model_type", where) != "t5":
-      raise ValueError(f"{where}: model_type {values['model_type']!r} is no T5: it must be t5.")
+      raise ValueError(f"{where}: model_type {values['model_type']!r} is not a T5: it must be t5.")
     hf.refuse(values, where, feed_forward_proj=tuple(ACTIVATIONS))
     # transformers 5 has a setting for the scale. In earlier versions a tied embedding implied the scale.
     scaled = values.get("scale_decoder_outputs", values.get("tie_word_embeddings", True))
@@ -173,7 +173,7 @@ class Stack(nnx.Module):
 
     Args:
       x: embedded tokens.
-      mask: bool [B, S], True on the text that the encoder reads, also in the decoder.
+      mask: bool [B, S], True on the encoder's text. The decoder gets the same mask, for its cross-attention.
       states: [B, S, D], the encoder's output; for the decoder only.
     """
     c, T = self.config, x.shape[1]
