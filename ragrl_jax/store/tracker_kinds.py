@@ -1,7 +1,8 @@
-"""The trackers themselves: what TensorBoard, W&B, Trackio and MLflow are called with. `trackers.py` runs them.
+"""The trackers: one class each for TensorBoard, W&B, Trackio and MLflow. `trackers.py` runs them.
 
-None of them leaves the machine unless the user's environment says so: W&B is offline without WANDB_MODE, Trackio local
-without TRACKIO_SPACE_ID or TRACKIO_SERVER_URL, MLflow in the run's folder without MLFLOW_TRACKING_URI.
+A tracker sends data to another machine only if the user's environment asks for it. W&B is offline without WANDB_MODE,
+Trackio is local without TRACKIO_SPACE_ID or TRACKIO_SERVER_URL, and MLflow writes to the run's folder without
+MLFLOW_TRACKING_URI.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-TAG = "ragrl.id"  # MLflow's tag with the run's id: MLflow gives its runs ids of its own
+TAG = "ragrl.id"  # MLflow's tag with the run's id, since MLflow gives its runs its own ids
 PARAMETERS = 100  # MLflow's largest number of parameters in a request
 LONGEST = 6000  # characters of a parameter in MLflow
 _ODD = re.compile(r"[^\w./-]")
@@ -21,7 +22,7 @@ _ODD = re.compile(r"[^\w./-]")
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """What a tracker is told of a run.
+  """The run that a tracker records.
 
   Attributes:
     workdir: the run's folder.
@@ -47,19 +48,19 @@ class Run:
 
 
 class Tracker(Protocol):
-  """A place for the metrics of a run. Everything is called from one thread."""
+  """Records the metrics of a run. All methods are called from one thread."""
 
   def write(self, step: int, seconds: float, values: Mapping[str, int | float]) -> None:
-    """Takes a step's metrics; `seconds` since 1970."""
+    """Records a step's metrics; `seconds` is the time since 1970."""
     ...
 
   def close(self) -> None:
-    """Takes what is left, and ends the run there."""
+    """Records what is left, and ends the tracker's run."""
     ...
 
 
 def plain(name: str) -> str:
-  """The name with "_" for every sign but letters, digits and ._/-, which all trackers accept."""
+  """The name with "_" for every character that some tracker refuses: all but letters, digits and ._/-."""
   return _ODD.sub("_", name)
 
 
@@ -155,7 +156,7 @@ class MLflow:
 
   def __init__(self, run: Run):
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    for name in ("mlflow", "alembic"):  # they tell of every table that they make
+    for name in ("mlflow", "alembic"):  # they log every table that they make
       logging.getLogger(name).setLevel(logging.WARNING)
     import mlflow
 
@@ -172,7 +173,7 @@ class MLflow:
       self._client.update_run(self._id, status="RUNNING")
     else:
       self._id = self._client.create_run(at, run_name=run.name, tags={TAG: run.id}).info.run_id
-      # A parameter cannot change, so a resumed run leaves those of the first start.
+      # MLflow's parameters cannot change, so a resumed run keeps those of the first start.
       params = [mlflow.entities.Param(name, text[:LONGEST]) for name, text in _flat(run.settings)]
       for start in range(0, len(params), PARAMETERS):
         self._client.log_batch(self._id, params=params[start : start + PARAMETERS])
@@ -194,7 +195,7 @@ KINDS: Mapping[str, Callable[[Run], Tracker]] = {
   "wandb": WandB,
   "trackio": Trackio,
   "mlflow": MLflow,
-}  # by the name of the switch, config.log.NAME
+}  # by the name of the setting, config.log.NAME
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """Sends a run's metrics to TensorBoard, W&B, Trackio and MLflow, each from a thread of its own.
 
-metrics.jsonl is the record of a run, and a tracker is never a reason to stop or to slow one: a tracker that raises, or
-that takes no rows, is dropped. This is said once with the reason, and the rows that it lacks are counted.
+metrics.jsonl is the record of a run, so no tracker may stop or slow the run. A tracker that raises an error, or that
+takes rows too slowly, is dropped. One warning gives the reason, and the rows that the tracker lacks are counted.
 """
 
 import importlib.util
@@ -18,9 +18,9 @@ from typing import Any
 from ragrl_jax.store import jsonl, tracker_kinds
 
 FILE = "tracking.json"  # the run's id at its trackers
-ROWS = 256  # rows that may wait for a tracker; with more it is dropped
-CLOSE_S = 30.0  # seconds that the end of a run waits for its trackers
-PACKAGES = {  # of a tracker, beside those that the library needs anyway → the modules by which they are found
+ROWS = 256  # a tracker for which more rows wait is dropped
+CLOSE_S = 30.0  # longest time that the end of a run waits for its trackers, in seconds
+PACKAGES = {  # tracker → the modules that it needs besides the library's own
   "wandb": ("wandb",),
   "trackio": ("trackio",),
   "mlflow": ("mlflow", "sqlalchemy", "alembic"),
@@ -28,12 +28,12 @@ PACKAGES = {  # of a tracker, beside those that the library needs anyway → the
 
 
 def chosen(log: Any) -> tuple[str, ...]:
-  """The trackers that config.log switches on."""
+  """The trackers that config.log turns on."""
   return tuple(name for name in tracker_kinds.KINDS if getattr(log, name))
 
 
 def check(names: Iterable[str]) -> None:
-  """Looks for the trackers' packages, and imports none.
+  """Checks that the trackers' packages are installed, without importing them.
 
   Raises:
     ValueError: one is not installed; the message names the extra that installs it.
@@ -51,9 +51,9 @@ class Trackers:
   """The trackers of a run.
 
   Args:
-    names: of `tracker_kinds.KINDS`.
-    workdir: the run's folder; its name and its parent's name the run and the project.
-    restored: the step that was restored, None for a new run. A resumed run goes on under the same id.
+    names: keys of `tracker_kinds.KINDS`.
+    workdir: the run's folder. Its name is the run's name, and its parent's name is the project's.
+    restored: the step that was restored; None for a new run. A resumed run keeps its id.
     settings: the run's settings as JSON values, without credentials; each tracker gets them once.
   """
 
@@ -69,7 +69,7 @@ class Trackers:
     return sum(sender.lacking for sender in self._senders)
 
   def write(self, step: int, seconds: float, values: Mapping[str, int | float]) -> None:
-    """Hands a step's numbers to every tracker, and does not wait.
+    """Queues a step's numbers for every tracker, without waiting.
 
     Args:
       step: the step.
@@ -92,7 +92,7 @@ class Sender:
   """One tracker and its thread.
 
   Args:
-    name: of its setting, for the message.
+    name: name of its setting, for messages.
     start: makes the tracker; called in the thread, since importing its package takes seconds.
   """
 
@@ -107,7 +107,7 @@ class Sender:
 
   @property
   def lacking(self) -> int:
-    """Number of rows that the tracker will never get; 0 as long as it has not been dropped."""
+    """Number of rows that the tracker will never get; 0 unless it was dropped."""
     return self._given - self._taken if self._dropped.is_set() else 0
 
   def write(self, step: int, seconds: float, values: Mapping[str, int | float]) -> None:
@@ -116,7 +116,7 @@ class Sender:
     self._put((step, seconds, values))
 
   def end(self) -> None:
-    """Queues the end."""
+    """Queues the end, after which the thread closes the tracker."""
     self._put(None)
 
   def join(self, deadline: float) -> None:
