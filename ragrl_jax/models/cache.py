@@ -86,7 +86,7 @@ class Layout:
     return paged_gpu.NEAR // (2 * self.heads // tensor * self.page * self.size)
 
   def check(self, pages: int, tensor: int = 1) -> None:
-    """Raises ValueError if the kernel cannot address so many pages of a replica on `tensor` devices."""
+    """Raises a ValueError if the kernel cannot address `pages` pages per replica on `tensor` devices."""
     most = self.most(tensor)
     if most is not None and most < pages <= 2 * most:
       raise ValueError(
@@ -96,7 +96,7 @@ class Layout:
       )
 
   def allocate(self, pages: int, sharding: jax.sharding.Sharding | None = None) -> Cache:
-    """An empty cache with so many pages."""
+    """An empty cache of `pages` pages, on the devices of `sharding`; None: the default device."""
     if self.kernel == RAGGED:
       shape = (pages, self.page, 2 * self.heads, self.size)
     else:
@@ -236,7 +236,7 @@ def _softmax(q, k, v, mask, state, scales):
   The state is (running maximum, sum of weights, weighted values), in float32. It is None at first; in that call every
   query must attend to some key. `scales` are those of int8 keys and of values, [n, KV, s] each.
   """
-  k, v = (x.astype(q.dtype) for x in (k, v))  # exact: int8 has 7 bits beside its sign, bfloat16 has 8
+  k, v = (x.astype(q.dtype) for x in (k, v))  # exact: int8 has 7 bits and a sign, bfloat16 has 8 and a sign
   scores = jnp.einsum("nkgth,nksh->nkgts", q, k, preferred_element_type=jnp.float32) * (q.shape[-1] ** -0.5)
   if scales is not None:
     scores = scores * scales[0][:, :, None, None]

@@ -153,7 +153,13 @@ def mark_of(files: tensors.TensorFolder) -> str:
 
 
 def pool(states: jax.Array, mask: jax.Array, pooling: str) -> jax.Array:
-  """Pools states [B, T, D] to float32 [B, D]. A row without tokens gives zeros (mean) or its first state."""
+  """Pools states [B, T, D] to float32 [B, D]. A row without tokens gives zeros (mean) or its first state.
+
+  Args:
+    states: the states of the tokens.
+    mask: [B, T], 1 on the text.
+    pooling: one of POOLINGS; "pooler" gives the state for BERT's pooler, which is that of "cls".
+  """
   states, mask = states.astype(jnp.float32), mask.astype(jnp.float32)
   if pooling == "mean":
     total = jnp.einsum("btd,bt->bd", states, mask, precision=jax.lax.Precision.HIGHEST)
@@ -350,7 +356,11 @@ def _tower(path, settings: EncoderSettings, dtype, mesh) -> tuple[nnx.Module, An
 
 
 def tokenizer_of(folder: pathlib.Path):
-  """The folder's fast tokenizer; its post-processor adds the model's special tokens around a text."""
+  """The folder's fast tokenizer; its post-processor adds the model's special tokens around a text.
+
+  Raises:
+    ValueError: the folder has no tokenizer.
+  """
   import transformers  # slow to import, and only needed here
 
   if not any((folder / name).exists() for name in ("tokenizer.json", "vocab.txt", "tokenizer.model")):

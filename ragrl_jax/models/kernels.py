@@ -65,7 +65,7 @@ class Tokens(NamedTuple):
 
 
 def tokens(segment_ids: jax.Array, prefix_ids: jax.Array | None, windows: Windows | None = None) -> Tokens:
-  """Tokens of rows [B, T]. A segment's tokens are contiguous."""
+  """The `Tokens` of rows, from ids [B, T]. A segment's tokens are contiguous. None: no prefixes, and no windows."""
   index = jax.lax.broadcasted_iota(jnp.int32, segment_ids.shape, 1)
   starts = jnp.concatenate([jnp.ones_like(segment_ids[:, :1], bool), segment_ids[:, 1:] != segment_ids[:, :-1]], axis=1)
   first = jax.lax.cummax(jnp.where(starts, index, 0), axis=1)

@@ -71,7 +71,12 @@ def refuse_surplus(files: TensorFolder, table: Table, abstract: Any, ignore: Cal
 def load(files: TensorFolder, table: Table, abstract: Any, shardings: Any = None) -> Any:
   """Reads the tree of arrays that `abstract` describes.
 
-  With shardings, each device's part is read directly from disk; the host holds one part at a time.
+  Args:
+    files: the folder's tensors.
+    table: see the module's docstring.
+    abstract: the tree, with a shape and a dtype for each leaf.
+    shardings: a sharding for each leaf: each device's part is read directly from disk, and the host holds one part at a
+      time. None: all arrays are on the default device.
 
   Raises:
     ValueError: a tensor is missing or has another shape. All are checked before any memory is allocated.

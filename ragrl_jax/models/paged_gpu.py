@@ -34,7 +34,7 @@ def attend(
   mesh: jax.sharding.Mesh | None = None,
   interpret: bool = False,
 ) -> jax.Array:
-  """Causal attention of each sequence's newest tokens to all its tokens, whose keys and values lie in pages.
+  """Causal attention of each sequence's newest tokens to all its tokens, whose keys and values are in pages.
 
   Query j of sequence i is at position lengths[i] + j. It attends to positions up to its own: the call's keys and values
   are in the pages already. A page, or a part of one, that no query attends to is not read.

@@ -38,7 +38,7 @@ def attend(
   window: int | None = None,
   mesh: jax.sharding.Mesh | None = None,
 ) -> jax.Array:
-  """Causal attention of each sequence's newest tokens to all its tokens, whose keys and values lie in pages.
+  """Causal attention of each sequence's newest tokens to all its tokens, whose keys and values are in pages.
 
   Query j of sequence i is at position lengths[i] + j. It attends to positions up to its own: the call's keys and values
   are in the pages already (`write`).

@@ -96,7 +96,8 @@ def buckets(queries: int, keys: int, *, bidirectional: bool, num_buckets: int, m
   """Bucket of the learned relative-position bias for each (query, key) pair of positions, int [queries, keys].
 
   Small distances have a bucket each. Larger ones up to max_distance share buckets on a logarithmic scale. All distances
-  beyond it share the last bucket. Source: T5 (arXiv 1910.10683) sec. 2.1, and its public code.
+  beyond it share the last bucket. If bidirectional, the second half of the buckets is for keys after the query; if not,
+  these keys have bucket 0. Source: T5 (arXiv 1910.10683) sec. 2.1, and its public code.
   """
   offset = np.arange(keys)[None, :] - np.arange(queries)[:, None]
   first = np.zeros_like(offset)

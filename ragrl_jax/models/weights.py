@@ -92,7 +92,7 @@ def copy_pretrained(
   shard_bytes: int = 5_000_000_000,
   added: Sequence[int] = (),
 ) -> DecoderConfig:
-  """Checks a folder and copies it, in our layout and one dtype. It holds one tensor at a time in memory.
+  """Checks a folder and copies it, in our layout and one dtype. One tensor at a time is in memory.
 
   Args:
     source: a Hugging Face folder.
@@ -139,7 +139,7 @@ def _with_rows(read, size: int, added: Sequence[int]) -> np.ndarray:
 def save_pretrained(
   model: Decoder, config: DecoderConfig, path: str | os.PathLike, *, dtype=None, shard_bytes: int = 5_000_000_000
 ) -> None:
-  """Writes config.json and safetensors for `transformers`. The host holds at most one layer's tensor in memory.
+  """Writes config.json and safetensors for `transformers`. The host has at most one layer's tensor in memory.
 
   All processes of a run must call it; process 0 writes.
 

@@ -1,4 +1,4 @@
-"""Parses requests to an OpenAI-compatible server: JSON → `Asked`, or an error that says what to change."""
+"""Parses requests to an OpenAI-compatible server: JSON → `Asked`, or an error with what to change."""
 
 import dataclasses
 import json

@@ -126,7 +126,7 @@ def cut(path: str | os.PathLike, rows: int) -> int:
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike) -> Iterator[None]:
-  """Adds the file's name to an OSError of the block, since the system's error about a full disk does not name it."""
+  """Adds the file's name to an OSError of the block: the system's error about a full disk, for example, has none."""
   try:
     yield
   except OSError as error:

@@ -48,7 +48,7 @@ def held(
   handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
   try:
     locked, owner = _locked(handle), _read(path)
-    # If flock succeeded and the file names a process of this machine, that process is dead: it would hold the lock.
+    # If flock succeeds although the file names a process of this machine, that process has ended.
     watched = owner and (locked is None or owner["machine"] != _machine())
     if locked is False or watched and _touched(path, beat_s, watched_s):
       raise Held(_said(path, owner))

@@ -43,7 +43,7 @@ class Run:
 
   @property
   def project(self) -> str:
-    """The name of the folder that holds this one."""
+    """The name of the parent folder."""
     return plain(self.workdir.parent.name) or "ragrl"
 
 

@@ -80,7 +80,7 @@ class Trackers:
       sender.write(step, seconds, values)
 
   def close(self) -> None:
-    """Waits until the trackers have taken all rows, but no longer than CLOSE_S seconds for all of them."""
+    """Waits until the trackers have taken all rows, for at most CLOSE_S seconds in total."""
     deadline = time.monotonic() + CLOSE_S
     for sender in self._senders:
       sender.end()
