@@ -16,7 +16,7 @@ class AgentTags:
 
   Attributes:
     query, results: opening and closing tags.
-    answered: where the answer is: "tags": in answer tags; "boxed": in LaTeX's box within answer tags; "box": in a box.
+    answered: where the answer is. "tags": in answer tags. "boxed": in LaTeX's box, within answer tags. "box": in a box.
     thinks: whether the transcript has both `<think>` tags of each thought, so that its faithfulness can be scored.
     others: further tags.
   """

@@ -18,14 +18,14 @@ _WORD = "probe"
 
 
 class Rewritten(ValueError):
-  """The template renders earlier turns differently now that others have followed."""
+  """The template renders earlier turns differently before later ones."""
 
 
 class Appender:
   """Renders what follows a model's turn.
 
   Args:
-    tokenizer: of the model, with a chat template or without one.
+    tokenizer: the model's tokenizer, with or without a chat template.
 
   Raises:
     ValueError: the template leaves out the text of an assistant's turn, or refuses the turn.

@@ -86,7 +86,7 @@ def check_append_only(
 ) -> None:
   """Refuses a chat template that rewrites earlier turns, such as one that drops past `<think>` blocks.
 
-  A rollout only appends tokens. With such a template the model would be trained on texts that it never gets in use.
+  A rollout only appends tokens. With such a template, training would use texts that the template never produces.
 
   Args:
     tokenizer: any tokenizer; one without role markers passes.

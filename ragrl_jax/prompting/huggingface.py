@@ -133,8 +133,8 @@ class HuggingFaceTokenizer:
       ) from error
 
   def render(self, messages: chat_lib.Messages, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
-    """Token ids of chat messages through the chat template, with BOS where the model wants one and the model's turn
-    open. `tools` as in `template`.
+    """Token ids of chat messages by the chat template, up to the start of the model's turn, with BOS if the model uses
+    one. `tools` as in `template`.
     """
     text = well_formed(self.template(messages, open_turn=True, tools=tools))
     if self.markers == "template":  # the template writes BOS itself

@@ -86,8 +86,8 @@ def gold_numbers(example: Example, by: str) -> list[int]:
   Args:
     example: an example with passages.
     by: "supporting": the passages that the data marks. "substring": for each evidence sentence, the first passage that
-      contains it; data that marks whole passages has those as its sentences. If no passage contains one, the numbers
-      are unknown; the authors' code then adds a -1 to the list, and rewards citing -1.
+      contains it; if the data marks only passages, their texts are the sentences. If no passage contains a sentence,
+      the numbers are unknown; the authors' code then adds a -1 to the list, and rewards citing -1.
 
   Source: ARENA (arXiv 2505.13258); "substring", its code.
   """
@@ -113,7 +113,7 @@ def cut(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
 
 
 def cut_middle(text: str, tokenizer: Tokenizer, max_tokens: int) -> str:
-  """The text, without its middle if it has more than max_tokens ids: its beginning and its end have half of them each.
+  """The text; if it has more than max_tokens ids, its beginning and its end, each of half as many ids.
 
   Characters are never split.
 

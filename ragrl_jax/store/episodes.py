@@ -103,9 +103,9 @@ def played(example: structs.Example, episode: structs.Episode) -> dict[str, Any]
 def gold_ids(example: structs.Example, episode: structs.Episode) -> list[str] | None:
   """Ids of the gold passages: those of `meta["gold_ids"]`, or else those found by content; None if there are none.
 
-  `meta["gold_ids"]` has ids of the corpus. By content, gold are the example's supporting passages, and every passage
-  found by the episode's searches with the title of one, or with its text if it has no title. The id of a supporting
-  passage is made from its question, so no corpus has it.
+  `meta["gold_ids"]` has ids of the corpus. By content, the gold passages are the example's supporting passages, and
+  those that the episode's searches found and whose `content` is equal. The id of a supporting passage is made from its
+  question, so no corpus has it.
   """
   if "gold_ids" in example.meta:
     return [str(i) for i in example.meta["gold_ids"]]

@@ -41,7 +41,7 @@ class MetricWriter:
       restored: the step that was restored. Later rows are removed, since the run writes them again. None means a new
         run: all old rows and event files are removed.
       tensorboard: whether to write event files, under `tensorboard/`.
-      trackers: other trackers, by the names of their switches.
+      trackers: other trackers, keys of `tracker_kinds.KINDS`.
       settings: the run's settings, for the trackers.
       silent: touch no file, because another host of the run writes.
     """
