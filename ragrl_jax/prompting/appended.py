@@ -18,7 +18,7 @@ _WORD = "probe"
 
 
 class Rewritten(ValueError):
-  """The template renders earlier turns differently before later ones."""
+  """The template renders earlier turns differently when later turns follow."""
 
 
 class Appender:
